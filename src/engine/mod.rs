@@ -1,0 +1,57 @@
+//! What runs the model: the [`Engine`] trait, its implementations, and the driver that feeds them requests.
+
+pub mod candle;
+pub mod driver;
+pub mod ranges;
+pub mod sim;
+
+use thiserror::Error;
+
+/// A batch of prompts of equal length, row after row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Prompts {
+    pub ids: Vec<u32>,
+    pub batch: usize,
+}
+
+impl Prompts {
+    pub fn len(&self) -> usize {
+        self.ids.len() / self.batch
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.ids.is_empty()
+    }
+}
+
+/// Runs one batch at a time. Both steps return once the new token ids are on the host, one for each sequence.
+pub trait Engine {
+    /// Reads the prompts into the cache and gives the first token of each sequence.
+    fn prefill(&mut self, prompts: &Prompts) -> Result<Vec<u32>, EngineError>;
+
+    /// Extends every sequence by one token, starting from the ids given last.
+    fn decode(&mut self) -> Result<Vec<u32>, EngineError>;
+
+    /// Waits until the device has nothing left to do.
+    fn synchronize(&mut self) -> Result<(), EngineError>;
+
+    /// Forgets the sequences; weights and buffers stay.
+    fn reset(&mut self) -> Result<(), EngineError>;
+}
+
+#[derive(Debug, Error)]
+pub enum EngineError {
+    #[error("{what} needs {need} as {dtype}, {free} free; try {remedy}")]
+    OutOfMemory { what: String, need: String, dtype: String, free: String, remedy: String },
+    #[error("the cache holds {capacity} positions, {asked} were asked for; raise neither prompt nor output length past the model's limit")]
+    ContextTooLong { capacity: usize, asked: usize },
+    #[error("no device {asked:?} in this build; {remedy}")]
+    NoDevice { asked: String, remedy: String },
+    #[error("cancelled")]
+    Cancelled,
+    #[error("{0}")]
+    Backend(String),
+}
+
+/// Reports how far preparing has come; answers false when the work should stop.
+pub type Progress<'a> = &'a mut dyn FnMut(&str, u64, u64) -> bool;

@@ -1,0 +1,13 @@
+//! Named spans around the workload's phases, for tools that look from outside.
+
+/// Where the driver announces its phases. The default does nothing and costs nothing.
+pub trait Ranges {
+    fn push(&mut self, _name: &'static str) {}
+    fn pop(&mut self) {}
+}
+
+/// No tool is listening.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct NoRanges;
+
+impl Ranges for NoRanges {}

@@ -1,0 +1,417 @@
+//! The one shared vocabulary: whatever happens in a run is an [`Event`] with a time.
+//!
+//! Events are sent by the engine and the probes, recorded line by line in `events.ndjson`, and folded
+//! into [`crate::state::RunState`]. A screen or a report is a pure function of them.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU8, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc;
+
+/// Version of the recorded form. It grows when an old reader would misread a new recording.
+pub const SCHEMA: u32 = 1;
+
+/// Nanoseconds since the run's clock started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Stamp(pub u64);
+
+impl Stamp {
+    pub fn from_secs_f64(secs: f64) -> Self {
+        Stamp((secs * 1e9) as u64)
+    }
+
+    pub fn secs(self) -> f64 {
+        self.0 as f64 / 1e9
+    }
+
+    /// Time passed since `earlier`; zero when `earlier` lies later.
+    pub fn since(self, earlier: Stamp) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl std::ops::Add<Duration> for Stamp {
+    type Output = Stamp;
+
+    fn add(self, rhs: Duration) -> Stamp {
+        Stamp(self.0.saturating_add(rhs.as_nanos() as u64))
+    }
+}
+
+/// An event and when it happened. One line of `events.ndjson`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Envelope {
+    pub t: Stamp,
+    #[serde(rename = "e")]
+    pub event: Event,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Event {
+    RunStarted(Box<RunStarted>),
+    /// Weights are being made or loaded; not counted into any latency.
+    Preparing(Preparing),
+    Ready(Ready),
+    RequestStarted(RequestStarted),
+    Token(Token),
+    RequestFinished(RequestFinished),
+    WorkloadPaused,
+    WorkloadResumed,
+    GpuFound(Box<GpuInfo>),
+    GpuAbsent(GpuAbsent),
+    GpuSample(Box<GpuSample>),
+    HostFound(Box<HostInfo>),
+    HostSample(Box<HostSample>),
+    /// What profiling itself costs, once a second.
+    Observer(ObserverSample),
+    /// The metrics since the last snapshot get a name.
+    Snapshot(SnapshotTaken),
+    Notice(Notice),
+    RunFinished(RunFinished),
+}
+
+/// The first event of every recording: what was asked for.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunStarted {
+    pub schema: u32,
+    pub program: String,
+    pub started_unix_ms: u64,
+    pub experiment: String,
+    pub model: String,
+    pub dtype: String,
+    /// "candle", "sim", …
+    pub engine: String,
+    /// "cpu", "cuda:0", …
+    pub device: String,
+    /// Random weights of the model's true shape rather than trained ones.
+    pub synthetic_weights: bool,
+    /// Time is simulated; nothing here was measured.
+    pub simulated: bool,
+    pub parameters: u64,
+    pub weight_bytes: u64,
+    /// Bytes a decode step reads once per sequence and position of context.
+    pub kv_bytes_per_position: u64,
+    /// Measured requests; warm-up comes on top.
+    pub requests: u32,
+    pub warmup: u32,
+    pub batch: u32,
+    pub prompt_tokens: u32,
+    pub output_tokens: u32,
+    pub seed: u64,
+    pub overrides: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Preparing {
+    pub step: String,
+    pub done: u64,
+    pub total: u64,
+}
+
+/// The engine can take requests.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Ready {
+    pub prepare_ms: f64,
+}
+
+/// A request is one batch of sequences of equal length.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RequestStarted {
+    pub request: u32,
+    pub warmup: bool,
+    pub batch: u32,
+    pub prompt_tokens: u32,
+    pub output_tokens: u32,
+}
+
+/// One decode step's token ids have reached the host. `id` is the first sequence's;
+/// the other `batch - 1` arrived with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Token {
+    #[serde(rename = "r")]
+    pub request: u32,
+    #[serde(rename = "i")]
+    pub index: u32,
+    pub id: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RequestFinished {
+    pub request: u32,
+    /// False when it was cancelled on the way.
+    pub complete: bool,
+}
+
+/// A GPU that the probe will sample.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct GpuInfo {
+    pub index: u32,
+    pub name: String,
+    pub uuid: String,
+    pub driver: String,
+    /// "nvml", "sim"
+    pub source: String,
+    /// The workload runs on it.
+    pub profiled: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mem_total_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub power_limit_w: Option<f32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sm_clock_max_mhz: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mem_clock_max_mhz: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slowdown_temp_c: Option<u32>,
+    /// Readings this device refuses, each with its reason.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refused: Vec<Refused>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refused {
+    pub reading: String,
+    pub reason: String,
+}
+
+/// Why there is no GPU to look at, and what would change that.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuAbsent {
+    pub reason: String,
+    pub remedy: String,
+}
+
+/// What one look at a GPU gave. A reading that was not there is `None`, never zero.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct GpuSample {
+    pub gpu: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu_util_pct: Option<f32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mem_util_pct: Option<f32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sm_clock_mhz: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mem_clock_mhz: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub power_w: Option<f32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub temp_c: Option<f32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mem_used_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mem_total_bytes: Option<u64>,
+    /// NVML's clock event reason bits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasons: Option<u64>,
+    /// How long reading all of this took.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub read_us: Option<u32>,
+}
+
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct HostInfo {
+    pub cpu: String,
+    pub cores: u32,
+    pub os: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mem_total_bytes: Option<u64>,
+    /// Where package power is read, or why it is not.
+    pub power_source: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HostSample {
+    /// Busy share of each core, 0–100.
+    pub core_pct: Vec<f32>,
+    /// Mean clock over the cores.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub freq_mhz: Option<f32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mem_used_bytes: Option<u64>,
+    /// This process, in percent of one core.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub process_pct: Option<f32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub process_rss_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub package_power_w: Option<f32>,
+}
+
+/// What the profiler itself costs, measured over the last second or so.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ObserverSample {
+    /// CPU time of the consumer (recording, folding, drawing) in percent of one core.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub consumer_pct: Option<f32>,
+    /// Mean time of a frame, when any was drawn.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub frame_ms: Option<f32>,
+    /// Events waiting in the channel.
+    pub backlog: u64,
+    /// Events that could not be written to disk, in all.
+    pub lost: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SnapshotTaken {
+    pub name: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Level {
+    Info,
+    Warn,
+    Error,
+}
+
+/// A line for the Log pane.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Notice {
+    pub level: Level,
+    /// The part of the program that speaks: "engine", "gpu", "recorder", …
+    pub source: String,
+    pub text: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    Completed,
+    Interrupted,
+    Failed,
+}
+
+impl std::fmt::Display for Outcome {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Outcome::Completed => "completed",
+            Outcome::Interrupted => "interrupted",
+            Outcome::Failed => "failed",
+        })
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunFinished {
+    pub outcome: Outcome,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<String>,
+}
+
+/// What the workload is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[repr(u8)]
+pub enum Phase {
+    #[default]
+    Idle = 0,
+    Preparing = 1,
+    Prefill = 2,
+    Decode = 3,
+}
+
+impl Phase {
+    pub fn name(self) -> &'static str {
+        match self {
+            Phase::Idle => "idle",
+            Phase::Preparing => "preparing",
+            Phase::Prefill => "prefill",
+            Phase::Decode => "decode",
+        }
+    }
+}
+
+/// The workload's current phase, written by the driver and readable from any thread.
+#[derive(Debug, Clone, Default)]
+pub struct Activity(Arc<AtomicU8>);
+
+impl Activity {
+    pub fn set(&self, phase: Phase) {
+        self.0.store(phase as u8, Ordering::Relaxed);
+    }
+
+    pub fn get(&self) -> Phase {
+        match self.0.load(Ordering::Relaxed) {
+            1 => Phase::Preparing,
+            2 => Phase::Prefill,
+            3 => Phase::Decode,
+            _ => Phase::Idle,
+        }
+    }
+}
+
+/// Where stamps come from: the machine's monotonic clock, or a simulation that moves it by hand.
+#[derive(Debug, Clone)]
+pub enum Clock {
+    Wall(Instant),
+    Virtual(Arc<AtomicU64>),
+}
+
+impl Clock {
+    pub fn wall() -> Self {
+        Clock::Wall(Instant::now())
+    }
+
+    pub fn virtual_clock() -> Self {
+        Clock::Virtual(Arc::default())
+    }
+
+    pub fn now(&self) -> Stamp {
+        match self {
+            Clock::Wall(start) => Stamp(start.elapsed().as_nanos() as u64),
+            Clock::Virtual(ns) => Stamp(ns.load(Ordering::Acquire)),
+        }
+    }
+
+    /// Moves a virtual clock on; a wall clock moves by itself.
+    pub fn advance(&self, by: Duration) {
+        if let Clock::Virtual(ns) = self {
+            ns.fetch_add(by.as_nanos() as u64, Ordering::AcqRel);
+        }
+    }
+}
+
+/// The sending end of the one channel. Sending never blocks; after the consumer has gone it does nothing.
+#[derive(Debug, Clone)]
+pub struct EventTx {
+    clock: Clock,
+    tx: mpsc::UnboundedSender<Envelope>,
+}
+
+pub type EventRx = mpsc::UnboundedReceiver<Envelope>;
+
+/// The channel between whoever produces events and the one consumer.
+pub fn channel(clock: Clock) -> (EventTx, EventRx) {
+    let (tx, rx) = mpsc::unbounded_channel();
+    (EventTx { clock, tx }, rx)
+}
+
+impl EventTx {
+    pub fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// Sends `event` stamped with the current time, which is returned.
+    pub fn send(&self, event: Event) -> Stamp {
+        let t = self.clock.now();
+        let _ = self.tx.send(Envelope { t, event });
+        t
+    }
+
+    pub fn notice(&self, level: Level, source: &str, text: impl Into<String>) {
+        self.send(Event::Notice(Notice { level, source: source.to_owned(), text: text.into() }));
+    }
+}

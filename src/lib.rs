@@ -1,0 +1,3 @@
+//! llmprof: a live profiler for LLM inference.
+
+pub mod event;
