@@ -1,3 +1,34 @@
 //! llmprof: a live profiler for LLM inference.
+//!
+//! ```text
+//! engine (own thread)    ┐
+//! telemetry (own thread) ├─ EventTx ─► session ─► rundir::Recorder ─► events.ndjson, nvml.csv
+//! rundir::Player         ┘                    └─► state::RunState ─► tui panes, reports
+//! ```
+//!
+//! - [`event`]: the vocabulary all parts share; [`state`] folds it, [`rundir`] keeps and replays it
+//! - [`config`]: `conf/` and overrides become one [`config::RunConfig`]; [`model`]: what a model is
+//! - [`engine`]: runs the model; [`telemetry`]: reads the GPU and the host; [`scenario`]: scripts both in simulation
+//! - [`analysis`]: from numbers to meaning, pure
+//! - [`session`]: one live run, the only place that starts and stops work; [`headless`] and [`tui`] show it
+//! - [`cli`]: the commands; [`crash`], [`shutdown`], [`logfile`], [`observer`]: what a program needs around its work
 
+pub mod analysis;
+pub mod cli;
+pub mod config;
+pub mod crash;
+pub mod engine;
 pub mod event;
+pub mod headless;
+pub mod logfile;
+pub mod model;
+pub mod noise;
+pub mod observer;
+pub mod reasons;
+pub mod rundir;
+pub mod scenario;
+pub mod session;
+pub mod shutdown;
+pub mod state;
+pub mod telemetry;
+pub mod tui;

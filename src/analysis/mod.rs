@@ -1,0 +1,6 @@
+//! Pure functions from measurements to meaning.
+
+pub mod distribution;
+pub mod metrics;
+pub mod units;
+pub mod verdict;

@@ -1,0 +1,87 @@
+//! Numbers in words a person reads: few digits, always a unit.
+
+use std::time::Duration;
+
+/// About three significant digits: `0.412`, `3.78`, `43.1`, `264`, `47,600`.
+pub fn three_digits(value: f64) -> String {
+    let magnitude = value.abs();
+    match magnitude {
+        _ if !value.is_finite() => "–".into(),
+        m if m >= 999.5 => grouped(value.round() as i64),
+        m if m >= 99.95 => format!("{value:.0}"),
+        m if m >= 9.995 => format!("{value:.1}"),
+        m if m >= 0.9995 => format!("{value:.2}"),
+        0.0 => "0".into(),
+        _ => format!("{value:.3}"),
+    }
+}
+
+/// With commas between thousands.
+pub fn grouped(value: i64) -> String {
+    let digits = value.unsigned_abs().to_string();
+    let mut out = String::with_capacity(digits.len() + digits.len() / 3 + 1);
+    if value < 0 {
+        out.push('-');
+    }
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i) % 3 == 0 {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// `15.9 GB`, decimal.
+pub fn bytes(n: u64) -> String {
+    scaled(n as f64, "B")
+}
+
+/// `4.30 TB/s`, decimal.
+pub fn scaled(value: f64, unit: &str) -> String {
+    const STEPS: [(f64, &str); 4] = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")];
+    for (scale, prefix) in STEPS {
+        if value.abs() >= scale * 0.9995 {
+            return format!("{} {prefix}{unit}", three_digits(value / scale));
+        }
+    }
+    format!("{} {unit}", three_digits(value))
+}
+
+/// A duration given in milliseconds, in the unit that fits it.
+pub fn millis(ms: f64) -> String {
+    match ms {
+        m if m >= 10_000.0 => format!("{} s", three_digits(ms / 1e3)),
+        m if m < 0.1 && m > 0.0 => format!("{} µs", three_digits(ms * 1e3)),
+        _ => format!("{} ms", three_digits(ms)),
+    }
+}
+
+/// `03:41`, `1:02:05`.
+pub fn clock(elapsed: Duration) -> String {
+    let secs = elapsed.as_secs();
+    match secs / 3600 {
+        0 => format!("{:02}:{:02}", secs / 60, secs % 60),
+        hours => format!("{hours}:{:02}:{:02}", secs / 60 % 60, secs % 60),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_read_well() {
+        for (value, want) in [(0.0, "0"), (0.0412, "0.041"), (0.9996, "1.00"), (3.784, "3.78"), (43.12, "43.1"), (263.7, "264"), (999.7, "1,000"), (47_612.0, "47,612"), (-3.784, "-3.78")] {
+            assert_eq!(three_digits(value), want);
+        }
+        assert_eq!(grouped(-1_234_567), "-1,234,567");
+        assert_eq!(bytes(30_462_466_048), "30.5 GB");
+        assert_eq!(bytes(512), "512 B");
+        assert_eq!(millis(0.05), "50.0 µs");
+        assert_eq!(millis(12_345.0), "12.3 s");
+        assert_eq!(clock(Duration::from_secs(221)), "03:41");
+        assert_eq!(clock(Duration::from_secs(3725)), "1:02:05");
+        assert_eq!(three_digits(f64::NAN), "–");
+    }
+}

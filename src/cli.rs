@@ -1,0 +1,378 @@
+//! The command line.
+
+use std::{
+    env, io,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use clap::{Args, Parser, Subcommand};
+use color_eyre::eyre::{Report, eyre};
+
+use crate::{
+    analysis::units::{grouped, millis, three_digits},
+    config::{Composed, ConfTree, TuiConfig, compose},
+    crash, headless, logfile,
+    event::{Outcome, Stamp},
+    rundir::{EventReader, Player, RunDir, run_json, verdict_of},
+    session::{Ended, Plan, PlanError, Session},
+    state::RunState,
+    tui::{self, App, Live},
+};
+
+const ABOUT: &str = "A live profiler for LLM inference: runs a model and shows what the GPU and the tokens do, and why";
+
+const EXAMPLES: &str = "\
+Examples:
+  llmprof-tui                                  profile the default model on this machine
+  llmprof-tui --model qwen2_5_0_5b model.dtype=bf16
+  llmprof-tui runtime=sim                      try the screens without any hardware
+  llmprof-tui run --json runtime.requests=20   headless, one JSON object on stdout
+  llmprof-tui replay runs/baseline/smollm2_135m/2026-01-01_12-00-00
+  llmprof-tui demo
+
+Exit codes: 0 ok, 1 the run failed or was not fully recorded, 2 bad usage or config, 130/143 interrupted.";
+
+#[derive(Debug, Parser)]
+#[command(name = "llmprof-tui", version, about = ABOUT, after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    what: What,
+}
+
+/// What to run.
+#[derive(Debug, Clone, Default, Args)]
+struct What {
+    /// Short for the override model=MODEL
+    #[arg(long, value_name = "MODEL")]
+    model: Option<String>,
+    /// Take configuration from this directory before the built-in one (default: ./conf, if it is there)
+    #[arg(long, value_name = "DIR")]
+    conf_dir: Option<PathBuf>,
+    /// Hydra-style overrides: key=value, group=option, +key=value, ~key
+    #[arg(value_name = "OVERRIDES")]
+    overrides: Vec<String>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the workload without a screen
+    Run {
+        #[command(flatten)]
+        what: What,
+        /// Print one JSON object on stdout instead of words
+        #[arg(long)]
+        json: bool,
+        /// No progress on stderr
+        #[arg(long, short)]
+        quiet: bool,
+    },
+    /// Open a recorded run in the same screens; a run still being written is followed
+    Replay {
+        /// A run directory, or its events.ndjson
+        run: PathBuf,
+        /// Where to begin: a time in seconds, or "end"
+        #[arg(long, default_value = "0", value_name = "SECONDS|end")]
+        at: At,
+        /// Begin playing at this speed
+        #[arg(long, default_value_t = 1.0)]
+        speed: f64,
+    },
+    /// Play the recording that comes with the program (simulated, and says so)
+    Demo {
+        /// Begin playing at this speed
+        #[arg(long, default_value_t = 1.0)]
+        speed: f64,
+    },
+    /// Print the resolved configuration
+    Config {
+        #[command(flatten)]
+        what: What,
+        /// As JSON rather than YAML
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// A moment in a recording.
+#[derive(Debug, Clone, Copy)]
+enum At {
+    Second(f64),
+    End,
+}
+
+impl std::str::FromStr for At {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<At, String> {
+        match text {
+            "end" => Ok(At::End),
+            _ => match text.parse::<f64>() {
+                Ok(secs) if secs >= 0.0 && secs.is_finite() => Ok(At::Second(secs)),
+                _ => Err("a time is a number of seconds, or \"end\"".into()),
+            },
+        }
+    }
+}
+
+/// The recording behind `demo`.
+const DEMO: &[u8] = include_bytes!("../assets/demo/events.ndjson");
+
+/// A mistake of the caller's: exit code 2.
+struct Usage(String);
+
+/// Parses the command line, does what it says, and gives the exit code.
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(e) => {
+            // Help and version are answers, not mistakes.
+            let code = if e.use_stderr() { 2 } else { 0 };
+            let _ = e.print();
+            return ExitCode::from(code);
+        }
+    };
+    crash::keep_panics();
+    logfile::install();
+    let done = std::panic::catch_unwind(|| dispatch(cli));
+    match done {
+        Ok(Ok(code)) => ExitCode::from(code),
+        Ok(Err(Failure::Usage(Usage(text)))) => {
+            eprintln!("error: {text}");
+            ExitCode::from(2)
+        }
+        Ok(Err(Failure::Work(report))) => {
+            eprintln!("error: {report:#}");
+            ExitCode::from(1)
+        }
+        Err(_) => {
+            eprintln!("error: {}", crash::first_panic().unwrap_or_else(|| "a panic without words".into()));
+            eprintln!("This is a fault of the program. The run's llmprof.log has the details.");
+            ExitCode::from(1)
+        }
+    }
+}
+
+enum Failure {
+    Usage(Usage),
+    Work(Report),
+}
+
+impl From<Usage> for Failure {
+    fn from(usage: Usage) -> Self {
+        Failure::Usage(usage)
+    }
+}
+
+impl From<Report> for Failure {
+    fn from(report: Report) -> Self {
+        Failure::Work(report)
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(e: io::Error) -> Self {
+        Failure::Work(e.into())
+    }
+}
+
+fn dispatch(cli: Cli) -> Result<u8, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    match cli.command {
+        None => runtime.block_on(profile(cli.what)),
+        Some(Command::Run { what, json, quiet }) => runtime.block_on(run(&what, json, quiet)),
+        Some(Command::Replay { run, at, speed }) => {
+            let dir = RunDir::open(&run);
+            let events = dir.events();
+            let player = Player::open(move || EventReader::open(&events)).map_err(Report::from)?;
+            runtime.block_on(play(player, at, speed))
+        }
+        Some(Command::Demo { speed }) => {
+            let player = Player::open(|| EventReader::embedded("the demo", DEMO)).map_err(Report::from)?;
+            runtime.block_on(play(player, At::Second(0.0), speed))
+        }
+        Some(Command::Config { what, json }) => {
+            let composed = what.compose()?;
+            if json {
+                let text = serde_json::to_string_pretty(&composed.config).map_err(Report::from)?;
+                print_out(&text)?;
+            } else {
+                print_out(composed.to_yaml().trim_end())?;
+            }
+            Ok(0)
+        }
+    }
+}
+
+impl What {
+    fn all_overrides(&self) -> Vec<String> {
+        self.model.iter().map(|m| format!("model={m}")).chain(self.overrides.iter().cloned()).collect()
+    }
+
+    fn tree(&self) -> Result<ConfTree, Usage> {
+        let cwd = env::current_dir().map_err(|e| Usage(format!("the working directory can't be told: {e}")))?;
+        ConfTree::find(self.conf_dir.as_deref(), &cwd).map_err(|e| Usage(e.to_string()))
+    }
+
+    fn compose(&self) -> Result<Composed, Usage> {
+        self.check_words()?;
+        compose(&self.tree()?, &self.all_overrides()).map_err(|e| Usage(e.to_string()))
+    }
+
+    /// A bare word is a mistyped command more often than anything else.
+    fn check_words(&self) -> Result<(), Usage> {
+        const COMMANDS: [&str; 5] = ["run", "replay", "demo", "config", "help"];
+        let Some(word) = self.overrides.iter().find(|o| !o.contains('=') && !o.starts_with('~')) else { return Ok(()) };
+        let near = COMMANDS.iter().filter(|c| strsim::damerau_levenshtein(c, word) <= 2).copied().collect::<Vec<_>>();
+        let hint = if near.is_empty() { String::new() } else { format!(" Did you mean {}?", near.join(", ")) };
+        let all = COMMANDS.join(", ");
+        Err(Usage(format!("{word:?} is neither a command ({all}) nor an override (key=value).{hint}")))
+    }
+
+    fn plan(&self) -> Result<Plan, Failure> {
+        Ok(Plan::new(self.compose()?)?)
+    }
+}
+
+impl From<PlanError> for Failure {
+    fn from(e: PlanError) -> Self {
+        match e {
+            // The machine is at fault, not the words.
+            PlanError::Engine(e) => Failure::Work(e.into()),
+            e => Failure::Usage(Usage(e.to_string())),
+        }
+    }
+}
+
+async fn run(what: &What, json: bool, quiet: bool) -> Result<u8, Failure> {
+    let finished = headless::run(what.plan()?, quiet).await?;
+    let dir = finished.ended.dir.clone();
+    if json {
+        let text = serde_json::to_string_pretty(&run_json(&finished.state, dir.as_deref())).map_err(Report::from)?;
+        print_out(&text)?;
+    } else {
+        print_out(summary(&finished.state, dir.as_deref()).trim_end())?;
+    }
+    if let Some(cause) = &finished.cause {
+        eprintln!("interrupted: {cause}");
+        return Ok(cause.exit_code());
+    }
+    Ok(last_words(&finished.ended))
+}
+
+/// Says on stderr what went wrong with a run, and gives the exit code that says so too.
+fn last_words(ended: &Ended) -> u8 {
+    let failed = ended.finished.outcome == Outcome::Failed;
+    if failed {
+        eprintln!("error: {}", ended.finished.cause.as_deref().unwrap_or("the run failed"));
+    }
+    if let Some(loss) = &ended.loss {
+        eprintln!("error: {loss}");
+    }
+    u8::from(failed || ended.loss.is_some())
+}
+
+/// A closed stdout is the reader's choice, not an error of ours worth a panic.
+fn print_out(text: &str) -> io::Result<()> {
+    use io::Write;
+    let mut out = io::stdout().lock();
+    writeln!(out, "{text}").and_then(|()| out.flush())
+}
+
+/// The result in words.
+fn summary(state: &RunState, dir: Option<&Path>) -> String {
+    let mut out = String::new();
+    if let Some(run) = &state.run {
+        let simulated = if run.simulated { ", simulated" } else { "" };
+        out += &format!("{} as {} on {} ({}{simulated})\n\n", run.model, run.dtype, run.device, run.engine);
+    }
+    let total = &state.total;
+    out += &format!("{:<6}{:>10}{:>10}{:>10}{:>10}{:>10}\n", "", "mean", "p50", "p90", "p99", "n");
+    for (name, d) in [("TTFT", &total.ttft), ("TPOT", &total.tpot), ("ITL", &total.itl)] {
+        let s = d.summary();
+        let cells = [s.mean, s.p50, s.p90, s.p99].map(|v| format!("{:>10}", v.map_or_else(|| "-".into(), millis)));
+        out += &format!("{name:<6}{}{:>10}\n", cells.concat(), grouped(s.n as i64));
+    }
+    let rate = |v: Option<f64>| v.map_or_else(|| "-".to_owned(), |v| format!("{} tok/s", three_digits(v)));
+    out += &format!("\nprefill {}, decode {}\n", rate(total.prefill_tok_s()), rate(total.decode_tok_s()));
+    if let Some(sentence) = verdict_of(state) {
+        out += &format!("{sentence}\n");
+    }
+    if let Some(dir) = dir {
+        out += &format!("\nrecorded in {}\n", dir.display());
+    }
+    out
+}
+
+/// The screen with a live run.
+async fn profile(what: What) -> Result<u8, Failure> {
+    let plan = what.plan()?;
+    need_terminal("llmprof-tui run")?;
+    let tui = plan.composed.config.output.tui.clone();
+    let root = runs_root(&plan.composed);
+    let replan_what = what.clone();
+    let replan = move |overrides: &[String]| {
+        let what = What { model: None, overrides: overrides.to_vec(), ..replan_what.clone() };
+        what.plan().map_err(|failure| match failure {
+            Failure::Usage(Usage(text)) => text,
+            Failure::Work(report) => report.to_string(),
+        })
+    };
+    let live = Live { session: Session::start(plan), replan: Box::new(replan) };
+    leave(App::new(&tui, Some(live), None, root).run(tui.mouse).await)
+}
+
+/// The screen with a recording.
+async fn play(mut player: Player, at: At, speed: f64) -> Result<u8, Failure> {
+    need_terminal("llmprof-tui run, or read the run's report.md")?;
+    if !(speed > 0.0 && speed.is_finite()) {
+        return Err(Usage(format!("--speed {speed}: a speed is a number above 0")).into());
+    }
+    let composed = What::default().compose()?;
+    player.speed = speed;
+    match at {
+        At::End => player.to_end(),
+        At::Second(secs) => player.seek(Stamp::from_secs_f64(secs)).map_err(Report::from)?,
+    }
+    let tui = composed.config.output.tui.clone();
+    leave(App::new(&tui, None, Some(player), runs_root(&composed)).run(tui.mouse).await)
+}
+
+fn need_terminal(instead: &str) -> Result<(), Usage> {
+    if tui::terminal::is_there() {
+        return Ok(());
+    }
+    Err(Usage(format!("this is not a terminal, and the screen needs one; use {instead}")))
+}
+
+/// Where the runs are: the part of the run directory's pattern that does not change from run to run.
+fn runs_root(composed: &Composed) -> PathBuf {
+    let dir = PathBuf::from(&composed.config.hydra.run.dir);
+    dir.iter().next().filter(|_| dir.is_relative()).map_or_else(
+        || dir.ancestors().nth(3).unwrap_or(&dir).to_owned(),
+        PathBuf::from,
+    )
+}
+
+/// Tells, below the restored terminal, how the runs ended.
+fn leave(stopped: tui::Stopped) -> Result<u8, Failure> {
+    let mut code = 0;
+    for ended in &stopped.runs {
+        if let Some(dir) = &ended.dir {
+            eprintln!("{}: recorded in {}", ended.finished.outcome, dir.display());
+        }
+        code = code.max(last_words(ended));
+    }
+    if let Some(e) = stopped.error {
+        return Err(eyre!("the terminal failed: {e}").into());
+    }
+    match stopped.cause {
+        Some(cause) => {
+            eprintln!("interrupted: {cause}");
+            Ok(cause.exit_code())
+        }
+        None => Ok(code),
+    }
+}

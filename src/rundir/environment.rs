@@ -1,0 +1,50 @@
+//! Where a run took place: `env.json`.
+
+use serde::Serialize;
+
+use crate::event::{GpuInfo, HostInfo};
+
+/// Enough to tell, later, whether two runs had the same machine under them.
+#[derive(Debug, Clone, Serialize)]
+pub struct Environment {
+    pub program: String,
+    pub commit: &'static str,
+    pub rustc: &'static str,
+    pub features: Vec<&'static str>,
+    pub os: String,
+    pub arch: &'static str,
+    pub host: Option<HostInfo>,
+    pub gpus: Vec<GpuInfo>,
+    /// Why there is no GPU in it.
+    pub gpu_absent: Option<String>,
+    /// Variables that change how fast a run is.
+    pub variables: Vec<(String, String)>,
+}
+
+const TELLING_VARIABLES: [&str; 8] = [
+    "CANDLE_", "CUDA_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING", "CUBLAS_", "NVIDIA_", "OMP_NUM_THREADS", "RAYON_",
+    "LLMPROF_",
+];
+
+impl Environment {
+    pub fn here() -> Environment {
+        let telling = |name: &str| TELLING_VARIABLES.iter().any(|prefix| name.starts_with(prefix));
+        let mut variables: Vec<_> = std::env::vars_os()
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+            .filter(|(name, _)| telling(name))
+            .collect();
+        variables.sort();
+        Environment {
+            program: format!("llmprof-tui {}", env!("CARGO_PKG_VERSION")),
+            commit: env!("LLMPROF_COMMIT"),
+            rustc: env!("LLMPROF_RUSTC"),
+            features: Vec::new(),
+            os: sysinfo::System::long_os_version().unwrap_or_else(|| std::env::consts::OS.to_owned()),
+            arch: std::env::consts::ARCH,
+            host: None,
+            gpus: Vec::new(),
+            gpu_absent: None,
+            variables,
+        }
+    }
+}

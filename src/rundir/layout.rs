@@ -1,0 +1,162 @@
+//! Where a run's files are, and which runs there are.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    time::SystemTime,
+};
+
+use serde::Deserialize;
+
+use crate::analysis::metrics::MetricsSummary;
+
+/// The directory of one run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunDir(PathBuf);
+
+impl RunDir {
+    /// Makes a fresh directory at `path`, or beside it with a number when it exists already.
+    pub fn create(path: &Path) -> io::Result<RunDir> {
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent)?;
+        }
+        let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+        for n in 1..1000 {
+            let candidate = if n == 1 { path.to_owned() } else { path.with_file_name(format!("{name}-{n}")) };
+            match fs::create_dir(&candidate) {
+                Ok(()) => return Ok(RunDir(candidate)),
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Err(io::Error::new(io::ErrorKind::AlreadyExists, "a thousand runs of that name exist"))
+    }
+
+    /// A run that is there already: its directory, or its `events.ndjson`.
+    pub fn open(path: &Path) -> RunDir {
+        match path.file_name() {
+            Some(name) if name == "events.ndjson" => RunDir(path.parent().unwrap_or(Path::new(".")).to_owned()),
+            _ => RunDir(path.to_owned()),
+        }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub fn events(&self) -> PathBuf {
+        self.0.join("events.ndjson")
+    }
+
+    pub fn nvml_csv(&self) -> PathBuf {
+        self.0.join("nvml.csv")
+    }
+
+    pub fn config(&self) -> PathBuf {
+        self.0.join("config.yaml")
+    }
+
+    pub fn overrides(&self) -> PathBuf {
+        self.0.join("overrides.yaml")
+    }
+
+    pub fn environment(&self) -> PathBuf {
+        self.0.join("env.json")
+    }
+
+    pub fn metrics(&self) -> PathBuf {
+        self.0.join("metrics.json")
+    }
+
+    pub fn report(&self) -> PathBuf {
+        self.0.join("report.md")
+    }
+
+    pub fn log(&self) -> PathBuf {
+        self.0.join("llmprof.log")
+    }
+
+    pub fn snapshot(&self, name: &str) -> PathBuf {
+        let safe = |c: char| if c.is_alphanumeric() || "-_.".contains(c) { c } else { '_' };
+        let name: String = name.chars().map(safe).collect();
+        self.0.join("snapshots").join(format!("{}.json", name.trim_start_matches('.')))
+    }
+}
+
+/// A run as the Runs pane lists it.
+#[derive(Debug, Clone)]
+pub struct RunEntry {
+    pub dir: RunDir,
+    pub experiment: String,
+    pub model: String,
+    pub name: String,
+    pub modified: SystemTime,
+    /// `None` while it is being written, or when it was killed.
+    pub result: Option<RunResult>,
+}
+
+/// The part of `metrics.json` that a list shows.
+#[derive(Debug, Clone, Deserialize)]
+pub struct RunResult {
+    pub outcome: String,
+    pub metrics: MetricsSummary,
+}
+
+/// The runs below `root`, newest first. What can't be read is left out.
+pub fn list_runs(root: &Path) -> Vec<RunEntry> {
+    let mut runs = Vec::new();
+    collect(root, root, 4, &mut runs);
+    runs.sort_by(|a, b| b.modified.cmp(&a.modified).then_with(|| b.name.cmp(&a.name)));
+    runs
+}
+
+fn collect(root: &Path, dir: &Path, depth: u32, runs: &mut Vec<RunEntry>) {
+    let run = RunDir(dir.to_owned());
+    if let Ok(events) = fs::metadata(run.events()) {
+        let mut names = dir.strip_prefix(root).unwrap_or(dir).iter().rev().map(|n| n.to_string_lossy().into_owned());
+        let name = names.next().unwrap_or_default();
+        let result = fs::read(run.metrics()).ok().and_then(|text| serde_json::from_slice(&text).ok());
+        runs.push(RunEntry {
+            model: names.next().unwrap_or_default(),
+            experiment: names.next().unwrap_or_default(),
+            name,
+            modified: events.modified().unwrap_or(SystemTime::UNIX_EPOCH),
+            result,
+            dir: run,
+        });
+        return;
+    }
+    let Ok(entries) = fs::read_dir(dir) else { return };
+    if depth > 0 {
+        for entry in entries.flatten().filter(|e| e.file_type().is_ok_and(|t| t.is_dir())) {
+            collect(root, &entry.path(), depth - 1, runs);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_runs_of_one_second_do_not_meet() {
+        let root = tempfile::tempdir().unwrap();
+        let wanted = root.path().join("baseline/tiny/2026-01-01");
+        let (a, b) = (RunDir::create(&wanted).unwrap(), RunDir::create(&wanted).unwrap());
+        assert_eq!(a.path(), wanted);
+        assert_eq!(b.path().file_name().unwrap(), "2026-01-01-2");
+        fs::write(a.events(), "").unwrap();
+        let runs = list_runs(root.path());
+        assert_eq!(runs.len(), 1);
+        assert_eq!((runs[0].experiment.as_str(), runs[0].model.as_str()), ("baseline", "tiny"));
+        assert!(runs[0].result.is_none());
+    }
+
+    #[test]
+    fn a_snapshot_stays_under_its_run() {
+        let dir = RunDir(PathBuf::from("/runs/x"));
+        for name in ["../../etc/passwd", "a b", "..", "/"] {
+            assert_eq!(dir.snapshot(name).parent().unwrap(), Path::new("/runs/x/snapshots"), "{name}");
+        }
+    }
+}

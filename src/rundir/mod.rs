@@ -1,0 +1,15 @@
+//! A run on disk: its layout, how it is recorded, read back, played, and reported.
+
+mod environment;
+mod layout;
+mod player;
+mod reader;
+mod recorder;
+mod report;
+
+pub use environment::Environment;
+pub use layout::{RunDir, RunEntry, list_runs};
+pub use player::{Player, Position};
+pub use reader::{EventReader, Next, ReadError};
+pub use recorder::Recorder;
+pub use report::{metrics_json, report_md, run_json};

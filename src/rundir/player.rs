@@ -1,0 +1,242 @@
+//! Plays a recording: forwards at any speed, to any moment, and on behind a run that is still being written.
+
+use std::time::{Duration, Instant};
+
+use super::reader::{EventReader, Next, ReadError};
+use crate::{
+    event::{Envelope, Event, Level, Notice, Stamp},
+    state::RunState,
+};
+
+/// Opens the same recording anew; the player needs it at two places at once.
+type Opener = Box<dyn Fn() -> Result<EventReader, ReadError>>;
+
+/// Holds two folds over one recording: `head` runs ahead to the end and leaves checkpoints, `view` stands
+/// where the user looks.
+pub struct Player {
+    head: Fold,
+    view: Fold,
+    checkpoints: Vec<Checkpoint>,
+    spacing_bytes: u64,
+    /// The run in it has ended.
+    complete: bool,
+    loaded: bool,
+    pub playing: bool,
+    pub speed: f64,
+    /// Stays at the end as it moves.
+    pub following: bool,
+    position: Stamp,
+}
+
+struct Fold {
+    reader: EventReader,
+    state: RunState,
+    /// Read but later than the moment asked for.
+    waiting: Option<Envelope>,
+}
+
+struct Checkpoint {
+    offset: u64,
+    state: RunState,
+}
+
+/// Where the view stands.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Position {
+    pub at: Stamp,
+    pub end: Stamp,
+    pub playing: bool,
+    pub following: bool,
+    pub speed: f64,
+    /// The end is not known yet.
+    pub loading: bool,
+}
+
+const CHECKPOINTS: usize = 32;
+const FIRST_SPACING_BYTES: u64 = 1 << 20;
+const SPEEDS: [f64; 9] = [0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 64.0];
+
+impl Player {
+    pub fn open(open: impl Fn() -> Result<EventReader, ReadError> + 'static) -> Result<Player, ReadError> {
+        let open: Opener = Box::new(open);
+        Ok(Player {
+            head: Fold::new(open()?),
+            view: Fold::new(open()?),
+            checkpoints: Vec::new(),
+            spacing_bytes: FIRST_SPACING_BYTES,
+            complete: false,
+            loaded: false,
+            playing: true,
+            speed: 1.0,
+            following: false,
+            position: Stamp::default(),
+        })
+    }
+
+    /// Reads on towards the end for about `budget`. True while there is more to read right away.
+    pub fn load(&mut self, budget: Duration) -> Result<bool, ReadError> {
+        let started = Instant::now();
+        loop {
+            for _ in 0..256 {
+                match self.head.reader.next()? {
+                    Next::Event(envelope) => {
+                        self.complete |= matches!(envelope.event, Event::RunFinished(_));
+                        self.head.state.apply(&envelope);
+                        self.leave_checkpoint();
+                    }
+                    Next::End { .. } => {
+                        self.loaded = true;
+                        return Ok(false);
+                    }
+                }
+            }
+            if started.elapsed() >= budget {
+                return Ok(true);
+            }
+        }
+    }
+
+    fn leave_checkpoint(&mut self) {
+        let offset = self.head.reader.offset();
+        if offset < self.checkpoints.last().map_or(0, |c| c.offset) + self.spacing_bytes {
+            return;
+        }
+        self.checkpoints.push(Checkpoint { offset, state: self.head.state.clone() });
+        if self.checkpoints.len() > CHECKPOINTS {
+            let mut nth = 0;
+            self.checkpoints.retain(|_| {
+                nth += 1;
+                nth % 2 == 0
+            });
+            self.spacing_bytes *= 2;
+        }
+    }
+
+    /// The state to look at.
+    pub fn state(&self) -> &RunState {
+        if self.following { &self.head.state } else { &self.view.state }
+    }
+
+    pub fn position(&self) -> Position {
+        Position {
+            at: if self.following { self.head.state.now } else { self.position },
+            end: self.head.state.now,
+            playing: self.playing,
+            following: self.following,
+            speed: self.speed,
+            loading: !self.loaded,
+        }
+    }
+
+    /// The run in it has ended: nothing more will come.
+    pub fn complete(&self) -> bool {
+        self.complete
+    }
+
+    /// Real time has passed. True when the view moved.
+    pub fn advance(&mut self, elapsed: Duration) -> Result<bool, ReadError> {
+        if self.following || !self.playing {
+            return Ok(false);
+        }
+        let to = self.position + elapsed.mul_f64(self.speed);
+        if self.loaded && to >= self.head.state.now {
+            self.to_end();
+            return Ok(true);
+        }
+        self.position = to;
+        self.view.run_to(to)?;
+        Ok(true)
+    }
+
+    /// At the end a finished recording stops; a growing one is followed.
+    pub fn to_end(&mut self) {
+        self.following = true;
+        self.position = self.head.state.now;
+        self.playing = !self.complete;
+    }
+
+    pub fn seek(&mut self, to: Stamp) -> Result<(), ReadError> {
+        if self.loaded && to >= self.head.state.now {
+            self.to_end();
+            return Ok(());
+        }
+        let was_following = std::mem::take(&mut self.following);
+        if was_following || to < self.view.state.now {
+            let nearest = self.checkpoints.iter().rev().find(|c| c.state.now <= to);
+            let (offset, state) = nearest.map_or_else(|| (0, RunState::default()), |c| (c.offset, c.state.clone()));
+            self.view.reader.seek(offset)?;
+            self.view.state = state;
+            self.view.waiting = None;
+        }
+        self.position = to;
+        self.view.run_to(to)
+    }
+
+    pub fn seek_by(&mut self, secs: f64) -> Result<(), ReadError> {
+        let at = self.position().at.secs() + secs;
+        self.seek(Stamp::from_secs_f64(at.max(0.0)))
+    }
+
+    pub fn toggle_play(&mut self) -> Result<(), ReadError> {
+        if self.following && self.complete {
+            // Play again from the beginning.
+            self.seek(Stamp::default())?;
+            self.playing = true;
+        } else if self.following {
+            let here = self.head.state.now;
+            self.seek(Stamp(here.0.saturating_sub(1)))?;
+            self.playing = false;
+        } else {
+            self.playing = !self.playing;
+        }
+        Ok(())
+    }
+
+    pub fn faster(&mut self) {
+        self.speed = SPEEDS.into_iter().find(|s| *s > self.speed).unwrap_or(self.speed);
+    }
+
+    pub fn slower(&mut self) {
+        self.speed = SPEEDS.into_iter().rev().find(|s| *s < self.speed).unwrap_or(self.speed);
+    }
+
+    /// What the reader had to pass over, in words.
+    pub fn trouble(&self) -> Option<Notice> {
+        let torn = self.loaded && !self.complete && self.head.reader.is_torn();
+        let text = match (self.head.reader.skipped(), torn) {
+            (0, false) => return None,
+            (0, true) => "the recording ends within a line; it is played up to the one before".to_owned(),
+            (n, false) => format!("{n} lines of the recording can't be read and were skipped"),
+            (n, true) => format!("{n} lines can't be read, and the last one is torn; they were skipped"),
+        };
+        Some(Notice { level: Level::Warn, source: "replay".into(), text })
+    }
+
+    pub fn name(&self) -> &str {
+        self.head.reader.name()
+    }
+}
+
+impl Fold {
+    fn new(reader: EventReader) -> Self {
+        Fold { reader, state: RunState::default(), waiting: None }
+    }
+
+    /// Applies every event up to and including `to`.
+    fn run_to(&mut self, to: Stamp) -> Result<(), ReadError> {
+        loop {
+            let envelope = match self.waiting.take() {
+                Some(envelope) => envelope,
+                None => match self.reader.next()? {
+                    Next::Event(envelope) => envelope,
+                    Next::End { .. } => return Ok(()),
+                },
+            };
+            if envelope.t > to {
+                self.waiting = Some(envelope);
+                return Ok(());
+            }
+            self.state.apply(&envelope);
+        }
+    }
+}

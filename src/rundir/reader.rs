@@ -1,0 +1,126 @@
+//! Reads `events.ndjson`, also while it is being written, also after it was torn.
+
+use std::{
+    fs::File,
+    io::{self, BufRead, BufReader, Cursor, Seek, SeekFrom},
+    path::{Path, PathBuf},
+};
+
+use thiserror::Error;
+
+use crate::event::{Envelope, SCHEMA};
+
+#[derive(Debug, Error)]
+pub enum ReadError {
+    #[error("{path}: {source}; a run is a directory with an events.ndjson in it")]
+    Open { path: PathBuf, source: io::Error },
+    #[error("{name} can't be read: {source}")]
+    Io { name: String, source: io::Error },
+    #[error("{name} is empty: the run ended before its first event was written")]
+    Empty { name: String },
+    #[error("{name} is no recording of this program: its first line is not a run_started event")]
+    NotARun { name: String },
+    #[error("{name} was recorded by a newer version (schema {found}, this program reads up to {SCHEMA}); update llmprof-tui")]
+    Schema { name: String, found: u64 },
+}
+
+trait Source: BufRead + Seek + Send {}
+impl<T: BufRead + Seek + Send> Source for T {}
+
+/// Goes through a recording line by line. Lines that can't be read are skipped and counted.
+pub struct EventReader {
+    name: String,
+    source: Box<dyn Source>,
+    line: Vec<u8>,
+    offset: u64,
+    skipped: u64,
+}
+
+/// What comes next in a recording.
+#[derive(Debug)]
+pub enum Next {
+    Event(Envelope),
+    /// Nothing more for now. `torn` when the file ends within a line.
+    End { torn: bool },
+}
+
+impl EventReader {
+    pub fn open(path: &Path) -> Result<EventReader, ReadError> {
+        let file = File::open(path).map_err(|source| ReadError::Open { path: path.to_owned(), source })?;
+        Self::checked(path.display().to_string(), Box::new(BufReader::with_capacity(1 << 18, file)))
+    }
+
+    /// A recording that is part of the program.
+    pub fn embedded(name: &str, bytes: &'static [u8]) -> Result<EventReader, ReadError> {
+        Self::checked(name.to_owned(), Box::new(Cursor::new(bytes)))
+    }
+
+    fn checked(name: String, source: Box<dyn Source>) -> Result<EventReader, ReadError> {
+        let mut reader = EventReader { name, source, line: Vec::with_capacity(256), offset: 0, skipped: 0 };
+        reader.check_schema()?;
+        reader.seek(0)?;
+        Ok(reader)
+    }
+
+    fn check_schema(&mut self) -> Result<(), ReadError> {
+        self.source.read_until(b'\n', &mut self.line).map_err(|e| self.io(e))?;
+        let name = self.name.clone();
+        if self.line.is_empty() {
+            return Err(ReadError::Empty { name });
+        }
+        // Looked at loosely, so that a newer form of the event is told from garbage.
+        let first: serde_json::Value = serde_json::from_slice(&self.line).unwrap_or_default();
+        match first.pointer("/e/run_started/schema").and_then(serde_json::Value::as_u64) {
+            None => Err(ReadError::NotARun { name }),
+            Some(found) if found > u64::from(SCHEMA) => Err(ReadError::Schema { name, found }),
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// The next event, or the end as it is now: a file that grows has more later.
+    pub fn next(&mut self) -> Result<Next, ReadError> {
+        loop {
+            self.source.read_until(b'\n', &mut self.line).map_err(|e| self.io(e))?;
+            if self.line.last() != Some(&b'\n') {
+                return Ok(Next::End { torn: !self.line.is_empty() });
+            }
+            self.offset += self.line.len() as u64;
+            let parsed = serde_json::from_slice::<Envelope>(&self.line);
+            self.line.clear();
+            match parsed {
+                Ok(envelope) => return Ok(Next::Event(envelope)),
+                Err(_) => self.skipped += 1,
+            }
+        }
+    }
+
+    /// Goes to `offset`, which must be one that [`offset`](Self::offset) gave.
+    pub fn seek(&mut self, offset: u64) -> Result<(), ReadError> {
+        self.line.clear();
+        self.offset = offset;
+        self.source.seek(SeekFrom::Start(offset)).map(|_| ()).map_err(|e| self.io(e))
+    }
+
+    /// Where the next line starts.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// The file ends within a line, as of the last look.
+    pub fn is_torn(&self) -> bool {
+        !self.line.is_empty()
+    }
+
+    /// Lines that were there but could not be read.
+    pub fn skipped(&self) -> u64 {
+        self.skipped
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn io(&self, source: io::Error) -> ReadError {
+        ReadError::Io { name: self.name.clone(), source }
+    }
+}

@@ -1,0 +1,198 @@
+//! Writes a run as it happens, and keeps count of what it could not write.
+
+use std::{
+    fs::File,
+    io::{self, Write},
+    time::{Duration, Instant},
+};
+
+use super::RunDir;
+use crate::event::{Envelope, Event, GpuSample, Stamp};
+
+/// Columns of `nvml.csv`. The first nine are those of the harness this format comes from.
+const NVML_COLUMNS: [&str; 12] = [
+    "ts", "gpu_util_pct", "mem_util_pct", "sm_clock_MHz", "mem_clock_MHz", "power_W", "temp_C", "mem_used_MiB",
+    "mem_total_MiB", "gpu", "t_s", "clock_event_reasons",
+];
+
+/// Appends events to `events.ndjson` and GPU samples to `nvml.csv`. A failing disk never stops the run:
+/// lines are lost, counted, and writing is tried again at the next flush.
+pub struct Recorder {
+    events: LineFile,
+    nvml: LineFile,
+    started_unix_s: f64,
+    flush_every: Duration,
+    flushed: Instant,
+}
+
+impl Recorder {
+    pub fn create(dir: &RunDir, started_unix_ms: u64, flush_every: Duration) -> io::Result<Recorder> {
+        let mut nvml = LineFile::create(File::create_new(dir.nvml_csv())?);
+        nvml.line(NVML_COLUMNS.join(",").as_bytes());
+        Ok(Recorder {
+            events: LineFile::create(File::create_new(dir.events())?),
+            nvml,
+            started_unix_s: started_unix_ms as f64 / 1e3,
+            flush_every,
+            flushed: Instant::now(),
+        })
+    }
+
+    pub fn record(&mut self, envelope: &Envelope) {
+        match serde_json::to_vec(envelope) {
+            Ok(line) => self.events.line(&line),
+            Err(e) => tracing::error!("an event has no recorded form: {e}"),
+        }
+        if let Event::GpuSample(sample) = &envelope.event {
+            let row = nvml_row(self.started_unix_s, envelope.t, sample);
+            self.nvml.line(row.as_bytes());
+        }
+    }
+
+    /// Flushes when it is time to. Call it at least as often as events come.
+    pub fn tick(&mut self) {
+        if self.flushed.elapsed() >= self.flush_every {
+            self.flush();
+        }
+    }
+
+    pub fn flush(&mut self) {
+        self.events.flush();
+        self.nvml.flush();
+        self.flushed = Instant::now();
+    }
+
+    /// Lines that did not reach the disk.
+    pub fn lost(&self) -> u64 {
+        self.events.lost + self.nvml.lost
+    }
+
+    /// What the disk said last, when it refused.
+    pub fn trouble(&self) -> Option<&str> {
+        self.events.trouble.as_deref().or(self.nvml.trouble.as_deref())
+    }
+}
+
+fn nvml_row(started_unix_s: f64, t: Stamp, s: &GpuSample) -> String {
+    fn cell<T: ToString>(value: Option<T>) -> String {
+        value.map_or_else(String::new, |v| v.to_string())
+    }
+    let mib = |bytes: Option<u64>| cell(bytes.map(|b| b / (1 << 20)));
+    [
+        format!("{:.6}", started_unix_s + t.secs()),
+        cell(s.gpu_util_pct),
+        cell(s.mem_util_pct),
+        cell(s.sm_clock_mhz),
+        cell(s.mem_clock_mhz),
+        s.power_w.map_or_else(String::new, |w| format!("{w:.3}")),
+        cell(s.temp_c),
+        mib(s.mem_used_bytes),
+        mib(s.mem_total_bytes),
+        s.gpu.to_string(),
+        format!("{:.6}", t.secs()),
+        s.reasons.map_or_else(String::new, |bits| format!("{bits:#x}")),
+    ]
+    .join(",")
+}
+
+/// A file of whole lines. Lines wait in memory until flushed; what can't be written is dropped and counted,
+/// and the next line that gets through starts on a line of its own.
+struct LineFile<W: Write = File> {
+    out: W,
+    pending: Vec<u8>,
+    lost: u64,
+    /// The last thing on disk is half a line.
+    torn: bool,
+    trouble: Option<String>,
+}
+
+const PENDING_BYTES: usize = 1 << 16;
+
+impl<W: Write> LineFile<W> {
+    fn create(out: W) -> Self {
+        LineFile { out, pending: Vec::with_capacity(PENDING_BYTES), lost: 0, torn: false, trouble: None }
+    }
+
+    fn line(&mut self, text: &[u8]) {
+        if self.torn && self.pending.is_empty() {
+            self.pending.push(b'\n');
+        }
+        self.pending.extend_from_slice(text);
+        self.pending.push(b'\n');
+        if self.pending.len() >= PENDING_BYTES - 1024 {
+            self.flush();
+        }
+    }
+
+    fn flush(&mut self) {
+        let mut written = 0;
+        while written < self.pending.len() {
+            match self.out.write(&self.pending[written..]) {
+                Ok(0) => self.trouble = Some("the disk took no more bytes".into()),
+                Ok(n) => {
+                    written += n;
+                    continue;
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Err(e) => self.trouble = Some(e.to_string()),
+            }
+            break;
+        }
+        if written > 0 {
+            self.torn = self.pending[written - 1] != b'\n';
+        }
+        self.lost += self.pending[written..].iter().filter(|b| **b == b'\n').count() as u64;
+        self.pending.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A disk with room for so many bytes, which someone may make room on again.
+    #[derive(Default)]
+    struct Disk {
+        content: Vec<u8>,
+        room: usize,
+    }
+
+    impl Write for Disk {
+        fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+            let n = buf.len().min(self.room);
+            if n == 0 {
+                return Err(io::Error::from(io::ErrorKind::StorageFull));
+            }
+            self.room -= n;
+            self.content.extend_from_slice(&buf[..n]);
+            Ok(n)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_full_disk_costs_lines_and_says_so() {
+        let mut file = LineFile::create(Disk { room: 10, ..Disk::default() });
+        for line in ["first", "second", "third"] {
+            file.line(line.as_bytes());
+        }
+        file.flush();
+        assert_eq!((file.lost, file.torn), (2, true));
+        assert!(file.trouble.is_some());
+        file.out.room = 100;
+        file.line(b"fourth");
+        file.flush();
+        assert_eq!(String::from_utf8_lossy(&file.out.content), "first\nseco\nfourth\n");
+        assert_eq!((file.lost, file.torn), (2, false));
+    }
+
+    #[test]
+    fn unread_cells_are_empty() {
+        let sample = GpuSample { power_w: Some(612.5), mem_used_bytes: Some(3 << 20), ..GpuSample::default() };
+        assert_eq!(nvml_row(1000.0, Stamp(1_500_000_000), &sample), "1001.500000,,,,,612.500,,3,,0,1.500000,");
+        assert_eq!(nvml_row(0.0, Stamp(0), &sample).split(',').count(), NVML_COLUMNS.len());
+    }
+}

@@ -1,0 +1,172 @@
+//! A run in words and numbers: `report.md`, `metrics.json`, and what `run --json` prints.
+
+use std::{fmt::Write, path::Path};
+
+use serde_json::{Value, json};
+
+use crate::{
+    analysis::{
+        distribution::Summary,
+        units::{bytes, grouped, millis, three_digits},
+        verdict,
+    },
+    event::SCHEMA,
+    state::RunState,
+};
+
+/// Version of `metrics.json` and `run --json`.
+pub const METRICS_SCHEMA: u32 = 1;
+
+/// What each number means, carried along with the numbers.
+const DEFINITIONS: [(&str, &str); 6] = [
+    ("ttft_ms", "request start to the first token id on the host, milliseconds, per request"),
+    ("tpot_ms", "(last token time - first token time) / (output tokens - 1), milliseconds, per request"),
+    ("itl_ms", "gap between two consecutive tokens on the host, milliseconds, per token"),
+    ("prefill_tok_s", "prompt tokens of all sequences / sum of TTFT"),
+    ("decode_tok_s", "tokens after the first of all sequences / sum of ITL"),
+    ("percentiles", "null where there are too few samples: p50 needs 2, p90 10, p99 100"),
+];
+
+/// The outcome as one word; a run without an end was cut off.
+fn outcome(state: &RunState) -> String {
+    state.finished.as_ref().map_or_else(|| "interrupted".to_owned(), |f| f.outcome.to_string())
+}
+
+/// `metrics.json`: a pure function of the events.
+pub fn metrics_json(state: &RunState) -> Value {
+    let run = state.run.as_ref();
+    let definitions: serde_json::Map<String, Value> =
+        DEFINITIONS.iter().map(|(name, text)| ((*name).to_owned(), json!(text))).collect();
+    json!({
+        "schema": METRICS_SCHEMA,
+        "event_schema": SCHEMA,
+        "outcome": outcome(state),
+        "cause": state.finished.as_ref().and_then(|f| f.cause.clone()),
+        "run": run,
+        "warmup_requests_excluded": state.warmup_done,
+        "prepare_ms": state.prepare_ms,
+        "duration_s": state.now.secs(),
+        "metrics": state.total.summary(),
+        "snapshots": state.snapshots,
+        "definitions": definitions,
+    })
+}
+
+/// One object for machines. What is not known is null, never zero.
+pub fn run_json(state: &RunState, run_dir: Option<&Path>) -> Value {
+    let run = state.run.as_ref();
+    let metrics = state.total.summary();
+    let latency = |s: Summary| json!({"n": s.n, "mean": s.mean, "p50": s.p50, "p90": s.p90, "p99": s.p99});
+    json!({
+        "schema": METRICS_SCHEMA,
+        "run_dir": run_dir,
+        "outcome": outcome(state),
+        "cause": state.finished.as_ref().and_then(|f| f.cause.clone()),
+        "model": run.map(|r| &r.model),
+        "dtype": run.map(|r| &r.dtype),
+        "engine": run.map(|r| &r.engine),
+        "device": run.map(|r| &r.device),
+        "simulated": run.map(|r| r.simulated),
+        "requests": metrics.requests,
+        "ttft_ms": latency(metrics.ttft_ms),
+        "tpot_ms": latency(metrics.tpot_ms),
+        "itl_ms": latency(metrics.itl_ms),
+        "prefill_tok_s": metrics.prefill_tok_s,
+        "decode_tok_s": metrics.decode_tok_s,
+        "energy_j_per_token": null,
+        "mfu": null,
+        "mbu": null,
+        "trust": null,
+    })
+}
+
+/// `report.md`: a pure function of the events.
+pub fn report_md(state: &RunState) -> String {
+    let mut out = String::new();
+    let metrics = state.total.summary();
+    let title = state.run.as_ref().map_or("a run", |r| &r.model);
+    let _ = writeln!(out, "# {title}\n");
+    if let Some(run) = &state.run {
+        if run.simulated {
+            let _ = writeln!(out, "**Simulated: nothing in this report was measured.**\n");
+        }
+        let weights = if run.synthetic_weights { "synthetic weights" } else { "trained weights" };
+        let _ = writeln!(
+            out,
+            "{} parameters as {} ({}, {weights}), engine {}, device {}. {} requests after {} for warm-up, batch {}, \
+             {} prompt tokens, {} output tokens.\n",
+            grouped(run.parameters as i64),
+            run.dtype,
+            bytes(run.weight_bytes),
+            run.engine,
+            run.device,
+            run.requests,
+            run.warmup,
+            run.batch,
+            run.prompt_tokens,
+            run.output_tokens
+        );
+    }
+    let cause = state.finished.as_ref().and_then(|f| f.cause.as_deref()).map_or_else(String::new, |c| format!(": {c}"));
+    let _ = writeln!(out, "Outcome: {}{cause}. {} s recorded.\n", outcome(state), three_digits(state.now.secs()));
+    let _ = writeln!(out, "| | n | mean | p50 | p90 | p99 | min | max |\n|---|---|---|---|---|---|---|---|");
+    for (name, s) in [("TTFT", metrics.ttft_ms), ("TPOT", metrics.tpot_ms), ("ITL", metrics.itl_ms)] {
+        let cells = [s.mean, s.p50, s.p90, s.p99, s.min, s.max].map(|v| v.map_or_else(|| "–".to_owned(), millis));
+        let _ = writeln!(out, "| {name} | {} | {} |", grouped(s.n as i64), cells.join(" | "));
+    }
+    let rate = |v: Option<f64>| v.map_or_else(|| "–".to_owned(), |v| format!("{} tok/s", three_digits(v)));
+    let _ = writeln!(out, "\nPrefill {}, decode {}.\n", rate(metrics.prefill_tok_s), rate(metrics.decode_tok_s));
+    if let Some(sentence) = verdict_of(state) {
+        let _ = writeln!(out, "{sentence}\n");
+    }
+    snapshots(&mut out, state);
+    notices(&mut out, state);
+    let _ = writeln!(out, "## What the words mean\n");
+    for (name, text) in DEFINITIONS {
+        let _ = writeln!(out, "- `{name}`: {text}");
+    }
+    let _ = writeln!(out, "- Warm-up requests ({}) are in none of these numbers.", state.warmup_done);
+    out
+}
+
+/// The verdict on the whole run.
+pub fn verdict_of(state: &RunState) -> Option<String> {
+    let run = state.run.as_ref()?;
+    verdict::sentence(&verdict::Evidence {
+        metrics: &state.total,
+        batch: run.batch,
+        step_bytes: state.decode_step_bytes(),
+        simulated: run.simulated,
+    })
+}
+
+fn snapshots(out: &mut String, state: &RunState) {
+    if state.snapshots.is_empty() {
+        return;
+    }
+    let _ = writeln!(out, "## Snapshots\n\n| name | from | to | ITL p50 | decode tok/s |\n|---|---|---|---|---|");
+    for s in &state.snapshots {
+        let _ = writeln!(
+            out,
+            "| {} | {:.1} s | {:.1} s | {} | {} |",
+            s.name,
+            s.metrics.from_s,
+            s.metrics.to_s,
+            s.metrics.itl_ms.p50.map_or_else(|| "–".into(), millis),
+            s.metrics.decode_tok_s.map_or_else(|| "–".into(), three_digits)
+        );
+    }
+    out.push('\n');
+}
+
+fn notices(out: &mut String, state: &RunState) {
+    let bad: Vec<_> = state.log.iter().filter(|(_, n)| n.level > crate::event::Level::Info).collect();
+    if bad.is_empty() {
+        return;
+    }
+    let _ = writeln!(out, "## Notices\n");
+    for (t, notice) in bad {
+        let _ = writeln!(out, "- {:.1} s, {}: {}", t.secs(), notice.source, notice.text);
+    }
+    out.push('\n');
+}

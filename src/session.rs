@@ -1,0 +1,499 @@
+//! One live run: the only place that starts, stops and joins work, and the one consumer of its events.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    thread::{self, JoinHandle},
+    time::{Duration, Instant, SystemTime},
+};
+
+use serde::Serialize;
+use thiserror::Error;
+
+use crate::{
+    analysis::units::millis,
+    config::{Composed, Runtime},
+    crash,
+    engine::{
+        Engine, EngineError,
+        candle::{CandleEngine, EngineOptions},
+        driver::{Control, Driver, Workload},
+        ranges::NoRanges,
+        sim::SimEngine,
+    },
+    event::{
+        self, Activity, Clock, Envelope, Event, EventRx, EventTx, Level, Notice, Outcome, Preparing, Ready,
+        RunFinished, RunStarted, SCHEMA, SnapshotTaken,
+    },
+    logfile,
+    model::{ModelSpec, SpecError},
+    observer::Observer,
+    rundir::{Environment, Recorder, RunDir, metrics_json, report_md},
+    scenario::{Scenario, UnknownScenario},
+    state::RunState,
+    telemetry::Sampler,
+};
+
+/// What can be wrong before anything is started.
+#[derive(Debug, Error)]
+pub enum PlanError {
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+    #[error(transparent)]
+    Scenario(#[from] UnknownScenario),
+    #[error("{prompt} prompt tokens and {output} output tokens are more than the {limit} positions {model} was made for; lower dataset.prompt_tokens or infer.max_new_tokens")]
+    TooLong { model: String, prompt: u32, output: u32, limit: usize },
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
+
+/// A run that was looked at and can be started.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    pub composed: Composed,
+    spec: ModelSpec,
+    workload: Workload,
+    scenario: Scenario,
+}
+
+impl Plan {
+    /// Checks what can be known without starting: the model's shape, lengths, names, memory.
+    pub fn new(composed: Composed) -> Result<Plan, PlanError> {
+        let config = &composed.config;
+        let spec = match &config.model.config_json {
+            Some(path) => ModelSpec::from_config_json(Path::new(path))?,
+            None => ModelSpec::from_hf(&config.model.arch)?,
+        };
+        let (prompt, output) = (config.dataset.prompt_tokens, config.infer.max_new_tokens);
+        if prompt as usize + output as usize > spec.max_positions {
+            let model = config.model.name.clone();
+            return Err(PlanError::TooLong { model, prompt, output, limit: spec.max_positions });
+        }
+        let scenario = Scenario::named(config.telemetry.scenario.as_ref().unwrap_or(&config.runtime.sim.scenario))?;
+        let workload = Workload {
+            requests: config.runtime.requests,
+            warmup: config.runtime.warmup,
+            batch: config.runtime.batch_size,
+            prompt_tokens: prompt,
+            output_tokens: output,
+            vocab: spec.vocab as u32,
+            seed: config.runtime.seed,
+        };
+        let plan = Plan { composed, spec, workload, scenario };
+        if plan.composed.config.runtime.name == Runtime::Candle {
+            plan.engine_options().check()?;
+        }
+        Ok(plan)
+    }
+
+    fn engine_options(&self) -> EngineOptions {
+        let config = &self.composed.config;
+        EngineOptions {
+            model: config.model.name.clone(),
+            spec: self.spec.clone(),
+            dtype: config.model.dtype,
+            device: config.runtime.device.clone(),
+            threads: config.runtime.threads,
+            batch: self.workload.batch as usize,
+            max_positions: (self.workload.prompt_tokens + self.workload.output_tokens) as usize,
+            seed: config.runtime.seed,
+        }
+    }
+
+    fn simulated(&self) -> bool {
+        self.composed.config.runtime.name == Runtime::Sim
+    }
+
+    fn started(&self) -> RunStarted {
+        let config = &self.composed.config;
+        let (engine, device) = match config.runtime.name {
+            Runtime::Candle => ("candle", self.engine_options().device_name()),
+            Runtime::Sim => ("sim", "sim".to_owned()),
+        };
+        RunStarted {
+            schema: SCHEMA,
+            program: format!("llmprof-tui {}", env!("CARGO_PKG_VERSION")),
+            started_unix_ms: unix_ms(),
+            experiment: config.experiment.clone(),
+            model: config.model.name.clone(),
+            dtype: config.model.dtype.name().to_owned(),
+            engine: engine.to_owned(),
+            device,
+            synthetic_weights: true,
+            simulated: self.simulated(),
+            parameters: self.spec.parameters(),
+            weight_bytes: self.spec.weight_bytes(config.model.dtype),
+            kv_bytes_per_position: self.spec.kv_bytes_per_position(config.model.dtype),
+            requests: self.workload.requests,
+            warmup: self.workload.warmup,
+            batch: self.workload.batch,
+            prompt_tokens: self.workload.prompt_tokens,
+            output_tokens: self.workload.output_tokens,
+            seed: self.workload.seed,
+            overrides: self.composed.overrides.clone(),
+        }
+    }
+}
+
+fn unix_ms() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64)
+}
+
+/// A run under way, or ended and still looked at. Dropped early, it is closed as interrupted.
+pub struct Session {
+    pub state: RunState,
+    pub control: Control,
+    plan: Plan,
+    rx: EventRx,
+    tx: EventTx,
+    batch: Vec<Envelope>,
+    record: Record,
+    observer: Observer,
+    threads: Vec<JoinHandle<()>>,
+    loss_told: bool,
+    closed: bool,
+}
+
+/// Where the run goes on disk.
+enum Record {
+    To(RunDir, Box<Recorder>),
+    /// It was asked for and could not be had.
+    Refused(String),
+    /// It was not asked for.
+    Off,
+}
+
+/// How a run ended, for exit codes and last words.
+#[derive(Debug, Clone)]
+pub struct Ended {
+    pub finished: RunFinished,
+    pub dir: Option<PathBuf>,
+    /// What of the recording is missing, in words.
+    pub loss: Option<String>,
+}
+
+/// Longest wait for threads that were asked to stop; a long prefill can't be interrupted.
+const PATIENCE: Duration = Duration::from_millis(1500);
+const EVENTS_AT_ONCE: usize = 4096;
+
+impl Session {
+    pub fn start(plan: Plan) -> Session {
+        let clock = if plan.simulated() { Clock::virtual_clock() } else { Clock::wall() };
+        let (tx, rx) = event::channel(clock);
+        let started = plan.started();
+        let record = Record::open(&plan, started.started_unix_ms);
+        tx.send(Event::RunStarted(Box::new(started)));
+        if let Record::Refused(reason) = &record {
+            tx.notice(Level::Error, "recorder", format!("this run is not recorded: {reason}"));
+        }
+        let mut session = Session {
+            state: RunState::default(),
+            control: Control::default(),
+            plan,
+            rx,
+            tx,
+            batch: Vec::with_capacity(EVENTS_AT_ONCE),
+            record,
+            observer: Observer::default(),
+            threads: Vec::new(),
+            loss_told: false,
+            closed: false,
+        };
+        session.spawn();
+        session
+    }
+
+    fn spawn(&mut self) {
+        let activity = Activity::default();
+        let config = &self.plan.composed.config;
+        let mut sampler = Sampler::for_config(config, &self.plan.scenario, activity.clone());
+        let (control, tx) = (self.control.clone(), self.tx.clone());
+        // A simulated run takes its samples between its own steps, so that it is the same every time.
+        let inline = if self.plan.simulated() {
+            Some(sampler)
+        } else {
+            let (tx, stop) = (tx.clone(), control.cancel_flag());
+            self.threads.push(named("llmprof-sampler", move || {
+                crash::fault_point("sampler");
+                sampler.run(&tx, &stop);
+            }));
+            None
+        };
+        let plan = self.plan.clone();
+        self.threads.push(named("llmprof-engine", move || work(&plan, &control, &tx, &activity, inline)));
+    }
+
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// Takes in what has happened: records it, then folds it. Waits for something to happen, but not much
+    /// longer than a flush. Gives the number of events.
+    pub async fn pump(&mut self) -> usize {
+        crash::fault_point("consumer");
+        if self.closed {
+            // Nothing more comes by itself.
+            std::future::pending::<()>().await;
+        }
+        let wait = Duration::from_millis(u64::from(self.plan.composed.config.output.flush_ms).clamp(10, 1000));
+        let n = tokio::time::timeout(wait, self.rx.recv_many(&mut self.batch, EVENTS_AT_ONCE)).await.unwrap_or(0);
+        self.take_in();
+        self.tick();
+        n
+    }
+
+    fn take_in(&mut self) {
+        for envelope in std::mem::take(&mut self.batch).drain(..) {
+            if matches!(envelope.event, Event::Ready(_)) {
+                self.write_environment();
+            }
+            self.add(&envelope);
+        }
+        if self.state.finished.is_some() {
+            self.close();
+        }
+    }
+
+    /// Records an event, then folds it.
+    fn add(&mut self, envelope: &Envelope) {
+        if let Record::To(_, recorder) = &mut self.record {
+            recorder.record(envelope);
+        }
+        if let Event::Notice(notice) = &envelope.event {
+            tracing::info!(source = notice.source, level = ?notice.level, "{}", notice.text);
+        }
+        self.state.apply(envelope);
+    }
+
+    /// Adds an event of the consumer's own.
+    fn add_now(&mut self, event: Event) {
+        let t = self.state.now.max(self.tx.clock().now());
+        self.add(&Envelope { t, event });
+        if let Record::To(_, recorder) = &mut self.record {
+            recorder.flush();
+        }
+    }
+
+    fn note_trouble(&mut self, text: String) {
+        self.add_now(Event::Notice(Notice { level: Level::Error, source: "recorder".into(), text }));
+    }
+
+    fn tick(&mut self) {
+        if let Record::To(_, recorder) = &mut self.record {
+            recorder.tick();
+        }
+        if self.lost() > 0 && !std::mem::replace(&mut self.loss_told, true) {
+            let text = self.loss().unwrap_or_default();
+            self.note_trouble(text);
+        }
+        if let Some(sample) = self.observer.due(self.rx.len() as u64, self.lost()) {
+            self.tx.send(Event::Observer(sample));
+        }
+    }
+
+    fn lost(&self) -> u64 {
+        match &self.record {
+            Record::To(_, recorder) => recorder.lost(),
+            _ => 0,
+        }
+    }
+
+    /// A frame took so long to draw.
+    pub fn drew(&mut self, took: Duration) {
+        self.observer.frame(took);
+    }
+
+    pub fn toggle_pause(&mut self) {
+        self.control.set_paused(!self.control.is_paused());
+    }
+
+    /// Names the current window and starts the next; the snapshot is kept under the run.
+    pub fn snapshot(&mut self, name: &str) {
+        self.add_now(Event::Snapshot(SnapshotTaken { name: name.to_owned() }));
+        if let (Record::To(dir, _), Some(snapshot)) = (&self.record, self.state.snapshots.back()) {
+            let path = dir.snapshot(name);
+            let made = path.parent().map_or(Ok(()), fs::create_dir_all);
+            if let Err(e) = made.and_then(|()| write_json(&path, snapshot)) {
+                self.note_trouble(format!("{}: {e}", path.display()));
+            }
+        }
+        if self.closed {
+            self.write_reports();
+        }
+    }
+
+    /// The directory of the run, when it is recorded.
+    pub fn dir(&self) -> Option<&Path> {
+        match &self.record {
+            Record::To(dir, _) => Some(dir.path()),
+            _ => None,
+        }
+    }
+
+    /// What of the recording is missing, in words.
+    pub fn loss(&self) -> Option<String> {
+        match &self.record {
+            Record::Refused(reason) => Some(format!("the run was not recorded: {reason}")),
+            Record::To(_, recorder) if recorder.lost() > 0 => {
+                let trouble = recorder.trouble().unwrap_or("unknown trouble");
+                Some(format!("{} lines of the recording were lost: {trouble}", recorder.lost()))
+            }
+            _ => None,
+        }
+    }
+
+    /// Stops the work, closes the recording, and says how it went. `cause` is why it ends early, if it does.
+    pub fn end(mut self, outcome: Outcome, cause: Option<String>) -> Ended {
+        self.stop(outcome, cause);
+        let finished = self.state.finished.clone();
+        Ended {
+            finished: finished.unwrap_or(RunFinished { outcome, cause: None }),
+            dir: self.dir().map(Path::to_owned),
+            loss: self.loss(),
+        }
+    }
+
+    fn stop(&mut self, outcome: Outcome, cause: Option<String>) {
+        self.control.cancel();
+        let deadline = Instant::now() + PATIENCE;
+        while Instant::now() < deadline && !self.threads.iter().all(JoinHandle::is_finished) {
+            thread::sleep(Duration::from_millis(2));
+        }
+        while let Ok(envelope) = self.rx.try_recv() {
+            self.batch.push(envelope);
+        }
+        self.take_in();
+        if self.state.finished.is_none() {
+            self.add_now(Event::RunFinished(RunFinished { outcome, cause }));
+        }
+        self.close();
+    }
+
+    /// The run has its last event: let the sampler go, and leave everything readable on disk.
+    fn close(&mut self) {
+        if std::mem::replace(&mut self.closed, true) {
+            return;
+        }
+        self.control.cancel();
+        self.write_environment();
+        self.write_reports();
+        if let Record::To(_, recorder) = &mut self.record {
+            recorder.flush();
+        }
+    }
+
+    fn write_reports(&mut self) {
+        let Record::To(dir, _) = &self.record else { return };
+        let written = write_json(&dir.metrics(), &metrics_json(&self.state))
+            .and_then(|()| fs::write(dir.report(), report_md(&self.state)));
+        if let Err(e) = written {
+            tracing::error!("reports: {e}");
+        }
+    }
+
+    fn write_environment(&mut self) {
+        let Record::To(dir, _) = &self.record else { return };
+        let environment = Environment {
+            host: self.state.host.info.clone(),
+            gpus: self.state.gpus.iter().map(|g| g.info.clone()).collect(),
+            gpu_absent: self.state.gpu_absent.as_ref().map(|a| a.reason.clone()),
+            ..Environment::here()
+        };
+        if let Err(e) = write_json(&dir.environment(), &environment) {
+            tracing::error!("env.json: {e}");
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if !self.closed {
+            self.stop(Outcome::Interrupted, crash::first_panic());
+        }
+    }
+}
+
+impl Record {
+    fn open(plan: &Plan, started_unix_ms: u64) -> Record {
+        let config = &plan.composed.config;
+        if !config.output.record {
+            return Record::Off;
+        }
+        let wanted = PathBuf::from(&config.hydra.run.dir);
+        let flush_every = Duration::from_millis(u64::from(config.output.flush_ms));
+        let opened = RunDir::create(&wanted).and_then(|dir| {
+            fs::write(dir.config(), plan.composed.to_yaml())?;
+            fs::write(dir.overrides(), plan.composed.overrides_yaml())?;
+            logfile::redirect(&dir.log())?;
+            let recorder = Recorder::create(&dir, started_unix_ms, flush_every)?;
+            Ok(Record::To(dir, Box::new(recorder)))
+        });
+        opened.unwrap_or_else(|e| Record::Refused(format!("{}: {e}", wanted.display())))
+    }
+}
+
+fn write_json(path: &Path, value: &impl Serialize) -> std::io::Result<()> {
+    let mut text = serde_json::to_vec_pretty(value)?;
+    text.push(b'\n');
+    fs::write(path, text)
+}
+
+fn named(name: &str, work: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
+    thread::Builder::new().name(name.to_owned()).spawn(work).expect("the system refuses a thread")
+}
+
+/// The engine's thread: prepares, runs the workload, says how it ended. A cancelled run says nothing;
+/// whoever cancelled it knows why.
+fn work(plan: &Plan, control: &Control, tx: &EventTx, activity: &Activity, mut sampler: Option<Sampler>) {
+    crash::fault_point("engine");
+    let mut after_step = |now| {
+        if let Some(sampler) = &mut sampler {
+            sampler.sample_due(now, tx);
+        }
+    };
+    let done = prepare(plan, control, tx, activity).and_then(|mut engine| {
+        let ranges = &mut NoRanges;
+        let workload = &plan.workload;
+        Driver { workload, control, ranges, tx, activity, after_step: &mut after_step }.run(engine.as_mut())
+    });
+    let finished = match done {
+        Ok(()) => RunFinished { outcome: Outcome::Completed, cause: None },
+        Err(EngineError::Cancelled) => return,
+        Err(e) => {
+            tx.notice(Level::Error, "engine", e.to_string());
+            RunFinished { outcome: Outcome::Failed, cause: Some(e.to_string()) }
+        }
+    };
+    tx.send(Event::RunFinished(finished));
+}
+
+fn prepare(plan: &Plan, control: &Control, tx: &EventTx, activity: &Activity) -> Result<Box<dyn Engine>, EngineError> {
+    activity.set(event::Phase::Preparing);
+    let begun = Instant::now();
+    let config = &plan.composed.config;
+    let engine: Box<dyn Engine> = match config.runtime.name {
+        Runtime::Sim => Box::new(SimEngine::new(
+            &config.runtime.sim,
+            plan.scenario.clone(),
+            tx.clock().clone(),
+            config.runtime.seed,
+            control.cancel_flag(),
+        )),
+        Runtime::Candle => {
+            let mut shown = Instant::now() - Duration::from_secs(1);
+            let mut progress = |step: &str, done: u64, total: u64| {
+                if shown.elapsed() > Duration::from_millis(50) {
+                    shown = Instant::now();
+                    tx.send(Event::Preparing(Preparing { step: step.to_owned(), done, total }));
+                }
+                !control.is_cancelled()
+            };
+            Box::new(CandleEngine::new(plan.engine_options(), &mut progress)?)
+        }
+    };
+    let prepare_ms = begun.elapsed().as_secs_f64() * 1e3;
+    tx.send(Event::Ready(Ready { prepare_ms }));
+    tx.notice(Level::Info, "engine", format!("ready after {}", millis(prepare_ms)));
+    Ok(engine)
+}
+

@@ -1,0 +1,274 @@
+//! Everything a screen or a report needs, as a pure fold over events.
+
+mod requests;
+mod series;
+mod telemetry;
+mod trail;
+
+use std::collections::VecDeque;
+
+pub use requests::{ActiveRequest, FinishedRequest};
+use serde::{Deserialize, Serialize};
+pub use series::{Bucket, Series};
+pub use telemetry::{GpuState, HostState};
+pub use trail::{TokenMark, TokenTrail};
+
+use crate::{
+    analysis::metrics::{Metrics, MetricsSummary},
+    event::{
+        Envelope, Event, GpuAbsent, Notice, ObserverSample, Phase, Preparing, RunFinished, RunStarted, Stamp,
+    },
+};
+
+const LOG_LINES: usize = 1000;
+const KEPT_REQUESTS: usize = 256;
+const KEPT_SNAPSHOTS: usize = 64;
+
+/// The state of a run at its latest event. Time comes from the envelopes, never from a clock, and memory
+/// does not grow with the length of the run.
+#[derive(Debug, Clone)]
+pub struct RunState {
+    pub now: Stamp,
+    pub run: Option<RunStarted>,
+    pub phase: Phase,
+    pub preparing: Option<Preparing>,
+    pub prepare_ms: Option<f64>,
+    pub workload_paused_at: Option<Stamp>,
+    pub active: Option<ActiveRequest>,
+    /// The last measured requests, oldest first.
+    pub finished_requests: VecDeque<FinishedRequest>,
+    pub warmup_done: u32,
+    pub requests_done: u32,
+    /// The whole run.
+    pub total: Metrics,
+    /// Since the last snapshot.
+    pub window: Metrics,
+    pub trail: TokenTrail,
+    /// ITL in milliseconds over the run, warm-up included.
+    pub itl_ms: Series,
+    pub gpus: Vec<GpuState>,
+    pub gpu_absent: Option<GpuAbsent>,
+    pub host: HostState,
+    pub observer: Option<ObserverSample>,
+    pub log: VecDeque<(Stamp, Notice)>,
+    pub snapshots: VecDeque<Snapshot>,
+    pub finished: Option<RunFinished>,
+    pub events: u64,
+}
+
+/// A named stretch of a run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Snapshot {
+    pub name: String,
+    pub model: String,
+    pub overrides: Vec<String>,
+    pub metrics: MetricsSummary,
+    /// Means over the stretch, where they were read.
+    pub power_w: Option<f32>,
+    pub sm_clock_mhz: Option<f32>,
+    pub temp_c: Option<f32>,
+}
+
+impl Default for RunState {
+    fn default() -> Self {
+        RunState {
+            now: Stamp::default(),
+            run: None,
+            phase: Phase::Idle,
+            preparing: None,
+            prepare_ms: None,
+            workload_paused_at: None,
+            active: None,
+            finished_requests: VecDeque::with_capacity(KEPT_REQUESTS),
+            warmup_done: 0,
+            requests_done: 0,
+            total: Metrics::default(),
+            window: Metrics::default(),
+            trail: TokenTrail::default(),
+            itl_ms: Series::default(),
+            gpus: Vec::new(),
+            gpu_absent: None,
+            host: HostState::default(),
+            observer: None,
+            log: VecDeque::new(),
+            snapshots: VecDeque::new(),
+            finished: None,
+            events: 0,
+        }
+    }
+}
+
+impl RunState {
+    pub fn apply(&mut self, envelope: &Envelope) {
+        let t = envelope.t;
+        self.now = self.now.max(t);
+        self.events += 1;
+        match &envelope.event {
+            Event::Token(token) => self.token(t, *token),
+            Event::GpuSample(sample) => {
+                if let Some(gpu) = self.gpus.iter_mut().find(|g| g.info.index == sample.gpu) {
+                    gpu.record(t, sample);
+                }
+            }
+            Event::HostSample(sample) => self.host.record(t, sample),
+            Event::Observer(sample) => self.observer = Some(*sample),
+            Event::RequestStarted(started) => {
+                self.phase = Phase::Prefill;
+                self.active = Some(ActiveRequest::new(t, started.clone()));
+            }
+            Event::RequestFinished(finished) => self.request_finished(t, finished.complete),
+            Event::WorkloadPaused => self.workload_paused_at = Some(t),
+            Event::WorkloadResumed => {
+                if let (Some(paused_at), Some(active)) = (self.workload_paused_at.take(), &mut self.active) {
+                    active.leave_out(t.since(paused_at));
+                }
+            }
+            Event::RunStarted(run) => self.run = Some((**run).clone()),
+            Event::Preparing(preparing) => {
+                self.phase = Phase::Preparing;
+                self.preparing = Some(preparing.clone());
+            }
+            Event::Ready(ready) => {
+                self.phase = Phase::Idle;
+                self.preparing = None;
+                self.prepare_ms = Some(ready.prepare_ms);
+            }
+            Event::GpuFound(info) => {
+                self.gpu_absent = None;
+                match self.gpus.iter_mut().find(|g| g.info.index == info.index) {
+                    Some(known) => known.info = (**info).clone(),
+                    None => self.gpus.push(GpuState::new((**info).clone())),
+                }
+            }
+            Event::GpuAbsent(absent) => self.gpu_absent = Some(absent.clone()),
+            Event::HostFound(info) => self.host.info = Some((**info).clone()),
+            Event::Snapshot(taken) => self.take_snapshot(&taken.name),
+            Event::Notice(notice) => {
+                if self.log.len() == LOG_LINES {
+                    self.log.pop_front();
+                }
+                self.log.push_back((t, notice.clone()));
+            }
+            Event::RunFinished(finished) => {
+                self.phase = Phase::Idle;
+                self.active = None;
+                self.preparing = None;
+                self.workload_paused_at = None;
+                self.finished = Some(finished.clone());
+            }
+        }
+        (self.total.to, self.window.to) = (self.now, self.now);
+    }
+
+    fn token(&mut self, t: Stamp, token: crate::event::Token) {
+        let Some(active) = self.active.as_mut().filter(|a| a.started.request == token.request) else {
+            return;
+        };
+        let first = active.first_token.is_none();
+        let gap_ns = active.token(t);
+        let (warmup, batch) = (active.started.warmup, u64::from(active.started.batch));
+        self.trail.push(TokenMark { t, gap_ns, id: token.id, request: token.request, first, warmup });
+        if !first {
+            self.itl_ms.push(t, gap_ns as f32 / 1e6);
+        }
+        if !warmup {
+            let prompt = u64::from(active.started.prompt_tokens);
+            for metrics in [&mut self.total, &mut self.window] {
+                match first {
+                    true => metrics.first_token(gap_ns, prompt, batch),
+                    false => metrics.next_token(gap_ns, batch),
+                }
+            }
+        }
+        self.phase = Phase::Decode;
+    }
+
+    fn request_finished(&mut self, t: Stamp, complete: bool) {
+        self.phase = Phase::Idle;
+        let Some(active) = self.active.take() else { return };
+        if active.started.warmup {
+            self.warmup_done += 1;
+            // What was drawn before measuring began is not part of any stretch.
+            (self.total.from, self.window.from) = (t, t);
+            return;
+        }
+        if !complete {
+            return;
+        }
+        self.requests_done += 1;
+        let finished = active.finish(t);
+        for metrics in [&mut self.total, &mut self.window] {
+            metrics.requests += 1;
+            if let Some(tpot_ns) = finished.tpot_ns {
+                metrics.tpot.record(tpot_ns);
+            }
+        }
+        if self.finished_requests.len() == KEPT_REQUESTS {
+            self.finished_requests.pop_front();
+        }
+        self.finished_requests.push_back(finished);
+    }
+
+    fn take_snapshot(&mut self, name: &str) {
+        let snapshot = self.window_snapshot(name);
+        if self.snapshots.len() == KEPT_SNAPSHOTS {
+            self.snapshots.pop_front();
+        }
+        self.snapshots.push_back(snapshot);
+        self.window.restart(self.now);
+    }
+
+    /// The current window as a snapshot would keep it.
+    pub fn window_snapshot(&self, name: &str) -> Snapshot {
+        let mean = |series: fn(&GpuState) -> &Series| {
+            self.profiled_gpu().and_then(|gpu| series(gpu).columns(self.window.from, self.now, 1)[0]).map(|b| b.mean())
+        };
+        Snapshot {
+            name: name.to_owned(),
+            model: self.run.as_ref().map_or_else(String::new, |r| r.model.clone()),
+            overrides: self.run.as_ref().map_or_else(Vec::new, |r| r.overrides.clone()),
+            metrics: self.window.summary(),
+            power_w: mean(|g| &g.power_w),
+            sm_clock_mhz: mean(|g| &g.sm_clock_mhz),
+            temp_c: mean(|g| &g.temp_c),
+        }
+    }
+
+    /// The GPU the workload runs on, or the first one.
+    pub fn profiled_gpu(&self) -> Option<&GpuState> {
+        self.gpus.iter().find(|g| g.info.profiled).or(self.gpus.first())
+    }
+
+    /// Sequences per request.
+    pub fn batch(&self) -> u32 {
+        self.run.as_ref().map_or(1, |r| r.batch)
+    }
+
+    /// Decode tokens per second over the last `span` seconds of decoding.
+    pub fn recent_decode_tok_s(&self, span: f64) -> Option<f64> {
+        let from = Stamp(self.now.0.saturating_sub((span * 1e9) as u64));
+        let (tokens, ns) = self
+            .trail
+            .since(from)
+            .filter(|mark| !mark.first)
+            .fold((0u64, 0u64), |(n, ns), mark| (n + u64::from(self.batch()), ns + mark.gap_ns));
+        (ns > 0).then(|| tokens as f64 * 1e9 / ns as f64)
+    }
+
+    /// Bytes a decode step has to read at the current context: all weights once, the cache of every sequence.
+    pub fn decode_step_bytes(&self) -> Option<u64> {
+        let run = self.run.as_ref()?;
+        let context = u64::from(run.prompt_tokens) + u64::from(run.output_tokens) / 2;
+        Some(run.weight_bytes + run.kv_bytes_per_position * context * u64::from(run.batch))
+    }
+
+    pub fn request_share_done(&self) -> f64 {
+        let Some(run) = &self.run else { return 0.0 };
+        let whole = f64::from(run.requests + run.warmup);
+        let active = self.active.as_ref().map_or(0.0, |a| f64::from(a.tokens) / f64::from(a.started.output_tokens.max(1)));
+        ((f64::from(self.requests_done + self.warmup_done) + active) / whole.max(1.0)).min(1.0)
+    }
+}
+
+#[cfg(test)]
+mod tests;

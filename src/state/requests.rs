@@ -1,0 +1,55 @@
+//! Requests, under way and done.
+
+use std::time::Duration;
+
+use crate::event::{RequestStarted, Stamp};
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct ActiveRequest {
+    pub started: RequestStarted,
+    pub tokens: u32,
+    start: Stamp,
+    pub first_token: Option<Stamp>,
+    last_token: Stamp,
+}
+
+impl ActiveRequest {
+    pub(super) fn new(t: Stamp, started: RequestStarted) -> Self {
+        ActiveRequest { started, tokens: 0, start: t, first_token: None, last_token: t }
+    }
+
+    /// Counts a token and gives the time since the one before, or since the start.
+    pub(super) fn token(&mut self, t: Stamp) -> u64 {
+        let gap = t.since(self.last_token).as_nanos() as u64;
+        self.first_token.get_or_insert(t);
+        self.last_token = t;
+        self.tokens += 1;
+        gap
+    }
+
+    /// The workload stood still for `pause`: it belongs to no latency.
+    pub(super) fn leave_out(&mut self, pause: Duration) {
+        self.last_token = self.last_token + pause;
+        match &mut self.first_token {
+            Some(first) => *first = *first + pause,
+            None => self.start = self.start + pause,
+        }
+    }
+
+    pub(super) fn finish(self, t: Stamp) -> FinishedRequest {
+        let ttft_ns = self.first_token.map(|first| first.since(self.start).as_nanos() as u64);
+        let tpot_ns = self.first_token.filter(|_| self.tokens > 1).map(|first| {
+            self.last_token.since(first).as_nanos() as u64 / u64::from(self.tokens - 1)
+        });
+        FinishedRequest { request: self.started.request, finished: t, tokens: self.tokens, ttft_ns, tpot_ns }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct FinishedRequest {
+    pub request: u32,
+    pub finished: Stamp,
+    pub tokens: u32,
+    pub ttft_ns: Option<u64>,
+    pub tpot_ns: Option<u64>,
+}

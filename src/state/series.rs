@@ -1,0 +1,240 @@
+//! A measured value over time in bounded memory: the last samples as they came, the whole run in buckets.
+
+use std::collections::VecDeque;
+
+use crate::event::Stamp;
+
+/// What is known of a value within a stretch of time.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Bucket {
+    pub min: f32,
+    pub max: f32,
+    sum: f64,
+    n: u32,
+}
+
+impl Bucket {
+    fn of(value: f32) -> Self {
+        Bucket { min: value, max: value, sum: f64::from(value), n: 1 }
+    }
+
+    fn merge(&mut self, other: Bucket) {
+        self.min = self.min.min(other.min);
+        self.max = self.max.max(other.max);
+        self.sum += other.sum;
+        self.n += other.n;
+    }
+
+    pub fn mean(&self) -> f32 {
+        (self.sum / f64::from(self.n)) as f32
+    }
+}
+
+const RECENT: usize = 1024;
+const BUCKETS: usize = 1024;
+const FIRST_WIDTH_NS: u64 = 50_000_000;
+
+/// Memory is taken once, when the series is made. Least and greatest values survive any downsampling.
+#[derive(Debug, Clone)]
+pub struct Series {
+    recent: VecDeque<(Stamp, f32)>,
+    buckets: Vec<Option<Bucket>>,
+    width_ns: u64,
+}
+
+impl Default for Series {
+    fn default() -> Self {
+        Series {
+            recent: VecDeque::with_capacity(RECENT),
+            buckets: Vec::with_capacity(BUCKETS),
+            width_ns: FIRST_WIDTH_NS,
+        }
+    }
+}
+
+impl Series {
+    pub fn push(&mut self, t: Stamp, value: f32) {
+        if !value.is_finite() {
+            return;
+        }
+        if self.recent.len() == RECENT {
+            self.recent.pop_front();
+        }
+        self.recent.push_back((t, value));
+        while (t.0 / self.width_ns) as usize >= BUCKETS {
+            self.halve();
+        }
+        let index = (t.0 / self.width_ns) as usize;
+        if index >= self.buckets.len() {
+            self.buckets.resize(index + 1, None);
+        }
+        match &mut self.buckets[index] {
+            Some(bucket) => bucket.merge(Bucket::of(value)),
+            empty => *empty = Some(Bucket::of(value)),
+        }
+    }
+
+    fn halve(&mut self) {
+        let mut kept = 0;
+        for pair in 0..self.buckets.len().div_ceil(2) {
+            let mut merged = self.buckets[2 * pair];
+            if let Some(Some(second)) = self.buckets.get(2 * pair + 1) {
+                match &mut merged {
+                    Some(first) => first.merge(*second),
+                    None => merged = Some(*second),
+                }
+            }
+            self.buckets[pair] = merged;
+            kept = pair + 1;
+        }
+        self.buckets.truncate(kept);
+        self.width_ns *= 2;
+    }
+
+    pub fn last(&self) -> Option<(Stamp, f32)> {
+        self.recent.back().copied()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.recent.is_empty()
+    }
+
+    /// Least and greatest value of the whole run.
+    pub fn range(&self) -> Option<(f32, f32)> {
+        self.buckets.iter().flatten().fold(None, |range, b| {
+            let (min, max) = range.unwrap_or((b.min, b.max));
+            Some((min.min(b.min), max.max(b.max)))
+        })
+    }
+
+    /// The stretch `from..to` in `columns` equal parts; a part without a sample is `None`.
+    pub fn columns(&self, from: Stamp, to: Stamp, columns: usize) -> Vec<Option<Bucket>> {
+        let mut out: Vec<Option<Bucket>> = vec![None; columns];
+        let span = to.0.saturating_sub(from.0);
+        if columns == 0 || span == 0 {
+            return out;
+        }
+        let mut put = |t: u64, bucket: Bucket| {
+            if t < from.0 || t > to.0 {
+                return;
+            }
+            let column = ((u128::from(t - from.0) * columns as u128) / u128::from(span)) as usize;
+            match &mut out[column.min(columns - 1)] {
+                Some(known) => known.merge(bucket),
+                empty => *empty = Some(bucket),
+            }
+        };
+        match self.recent.front() {
+            Some((first, _)) if *first <= from || self.recent.len() < RECENT => {
+                let start = self.recent.partition_point(|(t, _)| *t < from);
+                self.recent.range(start..).for_each(|(t, v)| put(t.0, Bucket::of(*v)));
+            }
+            _ => {
+                let first = (from.0 / self.width_ns) as usize;
+                let middle = self.width_ns / 2;
+                for (i, bucket) in self.buckets.iter().enumerate().skip(first) {
+                    if let Some(bucket) = bucket {
+                        put(i as u64 * self.width_ns + middle, *bucket);
+                    }
+                }
+            }
+        }
+        out
+    }
+
+    /// As [`columns`](Self::columns), with each empty part taking the value before it, for up to `hold_ns`:
+    /// what a sampled value most likely was between two looks.
+    pub fn held_columns(&self, from: Stamp, to: Stamp, columns: usize, hold_ns: u64) -> Vec<Option<Bucket>> {
+        let mut out = self.columns(from, to, columns);
+        let column_ns = to.0.saturating_sub(from.0) / columns.max(1) as u64;
+        let hold = (hold_ns / column_ns.max(1)) as usize;
+        let before = self.before(from).filter(|(t, _)| from.0 - t.0 <= hold_ns).map(|(_, v)| Bucket::of(v));
+        let mut last = before.map(|b| (0, b));
+        for (i, part) in out.iter_mut().enumerate() {
+            match part {
+                Some(bucket) => last = Some((i, *bucket)),
+                None => *part = last.filter(|(at, _)| i - at <= hold).map(|(_, b)| Bucket::of(b.mean())),
+            }
+        }
+        out
+    }
+
+    /// The value that held at `t`: the last one sampled before, if that was not too long ago.
+    pub fn at(&self, t: Stamp) -> Option<f32> {
+        const TOO_LONG_NS: u64 = 2_500_000_000;
+        match self.before(Stamp(t.0 + 1)) {
+            Some((sampled, value)) => (t.0 - sampled.0 <= TOO_LONG_NS).then_some(value),
+            // Older than the samples kept one by one: the bucket knows about.
+            None => self.buckets.get((t.0 / self.width_ns) as usize).copied().flatten().map(|b| b.mean()),
+        }
+    }
+
+    fn before(&self, t: Stamp) -> Option<(Stamp, f32)> {
+        let end = self.recent.partition_point(|(at, _)| *at < t);
+        end.checked_sub(1).map(|i| self.recent[i])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn at(secs: f64) -> Stamp {
+        Stamp::from_secs_f64(secs)
+    }
+
+    #[test]
+    fn a_spike_survives_downsampling() {
+        let mut s = Series::default();
+        for i in 0..36_000 {
+            s.push(at(f64::from(i) * 0.1), if i == 1234 { 99.0 } else { 1.0 });
+        }
+        assert_eq!(s.range(), Some((1.0, 99.0)));
+        let columns = s.columns(at(0.0), at(3600.0), 200);
+        assert_eq!(columns.iter().flatten().filter(|b| b.max == 99.0).count(), 1);
+        assert!(s.buckets.capacity() <= BUCKETS && s.recent.capacity() <= RECENT + 1);
+    }
+
+    #[test]
+    fn gaps_stay_gaps_and_holding_ends() {
+        let mut s = Series::default();
+        s.push(at(1.0), 5.0);
+        s.push(at(9.0), 7.0);
+        let plain = s.columns(at(0.0), at(10.0), 10);
+        assert_eq!(plain.iter().filter(|b| b.is_some()).count(), 2);
+        let held = s.held_columns(at(0.0), at(10.0), 10, 3_000_000_000);
+        let filled: Vec<bool> = held.iter().map(Option::is_some).collect();
+        assert_eq!(filled, [false, true, true, true, true, false, false, false, false, true]);
+    }
+
+    #[test]
+    fn nonsense_is_not_a_value() {
+        let mut s = Series::default();
+        s.push(at(1.0), f32::NAN);
+        assert!(s.is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn extremes_are_kept(values in prop::collection::vec((0u64..10_000_000_000_000, -1e6f32..1e6), 1..500)) {
+            let mut values = values;
+            values.sort_by_key(|v| v.0);
+            let mut s = Series::default();
+            for (t, v) in &values {
+                s.push(Stamp(*t), *v);
+            }
+            let min = values.iter().map(|v| v.1).fold(f32::INFINITY, f32::min);
+            let max = values.iter().map(|v| v.1).fold(f32::NEG_INFINITY, f32::max);
+            prop_assert_eq!(s.range(), Some((min, max)));
+        }
+
+        #[test]
+        fn any_stretch_can_be_asked_for(from in 0u64..1_000_000_000_000, to in 0u64..1_000_000_000_000, columns in 0usize..300) {
+            let mut s = Series::default();
+            (0..2000u64).for_each(|i| s.push(Stamp(i * 77_000_000), i as f32));
+            prop_assert_eq!(s.held_columns(Stamp(from), Stamp(to), columns, 2_000_000_000).len(), columns);
+        }
+    }
+}

@@ -1,0 +1,97 @@
+use super::*;
+use crate::event::*;
+
+fn envelope(ms: u64, event: Event) -> Envelope {
+    Envelope { t: Stamp(ms * 1_000_000), event }
+}
+
+fn request(ms: u64, request: u32, warmup: bool) -> Envelope {
+    let started = RequestStarted { request, warmup, batch: 2, prompt_tokens: 10, output_tokens: 3 };
+    envelope(ms, Event::RequestStarted(started))
+}
+
+fn token(ms: u64, request: u32, index: u32) -> Envelope {
+    envelope(ms, Event::Token(Token { request, index, id: 7 }))
+}
+
+fn finished(ms: u64, request: u32) -> Envelope {
+    envelope(ms, Event::RequestFinished(RequestFinished { request, complete: true }))
+}
+
+fn fold(events: &[Envelope]) -> RunState {
+    let mut state = RunState::default();
+    events.iter().for_each(|e| state.apply(e));
+    state
+}
+
+#[test]
+fn latencies_are_what_the_words_say() {
+    let state = fold(&[request(100, 0, false), token(150, 0, 0), token(160, 0, 1), token(180, 0, 2), finished(181, 0)]);
+    let s = state.total.summary();
+    assert_eq!(s.ttft_ms.mean, Some(50.0));
+    assert_eq!(s.tpot_ms.mean, Some(15.0));
+    assert_eq!((s.itl_ms.n, s.itl_ms.mean), (2, Some(15.0)));
+    // Two sequences of ten prompt tokens in 50 ms; two sequences gain two tokens in 30 ms.
+    assert_eq!(s.prefill_tok_s, Some(400.0));
+    assert!((s.decode_tok_s.unwrap() - 4.0 / 0.030).abs() < 1e-9);
+    assert_eq!((s.requests, s.output_tokens), (1, 6));
+}
+
+#[test]
+fn warm_up_is_left_out_but_shown() {
+    let state = fold(&[request(0, 0, true), token(500, 0, 0), token(900, 0, 1), finished(901, 0)]);
+    assert_eq!(state.total.summary().ttft_ms.n, 0);
+    assert_eq!((state.warmup_done, state.requests_done, state.trail.len()), (1, 0, 2));
+    assert_eq!(state.total.from, Stamp(901_000_000));
+}
+
+#[test]
+fn a_pause_belongs_to_no_latency() {
+    let pause = |from, to| [envelope(from, Event::WorkloadPaused), envelope(to, Event::WorkloadResumed)];
+    let [p1, r1] = pause(10, 1010);
+    let [p2, r2] = pause(1060, 5060);
+    let state = fold(&[request(0, 0, false), p1, r1, token(1050, 0, 0), p2, r2, token(5070, 0, 1), finished(5071, 0)]);
+    let s = state.total.summary();
+    assert_eq!((s.ttft_ms.mean, s.itl_ms.mean, s.tpot_ms.mean), (Some(50.0), Some(20.0), Some(20.0)));
+}
+
+#[test]
+fn a_snapshot_starts_a_new_window_and_leaves_the_total() {
+    let snap = envelope(200, Event::Snapshot(SnapshotTaken { name: "before".into() }));
+    let state = fold(&[request(0, 0, false), token(50, 0, 0), token(60, 0, 1), snap, token(230, 0, 2)]);
+    assert_eq!(state.snapshots[0].metrics.itl_ms.n, 1);
+    assert_eq!((state.window.itl.n(), state.total.itl.n()), (1, 2));
+    assert_eq!(state.window.from, Stamp(200_000_000));
+}
+
+#[test]
+fn a_cancelled_request_is_not_a_request() {
+    let cut = envelope(70, Event::RequestFinished(RequestFinished { request: 0, complete: false }));
+    let state = fold(&[request(0, 0, false), token(50, 0, 0), cut]);
+    assert_eq!((state.requests_done, state.total.requests, state.phase), (0, 0, Phase::Idle));
+}
+
+#[test]
+fn every_reason_that_ever_was_has_a_lane() {
+    let info = GpuInfo { index: 0, ..GpuInfo::default() };
+    let sample = |ms, bits| envelope(ms, Event::GpuSample(Box::new(GpuSample { reasons: Some(bits), ..GpuSample::default() })));
+    let state = fold(&[envelope(0, Event::GpuFound(Box::new(info))), sample(100, 0x4), sample(200, 1 << 40), sample(300, 0)]);
+    let lanes: Vec<(u64, Option<f32>)> = state.gpus[0].reasons.iter().map(|(b, s)| (*b, s.last().map(|l| l.1))).collect();
+    assert_eq!(lanes, [(0x4, Some(0.0)), (1 << 40, Some(0.0))]);
+}
+
+#[test]
+fn readings_that_were_not_there_leave_no_trace() {
+    let info = GpuInfo { index: 3, ..GpuInfo::default() };
+    let sample = GpuSample { gpu: 3, temp_c: Some(40.0), ..GpuSample::default() };
+    let state = fold(&[envelope(0, Event::GpuFound(Box::new(info))), envelope(1, Event::GpuSample(Box::new(sample)))]);
+    let gpu = &state.gpus[0];
+    assert!(gpu.power_w.is_empty() && gpu.sm_clock_mhz.is_empty() && gpu.reasons.is_empty());
+    assert_eq!(gpu.temp_c.last().map(|l| l.1), Some(40.0));
+}
+
+#[test]
+fn stray_events_change_nothing_they_should_not() {
+    let state = fold(&[token(5, 9, 0), finished(6, 9), envelope(7, Event::WorkloadResumed)]);
+    assert_eq!((state.total.itl.n(), state.trail.len(), state.requests_done), (0, 0, 0));
+}

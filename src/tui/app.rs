@@ -1,0 +1,473 @@
+//! The loop: one task that takes events in, hears the user, and draws when something has changed.
+
+use std::{
+    io,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use crossterm::event::{Event as Input, EventStream, KeyCode, KeyEvent, KeyEventKind, KeyModifiers, MouseButton, MouseEvent, MouseEventKind};
+use futures::StreamExt;
+use ratatui::{backend::Backend, layout::{Position, Rect}, Terminal};
+use tui_input::InputRequest;
+
+use super::{
+    frame::{Areas, Frame},
+    keys,
+    panes::first_run_row,
+    terminal::TerminalGuard,
+    theme::{Depth, Glyphs, Theme},
+    ui::{self, Action, Asks, Effect, Overlay, OverlayKey, Pane, SortRuns, UiState},
+    view::View,
+};
+use crate::{
+    config::TuiConfig,
+    crash,
+    event::Outcome,
+    rundir::{EventReader, Player, ReadError, RunDir, RunEntry, list_runs},
+    session::{Ended, Plan, Session},
+    shutdown::{Cause, Shutdown},
+    state::{RunState, Snapshot},
+};
+
+/// Makes a plan from the overrides the user typed.
+pub type Replan = Box<dyn Fn(&[String]) -> Result<Plan, String>>;
+
+/// A run in the making, and how to make the next one.
+pub struct Live {
+    pub session: Session,
+    pub replan: Replan,
+}
+
+/// What is on the screen and what feeds it.
+pub struct App {
+    ui: UiState,
+    theme: Theme,
+    live: Option<Live>,
+    player: Option<Player>,
+    /// The state as it was when the view was frozen.
+    frozen: Option<Box<RunState>>,
+    runs_root: PathBuf,
+    runs: Vec<RunEntry>,
+    /// Of earlier runs of this program; the current run's are in its state.
+    earlier_snapshots: Vec<Snapshot>,
+    ended: Vec<Ended>,
+    frame_every: Duration,
+    dirty: bool,
+}
+
+/// Why the screen was left, and what became of the runs.
+pub struct Stopped {
+    pub cause: Option<Cause>,
+    pub runs: Vec<Ended>,
+    pub error: Option<io::Error>,
+}
+
+/// How long a recording may be read before the user is heard again.
+const LOAD_BUDGET: Duration = Duration::from_millis(30);
+
+impl App {
+    pub fn new(config: &TuiConfig, live: Option<Live>, player: Option<Player>, runs_root: PathBuf) -> App {
+        let theme = Theme::for_terminal(config.theme, config.ascii);
+        App {
+            ui: UiState::new(config.theme),
+            theme,
+            live,
+            player,
+            frozen: None,
+            runs_root,
+            runs: Vec::new(),
+            earlier_snapshots: Vec::new(),
+            ended: Vec::new(),
+            frame_every: Duration::from_secs_f64(1.0 / f64::from(config.fps.max(1))),
+            dirty: true,
+        }
+    }
+
+    /// Takes the terminal, runs until the user or a signal ends it, and gives the terminal back.
+    pub async fn run(mut self, mouse: bool) -> Stopped {
+        let guard = TerminalGuard::enter(mouse);
+        let left = match guard {
+            Ok(mut guard) => self.drive(&mut guard.screen).await,
+            Err(e) => Err(e),
+        };
+        let (cause, error) = match left {
+            Ok(cause) => (cause, None),
+            Err(e) => (None, Some(e)),
+        };
+        if let Some(live) = self.live.take() {
+            let why = match (&cause, &error) {
+                (Some(cause), _) => cause.to_string(),
+                (None, Some(e)) => format!("the screen can't be drawn: {e}"),
+                (None, None) => "quit by the user".to_owned(),
+            };
+            self.ended.push(live.session.end(Outcome::Interrupted, Some(why)));
+        }
+        Stopped { cause, runs: self.ended, error }
+    }
+
+    async fn drive<B: Backend<Error = io::Error>>(&mut self, screen: &mut Terminal<B>) -> io::Result<Option<Cause>> {
+        let mut shutdown = Shutdown::listen()?;
+        let mut input = EventStream::new();
+        let mut next_frame = Instant::now();
+        let mut last_tick = Instant::now();
+        loop {
+            if self.dirty && Instant::now() >= next_frame {
+                self.draw(screen)?;
+                next_frame = Instant::now() + self.frame_every;
+            }
+            let frame_due = tokio::time::sleep_until(next_frame.into());
+            let replay_moves = self.player.as_ref().is_some_and(Player::moves);
+            tokio::select! {
+                biased;
+                cause = shutdown.requested() => return Ok(Some(cause)),
+                event = input.next() => match event {
+                    Some(Ok(event)) => match self.hear(event, screen.size()?.into()) {
+                        Some(Effect::Quit) => return Ok(None),
+                        Some(Effect::Interrupt) => return Ok(Some(Cause::Interrupt)),
+                        Some(effect) => self.carry_out(effect),
+                        None => {}
+                    },
+                    Some(Err(e)) => return Err(e),
+                    None => return Ok(Some(Cause::HangUp)),
+                },
+                () = frame_due, if self.dirty || replay_moves => {
+                    let elapsed = last_tick.elapsed();
+                    last_tick = Instant::now();
+                    self.play(elapsed);
+                    next_frame = next_frame.max(Instant::now());
+                }
+                n = pump(&mut self.live) => self.dirty |= n > 0 && self.frozen.is_none(),
+            }
+            if !replay_moves {
+                last_tick = Instant::now();
+            }
+        }
+    }
+
+    fn draw<B: Backend<Error = io::Error>>(&mut self, screen: &mut Terminal<B>) -> io::Result<()> {
+        crash::fault_point("screen");
+        let begun = Instant::now();
+        let (runs, snapshots, loss) = (self.chosen_runs(), self.snapshots(), self.loss());
+        let view = self.view(&runs, &snapshots, loss.as_deref());
+        screen.draw(|frame| frame.render_widget(Frame(view), frame.area()))?;
+        if let Some(live) = &mut self.live {
+            live.session.drew(begun.elapsed());
+        }
+        self.dirty = false;
+        Ok(())
+    }
+
+    fn view<'a>(&'a self, runs: &'a [&'a RunEntry], snapshots: &'a [Snapshot], loss: Option<&'a str>) -> View<'a> {
+        View {
+            state: self.state(),
+            ui: &self.ui,
+            theme: &self.theme,
+            replay: self.player.as_ref().map(Player::position),
+            frozen: self.frozen.is_some() && self.player.is_none(),
+            loss,
+            runs,
+            snapshots,
+        }
+    }
+
+    fn loss(&self) -> Option<String> {
+        self.live.as_ref().filter(|_| self.player.is_none()).and_then(|l| l.session.loss())
+    }
+
+    fn state(&self) -> &RunState {
+        static NOTHING: std::sync::LazyLock<RunState> = std::sync::LazyLock::new(RunState::default);
+        match (&self.player, &self.frozen, &self.live) {
+            (Some(player), ..) => player.state(),
+            (None, Some(frozen), _) => frozen,
+            (None, None, Some(live)) => &live.session.state,
+            (None, None, None) => &NOTHING,
+        }
+    }
+
+    fn snapshots(&self) -> Vec<Snapshot> {
+        let earlier = if self.player.is_none() { self.earlier_snapshots.as_slice() } else { &[] };
+        earlier.iter().chain(&self.state().snapshots).cloned().collect()
+    }
+
+    /// The runs as filtered and sorted.
+    fn chosen_runs(&self) -> Vec<&RunEntry> {
+        let filter = self.ui.runs_filter.to_lowercase();
+        let matches = |run: &&RunEntry| {
+            filter.is_empty() || [&run.experiment, &run.model, &run.name].iter().any(|t| t.to_lowercase().contains(&filter))
+        };
+        let mut runs: Vec<&RunEntry> = self.runs.iter().filter(matches).collect();
+        let speed = |run: &RunEntry| run.result.as_ref().and_then(|r| r.metrics.decode_tok_s).unwrap_or(0.0);
+        match self.ui.sort {
+            SortRuns::Newest => {}
+            SortRuns::Fastest => runs.sort_by(|a, b| speed(b).total_cmp(&speed(a))),
+            SortRuns::Model => runs.sort_by(|a, b| a.model.cmp(&b.model)),
+        }
+        runs
+    }
+
+    /// Lets a replay go on by the real time that has passed.
+    fn play(&mut self, elapsed: Duration) {
+        let Some(player) = &mut self.player else { return };
+        let moved = player.load(LOAD_BUDGET).and_then(|_| player.advance(elapsed));
+        match moved {
+            Ok(_) => self.dirty = true,
+            Err(e) => self.leave_replay(Some(e)),
+        }
+    }
+
+    fn hear(&mut self, event: Input, screen: Rect) -> Option<Effect> {
+        self.dirty = true;
+        match event {
+            Input::Key(key) if key.kind != KeyEventKind::Release => self.hear_key(key),
+            Input::Mouse(mouse) => self.hear_mouse(mouse, screen),
+            Input::Paste(text) => {
+                for c in text.chars().filter(|c| !c.is_control()) {
+                    ui::update_overlay(&mut self.ui, OverlayKey::Edit(InputRequest::InsertChar(c)));
+                }
+                None
+            }
+            _ => None,
+        }
+    }
+
+    fn hear_key(&mut self, key: KeyEvent) -> Option<Effect> {
+        let interrupt = key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
+        if !matches!(self.ui.overlay, Overlay::None) && !interrupt {
+            return overlay_key(&self.ui.overlay, key).and_then(|key| ui::update_overlay(&mut self.ui, key));
+        }
+        let action = keys::action(key, self.ui.pane, self.player.is_some())?;
+        self.act(action)
+    }
+
+    fn act(&mut self, action: Action) -> Option<Effect> {
+        let extent = {
+            let (runs, snapshots) = (self.chosen_runs(), self.snapshots());
+            self.view(&runs, &snapshots, None).extent()
+        };
+        let effect = ui::update(&mut self.ui, action, extent);
+        match action {
+            Action::NextTheme => {
+                let glyphs: Glyphs = self.theme.glyphs;
+                self.theme = Theme::new(self.ui.theme, Depth::of_terminal(), glyphs);
+            }
+            Action::AskOverrides => {
+                let typed = self.live.as_ref().map(|l| l.session.plan().composed.overrides.join(" "));
+                self.ui.ask(Asks::Overrides, typed.unwrap_or_default());
+            }
+            _ => {}
+        }
+        effect
+    }
+
+    fn hear_mouse(&mut self, mouse: MouseEvent, screen: Rect) -> Option<Effect> {
+        if !matches!(self.ui.overlay, Overlay::None) {
+            let by = match mouse.kind {
+                MouseEventKind::ScrollUp => -3,
+                MouseEventKind::ScrollDown => 3,
+                _ => return None,
+            };
+            return ui::update_overlay(&mut self.ui, OverlayKey::Scroll(by));
+        }
+        let at = Position::new(mouse.column, mouse.row);
+        match mouse.kind {
+            MouseEventKind::ScrollUp if self.ui.pane == Pane::Tokens => self.act(Action::Scrub(5)),
+            MouseEventKind::ScrollDown if self.ui.pane == Pane::Tokens => self.act(Action::Scrub(-5)),
+            MouseEventKind::ScrollUp => self.act(Action::Move(-3)),
+            MouseEventKind::ScrollDown => self.act(Action::Move(3)),
+            MouseEventKind::Down(MouseButton::Left) => {
+                let areas = Areas::of(screen, self.player.is_some());
+                let tab = areas.tabs().into_iter().find(|(_, rect)| rect.contains(at));
+                if let Some((pane, _)) = tab {
+                    return self.act(Action::Show(pane));
+                }
+                if areas.transport.contains(at) && !areas.transport.is_empty() {
+                    let share = f64::from(at.x - areas.transport.x) / f64::from(areas.transport.width.max(1));
+                    let end = self.player.as_ref()?.position().end.secs();
+                    return Some(Effect::Seek(share * end - self.player.as_ref()?.position().at.secs()));
+                }
+                self.click_run(at, areas.body)
+            }
+            _ => None,
+        }
+    }
+
+    /// A click chooses a run; a click on the chosen one opens it.
+    fn click_run(&mut self, at: Position, body: Rect) -> Option<Effect> {
+        let inner = Rect { y: body.y + 2, height: body.height.saturating_sub(3), ..body };
+        if self.ui.pane != Pane::Runs || !inner.contains(at) {
+            return None;
+        }
+        let count = self.chosen_runs().len();
+        let selected = self.ui.run_selected.min(count.checked_sub(1)?);
+        let clicked = first_run_row(selected, inner.height as usize) + (at.y - inner.y) as usize;
+        if clicked >= count {
+            return None;
+        }
+        self.ui.run_selected = clicked;
+        (clicked == selected).then_some(Effect::OpenRun(clicked))
+    }
+
+    fn carry_out(&mut self, effect: Effect) {
+        match effect {
+            Effect::Quit | Effect::Interrupt => unreachable!("the loop ends on these"),
+            Effect::ToggleView => {
+                self.frozen = match self.frozen.take() {
+                    Some(_) => None,
+                    None => self.live.as_ref().map(|l| Box::new(l.session.state.clone())),
+                };
+            }
+            Effect::ToggleWorkload => {
+                if let Some(live) = &mut self.live {
+                    if live.session.state.finished.is_some() {
+                        self.ui.message = Some("the run has ended; r starts it again".into());
+                    } else {
+                        live.session.toggle_pause();
+                    }
+                }
+            }
+            Effect::Rerun => {
+                let overrides = self.live.as_ref().map(|l| l.session.plan().composed.overrides.clone());
+                self.restart(&overrides.unwrap_or_default());
+            }
+            Effect::Restart(text) => match split_words(&text) {
+                Ok(overrides) => self.restart(&overrides),
+                Err(e) => self.refuse(e),
+            },
+            Effect::Snapshot(name) => {
+                if let Some(live) = &mut self.live {
+                    live.session.snapshot(&name);
+                    self.ui.message = Some(format!("snapshot {name} is kept; d compares"));
+                }
+            }
+            Effect::RefreshRuns => self.runs = list_runs(&self.runs_root),
+            Effect::OpenRun(index) => {
+                let dir = self.chosen_runs().get(index).map(|run| run.dir.clone());
+                if let Some(dir) = dir {
+                    self.open_run(dir);
+                }
+            }
+            Effect::LeaveReplay => self.leave_replay(None),
+            Effect::TogglePlay => self.with_player(Player::toggle_play),
+            Effect::Seek(secs) => self.with_player(|p| p.seek_by(secs)),
+            Effect::SeekStart => self.with_player(|p| p.seek(crate::event::Stamp(0))),
+            Effect::SeekEnd => self.with_player(|p| {
+                p.to_end();
+                Ok(())
+            }),
+            Effect::Faster => self.with_player(|p| {
+                p.faster();
+                Ok(())
+            }),
+            Effect::Slower => self.with_player(|p| {
+                p.slower();
+                Ok(())
+            }),
+        }
+    }
+
+    fn with_player(&mut self, act: impl FnOnce(&mut Player) -> Result<(), ReadError>) {
+        if let Some(Err(e)) = self.player.as_mut().map(act) {
+            self.leave_replay(Some(e));
+        }
+    }
+
+    fn open_run(&mut self, dir: RunDir) {
+        let live = self.live.as_ref().and_then(|l| l.session.dir());
+        if live == Some(dir.path()) {
+            self.ui.message = Some("that is the run on the screen".into());
+            return;
+        }
+        match Player::open(move || EventReader::open(&dir.events())) {
+            Ok(mut player) => {
+                player.to_end();
+                self.player = Some(player);
+                self.ui.pane = Pane::Overview;
+                self.ui.tokens_back = 0;
+            }
+            Err(e) => self.ui.message = Some(e.to_string()),
+        }
+    }
+
+    fn leave_replay(&mut self, error: Option<ReadError>) {
+        if self.live.is_some() {
+            self.player = None;
+            self.ui.message = error.map(|e| e.to_string());
+        } else {
+            let text = error.map_or_else(|| "there is no live run; q quits".to_owned(), |e| e.to_string());
+            self.ui.message = Some(text);
+        }
+    }
+
+    /// Ends the run on the screen and starts the next, if its overrides hold.
+    fn restart(&mut self, overrides: &[String]) {
+        let Some(live) = self.live.take() else { return };
+        let Live { session, replan } = live;
+        match replan(overrides) {
+            Ok(plan) => {
+                self.earlier_snapshots.extend(session.state.snapshots.iter().cloned());
+                self.ended.push(session.end(Outcome::Interrupted, Some("another run was started".into())));
+                self.live = Some(Live { session: Session::start(plan), replan });
+                self.frozen = None;
+                self.ui.overlay = Overlay::None;
+                self.ui.tokens_back = 0;
+                self.ui.log_back = 0;
+            }
+            Err(e) => {
+                self.live = Some(Live { session, replan });
+                self.refuse(e);
+            }
+        }
+    }
+
+    /// Says in the open prompt, or else in the footer, why something was not done.
+    fn refuse(&mut self, why: String) {
+        match &mut self.ui.overlay {
+            Overlay::Prompt(prompt) => prompt.error = Some(why),
+            _ => self.ui.message = Some(why),
+        }
+    }
+}
+
+async fn pump(live: &mut Option<Live>) -> usize {
+    match live {
+        Some(live) => live.session.pump().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// What a key means to the overlay on top.
+fn overlay_key(overlay: &Overlay, key: KeyEvent) -> Option<OverlayKey> {
+    use InputRequest as R;
+    if let Overlay::Help { .. } = overlay {
+        return Some(match key.code {
+            KeyCode::Up | KeyCode::Char('k') => OverlayKey::Scroll(-1),
+            KeyCode::Down | KeyCode::Char('j') => OverlayKey::Scroll(1),
+            KeyCode::PageUp => OverlayKey::Scroll(-10),
+            KeyCode::PageDown => OverlayKey::Scroll(10),
+            _ => OverlayKey::Close,
+        });
+    }
+    let control = key.modifiers.contains(KeyModifiers::CONTROL);
+    Some(match key.code {
+        KeyCode::Esc => OverlayKey::Close,
+        KeyCode::Enter => OverlayKey::Accept,
+        KeyCode::Char('u') if control => OverlayKey::Edit(R::DeleteLine),
+        KeyCode::Char('w') if control => OverlayKey::Edit(R::DeletePrevWord),
+        KeyCode::Char('a') if control => OverlayKey::Edit(R::GoToStart),
+        KeyCode::Char('e') if control => OverlayKey::Edit(R::GoToEnd),
+        KeyCode::Char(c) if !control => OverlayKey::Edit(R::InsertChar(c)),
+        KeyCode::Backspace => OverlayKey::Edit(R::DeletePrevChar),
+        KeyCode::Delete => OverlayKey::Edit(R::DeleteNextChar),
+        KeyCode::Left => OverlayKey::Edit(R::GoToPrevChar),
+        KeyCode::Right => OverlayKey::Edit(R::GoToNextChar),
+        KeyCode::Home => OverlayKey::Edit(R::GoToStart),
+        KeyCode::End => OverlayKey::Edit(R::GoToEnd),
+        _ => return None,
+    })
+}
+
+/// Splits as a shell does: at white space, but not within quotes.
+fn split_words(text: &str) -> Result<Vec<String>, String> {
+    shlex::split(text).ok_or_else(|| "a quote is not closed".to_owned())
+}

@@ -1,0 +1,330 @@
+//! A whole frame: header, pane, transport, footer, and what lies on top.
+
+use ratatui::{
+    buffer::Buffer,
+    layout::{Constraint, Layout, Rect},
+    text::{Line, Span},
+    widgets::{Clear, Paragraph, Widget, Wrap},
+};
+
+use super::{
+    keys::{self, Scope},
+    panes::{ComparePane, GpuPane, LogPane, OverviewPane, RunsPane, TokensPane},
+    ui::{Overlay, Pane, Prompt},
+    view::View,
+    widgets::{boxed, input_line, label_value},
+};
+use crate::{
+    analysis::units::{clock, grouped},
+    event::{Outcome, Phase},
+    rundir::Position,
+};
+
+/// Where things are; the mouse asks the same as the pen.
+pub struct Areas {
+    pub header: Rect,
+    pub body: Rect,
+    pub transport: Rect,
+    pub footer: Rect,
+}
+
+impl Areas {
+    pub fn of(area: Rect, replaying: bool) -> Areas {
+        let transport = u16::from(replaying && area.height > 5);
+        let [header, body, transport, footer] = Layout::vertical([
+            Constraint::Length(1),
+            Constraint::Min(0),
+            Constraint::Length(transport),
+            Constraint::Length(1),
+        ])
+        .areas(area);
+        Areas { header, body, transport, footer }
+    }
+
+    /// The tabs in the footer.
+    pub fn tabs(&self) -> Vec<(Pane, Rect)> {
+        let named: u16 = Pane::ALL.iter().map(|p| p.title().len() as u16 + 3).sum();
+        let mut x = self.footer.x;
+        Pane::ALL
+            .into_iter()
+            .map(|pane| {
+                let width = if named <= self.footer.width { pane.title().len() as u16 + 3 } else { 3 };
+                let rect = Rect { x, width, height: 1, ..self.footer }.intersection(self.footer);
+                x += width;
+                (pane, rect)
+            })
+            .collect()
+    }
+}
+
+/// Draws everything the user sees.
+pub struct Frame<'a>(pub View<'a>);
+
+impl Widget for Frame<'_> {
+    fn render(self, area: Rect, buf: &mut Buffer) {
+        let view = self.0;
+        if area.width < 12 || area.height < 3 {
+            return Line::raw("llmprof: too small").render(area, buf);
+        }
+        let areas = Areas::of(area, view.replay.is_some());
+        header(&view, areas.header, buf);
+        match view.ui.pane {
+            Pane::Overview => OverviewPane(view).render(areas.body, buf),
+            Pane::Gpu => GpuPane(view).render(areas.body, buf),
+            Pane::Tokens => TokensPane(view).render(areas.body, buf),
+            Pane::Compare => ComparePane(view).render(areas.body, buf),
+            Pane::Runs => RunsPane(view).render(areas.body, buf),
+            Pane::Log => LogPane(view).render(areas.body, buf),
+        }
+        if let Some(position) = view.replay {
+            transport(&view, position, areas.transport, buf);
+        }
+        footer(&view, &areas, buf);
+        match &view.ui.overlay {
+            Overlay::None => {}
+            Overlay::Help { scroll } => help(&view, *scroll, area, buf),
+            Overlay::Prompt(asked) => prompt(&view, asked, area, buf),
+        }
+    }
+}
+
+fn header(view: &View<'_>, area: Rect, buf: &mut Buffer) {
+    let theme = view.theme;
+    let dot = format!(" {} ", theme.glyphs.separator);
+    let mut left = vec![Span::styled(" llmprof ", theme.selected), Span::raw(" ")];
+    if let Some(run) = &view.state.run {
+        left.push(Span::styled(run.model.clone(), theme.number));
+        let device = view.state.profiled_gpu().map_or(run.device.clone(), |g| match run.device.as_str() {
+            "cpu" => "cpu".to_owned(),
+            _ => g.info.name.trim_start_matches("NVIDIA ").to_owned(),
+        });
+        let mut facts = vec![run.dtype.clone(), device, run.engine.clone()];
+        if run.batch > 1 {
+            facts.push(format!("batch {}", run.batch));
+        }
+        if run.simulated {
+            facts = vec![run.dtype.clone(), "simulated".into()];
+        }
+        let room = area.width.saturating_sub(52) as usize;
+        for fact in facts {
+            let width: usize = left.iter().map(Span::width).sum();
+            if width + fact.len() + 3 <= room.max(24) {
+                left.push(Span::styled(dot.clone(), theme.border));
+                left.push(Span::styled(fact, theme.dim));
+            }
+        }
+    }
+    let left = Line::from(left);
+    let left_width = left.width() as u16;
+    left.render(area, buf);
+    let room = area.width.saturating_sub(left_width + 2);
+    let mut right: Vec<Span<'_>> = Vec::new();
+    for part in status(view) {
+        let width: usize = right.iter().map(Span::width).sum::<usize>() + 3;
+        if width + part.iter().map(Span::width).sum::<usize>() <= room as usize {
+            if !right.is_empty() {
+                right.push(Span::raw("   "));
+            }
+            right.extend(part);
+        }
+    }
+    right.push(Span::raw(" "));
+    Line::from(right).right_aligned().render(area, buf);
+}
+
+/// The state of the run, most telling first.
+fn status<'a>(view: &View<'_>) -> Vec<Vec<Span<'a>>> {
+    let theme = view.theme;
+    let state = view.state;
+    let dot = |style| Span::styled(format!("{} ", theme.glyphs.dot), style);
+    let mut parts = Vec::new();
+    if view.loss.is_some() {
+        parts.push(vec![Span::styled("not all recorded", theme.bad)]);
+    }
+    if view.frozen {
+        parts.push(vec![Span::styled("view frozen", theme.warn)]);
+    }
+    let phase = match (&state.finished, state.workload_paused_at) {
+        (Some(finished), _) => {
+            let style = match finished.outcome {
+                Outcome::Completed => theme.good,
+                Outcome::Interrupted => theme.warn,
+                Outcome::Failed => theme.bad,
+            };
+            vec![dot(style), Span::styled(finished.outcome.to_string(), style)]
+        }
+        (None, Some(_)) => vec![dot(theme.warn), Span::styled("paused", theme.warn)],
+        (None, None) => {
+            let style = theme.phase(state.phase);
+            let word = match (&state.preparing, state.phase) {
+                (Some(p), Phase::Preparing) if p.total > 0 => format!("{} {} %", p.step, 100 * p.done / p.total),
+                (_, phase) => phase.name().to_owned(),
+            };
+            vec![dot(style), Span::styled(word, style)]
+        }
+    };
+    parts.push(phase);
+    if let Some(run) = &state.run {
+        let warm = state.active.as_ref().is_some_and(|a| a.started.warmup);
+        let (word, done, of) = match warm {
+            true => ("warm-up", state.warmup_done + 1, run.warmup),
+            false => ("request", (state.requests_done + u32::from(state.active.is_some())).max(1), run.requests),
+        };
+        if state.finished.is_some() {
+            parts.push(label_value(theme, "requests", &format!("{}/{}", state.requests_done, run.requests), ""));
+        } else if state.active.is_some() || state.requests_done > 0 {
+            parts.push(label_value(theme, word, &format!("{done}/{of}"), ""));
+        }
+    }
+    if let Some(active) = &state.active {
+        let of = format!("{}/{}", active.tokens, active.started.output_tokens);
+        parts.push(label_value(theme, "", &of, "tok"));
+    } else if state.finished.is_some() {
+        parts.push(label_value(theme, "", &grouped(state.total.output_tokens as i64), "tok"));
+    }
+    parts.push(vec![Span::styled(clock(state.now.since(crate::event::Stamp(0))), theme.text)]);
+    parts
+}
+
+/// Where a replay stands, and how it moves.
+fn transport(view: &View<'_>, position: Position, area: Rect, buf: &mut Buffer) {
+    let theme = view.theme;
+    let glyphs = theme.glyphs;
+    let (sign, style) = match (position.following, position.playing) {
+        (true, true) => (glyphs.play, theme.good),
+        (false, true) => (glyphs.play, theme.accent),
+        (_, false) => (glyphs.pause, theme.warn),
+    };
+    let word = match position {
+        Position { loading: true, .. } => "reading".to_owned(),
+        Position { following: true, playing: true, .. } => "following".to_owned(),
+        Position { speed, .. } => format!("{speed}{}", if glyphs.ascii { "x" } else { "×" }),
+    };
+    let (at, end) = (position.at.secs(), position.end.secs().max(1e-9));
+    let time = |secs: f64| clock(std::time::Duration::from_secs_f64(secs.max(0.0)));
+    let left = Line::from(vec![
+        Span::styled(format!(" {sign} "), style),
+        Span::styled(format!("{} ", time(at)), theme.number),
+    ]);
+    let right = Line::from(vec![Span::styled(format!(" {}  ", time(end)), theme.dim), Span::styled(format!("{word} "), style)]);
+    let (lw, rw) = (left.width() as u16, right.width() as u16);
+    left.render(area, buf);
+    let track = area.width.saturating_sub(lw + rw);
+    let knob = ((at / end).min(1.0) * f64::from(track.saturating_sub(1))) as u16;
+    for x in 0..track {
+        let (glyph, style) = match x.cmp(&knob) {
+            std::cmp::Ordering::Less => (glyphs.line, theme.accent),
+            std::cmp::Ordering::Equal => (glyphs.knob, theme.accent),
+            std::cmp::Ordering::Greater => (glyphs.line, theme.border),
+        };
+        buf[(area.x + lw + x, area.y)].set_symbol(glyph).set_style(style);
+    }
+    right.render(Rect { x: area.x + lw + track, width: rw.min(area.width - lw - track), ..area }, buf);
+}
+
+fn footer(view: &View<'_>, areas: &Areas, buf: &mut Buffer) {
+    let theme = view.theme;
+    let mut end = areas.footer.x;
+    for (i, (pane, rect)) in areas.tabs().into_iter().enumerate() {
+        let chosen = pane == view.ui.pane;
+        let named = rect.width > 3;
+        let (number, title) = if chosen { (theme.selected, theme.selected) } else { (theme.accent, theme.dim) };
+        let mut tab = vec![Span::styled(format!(" {}", i + 1), number)];
+        tab.push(Span::styled(if named { format!("{} ", pane.title()) } else { " ".to_owned() }, title));
+        Line::from(tab).render(rect, buf);
+        end = rect.right();
+    }
+    let room = Rect { x: end, width: areas.footer.right().saturating_sub(end), ..areas.footer };
+    if let Some(message) = &view.ui.message {
+        let text = Line::styled(format!(" {} ", theme.glyphs.plain(message)), theme.warn).right_aligned();
+        return text.render(room, buf);
+    }
+    let replaying = view.replay.is_some();
+    // Help and quit always fit; the rest as far as there is room.
+    let (fixed, others): (Vec<_>, Vec<_>) = keys::BINDINGS
+        .iter()
+        .filter(|b| !b.short.is_empty() && keys::applies(b.scope, view.ui.pane, replaying))
+        .partition(|b| matches!(b.short, "help" | "quit"));
+    let width = |b: &keys::Binding| b.label.len() + b.short.len() + 3;
+    let mut left = (room.width as usize).saturating_sub(fixed.iter().map(|b| width(b)).sum());
+    let mut shown = Vec::new();
+    let (here, elsewhere): (Vec<_>, Vec<_>) = others.into_iter().partition(|b| matches!(b.scope, Scope::On(_)));
+    for binding in here.into_iter().chain(elsewhere) {
+        if width(binding) <= left {
+            left -= width(binding);
+            shown.push(binding);
+        }
+    }
+    let spans: Vec<Span<'_>> = shown
+        .into_iter()
+        .chain(fixed)
+        .flat_map(|b| {
+            [Span::styled(format!("  {}", b.label), theme.accent), Span::styled(format!(" {}", b.short), theme.dim)]
+        })
+        .collect();
+    let line = Line::from(spans);
+    if line.width() <= room.width as usize {
+        line.right_aligned().render(room, buf);
+    } else {
+        Line::styled("? help ", theme.dim).right_aligned().render(room, buf);
+    }
+}
+
+/// A rectangle in the middle, not larger than wanted.
+fn centred(area: Rect, width: u16, height: u16) -> Rect {
+    let (width, height) = (width.min(area.width), height.min(area.height));
+    Rect { x: area.x + (area.width - width) / 2, y: area.y + (area.height - height) / 2, width, height }
+}
+
+fn help(view: &View<'_>, scroll: usize, area: Rect, buf: &mut Buffer) {
+    let theme = view.theme;
+    let mut lines: Vec<Line<'_>> = Vec::new();
+    let mut scopes: Vec<Scope> = Vec::new();
+    for binding in keys::BINDINGS {
+        if !scopes.contains(&binding.scope) {
+            scopes.push(binding.scope);
+        }
+    }
+    for scope in scopes {
+        if !lines.is_empty() {
+            lines.push(Line::default());
+        }
+        lines.push(Line::styled(format!(" {}", scope.title()), theme.accent));
+        for b in keys::BINDINGS.iter().filter(|b| b.scope == scope) {
+            let label = if theme.glyphs.ascii { ascii_label(b.label) } else { b.label.to_owned() };
+            lines.push(Line::from(vec![
+                Span::styled(format!("  {label:<10} "), theme.number),
+                Span::styled(b.help, theme.text),
+            ]));
+        }
+    }
+    lines.push(Line::default());
+    lines.push(Line::styled(" The mouse chooses tabs and runs; its wheel scrolls.", theme.dim));
+    let area = centred(area, 78, lines.len() as u16 + 2);
+    let block = boxed(theme, "help", "↑ ↓ scroll · Esc closes");
+    let inner = block.inner(area);
+    let last = lines.len().saturating_sub(inner.height as usize);
+    Clear.render(area, buf);
+    block.render(area, buf);
+    Paragraph::new(lines).scroll((scroll.min(last) as u16, 0)).render(inner, buf);
+}
+
+fn ascii_label(label: &str) -> String {
+    label.replace('←', "left").replace('→', "right").replace('↑', "up").replace('↓', "down")
+}
+
+fn prompt(view: &View<'_>, asked: &Prompt, area: Rect, buf: &mut Buffer) {
+    let theme = view.theme;
+    let width = area.width.saturating_sub(4).clamp(20, 100);
+    let error_rows = asked.error.as_ref().map_or(0, |e| (e.chars().count() as u16).div_ceil(width.max(3) - 2).clamp(1, 6));
+    let area = centred(area, width, 3 + error_rows);
+    let block = boxed(theme, asked.asks.title(), "Esc closes");
+    let inner = block.inner(area);
+    Clear.render(area, buf);
+    block.render(area, buf);
+    input_line(theme, &asked.input, inner).render(Rect { height: 1.min(inner.height), ..inner }, buf);
+    if let Some(error) = &asked.error {
+        let below = Rect { y: inner.y + 1, height: inner.height.saturating_sub(1), ..inner };
+        Paragraph::new(Line::styled(theme.glyphs.plain(error), theme.bad)).wrap(Wrap { trim: true }).render(below, buf);
+    }
+}

@@ -1,0 +1,161 @@
+//! The one table of keys: what is pressed, what it does, what help, footer and README say of it.
+
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+use super::ui::{Action, Pane};
+
+/// Where a key means something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    Anywhere,
+    /// Only while a run is being made.
+    Live,
+    /// Only while a recording is played.
+    Replay,
+    On(Pane),
+}
+
+impl Scope {
+    pub fn title(self) -> &'static str {
+        match self {
+            Scope::Anywhere => "everywhere",
+            Scope::Live => "while profiling",
+            Scope::Replay => "while replaying",
+            Scope::On(pane) => pane.title(),
+        }
+    }
+}
+
+pub struct Binding {
+    pub keys: &'static [KeyCode],
+    /// How the key is written.
+    pub label: &'static str,
+    pub action: Action,
+    pub scope: Scope,
+    /// One or two words for the footer; empty keeps it out.
+    pub short: &'static str,
+    pub help: &'static str,
+}
+
+const fn key(
+    keys: &'static [KeyCode],
+    label: &'static str,
+    action: Action,
+    scope: Scope,
+    short: &'static str,
+    help: &'static str,
+) -> Binding {
+    Binding { keys, label, action, scope, short, help }
+}
+
+use Action as A;
+use KeyCode::{BackTab, Char, Down, End, Enter, Esc, Home, Left, PageDown, PageUp, Right, Tab, Up};
+use Scope::{Anywhere, Live, On, Replay};
+
+/// Earlier rows win where two scopes share a key.
+pub const BINDINGS: &[Binding] = &[
+    key(&[Char('s')], "s", A::AskSnapshot, Live, "snapshot", "name the metrics since the last snapshot and keep them"),
+    key(&[Char('p')], "p", A::ToggleWorkload, Live, "pause", "pause the workload, or let it go on"),
+    key(&[Char('r')], "r", A::Rerun, Live, "re-run", "start the same run again"),
+    key(&[Char('e')], "e", A::AskOverrides, Live, "edit", "edit the overrides and start again with them"),
+    key(&[Char(' ')], "space", A::ToggleView, Live, "freeze", "freeze the view, or let it go on; the run is not touched"),
+    key(&[Char(' ')], "space", A::TogglePlay, Replay, "play", "play or pause"),
+    key(&[Char(',')], ",", A::Seek(-5.0), Replay, "", "back by 5 s"),
+    key(&[Char('.')], ".", A::Seek(5.0), Replay, "", "forward by 5 s"),
+    key(&[Char('<')], "<", A::Slower, Replay, "slower", "play slower"),
+    key(&[Char('>')], ">", A::Faster, Replay, "faster", "play faster"),
+    key(&[Esc, Char('b')], "b Esc", A::LeaveReplay, Replay, "", "back to the live run, if there is one"),
+    key(&[Left, Char('h')], "← h", A::Scrub(1), On(Pane::Tokens), "", "look at earlier tokens"),
+    key(&[Right, Char('l')], "→ l", A::Scrub(-1), On(Pane::Tokens), "", "look at later tokens"),
+    key(&[PageUp], "PgUp", A::Scrub(50), On(Pane::Tokens), "", "fifty tokens earlier"),
+    key(&[PageDown], "PgDn", A::Scrub(-50), On(Pane::Tokens), "", "fifty tokens later"),
+    key(&[End, Char('G')], "End G", A::ScrubToNow, On(Pane::Tokens), "", "the newest tokens"),
+    key(&[Enter], "Enter", A::OpenRun, On(Pane::Runs), "open", "open the chosen run"),
+    key(&[Char('o')], "o", A::Sort, On(Pane::Runs), "sort", "sort by another column"),
+    key(&[Char('R')], "R", A::RefreshRuns, On(Pane::Runs), "", "look for runs again"),
+    key(&[Char('/')], "/", A::AskFilter, On(Pane::Runs), "filter", "show only runs that contain a text"),
+    key(&[Char('/')], "/", A::AskFilter, On(Pane::Log), "filter", "show only lines that contain a text"),
+    key(&[Left], "←", A::Seek(-5.0), Replay, "", "back by 5 s"),
+    key(&[Right], "→", A::Seek(5.0), Replay, "", "forward by 5 s"),
+    key(&[Home, Char('g')], "Home g", A::SeekStart, Replay, "", "to the beginning"),
+    key(&[End, Char('G')], "End G", A::SeekEnd, Replay, "", "to the end, and on with it while it grows"),
+    key(&[Up, Char('k')], "↑ k", A::Move(-1), Anywhere, "", "up"),
+    key(&[Down, Char('j')], "↓ j", A::Move(1), Anywhere, "", "down"),
+    key(&[PageUp], "PgUp", A::Move(-20), Anywhere, "", "up by a page"),
+    key(&[PageDown], "PgDn", A::Move(20), Anywhere, "", "down by a page"),
+    key(&[Char('+'), Char('=')], "+", A::Zoom(-1), Anywhere, "", "a shorter stretch of time in the charts"),
+    key(&[Char('-')], "-", A::Zoom(1), Anywhere, "", "a longer stretch of time in the charts"),
+    key(&[Char('d')], "d", A::ShowCompare, Anywhere, "diff", "the last two snapshots side by side"),
+    key(&[Char('t')], "t", A::NextTheme, Anywhere, "", "next theme"),
+    key(&[Tab], "Tab", A::NextPane, Anywhere, "", "next pane"),
+    key(&[BackTab], "Shift-Tab", A::PreviousPane, Anywhere, "", "previous pane"),
+    key(&[Char('1')], "1", A::Show(Pane::Overview), Anywhere, "", "Overview: how fast, how even, what limits it"),
+    key(&[Char('2')], "2", A::Show(Pane::Gpu), Anywhere, "", "GPU: power, clocks, use, temperature; the host without one"),
+    key(&[Char('3')], "3", A::Show(Pane::Tokens), Anywhere, "", "Tokens: every token by its ITL, over power and clock"),
+    key(&[Char('4')], "4", A::Show(Pane::Compare), Anywhere, "", "Compare: two snapshots side by side"),
+    key(&[Char('5')], "5", A::Show(Pane::Runs), Anywhere, "", "Runs: what was recorded"),
+    key(&[Char('6')], "6", A::Show(Pane::Log), Anywhere, "", "Log: what the program has to say"),
+    key(&[Char('?'), KeyCode::F(1)], "?", A::Help, Anywhere, "help", "this list"),
+    key(&[Char('q')], "q", A::Quit, Anywhere, "quit", "quit"),
+];
+
+/// What a key means on this pane, live or in a replay.
+pub fn action(event: KeyEvent, pane: Pane, replaying: bool) -> Option<Action> {
+    if event.modifiers.contains(KeyModifiers::CONTROL) {
+        return matches!(event.code, Char('c')).then_some(Action::Interrupt);
+    }
+    BINDINGS
+        .iter()
+        .find(|b| applies(b.scope, pane, replaying) && b.keys.contains(&event.code))
+        .map(|b| b.action)
+}
+
+pub fn applies(scope: Scope, pane: Pane, replaying: bool) -> bool {
+    match scope {
+        Anywhere => true,
+        Live => !replaying,
+        Replay => replaying,
+        On(p) => p == pane,
+    }
+}
+
+/// The table as the README shows it.
+pub fn markdown() -> String {
+    let mut out = String::from("| key | where | what |\n|---|---|---|\n");
+    for b in BINDINGS {
+        let label = if b.label == "|" { "\\|" } else { b.label };
+        out += &format!("| `{label}` | {} | {} |\n", b.scope.title(), b.help);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_key_means_two_things_in_one_scope() {
+        for (i, a) in BINDINGS.iter().enumerate() {
+            for b in &BINDINGS[i + 1..] {
+                let same = a.scope == b.scope && a.keys.iter().any(|k| b.keys.contains(k));
+                assert!(!same, "{} and {} share a key", a.help, b.help);
+            }
+        }
+    }
+
+    #[test]
+    fn every_pane_has_its_number() {
+        for (i, pane) in Pane::ALL.into_iter().enumerate() {
+            let digit = char::from_digit(i as u32 + 1, 10).unwrap();
+            let press = KeyEvent::new(Char(digit), KeyModifiers::NONE);
+            assert_eq!(action(press, Pane::Overview, false), Some(Action::Show(pane)));
+        }
+    }
+
+    #[test]
+    fn space_depends_on_what_is_shown() {
+        let space = KeyEvent::new(Char(' '), KeyModifiers::NONE);
+        assert_eq!(action(space, Pane::Gpu, false), Some(Action::ToggleView));
+        assert_eq!(action(space, Pane::Gpu, true), Some(Action::TogglePlay));
+    }
+}

@@ -1,0 +1,13 @@
+//! The screen: keys and events in, frames out.
+
+mod app;
+pub mod frame;
+pub mod keys;
+pub mod panes;
+pub mod terminal;
+pub mod theme;
+pub mod ui;
+pub mod view;
+pub mod widgets;
+
+pub use app::{App, Live, Stopped};

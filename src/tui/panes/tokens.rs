@@ -1,0 +1,244 @@
+//! Tokens: one cell for each, coloured by ITL, above power and clock on the same axis.
+
+use ratatui::{
+    buffer::Buffer,
+    layout::{Constraint, Layout, Rect},
+    text::{Line, Span as Text},
+    widgets::{Paragraph, Widget, Wrap},
+};
+
+use crate::{
+    analysis::units::{grouped, millis, three_digits},
+    state::{Series, TokenMark},
+    tui::{
+        view::View,
+        widgets::{Lane, Span, TokenStrip, boxed, fit, label_value, note},
+    },
+};
+
+pub struct TokensPane<'a>(pub View<'a>);
+
+/// Width of what stands left and right of the cells.
+const LABEL: u16 = 8;
+const READOUT: u16 = 13;
+
+impl Widget for TokensPane<'_> {
+    fn render(self, area: Rect, buf: &mut Buffer) {
+        let view = &self.0;
+        if area.height < 9 || area.width < 50 {
+            return strip_box(view, area, buf);
+        }
+        let [strip, detail, ids] = Layout::vertical([
+            Constraint::Min(8),
+            Constraint::Length(3),
+            Constraint::Length(if area.height >= 22 { 5 } else { 0 }),
+        ])
+        .areas(area);
+        strip_box(view, strip, buf);
+        cursor_box(view, detail, buf);
+        if ids.height > 0 {
+            ids_box(view, ids, buf);
+        }
+    }
+}
+
+/// The median gap, which others are compared with.
+fn usual_ms(view: &View<'_>) -> f64 {
+    let itl = &view.state.total.itl;
+    let of_trail = || view.state.trail.window(0, 200).filter(|m| !m.first).map(|m| m.gap_ns as f64 / 1e6).reduce(f64::min);
+    itl.percentile_ms(50.0).or_else(of_trail).unwrap_or(1.0).max(1e-6)
+}
+
+/// The token strip with its lanes, in a frame.
+pub fn strip_box(view: &View<'_>, area: Rect, buf: &mut Buffer) {
+    let theme = view.theme;
+    let wide = area.width >= 60;
+    let (label, readout) = if wide { (LABEL, READOUT) } else { (0, 0) };
+    let cells = area.width.saturating_sub(2 + label + readout) as usize;
+    let shown: Vec<&TokenMark> = view.state.trail.window(view.ui.tokens_back, cells).collect();
+    let slowest = shown.iter().filter(|m| !m.first).map(|m| m.gap_ns).max();
+    let aside = match slowest {
+        Some(ns) => format!("ITL usual {} · slowest {}", millis(usual_ms(view)), millis(ns as f64 / 1e6)),
+        None => String::new(),
+    };
+    let title = match view.ui.tokens_back {
+        0 => format!("tokens · last {}", shown.len()),
+        back => format!("tokens · {} before the newest", grouped(back as i64)),
+    };
+    let block = boxed(theme, &title, if area.width > 70 { &aside } else { "" });
+    let inner = block.inner(area);
+    block.render(area, buf);
+    if shown.is_empty() {
+        return note(theme, " no token yet").render(inner, buf);
+    }
+    let lanes = lanes(view, &shown);
+    let lane_rows = lanes.len().min(inner.height.saturating_sub(1) as usize) as u16;
+    let spare = inner.height - lane_rows;
+    // Half of what is left goes to the tokens; lanes grow with the rest.
+    let strip_rows = if lane_rows == 0 { inner.height } else { spare.div_ceil(2).clamp(1, 8) };
+    let cell_area = Rect { x: inner.x + label, width: cells as u16, ..inner };
+    if wide {
+        let middle = inner.y + (strip_rows - 1) / 2;
+        buf.set_string(inner.x + 1, middle, "ITL", theme.dim);
+    }
+    let cursor = (view.ui.tokens_back > 0).then(|| shown.len() - 1);
+    TokenStrip { tokens: shown, usual_ms: usual_ms(view), theme, cursor }
+        .render(Rect { height: strip_rows, ..cell_area }, buf);
+    let mut y = inner.y + strip_rows;
+    let count = lane_rows;
+    for (i, lane) in lanes.into_iter().take(lane_rows as usize).enumerate() {
+        let left = inner.bottom() - y;
+        let height = if lane.is_flag { 1 } else { (left / (count - i as u16)).clamp(1, 5) };
+        lane.draw(view, Rect { y, height, ..inner }, (label, readout), buf);
+        y += height;
+    }
+}
+
+/// A lane whose columns are tokens.
+struct TokenLane {
+    label: String,
+    readout: String,
+    columns: Vec<Option<Span>>,
+    range: (f32, f32),
+    style: ratatui::style::Style,
+    /// Active or not, rather than a value.
+    is_flag: bool,
+}
+
+impl TokenLane {
+    fn draw(self, view: &View<'_>, area: Rect, (label, readout): (u16, u16), buf: &mut Buffer) {
+        if !self.is_flag {
+            let label_text = format!(" {}", self.label);
+            let lane = Lane {
+                label: &label_text,
+                readout: format!("{} ", self.readout),
+                columns: self.columns,
+                range: self.range,
+                style: self.style,
+                theme: view.theme,
+                label_width: label,
+                readout_width: readout,
+            };
+            return lane.render(area, buf);
+        }
+        if label > 0 {
+            buf.set_stringn(area.x + 1, area.y, &self.label, label as usize - 2, self.style);
+        }
+        let chart = Lane::plot_area(area, label, readout);
+        for (x, pair) in self.columns.chunks(2).take(chart.width as usize).enumerate() {
+            if pair.iter().flatten().any(|s| s.mid > 0.0) {
+                buf[(chart.x + x as u16, area.y)].set_symbol(view.theme.glyphs.active).set_style(self.style);
+            }
+        }
+        let at = Rect { x: chart.right(), width: readout, height: 1, ..area };
+        Line::styled(self.readout, self.style).render(at, buf);
+    }
+}
+
+/// The value of `series` while each token was made, twice, as a cell has two dot columns.
+fn over_tokens(series: &Series, shown: &[&TokenMark]) -> Vec<Option<Span>> {
+    shown
+        .iter()
+        .flat_map(|mark| {
+            let value = series.at(mark.t).map(|v| Span { low: v, high: v, mid: v });
+            [value, value]
+        })
+        .collect()
+}
+
+fn lanes(view: &View<'_>, shown: &[&TokenMark]) -> Vec<TokenLane> {
+    let theme = view.theme;
+    let last = |series: &Series| shown.last().and_then(|m| series.at(m.t));
+    let lane = |label: &str, series: &Series, top: Option<f32>, unit: &str, style| {
+        let top = top.or(series.range().map(|r| r.1)).unwrap_or(1.0).max(1.0);
+        let readout = match last(series) {
+            Some(v) => format!("{} {unit}", three_digits(f64::from(v)).replace(',', "")),
+            None => "n/a".to_owned(),
+        };
+        TokenLane {
+            label: label.to_owned(),
+            readout,
+            columns: over_tokens(series, shown),
+            range: (0.0, top),
+            style,
+            is_flag: false,
+        }
+    };
+    let Some(gpu) = view.state.profiled_gpu() else {
+        let host = &view.state.host;
+        if host.latest.is_none() {
+            return Vec::new();
+        }
+        return vec![
+            lane("CPU", &host.cpu_pct, Some(100.0), "%", theme.utilisation),
+            lane("clock", &host.freq_mhz, None, "MHz", theme.clock),
+        ];
+    };
+    let mut lanes = vec![
+        lane("SM", &gpu.sm_clock_mhz, gpu.info.sm_clock_max_mhz.map(|v| v as f32), "MHz", theme.clock),
+        lane("power", &gpu.power_w, gpu.info.power_limit_w, "W", theme.power),
+    ];
+    for (bit, series) in &gpu.reasons {
+        let reason = crate::reasons::named(*bit);
+        let columns = over_tokens(series, shown);
+        if reason.fault && columns.iter().flatten().any(|s| s.mid > 0.0) {
+            lanes.push(TokenLane {
+                label: "reason".into(),
+                readout: format!(" {}", reason.short),
+                columns,
+                range: (0.0, 1.0),
+                style: theme.warn,
+                is_flag: true,
+            });
+        }
+    }
+    lanes
+}
+
+/// The token under the cursor, in words.
+fn cursor_box(view: &View<'_>, area: Rect, buf: &mut Buffer) {
+    let theme = view.theme;
+    let block = boxed(theme, "this token", "← → to look around");
+    let inner = block.inner(area);
+    block.render(area, buf);
+    let Some(mark) = view.state.trail.window(view.ui.tokens_back, 1).next_back() else {
+        return note(theme, " no token yet").render(inner, buf);
+    };
+    let gap = mark.gap_ns as f64 / 1e6;
+    let mut parts = vec![
+        label_value(theme, " at", &format!("{:.3}", mark.t.secs()), "s"),
+        label_value(theme, if mark.first { "TTFT" } else { "ITL" }, &millis(gap), ""),
+        label_value(theme, "request", &mark.request.to_string(), if mark.warmup { "(warm-up)" } else { "" }),
+        label_value(theme, "id", &mark.id.to_string(), ""),
+    ];
+    if !mark.first {
+        parts.insert(2, label_value(theme, "", &format!("{:.2}", gap / usual_ms(view)), "× usual"));
+    }
+    if let Some(gpu) = view.state.profiled_gpu() {
+        if let Some(mhz) = gpu.sm_clock_mhz.at(mark.t) {
+            parts.push(label_value(theme, "SM", &format!("{mhz:.0}"), "MHz"));
+        }
+        if let Some(w) = gpu.power_w.at(mark.t) {
+            parts.push(label_value(theme, "power", &format!("{w:.0}"), "W"));
+        }
+    }
+    fit(theme, parts, inner.width).render(inner, buf);
+}
+
+/// The newest token ids as they come.
+fn ids_box(view: &View<'_>, area: Rect, buf: &mut Buffer) {
+    let theme = view.theme;
+    let block = boxed(theme, "token ids", "newest last");
+    let inner = block.inner(area);
+    block.render(area, buf);
+    let room = inner.width as usize * inner.height as usize / 6;
+    let mut spans = vec![Text::raw(" ")];
+    for mark in view.state.trail.window(view.ui.tokens_back, room) {
+        if mark.first {
+            spans.push(Text::styled(format!("{} ", theme.glyphs.first_token), theme.prefill));
+        }
+        let style = if mark.warmup { theme.dim } else { theme.text };
+        spans.push(Text::styled(format!("{} ", mark.id), style));
+    }
+    Paragraph::new(Line::from(spans)).wrap(Wrap { trim: true }).render(inner, buf);
+}

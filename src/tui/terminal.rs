@@ -1,0 +1,57 @@
+//! The terminal while the program draws on it, and its way back.
+
+use std::io::{self, IsTerminal, Stdout, Write};
+
+use crossterm::{
+    cursor,
+    event::{DisableBracketedPaste, DisableMouseCapture, EnableBracketedPaste, EnableMouseCapture},
+    execute,
+    terminal::{EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode},
+};
+use ratatui::{Terminal, backend::CrosstermBackend};
+
+pub type Screen = Terminal<CrosstermBackend<Stdout>>;
+
+/// Holds the terminal in raw mode on the alternate screen; dropped, by return or by panic, it gives it back
+/// as it was.
+pub struct TerminalGuard {
+    pub screen: Screen,
+}
+
+impl TerminalGuard {
+    pub fn enter(mouse: bool) -> io::Result<TerminalGuard> {
+        enable_raw_mode()?;
+        let entered = execute!(io::stdout(), EnterAlternateScreen, EnableBracketedPaste, cursor::Hide)
+            .and_then(|()| if mouse { execute!(io::stdout(), EnableMouseCapture) } else { Ok(()) })
+            .and_then(|()| Terminal::new(CrosstermBackend::new(io::stdout())));
+        match entered {
+            Ok(screen) => Ok(TerminalGuard { screen }),
+            Err(e) => {
+                restore();
+                Err(e)
+            }
+        }
+    }
+}
+
+impl Drop for TerminalGuard {
+    fn drop(&mut self) {
+        restore();
+    }
+}
+
+fn restore() {
+    // Each on its own: when one fails, the others are still worth trying.
+    let mut out = io::stdout();
+    let _ = execute!(out, DisableMouseCapture);
+    let _ = execute!(out, DisableBracketedPaste);
+    let _ = execute!(out, LeaveAlternateScreen);
+    let _ = execute!(out, cursor::Show);
+    let _ = disable_raw_mode();
+    let _ = out.flush();
+}
+
+/// Both ends are a terminal, so a screen can be drawn and keys be read.
+pub fn is_there() -> bool {
+    io::stdin().is_terminal() && io::stdout().is_terminal()
+}

@@ -1,0 +1,332 @@
+//! Colours by meaning, and the glyphs a terminal can draw.
+
+use std::env;
+
+use ratatui::style::{Color, Modifier, Style};
+
+use crate::{config::ThemeName, event::{Level, Phase}};
+
+/// How each meaning looks. Nothing else in the program names a colour.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Theme {
+    pub text: Style,
+    /// Labels, units, whatever is read second.
+    pub dim: Style,
+    pub border: Style,
+    /// The program itself: its name, the chosen tab, the key to press.
+    pub accent: Style,
+    pub number: Style,
+    pub good: Style,
+    pub warn: Style,
+    pub bad: Style,
+    pub prefill: Style,
+    pub decode: Style,
+    pub selected: Style,
+    /// Lines of a chart, by what they show.
+    pub power: Style,
+    pub clock: Style,
+    pub temperature: Style,
+    pub memory: Style,
+    pub utilisation: Style,
+    /// From "as usual" to "far too slow".
+    pub heat: [Style; 5],
+    pub glyphs: Glyphs,
+}
+
+/// How many colours the terminal can show.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Depth {
+    True,
+    Indexed,
+    Ansi,
+}
+
+impl Depth {
+    /// As the terminal announces itself.
+    pub fn of_terminal() -> Depth {
+        let var = |name| env::var(name).unwrap_or_default();
+        match (var("COLORTERM").as_str(), var("TERM")) {
+            ("truecolor" | "24bit", _) => Depth::True,
+            (_, term) if term.contains("256") || term.contains("kitty") || term.contains("alacritty") => Depth::Indexed,
+            _ => Depth::Ansi,
+        }
+    }
+
+    /// The nearest colour there is.
+    fn colour(self, rgb: u32) -> Color {
+        let (r, g, b) = ((rgb >> 16) as u8, (rgb >> 8) as u8, rgb as u8);
+        match self {
+            Depth::True => Color::Rgb(r, g, b),
+            Depth::Indexed => {
+                let step = |c: u8| (u32::from(c) * 5 + 127) / 255;
+                let spread = r.max(g).max(b) - r.min(g).min(b);
+                let index = match spread {
+                    0..12 => 232 + (u32::from(r) + u32::from(g) + u32::from(b)) / 3 * 23 / 255,
+                    _ => 16 + 36 * step(r) + 6 * step(g) + step(b),
+                };
+                Color::Indexed(index as u8)
+            }
+            Depth::Ansi => {
+                let bright = r.max(g).max(b);
+                if bright - r.min(g).min(b) < 40 {
+                    return if bright > 160 { Color::White } else { Color::DarkGray };
+                }
+                let half = bright / 2 + bright / 8;
+                match (r > half, g > half, b > half) {
+                    (true, true, false) => Color::Yellow,
+                    (true, false, true) => Color::Magenta,
+                    (false, true, true) => Color::Cyan,
+                    (true, ..) => Color::Red,
+                    (_, true, _) => Color::Green,
+                    _ => Color::Blue,
+                }
+            }
+        }
+    }
+}
+
+/// text, dim, border, accent, good, warn, bad, prefill, decode, power, clock, temperature, memory, use; heat.
+struct Palette([u32; 14], [u32; 5]);
+
+const DARK: Palette = Palette(
+    [
+        0xd8dee9, 0x8a93a3, 0x4a5262, 0x88c0d0, 0xa3be8c, 0xebcb8b, 0xe06c75, 0xc099ff, 0x7aa2f7, 0xe5a06b, 0x7fc7b5,
+        0xe78284, 0x9d9cf0, 0x8fb573,
+    ],
+    [0x5e8f8a, 0x8fb573, 0xe2c06b, 0xe5975a, 0xe5534b],
+);
+
+const LIGHT: Palette = Palette(
+    [
+        0x24292f, 0x656d76, 0xb6bdc6, 0x0b6e83, 0x2f7d32, 0x9a5b00, 0xb3261e, 0x7a3fb0, 0x1f5fb0, 0xa85a12, 0x0f766e,
+        0xb23a48, 0x5147b8, 0x4d7c0f,
+    ],
+    [0x3b8a82, 0x4d7c0f, 0xa67c00, 0xc2570c, 0xb3261e],
+);
+
+impl Theme {
+    pub fn new(name: ThemeName, depth: Depth, glyphs: Glyphs) -> Theme {
+        match name {
+            ThemeName::Dark => Self::coloured(&DARK, depth, glyphs),
+            ThemeName::Light => Self::coloured(&LIGHT, depth, glyphs),
+            ThemeName::HighContrast => Self::high_contrast(glyphs),
+            ThemeName::NoColour => Self::no_colour(glyphs),
+        }
+    }
+
+    fn coloured(Palette(roles, heat): &Palette, depth: Depth, glyphs: Glyphs) -> Theme {
+        let style = |rgb: u32| Style::new().fg(depth.colour(rgb));
+        let [text, dim, border, accent, good, warn, bad, prefill, decode, power, clock, temperature, memory, used] =
+            roles.map(style);
+        Theme {
+            text,
+            dim,
+            border,
+            accent,
+            number: text.add_modifier(Modifier::BOLD),
+            good,
+            warn,
+            bad,
+            prefill,
+            decode,
+            selected: accent.add_modifier(Modifier::REVERSED),
+            power,
+            clock,
+            temperature,
+            memory,
+            utilisation: used,
+            heat: heat.map(style),
+            glyphs,
+        }
+    }
+
+    fn high_contrast(glyphs: Glyphs) -> Theme {
+        let bold = |colour| Style::new().fg(colour).add_modifier(Modifier::BOLD);
+        let white = Style::new().fg(Color::White);
+        Theme {
+            text: white,
+            dim: white,
+            border: white,
+            accent: bold(Color::LightCyan),
+            number: bold(Color::White),
+            good: bold(Color::LightGreen),
+            warn: bold(Color::LightYellow),
+            bad: bold(Color::LightRed).add_modifier(Modifier::UNDERLINED),
+            prefill: bold(Color::LightMagenta),
+            decode: bold(Color::LightCyan),
+            selected: Style::new().fg(Color::Black).bg(Color::White),
+            power: bold(Color::LightYellow),
+            clock: bold(Color::LightCyan),
+            temperature: bold(Color::LightRed),
+            memory: bold(Color::LightMagenta),
+            utilisation: bold(Color::LightGreen),
+            heat: [Color::White, Color::LightGreen, Color::LightYellow, Color::LightMagenta, Color::LightRed].map(bold),
+            glyphs,
+        }
+    }
+
+    /// Weight instead of colour.
+    fn no_colour(glyphs: Glyphs) -> Theme {
+        let plain = Style::new();
+        let (bold, dim) = (plain.add_modifier(Modifier::BOLD), plain.add_modifier(Modifier::DIM));
+        Theme {
+            text: plain,
+            dim,
+            border: dim,
+            accent: bold,
+            number: bold,
+            good: plain,
+            warn: bold,
+            bad: bold.add_modifier(Modifier::UNDERLINED),
+            prefill: bold,
+            decode: plain,
+            selected: plain.add_modifier(Modifier::REVERSED),
+            power: plain,
+            clock: plain,
+            temperature: plain,
+            memory: plain,
+            utilisation: plain,
+            heat: [dim, plain, plain, bold, bold.add_modifier(Modifier::REVERSED)],
+            glyphs,
+        }
+    }
+
+    /// As configured, unless the terminal or `NO_COLOR` says otherwise.
+    pub fn for_terminal(name: ThemeName, ascii: Option<bool>) -> Theme {
+        let no_colour = env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
+        let name = if no_colour || env::var("TERM").is_ok_and(|t| t == "dumb") { ThemeName::NoColour } else { name };
+        let ascii = ascii.unwrap_or_else(|| !locale_is_utf8());
+        Theme::new(name, Depth::of_terminal(), if ascii { Glyphs::ASCII } else { Glyphs::UNICODE })
+    }
+
+    pub fn phase(&self, phase: Phase) -> Style {
+        match phase {
+            Phase::Prefill => self.prefill,
+            Phase::Decode => self.decode,
+            Phase::Preparing => self.warn,
+            Phase::Idle => self.dim,
+        }
+    }
+
+    pub fn level(&self, level: Level) -> Style {
+        match level {
+            Level::Info => self.dim,
+            Level::Warn => self.warn,
+            Level::Error => self.bad,
+        }
+    }
+}
+
+fn locale_is_utf8() -> bool {
+    let set = |name: &str| env::var(name).ok().filter(|v| !v.is_empty());
+    let locale = set("LC_ALL").or_else(|| set("LC_CTYPE")).or_else(|| set("LANG"));
+    // Without any word about it, a terminal of today is taken at its best.
+    locale.is_none_or(|l| l.to_lowercase().replace('-', "").contains("utf8"))
+}
+
+/// The characters drawn with, beyond letters and digits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Glyphs {
+    pub ascii: bool,
+    /// Eight heights from low to full.
+    pub bars: [&'static str; 8],
+    pub dot: &'static str,
+    pub separator: &'static str,
+    pub first_token: &'static str,
+    pub pointer: &'static str,
+    pub active: &'static str,
+    pub none: &'static str,
+    pub line: &'static str,
+    pub knob: &'static str,
+    pub play: &'static str,
+    pub pause: &'static str,
+    pub arrow: &'static str,
+}
+
+impl Glyphs {
+    pub const UNICODE: Glyphs = Glyphs {
+        ascii: false,
+        bars: ["▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"],
+        dot: "●",
+        separator: "·",
+        first_token: "┃",
+        pointer: "▸",
+        active: "▒",
+        none: "–",
+        line: "─",
+        knob: "●",
+        play: "▶",
+        pause: "⏸",
+        arrow: "→",
+    };
+
+    pub const ASCII: Glyphs = Glyphs {
+        ascii: true,
+        bars: ["_", ".", "-", "=", "+", "*", "%", "#"],
+        dot: "*",
+        separator: "-",
+        first_token: "|",
+        pointer: ">",
+        active: "#",
+        none: "-",
+        line: "-",
+        knob: "o",
+        play: ">",
+        pause: "=",
+        arrow: "->",
+    };
+
+    /// Text as this terminal can show it.
+    pub fn plain(self, text: &str) -> String {
+        if !self.ascii {
+            return text.to_owned();
+        }
+        let mut out = String::with_capacity(text.len());
+        for c in text.chars() {
+            match c {
+                '·' => out.push('-'),
+                '–' | '—' => out.push('-'),
+                '…' => out.push_str("..."),
+                '×' => out.push('x'),
+                'µ' => out.push('u'),
+                '°' => {}
+                '→' => out.push_str("->"),
+                'Δ' => out.push('d'),
+                c if c.is_ascii() => out.push(c),
+                _ => out.push('?'),
+            }
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_poor_terminal_still_tells_colours_apart() {
+        for depth in [Depth::True, Depth::Indexed, Depth::Ansi] {
+            let theme = Theme::new(ThemeName::Dark, depth, Glyphs::UNICODE);
+            let mut seen = vec![theme.good.fg, theme.warn.fg, theme.bad.fg];
+            seen.dedup();
+            assert_eq!(seen.len(), 3, "{depth:?}");
+        }
+    }
+
+    #[test]
+    fn no_colour_means_none() {
+        let theme = Theme::new(ThemeName::NoColour, Depth::True, Glyphs::UNICODE);
+        for style in [theme.good, theme.bad, theme.accent, theme.selected, theme.heat[4]] {
+            assert_eq!((style.fg, style.bg), (None, None));
+        }
+    }
+
+    #[test]
+    fn ascii_is_ascii() {
+        let g = Glyphs::ASCII;
+        let all = [g.dot, g.separator, g.first_token, g.pointer, g.active, g.none, g.line, g.knob, g.play, g.pause, g.arrow];
+        assert!(all.iter().chain(&g.bars).all(|s| s.is_ascii()));
+        assert!(g.plain("3.8 µs · 49 °C → 1×… ▂").is_ascii());
+    }
+}

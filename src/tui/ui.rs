@@ -1,0 +1,357 @@
+//! What the user looks at and has asked for: pure state, changed by actions, answered with effects.
+
+use tui_input::{Input, InputRequest};
+
+use crate::config::ThemeName;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pane {
+    Overview,
+    Gpu,
+    Tokens,
+    Compare,
+    Runs,
+    Log,
+}
+
+impl Pane {
+    pub const ALL: [Pane; 6] = [Pane::Overview, Pane::Gpu, Pane::Tokens, Pane::Compare, Pane::Runs, Pane::Log];
+
+    pub fn title(self) -> &'static str {
+        match self {
+            Pane::Overview => "Overview",
+            Pane::Gpu => "GPU",
+            Pane::Tokens => "Tokens",
+            Pane::Compare => "Compare",
+            Pane::Runs => "Runs",
+            Pane::Log => "Log",
+        }
+    }
+
+    fn step(self, by: usize) -> Pane {
+        let at = Pane::ALL.iter().position(|p| *p == self).unwrap_or(0);
+        Pane::ALL[(at + by) % Pane::ALL.len()]
+    }
+}
+
+/// Something the user wants.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Action {
+    Quit,
+    Interrupt,
+    Help,
+    Show(Pane),
+    NextPane,
+    PreviousPane,
+    ToggleView,
+    ToggleWorkload,
+    Rerun,
+    AskSnapshot,
+    AskOverrides,
+    AskFilter,
+    ShowCompare,
+    NextTheme,
+    Zoom(i32),
+    Move(i32),
+    Scrub(i32),
+    ScrubToNow,
+    Sort,
+    OpenRun,
+    RefreshRuns,
+    TogglePlay,
+    Seek(f64),
+    SeekStart,
+    SeekEnd,
+    Faster,
+    Slower,
+    LeaveReplay,
+}
+
+/// Something only the program around the screen can do.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Effect {
+    Quit,
+    Interrupt,
+    ToggleView,
+    ToggleWorkload,
+    Rerun,
+    Snapshot(String),
+    Restart(String),
+    OpenRun(usize),
+    RefreshRuns,
+    LeaveReplay,
+    TogglePlay,
+    Seek(f64),
+    SeekStart,
+    SeekEnd,
+    Faster,
+    Slower,
+}
+
+/// What lies over the pane.
+#[derive(Debug, Clone, Default)]
+pub enum Overlay {
+    #[default]
+    None,
+    Help {
+        scroll: usize,
+    },
+    Prompt(Prompt),
+}
+
+/// A line the user types.
+#[derive(Debug, Clone)]
+pub struct Prompt {
+    pub asks: Asks,
+    pub input: Input,
+    /// Why the last answer was not taken.
+    pub error: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asks {
+    SnapshotName,
+    Overrides,
+    Filter(Pane),
+}
+
+impl Asks {
+    pub fn title(self) -> &'static str {
+        match self {
+            Asks::SnapshotName => "snapshot: its name",
+            Asks::Overrides => "overrides, as on the command line; Enter starts a new run",
+            Asks::Filter(_) => "show only what contains",
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SortRuns {
+    #[default]
+    Newest,
+    Fastest,
+    Model,
+}
+
+/// How much time the charts span.
+pub const SPANS_S: [f64; 6] = [10.0, 30.0, 60.0, 300.0, 1800.0, f64::INFINITY];
+
+#[derive(Debug, Clone)]
+pub struct UiState {
+    pub pane: Pane,
+    pub overlay: Overlay,
+    pub theme: ThemeName,
+    /// Index into [`SPANS_S`].
+    pub span: usize,
+    /// Tokens between the newest and the last one shown.
+    pub tokens_back: usize,
+    /// Lines between the newest and the last one shown.
+    pub log_back: usize,
+    pub log_filter: String,
+    pub run_selected: usize,
+    pub runs_filter: String,
+    pub sort: SortRuns,
+    /// A word to the user, until the next key.
+    pub message: Option<String>,
+}
+
+impl UiState {
+    pub fn new(theme: ThemeName) -> Self {
+        UiState {
+            pane: Pane::Overview,
+            overlay: Overlay::None,
+            theme,
+            span: 2,
+            tokens_back: 0,
+            log_back: 0,
+            log_filter: String::new(),
+            run_selected: 0,
+            runs_filter: String::new(),
+            sort: SortRuns::default(),
+            message: None,
+        }
+    }
+
+    pub fn filter(&self, pane: Pane) -> &str {
+        if pane == Pane::Runs { &self.runs_filter } else { &self.log_filter }
+    }
+
+    /// Opens a prompt with `text` in it.
+    pub fn ask(&mut self, asks: Asks, text: String) {
+        self.overlay = Overlay::Prompt(Prompt { asks, input: Input::new(text), error: None });
+    }
+}
+
+/// What the pane's content looks like to the keys that move in it.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Extent {
+    pub tokens: usize,
+    pub runs: usize,
+    pub log_lines: usize,
+    pub snapshots: usize,
+}
+
+/// Carries out an action on the screen's state; what it can't do itself comes back as an effect.
+pub fn update(ui: &mut UiState, action: Action, extent: Extent) -> Option<Effect> {
+    ui.message = None;
+    match action {
+        Action::Quit => return Some(Effect::Quit),
+        Action::Interrupt => return Some(Effect::Interrupt),
+        Action::Help => ui.overlay = Overlay::Help { scroll: 0 },
+        Action::Show(pane) => return show(ui, pane),
+        Action::NextPane => return show(ui, ui.pane.step(1)),
+        Action::PreviousPane => return show(ui, ui.pane.step(Pane::ALL.len() - 1)),
+        Action::ShowCompare => ui.pane = Pane::Compare,
+        Action::AskSnapshot => ui.ask(Asks::SnapshotName, format!("snap-{}", extent.snapshots + 1)),
+        Action::AskOverrides => ui.ask(Asks::Overrides, String::new()),
+        Action::AskFilter => ui.ask(Asks::Filter(ui.pane), ui.filter(ui.pane).to_owned()),
+        Action::NextTheme => {
+            ui.theme = match ui.theme {
+                ThemeName::Dark => ThemeName::Light,
+                ThemeName::Light => ThemeName::HighContrast,
+                ThemeName::HighContrast => ThemeName::NoColour,
+                ThemeName::NoColour => ThemeName::Dark,
+            }
+        }
+        Action::Zoom(by) => ui.span = ui.span.saturating_add_signed(by as isize).min(SPANS_S.len() - 1),
+        Action::Move(by) => move_in_pane(ui, by as isize, extent),
+        Action::Scrub(by) => {
+            ui.tokens_back = ui.tokens_back.saturating_add_signed(by as isize).min(extent.tokens.saturating_sub(1));
+        }
+        Action::ScrubToNow => ui.tokens_back = 0,
+        Action::Sort => {
+            ui.sort = match ui.sort {
+                SortRuns::Newest => SortRuns::Fastest,
+                SortRuns::Fastest => SortRuns::Model,
+                SortRuns::Model => SortRuns::Newest,
+            }
+        }
+        Action::OpenRun => return (extent.runs > 0).then_some(Effect::OpenRun(ui.run_selected.min(extent.runs - 1))),
+        Action::RefreshRuns => return Some(Effect::RefreshRuns),
+        Action::ToggleView => return Some(Effect::ToggleView),
+        Action::ToggleWorkload => return Some(Effect::ToggleWorkload),
+        Action::Rerun => return Some(Effect::Rerun),
+        Action::TogglePlay => return Some(Effect::TogglePlay),
+        Action::Seek(secs) => return Some(Effect::Seek(secs)),
+        Action::SeekStart => return Some(Effect::SeekStart),
+        Action::SeekEnd => return Some(Effect::SeekEnd),
+        Action::Faster => return Some(Effect::Faster),
+        Action::Slower => return Some(Effect::Slower),
+        Action::LeaveReplay => return Some(Effect::LeaveReplay),
+    }
+    None
+}
+
+fn show(ui: &mut UiState, pane: Pane) -> Option<Effect> {
+    ui.pane = pane;
+    (pane == Pane::Runs).then_some(Effect::RefreshRuns)
+}
+
+fn move_in_pane(ui: &mut UiState, by: isize, extent: Extent) {
+    match ui.pane {
+        Pane::Runs => {
+            ui.run_selected = ui.run_selected.saturating_add_signed(by).min(extent.runs.saturating_sub(1));
+        }
+        // The log grows downwards: up means back.
+        Pane::Log => {
+            ui.log_back = ui.log_back.saturating_add_signed(-by).min(extent.log_lines.saturating_sub(1));
+        }
+        _ => {}
+    }
+}
+
+/// What a key does to an open overlay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OverlayKey {
+    Close,
+    Accept,
+    Edit(InputRequest),
+    Scroll(isize),
+}
+
+/// Feeds a key to the overlay that lies on top.
+pub fn update_overlay(ui: &mut UiState, key: OverlayKey) -> Option<Effect> {
+    match (&mut ui.overlay, key) {
+        (_, OverlayKey::Close) => ui.overlay = Overlay::None,
+        (Overlay::Help { scroll }, OverlayKey::Scroll(by)) => *scroll = scroll.saturating_add_signed(by),
+        (Overlay::Prompt(prompt), OverlayKey::Edit(request)) => {
+            prompt.input.handle(request);
+            prompt.error = None;
+        }
+        (Overlay::Prompt(prompt), OverlayKey::Accept) => {
+            let (asks, text) = (prompt.asks, prompt.input.value().trim().to_owned());
+            match asks {
+                // The program closes it when the overrides hold, and says why when they do not.
+                Asks::Overrides => return Some(Effect::Restart(text)),
+                Asks::SnapshotName if text.is_empty() => prompt.error = Some("a snapshot needs a name".into()),
+                Asks::SnapshotName => {
+                    ui.overlay = Overlay::None;
+                    return Some(Effect::Snapshot(text));
+                }
+                Asks::Filter(pane) => {
+                    if pane == Pane::Runs {
+                        (ui.runs_filter, ui.run_selected) = (text, 0);
+                    } else {
+                        (ui.log_filter, ui.log_back) = (text, 0);
+                    }
+                    ui.overlay = Overlay::None;
+                }
+            }
+        }
+        (Overlay::Help { .. }, OverlayKey::Accept) => ui.overlay = Overlay::None,
+        _ => {}
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ui() -> UiState {
+        UiState::new(ThemeName::Dark)
+    }
+
+    #[test]
+    fn panes_go_round() {
+        let mut ui = ui();
+        let seen: Vec<Pane> = (0..Pane::ALL.len())
+            .map(|_| {
+                update(&mut ui, Action::NextPane, Extent::default());
+                ui.pane
+            })
+            .collect();
+        assert_eq!(ui.pane, Pane::Overview);
+        assert!(Pane::ALL.iter().all(|p| seen.contains(p)));
+        update(&mut ui, Action::PreviousPane, Extent::default());
+        assert_eq!(ui.pane, Pane::Log);
+    }
+
+    #[test]
+    fn nothing_moves_past_its_end() {
+        let mut ui = ui();
+        let extent = Extent { tokens: 10, runs: 3, log_lines: 5, snapshots: 0 };
+        for (pane, action) in [(Pane::Runs, Action::Move(100)), (Pane::Log, Action::Move(-100)), (Pane::Tokens, Action::Scrub(100))] {
+            ui.pane = pane;
+            update(&mut ui, action, extent);
+        }
+        assert_eq!((ui.run_selected, ui.log_back, ui.tokens_back), (2, 4, 9));
+        for _ in 0..20 {
+            update(&mut ui, Action::Zoom(1), extent);
+        }
+        assert_eq!(ui.span, SPANS_S.len() - 1);
+        assert_eq!(update(&mut ui, Action::OpenRun, Extent::default()), None);
+    }
+
+    #[test]
+    fn a_snapshot_is_asked_for_and_named() {
+        let mut ui = ui();
+        update(&mut ui, Action::AskSnapshot, Extent::default());
+        update_overlay(&mut ui, OverlayKey::Edit(InputRequest::DeleteLine));
+        assert_eq!(update_overlay(&mut ui, OverlayKey::Accept), None);
+        assert!(matches!(&ui.overlay, Overlay::Prompt(p) if p.error.is_some()));
+        update_overlay(&mut ui, OverlayKey::Edit(InputRequest::InsertChar('x')));
+        assert_eq!(update_overlay(&mut ui, OverlayKey::Accept), Some(Effect::Snapshot("x".into())));
+        assert!(matches!(ui.overlay, Overlay::None));
+    }
+}

@@ -1,0 +1,48 @@
+//! Everything a frame is drawn from.
+
+use crate::{
+    event::Stamp,
+    rundir::{Position, RunEntry},
+    state::{RunState, Snapshot},
+    tui::{
+        theme::Theme,
+        ui::{Extent, SPANS_S, UiState},
+    },
+};
+
+/// Read-only: a frame is a pure function of it.
+#[derive(Clone, Copy)]
+pub struct View<'a> {
+    pub state: &'a RunState,
+    pub ui: &'a UiState,
+    pub theme: &'a Theme,
+    /// Set while a recording is looked at.
+    pub replay: Option<Position>,
+    /// The view stands still while the run goes on.
+    pub frozen: bool,
+    /// What of the recording is missing.
+    pub loss: Option<&'a str>,
+    /// As filtered and sorted.
+    pub runs: &'a [&'a RunEntry],
+    /// Of this and earlier runs of the program, oldest first.
+    pub snapshots: &'a [Snapshot],
+}
+
+impl View<'_> {
+    /// The stretch of time the charts show.
+    pub fn stretch(&self) -> (Stamp, Stamp) {
+        let now = self.state.now;
+        let span = SPANS_S[self.ui.span].min(now.secs().max(1.0));
+        let from = (now.secs() - span).max(0.0);
+        (Stamp::from_secs_f64(from), if from == 0.0 { Stamp::from_secs_f64(span).max(now) } else { now })
+    }
+
+    pub fn extent(&self) -> Extent {
+        Extent {
+            tokens: self.state.trail.len(),
+            runs: self.runs.len(),
+            log_lines: self.state.log.len(),
+            snapshots: self.snapshots.len(),
+        }
+    }
+}

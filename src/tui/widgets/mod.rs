@@ -1,0 +1,9 @@
+//! The pieces panes are made of.
+
+mod plot;
+mod strip;
+mod text;
+
+pub use plot::{Lane, Span, plot, spans};
+pub use strip::{TokenStrip, heat_of};
+pub use text::{boxed, fit, input_line, label_value, note};

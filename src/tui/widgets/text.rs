@@ -1,0 +1,98 @@
+//! Lines and frames in the program's voice.
+
+use ratatui::{
+    layout::Rect,
+    style::{Modifier, Style},
+    symbols::border,
+    text::{Line, Span},
+    widgets::{Block, Borders},
+};
+use tui_input::Input;
+use unicode_width::UnicodeWidthStr;
+
+use crate::tui::theme::Theme;
+
+const ASCII_BORDER: border::Set<'_> = border::Set {
+    top_left: "+",
+    top_right: "+",
+    bottom_left: "+",
+    bottom_right: "+",
+    vertical_left: "|",
+    vertical_right: "|",
+    horizontal_top: "-",
+    horizontal_bottom: "-",
+};
+
+/// A frame with a title at the left and a quieter one at the right.
+pub fn boxed<'a>(theme: &Theme, title: &str, aside: &str) -> Block<'a> {
+    let set = if theme.glyphs.ascii { ASCII_BORDER } else { border::ROUNDED };
+    let mut block = Block::new()
+        .borders(Borders::ALL)
+        .border_set(set)
+        .border_style(theme.border)
+        .title_top(Line::styled(format!(" {} ", theme.glyphs.plain(title)), theme.accent));
+    if !aside.is_empty() {
+        block = block.title_top(Line::styled(format!(" {} ", theme.glyphs.plain(aside)), theme.dim).right_aligned());
+    }
+    block
+}
+
+/// `label value unit`, the value standing out.
+pub fn label_value<'a>(theme: &Theme, label: &str, value: &str, unit: &str) -> Vec<Span<'a>> {
+    let mut spans = Vec::with_capacity(3);
+    if !label.is_empty() {
+        spans.push(Span::styled(format!("{label} "), theme.dim));
+    }
+    spans.push(Span::styled(theme.glyphs.plain(value), theme.number));
+    if !unit.is_empty() {
+        spans.push(Span::styled(format!(" {}", theme.glyphs.plain(unit)), theme.dim));
+    }
+    spans
+}
+
+/// A sentence for a pane that has nothing to show.
+pub fn note<'a>(theme: &Theme, text: &str) -> Line<'a> {
+    Line::styled(theme.glyphs.plain(text), theme.dim)
+}
+
+/// The first parts that fit into `width` with a separator between them; more important ones come first.
+pub fn fit<'a>(theme: &Theme, parts: Vec<Vec<Span<'a>>>, width: u16) -> Line<'a> {
+    let separator = format!(" {} ", theme.glyphs.separator);
+    let mut line: Vec<Span<'a>> = Vec::new();
+    let mut used = 0;
+    for part in parts {
+        let gap = if line.is_empty() { 0 } else { separator.width() };
+        let wide: usize = part.iter().map(Span::width).sum();
+        if used + gap + wide > width as usize {
+            continue;
+        }
+        if gap > 0 {
+            line.push(Span::styled(separator.clone(), theme.border));
+        }
+        line.extend(part);
+        used += gap + wide;
+    }
+    Line::from(line)
+}
+
+/// The text being typed with its cursor, scrolled so that the cursor is seen.
+pub fn input_line<'a>(theme: &Theme, input: &Input, area: Rect) -> Line<'a> {
+    let width = area.width.saturating_sub(1) as usize;
+    let skip = input.visual_scroll(width.max(1));
+    let mut before = String::new();
+    let mut at = " ".to_owned();
+    let mut after = String::new();
+    for (i, c) in input.value().chars().enumerate().skip(skip) {
+        match i.cmp(&input.cursor()) {
+            std::cmp::Ordering::Less => before.push(c),
+            std::cmp::Ordering::Equal => at = c.to_string(),
+            std::cmp::Ordering::Greater => after.push(c),
+        }
+    }
+    let cursor = Style::new().add_modifier(Modifier::REVERSED);
+    Line::from(vec![
+        Span::styled(before, theme.text),
+        Span::styled(at, theme.text.patch(cursor)),
+        Span::styled(after, theme.text),
+    ])
+}
