@@ -1,3 +1,4 @@
 //! llmprof: a live profiler for LLM inference.
 
+pub mod config;
 pub mod event;
