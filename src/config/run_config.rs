@@ -1,11 +1,15 @@
 //! The resolved configuration of one run, typed.
 
+use std::fmt;
+
+use serde::de::{Deserializer, Error, Visitor};
 use serde::{Deserialize, Serialize};
 
 /// Everything a run needs to know. `conf/` and the overrides compose to exactly this.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunConfig {
+    #[serde(deserialize_with = "text_or_scalar")]
     pub experiment: String,
     pub model: ModelConfig,
     pub dataset: DatasetConfig,
@@ -21,6 +25,7 @@ pub struct RunConfig {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModelConfig {
+    #[serde(deserialize_with = "text_or_scalar")]
     pub name: String,
     /// Repository on the Hugging Face hub the shape was taken from.
     pub hub: Option<String>,
@@ -67,6 +72,7 @@ pub enum Weights {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DatasetConfig {
+    #[serde(deserialize_with = "text_or_scalar")]
     pub name: String,
     /// Random prompts of this many tokens.
     pub prompt_tokens: u32,
@@ -200,5 +206,41 @@ pub struct HydraRun {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HydraJob {
+    #[serde(deserialize_with = "text_or_scalar")]
     pub name: String,
+}
+
+/// Reads a name that may look like a number or a flag, as in `experiment=42`.
+fn text_or_scalar<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    struct TextOrScalar;
+
+    impl Visitor<'_> for TextOrScalar {
+        type Value = String;
+
+        fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+            f.write_str("a string")
+        }
+
+        fn visit_str<E: Error>(self, value: &str) -> Result<String, E> {
+            Ok(value.to_owned())
+        }
+
+        fn visit_bool<E: Error>(self, value: bool) -> Result<String, E> {
+            Ok(value.to_string())
+        }
+
+        fn visit_i64<E: Error>(self, value: i64) -> Result<String, E> {
+            Ok(value.to_string())
+        }
+
+        fn visit_u64<E: Error>(self, value: u64) -> Result<String, E> {
+            Ok(value.to_string())
+        }
+
+        fn visit_f64<E: Error>(self, value: f64) -> Result<String, E> {
+            Ok(value.to_string())
+        }
+    }
+
+    deserializer.deserialize_any(TextOrScalar)
 }

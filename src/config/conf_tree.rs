@@ -1,0 +1,230 @@
+//! Where configuration files come from: a directory first, the files compiled into the program after it.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use include_dir::{Dir, include_dir};
+
+use super::error::{ConfigError, Names, Origin};
+
+static BUILT_IN: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/conf");
+
+/// Groups nest this deep at most, so that a link back up does not list for ever.
+const MAX_GROUP_DEPTH: usize = 6;
+
+/// The files of a configuration: groups are folders, options are the `.yaml` files in them.
+#[derive(Debug, Clone)]
+pub struct ConfTree {
+    dir: Option<PathBuf>,
+    built_in: BTreeMap<String, Cow<'static, str>>,
+}
+
+/// One file's text and where it came from.
+#[derive(Debug, Clone)]
+pub(super) struct ConfFile {
+    pub(super) text: String,
+    pub(super) origin: Origin,
+}
+
+impl ConfTree {
+    /// The files compiled into the program, alone.
+    pub fn built_in() -> ConfTree {
+        let mut files = BTreeMap::new();
+        let mut folders = vec![&BUILT_IN];
+        while let Some(folder) = folders.pop() {
+            folders.extend(folder.dirs());
+            for file in folder.files() {
+                if let (Some(path), Some(text)) = (file.path().to_str(), file.contents_utf8()) {
+                    files.insert(path.replace('\\', "/"), Cow::Borrowed(text));
+                }
+            }
+        }
+        ConfTree { dir: None, built_in: files }
+    }
+
+    /// `dir` over the built-in files: for each file `dir` wins, what it lacks is taken from the program.
+    pub fn over_built_in(dir: impl Into<PathBuf>) -> Result<ConfTree, ConfigError> {
+        let dir = dir.into();
+        if !dir.is_dir() {
+            return Err(ConfigError::MissingDir { path: dir });
+        }
+        Ok(ConfTree { dir: Some(dir), ..ConfTree::built_in() })
+    }
+
+    /// The tree a command uses: `conf_dir` where one was named (it must exist), else `conf/` in `cwd`
+    /// where there is one, else the built-in files.
+    pub fn find(conf_dir: Option<&Path>, cwd: &Path) -> Result<ConfTree, ConfigError> {
+        match conf_dir {
+            Some(dir) => ConfTree::over_built_in(dir),
+            None if cwd.join("conf").is_dir() => ConfTree::over_built_in(cwd.join("conf")),
+            None => Ok(ConfTree::built_in()),
+        }
+    }
+
+    /// A tree of the given files (`model/tiny.yaml`) and nothing else.
+    pub fn of_files<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>) -> ConfTree {
+        let own = |(path, text): (&str, &str)| (path.to_owned(), Cow::Owned(text.to_owned()));
+        ConfTree { dir: None, built_in: files.into_iter().map(own).collect() }
+    }
+
+    /// All groups, sorted; a nested one is written `model/qwen`.
+    pub fn groups(&self) -> Vec<String> {
+        let groups: BTreeSet<String> = self
+            .paths()
+            .into_iter()
+            .filter_map(|path| path.rsplit_once('/').map(|(group, _)| group.to_owned()))
+            .collect();
+        groups.into_iter().collect()
+    }
+
+    /// The options of `group`, sorted; empty for a group that is not there.
+    pub fn options(&self, group: &str) -> Vec<String> {
+        let option = |path: &String| {
+            let (parent, file) = path.rsplit_once('/')?;
+            if parent != group { None } else { file.strip_suffix(".yaml").map(str::to_owned) }
+        };
+        self.paths().iter().filter_map(option).collect()
+    }
+
+    pub fn has_group(&self, group: &str) -> bool {
+        self.groups().iter().any(|name| name == group)
+    }
+
+    /// The text of `option` in `group`, or an error that lists what there is.
+    pub(super) fn read_option(
+        &self,
+        group: &str,
+        option: &str,
+        asked: &Origin,
+    ) -> Result<ConfFile, ConfigError> {
+        if !self.has_group(group) {
+            let names = Names::near(group, &self.groups()).into();
+            return Err(ConfigError::UnknownGroup { group: group.to_owned(), names, origin: asked.clone() });
+        }
+        self.read(&format!("{group}/{option}"))?.ok_or_else(|| ConfigError::UnknownOption {
+            group: group.to_owned(),
+            option: option.to_owned(),
+            names: Names::near(option, &self.options(group)).into(),
+            origin: asked.clone(),
+        })
+    }
+
+    /// The config `name` (a path without `.yaml`), or `None` where neither place has it.
+    pub(super) fn read(&self, name: &str) -> Result<Option<ConfFile>, ConfigError> {
+        // A name is a path inside the tree: it may not climb out of it.
+        let plain =
+            |part: &str| !part.is_empty() && part != "." && part != ".." && !part.contains(['\\', '\0']);
+        if !name.split('/').all(plain) {
+            return Ok(None);
+        }
+        let path = format!("{name}.yaml");
+        if let Some(dir) = &self.dir {
+            let full = dir.join(&path);
+            match std::fs::read_to_string(&full) {
+                Ok(text) => {
+                    return Ok(Some(ConfFile { text, origin: Origin::File(full.display().to_string()) }));
+                }
+                Err(error) if is_absent(&error) => {}
+                Err(source) => return Err(ConfigError::Unreadable { path: full, source }),
+            }
+        }
+        let built_in = self.built_in.get(&path);
+        Ok(built_in.map(|text| ConfFile { text: text.to_string(), origin: Origin::BuiltIn(path) }))
+    }
+
+    /// Every `.yaml` file of both places, relative to the tree, sorted.
+    fn paths(&self) -> BTreeSet<String> {
+        let mut paths: BTreeSet<String> = self.built_in.keys().cloned().collect();
+        if let Some(dir) = &self.dir {
+            list(dir, "", 0, &mut paths);
+        }
+        paths.retain(|path| path.ends_with(".yaml"));
+        paths
+    }
+}
+
+/// A name too long for the file system is one that no file has.
+fn is_absent(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory | io::ErrorKind::InvalidFilename
+    )
+}
+
+/// Adds the files under `dir`; what cannot be listed is left out, and reading it says why.
+fn list(dir: &Path, prefix: &str, depth: usize, paths: &mut BTreeSet<String>) {
+    let Ok(entries) = std::fs::read_dir(dir) else { return };
+    for entry in entries.flatten() {
+        let Ok(name) = entry.file_name().into_string() else { continue };
+        let path = entry.path();
+        if path.is_dir() {
+            if depth < MAX_GROUP_DEPTH && !name.starts_with('.') {
+                list(&path, &format!("{prefix}{name}/"), depth + 1, paths);
+            }
+        } else {
+            paths.insert(format!("{prefix}{name}"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_and_options() {
+        let tree = ConfTree::of_files([
+            ("config.yaml", ""),
+            ("model/a.yaml", ""),
+            ("model/b.yaml", ""),
+            ("model/qwen/c.yaml", ""),
+            ("notes/readme.md", ""),
+        ]);
+        assert_eq!(tree.groups(), ["model", "model/qwen"]);
+        assert_eq!(tree.options("model"), ["a", "b"]);
+        assert_eq!(tree.options("model/qwen"), ["c"]);
+        assert!(tree.options("nothing").is_empty());
+    }
+
+    #[test]
+    fn a_directory_wins_file_by_file() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(dir.path().join("model")).unwrap();
+        std::fs::write(dir.path().join("model/mine.yaml"), "name: mine").unwrap();
+        std::fs::write(dir.path().join("model/smollm2_135m.yaml"), "name: changed").unwrap();
+        let tree = ConfTree::over_built_in(dir.path()).unwrap();
+        assert!(tree.options("model").contains(&"mine".to_owned()));
+        assert!(tree.options("model").contains(&"qwen2_5_7b".to_owned()));
+        assert_eq!(tree.read("model/smollm2_135m").unwrap().unwrap().text, "name: changed");
+        assert!(matches!(tree.read("model/qwen2_5_7b").unwrap().unwrap().origin, Origin::BuiltIn(_)));
+    }
+
+    #[test]
+    fn names_do_not_climb_out() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("conf")).unwrap();
+        std::fs::write(dir.path().join("secret.yaml"), "a: 1").unwrap();
+        let tree = ConfTree::find(None, dir.path()).unwrap();
+        let absolute = dir.path().join("secret").display().to_string();
+        let long = "x".repeat(5000);
+        for name in ["../secret", "model/../../secret", "", "model//a", &absolute, "a\0b", &long] {
+            assert!(tree.read(name).unwrap().is_none(), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn a_named_directory_must_exist() {
+        let error = ConfTree::find(Some(Path::new("/nowhere/conf")), Path::new("/")).unwrap_err();
+        assert_eq!(error.to_string(), "no configuration directory at /nowhere/conf");
+    }
+
+    #[test]
+    fn a_file_that_is_not_text_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("config.yaml"), [0xff, 0xfe, 0x00]).unwrap();
+        let error = ConfTree::over_built_in(dir.path()).unwrap().read("config").unwrap_err();
+        assert!(error.to_string().contains("config.yaml"), "{error}");
+    }
+}

@@ -1,0 +1,186 @@
+//! What can be wrong with a configuration, told with the name and the place of it.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+/// Where a value came from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Origin {
+    /// A file of the configuration tree, as a path the reader can open.
+    File(String),
+    /// A file compiled into the program.
+    BuiltIn(String),
+    /// An override, as it was typed.
+    Override(String),
+    /// Nothing in particular: the composition as a whole.
+    Composition,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::File(path) => write!(f, "{path}"),
+            Origin::BuiltIn(path) => write!(f, "conf/{path} (built in)"),
+            Origin::Override(text) => write!(f, "the override {text:?}"),
+            Origin::Composition => write!(f, "the composed configuration"),
+        }
+    }
+}
+
+#[derive(Debug, Error)]
+pub enum ConfigError {
+    #[error("no configuration directory at {}", .path.display())]
+    MissingDir { path: PathBuf },
+
+    #[error("cannot read {}: {source}", .path.display())]
+    Unreadable { path: PathBuf, source: std::io::Error },
+
+    #[error("{origin} is {bytes} bytes; at most {limit} are read")]
+    TooLarge { origin: Origin, bytes: usize, limit: usize },
+
+    #[error("bad YAML in {origin}, line {line}, column {column}: {message}")]
+    BadYaml { origin: Origin, line: usize, column: usize, message: String },
+
+    #[error("bad defaults list in {origin}: {message}")]
+    BadDefaults { origin: Origin, message: String },
+
+    #[error("bad override {text:?}: {message}")]
+    BadOverride { text: String, message: String },
+
+    #[error("unknown group {group:?}{names}; from {origin}")]
+    UnknownGroup { group: String, names: Box<Names>, origin: Origin },
+
+    #[error("unknown option {option:?} for group {group:?}{names}; from {origin}")]
+    UnknownOption { group: String, option: String, names: Box<Names>, origin: Origin },
+
+    #[error("unknown key {key:?}{names}; from {origin}{}", plus_note(.add_with))]
+    UnknownKey {
+        key: String,
+        names: Box<Names>,
+        origin: Origin,
+        /// The override that would add the key, where adding it would be accepted.
+        add_with: Option<String>,
+    },
+
+    #[error("missing key {key:?}; wanted in {origin}")]
+    MissingKey { key: String, origin: Origin },
+
+    #[error("wrong value for {key}: got {got}, want {wants}; from {origin}")]
+    WrongType { key: String, got: String, wants: String, origin: Origin },
+
+    #[error("value out of range for {key}: got {got}, want {wants}; from {origin}")]
+    OutOfRange { key: String, got: String, wants: &'static str, origin: Origin },
+
+    #[error("cannot resolve {text:?} at {key}: {message}; from {origin}")]
+    Interpolation { key: String, text: String, message: String, origin: Origin },
+
+    #[error("interpolation cycle: {}", .path.join(" → "))]
+    Cycle { path: Vec<String> },
+}
+
+fn plus_note(add_with: &Option<String>) -> String {
+    add_with.as_ref().map(|text| format!("; to add it, write {text:?}")).unwrap_or_default()
+}
+
+/// The names that would have been understood, the near ones first.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Names {
+    pub near: Vec<String>,
+    /// Empty where the list would be too long to help.
+    pub all: Vec<String>,
+}
+
+/// Below this likeness (Jaro-Winkler) a suggestion confuses more than it helps.
+const NEAR: f64 = 0.8;
+const MOST_NEAR: usize = 3;
+
+impl Names {
+    /// Names close to `wanted` out of `all`, and `all`.
+    pub fn near(wanted: &str, all: &[String]) -> Names {
+        Names { near: nearest(wanted, all, strsim::jaro_winkler), all: all.to_vec() }
+    }
+
+    /// Dotted keys close to `wanted`, mostly by the last word, so that `batch_size` finds
+    /// `runtime.batch_size` and `runtime.batchsize` does not find all of `runtime`.
+    pub fn near_keys(wanted: &str, all: &[String]) -> Names {
+        fn parts(key: &str) -> (&str, &str) {
+            key.rsplit_once('.').unwrap_or(("", key))
+        }
+        let likeness = |a: &str, b: &str| {
+            let ((above_a, last_a), (above_b, last_b)) = (parts(a), parts(b));
+            0.9 * strsim::jaro_winkler(last_a, last_b) + 0.1 * strsim::jaro_winkler(above_a, above_b)
+        };
+        Names { near: nearest(wanted, all, likeness), all: Vec::new() }
+    }
+}
+
+fn nearest(wanted: &str, all: &[String], likeness: impl Fn(&str, &str) -> f64) -> Vec<String> {
+    // A likeness costs the product of both lengths, and no name is this long.
+    if wanted.len() > 256 {
+        return Vec::new();
+    }
+    let wanted = wanted.to_lowercase();
+    let mut scored: Vec<(f64, &String)> = all
+        .iter()
+        .map(|name| (likeness(&wanted, &name.to_lowercase()), name))
+        .filter(|(score, _)| *score >= NEAR)
+        .collect();
+    scored.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(b.1)));
+    scored.dedup_by(|a, b| a.1 == b.1);
+    scored.into_iter().take(MOST_NEAR).map(|(_, name)| name.clone()).collect()
+}
+
+impl fmt::Display for Names {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.near.is_empty() {
+            write!(f, "; did you mean {}?", self.near.join(", "))?;
+        }
+        if !self.all.is_empty() {
+            write!(f, " (all: {})", self.all.join(", "))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn owned(names: &[&str]) -> Vec<String> {
+        names.iter().map(|name| name.to_string()).collect()
+    }
+
+    #[test]
+    fn near_names() {
+        let models = owned(&["llama3_2_1b", "mistral_7b", "qwen2_5_0_5b", "qwen2_5_7b", "smollm2_135m"]);
+        let table = [
+            ("qwen", vec!["qwen2_5_7b", "qwen2_5_0_5b"]),
+            ("Mistral", vec!["mistral_7b"]),
+            ("smollm", vec!["smollm2_135m"]),
+            ("zzz", vec![]),
+            ("", vec![]),
+        ];
+        for (wanted, near) in table {
+            assert_eq!(Names::near(wanted, &models).near, near, "{wanted:?}");
+        }
+    }
+
+    #[test]
+    fn near_keys_by_their_last_word() {
+        let keys = owned(&["runtime.batch_size", "runtime.seed", "infer.max_new_tokens"]);
+        for wanted in ["batch_size", "runtime.batchsize", "infer.batch_size"] {
+            assert_eq!(
+                Names::near_keys(wanted, &keys).near.first().unwrap(),
+                "runtime.batch_size",
+                "{wanted}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_very_long_name_is_not_compared() {
+        assert!(Names::near(&"q".repeat(1 << 20), &owned(&["qqq"])).near.is_empty());
+    }
+}

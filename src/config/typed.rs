@@ -1,0 +1,146 @@
+//! From the resolved tree to a `RunConfig`, with errors that name the key and where it came from.
+
+use serde_yaml_ng::Value;
+
+use super::error::{ConfigError, Names};
+use super::run_config::RunConfig;
+use super::value_tree::{Origins, child_path};
+
+/// Reads `tree` as a `RunConfig` and checks that its numbers make sense.
+pub(super) fn typed(tree: &Value, origins: &Origins) -> Result<RunConfig, ConfigError> {
+    let config: RunConfig =
+        serde_path_to_error::deserialize(tree.clone()).map_err(|error| explain(&error, tree, origins))?;
+    match first_out_of_range(&config) {
+        Some((key, got, wants)) => {
+            let origin = origins.of(&key);
+            Err(ConfigError::OutOfRange { key, got, wants, origin })
+        }
+        None => Ok(config),
+    }
+}
+
+/// Serde tells what is wrong in fixed phrases; this turns them into our words.
+fn explain(
+    error: &serde_path_to_error::Error<serde_yaml_ng::Error>,
+    tree: &Value,
+    origins: &Origins,
+) -> ConfigError {
+    let path = error.path().to_string();
+    let path = if path == "." { "" } else { path.as_str() };
+    let message = error.inner().to_string();
+    let mut quoted = message.split('`').skip(1).step_by(2).map(str::to_owned);
+
+    if message.starts_with("unknown field") {
+        let name = quoted.next().unwrap_or_default();
+        // The path ends in the unknown key itself in some versions of the crates and above it in others.
+        let above = match path.rsplit_once('.') {
+            Some((above, last)) if last == name => above,
+            None if path == name => "",
+            _ => path,
+        };
+        let key = child_path(above, &name);
+        let names = Names::near(&name, &quoted.collect::<Vec<_>>()).into();
+        return ConfigError::UnknownKey { origin: origins.of(&key), key, names, add_with: None };
+    }
+    if message.starts_with("missing field") {
+        let key = child_path(path, &quoted.next().unwrap_or_default());
+        return ConfigError::MissingKey { origin: origins.of(path), key };
+    }
+    let wants = match message.split_once("expected ") {
+        Some((_, wants)) => in_words(wants.split(" at line ").next().unwrap_or(wants)),
+        None => message,
+    };
+    let found = path.split('.').try_fold(tree, |node, part| node.get(part));
+    let names = found.filter(|value| !value.is_string()).and_then(|_| names_wanted_at(path, tree));
+    ConfigError::WrongType {
+        key: path.to_owned(),
+        got: found.map_or_else(|| "something else".into(), described),
+        wants: names.unwrap_or(wants),
+        origin: origins.of(path),
+    }
+}
+
+/// The names allowed at `path`, where only certain ones are. Serde lists them only when it is given a text.
+fn names_wanted_at(path: &str, tree: &Value) -> Option<String> {
+    let mut trial = tree.clone();
+    *path.split('.').try_fold(&mut trial, |node, part| node.get_mut(part))? = Value::from("");
+    let error = serde_path_to_error::deserialize::<_, RunConfig>(trial).err()?;
+    let message = error.inner().to_string();
+    let (_, wants) = message.strip_prefix("unknown variant")?.split_once("expected ")?;
+    Some(in_words(wants))
+}
+
+fn in_words(wants: &str) -> String {
+    match wants {
+        "u32" => "a whole number from 0 to 4294967295".into(),
+        "u64" => "a whole number, 0 or more".into(),
+        "f64" => "a number".into(),
+        "a boolean" => "true or false".into(),
+        "a string" => "text".into(),
+        other if other.starts_with("struct ") || other.contains("map") => "keys and values".into(),
+        other => other.replace('`', ""),
+    }
+}
+
+/// A value as an error quotes it.
+pub(super) fn described(value: &Value) -> String {
+    const MOST: usize = 60;
+    match value {
+        Value::Null => "null".into(),
+        Value::Bool(flag) => flag.to_string(),
+        Value::Number(number) => number.to_string(),
+        Value::String(text) if text.chars().count() > MOST => {
+            format!("the text {:?}…", text.chars().take(MOST).collect::<String>())
+        }
+        Value::String(text) => format!("the text {text:?}"),
+        Value::Sequence(items) => format!("a list of {}", items.len()),
+        Value::Mapping(_) => "keys and values".into(),
+        Value::Tagged(_) => "a tagged value".into(),
+    }
+}
+
+/// The first value no run can use: its key, what it is and what it may be.
+fn first_out_of_range(config: &RunConfig) -> Option<(String, String, &'static str)> {
+    let RunConfig { model, dataset, runtime, infer, profiling, output, hydra, .. } = config;
+    let sim = &runtime.sim;
+    let whole = [
+        ("dataset.prompt_tokens", dataset.prompt_tokens, 1, u32::MAX, "at least 1"),
+        ("runtime.threads", runtime.threads.unwrap_or(1), 1, 4096, "null or 1 to 4096"),
+        ("runtime.batch_size", runtime.batch_size, 1, u32::MAX, "at least 1"),
+        ("runtime.requests", runtime.requests, 1, u32::MAX, "at least 1"),
+        ("infer.max_new_tokens", infer.max_new_tokens, 1, u32::MAX, "at least 1"),
+        ("profiling.nvml.interval_ms", profiling.nvml.interval_ms, 10, u32::MAX, "at least 10"),
+        ("profiling.host.interval_ms", profiling.host.interval_ms, 10, u32::MAX, "at least 10"),
+        ("output.flush_ms", output.flush_ms, 1, 60_000, "1 to 60000"),
+        ("output.tui.fps", output.tui.fps, 1, 60, "1 to 60"),
+    ];
+    let real = [
+        ("runtime.sim.prefill_tok_s", sim.prefill_tok_s, f64::MIN_POSITIVE, "a finite number above 0"),
+        ("runtime.sim.itl_ms", sim.itl_ms, 0.0, "a finite number, 0 or more"),
+        ("runtime.sim.jitter", sim.jitter, 0.0, "a finite number, 0 or more"),
+        ("runtime.sim.speed", sim.speed, 0.0, "a finite number, 0 or more"),
+    ];
+    let text = [
+        ("experiment", &config.experiment),
+        ("model.name", &model.name),
+        ("dataset.name", &dataset.name),
+        ("runtime.device", &runtime.device),
+        ("hydra.run.dir", &hydra.run.dir),
+    ];
+    let whole = whole
+        .into_iter()
+        .find(|&(_, got, least, most, _)| got < least || got > most)
+        .map(|(key, got, _, _, wants)| (key.to_owned(), got.to_string(), wants));
+    let real = real
+        .into_iter()
+        .find(|&(_, got, least, _)| !got.is_finite() || got < least)
+        .map(|(key, got, _, wants)| (key.to_owned(), got.to_string(), wants));
+    let text = text
+        .into_iter()
+        .find(|(_, got)| got.trim().is_empty())
+        .map(|(key, got)| (key.to_owned(), format!("{got:?}"), "some text"));
+    let arch = (!model.arch.is_object() && model.config_json.is_none()).then(|| {
+        ("model.arch".to_owned(), model.arch.to_string(), "keys and values, or a model.config_json")
+    });
+    whole.or(real).or(text).or(arch)
+}

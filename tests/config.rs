@@ -1,0 +1,378 @@
+//! Composition of the built-in `conf/` and of small trees, as a command sees it.
+
+use std::path::Path;
+
+use llmprof::config::{
+    Composed, ConfTree, ConfigError, Dtype, Probe, Runtime, Surroundings, ThemeName, compose, compose_in,
+};
+use proptest::prelude::*;
+
+fn surroundings() -> Surroundings {
+    Surroundings { now: "2024-02-03T04:05:06[UTC]".parse().unwrap(), cwd: "/here".into() }
+}
+
+fn composed(overrides: &[&str]) -> Result<Composed, ConfigError> {
+    let overrides: Vec<String> = overrides.iter().map(|text| text.to_string()).collect();
+    compose_in(&ConfTree::built_in(), &overrides, &surroundings())
+}
+
+fn refusal(overrides: &[&str]) -> String {
+    match composed(overrides) {
+        Ok(_) => panic!("{overrides:?} was accepted"),
+        Err(error) => error.to_string(),
+    }
+}
+
+/// The built-in tree with some files replaced or added.
+fn tree_with(files: &[(&str, &str)]) -> (tempfile::TempDir, ConfTree) {
+    let dir = tempfile::tempdir().unwrap();
+    for (path, text) in files {
+        let path = dir.path().join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+    let tree = ConfTree::over_built_in(dir.path()).unwrap();
+    (dir, tree)
+}
+
+#[test]
+fn defaults() {
+    let run = composed(&[]).unwrap();
+    assert_eq!(run.config.experiment, "baseline");
+    assert_eq!(run.config.model.name, "smollm2_135m");
+    assert_eq!(run.config.model.dtype, Dtype::F32);
+    assert_eq!(run.config.runtime.name, Runtime::Candle);
+    assert_eq!(run.config.telemetry.probe, Probe::Auto);
+    assert_eq!(run.config.output.tui.theme, ThemeName::Dark);
+    assert_eq!(run.config.hydra.run.dir, "runs/baseline/smollm2_135m/2024-02-03_04-05-06");
+    assert_eq!(run.config.hydra.job.name, "baseline");
+    assert_eq!(run.choices["model"], "smollm2_135m");
+    assert_eq!(run.choices.len(), 9);
+    let again = compose(&ConfTree::of_files([("config.yaml", run.to_yaml().as_str())]), &[]).unwrap();
+    assert_eq!(again.config, run.config);
+}
+
+#[test]
+fn every_option_of_every_group_composes() {
+    let tree = ConfTree::built_in();
+    let groups = tree.groups();
+    assert_eq!(
+        groups,
+        ["dataset", "hardware", "hydra", "infer", "model", "output", "profiling", "runtime", "telemetry"]
+    );
+    for group in groups {
+        for option in tree.options(&group) {
+            let run = composed(&[&format!("{group}={option}")])
+                .unwrap_or_else(|error| panic!("{group}={option}: {error}"));
+            assert_eq!(run.choices[&group], option);
+        }
+    }
+}
+
+#[test]
+fn the_built_in_files_are_those_of_the_repository() {
+    let built_in = ConfTree::built_in();
+    let on_disk = ConfTree::over_built_in(Path::new(env!("CARGO_MANIFEST_DIR")).join("conf")).unwrap();
+    assert_eq!(built_in.groups(), on_disk.groups());
+    for group in built_in.groups() {
+        assert_eq!(built_in.options(&group), on_disk.options(&group));
+    }
+}
+
+/// Parameters of a decoder of this shape: the published counts prove the shapes.
+fn parameters(arch: &serde_json::Value) -> u64 {
+    let number = |key: &str| arch[key].as_u64();
+    let hidden = number("hidden_size").unwrap();
+    let heads = number("num_attention_heads").unwrap();
+    let kv_heads = number("num_key_value_heads").unwrap();
+    let head_dim = number("head_dim").unwrap_or(hidden / heads);
+    let attention = 2 * hidden * heads * head_dim + 2 * hidden * kv_heads * head_dim;
+    let extra = match arch["model_type"].as_str().unwrap() {
+        "qwen2" => (heads + 2 * kv_heads) * head_dim,
+        "qwen3" => 2 * head_dim,
+        _ => 0,
+    };
+    let mlp = 3 * hidden * number("intermediate_size").unwrap();
+    let layer = attention + extra + mlp + 2 * hidden;
+    let embeddings = if arch["tie_word_embeddings"] == true { 1 } else { 2 };
+    layer * number("num_hidden_layers").unwrap()
+        + hidden
+        + embeddings * hidden * number("vocab_size").unwrap()
+}
+
+#[test]
+fn shapes_have_the_published_parameter_counts() {
+    let table = [
+        ("smollm2_135m", 134_515_008),
+        ("smollm2_360m", 361_821_120),
+        ("qwen2_5_0_5b", 494_032_768),
+        ("qwen2_5_7b", 7_615_616_512),
+        ("qwen3_0_6b", 596_049_920),
+        ("llama3_2_1b", 1_235_814_400),
+        ("mistral_7b", 7_241_732_096),
+        ("tinyllama_1_1b", 1_100_048_384),
+    ];
+    let mut models: Vec<_> = table.iter().map(|(name, _)| name.to_string()).collect();
+    models.sort();
+    assert_eq!(ConfTree::built_in().options("model"), models);
+    for (name, published) in table {
+        let model = composed(&[&format!("model={name}")]).unwrap().config.model;
+        assert_eq!(model.name, name);
+        assert_eq!(parameters(&model.arch), published, "{name}");
+    }
+}
+
+#[test]
+fn overrides_change_what_they_name() {
+    let run = composed(&[
+        "model=qwen2_5_7b",
+        "model.dtype=bf16",
+        "runtime=sim",
+        "runtime.sim.speed=0",
+        "runtime.batch_size=4",
+        "telemetry=none",
+        "profiling.nvml={enable: false, interval_ms: 50}",
+        "+model.arch.extra=[1, 2]",
+        "++runtime.threads=2",
+        "experiment=42",
+        "output.tui.theme=no-colour",
+    ])
+    .unwrap();
+    let config = &run.config;
+    assert_eq!(config.model.dtype, Dtype::Bf16);
+    assert_eq!(config.runtime.name, Runtime::Sim);
+    assert_eq!(config.runtime.sim.speed, 0.0);
+    assert_eq!(config.runtime.requests, 20);
+    assert_eq!(config.runtime.batch_size, 4);
+    assert_eq!(config.runtime.threads, Some(2));
+    assert_eq!(config.telemetry.probe, Probe::None);
+    assert!(!config.profiling.nvml.enable);
+    assert_eq!(config.profiling.nvml.interval_ms, 50);
+    assert_eq!(config.model.arch["extra"], serde_json::json!([1, 2]));
+    assert_eq!(config.experiment, "42");
+    assert!(config.hydra.run.dir.starts_with("runs/42/qwen2_5_7b/"));
+    assert_eq!(config.output.tui.theme, ThemeName::NoColour);
+    assert_eq!(run.overrides.len(), 11);
+
+    assert!(composed(&["~model.arch.rope_scaling"]).unwrap().config.model.arch.get("rope_scaling").is_none());
+    assert_eq!(composed(&["~runtime.threads=null"]).unwrap().config.runtime.threads, None);
+    let elsewhere = composed(&["hydra.run.dir=${hydra:runtime.cwd}/x"]).unwrap();
+    assert_eq!(elsewhere.config.hydra.run.dir, "/here/x");
+}
+
+#[test]
+fn refusals_name_what_is_wrong_and_what_would_do() {
+    let table: &[(&[&str], &[&str])] = &[
+        (
+            &["model=qwen"],
+            &[
+                "unknown option \"qwen\" for group \"model\"; did you mean qwen2_5_7b, qwen3_0_6b, qwen2_5_0_5b? (all: ",
+                "from the override \"model=qwen\"",
+            ],
+        ),
+        (&["model=../../x"], &["unknown option \"../../x\""]),
+        (&["modle=qwen2_5_7b"], &["unknown key \"modle\"; did you mean model?", "the override \"modle="]),
+        (&["model/qwen=x"], &["unknown group \"model/qwen\"; did you mean model?"]),
+        (&["runtime.batchsize=2"], &["unknown key \"runtime.batchsize\"; did you mean runtime.batch_size?"]),
+        (&["batch_size=2"], &["did you mean runtime.batch_size?"]),
+        (
+            &["model.arch.new=2"],
+            &["unknown key \"model.arch.new\"", "to add it, write \"+model.arch.new=2\""],
+        ),
+        (
+            &["~runtime.threads", "runtime.threads=2"],
+            &["unknown key \"runtime.threads\"", "to add it, write \"+runtime.threads=2\""],
+        ),
+        (
+            &["+runtime.batchsize=2"],
+            &["unknown key \"runtime.batchsize\"; did you mean batch_size?", "the override"],
+        ),
+        (&["+runtime.seed=2"], &["runtime.seed is there already; leave out the +"]),
+        (&["+runtime.seed.x=2"], &["runtime.seed is 0, not a map"]),
+        (&["~runtime.nope"], &["unknown key \"runtime.nope\""]),
+        (&["~runtime.seed=9"], &["runtime.seed has another value"]),
+        (&["~runtime.seed"], &["missing key \"runtime.seed\"", "the override \"~runtime.seed\""]),
+        (&["~model"], &["missing key \"model\""]),
+        (&["model=null"], &["missing key \"model\""]),
+        (&["~model=qwen2_5_7b"], &["another option is chosen for \"model\""]),
+        (&["+model=qwen2_5_7b"], &["the group \"model\" is chosen already; leave out the +"]),
+        (&["model=[a,b]"], &["the group \"model\" takes the name of one option"]),
+        (&["model="], &["the group \"model\" takes the name of one option"]),
+        (
+            &["runtime.batch_size=many"],
+            &[
+                "runtime.batch_size: got the text \"many\", want a whole number",
+                "the override \"runtime.batch_size=many\"",
+            ],
+        ),
+        (&["runtime.batch_size=-1"], &["runtime.batch_size: got -1, want a whole number"]),
+        (&["runtime.batch_size=2.5"], &["runtime.batch_size: got 2.5, want a whole number"]),
+        (&["runtime.batch_size=99999999999"], &["got 99999999999, want a whole number from 0 to 4294967295"]),
+        (&["runtime.batch_size=null"], &["runtime.batch_size: got null, want a whole number"]),
+        (&["runtime.threads=x"], &["runtime.threads: got the text \"x\", want a whole number"]),
+        (&["output.record=yes"], &["output.record: got the text \"yes\", want true or false"]),
+        (&["model.dtype=f64"], &["model.dtype: got the text \"f64\", want one of f32, f16, bf16"]),
+        (&["model.dtype=32"], &["model.dtype: got 32, want one of f32, f16, bf16"]),
+        (&["model.name=[a]"], &["at hydra.run.dir: model.name is a list of 1 and cannot stand inside text"]),
+        (&["dataset.name=[a]"], &["dataset.name: got a list of 1, want text"]),
+        (&["runtime.sim=3"], &["runtime.sim: got 3, want keys and values"]),
+        (&["experiment=${nope}"], &["cannot resolve \"${nope}\" at experiment", "the override"]),
+        (
+            &["experiment=${hydra.job.name}"],
+            &["interpolation cycle: experiment → hydra.job.name → experiment"],
+        ),
+    ];
+    for (overrides, wanted) in table {
+        let message = refusal(overrides);
+        for wanted in *wanted {
+            assert!(message.contains(wanted), "{overrides:?}: {message}\nwanted: {wanted}");
+        }
+    }
+    assert!(!refusal(&["runtime.batchsize=2"]).contains("to add it"));
+}
+
+#[test]
+fn ranges_are_checked_by_name() {
+    let table = [
+        ("runtime.batch_size=0", "at least 1"),
+        ("runtime.requests=0", "at least 1"),
+        ("runtime.threads=0", "null or 1 to 4096"),
+        ("infer.max_new_tokens=0", "at least 1"),
+        ("dataset.prompt_tokens=0", "at least 1"),
+        ("output.tui.fps=0", "1 to 60"),
+        ("output.tui.fps=61", "1 to 60"),
+        ("output.flush_ms=0", "1 to 60000"),
+        ("profiling.nvml.interval_ms=9", "at least 10"),
+        ("profiling.host.interval_ms=0", "at least 10"),
+        ("runtime.sim.speed=-1", "a finite number, 0 or more"),
+        ("runtime.sim.speed=inf", "a finite number, 0 or more"),
+        ("runtime.sim.itl_ms=nan", "a finite number, 0 or more"),
+        ("runtime.sim.jitter=-0.5", "a finite number, 0 or more"),
+        ("runtime.sim.prefill_tok_s=0", "a finite number above 0"),
+        ("experiment=", "some text"),
+        ("hydra.run.dir=' '", "some text"),
+        ("model.arch=null", "keys and values, or a model.config_json"),
+    ];
+    for (text, wants) in table {
+        let key = text.split('=').next().unwrap();
+        let message = refusal(&[text]);
+        assert!(message.starts_with(&format!("value out of range for {key}: got ")), "{message}");
+        assert!(message.contains(&format!("want {wants}; from the override {text:?}")), "{message}");
+    }
+    for text in ["output.tui.fps=1", "output.tui.fps=60", "runtime.sim.speed=0", "runtime.warmup=0"] {
+        assert!(composed(&[text]).is_ok(), "{text}");
+    }
+}
+
+#[test]
+fn files_of_a_directory_are_named_in_errors() {
+    let table = [
+        ("model/smollm2_135m.yaml", "name: [a", "bad YAML in ", "line 2, column 1"),
+        (
+            "model/smollm2_135m.yaml",
+            "- a\n",
+            "wrong value for model: got a list of 1",
+            "want keys and values",
+        ),
+        (
+            "infer/default.yaml",
+            "max_new_tokens: x\n",
+            "infer.max_new_tokens: got the text \"x\"",
+            "want a whole",
+        ),
+        (
+            "infer/default.yaml",
+            "max_new_token: 3\n",
+            "unknown key \"infer.max_new_token\"",
+            "did you mean max_new_tokens?",
+        ),
+        ("infer/default.yaml", "", "missing key \"infer.max_new_tokens\"", "wanted in "),
+        (
+            "infer/default.yaml",
+            "max_new_tokens: ${x}\n",
+            "cannot resolve \"${x}\" at infer.max_new_tokens",
+            "no key \"x\"",
+        ),
+        (
+            "config.yaml",
+            "defaults: [{model: nope}]\n",
+            "unknown option \"nope\" for group \"model\"",
+            "all: ",
+        ),
+        (
+            "config.yaml",
+            "defaults: [{modell: nope}]\n",
+            "unknown group \"modell\"; did you mean model?",
+            "all: ",
+        ),
+        ("config.yaml", "defaults: 3\n", "bad defaults list in ", "want a list, got 3"),
+        ("config.yaml", "defaults: [nope]\n", "bad defaults list in ", "there is no config \"nope\""),
+        ("config.yaml", "defaults: [config]\n", "bad defaults list in ", "names itself"),
+        (
+            "config.yaml",
+            "defaults: [{model: '???'}]\n",
+            "bad defaults list in ",
+            "choose an option for \"model\"",
+        ),
+        ("config.yaml", "defaults: [{override /model: x}]\n", "bad defaults list in ", "not understood"),
+        ("config.yaml", "defaults: [_self_, _self_]\n", "bad defaults list in ", "_self_ stands there twice"),
+    ];
+    for (path, text, what, more) in table {
+        let (_dir, tree) = tree_with(&[(path, text)]);
+        let message = compose_in(&tree, &[], &surroundings()).unwrap_err().to_string();
+        for wanted in [what, more, path] {
+            assert!(message.contains(wanted), "{path} {text:?}: {message}\nwanted: {wanted}");
+        }
+    }
+}
+
+#[test]
+fn the_order_of_self_decides_who_wins() {
+    let groups = "{model: smollm2_135m}, {dataset: synthetic}, {runtime: candle}, {hardware: single_gpu}, \
+                  {telemetry: auto}, {profiling: minimal}, {output: default}, {hydra: default}, {infer: default}";
+    let own = "experiment: e\ninfer: {max_new_tokens: 7}\n";
+    let table = [
+        (format!("defaults: [{groups}, _self_]\n{own}"), 7),
+        (format!("defaults: [_self_, {groups}]\n{own}"), 64),
+        (format!("defaults: [{groups}]\n{own}"), 7),
+    ];
+    for (text, wanted) in table {
+        let (_dir, tree) = tree_with(&[("config.yaml", &text)]);
+        let run = compose(&tree, &[]).unwrap();
+        assert_eq!(run.config.infer.max_new_tokens, wanted, "{text}");
+    }
+}
+
+#[test]
+fn a_file_may_build_on_others() {
+    let (_dir, tree) = tree_with(&[
+        ("model/mine.yaml", "defaults: [smollm2_135m, _self_]\nname: mine\narch: {vocab_size: 9}\n"),
+        ("experiment_notes/long.yaml", "# @package _global_\ninfer: {max_new_tokens: 99}\n"),
+    ]);
+    let overrides = ["model=mine".to_owned(), "+experiment_notes=long".to_owned()];
+    let run = compose(&tree, &overrides).unwrap();
+    assert_eq!(run.config.model.name, "mine");
+    assert_eq!(run.config.model.arch["vocab_size"], 9);
+    assert_eq!(run.config.model.arch["hidden_size"], 576);
+    assert_eq!(run.config.infer.max_new_tokens, 99);
+    assert_eq!(run.choices["experiment_notes"], "long");
+
+    let unlisted = compose(&tree, &["experiment_notes=long".to_owned()]).unwrap_err().to_string();
+    assert!(unlisted.contains("to add it, write \"+experiment_notes=long\""), "{unlisted}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn garbage_overrides_never_panic(overrides in prop::collection::vec(
+        r"[+~]{0,2}(model|runtime|runtime\.seed|experiment|a|hydra\.run|model\.arch)(\.[a-c]){0,2}=?[\[\]{}':, 0-9a-e$_.]{0,12}", 0..4)) {
+        let _ = compose_in(&ConfTree::built_in(), &overrides, &surroundings());
+    }
+
+    #[test]
+    fn garbage_files_never_panic(text in r"(defaults: |- |a: |model: |\$\{|\}|\[|\]|\n|  |_self_|&x |\*x|<<: |[a-c]|:){0,24}") {
+        let tree = ConfTree::of_files([("config.yaml", text.as_str()), ("model/a.yaml", text.as_str())]);
+        let _ = compose_in(&tree, &[], &surroundings());
+    }
+}
