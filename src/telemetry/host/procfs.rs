@@ -27,18 +27,20 @@ fn core_line(line: &str) -> Option<CoreTicks> {
     Some(CoreTicks { core, busy: total - idle.min(total), total })
 }
 
-/// The busy share of every core that is in both, 0–100; a core with no time passed is left out.
+/// The busy share of every core, 0–100. Empty when one of them cannot be told, so that a place is always the
+/// same core's.
 pub fn busy_pct(before: &[CoreTicks], after: &[CoreTicks]) -> Vec<f32> {
     after
         .iter()
-        .filter_map(|now| {
+        .map(|now| {
             let then = before.iter().find(|then| then.core == now.core)?;
             let total = now.total.checked_sub(then.total).filter(|&ticks| ticks > 0)?;
             // Idle time may step back a little on a core that was offline; busy is what is asked for.
             let busy = now.busy.saturating_sub(then.busy).min(total);
             Some((busy as f64 / total as f64 * 100.0) as f32)
         })
-        .collect()
+        .collect::<Option<Vec<f32>>>()
+        .unwrap_or_default()
 }
 
 /// User and system time in `/proc/self/stat`.
