@@ -107,7 +107,7 @@ impl SimEngine {
 
     /// Lets `secs` of simulated time pass.
     fn spend(&mut self, secs: f64) -> Result<(), EngineError> {
-        let end = self.clock.now() + Duration::from_secs_f64(secs);
+        let end = self.clock.now() + bounded(secs);
         loop {
             let now = self.clock.now();
             if let (Some(tick), Some(due)) = (&mut self.tick, self.tick_due)
@@ -135,7 +135,7 @@ impl SimEngine {
             }
             let now = self.clock.now();
             let pace = self.pace.get_or_insert_with(|| Pace { real: Instant::now(), simulated: now });
-            let due = pace.real + t.since(pace.simulated).div_f64(self.config.speed);
+            let due = pace.real + bounded(t.since(pace.simulated).as_secs_f64() / self.config.speed);
             let real_now = Instant::now();
             if real_now.saturating_duration_since(due) > CATCH_UP_LIMIT {
                 *pace = Pace { real: real_now, simulated: t };
@@ -149,6 +149,11 @@ impl SimEngine {
     }
 }
 
+/// A duration whatever the configured numbers make of it: nothing for what is no number, 11 days at most.
+fn bounded(secs: f64) -> Duration {
+    if secs.is_nan() { Duration::ZERO } else { Duration::from_secs_f64(secs.clamp(0.0, 1e6)) }
+}
+
 /// A moment at which real and simulated time were together.
 struct Pace {
     real: Instant,
@@ -160,7 +165,7 @@ impl Engine for SimEngine {
         self.batch = prompts.batch;
         self.context = prompts.len();
         let factor = self.scenario.at(self.clock.now(), Phase::Prefill).time_factor;
-        let nominal_s = prompts.ids.len() as f64 / self.config.prefill_tok_s.max(f64::MIN_POSITIVE);
+        let nominal_s = prompts.ids.len() as f64 / self.config.prefill_tok_s;
         let secs = self.jittered(nominal_s) * factor;
         self.spend(secs)?;
         self.strike_faults()?;
@@ -173,7 +178,7 @@ impl Engine for SimEngine {
         let nominal_s = self.config.itl_ms / 1e3;
         let growth = 1.0 + COST_PER_POSITION * (self.context * self.batch) as f64;
         let step_s = self.jittered(nominal_s) * growth * factor;
-        let spike_steps = self.scenario.spike_steps(start, start + Duration::from_secs_f64(step_s));
+        let spike_steps = self.scenario.spike_steps(start, start + bounded(step_s));
         self.spend(step_s + spike_steps * nominal_s)?;
         self.strike_faults()?;
         self.context += 1;
@@ -252,6 +257,16 @@ mod tests {
         assert!((ratio - 1.375).abs() < 1e-3, "{ratio}");
         let decode = |trace: &[(Stamp, Vec<u32>)]| trace[200].0.since(trace[0].0).as_micros();
         assert!(decode(&steady).abs_diff(decode(&capped)) < 2);
+    }
+
+    #[test]
+    fn odd_numbers_do_not_panic() {
+        for odd in [0.0, -1.0, f64::NAN, f64::INFINITY, f64::MIN_POSITIVE, f64::MAX] {
+            let config = SimConfig { prefill_tok_s: odd, itl_ms: odd, jitter: odd, ..config("itl_spikes") };
+            let mut engine = engine(&config, 1);
+            engine.prefill(&prompts(4, 1)).unwrap();
+            engine.decode().unwrap();
+        }
     }
 
     #[test]
