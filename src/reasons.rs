@@ -1,0 +1,102 @@
+//! NVML's clock event reasons: which bit says what, and whether it takes speed away.
+
+use std::borrow::Cow;
+
+pub const GPU_IDLE: u64 = 0x1;
+pub const APPLICATION_CLOCKS: u64 = 0x2;
+pub const SW_POWER_CAP: u64 = 0x4;
+pub const HW_SLOWDOWN: u64 = 0x8;
+pub const SYNC_BOOST: u64 = 0x10;
+pub const SW_THERMAL: u64 = 0x20;
+pub const HW_THERMAL: u64 = 0x40;
+pub const HW_POWER_BRAKE: u64 = 0x80;
+pub const DISPLAY_CLOCKS: u64 = 0x100;
+
+/// One bit of the mask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reason {
+    pub bit: u64,
+    /// Short enough for a lane's label.
+    pub name: &'static str,
+    /// The card runs slower than it was set up to. Idling and clocks that someone chose are no faults.
+    pub fault: bool,
+}
+
+/// Every reason NVML documents, lowest bit first.
+pub const REASONS: &[Reason] = &[
+    Reason { bit: GPU_IDLE, name: "idle", fault: false },
+    Reason { bit: APPLICATION_CLOCKS, name: "application clocks", fault: false },
+    Reason { bit: SW_POWER_CAP, name: "power cap", fault: true },
+    Reason { bit: HW_SLOWDOWN, name: "hardware slowdown", fault: true },
+    Reason { bit: SYNC_BOOST, name: "sync boost", fault: true },
+    Reason { bit: SW_THERMAL, name: "thermal slowdown", fault: true },
+    Reason { bit: HW_THERMAL, name: "hardware thermal slowdown", fault: true },
+    Reason { bit: HW_POWER_BRAKE, name: "power brake", fault: true },
+    Reason { bit: DISPLAY_CLOCKS, name: "display clocks", fault: false },
+];
+
+/// A reason found in a mask; a bit newer than [`REASONS`] keeps its number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Found {
+    Known(&'static Reason),
+    Unknown { bit: u64 },
+}
+
+impl Found {
+    pub fn bit(self) -> u64 {
+        match self {
+            Found::Known(reason) => reason.bit,
+            Found::Unknown { bit } => bit,
+        }
+    }
+
+    pub fn name(self) -> Cow<'static, str> {
+        match self {
+            Found::Known(reason) => Cow::Borrowed(reason.name),
+            Found::Unknown { bit } => Cow::Owned(format!("reason {bit:#x}")),
+        }
+    }
+
+    /// Whether it is known to take speed away; what an unknown bit means is not guessed.
+    pub fn fault(self) -> bool {
+        matches!(self, Found::Known(reason) if reason.fault)
+    }
+}
+
+/// The reasons in `mask`, lowest bit first.
+pub fn found(mask: u64) -> impl Iterator<Item = Found> {
+    (0..u64::BITS).map(|shift| 1u64 << shift).filter(move |bit| mask & bit != 0).map(|bit| {
+        match REASONS.iter().find(|reason| reason.bit == bit) {
+            Some(reason) => Found::Known(reason),
+            None => Found::Unknown { bit },
+        }
+    })
+}
+
+/// The part of `mask` that takes speed away.
+pub fn faults(mask: u64) -> u64 {
+    REASONS.iter().filter(|reason| reason.fault).fold(0, |bits, reason| bits | reason.bit) & mask
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn masks_are_named() {
+        let cases: &[(u64, &[&str], u64)] = &[
+            (0x0, &[], 0x0),
+            (0x1, &["idle"], 0x0),
+            (0x4, &["power cap"], 0x4),
+            (0x22, &["application clocks", "thermal slowdown"], 0x20),
+            (0x88, &["hardware slowdown", "power brake"], 0x88),
+            (0x404, &["power cap", "reason 0x400"], 0x4),
+            (1 << 63, &["reason 0x8000000000000000"], 0x0),
+        ];
+        for &(mask, names, fault_bits) in cases {
+            assert_eq!(found(mask).map(Found::name).collect::<Vec<_>>(), names, "{mask:#x}");
+            assert_eq!(faults(mask), fault_bits, "{mask:#x}");
+            assert_eq!(found(mask).fold(0, |bits, one| bits | one.bit()), mask, "no bit is lost");
+        }
+    }
+}

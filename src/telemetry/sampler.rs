@@ -1,0 +1,227 @@
+//! Takes samples when they are due, on a thread of its own or wherever a simulation calls it.
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
+
+use super::{
+    GpuProbe, HostProbe, ProbeError,
+    absent::Absence,
+    host::HostReader,
+    nvml::NvmlProbe,
+    sim::{SimHost, SimProbe},
+};
+use crate::{
+    config::{Probe, RunConfig, Runtime, SamplerConfig},
+    event::{Activity, Event, EventTx, GpuInfo, Level, Stamp},
+    scenario::{Scenario, UnknownScenario},
+};
+
+/// The longest that a stop waits when nobody unparks the thread.
+const STOP_CHECK: Duration = Duration::from_millis(50);
+
+/// Owns the probes and knows when each is due.
+pub struct Sampler {
+    gpu: Result<GpuWatch, Absence>,
+    host: Option<HostWatch>,
+}
+
+struct GpuWatch {
+    probe: Box<dyn GpuProbe>,
+    gpus: Vec<Watched>,
+    due: Due,
+}
+
+struct Watched {
+    info: GpuInfo,
+    lost: bool,
+    complained: bool,
+}
+
+struct HostWatch {
+    probe: Box<dyn HostProbe>,
+    due: Due,
+}
+
+/// A grid of moments; those that were slept through are skipped.
+struct Due {
+    next: Stamp,
+    every: Duration,
+}
+
+impl Due {
+    fn new(config: &SamplerConfig) -> Due {
+        Due { next: Stamp::default(), every: Duration::from_millis(u64::from(config.interval_ms.max(1))) }
+    }
+
+    /// Whether it is time; if so, moves on to the first moment after `now`.
+    fn take(&mut self, now: Stamp) -> bool {
+        if now < self.next {
+            return false;
+        }
+        let missed = now.since(self.next).as_nanos() / self.every.as_nanos();
+        self.next = self.next + self.every * u32::try_from(missed + 1).unwrap_or(u32::MAX);
+        true
+    }
+}
+
+impl Sampler {
+    /// The probes that `config` asks for. `activity` is what the workload is doing; `weight_bytes` is what a
+    /// simulated card holds.
+    pub fn for_config(
+        config: &RunConfig,
+        activity: &Activity,
+        weight_bytes: u64,
+    ) -> Result<Sampler, UnknownScenario> {
+        let simulated_run = config.runtime.name == Runtime::Sim;
+        let seed = config.runtime.seed;
+        let simulated = |setting: &Option<String>| -> Result<Box<dyn GpuProbe>, UnknownScenario> {
+            let scenario = Scenario::named(setting.as_ref().unwrap_or(&config.runtime.sim.scenario))?;
+            Ok(Box::new(SimProbe::new(scenario.with_seed(seed), activity.clone(), seed, weight_bytes)))
+        };
+        let probe: Result<Box<dyn GpuProbe>, Absence> = match config.telemetry.probe {
+            _ if !config.profiling.nvml.enable => {
+                Err(Absence::TurnedOff { setting: "profiling.nvml.enable=false" })
+            }
+            Probe::None => Err(Absence::TurnedOff { setting: "telemetry.probe=none" }),
+            Probe::Sim => Ok(simulated(&config.telemetry.scenario)?),
+            Probe::Auto if simulated_run => Ok(simulated(&config.telemetry.scenario)?),
+            Probe::Auto | Probe::Nvml => {
+                NvmlProbe::open(profiled_gpu(config)).map(|probe| Box::new(probe) as _)
+            }
+        };
+        let host = config.profiling.host.enable.then(|| -> Box<dyn HostProbe> {
+            // A real host beside simulated time would make every recording another.
+            if simulated_run {
+                Box::new(SimHost::new(activity.clone(), seed, weight_bytes))
+            } else {
+                Box::new(HostReader::open())
+            }
+        });
+        Ok(Sampler::new(probe, &config.profiling.nvml, host, &config.profiling.host))
+    }
+
+    pub fn new(
+        gpu: Result<Box<dyn GpuProbe>, Absence>,
+        gpu_interval: &SamplerConfig,
+        host: Option<Box<dyn HostProbe>>,
+        host_interval: &SamplerConfig,
+    ) -> Sampler {
+        let gpu = gpu.map(|probe| {
+            let gpus = probe
+                .gpus()
+                .into_iter()
+                .map(|info| Watched { info, lost: false, complained: false })
+                .collect();
+            GpuWatch { probe, gpus, due: Due::new(gpu_interval) }
+        });
+        let host = host.map(|probe| {
+            let mut due = Due::new(host_interval);
+            // Host readings are rates: the first needs an interval behind it.
+            due.next = due.next + due.every;
+            HostWatch { probe, due }
+        });
+        Sampler { gpu, host }
+    }
+
+    /// Says what there is to look at, and why the rest is not there.
+    pub fn announce(&self, tx: &EventTx) {
+        match &self.gpu {
+            Ok(watch) => {
+                for watched in &watch.gpus {
+                    tx.send(Event::GpuFound(Box::new(watched.info.clone())));
+                }
+            }
+            Err(absence) => {
+                tx.send(Event::GpuAbsent(absence.into()));
+            }
+        }
+        if let Some(host) = &self.host {
+            tx.send(Event::HostFound(Box::new(host.probe.info())));
+        }
+    }
+
+    /// Sends what is due at `now` and answers when to come again; `None` when nothing will ever be due.
+    pub fn sample_due(&mut self, now: Stamp, tx: &EventTx) -> Option<Stamp> {
+        if let Ok(watch) = &mut self.gpu
+            && watch.due.take(now)
+            && let Err(absence) = watch.sample(now, tx)
+        {
+            tx.send(Event::GpuAbsent((&absence).into()));
+            if watch.gpus.iter().all(|watched| watched.lost) {
+                self.gpu = Err(absence);
+            }
+        }
+        if let Some(host) = &mut self.host
+            && host.due.take(now)
+        {
+            tx.send(Event::HostSample(Box::new(host.probe.sample(now))));
+        }
+        let gpu_next = self.gpu.as_ref().ok().map(|watch| watch.due.next);
+        let host_next = self.host.as_ref().map(|host| host.due.next);
+        gpu_next.into_iter().chain(host_next).min()
+    }
+
+    /// Samples on the calling thread, by a wall clock, until `stop` is set. Unparking the thread makes it look
+    /// at once; it looks by itself within 50 ms.
+    pub fn run(&mut self, tx: &EventTx, stop: &AtomicBool) {
+        while !stop.load(Ordering::Acquire) {
+            let now = tx.clock().now();
+            let Some(next) = self.sample_due(now, tx) else { return };
+            while !stop.load(Ordering::Acquire) {
+                let left = next.since(tx.clock().now());
+                if left.is_zero() {
+                    break;
+                }
+                std::thread::park_timeout(left.min(STOP_CHECK));
+            }
+        }
+    }
+}
+
+impl GpuWatch {
+    /// Fails when the GPU that matters, or the last one, has gone in this round.
+    fn sample(&mut self, now: Stamp, tx: &EventTx) -> Result<(), Absence> {
+        let mut gone = None;
+        for watched in self.gpus.iter_mut().filter(|watched| !watched.lost) {
+            match self.probe.sample(watched.info.index, now) {
+                Ok(sample) => {
+                    tx.send(Event::GpuSample(Box::new(sample)));
+                }
+                Err(error @ ProbeError::Unreadable { .. }) => {
+                    if !std::mem::replace(&mut watched.complained, true) {
+                        tx.notice(Level::Warn, "gpu", error.to_string());
+                    }
+                }
+                Err(error @ ProbeError::Lost { .. }) => {
+                    watched.lost = true;
+                    tx.notice(Level::Error, "gpu", error.to_string());
+                    if watched.info.profiled || gone.is_none() {
+                        gone = Some((watched.info.profiled, error.to_string()));
+                    }
+                }
+            }
+        }
+        match gone {
+            Some((profiled, detail)) if profiled || self.gpus.iter().all(|watched| watched.lost) => {
+                Err(Absence::Lost { detail })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The NVML index of the GPU that the workload runs on.
+fn profiled_gpu(config: &RunConfig) -> Option<u32> {
+    match config.runtime.device.as_str() {
+        "cpu" => None,
+        device => {
+            let named = device.strip_prefix("cuda:").and_then(|index| index.parse().ok());
+            Some(named.unwrap_or(config.hardware.device_index))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,262 @@
+use std::{sync::Arc, time::Instant};
+
+use super::*;
+use crate::{
+    config::{
+        DatasetConfig, Dtype, HardwareConfig, HydraConfig, HydraJob, HydraRun, InferConfig, ModelConfig,
+        OutputConfig, ProfilingConfig, RuntimeConfig, SimConfig, TelemetryConfig, ThemeName, TuiConfig,
+        Weights,
+    },
+    event::{Clock, EventRx, GpuSample, HostInfo, HostSample, Phase, channel},
+};
+
+/// Two GPUs that answer as scripted, sample by sample; the last answer stays.
+struct Scripted {
+    answers: [Vec<Result<(), ProbeError>>; 2],
+}
+
+impl GpuProbe for Scripted {
+    fn gpus(&self) -> Vec<GpuInfo> {
+        [0, 1].map(|index| GpuInfo { index, profiled: index == 0, ..GpuInfo::default() }).into()
+    }
+
+    fn sample(&mut self, gpu: u32, _now: Stamp) -> Result<GpuSample, ProbeError> {
+        let answers = &mut self.answers[gpu as usize];
+        let answer = if answers.len() > 1 { answers.remove(0) } else { answers[0].clone() };
+        answer.map(|()| GpuSample { gpu, ..GpuSample::default() })
+    }
+}
+
+struct FixedHost;
+
+impl HostProbe for FixedHost {
+    fn info(&self) -> HostInfo {
+        HostInfo::default()
+    }
+
+    fn sample(&mut self, _now: Stamp) -> HostSample {
+        HostSample::default()
+    }
+}
+
+fn every_ms(interval_ms: u32) -> SamplerConfig {
+    SamplerConfig { enable: true, interval_ms }
+}
+
+fn scripted(answers: [Vec<Result<(), ProbeError>>; 2]) -> Sampler {
+    Sampler::new(
+        Ok(Box::new(Scripted { answers })),
+        &every_ms(100),
+        Some(Box::new(FixedHost)),
+        &every_ms(250),
+    )
+}
+
+fn lost(gpu: u32) -> Result<(), ProbeError> {
+    Err(ProbeError::Lost { gpu, reason: "fell off the bus".to_owned() })
+}
+
+fn unreadable(gpu: u32) -> Result<(), ProbeError> {
+    Err(ProbeError::Unreadable { gpu, reason: "timeout".to_owned() })
+}
+
+/// One letter an event: g, h samples; G, H found; A absent; N notice.
+fn letters(rx: &mut EventRx) -> String {
+    let mut letters = String::new();
+    while let Ok(envelope) = rx.try_recv() {
+        letters.push(match envelope.event {
+            Event::GpuSample(_) => 'g',
+            Event::HostSample(_) => 'h',
+            Event::GpuFound(_) => 'G',
+            Event::HostFound(_) => 'H',
+            Event::GpuAbsent(_) => 'A',
+            Event::Notice(_) => 'N',
+            _ => '?',
+        });
+    }
+    letters
+}
+
+/// Drives the sampler from due moment to due moment, `rounds` times.
+fn drive(mut sampler: Sampler, rounds: usize) -> (String, Option<Stamp>) {
+    let clock = Clock::virtual_clock();
+    let (tx, mut rx) = channel(clock.clone());
+    let mut next = Some(Stamp::default());
+    for _ in 0..rounds {
+        let Some(due) = next else { break };
+        clock.advance(due.since(clock.now()));
+        next = sampler.sample_due(due, &tx);
+    }
+    (letters(&mut rx), next)
+}
+
+#[test]
+fn failures_are_told_once_and_never_end_the_sampling() {
+    let ok = || Ok(());
+    let cases = [
+        ("all well", [vec![ok()], vec![ok()]], "gggggghgggg"),
+        ("one failing", [vec![ok(), unreadable(0)], vec![ok()]], "ggNgghgg"),
+        (
+            "failing and well again",
+            [vec![unreadable(0), ok(), unreadable(0), ok()], vec![ok()]],
+            "Ngggghgggg",
+        ),
+        ("the other one gone", [vec![ok()], vec![lost(1)]], "gNgghgg"),
+        ("the profiled one gone", [vec![ok(), lost(0)], vec![ok()]], "ggNgAghgg"),
+        ("both gone", [vec![lost(0)], vec![lost(1)]], "NNAhhhhh"),
+    ];
+    for (what, answers, expected) in cases {
+        let (seen, next) = drive(scripted(answers), 6);
+        assert_eq!(seen, expected, "{what}");
+        assert!(next.is_some(), "{what}: the host goes on");
+    }
+}
+
+#[test]
+fn moments_lie_on_a_grid_and_missed_ones_are_skipped() {
+    let mut due = Due::new(&every_ms(100));
+    let ms = |ms: u64| Stamp(ms * 1_000_000);
+    for (now, taken, next) in
+        [(0, true, 100), (99, false, 100), (100, true, 200), (555, true, 600), (600, true, 700)]
+    {
+        assert_eq!((due.take(ms(now)), due.next), (taken, ms(next)), "at {now}");
+    }
+}
+
+#[test]
+fn nothing_to_sample_is_said_and_asks_for_no_visit() {
+    let off = Err(Absence::TurnedOff { setting: "telemetry.probe=none" });
+    let mut sampler = Sampler::new(off, &every_ms(100), None, &every_ms(100));
+    let (tx, mut rx) = channel(Clock::virtual_clock());
+    sampler.announce(&tx);
+    assert_eq!(letters(&mut rx), "A");
+    assert_eq!(sampler.sample_due(Stamp(0), &tx), None);
+}
+
+#[test]
+fn a_thread_samples_by_the_wall_clock_and_stops_at_once() {
+    let (tx, mut rx) = channel(Clock::wall());
+    let stop = Arc::new(AtomicBool::new(false));
+    let started = Instant::now();
+    let worker = std::thread::spawn({
+        let (tx, stop) = (tx.clone(), stop.clone());
+        let mut sampler = Sampler::new(
+            Ok(Box::new(Scripted { answers: [vec![Ok(())], vec![Ok(())]] })),
+            &every_ms(20),
+            None,
+            &every_ms(1),
+        );
+        move || sampler.run(&tx, &stop)
+    });
+    std::thread::sleep(Duration::from_millis(210));
+    let stopped = Instant::now();
+    stop.store(true, Ordering::Release);
+    worker.thread().unpark();
+    worker.join().unwrap();
+    assert!(stopped.elapsed() < Duration::from_millis(250), "{:?}", stopped.elapsed());
+    let samples = letters(&mut rx).len() / 2;
+    let at_most = started.elapsed().as_millis() as usize / 20 + 1;
+    assert!((2..=at_most).contains(&samples), "{samples} of {at_most}");
+}
+
+fn config(runtime: Runtime, probe: Probe) -> RunConfig {
+    RunConfig {
+        experiment: "test".to_owned(),
+        model: ModelConfig {
+            name: "tiny".to_owned(),
+            hub: None,
+            dtype: Dtype::Bf16,
+            weights: Weights::Synthetic,
+            config_json: None,
+            arch: serde_json::Value::Null,
+        },
+        dataset: DatasetConfig { name: "random".to_owned(), prompt_tokens: 16 },
+        runtime: RuntimeConfig {
+            name: runtime,
+            device: "auto".to_owned(),
+            threads: None,
+            batch_size: 1,
+            warmup: 0,
+            requests: 1,
+            seed: 1,
+            sim: SimConfig {
+                prefill_tok_s: 1e4,
+                itl_ms: 4.0,
+                jitter: 0.0,
+                speed: 0.0,
+                scenario: "mixed".to_owned(),
+            },
+        },
+        infer: InferConfig { max_new_tokens: 8 },
+        hardware: HardwareConfig { device_index: 0 },
+        telemetry: TelemetryConfig { probe, scenario: None },
+        profiling: ProfilingConfig { nvml: every_ms(100), host: every_ms(1000) },
+        output: OutputConfig {
+            record: false,
+            flush_ms: 100,
+            tui: TuiConfig { fps: 10, theme: ThemeName::Dark, ascii: None, mouse: false },
+        },
+        hydra: HydraConfig {
+            run: HydraRun { dir: "runs".to_owned() },
+            job: HydraJob { name: "test".to_owned() },
+        },
+    }
+}
+
+/// What the sampler of `config` announces about GPUs: the source, or the reason for there being none.
+fn announced(config: &RunConfig) -> Vec<String> {
+    let sampler = Sampler::for_config(config, &Activity::default(), 0).unwrap();
+    let (tx, mut rx) = channel(Clock::virtual_clock());
+    sampler.announce(&tx);
+    let mut seen = Vec::new();
+    while let Ok(envelope) = rx.try_recv() {
+        match envelope.event {
+            Event::GpuFound(info) => seen.push(info.source),
+            Event::GpuAbsent(absent) => seen.push(absent.reason),
+            Event::HostFound(info) => seen.push(format!("host {}", info.os == "simulated")),
+            other => panic!("{other:?}"),
+        }
+    }
+    seen
+}
+
+#[test]
+fn the_config_chooses_the_probes() {
+    assert_eq!(announced(&config(Runtime::Sim, Probe::Auto)), ["sim", "host true"]);
+    assert_eq!(announced(&config(Runtime::Candle, Probe::Sim)), ["sim", "host false"]);
+    let off = announced(&config(Runtime::Candle, Probe::None));
+    assert_eq!(off, ["telemetry.probe=none turns GPU telemetry off", "host false"]);
+    let mut quiet = config(Runtime::Sim, Probe::Auto);
+    quiet.profiling.nvml.enable = false;
+    quiet.profiling.host.enable = false;
+    assert_eq!(announced(&quiet), ["profiling.nvml.enable=false turns GPU telemetry off"]);
+    let real = announced(&config(Runtime::Candle, Probe::Auto));
+    assert!(real[0] == "nvml" || real[0].starts_with("NVML ") || real[0].contains("driver"), "{real:?}");
+}
+
+#[test]
+fn the_probe_may_follow_a_script_of_its_own() {
+    let mut config = config(Runtime::Sim, Probe::Auto);
+    config.telemetry.scenario = Some("sunny".to_owned());
+    assert!(Sampler::for_config(&config, &Activity::default(), 0).is_err());
+    config.telemetry.scenario = Some("steady".to_owned());
+    let activity = Activity::default();
+    activity.set(Phase::Prefill);
+    let mut sampler = Sampler::for_config(&config, &activity, 0).unwrap();
+    let (tx, mut rx) = channel(Clock::virtual_clock());
+    sampler.sample_due(Stamp(0), &tx);
+    match rx.try_recv().unwrap().event {
+        Event::GpuSample(sample) => assert_eq!(sample.reasons, Some(0), "steady has no power cap"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_device_says_which_gpu_is_profiled() {
+    for (device, expected) in [("auto", Some(2)), ("cuda", Some(2)), ("cuda:1", Some(1)), ("cpu", None)] {
+        let mut config = config(Runtime::Candle, Probe::Auto);
+        config.runtime.device = device.to_owned();
+        config.hardware.device_index = 2;
+        assert_eq!(profiled_gpu(&config), expected, "{device}");
+    }
+}

@@ -1,0 +1,95 @@
+//! The simulated engine and the simulated card together, as a session wires them.
+
+use llmprof::{
+    config::{SamplerConfig, SimConfig},
+    engine::{Engine, Prompts, sim::SimEngine},
+    event::{Activity, Clock, Envelope, Event, GpuSample, Phase, Stamp, Token, channel},
+    scenario::Scenario,
+    telemetry::{
+        Sampler,
+        sim::{SimHost, SimProbe},
+    },
+};
+
+/// Requests of 4,096 prompt and 100 output tokens for `secs`; everything that was sent, with the phase of it.
+fn record(scenario: &str, seed: u64, secs: f64) -> Vec<(Phase, Envelope)> {
+    let clock = Clock::virtual_clock();
+    let (tx, mut rx) = channel(clock.clone());
+    let activity = Activity::default();
+    let script = Scenario::named(scenario).unwrap().with_seed(seed);
+    let mut sampler = Sampler::new(
+        Ok(Box::new(SimProbe::new(script, activity.clone(), seed, 15_200_000_000))),
+        &SamplerConfig { enable: true, interval_ms: 20 },
+        Some(Box::new(SimHost::new(activity.clone(), seed, 15_200_000_000))),
+        &SamplerConfig { enable: true, interval_ms: 500 },
+    );
+    sampler.announce(&tx);
+    let config = SimConfig {
+        prefill_tok_s: 40_000.0,
+        itl_ms: 4.0,
+        jitter: 0.02,
+        speed: 0.0,
+        scenario: scenario.to_owned(),
+    };
+    let ticking = tx.clone();
+    let mut engine = SimEngine::new(&config, seed, 50_000, clock.clone(), Default::default())
+        .unwrap()
+        .with_tick(Box::new(move |now| sampler.sample_due(now, &ticking)));
+    let prompts = Prompts { ids: vec![7; 4096], batch: 1 };
+    let mut recorded = Vec::new();
+    let mut request = 0;
+    while clock.now().secs() < secs {
+        activity.set(Phase::Prefill);
+        let mut ids = engine.prefill(&prompts).unwrap();
+        for index in 0..100 {
+            tx.send(Event::Token(Token { request, index, id: ids[0] }));
+            while let Ok(envelope) = rx.try_recv() {
+                recorded.push((activity.get(), envelope));
+            }
+            activity.set(Phase::Decode);
+            ids = engine.decode().unwrap();
+        }
+        while let Ok(envelope) = rx.try_recv() {
+            recorded.push((activity.get(), envelope));
+        }
+        engine.reset().unwrap();
+        request += 1;
+    }
+    recorded
+}
+
+fn gpu_samples(recorded: &[(Phase, Envelope)], phase: Phase) -> Vec<GpuSample> {
+    let in_phase = recorded.iter().filter(|(of, _)| *of == phase);
+    in_phase
+        .filter_map(|(_, envelope)| match &envelope.event {
+            Event::GpuSample(sample) => Some(**sample),
+            _ => None,
+        })
+        .collect()
+}
+
+#[test]
+fn equal_seeds_give_equal_recordings() {
+    assert_eq!(record("mixed", 1, 20.0), record("mixed", 1, 20.0));
+    assert_ne!(record("mixed", 1, 20.0), record("mixed", 2, 20.0));
+}
+
+#[test]
+fn samples_lie_on_their_grid_and_stamps_never_go_back() {
+    let recorded = record("mixed", 1, 10.0);
+    assert!(recorded.windows(2).all(|pair| pair[0].1.t <= pair[1].1.t));
+    let samples = recorded.iter().filter(|(_, envelope)| matches!(envelope.event, Event::GpuSample(_)));
+    for (i, (_, envelope)) in samples.enumerate() {
+        assert_eq!(envelope.t, Stamp(i as u64 * 20_000_000));
+    }
+}
+
+#[test]
+fn the_card_shows_what_slows_the_engine() {
+    let recorded = record("power_cap", 1, 10.0);
+    let prefill = gpu_samples(&recorded, Phase::Prefill);
+    assert!(prefill.len() > 100);
+    assert!(prefill.iter().all(|sample| sample.reasons == Some(0x4) && sample.sm_clock_mhz < Some(1500)));
+    let decode = gpu_samples(&recorded, Phase::Decode);
+    assert!(decode.iter().all(|sample| sample.reasons == Some(0) && sample.sm_clock_mhz == Some(1980)));
+}
