@@ -1,0 +1,297 @@
+//! Causal attention over the cache: blocks of queries for prefill, one fused pass for a decode step.
+
+use candle_core::{CpuStorage, CustomOp3, InplaceOp1, Layout, Result, Shape, Tensor, bail};
+use rayon::prelude::*;
+
+use super::{
+    gemv::contiguous,
+    ops::widen,
+    simd::{Stored, accumulate, dots, softmax},
+};
+
+/// Queries of one prefill block. Bounds the scores to `heads · QUERY_BLOCK · context` at a time.
+pub(super) const QUERY_BLOCK: usize = 128;
+
+/// Attention of `q` (b, heads, t, d), whose first query is at `position`, over keys and values
+/// (b, kv heads, capacity, d) that are filled up to `position + t`. Gives (b, t, heads · d).
+///
+/// A query sees itself and what came before it, at most `window` positions in all.
+pub(super) fn attention(
+    q: &Tensor,
+    keys: &Tensor,
+    values: &Tensor,
+    position: usize,
+    window: Option<usize>,
+) -> Result<Tensor> {
+    let (b, heads, t, d) = q.dims4()?;
+    let kv_heads = keys.dim(1)?;
+    let scale = 1.0 / (d as f32).sqrt();
+    if t == 1 && q.device().is_cpu() {
+        let op = DecodeAttention { span: seen_by(position, window), scale };
+        return q.apply_op3_no_bwd(keys, values, &op);
+    }
+    let mut blocks = Vec::with_capacity(t.div_ceil(QUERY_BLOCK));
+    for start in (0..t).step_by(QUERY_BLOCK) {
+        let rows = QUERY_BLOCK.min(t - start);
+        let first_query = position + start;
+        // The block's first query sees farthest back, its last one farthest on.
+        let from = seen_by(first_query, window).start;
+        let to = first_query + rows;
+        // Query heads of a group lie next to each other: as rows of one product they share their keys
+        // without a copy of them.
+        let queries = q.narrow(2, start, rows)?.contiguous()?.reshape((b, kv_heads, (), d))?;
+        let keys = filled(keys, from, to)?;
+        let scores = queries.matmul(&keys.transpose(2, 3)?)?;
+        let softmax = CausalSoftmax { rows, first_query, first_key: from, window, scale };
+        let shares = softmax.apply(scores)?;
+        let out = shares.matmul(&filled(values, from, to)?)?;
+        blocks.push(out.reshape((b, heads, rows, d))?.transpose(1, 2)?.reshape((b, rows, heads * d))?);
+    }
+    match blocks.as_slice() {
+        [one] => Ok(one.clone()),
+        many => Tensor::cat(many, 1),
+    }
+}
+
+/// The positions that the query at `position` sees.
+fn seen_by(position: usize, window: Option<usize>) -> std::ops::Range<usize> {
+    let from = window.map_or(0, |window| (position + 1).saturating_sub(window));
+    from..position + 1
+}
+
+/// Positions `from..to` of a cache, ready for a product with f32.
+fn filled(cache: &Tensor, from: usize, to: usize) -> Result<Tensor> {
+    let part = cache.narrow(2, from, to - from)?;
+    match cache.dtype() {
+        candle_core::DType::F32 => Ok(part),
+        _ => widen(&part.contiguous()?),
+    }
+}
+
+/// Softmax over the last dimension of (…, group · rows, keys), with what a query must not see at zero.
+struct CausalSoftmax {
+    rows: usize,
+    first_query: usize,
+    first_key: usize,
+    window: Option<usize>,
+    scale: f32,
+}
+
+impl CausalSoftmax {
+    fn apply(&self, scores: Tensor) -> Result<Tensor> {
+        if scores.device().is_cpu() {
+            scores.inplace_op1(self)?;
+            return Ok(scores);
+        }
+        self.by_mask(&scores)
+    }
+
+    /// The same in candle's own operations, for devices without a loop of ours.
+    fn by_mask(&self, scores: &Tensor) -> Result<Tensor> {
+        let (b, kv_heads, grouped, keys) = scores.dims4()?;
+        let mask: Vec<f32> = (0..self.rows)
+            .flat_map(|row| {
+                let seen = self.seen(row);
+                (0..keys).map(move |key| if seen.contains(&key) { 0.0 } else { f32::NEG_INFINITY })
+            })
+            .collect();
+        let mask = Tensor::from_vec(mask, (self.rows, keys), scores.device())?;
+        let scores =
+            (scores.reshape((b, (), self.rows, keys))? * f64::from(self.scale))?.broadcast_add(&mask)?;
+        candle_nn::ops::softmax_last_dim(&scores)?.reshape((b, kv_heads, grouped, keys))
+    }
+
+    /// The columns that row `row` of a block sees.
+    fn seen(&self, row: usize) -> std::ops::Range<usize> {
+        let seen = seen_by(self.first_query + row, self.window);
+        seen.start.saturating_sub(self.first_key)..seen.end - self.first_key
+    }
+}
+
+impl InplaceOp1 for CausalSoftmax {
+    fn name(&self) -> &'static str {
+        "causal-softmax"
+    }
+
+    fn cpu_fwd(&self, scores: &mut CpuStorage, layout: &Layout) -> Result<()> {
+        let (_, _, _, keys) = layout.shape().dims4()?;
+        let CpuStorage::F32(scores) = scores else { bail!("causal-softmax: f32 was expected") };
+        let Some((from, to)) = layout.contiguous_offsets() else { bail!("causal-softmax: not contiguous") };
+        let arch = pulp::Arch::new();
+        scores[from..to].par_chunks_mut(self.rows * keys).for_each(|block| {
+            arch.dispatch(|| {
+                for (row, scores) in block.chunks_exact_mut(keys).enumerate() {
+                    let seen = self.seen(row);
+                    scores[..seen.start].fill(0.0);
+                    scores[seen.end..].fill(0.0);
+                    softmax(&mut scores[seen], self.scale);
+                }
+            });
+        });
+        Ok(())
+    }
+}
+
+/// One query for each head over the cache as it is kept: no view, no copy, no widened keys.
+struct DecodeAttention {
+    span: std::ops::Range<usize>,
+    scale: f32,
+}
+
+impl CustomOp3 for DecodeAttention {
+    fn name(&self) -> &'static str {
+        "decode-attention"
+    }
+
+    fn cpu_fwd(
+        &self,
+        q: &CpuStorage,
+        q_l: &Layout,
+        k: &CpuStorage,
+        k_l: &Layout,
+        v: &CpuStorage,
+        v_l: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        let (b, heads, _, d) = q_l.shape().dims4()?;
+        let (_, kv_heads, capacity, _) = k_l.shape().dims4()?;
+        let q = contiguous(q.as_slice::<f32>()?, q_l)?;
+        let group = heads / kv_heads * d;
+        let out = match (k, v) {
+            (CpuStorage::F32(k), CpuStorage::F32(v)) => {
+                self.all_heads(q, contiguous(k, k_l)?, contiguous(v, v_l)?, group, capacity, d)
+            }
+            (CpuStorage::BF16(k), CpuStorage::BF16(v)) => {
+                self.all_heads(q, contiguous(k, k_l)?, contiguous(v, v_l)?, group, capacity, d)
+            }
+            (CpuStorage::F16(k), CpuStorage::F16(v)) => {
+                self.all_heads(q, contiguous(k, k_l)?, contiguous(v, v_l)?, group, capacity, d)
+            }
+            _ => bail!("decode-attention: keys and values must both be f32, bf16 or f16"),
+        };
+        Ok((CpuStorage::F32(out), (b, 1, heads * d).into()))
+    }
+}
+
+impl DecodeAttention {
+    /// `group` counts the floats of all queries that share one key/value head.
+    fn all_heads<T: Stored>(
+        &self,
+        q: &[f32],
+        k: &[T],
+        v: &[T],
+        group: usize,
+        capacity: usize,
+        d: usize,
+    ) -> Vec<f32> {
+        let mut out = vec![0f32; q.len()];
+        let arch = pulp::Arch::new();
+        let heads = out.par_chunks_mut(group).zip(q.par_chunks(group)).enumerate();
+        heads.for_each(|(head, (out, q))| {
+            let span = (head * capacity + self.span.start) * d..(head * capacity + self.span.end) * d;
+            arch.dispatch(|| self.one_head(out, q, &k[span.clone()], &v[span.clone()], d));
+        });
+        out
+    }
+
+    #[inline(always)]
+    fn one_head<T: Stored>(&self, out: &mut [f32], q: &[f32], k: &[T], v: &[T], d: usize) {
+        let mut scores = vec![0f32; self.span.len()];
+        for (out, q) in out.chunks_exact_mut(d).zip(q.chunks_exact(d)) {
+            for (score, k) in scores.iter_mut().zip(k.chunks_exact(d)) {
+                [*score] = dots(k, &[q]);
+            }
+            softmax(&mut scores, self.scale);
+            for (&share, v) in scores.iter().zip(v.chunks_exact(d)) {
+                accumulate(out, v, share);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{DType, Device};
+
+    use super::*;
+
+    fn randn(dims: &[usize]) -> Tensor {
+        Tensor::randn(0f32, 1.0, dims, &Device::Cpu).unwrap()
+    }
+
+    fn max_diff(a: &Tensor, b: &Tensor) -> f32 {
+        (a - b).unwrap().abs().unwrap().max_all().unwrap().to_scalar().unwrap()
+    }
+
+    /// The definition, query by query and head by head.
+    fn by_definition(q: &Tensor, k: &Tensor, v: &Tensor, position: usize, window: Option<usize>) -> Vec<f32> {
+        let (b, heads, t, d) = q.dims4().unwrap();
+        let group = heads / k.dim(1).unwrap();
+        let at = |x: &Tensor, b: usize, h: usize, t: usize| -> Vec<f32> {
+            x.get(b).unwrap().get(h).unwrap().get(t).unwrap().to_dtype(DType::F32).unwrap().to_vec1().unwrap()
+        };
+        let mut out = Vec::new();
+        for (b, t, h) in (0..b).flat_map(|b| (0..t).flat_map(move |t| (0..heads).map(move |h| (b, t, h)))) {
+            let query = at(q, b, h, t);
+            let seen = seen_by(position + t, window);
+            let scores: Vec<f64> = seen
+                .clone()
+                .map(|s| {
+                    at(k, b, h / group, s).iter().zip(&query).map(|(a, b)| f64::from(a * b)).sum::<f64>()
+                })
+                .map(|dot| (dot / (d as f64).sqrt()).exp())
+                .collect();
+            let total: f64 = scores.iter().sum();
+            let mut sum = vec![0f64; d];
+            for (s, share) in seen.zip(&scores) {
+                for (sum, v) in sum.iter_mut().zip(at(v, b, h / group, s)) {
+                    *sum += share / total * f64::from(v);
+                }
+            }
+            out.extend(sum.into_iter().map(|x| x as f32));
+        }
+        out
+    }
+
+    #[test]
+    fn equals_the_definition() {
+        // batch, heads, kv heads, queries, position, window
+        let table = [
+            (1, 3, 1, 1, 0, None),
+            (2, 6, 2, 1, 9, None),
+            (1, 4, 4, 1, 9, Some(3)),
+            (2, 6, 3, 5, 0, None),
+            (1, 2, 1, 5, 4, Some(2)),
+            (1, 2, 2, 140, 3, Some(20)),
+            (1, 2, 1, 131, 0, None),
+        ];
+        for (b, heads, kv_heads, t, position, window) in table {
+            let q = randn(&[b, heads, t, 8]);
+            let (k, v) =
+                (randn(&[b, kv_heads, position + t + 3, 8]), randn(&[b, kv_heads, position + t + 3, 8]));
+            for dtype in [DType::F32, DType::BF16, DType::F16] {
+                let (k, v) = (k.to_dtype(dtype).unwrap(), v.to_dtype(dtype).unwrap());
+                let out = attention(&q, &k, &v, position, window).unwrap();
+                let expected = by_definition(&q, &k, &v, position, window);
+                let expected = Tensor::from_vec(expected, (b, t, heads * 8), &Device::Cpu).unwrap();
+                let diff = max_diff(&out, &expected);
+                assert!(
+                    diff < 1e-4,
+                    "{heads}/{kv_heads} heads, {t} at {position}, {window:?}, {dtype:?}: {diff}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn the_mask_does_what_the_loop_does() {
+        for (window, first_query, first_key) in
+            [(None, 0, 0), (None, 7, 0), (Some(3), 7, 5), (Some(40), 7, 0)]
+        {
+            let keys = first_query + 6 - first_key;
+            let scores = randn(&[2, 3, 2 * 6, keys]);
+            let op = CausalSoftmax { rows: 6, first_query, first_key, window, scale: 0.3 };
+            let by_mask = op.by_mask(&scores).unwrap();
+            assert!(max_diff(&op.apply(scores).unwrap(), &by_mask) < 1e-6, "{window:?} {first_query}");
+        }
+    }
+}

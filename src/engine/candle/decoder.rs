@@ -1,0 +1,222 @@
+//! The decoder-only transformer, built from a [`ModelSpec`].
+
+use std::collections::HashMap;
+
+use candle_core::{DType, Device, Result, Tensor};
+use candle_nn::ops::rms_norm;
+
+use super::{
+    attention::attention,
+    cache::LayerCache,
+    ops::{linear, sum, swiglu, widen},
+    rope::Rope,
+    weights::WeightSource,
+};
+use crate::{
+    config::Dtype,
+    engine::{EngineError, Progress},
+    model::{ModelSpec, spec::TensorShape},
+};
+
+/// A model with its weights, and a cache for one batch of sequences of equal length.
+pub struct Decoder {
+    spec: ModelSpec,
+    embedding: Tensor,
+    layers: Vec<Layer>,
+    norm: Tensor,
+    /// The embedding once more where the two are tied.
+    head: Tensor,
+    rope: Rope,
+    batch: usize,
+    capacity: usize,
+    device: Device,
+}
+
+struct Layer {
+    input_norm: Tensor,
+    /// Queries, keys and values in one product.
+    qkv: Tensor,
+    qkv_bias: Option<Tensor>,
+    qk_norm: Option<(Tensor, Tensor)>,
+    output: Tensor,
+    output_bias: Option<Tensor>,
+    mlp_norm: Tensor,
+    /// Gate and up in one product.
+    gate_up: Tensor,
+    down: Tensor,
+    window: Option<usize>,
+    cache: LayerCache,
+}
+
+impl Decoder {
+    /// Takes the weights from `source` and makes the cache: `batch` sequences of `capacity` positions.
+    /// `progress` hears of every tensor and may stop the work. The caller has made sure that memory suffices.
+    pub fn new(
+        spec: &ModelSpec,
+        dtype: Dtype,
+        source: &dyn WeightSource,
+        batch: usize,
+        capacity: usize,
+        device: &Device,
+        progress: Progress<'_>,
+    ) -> std::result::Result<Self, EngineError> {
+        let tensors = spec.tensors();
+        let total = tensors.len() as u64;
+        let shapes = tensors.into_iter().map(|t| (t.name.clone(), t)).collect();
+        let mut loader = Loader { shapes, source, dtype, device, progress, done: 0, total };
+        let embedding = loader.matrix(&["model.embed_tokens.weight"])?;
+        let layers = (0..spec.layers)
+            .map(|i| Layer::new(spec, i, &mut loader, batch, capacity))
+            .collect::<std::result::Result<_, _>>()?;
+        Ok(Decoder {
+            layers,
+            norm: loader.vector(&["model.norm.weight"])?,
+            head: if spec.tied_embeddings {
+                embedding.clone()
+            } else {
+                loader.matrix(&["lm_head.weight"])?
+            },
+            embedding,
+            rope: Rope::new(spec, capacity, device)?,
+            spec: spec.clone(),
+            batch,
+            capacity,
+            device: device.clone(),
+        })
+    }
+
+    pub fn batch(&self) -> usize {
+        self.batch
+    }
+
+    /// Positions the cache holds for each sequence.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Runs `ids`, sequence after sequence, as positions `position..` of their sequences, and gives the logits
+    /// of each sequence's last position: (batch, vocabulary), f32. Positions before are read from the cache.
+    pub fn forward(&self, ids: &[u32], position: usize) -> Result<Tensor> {
+        let t = ids.len() / self.batch;
+        let ids = Tensor::from_slice(ids, ids.len(), &self.device)?;
+        let embedded = self.embedding.index_select(&ids, 0)?;
+        let mut x = widen(&embedded)?.reshape((self.batch, t, self.spec.hidden))?;
+        for layer in &self.layers {
+            x = layer.forward(&x, &self.spec, &self.rope, position)?;
+        }
+        // Earlier positions have done their work in the cache.
+        let last = x.narrow(1, t - 1, 1)?.contiguous()?;
+        let last = rms_norm(&last, &self.norm, self.spec.rms_eps as f32)?;
+        linear(&last, &self.head, None)?.squeeze(1)
+    }
+}
+
+impl Layer {
+    fn new(
+        spec: &ModelSpec,
+        index: usize,
+        loader: &mut Loader<'_>,
+        batch: usize,
+        capacity: usize,
+    ) -> std::result::Result<Self, EngineError> {
+        let name = |part: &str| format!("model.layers.{index}.{part}");
+        let [q, k, v] = ["q", "k", "v"].map(|p| name(&format!("self_attn.{p}_proj")));
+        let weights = [&q, &k, &v].map(|p| format!("{p}.weight"));
+        let biases = [&q, &k, &v].map(|p| format!("{p}.bias"));
+        let cache_shape = (batch, spec.kv_heads, capacity, spec.head_dim);
+        Ok(Layer {
+            input_norm: loader.vector(&[&name("input_layernorm.weight")])?,
+            qkv: loader.matrix(&weights)?,
+            qkv_bias: if spec.qkv_bias { Some(loader.vector(&biases)?) } else { None },
+            qk_norm: if spec.qk_norm {
+                let q = loader.vector(&[&name("self_attn.q_norm.weight")])?;
+                Some((q, loader.vector(&[&name("self_attn.k_norm.weight")])?))
+            } else {
+                None
+            },
+            output: loader.matrix(&[&name("self_attn.o_proj.weight")])?,
+            output_bias: match spec.output_bias {
+                true => Some(loader.vector(&[&name("self_attn.o_proj.bias")])?),
+                false => None,
+            },
+            mlp_norm: loader.vector(&[&name("post_attention_layernorm.weight")])?,
+            gate_up: loader.matrix(&[name("mlp.gate_proj.weight"), name("mlp.up_proj.weight")])?,
+            down: loader.matrix(&[&name("mlp.down_proj.weight")])?,
+            window: spec.window_of_layer(index),
+            cache: LayerCache::new(cache_shape, loader.dtype(), loader.device)?,
+        })
+    }
+
+    fn forward(&self, x: &Tensor, spec: &ModelSpec, rope: &Rope, position: usize) -> Result<Tensor> {
+        let eps = spec.rms_eps as f32;
+        let normed = rms_norm(x, &self.input_norm, eps)?;
+        let x = sum(x, &self.attend(&normed, spec, rope, position)?)?;
+        let normed = rms_norm(&x, &self.mlp_norm, eps)?;
+        let inner = swiglu(&linear(&normed, &self.gate_up, None)?)?;
+        sum(&x, &linear(&inner, &self.down, None)?)
+    }
+
+    fn attend(&self, x: &Tensor, spec: &ModelSpec, rope: &Rope, position: usize) -> Result<Tensor> {
+        let (b, t, _) = x.dims3()?;
+        let qkv = linear(x, &self.qkv, self.qkv_bias.as_ref())?;
+        let mut first = 0;
+        let mut heads = |count: usize| {
+            let part = qkv.narrow(2, first, count * spec.head_dim)?;
+            first += count * spec.head_dim;
+            part.reshape((b, t, count, spec.head_dim))?.transpose(1, 2)?.contiguous()
+        };
+        let (mut q, mut k, v) = (heads(spec.heads)?, heads(spec.kv_heads)?, heads(spec.kv_heads)?);
+        if let Some((q_norm, k_norm)) = &self.qk_norm {
+            q = rms_norm(&q, q_norm, spec.rms_eps as f32)?;
+            k = rms_norm(&k, k_norm, spec.rms_eps as f32)?;
+        }
+        let q = rope.turn(&q, position)?;
+        self.cache.write(&rope.turn(&k, position)?, &v, position)?;
+        let out = attention(&q, &self.cache.keys, &self.cache.values, position, self.window)?;
+        linear(&out, &self.output, self.output_bias.as_ref())
+    }
+}
+
+/// Hands out tensors by name and tells how far it has come.
+struct Loader<'a> {
+    shapes: HashMap<String, TensorShape>,
+    source: &'a dyn WeightSource,
+    dtype: Dtype,
+    device: &'a Device,
+    progress: Progress<'a>,
+    done: u64,
+    total: u64,
+}
+
+impl Loader<'_> {
+    fn dtype(&self) -> DType {
+        match self.dtype {
+            Dtype::F32 => DType::F32,
+            Dtype::F16 => DType::F16,
+            Dtype::Bf16 => DType::BF16,
+        }
+    }
+
+    /// In the model's own type.
+    fn matrix(&mut self, names: &[impl AsRef<str>]) -> std::result::Result<Tensor, EngineError> {
+        self.take(names, self.dtype)
+    }
+
+    /// Norms and biases, small as they are, are widened once and for all.
+    fn vector(&mut self, names: &[impl AsRef<str>]) -> std::result::Result<Tensor, EngineError> {
+        Ok(widen(&self.take(names, self.dtype)?)?)
+    }
+
+    fn take(&mut self, names: &[impl AsRef<str>], dtype: Dtype) -> std::result::Result<Tensor, EngineError> {
+        let mut parts = Vec::with_capacity(names.len());
+        for name in names.iter().map(AsRef::as_ref) {
+            if !(self.progress)(name, self.done, self.total) {
+                return Err(EngineError::Cancelled);
+            }
+            self.done += 1;
+            let shape = self.shapes.get(name);
+            parts.push(shape.cloned().ok_or_else(|| EngineError::Backend(format!("no tensor {name}")))?);
+        }
+        Ok(self.source.stacked(&parts, dtype)?.to_device(self.device)?)
+    }
+}

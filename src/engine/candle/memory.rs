@@ -1,0 +1,175 @@
+//! Whether a model fits, asked before anything is allocated.
+
+use super::attention::QUERY_BLOCK;
+use crate::{config::Dtype, engine::EngineError, model::ModelSpec};
+
+/// The smallest model that comes with the program.
+const SMALLEST_MODEL: &str = "smollm2_135m";
+
+/// What a run asks of memory.
+#[derive(Debug, Clone, Copy)]
+pub struct Footprint {
+    pub weight_bytes: u64,
+    pub cache_bytes: u64,
+    /// Activations of a prefill, and one widened weight where the model is in half precision.
+    pub workspace_bytes: u64,
+}
+
+impl Footprint {
+    /// For `batch` sequences of `positions` each, on the CPU.
+    pub fn new(spec: &ModelSpec, dtype: Dtype, batch: usize, positions: usize) -> Self {
+        let product = |factors: &[usize]| factors.iter().fold(1u64, |n, &f| n.saturating_mul(f as u64));
+        let rows = product(&[batch, positions]);
+        // Wide activations of one layer are alive at a time, beside the residual stream and its norm.
+        let row_floats = product(&[3, spec.intermediate])
+            .saturating_add(product(&[4, spec.hidden]))
+            .saturating_add(product(&[2, spec.heads, spec.head_dim]));
+        let scores = product(&[batch, spec.heads, QUERY_BLOCK.min(positions), positions]);
+        let activations = rows
+            .saturating_mul(row_floats)
+            .saturating_add(scores)
+            .saturating_add(product(&[batch, spec.vocab]));
+        let widened = match dtype {
+            Dtype::F32 => 0,
+            // The head is only ever multiplied with one row for each sequence.
+            Dtype::F16 | Dtype::Bf16 => product(&[2, spec.intermediate, spec.hidden]),
+        };
+        Footprint {
+            weight_bytes: spec.weight_bytes(dtype),
+            cache_bytes: rows.saturating_mul(spec.kv_bytes_per_position(dtype)),
+            workspace_bytes: activations.saturating_add(widened).saturating_mul(4),
+        }
+    }
+
+    pub fn total_bytes(&self) -> u64 {
+        self.weight_bytes.saturating_add(self.cache_bytes).saturating_add(self.workspace_bytes)
+    }
+}
+
+/// Memory that can be had without swapping; `None` where the system does not say.
+pub fn free_bytes() -> Option<u64> {
+    let mut system = sysinfo::System::new().ok()?;
+    system.refresh_memory();
+    let available = system.available_memory();
+    // A container may allow less than the machine has. Its file cache gives way, so only what is resident counts.
+    let allowed = system.cgroup_limits().map(|limits| limits.total_memory.saturating_sub(limits.rss));
+    Some(allowed.map_or(available, |allowed| allowed.min(available))).filter(|&bytes| bytes > 0)
+}
+
+/// Refuses a model that does not fit into `free_bytes`, with what would fit.
+pub fn check(
+    spec: &ModelSpec,
+    model: &str,
+    dtype: Dtype,
+    batch: usize,
+    positions: usize,
+    free_bytes: u64,
+) -> Result<(), EngineError> {
+    let footprint = Footprint::new(spec, dtype, batch, positions);
+    if footprint.total_bytes() <= free_bytes {
+        return Ok(());
+    }
+    let mut remedies = Vec::new();
+    if footprint.weight_bytes < free_bytes && (batch > 1 || positions > 256) {
+        remedies.push("a smaller runtime.batch_size or dataset.prompt_tokens");
+    }
+    let half = Footprint::new(spec, Dtype::Bf16, batch, positions);
+    if dtype == Dtype::F32 && half.total_bytes() <= free_bytes {
+        remedies.push("model.dtype=bf16");
+    }
+    let smallest = format!("model={SMALLEST_MODEL}");
+    if model != SMALLEST_MODEL {
+        remedies.push(&smallest);
+    }
+    remedies.push("a CUDA build");
+    Err(EngineError::OutOfMemory {
+        what: model.to_owned(),
+        need: gigabytes(footprint.total_bytes()),
+        dtype: dtype.name().to_owned(),
+        free: gigabytes(free_bytes),
+        remedy: alternatives(&remedies),
+    })
+}
+
+/// Decimal, as vendors of memory and GPUs count.
+fn gigabytes(bytes: u64) -> String {
+    format!("{:.1} GB", bytes as f64 / 1e9)
+}
+
+fn alternatives(all: &[&str]) -> String {
+    match all {
+        [] => String::new(),
+        [one] => (*one).to_owned(),
+        [one, other] => format!("{one} or {other}"),
+        [first @ .., last] => format!("{}, or {last}", first.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn qwen2_5_7b() -> ModelSpec {
+        ModelSpec::from_hf(&json!({
+            "model_type": "qwen2", "vocab_size": 152064, "hidden_size": 3584, "intermediate_size": 18944,
+            "num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4,
+            "max_position_embeddings": 131072
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn refusals_say_what_would_fit() {
+        // model, dtype, batch, positions, free, message
+        let table = [
+            (
+                Dtype::F32,
+                1,
+                160,
+                21_900_000_000,
+                "qwen2_5_7b needs 30.5 GB as f32, 21.9 GB free; \
+                 try model.dtype=bf16, model=smollm2_135m, or a CUDA build",
+            ),
+            (
+                Dtype::F32,
+                1,
+                160,
+                4_000_000_000,
+                "qwen2_5_7b needs 30.5 GB as f32, 4.0 GB free; try model=smollm2_135m or a CUDA build",
+            ),
+            (
+                Dtype::Bf16,
+                1,
+                160,
+                4_000_000_000,
+                "qwen2_5_7b needs 15.8 GB as bf16, 4.0 GB free; try model=smollm2_135m or a CUDA build",
+            ),
+            (
+                Dtype::Bf16,
+                64,
+                8192,
+                21_900_000_000,
+                "qwen2_5_7b needs 217.7 GB as bf16, 21.9 GB free; try a smaller runtime.batch_size or \
+                 dataset.prompt_tokens, model=smollm2_135m, or a CUDA build",
+            ),
+        ];
+        for (dtype, batch, positions, free, message) in table {
+            let error = check(&qwen2_5_7b(), "qwen2_5_7b", dtype, batch, positions, free).unwrap_err();
+            assert_eq!(error.to_string(), message);
+        }
+        assert!(check(&qwen2_5_7b(), "qwen2_5_7b", Dtype::Bf16, 1, 160, 21_900_000_000).is_ok());
+    }
+
+    #[test]
+    fn absurd_requests_do_not_overflow() {
+        let footprint = Footprint::new(&qwen2_5_7b(), Dtype::F32, usize::MAX, usize::MAX);
+        assert_eq!(footprint.total_bytes(), u64::MAX);
+    }
+
+    #[test]
+    fn some_memory_is_free() {
+        assert!(free_bytes().is_some());
+    }
+}

@@ -1,0 +1,176 @@
+//! A decoder of our own on candle's tensors: the engine that really computes.
+
+mod attention;
+mod cache;
+mod decoder;
+mod gemv;
+pub mod memory;
+mod ops;
+mod rope;
+mod simd;
+mod weights;
+
+use candle_core::{D, Device};
+use rayon::ThreadPool;
+
+pub use decoder::Decoder;
+pub use weights::{SyntheticWeights, WeightSource};
+
+use super::{Engine, EngineError, Progress, Prompts};
+use crate::{config::Dtype, model::ModelSpec};
+
+impl From<candle_core::Error> for EngineError {
+    fn from(error: candle_core::Error) -> Self {
+        EngineError::Backend(error.to_string())
+    }
+}
+
+/// What to run, and on what.
+#[derive(Debug, Clone)]
+pub struct CandleOptions {
+    pub spec: ModelSpec,
+    /// The model's name, for messages.
+    pub model: String,
+    pub dtype: Dtype,
+    /// `auto`, `cpu`, `cuda`, `cuda:0`, …
+    pub device: String,
+    /// Threads of the CPU engine; `None` takes one for each core.
+    ///
+    /// Everything of ours and candle's matrix products run on a pool of this size. What candle does on threads
+    /// of its own (element-wise operations on large tensors, counted by `CANDLE_NUM_THREADS`) is not used.
+    pub threads: Option<u32>,
+    pub batch: usize,
+    /// Prompt and output together.
+    pub max_positions: usize,
+    /// Of the synthetic weights.
+    pub seed: u64,
+}
+
+/// Greedy generation for one batch of sequences of equal length.
+pub struct CandleEngine {
+    decoder: Decoder,
+    pool: ThreadPool,
+    /// Each sequence's newest token, not yet in the cache; empty before prefill.
+    last: Vec<u32>,
+    /// Positions in the cache.
+    position: usize,
+}
+
+impl CandleEngine {
+    /// Checks that the model fits, then makes its weights. `progress` may stop that.
+    pub fn new(options: &CandleOptions, progress: Progress<'_>) -> Result<Self, EngineError> {
+        // Where free memory is not to be known, the attempt is made.
+        Self::with_free_memory(options, memory::free_bytes().unwrap_or(u64::MAX), progress)
+    }
+
+    /// As [`CandleEngine::new`], on a machine said to have `free_bytes` of free memory.
+    pub fn with_free_memory(
+        options: &CandleOptions,
+        free_bytes: u64,
+        progress: Progress<'_>,
+    ) -> Result<Self, EngineError> {
+        let CandleOptions { spec, model, dtype, batch, max_positions, .. } = options;
+        let device = device(&options.device)?;
+        if *batch == 0 || *max_positions == 0 {
+            return Err(EngineError::Backend("batch and length must be at least one".to_owned()));
+        }
+        if *max_positions > spec.max_positions {
+            return Err(EngineError::ContextTooLong { capacity: spec.max_positions, asked: *max_positions });
+        }
+        memory::check(spec, model, *dtype, *batch, *max_positions, free_bytes)?;
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads(options.threads.unwrap_or(0) as usize)
+            .thread_name(|i| format!("engine-{i}"))
+            .build()
+            .map_err(|e| EngineError::Backend(format!("cannot start the engine's threads: {e}")))?;
+        let weights = InPool { pool: &pool, source: SyntheticWeights { seed: options.seed } };
+        let decoder = Decoder::new(spec, *dtype, &weights, *batch, *max_positions, &device, progress)?;
+        Ok(CandleEngine { decoder, pool, last: Vec::new(), position: 0 })
+    }
+
+    /// Runs `ids` from the current position on and keeps the best next token of each sequence.
+    fn step(&mut self, ids: &[u32]) -> Result<Vec<u32>, EngineError> {
+        let end = self.position + ids.len() / self.decoder.batch();
+        if end > self.decoder.capacity() {
+            return Err(EngineError::ContextTooLong { capacity: self.decoder.capacity(), asked: end });
+        }
+        let (decoder, position) = (&self.decoder, self.position);
+        // Inside the pool from the start: a caller from outside would be put to sleep and woken at every product.
+        let next =
+            self.pool.install(|| decoder.forward(ids, position)?.argmax(D::Minus1)?.to_vec1::<u32>())?;
+        self.position = end;
+        self.last.clone_from(&next);
+        Ok(next)
+    }
+}
+
+impl Engine for CandleEngine {
+    fn prefill(&mut self, prompts: &Prompts) -> Result<Vec<u32>, EngineError> {
+        let batch = self.decoder.batch();
+        if prompts.batch != batch {
+            return Err(EngineError::Backend(format!(
+                "a batch of {} for an engine of {batch}",
+                prompts.batch
+            )));
+        }
+        if prompts.is_empty() || prompts.ids.len() % batch != 0 {
+            let n = prompts.ids.len();
+            return Err(EngineError::Backend(format!("{n} prompt tokens cannot fill {batch} equal rows")));
+        }
+        self.reset()?;
+        self.step(&prompts.ids)
+    }
+
+    fn decode(&mut self) -> Result<Vec<u32>, EngineError> {
+        if self.last.is_empty() {
+            return Err(EngineError::Backend("decode was asked for before prefill".to_owned()));
+        }
+        let last = std::mem::take(&mut self.last);
+        let next = self.step(&last);
+        if next.is_err() {
+            self.last = last;
+        }
+        next
+    }
+
+    fn synchronize(&mut self) -> Result<(), EngineError> {
+        // The CPU has finished whatever it returned from.
+        Ok(())
+    }
+
+    fn reset(&mut self) -> Result<(), EngineError> {
+        self.last.clear();
+        self.position = 0;
+        Ok(())
+    }
+}
+
+/// A source whose work is done on `pool`.
+struct InPool<'a, S> {
+    pool: &'a ThreadPool,
+    source: S,
+}
+
+impl<S: WeightSource> WeightSource for InPool<'_, S> {
+    fn stacked(
+        &self,
+        parts: &[crate::model::spec::TensorShape],
+        dtype: Dtype,
+    ) -> candle_core::Result<candle_core::Tensor> {
+        self.pool.install(|| self.source.stacked(parts, dtype))
+    }
+}
+
+/// `auto` is the best device of this build.
+fn device(asked: &str) -> Result<Device, EngineError> {
+    let no_device =
+        |remedy: &str| EngineError::NoDevice { asked: asked.to_owned(), remedy: remedy.to_owned() };
+    match asked {
+        "auto" | "cpu" => Ok(Device::Cpu),
+        _ if asked.starts_with("cuda") => Err(no_device("build with --features cuda")),
+        _ => Err(no_device("devices are auto, cpu and cuda:0, cuda:1, …")),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,172 @@
+//! What a layer is made of, apart from attention: on the CPU fused loops, elsewhere candle's operations.
+
+use candle_core::{CpuStorage, CustomOp1, CustomOp2, D, DType, Layout, Result, Shape, Tensor, bail};
+use rayon::prelude::*;
+
+use super::{
+    gemv::{contiguous, gemv, max_rows},
+    simd::{Stored, exp},
+};
+
+/// Elements of one unit of work of the loops below.
+const UNIT: usize = 16 * 1024;
+
+/// `x · wᵀ + bias`, for `x` (b, t, k) and `w` (n, k). On the CPU `x` is f32 whatever `w` is.
+pub(super) fn linear(x: &Tensor, w: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+    let (b, t, k) = x.dims3()?;
+    let y = if x.device().is_cpu() && b * t <= max_rows(w.dtype()) {
+        gemv(&x.contiguous()?, w)?
+    } else {
+        // A half-precision weight is widened for this one product: candle's own half products on the CPU
+        // are slower than that, and a whole widened copy would take the memory that half precision saved.
+        let w = if x.device().is_cpu() { widen(w)? } else { w.clone() };
+        x.reshape((b * t, k))?.matmul(&w.t()?)?.reshape((b, t, ()))?
+    };
+    match bias {
+        Some(bias) => y.broadcast_add(bias),
+        None => Ok(y),
+    }
+}
+
+/// `silu(gate) · up` for a tensor that holds gate and up one after the other in its last dimension.
+pub(super) fn swiglu(gate_up: &Tensor) -> Result<Tensor> {
+    if gate_up.device().is_cpu() {
+        return gate_up.apply_op1_no_bwd(&SwiGlu);
+    }
+    let half = gate_up.dim(D::Minus1)? / 2;
+    gate_up.narrow(D::Minus1, 0, half)?.silu()? * gate_up.narrow(D::Minus1, half, half)?
+}
+
+/// `a + b` of equal shapes. candle's own addition of large tensors runs on threads that cannot be counted
+/// from here; this one stays on the current pool.
+pub(super) fn sum(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    if a.device().is_cpu() { a.apply_op2_no_bwd(b, &Sum) } else { a + b }
+}
+
+/// The tensor in f32; itself if it is that already.
+pub(super) fn widen(x: &Tensor) -> Result<Tensor> {
+    match x.dtype() {
+        DType::F32 => Ok(x.clone()),
+        DType::BF16 | DType::F16 if x.device().is_cpu() => x.apply_op1_no_bwd(&Widen),
+        _ => x.to_dtype(DType::F32),
+    }
+}
+
+struct Widen;
+
+impl CustomOp1 for Widen {
+    fn name(&self) -> &'static str {
+        "widen"
+    }
+
+    fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        fn wide<T: Stored>(x: &[T]) -> Vec<f32> {
+            let mut out = vec![0f32; x.len()];
+            let arch = pulp::Arch::new();
+            out.par_chunks_mut(UNIT).zip(x.par_chunks(UNIT)).for_each(|(out, x)| {
+                arch.dispatch(|| {
+                    for (out, x) in out.iter_mut().zip(x) {
+                        *out = x.widen();
+                    }
+                });
+            });
+            out
+        }
+        let out = match x {
+            CpuStorage::BF16(x) => wide(contiguous(x, layout)?),
+            CpuStorage::F16(x) => wide(contiguous(x, layout)?),
+            _ => bail!("widen: bf16 or f16 was expected"),
+        };
+        Ok((CpuStorage::F32(out), layout.shape().clone()))
+    }
+}
+
+struct Sum;
+
+impl CustomOp2 for Sum {
+    fn name(&self) -> &'static str {
+        "sum"
+    }
+
+    fn cpu_fwd(
+        &self,
+        a: &CpuStorage,
+        a_l: &Layout,
+        b: &CpuStorage,
+        b_l: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        let a = contiguous(a.as_slice::<f32>()?, a_l)?;
+        let b = contiguous(b.as_slice::<f32>()?, b_l)?;
+        if a_l.shape() != b_l.shape() {
+            bail!("sum: {:?} and {:?} differ", a_l.shape(), b_l.shape());
+        }
+        let mut out = vec![0f32; a.len()];
+        out.par_chunks_mut(UNIT).zip(a.par_chunks(UNIT).zip(b.par_chunks(UNIT))).for_each(|(out, (a, b))| {
+            for (out, (a, b)) in out.iter_mut().zip(a.iter().zip(b)) {
+                *out = a + b;
+            }
+        });
+        Ok((CpuStorage::F32(out), a_l.shape().clone()))
+    }
+}
+
+struct SwiGlu;
+
+impl CustomOp1 for SwiGlu {
+    fn name(&self) -> &'static str {
+        "swiglu"
+    }
+
+    fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        let x = contiguous(x.as_slice::<f32>()?, layout)?;
+        let mut dims = layout.dims().to_vec();
+        let Some(last) = dims.last_mut() else { bail!("swiglu: a scalar has no halves") };
+        *last /= 2;
+        let half = *last;
+        let mut out = vec![0f32; x.len() / 2];
+        let arch = pulp::Arch::new();
+        out.par_chunks_mut(half).zip(x.par_chunks(2 * half)).for_each(|(out, x)| {
+            let (gate, up) = x.split_at(half);
+            arch.dispatch(|| {
+                for (out, (gate, up)) in out.iter_mut().zip(gate.iter().zip(up)) {
+                    *out = up * gate / (1.0 + exp(-gate));
+                }
+            });
+        });
+        Ok((CpuStorage::F32(out), dims.into()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Device;
+
+    use super::*;
+
+    fn max_diff(a: &Tensor, b: &Tensor) -> f32 {
+        (a - b).unwrap().abs().unwrap().max_all().unwrap().to_scalar().unwrap()
+    }
+
+    #[test]
+    fn few_and_many_rows_give_the_same() {
+        for dtype in [DType::F32, DType::BF16, DType::F16] {
+            let w = Tensor::randn(0f32, 0.1, (48, 80), &Device::Cpu).unwrap().to_dtype(dtype).unwrap();
+            let bias = Tensor::randn(0f32, 1.0, 48, &Device::Cpu).unwrap();
+            let x = Tensor::randn(0f32, 1.0, (2, 20, 80), &Device::Cpu).unwrap();
+            let many = linear(&x, &w, Some(&bias)).unwrap();
+            let few = linear(&x.narrow(1, 19, 1).unwrap(), &w, Some(&bias)).unwrap();
+            assert!(max_diff(&many.narrow(1, 19, 1).unwrap(), &few) < 1e-4, "{dtype:?}");
+        }
+    }
+
+    #[test]
+    fn fused_loops_equal_candles_operations() {
+        let x = Tensor::randn(0f32, 4.0, (2, 3, 74), &Device::Cpu).unwrap();
+        let (gate, up) = (x.narrow(2, 0, 37).unwrap(), x.narrow(2, 37, 37).unwrap());
+        let expected = (gate.silu().unwrap() * up).unwrap();
+        assert!(max_diff(&swiglu(&x).unwrap(), &expected) < 1e-5);
+        assert_eq!(max_diff(&sum(&x, &x).unwrap(), &(&x + &x).unwrap()), 0.0);
+        let half = x.to_dtype(DType::BF16).unwrap();
+        assert_eq!(max_diff(&widen(&half).unwrap(), &half.to_dtype(DType::F32).unwrap()), 0.0);
+    }
+}

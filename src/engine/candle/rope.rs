@@ -1,0 +1,55 @@
+//! Rotary position tables, in f32 whatever the weights are: half precision is wrong past a few hundred positions.
+
+use candle_core::{Device, Result, Tensor};
+
+use crate::model::{ModelSpec, spec::RopeScaling};
+
+pub(super) struct Rope {
+    /// (capacity, head dim / 2)
+    cos: Tensor,
+    sin: Tensor,
+}
+
+impl Rope {
+    pub fn new(spec: &ModelSpec, capacity: usize, device: &Device) -> Result<Self> {
+        let frequencies = frequencies(spec);
+        let table = |f: fn(f32) -> f32| {
+            let values: Vec<f32> =
+                (0..capacity).flat_map(|at| frequencies.iter().map(move |w| f(at as f32 * w))).collect();
+            Tensor::from_vec(values, (capacity, frequencies.len()), device)
+        };
+        Ok(Rope { cos: table(f32::cos)?, sin: table(f32::sin)? })
+    }
+
+    /// Turns `x` (batch, heads, t, head dim), whose first row is at `position`.
+    pub fn turn(&self, x: &Tensor, position: usize) -> Result<Tensor> {
+        let t = x.dim(2)?;
+        let (cos, sin) = (self.cos.narrow(0, position, t)?, self.sin.narrow(0, position, t)?);
+        candle_nn::rotary_emb::rope(&x.contiguous()?, &cos, &sin)
+    }
+}
+
+fn frequencies(spec: &ModelSpec) -> Vec<f32> {
+    let d = spec.head_dim;
+    let plain = (0..d).step_by(2).map(|i| 1f32 / (spec.rope_theta as f32).powf(i as f32 / d as f32));
+    match spec.rope_scaling {
+        None => plain.collect(),
+        Some(scaling) => plain.map(|w| stretched(w, &scaling)).collect(),
+    }
+}
+
+/// Llama 3: long waves are stretched, short ones stay, and those between are blended.
+fn stretched(frequency: f32, scaling: &RopeScaling) -> f32 {
+    let original = scaling.original_max_positions as f32;
+    let (factor, low, high) =
+        (scaling.factor as f32, scaling.low_freq_factor as f32, scaling.high_freq_factor as f32);
+    let wavelength = 2.0 * std::f32::consts::PI / frequency;
+    if wavelength < original / high {
+        frequency
+    } else if wavelength > original / low {
+        frequency / factor
+    } else {
+        let blend = (original / wavelength - low) / (high - low);
+        (1.0 - blend) * frequency / factor + blend * frequency
+    }
+}

@@ -1,0 +1,191 @@
+//! Loops over floats that the compiler turns into vector code, and the types weights are kept in.
+
+use half::{bf16, f16};
+
+/// A type that weights and caches are kept in; arithmetic is done in `f32`.
+pub(super) trait Stored: Copy + Send + Sync + Default + 'static {
+    /// Exact for finite values.
+    fn widen(self) -> f32;
+    /// Rounds to nearest, ties to even.
+    fn narrow_slice(from: &[f32], to: &mut [Self]);
+}
+
+impl Stored for f32 {
+    #[inline(always)]
+    fn widen(self) -> f32 {
+        self
+    }
+
+    #[inline(always)]
+    fn narrow_slice(from: &[f32], to: &mut [Self]) {
+        to.copy_from_slice(from);
+    }
+}
+
+impl Stored for bf16 {
+    #[inline(always)]
+    fn widen(self) -> f32 {
+        f32::from_bits(u32::from(self.to_bits()) << 16)
+    }
+
+    #[inline(always)]
+    fn narrow_slice(from: &[f32], to: &mut [Self]) {
+        // Without half's test for NaN, which weights never are, this becomes vector code.
+        for (to, from) in to.iter_mut().zip(from) {
+            let bits = from.to_bits();
+            *to = bf16::from_bits(((bits + 0x7fff + ((bits >> 16) & 1)) >> 16) as u16);
+        }
+    }
+}
+
+impl Stored for f16 {
+    #[inline(always)]
+    fn widen(self) -> f32 {
+        // Moves exponent and mantissa into place and corrects the bias by a multiplication, which
+        // gets subnormals right too; unlike a table or a branch, it becomes vector code.
+        let bits = u32::from(self.to_bits());
+        let magnitude = f32::from_bits((bits & 0x7fff) << 13) * f32::from_bits(0x7780_0000);
+        f32::from_bits(magnitude.to_bits() | ((bits & 0x8000) << 16))
+    }
+
+    #[inline(always)]
+    fn narrow_slice(from: &[f32], to: &mut [Self]) {
+        half::slice::HalfFloatSliceExt::convert_from_f32_slice(to, from);
+    }
+}
+
+/// Independent sums kept for one row: enough to hide the latency of an addition.
+const LANES: usize = 32;
+
+/// Dot products of one weight row with each of `M` activation rows of the same length.
+/// To be inlined into a `pulp` dispatch, which decides the width of the vectors.
+#[inline(always)]
+pub(super) fn dots<W: Stored, const M: usize>(weights: &[W], rows: &[&[f32]; M]) -> [f32; M] {
+    let mut sums = [[0f32; LANES]; M];
+    let (blocks, tail) = weights.as_chunks::<LANES>();
+    for (i, block) in blocks.iter().enumerate() {
+        let mut wide = [0f32; LANES];
+        for (wide, w) in wide.iter_mut().zip(block) {
+            *wide = w.widen();
+        }
+        for (sums, row) in sums.iter_mut().zip(rows) {
+            let row: &[f32; LANES] = row[i * LANES..][..LANES].try_into().expect("a slice of LANES");
+            for lane in 0..LANES {
+                sums[lane] += wide[lane] * row[lane];
+            }
+        }
+    }
+    let done = blocks.len() * LANES;
+    let mut out = [0f32; M];
+    for (out, (sums, row)) in out.iter_mut().zip(sums.iter().zip(rows)) {
+        let mut total: f32 = sums.iter().sum();
+        for (w, x) in tail.iter().zip(&row[done..]) {
+            total += w.widen() * x;
+        }
+        *out = total;
+    }
+    out
+}
+
+/// `sum += scale * row`
+#[inline(always)]
+pub(super) fn accumulate<W: Stored>(sum: &mut [f32], row: &[W], scale: f32) {
+    for (sum, x) in sum.iter_mut().zip(row) {
+        *sum += scale * x.widen();
+    }
+}
+
+/// `eˣ` to within 2 ulp, without a branch or a call, so that loops over it become vector code.
+/// Arguments beyond what `f32` holds give the nearest end of its normal range.
+#[inline(always)]
+pub(super) fn exp(x: f32) -> f32 {
+    // Adding 1.5 · 2²³ leaves the rounded integer in the low bits of the sum.
+    const ROUND: f32 = 12_582_912.0;
+    let x = x.clamp(-87.3, 88.0);
+    let rounded = x * std::f32::consts::LOG2_E + ROUND;
+    let n = rounded - ROUND;
+    // ln 2 in two parts keeps the remainder exact.
+    let r = x - n * 0.693_359_4 + n * 2.121_944_4e-4;
+    let mut p = 1.987_569_1e-4;
+    for c in [1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5] {
+        p = p * r + c;
+    }
+    let scale = f32::from_bits(rounded.to_bits().wrapping_sub(ROUND.to_bits()).wrapping_add(127) << 23);
+    (p * r * r + r + 1.0) * scale
+}
+
+/// Turns scores into shares of one, in place, after multiplying them by `scale`.
+#[inline(always)]
+pub(super) fn softmax(scores: &mut [f32], scale: f32) {
+    let mut maxima = [f32::NEG_INFINITY; 16];
+    for block in scores.chunks(16) {
+        for (max, &score) in maxima.iter_mut().zip(block) {
+            *max = if score > *max { score } else { *max };
+        }
+    }
+    let max = maxima.into_iter().fold(f32::NEG_INFINITY, f32::max);
+    let mut sums = [0f32; 16];
+    for block in scores.chunks_mut(16) {
+        for (sum, score) in sums.iter_mut().zip(block) {
+            *score = exp((*score - max) * scale);
+            *sum += *score;
+        }
+    }
+    let share = 1.0 / sums.iter().sum::<f32>();
+    for score in scores.iter_mut() {
+        *score *= share;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn half_floats_widen_as_the_half_crate_does() {
+        for bits in 0..=u16::MAX {
+            let (b, h) = (bf16::from_bits(bits), f16::from_bits(bits));
+            if b.is_finite() {
+                assert_eq!(b.widen().to_bits(), b.to_f32().to_bits(), "bf16 {bits:#x}");
+            }
+            if h.is_finite() {
+                assert_eq!(h.widen().to_bits(), h.to_f32().to_bits(), "f16 {bits:#x}");
+            }
+        }
+    }
+
+    #[test]
+    fn narrowing_rounds_to_nearest_even() {
+        let values: Vec<f32> = (0..4096).map(|i| (i as f32 - 2048.0) * 1.000_37e-3).collect();
+        let (mut b, mut h) = (vec![bf16::ZERO; 4096], vec![f16::ZERO; 4096]);
+        bf16::narrow_slice(&values, &mut b);
+        f16::narrow_slice(&values, &mut h);
+        for (i, &v) in values.iter().enumerate() {
+            assert_eq!(b[i], bf16::from_f32(v), "{v}");
+            assert_eq!(h[i], f16::from_f32(v), "{v}");
+        }
+    }
+
+    #[test]
+    fn exp_is_close_to_the_standard_one() {
+        for i in -8700..=8700 {
+            let x = i as f32 * 0.01;
+            let error = (f64::from(exp(x)) / f64::from(x).exp() - 1.0).abs();
+            assert!(error < 2.5e-7, "exp({x}) is off by {error}");
+        }
+        assert!(exp(f32::NAN).is_nan());
+        assert!(exp(-1e9) < 1.3e-38);
+    }
+
+    #[test]
+    fn softmax_sums_to_one_and_keeps_ratios() {
+        for n in [1, 2, 15, 16, 17, 100] {
+            let mut scores: Vec<f32> = (0..n).map(|i| 500.0 + (i % 7) as f32).collect();
+            softmax(&mut scores, 0.5);
+            assert!((scores.iter().sum::<f32>() - 1.0).abs() < 1e-5);
+            if n > 1 {
+                assert!((scores[1] / scores[0] - 0.5f32.exp()).abs() < 1e-5);
+            }
+        }
+    }
+}

@@ -1,0 +1,123 @@
+use serde_json::json;
+
+use super::*;
+
+fn options() -> CandleOptions {
+    let spec = ModelSpec::from_hf(&json!({
+        "model_type": "qwen3", "vocab_size": 97, "hidden_size": 24, "intermediate_size": 40,
+        "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
+        "max_position_embeddings": 64
+    }))
+    .unwrap();
+    CandleOptions {
+        spec,
+        model: "tiny".to_owned(),
+        dtype: Dtype::F32,
+        device: "auto".to_owned(),
+        threads: Some(1),
+        batch: 2,
+        max_positions: 12,
+        seed: 1,
+    }
+}
+
+fn engine(options: &CandleOptions) -> Result<CandleEngine, EngineError> {
+    CandleEngine::with_free_memory(options, 1 << 30, &mut |_, _, _| true)
+}
+
+fn prompts(n: u32) -> Prompts {
+    Prompts { ids: (0..2 * n).map(|i| i * 31 % 97).collect(), batch: 2 }
+}
+
+/// The tokens of `steps` decode steps after a prefill.
+fn run(engine: &mut CandleEngine, n: u32, steps: usize) -> Vec<Vec<u32>> {
+    let first = engine.prefill(&prompts(n)).unwrap();
+    std::iter::once(first).chain((0..steps).map(|_| engine.decode().unwrap())).collect()
+}
+
+#[test]
+fn the_same_seed_gives_the_same_tokens_on_any_number_of_threads() {
+    let expected = run(&mut engine(&options()).unwrap(), 5, 7);
+    assert!(expected.iter().all(|ids| ids.len() == 2 && ids.iter().all(|&id| id < 97)));
+    let mut three = engine(&CandleOptions { threads: Some(3), ..options() }).unwrap();
+    assert_eq!(run(&mut three, 5, 7), expected);
+    // A second request does not see the first.
+    run(&mut three, 8, 2);
+    three.reset().unwrap();
+    assert_eq!(run(&mut three, 5, 7), expected);
+}
+
+#[test]
+fn every_dtype_runs() {
+    for dtype in [Dtype::F32, Dtype::Bf16, Dtype::F16] {
+        let mut engine = engine(&CandleOptions { dtype, ..options() }).unwrap();
+        assert_eq!(run(&mut engine, 6, 4).len(), 5, "{dtype:?}");
+    }
+}
+
+#[test]
+fn the_cache_has_an_end() {
+    let mut engine = engine(&options()).unwrap();
+    run(&mut engine, 10, 2);
+    let error = engine.decode().unwrap_err();
+    assert!(matches!(error, EngineError::ContextTooLong { capacity: 12, asked: 13 }), "{error}");
+    assert!(matches!(engine.prefill(&prompts(13)), Err(EngineError::ContextTooLong { asked: 13, .. })));
+}
+
+#[test]
+fn refusals() {
+    let table = [
+        (
+            CandleOptions { device: "cuda:0".to_owned(), ..options() },
+            "no device \"cuda:0\" in this build; build with --features cuda",
+        ),
+        (
+            CandleOptions { device: "tpu".to_owned(), ..options() },
+            "no device \"tpu\" in this build; devices are auto, cpu and cuda:0, cuda:1, …",
+        ),
+        (CandleOptions { batch: 0, ..options() }, "batch and length must be at least one"),
+        (
+            CandleOptions { max_positions: 65, ..options() },
+            "the cache holds 64 positions, 65 were asked for; \
+             raise neither prompt nor output length past the model's limit",
+        ),
+    ];
+    for (options, message) in table {
+        assert_eq!(engine(&options).err().unwrap().to_string(), message);
+    }
+    let error = CandleEngine::with_free_memory(&options(), 1000, &mut |_, _, _| true).err().unwrap();
+    let message = "tiny needs 0.0 GB as f32, 0.0 GB free; try model=smollm2_135m or a CUDA build";
+    assert_eq!(error.to_string(), message);
+}
+
+#[test]
+fn requests_that_make_no_sense() {
+    let mut engine = engine(&options()).unwrap();
+    assert!(engine.decode().unwrap_err().to_string().contains("before prefill"));
+    let table = [
+        Prompts { ids: vec![1, 2, 3], batch: 3 },
+        Prompts { ids: vec![1, 2, 3], batch: 2 },
+        Prompts { ids: vec![], batch: 2 },
+        Prompts { ids: vec![1, 97], batch: 2 },
+    ];
+    for prompts in table {
+        assert!(matches!(engine.prefill(&prompts), Err(EngineError::Backend(_))), "{prompts:?}");
+    }
+}
+
+#[test]
+fn preparing_tells_of_every_tensor_and_can_be_stopped() {
+    let options = options();
+    let mut heard = Vec::new();
+    CandleEngine::with_free_memory(&options, 1 << 30, &mut |name, done, total| {
+        heard.push((name.to_owned(), done, total));
+        true
+    })
+    .unwrap();
+    let tensors = options.spec.tensors();
+    assert_eq!(heard.len(), tensors.len());
+    assert!(heard.iter().enumerate().all(|(i, h)| (h.1, h.2) == (i as u64, tensors.len() as u64)));
+    assert!(tensors.iter().all(|t| heard.iter().any(|h| h.0 == t.name)));
+    let stopped = CandleEngine::with_free_memory(&options, 1 << 30, &mut |_, done, _| done < 3);
+    assert!(matches!(stopped, Err(EngineError::Cancelled)));
+}

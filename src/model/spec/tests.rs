@@ -1,0 +1,234 @@
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+
+fn smollm2_135m() -> Value {
+    json!({
+        "model_type": "llama", "hidden_act": "silu", "vocab_size": 49152, "hidden_size": 576,
+        "intermediate_size": 1536, "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3,
+        "rms_norm_eps": 1e-5, "rope_theta": 100000, "rope_scaling": null, "tie_word_embeddings": true,
+        "max_position_embeddings": 8192, "attention_bias": false
+    })
+}
+
+fn qwen2_5_7b() -> Value {
+    json!({
+        "model_type": "qwen2", "vocab_size": 152064, "hidden_size": 3584, "intermediate_size": 18944,
+        "num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4, "rms_norm_eps": 1e-6,
+        "rope_theta": 1000000.0, "tie_word_embeddings": false, "max_position_embeddings": 131072,
+        "sliding_window": 131072, "use_sliding_window": false, "max_window_layers": 28
+    })
+}
+
+fn qwen3_0_6b() -> Value {
+    json!({
+        "model_type": "qwen3", "vocab_size": 151936, "hidden_size": 1024, "intermediate_size": 3072,
+        "num_hidden_layers": 28, "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128,
+        "rms_norm_eps": 1e-6, "rope_theta": 1000000, "tie_word_embeddings": true,
+        "max_position_embeddings": 40960, "attention_bias": false, "sliding_window": null
+    })
+}
+
+fn llama3_2_1b() -> Value {
+    json!({
+        "model_type": "llama", "vocab_size": 128256, "hidden_size": 2048, "intermediate_size": 8192,
+        "num_hidden_layers": 16, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64,
+        "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "tie_word_embeddings": true,
+        "max_position_embeddings": 131072,
+        "rope_scaling": {"factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
+            "original_max_position_embeddings": 8192, "rope_type": "llama3"}
+    })
+}
+
+fn mistral_7b() -> Value {
+    json!({
+        "model_type": "mistral", "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 14336,
+        "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0, "sliding_window": 4096, "max_position_embeddings": 32768,
+        "tie_word_embeddings": false
+    })
+}
+
+/// `base` with some keys replaced; null removes.
+fn with(base: Value, changes: Value) -> Value {
+    let mut base = base;
+    for (key, value) in changes.as_object().unwrap() {
+        base[key] = value.clone();
+    }
+    base
+}
+
+#[test]
+fn published_parameter_counts() {
+    let table = [
+        ("SmolLM2-135M", smollm2_135m(), 134_515_008),
+        ("Qwen2.5-7B", qwen2_5_7b(), 7_615_616_512),
+        ("Qwen3-0.6B", qwen3_0_6b(), 596_049_920),
+        ("Llama-3.2-1B", llama3_2_1b(), 1_235_814_400),
+        ("Mistral-7B-v0.1", mistral_7b(), 7_241_732_096),
+    ];
+    for (name, config, parameters) in table {
+        let spec = ModelSpec::from_hf(&config).unwrap();
+        assert_eq!(spec.parameters(), parameters, "{name}");
+        let listed: u64 = spec.tensors().iter().map(|t| t.shape.iter().product::<usize>() as u64).sum();
+        assert_eq!(listed, parameters, "{name}: the tensors listed");
+        assert_eq!(spec.weight_bytes(Dtype::Bf16), 2 * parameters, "{name}");
+    }
+}
+
+#[test]
+fn cache_bytes() {
+    let spec = ModelSpec::from_hf(&qwen2_5_7b()).unwrap();
+    assert_eq!(spec.kv_bytes_per_position(Dtype::Bf16), 57_344);
+    assert_eq!(spec.kv_bytes_per_position(Dtype::F32), 114_688);
+}
+
+#[test]
+fn tensor_names_are_those_of_checkpoints() {
+    let names = |config: &Value| -> Vec<String> {
+        let spec = ModelSpec::from_hf(config).unwrap();
+        spec.tensors().into_iter().map(|t| t.name).collect()
+    };
+    let qwen2 = names(&qwen2_5_7b());
+    assert_eq!(qwen2.len(), 339);
+    for name in ["model.embed_tokens.weight", "model.layers.27.self_attn.k_proj.bias", "lm_head.weight"] {
+        assert!(qwen2.iter().any(|n| n == name), "{name}");
+    }
+    assert!(!qwen2.iter().any(|n| n == "model.layers.0.self_attn.o_proj.bias"));
+    let qwen3 = names(&qwen3_0_6b());
+    assert!(qwen3.iter().any(|n| n == "model.layers.0.self_attn.q_norm.weight"));
+    assert!(!qwen3.iter().any(|n| n == "lm_head.weight"));
+    assert_eq!(names(&smollm2_135m()).len(), 272);
+}
+
+#[test]
+fn windows() {
+    let window = |config| {
+        let spec = ModelSpec::from_hf(&config).unwrap();
+        (spec.window_of_layer(0), spec.window_of_layer(spec.layers - 1))
+    };
+    assert_eq!(window(mistral_7b()), (Some(4096), Some(4096)));
+    assert_eq!(window(with(mistral_7b(), json!({"sliding_window": null}))), (None, None));
+    assert_eq!(window(qwen2_5_7b()), (None, None));
+    let used = json!({"use_sliding_window": true, "max_window_layers": 21});
+    assert_eq!(window(with(qwen2_5_7b(), used)), (None, Some(131_072)));
+}
+
+#[test]
+fn rope_of_old_and_new_configs() {
+    let old = ModelSpec::from_hf(&llama3_2_1b()).unwrap();
+    let mut parameters = llama3_2_1b()["rope_scaling"].clone();
+    parameters["rope_theta"] = json!(500000.0);
+    let changes = json!({"rope_theta": null, "rope_scaling": null, "rope_parameters": parameters});
+    assert_eq!(ModelSpec::from_hf(&with(llama3_2_1b(), changes)).unwrap(), old);
+    assert_eq!(old.rope_scaling.unwrap().original_max_positions, 8192);
+}
+
+#[test]
+fn refusals_name_the_key() {
+    let table = [
+        (
+            json!({"model_type": "gpt2"}),
+            "unknown model_type \"gpt2\"; known are llama, mistral, qwen2, qwen3",
+        ),
+        (json!({"model_type": null}), "model_type is missing"),
+        (json!({"hidden_size": null}), "hidden_size is missing"),
+        (json!({"hidden_size": "576"}), "hidden_size must be a positive integer, this is \"576\""),
+        (json!({"hidden_size": -1}), "hidden_size must be a positive integer, this is -1"),
+        (json!({"vocab_size": [1]}), "vocab_size must be a positive integer, this is a list"),
+        (json!({"hidden_size": 577}), "hidden_size 577 is not divisible by num_attention_heads 9"),
+        (
+            json!({"num_key_value_heads": 2}),
+            "num_attention_heads 9 is not divisible by num_key_value_heads 2",
+        ),
+        (json!({"num_hidden_layers": 0}), "num_hidden_layers is zero"),
+        (json!({"head_dim": 63}), "head_dim 63 is odd; rotary embedding turns pairs"),
+        (
+            json!({"num_hidden_layers": 100000}),
+            "num_hidden_layers 100000 is beyond any model this program can build (at most 4096)",
+        ),
+        (
+            json!({"hidden_size": 5_000_000_000u64}),
+            "hidden_size 5000000000 is beyond any model this program can build (at most 4294967295)",
+        ),
+        (
+            json!({"vocab_size": 4_000_000_000u64, "hidden_size": 3_600_000_000u64}),
+            "these sizes make more than 1000000000000000 parameters; one of them must be wrong",
+        ),
+        (
+            json!({"num_attention_heads": 4_294_967_295u64, "num_key_value_heads": 1, "head_dim": 4_294_967_294u64}),
+            "these sizes make more than 1000000000000000 parameters; one of them must be wrong",
+        ),
+        (json!({"rope_scaling": {"rope_type": "yarn"}}), "rope_scaling \"yarn\" is not supported; llama3 is"),
+        (json!({"rope_scaling": {"type": "llama3"}}), "factor is missing"),
+        (json!({"hidden_act": "gelu"}), "hidden_act \"gelu\" is not supported; silu is"),
+        (json!({"rms_norm_eps": 0}), "rms_norm_eps must be a positive number, this is 0"),
+        (json!({"tie_word_embeddings": 1}), "tie_word_embeddings must be true or false, this is 1"),
+    ];
+    for (changes, message) in table {
+        let error = ModelSpec::from_hf(&with(smollm2_135m(), changes.clone())).unwrap_err();
+        assert_eq!(error.to_string(), message, "{changes}");
+    }
+    assert_eq!(
+        ModelSpec::from_hf(&json!([])).unwrap_err().to_string(),
+        "a model's config must be an object, this is a list"
+    );
+}
+
+#[test]
+fn files() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("config.json");
+    let error = ModelSpec::from_config_json(&path).unwrap_err().to_string();
+    assert!(error.starts_with(&format!("cannot read {}", path.display())), "{error}");
+    std::fs::write(&path, "{\n  \"model_type\": llama\n}").unwrap();
+    let error = ModelSpec::from_config_json(&path).unwrap_err().to_string();
+    assert!(error.starts_with(&format!("{} is not JSON: line 2, column", path.display())), "{error}");
+    std::fs::write(&path, smollm2_135m().to_string()).unwrap();
+    assert_eq!(ModelSpec::from_config_json(&path).unwrap().layers, 30);
+}
+
+fn any_json() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        any::<u64>().prop_map(Value::from),
+        (0u64..2000).prop_map(Value::from),
+        any::<f64>().prop_map(Value::from),
+        "[a-z0-9]{0,8}".prop_map(Value::from),
+        Just(Value::from("llama3")),
+    ];
+    leaf.prop_recursive(2, 16, 4, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+            prop::collection::hash_map("[a-z_]{1,10}", inner, 0..4)
+                .prop_map(|m| Value::Object(m.into_iter().collect())),
+        ]
+    })
+}
+
+proptest! {
+    #[test]
+    fn arbitrary_json_never_panics(value in any_json()) {
+        let _ = ModelSpec::from_hf(&value);
+    }
+
+    /// A real config with a few keys replaced gets further than noise does.
+    #[test]
+    fn arbitrary_changes_never_panic(
+        base in 0usize..5,
+        changes in prop::collection::vec((0usize..20, any_json()), 0..4),
+    ) {
+        let mut config = [smollm2_135m(), qwen2_5_7b(), qwen3_0_6b(), llama3_2_1b(), mistral_7b()][base].clone();
+        let keys: Vec<String> = config.as_object().unwrap().keys().cloned().collect();
+        for (key, value) in changes {
+            config[&keys[key % keys.len()]] = value;
+        }
+        if let Ok(spec) = ModelSpec::from_hf(&config) {
+            prop_assert!(spec.parameters() > 0);
+            spec.kv_bytes_per_position(Dtype::F32);
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! The decoder's logits against candle-transformers' own models, on the same random weights.
+
+use candle_core::{DType, Device, Result, Shape, Tensor};
+use candle_nn::{VarBuilder, var_builder::SimpleBackend};
+use candle_transformers::models::{llama, mistral, qwen2, qwen3};
+use llmprof::{
+    config::Dtype,
+    engine::candle::{Decoder, SyntheticWeights, WeightSource},
+    model::{ModelSpec, spec::TensorShape},
+};
+use serde_json::{Value, json};
+
+const SEED: u64 = 42;
+const TOLERANCE: f32 = 1e-3;
+
+/// The synthetic weights as a checkpoint.
+struct Checkpoint(ModelSpec);
+
+impl SimpleBackend for Checkpoint {
+    fn get(&self, shape: Shape, name: &str, _: candle_nn::Init, _: DType, dev: &Device) -> Result<Tensor> {
+        let tensor = self.get_unchecked(name, DType::F32, dev)?;
+        assert_eq!(tensor.shape(), &shape, "{name}");
+        Ok(tensor)
+    }
+
+    fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {
+        let tensors = self.0.tensors();
+        let tensor = tensors.iter().find(|t| t.name == name).unwrap_or_else(|| panic!("no tensor {name}"));
+        SyntheticWeights { seed: SEED }.tensor(tensor, Dtype::F32)
+    }
+
+    fn contains_tensor(&self, name: &str) -> bool {
+        self.0.tensors().iter().any(|t| t.name == name)
+    }
+}
+
+/// candle-transformers' model of the same family.
+enum Oracle {
+    Llama(Box<llama::Llama>, Box<llama::Cache>),
+    Mistral(Box<mistral::Model>),
+    Qwen2(Box<qwen2::ModelForCausalLM>),
+    Qwen3(Box<qwen3::ModelForCausalLM>),
+}
+
+impl Oracle {
+    fn new(config: &Value) -> Oracle {
+        let spec = ModelSpec::from_hf(config).unwrap();
+        let vb = || VarBuilder::from_backend(Box::new(Checkpoint(spec.clone())), DType::F32, Device::Cpu);
+        let parsed = config.clone();
+        match config["model_type"].as_str().unwrap() {
+            "llama" => {
+                let config: llama::LlamaConfig = serde_json::from_value(parsed).unwrap();
+                let config = config.into_config(false);
+                let cache = llama::Cache::new(true, DType::F32, &config, &Device::Cpu).unwrap();
+                Oracle::Llama(Box::new(llama::Llama::load(vb(), &config).unwrap()), Box::new(cache))
+            }
+            "mistral" => {
+                let mut config: mistral::Config = serde_json::from_value(parsed).unwrap();
+                // candle lets a position see the window and itself; a checkpoint's window counts it in.
+                config.sliding_window = config.sliding_window.map(|window| window - 1);
+                Oracle::Mistral(Box::new(mistral::Model::new(&config, vb()).unwrap()))
+            }
+            "qwen2" => {
+                let config: qwen2::Config = serde_json::from_value(parsed).unwrap();
+                Oracle::Qwen2(Box::new(qwen2::ModelForCausalLM::new(&config, vb()).unwrap()))
+            }
+            "qwen3" => {
+                let config: qwen3::Config = serde_json::from_value(parsed).unwrap();
+                Oracle::Qwen3(Box::new(qwen3::ModelForCausalLM::new(&config, vb()).unwrap()))
+            }
+            other => panic!("no oracle for {other}"),
+        }
+    }
+
+    fn logits(&mut self, ids: &[u32], batch: usize, position: usize) -> Vec<f32> {
+        let ids = Tensor::from_slice(ids, (batch, ids.len() / batch), &Device::Cpu).unwrap();
+        let logits = match self {
+            Oracle::Llama(model, cache) => model.forward(&ids, position, cache),
+            Oracle::Mistral(model) => model.forward(&ids, position),
+            Oracle::Qwen2(model) => model.forward(&ids, position),
+            Oracle::Qwen3(model) => model.forward(&ids, position),
+        };
+        logits.unwrap().flatten_all().unwrap().to_vec1().unwrap()
+    }
+}
+
+fn decoder(config: &Value, dtype: Dtype, batch: usize) -> Decoder {
+    let spec = ModelSpec::from_hf(config).unwrap();
+    let source = SyntheticWeights { seed: SEED };
+    Decoder::new(&spec, dtype, &source, batch, 200, &Device::Cpu, &mut |_, _, _| true).unwrap()
+}
+
+fn logits(decoder: &Decoder, ids: &[u32], position: usize) -> Vec<f32> {
+    decoder.forward(ids, position).unwrap().flatten_all().unwrap().to_vec1().unwrap()
+}
+
+fn ids(n: usize, salt: u32) -> Vec<u32> {
+    (0..n as u32).map(|i| (i * 37 + salt * 11 + i * i) % 101).collect()
+}
+
+fn max_diff(a: &[f32], b: &[f32]) -> f32 {
+    assert_eq!(a.len(), b.len());
+    assert!(a.iter().chain(b).all(|x| x.is_finite()));
+    a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+}
+
+/// A tiny config of `family` with `heads` query heads over `kv_heads`.
+fn config(family: &str, heads: usize, kv_heads: usize, changes: Value) -> Value {
+    let mut config = json!({
+        "model_type": family, "hidden_act": "silu", "vocab_size": 101, "hidden_size": 8 * heads,
+        "intermediate_size": 50, "num_hidden_layers": 3, "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+        "max_position_embeddings": 256, "tie_word_embeddings": false, "head_dim": 8, "attention_bias": false,
+        "sliding_window": 256, "use_sliding_window": false, "max_window_layers": 3
+    });
+    for (key, value) in changes.as_object().unwrap() {
+        config[key] = value.clone();
+    }
+    config
+}
+
+fn shapes() -> Vec<Value> {
+    let tied = json!({"tie_word_embeddings": true});
+    let scaled = json!({"tie_word_embeddings": true, "rope_theta": 500000.0, "rope_scaling": {
+        "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 64, "rope_type": "llama3"}});
+    vec![
+        config("llama", 4, 4, json!({})),
+        config("llama", 9, 3, tied.clone()),
+        config("llama", 7, 1, scaled),
+        config("mistral", 6, 2, json!({"sliding_window": null})),
+        config("qwen2", 4, 4, json!({})),
+        config("qwen2", 7, 1, tied.clone()),
+        config("qwen2", 14, 2, json!({"rope_theta": 1000000.0})),
+        config("qwen3", 3, 3, json!({})),
+        config("qwen3", 6, 2, tied),
+        config("qwen3", 7, 1, json!({"head_dim": 8})),
+    ]
+}
+
+#[test]
+fn prefill_and_decode_equal_the_oracle() {
+    for config in shapes() {
+        for prompt in [1, 5, 150] {
+            let ours = decoder(&config, Dtype::F32, 1);
+            let mut oracle = Oracle::new(&config);
+            let (mut next, mut position) = (ids(prompt, 1), 0);
+            for step in 0..=16 {
+                let found = logits(&ours, &next, position);
+                let diff = max_diff(&found, &oracle.logits(&next, 1, position));
+                assert!(diff <= TOLERANCE, "prompt {prompt}, step {step}: {diff} for {config}");
+                position += next.len();
+                next = vec![(step * 29 + 3) % 101];
+            }
+        }
+    }
+}
+
+#[test]
+fn a_sliding_window_equals_the_oracles_prefill() {
+    let config = config("mistral", 6, 2, json!({"sliding_window": 9}));
+    let all = ids(150, 2);
+    let ours = decoder(&config, Dtype::F32, 1);
+    let unlimited = decoder(&self::config("mistral", 6, 2, json!({"sliding_window": null})), Dtype::F32, 1);
+    // Ours goes on step by step; candle's window is right only where a whole prompt is read at once.
+    for n in [4, 9, 10, 11, 30, 140, 141, 142] {
+        let whole = logits(&decoder(&config, Dtype::F32, 1), &all[..n], 0);
+        let diff = max_diff(&whole, &Oracle::new(&config).logits(&all[..n], 1, 0));
+        assert!(diff <= TOLERANCE, "prefill of {n}: {diff}");
+        logits(&ours, &all[..n - 2], 0);
+        logits(&ours, &all[n - 2..n - 1], n - 2);
+        let diff = max_diff(&whole, &logits(&ours, &all[n - 1..n], n - 1));
+        assert!(diff <= TOLERANCE, "decode at {n}: {diff}");
+        let seen = max_diff(&whole, &logits(&unlimited, &all[..n], 0));
+        assert_eq!(seen > TOLERANCE, n > 9, "the window matters from its own length on: {n}, {seen}");
+    }
+}
+
+#[test]
+fn a_batch_equals_its_sequences_alone() {
+    for config in shapes() {
+        for dtype in [Dtype::F32, Dtype::Bf16] {
+            let together = decoder(&config, dtype, 3);
+            let alone: Vec<_> = (0..3).map(|_| decoder(&config, dtype, 1)).collect();
+            let (mut length, mut position) = (6, 0);
+            for step in 0..4 {
+                let rows: Vec<_> = (0..3).map(|row| ids(length, row + 7 * step)).collect();
+                let found = logits(&together, &rows.concat(), position);
+                let expected: Vec<f32> =
+                    alone.iter().zip(&rows).flat_map(|(one, row)| logits(one, row, position)).collect();
+                let diff = max_diff(&found, &expected);
+                // Half-precision caches may round the last bit of a differently ordered sum to another neighbour.
+                let tolerance = if dtype == Dtype::F32 { TOLERANCE } else { 0.03 };
+                assert!(diff <= tolerance, "step {step} {dtype:?}: {diff} for {config}");
+                position += length;
+                length = 1;
+            }
+        }
+    }
+}
+
+#[test]
+fn prefill_then_decode_equals_one_longer_prefill() {
+    for config in shapes() {
+        for n in [1, 2, 127, 128, 129] {
+            let all = ids(n + 1, 5);
+            let ours = decoder(&config, Dtype::F32, 1);
+            logits(&ours, &all[..n], 0);
+            let stepped = logits(&ours, &all[n..], n);
+            let whole = logits(&decoder(&config, Dtype::F32, 1), &all, 0);
+            let diff = max_diff(&stepped, &whole);
+            assert!(diff <= TOLERANCE, "{n}: {diff} for {config}");
+        }
+    }
+}
+
+#[test]
+fn a_prompt_may_come_in_parts() {
+    let config = config("qwen2", 6, 2, json!({}));
+    let all = ids(160, 3);
+    let ours = decoder(&config, Dtype::F32, 1);
+    logits(&ours, &all[..70], 0);
+    let diff = max_diff(&logits(&ours, &all[70..], 70), &Oracle::new(&config).logits(&all, 1, 0));
+    assert!(diff <= TOLERANCE, "{diff}");
+}
+
+#[test]
+fn half_precision_stays_near_the_same_rounded_weights_in_f32() {
+    /// The weights as `dtype` holds them, in f32.
+    struct Rounded(Dtype);
+    impl WeightSource for Rounded {
+        fn stacked(&self, parts: &[TensorShape], _: Dtype) -> Result<Tensor> {
+            SyntheticWeights { seed: SEED }.stacked(parts, self.0)?.to_dtype(DType::F32)
+        }
+    }
+    let config = config("qwen2", 6, 2, json!({}));
+    let spec = ModelSpec::from_hf(&config).unwrap();
+    let all = ids(40, 4);
+    for (dtype, tolerance) in [(Dtype::Bf16, 0.05), (Dtype::F16, 0.01)] {
+        let wide = Decoder::new(&spec, Dtype::F32, &Rounded(dtype), 1, 64, &Device::Cpu, &mut |_, _, _| true);
+        let (wide, half) = (wide.unwrap(), decoder(&config, dtype, 1));
+        for (from, to) in [(0, 39), (39, 40)] {
+            let (wide, half) = (logits(&wide, &all[from..to], from), logits(&half, &all[from..to], from));
+            let diff = max_diff(&wide, &half);
+            assert!(diff > 0.0 && diff < tolerance, "{dtype:?} {from}: {diff}");
+        }
+    }
+}
+
+#[test]
+fn activations_stay_finite_through_any_depth() {
+    let deep = config("llama", 4, 2, json!({"num_hidden_layers": 200}));
+    for dtype in [Dtype::F32, Dtype::F16] {
+        let logits = logits(&decoder(&deep, dtype, 1), &ids(4, 0), 0);
+        assert!(logits.iter().all(|x| x.is_finite() && x.abs() < 100.0), "{dtype:?}");
+    }
+}
