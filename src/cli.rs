@@ -11,16 +11,18 @@ use color_eyre::eyre::{Report, eyre};
 
 use crate::{
     analysis::units::{grouped, millis, three_digits},
-    config::{Composed, ConfTree, TuiConfig, compose},
-    crash, headless, logfile,
+    config::{Composed, ConfTree, compose},
+    crash,
     event::{Outcome, Stamp},
+    headless, logfile,
     rundir::{EventReader, Player, RunDir, run_json, verdict_of},
     session::{Ended, Plan, PlanError, Session},
     state::RunState,
     tui::{self, App, Live},
 };
 
-const ABOUT: &str = "A live profiler for LLM inference: runs a model and shows what the GPU and the tokens do, and why";
+const ABOUT: &str =
+    "A live profiler for LLM inference: runs a model and shows what the GPU and the tokens do, and why";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -212,7 +214,8 @@ impl What {
     }
 
     fn tree(&self) -> Result<ConfTree, Usage> {
-        let cwd = env::current_dir().map_err(|e| Usage(format!("the working directory can't be told: {e}")))?;
+        let cwd =
+            env::current_dir().map_err(|e| Usage(format!("the working directory can't be told: {e}")))?;
         ConfTree::find(self.conf_dir.as_deref(), &cwd).map_err(|e| Usage(e.to_string()))
     }
 
@@ -224,9 +227,16 @@ impl What {
     /// A bare word is a mistyped command more often than anything else.
     fn check_words(&self) -> Result<(), Usage> {
         const COMMANDS: [&str; 5] = ["run", "replay", "demo", "config", "help"];
-        let Some(word) = self.overrides.iter().find(|o| !o.contains('=') && !o.starts_with('~')) else { return Ok(()) };
-        let near = COMMANDS.iter().filter(|c| strsim::damerau_levenshtein(c, word) <= 2).copied().collect::<Vec<_>>();
-        let hint = if near.is_empty() { String::new() } else { format!(" Did you mean {}?", near.join(", ")) };
+        let Some(word) = self.overrides.iter().find(|o| !o.contains('=') && !o.starts_with('~')) else {
+            return Ok(());
+        };
+        let near = COMMANDS
+            .iter()
+            .filter(|c| strsim::damerau_levenshtein(c, word) <= 2)
+            .copied()
+            .collect::<Vec<_>>();
+        let hint =
+            if near.is_empty() { String::new() } else { format!(" Did you mean {}?", near.join(", ")) };
         let all = COMMANDS.join(", ");
         Err(Usage(format!("{word:?} is neither a command ({all}) nor an override (key=value).{hint}")))
     }
@@ -250,10 +260,11 @@ async fn run(what: &What, json: bool, quiet: bool) -> Result<u8, Failure> {
     let finished = headless::run(what.plan()?, quiet).await?;
     let dir = finished.ended.dir.clone();
     if json {
-        let text = serde_json::to_string_pretty(&run_json(&finished.state, dir.as_deref())).map_err(Report::from)?;
+        let text = serde_json::to_string_pretty(&run_json(&finished.ended.state, dir.as_deref()))
+            .map_err(Report::from)?;
         print_out(&text)?;
     } else {
-        print_out(summary(&finished.state, dir.as_deref()).trim_end())?;
+        print_out(summary(&finished.ended.state, dir.as_deref()).trim_end())?;
     }
     if let Some(cause) = &finished.cause {
         eprintln!("interrupted: {cause}");
@@ -292,7 +303,8 @@ fn summary(state: &RunState, dir: Option<&Path>) -> String {
     out += &format!("{:<6}{:>10}{:>10}{:>10}{:>10}{:>10}\n", "", "mean", "p50", "p90", "p99", "n");
     for (name, d) in [("TTFT", &total.ttft), ("TPOT", &total.tpot), ("ITL", &total.itl)] {
         let s = d.summary();
-        let cells = [s.mean, s.p50, s.p90, s.p99].map(|v| format!("{:>10}", v.map_or_else(|| "-".into(), millis)));
+        let cells =
+            [s.mean, s.p50, s.p90, s.p99].map(|v| format!("{:>10}", v.map_or_else(|| "-".into(), millis)));
         out += &format!("{name:<6}{}{:>10}\n", cells.concat(), grouped(s.n as i64));
     }
     let rate = |v: Option<f64>| v.map_or_else(|| "-".to_owned(), |v| format!("{} tok/s", three_digits(v)));
@@ -350,10 +362,10 @@ fn need_terminal(instead: &str) -> Result<(), Usage> {
 /// Where the runs are: the part of the run directory's pattern that does not change from run to run.
 fn runs_root(composed: &Composed) -> PathBuf {
     let dir = PathBuf::from(&composed.config.hydra.run.dir);
-    dir.iter().next().filter(|_| dir.is_relative()).map_or_else(
-        || dir.ancestors().nth(3).unwrap_or(&dir).to_owned(),
-        PathBuf::from,
-    )
+    dir.iter()
+        .next()
+        .filter(|_| dir.is_relative())
+        .map_or_else(|| dir.ancestors().nth(3).unwrap_or(&dir).to_owned(), PathBuf::from)
 }
 
 /// Tells, below the restored terminal, how the runs ended.

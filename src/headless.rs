@@ -17,7 +17,6 @@ use crate::{
 
 /// How a headless run ended.
 pub struct Finished {
-    pub state: RunState,
     pub ended: Ended,
     pub cause: Option<Cause>,
 }
@@ -38,8 +37,7 @@ pub async fn run(plan: Plan, quiet: bool) -> io::Result<Finished> {
     };
     progress.clear();
     let why = cause.as_ref().map(Cause::to_string);
-    let (state, ended) = session.end_with_state(Outcome::Interrupted, why);
-    Ok(Finished { state, ended, cause })
+    Ok(Finished { ended: session.end(Outcome::Interrupted, why), cause })
 }
 
 /// A bar on a terminal, plain lines elsewhere.

@@ -41,7 +41,8 @@ impl Write for CurrentFile {
 /// Starts collecting remarks; `RUST_LOG` chooses which.
 pub fn install() {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_writer(ToCurrent);
+    let subscriber =
+        tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_writer(ToCurrent);
     // A second call, as in tests, keeps the first one's.
     let _ = subscriber.try_init();
 }

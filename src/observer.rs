@@ -18,7 +18,12 @@ const EVERY: Duration = Duration::from_secs(1);
 
 impl Default for Observer {
     fn default() -> Self {
-        Observer { since: Instant::now(), cpu_at_start: thread_cpu_time(), frames: 0, frame_time: Duration::ZERO }
+        Observer {
+            since: Instant::now(),
+            cpu_at_start: thread_cpu_time(),
+            frames: 0,
+            frame_time: Duration::ZERO,
+        }
     }
 }
 

@@ -63,14 +63,17 @@ impl Found {
     }
 }
 
+/// What a single bit says.
+pub fn named(bit: u64) -> Found {
+    match REASONS.iter().find(|reason| reason.bit == bit) {
+        Some(reason) => Found::Known(reason),
+        None => Found::Unknown { bit },
+    }
+}
+
 /// The reasons in `mask`, lowest bit first.
 pub fn found(mask: u64) -> impl Iterator<Item = Found> {
-    (0..u64::BITS).map(|shift| 1u64 << shift).filter(move |bit| mask & bit != 0).map(|bit| {
-        match REASONS.iter().find(|reason| reason.bit == bit) {
-            Some(reason) => Found::Known(reason),
-            None => Found::Unknown { bit },
-        }
-    })
+    (0..u64::BITS).map(|shift| 1u64 << shift).filter(move |bit| mask & bit != 0).map(named)
 }
 
 /// The part of `mask` that takes speed away.

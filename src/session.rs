@@ -16,14 +16,14 @@ use crate::{
     crash,
     engine::{
         Engine, EngineError,
-        candle::{CandleEngine, EngineOptions},
+        candle::{CandleEngine, CandleOptions},
         driver::{Control, Driver, Workload},
         ranges::NoRanges,
         sim::SimEngine,
     },
     event::{
-        self, Activity, Clock, Envelope, Event, EventRx, EventTx, Level, Notice, Outcome, Preparing, Ready,
-        RunFinished, RunStarted, SCHEMA, SnapshotTaken,
+        self, Activity, Clock, Envelope, Event, EventRx, EventTx, Level, Notice, Outcome, Phase, Preparing,
+        Ready, RunFinished, RunStarted, SCHEMA, SnapshotTaken,
     },
     logfile,
     model::{ModelSpec, SpecError},
@@ -41,7 +41,9 @@ pub enum PlanError {
     Spec(#[from] SpecError),
     #[error(transparent)]
     Scenario(#[from] UnknownScenario),
-    #[error("{prompt} prompt tokens and {output} output tokens are more than the {limit} positions {model} was made for; lower dataset.prompt_tokens or infer.max_new_tokens")]
+    #[error(
+        "{prompt} prompt tokens and {output} output tokens are more than the {limit} positions {model} was made for; lower dataset.prompt_tokens or infer.max_new_tokens"
+    )]
     TooLong { model: String, prompt: u32, output: u32, limit: usize },
     #[error(transparent)]
     Engine(#[from] EngineError),
@@ -53,7 +55,6 @@ pub struct Plan {
     pub composed: Composed,
     spec: ModelSpec,
     workload: Workload,
-    scenario: Scenario,
 }
 
 impl Plan {
@@ -69,7 +70,9 @@ impl Plan {
             let model = config.model.name.clone();
             return Err(PlanError::TooLong { model, prompt, output, limit: spec.max_positions });
         }
-        let scenario = Scenario::named(config.telemetry.scenario.as_ref().unwrap_or(&config.runtime.sim.scenario))?;
+        for name in config.telemetry.scenario.iter().chain([&config.runtime.sim.scenario]) {
+            Scenario::named(name)?;
+        }
         let workload = Workload {
             requests: config.runtime.requests,
             warmup: config.runtime.warmup,
@@ -79,16 +82,16 @@ impl Plan {
             vocab: spec.vocab as u32,
             seed: config.runtime.seed,
         };
-        let plan = Plan { composed, spec, workload, scenario };
+        let plan = Plan { composed, spec, workload };
         if plan.composed.config.runtime.name == Runtime::Candle {
-            plan.engine_options().check()?;
+            CandleEngine::check(&plan.engine_options())?;
         }
         Ok(plan)
     }
 
-    fn engine_options(&self) -> EngineOptions {
+    fn engine_options(&self) -> CandleOptions {
         let config = &self.composed.config;
-        EngineOptions {
+        CandleOptions {
             model: config.model.name.clone(),
             spec: self.spec.clone(),
             dtype: config.model.dtype,
@@ -107,7 +110,7 @@ impl Plan {
     fn started(&self) -> RunStarted {
         let config = &self.composed.config;
         let (engine, device) = match config.runtime.name {
-            Runtime::Candle => ("candle", self.engine_options().device_name()),
+            Runtime::Candle => ("candle", "cpu".to_owned()),
             Runtime::Sim => ("sim", "sim".to_owned()),
         };
         RunStarted {
@@ -164,8 +167,9 @@ enum Record {
 }
 
 /// How a run ended, for exit codes and last words.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Ended {
+    pub state: RunState,
     pub finished: RunFinished,
     pub dir: Option<PathBuf>,
     /// What of the recording is missing, in words.
@@ -175,6 +179,7 @@ pub struct Ended {
 /// Longest wait for threads that were asked to stop; a long prefill can't be interrupted.
 const PATIENCE: Duration = Duration::from_millis(1500);
 const EVENTS_AT_ONCE: usize = 4096;
+const BETWEEN_PROGRESS: Duration = Duration::from_millis(50);
 
 impl Session {
     pub fn start(plan: Plan) -> Session {
@@ -205,21 +210,25 @@ impl Session {
 
     fn spawn(&mut self) {
         let activity = Activity::default();
-        let config = &self.plan.composed.config;
-        let mut sampler = Sampler::for_config(config, &self.plan.scenario, activity.clone());
-        let (control, tx) = (self.control.clone(), self.tx.clone());
-        // A simulated run takes its samples between its own steps, so that it is the same every time.
-        let inline = if self.plan.simulated() {
-            Some(sampler)
-        } else {
-            let (tx, stop) = (tx.clone(), control.cancel_flag());
-            self.threads.push(named("llmprof-sampler", move || {
-                crash::fault_point("sampler");
-                sampler.run(&tx, &stop);
-            }));
-            None
-        };
-        let plan = self.plan.clone();
+        let (control, tx, plan) = (self.control.clone(), self.tx.clone(), self.plan.clone());
+        let weight_bytes = plan.spec.weight_bytes(plan.composed.config.model.dtype);
+        let sampler = Sampler::for_config(&plan.composed.config, &activity, weight_bytes);
+        // A simulated run takes its samples within its own steps, so that it is the same every time.
+        let mut inline = None;
+        match sampler {
+            Err(unknown) => tx.notice(Level::Error, "telemetry", unknown.to_string()),
+            Ok(sampler) if plan.simulated() => {
+                sampler.announce(&tx);
+                inline = Some(sampler);
+            }
+            Ok(mut sampler) => {
+                let (tx, stop) = (tx.clone(), control.cancel_flag());
+                self.threads.push(named("llmprof-sampler", move || {
+                    crash::fault_point("sampler");
+                    sampler.run(&tx, &stop);
+                }));
+            }
+        }
         self.threads.push(named("llmprof-engine", move || work(&plan, &control, &tx, &activity, inline)));
     }
 
@@ -235,8 +244,10 @@ impl Session {
             // Nothing more comes by itself.
             std::future::pending::<()>().await;
         }
-        let wait = Duration::from_millis(u64::from(self.plan.composed.config.output.flush_ms).clamp(10, 1000));
-        let n = tokio::time::timeout(wait, self.rx.recv_many(&mut self.batch, EVENTS_AT_ONCE)).await.unwrap_or(0);
+        let wait =
+            Duration::from_millis(u64::from(self.plan.composed.config.output.flush_ms).clamp(10, 1000));
+        let n =
+            tokio::time::timeout(wait, self.rx.recv_many(&mut self.batch, EVENTS_AT_ONCE)).await.unwrap_or(0);
         self.take_in();
         self.tick();
         n
@@ -345,11 +356,11 @@ impl Session {
     /// Stops the work, closes the recording, and says how it went. `cause` is why it ends early, if it does.
     pub fn end(mut self, outcome: Outcome, cause: Option<String>) -> Ended {
         self.stop(outcome, cause);
-        let finished = self.state.finished.clone();
         Ended {
-            finished: finished.unwrap_or(RunFinished { outcome, cause: None }),
+            finished: self.state.finished.clone().unwrap_or(RunFinished { outcome, cause: None }),
             dir: self.dir().map(Path::to_owned),
             loss: self.loss(),
+            state: std::mem::take(&mut self.state),
         }
     }
 
@@ -444,17 +455,11 @@ fn named(name: &str, work: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
 
 /// The engine's thread: prepares, runs the workload, says how it ended. A cancelled run says nothing;
 /// whoever cancelled it knows why.
-fn work(plan: &Plan, control: &Control, tx: &EventTx, activity: &Activity, mut sampler: Option<Sampler>) {
+fn work(plan: &Plan, control: &Control, tx: &EventTx, activity: &Activity, sampler: Option<Sampler>) {
     crash::fault_point("engine");
-    let mut after_step = |now| {
-        if let Some(sampler) = &mut sampler {
-            sampler.sample_due(now, tx);
-        }
-    };
-    let done = prepare(plan, control, tx, activity).and_then(|mut engine| {
-        let ranges = &mut NoRanges;
-        let workload = &plan.workload;
-        Driver { workload, control, ranges, tx, activity, after_step: &mut after_step }.run(engine.as_mut())
+    let done = prepare(plan, control, tx, activity, sampler).and_then(|mut engine| {
+        let (workload, ranges) = (&plan.workload, &mut NoRanges);
+        Driver { workload, control, ranges, tx, activity }.run(engine.as_mut())
     });
     let finished = match done {
         Ok(()) => RunFinished { outcome: Outcome::Completed, cause: None },
@@ -467,33 +472,52 @@ fn work(plan: &Plan, control: &Control, tx: &EventTx, activity: &Activity, mut s
     tx.send(Event::RunFinished(finished));
 }
 
-fn prepare(plan: &Plan, control: &Control, tx: &EventTx, activity: &Activity) -> Result<Box<dyn Engine>, EngineError> {
-    activity.set(event::Phase::Preparing);
+fn prepare(
+    plan: &Plan,
+    control: &Control,
+    tx: &EventTx,
+    activity: &Activity,
+    sampler: Option<Sampler>,
+) -> Result<Box<dyn Engine>, EngineError> {
+    activity.set(Phase::Preparing);
     let begun = Instant::now();
     let config = &plan.composed.config;
     let engine: Box<dyn Engine> = match config.runtime.name {
-        Runtime::Sim => Box::new(SimEngine::new(
-            &config.runtime.sim,
-            plan.scenario.clone(),
-            tx.clock().clone(),
-            config.runtime.seed,
-            control.cancel_flag(),
-        )),
+        Runtime::Sim => Box::new(simulated(plan, control, tx, sampler)?),
         Runtime::Candle => {
-            let mut shown = Instant::now() - Duration::from_secs(1);
+            let mut shown: Option<Instant> = None;
             let mut progress = |step: &str, done: u64, total: u64| {
-                if shown.elapsed() > Duration::from_millis(50) {
-                    shown = Instant::now();
+                if shown.is_none_or(|shown| shown.elapsed() > BETWEEN_PROGRESS) {
+                    shown = Some(Instant::now());
                     tx.send(Event::Preparing(Preparing { step: step.to_owned(), done, total }));
                 }
                 !control.is_cancelled()
             };
-            Box::new(CandleEngine::new(plan.engine_options(), &mut progress)?)
+            Box::new(CandleEngine::new(&plan.engine_options(), &mut progress)?)
         }
     };
-    let prepare_ms = begun.elapsed().as_secs_f64() * 1e3;
+    // Simulated weights take no time; what the machine took would differ from run to run.
+    let prepare_ms = if plan.simulated() { 0.0 } else { begun.elapsed().as_secs_f64() * 1e3 };
     tx.send(Event::Ready(Ready { prepare_ms }));
     tx.notice(Level::Info, "engine", format!("ready after {}", millis(prepare_ms)));
     Ok(engine)
 }
 
+fn simulated(
+    plan: &Plan,
+    control: &Control,
+    tx: &EventTx,
+    sampler: Option<Sampler>,
+) -> Result<SimEngine, EngineError> {
+    let runtime = &plan.composed.config.runtime;
+    let vocab = plan.workload.vocab;
+    let engine = SimEngine::new(&runtime.sim, runtime.seed, vocab, tx.clock().clone(), control.cancel_flag())
+        .map_err(|e| EngineError::Backend(e.to_string()))?;
+    Ok(match sampler {
+        Some(mut sampler) => {
+            let tx = tx.clone();
+            engine.with_tick(Box::new(move |now| sampler.sample_due(now, &tx)))
+        }
+        None => engine,
+    })
+}

@@ -69,7 +69,10 @@ mod tests {
         m.first_token(100_000_000, 128, 1);
         m.next_token(50_000_000, 1);
         let early = sentence(&evidence(&m)).unwrap();
-        assert!(early.contains("20.0 tok/s") && early.contains("10.8 GB/s") && early.contains("Too few"), "{early}");
+        assert!(
+            early.contains("20.0 tok/s") && early.contains("10.8 GB/s") && early.contains("Too few"),
+            "{early}"
+        );
         (0..200).for_each(|_| m.next_token(50_000_000, 1));
         assert!(sentence(&evidence(&m)).unwrap().contains("evenly"));
         (0..10).for_each(|_| m.next_token(500_000_000, 1));

@@ -38,6 +38,11 @@ impl Composed {
         // Keys are text and values are plain: there is nothing the writer could refuse.
         serde_yaml_ng::to_string(&self.tree).unwrap_or_default()
     }
+
+    /// The overrides as a YAML list, as they were typed.
+    pub fn overrides_yaml(&self) -> String {
+        serde_yaml_ng::to_string(&self.overrides).unwrap_or_default()
+    }
 }
 
 /// What interpolations may ask of the world outside the files.

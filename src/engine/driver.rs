@@ -1,11 +1,15 @@
 //! The prefill/decode loop: runs requests on an engine and tells what happens.
 
-use std::{
-    sync::{Arc, Condvar, Mutex, PoisonError, atomic::{AtomicBool, Ordering}},
+use std::sync::{
+    Arc, Condvar, Mutex, PoisonError,
+    atomic::{AtomicBool, Ordering},
 };
 
 use super::{Engine, EngineError, Prompts, ranges::Ranges};
-use crate::event::{Activity, Event, EventTx, Phase, RequestFinished, RequestStarted, Stamp, Token};
+use crate::{
+    event::{Activity, Event, EventTx, Phase, RequestFinished, RequestStarted, Token},
+    noise,
+};
 
 /// What to run: `warmup` requests that don't count, then `requests` that do.
 #[derive(Debug, Clone, PartialEq)]
@@ -22,15 +26,9 @@ pub struct Workload {
 impl Workload {
     /// Random prompts, the same for the same seed and request.
     pub fn prompts(&self, request: u32) -> Prompts {
-        let mut x = self.seed ^ (u64::from(request) << 32) ^ 0x9e37_79b9_7f4a_7c15;
-        let ids = (0..self.batch * self.prompt_tokens).map(|_| {
-            // SplitMix64: enough for token ids that do not repeat.
-            x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mut z = x;
-            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            ((z ^ (z >> 31)) % u64::from(self.vocab)) as u32
-        });
+        let seed = noise::bits(self.seed, u64::from(request));
+        let ids = (0..u64::from(self.batch) * u64::from(self.prompt_tokens))
+            .map(|i| (noise::bits(seed, i) % u64::from(self.vocab)) as u32);
         Prompts { ids: ids.collect(), batch: self.batch as usize }
     }
 }
@@ -84,8 +82,6 @@ pub struct Driver<'a> {
     pub ranges: &'a mut dyn Ranges,
     pub tx: &'a EventTx,
     pub activity: &'a Activity,
-    /// Called after every step with the time; a simulated probe lives on it.
-    pub after_step: &'a mut dyn FnMut(Stamp),
 }
 
 impl Driver<'_> {
@@ -146,8 +142,7 @@ impl Driver<'_> {
 
     fn token(&mut self, request: u32, index: u32, ids: &[u32]) {
         let id = ids.first().copied().unwrap_or_default();
-        let t = self.tx.send(Event::Token(Token { request, index, id }));
-        (self.after_step)(t);
+        self.tx.send(Event::Token(Token { request, index, id }));
     }
 
     /// Between tokens: stops when cancelled, waits while paused.

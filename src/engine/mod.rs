@@ -43,7 +43,9 @@ pub trait Engine {
 pub enum EngineError {
     #[error("{what} needs {need} as {dtype}, {free} free; try {remedy}")]
     OutOfMemory { what: String, need: String, dtype: String, free: String, remedy: String },
-    #[error("the cache holds {capacity} positions, {asked} were asked for; raise neither prompt nor output length past the model's limit")]
+    #[error(
+        "the cache holds {capacity} positions, {asked} were asked for; raise neither prompt nor output length past the model's limit"
+    )]
     ContextTooLong { capacity: usize, asked: usize },
     #[error("no device {asked:?} in this build; {remedy}")]
     NoDevice { asked: String, remedy: String },

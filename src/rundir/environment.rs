@@ -11,7 +11,6 @@ pub struct Environment {
     pub commit: &'static str,
     pub rustc: &'static str,
     pub features: Vec<&'static str>,
-    pub os: String,
     pub arch: &'static str,
     pub host: Option<HostInfo>,
     pub gpus: Vec<GpuInfo>,
@@ -22,7 +21,13 @@ pub struct Environment {
 }
 
 const TELLING_VARIABLES: [&str; 8] = [
-    "CANDLE_", "CUDA_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING", "CUBLAS_", "NVIDIA_", "OMP_NUM_THREADS", "RAYON_",
+    "CANDLE_",
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_LAUNCH_BLOCKING",
+    "CUBLAS_",
+    "NVIDIA_",
+    "OMP_NUM_THREADS",
+    "RAYON_",
     "LLMPROF_",
 ];
 
@@ -39,7 +44,6 @@ impl Environment {
             commit: env!("LLMPROF_COMMIT"),
             rustc: env!("LLMPROF_RUSTC"),
             features: Vec::new(),
-            os: sysinfo::System::long_os_version().unwrap_or_else(|| std::env::consts::OS.to_owned()),
             arch: std::env::consts::ARCH,
             host: None,
             gpus: Vec::new(),

@@ -35,7 +35,9 @@ impl RunDir {
     /// A run that is there already: its directory, or its `events.ndjson`.
     pub fn open(path: &Path) -> RunDir {
         match path.file_name() {
-            Some(name) if name == "events.ndjson" => RunDir(path.parent().unwrap_or(Path::new(".")).to_owned()),
+            Some(name) if name == "events.ndjson" => {
+                RunDir(path.parent().unwrap_or(Path::new(".")).to_owned())
+            }
             _ => RunDir(path.to_owned()),
         }
     }
@@ -113,7 +115,8 @@ pub fn list_runs(root: &Path) -> Vec<RunEntry> {
 fn collect(root: &Path, dir: &Path, depth: u32, runs: &mut Vec<RunEntry>) {
     let run = RunDir(dir.to_owned());
     if let Ok(events) = fs::metadata(run.events()) {
-        let mut names = dir.strip_prefix(root).unwrap_or(dir).iter().rev().map(|n| n.to_string_lossy().into_owned());
+        let mut names =
+            dir.strip_prefix(root).unwrap_or(dir).iter().rev().map(|n| n.to_string_lossy().into_owned());
         let name = names.next().unwrap_or_default();
         let result = fs::read(run.metrics()).ok().and_then(|text| serde_json::from_slice(&text).ok());
         runs.push(RunEntry {

@@ -133,6 +133,11 @@ impl Player {
         self.complete
     }
 
+    /// The view changes by itself: it plays, or there is more to read.
+    pub fn moves(&self) -> bool {
+        !self.loaded || (self.playing && !(self.following && self.complete))
+    }
+
     /// Real time has passed. True when the view moved.
     pub fn advance(&mut self, elapsed: Duration) -> Result<bool, ReadError> {
         if self.following || !self.playing {
@@ -163,7 +168,8 @@ impl Player {
         let was_following = std::mem::take(&mut self.following);
         if was_following || to < self.view.state.now {
             let nearest = self.checkpoints.iter().rev().find(|c| c.state.now <= to);
-            let (offset, state) = nearest.map_or_else(|| (0, RunState::default()), |c| (c.offset, c.state.clone()));
+            let (offset, state) =
+                nearest.map_or_else(|| (0, RunState::default()), |c| (c.offset, c.state.clone()));
             self.view.reader.seek(offset)?;
             self.view.state = state;
             self.view.waiting = None;

@@ -20,7 +20,9 @@ pub enum ReadError {
     Empty { name: String },
     #[error("{name} is no recording of this program: its first line is not a run_started event")]
     NotARun { name: String },
-    #[error("{name} was recorded by a newer version (schema {found}, this program reads up to {SCHEMA}); update llmprof-tui")]
+    #[error(
+        "{name} was recorded by a newer version (schema {found}, this program reads up to {SCHEMA}); update llmprof-tui"
+    )]
     Schema { name: String, found: u64 },
 }
 
@@ -41,7 +43,9 @@ pub struct EventReader {
 pub enum Next {
     Event(Envelope),
     /// Nothing more for now. `torn` when the file ends within a line.
-    End { torn: bool },
+    End {
+        torn: bool,
+    },
 }
 
 impl EventReader {

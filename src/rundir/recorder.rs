@@ -11,8 +11,18 @@ use crate::event::{Envelope, Event, GpuSample, Stamp};
 
 /// Columns of `nvml.csv`. The first nine are those of the harness this format comes from.
 const NVML_COLUMNS: [&str; 12] = [
-    "ts", "gpu_util_pct", "mem_util_pct", "sm_clock_MHz", "mem_clock_MHz", "power_W", "temp_C", "mem_used_MiB",
-    "mem_total_MiB", "gpu", "t_s", "clock_event_reasons",
+    "ts",
+    "gpu_util_pct",
+    "mem_util_pct",
+    "sm_clock_MHz",
+    "mem_clock_MHz",
+    "power_W",
+    "temp_C",
+    "mem_used_MiB",
+    "mem_total_MiB",
+    "gpu",
+    "t_s",
+    "clock_event_reasons",
 ];
 
 /// Appends events to `events.ndjson` and GPU samples to `nvml.csv`. A failing disk never stops the run:
@@ -191,8 +201,12 @@ mod tests {
 
     #[test]
     fn unread_cells_are_empty() {
-        let sample = GpuSample { power_w: Some(612.5), mem_used_bytes: Some(3 << 20), ..GpuSample::default() };
-        assert_eq!(nvml_row(1000.0, Stamp(1_500_000_000), &sample), "1001.500000,,,,,612.500,,3,,0,1.500000,");
+        let sample =
+            GpuSample { power_w: Some(612.5), mem_used_bytes: Some(3 << 20), ..GpuSample::default() };
+        assert_eq!(
+            nvml_row(1000.0, Stamp(1_500_000_000), &sample),
+            "1001.500000,,,,,612.500,,3,,0,1.500000,"
+        );
         assert_eq!(nvml_row(0.0, Stamp(0), &sample).split(',').count(), NVML_COLUMNS.len());
     }
 }

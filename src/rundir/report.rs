@@ -107,15 +107,22 @@ pub fn report_md(state: &RunState) -> String {
             run.output_tokens
         );
     }
-    let cause = state.finished.as_ref().and_then(|f| f.cause.as_deref()).map_or_else(String::new, |c| format!(": {c}"));
-    let _ = writeln!(out, "Outcome: {}{cause}. {} s recorded.\n", outcome(state), three_digits(state.now.secs()));
+    let cause = state
+        .finished
+        .as_ref()
+        .and_then(|f| f.cause.as_deref())
+        .map_or_else(String::new, |c| format!(": {c}"));
+    let _ =
+        writeln!(out, "Outcome: {}{cause}. {} s recorded.\n", outcome(state), three_digits(state.now.secs()));
     let _ = writeln!(out, "| | n | mean | p50 | p90 | p99 | min | max |\n|---|---|---|---|---|---|---|---|");
     for (name, s) in [("TTFT", metrics.ttft_ms), ("TPOT", metrics.tpot_ms), ("ITL", metrics.itl_ms)] {
-        let cells = [s.mean, s.p50, s.p90, s.p99, s.min, s.max].map(|v| v.map_or_else(|| "–".to_owned(), millis));
+        let cells =
+            [s.mean, s.p50, s.p90, s.p99, s.min, s.max].map(|v| v.map_or_else(|| "–".to_owned(), millis));
         let _ = writeln!(out, "| {name} | {} | {} |", grouped(s.n as i64), cells.join(" | "));
     }
     let rate = |v: Option<f64>| v.map_or_else(|| "–".to_owned(), |v| format!("{} tok/s", three_digits(v)));
-    let _ = writeln!(out, "\nPrefill {}, decode {}.\n", rate(metrics.prefill_tok_s), rate(metrics.decode_tok_s));
+    let _ =
+        writeln!(out, "\nPrefill {}, decode {}.\n", rate(metrics.prefill_tok_s), rate(metrics.decode_tok_s));
     if let Some(sentence) = verdict_of(state) {
         let _ = writeln!(out, "{sentence}\n");
     }
@@ -144,7 +151,8 @@ fn snapshots(out: &mut String, state: &RunState) {
     if state.snapshots.is_empty() {
         return;
     }
-    let _ = writeln!(out, "## Snapshots\n\n| name | from | to | ITL p50 | decode tok/s |\n|---|---|---|---|---|");
+    let _ =
+        writeln!(out, "## Snapshots\n\n| name | from | to | ITL p50 | decode tok/s |\n|---|---|---|---|---|");
     for s in &state.snapshots {
         let _ = writeln!(
             out,

@@ -221,7 +221,9 @@ impl RunState {
     /// The current window as a snapshot would keep it.
     pub fn window_snapshot(&self, name: &str) -> Snapshot {
         let mean = |series: fn(&GpuState) -> &Series| {
-            self.profiled_gpu().and_then(|gpu| series(gpu).columns(self.window.from, self.now, 1)[0]).map(|b| b.mean())
+            self.profiled_gpu()
+                .and_then(|gpu| series(gpu).columns(self.window.from, self.now, 1)[0])
+                .map(|b| b.mean())
         };
         Snapshot {
             name: name.to_owned(),
@@ -265,7 +267,10 @@ impl RunState {
     pub fn request_share_done(&self) -> f64 {
         let Some(run) = &self.run else { return 0.0 };
         let whole = f64::from(run.requests + run.warmup);
-        let active = self.active.as_ref().map_or(0.0, |a| f64::from(a.tokens) / f64::from(a.started.output_tokens.max(1)));
+        let active = self
+            .active
+            .as_ref()
+            .map_or(0.0, |a| f64::from(a.tokens) / f64::from(a.started.output_tokens.max(1)));
         ((f64::from(self.requests_done + self.warmup_done) + active) / whole.max(1.0)).min(1.0)
     }
 }

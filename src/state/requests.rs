@@ -38,9 +38,10 @@ impl ActiveRequest {
 
     pub(super) fn finish(self, t: Stamp) -> FinishedRequest {
         let ttft_ns = self.first_token.map(|first| first.since(self.start).as_nanos() as u64);
-        let tpot_ns = self.first_token.filter(|_| self.tokens > 1).map(|first| {
-            self.last_token.since(first).as_nanos() as u64 / u64::from(self.tokens - 1)
-        });
+        let tpot_ns = self
+            .first_token
+            .filter(|_| self.tokens > 1)
+            .map(|first| self.last_token.since(first).as_nanos() as u64 / u64::from(self.tokens - 1));
         FinishedRequest { request: self.started.request, finished: t, tokens: self.tokens, ttft_ns, tpot_ns }
     }
 }

@@ -26,7 +26,13 @@ fn fold(events: &[Envelope]) -> RunState {
 
 #[test]
 fn latencies_are_what_the_words_say() {
-    let state = fold(&[request(100, 0, false), token(150, 0, 0), token(160, 0, 1), token(180, 0, 2), finished(181, 0)]);
+    let state = fold(&[
+        request(100, 0, false),
+        token(150, 0, 0),
+        token(160, 0, 1),
+        token(180, 0, 2),
+        finished(181, 0),
+    ]);
     let s = state.total.summary();
     assert_eq!(s.ttft_ms.mean, Some(50.0));
     assert_eq!(s.tpot_ms.mean, Some(15.0));
@@ -50,7 +56,16 @@ fn a_pause_belongs_to_no_latency() {
     let pause = |from, to| [envelope(from, Event::WorkloadPaused), envelope(to, Event::WorkloadResumed)];
     let [p1, r1] = pause(10, 1010);
     let [p2, r2] = pause(1060, 5060);
-    let state = fold(&[request(0, 0, false), p1, r1, token(1050, 0, 0), p2, r2, token(5070, 0, 1), finished(5071, 0)]);
+    let state = fold(&[
+        request(0, 0, false),
+        p1,
+        r1,
+        token(1050, 0, 0),
+        p2,
+        r2,
+        token(5070, 0, 1),
+        finished(5071, 0),
+    ]);
     let s = state.total.summary();
     assert_eq!((s.ttft_ms.mean, s.itl_ms.mean, s.tpot_ms.mean), (Some(50.0), Some(20.0), Some(20.0)));
 }
@@ -74,9 +89,17 @@ fn a_cancelled_request_is_not_a_request() {
 #[test]
 fn every_reason_that_ever_was_has_a_lane() {
     let info = GpuInfo { index: 0, ..GpuInfo::default() };
-    let sample = |ms, bits| envelope(ms, Event::GpuSample(Box::new(GpuSample { reasons: Some(bits), ..GpuSample::default() })));
-    let state = fold(&[envelope(0, Event::GpuFound(Box::new(info))), sample(100, 0x4), sample(200, 1 << 40), sample(300, 0)]);
-    let lanes: Vec<(u64, Option<f32>)> = state.gpus[0].reasons.iter().map(|(b, s)| (*b, s.last().map(|l| l.1))).collect();
+    let sample = |ms, bits| {
+        envelope(ms, Event::GpuSample(Box::new(GpuSample { reasons: Some(bits), ..GpuSample::default() })))
+    };
+    let state = fold(&[
+        envelope(0, Event::GpuFound(Box::new(info))),
+        sample(100, 0x4),
+        sample(200, 1 << 40),
+        sample(300, 0),
+    ]);
+    let lanes: Vec<(u64, Option<f32>)> =
+        state.gpus[0].reasons.iter().map(|(b, s)| (*b, s.last().map(|l| l.1))).collect();
     assert_eq!(lanes, [(0x4, Some(0.0)), (1 << 40, Some(0.0))]);
 }
 
@@ -84,7 +107,10 @@ fn every_reason_that_ever_was_has_a_lane() {
 fn readings_that_were_not_there_leave_no_trace() {
     let info = GpuInfo { index: 3, ..GpuInfo::default() };
     let sample = GpuSample { gpu: 3, temp_c: Some(40.0), ..GpuSample::default() };
-    let state = fold(&[envelope(0, Event::GpuFound(Box::new(info))), envelope(1, Event::GpuSample(Box::new(sample)))]);
+    let state = fold(&[
+        envelope(0, Event::GpuFound(Box::new(info))),
+        envelope(1, Event::GpuSample(Box::new(sample))),
+    ]);
     let gpu = &state.gpus[0];
     assert!(gpu.power_w.is_empty() && gpu.sm_clock_mhz.is_empty() && gpu.reasons.is_empty());
     assert_eq!(gpu.temp_c.last().map(|l| l.1), Some(40.0));

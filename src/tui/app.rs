@@ -6,9 +6,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crossterm::event::{Event as Input, EventStream, KeyCode, KeyEvent, KeyEventKind, KeyModifiers, MouseButton, MouseEvent, MouseEventKind};
+use crossterm::event::{
+    Event as Input, EventStream, KeyCode, KeyEvent, KeyEventKind, KeyModifiers, MouseButton, MouseEvent,
+    MouseEventKind,
+};
 use futures::StreamExt;
-use ratatui::{backend::Backend, layout::{Position, Rect}, Terminal};
+use ratatui::{
+    Terminal,
+    backend::Backend,
+    layout::{Position, Rect},
+};
 use tui_input::InputRequest;
 
 use super::{
@@ -106,7 +113,10 @@ impl App {
         Stopped { cause, runs: self.ended, error }
     }
 
-    async fn drive<B: Backend<Error = io::Error>>(&mut self, screen: &mut Terminal<B>) -> io::Result<Option<Cause>> {
+    async fn drive<B: Backend<Error = io::Error>>(
+        &mut self,
+        screen: &mut Terminal<B>,
+    ) -> io::Result<Option<Cause>> {
         let mut shutdown = Shutdown::listen()?;
         let mut input = EventStream::new();
         let mut next_frame = Instant::now();
@@ -158,7 +168,12 @@ impl App {
         Ok(())
     }
 
-    fn view<'a>(&'a self, runs: &'a [&'a RunEntry], snapshots: &'a [Snapshot], loss: Option<&'a str>) -> View<'a> {
+    fn view<'a>(
+        &'a self,
+        runs: &'a [&'a RunEntry],
+        snapshots: &'a [Snapshot],
+        loss: Option<&'a str>,
+    ) -> View<'a> {
         View {
             state: self.state(),
             ui: &self.ui,
@@ -194,7 +209,8 @@ impl App {
     fn chosen_runs(&self) -> Vec<&RunEntry> {
         let filter = self.ui.runs_filter.to_lowercase();
         let matches = |run: &&RunEntry| {
-            filter.is_empty() || [&run.experiment, &run.model, &run.name].iter().any(|t| t.to_lowercase().contains(&filter))
+            filter.is_empty()
+                || [&run.experiment, &run.model, &run.name].iter().any(|t| t.to_lowercase().contains(&filter))
         };
         let mut runs: Vec<&RunEntry> = self.runs.iter().filter(matches).collect();
         let speed = |run: &RunEntry| run.result.as_ref().and_then(|r| r.metrics.decode_tok_s).unwrap_or(0.0);

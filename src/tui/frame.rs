@@ -157,7 +157,9 @@ fn status<'a>(view: &View<'_>) -> Vec<Vec<Span<'a>>> {
         (None, None) => {
             let style = theme.phase(state.phase);
             let word = match (&state.preparing, state.phase) {
-                (Some(p), Phase::Preparing) if p.total > 0 => format!("{} {} %", p.step, 100 * p.done / p.total),
+                (Some(p), Phase::Preparing) if p.total > 0 => {
+                    format!("{} {} %", p.step, 100 * p.done / p.total)
+                }
                 (_, phase) => phase.name().to_owned(),
             };
             vec![dot(style), Span::styled(word, style)]
@@ -168,10 +170,17 @@ fn status<'a>(view: &View<'_>) -> Vec<Vec<Span<'a>>> {
         let warm = state.active.as_ref().is_some_and(|a| a.started.warmup);
         let (word, done, of) = match warm {
             true => ("warm-up", state.warmup_done + 1, run.warmup),
-            false => ("request", (state.requests_done + u32::from(state.active.is_some())).max(1), run.requests),
+            false => {
+                ("request", (state.requests_done + u32::from(state.active.is_some())).max(1), run.requests)
+            }
         };
         if state.finished.is_some() {
-            parts.push(label_value(theme, "requests", &format!("{}/{}", state.requests_done, run.requests), ""));
+            parts.push(label_value(
+                theme,
+                "requests",
+                &format!("{}/{}", state.requests_done, run.requests),
+                "",
+            ));
         } else if state.active.is_some() || state.requests_done > 0 {
             parts.push(label_value(theme, word, &format!("{done}/{of}"), ""));
         }
@@ -206,7 +215,10 @@ fn transport(view: &View<'_>, position: Position, area: Rect, buf: &mut Buffer) 
         Span::styled(format!(" {sign} "), style),
         Span::styled(format!("{} ", time(at)), theme.number),
     ]);
-    let right = Line::from(vec![Span::styled(format!(" {}  ", time(end)), theme.dim), Span::styled(format!("{word} "), style)]);
+    let right = Line::from(vec![
+        Span::styled(format!(" {}  ", time(end)), theme.dim),
+        Span::styled(format!("{word} "), style),
+    ]);
     let (lw, rw) = (left.width() as u16, right.width() as u16);
     left.render(area, buf);
     let track = area.width.saturating_sub(lw + rw);
@@ -228,7 +240,8 @@ fn footer(view: &View<'_>, areas: &Areas, buf: &mut Buffer) {
     for (i, (pane, rect)) in areas.tabs().into_iter().enumerate() {
         let chosen = pane == view.ui.pane;
         let named = rect.width > 3;
-        let (number, title) = if chosen { (theme.selected, theme.selected) } else { (theme.accent, theme.dim) };
+        let (number, title) =
+            if chosen { (theme.selected, theme.selected) } else { (theme.accent, theme.dim) };
         let mut tab = vec![Span::styled(format!(" {}", i + 1), number)];
         tab.push(Span::styled(if named { format!("{} ", pane.title()) } else { " ".to_owned() }, title));
         Line::from(tab).render(rect, buf);
@@ -248,7 +261,8 @@ fn footer(view: &View<'_>, areas: &Areas, buf: &mut Buffer) {
     let width = |b: &keys::Binding| b.label.len() + b.short.len() + 3;
     let mut left = (room.width as usize).saturating_sub(fixed.iter().map(|b| width(b)).sum());
     let mut shown = Vec::new();
-    let (here, elsewhere): (Vec<_>, Vec<_>) = others.into_iter().partition(|b| matches!(b.scope, Scope::On(_)));
+    let (here, elsewhere): (Vec<_>, Vec<_>) =
+        others.into_iter().partition(|b| matches!(b.scope, Scope::On(_)));
     for binding in here.into_iter().chain(elsewhere) {
         if width(binding) <= left {
             left -= width(binding);
@@ -259,7 +273,10 @@ fn footer(view: &View<'_>, areas: &Areas, buf: &mut Buffer) {
         .into_iter()
         .chain(fixed)
         .flat_map(|b| {
-            [Span::styled(format!("  {}", b.label), theme.accent), Span::styled(format!(" {}", b.short), theme.dim)]
+            [
+                Span::styled(format!("  {}", b.label), theme.accent),
+                Span::styled(format!(" {}", b.short), theme.dim),
+            ]
         })
         .collect();
     let line = Line::from(spans);
@@ -316,7 +333,8 @@ fn ascii_label(label: &str) -> String {
 fn prompt(view: &View<'_>, asked: &Prompt, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
     let width = area.width.saturating_sub(4).clamp(20, 100);
-    let error_rows = asked.error.as_ref().map_or(0, |e| (e.chars().count() as u16).div_ceil(width.max(3) - 2).clamp(1, 6));
+    let error_rows =
+        asked.error.as_ref().map_or(0, |e| (e.chars().count() as u16).div_ceil(width.max(3) - 2).clamp(1, 6));
     let area = centred(area, width, 3 + error_rows);
     let block = boxed(theme, asked.asks.title(), "Esc closes");
     let inner = block.inner(area);
@@ -325,6 +343,8 @@ fn prompt(view: &View<'_>, asked: &Prompt, area: Rect, buf: &mut Buffer) {
     input_line(theme, &asked.input, inner).render(Rect { height: 1.min(inner.height), ..inner }, buf);
     if let Some(error) = &asked.error {
         let below = Rect { y: inner.y + 1, height: inner.height.saturating_sub(1), ..inner };
-        Paragraph::new(Line::styled(theme.glyphs.plain(error), theme.bad)).wrap(Wrap { trim: true }).render(below, buf);
+        Paragraph::new(Line::styled(theme.glyphs.plain(error), theme.bad))
+            .wrap(Wrap { trim: true })
+            .render(below, buf);
     }
 }

@@ -4,7 +4,10 @@ use std::env;
 
 use ratatui::style::{Color, Modifier, Style};
 
-use crate::{config::ThemeName, event::{Level, Phase}};
+use crate::{
+    config::ThemeName,
+    event::{Level, Phase},
+};
 
 /// How each meaning looks. Nothing else in the program names a colour.
 #[derive(Debug, Clone, PartialEq)]
@@ -47,7 +50,9 @@ impl Depth {
         let var = |name| env::var(name).unwrap_or_default();
         match (var("COLORTERM").as_str(), var("TERM")) {
             ("truecolor" | "24bit", _) => Depth::True,
-            (_, term) if term.contains("256") || term.contains("kitty") || term.contains("alacritty") => Depth::Indexed,
+            (_, term) if term.contains("256") || term.contains("kitty") || term.contains("alacritty") => {
+                Depth::Indexed
+            }
             _ => Depth::Ansi,
         }
     }
@@ -90,16 +95,16 @@ struct Palette([u32; 14], [u32; 5]);
 
 const DARK: Palette = Palette(
     [
-        0xd8dee9, 0x8a93a3, 0x4a5262, 0x88c0d0, 0xa3be8c, 0xebcb8b, 0xe06c75, 0xc099ff, 0x7aa2f7, 0xe5a06b, 0x7fc7b5,
-        0xe78284, 0x9d9cf0, 0x8fb573,
+        0xd8dee9, 0x8a93a3, 0x4a5262, 0x88c0d0, 0xa3be8c, 0xebcb8b, 0xe06c75, 0xc099ff, 0x7aa2f7, 0xe5a06b,
+        0x7fc7b5, 0xe78284, 0x9d9cf0, 0x8fb573,
     ],
     [0x5e8f8a, 0x8fb573, 0xe2c06b, 0xe5975a, 0xe5534b],
 );
 
 const LIGHT: Palette = Palette(
     [
-        0x24292f, 0x656d76, 0xb6bdc6, 0x0b6e83, 0x2f7d32, 0x9a5b00, 0xb3261e, 0x7a3fb0, 0x1f5fb0, 0xa85a12, 0x0f766e,
-        0xb23a48, 0x5147b8, 0x4d7c0f,
+        0x24292f, 0x656d76, 0xb6bdc6, 0x0b6e83, 0x2f7d32, 0x9a5b00, 0xb3261e, 0x7a3fb0, 0x1f5fb0, 0xa85a12,
+        0x0f766e, 0xb23a48, 0x5147b8, 0x4d7c0f,
     ],
     [0x3b8a82, 0x4d7c0f, 0xa67c00, 0xc2570c, 0xb3261e],
 );
@@ -116,8 +121,22 @@ impl Theme {
 
     fn coloured(Palette(roles, heat): &Palette, depth: Depth, glyphs: Glyphs) -> Theme {
         let style = |rgb: u32| Style::new().fg(depth.colour(rgb));
-        let [text, dim, border, accent, good, warn, bad, prefill, decode, power, clock, temperature, memory, used] =
-            roles.map(style);
+        let [
+            text,
+            dim,
+            border,
+            accent,
+            good,
+            warn,
+            bad,
+            prefill,
+            decode,
+            power,
+            clock,
+            temperature,
+            memory,
+            used,
+        ] = roles.map(style);
         Theme {
             text,
             dim,
@@ -160,7 +179,8 @@ impl Theme {
             temperature: bold(Color::LightRed),
             memory: bold(Color::LightMagenta),
             utilisation: bold(Color::LightGreen),
-            heat: [Color::White, Color::LightGreen, Color::LightYellow, Color::LightMagenta, Color::LightRed].map(bold),
+            heat: [Color::White, Color::LightGreen, Color::LightYellow, Color::LightMagenta, Color::LightRed]
+                .map(bold),
             glyphs,
         }
     }
@@ -194,7 +214,8 @@ impl Theme {
     /// As configured, unless the terminal or `NO_COLOR` says otherwise.
     pub fn for_terminal(name: ThemeName, ascii: Option<bool>) -> Theme {
         let no_colour = env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
-        let name = if no_colour || env::var("TERM").is_ok_and(|t| t == "dumb") { ThemeName::NoColour } else { name };
+        let name =
+            if no_colour || env::var("TERM").is_ok_and(|t| t == "dumb") { ThemeName::NoColour } else { name };
         let ascii = ascii.unwrap_or_else(|| !locale_is_utf8());
         Theme::new(name, Depth::of_terminal(), if ascii { Glyphs::ASCII } else { Glyphs::UNICODE })
     }
@@ -325,7 +346,19 @@ mod tests {
     #[test]
     fn ascii_is_ascii() {
         let g = Glyphs::ASCII;
-        let all = [g.dot, g.separator, g.first_token, g.pointer, g.active, g.none, g.line, g.knob, g.play, g.pause, g.arrow];
+        let all = [
+            g.dot,
+            g.separator,
+            g.first_token,
+            g.pointer,
+            g.active,
+            g.none,
+            g.line,
+            g.knob,
+            g.play,
+            g.pause,
+            g.arrow,
+        ];
         assert!(all.iter().chain(&g.bars).all(|s| s.is_ascii()));
         assert!(g.plain("3.8 µs · 49 °C → 1×… ▂").is_ascii());
     }

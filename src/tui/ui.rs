@@ -15,7 +15,8 @@ pub enum Pane {
 }
 
 impl Pane {
-    pub const ALL: [Pane; 6] = [Pane::Overview, Pane::Gpu, Pane::Tokens, Pane::Compare, Pane::Runs, Pane::Log];
+    pub const ALL: [Pane; 6] =
+        [Pane::Overview, Pane::Gpu, Pane::Tokens, Pane::Compare, Pane::Runs, Pane::Log];
 
     pub fn title(self) -> &'static str {
         match self {
@@ -216,7 +217,8 @@ pub fn update(ui: &mut UiState, action: Action, extent: Extent) -> Option<Effect
         Action::Zoom(by) => ui.span = ui.span.saturating_add_signed(by as isize).min(SPANS_S.len() - 1),
         Action::Move(by) => move_in_pane(ui, by as isize, extent),
         Action::Scrub(by) => {
-            ui.tokens_back = ui.tokens_back.saturating_add_signed(by as isize).min(extent.tokens.saturating_sub(1));
+            ui.tokens_back =
+                ui.tokens_back.saturating_add_signed(by as isize).min(extent.tokens.saturating_sub(1));
         }
         Action::ScrubToNow => ui.tokens_back = 0,
         Action::Sort => {
@@ -226,7 +228,9 @@ pub fn update(ui: &mut UiState, action: Action, extent: Extent) -> Option<Effect
                 SortRuns::Model => SortRuns::Newest,
             }
         }
-        Action::OpenRun => return (extent.runs > 0).then_some(Effect::OpenRun(ui.run_selected.min(extent.runs - 1))),
+        Action::OpenRun => {
+            return (extent.runs > 0).then_some(Effect::OpenRun(ui.run_selected.min(extent.runs - 1)));
+        }
         Action::RefreshRuns => return Some(Effect::RefreshRuns),
         Action::ToggleView => return Some(Effect::ToggleView),
         Action::ToggleWorkload => return Some(Effect::ToggleWorkload),
@@ -283,7 +287,9 @@ pub fn update_overlay(ui: &mut UiState, key: OverlayKey) -> Option<Effect> {
             match asks {
                 // The program closes it when the overrides hold, and says why when they do not.
                 Asks::Overrides => return Some(Effect::Restart(text)),
-                Asks::SnapshotName if text.is_empty() => prompt.error = Some("a snapshot needs a name".into()),
+                Asks::SnapshotName if text.is_empty() => {
+                    prompt.error = Some("a snapshot needs a name".into())
+                }
                 Asks::SnapshotName => {
                     ui.overlay = Overlay::None;
                     return Some(Effect::Snapshot(text));
@@ -331,7 +337,11 @@ mod tests {
     fn nothing_moves_past_its_end() {
         let mut ui = ui();
         let extent = Extent { tokens: 10, runs: 3, log_lines: 5, snapshots: 0 };
-        for (pane, action) in [(Pane::Runs, Action::Move(100)), (Pane::Log, Action::Move(-100)), (Pane::Tokens, Action::Scrub(100))] {
+        for (pane, action) in [
+            (Pane::Runs, Action::Move(100)),
+            (Pane::Log, Action::Move(-100)),
+            (Pane::Tokens, Action::Scrub(100)),
+        ] {
             ui.pane = pane;
             update(&mut ui, action, extent);
         }

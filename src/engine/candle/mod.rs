@@ -46,6 +46,22 @@ pub struct CandleOptions {
     pub seed: u64,
 }
 
+impl CandleOptions {
+    /// The device, when everything fits on it.
+    fn check(&self, free_bytes: u64) -> Result<Device, EngineError> {
+        let CandleOptions { spec, model, dtype, batch, max_positions, .. } = self;
+        let device = device(&self.device)?;
+        if *batch == 0 || *max_positions == 0 {
+            return Err(EngineError::Backend("batch and length must be at least one".to_owned()));
+        }
+        if *max_positions > spec.max_positions {
+            return Err(EngineError::ContextTooLong { capacity: spec.max_positions, asked: *max_positions });
+        }
+        memory::check(spec, model, *dtype, *batch, *max_positions, free_bytes)?;
+        Ok(device)
+    }
+}
+
 /// Greedy generation for one batch of sequences of equal length.
 pub struct CandleEngine {
     decoder: Decoder,
@@ -57,9 +73,14 @@ pub struct CandleEngine {
 }
 
 impl CandleEngine {
+    /// Whether the model could be made here, without making it: device, lengths, memory.
+    pub fn check(options: &CandleOptions) -> Result<(), EngineError> {
+        // Where free memory is not to be known, the attempt is made.
+        options.check(memory::free_bytes().unwrap_or(u64::MAX)).map(|_| ())
+    }
+
     /// Checks that the model fits, then makes its weights. `progress` may stop that.
     pub fn new(options: &CandleOptions, progress: Progress<'_>) -> Result<Self, EngineError> {
-        // Where free memory is not to be known, the attempt is made.
         Self::with_free_memory(options, memory::free_bytes().unwrap_or(u64::MAX), progress)
     }
 
@@ -69,15 +90,8 @@ impl CandleEngine {
         free_bytes: u64,
         progress: Progress<'_>,
     ) -> Result<Self, EngineError> {
-        let CandleOptions { spec, model, dtype, batch, max_positions, .. } = options;
-        let device = device(&options.device)?;
-        if *batch == 0 || *max_positions == 0 {
-            return Err(EngineError::Backend("batch and length must be at least one".to_owned()));
-        }
-        if *max_positions > spec.max_positions {
-            return Err(EngineError::ContextTooLong { capacity: spec.max_positions, asked: *max_positions });
-        }
-        memory::check(spec, model, *dtype, *batch, *max_positions, free_bytes)?;
+        let CandleOptions { spec, dtype, batch, max_positions, .. } = options;
+        let device = options.check(free_bytes)?;
         let pool = rayon::ThreadPoolBuilder::new()
             .num_threads(options.threads.unwrap_or(0) as usize)
             .thread_name(|i| format!("engine-{i}"))

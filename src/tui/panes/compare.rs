@@ -98,7 +98,8 @@ fn table<'a>(view: &View<'_>, a: &Snapshot, b: &Snapshot, area: Rect) -> Vec<Lin
     ]));
     lines.push(Line::default());
     for snapshot in [a, b] {
-        let overrides = if snapshot.overrides.is_empty() { "no overrides".into() } else { snapshot.overrides.join(" ") };
+        let overrides =
+            if snapshot.overrides.is_empty() { "no overrides".into() } else { snapshot.overrides.join(" ") };
         lines.push(note(theme, &format!(" {}: {}, {overrides}", snapshot.name, snapshot.model)));
     }
     lines

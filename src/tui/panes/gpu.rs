@@ -91,7 +91,10 @@ fn gpu_box(view: &View<'_>, gpu: &GpuState, area: Rect, buf: &mut Buffer) {
         Row {
             label: "memory MHz",
             series: &gpu.mem_clock_mhz,
-            range: (0.0, info.mem_clock_max_mhz.map_or(gpu.mem_clock_mhz.range().map_or(1.0, |r| r.1), |m| m as f32)),
+            range: (
+                0.0,
+                info.mem_clock_max_mhz.map_or(gpu.mem_clock_mhz.range().map_or(1.0, |r| r.1), |m| m as f32),
+            ),
             style: theme.clock,
             readout: latest
                 .and_then(|s| s.mem_clock_mhz)
@@ -127,7 +130,10 @@ fn gpu_box(view: &View<'_>, gpu: &GpuState, area: Rect, buf: &mut Buffer) {
         Row {
             label: "memory",
             series: &gpu.mem_used_bytes,
-            range: (0.0, info.mem_total_bytes.map_or(gpu.mem_used_bytes.range().map_or(1.0, |r| r.1), |b| b as f32)),
+            range: (
+                0.0,
+                info.mem_total_bytes.map_or(gpu.mem_used_bytes.range().map_or(1.0, |r| r.1), |b| b as f32),
+            ),
             style: theme.memory,
             readout: latest
                 .and_then(|s| s.mem_used_bytes)
@@ -141,16 +147,28 @@ fn gpu_box(view: &View<'_>, gpu: &GpuState, area: Rect, buf: &mut Buffer) {
 }
 
 /// Draws the rows in a frame and gives what is left of it, `keep` lines at the least.
-fn rows_box(view: &View<'_>, titles: (&str, &str), rows: Vec<Row<'_>>, keep: u16, area: Rect, buf: &mut Buffer) -> Rect {
+fn rows_box(
+    view: &View<'_>,
+    titles: (&str, &str),
+    rows: Vec<Row<'_>>,
+    keep: u16,
+    area: Rect,
+    buf: &mut Buffer,
+) -> Rect {
     let theme = view.theme;
     let (from, to) = view.stretch();
     let span = to.since(from).as_secs_f64();
     let aside = format!("{} · last {span:.0} s, + - zoom", titles.1);
-    let aside = if area.width as usize > titles.0.len() + aside.len() + 8 { aside } else { format!("last {span:.0} s") };
+    let aside = if area.width as usize > titles.0.len() + aside.len() + 8 {
+        aside
+    } else {
+        format!("last {span:.0} s")
+    };
     let block = boxed(theme, titles.0, &aside);
     let inner = block.inner(area);
     block.render(area, buf);
-    let (label, readout) = if inner.width >= 50 { (LABEL, READOUT) } else { (LABEL, inner.width.saturating_sub(LABEL)) };
+    let (label, readout) =
+        if inner.width >= 50 { (LABEL, READOUT) } else { (LABEL, inner.width.saturating_sub(LABEL)) };
     let keep = keep.min(inner.height / 3);
     let count = rows.len() as u16;
     let height = ((inner.height - keep) / count.max(1)).clamp(1, 6);
@@ -163,7 +181,8 @@ fn rows_box(view: &View<'_>, titles: (&str, &str), rows: Vec<Row<'_>>, keep: u16
         y += height;
         let chart = Lane::plot_area(area, label, readout);
         let columns = row.series.held_columns(from, to, chart.width as usize * 2, HOLD_NS);
-        let readout_text = row.readout.unwrap_or_else(|| if row.series.is_empty() { "n/a".into() } else { String::new() });
+        let readout_text =
+            row.readout.unwrap_or_else(|| if row.series.is_empty() { "n/a".into() } else { String::new() });
         let lane = Lane {
             label: &format!(" {}", row.label),
             readout: format!("{readout_text} "),
@@ -176,7 +195,8 @@ fn rows_box(view: &View<'_>, titles: (&str, &str), rows: Vec<Row<'_>>, keep: u16
         };
         lane.render(area, buf);
         if let (true, Some(why)) = (row.series.is_empty(), row.why) {
-            note(theme, &format!("not there: {why}")).render(Rect { y: area.y + (height - 1) / 2, height: 1, ..chart }, buf);
+            note(theme, &format!("not there: {why}"))
+                .render(Rect { y: area.y + (height - 1) / 2, height: 1, ..chart }, buf);
         }
     }
     Rect { y, height: inner.bottom() - y, ..inner }
@@ -191,15 +211,16 @@ fn reason_lanes(view: &View<'_>, gpu: &GpuState, area: Rect, buf: &mut Buffer) {
     for ((bit, series), y) in gpu.reasons.iter().zip(area.top()..area.bottom()) {
         let reason = crate::reasons::named(*bit);
         let active = series.last().is_some_and(|(_, v)| v > 0.0);
-        let style = if reason.fault { theme.warn } else { theme.dim };
+        let style = if reason.fault() { theme.warn } else { theme.dim };
         buf.set_stringn(area.x + 1, y, "reason", label as usize - 2, theme.dim);
-        for (x, part) in series.held_columns(from, to, chart.width as usize, HOLD_NS).into_iter().enumerate() {
+        for (x, part) in series.held_columns(from, to, chart.width as usize, HOLD_NS).into_iter().enumerate()
+        {
             if part.is_some_and(|b| b.max > 0.0) {
                 buf[(chart.x + x as u16, y)].set_symbol(theme.glyphs.active).set_style(style);
             }
         }
         if readout > 0 {
-            let words = format!("{} ", reason.short);
+            let words = format!("{} ", reason.name());
             let at = Rect { x: chart.right(), y, width: readout, height: 1 };
             Line::styled(words, if active { style } else { theme.dim }).right_aligned().render(at, buf);
         }
@@ -215,10 +236,14 @@ fn host_pane(view: &View<'_>, area: Rect, buf: &mut Buffer) {
         Some(_) => 1,
         None => 0,
     };
-    let (top, bottom) = (Rect { height: absent_height.min(area.height), ..area }, area.height.saturating_sub(absent_height));
+    let (top, bottom) =
+        (Rect { height: absent_height.min(area.height), ..area }, area.height.saturating_sub(absent_height));
     if let Some((reason, remedy)) = absent {
         let lines = vec![
-            Line::from(vec![Text::styled("No GPU: ", theme.warn), Text::styled(theme.glyphs.plain(&reason), theme.text)]),
+            Line::from(vec![
+                Text::styled("No GPU: ", theme.warn),
+                Text::styled(theme.glyphs.plain(&reason), theme.text),
+            ]),
             note(theme, &remedy),
         ];
         let mut text = top;
@@ -366,8 +391,8 @@ fn gpu_parts<'a>(view: &View<'_>, gpu: &GpuState) -> Vec<Vec<Text<'a>>> {
     let active = s.reasons.unwrap_or(0);
     for (bit, _) in gpu.reasons.iter().filter(|(bit, _)| active & bit != 0) {
         let reason = crate::reasons::named(*bit);
-        if reason.fault {
-            parts.insert(0, vec![Text::styled(reason.short, theme.warn)]);
+        if reason.fault() {
+            parts.insert(0, vec![Text::styled(reason.name(), theme.warn)]);
         }
     }
     if let Some(age) = stale(view.state.now, *at) {
@@ -390,7 +415,12 @@ fn host_parts<'a>(view: &View<'_>) -> Vec<Vec<Text<'a>>> {
     };
     let mut parts = Vec::new();
     if let Some((_, pct)) = host.cpu_pct.last() {
-        parts.push(label_value(theme, "CPU", &format!("{pct:.0}"), &format!("% of {} cores", s.core_pct.len())));
+        parts.push(label_value(
+            theme,
+            "CPU",
+            &format!("{pct:.0}"),
+            &format!("% of {} cores", s.core_pct.len()),
+        ));
     }
     if let Some(p) = s.process_pct {
         parts.push(label_value(theme, "this process", &format!("{:.1}", p / 100.0), "cores"));

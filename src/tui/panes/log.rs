@@ -22,7 +22,8 @@ impl Widget for LogPane<'_> {
         let view = &self.0;
         let theme = view.theme;
         let filter = view.ui.log_filter.to_lowercase();
-        let aside = if filter.is_empty() { String::new() } else { format!("containing \"{}\"", view.ui.log_filter) };
+        let aside =
+            if filter.is_empty() { String::new() } else { format!("containing \"{}\"", view.ui.log_filter) };
         let block = boxed(theme, "log", &aside);
         let inner = block.inner(area);
         block.render(area, buf);
@@ -30,10 +31,13 @@ impl Widget for LogPane<'_> {
             .state
             .log
             .iter()
-            .filter(|(_, n)| filter.is_empty() || n.text.to_lowercase().contains(&filter) || n.source.contains(&filter))
+            .filter(|(_, n)| {
+                filter.is_empty() || n.text.to_lowercase().contains(&filter) || n.source.contains(&filter)
+            })
             .collect();
         if matching.is_empty() {
-            let text = if filter.is_empty() { " nothing to report" } else { " no line contains that; / changes it" };
+            let text =
+                if filter.is_empty() { " nothing to report" } else { " no line contains that; / changes it" };
             return note(theme, text).render(inner, buf);
         }
         let end = matching.len() - view.ui.log_back.min(matching.len() - 1);

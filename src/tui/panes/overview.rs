@@ -30,9 +30,11 @@ impl Widget for OverviewPane<'_> {
             return in_few_lines(view, area, buf);
         }
         let verdict = verdict(view);
-        let verdict_height = (verdict.width() as u16).div_ceil(area.width.saturating_sub(3).max(1)).clamp(1, 4);
+        let verdict_height =
+            (verdict.width() as u16).div_ceil(area.width.saturating_sub(3).max(1)).clamp(1, 4);
         let device_height = if area.height >= 24 { 4 } else { 3 };
-        let chart_height = if area.height >= 34 { area.height - 7 - 9 - device_height - verdict_height } else { 0 };
+        let chart_height =
+            if area.height >= 34 { area.height - 7 - 9 - device_height - verdict_height } else { 0 };
         let [top, chart, strip, device, words] = Layout::vertical([
             Constraint::Length(if area.height >= 18 { 6 } else { 5 }),
             Constraint::Length(chart_height),
@@ -41,7 +43,8 @@ impl Widget for OverviewPane<'_> {
             Constraint::Length(verdict_height),
         ])
         .areas(area);
-        let [left, right] = Layout::horizontal([Constraint::Percentage(45), Constraint::Percentage(55)]).areas(top);
+        let [left, right] =
+            Layout::horizontal([Constraint::Percentage(45), Constraint::Percentage(55)]).areas(top);
         throughput(view, left, buf);
         latency(view, right, buf);
         if chart_height >= 5 {
@@ -88,9 +91,19 @@ fn throughput(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     };
     let mut lines = vec![Line::from(label_value(theme, "", &number, unit))];
     let mean = view.state.total.decode_tok_s().map(three_digits);
-    lines.push(Line::from(label_value(theme, "decode mean", mean.as_deref().unwrap_or(theme.glyphs.none), "tok/s")));
+    lines.push(Line::from(label_value(
+        theme,
+        "decode mean",
+        mean.as_deref().unwrap_or(theme.glyphs.none),
+        "tok/s",
+    )));
     let prefill = view.state.total.prefill_tok_s().map(three_digits);
-    lines.push(Line::from(label_value(theme, "prefill", prefill.as_deref().unwrap_or(theme.glyphs.none), "tok/s")));
+    lines.push(Line::from(label_value(
+        theme,
+        "prefill",
+        prefill.as_deref().unwrap_or(theme.glyphs.none),
+        "tok/s",
+    )));
     if let (Some(bytes), Some(rate)) = (view.state.decode_step_bytes(), now) {
         let bytes_s = bytes as f64 * rate / f64::from(view.state.batch());
         lines.push(Line::from(label_value(theme, "reads about", &scaled(bytes_s, "B/s"), "(estimate)")));
@@ -117,7 +130,13 @@ fn tok_s_line(view: &View<'_>, area: Rect, buf: &mut Buffer) -> Option<f32> {
         .itl_ms
         .columns(from, to, area.width as usize * 2)
         .into_iter()
-        .map(|b| b.map(|b| Span { low: per_second(b.mean()), high: per_second(b.mean()), mid: per_second(b.mean()) }))
+        .map(|b| {
+            b.map(|b| Span {
+                low: per_second(b.mean()),
+                high: per_second(b.mean()),
+                mid: per_second(b.mean()),
+            })
+        })
         .collect();
     let top = columns.iter().flatten().map(|s| s.mid).fold(0.0, f32::max) * 1.05;
     plot(buf, area, &join_gaps(columns), (0.0, top), view.theme.decode, view.theme.glyphs);
@@ -209,16 +228,14 @@ fn in_few_lines(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let none = theme.glyphs.none;
     let rate = |v: Option<f64>| v.map_or_else(|| none.to_owned(), three_digits);
     let decode = view.state.recent_decode_tok_s(2.0).or(total.decode_tok_s());
-    let mut lines = vec![
-        fit(
-            theme,
-            vec![
-                label_value(theme, "", &rate(decode), "tok/s"),
-                label_value(theme, "prefill", &rate(total.prefill_tok_s()), ""),
-            ],
-            area.width,
-        ),
-    ];
+    let mut lines = vec![fit(
+        theme,
+        vec![
+            label_value(theme, "", &rate(decode), "tok/s"),
+            label_value(theme, "prefill", &rate(total.prefill_tok_s()), ""),
+        ],
+        area.width,
+    )];
     for (name, d) in [("TTFT", &total.ttft), ("TPOT", &total.tpot), ("ITL", &total.itl)] {
         let ms = |v: Option<f64>| v.map_or_else(|| none.to_owned(), millis);
         lines.push(fit(

@@ -51,7 +51,10 @@ impl Widget for RunsPane<'_> {
         }
         let wide = inner.width >= 100;
         let heading = if wide {
-            format!(" {:<22}{:<18}{:<20}{:<13}{:>10}{:>12}{:>7}", "recorded", "experiment", "model", "outcome", "tok/s", "TTFT p50", "n")
+            format!(
+                " {:<22}{:<18}{:<20}{:<13}{:>10}{:>12}{:>7}",
+                "recorded", "experiment", "model", "outcome", "tok/s", "TTFT p50", "n"
+            )
         } else {
             format!(" {:<16}{:<20}{:<13}{:>8}", "recorded", "model", "outcome", "tok/s")
         };
@@ -73,7 +76,11 @@ impl Widget for RunsPane<'_> {
 fn row<'a>(view: &View<'_>, run: &RunEntry, wide: bool) -> Line<'a> {
     let theme = view.theme;
     let when = Timestamp::try_from(run.modified)
-        .map(|t| t.to_zoned(TimeZone::system()).strftime(if wide { "%Y-%m-%d %H:%M:%S" } else { "%m-%d %H:%M" }).to_string())
+        .map(|t| {
+            t.to_zoned(TimeZone::system())
+                .strftime(if wide { "%Y-%m-%d %H:%M:%S" } else { "%m-%d %H:%M" })
+                .to_string()
+        })
         .unwrap_or_default();
     let none = theme.glyphs.none;
     let metrics = run.result.as_ref().map(|r| r.metrics);

@@ -45,7 +45,9 @@ impl Widget for TokensPane<'_> {
 /// The median gap, which others are compared with.
 fn usual_ms(view: &View<'_>) -> f64 {
     let itl = &view.state.total.itl;
-    let of_trail = || view.state.trail.window(0, 200).filter(|m| !m.first).map(|m| m.gap_ns as f64 / 1e6).reduce(f64::min);
+    let of_trail = || {
+        view.state.trail.window(0, 200).filter(|m| !m.first).map(|m| m.gap_ns as f64 / 1e6).reduce(f64::min)
+    };
     itl.percentile_ms(50.0).or_else(of_trail).unwrap_or(1.0).max(1e-6)
 }
 
@@ -181,10 +183,10 @@ fn lanes(view: &View<'_>, shown: &[&TokenMark]) -> Vec<TokenLane> {
     for (bit, series) in &gpu.reasons {
         let reason = crate::reasons::named(*bit);
         let columns = over_tokens(series, shown);
-        if reason.fault && columns.iter().flatten().any(|s| s.mid > 0.0) {
+        if reason.fault() && columns.iter().flatten().any(|s| s.mid > 0.0) {
             lanes.push(TokenLane {
                 label: "reason".into(),
-                readout: format!(" {}", reason.short),
+                readout: format!(" {}", reason.name()),
                 columns,
                 range: (0.0, 1.0),
                 style: theme.warn,

@@ -21,7 +21,14 @@ pub fn spans(buckets: &[Option<Bucket>]) -> Vec<Option<Span>> {
 }
 
 /// Draws `columns`, two for each cell, between `bottom` and `top`. A column without a value stays empty.
-pub fn plot(buf: &mut Buffer, area: Rect, columns: &[Option<Span>], (bottom, top): (f32, f32), style: Style, glyphs: Glyphs) {
+pub fn plot(
+    buf: &mut Buffer,
+    area: Rect,
+    columns: &[Option<Span>],
+    (bottom, top): (f32, f32),
+    style: Style,
+    glyphs: Glyphs,
+) {
     if area.is_empty() || top <= bottom {
         return;
     }
@@ -32,7 +39,13 @@ pub fn plot(buf: &mut Buffer, area: Rect, columns: &[Option<Span>], (bottom, top
     }
 }
 
-fn plot_dots(buf: &mut Buffer, area: Rect, columns: &[Option<Span>], (bottom, top): (f32, f32), style: Style) {
+fn plot_dots(
+    buf: &mut Buffer,
+    area: Rect,
+    columns: &[Option<Span>],
+    (bottom, top): (f32, f32),
+    style: Style,
+) {
     // Bits of a braille cell, by column and by row from the top.
     const DOTS: [[u8; 4]; 2] = [[0x01, 0x02, 0x04, 0x40], [0x08, 0x10, 0x20, 0x80]];
     let (width, rows) = (area.width as usize, area.height as usize * 4);
@@ -66,7 +79,14 @@ fn plot_dots(buf: &mut Buffer, area: Rect, columns: &[Option<Span>], (bottom, to
     }
 }
 
-fn plot_bars(buf: &mut Buffer, area: Rect, columns: &[Option<Span>], (bottom, top): (f32, f32), style: Style, glyphs: Glyphs) {
+fn plot_bars(
+    buf: &mut Buffer,
+    area: Rect,
+    columns: &[Option<Span>],
+    (bottom, top): (f32, f32),
+    style: Style,
+    glyphs: Glyphs,
+) {
     let steps = glyphs.bars.len();
     let levels = area.height as usize * steps;
     for (x, pair) in columns.chunks(2).take(area.width as usize).enumerate() {
@@ -116,7 +136,12 @@ impl Widget for Lane<'_> {
         let chart = Self::plot_area(area, self.label_width, self.readout_width);
         plot(buf, chart, &self.columns, self.range, self.style, glyphs);
         let readout = Line::styled(glyphs.plain(&self.readout), self.theme.text).right_aligned();
-        let at = Rect { x: chart.right(), y: middle, width: area.right().saturating_sub(chart.right()), height: 1 };
+        let at = Rect {
+            x: chart.right(),
+            y: middle,
+            width: area.right().saturating_sub(chart.right()),
+            height: 1,
+        };
         readout.render(at, buf);
     }
 }

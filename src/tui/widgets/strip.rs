@@ -71,7 +71,8 @@ mod tests {
 
     #[test]
     fn heat_grows_with_the_gap() {
-        let heats: Vec<usize> = [0.5, 1.0, 1.2, 1.5, 3.0, 9.0].into_iter().map(|gap| heat_of(gap, 1.0)).collect();
+        let heats: Vec<usize> =
+            [0.5, 1.0, 1.2, 1.5, 3.0, 9.0].into_iter().map(|gap| heat_of(gap, 1.0)).collect();
         assert_eq!(heats, [0, 0, 1, 2, 3, 4]);
     }
 }

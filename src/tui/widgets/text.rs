@@ -32,7 +32,8 @@ pub fn boxed<'a>(theme: &Theme, title: &str, aside: &str) -> Block<'a> {
         .border_style(theme.border)
         .title_top(Line::styled(format!(" {} ", theme.glyphs.plain(title)), theme.accent));
     if !aside.is_empty() {
-        block = block.title_top(Line::styled(format!(" {} ", theme.glyphs.plain(aside)), theme.dim).right_aligned());
+        block = block
+            .title_top(Line::styled(format!(" {} ", theme.glyphs.plain(aside)), theme.dim).right_aligned());
     }
     block
 }
