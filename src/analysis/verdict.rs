@@ -29,7 +29,9 @@ pub fn sentence(evidence: &Evidence<'_>) -> Option<String> {
     }
     words += ". ";
     let (prefill, decode) = (m.ttft.sum_secs(), m.itl.sum_secs());
-    words += &format!("{:.0} % of the measured time is decode. ", 100.0 * decode / (prefill + decode));
+    let share = 100.0 * decode / (prefill + decode);
+    let share = if share > 99.0 { "More than 99".to_owned() } else { format!("{share:.0}") };
+    words += &format!("{share} % of the measured time is decode. ");
     words += &evenness(m);
     if evidence.simulated {
         words += " Simulated: none of this was measured.";

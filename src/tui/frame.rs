@@ -43,12 +43,12 @@ impl Areas {
 
     /// The tabs in the footer.
     pub fn tabs(&self) -> Vec<(Pane, Rect)> {
-        let named: u16 = Pane::ALL.iter().map(|p| p.title().len() as u16 + 3).sum();
+        let named: u16 = Pane::ALL.iter().map(|p| p.title().len() as u16 + 4).sum();
         let mut x = self.footer.x;
         Pane::ALL
             .into_iter()
             .map(|pane| {
-                let width = if named <= self.footer.width { pane.title().len() as u16 + 3 } else { 3 };
+                let width = if named <= self.footer.width { pane.title().len() as u16 + 4 } else { 3 };
                 let rect = Rect { x, width, height: 1, ..self.footer }.intersection(self.footer);
                 x += width;
                 (pane, rect)
@@ -243,7 +243,7 @@ fn footer(view: &View<'_>, areas: &Areas, buf: &mut Buffer) {
         let (number, title) =
             if chosen { (theme.selected, theme.selected) } else { (theme.accent, theme.dim) };
         let mut tab = vec![Span::styled(format!(" {}", i + 1), number)];
-        tab.push(Span::styled(if named { format!("{} ", pane.title()) } else { " ".to_owned() }, title));
+        tab.push(Span::styled(if named { format!(" {} ", pane.title()) } else { " ".to_owned() }, title));
         Line::from(tab).render(rect, buf);
         end = rect.right();
     }

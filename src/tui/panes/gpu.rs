@@ -195,8 +195,7 @@ fn rows_box(
         };
         lane.render(area, buf);
         if let (true, Some(why)) = (row.series.is_empty(), row.why) {
-            note(theme, &format!("not there: {why}"))
-                .render(Rect { y: area.y + (height - 1) / 2, height: 1, ..chart }, buf);
+            note(theme, &format!("not there: {why}")).render(Rect { y: area.y, height: 1, ..chart }, buf);
         }
     }
     Rect { y, height: inner.bottom() - y, ..inner }

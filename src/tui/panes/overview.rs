@@ -139,7 +139,7 @@ fn tok_s_line(view: &View<'_>, area: Rect, buf: &mut Buffer) -> Option<f32> {
         })
         .collect();
     let top = columns.iter().flatten().map(|s| s.mid).fold(0.0, f32::max) * 1.05;
-    plot(buf, area, &join_gaps(columns), (0.0, top), view.theme.decode, view.theme.glyphs);
+    plot(buf, area, &join_gaps(columns), (0.0, top), view.theme.decode, view.theme);
     (top > 0.0).then_some(top)
 }
 

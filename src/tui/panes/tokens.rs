@@ -77,11 +77,10 @@ pub fn strip_box(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let lane_rows = lanes.len().min(inner.height.saturating_sub(1) as usize) as u16;
     let spare = inner.height - lane_rows;
     // Half of what is left goes to the tokens; lanes grow with the rest.
-    let strip_rows = if lane_rows == 0 { inner.height } else { spare.div_ceil(2).clamp(1, 8) };
+    let strip_rows = if lane_rows == 0 { inner.height } else { spare.div_ceil(2).clamp(1, 10) };
     let cell_area = Rect { x: inner.x + label, width: cells as u16, ..inner };
     if wide {
-        let middle = inner.y + (strip_rows - 1) / 2;
-        buf.set_string(inner.x + 1, middle, "ITL", theme.dim);
+        buf.set_string(inner.x + 1, inner.y, "ITL", theme.dim);
     }
     let cursor = (view.ui.tokens_back > 0).then(|| shown.len() - 1);
     TokenStrip { tokens: shown, usual_ms: usual_ms(view), theme, cursor }
@@ -90,7 +89,7 @@ pub fn strip_box(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let count = lane_rows;
     for (i, lane) in lanes.into_iter().take(lane_rows as usize).enumerate() {
         let left = inner.bottom() - y;
-        let height = if lane.is_flag { 1 } else { (left / (count - i as u16)).clamp(1, 5) };
+        let height = if lane.is_flag { 1 } else { (left / (count - i as u16)).clamp(1, 9) };
         lane.draw(view, Rect { y, height, ..inner }, (label, readout), buf);
         y += height;
     }

@@ -21,23 +21,27 @@ pub fn spans(buckets: &[Option<Bucket>]) -> Vec<Option<Span>> {
 }
 
 /// Draws `columns`, two for each cell, between `bottom` and `top`. A column without a value stays empty.
+/// What lies under the line is shaded, so that a tall chart reads as an amount.
 pub fn plot(
     buf: &mut Buffer,
     area: Rect,
     columns: &[Option<Span>],
     (bottom, top): (f32, f32),
     style: Style,
-    glyphs: Glyphs,
+    theme: &Theme,
 ) {
     if area.is_empty() || top <= bottom {
         return;
     }
-    if glyphs.ascii {
-        plot_bars(buf, area, columns, (bottom, top), style, glyphs);
+    if theme.glyphs.ascii {
+        plot_bars(buf, area, columns, (bottom, top), style, theme.glyphs);
     } else {
-        plot_dots(buf, area, columns, (bottom, top), style);
+        plot_dots(buf, area, columns, (bottom, top), style, theme.border);
     }
 }
+
+/// A single dot in the middle of a cell.
+const SHADE: u8 = 0x02;
 
 fn plot_dots(
     buf: &mut Buffer,
@@ -45,6 +49,7 @@ fn plot_dots(
     columns: &[Option<Span>],
     (bottom, top): (f32, f32),
     style: Style,
+    shade: Style,
 ) {
     // Bits of a braille cell, by column and by row from the top.
     const DOTS: [[u8; 4]; 2] = [[0x01, 0x02, 0x04, 0x40], [0x08, 0x10, 0x20, 0x80]];
@@ -54,6 +59,7 @@ fn plot_dots(
         (share * (rows - 1) as f32).round() as usize
     };
     let mut cells = vec![0u8; width * area.height as usize];
+    let mut lowest = vec![usize::MAX; width];
     let mut previous: Option<usize> = None;
     for (x, span) in columns.iter().take(width * 2).enumerate() {
         let Some(span) = span else {
@@ -70,12 +76,19 @@ fn plot_dots(
             let row = rows - 1 - dot;
             cells[row / 4 * width + x / 2] |= DOTS[x % 2][row % 4];
         }
+        lowest[x / 2] = lowest[x / 2].min(low);
         previous = Some(mid);
     }
-    for (i, bits) in cells.into_iter().enumerate().filter(|(_, bits)| *bits != 0) {
-        let (x, y) = (area.x + (i % width) as u16, area.y + (i / width) as u16);
+    for (i, bits) in cells.into_iter().enumerate() {
+        let (column, row) = (i % width, i / width);
+        let under = lowest[column] != usize::MAX && row > (rows - 1 - lowest[column]) / 4;
+        let (bits, style) = match bits {
+            0 if under => (SHADE, shade),
+            0 => continue,
+            bits => (bits, style),
+        };
         let dots = char::from_u32(0x2800 + u32::from(bits)).unwrap_or(' ');
-        buf[(x, y)].set_char(dots).set_style(style);
+        buf[(area.x + column as u16, area.y + row as u16)].set_char(dots).set_style(style);
     }
 }
 
@@ -130,15 +143,14 @@ impl Widget for Lane<'_> {
             return;
         }
         let glyphs = self.theme.glyphs;
-        let middle = area.y + (area.height - 1) / 2;
         let label = glyphs.plain(self.label);
-        buf.set_stringn(area.x, middle, label, self.label_width.saturating_sub(1) as usize, self.theme.dim);
+        buf.set_stringn(area.x, area.y, label, self.label_width.saturating_sub(1) as usize, self.theme.dim);
         let chart = Self::plot_area(area, self.label_width, self.readout_width);
-        plot(buf, chart, &self.columns, self.range, self.style, glyphs);
+        plot(buf, chart, &self.columns, self.range, self.style, self.theme);
         let readout = Line::styled(glyphs.plain(&self.readout), self.theme.text).right_aligned();
         let at = Rect {
             x: chart.right(),
-            y: middle,
+            y: area.y,
             width: area.right().saturating_sub(chart.right()),
             height: 1,
         };
@@ -149,12 +161,14 @@ impl Widget for Lane<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{config::ThemeName, tui::theme::Depth};
 
     fn drawn(columns: &[Option<f32>], width: u16, height: u16, glyphs: Glyphs) -> String {
         let area = Rect::new(0, 0, width, height);
         let mut buf = Buffer::empty(area);
         let spans: Vec<_> = columns.iter().map(|v| v.map(|v| Span { low: v, high: v, mid: v })).collect();
-        plot(&mut buf, area, &spans, (0.0, 1.0), Style::new(), glyphs);
+        let theme = Theme::new(ThemeName::NoColour, Depth::Ansi, glyphs);
+        plot(&mut buf, area, &spans, (0.0, 1.0), Style::new(), &theme);
         (0..height).map(|y| (0..width).map(|x| buf[(x, y)].symbol()).collect::<String>() + "\n").collect()
     }
 
