@@ -89,7 +89,12 @@ impl Plan {
         Ok(plan)
     }
 
-    fn engine_options(&self) -> CandleOptions {
+    pub fn workload(&self) -> &Workload {
+        &self.workload
+    }
+
+    /// What the candle engine is made from.
+    pub fn engine_options(&self) -> CandleOptions {
         let config = &self.composed.config;
         CandleOptions {
             model: config.model.name.clone(),
@@ -183,6 +188,15 @@ const BETWEEN_PROGRESS: Duration = Duration::from_millis(50);
 
 impl Session {
     pub fn start(plan: Plan) -> Session {
+        Self::launch(plan, None)
+    }
+
+    /// As [`start`](Self::start), with an engine that is ready already rather than the one `plan` would make.
+    pub fn start_on(plan: Plan, engine: Box<dyn Engine + Send>) -> Session {
+        Self::launch(plan, Some(engine))
+    }
+
+    fn launch(plan: Plan, engine: Option<Box<dyn Engine + Send>>) -> Session {
         let clock = if plan.simulated() { Clock::virtual_clock() } else { Clock::wall() };
         let (tx, rx) = event::channel(clock);
         let started = plan.started();
@@ -204,11 +218,11 @@ impl Session {
             loss_told: false,
             closed: false,
         };
-        session.spawn();
+        session.spawn(engine);
         session
     }
 
-    fn spawn(&mut self) {
+    fn spawn(&mut self, ready: Option<Box<dyn Engine + Send>>) {
         let activity = Activity::default();
         let (control, tx, plan) = (self.control.clone(), self.tx.clone(), self.plan.clone());
         let weight_bytes = plan.spec.weight_bytes(plan.composed.config.model.dtype);
@@ -229,7 +243,14 @@ impl Session {
                 }));
             }
         }
-        self.threads.push(named("llmprof-engine", move || work(&plan, &control, &tx, &activity, inline)));
+        self.threads.push(named("llmprof-engine", move || {
+            crash::fault_point("engine");
+            let engine = match ready {
+                Some(engine) => Ok(engine as Box<dyn Engine>),
+                None => prepare(&plan, &control, &tx, &activity, inline),
+            };
+            work(engine, &plan.workload, &control, &tx, &activity);
+        }));
     }
 
     pub fn plan(&self) -> &Plan {
@@ -453,13 +474,17 @@ fn named(name: &str, work: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
     thread::Builder::new().name(name.to_owned()).spawn(work).expect("the system refuses a thread")
 }
 
-/// The engine's thread: prepares, runs the workload, says how it ended. A cancelled run says nothing;
-/// whoever cancelled it knows why.
-fn work(plan: &Plan, control: &Control, tx: &EventTx, activity: &Activity, sampler: Option<Sampler>) {
-    crash::fault_point("engine");
-    let done = prepare(plan, control, tx, activity, sampler).and_then(|mut engine| {
-        let (workload, ranges) = (&plan.workload, &mut NoRanges);
-        Driver { workload, control, ranges, tx, activity }.run(engine.as_mut())
+/// The engine's thread: runs the workload, says how it ended. A cancelled run says nothing; whoever cancelled
+/// it knows why.
+fn work(
+    engine: Result<Box<dyn Engine>, EngineError>,
+    workload: &Workload,
+    control: &Control,
+    tx: &EventTx,
+    activity: &Activity,
+) {
+    let done = engine.and_then(|mut engine| {
+        Driver { workload, control, ranges: &mut NoRanges, tx, activity }.run(engine.as_mut())
     });
     let finished = match done {
         Ok(()) => RunFinished { outcome: Outcome::Completed, cause: None },

@@ -10,7 +10,7 @@ use crossterm::event::{
     Event as Input, EventStream, KeyCode, KeyEvent, KeyEventKind, KeyModifiers, MouseButton, MouseEvent,
     MouseEventKind,
 };
-use futures::StreamExt;
+use futures::{Stream, StreamExt};
 use ratatui::{
     Terminal,
     backend::Backend,
@@ -93,11 +93,25 @@ impl App {
 
     /// Takes the terminal, runs until the user or a signal ends it, and gives the terminal back.
     pub async fn run(mut self, mouse: bool) -> Stopped {
-        let guard = TerminalGuard::enter(mouse);
-        let left = match guard {
-            Ok(mut guard) => self.drive(&mut guard.screen).await,
+        let left = match TerminalGuard::enter(mouse) {
+            Ok(mut guard) => self.drive(&mut guard.screen, EventStream::new()).await,
             Err(e) => Err(e),
         };
+        self.stop(left)
+    }
+
+    /// As [`run`](Self::run), on any screen and hearing any `input`; the end of the input is a hang-up.
+    pub async fn run_on<B: Backend<Error = io::Error>>(
+        mut self,
+        screen: &mut Terminal<B>,
+        input: impl Stream<Item = io::Result<Input>> + Unpin,
+    ) -> Stopped {
+        let left = self.drive(screen, input).await;
+        self.stop(left)
+    }
+
+    /// Ends the run on the screen, which was left for the reason given.
+    fn stop(mut self, left: io::Result<Option<Cause>>) -> Stopped {
         let (cause, error) = match left {
             Ok(cause) => (cause, None),
             Err(e) => (None, Some(e)),
@@ -116,9 +130,9 @@ impl App {
     async fn drive<B: Backend<Error = io::Error>>(
         &mut self,
         screen: &mut Terminal<B>,
+        mut input: impl Stream<Item = io::Result<Input>> + Unpin,
     ) -> io::Result<Option<Cause>> {
         let mut shutdown = Shutdown::listen()?;
-        let mut input = EventStream::new();
         let mut next_frame = Instant::now();
         let mut last_tick = Instant::now();
         loop {

@@ -1,0 +1,69 @@
+//! Memory does not grow with the length of a run, neither while it is watched nor when it is replayed.
+
+#[path = "../benches/support/mod.rs"]
+mod support;
+
+use std::{path::Path, time::Duration};
+
+use llmprof::{
+    event::Stamp,
+    rundir::{EventReader, Player, Recorder, RunDir},
+    state::RunState,
+};
+use peak_alloc::PeakAlloc;
+use support::MadeUpRun;
+
+#[global_allocator]
+static HEAP: PeakAlloc = PeakAlloc;
+
+/// A checkpoint every so often, at most 32 of them, and the two states at head and view.
+const MOST_STATES: usize = 34;
+
+/// Bytes that whatever `make` returns holds on the heap.
+fn held_bytes<T>(make: impl FnOnce() -> T) -> usize {
+    let before = HEAP.current_usage();
+    let made = make();
+    let held = HEAP.current_usage() - before;
+    drop(made);
+    held
+}
+
+fn folded(run: MadeUpRun) -> RunState {
+    let mut state = RunState::default();
+    run.for_each(|envelope| state.apply(&envelope));
+    state
+}
+
+fn recorded(run: MadeUpRun, below: &Path) -> RunDir {
+    let dir = RunDir::create(&below.join("run")).unwrap();
+    let mut recorder = Recorder::create(&dir, 0, Duration::from_secs(1)).unwrap();
+    run.for_each(|envelope| recorder.record(&envelope));
+    recorder.flush();
+    dir
+}
+
+fn played(run: &RunDir) -> Player {
+    let events = run.events();
+    let mut player = Player::open(move || EventReader::open(&events)).unwrap();
+    while player.load(Duration::from_secs(1)).unwrap() {}
+    player.seek(Stamp(player.position().end.0 / 2)).unwrap();
+    player
+}
+
+/// One test, so that nobody else allocates meanwhile.
+#[test]
+fn an_hour_takes_no_more_than_ten_minutes() {
+    let lasting = |secs| MadeUpRun { tokens_per_s: 1000, secs };
+    let ten_minutes = held_bytes(|| folded(lasting(600))) as f64;
+    let hour = held_bytes(|| folded(lasting(3600))) as f64;
+    assert!(
+        (hour / ten_minutes - 1.0).abs() < 0.05,
+        "{ten_minutes} bytes after ten minutes, {hour} after an hour"
+    );
+
+    let dir = tempfile::tempdir().unwrap();
+    let run = recorded(MadeUpRun { tokens_per_s: 200, secs: 3600 }, dir.path());
+    let replay = held_bytes(|| played(&run));
+    let most = MOST_STATES * hour as usize + (1 << 20);
+    assert!(replay < most, "{replay} bytes for a replay, {most} at most");
+}
