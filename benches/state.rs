@@ -154,13 +154,11 @@ fn renders(mut desk: Desk, ui: &UiState) -> Vec<Duration> {
 
 /// Frames as they reach a terminal: the cells that changed, or all of them.
 fn draws(mut desk: Desk, ui: &UiState, repaint: bool) -> Vec<Duration> {
-    let options = TerminalOptions { viewport: Viewport::Fixed(SCREEN) };
-    let mut terminal =
-        Terminal::with_options(CrosstermBackend::new(io::sink()), options).expect("a terminal");
+    let mut terminal = sink();
     let frame = |_| {
         desk.go_on();
         if repaint {
-            terminal.clear().expect("a cleared sink");
+            terminal = sink();
         }
         timed(|| {
             desk.show(ui, |frame| {
@@ -169,6 +167,11 @@ fn draws(mut desk: Desk, ui: &UiState, repaint: bool) -> Vec<Duration> {
         })
     };
     (0..FRAMES).map(frame).collect()
+}
+
+fn sink() -> Terminal<CrosstermBackend<io::Sink>> {
+    let options = TerminalOptions { viewport: Viewport::Fixed(SCREEN) };
+    Terminal::with_options(CrosstermBackend::new(io::sink()), options).expect("a terminal")
 }
 
 fn record_hour(below: &Path) -> RunDir {
@@ -259,7 +262,7 @@ fn first_frame(args: &[&str], cwd: &Path) -> Duration {
     drop(pty.slave);
     let at = first.recv_timeout(Duration::from_secs(10)).expect("a frame within ten seconds");
     keys.write_all(b"q").expect("a key");
-    child.wait().expect("the program's end");
+    assert!(child.wait().expect("the program's end").success(), "{args:?} failed");
     drop((keys, pty.master));
     reader.join().expect("the pty's reader");
     at - start

@@ -165,13 +165,13 @@ impl Player {
             self.to_end();
             return Ok(());
         }
-        let was_following = std::mem::take(&mut self.following);
-        if was_following || to < self.view.state.now {
-            let nearest = self.checkpoints.iter().rev().find(|c| c.state.now <= to);
-            let (offset, state) =
-                nearest.map_or_else(|| (0, RunState::default()), |c| (c.offset, c.state.clone()));
+        self.following = false;
+        let nearest = self.checkpoints.iter().rev().find(|c| c.state.now <= to);
+        let offset = nearest.map_or(0, |c| c.offset);
+        // Forwards too, a checkpoint saves reading what lies before it.
+        if to < self.view.state.now || offset > self.view.reader.offset() {
+            self.view.state = nearest.map_or_else(RunState::default, |c| c.state.clone());
             self.view.reader.seek(offset)?;
-            self.view.state = state;
             self.view.waiting = None;
         }
         self.position = to;

@@ -142,6 +142,7 @@ impl App {
             }
             let frame_due = tokio::time::sleep_until(next_frame.into());
             let replay_moves = self.player.as_ref().is_some_and(Player::moves);
+            let loading = self.player.as_ref().is_some_and(|p| p.position().loading);
             tokio::select! {
                 biased;
                 cause = shutdown.requested() => return Ok(Some(cause)),
@@ -162,6 +163,8 @@ impl App {
                     next_frame = next_frame.max(Instant::now());
                 }
                 n = pump(&mut self.live) => self.dirty |= n > 0 && self.frozen.is_none(),
+                // While nothing else is to be done, a recording is read on.
+                () = tokio::task::yield_now(), if loading => self.load(),
             }
             if !replay_moves {
                 last_tick = Instant::now();
@@ -234,6 +237,10 @@ impl App {
             SortRuns::Model => runs.sort_by(|a, b| a.model.cmp(&b.model)),
         }
         runs
+    }
+
+    fn load(&mut self) {
+        self.with_player(|player| player.load(LOAD_BUDGET).map(|_| ()));
     }
 
     /// Lets a replay go on by the real time that has passed.
