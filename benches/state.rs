@@ -78,8 +78,14 @@ fn timed<T>(work: impl FnOnce() -> T) -> Duration {
     start.elapsed()
 }
 
+fn usual_events() -> Vec<Envelope> {
+    let mut events = Vec::new();
+    USUAL.for_each(|envelope| events.push(envelope));
+    events
+}
+
 fn fold() {
-    let events = USUAL.events();
+    let events = usual_events();
     let rounds = (0..5).map(|_| {
         timed(|| {
             let mut state = RunState::default();
@@ -102,7 +108,7 @@ struct Desk {
 
 impl Desk {
     fn busy() -> Desk {
-        let mut events = USUAL.events();
+        let mut events = usual_events();
         let to_come = events.split_off(events.len() - FRAMES * EVENTS_PER_FRAME).into_iter();
         let mut state = RunState::default();
         events.iter().for_each(|envelope| state.apply(envelope));

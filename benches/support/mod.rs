@@ -52,13 +52,6 @@ impl MadeUpRun {
         send(before_ns, Event::RunFinished(RunFinished { outcome: Outcome::Completed, cause: None }));
     }
 
-    /// All events at once.
-    pub fn events(self) -> Vec<Envelope> {
-        let mut events = Vec::new();
-        self.for_each(|envelope| events.push(envelope));
-        events
-    }
-
     fn started(self) -> RunStarted {
         RunStarted {
             schema: SCHEMA,
