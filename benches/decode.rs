@@ -102,13 +102,16 @@ fn read_bandwidth(floats: usize) -> f64 {
     let sum = || -> f32 {
         data.par_chunks(16 * 1024)
             .map(|chunk| {
-                arch.dispatch(|| {
-                    let mut lanes = [0f32; 64];
-                    for block in chunk.as_chunks::<64>().0 {
-                        lanes.iter_mut().zip(block).for_each(|(lane, x)| *lane += x);
-                    }
-                    lanes.iter().sum::<f32>()
-                })
+                arch.dispatch(
+                    #[inline(always)]
+                    || {
+                        let mut lanes = [0f32; 64];
+                        for block in chunk.as_chunks::<64>().0 {
+                            lanes.iter_mut().zip(block).for_each(|(lane, x)| *lane += x);
+                        }
+                        lanes.iter().sum::<f32>()
+                    },
+                )
             })
             .sum()
     };

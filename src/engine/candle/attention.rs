@@ -119,14 +119,17 @@ impl InplaceOp1 for CausalSoftmax {
         let Some((from, to)) = layout.contiguous_offsets() else { bail!("causal-softmax: not contiguous") };
         let arch = pulp::Arch::new();
         scores[from..to].par_chunks_mut(self.rows * keys).for_each(|block| {
-            arch.dispatch(|| {
-                for (row, scores) in block.chunks_exact_mut(keys).enumerate() {
-                    let seen = self.seen(row);
-                    scores[..seen.start].fill(0.0);
-                    scores[seen.end..].fill(0.0);
-                    softmax(&mut scores[seen], self.scale);
-                }
-            });
+            arch.dispatch(
+                #[inline(always)]
+                || {
+                    for (row, scores) in block.chunks_exact_mut(keys).enumerate() {
+                        let seen = self.seen(row);
+                        scores[..seen.start].fill(0.0);
+                        scores[seen.end..].fill(0.0);
+                        softmax(&mut scores[seen], self.scale);
+                    }
+                },
+            );
         });
         Ok(())
     }
@@ -188,7 +191,10 @@ impl DecodeAttention {
         let heads = out.par_chunks_mut(group).zip(q.par_chunks(group)).enumerate();
         heads.for_each(|(head, (out, q))| {
             let span = (head * capacity + self.span.start) * d..(head * capacity + self.span.end) * d;
-            arch.dispatch(|| self.one_head(out, q, &k[span.clone()], &v[span.clone()], d));
+            arch.dispatch(
+                #[inline(always)]
+                || self.one_head(out, q, &k[span.clone()], &v[span.clone()], d),
+            );
         });
         out
     }

@@ -69,19 +69,22 @@ fn product<W: Stored>(x: &[f32], w: &[W], n: usize, k: usize) -> Vec<f32> {
     // Units write columns of the result: they are kept together as (n, m) until the end.
     let mut by_column = vec![0f32; n * m];
     by_column.par_chunks_mut(unit * m).zip(w.par_chunks(unit * k)).with_max_len(1).for_each(|(y, w)| {
-        arch.dispatch(|| {
-            for (y, w) in y.chunks_exact_mut(m).zip(w.chunks_exact(k)) {
-                for (y, rows) in y.chunks_mut(PASS).zip(rows.chunks(PASS)) {
-                    match *rows {
-                        [a] => y.copy_from_slice(&dots(w, &[a])),
-                        [a, b] => y.copy_from_slice(&dots(w, &[a, b])),
-                        [a, b, c] => y.copy_from_slice(&dots(w, &[a, b, c])),
-                        [a, b, c, d] => y.copy_from_slice(&dots(w, &[a, b, c, d])),
-                        _ => unreachable!("chunks of at most PASS rows"),
+        arch.dispatch(
+            #[inline(always)]
+            || {
+                for (y, w) in y.chunks_exact_mut(m).zip(w.chunks_exact(k)) {
+                    for (y, rows) in y.chunks_mut(PASS).zip(rows.chunks(PASS)) {
+                        match *rows {
+                            [a] => y.copy_from_slice(&dots(w, &[a])),
+                            [a, b] => y.copy_from_slice(&dots(w, &[a, b])),
+                            [a, b, c] => y.copy_from_slice(&dots(w, &[a, b, c])),
+                            [a, b, c, d] => y.copy_from_slice(&dots(w, &[a, b, c, d])),
+                            _ => unreachable!("chunks of at most PASS rows"),
+                        }
                     }
                 }
-            }
-        });
+            },
+        );
     });
     if m == 1 {
         return by_column;

@@ -64,11 +64,14 @@ impl CustomOp1 for Widen {
             let mut out = vec![0f32; x.len()];
             let arch = pulp::Arch::new();
             out.par_chunks_mut(UNIT).zip(x.par_chunks(UNIT)).for_each(|(out, x)| {
-                arch.dispatch(|| {
-                    for (out, x) in out.iter_mut().zip(x) {
-                        *out = x.widen();
-                    }
-                });
+                arch.dispatch(
+                    #[inline(always)]
+                    || {
+                        for (out, x) in out.iter_mut().zip(x) {
+                            *out = x.widen();
+                        }
+                    },
+                );
             });
             out
         }
@@ -127,11 +130,14 @@ impl CustomOp1 for SwiGlu {
         let arch = pulp::Arch::new();
         out.par_chunks_mut(half).zip(x.par_chunks(2 * half)).for_each(|(out, x)| {
             let (gate, up) = x.split_at(half);
-            arch.dispatch(|| {
-                for (out, (gate, up)) in out.iter_mut().zip(gate.iter().zip(up)) {
-                    *out = up * gate / (1.0 + exp(-gate));
-                }
-            });
+            arch.dispatch(
+                #[inline(always)]
+                || {
+                    for (out, (gate, up)) in out.iter_mut().zip(gate.iter().zip(up)) {
+                        *out = up * gate / (1.0 + exp(-gate));
+                    }
+                },
+            );
         });
         Ok((CpuStorage::F32(out), dims.into()))
     }
