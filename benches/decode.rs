@@ -98,27 +98,17 @@ fn theirs(model: &llama::Llama, config: &llama::Config, prompts: &Prompts) -> Sp
 /// Bytes/s of a plain sum over as many floats as the model has, on the default pool.
 fn read_bandwidth(floats: usize) -> f64 {
     let data = vec![1f32; floats];
-    let arch = pulp::Arch::new();
-    let sum = || -> f32 {
-        data.par_chunks(16 * 1024)
-            .map(|chunk| {
-                arch.dispatch(
-                    #[inline(always)]
-                    || {
-                        let mut lanes = [0f32; 64];
-                        for block in chunk.as_chunks::<64>().0 {
-                            lanes.iter_mut().zip(block).for_each(|(lane, x)| *lane += x);
-                        }
-                        lanes.iter().sum::<f32>()
-                    },
-                )
-            })
-            .sum()
+    let lanes = |chunk: &[f32]| -> f32 {
+        let mut lanes = [0f32; 64];
+        for block in chunk.as_chunks::<64>().0 {
+            lanes.iter_mut().zip(block).for_each(|(lane, x)| *lane += x);
+        }
+        lanes.iter().sum()
     };
     let mut seconds: Vec<f64> = (0..9)
         .map(|_| {
             let start = Instant::now();
-            black_box(sum());
+            black_box(data.par_chunks(16 * 1024).map(lanes).sum::<f32>());
             start.elapsed().as_secs_f64()
         })
         .collect();

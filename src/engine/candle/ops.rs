@@ -5,7 +5,7 @@ use rayon::prelude::*;
 
 use super::{
     gemv::{contiguous, gemv, max_rows},
-    simd::{Stored, exp},
+    simd::{Stored, exp, vectorised},
 };
 
 /// Elements of one unit of work of the loops below.
@@ -62,9 +62,8 @@ impl CustomOp1 for Widen {
     fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
         fn wide<T: Stored>(x: &[T]) -> Vec<f32> {
             let mut out = vec![0f32; x.len()];
-            let arch = pulp::Arch::new();
             out.par_chunks_mut(UNIT).zip(x.par_chunks(UNIT)).for_each(|(out, x)| {
-                arch.dispatch(
+                vectorised(
                     #[inline(always)]
                     || {
                         for (out, x) in out.iter_mut().zip(x) {
@@ -127,10 +126,9 @@ impl CustomOp1 for SwiGlu {
         *last /= 2;
         let half = *last;
         let mut out = vec![0f32; x.len() / 2];
-        let arch = pulp::Arch::new();
         out.par_chunks_mut(half).zip(x.par_chunks(2 * half)).for_each(|(out, x)| {
             let (gate, up) = x.split_at(half);
-            arch.dispatch(
+            vectorised(
                 #[inline(always)]
                 || {
                     for (out, (gate, up)) in out.iter_mut().zip(gate.iter().zip(up)) {

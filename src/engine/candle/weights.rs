@@ -4,7 +4,7 @@ use candle_core::{Device, Tensor};
 use half::{bf16, f16};
 use rayon::prelude::*;
 
-use super::simd::Stored;
+use super::simd::{Stored, vectorised};
 use crate::{config::Dtype, model::spec::TensorShape};
 
 /// Gives the tensors of a checkpoint by their Hugging Face names.
@@ -65,10 +65,9 @@ impl SyntheticWeights {
         // A vector counts as one row.
         let columns = *tensor.shape.last().unwrap_or(&1);
         let (offset, spread) = distribution(tensor);
-        let arch = pulp::Arch::new();
         let rows_per_unit = (UNIT / columns).max(1);
         out.par_chunks_mut(rows_per_unit * columns).enumerate().for_each(|(unit, out)| {
-            arch.dispatch(
+            vectorised(
                 #[inline(always)]
                 || {
                     let mut wide = [0f32; 256];
