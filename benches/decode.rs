@@ -81,7 +81,10 @@ fn theirs(model: &llama::Llama, config: &llama::Config, prompts: &Prompts) -> Sp
     let mut cache = llama::Cache::new(true, DType::F32, config, &Device::Cpu).expect("cache");
     let next = |ids: &[u32], position: usize, cache: &mut llama::Cache| -> Result<u32> {
         let ids = Tensor::from_slice(ids, (1, ids.len()), &Device::Cpu)?;
-        model.forward(&ids, position, cache)?.squeeze(0)?.argmax(D::Minus1)?.to_scalar::<u32>()
+        // candle's own pool, as its documentation advises for the many short operations of a forward pass.
+        Device::Cpu.with_context(|| {
+            model.forward(&ids, position, cache)?.squeeze(0)?.argmax(D::Minus1)?.to_scalar::<u32>()
+        })
     };
     let state = std::cell::RefCell::new((0u32, PROMPT));
     let cache = std::cell::RefCell::new(&mut cache);
