@@ -49,7 +49,10 @@ fn sources() -> Vec<(String, String)> {
     paths
         .into_iter()
         .map(|p| {
-            (p.strip_prefix(&root).unwrap().to_string_lossy().into_owned(), fs::read_to_string(&p).unwrap())
+            (
+                p.strip_prefix(&root).unwrap().to_string_lossy().into_owned(),
+                code(&fs::read_to_string(&p).unwrap()),
+            )
         })
         .collect()
 }
