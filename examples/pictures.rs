@@ -18,7 +18,9 @@ use llmprof::{
 use ratatui::{buffer::Buffer, layout::Rect, widgets::Widget};
 
 /// File name, pane, moment in seconds, size, theme.
-const PICTURES: [(&str, Pane, f64, (u16, u16), ThemeName); 5] = [
+type Picture = (&'static str, Pane, f64, (u16, u16), ThemeName);
+
+const PICTURES: [Picture; 5] = [
     ("overview", Pane::Overview, 78.0, (110, 30), ThemeName::Dark),
     ("gpu", Pane::Gpu, 95.0, (110, 30), ThemeName::Dark),
     ("tokens", Pane::Tokens, 65.2, (110, 30), ThemeName::Dark),
