@@ -4,6 +4,7 @@ mod app;
 pub mod frame;
 pub mod keys;
 pub mod panes;
+pub mod svg;
 pub mod terminal;
 pub mod theme;
 pub mod ui;
