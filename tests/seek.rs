@@ -1,0 +1,49 @@
+//! Wherever a replay goes, forwards or back, it shows what was known at that moment.
+
+#[path = "../benches/support/mod.rs"]
+mod support;
+
+use std::time::Duration;
+
+use llmprof::{
+    event::Stamp,
+    noise,
+    rundir::{EventReader, Player, Recorder, RunDir},
+    state::RunState,
+};
+use support::MadeUpRun;
+
+/// Several checkpoints long.
+const RUN: MadeUpRun = MadeUpRun { tokens_per_s: 200, secs: 400 };
+
+fn known_at(t: Stamp) -> RunState {
+    let mut state = RunState::default();
+    RUN.for_each(|envelope| {
+        if envelope.t <= t {
+            state.apply(&envelope);
+        }
+    });
+    state
+}
+
+#[test]
+fn a_seek_shows_what_was_known_then() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = RunDir::create(&dir.path().join("run")).unwrap();
+    let mut recorder = Recorder::create(&run, 0, Duration::from_secs(1)).unwrap();
+    RUN.for_each(|envelope| recorder.record(&envelope));
+    recorder.flush();
+    let events = run.events();
+    let mut player = Player::open(move || EventReader::open(&events)).unwrap();
+    while player.load(Duration::from_secs(1)).unwrap() {}
+    for nth in 0..12 {
+        let to = Stamp(noise::bits(3, nth) % player.position().end.0);
+        player.seek(to).unwrap();
+        let (shown, known) = (player.state(), known_at(to));
+        assert_eq!((shown.events, shown.now), (known.events, known.now), "at {to:?}");
+        assert_eq!(shown.total.summary(), known.total.summary(), "at {to:?}");
+        if nth % 4 == 3 {
+            player.to_end();
+        }
+    }
+}
