@@ -3,7 +3,12 @@
 use std::process::Command;
 
 fn main() {
-    println!("cargo::rerun-if-changed=.git/HEAD");
+    // Moves with every commit and checkout. A packaged source has none, and watching what is not there would
+    // build anew every time.
+    let moves = ".git/logs/HEAD";
+    if std::fs::exists(moves).unwrap_or(false) {
+        println!("cargo::rerun-if-changed={moves}");
+    }
     println!("cargo::rerun-if-changed=conf");
     println!("cargo::rerun-if-changed=assets");
     let rustc = std::env::var("RUSTC").unwrap_or_else(|_| "rustc".into());
