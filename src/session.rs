@@ -108,15 +108,23 @@ impl Plan {
         }
     }
 
+    /// What the workload runs on, "auto" resolved.
+    fn device(&self) -> String {
+        match self.composed.config.runtime.name {
+            Runtime::Candle => "cpu".to_owned(),
+            Runtime::Sim => "sim".to_owned(),
+        }
+    }
+
     fn simulated(&self) -> bool {
         self.composed.config.runtime.name == Runtime::Sim
     }
 
     fn started(&self) -> RunStarted {
         let config = &self.composed.config;
-        let (engine, device) = match config.runtime.name {
-            Runtime::Candle => ("candle", "cpu".to_owned()),
-            Runtime::Sim => ("sim", "sim".to_owned()),
+        let engine = match config.runtime.name {
+            Runtime::Candle => "candle",
+            Runtime::Sim => "sim",
         };
         RunStarted {
             schema: SCHEMA,
@@ -126,7 +134,7 @@ impl Plan {
             model: config.model.name.clone(),
             dtype: config.model.dtype.name().to_owned(),
             engine: engine.to_owned(),
-            device,
+            device: self.device(),
             synthetic_weights: true,
             simulated: self.simulated(),
             parameters: self.spec.parameters(),
@@ -226,7 +234,10 @@ impl Session {
         let activity = Activity::default();
         let (control, tx, plan) = (self.control.clone(), self.tx.clone(), self.plan.clone());
         let weight_bytes = plan.spec.weight_bytes(plan.composed.config.model.dtype);
-        let sampler = Sampler::for_config(&plan.composed.config, &activity, weight_bytes);
+        let mut config = plan.composed.config.clone();
+        // "auto" means one device by now, and the sampler marks the GPU that is in use.
+        config.runtime.device = plan.device();
+        let sampler = Sampler::for_config(&config, &activity, weight_bytes);
         // A simulated run takes its samples within its own steps, so that it is the same every time.
         let mut inline = None;
         match sampler {
