@@ -73,6 +73,9 @@ pub struct Stopped {
 /// How long a recording may be read before the user is heard again.
 const LOAD_BUDGET: Duration = Duration::from_millis(30);
 
+/// How long after a failure of the terminal the signal that explains it may come.
+const SIGNAL_DELAY: Duration = Duration::from_millis(200);
+
 impl App {
     pub fn new(config: &TuiConfig, live: Option<Live>, player: Option<Player>, runs_root: PathBuf) -> App {
         let theme = Theme::for_terminal(config.theme, config.ascii);
@@ -92,15 +95,19 @@ impl App {
     }
 
     /// Takes the terminal, runs until the user or a signal ends it, and gives the terminal back.
-    pub async fn run(mut self, mouse: bool) -> Stopped {
+    pub async fn run(mut self, mouse: bool, mut shutdown: Shutdown) -> Stopped {
         let guard = TerminalGuard::enter(mouse);
         let left = match guard {
-            Ok(mut guard) => self.drive(&mut guard.screen).await,
+            Ok(mut guard) => self.drive(&mut guard.screen, &mut shutdown).await,
             Err(e) => Err(e),
         };
         let (cause, error) = match left {
             Ok(cause) => (cause, None),
-            Err(e) => (None, Some(e)),
+            // A terminal that goes away fails before its signal is heard.
+            Err(e) => match tokio::time::timeout(SIGNAL_DELAY, shutdown.requested()).await {
+                Ok(cause) => (Some(cause), None),
+                Err(_) => (None, Some(e)),
+            },
         };
         if let Some(live) = self.live.take() {
             let why = match (&cause, &error) {
@@ -116,8 +123,8 @@ impl App {
     async fn drive<B: Backend<Error = io::Error>>(
         &mut self,
         screen: &mut Terminal<B>,
+        shutdown: &mut Shutdown,
     ) -> io::Result<Option<Cause>> {
-        let mut shutdown = Shutdown::listen()?;
         let mut input = EventStream::new();
         let mut next_frame = Instant::now();
         let mut last_tick = Instant::now();
@@ -225,7 +232,12 @@ impl App {
     /// Lets a replay go on by the real time that has passed.
     fn play(&mut self, elapsed: Duration) {
         let Some(player) = &mut self.player else { return };
+        let was_loading = player.position().loading;
         let moved = player.load(LOAD_BUDGET).and_then(|_| player.advance(elapsed));
+        if was_loading && !player.position().loading {
+            // What could not be read is told once, when all of it has been looked at.
+            self.ui.message = player.trouble().map(|notice| notice.text).or(self.ui.message.take());
+        }
         match moved {
             Ok(_) => self.dirty = true,
             Err(e) => self.leave_replay(Some(e)),
