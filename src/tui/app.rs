@@ -98,7 +98,7 @@ impl App {
     pub async fn run(mut self, mouse: bool, mut shutdown: Shutdown) -> Stopped {
         let guard = TerminalGuard::enter(mouse);
         let left = match guard {
-            Ok(mut guard) => self.drive(&mut guard.screen, &mut shutdown).await,
+            Ok(mut guard) => self.drive(&mut *guard.screen, &mut shutdown).await,
             Err(e) => Err(e),
         };
         let (cause, error) = match left {

@@ -31,6 +31,9 @@ stty -g >after 2>/dev/null
 mv code.new code
 "#;
 
+/// The program in place of the shell: it leads the session, and hears when the terminal goes.
+const ALONE: &str = r#"echo $$ >pid; exec "$@""#;
+
 pub struct Terminal {
     pub dir: TempDir,
     screen: Arc<Mutex<vt100::Parser>>,
@@ -55,10 +58,25 @@ impl Terminal {
         Terminal::start_in(tempfile::tempdir().unwrap(), args, &[], (120, 40))
     }
 
-    pub fn start_in(dir: TempDir, args: &[&str], env: &[(&str, &str)], (cols, rows): (u16, u16)) -> Terminal {
+    pub fn start_in(dir: TempDir, args: &[&str], env: &[(&str, &str)], size: (u16, u16)) -> Terminal {
+        Terminal::spawn(SHELL, dir, args, env, size)
+    }
+
+    /// Without a shell around it, to see it lose its terminal.
+    pub fn start_alone(args: &[&str]) -> Terminal {
+        Terminal::spawn(ALONE, tempfile::tempdir().unwrap(), args, &[], (120, 40))
+    }
+
+    fn spawn(
+        script: &str,
+        dir: TempDir,
+        args: &[&str],
+        env: &[(&str, &str)],
+        (cols, rows): (u16, u16),
+    ) -> Terminal {
         let pty = native_pty_system().openpty(size(cols, rows)).unwrap();
         let mut command = CommandBuilder::new("sh");
-        command.args(["-c", SHELL, "sh", PROGRAM]);
+        command.args(["-c", script, "sh", PROGRAM]);
         command.args(args);
         command.cwd(dir.path());
         for name in ["LLMPROF_FAULT", "RUST_LOG", "NO_COLOR", "COLORTERM", "LC_ALL"] {
@@ -152,12 +170,12 @@ impl Terminal {
         self.see(shows);
     }
 
-    /// The left button goes down on the first place where `text` stands.
+    /// The left button goes down in the last row where `text` stands.
     pub fn click(&self, text: &str) {
         let (column, row) = self.with(|screen| {
             let (_, columns) = screen.size();
             let rows: Vec<String> = screen.rows(0, columns.get()).collect();
-            let row = rows.iter().position(|row| row.contains(text)).expect("the text to click on");
+            let row = rows.iter().rposition(|row| row.contains(text)).expect("the text to click on");
             (rows[row][..rows[row].find(text).unwrap()].chars().count(), row)
         });
         self.send(&format!("\x1b[<0;{};{}M\x1b[<0;{};{}m", column + 1, row + 1, column + 1, row + 1));
@@ -205,6 +223,13 @@ impl Terminal {
         code
     }
 
+    /// Waits for the end of a program without a terminal.
+    pub fn code_after_hang_up(&mut self) -> u32 {
+        let mut ended = || self.shell.try_wait().unwrap();
+        let shell = eventually("the end after a hang-up", || ended().map(|status| status.exit_code()));
+        self.code().map_or(shell, |code| code as u32)
+    }
+
     /// The terminal is as it was before the program came.
     #[track_caller]
     pub fn assert_restored(&self) {
@@ -221,7 +246,7 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        if self.code().is_none() {
+        if self.code().is_none() && matches!(self.shell.try_wait(), Ok(None)) {
             signal(self.pid(), "KILL");
         }
         let _ = self.shell.wait();
