@@ -81,7 +81,10 @@ fn theirs(model: &llama::Llama, config: &llama::Config, prompts: &Prompts) -> Sp
     let mut cache = llama::Cache::new(true, DType::F32, config, &Device::Cpu).expect("cache");
     let next = |ids: &[u32], position: usize, cache: &mut llama::Cache| -> Result<u32> {
         let ids = Tensor::from_slice(ids, (1, ids.len()), &Device::Cpu)?;
-        model.forward(&ids, position, cache)?.squeeze(0)?.argmax(D::Minus1)?.to_scalar::<u32>()
+        // candle's own pool, as its documentation advises for the many short operations of a forward pass.
+        Device::Cpu.with_context(|| {
+            model.forward(&ids, position, cache)?.squeeze(0)?.argmax(D::Minus1)?.to_scalar::<u32>()
+        })
     };
     let state = std::cell::RefCell::new((0u32, PROMPT));
     let cache = std::cell::RefCell::new(&mut cache);
@@ -98,24 +101,17 @@ fn theirs(model: &llama::Llama, config: &llama::Config, prompts: &Prompts) -> Sp
 /// Bytes/s of a plain sum over as many floats as the model has, on the default pool.
 fn read_bandwidth(floats: usize) -> f64 {
     let data = vec![1f32; floats];
-    let arch = pulp::Arch::new();
-    let sum = || -> f32 {
-        data.par_chunks(16 * 1024)
-            .map(|chunk| {
-                arch.dispatch(|| {
-                    let mut lanes = [0f32; 64];
-                    for block in chunk.as_chunks::<64>().0 {
-                        lanes.iter_mut().zip(block).for_each(|(lane, x)| *lane += x);
-                    }
-                    lanes.iter().sum::<f32>()
-                })
-            })
-            .sum()
+    let lanes = |chunk: &[f32]| -> f32 {
+        let mut lanes = [0f32; 64];
+        for block in chunk.as_chunks::<64>().0 {
+            lanes.iter_mut().zip(block).for_each(|(lane, x)| *lane += x);
+        }
+        lanes.iter().sum()
     };
     let mut seconds: Vec<f64> = (0..9)
         .map(|_| {
             let start = Instant::now();
-            black_box(sum());
+            black_box(data.par_chunks(16 * 1024).map(lanes).sum::<f32>());
             start.elapsed().as_secs_f64()
         })
         .collect();

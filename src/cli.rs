@@ -1,7 +1,8 @@
 //! The command line.
 
 use std::{
-    env, io,
+    env,
+    io::{self, Write},
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -148,7 +149,7 @@ pub fn main() -> ExitCode {
             ExitCode::from(2)
         }
         Ok(Err(Failure::Work(report))) => {
-            say(format_args!("error: {report:#}"));
+            say(format_args!("error: {report}"));
             ExitCode::from(1)
         }
         Err(_) => {
@@ -290,9 +291,8 @@ fn last_words(ended: &Ended) -> u8 {
     u8::from(failed || ended.loss.is_some())
 }
 
-/// A closed stdout is the reader's choice, not an error of ours.
+/// Prints the result. A reader that has seen enough and closed the pipe is no error of ours.
 fn print_out(text: &str) -> io::Result<()> {
-    use io::Write;
     let mut out = io::stdout().lock();
     match writeln!(out, "{text}").and_then(|()| out.flush()) {
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),

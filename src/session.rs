@@ -225,6 +225,7 @@ impl Session {
                 let (tx, stop) = (tx.clone(), control.cancel_flag());
                 self.threads.push(named("llmprof-sampler", move || {
                     crash::fault_point("sampler");
+                    sampler.announce(&tx);
                     sampler.run(&tx, &stop);
                 }));
             }

@@ -385,17 +385,26 @@ fn a_failed_run_stays_on_the_screen_with_its_cause() {
 
 #[test]
 fn a_terminal_that_goes_away_ends_the_run() {
-    // As the leader of its session it is told by a signal; below a shell that lives on, by errors alone.
-    let alone = Terminal::start_alone(&ENDLESS);
-    let below = Terminal::start(&ENDLESS);
-    for (mut terminal, code) in [(alone, 129), (below, 1)] {
+    // As the leader of its session it is told by a signal; below a shell that lives on it is not.
+    for start in [Terminal::start_alone, Terminal::start] {
+        let mut terminal = start(&ENDLESS);
         terminal.until("tokens", |s| has_rate(&s.contents()));
         terminal.hang_up();
-        assert_eq!(terminal.code_after_hang_up(), code);
+        assert_eq!(terminal.code_after_hang_up(), 129);
         let end = finished(&run_dirs(terminal.path())[0]);
         assert_eq!(end.outcome, Outcome::Interrupted);
-        assert!(end.cause.is_some(), "no cause");
+        assert_eq!(end.cause.as_deref(), Some("SIGHUP: the terminal went away"));
     }
+}
+
+#[test]
+fn a_terminal_that_goes_away_ends_a_screen_that_stands_still() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = record(dir.path(), &["runtime.requests=1"]).to_string_lossy().into_owned();
+    let mut terminal = Terminal::start_in(dir, &["replay", "--at", "end", &run], &[], (120, 40));
+    terminal.see("completed");
+    terminal.hang_up();
+    assert_eq!(terminal.code_after_hang_up(), 129);
 }
 
 /// The line that tells where a replay stands.

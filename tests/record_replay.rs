@@ -91,7 +91,7 @@ fn changed(change: impl FnOnce(&mut Vec<Vec<u8>>)) -> (tempfile::TempDir, RunSta
     fs::write(&file, lines.concat()).unwrap();
     let mut reader = EventReader::open(&file).unwrap();
     let mut state = RunState::default();
-    while let Next::Event(envelope) = reader.next().unwrap() {
+    while let Next::Event(envelope) = reader.read_next().unwrap() {
         state.apply(&envelope);
     }
     (dir, live, state, reader)
@@ -166,12 +166,12 @@ fn a_growing_file_is_read_on() {
     let mut read = Vec::new();
     // Pieces that end anywhere, mostly within a line.
     for piece in whole[first..].chunks(37) {
-        while let Next::Event(envelope) = reader.next().unwrap() {
+        while let Next::Event(envelope) = reader.read_next().unwrap() {
             read.push(envelope);
         }
         out.write_all(piece).unwrap();
     }
-    while let Next::Event(envelope) = reader.next().unwrap() {
+    while let Next::Event(envelope) = reader.read_next().unwrap() {
         read.push(envelope);
     }
     assert_eq!(read, events(&run));

@@ -12,8 +12,13 @@ pub struct Evidence<'a> {
     pub batch: u32,
     /// Bytes a decode step has to read, from the model's shape.
     pub step_bytes: Option<u64>,
+    /// Share of the machine's CPU that other processes took meanwhile, where the workload runs on the CPU.
+    pub cpu_taken_by_others: Option<f32>,
     pub simulated: bool,
 }
+
+/// Less than this of the CPU is what any system takes for itself.
+const WORTH_A_WORD: f32 = 0.1;
 
 /// Tells where the time goes and whether tokens come evenly. Silent until something was measured.
 pub fn sentence(evidence: &Evidence<'_>) -> Option<String> {
@@ -33,6 +38,12 @@ pub fn sentence(evidence: &Evidence<'_>) -> Option<String> {
     let share = if share > 99.0 { "More than 99".to_owned() } else { format!("{share:.0}") };
     words += &format!("{share} % of the measured time is decode. ");
     words += &evenness(m);
+    if let Some(taken) = evidence.cpu_taken_by_others.filter(|taken| *taken >= WORTH_A_WORD) {
+        words += &format!(
+            " Other processes took {:.0} % of the CPU meanwhile: these numbers are those of a shared machine.",
+            100.0 * taken
+        );
+    }
     if evidence.simulated {
         words += " Simulated: none of this was measured.";
     }
@@ -61,7 +72,13 @@ mod tests {
     use super::*;
 
     fn evidence(m: &Metrics) -> Evidence<'_> {
-        Evidence { metrics: m, batch: 1, step_bytes: Some(538_000_000), simulated: false }
+        Evidence {
+            metrics: m,
+            batch: 1,
+            step_bytes: Some(538_000_000),
+            cpu_taken_by_others: None,
+            simulated: false,
+        }
     }
 
     #[test]
@@ -79,5 +96,16 @@ mod tests {
         assert!(sentence(&evidence(&m)).unwrap().contains("evenly"));
         (0..10).for_each(|_| m.next_token(500_000_000, 1));
         assert!(sentence(&evidence(&m)).unwrap().contains("unevenly"));
+    }
+
+    #[test]
+    fn a_shared_machine_is_called_one() {
+        let mut m = Metrics::default();
+        m.first_token(100_000_000, 128, 1);
+        m.next_token(50_000_000, 1);
+        for (taken, said) in [(None, false), (Some(0.04), false), (Some(0.7), true)] {
+            let words = sentence(&Evidence { cpu_taken_by_others: taken, ..evidence(&m) }).unwrap();
+            assert_eq!(words.contains("70 % of the CPU"), said, "{words}");
+        }
     }
 }

@@ -20,15 +20,16 @@ pub struct Environment {
     pub variables: Vec<(String, String)>,
 }
 
-const TELLING_VARIABLES: [&str; 8] = [
+const TELLING_VARIABLES: [&str; 9] = [
     "CANDLE_",
-    "CUDA_VISIBLE_DEVICES",
-    "CUDA_LAUNCH_BLOCKING",
     "CUBLAS_",
-    "NVIDIA_",
+    "CUDA_LAUNCH_BLOCKING",
+    "CUDA_VISIBLE_DEVICES",
+    "LLMPROF_",
+    "NVIDIA_TF32_OVERRIDE",
+    "NVIDIA_VISIBLE_DEVICES",
     "OMP_NUM_THREADS",
     "RAYON_",
-    "LLMPROF_",
 ];
 
 impl Environment {

@@ -78,7 +78,7 @@ impl Player {
         let started = Instant::now();
         loop {
             for _ in 0..256 {
-                match self.head.reader.next()? {
+                match self.head.reader.read_next()? {
                     Next::Event(envelope) => {
                         self.complete |= matches!(envelope.event, Event::RunFinished(_));
                         self.head.state.apply(&envelope);
@@ -236,7 +236,7 @@ impl Fold {
         loop {
             let envelope = match self.waiting.take() {
                 Some(envelope) => envelope,
-                None => match self.reader.next()? {
+                None => match self.reader.read_next()? {
                     Next::Event(envelope) => envelope,
                     Next::End { .. } => return Ok(()),
                 },

@@ -82,7 +82,7 @@ impl EventReader {
     }
 
     /// The next event, or the end as it is now: a file that grows has more later.
-    pub fn next(&mut self) -> Result<Next, ReadError> {
+    pub fn read_next(&mut self) -> Result<Next, ReadError> {
         loop {
             self.source.read_until(b'\n', &mut self.line).map_err(|e| self.io(e))?;
             if self.line.last() != Some(&b'\n') {

@@ -143,6 +143,10 @@ pub fn verdict_of(state: &RunState) -> Option<String> {
         metrics: &state.total,
         batch: run.batch,
         step_bytes: state.decode_step_bytes(),
+        cpu_taken_by_others: state
+            .host
+            .taken_by_others(state.total.from, state.now)
+            .filter(|_| run.device == "cpu"),
         simulated: run.simulated,
     })
 }

@@ -86,6 +86,14 @@ pub struct HostState {
 }
 
 impl HostState {
+    /// Share of the machine's CPU that went to other processes between two moments.
+    pub fn taken_by_others(&self, from: Stamp, to: Stamp) -> Option<f32> {
+        let mean = |series: &Series| series.columns(from, to, 1)[0].map(|b| b.mean());
+        let cores = self.latest.as_ref().map(|(_, s)| s.core_pct.len()).filter(|n| *n > 0)?;
+        let taken = mean(&self.cpu_pct)? - mean(&self.process_pct)? / cores as f32;
+        Some((taken / 100.0).clamp(0.0, 1.0))
+    }
+
     pub(super) fn record(&mut self, t: Stamp, sample: &HostSample) {
         let cores = sample.core_pct.len();
         let mean = (cores > 0).then(|| sample.core_pct.iter().sum::<f32>() / cores as f32);

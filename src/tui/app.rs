@@ -7,8 +7,7 @@ use std::{
 };
 
 use crossterm::event::{
-    Event as Input, EventStream, KeyCode, KeyEvent, KeyEventKind, KeyModifiers, MouseButton, MouseEvent,
-    MouseEventKind,
+    Event as Input, KeyCode, KeyEvent, KeyEventKind, KeyModifiers, MouseButton, MouseEvent, MouseEventKind,
 };
 use futures::StreamExt;
 use ratatui::{
@@ -20,6 +19,7 @@ use tui_input::InputRequest;
 
 use super::{
     frame::{Areas, Frame},
+    input::{self, Heard},
     keys,
     panes::first_run_row,
     terminal::TerminalGuard,
@@ -73,8 +73,8 @@ pub struct Stopped {
 /// How long a recording may be read before the user is heard again.
 const LOAD_BUDGET: Duration = Duration::from_millis(30);
 
-/// How long after a failure of the terminal the signal that explains it may come.
-const SIGNAL_DELAY: Duration = Duration::from_millis(200);
+/// How long after a failure of the terminal it may take until its reason is heard of.
+const EXPLANATION_DELAY: Duration = Duration::from_millis(200);
 
 impl App {
     pub fn new(config: &TuiConfig, live: Option<Live>, player: Option<Player>, runs_root: PathBuf) -> App {
@@ -96,18 +96,9 @@ impl App {
 
     /// Takes the terminal, runs until the user or a signal ends it, and gives the terminal back.
     pub async fn run(mut self, mouse: bool, mut shutdown: Shutdown) -> Stopped {
-        let guard = TerminalGuard::enter(mouse);
-        let left = match guard {
-            Ok(mut guard) => self.drive(&mut *guard.screen, &mut shutdown).await,
-            Err(e) => Err(e),
-        };
-        let (cause, error) = match left {
+        let (cause, error) = match self.on_terminal(mouse, &mut shutdown).await {
             Ok(cause) => (cause, None),
-            // A terminal that goes away fails before its signal is heard.
-            Err(e) => match tokio::time::timeout(SIGNAL_DELAY, shutdown.requested()).await {
-                Ok(cause) => (Some(cause), None),
-                Err(_) => (None, Some(e)),
-            },
+            Err(e) => (None, Some(e)),
         };
         if let Some(live) = self.live.take() {
             let why = match (&cause, &error) {
@@ -120,12 +111,21 @@ impl App {
         Stopped { cause, runs: self.ended, error }
     }
 
+    async fn on_terminal(&mut self, mouse: bool, shutdown: &mut Shutdown) -> io::Result<Option<Cause>> {
+        let mut guard = TerminalGuard::enter(mouse)?;
+        let mut input = input::listen()?;
+        match self.drive(&mut *guard.screen, &mut input, shutdown).await {
+            Err(e) => explanation(&mut input, shutdown).await.map(Some).ok_or(e),
+            left => left,
+        }
+    }
+
     async fn drive<B: Backend<Error = io::Error>>(
         &mut self,
         screen: &mut Terminal<B>,
+        input: &mut Heard,
         shutdown: &mut Shutdown,
     ) -> io::Result<Option<Cause>> {
-        let mut input = EventStream::new();
         let mut next_frame = Instant::now();
         let mut last_tick = Instant::now();
         loop {
@@ -455,6 +455,18 @@ impl App {
             _ => self.ui.message = Some(why),
         }
     }
+}
+
+/// A terminal that goes away fails before that is heard of.
+async fn explanation(input: &mut Heard, shutdown: &mut Shutdown) -> Option<Cause> {
+    let hung_up = async { while input.next().await.is_some() {} };
+    let cause = async {
+        tokio::select! {
+            cause = shutdown.requested() => cause,
+            () = hung_up => Cause::HangUp,
+        }
+    };
+    tokio::time::timeout(EXPLANATION_DELAY, cause).await.ok()
 }
 
 async fn pump(live: &mut Option<Live>) -> usize {

@@ -91,7 +91,15 @@ impl Widget for Frame<'_> {
 fn header(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
     let dot = format!(" {} ", theme.glyphs.separator);
-    let mut left = vec![Span::styled(" llmprof ", theme.selected), Span::raw(" ")];
+    // Whatever else there is no room for, nobody may take a simulation for a measurement.
+    let simulated = view.state.run.as_ref().is_some_and(|run| run.simulated);
+    let brand = match (simulated, area.width >= 50) {
+        (true, true) => " llmprof simulated ",
+        (true, false) => " simulated ",
+        (false, true) => " llmprof ",
+        (false, false) => "",
+    };
+    let mut left = vec![Span::styled(brand, theme.selected), Span::raw(" ")];
     if let Some(run) = &view.state.run {
         left.push(Span::styled(run.model.clone(), theme.number));
         let device = view.state.profiled_gpu().map_or(run.device.clone(), |g| match run.device.as_str() {
@@ -103,12 +111,13 @@ fn header(view: &View<'_>, area: Rect, buf: &mut Buffer) {
             facts.push(format!("batch {}", run.batch));
         }
         if run.simulated {
-            facts = vec![run.dtype.clone(), "simulated".into()];
+            facts.truncate(1);
         }
+        // The right half of the line belongs to the phase and the progress.
         let room = area.width.saturating_sub(52) as usize;
         for fact in facts {
             let width: usize = left.iter().map(Span::width).sum();
-            if width + fact.len() + 3 <= room.max(24) {
+            if width + fact.len() + 3 <= room.max(22) {
                 left.push(Span::styled(dot.clone(), theme.border));
                 left.push(Span::styled(fact, theme.dim));
             }

@@ -2,8 +2,10 @@
 
 mod app;
 pub mod frame;
+mod input;
 pub mod keys;
 pub mod panes;
+pub mod svg;
 pub mod terminal;
 pub mod theme;
 pub mod ui;

@@ -229,7 +229,8 @@ pub fn update(ui: &mut UiState, action: Action, extent: Extent) -> Option<Effect
             }
         }
         Action::OpenRun => {
-            return (extent.runs > 0).then_some(Effect::OpenRun(ui.run_selected.min(extent.runs - 1)));
+            let last = extent.runs.checked_sub(1)?;
+            return Some(Effect::OpenRun(ui.run_selected.min(last)));
         }
         Action::RefreshRuns => return Some(Effect::RefreshRuns),
         Action::ToggleView => return Some(Effect::ToggleView),

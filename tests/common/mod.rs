@@ -50,7 +50,7 @@ pub fn events(run: &Path) -> Vec<Envelope> {
         reader => reader.unwrap(),
     };
     let mut events = Vec::new();
-    while let Next::Event(envelope) = reader.next().unwrap() {
+    while let Next::Event(envelope) = reader.read_next().unwrap() {
         events.push(envelope);
     }
     events

@@ -190,6 +190,8 @@ impl Terminal {
     /// The terminal goes away under the program.
     pub fn hang_up(&self) {
         self.gone.store(true, Ordering::Relaxed);
+        // Something new to draw, so that the reader wakes up and lets go of its end.
+        self.resize(100, 30);
         self.settled();
         self.keyboard.take();
         self.master.take();

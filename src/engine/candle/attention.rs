@@ -6,7 +6,7 @@ use rayon::prelude::*;
 use super::{
     gemv::contiguous,
     ops::widen,
-    simd::{Stored, accumulate, dots, softmax},
+    simd::{Stored, accumulate, dots, softmax, vectorised},
 };
 
 /// Queries of one prefill block. Bounds the scores to `heads · QUERY_BLOCK · context` at a time.
@@ -117,16 +117,18 @@ impl InplaceOp1 for CausalSoftmax {
         let (_, _, _, keys) = layout.shape().dims4()?;
         let CpuStorage::F32(scores) = scores else { bail!("causal-softmax: f32 was expected") };
         let Some((from, to)) = layout.contiguous_offsets() else { bail!("causal-softmax: not contiguous") };
-        let arch = pulp::Arch::new();
         scores[from..to].par_chunks_mut(self.rows * keys).for_each(|block| {
-            arch.dispatch(|| {
-                for (row, scores) in block.chunks_exact_mut(keys).enumerate() {
-                    let seen = self.seen(row);
-                    scores[..seen.start].fill(0.0);
-                    scores[seen.end..].fill(0.0);
-                    softmax(&mut scores[seen], self.scale);
-                }
-            });
+            vectorised(
+                #[inline(always)]
+                || {
+                    for (row, scores) in block.chunks_exact_mut(keys).enumerate() {
+                        let seen = self.seen(row);
+                        scores[..seen.start].fill(0.0);
+                        scores[seen.end..].fill(0.0);
+                        softmax(&mut scores[seen], self.scale);
+                    }
+                },
+            );
         });
         Ok(())
     }
@@ -184,11 +186,13 @@ impl DecodeAttention {
         d: usize,
     ) -> Vec<f32> {
         let mut out = vec![0f32; q.len()];
-        let arch = pulp::Arch::new();
         let heads = out.par_chunks_mut(group).zip(q.par_chunks(group)).enumerate();
         heads.for_each(|(head, (out, q))| {
             let span = (head * capacity + self.span.start) * d..(head * capacity + self.span.end) * d;
-            arch.dispatch(|| self.one_head(out, q, &k[span.clone()], &v[span.clone()], d));
+            vectorised(
+                #[inline(always)]
+                || self.one_head(out, q, &k[span.clone()], &v[span.clone()], d),
+            );
         });
         out
     }

@@ -3,7 +3,7 @@
 use candle_core::{CpuStorage, CustomOp2, DType, Layout, Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
-use super::simd::{Stored, dots};
+use super::simd::{Stored, dots, vectorised};
 
 /// Weight bytes in one unit of work. Small, so that a core that is taken away by someone else
 /// delays the others by little; large enough that handing out units costs nothing next to reading them.
@@ -65,23 +65,25 @@ fn product<W: Stored>(x: &[f32], w: &[W], n: usize, k: usize) -> Vec<f32> {
     let m = x.len() / k;
     let rows: Vec<&[f32]> = x.chunks_exact(k).collect();
     let unit = (UNIT_BYTES / (k * size_of::<W>())).clamp(1, n);
-    let arch = pulp::Arch::new();
     // Units write columns of the result: they are kept together as (n, m) until the end.
     let mut by_column = vec![0f32; n * m];
     by_column.par_chunks_mut(unit * m).zip(w.par_chunks(unit * k)).with_max_len(1).for_each(|(y, w)| {
-        arch.dispatch(|| {
-            for (y, w) in y.chunks_exact_mut(m).zip(w.chunks_exact(k)) {
-                for (y, rows) in y.chunks_mut(PASS).zip(rows.chunks(PASS)) {
-                    match *rows {
-                        [a] => y.copy_from_slice(&dots(w, &[a])),
-                        [a, b] => y.copy_from_slice(&dots(w, &[a, b])),
-                        [a, b, c] => y.copy_from_slice(&dots(w, &[a, b, c])),
-                        [a, b, c, d] => y.copy_from_slice(&dots(w, &[a, b, c, d])),
-                        _ => unreachable!("chunks of at most PASS rows"),
+        vectorised(
+            #[inline(always)]
+            || {
+                for (y, w) in y.chunks_exact_mut(m).zip(w.chunks_exact(k)) {
+                    for (y, rows) in y.chunks_mut(PASS).zip(rows.chunks(PASS)) {
+                        match *rows {
+                            [a] => y.copy_from_slice(&dots(w, &[a])),
+                            [a, b] => y.copy_from_slice(&dots(w, &[a, b])),
+                            [a, b, c] => y.copy_from_slice(&dots(w, &[a, b, c])),
+                            [a, b, c, d] => y.copy_from_slice(&dots(w, &[a, b, c, d])),
+                            _ => unreachable!("chunks of at most PASS rows"),
+                        }
                     }
                 }
-            }
-        });
+            },
+        );
     });
     if m == 1 {
         return by_column;

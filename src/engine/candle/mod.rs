@@ -127,7 +127,7 @@ impl Engine for CandleEngine {
                 prompts.batch
             )));
         }
-        if prompts.is_empty() || prompts.ids.len() % batch != 0 {
+        if prompts.is_empty() || !prompts.ids.len().is_multiple_of(batch) {
             let n = prompts.ids.len();
             return Err(EngineError::Backend(format!("{n} prompt tokens cannot fill {batch} equal rows")));
         }

@@ -5,7 +5,7 @@ use rayon::prelude::*;
 
 use super::{
     gemv::{contiguous, gemv, max_rows},
-    simd::{Stored, exp},
+    simd::{Stored, exp, vectorised},
 };
 
 /// Elements of one unit of work of the loops below.
@@ -62,13 +62,15 @@ impl CustomOp1 for Widen {
     fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
         fn wide<T: Stored>(x: &[T]) -> Vec<f32> {
             let mut out = vec![0f32; x.len()];
-            let arch = pulp::Arch::new();
             out.par_chunks_mut(UNIT).zip(x.par_chunks(UNIT)).for_each(|(out, x)| {
-                arch.dispatch(|| {
-                    for (out, x) in out.iter_mut().zip(x) {
-                        *out = x.widen();
-                    }
-                });
+                vectorised(
+                    #[inline(always)]
+                    || {
+                        for (out, x) in out.iter_mut().zip(x) {
+                            *out = x.widen();
+                        }
+                    },
+                );
             });
             out
         }
@@ -124,14 +126,16 @@ impl CustomOp1 for SwiGlu {
         *last /= 2;
         let half = *last;
         let mut out = vec![0f32; x.len() / 2];
-        let arch = pulp::Arch::new();
         out.par_chunks_mut(half).zip(x.par_chunks(2 * half)).for_each(|(out, x)| {
             let (gate, up) = x.split_at(half);
-            arch.dispatch(|| {
-                for (out, (gate, up)) in out.iter_mut().zip(gate.iter().zip(up)) {
-                    *out = up * gate / (1.0 + exp(-gate));
-                }
-            });
+            vectorised(
+                #[inline(always)]
+                || {
+                    for (out, (gate, up)) in out.iter_mut().zip(gate.iter().zip(up)) {
+                        *out = up * gate / (1.0 + exp(-gate));
+                    }
+                },
+            );
         });
         Ok((CpuStorage::F32(out), dims.into()))
     }

@@ -2,6 +2,23 @@
 
 use half::{bf16, f16};
 
+/// Runs `body` compiled for the widest vectors that this CPU has. Closures must be `#[inline(always)]`, and what
+/// they call too: code that stays outside is compiled for the oldest CPU.
+#[inline(always)]
+pub(super) fn vectorised(body: impl FnMut()) {
+    // Not pulp's own dispatch of closures: it calls them by `FnOnce`, through a shim that is not inlined.
+    struct Body<F>(F);
+    impl<F: FnMut()> pulp::WithSimd for Body<F> {
+        type Output = ();
+
+        #[inline(always)]
+        fn with_simd<S: pulp::Simd>(mut self, _: S) {
+            (self.0)();
+        }
+    }
+    pulp::Arch::new().dispatch(Body(body));
+}
+
 /// A type that weights and caches are kept in; arithmetic is done in `f32`.
 pub(super) trait Stored: Copy + Send + Sync + Default + 'static {
     /// Exact for finite values.

@@ -4,7 +4,7 @@ use candle_core::{Device, Tensor};
 use half::{bf16, f16};
 use rayon::prelude::*;
 
-use super::simd::Stored;
+use super::simd::{Stored, vectorised};
 use crate::{config::Dtype, model::spec::TensorShape};
 
 /// Gives the tensors of a checkpoint by their Hugging Face names.
@@ -65,23 +65,25 @@ impl SyntheticWeights {
         // A vector counts as one row.
         let columns = *tensor.shape.last().unwrap_or(&1);
         let (offset, spread) = distribution(tensor);
-        let arch = pulp::Arch::new();
         let rows_per_unit = (UNIT / columns).max(1);
         out.par_chunks_mut(rows_per_unit * columns).enumerate().for_each(|(unit, out)| {
-            arch.dispatch(|| {
-                let mut wide = [0f32; 256];
-                for (row, out) in out.chunks_mut(columns).enumerate() {
-                    let key = mix64(key.wrapping_add((unit * rows_per_unit + row) as u64));
-                    let (low, high) = (key as u32, (key >> 32) as u32);
-                    for (block, out) in out.chunks_mut(wide.len()).enumerate() {
-                        let first = (block * wide.len()) as u32;
-                        for (i, value) in wide.iter_mut().enumerate() {
-                            *value = offset + spread * unit_interval(first + i as u32, low, high);
+            vectorised(
+                #[inline(always)]
+                || {
+                    let mut wide = [0f32; 256];
+                    for (row, out) in out.chunks_mut(columns).enumerate() {
+                        let key = mix64(key.wrapping_add((unit * rows_per_unit + row) as u64));
+                        let (low, high) = (key as u32, (key >> 32) as u32);
+                        for (block, out) in out.chunks_mut(wide.len()).enumerate() {
+                            let first = (block * wide.len()) as u32;
+                            for (i, value) in wide.iter_mut().enumerate() {
+                                *value = offset + spread * unit_interval(first + i as u32, low, high);
+                            }
+                            T::narrow_slice(&wide[..out.len()], out);
                         }
-                        T::narrow_slice(&wide[..out.len()], out);
                     }
-                }
-            });
+                },
+            );
         });
     }
 

@@ -3,6 +3,7 @@
 use ratatui::{
     buffer::Buffer,
     layout::Rect,
+    style::Style,
     text::{Line, Span as Text},
     widgets::{Paragraph, Widget, Wrap},
 };
@@ -21,7 +22,7 @@ pub struct ComparePane<'a>(pub View<'a>);
 /// A line of the table: what it is, its unit, and its value in a snapshot.
 type Row = (&'static str, &'static str, fn(&Snapshot) -> Option<f64>);
 
-const ROWS: [Row; 15] = [
+const ROWS: [Row; 14] = [
     ("decode", "tok/s", |s| s.metrics.decode_tok_s),
     ("prefill", "tok/s", |s| s.metrics.prefill_tok_s),
     ("TTFT p50", "ms", |s| s.metrics.ttft_ms.p50),
@@ -36,14 +37,13 @@ const ROWS: [Row; 15] = [
     ("power", "W", |s| s.power_w.map(f64::from)),
     ("SM clock", "MHz", |s| s.sm_clock_mhz.map(f64::from)),
     ("temperature", "°C", |s| s.temp_c.map(f64::from)),
-    ("stretch", "s", |s| Some(s.metrics.to_s - s.metrics.from_s)),
 ];
 
 impl Widget for ComparePane<'_> {
     fn render(self, area: Rect, buf: &mut Buffer) {
         let view = &self.0;
         let theme = view.theme;
-        let block = boxed(theme, "compare", "differences only: no verdict");
+        let block = boxed(theme, "compare", if area.width >= 50 { "differences, no verdict" } else { "" });
         let inner = block.inner(area);
         block.render(area, buf);
         let now;
@@ -59,43 +59,49 @@ impl Widget for ComparePane<'_> {
             }
             [.., a, b] => (a, b),
         };
-        Paragraph::new(table(view, a, b, inner)).render(inner, buf);
+        Paragraph::new(table(view, a, b, inner)).wrap(Wrap { trim: false }).render(inner, buf);
     }
 }
 
 fn table<'a>(view: &View<'_>, a: &Snapshot, b: &Snapshot, area: Rect) -> Vec<Line<'a>> {
     let theme = view.theme;
-    let wide = usize::from(area.width.saturating_sub(16 + 7 + 2) / 3).clamp(6, 20);
+    let unit_width = if area.width >= 50 { 6 } else { 0 };
+    let name_width = if area.width >= 50 { 13 } else { 9 };
+    let wide = (usize::from(area.width).saturating_sub(name_width + unit_width + 2) / 3).clamp(6, 20);
     let cut = |name: &str| name.chars().take(wide - 1).collect::<String>();
-    let mut lines = vec![Line::from(vec![
-        Text::raw(format!(" {:<13}{:<6}", "", "")),
-        Text::styled(format!("{:>wide$}", cut(&a.name)), theme.accent),
-        Text::styled(format!("{:>wide$}", cut(&b.name)), theme.accent),
-        Text::styled(format!("{:>wide$}", "difference"), theme.dim),
-    ])];
+    let row = |name: &str, unit: &str, cells: [String; 3], styles: [Style; 3]| {
+        let unit = theme.glyphs.plain(unit).chars().take(unit_width).collect::<String>();
+        let mut line = vec![
+            Text::styled(
+                format!(" {:<name_width$}", name.chars().take(name_width).collect::<String>()),
+                theme.text,
+            ),
+            Text::styled(format!("{unit:<unit_width$}"), theme.dim),
+        ];
+        line.extend(
+            cells.into_iter().zip(styles).map(|(cell, style)| Text::styled(format!("{cell:>wide$}"), style)),
+        );
+        Line::from(line)
+    };
+    let heading = [cut(&a.name), cut(&b.name), cut("difference")];
+    let mut lines = vec![row("", "", heading, [theme.accent, theme.accent, theme.dim])];
+    let cell = |v: Option<f64>| v.map_or_else(|| theme.glyphs.none.to_owned(), three_digits);
     for (name, unit, value) in ROWS {
         let (x, y) = (value(a), value(b));
         if x.is_none() && y.is_none() {
             continue;
         }
-        let cell = |v: Option<f64>| v.map_or_else(|| theme.glyphs.none.to_owned(), three_digits);
-        let delta = match (x, y) {
+        let difference = match (x, y) {
             (Some(x), Some(y)) if x != 0.0 => format!("{:+.1} %", 100.0 * (y - x) / x),
             _ => theme.glyphs.none.to_owned(),
         };
-        lines.push(Line::from(vec![
-            Text::styled(format!(" {name:<13}"), theme.text),
-            Text::styled(format!("{:<6}", theme.glyphs.plain(unit)), theme.dim),
-            Text::styled(format!("{:>wide$}", cell(x)), theme.text),
-            Text::styled(format!("{:>wide$}", cell(y)), theme.text),
-            Text::styled(format!("{delta:>wide$}"), theme.number),
-        ]));
+        lines.push(row(name, unit, [cell(x), cell(y), difference], [theme.text, theme.text, theme.number]));
     }
-    lines.push(Line::from(vec![
-        Text::styled(format!(" {:<19}", "tokens"), theme.dim),
-        Text::styled(format!("{:>wide$}", grouped(a.metrics.output_tokens as i64)), theme.dim),
-        Text::styled(format!("{:>wide$}", grouped(b.metrics.output_tokens as i64)), theme.dim),
-    ]));
+    let quiet = [theme.dim; 3];
+    let stretch = |s: &Snapshot| three_digits(s.metrics.to_s - s.metrics.from_s);
+    lines.push(row("stretch", "s", [stretch(a), stretch(b), String::new()], quiet));
+    let tokens = |s: &Snapshot| grouped(s.metrics.output_tokens as i64);
+    lines.push(row("tokens", "", [tokens(a), tokens(b), String::new()], quiet));
     lines.push(Line::default());
     for snapshot in [a, b] {
         let overrides =

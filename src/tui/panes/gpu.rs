@@ -291,7 +291,7 @@ fn host_rows<'a>(view: &View<'a>, host: &'a HostState, cores: usize) -> Vec<Row<
             why: None,
         },
         Row {
-            label: "this %",
+            label: "own CPU %",
             series: &host.process_pct,
             range: (0.0, 100.0 * cores as f32),
             style: theme.decode,
@@ -318,7 +318,7 @@ fn host_rows<'a>(view: &View<'a>, host: &'a HostState, cores: usize) -> Vec<Row<
             why: None,
         },
         Row {
-            label: "this memory",
+            label: "own memory",
             series: &host.process_rss_bytes,
             range: (0.0, total.map_or(top(&host.process_rss_bytes), |t| t as f32)),
             style: theme.memory,
@@ -422,7 +422,7 @@ fn host_parts<'a>(view: &View<'_>) -> Vec<Vec<Text<'a>>> {
         ));
     }
     if let Some(p) = s.process_pct {
-        parts.push(label_value(theme, "this process", &format!("{:.1}", p / 100.0), "cores"));
+        parts.push(label_value(theme, "own", &format!("{:.1}", p / 100.0), "cores"));
     }
     if let Some(used) = s.mem_used_bytes {
         let total = host.info.as_ref().and_then(|i| i.mem_total_bytes);

@@ -190,10 +190,10 @@ fn latency(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     block.render(area, buf);
     // Dropped from the front when there is not enough room for all.
     let all: [Column; 5] = [
-        ("last", Distribution::last_ms),
         ("max", Distribution::max_ms),
         ("p90", |d| d.percentile_ms(90.0)),
         ("p99", |d| d.percentile_ms(99.0)),
+        ("last", Distribution::last_ms),
         ("p50", |d| d.percentile_ms(50.0)),
     ];
     let order = ["last", "p50", "p90", "p99", "max"];

@@ -20,7 +20,7 @@ pub struct TokensPane<'a>(pub View<'a>);
 
 /// Width of what stands left and right of the cells.
 const LABEL: u16 = 8;
-const READOUT: u16 = 13;
+const READOUT: u16 = 18;
 
 impl Widget for TokensPane<'_> {
     fn render(self, area: Rect, buf: &mut Buffer) {
@@ -86,10 +86,17 @@ pub fn strip_box(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     TokenStrip { tokens: shown, usual_ms: usual_ms(view), theme, cursor }
         .render(Rect { height: strip_rows, ..cell_area }, buf);
     let mut y = inner.y + strip_rows;
-    let count = lane_rows;
-    for (i, lane) in lanes.into_iter().take(lane_rows as usize).enumerate() {
-        let left = inner.bottom() - y;
-        let height = if lane.is_flag { 1 } else { (left / (count - i as u16)).clamp(1, 9) };
+    let mut lanes: Vec<TokenLane> = lanes.into_iter().take(lane_rows as usize).collect();
+    let flags = lanes.iter().filter(|lane| lane.is_flag).count() as u16;
+    let mut values = lanes.len() as u16 - flags;
+    for lane in lanes.drain(..) {
+        let height = if lane.is_flag {
+            1
+        } else {
+            let height = ((inner.bottom() - y - flags) / values).clamp(1, 9);
+            values -= 1;
+            height
+        };
         lane.draw(view, Rect { y, height, ..inner }, (label, readout), buf);
         y += height;
     }

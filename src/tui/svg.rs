@@ -1,0 +1,113 @@
+//! A drawn screen as a picture: every cell at its place, in its colours.
+
+use std::fmt::Write;
+
+use ratatui::{
+    buffer::Buffer,
+    style::{Color, Modifier},
+};
+
+const CELL_WIDTH: f32 = 8.4;
+const CELL_HEIGHT: f32 = 17.0;
+const BASELINE: f32 = 13.0;
+const MARGIN: f32 = 10.0;
+
+/// The two colours a terminal has by itself.
+#[derive(Debug, Clone, Copy)]
+pub struct Paper {
+    pub background: &'static str,
+    pub text: &'static str,
+}
+
+impl Paper {
+    pub const DARK: Paper = Paper { background: "#14171c", text: "#d8dee9" };
+    pub const LIGHT: Paper = Paper { background: "#ffffff", text: "#24292f" };
+}
+
+/// The screen in `buffer` as an SVG document.
+pub fn svg(buffer: &Buffer, paper: Paper) -> String {
+    let area = buffer.area;
+    let (width, height) = (
+        f32::from(area.width) * CELL_WIDTH + 2.0 * MARGIN,
+        f32::from(area.height) * CELL_HEIGHT + 2.0 * MARGIN,
+    );
+    let mut out = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width:.0}\" height=\"{height:.0}\" \
+         viewBox=\"0 0 {width:.0} {height:.0}\">\n<rect width=\"100%\" height=\"100%\" rx=\"8\" fill=\"{}\"/>\n\
+         <g font-family=\"DejaVu Sans Mono, Menlo, Consolas, monospace\" font-size=\"14\" xml:space=\"preserve\">\n",
+        paper.background
+    );
+    for y in area.top()..area.bottom() {
+        for x in area.left()..area.right() {
+            cell(&mut out, buffer, (x, y), paper);
+        }
+    }
+    out += "</g>\n</svg>\n";
+    out
+}
+
+fn cell(out: &mut String, buffer: &Buffer, (x, y): (u16, u16), paper: Paper) {
+    let cell = &buffer[(x, y)];
+    let (mut front, mut back) = (hex(cell.fg, paper.text), hex(cell.bg, paper.background));
+    if cell.modifier.contains(Modifier::REVERSED) {
+        std::mem::swap(&mut front, &mut back);
+    }
+    let (left, top) = (MARGIN + f32::from(x) * CELL_WIDTH, MARGIN + f32::from(y) * CELL_HEIGHT);
+    if back != paper.background {
+        let _ = writeln!(
+            out,
+            "<rect x=\"{left:.1}\" y=\"{top:.1}\" width=\"{:.1}\" height=\"{CELL_HEIGHT}\" fill=\"{back}\"/>",
+            CELL_WIDTH + 0.4
+        );
+    }
+    let symbol = cell.symbol().trim();
+    if symbol.is_empty() {
+        return;
+    }
+    let weight = if cell.modifier.contains(Modifier::BOLD) { " font-weight=\"bold\"" } else { "" };
+    let faint = if cell.modifier.contains(Modifier::DIM) { " opacity=\"0.6\"" } else { "" };
+    let text = symbol.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+    let baseline = top + BASELINE;
+    let _ = writeln!(
+        out,
+        "<text x=\"{left:.1}\" y=\"{baseline:.1}\" fill=\"{front}\"{weight}{faint}>{text}</text>"
+    );
+}
+
+fn hex(colour: Color, fallback: &str) -> String {
+    match colour {
+        Color::Rgb(r, g, b) => format!("#{r:02x}{g:02x}{b:02x}"),
+        Color::Black => "#000000".into(),
+        Color::Red | Color::LightRed => "#e06c75".into(),
+        Color::Green | Color::LightGreen => "#a3be8c".into(),
+        Color::Yellow | Color::LightYellow => "#ebcb8b".into(),
+        Color::Blue | Color::LightBlue => "#7aa2f7".into(),
+        Color::Magenta | Color::LightMagenta => "#c099ff".into(),
+        Color::Cyan | Color::LightCyan => "#88c0d0".into(),
+        Color::Gray | Color::DarkGray => "#8a93a3".into(),
+        Color::White => "#ffffff".into(),
+        Color::Indexed(i @ 16..=231) => {
+            let step = |n: u8| if n == 0 { 0 } else { 55 + 40 * n };
+            let i = i - 16;
+            format!("#{:02x}{:02x}{:02x}", step(i / 36), step(i / 6 % 6), step(i % 6))
+        }
+        Color::Indexed(i @ 232..) => format!("#{0:02x}{0:02x}{0:02x}", 8 + 10 * (i - 232)),
+        Color::Reset | Color::Indexed(_) => fallback.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ratatui::{layout::Rect, style::Style};
+
+    use super::*;
+
+    #[test]
+    fn a_cell_keeps_its_place_colour_and_weight() {
+        let mut buffer = Buffer::empty(Rect::new(0, 0, 3, 1));
+        buffer.set_string(1, 0, "<", Style::new().fg(Color::Rgb(1, 2, 3)).add_modifier(Modifier::BOLD));
+        let picture = svg(&buffer, Paper::DARK);
+        assert!(picture.contains("x=\"18.4\"") && picture.contains("#010203"), "{picture}");
+        assert!(picture.contains("font-weight=\"bold\">&lt;</text>"), "{picture}");
+    }
+}

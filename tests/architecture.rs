@@ -1,0 +1,122 @@
+//! Who may use whom, and where each vendor crate lives.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// Rooms and what they must not know.
+const MUST_NOT_USE: [(&str, &[&str]); 9] = [
+    (
+        "event.rs",
+        &["config", "model", "engine", "telemetry", "state", "rundir", "session", "tui", "analysis", "cli"],
+    ),
+    ("config", &["engine", "telemetry", "state", "rundir", "session", "tui", "analysis", "cli", "model"]),
+    ("model", &["engine", "telemetry", "state", "rundir", "session", "tui", "cli"]),
+    ("engine", &["telemetry", "state", "rundir", "session", "tui", "cli"]),
+    ("telemetry", &["engine", "state", "rundir", "session", "tui", "cli"]),
+    ("analysis", &["engine", "telemetry", "state", "rundir", "session", "tui", "config", "cli"]),
+    ("state", &["engine", "telemetry", "rundir", "session", "tui", "config", "cli"]),
+    ("rundir", &["engine", "telemetry", "session", "tui", "cli"]),
+    ("session.rs", &["tui", "cli"]),
+];
+
+/// Vendor crates and the one room of each.
+const ROOMS: [(&str, &str); 7] = [
+    ("candle_core", "engine/candle"),
+    ("candle_nn", "engine/candle"),
+    ("nvml_wrapper", "telemetry/nvml"),
+    ("ratatui", "tui"),
+    ("crossterm", "tui"),
+    ("serde_yaml_ng", "config"),
+    ("hdrhistogram", "analysis/distribution.rs"),
+];
+
+fn sources() -> Vec<(String, String)> {
+    fn collect(dir: &Path, found: &mut Vec<PathBuf>) {
+        for entry in fs::read_dir(dir).unwrap().flatten() {
+            let path = entry.path();
+            match path.is_dir() {
+                true => collect(&path, found),
+                false if path.extension().is_some_and(|e| e == "rs") => found.push(path),
+                false => {}
+            }
+        }
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut paths = Vec::new();
+    collect(&root, &mut paths);
+    paths
+        .into_iter()
+        .map(|p| {
+            (
+                p.strip_prefix(&root).unwrap().to_string_lossy().into_owned(),
+                code(&fs::read_to_string(&p).unwrap()),
+            )
+        })
+        .collect()
+}
+
+/// The text without its comments: a link in a doc comment is no use.
+fn code(text: &str) -> String {
+    text.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n")
+}
+
+/// Names right after `crate::`, also within braces at the first level.
+fn crate_uses(text: &str) -> Vec<String> {
+    let mut names = Vec::new();
+    for (at, _) in text.match_indices("crate::") {
+        let rest = &text[at + "crate::".len()..];
+        let name = |s: &str| s.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect::<String>();
+        if let Some(list) = rest.strip_prefix('{') {
+            let mut depth = 0;
+            let mut item = String::new();
+            for c in list.chars() {
+                match c {
+                    '}' if depth == 0 => break,
+                    '{' => depth += 1,
+                    '}' => depth -= 1,
+                    ',' if depth == 0 => names.push(name(std::mem::take(&mut item).trim())),
+                    c if depth == 0 => item.push(c),
+                    _ => {}
+                }
+            }
+            names.push(name(item.trim()));
+        } else {
+            names.push(name(rest));
+        }
+    }
+    names
+}
+
+#[test]
+fn rooms_know_only_whom_they_may() {
+    for (file, text) in sources() {
+        for (room, forbidden) in MUST_NOT_USE {
+            if file.starts_with(room) {
+                let used = crate_uses(&text);
+                let bad: Vec<&&str> = forbidden.iter().filter(|f| used.iter().any(|u| u == **f)).collect();
+                assert!(bad.is_empty(), "src/{file} must not use {bad:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn vendor_crates_stay_in_their_rooms() {
+    for (file, text) in sources() {
+        for (vendor, room) in ROOMS {
+            assert!(
+                !text.contains(&format!("{vendor}::")) || file.starts_with(room),
+                "src/{file} uses {vendor}"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_scanner_sees_what_is_used() {
+    let text =
+        "use crate::{\n    event::{Event, Stamp},\n    state::RunState,\n};\nlet x = crate::tui::run();";
+    assert_eq!(crate_uses(text), ["event", "state", "", "tui"]);
+}

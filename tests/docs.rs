@@ -1,0 +1,41 @@
+//! What the documents say of the program is what the program does.
+
+use std::{env, fs};
+
+use llmprof::tui::keys;
+
+const README: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/README.md");
+const BEGIN: &str = "<!-- keys: generated from the key table; `just docs` writes it anew -->\n";
+const END: &str = "<!-- /keys -->";
+
+#[test]
+fn the_readme_lists_the_keys_there_are() {
+    let text = fs::read_to_string(README).unwrap();
+    let (before, rest) = text.split_once(BEGIN).expect("the README has a place for the keys");
+    let (shown, after) = rest.split_once(END).expect("the place has an end");
+    let wanted = keys::markdown();
+    if env::var_os("UPDATE_DOCS").is_some() {
+        fs::write(README, format!("{before}{BEGIN}{wanted}{END}{after}")).unwrap();
+        return;
+    }
+    assert_eq!(
+        shown, wanted,
+        "the README's keys are not the program's; UPDATE_DOCS=1 cargo test --test docs mends it"
+    );
+}
+
+#[test]
+fn every_picture_the_readme_shows_is_there() {
+    let text = fs::read_to_string(README).unwrap();
+    let pictures: Vec<&str> = text
+        .match_indices("](docs/pictures/")
+        .map(|(at, _)| text[at + 2..].split(')').next().unwrap())
+        .collect();
+    assert!(pictures.len() >= 3);
+    for picture in pictures {
+        assert!(
+            fs::metadata(format!("{}/{picture}", env!("CARGO_MANIFEST_DIR"))).is_ok(),
+            "{picture} is not there"
+        );
+    }
+}
