@@ -534,7 +534,8 @@ fn prepare(
         }
     };
     // Simulated weights take no time; what the machine took would differ from run to run.
-    let prepare_ms = if plan.simulated() { 0.0 } else { begun.elapsed().as_secs_f64() * 1e3 };
+    // In whole microseconds: a number with few digits comes back from the recording as it was.
+    let prepare_ms = if plan.simulated() { 0.0 } else { begun.elapsed().as_micros() as f64 / 1e3 };
     tx.send(Event::Ready(Ready { prepare_ms }));
     tx.notice(Level::Info, "engine", format!("ready after {}", millis(prepare_ms)));
     Ok(engine)
