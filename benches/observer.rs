@@ -129,7 +129,7 @@ fn watched(plan: Plan, engine: Arc<Mutex<CandleEngine>>) -> Watched {
     let ended = stopped.runs.into_iter().next().expect("a run");
     assert!(ended.loss.is_none() && stopped.error.is_none(), "{:?} {:?}", ended.loss, stopped.error);
     Watched {
-        decode_tok_s: ended.state.total.decode_tok_s().expect("decoded tokens"),
+        decode_tok_s: ended.metrics.decode_tok_s.expect("decoded tokens"),
         ui_pct: 100.0 * cpu.as_secs_f64() / elapsed.as_secs_f64(),
         frames_per_s: screen.get_frame().count() as f64 / elapsed.as_secs_f64(),
     }

@@ -45,6 +45,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             theme: &theme,
             replay: None,
             frozen: false,
+            waiting: None,
             loss: None,
             runs: &[],
             snapshots: &snapshots,

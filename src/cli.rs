@@ -2,6 +2,7 @@
 
 use std::{
     env,
+    ffi::OsStr,
     io::{self, Write},
     path::{Path, PathBuf},
     process::ExitCode,
@@ -14,6 +15,7 @@ use crate::{
     analysis::units::{grouped, millis, three_digits},
     config::{Composed, ConfTree, compose},
     crash,
+    engine::EngineError,
     event::{Outcome, Stamp},
     headless::{self, say},
     logfile,
@@ -216,7 +218,14 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
 
 impl What {
     fn all_overrides(&self) -> Vec<String> {
-        self.model.iter().map(|m| format!("model={m}")).chain(self.overrides.iter().cloned()).collect()
+        let mut all: Vec<String> =
+            self.model.iter().map(|m| format!("model={m}")).chain(self.overrides.iter().cloned()).collect();
+        // A shape from a file is not the model that the defaults name.
+        let given = |key: &str| all.iter().find_map(|o| o.strip_prefix(key)).map(str::to_owned);
+        if let (Some(path), None) = (given("model.config_json="), given("model.name=")) {
+            all.push(format!("model.name={}", shape_name(Path::new(&path))));
+        }
+        all
     }
 
     fn tree(&self) -> Result<ConfTree, Usage> {
@@ -252,31 +261,54 @@ impl What {
     }
 }
 
+/// What to call a shape that was read from `path`: the file's name, or its directory's where it is a plain
+/// `config.json`.
+fn shape_name(path: &Path) -> String {
+    let stem = path.file_stem().filter(|stem| *stem != "config");
+    let name = stem.or_else(|| path.parent().and_then(Path::file_name)).unwrap_or(OsStr::new("custom"));
+    let safe = |c: char| if c.is_alphanumeric() || "-_".contains(c) { c } else { '_' };
+    name.to_string_lossy().chars().map(safe).collect()
+}
+
+impl From<EngineError> for Failure {
+    fn from(e: EngineError) -> Self {
+        match e {
+            EngineError::NoDevice { .. } | EngineError::ContextTooLong { .. } => {
+                Failure::Usage(Usage(e.to_string()))
+            }
+            // The machine is at fault, not the words.
+            e => Failure::Work(e.into()),
+        }
+    }
+}
+
 impl From<PlanError> for Failure {
     fn from(e: PlanError) -> Self {
         match e {
-            // The machine is at fault, not the words.
-            PlanError::Engine(e) => Failure::Work(e.into()),
+            PlanError::Engine(e) => e.into(),
             e => Failure::Usage(Usage(e.to_string())),
         }
     }
 }
 
 async fn run(what: &What, json: bool, quiet: bool) -> Result<u8, Failure> {
-    let finished = headless::run(what.plan()?, quiet).await?;
+    let plan = what.plan()?;
+    plan.check_machine()?;
+    let finished = headless::run(plan, quiet).await?;
     let dir = finished.ended.dir.clone();
     if json {
-        let text = serde_json::to_string_pretty(&run_json(&finished.ended.state, dir.as_deref()))
-            .map_err(Report::from)?;
+        let text =
+            serde_json::to_string_pretty(&run_json(&finished.state, dir.as_deref())).map_err(Report::from)?;
         print_out(&text)?;
     } else {
-        print_out(summary(&finished.ended.state, dir.as_deref()).trim_end())?;
+        print_out(summary(&finished.state, dir.as_deref()).trim_end())?;
     }
+    let code = last_words(&finished.ended);
     if let Some(cause) = &finished.cause {
         say(format_args!("interrupted: {cause}"));
         return Ok(cause.exit_code());
     }
-    Ok(last_words(&finished.ended))
+    Ok(code)
 }
 
 /// Says on stderr what went wrong with a run, and gives the exit code that says so too.
@@ -329,6 +361,7 @@ fn summary(state: &RunState, dir: Option<&Path>) -> String {
 /// The screen with a live run.
 async fn profile(what: What) -> Result<u8, Failure> {
     let plan = what.plan()?;
+    plan.check_machine()?;
     need_terminal("llmprof-tui run")?;
     let tui = plan.composed.config.output.tui.clone();
     let root = runs_root(&plan.composed);

@@ -97,6 +97,8 @@ pub struct RunStarted {
     pub simulated: bool,
     pub parameters: u64,
     pub weight_bytes: u64,
+    /// The part of them a decode step reads: all but an embedding table that is only looked up.
+    pub step_weight_bytes: u64,
     /// Bytes a decode step reads once per sequence and position of context.
     pub kv_bytes_per_position: u64,
     /// Measured requests; warm-up comes on top.

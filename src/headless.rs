@@ -18,6 +18,7 @@ use crate::{
 
 /// How a headless run ended.
 pub struct Finished {
+    pub state: RunState,
     pub ended: Ended,
     pub cause: Option<Cause>,
 }
@@ -38,7 +39,8 @@ pub async fn run(plan: Plan, quiet: bool) -> io::Result<Finished> {
     };
     progress.clear();
     let why = cause.as_ref().map(Cause::to_string);
-    Ok(Finished { ended: session.end(Outcome::Interrupted, why), cause })
+    let ended = session.end(Outcome::Interrupted, why);
+    Ok(Finished { state: std::mem::take(&mut session.state), ended, cause })
 }
 
 /// A line on stderr. Where nobody listens any more it is lost: no reason to end a run, as `eprintln!` would.

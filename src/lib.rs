@@ -2,8 +2,9 @@
 //!
 //! ```text
 //! engine (own thread)    ┐
-//! telemetry (own thread) ├─ EventTx ─► session ─► rundir::Recorder ─► events.ndjson, nvml.csv
-//! rundir::Player         ┘                    └─► state::RunState ─► tui panes, reports
+//! telemetry (own thread) ┴─ EventTx ─► session ─► rundir::Recorder ─► events.ndjson, nvml.csv
+//!                                             └─► state::RunState ─► tui panes, reports
+//! rundir::Player: events.ndjson ─────────────────► state::RunState ─► the same panes
 //! ```
 //!
 //! - [`event`]: the vocabulary all parts share; [`state`] folds it, [`rundir`] keeps and replays it

@@ -1,4 +1,4 @@
-//! One live run: the only place that starts, stops and joins work, and the one consumer of its events.
+//! One live run: the only place that starts and stops work, and the one consumer of its events.
 
 use std::{
     fs,
@@ -11,7 +11,7 @@ use serde::Serialize;
 use thiserror::Error;
 
 use crate::{
-    analysis::units::millis,
+    analysis::{metrics::MetricsSummary, units::millis},
     config::{Composed, Runtime},
     crash,
     engine::{
@@ -47,6 +47,8 @@ pub enum PlanError {
     TooLong { model: String, prompt: u32, output: u32, limit: usize },
     #[error(transparent)]
     Engine(#[from] EngineError),
+    #[error("{key}={got} is more than the {limit} this program takes")]
+    TooMany { key: &'static str, got: u64, limit: u64 },
 }
 
 /// A run that was looked at and can be started.
@@ -58,7 +60,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Checks what can be known without starting: the model's shape, lengths, names, memory.
+    /// Checks what can be known without looking at the machine: the model's shape, lengths, names.
     pub fn new(composed: Composed) -> Result<Plan, PlanError> {
         let config = &composed.config;
         let spec = match &config.model.config_json {
@@ -83,9 +85,7 @@ impl Plan {
             seed: config.runtime.seed,
         };
         let plan = Plan { composed, spec, workload };
-        if plan.composed.config.runtime.name == Runtime::Candle {
-            CandleEngine::check(&plan.engine_options())?;
-        }
+        plan.check_amounts()?;
         Ok(plan)
     }
 
@@ -94,6 +94,29 @@ impl Plan {
     }
 
     /// What the candle engine is made from.
+    fn check_amounts(&self) -> Result<(), PlanError> {
+        let w = &self.workload;
+        let prompt = u64::from(w.batch) * u64::from(w.prompt_tokens);
+        let amounts = [
+            ("runtime.requests", u64::from(w.requests), 10_000_000),
+            ("runtime.warmup", u64::from(w.warmup), 10_000_000),
+            ("runtime.batch_size", u64::from(w.batch), 65_536),
+            ("runtime.batch_size × dataset.prompt_tokens", prompt, 1 << 30),
+        ];
+        match amounts.into_iter().find(|(_, got, limit)| got > limit) {
+            Some((key, got, limit)) => Err(PlanError::TooMany { key, got, limit }),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether the machine can hold it, before anything is allocated: device and memory.
+    pub fn check_machine(&self) -> Result<(), EngineError> {
+        match self.composed.config.runtime.name {
+            Runtime::Candle => CandleEngine::check(&self.engine_options()),
+            Runtime::Sim => Ok(()),
+        }
+    }
+
     pub fn engine_options(&self) -> CandleOptions {
         let config = &self.composed.config;
         CandleOptions {
@@ -139,6 +162,7 @@ impl Plan {
             simulated: self.simulated(),
             parameters: self.spec.parameters(),
             weight_bytes: self.spec.weight_bytes(config.model.dtype),
+            step_weight_bytes: self.spec.step_weight_bytes(config.model.dtype),
             kv_bytes_per_position: self.spec.kv_bytes_per_position(config.model.dtype),
             requests: self.workload.requests,
             warmup: self.workload.warmup,
@@ -182,10 +206,10 @@ enum Record {
 }
 
 /// How a run ended, for exit codes and last words.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Ended {
-    pub state: RunState,
     pub finished: RunFinished,
+    pub metrics: MetricsSummary,
     pub dir: Option<PathBuf>,
     /// What of the recording is missing, in words.
     pub loss: Option<String>,
@@ -229,6 +253,7 @@ impl Session {
             unwritten: None,
             closed: false,
         };
+        session.write_inputs();
         session.spawn(engine);
         session
     }
@@ -314,7 +339,9 @@ impl Session {
 
     /// Adds an event of the consumer's own.
     fn add_now(&mut self, event: Event) {
-        let t = self.state.now.max(self.tx.clock().now());
+        // What is added after the end does not make the run any longer.
+        let ended = self.state.finished.is_some();
+        let t = if ended { self.state.now } else { self.state.now.max(self.tx.clock().now()) };
         self.add(&Envelope { t, event });
         if let Record::To(_, recorder) = &mut self.record {
             recorder.flush();
@@ -355,11 +382,20 @@ impl Session {
         self.control.set_paused(!self.control.is_paused());
     }
 
-    /// Names the current window and starts the next; the snapshot is kept under the run.
-    pub fn snapshot(&mut self, name: &str) {
-        self.add_now(Event::Snapshot(SnapshotTaken { name: name.to_owned() }));
+    /// Names the current window and starts the next; the snapshot is kept under the run. Gives what to tell the
+    /// user.
+    pub fn snapshot(&mut self, name: &str) -> String {
+        let taken = |name: &str| self.state.snapshots.iter().any(|s| s.name == name);
+        let mut free = name.to_owned();
+        let mut n = 2;
+        while taken(&free) {
+            free = format!("{name}-{n}");
+            n += 1;
+        }
+        let empty = self.state.window.output_tokens == 0;
+        self.add_now(Event::Snapshot(SnapshotTaken { name: free.clone() }));
         if let Record::To(dir, _) = &self.record {
-            let path = dir.snapshot(name);
+            let path = dir.snapshot(&free);
             if let Some(parent) = path.parent() {
                 // Whatever is wrong with the directory is wrong with the file too, and said there.
                 let _ = fs::create_dir_all(parent);
@@ -368,6 +404,14 @@ impl Session {
         }
         if self.closed {
             self.write_reports();
+        }
+        match (empty, self.loss(), &self.record) {
+            (true, ..) => format!("snapshot {free}: nothing was measured since the last one"),
+            (_, Some(loss), _) => format!("snapshot {free} is on the screen only: {loss}"),
+            (_, None, Record::Off) => {
+                format!("snapshot {free} is on the screen only: output.record is false")
+            }
+            _ => format!("snapshot {free} is kept; d compares"),
         }
     }
 
@@ -392,20 +436,30 @@ impl Session {
     }
 
     /// Stops the work, closes the recording, and says how it went. `cause` is why it ends early, if it does.
-    pub fn end(mut self, outcome: Outcome, cause: Option<String>) -> Ended {
+    pub fn end(&mut self, outcome: Outcome, cause: Option<String>) -> Ended {
         self.stop(outcome, cause);
         Ended {
             finished: self.state.finished.clone().unwrap_or(RunFinished { outcome, cause: None }),
+            metrics: self.state.total.summary(),
             dir: self.dir().map(Path::to_owned),
             loss: self.loss(),
-            state: std::mem::take(&mut self.state),
         }
+    }
+
+    /// Asks the work to stop, without waiting for it.
+    pub fn cancel(&self) {
+        self.control.cancel();
+    }
+
+    /// Nothing of this run computes any more.
+    pub fn is_idle(&self) -> bool {
+        self.threads.iter().all(JoinHandle::is_finished)
     }
 
     fn stop(&mut self, outcome: Outcome, cause: Option<String>) {
         self.control.cancel();
         let deadline = Instant::now() + PATIENCE;
-        while Instant::now() < deadline && !self.threads.iter().all(JoinHandle::is_finished) {
+        while Instant::now() < deadline && !self.is_idle() {
             thread::sleep(Duration::from_millis(2));
         }
         while let Ok(envelope) = self.rx.try_recv() {
@@ -436,6 +490,17 @@ impl Session {
         let (metrics, report) = (dir.metrics(), dir.report());
         self.keep(&metrics, |state| json(&metrics_json(state)));
         self.keep(&report, |state| report_md(state).into_bytes());
+    }
+
+    fn write_inputs(&mut self) {
+        let Record::To(dir, _) = &self.record else { return };
+        let (config, overrides, log) = (dir.config(), dir.overrides(), dir.log());
+        let (resolved, typed) = (self.plan.composed.to_yaml(), self.plan.composed.overrides_yaml());
+        self.keep(&config, |_| resolved.into_bytes());
+        self.keep(&overrides, |_| typed.into_bytes());
+        if let Err(e) = logfile::redirect(&log) {
+            self.unwritten = Some(format!("{}: {e}", log.display()));
+        }
     }
 
     fn write_environment(&mut self) {
@@ -477,9 +542,6 @@ impl Record {
         let wanted = PathBuf::from(&config.hydra.run.dir);
         let flush_every = Duration::from_millis(u64::from(config.output.flush_ms));
         let opened = RunDir::create(&wanted).and_then(|dir| {
-            fs::write(dir.config(), plan.composed.to_yaml())?;
-            fs::write(dir.overrides(), plan.composed.overrides_yaml())?;
-            logfile::redirect(&dir.log())?;
             let recorder = Recorder::create(&dir, started_unix_ms, flush_every)?;
             Ok(Record::To(dir, Box::new(recorder)))
         });
@@ -537,7 +599,8 @@ fn prepare(
             let mut progress = |step: &str, done: u64, total: u64| {
                 if shown.is_none_or(|shown| shown.elapsed() > BETWEEN_PROGRESS) {
                     shown = Some(Instant::now());
-                    tx.send(Event::Preparing(Preparing { step: step.to_owned(), done, total }));
+                    tracing::debug!("{step}");
+                    tx.send(Event::Preparing(Preparing { step: "weights".to_owned(), done, total }));
                 }
                 !control.is_cancelled()
             };

@@ -189,7 +189,7 @@ fn a_run_is_started_again_and_the_old_one_opened_beside_it() {
     terminal.until("both runs", |s| s.contents().matches("smollm2_135m").count() >= 3);
     terminal.press("\r", "that is the run on the screen");
     terminal.press("\x1b[B\r", "00:0");
-    terminal.see("The run interrupted: another run was started");
+    terminal.see("The run was interrupted: another run was started");
     terminal.send("b");
     terminal.see_no("another run was started");
     terminal.until("the live run", |s| has_rate(&s.contents()));

@@ -28,7 +28,7 @@ pub fn sentence(evidence: &Evidence<'_>) -> Option<String> {
     if let Some(step_bytes) = evidence.step_bytes {
         let bytes_s = step_bytes as f64 * decode_tok_s / f64::from(evidence.batch);
         words += &format!(
-            ", reading about {} of weights and cache (estimate: the model's bytes per step × steps/s)",
+            ", reading about {} of weights and cache (estimated from the model's shape)",
             scaled(bytes_s, "B/s")
         );
     }

@@ -87,7 +87,7 @@ pub struct Driver<'a> {
 impl Driver<'_> {
     /// Runs the whole workload. `Cancelled` when it was told to stop before the end.
     pub fn run(mut self, engine: &mut dyn Engine) -> Result<(), EngineError> {
-        for request in 0..self.workload.warmup + self.workload.requests {
+        for request in 0..self.workload.warmup.saturating_add(self.workload.requests) {
             let done = self.request(engine, request);
             self.activity.set(Phase::Idle);
             self.tx.send(Event::RequestFinished(RequestFinished { request, complete: done.is_ok() }));

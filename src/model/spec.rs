@@ -214,6 +214,13 @@ impl ModelSpec {
         self.parameters().saturating_mul(dtype.bytes())
     }
 
+    /// The weights a decode step reads: an embedding table of its own is looked up, not read through.
+    pub fn step_weight_bytes(&self, dtype: Dtype) -> u64 {
+        let table =
+            if self.tied_embeddings { 0 } else { self.vocab as u64 * self.hidden as u64 * dtype.bytes() };
+        self.weight_bytes(dtype) - table
+    }
+
     /// Bytes of keys and values that one position of one sequence takes, over all layers.
     pub fn kv_bytes_per_position(&self, dtype: Dtype) -> u64 {
         [2, self.layers, self.kv_heads, self.head_dim]

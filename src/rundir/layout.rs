@@ -101,7 +101,21 @@ pub struct RunEntry {
 #[derive(Debug, Clone, Deserialize)]
 pub struct RunResult {
     pub outcome: String,
+    #[serde(default)]
+    pub run: Option<RunKind>,
     pub metrics: MetricsSummary,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+pub struct RunKind {
+    pub simulated: bool,
+}
+
+impl RunEntry {
+    /// Nothing in it was measured.
+    pub fn simulated(&self) -> bool {
+        self.result.as_ref().and_then(|r| r.run.as_ref()).is_some_and(|run| run.simulated)
+    }
 }
 
 /// The runs below `root`, newest first. What can't be read is left out.

@@ -21,6 +21,8 @@ pub struct Player {
     /// The run in it has ended.
     complete: bool,
     loaded: bool,
+    /// When the recording was last seen to grow.
+    grew: Instant,
     pub playing: bool,
     pub speed: f64,
     /// Stays at the end as it moves.
@@ -50,8 +52,12 @@ pub struct Position {
     pub speed: f64,
     /// The end is not known yet.
     pub loading: bool,
+    /// The run has no end, and nobody seems to write it any more.
+    pub cut_off: bool,
 }
 
+/// A run that is being made tells of itself every second; longer than this, it has been cut off.
+const SILENCE: Duration = Duration::from_secs(5);
 const CHECKPOINTS: usize = 32;
 const FIRST_SPACING_BYTES: u64 = 1 << 20;
 const SPEEDS: [f64; 9] = [0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 64.0];
@@ -66,6 +72,7 @@ impl Player {
             spacing_bytes: FIRST_SPACING_BYTES,
             complete: false,
             loaded: false,
+            grew: Instant::now(),
             playing: true,
             speed: 1.0,
             following: false,
@@ -80,6 +87,7 @@ impl Player {
             for _ in 0..256 {
                 match self.head.reader.read_next()? {
                     Next::Event(envelope) => {
+                        self.grew = started;
                         self.complete |= matches!(envelope.event, Event::RunFinished(_));
                         self.head.state.apply(&envelope);
                         self.leave_checkpoint();
@@ -128,6 +136,7 @@ impl Player {
             following: self.following,
             speed: self.speed,
             loading: !self.loaded,
+            cut_off: self.loaded && !self.complete && self.grew.elapsed() > SILENCE,
         }
     }
 

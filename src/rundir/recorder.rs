@@ -151,7 +151,10 @@ impl<W: Write> LineFile<W> {
         if written > 0 {
             self.torn = self.pending[written - 1] != b'\n';
         }
-        self.lost += self.pending[written..].iter().filter(|b| **b == b'\n').count() as u64;
+        // A line break in front ends what is on disk already: it is made up for, and no line of its own.
+        let unwritten = &self.pending[written..];
+        let unwritten = unwritten.strip_prefix(b"\n").unwrap_or(unwritten);
+        self.lost += unwritten.iter().filter(|b| **b == b'\n').count() as u64;
         self.pending.clear();
     }
 }
@@ -192,11 +195,14 @@ mod tests {
         file.flush();
         assert_eq!((file.lost, file.torn), (2, true));
         assert!(file.trouble.is_some());
+        file.line(b"still full");
+        file.flush();
+        assert_eq!((file.lost, file.torn), (3, true));
         file.out.room = 100;
         file.line(b"fourth");
         file.flush();
         assert_eq!(String::from_utf8_lossy(&file.out.content), "first\nseco\nfourth\n");
-        assert_eq!((file.lost, file.torn), (2, false));
+        assert_eq!((file.lost, file.torn), (3, false));
     }
 
     #[test]

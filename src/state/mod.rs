@@ -7,7 +7,7 @@ mod trail;
 
 use std::collections::VecDeque;
 
-pub use requests::{ActiveRequest, FinishedRequest};
+pub use requests::ActiveRequest;
 use serde::{Deserialize, Serialize};
 pub use series::{Bucket, Series};
 pub use telemetry::{GpuState, HostState};
@@ -21,7 +21,6 @@ use crate::{
 };
 
 const LOG_LINES: usize = 1000;
-const KEPT_REQUESTS: usize = 256;
 const KEPT_SNAPSHOTS: usize = 64;
 
 /// The state of a run at its latest event. Time comes from the envelopes, never from a clock, and memory
@@ -35,8 +34,6 @@ pub struct RunState {
     pub prepare_ms: Option<f64>,
     pub workload_paused_at: Option<Stamp>,
     pub active: Option<ActiveRequest>,
-    /// The last measured requests, oldest first.
-    pub finished_requests: VecDeque<FinishedRequest>,
     pub warmup_done: u32,
     pub requests_done: u32,
     /// The whole run.
@@ -79,7 +76,6 @@ impl Default for RunState {
             prepare_ms: None,
             workload_paused_at: None,
             active: None,
-            finished_requests: VecDeque::with_capacity(KEPT_REQUESTS),
             warmup_done: 0,
             requests_done: 0,
             total: Metrics::default(),
@@ -115,8 +111,12 @@ impl RunState {
             Event::RequestStarted(started) => {
                 self.phase = Phase::Prefill;
                 self.active = Some(ActiveRequest::new(t, started.clone()));
+                if !started.warmup && self.total.ttft.n() == 0 && self.requests_done == 0 {
+                    // Measuring begins here; what came before is part of no stretch.
+                    (self.total.from, self.window.from) = (t, t);
+                }
             }
-            Event::RequestFinished(finished) => self.request_finished(t, finished.complete),
+            Event::RequestFinished(finished) => self.request_finished(finished.complete),
             Event::WorkloadPaused => self.workload_paused_at = Some(t),
             Event::WorkloadResumed => {
                 if let (Some(paused_at), Some(active)) = (self.workload_paused_at.take(), &mut self.active) {
@@ -183,30 +183,21 @@ impl RunState {
         self.phase = Phase::Decode;
     }
 
-    fn request_finished(&mut self, t: Stamp, complete: bool) {
+    fn request_finished(&mut self, complete: bool) {
         self.phase = Phase::Idle;
         let Some(active) = self.active.take() else { return };
         if active.started.warmup {
             self.warmup_done += 1;
-            // What was drawn before measuring began is not part of any stretch.
-            (self.total.from, self.window.from) = (t, t);
-            return;
-        }
-        if !complete {
-            return;
-        }
-        self.requests_done += 1;
-        let finished = active.finish(t);
-        for metrics in [&mut self.total, &mut self.window] {
-            metrics.requests += 1;
-            if let Some(tpot_ns) = finished.tpot_ns {
-                metrics.tpot.record(tpot_ns);
+        } else if complete {
+            self.requests_done += 1;
+            let tpot_ns = active.tpot_ns();
+            for metrics in [&mut self.total, &mut self.window] {
+                metrics.requests += 1;
+                if let Some(tpot_ns) = tpot_ns {
+                    metrics.tpot.record(tpot_ns);
+                }
             }
         }
-        if self.finished_requests.len() == KEPT_REQUESTS {
-            self.finished_requests.pop_front();
-        }
-        self.finished_requests.push_back(finished);
     }
 
     fn take_snapshot(&mut self, name: &str) {
@@ -246,27 +237,34 @@ impl RunState {
         self.run.as_ref().map_or(1, |r| r.batch)
     }
 
-    /// Decode tokens per second over the last `span` seconds of decoding.
-    pub fn recent_decode_tok_s(&self, span: f64) -> Option<f64> {
-        let from = Stamp(self.now.0.saturating_sub((span * 1e9) as u64));
-        let (tokens, ns) = self
-            .trail
-            .since(from)
-            .filter(|mark| !mark.first)
-            .fold((0u64, 0u64), |(n, ns), mark| (n + u64::from(self.batch()), ns + mark.gap_ns));
+    /// Decode tokens per second over the last `span_s` seconds, or of the last token when it took longer.
+    /// `None` when nothing is being decoded.
+    pub fn recent_decode_tok_s(&self, span_s: f64) -> Option<f64> {
+        let active = self.active.as_ref()?;
+        let from = Stamp(self.now.0.saturating_sub((span_s * 1e9) as u64));
+        let mut recent = self.trail.since(from).filter(|mark| !mark.first).peekable();
+        let batch = u64::from(self.batch());
+        let (tokens, ns) = match recent.peek() {
+            Some(_) => recent.fold((0, 0), |(n, ns), mark| (n + batch, ns + mark.gap_ns)),
+            None => {
+                let last = self.trail.last().filter(|m| !m.first && m.request == active.started.request)?;
+                (batch, last.gap_ns)
+            }
+        };
         (ns > 0).then(|| tokens as f64 * 1e9 / ns as f64)
     }
 
-    /// Bytes a decode step has to read at the current context: all weights once, the cache of every sequence.
+    /// Bytes a decode step has to read in the middle of a request: the weights it uses once, and the cache of
+    /// every sequence.
     pub fn decode_step_bytes(&self) -> Option<u64> {
         let run = self.run.as_ref()?;
         let context = u64::from(run.prompt_tokens) + u64::from(run.output_tokens) / 2;
-        Some(run.weight_bytes + run.kv_bytes_per_position * context * u64::from(run.batch))
+        Some(run.step_weight_bytes + run.kv_bytes_per_position * context * u64::from(run.batch))
     }
 
     pub fn request_share_done(&self) -> f64 {
         let Some(run) = &self.run else { return 0.0 };
-        let whole = f64::from(run.requests + run.warmup);
+        let whole = f64::from(run.requests) + f64::from(run.warmup);
         let active = self
             .active
             .as_ref()

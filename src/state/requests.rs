@@ -1,4 +1,4 @@
-//! Requests, under way and done.
+//! The request under way.
 
 use std::time::Duration;
 
@@ -36,21 +36,9 @@ impl ActiveRequest {
         }
     }
 
-    pub(super) fn finish(self, t: Stamp) -> FinishedRequest {
-        let ttft_ns = self.first_token.map(|first| first.since(self.start).as_nanos() as u64);
-        let tpot_ns = self
-            .first_token
-            .filter(|_| self.tokens > 1)
-            .map(|first| self.last_token.since(first).as_nanos() as u64 / u64::from(self.tokens - 1));
-        FinishedRequest { request: self.started.request, finished: t, tokens: self.tokens, ttft_ns, tpot_ns }
+    /// Time per output token after the first, when there was more than one.
+    pub(super) fn tpot_ns(&self) -> Option<u64> {
+        let first = self.first_token.filter(|_| self.tokens > 1)?;
+        Some(self.last_token.since(first).as_nanos() as u64 / u64::from(self.tokens - 1))
     }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct FinishedRequest {
-    pub request: u32,
-    pub finished: Stamp,
-    pub tokens: u32,
-    pub ttft_ns: Option<u64>,
-    pub tpot_ns: Option<u64>,
 }

@@ -48,7 +48,9 @@ fn warm_up_is_left_out_but_shown() {
     let state = fold(&[request(0, 0, true), token(500, 0, 0), token(900, 0, 1), finished(901, 0)]);
     assert_eq!(state.total.summary().ttft_ms.n, 0);
     assert_eq!((state.warmup_done, state.requests_done, state.trail.len()), (1, 0, 2));
-    assert_eq!(state.total.from, Stamp(901_000_000));
+    assert_eq!(state.total.from, Stamp(0));
+    let measured = fold(&[request(0, 0, true), finished(901, 0), request(950, 1, false)]);
+    assert_eq!(measured.total.from, Stamp(950_000_000));
 }
 
 #[test]

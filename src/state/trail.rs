@@ -19,41 +19,50 @@ pub struct TokenMark {
 const KEPT: usize = 8192;
 
 #[derive(Debug, Clone)]
-pub struct TokenTrail(VecDeque<TokenMark>);
+pub struct TokenTrail {
+    marks: VecDeque<TokenMark>,
+    seen: u64,
+}
 
 impl Default for TokenTrail {
     fn default() -> Self {
-        TokenTrail(VecDeque::with_capacity(KEPT))
+        TokenTrail { marks: VecDeque::with_capacity(KEPT), seen: 0 }
     }
 }
 
 impl TokenTrail {
     pub(super) fn push(&mut self, mark: TokenMark) {
-        if self.0.len() == KEPT {
-            self.0.pop_front();
+        if self.marks.len() == KEPT {
+            self.marks.pop_front();
         }
-        self.0.push_back(mark);
+        self.marks.push_back(mark);
+        self.seen += 1;
+    }
+
+    /// Tokens there ever were; the newest has this number less one.
+    pub fn seen(&self) -> u64 {
+        self.seen
     }
 
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.marks.len()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.marks.is_empty()
     }
 
     /// `count` tokens, or as many as there are, up to `back` tokens before the newest.
     pub fn window(&self, back: usize, count: usize) -> impl DoubleEndedIterator<Item = &TokenMark> {
-        let end = self.0.len().saturating_sub(back);
-        self.0.range(end.saturating_sub(count)..end)
+        let end = self.marks.len().saturating_sub(back);
+        self.marks.range(end.saturating_sub(count)..end)
     }
 
     pub fn since(&self, t: Stamp) -> impl DoubleEndedIterator<Item = &TokenMark> {
-        self.0.range(self.0.partition_point(|mark| mark.t < t)..)
+        self.marks.range(self.marks.partition_point(|mark| mark.t < t)..)
     }
 
     pub fn last(&self) -> Option<&TokenMark> {
-        self.0.back()
+        self.marks.back()
     }
 }

@@ -99,7 +99,13 @@ impl Sampler {
                 Box::new(HostReader::open())
             }
         });
-        Ok(Sampler::new(probe, &config.profiling.nvml, host, &config.profiling.host))
+        let mut sampler = Sampler::new(probe, &config.profiling.nvml, host, &config.profiling.host);
+        if let Ok(watch) = &mut sampler.gpu {
+            // A simulated card beside a real workload is there to be looked at: nothing runs on it.
+            let simulated = watch.gpus.iter_mut().filter(|gpu| gpu.info.source == "sim");
+            simulated.for_each(|gpu| gpu.info.profiled &= simulated_run);
+        }
+        Ok(sampler)
     }
 
     pub fn new(

@@ -18,7 +18,7 @@ use ratatui::{
 use tui_input::InputRequest;
 
 use super::{
-    frame::{Areas, Frame},
+    frame::{Areas, Frame, clicked_moment},
     input::{self, Heard},
     keys,
     panes::first_run_row,
@@ -46,11 +46,24 @@ pub struct Live {
     pub replan: Replan,
 }
 
+impl Live {
+    /// What the user waits for, while the workload has not come to it.
+    fn waits_for(&self, next: Option<&Plan>) -> Option<&'static str> {
+        let paused = self.session.state.workload_paused_at.is_some() || self.session.state.finished.is_some();
+        match next {
+            Some(_) => Some("ending this run"),
+            None => (self.session.control.is_paused() && !paused).then_some("pausing"),
+        }
+    }
+}
+
 /// What is on the screen and what feeds it.
 pub struct App {
     ui: UiState,
     theme: Theme,
     live: Option<Live>,
+    /// What to run once nothing of the run on the screen computes any more.
+    next: Option<Plan>,
     player: Option<Player>,
     /// The state as it was when the view was frozen.
     frozen: Option<Box<RunState>>,
@@ -83,6 +96,7 @@ impl App {
             ui: UiState::new(config.theme),
             theme,
             live,
+            next: None,
             player,
             frozen: None,
             runs_root,
@@ -117,7 +131,7 @@ impl App {
             Ok(cause) => (cause, None),
             Err(e) => (None, Some(e)),
         };
-        if let Some(live) = self.live.take() {
+        if let Some(mut live) = self.live.take() {
             let why = match (&cause, &error) {
                 (Some(cause), _) => cause.to_string(),
                 (None, Some(e)) => format!("the screen can't be drawn: {e}"),
@@ -148,10 +162,12 @@ impl App {
         loop {
             let now = Instant::now();
             let replay_moves = self.player.as_ref().is_some_and(Player::moves);
+            self.start_next();
+            let moves = replay_moves || self.next.is_some();
             if !replay_moves {
                 last_frame = now;
             }
-            if now >= next_frame && (self.dirty || replay_moves) {
+            if now >= next_frame && (self.dirty || moves) {
                 self.play(now - last_frame);
                 if self.dirty {
                     self.draw(screen)?;
@@ -173,7 +189,7 @@ impl App {
                     Some(Err(e)) => return Err(e),
                     None => return Ok(Some(Cause::HangUp)),
                 },
-                () = frame_due, if self.dirty || replay_moves => {}
+                () = frame_due, if self.dirty || moves => {}
                 n = pump(&mut self.live) => self.dirty |= n > 0 && self.frozen.is_none(),
                 // While nothing else is to be done, a recording is read on.
                 () = tokio::task::yield_now(), if loading => self.load(),
@@ -206,6 +222,11 @@ impl App {
             theme: &self.theme,
             replay: self.player.as_ref().map(Player::position),
             frozen: self.frozen.is_some() && self.player.is_none(),
+            waiting: self
+                .live
+                .as_ref()
+                .filter(|_| self.player.is_none())
+                .and_then(|l| l.waits_for(self.next.as_ref())),
             loss,
             runs,
             snapshots,
@@ -227,8 +248,14 @@ impl App {
     }
 
     fn snapshots(&self) -> Vec<Snapshot> {
-        let earlier = if self.player.is_none() { self.earlier_snapshots.as_slice() } else { &[] };
-        earlier.iter().chain(&self.state().snapshots).cloned().collect()
+        match (&self.player, &self.live) {
+            (Some(player), _) => player.state().snapshots.iter().cloned().collect(),
+            // Of the run itself: a frozen view would not show what was just taken.
+            (None, Some(live)) => {
+                self.earlier_snapshots.iter().chain(&live.session.state.snapshots).cloned().collect()
+            }
+            (None, None) => Vec::new(),
+        }
     }
 
     /// The runs as filtered and sorted.
@@ -273,6 +300,7 @@ impl App {
             Input::Key(key) if key.kind != KeyEventKind::Release => self.hear_key(key),
             Input::Mouse(mouse) => self.hear_mouse(mouse, screen),
             Input::Paste(text) => {
+                let text = text.replace(['\n', '\t'], " ");
                 for c in text.chars().filter(|c| !c.is_control()) {
                     ui::update_overlay(&mut self.ui, OverlayKey::Edit(InputRequest::InsertChar(c)));
                 }
@@ -287,7 +315,12 @@ impl App {
         if !matches!(self.ui.overlay, Overlay::None) && !interrupt {
             return overlay_key(&self.ui.overlay, key).and_then(|key| ui::update_overlay(&mut self.ui, key));
         }
-        let action = keys::action(key, self.ui.pane, self.player.is_some())?;
+        let Some(action) = keys::action(key, self.ui.pane, self.player.is_some()) else {
+            if self.player.is_some() && keys::action(key, self.ui.pane, false).is_some() {
+                self.ui.message = Some("that key is for a run in the making, not for a recording".into());
+            }
+            return None;
+        };
         self.act(action)
     }
 
@@ -333,9 +366,9 @@ impl App {
                     return self.act(Action::Show(pane));
                 }
                 if areas.transport.contains(at) && !areas.transport.is_empty() {
-                    let share = f64::from(at.x - areas.transport.x) / f64::from(areas.transport.width.max(1));
-                    let end = self.player.as_ref()?.position().end.secs();
-                    return Some(Effect::Seek(share * end - self.player.as_ref()?.position().at.secs()));
+                    let position = self.player.as_ref()?.position();
+                    let moment = clicked_moment(position, areas.transport, at.x);
+                    return Some(Effect::Seek(moment - position.at.secs()));
                 }
                 self.click_run(at, areas.body)
             }
@@ -386,10 +419,7 @@ impl App {
                 Err(e) => self.refuse(e),
             },
             Effect::Snapshot(name) => {
-                if let Some(live) = &mut self.live {
-                    live.session.snapshot(&name);
-                    self.ui.message = Some(format!("snapshot {name} is kept; d compares"));
-                }
+                self.ui.message = self.live.as_mut().map(|live| live.session.snapshot(&name));
             }
             Effect::RefreshRuns => self.runs = list_runs(&self.runs_root),
             Effect::OpenRun(index) => {
@@ -434,7 +464,7 @@ impl App {
                 player.to_end();
                 self.player = Some(player);
                 self.ui.pane = Pane::Overview;
-                self.ui.tokens_back = 0;
+                self.ui.token = None;
             }
             Err(e) => self.ui.message = Some(e.to_string()),
         }
@@ -450,25 +480,29 @@ impl App {
         }
     }
 
-    /// Ends the run on the screen and starts the next, if its overrides hold.
+    /// Ends the run on the screen and has the next one started, if its overrides hold.
     fn restart(&mut self, overrides: &[String]) {
-        let Some(live) = self.live.take() else { return };
-        let Live { session, replan } = live;
-        match replan(overrides) {
+        let Some(live) = &self.live else { return };
+        match (live.replan)(overrides) {
             Ok(plan) => {
-                self.earlier_snapshots.extend(session.state.snapshots.iter().cloned());
-                self.ended.push(session.end(Outcome::Interrupted, Some("another run was started".into())));
-                self.live = Some(Live { session: Session::start(plan), replan });
-                self.frozen = None;
+                live.session.cancel();
+                self.next = Some(plan);
                 self.ui.overlay = Overlay::None;
-                self.ui.tokens_back = 0;
-                self.ui.log_back = 0;
             }
-            Err(e) => {
-                self.live = Some(Live { session, replan });
-                self.refuse(e);
-            }
+            Err(e) => self.refuse(e),
         }
+    }
+
+    /// Starts the next run when the last one has let go of the machine: two would measure each other.
+    fn start_next(&mut self) {
+        let Some(live) = self.live.as_mut().filter(|live| live.session.is_idle()) else { return };
+        let Some(plan) = self.next.take() else { return };
+        let ended = live.session.end(Outcome::Interrupted, Some("another run was started".into()));
+        self.earlier_snapshots.extend(live.session.state.snapshots.iter().cloned());
+        self.ended.push(ended);
+        live.session = Session::start(plan);
+        self.frozen = None;
+        (self.ui.token, self.ui.log_back, self.dirty) = (None, 0, true);
     }
 
     /// Says in the open prompt, or else in the footer, why something was not done.

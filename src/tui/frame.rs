@@ -43,12 +43,14 @@ impl Areas {
 
     /// The tabs in the footer.
     pub fn tabs(&self) -> Vec<(Pane, Rect)> {
-        let named: u16 = Pane::ALL.iter().map(|p| p.title().len() as u16 + 4).sum();
+        // Closer together where there is little room.
+        let pad = if self.footer.width >= 100 { 4 } else { 3 };
+        let named: u16 = Pane::ALL.iter().map(|p| p.title().len() as u16 + pad).sum();
         let mut x = self.footer.x;
         Pane::ALL
             .into_iter()
             .map(|pane| {
-                let width = if named <= self.footer.width { pane.title().len() as u16 + 4 } else { 3 };
+                let width = if named <= self.footer.width { pane.title().len() as u16 + pad } else { 3 };
                 let rect = Rect { x, width, height: 1, ..self.footer }.intersection(self.footer);
                 x += width;
                 (pane, rect)
@@ -95,7 +97,7 @@ fn header(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let simulated = view.state.run.as_ref().is_some_and(|run| run.simulated);
     let brand = match (simulated, area.width >= 50) {
         (true, true) => " llmprof simulated ",
-        (true, false) => " simulated ",
+        (true, false) => " sim ",
         (false, true) => " llmprof ",
         (false, false) => "",
     };
@@ -145,8 +147,12 @@ fn status<'a>(view: &View<'_>) -> Vec<Vec<Span<'a>>> {
     let state = view.state;
     let dot = |style| Span::styled(format!("{} ", theme.glyphs.dot), style);
     let mut parts = Vec::new();
-    if view.loss.is_some() {
-        parts.push(vec![Span::styled("not all recorded", theme.bad)]);
+    if let Some(loss) = view.loss {
+        let word = if loss.contains("not recorded") { "not recorded" } else { "not all recorded" };
+        parts.push(vec![Span::styled(word, theme.bad)]);
+    }
+    if let Some(word) = view.waiting {
+        parts.push(vec![Span::styled(word.to_owned(), theme.warn)]);
     }
     if view.frozen {
         parts.push(vec![Span::styled("view frozen", theme.warn)]);
@@ -213,32 +219,47 @@ fn transport(view: &View<'_>, position: Position, area: Rect, buf: &mut Buffer) 
     };
     let word = match position {
         Position { loading: true, .. } => "reading".to_owned(),
+        Position { following: true, cut_off: true, .. } => "cut off, no end recorded".to_owned(),
         Position { following: true, playing: true, .. } => "following".to_owned(),
         Position { speed, .. } => format!("{speed}{}", if glyphs.ascii { "x" } else { "×" }),
     };
     let (at, end) = (position.at.secs(), position.end.secs().max(1e-9));
-    let time = |secs: f64| clock(std::time::Duration::from_secs_f64(secs.max(0.0)));
     let left = Line::from(vec![
         Span::styled(format!(" {sign} "), style),
-        Span::styled(format!("{} ", time(at)), theme.number),
+        Span::styled(format!("{} ", time_of(at)), theme.number),
     ]);
     let right = Line::from(vec![
-        Span::styled(format!(" {}  ", time(end)), theme.dim),
+        Span::styled(format!(" {}  ", time_of(end)), theme.dim),
         Span::styled(format!("{word} "), style),
     ]);
-    let (lw, rw) = (left.width() as u16, right.width() as u16);
+    let track = Rect { x: area.x + left.width() as u16, ..area };
+    let track = Rect { width: area.width.saturating_sub((left.width() + right.width()) as u16), ..track };
     left.render(area, buf);
-    let track = area.width.saturating_sub(lw + rw);
-    let knob = ((at / end).min(1.0) * f64::from(track.saturating_sub(1))) as u16;
-    for x in 0..track {
+    let knob = ((at / end).min(1.0) * f64::from(track.width.saturating_sub(1))) as u16;
+    for x in 0..track.width {
         let (glyph, style) = match x.cmp(&knob) {
             std::cmp::Ordering::Less => (glyphs.line, theme.accent),
             std::cmp::Ordering::Equal => (glyphs.knob, theme.accent),
             std::cmp::Ordering::Greater => (glyphs.line, theme.border),
         };
-        buf[(area.x + lw + x, area.y)].set_symbol(glyph).set_style(style);
+        buf[(track.x + x, area.y)].set_symbol(glyph).set_style(style);
     }
-    right.render(Rect { x: area.x + lw + track, width: rw.min(area.width - lw - track), ..area }, buf);
+    let rest = Rect { x: track.right(), width: area.right().saturating_sub(track.right()), ..area };
+    right.render(rest, buf);
+}
+
+fn time_of(secs: f64) -> String {
+    clock(std::time::Duration::from_secs_f64(secs.max(0.0)))
+}
+
+/// The moment a click on the transport line means. The track lies between the time at its left and the end and
+/// the speed at its right.
+pub fn clicked_moment(position: Position, area: Rect, x: u16) -> f64 {
+    let (at, end) = (position.at.secs(), position.end.secs());
+    let left = time_of(at).len() as u16 + 4;
+    let right = time_of(end).len() as u16 + 3 + if position.following { 10 } else { 3 };
+    let width = area.width.saturating_sub(left + right).max(1);
+    f64::from(x.saturating_sub(area.x + left)).min(f64::from(width)) / f64::from(width) * end
 }
 
 fn footer(view: &View<'_>, areas: &Areas, buf: &mut Buffer) {
@@ -250,15 +271,19 @@ fn footer(view: &View<'_>, areas: &Areas, buf: &mut Buffer) {
         let (number, title) =
             if chosen { (theme.selected, theme.selected) } else { (theme.accent, theme.dim) };
         let mut tab = vec![Span::styled(format!(" {}", i + 1), number)];
-        tab.push(Span::styled(if named { format!(" {} ", pane.title()) } else { " ".to_owned() }, title));
+        tab.push(Span::styled(
+            if named { format!(" {:<1$}", pane.title(), rect.width as usize - 3) } else { " ".to_owned() },
+            title,
+        ));
         Line::from(tab).render(rect, buf);
         end = rect.right();
     }
-    let room = Rect { x: end, width: areas.footer.right().saturating_sub(end), ..areas.footer };
     if let Some(message) = &view.ui.message {
-        let text = Line::styled(format!(" {} ", theme.glyphs.plain(message)), theme.warn).right_aligned();
-        return text.render(room, buf);
+        Clear.render(areas.footer, buf);
+        let text = Line::styled(format!(" {}", theme.glyphs.plain(message)), theme.warn);
+        return text.render(areas.footer, buf);
     }
+    let room = Rect { x: end, width: areas.footer.right().saturating_sub(end), ..areas.footer };
     let replaying = view.replay.is_some();
     // Help and quit always fit; the rest as far as there is room.
     let (fixed, others): (Vec<_>, Vec<_>) = keys::BINDINGS
@@ -289,7 +314,7 @@ fn footer(view: &View<'_>, areas: &Areas, buf: &mut Buffer) {
     let line = Line::from(spans);
     if line.width() <= room.width as usize {
         line.right_aligned().render(room, buf);
-    } else {
+    } else if room.width >= 7 {
         Line::styled("? help ", theme.dim).right_aligned().render(room, buf);
     }
 }

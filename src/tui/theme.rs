@@ -312,6 +312,9 @@ impl Glyphs {
                 'µ' => out.push('u'),
                 '°' => {}
                 '→' => out.push_str("->"),
+                '←' => out.push_str("<-"),
+                '↑' => out.push_str("up"),
+                '↓' => out.push_str("down"),
                 'Δ' => out.push('d'),
                 c if c.is_ascii() => out.push(c),
                 _ => out.push('?'),

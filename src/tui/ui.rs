@@ -144,8 +144,8 @@ pub struct UiState {
     pub theme: ThemeName,
     /// Index into [`SPANS_S`].
     pub span: usize,
-    /// Tokens between the newest and the last one shown.
-    pub tokens_back: usize,
+    /// The token looked at, counted from the run's first; `None` stays with the newest.
+    pub token: Option<u64>,
     /// Lines between the newest and the last one shown.
     pub log_back: usize,
     pub log_filter: String,
@@ -163,7 +163,7 @@ impl UiState {
             overlay: Overlay::None,
             theme,
             span: 2,
-            tokens_back: 0,
+            token: None,
             log_back: 0,
             log_filter: String::new(),
             run_selected: 0,
@@ -186,7 +186,10 @@ impl UiState {
 /// What the pane's content looks like to the keys that move in it.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Extent {
+    /// Tokens that can be looked at.
     pub tokens: usize,
+    /// Tokens there ever were.
+    pub tokens_seen: u64,
     pub runs: usize,
     pub log_lines: usize,
     pub snapshots: usize,
@@ -216,11 +219,13 @@ pub fn update(ui: &mut UiState, action: Action, extent: Extent) -> Option<Effect
         }
         Action::Zoom(by) => ui.span = ui.span.saturating_add_signed(by as isize).min(SPANS_S.len() - 1),
         Action::Move(by) => move_in_pane(ui, by as isize, extent),
-        Action::Scrub(by) => {
-            ui.tokens_back =
-                ui.tokens_back.saturating_add_signed(by as isize).min(extent.tokens.saturating_sub(1));
+        Action::Scrub(back) => {
+            let newest = extent.tokens_seen.saturating_sub(1);
+            let oldest = extent.tokens_seen.saturating_sub(extent.tokens as u64);
+            let at = ui.token.unwrap_or(newest).saturating_add_signed(-i64::from(back)).clamp(oldest, newest);
+            ui.token = (at < newest).then_some(at);
         }
-        Action::ScrubToNow => ui.tokens_back = 0,
+        Action::ScrubToNow => ui.token = None,
         Action::Sort => {
             ui.sort = match ui.sort {
                 SortRuns::Newest => SortRuns::Fastest,
@@ -278,7 +283,9 @@ pub enum OverlayKey {
 pub fn update_overlay(ui: &mut UiState, key: OverlayKey) -> Option<Effect> {
     match (&mut ui.overlay, key) {
         (_, OverlayKey::Close) => ui.overlay = Overlay::None,
-        (Overlay::Help { scroll }, OverlayKey::Scroll(by)) => *scroll = scroll.saturating_add_signed(by),
+        (Overlay::Help { scroll }, OverlayKey::Scroll(by)) => {
+            *scroll = scroll.saturating_add_signed(by).min(super::keys::BINDINGS.len());
+        }
         (Overlay::Prompt(prompt), OverlayKey::Edit(request)) => {
             prompt.input.handle(request);
             prompt.error = None;
@@ -337,7 +344,7 @@ mod tests {
     #[test]
     fn nothing_moves_past_its_end() {
         let mut ui = ui();
-        let extent = Extent { tokens: 10, runs: 3, log_lines: 5, snapshots: 0 };
+        let extent = Extent { tokens: 10, tokens_seen: 100, runs: 3, log_lines: 5, snapshots: 0 };
         for (pane, action) in [
             (Pane::Runs, Action::Move(100)),
             (Pane::Log, Action::Move(-100)),
@@ -346,7 +353,9 @@ mod tests {
             ui.pane = pane;
             update(&mut ui, action, extent);
         }
-        assert_eq!((ui.run_selected, ui.log_back, ui.tokens_back), (2, 4, 9));
+        assert_eq!((ui.run_selected, ui.log_back, ui.token), (2, 4, Some(90)));
+        update(&mut ui, Action::Scrub(-1000), extent);
+        assert_eq!(ui.token, None);
         for _ in 0..20 {
             update(&mut ui, Action::Zoom(1), extent);
         }

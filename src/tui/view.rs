@@ -20,6 +20,8 @@ pub struct View<'a> {
     pub replay: Option<Position>,
     /// The view stands still while the run goes on.
     pub frozen: bool,
+    /// The workload was asked to pause and has not come to it yet, or to end before the next run begins.
+    pub waiting: Option<&'a str>,
     /// What of the recording is missing.
     pub loss: Option<&'a str>,
     /// As filtered and sorted.
@@ -37,9 +39,19 @@ impl View<'_> {
         (Stamp::from_secs_f64(from), if from == 0.0 { Stamp::from_secs_f64(span).max(now) } else { now })
     }
 
+    /// Tokens between the newest and the one looked at.
+    pub fn tokens_back(&self) -> usize {
+        let newest = self.state.trail.seen().saturating_sub(1);
+        self.ui
+            .token
+            .map_or(0, |at| newest.saturating_sub(at) as usize)
+            .min(self.state.trail.len().saturating_sub(1))
+    }
+
     pub fn extent(&self) -> Extent {
         Extent {
             tokens: self.state.trail.len(),
+            tokens_seen: self.state.trail.seen(),
             runs: self.runs.len(),
             log_lines: self.state.log.len(),
             snapshots: self.snapshots.len(),

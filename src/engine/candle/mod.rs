@@ -181,7 +181,7 @@ fn device(asked: &str) -> Result<Device, EngineError> {
         |remedy: &str| EngineError::NoDevice { asked: asked.to_owned(), remedy: remedy.to_owned() };
     match asked {
         "auto" | "cpu" => Ok(Device::Cpu),
-        _ if asked.starts_with("cuda") => Err(no_device("build with --features cuda")),
+        _ if asked.starts_with("cuda") => Err(no_device("CUDA is not in it; use runtime.device=cpu")),
         _ => Err(no_device("devices are auto, cpu and cuda:0, cuda:1, …")),
     }
 }

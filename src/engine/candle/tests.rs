@@ -69,7 +69,7 @@ fn refusals() {
     let table = [
         (
             CandleOptions { device: "cuda:0".to_owned(), ..options() },
-            "no device \"cuda:0\" in this build; build with --features cuda",
+            "no device \"cuda:0\" in this build; CUDA is not in it; use runtime.device=cpu",
         ),
         (
             CandleOptions { device: "tpu".to_owned(), ..options() },

@@ -49,8 +49,12 @@ impl Widget for ComparePane<'_> {
         let now;
         let (a, b) = match view.snapshots {
             [] => {
-                let text = "No snapshot yet. Press s to name what was measured so far, change something, press s again: \
-                            both stand here side by side.";
+                let text = if view.replay.is_some() {
+                    "This recording has no snapshots up to here."
+                } else {
+                    "No snapshot yet. Press s to name what was measured so far, change something, press s again: \
+                            both stand here side by side."
+                };
                 return Paragraph::new(note(theme, text)).wrap(Wrap { trim: true }).render(inner, buf);
             }
             [only] => {
@@ -83,7 +87,7 @@ fn table<'a>(view: &View<'_>, a: &Snapshot, b: &Snapshot, area: Rect) -> Vec<Lin
         );
         Line::from(line)
     };
-    let heading = [cut(&a.name), cut(&b.name), cut("difference")];
+    let heading = [cut(&a.name), cut(&b.name), cut(if wide > 11 { "difference" } else { "diff" })];
     let mut lines = vec![row("", "", heading, [theme.accent, theme.accent, theme.dim])];
     let cell = |v: Option<f64>| v.map_or_else(|| theme.glyphs.none.to_owned(), three_digits);
     for (name, unit, value) in ROWS {
@@ -92,7 +96,10 @@ fn table<'a>(view: &View<'_>, a: &Snapshot, b: &Snapshot, area: Rect) -> Vec<Lin
             continue;
         }
         let difference = match (x, y) {
-            (Some(x), Some(y)) if x != 0.0 => format!("{:+.1} %", 100.0 * (y - x) / x),
+            (Some(x), Some(y)) if x != 0.0 => match wide {
+                ..9 => format!("{:+.0}%", 100.0 * (y - x) / x),
+                _ => format!("{:+.1} %", 100.0 * (y - x) / x),
+            },
             _ => theme.glyphs.none.to_owned(),
         };
         lines.push(row(name, unit, [cell(x), cell(y), difference], [theme.text, theme.text, theme.number]));
@@ -100,8 +107,10 @@ fn table<'a>(view: &View<'_>, a: &Snapshot, b: &Snapshot, area: Rect) -> Vec<Lin
     let quiet = [theme.dim; 3];
     let stretch = |s: &Snapshot| three_digits(s.metrics.to_s - s.metrics.from_s);
     lines.push(row("stretch", "s", [stretch(a), stretch(b), String::new()], quiet));
+    let requests = |s: &Snapshot| grouped(s.metrics.requests as i64);
+    lines.push(row("requests", "n", [requests(a), requests(b), String::new()], quiet));
     let tokens = |s: &Snapshot| grouped(s.metrics.output_tokens as i64);
-    lines.push(row("tokens", "", [tokens(a), tokens(b), String::new()], quiet));
+    lines.push(row("tokens", "n", [tokens(a), tokens(b), String::new()], quiet));
     lines.push(Line::default());
     for snapshot in [a, b] {
         let overrides =

@@ -51,15 +51,28 @@ impl Widget for GpuPane<'_> {
     }
 }
 
+/// Index and name, and whether there is such a card at all.
+fn card_name(gpu: &GpuState) -> String {
+    let simulated = if gpu.info.source == "sim" { " · simulated" } else { "" };
+    format!("GPU {} · {}{simulated}", gpu.info.index, gpu.info.name)
+}
+
 fn refusal(gpu: &GpuState, reading: &str) -> Option<String> {
     gpu.info.refused.iter().find(|r| r.reading == reading).map(|r| r.reason.clone())
 }
 
 fn gpu_box(view: &View<'_>, gpu: &GpuState, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
-    let profiled = if gpu.info.profiled { " · profiled" } else { "" };
-    let title = format!("GPU {} · {}{profiled}", gpu.info.index, gpu.info.name);
-    let aside = format!("{} · driver {}", gpu.info.source, gpu.info.driver);
+    let mut title = card_name(gpu);
+    if gpu.info.profiled {
+        title += " · profiled";
+    }
+    let mut aside = format!("{} · driver {}", gpu.info.source, gpu.info.driver);
+    if let Some(absent) = &view.state.gpu_absent {
+        aside = format!("lost: {}", absent.reason);
+    } else if let Some(age) = gpu.latest.as_ref().and_then(|(at, _)| stale(view.state.now, *at)) {
+        aside = format!("{age}, {aside}");
+    }
     let latest = gpu.latest.as_ref().map(|(_, s)| s);
     let of = |value: String, limit: Option<String>| match limit {
         Some(limit) => format!("{value} / {limit}"),
@@ -137,7 +150,7 @@ fn gpu_box(view: &View<'_>, gpu: &GpuState, area: Rect, buf: &mut Buffer) {
             style: theme.memory,
             readout: latest
                 .and_then(|s| s.mem_used_bytes)
-                .map(|b| of(bytes(b), info.mem_total_bytes.map(|t| three_digits(t as f64 / 1e9)))),
+                .map(|b| of(three_digits(b as f64 / 1e9), info.mem_total_bytes.map(bytes))),
             why: refusal(gpu, "mem_used_bytes"),
         },
     ];
@@ -230,8 +243,9 @@ fn host_pane(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
     let host = &view.state.host;
     let absent = absence(view);
-    let absent_height = match absent {
-        Some(_) if area.height >= 12 => 4,
+    let rows_of = |text: &str| (text.chars().count() as u16).div_ceil(area.width.saturating_sub(10).max(1));
+    let absent_height = match &absent {
+        Some((reason, remedy)) if area.height >= 12 => 2 + (rows_of(reason) + rows_of(remedy)).min(6),
         Some(_) => 1,
         None => 0,
     };
@@ -347,7 +361,10 @@ fn core_bars(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     for pct in &sample.core_pct {
         let step = ((pct / 100.0 * 7.0).round() as usize).min(7);
         let style = theme.heat[[1, 1, 1, 1, 1, 1, 2, 2][step]];
-        line.push(Text::styled(format!("{} {pct:>3.0} %   ", theme.glyphs.bars[step]), style));
+        let bar = theme.glyphs.bars[step];
+        // Many cores are shown as bars alone.
+        let cell = if sample.core_pct.len() > 6 { bar.to_owned() } else { format!("{bar} {pct:>3.0} %   ") };
+        line.push(Text::styled(cell, style));
     }
     Line::from(line).render(area, buf);
 }
@@ -442,7 +459,7 @@ fn host_parts<'a>(view: &View<'_>) -> Vec<Vec<Text<'a>>> {
 pub fn summary_box(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
     let (title, aside) = match view.state.profiled_gpu() {
-        Some(gpu) => (format!("GPU {} · {}", gpu.info.index, gpu.info.name), gpu.info.source.clone()),
+        Some(gpu) => (card_name(gpu), String::new()),
         None => match &view.state.host.info {
             Some(info) if view.state.gpus.is_empty() => {
                 (format!("host · {}", info.cpu), "no GPU, see 2".to_owned())

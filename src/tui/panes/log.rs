@@ -4,11 +4,11 @@ use ratatui::{
     buffer::Buffer,
     layout::Rect,
     text::{Line, Span as Text},
-    widgets::{Paragraph, Widget},
+    widgets::{Paragraph, Widget, Wrap},
 };
 
 use crate::{
-    event::Level,
+    event::{Level, Notice, Stamp},
     tui::{
         view::View,
         widgets::{boxed, note},
@@ -41,23 +41,34 @@ impl Widget for LogPane<'_> {
             return note(theme, text).render(inner, buf);
         }
         let end = matching.len() - view.ui.log_back.min(matching.len() - 1);
-        let first = end.saturating_sub(inner.height as usize);
-        let lines: Vec<Line<'_>> = matching[first..end]
-            .iter()
-            .map(|(t, notice)| {
-                let mark = match notice.level {
-                    Level::Info => "info ",
-                    Level::Warn => "warn ",
-                    Level::Error => "error",
-                };
-                Line::from(vec![
-                    Text::styled(format!(" {:>8.1} s  ", t.secs()), theme.dim),
-                    Text::styled(format!("{mark} "), theme.level(notice.level)),
-                    Text::styled(format!("{:<9} ", notice.source), theme.accent),
-                    Text::styled(theme.glyphs.plain(&notice.text), theme.text),
-                ])
-            })
-            .collect();
-        Paragraph::new(lines).render(inner, buf);
+        let wide = inner.width >= 60;
+        let lines: Vec<Line<'_>> =
+            matching[..end].iter().map(|(t, notice)| line(view, *t, notice, wide)).collect();
+        // From the newest backwards as many as there is room for, long ones wrapped.
+        let width = inner.width.saturating_sub(4).max(1) as usize;
+        let mut room = inner.height as usize;
+        let mut first = lines.len();
+        while first > 0 && room >= lines[first - 1].width().div_ceil(width).max(1) {
+            first -= 1;
+            room -= lines[first].width().div_ceil(width).max(1);
+        }
+        first = first.min(lines.len() - 1);
+        Paragraph::new(lines[first..].to_vec()).wrap(Wrap { trim: false }).render(inner, buf);
     }
+}
+
+fn line<'a>(view: &View<'_>, t: Stamp, notice: &Notice, wide: bool) -> Line<'a> {
+    let theme = view.theme;
+    let mark = match notice.level {
+        Level::Info => "info ",
+        Level::Warn => "warn ",
+        Level::Error => "error",
+    };
+    let mut spans = vec![Text::styled(format!("{mark} "), theme.level(notice.level))];
+    if wide {
+        spans.insert(0, Text::styled(format!(" {:>8.1} s  ", t.secs()), theme.dim));
+        spans.push(Text::styled(format!("{:<9} ", notice.source), theme.accent));
+    }
+    spans.push(Text::styled(theme.glyphs.plain(&notice.text), theme.text));
+    Line::from(spans)
 }

@@ -30,8 +30,9 @@ impl Widget for OverviewPane<'_> {
             return in_few_lines(view, area, buf);
         }
         let verdict = verdict(view);
+        // Words do not break: some of every line stays empty.
         let verdict_height =
-            (verdict.width() as u16).div_ceil(area.width.saturating_sub(3).max(1)).clamp(1, 4);
+            (verdict.width() as u16).div_ceil(area.width.saturating_sub(9).max(1)).clamp(1, 5);
         let device_height = if area.height >= 24 { 4 } else { 3 };
         let chart_height =
             if area.height >= 34 { area.height - 7 - 9 - device_height - verdict_height } else { 0 };
@@ -66,8 +67,13 @@ fn verdict<'a>(view: &View<'a>) -> Line<'a> {
     let failure = view.state.finished.as_ref().filter(|f| f.outcome != Outcome::Completed);
     if let Some(finished) = failure {
         let cause = finished.cause.as_deref().unwrap_or("no cause was given");
-        let style = if finished.outcome == Outcome::Failed { theme.bad } else { theme.warn };
-        return Line::styled(plain(&format!("The run {}: {cause}", finished.outcome)), style);
+        let (word, style) = match finished.outcome {
+            Outcome::Failed => ("failed", theme.bad),
+            _ => ("was interrupted", theme.warn),
+        };
+        let mut words = vec![Text::styled(plain(&format!("The run {word}: {cause}. ")), style)];
+        words.extend(verdict_of(view.state).map(|sentence| Text::styled(plain(&sentence), theme.text)));
+        return Line::from(words);
     }
     match (verdict_of(view.state), view.state.phase) {
         (Some(sentence), _) => Line::styled(plain(&sentence), theme.text),
@@ -84,11 +90,8 @@ fn throughput(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let block = boxed(theme, "throughput", "");
     let inner = block.inner(area);
     block.render(area, buf);
-    let now = view.state.recent_decode_tok_s(2.0).or(view.state.total.decode_tok_s());
-    let (number, unit) = match now {
-        Some(rate) => (three_digits(rate), "tok/s"),
-        None => (theme.glyphs.none.to_owned(), "tok/s"),
-    };
+    let (now, unit) = headline(view);
+    let number = now.map_or_else(|| theme.glyphs.none.to_owned(), three_digits);
     let mut lines = vec![Line::from(label_value(theme, "", &number, unit))];
     let mean = view.state.total.decode_tok_s().map(three_digits);
     lines.push(Line::from(label_value(
@@ -117,6 +120,14 @@ fn throughput(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     if inner.width > width + 8 && inner.height > 1 {
         let chart = Rect { x: inner.x + width, width: inner.width - width - 1, ..inner };
         tok_s_line(view, chart, buf);
+    }
+}
+
+/// The number that stands first: the speed of this moment, and of the whole run once it is over.
+fn headline(view: &View<'_>) -> (Option<f64>, &'static str) {
+    match view.state.finished {
+        Some(_) => (view.state.total.decode_tok_s(), "tok/s"),
+        None => (view.state.recent_decode_tok_s(2.0), "tok/s now"),
     }
 }
 
@@ -227,11 +238,11 @@ fn in_few_lines(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let total = &view.state.total;
     let none = theme.glyphs.none;
     let rate = |v: Option<f64>| v.map_or_else(|| none.to_owned(), three_digits);
-    let decode = view.state.recent_decode_tok_s(2.0).or(total.decode_tok_s());
+    let (decode, unit) = headline(view);
     let mut lines = vec![fit(
         theme,
         vec![
-            label_value(theme, "", &rate(decode), "tok/s"),
+            label_value(theme, "", &rate(decode), unit),
             label_value(theme, "prefill", &rate(total.prefill_tok_s()), ""),
         ],
         area.width,
@@ -241,9 +252,12 @@ fn in_few_lines(view: &View<'_>, area: Rect, buf: &mut Buffer) {
         lines.push(fit(
             theme,
             vec![
-                label_value(theme, &format!("{name:<4}"), &ms(d.percentile_ms(50.0).or(d.last_ms())), ""),
-                label_value(theme, "p99", &ms(d.percentile_ms(99.0)), ""),
+                match d.percentile_ms(50.0) {
+                    Some(p50) => label_value(theme, &format!("{name:<4} p50"), &millis(p50), ""),
+                    None => label_value(theme, &format!("{name:<4} last"), &ms(d.last_ms()), ""),
+                },
                 label_value(theme, "n", &d.n().to_string(), ""),
+                label_value(theme, "p99", &ms(d.percentile_ms(99.0)), ""),
             ],
             area.width,
         ));

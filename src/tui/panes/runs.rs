@@ -93,10 +93,11 @@ fn row<'a>(view: &View<'_>, run: &RunEntry, wide: bool) -> Line<'a> {
         None => ("no end".to_owned(), theme.warn),
     };
     let cut = |text: &str, n: usize| text.chars().take(n - 1).collect::<String>();
+    let model = if run.simulated() { format!("sim: {}", run.model) } else { run.model.clone() };
     if !wide {
         return Line::from(vec![
             Text::styled(format!(" {when:<16}"), theme.text),
-            Text::styled(format!("{:<20}", cut(&run.model, 20)), theme.accent),
+            Text::styled(format!("{:<20}", cut(&model, 20)), theme.accent),
             Text::styled(format!("{outcome:<13}"), style),
             Text::styled(format!("{tok_s:>8}"), theme.number),
         ]);
@@ -106,7 +107,7 @@ fn row<'a>(view: &View<'_>, run: &RunEntry, wide: bool) -> Line<'a> {
     Line::from(vec![
         Text::styled(format!(" {when:<22}"), theme.text),
         Text::styled(format!("{:<18}", cut(&run.experiment, 18)), theme.dim),
-        Text::styled(format!("{:<20}", cut(&run.model, 20)), theme.accent),
+        Text::styled(format!("{:<20}", cut(&model, 20)), theme.accent),
         Text::styled(format!("{outcome:<13}"), style),
         Text::styled(format!("{tok_s:>10}"), theme.number),
         Text::styled(format!("{ttft:>12}"), theme.text),

@@ -44,11 +44,14 @@ impl Widget for TokensPane<'_> {
 
 /// The median gap, which others are compared with.
 fn usual_ms(view: &View<'_>) -> f64 {
-    let itl = &view.state.total.itl;
-    let of_trail = || {
-        view.state.trail.window(0, 200).filter(|m| !m.first).map(|m| m.gap_ns as f64 / 1e6).reduce(f64::min)
-    };
-    itl.percentile_ms(50.0).or_else(of_trail).unwrap_or(1.0).max(1e-6)
+    view.state.total.itl.percentile_ms(50.0).or_else(|| median_of_trail(view)).unwrap_or(1.0).max(1e-6)
+}
+
+/// While nothing is measured yet, the tokens on the screen are compared with each other.
+fn median_of_trail(view: &View<'_>) -> Option<f64> {
+    let mut gaps: Vec<u64> = view.state.trail.window(0, 200).filter(|m| !m.first).map(|m| m.gap_ns).collect();
+    let middle = gaps.len() / 2;
+    (!gaps.is_empty()).then(|| *gaps.select_nth_unstable(middle).1 as f64 / 1e6)
 }
 
 /// The token strip with its lanes, in a frame.
@@ -57,13 +60,13 @@ pub fn strip_box(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let wide = area.width >= 60;
     let (label, readout) = if wide { (LABEL, READOUT) } else { (0, 0) };
     let cells = area.width.saturating_sub(2 + label + readout) as usize;
-    let shown: Vec<&TokenMark> = view.state.trail.window(view.ui.tokens_back, cells).collect();
+    let shown: Vec<&TokenMark> = view.state.trail.window(view.tokens_back(), cells).collect();
     let slowest = shown.iter().filter(|m| !m.first).map(|m| m.gap_ns).max();
     let aside = match slowest {
         Some(ns) => format!("ITL usual {} · slowest {}", millis(usual_ms(view)), millis(ns as f64 / 1e6)),
         None => String::new(),
     };
-    let title = match view.ui.tokens_back {
+    let title = match view.tokens_back() {
         0 => format!("tokens · last {}", shown.len()),
         back => format!("tokens · {} before the newest", grouped(back as i64)),
     };
@@ -82,7 +85,7 @@ pub fn strip_box(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     if wide {
         buf.set_string(inner.x + 1, inner.y, "ITL", theme.dim);
     }
-    let cursor = (view.ui.tokens_back > 0).then(|| shown.len() - 1);
+    let cursor = (view.tokens_back() > 0).then(|| shown.len() - 1);
     TokenStrip { tokens: shown, usual_ms: usual_ms(view), theme, cursor }
         .render(Rect { height: strip_rows, ..cell_area }, buf);
     let mut y = inner.y + strip_rows;
@@ -209,7 +212,7 @@ fn cursor_box(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let block = boxed(theme, "this token", "← → to look around");
     let inner = block.inner(area);
     block.render(area, buf);
-    let Some(mark) = view.state.trail.window(view.ui.tokens_back, 1).next_back() else {
+    let Some(mark) = view.state.trail.window(view.tokens_back(), 1).next_back() else {
         return note(theme, " no token yet").render(inner, buf);
     };
     let gap = mark.gap_ns as f64 / 1e6;
@@ -241,7 +244,7 @@ fn ids_box(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     block.render(area, buf);
     let room = inner.width as usize * inner.height as usize / 6;
     let mut spans = vec![Text::raw(" ")];
-    for mark in view.state.trail.window(view.ui.tokens_back, room) {
+    for mark in view.state.trail.window(view.tokens_back(), room) {
         if mark.first {
             spans.push(Text::styled(format!("{} ", theme.glyphs.first_token), theme.prefill));
         }
