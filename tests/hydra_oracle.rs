@@ -7,7 +7,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use llmprof::config::{ConfTree, Composition, ConfigError, Surroundings, expand_sweep};
+use llmprof::config::{Composition, ConfTree, ConfigError, Surroundings, expand_sweep};
 use serde_json::{Value as Json, json};
 use serde_yaml_ng::Value;
 
@@ -29,10 +29,13 @@ fn python_with_hydra() -> Result<PathBuf, String> {
     }
     let run = |command: &mut Command| match command.output() {
         Ok(output) if output.status.success() => Ok(()),
-        Ok(output) => Err(String::from_utf8_lossy(&output.stderr).lines().last().unwrap_or("no words").to_owned()),
+        Ok(output) => {
+            Err(String::from_utf8_lossy(&output.stderr).lines().last().unwrap_or("no words").to_owned())
+        }
         Err(error) => Err(error.to_string()),
     };
-    run(Command::new("python3").args(["-m", "venv"]).arg(&target)).map_err(|e| format!("no Python environment: {e}"))?;
+    run(Command::new("python3").args(["-m", "venv"]).arg(&target))
+        .map_err(|e| format!("no Python environment: {e}"))?;
     run(Command::new(&python).args(["-m", "pip", "install", "--quiet", "hydra-core==1.3.*"]))
         .map_err(|e| format!("hydra-core cannot be installed: {e}"))?;
     match imports(&python) {
@@ -89,7 +92,13 @@ fn tagged(value: &Value) -> Json {
 fn spelled(real: f64) -> String {
     match real {
         real if real.is_nan() => "nan".into(),
-        real if real.is_infinite() => if real > 0.0 { "inf".into() } else { "-inf".into() },
+        real if real.is_infinite() => {
+            if real > 0.0 {
+                "inf".into()
+            } else {
+                "-inf".into()
+            }
+        }
         real => format!("{real:e}"),
     }
 }
@@ -105,9 +114,10 @@ fn texts(overrides: &[&str]) -> Vec<String> {
 
 fn ours(tree: &ConfTree, overrides: &[&str]) -> Result<Json, ConfigError> {
     let composition = Composition::new(tree, &texts(overrides), &surroundings())?;
-    let choices = composition.choices.iter().map(|(key, option)| {
-        (Value::from(key.as_str()), option.as_deref().map_or(Value::Null, Value::from))
-    });
+    let choices = composition
+        .choices
+        .iter()
+        .map(|(key, option)| (Value::from(key.as_str()), option.as_deref().map_or(Value::Null, Value::from)));
     let overrides = composition.job_overrides().into_iter().map(Value::from).collect();
     Ok(json!({
         "job": tagged(&composition.resolved_job()?),
@@ -181,11 +191,16 @@ fn our_compositions_are_those_of_hydra() {
         };
         let exception = EXCEPTIONS.iter().find(|exception| exception.case == name);
         match exception {
-            Some(exception) if agree => differences.push(format!("{name}: no exception any more ({})", exception.why)),
+            Some(exception) if agree => {
+                differences.push(format!("{name}: no exception any more ({})", exception.why))
+            }
             Some(exception) => used.push(exception.case),
             None if agree => {}
             None => {
-                let ours = ours.map_or_else(|error| format!("refused: {error}"), |ours| sorted_choices(ours).to_string());
+                let ours = ours.map_or_else(
+                    |error| format!("refused: {error}"),
+                    |ours| sorted_choices(ours).to_string(),
+                );
                 differences.push(format!("{name}\n  ours:   {ours}\n  theirs: {}", sorted_choices(theirs)));
             }
         }

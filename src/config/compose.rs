@@ -27,26 +27,32 @@ pub struct Composed {
     composition: Composition,
 }
 
+/// Whether interpolations are shown or what they stand for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    Resolved,
+    AsWritten,
+}
+
 impl Composed {
     /// The resolved configuration as YAML, in the order of the files.
     pub fn to_yaml(&self) -> String {
         yaml_text(&self.tree)
     }
 
-    /// The configuration as YAML with its interpolations as they were written.
-    pub fn to_unresolved_yaml(&self) -> String {
-        yaml_text(&self.unresolved())
+    /// The job's configuration in either form.
+    pub fn job(&self, form: Form) -> Value {
+        match form {
+            Form::Resolved => self.tree.clone(),
+            Form::AsWritten => self.composition.job(),
+        }
     }
 
-    /// The job's configuration with its interpolations as they were written.
-    pub fn unresolved(&self) -> Value {
-        self.composition.job()
-    }
-
-    /// The resolved sub-tree at a dotted path.
-    pub fn package(&self, path: &str) -> Result<&Value, ConfigError> {
-        value_at(&self.tree, path).ok_or_else(|| ConfigError::UnknownPackage {
-            names: Names::near_keys(path, &keys_of(&self.tree)).into(),
+    /// The sub-tree at a dotted path (`runtime.sim`).
+    pub fn package(&self, path: &str, form: Form) -> Result<Value, ConfigError> {
+        let job = self.job(form);
+        value_at(&job, path).cloned().ok_or_else(|| ConfigError::UnknownPackage {
+            names: Names::near_keys(path, &keys_of(&job)).into(),
             package: path.to_owned(),
         })
     }
@@ -79,7 +85,7 @@ impl Composed {
     /// The files that Hydra keeps in a run's `.hydra/` directory: name and content.
     pub fn hydra_files(&self) -> [(&'static str, String); 3] {
         [
-            ("config.yaml", self.to_unresolved_yaml()),
+            ("config.yaml", yaml_text(&self.job(Form::AsWritten))),
             ("hydra.yaml", self.hydra_yaml()),
             ("overrides.yaml", self.overrides_yaml()),
         ]
@@ -87,7 +93,7 @@ impl Composed {
 }
 
 /// `value` as YAML text.
-pub fn yaml_text(value: &Value) -> String {
+pub fn yaml_text(value: &impl serde::Serialize) -> String {
     // Keys are text and values are plain: there is nothing the writer could refuse.
     serde_yaml_ng::to_string(value).unwrap_or_default()
 }
@@ -143,29 +149,38 @@ fn typed_composition(
 ) -> Result<Composed, ConfigError> {
     let composition = Composition::new(tree, overrides, surroundings)?;
     let origins = &composition.tree.origins;
-    let resolved = composition.resolved_job().and_then(|job| Ok((job, hydra_of_run(&composition)?)));
-    let (job, hydra) = resolved.map_err(|error| match typed::typed(&composition.tree.root, origins) {
+    let resolved = composition.resolved_job().and_then(|job| {
+        let whole = with_hydra(&job, |key| composition.resolved_hydra(key))?;
+        Ok((job, whole))
+    });
+    let (job, whole) = resolved.map_err(|error| {
         // A reference into a group that was left out: the group is what is missing.
-        Err(missing @ ConfigError::MissingKey { .. }) => missing,
-        _ => error,
+        let as_written = with_hydra(&composition.job(), |key| Ok(Value::from(key)));
+        match as_written.and_then(|whole| typed::typed(&whole, origins)) {
+            Err(missing @ ConfigError::MissingKey { .. }) => missing,
+            _ => error,
+        }
     })?;
-    let mut whole = job.clone();
-    if let Value::Mapping(entries) = &mut whole {
-        entries.insert(Value::from(HYDRA), hydra);
-    }
     let config = typed::typed(&whole, origins)?;
     let chosen = |(key, option): (&String, &Option<String>)| Some((key.clone(), option.clone()?));
     let choices = composition.choices.iter().filter_map(chosen).collect();
     Ok(Composed { config, tree: job, choices, overrides: overrides.to_vec(), composition })
 }
 
-/// The part of Hydra's configuration that a run reads.
-fn hydra_of_run(composition: &Composition) -> Result<Value, ConfigError> {
+/// The job's configuration and the part of Hydra's that a run reads.
+fn with_hydra(
+    job: &Value,
+    hydra_at: impl Fn(&str) -> Result<Value, ConfigError>,
+) -> Result<Value, ConfigError> {
     let mut hydra = Mapping::new();
     for (section, name) in [("run", "dir"), ("job", "name")] {
-        let value = composition.resolved_hydra(&format!("{section}.{name}"))?;
+        let value = hydra_at(&format!("{section}.{name}"))?;
         let entry: Mapping = [(Value::from(name), value)].into_iter().collect();
         hydra.insert(Value::from(section), Value::Mapping(entry));
     }
-    Ok(Value::Mapping(hydra))
+    let mut whole = job.clone();
+    if let Value::Mapping(entries) = &mut whole {
+        entries.insert(Value::from(HYDRA), Value::Mapping(hydra));
+    }
+    Ok(whole)
 }

@@ -12,7 +12,7 @@ use super::hydra_node;
 use super::interpolate::{HYDRA, resolve};
 use super::overrides::{Action, Element, Given, Override};
 use super::typed::described;
-use super::value_tree::{Keys, MISSING, ValueTree, child_path, keys_of, value_at};
+use super::value_tree::{Keys, MISSING, ValueTree, child_path, keys_to_suggest, value_at};
 
 /// The file every composition starts from.
 const PRIMARY: &str = "config";
@@ -75,7 +75,11 @@ impl Composition {
     fn apply(&mut self, given: &Override, conf: &ConfTree) -> Result<(), ConfigError> {
         if given.key.contains('/') || given.package.is_some() {
             let names = Names::near(&given.key, &conf.groups()).into();
-            return Err(ConfigError::UnknownGroup { group: given.key.clone(), names, origin: given.origin() });
+            return Err(ConfigError::UnknownGroup {
+                group: given.key.clone(),
+                names,
+                origin: given.origin(),
+            });
         }
         let value = match &given.value {
             Some(Given::One(element)) => Some(element.to_value().map_err(|message| given.bad(message))?),
@@ -84,16 +88,18 @@ impl Composition {
         let (key, origin) = (given.key.as_str(), given.origin());
         let wanted = value.clone().unwrap_or_default();
         match given.action {
-            Action::Change => self.tree.update(key, wanted, Keys::Closed, &origin).map_err(|error| match error {
-                ConfigError::UnknownKey { key: unknown, origin, .. } => {
-                    let mut known = keys_of(&self.tree.root);
-                    known.extend(conf.groups());
-                    let names = Names::near_keys(&unknown, &known).into();
-                    let add_with = Some(format!("+{}", given.text));
-                    ConfigError::UnknownKey { key: unknown, names, origin, add_with }
-                }
-                other => other,
-            }),
+            Action::Change => {
+                self.tree.update(key, wanted, Keys::Closed, &origin).map_err(|error| match error {
+                    ConfigError::UnknownKey { key: unknown, origin, .. } => {
+                        let mut known = keys_to_suggest(&unknown, &self.tree.root);
+                        known.extend(conf.groups());
+                        let names = Names::near_keys(&unknown, &known).into();
+                        let add_with = Some(format!("+{}", given.text));
+                        ConfigError::UnknownKey { key: unknown, names, origin, add_with }
+                    }
+                    other => other,
+                })
+            }
             Action::Put => self.tree.update(key, wanted, Keys::Open, &origin),
             Action::Add => {
                 let is_container = matches!(wanted, Value::Mapping(_) | Value::Sequence(_));
@@ -106,7 +112,9 @@ impl Composition {
                 let Some(found) = self.selected(key)? else {
                     return Err(match value_at(&self.tree.root, key) {
                         // As in Hydra, a null is as good as nothing.
-                        Some(null) => given.bad(format!("{key} is {}: there is nothing to remove", described(null))),
+                        Some(null) => {
+                            given.bad(format!("{key} is {}: there is nothing to remove", described(null)))
+                        }
                         None => self.tree.unknown_key(key, &origin),
                     });
                 };

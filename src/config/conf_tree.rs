@@ -142,8 +142,7 @@ impl ConfTree {
 
 /// A name is a path inside the tree: it may not climb out of it.
 fn is_plain_path(name: &str) -> bool {
-    let plain =
-        |part: &str| !part.is_empty() && part != "." && part != ".." && !part.contains(['\\', '\0']);
+    let plain = |part: &str| !part.is_empty() && part != "." && part != ".." && !part.contains(['\\', '\0']);
     name.split('/').all(plain)
 }
 

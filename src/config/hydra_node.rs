@@ -140,8 +140,12 @@ pub(super) fn finish(
 fn override_dirname(tree: &ValueTree, of_job: &[&Override]) -> String {
     let setting = |name: &str| value_at(&tree.root, &format!("hydra.job.config.override_dirname.{name}"));
     let text = |name: &str| setting(name).and_then(Value::as_str).unwrap_or_default();
-    let excluded: Vec<&str> =
-        setting("exclude_keys").and_then(Value::as_sequence).into_iter().flatten().filter_map(Value::as_str).collect();
+    let excluded: Vec<&str> = setting("exclude_keys")
+        .and_then(Value::as_sequence)
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .collect();
     let kept = of_job.iter().filter(|given| !excluded.contains(&given.key.as_str()));
     let mut lines: Vec<&str> = kept.map(|given| given.text.as_str()).collect();
     lines.sort_unstable();

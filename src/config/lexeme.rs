@@ -117,8 +117,8 @@ fn int_len(bytes: &[u8]) -> usize {
 fn float_len(bytes: &[u8]) -> usize {
     let sign = sign_len(bytes);
     let body = &bytes[sign..];
-    let special = body.len() >= 3
-        && (body[..3].eq_ignore_ascii_case(b"inf") || body[..3].eq_ignore_ascii_case(b"nan"));
+    let special =
+        body.len() >= 3 && (body[..3].eq_ignore_ascii_case(b"inf") || body[..3].eq_ignore_ascii_case(b"nan"));
     if special {
         return sign + 3;
     }

@@ -26,9 +26,9 @@ pub(super) fn typed(tree: &Value, origins: &Origins) -> Result<RunConfig, Config
 fn first_missing(node: &Value, key: &str) -> Option<String> {
     match node {
         Value::String(text) if text == MISSING => Some(key.to_owned()),
-        Value::Mapping(entries) if key != "model.arch" => entries
-            .iter()
-            .find_map(|(name, value)| first_missing(value, &child_path(key, name.as_str().unwrap_or_default()))),
+        Value::Mapping(entries) if key != "model.arch" => entries.iter().find_map(|(name, value)| {
+            first_missing(value, &child_path(key, name.as_str().unwrap_or_default()))
+        }),
         _ => None,
     }
 }

@@ -73,9 +73,9 @@ impl ValueTree {
             content => content.clone(),
         };
         let parts = package.split('.').filter(|part| !part.is_empty());
-        let embedded = parts.rev().fold(content, |below, part| {
-            Value::Mapping([(Value::from(part), below)].into_iter().collect())
-        });
+        let embedded = parts
+            .rev()
+            .fold(content, |below, part| Value::Mapping([(Value::from(part), below)].into_iter().collect()));
         merge(&mut self.root, embedded, "", Keys::Open, &origin_of, &mut self.origins)
     }
 
@@ -88,11 +88,8 @@ impl ValueTree {
         keys: Keys,
         origin: &Origin,
     ) -> Result<(), ConfigError> {
-        let refused = |message: String| ConfigError::BadMerge {
-            key: key.to_owned(),
-            message,
-            origin: origin.clone(),
-        };
+        let refused =
+            |message: String| ConfigError::BadMerge { key: key.to_owned(), message, origin: origin.clone() };
         let parts: Vec<&str> = key.split('.').collect();
         if parts.len() > MAX_KEY_PARTS {
             return Err(refused(format!("the key has more than {MAX_KEY_PARTS} parts")));
@@ -142,7 +139,7 @@ impl ValueTree {
 
     /// The error for a key that is not there.
     pub(super) fn unknown_key(&self, key: &str, origin: &Origin) -> ConfigError {
-        let names = Names::near_keys(key, &keys_of(&self.root)).into();
+        let names = Names::near_keys(key, &keys_to_suggest(key, &self.root)).into();
         ConfigError::UnknownKey { key: key.to_owned(), names, origin: origin.clone(), add_with: None }
     }
 }
@@ -245,6 +242,14 @@ pub(super) fn keys_of(root: &Value) -> Vec<String> {
             keys.push(key);
         }
     }
+    keys
+}
+
+/// The keys that one who wrote `key` may have meant: Hydra's own are not the job's.
+pub(super) fn keys_to_suggest(key: &str, root: &Value) -> Vec<String> {
+    let is_of_hydra = |key: &str| key.starts_with("hydra");
+    let mut keys = keys_of(root);
+    keys.retain(|known| is_of_hydra(key) || !is_of_hydra(known));
     keys
 }
 

@@ -109,9 +109,9 @@ impl Reader {
                 let value = if is_text { Value::from(text.as_ref()) } else { plain_scalar(&text)? };
                 self.value(value, anchor)
             }
-            Event::SequenceStart(anchor, tag) => self.begin(tag.is_some(), |_| {
-                Ok(Open::List { items: Vec::new(), anchor })
-            }),
+            Event::SequenceStart(anchor, tag) => {
+                self.begin(tag.is_some(), |_| Ok(Open::List { items: Vec::new(), anchor }))
+            }
             Event::MappingStart(anchor, tag) => self.begin(tag.is_some(), |path| {
                 let (entries, merged) = (Mapping::new(), Mapping::new());
                 Ok(Open::Map { entries, merged, key: None, path, anchor })
@@ -152,7 +152,11 @@ impl Reader {
         Ok(())
     }
 
-    fn begin(&mut self, tagged: bool, open: impl FnOnce(String) -> Result<Open, String>) -> Result<(), String> {
+    fn begin(
+        &mut self,
+        tagged: bool,
+        open: impl FnOnce(String) -> Result<Open, String>,
+    ) -> Result<(), String> {
         if tagged {
             return Err("want plain values without a tag".into());
         }
@@ -232,12 +236,10 @@ fn merge_maps(into: &mut Mapping, value: Value) -> Result<(), String> {
         Value::Sequence(maps) => maps,
         map => vec![map],
     };
-    for map in maps {
+    for map in maps.into_iter().rev() {
         let Value::Mapping(entries) = map else { return Err("<< wants a map, or a list of maps".into()) };
         for (key, value) in entries {
-            if !into.contains_key(&key) {
-                into.insert(key, value);
-            }
+            into.insert(key, value);
         }
     }
     Ok(())

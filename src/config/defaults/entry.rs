@@ -31,9 +31,7 @@ impl Choice {
         };
         Ok(match value {
             Value::Null => Choice::Nothing,
-            Value::Sequence(options) => {
-                Choice::Several(options.iter().map(one).collect::<Result<_, _>>()?)
-            }
+            Value::Sequence(options) => Choice::Several(options.iter().map(one).collect::<Result<_, _>>()?),
             option => Choice::One(one(option)?),
         })
     }
@@ -276,7 +274,14 @@ mod tests {
             ("{db@_here_: mysql}", "server", "server", "server/db/mysql", "server", "server/db@server"),
             ("{db@_global_: mysql}", "", "", "db/mysql", "", "db@_global_"),
             ("{db@_group_.x: mysql}", "", "", "db/mysql", "db.x", "db@db.x"),
-            ("{profiling/nsys@pipeline.nsys: a}", "", "", "profiling/nsys/a", "pipeline.nsys", "profiling/nsys@pipeline.nsys"),
+            (
+                "{profiling/nsys@pipeline.nsys: a}",
+                "",
+                "",
+                "profiling/nsys/a",
+                "pipeline.nsys",
+                "profiling/nsys@pipeline.nsys",
+            ),
             ("/db/mysql", "server", "server", "db/mysql", "server.db", "db@server.db"),
             ("mysql", "db", "db", "db/mysql", "db", "db"),
         ];

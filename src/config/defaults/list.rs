@@ -111,6 +111,8 @@ struct Builder<'t> {
     /// Choices in the order they became known.
     known: Vec<(String, Option<String>)>,
     keys_of_group: BTreeMap<String, BTreeSet<String>>,
+    /// Keys of choices that a `+` made.
+    added_keys: BTreeSet<String>,
     count: usize,
 }
 
@@ -124,6 +126,7 @@ impl<'t> Builder<'t> {
             added: Vec::new(),
             known: Vec::new(),
             keys_of_group: BTreeMap::new(),
+            added_keys: BTreeSet::new(),
             count: 0,
         }
     }
@@ -154,7 +157,9 @@ impl<'t> Builder<'t> {
                         Value::Null => None,
                         Value::String(name) => Some(name),
                         other => {
-                            return Err(given.bad(format!("an option is a name, not {}", typed::described(&other))));
+                            return Err(
+                                given.bad(format!("an option is a name, not {}", typed::described(&other)))
+                            );
                         }
                     };
                     self.deletions.insert(key, Deletion { option, given: (*given).clone(), used: false });
@@ -378,8 +383,7 @@ impl<'t> Builder<'t> {
     fn take_replacements(&mut self, entries: &[Entry], interpolated: bool) -> Result<(), ConfigError> {
         let mut seen: Option<&Entry> = None;
         for entry in entries.iter().filter(|entry| !entry.is_own()) {
-            let fail =
-                |message: String| ConfigError::BadDefaults { origin: entry.origin.clone(), message };
+            let fail = |message: String| ConfigError::BadDefaults { origin: entry.origin.clone(), message };
             if let Some(before) = seen.filter(|_| !entry.overrides && !entry.added) {
                 let key = before.choice_key();
                 return Err(fail(format!(
@@ -411,15 +415,24 @@ impl<'t> Builder<'t> {
 
     fn know(&mut self, key: &str, entry: &Entry) -> Result<(), ConfigError> {
         let option = entry.name().map(str::to_owned);
+        if entry.added {
+            self.added_keys.insert(key.to_owned());
+        }
         match self.known.iter().find(|(known, _)| known == key) {
             None => self.known.push((key.to_owned(), option)),
             Some((_, before)) if *before == option => {}
             Some((_, before)) => {
                 let before = before.as_deref().unwrap_or("null");
-                let hint = if entry.added { "leave out the +" } else { "write `override` before it" };
+                let now = option.as_deref().unwrap_or("null");
+                let hint = match self.added_keys.contains(key) {
+                    true => "leave out the + to change it",
+                    false => "write `override` before the one that wins",
+                };
                 return Err(ConfigError::BadDefaults {
                     origin: entry.origin.clone(),
-                    message: format!("the group {key:?} is chosen already ({before}); {hint} to change it"),
+                    message: format!(
+                        "the group {key:?} is chosen already ({now} here, {before} elsewhere); {hint}"
+                    ),
                 });
             }
         }
@@ -460,7 +473,9 @@ impl<'t> Builder<'t> {
         }
         match self.deletions.iter().find(|(_, deletion)| !deletion.used) {
             None => Ok(()),
-            Some((key, Deletion { option: Some(_), given, .. })) if self.known.iter().any(|(k, _)| k == key) => {
+            Some((key, Deletion { option: Some(_), given, .. }))
+                if self.known.iter().any(|(k, _)| k == key) =>
+            {
                 Err(given.bad(format!("another option is chosen for {key:?}")))
             }
             Some((key, deletion)) => {

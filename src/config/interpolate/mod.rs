@@ -11,7 +11,7 @@ use super::error::{ConfigError, Names};
 use super::lexeme::{Lexeme, float_value, int_value};
 use super::python_text::str_of;
 use super::scalar::whole_number;
-use super::value_tree::{MISSING, Origins, child, child_path, keys_of};
+use super::value_tree::{MISSING, Origins, child, child_path, keys_to_suggest};
 
 /// How far values and references may nest. It bounds the stack, together and not each for itself.
 const MAX_DEPTH: usize = 160;
@@ -149,8 +149,10 @@ impl<'a> Resolver<'a> {
             }
             Reference::Call { name, arguments } => {
                 let name = name.iter().map(|part| this.name(part, site)).collect::<Result<Vec<_>, _>>()?;
-                let arguments =
-                    arguments.iter().map(|argument| this.argument(argument, site)).collect::<Result<_, _>>()?;
+                let arguments = arguments
+                    .iter()
+                    .map(|argument| this.argument(argument, site))
+                    .collect::<Result<_, _>>()?;
                 resolvers::call(this, &name.join("."), arguments, site)
             }
         })
@@ -272,7 +274,7 @@ impl<'a> Resolver<'a> {
 
     fn no_key(&self, key: &str, site: Site) -> ConfigError {
         let absolute = self.absolute(key, site).unwrap_or_else(|_| key.to_owned());
-        let names = Names::near_keys(&absolute, &keys_of(self.root));
+        let names = Names::near_keys(&absolute, &keys_to_suggest(&absolute, self.root));
         self.error(site, format!("there is no key {absolute:?}{names}"))
     }
 

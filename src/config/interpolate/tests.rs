@@ -67,7 +67,7 @@ fn errors_say_what_and_where() {
         ("{a: '${b c}'}", "' ' is not expected"),
         ("{a: '${.....b}'}", "climbs above the top"),
         ("{a: '${noww:%Y}'}", "unknown resolver \"noww\"; did you mean now?"),
-        ("{a: '${now:%!}'}", "bad time format"),
+        ("{a: '${now:%}'}", "bad time format"),
         ("{a: '${now:a,b}'}", "now takes 1 argument(s), got 2"),
         ("{a: '???', b: '${a}'}", "a has no value yet (???)"),
         ("{hydra: {x: 1}, b: '${hydra:y}'}", "has no \"y\""),

@@ -165,6 +165,9 @@ fn choice(call: Call<'_>) -> Result<Sweep, String> {
     for value in call.positional {
         match value {
             Outcome::One(Element::Quoted(text, _)) => items.push(Element::Text(text)),
+            Outcome::One(Element::Null) => {
+                return Err("choice takes no null; write it without choice: a,null".into());
+            }
             Outcome::One(element) => items.push(element),
             Outcome::Many(Sweep::Choice { items, simple: true }) if alone => {
                 return Ok(Sweep::Choice { items, simple: false });

@@ -4,7 +4,9 @@ use super::element::{Element, Quote};
 use super::function::{Call, Outcome, evaluate};
 use super::sweep::Sweep;
 use super::{Action, Given, Override};
-use crate::config::lexeme::{Lexeme, first_lexeme, float_value, int_value, is_space, unescaped, unsigned_len};
+use crate::config::lexeme::{
+    Lexeme, first_lexeme, float_value, int_value, is_space, unescaped, unsigned_len,
+};
 use crate::config::value_tree::MAX_KEY_PARTS;
 
 /// Lists, maps and calls nest this deep at most.
@@ -152,9 +154,9 @@ impl<'t> Values<'t> {
                 self.at += 1;
                 let text = unquoted(raw, quote);
                 match self.peek() {
-                    Some(Token::Plain(..) | Token::Quoted(..) | Token::Interpolation(_) | Token::Mark(':', _)) => {
-                        Err(format!("nothing may stand after the quoted text {raw}"))
-                    }
+                    Some(
+                        Token::Plain(..) | Token::Quoted(..) | Token::Interpolation(_) | Token::Mark(':', _),
+                    ) => Err(format!("nothing may stand after the quoted text {raw}")),
                     _ => Ok(Outcome::One(Element::Quoted(text, quote))),
                 }
             }
@@ -273,7 +275,9 @@ fn plain(lexeme: Lexeme, text: &str) -> Result<Element, String> {
     Ok(match lexeme {
         Lexeme::Null => Element::Null,
         Lexeme::Bool => Element::Bool(text.eq_ignore_ascii_case("true")),
-        Lexeme::Int => Element::Int(int_value(text).ok_or_else(|| format!("{text} does not fit in 64 bits"))?),
+        Lexeme::Int => {
+            Element::Int(int_value(text).ok_or_else(|| format!("{text} does not fit in 64 bits"))?)
+        }
         Lexeme::Float => Element::Float(float_value(text)),
         Lexeme::Escape => Element::Text(unescaped(text)),
         Lexeme::Name | Lexeme::Space | Lexeme::Other => Element::Text(text.to_owned()),

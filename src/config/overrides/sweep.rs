@@ -90,7 +90,9 @@ fn range_texts(start: Bound, stop: Bound, step: Bound) -> Result<Vec<String>, St
         return Err("the step of the range is 0".into());
     }
     if let (Bound::Whole(start), Bound::Whole(stop), Bound::Whole(step)) = (start, stop, step) {
-        return steps(start, stop, step).map(|whole| whole.map(|whole| whole.to_string())).take(MAX_VALUES + 1)
+        return steps(start, stop, step)
+            .map(|whole| whole.map(|whole| whole.to_string()))
+            .take(MAX_VALUES + 1)
             .collect::<Option<Vec<_>>>()
             .filter(|values| values.len() <= MAX_VALUES)
             .ok_or_else(too_many);
@@ -202,7 +204,9 @@ pub fn expand_sweep(tree: &ConfTree, overrides: &[String]) -> Result<Vec<Vec<Str
             Some(Given::Many(_)) if given.is_of_hydra() => {
                 return Err(given.bad("a sweep over Hydra's own configuration is not supported"));
             }
-            Some(Given::Many(sweep)) => sweep.texts(tree, &given.key).map_err(|message| given.bad(message))?,
+            Some(Given::Many(sweep)) => {
+                sweep.texts(tree, &given.key).map_err(|message| given.bad(message))?
+            }
             None => vec!["null".to_owned()],
         };
         let spelled = values.iter().map(|value| format!("{key}={value}")).collect();
@@ -252,7 +256,10 @@ mod tests {
             (&["a=1"], &["a=1"]),
             (&["a=1,2", "b=x,y"], &["a=1 b=x", "a=1 b=y", "a=2 b=x", "a=2 b=y"]),
             (&["a=1,2", "a=3"], &["a=3"]),
-            (&["a=choice('x y',null,[1, 2])"], &[r"a=x\ y", "a=null", "a=[1,2]"]),
+            (
+                &["a=choice('x y',[1, 2])", "b=null,1"],
+                &[r"a=x\ y b=null", r"a=x\ y b=1", "a=[1,2] b=null", "a=[1,2] b=1"],
+            ),
             (&["a='x y',z"], &["a='x y'", "a=z"]),
             (&["a=range(3)"], &["a=0", "a=1", "a=2"]),
             (&["a=range(3,0,-2)"], &["a=3", "a=1"]),
