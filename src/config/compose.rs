@@ -154,10 +154,10 @@ fn typed_composition(
         Ok((job, whole))
     });
     let (job, whole) = resolved.map_err(|error| {
-        // A reference into a group that was left out: the group is what is missing.
+        // A reference to what was left out, or has no value: that is what is missing.
         let as_written = with_hydra(&composition.job(), |key| Ok(Value::from(key)));
         match as_written.and_then(|whole| typed::typed(&whole, origins)) {
-            Err(missing @ ConfigError::MissingKey { .. }) => missing,
+            Err(missing @ (ConfigError::MissingKey { .. } | ConfigError::MissingValue { .. })) => missing,
             _ => error,
         }
     })?;

@@ -120,7 +120,7 @@ pub(super) fn finish(
     };
     let choices: Mapping =
         choices.map(|(key, option)| (Value::from(key), option.map_or(Value::Null, Value::from))).collect();
-    let sources = conf.search_path().into_iter().map(|path| Value::from(path)).collect();
+    let sources = conf.search_path().into_iter().map(Value::from).collect();
     let dirname = override_dirname(tree, &of_job);
     let known = [
         ("overrides.hydra", texts(&of_hydra)),

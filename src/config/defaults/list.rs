@@ -257,12 +257,12 @@ impl<'t> Builder<'t> {
         let leaf = |entry: Entry| Ok(Node { entry, children: Vec::new() });
         if is_group {
             let key = entry.choice_key();
-            if let Some(deletion) = self.deletions.get_mut(&key) {
-                if deletion.option.is_none() || deletion.option.as_deref() == entry.name() {
-                    deletion.used = true;
-                    entry.deleted = true;
-                    return leaf(entry);
-                }
+            let deletion = self.deletions.get_mut(&key);
+            let asked = |option: &Option<String>| option.is_none() || option.as_deref() == entry.name();
+            if let Some(deletion) = deletion.filter(|deletion| asked(&deletion.option)) {
+                deletion.used = true;
+                entry.deleted = true;
+                return leaf(entry);
             }
             self.know(&key, &entry)?;
         }
@@ -459,7 +459,8 @@ impl<'t> Builder<'t> {
     }
 
     fn ensure_all_used(&self) -> Result<(), ConfigError> {
-        for (key, replacement) in self.replacements.iter().filter(|(_, replacement)| !replacement.used) {
+        if let Some((key, replacement)) = self.replacements.iter().find(|(_, replacement)| !replacement.used)
+        {
             let group = key.split('@').next().unwrap_or_default();
             let near = self.keys_of_group.get(group).into_iter().flatten().cloned().collect::<Vec<_>>();
             let mut message = format!("the defaults list has no group {key:?}");
