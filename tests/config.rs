@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use llmprof::config::{
-    Composed, ConfTree, ConfigError, Dtype, Probe, Runtime, Surroundings, ThemeName, compose, compose_in,
+    Composed, ConfTree, ConfigError, Dtype, Form, Probe, Runtime, Surroundings, ThemeName, compose,
+    compose_in,
 };
 use proptest::prelude::*;
 
@@ -51,6 +52,29 @@ fn defaults() {
     let again = compose(&ConfTree::of_files([("config.yaml", run.to_yaml().as_str())]), &[]).unwrap();
     assert_eq!(again.tree, run.tree);
     assert!(run.tree.get("hydra").is_none(), "Hydra's own configuration is not the job's");
+}
+
+#[test]
+fn what_a_command_or_a_run_directory_wants() {
+    let run = composed(&["experiment=${model.name}", "infer=long", "hydra.job.name=j"]).unwrap();
+    assert_eq!(run.package("experiment", Form::Resolved).unwrap(), "smollm2_135m");
+    assert_eq!(run.package("experiment", Form::AsWritten).unwrap(), "${model.name}");
+    assert_eq!(run.package("model.arch.vocab_size", Form::Resolved).unwrap(), 49152);
+    let message = run.package("model.arhc", Form::Resolved).unwrap_err().to_string();
+    assert!(message.contains("did you mean model.arch?"), "{message}");
+
+    let [(_, config), (_, hydra), (_, overrides)] = run.hydra_files();
+    assert!(config.contains("experiment: ${model.name}\n") && !config.contains("hydra:"), "{config}");
+    assert!(hydra.starts_with("hydra:\n") && hydra.contains("infer: long\n"), "{hydra}");
+    assert_eq!(overrides, "- experiment=${model.name}\n- infer=long\n");
+    assert_eq!(run.overrides.len(), 3);
+
+    let infer = run.defaults().iter().find(|item| item.config == "infer/long").unwrap();
+    assert_eq!((infer.package.as_str(), infer.parent.as_deref()), ("infer", Some("config")));
+    assert_eq!(infer.origin.to_string(), "the override \"infer=long\"");
+    let own = run.defaults().last().unwrap();
+    assert_eq!((own.config.as_str(), own.is_self), ("config", true));
+    assert_eq!(run.search_path(), ["the files built into the program"]);
 }
 
 #[test]

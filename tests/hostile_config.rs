@@ -166,6 +166,6 @@ proptest! {
         let files = [("config.yaml", primary.as_str()), ("g/a.yaml", &option), ("g/b.yaml", &option), ("g/h/b.yaml", &option)];
         let tree = ConfTree::of_files(files);
         let _ = soon(|| outcome(&tree, &[&given]));
-        let _ = soon(|| expand_sweep(&tree, &[given.clone()]));
+        let _ = soon(|| expand_sweep(&tree, std::slice::from_ref(&given)));
     }
 }
