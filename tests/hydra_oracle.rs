@@ -191,7 +191,10 @@ fn our_compositions_are_those_of_hydra() {
             _ => false,
         };
         match (&ours, &refused) {
-            (Err(_), Some(_)) => refused_by_both += 1,
+            (Err(ours), Some(theirs)) => {
+                refused_by_both += 1;
+                println!("{name}\n  ours:   {ours}\n  theirs: {theirs}");
+            }
             _ => equal += usize::from(agree),
         }
         let exception = EXCEPTIONS.iter().find(|exception| exception.case == name);

@@ -133,7 +133,7 @@ pub fn compose_in(
                 .collect();
             let still_unknown = matches!(
                 typed_composition(tree, &added, surroundings),
-                Err(ConfigError::UnknownKey { add_with: None, .. })
+                Err(ConfigError::UnknownKey { add_with: None, .. } | ConfigError::BadMerge { .. })
             );
             let add_with = Some(plus).filter(|_| !still_unknown);
             Err(ConfigError::UnknownKey { key, names, origin, add_with })

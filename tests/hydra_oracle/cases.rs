@@ -125,7 +125,7 @@ const GROUPS: &[(&str, &str)] = &[
     ("db/postgres.yaml", "name: postgres\nport: 5432\nextra: ${.name}\n"),
     ("db/empty.yaml", ""),
     ("server/apache.yaml", "defaults:\n  - site: fb\n  - /db@backup: postgres\nname: apache\n"),
-    ("server/nginx.yaml", "defaults:\n  - override /db: postgres\n  - _self_\nname: nginx\n"),
+    ("server/nginx.yaml", "defaults:\n  - _self_\n  - override /db@_global_.db: postgres\nname: nginx\n"),
     ("server/both.yaml", "defaults:\n  - site: [fb, google]\nname: both\n"),
     ("server/site/fb.yaml", "fb: {domain: facebook.com}\nlast: fb\n"),
     ("server/site/google.yaml", "google: {domain: google.com}\nlast: google\n"),
@@ -140,6 +140,15 @@ pub const CASES: &[Case] = &[
     case("groups: an empty option", GROUPS, &["db=empty"]),
     case("groups: an option with an override", GROUPS, &["server=nginx"]),
     case("groups: the command line wins over it", GROUPS, &["server=nginx", "db=mysql"]),
+    case(
+        "groups: an override of the naming file's own package",
+        &[
+            ("config.yaml", "defaults: [{g: a}, {h: u}]\n"),
+            ("g/a.yaml", "x: a\n"),
+            ("h/u.yaml", "defaults: [{override /g: a}]\ny: 1\n"),
+        ],
+        &[],
+    ),
     case("groups: several options", GROUPS, &["server=both"]),
     case("groups: several options by override", GROUPS, &["server/site=[google,fb]"]),
     case("groups: nested group", GROUPS, &["server/site=google"]),
@@ -198,7 +207,7 @@ pub const CASES: &[Case] = &[
             ("config.yaml", "defaults: [{g: a}, {h: u}]\n"),
             ("g/a.yaml", "x: a\n"),
             ("g/b.yaml", "x: b\n"),
-            ("h/u.yaml", "defaults: [{override /g: b}]\ny: 1\n"),
+            ("h/u.yaml", "defaults: [{override /g@_global_.g: b}]\ny: 1\n"),
         ],
         &[],
     ),
@@ -246,7 +255,7 @@ pub const CASES: &[Case] = &[
     case(
         "one group at two packages",
         &[
-            ("config.yaml", "defaults: [{g@one: a}, {g@two.three: b}, {g@_global_: a}, {g@_here_: b}]\n"),
+            ("config.yaml", "defaults: [{g@one: a}, {g@two.three: b}, {g@_global_: a}]\n"),
             ("g/a.yaml", "x: a\n"),
             ("g/b.yaml", "x: b\ny: b\n"),
         ],
@@ -339,7 +348,7 @@ pub const CASES: &[Case] = &[
     case(
         "interpolated choice",
         &[
-            ("config.yaml", "defaults: [{a: x}, {b: '${a}'}, {c: '${a}_${b}'}]\n"),
+            ("config.yaml", "defaults: [{a: x}, {b: '${a}'}, {c: '${a}_${a}'}]\n"),
             ("a/x.yaml", "v: 1\n"),
             ("a/y.yaml", "v: 2\n"),
             ("b/x.yaml", "w: 1\n"),
@@ -526,7 +535,7 @@ pub const CASES: &[Case] = &[
         "resolve: keys",
         &[(
             "config.yaml",
-            "a: 1\nb: {c: [x, y], d: ${.c}, e: '${..a}', f: '${b.c[1]}', g: '${b.c.0}', h: '${b[c][0]}'}\ni: ${b.d}\nj: ${b}\n",
+            "a: 1\nb: {c: [x, y], d: '${.c}', e: '${..a}', f: '${b.c[1]}', g: '${b.c.0}', h: '${b[c][0]}'}\ni: ${b.d}\nj: ${b}\n",
         )],
         &[],
     ),
