@@ -18,6 +18,7 @@ lint:
 
 # The figures of docs/performance.md
 bench:
+    cargo bench --bench compose
     cargo bench --bench decode
     cargo bench --bench observer
     cargo bench --bench state

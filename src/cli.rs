@@ -8,12 +8,12 @@ use std::{
     process::ExitCode,
 };
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use color_eyre::eyre::{Report, eyre};
 
 use crate::{
     analysis::units::{grouped, millis, three_digits},
-    config::{Composed, ConfTree, compose},
+    config::{Composed, ConfTree, DefaultsItem, Form, compose, yaml_text},
     crash,
     engine::EngineError,
     event::{Outcome, Stamp},
@@ -35,6 +35,7 @@ Examples:
   llmprof-tui --model qwen2_5_0_5b model.dtype=bf16
   llmprof-tui runtime=sim                      try the screens without any hardware
   llmprof-tui run --json runtime.requests=20   headless, one JSON object on stdout
+  llmprof-tui config model=qwen2_5_7b --package model.arch
   llmprof-tui replay runs/baseline/smollm2_135m/2026-01-01_12-00-00
   llmprof-tui demo
 
@@ -58,9 +59,47 @@ struct What {
     /// Take configuration from this directory before the built-in one (default: ./conf, if it is there)
     #[arg(long, value_name = "DIR")]
     conf_dir: Option<PathBuf>,
+    /// Print the configuration and do nothing else, as the command `config` does
+    #[arg(long, value_name = "WHAT")]
+    cfg: Option<Cfg>,
     /// Hydra-style overrides: key=value, group=option, +key=value, ~key
     #[arg(value_name = "OVERRIDES")]
     overrides: Vec<String>,
+}
+
+/// Which configuration to print.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Cfg {
+    /// The job's
+    Job,
+    /// Hydra's own
+    Hydra,
+}
+
+/// How to print a configuration.
+#[derive(Debug, Clone, Default, Args)]
+struct Show {
+    /// Print this part alone
+    #[arg(long, value_name = "KEY")]
+    package: Option<String>,
+    /// Leave ${…} as it was written
+    #[arg(long)]
+    no_resolve: bool,
+    /// Tell how it was composed instead
+    #[arg(long, value_name = "WHAT", conflicts_with_all = ["package", "no_resolve"])]
+    info: Option<Info>,
+    /// As JSON rather than YAML
+    #[arg(long)]
+    json: bool,
+}
+
+/// What can be told of a composition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Info {
+    /// The files in the order of merging, where each goes and what asked for it
+    Defaults,
+    /// Where files are looked for
+    Searchpath,
 }
 
 #[derive(Debug, Subcommand)]
@@ -97,9 +136,8 @@ enum Command {
     Config {
         #[command(flatten)]
         what: What,
-        /// As JSON rather than YAML
-        #[arg(long)]
-        json: bool,
+        #[command(flatten)]
+        show: Show,
     },
 }
 
@@ -191,6 +229,10 @@ impl From<io::Error> for Failure {
 fn dispatch(cli: Cli) -> Result<u8, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     match cli.command {
+        None if cli.what.cfg.is_some() => show_config(&cli.what, &Show::default()),
+        Some(Command::Run { what, json, .. }) if what.cfg.is_some() => {
+            show_config(&what, &Show { json, ..Show::default() })
+        }
         None => runtime.block_on(profile(cli.what)),
         Some(Command::Run { what, json, quiet }) => runtime.block_on(run(&what, json, quiet)),
         Some(Command::Replay { run, at, speed }) => {
@@ -203,17 +245,56 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
             let player = Player::open(|| EventReader::embedded("the demo", DEMO)).map_err(Report::from)?;
             runtime.block_on(play(player, At::Second(0.0), speed))
         }
-        Some(Command::Config { what, json }) => {
-            let composed = what.compose()?;
-            if json {
-                let text = serde_json::to_string_pretty(&composed.config).map_err(Report::from)?;
-                print_out(&text)?;
-            } else {
-                print_out(composed.to_yaml().trim_end())?;
-            }
-            Ok(0)
-        }
+        Some(Command::Config { what, show }) => show_config(&what, &show),
     }
+}
+
+fn show_config(what: &What, show: &Show) -> Result<u8, Failure> {
+    let composed = what.compose()?;
+    let value = match (show.info, what.cfg) {
+        (Some(info), _) if !show.json => {
+            print_out(told(&composed, info).trim_end())?;
+            return Ok(0);
+        }
+        (Some(Info::Searchpath), _) => serde_json::json!(composed.search_path()),
+        (Some(Info::Defaults), _) => {
+            let item = |item: &DefaultsItem| {
+                serde_json::json!({
+                    "config": item.config, "package": item.package, "parent": item.parent,
+                    "self": item.is_self, "from": item.origin.to_string(),
+                })
+            };
+            composed.defaults().iter().map(item).collect()
+        }
+        (None, Some(Cfg::Hydra)) => return print_yaml_or_json(&composed.hydra(), show.json),
+        (None, _) => {
+            let form = if show.no_resolve { Form::AsWritten } else { Form::Resolved };
+            let value = composed.package(show.package.as_deref().unwrap_or_default(), form);
+            return print_yaml_or_json(&value.map_err(|e| Usage(e.to_string()))?, show.json);
+        }
+    };
+    print_out(&serde_json::to_string_pretty(&value).map_err(Report::from)?)?;
+    Ok(0)
+}
+
+/// How a configuration was composed, in a table.
+fn told(composed: &Composed, info: Info) -> String {
+    if info == Info::Searchpath {
+        return composed.search_path().join("\n");
+    }
+    let mut rows = vec![["CONFIG", "PACKAGE", "NAMED BY", "FROM"].map(str::to_owned)];
+    for item in composed.defaults() {
+        let config = if item.is_self { format!("{} (_self_)", item.config) } else { item.config.clone() };
+        let package = if item.package.is_empty() { "_global_".into() } else { item.package.clone() };
+        let parent = item.parent.clone().unwrap_or_else(|| "-".into());
+        rows.push([config, package, parent, item.origin.to_string()]);
+    }
+    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or_default();
+    let widths = [width(0), width(1), width(2)];
+    let line = |[config, package, parent, from]: &[String; 4]| {
+        format!("{config:0$}  {package:1$}  {parent:2$}  {from}", widths[0], widths[1], widths[2])
+    };
+    rows.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
 impl What {
@@ -330,6 +411,15 @@ fn print_out(text: &str) -> io::Result<()> {
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         printed => printed,
     }
+}
+
+fn print_yaml_or_json(value: &impl serde::Serialize, json: bool) -> Result<u8, Failure> {
+    let text = match json {
+        true => serde_json::to_string_pretty(value).map_err(Report::from)?,
+        false => yaml_text(value),
+    };
+    print_out(text.trim_end())?;
+    Ok(0)
 }
 
 /// The result in words.

@@ -22,12 +22,13 @@ const MUST_NOT_USE: [(&str, &[&str]); 9] = [
 ];
 
 /// Vendor crates and the one room of each.
-const ROOMS: [(&str, &str); 7] = [
+const ROOMS: [(&str, &str); 8] = [
     ("candle_core", "engine/candle"),
     ("candle_nn", "engine/candle"),
     ("nvml_wrapper", "telemetry/nvml"),
     ("ratatui", "tui"),
     ("crossterm", "tui"),
+    ("saphyr_parser", "config/yaml.rs"),
     ("serde_yaml_ng", "config"),
     ("hdrhistogram", "analysis/distribution.rs"),
 ];

@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use llmprof::config::{
-    Composed, ConfTree, ConfigError, Dtype, Probe, Runtime, Surroundings, ThemeName, compose, compose_in,
+    Composed, ConfTree, ConfigError, Dtype, Form, Probe, Runtime, Surroundings, ThemeName, compose,
+    compose_in,
 };
 use proptest::prelude::*;
 
@@ -49,7 +50,31 @@ fn defaults() {
     assert_eq!(run.choices["model"], "smollm2_135m");
     assert_eq!(run.choices.len(), 9);
     let again = compose(&ConfTree::of_files([("config.yaml", run.to_yaml().as_str())]), &[]).unwrap();
-    assert_eq!(again.config, run.config);
+    assert_eq!(again.tree, run.tree);
+    assert!(run.tree.get("hydra").is_none(), "Hydra's own configuration is not the job's");
+}
+
+#[test]
+fn what_a_command_or_a_run_directory_wants() {
+    let run = composed(&["experiment=${model.name}", "infer=long", "hydra.job.name=j"]).unwrap();
+    assert_eq!(run.package("experiment", Form::Resolved).unwrap(), "smollm2_135m");
+    assert_eq!(run.package("experiment", Form::AsWritten).unwrap(), "${model.name}");
+    assert_eq!(run.package("model.arch.vocab_size", Form::Resolved).unwrap(), 49152);
+    let message = run.package("model.arhc", Form::Resolved).unwrap_err().to_string();
+    assert!(message.contains("did you mean model.arch?"), "{message}");
+
+    let [(_, config), (_, hydra), (_, overrides)] = run.hydra_files();
+    assert!(config.contains("experiment: ${model.name}\n") && !config.contains("hydra:"), "{config}");
+    assert!(hydra.starts_with("hydra:\n") && hydra.contains("infer: long\n"), "{hydra}");
+    assert_eq!(overrides, "- experiment=${model.name}\n- infer=long\n");
+    assert_eq!(run.overrides.len(), 3);
+
+    let infer = run.defaults().iter().find(|item| item.config == "infer/long").unwrap();
+    assert_eq!((infer.package.as_str(), infer.parent.as_deref()), ("infer", Some("config")));
+    assert_eq!(infer.origin.to_string(), "the override \"infer=long\"");
+    let own = run.defaults().last().unwrap();
+    assert_eq!((own.config.as_str(), own.is_self), ("config", true));
+    assert_eq!(run.search_path(), ["the files built into the program"]);
 }
 
 #[test]
@@ -105,9 +130,19 @@ fn shapes_have_the_published_parameter_counts() {
     let table = [
         ("smollm2_135m", 134_515_008),
         ("smollm2_360m", 361_821_120),
+        ("smollm2_1_7b", 1_711_376_384),
         ("qwen2_5_0_5b", 494_032_768),
+        ("qwen2_5_1_5b", 1_543_714_304),
         ("qwen2_5_7b", 7_615_616_512),
+        ("qwen2_5_14b", 14_770_033_664),
+        ("qwen2_5_32b", 32_763_876_352),
+        ("qwen2_5_72b", 72_706_203_648),
         ("qwen3_0_6b", 596_049_920),
+        ("qwen3_4b", 4_022_468_096),
+        ("qwen3_8b", 8_190_735_360),
+        ("qwen3_32b", 32_762_123_264),
+        ("llama3_1_8b", 8_030_261_248),
+        ("llama3_1_70b", 70_553_706_496),
         ("llama3_2_1b", 1_235_814_400),
         ("mistral_7b", 7_241_732_096),
         ("tinyllama_1_1b", 1_100_048_384),
@@ -154,8 +189,9 @@ fn overrides_change_what_they_name() {
     assert_eq!(config.output.tui.theme, ThemeName::NoColour);
     assert_eq!(run.overrides.len(), 11);
 
-    assert!(composed(&["~model.arch.rope_scaling"]).unwrap().config.model.arch.get("rope_scaling").is_none());
-    assert_eq!(composed(&["~runtime.threads=null"]).unwrap().config.runtime.threads, None);
+    assert!(
+        composed(&["~model.arch.attention_bias"]).unwrap().config.model.arch.get("attention_bias").is_none()
+    );
     let elsewhere = composed(&["hydra.run.dir=${hydra:runtime.cwd}/x"]).unwrap();
     assert_eq!(elsewhere.config.hydra.run.dir, "/here/x");
 }
@@ -166,7 +202,7 @@ fn refusals_name_what_is_wrong_and_what_would_do() {
         (
             &["model=qwen"],
             &[
-                "unknown option \"qwen\" for group \"model\"; did you mean qwen2_5_7b, qwen3_0_6b, qwen2_5_0_5b? (all: ",
+                "unknown option \"qwen\" for group \"model\"; did you mean qwen3_4b, qwen3_8b, ",
                 "from the override \"model=qwen\"",
             ],
         ),
@@ -180,24 +216,26 @@ fn refusals_name_what_is_wrong_and_what_would_do() {
             &["unknown key \"model.arch.new\"", "to add it, write \"+model.arch.new=2\""],
         ),
         (
-            &["~runtime.threads", "runtime.threads=2"],
-            &["unknown key \"runtime.threads\"", "to add it, write \"+runtime.threads=2\""],
+            &["~runtime.seed", "runtime.seed=2"],
+            &["unknown key \"runtime.seed\"", "to add it, write \"+runtime.seed=2\""],
         ),
         (
             &["+runtime.batchsize=2"],
             &["unknown key \"runtime.batchsize\"; did you mean batch_size?", "the override"],
         ),
         (&["+runtime.seed=2"], &["runtime.seed is there already; leave out the +"]),
-        (&["+runtime.seed.x=2"], &["runtime.seed is 0, not a map"]),
+        (&["+runtime.seed.x=2"], &["runtime.seed: got keys and values, want a whole number"]),
+        (&["~runtime.threads"], &["runtime.threads is null: there is nothing to remove"]),
         (&["~runtime.nope"], &["unknown key \"runtime.nope\""]),
         (&["~runtime.seed=9"], &["runtime.seed has another value"]),
         (&["~runtime.seed"], &["missing key \"runtime.seed\"", "the override \"~runtime.seed\""]),
         (&["~model"], &["missing key \"model\""]),
-        (&["model=null"], &["missing key \"model\""]),
+        (&["model=null"], &["the group \"model\" takes the name of an option", "~model leaves it out"]),
         (&["~model=qwen2_5_7b"], &["another option is chosen for \"model\""]),
-        (&["+model=qwen2_5_7b"], &["the group \"model\" is chosen already; leave out the +"]),
-        (&["model=[a,b]"], &["the group \"model\" takes the name of one option"]),
-        (&["model="], &["the group \"model\" takes the name of one option"]),
+        (&["+model=qwen2_5_7b"], &["the group \"model\" is chosen already", "leave out the +"]),
+        (&["model=[a,b]"], &["unknown option \"b\" for group \"model\""]),
+        (&["model=a,b"], &["several values are several runs (--multirun); for a list write model=[a,b]"]),
+        (&["model="], &["the group \"model\" takes the name of an option"]),
         (
             &["runtime.batch_size=many"],
             &[
@@ -213,13 +251,18 @@ fn refusals_name_what_is_wrong_and_what_would_do() {
         (&["output.record=yes"], &["output.record: got the text \"yes\", want true or false"]),
         (&["model.dtype=f64"], &["model.dtype: got the text \"f64\", want one of f32, f16, bf16"]),
         (&["model.dtype=32"], &["model.dtype: got 32, want one of f32, f16, bf16"]),
-        (&["model.name=[a]"], &["at hydra.run.dir: model.name is a list of 1 and cannot stand inside text"]),
+        (&["model.name=[a]"], &["model.name: got a list of 1, want text"]),
         (&["dataset.name=[a]"], &["dataset.name: got a list of 1, want text"]),
         (&["runtime.sim=3"], &["runtime.sim: got 3, want keys and values"]),
         (&["experiment=${nope}"], &["cannot resolve \"${nope}\" at experiment", "the override"]),
         (
-            &["experiment=${hydra.job.name}"],
+            &["experiment=${hydra:job.name}"],
             &["interpolation cycle: experiment → hydra.job.name → experiment"],
+        ),
+        (&["experiment=???"], &["experiment has no value yet (???); set it with experiment=…"]),
+        (
+            &["experiment=${hydra.job.name}"],
+            &["hydra.job.name is not part of the job's configuration; write ${hydra:…}"],
         ),
     ];
     for (overrides, wanted) in table {
@@ -271,7 +314,7 @@ fn files_of_a_directory_are_named_in_errors() {
         (
             "model/smollm2_135m.yaml",
             "- a\n",
-            "wrong value for model: got a list of 1",
+            "wrong value for model/smollm2_135m: got a list of 1",
             "want keys and values",
         ),
         (
@@ -314,7 +357,30 @@ fn files_of_a_directory_are_named_in_errors() {
             "bad defaults list in ",
             "choose an option for \"model\"",
         ),
-        ("config.yaml", "defaults: [{override /model: x}]\n", "bad defaults list in ", "not understood"),
+        (
+            "config.yaml",
+            "defaults: [{override /model: x}]\n",
+            "bad defaults list in ",
+            "the defaults list has no group \"model\"",
+        ),
+        (
+            "config.yaml",
+            "defaults:\n  - infer: default\n  - {infer: long}\n",
+            "config.yaml, line 2",
+            "chosen already",
+        ),
+        (
+            "infer/default.yaml",
+            "max_new_tokens: 1\nnope: 2\n",
+            "unknown key \"infer.nope\"",
+            "default.yaml, line 2",
+        ),
+        (
+            "infer/default.yaml",
+            "# words\nmax_new_tokens: [1]\n",
+            "infer.max_new_tokens",
+            "default.yaml, line 2",
+        ),
         ("config.yaml", "defaults: [_self_, _self_]\n", "bad defaults list in ", "_self_ stands there twice"),
     ];
     for (path, text, what, more) in table {

@@ -2,12 +2,13 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use include_dir::{Dir, include_dir};
 
-use super::error::{ConfigError, Names, Origin};
+use super::error::{ConfigError, Origin};
+use super::yaml;
 
 static BUILT_IN: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/conf");
 
@@ -88,50 +89,44 @@ impl ConfTree {
         self.paths().iter().filter_map(option).collect()
     }
 
+    /// Whether there is a folder of this name.
     pub fn has_group(&self, group: &str) -> bool {
-        self.groups().iter().any(|name| name == group)
+        if !is_plain_path(group) {
+            return false;
+        }
+        let inside = |path: &String| path.strip_prefix(group).is_some_and(|rest| rest.starts_with('/'));
+        let in_dir = self.dir.as_ref().is_some_and(|dir| dir.join(group).is_dir());
+        in_dir || self.built_in.keys().any(inside)
     }
 
-    /// The text of `option` in `group`, or an error that lists what there is.
-    pub(super) fn read_option(
-        &self,
-        group: &str,
-        option: &str,
-        asked: &Origin,
-    ) -> Result<ConfFile, ConfigError> {
-        if !self.has_group(group) {
-            let names = Names::near(group, &self.groups()).into();
-            return Err(ConfigError::UnknownGroup { group: group.to_owned(), names, origin: asked.clone() });
-        }
-        self.read(&format!("{group}/{option}"))?.ok_or_else(|| ConfigError::UnknownOption {
-            group: group.to_owned(),
-            option: option.to_owned(),
-            names: Names::near(option, &self.options(group)).into(),
-            origin: asked.clone(),
-        })
+    /// Where files are looked for, the first place first.
+    pub fn search_path(&self) -> Vec<String> {
+        let dir = self.dir.as_ref().map(|dir| dir.display().to_string());
+        dir.into_iter().chain(["the files built into the program".to_owned()]).collect()
     }
 
     /// The config `name` (a path without `.yaml`), or `None` where neither place has it.
     pub(super) fn read(&self, name: &str) -> Result<Option<ConfFile>, ConfigError> {
-        // A name is a path inside the tree: it may not climb out of it.
-        let plain =
-            |part: &str| !part.is_empty() && part != "." && part != ".." && !part.contains(['\\', '\0']);
-        if !name.split('/').all(plain) {
+        if !is_plain_path(name) {
             return Ok(None);
         }
-        let path = format!("{name}.yaml");
+        let path = if name.ends_with(".yaml") { name.to_owned() } else { format!("{name}.yaml") };
         if let Some(dir) = &self.dir {
             let full = dir.join(&path);
-            match std::fs::read_to_string(&full) {
+            match read_text(&full) {
                 Ok(text) => {
-                    return Ok(Some(ConfFile { text, origin: Origin::File(full.display().to_string()) }));
+                    let origin = Origin::File { path: full.display().to_string().into(), line: 1 };
+                    return Ok(Some(ConfFile { text, origin }));
                 }
                 Err(error) if is_absent(&error) => {}
                 Err(source) => return Err(ConfigError::Unreadable { path: full, source }),
             }
         }
         let built_in = self.built_in.get(&path);
-        Ok(built_in.map(|text| ConfFile { text: text.to_string(), origin: Origin::BuiltIn(path) }))
+        Ok(built_in.map(|text| ConfFile {
+            text: text.to_string(),
+            origin: Origin::BuiltIn { path: path.into(), line: 1 },
+        }))
     }
 
     /// Every `.yaml` file of both places, relative to the tree, sorted.
@@ -143,6 +138,19 @@ impl ConfTree {
         paths.retain(|path| path.ends_with(".yaml"));
         paths
     }
+}
+
+/// A name is a path inside the tree: it may not climb out of it.
+fn is_plain_path(name: &str) -> bool {
+    let plain = |part: &str| !part.is_empty() && part != "." && part != ".." && !part.contains(['\\', '\0']);
+    name.split('/').all(plain)
+}
+
+/// The text of a file; of one that is far too long, enough to be refused by its length.
+fn read_text(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    std::fs::File::open(path)?.take(16 * yaml::MAX_BYTES as u64).read_to_string(&mut text)?;
+    Ok(text)
 }
 
 /// A name too long for the file system is one that no file has.
@@ -198,7 +206,7 @@ mod tests {
         assert!(tree.options("model").contains(&"mine".to_owned()));
         assert!(tree.options("model").contains(&"qwen2_5_7b".to_owned()));
         assert_eq!(tree.read("model/smollm2_135m").unwrap().unwrap().text, "name: changed");
-        assert!(matches!(tree.read("model/qwen2_5_7b").unwrap().unwrap().origin, Origin::BuiltIn(_)));
+        assert!(matches!(tree.read("model/qwen2_5_7b").unwrap().unwrap().origin, Origin::BuiltIn { .. }));
     }
 
     #[test]

@@ -2,27 +2,42 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use thiserror::Error;
 
 /// Where a value came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
-    /// A file of the configuration tree, as a path the reader can open.
-    File(String),
-    /// A file compiled into the program.
-    BuiltIn(String),
+    /// A line of a file of the configuration tree, which is a path the reader can open. The first line
+    /// stands for the file as a whole.
+    File { path: Arc<str>, line: usize },
+    /// A line of a file compiled into the program.
+    BuiltIn { path: Arc<str>, line: usize },
     /// An override, as it was typed.
-    Override(String),
+    Override(Arc<str>),
     /// Nothing in particular: the composition as a whole.
     Composition,
+}
+
+impl Origin {
+    /// The same file at another line.
+    pub(super) fn at_line(&self, line: usize) -> Origin {
+        match self.clone() {
+            Origin::File { path, .. } => Origin::File { path, line },
+            Origin::BuiltIn { path, .. } => Origin::BuiltIn { path, line },
+            other => other,
+        }
+    }
 }
 
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Origin::File(path) => write!(f, "{path}"),
-            Origin::BuiltIn(path) => write!(f, "conf/{path} (built in)"),
+            Origin::File { path, line: 0 | 1 } => write!(f, "{path}"),
+            Origin::File { path, line } => write!(f, "{path}, line {line}"),
+            Origin::BuiltIn { path, line: 0 | 1 } => write!(f, "conf/{path} (built in)"),
+            Origin::BuiltIn { path, line } => write!(f, "conf/{path}, line {line} (built in)"),
             Origin::Override(text) => write!(f, "the override {text:?}"),
             Origin::Composition => write!(f, "the composed configuration"),
         }
@@ -42,6 +57,9 @@ pub enum ConfigError {
 
     #[error("bad YAML in {origin}, line {line}, column {column}: {message}")]
     BadYaml { origin: Origin, line: usize, column: usize, message: String },
+
+    #[error("cannot merge {origin} at {key}: {message}")]
+    BadMerge { key: String, message: String, origin: Origin },
 
     #[error("bad defaults list in {origin}: {message}")]
     BadDefaults { origin: Origin, message: String },
@@ -63,6 +81,12 @@ pub enum ConfigError {
         /// The override that would add the key, where adding it would be accepted.
         add_with: Option<String>,
     },
+
+    #[error("there is no {package:?} in the configuration{names}")]
+    UnknownPackage { package: String, names: Box<Names> },
+
+    #[error("{key} has no value yet (???); set it with {key}=…; from {origin}")]
+    MissingValue { key: String, origin: Origin },
 
     #[error("missing key {key:?}; wanted in {origin}")]
     MissingKey { key: String, origin: Origin },

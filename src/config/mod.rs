@@ -1,18 +1,29 @@
 //! Hydra-style composition of `conf/` and the command line's overrides into one typed `RunConfig`.
+//!
+//! The way through: [`ConfTree`] finds files, `defaults` lists the ones to merge, `value_tree` merges
+//! them, `overrides` and `interpolate` speak the two grammars, `typed` gives the outcome its type.
+//! What is composed here is what Hydra 1.3 and OmegaConf 2.3 compose; `tests/hydra_oracle.rs` compares.
 
 mod compose;
+mod composition;
 mod conf_tree;
 mod defaults;
 mod error;
+mod hydra_node;
 mod interpolate;
+mod lexeme;
 mod overrides;
+mod python_text;
 mod run_config;
+mod scalar;
 mod typed;
 mod value_tree;
 mod yaml;
 
-pub use compose::{Composed, Surroundings, compose, compose_in};
+pub use compose::{Composed, Form, Surroundings, compose, compose_in, yaml_text};
+pub use composition::Composition;
 pub use conf_tree::ConfTree;
+pub use defaults::DefaultsItem;
 pub use error::{ConfigError, Names, Origin};
-pub use overrides::{Action, Override};
+pub use overrides::{Action, Element, Given, Override, Quote, Sweep, expand_sweep};
 pub use run_config::*;

@@ -19,6 +19,8 @@ pub struct RunConfig {
     pub telemetry: TelemetryConfig,
     pub profiling: ProfilingConfig,
     pub output: OutputConfig,
+    /// Hydra's own configuration: it is not part of the job's, and not written with it.
+    #[serde(skip_serializing)]
     pub hydra: HydraConfig,
 }
 

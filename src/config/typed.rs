@@ -4,10 +4,13 @@ use serde_yaml_ng::Value;
 
 use super::error::{ConfigError, Names};
 use super::run_config::RunConfig;
-use super::value_tree::{Origins, child_path};
+use super::value_tree::{MISSING, Origins, child_path};
 
 /// Reads `tree` as a `RunConfig` and checks that its numbers make sense.
 pub(super) fn typed(tree: &Value, origins: &Origins) -> Result<RunConfig, ConfigError> {
+    if let Some(key) = first_missing(tree, "") {
+        return Err(ConfigError::MissingValue { origin: origins.of(&key), key });
+    }
     let config: RunConfig =
         serde_path_to_error::deserialize(tree.clone()).map_err(|error| explain(&error, tree, origins))?;
     match first_out_of_range(&config) {
@@ -16,6 +19,17 @@ pub(super) fn typed(tree: &Value, origins: &Origins) -> Result<RunConfig, Config
             Err(ConfigError::OutOfRange { key, got, wants, origin })
         }
         None => Ok(config),
+    }
+}
+
+/// The first key that still wants its value. What is untyped is not read here, and may miss some.
+fn first_missing(node: &Value, key: &str) -> Option<String> {
+    match node {
+        Value::String(text) if text == MISSING => Some(key.to_owned()),
+        Value::Mapping(entries) if key != "model.arch" => entries.iter().find_map(|(name, value)| {
+            first_missing(value, &child_path(key, name.as_str().unwrap_or_default()))
+        }),
+        _ => None,
     }
 }
 

@@ -1,14 +1,18 @@
-//! The tree of values: dotted keys, merging, and where each value came from.
+//! The tree of values: dotted keys, merging as OmegaConf merges, and where each value came from.
 
 use std::collections::BTreeMap;
 
 use serde_yaml_ng::{Mapping, Value};
 
-use super::error::Origin;
+use super::error::{ConfigError, Names, Origin};
 use super::typed;
+use super::yaml::Document;
 
 /// Keys nest this deep at most; deeper ones are a mistake, and deep trees cost stack.
 pub(super) const MAX_KEY_PARTS: usize = 32;
+
+/// A value that stands for one still to be given.
+pub(super) const MISSING: &str = "???";
 
 /// Where the value at each dotted key came from.
 #[derive(Debug, Clone, Default)]
@@ -29,60 +33,178 @@ impl Origins {
         }
     }
 
-    pub(super) fn set(&mut self, key: &str, origin: &Origin) {
-        self.0.insert(key.to_owned(), origin.clone());
+    fn set(&mut self, key: &str, origin: Origin) {
+        self.0.insert(key.to_owned(), origin);
     }
 }
 
-/// Merges `value` at `key`, making the maps above it; the error says what stands in the way.
-pub(super) fn merge_at(
-    root: &mut Value,
-    key: &str,
-    value: Value,
-    origin: &Origin,
-    origins: &mut Origins,
-) -> Result<(), String> {
-    if key.split('.').count() > MAX_KEY_PARTS {
-        return Err(format!("the key has more than {MAX_KEY_PARTS} parts"));
+/// Whether keys that are not there may be added.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Keys {
+    Open,
+    Closed,
+}
+
+/// A configuration in the making.
+#[derive(Debug, Clone)]
+pub(super) struct ValueTree {
+    pub(super) root: Value,
+    pub(super) origins: Origins,
+}
+
+impl Default for ValueTree {
+    fn default() -> ValueTree {
+        ValueTree { root: Value::Mapping(Mapping::new()), origins: Origins::default() }
     }
-    let mut node = root;
-    let mut path = String::new();
-    for part in key.split('.').filter(|part| !part.is_empty()) {
-        if node.is_null() {
-            *node = Value::Mapping(Mapping::new());
-        }
-        let Value::Mapping(entries) = node else {
-            return Err(format!("{path} is {}, not a map", typed::described(node)));
+}
+
+impl ValueTree {
+    /// Merges a file's content at `package`, making the maps above it.
+    pub(super) fn merge_document(
+        &mut self,
+        package: &str,
+        document: &Document,
+        file: &Origin,
+    ) -> Result<(), ConfigError> {
+        let skip = if package.is_empty() { 0 } else { package.len() + 1 };
+        let origin_of = |key: &str| file.at_line(document.line_of(key.get(skip..).unwrap_or_default()));
+        let content = match &document.value {
+            Value::Null => Value::Mapping(Mapping::new()),
+            content => content.clone(),
         };
-        path = child_path(&path, part);
-        node = entries.entry(Value::from(part)).or_insert(Value::Null);
+        let parts = package.split('.').filter(|part| !part.is_empty());
+        let embedded = parts
+            .rev()
+            .fold(content, |below, part| Value::Mapping([(Value::from(part), below)].into_iter().collect()));
+        merge(&mut self.root, embedded, "", Keys::Open, &origin_of, &mut self.origins)
     }
-    merge_into(node, value, key, origin, origins);
-    Ok(())
+
+    /// Changes the value at `key`: lists and maps merge into those that are there, anything else
+    /// replaces. With closed keys only what is there can be changed.
+    pub(super) fn update(
+        &mut self,
+        key: &str,
+        value: Value,
+        keys: Keys,
+        origin: &Origin,
+    ) -> Result<(), ConfigError> {
+        let refused =
+            |message: String| ConfigError::BadMerge { key: key.to_owned(), message, origin: origin.clone() };
+        let parts: Vec<&str> = key.split('.').collect();
+        if parts.len() > MAX_KEY_PARTS {
+            return Err(refused(format!("the key has more than {MAX_KEY_PARTS} parts")));
+        }
+        if keys == Keys::Closed && !self.admits(&parts) {
+            return Err(self.unknown_key(key, origin));
+        }
+        let mut node = &mut self.root;
+        let mut path = String::new();
+        for part in &parts {
+            if !matches!(node, Value::Mapping(_) | Value::Sequence(_)) {
+                *node = Value::Mapping(Mapping::new());
+                self.origins.set(&path, origin.clone());
+            }
+            node = match node {
+                Value::Mapping(entries) => entries.entry(Value::from(*part)).or_insert(Value::Null),
+                Value::Sequence(items) => {
+                    let len = items.len();
+                    let item = part.parse::<usize>().ok().and_then(|n| items.get_mut(n));
+                    item.ok_or_else(|| refused(format!("{path} is a list of {len}; it has no {part:?}")))?
+                }
+                _ => return Err(refused(format!("{path} has no keys"))),
+            };
+            path = child_path(&path, part);
+        }
+        let origin_of = |_: &str| origin.clone();
+        if is_container(node) && is_container(&value) {
+            return merge(node, value, key, keys, &origin_of, &mut self.origins);
+        }
+        record(&value, key, &origin_of, &mut self.origins);
+        *node = value;
+        Ok(())
+    }
+
+    /// Whether every part of a key is there. A scalar on the way counts as an empty map.
+    fn admits(&self, parts: &[&str]) -> bool {
+        parts.iter().try_fold(&self.root, |node, part| child(node, part)).is_some()
+    }
+
+    /// Takes the entry at `key` out of its map; false where there is none.
+    pub(super) fn remove(&mut self, key: &str, origin: &Origin) -> bool {
+        let (above, name) = key.rsplit_once('.').unwrap_or(("", key));
+        let Some(Value::Mapping(entries)) = value_at_mut(&mut self.root, above) else { return false };
+        self.origins.set(above, origin.clone());
+        entries.shift_remove(name).is_some()
+    }
+
+    /// The error for a key that is not there.
+    pub(super) fn unknown_key(&self, key: &str, origin: &Origin) -> ConfigError {
+        let names = Names::near_keys(key, &keys_to_suggest(key, &self.root)).into();
+        ConfigError::UnknownKey { key: key.to_owned(), names, origin: origin.clone(), add_with: None }
+    }
 }
 
-/// Maps merge key by key; anything else replaces what was there.
-fn merge_into(target: &mut Value, value: Value, key: &str, origin: &Origin, origins: &mut Origins) {
-    origins.set(key, origin);
+/// Maps merge key by key, a missing value leaves what is there, anything else replaces it.
+fn merge(
+    target: &mut Value,
+    value: Value,
+    path: &str,
+    keys: Keys,
+    origin_of: &dyn Fn(&str) -> Origin,
+    origins: &mut Origins,
+) -> Result<(), ConfigError> {
     match (target, value) {
         (Value::Mapping(into), Value::Mapping(from)) => {
             for (name, value) in from {
-                let path = child_path(key, name.as_str().unwrap_or_default());
-                merge_into(into.entry(name).or_insert(Value::Null), value, &path, origin, origins);
+                let path = child_path(path, name.as_str().unwrap_or_default());
+                match into.get_mut(&name) {
+                    Some(target) => merge(target, value, &path, keys, origin_of, origins)?,
+                    None if keys == Keys::Closed => {
+                        let known: Vec<String> = into.keys().map(key_text).collect();
+                        let names = Names::near(&key_text(&name), &known).into();
+                        let origin = origin_of(&path);
+                        return Err(ConfigError::UnknownKey { key: path, names, origin, add_with: None });
+                    }
+                    None => {
+                        record(&value, &path, origin_of, origins);
+                        into.insert(name, value);
+                    }
+                }
             }
+            Ok(())
         }
+        (target @ Value::Sequence(_), value @ Value::Mapping(_))
+        | (target @ Value::Mapping(_), value @ Value::Sequence(_)) => Err(ConfigError::BadMerge {
+            key: path.to_owned(),
+            message: format!(
+                "{} cannot be merged into {}",
+                typed::described(&value),
+                typed::described(target)
+            ),
+            origin: origin_of(path),
+        }),
+        (_, Value::String(text)) if text == MISSING => Ok(()),
         (target, value) => {
-            record(&value, key, origin, origins);
+            record(&value, path, origin_of, origins);
             *target = value;
+            Ok(())
         }
     }
 }
 
-fn record(value: &Value, key: &str, origin: &Origin, origins: &mut Origins) {
-    origins.set(key, origin);
+fn record(value: &Value, key: &str, origin_of: &dyn Fn(&str) -> Origin, origins: &mut Origins) {
+    origins.set(key, origin_of(key));
     for (name, value) in value.as_mapping().into_iter().flatten() {
-        record(value, &child_path(key, name.as_str().unwrap_or_default()), origin, origins);
+        record(value, &child_path(key, name.as_str().unwrap_or_default()), origin_of, origins);
     }
+}
+
+fn is_container(value: &Value) -> bool {
+    matches!(value, Value::Mapping(_) | Value::Sequence(_))
+}
+
+fn key_text(key: &Value) -> String {
+    key.as_str().unwrap_or_default().to_owned()
 }
 
 /// `above.name`, or `name` at the top.
@@ -90,11 +212,21 @@ pub(super) fn child_path(above: &str, name: &str) -> String {
     if above.is_empty() { name.to_owned() } else { format!("{above}.{name}") }
 }
 
-pub(super) fn value_at<'v>(root: &'v Value, key: &str) -> Option<&'v Value> {
-    key.split('.').try_fold(root, |node, part| node.as_mapping()?.get(part))
+/// The entry of a map, or the item of a list, by its name.
+pub(super) fn child<'v>(node: &'v Value, part: &str) -> Option<&'v Value> {
+    match node {
+        Value::Mapping(entries) => entries.get(part),
+        Value::Sequence(items) => items.get(part.parse::<usize>().ok()?),
+        _ => None,
+    }
 }
 
-pub(super) fn value_at_mut<'v>(root: &'v mut Value, key: &str) -> Option<&'v mut Value> {
+/// The value at a dotted key; the empty key is the whole tree.
+pub(super) fn value_at<'v>(root: &'v Value, key: &str) -> Option<&'v Value> {
+    key.split('.').filter(|part| !part.is_empty()).try_fold(root, |node, part| child(node, part))
+}
+
+fn value_at_mut<'v>(root: &'v mut Value, key: &str) -> Option<&'v mut Value> {
     let mut parts = key.split('.').filter(|part| !part.is_empty());
     parts.try_fold(root, |node, part| node.as_mapping_mut()?.get_mut(part))
 }
@@ -113,6 +245,14 @@ pub(super) fn keys_of(root: &Value) -> Vec<String> {
     keys
 }
 
+/// The keys that one who wrote `key` may have meant: Hydra's own are not the job's.
+pub(super) fn keys_to_suggest(key: &str, root: &Value) -> Vec<String> {
+    let is_of_hydra = |key: &str| key.starts_with("hydra");
+    let mut keys = keys_of(root);
+    keys.retain(|known| is_of_hydra(key) || !is_of_hydra(known));
+    keys
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -121,44 +261,63 @@ mod tests {
         serde_yaml_ng::from_str(text).unwrap()
     }
 
+    fn tree(text: &str) -> ValueTree {
+        ValueTree { root: yaml(text), origins: Origins::default() }
+    }
+
     #[test]
-    fn merging() {
+    fn updating() {
         let table = [
-            ("{}", "a.b", "1", "{a: {b: 1}}"),
-            ("{a: {b: 1, c: 2}}", "a", "{b: 3}", "{a: {b: 3, c: 2}}"),
-            ("{a: {b: 1}}", "a", "5", "{a: 5}"),
-            ("{a: 5}", "a", "{b: 1}", "{a: {b: 1}}"),
-            ("{a: [1, 2]}", "a", "[3]", "{a: [3]}"),
-            ("{a: null}", "a.b", "1", "{a: {b: 1}}"),
-            ("{a: 1}", "", "{b: 2}", "{a: 1, b: 2}"),
+            ("{}", "a.b", "1", Keys::Open, Some("{a: {b: 1}}")),
+            ("{a: {b: 1, c: 2}}", "a", "{b: 3}", Keys::Closed, Some("{a: {b: 3, c: 2}}")),
+            ("{a: {b: 1}}", "a", "{c: 3}", Keys::Closed, None),
+            ("{a: {b: 1}}", "a", "{c: 3}", Keys::Open, Some("{a: {b: 1, c: 3}}")),
+            ("{a: {b: 1}}", "a", "5", Keys::Closed, Some("{a: 5}")),
+            ("{a: 5}", "a", "{b: 1}", Keys::Closed, Some("{a: {b: 1}}")),
+            ("{a: 5}", "a.b", "1", Keys::Closed, None),
+            ("{a: 5}", "a.b", "1", Keys::Open, Some("{a: {b: 1}}")),
+            ("{a: [1, 2]}", "a", "[3]", Keys::Closed, Some("{a: [3]}")),
+            ("{a: [1, 2]}", "a.1", "3", Keys::Closed, Some("{a: [1, 3]}")),
+            ("{a: [1, 2]}", "a.2", "3", Keys::Open, None),
+            ("{a: [1, 2]}", "a", "{b: 3}", Keys::Open, None),
+            ("{a: null}", "a.b", "1", Keys::Open, Some("{a: {b: 1}}")),
         ];
-        for (root, key, value, wanted) in table {
-            let mut tree = yaml(root);
-            merge_at(&mut tree, key, yaml(value), &Origin::Composition, &mut Origins::default()).unwrap();
-            assert_eq!(tree, yaml(wanted), "{root} + {key}: {value}");
+        for (root, key, value, keys, wanted) in table {
+            let mut tree = tree(root);
+            let outcome = tree.update(key, yaml(value), keys, &Origin::Composition);
+            match wanted {
+                Some(wanted) => assert_eq!(tree.root, yaml(wanted), "{root} + {key}: {value}"),
+                None => assert!(outcome.is_err(), "{root} + {key}: {value}"),
+            }
         }
+    }
+
+    #[test]
+    fn a_missing_value_leaves_what_is_there() {
+        let mut tree = tree("{a: 1}");
+        let document = Document { value: yaml("{a: '???', b: '???'}"), ..Document::default() };
+        tree.merge_document("", &document, &Origin::Composition).unwrap();
+        assert_eq!(tree.root, yaml("{a: 1, b: '???'}"));
     }
 
     #[test]
     fn what_stands_in_the_way_is_named() {
         let deep = "a.".repeat(10_000) + "a";
-        for (key, wanted) in [("a.b.c", "a.b is 1, not a map"), (deep.as_str(), "more than 32 parts")] {
-            let mut tree = yaml("{a: {b: 1}}");
-            let outcome =
-                merge_at(&mut tree, key, Value::Null, &Origin::Composition, &mut Origins::default());
-            assert!(outcome.unwrap_err().contains(wanted));
-        }
+        let error = tree("{}").update(&deep, Value::Null, Keys::Open, &Origin::Composition).unwrap_err();
+        assert!(error.to_string().contains("more than 32 parts"));
     }
 
     #[test]
     fn the_latest_origin_is_kept_for_each_key() {
-        let (file, given) = (Origin::File("f".into()), Origin::Override("o".into()));
-        let (mut tree, mut origins) = (yaml("{}"), Origins::default());
-        merge_at(&mut tree, "a", yaml("{b: 1, c: {d: 2}}"), &file, &mut origins).unwrap();
-        merge_at(&mut tree, "a.c.d", yaml("3"), &given, &mut origins).unwrap();
+        let file = Origin::File { path: "f".into(), line: 1 };
+        let given = Origin::Override("o".into());
+        let mut tree = ValueTree::default();
+        let document = Document { value: yaml("{b: 1, c: {d: 2}}"), ..Document::default() };
+        tree.merge_document("a", &document, &file).unwrap();
+        tree.update("a.c.d", yaml("3"), Keys::Closed, &given).unwrap();
         for (key, wanted) in [("a.b", &file), ("a.c", &file), ("a.c.d", &given), ("a.c.d.e", &given)] {
-            assert_eq!(origins.of(key), *wanted, "{key}");
+            assert_eq!(tree.origins.of(key), *wanted, "{key}");
         }
-        assert_eq!(origins.of("x"), Origin::Composition);
+        assert_eq!(tree.origins.of("x"), Origin::Composition);
     }
 }

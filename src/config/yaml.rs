@@ -1,12 +1,13 @@
-//! Reading YAML text into a value tree whose size and depth are bounded whatever the text says.
+//! Reading YAML into a tree of values with the line of each key; size and depth are bounded whatever the text says.
 
-use std::cell::Cell;
-use std::fmt;
+use std::collections::{BTreeMap, HashMap};
 
-use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use saphyr_parser::{Event, Marker, Parser, ScalarStyle};
 use serde_yaml_ng::{Mapping, Value};
 
 use super::error::{ConfigError, Origin};
+use super::scalar::{plain_scalar, readable_key};
+use super::value_tree::child_path;
 
 /// Longest text read.
 pub(super) const MAX_BYTES: usize = 64 * 1024;
@@ -15,133 +16,243 @@ pub(super) const MAX_BYTES: usize = 64 * 1024;
 const MAX_WEIGHT: usize = 4 * 1024 * 1024;
 const NODE_WEIGHT: usize = 64;
 
-/// Brackets left open at any point, wherever they stand. The parser refuses nesting past 128, but only
-/// after scanning, and scanning takes the square of the nesting.
-const MAX_OPEN_BRACKETS: usize = 512;
+/// Lists and maps open at any point. The reader itself does not recurse, but what uses the tree does.
+const MAX_DEPTH: usize = 64;
 
-/// Parses one document. Tags are refused; aliases are expanded up to a bound; an empty text is null.
-pub(super) fn parse(text: &str, origin: &Origin) -> Result<Value, ConfigError> {
+/// One YAML document.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Document {
+    pub(super) value: Value,
+    /// The line of each dotted key.
+    pub(super) lines: BTreeMap<String, usize>,
+}
+
+impl Document {
+    /// The line of `key`, or of the nearest key above it.
+    pub(super) fn line_of(&self, key: &str) -> usize {
+        let mut key = key;
+        loop {
+            if let Some(line) = self.lines.get(key) {
+                return *line;
+            }
+            match key.rsplit_once('.') {
+                Some((above, _)) => key = above,
+                None => return 1,
+            }
+        }
+    }
+}
+
+/// Parses one document as PyYAML and OmegaConf do: YAML 1.1 words (`yes`, `off`, `0o` octals), no
+/// timestamps, keys once. Tags are refused; aliases are expanded up to a bound; an empty text is null.
+pub(super) fn parse(text: &str, origin: &Origin) -> Result<Document, ConfigError> {
     if text.len() > MAX_BYTES {
         return Err(ConfigError::TooLarge { origin: origin.clone(), bytes: text.len(), limit: MAX_BYTES });
     }
-    if let Some(line) = line_nested_too_deep(text) {
-        let message = "brackets nest too deep".into();
-        return Err(ConfigError::BadYaml { origin: origin.clone(), line, column: 1, message });
+    let mut reader = Reader::default();
+    for event in Parser::new_from_str(text) {
+        let outcome = match event {
+            Ok((event, span)) => reader.take(event, span.start).map_err(|message| (span.start, message)),
+            Err(error) => Err((*error.marker(), error.info().to_owned())),
+        };
+        outcome.map_err(|(at, message)| ConfigError::BadYaml {
+            origin: origin.clone(),
+            line: at.line(),
+            column: at.col() + 1,
+            message,
+        })?;
     }
-    let weight = Cell::new(0);
-    let value = Bounded { weight: &weight }.deserialize(serde_yaml_ng::Deserializer::from_str(text));
-    let merged = value.and_then(|mut value| value.apply_merge().map(|()| value));
-    merged.map_err(|error| {
-        let (line, column) = error.location().map_or((1, 1), |at| (at.line(), at.column()));
-        let message = error.to_string();
-        // The place is told in words of our own; drop the parser's copy of it.
-        let message = message.split(" at line ").next().unwrap_or_default().to_owned();
-        ConfigError::BadYaml { origin: origin.clone(), line, column, message }
-    })
+    Ok(Document { value: reader.root.unwrap_or_default(), lines: reader.lines })
 }
 
-fn line_nested_too_deep(text: &str) -> Option<usize> {
-    let (mut open, mut line) = (0usize, 1);
-    for byte in text.bytes() {
-        match byte {
-            b'[' | b'{' => open += 1,
-            b']' | b'}' => open = open.saturating_sub(1),
-            b'\n' => line += 1,
-            _ => {}
-        }
-        if open > MAX_OPEN_BRACKETS {
-            return Some(line);
+/// A list or a map that is still being read.
+enum Open {
+    List { items: Vec<Value>, anchor: usize },
+    Map { entries: Mapping, merged: Mapping, key: Option<String>, path: String, anchor: usize },
+}
+
+/// The key that merges another map into this one.
+const MERGE: &str = "<<";
+
+#[derive(Default)]
+struct Reader {
+    root: Option<Value>,
+    documents: usize,
+    open: Vec<Open>,
+    anchors: HashMap<usize, (Value, usize)>,
+    lines: BTreeMap<String, usize>,
+    weight: usize,
+}
+
+impl Reader {
+    fn take(&mut self, event: Event<'_>, at: Marker) -> Result<(), String> {
+        match event {
+            Event::DocumentStart(_) => {
+                self.documents += 1;
+                if self.documents > 1 {
+                    return Err("there is more than one document".into());
+                }
+                Ok(())
+            }
+            Event::Scalar(text, style, anchor, tag) => {
+                let is_text = match &tag {
+                    None => style != ScalarStyle::Plain,
+                    Some(tag) if tag.is_yaml_core_schema() && tag.suffix == "str" => true,
+                    Some(tag) => return Err(format!("want a plain value without a tag, got {}", tag.suffix)),
+                };
+                self.charge(text.len())?;
+                if self.key_is_next() {
+                    let is_merge = !is_text && text == MERGE;
+                    let key = if is_text || is_merge { text.into_owned() } else { readable_key(&text)? };
+                    return self.key(key, is_merge, at);
+                }
+                let value = if is_text { Value::from(text.as_ref()) } else { plain_scalar(&text)? };
+                self.value(value, anchor)
+            }
+            Event::SequenceStart(anchor, tag) => {
+                self.begin(tag.is_some(), |_| Ok(Open::List { items: Vec::new(), anchor }))
+            }
+            Event::MappingStart(anchor, tag) => self.begin(tag.is_some(), |path| {
+                let (entries, merged) = (Mapping::new(), Mapping::new());
+                Ok(Open::Map { entries, merged, key: None, path, anchor })
+            }),
+            Event::SequenceEnd | Event::MappingEnd => self.end(),
+            Event::Alias(anchor) => {
+                let (value, weight) =
+                    self.anchors.get(&anchor).cloned().ok_or("an alias stands inside what it names")?;
+                self.charge(weight)?;
+                if self.key_is_next() {
+                    return Err("an alias cannot be a key".into());
+                }
+                self.value(value, 0)
+            }
+            Event::Nothing | Event::StreamStart | Event::StreamEnd | Event::DocumentEnd => Ok(()),
         }
     }
-    None
-}
 
-/// Builds a `Value` while counting what it weighs, so that aliases of aliases end in an error.
-#[derive(Clone, Copy)]
-struct Bounded<'a> {
-    weight: &'a Cell<usize>,
-}
-
-impl Bounded<'_> {
-    fn charge<E: Error>(self, text_bytes: usize) -> Result<(), E> {
-        self.weight.set(self.weight.get() + NODE_WEIGHT + text_bytes);
-        if self.weight.get() > MAX_WEIGHT {
-            return Err(E::custom("it expands to far more than a configuration holds (aliases of aliases?)"));
+    fn charge(&mut self, bytes: usize) -> Result<(), String> {
+        self.weight += NODE_WEIGHT + bytes;
+        match self.weight > MAX_WEIGHT {
+            true => Err("it expands to far more than a configuration holds (aliases of aliases?)".into()),
+            false => Ok(()),
         }
+    }
+
+    fn key_is_next(&self) -> bool {
+        matches!(self.open.last(), Some(Open::Map { key: None, .. }))
+    }
+
+    fn key(&mut self, name: String, is_merge: bool, at: Marker) -> Result<(), String> {
+        let Some(Open::Map { entries, key, path, .. }) = self.open.last_mut() else { return Ok(()) };
+        if !is_merge && entries.contains_key(name.as_str()) {
+            return Err(format!("the key {name:?} stands here twice"));
+        }
+        self.lines.insert(child_path(path, &name), at.line());
+        *key = Some(name);
         Ok(())
     }
 
-    fn scalar<E: Error>(self, value: impl Into<Value>) -> Result<Value, E> {
-        self.charge(0)?;
-        Ok(value.into())
-    }
-}
-
-impl<'de> DeserializeSeed<'de> for Bounded<'_> {
-    type Value = Value;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
-        deserializer.deserialize_any(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Bounded<'_> {
-    type Value = Value;
-
-    fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.write_str("a plain YAML value without a tag")
-    }
-
-    fn visit_bool<E: Error>(self, value: bool) -> Result<Value, E> {
-        self.scalar(value)
-    }
-
-    fn visit_i64<E: Error>(self, value: i64) -> Result<Value, E> {
-        self.scalar(value)
-    }
-
-    fn visit_u64<E: Error>(self, value: u64) -> Result<Value, E> {
-        self.scalar(value)
-    }
-
-    fn visit_f64<E: Error>(self, value: f64) -> Result<Value, E> {
-        self.scalar(value)
-    }
-
-    fn visit_unit<E: Error>(self) -> Result<Value, E> {
-        self.scalar(Value::Null)
-    }
-
-    fn visit_none<E: Error>(self) -> Result<Value, E> {
-        self.scalar(Value::Null)
-    }
-
-    fn visit_str<E: Error>(self, value: &str) -> Result<Value, E> {
-        self.charge(value.len())?;
-        Ok(Value::from(value))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
-        self.charge(0)?;
-        let mut list = Vec::new();
-        while let Some(item) = items.next_element_seed(self)? {
-            list.push(item);
+    fn begin(
+        &mut self,
+        tagged: bool,
+        open: impl FnOnce(String) -> Result<Open, String>,
+    ) -> Result<(), String> {
+        if tagged {
+            return Err("want plain values without a tag".into());
         }
-        Ok(Value::Sequence(list))
+        if self.key_is_next() {
+            return Err("a key is text, not a list or a map".into());
+        }
+        if self.open.len() == MAX_DEPTH {
+            return Err(format!("lists and maps nest deeper than {MAX_DEPTH}"));
+        }
+        self.charge(0)?;
+        let path = match self.open.last() {
+            Some(Open::Map { key: Some(key), path, .. }) => child_path(path, key),
+            Some(Open::List { items, .. }) => self.list_path(items.len()),
+            _ => String::new(),
+        };
+        let open = open(path)?;
+        self.open.push(open);
+        Ok(())
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
-        self.charge(0)?;
-        let mut mapping = Mapping::new();
-        while let Some(key) = entries.next_key::<String>()? {
-            self.charge(key.len())?;
-            if mapping.contains_key(key.as_str()) {
-                return Err(A::Error::custom(format_args!("the key {key:?} stands here twice")));
+    /// The path of an item of the innermost list.
+    fn list_path(&self, index: usize) -> String {
+        let mut indices = vec![index];
+        for open in self.open.iter().rev().skip(1) {
+            match open {
+                Open::List { items, .. } => indices.push(items.len()),
+                Open::Map { key, path, .. } => {
+                    let start = child_path(path, key.as_deref().unwrap_or_default());
+                    return indices.iter().rev().fold(start, |path, n| child_path(&path, &n.to_string()));
+                }
             }
-            mapping.insert(Value::from(key), entries.next_value_seed(self)?);
         }
-        Ok(Value::Mapping(mapping))
+        String::new()
     }
+
+    fn end(&mut self) -> Result<(), String> {
+        let (value, anchor) = match self.open.pop() {
+            Some(Open::List { items, anchor }) => (Value::Sequence(items), anchor),
+            Some(Open::Map { entries, merged, anchor, .. }) if merged.is_empty() => {
+                (Value::Mapping(entries), anchor)
+            }
+            Some(Open::Map { entries, mut merged, anchor, .. }) => {
+                for (key, value) in entries {
+                    merged.insert(key, value);
+                }
+                (Value::Mapping(merged), anchor)
+            }
+            None => return Ok(()),
+        };
+        self.value(value, anchor)
+    }
+
+    fn value(&mut self, value: Value, anchor: usize) -> Result<(), String> {
+        if anchor > 0 {
+            let weight = weight_of(&value);
+            self.charge(weight)?;
+            self.anchors.insert(anchor, (value.clone(), weight));
+        }
+        match self.open.last_mut() {
+            None => self.root = Some(value),
+            Some(Open::List { items, .. }) => items.push(value),
+            Some(Open::Map { entries, merged, key, .. }) => match key.take() {
+                Some(name) if name == MERGE => merge_maps(merged, value)?,
+                Some(name) => {
+                    entries.insert(Value::from(name), value);
+                }
+                None => {}
+            },
+        }
+        Ok(())
+    }
+}
+
+/// Adds what `<<` names: a map, or a list of maps of which the first wins.
+fn merge_maps(into: &mut Mapping, value: Value) -> Result<(), String> {
+    let maps = match value {
+        Value::Sequence(maps) => maps,
+        map => vec![map],
+    };
+    for map in maps.into_iter().rev() {
+        let Value::Mapping(entries) = map else { return Err("<< wants a map, or a list of maps".into()) };
+        for (key, value) in entries {
+            into.insert(key, value);
+        }
+    }
+    Ok(())
+}
+
+fn weight_of(value: &Value) -> usize {
+    NODE_WEIGHT
+        + match value {
+            Value::String(text) => text.len(),
+            Value::Sequence(items) => items.iter().map(weight_of).sum(),
+            Value::Mapping(entries) => entries.iter().map(|(k, v)| weight_of(k) + weight_of(v)).sum(),
+            _ => 0,
+        }
 }
 
 #[cfg(test)]
@@ -149,11 +260,11 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> Result<Value, ConfigError> {
-        parse(text, &Origin::File("conf/a.yaml".into()))
+        parse(text, &Origin::File { path: "conf/a.yaml".into(), line: 1 }).map(|document| document.value)
     }
 
     #[test]
-    fn reads_what_the_parser_reads() {
+    fn reads_what_other_readers_read() {
         for text in ["", "a: 1", "a: [1, 2.5, x, null, true]", "a: &x {b: 1}\nc: *x", "- -3", "a: .inf"] {
             assert_eq!(read(text).unwrap(), serde_yaml_ng::from_str::<Value>(text).unwrap(), "{text:?}");
         }
@@ -161,17 +272,31 @@ mod tests {
 
     #[test]
     fn merge_keys_are_merged() {
-        assert_eq!(read("a: &x {b: 1}\nc: {<<: *x, d: 2}").unwrap()["c"]["b"], Value::from(1));
+        let merged = read("a: &x {b: 1, d: 1}\nc: {<<: *x, d: 2}").unwrap();
+        assert_eq!(merged["c"], serde_yaml_ng::from_str::<Value>("{b: 1, d: 2}").unwrap());
+    }
+
+    #[test]
+    fn keys_know_their_lines() {
+        let document =
+            parse("# head\na:\n  b: 1\n  c:\n    - x: 1\n    - y: 2\n", &Origin::Composition).unwrap();
+        for (key, line) in [("a", 2), ("a.b", 3), ("a.c", 4), ("a.c.0.x", 5), ("a.c.1.y", 6), ("a.b.z", 3)] {
+            assert_eq!(document.line_of(key), line, "{key}");
+        }
     }
 
     #[test]
     fn bad_text_is_told_with_its_place() {
         let table = [
             ("a: 1\nb: [1,", "line 3, column 1"),
-            ("a: 1\na: 2\n", "line 1, column 1: the key \"a\" stands here twice"),
+            ("a: 1\na: 2\n", "line 2, column 1: the key \"a\" stands here twice"),
             ("a: *x", "line 1, column 4"),
             ("a: !tag 1", "without a tag"),
             ("a: 1\n---\nb: 1", "more than one document"),
+            ("a:\n\t- b\n", "line 2"),
+            ("? [a]\n: 1", "a key is text"),
+            ("a: &x [*x]", "inside what it names"),
+            ("a: {<<: 3}", "<< wants a map"),
         ];
         for (text, wanted) in table {
             let message = read(text).unwrap_err().to_string();
@@ -200,7 +325,9 @@ mod tests {
             "- ".repeat(30_000),
             "x".repeat(MAX_BYTES + 1),
         ] {
+            let began = std::time::Instant::now();
             assert!(read(&text).is_err(), "{}…", &text[..20]);
+            assert!(began.elapsed().as_secs_f64() < 1.0, "{}…", &text[..20]);
         }
     }
 }

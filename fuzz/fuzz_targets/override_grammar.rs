@@ -1,0 +1,12 @@
+//! Any text parses as an override or is refused; what parses is written out and reads back the same.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use llmprof::config::{Given, Override};
+
+fuzz_target!(|text: &str| {
+    if let Ok(Override { value: Some(Given::One(element)), .. }) = Override::parse(text) {
+        let again = Override::parse(&format!("k={}", element.to_text()));
+        assert!(matches!(again, Ok(Override { value: Some(Given::One(_)), .. })), "{text:?}");
+    }
+});

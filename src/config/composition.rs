@@ -1,0 +1,193 @@
+//! A composition before it has a type: the files merged, the overrides on top, interpolations still as written.
+
+use std::collections::BTreeMap;
+
+use serde_yaml_ng::Value;
+
+use super::compose::Surroundings;
+use super::conf_tree::ConfTree;
+use super::defaults::{DefaultsItem, defaults_list};
+use super::error::{ConfigError, Names};
+use super::hydra_node;
+use super::interpolate::{HYDRA, resolve};
+use super::overrides::{Action, Element, Given, Override};
+use super::typed::described;
+use super::value_tree::{Keys, MISSING, ValueTree, child_path, keys_to_suggest, value_at};
+
+/// The file every composition starts from.
+const PRIMARY: &str = "config";
+
+/// Files and overrides put together as Hydra does, of any shape.
+#[derive(Debug, Clone)]
+pub struct Composition {
+    pub(super) tree: ValueTree,
+    surroundings: Surroundings,
+    /// The option of each group, by the key an override names it with; `None` where nothing is chosen.
+    pub choices: BTreeMap<String, Option<String>>,
+    /// The files in the order of merging.
+    pub defaults: Vec<DefaultsItem>,
+    /// Where files were looked for, the first place first.
+    pub search_path: Vec<String>,
+    overrides: Vec<Override>,
+}
+
+impl Composition {
+    /// Composes `config.yaml`, the files its defaults list names, and `overrides`.
+    pub fn new(
+        conf: &ConfTree,
+        overrides: &[String],
+        surroundings: &Surroundings,
+    ) -> Result<Composition, ConfigError> {
+        let overrides = overrides.iter().map(|text| Override::parse(text)).collect::<Result<Vec<_>, _>>()?;
+        for given in &overrides {
+            refuse_sweep(given)?;
+        }
+        let (of_groups, of_values): (Vec<&Override>, Vec<&Override>) =
+            overrides.iter().partition(|given| is_of_group(given, conf));
+
+        let list = defaults_list(conf, PRIMARY, &of_groups)?;
+        let mut tree = ValueTree::default();
+        hydra_node::begin(&mut tree)?;
+        for item in &list.items {
+            if let Some(Some(loaded)) = list.files.get(&item.config) {
+                tree.merge_document(&item.package, &loaded.document, &loaded.origin)?;
+            }
+        }
+        hydra_node::check(&tree)?;
+        let mut composition = Composition {
+            tree,
+            surroundings: surroundings.clone(),
+            choices: list.choices,
+            defaults: list.items,
+            search_path: conf.search_path(),
+            overrides: Vec::new(),
+        };
+        for given in of_values {
+            composition.apply(given, conf)?;
+        }
+        let choices = composition.choices.clone().into_iter();
+        hydra_node::finish(&mut composition.tree, &overrides, choices, conf, surroundings)?;
+        composition.overrides = overrides;
+        Ok(composition)
+    }
+
+    /// Applies an override of a value.
+    fn apply(&mut self, given: &Override, conf: &ConfTree) -> Result<(), ConfigError> {
+        if given.key.contains('/') || given.package.is_some() {
+            let names = Names::near(&given.key, &conf.groups()).into();
+            return Err(ConfigError::UnknownGroup {
+                group: given.key.clone(),
+                names,
+                origin: given.origin(),
+            });
+        }
+        let value = match &given.value {
+            Some(Given::One(element)) => Some(element.to_value().map_err(|message| given.bad(message))?),
+            _ => None,
+        };
+        let (key, origin) = (given.key.as_str(), given.origin());
+        let wanted = value.clone().unwrap_or_default();
+        match given.action {
+            Action::Change => {
+                self.tree.update(key, wanted, Keys::Closed, &origin).map_err(|error| match error {
+                    ConfigError::UnknownKey { key: unknown, origin, .. } => {
+                        let mut known = keys_to_suggest(&unknown, &self.tree.root);
+                        known.extend(conf.groups());
+                        let names = Names::near_keys(&unknown, &known).into();
+                        let add_with = Some(format!("+{}", given.text));
+                        ConfigError::UnknownKey { key: unknown, names, origin, add_with }
+                    }
+                    other => other,
+                })
+            }
+            Action::Put => self.tree.update(key, wanted, Keys::Open, &origin),
+            Action::Add => {
+                let is_container = matches!(wanted, Value::Mapping(_) | Value::Sequence(_));
+                if !is_container && self.selected(key)?.is_some() {
+                    return Err(given.bad(format!("{key} is there already; leave out the + to change it")));
+                }
+                self.tree.update(key, wanted, Keys::Open, &origin)
+            }
+            Action::Remove => {
+                let Some(found) = self.selected(key)? else {
+                    return Err(match value_at(&self.tree.root, key) {
+                        // As in Hydra, a null is as good as nothing.
+                        Some(null) => {
+                            given.bad(format!("{key} is {}: there is nothing to remove", described(null)))
+                        }
+                        None => self.tree.unknown_key(key, &origin),
+                    });
+                };
+                if value.as_ref().is_some_and(|value| !value.is_null() && *value != found) {
+                    return Err(given.bad(format!("{key} has another value: {}", described(&found))));
+                }
+                match self.tree.remove(key, &origin) {
+                    true => Ok(()),
+                    false => Err(given.bad(format!("{key} is an item of a list, which cannot be removed"))),
+                }
+            }
+        }
+    }
+
+    /// The resolved value at `key`; `None` where it is not there, null, or still missing.
+    fn selected(&self, key: &str) -> Result<Option<Value>, ConfigError> {
+        if value_at(&self.tree.root, key).is_none() {
+            return Ok(None);
+        }
+        let value = self.resolve(key)?;
+        Ok(Some(value).filter(|value| !value.is_null() && value.as_str() != Some(MISSING)))
+    }
+
+    pub(super) fn resolve(&self, key: &str) -> Result<Value, ConfigError> {
+        resolve(&self.tree.root, key, &self.surroundings, &self.tree.origins)
+    }
+
+    /// The job's configuration as it was written, without Hydra's own.
+    pub fn job(&self) -> Value {
+        let entries = self.tree.root.as_mapping().into_iter().flatten();
+        let job = entries.filter(|(name, _)| name.as_str() != Some(HYDRA));
+        Value::Mapping(job.map(|(name, value)| (name.clone(), value.clone())).collect())
+    }
+
+    /// The job's configuration with interpolations resolved.
+    pub fn resolved_job(&self) -> Result<Value, ConfigError> {
+        let mut job = serde_yaml_ng::Mapping::new();
+        for (name, _) in self.tree.root.as_mapping().into_iter().flatten() {
+            let key = name.as_str().unwrap_or_default();
+            if key != HYDRA {
+                job.insert(name.clone(), self.resolve(key)?);
+            }
+        }
+        Ok(Value::Mapping(job))
+    }
+
+    /// Hydra's own configuration as it was written.
+    pub fn hydra(&self) -> Value {
+        value_at(&self.tree.root, HYDRA).cloned().unwrap_or_default()
+    }
+
+    /// The resolved value at `key` of Hydra's own configuration (`run.dir`); null where there is none.
+    pub fn resolved_hydra(&self, key: &str) -> Result<Value, ConfigError> {
+        self.resolve(&child_path(HYDRA, key))
+    }
+
+    /// The overrides of the job, as they were typed; those of Hydra itself are left out.
+    pub fn job_overrides(&self) -> Vec<String> {
+        let of_job = self.overrides.iter().filter(|given| !given.is_of_hydra());
+        of_job.map(|given| given.text.clone()).collect()
+    }
+}
+
+/// A map as the value of a group's name is meant for its keys.
+fn is_of_group(given: &Override, conf: &ConfTree) -> bool {
+    let is_dict = matches!(&given.value, Some(Given::One(Element::Dict(_))));
+    !is_dict && conf.has_group(&given.key)
+}
+
+fn refuse_sweep(given: &Override) -> Result<(), ConfigError> {
+    let Some(Given::Many(_)) = given.value else { return Ok(()) };
+    let (key, values) = given.text.split_once('=').unwrap_or((&given.text, ""));
+    Err(given.bad(format!(
+        "several values are several runs (--multirun); for a list write {key}=[{values}], for text quote it"
+    )))
+}

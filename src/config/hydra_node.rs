@@ -1,0 +1,157 @@
+//! Hydra's own configuration, the `hydra:` node that stands beside the job's: what runs are called and where they go.
+
+use serde_yaml_ng::{Mapping, Value};
+
+use super::compose::Surroundings;
+use super::conf_tree::ConfTree;
+use super::error::{ConfigError, Names, Origin};
+use super::interpolate::HYDRA;
+use super::overrides::Override;
+use super::typed::described;
+use super::value_tree::{Keys, ValueTree, child_path, value_at};
+use super::yaml;
+
+/// What Hydra 1.3 begins with. Empty maps are open: the program does not read what users put there.
+const BASE: &str = "\
+run:
+  dir: outputs/${now:%Y-%m-%d}/${now:%H-%M-%S}
+sweep:
+  dir: multirun/${now:%Y-%m-%d}/${now:%H-%M-%S}
+  subdir: ${hydra.job.num}
+launcher: {}
+sweeper: {}
+help: {}
+hydra_help: {}
+hydra_logging: {}
+job_logging: {}
+env: {}
+mode: RUN
+searchpath: []
+callbacks: {}
+output_subdir: .hydra
+overrides:
+  hydra: []
+  task: []
+job:
+  name: llmprof-tui
+  chdir: null
+  override_dirname: ''
+  id: ???
+  num: ???
+  config_name: config
+  env_set: {}
+  env_copy: []
+  config:
+    override_dirname:
+      kv_sep: '='
+      item_sep: ','
+      exclude_keys: []
+runtime:
+  version: 1.3.0
+  version_base: '1.3'
+  cwd: ???
+  config_sources: []
+  output_dir: ???
+  choices: {}
+verbose: false
+";
+
+/// Puts the beginnings of the node into `tree`, before any file.
+pub(super) fn begin(tree: &mut ValueTree) -> Result<(), ConfigError> {
+    let origin = base_origin();
+    tree.merge_document(HYDRA, &yaml::parse(BASE, &origin)?, &origin)
+}
+
+/// Refuses what Hydra has no place for, once all files are merged.
+pub(super) fn check(tree: &ValueTree) -> Result<(), ConfigError> {
+    let base = yaml::parse(BASE, &base_origin())?.value;
+    let node = value_at(&tree.root, HYDRA).unwrap_or(&Value::Null);
+    check_closed(node, &base, HYDRA, tree)?;
+    let key = "hydra.searchpath";
+    match value_at(&tree.root, key) {
+        Some(Value::Sequence(paths)) if paths.is_empty() => Ok(()),
+        Some(other) => Err(ConfigError::WrongType {
+            key: key.to_owned(),
+            got: described(other),
+            wants: "an empty list: more places to search are not supported, name one with --conf-dir".into(),
+            origin: tree.origins.of(key),
+        }),
+        None => Ok(()),
+    }
+}
+
+fn check_closed(node: &Value, base: &Value, path: &str, tree: &ValueTree) -> Result<(), ConfigError> {
+    let Some(known) = base.as_mapping().filter(|known| !known.is_empty()) else { return Ok(()) };
+    let Value::Mapping(entries) = node else {
+        return Err(ConfigError::WrongType {
+            key: path.to_owned(),
+            got: described(node),
+            wants: "keys and values".into(),
+            origin: tree.origins.of(path),
+        });
+    };
+    for (name, value) in entries {
+        let name = name.as_str().unwrap_or_default();
+        let key = child_path(path, name);
+        match known.get(name) {
+            Some(base) => check_closed(value, base, &key, tree)?,
+            None => {
+                let all: Vec<String> =
+                    known.keys().filter_map(|name| name.as_str().map(str::to_owned)).collect();
+                let (names, origin) = (Names::near(name, &all).into(), tree.origins.of(&key));
+                return Err(ConfigError::UnknownKey { key, names, origin, add_with: None });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Fills in what is known only now: the overrides, the choices, the places.
+pub(super) fn finish(
+    tree: &mut ValueTree,
+    overrides: &[Override],
+    choices: impl Iterator<Item = (String, Option<String>)>,
+    conf: &ConfTree,
+    surroundings: &Surroundings,
+) -> Result<(), ConfigError> {
+    let (of_hydra, of_job): (Vec<_>, Vec<_>) = overrides.iter().partition(|given| given.is_of_hydra());
+    let texts = |given: &[&Override]| {
+        Value::Sequence(given.iter().map(|given| Value::from(given.text.as_str())).collect())
+    };
+    let choices: Mapping =
+        choices.map(|(key, option)| (Value::from(key), option.map_or(Value::Null, Value::from))).collect();
+    let sources = conf.search_path().into_iter().map(Value::from).collect();
+    let dirname = override_dirname(tree, &of_job);
+    let known = [
+        ("overrides.hydra", texts(&of_hydra)),
+        ("overrides.task", texts(&of_job)),
+        ("runtime.choices", Value::Mapping(choices)),
+        ("runtime.cwd", Value::from(surroundings.cwd.display().to_string())),
+        ("runtime.config_sources", Value::Sequence(sources)),
+        ("job.override_dirname", Value::from(dirname)),
+    ];
+    for (key, value) in known {
+        tree.update(&format!("{HYDRA}.{key}"), value, Keys::Open, &Origin::Composition)?;
+    }
+    Ok(())
+}
+
+/// The job's overrides in one line, as names of directories use them.
+fn override_dirname(tree: &ValueTree, of_job: &[&Override]) -> String {
+    let setting = |name: &str| value_at(&tree.root, &format!("hydra.job.config.override_dirname.{name}"));
+    let text = |name: &str| setting(name).and_then(Value::as_str).unwrap_or_default();
+    let excluded: Vec<&str> = setting("exclude_keys")
+        .and_then(Value::as_sequence)
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .collect();
+    let kept = of_job.iter().filter(|given| !excluded.contains(&given.key.as_str()));
+    let mut lines: Vec<&str> = kept.map(|given| given.text.as_str()).collect();
+    lines.sort_unstable();
+    lines.join(text("item_sep")).replace('=', text("kv_sep"))
+}
+
+fn base_origin() -> Origin {
+    Origin::BuiltIn { path: "hydra".into(), line: 1 }
+}

@@ -1,0 +1,104 @@
+//! The resolvers by name: `oc.env`, `oc.select`, `oc.decode`, `oc.create`, `oc.dict.*`, `now`, `hydra`.
+
+use serde_yaml_ng::Value;
+
+use super::grammar::parse_argument;
+use super::{Found, HYDRA, Resolver, Site};
+use crate::config::error::{ConfigError, Names};
+use crate::config::python_text::str_of;
+use crate::config::typed::described;
+
+const RESOLVERS: [&str; 8] =
+    ["hydra", "now", "oc.create", "oc.decode", "oc.dict.keys", "oc.dict.values", "oc.env", "oc.select"];
+
+pub(super) fn call(
+    resolver: &mut Resolver<'_>,
+    name: &str,
+    arguments: Vec<Value>,
+    site: Site<'_>,
+) -> Result<Value, ConfigError> {
+    let Some(surroundings) = resolver.surroundings else {
+        return Err(resolver.error(site, format!("the resolver {name:?} cannot be asked here")));
+    };
+    let least_and_most = match name {
+        "oc.env" | "oc.select" => (1, 2),
+        _ if RESOLVERS.contains(&name) => (1, 1),
+        _ => {
+            let known = RESOLVERS.map(str::to_owned);
+            let message = format!("unknown resolver {name:?}{}", Names::near(name, &known));
+            return Err(resolver.error(site, message));
+        }
+    };
+    if arguments.len() < least_and_most.0 || arguments.len() > least_and_most.1 {
+        let message = format!("{name} takes {} argument(s), got {}", least_and_most.1, arguments.len());
+        return Err(resolver.error(site, message));
+    }
+    let mut arguments = arguments.into_iter();
+    let first = arguments.next().unwrap_or_default();
+    let default = arguments.next();
+    if name == "oc.create" {
+        return create(resolver, &first, site);
+    }
+    if name == "oc.decode" && first.is_null() {
+        return Ok(Value::Null);
+    }
+    let Value::String(first) = first else {
+        let message = format!("{name} wants text, got {}", described(&first));
+        return Err(resolver.error(site, message));
+    };
+    match name {
+        "oc.env" => match (std::env::var(&first), default) {
+            (Ok(value), _) => Ok(Value::from(value)),
+            (Err(_), Some(Value::Null)) => Ok(Value::Null),
+            (Err(_), Some(default)) => Ok(Value::from(str_of(&default))),
+            (Err(_), None) => {
+                Err(resolver.error(site, format!("the environment variable {first} is not set")))
+            }
+        },
+        "oc.select" => match resolver.lookup(&first, site)? {
+            Found::Value(value) => Ok(value),
+            Found::Missing | Found::Nothing => Ok(default.unwrap_or_default()),
+        },
+        "oc.decode" => {
+            let argument = parse_argument(&first)
+                .map_err(|message| resolver.error(site, format!("{first:?}: {message}")))?;
+            resolver.deeper(site, |resolver| resolver.argument(&argument, site))
+        }
+        "oc.dict.keys" | "oc.dict.values" => {
+            let entries = match resolver.lookup(&first, site)? {
+                Found::Value(Value::Mapping(entries)) => entries,
+                Found::Value(other) => {
+                    let message = format!("{name} wants a map, and {first} is {}", described(&other));
+                    return Err(resolver.error(site, message));
+                }
+                Found::Missing | Found::Nothing => return Err(resolver.no_key(&first, site)),
+            };
+            let wanted = |(key, value)| if name == "oc.dict.keys" { key } else { value };
+            Ok(Value::Sequence(entries.into_iter().map(wanted).collect()))
+        }
+        "now" => jiff::fmt::strtime::format(&first, &surroundings.now)
+            .map(Value::from)
+            .map_err(|error| resolver.error(site, format!("bad time format {first:?}: {error}"))),
+        _ => match resolver.at(&format!("{HYDRA}.{first}"), site)? {
+            Found::Value(value) => Ok(value),
+            Found::Missing => Err(resolver.error(site, format!("hydra.{first} is not known yet"))),
+            Found::Nothing => {
+                Err(resolver.error(site, format!("Hydra's configuration has no {first:?} here")))
+            }
+        },
+    }
+}
+
+/// A list or a map made on the spot; text inside it may hold references of its own.
+fn create(resolver: &mut Resolver<'_>, value: &Value, site: Site<'_>) -> Result<Value, ConfigError> {
+    match value {
+        Value::Sequence(_) | Value::Mapping(_) => {
+            resolver.deeper(site, |resolver| resolver.node(value, site.key))
+        }
+        Value::Null => Ok(Value::Null),
+        other => {
+            let message = format!("oc.create wants a list or a map, got {}", described(other));
+            Err(resolver.error(site, message))
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! Several values for one key, and the runs that several such keys make.
+
+use super::element::Element;
+use super::{Given, Override};
+use crate::config::conf_tree::ConfTree;
+use crate::config::error::ConfigError;
+use crate::config::python_text::float_text;
+
+/// Values of one key, and runs of one sweep; more are a slip of the finger.
+const MAX_VALUES: usize = 10_000;
+const MAX_RUNS: usize = 100_000;
+
+/// The values that one override asks to try.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Sweep {
+    /// `a,b,c`, or `choice(a,b,c)` where it is not `simple`.
+    Choice { items: Vec<Element>, simple: bool },
+    /// `range(start,stop,step)`, without the stop.
+    Range { start: Bound, stop: Bound, step: Bound },
+    /// `glob(…)`: the options of a group by their names.
+    Glob { include: Vec<String>, exclude: Vec<String> },
+}
+
+/// An end of a range.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Bound {
+    Whole(i128),
+    Real(f64),
+}
+
+impl Bound {
+    pub(super) fn is_zero(self) -> bool {
+        match self {
+            Bound::Whole(whole) => whole == 0,
+            Bound::Real(real) => real == 0.0,
+        }
+    }
+
+    fn element(self) -> Element {
+        match self {
+            Bound::Whole(whole) => Element::Int(whole),
+            Bound::Real(real) => Element::Float(real),
+        }
+    }
+
+    fn of(element: Element) -> Result<Bound, String> {
+        match element {
+            Element::Int(whole) => Ok(Bound::Whole(whole)),
+            Element::Float(real) => Ok(Bound::Real(real)),
+            _ => Err("a range can only be cast to int or float".into()),
+        }
+    }
+}
+
+impl Sweep {
+    pub(super) fn cast(self, to: &dyn Fn(&Element) -> Result<Element, String>) -> Result<Sweep, String> {
+        match self {
+            Sweep::Choice { items, simple } => {
+                Ok(Sweep::Choice { items: items.iter().map(to).collect::<Result<_, _>>()?, simple })
+            }
+            Sweep::Range { start, stop, step } => {
+                let bound = |bound: Bound| Bound::of(to(&bound.element())?);
+                Ok(Sweep::Range { start: bound(start)?, stop: bound(stop)?, step: bound(step)? })
+            }
+            Sweep::Glob { .. } => Err("a glob names options and is not cast".into()),
+        }
+    }
+
+    /// The values as overrides spell them; `group` is where a glob looks.
+    fn texts(&self, tree: &ConfTree, group: &str) -> Result<Vec<String>, String> {
+        match self {
+            Sweep::Choice { items, .. } => Ok(items.iter().map(Element::to_text).collect()),
+            Sweep::Range { start, stop, step } => range_texts(*start, *stop, *step),
+            Sweep::Glob { include, exclude } => {
+                if !tree.has_group(group) {
+                    return Err(format!("glob names options, and {group:?} is not a group"));
+                }
+                let any = |patterns: &[String], name: &str| patterns.iter().any(|p| glob_matches(p, name));
+                let mut options = tree.options(group);
+                options.retain(|name| any(include, name) && !any(exclude, name));
+                Ok(options)
+            }
+        }
+    }
+}
+
+fn range_texts(start: Bound, stop: Bound, step: Bound) -> Result<Vec<String>, String> {
+    let too_many = || format!("the range has more than {MAX_VALUES} values");
+    if step.is_zero() {
+        return Err("the step of the range is 0".into());
+    }
+    if let (Bound::Whole(start), Bound::Whole(stop), Bound::Whole(step)) = (start, stop, step) {
+        return steps(start, stop, step)
+            .map(|whole| whole.map(|whole| whole.to_string()))
+            .take(MAX_VALUES + 1)
+            .collect::<Option<Vec<_>>>()
+            .filter(|values| values.len() <= MAX_VALUES)
+            .ok_or_else(too_many);
+    }
+    // Decimal steps, as Hydra takes them: ten steps of 0.1 make 1.0.
+    let fixed = |bound: Bound| fixed_point(bound).ok_or_else(|| "the range is too wide".to_owned());
+    steps(fixed(start)?, fixed(stop)?, fixed(step)?)
+        .map(|fixed| fixed.map(|fixed| float_text(from_fixed(fixed))))
+        .take(MAX_VALUES + 1)
+        .collect::<Option<Vec<_>>>()
+        .filter(|values| values.len() <= MAX_VALUES)
+        .ok_or_else(too_many)
+}
+
+/// From `start` by `step` to before `stop`; `None` ends what overflows.
+fn steps(start: i128, stop: i128, step: i128) -> impl Iterator<Item = Option<i128>> {
+    let within = move |at: i128| if step > 0 { at < stop } else { at > stop };
+    let first = within(start).then_some(Some(start));
+    std::iter::successors(first, move |at| {
+        let next = at.and_then(|at| at.checked_add(step));
+        next.is_none_or(within).then_some(next).filter(|_| at.is_some())
+    })
+}
+
+const FIXED_DIGITS: usize = 24;
+
+/// A number times 10²⁴, from its exact decimal digits.
+fn fixed_point(bound: Bound) -> Option<i128> {
+    match bound {
+        Bound::Whole(whole) => whole.checked_mul(10i128.pow(FIXED_DIGITS as u32)),
+        Bound::Real(real) if real.is_finite() && real.abs() < 1e13 => {
+            format!("{real:.FIXED_DIGITS$}").replace('.', "").parse().ok()
+        }
+        Bound::Real(_) => None,
+    }
+}
+
+fn from_fixed(fixed: i128) -> f64 {
+    let digits = format!("{:0width$}", fixed.unsigned_abs(), width = FIXED_DIGITS + 1);
+    let (whole, fraction) = digits.split_at(digits.len() - FIXED_DIGITS);
+    let sign = if fixed < 0 { "-" } else { "" };
+    format!("{sign}{whole}.{fraction}").parse().unwrap_or_default()
+}
+
+/// Shell patterns: `*`, `?`, `[a-c]`, `[!a]`.
+fn glob_matches(pattern: &str, name: &str) -> bool {
+    let (pattern, name): (Vec<char>, Vec<char>) = (pattern.chars().collect(), name.chars().collect());
+    let (mut p, mut n) = (0, 0);
+    // Where to go on after the last `*` took one character more.
+    let mut star: Option<(usize, usize)> = None;
+    while n < name.len() {
+        let step = match pattern.get(p) {
+            Some('*') => {
+                star = Some((p + 1, n));
+                p += 1;
+                continue;
+            }
+            Some('?') => Some(p + 1),
+            Some('[') => match char_class(&pattern[p..], name[n]) {
+                Some((true, len)) => Some(p + len),
+                Some((false, _)) => None,
+                None => (name[n] == '[').then_some(p + 1),
+            },
+            Some(&c) => (c == name[n]).then_some(p + 1),
+            None => None,
+        };
+        match (step, star) {
+            (Some(next), _) => (p, n) = (next, n + 1),
+            (None, Some((after, taken))) => {
+                star = Some((after, taken + 1));
+                (p, n) = (after, taken + 1);
+            }
+            (None, None) => return false,
+        }
+    }
+    pattern[p..].iter().all(|&c| c == '*')
+}
+
+/// Whether `c` is in the class that `pattern` begins with, and the length of the class.
+fn char_class(pattern: &[char], c: char) -> Option<(bool, usize)> {
+    let negated = pattern.get(1) == Some(&'!');
+    let start = 1 + usize::from(negated);
+    let end = start + 1 + pattern.get(start + 1..)?.iter().position(|&c| c == ']')?;
+    let members = &pattern[start..end];
+    let mut found = false;
+    let mut at = 0;
+    while at < members.len() {
+        if members.get(at + 1) == Some(&'-') && at + 2 < members.len() {
+            found |= (members[at]..=members[at + 2]).contains(&c);
+            at += 3;
+        } else {
+            found |= members[at] == c;
+            at += 1;
+        }
+    }
+    Some((found != negated, end + 1))
+}
+
+/// The overrides of each run that `overrides` ask for: every combination, the last key varying fastest.
+///
+/// As in Hydra, values are written out anew, and of two overrides of one key the later counts.
+pub fn expand_sweep(tree: &ConfTree, overrides: &[String]) -> Result<Vec<Vec<String>>, ConfigError> {
+    let mut axes: Vec<(String, Vec<String>)> = Vec::new();
+    for text in overrides {
+        let given = Override::parse(text)?;
+        let key = format!("{}{}", given.action.prefix(), given.choice_key());
+        let values = match &given.value {
+            Some(Given::One(element)) => vec![element.to_text()],
+            Some(Given::Many(_)) if given.is_of_hydra() => {
+                return Err(given.bad("a sweep over Hydra's own configuration is not supported"));
+            }
+            Some(Given::Many(sweep)) => {
+                sweep.texts(tree, &given.key).map_err(|message| given.bad(message))?
+            }
+            None => vec!["null".to_owned()],
+        };
+        let spelled = values.iter().map(|value| format!("{key}={value}")).collect();
+        match axes.iter_mut().find(|(known, _)| *known == key) {
+            Some(axis) => axis.1 = spelled,
+            None => axes.push((key, spelled)),
+        }
+        let runs = axes.iter().try_fold(1usize, |runs, (_, values)| runs.checked_mul(values.len()));
+        if runs.is_none_or(|runs| runs > MAX_RUNS) {
+            return Err(given.bad(format!("together these are more than {MAX_RUNS} runs")));
+        }
+    }
+    let mut runs = vec![Vec::new()];
+    for (_, values) in &axes {
+        runs = runs
+            .iter()
+            .flat_map(|run: &Vec<String>| {
+                values.iter().map(move |value| run.iter().cloned().chain([value.clone()]).collect())
+            })
+            .collect();
+    }
+    Ok(runs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tree() -> ConfTree {
+        ConfTree::of_files([
+            ("config.yaml", ""),
+            ("model/qwen_a.yaml", ""),
+            ("model/qwen_b.yaml", ""),
+            ("model/llama.yaml", ""),
+        ])
+    }
+
+    fn runs(overrides: &[&str]) -> Result<Vec<String>, ConfigError> {
+        let overrides: Vec<String> = overrides.iter().map(|text| text.to_string()).collect();
+        Ok(expand_sweep(&tree(), &overrides)?.into_iter().map(|run| run.join(" ")).collect())
+    }
+
+    #[test]
+    fn sweeps() {
+        let table: &[(&[&str], &[&str])] = &[
+            (&[], &[""]),
+            (&["a=1"], &["a=1"]),
+            (&["a=1,2", "b=x,y"], &["a=1 b=x", "a=1 b=y", "a=2 b=x", "a=2 b=y"]),
+            (&["a=1,2", "a=3"], &["a=3"]),
+            (
+                &["a=choice('x y',[1, 2])", "b=null,1"],
+                &[r"a=x\ y b=null", r"a=x\ y b=1", "a=[1,2] b=null", "a=[1,2] b=1"],
+            ),
+            (&["a='x y',z"], &["a='x y'", "a=z"]),
+            (&["a=range(3)"], &["a=0", "a=1", "a=2"]),
+            (&["a=range(3,0,-2)"], &["a=3", "a=1"]),
+            (&["a=range(0,0.4,0.1)"], &["a=0.0", "a=0.1", "a=0.2", "a=0.3"]),
+            (&["a=float(range(1,3))"], &["a=1.0", "a=2.0"]),
+            (&["a=str(1,2)"], &["a=1", "a=2"]),
+            (&["model=glob(qwen*)"], &["model=qwen_a", "model=qwen_b"]),
+            (&["model=glob(*,exclude=qwen_?)"], &["model=llama"]),
+            (&["model=glob([l*,*_a])"], &["model=llama", "model=qwen_a"]),
+            (&["~a", "+b=1,2"], &["~a=null +b=1", "~a=null +b=2"]),
+        ];
+        for (overrides, wanted) in table {
+            assert_eq!(runs(overrides).unwrap(), *wanted, "{overrides:?}");
+        }
+    }
+
+    #[test]
+    fn refusals() {
+        let table = [
+            ("a=glob(*)", "is not a group"),
+            ("a=range(1000000)", "more than 10000 values"),
+            ("hydra.run.dir=a,b", "Hydra's own configuration"),
+            ("a=interval(0,1)", "interval"),
+        ];
+        for (text, wanted) in table {
+            let message = runs(&[text]).unwrap_err().to_string();
+            assert!(message.contains(wanted), "{text}: {message}");
+        }
+        let message = runs(&["a=range(1000)", "b=range(1000)"]).unwrap_err().to_string();
+        assert!(message.contains("more than 100000 runs"), "{message}");
+    }
+
+    #[test]
+    fn globs() {
+        let table = [
+            ("*", "", true),
+            ("a*c", "abc", true),
+            ("a*c", "abd", false),
+            ("a?", "ab", true),
+            ("[a-c]x", "bx", true),
+            ("[!a-c]x", "bx", false),
+            ("**a*b", "xaxxb", true),
+        ];
+        for (pattern, name, wanted) in table {
+            assert_eq!(glob_matches(pattern, name), wanted, "{pattern} {name}");
+        }
+    }
+}
