@@ -494,10 +494,15 @@ impl Session {
 
     fn write_inputs(&mut self) {
         let Record::To(dir, _) = &self.record else { return };
-        let (config, overrides, log) = (dir.config(), dir.overrides(), dir.log());
+        let (config, overrides, log, hydra) = (dir.config(), dir.overrides(), dir.log(), dir.hydra());
         let (resolved, typed) = (self.plan.composed.to_yaml(), self.plan.composed.overrides_yaml());
         self.keep(&config, |_| resolved.into_bytes());
         self.keep(&overrides, |_| typed.into_bytes());
+        // What is wrong with the directory is said of the files in it.
+        let _ = fs::create_dir_all(&hydra);
+        for (name, content) in self.plan.composed.hydra_files() {
+            self.keep(&hydra.join(name), |_| content.into_bytes());
+        }
         if let Err(e) = logfile::redirect(&log) {
             self.unwritten = Some(format!("{}: {e}", log.display()));
         }

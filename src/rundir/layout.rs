@@ -62,6 +62,11 @@ impl RunDir {
         self.0.join("overrides.yaml")
     }
 
+    /// What Hydra keeps of a run: the configuration as written, its own settings, the overrides.
+    pub fn hydra(&self) -> PathBuf {
+        self.0.join(".hydra")
+    }
+
     pub fn environment(&self) -> PathBuf {
         self.0.join("env.json")
     }
