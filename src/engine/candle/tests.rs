@@ -18,6 +18,8 @@ fn options() -> CandleOptions {
         batch: 2,
         max_positions: 12,
         seed: 1,
+        checkpoint: None,
+        sampling: Sampling::greedy(),
     }
 }
 
