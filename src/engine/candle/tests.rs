@@ -58,6 +58,17 @@ fn every_dtype_runs() {
 }
 
 #[test]
+fn draws_follow_the_seed_and_greedy_on_the_host_is_greedy_on_the_device() {
+    let sampled = |sampling| run(&mut engine(&CandleOptions { sampling, ..options() }).unwrap(), 5, 7);
+    let draw = |seed| sampled(Sampling { do_sample: true, seed, ..Sampling::greedy() });
+    assert_eq!(draw(1), draw(1));
+    assert_ne!(draw(1), draw(2));
+    // Longer than anything that could repeat: the host chooses, and nothing is forbidden.
+    let host = Sampling { no_repeat_ngram_size: 100, ..Sampling::greedy() };
+    assert_eq!(sampled(host), sampled(Sampling::greedy()));
+}
+
+#[test]
 fn the_cache_has_an_end() {
     let mut engine = engine(&options()).unwrap();
     run(&mut engine, 10, 2);
