@@ -12,6 +12,7 @@ use llmprof::{
     engine::{
         Engine, Prompts,
         candle::{CandleEngine, CandleOptions, SyntheticWeights, WeightSource},
+        sampling::Sampling,
     },
     model::ModelSpec,
 };
@@ -136,6 +137,8 @@ fn main() {
             batch: 1,
             max_positions: PROMPT + STEPS + 1,
             seed: SEED,
+            checkpoint: None,
+            sampling: Sampling::greedy(),
         };
         let start = Instant::now();
         let engine = CandleEngine::new(&options, &mut |_, _, _| true).expect("an engine");

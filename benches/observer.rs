@@ -90,6 +90,7 @@ fn bare(plan: &Plan, engine: Arc<Mutex<CandleEngine>>) -> f64 {
             ranges: &mut NoRanges,
             tx: &tx,
             activity: &activity,
+            predictions: None,
         };
         driver.run(&mut engine)
     });

@@ -63,6 +63,8 @@ pub enum Event {
     RequestStarted(RequestStarted),
     Token(Token),
     RequestFinished(RequestFinished),
+    /// What a sequence was asked and answered, where that is to be kept.
+    Prediction(Box<Prediction>),
     WorkloadPaused,
     WorkloadResumed,
     GpuFound(Box<GpuInfo>),
@@ -150,6 +152,29 @@ pub struct RequestFinished {
     pub request: u32,
     /// False when it was cancelled on the way.
     pub complete: bool,
+}
+
+/// One sequence of a measured request, as text.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Prediction {
+    /// Counted without warm-up.
+    pub request: u32,
+    pub sequence: u32,
+    pub prompt: String,
+    pub text: String,
+    pub prompt_tokens: u32,
+    pub output_tokens: u32,
+    pub ending: Ending,
+}
+
+/// Why a sequence ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ending {
+    /// The model said so.
+    Stop,
+    /// It was as long as it may be.
+    Length,
 }
 
 /// A GPU that the probe will sample.

@@ -9,6 +9,7 @@
 //!
 //! - [`event`]: the vocabulary all parts share; [`state`] folds it, [`rundir`] keeps and replays it
 //! - [`config`]: `conf/` and overrides become one [`config::RunConfig`]; [`model`]: what a model is
+//! - [`text`]: prompts become token ids, token ids text; [`inputs`]: a run's weights, tokenizer and prompts, checked
 //! - [`engine`]: runs the model; [`telemetry`]: reads the GPU and the host; [`scenario`]: scripts both in simulation
 //! - [`analysis`]: from numbers to meaning, pure
 //! - [`session`]: one live run, the only place that starts and stops work; [`headless`] and [`tui`] show it
@@ -21,6 +22,7 @@ pub mod crash;
 pub mod engine;
 pub mod event;
 pub mod headless;
+pub mod inputs;
 pub mod logfile;
 pub mod model;
 pub mod noise;
@@ -32,4 +34,5 @@ pub mod session;
 pub mod shutdown;
 pub mod state;
 pub mod telemetry;
+pub mod text;
 pub mod tui;

@@ -17,16 +17,18 @@ use crate::{
     engine::{
         Engine, EngineError,
         candle::{CandleEngine, CandleOptions},
-        driver::{Control, Driver, Workload},
+        driver::{Control, Driver},
         ranges::NoRanges,
+        sampling::Sampling,
         sim::SimEngine,
+        workload::Workload,
     },
     event::{
         self, Activity, Clock, Envelope, Event, EventRx, EventTx, Level, Notice, Outcome, Phase, Preparing,
         Ready, RunFinished, RunStarted, SCHEMA, SnapshotTaken,
     },
+    inputs::{Inputs, InputsError},
     logfile,
-    model::{ModelSpec, SpecError},
     observer::Observer,
     rundir::{Environment, Recorder, RunDir, metrics_json, report_md},
     scenario::{Scenario, UnknownScenario},
@@ -38,13 +40,9 @@ use crate::{
 #[derive(Debug, Error)]
 pub enum PlanError {
     #[error(transparent)]
-    Spec(#[from] SpecError),
+    Inputs(#[from] InputsError),
     #[error(transparent)]
     Scenario(#[from] UnknownScenario),
-    #[error(
-        "{prompt} prompt tokens and {output} output tokens are more than the {limit} positions {model} was made for; lower dataset.prompt_tokens or infer.max_new_tokens"
-    )]
-    TooLong { model: String, prompt: u32, output: u32, limit: usize },
     #[error(transparent)]
     Engine(#[from] EngineError),
     #[error("{key}={got} is more than the {limit} this program takes")]
@@ -55,48 +53,45 @@ pub enum PlanError {
 #[derive(Debug, Clone)]
 pub struct Plan {
     pub composed: Composed,
-    spec: ModelSpec,
-    workload: Workload,
+    inputs: Inputs,
 }
 
 impl Plan {
-    /// Checks what can be known without looking at the machine: the model's shape, lengths, names.
+    /// Checks what can be known without looking at the machine: the model's shape, weights, prompts, names.
     pub fn new(composed: Composed) -> Result<Plan, PlanError> {
         let config = &composed.config;
-        let spec = match &config.model.config_json {
-            Some(path) => ModelSpec::from_config_json(Path::new(path))?,
-            None => ModelSpec::from_hf(&config.model.arch)?,
-        };
-        let (prompt, output) = (config.dataset.prompt_tokens, config.infer.max_new_tokens);
-        if prompt as usize + output as usize > spec.max_positions {
-            let model = config.model.name.clone();
-            return Err(PlanError::TooLong { model, prompt, output, limit: spec.max_positions });
-        }
+        let inputs = Inputs::open(config)?;
         for name in config.telemetry.scenario.iter().chain([&config.runtime.sim.scenario]) {
             Scenario::named(name)?;
         }
-        let workload = Workload {
-            requests: config.runtime.requests,
-            warmup: config.runtime.warmup,
-            batch: config.runtime.batch_size,
-            prompt_tokens: prompt,
-            output_tokens: output,
-            vocab: spec.vocab as u32,
-            seed: config.runtime.seed,
-        };
-        let plan = Plan { composed, spec, workload };
+        let plan = Plan { composed, inputs };
         plan.check_amounts()?;
         Ok(plan)
     }
 
     pub fn workload(&self) -> &Workload {
-        &self.workload
+        &self.inputs.workload
     }
 
-    /// What the candle engine is made from.
+    /// What the weights take in memory.
+    fn weight_bytes(&self) -> u64 {
+        let dtype = self.composed.config.model.dtype;
+        match &self.inputs.checkpoint {
+            Some(checkpoint) => checkpoint.weight_bytes(dtype),
+            None => self.inputs.spec.weight_bytes(dtype),
+        }
+    }
+
+    /// The part of them that a decode step reads.
+    fn step_weight_bytes(&self) -> u64 {
+        let (spec, dtype) = (&self.inputs.spec, self.composed.config.model.dtype);
+        let share = spec.step_weight_bytes(dtype) as f64 / spec.weight_bytes(dtype).max(1) as f64;
+        (self.weight_bytes() as f64 * share) as u64
+    }
+
     fn check_amounts(&self) -> Result<(), PlanError> {
-        let w = &self.workload;
-        let prompt = u64::from(w.batch) * u64::from(w.prompt_tokens);
+        let w = &self.inputs.workload;
+        let prompt = u64::from(w.batch) * u64::from(w.prompt_tokens());
         let amounts = [
             ("runtime.requests", u64::from(w.requests), 10_000_000),
             ("runtime.warmup", u64::from(w.warmup), 10_000_000),
@@ -117,17 +112,21 @@ impl Plan {
         }
     }
 
+    /// What the candle engine is made from.
     pub fn engine_options(&self) -> CandleOptions {
         let config = &self.composed.config;
+        let Inputs { spec, workload, checkpoint, .. } = &self.inputs;
         CandleOptions {
             model: config.model.name.clone(),
-            spec: self.spec.clone(),
+            spec: spec.clone(),
             dtype: config.model.dtype,
             device: config.runtime.device.clone(),
             threads: config.runtime.threads,
-            batch: self.workload.batch as usize,
-            max_positions: (self.workload.prompt_tokens + self.workload.output_tokens) as usize,
+            batch: workload.batch as usize,
+            max_positions: (workload.prompt_tokens() + workload.output_tokens) as usize,
             seed: config.runtime.seed,
+            checkpoint: checkpoint.clone(),
+            sampling: Sampling::from_config(&config.infer, config.runtime.seed),
         }
     }
 
@@ -145,6 +144,8 @@ impl Plan {
 
     fn started(&self) -> RunStarted {
         let config = &self.composed.config;
+        let Inputs { spec, workload, checkpoint, .. } = &self.inputs;
+        let dtype = config.model.dtype;
         let engine = match config.runtime.name {
             Runtime::Candle => "candle",
             Runtime::Sim => "sim",
@@ -155,21 +156,21 @@ impl Plan {
             started_unix_ms: unix_ms(),
             experiment: config.experiment.clone(),
             model: config.model.name.clone(),
-            dtype: config.model.dtype.name().to_owned(),
+            dtype: checkpoint.as_ref().map_or_else(|| dtype.name().to_owned(), |c| c.type_name(dtype)),
             engine: engine.to_owned(),
             device: self.device(),
-            synthetic_weights: true,
+            synthetic_weights: checkpoint.is_none(),
             simulated: self.simulated(),
-            parameters: self.spec.parameters(),
-            weight_bytes: self.spec.weight_bytes(config.model.dtype),
-            step_weight_bytes: self.spec.step_weight_bytes(config.model.dtype),
-            kv_bytes_per_position: self.spec.kv_bytes_per_position(config.model.dtype),
-            requests: self.workload.requests,
-            warmup: self.workload.warmup,
-            batch: self.workload.batch,
-            prompt_tokens: self.workload.prompt_tokens,
-            output_tokens: self.workload.output_tokens,
-            seed: self.workload.seed,
+            parameters: spec.parameters(),
+            weight_bytes: self.weight_bytes(),
+            step_weight_bytes: self.step_weight_bytes(),
+            kv_bytes_per_position: spec.kv_bytes_per_position(dtype),
+            requests: workload.requests,
+            warmup: workload.warmup,
+            batch: workload.batch,
+            prompt_tokens: workload.prompt_tokens(),
+            output_tokens: workload.output_tokens,
+            seed: workload.seed,
             overrides: self.composed.overrides.clone(),
         }
     }
@@ -261,11 +262,10 @@ impl Session {
     fn spawn(&mut self, ready: Option<Box<dyn Engine + Send>>) {
         let activity = Activity::default();
         let (control, tx, plan) = (self.control.clone(), self.tx.clone(), self.plan.clone());
-        let weight_bytes = plan.spec.weight_bytes(plan.composed.config.model.dtype);
         let mut config = plan.composed.config.clone();
         // "auto" means one device by now, and the sampler marks the GPU that is in use.
         config.runtime.device = plan.device();
-        let sampler = Sampler::for_config(&config, &activity, weight_bytes);
+        let sampler = Sampler::for_config(&config, &activity, plan.weight_bytes());
         // A simulated run takes its samples within its own steps, so that it is the same every time.
         let mut inline = None;
         match sampler {
@@ -289,7 +289,7 @@ impl Session {
                 Some(engine) => Ok(engine as Box<dyn Engine>),
                 None => prepare(&plan, &control, &tx, &activity, inline),
             };
-            work(engine, &plan.workload, &control, &tx, &activity);
+            work(engine, &plan, &control, &tx, &activity);
         }));
     }
 
@@ -568,13 +568,15 @@ fn named(name: &str, work: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
 /// it knows why.
 fn work(
     engine: Result<Box<dyn Engine>, EngineError>,
-    workload: &Workload,
+    plan: &Plan,
     control: &Control,
     tx: &EventTx,
     activity: &Activity,
 ) {
+    let Inputs { workload, tokenizer, .. } = &plan.inputs;
+    let predictions = tokenizer.as_deref().filter(|_| plan.composed.config.output.predictions.enable);
     let done = engine.and_then(|mut engine| {
-        Driver { workload, control, ranges: &mut NoRanges, tx, activity }.run(engine.as_mut())
+        Driver { workload, control, ranges: &mut NoRanges, tx, activity, predictions }.run(engine.as_mut())
     });
     let finished = match done {
         Ok(()) => RunFinished { outcome: Outcome::Completed, cause: None },
@@ -627,7 +629,7 @@ fn simulated(
     sampler: Option<Sampler>,
 ) -> Result<SimEngine, EngineError> {
     let runtime = &plan.composed.config.runtime;
-    let vocab = plan.workload.vocab;
+    let vocab = plan.inputs.spec.vocab as u32;
     let engine = SimEngine::new(&runtime.sim, runtime.seed, vocab, tx.clock().clone(), control.cancel_flag())
         .map_err(|e| EngineError::Backend(e.to_string()))?;
     Ok(match sampler {

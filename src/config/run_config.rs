@@ -1,8 +1,8 @@
 //! The resolved configuration of one run, typed.
 
-use std::fmt;
+use std::{fmt, num::NonZeroU32, path::PathBuf};
 
-use serde::de::{Deserializer, Error, Visitor};
+use serde::de::{Deserializer, Error, Unexpected, Visitor};
 use serde::{Deserialize, Serialize};
 
 /// Everything a run needs to know. `conf/` and the overrides compose to exactly this.
@@ -32,9 +32,9 @@ pub struct ModelConfig {
     /// Repository on the Hugging Face hub the shape was taken from.
     pub hub: Option<String>,
     pub dtype: Dtype,
-    /// Where weights come from; `synthetic` draws random ones of the true shape.
+    /// `synthetic` draws random ones of the true shape; a path is loaded, and brings its own shape.
     pub weights: Weights,
-    /// A `config.json` to read the shape from instead of `arch`.
+    /// A `config.json` to read the shape from instead of `arch` or what lies beside the weights.
     pub config_json: Option<String>,
     /// The shape, in the words of a Hugging Face `config.json`.
     pub arch: serde_json::Value,
@@ -65,10 +65,34 @@ impl Dtype {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+/// Where weights come from, written as `synthetic` or as a path.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub enum Weights {
     Synthetic,
+    /// A directory with safetensors, a safetensors file or a GGUF file.
+    Path(PathBuf),
+}
+
+impl TryFrom<String> for Weights {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        match text.as_str() {
+            "synthetic" => Ok(Weights::Synthetic),
+            text if text.trim().is_empty() => Err("expected synthetic or a path"),
+            text => Ok(Weights::Path(text.into())),
+        }
+    }
+}
+
+impl From<Weights> for String {
+    fn from(weights: Weights) -> String {
+        match weights {
+            Weights::Synthetic => "synthetic".to_owned(),
+            Weights::Path(path) => path.to_string_lossy().into_owned(),
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -76,8 +100,20 @@ pub enum Weights {
 pub struct DatasetConfig {
     #[serde(deserialize_with = "text_or_scalar")]
     pub name: String,
-    /// Random prompts of this many tokens.
+    /// Random prompts of this many tokens; of given prompts, the most one may have.
     pub prompt_tokens: u32,
+    /// Texts rather than random tokens.
+    #[serde(default)]
+    pub prompts: Option<PromptsConfig>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PromptsConfig {
+    /// One JSON object a line, with the text under `prompt`.
+    pub file: String,
+    /// Wrap each prompt in the model's chat template, where it has one.
+    pub chat: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -121,8 +157,26 @@ pub struct SimConfig {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct InferConfig {
-    /// Tokens generated for each sequence; EOS is ignored so that lengths are what was asked.
+    /// Tokens generated for each sequence, at most.
     pub max_new_tokens: u32,
+    /// Go on past the end-of-text token, so that lengths are what was asked.
+    #[serde(default = "yes")]
+    pub ignore_eos: bool,
+    /// Draw the next token; otherwise the likeliest is taken.
+    #[serde(default)]
+    pub do_sample: bool,
+    /// Above one evens the odds of a draw out, below one sharpens them.
+    #[serde(default = "one", deserialize_with = "above_zero")]
+    pub temperature: f64,
+    /// Draw among this many of the likeliest tokens; null draws among all.
+    #[serde(default)]
+    pub top_k: Option<NonZeroU32>,
+    /// Draw among the fewest likeliest tokens that together have this probability.
+    #[serde(default = "one", deserialize_with = "share")]
+    pub top_p: f64,
+    /// No sequence of this many tokens comes twice; 0 lets them.
+    #[serde(default)]
+    pub no_repeat_ngram_size: u32,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -170,7 +224,16 @@ pub struct OutputConfig {
     pub record: bool,
     /// Longest time an event waits in memory before it is on its way to disk.
     pub flush_ms: u32,
+    #[serde(default)]
+    pub predictions: PredictionsConfig,
     pub tui: TuiConfig,
+}
+
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PredictionsConfig {
+    /// Keep what the model answered, as text.
+    pub enable: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -210,6 +273,34 @@ pub struct HydraRun {
 pub struct HydraJob {
     #[serde(deserialize_with = "text_or_scalar")]
     pub name: String,
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn one() -> f64 {
+    1.0
+}
+
+fn above_zero<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    checked(deserializer, |x| x > 0.0, "a number above 0")
+}
+
+fn share<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    checked(deserializer, |x| x > 0.0 && x <= 1.0, "a number above 0, at most 1")
+}
+
+fn checked<'de, D: Deserializer<'de>>(
+    deserializer: D,
+    holds: fn(f64) -> bool,
+    wanted: &'static str,
+) -> Result<f64, D::Error> {
+    let x = f64::deserialize(deserializer)?;
+    match x.is_finite() && holds(x) {
+        true => Ok(x),
+        false => Err(D::Error::invalid_value(Unexpected::Float(x), &wanted)),
+    }
 }
 
 /// Reads a name that may look like a number or a flag, as in `experiment=42`.

@@ -5,33 +5,13 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use super::{Engine, EngineError, Prompts, ranges::Ranges};
+use super::{Engine, EngineError, Prompts, ranges::Ranges, workload::Workload};
 use crate::{
-    event::{Activity, Event, EventTx, Phase, RequestFinished, RequestStarted, Token},
-    noise,
+    event::{
+        Activity, Ending, Event, EventTx, Level, Phase, Prediction, RequestFinished, RequestStarted, Token,
+    },
+    text::{TextError, Tokenizer},
 };
-
-/// What to run: `warmup` requests that don't count, then `requests` that do.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Workload {
-    pub requests: u32,
-    pub warmup: u32,
-    pub batch: u32,
-    pub prompt_tokens: u32,
-    pub output_tokens: u32,
-    pub vocab: u32,
-    pub seed: u64,
-}
-
-impl Workload {
-    /// Random prompts, the same for the same seed and request.
-    pub fn prompts(&self, request: u32) -> Prompts {
-        let seed = noise::bits(self.seed, u64::from(request));
-        let ids = (0..u64::from(self.batch) * u64::from(self.prompt_tokens))
-            .map(|i| (noise::bits(seed, i) % u64::from(self.vocab)) as u32);
-        Prompts { ids: ids.collect(), batch: self.batch as usize }
-    }
-}
 
 /// Pauses, resumes and cancels the workload; it listens between tokens.
 #[derive(Debug, Clone, Default)]
@@ -82,6 +62,15 @@ pub struct Driver<'a> {
     pub ranges: &'a mut dyn Ranges,
     pub tx: &'a EventTx,
     pub activity: &'a Activity,
+    /// Turns answers into text, where they are to be told.
+    pub predictions: Option<&'a Tokenizer>,
+}
+
+/// What a sequence has answered so far.
+#[derive(Debug, Default, Clone)]
+struct Answer {
+    ids: Vec<u32>,
+    ended: bool,
 }
 
 impl Driver<'_> {
@@ -91,13 +80,18 @@ impl Driver<'_> {
             let done = self.request(engine, request);
             self.activity.set(Phase::Idle);
             self.tx.send(Event::RequestFinished(RequestFinished { request, complete: done.is_ok() }));
-            done?;
+            let answers = done?;
+            if let Some(tokenizer) = self.predictions.filter(|_| request >= self.workload.warmup)
+                && let Err(e) = self.tell(request, &answers, tokenizer)
+            {
+                self.tx.notice(Level::Error, "text", format!("request {request}: {e}"));
+            }
             engine.reset()?;
         }
         engine.synchronize()
     }
 
-    fn request(&mut self, engine: &mut dyn Engine, request: u32) -> Result<(), EngineError> {
+    fn request(&mut self, engine: &mut dyn Engine, request: u32) -> Result<Vec<Answer>, EngineError> {
         let w = self.workload;
         let prompts = w.prompts(request);
         self.listen()?;
@@ -107,7 +101,7 @@ impl Driver<'_> {
             request,
             warmup: request < w.warmup,
             batch: w.batch,
-            prompt_tokens: w.prompt_tokens,
+            prompt_tokens: prompts.len() as u32,
             output_tokens: w.output_tokens,
         }));
         let done = self.steps(engine, request, &prompts);
@@ -115,18 +109,61 @@ impl Driver<'_> {
         done
     }
 
-    fn steps(&mut self, engine: &mut dyn Engine, request: u32, prompts: &Prompts) -> Result<(), EngineError> {
+    fn steps(
+        &mut self,
+        engine: &mut dyn Engine,
+        request: u32,
+        prompts: &Prompts,
+    ) -> Result<Vec<Answer>, EngineError> {
         let first = self.ranged("prefill", |_| engine.prefill(prompts))?;
         self.token(request, 0, &first);
+        let mut answers = vec![Answer::default(); first.len()];
+        self.note(&mut answers, &first);
         self.activity.set(Phase::Decode);
         self.ranged("decode", |driver| {
             for index in 1..driver.workload.output_tokens {
+                // A batch goes on until its last sequence has ended.
+                if answers.iter().all(|answer| answer.ended) {
+                    break;
+                }
                 driver.listen()?;
                 let ids = driver.ranged("decode_step", |_| engine.decode())?;
                 driver.token(request, index, &ids);
+                driver.note(&mut answers, &ids);
             }
             Ok(())
-        })
+        })?;
+        Ok(answers)
+    }
+
+    /// Adds a step's tokens to the answers that go on.
+    fn note(&self, answers: &mut [Answer], ids: &[u32]) {
+        for (answer, &id) in answers.iter_mut().zip(ids).filter(|(answer, _)| !answer.ended) {
+            answer.ids.push(id);
+            answer.ended = self.workload.stop_ids.contains(&id);
+        }
+    }
+
+    fn tell(&self, request: u32, answers: &[Answer], tokenizer: &Tokenizer) -> Result<(), TextError> {
+        let prompts = self.workload.prompts(request);
+        for (sequence, (answer, prompt_ids)) in
+            answers.iter().zip(prompts.ids.chunks(prompts.len())).enumerate()
+        {
+            let prompt = match self.workload.text(request) {
+                Some(text) => text.to_owned(),
+                None => tokenizer.text(prompt_ids)?,
+            };
+            self.tx.send(Event::Prediction(Box::new(Prediction {
+                request: request - self.workload.warmup,
+                sequence: sequence as u32,
+                prompt,
+                text: tokenizer.text(&answer.ids)?,
+                prompt_tokens: prompt_ids.len() as u32,
+                output_tokens: answer.ids.len() as u32,
+                ending: if answer.ended { Ending::Stop } else { Ending::Length },
+            })));
+        }
+        Ok(())
     }
 
     fn ranged<T>(
@@ -155,3 +192,6 @@ impl Driver<'_> {
         if self.control.is_cancelled() { Err(EngineError::Cancelled) } else { Ok(()) }
     }
 }
+
+#[cfg(test)]
+mod tests;

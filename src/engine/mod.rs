@@ -3,7 +3,9 @@
 pub mod candle;
 pub mod driver;
 pub mod ranges;
+pub mod sampling;
 pub mod sim;
+pub mod workload;
 
 use thiserror::Error;
 

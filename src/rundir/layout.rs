@@ -79,6 +79,10 @@ impl RunDir {
         self.0.join("report.md")
     }
 
+    pub fn predictions(&self) -> PathBuf {
+        self.0.join("predictions").join("predictions.jsonl")
+    }
+
     pub fn log(&self) -> PathBuf {
         self.0.join("llmprof.log")
     }

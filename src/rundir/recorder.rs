@@ -1,13 +1,13 @@
 //! Writes a run as it happens, and keeps count of what it could not write.
 
 use std::{
-    fs::File,
+    fs::{self, File},
     io::{self, Write},
     time::{Duration, Instant},
 };
 
 use super::RunDir;
-use crate::event::{Envelope, Event, GpuSample, Stamp};
+use crate::event::{Envelope, Event, GpuSample, Prediction, Stamp};
 
 /// Columns of `nvml.csv`. The first nine are those of the harness this format comes from.
 const NVML_COLUMNS: [&str; 12] = [
@@ -25,11 +25,13 @@ const NVML_COLUMNS: [&str; 12] = [
     "clock_event_reasons",
 ];
 
-/// Appends events to `events.ndjson` and GPU samples to `nvml.csv`. A failing disk never stops the run:
+/// Appends events to `events.ndjson`, GPU samples to `nvml.csv` and predictions to a file that the first one makes. A failing disk never stops the run:
 /// lines are lost, counted, and writing is tried again at the next flush.
 pub struct Recorder {
+    dir: RunDir,
     events: LineFile,
     nvml: LineFile,
+    predictions: Option<LineFile>,
     started_unix_s: f64,
     flush_every: Duration,
     flushed: Instant,
@@ -40,8 +42,10 @@ impl Recorder {
         let mut nvml = LineFile::create(File::create_new(dir.nvml_csv())?);
         nvml.line(NVML_COLUMNS.join(",").as_bytes());
         Ok(Recorder {
+            dir: dir.clone(),
             events: LineFile::create(File::create_new(dir.events())?),
             nvml,
+            predictions: None,
             started_unix_s: started_unix_ms as f64 / 1e3,
             flush_every,
             flushed: Instant::now(),
@@ -53,9 +57,28 @@ impl Recorder {
             Ok(line) => self.events.line(&line),
             Err(e) => tracing::error!("an event has no recorded form: {e}"),
         }
-        if let Event::GpuSample(sample) = &envelope.event {
-            let row = nvml_row(self.started_unix_s, envelope.t, sample);
-            self.nvml.line(row.as_bytes());
+        match &envelope.event {
+            Event::GpuSample(sample) => {
+                let row = nvml_row(self.started_unix_s, envelope.t, sample);
+                self.nvml.line(row.as_bytes());
+            }
+            Event::Prediction(prediction) => self.predict(prediction),
+            _ => {}
+        }
+    }
+
+    /// A prediction that has no file of its own is still in `events.ndjson`.
+    fn predict(&mut self, prediction: &Prediction) {
+        if self.predictions.is_none() {
+            let path = self.dir.predictions();
+            let made = path.parent().map_or(Ok(()), fs::create_dir_all);
+            match made.and_then(|()| File::create_new(&path)) {
+                Ok(file) => self.predictions = Some(LineFile::create(file)),
+                Err(e) => tracing::error!("{}: {e}", path.display()),
+            }
+        }
+        if let (Some(file), Ok(line)) = (&mut self.predictions, serde_json::to_vec(prediction)) {
+            file.line(&line);
         }
     }
 
@@ -69,17 +92,19 @@ impl Recorder {
     pub fn flush(&mut self) {
         self.events.flush();
         self.nvml.flush();
+        self.predictions.iter_mut().for_each(LineFile::flush);
         self.flushed = Instant::now();
     }
 
     /// Lines that did not reach the disk.
     pub fn lost(&self) -> u64 {
-        self.events.lost + self.nvml.lost
+        self.events.lost + self.nvml.lost + self.predictions.as_ref().map_or(0, |file| file.lost)
     }
 
     /// What the disk said last, when it refused.
     pub fn trouble(&self) -> Option<&str> {
-        self.events.trouble.as_deref().or(self.nvml.trouble.as_deref())
+        let predictions = self.predictions.as_ref().and_then(|file| file.trouble.as_deref());
+        self.events.trouble.as_deref().or(self.nvml.trouble.as_deref()).or(predictions)
     }
 }
 

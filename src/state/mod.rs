@@ -117,6 +117,8 @@ impl RunState {
                 }
             }
             Event::RequestFinished(finished) => self.request_finished(finished.complete),
+            // Text is for whoever reads the recording.
+            Event::Prediction(_) => {}
             Event::WorkloadPaused => self.workload_paused_at = Some(t),
             Event::WorkloadResumed => {
                 if let (Some(paused_at), Some(active)) = (self.workload_paused_at.take(), &mut self.active) {

@@ -8,7 +8,8 @@ use candle_nn::ops::rms_norm;
 use super::{
     attention::attention,
     cache::LayerCache,
-    ops::{linear, sum, swiglu, widen},
+    matrix::Matrix,
+    ops::{sum, swiglu, widen},
     rope::Rope,
     weights::WeightSource,
 };
@@ -21,11 +22,11 @@ use crate::{
 /// A model with its weights, and a cache for one batch of sequences of equal length.
 pub struct Decoder {
     spec: ModelSpec,
-    embedding: Tensor,
+    embedding: Matrix,
     layers: Vec<Layer>,
     norm: Tensor,
     /// The embedding once more where the two are tied.
-    head: Tensor,
+    head: Matrix,
     rope: Rope,
     batch: usize,
     capacity: usize,
@@ -35,15 +36,15 @@ pub struct Decoder {
 struct Layer {
     input_norm: Tensor,
     /// Queries, keys and values in one product.
-    qkv: Tensor,
+    qkv: Matrix,
     qkv_bias: Option<Tensor>,
     qk_norm: Option<(Tensor, Tensor)>,
-    output: Tensor,
+    output: Matrix,
     output_bias: Option<Tensor>,
     mlp_norm: Tensor,
     /// Gate and up in one product.
-    gate_up: Tensor,
-    down: Tensor,
+    gate_up: Matrix,
+    down: Matrix,
     window: Option<usize>,
     cache: LayerCache,
 }
@@ -77,7 +78,7 @@ impl Decoder {
                 loader.matrix(&["lm_head.weight"])?
             },
             embedding,
-            rope: Rope::new(spec, capacity, device)?,
+            rope: Rope::new(spec, source.rope_divisors()?.as_deref(), capacity, device)?,
             spec: spec.clone(),
             batch,
             capacity,
@@ -99,15 +100,14 @@ impl Decoder {
     pub fn forward(&self, ids: &[u32], position: usize) -> Result<Tensor> {
         let t = ids.len() / self.batch;
         let ids = Tensor::from_slice(ids, ids.len(), &self.device)?;
-        let embedded = self.embedding.index_select(&ids, 0)?;
-        let mut x = widen(&embedded)?.reshape((self.batch, t, self.spec.hidden))?;
+        let mut x = self.embedding.rows(&ids)?.reshape((self.batch, t, self.spec.hidden))?;
         for layer in &self.layers {
             x = layer.forward(&x, &self.spec, &self.rope, position)?;
         }
         // Earlier positions have done their work in the cache.
         let last = x.narrow(1, t - 1, 1)?.contiguous()?;
         let last = rms_norm(&last, &self.norm, self.spec.rms_eps as f32)?;
-        linear(&last, &self.head, None)?.squeeze(1)
+        self.head.linear(&last, None)?.squeeze(1)
     }
 }
 
@@ -152,13 +152,13 @@ impl Layer {
         let normed = rms_norm(x, &self.input_norm, eps)?;
         let x = sum(x, &self.attend(&normed, spec, rope, position)?)?;
         let normed = rms_norm(&x, &self.mlp_norm, eps)?;
-        let inner = swiglu(&linear(&normed, &self.gate_up, None)?)?;
-        sum(&x, &linear(&inner, &self.down, None)?)
+        let inner = swiglu(&self.gate_up.linear(&normed, None)?)?;
+        sum(&x, &self.down.linear(&inner, None)?)
     }
 
     fn attend(&self, x: &Tensor, spec: &ModelSpec, rope: &Rope, position: usize) -> Result<Tensor> {
         let (b, t, _) = x.dims3()?;
-        let qkv = linear(x, &self.qkv, self.qkv_bias.as_ref())?;
+        let qkv = self.qkv.linear(x, self.qkv_bias.as_ref())?;
         let mut first = 0;
         let mut heads = |count: usize| {
             let part = qkv.narrow(2, first, count * spec.head_dim)?;
@@ -173,7 +173,7 @@ impl Layer {
         let q = rope.turn(&q, position)?;
         self.cache.write(&rope.turn(&k, position)?, &v, position)?;
         let out = attention(&q, &self.cache.keys, &self.cache.values, position, self.window)?;
-        linear(&out, &self.output, self.output_bias.as_ref())
+        self.output.linear(&out, self.output_bias.as_ref())
     }
 }
 
@@ -197,17 +197,19 @@ impl Loader<'_> {
         }
     }
 
-    /// In the model's own type.
-    fn matrix(&mut self, names: &[impl AsRef<str>]) -> std::result::Result<Tensor, EngineError> {
-        self.take(names, self.dtype)
+    /// As the source keeps it, at best in the model's own type.
+    fn matrix(&mut self, names: &[impl AsRef<str>]) -> std::result::Result<Matrix, EngineError> {
+        let parts = self.parts(names)?;
+        Ok(self.source.matrix(&parts, self.dtype)?.to_device(self.device)?)
     }
 
     /// Norms and biases, small as they are, are widened once and for all.
     fn vector(&mut self, names: &[impl AsRef<str>]) -> std::result::Result<Tensor, EngineError> {
-        Ok(widen(&self.take(names, self.dtype)?)?)
+        let parts = self.parts(names)?;
+        Ok(widen(&self.source.stacked(&parts, self.dtype)?.to_device(self.device)?)?)
     }
 
-    fn take(&mut self, names: &[impl AsRef<str>], dtype: Dtype) -> std::result::Result<Tensor, EngineError> {
+    fn parts(&mut self, names: &[impl AsRef<str>]) -> std::result::Result<Vec<TensorShape>, EngineError> {
         let mut parts = Vec::with_capacity(names.len());
         for name in names.iter().map(AsRef::as_ref) {
             if !(self.progress)(name, self.done, self.total) {
@@ -217,6 +219,6 @@ impl Loader<'_> {
             let shape = self.shapes.get(name);
             parts.push(shape.cloned().ok_or_else(|| EngineError::Backend(format!("no tensor {name}")))?);
         }
-        Ok(self.source.stacked(&parts, dtype)?.to_device(self.device)?)
+        Ok(parts)
     }
 }

@@ -16,8 +16,8 @@ pub struct Footprint {
 }
 
 impl Footprint {
-    /// For `batch` sequences of `positions` each, on the CPU.
-    pub fn new(spec: &ModelSpec, dtype: Dtype, batch: usize, positions: usize) -> Self {
+    /// For `weight_bytes` of weights and `batch` sequences of `positions` each, on the CPU.
+    pub fn new(spec: &ModelSpec, dtype: Dtype, weight_bytes: u64, batch: usize, positions: usize) -> Self {
         let product = |factors: &[usize]| factors.iter().fold(1u64, |n, &f| n.saturating_mul(f as u64));
         let rows = product(&[batch, positions]);
         // Wide activations of one layer are alive at a time, beside the residual stream and its norm.
@@ -35,7 +35,7 @@ impl Footprint {
             Dtype::F16 | Dtype::Bf16 => product(&[2, spec.intermediate, spec.hidden]),
         };
         Footprint {
-            weight_bytes: spec.weight_bytes(dtype),
+            weight_bytes,
             cache_bytes: rows.saturating_mul(spec.kv_bytes_per_position(dtype)),
             workspace_bytes: activations.saturating_add(widened).saturating_mul(4),
         }
@@ -56,16 +56,18 @@ pub fn free_bytes() -> Option<u64> {
     Some(allowed.map_or(available, |allowed| allowed.min(available))).filter(|&bytes| bytes > 0)
 }
 
-/// Refuses a model that does not fit into `free_bytes`, with what would fit.
+/// Refuses a model that does not fit into `free_bytes`, with what would fit. `weight_bytes` says what its weights
+/// take where plain numbers are kept in a type.
 pub fn check(
     spec: &ModelSpec,
     model: &str,
     dtype: Dtype,
+    weight_bytes: &dyn Fn(Dtype) -> u64,
     batch: usize,
     positions: usize,
     free_bytes: u64,
 ) -> Result<(), EngineError> {
-    let footprint = Footprint::new(spec, dtype, batch, positions);
+    let footprint = Footprint::new(spec, dtype, weight_bytes(dtype), batch, positions);
     if footprint.total_bytes() <= free_bytes {
         return Ok(());
     }
@@ -73,7 +75,7 @@ pub fn check(
     if footprint.weight_bytes < free_bytes && (batch > 1 || positions > 256) {
         remedies.push("a smaller runtime.batch_size or dataset.prompt_tokens");
     }
-    let half = Footprint::new(spec, Dtype::Bf16, batch, positions);
+    let half = Footprint::new(spec, Dtype::Bf16, weight_bytes(Dtype::Bf16), batch, positions);
     if dtype == Dtype::F32 && half.total_bytes() <= free_bytes {
         remedies.push("model.dtype=bf16");
     }
@@ -155,16 +157,18 @@ mod tests {
                  dataset.prompt_tokens, model=smollm2_135m, or a CUDA build",
             ),
         ];
+        let spec = qwen2_5_7b();
+        let weights = |dtype| spec.weight_bytes(dtype);
         for (dtype, batch, positions, free, message) in table {
-            let error = check(&qwen2_5_7b(), "qwen2_5_7b", dtype, batch, positions, free).unwrap_err();
+            let error = check(&spec, "qwen2_5_7b", dtype, &weights, batch, positions, free).unwrap_err();
             assert_eq!(error.to_string(), message);
         }
-        assert!(check(&qwen2_5_7b(), "qwen2_5_7b", Dtype::Bf16, 1, 160, 21_900_000_000).is_ok());
+        assert!(check(&spec, "qwen2_5_7b", Dtype::Bf16, &weights, 1, 160, 21_900_000_000).is_ok());
     }
 
     #[test]
     fn absurd_requests_do_not_overflow() {
-        let footprint = Footprint::new(&qwen2_5_7b(), Dtype::F32, usize::MAX, usize::MAX);
+        let footprint = Footprint::new(&qwen2_5_7b(), Dtype::F32, 1, usize::MAX, usize::MAX);
         assert_eq!(footprint.total_bytes(), u64::MAX);
     }
 

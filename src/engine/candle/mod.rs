@@ -2,22 +2,37 @@
 
 mod attention;
 mod cache;
+mod checkpoint;
 mod decoder;
 mod gemv;
+mod gguf;
+mod gguf_metadata;
+mod matrix;
 pub mod memory;
 mod ops;
 mod rope;
+mod safetensors;
 mod simd;
 mod weights;
 
-use candle_core::{D, Device};
+use std::sync::Arc;
+
+use candle_core::{D, Device, Tensor};
 use rayon::ThreadPool;
 
+pub use checkpoint::{Checkpoint, CheckpointError};
 pub use decoder::Decoder;
+pub use matrix::Matrix;
 pub use weights::{SyntheticWeights, WeightSource};
 
-use super::{Engine, EngineError, Progress, Prompts};
-use crate::{config::Dtype, model::ModelSpec};
+use super::{
+    Engine, EngineError, Progress, Prompts,
+    sampling::{Picker, Sampling},
+};
+use crate::{
+    config::Dtype,
+    model::{ModelSpec, spec::TensorShape},
+};
 
 impl From<candle_core::Error> for EngineError {
     fn from(error: candle_core::Error) -> Self {
@@ -44,6 +59,9 @@ pub struct CandleOptions {
     pub max_positions: usize,
     /// Of the synthetic weights.
     pub seed: u64,
+    /// Trained weights; `None` makes synthetic ones.
+    pub checkpoint: Option<Arc<Checkpoint>>,
+    pub sampling: Sampling,
 }
 
 impl CandleOptions {
@@ -57,14 +75,19 @@ impl CandleOptions {
         if *max_positions > spec.max_positions {
             return Err(EngineError::ContextTooLong { capacity: spec.max_positions, asked: *max_positions });
         }
-        memory::check(spec, model, *dtype, *batch, *max_positions, free_bytes)?;
+        let weight_bytes = |dtype| match &self.checkpoint {
+            Some(checkpoint) => checkpoint.weight_bytes(dtype),
+            None => spec.weight_bytes(dtype),
+        };
+        memory::check(spec, model, *dtype, &weight_bytes, *batch, *max_positions, free_bytes)?;
         Ok(device)
     }
 }
 
-/// Greedy generation for one batch of sequences of equal length.
+/// Generation for one batch of sequences of equal length.
 pub struct CandleEngine {
     decoder: Decoder,
+    picker: Picker,
     pool: ThreadPool,
     /// Each sequence's newest token, not yet in the cache; empty before prefill.
     last: Vec<u32>,
@@ -97,21 +120,33 @@ impl CandleEngine {
             .thread_name(|i| format!("engine-{i}"))
             .build()
             .map_err(|e| EngineError::Backend(format!("cannot start the engine's threads: {e}")))?;
-        let weights = InPool { pool: &pool, source: SyntheticWeights { seed: options.seed } };
+        let synthetic = SyntheticWeights { seed: options.seed };
+        let source: &dyn WeightSource = match &options.checkpoint {
+            Some(checkpoint) => checkpoint.as_ref(),
+            None => &synthetic,
+        };
+        let weights = InPool { pool: &pool, source };
         let decoder = Decoder::new(spec, *dtype, &weights, *batch, *max_positions, &device, progress)?;
-        Ok(CandleEngine { decoder, pool, last: Vec::new(), position: 0 })
+        let picker = Picker::new(options.sampling.clone());
+        Ok(CandleEngine { decoder, picker, pool, last: Vec::new(), position: 0 })
     }
 
-    /// Runs `ids` from the current position on and keeps the best next token of each sequence.
+    /// Runs `ids` from the current position on and keeps the next token of each sequence.
     fn step(&mut self, ids: &[u32]) -> Result<Vec<u32>, EngineError> {
         let end = self.position + ids.len() / self.decoder.batch();
         if end > self.decoder.capacity() {
             return Err(EngineError::ContextTooLong { capacity: self.decoder.capacity(), asked: end });
         }
-        let (decoder, position) = (&self.decoder, self.position);
+        let (decoder, picker, position) = (&self.decoder, &mut self.picker, self.position);
         // Inside the pool from the start: a caller from outside would be put to sleep and woken at every product.
-        let next =
-            self.pool.install(|| decoder.forward(ids, position)?.argmax(D::Minus1)?.to_vec1::<u32>())?;
+        let next = self.pool.install(|| {
+            let logits = decoder.forward(ids, position)?;
+            if picker.sampling().is_argmax() {
+                return logits.argmax(D::Minus1)?.to_vec1::<u32>();
+            }
+            let vocab = logits.dim(D::Minus1)?;
+            Ok(picker.pick(&mut logits.flatten_all()?.to_vec1()?, vocab))
+        })?;
         self.position = end;
         self.last.clone_from(&next);
         Ok(next)
@@ -132,6 +167,7 @@ impl Engine for CandleEngine {
             return Err(EngineError::Backend(format!("{n} prompt tokens cannot fill {batch} equal rows")));
         }
         self.reset()?;
+        self.picker.begin(prompts);
         self.step(&prompts.ids)
     }
 
@@ -160,18 +196,22 @@ impl Engine for CandleEngine {
 }
 
 /// A source whose work is done on `pool`.
-struct InPool<'a, S> {
+struct InPool<'a> {
     pool: &'a ThreadPool,
-    source: S,
+    source: &'a dyn WeightSource,
 }
 
-impl<S: WeightSource> WeightSource for InPool<'_, S> {
-    fn stacked(
-        &self,
-        parts: &[crate::model::spec::TensorShape],
-        dtype: Dtype,
-    ) -> candle_core::Result<candle_core::Tensor> {
+impl WeightSource for InPool<'_> {
+    fn stacked(&self, parts: &[TensorShape], dtype: Dtype) -> candle_core::Result<Tensor> {
         self.pool.install(|| self.source.stacked(parts, dtype))
+    }
+
+    fn matrix(&self, parts: &[TensorShape], dtype: Dtype) -> candle_core::Result<Matrix> {
+        self.pool.install(|| self.source.matrix(parts, dtype))
+    }
+
+    fn rope_divisors(&self) -> candle_core::Result<Option<Vec<f32>>> {
+        self.source.rope_divisors()
     }
 }
 

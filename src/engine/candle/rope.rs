@@ -11,8 +11,19 @@ pub(super) struct Rope {
 }
 
 impl Rope {
-    pub fn new(spec: &ModelSpec, capacity: usize, device: &Device) -> Result<Self> {
-        let frequencies = frequencies(spec);
+    /// `divisors`, one for each frequency, come on top of the spec's own scaling.
+    pub fn new(spec: &ModelSpec, divisors: Option<&[f32]>, capacity: usize, device: &Device) -> Result<Self> {
+        let mut frequencies = frequencies(spec);
+        if let Some(divisors) = divisors {
+            if divisors.len() != frequencies.len() {
+                candle_core::bail!(
+                    "{} rotary divisors for {} frequencies",
+                    divisors.len(),
+                    frequencies.len()
+                );
+            }
+            frequencies.iter_mut().zip(divisors).for_each(|(frequency, divisor)| *frequency /= divisor);
+        }
         let table = |f: fn(f32) -> f32| {
             let values: Vec<f32> =
                 (0..capacity).flat_map(|at| frequencies.iter().map(move |w| f(at as f32 * w))).collect();

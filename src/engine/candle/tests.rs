@@ -18,6 +18,8 @@ fn options() -> CandleOptions {
         batch: 2,
         max_positions: 12,
         seed: 1,
+        checkpoint: None,
+        sampling: Sampling::greedy(),
     }
 }
 
@@ -53,6 +55,17 @@ fn every_dtype_runs() {
         let mut engine = engine(&CandleOptions { dtype, ..options() }).unwrap();
         assert_eq!(run(&mut engine, 6, 4).len(), 5, "{dtype:?}");
     }
+}
+
+#[test]
+fn draws_follow_the_seed_and_greedy_on_the_host_is_greedy_on_the_device() {
+    let sampled = |sampling| run(&mut engine(&CandleOptions { sampling, ..options() }).unwrap(), 5, 7);
+    let draw = |seed| sampled(Sampling { do_sample: true, seed, ..Sampling::greedy() });
+    assert_eq!(draw(1), draw(1));
+    assert_ne!(draw(1), draw(2));
+    // Longer than anything that could repeat: the host chooses, and nothing is forbidden.
+    let host = Sampling { no_repeat_ngram_size: 100, ..Sampling::greedy() };
+    assert_eq!(sampled(host), sampled(Sampling::greedy()));
 }
 
 #[test]

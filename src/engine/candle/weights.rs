@@ -4,7 +4,10 @@ use candle_core::{Device, Tensor};
 use half::{bf16, f16};
 use rayon::prelude::*;
 
-use super::simd::{Stored, vectorised};
+use super::{
+    matrix::Matrix,
+    simd::{Stored, vectorised},
+};
 use crate::{config::Dtype, model::spec::TensorShape};
 
 /// Gives the tensors of a checkpoint by their Hugging Face names.
@@ -14,6 +17,17 @@ pub trait WeightSource: Sync {
 
     fn tensor(&self, tensor: &TensorShape, dtype: Dtype) -> candle_core::Result<Tensor> {
         self.stacked(std::slice::from_ref(tensor), dtype)
+    }
+
+    /// The named tensors, stacked, as what activations are multiplied with. A source that keeps quantised
+    /// blocks gives those, whatever `dtype` is.
+    fn matrix(&self, parts: &[TensorShape], dtype: Dtype) -> candle_core::Result<Matrix> {
+        self.stacked(parts, dtype).map(Matrix::plain)
+    }
+
+    /// What each rotary frequency is divided by, where a checkpoint says so by numbers rather than by a rule.
+    fn rope_divisors(&self) -> candle_core::Result<Option<Vec<f32>>> {
+        Ok(None)
     }
 }
 

@@ -4,8 +4,8 @@ use super::*;
 use crate::{
     config::{
         DatasetConfig, Dtype, HardwareConfig, HydraConfig, HydraJob, HydraRun, InferConfig, ModelConfig,
-        OutputConfig, ProfilingConfig, RuntimeConfig, SimConfig, TelemetryConfig, ThemeName, TuiConfig,
-        Weights,
+        OutputConfig, PredictionsConfig, ProfilingConfig, RuntimeConfig, SimConfig, TelemetryConfig,
+        ThemeName, TuiConfig, Weights,
     },
     event::{Clock, EventRx, GpuSample, HostInfo, HostSample, Phase, channel},
 };
@@ -170,7 +170,7 @@ fn config(runtime: Runtime, probe: Probe) -> RunConfig {
             config_json: None,
             arch: serde_json::Value::Null,
         },
-        dataset: DatasetConfig { name: "random".to_owned(), prompt_tokens: 16 },
+        dataset: DatasetConfig { name: "random".to_owned(), prompt_tokens: 16, prompts: None },
         runtime: RuntimeConfig {
             name: runtime,
             device: "auto".to_owned(),
@@ -187,13 +187,22 @@ fn config(runtime: Runtime, probe: Probe) -> RunConfig {
                 scenario: "mixed".to_owned(),
             },
         },
-        infer: InferConfig { max_new_tokens: 8 },
+        infer: InferConfig {
+            max_new_tokens: 8,
+            ignore_eos: true,
+            do_sample: false,
+            temperature: 1.0,
+            top_k: None,
+            top_p: 1.0,
+            no_repeat_ngram_size: 0,
+        },
         hardware: HardwareConfig { device_index: 0 },
         telemetry: TelemetryConfig { probe, scenario: None },
         profiling: ProfilingConfig { nvml: every_ms(100), host: every_ms(1000) },
         output: OutputConfig {
             record: false,
             flush_ms: 100,
+            predictions: PredictionsConfig::default(),
             tui: TuiConfig { fps: 10, theme: ThemeName::Dark, ascii: None, mouse: false },
         },
         hydra: HydraConfig {

@@ -1,0 +1,148 @@
+//! Trained weights on disk: opened, held against the model's shape, and read when the decoder is made.
+
+use std::path::{Path, PathBuf};
+
+use candle_core::Tensor;
+use thiserror::Error;
+
+use super::{Matrix, WeightSource, gguf::GgufFile, safetensors::SafetensorsFiles};
+use crate::{
+    config::Dtype,
+    model::{ModelSpec, SpecError, spec::TensorShape},
+    text::Vocabulary,
+};
+
+/// Why weights cannot be used. Every message names the file.
+#[derive(Debug, Error)]
+pub enum CheckpointError {
+    #[error("cannot read {}: {cause}", file.display())]
+    Unreadable { file: PathBuf, cause: std::io::Error },
+    #[error(
+        "{} has no weights: model.safetensors, model.safetensors.index.json or the path of a .gguf file is wanted",
+        dir.display()
+    )]
+    NoWeights { dir: PathBuf },
+    #[error("{} is no whole {format} file: {cause}", file.display())]
+    Corrupt { file: PathBuf, format: &'static str, cause: String },
+    #[error("{} names {shard}, which is not there", index.display())]
+    MissingShard { index: PathBuf, shard: String },
+    #[error("{} has no tensor {tensor}", file.display())]
+    MissingTensor { file: PathBuf, tensor: String },
+    #[error("{}: {tensor} has shape {got:?}, the model wants {wanted:?}", file.display())]
+    WrongShape { file: PathBuf, tensor: String, got: Vec<usize>, wanted: Vec<usize> },
+    #[error("{}: {tensor} is {got}; f32, f16 and bf16 can be read", file.display())]
+    WrongType { file: PathBuf, tensor: String, got: String },
+    #[error("{} does not say {key}", file.display())]
+    MissingKey { file: PathBuf, key: String },
+    #[error("{}: {key} {found:?} is not supported; {supported}", file.display())]
+    Unsupported { file: PathBuf, key: String, found: String, supported: &'static str },
+    #[error("{}: {cause}", file.display())]
+    Shape { file: PathBuf, cause: SpecError },
+}
+
+/// A model on disk whose tensors are all there, in the right shapes.
+#[derive(Debug)]
+pub struct Checkpoint {
+    path: PathBuf,
+    spec: ModelSpec,
+    files: Files,
+}
+
+#[derive(Debug)]
+enum Files {
+    Safetensors(SafetensorsFiles),
+    Gguf(Box<GgufFile>),
+}
+
+impl Checkpoint {
+    /// Opens `path`: a directory with `config.json` and safetensors, a single safetensors file beside its
+    /// `config.json`, or a GGUF file. `config_json` is read instead of the `config.json` beside the weights.
+    pub fn open(path: &Path, config_json: Option<&Path>) -> Result<Checkpoint, CheckpointError> {
+        let unreadable = |cause| CheckpointError::Unreadable { file: path.to_owned(), cause };
+        let is_dir = std::fs::metadata(path).map_err(unreadable)?.is_dir();
+        if !is_dir && path.extension().is_none_or(|extension| extension != "safetensors") {
+            let file = GgufFile::open(path)?;
+            let spec = file.spec()?;
+            file.check(&spec)?;
+            return Ok(Checkpoint { path: path.to_owned(), spec, files: Files::Gguf(Box::new(file)) });
+        }
+        let dir = if is_dir { path } else { path.parent().unwrap_or(Path::new("")) };
+        let config_json = config_json.map_or_else(|| dir.join("config.json"), Path::to_owned);
+        let spec = ModelSpec::from_config_json(&config_json)
+            .map_err(|cause| CheckpointError::Shape { file: config_json, cause })?;
+        let files = if is_dir { SafetensorsFiles::in_dir(path)? } else { SafetensorsFiles::single(path)? };
+        files.check(&spec)?;
+        Ok(Checkpoint { path: path.to_owned(), spec, files: Files::Safetensors(files) })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn spec(&self) -> &ModelSpec {
+        &self.spec
+    }
+
+    /// What the weights take in memory where plain numbers are kept as `dtype`.
+    pub fn weight_bytes(&self, dtype: Dtype) -> u64 {
+        match &self.files {
+            Files::Safetensors(_) => self.spec.weight_bytes(dtype),
+            Files::Gguf(file) => file.weight_bytes(&self.spec, dtype),
+        }
+    }
+
+    /// The type most of the weights are kept in: `dtype`, or a quantised one such as `q4_1`.
+    pub fn type_name(&self, dtype: Dtype) -> String {
+        match &self.files {
+            Files::Safetensors(_) => dtype.name().to_owned(),
+            Files::Gguf(file) => file.type_name(&self.spec, dtype),
+        }
+    }
+
+    /// The tokenizer a GGUF file carries.
+    pub fn vocabulary(&self) -> Option<&Vocabulary> {
+        match &self.files {
+            Files::Safetensors(_) => None,
+            Files::Gguf(file) => file.vocabulary(),
+        }
+    }
+}
+
+impl WeightSource for Checkpoint {
+    fn stacked(&self, parts: &[TensorShape], dtype: Dtype) -> candle_core::Result<Tensor> {
+        match &self.files {
+            Files::Safetensors(files) => files.stacked(parts, dtype),
+            Files::Gguf(file) => file.stacked(&self.spec, parts, dtype),
+        }
+    }
+
+    fn matrix(&self, parts: &[TensorShape], dtype: Dtype) -> candle_core::Result<Matrix> {
+        match &self.files {
+            Files::Safetensors(files) => files.stacked(parts, dtype).map(Matrix::plain),
+            Files::Gguf(file) => file.matrix(&self.spec, parts, dtype),
+        }
+    }
+
+    fn rope_divisors(&self) -> candle_core::Result<Option<Vec<f32>>> {
+        match &self.files {
+            Files::Safetensors(_) => Ok(None),
+            Files::Gguf(file) => file.rope_divisors(),
+        }
+    }
+}
+
+/// `parts` one below the other.
+pub(super) fn below_each_other(parts: Vec<Tensor>) -> candle_core::Result<Tensor> {
+    match parts.as_slice() {
+        [one] => Ok(one.clone()),
+        many => Tensor::cat(many, 0),
+    }
+}
+
+pub(super) fn candle_dtype(dtype: Dtype) -> candle_core::DType {
+    match dtype {
+        Dtype::F32 => candle_core::DType::F32,
+        Dtype::F16 => candle_core::DType::F16,
+        Dtype::Bf16 => candle_core::DType::BF16,
+    }
+}

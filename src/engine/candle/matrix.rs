@@ -1,0 +1,94 @@
+//! A weight as it is kept in memory: plain numbers of the model's type, or a GGUF file's quantised blocks.
+
+use std::sync::Arc;
+
+use candle_core::{Result, Tensor, quantized::QTensor};
+
+use super::ops;
+
+/// A matrix (rows, columns) that activations are multiplied with. It may be kept in several parts, one below
+/// the other: quantised parts of different types cannot be joined.
+#[derive(Clone)]
+pub struct Matrix(Vec<Part>);
+
+#[derive(Clone)]
+enum Part {
+    Plain(Tensor),
+    Quantised(Arc<QTensor>),
+}
+
+impl Matrix {
+    pub fn plain(tensor: Tensor) -> Matrix {
+        Matrix(vec![Part::Plain(tensor)])
+    }
+
+    pub fn quantised(blocks: QTensor) -> Matrix {
+        Matrix(vec![Part::Quantised(Arc::new(blocks))])
+    }
+
+    /// All of `matrices`, one below the other.
+    pub fn stacked(matrices: impl IntoIterator<Item = Matrix>) -> Matrix {
+        Matrix(matrices.into_iter().flat_map(|matrix| matrix.0).collect())
+    }
+
+    /// `x · wᵀ + bias`, for `x` (b, t, columns).
+    ///
+    /// Quantised parts are multiplied by candle, on the CPU by threads of its own (`CANDLE_NUM_THREADS`).
+    pub(super) fn linear(&self, x: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+        if let [Part::Plain(w)] = self.0.as_slice() {
+            return ops::linear(x, w, bias);
+        }
+        let x = x.contiguous()?;
+        let product = |part: &Part| match part {
+            Part::Plain(w) => ops::linear(&x, w, None),
+            Part::Quantised(w) => x.apply_op1_no_bwd(w.as_ref()),
+        };
+        let y = match self.0.as_slice() {
+            [one] => product(one)?,
+            many => Tensor::cat(&many.iter().map(product).collect::<Result<Vec<_>>>()?, 2)?,
+        };
+        match bias {
+            Some(bias) => y.broadcast_add(bias),
+            None => Ok(y),
+        }
+    }
+
+    /// The rows that `ids` name, in f32.
+    pub(super) fn rows(&self, ids: &Tensor) -> Result<Tensor> {
+        match self.0.as_slice() {
+            [Part::Plain(w)] => ops::widen(&w.index_select(ids, 0)?),
+            [Part::Quantised(w)] => w.embedding(ids),
+            _ => candle_core::bail!("rows can only be taken from a matrix that is kept in one part"),
+        }
+    }
+
+    pub(super) fn to_device(&self, device: &candle_core::Device) -> Result<Matrix> {
+        let moved = self.0.iter().map(|part| match part {
+            Part::Plain(w) => Ok(Part::Plain(w.to_device(device)?)),
+            // Blocks are read straight to where they are used.
+            Part::Quantised(w) => Ok(Part::Quantised(Arc::clone(w))),
+        });
+        Ok(Matrix(moved.collect::<Result<_>>()?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{Device, quantized::GgmlDType};
+
+    use super::*;
+
+    #[test]
+    fn parts_of_different_types_multiply_as_one_matrix() {
+        let randn = |rows: usize| Tensor::randn(0f32, 0.1, (rows, 64), &Device::Cpu).unwrap();
+        let (above, below) = (randn(40), randn(8));
+        let x = Tensor::randn(0f32, 1.0, (2, 3, 64), &Device::Cpu).unwrap();
+        let bias = Tensor::randn(0f32, 1.0, 48, &Device::Cpu).unwrap();
+        let blocks = |w: &Tensor, dtype| Matrix::quantised(QTensor::quantize(w, dtype).unwrap());
+        let matrix = Matrix::stacked([blocks(&above, GgmlDType::Q8_0), blocks(&below, GgmlDType::Q5_1)]);
+        let whole = Matrix::plain(Tensor::cat(&[above, below], 0).unwrap());
+        let plain = whole.linear(&x, Some(&bias)).unwrap();
+        let diff = (matrix.linear(&x, Some(&bias)).unwrap() - plain).unwrap().abs().unwrap();
+        assert!(diff.max_all().unwrap().to_scalar::<f32>().unwrap() < 0.1);
+    }
+}

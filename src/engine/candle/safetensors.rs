@@ -1,0 +1,145 @@
+//! Safetensors: one file, or shards that an index names; mapped into memory and read tensor by tensor.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt,
+    path::{Path, PathBuf},
+};
+
+use candle_core::{DType, Device, Tensor, safetensors::MmapedSafetensors};
+use serde::Deserialize;
+
+use super::checkpoint::{CheckpointError, below_each_other, candle_dtype};
+use crate::{
+    config::Dtype,
+    model::{ModelSpec, spec::TensorShape},
+};
+
+const SINGLE: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+
+/// Files whose headers have been read, and which of them holds which tensor.
+pub(super) struct SafetensorsFiles {
+    files: Vec<(PathBuf, MmapedSafetensors)>,
+    /// Tensor name to its place in `files`.
+    home: HashMap<String, usize>,
+    /// What to name when a tensor is in none of them: the index, or the only file.
+    whole: PathBuf,
+}
+
+impl fmt::Debug for SafetensorsFiles {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.files.iter().map(|(path, _)| path)).finish()
+    }
+}
+
+#[derive(Deserialize)]
+struct Index {
+    weight_map: BTreeMap<String, String>,
+}
+
+impl SafetensorsFiles {
+    /// The shards an index names, or the single file.
+    pub fn in_dir(dir: &Path) -> Result<Self, CheckpointError> {
+        let index = dir.join(INDEX);
+        if index.is_file() {
+            return Self::sharded(&index);
+        }
+        let single = dir.join(SINGLE);
+        if single.is_file() {
+            Self::single(&single)
+        } else {
+            Err(CheckpointError::NoWeights { dir: dir.into() })
+        }
+    }
+
+    pub fn single(path: &Path) -> Result<Self, CheckpointError> {
+        let file = map(path)?;
+        let home = file.tensors().into_iter().map(|(name, _)| (name, 0)).collect();
+        Ok(SafetensorsFiles { files: vec![(path.to_owned(), file)], home, whole: path.to_owned() })
+    }
+
+    fn sharded(index: &Path) -> Result<Self, CheckpointError> {
+        let text = std::fs::read_to_string(index)
+            .map_err(|cause| CheckpointError::Unreadable { file: index.to_owned(), cause })?;
+        let Index { weight_map } = serde_json::from_str(&text).map_err(|e| CheckpointError::Corrupt {
+            file: index.to_owned(),
+            format: "safetensors index",
+            cause: e.to_string(),
+        })?;
+        let dir = index.parent().unwrap_or(Path::new(""));
+        let mut places = BTreeMap::new();
+        let mut files = Vec::new();
+        let mut home = HashMap::with_capacity(weight_map.len());
+        for (tensor, shard) in weight_map {
+            let place = match places.get(&shard) {
+                Some(&place) => place,
+                None => {
+                    let path = dir.join(&shard);
+                    if !path.is_file() {
+                        return Err(CheckpointError::MissingShard { index: index.to_owned(), shard });
+                    }
+                    files.push((path.clone(), map(&path)?));
+                    places.insert(shard, files.len() - 1);
+                    files.len() - 1
+                }
+            };
+            home.insert(tensor, place);
+        }
+        Ok(SafetensorsFiles { files, home, whole: index.to_owned() })
+    }
+
+    /// Every tensor of `spec` is there, in its shape and in a type that can be read.
+    pub fn check(&self, spec: &ModelSpec) -> Result<(), CheckpointError> {
+        for TensorShape { name, shape } in spec.tensors() {
+            let missing =
+                |file: &Path| CheckpointError::MissingTensor { file: file.into(), tensor: name.clone() };
+            let (file, tensors) = &self.files[*self.home.get(&name).ok_or_else(|| missing(&self.whole))?];
+            let view = tensors.get(&name).map_err(|_| missing(file))?;
+            if view.shape() != shape {
+                return Err(CheckpointError::WrongShape {
+                    file: file.clone(),
+                    tensor: name,
+                    got: view.shape().to_vec(),
+                    wanted: shape,
+                });
+            }
+            if !matches!(DType::try_from(view.dtype()), Ok(DType::F32 | DType::F16 | DType::BF16)) {
+                let got = format!("{:?}", view.dtype()).to_lowercase();
+                return Err(CheckpointError::WrongType { file: file.clone(), tensor: name, got });
+            }
+        }
+        Ok(())
+    }
+
+    pub fn stacked(&self, parts: &[TensorShape], dtype: Dtype) -> candle_core::Result<Tensor> {
+        let read = |part: &TensorShape| {
+            let place = self.home.get(&part.name).copied().unwrap_or(0);
+            self.files[place].1.load(&part.name, &Device::Cpu)?.to_dtype(candle_dtype(dtype))
+        };
+        below_each_other(parts.iter().map(read).collect::<candle_core::Result<_>>()?)
+    }
+}
+
+fn map(path: &Path) -> Result<MmapedSafetensors, CheckpointError> {
+    // SAFETY: the mapping is sound as long as nobody cuts or rewrites the file while it is mapped. Weights are
+    // written once and then only read; the mapping is read-only, private to this process, and lives no longer
+    // than the checkpoint. Reading a 15 GB file through a copy instead would need its size twice over.
+    #[allow(unsafe_code, reason = "the only way to map a file; see SAFETY")]
+    let mapped = unsafe { MmapedSafetensors::new(path) };
+    mapped.map_err(|e| CheckpointError::Corrupt {
+        file: path.to_owned(),
+        format: "safetensors",
+        cause: innermost(e),
+    })
+}
+
+/// The cause alone: candle wraps it in the path, which the message has already.
+fn innermost(error: candle_core::Error) -> String {
+    match error {
+        candle_core::Error::WithPath { inner, .. } | candle_core::Error::WithBacktrace { inner, .. } => {
+            innermost(*inner)
+        }
+        other => other.to_string(),
+    }
+}

@@ -1,0 +1,97 @@
+use super::*;
+use crate::{
+    engine::{ranges::NoRanges, workload::PromptSet},
+    event::{Clock, channel},
+    text::Vocabulary,
+};
+
+/// Says what it was told to, step by step, to a batch of two.
+struct Scripted {
+    steps: Vec<[u32; 2]>,
+    at: usize,
+}
+
+impl Engine for Scripted {
+    fn prefill(&mut self, _: &Prompts) -> Result<Vec<u32>, EngineError> {
+        self.at = 0;
+        self.decode()
+    }
+
+    fn decode(&mut self) -> Result<Vec<u32>, EngineError> {
+        self.at += 1;
+        Ok(self.steps[self.at - 1].to_vec())
+    }
+
+    fn synchronize(&mut self) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    fn reset(&mut self) -> Result<(), EngineError> {
+        Ok(())
+    }
+}
+
+/// Every event of one warm-up request and one that counts.
+fn events(steps: &[[u32; 2]], stop_ids: &[u32], tokenizer: Option<&Tokenizer>) -> Vec<Event> {
+    let workload = Workload {
+        requests: 1,
+        warmup: 1,
+        batch: 2,
+        prompts: PromptSet::Random { tokens: 3, vocab: 4 },
+        output_tokens: 5,
+        stop_ids: stop_ids.to_vec(),
+        seed: 0,
+    };
+    let (tx, mut rx) = channel(Clock::virtual_clock());
+    let driver = Driver {
+        workload: &workload,
+        control: &Control::default(),
+        ranges: &mut NoRanges,
+        tx: &tx,
+        activity: &Activity::default(),
+        predictions: tokenizer,
+    };
+    driver.run(&mut Scripted { steps: steps.to_vec(), at: 0 }).unwrap();
+    drop(tx);
+    std::iter::from_fn(|| rx.try_recv().ok()).map(|envelope| envelope.event).collect()
+}
+
+fn tokenizer() -> Tokenizer {
+    let tokens = ["a", "b", "c", "</s>"].map(str::to_owned).to_vec();
+    let types = vec![1, 1, 1, 3];
+    let vocabulary = Vocabulary { kind: "gpt2".to_owned(), tokens, types, ..Vocabulary::default() };
+    Tokenizer::from_vocabulary(&vocabulary).unwrap()
+}
+
+const STEPS: [[u32; 2]; 5] = [[0, 3], [1, 2], [3, 1], [2, 2], [0, 0]];
+
+#[test]
+fn a_request_ends_when_all_its_sequences_have() {
+    // stop ids, tokens
+    for (stop_ids, expected) in [(&[][..], 5), (&[3], 3), (&[0, 3], 1), (&[2], 4), (&[9], 5)] {
+        let events = events(&STEPS, stop_ids, None);
+        let tokens = events.iter().filter(|e| matches!(e, Event::Token(t) if t.request == 1)).count();
+        assert_eq!(tokens, expected, "{stop_ids:?}");
+        let finished = |e: &Event| matches!(e, Event::RequestFinished(f) if f.request == 1 && f.complete);
+        assert!(events.iter().any(finished), "{stop_ids:?}: an early end is a whole request");
+        assert!(!events.iter().any(|e| matches!(e, Event::Prediction(_))), "nobody asked");
+    }
+}
+
+#[test]
+fn predictions_come_after_the_request_and_without_warm_up() {
+    let events = events(&STEPS, &[3], Some(&tokenizer()));
+    let finished = events.iter().rposition(|e| matches!(e, Event::RequestFinished(_))).unwrap();
+    let told: Vec<_> = events[finished + 1..]
+        .iter()
+        .map(|event| match event {
+            Event::Prediction(p) => (p.request, p.sequence, p.text.as_str(), p.output_tokens, p.ending),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(told, [(0, 0, "ab", 3, Ending::Stop), (0, 1, "", 1, Ending::Stop)]);
+    let prediction = |e: &&Event| matches!(e, Event::Prediction(_));
+    assert_eq!(events.iter().filter(prediction).count(), 2);
+    let Some(Event::Prediction(first)) = events.iter().find(prediction) else { panic!() };
+    assert_eq!(first.prompt.len(), 3, "random prompts have a text too: {:?}", first.prompt);
+}

@@ -1,0 +1,145 @@
+//! Between text and token ids: tokenizers, chat templates, and files of prompts.
+
+mod chat;
+pub mod prompts;
+mod vocabulary;
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use thiserror::Error;
+pub use vocabulary::Vocabulary;
+
+use chat::ChatTemplate;
+
+#[derive(Debug, Error)]
+pub enum TextError {
+    #[error("cannot read {}: {cause}", file.display())]
+    Unreadable { file: PathBuf, cause: std::io::Error },
+    #[error("{} is no {what}: {cause}", file.display())]
+    Corrupt { file: PathBuf, what: &'static str, cause: String },
+    #[error("the tokenizer's {what} {found:?} is not known; known are {known}")]
+    Unknown { what: &'static str, found: String, known: &'static str },
+    #[error("the vocabulary makes no tokenizer: {0}")]
+    Vocabulary(String),
+    #[error("the chat template fails: {0}")]
+    Template(String),
+    #[error("the tokenizer fails: {0}")]
+    Tokenizer(String),
+    #[error("{}, line {line}: {cause}", file.display())]
+    Prompt { file: PathBuf, line: usize, cause: String },
+    #[error("{} has no prompts", file.display())]
+    NoPrompts { file: PathBuf },
+}
+
+/// Turns prompts into token ids and token ids into text, as one model wants it.
+#[derive(Debug)]
+pub struct Tokenizer {
+    inner: tokenizers::Tokenizer,
+    chat: Option<ChatTemplate>,
+    stop_ids: Vec<u32>,
+}
+
+impl Tokenizer {
+    /// From a checkpoint's directory: `tokenizer.json`, and beside it `tokenizer_config.json`,
+    /// `chat_template.jinja`, `generation_config.json` and `config.json` as far as they are there.
+    pub fn from_dir(dir: &Path) -> Result<Tokenizer, TextError> {
+        let file = dir.join("tokenizer.json");
+        let text = read(&file)?;
+        let inner: tokenizers::Tokenizer = text.parse().map_err(|e: tokenizers::Error| {
+            TextError::Corrupt { file, what: "tokenizer", cause: e.to_string() }
+        })?;
+        let config = optional_json(&dir.join("tokenizer_config.json"))?;
+        let token = |name: &str| token_text(&config[name]);
+        let template = match std::fs::read_to_string(dir.join("chat_template.jinja")) {
+            Ok(template) => Some(template),
+            Err(_) => template_of(&config["chat_template"]),
+        };
+        let (bos, eos) = (token("bos_token"), token("eos_token"));
+        let mut stop_ids = Vec::new();
+        for name in ["generation_config.json", "config.json"] {
+            if stop_ids.is_empty() {
+                stop_ids = ids_of(&optional_json(&dir.join(name))?["eos_token_id"]);
+            }
+        }
+        if stop_ids.is_empty() {
+            stop_ids.extend(eos.as_deref().and_then(|eos| inner.token_to_id(eos)));
+        }
+        let chat = template.map(|template| ChatTemplate::new(template, bos, eos)).transpose()?;
+        Ok(Tokenizer { inner, chat, stop_ids })
+    }
+
+    /// From what a GGUF file carries.
+    pub fn from_vocabulary(vocabulary: &Vocabulary) -> Result<Tokenizer, TextError> {
+        let token = |id: Option<u32>| vocabulary.tokens.get(id? as usize).cloned();
+        let (bos, eos) = (token(vocabulary.bos), token(vocabulary.stop_ids.first().copied()));
+        let template = vocabulary.chat_template.clone();
+        Ok(Tokenizer {
+            inner: vocabulary.tokenizer()?,
+            chat: template.map(|template| ChatTemplate::new(template, bos, eos)).transpose()?,
+            stop_ids: vocabulary.stop_ids.clone(),
+        })
+    }
+
+    /// The ids of a prompt. With `chat`, and where the model has a template for it, the prompt is what a user
+    /// says and the ids end where the assistant's answer begins.
+    pub fn prompt_ids(&self, prompt: &str, chat: bool) -> Result<Vec<u32>, TextError> {
+        let encoding = match &self.chat {
+            // The template writes the special tokens itself.
+            Some(template) if chat => self.inner.encode(template.user_says(prompt)?, false),
+            _ => self.inner.encode(prompt, true),
+        };
+        Ok(encoding.map_err(|e| TextError::Tokenizer(e.to_string()))?.get_ids().to_vec())
+    }
+
+    /// The text of `ids`, without special tokens.
+    pub fn text(&self, ids: &[u32]) -> Result<String, TextError> {
+        self.inner.decode(ids, true).map_err(|e| TextError::Tokenizer(e.to_string()))
+    }
+
+    /// Tokens that end a text.
+    pub fn stop_ids(&self) -> &[u32] {
+        &self.stop_ids
+    }
+}
+
+fn read(file: &Path) -> Result<String, TextError> {
+    std::fs::read_to_string(file).map_err(|cause| TextError::Unreadable { file: file.to_owned(), cause })
+}
+
+/// Null when the file is not there.
+fn optional_json(file: &Path) -> Result<Value, TextError> {
+    if !file.is_file() {
+        return Ok(Value::Null);
+    }
+    serde_json::from_str(&read(file)?).map_err(|e| TextError::Corrupt {
+        file: file.to_owned(),
+        what: "JSON",
+        cause: e.to_string(),
+    })
+}
+
+/// A token is written as its text, or as an object that has it under `content`.
+fn token_text(value: &Value) -> Option<String> {
+    value.as_str().or_else(|| value["content"].as_str()).map(str::to_owned)
+}
+
+/// One template, or a list of named ones of which `default` is meant.
+fn template_of(value: &Value) -> Option<String> {
+    let named = |list: &Vec<Value>| {
+        let default = list.iter().find(|entry| entry["name"] == "default")?;
+        default["template"].as_str().map(str::to_owned)
+    };
+    value.as_str().map(str::to_owned).or_else(|| value.as_array().and_then(named))
+}
+
+fn ids_of(value: &Value) -> Vec<u32> {
+    let one = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
+    match value {
+        Value::Array(ids) => ids.iter().filter_map(one).collect(),
+        value => one(value).into_iter().collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,119 @@
+use super::*;
+
+/// `gpt2`: every letter of "ab 12" as a byte-level token, and two merges.
+fn gpt2(pre: &str) -> Vocabulary {
+    let tokens = ["<s>", "</s>", "a", "b", "c", "Ġ", "1", "2", "ab", "Ġab", "12", "<tool>", "\u{10a}"];
+    Vocabulary {
+        kind: "gpt2".to_owned(),
+        pre: Some(pre.to_owned()),
+        tokens: tokens.map(str::to_owned).to_vec(),
+        merges: ["a b", "Ġ ab", "1 2"].map(str::to_owned).to_vec(),
+        types: vec![3, 3, 1, 1, 1, 1, 1, 1, 1, 1, 1, 4, 1],
+        bos: Some(0),
+        stop_ids: vec![1],
+        ..Vocabulary::default()
+    }
+}
+
+/// `llama`: pieces with scores, bytes for the rest.
+fn llama() -> Vocabulary {
+    let pieces = ["<unk>", "<s>", "</s>", "▁", "h", "i", "hi", "▁hi", "▁h", "<0xC3>", "<0xBC>"];
+    Vocabulary {
+        kind: "llama".to_owned(),
+        tokens: pieces.map(str::to_owned).to_vec(),
+        scores: vec![0.0, 0.0, 0.0, -5.0, -6.0, -7.0, -2.0, -1.0, -3.0, 0.0, 0.0],
+        types: vec![2, 3, 3, 1, 1, 1, 1, 1, 1, 6, 6],
+        bos: Some(1),
+        unknown: Some(0),
+        stop_ids: vec![2],
+        ..Vocabulary::default()
+    }
+}
+
+#[test]
+fn vocabularies_of_bytes() {
+    // way to cut words, text, ids
+    let table = [
+        ("gpt-2", "ab ab12", vec![8, 9, 10]),
+        ("smollm", "ab ab12", vec![8, 9, 6, 7]),
+        ("qwen2", "ab ab12", vec![8, 9, 6, 7]),
+        ("llama-bpe", "ab ab12", vec![8, 9, 10]),
+        ("smollm", "<s>a<tool>b</s>", vec![0, 2, 11, 3, 1]),
+    ];
+    for (pre, text, ids) in table {
+        let tokenizer = Tokenizer::from_vocabulary(&gpt2(pre)).unwrap();
+        assert_eq!(tokenizer.prompt_ids(text, false).unwrap(), ids, "{pre} {text}");
+        let plain = text.replace("<s>", "").replace("</s>", "");
+        assert_eq!(tokenizer.text(&ids).unwrap(), plain, "{pre}");
+    }
+}
+
+#[test]
+fn vocabularies_of_pieces() {
+    let tokenizer = Tokenizer::from_vocabulary(&llama()).unwrap();
+    assert_eq!(tokenizer.prompt_ids("hi hi", false).unwrap(), [1, 7, 7], "it begins with <s>");
+    assert_eq!(tokenizer.prompt_ids("hü", false).unwrap(), [1, 8, 9, 10], "bytes stand in");
+    assert_eq!(tokenizer.text(&[1, 7, 7, 8, 9, 10, 2]).unwrap(), "hi hi hü");
+    let bare = Vocabulary { add_bos: Some(false), add_space_prefix: Some(false), ..llama() };
+    let tokenizer = Tokenizer::from_vocabulary(&bare).unwrap();
+    assert_eq!(tokenizer.prompt_ids("hi hi", false).unwrap(), [6, 7]);
+}
+
+#[test]
+fn chat_templates() {
+    let template = "{% for m in messages %}\n[{{ m['role'] }}] {{ m.content.strip() }}{{ eos_token }}\n\
+                    {% endfor %}\n{% if add_generation_prompt %}b{% endif %}";
+    let template = template.replace("[{{ m['role'] }}] ", "{{ bos_token }}");
+    let chatty = Vocabulary { chat_template: Some(template), ..gpt2("smollm") };
+    let tokenizer = Tokenizer::from_vocabulary(&chatty).unwrap();
+    assert_eq!(tokenizer.prompt_ids("  ab ", true).unwrap(), [0, 8, 1, 12, 3]);
+    assert_eq!(tokenizer.prompt_ids("ab", false).unwrap(), [8], "a template is not forced on anyone");
+    let plain = Tokenizer::from_vocabulary(&gpt2("smollm")).unwrap();
+    assert_eq!(plain.prompt_ids("ab", true).unwrap(), [8], "nor needed");
+    let failing = Vocabulary { chat_template: Some("{{ raise_exception('no') }}".into()), ..gpt2("smollm") };
+    let error = Tokenizer::from_vocabulary(&failing).unwrap().prompt_ids("ab", true).unwrap_err();
+    assert!(error.to_string().contains("no"), "{error}");
+    let broken = Vocabulary { chat_template: Some("{% for %}".into()), ..gpt2("smollm") };
+    let error = Tokenizer::from_vocabulary(&broken).unwrap_err().to_string();
+    assert!(error.starts_with("the chat template fails") && error.contains("line 1"), "{error}");
+}
+
+#[test]
+fn what_is_not_known_is_named() {
+    let table = [
+        (gpt2("jina"), "the tokenizer's way to cut words \"jina\" is not known"),
+        (
+            Vocabulary { kind: "bert".to_owned(), ..gpt2("gpt-2") },
+            "the tokenizer's model \"bert\" is not known",
+        ),
+        (Vocabulary { merges: vec!["ab".to_owned()], ..gpt2("gpt-2") }, "the merge \"ab\" is not two tokens"),
+        (Vocabulary { scores: vec![], ..llama() }, "0 scores for 11 tokens"),
+    ];
+    for (vocabulary, message) in table {
+        let error = Tokenizer::from_vocabulary(&vocabulary).unwrap_err().to_string();
+        assert!(error.contains(message), "{error}");
+    }
+}
+
+#[test]
+fn a_directory_with_its_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
+    let error = Tokenizer::from_dir(dir.path()).unwrap_err().to_string();
+    assert!(error.contains("tokenizer.json"), "{error}");
+    let made = gpt2("smollm").tokenizer().unwrap();
+    write("tokenizer.json", &made.to_string(false).unwrap());
+    assert!(Tokenizer::from_dir(dir.path()).unwrap().stop_ids().is_empty());
+    write(
+        "tokenizer_config.json",
+        r#"{"eos_token": {"content": "</s>"}, "bos_token": null, "chat_template": "{{ messages[0].content }}{{ eos_token }}"}"#,
+    );
+    let tokenizer = Tokenizer::from_dir(dir.path()).unwrap();
+    assert_eq!(tokenizer.stop_ids(), [1]);
+    assert_eq!(tokenizer.prompt_ids("ab12", true).unwrap(), [8, 6, 7, 1]);
+    write("generation_config.json", r#"{"eos_token_id": [1, 4]}"#);
+    assert_eq!(Tokenizer::from_dir(dir.path()).unwrap().stop_ids(), [1, 4]);
+    write("tokenizer.json", "{");
+    let error = Tokenizer::from_dir(dir.path()).unwrap_err().to_string();
+    assert!(error.contains("tokenizer.json is no tokenizer"), "{error}");
+}

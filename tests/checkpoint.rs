@@ -1,0 +1,370 @@
+//! Weights on disk: tiny checkpoints made here, read back, and every way in which one can be wrong.
+
+use std::{
+    collections::HashMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use candle_core::{
+    DType, Device, Tensor,
+    quantized::{
+        GgmlDType, QTensor,
+        gguf_file::{self, Value as Gguf},
+    },
+};
+use llmprof::{
+    config::Dtype,
+    engine::candle::{Checkpoint, Decoder, SyntheticWeights, WeightSource},
+    model::{ModelSpec, spec::TensorShape},
+};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+const SEED: u64 = 5;
+
+/// Heads of 32 and sizes that are whole blocks of every quantised type with blocks of 32.
+fn config(family: &str) -> Value {
+    json!({
+        "model_type": family, "vocab_size": 96, "hidden_size": 64, "intermediate_size": 96,
+        "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32,
+        "rms_norm_eps": 1e-5, "max_position_embeddings": 64, "tie_word_embeddings": false
+    })
+}
+
+fn tensor(shape: &TensorShape) -> Tensor {
+    SyntheticWeights { seed: SEED }.tensor(shape, Dtype::F32).unwrap()
+}
+
+fn tensors(spec: &ModelSpec) -> HashMap<String, Tensor> {
+    spec.tensors().iter().map(|shape| (shape.name.clone(), tensor(shape))).collect()
+}
+
+/// A directory with a `config.json` and what `save` puts there.
+fn dir(config: &Value, save: impl FnOnce(&Path, HashMap<String, Tensor>)) -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("config.json"), config.to_string()).unwrap();
+    save(dir.path(), tensors(&ModelSpec::from_hf(config).unwrap()));
+    dir
+}
+
+fn single(dir: &Path, tensors: HashMap<String, Tensor>) {
+    candle_core::safetensors::save(&tensors, dir.join("model.safetensors")).unwrap();
+}
+
+/// Two shards, tensors dealt out by turns.
+fn sharded(dir: &Path, tensors: HashMap<String, Tensor>) {
+    let mut shards = [HashMap::new(), HashMap::new()];
+    let mut map = serde_json::Map::new();
+    for (at, (name, tensor)) in tensors.into_iter().enumerate() {
+        map.insert(name.clone(), json!(format!("model-{}.safetensors", at % 2)));
+        shards[at % 2].insert(name, tensor);
+    }
+    for (at, shard) in shards.iter().enumerate() {
+        candle_core::safetensors::save(shard, dir.join(format!("model-{at}.safetensors"))).unwrap();
+    }
+    let index = json!({"metadata": {}, "weight_map": map});
+    fs::write(dir.join("model.safetensors.index.json"), index.to_string()).unwrap();
+}
+
+fn logits(source: &dyn WeightSource, spec: &ModelSpec, dtype: Dtype) -> Vec<Vec<f32>> {
+    let decoder = Decoder::new(spec, dtype, source, 1, 16, &Device::Cpu, &mut |_, _, _| true).unwrap();
+    let step = |ids: &[u32], position: usize| {
+        decoder.forward(ids, position).unwrap().flatten_all().unwrap().to_vec1().unwrap()
+    };
+    vec![step(&[3, 90, 41, 7, 7], 0), step(&[12], 5), step(&[0], 6)]
+}
+
+fn max_diff(a: &[Vec<f32>], b: &[Vec<f32>]) -> f32 {
+    let pairs = a.iter().flatten().zip(b.iter().flatten());
+    pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+}
+
+#[test]
+fn safetensors_give_the_weights_that_were_saved() {
+    let config = config("qwen2");
+    let spec = ModelSpec::from_hf(&config).unwrap();
+    let wanted = logits(&SyntheticWeights { seed: SEED }, &spec, Dtype::F32);
+    for dir in [dir(&config, single), dir(&config, sharded)] {
+        let checkpoint = Checkpoint::open(dir.path(), None).unwrap();
+        assert_eq!(checkpoint.spec(), &spec);
+        assert_eq!(checkpoint.weight_bytes(Dtype::Bf16), spec.weight_bytes(Dtype::Bf16));
+        assert_eq!(max_diff(&logits(&checkpoint, &spec, Dtype::F32), &wanted), 0.0);
+    }
+    let alone = dir(&config, single);
+    let file = alone.path().join("model.safetensors");
+    assert_eq!(logits(&Checkpoint::open(&file, None).unwrap(), &spec, Dtype::F32), wanted);
+}
+
+#[test]
+fn every_type_on_disk_becomes_every_type_in_memory() {
+    let config = config("llama");
+    let spec = ModelSpec::from_hf(&config).unwrap();
+    for on_disk in [DType::F32, DType::F16, DType::BF16] {
+        let dir = dir(&config, |dir, tensors| {
+            single(dir, tensors.into_iter().map(|(n, t)| (n, t.to_dtype(on_disk).unwrap())).collect());
+        });
+        let checkpoint = Checkpoint::open(dir.path(), None).unwrap();
+        for (dtype, candle) in
+            [(Dtype::F32, DType::F32), (Dtype::F16, DType::F16), (Dtype::Bf16, DType::BF16)]
+        {
+            let shape = &spec.tensors()[2];
+            let found = checkpoint.tensor(shape, dtype).unwrap();
+            assert_eq!(found.dtype(), candle);
+            let wanted = tensor(shape).to_dtype(on_disk).unwrap().to_dtype(candle).unwrap();
+            let numbers = |t: Tensor| t.to_dtype(DType::F32).unwrap().to_vec2::<f32>().unwrap();
+            assert_eq!(numbers(found), numbers(wanted), "{on_disk:?} as {dtype:?}");
+        }
+    }
+}
+
+fn refusal(path: &Path) -> String {
+    Checkpoint::open(path, None).expect_err("a refusal").to_string()
+}
+
+#[test]
+fn what_is_wrong_with_safetensors_is_named() {
+    let config = config("llama");
+    let name = "model.layers.1.mlp.up_proj.weight";
+    let file = |dir: &TempDir| dir.path().join("model.safetensors").display().to_string();
+
+    let empty = dir(&config, |_, _| {});
+    assert!(refusal(empty.path()).starts_with(&format!("{} has no weights", empty.path().display())));
+    assert!(refusal(&empty.path().join("nowhere")).starts_with("cannot read"));
+
+    let lacking = dir(&config, |dir, mut tensors| {
+        tensors.remove(name);
+        single(dir, tensors);
+    });
+    assert_eq!(refusal(lacking.path()), format!("{} has no tensor {name}", file(&lacking)));
+
+    let bent = dir(&config, |dir, mut tensors| {
+        tensors.insert(name.to_owned(), Tensor::zeros((96, 63), DType::F32, &Device::Cpu).unwrap());
+        single(dir, tensors);
+    });
+    let message = format!("{}: {name} has shape [96, 63], the model wants [96, 64]", file(&bent));
+    assert_eq!(refusal(bent.path()), message);
+
+    let whole_numbers = dir(&config, |dir, mut tensors| {
+        tensors.insert(name.to_owned(), Tensor::zeros((96, 64), DType::I64, &Device::Cpu).unwrap());
+        single(dir, tensors);
+    });
+    let message = format!("{}: {name} is i64; f32, f16 and bf16 can be read", file(&whole_numbers));
+    assert_eq!(refusal(whole_numbers.path()), message);
+
+    for (cut, wanted) in [(1000, "safetensors"), (4, "safetensors"), (0, "safetensors")] {
+        let cut_short = dir(&config, |dir, tensors| {
+            single(dir, tensors);
+            let file = dir.join("model.safetensors");
+            let bytes = fs::read(&file).unwrap();
+            fs::write(&file, &bytes[..cut.min(bytes.len())]).unwrap();
+        });
+        let message = refusal(cut_short.path());
+        assert!(message.starts_with(&format!("{} is no whole {wanted} file", file(&cut_short))), "{message}");
+    }
+    // The header is whole and the data is not.
+    let torn = dir(&config, |dir, tensors| {
+        single(dir, tensors);
+        let file = dir.join("model.safetensors");
+        let bytes = fs::read(&file).unwrap();
+        fs::write(&file, &bytes[..bytes.len() - 8]).unwrap();
+    });
+    assert!(refusal(torn.path()).contains("is no whole safetensors file"), "{}", refusal(torn.path()));
+
+    let other =
+        dir(&config, |dir, _| fs::write(dir.join("model.safetensors"), "GGUF nonsense here").unwrap());
+    assert!(refusal(other.path()).contains("is no whole safetensors file"), "{}", refusal(other.path()));
+
+    let without_config = dir(&config, |dir, tensors| {
+        single(dir, tensors);
+        fs::remove_file(dir.join("config.json")).unwrap();
+    });
+    assert!(refusal(without_config.path()).contains("config.json"));
+}
+
+#[test]
+fn what_is_wrong_with_shards_is_named() {
+    let config = config("llama");
+    let index = |dir: &TempDir| dir.path().join("model.safetensors.index.json");
+    let broken = dir(&config, sharded);
+    fs::remove_file(broken.path().join("model-1.safetensors")).unwrap();
+    let message = format!("{} names model-1.safetensors, which is not there", index(&broken).display());
+    assert_eq!(refusal(broken.path()), message);
+
+    let emptied = dir(&config, sharded);
+    fs::write(index(&emptied), r#"{"weight_map": {}}"#).unwrap();
+    let message = refusal(emptied.path());
+    assert!(
+        message.starts_with(&format!("{} has no tensor model.embed", index(&emptied).display())),
+        "{message}"
+    );
+
+    // The index promises a tensor that its shard does not have.
+    let lying = dir(&config, sharded);
+    let text = fs::read_to_string(index(&lying)).unwrap();
+    fs::write(index(&lying), text.replace("model-1.", "model-0.")).unwrap();
+    let message = refusal(lying.path());
+    assert!(message.contains("model-0.safetensors has no tensor"), "{message}");
+
+    let garbled = dir(&config, sharded);
+    fs::write(index(&garbled), "{").unwrap();
+    assert!(refusal(garbled.path()).contains("is no whole safetensors index file"));
+}
+
+/// Rows of each head as llama.cpp's converter orders them for interleaved rotary pairs.
+fn pairs_from_halves(w: &Tensor, head_dim: usize) -> Tensor {
+    let dims = w.dims().to_vec();
+    let heads = dims[0] / head_dim;
+    let mut split = vec![heads, 2, head_dim / 2];
+    split.extend(&dims[1..]);
+    w.reshape(split).unwrap().transpose(1, 2).unwrap().contiguous().unwrap().reshape(dims).unwrap()
+}
+
+/// A GGUF file of `config` in the types that `kind` chooses by a tensor's GGUF name.
+fn gguf(
+    config: &Value,
+    kind: impl Fn(&str) -> GgmlDType,
+    changes: &[(&str, Option<Gguf>)],
+) -> (TempDir, PathBuf) {
+    let spec = ModelSpec::from_hf(config).unwrap();
+    let arch = config["model_type"].as_str().unwrap();
+    let number = |key: &str| Gguf::U32(config[key].as_u64().unwrap() as u32);
+    let mut metadata: HashMap<String, Gguf> = [
+        ("general.architecture".to_owned(), Gguf::String(arch.to_owned())),
+        (format!("{arch}.embedding_length"), number("hidden_size")),
+        (format!("{arch}.feed_forward_length"), number("intermediate_size")),
+        (format!("{arch}.block_count"), number("num_hidden_layers")),
+        (format!("{arch}.attention.head_count"), number("num_attention_heads")),
+        (format!("{arch}.attention.head_count_kv"), number("num_key_value_heads")),
+        (format!("{arch}.attention.key_length"), number("head_dim")),
+        (format!("{arch}.attention.layer_norm_rms_epsilon"), Gguf::F32(1e-5)),
+        (format!("{arch}.context_length"), number("max_position_embeddings")),
+    ]
+    .into();
+    for (key, value) in changes {
+        match value {
+            Some(value) => metadata.insert((*key).to_owned(), value.clone()),
+            None => metadata.remove(*key),
+        };
+    }
+    let renames = [
+        ("model.layers.", "blk."),
+        ("model.embed_tokens", "token_embd"),
+        ("model.norm", "output_norm"),
+        ("lm_head", "output"),
+        ("input_layernorm", "attn_norm"),
+        ("post_attention_layernorm", "ffn_norm"),
+        ("self_attn.o_proj", "attn_output"),
+        ("self_attn.q_norm", "attn_q_norm"),
+        ("self_attn.k_norm", "attn_k_norm"),
+        ("self_attn.", "attn_"),
+        ("mlp.", "ffn_"),
+        ("_proj", ""),
+    ];
+    let mut saved = Vec::new();
+    for shape in spec.tensors() {
+        let name = renames.iter().fold(shape.name.clone(), |name, (from, to)| name.replace(from, to));
+        let mut values = tensor(&shape);
+        if arch == "llama" && (name.contains("attn_q.") || name.contains("attn_k.")) {
+            values = pairs_from_halves(&values, spec.head_dim);
+        }
+        let dtype = if shape.shape.len() == 1 { GgmlDType::F32 } else { kind(&name) };
+        saved.push((name, QTensor::quantize(&values, dtype).unwrap()));
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("tiny.gguf");
+    let metadata: Vec<_> = metadata.iter().map(|(key, value)| (key.as_str(), value)).collect();
+    let saved: Vec<_> = saved.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
+    gguf_file::write(&mut fs::File::create(&path).unwrap(), &metadata, &saved).unwrap();
+    (dir, path)
+}
+
+#[test]
+fn gguf_in_plain_numbers_gives_the_weights_that_were_saved() {
+    for family in ["llama", "qwen2", "qwen3"] {
+        let config = config(family);
+        let (_dir, path) = gguf(&config, |_| GgmlDType::F32, &[]);
+        let checkpoint = Checkpoint::open(&path, None).unwrap();
+        let spec = ModelSpec::from_hf(&config).unwrap();
+        assert_eq!(checkpoint.spec().tensors(), spec.tensors());
+        assert_eq!(checkpoint.spec().qk_norm, family == "qwen3");
+        let wanted = logits(&SyntheticWeights { seed: SEED }, &spec, Dtype::F32);
+        assert_eq!(max_diff(&logits(&checkpoint, checkpoint.spec(), Dtype::F32), &wanted), 0.0, "{family}");
+        assert_eq!(checkpoint.type_name(Dtype::Bf16), "bf16");
+    }
+}
+
+/// The same weights as plain numbers.
+struct Dequantised<'a>(&'a Checkpoint);
+
+impl WeightSource for Dequantised<'_> {
+    fn stacked(&self, parts: &[TensorShape], dtype: Dtype) -> candle_core::Result<Tensor> {
+        self.0.stacked(parts, dtype)
+    }
+}
+
+#[test]
+fn quantised_blocks_are_multiplied_as_they_are() {
+    for family in ["llama", "qwen3"] {
+        let config = config(family);
+        let spec = ModelSpec::from_hf(&config).unwrap();
+        // All alike; then values in another type than queries and keys, and one layer's in plain numbers.
+        let kinds: [fn(&str) -> GgmlDType; 2] = [
+            |_| GgmlDType::Q8_0,
+            |name| match name {
+                "blk.0.attn_v.weight" => GgmlDType::Q5_1,
+                "blk.1.attn_v.weight" => GgmlDType::F16,
+                _ => GgmlDType::Q8_0,
+            },
+        ];
+        for kind in kinds {
+            let (_dir, path) = gguf(&config, kind, &[]);
+            let checkpoint = Checkpoint::open(&path, None).unwrap();
+            // Activations are quantised too where blocks are multiplied as they are.
+            let plain = logits(&Dequantised(&checkpoint), &spec, Dtype::F32);
+            let diff = max_diff(&logits(&checkpoint, &spec, Dtype::F32), &plain);
+            assert!(diff > 0.0 && diff < 0.1, "{family}: {diff}");
+            assert_eq!(checkpoint.type_name(Dtype::F32), "q8_0");
+            let bytes = checkpoint.weight_bytes(Dtype::F32);
+            assert!(bytes < spec.weight_bytes(Dtype::F32) / 3, "{bytes}");
+        }
+    }
+}
+
+#[test]
+fn what_is_wrong_with_gguf_is_named() {
+    let config = config("llama");
+    let text = |text: &str| Some(Gguf::String(text.to_owned()));
+    let plain = |_: &str| GgmlDType::F32;
+    let table = [
+        (vec![("general.architecture", text("gemma"))], "general.architecture \"gemma\" is not supported"),
+        (vec![("general.architecture", None)], "does not say general.architecture"),
+        (vec![("llama.block_count", None)], "does not say llama.block_count"),
+        (vec![("llama.block_count", Some(Gguf::U32(3)))], "has no tensor blk.2.attn_norm.weight"),
+        (vec![("llama.block_count", Some(Gguf::U32(0)))], "num_hidden_layers is zero"),
+        (vec![("llama.expert_count", Some(Gguf::U32(8)))], "llama.expert_count \"8\" is not supported"),
+        (vec![("llama.rope.dimension_count", Some(Gguf::U32(16)))], "llama.rope.dimension_count \"16\""),
+        (vec![("llama.rope.scaling.type", text("yarn"))], "rope_scaling \"yarn\" is not supported"),
+        (
+            vec![("llama.feed_forward_length", Some(Gguf::U32(95)))],
+            "blk.0.ffn_gate.weight has shape [96, 64], the model wants [95, 64]",
+        ),
+    ];
+    for (changes, message) in table {
+        let (_dir, path) = gguf(&config, plain, &changes);
+        let found = refusal(&path);
+        assert!(found.contains(message) && found.contains("tiny.gguf"), "{found}, not {message}");
+    }
+    let (_dir, path) = gguf(&config, plain, &[]);
+    let bytes = fs::read(&path).unwrap();
+    for (bytes, message) in [
+        (&bytes[..bytes.len() - 4000], "ends at byte"),
+        (&bytes[..300], "tiny.gguf is no whole GGUF file"),
+        (&b"GGML or something else"[..], "unknown magic"),
+        (&b""[..], "tiny.gguf is no whole GGUF file"),
+    ] {
+        fs::write(&path, bytes).unwrap();
+        let found = refusal(&path);
+        assert!(found.contains(message) && found.contains("is no whole GGUF file"), "{found}");
+    }
+}

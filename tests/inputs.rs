@@ -1,0 +1,134 @@
+//! What is asked of weights, tokenizer and prompts before a run starts, and what is refused by name.
+
+use std::{collections::HashMap, fs, path::Path};
+
+use llmprof::{
+    config::{ConfTree, Dtype, RunConfig, Weights, compose},
+    engine::{
+        candle::{SyntheticWeights, WeightSource},
+        workload::PromptSet,
+    },
+    inputs::Inputs,
+    model::ModelSpec,
+};
+use serde_json::json;
+use tempfile::TempDir;
+
+fn composed(overrides: &[String]) -> Result<RunConfig, String> {
+    let composed = compose(&ConfTree::built_in(), overrides);
+    composed.map(|composed| composed.config).map_err(|e| e.to_string())
+}
+
+fn open(overrides: &[String]) -> Result<Inputs, String> {
+    Inputs::open(&composed(overrides)?).map_err(|e| e.to_string())
+}
+
+fn words(text: &str) -> Vec<String> {
+    text.split_whitespace().map(str::to_owned).collect()
+}
+
+/// A checkpoint of four words, with a tokenizer that knows them.
+fn tiny() -> TempDir {
+    let config = json!({
+        "model_type": "llama", "vocab_size": 4, "hidden_size": 8, "intermediate_size": 8, "eos_token_id": 3,
+        "num_hidden_layers": 1, "num_attention_heads": 1, "max_position_embeddings": 64
+    });
+    let tokenizer = json!({
+        "version": "1.0", "added_tokens": [], "normalizer": null, "pre_tokenizer": {"type": "Whitespace"},
+        "post_processor": null, "decoder": null,
+        "model": {"type": "WordLevel", "unk_token": "?", "vocab": {"?": 0, "hello": 1, "world": 2, "end": 3}}
+    });
+    let dir = tempfile::tempdir().unwrap();
+    let spec = ModelSpec::from_hf(&config).unwrap();
+    let source = SyntheticWeights { seed: 1 };
+    let tensors: HashMap<_, _> =
+        spec.tensors().iter().map(|t| (t.name.clone(), source.tensor(t, Dtype::F32).unwrap())).collect();
+    candle_core::safetensors::save(&tensors, dir.path().join("model.safetensors")).unwrap();
+    write(dir.path(), "config.json", &config.to_string());
+    write(dir.path(), "tokenizer.json", &tokenizer.to_string());
+    dir
+}
+
+fn write(dir: &Path, name: &str, text: &str) -> String {
+    fs::write(dir.join(name), text).unwrap();
+    dir.join(name).display().to_string()
+}
+
+/// Overrides for the tiny checkpoint, and more.
+fn with(dir: &TempDir, more: &str) -> Vec<String> {
+    let mut all = words("model=local infer.max_new_tokens=4 dataset.prompt_tokens=4");
+    all.push(format!("model.weights={}", dir.path().display()));
+    all.extend(words(more));
+    all
+}
+
+#[test]
+fn nothing_asked_for_is_synthetic_and_without_text() {
+    let inputs = open(&[]).unwrap();
+    assert!(inputs.checkpoint.is_none() && inputs.tokenizer.is_none());
+    assert_eq!(inputs.workload.prompts, PromptSet::Random { tokens: 128, vocab: 49152 });
+    assert!(inputs.workload.stop_ids.is_empty());
+}
+
+#[test]
+fn weights_bring_their_shape_and_tokenizer() {
+    let dir = tiny();
+    let inputs = open(&with(&dir, "")).unwrap();
+    assert_eq!((inputs.spec.vocab, inputs.spec.layers), (4, 1));
+    assert!(inputs.checkpoint.is_some() && inputs.tokenizer.is_none(), "no text was asked for");
+    let file = write(dir.path(), "p.jsonl", "{\"prompt\": \"hello world\"}\n{\"prompt\": \"hello you\"}\n");
+    let more = format!("dataset=prompts dataset.prompts.file={file} infer.ignore_eos=false");
+    let inputs = open(&with(&dir, &more)).unwrap();
+    assert_eq!(inputs.workload.prompt_tokens(), 2);
+    assert_eq!(inputs.workload.prompts(2).ids, [1, 0]);
+    assert_eq!(inputs.workload.stop_ids, [3]);
+}
+
+#[test]
+fn what_cannot_be_had_is_refused_by_name() {
+    let no_tokenizer = "needs a tokenizer; weights bring one: model.weights=";
+    for more in ["dataset=prompts", "output.predictions.enable=true", "infer=answer", "infer=sampled"] {
+        let message = open(&words(more)).unwrap_err();
+        assert!(message.contains(no_tokenizer), "{more}: {message}");
+    }
+    let dir = tiny();
+    let other = format!("model.weights={}", dir.path().display());
+    let message = open(&[other]).unwrap_err();
+    assert!(message.ends_with(
+        "is not smollm2_135m: its vocab_size is 4, not 49152; use model=local, with a model.name of your own"
+    ));
+    let long = write(dir.path(), "long.jsonl", "{\"prompt\": \"hello\"}\n{\"prompt\": \"a b c d e\"}\n");
+    let prompts = |file: &str| format!("dataset=prompts dataset.prompt_tokens=4 dataset.prompts.file={file}");
+    let message = open(&with(&dir, &prompts(&long))).unwrap_err();
+    assert!(
+        message.ends_with("prompt 2: 5 tokens are more than dataset.prompt_tokens 4 allows"),
+        "{message}"
+    );
+    let message = open(&with(&dir, &prompts("nowhere.jsonl"))).unwrap_err();
+    assert!(message.starts_with("cannot read nowhere.jsonl"), "{message}");
+    let message = open(&with(&dir, "dataset.prompt_tokens=61")).unwrap_err();
+    assert!(
+        message.contains("61 prompt tokens and 4 output tokens are more than the 64 positions"),
+        "{message}"
+    );
+    fs::remove_file(dir.path().join("tokenizer.json")).unwrap();
+    let message = open(&with(&dir, "output.predictions.enable=true")).unwrap_err();
+    assert!(message.starts_with("cannot read") && message.contains("tokenizer.json"), "{message}");
+}
+
+#[test]
+fn keys_are_checked() {
+    let table = [
+        ("infer.temperature=0", "infer.temperature: got 0, want a number above 0"),
+        ("infer.top_p=1.5", "infer.top_p: got 1.5, want a number above 0, at most 1"),
+        ("infer.top_k=0", "infer.top_k: got 0, want a nonzero u32"),
+        ("model.weights=''", "synthetic or a path"),
+    ];
+    for (change, message) in table {
+        let found = composed(&words(change)).unwrap_err();
+        assert!(found.contains(message), "{change}: {found}");
+    }
+    let config = composed(&words("model.weights=models/x infer.top_k=3")).unwrap();
+    assert_eq!(config.model.weights, Weights::Path("models/x".into()));
+    assert_eq!(serde_json::to_value(&config).unwrap()["model"]["weights"], "models/x");
+}
