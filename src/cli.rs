@@ -12,6 +12,7 @@ use color_eyre::eyre::{Report, eyre};
 
 use crate::{
     analysis::units::{grouped, millis, three_digits},
+    assets::{AssetError, commands as assets},
     config::{Composed, ConfTree, compose},
     crash,
     event::{Outcome, Stamp},
@@ -97,6 +98,8 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    #[command(flatten)]
+    Assets(assets::AssetCommand),
 }
 
 /// A moment in a recording.
@@ -206,6 +209,17 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
             }
             Ok(0)
         }
+        Some(Command::Assets(command)) => {
+            let done = runtime.block_on(assets::run(command))?;
+            print_out(&done.text)?;
+            Ok(done.code)
+        }
+    }
+}
+
+impl From<AssetError> for Failure {
+    fn from(e: AssetError) -> Self {
+        if e.is_usage() { Usage(e.to_string()).into() } else { Failure::Work(e.into()) }
     }
 }
 
@@ -227,7 +241,8 @@ impl What {
 
     /// A bare word is a mistyped command more often than anything else.
     fn check_words(&self) -> Result<(), Usage> {
-        const COMMANDS: [&str; 5] = ["run", "replay", "demo", "config", "help"];
+        const COMMANDS: [&str; 9] =
+            ["run", "replay", "demo", "config", "bootstrap", "fetch", "third-party", "dataset", "help"];
         let Some(word) = self.overrides.iter().find(|o| !o.contains('=') && !o.starts_with('~')) else {
             return Ok(());
         };

@@ -10,10 +10,12 @@
 //! - [`config`]: `conf/` and overrides become one [`config::RunConfig`]; [`model`]: what a model is
 //! - [`engine`]: runs the model; [`telemetry`]: reads the GPU and the host; [`scenario`]: scripts both in simulation
 //! - [`analysis`]: from numbers to meaning, pure
+//! - [`assets`]: models, datasets and reference sources on disk: links, downloads, pins, variants
 //! - [`session`]: one live run, the only place that starts and stops work; [`headless`] and [`tui`] show it
 //! - [`cli`]: the commands; [`crash`], [`shutdown`], [`logfile`], [`observer`]: what a program needs around its work
 
 pub mod analysis;
+pub mod assets;
 pub mod cli;
 pub mod config;
 pub mod crash;

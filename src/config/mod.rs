@@ -3,6 +3,7 @@
 mod compose;
 mod conf_tree;
 mod defaults;
+mod documents;
 mod error;
 mod interpolate;
 mod overrides;
@@ -13,6 +14,7 @@ mod yaml;
 
 pub use compose::{Composed, Surroundings, compose, compose_in};
 pub use conf_tree::ConfTree;
+pub use documents::{DocumentError, parse_yaml, read_yaml, write_yaml};
 pub use error::{ConfigError, Names, Origin};
 pub use overrides::{Action, Override};
 pub use run_config::*;
