@@ -34,6 +34,7 @@ Examples:
   llmprof-tui run --json runtime.requests=20   headless, one JSON object on stdout
   llmprof-tui replay runs/baseline/smollm2_135m/2026-01-01_12-00-00
   llmprof-tui demo
+  llmprof-tui fetch qwen2_5_0_5b               weights from the hub
 
 Exit codes: 0 ok, 1 the run failed or was not fully recorded, 2 bad usage or config, 130/143 interrupted.";
 

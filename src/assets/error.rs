@@ -99,3 +99,23 @@ fn remedy(source: &io::Error) -> &'static str {
         _ => "",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_of_the_disk_name_the_path_and_the_remedy() {
+        for (kind, wanted) in [
+            (io::ErrorKind::StorageFull, "make room"),
+            (io::ErrorKind::PermissionDenied, "allow this user"),
+            (io::ErrorKind::IsADirectory, "this is a directory"),
+            (io::ErrorKind::ReadOnlyFilesystem, "read-only"),
+        ] {
+            let error = AssetError::io("write", Path::new("cache/x"))(kind.into());
+            let text = error.to_string();
+            assert!(text.starts_with("cannot write cache/x: ") && text.contains(wanted), "{text}");
+            assert!(!error.is_usage());
+        }
+    }
+}

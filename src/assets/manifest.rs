@@ -29,7 +29,8 @@ impl Base {
         for entry in &self.env {
             let (name, below) = entry.split_once('/').unwrap_or((entry, ""));
             if let Some(value) = env(name).filter(|v| !v.is_empty()) {
-                return Ok(absolute(&PathBuf::from(value).join(below)));
+                let dir = PathBuf::from(value);
+                return Ok(absolute(&if below.is_empty() { dir } else { dir.join(below) }));
             }
         }
         let home = env("HOME").filter(|v| !v.is_empty()).map(PathBuf::from);

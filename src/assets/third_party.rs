@@ -224,13 +224,18 @@ impl GitPin {
         if !status.dir.exists() {
             return status;
         }
-        match git::head(&status.dir).and_then(|head| Ok((head, git::is_changed(&status.dir)?))) {
+        let found = git::head(&status.dir).and_then(|head| Ok((head, git::is_changed(&status.dir)?)));
+        match found {
             Ok((head, changed)) => {
+                // A tag that was never fetched has no commit yet to compare with.
+                let named = self.commit.is_none() && !self.revision.bytes().all(|b| b.is_ascii_hexdigit());
                 status.state = match () {
-                    () if head != status.pinned && !head.starts_with(&status.pinned) => State::Differs,
+                    () if named => State::Unknown,
+                    () if !head.starts_with(&status.pinned) => State::Differs,
                     () if changed => State::Changed,
                     () => State::InPlace,
                 };
+                status.note = named.then(|| "which commit that is, is not known before an update".to_owned());
                 status.found = Some(head);
             }
             Err(e) => (status.state, status.note) = (State::Unknown, Some(e.to_string())),
