@@ -82,6 +82,17 @@ fn a_model_is_fetched_once() {
 }
 
 #[test]
+fn blobs_of_other_revisions_are_used() {
+    let (home, hub) = (home(), hub_with(Fault::None));
+    llmprof(home.path(), &hub).args(["fetch", "org/tiny"]).assert().success();
+    fs::remove_dir_all(snapshot(home.path())).unwrap();
+    let before = hub.requests().len();
+    llmprof(home.path(), &hub).args(["fetch", "org/tiny"]).assert().success();
+    assert!(hub.requests()[before..].iter().all(|r| !r.contains("/resolve/")), "nothing is fetched twice");
+    assert_eq!(fs::read(snapshot(home.path()).join("model.safetensors")).unwrap(), weights());
+}
+
+#[test]
 fn a_broken_connection_is_continued() {
     let (home, hub) = (home(), hub_with(Fault::BreaksAfter(300_000)));
     let output = llmprof(home.path(), &hub).args(["fetch", "org/tiny", "-q"]).output().unwrap();
@@ -108,7 +119,7 @@ fn the_next_command_continues_too() {
     assert!(!partial.exists());
 
     // What was there was not what it should be: it is fetched anew.
-    fs::remove_file(snapshot(home.path()).join("model.safetensors")).unwrap();
+    fs::remove_file(blobs.join(sha256(&weights()))).unwrap();
     fs::write(&partial, vec![7; 700_000]).unwrap();
     llmprof(home.path(), &hub).args(["fetch", "org/tiny"]).assert().success();
     assert_eq!(fs::read(snapshot(home.path()).join("model.safetensors")).unwrap(), weights());

@@ -97,8 +97,11 @@ pub(super) async fn model(
         listing.files.retain(|file| !file.path.contains('/') && wanted(&MODEL_FILES, &file.path));
     }
     nothing_is_wrong(repo, &listing, "--all fetches everything it holds")?;
-    let (cached, missing): (Vec<RemoteFile>, Vec<RemoteFile>) =
-        listing.files.into_iter().partition(|file| cache.has(repo, &commit, file));
+    let (mut cached, mut missing) = (Vec::new(), Vec::new());
+    for file in listing.files {
+        let there = cache.has(repo, &commit, &file) || cache.adopt(repo, &commit, &file)?;
+        if there { &mut cached } else { &mut missing }.push(file);
+    }
     let bytes = missing.iter().map(|file| file.size).sum();
     check_room(cache.root(), bytes)?;
     let progress = Progress::new(bytes, quiet);

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::{RemoteFile, RepoId};
-use crate::assets::digest::Digests;
+use crate::assets::digest::{self, Digests};
 use crate::assets::error::AssetError;
 use crate::assets::paths;
 
@@ -81,17 +81,42 @@ impl Cache {
         let name = if file.large { &digests.sha256 } else { &digests.git_blob };
         let blob = partial.with_file_name(name);
         fs::rename(&partial, &blob).map_err(AssetError::io("make", &blob))?;
+        self.show(repo, commit, file, name)
+    }
+
+    /// Takes a file into the snapshot that another revision, or another client, brought here before.
+    pub(in crate::assets) fn adopt(
+        &self,
+        repo: &RepoId,
+        commit: &str,
+        file: &RemoteFile,
+    ) -> Result<bool, AssetError> {
+        let blobs = fs::read_dir(self.folder(repo).join("blobs")).into_iter().flatten().flatten();
+        for blob in blobs.filter(|blob| blob.metadata().is_ok_and(|m| m.len() == file.size)) {
+            let Ok(name) = blob.file_name().into_string() else { continue };
+            // A blob's name is its hash, so the listing's id can be told from it.
+            let oid = if file.large { digest::lfs_pointer_blob(&name, file.size) } else { name.clone() };
+            if oid == file.oid {
+                return self.show(repo, commit, file, &name).map(|()| true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Points from the snapshot to the blob of that name.
+    fn show(&self, repo: &RepoId, commit: &str, file: &RemoteFile, blob: &str) -> Result<(), AssetError> {
         let below = paths::relative(&file.path).map_err(AssetError::Failed)?;
         let link = self.snapshot(repo, commit).join(&below);
         if let Some(dir) = link.parent() {
             fs::create_dir_all(dir).map_err(AssetError::io("make", dir))?;
         }
-        let up = "../".repeat(below.components().count() + 1);
         match fs::remove_file(&link) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(AssetError::io("replace", &link)(e)),
             _ => {}
         }
-        point(&link, &blob, &format!("{up}blobs/{name}")).map_err(AssetError::io("make", &link))
+        let up = "../".repeat(below.components().count() + 1);
+        point(&link, &self.folder(repo).join("blobs").join(blob), &format!("{up}blobs/{blob}"))
+            .map_err(AssetError::io("make", &link))
     }
 
     /// Remembers what `revision` stood for.
