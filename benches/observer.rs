@@ -23,6 +23,7 @@ use llmprof::{
     event::{self, Activity, Clock},
     observer::thread_cpu_time,
     session::{Plan, Session},
+    shutdown::Shutdown,
     state::RunState,
     tui::{App, Live},
 };
@@ -121,7 +122,8 @@ fn watched(plan: Plan, engine: Arc<Mutex<CandleEngine>>) -> Watched {
     let stopped = runtime.block_on(async {
         let session = Session::start_on(plan, Box::new(Lent { engine, done: Box::new(done) }));
         let live = Live { session, replan: Box::new(|_| Err("not here".into())) };
-        App::new(&tui, Some(live), None, "runs".into()).run_on(&mut screen, input).await
+        let shutdown = Shutdown::listen().expect("signals can be heard");
+        App::new(&tui, Some(live), None, "runs".into()).run_on(&mut screen, input, shutdown).await
     });
     let (elapsed, cpu) = (start.elapsed(), thread_cpu_time() - cpu_at_start);
     let ended = stopped.runs.into_iter().next().expect("a run");

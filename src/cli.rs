@@ -16,9 +16,11 @@ use crate::{
     config::{Composed, ConfTree, compose},
     crash,
     event::{Outcome, Stamp},
-    headless, logfile,
+    headless::{self, say},
+    logfile,
     rundir::{EventReader, Player, RunDir, run_json, verdict_of},
     session::{Ended, Plan, PlanError, Session},
+    shutdown::Shutdown,
     state::RunState,
     tui::{self, App, Live},
 };
@@ -147,16 +149,19 @@ pub fn main() -> ExitCode {
     match done {
         Ok(Ok(code)) => ExitCode::from(code),
         Ok(Err(Failure::Usage(Usage(text)))) => {
-            eprintln!("error: {text}");
+            say(format_args!("error: {text}"));
             ExitCode::from(2)
         }
         Ok(Err(Failure::Work(report))) => {
-            eprintln!("error: {report}");
+            say(format_args!("error: {report}"));
             ExitCode::from(1)
         }
         Err(_) => {
-            eprintln!("error: {}", crash::first_panic().unwrap_or_else(|| "a panic without words".into()));
-            eprintln!("This is a fault of the program. The run's llmprof.log has the details.");
+            say(format_args!(
+                "error: {}",
+                crash::first_panic().unwrap_or_else(|| "a panic without words".into())
+            ));
+            say("This is a fault of the program. The run's llmprof.log has the details.");
             ExitCode::from(1)
         }
     }
@@ -284,7 +289,7 @@ async fn run(what: &What, json: bool, quiet: bool) -> Result<u8, Failure> {
         print_out(summary(&finished.ended.state, dir.as_deref()).trim_end())?;
     }
     if let Some(cause) = &finished.cause {
-        eprintln!("interrupted: {cause}");
+        say(format_args!("interrupted: {cause}"));
         return Ok(cause.exit_code());
     }
     Ok(last_words(&finished.ended))
@@ -294,10 +299,10 @@ async fn run(what: &What, json: bool, quiet: bool) -> Result<u8, Failure> {
 fn last_words(ended: &Ended) -> u8 {
     let failed = ended.finished.outcome == Outcome::Failed;
     if failed {
-        eprintln!("error: {}", ended.finished.cause.as_deref().unwrap_or("the run failed"));
+        say(format_args!("error: {}", ended.finished.cause.as_deref().unwrap_or("the run failed")));
     }
     if let Some(loss) = &ended.loss {
-        eprintln!("error: {loss}");
+        say(format_args!("error: {loss}"));
     }
     u8::from(failed || ended.loss.is_some())
 }
@@ -351,8 +356,10 @@ async fn profile(what: What) -> Result<u8, Failure> {
             Failure::Work(report) => report.to_string(),
         })
     };
+    // Listens before there is anything that a signal could leave half done.
+    let shutdown = Shutdown::listen()?;
     let live = Live { session: Session::start(plan), replan: Box::new(replan) };
-    leave(App::new(&tui, Some(live), None, root).run(tui.mouse).await)
+    leave(App::new(&tui, Some(live), None, root).run(tui.mouse, shutdown).await)
 }
 
 /// The screen with a recording.
@@ -368,7 +375,8 @@ async fn play(mut player: Player, at: At, speed: f64) -> Result<u8, Failure> {
         At::Second(secs) => player.seek(Stamp::from_secs_f64(secs)).map_err(Report::from)?,
     }
     let tui = composed.config.output.tui.clone();
-    leave(App::new(&tui, None, Some(player), runs_root(&composed)).run(tui.mouse).await)
+    let shutdown = Shutdown::listen()?;
+    leave(App::new(&tui, None, Some(player), runs_root(&composed)).run(tui.mouse, shutdown).await)
 }
 
 fn need_terminal(instead: &str) -> Result<(), Usage> {
@@ -392,7 +400,7 @@ fn leave(stopped: tui::Stopped) -> Result<u8, Failure> {
     let mut code = 0;
     for ended in &stopped.runs {
         if let Some(dir) = &ended.dir {
-            eprintln!("{}: recorded in {}", ended.finished.outcome, dir.display());
+            say(format_args!("{}: recorded in {}", ended.finished.outcome, dir.display()));
         }
         code = code.max(last_words(ended));
     }
@@ -401,7 +409,7 @@ fn leave(stopped: tui::Stopped) -> Result<u8, Failure> {
     }
     match stopped.cause {
         Some(cause) => {
-            eprintln!("interrupted: {cause}");
+            say(format_args!("interrupted: {cause}"));
             Ok(cause.exit_code())
         }
         None => Ok(code),

@@ -1,7 +1,8 @@
 //! A run without a screen: progress on stderr, the result left to the caller.
 
 use std::{
-    io::{self, IsTerminal},
+    fmt::Display,
+    io::{self, IsTerminal, Write},
     time::{Duration, Instant},
 };
 
@@ -40,6 +41,11 @@ pub async fn run(plan: Plan, quiet: bool) -> io::Result<Finished> {
     Ok(Finished { ended: session.end(Outcome::Interrupted, why), cause })
 }
 
+/// A line on stderr. Where nobody listens any more it is lost: no reason to end a run, as `eprintln!` would.
+pub fn say(line: impl Display) {
+    let _ = writeln!(io::stderr(), "{line}");
+}
+
 /// A bar on a terminal, plain lines elsewhere.
 enum Progress {
     Bar(ProgressBar),
@@ -74,7 +80,7 @@ impl Progress {
             Progress::Lines { shown, said } => {
                 let line = words(state);
                 if shown.elapsed() >= BETWEEN_LINES && line != *said {
-                    eprintln!("{:>5.1} s  {line}", state.now.secs());
+                    say(format_args!("{:>5.1} s  {line}", state.now.secs()));
                     (*shown, *said) = (Instant::now(), line);
                 }
             }

@@ -108,15 +108,23 @@ impl Plan {
         }
     }
 
+    /// What the workload runs on, "auto" resolved.
+    fn device(&self) -> String {
+        match self.composed.config.runtime.name {
+            Runtime::Candle => "cpu".to_owned(),
+            Runtime::Sim => "sim".to_owned(),
+        }
+    }
+
     fn simulated(&self) -> bool {
         self.composed.config.runtime.name == Runtime::Sim
     }
 
     fn started(&self) -> RunStarted {
         let config = &self.composed.config;
-        let (engine, device) = match config.runtime.name {
-            Runtime::Candle => ("candle", "cpu".to_owned()),
-            Runtime::Sim => ("sim", "sim".to_owned()),
+        let engine = match config.runtime.name {
+            Runtime::Candle => "candle",
+            Runtime::Sim => "sim",
         };
         RunStarted {
             schema: SCHEMA,
@@ -126,7 +134,7 @@ impl Plan {
             model: config.model.name.clone(),
             dtype: config.model.dtype.name().to_owned(),
             engine: engine.to_owned(),
-            device,
+            device: self.device(),
             synthetic_weights: true,
             simulated: self.simulated(),
             parameters: self.spec.parameters(),
@@ -159,6 +167,8 @@ pub struct Session {
     observer: Observer,
     threads: Vec<JoinHandle<()>>,
     loss_told: bool,
+    /// A file beside the recording that could not be written.
+    unwritten: Option<String>,
     closed: bool,
 }
 
@@ -216,6 +226,7 @@ impl Session {
             observer: Observer::default(),
             threads: Vec::new(),
             loss_told: false,
+            unwritten: None,
             closed: false,
         };
         session.spawn(engine);
@@ -226,7 +237,10 @@ impl Session {
         let activity = Activity::default();
         let (control, tx, plan) = (self.control.clone(), self.tx.clone(), self.plan.clone());
         let weight_bytes = plan.spec.weight_bytes(plan.composed.config.model.dtype);
-        let sampler = Sampler::for_config(&plan.composed.config, &activity, weight_bytes);
+        let mut config = plan.composed.config.clone();
+        // "auto" means one device by now, and the sampler marks the GPU that is in use.
+        config.runtime.device = plan.device();
+        let sampler = Sampler::for_config(&config, &activity, weight_bytes);
         // A simulated run takes its samples within its own steps, so that it is the same every time.
         let mut inline = None;
         match sampler {
@@ -315,8 +329,9 @@ impl Session {
         if let Record::To(_, recorder) = &mut self.record {
             recorder.tick();
         }
-        if self.lost() > 0 && !std::mem::replace(&mut self.loss_told, true) {
-            let text = self.loss().unwrap_or_default();
+        if let Some(text) = self.loss().filter(|_| self.lost() > 0 || self.unwritten.is_some())
+            && !std::mem::replace(&mut self.loss_told, true)
+        {
             self.note_trouble(text);
         }
         if let Some(sample) = self.observer.due(self.rx.len() as u64, self.lost()) {
@@ -343,12 +358,13 @@ impl Session {
     /// Names the current window and starts the next; the snapshot is kept under the run.
     pub fn snapshot(&mut self, name: &str) {
         self.add_now(Event::Snapshot(SnapshotTaken { name: name.to_owned() }));
-        if let (Record::To(dir, _), Some(snapshot)) = (&self.record, self.state.snapshots.back()) {
+        if let Record::To(dir, _) = &self.record {
             let path = dir.snapshot(name);
-            let made = path.parent().map_or(Ok(()), fs::create_dir_all);
-            if let Err(e) = made.and_then(|()| write_json(&path, snapshot)) {
-                self.note_trouble(format!("{}: {e}", path.display()));
+            if let Some(parent) = path.parent() {
+                // Whatever is wrong with the directory is wrong with the file too, and said there.
+                let _ = fs::create_dir_all(parent);
             }
+            self.keep(&path, |state| state.snapshots.back().map_or_else(Vec::new, json));
         }
         if self.closed {
             self.write_reports();
@@ -371,7 +387,7 @@ impl Session {
                 let trouble = recorder.trouble().unwrap_or("unknown trouble");
                 Some(format!("{} lines of the recording were lost: {trouble}", recorder.lost()))
             }
-            _ => None,
+            _ => self.unwritten.clone().map(|file| format!("could not be written: {file}")),
         }
     }
 
@@ -417,23 +433,29 @@ impl Session {
 
     fn write_reports(&mut self) {
         let Record::To(dir, _) = &self.record else { return };
-        let written = write_json(&dir.metrics(), &metrics_json(&self.state))
-            .and_then(|()| fs::write(dir.report(), report_md(&self.state)));
-        if let Err(e) = written {
-            tracing::error!("reports: {e}");
-        }
+        let (metrics, report) = (dir.metrics(), dir.report());
+        self.keep(&metrics, |state| json(&metrics_json(state)));
+        self.keep(&report, |state| report_md(state).into_bytes());
     }
 
     fn write_environment(&mut self) {
         let Record::To(dir, _) = &self.record else { return };
-        let environment = Environment {
-            host: self.state.host.info.clone(),
-            gpus: self.state.gpus.iter().map(|g| g.info.clone()).collect(),
-            gpu_absent: self.state.gpu_absent.as_ref().map(|a| a.reason.clone()),
-            ..Environment::here()
-        };
-        if let Err(e) = write_json(&dir.environment(), &environment) {
-            tracing::error!("env.json: {e}");
+        let path = dir.environment();
+        self.keep(&path, |state| {
+            json(&Environment {
+                host: state.host.info.clone(),
+                gpus: state.gpus.iter().map(|g| g.info.clone()).collect(),
+                gpu_absent: state.gpu_absent.as_ref().map(|a| a.reason.clone()),
+                ..Environment::here()
+            })
+        });
+    }
+
+    /// Writes a file that is made from the state; a failure is part of the run's loss.
+    fn keep(&mut self, path: &Path, content: impl FnOnce(&RunState) -> Vec<u8>) {
+        if let Err(e) = fs::write(path, content(&self.state)) {
+            tracing::error!("{}: {e}", path.display());
+            self.unwritten = Some(format!("{}: {e}", path.display()));
         }
     }
 }
@@ -465,10 +487,10 @@ impl Record {
     }
 }
 
-fn write_json(path: &Path, value: &impl Serialize) -> std::io::Result<()> {
-    let mut text = serde_json::to_vec_pretty(value)?;
+fn json(value: &impl Serialize) -> Vec<u8> {
+    let mut text = serde_json::to_vec_pretty(value).unwrap_or_default();
     text.push(b'\n');
-    fs::write(path, text)
+    text
 }
 
 fn named(name: &str, work: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
@@ -523,7 +545,8 @@ fn prepare(
         }
     };
     // Simulated weights take no time; what the machine took would differ from run to run.
-    let prepare_ms = if plan.simulated() { 0.0 } else { begun.elapsed().as_secs_f64() * 1e3 };
+    // In whole microseconds: a number with few digits comes back from the recording as it was.
+    let prepare_ms = if plan.simulated() { 0.0 } else { begun.elapsed().as_micros() as f64 / 1e3 };
     tx.send(Event::Ready(Ready { prepare_ms }));
     tx.notice(Level::Info, "engine", format!("ready after {}", millis(prepare_ms)));
     Ok(engine)

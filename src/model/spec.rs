@@ -89,6 +89,8 @@ pub enum SpecError {
     Unreadable { path: PathBuf, cause: std::io::Error },
     #[error("{} is not JSON: line {line}, column {column}: {cause}", path.display())]
     Corrupt { path: PathBuf, line: usize, column: usize, cause: String },
+    #[error("{}: {cause}", path.display())]
+    InFile { path: PathBuf, cause: Box<SpecError> },
     #[error("a model's config must be an object, this is {found}")]
     NotAnObject { found: &'static str },
     #[error("{key} is missing")]
@@ -128,6 +130,7 @@ impl ModelSpec {
             cause: e.to_string(),
         })?;
         Self::from_hf(&value)
+            .map_err(|cause| SpecError::InFile { path: path.to_owned(), cause: Box::new(cause) })
     }
 
     /// Takes the shape out of a parsed `config.json`. Keys that do not bear on the shape are ignored.

@@ -86,6 +86,9 @@ impl Player {
                     }
                     Next::End { .. } => {
                         self.loaded = true;
+                        if self.following && self.complete {
+                            self.to_end();
+                        }
                         return Ok(false);
                     }
                 }

@@ -236,9 +236,9 @@ impl RunState {
         }
     }
 
-    /// The GPU the workload runs on, or the first one.
+    /// The GPU the workload runs on, if it runs on one.
     pub fn profiled_gpu(&self) -> Option<&GpuState> {
-        self.gpus.iter().find(|g| g.info.profiled).or(self.gpus.first())
+        self.gpus.iter().find(|g| g.info.profiled)
     }
 
     /// Sequences per request.

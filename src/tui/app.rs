@@ -7,8 +7,7 @@ use std::{
 };
 
 use crossterm::event::{
-    Event as Input, EventStream, KeyCode, KeyEvent, KeyEventKind, KeyModifiers, MouseButton, MouseEvent,
-    MouseEventKind,
+    Event as Input, KeyCode, KeyEvent, KeyEventKind, KeyModifiers, MouseButton, MouseEvent, MouseEventKind,
 };
 use futures::{Stream, StreamExt};
 use ratatui::{
@@ -20,6 +19,7 @@ use tui_input::InputRequest;
 
 use super::{
     frame::{Areas, Frame},
+    input::{self, Heard},
     keys,
     panes::first_run_row,
     terminal::TerminalGuard,
@@ -73,6 +73,9 @@ pub struct Stopped {
 /// How long a recording may be read before the user is heard again.
 const LOAD_BUDGET: Duration = Duration::from_millis(30);
 
+/// How long after a failure of the terminal it may take until its reason is heard of.
+const EXPLANATION_DELAY: Duration = Duration::from_millis(200);
+
 impl App {
     pub fn new(config: &TuiConfig, live: Option<Live>, player: Option<Player>, runs_root: PathBuf) -> App {
         let theme = Theme::for_terminal(config.theme, config.ascii);
@@ -92,11 +95,8 @@ impl App {
     }
 
     /// Takes the terminal, runs until the user or a signal ends it, and gives the terminal back.
-    pub async fn run(mut self, mouse: bool) -> Stopped {
-        let left = match TerminalGuard::enter(mouse) {
-            Ok(mut guard) => self.drive(&mut guard.screen, EventStream::new()).await,
-            Err(e) => Err(e),
-        };
+    pub async fn run(mut self, mouse: bool, mut shutdown: Shutdown) -> Stopped {
+        let left = self.on_terminal(mouse, &mut shutdown).await;
         self.stop(left)
     }
 
@@ -104,9 +104,10 @@ impl App {
     pub async fn run_on<B: Backend<Error = io::Error>>(
         mut self,
         screen: &mut Terminal<B>,
-        input: impl Stream<Item = io::Result<Input>> + Unpin,
+        mut input: impl Stream<Item = io::Result<Input>> + Unpin,
+        mut shutdown: Shutdown,
     ) -> Stopped {
-        let left = self.drive(screen, input).await;
+        let left = self.drive(screen, &mut input, &mut shutdown).await;
         self.stop(left)
     }
 
@@ -127,21 +128,37 @@ impl App {
         Stopped { cause, runs: self.ended, error }
     }
 
+    async fn on_terminal(&mut self, mouse: bool, shutdown: &mut Shutdown) -> io::Result<Option<Cause>> {
+        let mut guard = TerminalGuard::enter(mouse)?;
+        let mut input = input::listen()?;
+        match self.drive(&mut *guard.screen, &mut input, shutdown).await {
+            Err(e) => explanation(&mut input, shutdown).await.map(Some).ok_or(e),
+            left => left,
+        }
+    }
+
     async fn drive<B: Backend<Error = io::Error>>(
         &mut self,
         screen: &mut Terminal<B>,
-        mut input: impl Stream<Item = io::Result<Input>> + Unpin,
+        input: &mut (impl Stream<Item = io::Result<Input>> + Unpin),
+        shutdown: &mut Shutdown,
     ) -> io::Result<Option<Cause>> {
-        let mut shutdown = Shutdown::listen()?;
         let mut next_frame = Instant::now();
-        let mut last_tick = Instant::now();
+        let mut last_frame = Instant::now();
         loop {
-            if self.dirty && Instant::now() >= next_frame {
-                self.draw(screen)?;
-                next_frame = Instant::now() + self.frame_every;
+            let now = Instant::now();
+            let replay_moves = self.player.as_ref().is_some_and(Player::moves);
+            if !replay_moves {
+                last_frame = now;
+            }
+            if now >= next_frame && (self.dirty || replay_moves) {
+                self.play(now - last_frame);
+                if self.dirty {
+                    self.draw(screen)?;
+                }
+                (last_frame, next_frame) = (now, now + self.frame_every);
             }
             let frame_due = tokio::time::sleep_until(next_frame.into());
-            let replay_moves = self.player.as_ref().is_some_and(Player::moves);
             let loading = self.player.as_ref().is_some_and(|p| p.position().loading);
             tokio::select! {
                 biased;
@@ -156,18 +173,10 @@ impl App {
                     Some(Err(e)) => return Err(e),
                     None => return Ok(Some(Cause::HangUp)),
                 },
-                () = frame_due, if self.dirty || replay_moves => {
-                    let elapsed = last_tick.elapsed();
-                    last_tick = Instant::now();
-                    self.play(elapsed);
-                    next_frame = next_frame.max(Instant::now());
-                }
+                () = frame_due, if self.dirty || replay_moves => {}
                 n = pump(&mut self.live) => self.dirty |= n > 0 && self.frozen.is_none(),
                 // While nothing else is to be done, a recording is read on.
                 () = tokio::task::yield_now(), if loading => self.load(),
-            }
-            if !replay_moves {
-                last_tick = Instant::now();
             }
         }
     }
@@ -239,18 +248,23 @@ impl App {
         runs
     }
 
+    /// Reads on in the recording. What can't be read is told once, when all of it has been looked at.
     fn load(&mut self) {
+        let was_loading = self.player.as_ref().is_some_and(|p| p.position().loading);
         self.with_player(|player| player.load(LOAD_BUDGET).map(|_| ()));
+        let loaded = self.player.as_ref().filter(|p| was_loading && !p.position().loading);
+        if let Some(trouble) = loaded.and_then(Player::trouble) {
+            self.ui.message = Some(trouble.text);
+        }
     }
 
     /// Lets a replay go on by the real time that has passed.
     fn play(&mut self, elapsed: Duration) {
-        let Some(player) = &mut self.player else { return };
-        let moved = player.load(LOAD_BUDGET).and_then(|_| player.advance(elapsed));
-        match moved {
-            Ok(_) => self.dirty = true,
-            Err(e) => self.leave_replay(Some(e)),
-        }
+        let shown = |player: &Option<Player>| player.as_ref().map(|p| (p.position(), p.state().events));
+        let before = shown(&self.player);
+        self.load();
+        self.with_player(|player| player.advance(elapsed).map(|_| ()));
+        self.dirty |= shown(&self.player) != before;
     }
 
     fn hear(&mut self, event: Input, screen: Rect) -> Option<Effect> {
@@ -464,6 +478,18 @@ impl App {
             _ => self.ui.message = Some(why),
         }
     }
+}
+
+/// A terminal that goes away fails before that is heard of.
+async fn explanation(input: &mut Heard, shutdown: &mut Shutdown) -> Option<Cause> {
+    let hung_up = async { while input.next().await.is_some() {} };
+    let cause = async {
+        tokio::select! {
+            cause = shutdown.requested() => cause,
+            () = hung_up => Cause::HangUp,
+        }
+    };
+    tokio::time::timeout(EXPLANATION_DELAY, cause).await.ok()
 }
 
 async fn pump(live: &mut Option<Live>) -> usize {

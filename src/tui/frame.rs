@@ -102,10 +102,8 @@ fn header(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let mut left = vec![Span::styled(brand, theme.selected), Span::raw(" ")];
     if let Some(run) = &view.state.run {
         left.push(Span::styled(run.model.clone(), theme.number));
-        let device = view.state.profiled_gpu().map_or(run.device.clone(), |g| match run.device.as_str() {
-            "cpu" => "cpu".to_owned(),
-            _ => g.info.name.trim_start_matches("NVIDIA ").to_owned(),
-        });
+        let gpu = view.state.profiled_gpu().map(|g| g.info.name.trim_start_matches("NVIDIA ").to_owned());
+        let device = gpu.unwrap_or_else(|| run.device.clone());
         let mut facts = vec![run.dtype.clone(), device, run.engine.clone()];
         if run.batch > 1 {
             facts.push(format!("batch {}", run.batch));

@@ -2,6 +2,7 @@
 
 mod app;
 pub mod frame;
+mod input;
 pub mod keys;
 pub mod panes;
 pub mod svg;

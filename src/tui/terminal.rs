@@ -1,6 +1,9 @@
 //! The terminal while the program draws on it, and its way back.
 
-use std::io::{self, IsTerminal, Stdout, Write};
+use std::{
+    io::{self, IsTerminal, Stdout, Write},
+    mem::ManuallyDrop,
+};
 
 use crossterm::{
     cursor,
@@ -15,7 +18,9 @@ pub type Screen = Terminal<CrosstermBackend<Stdout>>;
 /// Holds the terminal in raw mode on the alternate screen; dropped, by return or by panic, it gives it back
 /// as it was.
 pub struct TerminalGuard {
-    pub screen: Screen,
+    /// Never dropped: it would say on stderr that it can't show the cursor, and panic where stderr is the
+    /// terminal that went away.
+    pub screen: ManuallyDrop<Screen>,
 }
 
 impl TerminalGuard {
@@ -25,7 +30,7 @@ impl TerminalGuard {
             .and_then(|()| if mouse { execute!(io::stdout(), EnableMouseCapture) } else { Ok(()) })
             .and_then(|()| Terminal::new(CrosstermBackend::new(io::stdout())));
         match entered {
-            Ok(screen) => Ok(TerminalGuard { screen }),
+            Ok(screen) => Ok(TerminalGuard { screen: ManuallyDrop::new(screen) }),
             Err(e) => {
                 restore();
                 Err(e)

@@ -444,7 +444,10 @@ pub fn summary_box(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let (title, aside) = match view.state.profiled_gpu() {
         Some(gpu) => (format!("GPU {} · {}", gpu.info.index, gpu.info.name), gpu.info.source.clone()),
         None => match &view.state.host.info {
-            Some(info) => (format!("host · {}", info.cpu), "no GPU, see 2".to_owned()),
+            Some(info) if view.state.gpus.is_empty() => {
+                (format!("host · {}", info.cpu), "no GPU, see 2".to_owned())
+            }
+            Some(info) => (format!("host · {}", info.cpu), "the GPU is not used, see 2".to_owned()),
             None => ("host".to_owned(), String::new()),
         },
     };

@@ -1,0 +1,375 @@
+//! The command line: what it prints where, and with which exit code it ends.
+
+mod common;
+
+use std::{
+    fs::{self, File},
+    io::{BufRead, BufReader, Read},
+    path::Path,
+    process::{Command, Output, Stdio},
+};
+
+use common::{PROGRAM, events, finished, program, run_dirs, signal, tiny_model};
+use llmprof::event::{Event, Outcome};
+use serde_json::Value;
+
+const QUICK: [&str; 5] = ["run", "runtime=sim", "runtime.sim.speed=0", "runtime.requests=3", "infer=short"];
+
+struct Said {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+fn said(output: Output) -> Said {
+    let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
+    Said {
+        code: output.status.code().expect("an exit code"),
+        out: text(output.stdout),
+        err: text(output.stderr),
+    }
+}
+
+fn run(dir: &Path, args: &[&str]) -> Said {
+    said(program(dir).args(args).output().unwrap())
+}
+
+/// Bad usage: code 2, words on stderr alone, and no run begun.
+#[track_caller]
+fn assert_refused(dir: &Path, args: &[&str], words: &[&str]) {
+    let said = run(dir, args);
+    assert_eq!(said.code, 2, "{args:?}: {}", said.err);
+    assert_eq!(said.out, "", "{args:?}");
+    assert!(!said.err.contains('\x1b'), "{args:?}: {:?}", said.err);
+    assert!(!said.err.contains("panicked"), "{args:?}: {}", said.err);
+    for word in words {
+        assert!(said.err.contains(word), "{args:?} does not say {word:?}: {}", said.err);
+    }
+    assert!(!dir.join("runs").exists(), "{args:?} began a run");
+}
+
+#[test]
+fn help_tells_commands_and_exit_codes() {
+    let dir = tempfile::tempdir().unwrap();
+    let help = run(dir.path(), &["--help"]);
+    assert_eq!((help.code, help.err.as_str()), (0, ""));
+    for word in
+        ["run", "replay", "demo", "config", "Exit codes: 0 ok, 1", "2 bad usage", "130/143", "--model"]
+    {
+        assert!(help.out.contains(word), "{word}");
+    }
+    for command in ["run", "replay", "demo", "config"] {
+        assert_eq!(run(dir.path(), &[command, "--help"]).code, 0, "{command}");
+    }
+    let version = run(dir.path(), &["--version"]);
+    assert_eq!((version.code, version.out), (0, format!("llmprof-tui {}\n", env!("CARGO_PKG_VERSION"))));
+}
+
+#[test]
+fn mistakes_are_named_with_what_may_have_been_meant() {
+    let dir = tempfile::tempdir().unwrap();
+    let cases: [(&[&str], &[&str]); 14] = [
+        (&["--model", "qwen"], &["\"qwen\"", "qwen2_5_7b"]),
+        (&["run", "model=smollm"], &["\"smollm\"", "smollm2_135m"]),
+        (&["run", "modle=smollm2_135m"], &["\"modle\"", "model"]),
+        (&["run", "runtime.reqests=3"], &["runtime.reqests", "runtime.requests"]),
+        (&["config", "bogus.key=1"], &["\"bogus.key\""]),
+        (&["run", "runtime.requests=many"], &["runtime.requests", "\"many\""]),
+        (&["run", "model.dtype=f99"], &["model.dtype", "f99", "bf16"]),
+        (&["run", "runtime=sim", "runtime.sim.scenario=sunny"], &["\"sunny\"", "steady"]),
+        (&["run", "dataset.prompt_tokens=9000"], &["8192", "dataset.prompt_tokens"]),
+        (&["rnu"], &["\"rnu\"", "Did you mean run?"]),
+        (&["replya", "x"], &["\"replya\"", "Did you mean replay?"]),
+        (&["--modle", "x"], &["--modle", "--model"]),
+        (&["replay", "x", "--at", "soon"], &["soon", "\"end\""]),
+        (&["run", "--conf-dir", "nowhere"], &["nowhere"]),
+    ];
+    for (args, words) in cases {
+        assert_refused(dir.path(), args, words);
+    }
+}
+
+#[test]
+fn a_screen_without_a_terminal_points_to_run() {
+    let dir = tempfile::tempdir().unwrap();
+    assert_refused(dir.path(), &["runtime=sim"], &["not a terminal", "llmprof-tui run"]);
+    assert_refused(dir.path(), &["demo"], &["not a terminal"]);
+}
+
+#[test]
+fn a_shape_that_is_no_model_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let refused = |words: &[&str]| assert_refused(dir.path(), &["run", "model.config_json=tiny.json"], words);
+    refused(&["tiny.json"]);
+    for garbage in ["", "{", "[]", "\u{0}"] {
+        fs::write(dir.path().join("tiny.json"), garbage).unwrap();
+        refused(&["tiny.json"]);
+    }
+    for (key, value) in [
+        ("num_attention_heads", 5),
+        ("num_key_value_heads", 3),
+        ("hidden_size", 0),
+        ("num_hidden_layers", 0),
+        ("vocab_size", 0),
+    ] {
+        tiny_model(dir.path(), |shape| shape[key] = value.into());
+        refused(&["tiny.json", key]);
+    }
+    tiny_model(dir.path(), |shape| drop(shape.as_object_mut().unwrap().remove("hidden_size")));
+    refused(&["hidden_size"]);
+}
+
+#[test]
+fn a_model_too_large_for_the_machine_is_refused_before_it_is_made() {
+    let mut system = sysinfo::System::new().unwrap();
+    system.refresh_memory();
+    if system.total_memory() > 30_000_000_000 {
+        eprintln!("not tested: this machine may hold 30.5 GB");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let said = run(dir.path(), &["--model", "qwen2_5_7b", "model.dtype=f32"]);
+    assert_eq!((said.code, said.out.as_str()), (1, ""));
+    assert!(said.err.contains("needs 30.5 GB as f32"), "{}", said.err);
+    assert!(!dir.path().join("runs").exists());
+}
+
+#[test]
+fn a_run_prints_its_result_and_keeps_its_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let said = run(dir.path(), &QUICK);
+    assert_eq!(said.code, 0, "{}", said.err);
+    for word in ["TTFT", "TPOT", "ITL", "tok/s", "simulated", "recorded in runs/baseline/smollm2_135m/"] {
+        assert!(said.out.contains(word), "{word}: {}", said.out);
+    }
+    let run = &run_dirs(dir.path())[0];
+    assert_eq!(finished(run).outcome, Outcome::Completed);
+    assert_complete(run);
+}
+
+#[track_caller]
+fn assert_complete(run: &Path) {
+    for name in ["metrics.json", "report.md", "env.json", "config.yaml", "overrides.yaml", "llmprof.log"] {
+        assert!(fs::metadata(run.join(name)).is_ok_and(|m| m.len() > 0), "{name}");
+    }
+    let nvml = fs::read_to_string(run.join("nvml.csv")).unwrap();
+    let seed =
+        "ts,gpu_util_pct,mem_util_pct,sm_clock_MHz,mem_clock_MHz,power_W,temp_C,mem_used_MiB,mem_total_MiB,";
+    assert!(nvml.starts_with(seed), "{nvml}");
+    assert!(nvml.lines().count() > 1);
+}
+
+/// What the documentation of `run --json` names.
+const DOCUMENTED: [&str; 14] = [
+    "schema",
+    "run_dir",
+    "outcome",
+    "model",
+    "device",
+    "ttft_ms",
+    "tpot_ms",
+    "itl_ms",
+    "prefill_tok_s",
+    "decode_tok_s",
+    "energy_j_per_token",
+    "mfu",
+    "mbu",
+    "trust",
+];
+/// What it prints besides.
+const BESIDES: [&str; 5] = ["cause", "dtype", "engine", "simulated", "requests"];
+
+#[test]
+fn json_is_one_object_with_known_keys_and_null_for_what_is_not_known() {
+    let dir = tempfile::tempdir().unwrap();
+    let said = run(dir.path(), &[&QUICK[..], &["--json"]].concat());
+    assert_eq!(said.code, 0, "{}", said.err);
+    let value: Value = serde_json::from_str(&said.out).unwrap();
+    let mut wanted = [&DOCUMENTED[..], &BESIDES].concat();
+    wanted.sort_unstable();
+    let mut keys: Vec<&str> = value.as_object().unwrap().keys().map(String::as_str).collect();
+    keys.sort_unstable();
+    assert_eq!(keys, wanted);
+    for name in ["ttft_ms", "tpot_ms", "itl_ms"] {
+        let latency = value[name].as_object().unwrap();
+        assert_eq!(latency.len(), 5);
+        for key in ["n", "mean", "p50"] {
+            assert!(latency[key].is_number(), "{name}.{key}");
+        }
+        assert!(latency["p99"].is_null(), "{name}: p99 of {}", latency["n"]);
+    }
+    for unknown in ["energy_j_per_token", "mfu", "mbu", "trust", "cause"] {
+        assert!(value[unknown].is_null(), "{unknown}");
+    }
+    assert_eq!(value["outcome"], "completed");
+    assert!(dir.path().join(value["run_dir"].as_str().unwrap()).is_dir());
+}
+
+#[test]
+fn a_failed_run_exits_1_with_its_cause() {
+    let dir = tempfile::tempdir().unwrap();
+    let args = ["run", "--json", "runtime=sim", "runtime.sim.speed=0", "runtime.sim.scenario=fail"];
+    let said = run(dir.path(), &args);
+    assert_eq!(said.code, 1);
+    assert!(said.err.contains("the engine fails here"), "{}", said.err);
+    let value: Value = serde_json::from_str(&said.out).unwrap();
+    assert_eq!(value["outcome"], "failed");
+    assert_complete(&run_dirs(dir.path())[0]);
+}
+
+#[test]
+fn a_panic_exits_1_with_the_run_closed() {
+    for fault in ["panic:engine", "panic:consumer"] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut run = program(dir.path());
+        run.args(["run", "runtime=sim", "infer=long"]).env("LLMPROF_FAULT", fault);
+        let said = said(run.output().unwrap());
+        assert_eq!(said.code, 1, "{fault}: {}", said.err);
+        assert!(said.err.contains("asked to by LLMPROF_FAULT"), "{fault}: {}", said.err);
+        let end = finished(&run_dirs(dir.path())[0]);
+        assert_eq!(end.outcome, Outcome::Interrupted, "{fault}");
+        assert!(end.cause.is_some_and(|c| c.contains("asked to by")), "{fault}");
+    }
+}
+
+#[test]
+fn a_run_that_can_not_be_recorded_goes_on_and_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("file"), "").unwrap();
+    let said = run(dir.path(), &[&QUICK[..], &["--json", "hydra.run.dir=file/run"]].concat());
+    assert_eq!(said.code, 1);
+    assert!(said.err.contains("the run was not recorded: file/run"), "{}", said.err);
+    let value: Value = serde_json::from_str(&said.out).unwrap();
+    assert_eq!((&value["outcome"], &value["run_dir"]), (&"completed".into(), &Value::Null));
+}
+
+#[test]
+fn a_full_disk_costs_lines_not_the_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut limited = Command::new("sh");
+    limited.args(["-c", r#"trap '' XFSZ; ulimit -f 8; exec "$0" "$@""#, PROGRAM]).args(QUICK);
+    let said = said(limited.args(["runtime.requests=100"]).current_dir(dir.path()).output().unwrap());
+    assert_eq!(said.code, 1, "{}", said.err);
+    assert!(said.err.contains("lines of the recording were lost"), "{}", said.err);
+    assert!(said.out.contains("ITL"), "{}", said.out);
+    // What did get through can be read.
+    assert!(events(&run_dirs(dir.path())[0]).len() > 10);
+}
+
+#[test]
+fn nobody_listening_is_no_panic() {
+    let dir = tempfile::tempdir().unwrap();
+    for args in [&["config"][..], &QUICK, &["--help"]] {
+        let mut child = program(dir.path());
+        let mut child = child.args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(child.stdout.take());
+        let said = said(child.wait_with_output().unwrap());
+        assert_eq!((said.code, said.err.as_str()), (0, ""), "{args:?}");
+    }
+    let mut child = program(dir.path());
+    // Takes longer than it takes until progress is told.
+    let args =
+        ["run", "runtime=sim", "infer=long", "runtime.requests=5", "runtime.sim.speed=4", "experiment=deaf"];
+    let mut child = child.args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stderr.take());
+    let said = said(child.wait_with_output().unwrap());
+    assert_eq!(said.code, 0);
+    assert!(said.out.contains("ITL"), "{}", said.out);
+    // A full disk behind stdout is an error, unlike a reader that left.
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let told = program(dir.path()).arg("config").stdout(full).output().unwrap();
+    assert_eq!(told.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&told.stderr).starts_with("error: "));
+}
+
+#[test]
+fn an_interrupted_run_tells_its_progress_before_and_its_result_after() {
+    for (name, code, cause) in [("INT", 130, "Ctrl-C"), ("TERM", 143, "SIGTERM"), ("HUP", 129, "SIGHUP")] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut child = program(dir.path());
+        child.args([
+            "run",
+            "--json",
+            "runtime=sim",
+            "runtime.requests=200",
+            "runtime.warmup=0",
+            "infer=long",
+        ]);
+        let mut child = child.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut err = BufReader::new(child.stderr.take().unwrap());
+        let mut line = String::new();
+        err.read_line(&mut line).unwrap();
+        assert!(line.contains("request ") && line.contains("tok/s") && !line.contains('\x1b'), "{line:?}");
+        signal(child.id(), name);
+        let mut rest = String::new();
+        err.read_to_string(&mut rest).unwrap();
+        let said = said(child.wait_with_output().unwrap());
+        assert_eq!(said.code, code, "{rest}");
+        assert!(rest.contains(&format!("interrupted: {cause}")), "{rest}");
+        let value: Value = serde_json::from_str(&said.out).unwrap();
+        assert_eq!(value["outcome"], "interrupted");
+        assert!(value["itl_ms"]["n"].as_u64().is_some_and(|n| n > 0));
+        let run = &run_dirs(dir.path())[0];
+        assert_complete(run);
+        assert!(finished(run).cause.is_some_and(|c| c.contains(cause)));
+    }
+}
+
+#[test]
+fn the_resolved_configuration_composes_back_to_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    let overrides = ["runtime=sim", "model=qwen3_0_6b", "infer.max_new_tokens=7", "hydra.run.dir=runs/x"];
+    let printed = run(dir.path(), &[&["config"], &overrides[..]].concat());
+    assert_eq!((printed.code, printed.err.as_str()), (0, ""));
+    assert!(printed.out.contains("max_new_tokens: 7"), "{}", printed.out);
+    fs::create_dir(dir.path().join("resolved")).unwrap();
+    fs::write(dir.path().join("resolved/config.yaml"), &printed.out).unwrap();
+    let again = run(dir.path(), &["config", "--conf-dir", "resolved"]);
+    assert_eq!((again.code, again.out), (0, printed.out), "{}", again.err);
+    let json = run(dir.path(), &[&["config", "--json"], &overrides[..]].concat());
+    let json: Value = serde_json::from_str(&json.out).unwrap();
+    assert_eq!(json["infer"]["max_new_tokens"], 7);
+}
+
+#[test]
+fn configuration_at_hand_wins_over_the_built_in_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let tokens = |args: &[&str]| {
+        let said = run(dir.path(), &[&["config", "--json"], args].concat());
+        assert_eq!(said.code, 0, "{}", said.err);
+        serde_json::from_str::<Value>(&said.out).unwrap()["infer"]["max_new_tokens"].clone()
+    };
+    assert_eq!(tokens(&[]), 64, "an empty directory: built in");
+    for (conf, n) in [("conf", 5), ("elsewhere", 6)] {
+        fs::create_dir_all(dir.path().join(conf).join("infer")).unwrap();
+        fs::write(dir.path().join(conf).join("infer/default.yaml"), format!("max_new_tokens: {n}\n"))
+            .unwrap();
+    }
+    assert_eq!(tokens(&[]), 5);
+    assert_eq!(tokens(&["--conf-dir", "elsewhere"]), 6);
+    assert_eq!(tokens(&["infer=short"]), 16, "what is not at hand is still built in");
+}
+
+#[test]
+fn the_engine_draws_the_same_tokens_twice() {
+    let dir = tempfile::tempdir().unwrap();
+    tiny_model(dir.path(), |_| ());
+    let ids = |seed: &str| {
+        let args = ["run", "--json", "model.config_json=tiny.json", "runtime.requests=2"];
+        let more = ["infer.max_new_tokens=8", "dataset.prompt_tokens=8", seed];
+        let said = run(dir.path(), &[&args[..], &more].concat());
+        assert_eq!(said.code, 0, "{}", said.err);
+        let value: Value = serde_json::from_str(&said.out).unwrap();
+        assert_eq!((&value["outcome"], &value["itl_ms"]["n"]), (&"completed".into(), &14.into()));
+        let run = dir.path().join(value["run_dir"].as_str().unwrap());
+        let ids = events(&run).into_iter().filter_map(|e| match e.event {
+            Event::Token(token) => Some((token.request, token.index, token.id)),
+            _ => None,
+        });
+        ids.collect::<Vec<_>>()
+    };
+    let first = ids("runtime.seed=0");
+    assert_eq!(first.len(), 3 * 8, "warm-up and two requests");
+    assert_eq!(first, ids("runtime.seed=0"));
+    assert_ne!(first, ids("runtime.seed=1"));
+}

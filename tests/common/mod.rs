@@ -1,0 +1,95 @@
+//! What the end-to-end tests share: the program in a directory of its own, and what it left there.
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use llmprof::{
+    event::{Envelope, Event, RunFinished},
+    rundir::{EventReader, Next, ReadError, list_runs},
+};
+
+pub const PROGRAM: &str = env!("CARGO_BIN_EXE_llmprof-tui");
+
+/// Long enough for a busy machine; no test waits so long when all is well.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The program in `dir`, untouched by the environment of the tests.
+pub fn program(dir: &Path) -> Command {
+    let mut command = Command::new(PROGRAM);
+    command.current_dir(dir);
+    for name in ["LLMPROF_FAULT", "RUST_LOG", "NO_COLOR", "COLORTERM"] {
+        command.env_remove(name);
+    }
+    command
+}
+
+/// A finished simulated run below `dir`; its directory.
+pub fn record(dir: &Path, overrides: &[&str]) -> PathBuf {
+    let before = run_dirs(dir);
+    let mut run = program(dir);
+    let done = run.args(["run", "--quiet", "runtime=sim", "runtime.sim.speed=0"]).args(overrides).output();
+    let done = done.unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    run_dirs(dir).into_iter().find(|run| !before.contains(run)).expect("a new run directory")
+}
+
+/// The run directories below `dir`, newest first.
+pub fn run_dirs(dir: &Path) -> Vec<PathBuf> {
+    list_runs(&dir.join("runs")).iter().map(|run| run.dir.path().to_owned()).collect()
+}
+
+/// Everything that can be read of a run.
+pub fn events(run: &Path) -> Vec<Envelope> {
+    let mut reader = match EventReader::open(&run.join("events.ndjson")) {
+        Err(ReadError::Empty { .. }) => return Vec::new(),
+        reader => reader.unwrap(),
+    };
+    let mut events = Vec::new();
+    while let Next::Event(envelope) = reader.read_next().unwrap() {
+        events.push(envelope);
+    }
+    events
+}
+
+/// How a run ended: its last event.
+pub fn finished(run: &Path) -> RunFinished {
+    match events(run).pop().map(|envelope| envelope.event) {
+        Some(Event::RunFinished(finished)) => finished,
+        last => panic!("{} ends with {last:?}", run.display()),
+    }
+}
+
+/// Writes the shape of a model that takes no time; `edit` may spoil it.
+pub fn tiny_model(dir: &Path, edit: impl FnOnce(&mut serde_json::Value)) {
+    let mut shape = serde_json::json!({
+        "model_type": "llama", "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 128, "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0, "tie_word_embeddings": true, "max_position_embeddings": 256,
+    });
+    edit(&mut shape);
+    fs::write(dir.join("tiny.json"), shape.to_string()).unwrap();
+}
+
+/// Polls until `found` gives something.
+#[track_caller]
+pub fn eventually<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(thing) = found() {
+            return thing;
+        }
+        assert!(Instant::now() < deadline, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Sends a signal by name.
+pub fn signal(pid: u32, name: &str) {
+    let sent = Command::new("sh").arg("-c").arg(format!("kill -{name} {pid}")).status().unwrap();
+    assert!(sent.success(), "kill -{name} {pid}");
+}

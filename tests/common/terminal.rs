@@ -1,0 +1,277 @@
+//! The program on a terminal of its own: keys go in, a screen comes out.
+
+use std::{
+    cell::RefCell,
+    fs,
+    io::{Read, Write},
+    num::NonZeroU16,
+    path::Path,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use crossterm::event::KeyCode;
+use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system};
+use tempfile::TempDir;
+
+use super::common::{PATIENCE, PROGRAM, eventually, signal};
+
+/// A shell starts the program and writes down what a user would notice afterwards: the exit code, and the
+/// terminal's settings before and after. It outlives the signals that end the program.
+const SHELL: &str = r#"
+trap : HUP INT TERM
+stty -g >before
+sh -c 'echo $$ >pid.new; mv pid.new pid; exec "$0" "$@"' "$@"
+echo $? >code.new
+stty -g >after 2>/dev/null
+mv code.new code
+"#;
+
+/// The program in place of the shell: it leads the session, and hears when the terminal goes.
+const ALONE: &str = r#"echo $$ >pid; exec "$@""#;
+
+pub struct Terminal {
+    pub dir: TempDir,
+    screen: Arc<Mutex<vt100::Parser>>,
+    master: RefCell<Option<Box<dyn MasterPty>>>,
+    keyboard: RefCell<Option<Box<dyn Write + Send>>>,
+    gone: Arc<AtomicBool>,
+    reader: RefCell<Option<JoinHandle<()>>>,
+    shell: Box<dyn Child + Send + Sync>,
+}
+
+fn cells(n: u16) -> NonZeroU16 {
+    NonZeroU16::new(n).unwrap()
+}
+
+fn size(cols: u16, rows: u16) -> PtySize {
+    PtySize { rows, cols, pixel_width: 0, pixel_height: 0 }
+}
+
+impl Terminal {
+    /// Starts the program with `args` in an empty directory.
+    pub fn start(args: &[&str]) -> Terminal {
+        Terminal::start_in(tempfile::tempdir().unwrap(), args, &[], (120, 40))
+    }
+
+    pub fn start_in(dir: TempDir, args: &[&str], env: &[(&str, &str)], size: (u16, u16)) -> Terminal {
+        Terminal::spawn(SHELL, dir, args, env, size)
+    }
+
+    /// Without a shell around it, to see it lose its terminal.
+    pub fn start_alone(args: &[&str]) -> Terminal {
+        Terminal::spawn(ALONE, tempfile::tempdir().unwrap(), args, &[], (120, 40))
+    }
+
+    fn spawn(
+        script: &str,
+        dir: TempDir,
+        args: &[&str],
+        env: &[(&str, &str)],
+        (cols, rows): (u16, u16),
+    ) -> Terminal {
+        let pty = native_pty_system().openpty(size(cols, rows)).unwrap();
+        let mut command = CommandBuilder::new("sh");
+        command.args(["-c", script, "sh", PROGRAM]);
+        command.args(args);
+        command.cwd(dir.path());
+        for name in ["LLMPROF_FAULT", "RUST_LOG", "NO_COLOR", "COLORTERM", "LC_ALL"] {
+            command.env_remove(name);
+        }
+        for (name, value) in [("TERM", "xterm-256color"), ("LANG", "C.UTF-8")].iter().chain(env) {
+            command.env(name, value);
+        }
+        let shell = pty.slave.spawn_command(command).unwrap();
+        drop(pty.slave);
+        let screen = Arc::new(Mutex::new(vt100::Parser::new(cells(rows), cells(cols), 0)));
+        let gone = Arc::new(AtomicBool::new(false));
+        let (mut output, shown, stop) =
+            (pty.master.try_clone_reader().unwrap(), Arc::clone(&screen), Arc::clone(&gone));
+        let reader = std::thread::spawn(move || {
+            let mut bytes = [0; 1 << 16];
+            while let Ok(n @ 1..) = output.read(&mut bytes) {
+                shown.lock().unwrap().process(&bytes[..n]);
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+        });
+        Terminal {
+            dir,
+            screen,
+            keyboard: RefCell::new(Some(pty.master.take_writer().unwrap())),
+            master: RefCell::new(Some(pty.master)),
+            gone,
+            reader: RefCell::new(Some(reader)),
+            shell,
+        }
+    }
+
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub fn text(&self) -> String {
+        self.with(|screen| screen.contents())
+    }
+
+    pub fn with<T>(&self, look: impl FnOnce(&vt100::Screen) -> T) -> T {
+        look(self.screen.lock().unwrap().screen())
+    }
+
+    /// Waits until the screen is as `wanted`.
+    #[track_caller]
+    pub fn until(&self, what: &str, wanted: impl Fn(&vt100::Screen) -> bool) {
+        let shown = std::panic::Location::caller();
+        let deadline = Instant::now() + PATIENCE;
+        while !self.with(&wanted) {
+            let code = self.code();
+            let late = Instant::now() > deadline;
+            // Looks once more after the end: what was printed last may be what is waited for.
+            if late || (code.is_some() && !self.with(&wanted) && self.settled() && !self.with(&wanted)) {
+                panic!("{shown}: no {what:?} on the screen (exit code {code:?}):\n{}", self.text());
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// All output has been read.
+    fn settled(&self) -> bool {
+        if let Some(reader) = self.reader.borrow_mut().take() {
+            let _ = reader.join();
+        }
+        true
+    }
+
+    #[track_caller]
+    pub fn see(&self, text: &str) {
+        self.until(text, |screen| screen.contents().contains(text));
+    }
+
+    #[track_caller]
+    pub fn see_no(&self, text: &str) {
+        self.until(&format!("absence of {text}"), |screen| !screen.contents().contains(text));
+    }
+
+    pub fn send(&self, keys: &str) {
+        let mut keyboard = self.keyboard.borrow_mut();
+        let keyboard = keyboard.as_mut().expect("a keyboard");
+        keyboard.write_all(keys.as_bytes()).and_then(|()| keyboard.flush()).unwrap();
+    }
+
+    /// Presses and waits for what it shows.
+    #[track_caller]
+    pub fn press(&self, keys: &str, shows: &str) {
+        self.send(keys);
+        self.see(shows);
+    }
+
+    /// The left button goes down in the last row where `text` stands.
+    pub fn click(&self, text: &str) {
+        let (column, row) = self.with(|screen| {
+            let (_, columns) = screen.size();
+            let rows: Vec<String> = screen.rows(0, columns.get()).collect();
+            let row = rows.iter().rposition(|row| row.contains(text)).expect("the text to click on");
+            (rows[row][..rows[row].find(text).unwrap()].chars().count(), row)
+        });
+        self.send(&format!("\x1b[<0;{};{}M\x1b[<0;{};{}m", column + 1, row + 1, column + 1, row + 1));
+    }
+
+    pub fn resize(&self, cols: u16, rows: u16) {
+        // The emulator first: what the program draws for the new size finds it in place.
+        self.screen.lock().unwrap().set_size(cells(rows), cells(cols));
+        self.master.borrow().as_ref().expect("a terminal").resize(size(cols, rows)).unwrap();
+    }
+
+    /// The terminal goes away under the program.
+    pub fn hang_up(&self) {
+        self.gone.store(true, Ordering::Relaxed);
+        // Something new to draw, so that the reader wakes up and lets go of its end.
+        self.resize(100, 30);
+        self.settled();
+        self.keyboard.take();
+        self.master.take();
+    }
+
+    pub fn pid(&self) -> u32 {
+        let pid = || fs::read_to_string(self.path().join("pid")).ok()?.trim().parse().ok();
+        eventually("the program's start", pid)
+    }
+
+    pub fn signal(&self, name: &str) {
+        signal(self.pid(), name);
+    }
+
+    fn code(&self) -> Option<i32> {
+        fs::read_to_string(self.path().join("code")).ok()?.trim().parse().ok()
+    }
+
+    /// Waits for the program's end and gives its exit code.
+    #[track_caller]
+    pub fn exit_code(&self) -> i32 {
+        let deadline = Instant::now() + PATIENCE;
+        let code = loop {
+            match self.code() {
+                Some(code) => break code,
+                None => assert!(Instant::now() < deadline, "still running:\n{}", self.text()),
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        self.settled();
+        code
+    }
+
+    /// Waits for the end of a program without a terminal.
+    pub fn code_after_hang_up(&mut self) -> u32 {
+        let mut ended = || self.shell.try_wait().unwrap();
+        let shell = eventually("the end after a hang-up", || ended().map(|status| status.exit_code()));
+        self.code().map_or(shell, |code| code as u32)
+    }
+
+    /// The terminal is as it was before the program came.
+    #[track_caller]
+    pub fn assert_restored(&self) {
+        let settings = |name: &str| fs::read_to_string(self.path().join(name)).unwrap();
+        assert_eq!(settings("before"), settings("after"), "stty -g");
+        self.with(|screen| {
+            assert!(!screen.alternate_screen(), "still on the alternate screen");
+            assert!(!screen.hide_cursor(), "no cursor");
+            assert!(!screen.bracketed_paste(), "bracketed paste is on");
+            assert_eq!(screen.mouse_protocol_mode(), vt100::MouseProtocolMode::None);
+        });
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        if self.code().is_none() && matches!(self.shell.try_wait(), Ok(None)) {
+            signal(self.pid(), "KILL");
+        }
+        let _ = self.shell.wait();
+    }
+}
+
+/// What a terminal sends for a key.
+pub fn sent_for(key: KeyCode) -> String {
+    match key {
+        KeyCode::Char(c) => c.to_string(),
+        KeyCode::Enter => "\r".into(),
+        KeyCode::Tab => "\t".into(),
+        KeyCode::Esc => "\x1b".into(),
+        KeyCode::BackTab => "\x1b[Z".into(),
+        KeyCode::Up => "\x1b[A".into(),
+        KeyCode::Down => "\x1b[B".into(),
+        KeyCode::Right => "\x1b[C".into(),
+        KeyCode::Left => "\x1b[D".into(),
+        KeyCode::Home => "\x1b[H".into(),
+        KeyCode::End => "\x1b[F".into(),
+        KeyCode::PageUp => "\x1b[5~".into(),
+        KeyCode::PageDown => "\x1b[6~".into(),
+        KeyCode::F(1) => "\x1bOP".into(),
+        other => panic!("no bytes are known for {other:?}"),
+    }
+}

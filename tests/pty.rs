@@ -1,0 +1,535 @@
+//! The program on a real terminal: keys, mouse, sizes, and every way in which it can end.
+
+mod common;
+#[path = "common/terminal.rs"]
+mod terminal;
+
+use std::{fs, path::PathBuf, process::Stdio};
+
+use common::{events, eventually, finished, program, record, run_dirs, signal, tiny_model};
+use llmprof::{
+    event::{Event, Outcome},
+    tui::{
+        keys::{self, BINDINGS},
+        ui::{Action, Pane},
+    },
+};
+use terminal::{Terminal, sent_for};
+
+/// Goes on for longer than any test.
+const ENDLESS: [&str; 4] = ["runtime=sim", "runtime.warmup=0", "runtime.requests=200", "infer=long"];
+
+/// What is seen on each pane of a live run, and nowhere else.
+const PANES: [(Pane, &str); 6] = [
+    (Pane::Overview, "decode mean"),
+    (Pane::Gpu, "mem use %"),
+    (Pane::Tokens, "tokens · "),
+    (Pane::Compare, "No snapshot yet"),
+    (Pane::Runs, "newest first"),
+    (Pane::Log, "ready after"),
+];
+
+fn live() -> Terminal {
+    let terminal = Terminal::start(&ENDLESS);
+    terminal.see("decode mean");
+    terminal.until("a number of tokens per second", |s| has_rate(&s.contents()));
+    terminal
+}
+
+/// Somewhere it says "<number> tok/s".
+fn has_rate(text: &str) -> bool {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    words.windows(2).any(|w| w[1] == "tok/s" && w[0].replace(',', "").parse::<f64>().is_ok())
+}
+
+/// Waits for a run directory besides `known`.
+fn next_run(terminal: &Terminal, known: &[PathBuf]) -> PathBuf {
+    eventually("a new run directory", || {
+        run_dirs(terminal.path()).into_iter().find(|run| !known.contains(run))
+    })
+}
+
+fn quit(terminal: &Terminal) {
+    terminal.send("q");
+    assert_eq!(terminal.exit_code(), 0, "{}", terminal.text());
+    terminal.assert_restored();
+}
+
+#[test]
+fn quitting_gives_the_terminal_back_and_finishes_the_run() {
+    let terminal = live();
+    quit(&terminal);
+    let runs = run_dirs(terminal.path());
+    assert_eq!(runs.len(), 1);
+    let end = finished(&runs[0]);
+    assert_eq!((end.outcome, end.cause.as_deref()), (Outcome::Interrupted, Some("quit by the user")));
+    assert!(terminal.text().contains("interrupted: recorded in runs/"), "{}", terminal.text());
+}
+
+#[test]
+fn panes_are_reached_by_number_tab_and_mouse() {
+    let terminal = live();
+    for (i, (_, shows)) in PANES.iter().enumerate().rev() {
+        terminal.press(&(i + 1).to_string(), shows);
+    }
+    for i in 1..=PANES.len() {
+        terminal.press("\t", PANES[i % PANES.len()].1);
+    }
+    for i in (0..PANES.len()).rev() {
+        terminal.press("\x1b[Z", PANES[i].1);
+    }
+    for (i, (pane, shows)) in PANES.into_iter().enumerate() {
+        terminal.click(&format!("{} {}", i + 1, pane.title()));
+        terminal.see(shows);
+    }
+    quit(&terminal);
+}
+
+#[test]
+fn help_tells_every_key() {
+    let terminal = Terminal::start_in(tempfile::tempdir().unwrap(), &ENDLESS, &[], (120, 70));
+    terminal.see("decode mean");
+    terminal.press("?", "while replaying");
+    let text = terminal.text();
+    for binding in BINDINGS {
+        assert!(text.contains(binding.help), "{:?} is not in\n{text}", binding.help);
+    }
+    terminal.send("\x1b");
+    terminal.see_no("while replaying");
+    quit(&terminal);
+}
+
+/// Every key of the table on every pane. What opens an overlay is closed again.
+fn press_everything(terminal: &Terminal) {
+    for number in 1..=Pane::ALL.len() {
+        for binding in BINDINGS.iter().filter(|b| b.action != Action::Quit) {
+            // Others may have led elsewhere, as into a replay.
+            terminal.send(&format!("b{number}"));
+            for key in binding.keys {
+                terminal.send(&sent_for(*key));
+                let applies = keys::applies(binding.scope, Pane::ALL[number - 1], false);
+                let opens = matches!(
+                    binding.action,
+                    Action::Help | Action::AskSnapshot | Action::AskOverrides | Action::AskFilter
+                );
+                if opens && applies {
+                    terminal.see("Esc closes");
+                    terminal.send("\x1b");
+                    terminal.see_no("Esc closes");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_key_is_survived_on_every_pane() {
+    let terminal = live();
+    // Something to open besides the run itself, in a format that may have lost its end.
+    record(terminal.path(), &["runtime.requests=2", "experiment=other"]);
+    press_everything(&terminal);
+    // Wherever that led, a live run can be come back to.
+    terminal.send("b1");
+    terminal.see("decode mean");
+    quit(&terminal);
+}
+
+#[test]
+fn snapshots_are_kept_and_compared() {
+    let terminal = live();
+    for name in ["before", "after"] {
+        terminal.press("s", "snapshot: its name");
+        terminal.send(&format!("\x15{name}"));
+        terminal.see(name);
+        terminal.press("\r", &format!("snapshot {name} is kept"));
+        let run = &run_dirs(terminal.path())[0];
+        let kept = run.join("snapshots").join(format!("{name}.json"));
+        let kept: serde_json::Value = serde_json::from_slice(&fs::read(kept).unwrap()).unwrap();
+        assert_eq!(kept["name"], name);
+        let tokens = events(run).len();
+        eventually("more tokens", || (events(run).len() > tokens + 50).then_some(()));
+    }
+    terminal.press("d", "difference");
+    terminal.until("both names and a difference", |screen| {
+        let text = screen.contents();
+        let decode = text.lines().find(|line| line.starts_with("│ decode")).unwrap_or_default();
+        text.contains("before") && text.contains("after") && decode.contains('%')
+    });
+    quit(&terminal);
+    let taken = events(&run_dirs(terminal.path())[0]);
+    let taken = taken.iter().filter(|e| matches!(e.event, Event::Snapshot(_))).count();
+    assert_eq!(taken, 2);
+}
+
+#[test]
+fn edited_overrides_are_refused_in_place_or_start_a_new_run() {
+    let terminal = live();
+    let first = run_dirs(terminal.path());
+    terminal.press("e", "overrides, as on the command line");
+    terminal.see("runtime=sim runtime.warmup=0 runtime.requests=200 infer=long");
+    terminal.press(" runtime.reqests=3\r", "unknown key");
+    terminal.see("runtime.requests");
+    assert_eq!(run_dirs(terminal.path()), first);
+    terminal.send("\x15runtime=sim infer=long experiment=second\r");
+    terminal.see_no("overrides, as on the command line");
+    let second = next_run(&terminal, &first);
+    assert!(second.to_string_lossy().contains("runs/second/"), "{}", second.display());
+    let end = finished(&first[0]);
+    assert_eq!(end.cause.as_deref(), Some("another run was started"));
+    quit(&terminal);
+}
+
+#[test]
+fn a_run_is_started_again_and_the_old_one_opened_beside_it() {
+    let terminal = live();
+    let first = run_dirs(terminal.path());
+    terminal.send("r");
+    next_run(&terminal, &first);
+    terminal.press("5", "newest first");
+    terminal.until("both runs", |s| s.contents().matches("smollm2_135m").count() >= 3);
+    terminal.press("\r", "that is the run on the screen");
+    terminal.press("\x1b[B\r", "00:0");
+    terminal.see("The run interrupted: another run was started");
+    terminal.send("b");
+    terminal.see_no("another run was started");
+    terminal.until("the live run", |s| has_rate(&s.contents()));
+    quit(&terminal);
+}
+
+#[test]
+fn the_workload_pauses_and_the_view_freezes() {
+    let terminal = live();
+    terminal.press("p", "paused");
+    terminal.send("p");
+    terminal.see_no("paused");
+    terminal.press(" ", "view frozen");
+    let (run, frozen) = (&run_dirs(terminal.path())[0], terminal.text());
+    let so_far = events(run).len();
+    eventually("more events", || (events(run).len() > so_far + 100).then_some(()));
+    assert_eq!(terminal.text(), frozen);
+    terminal.send(" ");
+    terminal.see_no("view frozen");
+    quit(&terminal);
+    let events = events(run);
+    for wanted in [Event::WorkloadPaused, Event::WorkloadResumed] {
+        assert!(events.iter().any(|e| e.event == wanted), "{wanted:?}");
+    }
+}
+
+#[test]
+fn runs_and_log_are_filtered_and_sorted() {
+    let terminal = live();
+    terminal.press("5", "newest first");
+    terminal.press("o", "fastest first");
+    terminal.press("o", "by model");
+    terminal.press("o", "newest first");
+    terminal.press("/", "show only what contains");
+    terminal.press("zzz\r", "no run contains that");
+    terminal.press("/", "show only what contains");
+    terminal.send("\x15smoll\r");
+    terminal.see("containing \"smoll\"");
+    terminal.see_no("no run contains that");
+    terminal.press("6", "ready after");
+    terminal.press("/", "show only what contains");
+    terminal.send("zzz\r");
+    terminal.see_no("ready after");
+    quit(&terminal);
+}
+
+#[test]
+fn themes_go_round() {
+    let terminal = live();
+    let colours = |screen: &vt100::Screen| {
+        let (rows, columns) = screen.size();
+        let footer = (0..columns.get()).filter_map(|x| screen.cell(rows.get() - 1, x));
+        footer.map(|c| (c.fgcolor(), c.bgcolor())).collect::<Vec<_>>()
+    };
+    let plain = |screen: &vt100::Screen| {
+        colours(screen).iter().all(|c| *c == (vt100::Color::Default, vt100::Color::Default))
+    };
+    let dark = terminal.with(colours);
+    let mut before = dark.clone();
+    for theme in ["light", "high contrast"] {
+        terminal.send("t");
+        terminal.until(theme, |screen| colours(screen) != before && !plain(screen));
+        before = terminal.with(colours);
+    }
+    terminal.send("t");
+    terminal.until("no colour", plain);
+    terminal.send("t");
+    terminal.until("dark", |screen| colours(screen) == dark);
+    quit(&terminal);
+}
+
+#[test]
+fn charts_zoom() {
+    let terminal = Terminal::start(&["runtime=sim", "runtime.requests=9999", "runtime.sim.speed=100"]);
+    terminal.see("last 60 s");
+    terminal.press("+", "last 30 s");
+    terminal.press("+", "last 10 s");
+    terminal.press("-", "last 30 s");
+    quit(&terminal);
+}
+
+#[test]
+fn any_size_is_drawn() {
+    let terminal = live();
+    terminal.resize(30, 8);
+    terminal.until("a rate on a small screen", |s| has_rate(&s.contents()) && !s.contents().contains('╭'));
+    for number in 1..=Pane::ALL.len() {
+        terminal.send(&number.to_string());
+    }
+    terminal.send("?\x1b[B");
+    terminal.send("1");
+    terminal.send("1");
+    terminal.until("a rate on a small screen", |s| has_rate(&s.contents()));
+    terminal.resize(10, 2);
+    terminal.see("llmprof");
+    for number in 1..=Pane::ALL.len() {
+        terminal.send(&number.to_string());
+    }
+    terminal.send("1");
+    terminal.resize(200, 50);
+    terminal.see("decode mean");
+    terminal.until("the whole width", |s| {
+        s.contents().lines().any(|line| line.chars().count() >= 199 && line.contains('╮'))
+    });
+    terminal.resize(120, 40);
+    terminal.until("the old width", |s| {
+        s.contents().contains("decode mean") && s.contents().lines().all(|line| line.chars().count() <= 120)
+    });
+    quit(&terminal);
+}
+
+#[test]
+fn signals_end_it_in_order() {
+    let cases = [
+        ("Ctrl-C", "Ctrl-C", 130),
+        ("INT", "Ctrl-C", 130),
+        ("TERM", "SIGTERM", 143),
+        ("HUP", "SIGHUP: the terminal went away", 129),
+    ];
+    for (how, cause, code) in cases {
+        let terminal = live();
+        match how {
+            "Ctrl-C" => terminal.send("\x03"),
+            name => terminal.signal(name),
+        }
+        assert_eq!(terminal.exit_code(), code, "{how}: {}", terminal.text());
+        terminal.assert_restored();
+        let end = finished(&run_dirs(terminal.path())[0]);
+        assert_eq!((end.outcome, end.cause.as_deref()), (Outcome::Interrupted, Some(cause)), "{how}");
+        assert!(terminal.text().contains(&format!("interrupted: {cause}")), "{how}: {}", terminal.text());
+    }
+}
+
+#[test]
+fn a_signal_during_a_prompt_or_help_ends_it_too() {
+    for (key, shows) in [("s", "snapshot: its name"), ("?", "while replaying")] {
+        let terminal = live();
+        terminal.press(key, shows);
+        terminal.send("\x03");
+        assert_eq!(terminal.exit_code(), 130);
+        terminal.assert_restored();
+    }
+}
+
+#[test]
+fn a_panic_anywhere_restores_the_terminal_and_is_told() {
+    let tiny = [
+        "model.config_json=tiny.json",
+        "runtime.requests=100000",
+        "infer.max_new_tokens=100",
+        "dataset.prompt_tokens=8",
+    ];
+    let cases: [(&str, &[&str], &str); 5] = [
+        ("panic:engine", &ENDLESS, "asked to by LLMPROF_FAULT"),
+        ("panic:screen", &ENDLESS, "asked to by LLMPROF_FAULT"),
+        ("panic:consumer", &ENDLESS, "asked to by LLMPROF_FAULT"),
+        ("panic:sampler", &tiny, "asked to by LLMPROF_FAULT"),
+        (
+            "none",
+            &["runtime=sim", "runtime.sim.scenario=panic", "runtime.sim.speed=50"],
+            "the engine panics here",
+        ),
+    ];
+    for (fault, args, words) in cases {
+        let dir = tempfile::tempdir().unwrap();
+        tiny_model(dir.path(), |_| ());
+        let terminal = Terminal::start_in(dir, args, &[("LLMPROF_FAULT", fault)], (120, 40));
+        assert_eq!(terminal.exit_code(), 1, "{fault}: {}", terminal.text());
+        terminal.assert_restored();
+        let run = &run_dirs(terminal.path())[0];
+        let end = finished(run);
+        assert_eq!(end.outcome, Outcome::Interrupted, "{fault}");
+        assert!(end.cause.as_deref().is_some_and(|c| c.contains(words)), "{fault}: {end:?}");
+        let told = terminal.text().replace('\n', "");
+        assert!(told.contains(words), "{fault}: {told}");
+        let log = fs::read_to_string(run.join("llmprof.log")).unwrap();
+        assert!(log.contains(words), "{fault}: {log}");
+    }
+}
+
+#[test]
+fn a_failed_run_stays_on_the_screen_with_its_cause() {
+    let terminal = Terminal::start(&["runtime=sim", "runtime.sim.scenario=fail", "runtime.sim.speed=50"]);
+    terminal.see("failed");
+    terminal.see("the engine fails here");
+    terminal.press("p", "the run has ended");
+    terminal.press("6", "the engine fails here");
+    terminal.send("q");
+    assert_eq!(terminal.exit_code(), 1, "{}", terminal.text());
+    terminal.assert_restored();
+    assert_eq!(finished(&run_dirs(terminal.path())[0]).outcome, Outcome::Failed);
+}
+
+#[test]
+fn a_terminal_that_goes_away_ends_the_run() {
+    // As the leader of its session it is told by a signal; below a shell that lives on it is not.
+    for start in [Terminal::start_alone, Terminal::start] {
+        let mut terminal = start(&ENDLESS);
+        terminal.until("tokens", |s| has_rate(&s.contents()));
+        terminal.hang_up();
+        assert_eq!(terminal.code_after_hang_up(), 129);
+        let end = finished(&run_dirs(terminal.path())[0]);
+        assert_eq!(end.outcome, Outcome::Interrupted);
+        assert_eq!(end.cause.as_deref(), Some("SIGHUP: the terminal went away"));
+    }
+}
+
+#[test]
+fn a_terminal_that_goes_away_ends_a_screen_that_stands_still() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = record(dir.path(), &["runtime.requests=1"]).to_string_lossy().into_owned();
+    let mut terminal = Terminal::start_in(dir, &["replay", "--at", "end", &run], &[], (120, 40));
+    terminal.see("completed");
+    terminal.hang_up();
+    assert_eq!(terminal.code_after_hang_up(), 129);
+}
+
+/// The line that tells where a replay stands.
+fn transport(screen: &vt100::Screen) -> String {
+    let (rows, columns) = screen.size();
+    screen.rows(0, columns.get()).nth(rows.get() as usize - 2).unwrap_or_default()
+}
+
+#[track_caller]
+fn sees_transport(terminal: &Terminal, sign: &str, at: &str, word: &str) {
+    terminal.until(&format!("transport {sign} {at} {word}"), |screen| {
+        let line = transport(screen);
+        line.trim_start().starts_with(&format!("{sign} {at}")) && line.contains(word)
+    });
+}
+
+/// The keys of a replay, on a recording of at least 15 s that starts to play.
+fn plays(terminal: &Terminal) {
+    sees_transport(terminal, "▶", "00:0", "1×");
+    terminal.send(">");
+    sees_transport(terminal, "▶", "", "2×");
+    terminal.send("<");
+    sees_transport(terminal, "▶", "", "1×");
+    terminal.send(" ");
+    sees_transport(terminal, "⏸", "", "1×");
+    terminal.send("\x1b[H");
+    sees_transport(terminal, "⏸", "00:00", "");
+    for (key, at) in
+        [(".", "00:05"), ("\x1b[C", "00:10"), (",", "00:05"), ("\x1b[D", "00:00"), (",", "00:00")]
+    {
+        terminal.send(key);
+        sees_transport(terminal, "⏸", at, "");
+    }
+    terminal.send("\x1b[F");
+    terminal.until("the end", |screen| {
+        let line = transport(screen);
+        let mut times = line.split_whitespace().filter(|word| word.contains(':'));
+        times.next().is_some_and(|at| at > "00:10" && times.next() == Some(at))
+    });
+    terminal.send("b");
+    terminal.see("there is no live run");
+}
+
+#[test]
+fn the_demo_plays() {
+    let terminal = Terminal::start(&["demo"]);
+    terminal.see("simulated");
+    plays(&terminal);
+    quit(&terminal);
+    assert!(!terminal.path().join("runs").exists(), "a demo records nothing");
+}
+
+#[test]
+fn a_recording_plays_and_every_key_is_survived() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = record(dir.path(), &["runtime.requests=60"]);
+    let run = run.to_string_lossy().into_owned();
+    let terminal = Terminal::start_in(dir, &["replay", &run], &[], (120, 40));
+    plays(&terminal);
+    for number in 1..=Pane::ALL.len() {
+        for binding in BINDINGS.iter().filter(|b| !matches!(b.action, Action::Quit | Action::Help)) {
+            terminal.send(&number.to_string());
+            for key in binding.keys {
+                if binding.action == Action::AskFilter
+                    && keys::applies(binding.scope, Pane::ALL[number - 1], true)
+                {
+                    terminal.press(&sent_for(*key), "Esc closes");
+                    terminal.send("\x1b");
+                    terminal.see_no("Esc closes");
+                } else {
+                    terminal.send(&sent_for(*key));
+                }
+            }
+        }
+    }
+    terminal.press("1", "decode mean");
+    quit(&terminal);
+}
+
+#[test]
+fn a_growing_recording_is_followed_and_a_killed_one_shown_to_its_last_second() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut writer = program(dir.path());
+    writer.args(["run", "output.flush_ms=50"]).args(ENDLESS).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut writer = writer.spawn().unwrap();
+    let run = eventually("a recording", || {
+        let run = run_dirs(dir.path()).pop()?;
+        fs::metadata(run.join("events.ndjson")).is_ok_and(|m| m.len() > 0).then_some(run)
+    });
+    let path = run.to_string_lossy().into_owned();
+    let terminal = Terminal::start_in(dir, &["replay", "--at", "end", &path], &[], (120, 40));
+    terminal.see("following");
+    let shown = || terminal.with(|s| transport(s).split_whitespace().nth(1).map(str::to_owned));
+    let first = shown();
+    eventually("time that goes on", || (shown() > first).then_some(()));
+    signal(writer.id(), "KILL");
+    writer.wait().unwrap();
+    quit(&terminal);
+
+    let whole = fs::read(run.join("events.ndjson")).unwrap();
+    let torn = [whole.as_slice(), br#"{"t":99999999999,"e":{"tok"#].concat();
+    fs::write(run.join("events.ndjson"), torn).unwrap();
+    let last = events(&run).last().unwrap().t.secs() as u64;
+    let again = tempfile::tempdir().unwrap();
+    let again = Terminal::start_in(again, &["replay", "--at", "end", &path], &[], (160, 40));
+    sees_transport(&again, "▶", &format!("{:02}:{:02}", last / 60, last % 60), "following");
+    again.see("the recording ends within a line");
+    again.until("its tokens", |s| has_rate(&s.contents()));
+    quit(&again);
+}
+
+#[test]
+fn what_is_no_recording_is_told_without_a_screen() {
+    for (content, words) in [
+        (None, "a run is a directory with an events.ndjson in it"),
+        (Some(""), "is empty"),
+        (Some("hello\n"), "is no recording"),
+        (Some("{\"t\":0,\"e\":{\"run_started\":{\"schema\":99}}}\n"), "schema 99"),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        if let Some(content) = content {
+            fs::write(dir.path().join("events.ndjson"), content).unwrap();
+        }
+        let terminal = Terminal::start_in(dir, &["replay", "."], &[], (120, 40));
+        assert_eq!(terminal.exit_code(), 1, "{words}");
+        terminal.see(words);
+    }
+}
