@@ -13,6 +13,7 @@ use color_eyre::eyre::{Report, eyre};
 
 use crate::{
     analysis::units::{grouped, millis, three_digits},
+    assets::{AssetError, commands as assets},
     config::{Composed, ConfTree, DefaultsItem, Form, compose, yaml_text},
     crash,
     engine::EngineError,
@@ -38,6 +39,7 @@ Examples:
   llmprof-tui config model=qwen2_5_7b --package model.arch
   llmprof-tui replay runs/baseline/smollm2_135m/2026-01-01_12-00-00
   llmprof-tui demo
+  llmprof-tui fetch qwen2_5_0_5b               weights from the hub
 
 Exit codes: 0 ok, 1 the run failed or was not fully recorded, 2 bad usage or config, 130/143 interrupted.";
 
@@ -139,6 +141,8 @@ enum Command {
         #[command(flatten)]
         show: Show,
     },
+    #[command(flatten)]
+    Assets(assets::AssetCommand),
 }
 
 /// A moment in a recording.
@@ -246,6 +250,17 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
             runtime.block_on(play(player, At::Second(0.0), speed))
         }
         Some(Command::Config { what, show }) => show_config(&what, &show),
+        Some(Command::Assets(command)) => {
+            let done = runtime.block_on(assets::run(command))?;
+            print_out(&done.text)?;
+            Ok(done.code)
+        }
+    }
+}
+
+impl From<AssetError> for Failure {
+    fn from(e: AssetError) -> Self {
+        if e.is_usage() { Usage(e.to_string()).into() } else { Failure::Work(e.into()) }
     }
 }
 
@@ -322,7 +337,8 @@ impl What {
 
     /// A bare word is a mistyped command more often than anything else.
     fn check_words(&self) -> Result<(), Usage> {
-        const COMMANDS: [&str; 5] = ["run", "replay", "demo", "config", "help"];
+        const COMMANDS: [&str; 9] =
+            ["run", "replay", "demo", "config", "bootstrap", "fetch", "third-party", "dataset", "help"];
         let Some(word) = self.overrides.iter().find(|o| !o.contains('=') && !o.starts_with('~')) else {
             return Ok(());
         };

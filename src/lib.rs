@@ -12,10 +12,12 @@
 //! - [`text`]: prompts become token ids, token ids text; [`inputs`]: a run's weights, tokenizer and prompts, checked
 //! - [`engine`]: runs the model; [`telemetry`]: reads the GPU and the host; [`scenario`]: scripts both in simulation
 //! - [`analysis`]: from numbers to meaning, pure
+//! - [`assets`]: models, datasets and reference sources on disk: links, downloads, pins, variants
 //! - [`session`]: one live run, the only place that starts and stops work; [`headless`] and [`tui`] show it
 //! - [`cli`]: the commands; [`crash`], [`shutdown`], [`logfile`], [`observer`]: what a program needs around its work
 
 pub mod analysis;
+pub mod assets;
 pub mod cli;
 pub mod config;
 pub mod crash;

@@ -1,0 +1,323 @@
+//! Datasets: what there is, and variants made from the source data with a note of how.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::error::AssetError;
+use super::manifest::{dataset_names, known};
+use super::paths;
+use super::sampling::{Sampling, subset};
+use crate::config::{read_yaml, write_yaml};
+
+/// Where a dataset's own data is linked.
+pub(super) const SOURCE: &str = "source-data";
+const METADATA: &str = "metadata.yaml";
+
+/// `metadata.yaml` of a dataset, as far as the program reads it; more may stand there.
+#[derive(Debug, Default, Deserialize)]
+struct Facts {
+    source: Option<String>,
+    license: Option<String>,
+}
+
+/// `metadata.yaml` of a variant.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Provenance {
+    pub(super) parent: String,
+    pub(super) created: String,
+    pub(super) transform: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) seed: Option<u64>,
+    pub(super) size: Size,
+}
+
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Size {
+    pub(super) samples: u64,
+    pub(super) disk_mb: f64,
+}
+
+/// A dataset as `dataset list` shows it.
+#[derive(Debug, Serialize)]
+pub(super) struct Listed {
+    pub(super) name: String,
+    /// Where the source data is; absent where it is not linked, or the link leads nowhere.
+    pub(super) source_data: Option<PathBuf>,
+    pub(super) source: Option<String>,
+    pub(super) license: Option<String>,
+    pub(super) variants: Vec<Variant>,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Variant {
+    pub(super) name: String,
+    #[serde(flatten)]
+    pub(super) provenance: Provenance,
+}
+
+/// Every dataset under `root`, with its variants.
+pub(super) fn list(root: &Path) -> Result<Vec<Listed>, AssetError> {
+    let mut listed = Vec::new();
+    for name in dataset_names(root)? {
+        let dir = root.join("datasets").join(&name);
+        let facts = match dir.join(METADATA) {
+            path if path.exists() => read_yaml(&path)?,
+            _ => Facts::default(),
+        };
+        listed.push(Listed {
+            source_data: dir.join(SOURCE).canonicalize().ok(),
+            variants: variants(&dir)?,
+            source: facts.source,
+            license: facts.license,
+            name,
+        });
+    }
+    Ok(listed)
+}
+
+fn variants(dir: &Path) -> Result<Vec<Variant>, AssetError> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).map_err(AssetError::io("list", dir))?.flatten() {
+        let path = entry.path().join(METADATA);
+        if let Ok(name) = entry.file_name().into_string()
+            && name != SOURCE
+            && !name.starts_with('.')
+            && path.exists()
+        {
+            found.push(Variant { name, provenance: read_yaml(&path)? });
+        }
+    }
+    found.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(found)
+}
+
+/// What to make.
+#[derive(Debug)]
+pub(super) struct Wish<'a> {
+    pub(super) dataset: &'a str,
+    pub(super) variant: &'a str,
+    pub(super) samples: u64,
+    pub(super) seed: u64,
+    /// Only the files this list names.
+    pub(super) filelist: Option<&'a Path>,
+    /// Replace a variant of that name.
+    pub(super) force: bool,
+}
+
+/// What was made.
+#[derive(Debug, Serialize)]
+pub(super) struct Prepared {
+    pub(super) schema: u32,
+    pub(super) dir: PathBuf,
+    /// How many samples there were to draw from.
+    pub(super) of: u64,
+    #[serde(flatten)]
+    pub(super) provenance: Provenance,
+}
+
+/// A file of the source data and how many samples it has.
+struct SourceFile {
+    name: String,
+    path: PathBuf,
+    samples: u64,
+}
+
+impl SourceFile {
+    /// A text file is one sample; a JSONL file has one on each line.
+    fn is_lines(&self) -> bool {
+        self.name.ends_with(".jsonl")
+    }
+}
+
+/// Draws samples from the JSONL and text files of a dataset's source data into a variant.
+pub(super) fn prepare(root: &Path, wish: &Wish) -> Result<Prepared, AssetError> {
+    known("dataset", &[wish.dataset.to_owned()], &dataset_names(root)?)?;
+    paths::plain_name("variant", wish.variant)?;
+    let dir = root.join("datasets").join(wish.dataset);
+    let target = dir.join(wish.variant);
+    if wish.variant == SOURCE {
+        let why = "source data is never written to".into();
+        return Err(AssetError::BadName { what: "variant", name: wish.variant.into(), why });
+    }
+    if target.exists() && !wish.force {
+        return Err(AssetError::Failed(format!(
+            "{} is there already; choose another name, or --force to make it anew",
+            target.display()
+        )));
+    }
+    // Only what this program made is ever replaced.
+    if target.exists() && !target.join(METADATA).exists() {
+        return Err(AssetError::Failed(format!("{} is no variant; it is left alone", target.display())));
+    }
+    let files = source_files(&dir.join(SOURCE), wish)?;
+    let count: u64 = files.iter().map(|file| file.samples).sum();
+    let sampling = Sampling { num_epochs: 1, num_samples_per_epoch: Some(wish.samples), randomize: true };
+    let mut chosen = sampling.indexes(count, wish.seed).swap_remove(0);
+    // The source's order: one walk through the files finds them all.
+    chosen.sort_unstable();
+
+    let partial = dir.join(format!(".{}.partial-{}", wish.variant, std::process::id()));
+    let made = write_variant(&partial, &files, &chosen).and_then(|bytes| {
+        let provenance = Provenance {
+            parent: SOURCE.into(),
+            created: jiff::Zoned::now().strftime("%Y-%m-%d").to_string(),
+            transform: told(wish, count, chosen.len() as u64),
+            seed: Some(wish.seed),
+            size: Size { samples: chosen.len() as u64, disk_mb: (bytes as f64 / 1e4).round() / 100.0 },
+        };
+        write_yaml(&partial.join(METADATA), "", &provenance)?;
+        if target.exists() {
+            fs::remove_dir_all(&target).map_err(AssetError::io("replace", &target))?;
+        }
+        fs::rename(&partial, &target).map_err(AssetError::io("make", &target))?;
+        Ok(provenance)
+    });
+    if made.is_err() {
+        // The error is told; what stays behind is hidden.
+        let _ = fs::remove_dir_all(&partial);
+    }
+    Ok(Prepared { schema: 1, dir: target, of: count, provenance: made? })
+}
+
+fn told(wish: &Wish, count: u64, chosen: u64) -> String {
+    let from = match wish.filelist {
+        Some(list) => format!(" of the files in {}", list.file_name().unwrap_or_default().to_string_lossy()),
+        None => String::new(),
+    };
+    if chosen == count {
+        format!("All {count} examples{from}")
+    } else {
+        format!("Random sample of {chosen} out of {count} examples{from}, seed {}", wish.seed)
+    }
+}
+
+fn source_files(source: &Path, wish: &Wish) -> Result<Vec<SourceFile>, AssetError> {
+    let name = wish.dataset;
+    if !source.is_dir() {
+        return Err(AssetError::Failed(format!(
+            "{} leads to no directory; run: llmprof-tui bootstrap datasets {name}",
+            source.display()
+        )));
+    }
+    let mut files = Vec::new();
+    collect(source, "", &mut files)?;
+    files.sort_by(|a, b| a.name.cmp(&b.name));
+    if let Some(list) = wish.filelist {
+        let text = fs::read_to_string(list).map_err(AssetError::io("read", list))?;
+        let names: Vec<String> = files.iter().map(|file| file.name.clone()).collect();
+        let keep =
+            subset(&text, &names).map_err(|why| AssetError::Usage(format!("{}: {why}", list.display())))?;
+        let mut index = 0;
+        files.retain(|_| {
+            index += 1;
+            keep.contains(&(index - 1))
+        });
+    }
+    for file in &mut files {
+        file.samples = match file.is_lines() {
+            true => count_lines(&file.path)?,
+            false => 1,
+        };
+    }
+    if files.iter().all(|file| file.samples == 0) {
+        return Err(AssetError::Failed(format!(
+            "{} has no sample in any .jsonl or .txt file; datasets/{name}/README.md says what belongs there",
+            source.display()
+        )));
+    }
+    Ok(files)
+}
+
+fn collect(dir: &Path, prefix: &str, files: &mut Vec<SourceFile>) -> Result<(), AssetError> {
+    for entry in fs::read_dir(dir).map_err(AssetError::io("list", dir))? {
+        let entry = entry.map_err(AssetError::io("list", dir))?;
+        let Ok(own) = entry.file_name().into_string() else { continue };
+        let (path, name) = (entry.path(), format!("{prefix}{own}"));
+        // Directories behind links are left out: they may lead back up.
+        if path.is_dir() {
+            if !path.is_symlink() && !own.starts_with('.') {
+                collect(&path, &format!("{name}/"), files)?;
+            }
+        } else if name.ends_with(".jsonl") || name.ends_with(".txt") {
+            files.push(SourceFile { name, path, samples: 0 });
+        }
+    }
+    Ok(())
+}
+
+/// Calls `each` with the number and the bytes of every line that is not blank, until it says no.
+fn lines(
+    path: &Path,
+    mut each: impl FnMut(u64, &[u8]) -> Result<bool, AssetError>,
+) -> Result<(), AssetError> {
+    let mut reader = BufReader::new(File::open(path).map_err(AssetError::io("read", path))?);
+    let mut line = Vec::new();
+    let mut number = 0;
+    loop {
+        line.clear();
+        if reader.read_until(b'\n', &mut line).map_err(AssetError::io("read", path))? == 0 {
+            return Ok(());
+        }
+        number += 1;
+        let text = line.trim_ascii();
+        if !text.is_empty() && !each(number, text)? {
+            return Ok(());
+        }
+    }
+}
+
+fn count_lines(path: &Path) -> Result<u64, AssetError> {
+    let mut count = 0;
+    lines(path, |_, _| {
+        count += 1;
+        Ok(true)
+    })?;
+    Ok(count)
+}
+
+/// Writes the samples with the `chosen` numbers, which are sorted; gives the bytes written.
+fn write_variant(partial: &Path, files: &[SourceFile], chosen: &[u64]) -> Result<u64, AssetError> {
+    let data = partial.join("data");
+    fs::create_dir_all(&data).map_err(AssetError::io("make", &data))?;
+    let path = data.join("samples.jsonl");
+    let file = File::create(&path).map_err(AssetError::io("make", &path))?;
+    let mut out = BufWriter::new(file);
+    let mut bytes = 0;
+    let mut put = |text: &[u8]| {
+        bytes += text.len() as u64 + 1;
+        out.write_all(text).and_then(|()| out.write_all(b"\n")).map_err(AssetError::io("write", &path))
+    };
+    let mut chosen = chosen.iter().copied().peekable();
+    let mut first = 0;
+    for file in files {
+        let end = first + file.samples;
+        if chosen.peek().is_none_or(|next| *next >= end) {
+            first = end;
+            continue;
+        }
+        if file.is_lines() {
+            let mut at = first;
+            lines(&file.path, |number, text| {
+                if chosen.next_if_eq(&at).is_some() {
+                    serde_json::from_slice::<serde::de::IgnoredAny>(text).map_err(|e| {
+                        AssetError::Failed(format!("{}, line {number}: no JSON: {e}", file.path.display()))
+                    })?;
+                    put(text)?;
+                }
+                at += 1;
+                Ok(chosen.peek().is_some_and(|next| *next < end))
+            })?;
+        } else {
+            chosen.next();
+            let text = fs::read(&file.path).map_err(AssetError::io("read", &file.path))?;
+            let sample = serde_json::json!({ "text": String::from_utf8_lossy(&text), "source": file.name });
+            put(sample.to_string().as_bytes())?;
+        }
+        first = end;
+    }
+    out.flush().map_err(AssetError::io("write", &path))?;
+    Ok(bytes)
+}

@@ -1,0 +1,149 @@
+//! Which samples of a dataset are used, in which order: a pure function of the settings and a seed.
+
+use std::collections::HashMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::Names;
+use crate::noise;
+
+/// `dataset.sampling` of the configuration.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Sampling {
+    /// Passes through the dataset.
+    pub num_epochs: u32,
+    /// Samples of each pass; null takes all.
+    pub num_samples_per_epoch: Option<u64>,
+    /// Whether each pass has an order of its own; else all have the dataset's.
+    pub randomize: bool,
+}
+
+impl Default for Sampling {
+    fn default() -> Sampling {
+        Sampling { num_epochs: 1, num_samples_per_epoch: None, randomize: false }
+    }
+}
+
+impl Sampling {
+    /// For each pass, the indexes of its samples among `count`.
+    ///
+    /// The same settings, count and seed give the same indexes on every machine. Within a pass no sample
+    /// comes twice; where fewer are there than are asked for, all are taken.
+    pub fn indexes(&self, count: u64, seed: u64) -> Vec<Vec<u64>> {
+        let take = self.num_samples_per_epoch.unwrap_or(count).min(count);
+        let epoch = |epoch| match self.randomize {
+            false => (0..take).collect(),
+            true => drawn(count, take, noise::bits(seed, epoch)),
+        };
+        (0..u64::from(self.num_epochs)).map(epoch).collect()
+    }
+}
+
+/// `take` different indexes below `count`, evenly drawn: the beginning of a shuffle, without the rest of it.
+fn drawn(count: u64, take: u64, seed: u64) -> Vec<u64> {
+    let mut moved: HashMap<u64, u64> = HashMap::new();
+    let mut indexes = Vec::with_capacity(take as usize);
+    for at in 0..take {
+        let left = count - at;
+        // The bias of the remainder is below left / 2^64.
+        let chosen = at + noise::bits(seed, at) % left;
+        let value = moved.get(&chosen).copied().unwrap_or(chosen);
+        let displaced = moved.get(&at).copied().unwrap_or(at);
+        moved.insert(chosen, displaced);
+        indexes.push(value);
+    }
+    indexes
+}
+
+/// The indexes in `names` of the names that the file list `text` has, in its order.
+///
+/// Blank lines and lines that begin with `#` are skipped; a name that is not among `names` is an error
+/// that names it and its line.
+pub fn subset(text: &str, names: &[String]) -> Result<Vec<usize>, String> {
+    let places: HashMap<&str, usize> = names.iter().enumerate().map(|(i, name)| (name.as_str(), i)).collect();
+    let mut chosen = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        match places.get(line) {
+            Some(index) => chosen.push(*index),
+            None => {
+                let near = Names { all: Vec::new(), ..Names::near(line, names) };
+                return Err(format!("line {}: {line:?} is not in the dataset{near}", number + 1));
+            }
+        }
+    }
+    if chosen.is_empty() {
+        return Err("it names nothing".into());
+    }
+    Ok(chosen)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn sampling(num_epochs: u32, per_epoch: Option<u64>, randomize: bool) -> Sampling {
+        Sampling { num_epochs, num_samples_per_epoch: per_epoch, randomize }
+    }
+
+    #[test]
+    fn in_order() {
+        assert_eq!(sampling(1, Some(3), false).indexes(5, 9), [[0, 1, 2]]);
+        assert_eq!(sampling(2, None, false).indexes(2, 9), [[0, 1], [0, 1]]);
+        assert_eq!(sampling(1, Some(9), false).indexes(2, 9), [[0, 1]]);
+        assert!(sampling(0, None, false).indexes(2, 9).is_empty());
+        assert_eq!(sampling(1, None, true).indexes(0, 9), [Vec::<u64>::new()]);
+    }
+
+    #[test]
+    fn at_random_but_the_same_for_ever() {
+        let epochs = sampling(2, Some(4), true).indexes(10, 42);
+        assert_eq!(epochs, sampling(2, Some(4), true).indexes(10, 42));
+        assert_ne!(epochs[0], epochs[1]);
+        assert_ne!(epochs, sampling(2, Some(4), true).indexes(10, 43));
+        // Fewer samples are the beginning of more.
+        assert_eq!(sampling(1, Some(2), true).indexes(10, 42)[0], epochs[0][..2]);
+    }
+
+    #[test]
+    fn every_sample_is_as_likely() {
+        let mut hits = [0u32; 10];
+        for seed in 0..5000 {
+            for index in &sampling(1, Some(3), true).indexes(10, seed)[0] {
+                hits[*index as usize] += 1;
+            }
+        }
+        assert!(hits.iter().all(|n| (1350..1650).contains(n)), "{hits:?}");
+    }
+
+    proptest! {
+        #[test]
+        fn a_pass_has_no_sample_twice(count in 0u64..200, take in prop::option::of(0u64..300), seed: u64) {
+            for epoch in sampling(2, take, true).indexes(count, seed) {
+                let distinct: BTreeSet<u64> = epoch.iter().copied().collect();
+                prop_assert_eq!(distinct.len(), epoch.len());
+                prop_assert_eq!(epoch.len() as u64, take.unwrap_or(count).min(count));
+                prop_assert!(epoch.iter().all(|i| *i < count));
+            }
+        }
+    }
+
+    #[test]
+    fn subsets() {
+        let names: Vec<String> = ["a.png", "b.png", "c.png"].map(String::from).to_vec();
+        assert_eq!(subset("# two\nc.png\n\n a.png \n", &names).unwrap(), [2, 0]);
+        assert_eq!(
+            subset("a.png\nb.pmg", &names).unwrap_err(),
+            "line 2: \"b.pmg\" is not in the dataset; did you mean b.png?"
+        );
+        assert_eq!(subset("# none\n", &names).unwrap_err(), "it names nothing");
+    }
+}

@@ -1,0 +1,323 @@
+//! `third_party/`: reference sources, pinned in `third_party.yaml` and never edited.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::error::AssetError;
+use super::fetch;
+use super::git;
+use super::hub::{Hub, RepoId};
+use super::manifest::known;
+use super::paths;
+use crate::config::{read_yaml, write_yaml};
+
+const HEADING: &str = "\
+# Reference sources, pinned. `llmprof-tui third-party status` compares them with what is on disk,
+# `third-party update` brings them there; this file is written by both `update` and `fetch --source-only`.
+";
+
+/// All pins.
+#[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Pins {
+    #[serde(default)]
+    pub(super) hf: Vec<HubPin>,
+    #[serde(default)]
+    pub(super) github: Vec<GitPin>,
+}
+
+/// Sources of a hub repository, under `hf/<org>/<repo>/`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct HubPin {
+    pub(super) repo: String,
+    /// A commit.
+    pub(super) revision: String,
+    /// The branch `update --latest` follows.
+    #[serde(default = "main_branch")]
+    pub(super) track: String,
+}
+
+/// A git repository, under `github/<name>/`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct GitPin {
+    pub(super) name: String,
+    pub(super) url: String,
+    /// A commit or a tag.
+    pub(super) revision: String,
+    /// The commit that `revision` was, once it was fetched: tags can move.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) commit: Option<String>,
+    /// The directories wanted of it; none are all.
+    #[serde(default)]
+    pub(super) paths: Vec<String>,
+    #[serde(default = "main_branch")]
+    pub(super) track: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) license: Option<String>,
+}
+
+fn main_branch() -> String {
+    "main".into()
+}
+
+/// How it stands with one pin.
+#[derive(Debug, Serialize)]
+pub(super) struct Status {
+    pub(super) name: String,
+    pub(super) dir: PathBuf,
+    pub(super) pinned: String,
+    pub(super) found: Option<String>,
+    pub(super) state: State,
+    pub(super) note: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum State {
+    /// What is on disk is what is pinned.
+    InPlace,
+    Absent,
+    /// Another revision is on disk.
+    Differs,
+    /// The right revision, edited.
+    Changed,
+    Unknown,
+}
+
+impl State {
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            State::InPlace => "in place",
+            State::Absent => "absent",
+            State::Differs => "differs",
+            State::Changed => "changed",
+            State::Unknown => "unknown",
+        }
+    }
+}
+
+/// Where a pin is to be moved before it is brought to disk.
+#[derive(Debug, Clone)]
+pub(super) enum Move {
+    Stay,
+    To(String),
+    Latest,
+}
+
+impl Pins {
+    fn path(root: &Path) -> PathBuf {
+        root.join("third_party/third_party.yaml")
+    }
+
+    pub(super) fn read(root: &Path) -> Result<Pins, AssetError> {
+        let path = Pins::path(root);
+        if !path.exists() {
+            return Err(AssetError::NoManifest { path });
+        }
+        let pins: Pins = read_yaml(&path)?;
+        for pin in &pins.hf {
+            RepoId::parse(&pin.repo)?;
+        }
+        for pin in &pins.github {
+            pin.check()?;
+        }
+        Ok(pins)
+    }
+
+    /// The pins there are; none where the file is not there yet.
+    pub(super) fn read_or_none(root: &Path) -> Result<Pins, AssetError> {
+        if Pins::path(root).exists() { Pins::read(root) } else { Ok(Pins::default()) }
+    }
+
+    pub(super) fn write(&self, root: &Path) -> Result<(), AssetError> {
+        let path = Pins::path(root);
+        if let Some(dir) = path.parent() {
+            std::fs::create_dir_all(dir).map_err(AssetError::io("make", dir))?;
+        }
+        Ok(write_yaml(&path, HEADING, self)?)
+    }
+
+    fn names(&self) -> Vec<String> {
+        let hub = self.hf.iter().map(|pin| pin.repo.clone());
+        hub.chain(self.github.iter().map(|pin| pin.name.clone())).collect()
+    }
+
+    /// Keeps `repo` at `commit`.
+    pub(super) fn pin_hub(&mut self, repo: &RepoId, commit: &str) {
+        let name = repo.to_string();
+        match self.hf.iter_mut().find(|pin| pin.repo == name) {
+            Some(pin) => pin.revision = commit.to_owned(),
+            None => self.hf.push(HubPin { repo: name, revision: commit.to_owned(), track: main_branch() }),
+        }
+    }
+
+    /// How it stands with all pins, or with the one of that name.
+    pub(super) fn status(&self, root: &Path, name: Option<&str>) -> Result<Vec<Status>, AssetError> {
+        known("pin", &name.map(str::to_owned).into_iter().collect::<Vec<_>>(), &self.names())?;
+        let asked = |own: &str| name.is_none_or(|name| name == own);
+        let hub = self.hf.iter().filter(|pin| asked(&pin.repo)).map(|pin| pin.status(root));
+        let git = self.github.iter().filter(|pin| asked(&pin.name)).map(|pin| pin.status(root));
+        Ok(hub.chain(git).collect())
+    }
+}
+
+pub(super) fn hub_dir(root: &Path, repo: &RepoId) -> PathBuf {
+    root.join("third_party/hf").join(repo.to_string())
+}
+
+impl HubPin {
+    fn status(&self, root: &Path) -> Status {
+        let dir = root.join("third_party/hf").join(&self.repo);
+        let receipt = fetch::read_receipt(&dir);
+        let changed = receipt.as_ref().map(|r| fetch::changes(&dir, r)).unwrap_or_default();
+        let found = receipt.map(|r| r.revision);
+        let state = match &found {
+            None if dir.exists() => State::Unknown,
+            None => State::Absent,
+            Some(found) if *found != self.revision => State::Differs,
+            Some(_) if !changed.is_empty() => State::Changed,
+            Some(_) => State::InPlace,
+        };
+        let note = match state {
+            State::Changed => Some(format!("not as fetched: {}", changed.join(", "))),
+            State::Unknown => Some("it was not put there by this program".to_owned()),
+            _ => None,
+        };
+        Status { name: self.repo.clone(), dir, pinned: self.revision.clone(), found, state, note }
+    }
+}
+
+impl GitPin {
+    fn check(&self) -> Result<(), AssetError> {
+        paths::plain_name("pin", &self.name)?;
+        let schemes = ["https://", "ssh://", "git@", "file:///", "/"];
+        if !schemes.iter().any(|scheme| self.url.starts_with(scheme)) {
+            let why = "a git address begins with https://, ssh://, git@ or file:///".into();
+            return Err(AssetError::BadName { what: "url", name: self.url.clone(), why });
+        }
+        for (what, text) in [("revision", &self.revision), ("track", &self.track)]
+            .into_iter()
+            .chain(self.paths.iter().map(|path| ("path", path)))
+        {
+            let why = match paths::relative(text) {
+                Ok(_) if !text.starts_with('-') => continue,
+                Ok(_) => "begins with a dash".to_owned(),
+                Err(why) => why,
+            };
+            return Err(AssetError::BadName { what, name: text.clone(), why: format!("it {why}") });
+        }
+        Ok(())
+    }
+
+    fn dir(&self, root: &Path) -> PathBuf {
+        root.join("third_party/github").join(&self.name)
+    }
+
+    fn status(&self, root: &Path) -> Status {
+        let dir = self.dir(root);
+        let pinned = self.commit.clone().unwrap_or_else(|| self.revision.clone());
+        let mut status =
+            Status { name: self.name.clone(), pinned, found: None, state: State::Absent, note: None, dir };
+        if !status.dir.exists() {
+            return status;
+        }
+        let found = git::head(&status.dir).and_then(|head| Ok((head, git::is_changed(&status.dir)?)));
+        match found {
+            Ok((head, changed)) => {
+                // A tag that was never fetched has no commit yet to compare with.
+                let named = self.commit.is_none() && !self.revision.bytes().all(|b| b.is_ascii_hexdigit());
+                status.state = match () {
+                    () if named => State::Unknown,
+                    () if !head.starts_with(&status.pinned) => State::Differs,
+                    () if changed => State::Changed,
+                    () => State::InPlace,
+                };
+                status.note = named.then(|| "which commit that is, is not known before an update".to_owned());
+                status.found = Some(head);
+            }
+            Err(e) => (status.state, status.note) = (State::Unknown, Some(e.to_string())),
+        }
+        status
+    }
+
+    /// The commands that would bring the pin to disk.
+    pub(super) fn commands(&self, root: &Path) -> Vec<Vec<String>> {
+        let revision = self.commit.as_deref().unwrap_or(&self.revision);
+        git::checkout(&self.dir(root), &self.url, revision, &self.paths)
+    }
+
+    fn shift(&mut self, to: &Move) -> Result<(), AssetError> {
+        match to {
+            Move::Stay => return Ok(()),
+            Move::To(revision) => self.revision = revision.clone(),
+            Move::Latest => self.revision = git::remote_commit(&self.url, &self.track)?,
+        }
+        self.commit = None;
+        self.check()
+    }
+}
+
+/// Moves the pins (all, or the one of that name) and brings them to disk; `tell` hears each step.
+///
+/// With `dry_run` nothing is written: `tell` hears the commands alone.
+pub(super) async fn update(
+    root: &Path,
+    name: Option<&str>,
+    to: &Move,
+    dry_run: bool,
+    tell: &mut dyn FnMut(String),
+) -> Result<(), AssetError> {
+    let mut pins = Pins::read(root)?;
+    known("pin", &name.map(str::to_owned).into_iter().collect::<Vec<_>>(), &pins.names())?;
+    let asked = |own: &str| name.is_none_or(|name| name == own);
+    for index in 0..pins.hf.len() {
+        let pin = pins.hf[index].clone();
+        if !asked(&pin.repo) {
+            continue;
+        }
+        let (repo, hub) = (RepoId::parse(&pin.repo)?, Hub::from_env()?);
+        let revision = match to {
+            Move::Stay => &pin.revision,
+            Move::To(revision) => revision,
+            Move::Latest => &pin.track,
+        };
+        if dry_run {
+            tell(format!("llmprof-tui fetch {repo} --source-only --revision {revision}"));
+            continue;
+        }
+        let commit = hub.commit_of(&repo, revision).await?;
+        fetch::sources(&hub, &repo, &commit, &hub_dir(root, &repo), false).await?;
+        tell(format!("{repo} is at {commit}"));
+        pins.hf[index].revision = commit;
+        pins.write(root)?;
+    }
+    for index in 0..pins.github.len() {
+        let mut pin = pins.github[index].clone();
+        if !asked(&pin.name) {
+            continue;
+        }
+        if !(dry_run && matches!(to, Move::Latest)) {
+            pin.shift(to)?;
+        }
+        for command in pin.commands(root) {
+            if dry_run {
+                let words = command.iter().map(String::as_str);
+                tell(format!("git {}", shlex::try_join(words).unwrap_or_else(|_| command.join(" "))));
+            } else {
+                git::run(&command)?;
+            }
+        }
+        if dry_run {
+            continue;
+        }
+        let commit = git::head(&pin.dir(root))?;
+        tell(format!("{} is at {commit}", pin.name));
+        pin.commit = Some(commit);
+        pins.github[index] = pin;
+        pins.write(root)?;
+    }
+    Ok(())
+}
