@@ -200,6 +200,7 @@ fn wherever_a_player_stands_it_shows_the_fold_up_to_there() {
     let mut player = Player::open(move || EventReader::open(&file)).unwrap();
     while player.load(Duration::from_secs(1)).unwrap() {}
     assert!(player.complete() && player.trouble().is_none());
+    assert_eq!(player.state().events, fold(events.iter().take_while(|e| e.t <= Stamp::default())).events);
     let player = RefCell::new(player);
     let step = prop_oneof![
         4 => (0.0..1.1).prop_map(Step::Seek),

@@ -65,9 +65,11 @@ const SPEEDS: [f64; 9] = [0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 64.0];
 impl Player {
     pub fn open(open: impl Fn() -> Result<EventReader, ReadError> + 'static) -> Result<Player, ReadError> {
         let open: Opener = Box::new(open);
+        let mut view = Fold::new(open()?);
+        view.run_to(Stamp::default())?;
         Ok(Player {
             head: Fold::new(open()?),
-            view: Fold::new(open()?),
+            view,
             checkpoints: Vec::new(),
             spacing_bytes: FIRST_SPACING_BYTES,
             complete: false,
@@ -97,6 +99,8 @@ impl Player {
                         if self.following && self.complete {
                             self.to_end();
                         }
+                        // What was written since may belong to the moment looked at.
+                        self.view.run_to(self.position)?;
                         return Ok(false);
                     }
                 }
