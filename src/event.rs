@@ -145,6 +145,9 @@ pub struct Token {
     #[serde(rename = "i")]
     pub index: u32,
     pub id: u32,
+    /// What the step took by the device's own clock, in nanoseconds, where it has one.
+    #[serde(rename = "d", default, skip_serializing_if = "Option::is_none")]
+    pub device_ns: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -16,8 +16,9 @@ use crate::{
     crash,
     engine::{
         Engine, EngineError,
-        candle::{CandleEngine, CandleOptions},
+        candle::CandleOptions,
         driver::{Control, Driver},
+        place::Place,
         ranges::NoRanges,
         sampling::Sampling,
         sim::SimEngine,
@@ -54,6 +55,7 @@ pub enum PlanError {
 pub struct Plan {
     pub composed: Composed,
     inputs: Inputs,
+    place: Place,
 }
 
 impl Plan {
@@ -64,7 +66,8 @@ impl Plan {
         for name in config.telemetry.scenario.iter().chain([&config.runtime.sim.scenario]) {
             Scenario::named(name)?;
         }
-        let plan = Plan { composed, inputs };
+        let place = Place::resolve(&config.runtime.device, config.hardware.device_index as usize)?;
+        let plan = Plan { composed, inputs, place };
         plan.check_amounts()?;
         Ok(plan)
     }
@@ -107,7 +110,7 @@ impl Plan {
     /// Whether the machine can hold it, before anything is allocated: device and memory.
     pub fn check_machine(&self) -> Result<(), EngineError> {
         match self.composed.config.runtime.name {
-            Runtime::Candle => CandleEngine::check(&self.engine_options()),
+            Runtime::Candle => self.place.check(&self.engine_options()),
             Runtime::Sim => Ok(()),
         }
     }
@@ -120,10 +123,10 @@ impl Plan {
             model: config.model.name.clone(),
             spec: spec.clone(),
             dtype: config.model.dtype,
-            device: config.runtime.device.clone(),
             threads: config.runtime.threads,
             batch: workload.batch as usize,
             max_positions: (workload.prompt_tokens() + workload.output_tokens) as usize,
+            prompt_tokens: workload.prompt_tokens() as usize,
             seed: config.runtime.seed,
             checkpoint: checkpoint.clone(),
             sampling: Sampling::from_config(&config.infer, config.runtime.seed),
@@ -133,7 +136,7 @@ impl Plan {
     /// What the workload runs on, "auto" resolved.
     fn device(&self) -> String {
         match self.composed.config.runtime.name {
-            Runtime::Candle => "cpu".to_owned(),
+            Runtime::Candle => self.place.to_string(),
             Runtime::Sim => "sim".to_owned(),
         }
     }
@@ -147,7 +150,7 @@ impl Plan {
         let Inputs { spec, workload, checkpoint, .. } = &self.inputs;
         let dtype = config.model.dtype;
         let engine = match config.runtime.name {
-            Runtime::Candle => "candle",
+            Runtime::Candle => self.place.engine(),
             Runtime::Sim => "sim",
         };
         RunStarted {
@@ -611,7 +614,7 @@ fn prepare(
                 }
                 !control.is_cancelled()
             };
-            Box::new(CandleEngine::new(&plan.engine_options(), &mut progress)?)
+            plan.place.make(&plan.engine_options(), &mut progress)?
         }
     };
     // Simulated weights take no time; what the machine took would differ from run to run.

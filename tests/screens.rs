@@ -51,7 +51,7 @@ fn without_gpu() -> RunState {
         RequestStarted { request: 0, warmup: false, batch: 1, prompt_tokens: 128, output_tokens: 64 };
     apply(500, Event::RequestStarted(started));
     for i in 0..40u64 {
-        let token = Token { request: 0, index: i as u32, id: 100 + i as u32 };
+        let token = Token { request: 0, index: i as u32, id: 100 + i as u32, device_ns: None };
         apply(900 + 70 * i + if i == 20 { 60 } else { 0 }, Event::Token(token));
         if i % 7 == 0 {
             let sample = HostSample {

@@ -43,7 +43,8 @@ impl MadeUpRun {
                 send(before_ns, Event::RequestStarted(self.request(request)));
             }
             samples(before_ns, t, &mut send);
-            send(t, Event::Token(Token { request, index, id: noise::bits(2, nth) as u32 % 50_000 }));
+            let id = noise::bits(2, nth) as u32 % 50_000;
+            send(t, Event::Token(Token { request, index, id, device_ns: None }));
             if u64::from(index) == TOKENS_PER_REQUEST - 1 {
                 send(t, Event::RequestFinished(RequestFinished { request, complete: true }));
             }

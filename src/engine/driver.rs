@@ -1,8 +1,11 @@
 //! The prefill/decode loop: runs requests on an engine and tells what happens.
 
-use std::sync::{
-    Arc, Condvar, Mutex, PoisonError,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    sync::{
+        Arc, Condvar, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
 };
 
 use super::{Engine, EngineError, Prompts, ranges::Ranges, workload::Workload};
@@ -116,7 +119,7 @@ impl Driver<'_> {
         prompts: &Prompts,
     ) -> Result<Vec<Answer>, EngineError> {
         let first = self.ranged("prefill", |_| engine.prefill(prompts))?;
-        self.token(request, 0, &first);
+        self.token(request, 0, &first, engine.device_time());
         let mut answers = vec![Answer::default(); first.len()];
         self.note(&mut answers, &first);
         self.activity.set(Phase::Decode);
@@ -128,7 +131,7 @@ impl Driver<'_> {
                 }
                 driver.listen()?;
                 let ids = driver.ranged("decode_step", |_| engine.decode())?;
-                driver.token(request, index, &ids);
+                driver.token(request, index, &ids, engine.device_time());
                 driver.note(&mut answers, &ids);
             }
             Ok(())
@@ -177,9 +180,10 @@ impl Driver<'_> {
         done
     }
 
-    fn token(&mut self, request: u32, index: u32, ids: &[u32]) {
+    fn token(&mut self, request: u32, index: u32, ids: &[u32], on_device: Option<Duration>) {
         let id = ids.first().copied().unwrap_or_default();
-        self.tx.send(Event::Token(Token { request, index, id }));
+        let device_ns = on_device.map(|time| time.as_nanos() as u64);
+        self.tx.send(Event::Token(Token { request, index, id, device_ns }));
     }
 
     /// Between tokens: stops when cancelled, waits while paused.

@@ -1,11 +1,16 @@
 //! What runs the model: the [`Engine`] trait, its implementations, and the driver that feeds them requests.
 
 pub mod candle;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 pub mod driver;
+pub mod place;
 pub mod ranges;
 pub mod sampling;
 pub mod sim;
 pub mod workload;
+
+use std::time::Duration;
 
 use thiserror::Error;
 
@@ -24,6 +29,18 @@ impl Prompts {
     pub fn is_empty(&self) -> bool {
         self.ids.is_empty()
     }
+
+    /// Tokens of each sequence, when these prompts can fill `batch` equal rows.
+    pub fn checked_length(&self, batch: usize) -> Result<usize, EngineError> {
+        if self.batch != batch {
+            return Err(EngineError::Backend(format!("a batch of {} for an engine of {batch}", self.batch)));
+        }
+        if self.is_empty() || !self.ids.len().is_multiple_of(batch) {
+            let n = self.ids.len();
+            return Err(EngineError::Backend(format!("{n} prompt tokens cannot fill {batch} equal rows")));
+        }
+        Ok(self.len())
+    }
 }
 
 /// Runs one batch at a time. Both steps return once the new token ids are on the host, one for each sequence.
@@ -39,6 +56,11 @@ pub trait Engine {
 
     /// Forgets the sequences; weights and buffers stay.
     fn reset(&mut self) -> Result<(), EngineError>;
+
+    /// How long the last step took by the device's own clock, where it has one.
+    fn device_time(&self) -> Option<Duration> {
+        None
+    }
 }
 
 #[derive(Debug, Error)]

@@ -11,7 +11,7 @@ fn request(ms: u64, request: u32, warmup: bool) -> Envelope {
 }
 
 fn token(ms: u64, request: u32, index: u32) -> Envelope {
-    envelope(ms, Event::Token(Token { request, index, id: 7 }))
+    envelope(ms, Event::Token(Token { request, index, id: 7, device_ns: None }))
 }
 
 fn finished(ms: u64, request: u32) -> Envelope {

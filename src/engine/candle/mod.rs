@@ -7,10 +7,12 @@ mod decoder;
 mod gemv;
 mod gguf;
 mod gguf_metadata;
+#[cfg(feature = "cuda")]
+pub mod host_values;
 mod matrix;
 pub mod memory;
 mod ops;
-mod rope;
+pub(super) mod rope;
 mod safetensors;
 mod simd;
 mod weights;
@@ -47,8 +49,6 @@ pub struct CandleOptions {
     /// The model's name, for messages.
     pub model: String,
     pub dtype: Dtype,
-    /// `auto`, `cpu`, `cuda`, `cuda:0`, …
-    pub device: String,
     /// Threads of the CPU engine; `None` takes one for each core.
     ///
     /// Everything of ours and candle's matrix products run on a pool of this size. What candle does on threads
@@ -57,6 +57,8 @@ pub struct CandleOptions {
     pub batch: usize,
     /// Prompt and output together.
     pub max_positions: usize,
+    /// Of the longest prompt.
+    pub prompt_tokens: usize,
     /// Of the synthetic weights.
     pub seed: u64,
     /// Trained weights; `None` makes synthetic ones.
@@ -65,22 +67,27 @@ pub struct CandleOptions {
 }
 
 impl CandleOptions {
-    /// The device, when everything fits on it.
-    fn check(&self, free_bytes: u64) -> Result<Device, EngineError> {
-        let CandleOptions { spec, model, dtype, batch, max_positions, .. } = self;
-        let device = device(&self.device)?;
+    /// Whether batch and lengths are such that a model can be made, wherever.
+    pub fn check_lengths(&self) -> Result<(), EngineError> {
+        let CandleOptions { spec, batch, max_positions, .. } = self;
         if *batch == 0 || *max_positions == 0 {
             return Err(EngineError::Backend("batch and length must be at least one".to_owned()));
         }
         if *max_positions > spec.max_positions {
             return Err(EngineError::ContextTooLong { capacity: spec.max_positions, asked: *max_positions });
         }
+        Ok(())
+    }
+
+    /// Whether everything fits into `free_bytes` of memory.
+    fn check(&self, free_bytes: u64) -> Result<(), EngineError> {
+        self.check_lengths()?;
+        let CandleOptions { spec, model, dtype, batch, max_positions, .. } = self;
         let weight_bytes = |dtype| match &self.checkpoint {
             Some(checkpoint) => checkpoint.weight_bytes(dtype),
             None => spec.weight_bytes(dtype),
         };
-        memory::check(spec, model, *dtype, &weight_bytes, *batch, *max_positions, free_bytes)?;
-        Ok(device)
+        memory::check(spec, model, *dtype, &weight_bytes, *batch, *max_positions, free_bytes)
     }
 }
 
@@ -96,10 +103,10 @@ pub struct CandleEngine {
 }
 
 impl CandleEngine {
-    /// Whether the model could be made here, without making it: device, lengths, memory.
+    /// Whether the model could be made on this machine's CPU, without making it: lengths, memory.
     pub fn check(options: &CandleOptions) -> Result<(), EngineError> {
         // Where free memory is not to be known, the attempt is made.
-        options.check(memory::free_bytes().unwrap_or(u64::MAX)).map(|_| ())
+        options.check(memory::free_bytes().unwrap_or(u64::MAX))
     }
 
     /// Checks that the model fits, then makes its weights. `progress` may stop that.
@@ -114,7 +121,7 @@ impl CandleEngine {
         progress: Progress<'_>,
     ) -> Result<Self, EngineError> {
         let CandleOptions { spec, dtype, batch, max_positions, .. } = options;
-        let device = options.check(free_bytes)?;
+        options.check(free_bytes)?;
         let pool = rayon::ThreadPoolBuilder::new()
             .num_threads(options.threads.unwrap_or(0) as usize)
             .thread_name(|i| format!("engine-{i}"))
@@ -126,7 +133,7 @@ impl CandleEngine {
             None => &synthetic,
         };
         let weights = InPool { pool: &pool, source };
-        let decoder = Decoder::new(spec, *dtype, &weights, *batch, *max_positions, &device, progress)?;
+        let decoder = Decoder::new(spec, *dtype, &weights, *batch, *max_positions, &Device::Cpu, progress)?;
         let picker = Picker::new(options.sampling.clone());
         Ok(CandleEngine { decoder, picker, pool, last: Vec::new(), position: 0 })
     }
@@ -155,17 +162,7 @@ impl CandleEngine {
 
 impl Engine for CandleEngine {
     fn prefill(&mut self, prompts: &Prompts) -> Result<Vec<u32>, EngineError> {
-        let batch = self.decoder.batch();
-        if prompts.batch != batch {
-            return Err(EngineError::Backend(format!(
-                "a batch of {} for an engine of {batch}",
-                prompts.batch
-            )));
-        }
-        if prompts.is_empty() || !prompts.ids.len().is_multiple_of(batch) {
-            let n = prompts.ids.len();
-            return Err(EngineError::Backend(format!("{n} prompt tokens cannot fill {batch} equal rows")));
-        }
+        prompts.checked_length(self.decoder.batch())?;
         self.reset()?;
         self.picker.begin(prompts);
         self.step(&prompts.ids)
@@ -212,17 +209,6 @@ impl WeightSource for InPool<'_> {
 
     fn rope_divisors(&self) -> candle_core::Result<Option<Vec<f32>>> {
         self.source.rope_divisors()
-    }
-}
-
-/// `auto` is the best device of this build.
-fn device(asked: &str) -> Result<Device, EngineError> {
-    let no_device =
-        |remedy: &str| EngineError::NoDevice { asked: asked.to_owned(), remedy: remedy.to_owned() };
-    match asked {
-        "auto" | "cpu" => Ok(Device::Cpu),
-        _ if asked.starts_with("cuda") => Err(no_device("CUDA is not in it; use runtime.device=cpu")),
-        _ => Err(no_device("devices are auto, cpu and cuda:0, cuda:1, …")),
     }
 }
 

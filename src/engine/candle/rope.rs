@@ -4,7 +4,7 @@ use candle_core::{Device, Result, Tensor};
 
 use crate::model::{ModelSpec, spec::RopeScaling};
 
-pub(super) struct Rope {
+pub struct Rope {
     /// (capacity, head dim / 2)
     cos: Tensor,
     sin: Tensor,
@@ -13,23 +13,9 @@ pub(super) struct Rope {
 impl Rope {
     /// `divisors`, one for each frequency, come on top of the spec's own scaling.
     pub fn new(spec: &ModelSpec, divisors: Option<&[f32]>, capacity: usize, device: &Device) -> Result<Self> {
-        let mut frequencies = frequencies(spec);
-        if let Some(divisors) = divisors {
-            if divisors.len() != frequencies.len() {
-                candle_core::bail!(
-                    "{} rotary divisors for {} frequencies",
-                    divisors.len(),
-                    frequencies.len()
-                );
-            }
-            frequencies.iter_mut().zip(divisors).for_each(|(frequency, divisor)| *frequency /= divisor);
-        }
-        let table = |f: fn(f32) -> f32| {
-            let values: Vec<f32> =
-                (0..capacity).flat_map(|at| frequencies.iter().map(move |w| f(at as f32 * w))).collect();
-            Tensor::from_vec(values, (capacity, frequencies.len()), device)
-        };
-        Ok(Rope { cos: table(f32::cos)?, sin: table(f32::sin)? })
+        let (cos, sin) = tables(spec, divisors, capacity)?;
+        let shape = (capacity, spec.head_dim / 2);
+        Ok(Rope { cos: Tensor::from_vec(cos, shape, device)?, sin: Tensor::from_vec(sin, shape, device)? })
     }
 
     /// Turns `x` (batch, heads, t, head dim), whose first row is at `position`.
@@ -38,6 +24,21 @@ impl Rope {
         let (cos, sin) = (self.cos.narrow(0, position, t)?, self.sin.narrow(0, position, t)?);
         candle_nn::rotary_emb::rope(&x.contiguous()?, &cos, &sin)
     }
+}
+
+/// Cosines and sines, (capacity, head dim / 2) each, in f32: half precision is wrong from a few hundred positions on.
+pub fn tables(spec: &ModelSpec, divisors: Option<&[f32]>, capacity: usize) -> Result<(Vec<f32>, Vec<f32>)> {
+    let mut frequencies = frequencies(spec);
+    if let Some(divisors) = divisors {
+        if divisors.len() != frequencies.len() {
+            candle_core::bail!("{} rotary divisors for {} frequencies", divisors.len(), frequencies.len());
+        }
+        frequencies.iter_mut().zip(divisors).for_each(|(frequency, divisor)| *frequency /= divisor);
+    }
+    let table = |f: fn(f32) -> f32| -> Vec<f32> {
+        (0..capacity).flat_map(|at| frequencies.iter().map(move |w| f(at as f32 * w))).collect()
+    };
+    Ok((table(f32::cos), table(f32::sin)))
 }
 
 fn frequencies(spec: &ModelSpec) -> Vec<f32> {

@@ -101,6 +101,12 @@ impl SyntheticWeights {
         });
     }
 
+    /// What another device needs to draw the same values: the key, and middle and half width of the distribution.
+    #[cfg(feature = "cuda")]
+    pub fn recipe(&self, tensor: &TensorShape) -> (u64, (f32, f32)) {
+        (self.key(&tensor.name), distribution(tensor))
+    }
+
     /// FNV-1a of the name, mixed with the seed.
     fn key(&self, name: &str) -> u64 {
         let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {

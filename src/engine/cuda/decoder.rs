@@ -1,0 +1,409 @@
+//! The decoder on a GPU: weights and cache made once, prefill through cuBLAS, decode through our own products.
+
+use super::{
+    gpu::{Buffer, Gpu},
+    kernels::{FEW_ROWS, Heads, Kernels, Matrix, Picking, Splits},
+    trouble::CudaTrouble,
+};
+use crate::{
+    config::Dtype,
+    engine::{
+        EngineError, Progress,
+        candle::{
+            Checkpoint, SyntheticWeights, WeightSource,
+            host_values::{HostValues, host_values, widened},
+            rope,
+        },
+    },
+    model::{ModelSpec, spec::TensorShape},
+};
+
+/// Rows of a prefill that go through the MLP at a time: its activations are the widest by far.
+const MLP_ROWS: usize = 4096;
+
+pub struct Decoder {
+    pub kernels: Kernels,
+    spec: ModelSpec,
+    heads: Heads,
+    embedding: Matrix,
+    /// None where the embedding serves.
+    head: Option<Matrix>,
+    norm: Buffer,
+    layers: Vec<Layer>,
+    cosines: Buffer,
+    sines: Buffer,
+    splits: Splits,
+    pub picking: Picking,
+    space: Space,
+}
+
+struct Layer {
+    input_norm: Buffer,
+    qkv: Matrix,
+    qkv_bias: Option<Buffer>,
+    query_norm: Option<Buffer>,
+    key_norm: Option<Buffer>,
+    output: Matrix,
+    output_bias: Option<Buffer>,
+    mlp_norm: Buffer,
+    gate_up: Matrix,
+    down: Matrix,
+    keys: Buffer,
+    values: Buffer,
+    window: Option<usize>,
+}
+
+/// Activations of a prefill of `rows` rows, batch and positions together.
+struct Space {
+    rows: usize,
+    ids: Buffer,
+    x: Buffer,
+    normed: Buffer,
+    qkv: Buffer,
+    attended: Buffer,
+    wide: Buffer,
+    activated: Buffer,
+}
+
+/// What the decoder needs of the GPU's memory.
+#[derive(Debug, Clone, Copy)]
+pub struct Footprint {
+    pub weight_bytes: u64,
+    pub cache_bytes: u64,
+    pub workspace_bytes: u64,
+}
+
+impl Footprint {
+    pub fn new(spec: &ModelSpec, dtype: Dtype, batch: usize, capacity: usize, prompt: usize) -> Footprint {
+        let (rows, capacity) = ((batch * prompt) as u64, capacity as u64);
+        let (hidden, attended) = (spec.hidden as u64, (spec.heads * spec.head_dim) as u64);
+        let qkv = ((spec.heads + 2 * spec.kv_heads) * spec.head_dim) as u64;
+        let row = 2 * hidden + qkv + attended;
+        let mlp = rows.min(MLP_ROWS as u64) * 3 * spec.intermediate as u64;
+        let logits = batch as u64 * spec.vocab as u64 * 4;
+        let tables = capacity * spec.head_dim as u64 * 4;
+        Footprint {
+            weight_bytes: spec.weight_bytes(dtype),
+            cache_bytes: batch as u64 * capacity * spec.kv_bytes_per_position(dtype),
+            workspace_bytes: (rows * row + mlp) * dtype.bytes() + logits + tables + (40 << 20),
+        }
+    }
+
+    pub fn total_bytes(&self) -> u64 {
+        self.weight_bytes + self.cache_bytes + self.workspace_bytes
+    }
+}
+
+impl Decoder {
+    /// Makes the weights from `source`, or at random where there is none, and everything a run of `batch` sequences of
+    /// at most `capacity` positions needs, whose prompts have at most `prompt`.
+    pub fn new(
+        gpu: Gpu,
+        spec: &ModelSpec,
+        dtype: Dtype,
+        source: &Source<'_>,
+        (batch, capacity, prompt): (usize, usize, usize),
+        progress: Progress<'_>,
+    ) -> Result<Decoder, EngineError> {
+        let kernels = Kernels { gpu, dtype, gelu: false };
+        let gpu = &kernels.gpu;
+        let heads = Heads {
+            heads: spec.heads,
+            kv_heads: spec.kv_heads,
+            dim: spec.head_dim,
+            batch,
+            capacity,
+            scale: 1.0 / (spec.head_dim as f32).sqrt(),
+            softcap: 0.0,
+        };
+        let tensors = spec.tensors();
+        let total = tensors.len() as u64;
+        let mut loader = Loader { kernels: &kernels, source, tensors, progress, done: 0, total };
+        let embedding = loader.matrix(&["model.embed_tokens.weight"])?;
+        let layers =
+            (0..spec.layers).map(|i| Layer::new(spec, i, &mut loader, &heads)).collect::<Result<_, _>>()?;
+        let norm = loader.vector("model.norm.weight")?;
+        let head = if spec.tied_embeddings { None } else { Some(loader.matrix(&["lm_head.weight"])?) };
+        let divisors = source.any().rope_divisors()?;
+        let (cosines, sines) = rope::tables(spec, divisors.as_deref(), capacity)?;
+        let table = |values: &[f32]| -> Result<Buffer, CudaTrouble> {
+            let buffer = gpu.alloc("rotary tables", size_of_val(values))?;
+            gpu.upload(&buffer, 0, values)?;
+            Ok(buffer)
+        };
+        let (cosines, sines) = (table(&cosines)?, table(&sines)?);
+        let splits = Splits::new(gpu, &heads)?;
+        let picking = Picking::new(gpu, batch, spec.vocab)?;
+        let space = Space::new(gpu, spec, dtype, batch * prompt.max(1), &heads)?;
+        gpu.synchronize()?;
+        Ok(Decoder {
+            spec: spec.clone(),
+            heads,
+            embedding,
+            head,
+            norm,
+            layers,
+            cosines,
+            sines,
+            splits,
+            picking,
+            space,
+            kernels,
+        })
+    }
+
+    pub fn heads(&self) -> &Heads {
+        &self.heads
+    }
+
+    /// Most positions of one prompt.
+    pub fn longest_prompt(&self) -> usize {
+        self.space.rows / self.heads.batch
+    }
+
+    /// Starts a sequence: the next position is 0.
+    pub fn rewind(&self) -> Result<(), CudaTrouble> {
+        self.kernels.gpu.upload(&self.picking.progress, 0, &[0i32])
+    }
+
+    /// Reads prompts, sequence after sequence; logits of each sequence's last position are the result.
+    pub fn prefill(&self, ids: &[u32]) -> Result<(), CudaTrouble> {
+        self.kernels.gpu.upload(&self.space.ids, 0, ids)?;
+        self.forward(&self.space.ids, ids.len() / self.heads.batch)
+    }
+
+    /// Extends every sequence by the token that was chosen last.
+    pub fn decode(&self) -> Result<(), CudaTrouble> {
+        self.forward(&self.picking.tokens, 1)
+    }
+
+    fn forward(&self, ids: &Buffer, length: usize) -> Result<(), CudaTrouble> {
+        let (kernels, spec, space) = (&self.kernels, &self.spec, &self.space);
+        let rows = self.heads.batch * length;
+        kernels.embed(&space.x, &self.embedding, ids, rows, 1.0)?;
+        for layer in &self.layers {
+            self.attend(layer, length)?;
+            self.think(layer, rows)?;
+        }
+        let eps = spec.rms_eps as f32;
+        let last = (length, length - 1);
+        kernels.rms_norm(&space.normed, &space.x, &self.norm, (self.heads.batch, spec.hidden), eps, last)?;
+        let head = self.head.as_ref().unwrap_or(&self.embedding);
+        kernels.logits(&self.picking.logits, &space.normed, head, self.heads.batch)
+    }
+
+    /// x += attention(norm(x)).
+    fn attend(&self, layer: &Layer, length: usize) -> Result<(), CudaTrouble> {
+        let (kernels, spec, space, heads) = (&self.kernels, &self.spec, &self.space, &self.heads);
+        let (rows, eps) = (heads.batch * length, spec.rms_eps as f32);
+        let cache = (&layer.keys, &layer.values);
+        kernels.rms_norm(&space.normed, &space.x, &layer.input_norm, (rows, spec.hidden), eps, (1, 0))?;
+        kernels.linear(&space.qkv, &space.normed, &layer.qkv, rows, None, false)?;
+        kernels.rope(
+            &space.qkv,
+            cache,
+            layer.qkv_bias.as_ref(),
+            (layer.query_norm.as_ref(), layer.key_norm.as_ref()),
+            (&self.cosines, &self.sines),
+            &self.picking.progress,
+            length,
+            heads,
+            eps,
+        )?;
+        if length == 1 {
+            let progress = &self.picking.progress;
+            kernels.decode_attention(
+                &space.attended,
+                &space.qkv,
+                cache,
+                &self.splits,
+                progress,
+                layer.window,
+                heads,
+            )?;
+        } else {
+            kernels.prefill_attention(&space.attended, &space.qkv, cache, length, layer.window, heads)?;
+        }
+        kernels.linear(&space.x, &space.attended, &layer.output, rows, layer.output_bias.as_ref(), true)
+    }
+
+    /// x += mlp(norm(x)).
+    fn think(&self, layer: &Layer, rows: usize) -> Result<(), CudaTrouble> {
+        let (kernels, spec, space) = (&self.kernels, &self.spec, &self.space);
+        let eps = spec.rms_eps as f32;
+        kernels.rms_norm(&space.normed, &space.x, &layer.mlp_norm, (rows, spec.hidden), eps, (1, 0))?;
+        let row_bytes = spec.hidden * kernels.dtype.bytes() as usize;
+        for first in (0..rows).step_by(MLP_ROWS) {
+            let count = MLP_ROWS.min(rows - first);
+            let at = first * row_bytes;
+            kernels.gated(&space.activated, &space.wide, space.normed.at(at), &layer.gate_up, count)?;
+            kernels.linear_at(space.x.at(at), (&space.activated).into(), &layer.down, count, None, true)?;
+        }
+        Ok(())
+    }
+}
+
+impl Layer {
+    fn new(spec: &ModelSpec, i: usize, loader: &mut Loader<'_>, heads: &Heads) -> Result<Layer, EngineError> {
+        let name = |part: &str| format!("model.layers.{i}.{part}");
+        let (q, k, v) = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj");
+        let all = |kind: &str| [q, k, v].map(|part| name(&format!("{part}.{kind}")));
+        let [qw, kw, vw] = all("weight");
+        let qkv = loader.matrix(&[&qw, &kw, &vw])?;
+        let qkv_bias = match spec.qkv_bias {
+            true => Some(loader.bias(&all("bias").each_ref().map(String::as_str))?),
+            false => None,
+        };
+        let mut norm_of = |part: &str| match spec.qk_norm {
+            true => loader.vector(&name(part)).map(Some),
+            false => Ok(None),
+        };
+        let (query_norm, key_norm) =
+            (norm_of("self_attn.q_norm.weight")?, norm_of("self_attn.k_norm.weight")?);
+        let gpu = &loader.kernels.gpu;
+        let cache_bytes =
+            heads.batch * heads.kv_heads * heads.capacity * heads.dim * loader.kernels.dtype.bytes() as usize;
+        let (keys, values) = (gpu.zeros("the cache", cache_bytes)?, gpu.zeros("the cache", cache_bytes)?);
+        Ok(Layer {
+            input_norm: loader.vector(&name("input_layernorm.weight"))?,
+            qkv,
+            qkv_bias,
+            query_norm,
+            key_norm,
+            output: loader.matrix(&[&name("self_attn.o_proj.weight")])?,
+            output_bias: match spec.output_bias {
+                true => Some(loader.bias(&[&name("self_attn.o_proj.bias")])?),
+                false => None,
+            },
+            mlp_norm: loader.vector(&name("post_attention_layernorm.weight"))?,
+            gate_up: loader.matrix(&[&name("mlp.gate_proj.weight"), &name("mlp.up_proj.weight")])?,
+            down: loader.matrix(&[&name("mlp.down_proj.weight")])?,
+            keys,
+            values,
+            window: spec.window_of_layer(i),
+        })
+    }
+}
+
+impl Space {
+    fn new(
+        gpu: &Gpu,
+        spec: &ModelSpec,
+        dtype: Dtype,
+        rows: usize,
+        heads: &Heads,
+    ) -> Result<Space, CudaTrouble> {
+        let floats = |count: usize| gpu.alloc("activations", count * dtype.bytes() as usize);
+        let mlp_rows = rows.min(MLP_ROWS);
+        // Where our own product makes gate and up in one, the two are never written.
+        let wide_rows = if mlp_rows > FEW_ROWS || spec.hidden % 8 != 0 { mlp_rows } else { 0 };
+        Ok(Space {
+            rows,
+            ids: gpu.alloc("activations", rows * 4)?,
+            x: floats(rows * spec.hidden)?,
+            normed: floats(rows * spec.hidden)?,
+            qkv: floats(rows * heads.columns())?,
+            attended: floats(rows * heads.heads * heads.dim)?,
+            wide: floats(wide_rows * 2 * spec.intermediate)?,
+            activated: floats(mlp_rows * spec.intermediate)?,
+        })
+    }
+}
+
+/// Where weights come from.
+pub enum Source<'a> {
+    Synthetic(SyntheticWeights),
+    Checkpoint(&'a Checkpoint),
+}
+
+impl Source<'_> {
+    fn any(&self) -> &dyn WeightSource {
+        match self {
+            Source::Synthetic(weights) => weights,
+            Source::Checkpoint(checkpoint) => *checkpoint,
+        }
+    }
+}
+
+struct Loader<'a> {
+    kernels: &'a Kernels,
+    source: &'a Source<'a>,
+    tensors: Vec<TensorShape>,
+    progress: Progress<'a>,
+    done: u64,
+    total: u64,
+}
+
+impl Loader<'_> {
+    /// The shapes of named tensors; tells of the progress.
+    fn shapes(&mut self, names: &[&str]) -> Result<Vec<TensorShape>, EngineError> {
+        let shapes: Vec<TensorShape> = names
+            .iter()
+            .map(|name| {
+                let found = self.tensors.iter().find(|tensor| tensor.name == *name);
+                found.cloned().ok_or_else(|| EngineError::Backend(format!("the model has no tensor {name}")))
+            })
+            .collect::<Result<_, _>>()?;
+        self.done += names.len() as u64;
+        if !(self.progress)(names[0], self.done, self.total) {
+            return Err(EngineError::Cancelled);
+        }
+        Ok(shapes)
+    }
+
+    /// The named matrices, one below the other.
+    fn matrix(&mut self, names: &[&str]) -> Result<Matrix, EngineError> {
+        let shapes = self.shapes(names)?;
+        let (kernels, dtype) = (self.kernels, self.kernels.dtype);
+        let rows = shapes.iter().map(|shape| shape.shape[0]).sum();
+        let columns = shapes[0].shape[1];
+        let row_bytes = columns * dtype.bytes() as usize;
+        let values = kernels.gpu.alloc("the weights", rows * row_bytes)?;
+        match self.source {
+            Source::Synthetic(weights) => {
+                let mut first = 0;
+                for shape in &shapes {
+                    let (key, spread) = weights.recipe(shape);
+                    kernels.synthetic(
+                        values.at(first * row_bytes),
+                        key,
+                        (shape.shape[0], columns),
+                        spread,
+                    )?;
+                    first += shape.shape[0];
+                }
+            }
+            Source::Checkpoint(checkpoint) => {
+                self.upload(&values, &host_values(*checkpoint, &shapes, dtype)?)?;
+            }
+        }
+        Ok(Matrix { values, rows, columns })
+    }
+
+    /// The named vectors, one after the other, in the model's own type.
+    fn bias(&mut self, names: &[&str]) -> Result<Buffer, EngineError> {
+        let shapes = self.shapes(names)?;
+        let values = host_values(self.source.any(), &shapes, self.kernels.dtype)?;
+        let len: usize = shapes.iter().map(|shape| shape.shape[0]).sum();
+        let buffer = self.kernels.gpu.alloc("the weights", len * self.kernels.dtype.bytes() as usize)?;
+        self.upload(&buffer, &values)?;
+        Ok(buffer)
+    }
+
+    fn upload(&self, to: &Buffer, values: &HostValues) -> Result<(), CudaTrouble> {
+        match values {
+            HostValues::F32(values) => self.kernels.gpu.upload(to, 0, values),
+            HostValues::F16(values) => self.kernels.gpu.upload(to, 0, values),
+            HostValues::Bf16(values) => self.kernels.gpu.upload(to, 0, values),
+        }
+    }
+
+    /// A norm's weights: f32, with the values they have in the model's type.
+    fn vector(&mut self, name: &str) -> Result<Buffer, EngineError> {
+        let shapes = self.shapes(&[name])?;
+        let values = widened(self.source.any(), &shapes, self.kernels.dtype)?;
+        let buffer = self.kernels.gpu.alloc("the weights", values.len() * 4)?;
+        self.kernels.gpu.upload(&buffer, 0, &values)?;
+        Ok(buffer)
+    }
+}

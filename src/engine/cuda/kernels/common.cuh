@@ -1,0 +1,118 @@
+// What all kernels share: number types, wide loads, reductions, and starting before the previous kernel has ended.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <stdint.h>
+
+using bf16 = __nv_bfloat16;
+using f16 = __half;
+
+constexpr unsigned ALL_LANES = 0xffffffffu;
+
+__device__ __forceinline__ float wide(float x) { return x; }
+__device__ __forceinline__ float wide(f16 x) { return __half2float(x); }
+__device__ __forceinline__ float wide(bf16 x) { return __bfloat162float(x); }
+
+template <typename T> __device__ __forceinline__ T narrow(float x);
+template <> __device__ __forceinline__ float narrow<float>(float x) { return x; }
+template <> __device__ __forceinline__ f16 narrow<f16>(float x) { return __float2half_rn(x); }
+template <> __device__ __forceinline__ bf16 narrow<bf16>(float x) { return __float2bfloat16_rn(x); }
+
+// Two floats as one register of halves.
+template <typename T> __device__ __forceinline__ uint32_t pack(float low, float high);
+template <> __device__ __forceinline__ uint32_t pack<bf16>(float low, float high) {
+    __nv_bfloat162 both = __floats2bfloat162_rn(low, high);
+    return *reinterpret_cast<uint32_t*>(&both);
+}
+template <> __device__ __forceinline__ uint32_t pack<f16>(float low, float high) {
+    __half2 both = __floats2half2_rn(low, high);
+    return *reinterpret_cast<uint32_t*>(&both);
+}
+
+// Eight neighbours, widened. `at` is aligned to eight elements. Through L2: the data may have been written while this
+// kernel was already running.
+template <typename T> __device__ __forceinline__ void load8(const T* at, float (&out)[8]) {
+    uint4 raw = __ldcg(reinterpret_cast<const uint4*>(at));
+    const T* values = reinterpret_cast<const T*>(&raw);
+#pragma unroll
+    for (int i = 0; i < 8; i++) out[i] = wide(values[i]);
+}
+template <> __device__ __forceinline__ void load8<float>(const float* at, float (&out)[8]) {
+    float4 a = __ldcg(reinterpret_cast<const float4*>(at)), b = __ldcg(reinterpret_cast<const float4*>(at) + 1);
+    out[0] = a.x; out[1] = a.y; out[2] = a.z; out[3] = a.w;
+    out[4] = b.x; out[5] = b.y; out[6] = b.z; out[7] = b.w;
+}
+
+template <typename T> __device__ __forceinline__ void store8(T* at, const float (&in)[8]) {
+    uint4 raw;
+    T* values = reinterpret_cast<T*>(&raw);
+#pragma unroll
+    for (int i = 0; i < 8; i++) values[i] = narrow<T>(in[i]);
+    *reinterpret_cast<uint4*>(at) = raw;
+}
+template <> __device__ __forceinline__ void store8<float>(float* at, const float (&in)[8]) {
+    reinterpret_cast<float4*>(at)[0] = make_float4(in[0], in[1], in[2], in[3]);
+    reinterpret_cast<float4*>(at)[1] = make_float4(in[4], in[5], in[6], in[7]);
+}
+
+// Programmatic dependent launch. A kernel may be started while the one before it still runs: until
+// `wait_for_previous` it touches nothing but weights. After `let_next_start` by every block the next one may come.
+__device__ __forceinline__ void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void let_next_start() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+__device__ __forceinline__ float warp_sum(float x) {
+#pragma unroll
+    for (int step = 16; step > 0; step >>= 1) x += __shfl_xor_sync(ALL_LANES, x, step);
+    return x;
+}
+
+// The sum over a block of at most 1,024 threads, given to all of them.
+__device__ __forceinline__ float block_sum(float x) {
+    __shared__ float parts[32];
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = (blockDim.x + 31) / 32;
+    x = warp_sum(x);
+    if (lane == 0) parts[warp] = x;
+    __syncthreads();
+    x = lane < warps ? parts[lane] : 0.f;
+    x = warp_sum(x);
+    // A second sum must not overwrite what is still read.
+    __syncthreads();
+    return x;
+}
+
+// c += a·b, 16×8×16.
+template <typename T>
+__device__ __forceinline__ void mma(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
+                                    uint32_t b1);
+template <>
+__device__ __forceinline__ void mma<bf16>(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
+                                          uint32_t b0, uint32_t b1) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+                 "{%0,%1,%2,%3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+template <>
+__device__ __forceinline__ void mma<f16>(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
+                                         uint32_t b0, uint32_t b1) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+                 "{%0,%1,%2,%3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+// What the gate goes through: SiLU, or GELU in its tanh form.
+__device__ __forceinline__ float activate(float x, int gelu) {
+    if (!gelu) return x / (1.f + __expf(-x));
+    float inner = 0.7978845608028654f * (x + 0.044715f * x * x * x);
+    return 0.5f * x * (1.f + tanhf(inner));
+}

@@ -1,0 +1,311 @@
+// Attention of one new position to all before it. The cache is read once: a block takes one key/value head, up to eight
+// of the query heads that share it, and a stretch of positions; the last block of a head to end puts the stretches
+// together.
+//
+// Keys and values go straight from memory into the tensor cores' fragments, 16 bytes at a load. Scores are made
+// transposed, positions × heads: the eight columns of a product are the eight heads. As in `skinny.cu` the order of the
+// summed dimension is free, so a lane's eight neighbours may be any eight of it; and so is the order of the rows of the
+// result, which is put right when it is written.
+#include "common.cuh"
+
+constexpr int HEADS = 8;         // query heads of a block
+constexpr int TILE = 16;         // positions of a warp's turn
+constexpr float LOWEST = -1e30f; // below every score, and still a number
+
+// Warps of a block: what they put together must fit into shared memory.
+#define WARPS_OF(DIM) ((DIM) > 128 ? 4 : 8)
+constexpr int PLAIN_WARPS = 8;
+
+__device__ __forceinline__ float softcapped(float score, float cap) { return cap > 0.f ? cap * tanhf(score / cap) : score; }
+
+__device__ __forceinline__ uint4 load_once(const void* at) {
+    uint4 v;
+    asm volatile("ld.global.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(at));
+    return v;
+}
+// An 8×8 matrix of halves over the warp, transposed.
+__device__ __forceinline__ uint32_t transposed(uint32_t x) {
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %0;" : "+r"(x));
+    return x;
+}
+__device__ __forceinline__ uint32_t lower_halves(uint32_t a, uint32_t b) { return __byte_perm(a, b, 0x5410); }
+__device__ __forceinline__ uint32_t upper_halves(uint32_t a, uint32_t b) { return __byte_perm(a, b, 0x7632); }
+
+// qkv: (batch, (heads + 2·kv_heads)·DIM), queries first. Caches: (batch, kv_heads, capacity, DIM). out: (batch,
+// heads·DIM). parts: (batch, grid y, splits, HEADS, DIM + 4) of f32; arrived: (batch, grid y) counters that are zero
+// between calls. `*position` is the new one, already in the cache. window 0 sees everything.
+// Grid: (splits, kv_heads · (heads of the group in steps of HEADS), batch).
+template <typename T, int DIM>
+__device__ void decode_attention(T* out, const T* qkv, const T* keys, const T* values, float* parts, unsigned* arrived,
+                                 const int* position, int heads, int kv_heads, int capacity, int window, float scale,
+                                 float cap) {
+    constexpr int WARPS = WARPS_OF(DIM), K_CHUNKS = (DIM + 31) / 32, V_CHUNKS = (DIM + 63) / 64, PITCH = DIM + 4;
+    __shared__ float merged[WARPS][HEADS][DIM + 4];
+    __shared__ float merged_top[WARPS][HEADS], merged_sum[WARPS][HEADS];
+    __shared__ bool is_last;
+
+    let_next_start();
+    const int group_size = heads / kv_heads, steps = (group_size + HEADS - 1) / HEADS;
+    const int kv_head = blockIdx.y / steps, first_head = kv_head * group_size + (blockIdx.y % steps) * HEADS;
+    const int mine = min(HEADS, kv_head * group_size + group_size - first_head);
+    const int sequence = blockIdx.z, split = blockIdx.x, splits = gridDim.x;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = lane / 4, quad = lane % 4;
+    const uint4 nothing = make_uint4(0, 0, 0, 0);
+    wait_for_previous();
+
+    const int end = __ldcg(position) + 1, begin = window > 0 ? max(0, end - window) : 0;
+    // Short contexts use fewer blocks: a stretch gives every warp a turn.
+    constexpr int LEAST = WARPS * TILE;
+    const int fair = (end - begin + splits - 1) / splits, stretch = (fair + LEAST - 1) / LEAST * LEAST;
+    const int used = (end - begin + stretch - 1) / stretch;
+    if (split >= used) return;
+    const int from = begin + split * stretch, to = min(end, from + stretch);
+
+    // The queries, as the second factor: column `group` is a head, and the lane holds its share of each chunk.
+    uint4 query[K_CHUNKS];
+    const T* query_at = qkv + ((size_t)sequence * (heads + 2 * kv_heads) + first_head + group) * DIM;
+#pragma unroll
+    for (int c = 0; c < K_CHUNKS; c++) {
+        bool inside = group < mine && c * 32 + quad * 8 < DIM;
+        query[c] = inside ? __ldcg(reinterpret_cast<const uint4*>(query_at + c * 32 + quad * 8)) : nothing;
+    }
+    const size_t cache_at = ((size_t)sequence * kv_heads + kv_head) * capacity * DIM;
+    const T* key_at = keys + cache_at + quad * 8;
+    const T* value_at = values + cache_at + group * 8;
+
+    // Rows of the result are dimensions, columns heads: this lane's are the heads 2·quad and 2·quad + 1.
+    float acc[V_CHUNKS][4][4] = {};
+    float top[2] = {LOWEST, LOWEST}, sum[2] = {0.f, 0.f};
+    for (int first = from + warp * TILE; first < to; first += WARPS * TILE) {
+        uint4 low[K_CHUNKS], high[K_CHUNKS];
+#pragma unroll
+        for (int c = 0; c < K_CHUNKS; c++) {
+            bool inside = c * 32 + quad * 8 < DIM;
+            int a = first + group, b = a + 8;
+            low[c] = inside && a < to ? load_once(key_at + (size_t)a * DIM + c * 32) : nothing;
+            high[c] = inside && b < to ? load_once(key_at + (size_t)b * DIM + c * 32) : nothing;
+        }
+        uint4 value[V_CHUNKS][4];
+#pragma unroll
+        for (int c = 0; c < V_CHUNKS; c++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                int here = first + quad * 2 + i % 2 + i / 2 * 8;
+                bool inside = c * 64 + group * 8 < DIM && here < to;
+                value[c][i] = inside ? load_once(value_at + (size_t)here * DIM + c * 64) : nothing;
+            }
+        }
+        float score[4] = {};
+#pragma unroll
+        for (int c = 0; c < K_CHUNKS; c++) {
+            mma<T>(score, low[c].x, high[c].x, low[c].y, high[c].y, query[c].x, query[c].y);
+            mma<T>(score, low[c].z, high[c].z, low[c].w, high[c].w, query[c].z, query[c].w);
+        }
+        float keep[2];
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            bool sees_low = first + group < to, sees_high = first + group + 8 < to;
+            float a = sees_low ? softcapped(score[h] * scale, cap) : LOWEST;
+            float b = sees_high ? softcapped(score[2 + h] * scale, cap) : LOWEST;
+            float now = fmaxf(a, b);
+#pragma unroll
+            for (int step = 4; step < 32; step <<= 1) now = fmaxf(now, __shfl_xor_sync(ALL_LANES, now, step));
+            now = fmaxf(now, top[h]);
+            keep[h] = __expf(top[h] - now);
+            top[h] = now;
+            score[h] = sees_low ? __expf(a - now) : 0.f;
+            score[2 + h] = sees_high ? __expf(b - now) : 0.f;
+            // Each lane keeps the sum over its own positions.
+            sum[h] = sum[h] * keep[h] + score[h] + score[2 + h];
+        }
+        uint32_t b0 = transposed(pack<T>(score[0], score[1])), b1 = transposed(pack<T>(score[2], score[3]));
+#pragma unroll
+        for (int c = 0; c < V_CHUNKS; c++) {
+            const uint32_t* p0 = &value[c][0].x; // positions 2·quad, …
+            const uint32_t* p1 = &value[c][1].x; // 2·quad + 1, …
+            const uint32_t* p8 = &value[c][2].x; // 2·quad + 8, …
+            const uint32_t* p9 = &value[c][3].x; // 2·quad + 9: eight dimensions of each
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                float(&tile)[4] = acc[c][i];
+                tile[0] *= keep[0];
+                tile[1] *= keep[1];
+                tile[2] *= keep[0];
+                tile[3] *= keep[1];
+            }
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                // Row `group` is dimension group·8 + 2i, or the next; row group + 8 the same, four further.
+                mma<T>(acc[c][2 * i], lower_halves(p0[i], p1[i]), lower_halves(p0[i + 2], p1[i + 2]),
+                       lower_halves(p8[i], p9[i]), lower_halves(p8[i + 2], p9[i + 2]), b0, b1);
+                mma<T>(acc[c][2 * i + 1], upper_halves(p0[i], p1[i]), upper_halves(p0[i + 2], p1[i + 2]),
+                       upper_halves(p8[i], p9[i]), upper_halves(p8[i + 2], p9[i + 2]), b0, b1);
+            }
+        }
+    }
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+#pragma unroll
+        for (int step = 4; step < 32; step <<= 1) sum[h] += __shfl_xor_sync(ALL_LANES, sum[h], step);
+        if (group == 0) {
+            merged_top[warp][quad * 2 + h] = top[h];
+            merged_sum[warp][quad * 2 + h] = sum[h];
+        }
+#pragma unroll
+        for (int c = 0; c < V_CHUNKS; c++) {
+            int at = c * 64 + group * 8;
+            if (at >= DIM) continue;
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                merged[warp][quad * 2 + h][at + i] = acc[c][i][h];
+                merged[warp][quad * 2 + h][at + 4 + i] = acc[c][i][2 + h];
+            }
+        }
+    }
+    __syncthreads();
+    // The warps of the block.
+    const int slot = sequence * gridDim.y + blockIdx.y;
+    float* my_parts = parts + ((size_t)slot * splits + split) * HEADS * PITCH;
+    T* my_out = out + ((size_t)sequence * heads + first_head) * DIM;
+    for (int i = threadIdx.x; i < mine * DIM; i += WARPS * 32) {
+        int h = i / DIM, d = i % DIM;
+        float now = merged_top[0][h];
+#pragma unroll
+        for (int w = 1; w < WARPS; w++) now = fmaxf(now, merged_top[w][h]);
+        float all = 0.f, total = 0.f;
+#pragma unroll
+        for (int w = 0; w < WARPS; w++) {
+            float share = __expf(merged_top[w][h] - now);
+            all += share * merged[w][h][d];
+            total += share * merged_sum[w][h];
+        }
+        if (used == 1) {
+            my_out[i] = narrow<T>(all / total);
+        } else {
+            float* part = my_parts + h * PITCH;
+            part[d] = all;
+            if (d == 0) {
+                part[DIM] = now;
+                part[DIM + 1] = total;
+            }
+        }
+    }
+    if (used == 1) return;
+    // The blocks of the head: a warp takes a query head.
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        is_last = atomicAdd(arrived + slot, 1u) == (unsigned)used - 1;
+        if (is_last) arrived[slot] = 0;
+    }
+    __syncthreads();
+    if (!is_last) return;
+    __threadfence();
+    constexpr int FOURS = (DIM / 4 + 31) / 32;
+    for (int h = warp; h < mine; h += WARPS) {
+        const float* parts_at = parts + ((size_t)slot * splits * HEADS + h) * PITCH;
+        float now = LOWEST, total = 0.f, all[FOURS][4] = {};
+        for (int s = lane; s < used; s += 32) now = fmaxf(now, __ldcg(parts_at + (size_t)s * HEADS * PITCH + DIM));
+#pragma unroll
+        for (int step = 16; step > 0; step >>= 1) now = fmaxf(now, __shfl_xor_sync(ALL_LANES, now, step));
+#pragma unroll 8
+        for (int s = 0; s < used; s++) {
+            const float* part = parts_at + (size_t)s * HEADS * PITCH;
+            float2 ends = __ldcg(reinterpret_cast<const float2*>(part + DIM));
+            float share = __expf(ends.x - now);
+            total += share * ends.y;
+#pragma unroll
+            for (int i = 0; i < FOURS; i++) {
+                int d = (i * 32 + lane) * 4;
+                if (d >= DIM) continue;
+                float4 four = __ldcg(reinterpret_cast<const float4*>(part + d));
+                all[i][0] += share * four.x;
+                all[i][1] += share * four.y;
+                all[i][2] += share * four.z;
+                all[i][3] += share * four.w;
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < FOURS; i++) {
+            int d = (i * 32 + lane) * 4;
+            if (d >= DIM) continue;
+            uint2 packed = make_uint2(pack<T>(all[i][0] / total, all[i][1] / total),
+                                      pack<T>(all[i][2] / total, all[i][3] / total));
+            *reinterpret_cast<uint2*>(my_out + h * DIM + d) = packed;
+        }
+    }
+}
+
+// Any number type and head dimension up to 256, without tensor cores: a block takes one head of one sequence.
+template <typename T>
+__device__ void plain_decode_attention(T* out, const T* qkv, const T* keys, const T* values, const int* position,
+                                       int heads, int kv_heads, int capacity, int window, float scale, float cap,
+                                       int dim) {
+    constexpr int MOST = 8, WARPS = PLAIN_WARPS;
+    __shared__ float merged[WARPS][32 * MOST], merged_top[WARPS], merged_sum[WARPS];
+    let_next_start();
+    wait_for_previous();
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, head = blockIdx.x, sequence = blockIdx.y;
+    const int end = __ldcg(position) + 1, begin = window > 0 ? max(0, end - window) : 0;
+    const T* query_at = qkv + ((size_t)sequence * (heads + 2 * kv_heads) + head) * dim;
+    const size_t cache_at = ((size_t)sequence * kv_heads + head / (heads / kv_heads)) * capacity * dim;
+    float query[MOST], acc[MOST] = {}, top = LOWEST, sum = 0.f;
+#pragma unroll
+    for (int i = 0; i < MOST; i++) query[i] = lane + 32 * i < dim ? wide(query_at[lane + 32 * i]) * scale : 0.f;
+    for (int key = begin + warp; key < end; key += WARPS) {
+        float score = 0.f;
+#pragma unroll
+        for (int i = 0; i < MOST; i++) {
+            if (lane + 32 * i < dim) score += query[i] * wide(keys[cache_at + (size_t)key * dim + lane + 32 * i]);
+        }
+        score = softcapped(warp_sum(score), cap);
+        float now = fmaxf(top, score), keep = expf(top - now), share = expf(score - now);
+        top = now;
+        sum = sum * keep + share;
+#pragma unroll
+        for (int i = 0; i < MOST; i++) {
+            if (lane + 32 * i >= dim) continue;
+            acc[i] = acc[i] * keep + share * wide(values[cache_at + (size_t)key * dim + lane + 32 * i]);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < MOST; i++) merged[warp][lane + 32 * i] = acc[i];
+    if (lane == 0) merged_top[warp] = top, merged_sum[warp] = sum;
+    __syncthreads();
+    for (int d = threadIdx.x; d < dim; d += WARPS * 32) {
+        float now = LOWEST, all = 0.f, total = 0.f;
+        for (int w = 0; w < WARPS; w++) now = fmaxf(now, merged_top[w]);
+        for (int w = 0; w < WARPS; w++) {
+            float share = expf(merged_top[w] - now);
+            all += share * merged[w][d];
+            total += share * merged_sum[w];
+        }
+        out[((size_t)sequence * heads + head) * dim + d] = narrow<T>(all / total);
+    }
+}
+
+#define DECODE(T, DIM)                                                                                               \
+    extern "C" __global__ void __launch_bounds__(WARPS_OF(DIM) * 32)                                                 \
+        decode_attention_##DIM##_##T(T* out, const T* qkv, const T* keys, const T* values, float* parts,             \
+                                     unsigned* arrived, const int* position, int heads, int kv_heads, int capacity,  \
+                                     int window, float scale, float cap) {                                           \
+        decode_attention<T, DIM>(out, qkv, keys, values, parts, arrived, position, heads, kv_heads, capacity,        \
+                                 window, scale, cap);                                                                \
+    }
+#define DECODE_OF(T) DECODE(T, 64) DECODE(T, 80) DECODE(T, 96) DECODE(T, 128) DECODE(T, 256)
+DECODE_OF(bf16)
+DECODE_OF(f16)
+
+#define PLAIN_OF(T, NAME)                                                                                            \
+    extern "C" __global__ void __launch_bounds__(PLAIN_WARPS * 32)                                                   \
+        plain_decode_attention_##NAME(T* out, const T* qkv, const T* keys, const T* values, const int* position,     \
+                                      int heads, int kv_heads, int capacity, int window, float scale, float cap,     \
+                                      int dim) {                                                                     \
+        plain_decode_attention(out, qkv, keys, values, position, heads, kv_heads, capacity, window, scale, cap,      \
+                               dim);                                                                                 \
+    }
+PLAIN_OF(bf16, bf16)
+PLAIN_OF(f16, f16)
+PLAIN_OF(float, f32)

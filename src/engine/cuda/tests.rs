@@ -1,0 +1,602 @@
+//! Every kernel against candle's operations in f32 on the CPU, on random shapes. They need a GPU: `just gpu-test`.
+
+use candle_core::{D, DType, Device, IndexOp, Tensor};
+use half::{bf16, f16};
+
+use super::{
+    gpu::{Buffer, Gpu},
+    kernels::{Heads, Kernels, Matrix, Odds, Picking, Splits},
+    *,
+};
+use crate::{
+    config::Dtype,
+    engine::candle::{CandleEngine, WeightSource, rope},
+    model::{ModelSpec, spec::TensorShape},
+    noise,
+};
+
+const TYPES: [Dtype; 3] = [Dtype::F32, Dtype::Bf16, Dtype::F16];
+
+fn kernels(dtype: Dtype) -> Kernels {
+    Kernels { gpu: Gpu::open(0).unwrap(), dtype, gelu: false }
+}
+
+/// Draws of one test, the same every time.
+struct Draws(u64, u64);
+
+impl Draws {
+    fn new(seed: u64) -> Draws {
+        Draws(seed, 0)
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        self.1 += 1;
+        (noise::bits(self.0, self.1) % n as u64) as usize
+    }
+
+    fn of<T: Copy>(&mut self, all: &[T]) -> T {
+        all[self.below(all.len())]
+    }
+
+    /// Near a standard normal, and values that `dtype` holds exactly.
+    fn values(&mut self, n: usize, dtype: Dtype) -> Vec<f32> {
+        self.1 += 1;
+        let seed = noise::bits(self.0, self.1);
+        (0..n as u64).map(|i| rounded(noise::bell(seed, i) as f32, dtype)).collect()
+    }
+}
+
+fn rounded(x: f32, dtype: Dtype) -> f32 {
+    match dtype {
+        Dtype::F32 => x,
+        Dtype::F16 => f16::from_f32(x).to_f32(),
+        Dtype::Bf16 => bf16::from_f32(x).to_f32(),
+    }
+}
+
+fn put(k: &Kernels, values: &[f32]) -> Buffer {
+    let buffer = k.gpu.alloc("a test", values.len() * k.dtype.bytes() as usize).unwrap();
+    match k.dtype {
+        Dtype::F32 => k.gpu.upload(&buffer, 0, values),
+        Dtype::F16 => k.gpu.upload(&buffer, 0, &values.iter().map(|&x| f16::from_f32(x)).collect::<Vec<_>>()),
+        Dtype::Bf16 => {
+            k.gpu.upload(&buffer, 0, &values.iter().map(|&x| bf16::from_f32(x)).collect::<Vec<_>>())
+        }
+    }
+    .unwrap();
+    buffer
+}
+
+fn put32<T: Copy>(k: &Kernels, values: &[T]) -> Buffer {
+    let buffer = k.gpu.alloc("a test", size_of_val(values)).unwrap();
+    k.gpu.upload(&buffer, 0, values).unwrap();
+    buffer
+}
+
+/// Room for `n` results, poisoned: what is not written is NaN.
+fn room(k: &Kernels, n: usize) -> Buffer {
+    let buffer = k.gpu.alloc("a test", n * k.dtype.bytes() as usize).unwrap();
+    k.gpu.fill(&buffer, 0xff).unwrap();
+    buffer
+}
+
+fn get(k: &Kernels, buffer: &Buffer, n: usize) -> Vec<f32> {
+    match k.dtype {
+        Dtype::F32 => k.gpu.download::<f32>(buffer, n).unwrap(),
+        Dtype::F16 => k.gpu.download::<f16>(buffer, n).unwrap().into_iter().map(f16::to_f32).collect(),
+        Dtype::Bf16 => k.gpu.download::<bf16>(buffer, n).unwrap().into_iter().map(bf16::to_f32).collect(),
+    }
+}
+
+fn tensor(values: &[f32], shape: &[usize]) -> Tensor {
+    Tensor::from_slice(values, shape, &Device::Cpu).unwrap()
+}
+
+fn flat(t: &Tensor) -> Vec<f32> {
+    t.to_dtype(DType::F32).unwrap().flatten_all().unwrap().to_vec1().unwrap()
+}
+
+/// ‖found − expected‖ / ‖expected‖ must be within what the type's rounding allows. NaN never passes.
+fn close(found: &[f32], expected: &[f32], dtype: Dtype, what: &str) {
+    assert_eq!(found.len(), expected.len(), "{what}");
+    let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>().sqrt();
+    let error = norm(&mut found.iter().zip(expected).map(|(a, b)| f64::from(*a) - f64::from(*b)));
+    let size = norm(&mut expected.iter().map(|&b| f64::from(b))).max(1e-6);
+    let allowed = match dtype {
+        Dtype::F32 => 2e-5,
+        Dtype::F16 => 2e-3,
+        Dtype::Bf16 => 1.2e-2,
+    };
+    assert!(error / size < allowed, "{what} {dtype:?}: relative error {:.2e}", error / size);
+}
+
+fn matrix(k: &Kernels, values: &[f32], rows: usize, columns: usize) -> Matrix {
+    Matrix { values: put(k, values), rows, columns }
+}
+
+#[test]
+#[ignore = "needs a GPU"]
+fn products_match() {
+    for dtype in TYPES {
+        let (k, mut draws) = (kernels(dtype), Draws::new(1));
+        for case in 0..60 {
+            let rows = 1 + draws.below(17);
+            let n = 1 + draws.below(300);
+            let columns = match case % 3 {
+                0 => 8 * (1 + draws.below(40)),
+                1 => 256 * (1 + draws.below(20)),
+                // Not divisible by eight: our own product does not take it, cuBLAS does.
+                _ => 2 * (1 + draws.below(200)),
+            };
+            let (x, w) = (draws.values(rows * columns, dtype), draws.values(n * columns, dtype));
+            let (bias, before) = (draws.values(n, dtype), draws.values(rows * n, dtype));
+            let product =
+                tensor(&x, &[rows, columns]).matmul(&tensor(&w, &[n, columns]).t().unwrap()).unwrap();
+            let (x, w) = (put(&k, &x), matrix(&k, &w, n, columns));
+            let what = format!("{rows}×{columns} by {n}");
+
+            let y = room(&k, rows * n);
+            k.linear(&y, &x, &w, rows, None, false).unwrap();
+            close(&get(&k, &y, rows * n), &flat(&product), dtype, &what);
+
+            let y = put(&k, &before);
+            k.linear(&y, &x, &w, rows, Some(&put(&k, &bias)), true).unwrap();
+            let sum = product.broadcast_add(&tensor(&bias, &[n])).unwrap();
+            let sum = (sum + tensor(&before, &[rows, n])).unwrap();
+            close(&get(&k, &y, rows * n), &flat(&sum), dtype, &format!("{what}, added"));
+
+            let logits = k.gpu.alloc("a test", rows * n * 4).unwrap();
+            k.gpu.fill(&logits, 0xff).unwrap();
+            k.logits(&logits, &x, &w, rows).unwrap();
+            close(
+                &k.gpu.download(&logits, rows * n).unwrap(),
+                &flat(&product),
+                dtype,
+                &format!("{what}, logits"),
+            );
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU"]
+fn gated_products_match() {
+    for dtype in TYPES {
+        for gelu in [false, true] {
+            let (k, mut draws) = (Kernels { gelu, ..kernels(dtype) }, Draws::new(2));
+            for _ in 0..30 {
+                let (rows, n, columns) =
+                    (1 + draws.below(17), 1 + draws.below(200), 8 * (1 + draws.below(60)));
+                let x = draws.values(rows * columns, dtype);
+                let scale = 1.0 / (columns as f32).sqrt();
+                let w: Vec<f32> =
+                    draws.values(2 * n * columns, dtype).iter().map(|v| rounded(v * scale, dtype)).collect();
+                let both =
+                    tensor(&x, &[rows, columns]).matmul(&tensor(&w, &[2 * n, columns]).t().unwrap()).unwrap();
+                let gate = both.narrow(1, 0, n).unwrap();
+                let gate = if gelu { gate.gelu() } else { gate.silu() }.unwrap();
+                let expected = (gate * both.narrow(1, n, n).unwrap()).unwrap();
+                let (x, w) = (put(&k, &x), matrix(&k, &w, 2 * n, columns));
+                let (out, wide) = (room(&k, rows * n), room(&k, rows * 2 * n));
+                k.gated(&out, &wide, (&x).into(), &w, rows).unwrap();
+                close(&get(&k, &out, rows * n), &flat(&expected), dtype, &format!("{rows}×{columns} by {n}"));
+            }
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU"]
+fn norms_and_lookups_match() {
+    for dtype in TYPES {
+        let (k, mut draws) = (kernels(dtype), Draws::new(3));
+        for case in 0..40 {
+            let rows = 1 + draws.below(9);
+            let n = if case % 2 == 0 { 8 * (1 + draws.below(1200)) } else { 1 + draws.below(700) };
+            let every = 1 + draws.below(3);
+            let first = draws.below(every);
+            let (x, weight) = (draws.values(rows * every * n, dtype), draws.values(n, Dtype::F32));
+            let taken: Vec<f32> =
+                (0..rows).flat_map(|row| x[(row * every + first) * n..][..n].to_vec()).collect();
+            let expected =
+                candle_nn::ops::rms_norm(&tensor(&taken, &[rows, n]), &tensor(&weight, &[n]), 1e-5).unwrap();
+            let out = room(&k, rows * n);
+            k.rms_norm(&out, &put(&k, &x), &put32(&k, &weight), (rows, n), 1e-5, (every, first)).unwrap();
+            close(&get(&k, &out, rows * n), &flat(&expected), dtype, &format!("norm of {rows}×{n}"));
+
+            let ids: Vec<u32> = (0..5).map(|_| draws.below(rows * every) as u32).collect();
+            let out = room(&k, 5 * n);
+            k.embed(&out, &matrix(&k, &x, rows * every, n), &put32(&k, &ids), 5, 1.0).unwrap();
+            let expected: Vec<f32> = ids.iter().flat_map(|&id| x[id as usize * n..][..n].to_vec()).collect();
+            assert_eq!(get(&k, &out, 5 * n), expected);
+        }
+    }
+}
+
+/// A head count of every kind: plain, grouped by 3, 7, 8 and more than a block takes.
+fn heads(draws: &mut Draws, capacity: usize) -> Heads {
+    let (group, kv_heads) = (draws.of(&[1, 2, 3, 7, 8, 12]), 1 + draws.below(2));
+    let dim = draws.of(&[64, 80, 96, 128, 256, 40]);
+    let softcap = draws.of(&[0.0, 0.0, 20.0]);
+    let scale = 1.0 / (dim as f32).sqrt();
+    Heads { heads: group * kv_heads, kv_heads, dim, batch: 1 + draws.below(2), capacity, scale, softcap }
+}
+
+/// Attention of `length` queries at the end of `context` keys, in plain operations. q: (batch, length, heads, dim);
+/// keys and values: (batch, kv_heads, capacity, dim).
+fn attention(
+    q: &Tensor,
+    keys: &Tensor,
+    values: &Tensor,
+    context: usize,
+    window: Option<usize>,
+    h: &Heads,
+) -> Tensor {
+    let (batch, length, _, dim) = q.dims4().unwrap();
+    let group = h.heads / h.kv_heads;
+    let expand = |t: &Tensor| {
+        let t = t.narrow(2, 0, context).unwrap().unsqueeze(2).unwrap();
+        let t = t.broadcast_as((batch, h.kv_heads, group, context, dim)).unwrap();
+        t.reshape((batch, h.heads, context, dim)).unwrap()
+    };
+    let q = q.transpose(1, 2).unwrap().contiguous().unwrap();
+    let mut scores = (q.matmul(&expand(keys).t().unwrap()).unwrap() * f64::from(h.scale)).unwrap();
+    if h.softcap > 0.0 {
+        let cap = f64::from(h.softcap);
+        scores = ((scores / cap).unwrap().tanh().unwrap() * cap).unwrap();
+    }
+    let first = context - length;
+    let seen = |row: usize, key: usize| key <= first + row && window.is_none_or(|w| key + w > first + row);
+    let mask: Vec<f32> = (0..length)
+        .flat_map(|row| (0..context).map(move |key| if seen(row, key) { 0.0 } else { f32::NEG_INFINITY }))
+        .collect();
+    let scores = scores.broadcast_add(&tensor(&mask, &[length, context])).unwrap();
+    let shares = candle_nn::ops::softmax(&scores, D::Minus1).unwrap();
+    shares.matmul(&expand(values)).unwrap().transpose(1, 2).unwrap().contiguous().unwrap()
+}
+
+#[test]
+#[ignore = "needs a GPU"]
+fn prefill_attention_matches() {
+    for dtype in TYPES {
+        let (k, mut draws) = (kernels(dtype), Draws::new(4));
+        for case in 0..36 {
+            let length = if case == 0 { 2500 } else { 1 + draws.below(400) };
+            let capacity = length + draws.below(50);
+            let h = match case {
+                0 => Heads { heads: 2, kv_heads: 1, dim: 64, batch: 1, capacity, scale: 0.125, softcap: 0.0 },
+                _ => heads(&mut draws, capacity),
+            };
+            let window = draws.of(&[None, None, Some(1), Some(70), Some(200)]);
+            let qkv = draws.values(h.batch * length * h.columns(), dtype);
+            let cache = h.batch * h.kv_heads * capacity * h.dim;
+            let (keys, values) = (draws.values(cache, dtype), draws.values(cache, dtype));
+            let cache_shape = [h.batch, h.kv_heads, capacity, h.dim];
+            let all = tensor(&qkv, &[h.batch, length, h.heads + 2 * h.kv_heads, h.dim]);
+            let q = all.narrow(2, 0, h.heads).unwrap();
+            let expected = attention(
+                &q,
+                &tensor(&keys, &cache_shape),
+                &tensor(&values, &cache_shape),
+                length,
+                window,
+                &h,
+            );
+            let n = h.batch * length * h.heads * h.dim;
+            let out = room(&k, n);
+            let caches = (put(&k, &keys), put(&k, &values));
+            k.prefill_attention(&out, &put(&k, &qkv), (&caches.0, &caches.1), length, window, &h).unwrap();
+            close(
+                &get(&k, &out, n),
+                &flat(&expected),
+                dtype,
+                &format!("length {length}, window {window:?}, {h:?}"),
+            );
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU"]
+fn decode_attention_matches() {
+    for dtype in TYPES {
+        let (k, mut draws) = (kernels(dtype), Draws::new(5));
+        for case in 0..48 {
+            let context = match case {
+                0 => 1,
+                1 => 9000,
+                2..8 => 1 + draws.below(9000),
+                _ => 1 + draws.below(700),
+            };
+            let capacity = context + draws.below(300);
+            let h = Heads {
+                batch: if case < 8 { 1 } else { 1 + draws.below(17) },
+                ..heads(&mut draws, capacity)
+            };
+            let window = draws.of(&[None, None, Some(1), Some(70), Some(1000)]);
+            let qkv = draws.values(h.batch * h.columns(), dtype);
+            let cache = h.batch * h.kv_heads * capacity * h.dim;
+            let (keys, values) = (draws.values(cache, dtype), draws.values(cache, dtype));
+            let cache_shape = [h.batch, h.kv_heads, capacity, h.dim];
+            let all = tensor(&qkv, &[h.batch, 1, h.heads + 2 * h.kv_heads, h.dim]);
+            let q = all.narrow(2, 0, h.heads).unwrap();
+            let expected = attention(
+                &q,
+                &tensor(&keys, &cache_shape),
+                &tensor(&values, &cache_shape),
+                context,
+                window,
+                &h,
+            );
+            let splits = Splits::new(&k.gpu, &h).unwrap();
+            let (progress, qkv) = (put32(&k, &[context as i32 - 1, 0]), put(&k, &qkv));
+            let caches = (put(&k, &keys), put(&k, &values));
+            let n = h.batch * h.heads * h.dim;
+            // Twice: the counters must be as they were.
+            for _ in 0..2 {
+                let out = room(&k, n);
+                k.decode_attention(&out, &qkv, (&caches.0, &caches.1), &splits, &progress, window, &h)
+                    .unwrap();
+                close(
+                    &get(&k, &out, n),
+                    &flat(&expected),
+                    dtype,
+                    &format!("context {context}, window {window:?}, {h:?}"),
+                );
+            }
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU"]
+fn rotation_matches_and_fills_the_cache() {
+    let spec = |dim: usize| {
+        ModelSpec::from_hf(&serde_json::json!({
+            "model_type": "qwen3", "vocab_size": 8, "hidden_size": 64, "intermediate_size": 8, "head_dim": dim,
+            "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2,
+            "max_position_embeddings": 16000, "rope_theta": 1_000_000.0
+        }))
+        .unwrap()
+    };
+    for dtype in TYPES {
+        let (k, mut draws) = (kernels(dtype), Draws::new(6));
+        for case in 0..24 {
+            let (length, start) = (1 + draws.below(20), draws.of(&[0, 7, 900, 9000]));
+            let capacity = start + length + draws.below(9);
+            let h = Heads { softcap: 0.0, ..heads(&mut draws, capacity) };
+            let (normed, biased) = (case % 2 == 0, case % 3 == 0);
+            let (cosines, sines) = rope::tables(&spec(h.dim), None, capacity).unwrap();
+            let half = h.dim / 2;
+            let all_heads = h.heads + 2 * h.kv_heads;
+            let rows = h.batch * length;
+            let qkv = draws.values(rows * h.columns(), dtype);
+            let bias = draws.values(h.columns(), dtype);
+            let norms = [draws.values(h.dim, Dtype::F32), draws.values(h.dim, Dtype::F32)];
+
+            let mut t = tensor(&qkv, &[h.batch, length, all_heads, h.dim]);
+            if biased {
+                t = t.broadcast_add(&tensor(&bias, &[all_heads, h.dim])).unwrap();
+            }
+            let part = |from: usize, count: usize| t.narrow(2, from, count).unwrap().contiguous().unwrap();
+            let norm = |t: Tensor, weight: &[f32]| match normed {
+                true => candle_nn::ops::rms_norm(&t, &tensor(weight, &[h.dim]), 1e-6).unwrap(),
+                false => t,
+            };
+            let turn = |t: Tensor| {
+                let t = t.transpose(1, 2).unwrap().contiguous().unwrap();
+                let table =
+                    |all: &[f32]| tensor(&all[start * half..(start + length) * half], &[length, half]);
+                candle_nn::rotary_emb::rope(&t, &table(&cosines), &table(&sines)).unwrap()
+            };
+            let q = turn(norm(part(0, h.heads), &norms[0])).transpose(1, 2).unwrap().contiguous().unwrap();
+            let new_keys = turn(norm(part(h.heads, h.kv_heads), &norms[1]));
+            let new_values = part(h.heads + h.kv_heads, h.kv_heads).transpose(1, 2).unwrap();
+
+            let buffer = put(&k, &qkv);
+            let cache = h.batch * h.kv_heads * capacity * h.dim;
+            let (keys, values) = (room(&k, cache), room(&k, cache));
+            let (bias, norms) = (put(&k, &bias), norms.map(|n| put32(&k, &n)));
+            let norms = if normed { (Some(&norms[0]), Some(&norms[1])) } else { (None, None) };
+            let tables = (put32(&k, &cosines), put32(&k, &sines));
+            let progress = put32(&k, &[start as i32, 0]);
+            let bias = biased.then_some(&bias);
+            k.rope(
+                &buffer,
+                (&keys, &values),
+                bias,
+                norms,
+                (&tables.0, &tables.1),
+                &progress,
+                length,
+                &h,
+                1e-6,
+            )
+            .unwrap();
+            let what = format!("length {length} from {start}, {h:?}");
+            let found = tensor(&get(&k, &buffer, rows * h.columns()), &[h.batch, length, all_heads, h.dim]);
+            close(&flat(&found.narrow(2, 0, h.heads).unwrap()), &flat(&q), dtype, &what);
+            for (found, expected) in [(&keys, &new_keys), (&values, &new_values)] {
+                let found = tensor(&get(&k, found, cache), &[h.batch, h.kv_heads, capacity, h.dim]);
+                close(&flat(&found.narrow(2, start, length).unwrap()), &flat(expected), dtype, &what);
+                assert!(
+                    start == 0 || flat(&found.i((0, 0, start - 1)).unwrap())[0].is_nan(),
+                    "{what}: written before"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU"]
+fn random_weights_are_those_of_the_cpu() {
+    let weights = SyntheticWeights { seed: 9 };
+    for dtype in TYPES {
+        let k = kernels(dtype);
+        for (name, shape) in
+            [("a.weight", vec![37, 301]), ("b.bias", vec![1, 777]), ("norm.weight", vec![1, 64])]
+        {
+            let shape = TensorShape { name: name.to_owned(), shape };
+            let (rows, columns) = (shape.shape[0], shape.shape[1]);
+            let (key, spread) = weights.recipe(&shape);
+            let out = room(&k, rows * columns);
+            k.synthetic((&out).into(), key, (rows, columns), spread).unwrap();
+            let expected = weights.tensor(&shape, dtype).unwrap();
+            assert_eq!(get(&k, &out, rows * columns), flat(&expected), "{name} {dtype:?}");
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU"]
+fn tokens_are_chosen_as_asked() {
+    let k = kernels(Dtype::F32);
+    let (batch, vocab) = (5, 40_013);
+    let (picking, ring) = (Picking::new(&k.gpu, batch, vocab).unwrap(), k.gpu.ring(4, batch).unwrap());
+    let mut logits = Draws::new(7).values(batch * vocab, Dtype::F32);
+    // The greatest twice in one row: the first of them counts.
+    (logits[100], logits[30_000]) = (50.0, 50.0);
+    k.gpu.upload(&picking.logits, 0, &logits).unwrap();
+    k.pick_likeliest(&picking, &ring, 3).unwrap();
+    let likeliest =
+        |row: &[f32]| (0..vocab).reduce(|a, b| if row[b] > row[a] { b } else { a }).unwrap() as u32;
+    let expected: Vec<u32> = logits.chunks(vocab).map(likeliest).collect();
+    assert_eq!(k.gpu.wait(&ring, 1).unwrap(), expected);
+    assert_eq!(expected[0], 100);
+    assert_eq!(k.gpu.download::<u32>(&picking.tokens, batch).unwrap(), expected);
+    assert_eq!(k.gpu.download::<i32>(&picking.progress, 2).unwrap(), [3, 1], "position and count move on");
+
+    // Odds 8 : 4 : 2 : 1 among four tokens, and next to nothing for the rest.
+    let mut row = vec![-40.0; vocab];
+    for (at, odds) in [(11, 2f32), (17, 8.0), (30_001, 1.0), (7, 4.0)] {
+        row[at] = odds.ln();
+    }
+    k.gpu.upload(&picking.logits, 0, &row.repeat(batch)).unwrap();
+    let shares = |temperature: f32, top_k: usize, top_p: f32| {
+        let odds = Odds { temperature, top_k, top_p, seed: 5 };
+        let mut counts = [0u32; 4];
+        for _ in 0..2000 {
+            k.draw(&picking, &ring, 0, &odds).unwrap();
+            for id in k.gpu.download::<u32>(&picking.tokens, batch).unwrap() {
+                let at = [11, 17, 30_001, 7].iter().position(|&known| known == id).expect("a likely token");
+                counts[at] += 1;
+            }
+        }
+        counts.map(|n| (n + 50) / 100)
+    };
+    let table = [
+        ((1.0, 0, 1.0), [13, 53, 7, 27]),
+        ((1.0, 2, 1.0), [0, 67, 0, 33]),
+        ((1.0, 0, 0.5), [0, 100, 0, 0]),
+        ((1.0, 0, 0.6), [0, 67, 0, 33]),
+        ((1.0, 3, 0.9), [14, 57, 0, 29]),
+        ((0.5, 0, 1.0), [5, 75, 1, 19]),
+    ];
+    for ((temperature, top_k, top_p), expected) in table {
+        let found = shares(temperature, top_k, top_p);
+        let near = found.iter().zip(&expected).all(|(a, b)| a.abs_diff(*b) <= 2);
+        assert!(near, "{found:?}, not {expected:?}: temperature {temperature}, top_k {top_k}, top_p {top_p}");
+    }
+}
+
+/// Tiny models of every family, with what makes each different.
+fn tiny_models() -> Vec<(&'static str, ModelSpec)> {
+    let spec = |more: serde_json::Value| {
+        let mut config = serde_json::json!({
+            "vocab_size": 331, "hidden_size": 192, "intermediate_size": 296, "num_hidden_layers": 3,
+            "num_attention_heads": 6, "num_key_value_heads": 2, "max_position_embeddings": 512
+        });
+        config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        ModelSpec::from_hf(&config).unwrap()
+    };
+    let scaling = serde_json::json!({
+        "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 64
+    });
+    vec![
+        ("llama", spec(serde_json::json!({"model_type": "llama", "rope_scaling": scaling}))),
+        ("llama with biases", spec(serde_json::json!({"model_type": "llama", "attention_bias": true}))),
+        ("mistral", spec(serde_json::json!({"model_type": "mistral", "sliding_window": 20}))),
+        ("qwen2", spec(serde_json::json!({"model_type": "qwen2", "tie_word_embeddings": true}))),
+        ("qwen3", spec(serde_json::json!({"model_type": "qwen3", "head_dim": 64}))),
+    ]
+}
+
+fn options(spec: &ModelSpec, dtype: Dtype, batch: usize, prompt: usize, steps: usize) -> CandleOptions {
+    CandleOptions {
+        spec: spec.clone(),
+        model: "tiny".to_owned(),
+        dtype,
+        threads: None,
+        batch,
+        max_positions: prompt + steps,
+        prompt_tokens: prompt,
+        seed: 3,
+        checkpoint: None,
+        sampling: Sampling::greedy(),
+    }
+}
+
+fn generate(engine: &mut dyn Engine, prompts: &Prompts, steps: usize) -> Vec<Vec<u32>> {
+    let first = engine.prefill(prompts).unwrap();
+    std::iter::once(first).chain((1..steps).map(|_| engine.decode().unwrap())).collect()
+}
+
+#[test]
+#[ignore = "needs a GPU"]
+fn tokens_are_those_of_the_cpu() {
+    for (name, spec) in tiny_models() {
+        for (batch, prompt) in [(1, 37), (3, 1), (11, 20)] {
+            let options = options(&spec, Dtype::F32, batch, prompt, 64);
+            let ids = (0..batch * prompt).map(|i| (noise::bits(4, i as u64) % 331) as u32).collect();
+            let prompts = Prompts { ids, batch };
+            let mut cpu = CandleEngine::new(&options, &mut |_, _, _| true).unwrap();
+            let mut gpu = CudaEngine::new(&options, 0, &mut |_, _, _| true).unwrap();
+            let expected = generate(&mut cpu, &prompts, 64);
+            assert_eq!(generate(&mut gpu, &prompts, 64), expected, "{name}, batch {batch}, prompt {prompt}");
+            // Again, after an end that came early: what was queued ahead leaves no trace.
+            gpu.prefill(&prompts).unwrap();
+            gpu.decode().unwrap();
+            assert_eq!(generate(&mut gpu, &prompts, 64), expected, "{name}, again");
+            assert!(gpu.decode().is_err(), "past the capacity");
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU"]
+fn repetitions_are_avoided_by_the_host() {
+    let (_, spec) = tiny_models().remove(3);
+    let sampling = Sampling { no_repeat_ngram_size: 2, ..Sampling::greedy() };
+    let options = CandleOptions { sampling, ..options(&spec, Dtype::F32, 2, 9, 40) };
+    let prompts = Prompts { ids: (0..18).map(|i| i * 7).collect(), batch: 2 };
+    let mut cpu = CandleEngine::new(&options, &mut |_, _, _| true).unwrap();
+    let mut gpu = CudaEngine::new(&options, 0, &mut |_, _, _| true).unwrap();
+    assert_eq!(generate(&mut gpu, &prompts, 40), generate(&mut cpu, &prompts, 40));
+}
+
+#[test]
+#[ignore = "needs a GPU"]
+fn refusals_say_what_is_wrong() {
+    let (_, spec) = tiny_models().remove(0);
+    let refused = |options: &CandleOptions, index| match CudaEngine::new(options, index, &mut |_, _, _| true)
+    {
+        Ok(_) => panic!("accepted"),
+        Err(e) => e.to_string(),
+    };
+    let none = refused(&options(&spec, Dtype::F32, 1, 8, 8), 99);
+    assert!(none.contains("there is no cuda:99"), "{none}");
+    let huge = CandleOptions { batch: 1 << 21, ..options(&spec, Dtype::F32, 1, 256, 8) };
+    let huge = refused(&huge, 0);
+    assert!(huge.contains("tiny needs") && huge.contains("GB free on"), "{huge}");
+    // And the device still works.
+    CudaEngine::new(&options(&spec, Dtype::F32, 1, 8, 8), 0, &mut |_, _, _| true).unwrap();
+
+    let gpu = Gpu::open(0).unwrap();
+    let (free, _) = gpu.memory().unwrap();
+    let trouble =
+        gpu.alloc("a test", free as usize + (1 << 30)).err().expect("more than there is").to_string();
+    assert!(trouble.contains("a test needs") && trouble.contains("are free"), "{trouble}");
+    gpu.alloc("a test", 1 << 20).unwrap();
+}
