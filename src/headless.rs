@@ -11,7 +11,8 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use crate::{
     analysis::units::{millis, three_digits},
     event::{Outcome, Phase},
-    session::{Ended, Plan, Session},
+    plan::Plan,
+    session::{Ended, Session},
     shutdown::{Cause, Shutdown},
     state::RunState,
 };

@@ -29,6 +29,7 @@ pub mod logfile;
 pub mod model;
 pub mod noise;
 pub mod observer;
+pub mod plan;
 pub mod reasons;
 pub mod rundir;
 pub mod scenario;

@@ -9,7 +9,7 @@ use llmprof::config::{
 use proptest::prelude::*;
 
 fn surroundings() -> Surroundings {
-    Surroundings { now: "2024-02-03T04:05:06[UTC]".parse().unwrap(), cwd: "/here".into() }
+    Surroundings { now: "2024-02-03T04:05:06[UTC]".parse().unwrap(), cwd: "/here".into(), job: None }
 }
 
 fn composed(overrides: &[&str]) -> Result<Composed, ConfigError> {

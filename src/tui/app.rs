@@ -31,8 +31,9 @@ use crate::{
     config::TuiConfig,
     crash,
     event::Outcome,
+    plan::Plan,
     rundir::{EventReader, Player, ReadError, RunDir, RunEntry, list_runs},
-    session::{Ended, Plan, Session},
+    session::{Ended, Session},
     shutdown::{Cause, Shutdown},
     state::{RunState, Snapshot},
 };
