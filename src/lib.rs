@@ -36,6 +36,7 @@ pub mod scenario;
 pub mod session;
 pub mod shutdown;
 pub mod state;
+pub mod sweep;
 pub mod telemetry;
 pub mod text;
 pub mod tui;

@@ -10,7 +10,7 @@ use common::{events, eventually, finished, program, record, run_dirs, signal, ti
 use llmprof::{
     event::{Event, Outcome},
     tui::{
-        keys::{self, BINDINGS},
+        keys::{self, BINDINGS, Mode},
         ui::{Action, Pane},
     },
 };
@@ -107,7 +107,7 @@ fn press_everything(terminal: &Terminal) {
             terminal.send(&format!("b{number}"));
             for key in binding.keys {
                 terminal.send(&sent_for(*key));
-                let applies = keys::applies(binding.scope, Pane::ALL[number - 1], false);
+                let applies = keys::applies(binding.scope, Pane::ALL[number - 1], Mode::Single);
                 let opens = matches!(
                     binding.action,
                     Action::Help | Action::AskSnapshot | Action::AskOverrides | Action::AskFilter

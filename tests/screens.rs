@@ -107,6 +107,7 @@ fn drawn(state: &RunState, ui: &UiState, glyphs: Glyphs, (width, height): (u16, 
         loss: None,
         runs: &[],
         snapshots: &snapshots,
+        sweep: None,
     };
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
     terminal.draw(|frame| frame.render_widget(Frame(view), frame.area())).unwrap();
