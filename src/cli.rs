@@ -399,9 +399,14 @@ fn what_sweep(
 ) -> Result<Option<Runner>, Failure> {
     if let Some(dir) = &several.resume {
         ready()?;
-        let tree_of =
-            |conf_dir: Option<&Path>| What { conf_dir: conf_dir.map(Path::to_owned), ..What::default() }.tree();
-        return Ok(Some(Runner::resume(dir, |conf_dir| tree_of(conf_dir).map_err(Failure::from))?));
+        let tree_of = |conf_dir: Option<&Path>| {
+            What { conf_dir: conf_dir.map(Path::to_owned), ..What::default() }.tree()
+        };
+        let runner = Runner::resume(dir, |conf_dir| tree_of(conf_dir).map_err(Failure::from))?;
+        if runner.sweep.is_complete() {
+            say("every job of this sweep is completed already");
+        }
+        return Ok(Some(runner));
     }
     if !several.multirun {
         return Ok(None);

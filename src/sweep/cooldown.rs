@@ -65,21 +65,21 @@ pub struct Cooling {
 }
 
 impl Cooling {
-    /// `cool-down 4 s`, `cool-down 54 °C, below 45 °C wanted, at most 120 s`.
+    /// `cool-down 4 s`, `cool-down 54 °C to below 45 °C, at most 120 s`.
     pub fn words(&self) -> String {
         let secs = |d: Duration| d.as_secs_f64().ceil() as u64;
-        let temp = match self.heat {
-            Heat::At(temp) => format!("{temp:.0} °C"),
-            Heat::NotNow => "temperature not read".into(),
-            Heat::Unknown => return format!("cool-down {} s, no temperature", secs(self.left)),
+        let least = (!self.left.is_zero()).then(|| format!("{} s", secs(self.left)));
+        let heat = match (self.below_c, self.heat) {
+            (None, _) => None,
+            (_, Heat::Unknown) => Some("no temperature".to_owned()),
+            (_, Heat::NotNow) => Some("temperature not read".to_owned()),
+            (Some(below), Heat::At(temp)) if f64::from(temp) < below => Some(format!("{temp:.0} °C")),
+            (Some(below), Heat::At(temp)) => Some(format!("{temp:.0} °C to below {below} °C")),
         };
-        match self.below_c {
-            None => format!("cool-down {} s", secs(self.left)),
-            Some(below) if self.left.is_zero() => {
-                format!("cool-down {temp}, until below {below} °C or {} s", secs(self.left_at_most))
-            }
-            Some(below) => format!("cool-down {} s, {temp}, then until below {below} °C", secs(self.left)),
-        }
+        let most = (self.left.is_zero() && self.below_c.is_some())
+            .then(|| format!("at most {} s", secs(self.left_at_most)));
+        let parts: Vec<String> = [least, heat, most].into_iter().flatten().collect();
+        format!("cool-down {}", parts.join(", "))
     }
 }
 
@@ -170,7 +170,11 @@ mod tests {
         ];
         for (below_c, passed, heat, wanted) in table {
             let rest = Rest { least: Duration::from_secs(5), below_c, most: Duration::from_secs(60) };
-            assert_eq!(rest.turn(Duration::from_secs_f64(passed), heat), wanted, "{below_c:?} {passed} {heat:?}");
+            assert_eq!(
+                rest.turn(Duration::from_secs_f64(passed), heat),
+                wanted,
+                "{below_c:?} {passed} {heat:?}"
+            );
         }
     }
 
@@ -198,8 +202,9 @@ mod tests {
         let table = [
             (cooling(3200, Heat::NotNow, None), "cool-down 4 s"),
             (cooling(3200, Heat::Unknown, Some(45.0)), "cool-down 4 s, no temperature"),
-            (cooling(3200, Heat::At(54.4), Some(45.0)), "cool-down 4 s, 54 °C, then until below 45 °C"),
-            (cooling(0, Heat::At(54.4), Some(45.0)), "cool-down 54 °C, until below 45 °C or 60 s"),
+            (cooling(3200, Heat::At(54.4), Some(45.0)), "cool-down 4 s, 54 °C to below 45 °C"),
+            (cooling(3200, Heat::At(44.4), Some(45.0)), "cool-down 4 s, 44 °C"),
+            (cooling(0, Heat::At(54.4), Some(45.0)), "cool-down 54 °C to below 45 °C, at most 60 s"),
         ];
         for (cooling, wanted) in table {
             assert_eq!(cooling.words(), wanted);

@@ -122,9 +122,18 @@ impl Sweep {
 
     /// What is particular about `job`, in one line: `model=a runtime.batch_size=4`.
     pub fn swept_text(&self, job: usize) -> String {
+        self.swept_with(job, |key| key)
+    }
+
+    /// The same with the last word of each key: `model=a batch_size=4`.
+    pub fn swept_short(&self, job: usize) -> String {
+        self.swept_with(job, |key| key.rsplit('.').next().unwrap_or(key))
+    }
+
+    fn swept_with(&self, job: usize, name: impl Fn(&str) -> &str) -> String {
         let pair = |at: usize| {
             let (key, value) = self.jobs[job].key_and_value(at);
-            format!("{key}={value}")
+            format!("{}={value}", name(key))
         };
         self.swept().into_iter().map(pair).collect::<Vec<_>>().join(" ")
     }
@@ -154,6 +163,7 @@ mod tests {
     #[test]
     fn only_what_varies_is_told() {
         assert_eq!(sweep(3).swept_text(1), "b.c=1 d=1");
+        assert_eq!(sweep(3).swept_short(1), "c=1 d=1");
         assert_eq!(sweep(1).swept_text(0), "");
         assert_eq!(sweep(3).place(1), "job 2/3");
     }

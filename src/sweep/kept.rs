@@ -43,7 +43,12 @@ pub(super) struct KeptJob {
 }
 
 impl KeptSweep {
-    pub(super) fn new(now: &Zoned, conf_dir: Option<PathBuf>, overrides: Vec<String>, jobs: Vec<KeptJob>) -> Self {
+    pub(super) fn new(
+        now: &Zoned,
+        conf_dir: Option<PathBuf>,
+        overrides: Vec<String>,
+        jobs: Vec<KeptJob>,
+    ) -> Self {
         KeptSweep { schema: SCHEMA, started: now.to_string(), conf_dir, overrides, jobs }
     }
 

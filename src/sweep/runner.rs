@@ -95,13 +95,7 @@ impl Runner {
         Ok(runner)
     }
 
-    fn new(
-        sweep: Sweep,
-        kept: KeptSweep,
-        tree: ConfTree,
-        surroundings: Surroundings,
-        claim: File,
-    ) -> Runner {
+    fn new(sweep: Sweep, kept: KeptSweep, tree: ConfTree, surroundings: Surroundings, claim: File) -> Runner {
         Runner {
             sweep,
             kept,
@@ -148,8 +142,9 @@ impl Runner {
             match ready {
                 Ok((plan, aside)) => {
                     if let Some(aside) = aside {
-                        let aside = aside.display();
-                        self.remarks.push(format!("{place} is done again; what it left before is in {aside}"));
+                        let aside = aside.strip_prefix(&self.sweep.dir).unwrap_or(&aside).display();
+                        self.remarks
+                            .push(format!("{place} is done again; what it left before is kept as {aside}"));
                     }
                     self.sweep.begin(job);
                     return Some(Session::start(plan));
@@ -238,7 +233,8 @@ impl Runner {
                     _ => "not known to be cool".into(),
                 };
                 let secs = cool_down.rest().most.as_secs_f64();
-                self.remarks.push(format!("the GPU is {temp} after {secs} s (hardware.cooldown_max_s): going on"));
+                self.remarks
+                    .push(format!("the GPU is {temp} after {secs} s (hardware.cooldown_max_s): going on"));
                 None
             }
         }

@@ -160,7 +160,8 @@ mod tests {
 
     fn sweep() -> Sweep {
         let job = |a: &str, b: &str| Job::new(vec![format!("model={a}"), format!("b={b}")], b.into());
-        let mut sweep = Sweep { dir: "runs/s".into(), jobs: vec![job("x", "1"), job("long", "2"), job("x", "3")] };
+        let mut sweep =
+            Sweep { dir: "runs/s".into(), jobs: vec![job("x", "1"), job("long", "2"), job("x", "3")] };
         let mut metrics = Metrics::default();
         for _ in 0..3 {
             metrics.first_token(40_000_000, 10, 1);
@@ -195,7 +196,17 @@ job  model  b  TTFT p50  TPOT p50  tok/s  outcome
         let heading: Vec<String> = reader.headers().unwrap().iter().map(str::to_owned).collect();
         assert_eq!(
             heading,
-            ["job", "model", "b", "ttft_p50_ms", "tpot_p50_ms", "decode_tok_s", "outcome", "reason", "run_dir"]
+            [
+                "job",
+                "model",
+                "b",
+                "ttft_p50_ms",
+                "tpot_p50_ms",
+                "decode_tok_s",
+                "outcome",
+                "reason",
+                "run_dir"
+            ]
         );
         let rows: Vec<Vec<String>> =
             reader.records().map(|row| row.unwrap().iter().map(str::to_owned).collect()).collect();

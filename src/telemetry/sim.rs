@@ -62,7 +62,8 @@ impl SimProbe {
 
     /// As a card that comes from a load: this warm, and idle by now.
     pub fn starting_at(mut self, temp_c: Option<f32>) -> SimProbe {
-        let warm = |temp_c| Settled { at: Stamp::default(), power_w: IDLE_POWER_W, temp_c: f64::from(temp_c) };
+        let warm =
+            |temp_c| Settled { at: Stamp::default(), power_w: IDLE_POWER_W, temp_c: f64::from(temp_c) };
         self.settled = temp_c.map(warm);
         self
     }

@@ -48,7 +48,11 @@ impl Thermometer {
             Ok(sample) => {
                 let never = sample.temp_c.is_none() && !self.told_once;
                 self.told_once |= sample.temp_c.is_some();
-                if never { Err(format!("GPU {} does not tell its temperature", self.gpu)) } else { Ok(sample.temp_c) }
+                if never {
+                    Err(format!("GPU {} does not tell its temperature", self.gpu))
+                } else {
+                    Ok(sample.temp_c)
+                }
             }
             Err(ProbeError::Unreadable { .. }) => Ok(None),
             Err(error @ ProbeError::Lost { .. }) => Err(error.to_string()),

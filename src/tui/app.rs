@@ -352,7 +352,9 @@ impl App {
             if keys::action(key, self.ui.pane, Mode::Single).is_some() {
                 self.ui.message = match mode {
                     Mode::Replay => Some("that key is for a run in the making, not for a recording".into()),
-                    Mode::Sweep => Some("a sweep does its jobs in order; e ends this one, q the sweep".into()),
+                    Mode::Sweep => {
+                        Some("a sweep does its jobs in order; e ends this one, q the sweep".into())
+                    }
                     Mode::Single => None,
                 };
             }
@@ -397,7 +399,11 @@ impl App {
             MouseEventKind::ScrollUp => self.act(Action::Move(-3)),
             MouseEventKind::ScrollDown => self.act(Action::Move(3)),
             MouseEventKind::Down(MouseButton::Left) => {
-                let areas = Areas::of(screen, self.player.is_some(), self.live.as_ref().is_some_and(|l| l.sweep.is_some()));
+                let areas = Areas::of(
+                    screen,
+                    self.player.is_some(),
+                    self.live.as_ref().is_some_and(|l| l.sweep.is_some()),
+                );
                 let tab = areas.tabs().into_iter().find(|(_, rect)| rect.contains(at));
                 if let Some((pane, _)) = tab {
                     return self.act(Action::Show(pane));
@@ -595,8 +601,8 @@ impl App {
 
     fn tell_remarks(&mut self) {
         let remarks = self.live.as_mut().and_then(|live| live.sweep.as_mut()).map(Runner::take_remarks);
-        if let Some(last) = remarks.and_then(|mut remarks| remarks.pop()) {
-            (self.ui.message, self.dirty) = (Some(last), true);
+        if let Some(remarks) = remarks.filter(|remarks| !remarks.is_empty()) {
+            (self.ui.message, self.dirty) = (Some(remarks.join("; ")), true);
         }
     }
 

@@ -7,6 +7,8 @@ use ratatui::{
     widgets::{Clear, Paragraph, Widget, Wrap},
 };
 
+use unicode_width::UnicodeWidthStr;
+
 use super::{
     keys::{self, Scope},
     panes::{ComparePane, GpuPane, LogPane, OverviewPane, RunsPane, TokensPane},
@@ -248,7 +250,12 @@ fn sweep_strip(view: &View<'_>, at_work: SweepView<'_>, area: Rect, buf: &mut Bu
     let mut left = vec![Span::styled(word, theme.accent)];
     let used = left[0].width() + 2;
     let room = (area.width as usize).saturating_sub(used + right.width() + 2);
-    let swept = if over { String::new() } else { cut(&sweep.swept_text(job), room, theme.glyphs.ascii) };
+    let whole = sweep.swept_text(job);
+    let swept = match over {
+        true => String::new(),
+        false if whole.width() <= room => whole,
+        false => cut(&sweep.swept_short(job), room, theme.glyphs.ascii),
+    };
     left.push(Span::styled(format!("  {swept}"), theme.text));
     Line::from(left).render(area, buf);
     if (right.width() + used) <= area.width as usize {
@@ -342,7 +349,7 @@ fn footer(view: &View<'_>, areas: &Areas, buf: &mut Buffer) {
     let mut left = (room.width as usize).saturating_sub(fixed.iter().map(|b| width(b)).sum());
     let mut shown = Vec::new();
     let (here, elsewhere): (Vec<_>, Vec<_>) =
-        others.into_iter().partition(|b| matches!(b.scope, Scope::On(_)));
+        others.into_iter().partition(|b| matches!(b.scope, Scope::On(_) | Scope::Sweep));
     for binding in here.into_iter().chain(elsewhere) {
         if width(binding) <= left {
             left -= width(binding);

@@ -161,10 +161,7 @@ pub fn action(event: KeyEvent, pane: Pane, mode: Mode) -> Option<Action> {
     if event.modifiers.contains(KeyModifiers::CONTROL) {
         return matches!(event.code, Char('c')).then_some(Action::Interrupt);
     }
-    BINDINGS
-        .iter()
-        .find(|b| applies(b.scope, pane, mode) && b.keys.contains(&event.code))
-        .map(|b| b.action)
+    BINDINGS.iter().find(|b| applies(b.scope, pane, mode) && b.keys.contains(&event.code)).map(|b| b.action)
 }
 
 pub fn applies(scope: Scope, pane: Pane, mode: Mode) -> bool {

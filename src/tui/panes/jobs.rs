@@ -99,7 +99,10 @@ impl Columns {
     }
 
     fn row<'a>(&self, theme: &Theme, at: usize, job: &Job) -> Line<'a> {
-        let outcome = job.outcome_word();
+        let outcome = match (job.turn, &job.result) {
+            (Turn::Waiting, None) => "waiting".to_owned(),
+            _ => job.outcome_word(),
+        };
         let style = match (job.turn, outcome.as_str()) {
             (Turn::Running, _) => theme.accent,
             (_, "completed") => theme.good,
