@@ -260,6 +260,11 @@ fn sweep_strip(view: &View<'_>, at_work: SweepView<'_>, area: Rect, buf: &mut Bu
     Line::from(left).render(area, buf);
     if (right.width() + used) <= area.width as usize {
         right.right_aligned().render(area, buf);
+    } else if let Some(cooling) = at_work.cooling {
+        // What is waited for tells more than what comes next.
+        let words = theme.glyphs.plain(&format!(" {}", cooling.words()));
+        Clear.render(area, buf);
+        Line::styled(cut(&words, area.width as usize, theme.glyphs.ascii), theme.warn).render(area, buf);
     }
 }
 

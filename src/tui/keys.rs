@@ -85,7 +85,7 @@ pub const BINDINGS: &[Binding] = &[
         A::EndJob,
         Sweep,
         "end job",
-        "end this job, or the cool-down, and go on to the next; q leaves the sweep to be resumed",
+        "end this job, or the cool-down, and go on to the next job",
     ),
     key(
         &[Char(' ')],
@@ -153,7 +153,7 @@ pub const BINDINGS: &[Binding] = &[
     key(&[Char('5')], "5", A::Show(Pane::Runs), Anywhere, "", "Runs: what was recorded"),
     key(&[Char('6')], "6", A::Show(Pane::Log), Anywhere, "", "Log: what the program has to say"),
     key(&[Char('?'), KeyCode::F(1)], "?", A::Help, Anywhere, "help", "this list"),
-    key(&[Char('q')], "q", A::Quit, Anywhere, "quit", "quit"),
+    key(&[Char('q')], "q", A::Quit, Anywhere, "quit", "quit; a sweep can be taken up again with --resume"),
 ];
 
 /// What a key means on this pane.

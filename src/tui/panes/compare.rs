@@ -46,7 +46,7 @@ impl Widget for ComparePane<'_> {
         let theme = view.theme;
         let area = match view.sweep.filter(|_| view.replay.is_none()) {
             None => area,
-            Some(at_work) if view.snapshots.is_empty() => {
+            Some(at_work) if view.snapshots.is_empty() || area.height < 12 => {
                 return jobs::Jobs { view, sweep: at_work.sweep }.render(area, buf);
             }
             Some(at_work) => {

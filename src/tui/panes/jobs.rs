@@ -25,6 +25,8 @@ pub(super) struct Jobs<'a> {
 
 const OUTCOME_WIDTH: usize = 11;
 const NUMBER_WIDTH: usize = 10;
+/// A reason in less is no reason.
+const REASON_WIDTH: usize = 30;
 
 impl Widget for Jobs<'_> {
     fn render(self, area: Rect, buf: &mut Buffer) {
@@ -44,6 +46,14 @@ impl Widget for Jobs<'_> {
         let first = first_run_row(last.max(rows.min(sweep.jobs.len()).saturating_sub(1)), rows);
         for at in (first..sweep.jobs.len()).take(rows) {
             lines.push(layout.row(theme, at, &sweep.jobs[at]));
+        }
+        if layout.reason_width < REASON_WIDTH {
+            // Below the table where there is no room beside it.
+            let told = (first..sweep.jobs.len()).take(rows).filter_map(|at| {
+                let reason = theme.glyphs.plain(&format!(" job {}: {}", at + 1, sweep.jobs[at].reason()?));
+                Some(Line::styled(cut(&reason, inner.width as usize, theme.glyphs.ascii), theme.dim))
+            });
+            lines.extend(std::iter::once(Line::default()).chain(told));
         }
         Paragraph::new(lines).render(inner, buf);
     }
@@ -125,7 +135,7 @@ impl Columns {
             let cell = column.cell(job).unwrap_or_else(|| theme.glyphs.none.to_owned());
             line.push(Text::styled(format!("{:>NUMBER_WIDTH$}", theme.glyphs.plain(&cell)), theme.number));
         }
-        if let Some(reason) = job.reason().filter(|_| self.reason_width >= 16) {
+        if let Some(reason) = job.reason().filter(|_| self.reason_width >= REASON_WIDTH) {
             let reason = cut(&theme.glyphs.plain(&reason), self.reason_width - 2, theme.glyphs.ascii);
             line.push(Text::styled(format!("  {reason}"), theme.dim));
         }
