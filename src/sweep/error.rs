@@ -11,9 +11,9 @@ pub enum SweepError {
     #[error(transparent)]
     Config(#[from] ConfigError),
     #[error("job {job} ({overrides}): {source}")]
-    JobConfig { job: usize, overrides: String, source: ConfigError },
+    JobConfig { job: usize, overrides: String, source: Box<ConfigError> },
     #[error("job {job} ({overrides}): {source}")]
-    JobPlan { job: usize, overrides: String, source: PlanError },
+    JobPlan { job: usize, overrides: String, source: Box<PlanError> },
     #[error("these overrides make no job: one of them has no values")]
     NoJobs,
     #[error(

@@ -123,7 +123,7 @@ impl Runner {
         let plan = Plan::new(self.composed(job)?).map_err(|source| SweepError::JobPlan {
             job: job + 1,
             overrides: self.sweep.jobs[job].overrides.join(" "),
-            source,
+            source: source.into(),
         })?;
         Ok(Plan { dir: self.sweep.job_dir(job), ..plan })
     }
@@ -275,7 +275,7 @@ fn composed(
     compose_in(tree, overrides, &here).map_err(|source| SweepError::JobConfig {
         job: job + 1,
         overrides: overrides.join(" "),
-        source,
+        source: source.into(),
     })
 }
 
@@ -298,7 +298,7 @@ fn looked_at(
     let plan = Plan::new(composed).map_err(|source| SweepError::JobPlan {
         job: job + 1,
         overrides: overrides.join(" "),
-        source,
+        source: source.into(),
     })?;
     Ok((plan.composed, subdir))
 }
