@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     error::SweepError,
-    jobs::{Job, JobResult, Sweep, Turn},
+    jobs::{Job, JobResult, Sweep},
 };
 use crate::{
     event::Outcome,
@@ -158,11 +158,6 @@ impl Sweep {
             }
         }
         Ok(None)
-    }
-
-    /// How many jobs are left.
-    pub fn left(&self) -> usize {
-        self.jobs.iter().filter(|job| job.turn != Turn::Over).count()
     }
 }
 

@@ -240,11 +240,6 @@ impl Runner {
         }
     }
 
-    /// A rest is under way.
-    pub fn is_resting(&self) -> bool {
-        self.cool_down.is_some()
-    }
-
     /// The rest ends now.
     pub fn skip_rest(&mut self) {
         self.cool_down = None;
