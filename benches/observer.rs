@@ -22,7 +22,8 @@ use llmprof::{
     },
     event::{self, Activity, Clock},
     observer::thread_cpu_time,
-    session::{Plan, Session},
+    plan::Plan,
+    session::Session,
     shutdown::Shutdown,
     state::RunState,
     tui::{App, Live},
@@ -122,7 +123,7 @@ fn watched(plan: Plan, engine: Arc<Mutex<CandleEngine>>) -> Watched {
     let (start, cpu_at_start) = (Instant::now(), thread_cpu_time());
     let stopped = runtime.block_on(async {
         let session = Session::start_on(plan, Box::new(Lent { engine, done: Box::new(done) }));
-        let live = Live { session, replan: Box::new(|_| Err("not here".into())) };
+        let live = Live { session, replan: Box::new(|_| Err("not here".into())), sweep: None };
         let shutdown = Shutdown::listen().expect("signals can be heard");
         App::new(&tui, Some(live), None, "runs".into()).run_on(&mut screen, input, shutdown).await
     });

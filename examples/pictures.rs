@@ -49,6 +49,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             loss: None,
             runs: &[],
             snapshots: &snapshots,
+            sweep: None,
         };
         let area = Rect::new(0, 0, width, height);
         let mut buffer = Buffer::empty(area);

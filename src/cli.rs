@@ -14,16 +14,18 @@ use color_eyre::eyre::{Report, eyre};
 use crate::{
     analysis::units::{grouped, millis, three_digits},
     assets::{AssetError, commands as assets},
-    config::{Composed, ConfTree, DefaultsItem, Form, compose, yaml_text},
+    config::{Composed, ConfTree, DefaultsItem, Form, compose, expand_sweep, yaml_text},
     crash,
     engine::EngineError,
     event::{Outcome, Stamp},
     headless::{self, say},
     logfile,
+    plan::{Plan, PlanError},
     rundir::{EventReader, Player, RunDir, run_json, verdict_of},
-    session::{Ended, Plan, PlanError, Session},
-    shutdown::Shutdown,
+    session::{Ended, Session},
+    shutdown::{Cause, Shutdown},
     state::RunState,
+    sweep::{Runner, SweepError, sweep_json, table_text},
     tui::{self, App, Live},
 };
 
@@ -36,6 +38,8 @@ Examples:
   llmprof-tui --model qwen2_5_0_5b model.dtype=bf16
   llmprof-tui runtime=sim                      try the screens without any hardware
   llmprof-tui run --json runtime.requests=20   headless, one JSON object on stdout
+  llmprof-tui run -m model=qwen3_0_6b,smollm2_135m runtime.batch_size=1,4   every combination, one by one
+  llmprof-tui run --resume runs/baseline/multirun/2026-01-01_12-00-00
   llmprof-tui config model=qwen2_5_7b --package model.arch
   llmprof-tui replay runs/baseline/smollm2_135m/2026-01-01_12-00-00
   llmprof-tui demo
@@ -50,6 +54,8 @@ pub struct Cli {
     command: Option<Command>,
     #[command(flatten)]
     what: What,
+    #[command(flatten)]
+    several: Several,
 }
 
 /// What to run.
@@ -104,12 +110,25 @@ enum Info {
     Searchpath,
 }
 
+/// Several runs in place of one.
+#[derive(Debug, Clone, Default, Args)]
+struct Several {
+    /// Run every combination of the values that overrides list (key=a,b), one after another
+    #[arg(long, short, conflicts_with = "cfg")]
+    multirun: bool,
+    /// Take up a sweep where it stopped
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["multirun", "model", "conf_dir", "cfg", "overrides"])]
+    resume: Option<PathBuf>,
+}
+
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run the workload without a screen
     Run {
         #[command(flatten)]
         what: What,
+        #[command(flatten)]
+        several: Several,
         /// Print one JSON object on stdout instead of words
         #[arg(long)]
         json: bool,
@@ -237,8 +256,14 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
         Some(Command::Run { what, json, .. }) if what.cfg.is_some() => {
             show_config(&what, &Show { json, ..Show::default() })
         }
-        None => runtime.block_on(profile(cli.what)),
-        Some(Command::Run { what, json, quiet }) => runtime.block_on(run(&what, json, quiet)),
+        None => match what_sweep(&cli.what, &cli.several, || need_terminal("llmprof-tui run"))? {
+            Some(runner) => runtime.block_on(profile_sweep(runner)),
+            None => runtime.block_on(profile(cli.what)),
+        },
+        Some(Command::Run { what, several, json, quiet }) => match what_sweep(&what, &several, || Ok(()))? {
+            Some(runner) => runtime.block_on(run_sweep(runner, json, quiet)),
+            None => runtime.block_on(run(&what, json, quiet)),
+        },
         Some(Command::Replay { run, at, speed }) => {
             let dir = RunDir::open(&run);
             let events = dir.events();
@@ -313,15 +338,13 @@ fn told(composed: &Composed, info: Info) -> String {
 }
 
 impl What {
+    /// As typed, `--model` first.
+    fn typed_overrides(&self) -> Vec<String> {
+        self.model.iter().map(|m| format!("model={m}")).chain(self.overrides.iter().cloned()).collect()
+    }
+
     fn all_overrides(&self) -> Vec<String> {
-        let mut all: Vec<String> =
-            self.model.iter().map(|m| format!("model={m}")).chain(self.overrides.iter().cloned()).collect();
-        // A shape from a file is not the model that the defaults name.
-        let given = |key: &str| all.iter().find_map(|o| o.strip_prefix(key)).map(str::to_owned);
-        if let (Some(path), None) = (given("model.config_json="), given("model.name=")) {
-            all.push(format!("model.name={}", shape_name(Path::new(&path))));
-        }
-        all
+        with_shape_name(self.typed_overrides())
     }
 
     fn tree(&self) -> Result<ConfTree, Usage> {
@@ -355,6 +378,50 @@ impl What {
 
     fn plan(&self) -> Result<Plan, Failure> {
         Ok(Plan::new(self.compose()?)?)
+    }
+}
+
+/// A shape from a file is not the model that the defaults name.
+fn with_shape_name(mut overrides: Vec<String>) -> Vec<String> {
+    let given = |key: &str| overrides.iter().find_map(|o| o.strip_prefix(key)).map(str::to_owned);
+    if let (Some(path), None) = (given("model.config_json="), given("model.name=")) {
+        overrides.push(format!("model.name={}", shape_name(Path::new(&path))));
+    }
+    overrides
+}
+
+/// The sweep that is asked for, if one is: every job looked at, and its directory made. `ready` may still object before
+/// that.
+fn what_sweep(
+    what: &What,
+    several: &Several,
+    ready: impl FnOnce() -> Result<(), Usage>,
+) -> Result<Option<Runner>, Failure> {
+    if let Some(dir) = &several.resume {
+        ready()?;
+        let tree_of = |conf_dir: Option<&Path>| {
+            What { conf_dir: conf_dir.map(Path::to_owned), ..What::default() }.tree()
+        };
+        let runner = Runner::resume(dir, |conf_dir| tree_of(conf_dir).map_err(Failure::from))?;
+        if runner.sweep.is_complete() {
+            say("every job of this sweep is completed already");
+        }
+        return Ok(Some(runner));
+    }
+    if !several.multirun {
+        return Ok(None);
+    }
+    what.check_words()?;
+    let (tree, typed) = (what.tree()?, what.typed_overrides());
+    let jobs = expand_sweep(&tree, &typed).map_err(|e| Usage(e.to_string()))?;
+    let jobs = jobs.into_iter().map(with_shape_name).collect();
+    ready()?;
+    Ok(Some(Runner::begin(tree, what.conf_dir.clone(), typed, jobs)?))
+}
+
+impl From<SweepError> for Failure {
+    fn from(e: SweepError) -> Self {
+        if e.is_usage() { Usage(e.to_string()).into() } else { Failure::Work(e.into()) }
     }
 }
 
@@ -406,6 +473,31 @@ async fn run(what: &What, json: bool, quiet: bool) -> Result<u8, Failure> {
         return Ok(cause.exit_code());
     }
     Ok(code)
+}
+
+async fn run_sweep(mut runner: Runner, json: bool, quiet: bool) -> Result<u8, Failure> {
+    let cause = headless::sweep(&mut runner, quiet).await?;
+    if json {
+        print_out(&serde_json::to_string_pretty(&sweep_json(&runner.sweep)).map_err(Report::from)?)?;
+    } else {
+        print_out(&format!("{}\n\nrecorded in {}", table_text(&runner.sweep), runner.sweep.dir.display()))?;
+    }
+    Ok(last_words_of_sweep(&runner, cause, "llmprof-tui run"))
+}
+
+/// Says on stderr what is left of a sweep and how to go on with it, and gives the exit code.
+fn last_words_of_sweep(runner: &Runner, cause: Option<Cause>, command: &str) -> u8 {
+    let sweep = &runner.sweep;
+    if let Some(cause) = &cause {
+        say(format_args!("interrupted: {cause}"));
+    }
+    if !sweep.is_complete() {
+        let (of, done) = (sweep.jobs.len(), sweep.count(Outcome::Completed));
+        let dir = sweep.dir.display().to_string();
+        let dir = shlex::try_quote(&dir).map_or_else(|_| dir.clone(), |quoted| quoted.into_owned());
+        say(format_args!("{done} of {of} jobs completed; the others: {command} --resume {dir}"));
+    }
+    cause.map_or_else(|| runner.exit_code(), |cause| cause.exit_code())
 }
 
 /// Says on stderr what went wrong with a run, and gives the exit code that says so too.
@@ -481,7 +573,21 @@ async fn profile(what: What) -> Result<u8, Failure> {
     };
     // Listens before there is anything that a signal could leave half done.
     let shutdown = Shutdown::listen()?;
-    let live = Live { session: Session::start(plan), replan: Box::new(replan) };
+    let live = Live { session: Session::start(plan), replan: Box::new(replan), sweep: None };
+    leave(App::new(&tui, Some(live), None, root).run(tui.mouse, shutdown).await)
+}
+
+/// The screen with a sweep.
+async fn profile_sweep(mut runner: Runner) -> Result<u8, Failure> {
+    let shutdown = Shutdown::listen()?;
+    let Some(session) = runner.start_next() else {
+        runner.take_remarks().iter().for_each(say);
+        say(table_text(&runner.sweep));
+        return Ok(last_words_of_sweep(&runner, None, "llmprof-tui"));
+    };
+    let composed = &session.plan().composed;
+    let (tui, root) = (composed.config.output.tui.clone(), runs_root(composed));
+    let live = Live { session, replan: Box::new(|_| Err(String::new())), sweep: Some(runner) };
     leave(App::new(&tui, Some(live), None, root).run(tui.mouse, shutdown).await)
 }
 
@@ -529,6 +635,10 @@ fn leave(stopped: tui::Stopped) -> Result<u8, Failure> {
     }
     if let Some(e) = stopped.error {
         return Err(eyre!("the terminal failed: {e}").into());
+    }
+    if let Some(runner) = &stopped.sweep {
+        say(format_args!("{}\n\nrecorded in {}", table_text(&runner.sweep), runner.sweep.dir.display()));
+        return Ok(last_words_of_sweep(runner, stopped.cause, "llmprof-tui"));
     }
     match stopped.cause {
         Some(cause) => {

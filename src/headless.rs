@@ -11,9 +11,11 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use crate::{
     analysis::units::{millis, three_digits},
     event::{Outcome, Phase},
-    session::{Ended, Plan, Session},
+    plan::Plan,
+    session::{Ended, Session},
     shutdown::{Cause, Shutdown},
     state::RunState,
+    sweep::{Column, Runner, Sweep},
 };
 
 /// How a headless run ended.
@@ -27,7 +29,39 @@ pub struct Finished {
 pub async fn run(plan: Plan, quiet: bool) -> io::Result<Finished> {
     let mut shutdown = Shutdown::listen()?;
     let mut session = Session::start(plan);
-    let mut progress = Progress::new(quiet);
+    let mut progress = Progress::new(quiet, None);
+    let cause = attend(&mut session, &mut shutdown, &mut progress).await;
+    let why = cause.as_ref().map(Cause::to_string);
+    let ended = session.end(Outcome::Interrupted, why);
+    Ok(Finished { state: std::mem::take(&mut session.state), ended, cause })
+}
+
+/// Runs the jobs that are left, with a rest between them; gives the reason where a signal ended it.
+pub async fn sweep(runner: &mut Runner, quiet: bool) -> io::Result<Option<Cause>> {
+    let mut shutdown = Shutdown::listen()?;
+    loop {
+        if let Some(cause) = rest(runner, &mut shutdown, quiet).await {
+            return Ok(Some(cause));
+        }
+        let started = runner.start_next();
+        tell(runner.take_remarks());
+        let Some(mut session) = started else { return Ok(None) };
+        let job = runner.sweep.current();
+        let mut progress = Progress::new(quiet, Some((&runner.sweep, job)));
+        let cause = attend(&mut session, &mut shutdown, &mut progress).await;
+        runner.end_job(&mut session, Outcome::Interrupted, cause.as_ref().map(Cause::to_string));
+        if !quiet {
+            say(row(&runner.sweep, job));
+        }
+        tell(runner.take_remarks());
+        if cause.is_some() {
+            return Ok(cause);
+        }
+    }
+}
+
+/// Takes in what happens until the run ends, or a signal comes.
+async fn attend(session: &mut Session, shutdown: &mut Shutdown, progress: &mut Progress) -> Option<Cause> {
     let cause = loop {
         tokio::select! {
             cause = shutdown.requested() => break Some(cause),
@@ -38,9 +72,56 @@ pub async fn run(plan: Plan, quiet: bool) -> io::Result<Finished> {
         }
     };
     progress.clear();
-    let why = cause.as_ref().map(Cause::to_string);
-    let ended = session.end(Outcome::Interrupted, why);
-    Ok(Finished { state: std::mem::take(&mut session.state), ended, cause })
+    cause
+}
+
+/// Waits out the rest before the next job.
+async fn rest(runner: &mut Runner, shutdown: &mut Shutdown, quiet: bool) -> Option<Cause> {
+    let mut progress: Option<Progress> = None;
+    let cause = loop {
+        let cooling = runner.cooling(Instant::now());
+        tell(runner.take_remarks());
+        let Some(cooling) = cooling else { break None };
+        let next = runner.sweep.current();
+        let progress = progress.get_or_insert_with(|| Progress::new(quiet, Some((&runner.sweep, next))));
+        progress.say(&cooling.words());
+        tokio::select! {
+            cause = shutdown.requested() => break Some(cause),
+            () = tokio::time::sleep(BETWEEN_LOOKS) => {}
+        }
+    };
+    if let Some(progress) = progress {
+        progress.clear();
+    }
+    cause
+}
+
+const BETWEEN_LOOKS: Duration = Duration::from_millis(200);
+
+fn tell(remarks: Vec<String>) {
+    remarks.iter().for_each(say);
+}
+
+/// How a job ended, in a line.
+fn row(sweep: &Sweep, job: usize) -> String {
+    let mut line = format!("{}  {}", label(sweep, job), sweep.jobs[job].outcome_word());
+    for column in Column::ALL {
+        if let Some(cell) = column.cell(&sweep.jobs[job]) {
+            line += &match column.heading {
+                "tok/s" => format!("  {cell} tok/s"),
+                heading => format!("  {heading} {cell}"),
+            };
+        }
+    }
+    if let Some(reason) = sweep.jobs[job].reason() {
+        line += &format!(": {reason}");
+    }
+    line
+}
+
+/// `job 2/6  model=qwen3_0_6b`.
+fn label(sweep: &Sweep, job: usize) -> String {
+    format!("{}  {}", sweep.place(job), sweep.swept_text(job)).trim_end().to_owned()
 }
 
 /// A line on stderr. Where nobody listens any more it is lost: no reason to end a run, as `eprintln!` would.
@@ -48,27 +129,31 @@ pub fn say(line: impl Display) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
-/// A bar on a terminal, plain lines elsewhere.
+/// A bar on a terminal, plain lines elsewhere; the job of a sweep stands in front.
 enum Progress {
     Bar(ProgressBar),
-    Lines { shown: Instant, said: String },
+    Lines { label: String, shown: Option<Instant>, said: String },
     Quiet,
 }
 
 const BETWEEN_LINES: Duration = Duration::from_secs(2);
 
 impl Progress {
-    fn new(quiet: bool) -> Progress {
+    fn new(quiet: bool, job: Option<(&Sweep, usize)>) -> Progress {
         if quiet {
             return Progress::Quiet;
         }
+        let label = job.map_or_else(String::new, |(sweep, job)| label(sweep, job) + "  ");
         if !io::stderr().is_terminal() {
-            return Progress::Lines { shown: Instant::now(), said: String::new() };
+            // The first words of a single run can wait; those of a job tell which one it is.
+            let shown = job.is_none().then(Instant::now);
+            return Progress::Lines { label, shown, said: String::new() };
         }
         let bar = ProgressBar::with_draw_target(Some(1000), ProgressDrawTarget::stderr_with_hz(10));
-        if let Ok(style) = ProgressStyle::with_template("{bar:30.cyan} {percent:>3} %  {msg}") {
+        if let Ok(style) = ProgressStyle::with_template("{prefix}{bar:30.cyan} {percent:>3} %  {msg}") {
             bar.set_style(style.progress_chars("━╸─"));
         }
+        bar.set_prefix(label);
         Progress::Bar(bar)
     }
 
@@ -79,13 +164,26 @@ impl Progress {
                 bar.set_position((state.request_share_done() * 1000.0) as u64);
                 bar.set_message(words(state));
             }
-            Progress::Lines { shown, said } => {
-                let line = words(state);
-                if shown.elapsed() >= BETWEEN_LINES && line != *said {
-                    say(format_args!("{:>5.1} s  {line}", state.now.secs()));
-                    (*shown, *said) = (Instant::now(), line);
-                }
-            }
+            Progress::Lines { .. } => self.line(&words(state), &format!("{:>5.1} s  ", state.now.secs())),
+        }
+    }
+
+    /// Words in place of a measure.
+    fn say(&mut self, words: &str) {
+        match self {
+            Progress::Quiet => {}
+            Progress::Bar(bar) => bar.set_message(words.to_owned()),
+            Progress::Lines { .. } => self.line(words, ""),
+        }
+    }
+
+    fn line(&mut self, words: &str, time: &str) {
+        if let Progress::Lines { label, shown, said } = self
+            && shown.is_none_or(|shown| shown.elapsed() >= BETWEEN_LINES)
+            && words != said
+        {
+            say(format_args!("{label}{time}{words}"));
+            (*shown, *said) = (Some(Instant::now()), words.to_owned());
         }
     }
 

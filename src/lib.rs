@@ -13,7 +13,9 @@
 //! - [`engine`]: runs the model; [`telemetry`]: reads the GPU and the host; [`scenario`]: scripts both in simulation
 //! - [`analysis`]: from numbers to meaning, pure
 //! - [`assets`]: models, datasets and reference sources on disk: links, downloads, pins, variants
+//! - [`plan`]: a run that was looked at and can be started
 //! - [`session`]: one live run, the only place that starts and stops work; [`headless`] and [`tui`] show it
+//! - [`sweep`]: several runs from one command line, one after another
 //! - [`cli`]: the commands; [`crash`], [`shutdown`], [`logfile`], [`observer`]: what a program needs around its work
 
 pub mod analysis;
@@ -29,12 +31,14 @@ pub mod logfile;
 pub mod model;
 pub mod noise;
 pub mod observer;
+pub mod plan;
 pub mod reasons;
 pub mod rundir;
 pub mod scenario;
 pub mod session;
 pub mod shutdown;
 pub mod state;
+pub mod sweep;
 pub mod telemetry;
 pub mod text;
 pub mod tui;

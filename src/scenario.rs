@@ -57,6 +57,11 @@ impl Scenario {
         }
     }
 
+    /// The one in which nothing happens.
+    pub fn steady() -> Scenario {
+        Scenario { script: &SCRIPTS[0], seed: 0 }
+    }
+
     /// The name of every scenario, and what it shows.
     pub fn all() -> impl Iterator<Item = (&'static str, &'static str)> {
         SCRIPTS.iter().map(|script| (script.name, script.about))
@@ -359,6 +364,11 @@ mod tests {
             Some(Fault::EngineError)
         );
         assert_eq!(Scenario::named("mixed").unwrap().fault(Stamp(u64::MAX)), None);
+    }
+
+    #[test]
+    fn nothing_happens_in_the_steady_one() {
+        assert_eq!(Scenario::steady().name(), "steady");
     }
 
     proptest! {

@@ -4,184 +4,33 @@ use std::{
     fs,
     path::{Path, PathBuf},
     thread::{self, JoinHandle},
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, Instant},
 };
 
 use serde::Serialize;
-use thiserror::Error;
 
 use crate::{
     analysis::{metrics::MetricsSummary, units::millis},
-    config::{Composed, Runtime},
+    config::Runtime,
     crash,
     engine::{
         Engine, EngineError,
-        candle::CandleOptions,
         driver::{Control, Driver},
-        place::Place,
         ranges::NoRanges,
-        sampling::Sampling,
         sim::SimEngine,
-        workload::Workload,
     },
     event::{
         self, Activity, Clock, Envelope, Event, EventRx, EventTx, Level, Notice, Outcome, Phase, Preparing,
-        Ready, RunFinished, RunStarted, SCHEMA, SnapshotTaken,
+        Ready, RunFinished, SnapshotTaken,
     },
-    inputs::{Inputs, InputsError},
+    inputs::Inputs,
     logfile,
     observer::Observer,
+    plan::Plan,
     rundir::{Environment, Recorder, RunDir, metrics_json, report_md},
-    scenario::{Scenario, UnknownScenario},
     state::RunState,
     telemetry::Sampler,
 };
-
-/// What can be wrong before anything is started.
-#[derive(Debug, Error)]
-pub enum PlanError {
-    #[error(transparent)]
-    Inputs(#[from] InputsError),
-    #[error(transparent)]
-    Scenario(#[from] UnknownScenario),
-    #[error(transparent)]
-    Engine(#[from] EngineError),
-    #[error("{key}={got} is more than the {limit} this program takes")]
-    TooMany { key: &'static str, got: u64, limit: u64 },
-}
-
-/// A run that was looked at and can be started.
-#[derive(Debug, Clone)]
-pub struct Plan {
-    pub composed: Composed,
-    inputs: Inputs,
-    place: Place,
-}
-
-impl Plan {
-    /// Checks what can be known without looking at the machine: the model's shape, weights, prompts, names.
-    pub fn new(composed: Composed) -> Result<Plan, PlanError> {
-        let config = &composed.config;
-        let inputs = Inputs::open(config)?;
-        for name in config.telemetry.scenario.iter().chain([&config.runtime.sim.scenario]) {
-            Scenario::named(name)?;
-        }
-        let place = Place::resolve(&config.runtime.device, config.hardware.device_index as usize)?;
-        let plan = Plan { composed, inputs, place };
-        plan.check_amounts()?;
-        Ok(plan)
-    }
-
-    pub fn workload(&self) -> &Workload {
-        &self.inputs.workload
-    }
-
-    /// What the weights take in memory.
-    fn weight_bytes(&self) -> u64 {
-        let dtype = self.composed.config.model.dtype;
-        match &self.inputs.checkpoint {
-            Some(checkpoint) => checkpoint.weight_bytes(dtype),
-            None => self.inputs.spec.weight_bytes(dtype),
-        }
-    }
-
-    /// The part of them that a decode step reads.
-    fn step_weight_bytes(&self) -> u64 {
-        let (spec, dtype) = (&self.inputs.spec, self.composed.config.model.dtype);
-        let share = spec.step_weight_bytes(dtype) as f64 / spec.weight_bytes(dtype).max(1) as f64;
-        (self.weight_bytes() as f64 * share) as u64
-    }
-
-    fn check_amounts(&self) -> Result<(), PlanError> {
-        let w = &self.inputs.workload;
-        let prompt = u64::from(w.batch) * u64::from(w.prompt_tokens());
-        let amounts = [
-            ("runtime.requests", u64::from(w.requests), 10_000_000),
-            ("runtime.warmup", u64::from(w.warmup), 10_000_000),
-            ("runtime.batch_size", u64::from(w.batch), 65_536),
-            ("runtime.batch_size × dataset.prompt_tokens", prompt, 1 << 30),
-        ];
-        match amounts.into_iter().find(|(_, got, limit)| got > limit) {
-            Some((key, got, limit)) => Err(PlanError::TooMany { key, got, limit }),
-            None => Ok(()),
-        }
-    }
-
-    /// Whether the machine can hold it, before anything is allocated: device and memory.
-    pub fn check_machine(&self) -> Result<(), EngineError> {
-        match self.composed.config.runtime.name {
-            Runtime::Candle => self.place.check(&self.engine_options()),
-            Runtime::Sim => Ok(()),
-        }
-    }
-
-    /// What the candle engine is made from.
-    pub fn engine_options(&self) -> CandleOptions {
-        let config = &self.composed.config;
-        let Inputs { spec, workload, checkpoint, .. } = &self.inputs;
-        CandleOptions {
-            model: config.model.name.clone(),
-            spec: spec.clone(),
-            dtype: config.model.dtype,
-            threads: config.runtime.threads,
-            batch: workload.batch as usize,
-            max_positions: (workload.prompt_tokens() + workload.output_tokens) as usize,
-            prompt_tokens: workload.prompt_tokens() as usize,
-            seed: config.runtime.seed,
-            checkpoint: checkpoint.clone(),
-            sampling: Sampling::from_config(&config.infer, config.runtime.seed),
-        }
-    }
-
-    /// What the workload runs on, "auto" resolved.
-    fn device(&self) -> String {
-        match self.composed.config.runtime.name {
-            Runtime::Candle => self.place.to_string(),
-            Runtime::Sim => "sim".to_owned(),
-        }
-    }
-
-    fn simulated(&self) -> bool {
-        self.composed.config.runtime.name == Runtime::Sim
-    }
-
-    fn started(&self) -> RunStarted {
-        let config = &self.composed.config;
-        let Inputs { spec, workload, checkpoint, .. } = &self.inputs;
-        let dtype = config.model.dtype;
-        let engine = match config.runtime.name {
-            Runtime::Candle => self.place.engine(),
-            Runtime::Sim => "sim",
-        };
-        RunStarted {
-            schema: SCHEMA,
-            program: format!("llmprof-tui {}", env!("CARGO_PKG_VERSION")),
-            started_unix_ms: unix_ms(),
-            experiment: config.experiment.clone(),
-            model: config.model.name.clone(),
-            dtype: checkpoint.as_ref().map_or_else(|| dtype.name().to_owned(), |c| c.type_name(dtype)),
-            engine: engine.to_owned(),
-            device: self.device(),
-            synthetic_weights: checkpoint.is_none(),
-            simulated: self.simulated(),
-            parameters: spec.parameters(),
-            weight_bytes: self.weight_bytes(),
-            step_weight_bytes: self.step_weight_bytes(),
-            kv_bytes_per_position: spec.kv_bytes_per_position(dtype),
-            requests: workload.requests,
-            warmup: workload.warmup,
-            batch: workload.batch,
-            prompt_tokens: workload.prompt_tokens(),
-            output_tokens: workload.output_tokens,
-            seed: workload.seed,
-            overrides: self.composed.overrides.clone(),
-        }
-    }
-}
-
-fn unix_ms() -> u64 {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64)
-}
 
 /// A run under way, or ended and still looked at. Dropped early, it is closed as interrupted.
 pub struct Session {
@@ -547,7 +396,7 @@ impl Record {
         if !config.output.record {
             return Record::Off;
         }
-        let wanted = PathBuf::from(&config.hydra.run.dir);
+        let wanted = plan.dir.clone();
         let flush_every = Duration::from_millis(u64::from(config.output.flush_ms));
         let opened = RunDir::create(&wanted).and_then(|dir| {
             let recorder = Recorder::create(&dir, started_unix_ms, flush_every)?;

@@ -9,7 +9,7 @@ use llmprof::config::{
 use proptest::prelude::*;
 
 fn surroundings() -> Surroundings {
-    Surroundings { now: "2024-02-03T04:05:06[UTC]".parse().unwrap(), cwd: "/here".into() }
+    Surroundings { now: "2024-02-03T04:05:06[UTC]".parse().unwrap(), cwd: "/here".into(), job: None }
 }
 
 fn composed(overrides: &[&str]) -> Result<Composed, ConfigError> {
@@ -236,7 +236,7 @@ fn refusals_name_what_is_wrong_and_what_would_do() {
         (&["~model=qwen2_5_7b"], &["another option is chosen for \"model\""]),
         (&["+model=qwen2_5_7b"], &["the group \"model\" is chosen already", "leave out the +"]),
         (&["model=[a,b]"], &["unknown option \"b\" for group \"model\""]),
-        (&["model=a,b"], &["several values are several runs (--multirun); for a list write model=[a,b]"]),
+        (&["model=a,b"], &["several values are several runs (-m, --multirun); for a list write model=[a,b]"]),
         (&["model="], &["the group \"model\" takes the name of an option"]),
         (
             &["runtime.batch_size=many"],

@@ -105,7 +105,7 @@ fn spelled(real: f64) -> String {
 
 fn surroundings() -> Surroundings {
     let cwd = Path::new(env!("CARGO_TARGET_TMPDIR")).canonicalize().unwrap();
-    Surroundings { now: "2024-02-03T04:05:06[UTC]".parse().unwrap(), cwd }
+    Surroundings { now: "2024-02-03T04:05:06[UTC]".parse().unwrap(), cwd, job: None }
 }
 
 fn texts(overrides: &[&str]) -> Vec<String> {

@@ -10,7 +10,7 @@ use common::{events, eventually, finished, program, record, run_dirs, signal, ti
 use llmprof::{
     event::{Event, Outcome},
     tui::{
-        keys::{self, BINDINGS},
+        keys::{self, BINDINGS, Mode},
         ui::{Action, Pane},
     },
 };
@@ -87,7 +87,7 @@ fn panes_are_reached_by_number_tab_and_mouse() {
 
 #[test]
 fn help_tells_every_key() {
-    let terminal = Terminal::start_in(tempfile::tempdir().unwrap(), &ENDLESS, &[], (120, 70));
+    let terminal = Terminal::start_in(tempfile::tempdir().unwrap(), &ENDLESS, &[], (120, 80));
     terminal.see("decode mean");
     terminal.press("?", "while replaying");
     let text = terminal.text();
@@ -107,7 +107,7 @@ fn press_everything(terminal: &Terminal) {
             terminal.send(&format!("b{number}"));
             for key in binding.keys {
                 terminal.send(&sent_for(*key));
-                let applies = keys::applies(binding.scope, Pane::ALL[number - 1], false);
+                let applies = keys::applies(binding.scope, Pane::ALL[number - 1], Mode::Single);
                 let opens = matches!(
                     binding.action,
                     Action::Help | Action::AskSnapshot | Action::AskOverrides | Action::AskFilter
@@ -469,7 +469,7 @@ fn a_recording_plays_and_every_key_is_survived() {
             terminal.send(&number.to_string());
             for key in binding.keys {
                 if binding.action == Action::AskFilter
-                    && keys::applies(binding.scope, Pane::ALL[number - 1], true)
+                    && keys::applies(binding.scope, Pane::ALL[number - 1], Mode::Replay)
                 {
                     terminal.press(&sent_for(*key), "Esc closes");
                     terminal.send("\x1b");

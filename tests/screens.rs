@@ -1,18 +1,22 @@
 //! Every pane at three sizes, in its four looks: no data yet, running, unavailable, too small.
 
+use std::time::Duration;
+
 use llmprof::{
+    analysis::metrics::Metrics,
     config::ThemeName,
     event::{
-        Envelope, Event, GpuAbsent, HostInfo, HostSample, Level, Notice, RequestStarted, RunStarted, SCHEMA,
-        Stamp, Token,
+        Envelope, Event, GpuAbsent, HostInfo, HostSample, Level, Notice, Outcome, RequestStarted, RunStarted,
+        SCHEMA, Stamp, Token,
     },
     rundir::{EventReader, Player},
     state::{RunState, Snapshot},
+    sweep::{Cooling, Heat, Job, JobResult, Sweep},
     tui::{
         frame::Frame,
         theme::{Depth, Glyphs, Theme},
         ui::{Asks, Overlay, Pane, UiState},
-        view::View,
+        view::{SweepView, View},
     },
 };
 use ratatui::{Terminal, backend::TestBackend};
@@ -94,7 +98,17 @@ fn run_started() -> RunStarted {
     }
 }
 
-fn drawn(state: &RunState, ui: &UiState, glyphs: Glyphs, (width, height): (u16, u16)) -> String {
+fn drawn(state: &RunState, ui: &UiState, glyphs: Glyphs, size: (u16, u16)) -> String {
+    drawn_in(None, state, ui, glyphs, size)
+}
+
+fn drawn_in(
+    sweep: Option<SweepView<'_>>,
+    state: &RunState,
+    ui: &UiState,
+    glyphs: Glyphs,
+    (width, height): (u16, u16),
+) -> String {
     let theme = Theme::new(ui.theme, Depth::True, glyphs);
     let snapshots: Vec<Snapshot> = state.snapshots.iter().cloned().collect();
     let view = View {
@@ -107,6 +121,7 @@ fn drawn(state: &RunState, ui: &UiState, glyphs: Glyphs, (width, height): (u16, 
         loss: None,
         runs: &[],
         snapshots: &snapshots,
+        sweep,
     };
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
     terminal.draw(|frame| frame.render_widget(Frame(view), frame.area())).unwrap();
@@ -130,6 +145,98 @@ fn panes_in_their_looks() {
         for (look, state) in &looks {
             let name = format!("{} {look}", pane.title()).to_lowercase().replace(' ', "_");
             insta::assert_snapshot!(name, at_all_sizes(state, &showing(pane)));
+        }
+    }
+}
+
+/// Six jobs: one completed, one failed, one at work unless `cooling`, the others still to come.
+fn sweep(at_work: bool) -> Sweep {
+    let models = ["smollm2_135m", "qwen2_5_72b", "qwen3_0_6b"];
+    let mut jobs = Vec::new();
+    for model in models {
+        for batch in ["1", "16"] {
+            let overrides =
+                ["runtime=sim".into(), format!("model={model}"), format!("runtime.batch_size={batch}")];
+            jobs.push(Job::new(overrides.into(), jobs.len().to_string()));
+        }
+    }
+    let mut sweep = Sweep { dir: "runs/baseline/multirun/2026-01-01_12-00-00".into(), jobs };
+    let mut metrics = Metrics::default();
+    for _ in 0..20 {
+        metrics.first_token(43_100_000, 128, 1);
+        metrics.next_token(3_790_000, 1);
+        metrics.tpot.record(3_790_000);
+    }
+    let done = JobResult {
+        outcome: Outcome::Completed,
+        reason: None,
+        lossy: false,
+        metrics: Some(metrics.summary()),
+        dir: Some(sweep.job_dir(0)),
+    };
+    sweep.end(0, done.clone());
+    sweep.end(
+        1,
+        JobResult { outcome: Outcome::Interrupted, reason: Some("ended by the user".into()), ..done },
+    );
+    sweep.end(2, JobResult::failed("qwen2_5_72b needs 291 GB as f32, and 12.1 GB are free".into()));
+    if at_work {
+        sweep.begin(3);
+    }
+    sweep
+}
+
+fn cooling() -> Cooling {
+    Cooling {
+        left: Duration::from_secs(2),
+        left_at_most: Duration::from_secs(120),
+        heat: Heat::At(54.0),
+        below_c: Some(45.0),
+    }
+}
+
+#[test]
+fn a_sweep_has_its_strip_and_its_table() {
+    let (state, working, resting) = (running(), sweep(true), sweep(false));
+    let mut over = sweep(false);
+    (3..6).for_each(|job| over.end(job, JobResult::failed("no reason in particular".into())));
+    let looks = [
+        ("at work", SweepView { sweep: &working, cooling: None }),
+        ("resting", SweepView { sweep: &resting, cooling: Some(cooling()) }),
+        ("over", SweepView { sweep: &over, cooling: None }),
+    ];
+    for (look, at_work) in looks {
+        for pane in [Pane::Overview, Pane::Compare] {
+            let mut state = state.clone();
+            if look == "at work" {
+                state.snapshots.clear();
+            }
+            let screens = [(80, 24), (200, 50), (30, 8)].map(|size| {
+                let screen = drawn_in(Some(at_work), &state, &showing(pane), Glyphs::UNICODE, size);
+                format!("{}x{}\n{screen}", size.0, size.1)
+            });
+            let name = format!("sweep {look} {}", pane.title()).to_lowercase().replace(' ', "_");
+            insta::assert_snapshot!(name, screens.join("\n"));
+            let ascii = drawn_in(Some(at_work), &state, &showing(pane), Glyphs::ASCII, (80, 24));
+            assert!(ascii.is_ascii(), "{ascii}");
+        }
+    }
+}
+
+#[test]
+fn no_size_is_too_small_for_a_sweep() {
+    let (state, resting) = (running(), sweep(false));
+    for pane in Pane::ALL {
+        for width in [1, 12, 13, 20, 30, 40, 56, 60, 80, 200] {
+            for height in [1, 3, 4, 6, 7, 8, 12, 24, 50] {
+                for cooling in [None, Some(cooling())] {
+                    let mut ui = showing(pane);
+                    ui.jobs_back = 5;
+                    let view = Some(SweepView { sweep: &resting, cooling });
+                    drawn_in(view, &state, &ui, Glyphs::UNICODE, (width, height));
+                    drawn_in(view, &state, &ui, Glyphs::ASCII, (width, height));
+                }
+            }
         }
     }
 }

@@ -39,6 +39,11 @@ impl Hasher {
     }
 }
 
+/// SHA-256 of `bytes` in hex.
+pub fn sha256_hex(bytes: &[u8]) -> String {
+    hex(&Sha256::digest(bytes))
+}
+
 /// Both digests of `bytes`.
 pub(super) fn of_bytes(bytes: &[u8]) -> Digests {
     let mut hasher = Hasher::new(bytes.len() as u64);

@@ -15,4 +15,5 @@ mod progress;
 pub mod sampling;
 mod third_party;
 
+pub use digest::sha256_hex;
 pub use error::AssetError;

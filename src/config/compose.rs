@@ -10,6 +10,8 @@ use super::conf_tree::ConfTree;
 use super::defaults::DefaultsItem;
 use super::error::{ConfigError, Names};
 use super::interpolate::HYDRA;
+use super::overrides::{Given, Override};
+use super::python_text::str_of;
 use super::run_config::RunConfig;
 use super::typed;
 use super::value_tree::{keys_of, value_at};
@@ -72,6 +74,12 @@ impl Composed {
         self.composition.hydra()
     }
 
+    /// Where the jobs of a sweep are kept, and this job below that; as `hydra.sweep` says.
+    pub fn sweep_places(&self) -> Result<(String, String), ConfigError> {
+        let text = |key: &str| Ok(str_of(&self.composition.resolved_hydra(key)?));
+        Ok((text("sweep.dir")?, text("sweep.subdir")?))
+    }
+
     /// The overrides of the job as a YAML list, as they were typed.
     pub fn overrides_yaml(&self) -> String {
         serde_yaml_ng::to_string(&self.composition.job_overrides()).unwrap_or_default()
@@ -103,13 +111,15 @@ pub fn yaml_text(value: &impl serde::Serialize) -> String {
 pub struct Surroundings {
     pub now: jiff::Zoned,
     pub cwd: PathBuf,
+    /// The place of the job in its sweep, from 0; `None` for a single run.
+    pub job: Option<usize>,
 }
 
 impl Surroundings {
     /// This moment, in this process's working directory.
     pub fn here() -> Surroundings {
         let cwd = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("."));
-        Surroundings { now: jiff::Zoned::now(), cwd }
+        Surroundings { now: jiff::Zoned::now(), cwd, job: None }
     }
 }
 
@@ -165,6 +175,41 @@ fn typed_composition(
     let chosen = |(key, option): (&String, &Option<String>)| Some((key.clone(), option.clone()?));
     let choices = composition.choices.iter().filter_map(chosen).collect();
     Ok(Composed { config, tree: job, choices, overrides: overrides.to_vec(), composition })
+}
+
+/// What Hydra keeps of a sweep as `multirun.yaml`: the configuration without the keys that are swept, as written.
+///
+/// `jobs` are what `overrides` expand to. Where nothing composes without a swept key, the first job stands for all.
+pub fn multirun_yaml(
+    tree: &ConfTree,
+    overrides: &[String],
+    jobs: &[Vec<String>],
+    surroundings: &Surroundings,
+) -> Result<String, ConfigError> {
+    let parsed = overrides.iter().map(|text| Override::parse(text)).collect::<Result<Vec<_>, _>>()?;
+    let single: Vec<String> = parsed
+        .iter()
+        .filter(|given| !matches!(given.value, Some(Given::Many(_))))
+        .map(|given| given.text.to_string())
+        .collect();
+    let of_first = || jobs.first().cloned().unwrap_or_default();
+    let composition = Composition::new(tree, &single, surroundings)
+        .or_else(|_| Composition::new(tree, &of_first(), surroundings))?;
+    let mut hydra = composition.hydra();
+    let typed = parsed.iter().filter(|given| !given.is_of_hydra());
+    let typed: Vec<Value> = typed.map(|given| Value::from(given.text.to_string())).collect();
+    if let Some(task) = hydra.get_mut("overrides").and_then(|overrides| overrides.get_mut("task")) {
+        *task = Value::Sequence(typed);
+    }
+    if let Some(mode) = hydra.get_mut("mode") {
+        *mode = Value::from("MULTIRUN");
+    }
+    let mut whole = Mapping::new();
+    whole.insert(Value::from(HYDRA), hydra);
+    if let Value::Mapping(job) = composition.job() {
+        whole.extend(job);
+    }
+    Ok(yaml_text(&whole))
 }
 
 /// The job's configuration and the part of Hydra's that a run reads.

@@ -188,6 +188,6 @@ fn refuse_sweep(given: &Override) -> Result<(), ConfigError> {
     let Some(Given::Many(_)) = given.value else { return Ok(()) };
     let (key, values) = given.text.split_once('=').unwrap_or((&given.text, ""));
     Err(given.bad(format!(
-        "several values are several runs (--multirun); for a list write {key}=[{values}], for text quote it"
+        "several values are several runs (-m, --multirun); for a list write {key}=[{values}], for text quote it"
     )))
 }

@@ -122,7 +122,7 @@ pub(super) fn finish(
         choices.map(|(key, option)| (Value::from(key), option.map_or(Value::Null, Value::from))).collect();
     let sources = conf.search_path().into_iter().map(Value::from).collect();
     let dirname = override_dirname(tree, &of_job);
-    let known = [
+    let mut known = vec![
         ("overrides.hydra", texts(&of_hydra)),
         ("overrides.task", texts(&of_job)),
         ("runtime.choices", Value::Mapping(choices)),
@@ -130,6 +130,11 @@ pub(super) fn finish(
         ("runtime.config_sources", Value::Sequence(sources)),
         ("job.override_dirname", Value::from(dirname)),
     ];
+    if let Some(num) = surroundings.job {
+        known.push(("job.num", Value::from(num)));
+        known.push(("job.id", Value::from(num.to_string())));
+        known.push(("mode", Value::from("MULTIRUN")));
+    }
     for (key, value) in known {
         tree.update(&format!("{HYDRA}.{key}"), value, Keys::Open, &Origin::Composition)?;
     }

@@ -21,7 +21,7 @@ mod typed;
 mod value_tree;
 mod yaml;
 
-pub use compose::{Composed, Form, Surroundings, compose, compose_in, yaml_text};
+pub use compose::{Composed, Form, Surroundings, compose, compose_in, multirun_yaml, yaml_text};
 pub use composition::Composition;
 pub use conf_tree::ConfTree;
 pub use defaults::DefaultsItem;

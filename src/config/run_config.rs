@@ -183,6 +183,15 @@ pub struct InferConfig {
 #[serde(deny_unknown_fields)]
 pub struct HardwareConfig {
     pub device_index: u32,
+    /// Rest between two jobs of a sweep, at least.
+    #[serde(default, deserialize_with = "seconds")]
+    pub cooldown_s: f64,
+    /// The rest lasts until the GPU is below this; null looks at the time alone.
+    #[serde(default)]
+    pub cooldown_until_c: Option<f64>,
+    /// A GPU that does not get there in this time is worked with as it is.
+    #[serde(default = "five_minutes", deserialize_with = "seconds")]
+    pub cooldown_max_s: f64,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -281,6 +290,14 @@ fn yes() -> bool {
 
 fn one() -> f64 {
     1.0
+}
+
+fn five_minutes() -> f64 {
+    300.0
+}
+
+fn seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    checked(deserializer, |x| (0.0..=1e9).contains(&x), "a number of seconds, 0 or more")
 }
 
 fn above_zero<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {

@@ -1,7 +1,8 @@
 //! Where a run's files are, and which runs there are.
 
 use std::{
-    fs, io,
+    fs,
+    io::{self, BufRead},
     path::{Path, PathBuf},
     time::SystemTime,
 };
@@ -83,6 +84,11 @@ impl RunDir {
         self.0.join("predictions").join("predictions.jsonl")
     }
 
+    /// How the run ended, as its `metrics.json` tells; `None` while it is being written, or when it was killed.
+    pub fn result(&self) -> Option<RunResult> {
+        fs::read(self.metrics()).ok().and_then(|text| serde_json::from_slice(&text).ok())
+    }
+
     pub fn log(&self) -> PathBuf {
         self.0.join("llmprof.log")
     }
@@ -111,6 +117,8 @@ pub struct RunEntry {
 pub struct RunResult {
     pub outcome: String,
     #[serde(default)]
+    pub cause: Option<String>,
+    #[serde(default)]
     pub run: Option<RunKind>,
     pub metrics: MetricsSummary,
 }
@@ -118,6 +126,8 @@ pub struct RunResult {
 #[derive(Debug, Clone, Deserialize)]
 pub struct RunKind {
     pub simulated: bool,
+    pub experiment: Option<String>,
+    pub model: Option<String>,
 }
 
 impl RunEntry {
@@ -141,10 +151,14 @@ fn collect(root: &Path, dir: &Path, depth: u32, runs: &mut Vec<RunEntry>) {
         let mut names =
             dir.strip_prefix(root).unwrap_or(dir).iter().rev().map(|n| n.to_string_lossy().into_owned());
         let name = names.next().unwrap_or_default();
-        let result = fs::read(run.metrics()).ok().and_then(|text| serde_json::from_slice(&text).ok());
+        let (parent, above) = (names.next().unwrap_or_default(), names.next().unwrap_or_default());
+        let result = run.result();
+        // The directories of a sweep's jobs are not named after their models.
+        let kind = result.as_ref().and_then(|result| result.run.clone()).or_else(|| begun(&run));
+        let (model, experiment) = kind.map_or((None, None), |kind| (kind.model, kind.experiment));
         runs.push(RunEntry {
-            model: names.next().unwrap_or_default(),
-            experiment: names.next().unwrap_or_default(),
+            model: model.unwrap_or(parent),
+            experiment: experiment.unwrap_or(above),
             name,
             modified: events.modified().unwrap_or(SystemTime::UNIX_EPOCH),
             result,
@@ -158,6 +172,14 @@ fn collect(root: &Path, dir: &Path, depth: u32, runs: &mut Vec<RunEntry>) {
             collect(root, &entry.path(), depth - 1, runs);
         }
     }
+}
+
+/// What a run that has no result yet said of itself in its first event.
+fn begun(run: &RunDir) -> Option<RunKind> {
+    let mut line = String::new();
+    io::BufReader::new(fs::File::open(run.events()).ok()?).read_line(&mut line).ok()?;
+    let event: serde_json::Value = serde_json::from_str(&line).ok()?;
+    RunKind::deserialize(event.pointer("/e/run_started")?).ok()
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ mod recorder;
 mod report;
 
 pub use environment::Environment;
-pub use layout::{RunDir, RunEntry, list_runs};
+pub use layout::{RunDir, RunEntry, RunResult, list_runs};
 pub use player::{Player, Position};
 pub use reader::{EventReader, Next, ReadError};
 pub use recorder::Recorder;

@@ -5,12 +5,14 @@ pub mod host;
 pub mod nvml;
 pub mod sampler;
 pub mod sim;
+pub mod thermometer;
 
 use thiserror::Error;
 
 use crate::event::{GpuInfo, GpuSample, HostInfo, HostSample, Stamp};
 pub use crate::reasons;
 pub use sampler::Sampler;
+pub use thermometer::Thermometer;
 
 /// Looks at GPUs.
 pub trait GpuProbe: Send {

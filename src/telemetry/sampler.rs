@@ -80,16 +80,10 @@ impl Sampler {
             let scenario = Scenario::named(setting.as_ref().unwrap_or(&config.runtime.sim.scenario))?;
             Ok(Box::new(SimProbe::new(scenario.with_seed(seed), activity.clone(), seed, weight_bytes)))
         };
-        let probe: Result<Box<dyn GpuProbe>, Absence> = match config.telemetry.probe {
-            _ if !config.profiling.nvml.enable => {
-                Err(Absence::TurnedOff { setting: "profiling.nvml.enable=false" })
-            }
-            Probe::None => Err(Absence::TurnedOff { setting: "telemetry.probe=none" }),
-            Probe::Sim => Ok(simulated(&config.telemetry.scenario)?),
-            Probe::Auto if simulated_run => Ok(simulated(&config.telemetry.scenario)?),
-            Probe::Auto | Probe::Nvml => {
-                NvmlProbe::open(profiled_gpu(config)).map(|probe| Box::new(probe) as _)
-            }
+        let probe: Result<Box<dyn GpuProbe>, Absence> = match looks_with(config) {
+            Err(absence) => Err(absence),
+            Ok(Looks::Simulated) => Ok(simulated(&config.telemetry.scenario)?),
+            Ok(Looks::Nvml) => NvmlProbe::open(profiled_gpu(config)).map(|probe| Box::new(probe) as _),
         };
         let host = config.profiling.host.enable.then(|| -> Box<dyn HostProbe> {
             // A real host beside simulated time would make every recording another.
@@ -215,6 +209,24 @@ impl GpuWatch {
             }
             _ => Ok(()),
         }
+    }
+}
+
+/// What a configuration looks at GPUs with.
+pub(super) enum Looks {
+    Simulated,
+    Nvml,
+}
+
+pub(super) fn looks_with(config: &RunConfig) -> Result<Looks, Absence> {
+    match config.telemetry.probe {
+        _ if !config.profiling.nvml.enable => {
+            Err(Absence::TurnedOff { setting: "profiling.nvml.enable=false" })
+        }
+        Probe::None => Err(Absence::TurnedOff { setting: "telemetry.probe=none" }),
+        Probe::Sim => Ok(Looks::Simulated),
+        Probe::Auto if config.runtime.name == Runtime::Sim => Ok(Looks::Simulated),
+        Probe::Auto | Probe::Nvml => Ok(Looks::Nvml),
     }
 }
 

@@ -60,6 +60,14 @@ impl SimProbe {
         SimProbe { scenario, activity, seed, mem_used_bytes, settled: None, samples: 0 }
     }
 
+    /// As a card that comes from a load: this warm, and idle by now.
+    pub fn starting_at(mut self, temp_c: Option<f32>) -> SimProbe {
+        let warm =
+            |temp_c| Settled { at: Stamp::default(), power_w: IDLE_POWER_W, temp_c: f64::from(temp_c) };
+        self.settled = temp_c.map(warm);
+        self
+    }
+
     /// Between -1 and 1, another for every `channel` of every sample.
     fn wobble(&self, channel: u64) -> f64 {
         2.0 * noise::unit(self.seed ^ 0x6770_7500, self.samples * 8 + channel) - 1.0

@@ -20,21 +20,23 @@ use tui_input::InputRequest;
 use super::{
     frame::{Areas, Frame, clicked_moment},
     input::{self, Heard},
-    keys,
+    keys::{self, Mode},
     panes::first_run_row,
     terminal::TerminalGuard,
     theme::{Depth, Glyphs, Theme},
     ui::{self, Action, Asks, Effect, Overlay, OverlayKey, Pane, SortRuns, UiState},
-    view::View,
+    view::{SweepView, View},
 };
 use crate::{
     config::TuiConfig,
     crash,
     event::Outcome,
+    plan::Plan,
     rundir::{EventReader, Player, ReadError, RunDir, RunEntry, list_runs},
-    session::{Ended, Plan, Session},
+    session::{Ended, Session},
     shutdown::{Cause, Shutdown},
     state::{RunState, Snapshot},
+    sweep::{Cooling, Runner},
 };
 
 /// Makes a plan from the overrides the user typed.
@@ -44,6 +46,8 @@ pub type Replan = Box<dyn Fn(&[String]) -> Result<Plan, String>>;
 pub struct Live {
     pub session: Session,
     pub replan: Replan,
+    /// The sweep whose job the session is.
+    pub sweep: Option<Runner>,
 }
 
 impl Live {
@@ -52,8 +56,17 @@ impl Live {
         let paused = self.session.state.workload_paused_at.is_some() || self.session.state.finished.is_some();
         match next {
             Some(_) => Some("ending this run"),
+            None if self.is_ending_job() => Some("ending this job"),
             None => (self.session.control.is_paused() && !paused).then_some("pausing"),
         }
+    }
+}
+
+impl Live {
+    /// A job of a sweep has ended or was asked to, and is not closed yet.
+    fn is_ending_job(&self) -> bool {
+        let at_work = self.sweep.as_ref().is_some_and(|runner| runner.sweep.running().is_some());
+        at_work && (self.session.state.finished.is_some() || self.session.control.is_cancelled())
     }
 }
 
@@ -74,12 +87,15 @@ pub struct App {
     ended: Vec<Ended>,
     frame_every: Duration,
     dirty: bool,
+    /// The rest before a sweep's next job, as it was shown last.
+    cooling: Option<Cooling>,
 }
 
 /// Why the screen was left, and what became of the runs.
 pub struct Stopped {
     pub cause: Option<Cause>,
     pub runs: Vec<Ended>,
+    pub sweep: Option<Runner>,
     pub error: Option<io::Error>,
 }
 
@@ -105,6 +121,7 @@ impl App {
             ended: Vec::new(),
             frame_every: Duration::from_secs_f64(1.0 / f64::from(config.fps.max(1))),
             dirty: true,
+            cooling: None,
         }
     }
 
@@ -131,15 +148,20 @@ impl App {
             Ok(cause) => (cause, None),
             Err(e) => (None, Some(e)),
         };
+        let mut sweep = None;
         if let Some(mut live) = self.live.take() {
             let why = match (&cause, &error) {
                 (Some(cause), _) => cause.to_string(),
                 (None, Some(e)) => format!("the screen can't be drawn: {e}"),
                 (None, None) => "quit by the user".to_owned(),
             };
-            self.ended.push(live.session.end(Outcome::Interrupted, Some(why)));
+            match &mut live.sweep {
+                Some(runner) => drop(runner.end_job(&mut live.session, Outcome::Interrupted, Some(why))),
+                None => self.ended.push(live.session.end(Outcome::Interrupted, Some(why))),
+            }
+            sweep = live.sweep;
         }
-        Stopped { cause, runs: self.ended, error }
+        Stopped { cause, runs: self.ended, sweep, error }
     }
 
     async fn on_terminal(&mut self, mouse: bool, shutdown: &mut Shutdown) -> io::Result<Option<Cause>> {
@@ -163,7 +185,8 @@ impl App {
             let now = Instant::now();
             let replay_moves = self.player.as_ref().is_some_and(Player::moves);
             self.start_next();
-            let moves = replay_moves || self.next.is_some();
+            let sweep_moves = self.follow_sweep(now);
+            let moves = replay_moves || sweep_moves || self.next.is_some();
             if !replay_moves {
                 last_frame = now;
             }
@@ -230,7 +253,16 @@ impl App {
             loss,
             runs,
             snapshots,
+            sweep: self
+                .live
+                .as_ref()
+                .and_then(|live| live.sweep.as_ref())
+                .map(|runner| SweepView { sweep: &runner.sweep, cooling: self.cooling }),
         }
+    }
+
+    fn mode(&self) -> Mode {
+        self.view(&[], &[], None).mode()
     }
 
     fn loss(&self) -> Option<String> {
@@ -315,9 +347,16 @@ impl App {
         if !matches!(self.ui.overlay, Overlay::None) && !interrupt {
             return overlay_key(&self.ui.overlay, key).and_then(|key| ui::update_overlay(&mut self.ui, key));
         }
-        let Some(action) = keys::action(key, self.ui.pane, self.player.is_some()) else {
-            if self.player.is_some() && keys::action(key, self.ui.pane, false).is_some() {
-                self.ui.message = Some("that key is for a run in the making, not for a recording".into());
+        let mode = self.mode();
+        let Some(action) = keys::action(key, self.ui.pane, mode) else {
+            if keys::action(key, self.ui.pane, Mode::Single).is_some() {
+                self.ui.message = match mode {
+                    Mode::Replay => Some("that key is for a run in the making, not for a recording".into()),
+                    Mode::Sweep => {
+                        Some("a sweep does its jobs in order; e ends this one, q the sweep".into())
+                    }
+                    Mode::Single => None,
+                };
             }
             return None;
         };
@@ -360,7 +399,11 @@ impl App {
             MouseEventKind::ScrollUp => self.act(Action::Move(-3)),
             MouseEventKind::ScrollDown => self.act(Action::Move(3)),
             MouseEventKind::Down(MouseButton::Left) => {
-                let areas = Areas::of(screen, self.player.is_some());
+                let areas = Areas::of(
+                    screen,
+                    self.player.is_some(),
+                    self.live.as_ref().is_some_and(|l| l.sweep.is_some()),
+                );
                 let tab = areas.tabs().into_iter().find(|(_, rect)| rect.contains(at));
                 if let Some((pane, _)) = tab {
                     return self.act(Action::Show(pane));
@@ -404,7 +447,11 @@ impl App {
             Effect::ToggleWorkload => {
                 if let Some(live) = &mut self.live {
                     if live.session.state.finished.is_some() {
-                        self.ui.message = Some("the run has ended; r starts it again".into());
+                        let words = match live.sweep {
+                            Some(_) => "the job has ended",
+                            None => "the run has ended; r starts it again",
+                        };
+                        self.ui.message = Some(words.into());
                     } else {
                         live.session.toggle_pause();
                     }
@@ -414,6 +461,7 @@ impl App {
                 let overrides = self.live.as_ref().map(|l| l.session.plan().composed.overrides.clone());
                 self.restart(&overrides.unwrap_or_default());
             }
+            Effect::EndJob => self.end_job(),
             Effect::Restart(text) => match split_words(&text) {
                 Ok(overrides) => self.restart(&overrides),
                 Err(e) => self.refuse(e),
@@ -503,6 +551,59 @@ impl App {
         live.session = Session::start(plan);
         self.frozen = None;
         (self.ui.token, self.ui.log_back, self.dirty) = (None, 0, true);
+    }
+
+    /// Ends the job at work, or the rest before the next one.
+    fn end_job(&mut self) {
+        let Some(live) = &mut self.live else { return };
+        let Some(runner) = &mut live.sweep else { return };
+        match (runner.sweep.running(), runner.sweep.next()) {
+            (Some(_), _) => live.session.cancel(),
+            (None, Some(_)) => runner.skip_rest(),
+            (None, None) => self.ui.message = Some("the sweep is over; q leaves, 4 compares its jobs".into()),
+        }
+    }
+
+    /// Closes a job that has ended, rests, and begins the next one. Says whether there is more to come of that soon.
+    fn follow_sweep(&mut self, now: Instant) -> bool {
+        let Some(live) = &mut self.live else { return false };
+        let ending = live.is_ending_job();
+        let Some(runner) = &mut live.sweep else { return false };
+        if ending && live.session.is_idle() {
+            runner.end_job(&mut live.session, Outcome::Interrupted, Some("ended by the user".into()));
+            self.dirty = true;
+        }
+        let mut moves = runner.sweep.running().is_some() && ending;
+        if runner.sweep.running().is_none() && runner.sweep.next().is_some() {
+            moves = true;
+            let cooling = runner.cooling(now);
+            let words = |cooling: &Option<Cooling>| cooling.map(|cooling| cooling.words());
+            self.dirty |= words(&cooling) != words(&self.cooling);
+            self.cooling = cooling;
+            if cooling.is_none() {
+                self.start_job();
+            }
+        }
+        self.tell_remarks();
+        moves
+    }
+
+    fn start_job(&mut self) {
+        let Some(live) = &mut self.live else { return };
+        if let Some(session) = live.sweep.as_mut().and_then(Runner::start_next) {
+            self.earlier_snapshots.extend(live.session.state.snapshots.iter().cloned());
+            live.session = session;
+            self.frozen = None;
+            (self.ui.token, self.ui.log_back, self.ui.jobs_back) = (None, 0, 0);
+        }
+        self.dirty = true;
+    }
+
+    fn tell_remarks(&mut self) {
+        let remarks = self.live.as_mut().and_then(|live| live.sweep.as_mut()).map(Runner::take_remarks);
+        if let Some(remarks) = remarks.filter(|remarks| !remarks.is_empty()) {
+            (self.ui.message, self.dirty) = (Some(remarks.join("; ")), true);
+        }
     }
 
     /// Says in the open prompt, or else in the footer, why something was not done.

@@ -7,12 +7,14 @@ use ratatui::{
     widgets::{Clear, Paragraph, Widget, Wrap},
 };
 
+use unicode_width::UnicodeWidthStr;
+
 use super::{
     keys::{self, Scope},
     panes::{ComparePane, GpuPane, LogPane, OverviewPane, RunsPane, TokensPane},
     ui::{Overlay, Pane, Prompt},
-    view::View,
-    widgets::{boxed, input_line, label_value},
+    view::{SweepView, View},
+    widgets::{boxed, cut, input_line, label_value},
 };
 use crate::{
     analysis::units::{clock, grouped},
@@ -23,22 +25,26 @@ use crate::{
 /// Where things are; the mouse asks the same as the pen.
 pub struct Areas {
     pub header: Rect,
+    /// Where a sweep stands; empty without one.
+    pub sweep: Rect,
     pub body: Rect,
     pub transport: Rect,
     pub footer: Rect,
 }
 
 impl Areas {
-    pub fn of(area: Rect, replaying: bool) -> Areas {
+    pub fn of(area: Rect, replaying: bool, sweeping: bool) -> Areas {
         let transport = u16::from(replaying && area.height > 5);
-        let [header, body, transport, footer] = Layout::vertical([
+        let sweep = u16::from(sweeping && area.height > 6);
+        let [header, sweep, body, transport, footer] = Layout::vertical([
             Constraint::Length(1),
+            Constraint::Length(sweep),
             Constraint::Min(0),
             Constraint::Length(transport),
             Constraint::Length(1),
         ])
         .areas(area);
-        Areas { header, body, transport, footer }
+        Areas { header, sweep, body, transport, footer }
     }
 
     /// The tabs in the footer.
@@ -68,8 +74,11 @@ impl Widget for Frame<'_> {
         if area.width < 12 || area.height < 3 {
             return Line::raw("llmprof: too small").render(area, buf);
         }
-        let areas = Areas::of(area, view.replay.is_some());
+        let areas = Areas::of(area, view.replay.is_some(), view.sweep.is_some());
         header(&view, areas.header, buf);
+        if let Some(at_work) = view.sweep {
+            sweep_strip(&view, at_work, areas.sweep, buf);
+        }
         match view.ui.pane {
             Pane::Overview => OverviewPane(view).render(areas.body, buf),
             Pane::Gpu => GpuPane(view).render(areas.body, buf),
@@ -208,6 +217,57 @@ fn status<'a>(view: &View<'_>) -> Vec<Vec<Span<'a>>> {
     parts
 }
 
+/// Where a sweep stands: which job, what is particular about it, and how the others ended or what is waited for.
+fn sweep_strip(view: &View<'_>, at_work: SweepView<'_>, area: Rect, buf: &mut Buffer) {
+    let (theme, sweep) = (view.theme, at_work.sweep);
+    let job = sweep.current();
+    let over = sweep.running().is_none() && sweep.next().is_none();
+    let mut right: Vec<Span<'_>> = Vec::new();
+    if let Some(cooling) = at_work.cooling {
+        right.push(Span::styled(theme.glyphs.plain(&cooling.words()), theme.warn));
+    } else {
+        let tallies = [
+            (Outcome::Completed, theme.good),
+            (Outcome::Failed, theme.bad),
+            (Outcome::Interrupted, theme.warn),
+        ];
+        for (outcome, style) in tallies {
+            let n = sweep.count(outcome);
+            if n > 0 || (outcome == Outcome::Completed && area.width >= 60) {
+                let gap = if right.is_empty() { "" } else { "  " };
+                right.push(Span::styled(format!("{gap}{n} "), theme.number));
+                right.push(Span::styled(outcome.to_string(), style));
+            }
+        }
+    }
+    right.push(Span::raw(" "));
+    let right = Line::from(right);
+    let word = match (over, at_work.cooling) {
+        (true, _) => format!(" sweep of {} over", sweep.jobs.len()),
+        (false, Some(_)) => format!(" next {}", sweep.place(job)),
+        (false, None) => format!(" {}", sweep.place(job)),
+    };
+    let mut left = vec![Span::styled(word, theme.accent)];
+    let used = left[0].width() + 2;
+    let room = (area.width as usize).saturating_sub(used + right.width() + 2);
+    let whole = sweep.swept_text(job);
+    let swept = match over {
+        true => String::new(),
+        false if whole.width() <= room => whole,
+        false => cut(&sweep.swept_short(job), room, theme.glyphs.ascii),
+    };
+    left.push(Span::styled(format!("  {swept}"), theme.text));
+    Line::from(left).render(area, buf);
+    if (right.width() + used) <= area.width as usize {
+        right.right_aligned().render(area, buf);
+    } else if let Some(cooling) = at_work.cooling {
+        // What is waited for tells more than what comes next.
+        let words = theme.glyphs.plain(&format!(" {}", cooling.words()));
+        Clear.render(area, buf);
+        Line::styled(cut(&words, area.width as usize, theme.glyphs.ascii), theme.warn).render(area, buf);
+    }
+}
+
 /// Where a replay stands, and how it moves.
 fn transport(view: &View<'_>, position: Position, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
@@ -284,17 +344,17 @@ fn footer(view: &View<'_>, areas: &Areas, buf: &mut Buffer) {
         return text.render(areas.footer, buf);
     }
     let room = Rect { x: end, width: areas.footer.right().saturating_sub(end), ..areas.footer };
-    let replaying = view.replay.is_some();
+    let mode = view.mode();
     // Help and quit always fit; the rest as far as there is room.
     let (fixed, others): (Vec<_>, Vec<_>) = keys::BINDINGS
         .iter()
-        .filter(|b| !b.short.is_empty() && keys::applies(b.scope, view.ui.pane, replaying))
+        .filter(|b| !b.short.is_empty() && keys::applies(b.scope, view.ui.pane, mode))
         .partition(|b| matches!(b.short, "help" | "quit"));
     let width = |b: &keys::Binding| b.label.len() + b.short.len() + 3;
     let mut left = (room.width as usize).saturating_sub(fixed.iter().map(|b| width(b)).sum());
     let mut shown = Vec::new();
     let (here, elsewhere): (Vec<_>, Vec<_>) =
-        others.into_iter().partition(|b| matches!(b.scope, Scope::On(_)));
+        others.into_iter().partition(|b| matches!(b.scope, Scope::On(_) | Scope::Sweep));
     for binding in here.into_iter().chain(elsewhere) {
         if width(binding) <= left {
             left -= width(binding);

@@ -10,6 +10,10 @@ pub enum Scope {
     Anywhere,
     /// Only while a run is being made.
     Live,
+    /// Only while one run is being made by itself.
+    Single,
+    /// Only while a sweep is at work.
+    Sweep,
     /// Only while a recording is played.
     Replay,
     On(Pane),
@@ -20,10 +24,20 @@ impl Scope {
         match self {
             Scope::Anywhere => "everywhere",
             Scope::Live => "while profiling",
+            Scope::Single => "while profiling one run",
+            Scope::Sweep => "in a sweep",
             Scope::Replay => "while replaying",
             Scope::On(pane) => pane.title(),
         }
     }
+}
+
+/// What the screen shows, as far as keys are concerned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    Single,
+    Sweep,
+    Replay,
 }
 
 pub struct Binding {
@@ -50,7 +64,7 @@ const fn key(
 
 use Action as A;
 use KeyCode::{BackTab, Char, Down, End, Enter, Esc, Home, Left, PageDown, PageUp, Right, Tab, Up};
-use Scope::{Anywhere, Live, On, Replay};
+use Scope::{Anywhere, Live, On, Replay, Single, Sweep};
 
 /// Earlier rows win where two scopes share a key.
 pub const BINDINGS: &[Binding] = &[
@@ -63,8 +77,16 @@ pub const BINDINGS: &[Binding] = &[
         "name the metrics since the last snapshot and keep them",
     ),
     key(&[Char('p')], "p", A::ToggleWorkload, Live, "pause", "pause the workload, or let it go on"),
-    key(&[Char('r')], "r", A::Rerun, Live, "re-run", "start the same run again"),
-    key(&[Char('e')], "e", A::AskOverrides, Live, "edit", "edit the overrides and start again with them"),
+    key(&[Char('r')], "r", A::Rerun, Single, "re-run", "start the same run again"),
+    key(&[Char('e')], "e", A::AskOverrides, Single, "edit", "edit the overrides and start again with them"),
+    key(
+        &[Char('e')],
+        "e",
+        A::EndJob,
+        Sweep,
+        "end job",
+        "end this job, or the cool-down, and go on to the next job",
+    ),
     key(
         &[Char(' ')],
         "space",
@@ -127,29 +149,35 @@ pub const BINDINGS: &[Binding] = &[
         "",
         "Tokens: every token by its ITL, over power and clock",
     ),
-    key(&[Char('4')], "4", A::Show(Pane::Compare), Anywhere, "", "Compare: two snapshots side by side"),
+    key(
+        &[Char('4')],
+        "4",
+        A::Show(Pane::Compare),
+        Anywhere,
+        "",
+        "Compare: two snapshots side by side, and a sweep's jobs",
+    ),
     key(&[Char('5')], "5", A::Show(Pane::Runs), Anywhere, "", "Runs: what was recorded"),
     key(&[Char('6')], "6", A::Show(Pane::Log), Anywhere, "", "Log: what the program has to say"),
     key(&[Char('?'), KeyCode::F(1)], "?", A::Help, Anywhere, "help", "this list"),
-    key(&[Char('q')], "q", A::Quit, Anywhere, "quit", "quit"),
+    key(&[Char('q')], "q", A::Quit, Anywhere, "quit", "quit; a sweep can be taken up again with --resume"),
 ];
 
-/// What a key means on this pane, live or in a replay.
-pub fn action(event: KeyEvent, pane: Pane, replaying: bool) -> Option<Action> {
+/// What a key means on this pane.
+pub fn action(event: KeyEvent, pane: Pane, mode: Mode) -> Option<Action> {
     if event.modifiers.contains(KeyModifiers::CONTROL) {
         return matches!(event.code, Char('c')).then_some(Action::Interrupt);
     }
-    BINDINGS
-        .iter()
-        .find(|b| applies(b.scope, pane, replaying) && b.keys.contains(&event.code))
-        .map(|b| b.action)
+    BINDINGS.iter().find(|b| applies(b.scope, pane, mode) && b.keys.contains(&event.code)).map(|b| b.action)
 }
 
-pub fn applies(scope: Scope, pane: Pane, replaying: bool) -> bool {
+pub fn applies(scope: Scope, pane: Pane, mode: Mode) -> bool {
     match scope {
         Anywhere => true,
-        Live => !replaying,
-        Replay => replaying,
+        Live => mode != Mode::Replay,
+        Single => mode == Mode::Single,
+        Sweep => mode == Mode::Sweep,
+        Replay => mode == Mode::Replay,
         On(p) => p == pane,
     }
 }
@@ -183,14 +211,21 @@ mod tests {
         for (i, pane) in Pane::ALL.into_iter().enumerate() {
             let digit = char::from_digit(i as u32 + 1, 10).unwrap();
             let press = KeyEvent::new(Char(digit), KeyModifiers::NONE);
-            assert_eq!(action(press, Pane::Overview, false), Some(Action::Show(pane)));
+            assert_eq!(action(press, Pane::Overview, Mode::Single), Some(Action::Show(pane)));
         }
     }
 
     #[test]
     fn space_depends_on_what_is_shown() {
         let space = KeyEvent::new(Char(' '), KeyModifiers::NONE);
-        assert_eq!(action(space, Pane::Gpu, false), Some(Action::ToggleView));
-        assert_eq!(action(space, Pane::Gpu, true), Some(Action::TogglePlay));
+        assert_eq!(action(space, Pane::Gpu, Mode::Single), Some(Action::ToggleView));
+        assert_eq!(action(space, Pane::Gpu, Mode::Sweep), Some(Action::ToggleView));
+        assert_eq!(action(space, Pane::Gpu, Mode::Replay), Some(Action::TogglePlay));
+    }
+
+    #[test]
+    fn a_sweep_is_not_restarted_by_a_key() {
+        let press = |c| action(KeyEvent::new(Char(c), KeyModifiers::NONE), Pane::Overview, Mode::Sweep);
+        assert_eq!((press('e'), press('r')), (Some(Action::EndJob), None));
     }
 }

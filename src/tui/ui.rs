@@ -47,6 +47,7 @@ pub enum Action {
     ToggleView,
     ToggleWorkload,
     Rerun,
+    EndJob,
     AskSnapshot,
     AskOverrides,
     AskFilter,
@@ -76,6 +77,7 @@ pub enum Effect {
     ToggleView,
     ToggleWorkload,
     Rerun,
+    EndJob,
     Snapshot(String),
     Restart(String),
     OpenRun(usize),
@@ -149,6 +151,8 @@ pub struct UiState {
     /// Lines between the newest and the last one shown.
     pub log_back: usize,
     pub log_filter: String,
+    /// Jobs of a sweep between the one at work and the last one shown.
+    pub jobs_back: usize,
     pub run_selected: usize,
     pub runs_filter: String,
     pub sort: SortRuns,
@@ -166,6 +170,7 @@ impl UiState {
             token: None,
             log_back: 0,
             log_filter: String::new(),
+            jobs_back: 0,
             run_selected: 0,
             runs_filter: String::new(),
             sort: SortRuns::default(),
@@ -193,6 +198,8 @@ pub struct Extent {
     pub runs: usize,
     pub log_lines: usize,
     pub snapshots: usize,
+    /// Jobs of a sweep up to the one at work.
+    pub jobs: usize,
 }
 
 /// Carries out an action on the screen's state; what it can't do itself comes back as an effect.
@@ -241,6 +248,7 @@ pub fn update(ui: &mut UiState, action: Action, extent: Extent) -> Option<Effect
         Action::ToggleView => return Some(Effect::ToggleView),
         Action::ToggleWorkload => return Some(Effect::ToggleWorkload),
         Action::Rerun => return Some(Effect::Rerun),
+        Action::EndJob => return Some(Effect::EndJob),
         Action::TogglePlay => return Some(Effect::TogglePlay),
         Action::Seek(secs) => return Some(Effect::Seek(secs)),
         Action::SeekStart => return Some(Effect::SeekStart),
@@ -265,6 +273,9 @@ fn move_in_pane(ui: &mut UiState, by: isize, extent: Extent) {
         // The log grows downwards: up means back.
         Pane::Log => {
             ui.log_back = ui.log_back.saturating_add_signed(-by).min(extent.log_lines.saturating_sub(1));
+        }
+        Pane::Compare => {
+            ui.jobs_back = ui.jobs_back.saturating_add_signed(-by).min(extent.jobs.saturating_sub(1));
         }
         _ => {}
     }
@@ -344,16 +355,17 @@ mod tests {
     #[test]
     fn nothing_moves_past_its_end() {
         let mut ui = ui();
-        let extent = Extent { tokens: 10, tokens_seen: 100, runs: 3, log_lines: 5, snapshots: 0 };
+        let extent = Extent { tokens: 10, tokens_seen: 100, runs: 3, log_lines: 5, snapshots: 0, jobs: 4 };
         for (pane, action) in [
             (Pane::Runs, Action::Move(100)),
             (Pane::Log, Action::Move(-100)),
+            (Pane::Compare, Action::Move(-100)),
             (Pane::Tokens, Action::Scrub(100)),
         ] {
             ui.pane = pane;
             update(&mut ui, action, extent);
         }
-        assert_eq!((ui.run_selected, ui.log_back, ui.token), (2, 4, Some(90)));
+        assert_eq!((ui.run_selected, ui.log_back, ui.jobs_back, ui.token), (2, 4, 3, Some(90)));
         update(&mut ui, Action::Scrub(-1000), extent);
         assert_eq!(ui.token, None);
         for _ in 0..20 {

@@ -4,7 +4,9 @@ use crate::{
     event::Stamp,
     rundir::{Position, RunEntry},
     state::{RunState, Snapshot},
+    sweep::{Cooling, Sweep},
     tui::{
+        keys::Mode,
         theme::Theme,
         ui::{Extent, SPANS_S, UiState},
     },
@@ -28,9 +30,28 @@ pub struct View<'a> {
     pub runs: &'a [&'a RunEntry],
     /// Of this and earlier runs of the program, oldest first.
     pub snapshots: &'a [Snapshot],
+    /// Set while a sweep is at work.
+    pub sweep: Option<SweepView<'a>>,
+}
+
+/// A sweep as the screen shows it.
+#[derive(Clone, Copy)]
+pub struct SweepView<'a> {
+    pub sweep: &'a Sweep,
+    /// Set while the next job has to wait.
+    pub cooling: Option<Cooling>,
 }
 
 impl View<'_> {
+    /// What keys mean now.
+    pub fn mode(&self) -> Mode {
+        match (self.replay, self.sweep) {
+            (Some(_), _) => Mode::Replay,
+            (None, Some(_)) => Mode::Sweep,
+            (None, None) => Mode::Single,
+        }
+    }
+
     /// The stretch of time the charts show.
     pub fn stretch(&self) -> (Stamp, Stamp) {
         let now = self.state.now;
@@ -55,6 +76,7 @@ impl View<'_> {
             runs: self.runs.len(),
             log_lines: self.state.log.len(),
             snapshots: self.snapshots.len(),
+            jobs: self.sweep.map_or(0, |at_work| at_work.sweep.current() + 1),
         }
     }
 }

@@ -1,4 +1,5 @@
 //! The program on a terminal of its own: keys go in, a screen comes out.
+#![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::{
     cell::RefCell,

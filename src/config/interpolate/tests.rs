@@ -5,7 +5,7 @@ use proptest::prelude::*;
 fn resolved(yaml: &str) -> Result<Value, ConfigError> {
     let root: Value = serde_yaml_ng::from_str(yaml).unwrap();
     let surroundings =
-        Surroundings { now: "2024-02-03T04:05:06[UTC]".parse().unwrap(), cwd: "/work dir".into() };
+        Surroundings { now: "2024-02-03T04:05:06[UTC]".parse().unwrap(), cwd: "/work dir".into(), job: None };
     resolve(&root, "", &surroundings, &Origins::default())
 }
 

@@ -196,7 +196,12 @@ fn config(runtime: Runtime, probe: Probe) -> RunConfig {
             top_p: 1.0,
             no_repeat_ngram_size: 0,
         },
-        hardware: HardwareConfig { device_index: 0 },
+        hardware: HardwareConfig {
+            device_index: 0,
+            cooldown_s: 0.0,
+            cooldown_until_c: None,
+            cooldown_max_s: 0.0,
+        },
         telemetry: TelemetryConfig { probe, scenario: None },
         profiling: ProfilingConfig { nvml: every_ms(100), host: every_ms(1000) },
         output: OutputConfig {

@@ -1,8 +1,8 @@
-//! Compare: two snapshots side by side, with their differences.
+//! Compare: two snapshots side by side, with their differences; in a sweep, its jobs.
 
 use ratatui::{
     buffer::Buffer,
-    layout::Rect,
+    layout::{Constraint, Layout, Rect},
     style::Style,
     text::{Line, Span as Text},
     widgets::{Paragraph, Widget, Wrap},
@@ -12,6 +12,7 @@ use crate::{
     analysis::units::{grouped, three_digits},
     state::Snapshot,
     tui::{
+        panes::jobs,
         view::View,
         widgets::{boxed, note},
     },
@@ -43,6 +44,20 @@ impl Widget for ComparePane<'_> {
     fn render(self, area: Rect, buf: &mut Buffer) {
         let view = &self.0;
         let theme = view.theme;
+        let area = match view.sweep.filter(|_| view.replay.is_none()) {
+            None => area,
+            Some(at_work) if view.snapshots.is_empty() || area.height < 12 => {
+                return jobs::Jobs { view, sweep: at_work.sweep }.render(area, buf);
+            }
+            Some(at_work) => {
+                // As many rows as there are jobs, but the snapshots keep their half.
+                let wanted = (at_work.sweep.jobs.len() + 3).min(usize::from(area.height / 2)) as u16;
+                let [above, below] =
+                    Layout::vertical([Constraint::Length(wanted), Constraint::Min(0)]).areas(area);
+                jobs::Jobs { view, sweep: at_work.sweep }.render(above, buf);
+                below
+            }
+        };
         let block = boxed(theme, "compare", if area.width >= 50 { "differences, no verdict" } else { "" });
         let inner = block.inner(area);
         block.render(area, buf);

@@ -2,6 +2,7 @@
 
 mod compare;
 mod gpu;
+mod jobs;
 mod log;
 mod overview;
 mod runs;

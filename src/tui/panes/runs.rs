@@ -102,7 +102,8 @@ fn row<'a>(view: &View<'_>, run: &RunEntry, wide: bool) -> Line<'a> {
             Text::styled(format!("{tok_s:>8}"), theme.number),
         ]);
     }
-    let ttft = number(metrics.and_then(|m| m.ttft_ms.p50)) + if metrics.is_some() { " ms" } else { "" };
+    let ttft = metrics.and_then(|m| m.ttft_ms.p50);
+    let ttft = number(ttft) + if ttft.is_some() { " ms" } else { "" };
     let n = metrics.map_or_else(|| none.to_owned(), |m| m.requests.to_string());
     Line::from(vec![
         Text::styled(format!(" {when:<22}"), theme.text),

@@ -8,7 +8,7 @@ use ratatui::{
     widgets::{Block, Borders},
 };
 use tui_input::Input;
-use unicode_width::UnicodeWidthStr;
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use crate::tui::theme::Theme;
 
@@ -74,6 +74,22 @@ pub fn fit<'a>(theme: &Theme, parts: Vec<Vec<Span<'a>>>, width: u16) -> Line<'a>
         used += gap + wide;
     }
     Line::from(line)
+}
+
+/// As much of a text as fits, and a sign where that is not all of it.
+pub fn cut(text: &str, width: usize, ascii: bool) -> String {
+    if text.width() <= width {
+        return text.to_owned();
+    }
+    let sign = if ascii { "..." } else { "…" };
+    let mut kept = String::new();
+    for c in text.chars() {
+        if kept.width() + c.width().unwrap_or(0) + sign.width() > width {
+            break;
+        }
+        kept.push(c);
+    }
+    if kept.is_empty() { kept } else { kept + sign }
 }
 
 /// The text being typed with its cursor, scrolled so that the cursor is seen.

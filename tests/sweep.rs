@@ -1,0 +1,401 @@
+//! Sweeps end to end: order, table, failures, resuming, cool-down, and the screen.
+
+mod common;
+#[path = "common/terminal.rs"]
+mod terminal;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Output, Stdio},
+    time::{Duration, Instant},
+};
+
+use common::{events, eventually, finished, program, signal};
+use llmprof::event::Outcome;
+use serde_json::Value;
+use terminal::Terminal;
+
+/// A simulated run that takes no time.
+const QUICK: [&str; 7] = [
+    "run",
+    "-m",
+    "runtime=sim",
+    "runtime.sim.speed=0",
+    "runtime.requests=3",
+    "infer=short",
+    "hardware.cooldown_s=0",
+];
+
+/// Jobs of about a second each.
+const SLOW: [&str; 6] =
+    ["run", "-m", "runtime=sim", "runtime.requests=15", "infer=short", "hardware.cooldown_s=0.1"];
+
+struct Said {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+fn said(output: Output) -> Said {
+    let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
+    Said {
+        code: output.status.code().expect("an exit code"),
+        out: text(output.stdout),
+        err: text(output.stderr),
+    }
+}
+
+fn run(dir: &Path, args: &[&str]) -> Said {
+    said(program(dir).args(args).output().unwrap())
+}
+
+fn quick(dir: &Path, more: &[&str]) -> Said {
+    run(dir, &[&QUICK[..], more].concat())
+}
+
+/// The directory of the one sweep below `dir`.
+fn sweep_dir(dir: &Path) -> PathBuf {
+    eventually("a sweep's directory", || {
+        let found = fs::read_dir(dir.join("runs/baseline/multirun")).ok()?.flatten().next()?.path();
+        found.join("sweep.json").exists().then_some(found)
+    })
+}
+
+/// The rows of `sweep.csv`, each by its headings.
+fn rows(sweep: &Path) -> Vec<Value> {
+    let mut reader = csv::Reader::from_path(sweep.join("sweep.csv")).unwrap();
+    let headings = reader.headers().unwrap().clone();
+    let row = |row: csv::StringRecord| {
+        headings.iter().map(str::to_owned).zip(row.iter().map(Value::from)).collect::<Value>()
+    };
+    reader.records().map(|record| row(record.unwrap())).collect()
+}
+
+fn column(rows: &[Value], name: &str) -> Vec<String> {
+    rows.iter().map(|row| row[name].as_str().expect("a cell").to_owned()).collect()
+}
+
+#[test]
+fn jobs_run_in_hydras_order_and_end_in_a_table() {
+    let dir = tempfile::tempdir().unwrap();
+    let said = quick(dir.path(), &["model=qwen3_0_6b,smollm2_135m", "runtime.batch_size=2,1"]);
+    assert_eq!(said.code, 0, "{}", said.err);
+    let lines: Vec<Vec<&str>> = said.out.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(
+        lines[0],
+        ["job", "model", "runtime.batch_size", "TTFT", "p50", "TPOT", "p50", "tok/s", "outcome"]
+    );
+    let wanted = [("qwen3_0_6b", "2"), ("qwen3_0_6b", "1"), ("smollm2_135m", "2"), ("smollm2_135m", "1")];
+    for (at, (model, batch)) in wanted.into_iter().enumerate() {
+        let line = &lines[at + 1];
+        assert_eq!(line[..3], [(at + 1).to_string().as_str(), model, batch], "{}", said.out);
+        assert_eq!(line.last(), Some(&"completed"));
+        let place = format!("job {}/4  model={model} runtime.batch_size={batch}", at + 1);
+        assert!(said.err.contains(&place), "{}", said.err);
+    }
+    let sweep = sweep_dir(dir.path());
+    let rows = rows(&sweep);
+    assert_eq!(column(&rows, "model"), wanted.map(|(model, _)| model));
+    assert_eq!(column(&rows, "outcome"), ["completed"; 4]);
+    for (at, (model, batch)) in wanted.into_iter().enumerate() {
+        let job = sweep.join(at.to_string());
+        assert_eq!(finished(&job).outcome, Outcome::Completed);
+        let kept = |name: &str| fs::read_to_string(job.join(name)).unwrap();
+        for name in ["config.yaml", ".hydra/config.yaml", "metrics.json", "report.md"] {
+            assert!(!kept(name).is_empty(), "{name}");
+        }
+        assert!(kept("overrides.yaml").contains(&format!("- runtime.batch_size={batch}\n")));
+        let hydra = kept(".hydra/hydra.yaml");
+        for words in [format!("num: {at}\n"), "mode: MULTIRUN".into(), format!("model: {model}\n")] {
+            assert!(hydra.contains(&words), "{words:?} is not in\n{hydra}");
+        }
+        let metrics: Value = serde_json::from_str(&kept("metrics.json")).unwrap();
+        let tpot: f64 = rows[at]["tpot_p50_ms"].as_str().unwrap().parse().unwrap();
+        assert_eq!(metrics["metrics"]["tpot_ms"]["p50"].as_f64(), Some(tpot));
+    }
+    let multirun = fs::read_to_string(sweep.join("multirun.yaml")).unwrap();
+    for words in ["mode: MULTIRUN", "- runtime.batch_size=2,1", "subdir: ${hydra:job.num}"] {
+        assert!(multirun.contains(words), "{words:?} is not in\n{multirun}");
+    }
+}
+
+#[test]
+fn json_has_the_same_as_the_table() {
+    let dir = tempfile::tempdir().unwrap();
+    let said = quick(dir.path(), &["--json", "--quiet", "runtime.requests=1,3"]);
+    assert_eq!((said.code, said.err.as_str()), (0, ""));
+    let value: Value = serde_json::from_str(&said.out).unwrap();
+    assert_eq!(value["complete"], true);
+    let jobs = value["jobs"].as_array().unwrap();
+    assert_eq!(jobs.len(), 2);
+    assert_eq!(jobs[0]["swept"], serde_json::json!({"runtime.requests": "1"}));
+    assert_eq!(jobs[0]["ttft_ms"]["p50"], Value::Null, "one sample has no median");
+    assert!(jobs[1]["ttft_ms"]["p50"].is_f64());
+    let rows = rows(&sweep_dir(dir.path()));
+    assert_eq!(column(&rows, "ttft_p50_ms")[0], "", "not there is empty");
+    assert!(dir.path().join(jobs[1]["run_dir"].as_str().unwrap()).join("events.ndjson").exists());
+}
+
+#[test]
+fn directories_are_where_hydra_sweep_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let said = quick(
+        dir.path(),
+        &[
+            "runtime.seed=1,2",
+            "hydra.sweep.dir=swept/${experiment}",
+            "hydra.sweep.subdir=${hydra:job.num}/${hydra:job.override_dirname}",
+            "hydra.job.config.override_dirname.exclude_keys=[runtime,infer,runtime.sim.speed,hardware.cooldown_s]",
+        ],
+    );
+    assert_eq!(said.code, 0, "{}", said.err);
+    for job in ["0/runtime.requests=3,runtime.seed=1", "1/runtime.requests=3,runtime.seed=2"] {
+        let job = dir.path().join("swept/baseline").join(job);
+        assert!(job.join("events.ndjson").exists(), "{}", job.display());
+    }
+    // A second sweep does not write over the first.
+    quick(dir.path(), &["runtime.seed=1,2", "hydra.sweep.dir=swept/${experiment}"]);
+    assert!(dir.path().join("swept/baseline-2/1/metrics.json").exists());
+}
+
+#[test]
+fn mistakes_are_told_before_anything_starts() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("elsewhere")).unwrap();
+    let cases: [(&[&str], &[&str]); 11] = [
+        (&["run", "runtime=sim", "runtime.seed=1,2"], &["runtime.seed=1,2", "-m", "--multirun"]),
+        (&["runtime=sim", "runtime.seed=1,2"], &["-m"]),
+        (&["run", "-m", "runtime=sim", "runtime.requests=3,many"], &["job 2", "runtime.requests", "many"]),
+        (&["run", "-m", "runtime=sim", "model=smollm2_135m,smolm"], &["job 2", "smolm", "smollm2_135m"]),
+        (&["run", "-m", "dataset.prompt_tokens=9,9000"], &["job 2", "dataset.prompt_tokens"]),
+        (
+            &["run", "-m", "runtime=sim", "hydra.sweep.subdir=x", "runtime.seed=1,2"],
+            &["job 2", "hydra.sweep.subdir"],
+        ),
+        (&["run", "-m", "runtime=sim", "hydra.sweep.subdir=../x"], &["hydra.sweep.subdir", "../x"]),
+        (
+            &["run", "-m", "hydra.sweep.dir=${model.name}", "model=qwen3_0_6b,smollm2_135m"],
+            &["hydra.sweep.dir", "hydra.sweep.subdir"],
+        ),
+        (&["run", "--resume", "elsewhere", "runtime.seed=1"], &["--resume", "OVERRIDES"]),
+        (&["run", "--resume", "elsewhere"], &["elsewhere", "not a sweep"]),
+        (&["run", "--resume", "nowhere"], &["nowhere", "no such directory"]),
+    ];
+    for (args, words) in cases {
+        let said = run(dir.path(), args);
+        assert_eq!((said.code, said.out.as_str()), (2, ""), "{args:?}: {}", said.err);
+        for word in words {
+            assert!(said.err.contains(word), "{args:?} does not say {word:?}: {}", said.err);
+        }
+    }
+    let left: Vec<_> = fs::read_dir(dir.path()).unwrap().flatten().map(|e| e.file_name()).collect();
+    assert_eq!(left, ["elsewhere"]);
+}
+
+#[test]
+fn a_failed_job_is_a_row_and_is_done_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let said = quick(dir.path(), &["runtime.requests=100", "runtime.sim.scenario=fail,steady"]);
+    assert_eq!(said.code, 1, "{}", said.err);
+    let sweep = sweep_dir(dir.path());
+    let before = rows(&sweep);
+    assert_eq!(column(&before, "outcome"), ["failed", "completed"]);
+    let reason = before[0]["reason"].as_str().unwrap();
+    assert!(!reason.is_empty() && said.out.contains(&format!("failed: {reason}")), "{}", said.out);
+    assert!(
+        said.err.contains("1 of 2 jobs completed") && said.err.contains("--resume runs/"),
+        "{}",
+        said.err
+    );
+    let completed = fs::read(sweep.join("1/events.ndjson")).unwrap();
+
+    let again = run(dir.path(), &["run", "--resume", sweep.to_str().unwrap()]);
+    assert_eq!(again.code, 1, "{}", again.err);
+    assert!(again.err.contains("job 1/2 is done again") && again.err.contains("0-failed"), "{}", again.err);
+    assert_eq!(finished(&sweep.join("0-failed")).outcome, Outcome::Failed);
+    assert_eq!(finished(&sweep.join("0")).outcome, Outcome::Failed);
+    assert_eq!(fs::read(sweep.join("1/events.ndjson")).unwrap(), completed);
+    assert_eq!(column(&rows(&sweep), "outcome"), ["failed", "completed"]);
+}
+
+#[test]
+fn a_model_that_does_not_fit_does_not_end_the_sweep() {
+    let mut system = sysinfo::System::new().unwrap();
+    system.refresh_memory();
+    if system.total_memory() > 250_000_000_000 {
+        eprintln!("not tested: this machine may hold 291 GB");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let said = quick(dir.path(), &["model=qwen2_5_72b", "model.dtype=f32", "runtime=candle,sim"]);
+    assert_eq!(said.code, 1, "{}", said.err);
+    let rows = rows(&sweep_dir(dir.path()));
+    assert_eq!(column(&rows, "outcome"), ["failed", "completed"]);
+    assert!(rows[0]["reason"].as_str().unwrap().contains("needs 29"), "{rows:?}");
+    assert_eq!(rows[0]["decode_tok_s"], "");
+}
+
+#[test]
+fn a_job_that_changed_since_is_not_resumed() {
+    let dir = tempfile::tempdir().unwrap();
+    let option = dir.path().join("mine/infer/mine.yaml");
+    fs::create_dir_all(option.parent().unwrap()).unwrap();
+    fs::write(&option, "max_new_tokens: 16\n").unwrap();
+    let said = quick(
+        dir.path(),
+        &["--conf-dir", "mine", "infer=mine", "runtime.requests=100", "runtime.sim.scenario=steady,fail"],
+    );
+    assert_eq!(said.code, 1, "{}", said.err);
+    let sweep = sweep_dir(dir.path());
+    fs::write(&option, "max_new_tokens: 17\n").unwrap();
+    let again = run(dir.path(), &["run", "--resume", sweep.to_str().unwrap()]);
+    assert_eq!(again.code, 2, "{}", again.err);
+    assert!(again.err.contains("job 2") && again.err.contains("changed"), "{}", again.err);
+    assert!(!sweep.join("1-failed").exists());
+}
+
+#[test]
+fn a_killed_sweep_is_taken_up_where_it_stopped() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut child = program(dir.path())
+        .args(SLOW)
+        .arg("runtime.seed=1,2,3")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let sweep = sweep_dir(dir.path());
+    let second = sweep.join("1/events.ndjson");
+    eventually("something of the second job", || {
+        (fs::metadata(&second).ok()?.len() > 0 && events(&sweep.join("1")).len() > 20).then_some(())
+    });
+    let resume = ["run", "--resume", sweep.to_str().unwrap()];
+    let busy = run(dir.path(), &resume);
+    assert_eq!(busy.code, 1, "{}", busy.err);
+    assert!(busy.err.contains("another process"), "{}", busy.err);
+    signal(child.id(), "KILL");
+    child.wait().unwrap();
+
+    assert_eq!(column(&rows(&sweep), "runtime.seed"), ["1"], "the table is there after a kill");
+    let first = fs::read(sweep.join("0/events.ndjson")).unwrap();
+    let said = run(dir.path(), &resume);
+    assert_eq!(said.code, 0, "{}", said.err);
+    assert!(said.err.contains("job 2/3 is done again"), "{}", said.err);
+    assert!(events(&sweep.join("1-interrupted")).len() > 20, "what was recorded is not lost");
+    assert_eq!(fs::read(sweep.join("0/events.ndjson")).unwrap(), first, "a completed job is left alone");
+    let rows = rows(&sweep);
+    assert_eq!(column(&rows, "runtime.seed"), ["1", "2", "3"]);
+    assert_eq!(column(&rows, "outcome"), ["completed"; 3]);
+    for job in ["0", "1", "2"] {
+        assert_eq!(finished(&sweep.join(job)).outcome, Outcome::Completed);
+    }
+}
+
+#[test]
+fn an_interrupted_sweep_tells_how_to_go_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let child = program(dir.path())
+        .args(SLOW)
+        .arg("runtime.seed=1,2,3")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let sweep = sweep_dir(dir.path());
+    eventually("the second job", || sweep.join("1/events.ndjson").exists().then_some(()));
+    signal(child.id(), "INT");
+    let said = said(child.wait_with_output().unwrap());
+    assert_eq!(said.code, 130, "{}", said.err);
+    let lines: Vec<&str> = said.out.lines().collect();
+    assert!(lines[1].ends_with("completed"), "{}", said.out);
+    assert!(lines[2].ends_with("interrupted: Ctrl-C"), "{}", said.out);
+    assert!(lines[3].ends_with("not run"), "{}", said.out);
+    let dir = sweep.strip_prefix(dir.path()).unwrap().display();
+    assert!(said.err.contains(&format!("llmprof-tui run --resume {dir}")), "{}", said.err);
+    assert_eq!(finished(&sweep.join("1")).outcome, Outcome::Interrupted);
+    assert_eq!(column(&rows(&sweep), "outcome"), ["completed", "interrupted"]);
+}
+
+#[test]
+fn the_rest_lasts_until_the_card_is_cool() {
+    let dir = tempfile::tempdir().unwrap();
+    let begun = Instant::now();
+    // Sixty requests leave the simulated card near 49 °C; idle, it falls towards 38 °C.
+    let said =
+        quick(dir.path(), &["runtime.requests=60", "runtime.seed=1,2", "hardware.cooldown_until_c=41"]);
+    assert_eq!(said.code, 0, "{}", said.err);
+    assert!(begun.elapsed() > Duration::from_millis(900), "{:?}", begun.elapsed());
+    assert!(said.err.contains("°C to below 41 °C, at most"), "{}", said.err);
+    assert!(said.err.contains("job 2/2  runtime.seed=2  cool-down"), "{}", said.err);
+}
+
+#[test]
+fn a_card_that_stays_warm_is_worked_with_after_a_while() {
+    let dir = tempfile::tempdir().unwrap();
+    let said = quick(
+        dir.path(),
+        &["runtime.seed=1,2", "hardware.cooldown_until_c=20", "hardware.cooldown_max_s=0.3"],
+    );
+    assert_eq!(said.code, 0, "{}", said.err);
+    assert!(said.err.contains("after 0.3 s (hardware.cooldown_max_s): going on"), "{}", said.err);
+}
+
+#[test]
+fn without_a_temperature_that_is_said_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let begun = Instant::now();
+    let said = quick(
+        dir.path(),
+        &["telemetry=none", "runtime.seed=1,2,3", "hardware.cooldown_until_c=20", "hardware.cooldown_s=0.4"],
+    );
+    assert_eq!(said.code, 0, "{}", said.err);
+    assert_eq!(said.err.matches("no temperature can be read").count(), 1, "{}", said.err);
+    assert!(said.err.contains("telemetry.probe=none") && said.err.contains("cooldown_s=0.4"), "{}", said.err);
+    assert!(begun.elapsed() > Duration::from_millis(800), "two rests: {:?}", begun.elapsed());
+}
+
+#[test]
+fn the_screen_shows_a_sweep_and_its_keys_move_it() {
+    let endless = [
+        "-m",
+        "runtime=sim",
+        "runtime.requests=200",
+        "infer=long",
+        "hardware.cooldown_s=1",
+        "runtime.seed=1,2,3",
+    ];
+    let terminal = Terminal::start(&endless);
+    terminal.see("job 1/3  runtime.seed=1");
+    terminal.see("decode mean");
+    terminal.press("r", "a sweep does its jobs in order");
+    terminal.press("e", "next job 2/3");
+    terminal.see("cool-down");
+    terminal.see(" job 2/3  runtime.seed=2");
+    terminal.press("4", "outcome");
+    terminal.until("a table of the jobs", |screen| {
+        let text = screen.contents();
+        ["interrupted", "running", "waiting"].iter().all(|word| text.contains(word))
+    });
+    // During the rest the same key ends the rest.
+    terminal.press("e", "next job 3/3");
+    terminal.press("e", " job 3/3  runtime.seed=3");
+    terminal.send("q");
+    assert_eq!(terminal.exit_code(), 0, "{}", terminal.text());
+    terminal.assert_restored();
+    let sweep = sweep_dir(terminal.path());
+    let text = terminal.text().replace('\n', "");
+    assert!(text.contains("0 of 3 jobs completed") && text.contains("llmprof-tui --resume runs/"), "{text}");
+    assert_eq!(
+        column(&rows(&sweep), "reason"),
+        ["ended by the user", "ended by the user", "quit by the user"]
+    );
+
+    let again = Terminal::start(&["--resume", sweep.to_str().unwrap()]);
+    again.see("job 1/3  runtime.seed=1");
+    again.see("0-interrupted");
+    again.send("q");
+    assert_eq!(again.exit_code(), 0, "{}", again.text());
+    assert_eq!(finished(&sweep.join("0-interrupted")).cause.as_deref(), Some("ended by the user"));
+    assert_eq!(column(&rows(&sweep), "outcome"), ["interrupted"; 3]);
+}
