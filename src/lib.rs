@@ -14,11 +14,12 @@
 //! - [`analysis`]: from numbers to meaning, pure
 //! - [`assets`]: models, datasets and reference sources on disk: links, downloads, pins, variants
 //! - [`session`]: one live run, the only place that starts and stops work; [`headless`] and [`tui`] show it
-//! - [`cli`]: the commands; [`crash`], [`shutdown`], [`logfile`], [`observer`]: what a program needs around its work
+//! - [`cli`]: the commands; [`completion`]: what a shell offers at TAB; [`crash`], [`shutdown`], [`logfile`], [`observer`]: what a program needs around its work
 
 pub mod analysis;
 pub mod assets;
 pub mod cli;
+pub mod completion;
 pub mod config;
 pub mod crash;
 pub mod engine;

@@ -74,14 +74,31 @@ fn explain(
     }
 }
 
-/// The names allowed at `path`, where only certain ones are. Serde lists them only when it is given a text.
+/// The names allowed at `path`, where only certain ones are.
 fn names_wanted_at(path: &str, tree: &Value) -> Option<String> {
+    let message = refusal_of_text(path, tree)?;
+    let (_, wants) = message.strip_prefix("unknown variant")?.split_once("expected ")?;
+    Some(in_words(wants))
+}
+
+/// The values allowed at `path`, where there are only a few; else none.
+pub(super) fn values_wanted_at(path: &str, tree: &Value) -> Vec<String> {
+    let message = refusal_of_text(path, tree).unwrap_or_default();
+    match message.split_once("expected ") {
+        Some((before, wants)) if before.starts_with("unknown variant") => {
+            wants.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+        }
+        Some((_, "a boolean")) => vec!["true".into(), "false".into()],
+        _ => Vec::new(),
+    }
+}
+
+/// What serde says of an empty text at `path`: it lists what it wants only when it is given a text.
+fn refusal_of_text(path: &str, tree: &Value) -> Option<String> {
     let mut trial = tree.clone();
     *path.split('.').try_fold(&mut trial, |node, part| node.get_mut(part))? = Value::from("");
     let error = serde_path_to_error::deserialize::<_, RunConfig>(trial).err()?;
-    let message = error.inner().to_string();
-    let (_, wants) = message.strip_prefix("unknown variant")?.split_once("expected ")?;
-    Some(in_words(wants))
+    (error.path().to_string() == path).then(|| error.inner().to_string())
 }
 
 fn in_words(wants: &str) -> String {

@@ -42,6 +42,15 @@ pub enum Action {
 }
 
 impl Action {
+    /// What a word begins as, and the rest of it.
+    pub(super) fn of_prefix(word: &str) -> (Action, &str) {
+        let of = |action: Action| Some((action, word.strip_prefix(action.prefix())?));
+        of(Action::Put)
+            .or_else(|| of(Action::Add))
+            .or_else(|| of(Action::Remove))
+            .unwrap_or((Action::Change, word))
+    }
+
     fn prefix(self) -> &'static str {
         match self {
             Action::Change => "",
