@@ -431,6 +431,9 @@ impl From<PlanError> for Failure {
 async fn run(what: &What, json: bool, quiet: bool) -> Result<u8, Failure> {
     let plan = what.plan()?;
     plan.check_machine()?;
+    for remark in &plan.remarks {
+        say(format_args!("note: {remark}"));
+    }
     let finished = headless::run(plan, quiet).await?;
     let dir = finished.ended.dir.clone();
     if json {

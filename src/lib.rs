@@ -13,6 +13,7 @@
 //! - [`engine`]: runs the model; [`telemetry`]: reads the GPU and the host; [`scenario`]: scripts both in simulation
 //! - [`analysis`]: from numbers to meaning, pure
 //! - [`assets`]: models, datasets and reference sources on disk: links, downloads, pins, variants
+//! - [`support`]: what a configuration asks for and this version does not do
 //! - [`session`]: one live run, the only place that starts and stops work; [`headless`] and [`tui`] show it
 //! - [`cli`]: the commands; [`completion`]: what a shell offers at TAB; [`crash`], [`shutdown`], [`logfile`], [`observer`]: what a program needs around its work
 
@@ -36,6 +37,7 @@ pub mod scenario;
 pub mod session;
 pub mod shutdown;
 pub mod state;
+pub mod support;
 pub mod telemetry;
 pub mod text;
 pub mod tui;

@@ -33,6 +33,7 @@ use crate::{
     rundir::{Environment, Recorder, RunDir, metrics_json, report_md},
     scenario::{Scenario, UnknownScenario},
     state::RunState,
+    support::{self, NothingToDo},
     telemetry::Sampler,
 };
 
@@ -45,6 +46,8 @@ pub enum PlanError {
     Scenario(#[from] UnknownScenario),
     #[error(transparent)]
     Engine(#[from] EngineError),
+    #[error(transparent)]
+    Support(#[from] NothingToDo),
     #[error("{key}={got} is more than the {limit} this program takes")]
     TooMany { key: &'static str, got: u64, limit: u64 },
 }
@@ -53,6 +56,8 @@ pub enum PlanError {
 #[derive(Debug, Clone)]
 pub struct Plan {
     pub composed: Composed,
+    /// What the run does not do of what was asked.
+    pub remarks: Vec<String>,
     inputs: Inputs,
 }
 
@@ -60,11 +65,12 @@ impl Plan {
     /// Checks what can be known without looking at the machine: the model's shape, weights, prompts, names.
     pub fn new(composed: Composed) -> Result<Plan, PlanError> {
         let config = &composed.config;
+        let remarks = support::remarks(config)?;
         let inputs = Inputs::open(config)?;
         for name in config.telemetry.scenario.iter().chain([&config.runtime.sim.scenario]) {
             Scenario::named(name)?;
         }
-        let plan = Plan { composed, inputs };
+        let plan = Plan { composed, remarks, inputs };
         plan.check_amounts()?;
         Ok(plan)
     }
@@ -237,6 +243,9 @@ impl Session {
         let started = plan.started();
         let record = Record::open(&plan, started.started_unix_ms);
         tx.send(Event::RunStarted(Box::new(started)));
+        for remark in &plan.remarks {
+            tx.notice(Level::Warn, "profiling", remark.clone());
+        }
         if let Record::Refused(reason) = &record {
             tx.notice(Level::Error, "recorder", format!("this run is not recorded: {reason}"));
         }

@@ -179,7 +179,7 @@ fn overrides_change_what_they_name() {
     assert_eq!(config.model.dtype, Dtype::Bf16);
     assert_eq!(config.runtime.name, Runtime::Sim);
     assert_eq!(config.runtime.sim.speed, 0.0);
-    assert_eq!(config.runtime.requests, 20);
+    assert_eq!(config.runtime.requests, Some(20));
     assert_eq!(config.runtime.batch_size, 4);
     assert_eq!(config.runtime.threads, Some(2));
     assert_eq!(config.telemetry.probe, Probe::None);
@@ -280,7 +280,9 @@ fn refusals_name_what_is_wrong_and_what_would_do() {
 fn ranges_are_checked_by_name() {
     let table = [
         ("runtime.batch_size=0", "at least 1"),
-        ("runtime.requests=0", "at least 1"),
+        ("runtime.requests=0", "null or at least 1"),
+        ("hardware.expected_power_limit_w=0", "null or a finite number above 0"),
+        ("hardware.isolation.max_other_cpu_pct=nan", "a finite number, 0 or more"),
         ("runtime.threads=0", "null or 1 to 4096"),
         ("infer.max_new_tokens=0", "at least 1"),
         ("dataset.prompt_tokens=0", "at least 1"),
