@@ -256,7 +256,7 @@ mod tests {
             ("+extra=", &["+extra=d|"]),
             ("++se", &["++seed="]),
             ("++seed=", &["++seed=3|"]),
-            ("~", &["~hydra.", "~map.", "~model.", "~model/", "~model|", "~name|", "~seed|"]),
+            ("~", &["~hydra.", "~map.", "~model|", "~model.", "~model/", "~name|", "~seed|"]),
             ("~map.", &["~map.deep.", "~map.deep|"]),
             ("nothing", &[]),
             ("a.b/c", &[]),

@@ -3,9 +3,9 @@ use std::{sync::Arc, time::Instant};
 use super::*;
 use crate::{
     config::{
-        DatasetConfig, Dtype, HardwareConfig, HydraConfig, HydraJob, HydraRun, InferConfig, ModelConfig,
-        OutputConfig, PredictionsConfig, ProfilingConfig, RuntimeConfig, SimConfig, TelemetryConfig,
-        ThemeName, TuiConfig, Weights,
+        DatasetConfig, Dtype, HardwareConfig, HydraConfig, HydraJob, HydraRun, InferConfig, IsolationConfig,
+        ModelConfig, OutputConfig, PredictionsConfig, ProfilingConfig, RuntimeConfig, SimConfig,
+        TelemetryConfig, ThemeName, ToolConfig, TuiConfig, Weights,
     },
     event::{Clock, EventRx, GpuSample, HostInfo, HostSample, Phase, channel},
 };
