@@ -22,7 +22,7 @@ fn what_it_prints() {
         (&["config", "--package", "runtime.sim.itl_ms"], &["3.8\n"], &[":"]),
         (&["config", "experiment=${model.name}"], &["experiment: smollm2_135m\n"], &["${"]),
         (&["config", "experiment=${model.name}", "--no-resolve"], &["experiment: ${model.name}\n"], &[]),
-        (&["config", "--json", "--package", "hardware"], &["{\n  \"device_index\": 0\n}\n"], &[]),
+        (&["config", "--json", "--package", "output.predictions"], &["{\n  \"enable\": false\n}\n"], &[]),
         (
             &["config", "--info", "defaults", "infer=long"],
             &[

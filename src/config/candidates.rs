@@ -257,7 +257,7 @@ mod tests {
             ("++se", &["++seed="]),
             ("++seed=", &["++seed=3|"]),
             ("~", &["~hydra.", "~map.", "~model|", "~model.", "~model/", "~name|", "~seed|"]),
-            ("~map.", &["~map.deep.", "~map.deep|"]),
+            ("~map.", &["~map.deep|", "~map.deep."]),
             ("nothing", &[]),
             ("a.b/c", &[]),
             ("=", &[]),

@@ -259,6 +259,19 @@ mod tests {
         }
     }
 
+    #[test]
+    fn what_an_interpolation_holds_is_written_so_that_it_reads_back() {
+        for text in [r"a=[${.cy'\}]", r#"a=${b"'}"#, "a=${b#é}", "a=x${b\n}y"] {
+            let given = |text: &str| match Override::parse(text).unwrap().value {
+                Some(Given::One(element)) => element,
+                other => panic!("{text}: {other:?}"),
+            };
+            let element = given(text);
+            let again = given(&format!("a={}", element.to_text()));
+            assert_eq!(again.to_value(), element.to_value(), "{text}");
+        }
+    }
+
     proptest! {
         #[test]
         fn any_text_parses_or_is_refused(text in any::<String>()) {
