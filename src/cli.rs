@@ -2,18 +2,19 @@
 
 use std::{
     env,
-    ffi::OsStr,
+    ffi::{OsStr, OsString},
     io::{self, Write},
     path::{Path, PathBuf},
     process::ExitCode,
 };
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use color_eyre::eyre::{Report, eyre};
 
 use crate::{
     analysis::units::{grouped, millis, three_digits},
     assets::{AssetError, commands as assets},
+    completion::{self, Shell},
     config::{Composed, ConfTree, DefaultsItem, Form, compose, expand_sweep, yaml_text},
     crash,
     engine::EngineError,
@@ -46,6 +47,11 @@ Examples:
   llmprof-tui fetch qwen2_5_0_5b               weights from the hub
 
 Exit codes: 0 ok, 1 the run failed or was not fully recorded, 2 bad usage or config, 130/143 interrupted.";
+
+const COMPLETION: &str = "\
+bash: eval \"$(llmprof-tui completion bash)\" in ~/.bashrc
+zsh:  source <(llmprof-tui completion zsh) in ~/.zshrc, after compinit
+fish: llmprof-tui completion fish | source in ~/.config/fish/config.fish";
 
 #[derive(Debug, Parser)]
 #[command(name = "llmprof-tui", version, about = ABOUT, after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
@@ -159,6 +165,16 @@ enum Command {
         what: What,
         #[command(flatten)]
         show: Show,
+    },
+    /// Print the script that completes words at TAB
+    #[command(after_help = COMPLETION)]
+    Completion { shell: Shell },
+    /// What a script asks at TAB
+    #[command(name = completion::QUESTION, hide = true)]
+    Complete {
+        shell: Shell,
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        sent: Vec<OsString>,
     },
     #[command(flatten)]
     Assets(assets::AssetCommand),
@@ -275,12 +291,26 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
             runtime.block_on(play(player, At::Second(0.0), speed))
         }
         Some(Command::Config { what, show }) => show_config(&what, &show),
+        Some(Command::Completion { shell }) => {
+            print_out(shell.script().trim_end())?;
+            Ok(0)
+        }
+        Some(Command::Complete { shell, sent }) => Ok(complete(shell, &sent)),
         Some(Command::Assets(command)) => {
             let done = runtime.block_on(assets::run(command))?;
             print_out(&done.text)?;
             Ok(done.code)
         }
     }
+}
+
+/// Answers a script. Whatever goes wrong, nothing is said: the user is in the middle of a line.
+fn complete(shell: Shell, sent: &[OsString]) -> u8 {
+    let sent: Vec<String> = sent.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    let cwd = env::current_dir().unwrap_or_default();
+    let answer = std::panic::catch_unwind(|| completion::answer(shell, &sent, Cli::command(), &cwd));
+    let _ = io::stdout().write_all(answer.unwrap_or_default().as_bytes());
+    0
 }
 
 impl From<AssetError> for Failure {
@@ -360,8 +390,18 @@ impl What {
 
     /// A bare word is a mistyped command more often than anything else.
     fn check_words(&self) -> Result<(), Usage> {
-        const COMMANDS: [&str; 9] =
-            ["run", "replay", "demo", "config", "bootstrap", "fetch", "third-party", "dataset", "help"];
+        const COMMANDS: [&str; 10] = [
+            "run",
+            "replay",
+            "demo",
+            "config",
+            "completion",
+            "bootstrap",
+            "fetch",
+            "third-party",
+            "dataset",
+            "help",
+        ];
         let Some(word) = self.overrides.iter().find(|o| !o.contains('=') && !o.starts_with('~')) else {
             return Ok(());
         };
@@ -458,6 +498,9 @@ impl From<PlanError> for Failure {
 async fn run(what: &What, json: bool, quiet: bool) -> Result<u8, Failure> {
     let plan = what.plan()?;
     plan.check_machine()?;
+    for remark in &plan.remarks {
+        say(format_args!("note: {remark}"));
+    }
     let finished = headless::run(plan, quiet).await?;
     let dir = finished.ended.dir.clone();
     if json {

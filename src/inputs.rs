@@ -1,6 +1,7 @@
 //! What a run works on, found and checked before anything starts: the model's shape, weights, tokenizer and prompts.
 
 use std::{
+    collections::HashMap,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -8,13 +9,17 @@ use std::{
 use thiserror::Error;
 
 use crate::{
-    config::{PromptsConfig, RunConfig, Weights},
+    assets::sampling::{self, Sampling},
+    config::{DatasetSampling, PromptsConfig, RunConfig, Weights},
     engine::{
         candle::{Checkpoint, CheckpointError},
         workload::{Prompt, PromptSet, Workload},
     },
     model::{ModelSpec, SpecError},
-    text::{TextError, Tokenizer, prompts},
+    text::{
+        TextError, Tokenizer,
+        prompts::{self, Sample},
+    },
 };
 
 #[derive(Debug, Error)]
@@ -25,6 +30,12 @@ pub enum InputsError {
     Checkpoint(#[from] CheckpointError),
     #[error(transparent)]
     Text(#[from] TextError),
+    #[error(
+        "model.dequantize=true makes plain numbers of a GGUF file's blocks; {weights} has none, model.dtype is all it needs"
+    )]
+    NothingQuantised { weights: String },
+    #[error(transparent)]
+    Dataset(#[from] DatasetError),
     #[error(
         "{} is not {model}: its {key} is {got}, not {wanted}; use model=local, with a model.name of your own",
         weights.display()
@@ -46,6 +57,29 @@ pub enum InputsError {
     TooLong { model: String, prompt: u32, output: u32, limit: usize },
 }
 
+/// What can be wrong with the choice of prompts.
+#[derive(Debug, Error)]
+pub enum DatasetError {
+    #[error("there is no {file}; make it with: {}", made_by.join(" "))]
+    NotMade { file: String, made_by: Vec<String> },
+    #[error("dataset.sampling chooses among texts, and there are none; dataset=prompts has some")]
+    NothingToSample,
+    #[error(
+        "runtime.requests=null takes every text of dataset.sampling once, and there is none; give a number"
+    )]
+    NoNumber,
+    #[error("dataset.sampling takes {got} texts, more than the {limit} requests a run may have")]
+    TooMany { got: u64, limit: u64 },
+    #[error("dataset.sampling.subset_filelist: cannot read {file}: {cause}")]
+    NoList { file: String, cause: std::io::Error },
+    #[error("dataset.sampling.subset_filelist: {file}: {cause}")]
+    BadList { file: String, cause: String },
+    #[error(
+        "dataset.sampling.subset_filelist names samples, and sample {number} of {file} has no name (id, name or source)"
+    )]
+    Nameless { file: String, number: usize },
+}
+
 /// The model and what it is asked.
 #[derive(Debug, Clone)]
 pub struct Inputs {
@@ -62,9 +96,16 @@ impl Inputs {
         let config_json = config.model.config_json.as_deref().map(Path::new);
         let (spec, checkpoint) = match &config.model.weights {
             Weights::Path(path) => {
-                let checkpoint = Checkpoint::open(path, config_json)?;
+                let checkpoint = match (Checkpoint::open(path, config_json)?, config.model.dequantize) {
+                    (checkpoint, false) => checkpoint,
+                    (checkpoint, true) if checkpoint.is_gguf() => checkpoint.dequantised(),
+                    _ => return Err(InputsError::NothingQuantised { weights: path.display().to_string() }),
+                };
                 same_model(config, &checkpoint)?;
                 (checkpoint.spec().clone(), Some(Arc::new(checkpoint)))
+            }
+            Weights::Synthetic if config.model.dequantize => {
+                return Err(InputsError::NothingQuantised { weights: "synthetic".into() });
             }
             Weights::Synthetic => match config_json {
                 Some(path) => (ModelSpec::from_config_json(path)?, None),
@@ -76,14 +117,13 @@ impl Inputs {
             None => None,
         };
         let prompt_set = match (&config.dataset.prompts, &tokenizer) {
-            (Some(file), Some(tokenizer)) => {
-                given(file, tokenizer, config.dataset.prompt_tokens, spec.vocab)?
-            }
+            (Some(prompts), Some(tokenizer)) => given(prompts, config, tokenizer, spec.vocab)?,
+            _ if config.dataset.sampling.is_some() => return Err(DatasetError::NothingToSample.into()),
             _ => PromptSet::Random { tokens: config.dataset.prompt_tokens, vocab: spec.vocab as u32 },
         };
         let stops = tokenizer.as_ref().filter(|_| !config.infer.ignore_eos).map(|t| t.stop_ids().to_vec());
         let workload = Workload {
-            requests: config.runtime.requests,
+            requests: requests(config, &prompt_set)?,
             warmup: config.runtime.warmup,
             batch: config.runtime.batch_size,
             prompts: prompt_set,
@@ -146,26 +186,121 @@ fn tokenizer(checkpoint: Option<&Checkpoint>, key: &'static str) -> Result<Token
     })
 }
 
+/// As many as are asked for, or one for each text that was chosen.
+fn requests(config: &RunConfig, prompts: &PromptSet) -> Result<u32, DatasetError> {
+    match (config.runtime.requests, prompts) {
+        (Some(requests), _) => Ok(requests),
+        (None, PromptSet::Given(prompts)) => Ok(prompts.len() as u32),
+        (None, PromptSet::Random { .. }) => Err(DatasetError::NoNumber),
+    }
+}
+
+/// The most texts that a run without a number of its own takes.
+const MOST_SAMPLES: u64 = 1_000_000;
+
+/// The prompts in the order of the requests.
 fn given(
-    PromptsConfig { file, chat }: &PromptsConfig,
+    prompts: &PromptsConfig,
+    config: &RunConfig,
     tokenizer: &Tokenizer,
-    limit: u32,
     vocab: usize,
 ) -> Result<PromptSet, InputsError> {
-    let mut set = Vec::new();
-    for (number, text) in (1..).zip(prompts::load(Path::new(file))?) {
-        let ids = tokenizer.prompt_ids(&text, *chat)?;
-        let (file, tokens) = (file.clone(), ids.len());
-        if tokens == 0 {
-            return Err(InputsError::EmptyPrompt { file, number });
-        }
-        if tokens > limit as usize {
-            return Err(InputsError::PromptTooLong { file, number, tokens, limit });
-        }
-        if let Some(&id) = ids.iter().find(|&&id| id as usize >= vocab) {
-            return Err(InputsError::OtherTokenizer { id, vocab });
-        }
-        set.push(Prompt { text, ids });
+    let file = &prompts.file;
+    let samples = prompts::load(Path::new(file)).map_err(|e| made_by(file, e))?;
+    // The first again after the last: more than there are requests would never be asked.
+    let most = config.runtime.requests.map_or(MOST_SAMPLES + 1, |n| u64::from(n.max(config.runtime.warmup)));
+    let order = match &config.dataset.sampling {
+        Some(sampling) => chosen(sampling, &samples, file, config.runtime.seed, most)?,
+        None => (0..samples.len()).take(most as usize).collect(),
+    };
+    if order.len() as u64 > MOST_SAMPLES && config.runtime.requests.is_none() {
+        return Err(DatasetError::TooMany { got: order.len() as u64, limit: MOST_SAMPLES }.into());
+    }
+    let mut read: HashMap<usize, Prompt> = HashMap::new();
+    let mut set = Vec::with_capacity(order.len());
+    for index in order {
+        let prompt = match read.get(&index) {
+            Some(prompt) => prompt.clone(),
+            None => {
+                let number = index + 1;
+                let prompt = prompt_of(&samples[index].text, number, prompts, config, tokenizer)?;
+                if let Some(&id) = prompt.ids.iter().find(|&&id| id as usize >= vocab) {
+                    return Err(InputsError::OtherTokenizer { id, vocab });
+                }
+                read.entry(index).or_insert(prompt).clone()
+            }
+        };
+        set.push(prompt);
     }
     Ok(PromptSet::Given(set.into()))
+}
+
+/// A variant of a dataset that is not there is made by a command.
+fn made_by(file: &str, error: TextError) -> InputsError {
+    let parts: Vec<&str> = file.split('/').collect();
+    let command: &[&str] = match (&error, parts.as_slice()) {
+        (TextError::Unreadable { cause, .. }, ["datasets", name, part, ..])
+            if cause.kind() == std::io::ErrorKind::NotFound =>
+        {
+            match *part {
+                "source-data" => &["bootstrap", "datasets", name],
+                variant => &["dataset", "prepare", name, "--variant", variant],
+            }
+        }
+        _ => return error.into(),
+    };
+    let made_by = std::iter::once("llmprof-tui").chain(command.iter().copied()).map(str::to_owned).collect();
+    DatasetError::NotMade { file: file.to_owned(), made_by }.into()
+}
+
+/// The indexes of the samples that are asked, in their order; at most `most`, never none.
+fn chosen(
+    sampling: &DatasetSampling,
+    samples: &[Sample],
+    file: &str,
+    seed: u64,
+    most: u64,
+) -> Result<Vec<usize>, DatasetError> {
+    let among: Vec<usize> = match &sampling.subset_filelist {
+        None => (0..samples.len()).collect(),
+        Some(list) => {
+            let nameless = |number| DatasetError::Nameless { file: file.to_owned(), number };
+            let names = samples.iter().zip(1..).map(|(s, number)| s.name.clone().ok_or(nameless(number)));
+            let names = names.collect::<Result<Vec<String>, _>>()?;
+            let text = std::fs::read_to_string(list)
+                .map_err(|cause| DatasetError::NoList { file: list.clone(), cause })?;
+            sampling::subset(&text, &names)
+                .map_err(|cause| DatasetError::BadList { file: list.clone(), cause })?
+        }
+    };
+    let epochs = Sampling::from(sampling).epochs(among.len() as u64, seed);
+    Ok(epochs.flatten().take(most as usize).map(|index| among[index as usize]).collect())
+}
+
+fn prompt_of(
+    text: &str,
+    number: usize,
+    prompts: &PromptsConfig,
+    config: &RunConfig,
+    tokenizer: &Tokenizer,
+) -> Result<Prompt, InputsError> {
+    let limit = config.dataset.prompt_tokens as usize;
+    let mut prompt = Prompt { text: text.to_owned(), ids: tokenizer.prompt_ids(text, prompts.chat)? };
+    while prompts.truncate && prompt.ids.len() > limit && !prompt.text.is_empty() {
+        // The text is cut, not its ids: a chat template has words after it.
+        let plain = tokenizer.prompt_ids(&prompt.text, false)?;
+        let kept = plain.len().saturating_sub(prompt.ids.len() - limit);
+        let cut = tokenizer.text(&plain[..kept])?;
+        // Ids of special tokens have no text, and a cut must never be longer than what was cut.
+        prompt.text = if cut.len() < prompt.text.len() { cut } else { String::new() };
+        prompt.ids = tokenizer.prompt_ids(&prompt.text, prompts.chat)?;
+    }
+    let (file, tokens) = (prompts.file.clone(), prompt.ids.len());
+    if tokens == 0 {
+        return Err(InputsError::EmptyPrompt { file, number });
+    }
+    if tokens > limit {
+        return Err(InputsError::PromptTooLong { file, number, tokens, limit: limit as u32 });
+    }
+    Ok(prompt)
 }

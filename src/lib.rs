@@ -13,14 +13,16 @@
 //! - [`engine`]: runs the model; [`telemetry`]: reads the GPU and the host; [`scenario`]: scripts both in simulation
 //! - [`analysis`]: from numbers to meaning, pure
 //! - [`assets`]: models, datasets and reference sources on disk: links, downloads, pins, variants
-//! - [`plan`]: a run that was looked at and can be started
+//! - [`plan`]: a run that was looked at and can be started; [`support`]: what of it this version does not do
 //! - [`session`]: one live run, the only place that starts and stops work; [`headless`] and [`tui`] show it
 //! - [`sweep`]: several runs from one command line, one after another
-//! - [`cli`]: the commands; [`crash`], [`shutdown`], [`logfile`], [`observer`]: what a program needs around its work
+//! - [`cli`]: the commands; [`completion`]: what a shell offers at TAB; [`crash`], [`shutdown`], [`logfile`],
+//!   [`observer`]: what a program needs around its work
 
 pub mod analysis;
 pub mod assets;
 pub mod cli;
+pub mod completion;
 pub mod config;
 pub mod crash;
 pub mod engine;
@@ -38,6 +40,7 @@ pub mod scenario;
 pub mod session;
 pub mod shutdown;
 pub mod state;
+pub mod support;
 pub mod sweep;
 pub mod telemetry;
 pub mod text;

@@ -6,16 +6,11 @@ use thiserror::Error;
 
 use crate::{
     config::{Composed, Runtime},
-    engine::{
-        EngineError,
-        candle::CandleOptions,
-        place::Place,
-        sampling::Sampling,
-        workload::Workload,
-    },
+    engine::{EngineError, candle::CandleOptions, place::Place, sampling::Sampling, workload::Workload},
     event::{RunStarted, SCHEMA},
     inputs::{Inputs, InputsError},
     scenario::{Scenario, UnknownScenario},
+    support::{self, NothingToDo},
 };
 
 /// What can be wrong before anything is started.
@@ -27,6 +22,8 @@ pub enum PlanError {
     Scenario(#[from] UnknownScenario),
     #[error(transparent)]
     Engine(#[from] EngineError),
+    #[error(transparent)]
+    Support(#[from] NothingToDo),
     #[error("{key}={got} is more than the {limit} this program takes")]
     TooMany { key: &'static str, got: u64, limit: u64 },
 }
@@ -35,6 +32,8 @@ pub enum PlanError {
 #[derive(Debug, Clone)]
 pub struct Plan {
     pub composed: Composed,
+    /// What the run does not do of what was asked.
+    pub remarks: Vec<String>,
     /// Where it is kept, if it is recorded.
     pub dir: PathBuf,
     pub(crate) inputs: Inputs,
@@ -45,13 +44,14 @@ impl Plan {
     /// Checks what can be known without looking at the machine: the model's shape, weights, prompts, names.
     pub fn new(composed: Composed) -> Result<Plan, PlanError> {
         let config = &composed.config;
+        let remarks = support::remarks(config)?;
         let inputs = Inputs::open(config)?;
         for name in config.telemetry.scenario.iter().chain([&config.runtime.sim.scenario]) {
             Scenario::named(name)?;
         }
         let dir = PathBuf::from(&config.hydra.run.dir);
         let place = Place::resolve(&config.runtime.device, config.hardware.device_index as usize)?;
-        let plan = Plan { composed, dir, inputs, place };
+        let plan = Plan { composed, remarks, dir, inputs, place };
         plan.check_amounts()?;
         Ok(plan)
     }

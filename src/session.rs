@@ -89,6 +89,9 @@ impl Session {
         let started = plan.started();
         let record = Record::open(&plan, started.started_unix_ms);
         tx.send(Event::RunStarted(Box::new(started)));
+        for remark in &plan.remarks {
+            tx.notice(Level::Warn, "profiling", remark.clone());
+        }
         if let Record::Refused(reason) = &record {
             tx.notice(Level::Error, "recorder", format!("this run is not recorded: {reason}"));
         }

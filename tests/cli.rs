@@ -373,3 +373,28 @@ fn the_engine_draws_the_same_tokens_twice() {
     assert_eq!(first, ids("runtime.seed=0"));
     assert_ne!(first, ids("runtime.seed=1"));
 }
+
+#[test]
+fn a_profiling_option_says_what_this_version_does_not_do() {
+    let dir = tempfile::tempdir().unwrap();
+    for option in ["nsys", "ncu", "roofline_only"] {
+        let mut args = QUICK.to_vec();
+        let option = format!("profiling={option}");
+        args.push(&option);
+        assert_refused(
+            dir.path(),
+            &args,
+            &["would do nothing", "this version does not have", "profiling=minimal"],
+        );
+    }
+    let mut args = QUICK.to_vec();
+    args.extend(["profiling=full", "hydra.run.dir=runs/full"]);
+    let said = run(dir.path(), &args);
+    assert_eq!(said.code, 0, "{}", said.err);
+    let words = "this run samples the GPU and the host; this version does not have runs under Nsight Systems";
+    assert!(said.err.contains(&format!("note: {words}")), "{}", said.err);
+    let told = events(&dir.path().join("runs/full"))
+        .into_iter()
+        .any(|envelope| matches!(envelope.event, Event::Notice(notice) if notice.text.starts_with(words)));
+    assert!(told, "the recording says it too");
+}

@@ -6,6 +6,7 @@ use llmprof::config::{
     Composed, ConfTree, ConfigError, Dtype, Form, Probe, Runtime, Surroundings, ThemeName, compose,
     compose_in,
 };
+use llmprof::model::{ModelSpec, spec::RopeScaling};
 use proptest::prelude::*;
 
 fn surroundings() -> Surroundings {
@@ -85,12 +86,71 @@ fn every_option_of_every_group_composes() {
         groups,
         ["dataset", "hardware", "hydra", "infer", "model", "output", "profiling", "runtime", "telemetry"]
     );
+    // The files of the repository, so that none is forgotten that was not built in.
+    let conf = Path::new(env!("CARGO_MANIFEST_DIR")).join("conf");
     for group in groups {
+        let files = std::fs::read_dir(conf.join(&group)).unwrap().count();
+        assert_eq!(tree.options(&group).len(), files, "{group}");
         for option in tree.options(&group) {
             let run = composed(&[&format!("{group}={option}")])
                 .unwrap_or_else(|error| panic!("{group}={option}: {error}"));
             assert_eq!(run.choices[&group], option);
         }
+    }
+}
+
+/// What the published config.json of each model's repository (`hub`) on the Hugging Face hub says of that which the
+/// parameter count does not prove: rope_theta, rms_norm_eps, max_position_embeddings, tie_word_embeddings, the size of a
+/// head, the stretching of the rotary frequencies (llama3, from 8192 positions) and the sliding window in use.
+#[test]
+fn shapes_are_the_published_ones() {
+    struct Published(&'static str, &'static str, f64, f64, usize, bool, usize, Option<f64>, Option<usize>);
+    let table = [
+        Published("smollm2_135m", "HuggingFaceTB/SmolLM2-135M", 1e5, 1e-5, 8192, true, 64, None, None),
+        Published("smollm2_360m", "HuggingFaceTB/SmolLM2-360M", 1e5, 1e-5, 8192, true, 64, None, None),
+        Published("smollm2_1_7b", "HuggingFaceTB/SmolLM2-1.7B", 1.3e5, 1e-5, 8192, true, 64, None, None),
+        Published("qwen2_5_0_5b", "Qwen/Qwen2.5-0.5B", 1e6, 1e-6, 32768, true, 64, None, None),
+        Published("qwen2_5_1_5b", "Qwen/Qwen2.5-1.5B", 1e6, 1e-6, 131072, true, 128, None, None),
+        Published("qwen2_5_7b", "Qwen/Qwen2.5-7B", 1e6, 1e-6, 131072, false, 128, None, None),
+        Published("qwen2_5_14b", "Qwen/Qwen2.5-14B", 1e6, 1e-5, 131072, false, 128, None, None),
+        Published("qwen2_5_32b", "Qwen/Qwen2.5-32B", 1e6, 1e-5, 131072, false, 128, None, None),
+        Published("qwen2_5_72b", "Qwen/Qwen2.5-72B", 1e6, 1e-5, 131072, false, 128, None, None),
+        Published("qwen3_0_6b", "Qwen/Qwen3-0.6B", 1e6, 1e-6, 40960, true, 128, None, None),
+        Published("qwen3_4b", "Qwen/Qwen3-4B", 1e6, 1e-6, 40960, true, 128, None, None),
+        Published("qwen3_8b", "Qwen/Qwen3-8B", 1e6, 1e-6, 40960, false, 128, None, None),
+        Published("qwen3_32b", "Qwen/Qwen3-32B", 1e6, 1e-6, 40960, false, 128, None, None),
+        Published("llama3_1_8b", "meta-llama/Llama-3.1-8B", 5e5, 1e-5, 131072, false, 128, Some(8.0), None),
+        Published("llama3_1_70b", "meta-llama/Llama-3.1-70B", 5e5, 1e-5, 131072, false, 128, Some(8.0), None),
+        Published("llama3_2_1b", "meta-llama/Llama-3.2-1B", 5e5, 1e-5, 131072, true, 64, Some(32.0), None),
+        Published("mistral_7b", "mistralai/Mistral-7B-v0.1", 1e4, 1e-5, 32768, false, 128, None, Some(4096)),
+        Published(
+            "tinyllama_1_1b",
+            "TinyLlama/TinyLlama-1.1B-Chat-v1.0",
+            1e4,
+            1e-5,
+            2048,
+            false,
+            64,
+            None,
+            None,
+        ),
+    ];
+    // `local` has no shape of its own.
+    assert_eq!(ConfTree::built_in().options("model").len(), table.len() + 1);
+    for Published(name, hub, theta, eps, positions, tied, head_dim, stretch, window) in table {
+        let model = composed(&[&format!("model={name}")]).unwrap().config.model;
+        assert_eq!(model.hub.as_deref(), Some(hub));
+        let spec = ModelSpec::from_hf(&model.arch).unwrap();
+        let found = (spec.rope_theta, spec.rms_eps, spec.max_positions, spec.tied_embeddings, spec.head_dim);
+        assert_eq!(found, (theta, eps, positions, tied, head_dim), "{name}");
+        let llama3 = |factor| RopeScaling {
+            factor,
+            low_freq_factor: 1.0,
+            high_freq_factor: 4.0,
+            original_max_positions: 8192,
+        };
+        assert_eq!(spec.rope_scaling, stretch.map(llama3), "{name}");
+        assert_eq!(spec.sliding_window, window, "{name}");
     }
 }
 
@@ -179,7 +239,7 @@ fn overrides_change_what_they_name() {
     assert_eq!(config.model.dtype, Dtype::Bf16);
     assert_eq!(config.runtime.name, Runtime::Sim);
     assert_eq!(config.runtime.sim.speed, 0.0);
-    assert_eq!(config.runtime.requests, 20);
+    assert_eq!(config.runtime.requests, Some(20));
     assert_eq!(config.runtime.batch_size, 4);
     assert_eq!(config.runtime.threads, Some(2));
     assert_eq!(config.telemetry.probe, Probe::None);
@@ -280,7 +340,9 @@ fn refusals_name_what_is_wrong_and_what_would_do() {
 fn ranges_are_checked_by_name() {
     let table = [
         ("runtime.batch_size=0", "at least 1"),
-        ("runtime.requests=0", "at least 1"),
+        ("runtime.requests=0", "null or at least 1"),
+        ("hardware.expected_power_limit_w=0", "null or a finite number above 0"),
+        ("hardware.isolation.max_other_cpu_pct=nan", "a finite number, 0 or more"),
         ("runtime.threads=0", "null or 1 to 4096"),
         ("infer.max_new_tokens=0", "at least 1"),
         ("dataset.prompt_tokens=0", "at least 1"),

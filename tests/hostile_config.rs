@@ -80,6 +80,10 @@ fn lists_that_name_each_other() {
         let message = refusal(files, &[]);
         assert!(message.contains(wanted), "{message}");
     }
+    let files = [("config.yaml", "defaults: [{g: a}]\n"), ("g/a.yaml", ""), ("g/b.yaml", "")];
+    let twice = ["g=a".to_owned(), "g=b".to_owned()];
+    let composition = Composition::new(&ConfTree::of_files(files), &twice, &Surroundings::here()).unwrap();
+    assert_eq!(composition.choices["g"].as_deref(), Some("b"), "the last word counts, as in Hydra");
 }
 
 #[test]
@@ -136,6 +140,23 @@ fn things_that_are_not_files() {
     write("infer/default.yaml", &vec![b'['; 10 << 20]);
     let message = soon(|| outcome(&tree, &[])).unwrap_err().to_string();
     assert!(message.contains("infer/default.yaml"), "{message}");
+}
+
+#[cfg(unix)]
+#[test]
+fn pipes_and_devices() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("infer/default.yaml");
+    fs::create_dir(file.parent().unwrap()).unwrap();
+    let made = std::process::Command::new("mkfifo").arg(&file).status().unwrap();
+    assert!(made.success());
+    let tree = ConfTree::over_built_in(dir.path()).unwrap();
+    let message = soon(|| outcome(&tree, &[])).unwrap_err().to_string();
+    assert!(message.contains("infer/default.yaml: it is no regular file"), "{message}");
+
+    fs::remove_file(&file).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", &file).unwrap();
+    assert!(soon(|| outcome(&tree, &[])).is_err());
 }
 
 #[cfg(unix)]

@@ -3,6 +3,7 @@
 use std::{collections::HashMap, fs, path::Path};
 
 use llmprof::{
+    assets::sampling::Sampling,
     config::{ConfTree, Dtype, RunConfig, Weights, compose},
     engine::{
         candle::{SyntheticWeights, WeightSource},
@@ -131,4 +132,116 @@ fn keys_are_checked() {
     let config = composed(&words("model.weights=models/x infer.top_k=3")).unwrap();
     assert_eq!(config.model.weights, Weights::Path("models/x".into()));
     assert_eq!(serde_json::to_value(&config).unwrap()["model"]["weights"], "models/x");
+}
+
+/// The texts that are asked, in the order of the measured requests.
+fn asked(overrides: &[String]) -> Vec<String> {
+    let workload = open(overrides).unwrap().workload;
+    let measured = workload.warmup..workload.warmup + workload.requests;
+    measured.map(|request| workload.text(request).unwrap().to_owned()).collect()
+}
+
+#[test]
+fn sampling_chooses_prompts_and_their_order() {
+    let dir = tiny();
+    let lines: String =
+        (0..10).map(|n| format!("{{\"id\": \"s{n}\", \"prompt\": \"hello {n}\"}}\n")).collect();
+    let file = write(dir.path(), "p.jsonl", &lines);
+    let list = write(dir.path(), "list.txt", "# these\ns7\ns2\ns4\n");
+    let with = |more: &str| {
+        let common = format!(
+            "dataset=prompts dataset.prompt_tokens=4 dataset.prompts.file={file} runtime.requests=null"
+        );
+        with(&dir, &format!("{common} {more}"))
+    };
+    let hello = |numbers: &[u64]| numbers.iter().map(|n| format!("hello {n}")).collect::<Vec<_>>();
+
+    assert_eq!(asked(&with("")), hello(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]));
+    let few = "dataset.sampling.num_samples_per_epoch=2 dataset.sampling.num_epochs=2";
+    assert_eq!(asked(&with(few)), hello(&[0, 1, 0, 1]));
+    assert_eq!(asked(&with(&format!("{few} runtime.requests=5"))), hello(&[0, 1, 0, 1, 0]));
+
+    let drawn = |seed: u64| {
+        let sampling = Sampling { num_epochs: 2, num_samples_per_epoch: Some(3), randomize: true };
+        hello(&sampling.indexes(10, seed).concat())
+    };
+    let random = "dataset.sampling.num_samples_per_epoch=3 dataset.sampling.num_epochs=2 dataset.sampling.randomize=true";
+    assert_eq!(asked(&with(random)), drawn(0));
+    assert_eq!(asked(&with(&format!("{random} runtime.seed=5"))), drawn(5));
+    assert_ne!(drawn(0), drawn(5));
+
+    let subset = format!("dataset.sampling.subset_filelist={list}");
+    assert_eq!(asked(&with(&subset)), hello(&[7, 2, 4]));
+
+    let nameless = write(dir.path(), "n.jsonl", "{\"prompt\": \"hello\"}\n");
+    let wrong = write(dir.path(), "wrong.txt", "s1\ns11\n");
+    let table = [
+        (
+            format!("dataset.sampling.subset_filelist={wrong}"),
+            "line 2: \"s11\" is not in the dataset; did you mean s1",
+        ),
+        ("dataset.sampling.subset_filelist=no.txt".into(), "subset_filelist: cannot read no.txt"),
+        (format!("{subset} dataset.prompts.file={nameless}"), "sample 1 of "),
+        ("dataset.sampling.num_epochs=200000".into(), "more than the 1000000 requests"),
+    ];
+    for (more, wanted) in table {
+        let message = open(&with(&more)).unwrap_err();
+        assert!(message.contains(wanted), "{more}: {message}");
+    }
+    for (more, wanted) in [
+        (
+            "+dataset.sampling={num_epochs:1,num_samples_per_epoch:null,randomize:false,subset_filelist:null}",
+            "dataset=prompts has some",
+        ),
+        ("runtime.requests=null", "there is none; give a number"),
+    ] {
+        let message = open(&words(more)).unwrap_err();
+        assert!(message.contains(wanted), "{more}: {message}");
+    }
+}
+
+#[test]
+fn long_prompts_are_cut_where_that_is_asked_for() {
+    let dir = tiny();
+    let file = write(
+        dir.path(),
+        "p.jsonl",
+        "{\"text\": \"hello world hello world hello world\"}\n{\"text\": \"end\"}\n",
+    );
+    let common =
+        format!("dataset=prompts dataset.prompt_tokens=4 dataset.prompts.file={file} runtime.requests=null");
+    assert!(open(&with(&dir, &common)).unwrap_err().contains("prompt 1: 6 tokens are more than"));
+    let cut = with(&dir, &format!("{common} dataset.prompts.truncate=true"));
+    assert_eq!(asked(&cut), ["hello world hello world", "end"]);
+    assert_eq!(open(&cut).unwrap().workload.prompt_tokens(), 4);
+}
+
+#[test]
+fn datasets_that_are_not_there_say_how_to_make_them() {
+    let dir = tiny();
+    let elsewhere = tempfile::tempdir().unwrap();
+    for (dataset, wanted) in [
+        ("openwebtext", "llmprof-tui dataset prepare openwebtext --variant subset-1k"),
+        ("omnidocbench", "llmprof-tui bootstrap datasets omnidocbench"),
+        ("sharegpt", "llmprof-tui bootstrap datasets sharegpt"),
+    ] {
+        let mut run = assert_cmd::Command::cargo_bin("llmprof-tui").unwrap();
+        let run =
+            run.current_dir(elsewhere.path()).arg("run").args(with(&dir, &format!("dataset={dataset}")));
+        let said = run.assert().code(2).get_output().stderr.clone();
+        let said = String::from_utf8_lossy(&said).into_owned();
+        assert!(said.contains("make it with: ") && said.contains(wanted), "{said}");
+    }
+}
+
+#[test]
+fn dequantising_is_for_what_is_quantised() {
+    let dir = tiny();
+    for overrides in [words("model.dequantize=true"), with(&dir, "model.dequantize=true")] {
+        let message = open(&overrides).unwrap_err();
+        assert!(
+            message.starts_with("model.dequantize=true makes plain numbers of a GGUF file's blocks"),
+            "{message}"
+        );
+    }
 }

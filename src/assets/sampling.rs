@@ -2,14 +2,11 @@
 
 use std::collections::HashMap;
 
-use serde::{Deserialize, Serialize};
-
-use crate::config::Names;
+use crate::config::{DatasetSampling, Names};
 use crate::noise;
 
-/// `dataset.sampling` of the configuration.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+/// How many passes, how much of each, in which order.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sampling {
     /// Passes through the dataset.
     pub num_epochs: u32,
@@ -31,12 +28,24 @@ impl Sampling {
     /// The same settings, count and seed give the same indexes on every machine. Within a pass no sample
     /// comes twice; where fewer are there than are asked for, all are taken.
     pub fn indexes(&self, count: u64, seed: u64) -> Vec<Vec<u64>> {
+        self.epochs(count, seed).collect()
+    }
+
+    /// As [`indexes`](Self::indexes), one pass after the other as they are asked for.
+    pub fn epochs(&self, count: u64, seed: u64) -> impl Iterator<Item = Vec<u64>> + use<> {
         let take = self.num_samples_per_epoch.unwrap_or(count).min(count);
-        let epoch = |epoch| match self.randomize {
+        let randomize = self.randomize;
+        (0..u64::from(self.num_epochs)).map(move |epoch| match randomize {
             false => (0..take).collect(),
             true => drawn(count, take, noise::bits(seed, epoch)),
-        };
-        (0..u64::from(self.num_epochs)).map(epoch).collect()
+        })
+    }
+}
+
+impl From<&DatasetSampling> for Sampling {
+    fn from(config: &DatasetSampling) -> Sampling {
+        let DatasetSampling { num_epochs, num_samples_per_epoch, randomize, .. } = *config;
+        Sampling { num_epochs, num_samples_per_epoch, randomize }
     }
 }
 

@@ -148,6 +148,11 @@ fn is_plain_path(name: &str) -> bool {
 
 /// The text of a file; of one that is far too long, enough to be refused by its length.
 fn read_text(path: &Path) -> io::Result<String> {
+    let kind = std::fs::metadata(path)?.file_type();
+    if !kind.is_file() && !kind.is_dir() {
+        // Opening a pipe that nobody writes to would wait for ever.
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+    }
     let mut text = String::new();
     std::fs::File::open(path)?.take(16 * yaml::MAX_BYTES as u64).read_to_string(&mut text)?;
     Ok(text)

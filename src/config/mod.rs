@@ -4,6 +4,7 @@
 //! them, `overrides` and `interpolate` speak the two grammars, `typed` gives the outcome its type.
 //! What is composed here is what Hydra 1.3 and OmegaConf 2.3 compose; `tests/hydra_oracle.rs` compares.
 
+mod candidates;
 mod compose;
 mod composition;
 mod conf_tree;
@@ -21,6 +22,7 @@ mod typed;
 mod value_tree;
 mod yaml;
 
+pub use candidates::{Candidate, Candidates};
 pub use compose::{Composed, Form, Surroundings, compose, compose_in, multirun_yaml, yaml_text};
 pub use composition::Composition;
 pub use conf_tree::ConfTree;

@@ -34,6 +34,9 @@ pub struct ModelConfig {
     pub dtype: Dtype,
     /// `synthetic` draws random ones of the true shape; a path is loaded, and brings its own shape.
     pub weights: Weights,
+    /// Make plain numbers of `dtype` from a GGUF file's quantised blocks.
+    #[serde(default)]
+    pub dequantize: bool,
     /// A `config.json` to read the shape from instead of `arch` or what lies beside the weights.
     pub config_json: Option<String>,
     /// The shape, in the words of a Hugging Face `config.json`.
@@ -105,15 +108,35 @@ pub struct DatasetConfig {
     /// Texts rather than random tokens.
     #[serde(default)]
     pub prompts: Option<PromptsConfig>,
+    /// Which of the texts are taken, in which order; null takes all as they come.
+    #[serde(default)]
+    pub sampling: Option<DatasetSampling>,
+}
+
+/// A choice among the texts of a dataset, drawn by `runtime.seed`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DatasetSampling {
+    /// Passes through the texts.
+    pub num_epochs: u32,
+    /// Texts of each pass; null takes all.
+    pub num_samples_per_epoch: Option<u64>,
+    /// Whether each pass has an order of its own; else all have the file's.
+    pub randomize: bool,
+    /// A file that names the samples to choose from, one a line; null chooses from all.
+    pub subset_filelist: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PromptsConfig {
-    /// One JSON object a line, with the text under `prompt`.
+    /// One JSON object a line, or a `.json` file with a list of them; `text::prompts` tells which.
     pub file: String,
     /// Wrap each prompt in the model's chat template, where it has one.
     pub chat: bool,
+    /// Shorten a prompt of more than `prompt_tokens` tokens; otherwise it is refused.
+    #[serde(default)]
+    pub truncate: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -127,8 +150,8 @@ pub struct RuntimeConfig {
     pub batch_size: u32,
     /// Requests before measuring begins.
     pub warmup: u32,
-    /// Measured requests.
-    pub requests: u32,
+    /// Measured requests; null makes one of each text that `dataset.sampling` takes.
+    pub requests: Option<u32>,
     pub seed: u64,
     pub sim: SimConfig,
 }
@@ -180,18 +203,48 @@ pub struct InferConfig {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, default)]
 pub struct HardwareConfig {
     pub device_index: u32,
     /// Rest between two jobs of a sweep, at least.
-    #[serde(default, deserialize_with = "seconds")]
+    #[serde(deserialize_with = "seconds")]
     pub cooldown_s: f64,
     /// The rest lasts until the GPU is below this; null looks at the time alone.
-    #[serde(default)]
     pub cooldown_until_c: Option<f64>,
     /// A GPU that does not get there in this time is worked with as it is.
-    #[serde(default = "five_minutes", deserialize_with = "seconds")]
+    #[serde(deserialize_with = "seconds")]
     pub cooldown_max_s: f64,
+    /// The power limit that the GPU should have. It is compared, never set.
+    pub expected_power_limit_w: Option<f64>,
+    pub isolation: IsolationConfig,
+}
+
+impl Default for HardwareConfig {
+    fn default() -> HardwareConfig {
+        HardwareConfig {
+            device_index: 0,
+            cooldown_s: 0.0,
+            cooldown_until_c: None,
+            cooldown_max_s: 300.0,
+            expected_power_limit_w: None,
+            isolation: IsolationConfig::default(),
+        }
+    }
+}
+
+/// Whether others use the machine when a run begins.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct IsolationConfig {
+    pub check: bool,
+    /// More than this share of all cores in other processes is told.
+    pub max_other_cpu_pct: f64,
+}
+
+impl Default for IsolationConfig {
+    fn default() -> IsolationConfig {
+        IsolationConfig { check: true, max_other_cpu_pct: 20.0 }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -217,6 +270,21 @@ pub enum Probe {
 pub struct ProfilingConfig {
     pub nvml: SamplerConfig,
     pub host: SamplerConfig,
+    /// The run under Nsight Systems.
+    #[serde(default)]
+    pub nsys: ToolConfig,
+    /// The run under Nsight Compute.
+    #[serde(default)]
+    pub ncu: ToolConfig,
+    /// Operators and kernels against the memory and compute ceilings.
+    #[serde(default)]
+    pub roofline: ToolConfig,
+}
+
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ToolConfig {
+    pub enable: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -290,10 +358,6 @@ fn yes() -> bool {
 
 fn one() -> f64 {
     1.0
-}
-
-fn five_minutes() -> f64 {
-    300.0
 }
 
 fn seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {

@@ -74,14 +74,31 @@ fn explain(
     }
 }
 
-/// The names allowed at `path`, where only certain ones are. Serde lists them only when it is given a text.
+/// The names allowed at `path`, where only certain ones are.
 fn names_wanted_at(path: &str, tree: &Value) -> Option<String> {
+    let message = refusal_of_text(path, tree)?;
+    let (_, wants) = message.strip_prefix("unknown variant")?.split_once("expected ")?;
+    Some(in_words(wants))
+}
+
+/// The values allowed at `path`, where there are only a few; else none.
+pub(super) fn values_wanted_at(path: &str, tree: &Value) -> Vec<String> {
+    let message = refusal_of_text(path, tree).unwrap_or_default();
+    match message.split_once("expected ") {
+        Some((before, wants)) if before.starts_with("unknown variant") => {
+            wants.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+        }
+        Some((_, "a boolean")) => vec!["true".into(), "false".into()],
+        _ => Vec::new(),
+    }
+}
+
+/// What serde says of an empty text at `path`: it lists what it wants only when it is given a text.
+fn refusal_of_text(path: &str, tree: &Value) -> Option<String> {
     let mut trial = tree.clone();
     *path.split('.').try_fold(&mut trial, |node, part| node.get_mut(part))? = Value::from("");
     let error = serde_path_to_error::deserialize::<_, RunConfig>(trial).err()?;
-    let message = error.inner().to_string();
-    let (_, wants) = message.strip_prefix("unknown variant")?.split_once("expected ")?;
-    Some(in_words(wants))
+    (error.path().to_string() == path).then(|| error.inner().to_string())
 }
 
 fn in_words(wants: &str) -> String {
@@ -115,13 +132,17 @@ pub(super) fn described(value: &Value) -> String {
 
 /// The first value no run can use: its key, what it is and what it may be.
 fn first_out_of_range(config: &RunConfig) -> Option<(String, String, &'static str)> {
-    let RunConfig { model, dataset, runtime, infer, profiling, output, hydra, .. } = config;
+    let RunConfig { model, dataset, runtime, infer, hardware, profiling, output, hydra, .. } = config;
     let sim = &runtime.sim;
+    let sampling = dataset.sampling.as_ref();
+    let samples = sampling.and_then(|sampling| sampling.num_samples_per_epoch).unwrap_or(1);
     let whole = [
+        ("dataset.sampling.num_epochs", sampling.map_or(1, |s| s.num_epochs), 1, u32::MAX, "at least 1"),
+        ("dataset.sampling.num_samples_per_epoch", samples.min(1) as u32, 1, 1, "null or at least 1"),
         ("dataset.prompt_tokens", dataset.prompt_tokens, 1, u32::MAX, "at least 1"),
         ("runtime.threads", runtime.threads.unwrap_or(1), 1, 4096, "null or 1 to 4096"),
         ("runtime.batch_size", runtime.batch_size, 1, u32::MAX, "at least 1"),
-        ("runtime.requests", runtime.requests, 1, u32::MAX, "at least 1"),
+        ("runtime.requests", runtime.requests.unwrap_or(1), 1, u32::MAX, "null or at least 1"),
         ("infer.max_new_tokens", infer.max_new_tokens, 1, u32::MAX, "at least 1"),
         ("profiling.nvml.interval_ms", profiling.nvml.interval_ms, 10, u32::MAX, "at least 10"),
         ("profiling.host.interval_ms", profiling.host.interval_ms, 10, u32::MAX, "at least 10"),
@@ -129,6 +150,18 @@ fn first_out_of_range(config: &RunConfig) -> Option<(String, String, &'static st
         ("output.tui.fps", output.tui.fps, 1, 60, "1 to 60"),
     ];
     let real = [
+        (
+            "hardware.expected_power_limit_w",
+            hardware.expected_power_limit_w.unwrap_or(1.0),
+            f64::MIN_POSITIVE,
+            "null or a finite number above 0",
+        ),
+        (
+            "hardware.isolation.max_other_cpu_pct",
+            hardware.isolation.max_other_cpu_pct,
+            0.0,
+            "a finite number, 0 or more",
+        ),
         ("runtime.sim.prefill_tok_s", sim.prefill_tok_s, f64::MIN_POSITIVE, "a finite number above 0"),
         ("runtime.sim.itl_ms", sim.itl_ms, 0.0, "a finite number, 0 or more"),
         ("runtime.sim.jitter", sim.jitter, 0.0, "a finite number, 0 or more"),

@@ -181,10 +181,10 @@ mod tests {
     #[test]
     fn the_least_rest_wins_over_the_most() {
         let hardware = HardwareConfig {
-            device_index: 0,
             cooldown_s: 10.0,
             cooldown_until_c: Some(40.0),
             cooldown_max_s: 1.0,
+            ..HardwareConfig::default()
         };
         let rest = Rest::of(&hardware);
         assert_eq!(rest.turn(Duration::from_secs(9), Heat::At(80.0)), Turn::Rest);

@@ -2,6 +2,7 @@
 
 pub mod absent;
 pub mod host;
+pub mod isolation;
 pub mod nvml;
 pub mod sampler;
 pub mod sim;
@@ -11,6 +12,7 @@ use thiserror::Error;
 
 use crate::event::{GpuInfo, GpuSample, HostInfo, HostSample, Stamp};
 pub use crate::reasons;
+use isolation::OtherProcess;
 pub use sampler::Sampler;
 pub use thermometer::Thermometer;
 
@@ -21,6 +23,11 @@ pub trait GpuProbe: Send {
 
     /// One look at the GPU whose [`GpuInfo::index`] is `gpu`. A reading that is not there is `None`.
     fn sample(&mut self, gpu: u32, now: Stamp) -> Result<GpuSample, ProbeError>;
+
+    /// Processes that compute on that GPU, this one left out; `None` where they cannot be listed.
+    fn other_processes(&self, _gpu: u32) -> Option<Vec<OtherProcess>> {
+        None
+    }
 }
 
 /// Looks at the machine around the GPUs.

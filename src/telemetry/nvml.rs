@@ -5,12 +5,12 @@ use std::{ffi::OsStr, time::Instant};
 use nvml_wrapper::{
     Device, Nvml,
     enum_wrappers::device::{Clock, TemperatureSensor, TemperatureThreshold},
-    enums::device::SampleValue,
+    enums::device::{SampleValue, UsedGpuMemory},
     error::{Bits, NvmlError},
     structs::device::FieldId,
 };
 
-use super::{GpuProbe, ProbeError, absent::Absence};
+use super::{GpuProbe, ProbeError, absent::Absence, isolation::OtherProcess};
 use crate::event::{GpuInfo, GpuSample, Refused, Stamp};
 
 /// Where the driver puts the library: on the loader's path, under WSL, under NixOS.
@@ -95,6 +95,19 @@ impl GpuProbe for NvmlProbe {
         }
         sample.read_us = Some(started.elapsed().as_micros() as u32);
         Ok(sample)
+    }
+
+    fn other_processes(&self, gpu: u32) -> Option<Vec<OtherProcess>> {
+        let running = self.nvml.device_by_index(gpu).ok()?.running_compute_processes().ok()?;
+        let others = running.into_iter().filter(|process| process.pid != std::process::id());
+        let other = |process: nvml_wrapper::struct_wrappers::device::ProcessInfo| OtherProcess {
+            pid: process.pid,
+            mem_bytes: match process.used_gpu_memory {
+                UsedGpuMemory::Used(bytes) => Some(bytes),
+                UsedGpuMemory::Unavailable => None,
+            },
+        };
+        Some(others.map(other).collect())
     }
 }
 

@@ -1,6 +1,7 @@
 //! Takes samples when they are due, on a thread of its own or wherever a simulation calls it.
 
 use std::{
+    path::Path,
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
@@ -9,11 +10,12 @@ use super::{
     GpuProbe, HostProbe, ProbeError,
     absent::Absence,
     host::HostReader,
+    isolation::{CpuLook, remarks_on_gpu},
     nvml::NvmlProbe,
     sim::{SimHost, SimProbe},
 };
 use crate::{
-    config::{Probe, RunConfig, Runtime, SamplerConfig},
+    config::{HardwareConfig, Probe, RunConfig, Runtime, SamplerConfig},
     event::{Activity, Event, EventTx, GpuInfo, Level, Stamp},
     scenario::{Scenario, UnknownScenario},
 };
@@ -25,6 +27,10 @@ const STOP_CHECK: Duration = Duration::from_millis(50);
 pub struct Sampler {
     gpu: Result<GpuWatch, Absence>,
     host: Option<HostWatch>,
+    /// What is to be said of the machine at the start.
+    remarks: Vec<String>,
+    /// Where the cores are to be looked at before anything is said of them.
+    isolation: Option<HardwareConfig>,
 }
 
 struct GpuWatch {
@@ -98,7 +104,19 @@ impl Sampler {
             // A simulated card beside a real workload is there to be looked at: nothing runs on it.
             let simulated = watch.gpus.iter_mut().filter(|gpu| gpu.info.source == "sim");
             simulated.for_each(|gpu| gpu.info.profiled &= simulated_run);
+            // Asked before the engine is there, which would be found among the processes.
+            let remarks = watch.gpus.iter().flat_map(|gpu| {
+                let others = watch.probe.other_processes(gpu.info.index);
+                remarks_on_gpu(&config.hardware, &gpu.info, others.as_deref())
+            });
+            sampler.remarks = remarks.collect();
+        } else if config.hardware.expected_power_limit_w.is_some() {
+            sampler.remarks.push(
+                "hardware.expected_power_limit_w cannot be checked: no GPU is read in this run".to_owned(),
+            );
         }
+        sampler.isolation =
+            (config.hardware.isolation.check && !simulated_run).then(|| config.hardware.clone());
         Ok(sampler)
     }
 
@@ -122,7 +140,7 @@ impl Sampler {
             due.next = due.next + due.every;
             HostWatch { probe, due }
         });
-        Sampler { gpu, host }
+        Sampler { gpu, host, remarks: Vec::new(), isolation: None }
     }
 
     /// Says what there is to look at, and why the rest is not there.
@@ -139,6 +157,9 @@ impl Sampler {
         }
         if let Some(host) = &self.host {
             tx.send(Event::HostFound(Box::new(host.probe.info())));
+        }
+        for remark in &self.remarks {
+            tx.notice(Level::Warn, "hardware", remark.clone());
         }
     }
 
@@ -166,9 +187,20 @@ impl Sampler {
     /// Samples on the calling thread, by a wall clock, until `stop` is set. Unparking the thread makes it look
     /// at once; it looks by itself within 50 ms.
     pub fn run(&mut self, tx: &EventTx, stop: &AtomicBool) {
+        let mut look = self.isolation.take().and_then(|hardware| {
+            Some((CpuLook::begin(Path::new("/proc"))?, hardware, tx.clock().now() + CpuLook::wait()))
+        });
         while !stop.load(Ordering::Acquire) {
             let now = tx.clock().now();
-            let Some(next) = self.sample_due(now, tx) else { return };
+            if let Some((begun, hardware, _)) = look.take_if(|(_, _, due)| now >= *due)
+                && let Some(remark) = begun.remark(&hardware)
+            {
+                tx.notice(Level::Warn, "hardware", remark);
+            }
+            let due = self.sample_due(now, tx);
+            let Some(next) = due.into_iter().chain(look.as_ref().map(|(_, _, due)| *due)).min() else {
+                return;
+            };
             while !stop.load(Ordering::Acquire) {
                 let left = next.since(tx.clock().now());
                 if left.is_zero() {

@@ -28,6 +28,8 @@ pub enum TextError {
     Tokenizer(String),
     #[error("{}, line {line}: {cause}", file.display())]
     Prompt { file: PathBuf, line: usize, cause: String },
+    #[error("{}, entry {number}: {cause}", file.display())]
+    Entry { file: PathBuf, number: usize, cause: String },
     #[error("{} has no prompts", file.display())]
     NoPrompts { file: PathBuf },
 }

@@ -1,8 +1,16 @@
-//! Files of prompts: one JSON object a line, with the text under `prompt`.
+//! Files of prompts: one JSON object a line, or one JSON list of objects in a `.json` file.
+//!
+//! What is taken of an object, and whatever else it may carry:
+//!
+//! | key | the prompt |
+//! |---|---|
+//! | `prompt`, `text` | it |
+//! | `messages` (`role`, `content`), `conversations` (`from`, `value`) | the first that the user or human says |
+//! | `layout_dets` | the text of each block, in reading order |
 
 use std::path::Path;
 
-use serde::Deserialize;
+use serde_json::Value;
 
 use super::{TextError, read};
 
@@ -10,57 +18,191 @@ use super::{TextError, read};
 const SHIPPED: (&str, &str) =
     ("datasets/prompts/prompts.jsonl", include_str!("../../datasets/prompts/prompts.jsonl"));
 
-/// Other keys are allowed: datasets carry answers and names beside their prompts.
-#[derive(Deserialize)]
-struct Line {
-    prompt: String,
+/// A prompt as its file has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sample {
+    /// `id`, `name`, `source` or the path of the page's image, where the object has one.
+    pub name: Option<String>,
+    pub text: String,
 }
 
-/// The prompts of `file`, at least one. Empty lines are skipped.
-pub fn load(file: &Path) -> Result<Vec<String>, TextError> {
+/// The prompts of `file`, at least one. Empty lines, conversations in which no user speaks and pages
+/// without text are skipped.
+pub fn load(file: &Path) -> Result<Vec<Sample>, TextError> {
     if file == Path::new(SHIPPED.0) && !file.exists() {
         return parse(file, SHIPPED.1);
     }
     parse(file, &read(file)?)
 }
 
-fn parse(file: &Path, text: &str) -> Result<Vec<String>, TextError> {
-    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-    let prompts = lines.map(|(at, line)| {
-        match serde_json::from_str::<Line>(line) {
-            Ok(line) if line.prompt.is_empty() => Err("the prompt is empty".to_owned()),
-            Ok(line) => Ok(line.prompt),
-            Err(e) => Err(e.to_string()),
+fn parse(file: &Path, text: &str) -> Result<Vec<Sample>, TextError> {
+    let bad = |at: usize, cause: String| TextError::Prompt { file: file.to_owned(), line: at + 1, cause };
+    let mut samples = Vec::new();
+    if file.extension().is_some_and(|extension| extension == "json") {
+        let corrupt = |e: serde_json::Error| TextError::Corrupt {
+            file: file.to_owned(),
+            what: "list of prompts",
+            cause: e.to_string(),
+        };
+        let list: Vec<Value> = serde_json::from_str(text).map_err(corrupt)?;
+        for (at, object) in list.iter().enumerate() {
+            let entry = |cause| TextError::Entry { file: file.to_owned(), number: at + 1, cause };
+            samples.extend(sample(object).map_err(entry)?);
         }
-        .map_err(|cause| TextError::Prompt { file: file.to_owned(), line: at + 1, cause })
-    });
-    let prompts = prompts.collect::<Result<Vec<_>, _>>()?;
-    match prompts.is_empty() {
-        true => Err(TextError::NoPrompts { file: file.to_owned() }),
-        false => Ok(prompts),
+    } else {
+        for (at, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+            let object = serde_json::from_str::<Value>(line).map_err(|e| bad(at, e.to_string()))?;
+            samples.extend(sample(&object).map_err(|cause| bad(at, cause))?);
+        }
     }
+    match samples.is_empty() {
+        true => Err(TextError::NoPrompts { file: file.to_owned() }),
+        false => Ok(samples),
+    }
+}
+
+/// The prompt of one object; `None` for a conversation in which no user speaks and for a page without text.
+fn sample(object: &Value) -> Result<Option<Sample>, String> {
+    let text = match object.as_object() {
+        None => return Err("no JSON object".into()),
+        Some(keys) => {
+            let known = |key: &&str| keys.contains_key(*key);
+            match ["prompt", "text", "messages", "conversations", "layout_dets"].into_iter().find(known) {
+                Some(key @ ("prompt" | "text")) => {
+                    Some(object[key].as_str().ok_or(format!("{key} is no text"))?.to_owned())
+                }
+                Some(key @ "messages") => first_said(&object[key], "role", "content"),
+                Some(key @ "conversations") => first_said(&object[key], "from", "value"),
+                Some(_) => Some(page_text(&object["layout_dets"])).filter(|text| !text.is_empty()),
+                None => {
+                    let wanted = "prompt, text, messages, conversations or layout_dets is wanted";
+                    return Err(wanted.into());
+                }
+            }
+        }
+    };
+    match text {
+        Some(text) if text.is_empty() => Err("the prompt is empty".into()),
+        text => Ok(text.map(|text| Sample { name: name_of(object), text })),
+    }
+}
+
+/// The first thing that a user says and that is not empty.
+fn first_said(turns: &Value, who: &str, what: &str) -> Option<String> {
+    let is_user = |turn: &&Value| matches!(turn[who].as_str(), Some("user" | "human"));
+    let mut said = turns.as_array()?.iter().filter(is_user).map(|turn| match &turn[what] {
+        // Messages may be made of parts, of which only text is for us.
+        Value::Array(parts) => parts.iter().filter_map(|part| part["text"].as_str()).collect(),
+        text => text.as_str().unwrap_or_default().to_owned(),
+    });
+    said.find(|text: &String| !text.trim().is_empty())
+}
+
+/// The texts of a page's blocks, in reading order where they tell it.
+fn page_text(blocks: &Value) -> String {
+    let mut blocks: Vec<&Value> = blocks.as_array().into_iter().flatten().collect();
+    blocks.sort_by_key(|block| block["order"].as_i64().unwrap_or(i64::MAX));
+    let texts = blocks.iter().filter_map(|block| block["text"].as_str());
+    texts.filter(|text| !text.trim().is_empty()).collect::<Vec<_>>().join("\n\n")
+}
+
+fn name_of(object: &Value) -> Option<String> {
+    let keys = [&object["id"], &object["name"], &object["source"], &object["page_info"]["image_path"]];
+    keys.into_iter().find_map(|name| match name {
+        Value::String(name) => Some(name.clone()),
+        Value::Number(number) => Some(number.to_string()),
+        _ => None,
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    fn texts(file: &str, text: &str) -> Vec<String> {
+        parse(Path::new(file), text).unwrap().into_iter().map(|sample| sample.text).collect()
+    }
 
     #[test]
     fn lines_are_prompts_and_bad_ones_are_named() {
-        let file = Path::new("p.jsonl");
-        let two = "{\"prompt\": \"a\\nb\", \"answer\": 4}\n\n{\"prompt\":\"c\"}\n";
-        assert_eq!(parse(file, two).unwrap(), ["a\nb", "c"]);
+        let two = "{\"prompt\": \"a\\nb\", \"answer\": 4}\n\n{\"text\":\"c\"}\n";
+        assert_eq!(texts("p.jsonl", two), ["a\nb", "c"]);
         let table = [
-            ("", "p.jsonl has no prompts"),
-            ("{\"prompt\":\"a\"}\nnonsense", "p.jsonl, line 2: expected ident"),
-            ("{\"text\":\"a\"}", "p.jsonl, line 1: missing field `prompt`"),
-            ("{\"prompt\":\"\"}", "p.jsonl, line 1: the prompt is empty"),
+            ("p.jsonl", "", "p.jsonl has no prompts"),
+            ("p.jsonl", "{\"prompt\":\"a\"}\nnonsense", "p.jsonl, line 2: expected ident"),
+            ("p.jsonl", "{\"answer\":\"a\"}", "p.jsonl, line 1: prompt, text, messages, conversations or"),
+            ("p.jsonl", "{\"prompt\":7}", "p.jsonl, line 1: prompt is no text"),
+            ("p.jsonl", "[1]", "p.jsonl, line 1: no JSON object"),
+            ("p.jsonl", "{\"prompt\":\"\"}", "p.jsonl, line 1: the prompt is empty"),
+            ("p.jsonl", "{\"messages\":[]}", "p.jsonl has no prompts"),
+            ("p.json", "{\"prompt\":\"a\"}", "p.json is no list of prompts: invalid type: map"),
+            ("p.json", "[{\"prompt\":\"a\"}, {}]", "p.json, entry 2: prompt, text,"),
         ];
-        for (text, message) in table {
-            let error = parse(file, text).unwrap_err().to_string();
+        for (file, text, message) in table {
+            let error = parse(Path::new(file), text).unwrap_err().to_string();
             assert!(error.starts_with(message), "{error}");
         }
         assert!(load(Path::new("no/such.jsonl")).unwrap_err().to_string().contains("no/such.jsonl"));
+    }
+
+    #[test]
+    fn conversations_begin_with_what_the_user_says() {
+        let table = [
+            (
+                json!({"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]}),
+                Some("a"),
+            ),
+            (
+                json!({"conversations": [{"from": "gpt", "value": "b"}, {"from": "human", "value": "c"}]}),
+                Some("c"),
+            ),
+            (
+                json!({"conversations": [{"from": "human", "value": " "}, {"from": "user", "value": "d"}]}),
+                Some("d"),
+            ),
+            (json!({"conversations": []}), None),
+            (
+                json!({"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "e"}]}),
+                Some("e"),
+            ),
+            (
+                json!({"messages": [{"role": "user", "content": [
+                    {"type": "image_url"}, {"type": "text", "text": "f"}, {"type": "text", "text": "g"}
+                ]}]}),
+                Some("fg"),
+            ),
+            (json!({"messages": [{"role": "assistant", "content": "h"}]}), None),
+        ];
+        for (object, wanted) in table {
+            let found = sample(&object).unwrap().map(|sample| sample.text);
+            assert_eq!(found.as_deref(), wanted, "{object}");
+        }
+        let list = json!([
+            {"id": "x_0", "conversations": []},
+            {"id": "x_1", "conversations": [{"from": "human", "value": "a"}]},
+            {"id": 7, "prompt": "b"},
+        ]);
+        let samples = parse(Path::new("s.json"), &list.to_string()).unwrap();
+        let names: Vec<_> = samples.iter().map(|sample| sample.name.as_deref().unwrap()).collect();
+        assert_eq!(names, ["x_1", "7"]);
+    }
+
+    #[test]
+    fn pages_are_their_blocks_in_reading_order() {
+        let page = json!({
+            "layout_dets": [
+                {"category_type": "figure"},
+                {"text": "second", "order": 2},
+                {"text": "first", "order": 1},
+                {"text": "", "order": 3},
+                {"text": "abandoned", "order": null},
+            ],
+            "page_info": {"image_path": "a.png"},
+        });
+        let wanted = Sample { name: Some("a.png".into()), text: "first\n\nsecond\n\nabandoned".into() };
+        assert_eq!(sample(&page).unwrap().unwrap(), wanted);
     }
 
     #[test]

@@ -66,7 +66,8 @@ impl Element {
             Element::Bool(false) => "False".into(),
             Element::Int(whole) => whole.to_string(),
             Element::Float(real) => float_text(*real),
-            Element::Text(text) => escaped(text),
+            Element::Text(text) if text.chars().all(stands_unquoted) => escaped(text),
+            Element::Text(text) => quoted(text, Quote::Single.mark()),
             Element::Quoted(text, quote) => quoted(text, quote.mark()),
             Element::List(items) => {
                 format!("[{}]", items.iter().map(Element::to_text).collect::<Vec<_>>().join(","))
@@ -88,12 +89,19 @@ impl Element {
     }
 }
 
+/// Characters that an unquoted text has after a backslash.
+const ESCAPED: &str = "\\()[]{}:=, \t";
+
+/// Whether a character can be written without quotes. Others come out of interpolations, which may hold anything.
+fn stands_unquoted(c: char) -> bool {
+    c.is_ascii_alphanumeric() || "_/-+.$%*@?|".contains(c) || ESCAPED.contains(c)
+}
+
 /// A backslash before each character that means something to the grammar.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
-    // An interpolation is one piece of the grammar: what stands inside is not escaped.
     for c in text.chars() {
-        if "\\()[]{}:=, \t".contains(c) {
+        if ESCAPED.contains(c) {
             out.push('\\');
         }
         out.push(c);

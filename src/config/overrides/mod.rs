@@ -42,6 +42,15 @@ pub enum Action {
 }
 
 impl Action {
+    /// What a word begins as, and the rest of it.
+    pub(super) fn of_prefix(word: &str) -> (Action, &str) {
+        let of = |action: Action| Some((action, word.strip_prefix(action.prefix())?));
+        of(Action::Put)
+            .or_else(|| of(Action::Add))
+            .or_else(|| of(Action::Remove))
+            .unwrap_or((Action::Change, word))
+    }
+
     fn prefix(self) -> &'static str {
         match self {
             Action::Change => "",
@@ -247,6 +256,19 @@ mod tests {
             "a=".to_owned() + &"int(".repeat(500),
         ] {
             assert!(Override::parse(&text).is_err());
+        }
+    }
+
+    #[test]
+    fn what_an_interpolation_holds_is_written_so_that_it_reads_back() {
+        for text in [r"a=[${.cy'\}]", r#"a=${b"'}"#, "a=${b#é}", "a=x${b\n}y"] {
+            let given = |text: &str| match Override::parse(text).unwrap().value {
+                Some(Given::One(element)) => element,
+                other => panic!("{text}: {other:?}"),
+            };
+            let element = given(text);
+            let again = given(&format!("a={}", element.to_text()));
+            assert_eq!(again.to_value(), element.to_value(), "{text}");
         }
     }
 

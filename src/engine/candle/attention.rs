@@ -53,6 +53,39 @@ pub(super) fn attention(
     }
 }
 
+/// As [`attention`], in candle's own operations and in candle-transformers' order: keys and values are repeated for
+/// each query head, and a head's rows lie as interleaved rotary pairs, which orders the sums of the scores.
+pub(super) fn attention_step_by_step(
+    q: &Tensor,
+    keys: &Tensor,
+    values: &Tensor,
+    position: usize,
+    window: Option<usize>,
+) -> Result<Tensor> {
+    let (b, heads, t, d) = q.dims4()?;
+    let (kv_heads, to) = (keys.dim(1)?, position + t);
+    let paired = |x: &Tensor| {
+        let (b, heads, t, d) = x.dims4()?;
+        x.reshape((b, heads, t, 2, d / 2))?.transpose(3, 4)?.contiguous()?.reshape((b, heads, t, d))
+    };
+    let repeated = |x: &Tensor| {
+        let many = vec![x; heads / kv_heads];
+        Tensor::cat(&many, 2)?.reshape((b, heads, to, d))
+    };
+    let keys = repeated(&paired(&filled(keys, 0, to)?.contiguous()?)?)?;
+    let values = repeated(&filled(values, 0, to)?.contiguous()?)?;
+    let scores = (paired(q)?.matmul(&keys.t()?)? / (d as f64).sqrt())?;
+    let mask: Vec<f32> = (0..t)
+        .flat_map(|row| {
+            let seen = seen_by(position + row, window);
+            (0..to).map(move |key| if seen.contains(&key) { 0.0 } else { f32::NEG_INFINITY })
+        })
+        .collect();
+    let scores = scores.broadcast_add(&Tensor::from_vec(mask, (t, to), q.device())?)?;
+    let out = candle_nn::ops::softmax_last_dim(&scores)?.matmul(&values)?;
+    out.transpose(1, 2)?.reshape((b, t, heads * d))
+}
+
 /// The positions that the query at `position` sees.
 fn seen_by(position: usize, window: Option<usize>) -> std::ops::Range<usize> {
     let from = window.map_or(0, |window| (position + 1).saturating_sub(window));
@@ -282,6 +315,9 @@ mod tests {
                     diff < 1e-4,
                     "{heads}/{kv_heads} heads, {t} at {position}, {window:?}, {dtype:?}: {diff}"
                 );
+                let diff =
+                    max_diff(&attention_step_by_step(&q, &k, &v, position, window).unwrap(), &expected);
+                assert!(diff < 1e-4, "{heads}/{kv_heads} heads step by step, {t} at {position}: {diff}");
             }
         }
     }

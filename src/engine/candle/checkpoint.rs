@@ -46,6 +46,8 @@ pub struct Checkpoint {
     path: PathBuf,
     spec: ModelSpec,
     files: Files,
+    /// Quantised blocks are read as plain numbers.
+    dequantised: bool,
 }
 
 #[derive(Debug)]
@@ -64,7 +66,8 @@ impl Checkpoint {
             let file = GgufFile::open(path)?;
             let spec = file.spec()?;
             file.check(&spec)?;
-            return Ok(Checkpoint { path: path.to_owned(), spec, files: Files::Gguf(Box::new(file)) });
+            let files = Files::Gguf(Box::new(file));
+            return Ok(Checkpoint { path: path.to_owned(), spec, files, dequantised: false });
         }
         let dir = if is_dir { path } else { path.parent().unwrap_or(Path::new("")) };
         let config_json = config_json.map_or_else(|| dir.join("config.json"), Path::to_owned);
@@ -72,7 +75,18 @@ impl Checkpoint {
             .map_err(|cause| CheckpointError::Shape { file: config_json, cause })?;
         let files = if is_dir { SafetensorsFiles::in_dir(path)? } else { SafetensorsFiles::single(path)? };
         files.check(&spec)?;
-        Ok(Checkpoint { path: path.to_owned(), spec, files: Files::Safetensors(files) })
+        let files = Files::Safetensors(files);
+        Ok(Checkpoint { path: path.to_owned(), spec, files, dequantised: false })
+    }
+
+    /// The same weights with every quantised block made into plain numbers.
+    pub fn dequantised(self) -> Checkpoint {
+        Checkpoint { dequantised: true, ..self }
+    }
+
+    /// Whether the file may hold quantised blocks.
+    pub fn is_gguf(&self) -> bool {
+        matches!(self.files, Files::Gguf(_))
     }
 
     pub fn path(&self) -> &Path {
@@ -86,16 +100,16 @@ impl Checkpoint {
     /// What the weights take in memory where plain numbers are kept as `dtype`.
     pub fn weight_bytes(&self, dtype: Dtype) -> u64 {
         match &self.files {
-            Files::Safetensors(_) => self.spec.weight_bytes(dtype),
-            Files::Gguf(file) => file.weight_bytes(&self.spec, dtype),
+            Files::Gguf(file) if !self.dequantised => file.weight_bytes(&self.spec, dtype),
+            _ => self.spec.weight_bytes(dtype),
         }
     }
 
     /// The type most of the weights are kept in: `dtype`, or a quantised one such as `q4_1`.
     pub fn type_name(&self, dtype: Dtype) -> String {
         match &self.files {
-            Files::Safetensors(_) => dtype.name().to_owned(),
-            Files::Gguf(file) => file.type_name(&self.spec, dtype),
+            Files::Gguf(file) if !self.dequantised => file.type_name(&self.spec, dtype),
+            _ => dtype.name().to_owned(),
         }
     }
 
@@ -118,8 +132,8 @@ impl WeightSource for Checkpoint {
 
     fn matrix(&self, parts: &[TensorShape], dtype: Dtype) -> candle_core::Result<Matrix> {
         match &self.files {
-            Files::Safetensors(files) => files.stacked(parts, dtype).map(Matrix::plain),
-            Files::Gguf(file) => file.matrix(&self.spec, parts, dtype),
+            Files::Gguf(file) if !self.dequantised => file.matrix(&self.spec, parts, dtype),
+            _ => self.stacked(parts, dtype).map(Matrix::plain),
         }
     }
 

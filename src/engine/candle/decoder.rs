@@ -6,10 +6,10 @@ use candle_core::{DType, Device, Result, Tensor};
 use candle_nn::ops::rms_norm;
 
 use super::{
-    attention::attention,
+    attention::{attention, attention_step_by_step},
     cache::LayerCache,
     matrix::Matrix,
-    ops::{sum, swiglu, widen},
+    ops::{sum, swiglu, swiglu_step_by_step, widen},
     rope::Rope,
     weights::WeightSource,
 };
@@ -31,6 +31,7 @@ pub struct Decoder {
     batch: usize,
     capacity: usize,
     device: Device,
+    step_by_step: bool,
 }
 
 struct Layer {
@@ -83,7 +84,15 @@ impl Decoder {
             batch,
             capacity,
             device: device.clone(),
+            step_by_step: false,
         })
+    }
+
+    /// The same model without fused loops: attention and activation are candle's own operations, in the order in
+    /// which candle-transformers calls them. Slower, and equal to its quantised llama to the last bit: where
+    /// activations are rounded to eight bits, any other order of a sum grows into other tokens.
+    pub fn step_by_step(self) -> Decoder {
+        Decoder { step_by_step: true, ..self }
     }
 
     pub fn batch(&self) -> usize {
@@ -102,7 +111,7 @@ impl Decoder {
         let ids = Tensor::from_slice(ids, ids.len(), &self.device)?;
         let mut x = self.embedding.rows(&ids)?.reshape((self.batch, t, self.spec.hidden))?;
         for layer in &self.layers {
-            x = layer.forward(&x, &self.spec, &self.rope, position)?;
+            x = layer.forward(&x, self, position)?;
         }
         // Earlier positions have done their work in the cache.
         let last = x.narrow(1, t - 1, 1)?.contiguous()?;
@@ -147,16 +156,18 @@ impl Layer {
         })
     }
 
-    fn forward(&self, x: &Tensor, spec: &ModelSpec, rope: &Rope, position: usize) -> Result<Tensor> {
-        let eps = spec.rms_eps as f32;
+    fn forward(&self, x: &Tensor, model: &Decoder, position: usize) -> Result<Tensor> {
+        let eps = model.spec.rms_eps as f32;
         let normed = rms_norm(x, &self.input_norm, eps)?;
-        let x = sum(x, &self.attend(&normed, spec, rope, position)?)?;
+        let x = sum(x, &self.attend(&normed, model, position)?)?;
         let normed = rms_norm(&x, &self.mlp_norm, eps)?;
-        let inner = swiglu(&self.gate_up.linear(&normed, None)?)?;
+        let gate_up = self.gate_up.linear(&normed, None)?;
+        let inner = if model.step_by_step { swiglu_step_by_step(&gate_up)? } else { swiglu(&gate_up)? };
         sum(&x, &self.down.linear(&inner, None)?)
     }
 
-    fn attend(&self, x: &Tensor, spec: &ModelSpec, rope: &Rope, position: usize) -> Result<Tensor> {
+    fn attend(&self, x: &Tensor, model: &Decoder, position: usize) -> Result<Tensor> {
+        let Decoder { spec, rope, .. } = model;
         let (b, t, _) = x.dims3()?;
         let qkv = self.qkv.linear(x, self.qkv_bias.as_ref())?;
         let mut first = 0;
@@ -172,6 +183,7 @@ impl Layer {
         }
         let q = rope.turn(&q, position)?;
         self.cache.write(&rope.turn(&k, position)?, &v, position)?;
+        let attention = if model.step_by_step { attention_step_by_step } else { attention };
         let out = attention(&q, &self.cache.keys, &self.cache.values, position, self.window)?;
         self.output.linear(&out, self.output_bias.as_ref())
     }

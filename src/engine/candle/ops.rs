@@ -33,6 +33,11 @@ pub(super) fn swiglu(gate_up: &Tensor) -> Result<Tensor> {
     if gate_up.device().is_cpu() {
         return gate_up.apply_op1_no_bwd(&SwiGlu);
     }
+    swiglu_step_by_step(gate_up)
+}
+
+/// As [`swiglu`], in candle's own operations.
+pub(super) fn swiglu_step_by_step(gate_up: &Tensor) -> Result<Tensor> {
     let half = gate_up.dim(D::Minus1)? / 2;
     gate_up.narrow(D::Minus1, 0, half)?.silu()? * gate_up.narrow(D::Minus1, half, half)?
 }

@@ -5,7 +5,7 @@ use crate::{
     config::{
         DatasetConfig, Dtype, HardwareConfig, HydraConfig, HydraJob, HydraRun, InferConfig, ModelConfig,
         OutputConfig, PredictionsConfig, ProfilingConfig, RuntimeConfig, SimConfig, TelemetryConfig,
-        ThemeName, TuiConfig, Weights,
+        ThemeName, ToolConfig, TuiConfig, Weights,
     },
     event::{Clock, EventRx, GpuSample, HostInfo, HostSample, Phase, channel},
 };
@@ -167,17 +167,23 @@ fn config(runtime: Runtime, probe: Probe) -> RunConfig {
             hub: None,
             dtype: Dtype::Bf16,
             weights: Weights::Synthetic,
+            dequantize: false,
             config_json: None,
             arch: serde_json::Value::Null,
         },
-        dataset: DatasetConfig { name: "random".to_owned(), prompt_tokens: 16, prompts: None },
+        dataset: DatasetConfig {
+            name: "random".to_owned(),
+            prompt_tokens: 16,
+            prompts: None,
+            sampling: None,
+        },
         runtime: RuntimeConfig {
             name: runtime,
             device: "auto".to_owned(),
             threads: None,
             batch_size: 1,
             warmup: 0,
-            requests: 1,
+            requests: Some(1),
             seed: 1,
             sim: SimConfig {
                 prefill_tok_s: 1e4,
@@ -196,14 +202,15 @@ fn config(runtime: Runtime, probe: Probe) -> RunConfig {
             top_p: 1.0,
             no_repeat_ngram_size: 0,
         },
-        hardware: HardwareConfig {
-            device_index: 0,
-            cooldown_s: 0.0,
-            cooldown_until_c: None,
-            cooldown_max_s: 0.0,
-        },
+        hardware: HardwareConfig::default(),
         telemetry: TelemetryConfig { probe, scenario: None },
-        profiling: ProfilingConfig { nvml: every_ms(100), host: every_ms(1000) },
+        profiling: ProfilingConfig {
+            nvml: every_ms(100),
+            host: every_ms(1000),
+            nsys: ToolConfig::default(),
+            ncu: ToolConfig::default(),
+            roofline: ToolConfig::default(),
+        },
         output: OutputConfig {
             record: false,
             flush_ms: 100,

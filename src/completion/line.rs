@@ -1,0 +1,123 @@
+//! A line as bash sends it, up to the cursor.
+
+use crate::config::Candidate;
+
+/// The words of a line.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Line {
+    /// The words between the program's name and the cursor's, without their quotes.
+    pub(super) before: Vec<String>,
+    /// The word under the cursor, up to it and without its quotes.
+    pub(super) current: String,
+    /// How much of `current` bash takes for another word and keeps, in bytes.
+    kept: usize,
+    /// Whether the cursor stands within quotes.
+    quoted: bool,
+}
+
+impl Line {
+    /// What bash is to put in place of what it takes for the word; `None` for what does not go on from there.
+    ///
+    /// A word that ends has a space after it, but within quotes only the user knows whether it does.
+    pub(super) fn insertion(&self, candidate: &Candidate) -> Option<String> {
+        let rest = candidate.text.strip_prefix(&self.current[..self.kept])?;
+        if self.quoted {
+            return Some(rest.to_owned());
+        }
+        let mut text = String::with_capacity(rest.len() + 1);
+        for c in rest.chars() {
+            if " \"'\\$`!&;|<>()[]{}*?#".contains(c) {
+                text.push('\\');
+            }
+            text.push(c);
+        }
+        if candidate.whole {
+            text.push(' ');
+        }
+        Some(text)
+    }
+}
+
+/// Splits a line as a shell does. Bash breaks words at `breaks` too (`=`, `:`, …), and inserts after the last of them.
+pub(super) fn split(line: &str, breaks: &str) -> Line {
+    let mut words: Vec<String> = Vec::new();
+    let mut word = Line::default();
+    let mut begun = false;
+    let mut quote = None;
+    let mut chars = line.chars();
+    while let Some(c) = chars.next() {
+        match (c, quote) {
+            (_, Some(open)) if c == open => {
+                quote = None;
+            }
+            ('\\', None | Some('"')) => word.current.extend(chars.next()),
+            (_, Some(_)) => word.current.push(c),
+            ('\'' | '"', None) => {
+                quote = Some(c);
+                word.kept = word.current.len();
+            }
+            (_, None) if c.is_whitespace() => {
+                if std::mem::take(&mut begun) {
+                    words.push(std::mem::take(&mut word).current);
+                }
+                continue;
+            }
+            (_, None) => {
+                word.current.push(c);
+                if breaks.contains(c) {
+                    word.kept = word.current.len();
+                }
+            }
+        }
+        begun = true;
+    }
+    let is_assignment = |word: &String| word.contains('=');
+    let program = words.iter().position(|word| !is_assignment(word)).map_or(words.len(), |at| at + 1);
+    word.before = words.split_off(program);
+    word.quoted = quote.is_some();
+    word
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BREAKS: &str = " \t\n\"'@><=;|&(:";
+
+    #[test]
+    fn words_and_where_they_break() {
+        let table: &[(&str, &[&str], &str, usize, bool)] = &[
+            ("llmprof-tui ", &[], "", 0, false),
+            ("llmprof-tui run mo", &["run"], "mo", 0, false),
+            ("llmprof-tui model=", &[], "model=", 6, false),
+            ("llmprof-tui model=a,b", &[], "model=a,b", 6, false),
+            ("A=1 B=2 ./llmprof-tui  run  x", &["run"], "x", 0, false),
+            ("llmprof-tui 'a b' \"c\\\"d\" e\\ f", &["a b", "c\"d"], "e f", 0, false),
+            ("llmprof-tui \"model=q", &[], "model=q", 0, true),
+            ("llmprof-tui model='q", &[], "model=q", 6, true),
+            ("llmprof-tui '' x", &[""], "x", 0, false),
+            ("llmprof-tui é=ü", &[], "é=ü", 3, false),
+            ("llmprof-tui x\\", &[], "x", 0, false),
+            ("", &[], "", 0, false),
+        ];
+        for (line, before, current, kept, quoted) in table {
+            let split = split(line, BREAKS);
+            let wanted = (*before, *current, *kept, *quoted);
+            let before: Vec<&str> = split.before.iter().map(String::as_str).collect();
+            assert_eq!((&before[..], split.current.as_str(), split.kept, split.quoted), wanted, "{line}");
+        }
+    }
+
+    #[test]
+    fn what_is_put_in() {
+        let put = |line: &str, text: &str, whole| {
+            split(line, BREAKS).insertion(&Candidate { text: text.into(), note: String::new(), whole })
+        };
+        assert_eq!(put("p mo", "model=", false).unwrap(), "model=");
+        assert_eq!(put("p model=q", "model=qwen", true).unwrap(), "qwen ");
+        assert_eq!(put("p x=a", "x=a b$", true).unwrap(), "a\\ b\\$ ");
+        assert_eq!(put("p \"model=q", "model=qwen", true).unwrap(), "model=qwen");
+        assert_eq!(put("p ~mo", "~model", true).unwrap(), "~model ");
+        assert_eq!(put("p model=q", "other", true), None);
+    }
+}

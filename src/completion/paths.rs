@@ -1,0 +1,53 @@
+//! Paths that begin as a word does.
+
+use std::path::Path;
+
+use crate::config::Candidate;
+
+/// The files and directories that `partial` is the beginning of, sorted. Hidden ones come when asked for.
+pub(super) fn beginning_with(partial: &str, cwd: &Path) -> Vec<Candidate> {
+    let (above, begun) = partial.rfind('/').map_or(("", partial), |at| partial.split_at(at + 1));
+    let Ok(entries) = cwd.join(above).read_dir() else { return Vec::new() };
+    let mut found: Vec<Candidate> = entries
+        .flatten()
+        .filter_map(|entry| {
+            let name = entry.file_name().into_string().ok()?;
+            let wanted = name.starts_with(begun) && (begun.starts_with('.') || !name.starts_with('.'));
+            // A line is one candidate.
+            let tellable = !name.contains(|c: char| c.is_control());
+            (wanted && tellable).then(|| match entry.path().is_dir() {
+                true => Candidate::open(format!("{above}{name}/"), ""),
+                false => Candidate::whole(format!("{above}{name}"), ""),
+            })
+        })
+        .collect();
+    found.sort_by(|a, b| a.text.cmp(&b.text));
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_and_directories() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("sub")).unwrap();
+        for name in ["sa.gguf", "sub/in side", ".hidden", "a\nb"] {
+            std::fs::write(dir.path().join(name), "").unwrap();
+        }
+        let table: &[(&str, &[(&str, bool)])] = &[
+            ("", &[("sa.gguf", true), ("sub/", false)]),
+            ("su", &[("sub/", false)]),
+            ("sub/", &[("sub/in side", true)]),
+            ("./s", &[("./sa.gguf", true), ("./sub/", false)]),
+            (".h", &[(".hidden", true)]),
+            ("no/such/", &[]),
+        ];
+        for (partial, wanted) in table {
+            let found = beginning_with(partial, dir.path());
+            let found: Vec<_> = found.iter().map(|one| (one.text.as_str(), one.whole)).collect();
+            assert_eq!(found, *wanted, "{partial}");
+        }
+    }
+}

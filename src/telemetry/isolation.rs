@@ -1,0 +1,162 @@
+//! Whether others use the machine when a run begins: they would be measured too.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use super::host::procfs::{self, CoreTicks, TICKS_PER_S};
+use crate::{config::HardwareConfig, event::GpuInfo};
+
+/// How long the cores are looked at.
+const LOOK: Duration = Duration::from_millis(400);
+
+/// A process other than this one on a GPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OtherProcess {
+    pub pid: u32,
+    /// `None` where the driver does not tell.
+    pub mem_bytes: Option<u64>,
+}
+
+/// What is wrong with the GPU of the run, in words: another power limit than expected, other processes.
+///
+/// Only the GPU that the workload runs on is looked at. `others` is `None` where they cannot be listed.
+pub(super) fn remarks_on_gpu(
+    hardware: &HardwareConfig,
+    gpu: &GpuInfo,
+    others: Option<&[OtherProcess]>,
+) -> Vec<String> {
+    let mut remarks = Vec::new();
+    if !gpu.profiled {
+        return remarks;
+    }
+    let name = format!("GPU {} ({})", gpu.index, gpu.name);
+    match (hardware.expected_power_limit_w, gpu.power_limit_w) {
+        (Some(wanted), Some(is)) if (wanted - f64::from(is)).abs() >= 0.5 => remarks.push(format!(
+            "{name} has a power limit of {is} W, hardware.expected_power_limit_w is {wanted}; \
+             nvidia-smi -pl sets it, this program never does"
+        )),
+        (Some(wanted), None) => remarks.push(format!(
+            "{name} does not tell its power limit: hardware.expected_power_limit_w {wanted} cannot be checked"
+        )),
+        _ => {}
+    }
+    if let Some(others) = others.filter(|others| !others.is_empty() && hardware.isolation.check) {
+        let told = |other: &OtherProcess| match other.mem_bytes {
+            Some(bytes) => format!("{} ({} MiB)", other.pid, bytes >> 20),
+            None => other.pid.to_string(),
+        };
+        let pids = others.iter().map(told).collect::<Vec<_>>().join(", ");
+        remarks.push(format!("other processes use {name}: {pids}; this run shares it with them"));
+    }
+    remarks
+}
+
+/// Counters of the cores and of this process, to be held against later ones.
+pub(super) struct CpuLook {
+    proc: PathBuf,
+    cores: Vec<CoreTicks>,
+    own: u64,
+}
+
+impl CpuLook {
+    /// The first reading; `None` where the machine has no such counters.
+    pub(super) fn begin(proc: &Path) -> Option<CpuLook> {
+        let (cores, own) = counters(proc)?;
+        Some(CpuLook { proc: proc.to_owned(), cores, own })
+    }
+
+    /// The share of all cores that other processes took since, in percent; `None` where it cannot be told.
+    fn others_pct(&self) -> Option<f64> {
+        let (cores, own) = counters(&self.proc)?;
+        let of = |cores: &[CoreTicks], part: fn(&CoreTicks) -> u64| cores.iter().map(part).sum::<u64>();
+        let passed = |part: fn(&CoreTicks) -> u64| of(&cores, part).checked_sub(of(&self.cores, part));
+        let (busy, total) = (passed(|core| core.busy)?, passed(|core| core.total)?);
+        // A few ticks say nothing: a share would be mostly rounding.
+        if (total as f64) < LOOK.as_secs_f64() * TICKS_PER_S / 4.0 {
+            return None;
+        }
+        let others = busy.saturating_sub(own.saturating_sub(self.own));
+        Some(others as f64 / total as f64 * 100.0)
+    }
+
+    /// How long to wait between beginning and [`remark`](Self::remark).
+    pub(super) fn wait() -> Duration {
+        LOOK
+    }
+
+    /// What to say where others take more than `hardware` allows.
+    pub(super) fn remark(&self, hardware: &HardwareConfig) -> Option<String> {
+        let allowed = hardware.isolation.max_other_cpu_pct;
+        let others = self.others_pct().filter(|others| *others > allowed)?;
+        Some(format!(
+            "other processes take {others:.0} % of the cores, hardware.isolation.max_other_cpu_pct is {allowed}: \
+             figures of this run include their doing"
+        ))
+    }
+}
+
+fn counters(proc: &Path) -> Option<(Vec<CoreTicks>, u64)> {
+    let cores = procfs::core_ticks(&fs::read_to_string(proc.join("stat")).ok()?);
+    let own = procfs::process_ticks(&fs::read_to_string(proc.join("self/stat")).ok()?)?;
+    (!cores.is_empty()).then_some((cores, own))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hardware(expected_power_limit_w: Option<f64>) -> HardwareConfig {
+        HardwareConfig { expected_power_limit_w, ..HardwareConfig::default() }
+    }
+
+    fn gpu(power_limit_w: Option<f32>) -> GpuInfo {
+        GpuInfo { name: "H200".into(), profiled: true, power_limit_w, ..GpuInfo::default() }
+    }
+
+    #[test]
+    fn power_limits() {
+        let remarks = |wanted, is| remarks_on_gpu(&hardware(wanted), &gpu(is), None);
+        assert!(remarks(None, Some(700.0)).is_empty());
+        assert!(remarks(Some(700.0), Some(700.0)).is_empty());
+        assert!(remarks(Some(500.0), Some(700.0))[0].starts_with("GPU 0 (H200) has a power limit of 700 W"));
+        assert!(remarks(Some(500.0), None)[0].contains("cannot be checked"));
+        let other = GpuInfo { profiled: false, ..gpu(Some(1.0)) };
+        assert!(remarks_on_gpu(&hardware(Some(700.0)), &other, None).is_empty());
+    }
+
+    #[test]
+    fn processes_of_others() {
+        let others =
+            [OtherProcess { pid: 7, mem_bytes: Some(3 << 20) }, OtherProcess { pid: 8, mem_bytes: None }];
+        let mut hardware = hardware(None);
+        let remarks = remarks_on_gpu(&hardware, &gpu(None), Some(&others));
+        assert_eq!(remarks, ["other processes use GPU 0 (H200): 7 (3 MiB), 8; this run shares it with them"]);
+        assert!(remarks_on_gpu(&hardware, &gpu(None), Some(&[])).is_empty());
+        hardware.isolation.check = false;
+        assert!(remarks_on_gpu(&hardware, &gpu(None), Some(&others)).is_empty());
+    }
+
+    #[test]
+    fn cores_that_others_use() {
+        let proc = tempfile::tempdir().unwrap();
+        fs::create_dir(proc.path().join("self")).unwrap();
+        let write = |busy: u64, idle: u64, own: u64| {
+            let stat = format!("cpu  0 0 0 0\ncpu0 {busy} 0 0 {idle} 0 0 0 0 0 0\n");
+            fs::write(proc.path().join("stat"), stat).unwrap();
+            let own = format!("1 (me) S 1 1 1 0 -1 0 0 0 0 0 {own} 0 0 0");
+            fs::write(proc.path().join("self/stat"), own).unwrap();
+        };
+        write(100, 100, 10);
+        let look = CpuLook::begin(proc.path()).unwrap();
+        let hardware = hardware(None);
+        assert_eq!(look.remark(&hardware), None, "no time has passed");
+        write(150, 150, 50);
+        assert_eq!(look.remark(&hardware), None, "10 % are others'");
+        write(150, 150, 15);
+        assert!(look.remark(&hardware).unwrap().starts_with("other processes take 45 % of the cores"));
+        assert!(CpuLook::begin(Path::new("/nowhere")).is_none());
+    }
+}
