@@ -38,3 +38,26 @@ build:
 # Licences and advisories of the dependencies (needs cargo-deny)
 deny:
     cargo deny check
+
+# Build for NVIDIA GPUs; without nvcc on the PATH a toolkit is made under target/
+cuda *ARGS:
+    #!/usr/bin/env bash
+    set -euo pipefail
+    command -v nvcc >/dev/null || eval "$(third_party/cuda/bootstrap.sh)"
+    cargo build --release --features cuda {{ARGS}}
+
+# A stripped binary and a script that starts it where there is only CUDA's libraries
+cuda-bundle: cuda
+    #!/usr/bin/env bash
+    set -euo pipefail
+    mkdir -p target/cuda-bundle
+    strip -o target/cuda-bundle/llmprof-tui target/release/llmprof-tui
+    cp third_party/cuda/run.sh target/cuda-bundle/
+    ls -l target/cuda-bundle
+
+# Every kernel against candle on the CPU; needs a GPU
+gpu-test:
+    #!/usr/bin/env bash
+    set -euo pipefail
+    command -v nvcc >/dev/null || eval "$(third_party/cuda/bootstrap.sh)"
+    cargo test --release --features cuda --lib cuda -- --ignored --test-threads 1

@@ -16,7 +16,7 @@ use crate::{
     engine::{
         Engine, EngineError,
         driver::{Control, Driver},
-        ranges::NoRanges,
+        ranges,
         sim::SimEngine,
     },
     event::{
@@ -431,7 +431,8 @@ fn work(
     let Inputs { workload, tokenizer, .. } = &plan.inputs;
     let predictions = tokenizer.as_deref().filter(|_| plan.composed.config.output.predictions.enable);
     let done = engine.and_then(|mut engine| {
-        Driver { workload, control, ranges: &mut NoRanges, tx, activity, predictions }.run(engine.as_mut())
+        let ranges = &mut *ranges::for_tools();
+        Driver { workload, control, ranges, tx, activity, predictions }.run(engine.as_mut())
     });
     let finished = match done {
         Ok(()) => RunFinished { outcome: Outcome::Completed, cause: None },

@@ -4,6 +4,8 @@ pub mod candle;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 pub mod driver;
+#[cfg(feature = "nvtx")]
+mod nvtx;
 pub mod place;
 pub mod ranges;
 pub mod sampling;
