@@ -581,12 +581,14 @@ fn summary(state: &RunState, dir: Option<&Path>) -> String {
         out += &format!("{} as {} on {} ({}{simulated})\n\n", run.model, run.dtype, run.device, run.engine);
     }
     let total = &state.total;
-    out += &format!("{:<6}{:>10}{:>10}{:>10}{:>10}{:>10}\n", "", "mean", "p50", "p90", "p99", "n");
-    for (name, d) in [("TTFT", &total.ttft), ("TPOT", &total.tpot), ("ITL", &total.itl)] {
+    let latencies = total.latencies();
+    let width = latencies.iter().map(|(name, _)| name.len() + 2).max().unwrap_or(0).max(6);
+    out += &format!("{:<width$}{:>10}{:>10}{:>10}{:>10}{:>10}\n", "", "mean", "p50", "p90", "p99", "n");
+    for (name, d) in latencies {
         let s = d.summary();
         let cells =
             [s.mean, s.p50, s.p90, s.p99].map(|v| format!("{:>10}", v.map_or_else(|| "-".into(), millis)));
-        out += &format!("{name:<6}{}{:>10}\n", cells.concat(), grouped(s.n as i64));
+        out += &format!("{name:<width$}{}{:>10}\n", cells.concat(), grouped(s.n as i64));
     }
     let rate = |v: Option<f64>| v.map_or_else(|| "-".to_owned(), |v| format!("{} tok/s", three_digits(v)));
     out += &format!("\nprefill {}, decode {}\n", rate(total.prefill_tok_s()), rate(total.decode_tok_s()));

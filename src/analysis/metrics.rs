@@ -13,6 +13,9 @@ pub struct Metrics {
     pub ttft: Distribution,
     pub tpot: Distribution,
     pub itl: Distribution,
+    /// Steps by the device's own clock, where it has one: prefills, and decode steps.
+    pub device_prefill: Distribution,
+    pub device_step: Distribution,
     pub requests: u64,
     /// Prompt tokens of all sequences whose first token arrived.
     pub prompt_tokens: u64,
@@ -28,6 +31,8 @@ impl Metrics {
         self.ttft.clear();
         self.tpot.clear();
         self.itl.clear();
+        self.device_prefill.clear();
+        self.device_step.clear();
         (self.from, self.to) = (now, now);
         (self.requests, self.prompt_tokens, self.decode_tokens, self.output_tokens) = (0, 0, 0, 0);
     }
@@ -42,6 +47,25 @@ impl Metrics {
         self.itl.record(itl_ns);
         self.decode_tokens += batch;
         self.output_tokens += batch;
+    }
+
+    /// A step took so long on the device; `first` when it was a prefill.
+    pub fn on_device(&mut self, first: bool, ns: u64) {
+        if first { self.device_prefill.record(ns) } else { self.device_step.record(ns) }
+    }
+
+    /// The latencies that were measured, by their names: those of the host, then those of the device if it has any.
+    pub fn latencies(&self) -> Vec<(&'static str, &Distribution)> {
+        let mut all = vec![("TTFT", &self.ttft), ("TPOT", &self.tpot), ("ITL", &self.itl)];
+        let device = [("GPU prefill", &self.device_prefill), ("GPU step", &self.device_step)];
+        all.extend(device.into_iter().filter(|(_, d)| d.n() > 0));
+        all
+    }
+
+    /// The part of the decode time in which the device worked.
+    pub fn device_share(&self) -> Option<f64> {
+        let (device, host) = (self.device_step.sum_secs(), self.itl.sum_secs());
+        (self.device_step.n() > 0 && host > 0.0).then(|| device / host)
     }
 
     /// Prompt tokens over the time until the first token was there.
@@ -62,6 +86,9 @@ impl Metrics {
             ttft_ms: self.ttft.summary(),
             tpot_ms: self.tpot.summary(),
             itl_ms: self.itl.summary(),
+            device_prefill_ms: (self.device_prefill.n() > 0).then(|| self.device_prefill.summary()),
+            device_step_ms: (self.device_step.n() > 0).then(|| self.device_step.summary()),
+            device_share: self.device_share(),
             prefill_tok_s: self.prefill_tok_s(),
             decode_tok_s: self.decode_tok_s(),
         }
@@ -82,6 +109,12 @@ pub struct MetricsSummary {
     pub ttft_ms: Summary,
     pub tpot_ms: Summary,
     pub itl_ms: Summary,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_prefill_ms: Option<Summary>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_step_ms: Option<Summary>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_share: Option<f64>,
     pub prefill_tok_s: Option<f64>,
     pub decode_tok_s: Option<f64>,
 }

@@ -38,6 +38,10 @@ pub fn sentence(evidence: &Evidence<'_>) -> Option<String> {
     let share = if share > 99.0 { "More than 99".to_owned() } else { format!("{share:.0}") };
     words += &format!("{share} % of the measured time is decode. ");
     words += &evenness(m);
+    if let Some(share) = m.device_share() {
+        let idle = (100.0 * (1.0 - share)).max(0.0);
+        words += &format!(" The GPU idles {idle:.1} % of the decode time, by its own clock.");
+    }
     if let Some(taken) = evidence.cpu_taken_by_others.filter(|taken| *taken >= WORTH_A_WORD) {
         words += &format!(
             " Other processes took {:.0} % of the CPU meanwhile: these numbers are those of a shared machine.",

@@ -18,10 +18,16 @@ use crate::{
 pub const METRICS_SCHEMA: u32 = 1;
 
 /// What each number means, carried along with the numbers.
-const DEFINITIONS: [(&str, &str); 6] = [
+const DEFINITIONS: [(&str, &str); 9] = [
     ("ttft_ms", "request start to the first token id on the host, milliseconds, per request"),
     ("tpot_ms", "(last token time - first token time) / (output tokens - 1), milliseconds, per request"),
     ("itl_ms", "gap between two consecutive tokens on the host, milliseconds, per token"),
+    ("device_prefill_ms", "a prefill by the device's own clock, milliseconds, where it has one"),
+    ("device_step_ms", "a decode step by the device's own clock, milliseconds, where it has one"),
+    (
+        "device_share",
+        "sum of device_step_ms / sum of ITL: the part of the decode time in which the device worked",
+    ),
     ("prefill_tok_s", "prompt tokens of all sequences / sum of TTFT"),
     ("decode_tok_s", "tokens after the first of all sequences / sum of ITL"),
     ("percentiles", "null where there are too few samples: p50 needs 2, p90 10, p99 100"),
@@ -71,6 +77,9 @@ pub fn run_json(state: &RunState, run_dir: Option<&Path>) -> Value {
         "ttft_ms": latency(metrics.ttft_ms),
         "tpot_ms": latency(metrics.tpot_ms),
         "itl_ms": latency(metrics.itl_ms),
+        "device_prefill_ms": metrics.device_prefill_ms.map(latency),
+        "device_step_ms": metrics.device_step_ms.map(latency),
+        "device_share": metrics.device_share,
         "prefill_tok_s": metrics.prefill_tok_s,
         "decode_tok_s": metrics.decode_tok_s,
         "energy_j_per_token": null,
@@ -115,7 +124,8 @@ pub fn report_md(state: &RunState) -> String {
     let _ =
         writeln!(out, "Outcome: {}{cause}. {} s recorded.\n", outcome(state), three_digits(state.now.secs()));
     let _ = writeln!(out, "| | n | mean | p50 | p90 | p99 | min | max |\n|---|---|---|---|---|---|---|---|");
-    for (name, s) in [("TTFT", metrics.ttft_ms), ("TPOT", metrics.tpot_ms), ("ITL", metrics.itl_ms)] {
+    for (name, d) in state.total.latencies() {
+        let s = d.summary();
         let cells =
             [s.mean, s.p50, s.p90, s.p99, s.min, s.max].map(|v| v.map_or_else(|| "–".to_owned(), millis));
         let _ = writeln!(out, "| {name} | {} | {} |", grouped(s.n as i64), cells.join(" | "));

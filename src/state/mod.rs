@@ -180,6 +180,9 @@ impl RunState {
                     true => metrics.first_token(gap_ns, prompt, batch),
                     false => metrics.next_token(gap_ns, batch),
                 }
+                if let Some(ns) = token.device_ns {
+                    metrics.on_device(first, ns);
+                }
             }
         }
         self.phase = Phase::Decode;

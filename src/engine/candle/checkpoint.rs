@@ -84,6 +84,12 @@ impl Checkpoint {
         Checkpoint { dequantised: true, ..self }
     }
 
+    /// Whether quantised blocks are kept as they are.
+    #[cfg(feature = "cuda")]
+    pub fn is_quantised(&self) -> bool {
+        self.is_gguf() && !self.dequantised
+    }
+
     /// Whether the file may hold quantised blocks.
     pub fn is_gguf(&self) -> bool {
         matches!(self.files, Files::Gguf(_))

@@ -54,8 +54,8 @@ pub struct Gpu {
     modules: Vec<Arc<CudaModule>>,
     functions: RefCell<HashMap<String, CudaFunction>>,
     pub multiprocessors: u32,
-    /// A kernel may start before the one before it has ended.
-    overlaps: bool,
+    /// A kernel may start before the one before it has ended, and blocks come in clusters.
+    hopper: bool,
 }
 
 /// Device memory. What it holds is known to those who pass it to kernels.
@@ -197,7 +197,7 @@ impl Gpu {
         let attribute = |which| context.attribute(which);
         let multiprocessors =
             attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?.max(1) as u32;
-        let overlaps = context.compute_capability()?.0 >= 9;
+        let hopper = context.compute_capability()?.0 >= 9 && built_for() >= 90;
         let functions = RefCell::default();
         Ok(Gpu {
             context,
@@ -207,12 +207,17 @@ impl Gpu {
             modules,
             functions,
             multiprocessors,
-            overlaps,
+            hopper,
         })
     }
 
     pub fn name(&self) -> String {
         self.context.name().unwrap_or_else(|_| "the GPU".to_owned())
+    }
+
+    /// Whether blocks of a kernel can read each other's shared memory.
+    pub fn has_clusters(&self) -> bool {
+        self.hopper
     }
 
     /// Bytes free and in all.
@@ -281,7 +286,7 @@ impl Gpu {
         (config.blockDimX, config.blockDimY, config.blockDimZ) = (shape.threads as u32, 1, 1);
         config.sharedMemBytes = shape.shared_bytes as u32;
         config.hStream = self.stream.cu_stream();
-        if shape.waits && self.overlaps {
+        if shape.waits && self.hopper {
             config.attrs = &mut attribute;
             config.numAttrs = 1;
         }
@@ -465,11 +470,15 @@ fn healthy(index: usize) -> Result<Arc<CudaContext>, CudaTrouble> {
     Ok(CudaContext::new(index)?)
 }
 
+fn built_for() -> i32 {
+    BUILT_FOR.parse().unwrap_or(0)
+}
+
 /// Machine code of one generation's own features runs on that generation alone; other code on all later ones.
 fn check_capability(context: &CudaContext) -> Result<(), CudaTrouble> {
     let (major, minor) = context.compute_capability()?;
     let found = major * 10 + minor;
-    let built: i32 = BUILT_FOR.parse().unwrap_or(0);
+    let built = built_for();
     let fits = if built >= 90 { found == built } else { found >= built };
     if fits {
         return Ok(());

@@ -15,6 +15,8 @@ type Done = Result<(), CudaTrouble>;
 pub const FEW_ROWS: usize = 8;
 /// Query heads that one block of the decode attention takes.
 const HEADS_OF_A_BLOCK: usize = 8;
+/// Blocks that share one key/value head where they can work together, as `decode_attention.cu` has it.
+const CLUSTER: usize = 8;
 /// Head dimensions with tensor-core kernels.
 const TENSOR_DIMS: [usize; 5] = [64, 80, 96, 128, 256];
 /// Blocks that look for the likeliest token of one sequence.
@@ -412,11 +414,14 @@ pub struct Splits {
 }
 
 impl Splits {
-    /// Two blocks for each multiprocessor, as long as each has positions enough to be worth it.
+    /// A cluster; or two blocks for each multiprocessor, as long as each has positions enough to be worth it.
     pub fn new(gpu: &Gpu, h: &Heads) -> Result<Splits, CudaTrouble> {
         let units = h.kv_heads * h.steps() * h.batch;
         let fair = (2 * gpu.multiprocessors as usize).div_ceil(units);
-        let count = fair.clamp(1, 32).min(h.capacity.div_ceil(128));
+        let count = match gpu.has_clusters() {
+            true => CLUSTER,
+            false => fair.clamp(1, 32).min(h.capacity.div_ceil(128)),
+        };
         let floats = units * count * HEADS_OF_A_BLOCK * (h.dim + 4);
         Ok(Splits {
             count,

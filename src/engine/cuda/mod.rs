@@ -77,6 +77,11 @@ impl CudaEngine {
             );
             return Err(EngineError::Backend(words));
         }
+        if options.checkpoint.as_ref().is_some_and(|checkpoint| checkpoint.is_quantised()) {
+            let words = "quantised weights run on the CPU (runtime.device=cpu), as plain numbers \
+                         (model.dequantize=true), or in candle's own models (runtime=candle_stock)";
+            return Err(EngineError::Backend(words.to_owned()));
+        }
         let need = Footprint::new(spec, *dtype, *batch, *max_positions, *prompt_tokens).total_bytes();
         let (free, _) = gpu.memory()?;
         if need <= free {

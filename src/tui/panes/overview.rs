@@ -208,21 +208,35 @@ fn latency(view: &View<'_>, area: Rect, buf: &mut Buffer) {
         ("p50", |d| d.percentile_ms(50.0)),
     ];
     let order = ["last", "p50", "p90", "p99", "max"];
-    let room = (inner.width.saturating_sub(6 + 9) / 8).clamp(1, 5) as usize;
+    let total = &view.state.total;
+    // The median by the GPU's own clock, beside the host's, where there is one.
+    let by_gpu = total.device_step.n() > 0;
+    let room = (inner.width.saturating_sub(6 + 9) / 8).saturating_sub(by_gpu.into()).clamp(1, 5) as usize;
     let mut columns = all[all.len() - room..].to_vec();
     columns.sort_by_key(|(name, _)| order.iter().position(|o| o == name));
     let mut heading = vec![Text::raw("      ")];
     heading.extend(columns.iter().map(|(name, _)| Text::styled(format!("{name:>8}"), theme.dim)));
+    if by_gpu {
+        heading.push(Text::styled(format!("{:>8}", "GPU p50"), theme.dim));
+    }
     heading.push(Text::styled(format!("{:>9}", "n"), theme.dim));
-    let total = &view.state.total;
-    let rows = [("TTFT", &total.ttft), ("TPOT", &total.tpot), ("ITL", &total.itl)];
     let mut lines = vec![Line::from(heading)];
-    for (name, distribution) in rows {
+    let rows = [
+        ("TTFT", &total.ttft, Some(&total.device_prefill)),
+        ("TPOT", &total.tpot, None),
+        ("ITL", &total.itl, Some(&total.device_step)),
+    ];
+    for (name, distribution, on_device) in rows {
         let mut line = vec![Text::styled(format!(" {name:<5}"), theme.accent)];
         for (heading, value) in &columns {
             let cell = value(distribution).map_or_else(|| theme.glyphs.none.to_owned(), three_digits);
             let style = if *heading == "p50" { theme.number } else { theme.text };
             line.push(Text::styled(format!("{cell:>8}"), style));
+        }
+        if by_gpu {
+            let cell = on_device.and_then(|d| d.percentile_ms(50.0));
+            let cell = cell.map_or_else(|| theme.glyphs.none.to_owned(), three_digits);
+            line.push(Text::styled(format!("{cell:>8}"), theme.text));
         }
         line.push(Text::styled(format!("{:>9}", grouped(distribution.n() as i64)), theme.dim));
         lines.push(Line::from(line));

@@ -1,12 +1,16 @@
 // Attention of one new position to all before it. The cache is read once: a block takes one key/value head, up to eight
-// of the query heads that share it, and a stretch of positions; the last block of a head to end puts the stretches
-// together.
+// of the query heads that share it, and a stretch of positions. Blocks of a cluster put their stretches together through
+// each other's shared memory; where a chip has no clusters, the last block of a head to end does, through memory.
 //
 // Keys and values go straight from memory into the tensor cores' fragments, 16 bytes at a load. Scores are made
 // transposed, positions × heads: the eight columns of a product are the eight heads. As in `skinny.cu` the order of the
 // summed dimension is free, so a lane's eight neighbours may be any eight of it; and so is the order of the rows of the
 // result, which is put right when it is written.
+#include <cooperative_groups.h>
+
 #include "common.cuh"
+
+namespace groups = cooperative_groups;
 
 constexpr int HEADS = 8;         // query heads of a block
 constexpr int TILE = 16;         // positions of a warp's turn
@@ -36,15 +40,20 @@ __device__ __forceinline__ uint32_t upper_halves(uint32_t a, uint32_t b) { retur
 // qkv: (batch, (heads + 2·kv_heads)·DIM), queries first. Caches: (batch, kv_heads, capacity, DIM). out: (batch,
 // heads·DIM). parts: (batch, grid y, splits, HEADS, DIM + 4) of f32; arrived: (batch, grid y) counters that are zero
 // between calls. `*position` is the new one, already in the cache. window 0 sees everything.
-// Grid: (splits, kv_heads · (heads of the group in steps of HEADS), batch).
+// Grid: (splits, kv_heads · (heads of the group in steps of HEADS), batch); with clusters, eight splits.
 template <typename T, int DIM>
 __device__ void decode_attention(T* out, const T* qkv, const T* keys, const T* values, float* parts, unsigned* arrived,
                                  const int* position, int heads, int kv_heads, int capacity, int window, float scale,
                                  float cap) {
-    constexpr int WARPS = WARPS_OF(DIM), K_CHUNKS = (DIM + 31) / 32, V_CHUNKS = (DIM + 63) / 64, PITCH = DIM + 4;
+    constexpr int WARPS = WARPS_OF(DIM), K_CHUNKS = (DIM + 31) / 32, V_CHUNKS = (DIM + 63) / 64;
+    [[maybe_unused]] constexpr int PITCH = DIM + 4;
     __shared__ float merged[WARPS][HEADS][DIM + 4];
     __shared__ float merged_top[WARPS][HEADS], merged_sum[WARPS][HEADS];
+#if __CUDA_ARCH__ >= 900
+    __shared__ float own[HEADS][DIM + 4]; // the block's result, its greatest score and its sum
+#else
     __shared__ bool is_last;
+#endif
 
     let_next_start();
     const int group_size = heads / kv_heads, steps = (group_size + HEADS - 1) / HEADS;
@@ -60,7 +69,10 @@ __device__ void decode_attention(T* out, const T* qkv, const T* keys, const T* v
     constexpr int LEAST = WARPS * TILE;
     const int fair = (end - begin + splits - 1) / splits, stretch = (fair + LEAST - 1) / LEAST * LEAST;
     const int used = (end - begin + stretch - 1) / stretch;
+#if __CUDA_ARCH__ < 900
     if (split >= used) return;
+#endif
+    // A block of a cluster whose stretch is empty goes on, with nothing to add.
     const int from = begin + split * stretch, to = min(end, from + stretch);
 
     // The queries, as the second factor: column `group` is a head, and the lane holds its share of each chunk.
@@ -166,8 +178,9 @@ __device__ void decode_attention(T* out, const T* qkv, const T* keys, const T* v
     }
     __syncthreads();
     // The warps of the block.
+#if __CUDA_ARCH__ < 900
     const int slot = sequence * gridDim.y + blockIdx.y;
-    float* my_parts = parts + ((size_t)slot * splits + split) * HEADS * PITCH;
+#endif
     T* my_out = out + ((size_t)sequence * heads + first_head) * DIM;
     for (int i = threadIdx.x; i < mine * DIM; i += WARPS * 32) {
         int h = i / DIM, d = i % DIM;
@@ -181,18 +194,43 @@ __device__ void decode_attention(T* out, const T* qkv, const T* keys, const T* v
             all += share * merged[w][h][d];
             total += share * merged_sum[w][h];
         }
-        if (used == 1) {
+        if (used == 1 && split == 0) {
             my_out[i] = narrow<T>(all / total);
-        } else {
-            float* part = my_parts + h * PITCH;
-            part[d] = all;
-            if (d == 0) {
-                part[DIM] = now;
-                part[DIM + 1] = total;
-            }
+            continue;
+        }
+#if __CUDA_ARCH__ >= 900
+        float* part = own[h];
+#else
+        float* part = parts + (((size_t)slot * splits + split) * HEADS + h) * PITCH;
+#endif
+        part[d] = all;
+        if (d == 0) {
+            part[DIM] = now;
+            part[DIM + 1] = total;
         }
     }
     if (used == 1) return;
+#if __CUDA_ARCH__ >= 900
+    // The blocks of the cluster: each takes its share of the result.
+    groups::cluster_group cluster = groups::this_cluster();
+    cluster.sync();
+    const int blocks = cluster.num_blocks(), rank = cluster.block_rank();
+    for (int i = rank * WARPS * 32 + threadIdx.x; i < mine * DIM; i += blocks * WARPS * 32) {
+        int h = i / DIM, d = i % DIM;
+        float now = LOWEST, all = 0.f, total = 0.f;
+        for (int b = 0; b < used; b++) now = fmaxf(now, cluster.map_shared_rank(&own[h][DIM], b)[0]);
+#pragma unroll 4
+        for (int b = 0; b < used; b++) {
+            const float* part = cluster.map_shared_rank(own[h], b);
+            float share = __expf(part[DIM] - now);
+            all += share * part[d];
+            total += share * part[DIM + 1];
+        }
+        my_out[i] = narrow<T>(all / total);
+    }
+    // Nobody leaves while another reads his memory.
+    cluster.sync();
+#else
     // The blocks of the head: a warp takes a query head.
     __threadfence();
     __syncthreads();
@@ -236,6 +274,7 @@ __device__ void decode_attention(T* out, const T* qkv, const T* keys, const T* v
             *reinterpret_cast<uint2*>(my_out + h * DIM + d) = packed;
         }
     }
+#endif
 }
 
 // Any number type and head dimension up to 256, without tensor cores: a block takes one head of one sequence.
@@ -286,8 +325,13 @@ __device__ void plain_decode_attention(T* out, const T* qkv, const T* keys, cons
     }
 }
 
+#if __CUDA_ARCH__ >= 900
+#define CLUSTER __cluster_dims__(8, 1, 1)
+#else
+#define CLUSTER
+#endif
 #define DECODE(T, DIM)                                                                                               \
-    extern "C" __global__ void __launch_bounds__(WARPS_OF(DIM) * 32)                                                 \
+    extern "C" __global__ void CLUSTER __launch_bounds__(WARPS_OF(DIM) * 32)                                         \
         decode_attention_##DIM##_##T(T* out, const T* qkv, const T* keys, const T* values, float* parts,             \
                                      unsigned* arrived, const int* position, int heads, int kv_heads, int capacity,  \
                                      int window, float scale, float cap) {                                           \

@@ -160,7 +160,8 @@ extern "C" __global__ void __launch_bounds__(1024)
     for (int i = threadIdx.x; i < vocab; i += blockDim.x) {
         float logit = __ldcg(row + i);
         if (ordered(logit) < least) continue;
-        float unit = ((float)(mixed(key, i) >> 40) + 0.5f) * (1.f / 16777216.f);
+        // 23 bits and a half: never 0 and never 1, whose logarithms would win against everything.
+        float unit = ((float)(mixed(key, i) >> 41) + 0.5f) * (1.f / 8388608.f);
         drawn = better(drawn, Best{(logit - best.value) * by - logf(-logf(unit)), i});
     }
     drawn = block_best(drawn);
