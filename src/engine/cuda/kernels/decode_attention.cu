@@ -90,30 +90,34 @@ __device__ void decode_attention(T* out, const T* qkv, const T* keys, const T* v
     // Rows of the result are dimensions, columns heads: this lane's are the heads 2·quad and 2·quad + 1.
     float acc[V_CHUNKS][4][4] = {};
     float top[2] = {LOWEST, LOWEST}, sum[2] = {0.f, 0.f};
-    for (int first = from + warp * TILE; first < to; first += WARPS * TILE) {
-        uint4 low[K_CHUNKS], high[K_CHUNKS];
+    struct Loaded {
+        uint4 low[K_CHUNKS], high[K_CHUNKS], value[V_CHUNKS][4];
+    };
+    auto load = [&](Loaded& tile, int first) {
 #pragma unroll
         for (int c = 0; c < K_CHUNKS; c++) {
             bool inside = c * 32 + quad * 8 < DIM;
             int a = first + group, b = a + 8;
-            low[c] = inside && a < to ? load_once(key_at + (size_t)a * DIM + c * 32) : nothing;
-            high[c] = inside && b < to ? load_once(key_at + (size_t)b * DIM + c * 32) : nothing;
+            tile.low[c] = inside && a < to ? load_once(key_at + (size_t)a * DIM + c * 32) : nothing;
+            tile.high[c] = inside && b < to ? load_once(key_at + (size_t)b * DIM + c * 32) : nothing;
         }
-        uint4 value[V_CHUNKS][4];
 #pragma unroll
         for (int c = 0; c < V_CHUNKS; c++) {
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 int here = first + quad * 2 + i % 2 + i / 2 * 8;
                 bool inside = c * 64 + group * 8 < DIM && here < to;
-                value[c][i] = inside ? load_once(value_at + (size_t)here * DIM + c * 64) : nothing;
+                tile.value[c][i] = inside ? load_once(value_at + (size_t)here * DIM + c * 64) : nothing;
             }
         }
+    };
+    auto attend = [&](const Loaded& tile, int first) {
         float score[4] = {};
 #pragma unroll
         for (int c = 0; c < K_CHUNKS; c++) {
-            mma<T>(score, low[c].x, high[c].x, low[c].y, high[c].y, query[c].x, query[c].y);
-            mma<T>(score, low[c].z, high[c].z, low[c].w, high[c].w, query[c].z, query[c].w);
+            const uint4 &low = tile.low[c], &high = tile.high[c];
+            mma<T>(score, low.x, high.x, low.y, high.y, query[c].x, query[c].y);
+            mma<T>(score, low.z, high.z, low.w, high.w, query[c].z, query[c].w);
         }
         float keep[2];
 #pragma unroll
@@ -135,17 +139,17 @@ __device__ void decode_attention(T* out, const T* qkv, const T* keys, const T* v
         uint32_t b0 = transposed(pack<T>(score[0], score[1])), b1 = transposed(pack<T>(score[2], score[3]));
 #pragma unroll
         for (int c = 0; c < V_CHUNKS; c++) {
-            const uint32_t* p0 = &value[c][0].x; // positions 2·quad, …
-            const uint32_t* p1 = &value[c][1].x; // 2·quad + 1, …
-            const uint32_t* p8 = &value[c][2].x; // 2·quad + 8, …
-            const uint32_t* p9 = &value[c][3].x; // 2·quad + 9: eight dimensions of each
+            const uint32_t* p0 = &tile.value[c][0].x; // positions 2·quad, …
+            const uint32_t* p1 = &tile.value[c][1].x; // 2·quad + 1, …
+            const uint32_t* p8 = &tile.value[c][2].x; // 2·quad + 8, …
+            const uint32_t* p9 = &tile.value[c][3].x; // 2·quad + 9: eight dimensions of each
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                float(&tile)[4] = acc[c][i];
-                tile[0] *= keep[0];
-                tile[1] *= keep[1];
-                tile[2] *= keep[0];
-                tile[3] *= keep[1];
+                float(&rows)[4] = acc[c][i];
+                rows[0] *= keep[0];
+                rows[1] *= keep[1];
+                rows[2] *= keep[0];
+                rows[3] *= keep[1];
             }
 #pragma unroll
             for (int i = 0; i < 2; i++) {
@@ -156,6 +160,25 @@ __device__ void decode_attention(T* out, const T* qkv, const T* keys, const T* v
                        upper_halves(p8[i], p9[i]), upper_halves(p8[i + 2], p9[i + 2]), b0, b1);
             }
         }
+    };
+    // The next tile is on its way while this one is worked on. Beyond 128 dimensions there are no registers for that.
+    constexpr bool AHEAD = DIM <= 128;
+    constexpr int STEP = WARPS * TILE;
+    Loaded even, odd;
+    int first = from + warp * TILE;
+    if (first < to) load(even, first);
+    while (first < to) {
+        if (AHEAD && first + STEP < to) load(odd, first + STEP);
+        attend(even, first);
+        first += STEP;
+        if (first >= to) break;
+        if (!AHEAD) {
+            load(even, first);
+            continue;
+        }
+        if (first + STEP < to) load(even, first + STEP);
+        attend(odd, first);
+        first += STEP;
     }
 #pragma unroll
     for (int h = 0; h < 2; h++) {
