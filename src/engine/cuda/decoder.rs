@@ -2,7 +2,7 @@
 
 use super::{
     gpu::{Buffer, Gpu},
-    kernels::{FEW_ROWS, Heads, Kernels, Matrix, Picking, Splits},
+    kernels::{Cache, FEW_ROWS, Heads, Kernels, Matrix, Picking, Splits, Turning},
     trouble::CudaTrouble,
 };
 use crate::{
@@ -196,33 +196,23 @@ impl Decoder {
     fn attend(&self, layer: &Layer, length: usize) -> Result<(), CudaTrouble> {
         let (kernels, spec, space, heads) = (&self.kernels, &self.spec, &self.space, &self.heads);
         let (rows, eps) = (heads.batch * length, spec.rms_eps as f32);
-        let cache = (&layer.keys, &layer.values);
+        let cache = Cache { keys: &layer.keys, values: &layer.values, window: layer.window };
+        let turning = Turning {
+            bias: layer.qkv_bias.as_ref(),
+            query_norm: layer.query_norm.as_ref(),
+            key_norm: layer.key_norm.as_ref(),
+            eps,
+            cosines: &self.cosines,
+            sines: &self.sines,
+        };
+        let progress = &self.picking.progress;
         kernels.rms_norm(&space.normed, &space.x, &layer.input_norm, (rows, spec.hidden), eps, (1, 0))?;
         kernels.linear(&space.qkv, &space.normed, &layer.qkv, rows, None, false)?;
-        kernels.rope(
-            &space.qkv,
-            cache,
-            layer.qkv_bias.as_ref(),
-            (layer.query_norm.as_ref(), layer.key_norm.as_ref()),
-            (&self.cosines, &self.sines),
-            &self.picking.progress,
-            length,
-            heads,
-            eps,
-        )?;
+        kernels.rope(&space.qkv, &cache, &turning, progress, length, heads)?;
         if length == 1 {
-            let progress = &self.picking.progress;
-            kernels.decode_attention(
-                &space.attended,
-                &space.qkv,
-                cache,
-                &self.splits,
-                progress,
-                layer.window,
-                heads,
-            )?;
+            kernels.decode_attention(&space.attended, &space.qkv, &cache, &self.splits, progress, heads)?;
         } else {
-            kernels.prefill_attention(&space.attended, &space.qkv, cache, length, layer.window, heads)?;
+            kernels.prefill_attention(&space.attended, &space.qkv, &cache, length, heads)?;
         }
         kernels.linear(&space.x, &space.attended, &layer.output, rows, layer.output_bias.as_ref(), true)
     }
@@ -296,7 +286,7 @@ impl Space {
         let floats = |count: usize| gpu.alloc("activations", count * dtype.bytes() as usize);
         let mlp_rows = rows.min(MLP_ROWS);
         // Where our own product makes gate and up in one, the two are never written.
-        let wide_rows = if mlp_rows > FEW_ROWS || spec.hidden % 8 != 0 { mlp_rows } else { 0 };
+        let wide_rows = if mlp_rows > FEW_ROWS || !spec.hidden.is_multiple_of(8) { mlp_rows } else { 0 };
         Ok(Space {
             rows,
             ids: gpu.alloc("activations", rows * 4)?,

@@ -50,6 +50,28 @@ impl Heads {
     }
 }
 
+/// Keys and values of one layer.
+#[derive(Clone, Copy)]
+pub struct Cache<'a> {
+    pub keys: &'a Buffer,
+    pub values: &'a Buffer,
+    /// A position sees this many, itself included; `None` sees all.
+    pub window: Option<usize>,
+}
+
+/// What is done to each head between the projections and the attention.
+#[derive(Clone, Copy)]
+pub struct Turning<'a> {
+    pub bias: Option<&'a Buffer>,
+    pub query_norm: Option<&'a Buffer>,
+    pub key_norm: Option<&'a Buffer>,
+    /// Of the norms.
+    pub eps: f32,
+    /// Tables, (capacity, dim / 2).
+    pub cosines: &'a Buffer,
+    pub sines: &'a Buffer,
+}
+
 /// A weight matrix of `rows` × `columns`.
 pub struct Matrix {
     pub values: Buffer,
@@ -208,7 +230,7 @@ impl Kernels {
 
     /// Whether our own product takes this one: few rows, and loads of eight columns.
     fn is_skinny(&self, rows: usize, columns: usize) -> bool {
-        rows <= FEW_ROWS && (self.dtype == Dtype::F32 || columns % 8 == 0)
+        rows <= FEW_ROWS && (self.dtype == Dtype::F32 || columns.is_multiple_of(8))
     }
 
     fn skinny(&self, kernel: &str) -> String {
@@ -231,30 +253,26 @@ impl Kernels {
 
     /// Bias, norm and rotation of each head; keys and values go to the cache. Rows are `length` positions of each
     /// sequence, from `progress`'s position on.
-    #[allow(clippy::too_many_arguments)]
     pub fn rope(
         &self,
         qkv: &Buffer,
-        (keys, values): (&Buffer, &Buffer),
-        bias: Option<&Buffer>,
-        (query_norm, key_norm): (Option<&Buffer>, Option<&Buffer>),
-        (cosines, sines): (&Buffer, &Buffer),
+        cache: &Cache<'_>,
+        turning: &Turning<'_>,
         progress: &Buffer,
         length: usize,
         heads: &Heads,
-        eps: f32,
     ) -> Done {
         let rows = heads.batch * length;
         let tasks = rows * (heads.heads + 2 * heads.kv_heads);
         let args = [
             qkv.into(),
-            keys.into(),
-            values.into(),
-            bias.into(),
-            query_norm.into(),
-            key_norm.into(),
-            cosines.into(),
-            sines.into(),
+            cache.keys.into(),
+            cache.values.into(),
+            turning.bias.into(),
+            turning.query_norm.into(),
+            turning.key_norm.into(),
+            turning.cosines.into(),
+            turning.sines.into(),
             progress.into(),
             rows.into(),
             length.into(),
@@ -262,7 +280,7 @@ impl Kernels {
             heads.kv_heads.into(),
             heads.dim.into(),
             heads.capacity.into(),
-            eps.into(),
+            turning.eps.into(),
         ];
         // SAFETY: as the kernel takes them; positions stay below the capacity.
         unsafe { self.gpu.launch(&self.name("rope"), Shape::early((tasks.div_ceil(4), 1, 1), 128), &args) }
@@ -273,21 +291,20 @@ impl Kernels {
         &self,
         out: &Buffer,
         qkv: &Buffer,
-        (keys, values): (&Buffer, &Buffer),
+        cache: &Cache<'_>,
         length: usize,
-        window: Option<usize>,
         h: &Heads,
     ) -> Done {
         let args = [
             out.into(),
             qkv.into(),
-            keys.into(),
-            values.into(),
+            cache.keys.into(),
+            cache.values.into(),
             length.into(),
             h.heads.into(),
             h.kv_heads.into(),
             h.capacity.into(),
-            window.unwrap_or(0).into(),
+            cache.window.unwrap_or(0).into(),
             h.scale.into(),
             h.softcap.into(),
             h.dim.into(),
@@ -311,18 +328,17 @@ impl Kernels {
         &self,
         out: &Buffer,
         qkv: &Buffer,
-        (keys, values): (&Buffer, &Buffer),
+        cache: &Cache<'_>,
         splits: &Splits,
         progress: &Buffer,
-        window: Option<usize>,
         h: &Heads,
     ) -> Done {
-        let caches: [Arg; 4] = [out.into(), qkv.into(), keys.into(), values.into()];
+        let caches: [Arg; 4] = [out.into(), qkv.into(), cache.keys.into(), cache.values.into()];
         let rest: [Arg; 6] = [
             h.heads.into(),
             h.kv_heads.into(),
             h.capacity.into(),
-            window.unwrap_or(0).into(),
+            cache.window.unwrap_or(0).into(),
             h.scale.into(),
             h.softcap.into(),
         ];

@@ -5,7 +5,7 @@ use half::{bf16, f16};
 
 use super::{
     gpu::{Buffer, Gpu},
-    kernels::{Heads, Kernels, Matrix, Odds, Picking, Splits},
+    kernels::{Cache, Heads, Kernels, Matrix, Odds, Picking, Splits, Turning},
     *,
 };
 use crate::{
@@ -284,8 +284,9 @@ fn prefill_attention_matches() {
             );
             let n = h.batch * length * h.heads * h.dim;
             let out = room(&k, n);
-            let caches = (put(&k, &keys), put(&k, &values));
-            k.prefill_attention(&out, &put(&k, &qkv), (&caches.0, &caches.1), length, window, &h).unwrap();
+            let (keys, values) = (put(&k, &keys), put(&k, &values));
+            let cache = Cache { keys: &keys, values: &values, window };
+            k.prefill_attention(&out, &put(&k, &qkv), &cache, length, &h).unwrap();
             close(
                 &get(&k, &out, n),
                 &flat(&expected),
@@ -330,13 +331,13 @@ fn decode_attention_matches() {
             );
             let splits = Splits::new(&k.gpu, &h).unwrap();
             let (progress, qkv) = (put32(&k, &[context as i32 - 1, 0]), put(&k, &qkv));
-            let caches = (put(&k, &keys), put(&k, &values));
+            let (keys, values) = (put(&k, &keys), put(&k, &values));
+            let cache = Cache { keys: &keys, values: &values, window };
             let n = h.batch * h.heads * h.dim;
             // Twice: the counters must be as they were.
             for _ in 0..2 {
                 let out = room(&k, n);
-                k.decode_attention(&out, &qkv, (&caches.0, &caches.1), &splits, &progress, window, &h)
-                    .unwrap();
+                k.decode_attention(&out, &qkv, &cache, &splits, &progress, &h).unwrap();
                 close(
                     &get(&k, &out, n),
                     &flat(&expected),
@@ -397,22 +398,18 @@ fn rotation_matches_and_fills_the_cache() {
             let cache = h.batch * h.kv_heads * capacity * h.dim;
             let (keys, values) = (room(&k, cache), room(&k, cache));
             let (bias, norms) = (put(&k, &bias), norms.map(|n| put32(&k, &n)));
-            let norms = if normed { (Some(&norms[0]), Some(&norms[1])) } else { (None, None) };
-            let tables = (put32(&k, &cosines), put32(&k, &sines));
+            let (cosines, sines) = (put32(&k, &cosines), put32(&k, &sines));
             let progress = put32(&k, &[start as i32, 0]);
-            let bias = biased.then_some(&bias);
-            k.rope(
-                &buffer,
-                (&keys, &values),
-                bias,
-                norms,
-                (&tables.0, &tables.1),
-                &progress,
-                length,
-                &h,
-                1e-6,
-            )
-            .unwrap();
+            let turning = Turning {
+                bias: biased.then_some(&bias),
+                query_norm: normed.then_some(&norms[0]),
+                key_norm: normed.then_some(&norms[1]),
+                eps: 1e-6,
+                cosines: &cosines,
+                sines: &sines,
+            };
+            let cache_of = Cache { keys: &keys, values: &values, window: None };
+            k.rope(&buffer, &cache_of, &turning, &progress, length, &h).unwrap();
             let what = format!("length {length} from {start}, {h:?}");
             let found = tensor(&get(&k, &buffer, rows * h.columns()), &[h.batch, length, all_heads, h.dim]);
             close(&flat(&found.narrow(2, 0, h.heads).unwrap()), &flat(&q), dtype, &what);
