@@ -258,7 +258,7 @@ fn experts_count_by_how_many_are_read() {
 
 #[test]
 fn what_cannot_be_made_is_said() {
-    let refused = |config: &Value| StockModel::synthetic(config).err().expect("refused").to_string();
+    let refused = |config: &Value| StockModel::synthetic(config).expect_err("refused").to_string();
     let unknown = refused(&json!({"model_type": "bloom"}));
     assert!(
         unknown.starts_with("unknown model_type \"bloom\"; candle-transformers has llama, mistral"),
@@ -438,8 +438,7 @@ fn gguf(arch: &str) -> (TempDir, PathBuf) {
 }
 
 #[test]
-fn quantised_models_make_the_same_tokens_after_a_reset_and_in_a_batch() {
-    let mut alone_only = Vec::new();
+fn quantised_models_make_the_same_tokens_after_a_reset() {
     for arch in ["llama", "qwen2", "qwen3", "phi3", "gemma3"] {
         let (_dir, path) = gguf(arch);
         let open = || StockModel::open(&path, None).unwrap_or_else(|e| panic!("{arch}: {e}"));
@@ -458,23 +457,14 @@ fn quantised_models_make_the_same_tokens_after_a_reset_and_in_a_batch() {
         let first = generate(&mut engine, &[prompt(6, 1)], 8);
         assert_ne!(generate(&mut engine, &[prompt(6, 2)], 8), first, "{arch}");
         assert_eq!(generate(&mut engine, &[prompt(6, 1)], 8), first, "{arch}");
-        match options(open(), 2, 64).check_within(u64::MAX, None) {
-            Err(error) => {
-                assert!(error.to_string().contains("takes one sequence at a time"), "{arch}: {error}");
-                alone_only.push(arch);
-            }
-            Ok(()) => {
-                let both = generate(&mut self::engine(open(), 2), &[prompt(6, 2), prompt(6, 1)], 8);
-                assert_eq!(both.iter().map(|step| step[1]).collect::<Vec<_>>(), first.concat(), "{arch}");
-            }
-        }
+        let refusal = options(open(), 2, 64).check_within(u64::MAX, None).unwrap_err().to_string();
+        assert!(refusal.contains(&format!("{arch} takes one sequence at a time")), "{refusal}");
 
         let bytes = fs::read(&path).unwrap();
         fs::write(&path, &bytes[..bytes.len() - 64]).unwrap();
         let torn = StockModel::open(&path, None).unwrap_err().to_string();
         assert!(torn.contains("tiny.gguf is no whole GGUF file"), "{torn}");
     }
-    assert_eq!(alone_only, ["llama", "qwen2", "phi3"]);
     let (_dir, path) = gguf("bert");
     let refusal = StockModel::open(&path, None).unwrap_err().to_string();
     assert!(

@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn absurd_sizes_are_refused_before_anything_is_made() {
-        let refused = |config: Value| Config::new(&config).err().expect("refused");
+        let refused = |config: Value| Config::new(&config).expect_err("no model has these sizes");
         assert_eq!(refused(json!([])), "it must be an object");
         assert!(refused(json!({"num_attention_heads": 0})).contains("num_attention_heads 0"));
         assert!(refused(json!({"num_hidden_layers": 5000})).contains("between 1 and 4096"));

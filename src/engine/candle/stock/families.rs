@@ -104,7 +104,7 @@ pub(super) static FAMILIES: [Family; 23] = [
     Family { model_type: "olmo", make: make_olmo, ignores_head_dim: true, ..PLAIN },
     Family { model_type: "olmo2", make: make_olmo2, ignores_head_dim: true, ..PLAIN },
     Family { model_type: "granite", make: make_granite, ignores_head_dim: true, ..PLAIN },
-    // Its mask makes one sequence of many.
+    // Its rotary embedding takes the first sequence and leaves the others out.
     Family { model_type: "glm4", make: make_glm4, batches: false, ..PLAIN },
     Family { model_type: "helium", make: make_helium, ..PLAIN },
     Family { model_type: "deepseek_v2", make: make_deepseek2, cached_numbers: expanded_latents, ..PLAIN },

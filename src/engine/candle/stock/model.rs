@@ -274,7 +274,8 @@ impl StockModel {
     pub fn batches(&self) -> bool {
         match &self.build {
             Build::Plain { family, .. } => family.batches,
-            Build::Quantised { architecture, .. } => architecture.batches,
+            // The last rows of many prompts do not lie together, and all of them multiply them as they lie.
+            Build::Quantised { .. } => false,
         }
     }
 
@@ -366,7 +367,7 @@ impl StockModel {
                 (family.rotary_tables_per_layer, positions, widest)
             }
             Build::Quantised { architecture, .. } => {
-                let cached = if architecture.whole_cache { known } else { positions };
+                let cached = (architecture.cached_positions)(positions, known);
                 let widest = 2 * config.number(&["intermediate_size"]).unwrap_or(config.hidden());
                 (architecture.rotary_tables_per_layer, cached, widest)
             }

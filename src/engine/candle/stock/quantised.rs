@@ -9,18 +9,17 @@ use candle_transformers::models::{
 
 use super::families::{CausalLm, Renewed};
 
+type Made = Result<Box<dyn CausalLm>>;
+
 /// One row of the table.
 pub(super) struct Architecture {
     /// As `general.architecture` names it.
     pub name: &'static str,
-    make: fn(Content, &mut BufReader<File>, &Device) -> Result<Box<dyn CausalLm>>,
-    /// Whether it takes more than one sequence at a time: the last rows of many prompts do not lie together, and
-    /// most of these models multiply them as they lie.
-    pub batches: bool,
+    make: fn(Content, &mut BufReader<File>, &Device) -> Made,
     /// The most positions its rotary table has.
     pub most_positions: Option<usize>,
-    /// The cache is allocated for all the positions the model knows.
-    pub whole_cache: bool,
+    /// Positions its cache takes memory for, of those asked for and those the model knows.
+    pub cached_positions: fn(u64, u64) -> u64,
     pub rotary_tables_per_layer: bool,
 }
 
@@ -28,25 +27,23 @@ pub(super) static ARCHITECTURES: [Architecture; 5] = [
     Architecture {
         name: "llama",
         make: |content, file, device| made(quantized_llama::ModelWeights::from_gguf(content, file, device)?),
-        batches: false,
         most_positions: Some(quantized_llama::MAX_SEQ_LEN),
-        whole_cache: false,
+        cached_positions: |asked, _| asked,
         rotary_tables_per_layer: false,
     },
     Architecture {
         name: "qwen2",
         make: |content, file, device| made(quantized_qwen2::ModelWeights::from_gguf(content, file, device)?),
-        batches: false,
         most_positions: None,
-        whole_cache: false,
+        cached_positions: |asked, _| asked,
         rotary_tables_per_layer: false,
     },
     Architecture {
         name: "qwen3",
         make: |content, file, device| made(quantized_qwen3::ModelWeights::from_gguf(content, file, device)?),
-        batches: true,
         most_positions: None,
-        whole_cache: false,
+        // On the CPU it keeps everything twice, once in a buffer of 4,096 positions or more.
+        cached_positions: |asked, _| asked + asked.max(4096),
         rotary_tables_per_layer: false,
     },
     Architecture {
@@ -55,9 +52,8 @@ pub(super) static ARCHITECTURES: [Architecture; 5] = [
             let model = quantized_phi3::ModelWeights::from_gguf(false, content, file, device)?;
             made(Renewed::new(model))
         },
-        batches: false,
         most_positions: None,
-        whole_cache: true,
+        cached_positions: |_, known| known,
         rotary_tables_per_layer: false,
     },
     Architecture {
@@ -65,22 +61,21 @@ pub(super) static ARCHITECTURES: [Architecture; 5] = [
         make: |content, file, device| {
             made(Renewed::new(quantized_gemma3::ModelWeights::from_gguf(content, file, device)?))
         },
-        batches: true,
         most_positions: Some(quantized_gemma3::MAX_SEQ_LEN),
-        whole_cache: false,
+        cached_positions: |asked, _| asked,
         rotary_tables_per_layer: true,
     },
 ];
 
 impl Architecture {
-    pub fn make(&self, path: &Path, device: &Device) -> Result<Box<dyn CausalLm>> {
+    pub fn make(&self, path: &Path, device: &Device) -> Made {
         let mut file = BufReader::new(File::open(path)?);
         let content = Content::read(&mut file)?;
         (self.make)(content, &mut file, device)
     }
 }
 
-fn made(model: impl CausalLm + 'static) -> Result<Box<dyn CausalLm>> {
+fn made(model: impl CausalLm + 'static) -> Made {
     Ok(Box::new(model))
 }
 
