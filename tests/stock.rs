@@ -310,6 +310,8 @@ fn memory_and_length_are_checked_before_anything_is_made() {
     let on_gpu = options.check_within(20_000_000_000, Some("a GPU")).unwrap_err().to_string();
     assert!(on_gpu.contains("20.0 GB on a GPU free") && !on_gpu.contains("CUDA build"), "{on_gpu}");
     options.check_within(100_000_000_000, None).unwrap();
+    let absurd = StockOptions { prompt_tokens: usize::MAX, batch: usize::MAX, ..options.clone() };
+    assert!(matches!(absurd.check_within(u64::MAX - 1, None), Err(EngineError::OutOfMemory { .. })));
     let long = StockOptions { max_positions: 40_000, ..options.clone() };
     assert!(matches!(long.check(), Err(EngineError::ContextTooLong { capacity: 32768, asked: 40_000 })));
 
@@ -465,6 +467,17 @@ fn quantised_models_make_the_same_tokens_after_a_reset() {
         let torn = StockModel::open(&path, None).unwrap_err().to_string();
         assert!(torn.contains("tiny.gguf is no whole GGUF file"), "{torn}");
     }
+    let (_dir, path) = gguf("phi3");
+    let run = |runtime: &str| {
+        let more = format!("model=local runtime={runtime} dataset.prompt_tokens=8 infer.max_new_tokens=8");
+        let mut overrides: Vec<String> = more.split(' ').map(str::to_owned).collect();
+        overrides.push(format!("model.weights={}", path.display()));
+        plan(&overrides)
+    };
+    let refusal = run("candle").unwrap_err();
+    assert_eq!(refusal, "our own decoder has no phi3, candle-transformers has: use runtime=candle_stock");
+    run("candle_stock").unwrap();
+
     let (_dir, path) = gguf("bert");
     let refusal = StockModel::open(&path, None).unwrap_err().to_string();
     assert!(

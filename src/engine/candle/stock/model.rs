@@ -1,6 +1,7 @@
 //! A model for candle-transformers, opened and checked: what it is made of is known before anything is allocated.
 
 use std::{
+    collections::{BTreeMap, HashSet},
     fs::File,
     io::BufReader,
     path::{Path, PathBuf},
@@ -201,7 +202,7 @@ impl StockModel {
         // The table is made plain for looking rows up; where it is the head too, its blocks are kept beside.
         let mut weight_bytes = 4 * table_numbers;
         let mut parameters = 0;
-        let mut by_type = std::collections::BTreeMap::<String, u64>::new();
+        let mut by_type = BTreeMap::<String, u64>::new();
         let tied = !content.tensor_infos.contains_key("output.weight");
         for (tensor, info) in &content.tensor_infos {
             let end = content.tensor_data_offset.saturating_add(info.offset).saturating_add(size_bytes(info));
@@ -448,7 +449,10 @@ fn count(
     let wanted = Mutex::new(Vec::new());
     let builder = Counting { wanted: &wanted, has }.builder(DType::F32);
     (family.make)(Parts { config: &config.for_counting(), builder, tensors: &[], batch: 1 })?;
-    Ok(wanted.into_inner().unwrap_or_else(PoisonError::into_inner))
+    let mut wanted = wanted.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let mut seen = HashSet::with_capacity(wanted.len());
+    wanted.retain(|tensor| seen.insert(tensor.name.clone()));
+    Ok(wanted)
 }
 
 fn numbers<'a>(tensors: impl Iterator<Item = &'a TensorShape>) -> u64 {
