@@ -146,7 +146,7 @@ fn median(values: impl IntoIterator<Item = f64>) -> f64 {
 
 fn main() {
     let runs = tempfile::tempdir().expect("a temporary directory");
-    let options = plan(runs.path(), 0).engine_options();
+    let options = plan(runs.path(), 0).engine_options().expect("our own engine");
     let engine = CandleEngine::new(&options, &mut |_, _, _| true).expect("an engine");
     let engine = Arc::new(Mutex::new(engine));
     let (mut alone, mut with_us) = (Vec::new(), Vec::new());

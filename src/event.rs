@@ -89,7 +89,7 @@ pub struct RunStarted {
     pub experiment: String,
     pub model: String,
     pub dtype: String,
-    /// "candle", "sim", …
+    /// "candle", "cuda", "candle-transformers", "sim"
     pub engine: String,
     /// "cpu", "cuda:0", …
     pub device: String,
@@ -99,8 +99,9 @@ pub struct RunStarted {
     pub simulated: bool,
     pub parameters: u64,
     pub weight_bytes: u64,
-    /// The part of them a decode step reads: all but an embedding table that is only looked up.
-    pub step_weight_bytes: u64,
+    /// The part of them a decode step reads: all but an embedding table that is only looked up, and of experts
+    /// those that are chosen. Not there where that depends on the tokens.
+    pub step_weight_bytes: Option<u64>,
     /// Bytes a decode step reads once per sequence and position of context.
     pub kv_bytes_per_position: u64,
     /// Measured requests; warm-up comes on top.

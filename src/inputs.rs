@@ -1,21 +1,24 @@
 //! What a run works on, found and checked before anything starts: the model's shape, weights, tokenizer and prompts.
 
+mod model;
+
 use std::{
     collections::HashMap,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
+pub use model::Model;
 use thiserror::Error;
 
 use crate::{
     assets::sampling::{self, Sampling},
-    config::{DatasetSampling, PromptsConfig, RunConfig, Weights},
+    config::{DatasetSampling, PromptsConfig, RunConfig},
     engine::{
-        candle::{Checkpoint, CheckpointError},
+        candle::{CheckpointError, stock::StockError},
         workload::{Prompt, PromptSet, Workload},
     },
-    model::{ModelSpec, SpecError},
+    model::SpecError,
     text::{
         TextError, Tokenizer,
         prompts::{self, Sample},
@@ -29,6 +32,12 @@ pub enum InputsError {
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
     #[error(transparent)]
+    Stock(#[from] StockError),
+    #[error("our own decoder has no {model_type}, candle-transformers has: use runtime=candle_stock")]
+    OnlyStock { model_type: String },
+    #[error("runtime=candle_stock keeps the blocks of a GGUF file as they are; use model.dequantize=false")]
+    StaysQuantised,
+    #[error(transparent)]
     Text(#[from] TextError),
     #[error(
         "model.dequantize=true makes plain numbers of a GGUF file's blocks; {weights} has none, model.dtype is all it needs"
@@ -40,7 +49,7 @@ pub enum InputsError {
         "{} is not {model}: its {key} is {got}, not {wanted}; use model=local, with a model.name of your own",
         weights.display()
     )]
-    OtherModel { weights: PathBuf, model: String, key: &'static str, got: usize, wanted: usize },
+    OtherModel { weights: PathBuf, model: String, key: &'static str, got: u64, wanted: u64 },
     #[error(
         "{key} needs a tokenizer; weights bring one: model.weights=<a checkpoint's directory or a .gguf file>"
     )]
@@ -83,9 +92,7 @@ pub enum DatasetError {
 /// The model and what it is asked.
 #[derive(Debug, Clone)]
 pub struct Inputs {
-    pub spec: ModelSpec,
-    /// Trained weights; `None` where they are synthetic.
-    pub checkpoint: Option<Arc<Checkpoint>>,
+    pub model: Model,
     /// There where text is to be read or written.
     pub tokenizer: Option<Arc<Tokenizer>>,
     pub workload: Workload,
@@ -93,33 +100,15 @@ pub struct Inputs {
 
 impl Inputs {
     pub fn open(config: &RunConfig) -> Result<Inputs, InputsError> {
-        let config_json = config.model.config_json.as_deref().map(Path::new);
-        let (spec, checkpoint) = match &config.model.weights {
-            Weights::Path(path) => {
-                let checkpoint = match (Checkpoint::open(path, config_json)?, config.model.dequantize) {
-                    (checkpoint, false) => checkpoint,
-                    (checkpoint, true) if checkpoint.is_gguf() => checkpoint.dequantised(),
-                    _ => return Err(InputsError::NothingQuantised { weights: path.display().to_string() }),
-                };
-                same_model(config, &checkpoint)?;
-                (checkpoint.spec().clone(), Some(Arc::new(checkpoint)))
-            }
-            Weights::Synthetic if config.model.dequantize => {
-                return Err(InputsError::NothingQuantised { weights: "synthetic".into() });
-            }
-            Weights::Synthetic => match config_json {
-                Some(path) => (ModelSpec::from_config_json(path)?, None),
-                None => (ModelSpec::from_hf(&config.model.arch)?, None),
-            },
-        };
+        let model = Model::open(config)?;
         let tokenizer = match text_needed_by(config) {
-            Some(key) => Some(Arc::new(tokenizer(checkpoint.as_deref(), key)?)),
+            Some(key) => Some(Arc::new(tokenizer(&model, key)?)),
             None => None,
         };
         let prompt_set = match (&config.dataset.prompts, &tokenizer) {
-            (Some(prompts), Some(tokenizer)) => given(prompts, config, tokenizer, spec.vocab)?,
+            (Some(prompts), Some(tokenizer)) => given(prompts, config, tokenizer, model.vocab())?,
             _ if config.dataset.sampling.is_some() => return Err(DatasetError::NothingToSample.into()),
-            _ => PromptSet::Random { tokens: config.dataset.prompt_tokens, vocab: spec.vocab as u32 },
+            _ => PromptSet::Random { tokens: config.dataset.prompt_tokens, vocab: model.vocab() as u32 },
         };
         let stops = tokenizer.as_ref().filter(|_| !config.infer.ignore_eos).map(|t| t.stop_ids().to_vec());
         let workload = Workload {
@@ -132,36 +121,12 @@ impl Inputs {
             seed: config.runtime.seed,
         };
         let (prompt, output) = (workload.prompt_tokens(), workload.output_tokens);
-        if prompt as usize + output as usize > spec.max_positions {
+        if let Some(limit) = model.max_positions().filter(|&limit| prompt as usize + output as usize > limit)
+        {
             let model = config.model.name.clone();
-            return Err(InputsError::TooLong { model, prompt, output, limit: spec.max_positions });
+            return Err(InputsError::TooLong { model, prompt, output, limit });
         }
-        Ok(Inputs { spec, checkpoint, tokenizer, workload })
-    }
-}
-
-/// A recording must not bear the name of a model it did not run: where the configuration has a shape, the weights
-/// have the same.
-fn same_model(config: &RunConfig, checkpoint: &Checkpoint) -> Result<(), InputsError> {
-    let Ok(named) = ModelSpec::from_hf(&config.model.arch) else { return Ok(()) };
-    let sizes = |spec: &ModelSpec| {
-        [
-            ("vocab_size", spec.vocab),
-            ("hidden_size", spec.hidden),
-            ("intermediate_size", spec.intermediate),
-            ("num_hidden_layers", spec.layers),
-            ("num_attention_heads", spec.heads),
-            ("num_key_value_heads", spec.kv_heads),
-            ("head_dim", spec.head_dim),
-        ]
-    };
-    let mut pairs = sizes(checkpoint.spec()).into_iter().zip(sizes(&named));
-    match pairs.find(|(got, wanted)| got != wanted) {
-        None => Ok(()),
-        Some(((key, got), (_, wanted))) => {
-            let (weights, model) = (checkpoint.path().to_owned(), config.model.name.clone());
-            Err(InputsError::OtherModel { weights, model, key, got, wanted })
-        }
+        Ok(Inputs { model, tokenizer, workload })
     }
 }
 
@@ -176,10 +141,9 @@ fn text_needed_by(config: &RunConfig) -> Option<&'static str> {
     .find_map(|(key, asks)| asks.then_some(key))
 }
 
-fn tokenizer(checkpoint: Option<&Checkpoint>, key: &'static str) -> Result<Tokenizer, InputsError> {
-    let checkpoint = checkpoint.ok_or(InputsError::NoTokenizer { key })?;
-    let path = checkpoint.path();
-    Ok(match checkpoint.vocabulary() {
+fn tokenizer(model: &Model, key: &'static str) -> Result<Tokenizer, InputsError> {
+    let path = model.weights_path().ok_or(InputsError::NoTokenizer { key })?;
+    Ok(match model.vocabulary() {
         Some(vocabulary) => Tokenizer::from_vocabulary(vocabulary)?,
         None if path.is_dir() => Tokenizer::from_dir(path)?,
         None => Tokenizer::from_dir(path.parent().unwrap_or(Path::new("")))?,

@@ -6,9 +6,18 @@ use thiserror::Error;
 
 use crate::{
     config::{Composed, Runtime},
-    engine::{EngineError, candle::CandleOptions, place::Place, sampling::Sampling, workload::Workload},
+    engine::{
+        Engine, EngineError, Progress,
+        candle::{
+            CandleOptions,
+            stock::{self, StockEngine, StockOptions},
+        },
+        place::Place,
+        sampling::Sampling,
+        workload::Workload,
+    },
     event::{RunStarted, SCHEMA},
-    inputs::{Inputs, InputsError},
+    inputs::{Inputs, InputsError, Model},
     scenario::{Scenario, UnknownScenario},
     support::{self, NothingToDo},
 };
@@ -62,18 +71,7 @@ impl Plan {
 
     /// What the weights take in memory.
     pub(crate) fn weight_bytes(&self) -> u64 {
-        let dtype = self.composed.config.model.dtype;
-        match &self.inputs.checkpoint {
-            Some(checkpoint) => checkpoint.weight_bytes(dtype),
-            None => self.inputs.spec.weight_bytes(dtype),
-        }
-    }
-
-    /// The part of them that a decode step reads.
-    fn step_weight_bytes(&self) -> u64 {
-        let (spec, dtype) = (&self.inputs.spec, self.composed.config.model.dtype);
-        let share = spec.step_weight_bytes(dtype) as f64 / spec.weight_bytes(dtype).max(1) as f64;
-        (self.weight_bytes() as f64 * share) as u64
+        self.inputs.model.weight_bytes(self.composed.config.model.dtype)
     }
 
     fn check_amounts(&self) -> Result<(), PlanError> {
@@ -93,34 +91,70 @@ impl Plan {
 
     /// Whether the machine can hold it, before anything is allocated: device and memory.
     pub fn check_machine(&self) -> Result<(), EngineError> {
-        match self.composed.config.runtime.name {
-            Runtime::Candle => self.place.check(&self.engine_options()),
-            Runtime::Sim => Ok(()),
+        match self.recipe() {
+            _ if self.simulated() => Ok(()),
+            Recipe::Ours(options) => self.place.check(&options),
+            Recipe::Stock(options) => options.check(),
         }
     }
 
-    /// What the candle engine is made from.
-    pub fn engine_options(&self) -> CandleOptions {
+    /// Makes the engine that really computes. `progress` may stop that.
+    pub(crate) fn make_engine(&self, progress: Progress<'_>) -> Result<Box<dyn Engine>, EngineError> {
+        match self.recipe() {
+            Recipe::Ours(options) => self.place.make(&options, progress),
+            Recipe::Stock(options) => Ok(Box::new(StockEngine::new(&options, progress)?)),
+        }
+    }
+
+    /// What our own engines are made from; `None` where candle-transformers makes the model.
+    pub fn engine_options(&self) -> Option<CandleOptions> {
+        match self.recipe() {
+            Recipe::Ours(options) => Some(options),
+            Recipe::Stock(_) => None,
+        }
+    }
+
+    fn recipe(&self) -> Recipe {
         let config = &self.composed.config;
-        let Inputs { spec, workload, checkpoint, .. } = &self.inputs;
-        CandleOptions {
-            model: config.model.name.clone(),
-            spec: spec.clone(),
-            dtype: config.model.dtype,
-            threads: config.runtime.threads,
-            batch: workload.batch as usize,
-            max_positions: (workload.prompt_tokens() + workload.output_tokens) as usize,
-            prompt_tokens: workload.prompt_tokens() as usize,
-            seed: config.runtime.seed,
-            checkpoint: checkpoint.clone(),
-            sampling: Sampling::from_config(&config.infer, config.runtime.seed),
+        let workload = &self.inputs.workload;
+        let (dtype, threads, seed) = (config.model.dtype, config.runtime.threads, config.runtime.seed);
+        let batch = workload.batch as usize;
+        let max_positions = (workload.prompt_tokens() + workload.output_tokens) as usize;
+        let prompt_tokens = workload.prompt_tokens() as usize;
+        let sampling = Sampling::from_config(&config.infer, seed);
+        let name = config.model.name.clone();
+        match &self.inputs.model {
+            Model::Ours { spec, checkpoint } => Recipe::Ours(CandleOptions {
+                model: name,
+                spec: spec.clone(),
+                checkpoint: checkpoint.clone(),
+                dtype,
+                threads,
+                batch,
+                max_positions,
+                prompt_tokens,
+                seed,
+                sampling,
+            }),
+            Model::Stock(model) => Recipe::Stock(StockOptions {
+                model: model.clone(),
+                name,
+                place: self.place,
+                dtype,
+                threads,
+                batch,
+                max_positions,
+                prompt_tokens,
+                seed,
+                sampling,
+            }),
         }
     }
 
     /// What the workload runs on, "auto" resolved.
     pub(crate) fn device(&self) -> String {
         match self.composed.config.runtime.name {
-            Runtime::Candle => self.place.to_string(),
+            Runtime::Candle | Runtime::CandleStock => self.place.to_string(),
             Runtime::Sim => "sim".to_owned(),
         }
     }
@@ -131,10 +165,11 @@ impl Plan {
 
     pub(crate) fn started(&self) -> RunStarted {
         let config = &self.composed.config;
-        let Inputs { spec, workload, checkpoint, .. } = &self.inputs;
+        let Inputs { model, workload, .. } = &self.inputs;
         let dtype = config.model.dtype;
         let engine = match config.runtime.name {
             Runtime::Candle => self.place.engine(),
+            Runtime::CandleStock => stock::NAME,
             Runtime::Sim => "sim",
         };
         RunStarted {
@@ -143,15 +178,15 @@ impl Plan {
             started_unix_ms: unix_ms(),
             experiment: config.experiment.clone(),
             model: config.model.name.clone(),
-            dtype: checkpoint.as_ref().map_or_else(|| dtype.name().to_owned(), |c| c.type_name(dtype)),
+            dtype: model.type_name(dtype),
             engine: engine.to_owned(),
             device: self.device(),
-            synthetic_weights: checkpoint.is_none(),
+            synthetic_weights: model.weights_path().is_none(),
             simulated: self.simulated(),
-            parameters: spec.parameters(),
+            parameters: model.parameters(),
             weight_bytes: self.weight_bytes(),
-            step_weight_bytes: self.step_weight_bytes(),
-            kv_bytes_per_position: spec.kv_bytes_per_position(dtype),
+            step_weight_bytes: model.step_weight_bytes(dtype, workload.batch as usize),
+            kv_bytes_per_position: model.kv_bytes_per_position(dtype),
             requests: workload.requests,
             warmup: workload.warmup,
             batch: workload.batch,
@@ -161,6 +196,12 @@ impl Plan {
             overrides: self.composed.overrides.clone(),
         }
     }
+}
+
+/// What an engine is made from.
+enum Recipe {
+    Ours(CandleOptions),
+    Stock(StockOptions),
 }
 
 fn unix_ms() -> u64 {

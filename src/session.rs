@@ -457,7 +457,7 @@ fn prepare(
     let config = &plan.composed.config;
     let engine: Box<dyn Engine> = match config.runtime.name {
         Runtime::Sim => Box::new(simulated(plan, control, tx, sampler)?),
-        Runtime::Candle => {
+        Runtime::Candle | Runtime::CandleStock => {
             let mut shown: Option<Instant> = None;
             let mut progress = |step: &str, done: u64, total: u64| {
                 if shown.is_none_or(|shown| shown.elapsed() > BETWEEN_PROGRESS) {
@@ -467,7 +467,7 @@ fn prepare(
                 }
                 !control.is_cancelled()
             };
-            plan.place.make(&plan.engine_options(), &mut progress)?
+            plan.make_engine(&mut progress)?
         }
     };
     // Simulated weights take no time; what the machine took would differ from run to run.
@@ -485,7 +485,7 @@ fn simulated(
     sampler: Option<Sampler>,
 ) -> Result<SimEngine, EngineError> {
     let runtime = &plan.composed.config.runtime;
-    let vocab = plan.inputs.spec.vocab as u32;
+    let vocab = plan.inputs.model.vocab() as u32;
     let engine = SimEngine::new(&runtime.sim, runtime.seed, vocab, tx.clock().clone(), control.cancel_flag())
         .map_err(|e| EngineError::Backend(e.to_string()))?;
     Ok(match sampler {

@@ -66,7 +66,7 @@ fn with(dir: &TempDir, more: &str) -> Vec<String> {
 #[test]
 fn nothing_asked_for_is_synthetic_and_without_text() {
     let inputs = open(&[]).unwrap();
-    assert!(inputs.checkpoint.is_none() && inputs.tokenizer.is_none());
+    assert!(inputs.model.weights_path().is_none() && inputs.tokenizer.is_none());
     assert_eq!(inputs.workload.prompts, PromptSet::Random { tokens: 128, vocab: 49152 });
     assert!(inputs.workload.stop_ids.is_empty());
 }
@@ -75,8 +75,8 @@ fn nothing_asked_for_is_synthetic_and_without_text() {
 fn weights_bring_their_shape_and_tokenizer() {
     let dir = tiny();
     let inputs = open(&with(&dir, "")).unwrap();
-    assert_eq!((inputs.spec.vocab, inputs.spec.layers), (4, 1));
-    assert!(inputs.checkpoint.is_some() && inputs.tokenizer.is_none(), "no text was asked for");
+    assert_eq!(inputs.model.vocab(), 4);
+    assert!(inputs.model.weights_path().is_some() && inputs.tokenizer.is_none(), "no text was asked for");
     let file = write(dir.path(), "p.jsonl", "{\"prompt\": \"hello world\"}\n{\"prompt\": \"hello you\"}\n");
     let more = format!("dataset=prompts dataset.prompts.file={file} infer.ignore_eos=false");
     let inputs = open(&with(&dir, &more)).unwrap();

@@ -86,7 +86,7 @@ fn run_started() -> RunStarted {
         simulated: false,
         parameters: 134_515_008,
         weight_bytes: 538_060_032,
-        step_weight_bytes: 538_060_032,
+        step_weight_bytes: Some(538_060_032),
         kv_bytes_per_position: 46_080,
         requests: 10,
         warmup: 1,

@@ -67,7 +67,7 @@ impl MadeUpRun {
             simulated: true,
             parameters: 7_600_000_000,
             weight_bytes: 15_200_000_000,
-            step_weight_bytes: 15_200_000_000,
+            step_weight_bytes: Some(15_200_000_000),
             kv_bytes_per_position: 57_344,
             requests: (self.tokens() / TOKENS_PER_REQUEST) as u32,
             warmup: 1,

@@ -159,7 +159,10 @@ pub struct RuntimeConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Runtime {
+    /// Our own decoder.
     Candle,
+    /// candle-transformers' models as they are.
+    CandleStock,
     Sim,
 }
 

@@ -82,4 +82,4 @@ pub enum EngineError {
 }
 
 /// Reports how far preparing has come; answers false when the work should stop.
-pub type Progress<'a> = &'a mut dyn FnMut(&str, u64, u64) -> bool;
+pub type Progress<'a> = &'a mut (dyn FnMut(&str, u64, u64) -> bool + Send);

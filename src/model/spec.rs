@@ -117,19 +117,23 @@ fn known_families() -> String {
     Family::ALL.map(Family::name).join(", ")
 }
 
+/// A `config.json`, whatever it holds.
+pub fn read_config_json(path: &Path) -> Result<Value, SpecError> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|cause| SpecError::Unreadable { path: path.to_owned(), cause })?;
+    serde_json::from_str(&text).map_err(|e| SpecError::Corrupt {
+        path: path.to_owned(),
+        line: e.line(),
+        column: e.column(),
+        cause: e.to_string(),
+    })
+}
+
 impl ModelSpec {
     /// Reads and checks the file at `path`.
     pub fn from_config_json(path: impl AsRef<Path>) -> Result<Self, SpecError> {
         let path = path.as_ref();
-        let text = std::fs::read_to_string(path)
-            .map_err(|cause| SpecError::Unreadable { path: path.to_owned(), cause })?;
-        let value = serde_json::from_str(&text).map_err(|e| SpecError::Corrupt {
-            path: path.to_owned(),
-            line: e.line(),
-            column: e.column(),
-            cause: e.to_string(),
-        })?;
-        Self::from_hf(&value)
+        Self::from_hf(&read_config_json(path)?)
             .map_err(|cause| SpecError::InFile { path: path.to_owned(), cause: Box::new(cause) })
     }
 

@@ -264,7 +264,7 @@ impl RunState {
     pub fn decode_step_bytes(&self) -> Option<u64> {
         let run = self.run.as_ref()?;
         let context = u64::from(run.prompt_tokens) + u64::from(run.output_tokens) / 2;
-        Some(run.step_weight_bytes + run.kv_bytes_per_position * context * u64::from(run.batch))
+        Some(run.step_weight_bytes? + run.kv_bytes_per_position * context * u64::from(run.batch))
     }
 
     pub fn request_share_done(&self) -> f64 {

@@ -74,7 +74,7 @@ impl Checkpoint {
         let spec = ModelSpec::from_config_json(&config_json)
             .map_err(|cause| CheckpointError::Shape { file: config_json, cause })?;
         let files = if is_dir { SafetensorsFiles::in_dir(path)? } else { SafetensorsFiles::single(path)? };
-        files.check(&spec)?;
+        files.check(&spec.tensors())?;
         let files = Files::Safetensors(files);
         Ok(Checkpoint { path: path.to_owned(), spec, files, dequantised: false })
     }

@@ -215,16 +215,16 @@ fn halves_from_pairs(bytes: &[u8], rows: usize, head_dim: usize) -> Vec<u8> {
     out
 }
 
-fn is_plain(dtype: GgmlDType) -> bool {
+pub(super) fn is_plain(dtype: GgmlDType) -> bool {
     matches!(dtype, GgmlDType::F32 | GgmlDType::F16 | GgmlDType::BF16)
 }
 
 /// As llama.cpp writes it, in small letters: `q4_1`, `q6_k`.
-fn type_name(dtype: GgmlDType) -> String {
+pub(super) fn type_name(dtype: GgmlDType) -> String {
     format!("{dtype:?}").replace('K', "_K").to_lowercase()
 }
 
-fn size_bytes(info: &TensorInfo) -> u64 {
+pub(super) fn size_bytes(info: &TensorInfo) -> u64 {
     let blocks = info.shape.elem_count() / info.ggml_dtype.block_size();
     blocks as u64 * info.ggml_dtype.type_size() as u64
 }

@@ -84,11 +84,11 @@ impl Metadata<'_> {
         })
     }
 
-    fn text(&self, key: &str) -> Option<&str> {
+    pub fn text(&self, key: &str) -> Option<&str> {
         self.entries.get(key)?.to_string().ok().map(String::as_str)
     }
 
-    fn number(&self, key: &str) -> Option<u64> {
+    pub fn number(&self, key: &str) -> Option<u64> {
         self.entries.get(key).and_then(integer)
     }
 

@@ -67,15 +67,29 @@ pub fn check(
     positions: usize,
     free_bytes: u64,
 ) -> Result<(), EngineError> {
-    let footprint = Footprint::new(spec, dtype, weight_bytes(dtype), batch, positions);
+    let footprint = |dtype| Footprint::new(spec, dtype, weight_bytes(dtype), batch, positions);
+    check_footprint(model, dtype, &footprint, batch > 1 || positions > 256, free_bytes, None)
+}
+
+/// As [`check`], where `footprint` says what the run takes in a type and `lengths` whether less could be asked. The
+/// memory is the machine's, or that of `gpu`.
+pub fn check_footprint(
+    model: &str,
+    dtype: Dtype,
+    footprint: &dyn Fn(Dtype) -> Footprint,
+    lengths: bool,
+    free_bytes: u64,
+    gpu: Option<&str>,
+) -> Result<(), EngineError> {
+    let half = footprint(Dtype::Bf16);
+    let footprint = footprint(dtype);
     if footprint.total_bytes() <= free_bytes {
         return Ok(());
     }
     let mut remedies = Vec::new();
-    if footprint.weight_bytes < free_bytes && (batch > 1 || positions > 256) {
+    if footprint.weight_bytes < free_bytes && lengths {
         remedies.push("a smaller runtime.batch_size or dataset.prompt_tokens");
     }
-    let half = Footprint::new(spec, Dtype::Bf16, weight_bytes(Dtype::Bf16), batch, positions);
     if dtype == Dtype::F32 && half.total_bytes() <= free_bytes {
         remedies.push("model.dtype=bf16");
     }
@@ -83,12 +97,17 @@ pub fn check(
     if model != SMALLEST_MODEL {
         remedies.push(&smallest);
     }
-    remedies.push("a CUDA build");
+    if gpu.is_none() {
+        remedies.push("a CUDA build");
+    }
     Err(EngineError::OutOfMemory {
         what: model.to_owned(),
         need: gigabytes(footprint.total_bytes()),
         dtype: dtype.name().to_owned(),
-        free: gigabytes(free_bytes),
+        free: match gpu {
+            Some(gpu) => format!("{} on {gpu}", gigabytes(free_bytes)),
+            None => gigabytes(free_bytes),
+        },
         remedy: alternatives(&remedies),
     })
 }

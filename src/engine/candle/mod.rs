@@ -15,6 +15,7 @@ mod ops;
 pub(super) mod rope;
 mod safetensors;
 mod simd;
+pub mod stock;
 mod weights;
 
 use std::sync::Arc;

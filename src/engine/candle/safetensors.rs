@@ -10,10 +10,7 @@ use candle_core::{DType, Device, Tensor, safetensors::MmapedSafetensors};
 use serde::Deserialize;
 
 use super::checkpoint::{CheckpointError, below_each_other, candle_dtype};
-use crate::{
-    config::Dtype,
-    model::{ModelSpec, spec::TensorShape},
-};
+use crate::{config::Dtype, model::spec::TensorShape};
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
@@ -89,24 +86,28 @@ impl SafetensorsFiles {
         Ok(SafetensorsFiles { files, home, whole: index.to_owned() })
     }
 
-    /// Every tensor of `spec` is there, in its shape and in a type that can be read.
-    pub fn check(&self, spec: &ModelSpec) -> Result<(), CheckpointError> {
-        for TensorShape { name, shape } in spec.tensors() {
+    pub fn contains(&self, tensor: &str) -> bool {
+        self.home.contains_key(tensor)
+    }
+
+    /// Every one of `wanted` is there, in its shape and in a type that can be read.
+    pub fn check(&self, wanted: &[TensorShape]) -> Result<(), CheckpointError> {
+        for TensorShape { name, shape } in wanted {
             let missing =
                 |file: &Path| CheckpointError::MissingTensor { file: file.into(), tensor: name.clone() };
-            let (file, tensors) = &self.files[*self.home.get(&name).ok_or_else(|| missing(&self.whole))?];
-            let view = tensors.get(&name).map_err(|_| missing(file))?;
+            let (file, tensors) = &self.files[*self.home.get(name).ok_or_else(|| missing(&self.whole))?];
+            let view = tensors.get(name).map_err(|_| missing(file))?;
             if view.shape() != shape {
                 return Err(CheckpointError::WrongShape {
                     file: file.clone(),
-                    tensor: name,
+                    tensor: name.clone(),
                     got: view.shape().to_vec(),
-                    wanted: shape,
+                    wanted: shape.clone(),
                 });
             }
             if !matches!(DType::try_from(view.dtype()), Ok(DType::F32 | DType::F16 | DType::BF16)) {
                 let got = format!("{:?}", view.dtype()).to_lowercase();
-                return Err(CheckpointError::WrongType { file: file.clone(), tensor: name, got });
+                return Err(CheckpointError::WrongType { file: file.clone(), tensor: name.clone(), got });
             }
         }
         Ok(())

@@ -1,0 +1,224 @@
+//! candle-transformers as it is: every causal language model it has, behind the same four verbs.
+
+mod backend;
+mod config;
+mod families;
+mod model;
+mod quantised;
+
+use std::sync::Arc;
+
+use candle_core::{D, DType, Device, Tensor};
+use rayon::ThreadPool;
+
+pub use families::CausalLm;
+pub use model::{StockError, StockModel, is_known, is_quantised, model_types};
+
+use super::memory;
+use crate::{
+    config::Dtype,
+    engine::{
+        Engine, EngineError, Progress, Prompts,
+        place::Place,
+        sampling::{Picker, Sampling},
+    },
+};
+
+/// The engine's name in records.
+pub const NAME: &str = "candle-transformers";
+
+/// What to run, and on what.
+#[derive(Debug, Clone)]
+pub struct StockOptions {
+    pub model: Arc<StockModel>,
+    /// The model's name, for messages.
+    pub name: String,
+    pub dtype: Dtype,
+    pub place: Place,
+    /// Threads of the CPU engine; `None` takes one for each core. What candle does on threads of its own is counted
+    /// by `CANDLE_NUM_THREADS`.
+    pub threads: Option<u32>,
+    pub batch: usize,
+    /// Prompt and output together.
+    pub max_positions: usize,
+    /// Of the longest prompt.
+    pub prompt_tokens: usize,
+    /// Of the synthetic weights.
+    pub seed: u64,
+    pub sampling: Sampling,
+}
+
+impl StockOptions {
+    /// Whether the model could be made, without making it: lengths, batch, device, memory.
+    pub fn check(&self) -> Result<(), EngineError> {
+        match self.place {
+            // Where free memory is not to be known, the attempt is made.
+            Place::Cpu => self.check_within(memory::free_bytes().unwrap_or(u64::MAX), None),
+            #[cfg(feature = "cuda")]
+            Place::Cuda(index) => {
+                let gpu = crate::engine::cuda::Gpu::open(index)?;
+                let (free, _) = gpu.memory()?;
+                self.check_within(free, Some(&gpu.name()))
+            }
+            #[cfg(not(feature = "cuda"))]
+            Place::Cuda(_) => Place::resolve(&self.place.to_string(), 0).map(|_| ()),
+        }
+    }
+
+    /// As [`StockOptions::check`], with `free_bytes` of free memory, on `gpu` where there is one.
+    pub fn check_within(&self, free_bytes: u64, gpu: Option<&str>) -> Result<(), EngineError> {
+        let StockOptions { model, name, dtype, batch, max_positions, prompt_tokens, .. } = self;
+        if *batch == 0 || *max_positions == 0 {
+            return Err(EngineError::Backend("batch and length must be at least one".to_owned()));
+        }
+        if let Some(capacity) = model.max_positions().filter(|limit| max_positions > limit) {
+            return Err(EngineError::ContextTooLong { capacity, asked: *max_positions });
+        }
+        if *batch > 1 && !model.batches() {
+            return Err(EngineError::Backend(format!(
+                "candle-transformers' {} takes one sequence at a time; use runtime.batch_size=1",
+                model.family()
+            )));
+        }
+        let footprint = |dtype| model.footprint(dtype, *batch, *max_positions, *prompt_tokens);
+        let lengths = *batch > 1 || *max_positions > 256;
+        memory::check_footprint(name, *dtype, &footprint, lengths, free_bytes, gpu)
+    }
+}
+
+/// Generation for one batch of sequences of equal length.
+pub struct StockEngine {
+    model: Box<dyn CausalLm>,
+    picker: Picker,
+    device: Device,
+    /// Of the CPU. CUDA's stream belongs to the thread that made the model, which is the caller's.
+    pool: Option<ThreadPool>,
+    batch: usize,
+    vocab: usize,
+    max_positions: usize,
+    /// Each sequence's newest token, not yet in the cache; empty before prefill.
+    last: Vec<u32>,
+    /// Positions in the cache.
+    position: usize,
+}
+
+impl StockEngine {
+    /// Checks that the model fits, then makes its weights. `progress` may stop that.
+    pub fn new(options: &StockOptions, progress: Progress<'_>) -> Result<Self, EngineError> {
+        options.check()?;
+        let device = device(options.place)?;
+        let pool = match options.place {
+            Place::Cpu => Some(pool(options.threads)?),
+            Place::Cuda(_) => None,
+        };
+        let StockOptions { model, dtype, batch, seed, .. } = options;
+        let made = on(pool.as_ref(), || model.make(*dtype, *seed, *batch, &device, progress))?;
+        Ok(StockEngine {
+            model: made,
+            picker: Picker::new(options.sampling.clone()),
+            device,
+            pool,
+            batch: *batch,
+            vocab: model.vocab(),
+            max_positions: options.max_positions,
+            last: Vec::new(),
+            position: 0,
+        })
+    }
+
+    /// Runs `ids` from the current position on and keeps the next token of each sequence.
+    fn step(&mut self, ids: &[u32]) -> Result<Vec<u32>, EngineError> {
+        let (batch, vocab, position) = (self.batch, self.vocab, self.position);
+        let end = position + ids.len() / batch;
+        if end > self.max_positions {
+            return Err(EngineError::ContextTooLong { capacity: self.max_positions, asked: end });
+        }
+        let (model, picker, device) = (&mut self.model, &mut self.picker, &self.device);
+        let next = on(self.pool.as_ref(), || {
+            let ids = Tensor::from_slice(ids, (batch, ids.len() / batch), device)?;
+            // Some models have more rows in the head than there are tokens.
+            let logits = model.forward(&ids, position)?.reshape((batch, ()))?.narrow(D::Minus1, 0, vocab)?;
+            if picker.sampling().is_argmax() {
+                return logits.contiguous()?.argmax(D::Minus1)?.to_vec1::<u32>();
+            }
+            let mut logits = logits.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?;
+            Ok(picker.pick(&mut logits, vocab))
+        })?;
+        self.position = end;
+        self.last.clone_from(&next);
+        Ok(next)
+    }
+}
+
+impl Engine for StockEngine {
+    fn prefill(&mut self, prompts: &Prompts) -> Result<Vec<u32>, EngineError> {
+        prompts.checked_length(self.batch)?;
+        self.reset()?;
+        self.picker.begin(prompts);
+        self.step(&prompts.ids)
+    }
+
+    fn decode(&mut self) -> Result<Vec<u32>, EngineError> {
+        if self.last.is_empty() {
+            return Err(EngineError::Backend("decode was asked for before prefill".to_owned()));
+        }
+        let last = std::mem::take(&mut self.last);
+        let next = self.step(&last);
+        if next.is_err() {
+            self.last = last;
+        }
+        next
+    }
+
+    fn synchronize(&mut self) -> Result<(), EngineError> {
+        Ok(self.device.synchronize()?)
+    }
+
+    fn reset(&mut self) -> Result<(), EngineError> {
+        self.last.clear();
+        self.position = 0;
+        let model = &mut self.model;
+        Ok(on(self.pool.as_ref(), || model.reset())?)
+    }
+}
+
+/// Does `work` on the pool, or here where there is none.
+fn on<T: Send>(pool: Option<&ThreadPool>, work: impl FnOnce() -> T + Send) -> T {
+    match pool {
+        Some(pool) => pool.install(work),
+        None => work(),
+    }
+}
+
+fn pool(threads: Option<u32>) -> Result<ThreadPool, EngineError> {
+    rayon::ThreadPoolBuilder::new()
+        .num_threads(threads.unwrap_or(0) as usize)
+        .thread_name(|i| format!("engine-{i}"))
+        .build()
+        .map_err(|e| EngineError::Backend(format!("cannot start the engine's threads: {e}")))
+}
+
+#[cfg(feature = "cuda")]
+fn device(place: Place) -> Result<Device, EngineError> {
+    let Place::Cuda(index) = place else { return Ok(Device::Cpu) };
+    let device = Device::new_cuda(index)?;
+    if let Device::Cuda(cuda) = &device {
+        // SAFETY: the events order streams among each other, and this device has one: the engine lives on one thread.
+        #[allow(unsafe_code, reason = "the only way to spare two events for every tensor; see SAFETY")]
+        unsafe {
+            cuda.disable_event_tracking();
+        }
+    }
+    Ok(device)
+}
+
+#[cfg(not(feature = "cuda"))]
+fn device(place: Place) -> Result<Device, EngineError> {
+    match place {
+        Place::Cpu => Ok(Device::Cpu),
+        Place::Cuda(_) => Err(EngineError::NoDevice {
+            asked: place.to_string(),
+            remedy: "CUDA is not in it; use runtime.device=cpu".to_owned(),
+        }),
+    }
+}

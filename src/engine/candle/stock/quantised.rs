@@ -1,0 +1,118 @@
+//! The one table from a GGUF file's architecture to candle-transformers' quantised model of it.
+
+use std::{fs::File, io::BufReader, path::Path};
+
+use candle_core::{Device, Result, Tensor, quantized::gguf_file::Content};
+use candle_transformers::models::{
+    quantized_gemma3, quantized_llama, quantized_phi3, quantized_qwen2, quantized_qwen3,
+};
+
+use super::families::{CausalLm, Renewed};
+
+type Made = Result<Box<dyn CausalLm>>;
+
+/// One row of the table.
+pub(super) struct Architecture {
+    /// As `general.architecture` names it.
+    pub name: &'static str,
+    make: fn(Content, &mut BufReader<File>, &Device) -> Made,
+    /// The most positions its rotary table has.
+    pub most_positions: Option<usize>,
+    /// Positions its cache takes memory for, of those asked for and those the model knows.
+    pub cached_positions: fn(u64, u64) -> u64,
+    pub rotary_tables_per_layer: bool,
+}
+
+pub(super) static ARCHITECTURES: [Architecture; 5] = [
+    Architecture {
+        name: "llama",
+        make: |content, file, device| made(quantized_llama::ModelWeights::from_gguf(content, file, device)?),
+        most_positions: Some(quantized_llama::MAX_SEQ_LEN),
+        cached_positions: |asked, _| asked,
+        rotary_tables_per_layer: false,
+    },
+    Architecture {
+        name: "qwen2",
+        make: |content, file, device| made(quantized_qwen2::ModelWeights::from_gguf(content, file, device)?),
+        most_positions: None,
+        cached_positions: |asked, _| asked,
+        rotary_tables_per_layer: false,
+    },
+    Architecture {
+        name: "qwen3",
+        make: |content, file, device| made(quantized_qwen3::ModelWeights::from_gguf(content, file, device)?),
+        most_positions: None,
+        // On the CPU it keeps everything twice, once in a buffer of 4,096 positions or more.
+        cached_positions: |asked, _| asked + asked.max(4096),
+        rotary_tables_per_layer: false,
+    },
+    Architecture {
+        name: "phi3",
+        make: |content, file, device| {
+            let model = quantized_phi3::ModelWeights::from_gguf(false, content, file, device)?;
+            made(Renewed::new(model))
+        },
+        most_positions: None,
+        cached_positions: |_, known| known,
+        rotary_tables_per_layer: false,
+    },
+    Architecture {
+        name: "gemma3",
+        make: |content, file, device| {
+            made(Renewed::new(quantized_gemma3::ModelWeights::from_gguf(content, file, device)?))
+        },
+        most_positions: Some(quantized_gemma3::MAX_SEQ_LEN),
+        cached_positions: |asked, _| asked,
+        rotary_tables_per_layer: true,
+    },
+];
+
+impl Architecture {
+    pub fn make(&self, path: &Path, device: &Device) -> Made {
+        let mut file = BufReader::new(File::open(path)?);
+        let content = Content::read(&mut file)?;
+        (self.make)(content, &mut file, device)
+    }
+}
+
+fn made(model: impl CausalLm + 'static) -> Made {
+    Ok(Box::new(model))
+}
+
+macro_rules! clears_its_cache {
+    ($($model:ty),+) => {$(
+        impl CausalLm for $model {
+            fn forward(&mut self, ids: &Tensor, position: usize) -> Result<Tensor> {
+                <$model>::forward(self, ids, position)
+            }
+
+            fn reset(&mut self) -> Result<()> {
+                self.clear_kv_cache();
+                Ok(())
+            }
+        }
+    )+};
+}
+
+clears_its_cache!(
+    quantized_llama::ModelWeights,
+    quantized_qwen2::ModelWeights,
+    quantized_qwen3::ModelWeights
+);
+
+macro_rules! cannot_forget {
+    ($($model:ty),+) => {$(
+        impl CausalLm for Renewed<$model> {
+            fn forward(&mut self, ids: &Tensor, position: usize) -> Result<Tensor> {
+                self.model.forward(ids, position)
+            }
+
+            fn reset(&mut self) -> Result<()> {
+                self.model = self.unread.clone();
+                Ok(())
+            }
+        }
+    )+};
+}
+
+cannot_forget!(quantized_phi3::ModelWeights, quantized_gemma3::ModelWeights);
