@@ -14,7 +14,7 @@ use crate::{
     config::Runtime,
     crash,
     engine::{
-        Engine, EngineError,
+        Engine, EngineError, KERNELS,
         driver::{Control, Driver},
         ranges,
         sim::SimEngine,
@@ -460,10 +460,11 @@ fn prepare(
         Runtime::Candle | Runtime::CandleStock => {
             let mut shown: Option<Instant> = None;
             let mut progress = |step: &str, done: u64, total: u64| {
-                if shown.is_none_or(|shown| shown.elapsed() > BETWEEN_PROGRESS) {
+                if step == KERNELS || shown.is_none_or(|shown| shown.elapsed() > BETWEEN_PROGRESS) {
                     shown = Some(Instant::now());
                     tracing::debug!("{step}");
-                    tx.send(Event::Preparing(Preparing { step: "weights".to_owned(), done, total }));
+                    let step = if step == KERNELS { step } else { "weights" };
+                    tx.send(Event::Preparing(Preparing { step: step.to_owned(), done, total }));
                 }
                 !control.is_cancelled()
             };

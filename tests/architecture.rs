@@ -38,7 +38,7 @@ const ROOMS: [(&str, &str); 21] = [
     ("candle_nn", "engine/candle"),
     ("candle_transformers", "engine/candle"),
     ("cudarc", "engine/cuda"),
-    ("nvtx", "engine/nvtx.rs"),
+    ("nvtx", "engine/nvtx_ranges.rs"),
     ("nvml_wrapper", "telemetry/nvml"),
     ("ratatui", "tui"),
     ("crossterm", "tui"),

@@ -177,7 +177,16 @@ const DOCUMENTED: [&str; 14] = [
     "trust",
 ];
 /// What it prints besides.
-const BESIDES: [&str; 5] = ["cause", "dtype", "engine", "simulated", "requests"];
+const BESIDES: [&str; 8] = [
+    "cause",
+    "dtype",
+    "engine",
+    "simulated",
+    "requests",
+    "device_prefill_ms",
+    "device_step_ms",
+    "device_share",
+];
 
 #[test]
 fn json_is_one_object_with_known_keys_and_null_for_what_is_not_known() {

@@ -143,7 +143,7 @@ fn shapes_are_the_published_ones() {
         let spec = ModelSpec::from_hf(&model.arch).unwrap();
         let found = (spec.rope_theta, spec.rms_eps, spec.max_positions, spec.tied_embeddings, spec.head_dim);
         assert_eq!(found, (theta, eps, positions, tied, head_dim), "{name}");
-        let llama3 = |factor| RopeScaling {
+        let llama3 = |factor| RopeScaling::Llama3 {
             factor,
             low_freq_factor: 1.0,
             high_freq_factor: 4.0,

@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Device, Result, Shape, Tensor};
 use candle_nn::{VarBuilder, var_builder::SimpleBackend};
-use candle_transformers::models::{llama, mistral, qwen2, qwen3};
+use candle_transformers::models::{llama, mistral, phi3, qwen2, qwen3};
 use llmprof::{
     config::Dtype,
     engine::candle::{Decoder, SyntheticWeights, WeightSource},
@@ -40,6 +40,7 @@ enum Oracle {
     Mistral(Box<mistral::Model>),
     Qwen2(Box<qwen2::ModelForCausalLM>),
     Qwen3(Box<qwen3::ModelForCausalLM>),
+    Phi3(Box<phi3::Model>),
 }
 
 impl Oracle {
@@ -68,6 +69,10 @@ impl Oracle {
                 let config: qwen3::Config = serde_json::from_value(parsed).unwrap();
                 Oracle::Qwen3(Box::new(qwen3::ModelForCausalLM::new(&config, vb()).unwrap()))
             }
+            "phi3" => {
+                let config: phi3::Config = serde_json::from_value(parsed).unwrap();
+                Oracle::Phi3(Box::new(phi3::Model::new(&config, vb()).unwrap()))
+            }
             other => panic!("no oracle for {other}"),
         }
     }
@@ -79,6 +84,7 @@ impl Oracle {
             Oracle::Mistral(model) => model.forward(&ids, position),
             Oracle::Qwen2(model) => model.forward(&ids, position),
             Oracle::Qwen3(model) => model.forward(&ids, position),
+            Oracle::Phi3(model) => model.forward(&ids, position),
         };
         logits.unwrap().flatten_all().unwrap().to_vec1().unwrap()
     }
@@ -135,6 +141,8 @@ fn shapes() -> Vec<Value> {
         config("qwen3", 3, 3, json!({})),
         config("qwen3", 6, 2, tied),
         config("qwen3", 7, 1, json!({"head_dim": 8})),
+        config("phi3", 4, 4, json!({"sliding_window": null})),
+        config("phi3", 6, 2, json!({"sliding_window": null})),
     ]
 }
 

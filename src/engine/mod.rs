@@ -5,7 +5,7 @@ pub mod candle;
 pub mod cuda;
 pub mod driver;
 #[cfg(feature = "nvtx")]
-mod nvtx;
+mod nvtx_ranges;
 pub mod place;
 pub mod ranges;
 pub mod sampling;
@@ -80,6 +80,9 @@ pub enum EngineError {
     #[error("{0}")]
     Backend(String),
 }
+
+/// The step of preparing in which a device loads and warms up its code; all others make weights.
+pub const KERNELS: &str = "kernels";
 
 /// Reports how far preparing has come; answers false when the work should stop.
 pub type Progress<'a> = &'a mut (dyn FnMut(&str, u64, u64) -> bool + Send);

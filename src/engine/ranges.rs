@@ -15,7 +15,7 @@ impl Ranges for NoRanges {}
 /// What this build can tell tools: NVTX ranges with the feature `nvtx`, nothing otherwise.
 pub fn for_tools() -> Box<dyn Ranges> {
     #[cfg(feature = "nvtx")]
-    return Box::new(super::nvtx::NvtxRanges::default());
+    return Box::new(super::nvtx_ranges::NvtxRanges::default());
     #[cfg(not(feature = "nvtx"))]
     Box::new(NoRanges)
 }

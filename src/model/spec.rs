@@ -23,10 +23,11 @@ pub enum Family {
     Mistral,
     Qwen2,
     Qwen3,
+    Phi3,
 }
 
 impl Family {
-    pub const ALL: [Family; 4] = [Family::Llama, Family::Mistral, Family::Qwen2, Family::Qwen3];
+    pub const ALL: [Family; 5] = [Family::Llama, Family::Mistral, Family::Qwen2, Family::Qwen3, Family::Phi3];
 
     /// The `model_type` of a `config.json`.
     pub fn name(self) -> &'static str {
@@ -35,17 +36,27 @@ impl Family {
             Family::Mistral => "mistral",
             Family::Qwen2 => "qwen2",
             Family::Qwen3 => "qwen3",
+            Family::Phi3 => "phi3",
         }
     }
 }
 
-/// Llama 3's stretching of the rotary frequencies beyond the context it was trained on.
+/// How rotary frequencies are stretched beyond the context a model was trained on.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct RopeScaling {
-    pub factor: f64,
-    pub low_freq_factor: f64,
-    pub high_freq_factor: f64,
-    pub original_max_positions: usize,
+pub enum RopeScaling {
+    /// By wavelength: long waves are stretched, short ones stay.
+    Llama3 { factor: f64, low_freq_factor: f64, high_freq_factor: f64, original_max_positions: usize },
+    /// By the number of turns over the original context, and with sharper scores.
+    Yarn {
+        factor: f64,
+        /// Frequencies that turn more often than this stay.
+        beta_fast: f64,
+        /// Frequencies that turn less often than this are stretched whole.
+        beta_slow: f64,
+        original_max_positions: usize,
+        /// What cosines and sines are multiplied with.
+        attention_factor: f64,
+    },
 }
 
 /// A checked shape: sizes are positive, heads divide, and the parameter count fits.
@@ -186,7 +197,7 @@ impl ModelSpec {
             qkv_bias: match family {
                 Family::Qwen2 => true,
                 Family::Llama | Family::Qwen3 => attention_bias,
-                Family::Mistral => false,
+                Family::Mistral | Family::Phi3 => false,
             },
             output_bias: matches!(family, Family::Llama | Family::Qwen3) && attention_bias,
             qk_norm: family == Family::Qwen3,
@@ -242,6 +253,23 @@ impl ModelSpec {
         self.sliding_window.filter(|_| layer >= self.full_attention_layers)
     }
 
+    /// Whether a checkpoint has queries, keys and values in one matrix, and gate and up in another.
+    fn is_fused(&self) -> bool {
+        self.family == Family::Phi3
+    }
+
+    /// Names of what makes queries, keys and values of a layer, to be stacked: `weight`s or `bias`es.
+    pub fn qkv_names(&self, layer: usize, kind: &str) -> Vec<String> {
+        let parts: &[&str] = if self.is_fused() { &["qkv_proj"] } else { &["q_proj", "k_proj", "v_proj"] };
+        parts.iter().map(|part| format!("model.layers.{layer}.self_attn.{part}.{kind}")).collect()
+    }
+
+    /// Names of what makes gate and up of a layer, to be stacked.
+    pub fn gate_up_names(&self, layer: usize) -> Vec<String> {
+        let parts: &[&str] = if self.is_fused() { &["gate_up_proj"] } else { &["gate_proj", "up_proj"] };
+        parts.iter().map(|part| format!("model.layers.{layer}.mlp.{part}.weight")).collect()
+    }
+
     /// Every tensor of a checkpoint, embedding first.
     pub fn tensors(&self) -> Vec<TensorShape> {
         let mut outer = self.outer_tensors().into_iter();
@@ -273,10 +301,14 @@ impl ModelSpec {
             tensors.push(TensorShape { name: format!("model.layers.{layer}.{name}"), shape: shape.to_vec() });
         };
         push("input_layernorm.weight", &[hidden]);
-        for (name, rows) in [("q_proj", q), ("k_proj", kv), ("v_proj", kv)] {
-            push(&format!("self_attn.{name}.weight"), &[rows, hidden]);
-            if self.qkv_bias {
-                push(&format!("self_attn.{name}.bias"), &[rows]);
+        if self.is_fused() {
+            push("self_attn.qkv_proj.weight", &[q + 2 * kv, hidden]);
+        } else {
+            for (name, rows) in [("q_proj", q), ("k_proj", kv), ("v_proj", kv)] {
+                push(&format!("self_attn.{name}.weight"), &[rows, hidden]);
+                if self.qkv_bias {
+                    push(&format!("self_attn.{name}.bias"), &[rows]);
+                }
             }
         }
         push("self_attn.o_proj.weight", &[hidden, q]);
@@ -288,8 +320,12 @@ impl ModelSpec {
             push("self_attn.k_norm.weight", &[self.head_dim]);
         }
         push("post_attention_layernorm.weight", &[hidden]);
-        push("mlp.gate_proj.weight", &[intermediate, hidden]);
-        push("mlp.up_proj.weight", &[intermediate, hidden]);
+        if self.is_fused() {
+            push("mlp.gate_up_proj.weight", &[2 * intermediate, hidden]);
+        } else {
+            push("mlp.gate_proj.weight", &[intermediate, hidden]);
+            push("mlp.up_proj.weight", &[intermediate, hidden]);
+        }
         push("mlp.down_proj.weight", &[hidden, intermediate]);
         tensors
     }
@@ -338,6 +374,10 @@ impl<'a> Keys<'a> {
             None | Some("silu") => {}
             Some(other) => return Err(unsupported("hidden_act", other, "silu")),
         }
+        match self.positive("partial_rotary_factor")? {
+            None | Some(1.0) => {}
+            Some(part) => return Err(unsupported("partial_rotary_factor", &part.to_string(), "1")),
+        }
         if self.flag("mlp_bias")? == Some(true) {
             return Err(unsupported("mlp_bias", "true", "false"));
         }
@@ -348,7 +388,9 @@ impl<'a> Keys<'a> {
     fn window(&self, family: Family, layers: u64) -> Result<(Option<usize>, usize), SpecError> {
         match family {
             Family::Llama => Ok((None, 0)),
-            Family::Mistral => Ok((self.optional_size("sliding_window")?.map(|w| w as usize), 0)),
+            Family::Mistral | Family::Phi3 => {
+                Ok((self.optional_size("sliding_window")?.map(|w| w as usize), 0))
+            }
             Family::Qwen2 | Family::Qwen3 if self.flag("use_sliding_window")? == Some(true) => {
                 let window = self.optional_size("sliding_window")?.map(|w| w as usize);
                 let full = match self.get("max_window_layers") {
@@ -374,29 +416,46 @@ impl<'a> Keys<'a> {
             (None, None) => 10_000.0,
         };
         let scaling = match object("rope_scaling")?.or(parameters) {
-            Some(scaling) => scaling.rope_scaling()?,
+            Some(scaling) => scaling.rope_scaling(self.optional_size("max_position_embeddings")?)?,
             None => None,
         };
         Ok((theta, scaling))
     }
 
-    fn rope_scaling(&self) -> Result<Option<RopeScaling>, SpecError> {
+    /// `positions` are the model's, where the scaling does not say how many there were before.
+    fn rope_scaling(&self, positions: Option<u64>) -> Result<Option<RopeScaling>, SpecError> {
         let kind = match self.text("rope_type")? {
             Some(kind) => kind,
             None => self.text("type")?.unwrap_or("default"),
         };
+        let number = |key| self.positive(key)?.ok_or(missing(key));
         match kind {
             "default" => Ok(None),
-            "llama3" => {
-                let number = |key| self.positive(key)?.ok_or(missing(key));
-                Ok(Some(RopeScaling {
-                    factor: number("factor")?,
-                    low_freq_factor: number("low_freq_factor")?,
-                    high_freq_factor: number("high_freq_factor")?,
-                    original_max_positions: self.size("original_max_position_embeddings")? as usize,
+            "llama3" => Ok(Some(RopeScaling::Llama3 {
+                factor: number("factor")?,
+                low_freq_factor: number("low_freq_factor")?,
+                high_freq_factor: number("high_freq_factor")?,
+                original_max_positions: self.size("original_max_position_embeddings")? as usize,
+            })),
+            "yarn" => {
+                let factor = number("factor")?;
+                let original = self.optional_size("original_max_position_embeddings")?.or(positions);
+                let sharper = |by: f64| if factor <= 1.0 { 1.0 } else { 0.1 * by * factor.ln() + 1.0 };
+                let attention_factor = match (self.positive("attention_factor")?, self.positive("mscale")?) {
+                    (Some(given), _) => given,
+                    (None, Some(by)) => sharper(by) / self.positive("mscale_all_dim")?.map_or(1.0, sharper),
+                    (None, None) => sharper(1.0),
+                };
+                Ok(Some(RopeScaling::Yarn {
+                    factor,
+                    beta_fast: self.positive("beta_fast")?.unwrap_or(32.0),
+                    beta_slow: self.positive("beta_slow")?.unwrap_or(1.0),
+                    original_max_positions: original.ok_or(missing("original_max_position_embeddings"))?
+                        as usize,
+                    attention_factor,
                 }))
             }
-            other => Err(unsupported("rope_scaling", other, "llama3")),
+            other => Err(unsupported("rope_scaling", other, "llama3 or yarn")),
         }
     }
 }

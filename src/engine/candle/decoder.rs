@@ -129,14 +129,12 @@ impl Layer {
         capacity: usize,
     ) -> std::result::Result<Self, EngineError> {
         let name = |part: &str| format!("model.layers.{index}.{part}");
-        let [q, k, v] = ["q", "k", "v"].map(|p| name(&format!("self_attn.{p}_proj")));
-        let weights = [&q, &k, &v].map(|p| format!("{p}.weight"));
-        let biases = [&q, &k, &v].map(|p| format!("{p}.bias"));
+        let qkv = |kind| spec.qkv_names(index, kind);
         let cache_shape = (batch, spec.kv_heads, capacity, spec.head_dim);
         Ok(Layer {
             input_norm: loader.vector(&[&name("input_layernorm.weight")])?,
-            qkv: loader.matrix(&weights)?,
-            qkv_bias: if spec.qkv_bias { Some(loader.vector(&biases)?) } else { None },
+            qkv: loader.matrix(&qkv("weight"))?,
+            qkv_bias: if spec.qkv_bias { Some(loader.vector(&qkv("bias"))?) } else { None },
             qk_norm: if spec.qk_norm {
                 let q = loader.vector(&[&name("self_attn.q_norm.weight")])?;
                 Some((q, loader.vector(&[&name("self_attn.k_norm.weight")])?))
@@ -149,7 +147,7 @@ impl Layer {
                 false => None,
             },
             mlp_norm: loader.vector(&[&name("post_attention_layernorm.weight")])?,
-            gate_up: loader.matrix(&[name("mlp.gate_proj.weight"), name("mlp.up_proj.weight")])?,
+            gate_up: loader.matrix(&spec.gate_up_names(index))?,
             down: loader.matrix(&[&name("mlp.down_proj.weight")])?,
             window: spec.window_of_layer(index),
             cache: LayerCache::new(cache_shape, loader.dtype(), loader.device)?,

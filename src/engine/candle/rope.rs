@@ -35,8 +35,12 @@ pub fn tables(spec: &ModelSpec, divisors: Option<&[f32]>, capacity: usize) -> Re
         }
         frequencies.iter_mut().zip(divisors).for_each(|(frequency, divisor)| *frequency /= divisor);
     }
+    let sharper = match spec.rope_scaling {
+        Some(RopeScaling::Yarn { attention_factor, .. }) => attention_factor as f32,
+        _ => 1.0,
+    };
     let table = |f: fn(f32) -> f32| -> Vec<f32> {
-        (0..capacity).flat_map(|at| frequencies.iter().map(move |w| f(at as f32 * w))).collect()
+        (0..capacity).flat_map(|at| frequencies.iter().map(move |w| sharper * f(at as f32 * w))).collect()
     };
     Ok((table(f32::cos), table(f32::sin)))
 }
@@ -46,15 +50,29 @@ fn frequencies(spec: &ModelSpec) -> Vec<f32> {
     let plain = (0..d).step_by(2).map(|i| 1f32 / (spec.rope_theta as f32).powf(i as f32 / d as f32));
     match spec.rope_scaling {
         None => plain.collect(),
-        Some(scaling) => plain.map(|w| stretched(w, &scaling)).collect(),
+        Some(RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_positions }) => {
+            let [factor, low, high] = [factor, low_freq_factor, high_freq_factor].map(|x| x as f32);
+            plain.map(|w| by_wavelength(w, original_max_positions as f32, factor, low, high)).collect()
+        }
+        Some(RopeScaling::Yarn { factor, beta_fast, beta_slow, original_max_positions, .. }) => {
+            // Which of the frequencies turns `turns` times over the original context.
+            let turning = |turns: f64| {
+                let positions = original_max_positions as f64 / (turns * 2.0 * std::f64::consts::PI);
+                d as f64 * positions.ln() / (2.0 * spec.rope_theta.ln())
+            };
+            let first = turning(beta_fast).floor().max(0.0);
+            let last = turning(beta_slow).ceil().min(d as f64 - 1.0).max(first + 0.001);
+            let stretched = |(i, w): (usize, f32)| {
+                let share = ((i as f64 - first) / (last - first)).clamp(0.0, 1.0);
+                (f64::from(w) * (share / factor + 1.0 - share)) as f32
+            };
+            plain.enumerate().map(stretched).collect()
+        }
     }
 }
 
-/// Llama 3: long waves are stretched, short ones stay, and those between are blended.
-fn stretched(frequency: f32, scaling: &RopeScaling) -> f32 {
-    let original = scaling.original_max_positions as f32;
-    let (factor, low, high) =
-        (scaling.factor as f32, scaling.low_freq_factor as f32, scaling.high_freq_factor as f32);
+/// Long waves are stretched, short ones stay, and those between are blended.
+fn by_wavelength(frequency: f32, original: f32, factor: f32, low: f32, high: f32) -> f32 {
     let wavelength = 2.0 * std::f32::consts::PI / frequency;
     if wavelength < original / high {
         frequency
@@ -63,5 +81,33 @@ fn stretched(frequency: f32, scaling: &RopeScaling) -> f32 {
     } else {
         let blend = (original / wavelength - low) / (high - low);
         (1.0 - blend) * frequency / factor + blend * frequency
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn yarn_keeps_fast_turns_and_stretches_slow_ones() {
+        let spec = |scaling: serde_json::Value| {
+            ModelSpec::from_hf(&json!({
+                "model_type": "qwen2", "vocab_size": 8, "hidden_size": 128, "intermediate_size": 8,
+                "num_hidden_layers": 1, "num_attention_heads": 1, "max_position_embeddings": 131072,
+                "rope_theta": 1_000_000.0, "rope_scaling": scaling
+            }))
+            .unwrap()
+        };
+        // As Qwen2.5's model card asks for: by hand, 23 and 40 are the first and last that are blended.
+        let yarn = json!({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768});
+        let (plain, stretched) = (frequencies(&spec(json!(null))), frequencies(&spec(yarn.clone())));
+        let ratio: Vec<f32> = plain.iter().zip(&stretched).map(|(a, b)| b / a).collect();
+        assert!(ratio[..24].iter().all(|r| (r - 1.0).abs() < 1e-6), "{ratio:?}");
+        assert!(ratio[40..].iter().all(|r| (r - 0.25).abs() < 1e-6), "{ratio:?}");
+        assert!((ratio[30] - (1.0 - 0.75 * 7.0 / 17.0)).abs() < 1e-5, "{}", ratio[30]);
+        let (cosines, _) = tables(&spec(yarn), None, 1).unwrap();
+        assert!((cosines[0] - (0.1 * 4f32.ln() + 1.0)).abs() < 1e-6, "{}", cosines[0]);
     }
 }

@@ -236,12 +236,9 @@ impl Decoder {
 impl Layer {
     fn new(spec: &ModelSpec, i: usize, loader: &mut Loader<'_>, heads: &Heads) -> Result<Layer, EngineError> {
         let name = |part: &str| format!("model.layers.{i}.{part}");
-        let (q, k, v) = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj");
-        let all = |kind: &str| [q, k, v].map(|part| name(&format!("{part}.{kind}")));
-        let [qw, kw, vw] = all("weight");
-        let qkv = loader.matrix(&[&qw, &kw, &vw])?;
+        let qkv = loader.matrix(&spec.qkv_names(i, "weight"))?;
         let qkv_bias = match spec.qkv_bias {
-            true => Some(loader.bias(&all("bias").each_ref().map(String::as_str))?),
+            true => Some(loader.bias(&spec.qkv_names(i, "bias"))?),
             false => None,
         };
         let mut norm_of = |part: &str| match spec.qk_norm {
@@ -266,7 +263,7 @@ impl Layer {
                 false => None,
             },
             mlp_norm: loader.vector(&name("post_attention_layernorm.weight"))?,
-            gate_up: loader.matrix(&[&name("mlp.gate_proj.weight"), &name("mlp.up_proj.weight")])?,
+            gate_up: loader.matrix(&spec.gate_up_names(i))?,
             down: loader.matrix(&[&name("mlp.down_proj.weight")])?,
             keys,
             values,
@@ -326,23 +323,24 @@ struct Loader<'a> {
 
 impl Loader<'_> {
     /// The shapes of named tensors; tells of the progress.
-    fn shapes(&mut self, names: &[&str]) -> Result<Vec<TensorShape>, EngineError> {
+    fn shapes(&mut self, names: &[impl AsRef<str>]) -> Result<Vec<TensorShape>, EngineError> {
         let shapes: Vec<TensorShape> = names
             .iter()
             .map(|name| {
-                let found = self.tensors.iter().find(|tensor| tensor.name == *name);
+                let name = name.as_ref();
+                let found = self.tensors.iter().find(|tensor| tensor.name == name);
                 found.cloned().ok_or_else(|| EngineError::Backend(format!("the model has no tensor {name}")))
             })
             .collect::<Result<_, _>>()?;
         self.done += names.len() as u64;
-        if !(self.progress)(names[0], self.done, self.total) {
+        if !(self.progress)(names[0].as_ref(), self.done, self.total) {
             return Err(EngineError::Cancelled);
         }
         Ok(shapes)
     }
 
     /// The named matrices, one below the other.
-    fn matrix(&mut self, names: &[&str]) -> Result<Matrix, EngineError> {
+    fn matrix(&mut self, names: &[impl AsRef<str>]) -> Result<Matrix, EngineError> {
         let shapes = self.shapes(names)?;
         let (kernels, dtype) = (self.kernels, self.kernels.dtype);
         let rows = shapes.iter().map(|shape| shape.shape[0]).sum();
@@ -371,7 +369,7 @@ impl Loader<'_> {
     }
 
     /// The named vectors, one after the other, in the model's own type.
-    fn bias(&mut self, names: &[&str]) -> Result<Buffer, EngineError> {
+    fn bias(&mut self, names: &[impl AsRef<str>]) -> Result<Buffer, EngineError> {
         let shapes = self.shapes(names)?;
         let values = host_values(self.source.any(), &shapes, self.kernels.dtype)?;
         let len: usize = shapes.iter().map(|shape| shape.shape[0]).sum();

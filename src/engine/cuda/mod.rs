@@ -23,7 +23,7 @@ use self::{
     kernels::Odds,
 };
 use super::{
-    Engine, EngineError, Progress, Prompts,
+    Engine, EngineError, KERNELS, Progress, Prompts,
     candle::{CandleOptions, SyntheticWeights},
     sampling::{Picker, Sampling},
 };
@@ -124,7 +124,7 @@ impl CudaEngine {
             spare_marks: Vec::new(),
             took: None,
         };
-        if !progress("kernels", 1, 1) {
+        if !progress(KERNELS, 0, 1) {
             return Err(EngineError::Cancelled);
         }
         engine.warm_up(*prompt_tokens)?;

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     config::Dtype,
-    engine::candle::{CandleEngine, WeightSource, rope},
+    engine::candle::{CandleEngine, WeightSource, rope, stock::StockModel},
     model::{ModelSpec, spec::TensorShape},
     noise,
 };
@@ -511,12 +511,15 @@ fn tiny_models() -> Vec<(&'static str, ModelSpec)> {
         "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
         "original_max_position_embeddings": 64
     });
+    let yarn = serde_json::json!({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128});
     vec![
         ("llama", spec(serde_json::json!({"model_type": "llama", "rope_scaling": scaling}))),
         ("llama with biases", spec(serde_json::json!({"model_type": "llama", "attention_bias": true}))),
         ("mistral", spec(serde_json::json!({"model_type": "mistral", "sliding_window": 20}))),
         ("qwen2", spec(serde_json::json!({"model_type": "qwen2", "tie_word_embeddings": true}))),
         ("qwen3", spec(serde_json::json!({"model_type": "qwen3", "head_dim": 64}))),
+        ("phi3", spec(serde_json::json!({"model_type": "phi3", "sliding_window": 30}))),
+        ("qwen2 with yarn", spec(serde_json::json!({"model_type": "qwen2", "rope_scaling": yarn}))),
     ]
 }
 
@@ -560,6 +563,67 @@ fn tokens_are_those_of_the_cpu() {
             gpu.decode().unwrap();
             assert!(gpu.decode().is_err(), "past the capacity");
         }
+    }
+}
+
+/// Logits of a prompt by candle-transformers on the same weights.
+fn stock_logits(config: &serde_json::Value, dtype: Dtype, ids: &[u32]) -> Vec<f32> {
+    let device = Device::new_cuda(0).unwrap();
+    let mut model =
+        StockModel::synthetic(config).unwrap().make(dtype, 3, 1, &device, &mut |_, _, _| true).unwrap();
+    let ids = Tensor::from_slice(ids, (1, ids.len()), &device).unwrap();
+    flat(&model.forward(&ids, 0).unwrap().to_device(&Device::Cpu).unwrap())
+}
+
+/// At the shape of Qwen2.5-7B in bf16, ours is as near to the truth, candle-transformers' logits in f32, as
+/// candle-transformers' own in bf16 are.
+#[test]
+#[ignore = "needs a GPU with 32 GB free"]
+fn half_precision_costs_no_more_than_it_must() {
+    let config = serde_json::json!({
+        "model_type": "qwen2", "vocab_size": 152064, "hidden_size": 3584, "intermediate_size": 18944,
+        "num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4, "hidden_act": "silu",
+        "rms_norm_eps": 1e-6, "rope_theta": 1_000_000.0, "max_position_embeddings": 131072,
+        "tie_word_embeddings": false, "use_sliding_window": false, "sliding_window": 131072, "max_window_layers": 28
+    });
+    let ids: Vec<u32> = (0..96).map(|i| (noise::bits(4, i) % 152_064) as u32).collect();
+    let truth = stock_logits(&config, Dtype::F32, &ids);
+    let stock = stock_logits(&config, Dtype::Bf16, &ids);
+    let spec = ModelSpec::from_hf(&config).unwrap();
+    let mut engine =
+        CudaEngine::new(&options(&spec, Dtype::Bf16, 1, ids.len(), 4), 0, &mut |_, _, _| true).unwrap();
+    engine.prefill(&Prompts { ids: ids.clone(), batch: 1 }).unwrap();
+    let ours: Vec<f32> =
+        engine.decoder.kernels.gpu.download(&engine.decoder.picking.logits, spec.vocab).unwrap();
+    let error = |found: &[f32]| {
+        let norm =
+            |values: &mut dyn Iterator<Item = f32>| values.map(|v| f64::from(v).powi(2)).sum::<f64>().sqrt();
+        norm(&mut found.iter().zip(&truth).map(|(a, b)| a - b)) / norm(&mut truth.iter().copied())
+    };
+    let (ours, stock) = (error(&ours), error(&stock));
+    println!("relative error of the logits in bf16: ours {ours:.4}, candle-transformers {stock:.4}");
+    assert!(ours < 1.2 * stock && ours < 0.1, "ours {ours:.4}, candle-transformers {stock:.4}");
+}
+
+/// Random weights keep activations at their size: 80 layers deep the logits are finite and not flat.
+#[test]
+#[ignore = "needs a GPU"]
+fn eighty_layers_keep_their_size() {
+    for dtype in TYPES {
+        let spec = ModelSpec::from_hf(&serde_json::json!({
+            "model_type": "llama", "vocab_size": 1000, "hidden_size": 512, "intermediate_size": 1024,
+            "num_hidden_layers": 80, "num_attention_heads": 8, "num_key_value_heads": 2, "max_position_embeddings": 64
+        }))
+        .unwrap();
+        let mut engine = CudaEngine::new(&options(&spec, dtype, 1, 16, 4), 0, &mut |_, _, _| true).unwrap();
+        engine.prefill(&Prompts { ids: (0..16).collect(), batch: 1 }).unwrap();
+        let logits: Vec<f32> =
+            engine.decoder.kernels.gpu.download(&engine.decoder.picking.logits, 1000).unwrap();
+        let deviation = (logits.iter().map(|v| v * v).sum::<f32>() / 1000.0).sqrt();
+        assert!(
+            logits.iter().all(|v| v.is_finite()) && (0.3..3.0).contains(&deviation),
+            "{dtype:?}: {deviation}"
+        );
     }
 }
 

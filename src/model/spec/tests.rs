@@ -30,6 +30,16 @@ fn qwen3_0_6b() -> Value {
     })
 }
 
+/// microsoft/Phi-3-mini-4k-instruct.
+fn phi3_mini() -> Value {
+    json!({
+        "model_type": "phi3", "vocab_size": 32064, "hidden_size": 3072, "intermediate_size": 8192,
+        "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 32, "hidden_act": "silu",
+        "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "rope_scaling": null, "sliding_window": 2047,
+        "tie_word_embeddings": false, "max_position_embeddings": 4096, "original_max_position_embeddings": 4096
+    })
+}
+
 fn llama3_2_1b() -> Value {
     json!({
         "model_type": "llama", "vocab_size": 128256, "hidden_size": 2048, "intermediate_size": 8192,
@@ -66,6 +76,7 @@ fn published_parameter_counts() {
         ("Qwen2.5-7B", qwen2_5_7b(), 7_615_616_512),
         ("Qwen3-0.6B", qwen3_0_6b(), 596_049_920),
         ("Llama-3.2-1B", llama3_2_1b(), 1_235_814_400),
+        ("Phi-3-mini-4k", phi3_mini(), 3_821_079_552),
         ("Mistral-7B-v0.1", mistral_7b(), 7_241_732_096),
     ];
     for (name, config, parameters) in table {
@@ -122,7 +133,7 @@ fn rope_of_old_and_new_configs() {
     parameters["rope_theta"] = json!(500000.0);
     let changes = json!({"rope_theta": null, "rope_scaling": null, "rope_parameters": parameters});
     assert_eq!(ModelSpec::from_hf(&with(llama3_2_1b(), changes)).unwrap(), old);
-    assert_eq!(old.rope_scaling.unwrap().original_max_positions, 8192);
+    assert!(matches!(old.rope_scaling, Some(RopeScaling::Llama3 { original_max_positions: 8192, .. })));
 }
 
 #[test]
@@ -160,7 +171,11 @@ fn refusals_name_the_key() {
             json!({"num_attention_heads": 4_294_967_295u64, "num_key_value_heads": 1, "head_dim": 4_294_967_294u64}),
             "these sizes make more than 1000000000000000 parameters; one of them must be wrong",
         ),
-        (json!({"rope_scaling": {"rope_type": "yarn"}}), "rope_scaling \"yarn\" is not supported; llama3 is"),
+        (
+            json!({"rope_scaling": {"rope_type": "longrope"}}),
+            "rope_scaling \"longrope\" is not supported; llama3 or yarn is",
+        ),
+        (json!({"rope_scaling": {"rope_type": "yarn"}}), "factor is missing"),
         (json!({"rope_scaling": {"type": "llama3"}}), "factor is missing"),
         (json!({"hidden_act": "gelu"}), "hidden_act \"gelu\" is not supported; silu is"),
         (json!({"rms_norm_eps": 0}), "rms_norm_eps must be a positive number, this is 0"),
