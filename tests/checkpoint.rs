@@ -344,7 +344,8 @@ fn what_is_wrong_with_gguf_is_named() {
         (vec![("llama.block_count", Some(Gguf::U32(0)))], "num_hidden_layers is zero"),
         (vec![("llama.expert_count", Some(Gguf::U32(8)))], "llama.expert_count \"8\" is not supported"),
         (vec![("llama.rope.dimension_count", Some(Gguf::U32(16)))], "llama.rope.dimension_count \"16\""),
-        (vec![("llama.rope.scaling.type", text("yarn"))], "rope_scaling \"yarn\" is not supported"),
+        (vec![("llama.rope.scaling.type", text("longrope"))], "rope_scaling \"longrope\" is not supported"),
+        (vec![("llama.rope.scaling.type", text("yarn"))], "factor is missing"),
         (
             vec![("llama.feed_forward_length", Some(Gguf::U32(95)))],
             "blk.0.ffn_gate.weight has shape [96, 64], the model wants [95, 64]",

@@ -55,7 +55,11 @@ impl Metadata<'_> {
             })?,
             "rms_norm_eps": real("attention.layer_norm_rms_epsilon")?,
             "rope_theta": self.real(&key("rope.freq_base")),
-            "rope_scaling": scaling.map(|kind| json!({ "rope_type": kind })),
+            "rope_scaling": scaling.map(|kind| json!({
+                "rope_type": kind,
+                "factor": self.real(&key("rope.scaling.factor")),
+                "original_max_position_embeddings": self.number(&key("rope.scaling.original_context_length")),
+            })),
             "tie_word_embeddings": !tensors.contains_key("output.weight"),
             "max_position_embeddings": size("context_length")?,
             "attention_bias": tensors.contains_key("blk.0.attn_q.bias"),

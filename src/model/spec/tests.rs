@@ -141,7 +141,7 @@ fn refusals_name_the_key() {
     let table = [
         (
             json!({"model_type": "gpt2"}),
-            "unknown model_type \"gpt2\"; known are llama, mistral, qwen2, qwen3",
+            "unknown model_type \"gpt2\"; known are llama, mistral, qwen2, qwen3, phi3",
         ),
         (json!({"model_type": null}), "model_type is missing"),
         (json!({"hidden_size": null}), "hidden_size is missing"),
