@@ -232,3 +232,21 @@ fn wherever_a_player_stands_it_shows_the_fold_up_to_there() {
     });
     outcome.unwrap();
 }
+
+/// Qwen2.5-7B on an H200, as it was recorded there.
+#[test]
+fn a_recording_from_a_gpu_tells_what_happened_there() {
+    let run = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/h200_qwen2_5_7b");
+    let state = fold(&events(&run));
+    let metrics = state.total.summary();
+    assert_eq!((metrics.requests, metrics.itl_ms.n), (12, 6132));
+    // The GPU's own clock and the host's agree on the step, and the GPU hardly idled.
+    let (host, device) = (metrics.itl_ms.p50.unwrap(), metrics.device_step_ms.unwrap().p50.unwrap());
+    assert!((host / device - 1.0).abs() < 0.01, "{host} {device}");
+    assert!(metrics.device_share.unwrap() > 0.97);
+    // Prefills run into the power limit.
+    let gpu = state.profiled_gpu().unwrap();
+    assert!(gpu.reasons.iter().any(|(bit, _)| *bit == 0x4));
+    let report = report_md(&state);
+    assert!(report.contains("| GPU step | 6,132 |") && report.contains("The GPU idles 0."), "{report}");
+}

@@ -75,7 +75,7 @@ __device__ void prefill_attention(T* out, const T* qkv, const T* keys, const T* 
 #pragma unroll
     for (int m = 0; m < M_TILES; m++) top[m][0] = top[m][1] = LOWEST, sum[m][0] = sum[m][1] = 0.f;
     const int warp_row = warp * M_TILES * 16;
-    // Scores in units of log2, so that exp2 serves.
+    // Turns scores into units of log2, so that exp2 serves.
     const float to_log2 = cap > 0.f ? LOG2_E : scale * LOG2_E;
 
     for (int tile = 0; tile < tiles; tile++) {
@@ -109,48 +109,64 @@ __device__ void prefill_attention(T* out, const T* qkv, const T* keys, const T* 
         }
         const bool edge = first_key + TILE > first_row + warp_row || first_key + TILE > length ||
                           (window > 0 && first_key + window <= first_row + ROWS);
+        if (cap > 0.f) {
+#pragma unroll
+            for (int m = 0; m < M_TILES; m++) {
+#pragma unroll
+                for (int n = 0; n < N_TILES; n++) {
+#pragma unroll
+                    for (int i = 0; i < 4; i++) score[m][n][i] = cap * tanhf(score[m][n][i] * scale / cap);
+                }
+            }
+        }
+        if (edge) {
+#pragma unroll
+            for (int m = 0; m < M_TILES; m++) {
+#pragma unroll
+                for (int n = 0; n < N_TILES; n++) {
+#pragma unroll
+                    for (int i = 0; i < 4; i++) {
+                        const int row = first_row + warp_row + m * 16 + i / 2 * 8 + group;
+                        const int key = first_key + n * 8 + quad * 2 + i % 2;
+                        if (key > row || (window > 0 && key <= row - window)) score[m][n][i] = LOWEST;
+                    }
+                }
+            }
+        }
 #pragma unroll
         for (int m = 0; m < M_TILES; m++) {
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                const int row = first_row + warp_row + m * 16 + half * 8 + group;
                 float now = top[m][half];
 #pragma unroll
                 for (int n = 0; n < N_TILES; n++) {
-#pragma unroll
-                    for (int i = 0; i < 2; i++) {
-                        float& s = score[m][n][half * 2 + i];
-                        if (cap > 0.f) s = cap * tanhf(s * scale / cap);
-                        s *= to_log2;
-                        if (edge) {
-                            int key = first_key + n * 8 + quad * 2 + i;
-                            bool seen = key <= row && (window == 0 || key > row - window);
-                            if (!seen) s = LOWEST;
-                        }
-                        now = fmaxf(now, s);
-                    }
+                    now = fmaxf(now, fmaxf(score[m][n][half * 2], score[m][n][half * 2 + 1]));
                 }
                 now = fmaxf(now, __shfl_xor_sync(ALL_LANES, now, 1));
                 now = fmaxf(now, __shfl_xor_sync(ALL_LANES, now, 2));
-                float keep = exp2f(top[m][half] - now), added = 0.f;
+                // The greatest score of a row hardly ever changes after the first tiles.
+                if (__any_sync(ALL_LANES, now != top[m][half])) {
+                    float keep = exp2f((top[m][half] - now) * to_log2);
+                    sum[m][half] *= keep;
+#pragma unroll
+                    for (int d = 0; d < DIM / 8; d++) {
+                        acc[m][d][half * 2] *= keep;
+                        acc[m][d][half * 2 + 1] *= keep;
+                    }
+                }
                 top[m][half] = now;
                 // A row that has seen nothing yet must not count what it does not see.
-                float base = now == LOWEST ? 0.f : now;
+                float base = now == LOWEST ? 0.f : now * to_log2, added = 0.f;
 #pragma unroll
                 for (int n = 0; n < N_TILES; n++) {
 #pragma unroll
                     for (int i = 0; i < 2; i++) {
                         float& s = score[m][n][half * 2 + i];
-                        s = exp2f(s - base);
+                        s = exp2f(fmaf(s, to_log2, -base));
                         added += s;
                     }
                 }
-                sum[m][half] = sum[m][half] * keep + added;
-#pragma unroll
-                for (int d = 0; d < DIM / 8; d++) {
-                    acc[m][d][half * 2] *= keep;
-                    acc[m][d][half * 2 + 1] *= keep;
-                }
+                sum[m][half] += added;
             }
         }
         wait_for_copies<1>();
