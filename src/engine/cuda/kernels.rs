@@ -344,7 +344,9 @@ impl Kernels {
         ];
         if h.on_tensor_cores(self.dtype) {
             let shared: [Arg; 3] = [(&splits.parts).into(), (&splits.arrived).into(), progress.into()];
-            let name = format!("decode_attention_{}_{}", h.dim, self.dtype.name());
+            let blocks = splits.count * h.kv_heads * h.steps() * h.batch;
+            let crowded = if blocks > self.gpu.multiprocessors as usize { "crowded_" } else { "" };
+            let name = format!("{crowded}decode_attention_{}_{}", h.dim, self.dtype.name());
             let threads = if h.dim > 128 { 128 } else { 256 };
             let shape = Shape::early((splits.count, h.kv_heads * h.steps(), h.batch), threads);
             // SAFETY: as the kernel takes them.

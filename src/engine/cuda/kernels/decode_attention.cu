@@ -41,7 +41,7 @@ __device__ __forceinline__ uint32_t upper_halves(uint32_t a, uint32_t b) { retur
 // heads·DIM). parts: (batch, grid y, splits, HEADS, DIM + 4) of f32; arrived: (batch, grid y) counters that are zero
 // between calls. `*position` is the new one, already in the cache. window 0 sees everything.
 // Grid: (splits, kv_heads · (heads of the group in steps of HEADS), batch); with clusters, eight splits.
-template <typename T, int DIM>
+template <typename T, int DIM, bool AHEAD>
 __device__ void decode_attention(T* out, const T* qkv, const T* keys, const T* values, float* parts, unsigned* arrived,
                                  const int* position, int heads, int kv_heads, int capacity, int window, float scale,
                                  float cap) {
@@ -161,8 +161,7 @@ __device__ void decode_attention(T* out, const T* qkv, const T* keys, const T* v
             }
         }
     };
-    // The next tile is on its way while this one is worked on. Beyond 128 dimensions there are no registers for that.
-    constexpr bool AHEAD = DIM <= 128;
+    // With AHEAD, the next tile is on its way while this one is worked on.
     constexpr int STEP = WARPS * TILE;
     Loaded even, odd;
     int first = from + warp * TILE;
@@ -353,13 +352,17 @@ __device__ void plain_decode_attention(T* out, const T* qkv, const T* keys, cons
 #else
 #define CLUSTER
 #endif
+// The next tile ahead takes the registers of a second block: it pays where there are few blocks, and up to 128
+// dimensions.
 #define DECODE(T, DIM)                                                                                               \
-    extern "C" __global__ void CLUSTER __launch_bounds__(WARPS_OF(DIM) * 32)                                         \
-        decode_attention_##DIM##_##T(T* out, const T* qkv, const T* keys, const T* values, float* parts,             \
-                                     unsigned* arrived, const int* position, int heads, int kv_heads, int capacity,  \
-                                     int window, float scale, float cap) {                                           \
-        decode_attention<T, DIM>(out, qkv, keys, values, parts, arrived, position, heads, kv_heads, capacity,        \
-                                 window, scale, cap);                                                                \
+    DECODE_AS(decode_attention_##DIM##_##T, T, DIM, (DIM <= 128))                                                    \
+    DECODE_AS(crowded_decode_attention_##DIM##_##T, T, DIM, false)
+#define DECODE_AS(NAME, T, DIM, AHEAD)                                                                               \
+    extern "C" __global__ void CLUSTER __launch_bounds__(WARPS_OF(DIM) * 32, (AHEAD) ? 1 : 2)                       \
+        NAME(T* out, const T* qkv, const T* keys, const T* values, float* parts, unsigned* arrived,                  \
+             const int* position, int heads, int kv_heads, int capacity, int window, float scale, float cap) {       \
+        decode_attention<T, DIM, AHEAD>(out, qkv, keys, values, parts, arrived, position, heads, kv_heads, capacity, \
+                                        window, scale, cap);                                                         \
     }
 #define DECODE_OF(T) DECODE(T, 64) DECODE(T, 80) DECODE(T, 96) DECODE(T, 128) DECODE(T, 256)
 DECODE_OF(bf16)
