@@ -1,4 +1,5 @@
-//! Makes the README's pictures from the demo recording: `cargo run --example pictures`.
+//! Makes the README's pictures from the demo recording, and one from a recording made on a GPU:
+//! `cargo run --example pictures`.
 
 use std::{error::Error, fs, path::Path};
 
@@ -17,23 +18,27 @@ use llmprof::{
 };
 use ratatui::{buffer::Buffer, layout::Rect, widgets::Widget};
 
-/// File name, pane, moment in seconds, size, theme.
-type Picture = (&'static str, Pane, f64, (u16, u16), ThemeName);
+const DEMO: &str = "assets/demo/events.ndjson";
+/// Qwen2.5-7B in bf16.
+const H200: &str = "tests/fixtures/h200_qwen2_5_7b/events.ndjson";
 
-const PICTURES: [Picture; 5] = [
-    ("overview", Pane::Overview, 78.0, (110, 30), ThemeName::Dark),
-    ("gpu", Pane::Gpu, 95.0, (110, 30), ThemeName::Dark),
-    ("tokens", Pane::Tokens, 65.2, (110, 30), ThemeName::Dark),
-    ("compare", Pane::Compare, 95.0, (110, 24), ThemeName::Dark),
-    ("overview-light", Pane::Overview, 78.0, (110, 30), ThemeName::Light),
+/// File name, recording, pane, moment in seconds, size, theme.
+type Picture = (&'static str, &'static str, Pane, f64, (u16, u16), ThemeName);
+
+const PICTURES: [Picture; 6] = [
+    ("h200", H200, Pane::Overview, 20.0, (110, 30), ThemeName::Dark),
+    ("overview", DEMO, Pane::Overview, 78.0, (110, 30), ThemeName::Dark),
+    ("gpu", DEMO, Pane::Gpu, 95.0, (110, 30), ThemeName::Dark),
+    ("tokens", DEMO, Pane::Tokens, 65.2, (110, 30), ThemeName::Dark),
+    ("compare", DEMO, Pane::Compare, 95.0, (110, 24), ThemeName::Dark),
+    ("overview-light", DEMO, Pane::Overview, 78.0, (110, 30), ThemeName::Light),
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let recording = root.join("assets/demo/events.ndjson");
     fs::create_dir_all(root.join("docs/pictures"))?;
-    for (name, pane, at, (width, height), theme_name) in PICTURES {
-        let path = recording.clone();
+    for (name, recording, pane, at, (width, height), theme_name) in PICTURES {
+        let path = root.join(recording);
         let mut player = Player::open(move || EventReader::open(&path))?;
         player.seek(Stamp::from_secs_f64(at))?;
         let theme = Theme::new(theme_name, Depth::True, Glyphs::UNICODE);
