@@ -247,9 +247,11 @@ impl Gpu {
     /// Copies `values` to the place `at_bytes` into the buffer; they are there when this returns.
     pub fn upload<T: Copy>(&self, buffer: &Buffer, at_bytes: usize, values: &[T]) -> Result<(), CudaTrouble> {
         assert!(at_bytes + size_of_val(values) <= buffer.bytes, "an upload past the end of a buffer");
-        self.stream.synchronize()?;
-        // SAFETY: within the buffer, checked above; nothing is under way on the stream.
-        Ok(unsafe { result::memcpy_htod_sync(buffer.at + at_bytes as u64, values) }?)
+        self.context.bind_to_thread()?;
+        // On our own stream: a plain copy may return before it has landed, and a stream of its own does not wait for it.
+        // SAFETY: within the buffer, checked above; the values live until the stream has been waited for.
+        unsafe { result::memcpy_htod_async(buffer.at + at_bytes as u64, values, self.stream.cu_stream()) }?;
+        Ok(self.stream.synchronize()?)
     }
 
     /// Waits for everything before it.
