@@ -6,33 +6,14 @@ use std::{
     fs::{self, File},
     io::{BufRead, BufReader, Read},
     path::Path,
-    process::{Command, Output, Stdio},
+    process::{Command, Stdio},
 };
 
-use common::{PROGRAM, events, finished, program, run_dirs, signal, tiny_model};
+use common::{PROGRAM, events, finished, program, run, run_dirs, said, signal, tiny_model};
 use llmprof::event::{Event, Outcome};
 use serde_json::Value;
 
 const QUICK: [&str; 5] = ["run", "runtime=sim", "runtime.sim.speed=0", "runtime.requests=3", "infer=short"];
-
-struct Said {
-    code: i32,
-    out: String,
-    err: String,
-}
-
-fn said(output: Output) -> Said {
-    let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
-    Said {
-        code: output.status.code().expect("an exit code"),
-        out: text(output.stdout),
-        err: text(output.stderr),
-    }
-}
-
-fn run(dir: &Path, args: &[&str]) -> Said {
-    said(program(dir).args(args).output().unwrap())
-}
 
 /// Bad usage: code 2, words on stderr alone, and no run begun.
 #[track_caller]

@@ -7,11 +7,11 @@ mod terminal;
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::{Output, Stdio},
+    process::Stdio,
     time::{Duration, Instant},
 };
 
-use common::{events, eventually, finished, program, signal};
+use common::{Said, events, eventually, finished, program, run, said, signal};
 use llmprof::event::Outcome;
 use serde_json::Value;
 use terminal::Terminal;
@@ -30,25 +30,6 @@ const QUICK: [&str; 7] = [
 /// Jobs of about a second each.
 const SLOW: [&str; 6] =
     ["run", "-m", "runtime=sim", "runtime.requests=15", "infer=short", "hardware.cooldown_s=0.1"];
-
-struct Said {
-    code: i32,
-    out: String,
-    err: String,
-}
-
-fn said(output: Output) -> Said {
-    let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
-    Said {
-        code: output.status.code().expect("an exit code"),
-        out: text(output.stdout),
-        err: text(output.stderr),
-    }
-}
-
-fn run(dir: &Path, args: &[&str]) -> Said {
-    said(program(dir).args(args).output().unwrap())
-}
 
 fn quick(dir: &Path, more: &[&str]) -> Said {
     run(dir, &[&QUICK[..], more].concat())

@@ -36,7 +36,6 @@ impl Place {
 
     /// Whether the model could be made here, without making it.
     pub fn check(self, options: &CandleOptions) -> Result<(), EngineError> {
-        options.check_lengths()?;
         match self {
             Place::Cpu => CandleEngine::check(options),
             #[cfg(feature = "cuda")]
@@ -46,13 +45,12 @@ impl Place {
         }
     }
 
-    /// Makes the model here. `progress` may stop that.
+    /// Checks that the model fits, then makes it here. `progress` may stop that.
     pub fn make(
         self,
         options: &CandleOptions,
         progress: Progress<'_>,
     ) -> Result<Box<dyn Engine>, EngineError> {
-        self.check(options)?;
         match self {
             #[cfg(feature = "cuda")]
             Place::Cuda(index) => Ok(Box::new(super::cuda::CudaEngine::new(options, index, progress)?)),

@@ -4,7 +4,7 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, Output},
     time::{Duration, Instant},
 };
 
@@ -26,6 +26,27 @@ pub fn program(dir: &Path) -> Command {
         command.env_remove(name);
     }
     command
+}
+
+/// What the program said, and how it ended.
+pub struct Said {
+    pub code: i32,
+    pub out: String,
+    pub err: String,
+}
+
+pub fn said(output: Output) -> Said {
+    let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
+    Said {
+        code: output.status.code().expect("an exit code"),
+        out: text(output.stdout),
+        err: text(output.stderr),
+    }
+}
+
+/// Runs the program in `dir` to its end.
+pub fn run(dir: &Path, args: &[&str]) -> Said {
+    said(program(dir).args(args).output().unwrap())
 }
 
 /// A finished simulated run below `dir`; its directory.

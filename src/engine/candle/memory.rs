@@ -113,7 +113,7 @@ pub fn check_footprint(
 }
 
 /// Decimal, as vendors of memory and GPUs count.
-fn gigabytes(bytes: u64) -> String {
+pub fn gigabytes(bytes: u64) -> String {
     format!("{:.1} GB", bytes as f64 / 1e9)
 }
 

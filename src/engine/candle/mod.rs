@@ -123,11 +123,7 @@ impl CandleEngine {
     ) -> Result<Self, EngineError> {
         let CandleOptions { spec, dtype, batch, max_positions, .. } = options;
         options.check(free_bytes)?;
-        let pool = rayon::ThreadPoolBuilder::new()
-            .num_threads(options.threads.unwrap_or(0) as usize)
-            .thread_name(|i| format!("engine-{i}"))
-            .build()
-            .map_err(|e| EngineError::Backend(format!("cannot start the engine's threads: {e}")))?;
+        let pool = thread_pool(options.threads)?;
         let synthetic = SyntheticWeights { seed: options.seed };
         let source: &dyn WeightSource = match &options.checkpoint {
             Some(checkpoint) => checkpoint.as_ref(),
@@ -191,6 +187,15 @@ impl Engine for CandleEngine {
         self.position = 0;
         Ok(())
     }
+}
+
+/// Threads of an engine on the CPU; `None` takes one for each core.
+fn thread_pool(threads: Option<u32>) -> Result<ThreadPool, EngineError> {
+    rayon::ThreadPoolBuilder::new()
+        .num_threads(threads.unwrap_or(0) as usize)
+        .thread_name(|i| format!("engine-{i}"))
+        .build()
+        .map_err(|e| EngineError::Backend(format!("cannot start the engine's threads: {e}")))
 }
 
 /// A source whose work is done on `pool`.

@@ -27,7 +27,7 @@ use cudarc::{
 };
 
 use super::trouble::CudaTrouble;
-use crate::config::Dtype;
+use crate::{config::Dtype, engine::candle::memory::gigabytes};
 
 /// The compute capability this binary was built for, as in "90".
 const BUILT_FOR: &str = env!("LLMPROF_CUDA_CAP");
@@ -501,12 +501,12 @@ fn alloc(context: &Arc<CudaContext>, what: &'static str, bytes: usize) -> Result
         Ok(at) => Ok(Buffer { at, bytes, context: Arc::clone(context) }),
         Err(error) if error.0 == sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
             let free = context.mem_get_info().map_or(0, |(free, _)| free);
-            Err(CudaTrouble::OutOfMemory { what, asked: gigabytes(bytes), free: gigabytes(free) })
+            Err(CudaTrouble::OutOfMemory {
+                what,
+                asked: gigabytes(bytes as u64),
+                free: gigabytes(free as u64),
+            })
         }
         Err(error) => Err(error.into()),
     }
-}
-
-fn gigabytes(bytes: usize) -> String {
-    format!("{:.2} GB", bytes as f64 / 1e9)
 }

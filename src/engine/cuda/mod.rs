@@ -24,7 +24,7 @@ use self::{
 };
 use super::{
     Engine, EngineError, KERNELS, Progress, Prompts,
-    candle::{CandleOptions, SyntheticWeights},
+    candle::{CandleOptions, SyntheticWeights, memory::gigabytes},
     sampling::{Picker, Sampling},
 };
 
@@ -66,10 +66,8 @@ impl CudaEngine {
     }
 
     fn check_on(gpu: &Gpu, options: &CandleOptions) -> Result<(), EngineError> {
+        options.check_lengths()?;
         let CandleOptions { spec, model, dtype, batch, max_positions, prompt_tokens, .. } = options;
-        if *max_positions > spec.max_positions {
-            return Err(EngineError::ContextTooLong { capacity: spec.max_positions, asked: *max_positions });
-        }
         if spec.head_dim > 256 {
             let words = format!(
                 "head_dim {} is beyond the 256 our kernels take; use runtime=candle_stock",
@@ -87,7 +85,6 @@ impl CudaEngine {
         if need <= free {
             return Ok(());
         }
-        let gigabytes = |bytes: u64| format!("{:.1} GB", bytes as f64 / 1e9);
         Err(EngineError::OutOfMemory {
             what: model.clone(),
             need: gigabytes(need),

@@ -145,6 +145,7 @@ macro_rules! told_the_position {
         }
     )+};
 }
+pub(super) use told_the_position;
 
 told_the_position!(
     mistral::Model,

@@ -14,7 +14,7 @@ use rayon::ThreadPool;
 pub use families::CausalLm;
 pub use model::{StockError, StockModel, is_known, is_quantised, model_types};
 
-use super::memory;
+use super::{memory, thread_pool};
 use crate::{
     config::Dtype,
     engine::{
@@ -108,7 +108,7 @@ impl StockEngine {
         options.check()?;
         let device = device(options.place)?;
         let pool = match options.place {
-            Place::Cpu => Some(pool(options.threads)?),
+            Place::Cpu => Some(thread_pool(options.threads)?),
             Place::Cuda(_) => None,
         };
         let StockOptions { model, dtype, batch, seed, .. } = options;
@@ -188,14 +188,6 @@ fn on<T: Send>(pool: Option<&ThreadPool>, work: impl FnOnce() -> T + Send) -> T 
         Some(pool) => pool.install(work),
         None => work(),
     }
-}
-
-fn pool(threads: Option<u32>) -> Result<ThreadPool, EngineError> {
-    rayon::ThreadPoolBuilder::new()
-        .num_threads(threads.unwrap_or(0) as usize)
-        .thread_name(|i| format!("engine-{i}"))
-        .build()
-        .map_err(|e| EngineError::Backend(format!("cannot start the engine's threads: {e}")))
 }
 
 #[cfg(feature = "cuda")]

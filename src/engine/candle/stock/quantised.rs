@@ -7,7 +7,7 @@ use candle_transformers::models::{
     quantized_gemma3, quantized_llama, quantized_phi3, quantized_qwen2, quantized_qwen3,
 };
 
-use super::families::{CausalLm, Renewed};
+use super::families::{CausalLm, Renewed, told_the_position};
 
 type Made = Result<Box<dyn CausalLm>>;
 
@@ -79,22 +79,7 @@ fn made(model: impl CausalLm + 'static) -> Made {
     Ok(Box::new(model))
 }
 
-macro_rules! clears_its_cache {
-    ($($model:ty),+) => {$(
-        impl CausalLm for $model {
-            fn forward(&mut self, ids: &Tensor, position: usize) -> Result<Tensor> {
-                <$model>::forward(self, ids, position)
-            }
-
-            fn reset(&mut self) -> Result<()> {
-                self.clear_kv_cache();
-                Ok(())
-            }
-        }
-    )+};
-}
-
-clears_its_cache!(
+told_the_position!(
     quantized_llama::ModelWeights,
     quantized_qwen2::ModelWeights,
     quantized_qwen3::ModelWeights

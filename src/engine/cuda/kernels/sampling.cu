@@ -95,7 +95,7 @@ __device__ __forceinline__ uint64_t mixed(uint64_t seed, uint64_t n) {
 
 // Draws a token of each row: among the top_k likeliest (0: all), of those among the fewest that together have top_p of
 // the probability, with odds exp(logit / temperature). Tokens as likely as the last one taken are taken too.
-// One block for each sequence. `counter` counts draws on from where it is.
+// One block for each sequence. The count of steps makes each draw another.
 extern "C" __global__ void __launch_bounds__(1024)
     draw(uint32_t* tokens, const float* logits, const Progress* progress, int vocab, float temperature, int top_k,
          float top_p, uint64_t seed) {

@@ -144,11 +144,8 @@ __device__ void skinny_f32(float* y, const float* w, const float* x, const float
     }
 #define SKINNY_OF(T)                                                                                                 \
     SKINNY(skinny_8_##T, T, T, 1, false)                                                                             \
-    SKINNY(skinny_16_##T, T, T, 2, false)                                                                            \
     SKINNY(skinny_gated_8_##T, T, T, 1, true)                                                                        \
-    SKINNY(skinny_gated_16_##T, T, T, 2, true)                                                                       \
-    SKINNY(skinny_logits_8_##T, T, float, 1, false)                                                                  \
-    SKINNY(skinny_logits_16_##T, T, float, 2, false)
+    SKINNY(skinny_logits_8_##T, T, float, 1, false)
 SKINNY_OF(bf16)
 SKINNY_OF(f16)
 
