@@ -190,7 +190,7 @@ impl CudaEngine {
         self.taken = self.taken.wrapping_add(1);
         self.took = None;
         if let Some(marks) = self.marks.pop_front() {
-            // The ids come a moment before the event: it is not waited for in the middle of a run.
+            // The event comes a moment after the ids; steps queued ahead keep the device busy meanwhile.
             if marks.1.synchronize().is_ok() {
                 self.took =
                     marks.0.elapsed_ms(&marks.1).ok().map(|ms| Duration::from_secs_f64(f64::from(ms) / 1e3));
