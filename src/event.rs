@@ -14,6 +14,8 @@ use std::{
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
+pub use crate::readings::GpuSample;
+
 /// Version of the recorded form. It grows when an old reader would misread a new recording.
 pub const SCHEMA: u32 = 1;
 
@@ -70,6 +72,9 @@ pub enum Event {
     GpuFound(Box<GpuInfo>),
     GpuAbsent(GpuAbsent),
     GpuSample(Box<GpuSample>),
+    GpuProcesses(Box<GpuProcesses>),
+    GpuLost(GpuLost),
+    SamplerCost(Box<SamplerCost>),
     HostFound(Box<HostInfo>),
     HostSample(Box<HostSample>),
     /// What profiling itself costs, once a second.
@@ -181,36 +186,66 @@ pub enum Ending {
     Length,
 }
 
-/// A GPU that the probe will sample.
+/// A GPU that the probe will sample. Told again when more is known of it.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct GpuInfo {
     pub index: u32,
     pub name: String,
     pub uuid: String,
     pub driver: String,
-    /// "nvml", "sim"
+    /// "nvml", "sim", "log"
     pub source: String,
     /// The workload runs on it.
     pub profiled: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub architecture: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub compute_capability: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub mem_total_bytes: Option<u64>,
+    /// The one in force; the others are what it may be set to, and what it is without anyone's doing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub power_limit_w: Option<f32>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub power_limit_default_w: Option<f32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub power_limit_max_w: Option<f32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub sm_clock_max_mhz: Option<u32>,
+    /// The clock that applications were given, where someone has set one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sm_clock_application_mhz: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mem_clock_max_mhz: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slowdown_temp_c: Option<u32>,
+    /// What card and slot could do together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pcie_gen_max: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pcie_width_max: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub persistence: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mig: Option<bool>,
+    /// The kind of virtual GPU, where it is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub virtualization: Option<String>,
     /// Readings this device refuses, each with its reason.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub refused: Vec<Refused>,
 }
 
+/// A reading that is not there.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refused {
+    /// A reading's label, or what else was asked.
     pub reading: String,
     pub reason: String,
+    /// What would change that, where something would.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remedy: Option<String>,
 }
 
 /// Why there is no GPU to look at, and what would change that.
@@ -220,33 +255,67 @@ pub struct GpuAbsent {
     pub remedy: String,
 }
 
-/// What one look at a GPU gave. A reading that was not there is `None`, never zero.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct GpuSample {
+/// The processes that compute on a GPU, this program left out. Sent when they change.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct GpuProcesses {
     pub gpu: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub gpu_util_pct: Option<f32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub mem_util_pct: Option<f32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub sm_clock_mhz: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub mem_clock_mhz: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub power_w: Option<f32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub temp_c: Option<f32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub mem_used_bytes: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub mem_total_bytes: Option<u64>,
-    /// NVML's clock event reason bits.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub reasons: Option<u64>,
-    /// How long reading all of this took.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub read_us: Option<u32>,
+    pub processes: Vec<GpuProcess>,
+}
+
+/// Someone else on the card.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuProcess {
+    pub pid: u32,
+    /// Where the system tells it: a process outside of this container has no name here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Where the driver tells it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mem_bytes: Option<u64>,
+}
+
+impl std::fmt::Display for GpuProcess {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mem = self.mem_bytes.map_or_else(String::new, |bytes| format!(", {} MiB", bytes >> 20));
+        match (&self.name, self.mem_bytes) {
+            (Some(name), _) => write!(f, "{name} (pid {}{mem})", self.pid),
+            (None, Some(bytes)) => write!(f, "pid {} ({} MiB)", self.pid, bytes >> 20),
+            (None, None) => write!(f, "pid {}", self.pid),
+        }
+    }
+}
+
+/// A GPU that answered before does so no more.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuLost {
+    pub gpu: u32,
+    pub reason: String,
+    pub remedy: String,
+}
+
+/// What looking at the GPUs has cost so far.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct SamplerCost {
+    /// Part of the time in which a call was under way, since the message before.
+    pub duty_pct: f32,
+    /// CPU time of the sampler's thread in percent of one core, since the message before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_pct: Option<f32>,
+    pub calls: Vec<CallCost>,
+}
+
+/// One kind of call over the run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CallCost {
+    pub call: String,
+    /// How often it is made: "fast", "gpm", "slow", "rare".
+    pub tier: String,
+    pub n: u64,
+    /// Not there while there are too few calls to say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p50_us: Option<f32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p99_us: Option<f32>,
 }
 
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -355,6 +424,17 @@ pub enum Phase {
 }
 
 impl Phase {
+    /// The phase once `event` has happened.
+    pub fn after(self, event: &Event) -> Phase {
+        match event {
+            Event::Preparing(_) => Phase::Preparing,
+            Event::RequestStarted(_) => Phase::Prefill,
+            Event::Token(_) if self == Phase::Prefill => Phase::Decode,
+            Event::Ready(_) | Event::RequestFinished(_) | Event::RunFinished(_) => Phase::Idle,
+            _ => self,
+        }
+    }
+
     pub fn name(self) -> &'static str {
         match self {
             Phase::Idle => "idle",

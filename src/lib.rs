@@ -8,6 +8,7 @@
 //! ```
 //!
 //! - [`event`]: the vocabulary all parts share; [`state`] folds it, [`rundir`] keeps and replays it
+//! - [`readings`], [`reasons`]: what can be read of a GPU, and what its clock event bits mean
 //! - [`config`]: `conf/` and overrides become one [`config::RunConfig`]; [`model`]: what a model is
 //! - [`text`]: prompts become token ids, token ids text; [`inputs`]: a run's weights, tokenizer and prompts, checked
 //! - [`engine`]: runs the model; [`telemetry`]: reads the GPU and the host; [`scenario`]: scripts both in simulation
@@ -34,6 +35,7 @@ pub mod model;
 pub mod noise;
 pub mod observer;
 pub mod plan;
+pub mod readings;
 pub mod reasons;
 pub mod rundir;
 pub mod scenario;

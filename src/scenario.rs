@@ -32,6 +32,25 @@ pub enum Fault {
     EngineError,
 }
 
+/// Oddities of the simulated card itself.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Card {
+    /// The lanes of its PCIe link that are in use.
+    pub pcie_width: u32,
+    /// From this second on, another process computes on it.
+    pub shared_from_s: Option<f64>,
+    /// At this second it falls off the bus.
+    pub vanishes_at_s: Option<f64>,
+    /// A card for gamers, which tells less of itself.
+    pub consumer: bool,
+}
+
+impl Card {
+    /// A card of a data centre, in order.
+    pub const IN_ORDER: Card =
+        Card { pcie_width: 16, shared_from_s: None, vanishes_at_s: None, consumer: false };
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("no scenario {asked:?}; there are {known}")]
 pub struct UnknownScenario {
@@ -107,6 +126,11 @@ impl Scenario {
             .sum()
     }
 
+    /// What is odd about the card, whatever the workload does.
+    pub fn card(&self) -> Card {
+        self.script.card
+    }
+
     /// The fault that has struck by `t`.
     pub fn fault(&self, t: Stamp) -> Option<Fault> {
         self.script.fault.filter(|&(at_s, _)| t.secs() >= at_s).map(|(_, fault)| fault)
@@ -122,6 +146,7 @@ struct Script {
     about: &'static str,
     episodes: &'static [Episode],
     spikes: Option<Spikes>,
+    card: Card,
     fault: Option<(f64, Fault)>,
 }
 
@@ -217,7 +242,22 @@ const fn thermal_step(from_s: f64, to_s: f64, sm_clock_mhz: f64, time_factor: f6
     }
 }
 
-const QUIET_SCRIPT: Script = Script { name: "", about: "", episodes: &[], spikes: None, fault: None };
+const QUIET_SCRIPT: Script =
+    Script { name: "", about: "", episodes: &[], spikes: None, card: Card::IN_ORDER, fault: None };
+
+/// A limit that holds whatever the workload does: a prefill follows the clock, a decode only a part of the way.
+const fn held(from_s: f64, sm_clock_mhz: f64, reasons: u64) -> [Episode; 2] {
+    let prefill = Episode {
+        phase: Some(Phase::Prefill),
+        from_s,
+        time_factor: MAX_SM_CLOCK_MHZ / sm_clock_mhz,
+        sm_clock_mhz,
+        reasons,
+        ..Episode::QUIET
+    };
+    let time_factor = 1.0 + (prefill.time_factor - 1.0) / 4.0;
+    [prefill, Episode { phase: Some(Phase::Decode), time_factor, ..prefill }]
+}
 
 const SCRIPTS: &[Script] = &[
     Script { name: "steady", about: "nothing happens", ..QUIET_SCRIPT },
@@ -257,6 +297,44 @@ const SCRIPTS: &[Script] = &[
             cooling(90.0, 115.0),
         ],
         spikes: Some(Spikes { every_s: 11.0, steps: 1.5 }),
+        ..QUIET_SCRIPT
+    },
+    Script {
+        name: "power_brake",
+        about: "after 10 s the power supply asks the card to brake, to half its clock",
+        episodes: &held(10.0, 1005.0, reasons::HW_SLOWDOWN | reasons::HW_POWER_BRAKE),
+        ..QUIET_SCRIPT
+    },
+    Script {
+        name: "locked_clocks",
+        about: "someone has set the clock to 1410 MHz",
+        episodes: &held(0.0, 1410.0, reasons::APPLICATION_CLOCKS),
+        ..QUIET_SCRIPT
+    },
+    Script {
+        name: "narrow_pcie",
+        about: "4 of 16 PCIe lanes are in use",
+        card: Card { pcie_width: 4, ..Card::IN_ORDER },
+        ..QUIET_SCRIPT
+    },
+    Script {
+        name: "shared",
+        about: "after 10 s another process computes on the card, and tokens take longer",
+        episodes: &[Episode { from_s: 10.0, time_factor: 1.5, ..Episode::QUIET }],
+        card: Card { shared_from_s: Some(10.0), ..Card::IN_ORDER },
+        ..QUIET_SCRIPT
+    },
+    Script {
+        name: "vanished",
+        about: "after 10 s the card falls off the bus, and the engine with it",
+        card: Card { vanishes_at_s: Some(10.0), ..Card::IN_ORDER },
+        fault: Some((10.0, Fault::EngineError)),
+        ..QUIET_SCRIPT
+    },
+    Script {
+        name: "consumer",
+        about: "a card for gamers that refuses half of the calls",
+        card: Card { consumer: true, ..Card::IN_ORDER },
         ..QUIET_SCRIPT
     },
     Script {

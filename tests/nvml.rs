@@ -4,9 +4,13 @@
 use std::{path::PathBuf, process::Command};
 
 use llmprof::{
-    event::{GpuAbsent, Stamp},
-    telemetry::{GpuProbe, ProbeError, absent::Absence, nvml::NvmlProbe},
+    config::NvmlConfig,
+    event::{Clock, Event, GpuAbsent, Level, Stamp, channel},
+    readings::Reading,
+    telemetry::{GpuProbe, Look, ProbeError, Sampler, Tier, absent::Absence, nvml::NvmlProbe},
 };
+
+const FAST: Look = Look::All(Tier::Fast);
 
 /// Builds the stand-in with `defines`; `None` where there is no C compiler.
 fn library(folder: &tempfile::TempDir, defines: &[&str]) -> Option<PathBuf> {
@@ -30,12 +34,12 @@ fn library(folder: &tempfile::TempDir, defines: &[&str]) -> Option<PathBuf> {
 fn what_a_card_refuses_is_left_out_with_its_reason() {
     let folder = tempfile::tempdir().unwrap();
     let Some(path) = library(&folder, &[]) else { return };
-    let mut probe = NvmlProbe::open_library(path.as_os_str(), Some(0)).unwrap();
+    let mut probe = NvmlProbe::open_library(path.as_os_str()).unwrap();
     let gpus = probe.gpus();
     assert_eq!(gpus.len(), 1);
     let info = &gpus[0];
-    assert_eq!((info.name.as_str(), info.uuid.as_str()), ("NVIDIA Odd 9000", "GPU-odd"));
-    assert_eq!((info.driver.as_str(), info.source.as_str(), info.profiled), ("570.00.01", "nvml", true));
+    assert_eq!((info.name.as_str(), info.uuid.as_str()), ("NVIDIA Odd 9000", "GPU-odd0"));
+    assert_eq!((info.driver.as_str(), info.source.as_str(), info.profiled), ("570.00.01", "nvml", false));
     assert_eq!((info.sm_clock_max_mhz, info.mem_clock_max_mhz), (Some(2000), Some(9500)));
     assert_eq!((info.power_limit_w, info.mem_total_bytes, info.slowdown_temp_c), (None, None, None));
 
@@ -44,21 +48,124 @@ fn what_a_card_refuses_is_left_out_with_its_reason() {
         refused.unwrap_or_else(|| panic!("{reading} in {:?}", info.refused)).reason.clone()
     };
     assert!(reason("power limit").contains("permission"));
-    assert!(reason("utilisation").contains("not available"));
-    assert!(reason("memory").contains("symbol"));
-    assert!(reason("instant power").contains("symbol"));
-    assert_eq!(info.refused.len(), 6, "{:?}", info.refused);
+    assert_eq!(reason("GPU use"), "this card does not tell it");
+    assert_eq!(reason("memory"), "driver 570.00.01 does not know the call");
+    assert_eq!(reason("power"), "driver 570.00.01 does not know the call");
+    assert_eq!(reason("tensor pipe"), "driver 570.00.01 does not know the call");
+    let memory = info.refused.iter().find(|refused| refused.reading == "memory").unwrap();
+    assert_eq!(memory.remedy.as_deref(), Some("update the driver"));
+    let refused = info.refused.len();
 
     for _ in 0..3 {
-        let sample = probe.sample(0, Stamp(0)).unwrap();
-        assert_eq!((sample.sm_clock_mhz, sample.mem_clock_mhz), (Some(1500), Some(9000)));
-        assert_eq!(sample.power_w, Some(123.456), "the mean stands in for the instant power");
+        let sample = probe.look(0, FAST, Stamp(0)).unwrap();
+        let readings = [Reading::SmClock, Reading::MemClock, Reading::Power, Reading::PowerAverage];
+        assert_eq!(readings.map(|reading| sample.get(reading)), [1500.0, 9000.0, 123.456, 123.456].map(Some));
         assert_eq!(sample.reasons, Some(0x404), "a bit that nobody knows yet is kept");
-        assert_eq!((sample.gpu_util_pct, sample.temp_c, sample.mem_used_bytes), (None, None, None));
+        let absent = [Reading::GpuUtil, Reading::Temp, Reading::MemUsed, Reading::PowerCapNs];
+        assert_eq!(absent.map(|reading| sample.get(reading)), [None; 4]);
         assert!(sample.read_us.is_some());
     }
-    assert_eq!(probe.gpus()[0].refused.len(), 6, "each is asked once");
-    assert!(matches!(probe.sample(7, Stamp(0)), Err(ProbeError::Lost { gpu: 7, .. })));
+    assert_eq!(probe.gpus()[0].refused.len(), refused, "each is asked once");
+    assert!(matches!(probe.look(7, FAST, Stamp(0)), Err(ProbeError::Lost { gpu: 7, .. })));
+}
+
+#[test]
+fn a_card_that_tells_everything_is_read_in_tiers() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(path) = library(&folder, &["HOPPER", "COUNT=2"]) else { return };
+    let mut probe = NvmlProbe::open_library(path.as_os_str()).unwrap();
+    assert_eq!(
+        probe.gpus().iter().map(|gpu| gpu.uuid.as_str()).collect::<Vec<_>>(),
+        ["GPU-odd0", "GPU-odd1"]
+    );
+    let fast = probe.look(1, FAST, Stamp(0)).unwrap();
+    assert_eq!((fast.get(Reading::Power), fast.get(Reading::PowerAverage)), (Some(612.5), Some(123.456)));
+    assert_eq!((fast.get(Reading::PowerCapNs), fast.get(Reading::MemTemp)), (Some(7e9), None));
+    assert_eq!(fast.get(Reading::Energy), None, "that one is dear");
+
+    let gpm = Look::All(Tier::Gpm);
+    std::thread::sleep(std::time::Duration::from_millis(110));
+    let activity = probe.look(1, gpm, Stamp(0)).unwrap();
+    assert_eq!((activity.get(Reading::SmActive), activity.get(Reading::Dram)), (Some(2.0), Some(10.0)));
+    assert_eq!(activity.get(Reading::Tensor), None, "refused by itself");
+    assert!(probe.look(1, gpm, Stamp(0)).unwrap().is_empty(), "too early for another look");
+
+    let turns = probe.turns(1);
+    let mut round: Vec<Reading> = Vec::new();
+    for turn in 0..turns {
+        round.extend(
+            probe.look(1, Look::Turn(turn), Stamp(0)).unwrap().readings().map(|(reading, _)| reading),
+        );
+    }
+    for reading in [Reading::Energy, Reading::ThermalNs, Reading::BoardLimitNs, Reading::PowerLimit] {
+        assert!(round.contains(&reading), "{reading:?} in {round:?}");
+    }
+    let refused = |reading: &str| probe.gpus()[1].refused.iter().any(|refused| refused.reading == reading);
+    assert!(refused("memory temperature") && refused("tensor pipe") && refused("time in thermal slowdown"));
+    assert!(!refused("DRAM bandwidth") && !refused("power"));
+    assert!(probe.costs(1).iter().any(|cost| cost.call == "energy" && cost.tier == "slow" && cost.n == 1));
+}
+
+/// Runs a sampler over the stand-in for `ms`, and gives what it sent.
+fn sampled(path: &std::path::Path, ms: u64) -> Vec<Event> {
+    let probe = NvmlProbe::open_library(path.as_os_str()).unwrap();
+    let intervals = NvmlConfig { enable: true, interval_ms: 50, gpm_interval_ms: 200, slow_interval_ms: 500 };
+    let host = llmprof::config::SamplerConfig { enable: false, interval_ms: 1000 };
+    let mut sampler = Sampler::new(Ok(Box::new(probe)), &intervals, None, &host);
+    let (tx, mut rx) = channel(Clock::wall());
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| sampler.run(&tx, &stop));
+        std::thread::sleep(std::time::Duration::from_millis(ms));
+        stop.store(true, std::sync::atomic::Ordering::Release);
+    });
+    std::iter::from_fn(|| rx.try_recv().ok()).map(|envelope| envelope.event).collect()
+}
+
+fn count(events: &[Event], reading: Reading) -> usize {
+    let read = |event: &&Event| matches!(event, Event::GpuSample(sample) if sample.get(reading).is_some());
+    events.iter().filter(read).count()
+}
+
+#[test]
+fn dear_calls_come_between_the_cheap_ones() {
+    let folder = tempfile::tempdir().unwrap();
+    // Within what the slow tier allows, and most of a fast interval.
+    let Some(path) = library(&folder, &["HOPPER", "SLOW_ENERGY_US=25000"]) else { return };
+    let events = sampled(&path, 2100);
+    let (fast, energy) = (count(&events, Reading::SmClock), count(&events, Reading::Energy));
+    assert!(energy >= 3, "{energy}");
+    assert!(fast > 30, "{fast} of 42 looks: a loaded machine may lose some, the slow calls none");
+}
+
+#[test]
+fn a_call_that_takes_long_moves_to_a_slower_tier_and_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(path) = library(&folder, &["HOPPER", "SLOW_UTIL_US=8000"]) else { return };
+    let events = sampled(&path, 1500);
+    let notices: Vec<&str> = events
+        .iter()
+        .filter_map(|event| match event {
+            Event::Notice(notice) if notice.level == Level::Warn => Some(notice.text.as_str()),
+            _ => None,
+        })
+        .collect();
+    assert!(notices.iter().any(|text| text.starts_with("reading utilisation takes 8")), "{notices:?}");
+    let (fast, moved) = (count(&events, Reading::SmClock), count(&events, Reading::GpuUtil));
+    assert!(moved >= 6 && moved < fast, "{moved} of {fast}");
+}
+
+#[test]
+fn strangers_on_the_card_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(path) = library(&folder, &["HOPPER", "STRANGER"]) else { return };
+    let mut probe = NvmlProbe::open_library(path.as_os_str()).unwrap();
+    let others = probe.other_processes(0).unwrap();
+    assert_eq!((others.len(), others[0].pid, others[0].mem_bytes), (1, 1, Some(9 << 30)));
+    assert!(others[0].name.is_some(), "process 1 has a name here");
+    let told =
+        sampled(&path, 700).into_iter().filter(|event| matches!(event, Event::GpuProcesses(_))).count();
+    assert_eq!(told, 1, "told when they change");
 }
 
 #[test]
@@ -66,12 +173,12 @@ fn a_card_that_falls_off_the_bus_is_lost() {
     let folder = tempfile::tempdir().unwrap();
     // Opening and every sample ask for two clocks.
     let Some(path) = library(&folder, &["LOSE_AFTER=6"]) else { return };
-    let mut probe = NvmlProbe::open_library(path.as_os_str(), None).unwrap();
+    let mut probe = NvmlProbe::open_library(path.as_os_str()).unwrap();
     assert!(!probe.gpus()[0].profiled);
-    assert!(probe.sample(0, Stamp(0)).is_ok());
-    assert!(probe.sample(0, Stamp(1)).is_ok());
+    assert!(probe.look(0, FAST, Stamp(0)).is_ok());
+    assert!(probe.look(0, FAST, Stamp(1)).is_ok());
     for _ in 0..2 {
-        assert!(matches!(probe.sample(0, Stamp(2)), Err(ProbeError::Lost { gpu: 0, .. })));
+        assert!(matches!(probe.look(0, FAST, Stamp(2)), Err(ProbeError::Lost { gpu: 0, .. })));
     }
 }
 
@@ -87,14 +194,15 @@ fn each_kind_of_absence_has_its_reason_and_remedy() {
         ("INIT=999", "NVML does not start", "nvidia-smi"),
     ];
     for (define, reason, remedy) in cases {
+        // A library that was loaded once stays loaded: each has a place of its own.
+        let folder = tempfile::tempdir().unwrap();
         let Some(path) = library(&folder, &[define]) else { return };
-        let absence = NvmlProbe::open_library(path.as_os_str(), Some(0)).err().expect("there is no GPU");
+        let absence = NvmlProbe::open_library(path.as_os_str()).err().expect("there is no GPU");
         let told = GpuAbsent::from(&absence);
         assert!(told.reason.contains(reason) && told.remedy.contains(remedy), "{define}: {told:?}");
-        std::fs::remove_file(path).unwrap();
     }
     let nowhere = folder.path().join("nothing.so");
-    let absence = NvmlProbe::open_library(nowhere.as_os_str(), Some(0)).err().unwrap();
+    let absence = NvmlProbe::open_library(nowhere.as_os_str()).err().unwrap();
     assert!(matches!(absence, Absence::LibraryMissing { .. }), "{absence:?}");
     assert!(absence.to_string().contains("nothing.so"), "{absence}");
     assert!(absence.remedy().contains("driver"), "{absence:?}");
@@ -103,19 +211,33 @@ fn each_kind_of_absence_has_its_reason_and_remedy() {
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn a_real_card_is_read() {
-    let mut probe = NvmlProbe::open(Some(0)).unwrap();
+    let mut probe = NvmlProbe::open().unwrap();
     let info = probe.gpus().remove(0);
     println!("{info:#?}");
-    assert!(info.profiled && !info.name.is_empty() && info.uuid.starts_with("GPU-"));
-    let samples: Vec<_> = (0..20).map(|i| probe.sample(0, Stamp(i)).unwrap()).collect();
-    println!("{:#?}", samples[19]);
-    let sample = samples[19];
-    assert!(sample.power_w.is_some_and(|watts| (5.0..1500.0).contains(&watts)));
-    assert!(sample.temp_c.is_some_and(|celsius| (10.0..110.0).contains(&celsius)));
-    assert!(sample.sm_clock_mhz <= info.sm_clock_max_mhz && sample.sm_clock_mhz.is_some());
-    assert!(sample.mem_used_bytes.zip(sample.mem_total_bytes).is_some_and(|(used, total)| used < total));
+    assert!(!info.name.is_empty() && info.uuid.starts_with("GPU-"));
+    let mut sample = llmprof::event::GpuSample::of(0);
+    for i in 0..20 {
+        sample.merge(&probe.look(0, FAST, Stamp(i)).unwrap());
+        for turn in 0..probe.turns(0) {
+            sample.merge(&probe.look(0, Look::Turn(turn), Stamp(i)).unwrap());
+        }
+        std::thread::sleep(std::time::Duration::from_millis(110));
+        sample.merge(&probe.look(0, Look::All(Tier::Gpm), Stamp(i)).unwrap());
+    }
+    for (reading, value) in sample.readings() {
+        println!("{:<36} {value} {}", reading.label(), reading.about().unit);
+    }
+    for cost in probe.costs(0) {
+        println!(
+            "{:<24} {:<5} n={:<4} p50 {:?} p99 {:?} µs",
+            cost.call, cost.tier, cost.n, cost.p50_us, cost.p99_us
+        );
+    }
+    let within = |reading, range: std::ops::Range<f64>| {
+        sample.get(reading).is_some_and(|value| range.contains(&value))
+    };
+    assert!(within(Reading::Power, 5.0..1500.0) && within(Reading::Temp, 10.0..110.0));
+    assert!(sample.get(Reading::SmClock) <= info.sm_clock_max_mhz.map(f64::from));
+    assert!(sample.get(Reading::MemUsed) < sample.get(Reading::MemTotal));
     assert!(sample.reasons.is_some());
-    let mut costs_us: Vec<u32> = samples.iter().filter_map(|sample| sample.read_us).collect();
-    costs_us.sort_unstable();
-    assert!(costs_us[10] < 1000, "the cheap readings alone: {costs_us:?}");
 }

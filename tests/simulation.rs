@@ -1,9 +1,10 @@
 //! The simulated engine and the simulated card together, as a session wires them.
 
 use llmprof::{
-    config::{SamplerConfig, SimConfig},
+    config::{NvmlConfig, SamplerConfig, SimConfig},
     engine::{Engine, Prompts, sim::SimEngine},
     event::{Activity, Clock, Envelope, Event, GpuSample, Phase, Stamp, Token, channel},
+    readings::Reading,
     scenario::Scenario,
     telemetry::{
         Sampler,
@@ -19,7 +20,7 @@ fn record(scenario: &str, seed: u64, secs: f64) -> Vec<(Phase, Envelope)> {
     let script = Scenario::named(scenario).unwrap().with_seed(seed);
     let mut sampler = Sampler::new(
         Ok(Box::new(SimProbe::new(script, activity.clone(), seed, 15_200_000_000))),
-        &SamplerConfig { enable: true, interval_ms: 20 },
+        &NvmlConfig { enable: true, interval_ms: 20, gpm_interval_ms: 200, slow_interval_ms: 1000 },
         Some(Box::new(SimHost::new(activity.clone(), seed, 15_200_000_000))),
         &SamplerConfig { enable: true, interval_ms: 500 },
     );
@@ -89,7 +90,13 @@ fn the_card_shows_what_slows_the_engine() {
     let recorded = record("power_cap", 1, 10.0);
     let prefill = gpu_samples(&recorded, Phase::Prefill);
     assert!(prefill.len() > 100);
-    assert!(prefill.iter().all(|sample| sample.reasons == Some(0x4) && sample.sm_clock_mhz < Some(1500)));
+    assert!(
+        prefill
+            .iter()
+            .all(|sample| sample.reasons == Some(0x4) && sample.get(Reading::SmClock) < Some(1500.0))
+    );
     let decode = gpu_samples(&recorded, Phase::Decode);
-    assert!(decode.iter().all(|sample| sample.reasons == Some(0) && sample.sm_clock_mhz == Some(1980)));
+    assert!(
+        decode.iter().all(|sample| sample.reasons == Some(0) && sample.get(Reading::SmClock) == Some(1980.0))
+    );
 }

@@ -6,6 +6,7 @@ use llmprof::{
         RequestFinished, RequestStarted, RunFinished, RunStarted, SCHEMA, Stamp, Token,
     },
     noise,
+    readings::Reading,
 };
 
 const TOKENS_PER_REQUEST: u64 = 512;
@@ -125,27 +126,26 @@ fn gpu() -> GpuInfo {
 
 /// Moves as a card under load does; the power cap is reached every now and then.
 fn gpu_sample(tick: u64) -> GpuSample {
-    let unit = |stream| noise::bits(stream, tick) as u32 as f32 / u32::MAX as f32;
+    let unit = |stream| f64::from(noise::bits(stream, tick) as u32) / f64::from(u32::MAX);
     let capped = tick % 100 < 20;
-    GpuSample {
-        gpu: 0,
-        gpu_util_pct: Some(95.0 + 5.0 * unit(3)),
-        mem_util_pct: Some(70.0 + 10.0 * unit(4)),
-        sm_clock_mhz: Some(if capped { 1440 } else { 1980 }),
-        mem_clock_mhz: Some(3201),
-        power_w: Some(if capped { 700.0 } else { 560.0 + 80.0 * unit(5) }),
-        temp_c: Some((45 + tick % 20) as f32),
-        mem_used_bytes: Some((16 << 30) + (tick % 64) * (1 << 20)),
-        mem_total_bytes: Some(141 << 30),
-        reasons: Some(if capped {
-            0x4
-        } else if tick.is_multiple_of(7) {
-            0x20
-        } else {
-            0
-        }),
-        read_us: Some(180),
-    }
+    let bits = match capped {
+        true => 0x4,
+        false if tick.is_multiple_of(7) => 0x20,
+        false => 0,
+    };
+    let mut sample = GpuSample::of(0)
+        .with(Reading::GpuUtil, 95.0 + 5.0 * unit(3))
+        .with(Reading::MemUtil, 70.0 + 10.0 * unit(4))
+        .with(Reading::SmClock, if capped { 1440.0 } else { 1980.0 })
+        .with(Reading::MemClock, 3201.0)
+        .with(Reading::Power, if capped { 700.0 } else { 560.0 + 80.0 * unit(5) })
+        .with(Reading::Temp, (45 + tick % 20) as f64)
+        .with(Reading::MemUsed, ((16 << 30) + (tick % 64) * (1 << 20)) as f64)
+        .with(Reading::MemTotal, (141u64 << 30) as f64)
+        .with(Reading::PowerCapNs, (tick / 100 * 20 + (tick % 100).min(20)) as f64 * 1e8)
+        .with_reasons(bits);
+    sample.read_us = Some(180);
+    sample
 }
 
 fn host_sample(tick: u64) -> HostSample {

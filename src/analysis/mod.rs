@@ -2,5 +2,6 @@
 
 pub mod distribution;
 pub mod metrics;
+pub mod throttle;
 pub mod units;
 pub mod verdict;

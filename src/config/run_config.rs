@@ -271,7 +271,7 @@ pub enum Probe {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProfilingConfig {
-    pub nvml: SamplerConfig,
+    pub nvml: NvmlConfig,
     pub host: SamplerConfig,
     /// The run under Nsight Systems.
     #[serde(default)]
@@ -295,6 +295,29 @@ pub struct ToolConfig {
 pub struct SamplerConfig {
     pub enable: bool,
     pub interval_ms: u32,
+}
+
+/// How often GPUs are looked at. What is dear is read less often.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NvmlConfig {
+    pub enable: bool,
+    /// Clocks, power, use, temperature, memory, clock event reasons.
+    pub interval_ms: u32,
+    /// Activity of SMs, tensor pipe and memory, on Hopper and newer; they cannot be read more often than every 100 ms.
+    #[serde(default = "gpm_interval_ms")]
+    pub gpm_interval_ms: u32,
+    /// Throttle and energy counters, processes, fan, PCIe, ECC, limits.
+    #[serde(default = "slow_interval_ms")]
+    pub slow_interval_ms: u32,
+}
+
+fn gpm_interval_ms() -> u32 {
+    200
+}
+
+fn slow_interval_ms() -> u32 {
+    1000
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

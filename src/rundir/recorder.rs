@@ -7,23 +7,34 @@ use std::{
 };
 
 use super::RunDir;
-use crate::event::{Envelope, Event, GpuSample, Prediction, Stamp};
+use crate::{
+    event::{Envelope, Event, GpuSample, Phase, Prediction, Stamp},
+    readings::Reading,
+};
 
-/// Columns of `nvml.csv`. The first nine are those of the harness this format comes from.
-const NVML_COLUMNS: [&str; 12] = [
-    "ts",
-    "gpu_util_pct",
-    "mem_util_pct",
-    "sm_clock_MHz",
-    "mem_clock_MHz",
-    "power_W",
-    "temp_C",
-    "mem_used_MiB",
-    "mem_total_MiB",
-    "gpu",
-    "t_s",
-    "clock_event_reasons",
+/// The first columns of `nvml.csv`: the readings of the harness this format comes from, after `ts`.
+const FIRST: [Reading; 8] = [
+    Reading::GpuUtil,
+    Reading::MemUtil,
+    Reading::SmClock,
+    Reading::MemClock,
+    Reading::Power,
+    Reading::Temp,
+    Reading::MemUsed,
+    Reading::MemTotal,
 ];
+
+/// The readings that come after those of the harness.
+fn rest() -> impl Iterator<Item = Reading> {
+    Reading::ALL.iter().copied().filter(|reading| !FIRST.contains(reading))
+}
+
+fn nvml_header() -> String {
+    let first = FIRST.iter().map(|reading| reading.about().column);
+    let rest = rest().map(|reading| reading.about().column);
+    let ours = ["gpu", "t_s", "phase", "clock_event_reasons"];
+    std::iter::once("ts").chain(first).chain(ours).chain(rest).collect::<Vec<_>>().join(",")
+}
 
 /// Appends events to `events.ndjson`, GPU samples to `nvml.csv` and predictions to a file that the first one makes. A failing disk never stops the run:
 /// lines are lost, counted, and writing is tried again at the next flush.
@@ -31,6 +42,7 @@ pub struct Recorder {
     dir: RunDir,
     events: LineFile,
     nvml: LineFile,
+    phase: Phase,
     predictions: Option<LineFile>,
     started_unix_s: f64,
     flush_every: Duration,
@@ -40,11 +52,12 @@ pub struct Recorder {
 impl Recorder {
     pub fn create(dir: &RunDir, started_unix_ms: u64, flush_every: Duration) -> io::Result<Recorder> {
         let mut nvml = LineFile::create(File::create_new(dir.nvml_csv())?);
-        nvml.line(NVML_COLUMNS.join(",").as_bytes());
+        nvml.line(nvml_header().as_bytes());
         Ok(Recorder {
             dir: dir.clone(),
             events: LineFile::create(File::create_new(dir.events())?),
             nvml,
+            phase: Phase::default(),
             predictions: None,
             started_unix_s: started_unix_ms as f64 / 1e3,
             flush_every,
@@ -57,9 +70,10 @@ impl Recorder {
             Ok(line) => self.events.line(&line),
             Err(e) => tracing::error!("an event has no recorded form: {e}"),
         }
+        self.phase = self.phase.after(&envelope.event);
         match &envelope.event {
             Event::GpuSample(sample) => {
-                let row = nvml_row(self.started_unix_s, envelope.t, sample);
+                let row = nvml_row(self.started_unix_s, envelope.t, self.phase, sample);
                 self.nvml.line(row.as_bytes());
             }
             Event::Prediction(prediction) => self.predict(prediction),
@@ -108,26 +122,18 @@ impl Recorder {
     }
 }
 
-fn nvml_row(started_unix_s: f64, t: Stamp, s: &GpuSample) -> String {
-    fn cell<T: ToString>(value: Option<T>) -> String {
-        value.map_or_else(String::new, |v| v.to_string())
-    }
-    let mib = |bytes: Option<u64>| cell(bytes.map(|b| b / (1 << 20)));
-    [
-        format!("{:.6}", started_unix_s + t.secs()),
-        cell(s.gpu_util_pct),
-        cell(s.mem_util_pct),
-        cell(s.sm_clock_mhz),
-        cell(s.mem_clock_mhz),
-        s.power_w.map_or_else(String::new, |w| format!("{w:.3}")),
-        cell(s.temp_c),
-        mib(s.mem_used_bytes),
-        mib(s.mem_total_bytes),
-        s.gpu.to_string(),
-        format!("{:.6}", t.secs()),
-        s.reasons.map_or_else(String::new, |bits| format!("{bits:#x}")),
-    ]
-    .join(",")
+fn nvml_row(started_unix_s: f64, t: Stamp, phase: Phase, sample: &GpuSample) -> String {
+    let cell = |reading: Reading| match (sample.get(reading), reading) {
+        (None, _) => String::new(),
+        (Some(bytes), Reading::MemUsed | Reading::MemTotal) => (bytes as u64 / (1 << 20)).to_string(),
+        (Some(value), _) => value.to_string(),
+    };
+    let mut cells = vec![format!("{:.6}", started_unix_s + t.secs())];
+    cells.extend(FIRST.map(cell));
+    cells.extend([sample.gpu.to_string(), format!("{:.6}", t.secs()), phase.name().to_owned()]);
+    cells.push(sample.reasons.map_or_else(String::new, |bits| format!("{bits:#x}")));
+    cells.extend(rest().map(cell));
+    cells.join(",")
 }
 
 /// A file of whole lines. Lines wait in memory until flushed; what can't be written is dropped and counted,
@@ -232,12 +238,17 @@ mod tests {
 
     #[test]
     fn unread_cells_are_empty() {
-        let sample =
-            GpuSample { power_w: Some(612.5), mem_used_bytes: Some(3 << 20), ..GpuSample::default() };
-        assert_eq!(
-            nvml_row(1000.0, Stamp(1_500_000_000), &sample),
-            "1001.500000,,,,,612.500,,3,,0,1.500000,"
-        );
-        assert_eq!(nvml_row(0.0, Stamp(0), &sample).split(',').count(), NVML_COLUMNS.len());
+        let sample = GpuSample::of(0)
+            .with(Reading::Power, 612.5)
+            .with(Reading::MemUsed, f64::from(3 << 20))
+            .with(Reading::Dram, 78.5);
+        let row = nvml_row(1000.0, Stamp(1_500_000_000), Phase::Decode, &sample);
+        assert!(row.starts_with("1001.500000,,,,,612.5,,3,,0,1.500000,decode,,"), "{row}");
+        let header = nvml_header();
+        let names = "ts,gpu_util_pct,mem_util_pct,sm_clock_MHz,mem_clock_MHz,power_W,temp_C,mem_used_MiB,mem_total_MiB,";
+        assert!(header.starts_with(names), "{header}");
+        let dram = header.split(',').position(|name| name == "gpm_dram_pct").unwrap();
+        let cells: Vec<&str> = row.split(',').collect();
+        assert_eq!((cells[dram], cells.len()), ("78.5", header.split(',').count()));
     }
 }

@@ -16,8 +16,10 @@ pub use trail::{TokenMark, TokenTrail};
 use crate::{
     analysis::metrics::{Metrics, MetricsSummary},
     event::{
-        Envelope, Event, GpuAbsent, Notice, ObserverSample, Phase, Preparing, RunFinished, RunStarted, Stamp,
+        Envelope, Event, GpuAbsent, Notice, ObserverSample, Phase, Preparing, RunFinished, RunStarted,
+        SamplerCost, Stamp,
     },
+    readings::Reading,
 };
 
 const LOG_LINES: usize = 1000;
@@ -47,6 +49,8 @@ pub struct RunState {
     pub gpu_absent: Option<GpuAbsent>,
     pub host: HostState,
     pub observer: Option<ObserverSample>,
+    /// What looking at the GPUs costs.
+    pub sampler: Option<SamplerCost>,
     pub log: VecDeque<(Stamp, Notice)>,
     pub snapshots: VecDeque<Snapshot>,
     pub finished: Option<RunFinished>,
@@ -86,6 +90,7 @@ impl Default for RunState {
             gpu_absent: None,
             host: HostState::default(),
             observer: None,
+            sampler: None,
             log: VecDeque::new(),
             snapshots: VecDeque::new(),
             finished: None,
@@ -99,6 +104,10 @@ impl RunState {
         let t = envelope.t;
         self.now = self.now.max(t);
         self.events += 1;
+        self.phase = self.phase.after(&envelope.event);
+        for gpu in self.gpus.iter_mut().filter(|gpu| gpu.info.profiled) {
+            gpu.ledger.phase(t, self.phase);
+        }
         match &envelope.event {
             Event::Token(token) => self.token(t, *token),
             Event::GpuSample(sample) => {
@@ -106,10 +115,20 @@ impl RunState {
                     gpu.record(t, sample);
                 }
             }
+            Event::GpuProcesses(seen) => {
+                if let Some(gpu) = self.gpus.iter_mut().find(|g| g.info.index == seen.gpu) {
+                    gpu.shared_with(t, &seen.processes);
+                }
+            }
+            Event::GpuLost(lost) => {
+                if let Some(gpu) = self.gpus.iter_mut().find(|g| g.info.index == lost.gpu) {
+                    gpu.lost = Some((t, lost.clone()));
+                }
+            }
+            Event::SamplerCost(cost) => self.sampler = Some((**cost).clone()),
             Event::HostSample(sample) => self.host.record(t, sample),
             Event::Observer(sample) => self.observer = Some(*sample),
             Event::RequestStarted(started) => {
-                self.phase = Phase::Prefill;
                 self.active = Some(ActiveRequest::new(t, started.clone()));
                 if !started.warmup && self.total.ttft.n() == 0 && self.requests_done == 0 {
                     // Measuring begins here; what came before is part of no stretch.
@@ -127,11 +146,9 @@ impl RunState {
             }
             Event::RunStarted(run) => self.run = Some((**run).clone()),
             Event::Preparing(preparing) => {
-                self.phase = Phase::Preparing;
                 self.preparing = Some(preparing.clone());
             }
             Event::Ready(ready) => {
-                self.phase = Phase::Idle;
                 self.preparing = None;
                 self.prepare_ms = Some(ready.prepare_ms);
             }
@@ -152,7 +169,6 @@ impl RunState {
                 self.log.push_back((t, notice.clone()));
             }
             Event::RunFinished(finished) => {
-                self.phase = Phase::Idle;
                 self.active = None;
                 self.preparing = None;
                 self.workload_paused_at = None;
@@ -169,6 +185,9 @@ impl RunState {
         let first = active.first_token.is_none();
         let gap_ns = active.token(t);
         let (warmup, batch) = (active.started.warmup, u64::from(active.started.batch));
+        for gpu in self.gpus.iter_mut().filter(|gpu| gpu.info.profiled) {
+            gpu.ledger.token(first, gap_ns, batch, warmup);
+        }
         self.trail.push(TokenMark { t, gap_ns, id: token.id, request: token.request, first, warmup });
         if !first {
             self.itl_ms.push(t, gap_ns as f32 / 1e6);
@@ -185,11 +204,9 @@ impl RunState {
                 }
             }
         }
-        self.phase = Phase::Decode;
     }
 
     fn request_finished(&mut self, complete: bool) {
-        self.phase = Phase::Idle;
         let Some(active) = self.active.take() else { return };
         if active.started.warmup {
             self.warmup_done += 1;
@@ -216,9 +233,9 @@ impl RunState {
 
     /// The current window as a snapshot would keep it.
     pub fn window_snapshot(&self, name: &str) -> Snapshot {
-        let mean = |series: fn(&GpuState) -> &Series| {
+        let mean = |reading: Reading| {
             self.profiled_gpu()
-                .and_then(|gpu| series(gpu).columns(self.window.from, self.now, 1)[0])
+                .and_then(|gpu| gpu.series(reading).columns(self.window.from, self.now, 1)[0])
                 .map(|b| b.mean())
         };
         Snapshot {
@@ -226,15 +243,20 @@ impl RunState {
             model: self.run.as_ref().map_or_else(String::new, |r| r.model.clone()),
             overrides: self.run.as_ref().map_or_else(Vec::new, |r| r.overrides.clone()),
             metrics: self.window.summary(),
-            power_w: mean(|g| &g.power_w),
-            sm_clock_mhz: mean(|g| &g.sm_clock_mhz),
-            temp_c: mean(|g| &g.temp_c),
+            power_w: mean(Reading::Power),
+            sm_clock_mhz: mean(Reading::SmClock),
+            temp_c: mean(Reading::Temp),
         }
     }
 
     /// The GPU the workload runs on, if it runs on one.
     pub fn profiled_gpu(&self) -> Option<&GpuState> {
         self.gpus.iter().find(|g| g.info.profiled)
+    }
+
+    /// The GPU to look at first: the workload's, else the first there is.
+    pub fn main_gpu(&self) -> Option<&GpuState> {
+        self.profiled_gpu().or(self.gpus.first())
     }
 
     /// Sequences per request.

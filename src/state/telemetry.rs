@@ -1,59 +1,113 @@
 //! What the GPU and the host reported, over time.
 
+use std::{sync::LazyLock, time::Duration};
+
 use super::Series;
-use crate::event::{GpuInfo, GpuSample, HostInfo, HostSample, Stamp};
+use crate::{
+    analysis::throttle::Ledger,
+    event::{GpuInfo, GpuLost, GpuProcess, GpuSample, HostInfo, HostSample, Stamp},
+    readings::{self, Kind, Reading},
+};
 
 /// One GPU: what it is, what it said last, and its history.
 #[derive(Debug, Clone)]
 pub struct GpuState {
     pub info: GpuInfo,
-    pub latest: Option<(Stamp, GpuSample)>,
-    pub power_w: Series,
-    pub sm_clock_mhz: Series,
-    pub mem_clock_mhz: Series,
-    pub gpu_util_pct: Series,
-    pub mem_util_pct: Series,
-    pub temp_c: Series,
-    pub mem_used_bytes: Series,
+    /// The last value of every reading, and when it was read.
+    latest: [Option<(Stamp, f64)>; readings::COUNT],
+    pub reasons_now: Option<(Stamp, u64)>,
+    series: Vec<(Reading, Series)>,
     /// NVML's reason bits of the last samples, for the throttle lanes.
     pub reasons: Vec<(u64, Series)>,
+    pub lost: Option<(Stamp, GpuLost)>,
+    /// Other processes on it now, and all that there ever were with the time they were seen first.
+    pub processes: Vec<GpuProcess>,
+    pub processes_seen: Vec<(Stamp, GpuProcess)>,
+    pub ledger: Ledger,
 }
+
+/// More than so many strangers on a card are no longer told apart.
+const KEPT_PROCESSES: usize = 32;
 
 impl GpuState {
     pub(super) fn new(info: GpuInfo) -> Self {
         GpuState {
             info,
-            latest: None,
-            power_w: Series::default(),
-            sm_clock_mhz: Series::default(),
-            mem_clock_mhz: Series::default(),
-            gpu_util_pct: Series::default(),
-            mem_util_pct: Series::default(),
-            temp_c: Series::default(),
-            mem_used_bytes: Series::default(),
+            latest: [None; readings::COUNT],
+            reasons_now: None,
+            series: Vec::new(),
             reasons: Vec::new(),
+            lost: None,
+            processes: Vec::new(),
+            processes_seen: Vec::new(),
+            ledger: Ledger::default(),
         }
     }
 
+    /// The last value that was read.
+    pub fn value(&self, reading: Reading) -> Option<f64> {
+        self.latest[reading as usize].map(|(_, value)| value)
+    }
+
+    /// How old that value is at `now`.
+    pub fn age(&self, reading: Reading, now: Stamp) -> Option<Duration> {
+        self.latest[reading as usize].map(|(at, _)| now.since(at))
+    }
+
+    /// When anything was read last.
+    pub fn seen(&self) -> Option<Stamp> {
+        let readings = self.latest.iter().flatten().map(|(at, _)| *at);
+        readings.chain(self.reasons_now.map(|(at, _)| at)).max()
+    }
+
+    /// The history of a reading; of a counter there is none.
+    pub fn series(&self, reading: Reading) -> &Series {
+        static EMPTY: LazyLock<Series> = LazyLock::new(Series::default);
+        self.series.iter().find(|(of, _)| *of == reading).map_or(&EMPTY, |(_, series)| series)
+    }
+
+    /// Why a reading is not there, and what would change that.
+    pub fn refusal(&self, reading: &str) -> Option<(&str, Option<&str>)> {
+        let refused = self.info.refused.iter().find(|refused| refused.reading == reading)?;
+        Some((&refused.reason, refused.remedy.as_deref()))
+    }
+
     pub(super) fn record(&mut self, t: Stamp, sample: &GpuSample) {
-        self.latest = Some((t, *sample));
-        let readings = [
-            (&mut self.power_w, sample.power_w),
-            (&mut self.sm_clock_mhz, sample.sm_clock_mhz.map(|v| v as f32)),
-            (&mut self.mem_clock_mhz, sample.mem_clock_mhz.map(|v| v as f32)),
-            (&mut self.gpu_util_pct, sample.gpu_util_pct),
-            (&mut self.mem_util_pct, sample.mem_util_pct),
-            (&mut self.temp_c, sample.temp_c),
-            (&mut self.mem_used_bytes, sample.mem_used_bytes.map(|v| v as f32)),
-        ];
-        for (series, reading) in readings {
-            if let Some(value) = reading {
-                series.push(t, value);
+        for (reading, value) in sample.readings() {
+            self.latest[reading as usize] = Some((t, value));
+            if reading.about().kind == Kind::Level {
+                self.series_mut(reading).push(t, value as f32);
             }
         }
         if let Some(bits) = sample.reasons {
+            self.reasons_now = Some((t, bits));
             self.record_reasons(t, bits);
         }
+        if let Some(watts) = sample.get(Reading::PowerLimit) {
+            self.info.power_limit_w = Some(watts as f32);
+        }
+        self.ledger.sample(t, sample);
+    }
+
+    pub(super) fn shared_with(&mut self, t: Stamp, processes: &[GpuProcess]) {
+        self.processes = processes.to_vec();
+        for process in processes {
+            let known = self.processes_seen.iter().any(|(_, seen)| seen.pid == process.pid);
+            if !known && self.processes_seen.len() < KEPT_PROCESSES {
+                self.processes_seen.push((t, process.clone()));
+            }
+        }
+    }
+
+    fn series_mut(&mut self, reading: Reading) -> &mut Series {
+        let at = match self.series.iter().position(|(of, _)| *of == reading) {
+            Some(at) => at,
+            None => {
+                self.series.push((reading, Series::default()));
+                self.series.len() - 1
+            }
+        };
+        &mut self.series[at].1
     }
 
     /// Every bit that was ever set has a lane of its own: 1 while active, 0 while not.

@@ -91,9 +91,7 @@ fn a_cancelled_request_is_not_a_request() {
 #[test]
 fn every_reason_that_ever_was_has_a_lane() {
     let info = GpuInfo { index: 0, ..GpuInfo::default() };
-    let sample = |ms, bits| {
-        envelope(ms, Event::GpuSample(Box::new(GpuSample { reasons: Some(bits), ..GpuSample::default() })))
-    };
+    let sample = |ms, bits| envelope(ms, Event::GpuSample(Box::new(GpuSample::of(0).with_reasons(bits))));
     let state = fold(&[
         envelope(0, Event::GpuFound(Box::new(info))),
         sample(100, 0x4),
@@ -108,14 +106,16 @@ fn every_reason_that_ever_was_has_a_lane() {
 #[test]
 fn readings_that_were_not_there_leave_no_trace() {
     let info = GpuInfo { index: 3, ..GpuInfo::default() };
-    let sample = GpuSample { gpu: 3, temp_c: Some(40.0), ..GpuSample::default() };
+    let sample = GpuSample::of(3).with(Reading::Temp, 40.0);
     let state = fold(&[
         envelope(0, Event::GpuFound(Box::new(info))),
         envelope(1, Event::GpuSample(Box::new(sample))),
     ]);
     let gpu = &state.gpus[0];
-    assert!(gpu.power_w.is_empty() && gpu.sm_clock_mhz.is_empty() && gpu.reasons.is_empty());
-    assert_eq!(gpu.temp_c.last().map(|l| l.1), Some(40.0));
+    assert_eq!((gpu.value(Reading::Power), gpu.value(Reading::Temp)), (None, Some(40.0)));
+    assert!(gpu.series(Reading::Power).is_empty() && gpu.reasons.is_empty());
+    assert_eq!(gpu.series(Reading::Temp).last().map(|l| l.1), Some(40.0));
+    assert_eq!(gpu.age(Reading::Temp, Stamp(5_000_000)), Some(std::time::Duration::from_millis(4)));
 }
 
 #[test]

@@ -19,6 +19,7 @@ use crate::{
     config::{Composed, ConfTree, Surroundings, compose_in, multirun_yaml},
     event::Outcome,
     plan::Plan,
+    readings::Reading,
     rundir::RunDir,
     session::{Ended, Session},
     state::RunState,
@@ -199,7 +200,8 @@ impl Runner {
 
     fn rest(&mut self, last: &RunState) {
         let Some(Ok(next)) = self.sweep.next().map(|job| self.composed(job)) else { return };
-        let last_temp_c = last.profiled_gpu().and_then(|gpu| gpu.latest.as_ref()?.1.temp_c);
+        let last_temp_c =
+            last.profiled_gpu().and_then(|gpu| gpu.value(Reading::Temp)).map(|celsius| celsius as f32);
         let (cool_down, trouble) = CoolDown::begin(&next.config, last_temp_c);
         self.tell_no_temperature(trouble, &cool_down);
         self.cool_down = Some(cool_down);

@@ -7,18 +7,13 @@ use std::{
 };
 
 use super::host::procfs::{self, CoreTicks, TICKS_PER_S};
-use crate::{config::HardwareConfig, event::GpuInfo};
+use crate::{
+    config::HardwareConfig,
+    event::{GpuInfo, GpuProcess},
+};
 
 /// How long the cores are looked at.
 const LOOK: Duration = Duration::from_millis(400);
-
-/// A process other than this one on a GPU.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OtherProcess {
-    pub pid: u32,
-    /// `None` where the driver does not tell.
-    pub mem_bytes: Option<u64>,
-}
 
 /// What is wrong with the GPU of the run, in words: another power limit than expected, other processes.
 ///
@@ -26,7 +21,7 @@ pub struct OtherProcess {
 pub(super) fn remarks_on_gpu(
     hardware: &HardwareConfig,
     gpu: &GpuInfo,
-    others: Option<&[OtherProcess]>,
+    others: Option<&[GpuProcess]>,
 ) -> Vec<String> {
     let mut remarks = Vec::new();
     if !gpu.profiled {
@@ -44,12 +39,8 @@ pub(super) fn remarks_on_gpu(
         _ => {}
     }
     if let Some(others) = others.filter(|others| !others.is_empty() && hardware.isolation.check) {
-        let told = |other: &OtherProcess| match other.mem_bytes {
-            Some(bytes) => format!("{} ({} MiB)", other.pid, bytes >> 20),
-            None => other.pid.to_string(),
-        };
-        let pids = others.iter().map(told).collect::<Vec<_>>().join(", ");
-        remarks.push(format!("other processes use {name}: {pids}; this run shares it with them"));
+        let others = others.iter().map(GpuProcess::to_string).collect::<Vec<_>>().join(", ");
+        remarks.push(format!("other processes use {name}: {others}; this run shares it with them"));
     }
     remarks
 }
@@ -129,11 +120,16 @@ mod tests {
 
     #[test]
     fn processes_of_others() {
-        let others =
-            [OtherProcess { pid: 7, mem_bytes: Some(3 << 20) }, OtherProcess { pid: 8, mem_bytes: None }];
+        let others = [
+            GpuProcess { pid: 7, name: Some("vllm".into()), mem_bytes: Some(3 << 20) },
+            GpuProcess { pid: 8, name: None, mem_bytes: None },
+        ];
         let mut hardware = hardware(None);
         let remarks = remarks_on_gpu(&hardware, &gpu(None), Some(&others));
-        assert_eq!(remarks, ["other processes use GPU 0 (H200): 7 (3 MiB), 8; this run shares it with them"]);
+        assert_eq!(
+            remarks,
+            ["other processes use GPU 0 (H200): vllm (pid 7, 3 MiB), pid 8; this run shares it with them"]
+        );
         assert!(remarks_on_gpu(&hardware, &gpu(None), Some(&[])).is_empty());
         hardware.isolation.check = false;
         assert!(remarks_on_gpu(&hardware, &gpu(None), Some(&others)).is_empty());

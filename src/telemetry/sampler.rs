@@ -1,21 +1,26 @@
 //! Takes samples when they are due, on a thread of its own or wherever a simulation calls it.
 
+mod gpus;
+
 use std::{
     path::Path,
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 
+use gpus::GpuWatch;
+
 use super::{
-    GpuProbe, HostProbe, ProbeError,
+    GpuProbe, HostProbe,
     absent::Absence,
     host::HostReader,
     isolation::{CpuLook, remarks_on_gpu},
     nvml::NvmlProbe,
     sim::{SimHost, SimProbe},
+    visible::nvml_index,
 };
 use crate::{
-    config::{HardwareConfig, Probe, RunConfig, Runtime, SamplerConfig},
+    config::{HardwareConfig, NvmlConfig, Probe, RunConfig, Runtime, SamplerConfig},
     event::{Activity, Event, EventTx, GpuInfo, Level, Stamp},
     scenario::{Scenario, UnknownScenario},
 };
@@ -33,18 +38,6 @@ pub struct Sampler {
     isolation: Option<HardwareConfig>,
 }
 
-struct GpuWatch {
-    probe: Box<dyn GpuProbe>,
-    gpus: Vec<Watched>,
-    due: Due,
-}
-
-struct Watched {
-    info: GpuInfo,
-    lost: bool,
-    complained: bool,
-}
-
 struct HostWatch {
     probe: Box<dyn HostProbe>,
     due: Due,
@@ -57,8 +50,17 @@ struct Due {
 }
 
 impl Due {
-    fn new(config: &SamplerConfig) -> Due {
-        Due { next: Stamp::default(), every: Duration::from_millis(u64::from(config.interval_ms.max(1))) }
+    fn every(every: Duration) -> Due {
+        Due { next: Stamp::default(), every }
+    }
+
+    fn every_ms(ms: u32) -> Due {
+        Due::every(Duration::from_millis(u64::from(ms.max(1))))
+    }
+
+    /// The same, but for the first moment.
+    fn later(self) -> Due {
+        Due { next: self.next + self.every, ..self }
     }
 
     /// Whether it is time; if so, moves on to the first moment after `now`.
@@ -69,6 +71,13 @@ impl Due {
         let missed = now.since(self.next).as_nanos() / self.every.as_nanos();
         self.next = self.next + self.every * u32::try_from(missed + 1).unwrap_or(u32::MAX);
         true
+    }
+
+    /// Another distance, beginning at `now`.
+    fn set_every(&mut self, every: Duration, now: Stamp) {
+        if every != self.every {
+            (self.every, self.next) = (every, now + every);
+        }
     }
 }
 
@@ -89,7 +98,7 @@ impl Sampler {
         let probe: Result<Box<dyn GpuProbe>, Absence> = match looks_with(config) {
             Err(absence) => Err(absence),
             Ok(Looks::Simulated) => Ok(simulated(&config.telemetry.scenario)?),
-            Ok(Looks::Nvml) => NvmlProbe::open(profiled_gpu(config)).map(|probe| Box::new(probe) as _),
+            Ok(Looks::Nvml) => NvmlProbe::open().map(|probe| Box::new(probe) as _),
         };
         let host = config.profiling.host.enable.then(|| -> Box<dyn HostProbe> {
             // A real host beside simulated time would make every recording another.
@@ -101,15 +110,18 @@ impl Sampler {
         });
         let mut sampler = Sampler::new(probe, &config.profiling.nvml, host, &config.profiling.host);
         if let Ok(watch) = &mut sampler.gpu {
-            // A simulated card beside a real workload is there to be looked at: nothing runs on it.
-            let simulated = watch.gpus.iter_mut().filter(|gpu| gpu.info.source == "sim");
-            simulated.for_each(|gpu| gpu.info.profiled &= simulated_run);
+            let infos: Vec<GpuInfo> = watch.gpus.iter().map(|gpu| gpu.info.clone()).collect();
+            let profiled = if simulated_run { Some(0) } else { profiled_gpu(config, &infos) };
+            for gpu in &mut watch.gpus {
+                // A simulated card beside a real workload is there to be looked at: nothing runs on it.
+                gpu.info.profiled =
+                    profiled == Some(gpu.info.index) && (simulated_run || gpu.info.source != "sim");
+            }
             // Asked before the engine is there, which would be found among the processes.
-            let remarks = watch.gpus.iter().flat_map(|gpu| {
-                let others = watch.probe.other_processes(gpu.info.index);
-                remarks_on_gpu(&config.hardware, &gpu.info, others.as_deref())
-            });
-            sampler.remarks = remarks.collect();
+            for gpu in watch.gpus.iter().map(|gpu| gpu.info.clone()).collect::<Vec<_>>() {
+                let others = watch.processes(gpu.index);
+                sampler.remarks.extend(remarks_on_gpu(&config.hardware, &gpu, others.as_deref()));
+            }
         } else if config.hardware.expected_power_limit_w.is_some() {
             sampler.remarks.push(
                 "hardware.expected_power_limit_w cannot be checked: no GPU is read in this run".to_owned(),
@@ -122,35 +134,21 @@ impl Sampler {
 
     pub fn new(
         gpu: Result<Box<dyn GpuProbe>, Absence>,
-        gpu_interval: &SamplerConfig,
+        gpu_intervals: &NvmlConfig,
         host: Option<Box<dyn HostProbe>>,
         host_interval: &SamplerConfig,
     ) -> Sampler {
-        let gpu = gpu.map(|probe| {
-            let gpus = probe
-                .gpus()
-                .into_iter()
-                .map(|info| Watched { info, lost: false, complained: false })
-                .collect();
-            GpuWatch { probe, gpus, due: Due::new(gpu_interval) }
-        });
-        let host = host.map(|probe| {
-            let mut due = Due::new(host_interval);
-            // Host readings are rates: the first needs an interval behind it.
-            due.next = due.next + due.every;
-            HostWatch { probe, due }
-        });
+        let gpu = gpu.map(|probe| GpuWatch::new(probe, gpu_intervals));
+        // Host readings are rates: the first needs an interval behind it.
+        let host =
+            host.map(|probe| HostWatch { probe, due: Due::every_ms(host_interval.interval_ms).later() });
         Sampler { gpu, host, remarks: Vec::new(), isolation: None }
     }
 
     /// Says what there is to look at, and why the rest is not there.
     pub fn announce(&self, tx: &EventTx) {
         match &self.gpu {
-            Ok(watch) => {
-                for watched in &watch.gpus {
-                    tx.send(Event::GpuFound(Box::new(watched.info.clone())));
-                }
-            }
+            Ok(watch) => watch.announce(tx),
             Err(absence) => {
                 tx.send(Event::GpuAbsent(absence.into()));
             }
@@ -166,20 +164,16 @@ impl Sampler {
     /// Sends what is due at `now` and answers when to come again; `None` when nothing will ever be due.
     pub fn sample_due(&mut self, now: Stamp, tx: &EventTx) -> Option<Stamp> {
         if let Ok(watch) = &mut self.gpu
-            && watch.due.take(now)
-            && let Err(absence) = watch.sample(now, tx)
+            && let Err(absence) = watch.sample_due(now, tx)
         {
-            tx.send(Event::GpuAbsent((&absence).into()));
-            if watch.gpus.iter().all(|watched| watched.lost) {
-                self.gpu = Err(absence);
-            }
+            self.gpu = Err(absence);
         }
         if let Some(host) = &mut self.host
             && host.due.take(now)
         {
             tx.send(Event::HostSample(Box::new(host.probe.sample(now))));
         }
-        let gpu_next = self.gpu.as_ref().ok().map(|watch| watch.due.next);
+        let gpu_next = self.gpu.as_ref().ok().map(GpuWatch::next);
         let host_next = self.host.as_ref().map(|host| host.due.next);
         gpu_next.into_iter().chain(host_next).min()
     }
@@ -212,38 +206,6 @@ impl Sampler {
     }
 }
 
-impl GpuWatch {
-    /// Fails when the GPU that matters, or the last one, has gone in this round.
-    fn sample(&mut self, now: Stamp, tx: &EventTx) -> Result<(), Absence> {
-        let mut gone = None;
-        for watched in self.gpus.iter_mut().filter(|watched| !watched.lost) {
-            match self.probe.sample(watched.info.index, now) {
-                Ok(sample) => {
-                    tx.send(Event::GpuSample(Box::new(sample)));
-                }
-                Err(error @ ProbeError::Unreadable { .. }) => {
-                    if !std::mem::replace(&mut watched.complained, true) {
-                        tx.notice(Level::Warn, "gpu", error.to_string());
-                    }
-                }
-                Err(error @ ProbeError::Lost { .. }) => {
-                    watched.lost = true;
-                    tx.notice(Level::Error, "gpu", error.to_string());
-                    if watched.info.profiled || gone.is_none() {
-                        gone = Some((watched.info.profiled, error.to_string()));
-                    }
-                }
-            }
-        }
-        match gone {
-            Some((profiled, detail)) if profiled || self.gpus.iter().all(|watched| watched.lost) => {
-                Err(Absence::Lost { detail })
-            }
-            _ => Ok(()),
-        }
-    }
-}
-
 /// What a configuration looks at GPUs with.
 pub(super) enum Looks {
     Simulated,
@@ -262,15 +224,15 @@ pub(super) fn looks_with(config: &RunConfig) -> Result<Looks, Absence> {
     }
 }
 
-/// The NVML index of the GPU that the workload runs on.
-fn profiled_gpu(config: &RunConfig) -> Option<u32> {
-    match config.runtime.device.as_str() {
-        "cpu" => None,
-        device => {
-            let named = device.strip_prefix("cuda:").and_then(|index| index.parse().ok());
-            Some(named.unwrap_or(config.hardware.device_index))
-        }
+/// The index, as NVML counts, of the GPU that the workload runs on.
+pub(super) fn profiled_gpu(config: &RunConfig, gpus: &[GpuInfo]) -> Option<u32> {
+    let device = config.runtime.device.as_str();
+    if device == "cpu" {
+        return None;
     }
+    let named = device.strip_prefix("cuda:").and_then(|index| index.parse().ok());
+    let visible = std::env::var("CUDA_VISIBLE_DEVICES").ok();
+    nvml_index(gpus, named.unwrap_or(config.hardware.device_index), None, visible.as_deref())
 }
 
 #[cfg(test)]

@@ -1,9 +1,11 @@
-//! A simulated H200 and its host: they follow the scenario, the workload's phase and the clock.
+//! A simulated card and its host: they follow the scenario, the workload's phase and the clock.
 
-use super::{GpuProbe, HostProbe, ProbeError};
+use super::{GpuProbe, HostProbe, Look, ProbeError, Tier};
 use crate::{
-    event::{Activity, GpuInfo, GpuSample, HostInfo, HostSample, Phase, Stamp},
-    noise, reasons,
+    event::{Activity, GpuInfo, GpuProcess, GpuSample, HostInfo, HostSample, Phase, Refused, Stamp},
+    noise,
+    readings::Reading,
+    reasons,
     scenario::{MAX_SM_CLOCK_MHZ, Scenario},
 };
 
@@ -16,6 +18,7 @@ const CONTEXT_BYTES: u64 = 683_540_480;
 /// The clock moves in steps of this size.
 const CLOCK_STEP_MHZ: f64 = 15.0;
 const POWER_LAG_S: f64 = 0.05;
+const AVERAGE_LAG_S: f64 = 0.5;
 const TEMP_LAG_S: f64 = 1.2;
 
 /// What a phase settles at, as captured from a real card.
@@ -24,18 +27,62 @@ struct Load {
     temp_c: f64,
     gpu_util_pct: f64,
     mem_util_pct: f64,
+    sm_active_pct: f64,
+    occupancy_pct: f64,
+    tensor_pct: f64,
+    dram_pct: f64,
 }
 
 fn load(phase: Phase) -> Load {
+    let of = |[
+        power_w,
+        temp_c,
+        gpu_util_pct,
+        mem_util_pct,
+        sm_active_pct,
+        occupancy_pct,
+        tensor_pct,
+        dram_pct,
+    ]: [f64; 8]| {
+        Load {
+            power_w,
+            temp_c,
+            gpu_util_pct,
+            mem_util_pct,
+            sm_active_pct,
+            occupancy_pct,
+            tensor_pct,
+            dram_pct,
+        }
+    };
     match phase {
-        Phase::Idle => Load { power_w: IDLE_POWER_W, temp_c: 38.0, gpu_util_pct: 0.0, mem_util_pct: 0.0 },
-        Phase::Preparing => Load { power_w: 190.0, temp_c: 41.0, gpu_util_pct: 20.0, mem_util_pct: 12.0 },
-        Phase::Prefill => Load { power_w: 655.0, temp_c: 57.0, gpu_util_pct: 99.0, mem_util_pct: 24.0 },
-        Phase::Decode => Load { power_w: 597.0, temp_c: 49.0, gpu_util_pct: 97.0, mem_util_pct: 100.0 },
+        Phase::Idle => of([IDLE_POWER_W, 38.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]),
+        Phase::Preparing => of([190.0, 41.0, 20.0, 12.0, 15.0, 5.0, 0.0, 10.0]),
+        Phase::Prefill => of([655.0, 57.0, 99.0, 24.0, 95.6, 14.1, 92.9, 16.9]),
+        Phase::Decode => of([597.0, 49.0, 97.0, 100.0, 66.7, 9.4, 3.1, 78.6]),
     }
 }
 
-/// One H200-like card. Equal calls give equal samples.
+/// What a card for gamers does not tell, and why.
+const CONSUMER_REFUSALS: &[(&[&str], &str)] = &[
+    (
+        &["GPM", "SM active", "occupancy", "tensor pipe", "DRAM bandwidth", "PCIe sent", "PCIe received"],
+        "GPM needs Hopper or newer",
+    ),
+    (
+        &[
+            "clock event reasons",
+            "time under the power cap",
+            "energy",
+            "memory temperature",
+            "corrected memory errors",
+            "uncorrected memory errors",
+        ],
+        "this card does not tell it",
+    ),
+];
+
+/// One card. Equal calls give equal samples.
 pub struct SimProbe {
     scenario: Scenario,
     activity: Activity,
@@ -43,59 +90,110 @@ pub struct SimProbe {
     mem_used_bytes: u64,
     settled: Option<Settled>,
     samples: u64,
+    refused: Vec<Refused>,
 }
 
-/// Where the slow quantities were at the last look.
+/// Where the slow quantities and the counters were at the last look.
 #[derive(Clone, Copy)]
 struct Settled {
     at: Stamp,
     power_w: f64,
+    average_w: f64,
     temp_c: f64,
+    energy_mj: f64,
+    reasons: u64,
+    /// Nanoseconds under each limit that has a counter.
+    limited_ns: [f64; COUNTERS.len()],
 }
+
+impl Settled {
+    fn cold(at: Stamp) -> Settled {
+        Settled {
+            at,
+            power_w: IDLE_POWER_W,
+            average_w: IDLE_POWER_W,
+            temp_c: 38.0,
+            energy_mj: 2_981_197.0,
+            reasons: 0,
+            limited_ns: [0.0; COUNTERS.len()],
+        }
+    }
+}
+
+/// The limits that have a counter.
+const COUNTERS: [(u64, Reading); 5] = [
+    (reasons::SW_POWER_CAP, Reading::PowerCapNs),
+    (reasons::SYNC_BOOST, Reading::SyncBoostNs),
+    (reasons::SW_THERMAL, Reading::SwThermalNs),
+    (reasons::HW_THERMAL, Reading::HwThermalNs),
+    (reasons::HW_POWER_BRAKE, Reading::PowerBrakeNs),
+];
 
 impl SimProbe {
     /// `activity` is the workload's; `weight_bytes` is what it keeps on the card.
     pub fn new(scenario: Scenario, activity: Activity, seed: u64, weight_bytes: u64) -> SimProbe {
         let mem_used_bytes = (CONTEXT_BYTES + weight_bytes).min(MEM_TOTAL_BYTES);
-        SimProbe { scenario, activity, seed, mem_used_bytes, settled: None, samples: 0 }
+        let refusals = if scenario.card().consumer { CONSUMER_REFUSALS } else { &[] };
+        let refused = refusals.iter().flat_map(|(readings, reason)| {
+            readings.iter().map(|reading| Refused {
+                reading: (*reading).to_owned(),
+                reason: (*reason).to_owned(),
+                remedy: None,
+            })
+        });
+        SimProbe {
+            scenario,
+            activity,
+            seed,
+            mem_used_bytes,
+            settled: None,
+            samples: 0,
+            refused: refused.collect(),
+        }
     }
 
     /// As a card that comes from a load: this warm, and idle by now.
     pub fn starting_at(mut self, temp_c: Option<f32>) -> SimProbe {
-        let warm =
-            |temp_c| Settled { at: Stamp::default(), power_w: IDLE_POWER_W, temp_c: f64::from(temp_c) };
-        self.settled = temp_c.map(warm);
+        self.settled =
+            temp_c.map(|temp_c| Settled { temp_c: f64::from(temp_c), ..Settled::cold(Stamp::default()) });
         self
     }
 
     /// Between -1 and 1, another for every `channel` of every sample.
     fn wobble(&self, channel: u64) -> f64 {
-        2.0 * noise::unit(self.seed ^ 0x6770_7500, self.samples * 8 + channel) - 1.0
-    }
-}
-
-impl GpuProbe for SimProbe {
-    fn gpus(&self) -> Vec<GpuInfo> {
-        vec![GpuInfo {
-            index: 0,
-            name: "NVIDIA H200".to_owned(),
-            uuid: "GPU-00000000-0000-0000-0000-000000000000".to_owned(),
-            driver: "simulated".to_owned(),
-            source: "sim".to_owned(),
-            profiled: true,
-            mem_total_bytes: Some(MEM_TOTAL_BYTES),
-            power_limit_w: Some(POWER_LIMIT_W as f32),
-            sm_clock_max_mhz: Some(MAX_SM_CLOCK_MHZ as u32),
-            mem_clock_max_mhz: Some(MEM_CLOCK_MHZ),
-            slowdown_temp_c: Some(92),
-            refused: Vec::new(),
-        }]
+        2.0 * noise::unit(self.seed ^ 0x6770_7500, self.samples * 16 + channel) - 1.0
     }
 
-    fn sample(&mut self, gpu: u32, now: Stamp) -> Result<GpuSample, ProbeError> {
-        if gpu != 0 {
-            return Err(ProbeError::Lost { gpu, reason: "the simulation has one card, GPU 0".to_owned() });
+    /// A share in percent with some noise; what is zero stays so.
+    fn share(&self, pct: f64, spread: f64, channel: u64) -> f64 {
+        if pct == 0.0 { 0.0 } else { (pct + spread * self.wobble(channel)).clamp(0.0, 100.0) }
+    }
+
+    fn settle(&mut self, now: Stamp, power_w: f64, temp_c: f64, reasons: u64) -> Settled {
+        let Some(last) = self.settled else {
+            return Settled { reasons, ..Settled::cold(now) };
+        };
+        let passed = now.since(last.at);
+        let passed_s = passed.as_secs_f64();
+        let settle = |from: f64, to: f64, lag_s: f64| to + (from - to) * (-passed_s / lag_s).exp();
+        let mut limited_ns = last.limited_ns;
+        for (ns, (bit, _)) in limited_ns.iter_mut().zip(COUNTERS) {
+            if last.reasons & bit != 0 {
+                *ns += passed.as_nanos() as f64;
+            }
         }
+        Settled {
+            at: now,
+            power_w: settle(last.power_w, power_w, POWER_LAG_S),
+            average_w: settle(last.average_w, power_w, AVERAGE_LAG_S),
+            temp_c: settle(last.temp_c, temp_c, TEMP_LAG_S),
+            energy_mj: last.energy_mj + last.power_w * passed_s * 1e3,
+            reasons,
+            limited_ns,
+        }
+    }
+
+    fn fast(&mut self, gpu: u32, now: Stamp) -> GpuSample {
         self.samples += 1;
         let phase = self.activity.get();
         let conditions = self.scenario.at(now, phase);
@@ -114,38 +212,117 @@ impl GpuProbe for SimProbe {
             let dynamic_w = (load.power_w - IDLE_POWER_W) * conditions.sm_clock_factor.powf(1.8);
             IDLE_POWER_W + dynamic_w * (1.0 + 0.015 * self.wobble(1)) + 0.5 * self.wobble(2)
         };
-        let temp_c = load.temp_c + conditions.extra_temp_c;
-        let settled = match self.settled {
-            None => Settled { at: now, power_w: IDLE_POWER_W, temp_c: 38.0 },
-            Some(last) => {
-                let passed_s = now.since(last.at).as_secs_f64();
-                let settle = |from: f64, to: f64, lag_s: f64| to + (from - to) * (-passed_s / lag_s).exp();
-                Settled {
-                    at: now,
-                    power_w: settle(last.power_w, power_w, POWER_LAG_S),
-                    temp_c: settle(last.temp_c, temp_c, TEMP_LAG_S),
-                }
-            }
-        };
+        let settled = self.settle(now, power_w, load.temp_c + conditions.extra_temp_c, conditions.reasons);
         self.settled = Some(settled);
 
-        let busy = |pct: f64, channel: u64| match pct {
-            0.0 => 0.0,
-            pct => (pct + 1.5 * self.wobble(channel)).round().min(100.0) as f32,
-        };
-        Ok(GpuSample {
-            gpu,
-            gpu_util_pct: Some(busy(load.gpu_util_pct, 3)),
-            mem_util_pct: Some(busy(load.mem_util_pct, 4)),
-            sm_clock_mhz: Some(sm_clock_mhz as u32),
-            mem_clock_mhz: Some(MEM_CLOCK_MHZ),
-            power_w: Some((settled.power_w * 1e3).round() as f32 / 1e3),
-            temp_c: Some(settled.temp_c.round() as f32),
-            mem_used_bytes: Some(self.mem_used_bytes),
+        let mut sample = GpuSample::of(gpu)
+            .with(Reading::GpuUtil, self.share(load.gpu_util_pct, 1.5, 3).round())
+            .with(Reading::MemUtil, self.share(load.mem_util_pct, 1.5, 4).round())
+            .with(Reading::SmClock, sm_clock_mhz)
+            .with(Reading::MemClock, f64::from(MEM_CLOCK_MHZ))
+            .with(Reading::Power, settled.power_w)
+            .with(Reading::PowerAverage, settled.average_w)
+            .with(Reading::Temp, settled.temp_c.round())
+            .with(Reading::MemTemp, (settled.temp_c + 9.0).round())
+            .with(Reading::MemUsed, self.mem_used_bytes as f64)
+            .with(Reading::MemTotal, MEM_TOTAL_BYTES as f64)
+            .with(Reading::PowerCapNs, settled.limited_ns[0])
+            .with_reasons(conditions.reasons);
+        sample.read_us = Some((26.0 + 6.0 * self.wobble(5)) as u32);
+        sample
+    }
+
+    fn activity_counters(&self, gpu: u32) -> GpuSample {
+        let load = load(self.activity.get());
+        GpuSample::of(gpu)
+            .with(Reading::SmActive, self.share(load.sm_active_pct, 1.5, 6))
+            .with(Reading::Occupancy, self.share(load.occupancy_pct, 0.3, 7))
+            .with(Reading::Tensor, self.share(load.tensor_pct, 0.8, 8))
+            .with(Reading::Dram, self.share(load.dram_pct, 1.2, 9))
+            .with(Reading::PcieTx, 10.0 + 4.0 * self.wobble(10))
+            .with(Reading::PcieRx, 20.0 + 8.0 * self.wobble(11))
+    }
+
+    fn slow(&self, gpu: u32) -> GpuSample {
+        let settled = self.settled.unwrap_or_else(|| Settled::cold(Stamp::default()));
+        let mut sample = GpuSample::of(gpu)
+            .with(Reading::Energy, settled.energy_mj.round())
+            .with(Reading::BoardLimitNs, 0.0)
+            .with(Reading::ReliabilityNs, 0.0)
+            .with(Reading::PowerLimit, POWER_LIMIT_W)
+            .with(Reading::PcieGen, 5.0)
+            .with(Reading::PcieWidth, f64::from(self.scenario.card().pcie_width))
+            .with(Reading::EccCorrected, 0.0)
+            .with(Reading::EccUncorrected, 0.0);
+        for ((_, reading), ns) in COUNTERS.into_iter().zip(settled.limited_ns) {
+            sample.set(reading, Some(ns));
+        }
+        sample
+    }
+}
+
+impl GpuProbe for SimProbe {
+    fn gpus(&self) -> Vec<GpuInfo> {
+        let consumer = self.scenario.card().consumer;
+        vec![GpuInfo {
+            index: 0,
+            name: if consumer { "NVIDIA GeForce" } else { "NVIDIA H200" }.to_owned(),
+            uuid: "GPU-00000000-0000-0000-0000-000000000000".to_owned(),
+            driver: "simulated".to_owned(),
+            source: "sim".to_owned(),
+            profiled: true,
+            architecture: Some(if consumer { "Ada" } else { "Hopper" }.to_owned()),
             mem_total_bytes: Some(MEM_TOTAL_BYTES),
-            reasons: Some(conditions.reasons),
-            read_us: Some((26.0 + 6.0 * self.wobble(5)) as u32),
-        })
+            power_limit_w: Some(POWER_LIMIT_W as f32),
+            power_limit_default_w: Some(POWER_LIMIT_W as f32),
+            power_limit_max_w: Some(POWER_LIMIT_W as f32),
+            sm_clock_max_mhz: Some(MAX_SM_CLOCK_MHZ as u32),
+            mem_clock_max_mhz: Some(MEM_CLOCK_MHZ),
+            slowdown_temp_c: Some(92),
+            pcie_gen_max: Some(5),
+            pcie_width_max: Some(16),
+            persistence: Some(true),
+            refused: self.refused.clone(),
+            ..GpuInfo::default()
+        }]
+    }
+
+    fn turns(&self, _gpu: u32) -> usize {
+        1
+    }
+
+    fn look(&mut self, gpu: u32, look: Look, now: Stamp) -> Result<GpuSample, ProbeError> {
+        if gpu != 0 {
+            return Err(ProbeError::Lost { gpu, reason: "the simulation has one card, GPU 0".to_owned() });
+        }
+        if self.scenario.card().vanishes_at_s.is_some_and(|at_s| now.secs() >= at_s) {
+            return Err(ProbeError::Lost { gpu, reason: "it has fallen off the bus (simulated)".to_owned() });
+        }
+        let mut sample = match look {
+            Look::All(Tier::Fast) => self.fast(gpu, now),
+            Look::All(Tier::Gpm) => self.activity_counters(gpu),
+            Look::Turn(_) | Look::All(Tier::Slow) => self.slow(gpu),
+            Look::All(Tier::Rare) => GpuSample::of(gpu),
+        };
+        for refused in &self.refused {
+            let reading = Reading::ALL.iter().find(|reading| reading.label() == refused.reading);
+            reading.into_iter().for_each(|reading| sample.set(*reading, None));
+            if refused.reading == "clock event reasons" {
+                sample.reasons = None;
+            }
+        }
+        Ok(sample)
+    }
+
+    fn refused(&self, _gpu: u32) -> &[Refused] {
+        &self.refused
+    }
+
+    fn other_processes(&mut self, _gpu: u32) -> Option<Vec<GpuProcess>> {
+        let since = self.settled.map_or(0.0, |settled| settled.at.secs());
+        let there = self.scenario.card().shared_from_s.is_some_and(|from_s| since >= from_s);
+        let other = GpuProcess { pid: 4711, name: Some("python3".to_owned()), mem_bytes: Some(9 << 30) };
+        Some(if there { vec![other] } else { Vec::new() })
     }
 }
 
@@ -218,7 +395,7 @@ mod tests {
         let mut now = Stamp::from_secs_f64(from_s);
         let end = now + Duration::from_secs_f64(secs);
         loop {
-            let sample = probe.sample(0, now).unwrap();
+            let sample = probe.look(0, Look::All(Tier::Fast), now).unwrap();
             if now >= end {
                 return sample;
             }
@@ -241,19 +418,19 @@ mod tests {
         for (scenario, phase, from_s, power_w, temp_c, sm_clock_mhz, reasons) in cases {
             let sample = after(scenario, phase, from_s, 10.0);
             let what = format!("{scenario} {phase:?}: {sample:?}");
-            assert!(power_w.contains(&sample.power_w.unwrap()), "{what}");
-            assert!(temp_c.contains(&sample.temp_c.unwrap()), "{what}");
-            assert!(sm_clock_mhz.contains(&sample.sm_clock_mhz.unwrap()), "{what}");
+            assert!(power_w.contains(&(sample.get(Reading::Power).unwrap() as f32)), "{what}");
+            assert!(temp_c.contains(&(sample.get(Reading::Temp).unwrap() as f32)), "{what}");
+            assert!(sm_clock_mhz.contains(&(sample.get(Reading::SmClock).unwrap() as u32)), "{what}");
             assert_eq!(sample.reasons, Some(reasons), "{what}");
-            assert!(sample.mem_used_bytes < sample.mem_total_bytes, "{what}");
+            assert!(sample.get(Reading::MemUsed) < sample.get(Reading::MemTotal), "{what}");
         }
     }
 
     #[test]
     fn power_leads_and_temperature_lags() {
         let early = after("steady", Phase::Decode, 0.0, 0.3);
-        assert!(early.power_w.unwrap() > 560.0, "{early:?}");
-        assert!(early.temp_c.unwrap() < 44.0, "{early:?}");
+        assert!(early.get(Reading::Power).unwrap() > 560.0, "{early:?}");
+        assert!(early.get(Reading::Temp).unwrap() < 44.0, "{early:?}");
     }
 
     #[test]

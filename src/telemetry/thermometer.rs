@@ -3,15 +3,16 @@
 use std::time::Instant;
 
 use super::{
-    GpuProbe, ProbeError,
+    GpuProbe, Look, ProbeError, Tier,
     absent::Absence,
     nvml::NvmlProbe,
-    sampler::{Looks, looks_with},
+    sampler::{Looks, looks_with, profiled_gpu},
     sim::SimProbe,
 };
 use crate::{
     config::RunConfig,
     event::{Activity, Stamp},
+    readings::Reading,
     scenario::Scenario,
 };
 
@@ -33,9 +34,9 @@ impl Thermometer {
                 (Box::new(probe.starting_at(last_temp_c)), 0)
             }
             Looks::Nvml => {
-                let device = config.runtime.device.strip_prefix("cuda:").and_then(|index| index.parse().ok());
-                let gpu = device.unwrap_or(config.hardware.device_index);
-                (Box::new(NvmlProbe::open(Some(gpu))?), gpu)
+                let probe = NvmlProbe::open()?;
+                let gpu = profiled_gpu(config, &probe.gpus()).unwrap_or(config.hardware.device_index);
+                (Box::new(probe), gpu)
             }
         };
         Ok(Thermometer { probe, gpu, begun: Instant::now(), told_once: false })
@@ -44,14 +45,15 @@ impl Thermometer {
     /// The temperature; `None` where this look failed and the next may not. An error stays.
     pub fn read(&mut self) -> Result<Option<f32>, String> {
         let now = Stamp::from_secs_f64(self.begun.elapsed().as_secs_f64());
-        match self.probe.sample(self.gpu, now) {
+        match self.probe.look(self.gpu, Look::All(Tier::Fast), now) {
             Ok(sample) => {
-                let never = sample.temp_c.is_none() && !self.told_once;
-                self.told_once |= sample.temp_c.is_some();
+                let temp_c = sample.get(Reading::Temp).map(|celsius| celsius as f32);
+                let never = temp_c.is_none() && !self.told_once;
+                self.told_once |= temp_c.is_some();
                 if never {
                     Err(format!("GPU {} does not tell its temperature", self.gpu))
                 } else {
-                    Ok(sample.temp_c)
+                    Ok(temp_c)
                 }
             }
             Err(ProbeError::Unreadable { .. }) => Ok(None),

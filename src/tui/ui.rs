@@ -148,6 +148,8 @@ pub struct UiState {
     pub span: usize,
     /// The token looked at, counted from the run's first; `None` stays with the newest.
     pub token: Option<u64>,
+    /// The row of the GPU pane that is looked at.
+    pub reading: usize,
     /// Lines between the newest and the last one shown.
     pub log_back: usize,
     pub log_filter: String,
@@ -168,6 +170,7 @@ impl UiState {
             theme,
             span: 2,
             token: None,
+            reading: 0,
             log_back: 0,
             log_filter: String::new(),
             jobs_back: 0,
@@ -195,6 +198,8 @@ pub struct Extent {
     pub tokens: usize,
     /// Tokens there ever were.
     pub tokens_seen: u64,
+    /// Rows of the GPU pane.
+    pub readings: usize,
     pub runs: usize,
     pub log_lines: usize,
     pub snapshots: usize,
@@ -270,6 +275,7 @@ fn move_in_pane(ui: &mut UiState, by: isize, extent: Extent) {
         Pane::Runs => {
             ui.run_selected = ui.run_selected.saturating_add_signed(by).min(extent.runs.saturating_sub(1));
         }
+        Pane::Gpu => ui.reading = ui.reading.saturating_add_signed(by).min(extent.readings.saturating_sub(1)),
         // The log grows downwards: up means back.
         Pane::Log => {
             ui.log_back = ui.log_back.saturating_add_signed(-by).min(extent.log_lines.saturating_sub(1));
@@ -355,7 +361,15 @@ mod tests {
     #[test]
     fn nothing_moves_past_its_end() {
         let mut ui = ui();
-        let extent = Extent { tokens: 10, tokens_seen: 100, runs: 3, log_lines: 5, snapshots: 0, jobs: 4 };
+        let extent = Extent {
+            tokens: 10,
+            tokens_seen: 100,
+            readings: 11,
+            runs: 3,
+            log_lines: 5,
+            snapshots: 0,
+            jobs: 4,
+        };
         for (pane, action) in [
             (Pane::Runs, Action::Move(100)),
             (Pane::Log, Action::Move(-100)),

@@ -73,6 +73,7 @@ impl View<'_> {
         Extent {
             tokens: self.state.trail.len(),
             tokens_seen: self.state.trail.seen(),
+            readings: super::panes::GPU_ROWS.len(),
             runs: self.runs.len(),
             log_lines: self.state.log.len(),
             snapshots: self.snapshots.len(),

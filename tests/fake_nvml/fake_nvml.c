@@ -1,5 +1,7 @@
-/* A libnvidia-ml.so.1 with one odd GPU: half of the calls are refused. INIT, COUNT and LOSE_AFTER bend it. */
+/* A libnvidia-ml.so.1 of two kinds: one odd card that refuses half of the calls, and with -DHOPPER cards that answer
+   all of them. INIT, COUNT, LOSE_AFTER, SLOW_UTIL_US, SLOW_ENERGY_US and STRANGER bend them. */
 #include <string.h>
+#include <unistd.h>
 
 #ifndef INIT
 #define INIT 0
@@ -10,8 +12,14 @@
 #ifndef LOSE_AFTER
 #define LOSE_AFTER 1000000
 #endif
+#ifndef SLOW_UTIL_US
+#define SLOW_UTIL_US 0
+#endif
+#ifndef SLOW_ENERGY_US
+#define SLOW_ENERGY_US 0
+#endif
 
-enum { OK = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4, GPU_IS_LOST = 15 };
+enum { OK = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4, INSUFFICIENT_SIZE = 7, GPU_IS_LOST = 15 };
 
 static int clock_calls, temperature_calls;
 
@@ -19,14 +27,18 @@ int nvmlInit_v2(void) { return INIT; }
 int nvmlShutdown(void) { return OK; }
 int nvmlSystemGetDriverVersion(char *text, unsigned n) { strncpy(text, "570.00.01", n); return OK; }
 int nvmlDeviceGetCount_v2(unsigned *count) { *count = COUNT; return OK; }
+static int handles[8];
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) {
-    static int handles[8];
     if (index >= COUNT) return INVALID_ARGUMENT;
     *device = &handles[index];
     return OK;
 }
 int nvmlDeviceGetName(void *d, char *text, unsigned n) { strncpy(text, "NVIDIA Odd 9000", n); return OK; }
-int nvmlDeviceGetUUID(void *d, char *text, unsigned n) { strncpy(text, "GPU-odd", n); return OK; }
+int nvmlDeviceGetUUID(void *d, char *text, unsigned n) {
+    strncpy(text, "GPU-odd0", n);
+    text[7] = '0' + ((int *)d - handles);
+    return OK;
+}
 int nvmlDeviceGetClockInfo(void *d, unsigned kind, unsigned *mhz) {
     if (++clock_calls > LOSE_AFTER) return GPU_IS_LOST;
     *mhz = kind == 1 ? 1500 : 9000;
@@ -34,6 +46,9 @@ int nvmlDeviceGetClockInfo(void *d, unsigned kind, unsigned *mhz) {
 }
 int nvmlDeviceGetMaxClockInfo(void *d, unsigned kind, unsigned *mhz) { *mhz = kind == 1 ? 2000 : 9500; return OK; }
 int nvmlDeviceGetPowerUsage(void *d, unsigned *mw) { *mw = 123456; return OK; }
+int nvmlDeviceGetCurrentClocksThrottleReasons(void *d, unsigned long long *mask) { *mask = 0x404; return OK; }
+
+#ifndef HOPPER
 int nvmlDeviceGetEnforcedPowerLimit(void *d, unsigned *mw) { return NO_PERMISSION; }
 int nvmlDeviceGetUtilizationRates(void *d, void *rates) { return NOT_SUPPORTED; }
 /* Asked a second time after its refusal it would answer: the reading must stay away nevertheless. */
@@ -41,5 +56,60 @@ int nvmlDeviceGetTemperature(void *d, unsigned sensor, unsigned *c) {
     *c = 66;
     return temperature_calls++ ? OK : NOT_SUPPORTED;
 }
-int nvmlDeviceGetCurrentClocksThrottleReasons(void *d, unsigned long long *mask) { *mask = 0x404; return OK; }
 /* nvmlDeviceGetMemoryInfo_v2, nvmlDeviceGetFieldValues and nvmlDeviceGetTemperatureThreshold are not there at all. */
+#else
+int nvmlDeviceGetEnforcedPowerLimit(void *d, unsigned *mw) { *mw = 700000; return OK; }
+int nvmlDeviceGetUtilizationRates(void *d, unsigned *rates) {
+    usleep(SLOW_UTIL_US);
+    rates[0] = 90, rates[1] = 40;
+    return OK;
+}
+int nvmlDeviceGetTemperature(void *d, unsigned sensor, unsigned *c) { *c = 66; return OK; }
+int nvmlDeviceGetTotalEnergyConsumption(void *d, unsigned long long *mj) {
+    static unsigned long long spent = 1000;
+    usleep(SLOW_ENERGY_US);
+    *mj = spent += 500;
+    return OK;
+}
+/* Power is there, the counters of heat are not, and the memory's temperature may not be read. */
+struct field { unsigned id, scope; long long at, latency; int type, result; unsigned long long value; };
+int nvmlDeviceGetFieldValues(void *d, int n, struct field *fields) {
+    for (int i = 0; i < n; i++) {
+        fields[i].result = OK, fields[i].type = 3;
+        switch (fields[i].id) {
+        case 186: fields[i].value = 612500, fields[i].type = 1; break;
+        case 74: fields[i].value = 7000000000ull; break;
+        case 75: case 76: case 77: case 79: fields[i].value = fields[i].id; break;
+        case 82: fields[i].result = NO_PERMISSION; break;
+        default: fields[i].result = NOT_SUPPORTED;
+        }
+    }
+    return OK;
+}
+struct process { unsigned pid; unsigned long long mem; unsigned gi, ci; };
+int nvmlDeviceGetComputeRunningProcesses_v3(void *d, unsigned *n, struct process *out) {
+#ifdef STRANGER
+    if (*n < 1) { *n = 1; return INSUFFICIENT_SIZE; }
+    *n = 1;
+    out[0].pid = 1, out[0].mem = 9ull << 30;
+#else
+    *n = 0;
+#endif
+    return OK;
+}
+/* GPM: the tensor pipe is refused, the rest counts. */
+struct support { unsigned version, supported; };
+int nvmlGpmQueryDeviceSupport(void *d, struct support *s) { s->supported = 1; return OK; }
+int nvmlGpmSampleAlloc(void **sample) { static int samples; *sample = &samples; return OK; }
+int nvmlGpmSampleFree(void *sample) { return OK; }
+int nvmlGpmSampleGet(void *d, void *sample) { return OK; }
+struct metric { unsigned id; int result; double value; const char *names[3]; };
+struct metrics { unsigned version, n; void *first, *second; struct metric metrics[210]; };
+int nvmlGpmMetricsGet(struct metrics *get) {
+    for (unsigned i = 0; i < get->n; i++) {
+        get->metrics[i].result = get->metrics[i].id == 5 ? NOT_SUPPORTED : OK;
+        get->metrics[i].value = get->metrics[i].id;
+    }
+    return OK;
+}
+#endif

@@ -8,6 +8,8 @@ use crate::{
         ThemeName, ToolConfig, TuiConfig, Weights,
     },
     event::{Clock, EventRx, GpuSample, HostInfo, HostSample, Phase, channel},
+    readings::Reading,
+    telemetry::{Look, ProbeError, Tier},
 };
 
 /// Two GPUs that answer as scripted, sample by sample; the last answer stays.
@@ -20,10 +22,13 @@ impl GpuProbe for Scripted {
         [0, 1].map(|index| GpuInfo { index, profiled: index == 0, ..GpuInfo::default() }).into()
     }
 
-    fn sample(&mut self, gpu: u32, _now: Stamp) -> Result<GpuSample, ProbeError> {
+    fn look(&mut self, gpu: u32, look: Look, _now: Stamp) -> Result<GpuSample, ProbeError> {
+        if look != Look::All(Tier::Fast) {
+            return Ok(GpuSample::of(gpu));
+        }
         let answers = &mut self.answers[gpu as usize];
         let answer = if answers.len() > 1 { answers.remove(0) } else { answers[0].clone() };
-        answer.map(|()| GpuSample { gpu, ..GpuSample::default() })
+        answer.map(|()| GpuSample::of(gpu).with(Reading::Temp, 40.0))
     }
 }
 
@@ -43,10 +48,20 @@ fn every_ms(interval_ms: u32) -> SamplerConfig {
     SamplerConfig { enable: true, interval_ms }
 }
 
+/// GPUs are looked at every `interval_ms`, in all tiers.
+fn gpus_every_ms(interval_ms: u32) -> NvmlConfig {
+    NvmlConfig {
+        enable: true,
+        interval_ms,
+        gpm_interval_ms: interval_ms.max(100),
+        slow_interval_ms: interval_ms,
+    }
+}
+
 fn scripted(answers: [Vec<Result<(), ProbeError>>; 2]) -> Sampler {
     Sampler::new(
         Ok(Box::new(Scripted { answers })),
-        &every_ms(100),
+        &gpus_every_ms(100),
         Some(Box::new(FixedHost)),
         &every_ms(250),
     )
@@ -60,7 +75,7 @@ fn unreadable(gpu: u32) -> Result<(), ProbeError> {
     Err(ProbeError::Unreadable { gpu, reason: "timeout".to_owned() })
 }
 
-/// One letter an event: g, h samples; G, H found; A absent; N notice.
+/// One letter an event: g, h samples; G, H found; A absent; L lost; N notice.
 fn letters(rx: &mut EventRx) -> String {
     let mut letters = String::new();
     while let Ok(envelope) = rx.try_recv() {
@@ -70,6 +85,7 @@ fn letters(rx: &mut EventRx) -> String {
             Event::GpuFound(_) => 'G',
             Event::HostFound(_) => 'H',
             Event::GpuAbsent(_) => 'A',
+            Event::GpuLost(_) => 'L',
             Event::Notice(_) => 'N',
             _ => '?',
         });
@@ -101,9 +117,9 @@ fn failures_are_told_once_and_never_end_the_sampling() {
             [vec![unreadable(0), ok(), unreadable(0), ok()], vec![ok()]],
             "Ngggghgggg",
         ),
-        ("the other one gone", [vec![ok()], vec![lost(1)]], "gNgghgg"),
-        ("the profiled one gone", [vec![ok(), lost(0)], vec![ok()]], "ggNgAghgg"),
-        ("both gone", [vec![lost(0)], vec![lost(1)]], "NNAhhhhh"),
+        ("the other one gone", [vec![ok()], vec![lost(1)]], "gNLgghgg"),
+        ("the profiled one gone", [vec![ok(), lost(0)], vec![ok()]], "ggNLgghgg"),
+        ("both gone", [vec![lost(0)], vec![lost(1)]], "NLNLhhhhh"),
     ];
     for (what, answers, expected) in cases {
         let (seen, next) = drive(scripted(answers), 6);
@@ -114,7 +130,7 @@ fn failures_are_told_once_and_never_end_the_sampling() {
 
 #[test]
 fn moments_lie_on_a_grid_and_missed_ones_are_skipped() {
-    let mut due = Due::new(&every_ms(100));
+    let mut due = Due::every_ms(100);
     let ms = |ms: u64| Stamp(ms * 1_000_000);
     for (now, taken, next) in
         [(0, true, 100), (99, false, 100), (100, true, 200), (555, true, 600), (600, true, 700)]
@@ -126,7 +142,7 @@ fn moments_lie_on_a_grid_and_missed_ones_are_skipped() {
 #[test]
 fn nothing_to_sample_is_said_and_asks_for_no_visit() {
     let off = Err(Absence::TurnedOff { setting: "telemetry.probe=none" });
-    let mut sampler = Sampler::new(off, &every_ms(100), None, &every_ms(100));
+    let mut sampler = Sampler::new(off, &gpus_every_ms(100), None, &every_ms(100));
     let (tx, mut rx) = channel(Clock::virtual_clock());
     sampler.announce(&tx);
     assert_eq!(letters(&mut rx), "A");
@@ -142,7 +158,7 @@ fn a_thread_samples_by_the_wall_clock_and_stops_at_once() {
         let (tx, stop) = (tx.clone(), stop.clone());
         let mut sampler = Sampler::new(
             Ok(Box::new(Scripted { answers: [vec![Ok(())], vec![Ok(())]] })),
-            &every_ms(20),
+            &gpus_every_ms(20),
             None,
             &every_ms(1),
         );
@@ -205,7 +221,7 @@ fn config(runtime: Runtime, probe: Probe) -> RunConfig {
         hardware: HardwareConfig::default(),
         telemetry: TelemetryConfig { probe, scenario: None },
         profiling: ProfilingConfig {
-            nvml: every_ms(100),
+            nvml: gpus_every_ms(100),
             host: every_ms(1000),
             nsys: ToolConfig::default(),
             ncu: ToolConfig::default(),
@@ -278,6 +294,7 @@ fn the_device_says_which_gpu_is_profiled() {
         let mut config = config(Runtime::Candle, Probe::Auto);
         config.runtime.device = device.to_owned();
         config.hardware.device_index = 2;
-        assert_eq!(profiled_gpu(&config), expected, "{device}");
+        let gpus = [0, 1, 2].map(|index| GpuInfo { index, ..GpuInfo::default() });
+        assert_eq!(profiled_gpu(&config, &gpus), expected, "{device}");
     }
 }

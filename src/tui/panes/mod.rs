@@ -2,14 +2,16 @@
 
 mod compare;
 mod gpu;
+mod host;
 mod jobs;
+mod lanes;
 mod log;
 mod overview;
 mod runs;
 mod tokens;
 
 pub use compare::ComparePane;
-pub use gpu::GpuPane;
+pub use gpu::{GpuPane, ROWS as GPU_ROWS};
 pub use log::LogPane;
 pub use overview::OverviewPane;
 pub use runs::{RunsPane, first_row as first_run_row};

@@ -9,6 +9,7 @@ use ratatui::{
 
 use crate::{
     analysis::units::{grouped, millis, three_digits},
+    readings::Reading,
     state::{Series, TokenMark},
     tui::{
         view::View,
@@ -186,8 +187,14 @@ fn lanes(view: &View<'_>, shown: &[&TokenMark]) -> Vec<TokenLane> {
         ];
     };
     let mut lanes = vec![
-        lane("SM", &gpu.sm_clock_mhz, gpu.info.sm_clock_max_mhz.map(|v| v as f32), "MHz", theme.clock),
-        lane("power", &gpu.power_w, gpu.info.power_limit_w, "W", theme.power),
+        lane(
+            "SM",
+            gpu.series(Reading::SmClock),
+            gpu.info.sm_clock_max_mhz.map(|v| v as f32),
+            "MHz",
+            theme.clock,
+        ),
+        lane("power", gpu.series(Reading::Power), gpu.info.power_limit_w, "W", theme.power),
     ];
     for (bit, series) in &gpu.reasons {
         let reason = crate::reasons::named(*bit);
@@ -226,10 +233,10 @@ fn cursor_box(view: &View<'_>, area: Rect, buf: &mut Buffer) {
         parts.insert(2, label_value(theme, "", &format!("{:.2}", gap / usual_ms(view)), "× usual"));
     }
     if let Some(gpu) = view.state.profiled_gpu() {
-        if let Some(mhz) = gpu.sm_clock_mhz.at(mark.t) {
+        if let Some(mhz) = gpu.series(Reading::SmClock).at(mark.t) {
             parts.push(label_value(theme, "SM", &format!("{mhz:.0}"), "MHz"));
         }
-        if let Some(w) = gpu.power_w.at(mark.t) {
+        if let Some(w) = gpu.series(Reading::Power).at(mark.t) {
             parts.push(label_value(theme, "power", &format!("{w:.0}"), "W"));
         }
     }

@@ -1,0 +1,583 @@
+//! Where the time went: per kind of work, how long each limit held and what the clock did meanwhile.
+
+use crate::{
+    event::{Phase, Stamp},
+    readings::{GpuSample, Reading},
+    reasons,
+};
+
+/// What the card was doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Work {
+    Idle,
+    Preparing,
+    Prefill,
+    Decode,
+    /// Someone else's work, or work that no phase was told of.
+    Busy,
+}
+
+impl Work {
+    pub const ALL: [Work; 5] = [Work::Idle, Work::Preparing, Work::Prefill, Work::Decode, Work::Busy];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Work::Idle => "idle",
+            Work::Preparing => "preparing",
+            Work::Prefill => "prefill",
+            Work::Decode => "decode",
+            Work::Busy => "the work",
+        }
+    }
+
+    /// Something that a limit could slow down.
+    pub fn is_load(self) -> bool {
+        matches!(self, Work::Prefill | Work::Decode | Work::Busy)
+    }
+}
+
+/// Less use than this is no work.
+const BUSY_PCT: f64 = 5.0;
+/// Longer without a look, nothing is known of the time between.
+const LONGEST_GAP_NS: u64 = 5_000_000_000;
+
+/// What holds the clock down: a bit of NVML's mask, or a limit that only has a counter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Limit {
+    Bit(u64),
+    Board,
+    Reliability,
+}
+
+impl Limit {
+    pub fn name(self) -> String {
+        match self {
+            Limit::Bit(bit) => reasons::named(bit).name().into_owned(),
+            Limit::Board => "board limit".to_owned(),
+            Limit::Reliability => "reliability limit".to_owned(),
+        }
+    }
+
+    /// Whether it takes speed away that the card was set up to have; `None` where that is not known.
+    pub fn fault(self) -> Option<bool> {
+        match self {
+            Limit::Bit(bit) => match reasons::named(bit) {
+                reasons::Found::Known(reason) => Some(reason.fault),
+                reasons::Found::Unknown { .. } => None,
+            },
+            Limit::Board | Limit::Reliability => Some(true),
+        }
+    }
+}
+
+/// The counter of each limit that has one. Of two for the same limit the earlier is taken.
+pub const COUNTERS: [(Limit, Reading); 8] = [
+    (Limit::Bit(reasons::SW_POWER_CAP), Reading::PowerCapNs),
+    (Limit::Bit(reasons::SYNC_BOOST), Reading::SyncBoostNs),
+    (Limit::Bit(reasons::SW_THERMAL), Reading::SwThermalNs),
+    (Limit::Bit(reasons::HW_THERMAL), Reading::HwThermalNs),
+    (Limit::Bit(reasons::HW_POWER_BRAKE), Reading::PowerBrakeNs),
+    (Limit::Board, Reading::BoardLimitNs),
+    (Limit::Reliability, Reading::ReliabilityNs),
+    (Limit::Bit(reasons::SW_THERMAL), Reading::ThermalNs),
+];
+
+/// A mean weighted by time.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Mean {
+    sum: f64,
+    weight: f64,
+}
+
+impl Mean {
+    pub fn add(&mut self, value: f64, weight: f64) {
+        self.sum += value * weight;
+        self.weight += weight;
+    }
+
+    pub fn value(self) -> Option<f64> {
+        (self.weight > 0.0).then(|| self.sum / self.weight)
+    }
+}
+
+/// Tokens and the time between them.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Tokens {
+    pub n: u64,
+    pub ns: u64,
+}
+
+impl Tokens {
+    fn add(&mut self, gap_ns: u64) {
+        self.n += 1;
+        self.ns += gap_ns;
+    }
+
+    pub fn mean_ms(self) -> Option<f64> {
+        (self.n > 0).then(|| self.ns as f64 / self.n as f64 / 1e6)
+    }
+}
+
+/// How long a limit held during one kind of work.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Held {
+    /// By the looks that found it.
+    pub sampled_ns: f64,
+    /// By the card's own counter, where it has one.
+    pub counted_ns: Option<f64>,
+    pub clock_mhz: Mean,
+    /// Decode steps that ended while it held.
+    pub tokens: Tokens,
+}
+
+/// One kind of work: its time, and what limited it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Account {
+    pub time_ns: f64,
+    /// The part of it that a look in the same phase stands for.
+    pub seen_ns: f64,
+    pub looks: u64,
+    pub limits: Vec<(Limit, Held)>,
+    /// The clock while nothing held it.
+    pub free_clock_mhz: Mean,
+    pub clock_mhz: Mean,
+    /// Decode steps that ended while nothing held the clock.
+    pub free_tokens: Tokens,
+    /// Measured by activity counters, in percent.
+    pub tensor_pct: Mean,
+    pub dram_pct: Mean,
+    pub mem_util_pct: Mean,
+    pub power_w: Mean,
+    /// What the energy counter said, or the integral of power where there is none.
+    pub energy_j: f64,
+    /// Tokens that came out of this work, of all sequences.
+    pub tokens_out: u64,
+}
+
+impl Account {
+    /// What is known of `limit` here, to be added to.
+    fn held(&mut self, limit: Limit) -> &mut Held {
+        let at = match self.limits.iter().position(|(of, _)| *of == limit) {
+            Some(at) => at,
+            None => {
+                self.limits.push((limit, Held::default()));
+                self.limits.sort_by_key(|(limit, _)| *limit);
+                self.limits.iter().position(|(of, _)| *of == limit).unwrap_or(0)
+            }
+        };
+        &mut self.limits[at].1
+    }
+}
+
+/// The state at the last look.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Seen {
+    at: Stamp,
+    work: Work,
+    bits: Option<u64>,
+    clock_mhz: Option<f64>,
+    power_w: Option<f64>,
+}
+
+/// A counter and what happened since it was read.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+struct Counter {
+    last: Option<f64>,
+    /// Per kind of work: what the counter's next growth is to be divided by.
+    since: [f64; Work::ALL.len()],
+    /// Time of each kind of work since, where nothing else tells.
+    time: [f64; Work::ALL.len()],
+}
+
+/// A pure fold of looks, phases and tokens. Its memory does not grow with the run.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Ledger {
+    phase: Phase,
+    /// The phases since the last look, with their beginnings.
+    phases: Vec<(Stamp, Phase)>,
+    seen: Option<Seen>,
+    accounts: [Account; Work::ALL.len()],
+    counters: [Counter; COUNTERS.len()],
+    energy: Counter,
+    energy_counted: bool,
+    first: Option<Stamp>,
+    last: Stamp,
+}
+
+impl Ledger {
+    pub fn of(&self, work: Work) -> &Account {
+        &self.accounts[work as usize]
+    }
+
+    /// The time between the first look and the last.
+    pub fn span_s(&self) -> f64 {
+        self.first.map_or(0.0, |first| self.last.since(first).as_secs_f64())
+    }
+
+    /// Whether the card ever told why its clock is what it is.
+    pub fn told_reasons(&self) -> bool {
+        self.accounts.iter().any(|account| account.seen_ns > 0.0)
+    }
+
+    /// Energy comes from the card's counter rather than from sampled power.
+    pub fn energy_is_counted(&self) -> bool {
+        self.energy_counted
+    }
+
+    /// The workload is in `phase` from `t` on.
+    pub fn phase(&mut self, t: Stamp, phase: Phase) {
+        if phase != self.phase {
+            self.phase = phase;
+            if self.seen.is_some() {
+                self.phases.push((t, phase));
+            }
+        }
+    }
+
+    /// A token came `gap_ns` after the one before, or after the beginning of its request if it is the first.
+    pub fn token(&mut self, first: bool, gap_ns: u64, batch: u64, warmup: bool) {
+        let work = if first { Work::Prefill } else { Work::Decode };
+        let account = &mut self.accounts[work as usize];
+        account.tokens_out += batch;
+        if first || warmup {
+            return;
+        }
+        let Some(bits) = self.seen.filter(|seen| seen.work == work).and_then(|seen| seen.bits) else {
+            return;
+        };
+        if reasons::faults(bits) == 0 {
+            account.free_tokens.add(gap_ns);
+        }
+        for found in reasons::found(bits) {
+            account.held(Limit::Bit(found.bit())).tokens.add(gap_ns);
+        }
+    }
+
+    pub fn sample(&mut self, t: Stamp, sample: &GpuSample) {
+        self.first.get_or_insert(t);
+        self.last = self.last.max(t);
+        let looked = sample.reasons.is_some() || sample.get(Reading::SmClock).is_some();
+        if looked {
+            self.look(t, sample);
+        }
+        let work = self.seen.map_or(Work::Idle, |seen| seen.work);
+        let account = &mut self.accounts[work as usize];
+        for (mean, reading) in [
+            (&mut account.tensor_pct, Reading::Tensor),
+            (&mut account.dram_pct, Reading::Dram),
+            (&mut account.mem_util_pct, Reading::MemUtil),
+        ] {
+            if let Some(value) = sample.get(reading) {
+                mean.add(value, 1.0);
+            }
+        }
+        for (i, (limit, reading)) in COUNTERS.into_iter().enumerate() {
+            if let Some(value) = sample.get(reading) {
+                self.count(i, limit, value);
+            }
+        }
+        if let Some(millijoules) = sample.get(Reading::Energy) {
+            self.count_energy(millijoules / 1e3);
+        }
+    }
+
+    /// Takes the time since the look before into account, phase by phase.
+    fn look(&mut self, t: Stamp, sample: &GpuSample) {
+        let idle = sample.get(Reading::GpuUtil).is_some_and(|pct| pct < BUSY_PCT);
+        let work = work_of(self.phase, idle);
+        let now = Seen {
+            at: t,
+            work,
+            bits: sample.reasons,
+            clock_mhz: sample.get(Reading::SmClock),
+            power_w: sample.get(Reading::Power),
+        };
+        let phases = std::mem::take(&mut self.phases);
+        if let Some(before) = self.seen
+            && t.0.saturating_sub(before.at.0) <= LONGEST_GAP_NS
+        {
+            let mut from = before.at;
+            // What no phase was told of is what the card looked like at its beginning.
+            let mut part = before.work;
+            for (at, phase) in phases {
+                self.spend(part, from, at, &before, &now);
+                (from, part) = (at.max(from), work_of(phase, true));
+            }
+            self.spend(part, from, t, &before, &now);
+        }
+        self.accounts[work as usize].looks += 1;
+        self.seen = Some(now);
+    }
+
+    /// The stretch `from..to` was `work`; the looks around it stand for it where they were taken in the same work.
+    fn spend(&mut self, work: Work, from: Stamp, to: Stamp, before: &Seen, after: &Seen) {
+        let ns = to.since(from).as_nanos() as f64;
+        if ns <= 0.0 {
+            return;
+        }
+        let w = work as usize;
+        self.accounts[w].time_ns += ns;
+        for counter in self.counters.iter_mut() {
+            counter.time[w] += ns;
+        }
+        let witnesses: Vec<&Seen> = [before, after].into_iter().filter(|seen| seen.work == work).collect();
+        let part = ns / witnesses.len().max(1) as f64;
+        for seen in &witnesses {
+            self.witness(w, seen, part);
+        }
+        // Power moves slowly enough to be taken from whichever look there is.
+        let powers: Vec<f64> = if witnesses.is_empty() { vec![before, after] } else { witnesses }
+            .into_iter()
+            .filter_map(|seen| seen.power_w)
+            .collect();
+        if !powers.is_empty() {
+            let watts = powers.iter().sum::<f64>() / powers.len() as f64;
+            self.accounts[w].power_w.add(watts, ns);
+            let joules = watts * ns / 1e9;
+            self.energy.since[w] += joules;
+            if !self.energy_counted {
+                self.accounts[w].energy_j += joules;
+            }
+        }
+    }
+
+    fn witness(&mut self, w: usize, seen: &Seen, ns: f64) {
+        let account = &mut self.accounts[w];
+        if let Some(mhz) = seen.clock_mhz {
+            account.clock_mhz.add(mhz, ns);
+        }
+        let Some(bits) = seen.bits else { return };
+        account.seen_ns += ns;
+        if let (0, Some(mhz)) = (bits & !reasons::GPU_IDLE, seen.clock_mhz) {
+            account.free_clock_mhz.add(mhz, ns);
+        }
+        for found in reasons::found(bits) {
+            let held = account.held(Limit::Bit(found.bit()));
+            held.sampled_ns += ns;
+            if let Some(mhz) = seen.clock_mhz {
+                held.clock_mhz.add(mhz, ns);
+            }
+        }
+        for (counter, (limit, _)) in self.counters.iter_mut().zip(COUNTERS) {
+            if matches!(limit, Limit::Bit(bit) if bits & bit != 0) {
+                counter.since[w] += ns;
+            }
+        }
+    }
+
+    /// A counter stands at `value`: what it grew by is divided over the work since, as the looks found the limit.
+    fn count(&mut self, i: usize, limit: Limit, value: f64) {
+        // The second counter of a limit only counts where the first is not there.
+        let doubled = COUNTERS[..i].iter().position(|(of, _)| *of == limit);
+        if doubled.is_some_and(|first| self.counters[first].last.is_some()) {
+            return;
+        }
+        let counter = &mut self.counters[i];
+        let Some(last) = counter.last.replace(value) else {
+            (counter.since, counter.time) = Default::default();
+            return;
+        };
+        let grown = value - last;
+        let (shares, total) = match counter.since.iter().sum::<f64>() {
+            total if total > 0.0 => (counter.since, total),
+            // No look has found it: it lies wherever there was work.
+            _ => {
+                let mut load = counter.time;
+                if Work::ALL.iter().any(|work| work.is_load() && load[*work as usize] > 0.0) {
+                    Work::ALL
+                        .iter()
+                        .filter(|work| !work.is_load())
+                        .for_each(|work| load[*work as usize] = 0.0);
+                }
+                (load, load.iter().sum())
+            }
+        };
+        if grown < 0.0 || total <= 0.0 {
+            if grown > 0.0 {
+                // No time has passed for it yet: it stays to be divided.
+                counter.last = Some(last);
+            }
+            return;
+        }
+        (counter.since, counter.time) = Default::default();
+        for (w, share) in shares.iter().enumerate() {
+            if *share > 0.0 || self.accounts[w].limits.iter().any(|(of, _)| *of == limit) {
+                let counted = grown * share / total;
+                if counted > 0.0 || self.accounts[w].limits.iter().any(|(of, _)| *of == limit) {
+                    *self.accounts[w].held(limit).counted_ns.get_or_insert(0.0) += counted;
+                }
+            }
+        }
+    }
+
+    fn count_energy(&mut self, joules: f64) {
+        let Some(last) = self.energy.last.replace(joules) else {
+            self.energy.since = Default::default();
+            return;
+        };
+        let grown = joules - last;
+        let total: f64 = self.energy.since.iter().sum();
+        if grown < 0.0 || total <= 0.0 {
+            self.energy.last = Some(if grown < 0.0 { joules } else { last });
+            return;
+        }
+        if !self.energy_counted {
+            // From here on the counter is believed; what was integrated before it began stays as it is.
+            self.energy_counted = true;
+            for (account, since) in self.accounts.iter_mut().zip(self.energy.since) {
+                account.energy_j -= since;
+            }
+        }
+        for (account, since) in self.accounts.iter_mut().zip(std::mem::take(&mut self.energy.since)) {
+            account.energy_j += grown * since / total;
+        }
+    }
+}
+
+/// What the card does in `phase`; where there is none, `idle` tells work from rest.
+fn work_of(phase: Phase, idle: bool) -> Work {
+    match phase {
+        Phase::Preparing => Work::Preparing,
+        Phase::Prefill => Work::Prefill,
+        Phase::Decode => Work::Decode,
+        Phase::Idle if idle => Work::Idle,
+        Phase::Idle => Work::Busy,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn at(ms: u64) -> Stamp {
+        Stamp(ms * 1_000_000)
+    }
+
+    fn look(bits: u64, mhz: f64) -> GpuSample {
+        GpuSample::of(0)
+            .with(Reading::SmClock, mhz)
+            .with(Reading::Power, 500.0)
+            .with(Reading::GpuUtil, 90.0)
+            .with_reasons(bits)
+    }
+
+    #[test]
+    fn time_goes_to_the_phase_it_was_spent_in() {
+        let mut ledger = Ledger::default();
+        ledger.phase(at(0), Phase::Prefill);
+        for ms in [0, 100, 200] {
+            ledger.sample(at(ms), &look(0x4, 1440.0));
+        }
+        ledger.phase(at(250), Phase::Decode);
+        for ms in [300, 400] {
+            ledger.sample(at(ms), &look(0, 1980.0));
+        }
+        let prefill = ledger.of(Work::Prefill);
+        assert_eq!((prefill.time_ns, prefill.seen_ns), (250e6, 250e6));
+        let (limit, held) = prefill.limits[0];
+        assert_eq!((limit, held.sampled_ns), (Limit::Bit(0x4), 250e6));
+        assert_eq!((held.clock_mhz.value(), prefill.free_clock_mhz.value()), (Some(1440.0), None));
+        let decode = ledger.of(Work::Decode);
+        assert_eq!((decode.time_ns, decode.limits.len()), (150e6, 0));
+        assert_eq!(decode.free_clock_mhz.value(), Some(1980.0));
+    }
+
+    #[test]
+    fn a_phase_between_two_looks_is_timed_but_not_judged() {
+        let mut ledger = Ledger::default();
+        ledger.phase(at(0), Phase::Decode);
+        ledger.sample(at(0), &look(0, 1980.0));
+        ledger.phase(at(10), Phase::Prefill);
+        ledger.phase(at(60), Phase::Decode);
+        ledger.sample(at(100), &look(0, 1980.0));
+        let prefill = ledger.of(Work::Prefill);
+        assert_eq!((prefill.time_ns, prefill.seen_ns), (50e6, 0.0));
+        assert_eq!(ledger.of(Work::Decode).seen_ns, 50e6);
+    }
+
+    #[test]
+    fn a_counter_is_divided_as_the_looks_found_the_limit() {
+        let mut ledger = Ledger::default();
+        ledger.phase(at(0), Phase::Prefill);
+        ledger.sample(at(0), &look(0x4, 1440.0).with(Reading::PowerCapNs, 7e9));
+        ledger.sample(at(100), &look(0x4, 1440.0));
+        ledger.phase(at(100), Phase::Decode);
+        ledger.sample(at(200), &look(0, 1980.0).with(Reading::PowerCapNs, 7e9 + 90e6));
+        let counted = |work| ledger.of(work).limits.iter().find_map(|(_, held)| held.counted_ns);
+        assert_eq!((counted(Work::Prefill), counted(Work::Decode)), (Some(90e6), None));
+    }
+
+    #[test]
+    fn work_without_phases_is_told_from_rest_by_its_use() {
+        let mut ledger = Ledger::default();
+        ledger.sample(at(0), &look(0, 1980.0));
+        ledger.sample(at(100), &look(0, 1980.0));
+        ledger.sample(at(200), &look(0x1, 345.0).with(Reading::GpuUtil, 0.0));
+        ledger.sample(at(300), &look(0x1, 345.0).with(Reading::GpuUtil, 0.0));
+        assert_eq!((ledger.of(Work::Busy).time_ns, ledger.of(Work::Idle).time_ns), (200e6, 100e6));
+    }
+
+    #[test]
+    fn energy_comes_from_the_counter_once_there_is_one() {
+        let mut ledger = Ledger::default();
+        ledger.phase(at(0), Phase::Decode);
+        for ms in (0..=2000).step_by(100) {
+            let mut sample = look(0, 1980.0);
+            if ms % 1000 == 0 {
+                sample = sample.with(Reading::Energy, 600.0 * ms as f64);
+            }
+            ledger.sample(at(ms), &sample);
+        }
+        assert!(ledger.energy_is_counted());
+        assert!(
+            (ledger.of(Work::Decode).energy_j - 1200.0).abs() < 1e-6,
+            "{}",
+            ledger.of(Work::Decode).energy_j
+        );
+    }
+
+    proptest! {
+        /// Whatever comes: time is never spent twice, a limit never holds longer than the work, counters add up.
+        #[test]
+        fn nothing_is_counted_twice(
+            steps in prop::collection::vec((1u64..400, 0u8..4, any::<bool>(), 0u64..0x200, any::<bool>()), 1..80)
+        ) {
+            let mut ledger = Ledger::default();
+            let (mut ms, mut cap_ns) = (0, 0.0);
+            let mut first_cap = None;
+            for (after_ms, phase, is_phase, bits, with_counter) in steps {
+                ms += after_ms;
+                if is_phase {
+                    let phase = [Phase::Idle, Phase::Preparing, Phase::Prefill, Phase::Decode][usize::from(phase)];
+                    ledger.phase(at(ms), phase);
+                } else {
+                    let mut sample = look(bits, 1500.0);
+                    if bits & 0x4 != 0 {
+                        cap_ns += 1e6 * after_ms as f64 / 2.0;
+                    }
+                    if with_counter {
+                        first_cap.get_or_insert(cap_ns);
+                        sample = sample.with(Reading::PowerCapNs, cap_ns);
+                    }
+                    ledger.sample(at(ms), &sample);
+                }
+            }
+            let spent: f64 = Work::ALL.iter().map(|work| ledger.of(*work).time_ns).sum();
+            prop_assert!(spent <= ledger.span_s() * 1e9 + 1.0);
+            let mut counted = 0.0;
+            for work in Work::ALL {
+                let account = ledger.of(work);
+                prop_assert!(account.seen_ns <= account.time_ns + 1.0);
+                for (limit, held) in &account.limits {
+                    prop_assert!(held.sampled_ns <= account.seen_ns + 1.0);
+                    if *limit == Limit::Bit(0x4) {
+                        counted += held.counted_ns.unwrap_or(0.0);
+                    }
+                }
+            }
+            prop_assert!(counted <= cap_ns - first_cap.unwrap_or(cap_ns) + 1.0);
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! Everything that can be read of a GPU: its name, its unit, and how a value of it came about.
+
+use std::fmt;
+
+use serde::{
+    Deserialize, Deserializer, Serialize, Serializer,
+    de::{IgnoredAny, MapAccess, Visitor},
+    ser::SerializeMap,
+};
+
+/// How a reading behaves over time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A value of the moment, or of the window before it.
+    Level,
+    /// Grows with time; only the difference of two readings says something.
+    Counter,
+}
+
+/// What is known of a reading before it is taken.
+#[derive(Debug, Clone, Copy)]
+pub struct About {
+    /// Its name in recordings.
+    pub key: &'static str,
+    /// Its name in `nvml.csv`.
+    pub column: &'static str,
+    /// Its name for people.
+    pub label: &'static str,
+    pub unit: &'static str,
+    pub kind: Kind,
+    /// Where the value comes from.
+    pub source: &'static str,
+    /// The time that one value stands for.
+    pub window: &'static str,
+}
+
+macro_rules! readings {
+    ($($name:ident = $key:literal, $column:literal, $label:literal, $unit:literal, $kind:ident, $source:literal, $window:literal;)*) => {
+        /// One reading of a GPU.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(u8)]
+        pub enum Reading { $($name),* }
+
+        impl Reading {
+            pub const ALL: &'static [Reading] = &[$(Reading::$name),*];
+
+            pub fn about(self) -> &'static About {
+                const ABOUT: &[About] = &[$(About {
+                    key: $key, column: $column, label: $label, unit: $unit, kind: Kind::$kind, source: $source, window: $window,
+                }),*];
+                &ABOUT[self as usize]
+            }
+        }
+    };
+}
+
+readings! {
+    GpuUtil = "gpu_util_pct", "gpu_util_pct", "GPU use", "%", Level, "NVML utilisation", "the last 1/6 to 1 s";
+    MemUtil = "mem_util_pct", "mem_util_pct", "memory use", "%", Level, "NVML utilisation", "the last 1/6 to 1 s";
+    SmClock = "sm_clock_mhz", "sm_clock_MHz", "SM clock", "MHz", Level, "NVML clock", "now";
+    MemClock = "mem_clock_mhz", "mem_clock_MHz", "memory clock", "MHz", Level, "NVML clock", "now";
+    Power = "power_w", "power_W", "power", "W", Level, "NVML field 186", "now (updated every 0.1 s)";
+    Temp = "temp_c", "temp_C", "temperature", "°C", Level, "NVML temperature", "now";
+    MemUsed = "mem_used_bytes", "mem_used_MiB", "memory", "B", Level, "NVML memory", "now";
+    MemTotal = "mem_total_bytes", "mem_total_MiB", "memory in all", "B", Level, "NVML memory", "always";
+    PowerAverage = "power_avg_w", "power_avg_W", "average power", "W", Level, "NVML power usage", "the last 1 s";
+    MemTemp = "mem_temp_c", "mem_temp_C", "memory temperature", "°C", Level, "NVML field 82", "now";
+    SmActive = "sm_active_pct", "gpm_sm_active_pct", "SM active", "%", Level, "GPM", "between two looks";
+    Occupancy = "sm_occupancy_pct", "gpm_sm_occupancy_pct", "occupancy", "%", Level, "GPM", "between two looks";
+    Tensor = "tensor_pct", "gpm_tensor_pct", "tensor pipe", "%", Level, "GPM", "between two looks";
+    Dram = "dram_pct", "gpm_dram_pct", "DRAM bandwidth", "%", Level, "GPM", "between two looks";
+    PcieTx = "pcie_tx_mib_s", "gpm_pcie_tx_MiB_s", "PCIe sent", "MiB/s", Level, "GPM", "between two looks";
+    PcieRx = "pcie_rx_mib_s", "gpm_pcie_rx_MiB_s", "PCIe received", "MiB/s", Level, "GPM", "between two looks";
+    NvlinkTx = "nvlink_tx_mib_s", "gpm_nvlink_tx_MiB_s", "NVLink sent", "MiB/s", Level, "GPM", "between two looks";
+    NvlinkRx = "nvlink_rx_mib_s", "gpm_nvlink_rx_MiB_s", "NVLink received", "MiB/s", Level, "GPM", "between two looks";
+    PowerCapNs = "power_cap_ns", "power_cap_ns", "time under the power cap", "ns", Counter, "NVML field 74", "since the driver was loaded, in steps of 0.1 s";
+    ThermalNs = "thermal_ns", "thermal_ns", "time too hot", "ns", Counter, "NVML field 75", "since the driver was loaded";
+    SyncBoostNs = "sync_boost_ns", "sync_boost_ns", "time in sync boost", "ns", Counter, "NVML field 76", "since the driver was loaded";
+    BoardLimitNs = "board_limit_ns", "board_limit_ns", "time at the board limit", "ns", Counter, "NVML field 77", "since the driver was loaded";
+    ReliabilityNs = "reliability_ns", "reliability_ns", "time at the reliability limit", "ns", Counter, "NVML field 79", "since the driver was loaded";
+    SwThermalNs = "sw_thermal_ns", "sw_thermal_ns", "time in thermal slowdown", "ns", Counter, "NVML clock event counter", "since the driver was loaded";
+    HwThermalNs = "hw_thermal_ns", "hw_thermal_ns", "time in hardware thermal slowdown", "ns", Counter, "NVML clock event counter", "since the driver was loaded";
+    PowerBrakeNs = "power_brake_ns", "power_brake_ns", "time under the power brake", "ns", Counter, "NVML clock event counter", "since the driver was loaded";
+    Energy = "energy_mj", "energy_mJ", "energy", "mJ", Counter, "NVML energy counter", "since the driver was loaded";
+    PowerLimit = "power_limit_w", "power_limit_W", "power limit", "W", Level, "NVML enforced power limit", "now";
+    Fan = "fan_pct", "fan_pct", "fan", "%", Level, "NVML fan speed", "now, as asked of the fan";
+    PcieGen = "pcie_gen", "pcie_gen", "PCIe generation", "", Level, "NVML PCIe link", "now";
+    PcieWidth = "pcie_width", "pcie_width", "PCIe lanes", "", Level, "NVML PCIe link", "now";
+    EccCorrected = "ecc_corrected", "ecc_corrected", "corrected memory errors", "", Counter, "NVML ECC", "since the driver was loaded";
+    EccUncorrected = "ecc_uncorrected", "ecc_uncorrected", "uncorrected memory errors", "", Counter, "NVML ECC", "since the driver was loaded";
+}
+
+/// How many readings there are.
+pub const COUNT: usize = Reading::ALL.len();
+
+impl Reading {
+    pub fn with_key(key: &str) -> Option<Reading> {
+        Reading::ALL.iter().copied().find(|reading| reading.about().key == key)
+    }
+
+    pub fn label(self) -> &'static str {
+        self.about().label
+    }
+}
+
+/// What one look at a GPU gave: some readings, and why the clock is what it is. What was not read is not there.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct GpuSample {
+    pub gpu: u32,
+    values: [Option<f64>; COUNT],
+    /// NVML's clock event reason bits.
+    pub reasons: Option<u64>,
+    /// How long reading all of this took.
+    pub read_us: Option<u32>,
+}
+
+impl Default for GpuSample {
+    fn default() -> GpuSample {
+        GpuSample { gpu: 0, values: [None; COUNT], reasons: None, read_us: None }
+    }
+}
+
+impl GpuSample {
+    pub fn of(gpu: u32) -> GpuSample {
+        GpuSample { gpu, ..GpuSample::default() }
+    }
+
+    pub fn get(&self, reading: Reading) -> Option<f64> {
+        self.values[reading as usize]
+    }
+
+    /// Sets a reading. What is no number is not there, and no reading is finer than a thousandth.
+    pub fn set(&mut self, reading: Reading, value: Option<f64>) {
+        let rounded = |value: f64| (value * 1e3).round() / 1e3;
+        self.values[reading as usize] = value.filter(|value| value.is_finite()).map(rounded);
+    }
+
+    pub fn with(mut self, reading: Reading, value: f64) -> GpuSample {
+        self.set(reading, Some(value));
+        self
+    }
+
+    pub fn with_reasons(self, bits: u64) -> GpuSample {
+        GpuSample { reasons: Some(bits), ..self }
+    }
+
+    /// Takes over what `other` read.
+    pub fn merge(&mut self, other: &GpuSample) {
+        for (mine, theirs) in self.values.iter_mut().zip(other.values) {
+            *mine = theirs.or(*mine);
+        }
+        self.reasons = other.reasons.or(self.reasons);
+        self.read_us = match (self.read_us, other.read_us) {
+            (Some(a), Some(b)) => Some(a + b),
+            (a, b) => a.or(b),
+        };
+    }
+
+    /// Whatever was read.
+    pub fn readings(&self) -> impl Iterator<Item = (Reading, f64)> + '_ {
+        Reading::ALL.iter().filter_map(|reading| Some((*reading, self.get(*reading)?)))
+    }
+
+    /// Nothing was read at all.
+    pub fn is_empty(&self) -> bool {
+        self.reasons.is_none() && self.values.iter().all(Option::is_none)
+    }
+}
+
+impl Serialize for GpuSample {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("gpu", &self.gpu)?;
+        for (reading, value) in self.readings() {
+            let key = reading.about().key;
+            // Whole numbers are written as such: most are.
+            match value {
+                v if v.fract() == 0.0 && v.abs() < 9e15 => map.serialize_entry(key, &(v as i64))?,
+                v => map.serialize_entry(key, &v)?,
+            }
+        }
+        if let Some(reasons) = self.reasons {
+            map.serialize_entry("reasons", &reasons)?;
+        }
+        if let Some(read_us) = self.read_us {
+            map.serialize_entry("read_us", &read_us)?;
+        }
+        map.end()
+    }
+}
+
+impl<'de> Deserialize<'de> for GpuSample {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<GpuSample, D::Error> {
+        struct Readings;
+
+        impl<'de> Visitor<'de> for Readings {
+            type Value = GpuSample;
+
+            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+                f.write_str("the readings of a GPU")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<GpuSample, A::Error> {
+                let mut sample = GpuSample::default();
+                while let Some(key) = map.next_key::<std::borrow::Cow<'de, str>>()? {
+                    match key.as_ref() {
+                        "gpu" => sample.gpu = map.next_value()?,
+                        "reasons" => sample.reasons = map.next_value()?,
+                        "read_us" => sample.read_us = map.next_value()?,
+                        key => match Reading::with_key(key) {
+                            Some(reading) => sample.set(reading, map.next_value()?),
+                            // A reading of a later version.
+                            None => drop(map.next_value::<IgnoredAny>()?),
+                        },
+                    }
+                }
+                Ok(sample)
+            }
+        }
+
+        deserializer.deserialize_map(Readings)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_distinct() {
+        for name in [|r: &Reading| r.about().key, |r: &Reading| r.about().column, |r: &Reading| r.label()] {
+            let mut names: Vec<_> = Reading::ALL.iter().map(name).collect();
+            names.sort_unstable();
+            names.dedup();
+            assert_eq!(names.len(), COUNT);
+        }
+    }
+
+    #[test]
+    fn a_sample_is_written_with_what_it_has() {
+        let sample = GpuSample::of(1).with(Reading::SmClock, 1980.0).with(Reading::Power, 612.4567);
+        let text = serde_json::to_string(&sample.with_reasons(1 << 63 | 1)).unwrap();
+        assert_eq!(text, r#"{"gpu":1,"sm_clock_mhz":1980,"power_w":612.457,"reasons":9223372036854775809}"#);
+        assert_eq!(serde_json::from_str::<GpuSample>(&text).unwrap(), sample.with_reasons(1 << 63 | 1));
+    }
+
+    #[test]
+    fn what_is_unknown_or_no_number_is_not_there() {
+        let sample: GpuSample =
+            serde_json::from_str(r#"{"gpu":0,"temp_c":null,"from_the_future":[1,{}],"fan_pct":40}"#).unwrap();
+        assert_eq!(sample.readings().collect::<Vec<_>>(), [(Reading::Fan, 40.0)]);
+        assert!(GpuSample::of(0).with(Reading::Temp, f64::NAN).is_empty());
+    }
+}

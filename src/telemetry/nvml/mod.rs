@@ -1,0 +1,250 @@
+//! GPUs through NVML, which is loaded at run time: the program starts without it too.
+
+mod calls;
+mod gpm;
+mod trouble;
+
+use std::{
+    collections::HashMap,
+    ffi::{OsStr, OsString},
+    fs,
+    sync::{LazyLock, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use calls::{Asking, Calls};
+use nvml_wrapper::{
+    Device, Nvml,
+    enum_wrappers::device::{Clock, GpuVirtualizationMode, TemperatureThreshold},
+    enums::device::UsedGpuMemory,
+    error::NvmlError,
+};
+use trouble::{absence, is_lost, under_wsl};
+
+use super::{GpuProbe, Look, ProbeError, Tier, absent::Absence};
+use crate::event::{CallCost, GpuInfo, GpuProcess, GpuSample, Refused, Stamp};
+
+/// Where the driver puts the library: on the loader's path, under WSL, under NixOS.
+#[cfg(not(windows))]
+const LIBRARIES: &[&str] =
+    &["libnvidia-ml.so.1", "/usr/lib/wsl/lib/libnvidia-ml.so.1", "/run/opengl-driver/lib/libnvidia-ml.so.1"];
+#[cfg(windows)]
+const LIBRARIES: &[&str] = &["nvml.dll"];
+
+/// Every GPU of this machine, by NVML.
+pub struct NvmlProbe {
+    nvml: &'static Nvml,
+    cards: Vec<Card>,
+    wsl: bool,
+}
+
+struct Card {
+    info: GpuInfo,
+    calls: Calls,
+    lost: bool,
+}
+
+impl NvmlProbe {
+    pub fn open() -> Result<NvmlProbe, Absence> {
+        let mut first_failure = None;
+        for path in LIBRARIES {
+            match NvmlProbe::open_library(path.as_ref()) {
+                Err(absence @ Absence::LibraryMissing { .. }) => first_failure.get_or_insert(absence),
+                opened => return opened,
+            };
+        }
+        Err(first_failure.unwrap_or(Absence::NoDevices))
+    }
+
+    /// As [`NvmlProbe::open`], from one library file.
+    pub fn open_library(path: &OsStr) -> Result<NvmlProbe, Absence> {
+        let nvml = opened(path).map_err(absence)?;
+        let driver = nvml.sys_driver_version().unwrap_or_else(|_| "unknown".to_owned());
+        let count = nvml.device_count().map_err(absence)?;
+        let wsl = under_wsl();
+        let cards: Vec<Card> = (0..count).map(|index| Card::open(nvml, index, &driver, wsl)).collect();
+        if cards.is_empty() { Err(Absence::NoDevices) } else { Ok(NvmlProbe { nvml, cards, wsl }) }
+    }
+
+    /// The newest CUDA that the driver can run, as 13000 for 13.0.
+    pub fn cuda_version(&self) -> Option<u32> {
+        self.nvml.sys_cuda_driver_version().ok().and_then(|version| u32::try_from(version).ok())
+    }
+
+    fn card(&mut self, gpu: u32) -> Result<&mut Card, ProbeError> {
+        let gone = || ProbeError::Lost { gpu, reason: NvmlError::NotFound.to_string() };
+        self.cards.iter_mut().find(|card| card.info.index == gpu).ok_or_else(gone)
+    }
+}
+
+/// The library, loaded and started once and then kept: samples of GPM live as long as it does.
+fn opened(path: &OsStr) -> Result<&'static Nvml, NvmlError> {
+    static OPEN: LazyLock<Mutex<HashMap<OsString, &'static Nvml>>> = LazyLock::new(Mutex::default);
+    let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(nvml) = open.get(path) {
+        return Ok(nvml);
+    }
+    let nvml: &'static Nvml = Box::leak(Box::new(Nvml::builder().lib_path(path).init()?));
+    open.insert(path.to_owned(), nvml);
+    Ok(nvml)
+}
+
+impl GpuProbe for NvmlProbe {
+    fn gpus(&self) -> Vec<GpuInfo> {
+        self.cards.iter().map(|card| card.info.clone()).collect()
+    }
+
+    fn turns(&self, gpu: u32) -> usize {
+        let card = self.cards.iter().find(|card| card.info.index == gpu);
+        card.map_or(0, |card| card.calls.count(Tier::Slow))
+    }
+
+    fn look(&mut self, gpu: u32, look: Look, _now: Stamp) -> Result<GpuSample, ProbeError> {
+        let (nvml, wsl) = (self.nvml, self.wsl);
+        let card = self.card(gpu)?;
+        let lost = |error: NvmlError| ProbeError::Lost { gpu, reason: error.to_string() };
+        if card.lost {
+            return Err(lost(NvmlError::GpuLost));
+        }
+        let started = Instant::now();
+        let device = match nvml.device_by_index(gpu) {
+            Ok(device) => device,
+            Err(error) if is_lost(&error) => return Err(lost(error)),
+            Err(error) => return Err(ProbeError::Unreadable { gpu, reason: error.to_string() }),
+        };
+        let mut asking = Asking { nvml, device, info: &mut card.info, wsl, failure: None };
+        let mut sample = GpuSample::of(gpu);
+        match look {
+            Look::All(tier) => card.calls.make(tier, None, &mut asking, &mut sample),
+            Look::Turn(turn) => card.calls.make(Tier::Slow, Some(turn), &mut asking, &mut sample),
+        }
+        if let Some(error) = asking.failure {
+            if is_lost(&error) {
+                card.lost = true;
+                return Err(lost(error));
+            }
+            if sample.is_empty() {
+                return Err(ProbeError::Unreadable { gpu, reason: error.to_string() });
+            }
+        }
+        sample.read_us = Some(started.elapsed().as_micros() as u32);
+        Ok(sample)
+    }
+
+    fn refused(&self, gpu: u32) -> &[Refused] {
+        let card = self.cards.iter().find(|card| card.info.index == gpu);
+        card.map_or(&[], |card| &card.info.refused)
+    }
+
+    fn other_processes(&mut self, gpu: u32) -> Option<Vec<GpuProcess>> {
+        let device = self.nvml.device_by_index(gpu).ok()?;
+        let running = device.running_compute_processes().ok()?;
+        let others = running.into_iter().filter(|process| process.pid != std::process::id());
+        let mut others: Vec<GpuProcess> = others
+            .map(|process| GpuProcess {
+                pid: process.pid,
+                name: process_name(process.pid),
+                mem_bytes: match process.used_gpu_memory {
+                    UsedGpuMemory::Used(bytes) => Some(bytes),
+                    UsedGpuMemory::Unavailable => None,
+                },
+            })
+            .collect();
+        others.sort_by_key(|process| process.pid);
+        Some(others)
+    }
+
+    fn costs(&self, gpu: u32) -> Vec<CallCost> {
+        let card = self.cards.iter().find(|card| card.info.index == gpu);
+        card.map_or_else(Vec::new, |card| card.calls.costs())
+    }
+
+    fn take_spent(&mut self) -> Duration {
+        self.cards.iter_mut().map(|card| card.calls.take_spent()).sum()
+    }
+
+    fn take_remarks(&mut self) -> Vec<String> {
+        self.cards.iter_mut().flat_map(|card| card.calls.take_remarks()).collect()
+    }
+}
+
+/// The name of a process, where this system knows it.
+fn process_name(pid: u32) -> Option<String> {
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+    Some(name.trim().to_owned()).filter(|name| !name.is_empty())
+}
+
+impl Card {
+    /// Asks every reading once, so that what is refused is known before the first sample.
+    fn open(nvml: &'static Nvml, index: u32, driver: &str, wsl: bool) -> Card {
+        let mut info = GpuInfo {
+            index,
+            name: format!("GPU {index}"),
+            driver: driver.to_owned(),
+            source: "nvml".to_owned(),
+            ..GpuInfo::default()
+        };
+        let mut calls = Calls::new();
+        let lost = match nvml.device_by_index(index) {
+            Ok(device) => {
+                let mut asking = Asking { nvml, device, info: &mut info, wsl, failure: None };
+                describe(&mut asking);
+                let mut sample = GpuSample::of(index);
+                for tier in [Tier::Fast, Tier::Gpm, Tier::Slow] {
+                    calls.make(tier, None, &mut asking, &mut sample);
+                }
+                asking.is_lost()
+            }
+            Err(error) => {
+                info.refused.push(Refused {
+                    reading: "all".to_owned(),
+                    reason: error.to_string(),
+                    remedy: None,
+                });
+                is_lost(&error)
+            }
+        };
+        Card { info, calls: calls.afresh(), lost }
+    }
+}
+
+/// What stays as it is while a card is looked at.
+fn describe(asking: &mut Asking<'_>) {
+    let watts = |milliwatts: u32| milliwatts as f32 / 1e3;
+    if let Some(name) = asking.ask("name", |device| device.name()) {
+        asking.info.name = name;
+    }
+    // These first: they explain refusals.
+    asking.info.mig = asking.ask("MIG mode", |device| device.mig_mode()).map(|mode| mode.current == 1);
+    asking.info.virtualization = match asking.ask("virtualization", |device| device.virtualization_mode()) {
+        Some(GpuVirtualizationMode::Vgpu) => Some("vGPU".to_owned()),
+        Some(GpuVirtualizationMode::HostVgpu | GpuVirtualizationMode::HostVsga) => {
+            Some("vGPU host".to_owned())
+        }
+        _ => None,
+    };
+    asking.info.architecture =
+        asking.ask("architecture", |device| device.architecture()).map(|kind| format!("{kind:?}"));
+    asking.info.compute_capability = asking
+        .ask("compute capability", |device| device.cuda_compute_capability())
+        .map(|cc| format!("{}.{}", cc.major, cc.minor));
+    asking.info.uuid = asking.ask("uuid", |device| device.uuid()).unwrap_or_default();
+    asking.info.mem_total_bytes =
+        asking.ask("memory", |device| device.memory_info()).map(|memory| memory.total);
+    asking.info.power_limit_w = asking.ask("power limit", |device| device.enforced_power_limit()).map(watts);
+    asking.info.power_limit_default_w =
+        asking.ask("default power limit", |device| device.power_management_limit_default()).map(watts);
+    asking.info.power_limit_max_w = asking
+        .ask("greatest power limit", |device| device.power_management_limit_constraints())
+        .map(|range| watts(range.max_limit));
+    asking.info.sm_clock_max_mhz = asking.ask("max SM clock", |device| device.max_clock_info(Clock::SM));
+    asking.info.sm_clock_application_mhz =
+        asking.ask("application clock", |device: &Device<'_>| device.applications_clock(Clock::SM));
+    asking.info.mem_clock_max_mhz =
+        asking.ask("max memory clock", |device| device.max_clock_info(Clock::Memory));
+    asking.info.slowdown_temp_c = asking
+        .ask("slowdown temperature", |device| device.temperature_threshold(TemperatureThreshold::Slowdown));
+    asking.info.pcie_gen_max = asking.ask("max PCIe generation", |device| device.max_pcie_link_gen());
+    asking.info.pcie_width_max = asking.ask("max PCIe lanes", |device| device.max_pcie_link_width());
+    asking.info.persistence = asking.ask("persistence mode", |device| device.is_in_persistent_mode());
+}
