@@ -6,6 +6,7 @@ use std::{
     io::{self, Write},
     path::{Path, PathBuf},
     process::ExitCode,
+    time::Duration,
 };
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
@@ -16,7 +17,7 @@ use crate::{
     assets::{AssetError, commands as assets},
     completion::{self, Shell},
     config::{Composed, ConfTree, DefaultsItem, Form, compose, expand_sweep, yaml_text},
-    crash,
+    crash, diagnose,
     engine::EngineError,
     event::{Outcome, Stamp},
     headless::{self, say},
@@ -44,9 +45,17 @@ Examples:
   llmprof-tui config model=qwen2_5_7b --package model.arch
   llmprof-tui replay runs/baseline/smollm2_135m/2026-01-01_12-00-00
   llmprof-tui demo
+  llmprof-tui watch                            what holds the GPU back while another program uses it
+  llmprof-tui diagnose gpu.csv                 why was it slow? of a run, or of a log of nvidia-smi
   llmprof-tui fetch qwen2_5_0_5b               weights from the hub
 
 Exit codes: 0 ok, 1 the run failed or was not fully recorded, 2 bad usage or config, 130/143 interrupted.";
+
+const DIAGNOSE: &str = "\
+A log that can be diagnosed:
+  nvidia-smi -lms 200 --format=csv -f gpu.csv --query-gpu=timestamp,index,name,utilization.gpu,utilization.memory,\
+clocks.sm,clocks.mem,power.draw,temperature.gpu,clocks_event_reasons.active,power.limit,power.max_limit,clocks.max.sm
+  llmprof-tui diagnose gpu.csv";
 
 const COMPLETION: &str = "\
 bash: eval \"$(llmprof-tui completion bash)\" in ~/.bashrc
@@ -158,6 +167,29 @@ enum Command {
         /// Begin playing at this speed
         #[arg(long, default_value_t = 1.0)]
         speed: f64,
+    },
+    /// Say what held the card back: of a recorded run, an nvml.csv, or a log that nvidia-smi wrote
+    #[command(after_help = DIAGNOSE)]
+    Diagnose {
+        /// A run directory, or a CSV file
+        path: PathBuf,
+        /// Print one JSON object on stdout instead of words
+        #[arg(long)]
+        json: bool,
+    },
+    /// Look at the GPU while others use it: its pane and the diagnosis, without a workload of ours
+    Watch {
+        #[command(flatten)]
+        what: What,
+        /// Without a screen: look so long, then print the diagnosis
+        #[arg(long = "for", value_name = "SECONDS")]
+        seconds: Option<f64>,
+        /// With --for, print one JSON object on stdout instead of words
+        #[arg(long, requires = "seconds")]
+        json: bool,
+        /// Keep what was seen as a run
+        #[arg(long)]
+        record: bool,
     },
     /// Print the resolved configuration
     Config {
@@ -289,6 +321,26 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
         Some(Command::Demo { speed }) => {
             let player = Player::open(|| EventReader::embedded("the demo", DEMO)).map_err(Report::from)?;
             runtime.block_on(play(player, At::Second(0.0), speed))
+        }
+        Some(Command::Watch { mut what, seconds, json, record }) => {
+            let asked = ["runtime=watch".to_owned(), format!("output.record={record}")];
+            what.overrides.splice(0..0, asked);
+            match seconds {
+                Some(seconds) if !(0.0..=1e9).contains(&seconds) => {
+                    Err(Usage(format!("--for {seconds}: a time is a number of seconds")).into())
+                }
+                Some(seconds) => runtime.block_on(watch_for(&what, seconds, json)),
+                None => runtime.block_on(profile(what)),
+            }
+        }
+        Some(Command::Diagnose { path, json }) => {
+            let found = diagnose::diagnosed(&path).map_err(Report::from)?;
+            if json {
+                print_out(&diagnose::to_json(&found).to_string())?;
+            } else {
+                print_out(&found.iter().map(diagnose::text).collect::<Vec<_>>().join("\n\n"))?;
+            }
+            Ok(0)
         }
         Some(Command::Config { what, show }) => show_config(&what, &show),
         Some(Command::Completion { shell }) => {
@@ -516,6 +568,21 @@ async fn run(what: &What, json: bool, quiet: bool) -> Result<u8, Failure> {
         return Ok(cause.exit_code());
     }
     Ok(code)
+}
+
+/// Looks at the GPU for a while and says what it saw.
+async fn watch_for(what: &What, seconds: f64, json: bool) -> Result<u8, Failure> {
+    let plan = what.plan()?;
+    let watched = headless::watch(plan, Duration::from_secs_f64(seconds)).await?;
+    if let Some(absent) = watched.state.gpu_absent.as_ref().filter(|_| watched.state.gpus.is_empty()) {
+        return Err(Failure::Work(eyre!("{}; {}", absent.reason, absent.remedy)));
+    }
+    let found = diagnose::of_state(&watched.state);
+    match json {
+        true => print_out(&diagnose::to_json(&found).to_string())?,
+        false => print_out(&found.iter().map(diagnose::text).collect::<Vec<_>>().join("\n\n"))?,
+    }
+    Ok(watched.cause.map_or(0, |cause| cause.exit_code()))
 }
 
 async fn run_sweep(mut runner: Runner, json: bool, quiet: bool) -> Result<u8, Failure> {

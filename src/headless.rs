@@ -36,6 +36,26 @@ pub async fn run(plan: Plan, quiet: bool) -> io::Result<Finished> {
     Ok(Finished { state: std::mem::take(&mut session.state), ended, cause })
 }
 
+/// Looks at the GPUs for `time`, or until a signal ends it.
+pub async fn watch(plan: Plan, time: Duration) -> io::Result<Finished> {
+    let mut shutdown = Shutdown::listen()?;
+    let mut session = Session::start(plan);
+    let until = tokio::time::Instant::now() + time;
+    let cause = loop {
+        tokio::select! {
+            cause = shutdown.requested() => break Some(cause),
+            () = tokio::time::sleep_until(until) => break None,
+            _ = session.pump() => {}
+        }
+        if session.state.gpu_absent.is_some() && session.state.gpus.is_empty() {
+            break None;
+        }
+    };
+    let outcome = if cause.is_some() { Outcome::Interrupted } else { Outcome::Completed };
+    let ended = session.end(outcome, cause.as_ref().map(Cause::to_string));
+    Ok(Finished { state: std::mem::take(&mut session.state), ended, cause })
+}
+
 /// Runs the jobs that are left, with a rest between them; gives the reason where a signal ended it.
 pub async fn sweep(runner: &mut Runner, quiet: bool) -> io::Result<Option<Cause>> {
     let mut shutdown = Shutdown::listen()?;

@@ -17,6 +17,7 @@
 //! - [`plan`]: a run that was looked at and can be started; [`support`]: what of it this version does not do
 //! - [`session`]: one live run, the only place that starts and stops work; [`headless`] and [`tui`] show it
 //! - [`sweep`]: several runs from one command line, one after another
+//! - [`diagnose`]: ledger and verdict of what was recorded
 //! - [`cli`]: the commands; [`completion`]: what a shell offers at TAB; [`crash`], [`shutdown`], [`logfile`],
 //!   [`observer`]: what a program needs around its work
 
@@ -26,6 +27,7 @@ pub mod cli;
 pub mod completion;
 pub mod config;
 pub mod crash;
+pub mod diagnose;
 pub mod engine;
 pub mod event;
 pub mod headless;

@@ -92,7 +92,7 @@ impl Plan {
     /// Whether the machine can hold it, before anything is allocated: device and memory.
     pub fn check_machine(&self) -> Result<(), EngineError> {
         match self.recipe() {
-            _ if self.simulated() => Ok(()),
+            _ if self.simulated() || self.watches() => Ok(()),
             Recipe::Ours(options) => self.place.check(&options),
             Recipe::Stock(options) => options.check(),
         }
@@ -156,7 +156,13 @@ impl Plan {
         match self.composed.config.runtime.name {
             Runtime::Candle | Runtime::CandleStock => self.place.to_string(),
             Runtime::Sim => "sim".to_owned(),
+            Runtime::Watch => "none".to_owned(),
         }
+    }
+
+    /// There is no workload: others' work is looked at.
+    pub(crate) fn watches(&self) -> bool {
+        self.composed.config.runtime.name == Runtime::Watch
     }
 
     pub(crate) fn simulated(&self) -> bool {
@@ -171,13 +177,14 @@ impl Plan {
             Runtime::Candle => self.place.engine(),
             Runtime::CandleStock => stock::NAME,
             Runtime::Sim => "sim",
+            Runtime::Watch => "none",
         };
         RunStarted {
             schema: SCHEMA,
             program: format!("llmprof-tui {}", env!("CARGO_PKG_VERSION")),
             started_unix_ms: unix_ms(),
             experiment: config.experiment.clone(),
-            model: config.model.name.clone(),
+            model: if self.watches() { "watch".to_owned() } else { config.model.name.clone() },
             dtype: model.type_name(dtype),
             engine: engine.to_owned(),
             device: self.device(),

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::{
     analysis::{metrics::MetricsSummary, units::millis},
-    config::Runtime,
+    config::{Runtime, Until},
     crash,
     engine::{
         Engine, EngineError, KERNELS,
@@ -70,6 +70,8 @@ pub struct Ended {
 
 /// Longest wait for threads that were asked to stop; a long prefill can't be interrupted.
 const PATIENCE: Duration = Duration::from_millis(1500);
+/// A GPU that has told no temperature by then will tell none.
+const HEAT_PATIENCE_S: f64 = 30.0;
 const EVENTS_AT_ONCE: usize = 4096;
 const BETWEEN_PROGRESS: Duration = Duration::from_millis(50);
 
@@ -116,6 +118,10 @@ impl Session {
 
     fn spawn(&mut self, ready: Option<Box<dyn Engine + Send>>) {
         let activity = Activity::default();
+        if self.plan.watches() {
+            // Whoever works on a simulated card decodes.
+            activity.set(Phase::Decode);
+        }
         let (control, tx, plan) = (self.control.clone(), self.tx.clone(), self.plan.clone());
         let mut config = plan.composed.config.clone();
         // "auto" means one device by now, and the sampler marks the GPU that is in use.
@@ -137,6 +143,9 @@ impl Session {
                     sampler.run(&tx, &stop);
                 }));
             }
+        }
+        if plan.watches() {
+            return;
         }
         self.threads.push(named("llmprof-engine", move || {
             crash::fault_point("engine");
@@ -216,9 +225,32 @@ impl Session {
         {
             self.note_trouble(text);
         }
+        self.wait_for_rest();
         if let Some(sample) = self.observer.due(self.rx.len() as u64, self.lost()) {
             self.tx.send(Event::Observer(sample));
         }
+    }
+
+    /// Lets a run that waits for the card's rest come to its end.
+    fn wait_for_rest(&mut self) {
+        let runtime = &self.plan.composed.config.runtime;
+        if runtime.until != Some(Until::Steady) || self.control.is_enough() {
+            return;
+        }
+        let heat = self.state.profiled_gpu().and_then(|gpu| gpu.heat());
+        let ready = self.state.prepare_ms.is_some();
+        let text = match heat {
+            Some(heat) if heat.steady => heat.words().unwrap_or_default(),
+            _ if self.state.now.secs() >= runtime.until_max_s => {
+                format!("the card has not come to rest within runtime.until_max_s={}", runtime.until_max_s)
+            }
+            None if ready && self.state.now.secs() > HEAT_PATIENCE_S => {
+                "runtime.until=steady needs a GPU that tells its temperature; there is none".to_owned()
+            }
+            _ => return,
+        };
+        self.control.finish();
+        self.tx.notice(Level::Info, "gpu", format!("{text}: the run ends with this request"));
     }
 
     fn lost(&self) -> u64 {
@@ -457,6 +489,7 @@ fn prepare(
     let config = &plan.composed.config;
     let engine: Box<dyn Engine> = match config.runtime.name {
         Runtime::Sim => Box::new(simulated(plan, control, tx, sampler)?),
+        Runtime::Watch => return Err(EngineError::Cancelled),
         Runtime::Candle | Runtime::CandleStock => {
             let mut shown: Option<Instant> = None;
             let mut progress = |step: &str, done: u64, total: u64| {

@@ -33,7 +33,7 @@ const MUST_NOT_USE: [(&str, &[&str]); 14] = [
 ];
 
 /// Vendor crates and the one room of each.
-const ROOMS: [(&str, &str); 21] = [
+const ROOMS: [(&str, &str); 20] = [
     ("candle_core", "engine/candle"),
     ("candle_nn", "engine/candle"),
     ("candle_transformers", "engine/candle"),
@@ -47,7 +47,6 @@ const ROOMS: [(&str, &str); 21] = [
     ("tokenizers", "text"),
     ("minijinja", "text"),
     ("minijinja_contrib", "text"),
-    ("csv", "sweep/table.rs"),
     ("hdrhistogram", "analysis/distribution.rs"),
     ("hf_hub", "assets/hub"),
     ("zip", "assets/archive"),

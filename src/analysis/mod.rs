@@ -1,7 +1,10 @@
 //! Pure functions from measurements to meaning.
 
 pub mod distribution;
+pub mod energy;
+pub mod heat;
 pub mod metrics;
 pub mod throttle;
+pub mod trust;
 pub mod units;
 pub mod verdict;

@@ -153,7 +153,25 @@ pub struct RuntimeConfig {
     /// Measured requests; null makes one of each text that `dataset.sampling` takes.
     pub requests: Option<u32>,
     pub seed: u64,
+    /// Go on after the last request until this holds.
+    #[serde(default)]
+    pub until: Option<Until>,
+    /// But no longer than this.
+    #[serde(default = "until_max_s", deserialize_with = "seconds")]
+    pub until_max_s: f64,
     pub sim: SimConfig,
+}
+
+/// What a run may wait for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Until {
+    /// Temperature and clock of the GPU have come to rest.
+    Steady,
+}
+
+fn until_max_s() -> f64 {
+    900.0
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -164,6 +182,8 @@ pub enum Runtime {
     /// candle-transformers' models as they are.
     CandleStock,
     Sim,
+    /// Nothing of ours: the GPU is looked at while others use it.
+    Watch,
 }
 
 /// The simulated engine: seeded, with a clock of its own.

@@ -23,6 +23,7 @@ pub struct Control(Arc<Switches>);
 #[derive(Debug, Default)]
 struct Switches {
     cancelled: Arc<AtomicBool>,
+    enough: AtomicBool,
     paused: Mutex<bool>,
     changed: Condvar,
 }
@@ -31,6 +32,15 @@ impl Control {
     pub fn cancel(&self) {
         self.0.cancelled.store(true, Ordering::Release);
         self.set_paused(false);
+    }
+
+    /// A workload that goes on until it is told ends with its current request.
+    pub fn finish(&self) {
+        self.0.enough.store(true, Ordering::Release);
+    }
+
+    pub fn is_enough(&self) -> bool {
+        self.0.enough.load(Ordering::Acquire)
     }
 
     pub fn is_cancelled(&self) -> bool {
@@ -79,7 +89,9 @@ struct Answer {
 impl Driver<'_> {
     /// Runs the whole workload. `Cancelled` when it was told to stop before the end.
     pub fn run(mut self, engine: &mut dyn Engine) -> Result<(), EngineError> {
-        for request in 0..self.workload.warmup.saturating_add(self.workload.requests) {
+        let planned = self.workload.warmup.saturating_add(self.workload.requests);
+        let mut request = 0;
+        while request < planned || (self.workload.until_told && !self.control.is_enough()) {
             let done = self.request(engine, request);
             self.activity.set(Phase::Idle);
             self.tx.send(Event::RequestFinished(RequestFinished { request, complete: done.is_ok() }));
@@ -90,6 +102,7 @@ impl Driver<'_> {
                 self.tx.notice(Level::Error, "text", format!("request {request}: {e}"));
             }
             engine.reset()?;
+            request += 1;
         }
         engine.synchronize()
     }

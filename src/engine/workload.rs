@@ -10,6 +10,8 @@ use crate::noise;
 pub struct Workload {
     pub requests: u32,
     pub warmup: u32,
+    /// Go on after the last request until told that it is enough.
+    pub until_told: bool,
     pub batch: u32,
     pub prompts: PromptSet,
     /// Of each sequence, at most.
@@ -83,6 +85,7 @@ mod tests {
         let workload = Workload {
             requests: 3,
             warmup: 1,
+            until_told: false,
             batch: 2,
             prompts: PromptSet::Given(Arc::new([prompt("a", &[1, 2]), prompt("b", &[3])])),
             output_tokens: 4,

@@ -29,7 +29,7 @@ impl Model {
     pub fn open(config: &RunConfig) -> Result<Model, InputsError> {
         let model = match config.runtime.name {
             Runtime::CandleStock => Self::stock(config)?,
-            Runtime::Candle | Runtime::Sim => Self::ours(config).map_err(remedied)?,
+            Runtime::Candle | Runtime::Sim | Runtime::Watch => Self::ours(config).map_err(remedied)?,
         };
         model.is_the_one_named(config)?;
         Ok(model)

@@ -7,6 +7,8 @@ use serde_json::{Value, json};
 use crate::{
     analysis::{
         distribution::Summary,
+        energy::{Energy, energy},
+        throttle::table,
         units::{bytes, grouped, millis, three_digits},
         verdict,
     },
@@ -54,6 +56,10 @@ pub fn metrics_json(state: &RunState) -> Value {
         "duration_s": state.now.secs(),
         "metrics": state.total.summary(),
         "snapshots": state.snapshots,
+        "diagnosis": state.diagnosis(),
+        "heat": state.profiled_gpu().and_then(|gpu| gpu.heat()),
+        "energy": energy_of(state),
+        "trust": state.trust(),
         "definitions": definitions,
     })
 }
@@ -82,10 +88,10 @@ pub fn run_json(state: &RunState, run_dir: Option<&Path>) -> Value {
         "device_share": metrics.device_share,
         "prefill_tok_s": metrics.prefill_tok_s,
         "decode_tok_s": metrics.decode_tok_s,
-        "energy_j_per_token": null,
+        "energy_j_per_token": energy_of(state).and_then(|energy| energy.of("decode")?.j_per_token),
         "mfu": null,
         "mbu": null,
-        "trust": null,
+        "trust": state.trust(),
     })
 }
 
@@ -136,6 +142,7 @@ pub fn report_md(state: &RunState) -> String {
     if let Some(sentence) = verdict_of(state) {
         let _ = writeln!(out, "{sentence}\n");
     }
+    card(&mut out, state);
     snapshots(&mut out, state);
     notices(&mut out, state);
     let _ = writeln!(out, "## What the words mean\n");
@@ -159,6 +166,66 @@ pub fn verdict_of(state: &RunState) -> Option<String> {
             .filter(|_| run.device == "cpu"),
         simulated: run.simulated,
     })
+}
+
+fn energy_of(state: &RunState) -> Option<Energy> {
+    state.profiled_gpu().and_then(|gpu| energy(&gpu.ledger))
+}
+
+/// What held the card back, what it spent, and whether that may be trusted.
+fn card(out: &mut String, state: &RunState) {
+    if let Some(diagnosis) = state.diagnosis() {
+        let _ = writeln!(out, "## What held the card back\n\n{}\n", diagnosis.verdict);
+        if !diagnosis.causes.is_empty() {
+            let _ = writeln!(out, "{}", table::markdown(&diagnosis.causes));
+            for cause in diagnosis.causes.iter().filter(|cause| cause.cost_pct.is_some()) {
+                let _ = writeln!(out, "- {}, {}: {}", cause.phase, cause.reason, cause.basis);
+            }
+            out.push('\n');
+        }
+        for advice in &diagnosis.advice {
+            let _ = writeln!(out, "- To do: {advice}.");
+        }
+        out.push('\n');
+    }
+    if let Some(energy) = energy_of(state) {
+        let _ =
+            writeln!(out, "## Energy\n\n| phase | J | mean W | tokens | J/token |\n|---|---|---|---|---|");
+        for phase in &energy.phases {
+            let number = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), three_digits);
+            let _ = writeln!(
+                out,
+                "| {} | {} | {} | {} | {} |",
+                phase.phase,
+                three_digits(phase.joules),
+                number(phase.mean_w),
+                grouped(phase.tokens as i64),
+                number(phase.j_per_token)
+            );
+        }
+        let _ = writeln!(
+            out,
+            "\nBy {}. Uncertain by {}. Warm-up is counted in.\n",
+            energy.method, energy.uncertainty
+        );
+    }
+    if !state.flight.incidents.is_empty() {
+        let _ = writeln!(out, "## Incidents\n");
+        for incident in &state.flight.incidents {
+            let meanwhile = Some(incident.meanwhile()).filter(|words| !words.is_empty());
+            let meanwhile = meanwhile.map_or_else(String::new, |words| format!(" ({words})"));
+            let _ = writeln!(out, "- {:.3} s: {}{meanwhile}", incident.at.secs(), incident.words());
+        }
+        out.push('\n');
+    }
+    if let Some(trust) = state.trust() {
+        let doubts = if trust.doubts.is_empty() {
+            "nothing speaks against it".to_owned()
+        } else {
+            trust.doubts.join("; ")
+        };
+        let _ = writeln!(out, "Trust: {} of {}: {doubts}.\n", trust.score, trust.of);
+    }
 }
 
 fn snapshots(out: &mut String, state: &RunState) {

@@ -1,5 +1,7 @@
 //! Everything a screen or a report needs, as a pure fold over events.
 
+mod diagnosis;
+mod incidents;
 mod requests;
 mod series;
 mod telemetry;
@@ -7,6 +9,7 @@ mod trail;
 
 use std::collections::VecDeque;
 
+pub use incidents::{FlightRecorder, Incident, KeptLook, Unusual};
 pub use requests::ActiveRequest;
 use serde::{Deserialize, Serialize};
 pub use series::{Bucket, Series};
@@ -45,6 +48,10 @@ pub struct RunState {
     pub trail: TokenTrail,
     /// ITL in milliseconds over the run, warm-up included.
     pub itl_ms: Series,
+    /// The seconds around whatever was unusual.
+    pub flight: FlightRecorder,
+    /// TPOT of the first measured requests and of the last, in milliseconds.
+    pub drift: Drift,
     pub gpus: Vec<GpuState>,
     pub gpu_absent: Option<GpuAbsent>,
     pub host: HostState,
@@ -70,6 +77,37 @@ pub struct Snapshot {
     pub temp_c: Option<f32>,
 }
 
+/// Whether requests become slower or faster as a run goes on.
+#[derive(Debug, Clone, Default)]
+pub struct Drift {
+    first: Vec<u64>,
+    last: VecDeque<u64>,
+}
+
+impl Drift {
+    /// So many requests at either end are held against each other.
+    const ENDS: usize = 3;
+
+    fn request(&mut self, tpot_ns: u64) {
+        if self.first.len() < Self::ENDS {
+            self.first.push(tpot_ns);
+            return;
+        }
+        if self.last.len() == Self::ENDS {
+            self.last.pop_front();
+        }
+        self.last.push_back(tpot_ns);
+    }
+
+    /// TPOT of the first requests over that of the last; `None` while there are too few.
+    pub fn ratio(&self) -> Option<f64> {
+        let mean = |sum: u64| sum as f64 / Self::ENDS as f64;
+        (self.last.len() == Self::ENDS)
+            .then(|| mean(self.first.iter().sum()) / mean(self.last.iter().sum()))
+            .filter(|ratio| ratio.is_finite())
+    }
+}
+
 impl Default for RunState {
     fn default() -> Self {
         RunState {
@@ -86,6 +124,8 @@ impl Default for RunState {
             window: Metrics::default(),
             trail: TokenTrail::default(),
             itl_ms: Series::default(),
+            flight: FlightRecorder::default(),
+            drift: Drift::default(),
             gpus: Vec::new(),
             gpu_absent: None,
             host: HostState::default(),
@@ -111,6 +151,10 @@ impl RunState {
         match &envelope.event {
             Event::Token(token) => self.token(t, *token),
             Event::GpuSample(sample) => {
+                let main = self.main_gpu().map(|gpu| gpu.info.index);
+                if main == Some(sample.gpu) {
+                    self.flight.look(t, sample, self.trail.seen());
+                }
                 if let Some(gpu) = self.gpus.iter_mut().find(|g| g.info.index == sample.gpu) {
                     gpu.record(t, sample);
                 }
@@ -123,6 +167,7 @@ impl RunState {
             Event::GpuLost(lost) => {
                 if let Some(gpu) = self.gpus.iter_mut().find(|g| g.info.index == lost.gpu) {
                     gpu.lost = Some((t, lost.clone()));
+                    self.flight.lost(t, self.trail.seen());
                 }
             }
             Event::SamplerCost(cost) => self.sampler = Some((**cost).clone()),
@@ -185,15 +230,20 @@ impl RunState {
         let first = active.first_token.is_none();
         let gap_ns = active.token(t);
         let (warmup, batch) = (active.started.warmup, u64::from(active.started.batch));
+        let prompt = u64::from(active.started.prompt_tokens);
         for gpu in self.gpus.iter_mut().filter(|gpu| gpu.info.profiled) {
-            gpu.ledger.token(first, gap_ns, batch, warmup);
+            if !first {
+                gpu.heat.token(t, gap_ns);
+            }
+            gpu.ledger.token(first, gap_ns, if first { prompt * batch } else { batch }, warmup);
         }
-        self.trail.push(TokenMark { t, gap_ns, id: token.id, request: token.request, first, warmup });
+        let mark = TokenMark { t, gap_ns, id: token.id, request: token.request, first, warmup };
+        self.flight.token(mark, self.trail.seen());
+        self.trail.push(mark);
         if !first {
             self.itl_ms.push(t, gap_ns as f32 / 1e6);
         }
         if !warmup {
-            let prompt = u64::from(active.started.prompt_tokens);
             for metrics in [&mut self.total, &mut self.window] {
                 match first {
                     true => metrics.first_token(gap_ns, prompt, batch),
@@ -213,6 +263,7 @@ impl RunState {
         } else if complete {
             self.requests_done += 1;
             let tpot_ns = active.tpot_ns();
+            tpot_ns.into_iter().for_each(|ns| self.drift.request(ns));
             for metrics in [&mut self.total, &mut self.window] {
                 metrics.requests += 1;
                 if let Some(tpot_ns) = tpot_ns {
@@ -257,6 +308,11 @@ impl RunState {
     /// The GPU to look at first: the workload's, else the first there is.
     pub fn main_gpu(&self) -> Option<&GpuState> {
         self.profiled_gpu().or(self.gpus.first())
+    }
+
+    /// Others' work is looked at: there is no workload of ours.
+    pub fn watches(&self) -> bool {
+        self.run.as_ref().is_some_and(|run| run.engine == "none")
     }
 
     /// Sequences per request.

@@ -4,7 +4,10 @@ use std::{sync::LazyLock, time::Duration};
 
 use super::Series;
 use crate::{
-    analysis::throttle::Ledger,
+    analysis::{
+        heat::{Heat, HeatSoak},
+        throttle::Ledger,
+    },
     event::{GpuInfo, GpuLost, GpuProcess, GpuSample, HostInfo, HostSample, Stamp},
     readings::{self, Kind, Reading},
 };
@@ -24,6 +27,7 @@ pub struct GpuState {
     pub processes: Vec<GpuProcess>,
     pub processes_seen: Vec<(Stamp, GpuProcess)>,
     pub ledger: Ledger,
+    pub(super) heat: HeatSoak,
 }
 
 /// More than so many strangers on a card are no longer told apart.
@@ -41,6 +45,7 @@ impl GpuState {
             processes: Vec::new(),
             processes_seen: Vec::new(),
             ledger: Ledger::default(),
+            heat: HeatSoak::default(),
         }
     }
 
@@ -72,6 +77,11 @@ impl GpuState {
         Some((&refused.reason, refused.remedy.as_deref()))
     }
 
+    /// How warm it is getting, once it is under load.
+    pub fn heat(&self) -> Option<Heat> {
+        self.heat.heat(self.info.slowdown_temp_c)
+    }
+
     pub(super) fn record(&mut self, t: Stamp, sample: &GpuSample) {
         for (reading, value) in sample.readings() {
             self.latest[reading as usize] = Some((t, value));
@@ -87,6 +97,8 @@ impl GpuState {
             self.info.power_limit_w = Some(watts as f32);
         }
         self.ledger.sample(t, sample);
+        let loaded = self.ledger.is_loaded();
+        self.heat.sample(t, sample.get(Reading::Temp), sample.get(Reading::SmClock), loaded);
     }
 
     pub(super) fn shared_with(&mut self, t: Stamp, processes: &[GpuProcess]) {

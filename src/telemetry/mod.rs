@@ -3,6 +3,7 @@
 pub mod absent;
 pub mod host;
 pub mod isolation;
+pub mod log;
 pub mod nvml;
 pub mod sampler;
 pub mod sim;

@@ -227,7 +227,7 @@ pub(super) fn looks_with(config: &RunConfig) -> Result<Looks, Absence> {
 /// The index, as NVML counts, of the GPU that the workload runs on.
 pub(super) fn profiled_gpu(config: &RunConfig, gpus: &[GpuInfo]) -> Option<u32> {
     let device = config.runtime.device.as_str();
-    if device == "cpu" {
+    if matches!(device, "cpu" | "none") {
         return None;
     }
     let named = device.strip_prefix("cuda:").and_then(|index| index.parse().ok());

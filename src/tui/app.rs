@@ -108,8 +108,12 @@ const EXPLANATION_DELAY: Duration = Duration::from_millis(200);
 impl App {
     pub fn new(config: &TuiConfig, live: Option<Live>, player: Option<Player>, runs_root: PathBuf) -> App {
         let theme = Theme::for_terminal(config.theme, config.ascii);
+        let mut ui = UiState::new(config.theme);
+        if live.as_ref().is_some_and(|live| live.session.plan().watches()) {
+            ui.pane = Pane::Gpu;
+        }
         App {
-            ui: UiState::new(config.theme),
+            ui,
             theme,
             live,
             next: None,
@@ -637,7 +641,7 @@ async fn pump(live: &mut Option<Live>) -> usize {
 /// What a key means to the overlay on top.
 fn overlay_key(overlay: &Overlay, key: KeyEvent) -> Option<OverlayKey> {
     use InputRequest as R;
-    if let Overlay::Help { .. } = overlay {
+    if matches!(overlay, Overlay::Help { .. } | Overlay::Evidence { .. }) {
         return Some(match key.code {
             KeyCode::Up | KeyCode::Char('k') => OverlayKey::Scroll(-1),
             KeyCode::Down | KeyCode::Char('j') => OverlayKey::Scroll(1),

@@ -11,7 +11,7 @@ use unicode_width::UnicodeWidthStr;
 
 use super::{
     keys::{self, Scope},
-    panes::{ComparePane, GpuPane, LogPane, OverviewPane, RunsPane, TokensPane},
+    panes::{ComparePane, GpuPane, LogPane, OverviewPane, RunsPane, TokensPane, evidence},
     ui::{Overlay, Pane, Prompt},
     view::{SweepView, View},
     widgets::{boxed, cut, input_line, label_value},
@@ -94,6 +94,7 @@ impl Widget for Frame<'_> {
         match &view.ui.overlay {
             Overlay::None => {}
             Overlay::Help { scroll } => help(&view, *scroll, area, buf),
+            Overlay::Evidence { scroll } => evidence_box(&view, *scroll, area, buf),
             Overlay::Prompt(asked) => prompt(&view, asked, area, buf),
         }
     }
@@ -214,6 +215,15 @@ fn status<'a>(view: &View<'_>) -> Vec<Vec<Span<'a>>> {
         parts.push(label_value(theme, "", &grouped(state.total.output_tokens as i64), "tok"));
     }
     parts.push(vec![Span::styled(clock(state.now.since(crate::event::Stamp(0))), theme.text)]);
+    if let Some(trust) = state.trust() {
+        let dots = |n: u32, dot: &str| dot.repeat(n as usize);
+        let style = if trust.score + 1 >= trust.of { theme.good } else { theme.warn };
+        parts.push(vec![
+            Span::styled("trust ", theme.dim),
+            Span::styled(dots(trust.score, theme.glyphs.dot), style),
+            Span::styled(dots(trust.of - trust.score, theme.glyphs.hollow_dot), theme.dim),
+        ]);
+    }
     parts
 }
 
@@ -416,6 +426,23 @@ fn help(view: &View<'_>, scroll: usize, area: Rect, buf: &mut Buffer) {
     Clear.render(area, buf);
     block.render(area, buf);
     Paragraph::new(lines).scroll((scroll.min(last) as u16, 0)).render(inner, buf);
+}
+
+fn evidence_box(view: &View<'_>, scroll: usize, area: Rect, buf: &mut Buffer) {
+    let theme = view.theme;
+    let lines = evidence(view);
+    let width = area.width.saturating_sub(4).min(130);
+    let rows = |line: &Line<'_>| line.width().max(1).div_ceil(width.saturating_sub(4).max(1) as usize) as u16;
+    let height: u16 = lines.iter().map(rows).sum::<u16>() + 3;
+    let area = centred(area, width, height);
+    let arrows = if theme.glyphs.ascii { "up, down scroll" } else { "↑ ↓ scroll" };
+    let block = boxed(theme, "evidence", &format!("{arrows} {} Esc closes", theme.glyphs.separator));
+    let inner = block.inner(area);
+    Clear.render(area, buf);
+    block.render(area, buf);
+    let inner = Rect { x: inner.x + 1, width: inner.width.saturating_sub(2), ..inner };
+    let last = (height as usize).saturating_sub(inner.height as usize + 2);
+    Paragraph::new(lines).wrap(Wrap { trim: false }).scroll((scroll.min(last) as u16, 0)).render(inner, buf);
 }
 
 fn ascii_label(label: &str) -> String {

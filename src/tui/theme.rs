@@ -252,6 +252,9 @@ pub struct Glyphs {
     /// Eight heights from low to full.
     pub bars: [&'static str; 8],
     pub dot: &'static str,
+    pub hollow_dot: &'static str,
+    /// Points at something unusual below.
+    pub mark: &'static str,
     pub separator: &'static str,
     pub first_token: &'static str,
     pub pointer: &'static str,
@@ -269,6 +272,8 @@ impl Glyphs {
         ascii: false,
         bars: ["▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"],
         dot: "●",
+        hollow_dot: "○",
+        mark: "▼",
         separator: "·",
         first_token: "┃",
         pointer: "▸",
@@ -285,6 +290,8 @@ impl Glyphs {
         ascii: true,
         bars: ["_", ".", "-", "=", "+", "*", "%", "#"],
         dot: "*",
+        hollow_dot: ".",
+        mark: "!",
         separator: "-",
         first_token: "|",
         pointer: ">",
@@ -351,6 +358,8 @@ mod tests {
         let g = Glyphs::ASCII;
         let all = [
             g.dot,
+            g.hollow_dot,
+            g.mark,
             g.separator,
             g.first_token,
             g.pointer,

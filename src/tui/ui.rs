@@ -52,6 +52,8 @@ pub enum Action {
     AskOverrides,
     AskFilter,
     ShowCompare,
+    ShowEvidence,
+    OpenIncident,
     NextTheme,
     Zoom(i32),
     Move(i32),
@@ -97,6 +99,10 @@ pub enum Overlay {
     #[default]
     None,
     Help {
+        scroll: usize,
+    },
+    /// The numbers behind the verdict.
+    Evidence {
         scroll: usize,
     },
     Prompt(Prompt),
@@ -148,6 +154,9 @@ pub struct UiState {
     pub span: usize,
     /// The token looked at, counted from the run's first; `None` stays with the newest.
     pub token: Option<u64>,
+    /// The incident that is chosen, counted from the newest, and whether its seconds are on the screen.
+    pub incident: usize,
+    pub incident_open: bool,
     /// The row of the GPU pane that is looked at.
     pub reading: usize,
     /// Lines between the newest and the last one shown.
@@ -170,6 +179,8 @@ impl UiState {
             theme,
             span: 2,
             token: None,
+            incident: 0,
+            incident_open: false,
             reading: 0,
             log_back: 0,
             log_filter: String::new(),
@@ -200,6 +211,7 @@ pub struct Extent {
     pub tokens_seen: u64,
     /// Rows of the GPU pane.
     pub readings: usize,
+    pub incidents: usize,
     pub runs: usize,
     pub log_lines: usize,
     pub snapshots: usize,
@@ -218,6 +230,12 @@ pub fn update(ui: &mut UiState, action: Action, extent: Extent) -> Option<Effect
         Action::NextPane => return show(ui, ui.pane.step(1)),
         Action::PreviousPane => return show(ui, ui.pane.step(Pane::ALL.len() - 1)),
         Action::ShowCompare => ui.pane = Pane::Compare,
+        Action::ShowEvidence => ui.overlay = Overlay::Evidence { scroll: 0 },
+        Action::OpenIncident => {
+            ui.incident = ui.incident.min(extent.incidents.saturating_sub(1));
+            ui.incident_open = extent.incidents > 0 && !ui.incident_open;
+            ui.token = None;
+        }
         Action::AskSnapshot => ui.ask(Asks::SnapshotName, format!("snap-{}", extent.snapshots + 1)),
         Action::AskOverrides => ui.ask(Asks::Overrides, String::new()),
         Action::AskFilter => ui.ask(Asks::Filter(ui.pane), ui.filter(ui.pane).to_owned()),
@@ -236,8 +254,9 @@ pub fn update(ui: &mut UiState, action: Action, extent: Extent) -> Option<Effect
             let oldest = extent.tokens_seen.saturating_sub(extent.tokens as u64);
             let at = ui.token.unwrap_or(newest).saturating_add_signed(-i64::from(back)).clamp(oldest, newest);
             ui.token = (at < newest).then_some(at);
+            ui.incident_open = false;
         }
-        Action::ScrubToNow => ui.token = None,
+        Action::ScrubToNow => (ui.token, ui.incident_open) = (None, false),
         Action::Sort => {
             ui.sort = match ui.sort {
                 SortRuns::Newest => SortRuns::Fastest,
@@ -275,6 +294,9 @@ fn move_in_pane(ui: &mut UiState, by: isize, extent: Extent) {
         Pane::Runs => {
             ui.run_selected = ui.run_selected.saturating_add_signed(by).min(extent.runs.saturating_sub(1));
         }
+        Pane::Tokens => {
+            ui.incident = ui.incident.saturating_add_signed(by).min(extent.incidents.saturating_sub(1))
+        }
         Pane::Gpu => ui.reading = ui.reading.saturating_add_signed(by).min(extent.readings.saturating_sub(1)),
         // The log grows downwards: up means back.
         Pane::Log => {
@@ -296,12 +318,18 @@ pub enum OverlayKey {
     Scroll(isize),
 }
 
+/// More lines than there ever are: scrolling ends where the text does.
+const EVIDENCE_LINES: usize = 500;
+
 /// Feeds a key to the overlay that lies on top.
 pub fn update_overlay(ui: &mut UiState, key: OverlayKey) -> Option<Effect> {
     match (&mut ui.overlay, key) {
         (_, OverlayKey::Close) => ui.overlay = Overlay::None,
         (Overlay::Help { scroll }, OverlayKey::Scroll(by)) => {
             *scroll = scroll.saturating_add_signed(by).min(super::keys::BINDINGS.len());
+        }
+        (Overlay::Evidence { scroll }, OverlayKey::Scroll(by)) => {
+            *scroll = scroll.saturating_add_signed(by).min(EVIDENCE_LINES);
         }
         (Overlay::Prompt(prompt), OverlayKey::Edit(request)) => {
             prompt.input.handle(request);
@@ -329,7 +357,7 @@ pub fn update_overlay(ui: &mut UiState, key: OverlayKey) -> Option<Effect> {
                 }
             }
         }
-        (Overlay::Help { .. }, OverlayKey::Accept) => ui.overlay = Overlay::None,
+        (Overlay::Help { .. } | Overlay::Evidence { .. }, OverlayKey::Accept) => ui.overlay = Overlay::None,
         _ => {}
     }
     None
@@ -365,6 +393,7 @@ mod tests {
             tokens: 10,
             tokens_seen: 100,
             readings: 11,
+            incidents: 2,
             runs: 3,
             log_lines: 5,
             snapshots: 0,

@@ -3,7 +3,7 @@
 use crate::{
     event::Stamp,
     rundir::{Position, RunEntry},
-    state::{RunState, Snapshot},
+    state::{Incident, RunState, Snapshot},
     sweep::{Cooling, Sweep},
     tui::{
         keys::Mode,
@@ -42,7 +42,7 @@ pub struct SweepView<'a> {
     pub cooling: Option<Cooling>,
 }
 
-impl View<'_> {
+impl<'a> View<'a> {
     /// What keys mean now.
     pub fn mode(&self) -> Mode {
         match (self.replay, self.sweep) {
@@ -69,11 +69,20 @@ impl View<'_> {
             .min(self.state.trail.len().saturating_sub(1))
     }
 
+    /// The incident that is chosen, if there is any.
+    pub fn incident(&self) -> Option<&'a Incident> {
+        let state: &'a RunState = self.state;
+        let incidents = &state.flight.incidents;
+        let back = self.ui.incident.min(incidents.len().checked_sub(1)?);
+        incidents.get(incidents.len() - 1 - back)
+    }
+
     pub fn extent(&self) -> Extent {
         Extent {
             tokens: self.state.trail.len(),
             tokens_seen: self.state.trail.seen(),
             readings: super::panes::GPU_ROWS.len(),
+            incidents: self.state.flight.incidents.len(),
             runs: self.runs.len(),
             log_lines: self.state.log.len(),
             snapshots: self.snapshots.len(),

@@ -150,8 +150,8 @@ pub struct Account {
     pub power_w: Mean,
     /// What the energy counter said, or the integral of power where there is none.
     pub energy_j: f64,
-    /// Tokens that came out of this work, of all sequences.
-    pub tokens_out: u64,
+    /// Tokens of all sequences that went through this work: those of the prompts, or those that came out.
+    pub tokens: u64,
 }
 
 impl Account {
@@ -193,6 +193,8 @@ struct Counter {
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Ledger {
     phase: Phase,
+    /// Some phase was told: what lies between phases is rest, not someone's work.
+    phases_told: bool,
     /// The phases since the last look, with their beginnings.
     phases: Vec<(Stamp, Phase)>,
     seen: Option<Seen>,
@@ -200,6 +202,8 @@ pub struct Ledger {
     counters: [Counter; COUNTERS.len()],
     energy: Counter,
     energy_counted: bool,
+    /// Counted energy of stretches in which there was more than one kind of work.
+    energy_split_j: f64,
     first: Option<Stamp>,
     last: Stamp,
 }
@@ -219,26 +223,39 @@ impl Ledger {
         self.accounts.iter().any(|account| account.seen_ns > 0.0)
     }
 
+    /// Whether the last look found the card at work.
+    pub fn is_loaded(&self) -> bool {
+        self.seen.is_some_and(|seen| seen.work.is_load())
+    }
+
     /// Energy comes from the card's counter rather than from sampled power.
     pub fn energy_is_counted(&self) -> bool {
         self.energy_counted
+    }
+
+    /// The part of the counted energy that had to be divided between phases, from 0 to 1.
+    pub fn energy_split_share(&self) -> f64 {
+        let total: f64 = self.accounts.iter().map(|account| account.energy_j).sum();
+        if total > 0.0 { (self.energy_split_j / total).min(1.0) } else { 0.0 }
     }
 
     /// The workload is in `phase` from `t` on.
     pub fn phase(&mut self, t: Stamp, phase: Phase) {
         if phase != self.phase {
             self.phase = phase;
+            self.phases_told = true;
             if self.seen.is_some() {
                 self.phases.push((t, phase));
             }
         }
     }
 
-    /// A token came `gap_ns` after the one before, or after the beginning of its request if it is the first.
-    pub fn token(&mut self, first: bool, gap_ns: u64, batch: u64, warmup: bool) {
+    /// A token came `gap_ns` after the one before, or after the beginning of its request if it is the first. With it
+    /// `tokens` were worked on, in all sequences.
+    pub fn token(&mut self, first: bool, gap_ns: u64, tokens: u64, warmup: bool) {
         let work = if first { Work::Prefill } else { Work::Decode };
         let account = &mut self.accounts[work as usize];
-        account.tokens_out += batch;
+        account.tokens += tokens;
         if first || warmup {
             return;
         }
@@ -283,7 +300,7 @@ impl Ledger {
 
     /// Takes the time since the look before into account, phase by phase.
     fn look(&mut self, t: Stamp, sample: &GpuSample) {
-        let idle = sample.get(Reading::GpuUtil).is_some_and(|pct| pct < BUSY_PCT);
+        let idle = self.phases_told || sample.get(Reading::GpuUtil).is_some_and(|pct| pct < BUSY_PCT);
         let work = work_of(self.phase, idle);
         let now = Seen {
             at: t,
@@ -427,6 +444,9 @@ impl Ledger {
             for (account, since) in self.accounts.iter_mut().zip(self.energy.since) {
                 account.energy_j -= since;
             }
+        }
+        if self.energy.since.iter().filter(|joules| **joules > 0.0).count() > 1 {
+            self.energy_split_j += grown;
         }
         for (account, since) in self.accounts.iter_mut().zip(std::mem::take(&mut self.energy.since)) {
             account.energy_j += grown * since / total;

@@ -36,6 +36,7 @@ fn events(steps: &[[u32; 2]], stop_ids: &[u32], tokenizer: Option<&Tokenizer>) -
     let workload = Workload {
         requests: 1,
         warmup: 1,
+        until_told: false,
         batch: 2,
         prompts: PromptSet::Random { tokens: 3, vocab: 4 },
         output_tokens: 5,

@@ -201,6 +201,8 @@ fn config(runtime: Runtime, probe: Probe) -> RunConfig {
             warmup: 0,
             requests: Some(1),
             seed: 1,
+            until: None,
+            until_max_s: 900.0,
             sim: SimConfig {
                 prefill_tok_s: 1e4,
                 itl_ms: 4.0,

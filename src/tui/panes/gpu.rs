@@ -2,15 +2,16 @@
 
 use ratatui::{
     buffer::Buffer,
-    layout::Rect,
+    layout::{Constraint, Layout, Rect},
     style::Style,
     text::{Line, Span as Text},
-    widgets::Widget,
+    widgets::{Paragraph, Widget, Wrap},
 };
 
 use super::{
     host::{host_pane, host_parts},
     lanes::{HOLD_NS, LABEL, READOUT, Row, rows_box},
+    overview::card_verdict,
 };
 use crate::{
     analysis::units::{bytes, three_digits},
@@ -49,7 +50,16 @@ impl Widget for GpuPane<'_> {
         let others: Vec<&GpuState> =
             view.state.gpus.iter().filter(|gpu| gpu.info.index != main.info.index).collect();
         let strips = (others.len() as u16).min(area.height / 3);
-        gpu_box(view, main, Rect { height: area.height - strips, ..area }, buf);
+        let verdict = Line::from(card_verdict(view));
+        let rows = (verdict.width() as u16).div_ceil(area.width.saturating_sub(9).max(1));
+        let words = if area.height - strips >= 16 { rows.min(4) } else { 0 };
+        gpu_box(view, main, Rect { height: area.height - strips - words, ..area }, buf);
+        let below = Rect { y: area.bottom() - strips - words, height: words, ..area };
+        let [mark, text] = Layout::horizontal([Constraint::Length(3), Constraint::Min(1)]).areas(below);
+        if words > 0 {
+            Line::styled(format!(" {}", view.theme.glyphs.pointer), view.theme.accent).render(mark, buf);
+            Paragraph::new(verdict).wrap(Wrap { trim: true }).render(text, buf);
+        }
         for (gpu, y) in others.into_iter().zip(area.bottom() - strips..area.bottom()) {
             let mut parts = gpu_parts(view, gpu);
             parts.insert(
@@ -100,8 +110,8 @@ fn row<'a>(
     let info = &gpu.info;
     let series = gpu.series(reading);
     let refused = gpu.refusal(reading.label());
-    let one_of_gpm = matches!(reading, Reading::Occupancy | Reading::Tensor | Reading::Dram);
-    if series.is_empty() && one_of_gpm && refused.is_some() {
+    let is_gpm = reading.about().source == "GPM";
+    if series.is_empty() && is_gpm && (refused.is_none() || reading != Reading::SmActive) {
         return None;
     }
     let (limit, style): (Option<f32>, Style) = match reading {

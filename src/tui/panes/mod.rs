@@ -1,6 +1,7 @@
 //! The panes, each a pure function of the view.
 
 mod compare;
+mod evidence;
 mod gpu;
 mod host;
 mod jobs;
@@ -11,6 +12,7 @@ mod runs;
 mod tokens;
 
 pub use compare::ComparePane;
+pub use evidence::evidence;
 pub use gpu::{GpuPane, ROWS as GPU_ROWS};
 pub use log::LogPane;
 pub use overview::OverviewPane;

@@ -11,6 +11,7 @@ use super::{gpu, tokens};
 use crate::{
     analysis::{
         distribution::Distribution,
+        throttle::Tone,
         units::{grouped, millis, scaled, three_digits},
     },
     event::{Outcome, Phase},
@@ -72,17 +73,41 @@ fn verdict<'a>(view: &View<'a>) -> Line<'a> {
             _ => ("was interrupted", theme.warn),
         };
         let mut words = vec![Text::styled(plain(&format!("The run {word}: {cause}. ")), style)];
+        words.extend(card_verdict(view));
         words.extend(verdict_of(view.state).map(|sentence| Text::styled(plain(&sentence), theme.text)));
         return Line::from(words);
     }
-    match (verdict_of(view.state), view.state.phase) {
-        (Some(sentence), _) => Line::styled(plain(&sentence), theme.text),
-        (None, Phase::Preparing) => note(theme, "Preparing: nothing is measured yet."),
-        (None, _) if view.state.active.as_ref().is_some_and(|a| a.started.warmup) => {
+    let mut words = card_verdict(view);
+    words.extend(verdict_of(view.state).map(|sentence| Text::styled(plain(&sentence), theme.text)));
+    if !words.is_empty() {
+        return Line::from(words);
+    }
+    match view.state.phase {
+        Phase::Preparing => note(theme, "Preparing: nothing is measured yet."),
+        _ if view.state.active.as_ref().is_some_and(|a| a.started.warmup) => {
             note(theme, "Warming up: these tokens are shown, but not counted.")
         }
-        (None, _) => note(theme, "Nothing measured yet."),
+        _ if view.state.watches() => note(theme, "Nothing was seen of a GPU yet."),
+        _ => note(theme, "Nothing measured yet."),
     }
+}
+
+/// What holds the card back, or that nothing does; coloured where something is wrong.
+pub fn card_verdict<'a>(view: &View<'_>) -> Vec<Text<'a>> {
+    let theme = view.theme;
+    let gpu = view.state.main_gpu().filter(|gpu| gpu.info.profiled || view.state.watches());
+    let Some((gpu, diagnosis)) = gpu.and_then(|gpu| Some((gpu, view.state.diagnosis_of(gpu)?))) else {
+        return Vec::new();
+    };
+    let style = match diagnosis.tone {
+        Tone::Fine => theme.good,
+        Tone::Note | Tone::Unknown => theme.text,
+        Tone::Bad => theme.warn,
+    };
+    let mut words = vec![Text::styled(theme.glyphs.plain(&format!("{} ", diagnosis.verdict)), style)];
+    let coming = gpu.heat().filter(|heat| heat.slowdown_in_s.is_some()).and_then(|heat| heat.words());
+    words.extend(coming.map(|coming| Text::styled(theme.glyphs.plain(&format!("{coming} ")), theme.warn)));
+    words
 }
 
 fn throughput(view: &View<'_>, area: Rect, buf: &mut Buffer) {

@@ -9,11 +9,13 @@ use ratatui::{
 
 use crate::{
     analysis::units::{grouped, millis, three_digits},
+    event::Stamp,
     readings::Reading,
-    state::{Series, TokenMark},
+    state::{Incident, KeptLook, Series, TokenMark},
     tui::{
+        ui::Pane,
         view::View,
-        widgets::{Lane, Span, TokenStrip, boxed, fit, label_value, note},
+        widgets::{Lane, Span, TokenStrip, boxed, cut, fit, label_value, note},
     },
 };
 
@@ -29,16 +31,22 @@ impl Widget for TokensPane<'_> {
         if area.height < 9 || area.width < 50 {
             return strip_box(view, area, buf);
         }
-        let [strip, detail, ids] = Layout::vertical([
-            Constraint::Min(8),
-            Constraint::Length(3),
-            Constraint::Length(if area.height >= 22 { 5 } else { 0 }),
-        ])
-        .areas(area);
+        let incidents = view.state.flight.incidents.len() as u16;
+        // What was unusual tells more than the ids.
+        let below = match (incidents, area.height) {
+            (0, 22..) => 5,
+            (1.., 18..) => incidents.clamp(1, area.height / 4) + 2,
+            _ => 0,
+        };
+        let [strip, detail, rest] =
+            Layout::vertical([Constraint::Min(8), Constraint::Length(3), Constraint::Length(below)])
+                .areas(area);
         strip_box(view, strip, buf);
         cursor_box(view, detail, buf);
-        if ids.height > 0 {
-            ids_box(view, ids, buf);
+        match incidents {
+            _ if rest.height == 0 => {}
+            0 => ids_box(view, rest, buf),
+            _ => incidents_box(view, rest, buf),
         }
     }
 }
@@ -55,29 +63,84 @@ fn median_of_trail(view: &View<'_>) -> Option<f64> {
     (!gaps.is_empty()).then(|| *gaps.select_nth_unstable(middle).1 as f64 / 1e6)
 }
 
+/// What the strip shows: tokens as they came, or those around an incident.
+struct Stretch<'a> {
+    tokens: Vec<&'a TokenMark>,
+    title: String,
+    /// The column that is looked at.
+    cursor: Option<usize>,
+    /// Columns with something unusual.
+    unusual: Vec<usize>,
+    /// What was seen of the card, where the run's history no longer tells it finely enough.
+    kept: Option<&'a [KeptLook]>,
+}
+
+impl<'a> Stretch<'a> {
+    fn of(view: &View<'a>, cells: usize) -> Stretch<'a> {
+        match view.incident().filter(|_| view.ui.incident_open && view.ui.pane == Pane::Tokens) {
+            Some(incident) => Stretch::around(incident, cells),
+            None => Stretch::of_trail(view, cells),
+        }
+    }
+
+    fn of_trail(view: &View<'a>, cells: usize) -> Stretch<'a> {
+        let state = view.state;
+        let tokens: Vec<&TokenMark> = state.trail.window(view.tokens_back(), cells).collect();
+        let first = (state.trail.seen() - view.tokens_back() as u64).saturating_sub(tokens.len() as u64);
+        let column = |incident: &Incident| {
+            let column = incident.token.checked_sub(first)? as usize;
+            (column < tokens.len()).then_some(column)
+        };
+        let unusual = state.flight.incidents.iter().filter_map(column).collect();
+        let (title, cursor) = match view.tokens_back() {
+            0 => (format!("tokens · last {}", tokens.len()), None),
+            back => (format!("tokens · {} before the newest", grouped(back as i64)), Some(tokens.len() - 1)),
+        };
+        Stretch { tokens, title, cursor, unusual, kept: None }
+    }
+
+    fn around(incident: &'a Incident, cells: usize) -> Stretch<'a> {
+        let at = incident.tokens.partition_point(|mark| mark.t < incident.at);
+        let from = at.saturating_sub(cells / 2).min(incident.tokens.len().saturating_sub(cells));
+        let tokens: Vec<&TokenMark> = incident.tokens.iter().skip(from).take(cells).collect();
+        let cursor = (at >= from && at - from < tokens.len()).then(|| at - from);
+        let title = format!("incident at {:.3} s · {}", incident.at.secs(), incident.words());
+        Stretch { tokens, title, cursor, unusual: cursor.into_iter().collect(), kept: Some(&incident.looks) }
+    }
+
+    /// A reading while a token was made: the last look before it.
+    fn value(&self, series: &Series, kept: fn(&KeptLook) -> Option<f64>, t: Stamp) -> Option<f32> {
+        match self.kept {
+            None => series.at(t),
+            Some(looks) => {
+                let before = looks.partition_point(|look| look.t <= t);
+                looks[..before].iter().rev().find_map(kept).map(|value| value as f32)
+            }
+        }
+    }
+}
+
 /// The token strip with its lanes, in a frame.
 pub fn strip_box(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
     let wide = area.width >= 60;
     let (label, readout) = if wide { (LABEL, READOUT) } else { (0, 0) };
     let cells = area.width.saturating_sub(2 + label + readout) as usize;
-    let shown: Vec<&TokenMark> = view.state.trail.window(view.tokens_back(), cells).collect();
+    let stretch = Stretch::of(view, cells);
+    let shown = &stretch.tokens;
     let slowest = shown.iter().filter(|m| !m.first).map(|m| m.gap_ns).max();
     let aside = match slowest {
         Some(ns) => format!("ITL usual {} · slowest {}", millis(usual_ms(view)), millis(ns as f64 / 1e6)),
         None => String::new(),
     };
-    let title = match view.tokens_back() {
-        0 => format!("tokens · last {}", shown.len()),
-        back => format!("tokens · {} before the newest", grouped(back as i64)),
-    };
-    let block = boxed(theme, &title, if area.width > 70 { &aside } else { "" });
+    let aside = if area.width as usize > 40 + stretch.title.chars().count() { aside.as_str() } else { "" };
+    let block = boxed(theme, &theme.glyphs.plain(&stretch.title), aside);
     let inner = block.inner(area);
     block.render(area, buf);
     if shown.is_empty() {
         return note(theme, " no token yet").render(inner, buf);
     }
-    let lanes = lanes(view, &shown);
+    let lanes = lanes(view, &stretch);
     let lane_rows = lanes.len().min(inner.height.saturating_sub(1) as usize) as u16;
     let spare = inner.height - lane_rows;
     // Half of what is left goes to the tokens; lanes grow with the rest.
@@ -86,9 +149,11 @@ pub fn strip_box(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     if wide {
         buf.set_string(inner.x + 1, inner.y, "ITL", theme.dim);
     }
-    let cursor = (view.tokens_back() > 0).then(|| shown.len() - 1);
-    TokenStrip { tokens: shown, usual_ms: usual_ms(view), theme, cursor }
+    TokenStrip { tokens: shown.clone(), usual_ms: usual_ms(view), theme, cursor: stretch.cursor }
         .render(Rect { height: strip_rows, ..cell_area }, buf);
+    for column in &stretch.unusual {
+        buf[(cell_area.x + *column as u16, cell_area.y)].set_symbol(theme.glyphs.mark).set_style(theme.bad);
+    }
     let mut y = inner.y + strip_rows;
     let mut lanes: Vec<TokenLane> = lanes.into_iter().take(lane_rows as usize).collect();
     let flags = lanes.iter().filter(|lane| lane.is_flag).count() as u16;
@@ -147,30 +212,38 @@ impl TokenLane {
     }
 }
 
-/// The value of `series` while each token was made, twice, as a cell has two dot columns.
-fn over_tokens(series: &Series, shown: &[&TokenMark]) -> Vec<Option<Span>> {
-    shown
+/// The value while each token was made, twice, as a cell has two dot columns.
+fn over_tokens(stretch: &Stretch<'_>, value: impl Fn(Stamp) -> Option<f32>) -> Vec<Option<Span>> {
+    stretch
+        .tokens
         .iter()
         .flat_map(|mark| {
-            let value = series.at(mark.t).map(|v| Span { low: v, high: v, mid: v });
+            let value = value(mark.t).map(|v| Span { low: v, high: v, mid: v });
             [value, value]
         })
         .collect()
 }
 
-fn lanes(view: &View<'_>, shown: &[&TokenMark]) -> Vec<TokenLane> {
+fn lanes(view: &View<'_>, stretch: &Stretch<'_>) -> Vec<TokenLane> {
     let theme = view.theme;
-    let last = |series: &Series| shown.last().and_then(|m| series.at(m.t));
-    let lane = |label: &str, series: &Series, top: Option<f32>, unit: &str, style| {
+    let nothing: fn(&KeptLook) -> Option<f64> = |_| None;
+    let lane = |label: &str,
+                series: &Series,
+                kept: fn(&KeptLook) -> Option<f64>,
+                top: Option<f32>,
+                unit: &str,
+                style| {
         let top = top.or(series.range().map(|r| r.1)).unwrap_or(1.0).max(1.0);
-        let readout = match last(series) {
+        let value = |t| stretch.value(series, kept, t);
+        let looked_at = stretch.cursor.and_then(|i| stretch.tokens.get(i)).or(stretch.tokens.last());
+        let readout = match looked_at.and_then(|mark| value(mark.t)) {
             Some(v) => format!("{} {unit}", three_digits(f64::from(v)).replace(',', "")),
             None => "n/a".to_owned(),
         };
         TokenLane {
             label: label.to_owned(),
             readout,
-            columns: over_tokens(series, shown),
+            columns: over_tokens(stretch, value),
             range: (0.0, top),
             style,
             is_flag: false,
@@ -182,23 +255,38 @@ fn lanes(view: &View<'_>, shown: &[&TokenMark]) -> Vec<TokenLane> {
             return Vec::new();
         }
         return vec![
-            lane("CPU", &host.cpu_pct, Some(100.0), "%", theme.utilisation),
-            lane("clock", &host.freq_mhz, None, "MHz", theme.clock),
+            lane("CPU", &host.cpu_pct, nothing, Some(100.0), "%", theme.utilisation),
+            lane("clock", &host.freq_mhz, nothing, None, "MHz", theme.clock),
         ];
     };
     let mut lanes = vec![
         lane(
             "SM",
             gpu.series(Reading::SmClock),
+            |look| look.sm_clock_mhz,
             gpu.info.sm_clock_max_mhz.map(|v| v as f32),
             "MHz",
             theme.clock,
         ),
-        lane("power", gpu.series(Reading::Power), gpu.info.power_limit_w, "W", theme.power),
+        lane(
+            "power",
+            gpu.series(Reading::Power),
+            |look| look.power_w,
+            gpu.info.power_limit_w,
+            "W",
+            theme.power,
+        ),
     ];
     for (bit, series) in &gpu.reasons {
         let reason = crate::reasons::named(*bit);
-        let columns = over_tokens(series, shown);
+        let columns = match stretch.kept {
+            None => over_tokens(stretch, |t| series.at(t)),
+            Some(looks) => over_tokens(stretch, |t| {
+                let before = looks.partition_point(|look| look.t <= t);
+                let bits = looks[..before].last().and_then(|look| look.reasons)?;
+                Some(if bits & bit != 0 { 1.0 } else { 0.0 })
+            }),
+        };
         if reason.fault() && columns.iter().flatten().any(|s| s.mid > 0.0) {
             lanes.push(TokenLane {
                 label: "reason".into(),
@@ -213,13 +301,40 @@ fn lanes(view: &View<'_>, shown: &[&TokenMark]) -> Vec<TokenLane> {
     lanes
 }
 
+/// What was unusual, the newest first.
+fn incidents_box(view: &View<'_>, area: Rect, buf: &mut Buffer) {
+    let theme = view.theme;
+    let incidents = &view.state.flight.incidents;
+    let block = boxed(theme, &format!("incidents · {}", incidents.len()), "Enter opens");
+    let inner = block.inner(area);
+    block.render(area, buf);
+    let chosen = view.ui.incident.min(incidents.len().saturating_sub(1));
+    let first = (chosen + 1).saturating_sub(inner.height as usize);
+    let rows = incidents.iter().rev().enumerate().skip(first).zip(inner.top()..inner.bottom());
+    for ((i, incident), y) in rows {
+        let style = if i == chosen { theme.selected } else { theme.text };
+        let mut words = format!(" {:>9.3} s  {}", incident.at.secs(), incident.words());
+        let meanwhile = incident.meanwhile();
+        if !meanwhile.is_empty() {
+            words += &format!("  ({meanwhile})");
+        }
+        let words = cut(&theme.glyphs.plain(&words), inner.width as usize, theme.glyphs.ascii);
+        Line::styled(words, style).render(Rect { y, height: 1, ..inner }, buf);
+    }
+}
+
 /// The token under the cursor, in words.
 fn cursor_box(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
     let block = boxed(theme, "this token", "← → to look around");
     let inner = block.inner(area);
     block.render(area, buf);
-    let Some(mark) = view.state.trail.window(view.tokens_back(), 1).next_back() else {
+    let at_incident = view.incident().filter(|_| view.ui.incident_open).and_then(|incident| {
+        let at = incident.tokens.partition_point(|mark| mark.t < incident.at);
+        incident.tokens.get(at)
+    });
+    let newest = || view.state.trail.window(view.tokens_back(), 1).next_back();
+    let Some(mark) = at_incident.or_else(newest) else {
         return note(theme, " no token yet").render(inner, buf);
     };
     let gap = mark.gap_ns as f64 / 1e6;

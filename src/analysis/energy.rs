@@ -1,0 +1,91 @@
+//! Energy per phase and token, and how far it can be trusted.
+
+use serde::Serialize;
+
+use super::throttle::{Ledger, Work};
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Energy {
+    /// How it was measured.
+    pub method: String,
+    /// What may be wrong with it.
+    pub uncertainty: String,
+    pub phases: Vec<PhaseEnergy>,
+}
+
+/// The card's energy in one kind of work, warm-up included.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct PhaseEnergy {
+    pub phase: &'static str,
+    pub joules: f64,
+    pub mean_w: Option<f64>,
+    /// Tokens of the prompts in a prefill, tokens that came out in a decode.
+    pub tokens: u64,
+    pub j_per_token: Option<f64>,
+}
+
+/// What the card has spent where; `None` where it told neither energy nor power.
+pub fn energy(ledger: &Ledger) -> Option<Energy> {
+    let phases: Vec<PhaseEnergy> = Work::ALL
+        .into_iter()
+        .map(|work| (work, ledger.of(work)))
+        .filter(|(_, account)| account.energy_j > 0.0)
+        .map(|(work, account)| PhaseEnergy {
+            phase: work.name(),
+            joules: account.energy_j,
+            mean_w: account.power_w.value(),
+            tokens: account.tokens,
+            j_per_token: (account.tokens > 0).then(|| account.energy_j / account.tokens as f64),
+        })
+        .collect();
+    if phases.is_empty() {
+        return None;
+    }
+    let (method, uncertainty) = match ledger.energy_is_counted() {
+        true => (
+            "the card's energy counter, divided between phases by sampled power",
+            format!(
+                "{:.0} % of it lay in stretches of several phases and was divided; the card's own accuracy is not told",
+                100.0 * ledger.energy_split_share()
+            ),
+        ),
+        false => (
+            "sampled power over time: the card has no energy counter",
+            "5 % (the accuracy NVML states for power), and whatever happens between two samples".to_owned(),
+        ),
+    };
+    Some(Energy { method: method.to_owned(), uncertainty, phases })
+}
+
+impl Energy {
+    /// Of the phase with this name.
+    pub fn of(&self, phase: &str) -> Option<&PhaseEnergy> {
+        self.phases.iter().find(|energy| energy.phase == phase)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        event::{Phase, Stamp},
+        readings::{GpuSample, Reading},
+    };
+
+    #[test]
+    fn a_decode_token_costs_what_the_power_says() {
+        let mut ledger = Ledger::default();
+        assert_eq!(energy(&ledger), None);
+        ledger.phase(Stamp(0), Phase::Decode);
+        for ms in (0..=1000u64).step_by(100) {
+            let look = GpuSample::of(0).with(Reading::Power, 600.0).with(Reading::SmClock, 1980.0);
+            ledger.sample(Stamp(ms * 1_000_000), &look.with_reasons(0));
+            (0..25).for_each(|_| ledger.token(false, 4_000_000, 1, false));
+        }
+        let energy = energy(&ledger).unwrap();
+        let decode = energy.of("decode").unwrap();
+        assert!((decode.joules - 600.0).abs() < 1e-6 && decode.tokens == 275, "{decode:?}");
+        assert!((decode.j_per_token.unwrap() - 600.0 / 275.0).abs() < 1e-9);
+        assert!(energy.method.starts_with("sampled power"), "{energy:?}");
+    }
+}

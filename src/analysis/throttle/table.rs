@@ -1,0 +1,53 @@
+//! The ledger as a table.
+
+use super::Cause;
+use crate::analysis::units::{grouped, three_digits};
+
+pub const COLUMNS: [&str; 8] = ["limit", "phase", "held", "of the phase", "by", "SM MHz", "cost", "lost"];
+
+/// The cells of a cause, in the order of [`COLUMNS`].
+pub fn cells(cause: &Cause) -> [String; 8] {
+    let none = || "–".to_owned();
+    let clock = match (cause.clock_free_mhz, cause.clock_mhz) {
+        (Some(free), Some(clock)) => format!("{free:.0} → {clock:.0}"),
+        (None, Some(clock)) => format!("{clock:.0}"),
+        _ => none(),
+    };
+    let cost = match (cause.cost_pct, cause.ms_per_token) {
+        (Some(pct), Some(ms)) => format!("{pct:.1} %, {} ms/token", three_digits(ms)),
+        (Some(pct), None) => format!("{pct:.1} %"),
+        (None, _) => none(),
+    };
+    [
+        cause.reason.clone(),
+        cause.phase.to_owned(),
+        format!("{} s", three_digits(cause.active_s)),
+        format!("{:.1} %", 100.0 * cause.time_share),
+        cause.time_source.to_owned(),
+        clock,
+        cost,
+        cause.tokens_lost.map_or_else(none, |tokens| format!("{} tokens", grouped(tokens.round() as i64))),
+    ]
+}
+
+/// Every cause as a line of text under its heading, aligned.
+pub fn text(causes: &[Cause]) -> String {
+    let mut rows = vec![COLUMNS.map(str::to_owned)];
+    rows.extend(causes.iter().map(cells));
+    let width = |i: usize| rows.iter().map(|row| row[i].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..COLUMNS.len()).map(width).collect();
+    let line = |row: &[String; 8]| {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    rows.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// The same as a Markdown table.
+pub fn markdown(causes: &[Cause]) -> String {
+    let mut out = format!("| {} |\n|{}\n", COLUMNS.join(" | "), "---|".repeat(COLUMNS.len()));
+    for cause in causes {
+        out += &format!("| {} |\n", cells(cause).join(" | "));
+    }
+    out
+}
