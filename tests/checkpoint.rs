@@ -96,6 +96,31 @@ fn safetensors_give_the_weights_that_were_saved() {
     assert_eq!(logits(&Checkpoint::open(&file, None).unwrap(), &spec, Dtype::F32), wanted);
 }
 
+/// A checkpoint of gemma3 with its vision part has the decoder inside, under names of two generations.
+#[test]
+fn a_decoder_within_a_larger_model_is_found() {
+    let mut text = config("gemma3_text");
+    text["tie_word_embeddings"] = json!(true);
+    text["sliding_window"] = json!(4);
+    let spec = ModelSpec::from_hf(&text).unwrap();
+    let wanted = logits(&SyntheticWeights { seed: SEED }, &spec, Dtype::F32);
+    let whole = json!({"model_type": "gemma3", "text_config": text, "vision_config": {}});
+    let names: [fn(&str) -> String; 2] =
+        [|name| format!("language_model.{name}"), |name| name.replacen("model.", "model.language_model.", 1)];
+    for renamed in names {
+        let dir = dir(&whole, |dir, tensors| {
+            let mut tensors: HashMap<_, _> =
+                tensors.into_iter().map(|(name, tensor)| (renamed(&name), tensor)).collect();
+            let other = Tensor::zeros(3, DType::F32, &Device::Cpu).unwrap();
+            tensors.insert("vision_tower.norm.weight".to_owned(), other);
+            single(dir, tensors);
+        });
+        let checkpoint = Checkpoint::open(dir.path(), None).unwrap();
+        assert_eq!(checkpoint.spec(), &spec);
+        assert_eq!(logits(&checkpoint, &spec, Dtype::F32), wanted);
+    }
+}
+
 #[test]
 fn every_type_on_disk_becomes_every_type_in_memory() {
     let config = config("llama");
@@ -344,7 +369,7 @@ fn what_is_wrong_with_gguf_is_named() {
         (vec![("llama.block_count", Some(Gguf::U32(0)))], "num_hidden_layers is zero"),
         (vec![("llama.expert_count", Some(Gguf::U32(8)))], "llama.expert_count \"8\" is not supported"),
         (vec![("llama.rope.dimension_count", Some(Gguf::U32(16)))], "llama.rope.dimension_count \"16\""),
-        (vec![("llama.rope.scaling.type", text("longrope"))], "rope_scaling \"longrope\" is not supported"),
+        (vec![("llama.rope.scaling.type", text("dynamic"))], "rope_scaling \"dynamic\" is not supported"),
         (vec![("llama.rope.scaling.type", text("yarn"))], "factor is missing"),
         (
             vec![("llama.feed_forward_length", Some(Gguf::U32(95)))],

@@ -203,7 +203,7 @@ fn remedied(error: InputsError) -> InputsError {
         InputsError::Checkpoint(CheckpointError::Unsupported { key, found, .. })
             if key == "general.architecture" && stock::is_quantised(found) =>
         {
-            return InputsError::OnlyStock { model_type: found.clone() };
+            return InputsError::OnlyStockGguf { architecture: found.clone() };
         }
         _ => None,
     };
