@@ -33,7 +33,7 @@ fn config(family: &str) -> Value {
 }
 
 fn tensor(shape: &TensorShape) -> Tensor {
-    SyntheticWeights { seed: SEED }.tensor(shape, Dtype::F32).unwrap()
+    SyntheticWeights::new(SEED).tensor(shape, Dtype::F32).unwrap()
 }
 
 fn tensors(spec: &ModelSpec) -> HashMap<String, Tensor> {
@@ -84,7 +84,7 @@ fn max_diff(a: &[Vec<f32>], b: &[Vec<f32>]) -> f32 {
 fn safetensors_give_the_weights_that_were_saved() {
     let config = config("qwen2");
     let spec = ModelSpec::from_hf(&config).unwrap();
-    let wanted = logits(&SyntheticWeights { seed: SEED }, &spec, Dtype::F32);
+    let wanted = logits(&SyntheticWeights::new(SEED), &spec, Dtype::F32);
     for dir in [dir(&config, single), dir(&config, sharded)] {
         let checkpoint = Checkpoint::open(dir.path(), None).unwrap();
         assert_eq!(checkpoint.spec(), &spec);
@@ -103,7 +103,7 @@ fn a_decoder_within_a_larger_model_is_found() {
     text["tie_word_embeddings"] = json!(true);
     text["sliding_window"] = json!(4);
     let spec = ModelSpec::from_hf(&text).unwrap();
-    let wanted = logits(&SyntheticWeights { seed: SEED }, &spec, Dtype::F32);
+    let wanted = logits(&SyntheticWeights::new(SEED), &spec, Dtype::F32);
     let whole = json!({"model_type": "gemma3", "text_config": text, "vision_config": {}});
     let names: [fn(&str) -> String; 2] =
         [|name| format!("language_model.{name}"), |name| name.replacen("model.", "model.language_model.", 1)];
@@ -313,7 +313,7 @@ fn gguf_in_plain_numbers_gives_the_weights_that_were_saved() {
         let spec = ModelSpec::from_hf(&config).unwrap();
         assert_eq!(checkpoint.spec().tensors(), spec.tensors());
         assert_eq!(checkpoint.spec().qk_norm, family == "qwen3");
-        let wanted = logits(&SyntheticWeights { seed: SEED }, &spec, Dtype::F32);
+        let wanted = logits(&SyntheticWeights::new(SEED), &spec, Dtype::F32);
         assert_eq!(max_diff(&logits(&checkpoint, checkpoint.spec(), Dtype::F32), &wanted), 0.0, "{family}");
         assert_eq!(checkpoint.type_name(Dtype::Bf16), "bf16");
     }

@@ -24,7 +24,7 @@ def mix64(value):
     return z ^ (z >> 31)
 
 
-def values(name, shape):
+def values(name, shape, norm_middle):
     key = 0xCBF29CE484222325
     for byte in name.encode():
         key = ((key ^ byte) * 0x100000001B3) & MASK
@@ -44,7 +44,7 @@ def values(name, shape):
     elif name.endswith("bias"):
         offset, spread = 0.0, 0.05
     else:
-        offset, spread = 1.0, 0.1
+        offset, spread = norm_middle, 0.1
     return (numpy.float32(offset) + numpy.float32(spread) * unit).reshape(shape)
 
 
@@ -87,9 +87,10 @@ STEPS = 4
 def logits_of(case, prompt):
     parsed = AutoConfig.for_model(**case)
     model = AutoModelForCausalLM.from_config(parsed, attn_implementation="eager").eval().float()
+    norm_middle = 0.0 if case["model_type"].startswith("gemma") else 1.0
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            parameter.copy_(torch.from_numpy(values(name, tuple(parameter.shape))))
+            parameter.copy_(torch.from_numpy(values(name, tuple(parameter.shape), norm_middle)))
         cache, rows, next_ids = None, [], ids(prompt, 1)
         for step in range(STEPS + 1):
             out = model(torch.tensor([next_ids]), past_key_values=cache, use_cache=True)

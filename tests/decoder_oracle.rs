@@ -26,7 +26,7 @@ impl SimpleBackend for Checkpoint {
     fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {
         let tensors = self.0.tensors();
         let tensor = tensors.iter().find(|t| t.name == name).unwrap_or_else(|| panic!("no tensor {name}"));
-        SyntheticWeights { seed: SEED }.tensor(tensor, Dtype::F32)
+        SyntheticWeights::new(SEED).for_model(&self.0).tensor(tensor, Dtype::F32)
     }
 
     fn contains_tensor(&self, name: &str) -> bool {
@@ -108,7 +108,7 @@ fn decoder(config: &Value, dtype: Dtype, batch: usize) -> Decoder {
 
 fn decoder_for(config: &Value, dtype: Dtype, batch: usize, capacity: usize) -> Decoder {
     let spec = ModelSpec::from_hf(config).unwrap();
-    let source = SyntheticWeights { seed: SEED };
+    let source = SyntheticWeights::new(SEED).for_model(&spec);
     Decoder::new(&spec, dtype, &source, batch, capacity, &Device::Cpu, &mut |_, _, _| true).unwrap()
 }
 
@@ -273,7 +273,7 @@ fn half_precision_stays_near_the_same_rounded_weights_in_f32() {
     struct Rounded(Dtype);
     impl WeightSource for Rounded {
         fn stacked(&self, parts: &[TensorShape], _: Dtype) -> Result<Tensor> {
-            SyntheticWeights { seed: SEED }.stacked(parts, self.0)?.to_dtype(DType::F32)
+            SyntheticWeights::new(SEED).stacked(parts, self.0)?.to_dtype(DType::F32)
         }
     }
     let config = config("qwen2", 6, 2, json!({}));
@@ -367,7 +367,8 @@ fn logits_are_those_of_transformers() {
         let (mut next, mut position) = (ids(prompt, 1), 0);
         for (step, expected) in expected.iter().enumerate() {
             let diff = max_diff(&logits(&ours, &next, position), expected);
-            assert!(diff <= TOLERANCE, "{}, step {step}: {diff}", case["name"]);
+            // Near enough to tell one form of GELU from the other.
+            assert!(diff <= 1e-4, "{}, step {step}: {diff}", case["name"]);
             position += next.len();
             next = vec![(step as u32 * 29 + 3) % 101];
         }

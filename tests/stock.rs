@@ -346,7 +346,7 @@ fn making_a_model_can_be_stopped() {
 fn checkpoint(config: &Value, tensors: &[TensorShape]) -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("config.json"), config.to_string()).unwrap();
-    let source = SyntheticWeights { seed: 7 };
+    let source = SyntheticWeights::new(7);
     let saved: HashMap<String, Tensor> =
         tensors.iter().map(|t| (t.name.clone(), source.tensor(t, Dtype::F32).unwrap())).collect();
     candle_core::safetensors::save(&saved, dir.path().join("model.safetensors")).unwrap();
@@ -427,7 +427,7 @@ fn gguf(arch: &str) -> (TempDir, PathBuf) {
             push("post_ffw_norm.weight", &[hidden]);
         }
     }
-    let source = SyntheticWeights { seed: 7 };
+    let source = SyntheticWeights::new(7);
     let saved: Vec<(String, QTensor)> = shapes
         .into_iter()
         .map(|(name, shape)| {

@@ -460,7 +460,7 @@ fn rotation_matches_and_fills_the_cache() {
 #[test]
 #[ignore = "needs a GPU"]
 fn random_weights_are_those_of_the_cpu() {
-    let weights = SyntheticWeights { seed: 9 };
+    let weights = SyntheticWeights::new(9);
     for dtype in TYPES {
         let k = kernels(dtype);
         for (name, shape) in
