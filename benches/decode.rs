@@ -42,7 +42,7 @@ impl SimpleBackend for Checkpoint {
 
     fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {
         let tensor = self.0.tensors().into_iter().find(|t| t.name == name).expect("a tensor of the model");
-        SyntheticWeights { seed: SEED }.tensor(&tensor, Dtype::F32)
+        SyntheticWeights::new(SEED).tensor(&tensor, Dtype::F32)
     }
 
     fn contains_tensor(&self, name: &str) -> bool {

@@ -35,6 +35,10 @@ pub enum InputsError {
     Stock(#[from] StockError),
     #[error("our own decoder has no {model_type}, candle-transformers has: use runtime=candle_stock")]
     OnlyStock { model_type: String },
+    #[error(
+        "our own decoder reads no GGUF of {architecture}, candle-transformers does: use runtime=candle_stock"
+    )]
+    OnlyStockGguf { architecture: String },
     #[error("runtime=candle_stock keeps the blocks of a GGUF file as they are; use model.dequantize=false")]
     StaysQuantised,
     #[error(transparent)]

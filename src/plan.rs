@@ -109,7 +109,7 @@ impl Plan {
     /// What our own engines are made from; `None` where candle-transformers makes the model.
     pub fn engine_options(&self) -> Option<CandleOptions> {
         match self.recipe() {
-            Recipe::Ours(options) => Some(options),
+            Recipe::Ours(options) => Some(*options),
             Recipe::Stock(_) => None,
         }
     }
@@ -124,9 +124,9 @@ impl Plan {
         let sampling = Sampling::from_config(&config.infer, seed);
         let name = config.model.name.clone();
         match &self.inputs.model {
-            Model::Ours { spec, checkpoint } => Recipe::Ours(CandleOptions {
+            Model::Ours { spec, checkpoint } => Recipe::Ours(Box::new(CandleOptions {
                 model: name,
-                spec: spec.clone(),
+                spec: spec.as_ref().clone(),
                 checkpoint: checkpoint.clone(),
                 dtype,
                 threads,
@@ -135,7 +135,7 @@ impl Plan {
                 prompt_tokens,
                 seed,
                 sampling,
-            }),
+            })),
             Model::Stock(model) => Recipe::Stock(StockOptions {
                 model: model.clone(),
                 name,
@@ -207,7 +207,7 @@ impl Plan {
 
 /// What an engine is made from.
 enum Recipe {
-    Ours(CandleOptions),
+    Ours(Box<CandleOptions>),
     Stock(StockOptions),
 }
 

@@ -33,7 +33,7 @@ fn config(family: &str) -> Value {
 }
 
 fn tensor(shape: &TensorShape) -> Tensor {
-    SyntheticWeights { seed: SEED }.tensor(shape, Dtype::F32).unwrap()
+    SyntheticWeights::new(SEED).tensor(shape, Dtype::F32).unwrap()
 }
 
 fn tensors(spec: &ModelSpec) -> HashMap<String, Tensor> {
@@ -84,7 +84,7 @@ fn max_diff(a: &[Vec<f32>], b: &[Vec<f32>]) -> f32 {
 fn safetensors_give_the_weights_that_were_saved() {
     let config = config("qwen2");
     let spec = ModelSpec::from_hf(&config).unwrap();
-    let wanted = logits(&SyntheticWeights { seed: SEED }, &spec, Dtype::F32);
+    let wanted = logits(&SyntheticWeights::new(SEED), &spec, Dtype::F32);
     for dir in [dir(&config, single), dir(&config, sharded)] {
         let checkpoint = Checkpoint::open(dir.path(), None).unwrap();
         assert_eq!(checkpoint.spec(), &spec);
@@ -94,6 +94,31 @@ fn safetensors_give_the_weights_that_were_saved() {
     let alone = dir(&config, single);
     let file = alone.path().join("model.safetensors");
     assert_eq!(logits(&Checkpoint::open(&file, None).unwrap(), &spec, Dtype::F32), wanted);
+}
+
+/// A checkpoint of gemma3 with its vision part has the decoder inside, under names of two generations.
+#[test]
+fn a_decoder_within_a_larger_model_is_found() {
+    let mut text = config("gemma3_text");
+    text["tie_word_embeddings"] = json!(true);
+    text["sliding_window"] = json!(4);
+    let spec = ModelSpec::from_hf(&text).unwrap();
+    let wanted = logits(&SyntheticWeights::new(SEED), &spec, Dtype::F32);
+    let whole = json!({"model_type": "gemma3", "text_config": text, "vision_config": {}});
+    let names: [fn(&str) -> String; 2] =
+        [|name| format!("language_model.{name}"), |name| name.replacen("model.", "model.language_model.", 1)];
+    for renamed in names {
+        let dir = dir(&whole, |dir, tensors| {
+            let mut tensors: HashMap<_, _> =
+                tensors.into_iter().map(|(name, tensor)| (renamed(&name), tensor)).collect();
+            let other = Tensor::zeros(3, DType::F32, &Device::Cpu).unwrap();
+            tensors.insert("vision_tower.norm.weight".to_owned(), other);
+            single(dir, tensors);
+        });
+        let checkpoint = Checkpoint::open(dir.path(), None).unwrap();
+        assert_eq!(checkpoint.spec(), &spec);
+        assert_eq!(logits(&checkpoint, &spec, Dtype::F32), wanted);
+    }
 }
 
 #[test]
@@ -288,7 +313,7 @@ fn gguf_in_plain_numbers_gives_the_weights_that_were_saved() {
         let spec = ModelSpec::from_hf(&config).unwrap();
         assert_eq!(checkpoint.spec().tensors(), spec.tensors());
         assert_eq!(checkpoint.spec().qk_norm, family == "qwen3");
-        let wanted = logits(&SyntheticWeights { seed: SEED }, &spec, Dtype::F32);
+        let wanted = logits(&SyntheticWeights::new(SEED), &spec, Dtype::F32);
         assert_eq!(max_diff(&logits(&checkpoint, checkpoint.spec(), Dtype::F32), &wanted), 0.0, "{family}");
         assert_eq!(checkpoint.type_name(Dtype::Bf16), "bf16");
     }
@@ -344,7 +369,7 @@ fn what_is_wrong_with_gguf_is_named() {
         (vec![("llama.block_count", Some(Gguf::U32(0)))], "num_hidden_layers is zero"),
         (vec![("llama.expert_count", Some(Gguf::U32(8)))], "llama.expert_count \"8\" is not supported"),
         (vec![("llama.rope.dimension_count", Some(Gguf::U32(16)))], "llama.rope.dimension_count \"16\""),
-        (vec![("llama.rope.scaling.type", text("longrope"))], "rope_scaling \"longrope\" is not supported"),
+        (vec![("llama.rope.scaling.type", text("dynamic"))], "rope_scaling \"dynamic\" is not supported"),
         (vec![("llama.rope.scaling.type", text("yarn"))], "factor is missing"),
         (
             vec![("llama.feed_forward_length", Some(Gguf::U32(95)))],

@@ -101,28 +101,58 @@ fn every_option_of_every_group_composes() {
 
 /// What the published config.json of each model's repository (`hub`) on the Hugging Face hub says of that which the
 /// parameter count does not prove: rope_theta, rms_norm_eps, max_position_embeddings, tie_word_embeddings, the size of a
-/// head, the stretching of the rotary frequencies (llama3, from 8192 positions) and the sliding window in use.
+/// head, the stretching of the rotary frequencies (as [`stretching`] says it) and the sliding window in use.
 #[test]
 fn shapes_are_the_published_ones() {
-    struct Published(&'static str, &'static str, f64, f64, usize, bool, usize, Option<f64>, Option<usize>);
+    struct Published(&'static str, &'static str, f64, f64, usize, bool, usize, &'static str, Option<usize>);
     let table = [
-        Published("smollm2_135m", "HuggingFaceTB/SmolLM2-135M", 1e5, 1e-5, 8192, true, 64, None, None),
-        Published("smollm2_360m", "HuggingFaceTB/SmolLM2-360M", 1e5, 1e-5, 8192, true, 64, None, None),
-        Published("smollm2_1_7b", "HuggingFaceTB/SmolLM2-1.7B", 1.3e5, 1e-5, 8192, true, 64, None, None),
-        Published("qwen2_5_0_5b", "Qwen/Qwen2.5-0.5B", 1e6, 1e-6, 32768, true, 64, None, None),
-        Published("qwen2_5_1_5b", "Qwen/Qwen2.5-1.5B", 1e6, 1e-6, 131072, true, 128, None, None),
-        Published("qwen2_5_7b", "Qwen/Qwen2.5-7B", 1e6, 1e-6, 131072, false, 128, None, None),
-        Published("qwen2_5_14b", "Qwen/Qwen2.5-14B", 1e6, 1e-5, 131072, false, 128, None, None),
-        Published("qwen2_5_32b", "Qwen/Qwen2.5-32B", 1e6, 1e-5, 131072, false, 128, None, None),
-        Published("qwen2_5_72b", "Qwen/Qwen2.5-72B", 1e6, 1e-5, 131072, false, 128, None, None),
-        Published("qwen3_0_6b", "Qwen/Qwen3-0.6B", 1e6, 1e-6, 40960, true, 128, None, None),
-        Published("qwen3_4b", "Qwen/Qwen3-4B", 1e6, 1e-6, 40960, true, 128, None, None),
-        Published("qwen3_8b", "Qwen/Qwen3-8B", 1e6, 1e-6, 40960, false, 128, None, None),
-        Published("qwen3_32b", "Qwen/Qwen3-32B", 1e6, 1e-6, 40960, false, 128, None, None),
-        Published("llama3_1_8b", "meta-llama/Llama-3.1-8B", 5e5, 1e-5, 131072, false, 128, Some(8.0), None),
-        Published("llama3_1_70b", "meta-llama/Llama-3.1-70B", 5e5, 1e-5, 131072, false, 128, Some(8.0), None),
-        Published("llama3_2_1b", "meta-llama/Llama-3.2-1B", 5e5, 1e-5, 131072, true, 64, Some(32.0), None),
-        Published("mistral_7b", "mistralai/Mistral-7B-v0.1", 1e4, 1e-5, 32768, false, 128, None, Some(4096)),
+        Published("smollm2_135m", "HuggingFaceTB/SmolLM2-135M", 1e5, 1e-5, 8192, true, 64, "", None),
+        Published("smollm2_360m", "HuggingFaceTB/SmolLM2-360M", 1e5, 1e-5, 8192, true, 64, "", None),
+        Published("smollm2_1_7b", "HuggingFaceTB/SmolLM2-1.7B", 1.3e5, 1e-5, 8192, true, 64, "", None),
+        Published("qwen2_5_0_5b", "Qwen/Qwen2.5-0.5B", 1e6, 1e-6, 32768, true, 64, "", None),
+        Published("qwen2_5_1_5b", "Qwen/Qwen2.5-1.5B", 1e6, 1e-6, 131072, true, 128, "", None),
+        Published("qwen2_5_7b", "Qwen/Qwen2.5-7B", 1e6, 1e-6, 131072, false, 128, "", None),
+        Published("qwen2_5_14b", "Qwen/Qwen2.5-14B", 1e6, 1e-5, 131072, false, 128, "", None),
+        Published("qwen2_5_32b", "Qwen/Qwen2.5-32B", 1e6, 1e-5, 131072, false, 128, "", None),
+        Published("qwen2_5_72b", "Qwen/Qwen2.5-72B", 1e6, 1e-5, 131072, false, 128, "", None),
+        Published("qwen3_0_6b", "Qwen/Qwen3-0.6B", 1e6, 1e-6, 40960, true, 128, "", None),
+        Published("qwen3_4b", "Qwen/Qwen3-4B", 1e6, 1e-6, 40960, true, 128, "", None),
+        Published("qwen3_8b", "Qwen/Qwen3-8B", 1e6, 1e-6, 40960, false, 128, "", None),
+        Published("qwen3_32b", "Qwen/Qwen3-32B", 1e6, 1e-6, 40960, false, 128, "", None),
+        Published(
+            "llama3_1_8b",
+            "meta-llama/Llama-3.1-8B",
+            5e5,
+            1e-5,
+            131072,
+            false,
+            128,
+            "llama3 8, 1 to 4, from 8192",
+            None,
+        ),
+        Published(
+            "llama3_1_70b",
+            "meta-llama/Llama-3.1-70B",
+            5e5,
+            1e-5,
+            131072,
+            false,
+            128,
+            "llama3 8, 1 to 4, from 8192",
+            None,
+        ),
+        Published(
+            "llama3_2_1b",
+            "meta-llama/Llama-3.2-1B",
+            5e5,
+            1e-5,
+            131072,
+            true,
+            64,
+            "llama3 32, 1 to 4, from 8192",
+            None,
+        ),
+        Published("mistral_7b", "mistralai/Mistral-7B-v0.1", 1e4, 1e-5, 32768, false, 128, "", Some(4096)),
         Published(
             "tinyllama_1_1b",
             "TinyLlama/TinyLlama-1.1B-Chat-v1.0",
@@ -131,8 +161,22 @@ fn shapes_are_the_published_ones() {
             2048,
             false,
             64,
+            "",
             None,
-            None,
+        ),
+        Published("gemma2_2b", "unsloth/gemma-2-2b", 1e4, 1e-6, 8192, true, 256, "", Some(4096)),
+        Published("gemma3_1b", "unsloth/gemma-3-1b-pt", 1e6, 1e-6, 32768, true, 256, "", Some(512)),
+        Published("gemma3_4b", "unsloth/gemma-3-4b-pt", 1e6, 1e-6, 131072, true, 256, "linear 8", Some(1024)),
+        Published(
+            "phi3_5_mini",
+            "microsoft/Phi-3.5-mini-instruct",
+            1e4,
+            1e-5,
+            131072,
+            false,
+            96,
+            "longrope 1.00 to 2.84 and 1.08 to 64.84, from 4096, by 1.190",
+            Some(262_144),
         ),
     ];
     // `local` has no shape of its own.
@@ -143,14 +187,25 @@ fn shapes_are_the_published_ones() {
         let spec = ModelSpec::from_hf(&model.arch).unwrap();
         let found = (spec.rope_theta, spec.rms_eps, spec.max_positions, spec.tied_embeddings, spec.head_dim);
         assert_eq!(found, (theta, eps, positions, tied, head_dim), "{name}");
-        let llama3 = |factor| RopeScaling::Llama3 {
-            factor,
-            low_freq_factor: 1.0,
-            high_freq_factor: 4.0,
-            original_max_positions: 8192,
-        };
-        assert_eq!(spec.rope_scaling, stretch.map(llama3), "{name}");
+        assert_eq!(stretching(spec.rope_scaling.as_ref()), stretch, "{name}");
         assert_eq!(spec.sliding_window, window, "{name}");
+    }
+}
+
+/// What the rotary frequencies are stretched by, in words.
+fn stretching(scaling: Option<&RopeScaling>) -> String {
+    let ends = |list: &[f64]| format!("{:.2} to {:.2}", list[0], list[list.len() - 1]);
+    match scaling {
+        None => String::new(),
+        Some(RopeScaling::Linear { factor }) => format!("linear {factor}"),
+        Some(RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_positions }) => {
+            format!("llama3 {factor}, {low_freq_factor} to {high_freq_factor}, from {original_max_positions}")
+        }
+        Some(RopeScaling::LongRope { short, long, original_max_positions, attention_factor }) => {
+            let (short, long) = (ends(short), ends(long));
+            format!("longrope {short} and {long}, from {original_max_positions}, by {attention_factor:.3}")
+        }
+        Some(other) => format!("{other:?}"),
     }
 }
 
@@ -175,6 +230,9 @@ fn parameters(arch: &serde_json::Value) -> u64 {
     let extra = match arch["model_type"].as_str().unwrap() {
         "qwen2" => (heads + 2 * kv_heads) * head_dim,
         "qwen3" => 2 * head_dim,
+        // Norms after attention and MLP, and of the heads.
+        "gemma2" => 2 * hidden,
+        "gemma3_text" => 2 * hidden + 2 * head_dim,
         _ => 0,
     };
     let mlp = 3 * hidden * number("intermediate_size").unwrap();
@@ -206,6 +264,10 @@ fn shapes_have_the_published_parameter_counts() {
         ("llama3_2_1b", 1_235_814_400),
         ("mistral_7b", 7_241_732_096),
         ("tinyllama_1_1b", 1_100_048_384),
+        ("gemma2_2b", 2_614_341_888),
+        ("gemma3_1b", 999_885_952),
+        ("gemma3_4b", 3_880_263_168),
+        ("phi3_5_mini", 3_821_079_552),
     ];
     let mut models: Vec<_> = table.iter().map(|(name, _)| name.to_string()).collect();
     // Its shape comes with the weights.
@@ -216,6 +278,7 @@ fn shapes_have_the_published_parameter_counts() {
         let model = composed(&[&format!("model={name}")]).unwrap().config.model;
         assert_eq!(model.name, name);
         assert_eq!(parameters(&model.arch), published, "{name}");
+        assert_eq!(ModelSpec::from_hf(&model.arch).unwrap().parameters(), published, "{name}");
     }
 }
 

@@ -1,8 +1,8 @@
-//! The decoder's logits against candle-transformers' own models, on the same random weights.
+//! The decoder's logits against candle-transformers' own models and Hugging Face's, on the same random weights.
 
 use candle_core::{DType, Device, Result, Shape, Tensor};
 use candle_nn::{VarBuilder, var_builder::SimpleBackend};
-use candle_transformers::models::{llama, mistral, phi3, qwen2, qwen3};
+use candle_transformers::models::{gemma2, gemma3, llama, mistral, phi3, qwen2, qwen3};
 use llmprof::{
     config::Dtype,
     engine::candle::{Decoder, SyntheticWeights, WeightSource},
@@ -26,7 +26,7 @@ impl SimpleBackend for Checkpoint {
     fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {
         let tensors = self.0.tensors();
         let tensor = tensors.iter().find(|t| t.name == name).unwrap_or_else(|| panic!("no tensor {name}"));
-        SyntheticWeights { seed: SEED }.tensor(tensor, Dtype::F32)
+        SyntheticWeights::new(SEED).for_model(&self.0).tensor(tensor, Dtype::F32)
     }
 
     fn contains_tensor(&self, name: &str) -> bool {
@@ -41,6 +41,8 @@ enum Oracle {
     Qwen2(Box<qwen2::ModelForCausalLM>),
     Qwen3(Box<qwen3::ModelForCausalLM>),
     Phi3(Box<phi3::Model>),
+    Gemma2(Box<gemma2::Model>),
+    Gemma3(Box<gemma3::Model>),
 }
 
 impl Oracle {
@@ -73,6 +75,14 @@ impl Oracle {
                 let config: phi3::Config = serde_json::from_value(parsed).unwrap();
                 Oracle::Phi3(Box::new(phi3::Model::new(&config, vb()).unwrap()))
             }
+            "gemma2" => {
+                let config: gemma2::Config = serde_json::from_value(parsed).unwrap();
+                Oracle::Gemma2(Box::new(gemma2::Model::new(false, &config, vb()).unwrap()))
+            }
+            "gemma3_text" => {
+                let config: gemma3::Config = serde_json::from_value(parsed).unwrap();
+                Oracle::Gemma3(Box::new(gemma3::Model::new(false, &config, vb()).unwrap()))
+            }
             other => panic!("no oracle for {other}"),
         }
     }
@@ -85,15 +95,21 @@ impl Oracle {
             Oracle::Qwen2(model) => model.forward(&ids, position),
             Oracle::Qwen3(model) => model.forward(&ids, position),
             Oracle::Phi3(model) => model.forward(&ids, position),
+            Oracle::Gemma2(model) => model.forward(&ids, position),
+            Oracle::Gemma3(model) => model.forward(&ids, position),
         };
         logits.unwrap().flatten_all().unwrap().to_vec1().unwrap()
     }
 }
 
 fn decoder(config: &Value, dtype: Dtype, batch: usize) -> Decoder {
+    decoder_for(config, dtype, batch, 200)
+}
+
+fn decoder_for(config: &Value, dtype: Dtype, batch: usize, capacity: usize) -> Decoder {
     let spec = ModelSpec::from_hf(config).unwrap();
-    let source = SyntheticWeights { seed: SEED };
-    Decoder::new(&spec, dtype, &source, batch, 200, &Device::Cpu, &mut |_, _, _| true).unwrap()
+    let source = SyntheticWeights::new(SEED).for_model(&spec);
+    Decoder::new(&spec, dtype, &source, batch, capacity, &Device::Cpu, &mut |_, _, _| true).unwrap()
 }
 
 fn logits(decoder: &Decoder, ids: &[u32], position: usize) -> Vec<f32> {
@@ -125,6 +141,21 @@ fn config(family: &str, heads: usize, kv_heads: usize, changes: Value) -> Value 
     config
 }
 
+/// As [`config`], of the gemma families. candle divides scores by the root of a head's size whatever
+/// `query_pre_attn_scalar` says, so here the two are the same; and its gemma3 reads a prompt of more than one token only
+/// where there is one key/value head.
+fn gemma(family: &str, heads: usize, kv_heads: usize, changes: Value) -> Value {
+    let mut gemma = json!({
+        "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 8, "tie_word_embeddings": true,
+        "attn_logit_softcapping": 3.0, "final_logit_softcapping": 4.0, "rope_local_base_freq": 300.0,
+        "sliding_window_pattern": 2
+    });
+    for (key, value) in changes.as_object().unwrap() {
+        gemma[key] = value.clone();
+    }
+    config(family, heads, kv_heads, gemma)
+}
+
 fn shapes() -> Vec<Value> {
     let tied = json!({"tie_word_embeddings": true});
     let scaled = json!({"tie_word_embeddings": true, "rope_theta": 500000.0, "rope_scaling": {
@@ -143,6 +174,10 @@ fn shapes() -> Vec<Value> {
         config("qwen3", 7, 1, json!({"head_dim": 8})),
         config("phi3", 4, 4, json!({"sliding_window": null})),
         config("phi3", 6, 2, json!({"sliding_window": null})),
+        gemma("gemma2", 4, 4, json!({"attn_logit_softcapping": null, "final_logit_softcapping": null})),
+        gemma("gemma2", 6, 2, json!({})),
+        gemma("gemma3_text", 7, 1, json!({"attn_logit_softcapping": null, "final_logit_softcapping": null})),
+        gemma("gemma3_text", 4, 1, json!({"attention_bias": true})),
     ]
 }
 
@@ -238,7 +273,7 @@ fn half_precision_stays_near_the_same_rounded_weights_in_f32() {
     struct Rounded(Dtype);
     impl WeightSource for Rounded {
         fn stacked(&self, parts: &[TensorShape], _: Dtype) -> Result<Tensor> {
-            SyntheticWeights { seed: SEED }.stacked(parts, self.0)?.to_dtype(DType::F32)
+            SyntheticWeights::new(SEED).stacked(parts, self.0)?.to_dtype(DType::F32)
         }
     }
     let config = config("qwen2", 6, 2, json!({}));
@@ -257,9 +292,85 @@ fn half_precision_stays_near_the_same_rounded_weights_in_f32() {
 
 #[test]
 fn activations_stay_finite_through_any_depth() {
-    let deep = config("llama", 4, 2, json!({"num_hidden_layers": 200}));
-    for dtype in [Dtype::F32, Dtype::F16] {
-        let logits = logits(&decoder(&deep, dtype, 1), &ids(4, 0), 0);
-        assert!(logits.iter().all(|x| x.is_finite() && x.abs() < 100.0), "{dtype:?}");
+    let depth = json!({"num_hidden_layers": 200});
+    for deep in [
+        config("llama", 4, 2, depth.clone()),
+        gemma("gemma2", 4, 2, depth.clone()),
+        gemma("gemma3_text", 4, 2, depth),
+    ] {
+        for dtype in [Dtype::F32, Dtype::F16] {
+            let logits = logits(&decoder(&deep, dtype, 1), &ids(4, 0), 0);
+            let family = &deep["model_type"];
+            assert!(logits.iter().all(|x| x.is_finite() && x.abs() < 100.0), "{family} {dtype:?}");
+        }
+    }
+}
+
+/// candle lets a prompt's positions see the window and themselves, so its prefill has the window one less. In gemma2 it
+/// gives every layer the window; by definition every second one has it.
+#[test]
+fn gemmas_windows_equal_the_oracles_prefill() {
+    let all = ids(150, 2);
+    let every_layer = json!(["sliding_attention", "sliding_attention", "sliding_attention"]);
+    for (family, changes) in [("gemma2", json!({"layer_types": every_layer})), ("gemma3_text", json!({}))] {
+        let of = |window: usize| {
+            let mut changes = changes.clone();
+            changes["sliding_window"] = json!(window);
+            gemma(family, 6, if family == "gemma2" { 2 } else { 1 }, changes)
+        };
+        for n in [4, 9, 10, 30, 141] {
+            let found = logits(&decoder(&of(9), Dtype::F32, 1), &all[..n], 0);
+            let diff = max_diff(&found, &Oracle::new(&of(8)).logits(&all[..n], 1, 0));
+            assert!(diff <= TOLERANCE, "{family}, prefill of {n}: {diff}");
+            let unlimited = logits(&decoder(&of(256), Dtype::F32, 1), &all[..n], 0);
+            assert_eq!(max_diff(&found, &unlimited) > TOLERANCE, n > 9, "{family}, prefill of {n}");
+        }
+    }
+}
+
+/// candle's gemma3 keeps as many positions as the window has and sees them all: read token by token, it is what the
+/// definition says, and what ours gives for a whole prompt and the steps after it.
+#[test]
+fn gemma3s_window_equals_the_oracles_steps() {
+    for (pattern, batch) in [(2, 1), (3, 3), (6, 1)] {
+        let changes = json!({"sliding_window": 9, "sliding_window_pattern": pattern});
+        let config = gemma("gemma3_text", 6, 2, changes);
+        let (ours, mut oracle) = (decoder(&config, Dtype::F32, batch), Oracle::new(&config));
+        let rows: Vec<_> = (0..batch as u32).map(|row| ids(60, row)).collect();
+        let columns = |from: usize, to: usize| -> Vec<u32> {
+            rows.iter().flat_map(|row| &row[from..to]).copied().collect()
+        };
+        for at in 0..39 {
+            oracle.logits(&columns(at, at + 1), batch, at);
+        }
+        for at in 39..60 {
+            let found = match at {
+                39 => logits(&ours, &columns(0, 40), 0),
+                _ => logits(&ours, &columns(at, at + 1), at),
+            };
+            let diff = max_diff(&found, &oracle.logits(&columns(at, at + 1), batch, at));
+            assert!(diff <= TOLERANCE, "pattern {pattern}, batch {batch}, position {at}: {diff}");
+        }
+    }
+}
+
+/// Logits that Hugging Face's own models gave (`decoder_oracle.py`), where candle's do not follow the definition:
+/// gemma2's window in every second layer, `query_pre_attn_scalar`, stretched global layers, longrope.
+#[test]
+fn logits_are_those_of_transformers() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/transformers_logits.json");
+    let file: Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
+    for case in file["cases"].as_array().unwrap() {
+        let prompt = case["prompt"].as_u64().unwrap() as usize;
+        let expected: Vec<Vec<f32>> = serde_json::from_value(case["logits"].clone()).unwrap();
+        let ours = decoder_for(&case["config"], Dtype::F32, 1, prompt + expected.len() - 1);
+        let (mut next, mut position) = (ids(prompt, 1), 0);
+        for (step, expected) in expected.iter().enumerate() {
+            let diff = max_diff(&logits(&ours, &next, position), expected);
+            // Near enough to tell one form of GELU from the other.
+            assert!(diff <= 1e-4, "{}, step {step}: {diff}", case["name"]);
+            position += next.len();
+            next = vec![(step as u32 * 29 + 3) % 101];
+        }
     }
 }

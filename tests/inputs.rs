@@ -41,7 +41,7 @@ fn tiny() -> TempDir {
     });
     let dir = tempfile::tempdir().unwrap();
     let spec = ModelSpec::from_hf(&config).unwrap();
-    let source = SyntheticWeights { seed: 1 };
+    let source = SyntheticWeights::new(1);
     let tensors: HashMap<_, _> =
         spec.tensors().iter().map(|t| (t.name.clone(), source.tensor(t, Dtype::F32).unwrap())).collect();
     candle_core::safetensors::save(&tensors, dir.path().join("model.safetensors")).unwrap();

@@ -17,7 +17,7 @@ use crate::{
 #[derive(Debug, Clone)]
 pub enum Model {
     Ours {
-        spec: ModelSpec,
+        spec: Box<ModelSpec>,
         /// Trained weights; `None` where they are synthetic.
         checkpoint: Option<Arc<Checkpoint>>,
     },
@@ -47,7 +47,7 @@ impl Model {
                     Some(path) => ModelSpec::from_config_json(path)?,
                     None => ModelSpec::from_hf(&config.model.arch)?,
                 };
-                return Ok(Model::Ours { spec, checkpoint: None });
+                return Ok(Model::Ours { spec: Box::new(spec), checkpoint: None });
             }
         };
         let checkpoint = match (Checkpoint::open(path, config_json)?, config.model.dequantize) {
@@ -55,7 +55,8 @@ impl Model {
             (checkpoint, true) if checkpoint.is_gguf() => checkpoint.dequantised(),
             _ => return Err(InputsError::NothingQuantised { weights: path.display().to_string() }),
         };
-        Ok(Model::Ours { spec: checkpoint.spec().clone(), checkpoint: Some(Arc::new(checkpoint)) })
+        let spec = Box::new(checkpoint.spec().clone());
+        Ok(Model::Ours { spec, checkpoint: Some(Arc::new(checkpoint)) })
     }
 
     fn stock(config: &RunConfig) -> Result<Model, InputsError> {
@@ -203,7 +204,7 @@ fn remedied(error: InputsError) -> InputsError {
         InputsError::Checkpoint(CheckpointError::Unsupported { key, found, .. })
             if key == "general.architecture" && stock::is_quantised(found) =>
         {
-            return InputsError::OnlyStock { model_type: found.clone() };
+            return InputsError::OnlyStockGguf { architecture: found.clone() };
         }
         _ => None,
     };

@@ -2,19 +2,21 @@
 
 use std::path::{Path, PathBuf};
 
-use serde_json::{Map, Value};
+use half::{bf16, f16};
+use serde_json::Value;
 use thiserror::Error;
 
 use crate::config::Dtype;
 
+mod keys;
 #[cfg(test)]
 mod tests;
+
+use keys::{Keys, kind_of, not_divisible, text_part};
 
 /// Most parameters taken for a real model; a thousand times the largest of today.
 const MAX_PARAMETERS: u64 = 1_000_000_000_000_000;
 const MAX_LAYERS: u64 = 4096;
-/// Keeps every product of two sizes inside `u64`.
-const MAX_SIZE: u64 = u32::MAX as u64;
 
 /// The model families this program can build.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,10 +26,21 @@ pub enum Family {
     Qwen2,
     Qwen3,
     Phi3,
+    Gemma2,
+    /// The text part, where a model has others.
+    Gemma3,
 }
 
 impl Family {
-    pub const ALL: [Family; 5] = [Family::Llama, Family::Mistral, Family::Qwen2, Family::Qwen3, Family::Phi3];
+    pub const ALL: [Family; 7] = [
+        Family::Llama,
+        Family::Mistral,
+        Family::Qwen2,
+        Family::Qwen3,
+        Family::Phi3,
+        Family::Gemma2,
+        Family::Gemma3,
+    ];
 
     /// The `model_type` of a `config.json`.
     pub fn name(self) -> &'static str {
@@ -37,13 +50,31 @@ impl Family {
             Family::Qwen2 => "qwen2",
             Family::Qwen3 => "qwen3",
             Family::Phi3 => "phi3",
+            Family::Gemma2 => "gemma2",
+            Family::Gemma3 => "gemma3_text",
         }
+    }
+
+    fn is_gemma(self) -> bool {
+        matches!(self, Family::Gemma2 | Family::Gemma3)
     }
 }
 
+/// What the gate of an MLP goes through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Activation {
+    Silu,
+    /// GELU in its tanh form.
+    GeluTanh,
+    /// GELU by the error function.
+    Gelu,
+}
+
 /// How rotary frequencies are stretched beyond the context a model was trained on.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum RopeScaling {
+    /// All alike.
+    Linear { factor: f64 },
     /// By wavelength: long waves are stretched, short ones stay.
     Llama3 { factor: f64, low_freq_factor: f64, high_freq_factor: f64, original_max_positions: usize },
     /// By the number of turns over the original context, and with sharper scores.
@@ -53,6 +84,16 @@ pub enum RopeScaling {
         beta_fast: f64,
         /// Frequencies that turn less often than this are stretched whole.
         beta_slow: f64,
+        original_max_positions: usize,
+        /// What cosines and sines are multiplied with.
+        attention_factor: f64,
+    },
+    /// Each by a divisor of its own, of which there are two lists.
+    LongRope {
+        /// For sequences within the original context.
+        short: Vec<f64>,
+        /// For longer ones.
+        long: Vec<f64>,
         original_max_positions: usize,
         /// What cosines and sines are multiplied with.
         attention_factor: f64,
@@ -73,6 +114,21 @@ pub struct ModelSpec {
     pub rms_eps: f64,
     pub rope_theta: f64,
     pub rope_scaling: Option<RopeScaling>,
+    /// The rotary base of layers with a window, which are not stretched; `None` turns them as the others are.
+    pub local_rope_theta: Option<f64>,
+    pub activation: Activation,
+    /// Embeddings are multiplied with the root of `hidden`.
+    pub scaled_embeddings: bool,
+    /// What is added to the weights of norms: some checkpoints keep them around zero.
+    pub norm_offset: f32,
+    /// What attention and MLP give is normed before it is added.
+    pub post_norms: bool,
+    /// Scores are divided by the root of this: the size of a head, where nothing else is said.
+    pub score_scalar: f64,
+    /// Scores are squeezed into ± this.
+    pub score_softcap: Option<f64>,
+    /// Logits are squeezed into ± this.
+    pub logit_softcap: Option<f64>,
     /// The output projection is the embedding.
     pub tied_embeddings: bool,
     pub qkv_bias: bool,
@@ -83,8 +139,8 @@ pub struct ModelSpec {
     pub max_positions: usize,
     /// A position sees this many positions, itself included.
     pub sliding_window: Option<usize>,
-    /// The first layers that see everything in spite of `sliding_window`.
-    pub full_attention_layers: usize,
+    /// Which layers keep to `sliding_window`; the others see everything.
+    pub windowed_layers: Vec<bool>,
 }
 
 /// A tensor as Hugging Face checkpoints name it.
@@ -108,6 +164,8 @@ pub enum SpecError {
     MissingKey { key: String },
     #[error("{key} must be {expected}, this is {found}")]
     WrongType { key: String, expected: &'static str, found: String },
+    #[error("{key} must list {wanted}, this lists {found}")]
+    WrongLength { key: String, wanted: u64, found: usize },
     #[error("{key} is zero")]
     Zero { key: &'static str },
     #[error("{key} {value} is not divisible by {divisor_key} {divisor}")]
@@ -150,12 +208,9 @@ impl ModelSpec {
 
     /// Takes the shape out of a parsed `config.json`. Keys that do not bear on the shape are ignored.
     pub fn from_hf(config: &Value) -> Result<Self, SpecError> {
-        let keys = Keys(config.as_object().ok_or(SpecError::NotAnObject { found: kind_of(config) })?);
-        let name = keys.text("model_type")?.ok_or(missing("model_type"))?;
-        let family = Family::ALL
-            .into_iter()
-            .find(|f| f.name() == name)
-            .ok_or_else(|| SpecError::UnknownFamily { found: name.to_owned() })?;
+        let config = config.as_object().ok_or(SpecError::NotAnObject { found: kind_of(config) })?;
+        let (family, config) = text_part(config)?;
+        let keys = Keys(&config);
         keys.refuse_unbuilt()?;
 
         let hidden = keys.size("hidden_size")?;
@@ -179,8 +234,8 @@ impl ModelSpec {
             return Err(SpecError::TooLarge { key: "num_hidden_layers", value: layers, limit: MAX_LAYERS });
         }
         let attention_bias = keys.flag("attention_bias")?.unwrap_or(false);
-        let (sliding_window, full_attention_layers) = keys.window(family, layers)?;
-        let rope = keys.rope()?;
+        let sliding_window = keys.window(family)?;
+        let rope = keys.rope(family, head_dim)?;
         let spec = ModelSpec {
             family,
             vocab: keys.size("vocab_size")? as usize,
@@ -191,19 +246,28 @@ impl ModelSpec {
             kv_heads: kv_heads as usize,
             head_dim: head_dim as usize,
             rms_eps: keys.positive("rms_norm_eps")?.unwrap_or(1e-6),
-            rope_theta: rope.0,
-            rope_scaling: rope.1,
+            rope_theta: rope.theta,
+            rope_scaling: rope.scaling,
+            local_rope_theta: rope.local_theta,
+            activation: keys.activation(family)?,
+            scaled_embeddings: family.is_gemma(),
+            norm_offset: if family.is_gemma() { 1.0 } else { 0.0 },
+            post_norms: family.is_gemma(),
+            score_scalar: keys.positive("query_pre_attn_scalar")?.unwrap_or(head_dim as f64),
+            score_softcap: keys.positive("attn_logit_softcapping")?,
+            logit_softcap: keys.positive("final_logit_softcapping")?,
             tied_embeddings: keys.flag("tie_word_embeddings")?.unwrap_or(false),
             qkv_bias: match family {
                 Family::Qwen2 => true,
-                Family::Llama | Family::Qwen3 => attention_bias,
+                Family::Llama | Family::Qwen3 | Family::Gemma2 | Family::Gemma3 => attention_bias,
                 Family::Mistral | Family::Phi3 => false,
             },
-            output_bias: matches!(family, Family::Llama | Family::Qwen3) && attention_bias,
-            qk_norm: family == Family::Qwen3,
+            output_bias: attention_bias
+                && matches!(family, Family::Llama | Family::Qwen3 | Family::Gemma2 | Family::Gemma3),
+            qk_norm: matches!(family, Family::Qwen3 | Family::Gemma3),
             max_positions: keys.size("max_position_embeddings")? as usize,
             sliding_window,
-            full_attention_layers,
+            windowed_layers: keys.windowed_layers(family, layers)?,
         };
         match spec.checked_parameters() {
             Some(n) if n <= MAX_PARAMETERS => Ok(spec),
@@ -250,7 +314,32 @@ impl ModelSpec {
 
     /// How far back layer `layer` sees, itself included; `None` sees everything.
     pub fn window_of_layer(&self, layer: usize) -> Option<usize> {
-        self.sliding_window.filter(|_| layer >= self.full_attention_layers)
+        self.sliding_window.filter(|_| self.windowed_layers[layer])
+    }
+
+    /// Whether layer `layer` turns by `local_rope_theta`.
+    pub fn is_local(&self, layer: usize) -> bool {
+        self.local_rope_theta.is_some() && self.windowed_layers[layer]
+    }
+
+    /// What embeddings are multiplied with, as `dtype` holds it: models were trained with the rounded number.
+    pub fn embedding_scale(&self, dtype: Dtype) -> f32 {
+        let scale = if self.scaled_embeddings { (self.hidden as f32).sqrt() } else { 1.0 };
+        match dtype {
+            Dtype::F32 => scale,
+            Dtype::F16 => f16::from_f32(scale).to_f32(),
+            Dtype::Bf16 => bf16::from_f32(scale).to_f32(),
+        }
+    }
+
+    /// The norm before the MLP, as a checkpoint names it.
+    pub fn mlp_norm_name(&self) -> &'static str {
+        if self.post_norms { "pre_feedforward_layernorm.weight" } else { "post_attention_layernorm.weight" }
+    }
+
+    /// The norms after attention and after the MLP, where the model has them.
+    pub fn post_norm_names(&self) -> Option<[&'static str; 2]> {
+        self.post_norms.then_some(["post_attention_layernorm.weight", "post_feedforward_layernorm.weight"])
     }
 
     /// Whether a checkpoint has queries, keys and values in one matrix, and gate and up in another.
@@ -319,7 +408,10 @@ impl ModelSpec {
             push("self_attn.q_norm.weight", &[self.head_dim]);
             push("self_attn.k_norm.weight", &[self.head_dim]);
         }
-        push("post_attention_layernorm.weight", &[hidden]);
+        push(self.mlp_norm_name(), &[hidden]);
+        for name in self.post_norm_names().into_iter().flatten() {
+            push(name, &[hidden]);
+        }
         if self.is_fused() {
             push("mlp.gate_up_proj.weight", &[2 * intermediate, hidden]);
         } else {
@@ -328,165 +420,5 @@ impl ModelSpec {
         }
         push("mlp.down_proj.weight", &[hidden, intermediate]);
         tensors
-    }
-}
-
-/// The keys of a config, or of an object inside it. A key that is null counts as absent.
-struct Keys<'a>(&'a Map<String, Value>);
-
-impl<'a> Keys<'a> {
-    fn get(&self, key: &str) -> Option<&'a Value> {
-        self.0.get(key).filter(|v| !v.is_null())
-    }
-
-    fn optional_size(&self, key: &'static str) -> Result<Option<u64>, SpecError> {
-        let Some(value) = self.get(key) else { return Ok(None) };
-        match value.as_u64().ok_or_else(|| wrong(key, "a positive integer", value))? {
-            0 => Err(SpecError::Zero { key }),
-            n if n > MAX_SIZE => Err(SpecError::TooLarge { key, value: n, limit: MAX_SIZE }),
-            n => Ok(Some(n)),
-        }
-    }
-
-    fn size(&self, key: &'static str) -> Result<u64, SpecError> {
-        self.optional_size(key)?.ok_or(missing(key))
-    }
-
-    fn positive(&self, key: &str) -> Result<Option<f64>, SpecError> {
-        let Some(value) = self.get(key) else { return Ok(None) };
-        match value.as_f64() {
-            Some(x) if x.is_finite() && x > 0.0 => Ok(Some(x)),
-            _ => Err(wrong(key, "a positive number", value)),
-        }
-    }
-
-    fn flag(&self, key: &str) -> Result<Option<bool>, SpecError> {
-        self.get(key).map(|v| v.as_bool().ok_or_else(|| wrong(key, "true or false", v))).transpose()
-    }
-
-    fn text(&self, key: &str) -> Result<Option<&'a str>, SpecError> {
-        self.get(key).map(|v| v.as_str().ok_or_else(|| wrong(key, "a string", v))).transpose()
-    }
-
-    /// Parts that some checkpoints of these families have and the decoder does not.
-    fn refuse_unbuilt(&self) -> Result<(), SpecError> {
-        match self.text("hidden_act")? {
-            None | Some("silu") => {}
-            Some(other) => return Err(unsupported("hidden_act", other, "silu")),
-        }
-        match self.positive("partial_rotary_factor")? {
-            None | Some(1.0) => {}
-            Some(part) => return Err(unsupported("partial_rotary_factor", &part.to_string(), "1")),
-        }
-        if self.flag("mlp_bias")? == Some(true) {
-            return Err(unsupported("mlp_bias", "true", "false"));
-        }
-        Ok(())
-    }
-
-    /// The window and the number of first layers without it.
-    fn window(&self, family: Family, layers: u64) -> Result<(Option<usize>, usize), SpecError> {
-        match family {
-            Family::Llama => Ok((None, 0)),
-            Family::Mistral | Family::Phi3 => {
-                Ok((self.optional_size("sliding_window")?.map(|w| w as usize), 0))
-            }
-            Family::Qwen2 | Family::Qwen3 if self.flag("use_sliding_window")? == Some(true) => {
-                let window = self.optional_size("sliding_window")?.map(|w| w as usize);
-                let full = match self.get("max_window_layers") {
-                    Some(v) => v.as_u64().ok_or_else(|| wrong("max_window_layers", "an integer", v))?,
-                    None => 0,
-                };
-                Ok((window, full.min(layers) as usize))
-            }
-            Family::Qwen2 | Family::Qwen3 => Ok((None, 0)),
-        }
-    }
-
-    /// Rotary base and scaling. Newer configs hold both under `rope_parameters`.
-    fn rope(&self) -> Result<(f64, Option<RopeScaling>), SpecError> {
-        let object = |key: &str| match self.get(key) {
-            None => Ok(None),
-            Some(v) => v.as_object().map(|map| Some(Keys(map))).ok_or_else(|| wrong(key, "an object", v)),
-        };
-        let parameters = object("rope_parameters")?;
-        let theta = match (self.positive("rope_theta")?, &parameters) {
-            (Some(theta), _) => theta,
-            (None, Some(p)) => p.positive("rope_theta")?.unwrap_or(10_000.0),
-            (None, None) => 10_000.0,
-        };
-        let scaling = match object("rope_scaling")?.or(parameters) {
-            Some(scaling) => scaling.rope_scaling(self.optional_size("max_position_embeddings")?)?,
-            None => None,
-        };
-        Ok((theta, scaling))
-    }
-
-    /// `positions` are the model's, where the scaling does not say how many there were before.
-    fn rope_scaling(&self, positions: Option<u64>) -> Result<Option<RopeScaling>, SpecError> {
-        let kind = match self.text("rope_type")? {
-            Some(kind) => kind,
-            None => self.text("type")?.unwrap_or("default"),
-        };
-        let number = |key| self.positive(key)?.ok_or(missing(key));
-        match kind {
-            "default" => Ok(None),
-            "llama3" => Ok(Some(RopeScaling::Llama3 {
-                factor: number("factor")?,
-                low_freq_factor: number("low_freq_factor")?,
-                high_freq_factor: number("high_freq_factor")?,
-                original_max_positions: self.size("original_max_position_embeddings")? as usize,
-            })),
-            "yarn" => {
-                let factor = number("factor")?;
-                let original = self.optional_size("original_max_position_embeddings")?.or(positions);
-                let sharper = |by: f64| if factor <= 1.0 { 1.0 } else { 0.1 * by * factor.ln() + 1.0 };
-                let attention_factor = match (self.positive("attention_factor")?, self.positive("mscale")?) {
-                    (Some(given), _) => given,
-                    (None, Some(by)) => sharper(by) / self.positive("mscale_all_dim")?.map_or(1.0, sharper),
-                    (None, None) => sharper(1.0),
-                };
-                Ok(Some(RopeScaling::Yarn {
-                    factor,
-                    beta_fast: self.positive("beta_fast")?.unwrap_or(32.0),
-                    beta_slow: self.positive("beta_slow")?.unwrap_or(1.0),
-                    original_max_positions: original.ok_or(missing("original_max_position_embeddings"))?
-                        as usize,
-                    attention_factor,
-                }))
-            }
-            other => Err(unsupported("rope_scaling", other, "llama3 or yarn")),
-        }
-    }
-}
-
-fn missing(key: &str) -> SpecError {
-    SpecError::MissingKey { key: key.to_owned() }
-}
-
-fn wrong(key: &str, expected: &'static str, found: &Value) -> SpecError {
-    let found = match found {
-        Value::Number(_) | Value::Bool(_) | Value::String(_) => found.to_string(),
-        other => kind_of(other).to_owned(),
-    };
-    SpecError::WrongType { key: key.to_owned(), expected, found }
-}
-
-fn unsupported(key: &'static str, found: &str, supported: &'static str) -> SpecError {
-    SpecError::Unsupported { key, found: found.to_owned(), supported }
-}
-
-fn not_divisible(key: &'static str, value: u64, divisor_key: &'static str, divisor: u64) -> SpecError {
-    SpecError::NotDivisible { key, value, divisor_key, divisor }
-}
-
-fn kind_of(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "a boolean",
-        Value::Number(_) => "a number",
-        Value::String(_) => "a string",
-        Value::Array(_) => "a list",
-        Value::Object(_) => "an object",
     }
 }

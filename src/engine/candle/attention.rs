@@ -5,29 +5,69 @@ use rayon::prelude::*;
 
 use super::{
     gemv::contiguous,
-    ops::widen,
-    simd::{Stored, accumulate, dots, softmax, vectorised},
+    ops::{softcapped_step_by_step, widen},
+    simd::{Stored, accumulate, dots, softmax, tanh, vectorised},
 };
+use crate::model::ModelSpec;
 
 /// Queries of one prefill block. Bounds the scores to `heads · QUERY_BLOCK · context` at a time.
 pub(super) const QUERY_BLOCK: usize = 128;
 
+/// What a layer's queries see, and how scores become shares.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sight {
+    /// A query sees itself and what came before it, at most this many positions in all.
+    pub window: Option<usize>,
+    /// Scores are divided by the root of this.
+    pub scalar: f64,
+    /// Scores are squeezed into ± this.
+    pub softcap: Option<f32>,
+}
+
+impl Sight {
+    pub fn of_layer(spec: &ModelSpec, layer: usize) -> Sight {
+        Sight {
+            window: spec.window_of_layer(layer),
+            scalar: spec.score_scalar,
+            softcap: spec.score_softcap.map(|cap| cap as f32),
+        }
+    }
+
+    /// The positions that the query at `position` sees.
+    fn at(&self, position: usize) -> std::ops::Range<usize> {
+        let from = self.window.map_or(0, |window| (position + 1).saturating_sub(window));
+        from..position + 1
+    }
+
+    fn scale(&self) -> f32 {
+        1.0 / (self.scalar as f32).sqrt()
+    }
+
+    /// Turns products of queries and keys into shares of one, in place.
+    #[inline(always)]
+    fn shares(&self, scores: &mut [f32]) {
+        let scale = self.scale();
+        let Some(cap) = self.softcap else { return softmax(scores, scale) };
+        for score in scores.iter_mut() {
+            *score = cap * tanh(*score * scale / cap);
+        }
+        softmax(scores, 1.0);
+    }
+}
+
 /// Attention of `q` (b, heads, t, d), whose first query is at `position`, over keys and values
 /// (b, kv heads, capacity, d) that are filled up to `position + t`. Gives (b, t, heads · d).
-///
-/// A query sees itself and what came before it, at most `window` positions in all.
 pub(super) fn attention(
     q: &Tensor,
     keys: &Tensor,
     values: &Tensor,
     position: usize,
-    window: Option<usize>,
+    sight: Sight,
 ) -> Result<Tensor> {
     let (b, heads, t, d) = q.dims4()?;
     let kv_heads = keys.dim(1)?;
-    let scale = 1.0 / (d as f32).sqrt();
     if t == 1 && q.device().is_cpu() {
-        let op = DecodeAttention { span: seen_by(position, window), scale };
+        let op = DecodeAttention { span: sight.at(position), sight };
         return q.apply_op3_no_bwd(keys, values, &op);
     }
     let mut blocks = Vec::with_capacity(t.div_ceil(QUERY_BLOCK));
@@ -35,14 +75,14 @@ pub(super) fn attention(
         let rows = QUERY_BLOCK.min(t - start);
         let first_query = position + start;
         // The block's first query sees farthest back, its last one farthest on.
-        let from = seen_by(first_query, window).start;
+        let from = sight.at(first_query).start;
         let to = first_query + rows;
         // Query heads of a group lie next to each other: as rows of one product they share their keys
         // without a copy of them.
         let queries = q.narrow(2, start, rows)?.contiguous()?.reshape((b, kv_heads, (), d))?;
         let keys = filled(keys, from, to)?;
         let scores = queries.matmul(&keys.transpose(2, 3)?)?;
-        let softmax = CausalSoftmax { rows, first_query, first_key: from, window, scale };
+        let softmax = CausalSoftmax { rows, first_query, first_key: from, sight };
         let shares = softmax.apply(scores)?;
         let out = shares.matmul(&filled(values, from, to)?)?;
         blocks.push(out.reshape((b, heads, rows, d))?.transpose(1, 2)?.reshape((b, rows, heads * d))?);
@@ -60,7 +100,7 @@ pub(super) fn attention_step_by_step(
     keys: &Tensor,
     values: &Tensor,
     position: usize,
-    window: Option<usize>,
+    sight: Sight,
 ) -> Result<Tensor> {
     let (b, heads, t, d) = q.dims4()?;
     let (kv_heads, to) = (keys.dim(1)?, position + t);
@@ -74,22 +114,19 @@ pub(super) fn attention_step_by_step(
     };
     let keys = repeated(&paired(&filled(keys, 0, to)?.contiguous()?)?)?;
     let values = repeated(&filled(values, 0, to)?.contiguous()?)?;
-    let scores = (paired(q)?.matmul(&keys.t()?)? / (d as f64).sqrt())?;
+    let mut scores = (paired(q)?.matmul(&keys.t()?)? / sight.scalar.sqrt())?;
+    if let Some(cap) = sight.softcap {
+        scores = softcapped_step_by_step(&scores, cap)?;
+    }
     let mask: Vec<f32> = (0..t)
         .flat_map(|row| {
-            let seen = seen_by(position + row, window);
+            let seen = sight.at(position + row);
             (0..to).map(move |key| if seen.contains(&key) { 0.0 } else { f32::NEG_INFINITY })
         })
         .collect();
     let scores = scores.broadcast_add(&Tensor::from_vec(mask, (t, to), q.device())?)?;
     let out = candle_nn::ops::softmax_last_dim(&scores)?.matmul(&values)?;
     out.transpose(1, 2)?.reshape((b, t, heads * d))
-}
-
-/// The positions that the query at `position` sees.
-fn seen_by(position: usize, window: Option<usize>) -> std::ops::Range<usize> {
-    let from = window.map_or(0, |window| (position + 1).saturating_sub(window));
-    from..position + 1
 }
 
 /// Positions `from..to` of a cache, ready for a product with f32.
@@ -106,8 +143,7 @@ struct CausalSoftmax {
     rows: usize,
     first_query: usize,
     first_key: usize,
-    window: Option<usize>,
-    scale: f32,
+    sight: Sight,
 }
 
 impl CausalSoftmax {
@@ -129,14 +165,17 @@ impl CausalSoftmax {
             })
             .collect();
         let mask = Tensor::from_vec(mask, (self.rows, keys), scores.device())?;
-        let scores =
-            (scores.reshape((b, (), self.rows, keys))? * f64::from(self.scale))?.broadcast_add(&mask)?;
+        let mut scores = (scores.reshape((b, (), self.rows, keys))? * f64::from(self.sight.scale()))?;
+        if let Some(cap) = self.sight.softcap {
+            scores = softcapped_step_by_step(&scores, cap)?;
+        }
+        let scores = scores.broadcast_add(&mask)?;
         candle_nn::ops::softmax_last_dim(&scores)?.reshape((b, kv_heads, grouped, keys))
     }
 
     /// The columns that row `row` of a block sees.
     fn seen(&self, row: usize) -> std::ops::Range<usize> {
-        let seen = seen_by(self.first_query + row, self.window);
+        let seen = self.sight.at(self.first_query + row);
         seen.start.saturating_sub(self.first_key)..seen.end - self.first_key
     }
 }
@@ -158,7 +197,7 @@ impl InplaceOp1 for CausalSoftmax {
                         let seen = self.seen(row);
                         scores[..seen.start].fill(0.0);
                         scores[seen.end..].fill(0.0);
-                        softmax(&mut scores[seen], self.scale);
+                        self.sight.shares(&mut scores[seen]);
                     }
                 },
             );
@@ -170,7 +209,7 @@ impl InplaceOp1 for CausalSoftmax {
 /// One query for each head over the cache as it is kept: no view, no copy, no widened keys.
 struct DecodeAttention {
     span: std::ops::Range<usize>,
-    scale: f32,
+    sight: Sight,
 }
 
 impl CustomOp3 for DecodeAttention {
@@ -237,7 +276,7 @@ impl DecodeAttention {
             for (score, k) in scores.iter_mut().zip(k.chunks_exact(d)) {
                 [*score] = dots(k, &[q]);
             }
-            softmax(&mut scores, self.scale);
+            self.sight.shares(&mut scores);
             for (&share, v) in scores.iter().zip(v.chunks_exact(d)) {
                 accumulate(out, v, share);
             }
@@ -260,7 +299,7 @@ mod tests {
     }
 
     /// The definition, query by query and head by head.
-    fn by_definition(q: &Tensor, k: &Tensor, v: &Tensor, position: usize, window: Option<usize>) -> Vec<f32> {
+    fn by_definition(q: &Tensor, k: &Tensor, v: &Tensor, position: usize, sight: Sight) -> Vec<f32> {
         let (b, heads, t, d) = q.dims4().unwrap();
         let group = heads / k.dim(1).unwrap();
         let at = |x: &Tensor, b: usize, h: usize, t: usize| -> Vec<f32> {
@@ -269,13 +308,17 @@ mod tests {
         let mut out = Vec::new();
         for (b, t, h) in (0..b).flat_map(|b| (0..t).flat_map(move |t| (0..heads).map(move |h| (b, t, h)))) {
             let query = at(q, b, h, t);
-            let seen = seen_by(position + t, window);
+            let seen = sight.at(position + t);
             let scores: Vec<f64> = seen
                 .clone()
                 .map(|s| {
                     at(k, b, h / group, s).iter().zip(&query).map(|(a, b)| f64::from(a * b)).sum::<f64>()
                 })
-                .map(|dot| (dot / (d as f64).sqrt()).exp())
+                .map(|dot| dot / sight.scalar.sqrt())
+                .map(|score| {
+                    sight.softcap.map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh())
+                })
+                .map(f64::exp)
                 .collect();
             let total: f64 = scores.iter().sum();
             let mut sum = vec![0f64; d];
@@ -291,32 +334,33 @@ mod tests {
 
     #[test]
     fn equals_the_definition() {
-        // batch, heads, kv heads, queries, position, window
+        // batch, heads, kv heads, queries, position, window, softcap
         let table = [
-            (1, 3, 1, 1, 0, None),
-            (2, 6, 2, 1, 9, None),
-            (1, 4, 4, 1, 9, Some(3)),
-            (2, 6, 3, 5, 0, None),
-            (1, 2, 1, 5, 4, Some(2)),
-            (1, 2, 2, 140, 3, Some(20)),
-            (1, 2, 1, 131, 0, None),
+            (1, 3, 1, 1, 0, None, None),
+            (2, 6, 2, 1, 9, None, None),
+            (1, 4, 4, 1, 9, Some(3), None),
+            (1, 4, 2, 1, 9, Some(3), Some(1.5)),
+            (2, 6, 3, 5, 0, None, None),
+            (1, 2, 1, 5, 4, Some(2), None),
+            (1, 2, 2, 140, 3, Some(20), Some(2.0)),
+            (1, 2, 1, 131, 0, None, None),
         ];
-        for (b, heads, kv_heads, t, position, window) in table {
+        for (b, heads, kv_heads, t, position, window, softcap) in table {
+            let sight = Sight { window, scalar: if softcap.is_some() { 3.0 } else { 8.0 }, softcap };
             let q = randn(&[b, heads, t, 8]);
             let (k, v) =
                 (randn(&[b, kv_heads, position + t + 3, 8]), randn(&[b, kv_heads, position + t + 3, 8]));
             for dtype in [DType::F32, DType::BF16, DType::F16] {
                 let (k, v) = (k.to_dtype(dtype).unwrap(), v.to_dtype(dtype).unwrap());
-                let out = attention(&q, &k, &v, position, window).unwrap();
-                let expected = by_definition(&q, &k, &v, position, window);
+                let out = attention(&q, &k, &v, position, sight).unwrap();
+                let expected = by_definition(&q, &k, &v, position, sight);
                 let expected = Tensor::from_vec(expected, (b, t, heads * 8), &Device::Cpu).unwrap();
                 let diff = max_diff(&out, &expected);
                 assert!(
                     diff < 1e-4,
-                    "{heads}/{kv_heads} heads, {t} at {position}, {window:?}, {dtype:?}: {diff}"
+                    "{heads}/{kv_heads} heads, {t} at {position}, {sight:?}, {dtype:?}: {diff}"
                 );
-                let diff =
-                    max_diff(&attention_step_by_step(&q, &k, &v, position, window).unwrap(), &expected);
+                let diff = max_diff(&attention_step_by_step(&q, &k, &v, position, sight).unwrap(), &expected);
                 assert!(diff < 1e-4, "{heads}/{kv_heads} heads step by step, {t} at {position}: {diff}");
             }
         }
@@ -324,12 +368,13 @@ mod tests {
 
     #[test]
     fn the_mask_does_what_the_loop_does() {
-        for (window, first_query, first_key) in
-            [(None, 0, 0), (None, 7, 0), (Some(3), 7, 5), (Some(40), 7, 0)]
+        for (window, first_query, first_key, softcap) in
+            [(None, 0, 0, None), (None, 7, 0, Some(0.4)), (Some(3), 7, 5, None), (Some(40), 7, 0, None)]
         {
+            let sight = Sight { window, scalar: 10.0, softcap };
             let keys = first_query + 6 - first_key;
             let scores = randn(&[2, 3, 2 * 6, keys]);
-            let op = CausalSoftmax { rows: 6, first_query, first_key, window, scale: 0.3 };
+            let op = CausalSoftmax { rows: 6, first_query, first_key, sight };
             let by_mask = op.by_mask(&scores).unwrap();
             assert!(max_diff(&op.apply(scores).unwrap(), &by_mask) < 1e-6, "{window:?} {first_query}");
         }

@@ -6,11 +6,11 @@ use candle_core::{DType, Device, Result, Tensor};
 use candle_nn::ops::rms_norm;
 
 use super::{
-    attention::{attention, attention_step_by_step},
+    attention::{Sight, attention, attention_step_by_step},
     cache::LayerCache,
     matrix::Matrix,
-    ops::{sum, swiglu, swiglu_step_by_step, widen},
-    rope::Rope,
+    ops::{gated, gated_step_by_step, scaled, softcapped, sum, widen},
+    rope::{self, Rope},
     weights::WeightSource,
 };
 use crate::{
@@ -28,6 +28,9 @@ pub struct Decoder {
     /// The embedding once more where the two are tied.
     head: Matrix,
     rope: Rope,
+    /// Of the layers that turn by a base of their own.
+    local_rope: Option<Rope>,
+    embedding_scale: f32,
     batch: usize,
     capacity: usize,
     device: Device,
@@ -43,10 +46,14 @@ struct Layer {
     output: Matrix,
     output_bias: Option<Tensor>,
     mlp_norm: Tensor,
+    /// Of what attention and MLP give, before it is added.
+    post_attention_norm: Option<Tensor>,
+    post_mlp_norm: Option<Tensor>,
     /// Gate and up in one product.
     gate_up: Matrix,
     down: Matrix,
-    window: Option<usize>,
+    sight: Sight,
+    is_local: bool,
     cache: LayerCache,
 }
 
@@ -65,21 +72,30 @@ impl Decoder {
         let tensors = spec.tensors();
         let total = tensors.len() as u64;
         let shapes = tensors.into_iter().map(|t| (t.name.clone(), t)).collect();
-        let mut loader = Loader { shapes, source, dtype, device, progress, done: 0, total };
+        let norm_offset = spec.norm_offset;
+        let mut loader = Loader { shapes, source, dtype, norm_offset, device, progress, done: 0, total };
         let embedding = loader.matrix(&["model.embed_tokens.weight"])?;
         let layers = (0..spec.layers)
             .map(|i| Layer::new(spec, i, &mut loader, batch, capacity))
             .collect::<std::result::Result<_, _>>()?;
         Ok(Decoder {
             layers,
-            norm: loader.vector(&["model.norm.weight"])?,
+            norm: loader.norm("model.norm.weight")?,
             head: if spec.tied_embeddings {
                 embedding.clone()
             } else {
                 loader.matrix(&["lm_head.weight"])?
             },
             embedding,
-            rope: Rope::new(spec, source.rope_divisors()?.as_deref(), capacity, device)?,
+            rope: Rope::new(
+                rope::tables(spec, source.rope_divisors()?.as_deref(), capacity)?,
+                capacity,
+                device,
+            )?,
+            local_rope: rope::local_tables(spec, capacity)
+                .map(|tables| Rope::new(tables, capacity, device))
+                .transpose()?,
+            embedding_scale: spec.embedding_scale(dtype),
             spec: spec.clone(),
             batch,
             capacity,
@@ -110,13 +126,20 @@ impl Decoder {
         let t = ids.len() / self.batch;
         let ids = Tensor::from_slice(ids, ids.len(), &self.device)?;
         let mut x = self.embedding.rows(&ids)?.reshape((self.batch, t, self.spec.hidden))?;
+        if self.spec.scaled_embeddings {
+            x = scaled(&x, self.embedding_scale)?;
+        }
         for layer in &self.layers {
             x = layer.forward(&x, self, position)?;
         }
         // Earlier positions have done their work in the cache.
         let last = x.narrow(1, t - 1, 1)?.contiguous()?;
         let last = rms_norm(&last, &self.norm, self.spec.rms_eps as f32)?;
-        self.head.linear(&last, None)?.squeeze(1)
+        let logits = self.head.linear(&last, None)?.squeeze(1)?;
+        match self.spec.logit_softcap {
+            Some(cap) => softcapped(&logits, cap as f32),
+            None => Ok(logits),
+        }
     }
 }
 
@@ -131,13 +154,17 @@ impl Layer {
         let name = |part: &str| format!("model.layers.{index}.{part}");
         let qkv = |kind| spec.qkv_names(index, kind);
         let cache_shape = (batch, spec.kv_heads, capacity, spec.head_dim);
+        let [post_attention_norm, post_mlp_norm] = match spec.post_norm_names() {
+            Some([attention, mlp]) => [Some(loader.norm(&name(attention))?), Some(loader.norm(&name(mlp))?)],
+            None => [None, None],
+        };
         Ok(Layer {
-            input_norm: loader.vector(&[&name("input_layernorm.weight")])?,
+            input_norm: loader.norm(&name("input_layernorm.weight"))?,
             qkv: loader.matrix(&qkv("weight"))?,
             qkv_bias: if spec.qkv_bias { Some(loader.vector(&qkv("bias"))?) } else { None },
             qk_norm: if spec.qk_norm {
-                let q = loader.vector(&[&name("self_attn.q_norm.weight")])?;
-                Some((q, loader.vector(&[&name("self_attn.k_norm.weight")])?))
+                let q = loader.norm(&name("self_attn.q_norm.weight"))?;
+                Some((q, loader.norm(&name("self_attn.k_norm.weight"))?))
             } else {
                 None
             },
@@ -146,26 +173,38 @@ impl Layer {
                 true => Some(loader.vector(&[&name("self_attn.o_proj.bias")])?),
                 false => None,
             },
-            mlp_norm: loader.vector(&[&name("post_attention_layernorm.weight")])?,
+            mlp_norm: loader.norm(&name(spec.mlp_norm_name()))?,
+            post_attention_norm,
+            post_mlp_norm,
             gate_up: loader.matrix(&spec.gate_up_names(index))?,
             down: loader.matrix(&[&name("mlp.down_proj.weight")])?,
-            window: spec.window_of_layer(index),
+            sight: Sight::of_layer(spec, index),
+            is_local: spec.is_local(index),
             cache: LayerCache::new(cache_shape, loader.dtype(), loader.device)?,
         })
     }
 
     fn forward(&self, x: &Tensor, model: &Decoder, position: usize) -> Result<Tensor> {
         let eps = model.spec.rms_eps as f32;
+        let post_normed = |y: Tensor, norm: &Option<Tensor>| match norm {
+            Some(norm) => rms_norm(&y, norm, eps),
+            None => Ok(y),
+        };
         let normed = rms_norm(x, &self.input_norm, eps)?;
-        let x = sum(x, &self.attend(&normed, model, position)?)?;
+        let x = sum(x, &post_normed(self.attend(&normed, model, position)?, &self.post_attention_norm)?)?;
         let normed = rms_norm(&x, &self.mlp_norm, eps)?;
-        let gate_up = self.gate_up.linear(&normed, None)?;
-        let inner = if model.step_by_step { swiglu_step_by_step(&gate_up)? } else { swiglu(&gate_up)? };
-        sum(&x, &self.down.linear(&inner, None)?)
+        sum(&x, &post_normed(self.think(&normed, model)?, &self.post_mlp_norm)?)
+    }
+
+    fn think(&self, x: &Tensor, model: &Decoder) -> Result<Tensor> {
+        let gate_up = self.gate_up.linear(x, None)?;
+        let gated = if model.step_by_step { gated_step_by_step } else { gated };
+        self.down.linear(&gated(&gate_up, model.spec.activation)?, None)
     }
 
     fn attend(&self, x: &Tensor, model: &Decoder, position: usize) -> Result<Tensor> {
-        let Decoder { spec, rope, .. } = model;
+        let spec = &model.spec;
+        let rope = model.local_rope.as_ref().filter(|_| self.is_local).unwrap_or(&model.rope);
         let (b, t, _) = x.dims3()?;
         let qkv = self.qkv.linear(x, self.qkv_bias.as_ref())?;
         let mut first = 0;
@@ -182,7 +221,7 @@ impl Layer {
         let q = rope.turn(&q, position)?;
         self.cache.write(&rope.turn(&k, position)?, &v, position)?;
         let attention = if model.step_by_step { attention_step_by_step } else { attention };
-        let out = attention(&q, &self.cache.keys, &self.cache.values, position, self.window)?;
+        let out = attention(&q, &self.cache.keys, &self.cache.values, position, self.sight)?;
         self.output.linear(&out, self.output_bias.as_ref())
     }
 }
@@ -192,6 +231,7 @@ struct Loader<'a> {
     shapes: HashMap<String, TensorShape>,
     source: &'a dyn WeightSource,
     dtype: Dtype,
+    norm_offset: f32,
     device: &'a Device,
     progress: Progress<'a>,
     done: u64,
@@ -211,6 +251,12 @@ impl Loader<'_> {
     fn matrix(&mut self, names: &[impl AsRef<str>]) -> std::result::Result<Matrix, EngineError> {
         let parts = self.parts(names)?;
         Ok(self.source.matrix(&parts, self.dtype)?.to_device(self.device)?)
+    }
+
+    /// The weights of a norm, as they are multiplied with.
+    fn norm(&mut self, name: &str) -> std::result::Result<Tensor, EngineError> {
+        let weight = self.vector(&[name])?;
+        Ok(if self.norm_offset == 0.0 { weight } else { (weight + f64::from(self.norm_offset))? })
     }
 
     /// Norms and biases, small as they are, are widened once and for all.

@@ -124,7 +124,7 @@ impl CandleEngine {
         let CandleOptions { spec, dtype, batch, max_positions, .. } = options;
         options.check(free_bytes)?;
         let pool = thread_pool(options.threads)?;
-        let synthetic = SyntheticWeights { seed: options.seed };
+        let synthetic = SyntheticWeights::new(options.seed).for_model(spec);
         let source: &dyn WeightSource = match &options.checkpoint {
             Some(checkpoint) => checkpoint.as_ref(),
             None => &synthetic,

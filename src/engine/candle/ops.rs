@@ -1,12 +1,17 @@
 //! What a layer is made of, apart from attention: on the CPU fused loops, elsewhere candle's operations.
 
-use candle_core::{CpuStorage, CustomOp1, CustomOp2, D, DType, Layout, Result, Shape, Tensor, bail};
+use std::f32::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI};
+
+use candle_core::{
+    CpuStorage, CustomOp1, CustomOp2, D, DType, Layout, Result, Shape, Tensor, bail, cpu::erf::erf_f32,
+};
 use rayon::prelude::*;
 
 use super::{
     gemv::{contiguous, gemv, max_rows},
-    simd::{Stored, exp, vectorised},
+    simd::{Stored, exp, tanh, vectorised},
 };
+use crate::model::spec::Activation;
 
 /// Elements of one unit of work of the loops below.
 const UNIT: usize = 16 * 1024;
@@ -28,18 +33,42 @@ pub(super) fn linear(x: &Tensor, w: &Tensor, bias: Option<&Tensor>) -> Result<Te
     }
 }
 
-/// `silu(gate) · up` for a tensor that holds gate and up one after the other in its last dimension.
-pub(super) fn swiglu(gate_up: &Tensor) -> Result<Tensor> {
+/// `activation(gate) · up` for a tensor that holds gate and up one after the other in its last dimension.
+pub(super) fn gated(gate_up: &Tensor, activation: Activation) -> Result<Tensor> {
     if gate_up.device().is_cpu() {
-        return gate_up.apply_op1_no_bwd(&SwiGlu);
+        return gate_up.apply_op1_no_bwd(&Gated(activation));
     }
-    swiglu_step_by_step(gate_up)
+    gated_step_by_step(gate_up, activation)
 }
 
-/// As [`swiglu`], in candle's own operations.
-pub(super) fn swiglu_step_by_step(gate_up: &Tensor) -> Result<Tensor> {
+/// As [`gated`], in candle's own operations.
+pub(super) fn gated_step_by_step(gate_up: &Tensor, activation: Activation) -> Result<Tensor> {
     let half = gate_up.dim(D::Minus1)? / 2;
-    gate_up.narrow(D::Minus1, 0, half)?.silu()? * gate_up.narrow(D::Minus1, half, half)?
+    let gate = gate_up.narrow(D::Minus1, 0, half)?;
+    let gate = match activation {
+        Activation::Silu => gate.silu(),
+        Activation::GeluTanh => gate.gelu(),
+        Activation::Gelu => gate.gelu_erf(),
+    };
+    gate? * gate_up.narrow(D::Minus1, half, half)?
+}
+
+/// `x · by`.
+pub(super) fn scaled(x: &Tensor, by: f32) -> Result<Tensor> {
+    if x.device().is_cpu() { each(x, "scaled", move |x| x * by) } else { x * f64::from(by) }
+}
+
+/// `x` squeezed into ± `cap`.
+pub(super) fn softcapped(x: &Tensor, cap: f32) -> Result<Tensor> {
+    if x.device().is_cpu() {
+        return each(x, "softcapped", move |x| cap * tanh(x / cap));
+    }
+    softcapped_step_by_step(x, cap)
+}
+
+/// As [`softcapped`], in candle's own operations.
+pub(super) fn softcapped_step_by_step(x: &Tensor, cap: f32) -> Result<Tensor> {
+    (x / f64::from(cap))?.tanh()? * f64::from(cap)
 }
 
 /// `a + b` of equal shapes. candle's own addition of large tensors runs on threads that cannot be counted
@@ -88,6 +117,38 @@ impl CustomOp1 for Widen {
     }
 }
 
+/// `f` of each number of an f32 tensor on the CPU.
+fn each<F: Fn(f32) -> f32 + Sync>(x: &Tensor, name: &'static str, f: F) -> Result<Tensor> {
+    x.apply_op1_no_bwd(&Each { name, f })
+}
+
+struct Each<F> {
+    name: &'static str,
+    f: F,
+}
+
+impl<F: Fn(f32) -> f32 + Sync> CustomOp1 for Each<F> {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        let x = contiguous(x.as_slice::<f32>()?, layout)?;
+        let mut out = vec![0f32; x.len()];
+        out.par_chunks_mut(UNIT).zip(x.par_chunks(UNIT)).for_each(|(out, x)| {
+            vectorised(
+                #[inline(always)]
+                || {
+                    for (out, x) in out.iter_mut().zip(x) {
+                        *out = (self.f)(*x);
+                    }
+                },
+            );
+        });
+        Ok((CpuStorage::F32(out), layout.shape().clone()))
+    }
+}
+
 struct Sum;
 
 impl CustomOp2 for Sum {
@@ -117,17 +178,43 @@ impl CustomOp2 for Sum {
     }
 }
 
-struct SwiGlu;
+struct Gated(Activation);
 
-impl CustomOp1 for SwiGlu {
+impl Gated {
+    /// `out = activation(gate) · up`.
+    #[inline(always)]
+    fn row(&self, out: &mut [f32], gate: &[f32], up: &[f32]) {
+        // Each loop knows its activation, so that it becomes vector code.
+        match self.0 {
+            Activation::Silu => product(out, gate, up, |gate, up| up * gate / (1.0 + exp(-gate))),
+            Activation::GeluTanh => product(out, gate, up, |gate, up| {
+                // x/2 · (1 + tanh u) is x / (1 + e⁻²ᵘ).
+                let u = FRAC_2_SQRT_PI * FRAC_1_SQRT_2 * (gate + 0.044_715 * gate * gate * gate);
+                up * gate / (1.0 + exp(-2.0 * u))
+            }),
+            Activation::Gelu => {
+                product(out, gate, up, |gate, up| up * 0.5 * gate * (1.0 + erf_f32(gate * FRAC_1_SQRT_2)))
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn product(out: &mut [f32], gate: &[f32], up: &[f32], of: impl Fn(f32, f32) -> f32) {
+    for (out, (gate, up)) in out.iter_mut().zip(gate.iter().zip(up)) {
+        *out = of(*gate, *up);
+    }
+}
+
+impl CustomOp1 for Gated {
     fn name(&self) -> &'static str {
-        "swiglu"
+        "gated"
     }
 
     fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
         let x = contiguous(x.as_slice::<f32>()?, layout)?;
         let mut dims = layout.dims().to_vec();
-        let Some(last) = dims.last_mut() else { bail!("swiglu: a scalar has no halves") };
+        let Some(last) = dims.last_mut() else { bail!("gated: a scalar has no halves") };
         *last /= 2;
         let half = *last;
         let mut out = vec![0f32; x.len() / 2];
@@ -135,11 +222,7 @@ impl CustomOp1 for SwiGlu {
             let (gate, up) = x.split_at(half);
             vectorised(
                 #[inline(always)]
-                || {
-                    for (out, (gate, up)) in out.iter_mut().zip(gate.iter().zip(up)) {
-                        *out = up * gate / (1.0 + exp(-gate));
-                    }
-                },
+                || self.row(out, gate, up),
             );
         });
         Ok((CpuStorage::F32(out), dims.into()))
@@ -171,9 +254,13 @@ mod tests {
     #[test]
     fn fused_loops_equal_candles_operations() {
         let x = Tensor::randn(0f32, 4.0, (2, 3, 74), &Device::Cpu).unwrap();
-        let (gate, up) = (x.narrow(2, 0, 37).unwrap(), x.narrow(2, 37, 37).unwrap());
-        let expected = (gate.silu().unwrap() * up).unwrap();
-        assert!(max_diff(&swiglu(&x).unwrap(), &expected) < 1e-5);
+        for activation in [Activation::Silu, Activation::GeluTanh, Activation::Gelu] {
+            let expected = gated_step_by_step(&x, activation).unwrap();
+            assert!(max_diff(&gated(&x, activation).unwrap(), &expected) < 1e-5, "{activation:?}");
+        }
+        assert_eq!(max_diff(&scaled(&x, 1.5).unwrap(), &(&x * 1.5).unwrap()), 0.0);
+        let capped = softcapped(&x, 3.0).unwrap();
+        assert!(max_diff(&capped, &softcapped_step_by_step(&x, 3.0).unwrap()) < 1e-5);
         assert_eq!(max_diff(&sum(&x, &x).unwrap(), &(&x + &x).unwrap()), 0.0);
         let half = x.to_dtype(DType::BF16).unwrap();
         assert_eq!(max_diff(&widen(&half).unwrap(), &half.to_dtype(DType::F32).unwrap()), 0.0);

@@ -87,7 +87,17 @@ impl SafetensorsFiles {
     }
 
     pub fn contains(&self, tensor: &str) -> bool {
-        self.home.contains_key(tensor)
+        self.place_of(tensor).is_some()
+    }
+
+    /// The name a tensor is kept under and the file that has it. A model that is part of a larger one is looked for
+    /// there: `model.norm.weight` may be `language_model.model.norm.weight` or `model.language_model.norm.weight`.
+    fn place_of(&self, tensor: &str) -> Option<(String, usize)> {
+        let within = format!("language_model.{tensor}");
+        let of_larger = tensor.replacen("model.", "model.language_model.", 1);
+        [tensor.to_owned(), within, of_larger]
+            .into_iter()
+            .find_map(|name| self.home.get(&name).map(|&file| (name, file)))
     }
 
     /// Every one of `wanted` is there, in its shape and in a type that can be read.
@@ -95,8 +105,9 @@ impl SafetensorsFiles {
         for TensorShape { name, shape } in wanted {
             let missing =
                 |file: &Path| CheckpointError::MissingTensor { file: file.into(), tensor: name.clone() };
-            let (file, tensors) = &self.files[*self.home.get(name).ok_or_else(|| missing(&self.whole))?];
-            let view = tensors.get(name).map_err(|_| missing(file))?;
+            let (kept_as, place) = self.place_of(name).ok_or_else(|| missing(&self.whole))?;
+            let (file, tensors) = &self.files[place];
+            let view = tensors.get(&kept_as).map_err(|_| missing(file))?;
             if view.shape() != shape {
                 return Err(CheckpointError::WrongShape {
                     file: file.clone(),
@@ -115,8 +126,8 @@ impl SafetensorsFiles {
 
     pub fn stacked(&self, parts: &[TensorShape], dtype: Dtype) -> candle_core::Result<Tensor> {
         let read = |part: &TensorShape| {
-            let place = self.home.get(&part.name).copied().unwrap_or(0);
-            self.files[place].1.load(&part.name, &Device::Cpu)?.to_dtype(candle_dtype(dtype))
+            let (kept_as, place) = self.place_of(&part.name).unwrap_or_else(|| (part.name.clone(), 0));
+            self.files[place].1.load(&kept_as, &Device::Cpu)?.to_dtype(candle_dtype(dtype))
         };
         below_each_other(parts.iter().map(read).collect::<candle_core::Result<_>>()?)
     }

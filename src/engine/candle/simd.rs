@@ -131,6 +131,13 @@ pub(super) fn exp(x: f32) -> f32 {
     (p * r * r + r + 1.0) * scale
 }
 
+/// `tanh x` to within 2 · 10⁻⁷, as vector code.
+#[inline(always)]
+pub(super) fn tanh(x: f32) -> f32 {
+    let t = exp(-2.0 * x.abs());
+    ((1.0 - t) / (1.0 + t)).copysign(x)
+}
+
 /// Turns scores into shares of one, in place, after multiplying them by `scale`.
 #[inline(always)]
 pub(super) fn softmax(scores: &mut [f32], scale: f32) {
@@ -192,6 +199,16 @@ mod tests {
         }
         assert!(exp(f32::NAN).is_nan());
         assert!(exp(-1e9) < 1.3e-38);
+    }
+
+    #[test]
+    fn tanh_is_close_to_the_standard_one() {
+        for i in -2000..=2000 {
+            let x = i as f32 * 0.01;
+            let error = (f64::from(tanh(x)) - f64::from(x).tanh()).abs();
+            assert!(error < 2e-7, "tanh({x}) is off by {error}");
+        }
+        assert_eq!((tanh(-1e9), tanh(0.0), tanh(1e9)), (-1.0, 0.0, 1.0));
     }
 
     #[test]

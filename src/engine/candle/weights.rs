@@ -8,7 +8,10 @@ use super::{
     matrix::Matrix,
     simd::{Stored, vectorised},
 };
-use crate::{config::Dtype, model::spec::TensorShape};
+use crate::{
+    config::Dtype,
+    model::{ModelSpec, spec::TensorShape},
+};
 
 /// Gives the tensors of a checkpoint by their Hugging Face names.
 pub trait WeightSource: Sync {
@@ -35,10 +38,12 @@ pub trait WeightSource: Sync {
 /// on the number of threads nor on what was drawn before, and any device can compute it.
 ///
 /// Matrices are uniform with variance 1 / columns, so that activations keep their size through any depth;
-/// norms lie within 10 % of one; biases within 0.05 of zero.
+/// what norms multiply with lies within 10 % of one; biases within 0.05 of zero.
 #[derive(Debug, Clone, Copy)]
 pub struct SyntheticWeights {
-    pub seed: u64,
+    seed: u64,
+    /// Of the weights of norms.
+    norm_middle: f32,
 }
 
 impl WeightSource for SyntheticWeights {
@@ -55,6 +60,15 @@ impl WeightSource for SyntheticWeights {
 const UNIT: usize = 64 * 1024;
 
 impl SyntheticWeights {
+    pub fn new(seed: u64) -> SyntheticWeights {
+        SyntheticWeights { seed, norm_middle: 1.0 }
+    }
+
+    /// The same for a model that may add something to the weights of its norms.
+    pub fn for_model(self, spec: &ModelSpec) -> SyntheticWeights {
+        SyntheticWeights { norm_middle: 1.0 - spec.norm_offset, ..self }
+    }
+
     fn stack<T: Stored + candle_core::WithDType>(
         &self,
         parts: &[TensorShape],
@@ -78,7 +92,7 @@ impl SyntheticWeights {
         let key = self.key(&tensor.name);
         // A vector counts as one row.
         let columns = *tensor.shape.last().unwrap_or(&1);
-        let (offset, spread) = distribution(tensor);
+        let (offset, spread) = self.distribution(tensor);
         let rows_per_unit = (UNIT / columns).max(1);
         out.par_chunks_mut(rows_per_unit * columns).enumerate().for_each(|(unit, out)| {
             vectorised(
@@ -104,7 +118,7 @@ impl SyntheticWeights {
     /// What another device needs to draw the same values: the key, and middle and half width of the distribution.
     #[cfg(feature = "cuda")]
     pub fn recipe(&self, tensor: &TensorShape) -> (u64, (f32, f32)) {
-        (self.key(&tensor.name), distribution(tensor))
+        (self.key(&tensor.name), self.distribution(tensor))
     }
 
     /// FNV-1a of the name, mixed with the seed.
@@ -114,14 +128,14 @@ impl SyntheticWeights {
         });
         mix64(hash ^ mix64(self.seed))
     }
-}
 
-/// Middle and half width of a tensor's uniform distribution.
-fn distribution(tensor: &TensorShape) -> (f32, f32) {
-    match tensor.shape.as_slice() {
-        [_, columns] => (0.0, (3.0 / *columns as f32).sqrt()),
-        _ if tensor.name.ends_with("bias") => (0.0, 0.05),
-        _ => (1.0, 0.1),
+    /// Middle and half width of a tensor's uniform distribution.
+    fn distribution(&self, tensor: &TensorShape) -> (f32, f32) {
+        match tensor.shape.as_slice() {
+            [_, columns] => (0.0, (3.0 / *columns as f32).sqrt()),
+            _ if tensor.name.ends_with("bias") => (0.0, 0.05),
+            _ => (self.norm_middle, 0.1),
+        }
     }
 }
 
@@ -153,7 +167,7 @@ mod tests {
     }
 
     fn values(seed: u64, tensor: &TensorShape, dtype: Dtype) -> Vec<f32> {
-        let tensor = SyntheticWeights { seed }.tensor(tensor, dtype).unwrap();
+        let tensor = SyntheticWeights::new(seed).tensor(tensor, dtype).unwrap();
         tensor.to_dtype(candle_core::DType::F32).unwrap().flatten_all().unwrap().to_vec1().unwrap()
     }
 
@@ -173,7 +187,7 @@ mod tests {
     #[test]
     fn stacking_keeps_each_parts_values() {
         let (a, b) = (shape("a.weight", &[3, 40]), shape("b.weight", &[5, 40]));
-        let stacked = SyntheticWeights { seed: 7 }.stacked(&[a.clone(), b.clone()], Dtype::F32).unwrap();
+        let stacked = SyntheticWeights::new(7).stacked(&[a.clone(), b.clone()], Dtype::F32).unwrap();
         assert_eq!(stacked.dims(), [8, 40]);
         let expected = [values(7, &a, Dtype::F32), values(7, &b, Dtype::F32)].concat();
         assert_eq!(stacked.flatten_all().unwrap().to_vec1::<f32>().unwrap(), expected);

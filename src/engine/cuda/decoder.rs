@@ -30,11 +30,19 @@ pub struct Decoder {
     head: Option<Matrix>,
     norm: Buffer,
     layers: Vec<Layer>,
-    cosines: Buffer,
-    sines: Buffer,
+    rope: Tables,
+    /// Of the layers that turn by a base of their own.
+    local_rope: Option<Tables>,
+    embedding_scale: f32,
     splits: Splits,
     pub picking: Picking,
     space: Space,
+}
+
+/// Cosines and sines, (capacity, head dim / 2) each.
+struct Tables {
+    cosines: Buffer,
+    sines: Buffer,
 }
 
 struct Layer {
@@ -46,11 +54,15 @@ struct Layer {
     output: Matrix,
     output_bias: Option<Buffer>,
     mlp_norm: Buffer,
+    /// Of what attention and MLP give, before it is added.
+    post_attention_norm: Option<Buffer>,
+    post_mlp_norm: Option<Buffer>,
     gate_up: Matrix,
     down: Matrix,
     keys: Buffer,
     values: Buffer,
     window: Option<usize>,
+    is_local: bool,
 }
 
 /// Activations of a prefill of `rows` rows, batch and positions together.
@@ -81,7 +93,7 @@ impl Footprint {
         let row = 2 * hidden + qkv + attended;
         let mlp = rows.min(MLP_ROWS as u64) * 3 * spec.intermediate as u64;
         let logits = batch as u64 * spec.vocab as u64 * 4;
-        let tables = capacity * spec.head_dim as u64 * 4;
+        let tables = capacity * spec.head_dim as u64 * 4 * (1 + u64::from(spec.local_rope_theta.is_some()));
         Footprint {
             weight_bytes: spec.weight_bytes(dtype),
             cache_bytes: batch as u64 * capacity * spec.kv_bytes_per_position(dtype),
@@ -105,7 +117,7 @@ impl Decoder {
         (batch, capacity, prompt): (usize, usize, usize),
         progress: Progress<'_>,
     ) -> Result<Decoder, EngineError> {
-        let kernels = Kernels { gpu, dtype, gelu: false };
+        let kernels = Kernels { gpu, dtype, activation: spec.activation };
         let gpu = &kernels.gpu;
         let heads = Heads {
             heads: spec.heads,
@@ -113,25 +125,22 @@ impl Decoder {
             dim: spec.head_dim,
             batch,
             capacity,
-            scale: 1.0 / (spec.head_dim as f32).sqrt(),
-            softcap: 0.0,
+            scale: 1.0 / (spec.score_scalar as f32).sqrt(),
+            softcap: spec.score_softcap.map_or(0.0, |cap| cap as f32),
         };
         let tensors = spec.tensors();
         let total = tensors.len() as u64;
-        let mut loader = Loader { kernels: &kernels, source, tensors, progress, done: 0, total };
+        let norm_offset = spec.norm_offset;
+        let mut loader = Loader { kernels: &kernels, source, tensors, norm_offset, progress, done: 0, total };
         let embedding = loader.matrix(&["model.embed_tokens.weight"])?;
         let layers =
             (0..spec.layers).map(|i| Layer::new(spec, i, &mut loader, &heads)).collect::<Result<_, _>>()?;
-        let norm = loader.vector("model.norm.weight")?;
+        let norm = loader.norm("model.norm.weight")?;
         let head = if spec.tied_embeddings { None } else { Some(loader.matrix(&["lm_head.weight"])?) };
         let divisors = source.any().rope_divisors()?;
-        let (cosines, sines) = rope::tables(spec, divisors.as_deref(), capacity)?;
-        let table = |values: &[f32]| -> Result<Buffer, CudaTrouble> {
-            let buffer = gpu.alloc("rotary tables", size_of_val(values))?;
-            gpu.upload(&buffer, 0, values)?;
-            Ok(buffer)
-        };
-        let (cosines, sines) = (table(&cosines)?, table(&sines)?);
+        let rope = Tables::new(gpu, &rope::tables(spec, divisors.as_deref(), capacity)?)?;
+        let local_rope =
+            rope::local_tables(spec, capacity).map(|tables| Tables::new(gpu, &tables)).transpose()?;
         let splits = Splits::new(gpu, &heads)?;
         let picking = Picking::new(gpu, batch, spec.vocab)?;
         let space = Space::new(gpu, spec, dtype, batch * prompt.max(1), &heads)?;
@@ -143,8 +152,9 @@ impl Decoder {
             head,
             norm,
             layers,
-            cosines,
-            sines,
+            rope,
+            local_rope,
+            embedding_scale: spec.embedding_scale(dtype),
             splits,
             picking,
             space,
@@ -180,7 +190,7 @@ impl Decoder {
     fn forward(&self, ids: &Buffer, length: usize) -> Result<(), CudaTrouble> {
         let (kernels, spec, space) = (&self.kernels, &self.spec, &self.space);
         let rows = self.heads.batch * length;
-        kernels.embed(&space.x, &self.embedding, ids, rows, 1.0)?;
+        kernels.embed(&space.x, &self.embedding, ids, rows, self.embedding_scale)?;
         for layer in &self.layers {
             self.attend(layer, length)?;
             self.think(layer, rows)?;
@@ -189,21 +199,27 @@ impl Decoder {
         let last = (length, length - 1);
         kernels.rms_norm(&space.normed, &space.x, &self.norm, (self.heads.batch, spec.hidden), eps, last)?;
         let head = self.head.as_ref().unwrap_or(&self.embedding);
-        kernels.logits(&self.picking.logits, &space.normed, head, self.heads.batch)
+        let logits = &self.picking.logits;
+        kernels.logits(logits, &space.normed, head, self.heads.batch)?;
+        match spec.logit_softcap {
+            Some(cap) => kernels.softcap(logits, self.heads.batch * spec.vocab, cap as f32),
+            None => Ok(()),
+        }
     }
 
-    /// x += attention(norm(x)).
+    /// x += attention(norm(x)), normed once more before it is added where the model does that.
     fn attend(&self, layer: &Layer, length: usize) -> Result<(), CudaTrouble> {
         let (kernels, spec, space, heads) = (&self.kernels, &self.spec, &self.space, &self.heads);
         let (rows, eps) = (heads.batch * length, spec.rms_eps as f32);
         let cache = Cache { keys: &layer.keys, values: &layer.values, window: layer.window };
+        let rope = self.local_rope.as_ref().filter(|_| layer.is_local).unwrap_or(&self.rope);
         let turning = Turning {
             bias: layer.qkv_bias.as_ref(),
             query_norm: layer.query_norm.as_ref(),
             key_norm: layer.key_norm.as_ref(),
             eps,
-            cosines: &self.cosines,
-            sines: &self.sines,
+            cosines: &rope.cosines,
+            sines: &rope.sines,
         };
         let progress = &self.picking.progress;
         kernels.rms_norm(&space.normed, &space.x, &layer.input_norm, (rows, spec.hidden), eps, (1, 0))?;
@@ -214,22 +230,46 @@ impl Decoder {
         } else {
             kernels.prefill_attention(&space.attended, &space.qkv, &cache, length, heads)?;
         }
-        kernels.linear(&space.x, &space.attended, &layer.output, rows, layer.output_bias.as_ref(), true)
+        let bias = layer.output_bias.as_ref();
+        let Some(norm) = &layer.post_attention_norm else {
+            return kernels.linear(&space.x, &space.attended, &layer.output, rows, bias, true);
+        };
+        kernels.linear(&space.normed, &space.attended, &layer.output, rows, bias, false)?;
+        kernels.add_normed(&space.x, &space.normed, norm, (rows, spec.hidden), eps)
     }
 
-    /// x += mlp(norm(x)).
+    /// x += mlp(norm(x)), normed once more before it is added where the model does that.
     fn think(&self, layer: &Layer, rows: usize) -> Result<(), CudaTrouble> {
         let (kernels, spec, space) = (&self.kernels, &self.spec, &self.space);
         let eps = spec.rms_eps as f32;
         kernels.rms_norm(&space.normed, &space.x, &layer.mlp_norm, (rows, spec.hidden), eps, (1, 0))?;
+        // Where it is normed first, the result takes the place of the rows it was made of.
+        let (to, add) = match layer.post_mlp_norm {
+            Some(_) => (&space.normed, false),
+            None => (&space.x, true),
+        };
         let row_bytes = spec.hidden * kernels.dtype.bytes() as usize;
         for first in (0..rows).step_by(MLP_ROWS) {
             let count = MLP_ROWS.min(rows - first);
             let at = first * row_bytes;
             kernels.gated(&space.activated, &space.wide, space.normed.at(at), &layer.gate_up, count)?;
-            kernels.linear_at(space.x.at(at), (&space.activated).into(), &layer.down, count, None, true)?;
+            kernels.linear_at(to.at(at), (&space.activated).into(), &layer.down, count, None, add)?;
         }
-        Ok(())
+        match &layer.post_mlp_norm {
+            Some(norm) => kernels.add_normed(&space.x, &space.normed, norm, (rows, spec.hidden), eps),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Tables {
+    fn new(gpu: &Gpu, (cosines, sines): &rope::Tables) -> Result<Tables, CudaTrouble> {
+        let table = |values: &[f32]| -> Result<Buffer, CudaTrouble> {
+            let buffer = gpu.alloc("rotary tables", size_of_val(values))?;
+            gpu.upload(&buffer, 0, values)?;
+            Ok(buffer)
+        };
+        Ok(Tables { cosines: table(cosines)?, sines: table(sines)? })
     }
 }
 
@@ -242,17 +282,21 @@ impl Layer {
             false => None,
         };
         let mut norm_of = |part: &str| match spec.qk_norm {
-            true => loader.vector(&name(part)).map(Some),
+            true => loader.norm(&name(part)).map(Some),
             false => Ok(None),
         };
         let (query_norm, key_norm) =
             (norm_of("self_attn.q_norm.weight")?, norm_of("self_attn.k_norm.weight")?);
+        let [post_attention_norm, post_mlp_norm] = match spec.post_norm_names() {
+            Some([attention, mlp]) => [Some(loader.norm(&name(attention))?), Some(loader.norm(&name(mlp))?)],
+            None => [None, None],
+        };
         let gpu = &loader.kernels.gpu;
         let cache_bytes =
             heads.batch * heads.kv_heads * heads.capacity * heads.dim * loader.kernels.dtype.bytes() as usize;
         let (keys, values) = (gpu.zeros("the cache", cache_bytes)?, gpu.zeros("the cache", cache_bytes)?);
         Ok(Layer {
-            input_norm: loader.vector(&name("input_layernorm.weight"))?,
+            input_norm: loader.norm(&name("input_layernorm.weight"))?,
             qkv,
             qkv_bias,
             query_norm,
@@ -262,12 +306,15 @@ impl Layer {
                 true => Some(loader.bias(&[&name("self_attn.o_proj.bias")])?),
                 false => None,
             },
-            mlp_norm: loader.vector(&name("post_attention_layernorm.weight"))?,
+            mlp_norm: loader.norm(&name(spec.mlp_norm_name()))?,
+            post_attention_norm,
+            post_mlp_norm,
             gate_up: loader.matrix(&spec.gate_up_names(i))?,
             down: loader.matrix(&[&name("mlp.down_proj.weight")])?,
             keys,
             values,
             window: spec.window_of_layer(i),
+            is_local: spec.is_local(i),
         })
     }
 }
@@ -316,6 +363,7 @@ struct Loader<'a> {
     kernels: &'a Kernels,
     source: &'a Source<'a>,
     tensors: Vec<TensorShape>,
+    norm_offset: f32,
     progress: Progress<'a>,
     done: u64,
     total: u64,
@@ -386,10 +434,11 @@ impl Loader<'_> {
         }
     }
 
-    /// A norm's weights: f32, with the values they have in the model's type.
-    fn vector(&mut self, name: &str) -> Result<Buffer, EngineError> {
+    /// A norm's weights, as they are multiplied with: f32, from the values they have in the model's type.
+    fn norm(&mut self, name: &str) -> Result<Buffer, EngineError> {
         let shapes = self.shapes(&[name])?;
-        let values = widened(self.source.any(), &shapes, self.kernels.dtype)?;
+        let mut values = widened(self.source.any(), &shapes, self.kernels.dtype)?;
+        values.iter_mut().for_each(|weight| *weight += self.norm_offset);
         let buffer = self.kernels.gpu.alloc("the weights", values.len() * 4)?;
         self.kernels.gpu.upload(&buffer, 0, &values)?;
         Ok(buffer)

@@ -7,7 +7,7 @@ use super::{
     gpu::{Arg, Buffer, Gpu, NONE, Product, Ring, Shape},
     trouble::CudaTrouble,
 };
-use crate::config::Dtype;
+use crate::{config::Dtype, model::spec::Activation};
 
 type Done = Result<(), CudaTrouble>;
 
@@ -83,8 +83,8 @@ pub struct Matrix {
 pub struct Kernels {
     pub gpu: Gpu,
     pub dtype: Dtype,
-    /// The gate goes through GELU rather than SiLU.
-    pub gelu: bool,
+    /// What the gate goes through.
+    pub activation: Activation,
 }
 
 impl Kernels {
@@ -105,12 +105,29 @@ impl Kernels {
         out: &Buffer,
         x: &Buffer,
         weight: &Buffer,
-        (rows, n): (usize, usize),
+        size: (usize, usize),
         eps: f32,
         (every, first): (usize, usize),
     ) -> Done {
-        let args =
-            [out.into(), x.into(), weight.into(), NONE, n.into(), eps.into(), every.into(), first.into()];
+        let rest = [eps.into(), every.into(), first.into()];
+        self.normed([out.into(), x.into(), weight.into(), NONE], size, rest)
+    }
+
+    /// to += norm(x), of `rows` rows of `n`.
+    pub fn add_normed(
+        &self,
+        to: &Buffer,
+        x: &Buffer,
+        weight: &Buffer,
+        size: (usize, usize),
+        eps: f32,
+    ) -> Done {
+        let every_row = [eps.into(), 1usize.into(), 0usize.into()];
+        self.normed([to.into(), x.into(), weight.into(), to.into()], size, every_row)
+    }
+
+    fn normed(&self, places: [Arg; 4], (rows, n): (usize, usize), rest: [Arg; 3]) -> Done {
+        let args = [&places[..], &[n.into()], &rest].concat();
         let threads = n.div_ceil(8).next_multiple_of(32).clamp(64, 512);
         // SAFETY: as the kernel takes them.
         unsafe { self.gpu.launch(&self.name("rms_norm"), Shape::early((rows, 1, 1), threads), &args) }
@@ -202,11 +219,22 @@ impl Kernels {
         }
     }
 
+    /// Squeezes the `count` f32 numbers of x into ±cap.
+    pub fn softcap(&self, x: &Buffer, count: usize, cap: f32) -> Done {
+        let args = [x.into(), (count as u64).into(), cap.into()];
+        // SAFETY: as the kernel takes them.
+        unsafe { self.gpu.launch("softcap", self.spread(count), &args) }
+    }
+
     /// out = activate(gate) · up, of `rows` rows of x. `gate_up` has the gates' rows first; `wide` takes both products
     /// where there are many rows.
     pub fn gated(&self, out: &Buffer, wide: &Buffer, x: Arg, gate_up: &Matrix, rows: usize) -> Done {
         let (n, k) = (gate_up.rows / 2, gate_up.columns);
-        let gelu = usize::from(self.gelu);
+        let activation = match self.activation {
+            Activation::Silu => 0usize,
+            Activation::GeluTanh => 1,
+            Activation::Gelu => 2,
+        };
         if self.is_skinny(rows, k) {
             let args = [
                 out.into(),
@@ -217,13 +245,13 @@ impl Kernels {
                 rows.into(),
                 n.into(),
                 k.into(),
-                gelu.into(),
+                activation.into(),
             ];
             // SAFETY: as the kernel takes them.
             return unsafe { self.gpu.launch(&self.skinny("skinny_gated"), self.skinny_shape(n, 8), &args) };
         }
         self.linear_at(wide.into(), x, gate_up, rows, None, false)?;
-        let args = [out.into(), wide.into(), (rows as u64).into(), n.into(), gelu.into()];
+        let args = [out.into(), wide.into(), (rows as u64).into(), n.into(), activation.into()];
         // SAFETY: as the kernel takes them.
         unsafe { self.gpu.launch(&self.name("gated"), self.spread(rows * n / 8), &args) }
     }

@@ -104,7 +104,7 @@ impl CudaEngine {
         let CandleOptions { spec, dtype, batch, max_positions, prompt_tokens, .. } = options;
         let source = match &options.checkpoint {
             Some(checkpoint) => Source::Checkpoint(checkpoint),
-            None => Source::Synthetic(SyntheticWeights { seed: options.seed }),
+            None => Source::Synthetic(SyntheticWeights::new(options.seed).for_model(spec)),
         };
         let sizes = (*batch, *max_positions, *prompt_tokens);
         let decoder = Decoder::new(gpu, spec, *dtype, &source, sizes, progress)?;

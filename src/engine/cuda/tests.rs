@@ -11,14 +11,17 @@ use super::{
 use crate::{
     config::Dtype,
     engine::candle::{CandleEngine, WeightSource, rope, stock::StockModel},
-    model::{ModelSpec, spec::TensorShape},
+    model::{
+        ModelSpec,
+        spec::{Activation, TensorShape},
+    },
     noise,
 };
 
 const TYPES: [Dtype; 3] = [Dtype::F32, Dtype::Bf16, Dtype::F16];
 
 fn kernels(dtype: Dtype) -> Kernels {
-    Kernels { gpu: Gpu::open(0).unwrap(), dtype, gelu: false }
+    Kernels { gpu: Gpu::open(0).unwrap(), dtype, activation: Activation::Silu }
 }
 
 /// Draws of one test, the same every time.
@@ -162,8 +165,8 @@ fn products_match() {
 #[ignore = "needs a GPU"]
 fn gated_products_match() {
     for dtype in TYPES {
-        for gelu in [false, true] {
-            let (k, mut draws) = (Kernels { gelu, ..kernels(dtype) }, Draws::new(2));
+        for activation in [Activation::Silu, Activation::GeluTanh, Activation::Gelu] {
+            let (k, mut draws) = (Kernels { activation, ..kernels(dtype) }, Draws::new(2));
             for _ in 0..30 {
                 let (rows, n, columns) =
                     (1 + draws.below(17), 1 + draws.below(200), 8 * (1 + draws.below(60)));
@@ -174,12 +177,17 @@ fn gated_products_match() {
                 let both =
                     tensor(&x, &[rows, columns]).matmul(&tensor(&w, &[2 * n, columns]).t().unwrap()).unwrap();
                 let gate = both.narrow(1, 0, n).unwrap();
-                let gate = if gelu { gate.gelu() } else { gate.silu() }.unwrap();
-                let expected = (gate * both.narrow(1, n, n).unwrap()).unwrap();
+                let gate = match activation {
+                    Activation::Silu => gate.silu(),
+                    Activation::GeluTanh => gate.gelu(),
+                    Activation::Gelu => gate.gelu_erf(),
+                };
+                let expected = (gate.unwrap() * both.narrow(1, n, n).unwrap()).unwrap();
                 let (x, w) = (put(&k, &x), matrix(&k, &w, 2 * n, columns));
                 let (out, wide) = (room(&k, rows * n), room(&k, rows * 2 * n));
                 k.gated(&out, &wide, (&x).into(), &w, rows).unwrap();
-                close(&get(&k, &out, rows * n), &flat(&expected), dtype, &format!("{rows}×{columns} by {n}"));
+                let what = format!("{activation:?} of {rows}×{columns} by {n}");
+                close(&get(&k, &out, rows * n), &flat(&expected), dtype, &what);
             }
         }
     }
@@ -204,12 +212,36 @@ fn norms_and_lookups_match() {
             k.rms_norm(&out, &put(&k, &x), &put32(&k, &weight), (rows, n), 1e-5, (every, first)).unwrap();
             close(&get(&k, &out, rows * n), &flat(&expected), dtype, &format!("norm of {rows}×{n}"));
 
+            let before = draws.values(rows * n, dtype);
+            let sum = (expected + tensor(&before, &[rows, n])).unwrap();
+            let to = put(&k, &before);
+            k.add_normed(&to, &put(&k, &taken), &put32(&k, &weight), (rows, n), 1e-5).unwrap();
+            close(&get(&k, &to, rows * n), &flat(&sum), dtype, &format!("norm of {rows}×{n}, added"));
+
             let ids: Vec<u32> = (0..5).map(|_| draws.below(rows * every) as u32).collect();
             let out = room(&k, 5 * n);
             k.embed(&out, &matrix(&k, &x, rows * every, n), &put32(&k, &ids), 5, 1.0).unwrap();
             let expected: Vec<f32> = ids.iter().flat_map(|&id| x[id as usize * n..][..n].to_vec()).collect();
             assert_eq!(get(&k, &out, 5 * n), expected);
+            k.embed(&out, &matrix(&k, &x, rows * every, n), &put32(&k, &ids), 5, 50.5).unwrap();
+            let expected: Vec<f32> = expected.iter().map(|v| rounded(v * 50.5, dtype)).collect();
+            assert_eq!(get(&k, &out, 5 * n), expected);
         }
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU"]
+fn logits_are_squeezed() {
+    let (k, mut draws) = (kernels(Dtype::F32), Draws::new(8));
+    for (count, cap) in [(1, 30.0), (1000, 0.5), (3 * 256_000, 30.0), (7 * 40_013, 2.0)] {
+        let x: Vec<f32> = draws.values(count, Dtype::F32).iter().map(|v| v * 20.0).collect();
+        let expected = (tensor(&x, &[count]) / f64::from(cap)).unwrap().tanh().unwrap();
+        let expected = (expected * f64::from(cap)).unwrap();
+        let buffer = put32(&k, &x);
+        k.softcap(&buffer, count, cap).unwrap();
+        let found = k.gpu.download::<f32>(&buffer, count).unwrap();
+        close(&found, &flat(&expected), Dtype::F32, &format!("{count} in ±{cap}"));
     }
 }
 
@@ -428,7 +460,7 @@ fn rotation_matches_and_fills_the_cache() {
 #[test]
 #[ignore = "needs a GPU"]
 fn random_weights_are_those_of_the_cpu() {
-    let weights = SyntheticWeights { seed: 9 };
+    let weights = SyntheticWeights::new(9);
     for dtype in TYPES {
         let k = kernels(dtype);
         for (name, shape) in
@@ -512,6 +544,12 @@ fn tiny_models() -> Vec<(&'static str, ModelSpec)> {
         "original_max_position_embeddings": 64
     });
     let yarn = serde_json::json!({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128});
+    let divisors = |step: f64| (0..16).map(|i| 1.0 + step * f64::from(i)).collect::<Vec<_>>();
+    let longrope = serde_json::json!({
+        "type": "longrope", "short_factor": divisors(0.1), "long_factor": divisors(4.0),
+        "original_max_position_embeddings": 90
+    });
+    let linear = serde_json::json!({"rope_type": "linear", "factor": 8.0});
     vec![
         ("llama", spec(serde_json::json!({"model_type": "llama", "rope_scaling": scaling}))),
         ("llama with biases", spec(serde_json::json!({"model_type": "llama", "attention_bias": true}))),
@@ -520,6 +558,24 @@ fn tiny_models() -> Vec<(&'static str, ModelSpec)> {
         ("qwen3", spec(serde_json::json!({"model_type": "qwen3", "head_dim": 64}))),
         ("phi3", spec(serde_json::json!({"model_type": "phi3", "sliding_window": 30}))),
         ("qwen2 with yarn", spec(serde_json::json!({"model_type": "qwen2", "rope_scaling": yarn}))),
+        // Prompts of 37 and 45 with their 64 tokens are beyond the original context, shorter ones within it.
+        ("phi3 with longrope", spec(serde_json::json!({"model_type": "phi3", "rope_scaling": longrope}))),
+        (
+            "gemma2",
+            spec(serde_json::json!({
+                "model_type": "gemma2", "head_dim": 64, "sliding_window": 12, "query_pre_attn_scalar": 48,
+                "attn_logit_softcapping": 5.0, "final_logit_softcapping": 10.0
+            })),
+        ),
+        (
+            "gemma3",
+            spec(serde_json::json!({
+                "model_type": "gemma3_text", "head_dim": 256, "num_attention_heads": 4, "num_key_value_heads": 1,
+                "num_hidden_layers": 4, "sliding_window": 12, "sliding_window_pattern": 3,
+                "rope_local_base_freq": 500.0, "rope_scaling": linear
+            })),
+        ),
+        ("llama with GELU", spec(serde_json::json!({"model_type": "llama", "hidden_act": "gelu"}))),
     ]
 }
 
@@ -547,7 +603,7 @@ fn generate(engine: &mut dyn Engine, prompts: &Prompts, steps: usize) -> Vec<Vec
 #[ignore = "needs a GPU"]
 fn tokens_are_those_of_the_cpu() {
     for (name, spec) in tiny_models() {
-        for (batch, prompt) in [(1, 37), (3, 1), (11, 20)] {
+        for (batch, prompt) in [(1, 37), (3, 1), (3, 45), (11, 20)] {
             let options = options(&spec, Dtype::F32, batch, prompt, 64);
             let ids = (0..batch * prompt).map(|i| (noise::bits(4, i as u64) % 331) as u32).collect();
             let prompts = Prompts { ids, batch };
@@ -575,21 +631,37 @@ fn stock_logits(config: &serde_json::Value, dtype: Dtype, ids: &[u32]) -> Vec<f3
     flat(&model.forward(&ids, 0).unwrap().to_device(&Device::Cpu).unwrap())
 }
 
-/// At the shape of Qwen2.5-7B in bf16, ours is as near to the truth, candle-transformers' logits in f32, as
-/// candle-transformers' own in bf16 are.
 #[test]
 #[ignore = "needs a GPU with 32 GB free"]
 fn half_precision_costs_no_more_than_it_must() {
-    let config = serde_json::json!({
+    // At the shape of Qwen2.5-7B.
+    no_worse_than_stock(&serde_json::json!({
         "model_type": "qwen2", "vocab_size": 152064, "hidden_size": 3584, "intermediate_size": 18944,
         "num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4, "hidden_act": "silu",
         "rms_norm_eps": 1e-6, "rope_theta": 1_000_000.0, "max_position_embeddings": 131072,
         "tie_word_embeddings": false, "use_sliding_window": false, "sliding_window": 131072, "max_window_layers": 28
-    });
-    let ids: Vec<u32> = (0..96).map(|i| (noise::bits(4, i) % 152_064) as u32).collect();
-    let truth = stock_logits(&config, Dtype::F32, &ids);
-    let stock = stock_logits(&config, Dtype::Bf16, &ids);
-    let spec = ModelSpec::from_hf(&config).unwrap();
+    }));
+}
+
+#[test]
+#[ignore = "needs a GPU with 16 GB free"]
+fn half_precision_costs_gemma_no_more_than_it_must() {
+    // At the shape of gemma-2-2b: heads of 256 and soft caps on the tensor cores.
+    no_worse_than_stock(&serde_json::json!({
+        "model_type": "gemma2", "vocab_size": 256000, "hidden_size": 2304, "intermediate_size": 9216,
+        "num_hidden_layers": 26, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
+        "hidden_activation": "gelu_pytorch_tanh", "rms_norm_eps": 1e-6, "rope_theta": 10_000.0,
+        "max_position_embeddings": 8192, "sliding_window": 4096, "query_pre_attn_scalar": 256,
+        "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, "attention_bias": false
+    }));
+}
+
+/// In bf16 ours is as near to the truth, candle-transformers' logits in f32, as candle-transformers' own in bf16 are.
+fn no_worse_than_stock(config: &serde_json::Value) {
+    let spec = ModelSpec::from_hf(config).unwrap();
+    let ids: Vec<u32> = (0..96).map(|i| (noise::bits(4, i) % spec.vocab as u64) as u32).collect();
+    let truth = stock_logits(config, Dtype::F32, &ids);
+    let stock = stock_logits(config, Dtype::Bf16, &ids);
     let mut engine =
         CudaEngine::new(&options(&spec, Dtype::Bf16, 1, ids.len(), 4), 0, &mut |_, _, _| true).unwrap();
     engine.prefill(&Prompts { ids: ids.clone(), batch: 1 }).unwrap();

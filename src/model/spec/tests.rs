@@ -60,6 +60,43 @@ fn mistral_7b() -> Value {
     })
 }
 
+/// google/gemma-2-2b.
+fn gemma2_2b() -> Value {
+    json!({
+        "model_type": "gemma2", "attention_bias": false, "attn_logit_softcapping": 50.0,
+        "final_logit_softcapping": 30.0, "head_dim": 256, "hidden_act": "gelu_pytorch_tanh",
+        "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 2304, "intermediate_size": 9216,
+        "max_position_embeddings": 8192, "num_attention_heads": 8, "num_hidden_layers": 26,
+        "num_key_value_heads": 4, "query_pre_attn_scalar": 256, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
+        "sliding_window": 4096, "vocab_size": 256000
+    })
+}
+
+/// google/gemma-3-1b-pt.
+fn gemma3_1b() -> Value {
+    json!({
+        "model_type": "gemma3_text", "attention_bias": false, "attn_logit_softcapping": null,
+        "final_logit_softcapping": null, "head_dim": 256, "hidden_activation": "gelu_pytorch_tanh",
+        "hidden_size": 1152, "intermediate_size": 6912, "max_position_embeddings": 32768,
+        "num_attention_heads": 4, "num_hidden_layers": 26, "num_key_value_heads": 1,
+        "query_pre_attn_scalar": 256, "rms_norm_eps": 1e-6, "rope_local_base_freq": 10000,
+        "rope_scaling": null, "rope_theta": 1000000, "sliding_window": 512, "sliding_window_pattern": 6,
+        "vocab_size": 262144
+    })
+}
+
+/// google/gemma-3-4b-pt: the text part is nested, and most of it left out.
+fn gemma3_4b() -> Value {
+    json!({
+        "model_type": "gemma3", "mm_tokens_per_image": 256, "vision_config": {"hidden_size": 1152},
+        "text_config": {
+            "model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240,
+            "num_hidden_layers": 34, "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+            "sliding_window": 1024
+        }
+    })
+}
+
 /// `base` with some keys replaced; null removes.
 fn with(base: Value, changes: Value) -> Value {
     let mut base = base;
@@ -78,6 +115,9 @@ fn published_parameter_counts() {
         ("Llama-3.2-1B", llama3_2_1b(), 1_235_814_400),
         ("Phi-3-mini-4k", phi3_mini(), 3_821_079_552),
         ("Mistral-7B-v0.1", mistral_7b(), 7_241_732_096),
+        ("gemma-2-2b", gemma2_2b(), 2_614_341_888),
+        ("gemma-3-1b", gemma3_1b(), 999_885_952),
+        ("gemma-3-4b, its text part", gemma3_4b(), 3_880_263_168),
     ];
     for (name, config, parameters) in table {
         let spec = ModelSpec::from_hf(&config).unwrap();
@@ -114,6 +154,56 @@ fn tensor_names_are_those_of_checkpoints() {
 }
 
 #[test]
+fn what_makes_gemma_different() {
+    let gemma2 = ModelSpec::from_hf(&gemma2_2b()).unwrap();
+    assert_eq!(gemma2.activation, Activation::GeluTanh);
+    assert!(gemma2.tied_embeddings && gemma2.post_norms && !gemma2.qk_norm);
+    assert_eq!((gemma2.norm_offset, gemma2.score_scalar), (1.0, 256.0));
+    assert_eq!((gemma2.score_softcap, gemma2.logit_softcap), (Some(50.0), Some(30.0)));
+    assert_eq!(gemma2.local_rope_theta, None);
+    let windows: Vec<_> = (0..4).map(|layer| gemma2.window_of_layer(layer)).collect();
+    assert_eq!(windows, [Some(4096), None, Some(4096), None]);
+    let names: Vec<String> = gemma2.tensors().into_iter().map(|t| t.name).collect();
+    for norm in ["input", "post_attention", "pre_feedforward", "post_feedforward"] {
+        assert!(names.contains(&format!("model.layers.25.{norm}_layernorm.weight")), "{norm}");
+    }
+    // Left out is not the same as none.
+    let changes = json!({"attn_logit_softcapping": null, "query_pre_attn_scalar": 144});
+    let mut other = with(gemma2_2b(), changes);
+    other.as_object_mut().unwrap().remove("final_logit_softcapping");
+    let other = ModelSpec::from_hf(&other).unwrap();
+    assert_eq!((other.score_softcap, other.logit_softcap, other.score_scalar), (None, Some(30.0), 144.0));
+
+    let gemma3 = ModelSpec::from_hf(&gemma3_4b()).unwrap();
+    assert!(gemma3.tied_embeddings && gemma3.post_norms && gemma3.qk_norm);
+    assert_eq!((gemma3.score_softcap, gemma3.logit_softcap), (None, None));
+    assert_eq!((gemma3.rope_theta, gemma3.local_rope_theta), (1e6, Some(1e4)));
+    assert_eq!(gemma3.rope_scaling, Some(RopeScaling::Linear { factor: 8.0 }));
+    assert_eq!((gemma3.head_dim, gemma3.heads, gemma3.kv_heads), (256, 8, 4));
+    assert_eq!((gemma3.max_positions, gemma3.vocab), (131_072, 262_208));
+    for layer in 0..34 {
+        let global = [5, 11, 17, 23, 29].contains(&layer);
+        assert_eq!(gemma3.window_of_layer(layer), if global { None } else { Some(1024) }, "{layer}");
+        assert_eq!(gemma3.is_local(layer), !global, "{layer}");
+    }
+    // The root of 2560 is 50.596; bf16 has no number nearer than 50.5.
+    assert_eq!(gemma3.embedding_scale(Dtype::Bf16), 50.5);
+    assert!((gemma3.embedding_scale(Dtype::F32) - 50.596_44).abs() < 1e-4);
+    assert_eq!(ModelSpec::from_hf(&smollm2_135m()).unwrap().embedding_scale(Dtype::F32), 1.0);
+
+    // Newer configs say it all in other words.
+    let mut newer = gemma3_4b()["text_config"].clone();
+    newer["rope_scaling"] = json!(null);
+    newer["rope_parameters"] = json!({
+        "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}
+    });
+    let kind = |layer| if (layer + 1) % 6 == 0 { "full_attention" } else { "sliding_attention" };
+    newer["layer_types"] = (0..34).map(kind).collect();
+    assert_eq!(ModelSpec::from_hf(&newer).unwrap(), gemma3);
+}
+
+#[test]
 fn windows() {
     let window = |config| {
         let spec = ModelSpec::from_hf(&config).unwrap();
@@ -124,6 +214,9 @@ fn windows() {
     assert_eq!(window(qwen2_5_7b()), (None, None));
     let used = json!({"use_sliding_window": true, "max_window_layers": 21});
     assert_eq!(window(with(qwen2_5_7b(), used)), (None, Some(131_072)));
+    let listed = json!({"use_sliding_window": true, "num_hidden_layers": 2,
+        "layer_types": ["sliding_attention", "full_attention"]});
+    assert_eq!(window(with(qwen2_5_7b(), listed)), (Some(131_072), None));
 }
 
 #[test]
@@ -141,7 +234,7 @@ fn refusals_name_the_key() {
     let table = [
         (
             json!({"model_type": "gpt2"}),
-            "unknown model_type \"gpt2\"; known are llama, mistral, qwen2, qwen3, phi3",
+            "unknown model_type \"gpt2\"; known are llama, mistral, qwen2, qwen3, phi3, gemma2, gemma3_text",
         ),
         (json!({"model_type": null}), "model_type is missing"),
         (json!({"hidden_size": null}), "hidden_size is missing"),
@@ -172,12 +265,21 @@ fn refusals_name_the_key() {
             "these sizes make more than 1000000000000000 parameters; one of them must be wrong",
         ),
         (
-            json!({"rope_scaling": {"rope_type": "longrope"}}),
-            "rope_scaling \"longrope\" is not supported; llama3 or yarn is",
+            json!({"rope_scaling": {"rope_type": "dynamic"}}),
+            "rope_scaling \"dynamic\" is not supported; linear, llama3, yarn or longrope is",
+        ),
+        (json!({"rope_scaling": {"rope_type": "longrope"}}), "original_max_position_embeddings is missing"),
+        (
+            json!({"original_max_position_embeddings": 4096,
+                "rope_scaling": {"rope_type": "longrope", "short_factor": [1.0, 1.5]}}),
+            "short_factor must list 32, this lists 2",
         ),
         (json!({"rope_scaling": {"rope_type": "yarn"}}), "factor is missing"),
         (json!({"rope_scaling": {"type": "llama3"}}), "factor is missing"),
-        (json!({"hidden_act": "gelu"}), "hidden_act \"gelu\" is not supported; silu is"),
+        (
+            json!({"hidden_act": "relu"}),
+            "hidden_act \"relu\" is not supported; silu, gelu_pytorch_tanh or gelu is",
+        ),
         (json!({"rms_norm_eps": 0}), "rms_norm_eps must be a positive number, this is 0"),
         (json!({"tie_word_embeddings": 1}), "tie_word_embeddings must be true or false, this is 1"),
     ];
@@ -233,10 +335,14 @@ proptest! {
     /// A real config with a few keys replaced gets further than noise does.
     #[test]
     fn arbitrary_changes_never_panic(
-        base in 0usize..5,
+        base in 0usize..8,
         changes in prop::collection::vec((0usize..20, any_json()), 0..4),
     ) {
-        let mut config = [smollm2_135m(), qwen2_5_7b(), qwen3_0_6b(), llama3_2_1b(), mistral_7b()][base].clone();
+        let bases = [
+            smollm2_135m(), qwen2_5_7b(), qwen3_0_6b(), llama3_2_1b(), mistral_7b(), gemma2_2b(), gemma3_1b(),
+            gemma3_4b(),
+        ];
+        let mut config = bases[base].clone();
         let keys: Vec<String> = config.as_object().unwrap().keys().cloned().collect();
         for (key, value) in changes {
             config[&keys[key % keys.len()]] = value;

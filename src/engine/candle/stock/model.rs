@@ -95,8 +95,8 @@ enum Build {
         family: &'static Family,
         tensors: Vec<TensorShape>,
         files: Option<SafetensorsFiles>,
-        /// A family of our own decoder: both can be held against each other.
-        ours: bool,
+        /// The same in our own decoder, where it has the family: both can be held against each other.
+        ours: Option<Box<ModelSpec>>,
     },
     Quantised {
         architecture: &'static Architecture,
@@ -166,9 +166,12 @@ impl StockModel {
         let vocab = config.number(&["vocab_size"]).ok_or_else(|| refused("vocab_size is missing".into()))?;
         let tensors =
             count(family, &config, &has(&config, files.as_ref())).map_err(|e| refused(e.to_string()))?;
-        let ours = spec::Family::ALL.iter().any(|known| known.name() == model_type);
-        if ours {
-            same_tensors(&ModelSpec::from_hf(value)?, &tensors).map_err(refused)?;
+        let ours = match spec::Family::ALL.iter().any(|known| known.name() == model_type) {
+            true => Some(Box::new(ModelSpec::from_hf(value)?)),
+            false => None,
+        };
+        if let Some(spec) = &ours {
+            same_tensors(spec, &tensors).map_err(refused)?;
         }
         if let Some(files) = &files {
             files.check(&tensors)?;
@@ -403,7 +406,13 @@ impl StockModel {
             Build::Plain { family, tensors, files, ours } => {
                 let values = match files {
                     Some(files) => Values::Files(files),
-                    None => Values::Synthetic { weights: SyntheticWeights { seed }, comparable: *ours },
+                    None => {
+                        let weights = SyntheticWeights::new(seed);
+                        Values::Synthetic {
+                            weights: ours.as_ref().map_or(weights, |spec| weights.for_model(spec)),
+                            comparable: ours.is_some(),
+                        }
+                    }
                 };
                 if device.is_cuda() {
                     device.set_seed(seed)?;

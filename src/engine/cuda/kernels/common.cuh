@@ -110,9 +110,13 @@ __device__ __forceinline__ void mma<f16>(float (&c)[4], uint32_t a0, uint32_t a1
                  : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-// What the gate goes through: SiLU, or GELU in its tanh form.
-__device__ __forceinline__ float activate(float x, int gelu) {
-    if (!gelu) return x / (1.f + __expf(-x));
+// What the gate goes through: 0 SiLU, 1 GELU in its tanh form, 2 GELU by the error function.
+__device__ __forceinline__ float activate(float x, int activation) {
+    if (activation == 0) return x / (1.f + __expf(-x));
+    if (activation == 2) return 0.5f * x * (1.f + erff(x * 0.7071067811865476f));
     float inner = 0.7978845608028654f * (x + 0.044715f * x * x * x);
     return 0.5f * x * (1.f + tanhf(inner));
 }
+
+// Squeezed into ±cap; 0 leaves it.
+__device__ __forceinline__ float softcapped(float x, float cap) { return cap > 0.f ? cap * tanhf(x / cap) : x; }

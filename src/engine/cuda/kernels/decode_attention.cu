@@ -20,8 +20,6 @@ constexpr float LOWEST = -1e30f; // below every score, and still a number
 #define WARPS_OF(DIM) ((DIM) > 128 ? 4 : 8)
 constexpr int PLAIN_WARPS = 8;
 
-__device__ __forceinline__ float softcapped(float score, float cap) { return cap > 0.f ? cap * tanhf(score / cap) : score; }
-
 __device__ __forceinline__ uint4 load_once(const void* at) {
     uint4 v;
     asm volatile("ld.global.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4];"

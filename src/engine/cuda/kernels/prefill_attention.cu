@@ -115,7 +115,7 @@ __device__ void prefill_attention(T* out, const T* qkv, const T* keys, const T* 
 #pragma unroll
                 for (int n = 0; n < N_TILES; n++) {
 #pragma unroll
-                    for (int i = 0; i < 4; i++) score[m][n][i] = cap * tanhf(score[m][n][i] * scale / cap);
+                    for (int i = 0; i < 4; i++) score[m][n][i] = softcapped(score[m][n][i] * scale, cap);
                 }
             }
         }
@@ -239,7 +239,7 @@ __device__ void plain_attention(T* out, const T* qkv, const T* keys, const T* va
             if (lane + 32 * i < dim) score += query[i] * wide(key_at[lane + 32 * i]);
         }
         score = warp_sum(score);
-        if (cap > 0.f) score = cap * tanhf(score / cap);
+        score = softcapped(score, cap);
         float now = fmaxf(top, score), keep = expf(top - now), share = expf(score - now);
         top = now;
         sum = sum * keep + share;

@@ -66,7 +66,7 @@ __device__ void rms_norm(T* out, const T* x, const float* weight, const T* resid
 }
 
 // Rows of n gates and n ups become rows of n.
-template <typename T> __device__ void gated(T* out, const T* gate_up, size_t rows, int n, int gelu) {
+template <typename T> __device__ void gated(T* out, const T* gate_up, size_t rows, int n, int activation) {
     let_next_start();
     wait_for_previous();
     const size_t stride = (size_t)gridDim.x * blockDim.x;
@@ -79,7 +79,7 @@ template <typename T> __device__ void gated(T* out, const T* gate_up, size_t row
             load8(gate_up + row * 2 * n + column, gate);
             load8(gate_up + row * 2 * n + n + column, up);
 #pragma unroll
-            for (int j = 0; j < 8; j++) gate[j] = activate(gate[j], gelu) * up[j];
+            for (int j = 0; j < 8; j++) gate[j] = activate(gate[j], activation) * up[j];
             store8(out + row * n + column, gate);
         }
         return;
@@ -87,7 +87,17 @@ template <typename T> __device__ void gated(T* out, const T* gate_up, size_t row
     for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < rows * n; i += stride) {
         size_t row = i / n, column = i % n;
         float gate = wide(gate_up[row * 2 * n + column]), up = wide(gate_up[row * 2 * n + n + column]);
-        out[i] = narrow<T>(activate(gate, gelu) * up);
+        out[i] = narrow<T>(activate(gate, activation) * up);
+    }
+}
+
+// Each of n numbers squeezed into ±cap.
+extern "C" __global__ void softcap(float* x, size_t n, float cap) {
+    let_next_start();
+    wait_for_previous();
+    const size_t stride = (size_t)gridDim.x * blockDim.x;
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += stride) {
+        x[i] = softcapped(__ldcg(x + i), cap);
     }
 }
 
@@ -109,8 +119,8 @@ template <typename T> __device__ void add_bias(T* x, const T* bias, size_t rows,
                         int first) {                                                                                 \
         rms_norm(out, x, weight, residual, n, eps, every, first);                                                    \
     }                                                                                                                \
-    extern "C" __global__ void gated_##NAME(T* out, const T* gate_up, size_t rows, int n, int gelu) {                \
-        gated(out, gate_up, rows, n, gelu);                                                                          \
+    extern "C" __global__ void gated_##NAME(T* out, const T* gate_up, size_t rows, int n, int activation) {                \
+        gated(out, gate_up, rows, n, activation);                                                                          \
     }                                                                                                                \
     extern "C" __global__ void add_bias_##NAME(T* x, const T* bias, size_t rows, int n) {                            \
         add_bias(x, bias, rows, n);                                                                                  \

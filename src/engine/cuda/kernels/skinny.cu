@@ -26,7 +26,7 @@ __device__ __forceinline__ uint4 load_once(const void* at) {
 // Otherwise y = w·x + bias + residual, where those are given. k is divisible by eight. m ≤ 8·TILES.
 template <typename T, typename Out, int TILES, bool GATED>
 __device__ void skinny(Out* y, const T* w, const T* x, const T* bias, const T* residual, int m, int n, int k,
-                       int gelu) {
+                       int activation) {
     constexpr int ROWS = GATED ? 8 : 16;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = lane / 4, quad = lane % 4;
     const int first_row = blockIdx.x * ROWS;
@@ -103,7 +103,7 @@ __device__ void skinny(Out* y, const T* w, const T* x, const T* bias, const T* r
         float sum = total(row, of);
         if (GATED) {
             // Rounded where a product of its own would be.
-            sum = activate(wide(narrow<T>(sum)), gelu) * wide(narrow<T>(total(row + 8, of)));
+            sum = activate(wide(narrow<T>(sum)), activation) * wide(narrow<T>(total(row + 8, of)));
         } else {
             if (bias) sum += wide(bias[at]);
             if (residual) sum = wide(narrow<T>(sum)) + wide(residual[to]);
@@ -115,7 +115,7 @@ __device__ void skinny(Out* y, const T* w, const T* x, const T* bias, const T* r
 // In f32 there is no tensor core to feed: a warp takes a row of the weights.
 template <bool GATED>
 __device__ void skinny_f32(float* y, const float* w, const float* x, const float* bias, const float* residual, int m,
-                           int n, int k, int gelu) {
+                           int n, int k, int activation) {
     let_next_start();
     wait_for_previous();
     const int lane = threadIdx.x % 32, row = blockIdx.x * WARPS + threadIdx.x / 32;
@@ -128,7 +128,7 @@ __device__ void skinny_f32(float* y, const float* w, const float* x, const float
             if (GATED) up += w[(size_t)(n + row) * k + i] * value;
         }
         sum = warp_sum(sum);
-        if (GATED) sum = activate(sum, gelu) * warp_sum(up);
+        if (GATED) sum = activate(sum, activation) * warp_sum(up);
         if (lane) continue;
         size_t to = (size_t)of * n + row;
         if (!GATED && bias) sum += bias[row];
@@ -139,8 +139,8 @@ __device__ void skinny_f32(float* y, const float* w, const float* x, const float
 
 #define SKINNY(NAME, T, OUT, TILES, GATED)                                                                           \
     extern "C" __global__ void __launch_bounds__(WARPS * 32, 2)                                                      \
-        NAME(OUT* y, const T* w, const T* x, const T* bias, const T* residual, int m, int n, int k, int gelu) {      \
-        skinny<T, OUT, TILES, GATED>(y, w, x, bias, residual, m, n, k, gelu);                                        \
+        NAME(OUT* y, const T* w, const T* x, const T* bias, const T* residual, int m, int n, int k, int activation) {      \
+        skinny<T, OUT, TILES, GATED>(y, w, x, bias, residual, m, n, k, activation);                                        \
     }
 #define SKINNY_OF(T)                                                                                                 \
     SKINNY(skinny_8_##T, T, T, 1, false)                                                                             \
@@ -151,11 +151,11 @@ SKINNY_OF(f16)
 
 extern "C" __global__ void __launch_bounds__(WARPS * 32)
     skinny_f32(float* y, const float* w, const float* x, const float* bias, const float* residual, int m, int n, int k,
-               int gelu) {
-    skinny_f32<false>(y, w, x, bias, residual, m, n, k, gelu);
+               int activation) {
+    skinny_f32<false>(y, w, x, bias, residual, m, n, k, activation);
 }
 extern "C" __global__ void __launch_bounds__(WARPS * 32)
     skinny_gated_f32(float* y, const float* w, const float* x, const float* bias, const float* residual, int m, int n,
-                     int k, int gelu) {
-    skinny_f32<true>(y, w, x, bias, residual, m, n, k, gelu);
+                     int k, int activation) {
+    skinny_f32<true>(y, w, x, bias, residual, m, n, k, activation);
 }

@@ -1,0 +1,319 @@
+//! Reading a `config.json` key by key: what each holds is checked, and what may be left out is filled in.
+
+use serde_json::{Map, Value, json};
+
+use super::{Activation, Family, RopeScaling, SpecError};
+
+/// Keeps every product of two sizes inside `u64`.
+const MAX_SIZE: u64 = u32::MAX as u64;
+
+/// Keys whose null says "none", where a config without them means the default.
+const NULL_IS_NONE: [&str; 3] = ["attn_logit_softcapping", "final_logit_softcapping", "sliding_window"];
+
+/// The family and the keys of its text decoder, with what may be left out filled in.
+pub(super) fn text_part(config: &Map<String, Value>) -> Result<(Family, Map<String, Value>), SpecError> {
+    let text = |keys: &Keys<'_>| Ok(keys.text("model_type")?.ok_or(missing("model_type"))?.to_owned());
+    let outer = Keys(config);
+    let (name, mut inner) = match (text(&outer)?, outer.object("text_config")?) {
+        (name, Some(inner)) if name == "gemma3" => (Family::Gemma3.name().to_owned(), inner.0.clone()),
+        (name, _) => (name, config.clone()),
+    };
+    let family =
+        Family::ALL.into_iter().find(|f| f.name() == name).ok_or(SpecError::UnknownFamily { found: name })?;
+    if let Value::Object(defaults) = defaults(family) {
+        for (key, default) in defaults {
+            let said = inner.get(&key).is_some_and(|v| !v.is_null() || NULL_IS_NONE.contains(&key.as_str()));
+            if !said {
+                inner.insert(key, default);
+            }
+        }
+    }
+    Ok((family, inner))
+}
+
+/// What a config may leave out, as Hugging Face fills it in.
+fn defaults(family: Family) -> Value {
+    match family {
+        Family::Gemma2 => json!({
+            "vocab_size": 256_000, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
+            "hidden_activation": "gelu_pytorch_tanh", "max_position_embeddings": 8192,
+            "tie_word_embeddings": true, "query_pre_attn_scalar": 256, "sliding_window": 4096,
+            "sliding_window_pattern": 2, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0
+        }),
+        Family::Gemma3 => json!({
+            "vocab_size": 262_208, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
+            "hidden_activation": "gelu_pytorch_tanh", "max_position_embeddings": 131_072,
+            "tie_word_embeddings": true, "query_pre_attn_scalar": 256, "sliding_window": 4096,
+            "sliding_window_pattern": 6, "rope_theta": 1_000_000.0, "rope_local_base_freq": 10_000.0
+        }),
+        _ => json!({}),
+    }
+}
+
+/// How positions turn heads.
+pub(super) struct Rotation {
+    pub theta: f64,
+    pub scaling: Option<RopeScaling>,
+    /// Of the layers with a window, where they have one of their own.
+    pub local_theta: Option<f64>,
+}
+
+/// The keys of a config, or of an object inside it. A key that is null counts as absent.
+pub(super) struct Keys<'a>(pub &'a Map<String, Value>);
+
+impl<'a> Keys<'a> {
+    fn get(&self, key: &str) -> Option<&'a Value> {
+        self.0.get(key).filter(|v| !v.is_null())
+    }
+
+    pub(super) fn optional_size(&self, key: &'static str) -> Result<Option<u64>, SpecError> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        match value.as_u64().ok_or_else(|| wrong(key, "a positive integer", value))? {
+            0 => Err(SpecError::Zero { key }),
+            n if n > MAX_SIZE => Err(SpecError::TooLarge { key, value: n, limit: MAX_SIZE }),
+            n => Ok(Some(n)),
+        }
+    }
+
+    pub(super) fn size(&self, key: &'static str) -> Result<u64, SpecError> {
+        self.optional_size(key)?.ok_or(missing(key))
+    }
+
+    pub(super) fn positive(&self, key: &str) -> Result<Option<f64>, SpecError> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        match value.as_f64() {
+            Some(x) if x.is_finite() && x > 0.0 => Ok(Some(x)),
+            _ => Err(wrong(key, "a positive number", value)),
+        }
+    }
+
+    pub(super) fn flag(&self, key: &str) -> Result<Option<bool>, SpecError> {
+        self.get(key).map(|v| v.as_bool().ok_or_else(|| wrong(key, "true or false", v))).transpose()
+    }
+
+    fn text(&self, key: &str) -> Result<Option<&'a str>, SpecError> {
+        self.get(key).map(|v| v.as_str().ok_or_else(|| wrong(key, "a string", v))).transpose()
+    }
+
+    fn object(&self, key: &str) -> Result<Option<Keys<'a>>, SpecError> {
+        let object = |v: &'a Value| v.as_object().map(Keys).ok_or_else(|| wrong(key, "an object", v));
+        self.get(key).map(object).transpose()
+    }
+
+    /// A positive number for each of `count`.
+    fn numbers(&self, key: &str, count: u64) -> Result<Vec<f64>, SpecError> {
+        let value = self.get(key).ok_or(missing(key))?;
+        let list = value.as_array().ok_or_else(|| wrong(key, "a list", value))?;
+        if list.len() as u64 != count {
+            return Err(SpecError::WrongLength { key: key.to_owned(), wanted: count, found: list.len() });
+        }
+        let number = |v: &Value| match v.as_f64() {
+            Some(x) if x.is_finite() && x > 0.0 => Ok(x),
+            _ => Err(wrong(key, "a list of positive numbers", v)),
+        };
+        list.iter().map(number).collect()
+    }
+
+    /// Parts that some checkpoints of these families have and the decoder does not.
+    pub(super) fn refuse_unbuilt(&self) -> Result<(), SpecError> {
+        match self.positive("partial_rotary_factor")? {
+            None | Some(1.0) => {}
+            Some(part) => return Err(unsupported("partial_rotary_factor", &part.to_string(), "1")),
+        }
+        for key in ["mlp_bias", "use_bidirectional_attention"] {
+            if self.flag(key)? == Some(true) {
+                return Err(unsupported(key, "true", "false"));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn activation(&self, family: Family) -> Result<Activation, SpecError> {
+        // Gemma's older key said "gelu" and meant the other form.
+        let key = if family.is_gemma() { "hidden_activation" } else { "hidden_act" };
+        match self.text(key)? {
+            None | Some("silu") => Ok(Activation::Silu),
+            Some("gelu_pytorch_tanh") => Ok(Activation::GeluTanh),
+            Some("gelu") => Ok(Activation::Gelu),
+            Some(other) => Err(unsupported(key, other, "silu, gelu_pytorch_tanh or gelu")),
+        }
+    }
+
+    /// The window, where the family has one and uses it.
+    pub(super) fn window(&self, family: Family) -> Result<Option<usize>, SpecError> {
+        let used = match family {
+            Family::Llama => false,
+            Family::Mistral | Family::Phi3 | Family::Gemma2 | Family::Gemma3 => true,
+            Family::Qwen2 | Family::Qwen3 => self.flag("use_sliding_window")? == Some(true),
+        };
+        Ok(if used { self.optional_size("sliding_window")?.map(|w| w as usize) } else { None })
+    }
+
+    /// Which layers keep to the window: those that are listed so; or, as the family does it where nothing is listed,
+    /// all but the last of every so many, all but the first so many, or all.
+    pub(super) fn windowed_layers(&self, family: Family, layers: u64) -> Result<Vec<bool>, SpecError> {
+        if let Some(types) = self.get("layer_types").filter(|_| family != Family::Llama) {
+            return layer_types(types, layers);
+        }
+        let (mut full, mut pattern) = (0, u64::MAX);
+        match family {
+            Family::Gemma2 | Family::Gemma3 => pattern = self.size("sliding_window_pattern")?,
+            Family::Qwen2 | Family::Qwen3 => {
+                if let Some(v) = self.get("max_window_layers") {
+                    full = v.as_u64().ok_or_else(|| wrong("max_window_layers", "an integer", v))?;
+                }
+            }
+            Family::Llama | Family::Mistral | Family::Phi3 => {}
+        }
+        Ok((0..layers).map(|layer| layer >= full && (layer + 1) % pattern != 0).collect())
+    }
+
+    /// Newer configs hold base and scaling under `rope_parameters`, once or for each kind of layer.
+    pub(super) fn rope(&self, family: Family, head_dim: u64) -> Result<Rotation, SpecError> {
+        let parameters = self.object("rope_parameters")?;
+        let of_kind = |kind| parameters.as_ref().map_or(Ok(None), |p| p.object(kind));
+        let (local, global) = (of_kind("sliding_attention")?, of_kind("full_attention")?);
+        let global = global.or(parameters);
+        let theta_in = |keys: &Option<Keys<'_>>| keys.as_ref().map_or(Ok(None), |k| k.positive("rope_theta"));
+        let theta = match theta_in(&global)? {
+            Some(theta) => theta,
+            None => self.positive("rope_theta")?.unwrap_or(10_000.0),
+        };
+        let local_theta = match (family, theta_in(&local)?) {
+            (Family::Gemma3, Some(theta)) => Some(theta),
+            (Family::Gemma3, None) => self.positive("rope_local_base_freq")?,
+            _ => None,
+        };
+        if let Some(kind) = local.as_ref().map_or(Ok(None), Keys::rope_kind)? {
+            return Err(unsupported("rope_parameters.sliding_attention", kind, "default"));
+        }
+        let scaling = match self.object("rope_scaling")?.or(global) {
+            Some(scaling) => scaling.rope_scaling(self, head_dim)?,
+            None => None,
+        };
+        Ok(Rotation { theta, scaling, local_theta })
+    }
+
+    /// The kind of stretching; `None` is none.
+    fn rope_kind(&self) -> Result<Option<&'a str>, SpecError> {
+        let kind = match self.text("rope_type")? {
+            Some(kind) => Some(kind),
+            None => self.text("type")?,
+        };
+        Ok(kind.filter(|&kind| kind != "default"))
+    }
+
+    /// `model` is the config around these keys.
+    fn rope_scaling(&self, model: &Keys<'_>, head_dim: u64) -> Result<Option<RopeScaling>, SpecError> {
+        let Some(kind) = self.rope_kind()? else { return Ok(None) };
+        let number = |key| self.positive(key)?.ok_or(missing(key));
+        let original = || self.optional_size("original_max_position_embeddings");
+        let positions = || model.optional_size("max_position_embeddings");
+        Ok(Some(match kind {
+            "linear" => RopeScaling::Linear { factor: number("factor")? },
+            "llama3" => RopeScaling::Llama3 {
+                factor: number("factor")?,
+                low_freq_factor: number("low_freq_factor")?,
+                high_freq_factor: number("high_freq_factor")?,
+                original_max_positions: self.size("original_max_position_embeddings")? as usize,
+            },
+            "yarn" => {
+                let factor = number("factor")?;
+                let sharper = |by: f64| if factor <= 1.0 { 1.0 } else { 0.1 * by * factor.ln() + 1.0 };
+                let attention_factor = match (self.positive("attention_factor")?, self.positive("mscale")?) {
+                    (Some(given), _) => given,
+                    (None, Some(by)) => sharper(by) / self.positive("mscale_all_dim")?.map_or(1.0, sharper),
+                    (None, None) => sharper(1.0),
+                };
+                RopeScaling::Yarn {
+                    factor,
+                    beta_fast: self.positive("beta_fast")?.unwrap_or(32.0),
+                    beta_slow: self.positive("beta_slow")?.unwrap_or(1.0),
+                    // Where the scaling does not say how many there were before, the model's.
+                    original_max_positions: original()?
+                        .or(positions()?)
+                        .ok_or(missing("original_max_position_embeddings"))?
+                        as usize,
+                    attention_factor,
+                }
+            }
+            // Phi-3's first name for it, and the one it got.
+            "su" | "longrope" => {
+                // Phi-3 says it beside the scaling.
+                let original = match model.optional_size("original_max_position_embeddings")? {
+                    Some(original) => Some(original),
+                    None => original()?,
+                }
+                .ok_or(missing("original_max_position_embeddings"))?;
+                let factor = match (self.positive("factor")?, positions()?) {
+                    (Some(factor), _) => factor,
+                    (None, Some(positions)) => positions as f64 / original as f64,
+                    (None, None) => 1.0,
+                };
+                let sharper = match factor > 1.0 && original > 1 {
+                    true => (1.0 + factor.ln() / (original as f64).ln()).sqrt(),
+                    false => 1.0,
+                };
+                RopeScaling::LongRope {
+                    short: self.numbers("short_factor", head_dim / 2)?,
+                    long: self.numbers("long_factor", head_dim / 2)?,
+                    original_max_positions: original as usize,
+                    attention_factor: self.positive("attention_factor")?.unwrap_or(sharper),
+                }
+            }
+            other => return Err(unsupported("rope_scaling", other, "linear, llama3, yarn or longrope")),
+        }))
+    }
+}
+
+/// Which of `layers` are listed as windowed.
+fn layer_types(types: &Value, layers: u64) -> Result<Vec<bool>, SpecError> {
+    let key = "layer_types";
+    let list = types.as_array().ok_or_else(|| wrong(key, "a list", types))?;
+    if list.len() as u64 != layers {
+        return Err(SpecError::WrongLength { key: key.to_owned(), wanted: layers, found: list.len() });
+    }
+    let is_windowed = |v: &Value| match v.as_str() {
+        Some("sliding_attention") => Ok(true),
+        Some("full_attention") => Ok(false),
+        Some(other) => Err(unsupported(key, other, "sliding_attention or full_attention")),
+        None => Err(wrong(key, "a list of strings", v)),
+    };
+    list.iter().map(is_windowed).collect()
+}
+
+fn missing(key: &str) -> SpecError {
+    SpecError::MissingKey { key: key.to_owned() }
+}
+
+fn wrong(key: &str, expected: &'static str, found: &Value) -> SpecError {
+    let found = match found {
+        Value::Number(_) | Value::Bool(_) | Value::String(_) => found.to_string(),
+        other => kind_of(other).to_owned(),
+    };
+    SpecError::WrongType { key: key.to_owned(), expected, found }
+}
+
+fn unsupported(key: &'static str, found: &str, supported: &'static str) -> SpecError {
+    SpecError::Unsupported { key, found: found.to_owned(), supported }
+}
+
+pub(super) fn not_divisible(
+    key: &'static str,
+    value: u64,
+    divisor_key: &'static str,
+    divisor: u64,
+) -> SpecError {
+    SpecError::NotDivisible { key, value, divisor_key, divisor }
+}
+
+pub(super) fn kind_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}
