@@ -98,7 +98,7 @@ fn of_logged(gpu: &LoggedGpu, skipped: u64) -> Option<Diagnosed> {
         pcie_width: gpu.last.get(Reading::PcieWidth),
         others: &[],
         lost: None,
-        reasons_refused: Some("the log has no clock event reasons (nvidia-smi: clocks_event_reasons.active)"),
+        reasons_refused: Some("the log does not have them (nvidia-smi: clocks_event_reasons.active)"),
     })?;
     let skipped = if skipped > 0 { format!(", {skipped} rows could not be read") } else { String::new() };
     Some(Diagnosed {

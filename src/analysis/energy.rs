@@ -45,8 +45,8 @@ pub fn energy(ledger: &Ledger) -> Option<Energy> {
         true => (
             "the card's energy counter, divided between phases by sampled power",
             format!(
-                "{:.0} % of it lay in stretches of several phases and was divided; the card's own accuracy is not told",
-                100.0 * ledger.energy_split_share()
+                "the division, which rests on {}; the card does not tell how exact its counter is",
+                phases_looked_at(ledger)
             ),
         ),
         false => (
@@ -55,6 +55,14 @@ pub fn energy(ledger: &Ledger) -> Option<Energy> {
         ),
     };
     Some(Energy { method: method.to_owned(), uncertainty, phases })
+}
+
+/// "12 looks in prefill, 205 in decode"
+fn phases_looked_at(ledger: &Ledger) -> String {
+    let looks = Work::ALL.into_iter().filter(|work| work.is_load() && ledger.of(*work).time_ns > 0.0);
+    let words: Vec<String> =
+        looks.map(|work| format!("{} looks in {}", ledger.of(work).looks, work.name())).collect();
+    if words.is_empty() { "no look at any work".to_owned() } else { words.join(", ") }
 }
 
 impl Energy {

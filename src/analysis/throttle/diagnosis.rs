@@ -114,9 +114,13 @@ pub fn diagnose(evidence: &Evidence<'_>) -> Option<Diagnosis> {
         }
         None if !evidence.ledger.told_reasons() => {
             tone = if tone == Tone::Fine { Tone::Unknown } else { tone };
-            let reason = evidence.reasons_refused.unwrap_or("no look has told a reason yet");
-            words.push(format!("Can't tell whether it is throttled: {reason}{}.", clock_words(evidence)));
+            let why = evidence.reasons_refused.unwrap_or("none was read yet");
+            words.push(format!(
+                "Can't tell whether it is throttled: there are no clock event reasons, {why}{}.",
+                clock_words(evidence)
+            ));
         }
+        None if evidence.lost.is_some() => {}
         None => words.push(harmless(evidence, &causes).unwrap_or_else(|| idle_or_free(evidence))),
     }
     for (sentence, what_to_do, bad) in findings(evidence, &causes) {

@@ -183,10 +183,17 @@ struct Seen {
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct Counter {
     last: Option<f64>,
-    /// Per kind of work: what the counter's next growth is to be divided by.
-    since: [f64; Work::ALL.len()],
-    /// Time of each kind of work since, where nothing else tells.
+    /// What happened since, per kind of work: the limit was found, there was a look, time passed.
+    found: [f64; Work::ALL.len()],
+    seen: [f64; Work::ALL.len()],
     time: [f64; Work::ALL.len()],
+}
+
+/// The energy counter, and the energy that sampled power gives since it was read, per kind of work.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+struct EnergyCounter {
+    last: Option<f64>,
+    since: [f64; Work::ALL.len()],
 }
 
 /// A pure fold of looks, phases and tokens. Its memory does not grow with the run.
@@ -200,10 +207,8 @@ pub struct Ledger {
     seen: Option<Seen>,
     accounts: [Account; Work::ALL.len()],
     counters: [Counter; COUNTERS.len()],
-    energy: Counter,
+    energy: EnergyCounter,
     energy_counted: bool,
-    /// Counted energy of stretches in which there was more than one kind of work.
-    energy_split_j: f64,
     first: Option<Stamp>,
     last: Stamp,
 }
@@ -233,12 +238,6 @@ impl Ledger {
         self.energy_counted
     }
 
-    /// The part of the counted energy that had to be divided between phases, from 0 to 1.
-    pub fn energy_split_share(&self) -> f64 {
-        let total: f64 = self.accounts.iter().map(|account| account.energy_j).sum();
-        if total > 0.0 { (self.energy_split_j / total).min(1.0) } else { 0.0 }
-    }
-
     /// The workload is in `phase` from `t` on.
     pub fn phase(&mut self, t: Stamp, phase: Phase) {
         if phase != self.phase {
@@ -262,7 +261,7 @@ impl Ledger {
         let Some(bits) = self.seen.filter(|seen| seen.work == work).and_then(|seen| seen.bits) else {
             return;
         };
-        if reasons::faults(bits) == 0 {
+        if is_free(bits) {
             account.free_tokens.add(gap_ns);
         }
         for found in reasons::found(bits) {
@@ -365,7 +364,7 @@ impl Ledger {
         }
         let Some(bits) = seen.bits else { return };
         account.seen_ns += ns;
-        if let (0, Some(mhz)) = (bits & !reasons::GPU_IDLE, seen.clock_mhz) {
+        if let (true, Some(mhz)) = (is_free(bits), seen.clock_mhz) {
             account.free_clock_mhz.add(mhz, ns);
         }
         for found in reasons::found(bits) {
@@ -376,8 +375,9 @@ impl Ledger {
             }
         }
         for (counter, (limit, _)) in self.counters.iter_mut().zip(COUNTERS) {
+            counter.seen[w] += ns;
             if matches!(limit, Limit::Bit(bit) if bits & bit != 0) {
-                counter.since[w] += ns;
+                counter.found[w] += ns;
             }
         }
     }
@@ -389,42 +389,52 @@ impl Ledger {
         if doubled.is_some_and(|first| self.counters[first].last.is_some()) {
             return;
         }
-        let counter = &mut self.counters[i];
-        let Some(last) = counter.last.replace(value) else {
-            (counter.since, counter.time) = Default::default();
+        let Some(last) = self.counters[i].last else {
+            self.counters[i] = Counter { last: Some(value), ..Counter::default() };
             return;
         };
         let grown = value - last;
-        let (shares, total) = match counter.since.iter().sum::<f64>() {
-            total if total > 0.0 => (counter.since, total),
-            // No look has found it: it lies wherever there was work.
-            _ => {
-                let mut load = counter.time;
-                if Work::ALL.iter().any(|work| work.is_load() && load[*work as usize] > 0.0) {
-                    Work::ALL
-                        .iter()
-                        .filter(|work| !work.is_load())
-                        .for_each(|work| load[*work as usize] = 0.0);
-                }
-                (load, load.iter().sum())
-            }
-        };
-        if grown < 0.0 || total <= 0.0 {
-            if grown > 0.0 {
-                // No time has passed for it yet: it stays to be divided.
-                counter.last = Some(last);
-            }
+        let shares = self.shares(i, limit);
+        let total: f64 = shares.iter().sum();
+        if grown > 0.0 && total <= 0.0 {
+            // No time has passed for it yet: it stays to be divided.
             return;
         }
-        (counter.since, counter.time) = Default::default();
-        for (w, share) in shares.iter().enumerate() {
-            if *share > 0.0 || self.accounts[w].limits.iter().any(|(of, _)| *of == limit) {
-                let counted = grown * share / total;
-                if counted > 0.0 || self.accounts[w].limits.iter().any(|(of, _)| *of == limit) {
-                    *self.accounts[w].held(limit).counted_ns.get_or_insert(0.0) += counted;
-                }
+        self.counters[i] = Counter { last: Some(value), ..Counter::default() };
+        if grown < 0.0 {
+            return;
+        }
+        for (account, share) in self.accounts.iter_mut().zip(shares) {
+            let known = account.limits.iter().any(|(of, _)| *of == limit);
+            let counted = if total > 0.0 { grown * share / total } else { 0.0 };
+            if counted > 0.0 || known {
+                *account.held(limit).counted_ns.get_or_insert(0.0) += counted;
             }
         }
+    }
+
+    /// How long the limit is believed to have held in each kind of work since its counter was read.
+    fn shares(&self, i: usize, limit: Limit) -> [f64; Work::ALL.len()] {
+        let counter = &self.counters[i];
+        let believed = |work: Work| {
+            let (w, account) = (work as usize, self.of(work));
+            let share = match counter.seen[w] > 0.0 {
+                true => counter.found[w] / counter.seen[w],
+                // Not seen lately: as it was before.
+                false => {
+                    let before = account.limits.iter().find(|(of, _)| *of == limit);
+                    before.map_or(0.0, |(_, held)| held.sampled_ns) / account.seen_ns.max(1.0)
+                }
+            };
+            share * counter.time[w]
+        };
+        let shares = Work::ALL.map(believed);
+        if shares.iter().sum::<f64>() > 0.0 {
+            return shares;
+        }
+        // No look has found it: it lies wherever there was work, or else wherever there was time.
+        let load = Work::ALL.map(|work| if work.is_load() { counter.time[work as usize] } else { 0.0 });
+        if load.iter().sum::<f64>() > 0.0 { load } else { counter.time }
     }
 
     fn count_energy(&mut self, joules: f64) {
@@ -445,13 +455,15 @@ impl Ledger {
                 account.energy_j -= since;
             }
         }
-        if self.energy.since.iter().filter(|joules| **joules > 0.0).count() > 1 {
-            self.energy_split_j += grown;
-        }
         for (account, since) in self.accounts.iter_mut().zip(std::mem::take(&mut self.energy.since)) {
             account.energy_j += grown * since / total;
         }
     }
+}
+
+/// Nothing holds the clock.
+fn is_free(bits: u64) -> bool {
+    bits & !reasons::GPU_IDLE == 0
 }
 
 /// What the card does in `phase`; where there is none, `idle` tells work from rest.

@@ -1,0 +1,227 @@
+//! Verdicts: of a real capture, of every scripted scenario, of logs that others wrote.
+
+mod common;
+
+use std::{fs, path::Path};
+
+use common::{record, run};
+use serde_json::Value;
+
+const TRACE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/h200_nvml_trace.csv");
+
+fn diagnosed(dir: &Path, path: &str) -> Value {
+    let said = run(dir, &["diagnose", path, "--json"]);
+    assert_eq!((said.code, said.err.as_str()), (0, ""));
+    serde_json::from_str(&said.out).unwrap()
+}
+
+/// The verdict on a simulated run of `scenario`.
+fn verdict_on(scenario: &str, overrides: &[&str]) -> Value {
+    let dir = tempfile::tempdir().unwrap();
+    let scenario = format!("runtime.sim.scenario={scenario}");
+    let overrides: Vec<&str> = [&[scenario.as_str(), "runtime.requests=90"], overrides].concat();
+    let recorded = record(dir.path(), &overrides);
+    diagnosed(dir.path(), recorded.to_str().unwrap())
+}
+
+fn cause<'a>(of: &'a Value, reason: &str, phase: &str) -> &'a Value {
+    let causes = of["causes"].as_array().unwrap();
+    let found = causes.iter().find(|cause| cause["reason"] == reason && cause["phase"] == phase);
+    found.unwrap_or_else(|| panic!("{reason} in {phase}: {causes:#?}"))
+}
+
+#[test]
+fn a_real_capture_is_told_in_words_and_numbers() {
+    let dir = tempfile::tempdir().unwrap();
+    let found = diagnosed(dir.path(), TRACE);
+    let verdict = found["verdict"].as_str().unwrap();
+    assert!(
+        verdict.starts_with("Prefill is power-capped: 100 % of the time, SM 1980 → 14")
+            && verdict.contains("MHz, about 27 % slower; decode is not affected."),
+        "{verdict}"
+    );
+    let cap = cause(&found, "power cap", "prefill");
+    assert_eq!((cap["time_source"].as_str(), cap["fault"].as_bool()), (Some("counter"), Some(true)));
+    let near = |key: &str, wanted: f64, by: f64| {
+        let value = cap[key].as_f64().unwrap();
+        assert!((value - wanted).abs() <= by, "{key}: {value}, not {wanted}");
+    };
+    near("time_share", 0.99, 0.01);
+    near("clock_mhz", 1442.0, 10.0);
+    near("clock_free_mhz", 1980.0, 1.0);
+    near("cost_pct", 27.0, 1.0);
+    // The counter's own growth over the capture, and what looks alone make of it.
+    near("active_s", 40.1, 0.4);
+    near("sampled_s", 40.0, 2.0);
+    assert!(cap["basis"].as_str().unwrap().contains("compute-bound (tensor pipe 9"), "{cap}");
+    assert!(!found["advice"].as_array().unwrap().is_empty());
+    // 85 s of a card that drew 125 W, 690 W and 590 W.
+    let decode =
+        found["energy"]["phases"].as_array().unwrap().iter().find(|phase| phase["phase"] == "decode");
+    assert!((decode.unwrap()["mean_w"].as_f64().unwrap() - 590.0).abs() < 15.0, "{decode:?}");
+}
+
+#[test]
+fn every_scenario_has_its_verdict() {
+    let cases: [(&str, &[&str], &str, &str); 8] = [
+        ("steady", &[], "Not throttled (SM clock 1980 of 1980 MHz).", ""),
+        (
+            "power_cap",
+            &[],
+            "Prefill is power-capped: 100 % of the time, SM 1980 → 14",
+            "decode is not affected. The 700 W limit is the card's maximum.",
+        ),
+        ("thermal", &["runtime.requests=700"], "ecode is slowed down by heat:", "% slower (measured)"),
+        (
+            "power_brake",
+            &[],
+            "Prefill is braked by the power supply:",
+            "decode is braked by the power supply:",
+        ),
+        ("locked_clocks", &[], "Not throttled", "Someone has set the SM clock to 1410 of 1980 MHz"),
+        ("narrow_pcie", &[], "Not throttled", "The PCIe link has 4 of 16 lanes."),
+        ("shared", &[], "Not throttled", "The card is shared with python3 (pid 4711, 9216 MiB)"),
+        (
+            "consumer",
+            &[],
+            "Can't tell whether it is throttled: there are no clock event reasons, this card does not tell it",
+            "",
+        ),
+    ];
+    for (scenario, overrides, begins, contains) in cases {
+        let found = verdict_on(scenario, overrides);
+        let verdict = found["verdict"].as_str().unwrap();
+        assert!(verdict.contains(begins) && verdict.contains(contains), "{scenario}: {verdict}");
+        let calm = matches!(scenario, "steady" | "consumer");
+        assert_eq!(found["advice"].as_array().unwrap().is_empty(), calm, "{scenario}: {}", found["advice"]);
+    }
+}
+
+#[test]
+fn what_a_limit_costs_is_measured_where_the_run_shows_it() {
+    let found = verdict_on("power_brake", &["dataset.prompt_tokens=8000"]);
+    let decode = cause(&found, "power brake", "decode");
+    // The script makes a step 1.24 times as long from the tenth second on.
+    let share = decode["time_share"].as_f64().unwrap();
+    let lost = decode["cost_pct"].as_f64().unwrap() / 100.0 / share;
+    assert!((1.0 / (1.0 - lost) - 1.2425).abs() < 0.01, "{decode:#}");
+    assert!(decode["basis"].as_str().unwrap().starts_with("measured"), "{decode:#}");
+    // Prefills are short: their share of the counter is what their looks say, not how many looks there were.
+    let prefill = cause(&found, "power brake", "prefill");
+    assert!((prefill["time_share"].as_f64().unwrap() - share).abs() < 0.2, "{prefill:#}");
+    assert!(prefill["basis"].as_str().unwrap().starts_with("estimated: compute-bound"), "{prefill:#}");
+}
+
+#[test]
+fn a_card_that_vanishes_is_told_and_the_run_is_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let said = run(
+        dir.path(),
+        &[
+            "run",
+            "--quiet",
+            "runtime=sim",
+            "runtime.sim.speed=0",
+            "runtime.sim.scenario=vanished",
+            "runtime.requests=90",
+        ],
+    );
+    assert_eq!(said.code, 1, "{}", said.err);
+    let recorded = common::run_dirs(dir.path()).remove(0);
+    let found = diagnosed(dir.path(), recorded.to_str().unwrap());
+    assert_eq!(found["verdict"], "GPU 0 has gone: it has fallen off the bus (simulated).");
+    assert!(found["advice"][0].as_str().unwrap().contains("Xid"), "{found:#}");
+    let report = fs::read_to_string(recorded.join("report.md")).unwrap();
+    assert!(report.contains("the GPU has gone"), "{report}");
+}
+
+#[test]
+fn the_csv_of_a_run_says_what_its_events_say() {
+    let dir = tempfile::tempdir().unwrap();
+    let recorded = record(dir.path(), &["runtime.sim.scenario=power_cap", "runtime.requests=60"]);
+    let events = diagnosed(dir.path(), recorded.to_str().unwrap());
+    let csv = diagnosed(dir.path(), recorded.join("nvml.csv").to_str().unwrap());
+    let (from_events, from_csv) =
+        (cause(&events, "power cap", "prefill"), cause(&csv, "power cap", "prefill"));
+    // The CSV knows a phase only where a look fell into it, so its times are coarser.
+    for key in ["time_share", "clock_mhz", "clock_free_mhz", "cost_pct"] {
+        let (a, b) = (from_events[key].as_f64().unwrap(), from_csv[key].as_f64().unwrap());
+        assert!((a - b).abs() <= 0.06 * a, "{key}: {a} and {b}");
+    }
+    assert!(csv["verdict"].as_str().unwrap().contains("decode is not affected"), "{csv:#}");
+}
+
+#[test]
+fn a_log_of_nvidia_smi_is_diagnosed() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut text = String::from(
+        "timestamp, index, name, utilization.gpu [%], utilization.memory [%], clocks.current.sm [MHz], power.draw [W], \
+         temperature.gpu, clocks_event_reasons.active, power.limit [W], power.default_limit [W], power.max_limit [W], \
+         clocks.max.sm [MHz], fan.speed [%]\n",
+    );
+    for i in 0..60 {
+        let (mhz, bits) = if i < 20 { (1980, 0) } else { (1500, 4) };
+        text += &format!(
+            "2026/11/15 08:00:{i:02}.000, 0, NVIDIA H200, 99 %, 20 %, {mhz} MHz, 498.10 W, 58, 0x{bits:016x}, \
+             500.00 W, 700.00 W, 700.00 W, 1980 MHz, [N/A]\n"
+        );
+    }
+    let path = dir.path().join("gpu.csv");
+    fs::write(&path, text).unwrap();
+    let said = run(dir.path(), &["diagnose", "gpu.csv"]);
+    assert_eq!(said.code, 0, "{}", said.err);
+    for words in [
+        "The work is power-capped: 6",
+        "SM 1980 → 1500 MHz",
+        "The limit is 500 W; the card comes with 700 W.",
+        "`sudo nvidia-smi -i 0 -pl 700`",
+    ] {
+        assert!(said.out.contains(words), "{words}: {}", said.out);
+    }
+}
+
+#[test]
+fn what_cannot_be_diagnosed_is_refused_with_a_word() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("other.csv"), "a,b\n1,2\n").unwrap();
+    fs::write(dir.path().join("binary.csv"), [0xff, 0xfe, 0, 1, 2]).unwrap();
+    for (path, words) in [
+        ("nowhere.csv", "diagnose takes a run directory"),
+        ("other.csv", "no column that tells the time"),
+        ("binary.csv", "binary.csv"),
+        (".", "events.ndjson"),
+    ] {
+        let said = run(dir.path(), &["diagnose", path]);
+        assert_eq!(said.code, 1, "{path}");
+        assert!(said.err.contains(words), "{path}: {}", said.err);
+    }
+    let cpu = record(dir.path(), &["telemetry.probe=none", "runtime.requests=1"]);
+    let said = run(dir.path(), &["diagnose", cpu.to_str().unwrap()]);
+    assert!(said.code == 1 && said.err.contains("nothing was seen of a GPU"), "{}", said.err);
+}
+
+#[test]
+fn others_work_is_watched() {
+    let dir = tempfile::tempdir().unwrap();
+    let said = run(
+        dir.path(),
+        &["watch", "--for", "1.2", "--json", "telemetry=sim", "telemetry.scenario=locked_clocks"],
+    );
+    assert_eq!(said.code, 0, "{}", said.err);
+    let found: Value = serde_json::from_str(&said.out).unwrap();
+    assert!(found["verdict"].as_str().unwrap().contains("Someone has set the SM clock"), "{found:#}");
+    assert_eq!(cause(&found, "application clocks", "the work")["fault"], false);
+    assert!(common::run_dirs(dir.path()).is_empty(), "nothing is kept unless it is asked for");
+}
+
+#[test]
+fn a_run_may_wait_until_the_card_is_at_rest() {
+    let dir = tempfile::tempdir().unwrap();
+    let recorded =
+        record(dir.path(), &["runtime.sim.scenario=steady", "runtime.requests=2", "runtime.until=steady"]);
+    let metrics: Value =
+        serde_json::from_str(&fs::read_to_string(recorded.join("metrics.json")).unwrap()).unwrap();
+    assert_eq!(metrics["heat"]["steady"], true);
+    assert!(metrics["duration_s"].as_f64().unwrap() > 40.0, "{}", metrics["duration_s"]);
+    assert!(metrics["metrics"]["requests"].as_u64().unwrap() > 50);
+}
