@@ -188,9 +188,14 @@ fn json_is_one_object_with_known_keys_and_null_for_what_is_not_known() {
         }
         assert!(latency["p99"].is_null(), "{name}: p99 of {}", latency["n"]);
     }
-    for unknown in ["energy_j_per_token", "mfu", "mbu", "trust", "cause"] {
+    for unknown in ["mfu", "mbu", "cause"] {
         assert!(value[unknown].is_null(), "{unknown}");
     }
+    assert!(value["energy_j_per_token"].is_number(), "a simulated card counts its energy");
+    assert_eq!(
+        value["trust"]["doubts"].as_array().unwrap().len() as u64 + value["trust"]["score"].as_u64().unwrap(),
+        5
+    );
     assert_eq!(value["outcome"], "completed");
     assert!(dir.path().join(value["run_dir"].as_str().unwrap()).is_dir());
 }

@@ -138,7 +138,10 @@ fn a_card_that_vanishes_is_told_and_the_run_is_kept() {
 #[test]
 fn the_csv_of_a_run_says_what_its_events_say() {
     let dir = tempfile::tempdir().unwrap();
-    let recorded = record(dir.path(), &["runtime.sim.scenario=power_cap", "runtime.requests=60"]);
+    let recorded = record(
+        dir.path(),
+        &["runtime.sim.scenario=power_cap", "runtime.requests=60", "dataset.prompt_tokens=8000"],
+    );
     let events = diagnosed(dir.path(), recorded.to_str().unwrap());
     let csv = diagnosed(dir.path(), recorded.join("nvml.csv").to_str().unwrap());
     let (from_events, from_csv) =

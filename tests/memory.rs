@@ -61,6 +61,12 @@ fn an_hour_takes_no_more_than_ten_minutes() {
         "{ten_minutes} bytes after ten minutes, {hour} after an hour"
     );
 
+    // A card that is watched for a day and a night.
+    let watched = |secs| MadeUpRun { tokens_per_s: 1, secs };
+    let (hour_watched, day) = (held_bytes(|| folded(watched(3600))), held_bytes(|| folded(watched(86_400))));
+    let grown = day as f64 / hour_watched as f64 - 1.0;
+    assert!(grown.abs() < 0.05, "{hour_watched} bytes after an hour, {day} after a day");
+
     let dir = tempfile::tempdir().unwrap();
     let run = recorded(MadeUpRun { tokens_per_s: 200, secs: 3600 }, dir.path());
     let replay = held_bytes(|| played(&run));

@@ -57,11 +57,15 @@ pub fn energy(ledger: &Ledger) -> Option<Energy> {
     Some(Energy { method: method.to_owned(), uncertainty, phases })
 }
 
+fn plural(n: u64, word: &str) -> String {
+    if n == 1 { format!("1 {word}") } else { format!("{n} {word}s") }
+}
+
 /// "12 looks in prefill, 205 in decode"
 fn phases_looked_at(ledger: &Ledger) -> String {
     let looks = Work::ALL.into_iter().filter(|work| work.is_load() && ledger.of(*work).time_ns > 0.0);
     let words: Vec<String> =
-        looks.map(|work| format!("{} looks in {}", ledger.of(work).looks, work.name())).collect();
+        looks.map(|work| format!("{} in {}", plural(ledger.of(work).looks, "look"), work.name())).collect();
     if words.is_empty() { "no look at any work".to_owned() } else { words.join(", ") }
 }
 

@@ -14,6 +14,8 @@ const BURST_S: f64 = 20.0;
 const STEADY_C_PER_MIN: f64 = 1.0;
 /// Moving less than this part of itself within the window, a clock stands.
 const STEADY_CLOCK: f64 = 0.02;
+/// So many of the last seconds tell where it is going.
+const LATELY_S: usize = 15;
 /// Rising less than this, nothing is foretold.
 const RISING_C_PER_MIN: f64 = 0.5;
 /// Further ahead, nothing is foretold either.
@@ -104,9 +106,12 @@ impl HeatSoak {
         let clock_moves = line(&clocks).map_or(0.0, |(slope, mean)| (slope * WINDOW_S as f64 / mean).abs());
         // The mean of the window against its end: a line through noise may lie flat by chance.
         let settled = (last - temp_mean).abs() <= 1.5;
-        let rising = whole && c_per_min >= RISING_C_PER_MIN;
+        let lately = line(&temps[temps.len().saturating_sub(LATELY_S)..]).map_or(0.0, |(slope, _)| slope);
+        // The slower of the two: what has nearly come to rest rises less than it did.
+        let rise = temp_slope.min(lately);
+        let rising = whole && 60.0 * rise >= RISING_C_PER_MIN;
         let slowdown_in_s = slowdown_temp_c
-            .map(|limit| (f64::from(limit) - last) / temp_slope)
+            .map(|limit| (f64::from(limit) - last) / rise)
             .filter(|secs| rising && (0.0..FORESEEN_S).contains(secs));
         let rate = |n: u64, ns: u64| (n > 0 && ns > 0).then(|| n as f64 * 1e9 / ns as f64);
         let (n, ns) =

@@ -112,6 +112,7 @@ fn header(view: &View<'_>, area: Rect, buf: &mut Buffer) {
         (false, false) => "",
     };
     let mut left = vec![Span::styled(brand, theme.selected), Span::raw(" ")];
+    let state_watches = view.state.watches();
     if let Some(run) = &view.state.run {
         left.push(Span::styled(run.model.clone(), theme.number));
         let gpu = view.state.profiled_gpu().map(|g| g.info.name.trim_start_matches("NVIDIA ").to_owned());
@@ -122,6 +123,9 @@ fn header(view: &View<'_>, area: Rect, buf: &mut Buffer) {
         }
         if run.simulated {
             facts.truncate(1);
+        }
+        if state_watches {
+            facts.clear();
         }
         // The right half of the line belongs to the phase and the progress.
         let room = area.width.saturating_sub(52) as usize;
@@ -180,6 +184,7 @@ fn status<'a>(view: &View<'_>) -> Vec<Vec<Span<'a>>> {
         (None, None) => {
             let style = theme.phase(state.phase);
             let word = match (&state.preparing, state.phase) {
+                _ if state.watches() => "others' work".to_owned(),
                 (Some(p), Phase::Preparing) if p.total > 0 => {
                     format!("{} {} %", p.step, 100 * p.done / p.total)
                 }
@@ -194,14 +199,16 @@ fn status<'a>(view: &View<'_>) -> Vec<Vec<Span<'a>>> {
         let (word, done, of) = match warm {
             true => ("warm-up", state.warmup_done + 1, run.warmup),
             false => {
-                ("request", (state.requests_done + u32::from(state.active.is_some())).max(1), run.requests)
+                let done = (state.requests_done + u32::from(state.active.is_some())).max(1);
+                // A run that waits for something may take more than it planned.
+                ("request", done, run.requests.max(done))
             }
         };
         if state.finished.is_some() {
             parts.push(label_value(
                 theme,
                 "requests",
-                &format!("{}/{}", state.requests_done, run.requests),
+                &format!("{}/{}", state.requests_done, run.requests.max(state.requests_done)),
                 "",
             ));
         } else if state.active.is_some() || state.requests_done > 0 {

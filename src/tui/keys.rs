@@ -112,7 +112,7 @@ pub const BINDINGS: &[Binding] = &[
         A::OpenIncident,
         On(Pane::Tokens),
         "incident",
-        "the seconds around the chosen incident, or back to the newest tokens",
+        "the seconds around the chosen incident, or back",
     ),
     key(&[Enter], "Enter", A::OpenRun, On(Pane::Runs), "open", "open the chosen run"),
     key(&[Char('o')], "o", A::Sort, On(Pane::Runs), "sort", "sort by another column"),

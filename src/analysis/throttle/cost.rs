@@ -21,6 +21,8 @@ pub struct Bound {
 
 /// Fewer tokens on either side say nothing of a difference.
 const ENOUGH_TOKENS: u64 = 30;
+/// A clock that was free for less than this may have been on its way.
+const FREE_NS: f64 = 1e9;
 /// A pipe that is busy for less than this is not what the work waits for.
 const BUSY_PIPE_PCT: f64 = 40.0;
 /// So many rows at once and a multiplication by the weights is bound by compute on any card of today.
@@ -88,13 +90,20 @@ pub fn bound(work: Work, account: &Account, workload: Option<Workload>) -> Bound
 
 /// The clock without the limit, and where it was seen.
 pub fn free_clock(ledger: &Ledger, work: Work, info: &GpuInfo) -> Option<(f64, String)> {
-    let of = |work: Work| {
-        let mhz = ledger.of(work).free_clock_mhz.value()?;
+    let seen = |work: Work, enough_ns: f64| {
+        let free = ledger.of(work).free_clock_mhz;
+        let mhz = free.value().filter(|_| free.weight() >= enough_ns)?;
         Some((mhz, format!("seen in {} while nothing held it", work.name())))
     };
-    let others = [Work::Decode, Work::Prefill, Work::Busy].into_iter().filter(|other| *other != work);
+    let highest = |works: &[Work], enough_ns: f64| {
+        let clocks = works.iter().filter_map(|work| seen(*work, enough_ns));
+        clocks.max_by(|a, b| a.0.total_cmp(&b.0))
+    };
     let maximum = || Some((f64::from(info.sm_clock_max_mhz?), "the card's maximum".to_owned()));
-    of(work).or_else(|| others.filter_map(of).max_by(|a, b| a.0.total_cmp(&b.0))).or_else(maximum)
+    seen(work, FREE_NS)
+        .or_else(|| highest(&[Work::Decode, Work::Prefill, Work::Busy], FREE_NS))
+        .or_else(maximum)
+        .or_else(|| highest(&Work::ALL, 0.0))
 }
 
 /// A limit's cost to a kind of work.

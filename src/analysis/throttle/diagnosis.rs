@@ -106,11 +106,11 @@ pub fn diagnose(evidence: &Evidence<'_>) -> Option<Diagnosis> {
     }
     let throttled = throttling(evidence, &causes);
     match &throttled {
-        Some((sentence, limit)) => {
+        Some((sentence, limits)) => {
             tone = Tone::Bad;
             words.push(sentence.clone());
-            words.extend(why(evidence, *limit));
-            advice.extend(remedy(evidence, *limit));
+            words.extend(limits.iter().filter_map(|limit| why(evidence, *limit)));
+            advice.extend(limits.iter().flat_map(|limit| remedy(evidence, *limit)));
         }
         None if !evidence.ledger.told_reasons() => {
             tone = if tone == Tone::Fine { Tone::Unknown } else { tone };
@@ -198,28 +198,33 @@ fn worst<'a>(evidence: &Evidence<'_>, causes: &'a [Cause], work: Work) -> Option
     })
 }
 
-/// What is slowed down and what is not, in one sentence, and the limit it speaks of.
-fn throttling(evidence: &Evidence<'_>, causes: &[Cause]) -> Option<(String, Limit)> {
-    let works = [Work::Prefill, Work::Decode, Work::Busy];
-    let present = works.into_iter().filter(|work| evidence.ledger.of(*work).time_ns > 0.0);
-    let (mut hit, mut spared, mut first) = (Vec::new(), Vec::new(), None::<&Cause>);
+/// What is slowed down and what is not, in one sentence, and the limits it speaks of.
+fn throttling(evidence: &Evidence<'_>, causes: &[Cause]) -> Option<(String, Vec<Limit>)> {
+    let there = |work: &Work| evidence.ledger.of(*work).time_ns > 0.0;
+    let ours: Vec<Work> = [Work::Prefill, Work::Decode].into_iter().filter(there).collect();
+    // What others did before our work began is not asked for.
+    let present = if ours.is_empty() { vec![Work::Busy] } else { ours };
+    let (mut hit, mut spared, mut limits) = (Vec::new(), Vec::new(), Vec::new());
     for work in present {
         match worst(evidence, causes, work) {
             Some(cause) => {
                 hit.push(format!("{} is {}", work.name(), told(cause)));
-                if first.is_none_or(|first| cause.cost_pct > first.cost_pct) {
-                    first = Some(cause);
+                if !limits.contains(&cause.limit) {
+                    limits.push(cause.limit);
                 }
             }
             None => spared.push(work.name()),
         }
     }
-    let first = first?;
+    if hit.is_empty() {
+        return None;
+    }
     let mut sentence = capital(&hit.join("; "));
     if !spared.is_empty() {
-        sentence += &format!("; {} is not affected", spared.join(" and "));
+        let are = if spared.len() > 1 { "are" } else { "is" };
+        sentence += &format!("; {} {are} not affected", spared.join(" and "));
     }
-    Some((sentence + ".", first.limit))
+    Some((sentence + ".", limits))
 }
 
 /// "power-capped: 99 % of the time, SM 1980 → 1440 MHz, about 27 % slower"

@@ -38,6 +38,8 @@ impl Work {
 
 /// Less use than this is no work.
 const BUSY_PCT: f64 = 5.0;
+/// So much of a window has to lie in one phase to tell of it.
+const ONE_PHASE: f64 = 0.8;
 /// Longer without a look, nothing is known of the time between.
 const LONGEST_GAP_NS: u64 = 5_000_000_000;
 
@@ -97,6 +99,11 @@ impl Mean {
 
     pub fn value(self) -> Option<f64> {
         (self.weight > 0.0).then(|| self.sum / self.weight)
+    }
+
+    /// What it rests on.
+    pub fn weight(self) -> f64 {
+        self.weight
     }
 }
 
@@ -200,6 +207,10 @@ struct EnergyCounter {
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Ledger {
     phase: Phase,
+    /// Since when.
+    phase_since: Stamp,
+    /// When activity counters were read last.
+    activity_read: Option<Stamp>,
     /// Some phase was told: what lies between phases is rest, not someone's work.
     phases_told: bool,
     /// The phases since the last look, with their beginnings.
@@ -241,7 +252,7 @@ impl Ledger {
     /// The workload is in `phase` from `t` on.
     pub fn phase(&mut self, t: Stamp, phase: Phase) {
         if phase != self.phase {
-            self.phase = phase;
+            (self.phase, self.phase_since) = (phase, t);
             self.phases_told = true;
             if self.seen.is_some() {
                 self.phases.push((t, phase));
@@ -276,17 +287,7 @@ impl Ledger {
         if looked {
             self.look(t, sample);
         }
-        let work = self.seen.map_or(Work::Idle, |seen| seen.work);
-        let account = &mut self.accounts[work as usize];
-        for (mean, reading) in [
-            (&mut account.tensor_pct, Reading::Tensor),
-            (&mut account.dram_pct, Reading::Dram),
-            (&mut account.mem_util_pct, Reading::MemUtil),
-        ] {
-            if let Some(value) = sample.get(reading) {
-                mean.add(value, 1.0);
-            }
-        }
+        self.activity(t, sample);
         for (i, (limit, reading)) in COUNTERS.into_iter().enumerate() {
             if let Some(value) = sample.get(reading) {
                 self.count(i, limit, value);
@@ -295,6 +296,28 @@ impl Ledger {
         if let Some(millijoules) = sample.get(Reading::Energy) {
             self.count_energy(millijoules / 1e3);
         }
+    }
+
+    /// Activity counters tell of the time since they were read last: they count where that was one phase.
+    fn activity(&mut self, t: Stamp, sample: &GpuSample) {
+        let work = self.seen.map_or(Work::Idle, |seen| seen.work);
+        if let Some(value) = sample.get(Reading::MemUtil) {
+            self.accounts[work as usize].mem_util_pct.add(value, 1.0);
+        }
+        let (tensor, dram) = (sample.get(Reading::Tensor), sample.get(Reading::Dram));
+        if tensor.is_none() && dram.is_none() {
+            return;
+        }
+        // Of the first one it is not known how far back it reaches.
+        let Some(before) = self.activity_read.replace(t) else { return };
+        let window = t.since(before).as_secs_f64();
+        let within = t.since(before.max(self.phase_since)).as_secs_f64();
+        if within < ONE_PHASE * window {
+            return;
+        }
+        let account = &mut self.accounts[work as usize];
+        tensor.into_iter().for_each(|pct| account.tensor_pct.add(pct, within));
+        dram.into_iter().for_each(|pct| account.dram_pct.add(pct, within));
     }
 
     /// Takes the time since the look before into account, phase by phase.

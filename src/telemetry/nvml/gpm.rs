@@ -33,6 +33,9 @@ pub(super) fn readings() -> impl Iterator<Item = Reading> {
     METRICS.iter().map(|(_, reading)| *reading)
 }
 
+/// A reading, or why it is not there.
+pub(super) type Answer = (Reading, Result<f64, NvmlError>);
+
 /// Keeps the look before, against which the next is held.
 #[derive(Default)]
 pub(super) struct Gpm {
@@ -45,7 +48,7 @@ impl Gpm {
         &mut self,
         nvml: &'static Nvml,
         device: &Device<'static>,
-    ) -> Result<Vec<(Reading, Result<f64, NvmlError>)>, NvmlError> {
+    ) -> Result<Vec<Answer>, NvmlError> {
         let now = Instant::now();
         if self.before.as_ref().is_some_and(|(at, _)| now.duration_since(*at) < LEAST_APART) {
             return Ok(Vec::new());

@@ -30,10 +30,14 @@ impl Widget for OverviewPane<'_> {
         if area.height < 13 || area.width < 56 {
             return in_few_lines(view, area, buf);
         }
-        let verdict = verdict(view);
+        let mut verdict = verdict(view);
         // Words do not break: some of every line stays empty.
-        let verdict_height =
-            (verdict.width() as u16).div_ceil(area.width.saturating_sub(9).max(1)).clamp(1, 5);
+        let rows = |line: &Line<'_>| (line.width() as u16).div_ceil(area.width.saturating_sub(9).max(1));
+        // What does not fit as a whole is left to the evidence.
+        while rows(&verdict) > VERDICT_ROWS && verdict.spans.len() > 1 {
+            verdict.spans.pop();
+        }
+        let verdict_height = rows(&verdict).clamp(1, VERDICT_ROWS);
         let device_height = if area.height >= 24 { 4 } else { 3 };
         let chart_height =
             if area.height >= 34 { area.height - 7 - 9 - device_height - verdict_height } else { 0 };
@@ -60,6 +64,8 @@ impl Widget for OverviewPane<'_> {
         Paragraph::new(verdict).wrap(Wrap { trim: true }).render(text, buf);
     }
 }
+
+const VERDICT_ROWS: u16 = 5;
 
 /// What the run means, or why there is nothing to say yet.
 fn verdict<'a>(view: &View<'a>) -> Line<'a> {
