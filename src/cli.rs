@@ -162,8 +162,11 @@ enum Command {
         #[arg(long, default_value_t = 1.0)]
         speed: f64,
     },
-    /// Play the recording that comes with the program (simulated, and says so)
+    /// Play a recording that comes with the program: a simulated one, which says so, or one made on an H200
     Demo {
+        /// Which one
+        #[arg(default_value = "simulated")]
+        recording: DemoRecording,
         /// Begin playing at this speed
         #[arg(long, default_value_t = 1.0)]
         speed: f64,
@@ -233,8 +236,26 @@ impl std::str::FromStr for At {
     }
 }
 
-/// The recording behind `demo`.
-const DEMO: &[u8] = include_bytes!("../assets/demo/events.ndjson");
+/// The recordings behind `demo`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum DemoRecording {
+    /// A simulated card that gets hot
+    Simulated,
+    /// Qwen2.5-7B on an H200, long prompts: the power cap holds the clock
+    H200Prefill,
+    /// Qwen2.5-7B on an H200, long answers: it does not
+    H200Decode,
+}
+
+impl DemoRecording {
+    fn bytes(self) -> &'static [u8] {
+        match self {
+            DemoRecording::Simulated => include_bytes!("../assets/demo/events.ndjson"),
+            DemoRecording::H200Prefill => include_bytes!("../assets/demo/h200_prefill/events.ndjson"),
+            DemoRecording::H200Decode => include_bytes!("../assets/demo/h200_decode/events.ndjson"),
+        }
+    }
+}
 
 /// A mistake of the caller's: exit code 2.
 struct Usage(String);
@@ -318,8 +339,9 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
             let player = Player::open(move || EventReader::open(&events)).map_err(Report::from)?;
             runtime.block_on(play(player, at, speed))
         }
-        Some(Command::Demo { speed }) => {
-            let player = Player::open(|| EventReader::embedded("the demo", DEMO)).map_err(Report::from)?;
+        Some(Command::Demo { recording, speed }) => {
+            let player = Player::open(move || EventReader::embedded("the demo", recording.bytes()))
+                .map_err(Report::from)?;
             runtime.block_on(play(player, At::Second(0.0), speed))
         }
         Some(Command::Watch { mut what, seconds, json, record }) => {

@@ -165,6 +165,11 @@ impl Plan {
         self.composed.config.runtime.name == Runtime::Watch
     }
 
+    /// What the driver calls the GPU that the workload runs on.
+    pub(crate) fn gpu_uuid(&self) -> Option<String> {
+        if self.simulated() || self.watches() { None } else { self.place.gpu_uuid() }
+    }
+
     pub(crate) fn simulated(&self) -> bool {
         self.composed.config.runtime.name == Runtime::Sim
     }

@@ -126,7 +126,8 @@ impl Session {
         let mut config = plan.composed.config.clone();
         // "auto" means one device by now, and the sampler marks the GPU that is in use.
         config.runtime.device = plan.device();
-        let sampler = Sampler::for_config(&config, &activity, plan.weight_bytes());
+        let sampler =
+            Sampler::for_config(&config, &activity, plan.weight_bytes(), plan.gpu_uuid().as_deref());
         // A simulated run takes its samples within its own steps, so that it is the same every time.
         let mut inline = None;
         match sampler {

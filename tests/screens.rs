@@ -6,9 +6,10 @@ use llmprof::{
     analysis::metrics::Metrics,
     config::ThemeName,
     event::{
-        Envelope, Event, GpuAbsent, HostInfo, HostSample, Level, Notice, Outcome, RequestStarted, RunStarted,
-        SCHEMA, Stamp, Token,
+        Envelope, Event, GpuAbsent, GpuInfo, GpuLost, GpuSample, HostInfo, HostSample, Level, Notice,
+        Outcome, RequestStarted, RunStarted, SCHEMA, Stamp, Token,
     },
+    readings::Reading,
     rundir::{EventReader, Player},
     state::{RunState, Snapshot},
     sweep::{Cooling, Heat, Job, JobResult, Sweep},
@@ -147,6 +148,40 @@ fn panes_in_their_looks() {
             insta::assert_snapshot!(name, at_all_sizes(state, &showing(pane)));
         }
     }
+}
+
+/// The card that is profiled, one beside it, and one that has gone.
+fn several_gpus() -> RunState {
+    let mut state = running();
+    let t = state.now;
+    let mut apply = |event: Event| state.apply(&Envelope { t, event });
+    for index in [1, 2] {
+        let info =
+            GpuInfo { index, name: "NVIDIA H200".into(), power_limit_w: Some(700.0), ..GpuInfo::default() };
+        apply(Event::GpuFound(Box::new(info)));
+    }
+    let idle = GpuSample::of(1).with(Reading::Power, 76.0).with(Reading::SmClock, 345.0).with_reasons(1);
+    apply(Event::GpuSample(Box::new(idle)));
+    let (reason, remedy) = ("GPU 2 has gone: it has fallen off the bus".into(), String::new());
+    apply(Event::GpuLost(GpuLost { gpu: 2, reason, remedy }));
+    state
+}
+
+#[test]
+fn every_gpu_has_a_strip_and_the_profiled_one_a_pane() {
+    insta::assert_snapshot!("gpu_several", at_all_sizes(&several_gpus(), &showing(Pane::Gpu)));
+}
+
+#[test]
+fn the_verdict_has_its_evidence_and_an_incident_its_seconds() {
+    let state = running();
+    let evidence = UiState { overlay: Overlay::Evidence { scroll: 0 }, ..showing(Pane::Overview) };
+    insta::assert_snapshot!("evidence", at_all_sizes(&state, &evidence));
+    assert!(!state.flight.incidents.is_empty());
+    let incident = UiState { incident_open: true, ..showing(Pane::Tokens) };
+    insta::assert_snapshot!("incident", at_all_sizes(&state, &incident));
+    let ascii = drawn(&state, &evidence, Glyphs::ASCII, (120, 60));
+    assert!(ascii.is_ascii(), "{ascii}");
 }
 
 /// Six jobs: one completed, one failed, one at work unless `cooling`, the others still to come.

@@ -58,6 +58,15 @@ impl Place {
         }
     }
 
+    /// What the driver calls the GPU everywhere; `None` where there is none, or nobody to ask.
+    pub fn gpu_uuid(self) -> Option<String> {
+        match self {
+            #[cfg(feature = "cuda")]
+            Place::Cuda(index) => super::cuda::Gpu::uuid(index),
+            _ => None,
+        }
+    }
+
     /// The engine's name in records.
     pub fn engine(self) -> &'static str {
         match self {

@@ -83,11 +83,12 @@ impl Due {
 
 impl Sampler {
     /// The probes that `config` asks for. `activity` is what the workload is doing; `weight_bytes` is what a
-    /// simulated card holds.
+    /// simulated card holds; `uuid` is what CUDA calls the GPU that the workload runs on, where it was asked.
     pub fn for_config(
         config: &RunConfig,
         activity: &Activity,
         weight_bytes: u64,
+        uuid: Option<&str>,
     ) -> Result<Sampler, UnknownScenario> {
         let simulated_run = config.runtime.name == Runtime::Sim;
         let seed = config.runtime.seed;
@@ -111,7 +112,7 @@ impl Sampler {
         let mut sampler = Sampler::new(probe, &config.profiling.nvml, host, &config.profiling.host);
         if let Ok(watch) = &mut sampler.gpu {
             let infos: Vec<GpuInfo> = watch.gpus.iter().map(|gpu| gpu.info.clone()).collect();
-            let profiled = if simulated_run { Some(0) } else { profiled_gpu(config, &infos) };
+            let profiled = if simulated_run { Some(0) } else { profiled_gpu(config, &infos, uuid) };
             for gpu in &mut watch.gpus {
                 // A simulated card beside a real workload is there to be looked at: nothing runs on it.
                 gpu.info.profiled =
@@ -225,14 +226,14 @@ pub(super) fn looks_with(config: &RunConfig) -> Result<Looks, Absence> {
 }
 
 /// The index, as NVML counts, of the GPU that the workload runs on.
-pub(super) fn profiled_gpu(config: &RunConfig, gpus: &[GpuInfo]) -> Option<u32> {
+pub(super) fn profiled_gpu(config: &RunConfig, gpus: &[GpuInfo], uuid: Option<&str>) -> Option<u32> {
     let device = config.runtime.device.as_str();
     if matches!(device, "cpu" | "none") {
         return None;
     }
     let named = device.strip_prefix("cuda:").and_then(|index| index.parse().ok());
     let visible = std::env::var("CUDA_VISIBLE_DEVICES").ok();
-    nvml_index(gpus, named.unwrap_or(config.hardware.device_index), None, visible.as_deref())
+    nvml_index(gpus, named.unwrap_or(config.hardware.device_index), uuid, visible.as_deref())
 }
 
 #[cfg(test)]

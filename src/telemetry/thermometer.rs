@@ -35,7 +35,7 @@ impl Thermometer {
             }
             Looks::Nvml => {
                 let probe = NvmlProbe::open()?;
-                let gpu = profiled_gpu(config, &probe.gpus()).unwrap_or(config.hardware.device_index);
+                let gpu = profiled_gpu(config, &probe.gpus(), None).unwrap_or(config.hardware.device_index);
                 (Box::new(probe), gpu)
             }
         };

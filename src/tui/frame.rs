@@ -437,9 +437,10 @@ fn help(view: &View<'_>, scroll: usize, area: Rect, buf: &mut Buffer) {
 
 fn evidence_box(view: &View<'_>, scroll: usize, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
-    let lines = evidence(view);
     let width = area.width.saturating_sub(4).min(130);
-    let rows = |line: &Line<'_>| line.width().max(1).div_ceil(width.saturating_sub(4).max(1) as usize) as u16;
+    let room = width.saturating_sub(4).max(2);
+    let lines = evidence(view, room);
+    let rows = |line: &Line<'_>| line.width().max(1).div_ceil(room as usize) as u16;
     let height: u16 = lines.iter().map(rows).sum::<u16>() + 3;
     let area = centred(area, width, height);
     let arrows = if theme.glyphs.ascii { "up, down scroll" } else { "↑ ↓ scroll" };

@@ -30,14 +30,27 @@ pub fn cells(cause: &Cause) -> [String; 8] {
     ]
 }
 
+/// The columns that go first where there is little room.
+const DISPENSABLE: [usize; 3] = [7, 4, 2];
+
 /// Every cause as a line of text under its heading, aligned.
 pub fn text(causes: &[Cause]) -> String {
+    text_within(causes, usize::MAX)
+}
+
+/// The same in lines of `room` characters: what tells least is left out.
+pub fn text_within(causes: &[Cause], room: usize) -> String {
     let mut rows = vec![COLUMNS.map(str::to_owned)];
     rows.extend(causes.iter().map(cells));
-    let width = |i: usize| rows.iter().map(|row| row[i].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..COLUMNS.len()).map(width).collect();
+    let width = |i: &usize| rows.iter().map(|row| row[*i].chars().count()).max().unwrap_or(0);
+    let mut shown: Vec<usize> = (0..COLUMNS.len()).collect();
+    for column in DISPENSABLE {
+        if shown.iter().map(|i| width(i) + 2).sum::<usize>() - 2 > room {
+            shown.retain(|i| *i != column);
+        }
+    }
     let line = |row: &[String; 8]| {
-        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+        let cells = shown.iter().map(|i| format!("{:<1$}", row[*i], width(i)));
         cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
     };
     rows.iter().map(line).collect::<Vec<_>>().join("\n")

@@ -170,6 +170,15 @@ impl Gpu {
         Ok(CudaContext::device_count()?.max(0) as usize)
     }
 
+    /// What the driver calls the device everywhere, whatever number CUDA gives it here.
+    pub fn uuid(index: usize) -> Option<String> {
+        result::init().ok()?;
+        let device = result::device::get(i32::try_from(index).ok()?).ok()?;
+        let bytes = result::device::get_uuid(device).ok()?.bytes.map(|byte| byte as u8);
+        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        Some(format!("GPU-{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]))
+    }
+
     pub fn open(index: usize) -> Result<Gpu, CudaTrouble> {
         let count = Self::count()?;
         if count == 0 {

@@ -244,7 +244,7 @@ fn config(runtime: Runtime, probe: Probe) -> RunConfig {
 
 /// What the sampler of `config` announces about GPUs: the source, or the reason for there being none.
 fn announced(config: &RunConfig) -> Vec<String> {
-    let sampler = Sampler::for_config(config, &Activity::default(), 0).unwrap();
+    let sampler = Sampler::for_config(config, &Activity::default(), 0, None).unwrap();
     let (tx, mut rx) = channel(Clock::virtual_clock());
     sampler.announce(&tx);
     let mut seen = Vec::new();
@@ -277,11 +277,11 @@ fn the_config_chooses_the_probes() {
 fn the_probe_may_follow_a_script_of_its_own() {
     let mut config = config(Runtime::Sim, Probe::Auto);
     config.telemetry.scenario = Some("sunny".to_owned());
-    assert!(Sampler::for_config(&config, &Activity::default(), 0).is_err());
+    assert!(Sampler::for_config(&config, &Activity::default(), 0, None).is_err());
     config.telemetry.scenario = Some("steady".to_owned());
     let activity = Activity::default();
     activity.set(Phase::Prefill);
-    let mut sampler = Sampler::for_config(&config, &activity, 0).unwrap();
+    let mut sampler = Sampler::for_config(&config, &activity, 0, None).unwrap();
     let (tx, mut rx) = channel(Clock::virtual_clock());
     sampler.sample_due(Stamp(0), &tx);
     match rx.try_recv().unwrap().event {
@@ -297,6 +297,6 @@ fn the_device_says_which_gpu_is_profiled() {
         config.runtime.device = device.to_owned();
         config.hardware.device_index = 2;
         let gpus = [0, 1, 2].map(|index| GpuInfo { index, ..GpuInfo::default() });
-        assert_eq!(profiled_gpu(&config, &gpus), expected, "{device}");
+        assert_eq!(profiled_gpu(&config, &gpus, None), expected, "{device}");
     }
 }

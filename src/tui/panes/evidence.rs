@@ -7,8 +7,8 @@ use crate::{
     tui::{theme::Theme, view::View},
 };
 
-/// All of it, as lines that may be longer than a screen is wide.
-pub fn evidence<'a>(view: &View<'_>) -> Vec<Line<'a>> {
+/// All of it, as lines that may be longer than `width`; the table keeps within it.
+pub fn evidence<'a>(view: &View<'_>, width: u16) -> Vec<Line<'a>> {
     let theme = view.theme;
     let state = view.state;
     let mut lines = Vec::new();
@@ -18,7 +18,7 @@ pub fn evidence<'a>(view: &View<'_>) -> Vec<Line<'a>> {
             lines.push(Line::styled(plain(&diagnosis.verdict), theme.text));
             if !diagnosis.causes.is_empty() {
                 heading(theme, &mut lines, "what held the clock, and what that cost");
-                let text = plain(&table::text(&diagnosis.causes));
+                let text = plain(&table::text_within(&diagnosis.causes, width as usize - 2));
                 for (i, row) in text.lines().enumerate() {
                     let style = if i == 0 { theme.dim } else { theme.text };
                     lines.push(Line::styled(format!("  {row}"), style));
