@@ -185,7 +185,15 @@ fn detail_lines(view: &View<'_>, gpu: &GpuState, area: Rect, buf: &mut Buffer) {
 /// What looking at the GPUs costs.
 fn sampler_line<'a>(view: &View<'_>, width: u16) -> Line<'a> {
     let theme = view.theme;
-    let Some(cost) = &view.state.sampler else { return note(theme, " sampler: not metered yet") };
+    let Some(cost) = &view.state.sampler else {
+        let simulated = view.state.main_gpu().is_some_and(|gpu| gpu.info.source == "sim");
+        let word = if simulated {
+            " sampler: nothing is asked of a simulated card"
+        } else {
+            " sampler: not metered yet"
+        };
+        return note(theme, word);
+    };
     let mut parts = Vec::new();
     if let Some(pct) = cost.cpu_pct {
         parts.push(label_value(theme, " sampler", &three_digits(f64::from(pct)), "% of a core"));
