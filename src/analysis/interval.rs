@@ -95,7 +95,9 @@ mod tests {
     #[test]
     fn a_difference_is_found_and_none_is_not() {
         let pairs = |slower: f64| -> Vec<(f64, f64)> {
-            (0..20).map(|i| (10.0 * slower + 0.1 * noise::bell(1, i), 10.0 + 0.1 * noise::bell(2, i))).collect()
+            (0..20)
+                .map(|i| (10.0 * slower + 0.1 * noise::bell(1, i), 10.0 + 0.1 * noise::bell(2, i)))
+                .collect()
         };
         let found = of_change_pct(&pairs(1.05), 0).unwrap();
         assert!(found.contains(5.0) && !found.contains(0.0), "{found:?}");
