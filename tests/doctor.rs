@@ -230,7 +230,7 @@ fn a_whole_card_passes() {
     presented.variable("PATH", "/usr/bin");
     presented.script("/usr/bin/ncu", NCU_2025);
     presented.script("/opt/nvidia/nsight-systems/2025.3.2/target-linux-x64/nsys", NSYS_2025);
-    presented.file("/opt/nvidia/nsight-systems/2025.3.2/host-linux-x64/QdstrmImporter", "");
+    presented.script("/opt/nvidia/nsight-systems/2025.3.2/host-linux-x64/QdstrmImporter", "exit 1");
     presented.script(
         "/sbin/ldconfig",
         "for n in cudart.so.13 cublas.so.13 curand.so.10 nvrtc.so.13 cupti.so.13; do\
@@ -415,6 +415,16 @@ fn an_nsys_without_its_importer() {
         &["install Nsight Systems itself"],
     );
 
+    // As an image of CUDA 13 has it: the importer is there, and a library that it needs is not.
+    let importer = "/opt/nvidia/nsight-compute/2025.3.1/host/linux-desktop-glibc_2_11_3-x64/QdstrmImporter";
+    let lacks = "error while loading shared libraries: libdw.so.1: cannot open shared object file: No such file or directory";
+    presented.script(importer, &format!("echo \"$0: {lacks}\" >&2; exit 127"));
+    let words = [importer, "does not start (error while loading shared libraries: libdw.so.1:", ".qdstrm"];
+    assert_found(&presented.report(), "nsys", Warn, &words, &["apt install libdw1"]);
+    presented.script(importer, "echo 2025.3.1");
+    assert_found(&presented.report(), "nsys", Pass, &["2025.3.2 at", "not on the PATH"], &[]);
+    fs::remove_dir_all(presented.root.path().join("opt")).unwrap();
+
     // As Debian has it: the importer lies where nsys does not look.
     presented.variable("PATH", "/usr/bin");
     let debian = "/usr/lib/x86_64-linux-gnu/nsight-systems/target-linux-x64";
@@ -434,7 +444,7 @@ fn an_nsys_without_its_importer() {
 
     // A whole one elsewhere is better than a broken one on the PATH.
     presented.script("/opt/nvidia/nsight-systems/2025.3.2/target-linux-x64/nsys", NSYS_2025);
-    presented.file("/opt/nvidia/nsight-systems/2025.3.2/host-linux-x64/QdstrmImporter", "");
+    presented.script("/opt/nvidia/nsight-systems/2025.3.2/host-linux-x64/QdstrmImporter", "exit 1");
     let words = ["2025.3.2 at /opt/nvidia/nsight-systems", "the PATH has 2025.3.2 at /usr/bin/nsys"];
     assert_found(&presented.report(), "nsys", Pass, &words, &[]);
 }

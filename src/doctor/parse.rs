@@ -92,9 +92,16 @@ pub fn mapped_files(maps: &str) -> Vec<PathBuf> {
 }
 
 /// The major version in a library's file name: 13 for `libcudart.so.13` and for `libcudart.so.13.0.96`, where `stem` is
-/// `libcudart`.
+/// `libcudart`. A year is none: the file behind `libcupti.so.13` is called `libcupti.so.2025.3.1`.
 pub fn library_major(file: &str, stem: &str) -> Option<u32> {
-    file.strip_prefix(stem)?.strip_prefix(".so.")?.split('.').next()?.parse().ok()
+    let major = file.strip_prefix(stem)?.strip_prefix(".so.")?.split('.').next()?.parse().ok()?;
+    (major < 1000).then_some(major)
+}
+
+/// The library that a program could not be started without, by what the loader said.
+pub fn library_not_loaded(text: &str) -> Option<&str> {
+    let (_, rest) = text.split_once("error while loading shared libraries: ")?;
+    rest.split(':').next().map(str::trim).filter(|name| !name.is_empty())
 }
 
 #[cfg(test)]
@@ -106,7 +113,8 @@ mod tests {
         let ncu = "NVIDIA (R) Nsight Compute Command Line Profiler\nCopyright (c) 2018-2025 NVIDIA Corporation\n\
                    Version 2025.3.1.0 (build 36398880) (public-release)\n";
         for (text, wanted) in [
-            ("NVIDIA Nsight Systems version 2025.3.1.90-253135822126v0\n", Some(Version(2025, 3, 1))),
+            ("NVIDIA Nsight Systems version 2025.3.1.0\n", Some(Version(2025, 3, 1))),
+            ("NVIDIA Nsight Systems version 2026.1.3.425-261338342291v0\n", Some(Version(2026, 1, 3))),
             ("NVIDIA Nsight Systems version 2020.5.1.85-5ee086b", Some(Version(2020, 5, 1))),
             ("NVIDIA Nsight Systems version 2025.2", Some(Version(2025, 2, 0))),
             (ncu, Some(Version(2025, 3, 1))),
@@ -125,8 +133,8 @@ mod tests {
 
     #[test]
     fn kernel_modules() {
-        let open = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  (dvs-builder@U22-I3-AE18-23-3)  Tue Jan  6 17:35:12 UTC 2026\n\
-                    GCC version:  gcc version 12.3.0 (Ubuntu 12.3.0-1ubuntu1~22.04)\n";
+        let open = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  (nixbld@)  \n\
+                    GCC version:  gcc version 15.3.0 (GCC) \n";
         let closed = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  515.65.01  Wed Mar 16 11:24:05 UTC 2022\nGCC version:  gcc version 12.2.0 (GCC)\n";
         let old = "NVRM version: NVIDIA UNIX x86 Kernel Module  169.12  Thu Feb 14 17:53:07 PST 2008\n";
         for (text, version, is_open) in
@@ -182,5 +190,10 @@ mod tests {
         assert_eq!(library_major("libcudart.so.13.0.96", "libcudart"), Some(13));
         assert_eq!(library_major("libcublasLt.so.13", "libcublas"), None);
         assert_eq!(library_major("libcudart.so", "libcudart"), None);
+        assert_eq!(library_major("libcupti.so.2025.3.1", "libcupti"), None);
+        let said = "/opt/QdstrmImporter: error while loading shared libraries: libdw.so.1: cannot open shared object \
+                    file: No such file or directory\n";
+        assert_eq!(library_not_loaded(said), Some("libdw.so.1"));
+        assert_eq!(library_not_loaded("usage: QdstrmImporter -i FILE"), None);
     }
 }

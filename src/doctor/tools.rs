@@ -6,7 +6,7 @@ use std::{
     time::Instant,
 };
 
-use super::{Finding, Look, Machine, parse};
+use super::{Finding, Look, Machine, parse, tool::ToolTrouble};
 use parse::Version;
 
 /// Asking more of them for their version takes too long.
@@ -135,11 +135,16 @@ struct Installed {
 
 /// What makes a report of what nsys has captured.
 enum Importer {
-    Found,
+    Works,
     /// Not where nsys looks for it; another may lie elsewhere.
     Missing {
         wanted: PathBuf,
         elsewhere: Option<PathBuf>,
+    },
+    /// There, but it does not start.
+    Broken {
+        path: PathBuf,
+        why: String,
     },
     /// Not to be told from the outside, or not needed.
     Unknown,
@@ -156,7 +161,8 @@ impl Installed {
             Ok(text) => parse::tool_version(&text).ok_or_else(|| "it does not tell its version".to_owned()),
             Err(trouble) => Err(trouble.to_string()),
         };
-        let importer = if tool.name == NSYS.name { importer(machine, &path) } else { Importer::Unknown };
+        let importer =
+            if tool.name == NSYS.name { Importer::of(machine, &path, until) } else { Importer::Unknown };
         Installed { path, on_path, version, importer }
     }
 
@@ -181,19 +187,8 @@ impl Installed {
             }
             Ok(version) => *version,
         };
-        if let Importer::Missing { wanted, elsewhere } = &self.importer {
-            let what = format!(
-                "its importer is missing ({}), so it leaves a .qdstrm and no report",
-                wanted.join(IMPORTER).display()
-            );
-            let remedy = match elsewhere.as_deref().and_then(Path::parent) {
-                Some(there) => format!("sudo ln -s {} {}", there.display(), wanted.display()),
-                None => format!(
-                    "install {} itself (https://developer.nvidia.com/nsight-systems): what comes inside of other programs is a part of it",
-                    NSYS.title
-                ),
-            };
-            return Some(Trouble { what, remedy });
+        if let Some(trouble) = self.importer.trouble() {
+            return Some(trouble);
         }
         let (cuda, first) = first_for.filter(|(_, first)| version < *first)?;
         Some(Trouble {
@@ -205,19 +200,67 @@ impl Installed {
 
 const IMPORTER: &str = "QdstrmImporter";
 
-/// nsys starts its importer from the folder `host-linux-…` beside its own `target-linux-…`.
-fn importer(machine: &Machine, path: &Path) -> Importer {
-    let real = machine.real(path);
-    let own = real.parent().and_then(|own| Some((own.parent()?, own.file_name()?.to_str()?)));
-    let Some((install, kind)) = own.and_then(|(install, own)| Some((install, own.strip_prefix("target-")?)))
-    else {
-        return Importer::Unknown;
-    };
-    let there = |pattern: &str| machine.matching(pattern).pop();
-    if there(&format!("{}/host-*/{IMPORTER}", install.display())).is_some() {
-        return Importer::Found;
+impl Importer {
+    /// nsys starts its importer from a folder beside its own `target-linux-…`: `host-linux-…`, or `linux-desktop-…` where
+    /// it came inside of Nsight Compute.
+    fn of(machine: &Machine, path: &Path, until: Instant) -> Importer {
+        let real = machine.real(path);
+        let own = real.parent().and_then(|own| Some((own.parent()?, own.file_name()?.to_str()?)));
+        let Some((install, kind)) =
+            own.and_then(|(install, own)| Some((install, own.strip_prefix("target-")?)))
+        else {
+            return Importer::Unknown;
+        };
+        let there = |pattern: &str| machine.matching(&format!("{pattern}/{IMPORTER}")).pop();
+        let beside = |folder: &str| there(&format!("{}/{folder}", install.display()));
+        if let Some(path) = beside("host-*").or_else(|| beside("linux-desktop-*")) {
+            return match why_not_started(machine, &path, until) {
+                Some(why) => Importer::Broken { path, why },
+                None => Importer::Works,
+            };
+        }
+        let elsewhere =
+            there("/usr/lib/nsight-systems/host-*").or_else(|| there("/opt/nvidia/nsight-systems/*/host-*"));
+        Importer::Missing { wanted: install.join(format!("host-{kind}")), elsewhere }
     }
-    let elsewhere = there(&format!("/usr/lib/nsight-systems/host-*/{IMPORTER}"))
-        .or_else(|| there(&format!("/opt/nvidia/nsight-systems/*/host-*/{IMPORTER}")));
-    Importer::Missing { wanted: install.join(format!("host-{kind}")), elsewhere }
+
+    fn trouble(&self) -> Option<Trouble> {
+        let no_report = "so it leaves a .qdstrm and no report";
+        match self {
+            Importer::Works | Importer::Unknown => None,
+            Importer::Broken { path, why } => Some(Trouble {
+                what: format!("its importer {} does not start ({why}), {no_report}", path.display()),
+                remedy: match parse::library_not_loaded(why) {
+                    Some("libdw.so.1") => {
+                        "install libdw.so.1 (Debian and Ubuntu: apt install libdw1; Fedora: elfutils-libs)"
+                            .to_owned()
+                    }
+                    Some(library) => format!("install the package that has {library}"),
+                    None => "run it by hand to see what it lacks".to_owned(),
+                },
+            }),
+            Importer::Missing { wanted, elsewhere } => Some(Trouble {
+                what: format!("its importer is missing ({}), {no_report}", wanted.join(IMPORTER).display()),
+                remedy: match elsewhere.as_deref().and_then(Path::parent) {
+                    Some(there) => format!("sudo ln -s {} {}", there.display(), wanted.display()),
+                    None => format!(
+                        "install {} itself (https://developer.nvidia.com/nsight-systems): what comes inside of other programs is a part of it",
+                        NSYS.title
+                    ),
+                },
+            }),
+        }
+    }
+}
+
+/// What keeps a program from starting at all; what it says once it has started is its own affair.
+fn why_not_started(machine: &Machine, path: &Path, until: Instant) -> Option<String> {
+    match machine.said(path, &["--version"], until) {
+        Err(ToolTrouble::NotStarted(why)) => Some(why),
+        Err(ToolTrouble::Failed { said, .. }) if parse::library_not_loaded(&said).is_some() => {
+            // Without the path in front, which stands beside it.
+            said.split_once(": ").map(|(_, why)| why.to_owned())
+        }
+        _ => None,
+    }
 }
