@@ -46,6 +46,8 @@ pub enum OverheadError {
         "a simulated run has a clock of its own, so nothing can be measured on it; leave runtime=sim out"
     )]
     Simulated,
+    #[error("nothing runs in this configuration, so nothing can be slower; leave runtime=watch out")]
+    NothingRuns,
     #[error(
         "nothing is sampled in this configuration, so there is no cost to measure; leave profiling=none out"
     )]
@@ -96,8 +98,10 @@ pub struct SamplerShare {
 /// The run to measure on: as configured, but long enough and without an early end. Refuses what has no cost to measure.
 pub fn plan(mut composed: Composed) -> Result<Plan, OverheadError> {
     let config = &mut composed.config;
-    if config.runtime.name == Runtime::Sim {
-        return Err(OverheadError::Simulated);
+    match config.runtime.name {
+        Runtime::Sim => return Err(OverheadError::Simulated),
+        Runtime::Watch => return Err(OverheadError::NothingRuns),
+        Runtime::Candle | Runtime::CandleStock => {}
     }
     if !config.profiling.nvml.enable && !config.profiling.host.enable {
         return Err(OverheadError::NothingSampled);
@@ -493,6 +497,7 @@ mod tests {
             plan(crate::config::compose(&crate::config::ConfTree::built_in(), &overrides).unwrap())
         };
         assert!(matches!(planned(&["runtime=sim"]), Err(OverheadError::Simulated)));
+        assert!(matches!(planned(&["runtime=watch"]), Err(OverheadError::NothingRuns)));
         assert!(matches!(planned(&["profiling=none"]), Err(OverheadError::NothingSampled)));
         let short = planned(&["infer=short", "infer.ignore_eos=false"]).unwrap();
         assert_eq!((short.workload().output_tokens, short.workload().stop_ids.len()), (64, 0));

@@ -250,7 +250,7 @@ mod tests {
         let narrow = text(&report(), Style { columns: Some(44), ..PLAIN });
         let table = narrow.split("\n\n").next().unwrap();
         assert!(table.lines().all(|line| line.width() <= 44), "{narrow}");
-        assert!(table.contains("→ install it, or put\n                      its folder"), "{narrow}");
+        assert!(table.contains("→ install it, or put its\n                      folder on"), "{narrow}");
     }
 
     #[test]
