@@ -3,10 +3,12 @@
 use std::{
     env,
     ffi::{OsStr, OsString},
-    io::{self, Write},
+    io::{self, IsTerminal, Write},
     path::{Path, PathBuf},
     process::ExitCode,
-    time::Duration,
+    sync::{Arc, atomic::Ordering},
+    thread,
+    time::{Duration, Instant},
 };
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
@@ -18,7 +20,12 @@ use crate::{
     completion::{self, Shell},
     config::{Composed, ConfTree, DefaultsItem, Form, compose, expand_sweep, yaml_text},
     crash, diagnose,
-    engine::EngineError,
+    doctor::{
+        self, Machine,
+        overhead::{self, OverheadError},
+        show,
+    },
+    engine::{EngineError, driver::Control},
     event::{Outcome, Stamp},
     headless::{self, say},
     logfile,
@@ -48,6 +55,7 @@ Examples:
   llmprof-tui watch                            what holds the GPU back while another program uses it
   llmprof-tui diagnose gpu.csv                 why was it slow? of a run, or of a log of nvidia-smi
   llmprof-tui fetch qwen2_5_0_5b               weights from the hub
+  llmprof-tui doctor                           what works on this machine, and what to do about the rest
 
 Exit codes: 0 ok, 1 the run failed or was not fully recorded, 2 bad usage or config, 130/143 interrupted.";
 
@@ -61,6 +69,15 @@ const COMPLETION: &str = "\
 bash: eval \"$(llmprof-tui completion bash)\" in ~/.bashrc
 zsh:  source <(llmprof-tui completion zsh) in ~/.zshrc, after compinit
 fish: llmprof-tui completion fish | source in ~/.config/fish/config.fish";
+
+const DOCTOR: &str = "\
+Examples:
+  llmprof-tui doctor                           one line for each thing that matters, and a remedy where there is one
+  llmprof-tui doctor --json                    schema, program, checks (id, status, found, remedy, ms), summary
+  llmprof-tui doctor --overhead                TPOT with the sampler on and off, in turn, on the default model
+  llmprof-tui doctor --overhead --seconds 120 model=qwen2_5_7b model.dtype=bf16
+
+Exit codes: 0 unless a check fails, or too little could be measured to say anything: 1.";
 
 #[derive(Debug, Parser)]
 #[command(name = "llmprof-tui", version, about = ABOUT, after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
@@ -201,6 +218,21 @@ enum Command {
         #[command(flatten)]
         show: Show,
     },
+    /// Say what works on this machine, what does not, and what to do; or measure what the profiler costs
+    #[command(after_help = DOCTOR)]
+    Doctor {
+        #[command(flatten)]
+        what: What,
+        /// Measure TPOT with the sampler of GPU and host and without it, in turn, on one engine
+        #[arg(long)]
+        overhead: bool,
+        /// Measure for this long, making the model and warm-up not counted
+        #[arg(long, default_value_t = 60.0, requires = "overhead")]
+        seconds: f64,
+        /// Print one JSON object on stdout instead of words
+        #[arg(long)]
+        json: bool,
+    },
     /// Print the script that completes words at TAB
     #[command(after_help = COMPLETION)]
     Completion { shell: Shell },
@@ -325,6 +357,9 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
         Some(Command::Run { what, json, .. }) if what.cfg.is_some() => {
             show_config(&what, &Show { json, ..Show::default() })
         }
+        Some(Command::Doctor { what, json, .. }) if what.cfg.is_some() => {
+            show_config(&what, &Show { json, ..Show::default() })
+        }
         None => match what_sweep(&cli.what, &cli.several, || need_terminal("llmprof-tui run"))? {
             Some(runner) => runtime.block_on(profile_sweep(runner)),
             None => runtime.block_on(profile(cli.what)),
@@ -365,6 +400,10 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
             Ok(0)
         }
         Some(Command::Config { what, show }) => show_config(&what, &show),
+        Some(Command::Doctor { what, overhead: true, seconds, json }) => {
+            runtime.block_on(measure_overhead(&what, seconds, json))
+        }
+        Some(Command::Doctor { what, json, .. }) => runtime.block_on(examine(&what, json)),
         Some(Command::Completion { shell }) => {
             print_out(shell.script().trim_end())?;
             Ok(0)
@@ -464,11 +503,12 @@ impl What {
 
     /// A bare word is a mistyped command more often than anything else.
     fn check_words(&self) -> Result<(), Usage> {
-        const COMMANDS: [&str; 10] = [
+        const COMMANDS: [&str; 11] = [
             "run",
             "replay",
             "demo",
             "config",
+            "doctor",
             "completion",
             "bootstrap",
             "fetch",
@@ -605,6 +645,104 @@ async fn watch_for(what: &What, seconds: f64, json: bool) -> Result<u8, Failure>
         false => print_out(&found.iter().map(diagnose::text).collect::<Vec<_>>().join("\n\n"))?,
     }
     Ok(watched.cause.map_or(0, |cause| cause.exit_code()))
+}
+
+/// Looks at the machine and tells what works.
+async fn examine(what: &What, json: bool) -> Result<u8, Failure> {
+    what.check_words()?;
+    let cwd = env::current_dir().unwrap_or_default();
+    // A configuration that does not compose is one of the findings.
+    let runs = what.compose().map(|composed| cwd.join(runs_root(&composed))).map_err(|Usage(text)| text);
+    let machine = Arc::new(Machine::here(runs));
+    let style = show::Style::of(&machine, io::stdout().is_terminal());
+    let stop = Arc::clone(&machine.stop);
+    let work = move || {
+        let heard = io::stderr().is_terminal();
+        doctor::examine(&machine, doctor::LIMIT, &mut |words| {
+            if heard {
+                say(words);
+            }
+        })
+    };
+    let report = match attended(work, || stop.store(true, Ordering::Release)).await? {
+        Ok(report) => report,
+        Err(cause) => return Ok(interrupted(&cause)),
+    };
+    match json {
+        true => {
+            print_out(&serde_json::to_string_pretty(&show::Object::from(&report)).map_err(Report::from)?)?
+        }
+        false => print_out(show::text(&report, style).trim_end())?,
+    }
+    Ok(report.exit_code())
+}
+
+/// Measures what the sampler costs and tells it.
+async fn measure_overhead(what: &What, seconds: f64, json: bool) -> Result<u8, Failure> {
+    let limit = Duration::try_from_secs_f64(seconds).ok().filter(|limit| !limit.is_zero());
+    let limit = limit.ok_or_else(|| Usage(format!("--seconds {seconds}: a time is a number above 0")))?;
+    let plan = overhead::plan(what.compose()?)?;
+    plan.check_machine()?;
+    let control = Control::default();
+    let cancelled = control.clone();
+    let work = move || {
+        let mut said: Option<(Instant, String)> = None;
+        overhead::measure(&plan, limit, &control, &mut |words| {
+            // The first word names what is being done.
+            let doing = words.split(' ').next().unwrap_or_default();
+            if said.as_ref().is_none_or(|(at, said)| at.elapsed() >= BETWEEN_WORDS || said != doing) {
+                said = Some((Instant::now(), doing.to_owned()));
+                say(words);
+            }
+        })
+    };
+    let measured = match attended(work, || cancelled.cancel()).await? {
+        Ok(measured) => measured?,
+        Err(cause) => return Ok(interrupted(&cause)),
+    };
+    match json {
+        true => print_out(&serde_json::to_string_pretty(&measured.json()).map_err(Report::from)?)?,
+        false => print_out(measured.text().trim_end())?,
+    }
+    Ok(measured.exit_code())
+}
+
+const BETWEEN_WORDS: Duration = Duration::from_secs(2);
+/// For work that was told to stop.
+const PATIENCE: Duration = Duration::from_millis(1500);
+
+/// What `work` gives, from a thread of its own. A signal makes `stop` be called and is the answer then.
+async fn attended<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+    stop: impl FnOnce(),
+) -> io::Result<Result<T, Cause>> {
+    let mut shutdown = Shutdown::listen()?;
+    let (tx, mut rx) = tokio::sync::oneshot::channel();
+    thread::Builder::new().name("llmprof-doctor".to_owned()).spawn(move || tx.send(work()).is_ok())?;
+    tokio::select! {
+        Ok(done) = &mut rx => Ok(Ok(done)),
+        cause = shutdown.requested() => {
+            stop();
+            let _ = tokio::time::timeout(PATIENCE, rx).await;
+            Ok(Err(cause))
+        }
+    }
+}
+
+fn interrupted(cause: &Cause) -> u8 {
+    say(format_args!("interrupted: {cause}"));
+    cause.exit_code()
+}
+
+impl From<OverheadError> for Failure {
+    fn from(e: OverheadError) -> Self {
+        match e {
+            OverheadError::Plan(e) => e.into(),
+            OverheadError::Engine(e) => e.into(),
+            OverheadError::SamplerGone => Failure::Work(e.into()),
+            e => Failure::Usage(Usage(e.to_string())),
+        }
+    }
 }
 
 async fn run_sweep(mut runner: Runner, json: bool, quiet: bool) -> Result<u8, Failure> {

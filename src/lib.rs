@@ -18,6 +18,7 @@
 //! - [`session`]: one live run, the only place that starts and stops work; [`headless`] and [`tui`] show it
 //! - [`sweep`]: several runs from one command line, one after another
 //! - [`diagnose`]: ledger and verdict of what was recorded
+//! - [`doctor`]: what works on this machine, and what looking at it costs
 //! - [`cli`]: the commands; [`completion`]: what a shell offers at TAB; [`crash`], [`shutdown`], [`logfile`],
 //!   [`observer`]: what a program needs around its work
 
@@ -28,6 +29,7 @@ pub mod completion;
 pub mod config;
 pub mod crash;
 pub mod diagnose;
+pub mod doctor;
 pub mod engine;
 pub mod event;
 pub mod headless;

@@ -6,7 +6,7 @@ use std::{
 };
 
 /// Rooms and what they must not know.
-const MUST_NOT_USE: [(&str, &[&str]); 14] = [
+const MUST_NOT_USE: [(&str, &[&str]); 15] = [
     (
         "event.rs",
         &["config", "model", "engine", "telemetry", "state", "rundir", "session", "tui", "analysis", "cli"],
@@ -24,6 +24,7 @@ const MUST_NOT_USE: [(&str, &[&str]); 14] = [
     ("rundir", &["engine", "telemetry", "session", "tui", "cli"]),
     ("plan.rs", &["telemetry", "state", "rundir", "session", "sweep", "tui", "analysis", "cli"]),
     ("session.rs", &["sweep", "tui", "cli"]),
+    ("doctor", &["state", "rundir", "session", "sweep", "headless", "tui", "cli"]),
     ("sweep", &["engine", "tui", "headless", "cli"]),
     (
         "text",

@@ -3,6 +3,7 @@
 pub mod distribution;
 pub mod energy;
 pub mod heat;
+pub mod interval;
 pub mod metrics;
 pub mod throttle;
 pub mod trust;

@@ -85,6 +85,17 @@ impl std::fmt::Display for Place {
     }
 }
 
+/// The compute capability that the kernels of this build are for, as 90 for 9.0; `None` in a build without CUDA.
+pub fn built_for() -> Option<u32> {
+    option_env!("LLMPROF_CUDA_CAP").filter(|_| cfg!(feature = "cuda")).and_then(|text| text.parse().ok())
+}
+
+/// Whether kernels for `built` run on a GPU of the capability `found`: machine code of one generation's own features
+/// runs on that generation alone, other code on all later ones.
+pub fn runs_on(built: u32, found: u32) -> bool {
+    if built >= 90 { found == built } else { found >= built }
+}
+
 #[cfg(feature = "cuda")]
 fn gpu_there() -> bool {
     super::cuda::Gpu::count().is_ok_and(|count| count > 0)
@@ -98,6 +109,22 @@ fn gpu_there() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn kernels_run_where_they_can() {
+        let cases = [
+            (80, 80, true),
+            (80, 86, true),
+            (80, 90, true),
+            (86, 80, false),
+            (90, 90, true),
+            (90, 100, false),
+        ];
+        for (built, found, wanted) in cases {
+            assert_eq!(runs_on(built, found), wanted, "{built} on {found}");
+        }
+        assert_eq!(built_for().is_some(), cfg!(feature = "cuda"));
+    }
 
     #[test]
     fn devices_are_found_by_name() {

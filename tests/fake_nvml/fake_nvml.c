@@ -1,5 +1,6 @@
 /* A libnvidia-ml.so.1 of two kinds: one odd card that refuses half of the calls, and with -DHOPPER cards that answer
-   all of them. INIT, COUNT, LOSE_AFTER, SLOW_UTIL_US, SLOW_ENERGY_US and STRANGER bend them. */
+   all of them. INIT, COUNT, LOSE_AFTER, SLOW_UTIL_US, SLOW_ENERGY_US, STRANGER and HANG bend them. With -DFULL beside
+   -DHOPPER they also tell what stays as it is: limits, links, modes. */
 #include <string.h>
 #include <unistd.h>
 
@@ -23,7 +24,12 @@ enum { OK = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4, INSUF
 
 static int clock_calls, temperature_calls;
 
-int nvmlInit_v2(void) { return INIT; }
+int nvmlInit_v2(void) {
+#ifdef HANG
+    sleep(600);
+#endif
+    return INIT;
+}
 int nvmlShutdown(void) { return OK; }
 int nvmlSystemGetDriverVersion(char *text, unsigned n) { strncpy(text, "570.00.01", n); return OK; }
 int nvmlDeviceGetCount_v2(unsigned *count) { *count = COUNT; return OK; }
@@ -58,7 +64,10 @@ int nvmlDeviceGetTemperature(void *d, unsigned sensor, unsigned *c) {
 }
 /* nvmlDeviceGetMemoryInfo_v2, nvmlDeviceGetFieldValues and nvmlDeviceGetTemperatureThreshold are not there at all. */
 #else
-int nvmlDeviceGetEnforcedPowerLimit(void *d, unsigned *mw) { *mw = 700000; return OK; }
+#ifndef POWER_LIMIT_W
+#define POWER_LIMIT_W 700
+#endif
+int nvmlDeviceGetEnforcedPowerLimit(void *d, unsigned *mw) { *mw = POWER_LIMIT_W * 1000; return OK; }
 int nvmlDeviceGetUtilizationRates(void *d, unsigned *rates) {
     usleep(SLOW_UTIL_US);
     rates[0] = 90, rates[1] = 40;
@@ -112,4 +121,49 @@ int nvmlGpmMetricsGet(struct metrics *get) {
     }
     return OK;
 }
+#ifdef FULL
+#ifndef LANES
+#define LANES 16
+#endif
+#ifndef MIG
+#define MIG 0
+#endif
+#ifndef PERSISTENCE
+#define PERSISTENCE 1
+#endif
+#ifndef CUDA
+#define CUDA 13000
+#endif
+#ifndef SLOWDOWN_C
+#define SLOWDOWN_C 92
+#endif
+#ifndef LOST_BITS
+#define LOST_BITS 0
+#endif
+int nvmlSystemGetCudaDriverVersion_v2(int *version) { *version = CUDA; return OK; }
+struct memory { unsigned version; unsigned long long total, reserved, free, used; };
+int nvmlDeviceGetMemoryInfo_v2(void *d, struct memory *m) {
+    m->total = 141ull << 30, m->reserved = 0, m->used = 1ull << 30, m->free = 140ull << 30;
+    return OK;
+}
+int nvmlDeviceGetMigMode(void *d, unsigned *current, unsigned *pending) { *current = *pending = MIG; return OK; }
+int nvmlDeviceGetVirtualizationMode(void *d, unsigned *mode) { *mode = 0; return OK; }
+int nvmlDeviceGetCudaComputeCapability(void *d, int *major, int *minor) { *major = 9, *minor = 0; return OK; }
+int nvmlDeviceGetPowerManagementDefaultLimit(void *d, unsigned *mw) { *mw = 700000; return OK; }
+int nvmlDeviceGetPowerManagementLimitConstraints(void *d, unsigned *least, unsigned *most) {
+    *least = 200000, *most = 700000;
+    return OK;
+}
+int nvmlDeviceGetApplicationsClock(void *d, unsigned kind, unsigned *mhz) { *mhz = 2000; return OK; }
+int nvmlDeviceGetTemperatureThreshold(void *d, unsigned kind, unsigned *c) { *c = SLOWDOWN_C; return OK; }
+int nvmlDeviceGetMaxPcieLinkGeneration(void *d, unsigned *n) { *n = 5; return OK; }
+int nvmlDeviceGetMaxPcieLinkWidth(void *d, unsigned *n) { *n = 16; return OK; }
+int nvmlDeviceGetCurrPcieLinkGeneration(void *d, unsigned *n) { *n = 1; return OK; }
+int nvmlDeviceGetCurrPcieLinkWidth(void *d, unsigned *n) { *n = LANES; return OK; }
+int nvmlDeviceGetPersistenceMode(void *d, unsigned *mode) { *mode = PERSISTENCE; return OK; }
+int nvmlDeviceGetTotalEccErrors(void *d, unsigned kind, unsigned since, unsigned long long *n) {
+    *n = kind == 1 ? LOST_BITS : 0;
+    return OK;
+}
+#endif
 #endif

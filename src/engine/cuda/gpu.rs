@@ -27,12 +27,12 @@ use cudarc::{
 };
 
 use super::trouble::CudaTrouble;
-use crate::{config::Dtype, engine::candle::memory::gigabytes};
+use crate::{
+    config::Dtype,
+    engine::{candle::memory::gigabytes, place},
+};
 
-/// The compute capability this binary was built for, as in "90".
-const BUILT_FOR: &str = env!("LLMPROF_CUDA_CAP");
-
-/// The kernels, as machine code for [`BUILT_FOR`].
+/// The kernels, as machine code for what [`place::built_for`] says.
 const IMAGES: [&[u8]; 7] = [
     include_bytes!(concat!(env!("OUT_DIR"), "/decode_attention.fatbin")),
     include_bytes!(concat!(env!("OUT_DIR"), "/prefill_attention.fatbin")),
@@ -481,20 +481,18 @@ fn healthy(index: usize) -> Result<Arc<CudaContext>, CudaTrouble> {
     Ok(CudaContext::new(index)?)
 }
 
-fn built_for() -> i32 {
-    BUILT_FOR.parse().unwrap_or(0)
+fn built_for() -> u32 {
+    place::built_for().unwrap_or(0)
 }
 
-/// Machine code of one generation's own features runs on that generation alone; other code on all later ones.
 fn check_capability(context: &CudaContext) -> Result<(), CudaTrouble> {
     let (major, minor) = context.compute_capability()?;
-    let found = major * 10 + minor;
+    let found = (major * 10 + minor) as u32;
     let built = built_for();
-    let fits = if built >= 90 { found == built } else { found >= built };
-    if fits {
+    if place::runs_on(built, found) {
         return Ok(());
     }
-    let dotted = |cap: i32| format!("{}.{}", cap / 10, cap % 10);
+    let dotted = |cap: u32| format!("{}.{}", cap / 10, cap % 10);
     Err(CudaTrouble::WrongCapability {
         built: dotted(built),
         name: context.name()?,

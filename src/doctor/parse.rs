@@ -1,0 +1,199 @@
+//! What tools and the kernel print, taken apart.
+
+use std::{fmt, path::PathBuf};
+
+/// A release of a tool: year, release, patch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Version(pub u32, pub u32, pub u32);
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}.{}", self.0, self.1, self.2)
+    }
+}
+
+/// The version in what `nsys --version` or `ncu --version` prints: the numbers after the word "version".
+pub fn tool_version(text: &str) -> Option<Version> {
+    text.lines().find_map(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let at = words.iter().position(|word| word.eq_ignore_ascii_case("version"))?;
+        numbers(words.get(at + 1)?)
+    })
+}
+
+/// The version that a folder is named after, as in `nsight-systems-2023.4.4` or `2025.3.1`.
+pub fn folder_version(name: &str) -> Option<Version> {
+    numbers(name.rsplit('-').next()?)
+}
+
+/// `2025.3.1.90-253135822126v0` as 2025.3.1; a part that is not there is zero.
+fn numbers(text: &str) -> Option<Version> {
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let mut parts = text[..end].split('.').map(str::parse);
+    let first = parts.next()?.ok()?;
+    let mut next = || parts.next().and_then(Result::ok).unwrap_or(0);
+    Some(Version(first, next(), next()))
+}
+
+/// The kernel module of the driver.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KernelDriver {
+    pub version: String,
+    /// The module whose source is open, rather than the closed one.
+    pub open: bool,
+}
+
+/// What `/proc/driver/nvidia/version` says.
+pub fn kernel_driver(text: &str) -> Option<KernelDriver> {
+    let line = text.lines().find(|line| line.starts_with("NVRM version:"))?;
+    let is_version = |word: &&str| {
+        let parts: Vec<&str> = word.split('.').collect();
+        parts.len() >= 2 && parts.iter().all(|part| part.parse::<u32>().is_ok())
+    };
+    let version = line.split_whitespace().find(is_version)?.to_owned();
+    Some(KernelDriver { version, open: line.contains("Open Kernel Module") })
+}
+
+/// Whether `/proc/driver/nvidia/params` keeps performance counters for administrators; `None` where it does not say.
+///
+/// The option that is set has one name, what current drivers publish another.
+pub fn counters_for_admins_only(params: &str) -> Option<bool> {
+    let value = params.lines().find_map(|line| {
+        let (key, value) = line.split_once(':')?;
+        ["RmProfilingAdminOnly", "NVreg_RestrictProfilingToAdminUsers", "RestrictProfilingToAdminUsers"]
+            .contains(&key.trim())
+            .then(|| value.trim())
+    })?;
+    value.parse::<u32>().ok().map(|value| value != 0)
+}
+
+/// The effective capabilities in `/proc/self/status`.
+pub fn capabilities(status: &str) -> Option<u64> {
+    let hex = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
+    u64::from_str_radix(hex.trim(), 16).ok()
+}
+
+/// Names and places in what `ldconfig -p` prints.
+pub fn known_to_loader(text: &str) -> Vec<(String, PathBuf)> {
+    let entry = |line: &str| {
+        let (name, path) = line.trim().split_once(" => ")?;
+        Some((name.split_whitespace().next()?.to_owned(), PathBuf::from(path.trim())))
+    };
+    text.lines().filter_map(entry).collect()
+}
+
+/// The files in `/proc/self/maps`, each once.
+pub fn mapped_files(maps: &str) -> Vec<PathBuf> {
+    let file = |line: &str| line.find('/').map(|at| PathBuf::from(line[at..].trim_end()));
+    let mut files: Vec<PathBuf> = maps.lines().filter_map(file).collect();
+    files.sort();
+    files.dedup();
+    files
+}
+
+/// The major version in a library's file name: 13 for `libcudart.so.13` and for `libcudart.so.13.0.96`, where `stem` is
+/// `libcudart`. A year is none: the file behind `libcupti.so.13` is called `libcupti.so.2025.3.1`.
+pub fn library_major(file: &str, stem: &str) -> Option<u32> {
+    let major = file.strip_prefix(stem)?.strip_prefix(".so.")?.split('.').next()?.parse().ok()?;
+    (major < 1000).then_some(major)
+}
+
+/// The library that a program could not be started without, by what the loader said.
+pub fn library_not_loaded(text: &str) -> Option<&str> {
+    let (_, rest) = text.split_once("error while loading shared libraries: ")?;
+    rest.split(':').next().map(str::trim).filter(|name| !name.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_of_tools() {
+        let ncu = "NVIDIA (R) Nsight Compute Command Line Profiler\nCopyright (c) 2018-2025 NVIDIA Corporation\n\
+                   Version 2025.3.1.0 (build 36398880) (public-release)\n";
+        for (text, wanted) in [
+            ("NVIDIA Nsight Systems version 2025.3.1.0\n", Some(Version(2025, 3, 1))),
+            ("NVIDIA Nsight Systems version 2026.1.3.425-261338342291v0\n", Some(Version(2026, 1, 3))),
+            ("NVIDIA Nsight Systems version 2020.5.1.85-5ee086b", Some(Version(2020, 5, 1))),
+            ("NVIDIA Nsight Systems version 2025.2", Some(Version(2025, 2, 0))),
+            (ncu, Some(Version(2025, 3, 1))),
+            ("", None),
+            ("version", None),
+            ("bash: version: command not found", None),
+        ] {
+            assert_eq!(tool_version(text), wanted, "{text}");
+        }
+        assert_eq!(folder_version("nsight-systems-2023.4.4"), Some(Version(2023, 4, 4)));
+        assert_eq!(folder_version("2025.3.1"), Some(Version(2025, 3, 1)));
+        assert_eq!(folder_version("cuda-12.4"), Some(Version(12, 4, 0)));
+        assert_eq!(folder_version("cuda"), None);
+        assert_eq!(Version(2025, 3, 1).to_string(), "2025.3.1");
+    }
+
+    #[test]
+    fn kernel_modules() {
+        let open = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  (nixbld@)  \n\
+                    GCC version:  gcc version 15.3.0 (GCC) \n";
+        let closed = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  515.65.01  Wed Mar 16 11:24:05 UTC 2022\nGCC version:  gcc version 12.2.0 (GCC)\n";
+        let old = "NVRM version: NVIDIA UNIX x86 Kernel Module  169.12  Thu Feb 14 17:53:07 PST 2008\n";
+        for (text, version, is_open) in
+            [(open, "580.159.04", true), (closed, "515.65.01", false), (old, "169.12", false)]
+        {
+            assert_eq!(
+                kernel_driver(text),
+                Some(KernelDriver { version: version.to_owned(), open: is_open }),
+                "{text}"
+            );
+        }
+        assert_eq!(kernel_driver("GCC version: 12.3.0"), None);
+        assert_eq!(kernel_driver(""), None);
+    }
+
+    #[test]
+    fn parameters_of_the_module() {
+        let params = |line: &str| {
+            format!("ResmanDebugLevel: 4294967295\nModifyDeviceFiles: 1\n{line}\nTemporaryFilePath: \"\"\n")
+        };
+        for (line, wanted) in [
+            ("RmProfilingAdminOnly: 1", Some(true)),
+            ("RmProfilingAdminOnly: 0", Some(false)),
+            ("NVreg_RestrictProfilingToAdminUsers: 1", Some(true)),
+            ("RmProfilingAdminOnly: maybe", None),
+            ("Mobile: 4294967295", None),
+        ] {
+            assert_eq!(counters_for_admins_only(&params(line)), wanted, "{line}");
+        }
+    }
+
+    #[test]
+    fn capabilities_of_a_process() {
+        assert_eq!(capabilities("Name:\tsh\nCapEff:\t000001ffffffffff\nCapBnd:\t0\n"), Some(0x1ff_ffff_ffff));
+        assert_eq!(capabilities("Name:\tsh\n"), None);
+    }
+
+    #[test]
+    fn libraries() {
+        let cache = "2 libs found in cache `/etc/ld.so.cache'\n\
+                     \tlibcudart.so.13 (libc6,x86-64) => /usr/local/cuda/lib64/libcudart.so.13\n\
+                     \tlibc.so.6 (libc6,x86-64, OS ABI: Linux 3.2.0) => /lib/x86_64-linux-gnu/libc.so.6\n";
+        assert_eq!(
+            known_to_loader(cache),
+            [
+                ("libcudart.so.13".to_owned(), PathBuf::from("/usr/local/cuda/lib64/libcudart.so.13")),
+                ("libc.so.6".to_owned(), PathBuf::from("/lib/x86_64-linux-gnu/libc.so.6")),
+            ]
+        );
+        let maps = "7f1 r--p 0000 fd:01 12  /usr/lib/libcublas.so.13.0.2\n7f2 r-xp 0000 fd:01 12  /usr/lib/libcublas.so.13.0.2\n\
+                    7ff rw-p 0000 00:00 0  [stack]\n";
+        assert_eq!(mapped_files(maps), [PathBuf::from("/usr/lib/libcublas.so.13.0.2")]);
+        assert_eq!(library_major("libcudart.so.13.0.96", "libcudart"), Some(13));
+        assert_eq!(library_major("libcublasLt.so.13", "libcublas"), None);
+        assert_eq!(library_major("libcudart.so", "libcudart"), None);
+        assert_eq!(library_major("libcupti.so.2025.3.1", "libcupti"), None);
+        let said = "/opt/QdstrmImporter: error while loading shared libraries: libdw.so.1: cannot open shared object \
+                    file: No such file or directory\n";
+        assert_eq!(library_not_loaded(said), Some("libdw.so.1"));
+        assert_eq!(library_not_loaded("usage: QdstrmImporter -i FILE"), None);
+    }
+}

@@ -1,0 +1,266 @@
+//! A report as people and machines read it.
+
+use serde::Serialize;
+use unicode_width::UnicodeWidthStr;
+
+use super::{Check, Machine, Report, Status, host};
+
+/// How text is to look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Style {
+    pub colours: bool,
+    /// Signs beyond ASCII.
+    pub unicode: bool,
+    /// Lines are broken to this many columns; `None` leaves them whole.
+    pub columns: Option<usize>,
+}
+
+impl Style {
+    /// As stdout of `machine` takes it; `terminal` is whether that is a terminal.
+    pub fn of(machine: &Machine, terminal: bool) -> Style {
+        let plain = machine.variable("NO_COLOR").is_some() || machine.variable("TERM") == Some("dumb");
+        let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(|name| machine.variable(name));
+        Style {
+            colours: terminal && !plain,
+            unicode: locale.is_some_and(host::is_utf8),
+            columns: machine.screen.size.filter(|_| terminal).map(|(columns, _)| usize::from(columns)),
+        }
+    }
+
+    fn sign(self, status: Status) -> &'static str {
+        match (status, self.unicode) {
+            (Status::Pass, true) => "✓",
+            (Status::Pass, false) => "+",
+            (Status::Warn, _) => "!",
+            (Status::Fail, true) => "✗",
+            (Status::Fail, false) => "x",
+            (Status::Skip, true) => "–",
+            (Status::Skip, false) => "-",
+        }
+    }
+
+    fn painted(self, status: Status, text: &str) -> String {
+        let code = match status {
+            _ if !self.colours => return text.to_owned(),
+            Status::Pass => "32",
+            Status::Warn => "33",
+            Status::Fail => "31",
+            Status::Skip => "2",
+        };
+        format!("\x1b[{code}m{text}\x1b[0m")
+    }
+}
+
+/// A line for each check and what to do below it, then a summary.
+pub fn text(report: &Report, style: Style) -> String {
+    let width = report.checks.iter().map(|check| check.id.len()).max().unwrap_or(0);
+    let mut out = String::new();
+    for check in &told_once(&report.checks) {
+        out += &lines_of(check, width, style);
+    }
+    out += &format!("\n{}\n", summary(report));
+    if style.unicode { out } else { ascii(&out) }
+}
+
+/// The checks, where several that were skipped for one reason, one after the other, are told as one.
+fn told_once(checks: &[Check]) -> Vec<Check> {
+    let same = |a: &Check, b: &Check| {
+        a.finding == b.finding && a.finding.status == Status::Skip && a.finding.remedy.is_none()
+    };
+    let groups = checks.chunk_by(same);
+    let told = |group: &[Check]| {
+        let mut first = group[0].clone();
+        if group.len() > 1 {
+            let others: Vec<&str> = group[1..].iter().map(|check| check.id).collect();
+            first.finding.found += &format!("; the same for {}", others.join(", "));
+        }
+        first
+    };
+    groups.map(told).collect()
+}
+
+fn lines_of(check: &Check, width: usize, style: Style) -> String {
+    let finding = &check.finding;
+    let status =
+        style.painted(finding.status, &format!("{} {}", style.sign(finding.status), finding.status.word()));
+    // A sign, the word and the gaps around the name.
+    let indent = 6 + 2 + width + 2;
+    let room = style.columns.map_or(usize::MAX, |columns| columns.saturating_sub(indent).max(20));
+    let mut lines = wrapped(&finding.found, room);
+    let arrow = if style.unicode { "→ " } else { "> " };
+    for (i, line) in finding.remedy.iter().flat_map(|remedy| wrapped(remedy, room - 2)).enumerate() {
+        lines.push(format!("{}{line}", if i == 0 { arrow } else { "  " }));
+    }
+    let mut out = format!("{status}  {:<width$}  {}\n", check.id, lines.first().map_or("", String::as_str));
+    for line in lines.iter().skip(1) {
+        out += &format!("{:indent$}{line}\n", "");
+    }
+    out
+}
+
+fn summary(report: &Report) -> String {
+    let counts: Vec<String> =
+        Status::ALL.iter().map(|status| format!("{} {}", report.count(*status), status.word())).collect();
+    let mut out = counts.join(", ");
+    out += match report.exit_code() {
+        0 if report.count(Status::Warn) == 0 => ": nothing is wrong.",
+        0 => ": it works, and could work better.",
+        _ => ": something does not work.",
+    };
+    let works = |id| report.finding(id).is_some_and(|finding| finding.status == Status::Pass);
+    if !report.gpu && works("cpu_engine") {
+        out += " There is no GPU to use here; the CPU engine works, and so do all screens and files.";
+    }
+    out
+}
+
+/// A report as one object for machines.
+#[derive(Debug, Serialize)]
+pub struct Object<'a> {
+    schema: u32,
+    program: String,
+    checks: Vec<ObjectCheck<'a>>,
+    summary: Summary,
+}
+
+#[derive(Debug, Serialize)]
+struct ObjectCheck<'a> {
+    id: &'a str,
+    status: Status,
+    found: &'a str,
+    remedy: Option<&'a str>,
+    ms: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct Summary {
+    pass: usize,
+    warn: usize,
+    fail: usize,
+    skip: usize,
+}
+
+impl<'a> From<&'a Report> for Object<'a> {
+    fn from(report: &'a Report) -> Object<'a> {
+        let check = |check: &'a Check| ObjectCheck {
+            id: check.id,
+            status: check.finding.status,
+            found: &check.finding.found,
+            remedy: check.finding.remedy.as_deref(),
+            ms: (check.took.as_secs_f64() * 1e4).round() / 10.0,
+        };
+        let [pass, warn, fail, skip] = Status::ALL.map(|status| report.count(status));
+        Object {
+            schema: 1,
+            program: format!("llmprof-tui {}", env!("CARGO_PKG_VERSION")),
+            checks: report.checks.iter().map(check).collect(),
+            summary: Summary { pass, warn, fail, skip },
+        }
+    }
+}
+
+/// Breaks a text between words; a word that is too long stays whole.
+fn wrapped(text: &str, columns: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.width() + 1 + word.width() <= columns => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
+/// The nearest that can be written without UTF-8.
+fn ascii(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for sign in text.chars() {
+        match sign {
+            '–' | '−' => out.push('-'),
+            '×' => out.push('x'),
+            '°' => {}
+            'µ' => out.push('u'),
+            '…' => out.push_str("..."),
+            sign if sign.is_ascii() => out.push(sign),
+            _ => out.push('?'),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::doctor::Finding;
+
+    const PLAIN: Style = Style { colours: false, unicode: true, columns: None };
+
+    fn report() -> Report {
+        let check = |id, finding| Check { id, finding, took: Duration::from_micros(1_234) };
+        Report {
+            checks: vec![
+                check("cpu_engine", Finding::pass("works")),
+                check("nsys", Finding::warn("not found").remedy("install it, or put its folder on the PATH")),
+                check("gpu", Finding::skip("no GPU – 80×24")),
+            ],
+            gpu: false,
+        }
+    }
+
+    #[test]
+    fn a_table() {
+        assert_eq!(
+            text(&report(), PLAIN),
+            "✓ pass  cpu_engine  works\n\
+             ! warn  nsys        not found\n\
+             \x20                   → install it, or put its folder on the PATH\n\
+             – skip  gpu         no GPU – 80×24\n\n\
+             1 pass, 1 warn, 0 fail, 1 skip: it works, and could work better. There is no GPU to use here; \
+             the CPU engine works, and so do all screens and files.\n"
+        );
+        let ascii = text(&report(), Style { unicode: false, ..PLAIN });
+        assert!(ascii.is_ascii() && ascii.contains("- skip  gpu         no GPU - 80x24"), "{ascii}");
+    }
+
+    #[test]
+    fn what_is_skipped_for_one_reason_is_told_once() {
+        let mut report = report();
+        for id in ["gpm", "pcie"] {
+            report.checks.push(Check { id, finding: report.checks[2].finding.clone(), took: Duration::ZERO });
+        }
+        let text = text(&report, PLAIN);
+        assert!(text.contains("gpu         no GPU – 80×24; the same for gpm, pcie\n"), "{text}");
+        assert!(text.contains("3 skip"), "{text}");
+    }
+
+    #[test]
+    fn colours_only_where_they_are_wanted() {
+        let coloured = text(&report(), Style { colours: true, ..PLAIN });
+        assert!(coloured.contains("\x1b[33m! warn\x1b[0m  nsys"), "{coloured}");
+        assert!(!text(&report(), PLAIN).contains('\x1b'));
+    }
+
+    #[test]
+    fn lines_fit_the_terminal() {
+        let narrow = text(&report(), Style { columns: Some(44), ..PLAIN });
+        let table = narrow.split("\n\n").next().unwrap();
+        assert!(table.lines().all(|line| line.width() <= 44), "{narrow}");
+        assert!(table.contains("→ install it, or put its\n                      folder on"), "{narrow}");
+    }
+
+    #[test]
+    fn an_object() {
+        let text = serde_json::to_string(&Object::from(&report())).unwrap();
+        let program = env!("CARGO_PKG_VERSION");
+        let wanted = format!(
+            r#"{{"schema":1,"program":"llmprof-tui {program}","checks":[{{"id":"cpu_engine","status":"pass","found":"works","remedy":null,"ms":1.2}},"#
+        );
+        assert!(text.starts_with(&wanted), "{text}");
+        assert!(text.ends_with(r#""summary":{"pass":1,"warn":1,"fail":0,"skip":1}}"#), "{text}");
+    }
+}

@@ -1,0 +1,664 @@
+//! `doctor` on machines that are presented to it, and on this one.
+#![cfg(target_os = "linux")]
+
+mod common;
+
+use std::{
+    collections::HashMap,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::{Arc, LazyLock},
+    time::{Duration, Instant},
+};
+
+use common::{program, run, said, tiny_model};
+use llmprof::{
+    doctor::{
+        Finding, LIMIT, Machine, Report, Status, examine,
+        machine::{Build, Screen},
+    },
+    engine::place::Place,
+};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// A library that says what a Hopper says, bent by `defines`; `None` where there is no C compiler.
+fn nvml(folder: &Path, defines: &[&str]) -> Option<PathBuf> {
+    let path = folder.join("libnvidia-ml.so.1");
+    let built = Command::new("cc")
+        .args(["-shared", "-fPIC", "-w", "-DHOPPER", "-DFULL", "-o"])
+        .arg(&path)
+        .args(defines.iter().map(|define| format!("-D{define}")))
+        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fake_nvml/fake_nvml.c"))
+        .status();
+    if built.is_ok_and(|status| status.success()) {
+        return Some(path);
+    }
+    eprintln!("skipped: no C compiler");
+    None
+}
+
+/// The library of a card with nothing wrong, made once: loading it again would give the same one.
+static WHOLE: LazyLock<Option<(TempDir, PathBuf)>> = LazyLock::new(|| {
+    let folder = tempfile::tempdir().unwrap();
+    let path = nvml(folder.path(), &[])?;
+    Some((folder, path))
+});
+
+/// A machine in a folder.
+struct Presented {
+    root: TempDir,
+    machine: Machine,
+}
+
+impl Presented {
+    /// One without any GPU, tool or variable.
+    fn bare() -> Presented {
+        let root = tempfile::tempdir().unwrap();
+        let machine = Machine {
+            root: root.path().to_owned(),
+            variables: HashMap::new(),
+            nvml: Some(root.path().join("no-such-library.so")),
+            build: Build { capability: None, auto: || Place::Cpu },
+            screen: Screen { terminal: false, size: None },
+            runs: Ok(root.path().join("runs")),
+            free_memory: Some(8_000_000_000),
+            stop: Arc::default(),
+        };
+        Presented { root, machine }
+    }
+
+    /// One with a card that has nothing wrong, and a build for it.
+    fn whole() -> Option<Presented> {
+        let mut presented = Presented::bare();
+        presented.machine.nvml = Some(WHOLE.as_ref()?.1.clone());
+        presented.machine.build = Build { capability: Some(90), auto: || Place::Cuda(0) };
+        presented.file(
+            "/proc/driver/nvidia/version",
+            "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  (dvs-builder)  Tue Jan  6\n",
+        );
+        presented.file("/proc/driver/nvidia/params", "ModifyDeviceFiles: 1\nRmProfilingAdminOnly: 0\n");
+        Some(presented)
+    }
+
+    fn with_card(defines: &[&str]) -> Option<Presented> {
+        let mut presented = Presented::whole()?;
+        presented.machine.nvml = Some(nvml(presented.root.path(), defines)?);
+        Some(presented)
+    }
+
+    fn file(&self, path: &str, content: &str) {
+        let path = self.root.path().join(path.trim_start_matches('/'));
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, content).unwrap();
+    }
+
+    /// A script. Another process writes it: one that this process had open could not be started by its other threads.
+    fn script(&self, path: &str, lines: &str) {
+        let path = self.root.path().join(path.trim_start_matches('/'));
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let write = "printf '#!/bin/sh\n%s\n' \"$2\" > \"$1\" && chmod 755 \"$1\"";
+        assert!(
+            Command::new("sh").args(["-c", write, "sh"]).arg(path).arg(lines).status().unwrap().success()
+        );
+    }
+
+    fn variable(&mut self, name: &str, value: &str) {
+        self.machine.variables.insert(name.to_owned(), value.to_owned());
+    }
+
+    fn report(&self) -> Report {
+        self.report_within(LIMIT)
+    }
+
+    fn report_within(&self, limit: Duration) -> Report {
+        examine(&Arc::new(self.machine.clone()), limit, &mut |_| {})
+    }
+}
+
+fn finding<'a>(report: &'a Report, id: &str) -> &'a Finding {
+    report.finding(id).unwrap_or_else(|| panic!("no check {id}"))
+}
+
+#[track_caller]
+fn assert_found(report: &Report, id: &str, status: Status, found: &[&str], remedy: &[&str]) {
+    let finding = finding(report, id);
+    assert_eq!(finding.status, status, "{id}: {finding:?}");
+    for words in found {
+        assert!(finding.found.contains(words), "{id}: {words:?} in {finding:?}");
+    }
+    for words in remedy {
+        assert!(
+            finding.remedy.as_deref().unwrap_or_default().contains(words),
+            "{id}: {words:?} in {finding:?}"
+        );
+    }
+    assert_eq!(finding.remedy.is_some(), !remedy.is_empty(), "{id}: {finding:?}");
+}
+
+use Status::{Fail, Pass, Skip, Warn};
+
+const NSYS_2025: &str = "echo 'NVIDIA Nsight Systems version 2025.3.2.474-253236389321v0'";
+const NSYS_2022: &str = "echo 'NVIDIA Nsight Systems version 2022.4.2.18-32044700v0'";
+const NCU_2025: &str = "echo 'NVIDIA (R) Nsight Compute Command Line Profiler'; echo 'Version 2025.3.1.0 (build 36398880) (public-release)'";
+
+#[test]
+fn without_a_gpu_everything_of_gpus_is_skipped() {
+    let presented = Presented::bare();
+    let report = presented.report();
+    assert!(!report.gpu);
+    assert_eq!((report.exit_code(), report.count(Fail)), (0, 0));
+    assert_found(
+        &report,
+        "nvml",
+        Skip,
+        &["no NVIDIA GPU here", "no-such-library.so"],
+        &["unless there is one"],
+    );
+    for id in ["driver", "gpu", "gpm", "throttle_counters", "power_limit", "clocks", "pcie", "temperature"] {
+        assert_found(&report, id, Skip, &["no GPU here"], &[]);
+    }
+    assert_found(&report, "cuda_build", Skip, &["models run on the CPU"], &[]);
+    assert_found(&report, "nsys", Skip, &["no GPU here, and Nsight Systems is not installed"], &[]);
+    assert_found(&report, "cpu_engine", Pass, &["works: a tiny model was made and gave 8 tokens"], &[]);
+    assert_found(&report, "locale", Warn, &["UTF-8"], &["export LANG="]);
+}
+
+#[test]
+fn a_card_without_its_driver_is_a_failure() {
+    let presented = Presented::bare();
+    presented.file("/sys/bus/pci/devices/0000:17:00.0/vendor", "0x10de\n");
+    presented.file("/sys/bus/pci/devices/0000:17:00.0/class", "0x030200\n");
+    let report = presented.report();
+    assert_eq!(report.exit_code(), 1);
+    assert_found(
+        &report,
+        "nvml",
+        Fail,
+        &["NVML is not installed", "PCI bus (0000:17:00.0)"],
+        &["install the NVIDIA driver"],
+    );
+    assert_found(&report, "driver", Fail, &["kernel module does not run"], &["modprobe nvidia"]);
+    assert_found(&report, "gpu", Skip, &["see nvml"], &[]);
+    // An audio device of the same vendor is no GPU.
+    presented.file("/sys/bus/pci/devices/0000:17:00.0/class", "0x040300\n");
+    assert_eq!(presented.report().exit_code(), 0);
+}
+
+#[test]
+fn each_kind_of_absence_fails_with_its_remedy() {
+    for (define, words, remedy) in [
+        ("INIT=18", "different versions", "reboot"),
+        ("INIT=4", "permission denied", "/dev/nvidia"),
+        ("INIT=999", "NVML does not start", "nvidia-smi"),
+    ] {
+        let Some(presented) = Presented::with_card(&[define]) else { return };
+        let report = presented.report();
+        assert_found(&report, "nvml", Fail, &[words, "its kernel module is loaded"], &[remedy]);
+        assert_found(&report, "driver", Pass, &["580.159.04, open kernel module"], &[]);
+    }
+}
+
+/// The program with the library in `folder` for NVML.
+fn program_with(folder: &Path) -> Command {
+    let mut command = program(folder);
+    command.env("LD_LIBRARY_PATH", folder);
+    command
+}
+
+#[test]
+fn an_nvml_that_hangs_is_given_up() {
+    let folder = tempfile::tempdir().unwrap();
+    if nvml(folder.path(), &["HANG"]).is_none() {
+        return;
+    }
+    let begun = Instant::now();
+    let done = said(program_with(folder.path()).args(["doctor", "--json"]).output().unwrap());
+    assert!(begun.elapsed() < Duration::from_secs(20));
+    let parsed: Value = serde_json::from_str(&done.out).unwrap();
+    let check = &parsed["checks"][0];
+    assert_eq!((&check["id"], &check["status"]), (&"nvml".into(), &"fail".into()));
+    assert_eq!(check["found"], "NVML did not end within 3.0s");
+    assert!(check["remedy"].as_str().unwrap().contains("nvidia-smi"));
+    assert_eq!((done.code, done.err.as_str()), (1, ""), "stderr is no terminal: nobody waits there");
+}
+
+#[test]
+fn a_whole_card_passes() {
+    let Some(mut presented) = Presented::whole() else { return };
+    presented.variable("PATH", "/usr/bin");
+    presented.script("/usr/bin/ncu", NCU_2025);
+    presented.script("/opt/nvidia/nsight-systems/2025.3.2/target-linux-x64/nsys", NSYS_2025);
+    presented.script("/opt/nvidia/nsight-systems/2025.3.2/host-linux-x64/QdstrmImporter", "exit 1");
+    presented.script(
+        "/sbin/ldconfig",
+        "for n in cudart.so.13 cublas.so.13 curand.so.10 nvrtc.so.13 cupti.so.13; do\
+         \nprintf '\\tlib%s (libc6,x86-64) => /usr/local/cuda/lib64/lib%s\\n' $n $n; done",
+    );
+    let report = presented.report();
+    assert!(report.gpu);
+    let wrong: Vec<_> = report.checks.iter().filter(|check| check.finding.status >= Warn).collect();
+    assert_eq!(wrong.iter().map(|check| check.id).collect::<Vec<_>>(), ["locale"], "{wrong:#?}");
+    assert_found(&report, "driver", Pass, &["570.00.01, open kernel module"], &[]);
+    assert_found(&report, "gpu", Pass, &["NVIDIA Odd 9000, compute capability 9.0, 151 GB"], &[]);
+    assert_found(
+        &report,
+        "gpm",
+        Pass,
+        &["SM active, occupancy, DRAM bandwidth (not told: tensor pipe)"],
+        &[],
+    );
+    assert_found(&report, "throttle_counters", Pass, &["reasons of the moment, 5 of 8 counters"], &[]);
+    assert_found(&report, "power_limit", Pass, &["700 W (default 700 W, 700 W at the most)"], &[]);
+    assert_found(&report, "clocks", Pass, &["SM up to 2000 MHz, 1500 MHz now"], &[]);
+    assert_found(
+        &report,
+        "pcie",
+        Pass,
+        &["generation 1, 16 lanes; an idle link slows down, it can do generation 5"],
+        &[],
+    );
+    assert_found(&report, "temperature", Pass, &["66 °C, slows down at 92 °C"], &[]);
+    assert_found(&report, "cuda_driver", Pass, &["CUDA up to 13.0"], &[]);
+    assert_found(&report, "cuda_build", Pass, &["9.0, which fits; models run on cuda:0"], &[]);
+    let libraries =
+        "libcudart.so.13, libcublas.so.13, libcurand.so.10, libnvrtc.so.13 in /usr/local/cuda/lib64";
+    assert_found(&report, "cuda_runtime", Pass, &[libraries], &[]);
+    assert_found(&report, "cupti", Pass, &["libcupti.so.13 in /usr/local/cuda/lib64"], &[]);
+    assert_found(&report, "ncu", Pass, &["2025.3.1 at /usr/bin/ncu"], &[]);
+    assert_found(
+        &report,
+        "nsys",
+        Pass,
+        &["2025.3.2 at /opt/nvidia/nsight-systems/2025.3.2/", "not on the PATH"],
+        &[],
+    );
+    assert_found(&report, "counter_permission", Pass, &["every user"], &[]);
+}
+
+#[test]
+fn what_holds_a_card_back_is_told_with_its_remedy() {
+    let defines = [
+        "POWER_LIMIT_W=450",
+        "LANES=4",
+        "PERSISTENCE=0",
+        "SLOWDOWN_C=70",
+        "LOST_BITS=3",
+        "STRANGER",
+        "MIG=1",
+    ];
+    let Some(presented) = Presented::with_card(&defines) else { return };
+    let report = presented.report();
+    assert_eq!(report.exit_code(), 0, "it works nevertheless");
+    assert_found(
+        &report,
+        "power_limit",
+        Warn,
+        &["450 W, where the card comes with 700 W"],
+        &["nvidia-smi -i 0 -pl 700"],
+    );
+    assert_found(&report, "pcie", Warn, &["4 lanes of 16"], &["slot"]);
+    assert_found(&report, "persistence", Warn, &["off"], &["-pm 1"]);
+    assert_found(&report, "temperature", Warn, &["66 °C, slows down at 70 °C"], &["cool"]);
+    assert_found(&report, "ecc", Warn, &["3 uncorrected"], &["--gpu-reset"]);
+    assert_found(&report, "other_processes", Warn, &["pid 1, 9216 MiB"], &["hardware.device_index"]);
+    assert_found(&report, "gpu", Warn, &["split (MIG)"], &["-mig 0"]);
+}
+
+#[test]
+fn a_card_that_refuses_says_so() {
+    let presented = Presented::bare();
+    let path = presented.root.path().join("libnvidia-ml.so.1");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fake_nvml/fake_nvml.c");
+    let built = Command::new("cc").args(["-shared", "-fPIC", "-w", "-o"]).arg(&path).arg(source).status();
+    if !built.is_ok_and(|status| status.success()) {
+        eprintln!("skipped: no C compiler");
+        return;
+    }
+    let report =
+        Presented { machine: Machine { nvml: Some(path), ..presented.machine.clone() }, ..presented }
+            .report();
+    assert_found(&report, "power_limit", Warn, &["permission denied"], &["run as a user"]);
+    assert_found(&report, "temperature", Skip, &["temperature: this card does not tell it"], &[]);
+    assert_found(
+        &report,
+        "throttle_counters",
+        Warn,
+        &["no counters: driver 570.00.01 does not know"],
+        &["update the driver"],
+    );
+    assert_found(&report, "cuda_build", Warn, &["this build has no CUDA"], &["--features cuda"]);
+}
+
+#[test]
+fn a_build_that_does_not_fit_the_card_or_the_driver_fails() {
+    let Some(mut presented) = Presented::whole() else { return };
+    presented.machine.build.capability = Some(100);
+    presented.file("/proc/self/maps", "7f0 r--p 00 fd:01 1 /opt/cuda/lib64/libcudart.so.14.0.1\n");
+    let report = presented.report();
+    assert_found(
+        &report,
+        "cuda_build",
+        Fail,
+        &["for compute capability 10.0", "NVIDIA Odd 9000) has 9.0"],
+        &["CUDA_COMPUTE_CAP=90"],
+    );
+    assert_found(
+        &report,
+        "cuda_driver",
+        Fail,
+        &["CUDA up to 13.0, this build is made with CUDA 14"],
+        &["update the driver"],
+    );
+    presented.machine.build = Build { capability: Some(90), auto: || Place::Cpu };
+    presented.variable("CUDA_VISIBLE_DEVICES", "");
+    let report = presented.report();
+    assert_found(&report, "cuda_build", Warn, &["CUDA shows no GPU (CUDA_VISIBLE_DEVICES=)"], &["unset"]);
+}
+
+#[test]
+fn libraries_that_the_loader_does_not_see() {
+    let Some(mut presented) = Presented::whole() else { return };
+    let folder = "/usr/local/lib/python3.12/dist-packages/nvidia/cu13/lib";
+    for library in ["libcudart.so.13", "libcublas.so.13", "libcublasLt.so.13", "libcurand.so.10"] {
+        presented.file(&format!("{folder}/{library}"), "");
+    }
+    let report = presented.report();
+    assert_found(
+        &report,
+        "cuda_runtime",
+        Warn,
+        &["not found: libnvrtc", "libcudart.so.13"],
+        &["nvidia-cuda-nvrtc"],
+    );
+    assert_found(&report, "cupti", Warn, &["libcupti is not found"], &["nvidia-cuda-cupti"]);
+    presented.file(&format!("{folder}/libnvrtc.so.13"), "");
+    let report = presented.report();
+    assert_found(
+        &report,
+        "cuda_runtime",
+        Warn,
+        &["the loader does not look there"],
+        &[&format!("LD_LIBRARY_PATH={folder}$")],
+    );
+    presented.variable("LD_LIBRARY_PATH", folder);
+    assert_found(
+        &presented.report(),
+        "cuda_runtime",
+        Pass,
+        &["libnvrtc.so.13 in /usr/local/lib/python3.12"],
+        &[],
+    );
+}
+
+#[test]
+fn a_tool_that_is_not_there() {
+    let Some(presented) = Presented::whole() else { return };
+    let report = presented.report();
+    assert_found(&report, "nsys", Warn, &["not found on the PATH"], &["developer.nvidia.com/nsight-systems"]);
+    assert_found(&report, "ncu", Warn, &["not found on the PATH"], &["developer.nvidia.com/nsight-compute"]);
+}
+
+#[test]
+fn an_nsys_without_its_importer() {
+    let Some(mut presented) = Presented::whole() else { return };
+    let inside = "/opt/nvidia/nsight-compute/2025.3.1/host/target-linux-x64";
+    presented.script(&format!("{inside}/nsys"), NSYS_2025);
+    let missing =
+        "its importer is missing (/opt/nvidia/nsight-compute/2025.3.1/host/host-linux-x64/QdstrmImporter)";
+    assert_found(
+        &presented.report(),
+        "nsys",
+        Warn,
+        &[missing, ".qdstrm"],
+        &["install Nsight Systems itself"],
+    );
+
+    // As an image of CUDA 13 has it: the importer is there, and a library that it needs is not.
+    let importer = "/opt/nvidia/nsight-compute/2025.3.1/host/linux-desktop-glibc_2_11_3-x64/QdstrmImporter";
+    let lacks = "error while loading shared libraries: libdw.so.1: cannot open shared object file: No such file or directory";
+    presented.script(importer, &format!("echo \"$0: {lacks}\" >&2; exit 127"));
+    let words = [importer, "does not start (error while loading shared libraries: libdw.so.1:", ".qdstrm"];
+    assert_found(&presented.report(), "nsys", Warn, &words, &["apt install libdw1"]);
+    presented.script(importer, "echo 2025.3.1");
+    assert_found(&presented.report(), "nsys", Pass, &["2025.3.2 at", "not on the PATH"], &[]);
+    fs::remove_dir_all(presented.root.path().join("opt")).unwrap();
+
+    // As Debian has it: the importer lies where nsys does not look.
+    presented.variable("PATH", "/usr/bin");
+    let debian = "/usr/lib/x86_64-linux-gnu/nsight-systems/target-linux-x64";
+    presented.script(&format!("{debian}/nsys"), NSYS_2025);
+    fs::create_dir_all(presented.root.path().join("usr/bin")).unwrap();
+    let link = presented.root.path().join("usr/bin/nsys");
+    std::os::unix::fs::symlink("../lib/x86_64-linux-gnu/nsight-systems/target-linux-x64/nsys", link).unwrap();
+    presented.file("/usr/lib/nsight-systems/host-linux-x64/QdstrmImporter", "");
+    let remedy = "sudo ln -s /usr/lib/nsight-systems/host-linux-x64 /usr/lib/x86_64-linux-gnu/nsight-systems/host-linux-x64";
+    assert_found(
+        &presented.report(),
+        "nsys",
+        Warn,
+        &["at /usr/bin/nsys", "its importer is missing"],
+        &[remedy],
+    );
+
+    // A whole one elsewhere is better than a broken one on the PATH.
+    presented.script("/opt/nvidia/nsight-systems/2025.3.2/target-linux-x64/nsys", NSYS_2025);
+    presented.script("/opt/nvidia/nsight-systems/2025.3.2/host-linux-x64/QdstrmImporter", "exit 1");
+    let words = ["2025.3.2 at /opt/nvidia/nsight-systems", "the PATH has 2025.3.2 at /usr/bin/nsys"];
+    assert_found(&presented.report(), "nsys", Pass, &words, &[]);
+}
+
+#[test]
+fn tools_too_old_for_the_driver() {
+    let Some(mut presented) = Presented::whole() else { return };
+    presented.variable("PATH", "/nowhere:relative:/usr/bin");
+    presented.script("/usr/bin/nsys", NSYS_2022);
+    presented.script("/usr/bin/ncu", "echo Version 2022.3.0.0");
+    let report = presented.report();
+    assert_found(
+        &report,
+        "nsys",
+        Warn,
+        &["2022.4.2 at /usr/bin/nsys", "older than CUDA 13"],
+        &["2025.3 or newer"],
+    );
+    assert_found(&report, "ncu", Warn, &["older than CUDA 13"], &["2025.3 or newer"]);
+    let Some(mut twelve) = Presented::with_card(&["CUDA=12040"]) else { return };
+    twelve.variable("PATH", "/usr/bin");
+    twelve.script("/usr/bin/nsys", NSYS_2022);
+    assert_found(&twelve.report(), "nsys", Pass, &["2022.4.2"], &[]);
+}
+
+#[test]
+fn a_tool_that_hangs_is_ended_and_nothing_is_left() {
+    let Some(mut presented) = Presented::whole() else { return };
+    presented.variable("PATH", "/usr/bin");
+    let pids = presented.root.path().join("pids");
+    let hang = format!("sleep 600 & echo $! $$ >> {}; wait", pids.display());
+    presented.script("/usr/bin/nsys", &hang);
+    presented.script("/usr/bin/ncu", "echo dead >&2; exit 7");
+    let begun = Instant::now();
+    let report = presented.report_within(Duration::from_millis(1500));
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    assert_found(
+        &report,
+        "nsys",
+        Warn,
+        &["/usr/bin/nsys: it does not answer: it was ended after 1."],
+        &["by hand"],
+    );
+    assert_found(&report, "ncu", Warn, &["exit status: 7: dead"], &["by hand"]);
+    for pid in fs::read_to_string(&pids).unwrap().split_whitespace() {
+        common::eventually("the tool to be gone", || {
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            let state = stat.rsplit_once(')').map_or("X", |(_, rest)| rest.trim_start());
+            state.starts_with(['Z', 'X']).then_some(())
+        });
+    }
+}
+
+#[test]
+fn who_may_read_counters() {
+    let Some(presented) = Presented::whole() else { return };
+    presented.file("/proc/driver/nvidia/params", "RmProfilingAdminOnly: 1\n");
+    presented.file("/proc/self/status", "Name:\tx\nCapEff:\t00000000a80425fb\n");
+    let words = ["RmProfilingAdminOnly: 1", "ERR_NVGPUCTRPERM"];
+    let option = "options nvidia NVreg_RestrictProfilingToAdminUsers=0";
+    assert_found(&presented.report(), "counter_permission", Warn, &words, &[option, "--cap-add=SYS_ADMIN"]);
+    presented.file("/proc/self/status", "Name:\tx\nCapEff:\t000001ffffffffff\n");
+    assert_found(&presented.report(), "counter_permission", Pass, &["this process is one"], &[]);
+    fs::remove_file(presented.root.path().join("proc/driver/nvidia/params")).unwrap();
+    assert_found(&presented.report(), "counter_permission", Skip, &["does not say"], &[]);
+}
+
+#[test]
+fn terminals_disks_and_memory() {
+    let mut presented = Presented::bare();
+    presented.machine.screen = Screen { terminal: true, size: Some((100, 30)) };
+    for (name, value) in
+        [("TERM", "xterm-256color"), ("TMUX", "/tmp/tmux-0/default,1,0"), ("LANG", "de_DE.UTF-8")]
+    {
+        presented.variable(name, value);
+    }
+    let report = presented.report();
+    assert_found(&report, "terminal", Pass, &["100×30, 256 colours, in tmux (xterm-256color)"], &[]);
+    assert_found(&report, "locale", Pass, &["LANG=de_DE.UTF-8"], &[]);
+    assert_found(&report, "memory", Pass, &["8.00 GB free"], &[]);
+    assert_found(&report, "disk", Pass, &["free for", "/runs"], &[]);
+
+    presented.machine.screen.size = Some((60, 20));
+    presented.variable("NO_COLOR", "1");
+    presented.variable("LC_ALL", "C");
+    presented.machine.free_memory = Some(300_000_000);
+    presented.machine.runs = Err("conf/config.yaml: line 3: what is this".to_owned());
+    let report = presented.report();
+    assert_found(
+        &report,
+        "terminal",
+        Warn,
+        &["60×20, no colours (NO_COLOR)", "smaller than 80×24"],
+        &["larger"],
+    );
+    assert_found(&report, "locale", Warn, &["LC_ALL=C is not UTF-8"], &["export LANG=C.UTF-8"]);
+    assert_found(&report, "memory", Warn, &["300 MB free"], &["container"]);
+    assert_found(&report, "config", Fail, &["line 3"], &["llmprof-tui config"]);
+    assert_found(&report, "disk", Skip, &["see config"], &[]);
+
+    presented.machine.runs = Ok(PathBuf::from("/proc/sys/runs"));
+    assert_found(
+        &presented.report(),
+        "disk",
+        Fail,
+        &["/proc/sys/runs cannot be written"],
+        &["hydra.run.dir"],
+    );
+}
+
+#[test]
+fn the_command_prints_a_table_or_an_object() {
+    let dir = tempfile::tempdir().unwrap();
+    let plain = run(dir.path(), &["doctor"]);
+    assert!([0, 1].contains(&plain.code), "{}", plain.err);
+    assert_eq!(plain.err, "");
+    assert!(plain.out.contains("cpu_engine") && !plain.out.contains('\x1b'), "{}", plain.out);
+    assert!(plain.out.lines().last().unwrap().contains(" skip: "), "{}", plain.out);
+
+    let object = run(dir.path(), &["doctor", "--json"]);
+    let parsed: Value = serde_json::from_str(&object.out).unwrap();
+    assert_eq!(parsed["schema"], 1);
+    assert!(parsed["program"].as_str().unwrap().starts_with("llmprof-tui "));
+    let checks = parsed["checks"].as_array().unwrap();
+    let count = |status: &str| checks.iter().filter(|check| check["status"] == status).count();
+    for status in ["pass", "warn", "fail", "skip"] {
+        assert_eq!(parsed["summary"][status], count(status));
+    }
+    assert_eq!(object.code, i32::from(count("fail") > 0));
+    for check in checks {
+        assert!(check["ms"].as_f64().unwrap() <= 3_500.0, "{check}");
+        assert!(!check["found"].as_str().unwrap().is_empty(), "{check}");
+    }
+    assert!(!dir.path().join("runs").exists(), "nothing is written");
+}
+
+#[test]
+fn a_configuration_that_does_not_compose_is_a_finding_and_a_word_that_is_none_a_mistake() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("conf")).unwrap();
+    fs::write(dir.path().join("conf/config.yaml"), "a: [").unwrap();
+    let broken = run(dir.path(), &["doctor"]);
+    assert_eq!(broken.code, 1);
+    assert!(broken.out.contains("fail  config") && broken.out.contains("config.yaml"), "{}", broken.out);
+    let odd = run(dir.path(), &["doctor", "overhaed"]);
+    assert_eq!((odd.code, odd.out.as_str()), (2, ""));
+    assert_eq!(run(dir.path(), &["doctor", "--seconds", "3"]).code, 2, "only with --overhead");
+}
+
+#[test]
+fn overhead_is_measured_on_the_cpu() {
+    let dir = tempfile::tempdir().unwrap();
+    tiny_model(dir.path(), |_| {});
+    let mut measure = program(dir.path());
+    measure.args([
+        "doctor",
+        "--overhead",
+        "--seconds",
+        "3",
+        "--json",
+        "model.config_json=tiny.json",
+        "infer=short",
+    ]);
+    let done = said(measure.args(["profiling.host.interval_ms=20", "telemetry=none"]).output().unwrap());
+    let object: Value =
+        serde_json::from_str(&done.out).unwrap_or_else(|e| panic!("{e}: {} {}", done.out, done.err));
+    assert_eq!(object["schema"], 1);
+    assert_eq!((&object["model"], &object["device"]), (&"tiny".into(), &"cpu".into()));
+    assert_eq!(object["output_tokens"], 64, "16 would be too few");
+    assert_eq!(object["sampled"]["host"], true);
+    assert!(object["sampled"]["gpu_absent"].as_str().unwrap().contains("telemetry.probe=none"), "{object}");
+    assert!(object["pairs"].as_u64().unwrap() >= 1);
+    assert!(object["tpot_on_ms"].as_f64().unwrap() > 0.0 && object["tpot_off_ms"].as_f64().unwrap() > 0.0);
+    assert!(object["sampler"]["cpu_pct"].as_f64().unwrap() > 0.0);
+    assert_eq!(object["sampler"]["duty_pct"], Value::Null, "no GPU was read");
+    // A loaded machine may not manage the pairs that an interval needs.
+    let told = !object["difference_pct"].is_null();
+    assert_eq!(done.code, i32::from(!told));
+    if told {
+        let change = &object["difference_pct"];
+        assert!(change["low"].as_f64() <= change["estimate"].as_f64(), "{change}");
+        assert!(change["estimate"].as_f64() <= change["high"].as_f64(), "{change}");
+    }
+    assert!(done.err.contains("preparing: ") && done.err.contains("pair 1, "), "{}", done.err);
+    assert!(!dir.path().join("runs").exists(), "nothing is recorded");
+}
+
+#[test]
+fn overhead_of_a_simulation_is_refused_with_a_word() {
+    let dir = tempfile::tempdir().unwrap();
+    for (args, word) in [
+        (&["runtime=sim"][..], "a clock of its own"),
+        (&["profiling=none"], "nothing is sampled"),
+        (&["--seconds", "0"], "a number above 0"),
+        (&["--seconds=-1"], "a number above 0"),
+    ] {
+        let args: Vec<&str> = ["doctor", "--overhead"].iter().chain(args).copied().collect();
+        let refused = run(dir.path(), &args);
+        assert_eq!((refused.code, refused.out.as_str()), (2, ""), "{args:?}");
+        assert!(refused.err.contains(word), "{}", refused.err);
+    }
+}
+
+#[test]
+fn a_signal_ends_a_measurement() {
+    let dir = tempfile::tempdir().unwrap();
+    tiny_model(dir.path(), |_| {});
+    let mut measure = program(dir.path());
+    measure.args(["doctor", "--overhead", "--seconds", "600", "model.config_json=tiny.json"]);
+    let child =
+        measure.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(700));
+    common::signal(child.id(), "INT");
+    let ended = said(child.wait_with_output().unwrap());
+    assert_eq!((ended.code, ended.out.as_str()), (130, ""), "{}", ended.err);
+    assert!(ended.err.contains("interrupted: Ctrl-C"), "{}", ended.err);
+}
