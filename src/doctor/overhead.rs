@@ -123,7 +123,7 @@ pub fn measure(
     let activity = Activity::default();
     let mut config = plan.composed.config.clone();
     config.runtime.device = plan.device();
-    let sampler = Sampler::for_config(&config, &activity, plan.weight_bytes())?;
+    let sampler = Sampler::for_config(&config, &activity, plan.weight_bytes(), plan.gpu_uuid().as_deref())?;
     sampler.announce(&tx);
     let switch = SamplerSwitch::new(sampler, tx.clone());
 
