@@ -503,30 +503,17 @@ impl What {
 
     /// A bare word is a mistyped command more often than anything else.
     fn check_words(&self) -> Result<(), Usage> {
-        const COMMANDS: [&str; 11] = [
-            "run",
-            "replay",
-            "demo",
-            "config",
-            "doctor",
-            "completion",
-            "bootstrap",
-            "fetch",
-            "third-party",
-            "dataset",
-            "help",
-        ];
         let Some(word) = self.overrides.iter().find(|o| !o.contains('=') && !o.starts_with('~')) else {
             return Ok(());
         };
-        let near = COMMANDS
-            .iter()
-            .filter(|c| strsim::damerau_levenshtein(c, word) <= 2)
-            .copied()
-            .collect::<Vec<_>>();
+        let cli = Cli::command();
+        let commands: Vec<&str> =
+            cli.get_subcommands().filter(|command| !command.is_hide_set()).map(|c| c.get_name()).collect();
+        let near: Vec<&str> =
+            commands.iter().filter(|c| strsim::damerau_levenshtein(c, word) <= 2).copied().collect();
         let hint =
             if near.is_empty() { String::new() } else { format!(" Did you mean {}?", near.join(", ")) };
-        let all = COMMANDS.join(", ");
+        let all = commands.join(", ");
         Err(Usage(format!("{word:?} is neither a command ({all}) nor an override (key=value).{hint}")))
     }
 

@@ -735,3 +735,19 @@ fn refusals_say_what_is_wrong() {
     assert!(trouble.contains("a test needs") && trouble.contains("are free"), "{trouble}");
     gpu.alloc("a test", 1 << 20).unwrap();
 }
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn a_gpu_that_stopped_says_so_and_starts_again() {
+    let (_, spec) = tiny_models().remove(0);
+    let options = options(&spec, Dtype::F32, 1, 8, 8);
+    let mut engine = CudaEngine::new(&options, 0, &mut |_, _, _| true).unwrap();
+    // Ids far beyond the table: the lookup reads where there is no memory.
+    let beyond = Prompts { ids: vec![u32::MAX / 2; 8], batch: 1 };
+    let trouble = engine.prefill(&beyond).and_then(|_| engine.decode()).expect_err("there is no such token");
+    assert!(trouble.to_string().contains("the GPU stopped"), "{trouble}");
+    drop(engine);
+    let mut again = CudaEngine::new(&options, 0, &mut |_, _, _| true).unwrap();
+    let fine = Prompts { ids: vec![1; 8], batch: 1 };
+    assert_eq!(again.prefill(&fine).unwrap().len(), 1);
+}
