@@ -12,7 +12,7 @@ use llmprof::{
         frame::Frame,
         svg::{Paper, svg},
         theme::{Depth, Glyphs, Theme},
-        ui::{Pane, UiState},
+        ui::{Overlay, Pane, UiState},
         view::View,
     },
 };
@@ -22,11 +22,16 @@ const DEMO: &str = "assets/demo/events.ndjson";
 /// Qwen2.5-7B in bf16.
 const H200: &str = "tests/fixtures/h200_qwen2_5_7b/events.ndjson";
 
-/// File name, recording, pane, moment in seconds, size, theme.
+/// The same with long prompts.
+const H200_PREFILL: &str = "assets/demo/h200_prefill/events.ndjson";
+
+/// File name, recording, pane, moment in seconds, size, theme. The picture `evidence` has that opened.
 type Picture = (&'static str, &'static str, Pane, f64, (u16, u16), ThemeName);
 
-const PICTURES: [Picture; 6] = [
+const PICTURES: [Picture; 8] = [
     ("h200", H200, Pane::Overview, 20.0, (110, 30), ThemeName::Dark),
+    ("h200-gpu", H200_PREFILL, Pane::Gpu, 20.0, (110, 34), ThemeName::Dark),
+    ("evidence", H200_PREFILL, Pane::Overview, 20.0, (124, 42), ThemeName::Dark),
     ("overview", DEMO, Pane::Overview, 78.0, (110, 30), ThemeName::Dark),
     ("gpu", DEMO, Pane::Gpu, 95.0, (110, 30), ThemeName::Dark),
     ("tokens", DEMO, Pane::Tokens, 65.2, (110, 30), ThemeName::Dark),
@@ -42,7 +47,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         let mut player = Player::open(move || EventReader::open(&path))?;
         player.seek(Stamp::from_secs_f64(at))?;
         let theme = Theme::new(theme_name, Depth::True, Glyphs::UNICODE);
-        let ui = UiState { pane, ..UiState::new(theme_name) };
+        let overlay = match name {
+            "evidence" => Overlay::Evidence { scroll: 0 },
+            _ => Overlay::None,
+        };
+        let ui = UiState { pane, overlay, ..UiState::new(theme_name) };
         let snapshots: Vec<Snapshot> = player.state().snapshots.iter().cloned().collect();
         let view = View {
             state: player.state(),
