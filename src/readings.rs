@@ -83,6 +83,7 @@ readings! {
     PowerBrakeNs = "power_brake_ns", "power_brake_ns", "time under the power brake", "ns", Counter, "NVML clock event counter", "since the driver was loaded";
     Energy = "energy_mj", "energy_mJ", "energy", "mJ", Counter, "NVML energy counter", "since the driver was loaded";
     PowerLimit = "power_limit_w", "power_limit_W", "power limit", "W", Level, "NVML enforced power limit", "now";
+    SmClockMax = "sm_clock_max_mhz", "sm_clock_max_MHz", "greatest SM clock", "MHz", Level, "NVML max clock", "always";
     Fan = "fan_pct", "fan_pct", "fan", "%", Level, "NVML fan speed", "now, as asked of the fan";
     PcieGen = "pcie_gen", "pcie_gen", "PCIe generation", "", Level, "NVML PCIe link", "now";
     PcieWidth = "pcie_width", "pcie_width", "PCIe lanes", "", Level, "NVML PCIe link", "now";
@@ -132,7 +133,7 @@ impl GpuSample {
     /// Sets a reading. What is no number is not there, and no reading is finer than a thousandth.
     pub fn set(&mut self, reading: Reading, value: Option<f64>) {
         let rounded = |value: f64| (value * 1e3).round() / 1e3;
-        self.values[reading as usize] = value.filter(|value| value.is_finite()).map(rounded);
+        self.values[reading as usize] = value.map(rounded).filter(|value| value.is_finite());
     }
 
     pub fn with(mut self, reading: Reading, value: f64) -> GpuSample {

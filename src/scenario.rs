@@ -301,8 +301,8 @@ const SCRIPTS: &[Script] = &[
     },
     Script {
         name: "power_brake",
-        about: "after 10 s the power supply asks the card to brake, to half its clock",
-        episodes: &held(10.0, 1005.0, reasons::HW_SLOWDOWN | reasons::HW_POWER_BRAKE),
+        about: "after 2 s the power supply asks the card to brake, to half its clock",
+        episodes: &held(2.0, 1005.0, reasons::HW_SLOWDOWN | reasons::HW_POWER_BRAKE),
         ..QUIET_SCRIPT
     },
     Script {
@@ -319,16 +319,16 @@ const SCRIPTS: &[Script] = &[
     },
     Script {
         name: "shared",
-        about: "after 10 s another process computes on the card, and tokens take longer",
-        episodes: &[Episode { from_s: 10.0, time_factor: 1.5, ..Episode::QUIET }],
-        card: Card { shared_from_s: Some(10.0), ..Card::IN_ORDER },
+        about: "after 2 s another process computes on the card, and tokens take longer",
+        episodes: &[Episode { from_s: 2.0, time_factor: 1.5, ..Episode::QUIET }],
+        card: Card { shared_from_s: Some(2.0), ..Card::IN_ORDER },
         ..QUIET_SCRIPT
     },
     Script {
         name: "vanished",
-        about: "after 10 s the card falls off the bus, and the engine with it",
-        card: Card { vanishes_at_s: Some(10.0), ..Card::IN_ORDER },
-        fault: Some((10.0, Fault::EngineError)),
+        about: "after 3 s the card falls off the bus, and the engine with it",
+        card: Card { vanishes_at_s: Some(3.0), ..Card::IN_ORDER },
+        fault: Some((3.0, Fault::EngineError)),
         ..QUIET_SCRIPT
     },
     Script {

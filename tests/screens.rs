@@ -178,7 +178,10 @@ fn the_verdict_has_its_evidence_and_an_incident_its_seconds() {
     let evidence = UiState { overlay: Overlay::Evidence { scroll: 0 }, ..showing(Pane::Overview) };
     insta::assert_snapshot!("evidence", at_all_sizes(&state, &evidence));
     assert!(!state.flight.incidents.is_empty());
-    let incident = UiState { incident_open: true, ..showing(Pane::Tokens) };
+    let incident = UiState {
+        incident_open: state.flight.incidents.last().map(|incident| incident.at),
+        ..showing(Pane::Tokens)
+    };
     insta::assert_snapshot!("incident", at_all_sizes(&state, &incident));
     let ascii = drawn(&state, &evidence, Glyphs::ASCII, (120, 60));
     assert!(ascii.is_ascii(), "{ascii}");

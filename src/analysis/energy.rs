@@ -29,13 +29,13 @@ pub fn energy(ledger: &Ledger) -> Option<Energy> {
     let phases: Vec<PhaseEnergy> = Work::ALL
         .into_iter()
         .map(|work| (work, ledger.of(work)))
-        .filter(|(_, account)| account.energy_j > 0.0)
+        .filter(|(work, _)| ledger.energy_j(*work) > 0.0)
         .map(|(work, account)| PhaseEnergy {
             phase: work.name(),
-            joules: account.energy_j,
+            joules: ledger.energy_j(work),
             mean_w: account.power_w.value(),
             tokens: account.tokens,
-            j_per_token: (account.tokens > 0).then(|| account.energy_j / account.tokens as f64),
+            j_per_token: (account.tokens > 0).then(|| ledger.energy_j(work) / account.tokens as f64),
         })
         .collect();
     if phases.is_empty() {
@@ -43,14 +43,14 @@ pub fn energy(ledger: &Ledger) -> Option<Energy> {
     }
     let (method, uncertainty) = match ledger.energy_is_counted() {
         true => (
-            "the card's energy counter, divided between phases by sampled power",
+            "the card's energy counter, divided between phases by sampled power (by that alone after its last reading)",
             format!(
                 "the division, which rests on {}; the card does not tell how exact its counter is",
                 phases_looked_at(ledger)
             ),
         ),
         false => (
-            "sampled power over time: the card has no energy counter",
+            "sampled power over time: no energy counter was read",
             "5 % (the accuracy NVML states for power), and whatever happens between two samples".to_owned(),
         ),
     };
@@ -92,7 +92,7 @@ mod tests {
         for ms in (0..=1000u64).step_by(100) {
             let look = GpuSample::of(0).with(Reading::Power, 600.0).with(Reading::SmClock, 1980.0);
             ledger.sample(Stamp(ms * 1_000_000), &look.with_reasons(0));
-            (0..25).for_each(|_| ledger.token(false, 4_000_000, 1, false));
+            (0..25).for_each(|_| ledger.token(Stamp(ms * 1_000_000), false, 4_000_000, 1, false));
         }
         let energy = energy(&ledger).unwrap();
         let decode = energy.of("decode").unwrap();

@@ -44,6 +44,8 @@ pub struct HeatSoak {
 pub struct Heat {
     pub temp_c: f64,
     pub c_per_min: f64,
+    /// What the forecast rests on: the slower of the whole window and its end.
+    pub rise_c_per_min: f64,
     /// Temperature and clock have not moved for a while.
     pub steady: bool,
     /// Seconds until the card slows itself down, if it goes on as it does.
@@ -119,6 +121,7 @@ impl HeatSoak {
         Some(Heat {
             temp_c: last,
             c_per_min,
+            rise_c_per_min: 60.0 * rise,
             steady: whole && c_per_min.abs() < STEADY_C_PER_MIN && settled && clock_moves < STEADY_CLOCK,
             slowdown_in_s,
             burst_tok_s: rate(self.burst.0, self.burst.1),
@@ -156,7 +159,7 @@ impl Heat {
             (_, Some(secs)) => Some(format!(
                 "At {:.0} °C and {:+.1} °C a minute it would slow down in about {} (an extrapolation).{speed}",
                 self.temp_c,
-                self.c_per_min,
+                self.rise_c_per_min,
                 duration(secs)
             )),
             (true, None) => Some(format!("It has come to rest at {:.0} °C.{speed}", self.temp_c)),

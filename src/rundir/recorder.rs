@@ -43,6 +43,8 @@ pub struct Recorder {
     events: LineFile,
     nvml: LineFile,
     phase: Phase,
+    /// The GPU that the phases are of.
+    profiled: Option<u32>,
     predictions: Option<LineFile>,
     started_unix_s: f64,
     flush_every: Duration,
@@ -58,6 +60,7 @@ impl Recorder {
             events: LineFile::create(File::create_new(dir.events())?),
             nvml,
             phase: Phase::default(),
+            profiled: None,
             predictions: None,
             started_unix_s: started_unix_ms as f64 / 1e3,
             flush_every,
@@ -73,9 +76,11 @@ impl Recorder {
         self.phase = self.phase.after(&envelope.event);
         match &envelope.event {
             Event::GpuSample(sample) => {
-                let row = nvml_row(self.started_unix_s, envelope.t, self.phase, sample);
+                let phase = (self.profiled == Some(sample.gpu)).then_some(self.phase);
+                let row = nvml_row(self.started_unix_s, envelope.t, phase, sample);
                 self.nvml.line(row.as_bytes());
             }
+            Event::GpuFound(info) if info.profiled => self.profiled = Some(info.index),
             Event::Prediction(prediction) => self.predict(prediction),
             _ => {}
         }
@@ -122,7 +127,7 @@ impl Recorder {
     }
 }
 
-fn nvml_row(started_unix_s: f64, t: Stamp, phase: Phase, sample: &GpuSample) -> String {
+fn nvml_row(started_unix_s: f64, t: Stamp, phase: Option<Phase>, sample: &GpuSample) -> String {
     let cell = |reading: Reading| match (sample.get(reading), reading) {
         (None, _) => String::new(),
         (Some(bytes), Reading::MemUsed | Reading::MemTotal) => (bytes as u64 / (1 << 20)).to_string(),
@@ -130,7 +135,8 @@ fn nvml_row(started_unix_s: f64, t: Stamp, phase: Phase, sample: &GpuSample) -> 
     };
     let mut cells = vec![format!("{:.6}", started_unix_s + t.secs())];
     cells.extend(FIRST.map(cell));
-    cells.extend([sample.gpu.to_string(), format!("{:.6}", t.secs()), phase.name().to_owned()]);
+    cells.extend([sample.gpu.to_string(), format!("{:.6}", t.secs())]);
+    cells.push(phase.map_or("", Phase::name).to_owned());
     cells.push(sample.reasons.map_or_else(String::new, |bits| format!("{bits:#x}")));
     cells.extend(rest().map(cell));
     cells.join(",")
@@ -242,7 +248,7 @@ mod tests {
             .with(Reading::Power, 612.5)
             .with(Reading::MemUsed, f64::from(3 << 20))
             .with(Reading::Dram, 78.5);
-        let row = nvml_row(1000.0, Stamp(1_500_000_000), Phase::Decode, &sample);
+        let row = nvml_row(1000.0, Stamp(1_500_000_000), Some(Phase::Decode), &sample);
         assert!(row.starts_with("1001.500000,,,,,612.5,,3,,0,1.500000,decode,,"), "{row}");
         let header = nvml_header();
         let names = "ts,gpu_util_pct,mem_util_pct,sm_clock_MHz,mem_clock_MHz,power_W,temp_C,mem_used_MiB,mem_total_MiB,";

@@ -3,7 +3,7 @@
 use super::{GpuState, RunState};
 use crate::{
     analysis::{
-        throttle::{Diagnosis, Evidence, Workload, diagnose},
+        throttle::{Diagnosis, Evidence, Ledger, Workload, diagnose},
         trust::{Judged, Trust, trust},
     },
     event::GpuProcess,
@@ -32,7 +32,16 @@ impl RunState {
         })
     }
 
+    /// What is to be said of a GPU at this moment: of our own work all of it, of others' the last minute or two.
+    pub fn diagnosis_now(&self, gpu: &GpuState) -> Option<Diagnosis> {
+        self.diagnosis_by(gpu, if self.watches() { gpu.lately() } else { &gpu.ledger })
+    }
+
     pub fn diagnosis_of(&self, gpu: &GpuState) -> Option<Diagnosis> {
+        self.diagnosis_by(gpu, &gpu.ledger)
+    }
+
+    fn diagnosis_by(&self, gpu: &GpuState, ledger: &Ledger) -> Option<Diagnosis> {
         let profiled = gpu.info.profiled;
         let workload = self.run.as_ref().filter(|_| profiled);
         let others: Vec<GpuProcess> = gpu.processes_seen.iter().map(|(_, process)| process.clone()).collect();
@@ -40,7 +49,7 @@ impl RunState {
         let others = if profiled { others } else { Vec::new() };
         diagnose(&Evidence {
             info: &gpu.info,
-            ledger: &gpu.ledger,
+            ledger,
             workload: workload.map(|run| Workload { batch: run.batch, prompt_tokens: run.prompt_tokens }),
             tpot_ms: self.total.itl.mean_ms().filter(|_| profiled),
             device_share: self.total.device_share().filter(|_| profiled),

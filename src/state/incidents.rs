@@ -22,6 +22,8 @@ const SAME_NS: u64 = 1_000_000_000;
 /// A gap this many times the usual one is an outlier, if it is also late by this much.
 const OUTLIER: f64 = 3.0;
 const LATE_NS: u64 = 2_000_000;
+/// So many late tokens in a row are the new usual.
+const NEW_USUAL: u64 = 24;
 /// The usual gap is known after so many tokens.
 const LEARNT: u64 = 50;
 
@@ -37,7 +39,9 @@ pub enum Unusual {
     NewReason {
         bit: u64,
     },
-    Lost,
+    Lost {
+        gpu: u32,
+    },
 }
 
 /// A look as an incident keeps it.
@@ -69,7 +73,7 @@ impl Incident {
                 format!("a token after {:.1} ms, usual are {:.1}", gap_ns as f64 / 1e6, usual_ns as f64 / 1e6)
             }
             Unusual::NewReason { bit } => format!("{} begins", reasons::named(bit).name()),
-            Unusual::Lost => "the GPU has gone".to_owned(),
+            Unusual::Lost { gpu } => format!("GPU {gpu} has gone"),
         }
     }
 
@@ -90,11 +94,15 @@ impl Incident {
     }
 
     fn severity(&self) -> f64 {
-        match self.what {
-            Unusual::LateToken { gap_ns, usual_ns } => gap_ns as f64 / usual_ns.max(1) as f64,
-            Unusual::NewReason { .. } => 1e3,
-            Unusual::Lost => f64::INFINITY,
-        }
+        severity(&self.what)
+    }
+}
+
+fn severity(what: &Unusual) -> f64 {
+    match *what {
+        Unusual::LateToken { gap_ns, usual_ns } => gap_ns as f64 / usual_ns.max(1) as f64,
+        Unusual::NewReason { .. } => 1e3,
+        Unusual::Lost { .. } => f64::INFINITY,
     }
 }
 
@@ -105,6 +113,8 @@ pub struct FlightRecorder {
     looks: VecDeque<KeptLook>,
     usual_ns: f64,
     learnt: u64,
+    /// Late tokens in a row.
+    late: u64,
     known_faults: u64,
     pub incidents: Vec<Incident>,
 }
@@ -130,6 +140,11 @@ impl FlightRecorder {
             && gap > OUTLIER * self.usual_ns
             && mark.gap_ns > self.usual_ns as u64 + LATE_NS;
         if late {
+            self.late += 1;
+            if self.late >= NEW_USUAL {
+                // That is how it goes from here on: one incident, not one a second.
+                (self.usual_ns, self.late) = (gap, 0);
+            }
             self.open(
                 mark.t,
                 Unusual::LateToken { gap_ns: mark.gap_ns, usual_ns: self.usual_ns as u64 },
@@ -137,6 +152,7 @@ impl FlightRecorder {
             );
             return;
         }
+        self.late = 0;
         self.learnt += 1;
         // A mean of the usual ones that follows slowly: a run that gets slower is no outlier.
         let weight = 1.0 / self.learnt.min(100) as f64;
@@ -170,8 +186,8 @@ impl FlightRecorder {
         }
     }
 
-    pub(super) fn lost(&mut self, t: Stamp, tokens_seen: u64) {
-        self.open(t, Unusual::Lost, tokens_seen);
+    pub(super) fn lost(&mut self, t: Stamp, gpu: u32, tokens_seen: u64) {
+        self.open(t, Unusual::Lost { gpu }, tokens_seen);
     }
 
     fn open(&mut self, at: Stamp, what: Unusual, token: u64) {
@@ -181,6 +197,10 @@ impl FlightRecorder {
             && late(&what)
             && at.since(last.at).as_nanos() < u128::from(SAME_NS)
         {
+            // One incident: that of the latest token among them.
+            if last.severity() < severity(&what) {
+                (last.at, last.what, last.token) = (at, what, token);
+            }
             return;
         }
         let since = at.0.saturating_sub(BEFORE_NS);
@@ -234,6 +254,19 @@ mod tests {
         assert!(recorder.incidents.is_empty());
         (3000..3020).for_each(|n| recorder.token(mark(n, 60.0), n));
         assert_eq!(recorder.incidents.len(), 1);
+    }
+
+    #[test]
+    fn a_new_pace_is_one_incident_and_the_latest_token_is_the_one_that_is_told() {
+        let mut recorder = FlightRecorder::default();
+        (0..200).for_each(|n| recorder.token(mark(n, 4.0), n));
+        recorder.token(mark(200, 13.0), 200);
+        recorder.token(mark(201, 500.0), 201);
+        (202..400).for_each(|n| recorder.token(mark(n, 4.0), n));
+        let told = recorder.incidents[0].words();
+        assert!(told.starts_with("a token after 500.0 ms") && recorder.incidents.len() == 1, "{told}");
+        (1000..9000).for_each(|n| recorder.token(mark(n, 16.0), n));
+        assert_eq!(recorder.incidents.len(), 2, "slower from there on");
     }
 
     #[test]

@@ -17,7 +17,10 @@ pub use telemetry::{GpuState, HostState};
 pub use trail::{TokenMark, TokenTrail};
 
 use crate::{
-    analysis::metrics::{Metrics, MetricsSummary},
+    analysis::{
+        metrics::{Metrics, MetricsSummary},
+        throttle::Work,
+    },
     event::{
         Envelope, Event, GpuAbsent, Notice, ObserverSample, Phase, Preparing, RunFinished, RunStarted,
         SamplerCost, Stamp,
@@ -167,7 +170,7 @@ impl RunState {
             Event::GpuLost(lost) => {
                 if let Some(gpu) = self.gpus.iter_mut().find(|g| g.info.index == lost.gpu) {
                     gpu.lost = Some((t, lost.clone()));
-                    self.flight.lost(t, self.trail.seen());
+                    self.flight.lost(t, lost.gpu, self.trail.seen());
                 }
             }
             Event::SamplerCost(cost) => self.sampler = Some((**cost).clone()),
@@ -235,7 +238,7 @@ impl RunState {
             if !first {
                 gpu.heat.token(t, gap_ns);
             }
-            gpu.ledger.token(first, gap_ns, if first { prompt * batch } else { batch }, warmup);
+            gpu.ledger.token(t, first, gap_ns, if first { prompt * batch } else { batch }, warmup);
         }
         let mark = TokenMark { t, gap_ns, id: token.id, request: token.request, first, warmup };
         self.flight.token(mark, self.trail.seen());
@@ -305,9 +308,12 @@ impl RunState {
         self.gpus.iter().find(|g| g.info.profiled)
     }
 
-    /// The GPU to look at first: the workload's, else the first there is.
+    /// The GPU to look at first: the workload's, else the one that has worked most.
     pub fn main_gpu(&self) -> Option<&GpuState> {
-        self.profiled_gpu().or(self.gpus.first())
+        let busy = |gpu: &GpuState| gpu.ledger.of(Work::Busy).time_ns;
+        // The first of several that have worked as long.
+        let busiest = || self.gpus.iter().rev().max_by(|a, b| busy(a).total_cmp(&busy(b)));
+        self.profiled_gpu().or_else(busiest)
     }
 
     /// Others' work is looked at: there is no workload of ours.

@@ -27,8 +27,13 @@ pub struct GpuState {
     pub processes: Vec<GpuProcess>,
     pub processes_seen: Vec<(Stamp, GpuProcess)>,
     pub ledger: Ledger,
+    /// Two ledgers that take turns: the elder reaches back between one and two of these.
+    recent: [Ledger; 2],
+    recent_since: Option<Stamp>,
     pub(super) heat: HeatSoak,
 }
+
+const RECENT: Duration = Duration::from_secs(60);
 
 /// More than so many strangers on a card are no longer told apart.
 const KEPT_PROCESSES: usize = 32;
@@ -45,6 +50,8 @@ impl GpuState {
             processes: Vec::new(),
             processes_seen: Vec::new(),
             ledger: Ledger::default(),
+            recent: Default::default(),
+            recent_since: None,
             heat: HeatSoak::default(),
         }
     }
@@ -96,9 +103,28 @@ impl GpuState {
         if let Some(watts) = sample.get(Reading::PowerLimit) {
             self.info.power_limit_w = Some(watts as f32);
         }
+        if let Some(mhz) = sample.get(Reading::SmClockMax) {
+            self.info.sm_clock_max_mhz = Some(mhz as u32);
+        }
         self.ledger.sample(t, sample);
+        self.turn_recent(t);
+        self.recent.iter_mut().for_each(|ledger| ledger.sample(t, sample));
         let loaded = self.ledger.is_loaded();
         self.heat.sample(t, sample.get(Reading::Temp), sample.get(Reading::SmClock), loaded);
+    }
+
+    /// The ledger of the last minute or two.
+    pub fn lately(&self) -> &Ledger {
+        let [elder, younger] = &self.recent;
+        if elder.span_s() > 0.0 { elder } else { younger }
+    }
+
+    fn turn_recent(&mut self, t: Stamp) {
+        let since = *self.recent_since.get_or_insert(t);
+        if t.since(since) >= RECENT {
+            self.recent = [std::mem::take(&mut self.recent[1]), Ledger::default()];
+            self.recent_since = Some(t);
+        }
     }
 
     pub(super) fn shared_with(&mut self, t: Stamp, processes: &[GpuProcess]) {

@@ -1,6 +1,6 @@
 //! Telemetry that someone has written down before: our `nvml.csv`, or what `nvidia-smi --query-gpu=… --format=csv` wrote.
 
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 
 use csv::StringRecord;
 use thiserror::Error;
@@ -25,6 +25,15 @@ pub enum LogError {
     NoReadings { name: String, columns: String },
     #[error("{name} has no row whose time can be read")]
     Empty { name: String },
+    #[error(
+        "{name} is UTF-16, as PowerShell's > writes it; write it as UTF-8: nvidia-smi -f FILE, or | Out-File -Encoding utf8"
+    )]
+    Utf16 { name: String },
+    #[error(
+        "{name} has several rows for the same moment and nothing that tells the GPUs apart: add index or uuid to \
+         nvidia-smi's --query-gpu"
+    )]
+    GpusUnnamed { name: String },
 }
 
 /// A card as a log tells of it.
@@ -53,7 +62,8 @@ enum Column {
     Date,
     Gpu,
     Name,
-    Uuid,
+    /// What tells one card from another.
+    Identity,
     Phase,
     Mask,
     /// "Active" or "Not Active" for one reason.
@@ -71,6 +81,7 @@ enum Fixed {
     SmClockMax,
     MemClockMax,
     PcieWidthMax,
+    PcieGenMax,
 }
 
 const MIB: f64 = (1u64 << 20) as f64;
@@ -84,8 +95,10 @@ const ALIASES: &[(&str, Column)] = &[
     ("gpu", Column::Gpu),
     ("name", Column::Name),
     ("gpu_name", Column::Name),
-    ("uuid", Column::Uuid),
-    ("gpu_uuid", Column::Uuid),
+    ("uuid", Column::Identity),
+    ("gpu_uuid", Column::Identity),
+    ("pci.bus_id", Column::Identity),
+    ("gpu_bus_id", Column::Identity),
     ("phase", Column::Phase),
     ("clock_event_reasons", Column::Mask),
     ("clocks_event_reasons", Column::Mask),
@@ -95,6 +108,8 @@ const ALIASES: &[(&str, Column)] = &[
     ("utilization.memory", Column::Reading(Reading::MemUtil, 1.0)),
     ("clocks.sm", Column::Reading(Reading::SmClock, 1.0)),
     ("clocks.current.sm", Column::Reading(Reading::SmClock, 1.0)),
+    ("clocks.gr", Column::Reading(Reading::SmClock, 1.0)),
+    ("clocks.current.graphics", Column::Reading(Reading::SmClock, 1.0)),
     ("clocks.mem", Column::Reading(Reading::MemClock, 1.0)),
     ("clocks.current.memory", Column::Reading(Reading::MemClock, 1.0)),
     ("power.draw.instant", Column::Reading(Reading::Power, 1.0)),
@@ -119,6 +134,7 @@ const ALIASES: &[(&str, Column)] = &[
     ("clocks.max.memory", Column::Fixed(Fixed::MemClockMax)),
     ("clocks.max.mem", Column::Fixed(Fixed::MemClockMax)),
     ("pcie.link.width.max", Column::Fixed(Fixed::PcieWidthMax)),
+    ("pcie.link.gen.max", Column::Fixed(Fixed::PcieGenMax)),
     ("viol_power_ns", Column::Reading(Reading::PowerCapNs, 1.0)),
     ("viol_thermal_ns", Column::Reading(Reading::ThermalNs, 1.0)),
     ("gpm_sm_util", Column::Reading(Reading::SmActive, 1.0)),
@@ -174,6 +190,11 @@ fn column(header: &str) -> Option<Column> {
 pub fn read(name: &str, input: impl Read) -> Result<TelemetryLog, LogError> {
     let name = name.to_owned();
     let broken = |source| LogError::Csv { name: name.clone(), source };
+    let mut input = BufReader::new(input);
+    let start = input.fill_buf().map_err(|source| broken(source.into()))?;
+    if start.starts_with(&[0xff, 0xfe]) || start.starts_with(&[0xfe, 0xff]) {
+        return Err(LogError::Utf16 { name });
+    }
     let mut reader = csv::ReaderBuilder::new().flexible(true).trim(csv::Trim::All).from_reader(input);
     let header = reader.headers().map_err(broken)?.clone();
     let columns: Vec<Option<Column>> = header.iter().map(column).collect();
@@ -188,8 +209,10 @@ pub fn read(name: &str, input: impl Read) -> Result<TelemetryLog, LogError> {
     {
         return Err(LogError::NoReadings { name, columns: header.iter().collect::<Vec<_>>().join(", ") });
     }
+    let named = columns.iter().flatten().any(|column| matches!(column, Column::Gpu | Column::Identity));
     let mut log = TelemetryLog { gpus: Vec::new(), skipped: 0 };
-    let mut first = None;
+    // Where the log's own clock and ours began, and where they stand.
+    let (mut began, mut now) = (None, None::<(f64, Stamp)>);
     let mut record = StringRecord::new();
     loop {
         match reader.read_record(&mut record) {
@@ -209,9 +232,17 @@ pub fn read(name: &str, input: impl Read) -> Result<TelemetryLog, LogError> {
             log.skipped += 1;
             continue;
         };
-        let since = secs - *first.get_or_insert(secs);
-        // A clock that was set back is no time that passed.
-        log.take(Stamp::from_secs_f64(since.max(0.0)), &columns, &record);
+        let mut t = Stamp::from_secs_f64((secs - *began.get_or_insert(secs)).max(0.0));
+        if let Some((_, before)) = now.filter(|(_, before)| *before > t) {
+            // A clock that was set back goes on from where it was.
+            (began, t) = (Some(secs - before.secs()), before);
+        }
+        let again = now.is_some_and(|(before, _)| before == secs);
+        if !named && again && matches!(columns[time], Some(Column::Date)) {
+            return Err(LogError::GpusUnnamed { name });
+        }
+        now = Some((secs, t));
+        log.take(t, &columns, &record);
     }
     if log.gpus.is_empty() { Err(LogError::Empty { name }) } else { Ok(log) }
 }
@@ -220,14 +251,14 @@ impl TelemetryLog {
     fn take(&mut self, t: Stamp, columns: &[Option<Column>], record: &StringRecord) {
         let mut sample = GpuSample::default();
         let mut phase = None;
-        let (mut card, mut uuid) = (None, None);
+        let (mut card, mut identity, mut index) = (None, None, None);
         let mut fixed = Vec::new();
         for (column, cell) in columns.iter().zip(record.iter()).filter_map(|(c, cell)| Some(((*c)?, cell))) {
             match column {
-                Column::Gpu => sample.gpu = number(cell).map_or(0, |index| index as u32),
+                Column::Gpu => index = number(cell).map(|index| index as u32),
                 Column::Name => card = Some(cell),
-                Column::Uuid => uuid = Some(cell),
-                Column::Phase => phase = Some(phase_named(cell)),
+                Column::Identity => identity = identity.or(Some(cell)),
+                Column::Phase => phase = phase_named(cell),
                 Column::Mask => sample.reasons = mask(cell),
                 Column::Bit(bit) => match cell {
                     "Active" => sample.reasons = Some(sample.reasons.unwrap_or(0) | bit),
@@ -247,19 +278,20 @@ impl TelemetryLog {
         if sample.get(Reading::Power).is_none() {
             sample.set(Reading::Power, sample.get(Reading::PowerAverage));
         }
-        let gpu = self.gpu(sample.gpu);
+        let gpu = self.gpu(index, identity.unwrap_or_default());
+        sample.gpu = gpu.info.index;
         gpu.rows += 1;
         if let Some(card) = card.filter(|card| !card.is_empty()) {
             gpu.info.name = card.to_owned();
-        }
-        if let Some(uuid) = uuid {
-            gpu.info.uuid = uuid.to_owned();
         }
         for (what, value) in fixed {
             gpu.fix(what, value);
         }
         if let Some(watts) = sample.get(Reading::PowerLimit) {
             gpu.info.power_limit_w = Some(watts as f32);
+        }
+        if let Some(mhz) = sample.get(Reading::SmClockMax) {
+            gpu.info.sm_clock_max_mhz = Some(mhz as u32);
         }
         if let Some(phase) = phase {
             gpu.ledger.phase(t, phase);
@@ -268,14 +300,21 @@ impl TelemetryLog {
         gpu.last.merge(&sample);
     }
 
-    fn gpu(&mut self, index: u32) -> &mut LoggedGpu {
-        let at = match self.gpus.iter().position(|gpu| gpu.info.index == index) {
+    /// The card of that index, or of that name where there is no index.
+    fn gpu(&mut self, index: Option<u32>, identity: &str) -> &mut LoggedGpu {
+        let same = |gpu: &LoggedGpu| match index {
+            Some(index) => gpu.info.index == index,
+            None => gpu.info.uuid == identity,
+        };
+        let at = match self.gpus.iter().position(same) {
             Some(at) => at,
             None => {
+                let index = index.unwrap_or(self.gpus.len() as u32);
                 self.gpus.push(LoggedGpu {
                     info: GpuInfo {
                         index,
                         name: format!("GPU {index}"),
+                        uuid: identity.to_owned(),
                         source: "log".to_owned(),
                         ..GpuInfo::default()
                     },
@@ -300,6 +339,7 @@ impl LoggedGpu {
             Fixed::SmClockMax => info.sm_clock_max_mhz = Some(value as u32),
             Fixed::MemClockMax => info.mem_clock_max_mhz = Some(value as u32),
             Fixed::PcieWidthMax => info.pcie_width_max = Some(value as u32),
+            Fixed::PcieGenMax => info.pcie_gen_max = Some(value as u32),
         }
     }
 }
@@ -317,11 +357,11 @@ fn mask(cell: &str) -> Option<u64> {
     }
 }
 
-fn phase_named(cell: &str) -> Phase {
-    [Phase::Preparing, Phase::Prefill, Phase::Decode]
-        .into_iter()
-        .find(|phase| phase.name() == cell)
-        .unwrap_or(Phase::Idle)
+/// The phase of that name; an empty cell tells none.
+fn phase_named(cell: &str) -> Option<Phase> {
+    let known =
+        [Phase::Preparing, Phase::Prefill, Phase::Decode].into_iter().find(|phase| phase.name() == cell);
+    (!cell.is_empty()).then_some(known.unwrap_or(Phase::Idle))
 }
 
 /// Seconds of `2026/01/31 12:00:59.123`, from wherever; `None` for what is no such date.
@@ -385,6 +425,31 @@ torn li";
         let log = read("x", text.as_bytes()).unwrap();
         assert_eq!(log.gpus[0].last.get(Reading::PowerCapNs), Some(7000.0));
         assert_eq!(log.gpus[0].last.reasons, Some(0));
+    }
+
+    #[test]
+    fn cards_are_told_apart_and_a_clock_that_is_set_back_loses_no_time() {
+        let rows = |a: &str, b: &str| {
+            format!("timestamp,uuid,clocks.gr,clocks_event_reasons.active,utilization.gpu\n{a}\n{b}\n")
+        };
+        let two = rows("2026/11/15 08:00:00,GPU-a,1440,0x4,99", "2026/11/15 08:00:00,GPU-b,345,0x1,0");
+        let log = read("x", two.as_bytes()).unwrap();
+        assert_eq!(log.gpus.iter().map(|gpu| gpu.info.index).collect::<Vec<_>>(), [0, 1]);
+        assert_eq!(log.gpus[0].last.get(Reading::SmClock), Some(1440.0));
+        let unnamed = "timestamp,temperature.gpu\n2026/11/15 08:00:00,40\n2026/11/15 08:00:00,50\n";
+        assert!(read("x", unnamed.as_bytes()).unwrap_err().to_string().contains("add index or uuid"));
+        let back = "timestamp,clocks.sm,utilization.gpu\n2026/11/15 08:00:00,1,9\n2026/11/15 08:00:02,1,9\n\
+                    2026/11/15 07:00:02,1,9\n2026/11/15 07:00:05,1,9\n";
+        assert_eq!(read("x", back.as_bytes()).unwrap().gpus[0].ledger.span_s(), 5.0);
+        assert!(read("x", [0xff, 0xfe, b't', 0].as_slice()).unwrap_err().to_string().contains("UTF-16"));
+    }
+
+    #[test]
+    fn rare_looks_stand_for_the_time_between_them() {
+        let mut text = "timestamp,clocks.sm,clocks_event_reasons.active,utilization.gpu\n".to_owned();
+        (0..20).for_each(|i| text += &format!("2026/11/15 08:{:02}:{:02},1440,0x4,99\n", i / 6, i % 6 * 10));
+        let log = read("x", text.as_bytes()).unwrap();
+        assert_eq!(log.gpus[0].ledger.of(Work::Busy).seen_ns, 190e9);
     }
 
     #[test]

@@ -250,6 +250,7 @@ impl SimProbe {
             .with(Reading::BoardLimitNs, 0.0)
             .with(Reading::ReliabilityNs, 0.0)
             .with(Reading::PowerLimit, POWER_LIMIT_W)
+            .with(Reading::SmClockMax, MAX_SM_CLOCK_MHZ)
             .with(Reading::PcieGen, 5.0)
             .with(Reading::PcieWidth, f64::from(self.scenario.card().pcie_width))
             .with(Reading::EccCorrected, 0.0)

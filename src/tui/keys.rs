@@ -101,6 +101,7 @@ pub const BINDINGS: &[Binding] = &[
     key(&[Char('<')], "<", A::Slower, Replay, "slower", "play slower"),
     key(&[Char('>')], ">", A::Faster, Replay, "faster", "play faster"),
     key(&[Esc, Char('b')], "b Esc", A::LeaveReplay, Replay, "", "back to the live run, if there is one"),
+    key(&[Char('g')], "g", A::NextGpu, On(Pane::Gpu), "", "look at the next GPU, where there are several"),
     key(&[Left, Char('h')], "← h", A::Scrub(1), On(Pane::Tokens), "", "look at earlier tokens"),
     key(&[Right, Char('l')], "→ l", A::Scrub(-1), On(Pane::Tokens), "", "look at later tokens"),
     key(&[PageUp], "PgUp", A::Scrub(50), On(Pane::Tokens), "", "fifty tokens earlier"),

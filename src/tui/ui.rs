@@ -2,7 +2,7 @@
 
 use tui_input::{Input, InputRequest};
 
-use crate::config::ThemeName;
+use crate::{config::ThemeName, event::Stamp};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pane {
@@ -54,6 +54,7 @@ pub enum Action {
     ShowCompare,
     ShowEvidence,
     OpenIncident,
+    NextGpu,
     NextTheme,
     Zoom(i32),
     Move(i32),
@@ -154,9 +155,11 @@ pub struct UiState {
     pub span: usize,
     /// The token looked at, counted from the run's first; `None` stays with the newest.
     pub token: Option<u64>,
-    /// The incident that is chosen, counted from the newest, and whether its seconds are on the screen.
+    /// The incident that is chosen, counted from the newest, and the one whose seconds are on the screen.
     pub incident: usize,
-    pub incident_open: bool,
+    pub incident_open: Option<Stamp>,
+    /// The GPU that is looked at, by its place; `None` leaves the choice to the program.
+    pub gpu: Option<usize>,
     /// The row of the GPU pane that is looked at.
     pub reading: usize,
     /// Lines between the newest and the last one shown.
@@ -180,7 +183,8 @@ impl UiState {
             span: 2,
             token: None,
             incident: 0,
-            incident_open: false,
+            incident_open: None,
+            gpu: None,
             reading: 0,
             log_back: 0,
             log_filter: String::new(),
@@ -212,6 +216,9 @@ pub struct Extent {
     /// Rows of the GPU pane.
     pub readings: usize,
     pub incidents: usize,
+    /// When the chosen one happened.
+    pub incident_at: Option<Stamp>,
+    pub gpus: usize,
     pub runs: usize,
     pub log_lines: usize,
     pub snapshots: usize,
@@ -233,7 +240,10 @@ pub fn update(ui: &mut UiState, action: Action, extent: Extent) -> Option<Effect
         Action::ShowEvidence => ui.overlay = Overlay::Evidence { scroll: 0 },
         Action::OpenIncident => {
             ui.incident = ui.incident.min(extent.incidents.saturating_sub(1));
-            ui.incident_open = extent.incidents > 0 && !ui.incident_open;
+            ui.incident_open = match ui.incident_open {
+                Some(_) => None,
+                None => extent.incident_at,
+            };
             ui.token = None;
         }
         Action::AskSnapshot => ui.ask(Asks::SnapshotName, format!("snap-{}", extent.snapshots + 1)),
@@ -254,9 +264,13 @@ pub fn update(ui: &mut UiState, action: Action, extent: Extent) -> Option<Effect
             let oldest = extent.tokens_seen.saturating_sub(extent.tokens as u64);
             let at = ui.token.unwrap_or(newest).saturating_add_signed(-i64::from(back)).clamp(oldest, newest);
             ui.token = (at < newest).then_some(at);
-            ui.incident_open = false;
+            ui.incident_open = None;
         }
-        Action::ScrubToNow => (ui.token, ui.incident_open) = (None, false),
+        Action::ScrubToNow => (ui.token, ui.incident_open) = (None, None),
+        Action::NextGpu => {
+            let next = ui.gpu.map_or(0, |gpu| gpu + 1);
+            ui.gpu = (next < extent.gpus).then_some(next);
+        }
         Action::Sort => {
             ui.sort = match ui.sort {
                 SortRuns::Newest => SortRuns::Fastest,
@@ -394,6 +408,8 @@ mod tests {
             tokens_seen: 100,
             readings: 11,
             incidents: 2,
+            incident_at: None,
+            gpus: 1,
             runs: 3,
             log_lines: 5,
             snapshots: 0,

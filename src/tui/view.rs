@@ -3,7 +3,7 @@
 use crate::{
     event::Stamp,
     rundir::{Position, RunEntry},
-    state::{Incident, RunState, Snapshot},
+    state::{GpuState, Incident, RunState, Snapshot},
     sweep::{Cooling, Sweep},
     tui::{
         keys::Mode,
@@ -69,6 +69,19 @@ impl<'a> View<'a> {
             .min(self.state.trail.len().saturating_sub(1))
     }
 
+    /// The GPU that is looked at.
+    pub fn gpu(&self) -> Option<&'a GpuState> {
+        let state: &'a RunState = self.state;
+        self.ui.gpu.and_then(|place| state.gpus.get(place)).or_else(|| state.main_gpu())
+    }
+
+    /// The incident whose seconds are on the screen.
+    pub fn open_incident(&self) -> Option<&'a Incident> {
+        let state: &'a RunState = self.state;
+        let at = self.ui.incident_open?;
+        state.flight.incidents.iter().find(|incident| incident.at == at)
+    }
+
     /// The incident that is chosen, if there is any.
     pub fn incident(&self) -> Option<&'a Incident> {
         let state: &'a RunState = self.state;
@@ -81,8 +94,10 @@ impl<'a> View<'a> {
         Extent {
             tokens: self.state.trail.len(),
             tokens_seen: self.state.trail.seen(),
-            readings: super::panes::GPU_ROWS.len(),
+            readings: self.gpu().map_or(0, |gpu| super::panes::gpu_rows(gpu).len()),
             incidents: self.state.flight.incidents.len(),
+            incident_at: self.incident().map(|incident| incident.at),
+            gpus: self.state.gpus.len(),
             runs: self.runs.len(),
             log_lines: self.state.log.len(),
             snapshots: self.snapshots.len(),

@@ -1,6 +1,6 @@
 //! What a limit cost: measured where the run itself shows it, estimated from the clock where it does not.
 
-use super::{Account, Held, Ledger, Limit, Work};
+use super::{Account, Free, Held, Ledger, Limit, Work};
 use crate::event::GpuInfo;
 
 /// What the workload is made of, as far as it tells what it waits for.
@@ -21,6 +21,8 @@ pub struct Bound {
 
 /// Fewer tokens on either side say nothing of a difference.
 const ENOUGH_TOKENS: u64 = 30;
+/// The same of whole prefills.
+const ENOUGH_PREFILLS: u64 = 8;
 /// A clock that was free for less than this may have been on its way.
 const FREE_NS: f64 = 1e9;
 /// A pipe that is busy for less than this is not what the work waits for.
@@ -60,10 +62,20 @@ pub fn bound(work: Work, account: &Account, workload: Option<Workload>) -> Bound
                 "compute-bound by its shape ({rows} tokens at once): it loses all that the clock loses"
             ),
         },
+        false if f64::from(rows) > ASSUMED_SHARE * f64::from(MANY_ROWS) => {
+            let share = f64::from(rows) / f64::from(MANY_ROWS);
+            let basis = format!(
+                "between memory- and compute-bound by its shape ({rows} tokens at once): {:.0} % of the clock's loss are \
+                 assumed",
+                100.0 * share
+            );
+            Bound { follows_clock: share, basis }
+        }
         false => Bound {
             follows_clock: ASSUMED_SHARE,
             basis: format!(
-                "memory-bound by its shape ({rows} tokens at once): a fifth of the clock's loss is assumed"
+                "memory-bound by its shape ({}): a fifth of the clock's loss is assumed",
+                if rows == 1 { "one token at once".to_owned() } else { format!("{rows} tokens at once") }
             ),
         },
     };
@@ -88,22 +100,32 @@ pub fn bound(work: Work, account: &Account, workload: Option<Workload>) -> Bound
     }
 }
 
-/// The clock without the limit, and where it was seen.
-pub fn free_clock(ledger: &Ledger, work: Work, info: &GpuInfo) -> Option<(f64, String)> {
-    let seen = |work: Work, enough_ns: f64| {
-        let free = ledger.of(work).free_clock_mhz;
-        let mhz = free.value().filter(|_| free.weight() >= enough_ns)?;
-        Some((mhz, format!("seen in {} while nothing held it", work.name())))
+/// What is compared with: a fault with the time without faults, everything else with the time without anything.
+fn without(account: &Account, limit: Limit) -> &Free {
+    if limit.fault() == Some(true) { &account.faultless } else { &account.clear }
+}
+
+/// The clock without the limit, and where it was seen. One that is below the clock under it was held by something
+/// else: it is not taken.
+pub fn free_clock(
+    ledger: &Ledger,
+    work: Work,
+    limit: Limit,
+    held: &Held,
+    info: &GpuInfo,
+) -> Option<(f64, String)> {
+    let least = held.clock_mhz.value()?;
+    let seen = |work: Work| {
+        let free = without(ledger.of(work), limit).clock_mhz;
+        let mhz = free.value().filter(|mhz| free.weight() >= FREE_NS && *mhz >= 0.995 * least)?;
+        Some((mhz, format!("seen in {} without it", work.name())))
     };
-    let highest = |works: &[Work], enough_ns: f64| {
-        let clocks = works.iter().filter_map(|work| seen(*work, enough_ns));
-        clocks.max_by(|a, b| a.0.total_cmp(&b.0))
+    let others = [Work::Decode, Work::Prefill, Work::Busy].into_iter().filter_map(seen);
+    let maximum = || {
+        let mhz = f64::from(info.sm_clock_max_mhz?);
+        (mhz >= least).then(|| (mhz, "the card's maximum".to_owned()))
     };
-    let maximum = || Some((f64::from(info.sm_clock_max_mhz?), "the card's maximum".to_owned()));
-    seen(work, FREE_NS)
-        .or_else(|| highest(&[Work::Decode, Work::Prefill, Work::Busy], FREE_NS))
-        .or_else(maximum)
-        .or_else(|| highest(&Work::ALL, 0.0))
+    seen(work).or_else(|| others.max_by(|a, b| a.0.total_cmp(&b.0))).or_else(maximum)
 }
 
 /// A limit's cost to a kind of work.
@@ -118,22 +140,25 @@ pub struct Cost {
 pub fn cost(
     ledger: &Ledger,
     work: Work,
-    held: &Held,
+    (limit, held): (Limit, &Held),
     info: &GpuInfo,
     workload: Option<Workload>,
 ) -> Option<Cost> {
     let account = ledger.of(work);
-    if let (Some(with), Some(without)) = (held.tokens.mean_ms(), account.free_tokens.mean_ms())
-        && held.tokens.n.min(account.free_tokens.n) >= ENOUGH_TOKENS
+    let free_tokens = without(account, limit).tokens;
+    let enough = if work == Work::Prefill { ENOUGH_PREFILLS } else { ENOUGH_TOKENS };
+    if let (Some(with), Some(without)) = (held.tokens.mean_ms(), free_tokens.mean_ms())
+        && held.tokens.n.min(free_tokens.n) >= enough
     {
+        let what = if work == Work::Prefill { "prefill" } else { "token" };
         let basis = format!(
-            "measured: {with:.2} ms a token while it held (n={}), {without:.2} ms without (n={})",
-            held.tokens.n, account.free_tokens.n
+            "measured: {with:.2} ms a {what} while it held (n={}), {without:.2} ms without (n={})",
+            held.tokens.n, free_tokens.n
         );
         return Some(Cost { while_held: (1.0 - without / with).max(0.0), basis });
     }
     let clock = held.clock_mhz.value()?;
-    let (free, seen) = free_clock(ledger, work, info)?;
+    let (free, seen) = free_clock(ledger, work, limit, held, info)?;
     let bound = bound(work, account, workload);
     let longer = bound.follows_clock * (free / clock - 1.0).max(0.0);
     let basis = format!("estimated: {}; the clock without it is {free:.0} MHz, {seen}", bound.basis);

@@ -3,13 +3,14 @@
 use serde::Serialize;
 
 use super::{
-    Ledger, Limit, Work,
+    Account, Held, Ledger, Limit, Work,
     cost::{Cost, Workload, cost, free_clock, is_explained},
 };
 use crate::{
     event::{GpuInfo, GpuLost, GpuProcess},
     reasons::{
-        APPLICATION_CLOCKS, HW_POWER_BRAKE, HW_SLOWDOWN, HW_THERMAL, SW_POWER_CAP, SW_THERMAL, SYNC_BOOST,
+        self, APPLICATION_CLOCKS, HW_POWER_BRAKE, HW_SLOWDOWN, HW_THERMAL, SW_POWER_CAP, SW_THERMAL,
+        SYNC_BOOST,
     },
 };
 
@@ -87,6 +88,8 @@ pub struct Diagnosis {
 const WORTH_A_WORD_PCT: f64 = 0.5;
 /// Less than this of a phase's time neither.
 const WORTH_A_WORD_SHARE: f64 = 0.02;
+/// A counter that says less than this part of what looks say counts something else.
+const DEAD_COUNTER: f64 = 0.1;
 /// A GPU that works less than this of the decode time waits for the CPU.
 const BUSY_ENOUGH: f64 = 0.85;
 
@@ -114,11 +117,16 @@ pub fn diagnose(evidence: &Evidence<'_>) -> Option<Diagnosis> {
         }
         None if !evidence.ledger.told_reasons() => {
             tone = if tone == Tone::Fine { Tone::Unknown } else { tone };
-            let why = evidence.reasons_refused.unwrap_or("none was read yet");
-            words.push(format!(
-                "Can't tell whether it is throttled: there are no clock event reasons, {why}{}.",
-                clock_words(evidence)
-            ));
+            words.push(match evidence.ledger.looked_in_vain() {
+                true => {
+                    "Can't tell whether it is throttled: too few looks at it, or too far apart.".to_owned()
+                }
+                false => format!(
+                    "Can't tell whether it is throttled: there are no clock event reasons, {}{}.",
+                    evidence.reasons_refused.unwrap_or("none was read yet"),
+                    clock_words(evidence)
+                ),
+            });
         }
         None if evidence.lost.is_some() => {}
         None => words.push(harmless(evidence, &causes).unwrap_or_else(|| idle_or_free(evidence))),
@@ -143,20 +151,13 @@ fn causes(evidence: &Evidence<'_>) -> Vec<Cause> {
     for work in Work::ALL {
         let account = ledger.of(work);
         for (limit, held) in &account.limits {
-            let looked = if account.seen_ns > 0.0 { held.sampled_ns / account.seen_ns } else { 0.0 };
-            let (share, source) = match held.counted_ns {
-                Some(ns) if account.time_ns > 0.0 => ((ns / account.time_ns).min(1.0), "counter"),
-                _ => (looked, "samples"),
-            };
+            let (share, source) = share_of(account, held);
             if share <= 0.0 {
                 continue;
             }
-            let active_s = match held.counted_ns {
-                Some(ns) => ns / 1e9,
-                None => share * account.time_ns / 1e9,
-            };
-            let of =
-                work.is_load().then(|| cost(ledger, work, held, evidence.info, evidence.workload)).flatten();
+            let active_s = share * account.time_ns / 1e9;
+            let cost = || cost(ledger, work, (*limit, held), evidence.info, evidence.workload);
+            let of = work.is_load().then(cost).flatten();
             let lost = of.as_ref().map(|cost| share * cost.while_held);
             causes.push(Cause {
                 reason: limit.name(),
@@ -169,7 +170,7 @@ fn causes(evidence: &Evidence<'_>) -> Vec<Cause> {
                 time_source: source,
                 sampled_s: held.sampled_ns / 1e9,
                 clock_mhz: held.clock_mhz.value(),
-                clock_free_mhz: free_clock(ledger, work, evidence.info).map(|(mhz, _)| mhz),
+                clock_free_mhz: free_clock(ledger, work, *limit, held, evidence.info).map(|(mhz, _)| mhz),
                 cost_pct: lost.map(|lost| 100.0 * lost),
                 ms_per_token: lost.and_then(|lost| {
                     (work == Work::Decode).then(|| evidence.tpot_ms.map(|tpot| tpot * lost)).flatten()
@@ -178,13 +179,30 @@ fn causes(evidence: &Evidence<'_>) -> Vec<Cause> {
                     (account.tokens > 0).then(|| account.tokens as f64 * lost / (1.0 - lost))
                 }),
                 run_share: if span_s > 0.0 { (active_s / span_s).min(1.0) } else { 0.0 },
-                basis: of.map_or_else(|| "nothing to be slowed down".to_owned(), |Cost { basis, .. }| basis),
+                basis: match of {
+                    Some(Cost { basis, .. }) => basis,
+                    None if work.is_load() => {
+                        "what it costs is not known: no clock without it was seen".to_owned()
+                    }
+                    None => "nothing to be slowed down".to_owned(),
+                },
             });
         }
     }
     let rank = |cause: &Cause| (cause.fault == Some(true), cause.cost_pct.unwrap_or(0.0), cause.time_share);
     causes.sort_by(|a, b| rank(b).partial_cmp(&rank(a)).unwrap_or(std::cmp::Ordering::Equal));
     causes
+}
+
+/// The part of the time in which a limit held, and who says so. A counter that does not count while every look finds
+/// the limit is not believed.
+fn share_of(account: &Account, held: &Held) -> (f64, &'static str) {
+    let looked = if account.seen_ns > 0.0 { held.sampled_ns / account.seen_ns } else { 0.0 };
+    let counted = held.counted_ns.filter(|_| held.covered_ns > 0.0).map(|ns| (ns / held.covered_ns).min(1.0));
+    match counted {
+        Some(counted) if counted >= DEAD_COUNTER * looked => (counted, "counter"),
+        _ => (looked, "samples"),
+    }
 }
 
 /// The fault that costs `work` most, if any is worth a word.
@@ -205,6 +223,7 @@ fn throttling(evidence: &Evidence<'_>, causes: &[Cause]) -> Option<(String, Vec<
     // What others did before our work began is not asked for.
     let present = if ours.is_empty() { vec![Work::Busy] } else { ours };
     let (mut hit, mut spared, mut limits) = (Vec::new(), Vec::new(), Vec::new());
+    let mut unseen = Vec::new();
     for work in present {
         match worst(evidence, causes, work) {
             Some(cause) => {
@@ -213,7 +232,8 @@ fn throttling(evidence: &Evidence<'_>, causes: &[Cause]) -> Option<(String, Vec<
                     limits.push(cause.limit);
                 }
             }
-            None => spared.push(work.name()),
+            None if evidence.ledger.of(work).seen_ns > 0.0 => spared.push(work.name()),
+            None => unseen.push(work.name()),
         }
     }
     if hit.is_empty() {
@@ -223,6 +243,9 @@ fn throttling(evidence: &Evidence<'_>, causes: &[Cause]) -> Option<(String, Vec<
     if !spared.is_empty() {
         let are = if spared.len() > 1 { "are" } else { "is" };
         sentence += &format!("; {} {are} not affected", spared.join(" and "));
+    }
+    if !unseen.is_empty() {
+        sentence += &format!("; {} was too short to be seen", unseen.join(" and "));
     }
     Some((sentence + ".", limits))
 }
@@ -312,7 +335,8 @@ fn remedy(evidence: &Evidence<'_>, limit: Limit) -> Vec<String> {
             let fan = match evidence.fan_pct {
                 Some(pct) if pct < 90.0 => format!(" The fan is at {pct:.0} %: a steeper fan curve has room."),
                 Some(pct) => format!(" The fan is at {pct:.0} % already."),
-                None => " The card has no fan of its own that it tells of: the machine's airflow cools it.".to_owned(),
+                None => " No fan of its own was read: the machine's airflow may be what cools it.".to_owned(),
+
             };
             vec![format!(
                 "Cool it: airflow, dust, the temperature of the room, the distance to the next card.{fan} A lower power \
@@ -359,6 +383,17 @@ fn findings(evidence: &Evidence<'_>, causes: &[Cause]) -> Vec<(String, String, b
             true,
         ));
     }
+    if let (Some(seen), Some(most)) = (evidence.ledger.pcie_gen_under_load(), info.pcie_gen_max)
+        && seen < f64::from(most)
+    {
+        found.push((
+            format!("The PCIe link runs at generation {seen:.0} of {most} under load."),
+            "Look at the slot, the riser and the BIOS setting of its speed: loading weights and copies to and from the host \
+             suffer"
+                .to_owned(),
+            true,
+        ));
+    }
     if let Some(cause) = set_clocks(causes) {
         let clock = cause.clock_mhz.unwrap_or_default();
         let free = info.sm_clock_max_mhz.map_or_else(String::new, |mhz| format!(" of {mhz}"));
@@ -373,18 +408,22 @@ fn findings(evidence: &Evidence<'_>, causes: &[Cause]) -> Vec<(String, String, b
             false,
         ));
     }
-    for cause in causes.iter().filter(|cause| cause.fault.is_none() && cause.time_share >= WORTH_A_WORD_SHARE)
-    {
-        found.push((
-            format!(
-                "During {} the card tells a reason that is new to this program ({}) {} % of the time.",
-                cause.phase,
-                cause.reason,
-                percent(cause.time_share)
-            ),
-            "`nvidia-smi -q -d PERFORMANCE` of the same driver may have a name for it".to_owned(),
-            false,
-        ));
+    let new = |cause: &&Cause| cause.fault.is_none() && cause.time_share >= WORTH_A_WORD_SHARE;
+    let mut told: Vec<Limit> = Vec::new();
+    for cause in causes.iter().filter(new) {
+        if !told.contains(&cause.limit) {
+            told.push(cause.limit);
+            found.push((
+                format!(
+                    "The card tells a reason that is new to this program ({}), {} % of the time in {}.",
+                    cause.reason,
+                    percent(cause.time_share),
+                    cause.phase
+                ),
+                "`nvidia-smi -q -d PERFORMANCE` of the same driver may have a name for it".to_owned(),
+                false,
+            ));
+        }
     }
     if let Some(share) = evidence.device_share.filter(|share| *share < BUSY_ENOUGH) {
         found.push((
@@ -425,6 +464,12 @@ fn harmless(evidence: &Evidence<'_>, causes: &[Cause]) -> Option<String> {
 fn idle_or_free(evidence: &Evidence<'_>) -> String {
     let load: f64 =
         Work::ALL.iter().filter(|work| work.is_load()).map(|work| evidence.ledger.of(*work).time_ns).sum();
+    let now = evidence.ledger.faults_now();
+    if now != 0 {
+        // Too little of the whole to be worth a word, but it is there as this is said.
+        let names: Vec<_> = reasons::found(now).map(|found| found.name()).collect();
+        return format!("Held by the {} at this moment, little of the time so far.", names.join(" and the "));
+    }
     if load <= 0.0 {
         "The card is idle.".to_owned()
     } else {

@@ -40,8 +40,12 @@ impl Work {
 const BUSY_PCT: f64 = 5.0;
 /// So much of a window has to lie in one phase to tell of it.
 const ONE_PHASE: f64 = 0.8;
-/// Longer without a look, nothing is known of the time between.
-const LONGEST_GAP_NS: u64 = 5_000_000_000;
+/// Looks that lie further apart than this, and than is usual, say nothing of the time between.
+const LONGEST_GAP_NS: f64 = 5e9;
+/// The same while it is not known what is usual.
+const FIRST_GAP_NS: f64 = 60e9;
+/// More phases than this between two looks, and nobody looks any more.
+const MOST_PHASES: usize = 4096;
 
 /// What holds the clock down: a bit of NVML's mask, or a limit that only has a counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -130,10 +134,18 @@ impl Tokens {
 pub struct Held {
     /// By the looks that found it.
     pub sampled_ns: f64,
-    /// By the card's own counter, where it has one.
+    /// By the card's own counter, where it has one, and the time that the counter was read over.
     pub counted_ns: Option<f64>,
+    pub covered_ns: f64,
     pub clock_mhz: Mean,
-    /// Decode steps that ended while it held.
+    /// Steps that ended while it held: of a decode, or whole prefills.
+    pub tokens: Tokens,
+}
+
+/// The work while something did not hold it.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Free {
+    pub clock_mhz: Mean,
     pub tokens: Tokens,
 }
 
@@ -145,11 +157,11 @@ pub struct Account {
     pub seen_ns: f64,
     pub looks: u64,
     pub limits: Vec<(Limit, Held)>,
-    /// The clock while nothing held it.
-    pub free_clock_mhz: Mean,
+    /// While no fault held it; clocks that someone set, and what is not known, may have.
+    pub faultless: Free,
+    /// While nothing held it at all.
+    pub clear: Free,
     pub clock_mhz: Mean,
-    /// Decode steps that ended while nothing held the clock.
-    pub free_tokens: Tokens,
     /// Measured by activity counters, in percent.
     pub tensor_pct: Mean,
     pub dram_pct: Mean,
@@ -194,6 +206,8 @@ struct Counter {
     found: [f64; Work::ALL.len()],
     seen: [f64; Work::ALL.len()],
     time: [f64; Work::ALL.len()],
+    /// All the time that it was read over.
+    covered: [f64; Work::ALL.len()],
 }
 
 /// The energy counter, and the energy that sampled power gives since it was read, per kind of work.
@@ -220,6 +234,10 @@ pub struct Ledger {
     counters: [Counter; COUNTERS.len()],
     energy: EnergyCounter,
     energy_counted: bool,
+    /// How far apart looks are, as a rule.
+    usual_gap_ns: Option<f64>,
+    /// The best PCIe generation that was seen under load.
+    pcie_gen: Option<f64>,
     first: Option<Stamp>,
     last: Stamp,
 }
@@ -237,6 +255,27 @@ impl Ledger {
     /// Whether the card ever told why its clock is what it is.
     pub fn told_reasons(&self) -> bool {
         self.accounts.iter().any(|account| account.seen_ns > 0.0)
+    }
+
+    /// Whether looks told reasons but lie too far apart to stand for the time between.
+    pub fn looked_in_vain(&self) -> bool {
+        !self.told_reasons() && self.seen.is_some_and(|seen| seen.bits.is_some())
+    }
+
+    /// The faults that the last look found.
+    pub fn faults_now(&self) -> u64 {
+        self.seen.and_then(|seen| seen.bits).map_or(0, reasons::faults)
+    }
+
+    /// The PCIe generation under load, where it was told: an idle link saves power in a slower one.
+    pub fn pcie_gen_under_load(&self) -> Option<f64> {
+        self.pcie_gen
+    }
+
+    /// The energy of `work`: as counted, and by sampled power since the counter was read.
+    pub fn energy_j(&self, work: Work) -> f64 {
+        let tail = if self.energy_counted { self.energy.since[work as usize] } else { 0.0 };
+        self.of(work).energy_j + tail
     }
 
     /// Whether the last look found the card at work.
@@ -257,23 +296,32 @@ impl Ledger {
             if self.seen.is_some() {
                 self.phases.push((t, phase));
             }
+            if self.phases.len() > MOST_PHASES {
+                // Nobody looks any more.
+                (self.seen, self.phases) = (None, Vec::new());
+            }
         }
     }
 
     /// A token came `gap_ns` after the one before, or after the beginning of its request if it is the first. With it
     /// `tokens` were worked on, in all sequences.
-    pub fn token(&mut self, first: bool, gap_ns: u64, tokens: u64, warmup: bool) {
+    pub fn token(&mut self, t: Stamp, first: bool, gap_ns: u64, tokens: u64, warmup: bool) {
         let work = if first { Work::Prefill } else { Work::Decode };
         let account = &mut self.accounts[work as usize];
         account.tokens += tokens;
-        if first || warmup {
+        if warmup {
             return;
         }
-        let Some(bits) = self.seen.filter(|seen| seen.work == work).and_then(|seen| seen.bits) else {
+        // A prefill is judged by a look at itself, not by one at the prefill before.
+        let fresh = |seen: &Seen| seen.work == work && (!first || seen.at.0 + gap_ns >= t.0);
+        let Some(bits) = self.seen.filter(fresh).and_then(|seen| seen.bits) else {
             return;
         };
-        if is_free(bits) {
-            account.free_tokens.add(gap_ns);
+        if is_faultless(bits) {
+            account.faultless.tokens.add(gap_ns);
+        }
+        if bits == 0 {
+            account.clear.tokens.add(gap_ns);
         }
         for found in reasons::found(bits) {
             account.held(Limit::Bit(found.bit())).tokens.add(gap_ns);
@@ -281,6 +329,10 @@ impl Ledger {
     }
 
     pub fn sample(&mut self, t: Stamp, sample: &GpuSample) {
+        if self.seen.is_some_and(|seen| t < seen.at) {
+            // A clock that goes back tells of no time that passed.
+            return;
+        }
         self.first.get_or_insert(t);
         self.last = self.last.max(t);
         let looked = sample.reasons.is_some() || sample.get(Reading::SmClock).is_some();
@@ -295,6 +347,9 @@ impl Ledger {
         }
         if let Some(millijoules) = sample.get(Reading::Energy) {
             self.count_energy(millijoules / 1e3);
+        }
+        if let Some(generation) = sample.get(Reading::PcieGen).filter(|_| self.is_loaded()) {
+            self.pcie_gen = Some(self.pcie_gen.map_or(generation, |best| best.max(generation)));
         }
     }
 
@@ -328,13 +383,24 @@ impl Ledger {
             at: t,
             work,
             bits: sample.reasons,
-            clock_mhz: sample.get(Reading::SmClock),
+            clock_mhz: sample.get(Reading::SmClock).filter(|mhz| *mhz > 0.0),
             power_w: sample.get(Reading::Power),
         };
         let phases = std::mem::take(&mut self.phases);
-        if let Some(before) = self.seen
-            && t.0.saturating_sub(before.at.0) <= LONGEST_GAP_NS
-        {
+        let gap_ns = self.seen.map(|before| t.since(before.at).as_nanos() as f64);
+        let too_long = gap_ns.is_some_and(|gap| gap > self.longest_gap_ns());
+        if let Some(gap) = gap_ns.filter(|_| !too_long) {
+            let usual = self.usual_gap_ns.get_or_insert(gap);
+            *usual += (gap - *usual) / 8.0;
+        }
+        if too_long {
+            // What counters grew by meanwhile belongs to a time that is not known.
+            for counter in &mut self.counters {
+                *counter = Counter { covered: counter.covered, ..Counter::default() };
+            }
+            (self.energy, self.activity_read) = Default::default();
+        }
+        if let Some(before) = self.seen.filter(|_| !too_long) {
             let mut from = before.at;
             // What no phase was told of is what the card looked like at its beginning.
             let mut part = before.work;
@@ -346,6 +412,11 @@ impl Ledger {
         }
         self.accounts[work as usize].looks += 1;
         self.seen = Some(now);
+    }
+
+    /// Longer without a look, nothing is known of the time between. Whoever looks rarely does so all the time.
+    fn longest_gap_ns(&self) -> f64 {
+        self.usual_gap_ns.map_or(FIRST_GAP_NS, |usual| LONGEST_GAP_NS.max(3.0 * usual))
     }
 
     /// The stretch `from..to` was `work`; the looks around it stand for it where they were taken in the same work.
@@ -387,8 +458,10 @@ impl Ledger {
         }
         let Some(bits) = seen.bits else { return };
         account.seen_ns += ns;
-        if let (true, Some(mhz)) = (is_free(bits), seen.clock_mhz) {
-            account.free_clock_mhz.add(mhz, ns);
+        for (free, holds) in [(&mut account.faultless, is_faultless(bits)), (&mut account.clear, bits == 0)] {
+            if let Some(mhz) = seen.clock_mhz.filter(|_| holds) {
+                free.clock_mhz.add(mhz, ns);
+            }
         }
         for found in reasons::found(bits) {
             let held = account.held(Limit::Bit(found.bit()));
@@ -413,7 +486,8 @@ impl Ledger {
             return;
         }
         let Some(last) = self.counters[i].last else {
-            self.counters[i] = Counter { last: Some(value), ..Counter::default() };
+            self.counters[i] =
+                Counter { last: Some(value), covered: self.counters[i].covered, ..Counter::default() };
             return;
         };
         let grown = value - last;
@@ -423,15 +497,21 @@ impl Ledger {
             // No time has passed for it yet: it stays to be divided.
             return;
         }
-        self.counters[i] = Counter { last: Some(value), ..Counter::default() };
+        let covered = self.counters[i].time;
+        self.counters[i] =
+            Counter { last: Some(value), covered: self.counters[i].covered, ..Counter::default() };
         if grown < 0.0 {
             return;
         }
-        for (account, share) in self.accounts.iter_mut().zip(shares) {
+        for w in 0..Work::ALL.len() {
+            self.counters[i].covered[w] += covered[w];
+            let account = &mut self.accounts[w];
             let known = account.limits.iter().any(|(of, _)| *of == limit);
-            let counted = if total > 0.0 { grown * share / total } else { 0.0 };
+            let counted = if total > 0.0 { grown * shares[w] / total } else { 0.0 };
             if counted > 0.0 || known {
-                *account.held(limit).counted_ns.get_or_insert(0.0) += counted;
+                let held = account.held(limit);
+                *held.counted_ns.get_or_insert(0.0) += counted;
+                held.covered_ns = self.counters[i].covered[w];
             }
         }
     }
@@ -467,8 +547,13 @@ impl Ledger {
         };
         let grown = joules - last;
         let total: f64 = self.energy.since.iter().sum();
-        if grown < 0.0 || total <= 0.0 {
-            self.energy.last = Some(if grown < 0.0 { joules } else { last });
+        if grown < 0.0 {
+            // It began anew.
+            self.energy.since = Default::default();
+            return;
+        }
+        if total <= 0.0 {
+            self.energy.last = Some(last);
             return;
         }
         if !self.energy_counted {
@@ -484,9 +569,9 @@ impl Ledger {
     }
 }
 
-/// Nothing holds the clock.
-fn is_free(bits: u64) -> bool {
-    bits & !reasons::GPU_IDLE == 0
+/// No fault holds the clock, and it is not at rest.
+fn is_faultless(bits: u64) -> bool {
+    reasons::faults(bits) == 0 && bits & reasons::GPU_IDLE == 0
 }
 
 /// What the card does in `phase`; where there is none, `idle` tells work from rest.
@@ -533,10 +618,10 @@ mod tests {
         assert_eq!((prefill.time_ns, prefill.seen_ns), (250e6, 250e6));
         let (limit, held) = prefill.limits[0];
         assert_eq!((limit, held.sampled_ns), (Limit::Bit(0x4), 250e6));
-        assert_eq!((held.clock_mhz.value(), prefill.free_clock_mhz.value()), (Some(1440.0), None));
+        assert_eq!((held.clock_mhz.value(), prefill.clear.clock_mhz.value()), (Some(1440.0), None));
         let decode = ledger.of(Work::Decode);
         assert_eq!((decode.time_ns, decode.limits.len()), (150e6, 0));
-        assert_eq!(decode.free_clock_mhz.value(), Some(1980.0));
+        assert_eq!(decode.clear.clock_mhz.value(), Some(1980.0));
     }
 
     #[test]
@@ -586,11 +671,7 @@ mod tests {
             ledger.sample(at(ms), &sample);
         }
         assert!(ledger.energy_is_counted());
-        assert!(
-            (ledger.of(Work::Decode).energy_j - 1200.0).abs() < 1e-6,
-            "{}",
-            ledger.of(Work::Decode).energy_j
-        );
+        assert!((ledger.energy_j(Work::Decode) - 1200.0).abs() < 1e-6, "{}", ledger.energy_j(Work::Decode));
     }
 
     proptest! {

@@ -7,4 +7,4 @@ pub mod table;
 
 pub use cost::{Bound, Workload, bound};
 pub use diagnosis::{Cause, Diagnosis, Evidence, Tone, diagnose};
-pub use ledger::{Account, COUNTERS, Held, Ledger, Limit, Mean, Tokens, Work};
+pub use ledger::{Account, COUNTERS, Free, Held, Ledger, Limit, Mean, Tokens, Work};

@@ -120,6 +120,8 @@ fn allowance(tier: Tier) -> Duration {
 pub(super) struct Calls {
     calls: Vec<Call>,
     gpm: Gpm,
+    /// Processes are asked for by whoever wants them.
+    listing: Distribution,
     spent: Duration,
     remarks: Vec<String>,
 }
@@ -130,9 +132,16 @@ impl Calls {
         Calls {
             calls: What::ALL.map(call).into(),
             gpm: Gpm::default(),
+            listing: Distribution::default(),
             spent: Duration::ZERO,
             remarks: Vec::new(),
         }
+    }
+
+    /// A listing of processes took so long.
+    pub(super) fn listed(&mut self, took: Duration) {
+        self.spent += took;
+        self.listing.record(took.as_nanos() as u64);
     }
 
     /// The same calls without what the first round cost: it loads and starts things.
@@ -184,16 +193,20 @@ impl Calls {
     }
 
     pub(super) fn costs(&self) -> Vec<CallCost> {
-        let made = self.calls.iter().filter(|call| call.took.n() > 0);
         let micros = |ms: Option<f64>| ms.map(|ms| (ms * 1e3) as f32);
-        made.map(|call| CallCost {
-            call: call.what.name().to_owned(),
-            tier: call.tier.name().to_owned(),
-            n: call.took.n(),
-            p50_us: micros(call.took.percentile_ms(50.0)),
-            p99_us: micros(call.took.percentile_ms(99.0)),
-        })
-        .collect()
+        let cost = |(name, tier, took): (&str, Tier, &Distribution)| CallCost {
+            call: name.to_owned(),
+            tier: tier.name().to_owned(),
+            n: took.n(),
+            p50_us: micros(took.percentile_ms(50.0)),
+            p99_us: micros(took.percentile_ms(99.0)),
+        };
+        let calls = self.calls.iter().map(|call| (call.what.name(), call.tier, &call.took));
+        calls
+            .chain([("processes", Tier::Slow, &self.listing)])
+            .filter(|(.., took)| took.n() > 0)
+            .map(cost)
+            .collect()
     }
 
     /// Time in calls since it was asked last.
@@ -266,10 +279,19 @@ impl Asking<'_> {
         sample.set(reading, value.map(Into::into));
     }
 
+    /// What is read in one call is refused in one.
+    fn refuse_alike(&mut self, first: Reading, second: Reading) {
+        let refused = self.info.refused.iter().find(|refused| refused.reading == first.label()).cloned();
+        if let Some(refused) = refused.filter(|_| !self.has_refused(second.label())) {
+            self.info.refused.push(Refused { reading: second.label().to_owned(), ..refused });
+        }
+    }
+
     fn call(&mut self, what: What, gpm: &mut Gpm, sample: &mut GpuSample) {
         match what {
             What::Utilisation => {
                 let rates = self.ask(Reading::GpuUtil.label(), |device| device.utilization_rates());
+                self.refuse_alike(Reading::GpuUtil, Reading::MemUtil);
                 sample.set(Reading::GpuUtil, rates.as_ref().map(|rates| f64::from(rates.gpu)));
                 sample.set(Reading::MemUtil, rates.as_ref().map(|rates| f64::from(rates.memory)));
             }
@@ -305,6 +327,7 @@ impl Asking<'_> {
             What::Health => {
                 let limit = |device: &Device<'_>| device.enforced_power_limit().map(|mw| f64::from(mw) / 1e3);
                 self.read(sample, Reading::PowerLimit, limit);
+                self.read(sample, Reading::SmClockMax, |device| device.max_clock_info(Clock::SM));
                 self.read(sample, Reading::Fan, |device| device.fan_speed(0));
                 self.read(sample, Reading::PcieGen, |device| device.current_pcie_link_gen());
                 self.read(sample, Reading::PcieWidth, |device| device.current_pcie_link_width());

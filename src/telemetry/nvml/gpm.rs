@@ -14,7 +14,7 @@ use crate::readings::Reading;
 /// Closer together than this, everything reads zero.
 const LEAST_APART: Duration = Duration::from_millis(100);
 /// Two looks this far apart say little of the moment.
-const MOST_APART: Duration = Duration::from_secs(2);
+const MOST_APART: Duration = Duration::from_secs(15);
 
 /// What is asked, and the reading it becomes. Rates come in MiB/s.
 const METRICS: [(GpmMetricId, Reading); 8] = [

@@ -137,10 +137,18 @@ impl GpuProbe for NvmlProbe {
     }
 
     fn other_processes(&mut self, gpu: u32) -> Option<Vec<GpuProcess>> {
+        let started = Instant::now();
         let device = self.nvml.device_by_index(gpu).ok()?;
-        let running = device.running_compute_processes().ok()?;
+        let mut running = device.running_compute_processes().ok()?;
+        // A game or a desktop takes its share as well.
+        running.extend(device.running_graphics_processes().unwrap_or_default());
+        running.sort_by_key(|process| process.pid);
+        running.dedup_by_key(|process| process.pid);
+        if let Ok(card) = self.card(gpu) {
+            card.calls.listed(started.elapsed());
+        }
         let others = running.into_iter().filter(|process| process.pid != std::process::id());
-        let mut others: Vec<GpuProcess> = others
+        let others: Vec<GpuProcess> = others
             .map(|process| GpuProcess {
                 pid: process.pid,
                 name: process_name(process.pid),
@@ -150,7 +158,6 @@ impl GpuProbe for NvmlProbe {
                 },
             })
             .collect();
-        others.sort_by_key(|process| process.pid);
         Some(others)
     }
 

@@ -13,7 +13,7 @@ pub fn evidence<'a>(view: &View<'_>, width: u16) -> Vec<Line<'a>> {
     let state = view.state;
     let mut lines = Vec::new();
     let plain = |text: &str| theme.glyphs.plain(text);
-    match state.diagnosis() {
+    match view.gpu().and_then(|gpu| state.diagnosis_of(gpu)) {
         Some(diagnosis) => {
             lines.push(Line::styled(plain(&diagnosis.verdict), theme.text));
             if !diagnosis.causes.is_empty() {
@@ -36,7 +36,7 @@ pub fn evidence<'a>(view: &View<'_>, width: u16) -> Vec<Line<'a>> {
         }
         None => lines.push(Line::styled("Nothing was seen of a GPU.", theme.dim)),
     }
-    if let Some(gpu) = state.main_gpu() {
+    if let Some(gpu) = view.gpu() {
         if let Some(heat) = gpu.heat() {
             heading(theme, &mut lines, "heat");
             let speed = |tok_s: Option<f64>| tok_s.map_or_else(|| "–".to_owned(), three_digits);
@@ -84,6 +84,9 @@ pub fn evidence<'a>(view: &View<'_>, width: u16) -> Vec<Line<'a>> {
     }
     if let Some(cost) = &state.sampler {
         heading(theme, &mut lines, "what looking costs");
+        let cpu = cost.cpu_pct.map_or_else(|| "–".to_owned(), |pct| three_digits(f64::from(pct)));
+        let duty = three_digits(f64::from(cost.duty_pct));
+        lines.push(item(theme, &plain(&format!("{cpu} % of a core; {duty} % of the time in calls"))));
         for call in &cost.calls {
             let micros =
                 |us: Option<f32>| us.map_or_else(|| "–".to_owned(), |us| three_digits(f64::from(us)));

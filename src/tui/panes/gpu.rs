@@ -27,7 +27,7 @@ use crate::{
 pub struct GpuPane<'a>(pub View<'a>);
 
 /// The rows of the pane: what each is called where there is little room.
-pub const ROWS: [(Reading, &str); 11] = [
+const ROWS: [(Reading, &str); 11] = [
     (Reading::Power, "power W"),
     (Reading::SmClock, "SM MHz"),
     (Reading::MemClock, "memory MHz"),
@@ -44,7 +44,7 @@ pub const ROWS: [(Reading, &str); 11] = [
 impl Widget for GpuPane<'_> {
     fn render(self, area: Rect, buf: &mut Buffer) {
         let view = &self.0;
-        let Some(main) = view.state.main_gpu() else {
+        let Some(main) = view.gpu() else {
             return host_pane(view, area, buf);
         };
         let others: Vec<&GpuState> =
@@ -89,8 +89,9 @@ fn gpu_box(view: &View<'_>, gpu: &GpuState, area: Rect, buf: &mut Buffer) {
         aside = format!("{age}, {aside}");
     }
     let flags = gpu.reasons.len() as u16;
-    let detail = 2.min(area.height.saturating_sub(8));
-    let rows = ROWS.iter().enumerate().filter_map(|(i, (reading, label))| row(view, gpu, *reading, label, i));
+    let detail = 3.min(area.height.saturating_sub(8));
+    let rows =
+        rows(gpu).into_iter().enumerate().map(|(i, (reading, label))| row(view, gpu, reading, label, i));
     let left = rows_box(view, (&title, &aside), rows.collect(), flags + detail, area, buf);
     let lanes = Rect { height: left.height.saturating_sub(detail), ..left };
     reason_lanes(view, gpu, lanes, buf);
@@ -98,22 +99,22 @@ fn gpu_box(view: &View<'_>, gpu: &GpuState, area: Rect, buf: &mut Buffer) {
     detail_lines(view, gpu, below, buf);
 }
 
-/// A reading as a row; one that a whole family of cards does not have takes no room while there is another for it.
-fn row<'a>(
-    view: &View<'a>,
-    gpu: &'a GpuState,
-    reading: Reading,
-    label: &'static str,
-    i: usize,
-) -> Option<Row<'a>> {
+/// The rows of a card. What a whole family of cards does not have takes one row, which says why.
+pub fn rows(gpu: &GpuState) -> Vec<(Reading, &'static str)> {
+    let shown = |reading: Reading| {
+        let is_gpm = reading.about().source == "GPM";
+        let refused = gpu.refusal(reading.label()).is_some();
+        !gpu.series(reading).is_empty() || !is_gpm || (refused && reading == Reading::SmActive)
+    };
+    ROWS.into_iter().filter(|(reading, _)| shown(*reading)).collect()
+}
+
+/// A reading as a row.
+fn row<'a>(view: &View<'a>, gpu: &'a GpuState, reading: Reading, label: &'static str, i: usize) -> Row<'a> {
     let theme = view.theme;
     let info = &gpu.info;
     let series = gpu.series(reading);
     let refused = gpu.refusal(reading.label());
-    let is_gpm = reading.about().source == "GPM";
-    if series.is_empty() && is_gpm && (refused.is_none() || reading != Reading::SmActive) {
-        return None;
-    }
     let (limit, style): (Option<f32>, Style) = match reading {
         Reading::Power => (info.power_limit_w, theme.power),
         Reading::SmClock => (info.sm_clock_max_mhz.map(|mhz| mhz as f32), theme.clock),
@@ -128,15 +129,15 @@ fn row<'a>(
         Some(remedy) => format!("{reason} {} {remedy}", theme.glyphs.none),
         None => reason.to_owned(),
     });
-    Some(Row {
+    Row {
         label,
         series,
         range: (least, most),
         style,
         readout: gpu.value(reading).map(|value| readout(reading, value, limit)),
         why,
-        chosen: view.ui.reading.min(ROWS.len() - 1) == i,
-    })
+        chosen: view.ui.reading == i,
+    }
 }
 
 fn readout(reading: Reading, value: f64, limit: Option<f32>) -> String {
@@ -158,28 +159,58 @@ fn readout(reading: Reading, value: f64, limit: Option<f32>) -> String {
 /// Where the chosen reading comes from and how fresh it is; what looking costs.
 fn detail_lines(view: &View<'_>, gpu: &GpuState, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
-    let (reading, _) = ROWS[view.ui.reading.min(ROWS.len() - 1)];
+    let rows = rows(gpu);
+    let Some((reading, _)) = rows.get(view.ui.reading).or(rows.last()).copied() else { return };
     let about = reading.about();
     let mut parts = vec![label_value(theme, " chosen:", about.label, "")];
     match gpu.age(reading, view.state.now) {
         Some(age) => {
-            parts.push(label_value(theme, "from", about.source, ""));
-            let window = match (reading, gpu.refusal(about.label)) {
-                (Reading::Power, Some(_)) => "the last 1 s: there is no instant power",
-                _ => about.window,
+            // Where there is no instant power, the average is shown.
+            let about = match (reading, gpu.refusal(about.label)) {
+                (Reading::Power, Some(_)) => Reading::PowerAverage.about(),
+                _ => about,
             };
+            let (source, window) = match gpu.info.source.as_str() {
+                "sim" => ("the simulation", about.window),
+                _ => (about.source, about.window),
+            };
+            parts.push(label_value(theme, "from", source, ""));
             parts.push(label_value(theme, "stands for", window, ""));
             parts.push(label_value(theme, "", &three_digits(age.as_secs_f64()), "s old"));
         }
         None => {
-            let words = gpu.refusal(about.label).map_or("not read yet", |(reason, _)| reason);
-            parts.push(vec![Text::styled(words.to_owned(), theme.dim)]);
+            let (reason, remedy) = gpu.refusal(about.label).unwrap_or(("not read yet", None));
+            parts.push(vec![Text::styled(reason.to_owned(), theme.dim)]);
+            parts.extend(remedy.map(|remedy| vec![Text::styled(remedy.to_owned(), theme.dim)]));
         }
     }
-    let lines = [fit(theme, parts, area.width), sampler_line(view, area.width)];
+    let lines =
+        [fit(theme, parts, area.width), also_line(view, gpu, area.width), sampler_line(view, area.width)];
     for (line, y) in lines.into_iter().zip(area.top()..area.bottom()) {
         line.render(Rect { y, height: 1, ..area }, buf);
     }
+}
+
+/// What else was read, where a line over time would say little.
+fn also_line<'a>(view: &View<'_>, gpu: &GpuState, width: u16) -> Line<'a> {
+    let theme = view.theme;
+    let value = |reading| gpu.value(reading);
+    let mut parts = vec![vec![Text::styled(" also:", theme.dim)]];
+    let mut add = |label: &str, value: Option<String>, unit: &str| {
+        parts.extend(value.map(|value| label_value(theme, label, &value, unit)));
+    };
+    let whole = |value: Option<f64>| value.map(|value| format!("{value:.0}"));
+    add("average", whole(value(Reading::PowerAverage)), "W");
+    add("memory", whole(value(Reading::MemTemp)), "°C");
+    add("fan", whole(value(Reading::Fan)), "%");
+    let link = value(Reading::PcieGen).zip(value(Reading::PcieWidth));
+    add("PCIe", link.map(|(generation, lanes)| format!("{generation:.0} × {lanes:.0}")), "");
+    let rate = |a, b| value(a).zip(value(b)).map(|(sent, received)| three_digits(sent + received));
+    add("moves", rate(Reading::PcieTx, Reading::PcieRx), "MiB/s");
+    add("NVLink", rate(Reading::NvlinkTx, Reading::NvlinkRx), "MiB/s");
+    let errors = value(Reading::EccCorrected).zip(value(Reading::EccUncorrected));
+    add("ECC", errors.map(|(corrected, not)| format!("{corrected:.0} + {not:.0}")), "");
+    fit(theme, parts, width)
 }
 
 /// What looking at the GPUs costs.
@@ -238,10 +269,15 @@ fn reason_lanes(view: &View<'_>, gpu: &GpuState, area: Rect, buf: &mut Buffer) {
 /// The device in one line, most telling first.
 pub fn summary_line<'a>(view: &View<'_>, width: u16) -> Line<'a> {
     let theme = view.theme;
-    match view.state.profiled_gpu() {
+    match shown_gpu(view) {
         Some(gpu) => fit(theme, gpu_parts(view, gpu), width),
         None => fit(theme, host_parts(view), width),
     }
+}
+
+/// The GPU that stands for the machine: the workload's, or any while others' work is looked at.
+fn shown_gpu<'a>(view: &View<'a>) -> Option<&'a GpuState> {
+    view.gpu().filter(|gpu| gpu.info.profiled || view.state.watches())
 }
 
 fn gpu_parts<'a>(view: &View<'_>, gpu: &GpuState) -> Vec<Vec<Text<'a>>> {
@@ -300,7 +336,7 @@ fn stale(now: Stamp, at: Stamp) -> Option<String> {
 /// The device in a frame, as Overview has it.
 pub fn summary_box(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
-    let (title, aside) = match view.state.profiled_gpu() {
+    let (title, aside) = match shown_gpu(view) {
         Some(gpu) => (card_name(gpu), String::new()),
         None => match &view.state.host.info {
             Some(info) if view.state.gpus.is_empty() => {

@@ -13,7 +13,7 @@ mod tokens;
 
 pub use compare::ComparePane;
 pub use evidence::evidence;
-pub use gpu::{GpuPane, ROWS as GPU_ROWS};
+pub use gpu::{GpuPane, rows as gpu_rows};
 pub use log::LogPane;
 pub use overview::OverviewPane;
 pub use runs::{RunsPane, first_row as first_run_row};

@@ -101,8 +101,8 @@ fn verdict<'a>(view: &View<'a>) -> Line<'a> {
 /// What holds the card back, or that nothing does; coloured where something is wrong.
 pub fn card_verdict<'a>(view: &View<'_>) -> Vec<Text<'a>> {
     let theme = view.theme;
-    let gpu = view.state.main_gpu().filter(|gpu| gpu.info.profiled || view.state.watches());
-    let Some((gpu, diagnosis)) = gpu.and_then(|gpu| Some((gpu, view.state.diagnosis_of(gpu)?))) else {
+    let gpu = view.gpu().filter(|gpu| gpu.info.profiled || view.state.watches());
+    let Some((gpu, diagnosis)) = gpu.and_then(|gpu| Some((gpu, view.state.diagnosis_now(gpu)?))) else {
         return Vec::new();
     };
     let style = match diagnosis.tone {

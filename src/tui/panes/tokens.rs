@@ -77,7 +77,7 @@ struct Stretch<'a> {
 
 impl<'a> Stretch<'a> {
     fn of(view: &View<'a>, cells: usize) -> Stretch<'a> {
-        match view.incident().filter(|_| view.ui.incident_open && view.ui.pane == Pane::Tokens) {
+        match view.open_incident().filter(|_| view.ui.pane == Pane::Tokens) {
             Some(incident) => Stretch::around(incident, cells),
             None => Stretch::of_trail(view, cells),
         }
@@ -138,7 +138,11 @@ pub fn strip_box(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let inner = block.inner(area);
     block.render(area, buf);
     if shown.is_empty() {
-        return note(theme, " no token yet").render(inner, buf);
+        let word = match view.open_incident() {
+            Some(incident) => format!(" no token then; {}", incident.meanwhile()),
+            None => " no token yet".to_owned(),
+        };
+        return note(theme, &word).render(inner, buf);
     }
     let lanes = lanes(view, &stretch);
     let lane_rows = lanes.len().min(inner.height.saturating_sub(1) as usize) as u16;
@@ -329,7 +333,7 @@ fn cursor_box(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let block = boxed(theme, "this token", "← → to look around");
     let inner = block.inner(area);
     block.render(area, buf);
-    let at_incident = view.incident().filter(|_| view.ui.incident_open).and_then(|incident| {
+    let at_incident = view.open_incident().and_then(|incident| {
         let at = incident.tokens.partition_point(|mark| mark.t < incident.at);
         incident.tokens.get(at)
     });
