@@ -187,7 +187,9 @@ impl Gpu {
         if index >= count {
             return Err(CudaTrouble::NoSuchDevice { asked: index, count });
         }
-        let context = healthy(index)?;
+        // One that an earlier run has broken stays so: CUDA gives a process no second one.
+        let context = CudaContext::new(index)?;
+        context.synchronize()?;
         check_capability(&context)?;
         // SAFETY: one thread and one stream: there is nothing to track, and events would be made for every buffer.
         unsafe { context.disable_event_tracking() };
@@ -466,19 +468,6 @@ impl Ring {
         // SAFETY: within the allocation; the device wrote them before it counted the step.
         (first..first + self.batch).map(|i| unsafe { self.base.add(i).read_volatile() }).collect()
     }
-}
-
-/// The device's context, made anew where an earlier run has broken it.
-fn healthy(index: usize) -> Result<Arc<CudaContext>, CudaTrouble> {
-    let context = CudaContext::new(index)?;
-    if context.synchronize().is_ok() {
-        return Ok(context);
-    }
-    let device = context.cu_device();
-    drop(context);
-    // SAFETY: whatever was made in the broken context is lost already, and its owners only ever free it.
-    unsafe { sys::cuDevicePrimaryCtxReset_v2(device) }.result()?;
-    Ok(CudaContext::new(index)?)
 }
 
 fn built_for() -> u32 {

@@ -30,7 +30,7 @@ pub enum CudaTrouble {
     )]
     OutOfMemory { what: &'static str, asked: String, free: String },
     #[error(
-        "the GPU stopped: {0}; its context is lost and this run with it; a new run starts with a fresh one"
+        "the GPU stopped: {0}; its context is lost, and CUDA gives a process no other: quit and start the program again"
     )]
     Poisoned(String),
     #[error("the driver is too old for this binary ({0}); update it, or build against an older CUDA")]
