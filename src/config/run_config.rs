@@ -337,7 +337,7 @@ fn gpm_interval_ms() -> u32 {
 }
 
 fn slow_interval_ms() -> u32 {
-    1500
+    2000
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

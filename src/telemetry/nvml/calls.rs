@@ -327,7 +327,8 @@ impl Asking<'_> {
             What::Health => {
                 let limit = |device: &Device<'_>| device.enforced_power_limit().map(|mw| f64::from(mw) / 1e3);
                 self.read(sample, Reading::PowerLimit, limit);
-                self.read(sample, Reading::SmClockMax, |device| device.max_clock_info(Clock::SM));
+                // Asked once: it is a dear call, and never says anything else.
+                sample.set(Reading::SmClockMax, self.info.sm_clock_max_mhz.map(f64::from));
                 self.read(sample, Reading::Fan, |device| device.fan_speed(0));
                 self.read(sample, Reading::PcieGen, |device| device.current_pcie_link_gen());
                 self.read(sample, Reading::PcieWidth, |device| device.current_pcie_link_width());
