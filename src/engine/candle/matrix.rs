@@ -77,13 +77,20 @@ mod tests {
     use candle_core::{Device, quantized::GgmlDType};
 
     use super::*;
+    use crate::noise;
 
     #[test]
     fn parts_of_different_types_multiply_as_one_matrix() {
-        let randn = |rows: usize| Tensor::randn(0f32, 0.1, (rows, 64), &Device::Cpu).unwrap();
-        let (above, below) = (randn(40), randn(8));
-        let x = Tensor::randn(0f32, 1.0, (2, 3, 64), &Device::Cpu).unwrap();
-        let bias = Tensor::randn(0f32, 1.0, 48, &Device::Cpu).unwrap();
+        // The same numbers every time: how far blocks are from what they stand for depends on them.
+        let random = |seed: u64, count: usize, spread: f64| -> Vec<f32> {
+            (0..count as u64).map(|i| (spread * (2.0 * noise::unit(seed, i) - 1.0)) as f32).collect()
+        };
+        let rows = |seed, rows: usize| {
+            Tensor::from_vec(random(seed, rows * 64, 0.2), (rows, 64), &Device::Cpu).unwrap()
+        };
+        let (above, below) = (rows(1, 40), rows(2, 8));
+        let x = Tensor::from_vec(random(3, 2 * 3 * 64, 1.5), (2, 3, 64), &Device::Cpu).unwrap();
+        let bias = Tensor::from_vec(random(4, 48, 1.0), 48, &Device::Cpu).unwrap();
         let blocks = |w: &Tensor, dtype| Matrix::quantised(QTensor::quantize(w, dtype).unwrap());
         let matrix = Matrix::stacked([blocks(&above, GgmlDType::Q8_0), blocks(&below, GgmlDType::Q5_1)]);
         let whole = Matrix::plain(Tensor::cat(&[above, below], 0).unwrap());
