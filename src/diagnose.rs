@@ -120,17 +120,7 @@ pub fn text(found: &Diagnosed) -> String {
         }
     }
     if let Some(energy) = energy {
-        out += &format!("\nEnergy by {}:", energy.method);
-        for phase in &energy.phases {
-            let each = phase.j_per_token.map(|joules| format!(", {} J a token", three_digits(joules)));
-            out += &format!(
-                "\n  {:<10} {} J{}",
-                phase.phase,
-                three_digits(phase.joules),
-                each.unwrap_or_default()
-            );
-        }
-        out += &format!("\n  uncertain by {}\n", energy.uncertainty);
+        out += &format!("\nEnergy:\n  {}\n", energy.lines().join("\n  "));
     }
     for advice in &diagnosis.advice {
         out += &format!("\n→ {advice}.");

@@ -2,7 +2,10 @@
 
 use serde::Serialize;
 
-use super::throttle::{Ledger, Work};
+use super::{
+    throttle::{Ledger, Work},
+    units::three_digits,
+};
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Energy {
@@ -70,6 +73,16 @@ fn phases_looked_at(ledger: &Ledger) -> String {
 }
 
 impl Energy {
+    /// A line for each phase, then how it was measured and what may be wrong with it.
+    pub fn lines(&self) -> Vec<String> {
+        let phase = |phase: &PhaseEnergy| {
+            let each = phase.j_per_token.map(|joules| format!(", {} J a token", three_digits(joules)));
+            format!("{:<10}{} J{}", phase.phase, three_digits(phase.joules), each.unwrap_or_default())
+        };
+        let basis = format!("by {}; uncertain by {}", self.method, self.uncertainty);
+        self.phases.iter().map(phase).chain([basis]).collect()
+    }
+
     /// Of the phase with this name.
     pub fn of(&self, phase: &str) -> Option<&PhaseEnergy> {
         self.phases.iter().find(|energy| energy.phase == phase)

@@ -1,24 +1,16 @@
 //! Checks of the GPUs: what NVML tells of them, and whether something holds them back.
 
 use super::{Finding, Look, Status, cards::Card, cards::Cards, parse};
-use crate::{analysis::units::bytes, event::GpuProcess, readings::Reading, telemetry::absent::Absence};
+use crate::{
+    analysis::{throttle, units::bytes},
+    event::GpuProcess,
+    readings::Reading,
+    reasons::APPLICATION_CLOCKS,
+    telemetry::absent::Absence,
+};
 
 /// Degrees below slowdown at which a GPU that may be idle is worth a word.
 const WARM: f64 = 10.0;
-/// Set while the clock that applications were given is what holds the GPU back.
-const APPLICATION_CLOCK: u64 = 0x2;
-
-/// Counters of what held the clock down.
-const COUNTERS: [Reading; 8] = [
-    Reading::PowerCapNs,
-    Reading::ThermalNs,
-    Reading::SyncBoostNs,
-    Reading::BoardLimitNs,
-    Reading::ReliabilityNs,
-    Reading::SwThermalNs,
-    Reading::HwThermalNs,
-    Reading::PowerBrakeNs,
-];
 
 const ACTIVITY: [Reading; 4] = [Reading::SmActive, Reading::Occupancy, Reading::Tensor, Reading::Dram];
 
@@ -114,16 +106,17 @@ pub(super) fn throttle_counters(look: &Look) -> Finding {
         if card.sample.reasons.is_none() {
             return card.untold("why the clock is held down", "clock event reasons");
         }
-        let told = COUNTERS.iter().filter(|reading| card.get(**reading).is_some()).count();
+        let counters = throttle::COUNTERS.map(|(_, reading)| reading);
+        let told = counters.iter().filter(|reading| card.get(**reading).is_some()).count();
         match told {
             0 => {
-                let untold = card.untold("reasons of the moment, but no counters", COUNTERS[0].label());
+                let untold = card.untold("reasons of the moment, but no counters", counters[0].label());
                 Finding { status: Status::Warn, ..untold }
             }
             _ => Finding::pass(format!(
                 "reasons of the moment, {told} of {} counters{}",
-                COUNTERS.len(),
-                refusals(card, &COUNTERS)
+                counters.len(),
+                refusals(card, &counters)
             )),
         }
     })
@@ -152,7 +145,7 @@ pub(super) fn clocks(look: &Look) -> Finding {
         let Some(most) = info.sm_clock_max_mhz else { return card.untold("SM clock", "max SM clock") };
         let now = card.get(Reading::SmClock).map_or_else(String::new, |now| format!(", {now:.0} MHz now"));
         let words = format!("SM up to {most} MHz{now}");
-        let holds_back = card.sample.reasons.is_some_and(|bits| bits & APPLICATION_CLOCK != 0);
+        let holds_back = card.sample.reasons.is_some_and(|bits| bits & APPLICATION_CLOCKS != 0);
         match info.sm_clock_application_mhz {
             Some(given) if given < most && holds_back => {
                 Finding::warn(format!("{words}; applications are held at {given} MHz"))

@@ -33,33 +33,50 @@ struct Load {
     dram_pct: f64,
 }
 
+const IDLE: Load = Load {
+    power_w: IDLE_POWER_W,
+    temp_c: 38.0,
+    gpu_util_pct: 0.0,
+    mem_util_pct: 0.0,
+    sm_active_pct: 0.0,
+    occupancy_pct: 0.0,
+    tensor_pct: 0.0,
+    dram_pct: 0.0,
+};
+
 fn load(phase: Phase) -> Load {
-    let of = |[
-        power_w,
-        temp_c,
-        gpu_util_pct,
-        mem_util_pct,
-        sm_active_pct,
-        occupancy_pct,
-        tensor_pct,
-        dram_pct,
-    ]: [f64; 8]| {
-        Load {
-            power_w,
-            temp_c,
-            gpu_util_pct,
-            mem_util_pct,
-            sm_active_pct,
-            occupancy_pct,
-            tensor_pct,
-            dram_pct,
-        }
-    };
     match phase {
-        Phase::Idle => of([IDLE_POWER_W, 38.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]),
-        Phase::Preparing => of([190.0, 41.0, 20.0, 12.0, 15.0, 5.0, 0.0, 10.0]),
-        Phase::Prefill => of([655.0, 57.0, 99.0, 24.0, 95.6, 14.1, 92.9, 16.9]),
-        Phase::Decode => of([597.0, 49.0, 97.0, 100.0, 66.7, 9.4, 3.1, 78.6]),
+        Phase::Idle => IDLE,
+        Phase::Preparing => Load {
+            power_w: 190.0,
+            temp_c: 41.0,
+            gpu_util_pct: 20.0,
+            mem_util_pct: 12.0,
+            sm_active_pct: 15.0,
+            occupancy_pct: 5.0,
+            dram_pct: 10.0,
+            ..IDLE
+        },
+        Phase::Prefill => Load {
+            power_w: 655.0,
+            temp_c: 57.0,
+            gpu_util_pct: 99.0,
+            mem_util_pct: 24.0,
+            sm_active_pct: 95.6,
+            occupancy_pct: 14.1,
+            tensor_pct: 92.9,
+            dram_pct: 16.9,
+        },
+        Phase::Decode => Load {
+            power_w: 597.0,
+            temp_c: 49.0,
+            gpu_util_pct: 97.0,
+            mem_util_pct: 100.0,
+            sm_active_pct: 66.7,
+            occupancy_pct: 9.4,
+            tensor_pct: 3.1,
+            dram_pct: 78.6,
+        },
     }
 }
 

@@ -86,6 +86,22 @@ pub(super) fn widen(x: &Tensor) -> Result<Tensor> {
     }
 }
 
+/// `f` of each number, in parts that the threads share.
+fn mapped<T: Sync>(x: &[T], f: impl Fn(&T) -> f32 + Sync) -> Vec<f32> {
+    let mut out = vec![0f32; x.len()];
+    out.par_chunks_mut(UNIT).zip(x.par_chunks(UNIT)).for_each(|(out, x)| {
+        vectorised(
+            #[inline(always)]
+            || {
+                for (out, x) in out.iter_mut().zip(x) {
+                    *out = f(x);
+                }
+            },
+        );
+    });
+    out
+}
+
 struct Widen;
 
 impl CustomOp1 for Widen {
@@ -94,23 +110,9 @@ impl CustomOp1 for Widen {
     }
 
     fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        fn wide<T: Stored>(x: &[T]) -> Vec<f32> {
-            let mut out = vec![0f32; x.len()];
-            out.par_chunks_mut(UNIT).zip(x.par_chunks(UNIT)).for_each(|(out, x)| {
-                vectorised(
-                    #[inline(always)]
-                    || {
-                        for (out, x) in out.iter_mut().zip(x) {
-                            *out = x.widen();
-                        }
-                    },
-                );
-            });
-            out
-        }
         let out = match x {
-            CpuStorage::BF16(x) => wide(contiguous(x, layout)?),
-            CpuStorage::F16(x) => wide(contiguous(x, layout)?),
+            CpuStorage::BF16(x) => mapped(contiguous(x, layout)?, |x| x.widen()),
+            CpuStorage::F16(x) => mapped(contiguous(x, layout)?, |x| x.widen()),
             _ => bail!("widen: bf16 or f16 was expected"),
         };
         Ok((CpuStorage::F32(out), layout.shape().clone()))
@@ -133,18 +135,7 @@ impl<F: Fn(f32) -> f32 + Sync> CustomOp1 for Each<F> {
     }
 
     fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        let x = contiguous(x.as_slice::<f32>()?, layout)?;
-        let mut out = vec![0f32; x.len()];
-        out.par_chunks_mut(UNIT).zip(x.par_chunks(UNIT)).for_each(|(out, x)| {
-            vectorised(
-                #[inline(always)]
-                || {
-                    for (out, x) in out.iter_mut().zip(x) {
-                        *out = (self.f)(*x);
-                    }
-                },
-            );
-        });
+        let out = mapped(contiguous(x.as_slice::<f32>()?, layout)?, |x| (self.f)(*x));
         Ok((CpuStorage::F32(out), layout.shape().clone()))
     }
 }

@@ -53,20 +53,7 @@ pub fn evidence<'a>(view: &View<'_>, width: u16) -> Vec<Line<'a>> {
         }
         if let Some(energy) = energy(&gpu.ledger) {
             heading(theme, &mut lines, "energy");
-            for phase in &energy.phases {
-                let each = phase.j_per_token.map(|joules| format!(", {} J a token", three_digits(joules)));
-                let words = format!(
-                    "{:<10}{} J{}",
-                    phase.phase,
-                    three_digits(phase.joules),
-                    each.unwrap_or_default()
-                );
-                lines.push(item(theme, &words));
-            }
-            lines.push(item(
-                theme,
-                &plain(&format!("by {}; uncertain by {}", energy.method, energy.uncertainty)),
-            ));
+            lines.extend(energy.lines().iter().map(|line| item(theme, &plain(line))));
         }
         if !gpu.processes_seen.is_empty() {
             heading(theme, &mut lines, "others on the card");
