@@ -34,6 +34,7 @@ pub mod engine;
 pub mod event;
 pub mod headless;
 pub mod inputs;
+pub mod kernels;
 pub mod logfile;
 pub mod model;
 pub mod noise;
