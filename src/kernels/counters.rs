@@ -306,7 +306,10 @@ fn stalls(counters: &Counters) -> Vec<(String, f64)> {
 mod tests {
     use super::*;
 
-    fn counters(of: &[(&str, &str, &[(f64, f64)])]) -> Counters {
+    /// A name, a unit, and values with their weights.
+    type Given<'g> = (&'g str, &'g str, &'g [(f64, f64)]);
+
+    fn counters(of: &[Given]) -> Counters {
         let mut all = Counters::default();
         for (name, unit, values) in of {
             let mut counter = Counter::NONE;

@@ -35,6 +35,18 @@ pub const RECORD_KERNELS: &str = "record with nsys profile -t cuda,nvtx, with an
      where the capture is gated (llmprof-tui doctor looks at the tool)";
 
 impl KernelsError {
+    /// The same error, of the file that the user named rather than of one made from it.
+    pub(super) fn of_file(self, name: &str) -> KernelsError {
+        let name = name.to_owned();
+        match self {
+            KernelsError::Database { source, .. } => KernelsError::Database { file: name, source },
+            KernelsError::NothingRecorded { missing, remedy, .. } => {
+                KernelsError::NothingRecorded { file: name, missing, remedy }
+            }
+            other => other,
+        }
+    }
+
     pub fn read(file: &str) -> impl FnOnce(io::Error) -> KernelsError + '_ {
         move |source| KernelsError::Read { file: file.to_owned(), source }
     }

@@ -6,15 +6,21 @@
 
 mod cells;
 pub mod classify;
+pub mod commands;
+mod convert;
 pub mod counters;
 pub mod cublas;
 mod error;
 pub mod names;
 pub mod ncu;
 pub mod nsys;
+mod open;
 mod quantity;
+pub mod show;
 pub mod table;
 mod tally;
+pub mod top;
 
 pub use error::KernelsError;
+pub use open::{open, open_on};
 pub use table::{Group, KernelRow, KernelTable, Kind, SortBy};

@@ -33,10 +33,20 @@ impl Kind {
     pub fn nouns(self) -> (&'static str, &'static str) {
         match self {
             Kind::Kernels => ("kernel", "kernels"),
-            Kind::ApiCalls => ("CUDA call", "CUDA calls"),
-            Kind::MemoryTime | Kind::MemorySize => ("memory operation", "memory operations"),
+            Kind::ApiCalls => ("CUDA function", "CUDA functions"),
+            Kind::MemoryTime | Kind::MemorySize => ("kind of copy", "kinds of copies"),
             Kind::Ranges => ("range", "ranges"),
             Kind::Products => ("matrix product", "matrix products"),
+        }
+    }
+
+    /// What a row counts, one and several.
+    pub fn count_nouns(self) -> (&'static str, &'static str) {
+        match self {
+            Kind::Kernels => ("launch", "launches"),
+            Kind::MemoryTime | Kind::MemorySize => ("operation", "operations"),
+            Kind::Ranges => ("instance", "instances"),
+            Kind::ApiCalls | Kind::Products => ("call", "calls"),
         }
     }
 
@@ -210,11 +220,13 @@ impl KernelRow {
 
 /// The standard deviation of two rows' calls together.
 fn joint_spread(a: &KernelRow, b: &KernelRow) -> Option<f64> {
+    // A single call has no spread of its own.
     let squares = |row: &KernelRow| {
-        let (n, mean, spread) = (row.calls as f64, row.mean_ns?, row.stddev_ns?);
+        let spread = row.stddev_ns.or((row.calls == 1).then_some(0.0))?;
+        let (n, mean) = (row.calls as f64, row.mean_ns?);
         Some((n - 1.0).max(0.0) * spread * spread + n * mean * mean)
     };
-    let n = (a.calls + b.calls) as f64;
+    let n = a.calls as f64 + b.calls as f64;
     let mean = (a.calls as f64 * a.mean_ns? + b.calls as f64 * b.mean_ns?) / n;
     let joint = (squares(a)? + squares(b)? - n * mean * mean) / (n - 1.0);
     joint.is_finite().then(|| joint.max(0.0).sqrt())
@@ -248,6 +260,8 @@ pub struct KernelTable {
     pub kind: Kind,
     /// The GPU, where the source names it.
     pub device: Option<String>,
+    /// Rows lie within each other, or are counted in every range around them: they do not add up to a whole.
+    pub nested: bool,
     pub rows: Vec<KernelRow>,
     /// What one should know when reading it.
     pub notes: Vec<String>,
@@ -255,11 +269,21 @@ pub struct KernelTable {
 
 impl KernelTable {
     pub fn new(source: impl Into<String>, kind: Kind) -> KernelTable {
-        KernelTable { source: source.into(), kind, device: None, rows: Vec::new(), notes: Vec::new() }
+        KernelTable {
+            source: source.into(),
+            kind,
+            device: None,
+            nested: kind == Kind::Ranges,
+            rows: Vec::new(),
+            notes: Vec::new(),
+        }
     }
 
-    /// All that was measured; `None` if a row does not tell its part.
+    /// All that was measured; `None` if a row does not tell its part, or the parts are of no whole.
     pub fn total(&self) -> Option<f64> {
+        if self.nested {
+            return None;
+        }
         let measure = self.kind.measure();
         self.rows.iter().map(|row| row.amount(measure)).sum()
     }
@@ -298,21 +322,22 @@ impl KernelTable {
         left_out
     }
 
-    /// The same with rows put together.
+    /// The same with rows put together; where they are counted in several ranges, each range by itself.
     pub fn grouped(&self, by: Group) -> KernelTable {
         let mut table = KernelTable { rows: Vec::new(), ..self.clone_head() };
         if by == Group::None {
             table.rows = self.rows.clone();
             return table;
         }
-        let mut at: HashMap<&str, usize> = HashMap::new();
+        let mut at: HashMap<(&str, Option<&str>), usize> = HashMap::new();
         for row in &self.rows {
-            let key = if by == Group::Name { row.name.as_str() } else { row.family.as_str() };
-            match at.get(key) {
+            let name = if by == Group::Name { row.name.as_str() } else { row.family.as_str() };
+            let key = (name, row.range.as_deref().filter(|_| self.nested));
+            match at.get(&key) {
                 Some(at) => table.rows[*at].absorb(row),
                 None => {
                     at.insert(key, table.rows.len());
-                    let name = key.to_owned();
+                    let name = name.to_owned();
                     table.rows.push(KernelRow { name, ..row.clone() });
                 }
             }
@@ -325,6 +350,7 @@ impl KernelTable {
             source: self.source.clone(),
             kind: self.kind,
             device: self.device.clone(),
+            nested: self.nested,
             rows: Vec::new(),
             notes: self.notes.clone(),
         }

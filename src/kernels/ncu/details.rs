@@ -149,10 +149,10 @@ pub fn read_details(file: &str, input: impl BufRead) -> Result<KernelTable, Kern
 fn header(file: &str, rows: &mut Rows<impl BufRead>) -> Result<(Header, Vec<String>), KernelsError> {
     let mut said = Vec::new();
     while let Some(row) = rows.next_row().map_err(KernelsError::read(file))? {
-        if row.iter().any(|cell| cell == b"Metric Name") {
-            if let Some(header) = Header::of(&row.texts()) {
-                return Ok((header, said));
-            }
+        if row.iter().any(|cell| cell == b"Metric Name")
+            && let Some(header) = Header::of(&row.texts())
+        {
+            return Ok((header, said));
         }
         hear(row, &mut said);
     }

@@ -5,4 +5,4 @@ pub mod ranges;
 pub mod summary;
 
 pub use database::read_database;
-pub use summary::{read_csv, read_json};
+pub use summary::{is_header, read_csv, read_json};

@@ -94,6 +94,18 @@ pub struct Ranges {
     names: Vec<Box<str>>,
     numbers: HashMap<Box<str>, u32>,
     threads: HashMap<i64, Vec<Range>>,
+    /// What was found last.
+    last: Option<Found>,
+}
+
+/// All calls of a thread that begin within a stretch of time, and end by its end, are in the same ranges.
+#[derive(Debug, Clone, Copy)]
+struct Found {
+    thread: i64,
+    since: i64,
+    /// Another range begins here, or the innermost one ends.
+    until: i64,
+    path: PathId,
 }
 
 impl Ranges {
@@ -146,8 +158,15 @@ impl Ranges {
 
     /// The ranges of a thread around a call from `start` to `end`.
     pub fn around(&mut self, thread: i64, start: i64, end: i64) -> PathId {
+        // Calls come in about the order of time, most of them from one thread.
+        let again = |found: &Found| found.thread == thread && found.since <= start && end < found.until;
+        if let Some(found) = self.last.filter(again) {
+            return found.path;
+        }
         let Some(ranges) = self.threads.get(&thread) else { return OUTSIDE };
-        let mut at = ranges.partition_point(|range| range.start <= start) as u32;
+        let begun = ranges.partition_point(|range| range.start <= start);
+        let next = ranges.get(begun).map_or(i64::MAX, |range| range.start);
+        let mut at = begun as u32;
         let mut holding: Vec<u32> = Vec::new();
         for _ in 0..MOST_STEPS {
             if at == 0 {
@@ -156,6 +175,10 @@ impl Ranges {
             let range = &ranges[at as usize - 1];
             if range.end >= end {
                 if range.nested && holding.is_empty() {
+                    if at as usize == begun {
+                        let (since, until) = (range.start, range.end.min(next));
+                        self.last = Some(Found { thread, since, until, path: range.path });
+                    }
                     return range.path;
                 }
                 holding.push(range.name);
@@ -257,6 +280,11 @@ mod tests {
             wanted.sort_unstable();
             found.sort_unstable();
             prop_assert_eq!(found, wanted);
+            // What was found before changes nothing.
+            for other in 0..60 {
+                ranges.around(1, other, other + lasts);
+                prop_assert_eq!(ranges.around(1, at, at + lasts), path);
+            }
         }
     }
 }

@@ -120,6 +120,11 @@ impl Header {
     }
 }
 
+/// Whether titles are those of a summary.
+pub fn is_header(titles: &[String]) -> bool {
+    Header::of(titles).is_some()
+}
+
 /// The name of a column in small letters without spaces, and the unit in brackets behind it.
 fn split_unit(title: &str) -> (String, &str) {
     let (name, unit) = match title.rsplit_once('(') {
@@ -198,7 +203,8 @@ struct Collected {
 
 impl Collected {
     fn new(header: Header) -> Collected {
-        let table = KernelTable::new(header.source, header.kind);
+        let mut table = KernelTable::new(header.source, header.kind);
+        table.nested |= header.columns.contains(&Column::Range);
         Collected { header, table, unread: 0 }
     }
 
@@ -257,9 +263,12 @@ pub fn read_csv(file: &str, input: impl BufRead) -> Result<Vec<KernelTable>, Ker
     finished(file, tables, said, anything)
 }
 
-fn skipped(row: Row) -> Option<String> {
+/// What nsys says of a report that it left out.
+pub(in crate::kernels) fn skipped(row: Row) -> Option<String> {
+    // It may stand behind what was being done.
     let first = row.text(0)?;
-    first.starts_with("SKIPPED").then(|| row.texts().join(","))
+    let at = first.find("SKIPPED:").filter(|at| *at == 0 || first.starts_with("Processing ["))?;
+    Some(row.texts().join(",")[at..].to_owned())
 }
 
 fn finished(
@@ -520,6 +529,7 @@ mod tests {
             ("", "report.csv is empty"),
             ("\n\n", "report.csv is empty"),
             ("SKIPPED: out.sqlite does not contain CUDA kernel data.\n", "does not contain CUDA kernel data"),
+            ("Processing [a] with [b] to [c]... SKIPPED: no CUDA, at all.\n", "SKIPPED: no CUDA,at all"),
             ("Time (%),Total Time (ns),Instances,Name\n", "not one row"),
             ("Time (%),Total Time (ns),Instances,Name\n1,2,x,k\n", "not one row"),
             ("a,b,c\n1,2,3\n", "not known here"),
