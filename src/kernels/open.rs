@@ -89,6 +89,9 @@ fn format_of(path: &Path, input: &mut impl BufRead) -> Result<Format, Seen> {
     if head.starts_with(b"NVIDIA Tegra Profiler Report") {
         return Ok(Format::Report(Report::Nsys));
     }
+    if head.get(8..).is_some_and(|rest| rest.starts_with(b"NVIDIA Nsight Systems St")) {
+        return Ok(Format::Report(Report::Qdstrm));
+    }
     if head.starts_with(b"NVR\0") {
         return Ok(Format::Report(Report::Ncu));
     }
@@ -180,6 +183,7 @@ mod tests {
             (b"[2026-05-04 15:08:47][cublasLt][5][Trace][cublasLtMatmul] A=0", Some(Format::CublasLog)),
             (b"SQLite format 3\0...", Some(Format::NsysDatabase)),
             (b"NVIDIA Tegra Profiler Report 1.\n", Some(Format::Report(Report::Nsys))),
+            (b"U3w[END]NVIDIA Nsight Systems Stream", Some(Format::Report(Report::Qdstrm))),
             (b"==ERROR== ERR_NVGPUCTRPERM", Some(Format::NcuRaw)),
             (b"", None),
             (b"\n\n", None),
