@@ -20,6 +20,7 @@ lint:
 bench:
     cargo bench --bench compose
     cargo bench --bench decode
+    cargo bench --bench kernels
     cargo bench --bench observer
     cargo bench --bench state
 

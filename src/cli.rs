@@ -3,6 +3,7 @@
 use std::{
     env,
     ffi::{OsStr, OsString},
+    fs,
     io::{self, IsTerminal, Write},
     path::{Path, PathBuf},
     process::ExitCode,
@@ -28,6 +29,7 @@ use crate::{
     engine::{EngineError, driver::Control},
     event::{Outcome, Stamp},
     headless::{self, say},
+    kernels::commands::{self as kernels, Answer, KernelsArgs, ListError},
     logfile,
     plan::{Plan, PlanError},
     rundir::{EventReader, Player, RunDir, run_json, verdict_of},
@@ -54,6 +56,7 @@ Examples:
   llmprof-tui demo
   llmprof-tui watch                            what holds the GPU back while another program uses it
   llmprof-tui diagnose gpu.csv                 why was it slow? of a run, or of a log of nvidia-smi
+  llmprof-tui kernels out.sqlite               which kernels take the time: of nsys, ncu and cuBLAS logs
   llmprof-tui fetch qwen2_5_0_5b               weights from the hub
   llmprof-tui doctor                           what works on this machine, and what to do about the rest
 
@@ -197,6 +200,8 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Show the kernels in what nsys, ncu or cuBLAS wrote: which take the time, and what bounds them
+    Kernels(KernelsArgs),
     /// Look at the GPU while others use it: its pane and the diagnosis, without a workload of ours
     Watch {
         #[command(flatten)]
@@ -399,6 +404,7 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
             }
             Ok(0)
         }
+        Some(Command::Kernels(args)) => show_kernels(args),
         Some(Command::Config { what, show }) => show_config(&what, &show),
         Some(Command::Doctor { what, overhead: true, seconds, json }) => {
             runtime.block_on(measure_overhead(&what, seconds, json))
@@ -414,6 +420,35 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
             print_out(&done.text)?;
             Ok(done.code)
         }
+    }
+}
+
+/// Prints what is in files of kernels. What can be read is shown though another file can't.
+fn show_kernels(args: KernelsArgs) -> Result<u8, Failure> {
+    match kernels::run(args)? {
+        Answer::Text { text, errors } => {
+            if !text.is_empty() {
+                print_out(&text)?;
+            }
+            errors.iter().for_each(|e| say(format_args!("error: {e}")));
+            Ok(u8::from(!errors.is_empty()))
+        }
+        Answer::List { list, to: None } => {
+            print_out(yaml_text(&list).trim_end())?;
+            Ok(0)
+        }
+        Answer::List { list, to: Some(path) } => {
+            fs::write(&path, yaml_text(&list))
+                .map_err(|e| eyre!("{} can't be written: {e}", path.display()))?;
+            say(format_args!("{} kernels listed in {}", list.kernels.len(), path.display()));
+            Ok(0)
+        }
+    }
+}
+
+impl From<ListError> for Failure {
+    fn from(e: ListError) -> Self {
+        Failure::Work(e.into())
     }
 }
 

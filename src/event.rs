@@ -15,6 +15,10 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
 pub use crate::readings::GpuSample;
+use crate::{
+    kernels::table::{KernelRow, KernelTable},
+    model::Operator,
+};
 
 /// Version of the recorded form. It grows when an old reader would misread a new recording.
 pub const SCHEMA: u32 = 1;
@@ -75,6 +79,16 @@ pub enum Event {
     GpuProcesses(Box<GpuProcesses>),
     GpuLost(GpuLost),
     SamplerCost(Box<SamplerCost>),
+    /// Whether single kernels are recorded as they run.
+    KernelTrace(KernelTrace),
+    /// The kernels of some steps, about once a second while they are recorded.
+    Kernels(Box<KernelWindow>),
+    /// The kernels of one step, one by one, every few seconds while they are recorded.
+    StepTimeline(Box<StepTimeline>),
+    /// The run is done again under a tool, by a child.
+    ToolRun(Box<ToolRun>),
+    /// What a tool wrote of a run under it.
+    KernelReport(Box<KernelReport>),
     HostFound(Box<HostInfo>),
     HostSample(Box<HostSample>),
     /// What profiling itself costs, once a second.
@@ -316,6 +330,118 @@ pub struct CallCost {
     pub p50_us: Option<f32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p99_us: Option<f32>,
+}
+
+/// Who records kernels, and whether it does.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KernelTrace {
+    /// With its version, where that is known: "CUPTI 13.0".
+    pub tool: String,
+    pub state: TraceState,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TraceState {
+    On,
+    /// Someone switched it off.
+    Off,
+    /// It can't be had here; the workload goes on without.
+    Refused {
+        reason: String,
+        remedy: String,
+    },
+}
+
+/// The kernels of the steps of one phase that ended since the window before. Times are by the GPU's own clock.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct KernelWindow {
+    pub phase: Phase,
+    /// A prefill is one step, a token of a batch is one.
+    pub steps: u64,
+    /// From each step's first kernel to the end of its last, added up.
+    pub span_ns: u64,
+    /// The part of that in which a kernel, a copy or a memset was at work.
+    pub busy_ns: u64,
+    /// Between the end of a step and the beginning of the next of the same request, added up.
+    pub between_ns: u64,
+    /// Kernels, copies and memsets.
+    pub launches: u64,
+    /// How many of them were nodes of CUDA graphs.
+    pub graph_launches: u64,
+    /// Records that the tool could not keep.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub dropped: u64,
+    /// By kernel, operator and grid; copies and memsets are rows too, with their bytes.
+    pub rows: Vec<KernelRow>,
+}
+
+fn is_zero(n: &u64) -> bool {
+    *n == 0
+}
+
+/// One step, kernel by kernel, in the order in which they began.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct StepTimeline {
+    pub phase: Phase,
+    /// Names that the spans refer to.
+    pub names: Vec<String>,
+    pub spans: Vec<KernelSpan>,
+}
+
+/// A kernel's time in a step. Keys are short: a step may have hundreds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KernelSpan {
+    /// Which of the names.
+    #[serde(rename = "n")]
+    pub name: u16,
+    #[serde(rename = "o", default, skip_serializing_if = "Option::is_none")]
+    pub operator: Option<Operator>,
+    #[serde(rename = "l", default, skip_serializing_if = "Option::is_none")]
+    pub layer: Option<u16>,
+    /// Since the step's first kernel began.
+    #[serde(rename = "t")]
+    pub start_ns: u64,
+    #[serde(rename = "d")]
+    pub ns: u64,
+}
+
+/// A run under nsys or ncu, as far as it has come.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ToolRun {
+    /// "nsys", "ncu"
+    pub tool: String,
+    pub phase: Phase,
+    pub state: ToolState,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ToolState {
+    /// What it does now, in words; how much of it, where that is known.
+    Working {
+        doing: String,
+        share: Option<f64>,
+    },
+    /// The report follows.
+    Done,
+    Failed {
+        reason: String,
+        remedy: String,
+    },
+    Cancelled,
+}
+
+/// What nsys or ncu wrote of a run under them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct KernelReport {
+    /// With its version: "ncu 2025.3.1".
+    pub tool: String,
+    /// The phase it was gated to; `None` where it is of everything, or nobody knows.
+    pub phase: Option<Phase>,
+    /// Where the report lies, relative to the run, or as it was named.
+    pub file: String,
+    pub tables: Vec<KernelTable>,
 }
 
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]

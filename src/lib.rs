@@ -18,6 +18,7 @@
 //! - [`session`]: one live run, the only place that starts and stops work; [`headless`] and [`tui`] show it
 //! - [`sweep`]: several runs from one command line, one after another
 //! - [`diagnose`]: ledger and verdict of what was recorded
+//! - [`kernels`]: kernels as nsys, ncu and cuBLAS wrote them; [`tools`]: where such programs are, and how they are run
 //! - [`doctor`]: what works on this machine, and what looking at it costs
 //! - [`cli`]: the commands; [`completion`]: what a shell offers at TAB; [`crash`], [`shutdown`], [`logfile`],
 //!   [`observer`]: what a program needs around its work
@@ -34,6 +35,7 @@ pub mod engine;
 pub mod event;
 pub mod headless;
 pub mod inputs;
+pub mod kernels;
 pub mod logfile;
 pub mod model;
 pub mod noise;
@@ -50,4 +52,5 @@ pub mod support;
 pub mod sweep;
 pub mod telemetry;
 pub mod text;
+pub mod tools;
 pub mod tui;

@@ -17,7 +17,7 @@ pub struct NothingToDo {
 
 /// What to tell of a run that does a part of what was asked.
 pub fn remarks(config: &RunConfig) -> Result<Vec<String>, NothingToDo> {
-    let ProfilingConfig { nvml, host, nsys, ncu, roofline } = &config.profiling;
+    let ProfilingConfig { nvml, host, nsys, ncu, roofline, .. } = &config.profiling;
     let missing: Vec<(&str, &str)> = [
         (nsys.enable, "profiling.nsys.enable=true", "runs under Nsight Systems"),
         (ncu.enable, "profiling.ncu.enable=true", "runs under Nsight Compute"),

@@ -19,6 +19,7 @@ use llmprof::{
         machine::{Build, Screen},
     },
     engine::place::Place,
+    tools::System,
 };
 use serde_json::Value;
 use tempfile::TempDir;
@@ -57,14 +58,12 @@ impl Presented {
     fn bare() -> Presented {
         let root = tempfile::tempdir().unwrap();
         let machine = Machine {
-            root: root.path().to_owned(),
-            variables: HashMap::new(),
+            system: System { root: root.path().to_owned(), variables: HashMap::new(), stop: Arc::default() },
             nvml: Some(root.path().join("no-such-library.so")),
             build: Build { capability: None, auto: || Place::Cpu },
             screen: Screen { terminal: false, size: None },
             runs: Ok(root.path().join("runs")),
             free_memory: Some(8_000_000_000),
-            stop: Arc::default(),
         };
         Presented { root, machine }
     }
@@ -105,7 +104,7 @@ impl Presented {
     }
 
     fn variable(&mut self, name: &str, value: &str) {
-        self.machine.variables.insert(name.to_owned(), value.to_owned());
+        self.machine.system.variables.insert(name.to_owned(), value.to_owned());
     }
 
     fn report(&self) -> Report {

@@ -148,6 +148,9 @@ pub struct RuntimeConfig {
     /// Worker threads of the CPU engine; null takes one for each core.
     pub threads: Option<u32>,
     pub batch_size: u32,
+    /// On a GPU, a decode step is launched as one CUDA graph rather than kernel by kernel.
+    #[serde(default = "yes")]
+    pub cuda_graphs: bool,
     /// Requests before measuring begins.
     pub warmup: u32,
     /// Measured requests; null makes one of each text that `dataset.sampling` takes.
@@ -293,6 +296,11 @@ pub enum Probe {
 pub struct ProfilingConfig {
     pub nvml: NvmlConfig,
     pub host: SamplerConfig,
+    /// Kernels as they run.
+    #[serde(default)]
+    pub cupti: ToolConfig,
+    #[serde(default)]
+    pub nvtx: NvtxConfig,
     /// The run under Nsight Systems.
     #[serde(default)]
     pub nsys: ToolConfig,
@@ -308,6 +316,25 @@ pub struct ProfilingConfig {
 #[serde(deny_unknown_fields)]
 pub struct ToolConfig {
     pub enable: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NvtxConfig {
+    pub detail: NvtxDetail,
+}
+
+/// What gets an NVTX range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NvtxDetail {
+    /// Requests, prefill, decode and its steps.
+    #[default]
+    Phase,
+    /// Layers too.
+    Layer,
+    /// Layers and their operators too.
+    Op,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -1,26 +1,23 @@
 //! The machine as the checks see it: a test can present another.
 
 use std::{
-    collections::HashMap,
-    env, fs,
     io::{self, IsTerminal},
-    path::{Component, Path, PathBuf},
-    sync::{Arc, atomic::AtomicBool},
-    time::Instant,
+    ops::Deref,
+    path::PathBuf,
 };
 
-use super::tool::{self, ToolTrouble};
-use crate::engine::{
-    candle::memory,
-    place::{self, Place},
+use crate::{
+    engine::{
+        candle::memory,
+        place::{self, Place},
+    },
+    tools::System,
 };
 
 /// Files, variables, tools and this build.
 #[derive(Debug, Clone)]
 pub struct Machine {
-    /// Where paths begin: `/`, or the folder that stands for it.
-    pub root: PathBuf,
-    pub variables: HashMap<String, String>,
+    pub system: System,
     /// NVML from this file; `None` looks where drivers put it.
     pub nvml: Option<PathBuf>,
     pub build: Build,
@@ -29,8 +26,6 @@ pub struct Machine {
     pub runs: Result<PathBuf, String>,
     /// Memory that can be had without swapping, where the system says.
     pub free_memory: Option<u64>,
-    /// Ends what is under way.
-    pub stop: Arc<AtomicBool>,
 }
 
 /// What this binary can do.
@@ -54,12 +49,8 @@ pub struct Screen {
 impl Machine {
     /// This machine. `runs` is where runs are kept, or why that cannot be told.
     pub fn here(runs: Result<PathBuf, String>) -> Machine {
-        let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
-            Some((name.into_string().ok()?, value.into_string().ok()?))
-        };
         Machine {
-            root: PathBuf::from("/"),
-            variables: env::vars_os().filter_map(text).collect(),
+            system: System::here(),
             nvml: None,
             build: Build {
                 capability: place::built_for(),
@@ -68,78 +59,16 @@ impl Machine {
             screen: Screen::here(),
             runs,
             free_memory: memory::free_bytes(),
-            stop: Arc::default(),
         }
     }
+}
 
-    /// A variable that is set to something.
-    pub(super) fn variable(&self, name: &str) -> Option<&str> {
-        self.variables.get(name).map(String::as_str).filter(|value| !value.is_empty())
-    }
+/// A machine is asked for files, variables and tools as its system is.
+impl Deref for Machine {
+    type Target = System;
 
-    /// Where `path` lies on the disk.
-    pub(super) fn at(&self, path: impl AsRef<Path>) -> PathBuf {
-        let below = path.as_ref().components().filter(|part| !matches!(part, Component::RootDir));
-        self.root.join(below.collect::<PathBuf>())
-    }
-
-    pub(super) fn read(&self, path: &str) -> Option<String> {
-        fs::read_to_string(self.at(path)).ok()
-    }
-
-    pub(super) fn has(&self, path: impl AsRef<Path>) -> bool {
-        self.at(path).exists()
-    }
-
-    /// The paths that a pattern names, where a part may have one `*`; in order.
-    pub(super) fn matching(&self, pattern: &str) -> Vec<PathBuf> {
-        let mut found = vec![PathBuf::from("/")];
-        for part in pattern.split('/').filter(|part| !part.is_empty()) {
-            found = match part.split_once('*') {
-                None => found.into_iter().map(|dir| dir.join(part)).filter(|path| self.has(path)).collect(),
-                Some((head, tail)) => {
-                    let fits = |name: &str| {
-                        name.len() >= head.len() + tail.len()
-                            && name.starts_with(head)
-                            && name.ends_with(tail)
-                    };
-                    found
-                        .iter()
-                        .flat_map(|dir| {
-                            self.names_in(dir).into_iter().filter(|n| fits(n)).map(|n| dir.join(n))
-                        })
-                        .collect()
-                }
-            };
-        }
-        found
-    }
-
-    /// The names in a folder, in order; none where there is no such folder.
-    pub(super) fn names_in(&self, dir: &Path) -> Vec<String> {
-        let entries = fs::read_dir(self.at(dir)).into_iter().flatten().flatten();
-        let mut names: Vec<String> =
-            entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
-        names.sort();
-        names
-    }
-
-    /// The path behind all links, as seen from the root.
-    pub(super) fn real(&self, path: &Path) -> PathBuf {
-        let Ok(real) = self.at(path).canonicalize() else { return path.to_owned() };
-        let root = self.root.canonicalize().unwrap_or_else(|_| self.root.clone());
-        real.strip_prefix(&root).map_or(real.clone(), |below| Path::new("/").join(below))
-    }
-
-    /// What a program prints; ended at `until`.
-    pub(super) fn said(&self, program: &Path, args: &[&str], until: Instant) -> Result<String, ToolTrouble> {
-        tool::said(&self.at(program), args, until, &self.stop)
-    }
-
-    /// The folders of a variable that lists some, such as PATH.
-    pub(super) fn folders(&self, variable: &str) -> Vec<PathBuf> {
-        let listed = self.variable(variable).unwrap_or_default().split(':');
-        listed.filter(|folder| folder.starts_with('/')).map(PathBuf::from).collect()
+    fn deref(&self) -> &System {
+        &self.system
     }
 }
 
@@ -152,28 +81,5 @@ impl Screen {
                 .map(|size| (size.ws_col, size.ws_row))
                 .filter(|(columns, rows)| *columns > 0 && *rows > 0),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn patterns_name_what_is_there() {
-        let root = tempfile::tempdir().unwrap();
-        for dir in ["usr/local/cuda-12.4/bin", "usr/local/cuda-13.0/bin", "usr/local/other/bin", "opt"] {
-            fs::create_dir_all(root.path().join(dir)).unwrap();
-        }
-        fs::write(root.path().join("usr/local/cuda-13.0/bin/nsys"), "").unwrap();
-        let machine = Machine { root: root.path().to_owned(), ..Machine::here(Err(String::new())) };
-        let names = |pattern| machine.matching(pattern);
-        assert_eq!(names("/usr/local/cuda*/bin").len(), 2);
-        assert_eq!(names("/usr/local/cuda*/bin/nsys"), [PathBuf::from("/usr/local/cuda-13.0/bin/nsys")]);
-        assert_eq!(names("/opt"), [PathBuf::from("/opt")]);
-        assert!(names("/nowhere/*").is_empty());
-        std::os::unix::fs::symlink("cuda-13.0", root.path().join("usr/local/cuda")).unwrap();
-        let linked = Path::new("/usr/local/cuda/bin/nsys");
-        assert_eq!(machine.real(linked), Path::new("/usr/local/cuda-13.0/bin/nsys"));
     }
 }

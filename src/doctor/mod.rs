@@ -11,7 +11,6 @@ pub mod overhead;
 pub mod parse;
 mod permission;
 pub mod show;
-mod tool;
 mod tools;
 
 use std::{
@@ -166,7 +165,7 @@ const CHECKS: [(&str, CheckFn); 25] = [
 ];
 
 /// Makes every check, each within `limit`. `tell` hears what is being looked at once that takes more than a moment.
-/// Ends early when [`Machine::stop`] is set.
+/// Ends early when [`System::stop`](crate::tools::System::stop) is set.
 pub fn examine(machine: &Arc<Machine>, limit: Duration, tell: &mut dyn FnMut(&str)) -> Report {
     let begun = Instant::now();
     let mut told = String::new();

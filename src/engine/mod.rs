@@ -4,6 +4,7 @@ pub mod candle;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 pub mod driver;
+pub mod listener;
 #[cfg(feature = "nvtx")]
 mod nvtx_ranges;
 pub mod place;
@@ -15,6 +16,8 @@ pub mod workload;
 use std::time::Duration;
 
 use thiserror::Error;
+
+pub use self::listener::{Listener, Listeners, Part};
 
 /// A batch of prompts of equal length, row after row.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,6 +66,9 @@ pub trait Engine {
     fn device_time(&self) -> Option<Duration> {
         None
     }
+
+    /// Tells `listeners` of every operator from now on, as far as the engine knows its own.
+    fn tell(&mut self, _listeners: Listeners) {}
 }
 
 #[derive(Debug, Error)]

@@ -1,5 +1,7 @@
-//! What a model is: its shape, its tensors, its size.
+//! What a model is: its shape, its tensors, its size, its operators.
 
+pub mod operator;
 pub mod spec;
 
+pub use operator::Operator;
 pub use spec::{ModelSpec, SpecError};

@@ -2,6 +2,7 @@
 
 mod diagnosis;
 mod incidents;
+mod kernels;
 mod requests;
 mod series;
 mod telemetry;
@@ -10,6 +11,7 @@ mod trail;
 use std::collections::VecDeque;
 
 pub use incidents::{FlightRecorder, Incident, KeptLook, Unusual};
+pub use kernels::{KernelState, LiveKernels};
 pub use requests::ActiveRequest;
 use serde::{Deserialize, Serialize};
 pub use series::{Bucket, Series};
@@ -61,6 +63,7 @@ pub struct RunState {
     pub observer: Option<ObserverSample>,
     /// What looking at the GPUs costs.
     pub sampler: Option<SamplerCost>,
+    pub kernels: KernelState,
     pub log: VecDeque<(Stamp, Notice)>,
     pub snapshots: VecDeque<Snapshot>,
     pub finished: Option<RunFinished>,
@@ -134,6 +137,7 @@ impl Default for RunState {
             host: HostState::default(),
             observer: None,
             sampler: None,
+            kernels: KernelState::default(),
             log: VecDeque::new(),
             snapshots: VecDeque::new(),
             finished: None,
@@ -174,6 +178,11 @@ impl RunState {
                 }
             }
             Event::SamplerCost(cost) => self.sampler = Some((**cost).clone()),
+            Event::KernelTrace(trace) => self.kernels.trace = Some(trace.clone()),
+            Event::Kernels(window) => self.kernels.window(window),
+            Event::StepTimeline(timeline) => self.kernels.timeline(timeline),
+            Event::ToolRun(run) => self.kernels.tool_run = Some((**run).clone()),
+            Event::KernelReport(report) => self.kernels.report(report),
             Event::HostSample(sample) => self.host.record(t, sample),
             Event::Observer(sample) => self.observer = Some(*sample),
             Event::RequestStarted(started) => {

@@ -11,7 +11,10 @@ use unicode_width::UnicodeWidthStr;
 
 use super::{
     keys::{self, Scope},
-    panes::{ComparePane, GpuPane, LogPane, OverviewPane, RunsPane, TokensPane, evidence},
+    panes::{
+        ComparePane, GpuPane, KernelsPane, LogPane, OverviewPane, RooflinePane, RunsPane, TokensPane,
+        evidence,
+    },
     ui::{Overlay, Pane, Prompt},
     view::{SweepView, View},
     widgets::{boxed, cut, input_line, label_value},
@@ -83,6 +86,8 @@ impl Widget for Frame<'_> {
             Pane::Overview => OverviewPane(view).render(areas.body, buf),
             Pane::Gpu => GpuPane(view).render(areas.body, buf),
             Pane::Tokens => TokensPane(view).render(areas.body, buf),
+            Pane::Kernels => KernelsPane(view).render(areas.body, buf),
+            Pane::Roofline => RooflinePane(view).render(areas.body, buf),
             Pane::Compare => ComparePane(view).render(areas.body, buf),
             Pane::Runs => RunsPane(view).render(areas.body, buf),
             Pane::Log => LogPane(view).render(areas.body, buf),

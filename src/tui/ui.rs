@@ -9,20 +9,32 @@ pub enum Pane {
     Overview,
     Gpu,
     Tokens,
+    Kernels,
+    Roofline,
     Compare,
     Runs,
     Log,
 }
 
 impl Pane {
-    pub const ALL: [Pane; 6] =
-        [Pane::Overview, Pane::Gpu, Pane::Tokens, Pane::Compare, Pane::Runs, Pane::Log];
+    pub const ALL: [Pane; 8] = [
+        Pane::Overview,
+        Pane::Gpu,
+        Pane::Tokens,
+        Pane::Kernels,
+        Pane::Roofline,
+        Pane::Compare,
+        Pane::Runs,
+        Pane::Log,
+    ];
 
     pub fn title(self) -> &'static str {
         match self {
             Pane::Overview => "Overview",
             Pane::Gpu => "GPU",
             Pane::Tokens => "Tokens",
+            Pane::Kernels => "Kernels",
+            Pane::Roofline => "Roofline",
             Pane::Compare => "Compare",
             Pane::Runs => "Runs",
             Pane::Log => "Log",

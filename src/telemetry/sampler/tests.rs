@@ -4,8 +4,8 @@ use super::*;
 use crate::{
     config::{
         DatasetConfig, Dtype, HardwareConfig, HydraConfig, HydraJob, HydraRun, InferConfig, ModelConfig,
-        OutputConfig, PredictionsConfig, ProfilingConfig, RuntimeConfig, SimConfig, TelemetryConfig,
-        ThemeName, ToolConfig, TuiConfig, Weights,
+        NvtxConfig, OutputConfig, PredictionsConfig, ProfilingConfig, RuntimeConfig, SimConfig,
+        TelemetryConfig, ThemeName, ToolConfig, TuiConfig, Weights,
     },
     event::{Clock, EventRx, GpuSample, HostInfo, HostSample, Phase, channel},
     readings::Reading,
@@ -202,6 +202,7 @@ fn config(runtime: Runtime, probe: Probe) -> RunConfig {
             requests: Some(1),
             seed: 1,
             until: None,
+            cuda_graphs: true,
             until_max_s: 900.0,
             sim: SimConfig {
                 prefill_tok_s: 1e4,
@@ -228,6 +229,8 @@ fn config(runtime: Runtime, probe: Probe) -> RunConfig {
             nsys: ToolConfig::default(),
             ncu: ToolConfig::default(),
             roofline: ToolConfig::default(),
+            cupti: ToolConfig::default(),
+            nvtx: NvtxConfig::default(),
         },
         output: OutputConfig {
             record: false,

@@ -1,10 +1,11 @@
 //! A program that is run for what it says, and ended with all it has started when it takes too long.
 
 use std::{
+    ffi::OsStr,
     io::Read,
     os::unix::process::CommandExt,
     path::Path,
-    process::{Child, Command, ExitStatus, Stdio},
+    process::{Child, ChildStdout, Command, ExitStatus, Stdio},
     sync::{
         atomic::{AtomicBool, Ordering},
         mpsc::{self, Receiver},
@@ -23,7 +24,7 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(5);
 const LAST_WORDS: Duration = Duration::from_millis(200);
 
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub(super) enum ToolTrouble {
+pub enum ToolTrouble {
     #[error("it cannot be started: {0}")]
     NotStarted(String),
     #[error("it does not answer: it was ended after {0} s")]
@@ -36,12 +37,7 @@ pub(super) enum ToolTrouble {
 
 /// What `program` prints, stdout before stderr, in plain English where it has several languages. By `until` it is done or
 /// it is ended; `stop` ends it at once. Nothing that it started in its own process group is left running either way.
-pub(super) fn said(
-    program: &Path,
-    args: &[&str],
-    until: Instant,
-    stop: &AtomicBool,
-) -> Result<String, ToolTrouble> {
+pub fn said(program: &Path, args: &[&str], until: Instant, stop: &AtomicBool) -> Result<String, ToolTrouble> {
     let begun = Instant::now();
     let mut command = Command::new(program);
     command.args(args).env("LC_ALL", "C").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -62,15 +58,73 @@ pub(super) fn said(
         streams.into_iter().flatten().filter_map(|text| text.recv_timeout(LAST_WORDS).ok()).collect();
     match status {
         Some(status) if status.success() => Ok(text),
-        status => Err(ToolTrouble::Failed {
+        status => Err(ToolTrouble::failed(status, &text)),
+    }
+}
+
+/// Gives what `program` prints on stdout to `read` as it comes, and what `read` makes of it, with what went wrong if
+/// something did. Limits are those of [`said`].
+pub fn streamed<T>(
+    program: &Path,
+    args: &[&OsStr],
+    until: Instant,
+    stop: &AtomicBool,
+    read: impl FnOnce(ChildStdout) -> T,
+) -> Result<(T, Option<ToolTrouble>), ToolTrouble> {
+    let begun = Instant::now();
+    let mut command = Command::new(program);
+    command.args(args).env("LC_ALL", "C").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.process_group(0).spawn().map_err(|e| ToolTrouble::NotStarted(e.to_string()))?;
+    let mut running = Running(child);
+    let errors = running.0.stderr.take().map(collected);
+    let Some(stdout) = running.0.stdout.take() else {
+        return Err(ToolTrouble::NotStarted("it has no stdout".to_owned()));
+    };
+    let finished = AtomicBool::new(false);
+    let ended = thread::scope(|scope| {
+        // Ended from outside, the pipe closes, and whoever reads it sees its end.
+        let (group, finished) = (running.pid(), &finished);
+        let watch = scope.spawn(move || {
+            while !finished.load(Ordering::Acquire) {
+                let trouble = match (stop.load(Ordering::Acquire), Instant::now() >= until) {
+                    (true, _) => ToolTrouble::Stopped,
+                    (_, true) => ToolTrouble::TooLong(format!("{:.1}", begun.elapsed().as_secs_f64())),
+                    _ => {
+                        thread::sleep(BETWEEN_LOOKS);
+                        continue;
+                    }
+                };
+                if let Some(group) = group {
+                    let _ = kill_process_group(group, Signal::KILL);
+                }
+                return Some(trouble);
+            }
+            None
+        });
+        let made = read(stdout);
+        while !running.has_ended() && !watch.is_finished() {
+            thread::sleep(BETWEEN_LOOKS);
+        }
+        finished.store(true, Ordering::Release);
+        (made, watch.join().ok().flatten())
+    });
+    let status = running.end();
+    let (made, ended) = ended;
+    let words = errors.and_then(|text| text.recv_timeout(LAST_WORDS).ok()).unwrap_or_default();
+    let failed = || match status {
+        Some(status) if status.success() => None,
+        status => Some(ToolTrouble::failed(status, &words)),
+    };
+    Ok((made, ended.or_else(failed)))
+}
+
+impl ToolTrouble {
+    fn failed(status: Option<ExitStatus>, text: &str) -> ToolTrouble {
+        let mut lines = text.lines().map(str::trim);
+        ToolTrouble::Failed {
             ending: status.map_or_else(|| "nobody knows what".to_owned(), |status| status.to_string()),
-            said: text
-                .lines()
-                .map(str::trim)
-                .find(|line| !line.is_empty())
-                .unwrap_or("nothing is said")
-                .to_owned(),
-        }),
+            said: lines.find(|line| !line.is_empty()).unwrap_or("nothing is said").to_owned(),
+        }
     }
 }
 
@@ -172,6 +226,30 @@ mod tests {
         let pid = sh("sleep 600 & echo $!", LONG).unwrap();
         assert!(begun.elapsed() < Duration::from_secs(10), "its child holds the pipe open");
         assert!(ends(pid.trim()));
+    }
+
+    fn streamed_sh(script: &str, limit: Duration) -> (String, Option<ToolTrouble>) {
+        let args = ["-c", script].map(OsStr::new);
+        let read = |mut stdout: ChildStdout| {
+            let mut text = String::new();
+            let _ = stdout.read_to_string(&mut text);
+            text
+        };
+        streamed(Path::new("/bin/sh"), &args, Instant::now() + limit, &AtomicBool::new(false), read).unwrap()
+    }
+
+    #[test]
+    fn what_a_tool_prints_is_read_as_it_comes() {
+        let (text, trouble) = streamed_sh("seq 100000; echo heard >&2", LONG);
+        assert_eq!((text.lines().count(), trouble), (100_000, None));
+        let (text, trouble) = streamed_sh("echo half; echo broken >&2; exit 3", LONG);
+        assert_eq!(text, "half\n");
+        assert_eq!(trouble.unwrap().to_string(), "it ends with exit status: 3: broken");
+        let begun = Instant::now();
+        let (text, trouble) = streamed_sh("echo some; sleep 600", Duration::from_millis(500));
+        assert_eq!(text, "some\n");
+        assert!(matches!(trouble, Some(ToolTrouble::TooLong(_))), "{trouble:?}");
+        assert!(begun.elapsed() < Duration::from_secs(10));
     }
 
     #[test]

@@ -1,0 +1,240 @@
+//! Rows of a CSV that a tool wrote among other things: quoted cells, ragged rows, one row in memory at a time.
+
+use std::io::{self, BufRead};
+
+/// A row that is longer is no row of a table.
+pub const LONGEST_ROW: usize = 4 << 20;
+
+/// Reads rows one after another.
+///
+/// Quoting is that of RFC 4180, leniently: a quote within an unquoted cell stands for itself, and a quoted cell that
+/// never ends is ended by the file. Rows may have any number of cells; a blank line is a row with none.
+pub struct Rows<R> {
+    input: R,
+    line: Vec<u8>,
+    cells: Vec<(usize, usize)>,
+    bytes_read: u64,
+}
+
+/// One row.
+#[derive(Clone, Copy)]
+pub struct Row<'r> {
+    line: &'r [u8],
+    cells: &'r [(usize, usize)],
+}
+
+impl<R: BufRead> Rows<R> {
+    pub fn new(input: R) -> Rows<R> {
+        Rows { input, line: Vec::new(), cells: Vec::new(), bytes_read: 0 }
+    }
+
+    /// The next row; `None` at the end. A row longer than [`LONGEST_ROW`] is an error of the kind `InvalidData`.
+    pub fn next_row(&mut self) -> io::Result<Option<Row<'_>>> {
+        self.line.clear();
+        self.cells.clear();
+        if !self.append_line()? {
+            return Ok(None);
+        }
+        if self.bytes_read == self.line.len() as u64 && self.line.starts_with("\u{feff}".as_bytes()) {
+            self.line.drain(..3);
+        }
+        let mut at = 0;
+        if trimmed_end(&self.line) == 0 {
+            return Ok(Some(Row { line: &self.line, cells: &self.cells }));
+        }
+        loop {
+            let (cell, next) = match self.line.get(at) {
+                Some(b'"') => self.quoted(at)?,
+                _ => self.plain(at),
+            };
+            self.cells.push(cell);
+            match next {
+                Some(next) => at = next,
+                None => return Ok(Some(Row { line: &self.line, cells: &self.cells })),
+            }
+        }
+    }
+
+    /// Adds a line with its end to what is there; false at the end of the input.
+    fn append_line(&mut self) -> io::Result<bool> {
+        let before = self.line.len();
+        loop {
+            let chunk = match self.input.fill_buf() {
+                Ok(chunk) => chunk,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Err(e) => return Err(e),
+            };
+            if chunk.is_empty() {
+                break;
+            }
+            let end = memchr::memchr(b'\n', chunk);
+            let taken = end.map_or(chunk.len(), |at| at + 1);
+            self.line.extend_from_slice(&chunk[..taken]);
+            self.input.consume(taken);
+            self.bytes_read += taken as u64;
+            if self.line.len() > LONGEST_ROW {
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    format!("a row of more than {} MB", LONGEST_ROW >> 20),
+                ));
+            }
+            if end.is_some() {
+                break;
+            }
+        }
+        Ok(self.line.len() > before)
+    }
+
+    /// The cell from `at` to a comma or the line's end, and where the next one begins.
+    fn plain(&self, at: usize) -> ((usize, usize), Option<usize>) {
+        let end = trimmed_end(&self.line).max(at);
+        match memchr::memchr(b',', &self.line[at..end]) {
+            Some(comma) => ((at, at + comma), Some(at + comma + 1)),
+            None => ((at, end), None),
+        }
+    }
+
+    /// The cell whose opening quote is at `at`. Doubled quotes within become one, in place.
+    fn quoted(&mut self, at: usize) -> io::Result<((usize, usize), Option<usize>)> {
+        let begin = at + 1;
+        let (mut from, mut written) = (begin, begin);
+        loop {
+            let quote = self.closing_quote(from)?;
+            if written != from {
+                self.line.copy_within(from..quote, written);
+            }
+            written += quote - from;
+            match self.line.get(quote + 1) {
+                Some(b'"') => {
+                    self.line[written] = b'"';
+                    written += 1;
+                    from = quote + 2;
+                }
+                Some(b',') => return Ok(((begin, written), Some(quote + 2))),
+                // What stands between the closing quote and the comma belongs to nobody.
+                _ => {
+                    let rest = (quote + 1).min(self.line.len());
+                    let next = memchr::memchr(b',', &self.line[rest..]).map(|comma| rest + comma + 1);
+                    return Ok(((begin, written), next));
+                }
+            }
+        }
+    }
+
+    /// Where the next quote is, in as many lines as it takes; without one, where the text ends.
+    fn closing_quote(&mut self, from: usize) -> io::Result<usize> {
+        let mut searched = from;
+        loop {
+            if let Some(quote) = memchr::memchr(b'"', &self.line[searched..]) {
+                return Ok(searched + quote);
+            }
+            searched = self.line.len();
+            if !self.append_line()? {
+                return Ok(trimmed_end(&self.line).max(from));
+            }
+        }
+    }
+}
+
+/// Where a line's text ends, before its line break.
+fn trimmed_end(line: &[u8]) -> usize {
+    let line = line.strip_suffix(b"\n").unwrap_or(line);
+    line.strip_suffix(b"\r").unwrap_or(line).len()
+}
+
+impl<'r> Row<'r> {
+    /// Whether the line is blank.
+    pub fn is_empty(&self) -> bool {
+        self.cells.is_empty()
+    }
+
+    /// The cell in a column; `None` where the row ends before.
+    #[inline]
+    pub fn get(&self, column: usize) -> Option<&'r [u8]> {
+        let (begin, end) = *self.cells.get(column)?;
+        Some(&self.line[begin..end])
+    }
+
+    /// The same as text; bytes that are no text are replaced.
+    pub fn text(&self, column: usize) -> Option<std::borrow::Cow<'r, str>> {
+        self.get(column).map(|cell| String::from_utf8_lossy(cell.trim_ascii()))
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &'r [u8]> {
+        let line = self.line;
+        self.cells.iter().map(move |(begin, end)| &line[*begin..*end])
+    }
+
+    /// All cells as text.
+    pub fn texts(&self) -> Vec<String> {
+        self.iter().map(|cell| String::from_utf8_lossy(cell.trim_ascii()).into_owned()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn all(text: &[u8]) -> Vec<Vec<Vec<u8>>> {
+        let mut rows = Rows::new(text);
+        let mut found = Vec::new();
+        while let Some(row) = rows.next_row().unwrap() {
+            found.push(row.iter().map(<[u8]>::to_vec).collect());
+        }
+        found
+    }
+
+    fn texts(text: &str) -> Vec<Vec<String>> {
+        let text_of = |cell: Vec<u8>| String::from_utf8(cell).unwrap();
+        all(text.as_bytes()).into_iter().map(|row| row.into_iter().map(text_of).collect()).collect()
+    }
+
+    #[test]
+    fn cells_of_all_kinds() {
+        assert_eq!(texts("a,b\r\n\"1,234\",\n\nx"), [vec!["a", "b"], vec!["1,234", ""], vec![], vec!["x"]]);
+        assert_eq!(texts("\"say \"\"hi\"\"\",\"two\nlines\",z\n"), [vec!["say \"hi\"", "two\nlines", "z"]]);
+        assert_eq!(texts("==PROF== \"x\" is, left\n"), [vec!["==PROF== \"x\" is", " left"]]);
+        assert_eq!(texts("\"never ends,1\n2"), [vec!["never ends,1\n2"]]);
+        assert_eq!(texts("\u{feff}a,b"), [vec!["a", "b"]]);
+    }
+
+    #[test]
+    fn a_file_without_lines_is_refused_before_it_fills_the_memory() {
+        let endless = io::BufReader::new(io::Read::take(io::repeat(b'x'), 1 << 30));
+        let mut rows = Rows::new(endless);
+        assert_eq!(rows.next_row().err().unwrap().kind(), io::ErrorKind::InvalidData);
+        assert!(rows.bytes_read < 2 * LONGEST_ROW as u64);
+    }
+
+    proptest! {
+        #[test]
+        fn what_the_csv_crate_writes_reads_back(
+            rows in prop::collection::vec(prop::collection::vec("[a-z0-9 ,\"\n.]{0,12}", 1..6), 1..8)
+        ) {
+            let mut writer = csv::WriterBuilder::new()
+                .flexible(true)
+                .quote_style(csv::QuoteStyle::Always)
+                .from_writer(Vec::new());
+            for row in &rows {
+                writer.write_record(row).unwrap();
+            }
+            let bytes = writer.into_inner().unwrap();
+            prop_assert_eq!(texts(std::str::from_utf8(&bytes).unwrap()), rows);
+        }
+
+        #[test]
+        fn any_bytes_are_read_whatever_the_size_of_the_chunks(
+            bytes in prop::collection::vec(prop::sample::select(b"ab,\"\n\r\xff".to_vec()), 0..60), chunk in 1usize..9
+        ) {
+            let whole = all(&bytes);
+            let mut rows = Rows::new(io::BufReader::with_capacity(chunk, bytes.as_slice()));
+            let mut parts = Vec::new();
+            while let Some(row) = rows.next_row().unwrap() {
+                parts.push(row.iter().map(<[u8]>::to_vec).collect::<Vec<_>>());
+            }
+            prop_assert_eq!(whole, parts);
+        }
+    }
+}

@@ -1,0 +1,604 @@
+//! The SQLite that `nsys export` makes: every launch, every call, every range.
+//!
+//! Tables are there only if something was recorded for them, and columns come and go between versions; what is not
+//! there is left out. Kernels find their ranges through the calls that launched them: a launch and its call share a
+//! correlation id within a process, and the call was made on a thread within that thread's ranges.
+
+use std::{collections::HashMap, path::Path, sync::Arc};
+
+use rusqlite::{Connection, OpenFlags, OptionalExtension, types::ValueRef};
+
+use super::ranges::{OUTSIDE, PathId, Ranges};
+use crate::kernels::{
+    counters::Counter,
+    error::{KernelsError, RECORD_KERNELS},
+    names,
+    table::{KernelRow, KernelTable, Kind},
+    tally::{Durations, OTHERS, Place, Places},
+};
+
+const KERNELS: &str = "CUPTI_ACTIVITY_KIND_KERNEL";
+const CALLS: &str = "CUPTI_ACTIVITY_KIND_RUNTIME";
+const GRAPHS: &str = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE";
+const COPIES: &str = "CUPTI_ACTIVITY_KIND_MEMCPY";
+const MEMSETS: &str = "CUPTI_ACTIVITY_KIND_MEMSET";
+const RANGES: &str = "NVTX_EVENTS";
+const PUSH_POP: i64 = 59;
+const START_END: i64 = 60;
+
+/// Reads a recording: its kernels first, then ranges, calls of CUDA and memory operations, as far as there are any.
+///
+/// The file is opened for reading alone. One without kernels and without ranges is an error.
+pub fn read_database(path: &Path) -> Result<Vec<KernelTable>, KernelsError> {
+    let file = path.display().to_string();
+    read(path)
+        .map_err(|source| KernelsError::Database { file: file.clone(), source })
+        .and_then(|tables| something(file, tables))
+}
+
+fn something(file: String, tables: Vec<KernelTable>) -> Result<Vec<KernelTable>, KernelsError> {
+    if tables.is_empty() {
+        let missing = "no rows in CUPTI_ACTIVITY_KIND_KERNEL and NVTX_EVENTS";
+        return Err(KernelsError::NothingRecorded { file, missing, remedy: RECORD_KERNELS });
+    }
+    Ok(tables)
+}
+
+fn read(path: &Path) -> rusqlite::Result<Vec<KernelTable>> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let database = Database { connection: Connection::open_with_flags(path, flags)? };
+    let mut ranges = database.ranges()?;
+    let mut by_path: Vec<(Durations, u64)> = Vec::new();
+    ranges.place(|path, lasted| {
+        let path = path as usize;
+        by_path.resize_with(by_path.len().max(path + 1), Default::default);
+        by_path[path].1 += 1;
+        if let Some(ns) = lasted {
+            by_path[path].0.add(ns as f64);
+        }
+    });
+    let (calls, links) = database.calls(&mut ranges)?;
+    let mut launched: Vec<(u64, f64)> = Vec::new();
+    let mut kernels = database.kernels(&ranges, &links, &mut launched)?;
+    let device = database.device();
+    let ranges = range_table(&ranges, by_path, &launched);
+    if let (None, Some(ranges)) = (&kernels, &ranges) {
+        let mut noted = ranges.clone();
+        noted.notes.push(format!("no kernels were recorded; {RECORD_KERNELS}"));
+        return Ok([Some(noted), calls, database.memory()?].into_iter().flatten().collect());
+    }
+    if let Some(kernels) = &mut kernels {
+        kernels.device = device;
+    }
+    let all = [kernels, ranges, calls, database.memory()?];
+    Ok(if all[0].is_none() && all[1].is_none() { Vec::new() } else { all.into_iter().flatten().collect() })
+}
+
+/// A number that counts for calls and launches alike: the process, and the id within it.
+fn link(process_or_thread: i64, correlation: i64) -> u64 {
+    // Bits 24 to 47 are the process, below them is the thread.
+    let process = (process_or_thread as u64 >> 24) & 0xff_ffff;
+    process << 40 | (correlation as u64 & 0xff_ffff_ffff)
+}
+
+/// Calls by their numbers, each with the ranges around it.
+#[derive(Debug, Default)]
+struct Links(Vec<(u64, PathId)>);
+
+impl Links {
+    fn sort(&mut self) {
+        if !self.0.is_sorted() {
+            self.0.sort_unstable();
+        }
+    }
+
+    /// `hint` is where the last one was found: launches come in about the order of their calls.
+    fn find(&self, number: u64, hint: &mut usize) -> PathId {
+        let near = *hint..(*hint + 4).min(self.0.len());
+        if let Some(at) = near.clone().find(|at| self.0[*at].0 == number) {
+            *hint = at;
+            return self.0[at].1;
+        }
+        match self.0.binary_search_by_key(&number, |(number, _)| *number) {
+            Ok(at) => {
+                *hint = at;
+                self.0[at].1
+            }
+            Err(_) => OUTSIDE,
+        }
+    }
+}
+
+/// What tells launches apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct LaunchKey {
+    name: i64,
+    grid: [u32; 3],
+    block: [u32; 3],
+    path: PathId,
+}
+
+/// What is counted of a key.
+#[derive(Debug)]
+struct Launches {
+    key: LaunchKey,
+    place: Place,
+    /// One of them, to ask for what all of them have.
+    example: i64,
+    calls: u64,
+    in_graphs: u64,
+    durations: Durations,
+}
+
+struct Database {
+    connection: Connection,
+}
+
+fn integer(value: ValueRef) -> Option<i64> {
+    match value {
+        ValueRef::Integer(value) => Some(value),
+        _ => None,
+    }
+}
+
+impl Database {
+    /// The columns of a table; none where it is not there.
+    fn columns(&self, table: &str) -> rusqlite::Result<Vec<String>> {
+        let mut ask = self.connection.prepare("SELECT name FROM pragma_table_info(?1)")?;
+        let names = ask.query_map([table], |row| row.get(0))?;
+        names.collect()
+    }
+
+    /// Runs through a table. A column that is not there reads as NULL; a table that is not there has no rows.
+    fn each(
+        &self,
+        table: &str,
+        wanted: &[&str],
+        condition: &str,
+        mut row_of: impl FnMut(&rusqlite::Row) -> rusqlite::Result<()>,
+    ) -> rusqlite::Result<bool> {
+        let there = self.columns(table)?;
+        if there.is_empty() {
+            return Ok(false);
+        }
+        let has = |name: &str| there.iter().any(|column| column == name);
+        let column = |name: &&str| match *name {
+            "rowid" => "rowid".to_owned(),
+            name if has(name) => format!("\"{name}\""),
+            _ => "NULL".to_owned(),
+        };
+        let columns = wanted.iter().map(column).collect::<Vec<_>>().join(", ");
+        let mut ask = self.connection.prepare(&format!("SELECT {columns} FROM \"{table}\" {condition}"))?;
+        let mut rows = ask.query([])?;
+        while let Some(row) = rows.next()? {
+            row_of(row)?;
+        }
+        Ok(true)
+    }
+
+    /// The text of an id; `None` where there is none.
+    fn string(&self, id: i64) -> rusqlite::Result<Option<String>> {
+        if self.columns("StringIds")?.is_empty() {
+            return Ok(None);
+        }
+        let mut ask = self.connection.prepare_cached("SELECT value FROM StringIds WHERE id = ?1")?;
+        ask.query_row([id], |row| row.get(0)).optional()
+    }
+
+    fn device(&self) -> Option<String> {
+        let ask = "SELECT name FROM TARGET_INFO_GPU LIMIT 1";
+        self.connection.query_row(ask, [], |row| row.get(0)).ok()
+    }
+
+    fn ranges(&self) -> rusqlite::Result<Ranges> {
+        let mut ranges = Ranges::default();
+        let mut texts: HashMap<i64, String> = HashMap::new();
+        let wanted = ["start", "end", "eventType", "globalTid", "endGlobalTid", "textId", "text"];
+        self.each(RANGES, &wanted, "", |row| {
+            let number = |at| row.get_ref(at).map(integer);
+            if !matches!(number(2)?, Some(PUSH_POP | START_END)) {
+                return Ok(());
+            }
+            let (Some(start), Some(thread)) = (number(0)?, number(3)?) else { return Ok(()) };
+            // A range that ends on another thread is around nothing that one thread does.
+            if number(4)?.is_some_and(|end| end != thread) {
+                return Ok(());
+            }
+            let end = number(1)?;
+            match number(5)? {
+                Some(id) => {
+                    if let std::collections::hash_map::Entry::Vacant(vacant) = texts.entry(id) {
+                        vacant.insert(self.string(id)?.unwrap_or_else(|| format!("range {id}")));
+                    }
+                    ranges.add(thread, start, end, &texts[&id]);
+                }
+                None => {
+                    let text = row.get_ref(6)?.as_bytes_or_null().ok().flatten().unwrap_or(b"(unnamed)");
+                    ranges.add(thread, start, end, &String::from_utf8_lossy(text));
+                }
+            }
+            Ok(())
+        })?;
+        Ok(ranges)
+    }
+
+    /// The calls of CUDA as a table, and those within ranges by their numbers.
+    fn calls(&self, ranges: &mut Ranges) -> rusqlite::Result<(Option<KernelTable>, Links)> {
+        let mut links = Links::default();
+        let mut by_name: HashMap<i64, (u64, Durations)> = HashMap::new();
+        let with_ranges = !ranges.is_empty();
+        self.each(CALLS, &["start", "end", "nameId", "correlationId", "globalTid"], "", |row| {
+            let number = |at| row.get_ref(at).map(integer);
+            let (Some(start), Some(end)) = (number(0)?, number(1)?) else { return Ok(()) };
+            let (calls, durations) = by_name.entry(number(2)?.unwrap_or(-1)).or_default();
+            *calls += 1;
+            durations.add(end.saturating_sub(start).max(0) as f64);
+            if !with_ranges {
+                return Ok(());
+            }
+            if let (Some(correlation), Some(thread)) = (number(3)?, number(4)?) {
+                let path = ranges.around(thread, start, end);
+                if path != OUTSIDE {
+                    links.0.push((link(thread, correlation), path));
+                }
+            }
+            Ok(())
+        })?;
+        links.sort();
+        let mut rows = Vec::new();
+        for (id, (calls, durations)) in by_name {
+            let name = self.string(id)?.unwrap_or_else(|| format!("call {id}"));
+            let name = without_version(&name).to_owned();
+            let mut row = KernelRow { family: name.clone(), name, calls, ..KernelRow::default() };
+            durations.fill(&mut row);
+            rows.push(row);
+        }
+        Ok((filled("nsys SQLite, CUDA calls", Kind::ApiCalls, rows), links))
+    }
+
+    /// The kernels; `launched` is told how many launches and how much time fall to each nesting of ranges.
+    fn kernels(
+        &self,
+        ranges: &Ranges,
+        links: &Links,
+        launched: &mut Vec<(u64, f64)>,
+    ) -> rusqlite::Result<Option<KernelTable>> {
+        launched.resize(ranges.paths.len(), (0, 0.0));
+        let columns = self.columns(KERNELS)?;
+        let has = |name: &str| columns.iter().any(|column| column == name);
+        let name = ["demangledName", "shortName", "mangledName"].into_iter().find(|name| has(name));
+        let mut places: Places<LaunchKey> = Places::default();
+        let mut all: Vec<Launches> = Vec::new();
+        let (mut unread, mut hint, mut outside) = (0u64, 0, 0u64);
+        let mut wanted = vec![
+            "rowid",
+            "start",
+            "end",
+            name.unwrap_or("demangledName"),
+            "gridX",
+            "gridY",
+            "gridZ",
+            "blockX",
+            "blockY",
+            "blockZ",
+            "graphNodeId",
+        ];
+        if !links.0.is_empty() {
+            wanted.extend(["correlationId", "globalPid"]);
+        }
+        self.each(KERNELS, &wanted, "", |row| {
+            let number = |at| row.get_ref(at).map(integer);
+            let (Some(start), Some(end), Some(name)) = (number(1)?, number(2)?, number(3)?) else {
+                unread += 1;
+                return Ok(());
+            };
+            let path = match links.0.is_empty() {
+                true => OUTSIDE,
+                false => match (number(11)?, number(12)?) {
+                    (Some(correlation), Some(process)) => links.find(link(process, correlation), &mut hint),
+                    _ => OUTSIDE,
+                },
+            };
+            let size = |at| number(at).map(|n| n.and_then(|n| u32::try_from(n).ok()).unwrap_or(0));
+            let key = LaunchKey {
+                name,
+                grid: [size(4)?, size(5)?, size(6)?],
+                block: [size(7)?, size(8)?, size(9)?],
+                path,
+            };
+            let at = match places.known(&key) {
+                Some(at) => at,
+                None => {
+                    let place = places.find(key, &name.to_le_bytes());
+                    if place.at() == all.len() {
+                        let example = number(0)?.unwrap_or(-1);
+                        let durations = Durations::default();
+                        all.push(Launches { key, place, example, calls: 0, in_graphs: 0, durations });
+                    }
+                    place.at()
+                }
+            };
+            let ns = end.saturating_sub(start).max(0) as f64;
+            let launches = &mut all[at];
+            launches.calls += 1;
+            launches.in_graphs += u64::from(number(10)?.is_some());
+            launches.durations.add(ns);
+            let (calls, total) = &mut launched[path as usize];
+            *calls += 1;
+            *total += ns;
+            outside += u64::from(path == OUTSIDE);
+            Ok(())
+        })?;
+        let mut rows = self.rows_of(all, ranges)?;
+        let (graph_rows, graphs) = self.whole_graphs()?;
+        rows.extend(graph_rows);
+        let Some(mut table) = filled("nsys SQLite, kernels", Kind::Kernels, rows) else { return Ok(None) };
+        table.notes.extend(places.remark());
+        if unread > 0 {
+            table.notes.push(format!("{unread} launches could not be read"));
+        }
+        if graphs > 0 {
+            table.notes.push(format!(
+                "{graphs} launches of CUDA graphs were recorded as a whole; nsys profile --cuda-graph-trace=node shows their kernels"
+            ));
+        }
+        if !ranges.is_empty() && outside > 0 {
+            table.notes.push(format!("{outside} launches were made outside of all NVTX ranges"));
+        }
+        Ok(Some(table))
+    }
+
+    fn rows_of(&self, all: Vec<Launches>, ranges: &Ranges) -> rusqlite::Result<Vec<KernelRow>> {
+        let wanted = ["registersPerThread", "staticSharedMemory", "dynamicSharedMemory"];
+        let mut rows = Vec::with_capacity(all.len());
+        for Launches { key, place, example, calls, in_graphs, durations } in all {
+            let name = match place {
+                Place::Others { .. } => OTHERS.to_owned(),
+                _ => {
+                    let text = self.string(key.name)?.unwrap_or_else(|| format!("kernel {}", key.name));
+                    names::demangled(&text).into_owned()
+                }
+            };
+            let mut row = KernelRow { calls, graph_calls: Some(in_graphs), ..KernelRow::named(name) };
+            durations.fill(&mut row);
+            if let Place::Exact { .. } = place {
+                let there = |extent: [u32; 3]| (extent != [0; 3]).then_some(extent);
+                (row.grid, row.block) = (there(key.grid), there(key.block));
+                row.range = ranges.paths.text(key.path).map(str::to_owned);
+                self.each(KERNELS, &wanted, &format!("WHERE rowid = {example}"), |one| {
+                    let number = |at| one.get_ref(at).map(integer);
+                    row.registers = number(0)?.and_then(|n| u32::try_from(n).ok());
+                    row.shared_bytes =
+                        number(1)?.zip(number(2)?).and_then(|(a, b)| u64::try_from(a.checked_add(b)?).ok());
+                    Ok(())
+                })?;
+            }
+            rows.push(row);
+        }
+        Ok(rows)
+    }
+
+    /// Graphs that were recorded without their nodes, and how many launches these are.
+    fn whole_graphs(&self) -> rusqlite::Result<(Vec<KernelRow>, u64)> {
+        let mut by_graph: HashMap<Option<i64>, (u64, Durations)> = HashMap::new();
+        self.each(GRAPHS, &["start", "end", "graphId"], "", |row| {
+            let number = |at| row.get_ref(at).map(integer);
+            if let (Some(start), Some(end)) = (number(0)?, number(1)?) {
+                let (calls, durations) = by_graph.entry(number(2)?).or_default();
+                *calls += 1;
+                durations.add(end.saturating_sub(start).max(0) as f64);
+            }
+            Ok(())
+        })?;
+        let all = by_graph.values().map(|(calls, _)| calls).sum();
+        let row = |(graph, (calls, durations)): (Option<i64>, (u64, Durations))| {
+            let name = graph.map_or("[CUDA graph]".to_owned(), |id| format!("[CUDA graph {id}]"));
+            let mut row =
+                KernelRow { family: "[CUDA graph]".to_owned(), name, calls, ..KernelRow::default() };
+            durations.fill(&mut row);
+            row
+        };
+        Ok((by_graph.into_iter().map(row).collect(), all))
+    }
+
+    /// Copies and memsets.
+    fn memory(&self) -> rusqlite::Result<Option<KernelTable>> {
+        let mut by_name: HashMap<String, (u64, f64, Durations)> = HashMap::new();
+        for (table, kind) in [(COPIES, "copyKind"), (MEMSETS, "")] {
+            self.each(table, &["start", "end", "bytes", kind], "", |row| {
+                let number = |at| row.get_ref(at).map(integer);
+                let (Some(start), Some(end)) = (number(0)?, number(1)?) else { return Ok(()) };
+                let name = if table == COPIES { copy_name(number(3)?) } else { "[CUDA memset]".to_owned() };
+                let (calls, bytes, durations) = by_name.entry(name).or_default();
+                *calls += 1;
+                *bytes += number(2)?.unwrap_or(0) as f64;
+                durations.add(end.saturating_sub(start).max(0) as f64);
+                Ok(())
+            })?;
+        }
+        let row = |(name, (calls, bytes, durations)): (String, (u64, f64, Durations))| {
+            let mut row =
+                KernelRow { family: name.clone(), name, calls, bytes: Some(bytes), ..KernelRow::default() };
+            durations.fill(&mut row);
+            row
+        };
+        let rows = by_name.into_iter().map(row).collect();
+        Ok(filled("nsys SQLite, memory operations", Kind::MemoryTime, rows))
+    }
+}
+
+/// `cudaLaunchKernel` of `cudaLaunchKernel_v7000`.
+fn without_version(name: &str) -> &str {
+    match name.rsplit_once("_v") {
+        Some((bare, version)) if !version.is_empty() && version.bytes().all(|b| b.is_ascii_digit()) => bare,
+        _ => name,
+    }
+}
+
+fn copy_name(kind: Option<i64>) -> String {
+    let between = match kind {
+        Some(1) => "Host-to-Device",
+        Some(2) => "Device-to-Host",
+        Some(3) => "Host-to-Array",
+        Some(4) => "Array-to-Host",
+        Some(8) => "Device-to-Device",
+        Some(9) => "Host-to-Host",
+        Some(10) => "Peer-to-Peer",
+        Some(11) => "Unified Host-to-Device",
+        Some(12) => "Unified Device-to-Host",
+        _ => "of another kind",
+    };
+    format!("[CUDA memcpy {between}]")
+}
+
+/// The table of some rows, sorted; `None` of none.
+fn filled(source: &str, kind: Kind, rows: Vec<KernelRow>) -> Option<KernelTable> {
+    let mut table = KernelTable { rows, ..KernelTable::new(source, kind) };
+    table.sort(Default::default());
+    (!table.rows.is_empty()).then_some(table)
+}
+
+/// The ranges by nesting: their time on the host, and the kernels launched within.
+fn range_table(
+    ranges: &Ranges,
+    by_path: Vec<(Durations, u64)>,
+    launched: &[(u64, f64)],
+) -> Option<KernelTable> {
+    // What was launched within a range was launched within all around it.
+    let mut within = launched.to_vec();
+    for path in (1..within.len()).rev() {
+        let (calls, ns) = within[path];
+        let outer = &mut within[ranges.paths.outer(path as PathId) as usize];
+        outer.0 += calls;
+        outer.1 += ns;
+    }
+    let (ns_unit, one): (Arc<str>, Arc<str>) = (Arc::from("ns"), Arc::from(""));
+    let mut rows = Vec::new();
+    for (path, (durations, count)) in by_path.into_iter().enumerate() {
+        let Some(text) = ranges.paths.text(path as PathId).filter(|_| count > 0) else { continue };
+        let mut row = KernelRow {
+            name: text.to_owned(),
+            family: text.rsplit('/').next().unwrap_or(text).to_owned(),
+            calls: count,
+            ..KernelRow::default()
+        };
+        durations.fill(&mut row);
+        if let Some((calls, ns)) = within.get(path).filter(|(calls, _)| *calls > 0) {
+            for (name, unit, value) in [("kernel time", &ns_unit, *ns), ("kernels", &one, *calls as f64)] {
+                let mut counter = Counter::NONE;
+                counter.add(value, 1.0);
+                row.counters.merge(&Arc::from(name), unit, &counter);
+            }
+        }
+        rows.push(row);
+    }
+    filled("nsys SQLite, NVTX ranges on the host", Kind::Ranges, rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const THREAD: i64 = (1 << 48) | (77 << 24) | 5;
+    const PROCESS: i64 = (1 << 48) | (77 << 24);
+
+    fn made(sql: &str) -> (tempfile::TempDir, std::path::PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.sqlite");
+        Connection::open(&path).unwrap().execute_batch(sql).unwrap();
+        (dir, path)
+    }
+
+    fn recording() -> String {
+        format!(
+            "CREATE TABLE StringIds (id INTEGER NOT NULL PRIMARY KEY, value TEXT NOT NULL);
+             INSERT INTO StringIds VALUES (1, 'void gemv<4>(int)'), (2, 'rope'), (3, 'cudaLaunchKernel_v7000'), (4, 'step');
+             CREATE TABLE {KERNELS} (start, end, correlationId, globalPid, demangledName, shortName, gridX, gridY, gridZ,
+                 blockX, blockY, blockZ, registersPerThread, staticSharedMemory, dynamicSharedMemory, graphNodeId);
+             INSERT INTO {KERNELS} VALUES
+                 (1000, 1100, 10, {PROCESS}, 1, 1, 8, 1, 1, 32, 1, 1, 40, 16, 1024, NULL),
+                 (1200, 1400, 11, {PROCESS}, 1, 1, 8, 1, 1, 32, 1, 1, 40, 16, 1024, NULL),
+                 (1500, 1550, 11, {PROCESS}, 2, 2, 4, 1, 1, 32, 1, 1, 20, 0, 0, 99),
+                 (1600, 1700, 12, {PROCESS}, 1, 1, 8, 1, 1, 32, 1, 1, 40, 16, 1024, NULL),
+                 (1600, 1700, 10, {PROCESS} + (1 << 24), 2, 2, 4, 1, 1, 32, 1, 1, 20, 0, 0, NULL),
+                 (NULL, 'x', 12, 0, NULL, 1, 8, 1, 1, 32, 1, 1, 40, 16, 1024, NULL);
+             CREATE TABLE {CALLS} (start, end, globalTid, correlationId, nameId);
+             INSERT INTO {CALLS} VALUES (110, 115, {THREAD}, 10, 3), (150, 155, {THREAD}, 11, 3), (500, 505, {THREAD}, 12, 3);
+             CREATE TABLE {RANGES} (start, end, eventType, text, globalTid, endGlobalTid, textId, domainId);
+             INSERT INTO {RANGES} VALUES
+                 (100, 200, 59, 'decode', {THREAD}, NULL, NULL, 1), (140, 160, 60, NULL, {THREAD}, NULL, 4, 1),
+                 (0, 900, 59, 'elsewhere', {THREAD} + 1, NULL, NULL, 1), (50, NULL, 34, 'mark', {THREAD}, NULL, NULL, 0),
+                 (0, 900, 60, 'crossing', {THREAD}, {THREAD} + 1, NULL, 0);
+             CREATE TABLE {COPIES} (start, end, bytes, copyKind);
+             INSERT INTO {COPIES} VALUES (1, 5, 4096, 1), (6, 9, 4096, 1);"
+        )
+    }
+
+    #[test]
+    fn kernels_are_found_in_their_ranges() {
+        let (_dir, path) = made(&recording());
+        let tables = read_database(&path).unwrap();
+        let kinds: Vec<Kind> = tables.iter().map(|table| table.kind).collect();
+        assert_eq!(kinds, [Kind::Kernels, Kind::Ranges, Kind::ApiCalls, Kind::MemoryTime]);
+        let kernels = &tables[0];
+        let of = |name: &str, range: Option<&str>| {
+            kernels
+                .rows
+                .iter()
+                .find(|row| row.family == name && row.range.as_deref() == range)
+                .unwrap_or_else(|| panic!("no {name} in {range:?}: {:#?}", kernels.rows))
+        };
+        assert_eq!(of("gemv", Some("decode")).total_ns, Some(100.0));
+        let step = of("gemv", Some("decode/step"));
+        assert_eq!((step.total_ns, step.registers, step.shared_bytes), (Some(200.0), Some(40), Some(1040)));
+        assert_eq!((step.grid, step.block), (Some([8, 1, 1]), Some([32, 1, 1])));
+        assert_eq!(of("gemv", None).calls, 1);
+        assert_eq!(of("rope", Some("decode/step")).graph_calls, Some(1));
+        // The same correlation id in another process is another call.
+        assert_eq!(of("rope", None).graph_calls, Some(0));
+        assert!(kernels.notes.iter().any(|note| note.starts_with("1 launches could not be read")));
+        assert!(kernels.notes.iter().any(|note| note.starts_with("2 launches were made outside")));
+        let decode = tables[1].rows.iter().find(|row| row.name == "decode").unwrap();
+        assert_eq!((decode.total_ns, decode.calls), (Some(100.0), 1));
+        assert_eq!(decode.counters.mean("kernel time"), Some(350.0));
+        assert_eq!(decode.counters.mean("kernels"), Some(3.0));
+        assert_eq!((tables[2].rows[0].name.as_str(), tables[2].rows[0].calls), ("cudaLaunchKernel", 3));
+        assert_eq!((tables[3].rows[0].bytes, tables[3].rows[0].total_ns), (Some(8192.0), Some(7.0)));
+    }
+
+    #[test]
+    fn tables_and_columns_may_be_missing() {
+        let (_dir, path) = made(
+            "CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT);
+             INSERT INTO StringIds VALUES (1, 'k');
+             CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start, end, shortName);
+             INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (0, 10, 1), (20, 40, 1);",
+        );
+        let tables = read_database(&path).unwrap();
+        assert_eq!(tables.len(), 1);
+        let row = &tables[0].rows[0];
+        assert_eq!((row.name.as_str(), row.calls, row.total_ns), ("k", 2, Some(30.0)));
+        assert_eq!((row.grid, row.registers, row.range.as_deref()), (None, None, None));
+    }
+
+    #[test]
+    fn graphs_without_nodes_are_told() {
+        let (_dir, path) = made(
+            "CREATE TABLE CUPTI_ACTIVITY_KIND_GRAPH_TRACE (start, end, graphId);
+             INSERT INTO CUPTI_ACTIVITY_KIND_GRAPH_TRACE VALUES (0, 10, 7), (20, 40, 7);",
+        );
+        let table = read_database(&path).unwrap().remove(0);
+        assert_eq!((table.rows[0].name.as_str(), table.rows[0].calls), ("[CUDA graph 7]", 2));
+        assert!(table.notes[0].contains("--cuda-graph-trace=node"), "{:?}", table.notes);
+    }
+
+    #[test]
+    fn nothing_recorded_and_no_database_are_errors() {
+        let (_dir, path) = made("CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT);");
+        let e = read_database(&path).unwrap_err().to_string();
+        assert!(e.contains("x.sqlite has neither kernels nor ranges") && e.contains("-t cuda"), "{e}");
+        std::fs::write(&path, "SQLite format 3\0 and then something else entirely").unwrap();
+        let e = read_database(&path).unwrap_err().to_string();
+        assert!(e.contains("x.sqlite") && e.contains("nsys export"), "{e}");
+    }
+}

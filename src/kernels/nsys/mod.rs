@@ -1,0 +1,8 @@
+//! What Nsight Systems writes: summaries as CSV and JSON, and the whole recording as SQLite.
+
+pub mod database;
+pub mod ranges;
+pub mod summary;
+
+pub use database::read_database;
+pub use summary::{is_header, read_csv, read_json};

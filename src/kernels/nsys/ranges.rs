@@ -1,0 +1,290 @@
+//! NVTX ranges of threads, and which of them are around a call.
+
+use std::collections::HashMap;
+
+use crate::kernels::tally::MOST_ROWS;
+
+/// A nesting of ranges by name, numbered as it was met; a nesting's number is greater than that of what encloses it.
+pub type PathId = u32;
+/// No range.
+pub const OUTSIDE: PathId = 0;
+/// Below this depth ranges are not told apart.
+const DEEPEST: u32 = 16;
+/// Ranges that overlap without nesting are followed so far.
+const MOST_STEPS: usize = 4096;
+/// The range of ranges that are too many to be told apart.
+const OTHERS: &str = "(other ranges)";
+
+/// Nestings of names, each once.
+#[derive(Debug)]
+pub struct Paths {
+    known: HashMap<(PathId, Box<str>), PathId>,
+    /// Of each: what encloses it, its text, its depth.
+    all: Vec<(PathId, String, u32)>,
+}
+
+impl Default for Paths {
+    fn default() -> Self {
+        Paths { known: HashMap::new(), all: vec![(OUTSIDE, String::new(), 0)] }
+    }
+}
+
+impl Paths {
+    fn within(&mut self, outer: PathId, name: &str) -> PathId {
+        let depth = self.all[outer as usize].2 + 1;
+        if depth > DEEPEST {
+            return outer;
+        }
+        let name = if self.all.len() < MOST_ROWS { name } else { OTHERS };
+        let key = (outer, Box::from(name));
+        if let Some(path) = self.known.get(&key) {
+            return *path;
+        }
+        // Of the others there is one for each that encloses some, and none within it.
+        if self.all.len() >= 2 * MOST_ROWS {
+            return outer;
+        }
+        let text = match outer {
+            OUTSIDE => name.to_owned(),
+            outer => format!("{}/{name}", self.all[outer as usize].1),
+        };
+        let path = self.all.len() as PathId;
+        self.all.push((outer, text, depth));
+        self.known.insert(key, path);
+        path
+    }
+
+    /// Names with slashes between, the outermost first; `None` outside of all.
+    pub fn text(&self, path: PathId) -> Option<&str> {
+        (path != OUTSIDE).then(|| self.all[path as usize].1.as_str())
+    }
+
+    /// What encloses it.
+    pub fn outer(&self, path: PathId) -> PathId {
+        self.all[path as usize].0
+    }
+
+    pub fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.all.len() == 1
+    }
+}
+
+/// One range as it was recorded. A range that was never ended lasts for ever.
+#[derive(Debug, Clone, Copy)]
+struct Range {
+    start: i64,
+    end: i64,
+    /// Its name, until it is placed.
+    name: u32,
+    /// The range that was open when it began, one more than its place in the thread.
+    below: u32,
+    path: PathId,
+    /// Whether all below it last longer.
+    nested: bool,
+}
+
+/// The ranges of all threads.
+#[derive(Debug, Default)]
+pub struct Ranges {
+    pub paths: Paths,
+    names: Vec<Box<str>>,
+    numbers: HashMap<Box<str>, u32>,
+    threads: HashMap<i64, Vec<Range>>,
+    /// What was found last.
+    last: Option<Found>,
+}
+
+/// All calls of a thread that begin within a stretch of time, and end by its end, are in the same ranges.
+#[derive(Debug, Clone, Copy)]
+struct Found {
+    thread: i64,
+    since: i64,
+    /// Another range begins here, or the innermost one ends.
+    until: i64,
+    path: PathId,
+}
+
+impl Ranges {
+    /// Takes a range. All are taken before any is looked for.
+    pub fn add(&mut self, thread: i64, start: i64, end: Option<i64>, name: &str) {
+        let number = match self.numbers.get(name) {
+            Some(number) => *number,
+            None => {
+                let number = self.names.len() as u32;
+                self.names.push(name.into());
+                self.numbers.insert(name.into(), number);
+                number
+            }
+        };
+        let end = end.unwrap_or(i64::MAX).max(start);
+        let range = Range { start, end, name: number, below: 0, path: OUTSIDE, nested: true };
+        self.threads.entry(thread).or_default().push(range);
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.threads.is_empty()
+    }
+
+    /// Finds out what encloses what, and tells of each range its nesting and its duration, where it has an end.
+    pub fn place(&mut self, mut each: impl FnMut(PathId, Option<i64>)) {
+        let Ranges { paths, names, threads, .. } = self;
+        let mut order: Vec<i64> = threads.keys().copied().collect();
+        order.sort_unstable();
+        for thread in order {
+            let Some(ranges) = threads.get_mut(&thread) else { continue };
+            ranges.sort_by_key(|range| (range.start, std::cmp::Reverse(range.end)));
+            let mut open: Vec<u32> = Vec::new();
+            for at in 0..ranges.len() {
+                let range = ranges[at];
+                while open.last().is_some_and(|top| ranges[*top as usize].end <= range.start) {
+                    open.pop();
+                }
+                let below = open.last().map(|top| ranges[*top as usize]);
+                let nested = below.is_none_or(|below| below.nested && below.end >= range.end);
+                let outer = below.map_or(OUTSIDE, |below| below.path);
+                let path = paths.within(outer, &names[range.name as usize]);
+                ranges[at].below = open.last().map_or(0, |top| top + 1);
+                ranges[at].nested = nested;
+                ranges[at].path = path;
+                open.push(at as u32);
+                each(path, (range.end != i64::MAX).then(|| range.end.saturating_sub(range.start)));
+            }
+        }
+    }
+
+    /// The ranges of a thread around a call from `start` to `end`.
+    pub fn around(&mut self, thread: i64, start: i64, end: i64) -> PathId {
+        // Calls come in about the order of time, most of them from one thread.
+        let again = |found: &Found| found.thread == thread && found.since <= start && end < found.until;
+        if let Some(found) = self.last.filter(again) {
+            return found.path;
+        }
+        let Some(ranges) = self.threads.get(&thread) else { return OUTSIDE };
+        let begun = ranges.partition_point(|range| range.start <= start);
+        let next = ranges.get(begun).map_or(i64::MAX, |range| range.start);
+        let mut at = begun as u32;
+        let mut holding: Vec<u32> = Vec::new();
+        for _ in 0..MOST_STEPS {
+            if at == 0 {
+                break;
+            }
+            let range = &ranges[at as usize - 1];
+            if range.end >= end {
+                if range.nested && holding.is_empty() {
+                    if at as usize == begun {
+                        let (since, until) = (range.start, range.end.min(next));
+                        self.last = Some(Found { thread, since, until, path: range.path });
+                    }
+                    return range.path;
+                }
+                holding.push(range.name);
+            }
+            at = range.below;
+        }
+        holding
+            .iter()
+            .rev()
+            .fold(OUTSIDE, |outer, name| self.paths.within(outer, &self.names[*name as usize]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn of(ranges: &[(i64, i64, &str)]) -> Ranges {
+        let mut all = Ranges::default();
+        for (start, end, name) in ranges {
+            all.add(1, *start, Some(*end), name);
+        }
+        all.place(|_, _| {});
+        all
+    }
+
+    #[track_caller]
+    fn assert_around(ranges: &mut Ranges, at: i64, wanted: Option<&str>) {
+        let path = ranges.around(1, at, at + 1);
+        assert_eq!(ranges.paths.text(path), wanted, "at {at}");
+    }
+
+    #[test]
+    fn a_call_is_in_the_innermost_range_with_all_around_it() {
+        let mut ranges = of(&[(0, 100, "decode"), (10, 20, "step"), (30, 40, "step"), (200, 300, "prefill")]);
+        assert_around(&mut ranges, 12, Some("decode/step"));
+        assert_around(&mut ranges, 25, Some("decode"));
+        assert_around(&mut ranges, 35, Some("decode/step"));
+        assert_around(&mut ranges, 150, None);
+        assert_around(&mut ranges, 250, Some("prefill"));
+        assert_around(&mut ranges, -5, None);
+        // A call that outlasts a range was not made within it.
+        let path = ranges.around(1, 19, 22);
+        assert_eq!(ranges.paths.text(path), Some("decode"));
+        assert_eq!(ranges.around(2, 12, 13), OUTSIDE);
+        assert_eq!(ranges.paths.len(), 4);
+    }
+
+    #[test]
+    fn ranges_may_overlap_without_nesting() {
+        let mut ranges = of(&[(0, 10, "a"), (5, 15, "b")]);
+        assert_around(&mut ranges, 7, Some("a/b"));
+        assert_around(&mut ranges, 12, Some("b"));
+        let mut open = Ranges::default();
+        open.add(1, 5, None, "forever");
+        open.place(|_, lasted| assert_eq!(lasted, None));
+        assert_around(&mut open, 1_000_000, Some("forever"));
+    }
+
+    #[test]
+    fn nesting_and_names_without_end_are_bounded() {
+        let mut ranges = Ranges::default();
+        for at in 0..100_000 {
+            ranges.add(1, at, Some(1_000_000 - at), &format!("range {at}"));
+        }
+        for at in 0..100_000 {
+            ranges.add(2, 2 * at, Some(2 * at + 1), &format!("range {at}"));
+        }
+        ranges.place(|_, _| {});
+        assert!(ranges.paths.len() <= 2 * MOST_ROWS);
+        let deep = ranges.around(1, 500_000, 500_000);
+        assert_eq!(ranges.paths.text(deep).unwrap().matches('/').count(), DEEPEST as usize - 1);
+    }
+
+    proptest! {
+        #[test]
+        fn a_call_is_in_just_the_ranges_that_hold_it(
+            spans in prop::collection::vec((0i64..40, 1i64..30), 0..12), at in 0i64..60, lasts in 0i64..5
+        ) {
+            let named: Vec<(i64, i64, String)> =
+                spans.iter().enumerate().map(|(i, (start, long))| (*start, start + long, format!("r{i}"))).collect();
+            let mut ranges = Ranges::default();
+            named.iter().for_each(|(start, end, name)| ranges.add(1, *start, Some(*end), name));
+            ranges.place(|_, _| {});
+            let path = ranges.around(1, at, at + lasts);
+            let mut found: Vec<&str> =
+                ranges.paths.text(path).map(|text| text.split('/').collect()).unwrap_or_default();
+            // A range that ends as a call begins, and takes no time, may count or not.
+            let mut wanted: Vec<&str> = named
+                .iter()
+                .filter(|(start, end, _)| *start <= at && *end >= at + lasts && *end > at)
+                .map(|(_, _, name)| name.as_str())
+                .collect();
+            let touching: Vec<&str> =
+                named.iter().filter(|(_, end, _)| *end == at).map(|(_, _, name)| name.as_str()).collect();
+            found.retain(|name| !touching.contains(name));
+            wanted.sort_unstable();
+            found.sort_unstable();
+            prop_assert_eq!(found, wanted);
+            // What was found before changes nothing.
+            for other in 0..60 {
+                ranges.around(1, other, other + lasts);
+                prop_assert_eq!(ranges.around(1, at, at + lasts), path);
+            }
+        }
+    }
+}

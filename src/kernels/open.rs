@@ -1,0 +1,210 @@
+//! Which kind of file it is, by what is in it, and its tables.
+
+use std::{
+    fs::File,
+    io::{BufRead, BufReader, Read, Seek, SeekFrom},
+    path::Path,
+};
+
+use super::{
+    cells::Rows,
+    convert::{self, Report},
+    cublas,
+    error::{KernelsError, RECORD_KERNELS},
+    ncu, nsys,
+    table::KernelTable,
+};
+use crate::tools::System;
+
+/// A tool's own words, and a program's, come before the first row; a header that comes later is none.
+const LOOKED_AT: u64 = 1 << 20;
+const BUFFER: usize = 1 << 18;
+
+/// What a file is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    NsysCsv,
+    NsysJson,
+    NsysDatabase,
+    NcuRaw,
+    NcuDetails,
+    CublasLog,
+    /// The tool that made it has to read it.
+    Report(Report),
+}
+
+/// Reads any file of kernels. Reports that only their tool can read go through it, where it is installed.
+///
+/// The tables are never empty, and there is at least one; the one that matters most comes first.
+pub fn open(path: &Path) -> Result<Vec<KernelTable>, KernelsError> {
+    open_on(path, &System::here())
+}
+
+/// The same on another system.
+pub fn open_on(path: &Path, system: &System) -> Result<Vec<KernelTable>, KernelsError> {
+    let file = path.display().to_string();
+    let opened = File::open(path).map_err(KernelsError::read(&file))?;
+    if opened.metadata().is_ok_and(|about| about.is_dir()) {
+        let seen = "it is a folder; give the files in it".to_owned();
+        return Err(KernelsError::Unknown { file, seen });
+    }
+    let mut input = BufReader::with_capacity(BUFFER, opened);
+    let format = format_of(path, &mut input).map_err(|seen| unknown(&file, seen))?;
+    input.seek(SeekFrom::Start(0)).map_err(KernelsError::read(&file))?;
+    match format {
+        Format::NsysCsv => nsys::read_csv(&file, input),
+        Format::NsysJson => nsys::read_json(&file, input),
+        Format::NsysDatabase => nsys::read_database(path),
+        Format::NcuRaw => ncu::read_raw(&file, input).map(|table| vec![table]),
+        Format::NcuDetails => ncu::read_details(&file, input).map(|table| vec![table]),
+        Format::CublasLog => cublas::read_log(&file, input).map(|table| vec![table]),
+        Format::Report(report) => convert::through_tool(path, report, system),
+    }
+}
+
+/// Why a format could not be told.
+enum Seen {
+    Nothing,
+    Unreadable(std::io::Error),
+    Other(String),
+}
+
+fn unknown(file: &str, seen: Seen) -> KernelsError {
+    let file = file.to_owned();
+    match seen {
+        Seen::Nothing => KernelsError::Empty { file, remedy: RECORD_KERNELS },
+        Seen::Unreadable(source) => KernelsError::Read { file, source },
+        Seen::Other(seen) => KernelsError::Unknown { file, seen },
+    }
+}
+
+fn format_of(path: &Path, input: &mut impl BufRead) -> Result<Format, Seen> {
+    let head = input.fill_buf().map_err(Seen::Unreadable)?;
+    if head.trim_ascii().is_empty() && head.len() < BUFFER {
+        return Err(Seen::Nothing);
+    }
+    if head.starts_with(b"SQLite format 3\0") {
+        return Ok(Format::NsysDatabase);
+    }
+    if head.starts_with(b"NVIDIA Tegra Profiler Report") {
+        return Ok(Format::Report(Report::Nsys));
+    }
+    if head.get(8..).is_some_and(|rest| rest.starts_with(b"NVIDIA Nsight Systems St")) {
+        return Ok(Format::Report(Report::Qdstrm));
+    }
+    if head.starts_with(b"NVR\0") {
+        return Ok(Format::Report(Report::Ncu));
+    }
+    if head.contains(&0) {
+        return binary(path);
+    }
+    if head.trim_ascii_start().starts_with(b"[\n")
+        || head.trim_ascii_start().starts_with(b"[ ")
+        || head.trim_ascii_start().starts_with(b"[{")
+        || head.trim_ascii_start().starts_with(b"[]")
+    {
+        return Ok(Format::NsysJson);
+    }
+    text_format(input)
+}
+
+/// Reports that tools keep for themselves have no mark that all versions share: their names have to do.
+fn binary(path: &Path) -> Result<Format, Seen> {
+    let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
+    match extension {
+        "nsys-rep" | "qdrep" => Ok(Format::Report(Report::Nsys)),
+        "qdstrm" => Ok(Format::Report(Report::Qdstrm)),
+        "ncu-rep" | "nsight-cuprof-report" => Ok(Format::Report(Report::Ncu)),
+        _ => Err(Seen::Other("it has bytes that are no text, and is no database".to_owned())),
+    }
+}
+
+/// Looks for the first row that tells.
+fn text_format(input: &mut impl BufRead) -> Result<Format, Seen> {
+    let mut rows = Rows::new(BufReader::new(input.take(LOOKED_AT)));
+    let mut first = None;
+    let mut refused = false;
+    loop {
+        let row = match rows.next_row() {
+            Ok(Some(row)) => row,
+            Ok(None) => break,
+            Err(e) if e.kind() == std::io::ErrorKind::InvalidData => break,
+            Err(e) => return Err(Seen::Unreadable(e)),
+        };
+        let Some(beginning) = row.text(0) else { continue };
+        let has = |title: &[u8]| row.iter().any(|cell| cell.trim_ascii() == title);
+        if beginning.starts_with("I! cuBLAS") || beginning.contains("[cublasLt]") {
+            return Ok(Format::CublasLog);
+        }
+        if has(b"Metric Name") && has(b"Kernel Name") {
+            return Ok(Format::NcuDetails);
+        }
+        if has(b"Kernel Name") && has(b"ID") {
+            return Ok(Format::NcuRaw);
+        }
+        if nsys::summary::skipped(row).is_some() || nsys::is_header(&row.texts()) {
+            return Ok(Format::NsysCsv);
+        }
+        refused |= beginning.starts_with("==ERROR==") || beginning.starts_with("==WARNING==");
+        if !beginning.is_empty() {
+            first.get_or_insert_with(|| row.texts().join(","));
+        }
+    }
+    // What ncu says of itself says why there is nothing else.
+    if refused {
+        return Ok(Format::NcuRaw);
+    }
+    let first: String = first.ok_or(Seen::Nothing)?.chars().take(60).collect();
+    Err(Seen::Other(format!("it begins with {first:?}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn format(name: &str, content: &[u8]) -> Option<Format> {
+        format_of(Path::new(name), &mut BufReader::with_capacity(BUFFER, content)).ok()
+    }
+
+    #[test]
+    fn content_tells_and_names_do_not() {
+        let raw = "hello from the program\n==PROF== Connected\n\"ID\",\"Process ID\",\"Kernel Name\",\"x__y.sum\"\n";
+        let details = "\"ID\",\"Kernel Name\",\"Metric Name\",\"Metric Value\"\n";
+        let kernels = "Processing [x]\n\nTime (%),Total Time (ns),Instances,Name\n";
+        let by_range = "NVTX Range,Style,PID,TID,NVTX Inst,Kern Inst,Total Time (ns),Kernel Name\n";
+        for (content, wanted) in [
+            (raw.as_bytes(), Some(Format::NcuRaw)),
+            (details.as_bytes(), Some(Format::NcuDetails)),
+            (kernels.as_bytes(), Some(Format::NsysCsv)),
+            (by_range.as_bytes(), Some(Format::NsysCsv)),
+            (b"SKIPPED: x.sqlite does not contain CUDA kernel data.", Some(Format::NsysCsv)),
+            (b"[\n  {\"Name\": 1}]", Some(Format::NsysJson)),
+            (b"I! cuBLAS (v13.4.1) function cublasStatus_t x() called:", Some(Format::CublasLog)),
+            (b"[2026-05-04 15:08:47][cublasLt][5][Trace][cublasLtMatmul] A=0", Some(Format::CublasLog)),
+            (b"SQLite format 3\0...", Some(Format::NsysDatabase)),
+            (b"NVIDIA Tegra Profiler Report 1.\n", Some(Format::Report(Report::Nsys))),
+            (b"U3w[END]NVIDIA Nsight Systems Stream", Some(Format::Report(Report::Qdstrm))),
+            (b"==ERROR== ERR_NVGPUCTRPERM", Some(Format::NcuRaw)),
+            (b"", None),
+            (b"\n\n", None),
+            (b"timestamp,index\n1,2\n", None),
+            (b"\0\x01\x02", None),
+        ] {
+            assert_eq!(format("any.txt", content), wanted, "{}", String::from_utf8_lossy(content));
+        }
+        assert_eq!(format("x.qdstrm", b"\0\x01"), Some(Format::Report(Report::Qdstrm)));
+        assert_eq!(format("x.ncu-rep", b"\0\x01"), Some(Format::Report(Report::Ncu)));
+    }
+
+    #[test]
+    fn what_is_not_known_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("gpu.csv");
+        std::fs::write(&path, "timestamp, index\n").unwrap();
+        let e = open(&path).unwrap_err().to_string();
+        assert!(e.contains("gpu.csv") && e.contains("timestamp") && e.contains("ncu --csv"), "{e}");
+        assert!(open(dir.path()).unwrap_err().to_string().contains("folder"));
+        let e = open(&dir.path().join("nowhere.csv")).unwrap_err().to_string();
+        assert!(e.contains("nowhere.csv") && e.contains("No such file"), "{e}");
+    }
+}

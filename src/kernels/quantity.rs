@@ -1,0 +1,231 @@
+//! Numbers and units as tools write them.
+
+/// The number in a cell: thousands may be separated by commas, and what a tool adds in brackets is left out.
+///
+/// `n/a`, `nan`, `inf` and words are none: a value that is not there is not zero.
+pub fn number(cell: &[u8]) -> Option<f64> {
+    let cell = cell.trim_ascii();
+    plain(cell).or_else(|| unusual(cell))
+}
+
+/// The powers of ten that are exact.
+const TENS: [f64; 16] =
+    [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15];
+
+/// Digits with commas and at most one point, up to fifteen digits: both parts are exact, so their quotient is the
+/// nearest number.
+#[inline]
+fn plain(cell: &[u8]) -> Option<f64> {
+    let (negative, digits) = match cell.split_first()? {
+        (b'-', rest) => (true, rest),
+        _ => (false, cell),
+    };
+    let (mut value, mut count, mut behind) = (0u64, 0u32, None);
+    for byte in digits {
+        match byte {
+            b'0'..=b'9' => {
+                value = value * 10 + u64::from(byte - b'0');
+                count += 1;
+                if count > 15 {
+                    return None;
+                }
+                behind = behind.map(|n: usize| n + 1);
+            }
+            b',' if behind.is_none() && count > 0 => {}
+            b'.' if behind.is_none() => behind = Some(0),
+            _ => return None,
+        }
+    }
+    if count == 0 {
+        return None;
+    }
+    let value = value as f64 / TENS[behind.unwrap_or(0)];
+    Some(if negative { -value } else { value })
+}
+
+/// Exponents, long numbers, `12 (3; 4; 5)`.
+fn unusual(cell: &[u8]) -> Option<f64> {
+    let text = std::str::from_utf8(cell).ok()?;
+    let text = text.split(" (").next()?.trim().trim_end_matches('%').trim_end();
+    if !text.starts_with(|c: char| c.is_ascii_digit() || "+-.".contains(c)) {
+        return None;
+    }
+    let value: f64 = text.replace(',', "").parse().ok()?;
+    value.is_finite().then_some(value)
+}
+
+/// A unit in its base form, and what a value in it has to be multiplied by.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Scale {
+    pub unit: String,
+    pub factor: f64,
+}
+
+/// The base of a unit: times in ns, sizes in byte, rates a second; `Kbyte/block` is 1000 `byte/block`. Tools mean powers
+/// of ten by their prefixes. An unknown unit is its own base.
+pub fn base(unit: &str) -> Scale {
+    let unit = unit.trim();
+    let (above, below) = match unit.split_once('/') {
+        Some((above, below)) => (above.trim(), Some(below.trim())),
+        None => (unit, None),
+    };
+    let above = one(above);
+    let Some(below) = below else { return above };
+    match seconds(below) {
+        Some(seconds) => Scale { unit: format!("{}/s", above.unit), factor: above.factor / seconds },
+        None => Scale { unit: format!("{}/{below}", above.unit), factor: above.factor },
+    }
+}
+
+fn one(unit: &str) -> Scale {
+    if let Some(seconds) = seconds(unit) {
+        return Scale { unit: "ns".to_owned(), factor: seconds * 1e9 };
+    }
+    const NOUNS: [(&str, &str); 12] = [
+        ("byte", "byte"),
+        ("bytes", "byte"),
+        ("b", "byte"),
+        ("hz", "Hz"),
+        ("inst", "inst"),
+        ("cycle", "cycle"),
+        ("sector", "sector"),
+        ("warp", "warp"),
+        ("thread", "thread"),
+        ("request", "request"),
+        ("block", "block"),
+        ("op", "op"),
+    ];
+    let lower = unit.to_lowercase();
+    let named = |name: &str| NOUNS.iter().find(|(noun, _)| *noun == name).map(|(_, base)| (*base).to_owned());
+    if let Some(unit) = named(&lower) {
+        return Scale { unit, factor: 1.0 };
+    }
+    let prefix = |letter: char| match letter {
+        'k' => Some(1e3),
+        'm' => Some(1e6),
+        'g' => Some(1e9),
+        't' => Some(1e12),
+        'p' => Some(1e15),
+        _ => None,
+    };
+    // Binary units say so themselves.
+    let binary = |letter: char| prefix(letter).map(|factor: f64| 1024f64.powf(factor.log10() / 3.0));
+    let mut letters = lower.chars();
+    let first = letters.next();
+    let rest = letters.as_str();
+    if let (Some(factor), Some(unit)) = (first.and_then(binary), rest.strip_prefix('i').and_then(named)) {
+        return Scale { unit, factor };
+    }
+    match (first.and_then(prefix), named(rest)) {
+        (Some(factor), Some(unit)) => Scale { unit, factor },
+        _ => Scale { unit: unit.to_owned(), factor: 1.0 },
+    }
+}
+
+/// How many seconds a unit of time has.
+fn seconds(unit: &str) -> Option<f64> {
+    Some(match unit {
+        "s" | "sec" | "second" => 1.0,
+        "ms" | "msec" | "msecond" => 1e-3,
+        "us" | "usec" | "usecond" | "µs" | "μs" => 1e-6,
+        "ns" | "nsec" | "nsecond" => 1e-9,
+        "ps" | "psecond" => 1e-12,
+        "min" | "minute" => 60.0,
+        _ => return None,
+    })
+}
+
+/// `(8, 14, 1)` or `   8   14    1`.
+pub fn three(cell: &[u8]) -> Option<[u32; 3]> {
+    let text = std::str::from_utf8(cell).ok()?;
+    let mut parts = text.split(|c: char| !c.is_ascii_digit()).filter(|part| !part.is_empty()).map(str::parse);
+    let all = [parts.next()?.ok()?, parts.next()?.ok()?, parts.next()?.ok()?];
+    parts.next().is_none().then_some(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn numbers_as_tools_write_them() {
+        let table: &[(&str, Option<f64>)] = &[
+            ("1,351,350,066", Some(1_351_350_066.0)),
+            ("517.67", Some(517.67)),
+            ("0.07", Some(0.07)),
+            ("-3.5", Some(-3.5)),
+            ("1e3", Some(1000.0)),
+            ("2.5E-3", Some(0.0025)),
+            ("123456789012345678", Some(123_456_789_012_345_678.0)),
+            (" 12 ", Some(12.0)),
+            ("12 (3; 4; 5)", Some(12.0)),
+            ("45.1%", Some(45.1)),
+            ("", None),
+            ("n/a", None),
+            ("nan", None),
+            ("NaN", None),
+            ("inf", None),
+            ("-", None),
+            (".", None),
+            ("PolicySpread", None),
+            ("(8, 14, 1)", None),
+        ];
+        for (text, wanted) in table {
+            assert_eq!(number(text.as_bytes()), *wanted, "{text}");
+        }
+    }
+
+    #[test]
+    fn units_have_a_base() {
+        for (unit, wanted, factor) in [
+            ("ns", "ns", 1.0),
+            ("us", "ns", 1e3),
+            ("usecond", "ns", 1e3),
+            ("ms", "ns", 1e6),
+            ("s", "ns", 1e9),
+            ("Kbyte", "byte", 1e3),
+            ("Mbyte", "byte", 1e6),
+            ("MB", "byte", 1e6),
+            ("MiB", "byte", 1_048_576.0),
+            ("Kbyte/block", "byte/block", 1e3),
+            ("Tbyte/s", "byte/s", 1e12),
+            ("byte/nsecond", "byte/s", 1e9),
+            ("cycle/usecond", "cycle/s", 1e6),
+            ("Ghz", "Hz", 1e9),
+            ("%", "%", 1.0),
+            ("register/thread", "register/thread", 1.0),
+            ("Minst", "inst", 1e6),
+            ("branches", "branches", 1.0),
+            ("", "", 1.0),
+        ] {
+            let Scale { unit: base, factor: by } = base(unit);
+            assert_eq!(base, wanted, "{unit}");
+            assert!((by / factor - 1.0).abs() < 1e-12, "{unit}: {by}");
+        }
+    }
+
+    #[test]
+    fn grids_in_both_forms() {
+        assert_eq!(three(b"(8, 14, 1)"), Some([8, 14, 1]));
+        assert_eq!(three(b"   8   14    1"), Some([8, 14, 1]));
+        assert_eq!(three(b"8, 14"), None);
+        assert_eq!(three(b"(99999999999, 1, 1)"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn a_number_is_the_one_that_rust_reads(value in -1e12f64..1e12, digits in 0usize..6) {
+            let text = format!("{value:.digits$}");
+            prop_assert_eq!(number(text.as_bytes()), text.parse().ok());
+        }
+
+        #[test]
+        fn any_bytes_are_a_finite_number_or_none(bytes in prop::collection::vec(any::<u8>(), 0..24)) {
+            prop_assert!(number(&bytes).is_none_or(f64::is_finite));
+            let _ = three(&bytes);
+            let _ = base(&String::from_utf8_lossy(&bytes));
+        }
+    }
+}

@@ -1,0 +1,428 @@
+//! Tables of kernels for people and for machines.
+
+use serde_json::{Map, Value, json};
+
+use super::{
+    classify::{Class, SHORT_NS},
+    table::{Group, KernelRow, KernelTable, Kind, Measure, SortBy},
+};
+use crate::analysis::units::{grouped, millis, scaled, three_digits};
+
+/// What of a table is asked for.
+#[derive(Debug, Clone, Default)]
+pub struct Asked {
+    pub group: Group,
+    pub sort: SortBy,
+    pub filter: Option<String>,
+    /// How many rows; all of them without.
+    pub rows: Option<usize>,
+}
+
+/// A table as it is asked for, with what it says in words.
+#[derive(Debug, Clone)]
+pub struct Shown {
+    pub table: KernelTable,
+    /// How many rows are left out, and how much of the whole these are.
+    pub left_out: (usize, Option<f64>),
+    /// What all rows measured before any was left out.
+    pub total: Option<f64>,
+    pub hints: Vec<String>,
+}
+
+impl Shown {
+    pub fn new(table: &KernelTable, asked: &Asked) -> Shown {
+        let mut table = table.grouped(asked.group);
+        table.sort(asked.sort);
+        let total = table.total();
+        let hints = hints(&table);
+        if let Some(text) = &asked.filter {
+            table.filter(text);
+        }
+        let mut left_out = (0, None);
+        if let Some(k) = asked.rows.filter(|k| *k < table.rows.len()) {
+            let rest: Option<f64> = table.rows[k..].iter().map(|row| table.amount(row)).sum();
+            left_out = (table.top(k), rest);
+        }
+        Shown { table, left_out, total, hints }
+    }
+
+    /// A row's share of the whole, in percent, where there is a whole.
+    fn share(&self, row: &KernelRow) -> Option<f64> {
+        self.share_of(self.table.amount(row)?)
+    }
+
+    fn share_of(&self, amount: f64) -> Option<f64> {
+        let total = self.total.filter(|total| *total > 0.0)?;
+        Some(amount / total * 100.0)
+    }
+
+    /// For people: hints, then a table.
+    pub fn text(&self) -> String {
+        let mut out = format!("{}\n", self.headline());
+        for hint in &self.hints {
+            out += &format!("  {hint}\n");
+        }
+        for note in &self.table.notes {
+            out += &format!("  note: {note}\n");
+        }
+        if self.table.rows.is_empty() {
+            return out + "\n  no row has that text in its name";
+        }
+        out.push('\n');
+        out += &aligned(&self.cells());
+        if let (n @ 1.., rest) = self.left_out {
+            let share = rest.and_then(|rest| self.share_of(rest));
+            let share = share.map(|pct| format!(", {} %", three_digits(pct))).unwrap_or_default();
+            out += &format!("… and {n} more{share} (-k {})", self.table.rows.len() + n);
+        }
+        out.trim_end().to_owned()
+    }
+
+    fn headline(&self) -> String {
+        let device = self.table.device.as_ref().map(|name| format!(" on {name}")).unwrap_or_default();
+        format!("{}{device}", self.table.source)
+    }
+
+    fn cells(&self) -> Vec<Vec<String>> {
+        let classes = self.table.kind == Kind::Kernels;
+        let amount_title = match self.table.kind.measure() {
+            Measure::Time => "total",
+            Measure::Bytes => "bytes",
+            Measure::Flops => "FLOPs",
+        };
+        // What ranges launched, where the source tells.
+        let launched = self.table.rows.iter().any(|row| row.counters.get(KERNEL_TIME).is_some());
+        let mut titles = vec!["share", amount_title, "calls", "mean"];
+        if classes {
+            titles.push("class");
+        }
+        if launched {
+            titles.push(KERNEL_TIME);
+        }
+        titles.push(self.table.kind.nouns().0);
+        let mut rows = vec![titles.into_iter().map(str::to_owned).collect::<Vec<_>>()];
+        for row in &self.table.rows {
+            let share = self.share(row).map(|pct| format!("{pct:.1} %"));
+            let amount = self.table.amount(row).map(|amount| amount_text(self.table.kind.measure(), amount));
+            let mut cells = vec![
+                share.unwrap_or_else(none),
+                amount.unwrap_or_else(none),
+                grouped(i64::try_from(row.calls).unwrap_or(i64::MAX)),
+                row.mean_ns.map_or_else(none, |ns| millis(ns / 1e6)),
+            ];
+            if classes {
+                cells.push(row.verdict().map_or_else(|_| none(), |verdict| verdict.class.word().to_owned()));
+            }
+            if launched {
+                cells.push(row.counters.mean(KERNEL_TIME).map_or_else(none, |ns| millis(ns / 1e6)));
+            }
+            cells.push(named(row));
+            rows.push(cells);
+        }
+        rows
+    }
+
+    /// For machines.
+    pub fn json(&self, file: &str) -> Value {
+        let rows: Vec<Value> = self.table.rows.iter().map(|row| self.row_json(row)).collect();
+        json!({
+            "file": file,
+            "source": self.table.source,
+            "kind": self.table.kind,
+            "device": self.table.device,
+            "measure": match self.table.kind.measure() {
+                Measure::Time => "ns",
+                Measure::Bytes => "byte",
+                Measure::Flops => "flop",
+            },
+            "total": self.total,
+            "hints": self.hints,
+            "notes": self.table.notes,
+            "rows": rows,
+            "left_out": self.left_out.0,
+        })
+    }
+
+    fn row_json(&self, row: &KernelRow) -> Value {
+        let mut object = match serde_json::to_value(row) {
+            Ok(Value::Object(object)) => object,
+            _ => Map::new(),
+        };
+        // Recordings leave out what is not known; a reader of this finds every key.
+        for key in TOLD_BY_SOME {
+            object.entry(key).or_insert(Value::Null);
+        }
+        let verdict = row.verdict();
+        object.insert("share_pct".to_owned(), json!(self.share(row)));
+        object.insert("class".to_owned(), json!(verdict.as_ref().ok().map(|verdict| verdict.class)));
+        let rule = match &verdict {
+            Ok(verdict) => &verdict.rule,
+            Err(why) => why,
+        };
+        if self.table.kind == Kind::Kernels {
+            object.insert("rule".to_owned(), json!(rule));
+            object.insert("known".to_owned(), json!(row.known()));
+            object.insert("achieved".to_owned(), json!(row.achieved()));
+        }
+        let counters: Map<String, Value> = row
+            .counters
+            .iter()
+            .map(|(name, unit, counter)| {
+                let value = json!({
+                    "unit": unit, "n": counter.n, "mean": counter.mean(), "min": counter.min, "max": counter.max,
+                });
+                (name.to_owned(), value)
+            })
+            .collect();
+        object.insert("counters".to_owned(), Value::Object(counters));
+        Value::Object(object)
+    }
+}
+
+/// Keys of a row that not every source has a value for.
+const TOLD_BY_SOME: [&str; 15] = [
+    "total_ns",
+    "mean_ns",
+    "median_ns",
+    "min_ns",
+    "max_ns",
+    "stddev_ns",
+    "grid",
+    "block",
+    "registers",
+    "shared_bytes",
+    "operator",
+    "range",
+    "graph_calls",
+    "bytes",
+    "flops",
+];
+
+/// The counter of a range with the time of the kernels launched within.
+const KERNEL_TIME: &str = "kernel time";
+
+fn none() -> String {
+    "–".to_owned()
+}
+
+fn amount_text(measure: Measure, amount: f64) -> String {
+    match measure {
+        Measure::Time => millis(amount / 1e6),
+        Measure::Bytes => scaled(amount, "B"),
+        Measure::Flops => scaled(amount, "FLOP"),
+    }
+}
+
+/// A name that a line has room for.
+const LONGEST_NAME: usize = 100;
+
+fn named(row: &KernelRow) -> String {
+    let mut name: String = row.name.chars().take(LONGEST_NAME).collect();
+    if row.name.chars().count() > LONGEST_NAME {
+        name.push('…');
+    }
+    match &row.range {
+        Some(range) => format!("{name} in {range}"),
+        None => name,
+    }
+}
+
+/// Numbers to the right, words to the left, two spaces between.
+fn aligned(rows: &[Vec<String>]) -> String {
+    let columns = rows.first().map_or(0, Vec::len);
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let words_from = rows
+        .first()
+        .and_then(|titles| titles.iter().position(|title| title == "class"))
+        .unwrap_or(columns.saturating_sub(1));
+    let mut out = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for (column, cell) in row.iter().enumerate() {
+            let pad = " ".repeat(widths[column] - cell.chars().count());
+            line += &if column < words_from { format!("{pad}{cell}  ") } else { format!("{cell}{pad}  ") };
+        }
+        out += line.trim_end();
+        out.push('\n');
+    }
+    out
+}
+
+/// What a table says, in words, the most telling first.
+fn hints(table: &KernelTable) -> Vec<String> {
+    let mut hints = vec![summary(table)];
+    if table.kind == Kind::Kernels {
+        hints.extend(bounds(table));
+        hints.extend(short_kernels(table));
+        hints.extend(first_verdict(table));
+        hints.extend(first_advice(table));
+    }
+    if table.nested {
+        hints.push("Ranges lie within each other: what is in one is in all around it too.".to_owned());
+    }
+    hints
+}
+
+fn summary(table: &KernelTable) -> String {
+    let n = table.rows.len();
+    let (one, several) = table.kind.nouns();
+    let calls = table.calls();
+    let noun = if n == 1 { one } else { several };
+    let mut words = format!(
+        "{} {noun} in {} {}",
+        grouped(n as i64),
+        grouped(i64::try_from(calls).unwrap_or(i64::MAX)),
+        if calls == 1 { table.kind.count_nouns().0 } else { table.kind.count_nouns().1 }
+    );
+    if let Some(total) = table.total() {
+        words += &format!(", {}", amount_text(table.kind.measure(), total));
+        let first: Option<f64> = table.rows.iter().take(3).map(|row| table.amount(row)).sum();
+        if let Some(first) = first.filter(|_| n > 4 && total > 0.0) {
+            words += &format!("; the first three are {:.0} % of it", first / total * 100.0);
+        }
+    }
+    words + "."
+}
+
+/// How much of the time each class has.
+fn bounds(table: &KernelTable) -> Option<String> {
+    let total = table.total().filter(|total| *total > 0.0)?;
+    const CLASSES: [Class; 5] =
+        [Class::Memory, Class::Compute, Class::Balanced, Class::Latency, Class::Launch];
+    let mut by_class: Vec<(Class, f64)> = CLASSES.into_iter().map(|class| (class, 0.0)).collect();
+    for row in &table.rows {
+        if let (Ok(verdict), Some(ns)) = (row.verdict(), row.total_ns) {
+            by_class.iter_mut().filter(|(class, _)| *class == verdict.class).for_each(|(_, sum)| *sum += ns);
+        }
+    }
+    by_class.retain(|(_, ns)| *ns > 0.0);
+    by_class.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let (first, most) = *by_class.first()?;
+    let parts: Vec<String> = by_class
+        .iter()
+        .map(|(class, ns)| format!("{} {:.0} %", bound_words(*class), ns / total * 100.0))
+        .collect();
+    let advice = if most >= total / 2.0 { format!(" {}", remedy(first)) } else { String::new() };
+    Some(format!("Of the time: {}.{advice}", parts.join(", ")))
+}
+
+fn bound_words(class: Class) -> &'static str {
+    match class {
+        Class::Memory => "memory-bound",
+        Class::Compute => "compute-bound",
+        Class::Balanced => "balanced",
+        Class::Latency => "latency-bound",
+        Class::Launch => "launch-bound",
+    }
+}
+
+fn remedy(class: Class) -> &'static str {
+    match class {
+        Class::Memory => {
+            "Fewer bytes help: smaller types, fused kernels, a larger batch for each read of the weights."
+        }
+        Class::Compute => {
+            "The units are at work: lower precision or fewer operations help, a faster memory does not."
+        }
+        Class::Balanced => "Memory and SMs are both at work: only less work helps.",
+        Class::Latency => "The GPU waits: more work for each launch helps, or more warps to switch between.",
+        Class::Launch => "The kernels are too short: fusing them or CUDA graphs help.",
+    }
+}
+
+/// Kernels that take no longer than starting one, where there are no counters to say so.
+fn short_kernels(table: &KernelTable) -> Option<String> {
+    if table.rows.iter().any(|row| row.verdict().is_ok()) {
+        return None;
+    }
+    let total = table.total().filter(|total| *total > 0.0)?;
+    let short = || table.rows.iter().filter(|row| row.mean_ns.is_some_and(|ns| ns < SHORT_NS));
+    let calls = short().fold(0u64, |sum, row| sum.saturating_add(row.calls));
+    let ns: f64 = short().filter_map(|row| row.total_ns).sum();
+    let share = calls as f64 / table.calls().max(1) as f64;
+    (share >= 0.2).then(|| {
+        format!(
+            "{:.0} % of the launches are of kernels shorter than {} µs ({:.0} % of the time): fusing them or CUDA graphs may help.",
+            share * 100.0,
+            SHORT_NS / 1e3,
+            ns / total * 100.0
+        )
+    })
+}
+
+/// Why the first row is what it is; or what is missing, where nothing was counted at all.
+fn first_verdict(table: &KernelTable) -> Option<String> {
+    let first = table.rows.first()?;
+    match first.verdict() {
+        Ok(verdict) => Some(format!("{} is {}: {}.", first.family, bound_words(verdict.class), verdict.rule)),
+        // Metrics of ncu are called so.
+        Err(_) if !first.counters.iter().any(|(name, ..)| name.contains("__")) => {
+            Some("What bounds a kernel is not in this report: it takes counters (ncu).".to_owned())
+        }
+        Err(why) => Some(format!("What bounds {} can't be told: {why}.", first.family)),
+    }
+}
+
+/// The remark of ncu on the first row that promises the most.
+fn first_advice(table: &KernelTable) -> Option<String> {
+    let first = table.rows.first()?;
+    let promising = first.advice.iter().filter(|advice| advice.kind == "OPT" && advice.speedup_pct.is_some());
+    let best =
+        promising.max_by(|a, b| a.speedup_pct.unwrap_or(0.0).total_cmp(&b.speedup_pct.unwrap_or(0.0)))?;
+    let sentence = best.text.split(". ").next().unwrap_or(&best.text).trim_end_matches('.');
+    Some(format!(
+        "ncu on {}: {sentence} (up to {} % {}).",
+        first.family,
+        three_digits(best.speedup_pct?),
+        best.speedup_of.as_deref().unwrap_or("faster")
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::ncu::{read_details, read_raw};
+
+    const RAW: &[u8] = include_bytes!("../../tests/fixtures/h200_ncu_raw.csv");
+    const DETAILS: &[u8] = include_bytes!("../../tests/fixtures/h200_ncu_details.csv");
+
+    #[test]
+    fn a_table_with_its_hints() {
+        let table = read_raw("raw", RAW).unwrap();
+        let shown = Shown::new(&table, &Asked { rows: Some(3), ..Asked::default() });
+        let text = shown.text();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0], "ncu, counters of launches on NVIDIA H200");
+        assert!(lines[1].contains("16 kernels in 60 launches"), "{text}");
+        assert!(text.contains("Of the time:") && text.contains("launch-bound"), "{text}");
+        assert!(text.contains("… and 13 more"), "{text}");
+        assert!(text.contains("rmsnorm_bf16") && text.contains("latency"), "{text}");
+        let title = lines.iter().position(|line| line.contains("share")).unwrap();
+        let at = |line: &str, word: &str| line.find(word).map(|at| line[..at].chars().count());
+        assert_eq!(at(lines[title], "kernel"), at(lines[title + 1], "rmsnorm_bf16"), "{text}");
+        let nothing = Shown::new(&table, &Asked { filter: Some("zzz".to_owned()), ..Asked::default() });
+        assert!(nothing.text().contains("no row has that text"));
+    }
+
+    #[test]
+    fn the_remarks_of_ncu_are_passed_on() {
+        let table = read_details("details", DETAILS).unwrap();
+        let text = Shown::new(&table, &Asked::default()).text();
+        assert!(text.contains("ncu on "), "{text}");
+    }
+
+    #[test]
+    fn json_has_shares_rules_and_counters() {
+        let table = read_raw("raw", RAW).unwrap();
+        let json = Shown::new(&table, &Asked::default()).json("raw.csv");
+        assert_eq!(json["rows"].as_array().unwrap().len(), 16);
+        let shares: f64 =
+            json["rows"].as_array().unwrap().iter().map(|row| row["share_pct"].as_f64().unwrap()).sum();
+        assert!((shares - 100.0).abs() < 1e-6);
+        let row = &json["rows"][0];
+        assert_eq!(row["class"], "latency");
+        assert!(row["rule"].as_str().unwrap().contains("DRAM"));
+        assert!(row["counters"]["gpu__time_duration.sum"]["mean"].as_f64().unwrap() > 1000.0);
+    }
+}

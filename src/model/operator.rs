@@ -1,0 +1,72 @@
+//! The operators of a decoder by name: what an engine does, what a kernel works on, what a cost is reckoned for.
+
+use serde::{Deserialize, Serialize};
+
+macro_rules! operators {
+    ($($(#[$doc:meta])* $operator:ident $name:literal;)*) => {
+        /// A part of a step.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[repr(u8)]
+        pub enum Operator {
+            $($(#[$doc])* #[serde(rename = $name)] $operator,)*
+        }
+
+        impl Operator {
+            /// In the order in which a step does them.
+            pub const ALL: &[Operator] = &[$(Operator::$operator,)*];
+
+            pub fn name(self) -> &'static str {
+                match self { $(Operator::$operator => $name,)* }
+            }
+        }
+    };
+}
+
+operators! {
+    Embedding "embedding";
+    AttentionNorm "attn_norm";
+    /// Queries, keys and values.
+    Qkv "qkv";
+    /// Bias, norms and rotation of queries and keys, and the write into the cache.
+    Rope "rope";
+    /// Scores, softmax and the sum of values.
+    Attention "attention";
+    AttentionOutput "attn_out";
+    PostAttentionNorm "post_attn_norm";
+    MlpNorm "mlp_norm";
+    /// Gate and up, with the activation where one kernel does all of it.
+    GateUp "gate_up";
+    Activation "activation";
+    Down "down";
+    PostMlpNorm "post_mlp_norm";
+    FinalNorm "final_norm";
+    LmHead "lm_head";
+    Sampling "sampling";
+}
+
+impl Operator {
+    pub fn named(name: &str) -> Option<Operator> {
+        Operator::ALL.iter().copied().find(|operator| operator.name() == name)
+    }
+}
+
+impl std::fmt::Display for Operator {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_one_to_one() {
+        for (i, operator) in Operator::ALL.iter().enumerate() {
+            assert_eq!(*operator as usize, i);
+            assert_eq!(Operator::named(operator.name()), Some(*operator));
+            assert_eq!(serde_json::to_value(operator).unwrap(), operator.name());
+        }
+        assert_eq!(Operator::named("softmax"), None);
+    }
+}

@@ -1,0 +1,265 @@
+//! Kernels as profilers wrote them: our reading of a recording beside nsys's own reports of it, and the command.
+//!
+//! `fixtures/nsys/kernels.sqlite` has a schema of nsys 2022.4; the CSV and JSON files beside it are what that nsys says
+//! of it (`nsys stats -r REPORT -f csv kernels.sqlite`).
+
+mod common;
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use common::run;
+use llmprof::kernels::{Group, KernelTable, Kind, open};
+use serde_json::Value;
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
+}
+
+fn tables(name: &str) -> Vec<KernelTable> {
+    open(&fixture(name)).unwrap()
+}
+
+fn recorded(kind: Kind) -> KernelTable {
+    tables("nsys/kernels.sqlite").into_iter().find(|table| table.kind == kind).unwrap()
+}
+
+fn reported(name: &str) -> KernelTable {
+    let mut all = tables(&format!("nsys/{name}"));
+    assert_eq!(all.len(), 1);
+    all.remove(0)
+}
+
+/// nsys rounds to a tenth.
+#[track_caller]
+fn assert_near(what: &str, ours: Option<f64>, theirs: Option<f64>) {
+    let (ours, theirs) = (ours.unwrap(), theirs.unwrap());
+    assert!((ours - theirs).abs() <= 0.051, "{what}: {ours} and {theirs}");
+}
+
+#[test]
+fn kernels_are_those_that_nsys_counts() {
+    let (ours, theirs) = (recorded(Kind::Kernels), reported("gpukernsum_2022_4.csv"));
+    // One range or another makes no difference to that report.
+    let ours = ours.grouped(Group::Name);
+    assert_eq!(ours.rows.len(), theirs.rows.len());
+    for theirs in &theirs.rows {
+        let ours = ours.rows.iter().find(|row| row.name == theirs.name).unwrap();
+        assert_eq!((ours.calls, ours.grid, ours.block), (theirs.calls, theirs.grid, theirs.block));
+        assert_eq!(
+            (ours.total_ns, ours.min_ns, ours.max_ns),
+            (theirs.total_ns, theirs.min_ns, theirs.max_ns)
+        );
+        assert_near("mean", ours.mean_ns, theirs.mean_ns);
+        assert_near("standard deviation", ours.stddev_ns, theirs.stddev_ns);
+    }
+}
+
+#[test]
+fn ranges_hold_the_kernels_that_nsys_finds_in_them() {
+    // nsys counts a kernel in every range around its launch, we in the innermost with its path.
+    let mut ours: BTreeMap<(String, String), (u64, f64)> = BTreeMap::new();
+    for row in &recorded(Kind::Kernels).rows {
+        for range in row.range.as_deref().into_iter().flat_map(|path| path.split('/')) {
+            let sum = ours.entry((range.to_owned(), row.name.clone())).or_default();
+            sum.0 += row.calls;
+            sum.1 += row.total_ns.unwrap();
+        }
+    }
+    let theirs: BTreeMap<(String, String), (u64, f64)> = reported("nvtxkernsum_2022_4.csv")
+        .rows
+        .iter()
+        .map(|row| {
+            let range = row.range.as_deref().unwrap().rsplit(':').next().unwrap().to_owned();
+            ((range, row.name.clone()), (row.calls, row.total_ns.unwrap()))
+        })
+        .collect();
+    assert_eq!(ours, theirs);
+    assert_eq!(ours.len(), 17);
+}
+
+#[test]
+fn rows_of_one_range_have_the_median_that_nsys_has() {
+    let theirs = reported("nvtxkernsum_2022_4.csv");
+    for ours in
+        recorded(Kind::Kernels).rows.iter().filter(|row| row.range.as_deref() == Some("whole/prefill"))
+    {
+        let same = |name: &str, range: &str| name == ours.name && range == "llmprof:prefill";
+        let theirs = theirs.rows.iter().find(|row| same(&row.name, row.range.as_deref().unwrap())).unwrap();
+        assert_eq!((ours.median_ns, ours.calls), (theirs.median_ns, theirs.calls));
+    }
+}
+
+#[test]
+fn json_and_csv_of_one_report_are_the_same() {
+    assert_eq!(reported("nvtxkernsum_2022_4.json"), reported("nvtxkernsum_2022_4.csv"));
+}
+
+#[test]
+fn calls_copies_and_ranges_are_those_of_nsys() {
+    let calls = recorded(Kind::ApiCalls);
+    for theirs in &reported("cudaapisum_2022_4.csv").rows {
+        let bare = theirs.name.split("_v").next().unwrap();
+        let ours = calls.rows.iter().find(|row| row.name == bare).unwrap();
+        assert_eq!(
+            (ours.calls, ours.total_ns, ours.median_ns),
+            (theirs.calls, theirs.total_ns, theirs.median_ns)
+        );
+    }
+    let memory = recorded(Kind::MemoryTime);
+    let (times, sizes) = (reported("gpumemtimesum_2022_4.csv"), reported("gpumemsizesum_2022_4.csv"));
+    for (ours, theirs) in [
+        ("Host-to-Device", "[CUDA memcpy HtoD]"),
+        ("Device-to-Host", "[CUDA memcpy DtoH]"),
+        ("memset", "[CUDA memset]"),
+    ] {
+        let ours = memory.rows.iter().find(|row| row.name.contains(ours)).unwrap();
+        let time = times.rows.iter().find(|row| row.name == theirs).unwrap();
+        let size = sizes.rows.iter().find(|row| row.name == theirs).unwrap();
+        assert_eq!((ours.calls, ours.total_ns), (time.calls, time.total_ns));
+        assert!((ours.bytes.unwrap() - size.bytes.unwrap()).abs() <= 500.0, "{ours:?}");
+    }
+    let ranges = recorded(Kind::Ranges);
+    for theirs in &reported("nvtxppsum_2022_4.csv").rows {
+        let name = theirs.name.rsplit(':').next().unwrap();
+        let ours = ranges.rows.iter().find(|row| row.family == name).unwrap();
+        assert_eq!((ours.calls, ours.total_ns), (theirs.calls, theirs.total_ns));
+    }
+}
+
+#[test]
+fn a_recording_without_kernels_shows_its_ranges_and_says_so() {
+    let all = tables("nsys/nvtx_only_2022_4.sqlite");
+    assert_eq!(all[0].kind, Kind::Ranges);
+    let names: Vec<&str> = all[0].rows.iter().map(|row| row.name.as_str()).collect();
+    assert_eq!(names, ["decode", "decode/decode_step", "prefill", "request"]);
+    assert_eq!(all[0].rows[1].calls, 5);
+    assert!(all[0].notes[0].contains("no kernels were recorded"), "{:?}", all[0].notes);
+}
+
+#[test]
+fn the_command_prints_hints_and_a_table() {
+    let dir = tempfile::tempdir().unwrap();
+    let raw = fixture("h200_ncu_raw.csv");
+    let said = run(dir.path(), &["kernels", raw.to_str().unwrap(), "-k", "5"]);
+    assert_eq!((said.code, said.err.as_str()), (0, ""));
+    for words in [
+        "NVIDIA H200",
+        "16 kernels in 60 launches",
+        "rmsnorm_bf16 is latency-bound",
+        "… and 11 more",
+        "share",
+    ] {
+        assert!(said.out.contains(words), "{words}: {}", said.out);
+    }
+    let said = run(dir.path(), &["kernels", raw.to_str().unwrap(), "--group", "family", "--filter", "NVJET"]);
+    let rows: Vec<&str> = said.out.lines().filter(|line| line.ends_with("nvjet_sm90_tst")).collect();
+    assert!(rows.len() == 1 && rows[0].contains("18") && !said.out.contains("rope"), "{}", said.out);
+    let said = run(dir.path(), &["kernels", fixture("nsys/kernels.sqlite").to_str().unwrap()]);
+    for words in [
+        "nsys SQLite, kernels",
+        "NVTX ranges",
+        "CUDA calls",
+        "memory operations",
+        "kernel time",
+        "gemv_kernel",
+    ] {
+        assert!(said.out.contains(words), "{words}: {}", said.out);
+    }
+}
+
+#[test]
+fn the_command_answers_machines() {
+    let dir = tempfile::tempdir().unwrap();
+    let (raw, sums) = (fixture("h200_ncu_raw.csv"), fixture("nsys/gpukernsum_2022_4.csv"));
+    let said = run(
+        dir.path(),
+        &["kernels", raw.to_str().unwrap(), sums.to_str().unwrap(), "--json", "--sort", "calls"],
+    );
+    assert_eq!((said.code, said.err.as_str()), (0, ""));
+    let json: Value = serde_json::from_str(&said.out).unwrap();
+    assert_eq!((&json["schema"], json["tables"].as_array().unwrap().len()), (&Value::from(1), 2));
+    let rows = json["tables"][1]["rows"].as_array().unwrap();
+    assert_eq!((&rows[0]["name"], &rows[0]["calls"]), (&Value::from("rope_bf16"), &Value::from(18)));
+    assert_eq!(rows[0]["class"], Value::Null, "without counters there is no class");
+}
+
+#[test]
+fn a_list_of_the_top_kernels() {
+    let dir = tempfile::tempdir().unwrap();
+    let from = fixture("nsys/kernels.sqlite");
+    let args = ["kernels", "top", "--from", from.to_str().unwrap(), "-k", "2", "-o", "top-kernels.yaml"];
+    let said = run(dir.path(), &args);
+    assert_eq!((said.code, said.out.as_str()), (0, ""), "{}", said.err);
+    let text = fs::read_to_string(dir.path().join("top-kernels.yaml")).unwrap();
+    let list: Value = serde_yaml_ng::from_str(&text).unwrap();
+    assert_eq!(list["kernels"].as_array().unwrap().len(), 2);
+    let first = &list["kernels"][0];
+    assert_eq!(
+        (&first["family"], &first["regex"]),
+        (&Value::from("gemv_kernel"), &Value::from("^gemv_kernel$"))
+    );
+    assert_eq!((&first["launches"], &first["total_ns"]), (&Value::from(9), &Value::from(286_360.0)));
+    let said = run(dir.path(), &args[..6]);
+    assert!(said.out.contains("regex: ^gemv_kernel$"), "{}", said.out);
+    let calls = fixture("nsys/cudaapisum_2022_4.csv");
+    let said = run(dir.path(), &["kernels", "top", "--from", calls.to_str().unwrap()]);
+    assert_eq!(said.code, 1);
+    assert!(said.err.contains("cudaapisum_2022_4.csv has no kernels to list"), "{}", said.err);
+}
+
+#[test]
+fn what_cannot_be_read_is_named_and_the_rest_is_shown() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    fs::write(dir.path().join("empty.csv"), "").unwrap();
+    fs::write(dir.path().join("skipped.csv"), "SKIPPED: out.sqlite does not contain CUDA kernel data.\n")
+        .unwrap();
+    for (name, words) in [
+        ("empty.csv", "empty.csv is empty"),
+        ("skipped.csv", "does not contain CUDA kernel data"),
+        ("nowhere.csv", "nowhere.csv can't be read"),
+    ] {
+        let said = run(dir.path(), &["kernels", &path(name)]);
+        assert_eq!((said.code, said.out.as_str()), (1, ""), "{name}");
+        assert!(said.err.contains(words), "{}", said.err);
+    }
+    let raw = fixture("h200_ncu_raw.csv");
+    let said = run(dir.path(), &["kernels", &path("empty.csv"), raw.to_str().unwrap()]);
+    assert_eq!(said.code, 1);
+    assert!(said.out.contains("rmsnorm_bf16") && said.err.contains("empty.csv"), "{}", said.err);
+    assert_eq!(run(dir.path(), &["kernels"]).code, 2);
+    assert_eq!(run(dir.path(), &["kernels", "x", "--group", "colour"]).code, 2);
+}
+
+/// Whether nsys can record and export here; if not, `test` is skipped by name.
+fn has_nsys(test: &str) -> bool {
+    let there = Command::new("nsys").arg("--version").output().is_ok_and(|output| output.status.success());
+    if !there {
+        eprintln!("skipped: {test}: nsys is not installed");
+    }
+    there
+}
+
+#[test]
+fn a_report_goes_through_the_tool_that_is_installed() {
+    if !has_nsys("a_report_goes_through_the_tool_that_is_installed") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let args = ["profile", "-t", "nvtx", "-s", "none", "--cpuctxsw=none", "-f", "true", "-o", "out", "true"];
+    let done = Command::new("nsys").args(args).current_dir(dir.path()).output().unwrap();
+    let report = dir.path().join("out.nsys-rep");
+    if !done.status.success() || !report.exists() {
+        eprintln!("skipped: a_report_goes_through_the_tool_that_is_installed: nsys makes no report here");
+        return;
+    }
+    let said = run(dir.path(), &["kernels", "out.nsys-rep"]);
+    assert_eq!((said.code, said.out.as_str()), (1, ""));
+    // It was exported and looked into: a program that does nothing has neither.
+    assert!(said.err.contains("out.nsys-rep has neither kernels nor ranges"), "{}", said.err);
+}
