@@ -20,10 +20,12 @@ use terminal::{Terminal, sent_for};
 const ENDLESS: [&str; 4] = ["runtime=sim", "runtime.warmup=0", "runtime.requests=200", "infer=long"];
 
 /// What is seen on each pane of a live run, and nowhere else.
-const PANES: [(Pane, &str); 6] = [
+const PANES: [(Pane, &str); 8] = [
     (Pane::Overview, "decode mean"),
     (Pane::Gpu, "mem use %"),
     (Pane::Tokens, "tokens · "),
+    (Pane::Kernels, "╭ kernels"),
+    (Pane::Roofline, "╭ roofline"),
     (Pane::Compare, "No snapshot yet"),
     (Pane::Runs, "newest first"),
     (Pane::Log, "ready after"),
@@ -186,7 +188,7 @@ fn a_run_is_started_again_and_the_old_one_opened_beside_it() {
     let first = run_dirs(terminal.path());
     terminal.send("r");
     next_run(&terminal, &first);
-    terminal.press("5", "newest first");
+    terminal.press("7", "newest first");
     terminal.until("both runs", |s| s.contents().matches("smollm2_135m").count() >= 3);
     terminal.press("\r", "that is the run on the screen");
     terminal.press("\x1b[B\r", "00:0");
@@ -220,7 +222,7 @@ fn the_workload_pauses_and_the_view_freezes() {
 #[test]
 fn runs_and_log_are_filtered_and_sorted() {
     let terminal = live();
-    terminal.press("5", "newest first");
+    terminal.press("7", "newest first");
     terminal.press("o", "fastest first");
     terminal.press("o", "by model");
     terminal.press("o", "newest first");
@@ -230,7 +232,7 @@ fn runs_and_log_are_filtered_and_sorted() {
     terminal.send("\x15smoll\r");
     terminal.see("containing \"smoll\"");
     terminal.see_no("no run contains that");
-    terminal.press("6", "ready after");
+    terminal.press("8", "ready after");
     terminal.press("/", "show only what contains");
     terminal.send("zzz\r");
     terminal.see_no("ready after");
@@ -377,7 +379,7 @@ fn a_failed_run_stays_on_the_screen_with_its_cause() {
     terminal.see("failed");
     terminal.see("the engine fails here");
     terminal.press("p", "the run has ended");
-    terminal.press("6", "the engine fails here");
+    terminal.press("8", "the engine fails here");
     terminal.send("q");
     assert_eq!(terminal.exit_code(), 1, "{}", terminal.text());
     terminal.assert_restored();

@@ -353,7 +353,7 @@ fn the_screen_shows_a_sweep_and_its_keys_move_it() {
     terminal.press("e", "next job 2/3");
     terminal.see("cool-down");
     terminal.see(" job 2/3  runtime.seed=2");
-    terminal.press("4", "outcome");
+    terminal.press("6", "outcome");
     terminal.until("a table of the jobs", |screen| {
         let text = screen.contents();
         ["interrupted", "running", "waiting"].iter().all(|word| text.contains(word))
