@@ -139,6 +139,7 @@ fn main() {
             seed: SEED,
             checkpoint: None,
             sampling: Sampling::greedy(),
+            cuda_graphs: true,
         };
         let start = Instant::now();
         let engine = CandleEngine::new(&options, &mut |_, _, _| true).expect("an engine");

@@ -18,7 +18,7 @@
 //! - [`session`]: one live run, the only place that starts and stops work; [`headless`] and [`tui`] show it
 //! - [`sweep`]: several runs from one command line, one after another
 //! - [`diagnose`]: ledger and verdict of what was recorded
-//! - [`kernels`]: kernels as nsys, ncu and cuBLAS wrote them; [`tools`]: where such programs are, and how they are run
+//! - [`kernels`]: kernels as they run, and as nsys, ncu and cuBLAS wrote them; [`listener`]: what the engine tells of itself; [`tools`]: where such programs are, and how they are run
 //! - [`doctor`]: what works on this machine, and what looking at it costs
 //! - [`cli`]: the commands; [`completion`]: what a shell offers at TAB; [`crash`], [`shutdown`], [`logfile`],
 //!   [`observer`]: what a program needs around its work
@@ -36,6 +36,7 @@ pub mod event;
 pub mod headless;
 pub mod inputs;
 pub mod kernels;
+pub mod listener;
 pub mod logfile;
 pub mod model;
 pub mod noise;

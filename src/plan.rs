@@ -135,6 +135,7 @@ impl Plan {
                 prompt_tokens,
                 seed,
                 sampling,
+                cuda_graphs: self.composed.config.runtime.cuda_graphs,
             })),
             Model::Stock(model) => Recipe::Stock(StockOptions {
                 model: model.clone(),
@@ -149,6 +150,12 @@ impl Plan {
                 sampling,
             }),
         }
+    }
+
+    /// The workload runs on a GPU of this machine.
+    pub(crate) fn on_gpu(&self) -> bool {
+        matches!(self.place, Place::Cuda(_))
+            && matches!(self.composed.config.runtime.name, Runtime::Candle | Runtime::CandleStock)
     }
 
     /// What the workload runs on, "auto" resolved.

@@ -3,6 +3,7 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    sync::Arc,
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
@@ -14,16 +15,17 @@ use crate::{
     config::{Runtime, Until},
     crash,
     engine::{
-        Engine, EngineError, KERNELS,
+        Engine, EngineError, KERNELS, Listeners,
         driver::{Control, Driver},
         ranges,
         sim::SimEngine,
     },
     event::{
-        self, Activity, Clock, Envelope, Event, EventRx, EventTx, Level, Notice, Outcome, Phase, Preparing,
-        Ready, RunFinished, SnapshotTaken,
+        self, Activity, Clock, Envelope, Event, EventRx, EventTx, KernelTrace, Level, Notice, Outcome, Phase,
+        Preparing, Ready, RunFinished, SnapshotTaken, TraceState,
     },
     inputs::Inputs,
+    kernels::live::Tracer,
     logfile,
     observer::Observer,
     plan::Plan,
@@ -36,6 +38,8 @@ use crate::{
 pub struct Session {
     pub state: RunState,
     pub control: Control,
+    /// Records kernels, where there are any.
+    tracer: Option<Arc<Tracer>>,
     plan: Plan,
     rx: EventRx,
     tx: EventTx,
@@ -97,9 +101,14 @@ impl Session {
         if let Record::Refused(reason) = &record {
             tx.notice(Level::Error, "recorder", format!("this run is not recorded: {reason}"));
         }
+        let tracer = plan.on_gpu().then(|| {
+            let wanted = plan.composed.config.profiling.cupti.enable;
+            Arc::new(Tracer::new(tx.clone(), wanted))
+        });
         let mut session = Session {
             state: RunState::default(),
             control: Control::default(),
+            tracer,
             plan,
             rx,
             tx,
@@ -148,13 +157,17 @@ impl Session {
         if plan.watches() {
             return;
         }
+        let tracer = self.tracer.clone();
         self.threads.push(named("llmprof-engine", move || {
             crash::fault_point("engine");
+            if let Some(tracer) = &tracer {
+                tracer.begin();
+            }
             let engine = match ready {
                 Some(engine) => Ok(engine as Box<dyn Engine>),
                 None => prepare(&plan, &control, &tx, &activity, inline),
             };
-            work(engine, &plan, &control, &tx, &activity);
+            work(engine, &plan, tracer, &control, &tx, &activity);
         }));
     }
 
@@ -264,6 +277,21 @@ impl Session {
     /// A frame took so long to draw.
     pub fn drew(&mut self, took: Duration) {
         self.observer.frame(took);
+    }
+
+    /// Records kernels from now on, or no longer; says why where it can't.
+    pub fn toggle_kernels(&mut self) {
+        match &self.tracer {
+            Some(tracer) => tracer.want(!tracer.wanted()),
+            None => {
+                let state = TraceState::Refused {
+                    reason: "the workload does not run on a GPU".to_owned(),
+                    remedy: "kernels are recorded on NVIDIA GPUs, in a build with the feature cuda"
+                        .to_owned(),
+                };
+                self.add_now(Event::KernelTrace(KernelTrace { tool: "CUPTI".to_owned(), state }));
+            }
+        }
     }
 
     pub fn toggle_pause(&mut self) {
@@ -457,6 +485,7 @@ fn named(name: &str, work: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
 fn work(
     engine: Result<Box<dyn Engine>, EngineError>,
     plan: &Plan,
+    tracer: Option<Arc<Tracer>>,
     control: &Control,
     tx: &EventTx,
     activity: &Activity,
@@ -465,7 +494,16 @@ fn work(
     let predictions = tokenizer.as_deref().filter(|_| plan.composed.config.output.predictions.enable);
     let done = engine.and_then(|mut engine| {
         let ranges = &mut *ranges::for_tools();
-        Driver { workload, control, ranges, tx, activity, predictions }.run(engine.as_mut())
+        let mut listeners = Listeners::default();
+        if let Some(tracer) = &tracer {
+            listeners.add(tracer.clone());
+        }
+        engine.tell(listeners);
+        let done = Driver { workload, control, ranges, tx, activity, predictions }.run(engine.as_mut());
+        if let Some(tracer) = &tracer {
+            tracer.finish();
+        }
+        done
     });
     let finished = match done {
         Ok(()) => RunFinished { outcome: Outcome::Completed, cause: None },

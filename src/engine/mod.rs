@@ -4,7 +4,6 @@ pub mod candle;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 pub mod driver;
-pub mod listener;
 #[cfg(feature = "nvtx")]
 mod nvtx_ranges;
 pub mod place;
@@ -17,7 +16,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-pub use self::listener::{Listener, Listeners, Part};
+pub use crate::listener::{Listener, Listeners, Part};
 
 /// A batch of prompts of equal length, row after row.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,5 +1,5 @@
-//! Kernels as profilers have written them down: summaries and recordings of Nsight Systems, counters of Nsight Compute,
-//! shapes from the logs of cuBLAS.
+//! Kernels as they run, by CUPTI, and as profilers have written them down: summaries and recordings of Nsight Systems,
+//! counters of Nsight Compute, shapes from the logs of cuBLAS.
 //!
 //! Every source becomes a [`table::KernelTable`]. Files are read as streams, and what is kept of them is bounded: a row for
 //! each kernel, grid and range, not for each launch.
@@ -11,6 +11,7 @@ mod convert;
 pub mod counters;
 pub mod cublas;
 mod error;
+pub mod live;
 pub mod names;
 pub mod ncu;
 pub mod nsys;

@@ -65,6 +65,8 @@ pub struct CandleOptions {
     /// Trained weights; `None` makes synthetic ones.
     pub checkpoint: Option<Arc<Checkpoint>>,
     pub sampling: Sampling,
+    /// On a GPU, a decode step is launched as one CUDA graph.
+    pub cuda_graphs: bool,
 }
 
 impl CandleOptions {

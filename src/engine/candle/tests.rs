@@ -20,6 +20,7 @@ fn options() -> CandleOptions {
         seed: 1,
         checkpoint: None,
         sampling: Sampling::greedy(),
+        cuda_graphs: true,
     }
 }
 

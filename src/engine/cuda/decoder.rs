@@ -8,14 +8,14 @@ use super::{
 use crate::{
     config::Dtype,
     engine::{
-        EngineError, Progress,
+        EngineError, Listeners, Progress,
         candle::{
             Checkpoint, SyntheticWeights, WeightSource,
             host_values::{HostValues, host_values, widened},
             rope,
         },
     },
-    model::{ModelSpec, spec::TensorShape},
+    model::{ModelSpec, Operator, spec::TensorShape},
 };
 
 /// Rows of a prefill that go through the MLP at a time: its activations are the widest by far.
@@ -37,6 +37,8 @@ pub struct Decoder {
     splits: Splits,
     pub picking: Picking,
     space: Space,
+    /// Who is told of every operator.
+    pub listeners: Listeners,
 }
 
 /// Cosines and sines, (capacity, head dim / 2) each.
@@ -159,6 +161,7 @@ impl Decoder {
             picking,
             space,
             kernels,
+            listeners: Listeners::default(),
         })
     }
 
@@ -190,25 +193,32 @@ impl Decoder {
     fn forward(&self, ids: &Buffer, length: usize) -> Result<(), CudaTrouble> {
         let (kernels, spec, space) = (&self.kernels, &self.spec, &self.space);
         let rows = self.heads.batch * length;
-        kernels.embed(&space.x, &self.embedding, ids, rows, self.embedding_scale)?;
-        for layer in &self.layers {
-            self.attend(layer, length)?;
-            self.think(layer, rows)?;
+        self.listeners.part(Operator::Embedding, None, || {
+            kernels.embed(&space.x, &self.embedding, ids, rows, self.embedding_scale)
+        })?;
+        for (i, layer) in self.layers.iter().enumerate() {
+            self.attend(i, layer, length)?;
+            self.think(i, layer, rows)?;
         }
         let eps = spec.rms_eps as f32;
         let last = (length, length - 1);
-        kernels.rms_norm(&space.normed, &space.x, &self.norm, (self.heads.batch, spec.hidden), eps, last)?;
+        self.listeners.part(Operator::FinalNorm, None, || {
+            let size = (self.heads.batch, spec.hidden);
+            kernels.rms_norm(&space.normed, &space.x, &self.norm, size, eps, last)
+        })?;
         let head = self.head.as_ref().unwrap_or(&self.embedding);
         let logits = &self.picking.logits;
-        kernels.logits(logits, &space.normed, head, self.heads.batch)?;
-        match spec.logit_softcap {
-            Some(cap) => kernels.softcap(logits, self.heads.batch * spec.vocab, cap as f32),
-            None => Ok(()),
-        }
+        self.listeners.part(Operator::LmHead, None, || {
+            kernels.logits(logits, &space.normed, head, self.heads.batch)?;
+            match spec.logit_softcap {
+                Some(cap) => kernels.softcap(logits, self.heads.batch * spec.vocab, cap as f32),
+                None => Ok(()),
+            }
+        })
     }
 
     /// x += attention(norm(x)), normed once more before it is added where the model does that.
-    fn attend(&self, layer: &Layer, length: usize) -> Result<(), CudaTrouble> {
+    fn attend(&self, i: usize, layer: &Layer, length: usize) -> Result<(), CudaTrouble> {
         let (kernels, spec, space, heads) = (&self.kernels, &self.spec, &self.space, &self.heads);
         let (rows, eps) = (heads.batch * length, spec.rms_eps as f32);
         let cache = Cache { keys: &layer.keys, values: &layer.values, window: layer.window };
@@ -222,27 +232,42 @@ impl Decoder {
             sines: &rope.sines,
         };
         let progress = &self.picking.progress;
-        kernels.rms_norm(&space.normed, &space.x, &layer.input_norm, (rows, spec.hidden), eps, (1, 0))?;
-        kernels.linear(&space.qkv, &space.normed, &layer.qkv, rows, None, false)?;
-        kernels.rope(&space.qkv, &cache, &turning, progress, length, heads)?;
-        if length == 1 {
-            kernels.decode_attention(&space.attended, &space.qkv, &cache, &self.splits, progress, heads)?;
-        } else {
-            kernels.prefill_attention(&space.attended, &space.qkv, &cache, length, heads)?;
-        }
+        let tell = |operator, work: &dyn Fn() -> Result<(), CudaTrouble>| {
+            self.listeners.part(operator, Some(i), work)
+        };
+        let size = (rows, spec.hidden);
+        tell(Operator::AttentionNorm, &|| {
+            kernels.rms_norm(&space.normed, &space.x, &layer.input_norm, size, eps, (1, 0))
+        })?;
+        tell(Operator::Qkv, &|| kernels.linear(&space.qkv, &space.normed, &layer.qkv, rows, None, false))?;
+        tell(Operator::Rope, &|| kernels.rope(&space.qkv, &cache, &turning, progress, length, heads))?;
+        tell(Operator::Attention, &|| match length {
+            1 => kernels.decode_attention(&space.attended, &space.qkv, &cache, &self.splits, progress, heads),
+            _ => kernels.prefill_attention(&space.attended, &space.qkv, &cache, length, heads),
+        })?;
         let bias = layer.output_bias.as_ref();
         let Some(norm) = &layer.post_attention_norm else {
-            return kernels.linear(&space.x, &space.attended, &layer.output, rows, bias, true);
+            return tell(Operator::AttentionOutput, &|| {
+                kernels.linear(&space.x, &space.attended, &layer.output, rows, bias, true)
+            });
         };
-        kernels.linear(&space.normed, &space.attended, &layer.output, rows, bias, false)?;
-        kernels.add_normed(&space.x, &space.normed, norm, (rows, spec.hidden), eps)
+        tell(Operator::AttentionOutput, &|| {
+            kernels.linear(&space.normed, &space.attended, &layer.output, rows, bias, false)
+        })?;
+        tell(Operator::PostAttentionNorm, &|| kernels.add_normed(&space.x, &space.normed, norm, size, eps))
     }
 
     /// x += mlp(norm(x)), normed once more before it is added where the model does that.
-    fn think(&self, layer: &Layer, rows: usize) -> Result<(), CudaTrouble> {
+    fn think(&self, i: usize, layer: &Layer, rows: usize) -> Result<(), CudaTrouble> {
         let (kernels, spec, space) = (&self.kernels, &self.spec, &self.space);
         let eps = spec.rms_eps as f32;
-        kernels.rms_norm(&space.normed, &space.x, &layer.mlp_norm, (rows, spec.hidden), eps, (1, 0))?;
+        let tell = |operator, work: &dyn Fn() -> Result<(), CudaTrouble>| {
+            self.listeners.part(operator, Some(i), work)
+        };
+        let size = (rows, spec.hidden);
+        tell(Operator::MlpNorm, &|| {
+            kernels.rms_norm(&space.normed, &space.x, &layer.mlp_norm, size, eps, (1, 0))
+        })?;
         // Where it is normed first, the result takes the place of the rows it was made of.
         let (to, add) = match layer.post_mlp_norm {
             Some(_) => (&space.normed, false),
@@ -252,11 +277,17 @@ impl Decoder {
         for first in (0..rows).step_by(MLP_ROWS) {
             let count = MLP_ROWS.min(rows - first);
             let at = first * row_bytes;
-            kernels.gated(&space.activated, &space.wide, space.normed.at(at), &layer.gate_up, count)?;
-            kernels.linear_at(to.at(at), (&space.activated).into(), &layer.down, count, None, add)?;
+            tell(Operator::GateUp, &|| {
+                kernels.gated(&space.activated, &space.wide, space.normed.at(at), &layer.gate_up, count)
+            })?;
+            tell(Operator::Down, &|| {
+                kernels.linear_at(to.at(at), (&space.activated).into(), &layer.down, count, None, add)
+            })?;
         }
         match &layer.post_mlp_norm {
-            Some(norm) => kernels.add_normed(&space.x, &space.normed, norm, (rows, spec.hidden), eps),
+            Some(norm) => {
+                tell(Operator::PostMlpNorm, &|| kernels.add_normed(&space.x, &space.normed, norm, size, eps))
+            }
             None => Ok(()),
         }
     }

@@ -12,7 +12,7 @@ use std::{
     ffi::{c_int, c_void},
     ptr,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU32, Ordering},
     },
     time::{Duration, Instant},
@@ -29,7 +29,7 @@ use cudarc::{
 use super::trouble::CudaTrouble;
 use crate::{
     config::Dtype,
-    engine::{candle::memory::gigabytes, place},
+    engine::{Listener, Part, candle::memory::gigabytes, place},
 };
 
 /// The kernels, as machine code for what [`place::built_for`] says.
@@ -383,6 +383,11 @@ impl Gpu {
         Ok(graph)
     }
 
+    /// Listens while a graph is captured, to tell whose its nodes are.
+    pub fn node_counter(&self) -> NodeCounter {
+        NodeCounter { stream: Arc::clone(&self.stream), nodes: Mutex::default(), part: Mutex::default() }
+    }
+
     /// An event with a time on the device's clock.
     pub fn event(&self) -> Result<CudaEvent, CudaTrouble> {
         Ok(self.context.new_event(Some(sys::CUevent_flags::CU_EVENT_DEFAULT))?)
@@ -467,6 +472,57 @@ impl Ring {
         let first = step as usize % self.slots * self.batch;
         // SAFETY: within the allocation; the device wrote them before it counted the step.
         (first..first + self.batch).map(|i| unsafe { self.base.add(i).read_volatile() }).collect()
+    }
+}
+
+/// The parts that the nodes of a graph belong to, found by how many nodes the graph has after each part.
+pub struct NodeCounter {
+    stream: Arc<CudaStream>,
+    nodes: Mutex<Vec<Part>>,
+    part: Mutex<Option<Part>>,
+}
+
+impl NodeCounter {
+    /// The parts of all nodes in their order; empty where the graph could not be looked into.
+    pub fn nodes(&self) -> Vec<Part> {
+        self.nodes.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Nodes of the graph that is being captured.
+    fn count(&self) -> usize {
+        let (mut status, mut id, mut graph) =
+            (sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE, 0, ptr::null_mut());
+        let mut count = 0;
+        // SAFETY: the stream lives; what is not asked for may be null; a graph under capture may be looked at by the thread
+        // that captures.
+        unsafe {
+            let (none, edges, many) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
+            let told = sys::cuStreamGetCaptureInfo_v3(
+                self.stream.cu_stream(),
+                &mut status,
+                &mut id,
+                &mut graph,
+                none,
+                edges,
+                many,
+            );
+            if told == sys::CUresult::CUDA_SUCCESS && !graph.is_null() {
+                let _ = sys::cuGraphGetNodes(graph, ptr::null_mut(), &mut count);
+            }
+        }
+        count
+    }
+}
+
+impl Listener for NodeCounter {
+    fn begins(&self, part: Part) {
+        *self.part.lock().unwrap_or_else(PoisonError::into_inner) = Some(part);
+    }
+
+    fn ends(&self) {
+        if let Some(part) = self.part.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            self.nodes.lock().unwrap_or_else(PoisonError::into_inner).resize(self.count(), part);
+        }
     }
 }
 

@@ -12,7 +12,7 @@ mod trouble;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::VecDeque, time::Duration};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use cudarc::driver::{CudaEvent, CudaGraph};
 
@@ -23,10 +23,11 @@ use self::{
     kernels::Odds,
 };
 use super::{
-    Engine, EngineError, KERNELS, Progress, Prompts,
+    Engine, EngineError, KERNELS, Listener, Listeners, Part, Progress, Prompts,
     candle::{CandleOptions, SyntheticWeights, memory::gigabytes},
     sampling::{Picker, Sampling},
 };
+use crate::{event::Phase, model::Operator};
 
 /// Steps under way beyond the one that is waited for.
 const AHEAD: u32 = 2;
@@ -36,6 +37,8 @@ const SLOTS: usize = 16;
 pub struct CudaEngine {
     // Before the decoder: a graph refers to its buffers.
     graph: Option<CudaGraph>,
+    /// What the graph's nodes belong to, in their order.
+    nodes: Vec<Part>,
     decoder: Decoder,
     ring: Ring,
     choice: Choice,
@@ -111,6 +114,7 @@ impl CudaEngine {
         let ring = decoder.kernels.gpu.ring(SLOTS, *batch)?;
         let mut engine = CudaEngine {
             graph: None,
+            nodes: Vec::new(),
             decoder,
             ring,
             choice: Choice::new(&options.sampling),
@@ -124,23 +128,28 @@ impl CudaEngine {
         if !progress(KERNELS, 0, 1) {
             return Err(EngineError::Cancelled);
         }
-        engine.warm_up(*prompt_tokens)?;
+        engine.warm_up(*prompt_tokens, options.cuda_graphs)?;
         Ok(engine)
     }
 
-    /// One request of the real lengths, and the graph of a step.
-    fn warm_up(&mut self, prompt_tokens: usize) -> Result<(), EngineError> {
+    /// One request of the real lengths, and the graph of a step where that is asked for.
+    fn warm_up(&mut self, prompt_tokens: usize, graphs: bool) -> Result<(), EngineError> {
         let batch = self.decoder.heads().batch;
         self.prefill(&Prompts { ids: vec![0; batch * prompt_tokens.max(1)], batch })?;
         if self.position < self.decoder.heads().capacity {
             self.decode()?;
         }
-        if !matches!(self.choice, Choice::Host(_)) {
+        if graphs && !matches!(self.choice, Choice::Host(_)) {
+            let counter = Arc::new(self.decoder.kernels.gpu.node_counter());
+            let listener: Arc<dyn Listener> = counter.clone();
+            self.decoder.listeners = Listeners::from(vec![listener]);
             let graph = self.decoder.kernels.gpu.capture(|| {
                 self.decoder.decode()?;
                 self.choose(1)
-            })?;
-            self.graph = Some(graph);
+            });
+            self.decoder.listeners = Listeners::default();
+            self.graph = Some(graph?);
+            self.nodes = counter.nodes();
         }
         self.reset()
     }
@@ -148,11 +157,11 @@ impl CudaEngine {
     /// Chooses tokens from the logits, on the device.
     fn choose(&self, advance: usize) -> Result<(), CudaTrouble> {
         let (kernels, picking) = (&self.decoder.kernels, &self.decoder.picking);
-        match &self.choice {
+        self.decoder.listeners.part(Operator::Sampling, None, || match &self.choice {
             Choice::Likeliest => kernels.pick_likeliest(picking, &self.ring, advance),
             Choice::Drawn(odds) => kernels.draw(picking, &self.ring, advance, odds),
             Choice::Host(_) => kernels.step_done(picking, &self.ring, advance),
-        }
+        })
     }
 
     /// Lets the host choose, where it must; the device gets its tokens before it counts the step.
@@ -167,6 +176,7 @@ impl CudaEngine {
     /// Puts a step on the stream between two events.
     fn queue(
         &mut self,
+        phase: Phase,
         advance: usize,
         step: impl FnOnce(&mut Self) -> Result<(), CudaTrouble>,
     ) -> Result<(), CudaTrouble> {
@@ -176,7 +186,9 @@ impl CudaEngine {
             None => (gpu.event()?, gpu.event()?),
         };
         gpu.record(&marks.0)?;
-        step(self)?;
+        // A few pointers, once a step.
+        let listeners = self.decoder.listeners.clone();
+        listeners.step(phase, || step(self))?;
         self.decoder.kernels.gpu.record(&marks.1)?;
         self.marks.push_back(marks);
         self.queued = self.queued.wrapping_add(1);
@@ -201,7 +213,7 @@ impl CudaEngine {
     }
 
     fn queue_decode(&mut self) -> Result<(), CudaTrouble> {
-        self.queue(1, |engine| match &engine.graph {
+        self.queue(Phase::Decode, 1, |engine| match &engine.graph {
             Some(graph) => Ok(graph.launch()?),
             None => {
                 engine.decoder.decode()?;
@@ -244,7 +256,7 @@ impl Engine for CudaEngine {
             picker.begin(prompts);
         }
         self.decoder.rewind()?;
-        self.queue(length, |engine| {
+        self.queue(Phase::Prefill, length, |engine| {
             engine.decoder.prefill(&prompts.ids)?;
             engine.choose_on_host()?;
             engine.choose(length)
@@ -258,7 +270,7 @@ impl Engine for CudaEngine {
         }
         let capacity = self.decoder.heads().capacity;
         // What the host chooses cannot be queued before it has.
-        let ahead = if self.graph.is_some() { AHEAD } else { 0 };
+        let ahead = if matches!(self.choice, Choice::Host(_)) { 0 } else { AHEAD };
         while self.queued.wrapping_sub(self.taken) <= ahead && self.position < capacity {
             self.queue_decode()?;
         }
@@ -266,6 +278,13 @@ impl Engine for CudaEngine {
             return Err(EngineError::ContextTooLong { capacity, asked: capacity + 1 });
         }
         self.take()
+    }
+
+    fn tell(&mut self, listeners: Listeners) {
+        if self.graph.is_some() {
+            listeners.captured(&self.nodes);
+        }
+        self.decoder.listeners = listeners;
     }
 
     fn synchronize(&mut self) -> Result<(), EngineError> {

@@ -591,6 +591,7 @@ fn options(spec: &ModelSpec, dtype: Dtype, batch: usize, prompt: usize, steps: u
         seed: 3,
         checkpoint: None,
         sampling: Sampling::greedy(),
+        cuda_graphs: true,
     }
 }
 

@@ -18,10 +18,11 @@ use super::{memory, thread_pool};
 use crate::{
     config::Dtype,
     engine::{
-        Engine, EngineError, Progress, Prompts,
+        Engine, EngineError, Listeners, Progress, Prompts,
         place::Place,
         sampling::{Picker, Sampling},
     },
+    event::Phase,
 };
 
 /// The engine's name in records.
@@ -100,6 +101,8 @@ pub struct StockEngine {
     last: Vec<u32>,
     /// Positions in the cache.
     position: usize,
+    /// They hear of steps; what candle-transformers does within one is its own.
+    listeners: Listeners,
 }
 
 impl StockEngine {
@@ -123,6 +126,7 @@ impl StockEngine {
             max_positions: options.max_positions,
             last: Vec::new(),
             position: 0,
+            listeners: Listeners::default(),
         })
     }
 
@@ -155,7 +159,8 @@ impl Engine for StockEngine {
         prompts.checked_length(self.batch)?;
         self.reset()?;
         self.picker.begin(prompts);
-        self.step(&prompts.ids)
+        let listeners = self.listeners.clone();
+        listeners.step(Phase::Prefill, || self.step(&prompts.ids))
     }
 
     fn decode(&mut self) -> Result<Vec<u32>, EngineError> {
@@ -163,11 +168,16 @@ impl Engine for StockEngine {
             return Err(EngineError::Backend("decode was asked for before prefill".to_owned()));
         }
         let last = std::mem::take(&mut self.last);
-        let next = self.step(&last);
+        let listeners = self.listeners.clone();
+        let next = listeners.step(Phase::Decode, || self.step(&last));
         if next.is_err() {
             self.last = last;
         }
         next
+    }
+
+    fn tell(&mut self, listeners: Listeners) {
+        self.listeners = listeners;
     }
 
     fn synchronize(&mut self) -> Result<(), EngineError> {

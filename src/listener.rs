@@ -27,6 +27,12 @@ pub trait Listener: Send + Sync {
 #[derive(Clone, Default)]
 pub struct Listeners(Vec<Arc<dyn Listener>>);
 
+impl From<Vec<Arc<dyn Listener>>> for Listeners {
+    fn from(all: Vec<Arc<dyn Listener>>) -> Listeners {
+        Listeners(all)
+    }
+}
+
 impl Listeners {
     pub fn add(&mut self, listener: Arc<dyn Listener>) {
         self.0.push(listener);
