@@ -372,7 +372,8 @@ pub struct KernelWindow {
     /// Records that the tool could not keep.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub dropped: u64,
-    /// By kernel, operator and grid; copies and memsets are rows too, with their bytes.
+    /// By kernel, operator and grid; copies and memsets are rows too, with their bytes. A kernel that was let in before the
+    /// one before it had ended counts from that end on, so that rows add up to `busy_ns`.
     pub rows: Vec<KernelRow>,
 }
 

@@ -569,3 +569,6 @@ fn simulated(
         None => engine,
     })
 }
+
+#[cfg(all(test, feature = "cuda"))]
+mod cuda_tests;

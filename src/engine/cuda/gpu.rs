@@ -194,7 +194,11 @@ impl Gpu {
         // SAFETY: one thread and one stream: there is nothing to track, and events would be made for every buffer.
         unsafe { context.disable_event_tracking() };
         let stream = context.new_stream()?;
-        let handle = CudaBlas::new(Arc::clone(&stream))?;
+        let handle = CudaBlas::new(Arc::clone(&stream)).map_err(|error| match CudaTrouble::from(error) {
+            // What is free is known by now.
+            CudaTrouble::NoRoom => out_of_memory(&context, "cuBLAS", BLAS_WORKSPACE_BYTES),
+            other => other,
+        })?;
         let workspace = alloc(&context, "cuBLAS", BLAS_WORKSPACE_BYTES)?;
         // SAFETY: the workspace lives as long as the handle, and is used on its one stream.
         unsafe {
@@ -552,13 +556,13 @@ fn alloc(context: &Arc<CudaContext>, what: &'static str, bytes: usize) -> Result
     match unsafe { result::malloc_sync(bytes.max(1)) } {
         Ok(at) => Ok(Buffer { at, bytes, context: Arc::clone(context) }),
         Err(error) if error.0 == sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
-            let free = context.mem_get_info().map_or(0, |(free, _)| free);
-            Err(CudaTrouble::OutOfMemory {
-                what,
-                asked: gigabytes(bytes as u64),
-                free: gigabytes(free as u64),
-            })
+            Err(out_of_memory(context, what, bytes))
         }
         Err(error) => Err(error.into()),
     }
+}
+
+fn out_of_memory(context: &CudaContext, what: &'static str, bytes: usize) -> CudaTrouble {
+    let free = context.mem_get_info().map_or(0, |(free, _)| free);
+    CudaTrouble::OutOfMemory { what, asked: gigabytes(bytes as u64), free: gigabytes(free as u64) }
 }

@@ -1,7 +1,7 @@
 //! What can go wrong with a GPU, and what to do about it.
 
 use cudarc::{
-    cublas::result::CublasError,
+    cublas::{result::CublasError, sys::cublasStatus_t},
     driver::{DriverError, sys::CUresult},
 };
 use thiserror::Error;
@@ -30,6 +30,10 @@ pub enum CudaTrouble {
     )]
     OutOfMemory { what: &'static str, asked: String, free: String },
     #[error(
+        "the GPU has no memory left to begin with; end what else runs there (nvidia-smi), and start again"
+    )]
+    NoRoom,
+    #[error(
         "the GPU stopped: {0}; its context is lost, and CUDA gives a process no other: quit and start the program again"
     )]
     Poisoned(String),
@@ -50,6 +54,7 @@ impl From<DriverError> for CudaTrouble {
         };
         match error.0 {
             CUDA_ERROR_NO_DEVICE => CudaTrouble::NoDevice,
+            CUDA_ERROR_OUT_OF_MEMORY => CudaTrouble::NoRoom,
             CUDA_ERROR_NOT_INITIALIZED
             | CUDA_ERROR_STUB_LIBRARY
             | CUDA_ERROR_SYSTEM_NOT_READY
@@ -75,7 +80,10 @@ impl From<DriverError> for CudaTrouble {
 
 impl From<CublasError> for CudaTrouble {
     fn from(error: CublasError) -> Self {
-        CudaTrouble::Blas(format!("{:?}", error.0))
+        match error.0 {
+            cublasStatus_t::CUBLAS_STATUS_ALLOC_FAILED => CudaTrouble::NoRoom,
+            status => CudaTrouble::Blas(format!("{status:?}")),
+        }
     }
 }
 

@@ -69,9 +69,6 @@ pub struct Cupti {
     push: unsafe extern "C" fn(u32, u64) -> Status,
     pop: unsafe extern "C" fn(u32, *mut u64) -> Status,
     words: unsafe extern "C" fn(Status, *mut *const c_char) -> Status,
-    /// Of newer CUPTI: records of single functions of the driver or the runtime.
-    enable_driver_call: Option<unsafe extern "C" fn(u32, u8) -> Status>,
-    enable_runtime_call: Option<unsafe extern "C" fn(u32, u8) -> Status>,
     _library: Library,
 }
 
@@ -83,15 +80,16 @@ const PLACES: [&str; 4] = [
     "/usr/local/cuda/lib64",
     "/opt/cuda/extras/CUPTI/lib64",
 ];
-const WORKS: [u32; 3] = [kind::KERNEL, kind::COPY, kind::SET];
-/// Calls that put work on a device. A mark is told beside the record of such a call only.
-/// cuLaunchKernel, cuLaunchKernelEx, cuGraphLaunch, cuMemcpyHtoDAsync, cuMemcpyDtoHAsync, cuMemcpyDtoDAsync, cuMemsetD8Async,
-/// cuMemsetD32Async, each also for streams of a thread.
-const DRIVER_CALLS: [u32; 16] =
-    [307, 442, 652, 653, 514, 515, 277, 421, 279, 422, 281, 423, 216, 428, 220, 430];
-/// cudaLaunchKernel, cudaLaunchKernelExC, cudaMemcpyAsync, cudaMemsetAsync, __cudaLaunchKernel of CUDA 13.
-const RUNTIME_CALLS: [u32; 10] = [211, 214, 430, 431, 41, 225, 51, 235, 505, 506];
-
+/// A mark is told beside the record of the call that it lies around, so calls are recorded too. All of them: single ones can be
+/// chosen only before the program has used CUDA at all.
+const KINDS: [(u32, &str); 6] = [
+    (kind::KERNEL, "kernels"),
+    (kind::COPY, "copies"),
+    (kind::SET, "memsets"),
+    (kind::MARK, "marks"),
+    (kind::DRIVER, "calls of the driver"),
+    (kind::RUNTIME, "calls of the runtime"),
+];
 const TAKEN: Status = 39;
 const NO_PERMISSION: Status = 35;
 
@@ -197,10 +195,6 @@ impl Cupti {
         if cuda_version(version).is_none() {
             return Err(unknown(format!("its version is {version}")));
         }
-        let optional = |name: &[u8]| {
-            // SAFETY: the type is that of the function in CUPTI's header.
-            unsafe { library.get::<unsafe extern "C" fn(u32, u8) -> Status>(name) }.ok().map(|found| *found)
-        };
         let cupti = Cupti {
             version,
             enable: function!("cuptiActivityEnable"),
@@ -211,8 +205,6 @@ impl Cupti {
             push: function!("cuptiActivityPushExternalCorrelationId"),
             pop: function!("cuptiActivityPopExternalCorrelationId"),
             words: function!("cuptiGetResultString"),
-            enable_driver_call: optional(b"cuptiActivityEnableDriverApi\0"),
-            enable_runtime_call: optional(b"cuptiActivityEnableRuntimeApi\0"),
             _library: library,
         };
         // SAFETY: both functions live as long as the program, and so does the library.
@@ -236,47 +228,17 @@ impl Cupti {
     }
 
     fn enable_all(&self) -> Result<(), Refusal> {
-        for (what, name) in [(kind::KERNEL, "kernels"), (kind::COPY, "copies"), (kind::SET, "memsets")] {
+        for (kind, name) in KINDS {
             // SAFETY: a number.
-            self.check(name, unsafe { (self.enable)(what) })?;
-        }
-        // SAFETY: a number.
-        self.check("marks", unsafe { (self.enable)(kind::MARK) })?;
-        self.calls(self.enable_driver_call, kind::DRIVER, &DRIVER_CALLS)?;
-        self.calls(self.enable_runtime_call, kind::RUNTIME, &RUNTIME_CALLS)
-    }
-
-    /// Records of the calls that launch; of all calls where single ones can't be asked for.
-    fn calls(
-        &self,
-        single: Option<unsafe extern "C" fn(u32, u8) -> Status>,
-        all: u32,
-        wanted: &[u32],
-    ) -> Result<(), Refusal> {
-        let Some(single) = single else {
-            // SAFETY: a number.
-            return self.check("calls", unsafe { (self.enable)(all) });
-        };
-        for call in wanted {
-            // An older library does not know all of them, and then no call of that kind is made.
-            // SAFETY: numbers.
-            let _ = unsafe { single(*call, 1) };
+            self.check(name, unsafe { (self.enable)(kind) })?;
         }
         Ok(())
     }
 
     pub fn stop(&self) {
-        let singles =
-            [(self.enable_driver_call, &DRIVER_CALLS[..]), (self.enable_runtime_call, &RUNTIME_CALLS[..])];
-        for (single, calls) in singles {
-            for call in calls {
-                // SAFETY: numbers. What was not enabled stays so.
-                single.map(|single| unsafe { single(*call, 0) });
-            }
-        }
-        for what in WORKS.into_iter().chain([kind::MARK, kind::DRIVER, kind::RUNTIME]) {
+        for (kind, _) in KINDS {
             // SAFETY: a number; what was not enabled is refused, and that is well.
-            let _ = unsafe { (self.disable)(what) };
+            let _ = unsafe { (self.disable)(kind) };
         }
     }
 

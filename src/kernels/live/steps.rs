@@ -215,7 +215,7 @@ impl Steps {
     }
 
     fn close(&mut self, number: u32, mut step: Step) {
-        step.works.sort_by_key(|(done, _)| done.start_ns);
+        step.works.sort_by_key(|(done, _)| (done.start_ns, done.end_ns));
         let in_graph = step.works.iter().filter(|(done, _)| done.in_graph).count();
         // A graph that lost records can't be told apart.
         if in_graph == self.graph.len() {
@@ -237,10 +237,13 @@ impl Steps {
         window.steps += 1;
         window.span_ns += end - first;
         window.between_ns += gap.unwrap_or(0);
+        // A kernel may be let in before the one before it has ended, and waits there. Its time is what it adds.
         let mut reached = first;
-        for (done, part) in &step.works {
-            window.busy_ns += done.end_ns.saturating_sub(done.start_ns.max(reached));
-            reached = reached.max(done.end_ns);
+        for (done, part) in &mut step.works {
+            done.start_ns = done.start_ns.max(reached);
+            done.end_ns = done.end_ns.max(done.start_ns);
+            reached = done.end_ns;
+            window.busy_ns += done.end_ns - done.start_ns;
             window.add(done, part.map(|part| part.operator));
         }
         if self.timeline_wanted && !self.timelines.iter().any(|timeline| timeline.phase == step.phase) {
@@ -449,6 +452,9 @@ mod tests {
             operators,
             [("kernel3", Operator::LmHead), ("kernel1", Operator::Qkv), ("kernel2", Operator::Rope)]
         );
+        let added: f64 = window.rows.iter().filter_map(|row| row.total_ns).sum();
+        assert_eq!(added, 270.0, "rows add up to what is busy");
+        assert_eq!(window.rows[2].mean_ns, Some(20.0), "its first ten were spent waiting for the one before");
         let drawn = steps.timelines();
         assert_eq!(drawn.len(), 1);
         assert_eq!(drawn[0].spans[1].layer, Some(0));
