@@ -56,7 +56,7 @@ cuda-bundle: cuda
     cp third_party/cuda/run.sh target/cuda-bundle/
     ls -l target/cuda-bundle
 
-# Every kernel against candle on the CPU; needs a GPU
+# Every kernel against candle on the CPU, and kernels recorded live; needs a GPU
 gpu-test:
     #!/usr/bin/env bash
     set -euo pipefail

@@ -112,9 +112,12 @@ pub fn check_footprint(
     })
 }
 
-/// Decimal, as vendors of memory and GPUs count.
+/// Decimal, as vendors of memory and GPUs count; what is small in megabytes.
 pub fn gigabytes(bytes: u64) -> String {
-    format!("{:.1} GB", bytes as f64 / 1e9)
+    match bytes {
+        0..100_000_000 => format!("{:.0} MB", bytes as f64 / 1e6),
+        _ => format!("{:.1} GB", bytes as f64 / 1e9),
+    }
 }
 
 fn alternatives(all: &[&str]) -> String {
