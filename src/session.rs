@@ -21,7 +21,7 @@ use crate::{
     },
     event::{
         self, Activity, Clock, Envelope, Event, EventRx, EventTx, Level, Notice, Outcome, Phase, Preparing,
-        Ready, RunFinished, SnapshotTaken,
+        Ready, RunFinished, SnapshotTaken, TraceState,
     },
     inputs::Inputs,
     logfile,
@@ -268,6 +268,27 @@ impl Session {
 
     pub fn toggle_pause(&mut self) {
         self.control.set_paused(!self.control.is_paused());
+    }
+
+    /// Has kernels recorded as they run, or no longer. Gives what to tell the user.
+    pub fn toggle_kernels(&mut self) -> String {
+        if self.state.finished.is_some() {
+            return "the run has ended; r starts it again".to_owned();
+        }
+        let on_gpu = self.state.run.as_ref().is_some_and(|run| run.device.starts_with("cuda"));
+        let recorded = match self.state.kernels.trace.as_ref().map(|trace| &trace.state) {
+            Some(TraceState::On) => false,
+            Some(TraceState::Off) => true,
+            Some(TraceState::Refused { reason, remedy }) => {
+                return format!("kernels can't be recorded: {reason}; {remedy}");
+            }
+            None if on_gpu => !self.control.kernels(),
+            None => return "this run has no kernels on a GPU that could be recorded".to_owned(),
+        };
+        self.control.set_kernels(recorded);
+        let words =
+            if recorded { "kernels are recorded from now on" } else { "kernels are no longer recorded" };
+        words.to_owned()
     }
 
     /// Names the current window and starts the next; the snapshot is kept under the run. Gives what to tell the

@@ -24,6 +24,7 @@ pub struct Control(Arc<Switches>);
 struct Switches {
     cancelled: Arc<AtomicBool>,
     enough: AtomicBool,
+    kernels: AtomicBool,
     paused: Mutex<bool>,
     changed: Condvar,
 }
@@ -41,6 +42,15 @@ impl Control {
 
     pub fn is_enough(&self) -> bool {
         self.0.enough.load(Ordering::Acquire)
+    }
+
+    /// Whether kernels are to be recorded as they run.
+    pub fn set_kernels(&self, recorded: bool) {
+        self.0.kernels.store(recorded, Ordering::Release);
+    }
+
+    pub fn kernels(&self) -> bool {
+        self.0.kernels.load(Ordering::Acquire)
     }
 
     pub fn is_cancelled(&self) -> bool {

@@ -279,6 +279,19 @@ pub enum Group {
     #[default]
     Name,
     Family,
+    /// By the operator they work on; families where that is not told.
+    Operator,
+}
+
+impl Group {
+    /// What a row is put together under.
+    pub fn key(self, row: &KernelRow) -> &str {
+        match (self, row.operator) {
+            (Group::None | Group::Name, _) => &row.name,
+            (Group::Operator, Some(operator)) => operator.name(),
+            (Group::Family | Group::Operator, _) => &row.family,
+        }
+    }
 }
 
 /// Rows of one kind from one source.
@@ -337,11 +350,16 @@ impl KernelTable {
         self.rows.sort_by(|a, b| greatest_first(key(a), key(b)).then_with(|| a.name.cmp(&b.name)));
     }
 
-    /// The rows whose name, family or range has `text` in it, whatever the case.
+    /// The rows whose name, family, operator or range has `text` in it, whatever the case.
     pub fn filter(&mut self, text: &str) {
         let text = text.to_lowercase();
         let has = |within: &str| within.to_lowercase().contains(&text);
-        self.rows.retain(|row| has(&row.name) || has(&row.family) || row.range.as_deref().is_some_and(has));
+        self.rows.retain(|row| {
+            let operator = row.operator.map(Operator::name);
+            has(&row.name)
+                || has(&row.family)
+                || [row.range.as_deref(), operator].into_iter().flatten().any(has)
+        });
     }
 
     /// The first `k` rows; gives how many were left out.
@@ -360,7 +378,7 @@ impl KernelTable {
         }
         let mut at: HashMap<(&str, Option<&str>), usize> = HashMap::new();
         for row in &self.rows {
-            let name = if by == Group::Name { row.name.as_str() } else { row.family.as_str() };
+            let name = by.key(row);
             let key = (name, row.range.as_deref().filter(|_| self.nested));
             match at.get(&key) {
                 Some(at) => table.rows[*at].absorb(row),
@@ -433,8 +451,30 @@ mod tests {
         assert!((jet.stddev_ns.unwrap() - 50f64.sqrt()).abs() < 1e-9, "{:?}", jet.stddev_ns);
         assert_eq!((jet.grid, jet.block), (Some([1, 1, 1]), Some([32, 1, 1])));
         assert_eq!(all.grouped(Group::Name).rows.len(), 3);
+        assert_eq!(all.grouped(Group::Operator).rows.len(), 2, "families where no operator is told");
         assert_eq!(all.grouped(Group::None), all);
         assert_eq!(families.total(), all.total());
+    }
+
+    #[test]
+    fn rows_of_an_operator_are_put_together_and_found_by_it() {
+        let of = |operator, name| KernelRow { operator, ..row(name, 2, 3.0) };
+        let mut all = table(vec![
+            of(Some(Operator::Qkv), "skinny_8"),
+            of(Some(Operator::Down), "skinny_8"),
+            of(Some(Operator::Qkv), "add_bias"),
+            of(None, "skinny_8"),
+        ]);
+        let names: Vec<String> = all
+            .grouped(Group::Operator)
+            .rows
+            .iter()
+            .map(|row| format!("{} {}", row.name, row.calls))
+            .collect();
+        assert_eq!(names, ["qkv 4", "down 2", "skinny_8 2"]);
+        assert_eq!(all.grouped(Group::Family).rows[0].operator, None, "several operators are none");
+        all.filter("DOW");
+        assert_eq!(all.rows.len(), 1);
     }
 
     #[test]
