@@ -491,4 +491,80 @@ mod tests {
         assert_eq!(names(&all), ["unknown"]);
         assert_eq!(all.top(0), 1);
     }
+
+    mod recorded {
+        use std::sync::Arc;
+
+        use proptest::{collection::vec, option::of, prelude::*, sample::select};
+
+        use super::*;
+        use crate::kernels::counters::Counter;
+
+        /// Numbers as tools write them: up to ten digits, some behind the point.
+        fn number() -> impl Strategy<Value = f64> {
+            (any::<i32>(), 0i32..7).prop_map(|(digits, places)| f64::from(digits) / 10f64.powi(places))
+        }
+
+        fn counters() -> impl Strategy<Value = Counters> {
+            let counter = ("[a-z_.:% ]{1,20}", "[a-z/%]{0,6}", vec((number(), 0.0..9.0f64), 1..3));
+            vec(counter, 0..5).prop_map(|all| {
+                let mut counters = Counters::default();
+                for (name, unit, values) in all {
+                    let mut counter = Counter::NONE;
+                    values.iter().for_each(|(value, weight)| counter.add(*value, weight.round()));
+                    counters.merge(&Arc::from(name), &Arc::from(unit), &counter);
+                }
+                counters
+            })
+        }
+
+        fn advice() -> impl Strategy<Value = Advice> {
+            (any::<String>(), any::<String>(), of(number()), of("[a-z]{0,6}")).prop_map(
+                |(rule, text, speedup_pct, speedup_of)| {
+                    let kind = "OPT".to_owned();
+                    Advice { rule, kind, text, speedup_pct, speedup_of }
+                },
+            )
+        }
+
+        prop_compose! {
+            fn product()(
+                [m, n, k, batch] in any::<[u64; 4]>(), types in prop::array::uniform3(of("[a-z0-9]{1,6}"))
+            ) -> Product {
+                Product { m, n, k, batch, types: types.map(|name| name.map(Cow::Owned)) }
+            }
+        }
+
+        prop_compose! {
+            fn row()(
+                name in any::<String>(), calls in any::<u64>(), times in prop::array::uniform8(of(number())),
+                (grid, block) in (of(any::<Extent>()), of(any::<Extent>())),
+                (registers, shared_bytes, graph_calls) in (of(any::<u32>()), of(any::<u64>()), of(any::<u64>())),
+                (operator, range) in (of(select(Operator::ALL)), of(any::<String>())),
+                (product, counters, advice) in (of(product()), counters(), vec(advice(), 0..3)),
+            ) -> KernelRow {
+                let [total_ns, mean_ns, median_ns, min_ns, max_ns, stddev_ns, bytes, flops] = times;
+                KernelRow {
+                    calls, total_ns, mean_ns, median_ns, min_ns, max_ns, stddev_ns, bytes, flops, grid, block,
+                    registers, shared_bytes, graph_calls, operator, range, product, counters, advice,
+                    ..KernelRow::named(name)
+                }
+            }
+        }
+
+        proptest! {
+            #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+            #[test]
+            fn a_table_comes_back_as_it_was(
+                rows in vec(row(), 0..4), nested in any::<bool>(), device in of(any::<String>()),
+                notes in vec(any::<String>(), 0..2),
+            ) {
+                let table = KernelTable { device, nested, rows, notes, ..KernelTable::new("a tool", Kind::Kernels) };
+                let text = serde_json::to_string(&table).unwrap();
+                prop_assert!(!text.contains('\n'), "a recording has an event on a line");
+                prop_assert_eq!(serde_json::from_str::<KernelTable>(&text).unwrap(), table);
+            }
+        }
+    }
 }

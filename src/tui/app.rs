@@ -580,7 +580,7 @@ impl App {
         match (runner.sweep.running(), runner.sweep.next()) {
             (Some(_), _) => live.session.cancel(),
             (None, Some(_)) => runner.skip_rest(),
-            (None, None) => self.ui.message = Some("the sweep is over; q leaves, 4 compares its jobs".into()),
+            (None, None) => self.ui.message = Some("the sweep is over; q leaves, 6 compares its jobs".into()),
         }
     }
 

@@ -1,13 +1,17 @@
 //! What bounds a row, by whatever tells it.
 
-use crate::kernels::{KernelRow, classify::Class};
+use super::source::Source;
+use crate::{
+    kernels::{KernelRow, Kind, classify::Class},
+    tui::view::View,
+};
 
 /// The class by the row's own counters.
-pub fn class_of(row: &KernelRow) -> Option<Class> {
+pub fn class_of(_view: &View<'_>, _source: &Source<'_>, row: &KernelRow) -> Option<Class> {
     row.verdict().ok().map(|verdict| verdict.class)
 }
 
-/// Whether it is worth asking: without counters nothing is known.
-pub fn may_be_told(row: &KernelRow) -> bool {
-    !row.counters.is_empty()
+/// Whether any row may have a class: without counters nothing is known.
+pub fn is_told(_view: &View<'_>, source: &Source<'_>, rows: &[KernelRow]) -> bool {
+    source.kind() == Kind::Kernels && rows.iter().any(|row| !row.counters.is_empty())
 }

@@ -81,6 +81,7 @@ impl<'l> Page<'_, 'l> {
     ) -> Vec<Line<'l>> {
         self.times(source, shown, row);
         self.launch(row);
+        self.parts(source, source.group(&view.ui.kernels), row);
         if source.kind() == Kind::Kernels {
             let known = row.known();
             self.bounds(row, &known);
@@ -88,7 +89,6 @@ impl<'l> Page<'_, 'l> {
             self.stalls(&known);
             self.advice(&row.advice);
         }
-        self.parts(source, source.group(&view.ui.kernels), row);
         self.names(row);
         self.counters(row);
         self.lines
@@ -122,15 +122,24 @@ impl<'l> Page<'_, 'l> {
 
     /// A label, and what it is.
     fn fact(&mut self, label: &str, value: &str) {
-        let label = format!("  {:<LABEL$}", self.theme.glyphs.plain(label));
-        self.words(vec![Text::styled(label, self.theme.dim)], value, LABEL + 2);
+        self.labelled(Text::styled(self.label(label), self.theme.dim), value);
+    }
+
+    fn labelled(&mut self, label: Text<'l>, value: &str) {
+        self.words(vec![label], value, LABEL + 2);
+    }
+
+    /// Filled up, so that values stand under each other; not where that would take most of the line.
+    fn label(&self, text: &str) -> String {
+        let text = self.theme.glyphs.plain(text);
+        if self.width < 2 * LABEL { format!("  {text} ") } else { format!("  {text:<LABEL$}") }
     }
 
     /// A percentage with its bar, where there is room for one.
     fn meter(&mut self, label: &str, pct: Option<f64>, aside: &str, style: Style) {
         let Some(pct) = pct else { return };
         let mut spans = vec![
-            Text::styled(format!("  {label:<LABEL$}"), self.theme.dim),
+            Text::styled(self.label(label), self.theme.dim),
             Text::styled(format!("{:>6} %  ", three_digits(pct)), self.theme.number),
         ];
         let used: usize = spans.iter().map(Text::width).sum();
@@ -220,8 +229,7 @@ impl<'l> Page<'_, 'l> {
         match row.verdict() {
             Ok(verdict) => {
                 let style = self.theme.class(verdict.class);
-                let class = Text::styled(format!("  {:<LABEL$}", verdict.class.word()), style);
-                self.words(vec![class], &verdict.rule, LABEL + 2);
+                self.labelled(Text::styled(self.label(verdict.class.word()), style), &verdict.rule);
             }
             Err(_) if row.counters.is_empty() => {
                 self.text("  takes counters; c runs it again under ncu, which counts", self.theme.dim);
@@ -316,8 +324,11 @@ impl<'l> Page<'_, 'l> {
         let mut parts = table.clone().into_owned();
         parts.rows.retain(same);
         parts.sort(Default::default());
-        if parts.rows.len() < 2 {
-            return;
+        match parts.rows.as_slice() {
+            [] => return,
+            [only] if only.name == row.name => return,
+            [only] => return self.fact("kernel", &only.name.clone()),
+            _ => {}
         }
         self.heading(&format!("made of {} rows", grouped(parts.rows.len() as i64)));
         for part in parts.rows.iter().take(PARTS) {

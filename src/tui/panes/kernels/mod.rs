@@ -89,7 +89,7 @@ fn timeline_of<'a>(source: &Source<'a>) -> Option<&'a StepTimeline> {
 fn split(timeline: Option<&StepTimeline>, area: Rect) -> (Rect, Rect) {
     let Some(timeline) = timeline.filter(|_| area.width >= 40) else { return (area, Rect::default()) };
     let room = area.height.saturating_sub(LEAST_TABLE);
-    let (least, wanted) = (timeline::least_height(timeline), timeline::wanted_height(timeline) + 1);
+    let (least, wanted) = (timeline::least_height(timeline), timeline::wanted_height(timeline));
     if room < least {
         return (area, Rect::default());
     }
@@ -220,10 +220,7 @@ fn nothing(view: &View<'_>, area: Rect, buf: &mut Buffer) {
             ways.insert(0, "K records kernels as they run");
             Some("Kernels are not being recorded.".to_owned())
         }
-        None if view.replay.is_some() => {
-            ways.clear();
-            Some("This recording has no kernels up to here.".to_owned())
-        }
+        None if view.replay.is_some() => Some("This recording has no kernels up to here.".to_owned()),
         None if run.is_some_and(|run| run.simulated) => {
             ways.clear();
             Some("A simulation runs no kernels.".to_owned())
@@ -241,6 +238,10 @@ fn nothing(view: &View<'_>, area: Rect, buf: &mut Buffer) {
             Some("No kernel was recorded yet.".to_owned())
         }
     };
+    if view.replay.is_some() {
+        // Nothing can be started from a recording.
+        ways.clear();
+    }
     lines.extend(why.map(|why| Line::styled(plain(&why), theme.text)));
     ways.push("llmprof-tui kernels FILE shows what nsys or ncu wrote elsewhere");
     lines.push(Line::default());

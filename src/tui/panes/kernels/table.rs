@@ -52,7 +52,7 @@ const COLUMNS: [(Column, usize, u8); 14] = [
     (Column::Calls, 10, 4),
     (Column::Mean, 10, 1),
     (Column::Least, 10, 7),
-    (Column::Most, 10, 8),
+    (Column::Most, 10, 7),
     (Column::Launched, 13, 5),
     (Column::Grid, 14, 9),
     (Column::Block, 9, 10),
@@ -82,7 +82,7 @@ pub fn draw(view: &View<'_>, source: &Source<'_>, shown: &Shown, area: Rect, buf
         };
         return note(theme, &text).render(area, buf);
     }
-    let columns = fitting(source, shown, area.width as usize);
+    let columns = fitting(view, source, shown, area.width as usize);
     let taken: usize = columns.iter().map(|(_, width)| width).sum();
     let name_width = (area.width as usize).saturating_sub(taken + 3);
     // One line is a row rather than its titles.
@@ -104,7 +104,7 @@ pub fn draw(view: &View<'_>, source: &Source<'_>, shown: &Shown, area: Rect, buf
 }
 
 /// The columns that the source fills and that there is room for, with their widths.
-fn fitting(source: &Source<'_>, shown: &Shown, width: usize) -> Vec<(Column, usize)> {
+fn fitting(view: &View<'_>, source: &Source<'_>, shown: &Shown, width: usize) -> Vec<(Column, usize)> {
     let rows = &shown.table.rows;
     let any = |has: fn(&KernelRow) -> bool| rows.iter().any(has);
     let filled = |column: Column| match column {
@@ -120,7 +120,7 @@ fn fitting(source: &Source<'_>, shown: &Shown, width: usize) -> Vec<(Column, usi
         Column::Block => any(|row| row.block.is_some()),
         Column::Registers => any(|row| row.registers.is_some()),
         Column::Shared => any(|row| row.shared_bytes.is_some()),
-        Column::Class => source.kind() == Kind::Kernels && any(bound::may_be_told),
+        Column::Class => bound::is_told(view, source, rows),
         Column::Operator => any(|row| row.operator.is_some_and(|operator| operator.name() != row.name)),
     };
     let mut columns: Vec<(Column, usize, u8)> =
@@ -186,7 +186,7 @@ fn line<'a>(
     let theme = view.theme;
     let mut spans = Vec::with_capacity(columns.len() + 1);
     for (column, width) in columns {
-        let (text, style) = cell(theme, source, shown, row, *column);
+        let (text, style) = cell(view, source, shown, row, *column);
         let text = text.map_or_else(|| theme.glyphs.none.to_owned(), |text| theme.glyphs.plain(&text));
         let text = cut(&text, width - if is_word(*column) { 2 } else { 1 }, theme.glyphs.ascii);
         spans.push(Text::styled(padded(&text, *width, is_word(*column)), style));
@@ -198,12 +198,13 @@ fn line<'a>(
 }
 
 fn cell(
-    theme: &Theme,
+    view: &View<'_>,
     source: &Source<'_>,
     shown: &Shown,
     row: &KernelRow,
     column: Column,
 ) -> (Option<String>, Style) {
+    let theme = view.theme;
     let time = |ns: Option<f64>| ns.map(|ns| millis(ns / 1e6));
     let steps = source.steps().map(|(n, _)| n as f64);
     match column {
@@ -231,7 +232,7 @@ fn cell(
         Column::Block => (row.block.map(extent), theme.dim),
         Column::Registers => (row.registers.map(|n| n.to_string()), theme.dim),
         Column::Shared => (row.shared_bytes.map(|n| scaled(n as f64, "B")), theme.dim),
-        Column::Class => match bound::class_of(row) {
+        Column::Class => match bound::class_of(view, source, row) {
             Some(class) => (Some(class.word().to_owned()), theme.class(class)),
             None => (None, theme.dim),
         },

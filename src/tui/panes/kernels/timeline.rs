@@ -224,7 +224,8 @@ pub fn draw(view: &View<'_>, timeline: &StepTimeline, area: Rect, buf: &mut Buff
         y += 1;
     }
     let (shares, busy) = busy_shares(timeline.spans.iter(), &stretch, cells as usize);
-    let idle: Vec<f64> = shares.iter().map(|share| 1.0 - share.min(1.0)).collect();
+    let idle: Vec<f64> =
+        shares.iter().map(|share| 1.0 - share).map(|idle| if idle < NO_GAP { 0.0 } else { idle }).collect();
     let waiting = stretch.to_ns.saturating_sub(stretch.from_ns).saturating_sub(busy);
     let at = Rect { y, height: 1, ..inner };
     lane_line(theme, ("idle", theme.warn), &idle, (waiting, &stretch), (label, readout), at, buf);
@@ -239,8 +240,10 @@ pub fn draw(view: &View<'_>, timeline: &StepTimeline, area: Rect, buf: &mut Buff
     }
 }
 
-/// Less than this of a cell is not drawn: rounding would show gaps that are none.
-const UNSEEN: f64 = 1e-3;
+/// Less than this of a cell is nothing but rounding.
+const UNSEEN: f64 = 1e-6;
+/// Gaps that take less than this of a cell are in the number beside the lane, but not worth a mark.
+const NO_GAP: f64 = 0.02;
 
 fn lane_line(
     theme: &Theme,
@@ -303,9 +306,13 @@ fn longest<'a>(theme: &Theme, timeline: &StepTimeline, stretch: &Stretch, width:
             continue;
         }
         seen.push((span.name, span.operator));
-        let name = timeline.names.get(span.name as usize).map(|name| names::family(name)).unwrap_or_default();
-        let layer = span.layer.map(|layer| format!(" in layer {layer}")).unwrap_or_default();
-        let words = format!("  {name}{layer} {}", millis(span.ns as f64 / 1e6));
+        let kernel =
+            timeline.names.get(span.name as usize).map(|name| names::family(name)).unwrap_or_default();
+        let time = millis(span.ns as f64 / 1e6);
+        let words = match span.operator {
+            Some(operator) => format!("  {operator} {time} ({kernel})"),
+            None => format!("  {kernel} {time}"),
+        };
         let used: usize = line.iter().map(Text::width).sum();
         if used + words.width() > width as usize || seen.len() > 5 {
             break;
