@@ -125,6 +125,23 @@ fn files_have_a_screen_without_a_run() {
     assert!(!overview.contains("snapshot") && !overview.contains("idle"), "{overview}");
 }
 
+#[test]
+fn a_recording_shows_the_same_screen() {
+    let mut events = h200_step::events(200, true);
+    events.push(working());
+    events.push(report("h200_ncu_details.csv", "ncu 2025.3.1", Some(Phase::Decode)));
+    events.push(report("nsys/kernels.sqlite", "nsys 2022.4.2", None));
+    let recorded = |event: &Event| serde_json::from_str(&serde_json::to_string(event).unwrap()).unwrap();
+    let replayed = folded(events.iter().map(recorded).collect());
+    let state = folded(events);
+    for source in 0..7 {
+        for open in [false, true] {
+            let ui = looking(KernelsLook { source: Some(source), open, ..KernelsLook::default() });
+            assert_eq!(screens(&replayed, &ui), screens(&state, &ui));
+        }
+    }
+}
+
 /// The answers of a few keys after each other.
 fn pressed(state: &RunState, ui: &mut UiState, actions: &[Action]) -> Vec<Option<Effect>> {
     let theme = Theme::new(ui.theme, Depth::True, Glyphs::UNICODE);

@@ -282,7 +282,7 @@ impl<'l> Page<'_, 'l> {
         if all <= 0.0 {
             return;
         }
-        self.heading("what warps wait for");
+        self.heading("what warps wait for, of the reasons that were counted");
         for (reason, value) in known.stalls.iter().take(STALLS) {
             self.meter(reason, Some(value / all * 100.0), "", self.theme.warn);
         }
@@ -321,24 +321,26 @@ impl<'l> Page<'_, 'l> {
         let table = source.table();
         let same =
             |part: &KernelRow| group.key(part) == row.name && (!table.nested || part.range == row.range);
-        let mut parts = table.clone().into_owned();
-        parts.rows.retain(same);
-        parts.sort(Default::default());
-        match parts.rows.as_slice() {
+        let mut parts: Vec<&KernelRow> = table.rows.iter().filter(|part| same(part)).collect();
+        parts.sort_by(|a, b| {
+            let amount = |row: &KernelRow| table.amount(row).unwrap_or(0.0);
+            amount(b).total_cmp(&amount(a))
+        });
+        match parts.as_slice() {
             [] => return,
             [only] if only.name == row.name => return,
-            [only] => return self.fact("kernel", &only.name.clone()),
+            [only] => return self.fact("kernel", &only.name),
             _ => {}
         }
-        self.heading(&format!("made of {} rows", grouped(parts.rows.len() as i64)));
-        for part in parts.rows.iter().take(PARTS) {
+        self.heading(&format!("made of {} rows", grouped(parts.len() as i64)));
+        for part in parts.iter().take(PARTS) {
             let time = part.mean_ns.map_or_else(|| "–".to_owned(), |ns| millis(ns / 1e6));
             let calls = grouped(i64::try_from(part.calls).unwrap_or(i64::MAX));
             let grid = part.grid.map(|grid| format!(" on {}", extent(grid))).unwrap_or_default();
             let words = format!("  {calls:>9} × {time:>8}  {}{grid}", part.name);
             self.text(&cut(&words, self.width, self.theme.glyphs.ascii), self.theme.text);
         }
-        if let Some(more) = parts.rows.len().checked_sub(PARTS).filter(|more| *more > 0) {
+        if let Some(more) = parts.len().checked_sub(PARTS).filter(|more| *more > 0) {
             self.text(&format!("  and {more} more; m shows them"), self.theme.dim);
         }
     }

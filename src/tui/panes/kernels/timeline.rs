@@ -260,6 +260,9 @@ fn lane_line(
         let height = ((share * 8.0).round() as usize).clamp(1, 8);
         buf[(area.x + label + x as u16, area.y)].set_symbol(theme.glyphs.bars[height - 1]).set_style(style);
     }
+    if busy_ns == 0 {
+        return;
+    }
     let length = stretch.to_ns.saturating_sub(stretch.from_ns).max(1);
     let words =
         format!("{:>9} {:>5.1} % ", millis(busy_ns as f64 / 1e6), busy_ns as f64 / length as f64 * 100.0);
