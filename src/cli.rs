@@ -27,17 +27,20 @@ use crate::{
         show,
     },
     engine::{EngineError, driver::Control},
-    event::{Outcome, Stamp},
+    event::{Envelope, Event, KernelReport, Level, Notice, Outcome, Stamp},
     headless::{self, say},
-    kernels::commands::{self as kernels, Answer, KernelsArgs, ListError},
+    kernels::{
+        KernelsError,
+        commands::{self as kernels, Answer, KernelsArgs, ListError, Wish},
+    },
     logfile,
     plan::{Plan, PlanError},
     rundir::{EventReader, Player, RunDir, run_json, verdict_of},
     session::{Ended, Session},
     shutdown::{Cause, Shutdown},
-    state::RunState,
+    state::{KEPT_REPORTS, RunState},
     sweep::{Runner, SweepError, sweep_json, table_text},
-    tui::{self, App, Live},
+    tui::{self, App, Live, ui::KernelsLook},
 };
 
 const ABOUT: &str =
@@ -404,7 +407,12 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
             }
             Ok(0)
         }
-        Some(Command::Kernels(args)) => show_kernels(args),
+        Some(Command::Kernels(args)) => match kernels::run(args, tui::terminal::is_there())? {
+            Answer::Screen { reports, wish, errors } if !reports.is_empty() => {
+                runtime.block_on(look_at_kernels(reports, wish, errors))
+            }
+            answer => tell_kernels(answer),
+        },
         Some(Command::Config { what, show }) => show_config(&what, &show),
         Some(Command::Doctor { what, overhead: true, seconds, json }) => {
             runtime.block_on(measure_overhead(&what, seconds, json))
@@ -424,15 +432,15 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
 }
 
 /// Prints what is in files of kernels. What can be read is shown though another file can't.
-fn show_kernels(args: KernelsArgs) -> Result<u8, Failure> {
-    match kernels::run(args)? {
+fn tell_kernels(answer: Answer) -> Result<u8, Failure> {
+    match answer {
         Answer::Text { text, errors } => {
             if !text.is_empty() {
                 print_out(&text)?;
             }
-            errors.iter().for_each(|e| say(format_args!("error: {e}")));
-            Ok(u8::from(!errors.is_empty()))
+            Ok(unread(&errors))
         }
+        Answer::Screen { errors, .. } => Ok(unread(&errors)),
         Answer::List { list, to: None } => {
             print_out(yaml_text(&list).trim_end())?;
             Ok(0)
@@ -444,6 +452,42 @@ fn show_kernels(args: KernelsArgs) -> Result<u8, Failure> {
             Ok(0)
         }
     }
+}
+
+/// Names files that can't be read; the exit code that means.
+fn unread(errors: &[KernelsError]) -> u8 {
+    errors.iter().for_each(|e| say(format_args!("error: {e}")));
+    u8::from(!errors.is_empty())
+}
+
+/// The screen with what is in files of kernels.
+async fn look_at_kernels(
+    reports: Vec<KernelReport>,
+    wish: Wish,
+    errors: Vec<KernelsError>,
+) -> Result<u8, Failure> {
+    let composed = What::default().compose()?;
+    let mut state = RunState::default();
+    let mut add = |event| state.apply(&Envelope { t: Stamp::default(), event });
+    let notice = |level, text| Event::Notice(Notice { level, source: "kernels".to_owned(), text });
+    if let Some(over) = reports.len().checked_sub(KEPT_REPORTS).filter(|over| *over > 0) {
+        let text = format!("the first {over} files have no room beside the others; --text shows all");
+        add(notice(Level::Warn, text));
+    }
+    errors.iter().for_each(|e| add(notice(Level::Error, e.to_string())));
+    reports.into_iter().for_each(|report| add(Event::KernelReport(Box::new(report))));
+    let look = KernelsLook {
+        source: Some(0),
+        group: wish.group,
+        sort: wish.sort,
+        filter: wish.filter.unwrap_or_default(),
+        ..KernelsLook::default()
+    };
+    let tui = composed.config.output.tui.clone();
+    let shutdown = Shutdown::listen()?;
+    let app = App::of_files(&tui, state, look, runs_root(&composed));
+    let left = leave(app.run(tui.mouse, shutdown).await)?;
+    Ok(left.max(unread(&errors)))
 }
 
 impl From<ListError> for Failure {

@@ -279,23 +279,27 @@ impl Session {
         self.observer.frame(took);
     }
 
-    /// Records kernels from now on, or no longer; says why where it can't.
-    pub fn toggle_kernels(&mut self) {
-        match &self.tracer {
-            Some(tracer) => tracer.want(!tracer.wanted()),
-            None => {
-                let state = TraceState::Refused {
-                    reason: "the workload does not run on a GPU".to_owned(),
-                    remedy: "kernels are recorded on NVIDIA GPUs, in a build with the feature cuda"
-                        .to_owned(),
-                };
-                self.add_now(Event::KernelTrace(KernelTrace { tool: "CUPTI".to_owned(), state }));
-            }
-        }
-    }
-
     pub fn toggle_pause(&mut self) {
         self.control.set_paused(!self.control.is_paused());
+    }
+
+    /// Has kernels recorded as they run, or no longer. Gives what to tell the user; whether it could be done is an event.
+    pub fn toggle_kernels(&mut self) -> String {
+        if self.state.finished.is_some() {
+            return "the run has ended; r starts it again".to_owned();
+        }
+        let Some(tracer) = &self.tracer else {
+            let (reason, remedy) =
+                ("this run has no kernels on a GPU", "run it on an NVIDIA GPU, in a build with CUDA");
+            let state = TraceState::Refused { reason: reason.to_owned(), remedy: remedy.to_owned() };
+            self.add_now(Event::KernelTrace(KernelTrace { tool: "CUPTI".to_owned(), state }));
+            return format!("{reason}; {remedy}");
+        };
+        let wanted = !tracer.wanted();
+        tracer.want(wanted);
+        let words =
+            if wanted { "kernels are recorded from now on" } else { "kernels are no longer recorded" };
+        words.to_owned()
     }
 
     /// Names the current window and starts the next; the snapshot is kept under the run. Gives what to tell the

@@ -89,7 +89,7 @@ fn panes_are_reached_by_number_tab_and_mouse() {
 
 #[test]
 fn help_tells_every_key() {
-    let terminal = Terminal::start_in(tempfile::tempdir().unwrap(), &ENDLESS, &[], (120, 80));
+    let terminal = Terminal::start_in(tempfile::tempdir().unwrap(), &ENDLESS, &[], (120, 110));
     terminal.see("decode mean");
     // Its last line: what stands above is drawn by then.
     terminal.press("?", "its wheel scrolls");
@@ -100,6 +100,30 @@ fn help_tells_every_key() {
     terminal.send("\x1b");
     terminal.see_no("while replaying");
     quit(&terminal);
+}
+
+#[test]
+fn files_of_kernels_have_a_screen() {
+    let fixture = |name: &str| format!("{}/tests/fixtures/{name}", env!("CARGO_MANIFEST_DIR"));
+    let (ncu, nsys) = (fixture("h200_ncu_details.csv"), fixture("nsys/kernels.sqlite"));
+    let terminal = Terminal::start(&["kernels", &ncu, &nsys, "nowhere.csv"]);
+    terminal.see("ncu kernels · 1 of 5");
+    terminal.see("nowhere.csv can't be read");
+    terminal.press("\r", "what bounds it");
+    terminal.press("\x1b", "by family, most first");
+    terminal.press("l", "nsys kernels · 2 of 5");
+    terminal.press("m", "by name, most first");
+    terminal.press("/rope\r", "containing \"rope\"");
+    terminal.press("K", "there is none");
+    terminal.press("1", "╭ throughput");
+    terminal.press("8", "nowhere.csv can't be read");
+    terminal.send("q");
+    assert_eq!(terminal.exit_code(), 1, "a file could not be read");
+    terminal.assert_restored();
+    assert!(run_dirs(terminal.path()).is_empty());
+    let words = Terminal::start(&["kernels", &nsys, "--text"]);
+    words.see("CUDA calls");
+    assert_eq!(words.exit_code(), 0);
 }
 
 /// Every key of the table on every pane. What opens an overlay is closed again.

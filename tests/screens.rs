@@ -1,5 +1,10 @@
 //! Every pane at three sizes, in its four looks: no data yet, running, unavailable, too small.
 
+#[path = "common/h200_step.rs"]
+mod h200_step;
+#[path = "screens/kernels.rs"]
+mod kernels;
+
 use std::time::Duration;
 
 use llmprof::{

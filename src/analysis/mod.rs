@@ -4,6 +4,7 @@ pub mod distribution;
 pub mod energy;
 pub mod heat;
 pub mod interval;
+pub mod launches;
 pub mod metrics;
 pub mod throttle;
 pub mod trust;

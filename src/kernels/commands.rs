@@ -9,18 +9,22 @@ use thiserror::Error;
 use super::{
     KernelsError, open,
     show::{Asked, Shown},
-    table::{Group, SortBy},
+    table::{Group, KernelTable, SortBy},
     top::{TopList, top},
 };
+use crate::event::KernelReport;
 
 pub const EXAMPLES: &str = "\
 Examples:
   llmprof-tui kernels out.sqlite                       of nsys export --type sqlite: kernels, ranges, calls, copies
   llmprof-tui kernels base_cuda_gpu_kern_sum.csv       of nsys stats -f csv (or json)
   llmprof-tui kernels ncu.csv --group family           of ncu --csv --page raw (or details)
+  llmprof-tui kernels out.sqlite --text                the same in words
   llmprof-tui kernels cublas.log                       of CUBLAS_LOGINFO_DBG=1: shapes and FLOPs
   llmprof-tui kernels out.nsys-rep --filter gemm --sort mean -k 10
   llmprof-tui kernels top --from out.sqlite -k 30 -o top-kernels.yaml
+
+On a terminal it opens the Kernels pane, unless --text, --json or -k is given; elsewhere it prints words.
 
 Exit codes: 0 all files were read, 1 one of them could not be.";
 
@@ -38,12 +42,15 @@ pub struct KernelsArgs {
     /// Print one JSON object on stdout instead of words
     #[arg(long)]
     json: bool,
-    /// How many rows of each table (default: 20, and all with --json)
+    /// Print words, on a terminal too
+    #[arg(long, conflicts_with = "json")]
+    text: bool,
+    /// Print so many rows of each table (default: 20, and all with --json)
     #[arg(short, value_name = "N")]
     k: Option<usize>,
-    /// What to put together
-    #[arg(long, value_name = "BY", default_value = "name")]
-    group: GroupBy,
+    /// What to put together (default: name; on the screen operators or families)
+    #[arg(long, value_name = "BY")]
+    group: Option<GroupBy>,
     /// Only rows with this text in name, family or range
     #[arg(long, value_name = "TEXT")]
     filter: Option<String>,
@@ -70,6 +77,8 @@ enum KernelsCommand {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum GroupBy {
+    /// Kernels that work on the same operator, where that is told
+    Operator,
     /// Kernels that do the same, whatever their tiles and types
     Family,
     /// Kernels of the same full name
@@ -92,8 +101,18 @@ enum Sort {
 pub enum Answer {
     /// For stdout, and what could not be read.
     Text { text: String, errors: Vec<KernelsError> },
+    /// For the screen: what the files have in them, and how it was asked for.
+    Screen { reports: Vec<KernelReport>, wish: Wish, errors: Vec<KernelsError> },
     /// To be written as YAML.
     List { list: TopList, to: Option<PathBuf> },
+}
+
+/// How the rows are to be shown at first.
+#[derive(Debug)]
+pub struct Wish {
+    pub group: Option<Group>,
+    pub sort: SortBy,
+    pub filter: Option<String>,
 }
 
 /// Why there is no list.
@@ -107,39 +126,58 @@ pub enum ListError {
     NoKernels(PathBuf),
 }
 
-/// Does what the arguments say.
-pub fn run(args: KernelsArgs) -> Result<Answer, ListError> {
+/// Does what the arguments say. On a terminal there may be a screen rather than words.
+pub fn run(args: KernelsArgs, on_terminal: bool) -> Result<Answer, ListError> {
     if let Some(KernelsCommand::Top { from, k, output }) = args.command {
         let tables = open(&from)?;
         let list = top(&from.display().to_string(), &tables, k).ok_or(ListError::NoKernels(from))?;
         return Ok(Answer::List { list, to: output });
     }
-    let asked = Asked {
-        group: match args.group {
-            GroupBy::Family => Group::Family,
-            GroupBy::Name => Group::Name,
-            GroupBy::Launch => Group::None,
-        },
-        sort: match args.sort {
-            Sort::Time => SortBy::Time,
-            Sort::Calls => SortBy::Calls,
-            Sort::Mean => SortBy::Mean,
-        },
-        filter: args.filter,
-        rows: args.k.or((!args.json).then_some(SOME_ROWS)),
+    let group = args.group.map(|group| match group {
+        GroupBy::Operator => Group::Operator,
+        GroupBy::Family => Group::Family,
+        GroupBy::Name => Group::Name,
+        GroupBy::Launch => Group::None,
+    });
+    let sort = match args.sort {
+        Sort::Time => SortBy::Time,
+        Sort::Calls => SortBy::Calls,
+        Sort::Mean => SortBy::Mean,
     };
-    let mut errors = Vec::new();
-    let mut shown: Vec<(&Path, Vec<Shown>)> = Vec::new();
+    let (mut read, mut errors) = (Vec::new(), Vec::new());
     for file in &args.files {
         match open(file) {
-            Ok(tables) => {
-                shown.push((file, tables.iter().map(|table| Shown::new(table, &asked)).collect()));
-            }
+            Ok(tables) => read.push((file.as_path(), tables)),
             Err(e) => errors.push(e),
         }
     }
+    if on_terminal && !args.json && !args.text && args.k.is_none() {
+        let reports = read.into_iter().map(|(file, tables)| report_of(file, tables)).collect();
+        let wish = Wish { group, sort, filter: args.filter };
+        return Ok(Answer::Screen { reports, wish, errors });
+    }
+    let asked = Asked {
+        group: group.unwrap_or_default(),
+        sort,
+        filter: args.filter,
+        rows: args.k.or((!args.json).then_some(SOME_ROWS)),
+    };
+    let shown_of = |tables: &[KernelTable]| tables.iter().map(|table| Shown::new(table, &asked)).collect();
+    let shown: Vec<(&Path, Vec<Shown>)> =
+        read.iter().map(|(file, tables)| (*file, shown_of(tables))).collect();
     let text = if args.json { json_of(&shown).to_string() } else { text_of(&shown) };
     Ok(Answer::Text { text, errors })
+}
+
+/// A file as a report of whatever tool wrote it.
+fn report_of(file: &Path, tables: Vec<KernelTable>) -> KernelReport {
+    let source = tables.first().map(|table| table.source.as_str()).unwrap_or_default();
+    KernelReport {
+        tool: source.split(',').next().unwrap_or(source).to_owned(),
+        phase: None,
+        file: file.display().to_string(),
+        tables,
+    }
 }
 
 fn text_of(shown: &[(&Path, Vec<Shown>)]) -> String {

@@ -47,7 +47,7 @@ impl Shown {
     }
 
     /// A row's share of the whole, in percent, where there is a whole.
-    fn share(&self, row: &KernelRow) -> Option<f64> {
+    pub fn share(&self, row: &KernelRow) -> Option<f64> {
         self.share_of(self.table.amount(row)?)
     }
 
@@ -199,13 +199,13 @@ const TOLD_BY_SOME: [&str; 15] = [
 ];
 
 /// The counter of a range with the time of the kernels launched within.
-const KERNEL_TIME: &str = "kernel time";
+pub const KERNEL_TIME: &str = "kernel time";
 
 fn none() -> String {
     "–".to_owned()
 }
 
-fn amount_text(measure: Measure, amount: f64) -> String {
+pub fn amount_text(measure: Measure, amount: f64) -> String {
     match measure {
         Measure::Time => millis(amount / 1e6),
         Measure::Bytes => scaled(amount, "B"),

@@ -279,6 +279,19 @@ pub enum Group {
     #[default]
     Name,
     Family,
+    /// By the operator they work on; families where that is not told.
+    Operator,
+}
+
+impl Group {
+    /// What a row is put together under.
+    pub fn key(self, row: &KernelRow) -> &str {
+        match (self, row.operator) {
+            (Group::None | Group::Name, _) => &row.name,
+            (Group::Operator, Some(operator)) => operator.name(),
+            (Group::Family | Group::Operator, _) => &row.family,
+        }
+    }
 }
 
 /// Rows of one kind from one source.
@@ -337,11 +350,16 @@ impl KernelTable {
         self.rows.sort_by(|a, b| greatest_first(key(a), key(b)).then_with(|| a.name.cmp(&b.name)));
     }
 
-    /// The rows whose name, family or range has `text` in it, whatever the case.
+    /// The rows whose name, family, operator or range has `text` in it, whatever the case.
     pub fn filter(&mut self, text: &str) {
         let text = text.to_lowercase();
         let has = |within: &str| within.to_lowercase().contains(&text);
-        self.rows.retain(|row| has(&row.name) || has(&row.family) || row.range.as_deref().is_some_and(has));
+        self.rows.retain(|row| {
+            let operator = row.operator.map(Operator::name);
+            has(&row.name)
+                || has(&row.family)
+                || [row.range.as_deref(), operator].into_iter().flatten().any(has)
+        });
     }
 
     /// The first `k` rows; gives how many were left out.
@@ -360,7 +378,7 @@ impl KernelTable {
         }
         let mut at: HashMap<(&str, Option<&str>), usize> = HashMap::new();
         for row in &self.rows {
-            let name = if by == Group::Name { row.name.as_str() } else { row.family.as_str() };
+            let name = by.key(row);
             let key = (name, row.range.as_deref().filter(|_| self.nested));
             match at.get(&key) {
                 Some(at) => table.rows[*at].absorb(row),
@@ -433,8 +451,30 @@ mod tests {
         assert!((jet.stddev_ns.unwrap() - 50f64.sqrt()).abs() < 1e-9, "{:?}", jet.stddev_ns);
         assert_eq!((jet.grid, jet.block), (Some([1, 1, 1]), Some([32, 1, 1])));
         assert_eq!(all.grouped(Group::Name).rows.len(), 3);
+        assert_eq!(all.grouped(Group::Operator).rows.len(), 2, "families where no operator is told");
         assert_eq!(all.grouped(Group::None), all);
         assert_eq!(families.total(), all.total());
+    }
+
+    #[test]
+    fn rows_of_an_operator_are_put_together_and_found_by_it() {
+        let of = |operator, name| KernelRow { operator, ..row(name, 2, 3.0) };
+        let mut all = table(vec![
+            of(Some(Operator::Qkv), "skinny_8"),
+            of(Some(Operator::Down), "skinny_8"),
+            of(Some(Operator::Qkv), "add_bias"),
+            of(None, "skinny_8"),
+        ]);
+        let names: Vec<String> = all
+            .grouped(Group::Operator)
+            .rows
+            .iter()
+            .map(|row| format!("{} {}", row.name, row.calls))
+            .collect();
+        assert_eq!(names, ["qkv 4", "down 2", "skinny_8 2"]);
+        assert_eq!(all.grouped(Group::Family).rows[0].operator, None, "several operators are none");
+        all.filter("DOW");
+        assert_eq!(all.rows.len(), 1);
     }
 
     #[test]
@@ -450,5 +490,84 @@ mod tests {
         all.filter("UNK");
         assert_eq!(names(&all), ["unknown"]);
         assert_eq!(all.top(0), 1);
+    }
+
+    mod recorded {
+        use std::sync::Arc;
+
+        use proptest::{collection::vec, option::of, prelude::*, sample::select};
+
+        use super::*;
+        use crate::kernels::counters::Counter;
+
+        /// Numbers as tools write them: up to ten digits, some behind the point.
+        fn number() -> impl Strategy<Value = f64> {
+            (any::<i32>(), 0i32..7).prop_map(|(digits, places)| f64::from(digits) / 10f64.powi(places))
+        }
+
+        /// Of whole numbers: a sum has more digits than its parts, and JSON is read exactly up to fifteen.
+        fn counters() -> impl Strategy<Value = Counters> {
+            let counter = ("[a-z_.:% ]{1,20}", "[a-z/%]{0,6}", vec((any::<i32>(), 0..9u8), 1..3));
+            vec(counter, 0..5).prop_map(|all| {
+                let mut counters = Counters::default();
+                for (name, unit, values) in all {
+                    let mut counter = Counter::NONE;
+                    let add =
+                        |(value, weight): &(i32, u8)| counter.add(f64::from(*value), f64::from(*weight));
+                    values.iter().for_each(add);
+                    counters.merge(&Arc::from(name), &Arc::from(unit), &counter);
+                }
+                counters
+            })
+        }
+
+        fn advice() -> impl Strategy<Value = Advice> {
+            (any::<String>(), any::<String>(), of(number()), of("[a-z]{0,6}")).prop_map(
+                |(rule, text, speedup_pct, speedup_of)| {
+                    let kind = "OPT".to_owned();
+                    Advice { rule, kind, text, speedup_pct, speedup_of }
+                },
+            )
+        }
+
+        prop_compose! {
+            fn product()(
+                [m, n, k, batch] in any::<[u64; 4]>(), types in prop::array::uniform3(of("[a-z0-9]{1,6}"))
+            ) -> Product {
+                Product { m, n, k, batch, types: types.map(|name| name.map(Cow::Owned)) }
+            }
+        }
+
+        prop_compose! {
+            fn row()(
+                name in any::<String>(), calls in any::<u64>(), times in prop::array::uniform8(of(number())),
+                (grid, block) in (of(any::<Extent>()), of(any::<Extent>())),
+                (registers, shared_bytes, graph_calls) in (of(any::<u32>()), of(any::<u64>()), of(any::<u64>())),
+                (operator, range) in (of(select(Operator::ALL)), of(any::<String>())),
+                (product, counters, advice) in (of(product()), counters(), vec(advice(), 0..3)),
+            ) -> KernelRow {
+                let [total_ns, mean_ns, median_ns, min_ns, max_ns, stddev_ns, bytes, flops] = times;
+                KernelRow {
+                    calls, total_ns, mean_ns, median_ns, min_ns, max_ns, stddev_ns, bytes, flops, grid, block,
+                    registers, shared_bytes, graph_calls, operator, range, product, counters, advice,
+                    ..KernelRow::named(name)
+                }
+            }
+        }
+
+        proptest! {
+            #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+            #[test]
+            fn a_table_comes_back_as_it_was(
+                rows in vec(row(), 0..4), nested in any::<bool>(), device in of(any::<String>()),
+                notes in vec(any::<String>(), 0..2),
+            ) {
+                let table = KernelTable { device, nested, rows, notes, ..KernelTable::new("a tool", Kind::Kernels) };
+                let text = serde_json::to_string(&table).unwrap();
+                prop_assert!(!text.contains('\n'), "a recording has an event on a line");
+                prop_assert_eq!(serde_json::from_str::<KernelTable>(&text).unwrap(), table);
+            }
+        }
     }
 }

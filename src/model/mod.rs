@@ -3,5 +3,5 @@
 pub mod operator;
 pub mod spec;
 
-pub use operator::Operator;
+pub use operator::{Operator, OperatorKind};
 pub use spec::{ModelSpec, SpecError};

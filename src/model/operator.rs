@@ -44,7 +44,30 @@ operators! {
     Sampling "sampling";
 }
 
+/// What sort of work an operator is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum OperatorKind {
+    /// A product with weights.
+    Matmul,
+    Attention,
+    /// Norms, rotation, activations: little work on what is there anyway.
+    Pointwise,
+    /// Looking up embeddings, choosing tokens.
+    Ends,
+}
+
 impl Operator {
+    pub fn kind(self) -> OperatorKind {
+        use Operator as O;
+        match self {
+            O::Qkv | O::AttentionOutput | O::GateUp | O::Down | O::LmHead => OperatorKind::Matmul,
+            O::Attention => OperatorKind::Attention,
+            O::AttentionNorm | O::Rope | O::PostAttentionNorm | O::MlpNorm => OperatorKind::Pointwise,
+            O::Activation | O::PostMlpNorm | O::FinalNorm => OperatorKind::Pointwise,
+            O::Embedding | O::Sampling => OperatorKind::Ends,
+        }
+    }
+
     pub fn named(name: &str) -> Option<Operator> {
         Operator::ALL.iter().copied().find(|operator| operator.name() == name)
     }

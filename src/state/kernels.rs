@@ -3,12 +3,13 @@
 use std::collections::VecDeque;
 
 use crate::{
+    analysis::launches::{LaunchMeter, Steps},
     event::{KernelReport, KernelTrace, KernelWindow, Phase, StepTimeline, ToolRun},
     kernels::table::{KernelRow, KernelTable, Kind},
 };
 
 /// Reports kept; the newest are looked at.
-const KEPT_REPORTS: usize = 8;
+pub const KEPT_REPORTS: usize = 8;
 /// Rows of a phase; a run with prompts of many lengths has many grids, and what comes then is put together.
 const MOST_ROWS: usize = 256;
 const OTHERS: &str = "(other kernels)";
@@ -102,6 +103,23 @@ impl LiveKernels {
                 None => self.rows.push(row.clone()),
             }
         }
+    }
+
+    /// Whether anything is known.
+    pub fn is_empty(&self) -> bool {
+        self.steps == 0 && self.rows.is_empty() && self.timeline.is_none()
+    }
+
+    /// What starting kernels costs a mean step; `None` before the first.
+    pub fn launch_meter(&self) -> Option<LaunchMeter> {
+        LaunchMeter::of(Steps {
+            steps: self.steps,
+            launches: self.launches,
+            graph_launches: self.graph_launches,
+            span_ns: self.span_ns,
+            busy_ns: self.busy_ns,
+            between_ns: self.between_ns,
+        })
     }
 
     /// The rows as a table like those of other sources.

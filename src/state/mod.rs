@@ -11,7 +11,7 @@ mod trail;
 use std::collections::VecDeque;
 
 pub use incidents::{FlightRecorder, Incident, KeptLook, Unusual};
-pub use kernels::{KernelState, LiveKernels};
+pub use kernels::{KEPT_REPORTS, KernelState, LiveKernels};
 pub use requests::ActiveRequest;
 use serde::{Deserialize, Serialize};
 pub use series::{Bucket, Series};
@@ -323,6 +323,11 @@ impl RunState {
         // The first of several that have worked as long.
         let busiest = || self.gpus.iter().rev().max_by(|a, b| busy(a).total_cmp(&busy(b)));
         self.profiled_gpu().or_else(busiest)
+    }
+
+    /// There is no run: it is what files of kernels have in them.
+    pub fn is_of_files(&self) -> bool {
+        self.run.is_none() && !self.kernels.reports.is_empty()
     }
 
     /// Others' work is looked at: there is no workload of ours.

@@ -24,7 +24,7 @@ use super::{
     panes::first_run_row,
     terminal::TerminalGuard,
     theme::{Depth, Glyphs, Theme},
-    ui::{self, Action, Asks, Effect, Overlay, OverlayKey, Pane, SortRuns, UiState},
+    ui::{self, Action, Asks, Effect, KernelsLook, Overlay, OverlayKey, Pane, SortRuns, UiState},
     view::{SweepView, View},
 };
 use crate::{
@@ -78,6 +78,8 @@ pub struct App {
     /// What to run once nothing of the run on the screen computes any more.
     next: Option<Plan>,
     player: Option<Player>,
+    /// What files had in them, where they are looked at.
+    files: Option<Box<RunState>>,
     /// The state as it was when the view was frozen.
     frozen: Option<Box<RunState>>,
     runs_root: PathBuf,
@@ -118,6 +120,7 @@ impl App {
             live,
             next: None,
             player,
+            files: None,
             frozen: None,
             runs_root,
             runs: Vec::new(),
@@ -127,6 +130,15 @@ impl App {
             dirty: true,
             cooling: None,
         }
+    }
+
+    /// What files of kernels have in them, on the pane for that. There is no run.
+    pub fn of_files(config: &TuiConfig, state: RunState, look: KernelsLook, runs_root: PathBuf) -> App {
+        let mut app = App::new(config, None, None, runs_root);
+        (app.ui.pane, app.ui.kernels) = (Pane::Kernels, look);
+        app.ui.message = state.log.back().map(|(_, notice)| notice.text.clone());
+        app.files = Some(Box::new(state));
+        app
     }
 
     /// Takes the terminal, runs until the user or a signal ends it, and gives the terminal back.
@@ -279,7 +291,7 @@ impl App {
             (Some(player), ..) => player.state(),
             (None, Some(frozen), _) => frozen,
             (None, None, Some(live)) => &live.session.state,
-            (None, None, None) => &NOTHING,
+            (None, None, None) => self.files.as_deref().unwrap_or(&NOTHING),
         }
     }
 
@@ -359,6 +371,7 @@ impl App {
                     Mode::Sweep => {
                         Some("a sweep does its jobs in order; e ends this one, q the sweep".into())
                     }
+                    Mode::Files => Some("that key is for a run in the making; there is none".into()),
                     Mode::Single => None,
                 };
             }
@@ -461,6 +474,9 @@ impl App {
                     }
                 }
             }
+            Effect::ToggleKernels => {
+                self.ui.message = self.live.as_mut().map(|live| live.session.toggle_kernels());
+            }
             Effect::Rerun => {
                 let overrides = self.live.as_ref().map(|l| l.session.plan().composed.overrides.clone());
                 self.restart(&overrides.unwrap_or_default());
@@ -523,7 +539,7 @@ impl App {
     }
 
     fn leave_replay(&mut self, error: Option<ReadError>) {
-        if self.live.is_some() {
+        if self.live.is_some() || self.files.is_some() {
             self.player = None;
             self.ui.message = error.map(|e| e.to_string());
         } else {
@@ -564,7 +580,7 @@ impl App {
         match (runner.sweep.running(), runner.sweep.next()) {
             (Some(_), _) => live.session.cancel(),
             (None, Some(_)) => runner.skip_rest(),
-            (None, None) => self.ui.message = Some("the sweep is over; q leaves, 4 compares its jobs".into()),
+            (None, None) => self.ui.message = Some("the sweep is over; q leaves, 6 compares its jobs".into()),
         }
     }
 

@@ -142,6 +142,14 @@ fn header(view: &View<'_>, area: Rect, buf: &mut Buffer) {
             }
         }
     }
+    if view.state.is_of_files() {
+        let files: Vec<&str> = view.state.kernels.reports.iter().map(|report| report.file.as_str()).collect();
+        let room = (area.width as usize).saturating_sub(brand.width() + 2);
+        left.push(Span::styled(
+            cut(&theme.glyphs.plain(&files.join(", ")), room, theme.glyphs.ascii),
+            theme.number,
+        ));
+    }
     let left = Line::from(left);
     let left_width = left.width() as u16;
     left.render(area, buf);
@@ -166,6 +174,9 @@ fn status<'a>(view: &View<'_>) -> Vec<Vec<Span<'a>>> {
     let state = view.state;
     let dot = |style| Span::styled(format!("{} ", theme.glyphs.dot), style);
     let mut parts = Vec::new();
+    if state.is_of_files() {
+        return parts;
+    }
     if let Some(loss) = view.loss {
         let word = if loss.contains("not recorded") { "not recorded" } else { "not all recorded" };
         parts.push(vec![Span::styled(word, theme.bad)]);

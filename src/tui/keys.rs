@@ -38,6 +38,8 @@ pub enum Mode {
     Single,
     Sweep,
     Replay,
+    /// What files have in them, without a run.
+    Files,
 }
 
 pub struct Binding {
@@ -77,6 +79,14 @@ pub const BINDINGS: &[Binding] = &[
         "name the metrics since the last snapshot and keep them",
     ),
     key(&[Char('p')], "p", A::ToggleWorkload, Live, "pause", "pause the workload, or let it go on"),
+    key(
+        &[Char('K')],
+        "K",
+        A::ToggleKernels,
+        Live,
+        "",
+        "record kernels as they run, or stop that; the run goes on",
+    ),
     key(&[Char('r')], "r", A::Rerun, Single, "re-run", "start the same run again"),
     key(&[Char('e')], "e", A::AskOverrides, Single, "edit", "edit the overrides and start again with them"),
     key(
@@ -100,6 +110,54 @@ pub const BINDINGS: &[Binding] = &[
     key(&[Char('.')], ".", A::Seek(5.0), Replay, "", "forward by 5 s"),
     key(&[Char('<')], "<", A::Slower, Replay, "slower", "play slower"),
     key(&[Char('>')], ">", A::Faster, Replay, "faster", "play faster"),
+    key(
+        &[Left, Char('h')],
+        "← h",
+        A::KernelSource(-1),
+        On(Pane::Kernels),
+        "",
+        "the source before: live phases, reports of nsys and ncu",
+    ),
+    key(&[Right, Char('l')], "→ l", A::KernelSource(1), On(Pane::Kernels), "", "the next source"),
+    key(
+        &[Enter],
+        "Enter",
+        A::OpenKernel,
+        On(Pane::Kernels),
+        "details",
+        "all that is known of the chosen kernel, or back",
+    ),
+    key(&[Esc], "Esc", A::CloseKernel, On(Pane::Kernels), "", "back to the table"),
+    key(
+        &[Char('m')],
+        "m",
+        A::GroupKernels,
+        On(Pane::Kernels),
+        "group",
+        "put together by operator, family, name, or single launches",
+    ),
+    key(&[Char('o')], "o", A::Sort, On(Pane::Kernels), "sort", "sort by time, calls or mean"),
+    key(
+        &[Char('/')],
+        "/",
+        A::AskFilter,
+        On(Pane::Kernels),
+        "filter",
+        "show only kernels that contain a text",
+    ),
+    key(
+        &[PageUp],
+        "PgUp",
+        A::PageKernels(-1),
+        On(Pane::Kernels),
+        "",
+        "up by a page, of the table or of what is open",
+    ),
+    key(&[PageDown], "PgDn", A::PageKernels(1), On(Pane::Kernels), "", "down by a page"),
+    key(&[Char('+'), Char('=')], "+", A::Zoom(-1), On(Pane::Kernels), "", "closer to the step's timeline"),
+    key(&[Char('-')], "-", A::Zoom(1), On(Pane::Kernels), "", "more of the step's timeline"),
+    key(&[Char('[')], "[", A::NextStretch(-1), On(Pane::Kernels), "", "an earlier part of the timeline"),
+    key(&[Char(']')], "]", A::NextStretch(1), On(Pane::Kernels), "", "a later part of the timeline"),
     key(&[Esc, Char('b')], "b Esc", A::LeaveReplay, Replay, "", "back to the live run, if there is one"),
     key(&[Char('g')], "g", A::NextGpu, On(Pane::Gpu), "", "look at the next GPU, where there are several"),
     key(&[Left, Char('h')], "← h", A::Scrub(1), On(Pane::Tokens), "", "look at earlier tokens"),
@@ -207,7 +265,7 @@ pub fn action(event: KeyEvent, pane: Pane, mode: Mode) -> Option<Action> {
 pub fn applies(scope: Scope, pane: Pane, mode: Mode) -> bool {
     match scope {
         Anywhere => true,
-        Live => mode != Mode::Replay,
+        Live => matches!(mode, Mode::Single | Mode::Sweep),
         Single => mode == Mode::Single,
         Sweep => mode == Mode::Sweep,
         Replay => mode == Mode::Replay,

@@ -7,6 +7,8 @@ use ratatui::style::{Color, Modifier, Style};
 use crate::{
     config::ThemeName,
     event::{Level, Phase},
+    kernels::classify::Class,
+    model::OperatorKind,
 };
 
 /// How each meaning looks. Nothing else in the program names a colour.
@@ -226,6 +228,28 @@ impl Theme {
             Phase::Decode => self.decode,
             Phase::Preparing => self.warn,
             Phase::Idle => self.dim,
+        }
+    }
+
+    /// What a kernel works on.
+    pub fn operator(&self, kind: Option<OperatorKind>) -> Style {
+        match kind {
+            Some(OperatorKind::Matmul) => self.decode,
+            Some(OperatorKind::Attention) => self.prefill,
+            Some(OperatorKind::Pointwise) => self.clock,
+            Some(OperatorKind::Ends) => self.power,
+            None => self.dim,
+        }
+    }
+
+    /// What bounds a kernel: waiting is what one would do away with.
+    pub fn class(&self, class: Class) -> Style {
+        match class {
+            Class::Memory => self.memory,
+            Class::Compute => self.utilisation,
+            Class::Balanced => self.good,
+            Class::Latency => self.warn,
+            Class::Launch => self.power,
         }
     }
 

@@ -1,5 +1,8 @@
 //! What the user looks at and has asked for: pure state, changed by actions, answered with effects.
 
+mod kernels;
+
+pub use kernels::{KernelsExtent, KernelsLook};
 use tui_input::{Input, InputRequest};
 
 use crate::{config::ThemeName, event::Stamp};
@@ -73,6 +76,13 @@ pub enum Action {
     Scrub(i32),
     ScrubToNow,
     Sort,
+    ToggleKernels,
+    KernelSource(i32),
+    GroupKernels,
+    OpenKernel,
+    CloseKernel,
+    PageKernels(i32),
+    NextStretch(i32),
     OpenRun,
     RefreshRuns,
     TogglePlay,
@@ -91,6 +101,7 @@ pub enum Effect {
     Interrupt,
     ToggleView,
     ToggleWorkload,
+    ToggleKernels,
     Rerun,
     EndJob,
     Snapshot(String),
@@ -182,6 +193,7 @@ pub struct UiState {
     pub run_selected: usize,
     pub runs_filter: String,
     pub sort: SortRuns,
+    pub kernels: KernelsLook,
     /// A word to the user, until the next key.
     pub message: Option<String>,
 }
@@ -204,12 +216,17 @@ impl UiState {
             run_selected: 0,
             runs_filter: String::new(),
             sort: SortRuns::default(),
+            kernels: KernelsLook::default(),
             message: None,
         }
     }
 
     pub fn filter(&self, pane: Pane) -> &str {
-        if pane == Pane::Runs { &self.runs_filter } else { &self.log_filter }
+        match pane {
+            Pane::Runs => &self.runs_filter,
+            Pane::Kernels => &self.kernels.filter,
+            _ => &self.log_filter,
+        }
     }
 
     /// Opens a prompt with `text` in it.
@@ -236,6 +253,7 @@ pub struct Extent {
     pub snapshots: usize,
     /// Jobs of a sweep up to the one at work.
     pub jobs: usize,
+    pub kernels: KernelsExtent,
 }
 
 /// Carries out an action on the screen's state; what it can't do itself comes back as an effect.
@@ -269,6 +287,7 @@ pub fn update(ui: &mut UiState, action: Action, extent: Extent) -> Option<Effect
                 ThemeName::NoColour => ThemeName::Dark,
             }
         }
+        Action::Zoom(by) if ui.pane == Pane::Kernels => ui.kernels.zoom_by(-by, extent.kernels),
         Action::Zoom(by) => ui.span = ui.span.saturating_add_signed(by as isize).min(SPANS_S.len() - 1),
         Action::Move(by) => move_in_pane(ui, by as isize, extent),
         Action::Scrub(back) => {
@@ -283,6 +302,13 @@ pub fn update(ui: &mut UiState, action: Action, extent: Extent) -> Option<Effect
             let next = ui.gpu.map_or(0, |gpu| gpu + 1);
             ui.gpu = (next < extent.gpus).then_some(next);
         }
+        Action::Sort if ui.pane == Pane::Kernels => ui.kernels.next_sort(),
+        Action::KernelSource(by) => ui.kernels.next_source(by, extent.kernels),
+        Action::GroupKernels => ui.kernels.next_group(extent.kernels),
+        Action::OpenKernel => ui.kernels.toggle_open(extent.kernels),
+        Action::CloseKernel if ui.kernels.open => ui.kernels.open = false,
+        Action::PageKernels(by) => ui.kernels.page(by, extent.kernels),
+        Action::NextStretch(by) => ui.kernels.next_stretch(by, extent.kernels),
         Action::Sort => {
             ui.sort = match ui.sort {
                 SortRuns::Newest => SortRuns::Fastest,
@@ -297,6 +323,7 @@ pub fn update(ui: &mut UiState, action: Action, extent: Extent) -> Option<Effect
         Action::RefreshRuns => return Some(Effect::RefreshRuns),
         Action::ToggleView => return Some(Effect::ToggleView),
         Action::ToggleWorkload => return Some(Effect::ToggleWorkload),
+        Action::ToggleKernels => return Some(Effect::ToggleKernels),
         Action::Rerun => return Some(Effect::Rerun),
         Action::EndJob => return Some(Effect::EndJob),
         Action::TogglePlay => return Some(Effect::TogglePlay),
@@ -305,7 +332,8 @@ pub fn update(ui: &mut UiState, action: Action, extent: Extent) -> Option<Effect
         Action::SeekEnd => return Some(Effect::SeekEnd),
         Action::Faster => return Some(Effect::Faster),
         Action::Slower => return Some(Effect::Slower),
-        Action::LeaveReplay => return Some(Effect::LeaveReplay),
+        // With nothing to close, Esc means what it means elsewhere.
+        Action::LeaveReplay | Action::CloseKernel => return Some(Effect::LeaveReplay),
     }
     None
 }
@@ -324,6 +352,7 @@ fn move_in_pane(ui: &mut UiState, by: isize, extent: Extent) {
             ui.incident = ui.incident.saturating_add_signed(by).min(extent.incidents.saturating_sub(1))
         }
         Pane::Gpu => ui.reading = ui.reading.saturating_add_signed(by).min(extent.readings.saturating_sub(1)),
+        Pane::Kernels => ui.kernels.move_by(by, extent.kernels),
         // The log grows downwards: up means back.
         Pane::Log => {
             ui.log_back = ui.log_back.saturating_add_signed(-by).min(extent.log_lines.saturating_sub(1));
@@ -374,10 +403,10 @@ pub fn update_overlay(ui: &mut UiState, key: OverlayKey) -> Option<Effect> {
                     return Some(Effect::Snapshot(text));
                 }
                 Asks::Filter(pane) => {
-                    if pane == Pane::Runs {
-                        (ui.runs_filter, ui.run_selected) = (text, 0);
-                    } else {
-                        (ui.log_filter, ui.log_back) = (text, 0);
+                    match pane {
+                        Pane::Runs => (ui.runs_filter, ui.run_selected) = (text, 0),
+                        Pane::Kernels => ui.kernels.filter_by(text),
+                        _ => (ui.log_filter, ui.log_back) = (text, 0),
                     }
                     ui.overlay = Overlay::None;
                 }
@@ -426,6 +455,7 @@ mod tests {
             log_lines: 5,
             snapshots: 0,
             jobs: 4,
+            kernels: KernelsExtent::default(),
         };
         for (pane, action) in [
             (Pane::Runs, Action::Move(100)),

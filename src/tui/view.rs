@@ -8,7 +8,7 @@ use crate::{
     tui::{
         keys::Mode,
         theme::Theme,
-        ui::{Extent, SPANS_S, UiState},
+        ui::{Extent, Pane, SPANS_S, UiState},
     },
 };
 
@@ -48,6 +48,7 @@ impl<'a> View<'a> {
         match (self.replay, self.sweep) {
             (Some(_), _) => Mode::Replay,
             (None, Some(_)) => Mode::Sweep,
+            (None, None) if self.state.is_of_files() => Mode::Files,
             (None, None) => Mode::Single,
         }
     }
@@ -102,6 +103,10 @@ impl<'a> View<'a> {
             log_lines: self.state.log.len(),
             snapshots: self.snapshots.len(),
             jobs: self.sweep.map_or(0, |at_work| at_work.sweep.current() + 1),
+            kernels: match self.ui.pane {
+                Pane::Kernels => super::panes::kernels_extent(self),
+                _ => Default::default(),
+            },
         }
     }
 }

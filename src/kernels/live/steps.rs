@@ -312,7 +312,8 @@ impl Window {
                 KernelRow {
                     calls: sum.calls,
                     total_ns: Some(total),
-                    mean_ns: Some(total / n),
+                    // With few digits: it comes back from a recording as it was.
+                    mean_ns: Some((total / n * 10.0).round() / 10.0),
                     min_ns: Some(sum.min_ns as f64),
                     max_ns: Some(sum.max_ns as f64),
                     stddev_ns: Some(spread.round()).filter(|spread| spread.is_finite()),

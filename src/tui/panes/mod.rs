@@ -16,7 +16,7 @@ mod tokens;
 pub use compare::ComparePane;
 pub use evidence::evidence;
 pub use gpu::{GpuPane, rows as gpu_rows};
-pub use kernels::KernelsPane;
+pub use kernels::{KernelsPane, extent as kernels_extent};
 pub use log::LogPane;
 pub use overview::OverviewPane;
 pub use roofline::RooflinePane;

@@ -6,4 +6,4 @@ mod text;
 
 pub use plot::{Lane, Span, plot, spans};
 pub use strip::{TokenStrip, heat_of};
-pub use text::{boxed, cut, fit, input_line, label_value, note};
+pub use text::{boxed, cut, fit, input_line, label_value, note, wrapped, wrapped_behind};

@@ -92,6 +92,43 @@ pub fn cut(text: &str, width: usize, ascii: bool) -> String {
     if kept.is_empty() { kept } else { kept + sign }
 }
 
+/// A text in lines of at most `width`, broken between words where that can be; a longer word is broken anywhere.
+pub fn wrapped(text: &str, width: usize) -> Vec<String> {
+    wrapped_behind(0, text, width)
+}
+
+/// The same where `taken` of the first line is taken already; that line stays empty where no word has room in it.
+pub fn wrapped_behind(taken: usize, text: &str, width: usize) -> Vec<String> {
+    let width = width.max(1);
+    let (mut lines, mut line, mut used) = (Vec::new(), String::new(), taken);
+    for word in text.split_whitespace() {
+        let gap = usize::from(!line.is_empty());
+        if used + gap + word.width() <= width {
+            line += &" "[..gap];
+            line += word;
+            used += gap + word.width();
+            continue;
+        }
+        if used > 0 {
+            lines.push(std::mem::take(&mut line));
+            used = 0;
+        }
+        for c in word.chars() {
+            let wide = c.width().unwrap_or(0);
+            if used + wide > width && used > 0 {
+                lines.push(std::mem::take(&mut line));
+                used = 0;
+            }
+            line.push(c);
+            used += wide;
+        }
+    }
+    if !line.is_empty() {
+        lines.push(line);
+    }
+    lines
+}
+
 /// The text being typed with its cursor, scrolled so that the cursor is seen.
 pub fn input_line<'a>(theme: &Theme, input: &Input, area: Rect) -> Line<'a> {
     let width = area.width.saturating_sub(1) as usize;
@@ -112,4 +149,26 @@ pub fn input_line<'a>(theme: &Theme, input: &Input, area: Rect) -> Line<'a> {
         Span::styled(at, theme.text.patch(cursor)),
         Span::styled(after, theme.text),
     ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_stay_whole_where_they_can() {
+        for (text, width, wanted) in [
+            ("one two three", 7, &["one two", "three"][..]),
+            ("one  two", 80, &["one two"]),
+            ("abcdef gh", 4, &["abcd", "ef", "gh"]),
+            ("核 kernel", 3, &["核", "ker", "nel"]),
+            ("核", 1, &["核"]),
+            ("ab", 0, &["a", "b"]),
+            ("", 5, &[]),
+        ] {
+            assert_eq!(wrapped(text, width), wanted, "{text:?} in {width}");
+        }
+        assert_eq!(wrapped_behind(4, "one two three", 8), ["one", "two", "three"]);
+        assert_eq!(wrapped_behind(7, "one two", 8), ["", "one two"]);
+    }
 }

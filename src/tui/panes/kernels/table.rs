@@ -1,0 +1,290 @@
+//! The table of kernels: columns by importance, names at the end with what room is left.
+
+use ratatui::{
+    buffer::Buffer,
+    layout::Rect,
+    style::Style,
+    text::{Line, Span as Text},
+    widgets::Widget,
+};
+use unicode_width::UnicodeWidthStr;
+
+use super::{bound, source::Source};
+use crate::{
+    analysis::units::{grouped, millis, scaled, three_digits},
+    kernels::{
+        KernelRow, Kind,
+        show::{KERNEL_TIME, Shown, amount_text},
+        table::{Extent, Measure},
+    },
+    model::Operator,
+    tui::{
+        panes::first_run_row,
+        theme::Theme,
+        view::View,
+        widgets::{cut, note},
+    },
+};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Column {
+    Share,
+    Bar,
+    Amount,
+    Calls,
+    Mean,
+    Least,
+    Most,
+    Launched,
+    Grid,
+    Block,
+    Registers,
+    Shared,
+    Class,
+    Operator,
+}
+
+/// As they stand from left to right, each with its width and the order in which it is given up: the highest first.
+const COLUMNS: [(Column, usize, u8); 14] = [
+    (Column::Share, 7, 0),
+    (Column::Bar, 11, 6),
+    (Column::Amount, 11, 3),
+    (Column::Calls, 10, 4),
+    (Column::Mean, 10, 1),
+    (Column::Least, 10, 7),
+    (Column::Most, 10, 7),
+    (Column::Launched, 13, 5),
+    (Column::Grid, 14, 9),
+    (Column::Block, 9, 10),
+    (Column::Registers, 6, 11),
+    (Column::Shared, 10, 12),
+    (Column::Class, 10, 2),
+    (Column::Operator, 16, 5),
+];
+
+/// A name in less is no name.
+const LEAST_NAME: usize = 14;
+/// From here on a longer name is worth less than another column.
+const GOOD_NAME: usize = 30;
+const BAR: usize = 9;
+
+/// Draws as many rows as there is room for, the chosen one among them.
+pub fn draw(view: &View<'_>, source: &Source<'_>, shown: &Shown, area: Rect, buf: &mut Buffer) {
+    let theme = view.theme;
+    if area.is_empty() {
+        return;
+    }
+    let rows = &shown.table.rows;
+    if rows.is_empty() {
+        let text = match view.ui.kernels.filter.as_str() {
+            "" => " nothing was counted".to_owned(),
+            filter => format!(" nothing contains \"{filter}\"; / changes it"),
+        };
+        return note(theme, &text).render(area, buf);
+    }
+    let columns = fitting(view, source, shown, area.width as usize);
+    let taken: usize = columns.iter().map(|(_, width)| width).sum();
+    let name_width = (area.width as usize).saturating_sub(taken + 3);
+    // One line is a row rather than its titles.
+    let titled = area.height > 1;
+    if titled {
+        heading(view, source, &columns, name_width).render(Rect { height: 1, ..area }, buf);
+    }
+    let body = Rect { y: area.y + u16::from(titled), height: area.height - u16::from(titled), ..area };
+    let chosen = view.ui.kernels.row.min(rows.len() - 1);
+    let first = first_run_row(chosen, body.height as usize);
+    for ((i, row), y) in rows.iter().enumerate().skip(first).zip(body.top()..body.bottom()) {
+        let at = Rect { y, height: 1, ..body };
+        let line = line(view, source, shown, row, &columns, name_width);
+        line.render(at, buf);
+        if i == chosen {
+            buf.set_style(at, theme.selected);
+        }
+    }
+}
+
+/// The columns that the source fills and that there is room for, with their widths.
+fn fitting(view: &View<'_>, source: &Source<'_>, shown: &Shown, width: usize) -> Vec<(Column, usize)> {
+    let rows = &shown.table.rows;
+    let any = |has: fn(&KernelRow) -> bool| rows.iter().any(has);
+    let filled = |column: Column| match column {
+        Column::Share | Column::Bar => shown.total.is_some_and(|total| total > 0.0),
+        Column::Amount | Column::Calls => true,
+        Column::Mean => any(|row| row.mean_ns.is_some()),
+        Column::Least => any(|row| row.min_ns.is_some()),
+        Column::Most => any(|row| row.max_ns.is_some()),
+        Column::Launched => {
+            source.kind() == Kind::Ranges && any(|row| row.counters.get(KERNEL_TIME).is_some())
+        }
+        Column::Grid => any(|row| row.grid.is_some()),
+        Column::Block => any(|row| row.block.is_some()),
+        Column::Registers => any(|row| row.registers.is_some()),
+        Column::Shared => any(|row| row.shared_bytes.is_some()),
+        Column::Class => bound::is_told(view, source, rows),
+        Column::Operator => any(|row| row.operator.is_some_and(|operator| operator.name() != row.name)),
+    };
+    let mut columns: Vec<(Column, usize, u8)> =
+        COLUMNS.into_iter().filter(|(column, ..)| filled(*column)).collect();
+    let longest = rows.iter().map(|row| name(row).width()).max().unwrap_or(0);
+    let wanted = longest.clamp(LEAST_NAME, GOOD_NAME) + 3;
+    while columns.iter().map(|(_, width, _)| width).sum::<usize>() + wanted > width {
+        let Some(least) = columns.iter().map(|(.., worth)| *worth).max().filter(|worth| *worth > 0) else {
+            break;
+        };
+        columns.retain(|(.., worth)| *worth != least);
+    }
+    columns.into_iter().map(|(column, width, _)| (column, width)).collect()
+}
+
+fn heading<'a>(
+    view: &View<'_>,
+    source: &Source<'_>,
+    columns: &[(Column, usize)],
+    name_width: usize,
+) -> Line<'a> {
+    let per = source.steps().map(|(_, of)| of);
+    let title = |column: Column| match column {
+        Column::Share => "share".to_owned(),
+        Column::Bar => String::new(),
+        Column::Amount => match (per, source.kind().measure()) {
+            (Some(of), _) => format!("a {of}"),
+            (None, Measure::Time) => "total".to_owned(),
+            (None, Measure::Bytes) => "bytes".to_owned(),
+            (None, Measure::Flops) => "FLOPs".to_owned(),
+        },
+        Column::Calls => match per {
+            Some(of) => format!("calls/{}", if of == "token" { "tok" } else { of }),
+            None => source.kind().count_nouns().1.to_owned(),
+        },
+        Column::Mean => "mean".to_owned(),
+        Column::Least => "least".to_owned(),
+        Column::Most => "most".to_owned(),
+        Column::Launched => KERNEL_TIME.to_owned(),
+        Column::Grid => "grid".to_owned(),
+        Column::Block => "block".to_owned(),
+        Column::Registers => "regs".to_owned(),
+        Column::Shared => "shared".to_owned(),
+        Column::Class => "class".to_owned(),
+        Column::Operator => "operator".to_owned(),
+    };
+    let mut text = String::new();
+    for (column, width) in columns {
+        text += &padded(&title(*column), *width, is_word(*column));
+    }
+    text += &format!("  {}", cut(source.kind().nouns().0, name_width, view.theme.glyphs.ascii));
+    Line::styled(view.theme.glyphs.plain(&text), view.theme.dim)
+}
+
+fn line<'a>(
+    view: &View<'_>,
+    source: &Source<'_>,
+    shown: &Shown,
+    row: &KernelRow,
+    columns: &[(Column, usize)],
+    name_width: usize,
+) -> Line<'a> {
+    let theme = view.theme;
+    let mut spans = Vec::with_capacity(columns.len() + 1);
+    for (column, width) in columns {
+        let (text, style) = cell(view, source, shown, row, *column);
+        let text = text.map_or_else(|| theme.glyphs.none.to_owned(), |text| theme.glyphs.plain(&text));
+        let text = cut(&text, width - if is_word(*column) { 2 } else { 1 }, theme.glyphs.ascii);
+        spans.push(Text::styled(padded(&text, *width, is_word(*column)), style));
+    }
+    let name = cut(&theme.glyphs.plain(&name(row)), name_width, theme.glyphs.ascii);
+    let style = theme.operator(row.operator.map(Operator::kind));
+    spans.push(Text::styled(format!("  {name}"), if row.operator.is_some() { style } else { theme.text }));
+    Line::from(spans)
+}
+
+fn cell(
+    view: &View<'_>,
+    source: &Source<'_>,
+    shown: &Shown,
+    row: &KernelRow,
+    column: Column,
+) -> (Option<String>, Style) {
+    let theme = view.theme;
+    let time = |ns: Option<f64>| ns.map(|ns| millis(ns / 1e6));
+    let steps = source.steps().map(|(n, _)| n as f64);
+    match column {
+        Column::Share => (shown.share(row).map(|pct| format!("{pct:.1} %")), theme.number),
+        Column::Bar => {
+            let bar = bar(theme, shown.share(row).unwrap_or(0.0) / 100.0, BAR);
+            (Some(bar), theme.operator(row.operator.map(Operator::kind)))
+        }
+        Column::Amount => {
+            let amount = shown.table.amount(row).map(|amount| amount / steps.unwrap_or(1.0));
+            (amount.map(|amount| amount_text(source.kind().measure(), amount)), theme.text)
+        }
+        Column::Calls => {
+            let calls = match steps {
+                Some(steps) => per_step(row.calls as f64 / steps),
+                None => grouped(i64::try_from(row.calls).unwrap_or(i64::MAX)),
+            };
+            (Some(calls), theme.text)
+        }
+        Column::Mean => (time(row.mean_ns), theme.text),
+        Column::Least => (time(row.min_ns), theme.dim),
+        Column::Most => (time(row.max_ns), theme.dim),
+        Column::Launched => (time(row.counters.mean(KERNEL_TIME)), theme.text),
+        Column::Grid => (row.grid.map(extent), theme.dim),
+        Column::Block => (row.block.map(extent), theme.dim),
+        Column::Registers => (row.registers.map(|n| n.to_string()), theme.dim),
+        Column::Shared => (row.shared_bytes.map(|n| scaled(n as f64, "B")), theme.dim),
+        Column::Class => match bound::class_of(view, source, row) {
+            Some(class) => (Some(class.word().to_owned()), theme.class(class)),
+            None => (None, theme.dim),
+        },
+        Column::Operator => {
+            let style = theme.operator(row.operator.map(Operator::kind));
+            (row.operator.map(|operator| operator.name().to_owned()), style)
+        }
+    }
+}
+
+fn is_word(column: Column) -> bool {
+    matches!(column, Column::Bar | Column::Class | Column::Operator)
+}
+
+/// Numbers to the right, words to the left behind two blanks; wide characters count as such.
+fn padded(text: &str, width: usize, word: bool) -> String {
+    let blank = |n: usize| " ".repeat(n);
+    match word {
+        true => format!("  {text}{}", blank(width.saturating_sub(text.width() + 2))),
+        false => format!("{}{text}", blank(width.saturating_sub(text.width()))),
+    }
+}
+
+/// `28`, `0.25`: whole numbers as such.
+fn per_step(n: f64) -> String {
+    if n.fract().abs() < 0.005 { grouped(n.round() as i64) } else { three_digits(n) }
+}
+
+/// `152×4`: what is 1 at the end goes without saying.
+pub fn extent([x, y, z]: Extent) -> String {
+    match (y, z) {
+        (1, 1) => x.to_string(),
+        (_, 1) => format!("{x}×{y}"),
+        _ => format!("{x}×{y}×{z}"),
+    }
+}
+
+/// A share as a bar of `width` cells, to an eighth where that can be drawn.
+pub fn bar(theme: &Theme, share: f64, width: usize) -> String {
+    const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
+    let share = if share.is_finite() { share.clamp(0.0, 1.0) } else { 0.0 };
+    if theme.glyphs.ascii {
+        return "#".repeat((share * width as f64).round() as usize);
+    }
+    let eighths = (share * (width * 8) as f64).round() as usize;
+    "█".repeat(eighths / 8) + EIGHTHS[eighths % 8]
+}
+
+/// What a row is called, and in which range.
+fn name(row: &KernelRow) -> String {
+    match &row.range {
+        Some(range) => format!("{} in {range}", row.name),
+        None => row.name.clone(),
+    }
+}

@@ -1,0 +1,312 @@
+//! The Kernels pane: as kernels run, as tools wrote them, and without any.
+
+use std::path::Path;
+
+use llmprof::{
+    event::{
+        KernelReport, KernelSpan, KernelTrace, KernelWindow, Phase, StepTimeline, ToolRun, ToolState,
+        TraceState,
+    },
+    kernels::{Group, KernelRow, KernelTable, Kind, SortBy, open},
+    model::Operator,
+    tui::ui::{Action, Effect, KernelsLook, update},
+};
+use proptest::{
+    collection::vec,
+    option::of,
+    prelude::*,
+    sample::select,
+    test_runner::{Config, TestRunner},
+};
+
+use super::{h200_step, *};
+
+const SIZES: [(u16, u16); 4] = [(80, 24), (120, 40), (200, 50), (30, 8)];
+
+fn folded(events: Vec<Event>) -> RunState {
+    let mut state = RunState::default();
+    let started = RunStarted { device: "cuda:0".into(), engine: "cuda".into(), ..run_started() };
+    state.apply(&Envelope { t: Stamp(0), event: Event::RunStarted(Box::new(started)) });
+    events.into_iter().for_each(|event| state.apply(&Envelope { t: Stamp(1_000_000_000), event }));
+    state
+}
+
+fn live() -> RunState {
+    folded(h200_step::events(200, true))
+}
+
+fn report(file: &str, tool: &str, phase: Option<Phase>) -> Event {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(file);
+    let tables = open(&path).unwrap();
+    Event::KernelReport(Box::new(KernelReport { tool: tool.into(), phase, file: file.into(), tables }))
+}
+
+fn refused() -> Event {
+    Event::KernelTrace(KernelTrace {
+        tool: "CUPTI".into(),
+        state: TraceState::Refused {
+            reason: "another tool has subscribed to CUPTI: this program runs under nsys".into(),
+            remedy: "run it without nsys, or look at nsys's own report with llmprof-tui kernels".into(),
+        },
+    })
+}
+
+fn tool(state: ToolState) -> Event {
+    Event::ToolRun(Box::new(ToolRun { tool: "ncu".into(), phase: Phase::Decode, state }))
+}
+
+fn working() -> Event {
+    tool(ToolState::Working { doing: "counting kernel 41 of 64".into(), share: Some(0.64) })
+}
+
+fn failed() -> Event {
+    tool(ToolState::Failed {
+        reason: "the driver lets only administrators count (ERR_NVGPUCTRPERM)".into(),
+        remedy: "set NVreg_RestrictProfilingToAdminUsers=0 and load the driver again".into(),
+    })
+}
+
+fn looking(kernels: KernelsLook) -> UiState {
+    UiState { kernels, ..showing(Pane::Kernels) }
+}
+
+fn screens(state: &RunState, ui: &UiState) -> String {
+    let screen =
+        |size: (u16, u16)| format!("{}x{}\n{}", size.0, size.1, drawn(state, ui, Glyphs::UNICODE, size));
+    SIZES.map(screen).join("\n")
+}
+
+#[test]
+fn kernels_in_their_looks() {
+    let usual = KernelsLook::default;
+    let opened = || KernelsLook { open: true, ..usual() };
+    let with = |mut events: Vec<Event>, more: Event| {
+        events.push(more);
+        folded(events)
+    };
+    let ncu_raw = || report("h200_ncu_raw.csv", "ncu 2025.3.1", Some(Phase::Decode));
+    let ncu_details = || report("h200_ncu_details.csv", "ncu 2025.3.1", Some(Phase::Decode));
+    let nsys = || report("nsys/kernels.sqlite", "nsys 2022.4.2", None);
+    let looks: Vec<(&str, RunState, KernelsLook)> = vec![
+        ("live", live(), usual()),
+        ("live_without_graphs", folded(h200_step::events(3_000, false)), usual()),
+        (
+            "live_of_one_layer",
+            live(),
+            KernelsLook { zoom: 2, stretch: 3, group: Some(Group::Name), ..usual() },
+        ),
+        ("live_opened", live(), KernelsLook { row: 1, ..opened() }),
+        ("ncu", folded(vec![ncu_raw(), ncu_details()]), usual()),
+        ("ncu_opened", folded(vec![ncu_details()]), KernelsLook { row: 1, ..opened() }),
+        ("ncu_scrolled", folded(vec![ncu_details()]), KernelsLook { scroll: 30, ..opened() }),
+        ("nsys", folded(vec![nsys()]), usual()),
+        ("nsys_ranges", folded(vec![nsys()]), KernelsLook { source: Some(1), ..usual() }),
+        ("refused", folded(vec![refused()]), usual()),
+        ("tool_at_work", with(h200_step::events(200, true), working()), usual()),
+        ("tool_failed", with(vec![refused()], failed()), usual()),
+        ("filtered", live(), KernelsLook { filter: "SKINNY".into(), sort: SortBy::Mean, ..usual() }),
+        ("filtered_away", live(), KernelsLook { filter: "no such thing".into(), ..usual() }),
+    ];
+    for (look, state, kernels) in looks {
+        let ui = looking(kernels);
+        insta::assert_snapshot!(look, screens(&state, &ui));
+        let ascii = drawn(&state, &ui, Glyphs::ASCII, (120, 40));
+        let odd: Vec<char> = ascii.chars().filter(|c| !c.is_ascii()).collect();
+        assert!(odd.is_empty(), "{look}: {odd:?}\n{ascii}");
+    }
+}
+
+#[test]
+fn files_have_a_screen_without_a_run() {
+    let mut state = RunState::default();
+    state.apply(&Envelope { t: Stamp(0), event: report("nsys/kernels.sqlite", "nsys SQLite", None) });
+    insta::assert_snapshot!("files", screens(&state, &showing(Pane::Kernels)));
+    let overview = drawn(&state, &showing(Pane::Overview), Glyphs::UNICODE, (80, 24));
+    assert!(!overview.contains("snapshot") && !overview.contains("idle"), "{overview}");
+}
+
+#[test]
+fn a_recording_shows_the_same_screen() {
+    let mut events = h200_step::events(200, true);
+    events.push(working());
+    events.push(report("h200_ncu_details.csv", "ncu 2025.3.1", Some(Phase::Decode)));
+    events.push(report("nsys/kernels.sqlite", "nsys 2022.4.2", None));
+    let recorded = |event: &Event| serde_json::from_str(&serde_json::to_string(event).unwrap()).unwrap();
+    let replayed = folded(events.iter().map(recorded).collect());
+    let state = folded(events);
+    for source in 0..7 {
+        for open in [false, true] {
+            let ui = looking(KernelsLook { source: Some(source), open, ..KernelsLook::default() });
+            assert_eq!(screens(&replayed, &ui), screens(&state, &ui));
+        }
+    }
+}
+
+/// The answers of a few keys after each other.
+fn pressed(state: &RunState, ui: &mut UiState, actions: &[Action]) -> Vec<Option<Effect>> {
+    let theme = Theme::new(ui.theme, Depth::True, Glyphs::UNICODE);
+    let mut effects = Vec::new();
+    for action in actions {
+        let view = View {
+            state,
+            ui,
+            theme: &theme,
+            replay: None,
+            frozen: false,
+            waiting: None,
+            loss: None,
+            runs: &[],
+            snapshots: &[],
+            sweep: None,
+        };
+        let extent = view.extent();
+        effects.push(update(ui, *action, extent));
+    }
+    effects
+}
+
+#[test]
+fn keys_move_in_what_there_is() {
+    let mut events = h200_step::events(200, true);
+    events.push(report("nsys/kernels.sqlite", "nsys 2022.4.2", None));
+    let state = folded(events);
+    let mut ui = showing(Pane::Kernels);
+    let shown = |ui: &UiState| drawn(&state, ui, Glyphs::UNICODE, (120, 40));
+    assert!(shown(&ui).contains("nsys kernels · 3 of 6"), "a report that has come is shown\n{}", shown(&ui));
+    pressed(&state, &mut ui, &[Action::KernelSource(-1)]);
+    assert!(
+        shown(&ui).contains("live decode · 2 of 6") && shown(&ui).contains("by operator"),
+        "{}",
+        shown(&ui)
+    );
+    pressed(&state, &mut ui, &[Action::GroupKernels, Action::Sort, Action::Zoom(-1), Action::NextStretch(1)]);
+    let text = shown(&ui);
+    for words in ["by family, most calls first", "layers 4 to 7"] {
+        assert!(text.contains(words), "{words}\n{text}");
+    }
+    let effects = pressed(&state, &mut ui, &[Action::Move(99), Action::OpenKernel, Action::CloseKernel]);
+    assert_eq!(effects, [None, None, None]);
+    // With nothing left to close, Esc leaves a replay as elsewhere.
+    assert_eq!(pressed(&state, &mut ui, &[Action::CloseKernel]), [Some(Effect::LeaveReplay)]);
+    assert_eq!(pressed(&state, &mut ui, &[Action::ToggleKernels]), [Some(Effect::ToggleKernels)]);
+    pressed(&state, &mut ui, &[Action::KernelSource(99), Action::KernelSource(99)]);
+    assert!(shown(&ui).contains("6 of 6"), "{}", shown(&ui));
+}
+
+#[test]
+fn names_stand_under_each_other() {
+    for width in [40, 60, 80, 100, 120, 160, 200] {
+        let screen = drawn(&live(), &showing(Pane::Kernels), Glyphs::UNICODE, (width, 40));
+        let columns: Vec<usize> = screen
+            .lines()
+            .filter(|line| line.contains(" % ") && line.contains("│"))
+            .filter_map(|line| {
+                let at = ["  gate_up ", "  down ", "  qkv ", "  attention "]
+                    .iter()
+                    .find_map(|name| line.find(name))?;
+                Some(line[..at].chars().count())
+            })
+            .take(4)
+            .collect();
+        assert_eq!(columns.len(), 4, "{screen}");
+        assert!(columns.iter().all(|column| *column == columns[0]), "{columns:?}\n{screen}");
+    }
+}
+
+fn any_operator() -> impl Strategy<Value = Option<Operator>> {
+    of(select(Operator::ALL))
+}
+
+fn any_number() -> impl Strategy<Value = Option<f64>> {
+    of(prop_oneof![any::<f64>(), (0u32..1_000_000).prop_map(f64::from)])
+}
+
+fn any_row() -> impl Strategy<Value = KernelRow> {
+    let name =
+        prop_oneof![Just(String::new()), "[a-c核 ]{1,90}", Just("void ns::gemv<4, float>(int)".to_owned())];
+    let times = [any_number(), any_number(), any_number(), any_number(), any_number(), any_number()];
+    let launch = (of(any::<[u32; 3]>()), of(any::<[u32; 3]>()), of(any::<u32>()), of(any::<u64>()));
+    (name, any::<u32>(), times, launch, any_operator(), of("[a-z/]{0,12}")).prop_map(
+        |(
+            name,
+            calls,
+            [total, mean, min, max, bytes, flops],
+            (grid, block, registers, shared),
+            operator,
+            range,
+        )| {
+            KernelRow {
+                calls: calls.into(),
+                total_ns: total,
+                mean_ns: mean,
+                min_ns: min,
+                max_ns: max,
+                bytes,
+                flops,
+                grid,
+                block,
+                registers,
+                shared_bytes: shared,
+                operator,
+                range,
+                ..KernelRow::named(name)
+            }
+        },
+    )
+}
+
+fn any_event() -> impl Strategy<Value = Event> {
+    let phase = || select(&[Phase::Idle, Phase::Prefill, Phase::Decode][..]);
+    let rows = || vec(any_row(), 0..6);
+    let window = (phase(), any::<[u32; 6]>(), rows()).prop_map(|(phase, n, rows)| {
+        let [steps, span_ns, busy_ns, between_ns, launches, dropped] = n.map(u64::from);
+        let graph_launches = dropped;
+        Event::Kernels(Box::new(KernelWindow {
+            phase,
+            steps,
+            span_ns,
+            busy_ns,
+            between_ns,
+            launches,
+            graph_launches,
+            dropped,
+            rows,
+        }))
+    });
+    let span = (0u16..4, any_operator(), of(0u16..5), any::<u64>(), any::<u64>())
+        .prop_map(|(name, operator, layer, start_ns, ns)| KernelSpan { name, operator, layer, start_ns, ns });
+    let timeline = (phase(), vec(span, 0..12)).prop_map(|(phase, spans)| {
+        Event::StepTimeline(Box::new(StepTimeline { phase, names: vec!["核".into(), "x".into()], spans }))
+    });
+    let kinds =
+        [Kind::Kernels, Kind::ApiCalls, Kind::MemoryTime, Kind::MemorySize, Kind::Ranges, Kind::Products];
+    let table = (select(kinds.to_vec()), rows(), any::<bool>()).prop_map(|(kind, rows, nested)| {
+        KernelTable { rows, nested, notes: vec!["a note".into()], ..KernelTable::new("source", kind) }
+    });
+    let report = (of(phase()), vec(table, 0..3)).prop_map(|(phase, tables)| {
+        let (tool, file) = (String::new(), "x/y".to_owned());
+        Event::KernelReport(Box::new(KernelReport { tool, phase, file, tables }))
+    });
+    prop_oneof![window, timeline, report, select(vec![refused(), working(), failed()])]
+}
+
+#[test]
+fn any_kernels_are_drawn_at_any_size() {
+    let look = (0usize..9, 0usize..9, 0usize..4, any::<bool>(), 0usize..90, 0usize..4, 0usize..9);
+    let given = (vec(any_event(), 0..6), look, 1u16..210, 1u16..60);
+    let mut runner = TestRunner::new(Config { cases: 300, failure_persistence: None, ..Config::default() });
+    let ran =
+        runner.run(&given, |(events, (source, row, group, open, scroll, zoom, stretch), width, height)| {
+            let group = [Group::Operator, Group::Family, Group::Name, Group::None][group];
+            let source = source.checked_sub(1);
+            let (group, filter) = (Some(group), if row == 8 { "a".to_owned() } else { String::new() });
+            let sort = [SortBy::Time, SortBy::Calls, SortBy::Mean][row % 3];
+            let ui = looking(KernelsLook { source, row, group, sort, filter, open, scroll, zoom, stretch });
+            let state = folded(events);
+            let screen = drawn(&state, &ui, Glyphs::UNICODE, (width, height));
+            prop_assert_eq!(screen.lines().count(), usize::from(height));
+            prop_assert!(drawn(&state, &ui, Glyphs::ASCII, (width, height)).is_ascii());
+            Ok(())
+        });
+    ran.unwrap();
+}
