@@ -17,7 +17,7 @@ use crate::{
         Engine, EngineError, KERNELS,
         driver::{Control, Driver},
         ranges,
-        sim::SimEngine,
+        sim::{SimEngine, SimKernels},
     },
     event::{
         self, Activity, Clock, Envelope, Event, EventRx, EventTx, Level, Notice, Outcome, Phase, Preparing,
@@ -519,10 +519,18 @@ fn simulated(
     tx: &EventTx,
     sampler: Option<Sampler>,
 ) -> Result<SimEngine, EngineError> {
-    let runtime = &plan.composed.config.runtime;
+    let config = &plan.composed.config;
+    let runtime = &config.runtime;
     let vocab = plan.inputs.model.vocab() as u32;
     let engine = SimEngine::new(&runtime.sim, runtime.seed, vocab, tx.clock().clone(), control.cancel_flag())
         .map_err(|e| EngineError::Backend(e.to_string()))?;
+    let shape = plan.inputs.model.shape(config.model.dtype).filter(|_| config.profiling.cupti.enable);
+    let engine = match shape {
+        Some(shape) => {
+            engine.with_kernels(SimKernels::new(shape, tx.clone(), runtime.cuda_graphs, runtime.seed))
+        }
+        None => engine,
+    };
     Ok(match sampler {
         Some(mut sampler) => {
             let tx = tx.clone();

@@ -6,8 +6,8 @@ use llmprof::{
     analysis::metrics::Metrics,
     config::ThemeName,
     event::{
-        Envelope, Event, GpuAbsent, GpuInfo, GpuLost, GpuSample, HostInfo, HostSample, Level, Notice,
-        Outcome, RequestStarted, RunStarted, SCHEMA, Stamp, Token,
+        Envelope, Event, GivenPeaks, GpuAbsent, GpuInfo, GpuLost, GpuSample, HostInfo, HostSample, Level,
+        Notice, Outcome, RequestStarted, RunStarted, SCHEMA, Stamp, Token,
     },
     readings::Reading,
     rundir::{EventReader, Player},
@@ -96,6 +96,8 @@ fn run_started() -> RunStarted {
         output_tokens: 64,
         seed: 0,
         overrides: Vec::new(),
+        shape: None,
+        peaks: GivenPeaks::default(),
     }
 }
 

@@ -5,6 +5,8 @@ pub mod energy;
 pub mod heat;
 pub mod interval;
 pub mod metrics;
+pub mod peaks;
+pub mod roofline;
 pub mod throttle;
 pub mod trust;
 pub mod units;

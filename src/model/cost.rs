@@ -343,6 +343,7 @@ impl Shape {
             all.push(once(Operator::PostAttentionNorm, self.post_norm(rows)));
             all.push(once(Operator::PostMlpNorm, self.post_norm(rows)));
         }
+        all.sort_by_key(|cost| cost.operator);
         all
     }
 

@@ -123,9 +123,7 @@ impl Shape {
             },
         };
         let needed = |keys: &[&'static str]| {
-            size(keys)?
-                .filter(|n| *n > 0)
-                .ok_or_else(|| SpecError::MissingKey { key: keys[0].to_owned() })
+            size(keys)?.filter(|n| *n > 0).ok_or_else(|| SpecError::MissingKey { key: keys[0].to_owned() })
         };
         let count = needed(&["num_experts", "num_local_experts"])?;
         let experts = Experts {
@@ -216,9 +214,8 @@ impl Shape {
 }
 
 fn add_layer(groups: &mut Vec<LayerGroup>, layer: LayerGroup) {
-    let same = |group: &&mut LayerGroup| {
-        (group.window, group.has_experts) == (layer.window, layer.has_experts)
-    };
+    let same =
+        |group: &&mut LayerGroup| (group.window, group.has_experts) == (layer.window, layer.has_experts);
     match groups.iter_mut().find(same) {
         Some(group) => group.count += layer.count,
         None => groups.push(layer),
