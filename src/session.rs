@@ -27,7 +27,7 @@ use crate::{
     logfile,
     observer::Observer,
     plan::Plan,
-    rundir::{Environment, Recorder, RunDir, metrics_json, report_md},
+    rundir::{Environment, Recorder, RunDir, metrics_json, report_md, roofline_svg},
     state::RunState,
     telemetry::Sampler,
 };
@@ -375,9 +375,12 @@ impl Session {
 
     fn write_reports(&mut self) {
         let Record::To(dir, _) = &self.record else { return };
-        let (metrics, report) = (dir.metrics(), dir.report());
+        let (metrics, report, roofline) = (dir.metrics(), dir.report(), dir.roofline());
         self.keep(&metrics, |state| json(&metrics_json(state)));
         self.keep(&report, |state| report_md(state).into_bytes());
+        if let Some(svg) = roofline_svg(&self.state) {
+            self.keep(&roofline, |_| svg.into_bytes());
+        }
     }
 
     fn write_inputs(&mut self) {

@@ -88,16 +88,16 @@ impl Share {
     }
 }
 
-/// What an estimate is called, wherever it stands.
-pub const ESTIMATED: &str = "estimated from the operator's FLOPs and bytes";
-
-/// What bounds an operator, by what one call of it has to compute and to move, and the time it took. Counters may say
-/// otherwise: they see what really was moved.
-pub fn estimated(call: &Timed, roof: &Roof) -> Verdict {
+/// What bounds an operator or a whole step (`of` says which), by what it has to compute and to move and the time it
+/// took. Counters may say otherwise: they see what really was moved.
+pub fn estimated(of: &str, call: &Timed, roof: &Roof) -> Verdict {
     let share = call.share_of(roof);
     let Share { flops_pct: compute, bytes_pct: memory } = share;
-    let numbers =
-        format!("{ESTIMATED}: DRAM {} %, FLOP/s {} % of peak", three_digits(memory), three_digits(compute));
+    let numbers = format!(
+        "estimated from the {of}'s FLOPs and bytes: DRAM {} %, FLOP/s {} % of peak",
+        three_digits(memory),
+        three_digits(compute)
+    );
     let ns = call.seconds * 1e9;
     let (class, rule) = match share.most() {
         most if most < BUSY_PCT && ns < SHORT_NS => (
@@ -250,9 +250,14 @@ mod tests {
             (0.1, 3.0, 2.4, Class::Launch),
             (1.0, 80.0, 2.4, Class::Memory),
         ] {
-            let verdict = estimated(&call(flops, bytes, us), &ROOF);
+            let verdict = estimated("operator", &call(flops, bytes, us), &ROOF);
             assert_eq!(verdict.class, wanted, "{}", verdict.rule);
-            assert!(verdict.rule.starts_with(ESTIMATED) && verdict.rule.contains("60 %"), "{}", verdict.rule);
+            assert!(
+                verdict.rule.starts_with("estimated from the operator's FLOPs and bytes")
+                    && verdict.rule.contains("60 %"),
+                "{}",
+                verdict.rule
+            );
         }
     }
 
