@@ -89,9 +89,10 @@ fn bound(seen: &Seen<'_>) -> Option<String> {
         Class::Compute => (pct(|share| share.flops_pct), "peak FLOP/s"),
         _ => (pct(|share| share.bytes_pct), "DRAM bandwidth"),
     };
-    let verdict = match (pct, class) {
-        (pct, _) if pct >= NEAR_PCT => "near the limit".to_owned(),
-        (pct, _) => format!("up to {} × from the limit", three_digits(100.0 / pct.max(1.0))),
+    let verdict = match pct {
+        pct if pct > 100.0 => "beyond the limit, so caches spare some of it".to_owned(),
+        pct if pct >= NEAR_PCT => "near the limit".to_owned(),
+        pct => format!("up to {} × from the limit", three_digits(100.0 / pct.max(1.0))),
     };
     Some(format!(
         "{}: {:.0} % of GPU time in {} {} ({}) at {pct:.0} % of {ceiling}: {verdict}",

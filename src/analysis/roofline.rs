@@ -203,25 +203,25 @@ impl Roofline {
         self.now().or_else(|| self.stated())
     }
 
-    /// What both axes have to span, in powers of ten: operations for each byte, and operations a second.
-    pub fn decades(&self) -> ([f64; 2], [f64; 2]) {
-        let plotted =
-            || self.points.iter().filter_map(|p| Some((p.timed.flop_per_byte()?, p.timed.flop_per_s())));
-        let roofs = [self.stated(), self.now()];
-        let ridges = roofs.iter().flatten().map(|roof| (roof.ridge(), roof.flops));
-        let all: Vec<(f64, f64)> = plotted()
-            .chain(ridges)
-            .filter(|(x, y)| *x > 0.0 && *y > 0.0 && x.is_finite() && y.is_finite())
-            .collect();
-        let span = |values: &mut dyn Iterator<Item = f64>, least: [f64; 2]| {
-            values.fold(least, |[low, high], v| [low.min(v.log10().floor()), high.max(v.log10().ceil())])
+    /// What both axes have to span, as powers of ten: operations for each byte, and operations a second.
+    pub fn extent(&self) -> ([f64; 2], [f64; 2]) {
+        let points =
+            self.points.iter().filter_map(|p| Some((p.timed.flop_per_byte()?, p.timed.flop_per_s())));
+        let ridges = [self.stated(), self.now()].into_iter().flatten().map(|roof| (roof.ridge(), roof.flops));
+        let shown = |(x, y): &(f64, f64)| *x > 0.0 && *y > 0.0 && x.is_finite() && y.is_finite();
+        let all: Vec<(f64, f64)> = points.chain(ridges).filter(shown).collect();
+        if all.is_empty() {
+            return ([-1.0, 3.0], [9.0, 12.0]);
+        }
+        let span = |values: &mut dyn Iterator<Item = f64>, more: f64| {
+            let none = [f64::INFINITY, f64::NEG_INFINITY];
+            let [low, high] = values.fold(none, |[low, high], v| [low.min(v.log10()), high.max(v.log10())]);
+            [low - 0.3, high + more]
         };
-        let x = span(&mut all.iter().map(|(x, _)| *x), [-1.0, 3.0]);
-        let y = match all.is_empty() {
-            true => [9.0, 12.0],
-            false => span(&mut all.iter().map(|(_, y)| *y), [f64::INFINITY, f64::NEG_INFINITY]),
-        };
-        (x, [y[0], y[1].max(y[0] + 1.0)])
+        let [left, right] = span(&mut all.iter().map(|(x, _)| *x), 0.6);
+        let [bottom, top] = span(&mut all.iter().map(|(_, y)| *y), 0.3);
+        // The memory's ceiling is seen from one operation for ten bytes on.
+        ([left.min(-1.0), right.max(2.0)], [bottom, top])
     }
 }
 
@@ -285,10 +285,13 @@ mod tests {
             verdict: None,
         };
         let mut roofline = Roofline { peaks: Err("none".into()), clock_mhz: None, points: Vec::new() };
-        assert_eq!(roofline.decades(), ([-1.0, 3.0], [9.0, 12.0]));
+        assert_eq!(roofline.extent(), ([-1.0, 3.0], [9.0, 12.0]));
         roofline.points = vec![point(1e6, 1e9), point(5e9, 1e6), point(0.0, 1e6), point(1e6, 0.0)];
-        let (x, y) = roofline.decades();
-        assert_eq!(x, [-3.0, 4.0]);
-        assert_eq!(y, [11.0, 15.0]);
+        let (x, y) = roofline.extent();
+        for point in &roofline.points[..2] {
+            let (at_x, at_y) =
+                (point.timed.flop_per_byte().unwrap().log10(), point.timed.flop_per_s().log10());
+            assert!(x[0] < at_x && at_x < x[1] && y[0] < at_y && at_y < y[1], "{x:?} {y:?}");
+        }
     }
 }

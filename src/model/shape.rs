@@ -143,7 +143,7 @@ impl Shape {
         let mut layers = Vec::new();
         for layer in 0..spec.layers {
             let number = layer as u64;
-            let has_experts = !dense_layers.contains(&number) && (number + 1) % every == 0;
+            let has_experts = !dense_layers.contains(&number) && (number + 1).is_multiple_of(every);
             let window = spec.window_of_layer(layer).map(|window| window as u64);
             add_layer(&mut layers, LayerGroup { count: 1, window, has_experts });
         }

@@ -59,7 +59,7 @@ fn drawn(svg: &mut String, roofline: &Roofline, title: &str) -> Result<(), Troub
     let root = SVGBackend::with_string(svg, SIZE).into_drawing_area();
     root.fill(&WHITE)?;
     let (left, right) = root.split_horizontally(SIZE.0 - LEGEND);
-    let (xs, ys) = roofline.decades();
+    let (xs, ys) = roofline.extent();
     let range = |[low, high]: [f64; 2]| (10f64.powf(low)..10f64.powf(high)).log_scale();
     let mut chart = ChartBuilder::on(&left)
         .caption(title, ("sans-serif", 17))

@@ -24,7 +24,7 @@ pub struct RooflinePane<'a>(pub View<'a>);
 
 /// From here on plot and list stand side by side.
 const WIDE: u16 = 110;
-const LIST_WIDTH: u16 = 62;
+const LIST_WIDTH: u16 = 64;
 /// Room for `1 PFLOP/s`.
 const AXIS: u16 = 8;
 
@@ -43,15 +43,12 @@ impl Widget for RooflinePane<'_> {
         }
         let chosen = view.ui.point.min(roofline.points.len().saturating_sub(1));
         let hints = hints(view);
-        let spare = area.height.saturating_sub(12);
-        let words = Rect { height: (hints.len() as u16 * 2).min(spare / 3).min(4), ..area };
-        let area = Rect { y: words.bottom(), height: area.height - words.height, ..area };
-        if words.height > 0 {
-            hint_lines(view, &hints, words, buf);
-        }
+        let most = (area.height.saturating_sub(12) / 3).min(4);
+        let used = hint_lines(view, &hints, Rect { height: most, ..area }, buf);
+        let area = Rect { y: area.y + used, height: area.height - used, ..area };
         let detail = match area.height {
             0..=9 => 0,
-            10..=15 => 3,
+            10..=23 => 3,
             _ => 5,
         };
         let [main, below] = Layout::vertical([Constraint::Min(3), Constraint::Length(detail)]).areas(area);
@@ -61,7 +58,7 @@ impl Widget for RooflinePane<'_> {
             plot(view, &roofline, chosen, left, buf);
             list(view, &roofline, chosen, right, buf);
         } else if main.height >= 14 && main.width >= 40 {
-            let rows = (roofline.points.len() as u16 + 3).clamp(4, main.height / 2);
+            let rows = (roofline.points.len() as u16 + 3).clamp(4, main.height * 2 / 5);
             let [top, bottom] = Layout::vertical([Constraint::Min(8), Constraint::Length(rows)]).areas(main);
             plot(view, &roofline, chosen, top, buf);
             list(view, &roofline, chosen, bottom, buf);
@@ -100,21 +97,37 @@ fn hints(view: &View<'_>) -> Vec<String> {
     first.chain(decode).chain(prefill).collect()
 }
 
-fn hint_lines(view: &View<'_>, hints: &[String], area: Rect, buf: &mut Buffer) {
+/// Draws the first hints that fit as a whole; gives the rows they take.
+fn hint_lines(view: &View<'_>, hints: &[String], area: Rect, buf: &mut Buffer) -> u16 {
     let theme = view.theme;
-    let mut left = area;
+    let mut used = 0;
     for hint in hints {
         let text = theme.glyphs.plain(hint);
-        let rows = (text.chars().count() as u16).div_ceil(area.width.saturating_sub(9).max(1));
-        if rows > left.height {
+        let rows = wrapped_rows(&text, area.width.saturating_sub(3));
+        if used + rows > area.height {
             break;
         }
-        let [mark, words] = Layout::horizontal([Constraint::Length(3), Constraint::Min(1)])
-            .areas(Rect { height: rows, ..left });
+        let line = Rect { y: area.y + used, height: rows, ..area };
+        let [mark, words] = Layout::horizontal([Constraint::Length(3), Constraint::Min(1)]).areas(line);
         Line::styled(format!(" {}", theme.glyphs.pointer), theme.accent).render(mark, buf);
         Paragraph::new(Line::styled(text, theme.text)).wrap(Wrap { trim: true }).render(words, buf);
-        left = Rect { y: left.y + rows, height: left.height - rows, ..left };
+        used += rows;
     }
+    used
+}
+
+/// Rows that `text` takes where words are not broken.
+fn wrapped_rows(text: &str, width: u16) -> u16 {
+    let (mut rows, mut used) = (1, 0);
+    for word in text.split(' ') {
+        let wide = word.chars().count() as u16;
+        if used > 0 && used + 1 + wide > width {
+            (rows, used) = (rows + 1, wide);
+        } else {
+            used += wide + u16::from(used > 0);
+        }
+    }
+    rows
 }
 
 /// The mark of the `i`-th point, in the plot and in the list.
@@ -136,29 +149,32 @@ fn style_of(view: &View<'_>, point: &Point) -> Style {
     }
 }
 
-/// The ceilings in words.
-fn ceilings(roofline: &Roofline) -> String {
+/// The ceilings in as many words as there is room for.
+fn ceilings(roofline: &Roofline, width: usize) -> String {
     let Ok(peaks) = &roofline.peaks else { return "no ceilings".to_owned() };
-    let mut words = scaled(peaks.flops, "FLOP/s");
-    if let Some(mhz) = peaks.clock_mhz {
-        words += &format!(" at {} MHz", three_digits(mhz));
-    }
-    if let (Some(now), Some(mhz)) = (roofline.now(), roofline.clock_mhz) {
-        words += &format!(", {} at {} MHz", scaled(now.flops, "FLOP/s"), three_digits(mhz));
-    }
-    format!("{words} · {}", scaled(peaks.bytes_per_s, "B/s"))
+    let memory = scaled(peaks.bytes_per_s, "B/s");
+    let at = |flops: f64, mhz: Option<f64>| match mhz {
+        Some(mhz) => format!("{} at {} MHz", scaled(flops, "FLOP/s"), three_digits(mhz)),
+        None => scaled(flops, "FLOP/s"),
+    };
+    let stated = at(peaks.flops, peaks.clock_mhz);
+    let now = roofline.now().map(|roof| at(roof.flops, roofline.clock_mhz));
+    let long = now.as_ref().map(|now| format!("{stated}, now {now} · {memory}"));
+    let short = format!("{} · {memory}", now.unwrap_or(stated));
+    let fits = |words: &String| words.chars().count() + "roofline".len() + 6 <= width;
+    long.filter(fits).or(Some(short).filter(fits)).unwrap_or_default()
 }
 
 fn plot(view: &View<'_>, roofline: &Roofline, chosen: usize, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
-    let block = boxed(theme, "roofline", &ceilings(roofline));
+    let block = boxed(theme, "roofline", &ceilings(roofline, area.width as usize));
     let inner = block.inner(area);
     block.render(area, buf);
     if inner.width < AXIS + 10 || inner.height < 4 {
         return;
     }
     let field = Rect { x: inner.x + AXIS, width: inner.width - AXIS, height: inner.height - 1, ..inner };
-    let (xs, ys) = roofline.decades();
+    let (xs, ys) = roofline.extent();
     let mut dots = Dots::new(field, theme.glyphs.ascii);
     let (width, height) = dots.size();
     let place = |value: f64, [low, high]: [f64; 2], count: usize| {
@@ -220,28 +236,25 @@ fn power(exponent: f64) -> String {
 
 fn axes(view: &View<'_>, (xs, ys): ([f64; 2], [f64; 2]), inner: Rect, field: Rect, buf: &mut Buffer) {
     let dim = view.theme.dim;
-    let decades = (ys[1] - ys[0]).round() as u16;
-    let mut last: Option<u16> = None;
-    for decade in (0..=decades).rev() {
-        let y =
-            field.bottom() - 1 - ((field.height - 1) * decade).div_ceil(decades.max(1)).min(field.height - 1);
-        if last == Some(y) {
-            continue;
-        }
-        last = Some(y);
-        let text = power(ys[0] + f64::from(decade));
-        let at = Rect { y, height: 1, width: AXIS - 1, ..inner };
-        Line::styled(text, dim).right_aligned().render(at, buf);
+    // Whole powers of ten, and where they are along so many cells.
+    let ticks = |[low, high]: [f64; 2], cells: u16| {
+        (low.ceil() as i32..=high.floor() as i32).map(move |power| {
+            let share = (f64::from(power) - low) / (high - low);
+            (f64::from(power), (share * f64::from(cells - 1)).round() as u16)
+        })
+    };
+    for (exponent, up) in ticks(ys, field.height) {
+        let at = Rect { y: field.bottom() - 1 - up, height: 1, width: AXIS - 1, ..inner };
+        Line::styled(power(exponent), dim).right_aligned().render(at, buf);
     }
     Line::styled("FLOP/s", dim).render(Rect { y: inner.bottom() - 1, height: 1, width: AXIS, ..inner }, buf);
-    let decades = (xs[1] - xs[0]).round() as u16;
     let unit = "FLOP/B";
+    let room = field.right().saturating_sub(unit.len() as u16 + 1);
     let mut free = field.x;
-    for decade in 0..=decades {
-        let text = power(xs[0] + f64::from(decade));
-        let x = field.x + ((field.width - 1) * decade / decades.max(1)).min(field.width - 1);
+    for (exponent, along) in ticks(xs, field.width) {
+        let text = power(exponent);
+        let x = field.x + along;
         let end = x + text.len() as u16;
-        let room = field.right().saturating_sub(unit.len() as u16 + 1);
         if x >= free && end <= room {
             buf.set_string(x, inner.bottom() - 1, &text, dim);
             free = end + 1;
@@ -263,8 +276,10 @@ fn list(view: &View<'_>, roofline: &Roofline, chosen: usize, area: Rect, buf: &m
     // Dropped from the end when there is not enough room for all.
     let columns: [(&str, usize); 5] =
         [("of roof", 8), ("FLOP/s", 9), ("FLOP/B", 8), ("class", 9), ("time", 6)];
-    let label = 16usize.min((inner.width as usize).saturating_sub(12)).max(6);
-    let mut room = (inner.width as usize).saturating_sub(label + 4);
+    let all: usize = columns.iter().map(|(_, width)| width).sum();
+    let label = (inner.width as usize).saturating_sub(all + 3).clamp(16, 24);
+    let label = label.min((inner.width as usize).saturating_sub(12)).max(6);
+    let mut room = (inner.width as usize).saturating_sub(label + 3);
     let shown = columns.iter().take_while(|(_, width)| {
         let fits = room >= *width;
         room = room.saturating_sub(*width);
