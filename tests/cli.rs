@@ -188,8 +188,14 @@ fn json_is_one_object_with_known_keys_and_null_for_what_is_not_known() {
         }
         assert!(latency["p99"].is_null(), "{name}: p99 of {}", latency["n"]);
     }
-    for unknown in ["mfu", "mbu", "cause"] {
-        assert!(value[unknown].is_null(), "{unknown}");
+    assert!(value["cause"].is_null());
+    for share in ["mfu", "mbu"] {
+        assert!(value[share].is_number(), "{share}: what the simulated card can do is known");
+    }
+    let unseen = run(dir.path(), &[&QUICK[..], &["--json", "telemetry=none"]].concat());
+    let unseen: Value = serde_json::from_str(&unseen.out).unwrap();
+    for unknown in ["mfu", "mbu", "energy_j_per_token"] {
+        assert!(unseen[unknown].is_null(), "{unknown}");
     }
     assert!(value["energy_j_per_token"].is_number(), "a simulated card counts its energy");
     assert_eq!(

@@ -138,7 +138,6 @@ mod tests {
 
     use super::*;
     use crate::{
-        config::Dtype,
         kernels::classify::Class,
         model::{Shape, Step},
     };
@@ -146,12 +145,14 @@ mod tests {
     const ROOF: Roof = Roof { flops: 989.4e12, bytes_per_s: 4.8e12 };
 
     fn cost() -> StepCost {
-        let config = json!({
-            "model_type": "qwen2", "vocab_size": 152064, "hidden_size": 3584, "intermediate_size": 18944,
-            "num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4,
-            "max_position_embeddings": 131072
-        });
-        Shape::from_hf(&config, Dtype::Bf16).unwrap().cost(Step::decode(1, 512))
+        // Qwen2.5-7B, as a recording has it.
+        let shape: Shape = serde_json::from_value(json!({
+            "vocab": 152064, "hidden": 3584, "intermediate": 18944, "heads": 28, "kv_heads": 4, "head_dim": 128,
+            "max_positions": 131072, "layers": [{"count": 28}], "qkv_bias": true, "dtype": "bf16",
+            "number_bytes": 2, "weight_bytes": 15_231_233_024u64
+        }))
+        .unwrap();
+        shape.cost(Step::decode(1, 512))
     }
 
     /// 100 steps of 28 layers.

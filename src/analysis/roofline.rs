@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::{
     peaks::Peaks,
-    units::{scaled, three_digits},
+    units::{millis, scaled, three_digits},
 };
 use crate::kernels::classify::{BUSY_PCT, Class, EVEN_PCT, SHORT_NS, Verdict};
 
@@ -138,6 +138,8 @@ pub struct Point {
     pub name: String,
     #[serde(flatten)]
     pub timed: Timed,
+    /// Of the ceilings at the clock that its phase had, where they are known.
+    pub share: Option<Share>,
     /// What of its phase's time it takes, where that is known.
     pub time_pct: Option<f64>,
     /// Where its numbers come from.
@@ -155,25 +157,16 @@ impl Point {
     }
 
     /// Its numbers in a line.
-    pub fn words(&self, roof: Option<&Roof>) -> String {
+    pub fn words(&self) -> String {
         let Timed { flops, bytes, seconds } = self.timed;
-        let mut words = format!(
+        format!(
             "{} and {} in {}: {}, {}",
             scaled(flops, "FLOP"),
             scaled(bytes, "B"),
-            super::units::millis(seconds * 1e3),
+            millis(seconds * 1e3),
             scaled(self.timed.flop_per_s(), "FLOP/s"),
             scaled(self.timed.bytes_per_s(), "B/s"),
-        );
-        if let Some(roof) = roof {
-            let share = self.timed.share_of(roof);
-            words += &format!(
-                " ({} % and {} % of peak)",
-                three_digits(share.flops_pct),
-                three_digits(share.bytes_pct)
-            );
-        }
-        words
+        )
     }
 }
 
@@ -196,11 +189,6 @@ impl Roofline {
     /// At the clock that was read.
     pub fn now(&self) -> Option<Roof> {
         Roof::at_clock(self.peaks.as_ref().ok()?, self.clock_mhz?)
-    }
-
-    /// The one to hold points against.
-    pub fn roof(&self) -> Option<Roof> {
-        self.now().or_else(|| self.stated())
     }
 
     /// What both axes have to span, as powers of ten: operations for each byte, and operations a second.
@@ -280,6 +268,7 @@ mod tests {
             phase: "decode",
             name: "x".into(),
             timed: Timed { flops, bytes, seconds: 1e-5 },
+            share: None,
             time_pct: None,
             basis: String::new(),
             verdict: None,

@@ -244,10 +244,9 @@ fn efficiency(out: &mut String, state: &RunState) {
         out,
         "\n| | FLOP/B | FLOP/s | B/s | of roof | class | time |\n|---|---|---|---|---|---|---|"
     );
-    let roof = roofline.roof();
     for point in &roofline.points {
         let none = || "–".to_owned();
-        let share = roof.map(|roof| point.timed.share_of(&roof).most());
+        let share = point.share.map(|share| share.most());
         let class = point.verdict.as_ref().map(|verdict| verdict.class.word().to_owned());
         let _ = writeln!(
             out,

@@ -125,9 +125,8 @@ fn legend(area: &DrawingArea<SVGBackend<'_>, Shift>, roofline: &Roofline) -> Res
         text(&format!("{} at {} MHz, as run", scaled(now.flops, "FLOP/s"), three_digits(mhz)), 0, y, ROOF)?;
     }
     y += 26;
-    let roof = roofline.roof();
     for (i, point) in roofline.points.iter().enumerate().take(MOST_ROWS) {
-        let share = roof.map(|roof| format!("{:.0} %", point.timed.share_of(&roof).most()));
+        let share = point.share.map(|share| format!("{:.0} %", share.most()));
         text(&(i + 1).to_string(), 0, y, ROOF)?;
         text(&point.label(), 24, y, colour(point))?;
         text(&share.unwrap_or_default(), 220, y, ROOF)?;

@@ -150,14 +150,16 @@ impl RunState {
             (None, None) => return None,
         };
         let timed = Timed { flops: cost.flops(), bytes: cost.bytes(), seconds: ms / 1e3 };
+        let roof = self.roof_of(phase).ok();
         Some(Point {
             kind: PointKind::Phase,
             phase: phase.name(),
             name: name.to_owned(),
             timed,
+            share: roof.map(|roof| timed.share_of(&roof)),
             time_pct: None,
             basis: format!("FLOPs and bytes from the model's shape, {basis}"),
-            verdict: self.roof_of(phase).ok().map(|roof| estimated("step", &timed, &roof)),
+            verdict: roof.map(|roof| estimated("step", &timed, &roof)),
         })
     }
 
@@ -170,6 +172,7 @@ impl RunState {
                     phase: phase.name(),
                     name: row.name().to_owned(),
                     timed: row.achieved?,
+                    share: row.pct_of_peaks,
                     time_pct: Some(row.share * 100.0),
                     basis: "FLOPs and bytes from the model's shape, time of its kernels".to_owned(),
                     verdict: row.verdict.ok(),
@@ -182,6 +185,7 @@ impl RunState {
     fn kernel_points(&self) -> Vec<Point> {
         let mut points = Vec::new();
         for report in &self.kernels.reports {
+            let roof = self.roof_of(report.phase.unwrap_or_default()).ok();
             let tables = report.tables.iter().filter(|table| table.kind == Kind::Kernels);
             for (table, row) in tables.flat_map(|table| table.rows.iter().map(move |row| (table, row))) {
                 let known = row.known();
@@ -189,11 +193,13 @@ impl RunState {
                 let seconds = ns * 1e-9;
                 let bytes = known.dram_bytes.or_else(|| Some(known.dram_bytes_per_s? * seconds));
                 let Some(bytes) = bytes.filter(|_| seconds > 0.0) else { continue };
+                let timed = Timed { flops: flops.total, bytes, seconds };
                 points.push(Point {
                     kind: PointKind::Kernel,
                     phase: report.phase.map_or("", Phase::name),
                     name: row.family.clone(),
-                    timed: Timed { flops: flops.total, bytes, seconds },
+                    timed,
+                    share: roof.map(|roof| timed.share_of(&roof)),
                     time_pct: table.total().zip(row.total_ns).map(|(all, ns)| ns / all * 100.0),
                     basis: format!("counters of {} ({})", report.tool, flops.counted),
                     verdict: row.verdict().ok(),

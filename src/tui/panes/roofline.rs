@@ -295,7 +295,7 @@ fn list(view: &View<'_>, roofline: &Roofline, chosen: usize, area: Rect, buf: &m
     }
     let first = chosen.saturating_sub(rows.saturating_sub(1)).min(n.saturating_sub(rows));
     for (i, point) in roofline.points.iter().enumerate().skip(first).take(rows) {
-        let cells = cells(roofline, point, theme.glyphs.none);
+        let cells = cells(point, theme.glyphs.none);
         let text: String = shown
             .iter()
             .map(|(title, width)| {
@@ -317,9 +317,9 @@ fn list(view: &View<'_>, roofline: &Roofline, chosen: usize, area: Rect, buf: &m
 }
 
 /// In the order of the list's columns.
-fn cells(roofline: &Roofline, point: &Point, none: &str) -> [String; 5] {
+fn cells(point: &Point, none: &str) -> [String; 5] {
     let none = || none.to_owned();
-    let share = roofline.roof().map(|roof| point.timed.share_of(&roof).most());
+    let share = point.share.map(|share| share.most());
     let class = point.verdict.as_ref().map(|verdict| verdict.class.word().to_owned());
     [
         share.map_or_else(none, |pct| format!("{pct:.0} %")),
@@ -335,10 +335,9 @@ fn details(view: &View<'_>, roofline: &Roofline, chosen: usize, area: Rect, buf:
     let theme = view.theme;
     let Some(point) = roofline.points.get(chosen).filter(|_| area.height > 0) else { return };
     let plain = |text: &str| theme.glyphs.plain(text);
-    let roof = roofline.roof();
     let mut words = vec![Line::from(vec![
         Text::styled(plain(&format!(" {}  ", point.label())), style_of(view, point)),
-        Text::styled(plain(&point.words(roof.as_ref())), theme.text),
+        Text::styled(plain(&point.words()), theme.text),
     ])];
     match (&point.verdict, &roofline.peaks) {
         (Some(verdict), _) => {
