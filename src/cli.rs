@@ -20,6 +20,7 @@ use crate::{
     assets::{AssetError, commands as assets},
     completion::{self, Shell},
     config::{Composed, ConfTree, DefaultsItem, Form, compose, expand_sweep, yaml_text},
+    cost::{self, CostError},
     crash, diagnose,
     doctor::{
         self, Machine,
@@ -27,7 +28,7 @@ use crate::{
         show,
     },
     engine::{EngineError, driver::Control},
-    event::{Envelope, Event, KernelReport, Level, Notice, Outcome, Stamp},
+    event::{Envelope, Event, GivenPeaks, KernelReport, Level, Notice, Outcome, Stamp},
     headless::{self, say},
     kernels::{
         KernelsError,
@@ -60,6 +61,7 @@ Examples:
   llmprof-tui watch                            what holds the GPU back while another program uses it
   llmprof-tui diagnose gpu.csv                 why was it slow? of a run, or of a log of nvidia-smi
   llmprof-tui kernels out.sqlite               which kernels take the time: of nsys, ncu and cuBLAS logs
+  llmprof-tui cost --model qwen2_5_7b --gpu h100 model.dtype=bf16   what would it do on that card?
   llmprof-tui fetch qwen2_5_0_5b               weights from the hub
   llmprof-tui doctor                           what works on this machine, and what to do about the rest
 
@@ -70,6 +72,12 @@ A log that can be diagnosed:
   nvidia-smi -lms 200 --format=csv -f gpu.csv --query-gpu=timestamp,index,name,utilization.gpu,utilization.memory,\
 clocks.sm,clocks.mem,power.draw,temperature.gpu,clocks_event_reasons.active,power.limit,power.max_limit,clocks.max.sm
   llmprof-tui diagnose gpu.csv";
+
+const COST: &str = "\
+Examples:
+  llmprof-tui cost --model llama3_1_8b --gpu h100 model.dtype=bf16
+  llmprof-tui cost --model qwen2_5_7b --gpu rtx_4090 --weight-bits 4.5 dataset.prompt_tokens=4096 runtime.batch_size=8
+  llmprof-tui cost model.config_json=mixtral/config.json --gpu h200 --json";
 
 const COMPLETION: &str = "\
 bash: eval \"$(llmprof-tui completion bash)\" in ~/.bashrc
@@ -205,6 +213,26 @@ enum Command {
     },
     /// Show the kernels in what nsys, ncu or cuBLAS wrote: which take the time, and what bounds them
     Kernels(KernelsArgs),
+    /// Reckon what a model costs and what a card would make of it: operations, bytes, memory, lower bounds. No GPU, no
+    /// weights
+    #[command(after_help = COST)]
+    Cost {
+        #[command(flatten)]
+        what: What,
+        /// The card: h100, rtx_4090, … or as the driver calls it
+        #[arg(long, value_name = "GPU")]
+        gpu: Option<String>,
+        /// Bits of a weight, where they are quantised: 4.5, 8
+        #[arg(long, value_name = "BITS")]
+        weight_bits: Option<f64>,
+        /// Write static_compute.json and static_compute.md into this directory (default: the working one; with --json,
+        /// none)
+        #[arg(long, value_name = "DIR")]
+        out: Option<PathBuf>,
+        /// Print one JSON object on stdout instead of words
+        #[arg(long)]
+        json: bool,
+    },
     /// Look at the GPU while others use it: its pane and the diagnosis, without a workload of ours
     Watch {
         #[command(flatten)]
@@ -413,6 +441,12 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
             }
             answer => tell_kernels(answer),
         },
+        Some(Command::Cost { what, json, .. }) if what.cfg.is_some() => {
+            show_config(&what, &Show { json, ..Show::default() })
+        }
+        Some(Command::Cost { what, gpu, weight_bits, out, json }) => {
+            reckon(&what, gpu.as_deref(), weight_bits, out, json)
+        }
         Some(Command::Config { what, show }) => show_config(&what, &show),
         Some(Command::Doctor { what, overhead: true, seconds, json }) => {
             runtime.block_on(measure_overhead(&what, seconds, json))
@@ -428,6 +462,55 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
             print_out(&done.text)?;
             Ok(done.code)
         }
+    }
+}
+
+/// Says what a model costs, and keeps it.
+fn reckon(
+    what: &What,
+    gpu: Option<&str>,
+    weight_bits: Option<f64>,
+    out: Option<PathBuf>,
+    json: bool,
+) -> Result<u8, Failure> {
+    let config = what.compose()?.config;
+    let mut shape = cost::shape_of(&config)?;
+    if let Some(bits) = weight_bits {
+        if !(0.5..=64.0).contains(&bits) {
+            return Err(Usage(format!("--weight-bits {bits}: a weight has 0.5 to 64 bits")).into());
+        }
+        shape = shape.quantised(bits);
+    }
+    let question = cost::Question {
+        model: config.model.name.clone(),
+        shape,
+        batch: u64::from(config.runtime.batch_size),
+        prompt: u64::from(config.dataset.prompt_tokens),
+        output: u64::from(config.infer.max_new_tokens),
+        gpu: gpu.map(cost::gpu_named).transpose().map_err(Usage)?,
+        given: GivenPeaks {
+            flops: config.hardware.peaks.flops,
+            bytes_per_s: config.hardware.peaks.bytes_per_s,
+        },
+    };
+    let answer = question.answer();
+    let object = serde_json::to_string_pretty(&answer.json()).map_err(Report::from)?;
+    print_out(&if json { object.clone() } else { answer.text() })?;
+    if let Some(dir) = out.or_else(|| (!json).then(|| PathBuf::from("."))) {
+        for (name, content) in
+            [("static_compute.json", object + "\n"), ("static_compute.md", answer.markdown())]
+        {
+            let path = dir.join(name);
+            fs::write(&path, content).map_err(|e| eyre!("{} can't be written: {e}", path.display()))?;
+        }
+        say(format_args!("kept in {} and static_compute.md", dir.join("static_compute.json").display()));
+    }
+    Ok(0)
+}
+
+impl From<CostError> for Failure {
+    fn from(e: CostError) -> Self {
+        Usage(e.to_string()).into()
     }
 }
 

@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 pub use crate::readings::GpuSample;
 use crate::{
     kernels::table::{KernelRow, KernelTable},
-    model::Operator,
+    model::{Operator, Shape},
 };
 
 /// Version of the recorded form. It grows when an old reader would misread a new recording.
@@ -131,6 +131,28 @@ pub struct RunStarted {
     pub output_tokens: u32,
     pub seed: u64,
     pub overrides: Vec<String>,
+    /// What its cost follows from, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shape: Option<Box<Shape>>,
+    /// What the user says the device can do at most.
+    #[serde(default, skip_serializing_if = "GivenPeaks::is_empty")]
+    pub peaks: GivenPeaks,
+}
+
+/// Greatest rates that the user gave. They win over what is known of a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct GivenPeaks {
+    /// Operations a second of the type that is run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flops: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes_per_s: Option<f64>,
+}
+
+impl GivenPeaks {
+    pub fn is_empty(&self) -> bool {
+        self.flops.is_none() && self.bytes_per_s.is_none()
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

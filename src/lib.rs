@@ -17,6 +17,7 @@
 //! - [`plan`]: a run that was looked at and can be started; [`support`]: what of it this version does not do
 //! - [`session`]: one live run, the only place that starts and stops work; [`headless`] and [`tui`] show it
 //! - [`sweep`]: several runs from one command line, one after another
+//! - [`cost`]: what a model would do on a card, from its shape alone
 //! - [`diagnose`]: ledger and verdict of what was recorded
 //! - [`kernels`]: kernels as they run, and as nsys, ncu and cuBLAS wrote them; [`listener`]: what the engine tells of itself; [`tools`]: where such programs are, and how they are run
 //! - [`doctor`]: what works on this machine, and what looking at it costs
@@ -28,6 +29,7 @@ pub mod assets;
 pub mod cli;
 pub mod completion;
 pub mod config;
+pub mod cost;
 pub mod crash;
 pub mod diagnose;
 pub mod doctor;

@@ -16,7 +16,7 @@ use crate::{
         sampling::Sampling,
         workload::Workload,
     },
-    event::{RunStarted, SCHEMA},
+    event::{GivenPeaks, RunStarted, SCHEMA},
     inputs::{Inputs, InputsError, Model},
     scenario::{Scenario, UnknownScenario},
     support::{self, NothingToDo},
@@ -213,6 +213,11 @@ impl Plan {
             output_tokens: workload.output_tokens,
             seed: workload.seed,
             overrides: self.composed.overrides.clone(),
+            shape: model.shape(dtype).filter(|_| !self.watches()).map(Box::new),
+            peaks: GivenPeaks {
+                flops: config.hardware.peaks.flops,
+                bytes_per_s: config.hardware.peaks.bytes_per_s,
+            },
         }
     }
 }

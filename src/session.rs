@@ -18,7 +18,7 @@ use crate::{
         Engine, EngineError, KERNELS, Listeners,
         driver::{Control, Driver},
         ranges,
-        sim::SimEngine,
+        sim::{SimEngine, SimKernels},
     },
     event::{
         self, Activity, Clock, Envelope, Event, EventRx, EventTx, KernelTrace, Level, Notice, Outcome, Phase,
@@ -29,7 +29,7 @@ use crate::{
     logfile,
     observer::Observer,
     plan::Plan,
-    rundir::{Environment, Recorder, RunDir, metrics_json, report_md},
+    rundir::{Environment, Recorder, RunDir, metrics_json, report_md, roofline_svg},
     state::RunState,
     telemetry::Sampler,
 };
@@ -407,9 +407,12 @@ impl Session {
 
     fn write_reports(&mut self) {
         let Record::To(dir, _) = &self.record else { return };
-        let (metrics, report) = (dir.metrics(), dir.report());
+        let (metrics, report, roofline) = (dir.metrics(), dir.report(), dir.roofline());
         self.keep(&metrics, |state| json(&metrics_json(state)));
         self.keep(&report, |state| report_md(state).into_bytes());
+        if let Some(svg) = roofline_svg(&self.state) {
+            self.keep(&roofline, |_| svg.into_bytes());
+        }
     }
 
     fn write_inputs(&mut self) {
@@ -561,10 +564,18 @@ fn simulated(
     tx: &EventTx,
     sampler: Option<Sampler>,
 ) -> Result<SimEngine, EngineError> {
-    let runtime = &plan.composed.config.runtime;
+    let config = &plan.composed.config;
+    let runtime = &config.runtime;
     let vocab = plan.inputs.model.vocab() as u32;
     let engine = SimEngine::new(&runtime.sim, runtime.seed, vocab, tx.clock().clone(), control.cancel_flag())
         .map_err(|e| EngineError::Backend(e.to_string()))?;
+    let shape = plan.inputs.model.shape(config.model.dtype).filter(|_| config.profiling.cupti.enable);
+    let engine = match shape {
+        Some(shape) => {
+            engine.with_kernels(SimKernels::new(shape, tx.clone(), runtime.cuda_graphs, runtime.seed))
+        }
+        None => engine,
+    };
     Ok(match sampler {
         Some(mut sampler) => {
             let tx = tx.clone();

@@ -17,11 +17,10 @@ pub struct NothingToDo {
 
 /// What to tell of a run that does a part of what was asked.
 pub fn remarks(config: &RunConfig) -> Result<Vec<String>, NothingToDo> {
-    let ProfilingConfig { nvml, host, nsys, ncu, roofline, .. } = &config.profiling;
+    let ProfilingConfig { nvml, host, nsys, ncu, .. } = &config.profiling;
     let missing: Vec<(&str, &str)> = [
         (nsys.enable, "profiling.nsys.enable=true", "runs under Nsight Systems"),
         (ncu.enable, "profiling.ncu.enable=true", "runs under Nsight Compute"),
-        (roofline.enable, "profiling.roofline.enable=true", "a roofline"),
     ]
     .into_iter()
     .filter_map(|(enabled, key, what)| enabled.then_some((key, what)))
@@ -58,13 +57,13 @@ mod tests {
         for option in ConfTree::built_in().options("profiling") {
             let said = of(&option);
             match option.as_str() {
-                "minimal" | "none" => assert_eq!(said, Ok(Vec::new()), "{option}"),
+                "minimal" | "none" | "roofline_only" => assert_eq!(said, Ok(Vec::new()), "{option}"),
                 "full" => {
                     let said = said.unwrap().join("\n");
                     assert!(said.starts_with("this run samples the GPU and the host; this version does not"));
-                    assert!(said.contains("Nsight Systems, runs under Nsight Compute, a roofline"), "{said}");
+                    assert!(said.contains("Nsight Systems, runs under Nsight Compute"), "{said}");
                 }
-                "nsys" | "ncu" | "roofline_only" => {
+                "nsys" | "ncu" => {
                     let said = said.unwrap_err();
                     assert!(
                         said.contains("would do nothing") && said.contains("profiling=minimal"),

@@ -188,8 +188,14 @@ fn json_is_one_object_with_known_keys_and_null_for_what_is_not_known() {
         }
         assert!(latency["p99"].is_null(), "{name}: p99 of {}", latency["n"]);
     }
-    for unknown in ["mfu", "mbu", "cause"] {
-        assert!(value[unknown].is_null(), "{unknown}");
+    assert!(value["cause"].is_null());
+    for share in ["mfu", "mbu"] {
+        assert!(value[share].is_number(), "{share}: what the simulated card can do is known");
+    }
+    let unseen = run(dir.path(), &[&QUICK[..], &["--json", "telemetry=none"]].concat());
+    let unseen: Value = serde_json::from_str(&unseen.out).unwrap();
+    for unknown in ["mfu", "mbu", "energy_j_per_token"] {
+        assert!(unseen[unknown].is_null(), "{unknown}");
     }
     assert!(value["energy_j_per_token"].is_number(), "a simulated card counts its energy");
     assert_eq!(
@@ -372,7 +378,7 @@ fn the_engine_draws_the_same_tokens_twice() {
 #[test]
 fn a_profiling_option_says_what_this_version_does_not_do() {
     let dir = tempfile::tempdir().unwrap();
-    for option in ["nsys", "ncu", "roofline_only"] {
+    for option in ["nsys", "ncu"] {
         let mut args = QUICK.to_vec();
         let option = format!("profiling={option}");
         args.push(&option);
@@ -392,4 +398,61 @@ fn a_profiling_option_says_what_this_version_does_not_do() {
         .into_iter()
         .any(|envelope| matches!(envelope.event, Event::Notice(notice) if notice.text.starts_with(words)));
     assert!(told, "the recording says it too");
+}
+
+#[test]
+fn what_a_model_costs_is_told_without_a_gpu_or_weights() {
+    let dir = tempfile::tempdir().unwrap();
+    let said =
+        run(dir.path(), &["cost", "--model", "qwen2_5_7b", "--gpu", "NVIDIA H200", "model.dtype=bf16"]);
+    assert_eq!(said.code, 0, "{}", said.err);
+    for words in ["7,615,616,512 parameters", "lm_head", "Lower bounds: TTFT", "tok/s at most"] {
+        assert!(said.out.contains(words), "{words}: {}", said.out);
+    }
+    assert!(said.err.contains("static_compute.json"), "{}", said.err);
+    let kept: Value =
+        serde_json::from_str(&fs::read_to_string(dir.path().join("static_compute.json")).unwrap()).unwrap();
+    assert_eq!(kept["parameters"], 7_615_616_512u64);
+    assert!(
+        fs::read_to_string(dir.path().join("static_compute.md"))
+            .unwrap()
+            .starts_with("# What qwen2_5_7b costs")
+    );
+
+    let empty = tempfile::tempdir().unwrap();
+    let args = ["cost", "--model", "llama3_1_8b", "--gpu", "rtx_4090", "--weight-bits", "4.5", "--json"];
+    let said = run(empty.path(), &args);
+    let object: Value = serde_json::from_str(&said.out).unwrap();
+    assert_eq!((&object["gpu"], &object["fits"]), (&Value::from("rtx_4090"), &Value::from(true)));
+    assert_eq!(fs::read_dir(empty.path()).unwrap().count(), 0, "with --json nothing is written");
+
+    for (args, words) in [
+        (&["cost", "--gpu", "voodoo2"][..], &["voodoo2", "h100"][..]),
+        (&["cost", "--weight-bits", "900"], &["0.5 to 64"]),
+        (&["cost", "model.config_json=nowhere.json"], &["nowhere.json"]),
+        (&["cost", "hardware.peaks.flops=-1"], &["hardware.peaks.flops"]),
+    ] {
+        assert_refused(empty.path(), args, words);
+    }
+}
+
+#[test]
+fn a_simulated_run_keeps_its_roofline() {
+    let dir = tempfile::tempdir().unwrap();
+    let more = ["--json", "profiling.cupti.enable=true", "model=qwen2_5_7b", "model.dtype=bf16"];
+    let said = run(dir.path(), &[&QUICK[..], &more].concat());
+    assert_eq!(said.code, 0, "{}", said.err);
+    let object: Value = serde_json::from_str(&said.out).unwrap();
+    for key in ["mfu", "mbu"] {
+        assert!(
+            object[key].as_f64().is_some_and(|share| share > 0.05 && share < 1.0),
+            "{key}: {}",
+            object[key]
+        );
+    }
+    let run_dir = Path::new(object["run_dir"].as_str().unwrap());
+    let run_dir = dir.path().join(run_dir);
+    assert!(fs::read_to_string(run_dir.join("roofline.svg")).unwrap().contains("decode gate_up"));
+    let report = fs::read_to_string(run_dir.join("report.md")).unwrap();
+    assert!(report.contains("| decode gate_up |") && report.contains("(roofline.svg)"), "{report}");
 }

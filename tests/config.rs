@@ -405,6 +405,8 @@ fn ranges_are_checked_by_name() {
         ("runtime.batch_size=0", "at least 1"),
         ("runtime.requests=0", "null or at least 1"),
         ("hardware.expected_power_limit_w=0", "null or a finite number above 0"),
+        ("hardware.peaks.flops=0", "null or a finite number above 0"),
+        ("hardware.peaks.bytes_per_s=inf", "null or a finite number above 0"),
         ("hardware.isolation.max_other_cpu_pct=nan", "a finite number, 0 or more"),
         ("runtime.threads=0", "null or 1 to 4096"),
         ("infer.max_new_tokens=0", "at least 1"),

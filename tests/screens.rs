@@ -9,13 +9,15 @@ use std::time::Duration;
 
 use llmprof::{
     analysis::metrics::Metrics,
-    config::ThemeName,
+    config::{ConfTree, Dtype, ThemeName, compose},
+    engine::sim::{SimSteps, sim_kernels},
     event::{
-        Envelope, Event, GpuAbsent, GpuInfo, GpuLost, GpuSample, HostInfo, HostSample, Level, Notice,
-        Outcome, RequestStarted, RunStarted, SCHEMA, Stamp, Token,
+        Envelope, Event, GivenPeaks, GpuAbsent, GpuInfo, GpuLost, GpuSample, HostInfo, HostSample,
+        KernelReport, Level, Notice, Outcome, Phase, RequestStarted, RunStarted, SCHEMA, Stamp, Token,
     },
+    model::{Shape, Step},
     readings::Reading,
-    rundir::{EventReader, Player},
+    rundir::{EventReader, Player, report_md, roofline_svg, run_json},
     state::{RunState, Snapshot},
     sweep::{Cooling, Heat, Job, JobResult, Sweep},
     tui::{
@@ -101,7 +103,43 @@ fn run_started() -> RunStarted {
         output_tokens: 64,
         seed: 0,
         overrides: Vec::new(),
+        shape: Some(Box::new(shape("smollm2_135m", Dtype::F32))),
+        peaks: GivenPeaks::default(),
     }
+}
+
+/// As the configuration that comes with the program has it.
+fn shape(model: &str, dtype: Dtype) -> Shape {
+    let composed = compose(&ConfTree::built_in(), &[format!("model={model}")]).unwrap();
+    Shape::from_hf(&composed.config.model.arch, dtype).unwrap()
+}
+
+/// The demo with simulated kernels of both phases, and counters that ncu wrote on an H200.
+fn with_kernels(graph: bool) -> RunState {
+    let mut state = running();
+    let t = state.now;
+    let shape = shape("qwen2_5_7b", Dtype::Bf16);
+    let of = |phase, step, steps, step_ns, graph| {
+        sim_kernels(&SimSteps { shape: &shape, phase, step, steps, step_ns, graph, seed: 1 })
+    };
+    let windows = [
+        of(Phase::Decode, Step::decode(1, 1152), 500, 3_800_000, graph),
+        of(Phase::Prefill, Step::prefill(1, 1024), 4, 22_000_000, false),
+    ];
+    for (window, timeline) in windows {
+        state.apply(&Envelope { t, event: Event::Kernels(Box::new(window)) });
+        state.apply(&Envelope { t, event: Event::StepTimeline(Box::new(timeline)) });
+    }
+    let counted = include_bytes!("fixtures/h200_ncu_raw.csv");
+    let table = llmprof::kernels::ncu::read_raw("raw", &counted[..]).unwrap();
+    let report = KernelReport {
+        tool: "ncu 2025.3.1".into(),
+        phase: Some(Phase::Decode),
+        file: "raw.csv".into(),
+        tables: vec![table],
+    };
+    state.apply(&Envelope { t, event: Event::KernelReport(Box::new(report)) });
+    state
 }
 
 fn drawn(state: &RunState, ui: &UiState, glyphs: Glyphs, size: (u16, u16)) -> String {
@@ -153,6 +191,49 @@ fn panes_in_their_looks() {
             insta::assert_snapshot!(name, at_all_sizes(state, &showing(pane)));
         }
     }
+}
+
+#[test]
+fn the_roofline_has_operators_and_kernels_where_they_were_seen() {
+    let state = with_kernels(true);
+    let mut ui = showing(Pane::Roofline);
+    ui.point = 3;
+    insta::assert_snapshot!("roofline_operators", at_all_sizes(&state, &ui));
+    ui.point = 1000;
+    let last = drawn(&with_kernels(false), &ui, Glyphs::UNICODE, (160, 50));
+    assert!(last.contains("CUDA graphs would save"), "{last}");
+    for (width, height) in
+        [(200, 50), (120, 40), (80, 24), (110, 12), (60, 16), (40, 14), (30, 8), (13, 4), (1, 1)]
+    {
+        drawn(&state, &ui, Glyphs::UNICODE, (width, height));
+        let ascii = drawn(&state, &ui, Glyphs::ASCII, (width, height));
+        assert!(ascii.is_ascii(), "{ascii}");
+    }
+}
+
+#[test]
+fn what_was_used_of_the_card_is_on_the_screen_and_in_the_report() {
+    let state = with_kernels(true);
+    let screen = drawn(&state, &showing(Pane::Overview), Glyphs::UNICODE, (120, 40));
+    assert!(screen.contains("MBU") && screen.contains("of 4.80 TB/s") && screen.contains("MFU"), "{screen}");
+    let json = run_json(&state, None);
+    for key in ["mfu", "mbu"] {
+        let share = json[key].as_f64().unwrap();
+        assert!((0.01..1.0).contains(&share), "{key} {share}");
+    }
+    let report = report_md(&state);
+    for words in ["## How near the limit", "decode gate_up", "roofline.svg", "989 TFLOP/s at 1,830 MHz"] {
+        assert!(report.contains(words), "{report}");
+    }
+    let svg = roofline_svg(&state).unwrap();
+    assert!(svg.starts_with("<svg") && svg.contains("decode gate_up") && svg.contains("simulated"), "{svg}");
+
+    let cpu = without_gpu();
+    let json = run_json(&cpu, None);
+    assert!(json["mfu"].is_null() && json["mbu"].is_null());
+    assert!(report_md(&cpu).contains("No ceilings: no GPU is profiled"));
+    assert!(roofline_svg(&cpu).unwrap().contains("no ceilings are known"));
+    assert_eq!(roofline_svg(&RunState::default()), None);
 }
 
 /// The card that is profiled, one beside it, and one that has gone.

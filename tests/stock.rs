@@ -19,13 +19,34 @@ use llmprof::{
         sampling::Sampling,
     },
     inputs::{Inputs, Model},
-    model::{ModelSpec, spec::TensorShape},
+    model::{ModelSpec, Operator, Step, spec::TensorShape},
     plan::Plan,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 const VOCAB: u32 = 96;
+
+#[test]
+fn the_cost_is_reckoned_of_the_tensors_that_are_made() {
+    let mut reckoned = Vec::new();
+    for model_type in model_types() {
+        let model = StockModel::synthetic(&config(model_type)).unwrap();
+        let Some(shape) = model.shape(Dtype::F32) else { continue };
+        assert_eq!(shape.parameters(), model.parameters(), "{model_type}");
+        assert_eq!(shape.weight_bytes, model.weight_bytes(Dtype::F32), "{model_type}");
+        assert_eq!(shape.kv_bytes_per_position(), model.kv_bytes_per_position(Dtype::F32), "{model_type}");
+        let cost = shape.cost(Step::decode(1, 8));
+        let looked_up = cost.of(Operator::Embedding).unwrap().all.weight_bytes;
+        let read = cost.total().weight_bytes - looked_up;
+        let wanted = model.step_weight_bytes(Dtype::F32, 1).unwrap() as f64;
+        assert!((read / wanted - 1.0).abs() < 1e-9, "{model_type}: {read} {wanted}");
+        reckoned.push(model_type);
+    }
+    for model_type in ["llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "phi3"] {
+        assert!(reckoned.contains(&model_type), "{reckoned:?}");
+    }
+}
 
 /// A small `config.json` of `model_type`, with the keys that checkpoints of that family have.
 fn config(model_type: &str) -> Value {

@@ -2,7 +2,7 @@
 
 use llmprof::{
     event::{
-        Envelope, Event, GpuInfo, GpuSample, HostSample, Level, Notice, ObserverSample, Outcome,
+        Envelope, Event, GivenPeaks, GpuInfo, GpuSample, HostSample, Level, Notice, ObserverSample, Outcome,
         RequestFinished, RequestStarted, RunFinished, RunStarted, SCHEMA, Stamp, Token,
     },
     noise,
@@ -77,6 +77,8 @@ impl MadeUpRun {
             output_tokens: TOKENS_PER_REQUEST as u32,
             seed: 1,
             overrides: vec!["model=qwen2_5_7b".into()],
+            shape: None,
+            peaks: GivenPeaks::default(),
         }
     }
 

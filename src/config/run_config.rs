@@ -243,6 +243,7 @@ pub struct HardwareConfig {
     /// The power limit that the GPU should have. It is compared, never set.
     pub expected_power_limit_w: Option<f64>,
     pub isolation: IsolationConfig,
+    pub peaks: PeaksConfig,
 }
 
 impl Default for HardwareConfig {
@@ -254,8 +255,19 @@ impl Default for HardwareConfig {
             cooldown_max_s: 300.0,
             expected_power_limit_w: None,
             isolation: IsolationConfig::default(),
+            peaks: PeaksConfig::default(),
         }
     }
+}
+
+/// What the device can do at most, for MFU, MBU and the roofline; null takes what is known of the GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PeaksConfig {
+    /// Dense operations a second of `model.dtype`.
+    pub flops: Option<f64>,
+    /// Bytes a second of its memory.
+    pub bytes_per_s: Option<f64>,
 }
 
 /// Whether others use the machine when a run begins.

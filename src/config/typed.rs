@@ -157,6 +157,18 @@ fn first_out_of_range(config: &RunConfig) -> Option<(String, String, &'static st
             "null or a finite number above 0",
         ),
         (
+            "hardware.peaks.flops",
+            hardware.peaks.flops.unwrap_or(1.0),
+            f64::MIN_POSITIVE,
+            "null or a finite number above 0",
+        ),
+        (
+            "hardware.peaks.bytes_per_s",
+            hardware.peaks.bytes_per_s.unwrap_or(1.0),
+            f64::MIN_POSITIVE,
+            "null or a finite number above 0",
+        ),
+        (
             "hardware.isolation.max_other_cpu_pct",
             hardware.isolation.max_other_cpu_pct,
             0.0,

@@ -12,9 +12,14 @@ use super::{Engine, EngineError, Prompts};
 use crate::{
     config::SimConfig,
     event::{Clock, Phase, Stamp},
+    model::Step,
     noise,
     scenario::{Fault, Scenario, UnknownScenario},
 };
+
+mod kernels;
+
+pub use kernels::{SimKernels, SimSteps, sim_kernels};
 
 /// Called when simulated time has reached the stamp it asked for last; answers the next one it wants to see.
 pub type Tick = Box<dyn FnMut(Stamp) -> Option<Stamp> + Send>;
@@ -38,6 +43,7 @@ pub struct SimEngine {
     stop: Arc<AtomicBool>,
     tick: Option<Tick>,
     tick_due: Option<Stamp>,
+    kernels: Option<SimKernels>,
     pace: Option<Pace>,
     batch: usize,
     context: usize,
@@ -63,6 +69,7 @@ impl SimEngine {
             stop,
             tick: None,
             tick_due: None,
+            kernels: None,
             pace: None,
             batch: 1,
             context: 0,
@@ -75,6 +82,20 @@ impl SimEngine {
         self.tick_due = Some(self.clock.now());
         self.tick = Some(tick);
         self
+    }
+
+    /// Lets `kernels` tell what the steps were made of.
+    pub fn with_kernels(mut self, kernels: SimKernels) -> SimEngine {
+        self.kernels = Some(kernels);
+        self
+    }
+
+    /// A step of `phase` that began at `start` is over.
+    fn tell_kernels(&mut self, phase: Phase, step: Step, start: Stamp) {
+        let took = self.clock.now().since(start);
+        if let Some(kernels) = &mut self.kernels {
+            kernels.step(phase, step, took.as_nanos() as u64);
+        }
     }
 
     fn draw(&mut self) -> u64 {
@@ -164,11 +185,13 @@ impl Engine for SimEngine {
     fn prefill(&mut self, prompts: &Prompts) -> Result<Vec<u32>, EngineError> {
         self.batch = prompts.batch;
         self.context = prompts.len();
-        let factor = self.scenario.at(self.clock.now(), Phase::Prefill).time_factor;
+        let start = self.clock.now();
+        let factor = self.scenario.at(start, Phase::Prefill).time_factor;
         let nominal_s = prompts.ids.len() as f64 / self.config.prefill_tok_s;
         let secs = self.jittered(nominal_s) * factor;
         self.spend(secs)?;
         self.strike_faults()?;
+        self.tell_kernels(Phase::Prefill, Step::prefill(self.batch as u64, self.context as u64), start);
         Ok(self.token_ids())
     }
 
@@ -181,11 +204,15 @@ impl Engine for SimEngine {
         let spike_steps = self.scenario.spike_steps(start, start + bounded(step_s));
         self.spend(step_s + spike_steps * nominal_s)?;
         self.strike_faults()?;
+        self.tell_kernels(Phase::Decode, Step::decode(self.batch as u64, self.context as u64), start);
         self.context += 1;
         Ok(self.token_ids())
     }
 
     fn synchronize(&mut self) -> Result<(), EngineError> {
+        if let Some(kernels) = &mut self.kernels {
+            kernels.finish();
+        }
         Ok(())
     }
 

@@ -9,7 +9,7 @@ use crate::{
         Checkpoint, CheckpointError,
         stock::{self, StockModel},
     },
-    model::{ModelSpec, SpecError},
+    model::{ModelSpec, Shape, SpecError},
     text::Vocabulary,
 };
 
@@ -168,6 +168,14 @@ impl Model {
         match self {
             Model::Ours { spec, .. } => spec.kv_bytes_per_position(dtype),
             Model::Stock(model) => model.kv_bytes_per_position(dtype),
+        }
+    }
+
+    /// What its cost follows from; `None` where this program can't reckon it.
+    pub fn shape(&self, dtype: Dtype) -> Option<Shape> {
+        match self {
+            Model::Ours { spec, .. } => Some(Shape::new(spec, dtype, self.weight_bytes(dtype))),
+            Model::Stock(model) => model.shape(dtype),
         }
     }
 

@@ -42,7 +42,7 @@ pub struct Verdict {
 /// From here on a unit is busy: what Nsight Compute's own rules call well utilised.
 pub const BUSY_PCT: f64 = 60.0;
 /// Two units are equally busy within this.
-const EVEN_PCT: f64 = 10.0;
+pub const EVEN_PCT: f64 = 10.0;
 /// Starting a kernel takes the GPU a few microseconds.
 pub const SHORT_NS: f64 = 5_000.0;
 /// A warp scheduler with fewer warps has little to switch to.

@@ -1,7 +1,11 @@
-//! What a model is: its shape, its tensors, its size, its operators.
+//! What a model is: its shape, its tensors, its size, its operators, and what they cost.
 
+pub mod cost;
 pub mod operator;
+pub mod shape;
 pub mod spec;
 
+pub use cost::Step;
 pub use operator::{Operator, OperatorKind};
+pub use shape::Shape;
 pub use spec::{ModelSpec, SpecError};

@@ -76,6 +76,10 @@ impl RunDir {
         self.0.join("metrics.json")
     }
 
+    pub fn roofline(&self) -> PathBuf {
+        self.0.join("roofline.svg")
+    }
+
     pub fn report(&self) -> PathBuf {
         self.0.join("report.md")
     }

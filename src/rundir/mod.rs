@@ -6,6 +6,7 @@ mod player;
 mod reader;
 mod recorder;
 mod report;
+mod roofline_svg;
 
 pub use environment::Environment;
 pub use layout::{RunDir, RunEntry, RunResult, list_runs};
@@ -13,3 +14,4 @@ pub use player::{Player, Position};
 pub use reader::{EventReader, Next, ReadError};
 pub use recorder::Recorder;
 pub use report::{metrics_json, report_md, run_json, verdict_of};
+pub use roofline_svg::roofline_svg;

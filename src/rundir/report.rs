@@ -9,18 +9,20 @@ use crate::{
         distribution::Summary,
         energy::{Energy, energy},
         throttle::table,
-        units::{bytes, grouped, millis, three_digits},
+        units::{bytes, grouped, millis, scaled, three_digits},
         verdict,
     },
-    event::SCHEMA,
-    state::RunState,
+    event::{Phase, SCHEMA},
+    state::{RunState, Used},
 };
+
+use super::roofline_svg::has_points;
 
 /// Version of `metrics.json` and `run --json`.
 pub const METRICS_SCHEMA: u32 = 1;
 
 /// What each number means, carried along with the numbers.
-const DEFINITIONS: [(&str, &str); 9] = [
+const DEFINITIONS: [(&str, &str); 11] = [
     ("ttft_ms", "request start to the first token id on the host, milliseconds, per request"),
     ("tpot_ms", "(last token time - first token time) / (output tokens - 1), milliseconds, per request"),
     ("itl_ms", "gap between two consecutive tokens on the host, milliseconds, per token"),
@@ -32,6 +34,14 @@ const DEFINITIONS: [(&str, &str); 9] = [
     ),
     ("prefill_tok_s", "prompt tokens of all sequences / sum of TTFT"),
     ("decode_tok_s", "tokens after the first of all sequences / sum of ITL"),
+    (
+        "mfu",
+        "FLOPs of a prefill, from the model's shape / mean TTFT / dense peak FLOP/s of the type; null where no peak is known",
+    ),
+    (
+        "mbu",
+        "bytes of weights and cache that a decode step reads, from the model's shape / mean ITL / peak memory bandwidth",
+    ),
     ("percentiles", "null where there are too few samples: p50 needs 2, p90 10, p99 100"),
 ];
 
@@ -59,6 +69,7 @@ pub fn metrics_json(state: &RunState) -> Value {
         "diagnosis": state.diagnosis(),
         "heat": state.profiled_gpu().and_then(|gpu| gpu.heat()),
         "energy": energy_of(state),
+        "efficiency": efficiency_json(state),
         "trust": state.trust(),
         "definitions": definitions,
     })
@@ -89,8 +100,8 @@ pub fn run_json(state: &RunState, run_dir: Option<&Path>) -> Value {
         "prefill_tok_s": metrics.prefill_tok_s,
         "decode_tok_s": metrics.decode_tok_s,
         "energy_j_per_token": energy_of(state).and_then(|energy| energy.of("decode")?.j_per_token),
-        "mfu": null,
-        "mbu": null,
+        "mfu": state.mfu().map(|used| used.share),
+        "mbu": state.mbu().map(|used| used.share),
         "trust": state.trust(),
     })
 }
@@ -142,6 +153,7 @@ pub fn report_md(state: &RunState) -> String {
     if let Some(sentence) = verdict_of(state) {
         let _ = writeln!(out, "{sentence}\n");
     }
+    efficiency(&mut out, state);
     card(&mut out, state);
     snapshots(&mut out, state);
     notices(&mut out, state);
@@ -166,6 +178,98 @@ pub fn verdict_of(state: &RunState) -> Option<String> {
             .filter(|_| run.device == "cpu"),
         simulated: run.simulated,
     })
+}
+
+/// How much of the device was used, and by which operators.
+fn efficiency_json(state: &RunState) -> Value {
+    let roofline = state.roofline();
+    let (peaks, no_peaks) = match &roofline.peaks {
+        Ok(peaks) => (Some(peaks), None),
+        Err(why) => (None, Some(why)),
+    };
+    let used =
+        |used: Option<Used>| used.map(|used| json!({"share": used.share, "achieved_per_s": used.achieved}));
+    json!({
+        "mfu": used(state.mfu()),
+        "mbu": used(state.mbu()),
+        "peaks": peaks,
+        "no_peaks": no_peaks,
+        "sm_clock_mhz": roofline.clock_mhz,
+        "points": roofline.points,
+        "hints": all_hints(state),
+    })
+}
+
+fn all_hints(state: &RunState) -> Vec<String> {
+    [Phase::Decode, Phase::Prefill].into_iter().flat_map(|phase| state.kernel_hints(phase)).collect()
+}
+
+/// MFU, MBU, and the points of the roofline.
+fn efficiency(out: &mut String, state: &RunState) {
+    let roofline = state.roofline();
+    if roofline.points.is_empty() {
+        return;
+    }
+    let _ = writeln!(out, "## How near the limit\n");
+    match &roofline.peaks {
+        Ok(peaks) => {
+            let clock =
+                peaks.clock_mhz.map_or_else(String::new, |mhz| format!(" at {} MHz", three_digits(mhz)));
+            let _ = writeln!(
+                out,
+                "Ceilings: {}{clock}, {} ({}).",
+                scaled(peaks.flops, "FLOP/s"),
+                scaled(peaks.bytes_per_s, "B/s"),
+                peaks.source
+            );
+        }
+        Err(why) => {
+            let _ = writeln!(out, "No ceilings: {why}.");
+        }
+    }
+    if let (Some(now), Some(mhz)) = (roofline.now(), roofline.clock_mhz) {
+        let _ = writeln!(
+            out,
+            "At the SM clock of the run, {} MHz: {}.",
+            three_digits(mhz),
+            scaled(now.flops, "FLOP/s")
+        );
+    }
+    for (name, used) in [("Decode: MBU", state.mbu()), ("Prefill: MFU", state.mfu())] {
+        if let Some(used) = used {
+            let _ = writeln!(out, "{name} {} %.", three_digits(used.share * 100.0));
+        }
+    }
+    let _ = writeln!(
+        out,
+        "\n| | FLOP/B | FLOP/s | B/s | of roof | class | time |\n|---|---|---|---|---|---|---|"
+    );
+    for point in &roofline.points {
+        let none = || "–".to_owned();
+        let share = point.share.map(|share| share.most());
+        let class = point.verdict.as_ref().map(|verdict| verdict.class.word().to_owned());
+        let _ = writeln!(
+            out,
+            "| {} | {} | {} | {} | {} | {} | {} |",
+            point.label(),
+            point.timed.flop_per_byte().map_or_else(none, three_digits),
+            scaled(point.timed.flop_per_s(), ""),
+            scaled(point.timed.bytes_per_s(), ""),
+            share.map_or_else(none, |pct| format!("{} %", three_digits(pct))),
+            class.unwrap_or_else(none),
+            point.time_pct.map_or_else(none, |pct| format!("{} %", three_digits(pct)))
+        );
+    }
+    out.push('\n');
+    for hint in all_hints(state) {
+        let _ = writeln!(out, "- {hint}.");
+    }
+    let mut bases: Vec<&str> = roofline.points.iter().map(|point| point.basis.as_str()).collect();
+    bases.dedup();
+    let _ = writeln!(out, "\nBy {}. Classes without counters are estimates.\n", bases.join("; "));
+    if has_points(&roofline) {
+        let _ = writeln!(out, "![Roofline](roofline.svg)\n");
+    }
 }
 
 fn energy_of(state: &RunState) -> Option<Energy> {

@@ -1,5 +1,6 @@
 //! Everything a screen or a report needs, as a pure fold over events.
 
+mod cost;
 mod diagnosis;
 mod incidents;
 mod kernels;
@@ -10,6 +11,7 @@ mod trail;
 
 use std::collections::VecDeque;
 
+pub use cost::Used;
 pub use incidents::{FlightRecorder, Incident, KeptLook, Unusual};
 pub use kernels::{KEPT_REPORTS, KernelState, LiveKernels};
 pub use requests::ActiveRequest;

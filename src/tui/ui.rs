@@ -185,6 +185,8 @@ pub struct UiState {
     pub gpu: Option<usize>,
     /// The row of the GPU pane that is looked at.
     pub reading: usize,
+    /// The point of the roofline that is looked at.
+    pub point: usize,
     /// Lines between the newest and the last one shown.
     pub log_back: usize,
     pub log_filter: String,
@@ -210,6 +212,7 @@ impl UiState {
             incident_open: None,
             gpu: None,
             reading: 0,
+            point: 0,
             log_back: 0,
             log_filter: String::new(),
             jobs_back: 0,
@@ -244,6 +247,8 @@ pub struct Extent {
     pub tokens_seen: u64,
     /// Rows of the GPU pane.
     pub readings: usize,
+    /// Points of the roofline.
+    pub points: usize,
     pub incidents: usize,
     /// When the chosen one happened.
     pub incident_at: Option<Stamp>,
@@ -353,6 +358,7 @@ fn move_in_pane(ui: &mut UiState, by: isize, extent: Extent) {
         }
         Pane::Gpu => ui.reading = ui.reading.saturating_add_signed(by).min(extent.readings.saturating_sub(1)),
         Pane::Kernels => ui.kernels.move_by(by, extent.kernels),
+        Pane::Roofline => ui.point = ui.point.saturating_add_signed(by).min(extent.points.saturating_sub(1)),
         // The log grows downwards: up means back.
         Pane::Log => {
             ui.log_back = ui.log_back.saturating_add_signed(-by).min(extent.log_lines.saturating_sub(1));
@@ -448,6 +454,7 @@ mod tests {
             tokens: 10,
             tokens_seen: 100,
             readings: 11,
+            points: 4,
             incidents: 2,
             incident_at: None,
             gpus: 1,
@@ -461,12 +468,14 @@ mod tests {
             (Pane::Runs, Action::Move(100)),
             (Pane::Log, Action::Move(-100)),
             (Pane::Compare, Action::Move(-100)),
+            (Pane::Roofline, Action::Move(100)),
             (Pane::Tokens, Action::Scrub(100)),
         ] {
             ui.pane = pane;
             update(&mut ui, action, extent);
         }
         assert_eq!((ui.run_selected, ui.log_back, ui.jobs_back, ui.token), (2, 4, 3, Some(90)));
+        assert_eq!(ui.point, 3);
         update(&mut ui, Action::Scrub(-1000), extent);
         assert_eq!(ui.token, None);
         for _ in 0..20 {

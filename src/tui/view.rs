@@ -96,6 +96,7 @@ impl<'a> View<'a> {
             tokens: self.state.trail.len(),
             tokens_seen: self.state.trail.seen(),
             readings: self.gpu().map_or(0, |gpu| super::panes::gpu_rows(gpu).len()),
+            points: self.state.roofline().points.len(),
             incidents: self.state.flight.incidents.len(),
             incident_at: self.incident().map(|incident| incident.at),
             gpus: self.state.gpus.len(),

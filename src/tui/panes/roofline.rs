@@ -1,20 +1,358 @@
-//! Roofline: operators and kernels against what the card can do.
+//! Roofline: phases, operators and kernels against what the card can do.
 
-use ratatui::{buffer::Buffer, layout::Rect, widgets::Widget};
+use ratatui::{
+    buffer::Buffer,
+    layout::{Constraint, Layout, Rect},
+    style::{Modifier, Style},
+    text::{Line, Span as Text},
+    widgets::{Paragraph, Widget, Wrap},
+};
 
-use crate::tui::{
-    view::View,
-    widgets::{boxed, note},
+use crate::{
+    analysis::{
+        roofline::{Point, PointKind, Roof, Roofline},
+        units::{scaled, three_digits},
+    },
+    event::Phase,
+    tui::{
+        view::View,
+        widgets::{Dots, boxed, cut, note},
+    },
 };
 
 pub struct RooflinePane<'a>(pub View<'a>);
 
+/// From here on plot and list stand side by side.
+const WIDE: u16 = 110;
+const LIST_WIDTH: u16 = 64;
+/// Room for `1 PFLOP/s`.
+const AXIS: u16 = 8;
+
 impl Widget for RooflinePane<'_> {
     fn render(self, area: Rect, buf: &mut Buffer) {
-        let theme = self.0.theme;
-        let block = boxed(theme, "roofline", "");
-        let inner = block.inner(area);
-        block.render(area, buf);
-        note(theme, " nothing was recorded").render(inner, buf);
+        let view = &self.0;
+        let roofline = view.state.roofline();
+        if let Some(why) = nothing(view, &roofline) {
+            let block = boxed(view.theme, "roofline", "");
+            let inner = block.inner(area);
+            block.render(area, buf);
+            Paragraph::new(note(view.theme, &format!(" {why}")))
+                .wrap(Wrap { trim: false })
+                .render(inner, buf);
+            return;
+        }
+        let chosen = view.ui.point.min(roofline.points.len().saturating_sub(1));
+        let hints = hints(view);
+        let most = (area.height.saturating_sub(12) / 3).min(4);
+        let used = hint_lines(view, &hints, Rect { height: most, ..area }, buf);
+        let area = Rect { y: area.y + used, height: area.height - used, ..area };
+        let detail = match area.height {
+            0..=9 => 0,
+            10..=23 => 3,
+            _ => 5,
+        };
+        let [main, below] = Layout::vertical([Constraint::Min(3), Constraint::Length(detail)]).areas(area);
+        if main.width >= WIDE && main.height >= 8 {
+            let [left, right] =
+                Layout::horizontal([Constraint::Min(30), Constraint::Length(LIST_WIDTH)]).areas(main);
+            plot(view, &roofline, chosen, left, buf);
+            list(view, &roofline, chosen, right, buf);
+        } else if main.height >= 14 && main.width >= 40 {
+            let rows = (roofline.points.len() as u16 + 3).clamp(4, main.height * 2 / 5);
+            let [top, bottom] = Layout::vertical([Constraint::Min(8), Constraint::Length(rows)]).areas(main);
+            plot(view, &roofline, chosen, top, buf);
+            list(view, &roofline, chosen, bottom, buf);
+        } else {
+            list(view, &roofline, chosen, main, buf);
+        }
+        details(view, &roofline, chosen, below, buf);
     }
+}
+
+/// Why there is nothing to draw, if there is nothing.
+fn nothing(view: &View<'_>, roofline: &Roofline) -> Option<String> {
+    if !roofline.points.is_empty() {
+        return None;
+    }
+    let words = match &view.state.run {
+        None => "nothing was recorded yet".to_owned(),
+        Some(_) if view.state.watches() => {
+            "there is no workload of ours whose operations could be counted; kernels with counters (ncu) would be shown"
+                .to_owned()
+        }
+        Some(run) if run.shape.is_none() => format!(
+            "what {} costs is not known: this recording does not tell the model's shape, or this program can't reckon it",
+            run.model
+        ),
+        Some(_) => "nothing was measured yet: the first request makes a point of its prefill and of its decode steps".to_owned(),
+    };
+    Some(words)
+}
+
+fn hints(view: &View<'_>) -> Vec<String> {
+    let of = |phase| view.state.kernel_hints(phase).into_iter();
+    let (mut decode, mut prefill) = (of(Phase::Decode), of(Phase::Prefill));
+    // The first of each phase, then what else there is.
+    let first = decode.next().into_iter().chain(prefill.next());
+    first.chain(decode).chain(prefill).collect()
+}
+
+/// Draws the first hints that fit as a whole; gives the rows they take.
+fn hint_lines(view: &View<'_>, hints: &[String], area: Rect, buf: &mut Buffer) -> u16 {
+    let theme = view.theme;
+    let mut used = 0;
+    for hint in hints {
+        let text = theme.glyphs.plain(hint);
+        let rows = wrapped_rows(&text, area.width.saturating_sub(3));
+        if used + rows > area.height {
+            break;
+        }
+        let line = Rect { y: area.y + used, height: rows, ..area };
+        let [mark, words] = Layout::horizontal([Constraint::Length(3), Constraint::Min(1)]).areas(line);
+        Line::styled(format!(" {}", theme.glyphs.pointer), theme.accent).render(mark, buf);
+        Paragraph::new(Line::styled(text, theme.text)).wrap(Wrap { trim: true }).render(words, buf);
+        used += rows;
+    }
+    used
+}
+
+/// Rows that `text` takes where words are not broken.
+fn wrapped_rows(text: &str, width: u16) -> u16 {
+    let (mut rows, mut used) = (1, 0);
+    for word in text.split(' ') {
+        let wide = word.chars().count() as u16;
+        if used > 0 && used + 1 + wide > width {
+            (rows, used) = (rows + 1, wide);
+        } else {
+            used += wide + u16::from(used > 0);
+        }
+    }
+    rows
+}
+
+/// The mark of the `i`-th point, in the plot and in the list.
+fn mark(point: &Point, i: usize) -> char {
+    const LETTERS: &[u8] = b"abcdefghijklmnopqrstuvwxyz0123456789";
+    match (point.kind, point.phase) {
+        (PointKind::Phase, "prefill") => 'P',
+        (PointKind::Phase, _) => 'D',
+        _ => LETTERS.get(i).map_or('*', |letter| *letter as char),
+    }
+}
+
+fn style_of(view: &View<'_>, point: &Point) -> Style {
+    let theme = view.theme;
+    match (point.kind, point.phase) {
+        (PointKind::Kernel, _) => theme.accent,
+        (_, "prefill") => theme.prefill,
+        _ => theme.decode,
+    }
+}
+
+/// The ceilings in as many words as there is room for.
+fn ceilings(roofline: &Roofline, width: usize) -> String {
+    let Ok(peaks) = &roofline.peaks else { return "no ceilings".to_owned() };
+    let memory = scaled(peaks.bytes_per_s, "B/s");
+    let at = |flops: f64, mhz: Option<f64>| match mhz {
+        Some(mhz) => format!("{} at {} MHz", scaled(flops, "FLOP/s"), three_digits(mhz)),
+        None => scaled(flops, "FLOP/s"),
+    };
+    let stated = at(peaks.flops, peaks.clock_mhz);
+    let now = roofline.now().map(|roof| at(roof.flops, roofline.clock_mhz));
+    let long = now.as_ref().map(|now| format!("{stated}, now {now} · {memory}"));
+    let short = format!("{} · {memory}", now.unwrap_or(stated));
+    let fits = |words: &String| words.chars().count() + "roofline".len() + 6 <= width;
+    long.filter(fits).or(Some(short).filter(fits)).unwrap_or_default()
+}
+
+fn plot(view: &View<'_>, roofline: &Roofline, chosen: usize, area: Rect, buf: &mut Buffer) {
+    let theme = view.theme;
+    let block = boxed(theme, "roofline", &ceilings(roofline, area.width as usize));
+    let inner = block.inner(area);
+    block.render(area, buf);
+    if inner.width < AXIS + 10 || inner.height < 4 {
+        return;
+    }
+    let field = Rect { x: inner.x + AXIS, width: inner.width - AXIS, height: inner.height - 1, ..inner };
+    let (xs, ys) = roofline.extent();
+    let mut dots = Dots::new(field, theme.glyphs.ascii);
+    let (width, height) = dots.size();
+    let place = |value: f64, [low, high]: [f64; 2], count: usize| {
+        let share = (value.log10() - low) / (high - low);
+        (share.is_finite() && (-0.001..=1.001).contains(&share))
+            .then(|| (share.clamp(0.0, 1.0) * (count - 1) as f64).round() as usize)
+    };
+    let mut roof_line = |roof: &Roof, style: Style, every: usize| {
+        let mut before: Option<usize> = None;
+        for x in 0..width {
+            let intensity = 10f64.powf(xs[0] + (xs[1] - xs[0]) * x as f64 / (width - 1) as f64);
+            let Some(y) = place(roof.ceiling(intensity), ys, height) else { continue };
+            // A steep line is drawn without holes.
+            for y in before.map_or(y, |before| (before + 1).min(y))..=y {
+                if (x + y) % every == 0 {
+                    dots.set(x, y, style);
+                }
+            }
+            before = Some(y);
+        }
+    };
+    if let Some(roof) = roofline.stated() {
+        let only = roofline.now().is_none();
+        roof_line(&roof, if only { theme.number } else { theme.border }, if only { 1 } else { 3 });
+    }
+    if let Some(roof) = roofline.now() {
+        roof_line(&roof, theme.number, 1);
+    }
+    dots.draw(buf);
+    axes(view, (xs, ys), inner, field, buf);
+    // The chosen one last, so that none lies over it.
+    let order = (0..roofline.points.len()).filter(|i| *i != chosen).chain([chosen]);
+    for i in order {
+        let Some(point) = roofline.points.get(i) else { continue };
+        let Some(intensity) = point.timed.flop_per_byte() else { continue };
+        let at = place(intensity, xs, width).zip(place(point.timed.flop_per_s(), ys, height));
+        let Some(cell) = at.and_then(|(x, y)| dots.cell(x, y)) else { continue };
+        let style = match i == chosen {
+            true => style_of(view, point).add_modifier(Modifier::REVERSED | Modifier::BOLD),
+            false => style_of(view, point).add_modifier(Modifier::BOLD),
+        };
+        buf[cell].set_char(mark(point, i)).set_style(style);
+    }
+}
+
+/// A power of ten in words: `10 G`.
+fn power(exponent: f64) -> String {
+    let value = 10f64.powf(exponent);
+    match value {
+        v if v >= 1e15 => format!("{:.0} P", v / 1e15),
+        v if v >= 1e12 => format!("{:.0} T", v / 1e12),
+        v if v >= 1e9 => format!("{:.0} G", v / 1e9),
+        v if v >= 1e6 => format!("{:.0} M", v / 1e6),
+        v if v >= 1e3 => format!("{:.0} k", v / 1e3),
+        v if v >= 1.0 => format!("{v:.0}"),
+        v => format!("{v}"),
+    }
+}
+
+fn axes(view: &View<'_>, (xs, ys): ([f64; 2], [f64; 2]), inner: Rect, field: Rect, buf: &mut Buffer) {
+    let dim = view.theme.dim;
+    // Whole powers of ten, and where they are along so many cells.
+    let ticks = |[low, high]: [f64; 2], cells: u16| {
+        (low.ceil() as i32..=high.floor() as i32).map(move |power| {
+            let share = (f64::from(power) - low) / (high - low);
+            (f64::from(power), (share * f64::from(cells - 1)).round() as u16)
+        })
+    };
+    for (exponent, up) in ticks(ys, field.height) {
+        let at = Rect { y: field.bottom() - 1 - up, height: 1, width: AXIS - 1, ..inner };
+        Line::styled(power(exponent), dim).right_aligned().render(at, buf);
+    }
+    Line::styled("FLOP/s", dim).render(Rect { y: inner.bottom() - 1, height: 1, width: AXIS, ..inner }, buf);
+    let unit = "FLOP/B";
+    let room = field.right().saturating_sub(unit.len() as u16 + 1);
+    let mut free = field.x;
+    for (exponent, along) in ticks(xs, field.width) {
+        let text = power(exponent);
+        let x = field.x + along;
+        let end = x + text.len() as u16;
+        if x >= free && end <= room {
+            buf.set_string(x, inner.bottom() - 1, &text, dim);
+            free = end + 1;
+        }
+    }
+    let x = field.right().saturating_sub(unit.len() as u16);
+    buf.set_string(x, inner.bottom() - 1, unit, dim);
+}
+
+fn list(view: &View<'_>, roofline: &Roofline, chosen: usize, area: Rect, buf: &mut Buffer) {
+    let theme = view.theme;
+    let n = roofline.points.len();
+    let block = boxed(theme, "points", &format!("{} of {n}", chosen + 1));
+    let inner = block.inner(area);
+    block.render(area, buf);
+    if inner.height == 0 {
+        return;
+    }
+    // Dropped from the end when there is not enough room for all.
+    let columns: [(&str, usize); 5] =
+        [("of roof", 8), ("FLOP/s", 9), ("FLOP/B", 8), ("class", 9), ("time", 6)];
+    let all: usize = columns.iter().map(|(_, width)| width).sum();
+    let label = (inner.width as usize).saturating_sub(all + 3).clamp(16, 24);
+    let label = label.min((inner.width as usize).saturating_sub(12)).max(6);
+    let mut room = (inner.width as usize).saturating_sub(label + 3);
+    let shown = columns.iter().take_while(|(_, width)| {
+        let fits = room >= *width;
+        room = room.saturating_sub(*width);
+        fits
+    });
+    let shown: Vec<&(&str, usize)> = shown.collect();
+    let heading = shown.iter().map(|(title, width)| format!("{title:>width$}")).collect::<String>();
+    let heading = format!("   {:<label$}{heading}", "");
+    let mut lines = vec![Line::styled(heading, theme.dim)];
+    let rows = (inner.height as usize).saturating_sub(1).max(1);
+    if inner.height == 1 {
+        lines.clear();
+    }
+    let first = chosen.saturating_sub(rows.saturating_sub(1)).min(n.saturating_sub(rows));
+    for (i, point) in roofline.points.iter().enumerate().skip(first).take(rows) {
+        let cells = cells(point, theme.glyphs.none);
+        let text: String = shown
+            .iter()
+            .map(|(title, width)| {
+                let at = columns.iter().position(|(name, _)| name == title).unwrap_or(0);
+                format!("{:>width$}", cells[at])
+            })
+            .collect();
+        let name = cut(&theme.glyphs.plain(&point.label()), label.saturating_sub(1), theme.glyphs.ascii);
+        let line = Line::from(vec![
+            Text::styled(format!(" {} ", mark(point, i)), style_of(view, point)),
+            Text::styled(format!("{name:<label$}"), theme.text),
+            Text::styled(text, theme.number),
+        ]);
+        lines.push(if i == chosen { line.style(theme.selected) } else { line });
+    }
+    for (y, line) in (inner.top()..inner.bottom()).zip(lines) {
+        line.render(Rect { y, height: 1, ..inner }, buf);
+    }
+}
+
+/// In the order of the list's columns.
+fn cells(point: &Point, none: &str) -> [String; 5] {
+    let none = || none.to_owned();
+    let share = point.share.map(|share| share.most());
+    let class = point.verdict.as_ref().map(|verdict| verdict.class.word().to_owned());
+    [
+        share.map_or_else(none, |pct| format!("{pct:.0} %")),
+        scaled(point.timed.flop_per_s(), ""),
+        point.timed.flop_per_byte().map_or_else(none, three_digits),
+        class.unwrap_or_else(none),
+        point.time_pct.map_or_else(none, |pct| format!("{pct:.0} %")),
+    ]
+}
+
+/// The chosen point in words.
+fn details(view: &View<'_>, roofline: &Roofline, chosen: usize, area: Rect, buf: &mut Buffer) {
+    let theme = view.theme;
+    let Some(point) = roofline.points.get(chosen).filter(|_| area.height > 0) else { return };
+    let plain = |text: &str| theme.glyphs.plain(text);
+    let mut words = vec![Line::from(vec![
+        Text::styled(plain(&format!(" {}  ", point.label())), style_of(view, point)),
+        Text::styled(plain(&point.words()), theme.text),
+    ])];
+    match (&point.verdict, &roofline.peaks) {
+        (Some(verdict), _) => {
+            words.push(Line::styled(
+                plain(&format!(" {}: {}", verdict.class.word(), verdict.rule)),
+                theme.text,
+            ));
+        }
+        (None, Err(why)) => words.push(Line::styled(plain(&format!(" No roof: {why}")), theme.warn)),
+        (None, Ok(_)) => {}
+    }
+    let source = roofline
+        .peaks
+        .as_ref()
+        .map_or_else(|_| String::new(), |peaks| format!("; ceilings: {}", peaks.source));
+    words.push(Line::styled(plain(&format!(" {}{source}", point.basis)), theme.dim));
+    Paragraph::new(words).wrap(Wrap { trim: false }).render(area, buf);
 }

@@ -93,6 +93,10 @@ impl Config {
         self.0.contains_key(key)
     }
 
+    pub fn to_value(&self) -> Value {
+        Value::Object(self.0.clone())
+    }
+
     /// The first of `keys` that is a number.
     pub fn number(&self, keys: &[&str]) -> Option<u64> {
         keys.iter().find_map(|&key| self.0.get(key)?.as_u64())

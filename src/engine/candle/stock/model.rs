@@ -32,7 +32,7 @@ use crate::{
     config::Dtype,
     engine::{EngineError, Progress, candle::memory::Footprint},
     model::{
-        ModelSpec, SpecError,
+        ModelSpec, Shape, SpecError,
         spec::{self, TensorShape},
     },
     text::Vocabulary,
@@ -336,6 +336,13 @@ impl StockModel {
                 Some((numbers(dense.into_iter()) - table + routed) * dtype.bytes())
             }
         }
+    }
+
+    /// What its cost follows from, where the tensors that were counted are those that the shape makes.
+    pub fn shape(&self, dtype: Dtype) -> Option<Shape> {
+        let shape = Shape::from_hf(&self.config.to_value(), dtype).ok()?;
+        let same = shape.parameters() == self.parameters();
+        same.then(|| Shape { weight_bytes: self.weight_bytes(dtype), ..shape })
     }
 
     /// Bytes that one position of one sequence leaves in the cache, over all layers. A state that does not grow

@@ -1,0 +1,213 @@
+//! Operators as they were measured: the kernels of each put together, held against what it costs.
+
+use serde::Serialize;
+
+use super::roofline::{Roof, Share, Timed, estimated};
+use crate::{
+    kernels::{KernelRow, classify::Verdict},
+    model::{Operator, cost::StepCost},
+};
+
+/// An operator over the steps of a phase; times are means of a step.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct OperatorRow {
+    /// `None` for kernels of which nobody told what they work on.
+    pub operator: Option<Operator>,
+    /// Kernels that are launched for it in a step.
+    pub calls_per_step: f64,
+    pub ns_per_step: f64,
+    /// Of the time of all kernels.
+    pub share: f64,
+    /// Kernels by name with their part of its time, the greatest first.
+    pub kernels: Vec<(String, f64)>,
+    /// What a step of it has to do and how long that took; `None` where its cost is not known.
+    pub achieved: Option<Timed>,
+    /// Percents of both ceilings, where they are known.
+    pub pct_of_peaks: Option<Share>,
+    /// What bounds it, by [`estimated`]; or why that can't be told.
+    #[serde(skip)]
+    pub verdict: Result<Verdict, String>,
+}
+
+/// A kernel with this much of its operator's time stands for it.
+const DOMINANT: f64 = 0.9;
+
+impl OperatorRow {
+    pub fn name(&self) -> &'static str {
+        self.operator.map_or("(others)", Operator::name)
+    }
+
+    /// The one kernel that does nearly all of it.
+    pub fn dominant_kernel(&self) -> Option<&str> {
+        self.kernels.first().filter(|(_, share)| *share >= DOMINANT).map(|(name, _)| name.as_str())
+    }
+}
+
+/// The operators of `rows`, which are of `steps` steps of `cost` each, the longest first.
+pub fn operator_rows(
+    rows: &[KernelRow],
+    steps: u64,
+    cost: Option<&StepCost>,
+    roof: Result<Roof, &str>,
+) -> Vec<OperatorRow> {
+    let whole: f64 = rows.iter().filter_map(|row| row.total_ns).sum();
+    if steps == 0 || whole <= 0.0 {
+        return Vec::new();
+    }
+    let mut all: Vec<OperatorRow> = Vec::new();
+    for row in rows {
+        let ns = row.total_ns.unwrap_or(0.0);
+        let at = all.iter().position(|known| known.operator == row.operator).unwrap_or_else(|| {
+            all.push(OperatorRow {
+                operator: row.operator,
+                calls_per_step: 0.0,
+                ns_per_step: 0.0,
+                share: 0.0,
+                kernels: Vec::new(),
+                achieved: None,
+                pct_of_peaks: None,
+                verdict: Err(String::new()),
+            });
+            all.len() - 1
+        });
+        let operator = &mut all[at];
+        operator.calls_per_step += row.calls as f64 / steps as f64;
+        operator.ns_per_step += ns / steps as f64;
+        match operator.kernels.iter_mut().find(|(name, _)| *name == row.name) {
+            Some((_, sum)) => *sum += ns,
+            None => operator.kernels.push((row.name.clone(), ns)),
+        }
+    }
+    for operator in &mut all {
+        let ns = operator.ns_per_step * steps as f64;
+        operator.share = ns / whole;
+        operator.kernels.iter_mut().for_each(|(_, sum)| *sum /= ns.max(1.0));
+        operator.kernels.sort_by(|a, b| b.1.total_cmp(&a.1));
+        judge(operator, cost, roof);
+    }
+    all.sort_by(|a, b| b.ns_per_step.total_cmp(&a.ns_per_step));
+    all
+}
+
+fn judge(row: &mut OperatorRow, cost: Option<&StepCost>, roof: Result<Roof, &str>) {
+    let Some(operator) = row.operator else {
+        row.verdict = Err("nobody told what these kernels work on".to_owned());
+        return;
+    };
+    let Some(cost) = cost.and_then(|cost| cost.of(operator)) else {
+        row.verdict = Err(format!("what {operator} costs in this model is not known"));
+        return;
+    };
+    let timed = Timed { flops: cost.all.flops(), bytes: cost.all.bytes(), seconds: row.ns_per_step * 1e-9 };
+    row.achieved = Some(timed);
+    let roof = match roof {
+        Ok(roof) => roof,
+        Err(why) => {
+            row.verdict = Err(why.to_owned());
+            return;
+        }
+    };
+    row.pct_of_peaks = Some(timed.share_of(&roof));
+    let calls = cost.calls.max(1) as f64;
+    let call =
+        Timed { flops: timed.flops / calls, bytes: timed.bytes / calls, seconds: timed.seconds / calls };
+    row.verdict = Ok(estimated("operator", &call, &roof));
+}
+
+/// What bounds a kernel: by its counters where they were read, else by the cost of the operator that it does nearly
+/// all of.
+pub fn kernel_verdict(kernel: &KernelRow, operators: &[OperatorRow]) -> Result<Verdict, String> {
+    let counted = kernel.verdict();
+    if counted.is_ok() {
+        return counted;
+    }
+    let Some(operator) = kernel.operator else { return counted };
+    let Some(row) = operators.iter().find(|row| row.operator == Some(operator)) else { return counted };
+    match row.dominant_kernel() {
+        Some(name) if name == kernel.name => row.verdict.clone(),
+        _ => Err(format!(
+            "one of {} kernels of {operator}: what it costs is known of the operator as a whole",
+            row.kernels.len()
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::{
+        kernels::classify::Class,
+        model::{Shape, Step},
+    };
+
+    const ROOF: Roof = Roof { flops: 989.4e12, bytes_per_s: 4.8e12 };
+
+    fn cost() -> StepCost {
+        // Qwen2.5-7B, as a recording has it.
+        let shape: Shape = serde_json::from_value(json!({
+            "vocab": 152064, "hidden": 3584, "intermediate": 18944, "heads": 28, "kv_heads": 4, "head_dim": 128,
+            "max_positions": 131072, "layers": [{"count": 28}], "qkv_bias": true, "dtype": "bf16",
+            "number_bytes": 2, "weight_bytes": 15_231_233_024u64
+        }))
+        .unwrap();
+        shape.cost(Step::decode(1, 512))
+    }
+
+    /// 100 steps of 28 layers.
+    fn kernel(name: &str, operator: Option<Operator>, us: f64) -> KernelRow {
+        KernelRow {
+            calls: 2800,
+            total_ns: Some(2800.0 * us * 1e3),
+            mean_ns: Some(us * 1e3),
+            operator,
+            ..KernelRow::named(name)
+        }
+    }
+
+    #[test]
+    fn kernels_become_operators_with_their_bounds() {
+        // As measured on an H200.
+        let rows = [
+            kernel("skinny_bf16", Some(Operator::Qkv), 10.8),
+            kernel("skinny_gated_bf16", Some(Operator::GateUp), 70.9),
+            kernel("split", Some(Operator::Attention), 6.0),
+            kernel("merge", Some(Operator::Attention), 2.0),
+            kernel("rms_norm_bf16", Some(Operator::MlpNorm), 2.0),
+            kernel("memset", None, 1.0),
+        ];
+        let cost = cost();
+        let all = operator_rows(&rows, 100, Some(&cost), Ok(ROOF));
+        let names: Vec<&str> = all.iter().map(OperatorRow::name).collect();
+        assert_eq!(names, ["gate_up", "qkv", "attention", "mlp_norm", "(others)"]);
+        let class = |at: usize| all[at].verdict.as_ref().ok().map(|verdict| verdict.class);
+        assert_eq!(class(0), Some(Class::Memory));
+        assert_eq!(class(1), Some(Class::Memory));
+        assert_eq!(class(3), Some(Class::Launch));
+        assert_eq!(class(4), None);
+        // 3.83 TB/s of weights: 80 % of the datasheet's figure.
+        assert!((79.0..81.0).contains(&all[0].pct_of_peaks.unwrap().bytes_pct), "{:?}", all[0]);
+        assert!((all[0].share - 70.9 / 92.7).abs() < 1e-9);
+        assert_eq!((all[2].calls_per_step, all[2].ns_per_step), (56.0, 224_000.0));
+
+        assert_eq!(kernel_verdict(&rows[1], &all).unwrap().class, Class::Memory);
+        let why = kernel_verdict(&rows[2], &all).unwrap_err();
+        assert!(why.contains("one of 2 kernels of attention"), "{why}");
+        assert!(kernel_verdict(&rows[5], &all).is_err());
+    }
+
+    #[test]
+    fn what_is_not_known_is_said() {
+        let rows = [kernel("skinny_bf16", Some(Operator::Qkv), 10.8)];
+        let no_cost = operator_rows(&rows, 100, None, Ok(ROOF));
+        assert!(no_cost[0].verdict.as_ref().unwrap_err().contains("qkv"));
+        assert_eq!(no_cost[0].achieved, None);
+        let cost = cost();
+        let no_roof = operator_rows(&rows, 100, Some(&cost), Err("no peaks"));
+        assert_eq!(no_roof[0].verdict, Err("no peaks".to_owned()));
+        assert!(no_roof[0].achieved.is_some() && no_roof[0].pct_of_peaks.is_none());
+        assert!(operator_rows(&rows, 0, None, Ok(ROOF)).is_empty());
+        assert!(operator_rows(&[], 5, None, Ok(ROOF)).is_empty());
+    }
+}

@@ -1,0 +1,466 @@
+//! What a step of a model costs, operator by operator: operations, bytes, parameters. From the shape alone.
+//!
+//! A multiplication and an addition are two operations. Bytes are those that have to be moved if nothing is kept in a
+//! cache between operators and everything within one: weights once, keys and values once, activations in and out.
+//! Operators are cut as our engine does them: `rope` has the biases, norms and rotation of queries and keys and the write
+//! into the cache, `gate_up` has the activation, products have the addition to what went past them.
+
+use serde::Serialize;
+
+use super::{Operator, shape::Shape};
+use crate::model::shape::LayerGroup;
+
+/// The positions that go through the model at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Step {
+    pub batch: u64,
+    /// Positions of each sequence.
+    pub new: u64,
+    /// Positions of each sequence that are in the cache already.
+    pub past: u64,
+}
+
+impl Step {
+    pub fn prefill(batch: u64, prompt: u64) -> Step {
+        Step { batch, new: prompt, past: 0 }
+    }
+
+    /// One more position after `context` of them.
+    pub fn decode(batch: u64, context: u64) -> Step {
+        Step { batch, new: 1, past: context }
+    }
+
+    fn rows(&self) -> f64 {
+        self.batch as f64 * self.new as f64
+    }
+
+    /// Pairs of a position and one that it sees, of one sequence.
+    fn pairs(&self, window: Option<u64>) -> f64 {
+        let (new, past) = (self.new as f64, self.past as f64);
+        let Some(window) = window.map(|window| window as f64) else {
+            return new * past + new * (new + 1.0) / 2.0;
+        };
+        // The first positions see all before them, the others a whole window.
+        let growing = (window - past).clamp(0.0, new);
+        growing * past + growing * (growing + 1.0) / 2.0 + (new - growing) * window
+    }
+
+    /// Positions of one sequence whose keys and values are looked at.
+    fn seen(&self, window: Option<u64>) -> f64 {
+        let all = self.past as f64 + self.new as f64;
+        window.map_or(all, |window| all.min(window as f64 + self.new as f64 - 1.0))
+    }
+}
+
+/// Amounts of one operator, or of several together.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct Amounts {
+    /// Products with weights.
+    pub matmul_flops: f64,
+    /// Scores and the sum of values.
+    pub attention_flops: f64,
+    pub softmax_flops: f64,
+    /// Norms, rotation, activation, additions, the choice of a token.
+    pub other_flops: f64,
+    pub weight_bytes: f64,
+    pub activation_bytes: f64,
+    pub kv_read_bytes: f64,
+    pub kv_write_bytes: f64,
+    pub parameters: f64,
+}
+
+impl Amounts {
+    pub fn flops(&self) -> f64 {
+        self.matmul_flops + self.attention_flops + self.softmax_flops + self.other_flops
+    }
+
+    pub fn bytes(&self) -> f64 {
+        self.weight_bytes + self.activation_bytes + self.kv_read_bytes + self.kv_write_bytes
+    }
+
+    /// Bytes that no cache spares: weights, keys and values.
+    pub fn certain_bytes(&self) -> f64 {
+        self.weight_bytes + self.kv_read_bytes + self.kv_write_bytes
+    }
+
+    /// Operations for each byte; `None` where nothing is moved.
+    pub fn intensity(&self) -> Option<f64> {
+        (self.bytes() > 0.0).then(|| self.flops() / self.bytes())
+    }
+
+    pub fn times(&self, n: f64) -> Amounts {
+        Amounts {
+            matmul_flops: self.matmul_flops * n,
+            attention_flops: self.attention_flops * n,
+            softmax_flops: self.softmax_flops * n,
+            other_flops: self.other_flops * n,
+            weight_bytes: self.weight_bytes * n,
+            activation_bytes: self.activation_bytes * n,
+            kv_read_bytes: self.kv_read_bytes * n,
+            kv_write_bytes: self.kv_write_bytes * n,
+            parameters: self.parameters * n,
+        }
+    }
+}
+
+impl std::ops::Add for Amounts {
+    type Output = Amounts;
+
+    fn add(self, other: Amounts) -> Amounts {
+        Amounts {
+            matmul_flops: self.matmul_flops + other.matmul_flops,
+            attention_flops: self.attention_flops + other.attention_flops,
+            softmax_flops: self.softmax_flops + other.softmax_flops,
+            other_flops: self.other_flops + other.other_flops,
+            weight_bytes: self.weight_bytes + other.weight_bytes,
+            activation_bytes: self.activation_bytes + other.activation_bytes,
+            kv_read_bytes: self.kv_read_bytes + other.kv_read_bytes,
+            kv_write_bytes: self.kv_write_bytes + other.kv_write_bytes,
+            parameters: self.parameters + other.parameters,
+        }
+    }
+}
+
+impl std::iter::Sum for Amounts {
+    fn sum<I: Iterator<Item = Amounts>>(all: I) -> Amounts {
+        all.fold(Amounts::default(), |sum, one| sum + one)
+    }
+}
+
+/// An operator over a whole step.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct OperatorCost {
+    pub operator: Operator,
+    /// How often a step does it: once, or once for each layer.
+    pub calls: u64,
+    /// All calls together.
+    #[serde(flatten)]
+    pub all: Amounts,
+}
+
+impl OperatorCost {
+    /// A mean call. Calls differ where layers do.
+    pub fn each(&self) -> Amounts {
+        self.all.times(1.0 / self.calls.max(1) as f64)
+    }
+}
+
+/// A step over the whole model, in the order in which it is done.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct StepCost {
+    pub step: Step,
+    pub operators: Vec<OperatorCost>,
+    /// The same for one layer of each kind.
+    pub layers: Vec<LayerCost>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct LayerCost {
+    pub layer: LayerGroup,
+    pub operators: Vec<OperatorCost>,
+}
+
+impl StepCost {
+    pub fn total(&self) -> Amounts {
+        self.operators.iter().map(|operator| operator.all).sum()
+    }
+
+    pub fn of(&self, operator: Operator) -> Option<&OperatorCost> {
+        self.operators.iter().find(|cost| cost.operator == operator)
+    }
+}
+
+/// Operations for each number of a norm: a square, a sum, a scale, a weight.
+const NORM_FLOPS: f64 = 4.0;
+/// Of a score: a greatest, a difference, an exponential, a sum, a quotient.
+const SOFTMAX_FLOPS: f64 = 5.0;
+/// Of a rotated number: two products and a sum for each of a pair, counted for one.
+const ROTATION_FLOPS: f64 = 3.0;
+/// Of an activation: an exponential, a sum, a quotient, a product, and the product with what was gated.
+const ACTIVATION_FLOPS: f64 = 5.0;
+/// Logits are f32, whatever the model is.
+const LOGIT_BYTES: f64 = 4.0;
+
+impl Shape {
+    /// What `step` costs.
+    pub fn cost(&self, step: Step) -> StepCost {
+        let layers: Vec<LayerCost> = self
+            .layers
+            .iter()
+            .map(|group| LayerCost { layer: *group, operators: self.layer_cost(step, group) })
+            .collect();
+        let outer = self.outer_cost(step);
+        let mut operators: Vec<OperatorCost> = Vec::new();
+        for &operator in Operator::ALL {
+            let outside = outer.iter().filter(|cost| cost.operator == operator).copied();
+            let inside = layers.iter().flat_map(|kind| {
+                let n = kind.layer.count;
+                kind.operators.iter().map(move |cost| OperatorCost {
+                    calls: n,
+                    all: cost.all.times(n as f64),
+                    ..*cost
+                })
+            });
+            let same: Vec<OperatorCost> =
+                outside.chain(inside.filter(|cost| cost.operator == operator)).collect();
+            if !same.is_empty() {
+                let calls = same.iter().map(|cost| cost.calls).sum();
+                operators.push(OperatorCost { operator, calls, all: same.iter().map(|cost| cost.all).sum() });
+            }
+        }
+        StepCost { step, operators, layers }
+    }
+
+    /// What is not done in layers. Only the last position of each sequence gets logits.
+    fn outer_cost(&self, step: Step) -> Vec<OperatorCost> {
+        let (rows, batch) = (step.rows(), step.batch as f64);
+        let (h, vocab, number) = (self.hidden as f64, self.vocab as f64, self.number_bytes as f64);
+        let weight = self.bytes_per_weight();
+        let table = vocab * h;
+        vec![
+            once(
+                Operator::Embedding,
+                Amounts {
+                    weight_bytes: rows * h * weight,
+                    activation_bytes: rows * h * number,
+                    parameters: table,
+                    ..Amounts::default()
+                },
+            ),
+            once(Operator::FinalNorm, self.norm(batch)),
+            once(
+                Operator::LmHead,
+                Amounts {
+                    matmul_flops: 2.0 * batch * table,
+                    weight_bytes: table * weight,
+                    activation_bytes: batch * (h * number + vocab * LOGIT_BYTES),
+                    parameters: if self.tied_embeddings { 0.0 } else { table },
+                    ..Amounts::default()
+                },
+            ),
+            once(
+                Operator::Sampling,
+                Amounts {
+                    other_flops: batch * vocab,
+                    activation_bytes: batch * vocab * LOGIT_BYTES,
+                    ..Amounts::default()
+                },
+            ),
+        ]
+    }
+
+    fn norm(&self, rows: f64) -> Amounts {
+        let h = self.hidden as f64;
+        Amounts {
+            other_flops: NORM_FLOPS * rows * h,
+            weight_bytes: h * self.bytes_per_weight(),
+            activation_bytes: 2.0 * rows * h * self.number_bytes as f64,
+            parameters: h,
+            ..Amounts::default()
+        }
+    }
+
+    /// A norm of what an operator gives, and its addition to what went past.
+    fn post_norm(&self, rows: f64) -> Amounts {
+        let h = self.hidden as f64;
+        let added = Amounts {
+            other_flops: rows * h,
+            activation_bytes: rows * h * self.number_bytes as f64,
+            ..Amounts::default()
+        };
+        self.norm(rows) + added
+    }
+
+    /// `rows` rows of `from` numbers times a matrix, to rows of `to`.
+    fn product(&self, rows: f64, from: f64, to: f64) -> Amounts {
+        Amounts {
+            matmul_flops: 2.0 * rows * from * to,
+            weight_bytes: from * to * self.bytes_per_weight(),
+            activation_bytes: rows * (from + to) * self.number_bytes as f64,
+            parameters: from * to,
+            ..Amounts::default()
+        }
+    }
+
+    /// What a product that adds to what went past it has besides.
+    fn residual(&self, rows: f64) -> Amounts {
+        let numbers = if self.post_norms { 0.0 } else { rows * self.hidden as f64 };
+        Amounts {
+            other_flops: numbers,
+            activation_bytes: numbers * self.number_bytes as f64,
+            ..Amounts::default()
+        }
+    }
+
+    fn layer_cost(&self, step: Step, group: &LayerGroup) -> Vec<OperatorCost> {
+        let rows = step.rows();
+        let (q, kv) = self.row_widths();
+        let (q, kv, h) = (q as f64, kv as f64, self.hidden as f64);
+        let number = self.number_bytes as f64;
+        let weight = self.bytes_per_weight();
+        let wide = q + 2.0 * kv;
+
+        let bias = if self.qkv_bias { wide } else { 0.0 };
+        let normed = if self.qk_norm { q + kv } else { 0.0 };
+        let norm_weights = if self.qk_norm { 2.0 * self.head_dim as f64 } else { 0.0 };
+        let rope = Amounts {
+            other_flops: rows * (bias + NORM_FLOPS * normed + ROTATION_FLOPS * (q + kv)),
+            weight_bytes: (bias + norm_weights) * weight,
+            activation_bytes: rows * (wide + q) * number,
+            kv_write_bytes: rows * 2.0 * kv * number,
+            parameters: bias + norm_weights,
+            ..Amounts::default()
+        };
+        let pairs = step.batch as f64 * step.pairs(group.window);
+        let attention = Amounts {
+            attention_flops: 4.0 * pairs * q,
+            softmax_flops: SOFTMAX_FLOPS * pairs * self.heads as f64,
+            activation_bytes: 2.0 * rows * q * number,
+            kv_read_bytes: step.batch as f64 * step.seen(group.window) * 2.0 * kv * number,
+            ..Amounts::default()
+        };
+        let output_bias = if self.output_bias { h } else { 0.0 };
+        let output = self.product(rows, q, h)
+            + self.residual(rows)
+            + Amounts {
+                other_flops: rows * output_bias,
+                weight_bytes: output_bias * weight,
+                parameters: output_bias,
+                ..Amounts::default()
+            };
+        let (gate_up, down) = self.mlp(rows, group);
+        let mut all = vec![
+            once(Operator::AttentionNorm, self.norm(rows)),
+            once(Operator::Qkv, self.product(rows, h, wide)),
+            once(Operator::Rope, rope),
+            once(Operator::Attention, attention),
+            once(Operator::AttentionOutput, output),
+            once(Operator::MlpNorm, self.norm(rows)),
+            once(Operator::GateUp, gate_up),
+            once(Operator::Down, down + self.residual(rows)),
+        ];
+        if self.post_norms {
+            all.push(once(Operator::PostAttentionNorm, self.post_norm(rows)));
+            all.push(once(Operator::PostMlpNorm, self.post_norm(rows)));
+        }
+        all.sort_by_key(|cost| cost.operator);
+        all
+    }
+
+    /// Gate and up with the activation, and down; with the choice of experts where there are some.
+    fn mlp(&self, rows: f64, group: &LayerGroup) -> (Amounts, Amounts) {
+        let h = self.hidden as f64;
+        let gated = |rows: f64, intermediate: f64| {
+            // Gate and up are never written out: only what is made of them.
+            let mut product = self.product(rows, h, 2.0 * intermediate);
+            product.activation_bytes = rows * (h + intermediate) * self.number_bytes as f64;
+            product.other_flops = ACTIVATION_FLOPS * rows * intermediate;
+            product
+        };
+        let Some(experts) = self.experts.filter(|_| group.has_experts) else {
+            let intermediate = self.intermediate as f64;
+            return (gated(rows, intermediate), self.product(rows, intermediate, h));
+        };
+        let (count, active) = (experts.count as f64, experts.active as f64);
+        let (each, shared) = (experts.intermediate as f64, experts.shared_intermediate as f64);
+        // Experts that at least one row goes to, if each is as likely as any other.
+        let touched = count * (1.0 - (1.0 - active / count).powf(rows));
+        let of_experts = |mut one: Amounts| {
+            one.weight_bytes *= touched;
+            one.parameters *= count;
+            one
+        };
+        let mut gate_up = of_experts(gated(rows * active, each)) + self.product(rows, h, count);
+        let mut down = of_experts(self.product(rows * active, each, h));
+        if shared > 0.0 {
+            gate_up = gate_up + gated(rows, shared) + self.product(rows, h, 1.0);
+            down = down + self.product(rows, shared, h);
+        }
+        (gate_up, down)
+    }
+}
+
+fn once(operator: Operator, all: Amounts) -> OperatorCost {
+    OperatorCost { operator, calls: 1, all }
+}
+
+/// What a run takes of a GPU's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Memory {
+    pub weight_bytes: u64,
+    /// The cache holds every position, in layers with a window too.
+    pub kv_bytes: u64,
+    /// Activations of a prefill, logits, and what cuBLAS wants.
+    pub workspace_bytes: u64,
+}
+
+impl Memory {
+    pub fn total(&self) -> u64 {
+        self.weight_bytes.saturating_add(self.kv_bytes).saturating_add(self.workspace_bytes)
+    }
+}
+
+/// What a CUDA context and its libraries keep for themselves, about.
+pub const CONTEXT_BYTES: u64 = 600_000_000;
+/// Rows of a prefill that go through the MLP at a time.
+const MLP_ROWS: u64 = 4096;
+const LIBRARY_BYTES: u64 = 40 << 20;
+
+impl Shape {
+    /// For `batch` sequences of at most `positions`, of which the first `prompt` come at once.
+    pub fn memory(&self, batch: u64, prompt: u64, positions: u64) -> Memory {
+        let (q, kv) = self.row_widths();
+        let product = |factors: &[u64]| factors.iter().fold(1u64, |n, &f| n.saturating_mul(f));
+        let rows = product(&[batch, prompt]);
+        let row = 2 * self.hidden + (q + 2 * kv) + q;
+        let widest = self.experts.map_or(self.intermediate, |experts| {
+            let chosen = experts.active * experts.intermediate + experts.shared_intermediate;
+            chosen.max(self.intermediate)
+        });
+        let mlp = product(&[rows.min(MLP_ROWS), 3, widest]);
+        let numbers = product(&[rows, row]).saturating_add(mlp);
+        Memory {
+            weight_bytes: self.weight_bytes,
+            kv_bytes: product(&[batch, positions, self.kv_bytes_per_position()]),
+            workspace_bytes: product(&[numbers, self.number_bytes])
+                .saturating_add(product(&[batch, self.vocab, LOGIT_BYTES as u64]))
+                .saturating_add(product(&[positions, self.head_dim, 4]))
+                .saturating_add(LIBRARY_BYTES),
+        }
+    }
+
+    /// The most sequences of `prompt` and `output` positions that fit into `free_bytes`; `None` if not one does.
+    pub fn largest_batch(&self, prompt: u64, output: u64, free_bytes: u64) -> Option<u64> {
+        largest(|batch| self.memory(batch, prompt, prompt.saturating_add(output)).total() <= free_bytes)
+    }
+
+    /// The most positions that `batch` sequences can have, prompt and output together, of which `output` are not part
+    /// of the prompt. No more than the model takes.
+    pub fn largest_context(&self, batch: u64, output: u64, free_bytes: u64) -> Option<u64> {
+        let fits = |positions: u64| {
+            let prompt = positions.saturating_sub(output);
+            self.memory(batch, prompt, positions).total() <= free_bytes
+        };
+        largest(fits).map(|positions| positions.min(self.max_positions))
+    }
+}
+
+/// The greatest number that `fits`, if 1 does; the greater the number, the less likely.
+fn largest(fits: impl Fn(u64) -> bool) -> Option<u64> {
+    if !fits(1) {
+        return None;
+    }
+    let (mut low, mut high) = (1u64, 1u64 << 40);
+    while high - low > 1 {
+        let middle = low + (high - low) / 2;
+        if fits(middle) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    Some(low)
+}
+
+#[cfg(test)]
+mod tests;
