@@ -14,7 +14,7 @@ use crate::{
     config::{Runtime, Until},
     crash,
     engine::{
-        Engine, EngineError, KERNELS,
+        Engine, EngineError, KERNELS, Listeners,
         driver::{Control, Driver},
         ranges,
         sim::SimEngine,
@@ -464,6 +464,10 @@ fn work(
     let Inputs { workload, tokenizer, .. } = &plan.inputs;
     let predictions = tokenizer.as_deref().filter(|_| plan.composed.config.output.predictions.enable);
     let done = engine.and_then(|mut engine| {
+        let listeners = listeners(plan);
+        if !listeners.is_empty() {
+            engine.tell(listeners);
+        }
         let ranges = &mut *ranges::for_tools();
         Driver { workload, control, ranges, tx, activity, predictions }.run(engine.as_mut())
     });
@@ -476,6 +480,15 @@ fn work(
         }
     };
     tx.send(Event::RunFinished(finished));
+}
+
+/// Who hears of the engine's operators.
+fn listeners(plan: &Plan) -> Listeners {
+    let mut listeners = Listeners::default();
+    if let Some(parts) = ranges::parts_for_tools(plan.composed.config.profiling.nvtx.detail) {
+        listeners.add(parts);
+    }
+    listeners
 }
 
 fn prepare(

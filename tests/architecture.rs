@@ -7,10 +7,7 @@ use std::{
 
 /// Rooms and what they must not know.
 const MUST_NOT_USE: [(&str, &[&str]); 17] = [
-    (
-        "event.rs",
-        &["config", "engine", "telemetry", "state", "rundir", "session", "tui", "analysis", "cli"],
-    ),
+    ("event.rs", &["config", "engine", "telemetry", "state", "rundir", "session", "tui", "analysis", "cli"]),
     ("assets", &["engine", "telemetry", "state", "rundir", "session", "tui", "cli", "model", "event"]),
     (
         "config",

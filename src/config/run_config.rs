@@ -325,7 +325,7 @@ pub struct NvtxConfig {
 }
 
 /// What gets an NVTX range.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NvtxDetail {
     /// Requests, prefill, decode and its steps.
