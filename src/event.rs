@@ -131,6 +131,9 @@ pub struct RunStarted {
     pub output_tokens: u32,
     pub seed: u64,
     pub overrides: Vec<String>,
+    /// The tool that the run was under: what it measures is not what the workload takes by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub perturbed: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -411,6 +414,7 @@ pub struct KernelSpan {
 pub struct ToolRun {
     /// "nsys", "ncu"
     pub tool: String,
+    /// Idle where it is of all phases.
     pub phase: Phase,
     pub state: ToolState,
 }

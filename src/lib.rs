@@ -43,6 +43,7 @@ pub mod observer;
 pub mod plan;
 pub mod readings;
 pub mod reasons;
+pub mod rerun;
 pub mod rundir;
 pub mod scenario;
 pub mod session;

@@ -6,7 +6,7 @@ use std::{
 };
 
 /// Rooms and what they must not know.
-const MUST_NOT_USE: [(&str, &[&str]); 17] = [
+const MUST_NOT_USE: [(&str, &[&str]); 19] = [
     ("event.rs", &["config", "engine", "telemetry", "state", "rundir", "session", "tui", "analysis", "cli"]),
     ("assets", &["engine", "telemetry", "state", "rundir", "session", "tui", "cli", "model", "event"]),
     (
@@ -21,6 +21,8 @@ const MUST_NOT_USE: [(&str, &[&str]); 17] = [
     ("rundir", &["engine", "telemetry", "session", "tui", "cli"]),
     ("plan.rs", &["telemetry", "state", "rundir", "session", "sweep", "tui", "analysis", "cli"]),
     ("session.rs", &["sweep", "tui", "cli"]),
+    ("session", &["sweep", "tui", "cli"]),
+    ("rerun", &["engine", "telemetry", "plan", "session", "sweep", "doctor", "headless", "tui", "cli"]),
     ("doctor", &["state", "rundir", "session", "sweep", "headless", "tui", "cli"]),
     ("sweep", &["engine", "tui", "headless", "cli"]),
     (

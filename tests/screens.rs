@@ -96,6 +96,7 @@ fn run_started() -> RunStarted {
         output_tokens: 64,
         seed: 0,
         overrides: Vec::new(),
+        perturbed: None,
     }
 }
 

@@ -77,6 +77,7 @@ impl MadeUpRun {
             output_tokens: TOKENS_PER_REQUEST as u32,
             seed: 1,
             overrides: vec!["model=qwen2_5_7b".into()],
+            perturbed: None,
         }
     }
 

@@ -5,6 +5,8 @@ use std::{fmt, num::NonZeroU32, path::PathBuf};
 use serde::de::{Deserializer, Error, Unexpected, Visitor};
 use serde::{Deserialize, Serialize};
 
+use super::tool_config::{NcuConfig, NsysConfig};
+
 /// Everything a run needs to know. `conf/` and the overrides compose to exactly this.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -303,10 +305,10 @@ pub struct ProfilingConfig {
     pub nvtx: NvtxConfig,
     /// The run under Nsight Systems.
     #[serde(default)]
-    pub nsys: ToolConfig,
+    pub nsys: NsysConfig,
     /// The run under Nsight Compute.
     #[serde(default)]
-    pub ncu: ToolConfig,
+    pub ncu: NcuConfig,
     /// Operators and kernels against the memory and compute ceilings.
     #[serde(default)]
     pub roofline: ToolConfig,
@@ -433,7 +435,7 @@ fn one() -> f64 {
     1.0
 }
 
-fn seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+pub(super) fn seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     checked(deserializer, |x| (0.0..=1e9).contains(&x), "a number of seconds, 0 or more")
 }
 

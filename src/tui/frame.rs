@@ -176,6 +176,10 @@ fn status<'a>(view: &View<'_>) -> Vec<Vec<Span<'a>>> {
     if view.frozen {
         parts.push(vec![Span::styled("view frozen", theme.warn)]);
     }
+    if let Some((tool, doing, share)) = state.kernels.working() {
+        let share = share.map(|share| format!(" {:.0} %", 100.0 * share)).unwrap_or_default();
+        parts.push(vec![Span::styled(format!("{tool}: {doing}{share}"), theme.accent)]);
+    }
     let phase = match (&state.finished, state.workload_paused_at) {
         (Some(finished), _) => {
             let style = match finished.outcome {

@@ -2,7 +2,7 @@
 
 use tui_input::{Input, InputRequest};
 
-use crate::{config::ThemeName, event::Stamp};
+use crate::{config::ThemeName, event::Stamp, rerun::Tool};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pane {
@@ -59,6 +59,7 @@ pub enum Action {
     ToggleView,
     ToggleWorkload,
     Rerun,
+    RunUnder(Tool),
     EndJob,
     AskSnapshot,
     AskOverrides,
@@ -92,6 +93,7 @@ pub enum Effect {
     ToggleView,
     ToggleWorkload,
     Rerun,
+    RunUnder(Tool),
     EndJob,
     Snapshot(String),
     Restart(String),
@@ -298,6 +300,7 @@ pub fn update(ui: &mut UiState, action: Action, extent: Extent) -> Option<Effect
         Action::ToggleView => return Some(Effect::ToggleView),
         Action::ToggleWorkload => return Some(Effect::ToggleWorkload),
         Action::Rerun => return Some(Effect::Rerun),
+        Action::RunUnder(tool) => return Some(Effect::RunUnder(tool)),
         Action::EndJob => return Some(Effect::EndJob),
         Action::TogglePlay => return Some(Effect::TogglePlay),
         Action::Seek(secs) => return Some(Effect::Seek(secs)),
