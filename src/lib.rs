@@ -19,6 +19,7 @@
 //! - [`sweep`]: several runs from one command line, one after another
 //! - [`diagnose`]: ledger and verdict of what was recorded
 //! - [`kernels`]: kernels as nsys, ncu and cuBLAS wrote them; [`tools`]: where such programs are, and how they are run
+//! - [`rerun`]: a run done again under nsys or ncu, by a child of this program
 //! - [`doctor`]: what works on this machine, and what looking at it costs
 //! - [`cli`]: the commands; [`completion`]: what a shell offers at TAB; [`crash`], [`shutdown`], [`logfile`],
 //!   [`observer`]: what a program needs around its work

@@ -11,7 +11,7 @@ use std::{
     thread,
 };
 
-use common::{PROGRAM, eventually, tiny_model};
+use common::{PROGRAM, eventually, program, said, signal, tiny_model};
 use llmprof::{
     config::{ConfTree, RunConfig, compose},
     event::{Clock, Event, KernelReport, Outcome, Phase, ToolState, channel},
@@ -251,6 +251,21 @@ fn what_goes_wrong_under_nsys_is_said_with_its_remedy() {
 }
 
 #[test]
+fn a_false_start_of_nsys_is_tried_again() {
+    let bench = Bench::new();
+    let once = bench.dir.path().join("once");
+    let body = format!(
+        "[ -e {0} ] || {{ touch {0}; echo 'End of file' >&2; exit 1; }}; {NSYS_REPORT}",
+        once.display()
+    );
+    bench.tool("nsys", &nsys(&body));
+    assert_eq!(told(&bench.rerun(Tool::Nsys, "cpu", &[])).state, ToolState::Done);
+    bench.tool("nsys", &nsys("echo 'End of file' >&2; exit 1"));
+    let told = told(&bench.rerun(Tool::Nsys, "cpu", &[]));
+    assert!(failed(&told).0.contains("ended in the middle"), "{:?}", told.state);
+}
+
+#[test]
 fn a_missing_tool_says_where_it_was_looked_for() {
     for (tool, words) in [(Tool::Nsys, "/opt/nvidia/nsight-systems"), (Tool::Ncu, "/usr/local/cuda")] {
         let told = told(&Bench::new().rerun(tool, "cuda:0", &[]));
@@ -420,4 +435,80 @@ fn a_cancel_leaves_nobody_running() {
     assert_eq!(told.state, ToolState::Cancelled);
     gone(&pids);
     assert!(bench.text("ncu/command.yaml").contains("exit: cancelled"));
+}
+
+/// The program with a stand-in for nsys before all others, newer than any that may be installed.
+fn with_nsys(bench: &Bench, body: &str) -> Command {
+    bench.tool("nsys", &nsys(body).replace("2025.3.1", "2099.1.1"));
+    let path = std::env::var("PATH").unwrap();
+    let mut run = program(bench.dir.path());
+    run.env("PATH", format!("{}:{path}", bench.dir.path().join("root/bin").display()));
+    run.args([
+        "run",
+        "profiling=nsys",
+        "model.config_json=tiny.json",
+        "runtime.device=cpu",
+        "hydra.run.dir=r",
+    ]);
+    run.args(["dataset.prompt_tokens=8", "infer.max_new_tokens=6"]);
+    run
+}
+
+#[test]
+fn a_run_for_nsys_alone_prints_its_table_and_can_be_played() {
+    let bench = Bench::new();
+    let done = said(with_nsys(&bench, &format!("\"$@\" || exit; {NSYS_REPORT}")).output().unwrap());
+    assert_eq!(done.code, 0, "{}", done.err);
+    assert!(done.out.starts_with("nsys 2099.1.1") && done.out.contains("launches"), "{}", done.out);
+    assert!(done.out.trim_end().ends_with("recorded in r"), "{}", done.out);
+    assert!(!done.out.contains("TTFT"), "there is no workload of its own: {}", done.out);
+    let events = common::events(&bench.dir.path().join("r"));
+    assert!(matches!(events[0].event, Event::RunStarted(_)));
+    assert!(events.iter().any(|envelope| matches!(envelope.event, Event::KernelReport(_))));
+    assert_eq!(common::finished(&bench.dir.path().join("r")).outcome, Outcome::Completed);
+    // Its child is no run of its own in any list.
+    let listed = llmprof::rundir::list_runs(bench.dir.path());
+    assert_eq!(listed.iter().filter(|run| run.dir.path().starts_with(bench.dir.path().join("r"))).count(), 1);
+}
+
+#[test]
+fn a_run_for_nsys_alone_without_a_table_fails_in_words() {
+    let bench = Bench::new();
+    let done = said(with_nsys(&bench, "exit 0").arg("--json").output().unwrap());
+    assert_eq!(done.code, 1, "{}", done.err);
+    assert!(done.err.contains("error: nsys: nsys "), "{}", done.err);
+    let object: serde_json::Value = serde_json::from_str(&done.out).unwrap();
+    assert_eq!((&object["outcome"], &object["kernel_reports"]), (&"failed".into(), &serde_json::json!([])));
+    assert_eq!(common::finished(&bench.dir.path().join("r")).outcome, Outcome::Failed);
+}
+
+#[test]
+fn a_signal_ends_the_tool_and_all_it_started() {
+    let bench = Bench::new();
+    let (pids, body) = hangs(&bench);
+    let child = with_nsys(&bench, &body).stderr(std::process::Stdio::null()).spawn();
+    let mut child = child.unwrap();
+    eventually("the tool at work", || pids.exists().then_some(()));
+    signal(child.id(), "INT");
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    gone(&pids);
+    assert_eq!(common::finished(&bench.dir.path().join("r")).outcome, Outcome::Interrupted);
+}
+
+#[test]
+fn samplers_and_a_tool_are_a_run_and_then_the_tool() {
+    let bench = Bench::new();
+    let mut run = with_nsys(&bench, &format!("\"$@\" || exit; {NSYS_REPORT}"));
+    run.args(["profiling.host.enable=true", "runtime.requests=2", "--json"]);
+    let done = said(run.output().unwrap());
+    assert_eq!(done.code, 0, "{}", done.err);
+    let object: serde_json::Value = serde_json::from_str(&done.out).unwrap();
+    assert_eq!((&object["requests"], &object["perturbed"]), (&2.into(), &serde_json::Value::Null));
+    assert_eq!(object["kernel_reports"].as_array().unwrap().len(), 1);
+    let events = common::events(&bench.dir.path().join("r"));
+    let at = |wanted: fn(&Event) -> bool| events.iter().position(|envelope| wanted(&envelope.event)).unwrap();
+    let (finished, report) =
+        (at(|e| matches!(e, Event::RunFinished(_))), at(|e| matches!(e, Event::KernelReport(_))));
+    assert!(finished < report);
+    assert_eq!(events[finished].t, events[report].t, "what comes after does not make the run any longer");
 }

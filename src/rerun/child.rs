@@ -52,9 +52,22 @@ pub struct Ended {
     pub ending: Ending,
     /// The last of stderr, then of stdout.
     pub said: String,
+    /// The run itself has begun.
+    pub began: bool,
     /// How the run itself ended, where it came to that.
     pub finished: Option<RunFinished>,
     pub took: Duration,
+}
+
+/// nsys does not always reach the agent that it has just started; of version 2022.4, one start in 25 fails so.
+const FALSE_STARTS: [&str; 2] = ["End of file", "Local Endpoint is not available"];
+
+impl Ended {
+    /// The tool failed before it came to the run, of something that may go well the next time.
+    pub fn is_false_start(&self) -> bool {
+        let failed = matches!(self.ending, Ending::Exit(status) if !status.success());
+        failed && !self.began && FALSE_STARTS.iter().any(|text| self.said.contains(text))
+    }
 }
 
 /// Where a tool works, and for how long it may.
@@ -104,7 +117,8 @@ pub fn attend(
     };
     follower.look();
     let said = [last_of(place.stderr), last_of(place.stdout)].concat();
-    Ended { ending, said, finished: follower.state.finished, took: begun.elapsed() }
+    let began = follower.state.run.is_some();
+    Ended { ending, said, began, finished: follower.state.finished, took: begun.elapsed() }
 }
 
 fn started(command: &ToolCommand, place: &Place<'_>) -> Result<Running, String> {

@@ -298,7 +298,7 @@ mod tests {
         assert_eq!(
             line(&plain, Some("^rope$"), true),
             format!(
-                "{environment} ncu --target-processes all --nvtx --nvtx-include llmprof@decode_step/ -k 'regex:^rope$' \
+                "{environment} ncu --target-processes all --nvtx --nvtx-include llmprof@decode_step/ -k regex:'^rope$' \
                  -s 0 -c 3 --metrics a.sum,b.sum --replay-mode kernel --clock-control none -f -o out {CHILD}"
             )
         );

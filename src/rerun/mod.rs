@@ -93,6 +93,8 @@ pub struct Rerun {
 const SOON: Duration = Duration::from_secs(20);
 /// Words about progress are not worth more events than this.
 const BETWEEN_WORDS: Duration = Duration::from_millis(500);
+/// A tool that fails to start may try so often.
+const STARTS: u32 = 3;
 /// Rows of a table that a recording keeps.
 const MOST_ROWS: usize = 1000;
 
@@ -279,12 +281,18 @@ impl Rerun {
             limit_s: self.limit_s(),
         };
         let mut said = (String::new(), Instant::now());
-        let ended = child::attend(&command, &place, &self.system.stop, &mut |doing, share| {
+        let mut tell = |doing: &str, share: Option<f64>| {
             if said.0 != doing || (share.is_some() && said.1.elapsed() >= BETWEEN_WORDS) {
                 said = (doing.to_owned(), Instant::now());
                 self.working(tx, &format!("{label}{doing}"), share);
             }
-        });
+        };
+        let mut ended = child::attend(&command, &place, &self.system.stop, &mut tell);
+        for _ in 1..STARTS {
+            if ended.is_false_start() {
+                ended = child::attend(&command, &place, &self.system.stop, &mut tell);
+            }
+        }
         record.ended(&ended);
         record.write(dir)?;
         if ended.ending == Ending::Cancelled {

@@ -29,6 +29,8 @@ pub(super) struct ToolWork {
     at: At,
     /// The workload was paused for it, and goes on afterwards.
     resume: bool,
+    /// The configuration asks for it: if it fails, the run has not done all that was asked.
+    configured: bool,
 }
 
 enum At {
@@ -84,7 +86,7 @@ impl Session {
         if self.computes() && self.state.prepare_ms.is_none() {
             return Some(format!("the model is not ready yet; {tool} can look at it then"));
         }
-        self.begin_tool(tool);
+        self.begin_tool(tool, false);
         None
     }
 
@@ -93,10 +95,10 @@ impl Session {
         !self.plan.is_for_tools_alone() && self.state.finished.is_none()
     }
 
-    fn begin_tool(&mut self, tool: Tool) {
+    fn begin_tool(&mut self, tool: Tool, configured: bool) {
         let rerun = match self.plan_rerun(tool) {
             Ok(rerun) => rerun,
-            Err(trouble) => return self.refuse_tool(tool, trouble),
+            Err(trouble) => return self.refuse_tool(tool, trouble, configured),
         };
         let resume = self.computes() && !self.control.is_paused();
         if resume {
@@ -104,7 +106,7 @@ impl Session {
             self.tell_tool(tool, working("waiting for the workload to pause"));
         }
         let stop = Arc::clone(&rerun.system.stop);
-        self.tool_work = Some(ToolWork { tool, stop, at: At::Waiting(Box::new(rerun)), resume });
+        self.tool_work = Some(ToolWork { tool, stop, at: At::Waiting(Box::new(rerun)), resume, configured });
         self.follow_tool();
     }
 
@@ -168,10 +170,12 @@ impl Session {
         Ok(live.and_then(|live| top("live", &[live.table("live")], k)))
     }
 
-    fn refuse_tool(&mut self, tool: Tool, Trouble { reason, remedy }: Trouble) {
+    fn refuse_tool(&mut self, tool: Tool, Trouble { reason, remedy }: Trouble, configured: bool) {
         self.tx.notice(Level::Error, tool.name(), format!("{reason}; {remedy}"));
         self.tell_tool(tool, ToolState::Failed { reason: reason.clone(), remedy: remedy.clone() });
-        self.tool_troubles.push(format!("{tool}: {reason}; {remedy}"));
+        if configured {
+            self.tool_troubles.push(format!("{tool}: {reason}; {remedy}"));
+        }
     }
 
     fn tell_tool(&self, tool: Tool, state: ToolState) {
@@ -192,7 +196,7 @@ impl Session {
                 self.tell_tool(work.tool, ToolState::Cancelled);
                 self.resume_after(&work);
             }
-            Some(ToolWork { tool, stop, at: At::Waiting(rerun), resume }) => {
+            Some(ToolWork { tool, stop, at: At::Waiting(rerun), resume, configured }) => {
                 let waits = self.computes() && self.state.workload_paused_at.is_none();
                 let at = match waits {
                     true => At::Waiting(rerun),
@@ -201,12 +205,12 @@ impl Session {
                         At::Working(named("llmprof-tool", move || drop(rerun.run(&tx))))
                     }
                 };
-                self.tool_work = Some(ToolWork { tool, stop, at, resume });
+                self.tool_work = Some(ToolWork { tool, stop, at, resume, configured });
             }
             Some(work) if work.is_idle() => {
                 self.drain();
                 let last = self.state.kernels.tool_run.as_ref().map(|run| run.state.clone());
-                if let Some(ToolState::Failed { reason, remedy }) = last {
+                if let (Some(ToolState::Failed { reason, remedy }), true) = (last, work.configured) {
                     self.tool_troubles.push(format!("{}: {reason}; {remedy}", work.tool));
                 }
                 self.resume_after(&work);
@@ -227,7 +231,7 @@ impl Session {
             self.tools_left.clear();
         }
         if let Some(tool) = self.tools_left.pop_front() {
-            return self.begin_tool(tool);
+            return self.begin_tool(tool, true);
         }
         if self.plan.is_for_tools_alone() && self.state.finished.is_none() {
             self.drain();
