@@ -158,8 +158,10 @@ const DOCUMENTED: [&str; 14] = [
     "trust",
 ];
 /// What it prints besides.
-const BESIDES: [&str; 8] = [
+const BESIDES: [&str; 10] = [
     "cause",
+    "kernel_reports",
+    "perturbed",
     "dtype",
     "engine",
     "simulated",

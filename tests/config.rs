@@ -417,7 +417,6 @@ fn ranges_are_checked_by_name() {
         ("profiling.nsys.requests=0", "1 to 100"),
         ("profiling.ncu.top_k=0", "1 to 100"),
         ("profiling.ncu.launch_count=0", "1 to 100000"),
-        ("profiling.ncu.timeout_s=-1", "a number of seconds, 0 or more"),
         ("runtime.sim.speed=-1", "a finite number, 0 or more"),
         ("runtime.sim.speed=inf", "a finite number, 0 or more"),
         ("runtime.sim.itl_ms=nan", "a finite number, 0 or more"),

@@ -12,7 +12,7 @@ use std::{
 use super::{Session, named};
 use crate::{
     config::{ToolPhase, read_yaml},
-    engine::ranges,
+    engine::{place, ranges},
     event::{Event, Level, Outcome, Phase, RunFinished, ToolRun, ToolState},
     kernels::{
         Kind,
@@ -125,7 +125,9 @@ impl Session {
         };
         let program = std::env::current_exe().map_err(|e| failed("this program can't be found", e))?;
         let gpu = self.state.profiled_gpu();
-        let chip = gpu.and_then(|gpu| gpu.info.compute_capability.as_deref()).and_then(chip);
+        let seen = gpu.and_then(|gpu| gpu.info.compute_capability.as_deref()).and_then(chip);
+        // Nobody samples in a run for tools alone, but the kernels of this build are for one generation.
+        let chip = seen.or_else(|| place::built_for().filter(|_| self.plan.device() != "cpu"));
         Ok(Rerun {
             tool,
             config: self.plan.composed.config.clone(),
@@ -242,7 +244,8 @@ impl Session {
                 (None, Some(ToolState::Done)) => Outcome::Completed,
                 (None, _) => Outcome::Interrupted,
             };
-            self.tx.send(Event::RunFinished(RunFinished { outcome, cause }));
+            self.add_now(Event::RunFinished(RunFinished { outcome, cause }));
+            self.close();
         }
     }
 

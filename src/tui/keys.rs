@@ -86,7 +86,7 @@ pub const BINDINGS: &[Binding] = &[
         A::RunUnder(Tool::Nsys),
         Single,
         "nsys",
-        "do the run again under Nsight Systems while it waits, or end that",
+        "do the run again under Nsight Systems, or end that",
     ),
     key(
         &[Char('c')],
@@ -94,7 +94,7 @@ pub const BINDINGS: &[Binding] = &[
         A::RunUnder(Tool::Ncu),
         Single,
         "ncu",
-        "counters of the longest kernels, under Nsight Compute, or end that",
+        "counters of the longest kernels (Nsight Compute), or end that",
     ),
     key(
         &[Char('e')],
