@@ -116,6 +116,9 @@ impl App {
         if live.as_ref().is_some_and(|live| live.session.plan().watches()) {
             ui.pane = Pane::Gpu;
         }
+        if live.as_ref().is_some_and(|live| live.session.plan().is_for_tools_alone()) {
+            ui.pane = Pane::Kernels;
+        }
         App {
             ui,
             theme,
