@@ -18,7 +18,8 @@ fn has_nsys() -> bool {
 const INSTALL: &str = "\
     set -e
     . /etc/os-release
-    echo \"deb http://deb.debian.org/debian $VERSION_CODENAME contrib non-free\" > /etc/apt/sources.list.d/nsight.list
+    mirror=$(apt-get indextargets --format '$(REPO_URI)' | head -n 1)
+    echo \"deb $mirror $VERSION_CODENAME contrib non-free\" > /etc/apt/sources.list.d/nsight.list
     apt-get update -qq
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends nsight-systems
     for kind in /usr/lib/nsight-systems/host-linux-*; do
