@@ -36,7 +36,7 @@ use crate::{
     },
     logfile,
     plan::{Plan, PlanError},
-    rundir::{EventReader, Player, RunDir, run_json, verdict_of},
+    rundir::{EventReader, Player, RunDir, kernels_text, run_json, verdict_of},
     session::{Ended, Session},
     shutdown::{Cause, Shutdown},
     state::{KEPT_REPORTS, RunState},
@@ -62,6 +62,7 @@ Examples:
   llmprof-tui diagnose gpu.csv                 why was it slow? of a run, or of a log of nvidia-smi
   llmprof-tui kernels out.sqlite               which kernels take the time: of nsys, ncu and cuBLAS logs
   llmprof-tui cost --model qwen2_5_7b --gpu h100 model.dtype=bf16   what would it do on that card?
+  llmprof-tui run profiling=nsys               the same run under Nsight Systems, as a table; profiling=ncu for counters
   llmprof-tui fetch qwen2_5_0_5b               weights from the hub
   llmprof-tui doctor                           what works on this machine, and what to do about the rest
 
@@ -764,6 +765,7 @@ async fn run(what: &What, json: bool, quiet: bool) -> Result<u8, Failure> {
     for remark in &plan.remarks {
         say(format_args!("note: {remark}"));
     }
+    let for_tools = plan.is_for_tools_alone();
     let finished = headless::run(plan, quiet).await?;
     let dir = finished.ended.dir.clone();
     if json {
@@ -771,7 +773,11 @@ async fn run(what: &What, json: bool, quiet: bool) -> Result<u8, Failure> {
             serde_json::to_string_pretty(&run_json(&finished.state, dir.as_deref())).map_err(Report::from)?;
         print_out(&text)?;
     } else {
-        print_out(summary(&finished.state, dir.as_deref()).trim_end())?;
+        let under_tools = kernels_text(&finished.state, KERNEL_ROWS);
+        let own = if for_tools { kept_in(dir.as_deref()) } else { summary(&finished.state, dir.as_deref()) };
+        let parts = [under_tools, own.trim().to_owned()];
+        let parts: Vec<String> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+        print_out(&parts.join("\n\n"))?;
     }
     let code = last_words(&finished.ended);
     if let Some(cause) = &finished.cause {
@@ -925,10 +931,14 @@ fn last_words(ended: &Ended) -> u8 {
     if failed {
         say(format_args!("error: {}", ended.finished.cause.as_deref().unwrap_or("the run failed")));
     }
+    // A run for tools alone has failed of these, and has said so.
+    for trouble in ended.tool_troubles.iter().filter(|_| !failed) {
+        say(format_args!("error: {trouble}"));
+    }
     if let Some(loss) = &ended.loss {
         say(format_args!("error: {loss}"));
     }
-    u8::from(failed || ended.loss.is_some())
+    u8::from(failed || ended.loss.is_some() || !ended.tool_troubles.is_empty())
 }
 
 /// Prints the result. A reader that has seen enough and closed the pipe is no error of ours.
@@ -971,10 +981,14 @@ fn summary(state: &RunState, dir: Option<&Path>) -> String {
     if let Some(sentence) = verdict_of(state) {
         out += &format!("{sentence}\n");
     }
-    if let Some(dir) = dir {
-        out += &format!("\nrecorded in {}\n", dir.display());
-    }
-    out
+    out + "\n" + &kept_in(dir)
+}
+
+/// Rows of a table of kernels.
+const KERNEL_ROWS: usize = 20;
+
+fn kept_in(dir: Option<&Path>) -> String {
+    dir.map(|dir| format!("recorded in {}\n", dir.display())).unwrap_or_default()
 }
 
 /// The screen with a live run.

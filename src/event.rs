@@ -137,6 +137,9 @@ pub struct RunStarted {
     /// What the user says the device can do at most.
     #[serde(default, skip_serializing_if = "GivenPeaks::is_empty")]
     pub peaks: GivenPeaks,
+    /// The tool that the run was under: what it measures is not what the workload takes by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub perturbed: Option<String>,
 }
 
 /// Greatest rates that the user gave. They win over what is known of a GPU.
@@ -434,6 +437,7 @@ pub struct KernelSpan {
 pub struct ToolRun {
     /// "nsys", "ncu"
     pub tool: String,
+    /// Idle where it is of all phases.
     pub phase: Phase,
     pub state: ToolState,
 }

@@ -87,7 +87,7 @@ async fn attend(session: &mut Session, shutdown: &mut Shutdown, progress: &mut P
             cause = shutdown.requested() => break Some(cause),
             _ = session.pump() => progress.show(&session.state),
         }
-        if session.state.finished.is_some() {
+        if session.is_done() {
             break None;
         }
     };
@@ -181,7 +181,8 @@ impl Progress {
         match self {
             Progress::Quiet => {}
             Progress::Bar(bar) => {
-                bar.set_position((state.request_share_done() * 1000.0) as u64);
+                let under = state.kernels.working().map(|(_, _, share)| share.unwrap_or(0.0));
+                bar.set_position((under.unwrap_or_else(|| state.request_share_done()) * 1000.0) as u64);
                 bar.set_message(words(state));
             }
             Progress::Lines { .. } => self.line(&words(state), &format!("{:>5.1} s  ", state.now.secs())),
@@ -215,6 +216,10 @@ impl Progress {
 }
 
 fn words(state: &RunState) -> String {
+    if let Some((tool, doing, share)) = state.kernels.working() {
+        let share = share.map(|share| format!(" {:.0} %", 100.0 * share)).unwrap_or_default();
+        return format!("under {tool}: {doing}{share}");
+    }
     if let (Phase::Preparing, Some(p)) = (state.phase, &state.preparing) {
         return format!("{} {} %", p.step, 100 * p.done / p.total.max(1));
     }

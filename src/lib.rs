@@ -19,7 +19,9 @@
 //! - [`sweep`]: several runs from one command line, one after another
 //! - [`cost`]: what a model would do on a card, from its shape alone
 //! - [`diagnose`]: ledger and verdict of what was recorded
-//! - [`kernels`]: kernels as they run, and as nsys, ncu and cuBLAS wrote them; [`listener`]: what the engine tells of itself; [`tools`]: where such programs are, and how they are run
+//! - [`kernels`]: kernels as they run, and as nsys, ncu and cuBLAS wrote them; [`listener`]: what the engine tells of itself
+//! - [`rerun`]: a run done again under nsys or ncu, by a child of this program; [`tools`]: where such programs are, and how they
+//!   are run
 //! - [`doctor`]: what works on this machine, and what looking at it costs
 //! - [`cli`]: the commands; [`completion`]: what a shell offers at TAB; [`crash`], [`shutdown`], [`logfile`],
 //!   [`observer`]: what a program needs around its work
@@ -46,6 +48,7 @@ pub mod observer;
 pub mod plan;
 pub mod readings;
 pub mod reasons;
+pub mod rerun;
 pub mod rundir;
 pub mod scenario;
 pub mod session;

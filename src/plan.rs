@@ -18,8 +18,10 @@ use crate::{
     },
     event::{GivenPeaks, RunStarted, SCHEMA},
     inputs::{Inputs, InputsError, Model},
+    rerun::Tool,
     scenario::{Scenario, UnknownScenario},
     support::{self, NothingToDo},
+    tools::under,
 };
 
 /// What can be wrong before anything is started.
@@ -167,6 +169,20 @@ impl Plan {
         }
     }
 
+    /// The tools that the run is done again under, in order: what nsys finds is what ncu looks at.
+    pub fn tools(&self) -> Vec<Tool> {
+        let profiling = &self.composed.config.profiling;
+        let asked = [(profiling.nsys.enable, Tool::Nsys), (profiling.ncu.enable, Tool::Ncu)];
+        let possible = !self.simulated() && !self.watches();
+        asked.into_iter().filter_map(|(asked, tool)| (asked && possible).then_some(tool)).collect()
+    }
+
+    /// Nothing is asked of the run but what tools see of it, so there is no workload besides theirs.
+    pub fn is_for_tools_alone(&self) -> bool {
+        let profiling = &self.composed.config.profiling;
+        !profiling.nvml.enable && !profiling.host.enable && !self.tools().is_empty()
+    }
+
     /// There is no workload: others' work is looked at.
     pub(crate) fn watches(&self) -> bool {
         self.composed.config.runtime.name == Runtime::Watch
@@ -218,6 +234,7 @@ impl Plan {
                 flops: config.hardware.peaks.flops,
                 bytes_per_s: config.hardware.peaks.bytes_per_s,
             },
+            perturbed: under::attached(|name| std::env::var(name).ok()),
         }
     }
 }

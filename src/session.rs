@@ -1,6 +1,9 @@
 //! One live run: the only place that starts and stops work, and the one consumer of its events.
 
+mod tool_work;
+
 use std::{
+    collections::VecDeque,
     fs,
     path::{Path, PathBuf},
     sync::Arc,
@@ -9,7 +12,9 @@ use std::{
 };
 
 use serde::Serialize;
+use tempfile::TempDir;
 
+use self::tool_work::ToolWork;
 use crate::{
     analysis::{metrics::MetricsSummary, units::millis},
     config::{Runtime, Until},
@@ -29,6 +34,7 @@ use crate::{
     logfile,
     observer::Observer,
     plan::Plan,
+    rerun::Tool,
     rundir::{Environment, Recorder, RunDir, metrics_json, report_md, roofline_svg},
     state::RunState,
     telemetry::Sampler,
@@ -47,6 +53,13 @@ pub struct Session {
     record: Record,
     observer: Observer,
     threads: Vec<JoinHandle<()>>,
+    /// The run under a tool that is under way, and those that come after the workload.
+    tool_work: Option<ToolWork>,
+    tools_left: VecDeque<Tool>,
+    /// What went wrong under tools.
+    tool_troubles: Vec<String>,
+    /// Where tools work when the run is not recorded.
+    scratch: Option<TempDir>,
     loss_told: bool,
     /// A file beside the recording that could not be written.
     unwritten: Option<String>,
@@ -70,6 +83,8 @@ pub struct Ended {
     pub dir: Option<PathBuf>,
     /// What of the recording is missing, in words.
     pub loss: Option<String>,
+    /// Which tools gave nothing, and why.
+    pub tool_troubles: Vec<String>,
 }
 
 /// Longest wait for threads that were asked to stop; a long prefill can't be interrupted.
@@ -116,12 +131,19 @@ impl Session {
             record,
             observer: Observer::default(),
             threads: Vec::new(),
+            tool_work: None,
+            tools_left: VecDeque::new(),
+            tool_troubles: Vec::new(),
+            scratch: None,
             loss_told: false,
             unwritten: None,
             closed: false,
         };
         session.write_inputs();
-        session.spawn(engine);
+        session.tools_left = session.plan.tools().into();
+        if !session.plan.is_for_tools_alone() {
+            session.spawn(engine);
+        }
         session
     }
 
@@ -179,7 +201,7 @@ impl Session {
     /// longer than a flush. Gives the number of events.
     pub async fn pump(&mut self) -> usize {
         crash::fault_point("consumer");
-        if self.closed {
+        if self.closed && !self.has_tools() {
             // Nothing more comes by itself.
             std::future::pending::<()>().await;
         }
@@ -193,7 +215,11 @@ impl Session {
     }
 
     fn take_in(&mut self) {
-        for envelope in std::mem::take(&mut self.batch).drain(..) {
+        for mut envelope in std::mem::take(&mut self.batch).drain(..) {
+            if self.state.finished.is_some() {
+                // What tools add after the end does not make the run any longer.
+                envelope.t = self.state.now;
+            }
             if matches!(envelope.event, Event::Ready(_)) {
                 self.write_environment();
             }
@@ -202,6 +228,14 @@ impl Session {
         if self.state.finished.is_some() {
             self.close();
         }
+    }
+
+    /// Takes in what has been sent so far.
+    fn drain(&mut self) {
+        while let Ok(envelope) = self.rx.try_recv() {
+            self.batch.push(envelope);
+        }
+        self.take_in();
     }
 
     /// Records an event, then folds it.
@@ -221,9 +255,7 @@ impl Session {
         let ended = self.state.finished.is_some();
         let t = if ended { self.state.now } else { self.state.now.max(self.tx.clock().now()) };
         self.add(&Envelope { t, event });
-        if let Record::To(_, recorder) = &mut self.record {
-            recorder.flush();
-        }
+        self.flush();
     }
 
     fn note_trouble(&mut self, text: String) {
@@ -238,6 +270,10 @@ impl Session {
             && !std::mem::replace(&mut self.loss_told, true)
         {
             self.note_trouble(text);
+        }
+        self.follow_tool();
+        if self.closed {
+            return;
         }
         self.wait_for_rest();
         if let Some(sample) = self.observer.due(self.rx.len() as u64, self.lost()) {
@@ -279,6 +315,7 @@ impl Session {
         self.observer.frame(took);
     }
 
+    /// Pauses the workload or lets it go on. Not while a tool is at work, for which it waits.
     pub fn toggle_pause(&mut self) {
         self.control.set_paused(!self.control.is_paused());
     }
@@ -363,29 +400,30 @@ impl Session {
             metrics: self.state.total.summary(),
             dir: self.dir().map(Path::to_owned),
             loss: self.loss(),
+            tool_troubles: self.tool_troubles.clone(),
         }
     }
 
     /// Asks the work to stop, without waiting for it.
-    pub fn cancel(&self) {
+    pub fn cancel(&mut self) {
         self.control.cancel();
+        self.tool_work.iter().for_each(ToolWork::cancel);
+        self.tools_left.clear();
     }
 
     /// Nothing of this run computes any more.
     pub fn is_idle(&self) -> bool {
         self.threads.iter().all(JoinHandle::is_finished)
+            && self.tool_work.as_ref().is_none_or(ToolWork::is_idle)
     }
 
     fn stop(&mut self, outcome: Outcome, cause: Option<String>) {
-        self.control.cancel();
+        self.cancel();
         let deadline = Instant::now() + PATIENCE;
         while Instant::now() < deadline && !self.is_idle() {
             thread::sleep(Duration::from_millis(2));
         }
-        while let Ok(envelope) = self.rx.try_recv() {
-            self.batch.push(envelope);
-        }
-        self.take_in();
+        self.drain();
         if self.state.finished.is_none() {
             self.add_now(Event::RunFinished(RunFinished { outcome, cause }));
         }
@@ -400,6 +438,10 @@ impl Session {
         self.control.cancel();
         self.write_environment();
         self.write_reports();
+        self.flush();
+    }
+
+    fn flush(&mut self) {
         if let Record::To(_, recorder) = &mut self.record {
             recorder.flush();
         }
@@ -455,7 +497,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        if !self.closed {
+        if !self.closed || self.tool_work.is_some() {
             self.stop(Outcome::Interrupted, crash::first_panic());
         }
     }
@@ -501,7 +543,7 @@ fn work(
     let predictions = tokenizer.as_deref().filter(|_| plan.composed.config.output.predictions.enable);
     let done = engine.and_then(|mut engine| {
         let ranges = &mut *ranges::for_tools();
-        let mut listeners = Listeners::default();
+        let mut listeners = listeners(plan);
         if let Some(tracer) = &tracer {
             listeners.add(tracer.clone());
         }
@@ -521,6 +563,15 @@ fn work(
         }
     };
     tx.send(Event::RunFinished(finished));
+}
+
+/// Who hears of the engine's operators.
+fn listeners(plan: &Plan) -> Listeners {
+    let mut listeners = Listeners::default();
+    if let Some(parts) = ranges::parts_for_tools(plan.composed.config.profiling.nvtx.detail) {
+        listeners.add(parts);
+    }
+    listeners
 }
 
 fn prepare(

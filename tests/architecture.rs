@@ -6,7 +6,7 @@ use std::{
 };
 
 /// Rooms and what they must not know.
-const MUST_NOT_USE: [(&str, &[&str]); 18] = [
+const MUST_NOT_USE: [(&str, &[&str]); 20] = [
     ("event.rs", &["config", "engine", "telemetry", "state", "rundir", "session", "tui", "analysis", "cli"]),
     ("assets", &["engine", "telemetry", "state", "rundir", "session", "tui", "cli", "model", "event"]),
     (
@@ -22,6 +22,8 @@ const MUST_NOT_USE: [(&str, &[&str]); 18] = [
     ("plan.rs", &["telemetry", "state", "rundir", "session", "sweep", "tui", "analysis", "cli"]),
     ("session.rs", &["sweep", "tui", "cli"]),
     ("cost.rs", &["engine", "telemetry", "state", "rundir", "session", "sweep", "tui", "cli"]),
+    ("session", &["sweep", "tui", "cli"]),
+    ("rerun", &["engine", "telemetry", "plan", "session", "sweep", "doctor", "headless", "tui", "cli"]),
     ("doctor", &["state", "rundir", "session", "sweep", "headless", "tui", "cli"]),
     ("sweep", &["engine", "tui", "headless", "cli"]),
     (

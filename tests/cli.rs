@@ -158,8 +158,10 @@ const DOCUMENTED: [&str; 14] = [
     "trust",
 ];
 /// What it prints besides.
-const BESIDES: [&str; 8] = [
+const BESIDES: [&str; 10] = [
     "cause",
+    "kernel_reports",
+    "perturbed",
     "dtype",
     "engine",
     "simulated",
@@ -378,21 +380,18 @@ fn the_engine_draws_the_same_tokens_twice() {
 #[test]
 fn a_profiling_option_says_what_this_version_does_not_do() {
     let dir = tempfile::tempdir().unwrap();
-    for option in ["nsys", "ncu"] {
+    for (option, why) in [("nsys", "a simulated run has nothing"), ("ncu", "a simulated run has nothing")] {
         let mut args = QUICK.to_vec();
         let option = format!("profiling={option}");
         args.push(&option);
-        assert_refused(
-            dir.path(),
-            &args,
-            &["would do nothing", "this version does not have", "profiling=minimal"],
-        );
+        assert_refused(dir.path(), &args, &["would do nothing", why, "profiling=minimal"]);
     }
     let mut args = QUICK.to_vec();
     args.extend(["profiling=full", "hydra.run.dir=runs/full"]);
     let said = run(dir.path(), &args);
     assert_eq!(said.code, 0, "{}", said.err);
-    let words = "this run samples the GPU and the host; this version does not have runs under Nsight Systems";
+    let words = "this run samples the GPU and the host; a simulated run has nothing that nsys and ncu could look at, this \
+                 version does not have a roofline";
     assert!(said.err.contains(&format!("note: {words}")), "{}", said.err);
     let told = events(&dir.path().join("runs/full"))
         .into_iter()

@@ -560,3 +560,32 @@ fn what_is_no_recording_is_told_without_a_screen() {
         terminal.see(words);
     }
 }
+
+#[test]
+fn the_run_under_nsys_is_followed_and_ended_by_its_key() {
+    let dir = tempfile::tempdir().unwrap();
+    tiny_model(dir.path(), |_| {});
+    // Newer than any that may be installed; it hangs.
+    let script = "#!/bin/sh\n[ \"$1\" = --version ] && echo NVIDIA Nsight Systems version 2099.1.1 && exit\nexec sleep 600\n";
+    fs::create_dir(dir.path().join("bin")).unwrap();
+    let nsys = dir.path().join("bin/nsys");
+    let write = "printf '%s' \"$2\" > \"$1\" && chmod 755 \"$1\"";
+    let written = std::process::Command::new("sh").args(["-c", write, "sh"]).arg(&nsys).arg(script).status();
+    assert!(written.unwrap().success());
+    let path = format!("{}:{}", dir.path().join("bin").display(), std::env::var("PATH").unwrap());
+    let args =
+        ["model.config_json=tiny.json", "runtime.device=cpu", "runtime.requests=100000", "telemetry=none"];
+    let terminal = Terminal::start_in(dir, &args, &[("PATH", &path)], (120, 30));
+    terminal.until("a number of tokens per second", |s| has_rate(&s.contents()));
+    terminal.press("n", "nsys: starting");
+    terminal.see("paused");
+    terminal.press("p", "the workload waits for nsys");
+    terminal.press("c", "nsys is at work");
+    terminal.press("n", "nsys was ended");
+    terminal.see_no("paused");
+    terminal.press("n", "nsys: starting");
+    quit(&terminal);
+    let run = run_dirs(terminal.path()).pop().unwrap();
+    let command = fs::read_to_string(run.join("nsys-2/cmd.txt")).unwrap();
+    assert!(command.contains("cancelled"), "{command}");
+}

@@ -14,6 +14,7 @@ use llmprof::{
     event::{
         Envelope, Event, GivenPeaks, GpuAbsent, GpuInfo, GpuLost, GpuSample, HostInfo, HostSample,
         KernelReport, Level, Notice, Outcome, Phase, RequestStarted, RunStarted, SCHEMA, Stamp, Token,
+        ToolRun, ToolState,
     },
     model::{Shape, Step},
     readings::Reading,
@@ -105,6 +106,7 @@ fn run_started() -> RunStarted {
         overrides: Vec::new(),
         shape: Some(Box::new(shape("smollm2_135m", Dtype::F32))),
         peaks: GivenPeaks::default(),
+        perturbed: None,
     }
 }
 
@@ -414,4 +416,16 @@ fn no_size_and_no_pane_panics() {
 fn a_small_terminal_still_tells_the_speed() {
     let screen = drawn(&running(), &showing(Pane::Overview), Glyphs::UNICODE, (30, 8));
     assert!(screen.contains("tok/s") && screen.contains("TTFT"), "{screen}");
+}
+
+#[test]
+fn a_tool_at_work_is_in_every_header() {
+    let mut state = running();
+    let working = ToolState::Working { doing: "decode".into(), share: Some(0.45) };
+    let run = ToolRun { tool: "nsys".into(), phase: Phase::Decode, state: working };
+    state.apply(&Envelope { t: state.now, event: Event::ToolRun(Box::new(run)) });
+    for pane in Pane::ALL {
+        let screen = drawn(&state, &showing(pane), Glyphs::UNICODE, (80, 24));
+        assert!(screen.lines().any(|line| line.contains("nsys: decode 45 %")), "{pane:?}: {screen}");
+    }
 }

@@ -79,6 +79,7 @@ impl MadeUpRun {
             overrides: vec!["model=qwen2_5_7b".into()],
             shape: None,
             peaks: GivenPeaks::default(),
+            perturbed: None,
         }
     }
 

@@ -34,6 +34,8 @@ pub struct Judged<'a> {
     pub events_lost: u64,
     /// TPOT of the first requests over that of the last.
     pub drift: Option<f64>,
+    /// The tool that the run was under.
+    pub perturbed: Option<&'a str>,
 }
 
 /// `None` until something was measured.
@@ -67,7 +69,12 @@ pub fn trust(judged: &Judged<'_>) -> Option<Trust> {
     if judged.events_lost > 0 {
         doubts.push(format!("{} events were lost", judged.events_lost));
     }
-    let score = MOST.saturating_sub(doubts.len() as u32);
+    let mut score = MOST.saturating_sub(doubts.len() as u32);
+    if let Some(tool) = judged.perturbed {
+        // However even it is, it is not the workload's own time.
+        score = 0;
+        doubts.insert(0, format!("it ran under {tool}: its latencies are not to be compared"));
+    }
     Some(Trust { score, of: MOST, doubts })
 }
 
@@ -79,7 +86,15 @@ mod tests {
     fn every_doubt_takes_a_point() {
         let mut metrics = Metrics::default();
         fn judged(metrics: &Metrics) -> Judged<'_> {
-            Judged { metrics, diagnosis: None, others: 0, cpu_taken: None, events_lost: 0, drift: None }
+            Judged {
+                metrics,
+                diagnosis: None,
+                others: 0,
+                cpu_taken: None,
+                events_lost: 0,
+                drift: None,
+                perturbed: None,
+            }
         }
         assert_eq!(trust(&judged(&metrics)), None);
         metrics.next_token(1_000_000, 1);
@@ -89,5 +104,8 @@ mod tests {
         assert_eq!(trust(&judged(&metrics)).unwrap().doubts, Vec::<String>::new());
         let shared = Judged { others: 2, drift: Some(0.8), events_lost: 3, ..judged(&metrics) };
         assert_eq!(trust(&shared).unwrap().score, 2);
+        let perturbed = trust(&Judged { perturbed: Some("ncu"), ..judged(&metrics) }).unwrap();
+        assert_eq!(perturbed.score, 0);
+        assert_eq!(perturbed.doubts, ["it ran under ncu: its latencies are not to be compared"]);
     }
 }

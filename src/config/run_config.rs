@@ -5,6 +5,8 @@ use std::{fmt, num::NonZeroU32, path::PathBuf};
 use serde::de::{Deserializer, Error, Unexpected, Visitor};
 use serde::{Deserialize, Serialize};
 
+use super::tool_config::{NcuConfig, NsysConfig};
+
 /// Everything a run needs to know. `conf/` and the overrides compose to exactly this.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -315,10 +317,10 @@ pub struct ProfilingConfig {
     pub nvtx: NvtxConfig,
     /// The run under Nsight Systems.
     #[serde(default)]
-    pub nsys: ToolConfig,
+    pub nsys: NsysConfig,
     /// The run under Nsight Compute.
     #[serde(default)]
-    pub ncu: ToolConfig,
+    pub ncu: NcuConfig,
     /// Operators and kernels against the memory and compute ceilings.
     #[serde(default)]
     pub roofline: ToolConfig,
@@ -337,7 +339,7 @@ pub struct NvtxConfig {
 }
 
 /// What gets an NVTX range.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NvtxDetail {
     /// Requests, prefill, decode and its steps.
@@ -445,7 +447,7 @@ fn one() -> f64 {
     1.0
 }
 
-fn seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+pub(super) fn seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     checked(deserializer, |x| (0.0..=1e9).contains(&x), "a number of seconds, 0 or more")
 }
 

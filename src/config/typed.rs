@@ -146,6 +146,9 @@ fn first_out_of_range(config: &RunConfig) -> Option<(String, String, &'static st
         ("infer.max_new_tokens", infer.max_new_tokens, 1, u32::MAX, "at least 1"),
         ("profiling.nvml.interval_ms", profiling.nvml.interval_ms, 10, u32::MAX, "at least 10"),
         ("profiling.host.interval_ms", profiling.host.interval_ms, 10, u32::MAX, "at least 10"),
+        ("profiling.nsys.requests", profiling.nsys.requests, 1, 100, "1 to 100"),
+        ("profiling.ncu.top_k", profiling.ncu.top_k, 1, 100, "1 to 100"),
+        ("profiling.ncu.launch_count", profiling.ncu.launch_count, 1, 100_000, "1 to 100000"),
         ("output.flush_ms", output.flush_ms, 1, 60_000, "1 to 60000"),
         ("output.tui.fps", output.tui.fps, 1, 60, "1 to 60"),
     ];

@@ -1,6 +1,7 @@
 //! Whether this user may read performance counters, as ncu does.
 
 use super::{Finding, Look, parse};
+use crate::tools::nsight::COUNTERS_FOR_ALL;
 
 const CAP_SYS_ADMIN: u64 = 1 << 21;
 const CAP_PERFMON: u64 = 1 << 38;
@@ -19,10 +20,7 @@ pub(super) fn counters(look: &Look) -> Finding {
     let held = look.machine.read("/proc/self/status").as_deref().and_then(parse::capabilities).unwrap_or(0);
     match held & (CAP_SYS_ADMIN | CAP_PERFMON) {
         0 => Finding::warn("performance counters are for administrators (RmProfilingAdminOnly: 1), and this is none: ncu will fail with ERR_NVGPUCTRPERM")
-            .remedy(
-                "put `options nvidia NVreg_RestrictProfilingToAdminUsers=0` into /etc/modprobe.d/nvidia-profiling.conf, \
-                 run `sudo update-initramfs -u` and reboot; or run as root, in a container with `--cap-add=SYS_ADMIN`",
-            ),
+            .remedy(COUNTERS_FOR_ALL),
         _ => Finding::pass("performance counters are for administrators (RmProfilingAdminOnly: 1), and this process is one"),
     }
 }

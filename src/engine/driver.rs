@@ -112,10 +112,11 @@ impl Driver<'_> {
         let prompts = w.prompts(request);
         self.listen()?;
         self.activity.set(Phase::Prefill);
-        self.ranges.push("request");
+        let warmup = request < w.warmup;
+        self.ranges.push(if warmup { "warmup" } else { "request" });
         self.tx.send(Event::RequestStarted(RequestStarted {
             request,
-            warmup: request < w.warmup,
+            warmup,
             batch: w.batch,
             prompt_tokens: prompts.len() as u32,
             output_tokens: w.output_tokens,
@@ -131,19 +132,20 @@ impl Driver<'_> {
         request: u32,
         prompts: &Prompts,
     ) -> Result<Vec<Answer>, EngineError> {
-        let first = self.ranged("prefill", |_| engine.prefill(prompts))?;
+        let warmup = request < self.workload.warmup;
+        let first = self.ranged(warmup, "prefill", |_| engine.prefill(prompts))?;
         self.token(request, 0, &first, engine.device_time());
         let mut answers = vec![Answer::default(); first.len()];
         self.note(&mut answers, &first);
         self.activity.set(Phase::Decode);
-        self.ranged("decode", |driver| {
+        self.ranged(warmup, "decode", |driver| {
             for index in 1..driver.workload.output_tokens {
                 // A batch goes on until its last sequence has ended.
                 if answers.iter().all(|answer| answer.ended) {
                     break;
                 }
                 driver.listen()?;
-                let ids = driver.ranged("decode_step", |_| engine.decode())?;
+                let ids = driver.ranged(warmup, "decode_step", |_| engine.decode())?;
                 driver.token(request, index, &ids, engine.device_time());
                 driver.note(&mut answers, &ids);
             }
@@ -182,11 +184,16 @@ impl Driver<'_> {
         Ok(())
     }
 
+    /// Does `work` within a range. Phases of a warm-up have none: tools wait for the first one that counts.
     fn ranged<T>(
         &mut self,
+        warmup: bool,
         name: &'static str,
         work: impl FnOnce(&mut Self) -> Result<T, EngineError>,
     ) -> Result<T, EngineError> {
+        if warmup {
+            return work(self);
+        }
         self.ranges.push(name);
         let done = work(self);
         self.ranges.pop();

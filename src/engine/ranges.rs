@@ -1,4 +1,12 @@
-//! Named spans around the workload's phases, for tools that look from outside.
+//! Named spans around the workload's phases, layers and operators, for tools that look from outside.
+
+use std::sync::Arc;
+
+use super::Listener;
+use crate::config::NvtxDetail;
+
+/// Whether this build tells tools anything.
+pub const TOLD: bool = cfg!(feature = "nvtx");
 
 /// Where the driver announces its phases. The default does nothing and costs nothing.
 pub trait Ranges {
@@ -18,4 +26,15 @@ pub fn for_tools() -> Box<dyn Ranges> {
     return Box::new(super::nvtx_ranges::NvtxRanges::default());
     #[cfg(not(feature = "nvtx"))]
     Box::new(NoRanges)
+}
+
+/// Tells tools of what is finer than phases; `None` where nothing finer is asked for, or this build can't.
+pub fn parts_for_tools(detail: NvtxDetail) -> Option<Arc<dyn Listener>> {
+    #[cfg(feature = "nvtx")]
+    if detail > NvtxDetail::Phase {
+        let operators = detail == NvtxDetail::Op;
+        return Some(Arc::new(super::nvtx_ranges::NvtxParts { operators }));
+    }
+    let _ = detail;
+    None
 }

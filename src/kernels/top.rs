@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{
     names,
@@ -10,22 +10,27 @@ use super::{
 };
 
 /// A list of kernels for `ncu`.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TopList {
     /// The file it was made of, and its kind.
+    #[serde(default)]
     pub from: String,
+    #[serde(default)]
     pub source: String,
     /// How much of the time these kernels are, in percent.
     pub share_pct: Option<f64>,
     pub kernels: Vec<TopKernel>,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TopKernel {
     pub name: String,
+    #[serde(default)]
     pub family: String,
-    /// For `ncu -k regex:…`, which matches the function's own name.
+    /// For `ncu -k regex:…`, which matches the function's own name. A list written by hand may leave it out.
+    #[serde(default)]
     pub regex: String,
+    #[serde(default)]
     pub launches: u64,
     pub total_ns: Option<f64>,
     pub mean_ns: Option<f64>,

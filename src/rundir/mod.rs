@@ -13,5 +13,5 @@ pub use layout::{RunDir, RunEntry, RunResult, list_runs};
 pub use player::{Player, Position};
 pub use reader::{EventReader, Next, ReadError};
 pub use recorder::Recorder;
-pub use report::{metrics_json, report_md, run_json, verdict_of};
+pub use report::{kernels_text, metrics_json, report_md, run_json, verdict_of};
 pub use roofline_svg::roofline_svg;

@@ -12,7 +12,8 @@ use crate::{
         units::{bytes, grouped, millis, scaled, three_digits},
         verdict,
     },
-    event::{Phase, SCHEMA},
+    event::{KernelReport, Phase, SCHEMA},
+    kernels::show::{Asked, Shown},
     state::{RunState, Used},
 };
 
@@ -90,6 +91,7 @@ pub fn run_json(state: &RunState, run_dir: Option<&Path>) -> Value {
         "engine": run.map(|r| &r.engine),
         "device": run.map(|r| &r.device),
         "simulated": run.map(|r| r.simulated),
+        "perturbed": run.and_then(|r| r.perturbed.as_deref()),
         "requests": metrics.requests,
         "ttft_ms": latency(metrics.ttft_ms),
         "tpot_ms": latency(metrics.tpot_ms),
@@ -103,7 +105,31 @@ pub fn run_json(state: &RunState, run_dir: Option<&Path>) -> Value {
         "mfu": state.mfu().map(|used| used.share),
         "mbu": state.mbu().map(|used| used.share),
         "trust": state.trust(),
+        "kernel_reports": state.kernels.reports.iter().map(kernel_report).collect::<Vec<_>>(),
     })
+}
+
+/// What a tool wrote, as the command `kernels` tells it.
+fn kernel_report(report: &KernelReport) -> Value {
+    let shown = report.tables.iter().map(|table| Shown::new(table, &Asked::default()).json(&report.file));
+    json!({
+        "tool": report.tool,
+        "phase": report.phase,
+        "file": report.file,
+        "tables": shown.collect::<Vec<_>>(),
+    })
+}
+
+/// What tools wrote, in words.
+pub fn kernels_text(state: &RunState, rows: usize) -> String {
+    let asked = Asked { rows: Some(rows), ..Asked::default() };
+    let mut parts = Vec::new();
+    for report in &state.kernels.reports {
+        let phase = report.phase.map(|phase| format!(", {}", phase.name())).unwrap_or_default();
+        parts.push(format!("{}{phase} ({}):", report.tool, report.file));
+        parts.extend(report.tables.iter().map(|table| Shown::new(table, &asked).text()));
+    }
+    parts.join("\n\n")
 }
 
 /// `report.md`: a pure function of the events.
@@ -115,6 +141,12 @@ pub fn report_md(state: &RunState) -> String {
     if let Some(run) = &state.run {
         if run.simulated {
             let _ = writeln!(out, "**Simulated: nothing in this report was measured.**\n");
+        }
+        if let Some(tool) = &run.perturbed {
+            let _ = writeln!(
+                out,
+                "**Under {tool}: the times in this report are not those of the workload by itself, and not to be compared.**\n"
+            );
         }
         let weights = if run.synthetic_weights { "synthetic weights" } else { "trained weights" };
         let _ = writeln!(
@@ -155,6 +187,7 @@ pub fn report_md(state: &RunState) -> String {
     }
     efficiency(&mut out, state);
     card(&mut out, state);
+    tools(&mut out, state);
     snapshots(&mut out, state);
     notices(&mut out, state);
     let _ = writeln!(out, "## What the words mean\n");
@@ -331,6 +364,18 @@ fn card(out: &mut String, state: &RunState) {
         let _ = writeln!(out, "Trust: {} of {}: {doubts}.\n", trust.score, trust.of);
     }
 }
+
+/// What nsys and ncu wrote of the run, the longest rows of each table.
+fn tools(out: &mut String, state: &RunState) {
+    if state.kernels.reports.is_empty() {
+        return;
+    }
+    let _ = writeln!(out, "## Under tools\n");
+    let _ = writeln!(out, "```text\n{}\n```\n", kernels_text(state, REPORT_ROWS));
+}
+
+/// Rows of a table in a report.
+const REPORT_ROWS: usize = 10;
 
 fn snapshots(out: &mut String, state: &RunState) {
     if state.snapshots.is_empty() {

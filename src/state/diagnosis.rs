@@ -29,6 +29,7 @@ impl RunState {
             cpu_taken: self.host.taken_by_others(self.total.from, self.now).filter(|_| on_cpu),
             events_lost: self.observer.map_or(0, |observer| observer.lost),
             drift: self.drift.ratio(),
+            perturbed: run.perturbed.as_deref(),
         })
     }
 

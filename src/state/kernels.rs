@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use crate::{
     analysis::launches::{LaunchMeter, Steps},
-    event::{KernelReport, KernelTrace, KernelWindow, Phase, StepTimeline, ToolRun},
+    event::{KernelReport, KernelTrace, KernelWindow, Phase, StepTimeline, ToolRun, ToolState},
     kernels::table::{KernelRow, KernelTable, Kind},
 };
 
@@ -46,6 +46,15 @@ impl KernelState {
         match phase {
             Phase::Prefill => Some(&self.prefill),
             Phase::Decode => Some(&self.decode),
+            _ => None,
+        }
+    }
+
+    /// The tool that is at work, what it does and how much of that is done.
+    pub fn working(&self) -> Option<(&str, &str, Option<f64>)> {
+        let run = self.tool_run.as_ref()?;
+        match &run.state {
+            ToolState::Working { doing, share } => Some((&run.tool, doing, *share)),
             _ => None,
         }
     }

@@ -154,8 +154,11 @@ impl RunState {
         self.now = self.now.max(t);
         self.events += 1;
         self.phase = self.phase.after(&envelope.event);
+        // While a tool is at work the workload waits, and what the GPU does is the child's.
+        let under_tool = self.kernels.working().is_some();
+        let phase = if under_tool { Phase::Idle } else { self.phase };
         for gpu in self.gpus.iter_mut().filter(|gpu| gpu.info.profiled) {
-            gpu.ledger.phase(t, self.phase);
+            gpu.ledger.phase(t, phase);
         }
         match &envelope.event {
             Event::Token(token) => self.token(t, *token),
@@ -168,6 +171,7 @@ impl RunState {
                     gpu.record(t, sample);
                 }
             }
+            Event::GpuProcesses(_) if under_tool => {}
             Event::GpuProcesses(seen) => {
                 if let Some(gpu) = self.gpus.iter_mut().find(|g| g.info.index == seen.gpu) {
                     gpu.shared_with(t, &seen.processes);

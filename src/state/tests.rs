@@ -123,3 +123,21 @@ fn stray_events_change_nothing_they_should_not() {
     let state = fold(&[token(5, 9, 0), finished(6, 9), envelope(7, Event::WorkloadResumed)]);
     assert_eq!((state.total.itl.n(), state.trail.len(), state.requests_done), (0, 0, 0));
 }
+
+#[test]
+fn a_child_under_a_tool_is_no_stranger_on_the_card() {
+    let tool = |ms, state| {
+        envelope(ms, Event::ToolRun(Box::new(ToolRun { tool: "ncu".into(), phase: Phase::Decode, state })))
+    };
+    let processes = |ms| {
+        let processes = vec![GpuProcess { pid: 7, name: None, mem_bytes: None }];
+        envelope(ms, Event::GpuProcesses(Box::new(GpuProcesses { gpu: 0, processes })))
+    };
+    let found = envelope(0, Event::GpuFound(Box::new(GpuInfo { profiled: true, ..GpuInfo::default() })));
+    let working = ToolState::Working { doing: "decode".into(), share: None };
+    let mut state = fold(&[found, tool(1, working), processes(2)]);
+    assert!(state.gpus[0].processes_seen.is_empty());
+    state.apply(&tool(3, ToolState::Done));
+    state.apply(&processes(4));
+    assert_eq!(state.gpus[0].processes_seen.len(), 1);
+}

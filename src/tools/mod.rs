@@ -3,6 +3,7 @@
 pub mod nsight;
 pub mod process;
 mod system;
+pub mod under;
 pub mod version;
 
 pub use system::System;

@@ -73,6 +73,11 @@ pub const NCU: Tool = Tool {
     needed_for: "counters of kernels",
 };
 
+/// How everyone may read counters.
+pub const COUNTERS_FOR_ALL: &str = "put `options nvidia NVreg_RestrictProfilingToAdminUsers=0` into \
+     /etc/modprobe.d/nvidia-profiling.conf, run `sudo update-initramfs -u` and reboot; or run as root, in a container \
+     with `--cap-add=SYS_ADMIN`";
+
 /// The first release that came with a CUDA: with an older one nothing of a kernel is recorded.
 const FIRST_FOR_CUDA: [(u32, Version); 2] = [(13, Version(2025, 3, 0)), (12, Version(2022, 4, 0))];
 

@@ -41,8 +41,7 @@ pub fn said(program: &Path, args: &[&str], until: Instant, stop: &AtomicBool) ->
     let begun = Instant::now();
     let mut command = Command::new(program);
     command.args(args).env("LC_ALL", "C").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let child = command.process_group(0).spawn().map_err(|e| ToolTrouble::NotStarted(e.to_string()))?;
-    let mut running = Running(child);
+    let mut running = Running::start(&mut command)?;
     let streams = [running.0.stdout.take().map(collected), running.0.stderr.take().map(collected)];
     while !running.has_ended() {
         if stop.load(Ordering::Acquire) {
@@ -74,8 +73,7 @@ pub fn streamed<T>(
     let begun = Instant::now();
     let mut command = Command::new(program);
     command.args(args).env("LC_ALL", "C").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let child = command.process_group(0).spawn().map_err(|e| ToolTrouble::NotStarted(e.to_string()))?;
-    let mut running = Running(child);
+    let mut running = Running::start(&mut command)?;
     let errors = running.0.stderr.take().map(collected);
     let Some(stdout) = running.0.stdout.take() else {
         return Err(ToolTrouble::NotStarted("it has no stdout".to_owned()));
@@ -140,21 +138,27 @@ fn collected(stream: impl Read + Send + 'static) -> Receiver<String> {
 }
 
 /// A child that leads a process group; dropped, the whole group is gone.
-struct Running(Child);
+pub struct Running(Child);
 
 impl Running {
+    /// Starts `command` as the leader of a group of its own.
+    pub fn start(command: &mut Command) -> Result<Running, ToolTrouble> {
+        let child = command.process_group(0).spawn();
+        child.map(Running).map_err(|e| ToolTrouble::NotStarted(e.to_string()))
+    }
+
     fn pid(&self) -> Option<Pid> {
         i32::try_from(self.0.id()).ok().and_then(Pid::from_raw)
     }
 
     /// Whether it has ended. It is not reaped by that, so its number still belongs to it.
-    fn has_ended(&self) -> bool {
+    pub fn has_ended(&self) -> bool {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
         self.pid().is_none_or(|pid| !matches!(waitid(WaitId::Pid(pid), options), Ok(None)))
     }
 
     /// Ends whoever is left of the group, then reaps the child.
-    fn end(&mut self) -> Option<ExitStatus> {
+    pub fn end(&mut self) -> Option<ExitStatus> {
         if let Some(group) = self.pid() {
             let _ = kill_process_group(group, Signal::KILL);
         }

@@ -30,8 +30,9 @@ use super::{
 use crate::{
     config::TuiConfig,
     crash,
-    event::Outcome,
+    event::{Outcome, ToolState},
     plan::Plan,
+    rerun::Tool,
     rundir::{EventReader, Player, ReadError, RunDir, RunEntry, list_runs},
     session::{Ended, Session},
     shutdown::{Cause, Shutdown},
@@ -66,7 +67,8 @@ impl Live {
     /// A job of a sweep has ended or was asked to, and is not closed yet.
     fn is_ending_job(&self) -> bool {
         let at_work = self.sweep.as_ref().is_some_and(|runner| runner.sweep.running().is_some());
-        at_work && (self.session.state.finished.is_some() || self.session.control.is_cancelled())
+        let cancelled = self.session.state.finished.is_none() && self.session.control.is_cancelled();
+        at_work && (self.session.is_done() || cancelled)
     }
 }
 
@@ -91,6 +93,8 @@ pub struct App {
     dirty: bool,
     /// The rest before a sweep's next job, as it was shown last.
     cooling: Option<Cooling>,
+    /// The tool that was at work when that was looked at last.
+    tool: Option<Tool>,
 }
 
 /// Why the screen was left, and what became of the runs.
@@ -114,6 +118,9 @@ impl App {
         if live.as_ref().is_some_and(|live| live.session.plan().watches()) {
             ui.pane = Pane::Gpu;
         }
+        if live.as_ref().is_some_and(|live| live.session.plan().is_for_tools_alone()) {
+            ui.pane = Pane::Kernels;
+        }
         App {
             ui,
             theme,
@@ -129,6 +136,7 @@ impl App {
             frame_every: Duration::from_secs_f64(1.0 / f64::from(config.fps.max(1))),
             dirty: true,
             cooling: None,
+            tool: None,
         }
     }
 
@@ -201,6 +209,7 @@ impl App {
             let now = Instant::now();
             let replay_moves = self.player.as_ref().is_some_and(Player::moves);
             self.start_next();
+            self.follow_tool();
             let sweep_moves = self.follow_sweep(now);
             let moves = replay_moves || sweep_moves || self.next.is_some();
             if !replay_moves {
@@ -469,6 +478,8 @@ impl App {
                             None => "the run has ended; r starts it again",
                         };
                         self.ui.message = Some(words.into());
+                    } else if let Some(tool) = live.session.tool() {
+                        self.ui.message = Some(format!("the workload waits for {tool}; its key ends that"));
                     } else {
                         live.session.toggle_pause();
                     }
@@ -480,6 +491,9 @@ impl App {
             Effect::Rerun => {
                 let overrides = self.live.as_ref().map(|l| l.session.plan().composed.overrides.clone());
                 self.restart(&overrides.unwrap_or_default());
+            }
+            Effect::RunUnder(tool) => {
+                self.ui.message = self.live.as_mut().and_then(|live| live.session.rerun(tool));
             }
             Effect::EndJob => self.end_job(),
             Effect::Restart(text) => match split_words(&text) {
@@ -550,7 +564,7 @@ impl App {
 
     /// Ends the run on the screen and has the next one started, if its overrides hold.
     fn restart(&mut self, overrides: &[String]) {
-        let Some(live) = &self.live else { return };
+        let Some(live) = &mut self.live else { return };
         match (live.replan)(overrides) {
             Ok(plan) => {
                 live.session.cancel();
@@ -571,6 +585,22 @@ impl App {
         live.session = Session::start(plan);
         self.frozen = None;
         (self.ui.token, self.ui.log_back, self.dirty) = (None, 0, true);
+    }
+
+    /// Says how a run under a tool ended.
+    fn follow_tool(&mut self) {
+        let Some(session) = self.live.as_ref().map(|live| &live.session) else { return };
+        let (was, is) = (self.tool, session.tool());
+        self.tool = is;
+        let (Some(tool), None) = (was, is) else { return };
+        let last = session.state.kernels.tool_run.as_ref().map(|run| &run.state);
+        self.ui.message = match last {
+            Some(ToolState::Done) => Some(format!("{tool}: its report is among the kernels (4)")),
+            Some(ToolState::Failed { reason, remedy }) => Some(format!("{tool}: {reason}; {remedy}")),
+            Some(ToolState::Cancelled) => Some(format!("{tool} was ended")),
+            _ => None,
+        };
+        self.dirty = true;
     }
 
     /// Ends the job at work, or the rest before the next one.

@@ -168,6 +168,9 @@ fn header(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     Line::from(right).right_aligned().render(area, buf);
 }
 
+/// What a tool does, in so many cells.
+const TOOL_WORDS: usize = 24;
+
 /// The state of the run, most telling first.
 fn status<'a>(view: &View<'_>) -> Vec<Vec<Span<'a>>> {
     let theme = view.theme;
@@ -186,6 +189,11 @@ fn status<'a>(view: &View<'_>) -> Vec<Vec<Span<'a>>> {
     }
     if view.frozen {
         parts.push(vec![Span::styled("view frozen", theme.warn)]);
+    }
+    if let Some((tool, doing, share)) = state.kernels.working() {
+        let share = share.map(|share| format!(" {:.0} %", 100.0 * share)).unwrap_or_default();
+        let doing = cut(doing, TOOL_WORDS, theme.glyphs.ascii);
+        parts.push(vec![Span::styled(format!("{tool}: {doing}{share}"), theme.accent)]);
     }
     let phase = match (&state.finished, state.workload_paused_at) {
         (Some(finished), _) => {

@@ -3,6 +3,7 @@
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::ui::{Action, Pane};
+use crate::rerun::Tool;
 
 /// Where a key means something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,6 +90,22 @@ pub const BINDINGS: &[Binding] = &[
     ),
     key(&[Char('r')], "r", A::Rerun, Single, "re-run", "start the same run again"),
     key(&[Char('e')], "e", A::AskOverrides, Single, "edit", "edit the overrides and start again with them"),
+    key(
+        &[Char('n')],
+        "n",
+        A::RunUnder(Tool::Nsys),
+        Single,
+        "nsys",
+        "do the run again under Nsight Systems, or end that",
+    ),
+    key(
+        &[Char('c')],
+        "c",
+        A::RunUnder(Tool::Ncu),
+        Single,
+        "ncu",
+        "counters of the longest kernels (Nsight Compute), or end that",
+    ),
     key(
         &[Char('e')],
         "e",

@@ -5,7 +5,7 @@ mod kernels;
 pub use kernels::{KernelsExtent, KernelsLook};
 use tui_input::{Input, InputRequest};
 
-use crate::{config::ThemeName, event::Stamp};
+use crate::{config::ThemeName, event::Stamp, rerun::Tool};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pane {
@@ -62,6 +62,7 @@ pub enum Action {
     ToggleView,
     ToggleWorkload,
     Rerun,
+    RunUnder(Tool),
     EndJob,
     AskSnapshot,
     AskOverrides,
@@ -103,6 +104,7 @@ pub enum Effect {
     ToggleWorkload,
     ToggleKernels,
     Rerun,
+    RunUnder(Tool),
     EndJob,
     Snapshot(String),
     Restart(String),
@@ -330,6 +332,7 @@ pub fn update(ui: &mut UiState, action: Action, extent: Extent) -> Option<Effect
         Action::ToggleWorkload => return Some(Effect::ToggleWorkload),
         Action::ToggleKernels => return Some(Effect::ToggleKernels),
         Action::Rerun => return Some(Effect::Rerun),
+        Action::RunUnder(tool) => return Some(Effect::RunUnder(tool)),
         Action::EndJob => return Some(Effect::EndJob),
         Action::TogglePlay => return Some(Effect::TogglePlay),
         Action::Seek(secs) => return Some(Effect::Seek(secs)),

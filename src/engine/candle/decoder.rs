@@ -15,8 +15,8 @@ use super::{
 };
 use crate::{
     config::Dtype,
-    engine::{EngineError, Progress},
-    model::{ModelSpec, spec::TensorShape},
+    engine::{EngineError, Listeners, Progress},
+    model::{ModelSpec, Operator, spec::TensorShape},
 };
 
 /// A model with its weights, and a cache for one batch of sequences of equal length.
@@ -35,9 +35,11 @@ pub struct Decoder {
     capacity: usize,
     device: Device,
     step_by_step: bool,
+    listeners: Listeners,
 }
 
 struct Layer {
+    index: usize,
     input_norm: Tensor,
     /// Queries, keys and values in one product.
     qkv: Matrix,
@@ -101,6 +103,7 @@ impl Decoder {
             capacity,
             device: device.clone(),
             step_by_step: false,
+            listeners: Listeners::default(),
         })
     }
 
@@ -109,6 +112,15 @@ impl Decoder {
     /// activations are rounded to eight bits, any other order of a sum grows into other tokens.
     pub fn step_by_step(self) -> Decoder {
         Decoder { step_by_step: true, ..self }
+    }
+
+    /// Tells `listeners` of every operator from now on.
+    pub fn tell(&mut self, listeners: Listeners) {
+        self.listeners = listeners;
+    }
+
+    pub(super) fn listeners(&self) -> &Listeners {
+        &self.listeners
     }
 
     pub fn batch(&self) -> usize {
@@ -124,22 +136,27 @@ impl Decoder {
     /// of each sequence's last position: (batch, vocabulary), f32. Positions before are read from the cache.
     pub fn forward(&self, ids: &[u32], position: usize) -> Result<Tensor> {
         let t = ids.len() / self.batch;
-        let ids = Tensor::from_slice(ids, ids.len(), &self.device)?;
-        let mut x = self.embedding.rows(&ids)?.reshape((self.batch, t, self.spec.hidden))?;
-        if self.spec.scaled_embeddings {
-            x = scaled(&x, self.embedding_scale)?;
-        }
+        let part = |operator, work: &dyn Fn() -> Result<Tensor>| self.listeners.part(operator, None, work);
+        let mut x = part(Operator::Embedding, &|| {
+            let ids = Tensor::from_slice(ids, ids.len(), &self.device)?;
+            let x = self.embedding.rows(&ids)?.reshape((self.batch, t, self.spec.hidden))?;
+            if self.spec.scaled_embeddings { scaled(&x, self.embedding_scale) } else { Ok(x) }
+        })?;
         for layer in &self.layers {
             x = layer.forward(&x, self, position)?;
         }
-        // Earlier positions have done their work in the cache.
-        let last = x.narrow(1, t - 1, 1)?.contiguous()?;
-        let last = rms_norm(&last, &self.norm, self.spec.rms_eps as f32)?;
-        let logits = self.head.linear(&last, None)?.squeeze(1)?;
-        match self.spec.logit_softcap {
-            Some(cap) => softcapped(&logits, cap as f32),
-            None => Ok(logits),
-        }
+        let last = part(Operator::FinalNorm, &|| {
+            // Earlier positions have done their work in the cache.
+            let last = x.narrow(1, t - 1, 1)?.contiguous()?;
+            rms_norm(&last, &self.norm, self.spec.rms_eps as f32)
+        })?;
+        part(Operator::LmHead, &|| {
+            let logits = self.head.linear(&last, None)?.squeeze(1)?;
+            match self.spec.logit_softcap {
+                Some(cap) => softcapped(&logits, cap as f32),
+                None => Ok(logits),
+            }
+        })
     }
 }
 
@@ -159,6 +176,7 @@ impl Layer {
             None => [None, None],
         };
         Ok(Layer {
+            index,
             input_norm: loader.norm(&name("input_layernorm.weight"))?,
             qkv: loader.matrix(&qkv("weight"))?,
             qkv_bias: if spec.qkv_bias { Some(loader.vector(&qkv("bias"))?) } else { None },
@@ -186,43 +204,68 @@ impl Layer {
 
     fn forward(&self, x: &Tensor, model: &Decoder, position: usize) -> Result<Tensor> {
         let eps = model.spec.rms_eps as f32;
-        let post_normed = |y: Tensor, norm: &Option<Tensor>| match norm {
-            Some(norm) => rms_norm(&y, norm, eps),
-            None => Ok(y),
+        let part = |operator, work: &dyn Fn() -> Result<Tensor>| self.part(model, operator, work);
+        // Adds a product to `x`, with a norm in between where the model has one.
+        let add = |x: &Tensor,
+                   product: (Operator, &dyn Fn() -> Result<Tensor>),
+                   norm: (Operator, &Option<Tensor>)| {
+            let (operator, work) = product;
+            match norm {
+                (_, None) => part(operator, &|| sum(x, &work()?)),
+                (normed, Some(norm)) => {
+                    let y = part(operator, work)?;
+                    part(normed, &|| sum(x, &rms_norm(&y, norm, eps)?))
+                }
+            }
         };
-        let normed = rms_norm(x, &self.input_norm, eps)?;
-        let x = sum(x, &post_normed(self.attend(&normed, model, position)?, &self.post_attention_norm)?)?;
-        let normed = rms_norm(&x, &self.mlp_norm, eps)?;
-        sum(&x, &post_normed(self.think(&normed, model)?, &self.post_mlp_norm)?)
+        let normed = part(Operator::AttentionNorm, &|| rms_norm(x, &self.input_norm, eps))?;
+        let attended = self.attend(&normed, model, position)?;
+        let output = || self.output.linear(&attended, self.output_bias.as_ref());
+        let norm = (Operator::PostAttentionNorm, &self.post_attention_norm);
+        let x = add(x, (Operator::AttentionOutput, &output), norm)?;
+        let normed = part(Operator::MlpNorm, &|| rms_norm(&x, &self.mlp_norm, eps))?;
+        let thought = self.think(&normed, model)?;
+        let down = || self.down.linear(&thought, None);
+        add(&x, (Operator::Down, &down), (Operator::PostMlpNorm, &self.post_mlp_norm))
     }
 
+    /// Does `work` as an operator of this layer.
+    fn part<T>(&self, model: &Decoder, operator: Operator, work: impl FnOnce() -> T) -> T {
+        model.listeners.part(operator, Some(self.index), work)
+    }
+
+    /// Gate, up and activation; what is left is the product with `down`.
     fn think(&self, x: &Tensor, model: &Decoder) -> Result<Tensor> {
-        let gate_up = self.gate_up.linear(x, None)?;
+        let gate_up = self.part(model, Operator::GateUp, || self.gate_up.linear(x, None))?;
         let gated = if model.step_by_step { gated_step_by_step } else { gated };
-        self.down.linear(&gated(&gate_up, model.spec.activation)?, None)
+        self.part(model, Operator::Activation, || gated(&gate_up, model.spec.activation))
     }
 
+    /// Everything of attention but the product with `output`.
     fn attend(&self, x: &Tensor, model: &Decoder, position: usize) -> Result<Tensor> {
         let spec = &model.spec;
         let rope = model.local_rope.as_ref().filter(|_| self.is_local).unwrap_or(&model.rope);
         let (b, t, _) = x.dims3()?;
-        let qkv = self.qkv.linear(x, self.qkv_bias.as_ref())?;
-        let mut first = 0;
-        let mut heads = |count: usize| {
-            let part = qkv.narrow(2, first, count * spec.head_dim)?;
-            first += count * spec.head_dim;
-            part.reshape((b, t, count, spec.head_dim))?.transpose(1, 2)?.contiguous()
-        };
-        let (mut q, mut k, v) = (heads(spec.heads)?, heads(spec.kv_heads)?, heads(spec.kv_heads)?);
-        if let Some((q_norm, k_norm)) = &self.qk_norm {
-            q = rms_norm(&q, q_norm, spec.rms_eps as f32)?;
-            k = rms_norm(&k, k_norm, spec.rms_eps as f32)?;
-        }
-        let q = rope.turn(&q, position)?;
-        self.cache.write(&rope.turn(&k, position)?, &v, position)?;
+        let qkv = self.part(model, Operator::Qkv, || self.qkv.linear(x, self.qkv_bias.as_ref()))?;
+        let q = self.part(model, Operator::Rope, || {
+            let mut first = 0;
+            let mut heads = |count: usize| {
+                let part = qkv.narrow(2, first, count * spec.head_dim)?;
+                first += count * spec.head_dim;
+                part.reshape((b, t, count, spec.head_dim))?.transpose(1, 2)?.contiguous()
+            };
+            let (mut q, mut k, v) = (heads(spec.heads)?, heads(spec.kv_heads)?, heads(spec.kv_heads)?);
+            if let Some((q_norm, k_norm)) = &self.qk_norm {
+                q = rms_norm(&q, q_norm, spec.rms_eps as f32)?;
+                k = rms_norm(&k, k_norm, spec.rms_eps as f32)?;
+            }
+            self.cache.write(&rope.turn(&k, position)?, &v, position)?;
+            rope.turn(&q, position)
+        })?;
         let attention = if model.step_by_step { attention_step_by_step } else { attention };
-        let out = attention(&q, &self.cache.keys, &self.cache.values, position, self.sight)?;
-        self.output.linear(&out, self.output_bias.as_ref())
+        self.part(model, Operator::Attention, || {
+            attention(&q, &self.cache.keys, &self.cache.values, position, self.sight)
+        })
     }
 }
 

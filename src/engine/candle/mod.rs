@@ -29,12 +29,13 @@ pub use matrix::Matrix;
 pub use weights::{SyntheticWeights, WeightSource};
 
 use super::{
-    Engine, EngineError, Progress, Prompts,
+    Engine, EngineError, Listeners, Progress, Prompts,
     sampling::{Picker, Sampling},
 };
 use crate::{
     config::Dtype,
-    model::{ModelSpec, spec::TensorShape},
+    event::Phase,
+    model::{ModelSpec, Operator, spec::TensorShape},
 };
 
 impl From<candle_core::Error> for EngineError {
@@ -138,21 +139,26 @@ impl CandleEngine {
     }
 
     /// Runs `ids` from the current position on and keeps the next token of each sequence.
-    fn step(&mut self, ids: &[u32]) -> Result<Vec<u32>, EngineError> {
+    fn step(&mut self, phase: Phase, ids: &[u32]) -> Result<Vec<u32>, EngineError> {
         let end = self.position + ids.len() / self.decoder.batch();
         if end > self.decoder.capacity() {
             return Err(EngineError::ContextTooLong { capacity: self.decoder.capacity(), asked: end });
         }
         let (decoder, picker, position) = (&self.decoder, &mut self.picker, self.position);
         // Inside the pool from the start: a caller from outside would be put to sleep and woken at every product.
-        let next = self.pool.install(|| {
+        // Listeners hear of all of a step on the one thread that does it.
+        let listeners = decoder.listeners();
+        let mut step = || {
             let logits = decoder.forward(ids, position)?;
-            if picker.sampling().is_argmax() {
-                return logits.argmax(D::Minus1)?.to_vec1::<u32>();
-            }
-            let vocab = logits.dim(D::Minus1)?;
-            Ok(picker.pick(&mut logits.flatten_all()?.to_vec1()?, vocab))
-        })?;
+            listeners.part(Operator::Sampling, None, || {
+                if picker.sampling().is_argmax() {
+                    return logits.argmax(D::Minus1)?.to_vec1::<u32>();
+                }
+                let vocab = logits.dim(D::Minus1)?;
+                Ok(picker.pick(&mut logits.flatten_all()?.to_vec1()?, vocab))
+            })
+        };
+        let next = self.pool.install(|| listeners.step(phase, &mut step))?;
         self.position = end;
         self.last.clone_from(&next);
         Ok(next)
@@ -164,7 +170,7 @@ impl Engine for CandleEngine {
         prompts.checked_length(self.decoder.batch())?;
         self.reset()?;
         self.picker.begin(prompts);
-        self.step(&prompts.ids)
+        self.step(Phase::Prefill, &prompts.ids)
     }
 
     fn decode(&mut self) -> Result<Vec<u32>, EngineError> {
@@ -172,7 +178,7 @@ impl Engine for CandleEngine {
             return Err(EngineError::Backend("decode was asked for before prefill".to_owned()));
         }
         let last = std::mem::take(&mut self.last);
-        let next = self.step(&last);
+        let next = self.step(Phase::Decode, &last);
         if next.is_err() {
             self.last = last;
         }
@@ -188,6 +194,10 @@ impl Engine for CandleEngine {
         self.last.clear();
         self.position = 0;
         Ok(())
+    }
+
+    fn tell(&mut self, listeners: Listeners) {
+        self.decoder.tell(listeners);
     }
 }
 

@@ -127,3 +127,61 @@ fn preparing_tells_of_every_tensor_and_can_be_stopped() {
     let stopped = CandleEngine::with_free_memory(&options, 1 << 30, &mut |_, done, _| done < 3);
     assert!(matches!(stopped, Err(EngineError::Cancelled)));
 }
+
+/// Writes down what it hears.
+#[derive(Default)]
+struct Heard(std::sync::Mutex<Vec<String>>);
+
+impl crate::engine::Listener for Heard {
+    fn step_begins(&self, phase: Phase) {
+        self.0.lock().unwrap().push(phase.name().to_owned());
+    }
+
+    fn step_ends(&self) {
+        self.0.lock().unwrap().push("end".to_owned());
+    }
+
+    fn begins(&self, part: crate::engine::Part) {
+        let layer = part.layer.map_or_else(String::new, |layer| format!("{layer} "));
+        self.0.lock().unwrap().push(format!("{layer}{}", part.operator));
+    }
+
+    fn ends(&self) {
+        self.0.lock().unwrap().push(".".to_owned());
+    }
+}
+
+#[test]
+fn listeners_hear_of_every_operator_and_change_nothing() {
+    let expected = run(&mut engine(&options()).unwrap(), 5, 2);
+    let mut told = engine(&CandleOptions { threads: Some(2), ..options() }).unwrap();
+    let heard = Arc::new(Heard::default());
+    let mut listeners = Listeners::default();
+    listeners.add(heard.clone());
+    told.tell(listeners);
+    assert_eq!(run(&mut told, 5, 2), expected);
+    let heard = heard.0.lock().unwrap();
+    let mut step = vec!["embedding".to_owned()];
+    for layer in 0..3 {
+        let parts = [
+            "attn_norm",
+            "qkv",
+            "rope",
+            "attention",
+            "attn_out",
+            "mlp_norm",
+            "gate_up",
+            "activation",
+            "down",
+        ];
+        step.extend(parts.map(|part| format!("{layer} {part}")));
+    }
+    step.extend(["final_norm", "lm_head", "sampling"].map(str::to_owned));
+    let mut wanted = Vec::new();
+    for phase in ["prefill", "decode", "decode"] {
+        wanted.push(phase.to_owned());
+        wanted.extend(step.iter().flat_map(|part| [part.clone(), ".".to_owned()]));
+        wanted.push("end".to_owned());
+    }
+    assert_eq!(*heard, wanted);
+}

@@ -33,6 +33,15 @@ impl Engine for Scripted {
 
 /// Every event of one warm-up request and one that counts.
 fn events(steps: &[[u32; 2]], stop_ids: &[u32], tokenizer: Option<&Tokenizer>) -> Vec<Event> {
+    events_with(steps, stop_ids, tokenizer, &mut NoRanges)
+}
+
+fn events_with(
+    steps: &[[u32; 2]],
+    stop_ids: &[u32],
+    tokenizer: Option<&Tokenizer>,
+    ranges: &mut dyn Ranges,
+) -> Vec<Event> {
     let workload = Workload {
         requests: 1,
         warmup: 1,
@@ -47,7 +56,7 @@ fn events(steps: &[[u32; 2]], stop_ids: &[u32], tokenizer: Option<&Tokenizer>) -
     let driver = Driver {
         workload: &workload,
         control: &Control::default(),
-        ranges: &mut NoRanges,
+        ranges,
         tx: &tx,
         activity: &Activity::default(),
         predictions: tokenizer,
@@ -95,4 +104,25 @@ fn predictions_come_after_the_request_and_without_warm_up() {
     assert_eq!(events.iter().filter(prediction).count(), 2);
     let Some(Event::Prediction(first)) = events.iter().find(prediction) else { panic!() };
     assert_eq!(first.prompt.len(), 3, "random prompts have a text too: {:?}", first.prompt);
+}
+
+/// Ranges as one line of text.
+#[derive(Default)]
+struct Written(String);
+
+impl Ranges for Written {
+    fn push(&mut self, name: &'static str) {
+        self.0 += &format!("({name} ");
+    }
+
+    fn pop(&mut self) {
+        self.0.push(')');
+    }
+}
+
+#[test]
+fn phases_are_named_where_they_count() {
+    let mut written = Written::default();
+    events_with(&STEPS, &[3], None, &mut written);
+    assert_eq!(written.0, "(warmup )(request (prefill )(decode (decode_step )(decode_step )))");
 }

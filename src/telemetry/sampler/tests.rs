@@ -4,8 +4,8 @@ use super::*;
 use crate::{
     config::{
         DatasetConfig, Dtype, HardwareConfig, HydraConfig, HydraJob, HydraRun, InferConfig, ModelConfig,
-        NvtxConfig, OutputConfig, PredictionsConfig, ProfilingConfig, RuntimeConfig, SimConfig,
-        TelemetryConfig, ThemeName, ToolConfig, TuiConfig, Weights,
+        NcuConfig, NsysConfig, NvtxConfig, OutputConfig, PredictionsConfig, ProfilingConfig, RuntimeConfig,
+        SimConfig, TelemetryConfig, ThemeName, ToolConfig, TuiConfig, Weights,
     },
     event::{Clock, EventRx, GpuSample, HostInfo, HostSample, Phase, channel},
     readings::Reading,
@@ -226,8 +226,8 @@ fn config(runtime: Runtime, probe: Probe) -> RunConfig {
         profiling: ProfilingConfig {
             nvml: gpus_every_ms(100),
             host: every_ms(1000),
-            nsys: ToolConfig::default(),
-            ncu: ToolConfig::default(),
+            nsys: NsysConfig::default(),
+            ncu: NcuConfig::default(),
             roofline: ToolConfig::default(),
             cupti: ToolConfig::default(),
             nvtx: NvtxConfig::default(),

@@ -1,0 +1,372 @@
+//! What nsys and ncu are started with. Pure: from a configuration to a command line.
+
+use std::{collections::BTreeMap, path::Path};
+
+use serde::Serialize;
+
+use crate::{
+    config::{NcuConfig, NsysConfig, NvtxDetail, RunConfig, ToolPhase, yaml_text},
+    tools::under,
+};
+
+/// A command line, as it can be kept and repeated.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ToolCommand {
+    pub program: String,
+    pub args: Vec<String>,
+    /// What is set beyond the environment of this program.
+    pub environment: BTreeMap<String, String>,
+}
+
+impl ToolCommand {
+    /// As a shell would take it.
+    pub fn line(&self) -> String {
+        let set = self.environment.iter().map(|(name, value)| format!("{name}={}", quoted(value)));
+        let words = [&self.program].into_iter().chain(&self.args).map(|word| quoted(word));
+        set.chain(words).collect::<Vec<_>>().join(" ")
+    }
+}
+
+/// A word of a shell's line, in quotes where it needs them.
+pub fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./,:=@+%".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.to_owned();
+    }
+    shlex::try_quote(word).map_or_else(|_| word.to_owned(), |quoted| quoted.into_owned())
+}
+
+/// The run that a tool looks at.
+#[derive(Debug, Clone, Copy)]
+pub struct Target<'a> {
+    /// This program.
+    pub program: &'a Path,
+    /// The directory of its configuration.
+    pub conf_dir: &'a Path,
+    /// Whether it names its phases, so that a tool can wait for one.
+    pub gated: bool,
+    /// The value of [`under::VARIABLE`].
+    pub mark: &'a str,
+}
+
+impl Target<'_> {
+    fn argv(&self) -> Vec<String> {
+        let conf_dir = self.conf_dir.display().to_string();
+        [self.program.display().to_string(), "run".into(), "--quiet".into(), "--conf-dir".into(), conf_dir]
+            .into()
+    }
+
+    fn environment(&self, more: &[(&str, &str)]) -> BTreeMap<String, String> {
+        // Messages are recognised by their English words.
+        let set = [("LC_ALL", "C"), (under::VARIABLE, self.mark)];
+        set.iter().chain(more).map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+}
+
+/// `nsys profile` of `target`, with its report beside `output`.
+pub fn nsys(tool: &Path, config: &NsysConfig, output: &Path, target: Target<'_>) -> ToolCommand {
+    let mut args: Vec<String> = ["profile", "-t", &config.trace.join(","), "-s", "none", "--cpuctxsw=none"]
+        .map(str::to_owned)
+        .to_vec();
+    if target.gated {
+        let range = match config.phase {
+            ToolPhase::Decode => "decode",
+            ToolPhase::Prefill => "prefill",
+            ToolPhase::Both => "request",
+        };
+        // Without one of these nsys ends the program at the end of the first range.
+        let end = match config.requests {
+            1 => "stop".to_owned(),
+            several => format!("repeat:{several}"),
+        };
+        args.extend(["-c".into(), "nvtx".into(), "-p".into(), format!("{range}@llmprof")]);
+        args.push(format!("--capture-range-end={end}"));
+    }
+    args.extend(["--cuda-graph-trace=node".into(), "-o".into(), output.display().to_string()]);
+    args.extend(["-f".into(), "true".into()]);
+    args.extend(config.extra.iter().cloned());
+    args.extend(target.argv());
+    // Ranges whose names are not registered would be passed over as gates.
+    let environment = target.environment(&[("NSYS_NVTX_PROFILER_REGISTER_ONLY", "0")]);
+    ToolCommand { program: tool.display().to_string(), args, environment }
+}
+
+/// Launches looked at where nobody knows which kernels matter: some layers of a step.
+pub const LAUNCHES_OF_ALL: u32 = 100;
+
+/// What ncu looks for in one run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Pass<'a> {
+    /// As `-k regex:` takes it; `None` takes every kernel, up to [`LAUNCHES_OF_ALL`].
+    pub regex: Option<&'a str>,
+    pub metrics: &'a [String],
+}
+
+/// `ncu` of `target`, with its report beside `output`.
+pub fn ncu(
+    tool: &Path,
+    config: &NcuConfig,
+    pass: &Pass<'_>,
+    output: &Path,
+    target: Target<'_>,
+) -> ToolCommand {
+    let mut args: Vec<String> = vec!["--target-processes".into(), "all".into()];
+    if target.gated {
+        // The slash means ranges that are pushed and popped.
+        let (decode, prefill) = ("llmprof@decode_step/", "llmprof@prefill/");
+        let ranges = match config.phase {
+            ToolPhase::Decode => vec![decode],
+            ToolPhase::Prefill => vec![prefill],
+            ToolPhase::Both => vec![prefill, decode],
+        };
+        args.push("--nvtx".into());
+        args.extend(ranges.into_iter().flat_map(|range| ["--nvtx-include".to_owned(), range.to_owned()]));
+    }
+    let count = match pass.regex {
+        Some(regex) => {
+            args.extend(["-k".into(), format!("regex:{regex}")]);
+            config.launch_count
+        }
+        None => LAUNCHES_OF_ALL,
+    };
+    args.extend(["-s".into(), config.launch_skip.to_string(), "-c".into(), count.to_string()]);
+    match &config.set {
+        Some(set) => args.extend(["--set".into(), set.clone()]),
+        None => args.extend(["--metrics".into(), pass.metrics.join(",")]),
+    }
+    args.extend(["--replay-mode".into(), config.replay.name().into()]);
+    args.extend(["--clock-control".into(), config.clock_control.name().into()]);
+    args.extend(["-f".into(), "-o".into(), output.display().to_string()]);
+    args.extend(config.extra.iter().cloned());
+    args.extend(target.argv());
+    ToolCommand { program: tool.display().to_string(), args, environment: target.environment(&[]) }
+}
+
+/// What ncu is asked for: what the bounds, the bytes and the operations of a kernel are told by.
+const METRICS: [&str; 24] = [
+    "gpu__time_duration.sum",
+    "sm__throughput.avg.pct_of_peak_sustained_elapsed",
+    "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
+    "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed",
+    "dram__bytes.sum",
+    "dram__bytes.sum.per_second",
+    "lts__t_sector_hit_rate.pct",
+    "l1tex__t_sector_hit_rate.pct",
+    "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active",
+    "sm__inst_executed_pipe_tensor.sum",
+    "sm__warps_active.avg.pct_of_peak_sustained_active",
+    "sm__maximum_warps_per_active_cycle_pct",
+    "launch__waves_per_multiprocessor",
+    "launch__registers_per_thread",
+    "launch__shared_mem_per_block_static",
+    "launch__shared_mem_per_block_dynamic",
+    "smsp__sass_thread_inst_executed_op_fadd_pred_on.sum",
+    "smsp__sass_thread_inst_executed_op_fmul_pred_on.sum",
+    "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum",
+    "smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio",
+    "smsp__average_warps_issue_stalled_barrier_per_issue_active.ratio",
+    "smsp__average_warps_issue_stalled_math_pipe_throttle_per_issue_active.ratio",
+    "smsp__average_warps_issue_stalled_not_selected_per_issue_active.ratio",
+    "smsp__average_warps_issue_stalled_wait_per_issue_active.ratio",
+];
+
+/// The metrics to ask for on a chip of compute capability `chip`, as 90 for 9.0; of a chip that nobody knows, those
+/// that all have.
+pub fn metrics(config: &NcuConfig, chip: Option<u32>) -> Vec<String> {
+    if let Some(asked) = &config.metrics {
+        return asked.clone();
+    }
+    let mut metrics: Vec<&str> = METRICS.to_vec();
+    match chip {
+        Some(120..) => metrics.extend(["dram__bytes_op_read.sum", "dram__bytes_op_write.sum"]),
+        Some(80..) => metrics.extend(["dram__bytes_read.sum", "dram__bytes_write.sum"]),
+        _ => {}
+    }
+    if chip.is_some_and(|chip| chip >= 80) {
+        metrics.push("sm__ops_path_tensor_src_bf16_dst_fp32.sum");
+    }
+    metrics.into_iter().map(str::to_owned).collect()
+}
+
+/// The configuration of the run that a tool looks at: the same model, lengths and seed, few requests, nobody who
+/// samples, and no tool of its own.
+pub fn child_config(config: &RunConfig, device: &str, requests: u32) -> RunConfig {
+    let mut child = config.clone();
+    child.runtime.device = device.to_owned();
+    child.runtime.requests = Some(requests);
+    child.runtime.until = None;
+    child.hardware.isolation.check = false;
+    child.output.record = true;
+    child.output.predictions.enable = false;
+    // It is followed while it runs.
+    child.output.flush_ms = 100;
+    let profiling = &mut child.profiling;
+    (profiling.nvml.enable, profiling.host.enable) = (false, false);
+    (profiling.cupti.enable, profiling.roofline.enable) = (false, false);
+    (profiling.nsys.enable, profiling.ncu.enable) = (false, false);
+    child
+}
+
+/// As [`child_config`], for ncu: kernels are launched one by one, and nothing lies within the ranges that it waits for.
+pub fn child_config_for_ncu(config: &RunConfig, device: &str) -> RunConfig {
+    let mut child = child_config(config, device, 1);
+    child.runtime.cuda_graphs = false;
+    child.profiling.nvtx.detail = NvtxDetail::Phase;
+    child
+}
+
+/// `config.yaml` of a directory that composes to exactly `config`, kept in `run_dir`.
+pub fn config_yaml(config: &RunConfig, run_dir: &Path) -> String {
+    #[derive(Serialize)]
+    struct Whole<'a> {
+        #[serde(flatten)]
+        job: &'a RunConfig,
+        hydra: Hydra<'a>,
+    }
+    #[derive(Serialize)]
+    struct Hydra<'a> {
+        run: BTreeMap<&'a str, String>,
+        job: BTreeMap<&'a str, &'a str>,
+    }
+    let hydra = Hydra {
+        run: [("dir", run_dir.display().to_string())].into(),
+        job: [("name", config.hydra.job.name.as_str())].into(),
+    };
+    // What looks like an interpolation was resolved before.
+    yaml_text(&Whole { job: config, hydra }).replace("${", "\\${")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{ClockControl, ConfTree, Replay, compose};
+
+    fn target() -> Target<'static> {
+        Target {
+            program: Path::new("/bin/llmprof-tui"),
+            conf_dir: Path::new("runs/a b/nsys/conf"),
+            gated: true,
+            mark: "nsys/1",
+        }
+    }
+
+    const CHILD: &str = "/bin/llmprof-tui run --quiet --conf-dir 'runs/a b/nsys/conf'";
+
+    fn nsys_line(config: &NsysConfig, target: Target<'_>) -> String {
+        nsys(Path::new("/usr/bin/nsys"), config, Path::new("out"), target).line()
+    }
+
+    #[test]
+    fn nsys_waits_for_the_phase() {
+        let environment = "LC_ALL=C LLMPROF_UNDER=nsys/1 NSYS_NVTX_PROFILER_REGISTER_ONLY=0";
+        let begin = format!("{environment} /usr/bin/nsys profile -t cuda,nvtx -s none --cpuctxsw=none");
+        let end = format!("--cuda-graph-trace=node -o out -f true {CHILD}");
+        let plain = NsysConfig::default();
+        for (config, gate) in [
+            (plain.clone(), "-c nvtx -p decode@llmprof --capture-range-end=stop "),
+            (
+                NsysConfig { phase: ToolPhase::Prefill, ..plain.clone() },
+                "-c nvtx -p prefill@llmprof --capture-range-end=stop ",
+            ),
+            (
+                NsysConfig { phase: ToolPhase::Both, requests: 3, ..plain.clone() },
+                "-c nvtx -p request@llmprof --capture-range-end=repeat:3 ",
+            ),
+        ] {
+            assert_eq!(nsys_line(&config, target()), format!("{begin} {gate}{end}"));
+        }
+        assert_eq!(nsys_line(&plain, Target { gated: false, ..target() }), format!("{begin} {end}"));
+        let more = NsysConfig {
+            trace: vec!["cuda".into(), "osrt".into()],
+            extra: vec!["--gpu-metrics-device=0".into()],
+            ..plain
+        };
+        let line = nsys_line(&more, target());
+        assert!(line.contains(" -t cuda,osrt "), "{line}");
+        assert!(line.ends_with(&format!("-f true --gpu-metrics-device=0 {CHILD}")), "{line}");
+    }
+
+    #[test]
+    fn ncu_counts_launches_within_ranges() {
+        let line = |config: &NcuConfig, regex: Option<&str>, gated: bool| {
+            let metrics = ["a.sum".to_owned(), "b.sum".to_owned()];
+            let pass = Pass { regex, metrics: &metrics };
+            ncu(Path::new("ncu"), config, &pass, Path::new("out"), Target { gated, ..target() }).line()
+        };
+        let environment = "LC_ALL=C LLMPROF_UNDER=nsys/1";
+        let plain = NcuConfig::default();
+        assert_eq!(
+            line(&plain, Some("^rope$"), true),
+            format!(
+                "{environment} ncu --target-processes all --nvtx --nvtx-include llmprof@decode_step/ -k regex:'^rope$' \
+                 -s 0 -c 3 --metrics a.sum,b.sum --replay-mode kernel --clock-control none -f -o out {CHILD}"
+            )
+        );
+        let other = NcuConfig {
+            phase: ToolPhase::Both,
+            launch_skip: 7,
+            set: Some("full".into()),
+            replay: Replay::Application,
+            clock_control: ClockControl::Base,
+            extra: vec!["--cache-control".into(), "none".into()],
+            ..plain
+        };
+        assert_eq!(
+            line(&other, None, true),
+            format!(
+                "{environment} ncu --target-processes all --nvtx --nvtx-include llmprof@prefill/ --nvtx-include \
+                 llmprof@decode_step/ -s 7 -c 100 --set full --replay-mode application --clock-control base -f -o out \
+                 --cache-control none {CHILD}"
+            )
+        );
+        assert!(!line(&other, None, false).contains("nvtx"));
+    }
+
+    #[test]
+    fn metrics_suit_the_chip() {
+        let asked = |chip| metrics(&NcuConfig::default(), chip);
+        let has = |chip, name: &str| asked(chip).iter().any(|metric| metric == name);
+        assert!(has(Some(90), "dram__bytes_read.sum") && !has(Some(90), "dram__bytes_op_read.sum"));
+        assert!(has(Some(120), "dram__bytes_op_read.sum") && !has(Some(120), "dram__bytes_read.sum"));
+        assert_eq!(asked(None), METRICS.map(str::to_owned));
+        let own = NcuConfig { metrics: Some(vec!["x.sum".into()]), ..NcuConfig::default() };
+        assert_eq!(metrics(&own, Some(90)), ["x.sum"]);
+        // The raw page of an H200 knows what is asked for there.
+        let page = include_str!("../../tests/fixtures/h200_ncu_raw.csv");
+        let header = page.lines().find(|line| line.contains("Kernel Name")).unwrap();
+        let known = asked(Some(90)).iter().filter(|metric| header.contains(metric.as_str())).count();
+        assert!(known >= 15, "{known} of {}", asked(Some(90)).len());
+    }
+
+    #[test]
+    fn the_child_does_the_same_run_and_no_other() {
+        let dir = tempfile::tempdir().unwrap();
+        for model in ConfTree::built_in().options("model").iter().filter(|model| *model != "local") {
+            let overrides = [
+                format!("model={model}"),
+                "experiment=42".to_owned(),
+                "profiling=full".to_owned(),
+                "runtime.seed=7".to_owned(),
+                "runtime.batch_size=2".to_owned(),
+                "dataset.prompt_tokens=33".to_owned(),
+                "infer=sampled".to_owned(),
+            ];
+            let parent = compose(&ConfTree::built_in(), &overrides).unwrap().config;
+            let wanted = child_config(&parent, "cpu", 2);
+            let run_dir = dir.path().join("child ${x}");
+            std::fs::write(dir.path().join("config.yaml"), config_yaml(&wanted, &run_dir)).unwrap();
+            let tree = ConfTree::over_built_in(dir.path()).unwrap();
+            let mut child = compose(&tree, &[]).unwrap().config;
+            assert_eq!(child.hydra.run.dir, run_dir.display().to_string());
+            child.hydra = wanted.hydra.clone();
+            assert_eq!(child, wanted, "{model}");
+            assert_eq!(
+                (child.model, child.infer, child.dataset),
+                (parent.model.clone(), parent.infer.clone(), parent.dataset.clone())
+            );
+            assert_eq!((child.runtime.seed, child.runtime.batch_size), (7, 2));
+            assert!(!child.profiling.nsys.enable && !child.profiling.ncu.enable);
+            assert!(!child_config_for_ncu(&parent, "cuda:0").runtime.cuda_graphs);
+        }
+    }
+}
