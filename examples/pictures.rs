@@ -25,13 +25,18 @@ const H200: &str = "tests/fixtures/h200_qwen2_5_7b/events.ndjson";
 /// The same with long prompts.
 const H200_PREFILL: &str = "assets/demo/h200_prefill/events.ndjson";
 
+/// Its kernels, as they ran and under ncu.
+const H200_KERNELS: &str = "assets/demo/h200_kernels/events.ndjson";
+
 /// File name, recording, pane, moment in seconds, size, theme. The picture `evidence` has that opened.
 type Picture = (&'static str, &'static str, Pane, f64, (u16, u16), ThemeName);
 
-const PICTURES: [Picture; 8] = [
+const PICTURES: [Picture; 10] = [
     ("h200", H200, Pane::Overview, 20.0, (110, 30), ThemeName::Dark),
     ("h200-gpu", H200_PREFILL, Pane::Gpu, 20.0, (110, 34), ThemeName::Dark),
     ("evidence", H200_PREFILL, Pane::Overview, 20.0, (124, 42), ThemeName::Dark),
+    ("kernels", H200_KERNELS, Pane::Kernels, 1.2, (130, 36), ThemeName::Dark),
+    ("roofline", H200_KERNELS, Pane::Roofline, 60.0, (130, 36), ThemeName::Dark),
     ("overview", DEMO, Pane::Overview, 78.0, (110, 30), ThemeName::Dark),
     ("gpu", DEMO, Pane::Gpu, 95.0, (110, 30), ThemeName::Dark),
     ("tokens", DEMO, Pane::Tokens, 65.2, (110, 30), ThemeName::Dark),

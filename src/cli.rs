@@ -314,6 +314,8 @@ enum DemoRecording {
     H200Prefill,
     /// Qwen2.5-7B on an H200, long answers: it does not
     H200Decode,
+    /// Qwen2.5-7B on an H200: its kernels as they ran, and ncu's counters of the longest
+    H200Kernels,
 }
 
 impl DemoRecording {
@@ -322,6 +324,7 @@ impl DemoRecording {
             DemoRecording::Simulated => include_bytes!("../assets/demo/events.ndjson"),
             DemoRecording::H200Prefill => include_bytes!("../assets/demo/h200_prefill/events.ndjson"),
             DemoRecording::H200Decode => include_bytes!("../assets/demo/h200_decode/events.ndjson"),
+            DemoRecording::H200Kernels => include_bytes!("../assets/demo/h200_kernels/events.ndjson"),
         }
     }
 }

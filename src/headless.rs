@@ -185,7 +185,14 @@ impl Progress {
                 bar.set_position((under.unwrap_or_else(|| state.request_share_done()) * 1000.0) as u64);
                 bar.set_message(words(state));
             }
-            Progress::Lines { .. } => self.line(&words(state), &format!("{:>5.1} s  ", state.now.secs())),
+            Progress::Lines { .. } => {
+                // The run's own time stands still while a tool does it again.
+                let at = match state.kernels.working() {
+                    Some(_) => String::new(),
+                    None => format!("{:>5.1} s  ", state.now.secs()),
+                };
+                self.line(&words(state), &at);
+            }
         }
     }
 

@@ -118,9 +118,11 @@ impl RunState {
 
     /// What the kernels of `phase` say, the most telling first.
     pub fn kernel_hints(&self, phase: Phase) -> Vec<String> {
-        let Some(live) = self.kernels.live(phase) else { return Vec::new() };
-        let operators = self.operator_rows(phase);
-        kernel_hints::hints(&seen(phase, live, &operators))
+        let seen = self.kernels.live(phase).and_then(|live| Some((live, live.launch_meter()?)));
+        let Some((live, meter)) = seen else { return Vec::new() };
+        let LiveKernels { steps, dropped, rows, .. } = live;
+        let operators = &self.operator_rows(phase);
+        kernel_hints::hints(&Seen { phase, steps: *steps, meter, dropped: *dropped, rows, operators })
     }
 
     /// Phases, operators and kernels under their ceilings.
@@ -207,20 +209,5 @@ impl RunState {
             }
         }
         points
-    }
-}
-
-fn seen<'a>(phase: Phase, live: &'a LiveKernels, operators: &'a [OperatorRow]) -> Seen<'a> {
-    Seen {
-        phase,
-        steps: live.steps,
-        span_ns: live.span_ns,
-        busy_ns: live.busy_ns,
-        between_ns: live.between_ns,
-        launches: live.launches,
-        graph_launches: live.graph_launches,
-        dropped: live.dropped,
-        rows: &live.rows,
-        operators,
     }
 }

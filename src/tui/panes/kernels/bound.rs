@@ -1,17 +1,44 @@
-//! What bounds a row, by whatever tells it.
+//! What bounds a row, by whatever tells it: its own counters, else the cost of its operator and the time it took.
 
 use super::source::Source;
 use crate::{
-    kernels::{KernelRow, Kind, classify::Class},
+    analysis::operators::{OperatorRow, kernel_verdict},
+    kernels::{Group, KernelRow, Kind, classify::Verdict},
     tui::view::View,
 };
 
-/// The class by the row's own counters.
-pub fn class_of(_view: &View<'_>, _source: &Source<'_>, row: &KernelRow) -> Option<Class> {
-    row.verdict().ok().map(|verdict| verdict.class)
+/// What is known of the operators that are looked at; nothing where they are no phase of this run.
+pub struct Bounds {
+    operators: Vec<OperatorRow>,
+    group: Group,
 }
 
-/// Whether any row may have a class: without counters nothing is known.
-pub fn is_told(_view: &View<'_>, source: &Source<'_>, rows: &[KernelRow]) -> bool {
-    source.kind() == Kind::Kernels && rows.iter().any(|row| !row.counters.is_empty())
+impl Bounds {
+    pub fn of(view: &View<'_>, source: &Source<'_>) -> Bounds {
+        let operators = match source {
+            Source::Live { phase, .. } => view.state.operator_rows(*phase),
+            Source::Table { .. } => Vec::new(),
+        };
+        Bounds { operators, group: source.group(&view.ui.kernels) }
+    }
+
+    /// What bounds a row, or why that can't be told.
+    pub fn verdict(&self, row: &KernelRow) -> Result<Verdict, String> {
+        match self.whole(row) {
+            // A row of all that an operator does has the operator's class.
+            Some(whole) if self.group == Group::Operator && row.counters.is_empty() => whole.verdict.clone(),
+            _ => kernel_verdict(row, &self.operators),
+        }
+    }
+
+    /// The operator that a row is a part of.
+    pub fn whole(&self, row: &KernelRow) -> Option<&OperatorRow> {
+        self.operators.iter().find(|known| known.operator.is_some() && known.operator == row.operator)
+    }
+
+    /// Whether any row may have a class.
+    pub fn are_told(&self, source: &Source<'_>, rows: &[KernelRow]) -> bool {
+        let counted = || rows.iter().any(|row| !row.counters.is_empty());
+        source.kind() == Kind::Kernels && (counted() || self.operators.iter().any(|row| row.verdict.is_ok()))
+    }
 }

@@ -10,6 +10,7 @@ use ratatui::{
 use unicode_width::UnicodeWidthStr;
 
 use super::{
+    bound::Bounds,
     source::Source,
     table::{bar, extent},
 };
@@ -84,7 +85,7 @@ impl<'l> Page<'_, 'l> {
         self.parts(source, source.group(&view.ui.kernels), row);
         if source.kind() == Kind::Kernels {
             let known = row.known();
-            self.bounds(row, &known);
+            self.bounds(row, &known, &Bounds::of(view, source));
             self.units(row, &known);
             self.stalls(&known);
             self.advice(&row.advice);
@@ -224,17 +225,29 @@ impl<'l> Page<'_, 'l> {
         }
     }
 
-    fn bounds(&mut self, row: &KernelRow, known: &Known) {
+    fn bounds(&mut self, row: &KernelRow, known: &Known, bounds: &Bounds) {
         self.heading("what bounds it");
-        match row.verdict() {
+        match bounds.verdict(row) {
             Ok(verdict) => {
                 let style = self.theme.class(verdict.class);
                 self.labelled(Text::styled(self.label(verdict.class.word()), style), &verdict.rule);
             }
-            Err(_) if row.counters.is_empty() => {
+            Err(_) if row.counters.is_empty() && bounds.whole(row).is_none() => {
                 self.text("  takes counters; c runs it again under ncu, which counts", self.theme.dim);
             }
             Err(why) => self.words(vec![Text::raw("  ")], &format!("can't be told; {why}"), 2),
+        }
+        if let Some(timed) =
+            bounds.whole(row).filter(|_| row.counters.is_empty()).and_then(|whole| whole.achieved)
+        {
+            self.fact(
+                "its operator does",
+                &format!(
+                    "{}, {}, by its FLOPs and bytes",
+                    scaled(timed.flop_per_s(), "FLOP/s"),
+                    scaled(timed.bytes_per_s(), "B/s")
+                ),
+            );
         }
         let achieved = row.achieved();
         if let Some(speed) = achieved.flop_per_s {

@@ -94,24 +94,14 @@ fn live_numbers<'a>(theme: &Theme, meter: &LaunchMeter, of: &str) -> Vec<Vec<Tex
 }
 
 /// What it says, the most telling first.
-pub fn hints(source: &Source<'_>, shown: &Shown) -> Vec<String> {
-    let Source::Live { live, .. } = source else {
-        let notes = shown.table.notes.iter().map(|note| format!("Note: {note}"));
-        return shown.hints.iter().cloned().chain(notes).collect();
-    };
-    let mut hints: Vec<String> = live.launch_meter().map(|meter| meter.words()).into_iter().collect();
-    let first = shown.table.rows.iter().max_by(|a, b| {
-        let time = |row: &crate::kernels::KernelRow| row.total_ns.unwrap_or(0.0);
-        time(a).total_cmp(&time(b))
-    });
-    if let Some((row, pct)) = first.and_then(|row| Some((row, shown.share(row)?))) {
-        hints.push(format!(
-            "Most of the time goes to {}: {} % of what kernels take.",
-            row.name,
-            three_digits(pct)
-        ));
+pub fn hints(view: &View<'_>, source: &Source<'_>, shown: &Shown) -> Vec<String> {
+    match source {
+        Source::Live { phase, .. } => view.state.kernel_hints(*phase),
+        _ => {
+            let notes = shown.table.notes.iter().map(|note| format!("Note: {note}"));
+            shown.hints.iter().cloned().chain(notes).collect()
+        }
     }
-    hints
 }
 
 fn count(n: u64) -> i64 {

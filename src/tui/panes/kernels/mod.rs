@@ -137,7 +137,7 @@ fn table_box(
     }
     // A quarter of the room at the most, and only whole sentences.
     let mut left = (inner.height / 4).min(6) as usize;
-    for hint in head::hints(source, shown) {
+    for hint in head::hints(view, source, shown) {
         let lines = wrapped(&theme.glyphs.plain(&hint), (inner.width as usize).saturating_sub(2));
         let Some(rest) = left.checked_sub(lines.len()) else { break };
         left = rest;

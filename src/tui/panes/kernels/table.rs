@@ -9,7 +9,7 @@ use ratatui::{
 };
 use unicode_width::UnicodeWidthStr;
 
-use super::{bound, source::Source};
+use super::{bound::Bounds, source::Source};
 use crate::{
     analysis::units::{grouped, millis, scaled, three_digits},
     kernels::{
@@ -82,7 +82,8 @@ pub fn draw(view: &View<'_>, source: &Source<'_>, shown: &Shown, area: Rect, buf
         };
         return note(theme, &text).render(area, buf);
     }
-    let columns = fitting(view, source, shown, area.width as usize);
+    let bounds = &Bounds::of(view, source);
+    let columns = fitting(bounds, source, shown, area.width as usize);
     let taken: usize = columns.iter().map(|(_, width)| width).sum();
     let name_width = (area.width as usize).saturating_sub(taken + 3);
     // One line is a row rather than its titles.
@@ -95,7 +96,7 @@ pub fn draw(view: &View<'_>, source: &Source<'_>, shown: &Shown, area: Rect, buf
     let first = first_run_row(chosen, body.height as usize);
     for ((i, row), y) in rows.iter().enumerate().skip(first).zip(body.top()..body.bottom()) {
         let at = Rect { y, height: 1, ..body };
-        let line = line(view, source, shown, row, &columns, name_width);
+        let line = line(view, (source, bounds), shown, row, &columns, name_width);
         line.render(at, buf);
         if i == chosen {
             buf.set_style(at, theme.selected);
@@ -104,7 +105,7 @@ pub fn draw(view: &View<'_>, source: &Source<'_>, shown: &Shown, area: Rect, buf
 }
 
 /// The columns that the source fills and that there is room for, with their widths.
-fn fitting(view: &View<'_>, source: &Source<'_>, shown: &Shown, width: usize) -> Vec<(Column, usize)> {
+fn fitting(bounds: &Bounds, source: &Source<'_>, shown: &Shown, width: usize) -> Vec<(Column, usize)> {
     let rows = &shown.table.rows;
     let any = |has: fn(&KernelRow) -> bool| rows.iter().any(has);
     let filled = |column: Column| match column {
@@ -120,7 +121,7 @@ fn fitting(view: &View<'_>, source: &Source<'_>, shown: &Shown, width: usize) ->
         Column::Block => any(|row| row.block.is_some()),
         Column::Registers => any(|row| row.registers.is_some()),
         Column::Shared => any(|row| row.shared_bytes.is_some()),
-        Column::Class => bound::is_told(view, source, rows),
+        Column::Class => bounds.are_told(source, rows),
         Column::Operator => any(|row| row.operator.is_some_and(|operator| operator.name() != row.name)),
     };
     let mut columns: Vec<(Column, usize, u8)> =
@@ -177,7 +178,7 @@ fn heading<'a>(
 
 fn line<'a>(
     view: &View<'_>,
-    source: &Source<'_>,
+    of: (&Source<'_>, &Bounds),
     shown: &Shown,
     row: &KernelRow,
     columns: &[(Column, usize)],
@@ -186,7 +187,7 @@ fn line<'a>(
     let theme = view.theme;
     let mut spans = Vec::with_capacity(columns.len() + 1);
     for (column, width) in columns {
-        let (text, style) = cell(view, source, shown, row, *column);
+        let (text, style) = cell(view, of, shown, row, *column);
         let text = text.map_or_else(|| theme.glyphs.none.to_owned(), |text| theme.glyphs.plain(&text));
         let text = cut(&text, width - if is_word(*column) { 2 } else { 1 }, theme.glyphs.ascii);
         spans.push(Text::styled(padded(&text, *width, is_word(*column)), style));
@@ -199,7 +200,7 @@ fn line<'a>(
 
 fn cell(
     view: &View<'_>,
-    source: &Source<'_>,
+    (source, bounds): (&Source<'_>, &Bounds),
     shown: &Shown,
     row: &KernelRow,
     column: Column,
@@ -232,9 +233,9 @@ fn cell(
         Column::Block => (row.block.map(extent), theme.dim),
         Column::Registers => (row.registers.map(|n| n.to_string()), theme.dim),
         Column::Shared => (row.shared_bytes.map(|n| scaled(n as f64, "B")), theme.dim),
-        Column::Class => match bound::class_of(view, source, row) {
-            Some(class) => (Some(class.word().to_owned()), theme.class(class)),
-            None => (None, theme.dim),
+        Column::Class => match bounds.verdict(row) {
+            Ok(verdict) => (Some(verdict.class.word().to_owned()), theme.class(verdict.class)),
+            Err(_) => (None, theme.dim),
         },
         Column::Operator => {
             let style = theme.operator(row.operator.map(Operator::kind));
