@@ -36,10 +36,16 @@ pub async fn panicked() -> String {
     }
 }
 
+static FAULT: LazyLock<Option<String>> = LazyLock::new(|| std::env::var("LLMPROF_FAULT").ok());
+
+/// Tests ask for a fault by its name: `LLMPROF_FAULT=<name>`.
+pub fn is_asked_for(fault: &str) -> bool {
+    FAULT.as_deref() == Some(fault)
+}
+
 /// A place where tests make the program fall over: `LLMPROF_FAULT=panic:<place>`.
 pub fn fault_point(place: &str) {
-    static FAULT: LazyLock<Option<String>> = LazyLock::new(|| std::env::var("LLMPROF_FAULT").ok());
-    if FAULT.as_deref().and_then(|f| f.strip_prefix("panic:")) == Some(place) {
+    if FAULT.as_deref().and_then(|fault| fault.strip_prefix("panic:")) == Some(place) {
         panic!("asked to by LLMPROF_FAULT");
     }
 }

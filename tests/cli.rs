@@ -390,8 +390,8 @@ fn a_profiling_option_says_what_this_version_does_not_do() {
     args.extend(["profiling=full", "hydra.run.dir=runs/full"]);
     let said = run(dir.path(), &args);
     assert_eq!(said.code, 0, "{}", said.err);
-    let words = "this run samples the GPU and the host; a simulated run has nothing that nsys and ncu could look at, this \
-                 version does not have a roofline";
+    let words =
+        "this run samples the GPU and the host; a simulated run has nothing that nsys and ncu could look at";
     assert!(said.err.contains(&format!("note: {words}")), "{}", said.err);
     let told = events(&dir.path().join("runs/full"))
         .into_iter()

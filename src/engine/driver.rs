@@ -10,6 +10,7 @@ use std::{
 
 use super::{Engine, EngineError, Prompts, ranges::Ranges, workload::Workload};
 use crate::{
+    crash,
     event::{
         Activity, Ending, Event, EventTx, Level, Phase, Prediction, RequestFinished, RequestStarted, Token,
     },
@@ -109,7 +110,11 @@ impl Driver<'_> {
 
     fn request(&mut self, engine: &mut dyn Engine, request: u32) -> Result<Vec<Answer>, EngineError> {
         let w = self.workload;
-        let prompts = w.prompts(request);
+        let mut prompts = w.prompts(request);
+        if crash::is_asked_for("tokens") {
+            // Beyond any vocabulary: a GPU reads where there is no memory, and stops.
+            prompts.ids.fill(u32::MAX / 2);
+        }
         self.listen()?;
         self.activity.set(Phase::Prefill);
         let warmup = request < w.warmup;
