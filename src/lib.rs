@@ -17,7 +17,7 @@
 //! - [`plan`]: a run that was looked at and can be started; [`support`]: what of it this version does not do
 //! - [`session`]: one live run, the only place that starts and stops work; [`headless`] and [`tui`] show it
 //! - [`sweep`]: several runs from one command line, one after another
-//! - [`diagnose`]: ledger and verdict of what was recorded
+//! - [`diagnose`]: ledger and verdict of what was recorded; [`compare`]: whether one run is better than another
 //! - [`kernels`]: kernels as they run, and as nsys, ncu and cuBLAS wrote them; [`listener`]: what the engine tells of itself; [`tools`]: where such programs are, and how they are run
 //! - [`doctor`]: what works on this machine, and what looking at it costs
 //! - [`cli`]: the commands; [`completion`]: what a shell offers at TAB; [`crash`], [`shutdown`], [`logfile`],
@@ -26,6 +26,7 @@
 pub mod analysis;
 pub mod assets;
 pub mod cli;
+pub mod compare;
 pub mod completion;
 pub mod config;
 pub mod crash;

@@ -55,12 +55,6 @@ pub fn of_sums(a: &[(f64, f64)], b: &[(f64, f64)], seed: u64) -> Option<Interval
     Some(Interval { estimate, low: estimate - low * error, high: estimate - high * error }.map(f64::exp))
 }
 
-/// The ratio of two means.
-pub fn of_means(a: &[f64], b: &[f64], seed: u64) -> Option<Interval> {
-    let shares = |values: &[f64]| values.iter().map(|value| (*value, 1.0)).collect::<Vec<_>>();
-    of_sums(&shares(a), &shares(b), seed)
-}
-
 /// The ratio of a percentile of `a` to that of `b`; `None` where there are too few blocks, or too few values beyond it.
 pub fn of_percentile(a: &Blocks, b: &Blocks, percentile: f64, seed: u64) -> Option<Interval> {
     let fewest = a.blocks().len().min(b.blocks().len());
@@ -243,6 +237,11 @@ fn normal_tail(z: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn of_means(a: &[f64], b: &[f64], seed: u64) -> Option<Interval> {
+        let shares = |values: &[f64]| values.iter().map(|value| (*value, 1.0)).collect::<Vec<_>>();
+        of_sums(&shares(a), &shares(b), seed)
+    }
 
     fn noisy(trial: u64, stream: u64, n: u64, level: f64, noise_share: f64) -> Vec<f64> {
         let seed = noise::bits(stream, trial);
