@@ -143,6 +143,7 @@ impl Desk {
             loss: None,
             runs,
             snapshots,
+            comparison: None,
             sweep: None,
         }));
     }

@@ -6,7 +6,7 @@ use std::{
 };
 
 /// Rooms and what they must not know.
-const MUST_NOT_USE: [(&str, &[&str]); 17] = [
+const MUST_NOT_USE: [(&str, &[&str]); 18] = [
     ("event.rs", &["config", "engine", "telemetry", "state", "rundir", "session", "tui", "analysis", "cli"]),
     ("assets", &["engine", "telemetry", "state", "rundir", "session", "tui", "cli", "model", "event"]),
     (
@@ -23,6 +23,7 @@ const MUST_NOT_USE: [(&str, &[&str]); 17] = [
     ("session.rs", &["sweep", "tui", "cli"]),
     ("doctor", &["state", "rundir", "session", "sweep", "headless", "tui", "cli"]),
     ("sweep", &["engine", "tui", "headless", "cli"]),
+    ("compare", &["engine", "telemetry", "doctor", "sweep", "tui", "cli"]),
     (
         "kernels",
         &[

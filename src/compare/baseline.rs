@@ -100,7 +100,10 @@ pub fn baselines_text(found: &[Baseline]) -> String {
                 let run = &sample.facts.run;
                 let on = sample.facts.gpu.as_ref().map_or(&run.device, |gpu| &gpu.name);
                 let tpot = HEADLINE.value(sample).map_or_else(|| "–".to_owned(), millis);
-                format!("{} as {} on {on}, TPOT p50 {tpot}, {} requests", run.model, run.dtype, sample.measured)
+                format!(
+                    "{} as {} on {on}, TPOT p50 {tpot}, {} requests",
+                    run.model, run.dtype, sample.measured
+                )
             }
             Err(e) => e.to_string(),
         };

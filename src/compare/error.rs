@@ -28,7 +28,9 @@ pub enum CompareError {
     Io { path: PathBuf, source: io::Error },
     #[error("no job of {a} has the overrides of a job of {b}; compare single runs of them")]
     NoPairs { a: String, b: String },
-    #[error("--repeat wants both sides: -- A-OVERRIDES vs B-OVERRIDES, as -- runtime.cuda_graphs=true vs runtime.cuda_graphs=false")]
+    #[error(
+        "--repeat wants both sides: -- A-OVERRIDES vs B-OVERRIDES, as -- runtime.cuda_graphs=true vs runtime.cuda_graphs=false"
+    )]
     Sides,
     #[error("both sides are the same: {overrides}; what is to be compared has to differ")]
     SameSides { overrides: String },

@@ -80,7 +80,10 @@ fn page(out: &mut String, judged: &Judged) {
     }
     let _ = writeln!(out, "</ul>");
     if let Some(fall) = &comparison.waterfall {
-        let _ = writeln!(out, "<h3>Decode, µs a step</h3><table><tr><th></th><th>A</th><th>B</th><th>B − A</th></tr>");
+        let _ = writeln!(
+            out,
+            "<h3>Decode, µs a step</h3><table><tr><th></th><th>A</th><th>B</th><th>B − A</th></tr>"
+        );
         for part in fall.parts.iter().take(20) {
             let _ = writeln!(
                 out,

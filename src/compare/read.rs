@@ -22,7 +22,10 @@ use crate::{
 pub enum Subject {
     One(Box<Sample>),
     /// The jobs of a sweep that were recorded, each with the overrides it was given.
-    Sweep { name: String, jobs: Vec<(Vec<String>, Sample)> },
+    Sweep {
+        name: String,
+        jobs: Vec<(Vec<String>, Sample)>,
+    },
 }
 
 /// Reads a run's directory, its events.ndjson, a snapshot below a run, a sweep's directory, or a baseline by name.
@@ -60,7 +63,8 @@ pub fn compared(a: &str, b: &str, options: &Options, gates: &[Gate]) -> Result<V
         (first.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), second)
     });
     let (first, second) = (first?, second?);
-    let one = |label: Option<String>, a: &Sample, b: &Sample| Judged::new(label, compare(a, b, options), gates);
+    let one =
+        |label: Option<String>, a: &Sample, b: &Sample| Judged::new(label, compare(a, b, options), gates);
     let label = |overrides: &[String]| Some(overrides.join(" ")).filter(|text| !text.is_empty());
     Ok(match (first, second) {
         (Subject::One(a), Subject::One(b)) => vec![one(None, &a, &b)],
@@ -93,9 +97,10 @@ pub fn compared(a: &str, b: &str, options: &Options, gates: &[Gate]) -> Result<V
 fn snapshot_of(path: &Path) -> Option<(PathBuf, String)> {
     let parent = path.parent().filter(|parent| parent.file_name().is_some_and(|name| name == "snapshots"))?;
     let run = parent.parent()?;
-    RunDir::open(run).events().exists().then(|| {
-        (run.to_owned(), path.file_stem().unwrap_or_default().to_string_lossy().into_owned())
-    })
+    RunDir::open(run)
+        .events()
+        .exists()
+        .then(|| (run.to_owned(), path.file_stem().unwrap_or_default().to_string_lossy().into_owned()))
 }
 
 /// A whole run.
@@ -136,7 +141,10 @@ struct Folded {
 }
 
 /// Goes through a recording once, until `go_on` says no.
-fn fold(dir: &RunDir, mut go_on: impl FnMut(&mut RunState, &Envelope) -> bool) -> Result<Folded, CompareError> {
+fn fold(
+    dir: &RunDir,
+    mut go_on: impl FnMut(&mut RunState, &Envelope) -> bool,
+) -> Result<Folded, CompareError> {
     let mut reader = EventReader::open(&dir.events())?;
     let mut state = RunState::for_comparison();
     while let Next::Event(envelope) = reader.read_next()? {

@@ -65,7 +65,8 @@ impl Repeat {
             let nth = pairs.len() + 1;
             // A B, B A, …: whatever drifts is in neither's favour.
             let b_first = !pairs.len().is_multiple_of(2);
-            let order = if b_first { [("B", &self.b), ("A", &self.a)] } else { [("A", &self.a), ("B", &self.b)] };
+            let order =
+                if b_first { [("B", &self.b), ("A", &self.a)] } else { [("A", &self.a), ("B", &self.b)] };
             let mut done: Vec<(&str, Sample)> = Vec::new();
             for (side, plan) in order {
                 match self.one(side, plan, nth).await? {
@@ -86,7 +87,12 @@ impl Repeat {
     }
 
     /// One run of a side; the signal that ended it, if one did.
-    async fn one(&self, side: &'static str, plan: &Plan, nth: usize) -> Result<Result<Sample, Cause>, CompareError> {
+    async fn one(
+        &self,
+        side: &'static str,
+        plan: &Plan,
+        nth: usize,
+    ) -> Result<Result<Sample, Cause>, CompareError> {
         let plan = Plan { dir: self.dir.join(format!("{}-{nth:02}", side.to_lowercase())), ..plan.clone() };
         let finished = headless::run(plan, true)
             .await
@@ -109,9 +115,20 @@ impl Repeat {
         let only = Options { metrics: vec![HEADLINE], ..options.clone() };
         let ratio = compare_pairs(pairs, &only).and_then(|comparison| comparison.rows.first()?.ratio);
         let so_far = ratio.map_or_else(String::new, |ratio| {
-            format!("; so far {} ({} to {})", percent(ratio.estimate), percent(ratio.low), percent(ratio.high))
+            format!(
+                "; so far {} ({} to {})",
+                percent(ratio.estimate),
+                percent(ratio.low),
+                percent(ratio.high)
+            )
         });
-        say(format_args!("pair {} of {}: TPOT A {}, B {}{so_far}", pairs.len(), self.most_pairs, tpot(a), tpot(b)));
+        say(format_args!(
+            "pair {} of {}: TPOT A {}, B {}{so_far}",
+            pairs.len(),
+            self.most_pairs,
+            tpot(a),
+            tpot(b)
+        ));
         ratio.is_some_and(|ratio| ratio.high - ratio.low < options.margin)
     }
 

@@ -20,7 +20,8 @@ pub(super) const COLUMNS: [&str; 7] = ["", "A", "B", "B to A", "95 %", "in cycle
 /// 0 unless a gate is broken (1), or something is undecided (3): a gate, or without gates the headline.
 pub fn exit_code(judged: &[Judged]) -> u8 {
     let gates = || judged.iter().flat_map(|judged| &judged.gates).map(|(_, held)| held);
-    let undecided = |judged: &Judged| judged.gates.is_empty() && judged.comparison.verdict == Verdict::Undecided;
+    let undecided =
+        |judged: &Judged| judged.gates.is_empty() && judged.comparison.verdict == Verdict::Undecided;
     match () {
         () if gates().any(|held| *held == Held::Broken) => 1,
         () if gates().any(|held| matches!(held, Held::Undecided(_))) => 3,
@@ -30,7 +31,7 @@ pub fn exit_code(judged: &[Judged]) -> u8 {
 }
 
 /// `+3.1 %`
-pub(super) fn percent(ratio: f64) -> String {
+pub fn percent(ratio: f64) -> String {
     let change = 100.0 * (ratio - 1.0);
     match change.abs() {
         size if size < 0.05 => "0.0 %".to_owned(),
@@ -39,11 +40,15 @@ pub(super) fn percent(ratio: f64) -> String {
     }
 }
 
-fn interval(of: Interval) -> String {
-    if of.low == of.high { "counted".to_owned() } else { format!("{} to {}", percent(of.low), percent(of.high)) }
+fn interval(of: Interval, is_count: bool) -> String {
+    match is_count {
+        true => "counted".to_owned(),
+        false => format!("{} to {}", percent(of.low), percent(of.high)),
+    }
 }
 
-pub(super) fn cells(row: &Row) -> [String; 7] {
+/// A row in the order of the table's columns.
+pub fn cells(row: &Row) -> [String; 7] {
     let none = || "–".to_owned();
     let value = |value: Option<f64>| value.map_or_else(none, |value| row.of.shown(value));
     [
@@ -51,19 +56,19 @@ pub(super) fn cells(row: &Row) -> [String; 7] {
         value(row.a),
         value(row.b),
         row.ratio.map_or_else(none, |ratio| percent(ratio.estimate)),
-        row.ratio.map_or_else(none, interval),
+        row.ratio.map_or_else(none, |ratio| interval(ratio, row.of.is_count())),
         row.in_cycles.map_or_else(String::new, |cycles| percent(cycles.estimate)),
         row.word.to_owned(),
     ]
 }
 
 /// The rows worth a line: what neither side has is left out.
-pub(super) fn told(comparison: &Comparison) -> impl Iterator<Item = &Row> {
+pub fn told(comparison: &Comparison) -> impl Iterator<Item = &Row> {
     comparison.rows.iter().filter(|row| row.a.is_some() || row.b.is_some())
 }
 
 /// Why rows are undecided, each reason once with those it is for. The headline's is in the sentence.
-fn reasons(comparison: &Comparison) -> Vec<(String, String)> {
+pub fn reasons(comparison: &Comparison) -> Vec<(String, String)> {
     let mut reasons: Vec<(String, Vec<&str>)> = Vec::new();
     for row in told(comparison) {
         let Some(reason) = &row.reason else { continue };
@@ -76,7 +81,8 @@ fn reasons(comparison: &Comparison) -> Vec<(String, String)> {
     reasons.into_iter().map(shown).filter(|(_, reason)| !comparison.sentence.contains(reason)).collect()
 }
 
-pub(super) fn difference_words(difference: &Difference) -> (String, String) {
+/// Whether it was meant, and what it is.
+pub fn difference_words(difference: &Difference) -> (String, String) {
     let Difference { what, a, b, meant, .. } = difference;
     let kind = match (meant, difference.blocks()) {
         (Some(_), _) => "meant",
@@ -91,7 +97,8 @@ pub(super) fn difference_words(difference: &Difference) -> (String, String) {
     (kind.to_owned(), format!("{name}: {a} → {b}"))
 }
 
-pub(super) fn trust_words(side: &Side) -> String {
+/// How far a side can be trusted, and why not.
+pub fn trust_words(side: &Side) -> String {
     let mut words = format!("{} requests", side.requests);
     if let Some(cv) = side.tpot_cv {
         let _ = write!(words, ", TPOT varies by {:.1} %", 100.0 * cv);
@@ -112,8 +119,8 @@ pub(super) fn trust_words(side: &Side) -> String {
 
 pub(super) fn margin_words(comparison: &Comparison) -> String {
     let how = match comparison.pairs {
-        Some(pairs) => format!("{pairs} pairs of runs, done in turn; bootstrap over pairs"),
-        None => "bootstrap over requests, of tokens in blocks of requests".to_owned(),
+        Some(pairs) => format!("{pairs} pairs of runs, done in turn; bootstrap over the pairs"),
+        None => "Bootstrap over requests; tokens in blocks of whole requests".to_owned(),
     };
     format!(
         "SAME is within {:.1} % for sure. Each line stands alone: of twenty without a difference one may claim one. {how}.",
@@ -149,7 +156,10 @@ fn fall_lines(fall: &Waterfall) -> Vec<String> {
         lines.push(format!("… and {} more, {rest:+.2}", fall.parts.len() - MOST));
     }
     let families = |list: &[(String, f64)]| {
-        list.iter().map(|(name, n)| format!("{name} ({} a token)", three_digits(*n))).collect::<Vec<_>>().join(", ")
+        list.iter()
+            .map(|(name, n)| format!("{name} ({} a token)", three_digits(*n)))
+            .collect::<Vec<_>>()
+            .join(", ")
     };
     for (word, list) in [("appeared", &fall.appeared), ("vanished", &fall.vanished)] {
         if !list.is_empty() {
@@ -180,8 +190,7 @@ pub fn text(judged: &Judged) -> String {
             0 | 6 => format!("{cell:<0$}", widths[i]),
             _ => format!("{cell:>0$}", widths[i]),
         };
-        let line: Vec<String> =
-            row.iter().enumerate().filter(|(i, _)| widths[*i] > 0).map(cell).collect();
+        let line: Vec<String> = row.iter().enumerate().filter(|(i, _)| widths[*i] > 0).map(cell).collect();
         let _ = writeln!(out, "{}", line.join("  ").trim_end());
     }
     let _ = writeln!(out, "\n{}", margin_words(comparison));
@@ -230,7 +239,8 @@ pub fn markdown(judged: &Judged) -> String {
         let _ = writeln!(out, "- {labels}: {reason}");
     }
     for (name, side) in [("A", &comparison.a), ("B", &comparison.b)] {
-        let _ = writeln!(out, "- {name}: `{}`, {}; {}", side.name, plain(&side.what), plain(&trust_words(side)));
+        let _ =
+            writeln!(out, "- {name}: `{}`, {}; {}", side.name, plain(&side.what), plain(&trust_words(side)));
     }
     for (kind, words) in comparison.differences.iter().map(difference_words) {
         let _ = writeln!(out, "- {kind}: {}", plain(&words));

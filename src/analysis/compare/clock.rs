@@ -53,7 +53,11 @@ pub fn clock(a: &Sample, b: &Sample, bound: Bound) -> Clock {
     let known = match bound {
         Bound::Nothing => return Clock::Irrelevant,
         _ if a.facts.gpu.is_none() && b.facts.gpu.is_none() => return Clock::Irrelevant,
-        Bound::Prefill => a.clocks.prefill_sm_mhz.zip(b.clocks.prefill_sm_mhz),
+        // Where prefills were too short to be seen, the clock of the decode is the best there is.
+        Bound::Prefill => {
+            let seen = a.clocks.prefill_sm_mhz.zip(b.clocks.prefill_sm_mhz);
+            seen.or_else(|| a.clocks.decode_sm_mhz.zip(b.clocks.decode_sm_mhz))
+        }
         Bound::Decode => a.clocks.decode_sm_mhz.zip(b.clocks.decode_sm_mhz),
     };
     let Some((a_mhz, b_mhz)) = known else { return Clock::Unknown };

@@ -23,7 +23,8 @@ impl Difference {
     }
 }
 
-/// A fact: its name, whether it has to be the same, the keys of overrides that change it, and its value.
+/// A fact: its name, whether it has to be the same, the keys of overrides that change it, and its value. A key with `=` is the
+/// choice of a group, and nothing below it.
 type Fact = (&'static str, bool, &'static [&'static str], fn(&Facts) -> Option<String>);
 
 const FACTS: [Fact; 20] = [
@@ -33,15 +34,15 @@ const FACTS: [Fact; 20] = [
     ("weights", true, &["model"], |f| {
         Some(if f.run.synthetic_weights { "synthetic" } else { "trained" }.to_owned())
     }),
-    ("engine", true, &["runtime"], |f| Some(f.run.engine.clone())),
-    ("device", false, &["runtime", "hardware"], |f| Some(f.run.device.clone())),
-    ("batch", true, &["runtime.batch_size", "runtime"], |f| Some(f.run.batch.to_string())),
+    ("engine", true, &["runtime=", "runtime.device"], |f| Some(f.run.engine.clone())),
+    ("device", false, &["runtime=", "runtime.device", "hardware"], |f| Some(f.run.device.clone())),
+    ("batch", true, &["runtime.batch_size", "runtime="], |f| Some(f.run.batch.to_string())),
     ("prompt tokens", true, &["dataset"], |f| Some(f.run.prompt_tokens.to_string())),
     ("output tokens", true, &["infer"], |f| Some(f.run.output_tokens.to_string())),
     ("simulated", true, &[], |f| Some(if f.run.simulated { "yes" } else { "no" }.to_owned())),
-    ("requests", false, &["runtime.requests", "runtime", "dataset"], |f| Some(f.run.requests.to_string())),
-    ("warm-up", false, &["runtime.warmup", "runtime"], |f| Some(f.run.warmup.to_string())),
-    ("seed", false, &["runtime.seed", "runtime"], |f| Some(f.run.seed.to_string())),
+    ("requests", false, &["runtime.requests", "runtime=", "dataset"], |f| Some(f.run.requests.to_string())),
+    ("warm-up", false, &["runtime.warmup", "runtime="], |f| Some(f.run.warmup.to_string())),
+    ("seed", false, &["runtime.seed", "runtime="], |f| Some(f.run.seed.to_string())),
     ("gpu", true, &["hardware", "runtime.device"], |f| f.gpu.as_ref().map(|gpu| gpu.name.clone())),
     ("driver", false, &[], |f| f.gpu.as_ref().map(|gpu| gpu.driver.clone())),
     ("power limit", false, &[], |f| {
@@ -105,8 +106,11 @@ struct Change {
     b: String,
 }
 
-/// `key` is `of` or lies below it, or chooses it as a group.
+/// `key` is `of` or lies below it; of a group's choice it is that choice.
 fn is_part(key: &str, of: &str) -> bool {
+    if let Some(group) = of.strip_suffix('=') {
+        return key == group;
+    }
     key == of || key.strip_prefix(of).is_some_and(|rest| rest.starts_with(['.', '@']))
 }
 

@@ -273,22 +273,23 @@ fn what_can_not_be_trusted_or_compared_has_no_verdict() {
         compare(&good, &b, &Options::default())
     };
     assert_eq!(spoilt(&|_| {}).verdict, Verdict::Better);
-    let cases: [(&dyn Fn(&mut Sample), &str); 9] = [
-        (&|b| b.others = 1, "B can't be trusted: another process was on the card"),
-        (&|b| b.cpu_taken = Some(0.6), "other processes took 60 % of the CPU"),
-        (&|b| b.events_lost = 3, "3 events were lost"),
-        (&|b| b.facts.perturbed = Some("nsys".into()), "it ran under nsys"),
-        (&|b| b.facts.outcome = Some(crate::event::Outcome::Failed), "the run failed"),
-        (&|b| b.facts.run.dtype = "f32".into(), "they can't be compared: dtype is bf16 and f32"),
-        (&|b| b.facts.run.batch = 4, "batch is 1 and 4"),
-        (&|b| b.requests.truncate(3), "B has 3 requests, 10 are needed"),
+    type Spoil = fn(&mut Sample);
+    let cases: [(Spoil, &str); 9] = [
+        (|b| b.others = 1, "B can't be trusted: another process was on the card"),
+        (|b| b.cpu_taken = Some(0.6), "other processes took 60 % of the CPU"),
+        (|b| b.events_lost = 3, "3 events were lost"),
+        (|b| b.facts.perturbed = Some("nsys".into()), "it ran under nsys"),
+        (|b| b.facts.outcome = Some(crate::event::Outcome::Failed), "the run failed"),
+        (|b| b.facts.run.dtype = "f32".into(), "they can't be compared: dtype is bf16 and f32"),
+        (|b| b.facts.run.batch = 4, "batch is 1 and 4"),
+        (|b| b.requests.truncate(3), "B has 3 requests, 10 are needed"),
         (
-            &|b| b.requests.iter_mut().enumerate().for_each(|(i, r)| r.decode_ns += i as u64 * 4_000_000),
+            |b| b.requests.iter_mut().enumerate().for_each(|(i, r)| r.decode_ns += i as u64 * 4_000_000),
             "it drifts",
         ),
     ];
     for (spoil, word) in cases {
-        let comparison = spoilt(spoil);
+        let comparison = spoilt(&spoil);
         assert_eq!(comparison.verdict, Verdict::Undecided, "{word}: {}", comparison.sentence);
         assert!(comparison.sentence.contains(word), "{word}: {}", comparison.sentence);
         let row = comparison.row(HEADLINE).unwrap();

@@ -1,4 +1,4 @@
-//! Compare: two snapshots side by side, with their differences; in a sweep, its jobs.
+//! Compare: two snapshots or runs with a verdict; in a sweep, its jobs.
 
 use ratatui::{
     buffer::Buffer,
@@ -8,6 +8,7 @@ use ratatui::{
     widgets::{Paragraph, Widget, Wrap},
 };
 
+use super::verdict::verdict;
 use crate::{
     analysis::units::{grouped, three_digits},
     state::Snapshot,
@@ -44,9 +45,10 @@ impl Widget for ComparePane<'_> {
     fn render(self, area: Rect, buf: &mut Buffer) {
         let view = &self.0;
         let theme = view.theme;
+        let nothing_else = view.snapshots.is_empty() && view.comparison.is_none();
         let area = match view.sweep.filter(|_| view.replay.is_none()) {
             None => area,
-            Some(at_work) if view.snapshots.is_empty() || area.height < 12 => {
+            Some(at_work) if nothing_else || area.height < 12 => {
                 return jobs::Jobs { view, sweep: at_work.sweep }.render(area, buf);
             }
             Some(at_work) => {
@@ -58,9 +60,19 @@ impl Widget for ComparePane<'_> {
                 below
             }
         };
-        let block = boxed(theme, "compare", if area.width >= 50 { "differences, no verdict" } else { "" });
+        let aside = match view.comparison {
+            _ if area.width < 50 => "",
+            Some(_) => "95 % intervals",
+            None => "differences, no verdict",
+        };
+        let block = boxed(theme, "compare", aside);
         let inner = block.inner(area);
         block.render(area, buf);
+        if let Some(comparison) = view.comparison {
+            return Paragraph::new(verdict(theme, comparison, inner))
+                .wrap(Wrap { trim: false })
+                .render(inner, buf);
+        }
         let now;
         let (a, b) = match view.snapshots {
             [] => {
