@@ -12,7 +12,7 @@ use serde::Deserialize;
 use super::{Judged, baseline, error::CompareError};
 use crate::{
     analysis::compare::{Gate, Options, Sample, compare},
-    event::{Envelope, Event},
+    event::{Envelope, Event, Outcome},
     rundir::{EventReader, Next, RunDir},
     state::RunState,
 };
@@ -132,7 +132,10 @@ fn read_snapshot(run: &Path, wanted: &str) -> Result<Sample, CompareError> {
             if names.is_empty() { String::new() } else { format!("; there are {}", names.join(", ")) };
         return Err(CompareError::NoSnapshot { run: run.to_owned(), snapshot: wanted.to_owned(), known });
     }
-    fold.sample(&format!("{} of {}", wanted, run.display()), &dir)
+    let mut sample = fold.sample(&format!("{} of {}", wanted, run.display()), &dir)?;
+    // A stretch is complete, whatever became of the run.
+    sample.facts.outcome = Some(Outcome::Completed);
+    Ok(sample)
 }
 
 struct Folded {

@@ -55,7 +55,8 @@ pub fn cells(row: &Row) -> [String; 7] {
         row.label.clone(),
         value(row.a),
         value(row.b),
-        row.ratio.map_or_else(none, |ratio| percent(ratio.estimate)),
+        // Two numbers have a difference, though nobody can say what it is worth.
+        row.ratio.map(|ratio| ratio.estimate).or_else(|| Some(row.b? / row.a?)).map_or_else(none, percent),
         row.ratio.map_or_else(none, |ratio| interval(ratio, row.of.is_count())),
         row.in_cycles.map_or_else(String::new, |cycles| percent(cycles.estimate)),
         row.word.to_owned(),

@@ -337,7 +337,7 @@ impl RunState {
             power_w: mean(Reading::Power),
             sm_clock_mhz: mean(Reading::SmClock),
             temp_c: mean(Reading::Temp),
-            sample: self.sample_of(name, &self.trace, self.window.from).map(Arc::new),
+            sample: self.window_sample(name).map(Arc::new),
         }
     }
 

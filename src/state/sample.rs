@@ -6,7 +6,7 @@ use crate::{
         compare::{Clocks, Facts, GpuFacts, KernelProfile, LimitShare, SAMPLE_SCHEMA, Sample, Trace},
         throttle::{Account, Work},
     },
-    event::{KernelWindow, Phase, Stamp},
+    event::{KernelWindow, Outcome, Phase, Stamp},
     readings::Reading,
 };
 
@@ -34,7 +34,14 @@ impl RunState {
         self.sample_of(name, self.whole.as_deref()?, self.total.from)
     }
 
-    pub(super) fn sample_of(&self, name: &str, trace: &Trace, from: Stamp) -> Option<Sample> {
+    /// The stretch since the last snapshot, which is complete though the run goes on.
+    pub(super) fn window_sample(&self, name: &str) -> Option<Sample> {
+        let mut sample = self.sample_of(name, &self.trace, self.window.from)?;
+        sample.facts.outcome = Some(Outcome::Completed);
+        Some(sample)
+    }
+
+    fn sample_of(&self, name: &str, trace: &Trace, from: Stamp) -> Option<Sample> {
         let run = self.run.as_ref()?;
         let gpu = self.profiled_gpu();
         let requests = trace.requests();

@@ -338,7 +338,7 @@ impl Judge<'_> {
         let noun = row.of.noun();
         let Some(ratio) = row.ratio else {
             let reason = row.reason.as_deref().unwrap_or("nothing was measured");
-            return format!("Undecided in {noun}: {reason}.");
+            return format!("Of {noun} nothing can be said: {reason}.");
         };
         let interval = format!("95 %: {} to {}", percent(ratio.low), percent(ratio.high));
         let better = (ratio.estimate > 1.0) == row.of.more_is_better();
@@ -366,12 +366,13 @@ impl Judge<'_> {
                 row.reason.as_deref().unwrap_or_default()
             ),
             (Verdict::Undecided, Some(_)) => format!(
-                "Undecided in {noun}: {} by time ({interval}), but {}, which may have done it.",
+                "{noun} is {} by time ({interval}), but {}, which may have done it.",
                 percent(ratio.estimate),
                 row.reason.as_deref().unwrap_or_default()
             ),
             (Verdict::Undecided, None) => {
-                format!("Undecided in {noun}: {}.", row.reason.as_deref().unwrap_or("nothing can be told"))
+                let reason = row.reason.as_deref().unwrap_or("too little was measured");
+                format!("Of {noun} nothing can be said: {reason}.")
             }
         }
     }

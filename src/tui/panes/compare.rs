@@ -8,7 +8,7 @@ use ratatui::{
     widgets::{Paragraph, Widget, Wrap},
 };
 
-use super::verdict::verdict;
+use super::verdict::{Besides, verdict};
 use crate::{
     analysis::units::{grouped, three_digits},
     state::Snapshot,
@@ -69,9 +69,12 @@ impl Widget for ComparePane<'_> {
         let inner = block.inner(area);
         block.render(area, buf);
         if let Some(comparison) = view.comparison {
-            return Paragraph::new(verdict(theme, comparison, inner))
-                .wrap(Wrap { trim: false })
-                .render(inner, buf);
+            let besides = match view.snapshots {
+                [.., a, b] if (&a.name, &b.name) == (&comparison.a.name, &comparison.b.name) => besides(a, b),
+                _ => Vec::new(),
+            };
+            let lines = verdict(theme, comparison, &besides, inner);
+            return Paragraph::new(lines).wrap(Wrap { trim: false }).render(inner, buf);
         }
         let now;
         let (a, b) = match view.snapshots {
@@ -92,6 +95,14 @@ impl Widget for ComparePane<'_> {
         };
         Paragraph::new(table(view, a, b, inner)).wrap(Wrap { trim: false }).render(inner, buf);
     }
+}
+
+/// What snapshots tell of that has no verdict: single gaps are not kept, and the card is not what is compared.
+fn besides(a: &Snapshot, b: &Snapshot) -> Vec<Besides> {
+    let rows = ROWS
+        .iter()
+        .filter(|(name, ..)| name.starts_with("ITL") || ["power", "SM clock", "temperature"].contains(name));
+    rows.map(|(name, unit, value)| Besides { name, unit, a: value(a), b: value(b) }).collect()
 }
 
 fn table<'a>(view: &View<'_>, a: &Snapshot, b: &Snapshot, area: Rect) -> Vec<Line<'a>> {

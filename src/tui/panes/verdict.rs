@@ -7,8 +7,11 @@ use ratatui::{
 };
 
 use crate::{
-    analysis::compare::{Comparison, Row, Side, Verdict},
-    compare::{cells, difference_words, reasons, told, trust_words},
+    analysis::{
+        compare::{Comparison, Row, Side, Verdict},
+        units::three_digits,
+    },
+    compare::{cells, difference_words, percent, reasons, told, trust_words},
     tui::{theme::Theme, widgets::cut},
 };
 
@@ -22,8 +25,16 @@ fn columns(width: u16) -> &'static [(usize, usize)] {
     }
 }
 
+/// A number of both that has no verdict.
+pub struct Besides {
+    pub name: &'static str,
+    pub unit: &'static str,
+    pub a: Option<f64>,
+    pub b: Option<f64>,
+}
+
 /// All of it, as lines that may be longer than the area.
-pub fn verdict<'a>(theme: &Theme, comparison: &Comparison, area: Rect) -> Vec<Line<'a>> {
+pub fn verdict<'a>(theme: &Theme, comparison: &Comparison, besides: &[Besides], area: Rect) -> Vec<Line<'a>> {
     let plain = |text: &str| theme.glyphs.plain(text);
     let mut lines = vec![Line::from(vec![
         Text::styled(format!(" {}  ", comparison.word), colour(theme, comparison.verdict)),
@@ -44,6 +55,8 @@ pub fn verdict<'a>(theme: &Theme, comparison: &Comparison, area: Rect) -> Vec<Li
     });
     lines.push(Line::styled(format!(" {:<name_width$}{}", "", heading.collect::<String>()), theme.dim));
     lines.extend(told(comparison).map(|row| line(theme, row, shown, name_width)));
+    let there = besides.iter().filter(|row| row.a.is_some() || row.b.is_some());
+    lines.extend(there.map(|row| quiet_line(theme, row, shown, name_width)));
     lines.push(Line::default());
     for (labels, reason) in reasons(comparison) {
         lines.push(Line::styled(plain(&format!(" {labels}: {reason}.")), theme.dim));
@@ -75,6 +88,22 @@ fn line<'a>(theme: &Theme, row: &Row, shown: &[(usize, usize)], name_width: usiz
     }
     spans.push(Text::styled(format!("  {}", row.word), colour(theme, row.verdict)));
     Line::from(spans)
+}
+
+fn quiet_line<'a>(theme: &Theme, row: &Besides, shown: &[(usize, usize)], name_width: usize) -> Line<'a> {
+    let none = || theme.glyphs.none.to_owned();
+    let value = |value: Option<f64>| {
+        value.map_or_else(none, |value| theme.glyphs.plain(&format!("{} {}", three_digits(value), row.unit)))
+    };
+    let cell = |column: usize| match column {
+        1 => value(row.a),
+        2 => value(row.b),
+        3 => row.a.zip(row.b).filter(|(a, _)| *a != 0.0).map_or_else(none, |(a, b)| percent(b / a)),
+        _ => String::new(),
+    };
+    let cells: String = shown.iter().map(|(column, wide)| format!("{:>wide$}", cell(*column))).collect();
+    let name = cut(row.name, name_width - 1, theme.glyphs.ascii);
+    Line::styled(format!(" {name:<name_width$}{cells}"), theme.dim)
 }
 
 fn colour(theme: &Theme, verdict: Verdict) -> Style {
