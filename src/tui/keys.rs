@@ -130,7 +130,7 @@ pub const BINDINGS: &[Binding] = &[
         A::CompareRuns,
         On(Pane::Runs),
         "diff",
-        "compare the chosen run with the marked one; without a mark, the snapshots",
+        "compare the chosen run with the marked one, if one is",
     ),
     key(&[Char('o')], "o", A::Sort, On(Pane::Runs), "sort", "sort by another column"),
     key(&[Char('R')], "R", A::RefreshRuns, On(Pane::Runs), "", "look for runs again"),

@@ -21,14 +21,19 @@ impl Heat {
 
     /// What is left of a ratio of times, whatever of it the clocks have done. Of a ratio of rates the other way round.
     ///
-    /// Where the clocks differ by more than half the margin, the interval is taken twice as wide first: that heat be called
-    /// code once in twenty times is too often.
+    /// Where the clocks differ by more than half the margin, the interval is taken twice as wide first and the margin added
+    /// to it: that heat be called code once in twenty times is too often.
     pub fn taken_out_of(self, ratio: Interval, of_rates: bool, margin: f64) -> Interval {
         let (least, most) =
             if of_rates { (1.0 / self.most, 1.0 / self.least) } else { (self.least, self.most) };
-        let wide = self.most / self.least > 1.0 + margin / 2.0;
-        let twice = |end: f64| if wide { end * end / ratio.estimate } else { end };
-        Interval { estimate: ratio.estimate, low: twice(ratio.low) / most, high: twice(ratio.high) / least }
+        let (low, high) = match self.most / self.least > 1.0 + margin / 2.0 {
+            true => {
+                let twice = |end: f64| end * end / ratio.estimate;
+                (twice(ratio.low) / (1.0 + margin), twice(ratio.high) * (1.0 + margin))
+            }
+            false => (ratio.low, ratio.high),
+        };
+        Interval { estimate: ratio.estimate, low: low / most, high: high / least }
     }
 }
 
@@ -49,9 +54,16 @@ pub enum Clock {
 /// Limits that held for so much more of one run than of the other are a reason by themselves.
 const APART: f64 = 0.1;
 
+/// Cycles of one kind of card say nothing of another's.
+pub fn same_card(a: &Sample, b: &Sample) -> bool {
+    let name = |sample: &Sample| sample.facts.gpu.as_ref().map(|gpu| gpu.name.clone());
+    name(a) == name(b)
+}
+
 pub fn clock(a: &Sample, b: &Sample, bound: Bound) -> Clock {
     let known = match bound {
         Bound::Nothing => return Clock::Irrelevant,
+        _ if !same_card(a, b) => return Clock::Irrelevant,
         _ if a.facts.gpu.is_none() && b.facts.gpu.is_none() => return Clock::Irrelevant,
         // Where prefills were too short to be seen, the clock of the decode is the best there is.
         Bound::Prefill => {

@@ -230,7 +230,9 @@ impl Judge<'_> {
             }
         };
         row.ratio = Some(ratio);
-        row.in_cycles = metric.cycles_ratio(self.a, self.b, ratio, self.options.seed);
+        if clock::same_card(self.a, self.b) {
+            row.in_cycles = metric.cycles_ratio(self.a, self.b, ratio, self.options.seed);
+        }
         if let Some(reason) = self.obstacle(metric) {
             (row.reason, row.blocked) = (Some(reason), true);
             return row;

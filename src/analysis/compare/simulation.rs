@@ -317,6 +317,11 @@ fn what_the_overrides_say_was_meant() {
     let said = Options { meant: vec!["dtype".into()], ..Options::default() };
     let said = compare(&a, &b, &said);
     assert!(!said.rows[1].blocked);
+    let mut other =
+        MadeUp { seed: 6, itl_ms: 5.0, sm_mhz: 1410.0, clock_bound: 0.0, ..USUAL_RUN }.sample(false);
+    other.facts.gpu.as_mut().unwrap().name = "NVIDIA A100".into();
+    let cards = compare(&a, &other, &Options { meant: vec!["gpu".into()], ..Options::default() });
+    assert_eq!((cards.verdict, cards.rows[1].in_cycles), (Verdict::Worse, None), "{}", cards.sentence);
     let driver = said.differences.iter().find(|d| d.what == "driver").unwrap();
     assert!(driver.meant.is_none() && !driver.blocks());
 }

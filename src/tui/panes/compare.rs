@@ -10,7 +10,10 @@ use ratatui::{
 
 use super::verdict::{Besides, verdict};
 use crate::{
-    analysis::units::{grouped, three_digits},
+    analysis::{
+        compare::{Comparison, Row as Judged},
+        units::{grouped, three_digits},
+    },
     state::Snapshot,
     tui::{
         panes::jobs,
@@ -70,7 +73,9 @@ impl Widget for ComparePane<'_> {
         block.render(area, buf);
         if let Some(comparison) = view.comparison {
             let besides = match view.snapshots {
-                [.., a, b] if (&a.name, &b.name) == (&comparison.a.name, &comparison.b.name) => besides(a, b),
+                [.., a, b] if (&a.name, &b.name) == (&comparison.a.name, &comparison.b.name) => {
+                    besides(comparison, a, b)
+                }
                 _ => Vec::new(),
             };
             let lines = verdict(theme, comparison, &besides, inner);
@@ -97,11 +102,13 @@ impl Widget for ComparePane<'_> {
     }
 }
 
-/// What snapshots tell of that has no verdict: single gaps are not kept, and the card is not what is compared.
-fn besides(a: &Snapshot, b: &Snapshot) -> Vec<Besides> {
-    let rows = ROWS
-        .iter()
-        .filter(|(name, ..)| name.starts_with("ITL") || ["power", "SM clock", "temperature"].contains(name));
+/// What snapshots tell of that no verdict is for: single gaps and the card, and whatever has too little behind it.
+fn besides(comparison: &Comparison, a: &Snapshot, b: &Snapshot) -> Vec<Besides> {
+    let judged = |name: &str| {
+        let both = |row: &Judged| row.label == name && row.a.is_some() && row.b.is_some();
+        comparison.rows.iter().any(both)
+    };
+    let rows = ROWS.iter().filter(|(name, ..)| !judged(name));
     rows.map(|(name, unit, value)| Besides { name, unit, a: value(a), b: value(b) }).collect()
 }
 

@@ -54,7 +54,8 @@ pub fn verdict<'a>(theme: &Theme, comparison: &Comparison, besides: &[Besides], 
         format!("{:>wide$}", cut(&plain(&name), wide - 1, theme.glyphs.ascii))
     });
     lines.push(Line::styled(format!(" {:<name_width$}{}", "", heading.collect::<String>()), theme.dim));
-    lines.extend(told(comparison).map(|row| line(theme, row, shown, name_width)));
+    let rows = told(comparison).filter(|row| besides.iter().all(|other| other.name != row.label));
+    lines.extend(rows.map(|row| line(theme, row, shown, name_width)));
     let there = besides.iter().filter(|row| row.a.is_some() || row.b.is_some());
     lines.extend(there.map(|row| quiet_line(theme, row, shown, name_width)));
     lines.push(Line::default());
