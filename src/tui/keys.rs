@@ -211,7 +211,7 @@ pub const BINDINGS: &[Binding] = &[
         A::Show(Pane::Compare),
         Anywhere,
         "",
-        "Compare: two snapshots or runs with a verdict, and a sweep's jobs",
+        "Compare: two snapshots or runs, judged, and a sweep's jobs",
     ),
     key(&[Char('7')], "7", A::Show(Pane::Runs), Anywhere, "", "Runs: what was recorded"),
     key(&[Char('8')], "8", A::Show(Pane::Log), Anywhere, "", "Log: what the program has to say"),
