@@ -14,6 +14,8 @@ use std::{
 };
 
 use llmprof::{
+    analysis::compare::Options,
+    compare::compared,
     config::ThemeName,
     event::{Envelope, Stamp},
     noise,
@@ -56,6 +58,7 @@ fn main() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let run = record_hour(dir.path());
     replay(&run);
+    compare(&run);
     start(&run, dir.path());
 }
 
@@ -143,6 +146,7 @@ impl Desk {
             loss: None,
             runs,
             snapshots,
+            comparison: None,
             sweep: None,
         }));
     }
@@ -203,6 +207,13 @@ fn record_hour(below: &Path) -> RunDir {
     row("Recorder, per event", &format!("{:.2} µs", took.as_secs_f64() * 1e6 / HOUR.tokens() as f64), "");
     row("the hour's size", &format!("{} MB", bytes / 1_000_000), "");
     run
+}
+
+/// The hour against itself: both sides are read, and every metric is resampled.
+fn compare(run: &RunDir) {
+    let name = run.path().display().to_string();
+    let took = timed(|| compared(&name, &name, &Options::default(), &[]).expect("two runs"));
+    row("compare, two such hours", &format!("{:.2} s", took.as_secs_f64()), "≤ 3 s");
 }
 
 fn replay(run: &RunDir) {

@@ -4,6 +4,7 @@
 use std::{error::Error, fs, path::Path};
 
 use llmprof::{
+    analysis::compare::{Options, compare},
     config::ThemeName,
     event::Stamp,
     rundir::{EventReader, Player},
@@ -58,6 +59,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         };
         let ui = UiState { pane, overlay, ..UiState::new(theme_name) };
         let snapshots: Vec<Snapshot> = player.state().snapshots.iter().cloned().collect();
+        let comparison = match &snapshots[..] {
+            [.., a, b] => {
+                a.sample.as_ref().zip(b.sample.as_ref()).map(|(a, b)| compare(a, b, &Options::default()))
+            }
+            _ => None,
+        };
         let view = View {
             state: player.state(),
             ui: &ui,
@@ -68,6 +75,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             loss: None,
             runs: &[],
             snapshots: &snapshots,
+            comparison: comparison.as_ref(),
             sweep: None,
         };
         let area = Rect::new(0, 0, width, height);

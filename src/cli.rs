@@ -16,8 +16,12 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use color_eyre::eyre::{Report, eyre};
 
 use crate::{
-    analysis::units::{grouped, millis, three_digits},
+    analysis::{
+        compare::{Gate, Metric, Options, USUAL, fact_names},
+        units::{grouped, millis, three_digits},
+    },
     assets::{AssetError, commands as assets},
+    compare::{self, CompareError, Judged, Repeat},
     completion::{self, Shell},
     config::{Composed, ConfTree, DefaultsItem, Form, compose, expand_sweep, yaml_text},
     cost::{self, CostError},
@@ -60,13 +64,25 @@ Examples:
   llmprof-tui demo
   llmprof-tui watch                            what holds the GPU back while another program uses it
   llmprof-tui diagnose gpu.csv                 why was it slow? of a run, or of a log of nvidia-smi
+  llmprof-tui compare runs/… runs/…            did it help? a verdict with its interval, and code or heat
   llmprof-tui kernels out.sqlite               which kernels take the time: of nsys, ncu and cuBLAS logs
   llmprof-tui cost --model qwen2_5_7b --gpu h100 model.dtype=bf16   what would it do on that card?
   llmprof-tui run profiling=nsys               the same run under Nsight Systems, as a table; profiling=ncu for counters
   llmprof-tui fetch qwen2_5_0_5b               weights from the hub
   llmprof-tui doctor                           what works on this machine, and what to do about the rest
 
-Exit codes: 0 ok, 1 the run failed or was not fully recorded, 2 bad usage or config, 130/143 interrupted.";
+Exit codes: 0 ok, 1 the run failed or was not fully recorded, or a gate is broken, 2 bad usage or config, 3 undecided,
+130/143 interrupted.";
+
+const COMPARE: &str = "\
+A and B are runs, snapshots (RUN/snapshots/NAME.json), sweeps (job by job) or baselines by name.
+Examples:
+  llmprof-tui compare runs/baseline/qwen2_5_7b/2026-01-01_12-00-00 runs/baseline/qwen2_5_7b/2026-01-01_12-10-00
+  llmprof-tui compare main runs/… --gate 'tpot.p50<=+2%' --gate 'ttft.p50<=+5%'      for CI, main being a baseline
+  llmprof-tui compare main runs/… --metric tpot.p50,itl.p99 --md
+  llmprof-tui compare --repeat 20 -- runtime.cuda_graphs=true vs runtime.cuda_graphs=false      both in turn
+
+Exit codes: 0 decided and every gate held, 1 a gate is broken, 2 bad usage or nothing to read, 3 undecided.";
 
 const DIAGNOSE: &str = "\
 A log that can be diagnosed:
@@ -203,6 +219,12 @@ enum Command {
         #[arg(long, default_value_t = 1.0)]
         speed: f64,
     },
+    /// Say whether B is the same as A, faster or slower, and whether it is the code or the clock
+    #[command(after_help = COMPARE)]
+    Compare(CompareArgs),
+    /// Keep a run to compare others with, under baselines/ in this directory
+    #[command(subcommand)]
+    Baseline(BaselineCommand),
     /// Say what held the card back: of a recorded run, an nvml.csv, or a log that nvidia-smi wrote
     #[command(after_help = DIAGNOSE)]
     Diagnose {
@@ -282,6 +304,59 @@ enum Command {
     },
     #[command(flatten)]
     Assets(assets::AssetCommand),
+}
+
+/// What to compare, how strictly, and how to tell it.
+#[derive(Debug, Clone, Args)]
+struct CompareArgs {
+    /// A run, a snapshot, a sweep or a baseline: what was before
+    #[arg(required_unless_present = "repeat")]
+    a: Option<String>,
+    /// The same: what is now
+    #[arg(required_unless_present = "repeat")]
+    b: Option<String>,
+    /// Compare these alone: ttft, tpot, itl (with .mean, .p50, .p90, .p99), decode_tok_s, prefill_tok_s, …
+    #[arg(long, value_delimiter = ',', value_name = "METRIC")]
+    metric: Vec<Metric>,
+    /// A bound to keep, as tpot.p50<=+2%; may be given several times
+    #[arg(long, value_name = "GATE")]
+    gate: Vec<Gate>,
+    /// Differences up to so many percent are none
+    #[arg(long, default_value_t = 1.0, value_name = "PERCENT")]
+    margin: f64,
+    /// These differ on purpose, though no override says so: gpu, driver, …
+    #[arg(long, value_delimiter = ',', value_name = "FACT")]
+    meant: Vec<String>,
+    /// Print one JSON object on stdout instead of words
+    #[arg(long, conflicts_with_all = ["md", "html"])]
+    json: bool,
+    /// Print Markdown, for a pull request
+    #[arg(long, conflicts_with = "html")]
+    md: bool,
+    /// Print an HTML page that needs nothing else
+    #[arg(long)]
+    html: bool,
+    /// Run both sides in turn, so many times each at the most, and compare them pair by pair
+    #[arg(long, value_name = "N", requires = "sides", conflicts_with_all = ["a", "b"])]
+    repeat: Option<usize>,
+    /// With --repeat, begin no pair after so many seconds
+    #[arg(long, value_name = "SECONDS", requires = "repeat")]
+    max_time: Option<f64>,
+    /// With --repeat, the overrides of A, the word vs, the overrides of B
+    #[arg(last = true, value_name = "OVERRIDES", requires = "repeat")]
+    sides: Vec<String>,
+}
+
+#[derive(Debug, Clone, Subcommand)]
+enum BaselineCommand {
+    /// Keep a run under a name, as a small file: baselines/NAME.json
+    Save {
+        name: String,
+        /// A run directory; without it the newest run
+        run: Option<PathBuf>,
+    },
+    /// Tell which there are
+    List,
 }
 
 /// A moment in a recording.
@@ -451,6 +526,11 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
         Some(Command::Cost { what, gpu, weight_bits, out, json }) => {
             reckon(&what, gpu.as_deref(), weight_bits, out, json)
         }
+        Some(Command::Compare(args)) => match args.repeat {
+            Some(most) => runtime.block_on(compare_in_turn(&args, most)),
+            None => compare_recorded(&args),
+        },
+        Some(Command::Baseline(command)) => keep_baseline(command),
         Some(Command::Config { what, show }) => show_config(&what, &show),
         Some(Command::Doctor { what, overhead: true, seconds, json }) => {
             runtime.block_on(measure_overhead(&what, seconds, json))
@@ -516,6 +596,103 @@ impl From<CostError> for Failure {
     fn from(e: CostError) -> Self {
         Usage(e.to_string()).into()
     }
+}
+
+impl CompareArgs {
+    /// What is to be compared; a gate's metric is compared though it was not asked for.
+    fn options(&self) -> Result<Options, Usage> {
+        let margin = Some(self.margin / 100.0).filter(|margin| (0.0..=1.0).contains(margin));
+        let margin =
+            margin.ok_or_else(|| Usage(format!("--margin {}: a margin is 0 to 100 percent", self.margin)))?;
+        if let Some(odd) = self.meant.iter().find(|name| !fact_names().contains(&name.as_str())) {
+            let known = fact_names().join(", ");
+            return Err(Usage(format!("--meant {odd}: nothing is called that; there are {known}")));
+        }
+        let mut metrics = if self.metric.is_empty() { USUAL.to_vec() } else { self.metric.clone() };
+        for gate in &self.gate {
+            if !metrics.contains(&gate.metric) {
+                metrics.push(gate.metric);
+            }
+        }
+        Ok(Options { metrics, margin, meant: self.meant.clone(), ..Options::default() })
+    }
+
+    fn tell(&self, judged: &[Judged]) -> Result<u8, Failure> {
+        let each = |of: fn(&Judged) -> String| judged.iter().map(of).collect::<Vec<_>>().join("\n\n");
+        let text = match (self.json, self.md, self.html) {
+            (true, ..) => serde_json::to_string_pretty(&compare::json(judged)).map_err(Report::from)?,
+            (_, true, _) => each(compare::markdown),
+            (.., true) => compare::html(judged),
+            _ => each(compare::text),
+        };
+        print_out(&text)?;
+        Ok(compare::exit_code(judged))
+    }
+}
+
+/// Holds two recordings against each other.
+fn compare_recorded(args: &CompareArgs) -> Result<u8, Failure> {
+    let options = args.options()?;
+    let (a, b) = (args.a.as_deref().unwrap_or_default(), args.b.as_deref().unwrap_or_default());
+    args.tell(&compare::compared(a, b, &options, &args.gate)?)
+}
+
+/// Runs both sides in turn and holds them against each other.
+async fn compare_in_turn(args: &CompareArgs, most_pairs: usize) -> Result<u8, Failure> {
+    let options = args.options()?;
+    let limit = match args.max_time.map(Duration::try_from_secs_f64) {
+        Some(Err(_)) => return Err(Usage("--max-time: a time is a number of seconds".to_owned()).into()),
+        limit => limit.and_then(Result::ok),
+    };
+    let (of_a, of_b) = compare::sides(&args.sides)?;
+    let planned = |overrides: &[String]| {
+        let what = What { overrides: overrides.to_vec(), ..What::default() };
+        let plan = what.plan()?;
+        plan.check_machine()?;
+        Ok::<Plan, Failure>(plan)
+    };
+    let (a, b) = (planned(&of_a)?, planned(&of_b)?);
+    let mut remarks: Vec<&String> = a.remarks.iter().chain(&b.remarks).collect();
+    remarks.dedup();
+    remarks.into_iter().for_each(|remark| say(format_args!("note: {remark}")));
+    let dir = compare::kept_in(&runs_root(&a.composed));
+    let repeat = Repeat { a, b, most_pairs, limit, dir };
+    let repeated = repeat.run(&options).await?;
+    if let Some(cause) = &repeated.cause {
+        say(format_args!("interrupted: {cause}"));
+    }
+    let interrupted = repeated.cause.as_ref().map(Cause::exit_code);
+    let Some(comparison) = repeated.comparison(&options, &of_a, &of_b) else {
+        say("no pair was completed: nothing can be said");
+        return Ok(interrupted.unwrap_or(3));
+    };
+    let judged = [Judged::new(None, comparison, &args.gate)];
+    repeat.keep(&judged[0])?;
+    say(format_args!("kept in {}", repeat.dir.display()));
+    let code = args.tell(&judged)?;
+    Ok(interrupted.unwrap_or(code))
+}
+
+impl From<CompareError> for Failure {
+    fn from(e: CompareError) -> Self {
+        match e {
+            // One means that a gate is broken: a run that failed is none of the caller's words, but neither that.
+            CompareError::Failed { .. } | CompareError::Io { .. } => Failure::Work(e.into()),
+            e => Usage(e.to_string()).into(),
+        }
+    }
+}
+
+fn keep_baseline(command: BaselineCommand) -> Result<u8, Failure> {
+    match command {
+        BaselineCommand::Save { name, run } => {
+            let root = runs_root(&What::default().compose()?);
+            let (path, sample) = compare::save_baseline(&name, run.as_deref(), &root)?;
+            print_out(&format!("{} keeps {}, {} requests", path.display(), sample.name, sample.measured))?;
+        }
+        BaselineCommand::List => print_out(&compare::baselines_text(&compare::baselines()))?,
+    }
+    Ok(0)
 }
 
 /// Prints what is in files of kernels. What can be read is shown though another file can't.

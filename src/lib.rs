@@ -18,7 +18,7 @@
 //! - [`session`]: one live run, the only place that starts and stops work; [`headless`] and [`tui`] show it
 //! - [`sweep`]: several runs from one command line, one after another
 //! - [`cost`]: what a model would do on a card, from its shape alone
-//! - [`diagnose`]: ledger and verdict of what was recorded
+//! - [`diagnose`]: ledger and verdict of what was recorded; [`compare`]: whether one run is better than another
 //! - [`kernels`]: kernels as they run, and as nsys, ncu and cuBLAS wrote them; [`listener`]: what the engine tells of itself
 //! - [`rerun`]: a run done again under nsys or ncu, by a child of this program; [`tools`]: where such programs are, and how they
 //!   are run
@@ -29,6 +29,7 @@
 pub mod analysis;
 pub mod assets;
 pub mod cli;
+pub mod compare;
 pub mod completion;
 pub mod config;
 pub mod cost;

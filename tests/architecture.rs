@@ -6,7 +6,7 @@ use std::{
 };
 
 /// Rooms and what they must not know.
-const MUST_NOT_USE: [(&str, &[&str]); 20] = [
+const MUST_NOT_USE: [(&str, &[&str]); 21] = [
     ("event.rs", &["config", "engine", "telemetry", "state", "rundir", "session", "tui", "analysis", "cli"]),
     ("assets", &["engine", "telemetry", "state", "rundir", "session", "tui", "cli", "model", "event"]),
     (
@@ -26,6 +26,7 @@ const MUST_NOT_USE: [(&str, &[&str]); 20] = [
     ("rerun", &["engine", "telemetry", "plan", "session", "sweep", "doctor", "headless", "tui", "cli"]),
     ("doctor", &["state", "rundir", "session", "sweep", "headless", "tui", "cli"]),
     ("sweep", &["engine", "tui", "headless", "cli"]),
+    ("compare", &["engine", "telemetry", "doctor", "sweep", "tui", "cli"]),
     (
         "kernels",
         &[

@@ -176,7 +176,7 @@ fn snapshots_are_kept_and_compared() {
         let tokens = events(run).len();
         eventually("more tokens", || (events(run).len() > tokens + 50).then_some(()));
     }
-    terminal.press("d", "difference");
+    terminal.press("d", "95 % intervals");
     terminal.until("both names and a difference", |screen| {
         let text = screen.contents();
         let decode = text.lines().find(|line| line.starts_with("│ decode")).unwrap_or_default();
@@ -260,6 +260,28 @@ fn runs_and_log_are_filtered_and_sorted() {
     terminal.press("/", "show only what contains");
     terminal.send("zzz\r");
     terminal.see_no("ready after");
+    quit(&terminal);
+}
+
+#[test]
+fn a_run_is_marked_and_another_compared_with_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let steady = ["runtime.requests=16", "infer=short", "runtime.sim.scenario=steady"];
+    for itl in ["runtime.sim.itl_ms=3.8", "runtime.sim.itl_ms=4.4"] {
+        record(dir.path(), &steady.iter().copied().chain([itl]).collect::<Vec<_>>());
+    }
+    let terminal = Terminal::start_in(dir, &ENDLESS, &[], (120, 40));
+    terminal.see("decode mean");
+    terminal.press("7", "newest first");
+    // Without a mark it is the snapshots that are compared.
+    terminal.press("d", "No snapshot yet");
+    terminal.press("7", "newest first");
+    terminal.press("\x1b[B\x1b[Bm", "this is A; choose another");
+    terminal.press("d", "that is the marked run itself");
+    terminal.press("\x1b[Ad", "SLOWER  B is 16 % slower in TPOT");
+    terminal.see("meant: runtime.sim.itl_ms: 3.8 → 4.4");
+    // The snapshots again.
+    terminal.press("d", "No snapshot yet");
     quit(&terminal);
 }
 

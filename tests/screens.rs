@@ -8,13 +8,16 @@ mod kernels;
 use std::time::Duration;
 
 use llmprof::{
-    analysis::metrics::Metrics,
+    analysis::{
+        compare::{Options, compare},
+        metrics::Metrics,
+    },
     config::{ConfTree, Dtype, ThemeName, compose},
     engine::sim::{SimSteps, sim_kernels},
     event::{
         Envelope, Event, GivenPeaks, GpuAbsent, GpuInfo, GpuLost, GpuSample, HostInfo, HostSample,
-        KernelReport, Level, Notice, Outcome, Phase, RequestStarted, RunStarted, SCHEMA, Stamp, Token,
-        ToolRun, ToolState,
+        KernelReport, Level, Notice, Outcome, Phase, RequestFinished, RequestStarted, RunStarted, SCHEMA,
+        SnapshotTaken, Stamp, Token, ToolRun, ToolState,
     },
     model::{Shape, Step},
     readings::Reading,
@@ -157,6 +160,12 @@ fn drawn_in(
 ) -> String {
     let theme = Theme::new(ui.theme, Depth::True, glyphs);
     let snapshots: Vec<Snapshot> = state.snapshots.iter().cloned().collect();
+    let comparison = match &snapshots[..] {
+        [.., a, b] if ui.pane == Pane::Compare => {
+            a.sample.as_ref().zip(b.sample.as_ref()).map(|(a, b)| compare(a, b, &Options::default()))
+        }
+        _ => None,
+    };
     let view = View {
         state,
         ui,
@@ -167,6 +176,7 @@ fn drawn_in(
         loss: None,
         runs: &[],
         snapshots: &snapshots,
+        comparison: comparison.as_ref(),
         sweep,
     };
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
@@ -236,6 +246,51 @@ fn what_was_used_of_the_card_is_on_the_screen_and_in_the_report() {
     assert!(report_md(&cpu).contains("No ceilings: no GPU is profiled"));
     assert!(roofline_svg(&cpu).unwrap().contains("no ceilings are known"));
     assert_eq!(roofline_svg(&RunState::default()), None);
+}
+
+/// A run with two snapshots of twelve requests each, the second with gaps so many times as long.
+fn two_snapshots(times: f64) -> RunState {
+    let mut state = RunState::default();
+    let mut t = 0;
+    let mut apply = |after_us: u64, event: Event| {
+        t += after_us * 1000;
+        state.apply(&Envelope { t: Stamp(t), event });
+    };
+    apply(0, Event::RunStarted(Box::new(run_started())));
+    for (nth, name) in ["before", "after"].into_iter().enumerate() {
+        for request in 0..12u32 {
+            let id = 12 * nth as u32 + request;
+            let started = RequestStarted {
+                request: id,
+                warmup: false,
+                batch: 1,
+                prompt_tokens: 128,
+                output_tokens: 16,
+            };
+            apply(1000, Event::RequestStarted(started));
+            for index in 0..16u32 {
+                let noise = u64::from((index * 37 + request * 11) % 20);
+                let gap = if nth == 0 { 4000.0 } else { 4000.0 * times };
+                let gap = if index == 0 { 40_000 } else { gap as u64 + noise };
+                apply(gap, Event::Token(Token { request: id, index, id: index, device_ns: None }));
+            }
+            apply(10, Event::RequestFinished(RequestFinished { request: id, complete: true }));
+        }
+        apply(10, Event::Snapshot(SnapshotTaken { name: name.to_owned() }));
+    }
+    state
+}
+
+#[test]
+fn two_snapshots_have_a_verdict() {
+    for (name, times) in [("faster", 0.95), ("same", 1.0), ("slower", 1.2)] {
+        let state = two_snapshots(times);
+        let screen = at_all_sizes(&state, &showing(Pane::Compare));
+        assert!(screen.contains(&name.to_uppercase()), "{screen}");
+        insta::assert_snapshot!(format!("compare_{name}"), screen);
+        let ascii = drawn(&state, &showing(Pane::Compare), Glyphs::ASCII, (120, 40));
+        assert!(ascii.is_ascii(), "{ascii}");
+    }
 }
 
 /// The card that is profiled, one beside it, and one that has gone.

@@ -22,7 +22,7 @@ impl Interval {
         self.low <= value && value <= self.high
     }
 
-    fn map(self, f: impl Fn(f64) -> f64) -> Interval {
+    pub fn map(self, f: impl Fn(f64) -> f64) -> Interval {
         Interval { estimate: f(self.estimate), low: f(self.low), high: f(self.high) }
     }
 }

@@ -1,5 +1,6 @@
 //! Pure functions from measurements to meaning.
 
+pub mod compare;
 pub mod distribution;
 pub mod energy;
 pub mod heat;

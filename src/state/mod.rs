@@ -5,11 +5,12 @@ mod diagnosis;
 mod incidents;
 mod kernels;
 mod requests;
+mod sample;
 mod series;
 mod telemetry;
 mod trail;
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, sync::Arc};
 
 pub use cost::Used;
 pub use incidents::{FlightRecorder, Incident, KeptLook, Unusual};
@@ -22,6 +23,7 @@ pub use trail::{TokenMark, TokenTrail};
 
 use crate::{
     analysis::{
+        compare::{Sample, Trace},
         metrics::{Metrics, MetricsSummary},
         throttle::Work,
     },
@@ -34,6 +36,8 @@ use crate::{
 
 const LOG_LINES: usize = 1000;
 const KEPT_SNAPSHOTS: usize = 64;
+/// A snapshot is compared by so many requests at most.
+const WINDOW_REQUESTS: usize = 256;
 
 /// The state of a run at its latest event. Time comes from the envelopes, never from a clock, and memory
 /// does not grow with the length of the run.
@@ -52,6 +56,10 @@ pub struct RunState {
     pub total: Metrics,
     /// Since the last snapshot.
     pub window: Metrics,
+    /// The requests since the last snapshot, one by one.
+    trace: Trace,
+    /// All requests, with the gaps between tokens, where someone asked for them.
+    whole: Option<Box<Trace>>,
     pub trail: TokenTrail,
     /// ITL in milliseconds over the run, warm-up included.
     pub itl_ms: Series,
@@ -83,6 +91,9 @@ pub struct Snapshot {
     pub power_w: Option<f32>,
     pub sm_clock_mhz: Option<f32>,
     pub temp_c: Option<f32>,
+    /// What it is compared by. Not kept on disk: the recording has it.
+    #[serde(skip)]
+    pub sample: Option<Arc<Sample>>,
 }
 
 /// Whether requests become slower or faster as a run goes on.
@@ -130,6 +141,8 @@ impl Default for RunState {
             requests_done: 0,
             total: Metrics::default(),
             window: Metrics::default(),
+            trace: Trace::of_requests(WINDOW_REQUESTS),
+            whole: None,
             trail: TokenTrail::default(),
             itl_ms: Series::default(),
             flight: FlightRecorder::default(),
@@ -169,6 +182,10 @@ impl RunState {
                 }
                 if let Some(gpu) = self.gpus.iter_mut().find(|g| g.info.index == sample.gpu) {
                     gpu.record(t, sample);
+                    if gpu.info.profiled {
+                        let phase = self.phase;
+                        self.traces().for_each(|trace| trace.look(t, phase, sample));
+                    }
                 }
             }
             Event::GpuProcesses(_) if under_tool => {}
@@ -205,6 +222,7 @@ impl RunState {
             Event::WorkloadResumed => {
                 if let (Some(paused_at), Some(active)) = (self.workload_paused_at.take(), &mut self.active) {
                     active.leave_out(t.since(paused_at));
+                    self.traces().for_each(Trace::disturbed);
                 }
             }
             Event::RunStarted(run) => self.run = Some((**run).clone()),
@@ -262,6 +280,7 @@ impl RunState {
             self.itl_ms.push(t, gap_ns as f32 / 1e6);
         }
         if !warmup {
+            self.traces().for_each(|trace| trace.token(t, first, gap_ns));
             for metrics in [&mut self.total, &mut self.window] {
                 match first {
                     true => metrics.first_token(gap_ns, prompt, batch),
@@ -278,7 +297,11 @@ impl RunState {
         let Some(active) = self.active.take() else { return };
         if active.started.warmup {
             self.warmup_done += 1;
-        } else if complete {
+            return;
+        }
+        let sample = active.sample().filter(|_| complete);
+        self.traces().for_each(|trace| trace.ended(sample));
+        if complete {
             self.requests_done += 1;
             let tpot_ns = active.tpot_ns();
             tpot_ns.into_iter().for_each(|ns| self.drift.request(ns));
@@ -298,6 +321,11 @@ impl RunState {
         }
         self.snapshots.push_back(snapshot);
         self.window.restart(self.now);
+        self.trace.restart();
+    }
+
+    fn traces(&mut self) -> impl Iterator<Item = &mut Trace> {
+        self.whole.as_deref_mut().into_iter().chain([&mut self.trace])
     }
 
     /// The current window as a snapshot would keep it.
@@ -315,6 +343,7 @@ impl RunState {
             power_w: mean(Reading::Power),
             sm_clock_mhz: mean(Reading::SmClock),
             temp_c: mean(Reading::Temp),
+            sample: self.window_sample(name).map(Arc::new),
         }
     }
 

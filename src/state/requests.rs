@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use crate::event::{RequestStarted, Stamp};
+use crate::{
+    analysis::compare::RequestSample,
+    event::{RequestStarted, Stamp},
+};
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct ActiveRequest {
@@ -30,9 +33,9 @@ impl ActiveRequest {
     /// The workload stood still for `pause`: it belongs to no latency.
     pub(super) fn leave_out(&mut self, pause: Duration) {
         self.last_token = self.last_token + pause;
-        match &mut self.first_token {
-            Some(first) => *first = *first + pause,
-            None => self.start = self.start + pause,
+        self.start = self.start + pause;
+        if let Some(first) = &mut self.first_token {
+            *first = *first + pause;
         }
     }
 
@@ -40,5 +43,19 @@ impl ActiveRequest {
     pub(super) fn tpot_ns(&self) -> Option<u64> {
         let first = self.first_token.filter(|_| self.tokens > 1)?;
         Some(self.last_token.since(first).as_nanos() as u64 / u64::from(self.tokens - 1))
+    }
+
+    /// What it is compared by; `None` before its first token.
+    pub(super) fn sample(&self) -> Option<RequestSample> {
+        let first = self.first_token?;
+        Some(RequestSample {
+            ttft_ns: first.since(self.start).as_nanos() as u64,
+            decode_ns: self.last_token.since(first).as_nanos() as u64,
+            steps: self.tokens.saturating_sub(1),
+            batch: self.started.batch,
+            prompt_tokens: self.started.prompt_tokens,
+            decode_mcycles: None,
+            decode_j: None,
+        })
     }
 }

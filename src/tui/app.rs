@@ -3,6 +3,8 @@
 use std::{
     io,
     path::PathBuf,
+    sync::mpsc,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -28,6 +30,8 @@ use super::{
     view::{SweepView, View},
 };
 use crate::{
+    analysis::compare::{Comparison, Options, compare},
+    compare::read_run,
     config::TuiConfig,
     crash,
     event::{Outcome, ToolState},
@@ -95,6 +99,17 @@ pub struct App {
     cooling: Option<Cooling>,
     /// The tool that was at work when that was looked at last.
     tool: Option<Tool>,
+    compared: Compared,
+}
+
+/// What the Compare pane holds against each other.
+#[derive(Default)]
+struct Compared {
+    comparison: Option<Comparison>,
+    /// The snapshots it is of: whether they are a recording's, and how many there were. `None` where it is of two runs.
+    of_snapshots: Option<(bool, usize)>,
+    /// Two runs that are being read.
+    reading: Option<mpsc::Receiver<Result<Comparison, String>>>,
 }
 
 /// Why the screen was left, and what became of the runs.
@@ -137,6 +152,7 @@ impl App {
             dirty: true,
             cooling: None,
             tool: None,
+            compared: Compared::default(),
         }
     }
 
@@ -211,7 +227,8 @@ impl App {
             self.start_next();
             self.follow_tool();
             let sweep_moves = self.follow_sweep(now);
-            let moves = replay_moves || sweep_moves || self.next.is_some();
+            let compares = self.follow_comparison();
+            let moves = replay_moves || sweep_moves || compares || self.next.is_some();
             if !replay_moves {
                 last_frame = now;
             }
@@ -278,6 +295,7 @@ impl App {
             loss,
             runs,
             snapshots,
+            comparison: self.compared.comparison.as_ref(),
             sweep: self
                 .live
                 .as_ref()
@@ -510,6 +528,9 @@ impl App {
                     self.open_run(dir);
                 }
             }
+            Effect::MarkRun(index) => self.mark_run(index),
+            Effect::CompareRuns(index) => self.compare_runs(index),
+            Effect::CompareSnapshots => self.compared = Compared::default(),
             Effect::LeaveReplay => self.leave_replay(None),
             Effect::TogglePlay => self.with_player(Player::toggle_play),
             Effect::Seek(secs) => self.with_player(|p| p.seek_by(secs)),
@@ -526,6 +547,83 @@ impl App {
                 p.slower();
                 Ok(())
             }),
+        }
+    }
+
+    /// Marks a run to compare others with; the marked one is marked no more.
+    fn mark_run(&mut self, index: usize) {
+        let Some(dir) = self.chosen_runs().get(index).map(|run| run.dir.path().to_owned()) else { return };
+        self.ui.run_marked = if self.ui.run_marked.as_ref() == Some(&dir) { None } else { Some(dir) };
+        self.ui.message = self
+            .ui
+            .run_marked
+            .is_some()
+            .then(|| "this is A; choose another and press d to compare it".into());
+    }
+
+    /// Reads the marked run and the chosen one, on a thread of its own: that may take a second.
+    fn compare_runs(&mut self, index: usize) {
+        let b = self.chosen_runs().get(index).map(|run| run.dir.path().to_owned());
+        let (Some(a), Some(b)) = (self.ui.run_marked.clone(), b) else { return };
+        if a == b {
+            self.ui.message = Some("that is the marked run itself; choose another".into());
+            return;
+        }
+        let (tx, rx) = mpsc::channel();
+        let work = move || {
+            let read = |dir: PathBuf| read_run(&dir).map_err(|e| e.to_string());
+            let compared = read(a).and_then(|a| Ok(compare(&a, &read(b)?, &Options::default())));
+            tx.send(compared).is_ok()
+        };
+        match thread::Builder::new().name("llmprof-compare".to_owned()).spawn(work) {
+            Ok(_) => {
+                self.compared = Compared { reading: Some(rx), ..Compared::default() };
+                (self.ui.pane, self.ui.message) = (Pane::Compare, Some("reading both runs".into()));
+            }
+            Err(e) => self.ui.message = Some(format!("they can't be compared: {e}")),
+        }
+    }
+
+    /// Takes in a comparison that is ready, and makes that of snapshots when there is a new one. Says whether one is
+    /// still to come.
+    fn follow_comparison(&mut self) -> bool {
+        if let Some(reading) = &self.compared.reading {
+            match reading.try_recv() {
+                Err(mpsc::TryRecvError::Empty) => return true,
+                Ok(Ok(comparison)) => {
+                    self.compared.comparison = Some(comparison);
+                    self.ui.message = None;
+                }
+                Ok(Err(e)) => self.ui.message = Some(e),
+                Err(mpsc::TryRecvError::Disconnected) => {
+                    self.ui.message = Some("the runs could not be compared; the log has more".into());
+                }
+            }
+            (self.compared.reading, self.dirty) = (None, true);
+            return false;
+        }
+        // A comparison of runs stays until snapshots are asked for; that of snapshots follows them.
+        let of_runs = self.compared.of_snapshots.is_none() && self.compared.comparison.is_some();
+        let count = self.snapshot_count();
+        if of_runs || self.compared.of_snapshots == Some(count) {
+            return false;
+        }
+        let snapshots = self.snapshots();
+        self.compared.comparison = match &snapshots[..] {
+            [.., a, b] => {
+                a.sample.as_ref().zip(b.sample.as_ref()).map(|(a, b)| compare(a, b, &Options::default()))
+            }
+            _ => None,
+        };
+        (self.compared.of_snapshots, self.dirty) = (Some(count), true);
+        false
+    }
+
+    fn snapshot_count(&self) -> (bool, usize) {
+        match (&self.player, &self.live) {
+            (Some(player), _) => (true, player.state().snapshots.len()),
+            (None, Some(live)) => (false, self.earlier_snapshots.len() + live.session.state.snapshots.len()),
+            (None, None) => (false, 0),
         }
     }
 

@@ -2,6 +2,8 @@
 
 mod kernels;
 
+use std::path::PathBuf;
+
 pub use kernels::{KernelsExtent, KernelsLook};
 use tui_input::{Input, InputRequest};
 
@@ -68,6 +70,8 @@ pub enum Action {
     AskOverrides,
     AskFilter,
     ShowCompare,
+    MarkRun,
+    CompareRuns,
     ShowEvidence,
     OpenIncident,
     NextGpu,
@@ -109,6 +113,10 @@ pub enum Effect {
     Snapshot(String),
     Restart(String),
     OpenRun(usize),
+    MarkRun(usize),
+    /// The chosen run with the marked one.
+    CompareRuns(usize),
+    CompareSnapshots,
     RefreshRuns,
     LeaveReplay,
     TogglePlay,
@@ -195,6 +203,8 @@ pub struct UiState {
     /// Jobs of a sweep between the one at work and the last one shown.
     pub jobs_back: usize,
     pub run_selected: usize,
+    /// The run that others are compared with.
+    pub run_marked: Option<PathBuf>,
     pub runs_filter: String,
     pub sort: SortRuns,
     pub kernels: KernelsLook,
@@ -219,6 +229,7 @@ impl UiState {
             log_filter: String::new(),
             jobs_back: 0,
             run_selected: 0,
+            run_marked: None,
             runs_filter: String::new(),
             sort: SortRuns::default(),
             kernels: KernelsLook::default(),
@@ -273,7 +284,21 @@ pub fn update(ui: &mut UiState, action: Action, extent: Extent) -> Option<Effect
         Action::Show(pane) => return show(ui, pane),
         Action::NextPane => return show(ui, ui.pane.step(1)),
         Action::PreviousPane => return show(ui, ui.pane.step(Pane::ALL.len() - 1)),
-        Action::ShowCompare => ui.pane = Pane::Compare,
+        Action::ShowCompare => {
+            ui.pane = Pane::Compare;
+            return Some(Effect::CompareSnapshots);
+        }
+        Action::MarkRun => {
+            let last = extent.runs.checked_sub(1)?;
+            return Some(Effect::MarkRun(ui.run_selected.min(last)));
+        }
+        Action::CompareRuns => {
+            let Some(last) = extent.runs.checked_sub(1).filter(|_| ui.run_marked.is_some()) else {
+                ui.pane = Pane::Compare;
+                return Some(Effect::CompareSnapshots);
+            };
+            return Some(Effect::CompareRuns(ui.run_selected.min(last)));
+        }
         Action::ShowEvidence => ui.overlay = Overlay::Evidence { scroll: 0 },
         Action::OpenIncident => {
             ui.incident = ui.incident.min(extent.incidents.saturating_sub(1));

@@ -1,6 +1,7 @@
 //! Everything a frame is drawn from.
 
 use crate::{
+    analysis::compare::Comparison,
     event::Stamp,
     rundir::{Position, RunEntry},
     state::{GpuState, Incident, RunState, Snapshot},
@@ -30,6 +31,8 @@ pub struct View<'a> {
     pub runs: &'a [&'a RunEntry],
     /// Of this and earlier runs of the program, oldest first.
     pub snapshots: &'a [Snapshot],
+    /// Two runs, or the last two snapshots, held against each other.
+    pub comparison: Option<&'a Comparison>,
     /// Set while a sweep is at work.
     pub sweep: Option<SweepView<'a>>,
 }

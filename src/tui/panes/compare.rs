@@ -1,4 +1,4 @@
-//! Compare: two snapshots side by side, with their differences; in a sweep, its jobs.
+//! Compare: two snapshots or runs with a verdict; in a sweep, its jobs.
 
 use ratatui::{
     buffer::Buffer,
@@ -8,8 +8,12 @@ use ratatui::{
     widgets::{Paragraph, Widget, Wrap},
 };
 
+use super::verdict::{Besides, verdict};
 use crate::{
-    analysis::units::{grouped, three_digits},
+    analysis::{
+        compare::{Comparison, Row as Judged},
+        units::{grouped, three_digits},
+    },
     state::Snapshot,
     tui::{
         panes::jobs,
@@ -44,9 +48,10 @@ impl Widget for ComparePane<'_> {
     fn render(self, area: Rect, buf: &mut Buffer) {
         let view = &self.0;
         let theme = view.theme;
+        let nothing_else = view.snapshots.is_empty() && view.comparison.is_none();
         let area = match view.sweep.filter(|_| view.replay.is_none()) {
             None => area,
-            Some(at_work) if view.snapshots.is_empty() || area.height < 12 => {
+            Some(at_work) if nothing_else || area.height < 12 => {
                 return jobs::Jobs { view, sweep: at_work.sweep }.render(area, buf);
             }
             Some(at_work) => {
@@ -58,9 +63,24 @@ impl Widget for ComparePane<'_> {
                 below
             }
         };
-        let block = boxed(theme, "compare", if area.width >= 50 { "differences, no verdict" } else { "" });
+        let aside = match view.comparison {
+            _ if area.width < 50 => "",
+            Some(_) => "95 % intervals",
+            None => "differences, no verdict",
+        };
+        let block = boxed(theme, "compare", aside);
         let inner = block.inner(area);
         block.render(area, buf);
+        if let Some(comparison) = view.comparison {
+            let besides = match view.snapshots {
+                [.., a, b] if (&a.name, &b.name) == (&comparison.a.name, &comparison.b.name) => {
+                    besides(comparison, a, b)
+                }
+                _ => Vec::new(),
+            };
+            let lines = verdict(theme, comparison, &besides, inner);
+            return Paragraph::new(lines).wrap(Wrap { trim: false }).render(inner, buf);
+        }
         let now;
         let (a, b) = match view.snapshots {
             [] => {
@@ -80,6 +100,16 @@ impl Widget for ComparePane<'_> {
         };
         Paragraph::new(table(view, a, b, inner)).wrap(Wrap { trim: false }).render(inner, buf);
     }
+}
+
+/// What snapshots tell of that no verdict is for: single gaps and the card, and whatever has too little behind it.
+fn besides(comparison: &Comparison, a: &Snapshot, b: &Snapshot) -> Vec<Besides> {
+    let judged = |name: &str| {
+        let both = |row: &Judged| row.label == name && row.a.is_some() && row.b.is_some();
+        comparison.rows.iter().any(both)
+    };
+    let rows = ROWS.iter().filter(|(name, ..)| !judged(name));
+    rows.map(|(name, unit, value)| Besides { name, unit, a: value(a), b: value(b) }).collect()
 }
 
 fn table<'a>(view: &View<'_>, a: &Snapshot, b: &Snapshot, area: Rect) -> Vec<Line<'a>> {

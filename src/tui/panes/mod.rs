@@ -12,6 +12,7 @@ mod overview;
 mod roofline;
 mod runs;
 mod tokens;
+mod verdict;
 
 pub use compare::ComparePane;
 pub use evidence::evidence;

@@ -64,6 +64,12 @@ impl Widget for RunsPane<'_> {
         let first = first_row(selected, rows);
         for (i, run) in view.runs.iter().enumerate().skip(first).take(rows) {
             let mut line = row(view, run, wide);
+            if view.ui.run_marked.as_deref() == Some(run.dir.path())
+                && let Some(first) = line.spans.first_mut()
+            {
+                // In the margin, so that nothing moves.
+                *first = Text::styled(format!("A{}", &first.content[1..]), theme.accent);
+            }
             if i == selected {
                 line = Line::styled(line.to_string() + &" ".repeat(inner.width as usize), theme.selected);
             }

@@ -1,0 +1,122 @@
+//! A comparison on the screen: the sentence, a line for each metric, why, and what else differs.
+
+use ratatui::{
+    layout::Rect,
+    style::Style,
+    text::{Line, Span as Text},
+};
+
+use crate::{
+    analysis::{
+        compare::{Comparison, Row, Side, Verdict},
+        units::three_digits,
+    },
+    compare::{cells, difference_words, percent, reasons, told, trust_words},
+    tui::{theme::Theme, widgets::cut},
+};
+
+/// Columns of the table that are shown at a width, the name and the verdict aside.
+fn columns(width: u16) -> &'static [(usize, usize)] {
+    match width {
+        96.. => &[(1, 14), (2, 14), (3, 9), (4, 20), (5, 11)],
+        70.. => &[(1, 13), (2, 13), (3, 8), (4, 19)],
+        46.. => &[(1, 12), (2, 12), (3, 8)],
+        _ => &[(3, 8)],
+    }
+}
+
+/// A number of both that has no verdict.
+pub struct Besides {
+    pub name: &'static str,
+    pub unit: &'static str,
+    pub a: Option<f64>,
+    pub b: Option<f64>,
+}
+
+/// All of it, as lines that may be longer than the area.
+pub fn verdict<'a>(theme: &Theme, comparison: &Comparison, besides: &[Besides], area: Rect) -> Vec<Line<'a>> {
+    let plain = |text: &str| theme.glyphs.plain(text);
+    let mut lines = vec![Line::from(vec![
+        Text::styled(format!(" {}  ", comparison.word), colour(theme, comparison.verdict)),
+        Text::styled(plain(&comparison.sentence), theme.text),
+    ])];
+    lines.push(Line::default());
+    let shown = columns(area.width);
+    let name_width = if area.width >= 46 { 13 } else { 10 };
+    let heading = shown.iter().map(|(column, wide)| {
+        let name = match column {
+            1 => format!("A {}", short(&comparison.a)),
+            2 => format!("B {}", short(&comparison.b)),
+            3 => "B to A".to_owned(),
+            4 => "95 %".to_owned(),
+            _ => "in cycles".to_owned(),
+        };
+        format!("{:>wide$}", cut(&plain(&name), wide - 1, theme.glyphs.ascii))
+    });
+    lines.push(Line::styled(format!(" {:<name_width$}{}", "", heading.collect::<String>()), theme.dim));
+    let rows = told(comparison).filter(|row| besides.iter().all(|other| other.name != row.label));
+    lines.extend(rows.map(|row| line(theme, row, shown, name_width)));
+    let there = besides.iter().filter(|row| row.a.is_some() || row.b.is_some());
+    lines.extend(there.map(|row| quiet_line(theme, row, shown, name_width)));
+    lines.push(Line::default());
+    for (labels, reason) in reasons(comparison) {
+        lines.push(Line::styled(plain(&format!(" {labels}: {reason}.")), theme.dim));
+    }
+    for (name, side) in [("A", &comparison.a), ("B", &comparison.b)] {
+        let style = if side.doubts.is_empty() { theme.dim } else { theme.warn };
+        let words = format!(" {name} {}: {}; {}", short(side), side.what, trust_words(side));
+        lines.push(Line::styled(plain(&words), style));
+    }
+    for difference in &comparison.differences {
+        let (kind, words) = difference_words(difference);
+        let style = if difference.blocks() { theme.warn } else { theme.dim };
+        lines.push(Line::styled(plain(&format!(" {kind}: {words}")), style));
+    }
+    for advice in &comparison.advice {
+        lines.push(Line::styled(plain(&format!(" → {advice}.")), theme.text));
+    }
+    lines
+}
+
+fn line<'a>(theme: &Theme, row: &Row, shown: &[(usize, usize)], name_width: usize) -> Line<'a> {
+    let cells = cells(row);
+    let name = cut(&row.label, name_width - 1, theme.glyphs.ascii);
+    let mut spans = vec![Text::styled(format!(" {name:<name_width$}"), theme.text)];
+    for (column, wide) in shown {
+        let style = if *column == 3 { theme.number } else { theme.text };
+        let cell = theme.glyphs.plain(&cells[*column]);
+        spans.push(Text::styled(format!("{cell:>wide$}"), style));
+    }
+    spans.push(Text::styled(format!("  {}", row.word), colour(theme, row.verdict)));
+    Line::from(spans)
+}
+
+fn quiet_line<'a>(theme: &Theme, row: &Besides, shown: &[(usize, usize)], name_width: usize) -> Line<'a> {
+    let none = || theme.glyphs.none.to_owned();
+    let value = |value: Option<f64>| {
+        value.map_or_else(none, |value| theme.glyphs.plain(&format!("{} {}", three_digits(value), row.unit)))
+    };
+    let cell = |column: usize| match column {
+        1 => value(row.a),
+        2 => value(row.b),
+        3 => row.a.zip(row.b).filter(|(a, _)| *a != 0.0).map_or_else(none, |(a, b)| percent(b / a)),
+        _ => String::new(),
+    };
+    let cells: String = shown.iter().map(|(column, wide)| format!("{:>wide$}", cell(*column))).collect();
+    let name = cut(row.name, name_width - 1, theme.glyphs.ascii);
+    Line::styled(format!(" {name:<name_width$}{cells}"), theme.dim)
+}
+
+fn colour(theme: &Theme, verdict: Verdict) -> Style {
+    match verdict {
+        Verdict::Same => theme.dim,
+        Verdict::Better => theme.good,
+        Verdict::Worse => theme.bad,
+        Verdict::Undecided => theme.warn,
+    }
+}
+
+/// A snapshot's name, or the last part of a run's path.
+fn short(side: &Side) -> String {
+    side.name.rsplit('/').next().unwrap_or_default().to_owned()
+}

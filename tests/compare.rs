@@ -1,0 +1,235 @@
+//! `compare` and `baseline`: what they say of recordings, and with which exit code they end.
+
+mod common;
+
+use std::{fs, io::Write, path::Path};
+
+use common::{Said, record, run};
+use serde_json::Value;
+
+const STEADY: [&str; 3] = ["runtime.requests=16", "infer=short", "runtime.sim.scenario=steady"];
+
+/// A simulated run on a card that nothing holds back, moved to `name`.
+fn recorded(dir: &Path, name: &str, overrides: &[&str]) {
+    let all: Vec<&str> = STEADY.iter().chain(overrides).copied().collect();
+    fs::rename(record(dir, &all), dir.join(name)).unwrap();
+}
+
+fn object(said: &Said) -> Value {
+    serde_json::from_str(&said.out).unwrap_or_else(|e| panic!("{e}: {}{}", said.out, said.err))
+}
+
+/// The verdict of a metric.
+fn verdict(object: &Value, metric: &str) -> String {
+    let rows = object["rows"].as_array().unwrap();
+    rows.iter().find(|row| row["metric"] == metric).unwrap()["verdict"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn what_became_faster_is_found_and_is_the_code() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    recorded(dir, "a", &[]);
+    recorded(dir, "b", &["runtime.seed=4", "runtime.sim.itl_ms=3.6"]);
+    let words = run(dir, &["compare", "a", "b"]);
+    assert_eq!(words.code, 0, "{}", words.err);
+    assert!(words.out.starts_with("FASTER: B is 5."), "{}", words.out);
+    for word in ["and it is the code", "TPOT p50", "What differs", "runtime.sim.itl_ms: (default) → 3.6"] {
+        assert!(words.out.contains(word), "{word}: {}", words.out);
+    }
+    let machine = object(&run(dir, &["compare", "a", "b", "--json"]));
+    assert_eq!((&machine["schema"], &machine["word"]), (&Value::from(1), &Value::from("FASTER")));
+    assert_eq!(
+        (verdict(&machine, "decode_tok_s"), verdict(&machine, "peak_memory")),
+        ("better".into(), "same".into())
+    );
+    let markdown = run(dir, &["compare", "a", "b", "--md", "--metric", "tpot.p50,itl.p90"]);
+    assert!(markdown.out.starts_with("**FASTER**: ") && !markdown.out.contains("TTFT"), "{}", markdown.out);
+    let page = run(dir, &["compare", "a", "b", "--html"]);
+    assert!(page.out.starts_with("<!doctype html>") && page.out.ends_with("</html>\n"), "{}", page.out);
+    assert!(!page.out.contains("http"), "a page that needs nothing else: {}", page.out);
+}
+
+#[test]
+fn the_clock_is_not_the_code() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    recorded(dir, "cool", &[]);
+    recorded(dir, "held", &["runtime.seed=4", "runtime.sim.scenario=locked_clocks"]);
+    for (a, b, word) in [("cool", "held", "lower"), ("held", "cool", "higher")] {
+        let said = run(dir, &["compare", a, b]);
+        assert_eq!(said.code, 3, "{}", said.out);
+        assert!(said.out.contains(&format!("the clock was {word} (")), "{}", said.out);
+        assert!(said.out.contains("not the code"), "{}", said.out);
+        for line in said.out.lines().filter(|line| line.starts_with("T")) {
+            assert!(!line.contains("SLOWER") && !line.contains("FASTER"), "{line}");
+        }
+    }
+}
+
+#[test]
+fn gates_have_exit_codes() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    recorded(dir, "a", &[]);
+    recorded(dir, "same", &["runtime.seed=4"]);
+    recorded(dir, "slower", &["runtime.seed=5", "runtime.sim.itl_ms=4.2"]);
+    let code = |b: &str, gates: &[&str]| {
+        let gates = gates.iter().flat_map(|gate| ["--gate", gate]);
+        run(dir, &["compare", "a", b].into_iter().chain(gates).collect::<Vec<_>>()).code
+    };
+    assert_eq!(code("same", &["tpot.p50<=+2%", "decode_tok_s>=-2%"]), 0);
+    assert_eq!(code("slower", &["tpot.p50<=+2%"]), 1);
+    assert_eq!(code("slower", &["tpot.p50<=+50%"]), 0);
+    // Sixteen requests do not tell a p90, and a broken gate outweighs that.
+    assert_eq!(code("same", &["tpot.p90<=+2%"]), 3);
+    assert_eq!(code("slower", &["tpot.p90<=+2%", "tpot.p50<=+2%"]), 1);
+    for (gate, word) in [("tpot<=2", "at character 7"), ("tpto<=2%", "no metric"), ("tpot", "no <= or >=")] {
+        let said = run(dir, &["compare", "a", "same", "--gate", gate]);
+        assert_eq!(said.code, 2, "{gate}");
+        assert!(said.err.contains(word), "{gate}: {}", said.err);
+    }
+}
+
+#[test]
+fn baselines_are_kept_listed_and_compared_with() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    assert_eq!(run(dir, &["baseline", "save", "main"]).code, 2, "there is no run yet");
+    let newest = record(dir, &STEADY);
+    let saved = run(dir, &["baseline", "save", "main"]);
+    assert_eq!(saved.code, 0, "{}", saved.err);
+    assert!(saved.out.contains("baselines/main.json keeps runs/"), "{}", saved.out);
+    assert!(fs::metadata(dir.join("baselines/main.json")).unwrap().len() < 100_000);
+    let list = run(dir, &["baseline", "list"]);
+    assert!(list.out.contains("main  smollm2_135m as f32 on"), "{}", list.out);
+    let same = run(dir, &["compare", "main", newest.to_str().unwrap(), "--gate", "tpot<=+2%"]);
+    assert_eq!(same.code, 0, "{}{}", same.out, same.err);
+    assert!(same.out.starts_with("SAME: "), "{}", same.out);
+    for bad in ["../x", "", ".hidden", "a/b"] {
+        assert_eq!(run(dir, &["baseline", "save", bad]).code, 2, "{bad}");
+    }
+    fs::write(dir.join("baselines/odd.json"), "{\"schema\": 1}").unwrap();
+    fs::write(dir.join("baselines/new.json"), "{\"schema\": 99}").unwrap();
+    for (name, word) in [("odd", "is no baseline"), ("new", "newer version")] {
+        let said = run(dir, &["compare", name, "main"]);
+        assert_eq!(said.code, 2, "{}", said.err);
+        assert!(said.err.contains(word), "{}", said.err);
+    }
+    assert!(run(dir, &["baseline", "list"]).out.contains("odd   baselines/odd.json is no baseline"));
+}
+
+#[test]
+fn both_sides_in_turn() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let common = [
+        "runtime=sim",
+        "runtime.sim.speed=0",
+        "runtime.requests=10",
+        "infer=short",
+        "runtime.sim.scenario=steady",
+    ];
+    let mut args = vec!["compare", "--repeat", "6", "--gate", "tpot<=+2%", "--"];
+    args.extend(common);
+    args.push("vs");
+    args.extend(common);
+    args.push("runtime.sim.itl_ms=4.1");
+    let said = run(dir, &args);
+    assert_eq!(said.code, 1, "{}{}", said.out, said.err);
+    assert!(said.out.starts_with("SLOWER: B is 7.9 % slower in TPOT"), "{}", said.out);
+    assert!(said.err.contains("pair 5 of 6: TPOT A "), "{}", said.err);
+    let kept = fs::read_dir(dir.join("runs/compare")).unwrap().next().unwrap().unwrap().path();
+    for name in ["a-01/events.ndjson", "b-05/events.ndjson", "compare.json", "compare.md"] {
+        assert!(kept.join(name).exists(), "{name}");
+    }
+    for (args, word) in [
+        (&["compare", "--repeat", "5", "--", "runtime=sim"][..], "vs"),
+        (
+            &["compare", "--repeat", "5", "--", "runtime=sim", "vs", "runtime=sim"][..],
+            "both sides are the same",
+        ),
+        (&["compare", "--repeat", "5", "--", "runtime=sim", "vs", "runtime=smi"][..], "smi"),
+        (&["compare", "a"][..], "<B>"),
+    ] {
+        let said = run(dir, args);
+        assert_eq!(said.code, 2, "{args:?}: {}", said.err);
+        assert!(said.err.contains(word), "{args:?}: {}", said.err);
+    }
+}
+
+#[test]
+fn sweeps_are_compared_job_by_job() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let mut args =
+        vec!["run", "-m", "--quiet", "runtime=sim", "runtime.sim.speed=0", "runtime.batch_size=1,2"];
+    args.extend(STEADY);
+    args.push("hardware.cooldown_s=0");
+    for name in ["one", "two"] {
+        let said = run(dir, &args);
+        assert_eq!(said.code, 0, "{}", said.err);
+        let made = fs::read_dir(dir.join("runs/baseline/multirun")).unwrap().next().unwrap().unwrap().path();
+        fs::rename(made, dir.join(name)).unwrap();
+    }
+    let machine = object(&run(dir, &["compare", "one", "two", "--json"]));
+    let comparisons = machine["comparisons"].as_array().unwrap();
+    assert_eq!(comparisons.len(), 2, "{machine}");
+    assert!(comparisons.iter().all(|one| one["word"] == "SAME"), "{machine}");
+}
+
+#[test]
+fn whatever_is_no_run_is_refused_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    recorded(dir, "a", &[]);
+    let events = fs::read_to_string(dir.join("a/events.ndjson")).unwrap();
+    let made = |name: &str, text: &str| {
+        fs::create_dir(dir.join(name)).unwrap();
+        fs::write(dir.join(name).join("events.ndjson"), text).unwrap();
+    };
+    fs::create_dir(dir.join("nothing")).unwrap();
+    made("empty", "");
+    made("garbage", "NaN\n\0\n");
+    made("newer", &events.replacen("\"schema\":1", "\"schema\":7", 1));
+    made("older", &events.replacen("\"schema\":1", "\"schema\":0", 1));
+    for (b, word) in [
+        ("nothing", "is no run"),
+        ("empty", "is empty"),
+        ("garbage", "is no recording of this program"),
+        ("newer", "newer version (schema 7"),
+        ("older", "schema 0"),
+        ("absent", "absent: no run, snapshot, sweep or baseline"),
+        ("a/snapshots/x.json", "has no snapshot \"x\""),
+    ] {
+        let said = run(dir, &["compare", "a", b]);
+        assert_eq!((said.code, said.out.as_str()), (2, ""), "{b}: {}", said.err);
+        assert!(said.err.contains(word), "{b}: {}", said.err);
+    }
+    // A run without its end, and one in the middle of a line, are compared as far as they go.
+    let lines: Vec<&str> = events.lines().collect();
+    let half = lines[..lines.len() / 2].join("\n") + "\n{\"t\":12,\"e\":{\"tok";
+    made("growing", &half);
+    let growing = run(dir, &["compare", "a", "growing"]);
+    assert!(
+        growing.out.contains("it has no end: it is still being written, or was killed"),
+        "{}",
+        growing.out
+    );
+    // A line that is no event was lost: such a run is not to be trusted.
+    made("holed", &events);
+    let mut file = fs::OpenOptions::new().append(true).open(dir.join("holed/events.ndjson")).unwrap();
+    file.write_all(b"{\"t\":NaN}\n").unwrap();
+    let holed = run(dir, &["compare", "a", "holed"]);
+    assert_eq!(holed.code, 3, "{}", holed.out);
+    assert!(holed.out.contains("B can't be trusted: 1 events were lost"), "{}", holed.out);
+    // Under a tool every time is another.
+    made("under_nsys", &events.replacen("\"seed\":", "\"perturbed\":\"nsys\",\"seed\":", 1));
+    let under = run(dir, &["compare", "a", "under_nsys"]);
+    assert!(under.out.contains("it ran under nsys"), "{}", under.out);
+    // One token each: there is a first token, and no TPOT.
+    recorded(dir, "short", &["infer.max_new_tokens=1"]);
+    let short = run(dir, &["compare", "short", "short"]);
+    assert_eq!(short.code, 3, "{}", short.out);
+    assert!(short.out.contains("no request of A has more than one token"), "{}", short.out);
+}
