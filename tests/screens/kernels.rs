@@ -158,6 +158,7 @@ fn pressed(state: &RunState, ui: &mut UiState, actions: &[Action]) -> Vec<Option
             runs: &[],
             snapshots: &[],
             sweep: None,
+            comparison: None,
         };
         let extent = view.extent();
         effects.push(update(ui, *action, extent));
