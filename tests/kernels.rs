@@ -172,6 +172,21 @@ fn the_command_prints_hints_and_a_table() {
     }
 }
 
+/// What `run profiling=ncu` had ncu count of our own kernel on an H200.
+#[test]
+fn our_own_kernel_as_ncu_saw_it() {
+    let table = &tables("h200_logits_ncu_raw.csv")[0].grouped(Group::Name);
+    let [row] = &table.rows[..] else { panic!("{table:?}") };
+    assert_eq!((row.name.as_str(), row.calls), ("skinny_logits_8_bf16", 3));
+    assert_eq!(row.range.as_deref(), Some("request/decode/decode_step"));
+    let known = row.known();
+    assert!((240e3..260e3).contains(&known.duration_ns.unwrap()), "{known:?}");
+    assert!((90.0..94.0).contains(&known.dram_pct.unwrap()), "{known:?}");
+    // Weights of 152,064 × 3,584 in bf16 are 1.09 GB, and each is read once.
+    assert!((1.08e9..1.10e9).contains(&known.dram_bytes.unwrap()), "{known:?}");
+    assert_eq!(row.verdict().unwrap().class.word(), "memory");
+}
+
 #[test]
 fn the_command_answers_machines() {
     let dir = tempfile::tempdir().unwrap();

@@ -213,7 +213,7 @@ fn the_roofline_has_operators_and_kernels_where_they_were_seen() {
     insta::assert_snapshot!("roofline_operators", at_all_sizes(&state, &ui));
     ui.point = 1000;
     let last = drawn(&with_kernels(false), &ui, Glyphs::UNICODE, (160, 50));
-    assert!(last.contains("CUDA graphs would save"), "{last}");
+    assert!(last.contains("CUDA graph a step would save"), "{last}");
     for (width, height) in
         [(200, 50), (120, 40), (80, 24), (110, 12), (60, 16), (40, 14), (30, 8), (13, 4), (1, 1)]
     {
