@@ -172,6 +172,33 @@ fn the_command_prints_hints_and_a_table() {
     }
 }
 
+/// A recording with any bytes changed or cut off is read or refused with words, never a panic.
+#[test]
+fn a_broken_recording_is_read_or_refused() {
+    let whole = fs::read(fixture("nsys/kernels.sqlite")).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("broken.sqlite");
+    let (mut read, mut refused) = (0, 0);
+    for seed in 0..150u64 {
+        let random = |n: u64| llmprof::noise::bits(seed, n) as usize;
+        let mut bytes = whole.clone();
+        for change in 0..1 + seed % 40 {
+            let at = random(2 * change) % bytes.len();
+            bytes[at] = random(2 * change + 1) as u8;
+        }
+        if seed % 3 == 0 {
+            bytes.truncate(random(1000) % bytes.len());
+        }
+        fs::write(&path, &bytes).unwrap();
+        match open(&path) {
+            Ok(tables) => read += usize::from(!tables.is_empty()),
+            Err(e) => refused += usize::from(!e.to_string().is_empty()),
+        }
+    }
+    assert!(read > 0 && refused > 0, "{read} read, {refused} refused");
+    assert_eq!(read + refused, 150, "tables, or words");
+}
+
 /// What `run profiling=ncu` had ncu count of our own kernel on an H200.
 #[test]
 fn our_own_kernel_as_ncu_saw_it() {
