@@ -136,19 +136,7 @@ impl Desk {
         let snapshots = [self.state.window_snapshot("before"), self.state.window_snapshot("after")];
         let (state, theme) = (&self.state, &self.theme);
         let (runs, snapshots) = (runs.as_slice(), snapshots.as_slice());
-        draw(Frame(View {
-            state,
-            ui,
-            theme,
-            replay: None,
-            frozen: false,
-            waiting: None,
-            loss: None,
-            runs,
-            snapshots,
-            comparison: None,
-            sweep: None,
-        }));
+        draw(Frame(View { runs, snapshots, ..View::of(state, ui, theme) }));
     }
 }
 

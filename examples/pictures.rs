@@ -66,17 +66,9 @@ fn main() -> Result<(), Box<dyn Error>> {
             _ => None,
         };
         let view = View {
-            state: player.state(),
-            ui: &ui,
-            theme: &theme,
-            replay: None,
-            frozen: false,
-            waiting: None,
-            loss: None,
-            runs: &[],
             snapshots: &snapshots,
             comparison: comparison.as_ref(),
-            sweep: None,
+            ..View::of(player.state(), &ui, &theme)
         };
         let area = Rect::new(0, 0, width, height);
         let mut buffer = Buffer::empty(area);

@@ -166,19 +166,8 @@ fn drawn_in(
         }
         _ => None,
     };
-    let view = View {
-        state,
-        ui,
-        theme: &theme,
-        replay: None,
-        frozen: false,
-        waiting: None,
-        loss: None,
-        runs: &[],
-        snapshots: &snapshots,
-        comparison: comparison.as_ref(),
-        sweep,
-    };
+    let view =
+        View { snapshots: &snapshots, comparison: comparison.as_ref(), sweep, ..View::of(state, ui, &theme) };
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
     terminal.draw(|frame| frame.render_widget(Frame(view), frame.area())).unwrap();
     terminal.backend().to_string()

@@ -19,7 +19,7 @@ mod open;
 mod quantity;
 pub mod show;
 pub mod table;
-mod tally;
+pub mod tally;
 pub mod top;
 
 pub use error::KernelsError;

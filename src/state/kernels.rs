@@ -5,14 +5,16 @@ use std::collections::VecDeque;
 use crate::{
     analysis::launches::{LaunchMeter, Steps},
     event::{KernelReport, KernelTrace, KernelWindow, Phase, StepTimeline, ToolRun, ToolState},
-    kernels::table::{KernelRow, KernelTable, Kind},
+    kernels::{
+        table::{KernelRow, KernelTable, Kind},
+        tally::OTHERS,
+    },
 };
 
 /// Reports kept; the newest are looked at.
 pub const KEPT_REPORTS: usize = 8;
 /// Rows of a phase; a run with prompts of many lengths has many grids, and what comes then is put together.
 const MOST_ROWS: usize = 256;
-const OTHERS: &str = "(other kernels)";
 
 #[derive(Debug, Clone, Default)]
 pub struct KernelState {

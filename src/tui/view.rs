@@ -46,6 +46,23 @@ pub struct SweepView<'a> {
 }
 
 impl<'a> View<'a> {
+    /// A run by itself: no replay, no sweep, no other runs beside it.
+    pub fn of(state: &'a RunState, ui: &'a UiState, theme: &'a Theme) -> View<'a> {
+        View {
+            state,
+            ui,
+            theme,
+            replay: None,
+            frozen: false,
+            waiting: None,
+            loss: None,
+            runs: &[],
+            snapshots: &[],
+            comparison: None,
+            sweep: None,
+        }
+    }
+
     /// What keys mean now.
     pub fn mode(&self) -> Mode {
         match (self.replay, self.sweep) {

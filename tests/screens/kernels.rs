@@ -147,20 +147,7 @@ fn pressed(state: &RunState, ui: &mut UiState, actions: &[Action]) -> Vec<Option
     let theme = Theme::new(ui.theme, Depth::True, Glyphs::UNICODE);
     let mut effects = Vec::new();
     for action in actions {
-        let view = View {
-            state,
-            ui,
-            theme: &theme,
-            replay: None,
-            frozen: false,
-            waiting: None,
-            loss: None,
-            runs: &[],
-            snapshots: &[],
-            sweep: None,
-            comparison: None,
-        };
-        let extent = view.extent();
+        let extent = View::of(state, ui, &theme).extent();
         effects.push(update(ui, *action, extent));
     }
     effects
