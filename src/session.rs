@@ -325,6 +325,9 @@ impl Session {
         if self.state.finished.is_some() {
             return "the run has ended; r starts it again".to_owned();
         }
+        if self.plan.simulated() {
+            return "a simulated run has simulated kernels with profiling.cupti.enable=true, from its beginning".to_owned();
+        }
         let Some(tracer) = &self.tracer else {
             let (reason, remedy) =
                 ("this run has no kernels on a GPU", "run it on an NVIDIA GPU, in a build with CUDA");
