@@ -18,6 +18,7 @@
 //! - [`session`]: one live run, the only place that starts and stops work; [`headless`] and [`tui`] show it
 //! - [`sweep`]: several runs from one command line, one after another
 //! - [`cost`]: what a model would do on a card, from its shape alone
+//! - [`report`]: a run in documents, pictures and numbers, from its state alone
 //! - [`diagnose`]: ledger and verdict of what was recorded
 //! - [`kernels`]: kernels as they run, and as nsys, ncu and cuBLAS wrote them; [`listener`]: what the engine tells of itself
 //! - [`rerun`]: a run done again under nsys or ncu, by a child of this program; [`tools`]: where such programs are, and how they
@@ -48,6 +49,7 @@ pub mod observer;
 pub mod plan;
 pub mod readings;
 pub mod reasons;
+pub mod report;
 pub mod rerun;
 pub mod rundir;
 pub mod scenario;
