@@ -52,7 +52,7 @@ pub fn headline(state: &RunState) -> String {
         let gpu = state.profiled_gpu().map_or(run.device.as_str(), |gpu| gpu.info.name.as_str());
         let simulated = if run.simulated { " · simulated" } else { "" };
         let under = run.perturbed.as_ref().map_or_else(String::new, |tool| format!(" · under {tool}"));
-        format!("{} · {} · {gpu}{simulated}{under}", run.model, run.dtype)
+        shown(&format!("{} · {} · {gpu}{simulated}{under}", run.model, run.dtype))
     })
 }
 
@@ -62,9 +62,12 @@ pub fn words(
     size: u32,
     colour: RGBColor,
 ) -> Text<'static, (i32, i32), String> {
-    // What can't be shown in XML is left out.
-    let text: String = text.into().chars().filter(|c| !c.is_control()).collect();
-    Text::new(text, at, ("sans-serif", size).into_font().color(&colour))
+    Text::new(shown(&text.into()), at, ("sans-serif", size).into_font().color(&colour))
+}
+
+/// What can't be shown in XML is left out.
+pub fn shown(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).collect()
 }
 
 /// A range that has room for `low..high`, never empty.
@@ -73,12 +76,15 @@ pub fn roomy(low: f64, high: f64) -> std::ops::Range<f64> {
     (if low >= 0.0 { (low - room).max(0.0) } else { low - room })..high + room
 }
 
+/// How a value is written at its axis.
+pub type Tick = fn(f64) -> String;
+
 /// A chart with our grid; ticks are written by `x_tick` and `y_tick`.
 pub fn chart<'a, 'b>(
     area: &'b Area<'a>,
     (x, x_name): (std::ops::Range<f64>, &str),
     (y, y_name): (std::ops::Range<f64>, &str),
-    (x_tick, y_tick): (fn(f64) -> String, fn(f64) -> String),
+    (x_tick, y_tick): (Tick, Tick),
 ) -> Result<Chart<'b, SVGBackend<'a>>, Trouble> {
     let mut chart = ChartBuilder::on(area)
         .margin(8)

@@ -2,7 +2,7 @@
 
 use plotters::prelude::*;
 
-use super::canvas::{BLUE, FAINT, INK, ORANGE, chart, picture, roomy, words};
+use super::canvas::{BLUE, FAINT, INK, ORANGE, Tick, chart, picture, roomy, words};
 use crate::{
     analysis::{
         roofline::Roof,
@@ -25,7 +25,7 @@ pub fn context_svg(state: &RunState) -> Option<String> {
     let low = ys().fold(f64::INFINITY, f64::min);
     let high = ys().fold(0.0, f64::max);
     picture(state, 380, |area| {
-        let tick: fn(f64) -> String = |n| grouped(n.round() as i64);
+        let tick: Tick = |n| grouped(n.round() as i64);
         let axes = (
             (roomy(from as f64, to as f64), "positions in the cache"),
             (roomy(low * 0.95, high), "ms a token"),

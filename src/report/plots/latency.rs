@@ -2,7 +2,7 @@
 
 use plotters::prelude::*;
 
-use super::canvas::{BLUE, FAINT, INK, ORANGE, chart, picture, words};
+use super::canvas::{BLUE, FAINT, INK, ORANGE, Tick, chart, picture, words};
 use crate::{
     analysis::units::{grouped, millis, three_digits},
     state::RunState,
@@ -28,7 +28,7 @@ pub fn latency_svg(state: &RunState) -> Option<String> {
     let marks = [("p50", summary.p50), ("p90", summary.p90), ("p99", summary.p99)];
     picture(state, 420, |area| {
         let (left, right) = area.split_horizontally(500);
-        let count_tick: fn(f64) -> String = |n| grouped(n.round() as i64);
+        let count_tick: Tick = |n| grouped(n.round() as i64);
         let mut histogram =
             chart(&left, (from..to, "ITL, ms"), (0.0..tallest * 1.1, "tokens"), (three_digits, count_tick))?;
         let width = (to - from) / BINS as f64;
@@ -37,7 +37,7 @@ pub fn latency_svg(state: &RunState) -> Option<String> {
             let bar = [(x, 0.0), (x + width, *count as f64)];
             histogram.draw_series([Rectangle::new(bar, BLUE.mix(0.75).filled())])?;
         }
-        let percent: fn(f64) -> String = |share| format!("{:.0} %", share * 100.0);
+        let percent: Tick = |share| format!("{:.0} %", share * 100.0);
         let mut shares =
             chart(&right, (from..to, "ITL, ms"), (0.0..1.0, "share of tokens"), (three_digits, percent))?;
         let every = ecdf.len().div_ceil(POINTS).max(1);

@@ -3,7 +3,7 @@
 use plotters::prelude::*;
 
 use super::canvas::{
-    Area, BLUE as DECODE, INK as ROOF, ORANGE as KERNEL, PURPLE as PREFILL, Trouble, headline,
+    Area, BLUE as DECODE, INK as ROOF, ORANGE as KERNEL, PURPLE as PREFILL, Trouble, headline, shown,
 };
 use crate::{
     analysis::{
@@ -99,7 +99,7 @@ fn roof_line(roof: &Roof, xs: [f64; 2], ys: [f64; 2]) -> Vec<(f64, f64)> {
 
 fn legend(area: &Area<'_>, roofline: &Roofline) -> Result<(), Trouble> {
     let text = |words: &str, x: i32, y: i32, colour: RGBColor| {
-        area.draw(&Text::new(words.to_owned(), (x, y), ("sans-serif", 12).into_font().color(&colour)))
+        area.draw(&Text::new(shown(words), (x, y), ("sans-serif", 12).into_font().color(&colour)))
     };
     let mut y = 20;
     match &roofline.peaks {
