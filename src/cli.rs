@@ -40,7 +40,8 @@ use crate::{
     },
     logfile,
     plan::{Plan, PlanError},
-    rundir::{EventReader, Player, RunDir, kernels_text, run_json, verdict_of},
+    report::{self, kernels_text, run_json, verdict_of},
+    rundir::{EventReader, Player, RunDir},
     session::{Ended, Session},
     shutdown::{Cause, Shutdown},
     state::{KEPT_REPORTS, RunState},
@@ -63,6 +64,7 @@ Examples:
   llmprof-tui replay runs/baseline/smollm2_135m/2026-01-01_12-00-00
   llmprof-tui demo
   llmprof-tui watch                            what holds the GPU back while another program uses it
+  llmprof-tui report runs/baseline/smollm2_135m/2026-01-01_12-00-00   its reports and plots, made anew
   llmprof-tui diagnose gpu.csv                 why was it slow? of a run, or of a log of nvidia-smi
   llmprof-tui compare runs/… runs/…            did it help? a verdict with its interval, and code or heat
   llmprof-tui kernels out.sqlite               which kernels take the time: of nsys, ncu and cuBLAS logs
@@ -230,6 +232,17 @@ enum Command {
     Diagnose {
         /// A run directory, or a CSV file
         path: PathBuf,
+        /// Print one JSON object on stdout instead of words
+        #[arg(long)]
+        json: bool,
+    },
+    /// Make the reports of a recorded run anew, from its events alone
+    Report {
+        /// A run directory, or its events.ndjson
+        run: PathBuf,
+        /// Write them into this directory (default: the run's own)
+        #[arg(long, value_name = "DIR")]
+        out: Option<PathBuf>,
         /// Print one JSON object on stdout instead of words
         #[arg(long)]
         json: bool,
@@ -512,6 +525,12 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
             } else {
                 print_out(&found.iter().map(diagnose::text).collect::<Vec<_>>().join("\n\n"))?;
             }
+            Ok(0)
+        }
+        Some(Command::Report { run, out, json }) => {
+            let made = report::remake(&run, out.as_deref()).map_err(Report::from)?;
+            print_out(&if json { made.json().to_string() } else { made.text() })?;
+            made.remarks.iter().for_each(|remark| say(format_args!("note: {remark}")));
             Ok(0)
         }
         Some(Command::Kernels(args)) => match kernels::run(args, tui::terminal::is_there())? {

@@ -24,7 +24,7 @@ use crate::{
 pub const SCHEMA: u32 = 1;
 
 /// What the numbers rest on.
-const ASSUMPTIONS: [&str; 7] = [
+pub const ASSUMPTIONS: [&str; 7] = [
     "a multiplication and an addition are two operations",
     "weights, keys and values are read once for a step, activations go in and out of every operator",
     "logits are made of the last position of each sequence alone, in f32",

@@ -19,6 +19,7 @@
 //! - [`sweep`]: several runs from one command line, one after another
 //! - [`cost`]: what a model would do on a card, from its shape alone
 //! - [`diagnose`]: ledger and verdict of what was recorded; [`compare`]: whether one run is better than another
+//! - [`report`]: a run in documents, pictures and numbers, from its state alone
 //! - [`kernels`]: kernels as they run, and as nsys, ncu and cuBLAS wrote them; [`listener`]: what the engine tells of itself
 //! - [`rerun`]: a run done again under nsys or ncu, by a child of this program; [`tools`]: where such programs are, and how they
 //!   are run
@@ -49,6 +50,7 @@ pub mod observer;
 pub mod plan;
 pub mod readings;
 pub mod reasons;
+pub mod report;
 pub mod rerun;
 pub mod rundir;
 pub mod scenario;

@@ -34,8 +34,9 @@ use crate::{
     logfile,
     observer::Observer,
     plan::Plan,
+    report::documents,
     rerun::Tool,
-    rundir::{Environment, Recorder, RunDir, metrics_json, report_md, roofline_svg},
+    rundir::{Environment, Recorder, RunDir},
     state::RunState,
     telemetry::Sampler,
 };
@@ -452,11 +453,9 @@ impl Session {
 
     fn write_reports(&mut self) {
         let Record::To(dir, _) = &self.record else { return };
-        let (metrics, report, roofline) = (dir.metrics(), dir.report(), dir.roofline());
-        self.keep(&metrics, |state| json(&metrics_json(state)));
-        self.keep(&report, |state| report_md(state).into_bytes());
-        if let Some(svg) = roofline_svg(&self.state) {
-            self.keep(&roofline, |_| svg.into_bytes());
+        let dir = dir.path().to_owned();
+        for document in documents(&self.state) {
+            self.keep(&dir.join(document.name), |_| document.content.into_bytes());
         }
     }
 

@@ -13,7 +13,8 @@ use std::{
 use common::{events, program, record, run_dirs, tiny_model};
 use llmprof::{
     event::{Envelope, Event, Stamp},
-    rundir::{EventReader, Next, Player, metrics_json, report_md},
+    report::{documents, metrics_json, report_md},
+    rundir::{EventReader, Next, Player},
     state::RunState,
 };
 use proptest::{
@@ -30,9 +31,10 @@ fn fold<'a>(events: impl IntoIterator<Item = &'a Envelope>) -> RunState {
 
 fn assert_reports_match(run: &Path) {
     let state = fold(&events(run));
-    let metrics = serde_json::to_string_pretty(&metrics_json(&state)).unwrap() + "\n";
-    assert_eq!(fs::read_to_string(run.join("metrics.json")).unwrap(), metrics);
-    assert_eq!(fs::read_to_string(run.join("report.md")).unwrap(), report_md(&state));
+    for document in documents(&state) {
+        let kept = fs::read_to_string(run.join(document.name)).unwrap();
+        assert!(kept == document.content, "{} of {}", document.name, run.display());
+    }
 }
 
 #[test]

@@ -21,7 +21,8 @@ use llmprof::{
     },
     model::{Shape, Step},
     readings::Reading,
-    rundir::{EventReader, Player, report_md, roofline_svg, run_json},
+    report::{plots::roofline_svg, report_md, run_json},
+    rundir::{EventReader, Player},
     state::{RunState, Snapshot},
     sweep::{Cooling, Heat, Job, JobResult, Sweep},
     tui::{

@@ -67,6 +67,39 @@ impl Distribution {
             .then(|| ms(self.histogram.value_at_percentile(percentile).clamp(self.min_ns, self.max_ns)))
     }
 
+    /// How many durations lie in each of `bins` equal parts of `from_ms..to_ms`; those beyond are in none.
+    pub fn bins(&self, from_ms: f64, to_ms: f64, bins: usize) -> Vec<u64> {
+        let mut counts = vec![0; bins];
+        let width = (to_ms - from_ms) / bins as f64;
+        for step in self.histogram.iter_recorded() {
+            let at = (self.told_ms(step.value_iterated_to()) - from_ms) / width;
+            if at >= 0.0
+                && width > 0.0
+                && let Some(count) = counts.get_mut(at as usize)
+            {
+                *count += step.count_since_last_iteration();
+            }
+        }
+        counts
+    }
+
+    /// The share of durations up to each one that was recorded, ascending: milliseconds, and 0 to 1.
+    pub fn ecdf(&self) -> Vec<(f64, f64)> {
+        let n = self.n() as f64;
+        let mut seen = 0;
+        self.histogram
+            .iter_recorded()
+            .map(|step| {
+                seen += step.count_since_last_iteration();
+                (self.told_ms(step.value_iterated_to()), seen as f64 / n)
+            })
+            .collect()
+    }
+
+    fn told_ms(&self, ns: u64) -> f64 {
+        ms(ns.clamp(self.min_ns, self.max_ns))
+    }
+
     pub fn summary(&self) -> Summary {
         Summary {
             n: self.n(),
@@ -133,6 +166,19 @@ mod tests {
         for (got, want) in [(s.p50, 500.0), (s.p90, 900.0), (s.p99, 990.0)] {
             assert!((got.unwrap() - want).abs() / want < 1e-3, "{got:?} is not {want}");
         }
+    }
+
+    #[test]
+    fn bins_and_shares_count_everything_once() {
+        let mut d = Distribution::default();
+        assert!(d.ecdf().is_empty() && d.bins(0.0, 1.0, 4) == [0, 0, 0, 0]);
+        (1..=100u64).for_each(|i| d.record(i * 1_000_000));
+        assert_eq!(d.bins(0.0, 200.0, 4), [49, 50, 1, 0]);
+        assert_eq!(d.bins(50.5, 60.5, 2), [5, 5]);
+        assert_eq!(d.bins(5.0, 5.0, 3), [0, 0, 0]);
+        let ecdf = d.ecdf();
+        assert_eq!((ecdf.len(), ecdf[99].1), (100, 1.0));
+        assert!(ecdf.windows(2).all(|pair| pair[0] < pair[1]));
     }
 
     #[test]

@@ -76,14 +76,6 @@ impl RunDir {
         self.0.join("metrics.json")
     }
 
-    pub fn roofline(&self) -> PathBuf {
-        self.0.join("roofline.svg")
-    }
-
-    pub fn report(&self) -> PathBuf {
-        self.0.join("report.md")
-    }
-
     pub fn predictions(&self) -> PathBuf {
         self.0.join("predictions").join("predictions.jsonl")
     }

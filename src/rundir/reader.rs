@@ -24,6 +24,10 @@ pub enum ReadError {
         "{name} was recorded by a newer version (schema {found}, this program reads up to {SCHEMA}); update llmprof-tui"
     )]
     Schema { name: String, found: u64 },
+    #[error(
+        "{name} is of schema {found}, which no version of this program ever wrote (this one reads 1 to {SCHEMA}); record the run again"
+    )]
+    TooOld { name: String, found: u64 },
 }
 
 trait Source: BufRead + Seek + Send {}
@@ -77,6 +81,7 @@ impl EventReader {
         match first.pointer("/e/run_started/schema").and_then(serde_json::Value::as_u64) {
             None => Err(ReadError::NotARun { name }),
             Some(found) if found > u64::from(SCHEMA) => Err(ReadError::Schema { name, found }),
+            Some(0) => Err(ReadError::TooOld { name, found: 0 }),
             Some(_) => Ok(()),
         }
     }

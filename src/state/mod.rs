@@ -1,5 +1,6 @@
 //! Everything a screen or a report needs, as a pure fold over events.
 
+mod by_context;
 mod cost;
 mod diagnosis;
 mod incidents;
@@ -12,6 +13,7 @@ mod trail;
 
 use std::{collections::VecDeque, sync::Arc};
 
+pub use by_context::{AtContext, ByContext};
 pub use cost::Used;
 pub use incidents::{FlightRecorder, Incident, KeptLook, Unusual};
 pub use kernels::{KEPT_REPORTS, KernelState, LiveKernels};
@@ -63,6 +65,10 @@ pub struct RunState {
     pub trail: TokenTrail,
     /// ITL in milliseconds over the run, warm-up included.
     pub itl_ms: Series,
+    /// TTFT in milliseconds over the run, warm-up included, at the first token.
+    pub ttft_ms: Series,
+    /// Measured ITL by the positions before the token.
+    pub by_context: ByContext,
     /// The seconds around whatever was unusual.
     pub flight: FlightRecorder,
     /// TPOT of the first measured requests and of the last, in milliseconds.
@@ -145,6 +151,8 @@ impl Default for RunState {
             whole: None,
             trail: TokenTrail::default(),
             itl_ms: Series::default(),
+            ttft_ms: Series::default(),
+            by_context: ByContext::default(),
             flight: FlightRecorder::default(),
             drift: Drift::default(),
             gpus: Vec::new(),
@@ -265,6 +273,7 @@ impl RunState {
         };
         let first = active.first_token.is_none();
         let gap_ns = active.token(t);
+        let context = u64::from(active.started.prompt_tokens) + u64::from(active.tokens) - 1;
         let (warmup, batch) = (active.started.warmup, u64::from(active.started.batch));
         let prompt = u64::from(active.started.prompt_tokens);
         for gpu in self.gpus.iter_mut().filter(|gpu| gpu.info.profiled) {
@@ -276,11 +285,15 @@ impl RunState {
         let mark = TokenMark { t, gap_ns, id: token.id, request: token.request, first, warmup };
         self.flight.token(mark, self.trail.seen());
         self.trail.push(mark);
-        if !first {
-            self.itl_ms.push(t, gap_ns as f32 / 1e6);
+        match first {
+            true => self.ttft_ms.push(t, gap_ns as f32 / 1e6),
+            false => self.itl_ms.push(t, gap_ns as f32 / 1e6),
         }
         if !warmup {
             self.traces().for_each(|trace| trace.token(t, first, gap_ns));
+            if !first {
+                self.by_context.token(context, gap_ns);
+            }
             for metrics in [&mut self.total, &mut self.window] {
                 match first {
                     true => metrics.first_token(gap_ns, prompt, batch),

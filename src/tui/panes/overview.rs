@@ -15,7 +15,7 @@ use crate::{
         units::{grouped, millis, scaled, three_digits},
     },
     event::{Outcome, Phase},
-    rundir::verdict_of,
+    report::verdict_of,
     tui::{
         view::View,
         widgets::{Span, boxed, fit, label_value, note, plot},

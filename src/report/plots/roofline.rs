@@ -1,7 +1,10 @@
 //! The roofline as a picture beside the report.
 
-use plotters::{coord::Shift, prelude::*};
+use plotters::prelude::*;
 
+use super::canvas::{
+    Area, BLUE as DECODE, INK as ROOF, ORANGE as KERNEL, PURPLE as PREFILL, Trouble, headline, shown,
+};
 use crate::{
     analysis::{
         roofline::{Point, PointKind, Roof, Roofline},
@@ -13,13 +16,7 @@ use crate::{
 const SIZE: (u32, u32) = (1000, 560);
 const LEGEND: u32 = 330;
 const MOST_ROWS: usize = 30;
-const DECODE: RGBColor = RGBColor(31, 95, 176);
-const PREFILL: RGBColor = RGBColor(122, 63, 176);
-const KERNEL: RGBColor = RGBColor(168, 90, 18);
-const ROOF: RGBColor = RGBColor(36, 41, 47);
 const STATED: RGBColor = RGBColor(160, 168, 178);
-
-type Trouble = DrawingAreaErrorKind<<SVGBackend<'static> as DrawingBackend>::ErrorType>;
 
 /// The roofline of a run as SVG; `None` where there is no point that could be drawn.
 pub fn roofline_svg(state: &RunState) -> Option<String> {
@@ -27,18 +24,13 @@ pub fn roofline_svg(state: &RunState) -> Option<String> {
     if !has_points(&roofline) {
         return None;
     }
-    let title = state.run.as_ref().map_or_else(String::new, |run| {
-        let gpu = state.profiled_gpu().map_or(run.device.as_str(), |gpu| gpu.info.name.as_str());
-        let simulated = if run.simulated { " · simulated" } else { "" };
-        format!("{} · {} · {gpu}{simulated}", run.model, run.dtype)
-    });
     let mut svg = String::new();
-    drawn(&mut svg, &roofline, &title).ok()?;
+    drawn(&mut svg, &roofline, &headline(state)).ok()?;
     Some(svg)
 }
 
 /// Whether anything could be drawn.
-pub(super) fn has_points(roofline: &Roofline) -> bool {
+fn has_points(roofline: &Roofline) -> bool {
     roofline.points.iter().any(|point| place(point).is_some())
 }
 
@@ -105,9 +97,9 @@ fn roof_line(roof: &Roof, xs: [f64; 2], ys: [f64; 2]) -> Vec<(f64, f64)> {
         .collect()
 }
 
-fn legend(area: &DrawingArea<SVGBackend<'_>, Shift>, roofline: &Roofline) -> Result<(), Trouble> {
+fn legend(area: &Area<'_>, roofline: &Roofline) -> Result<(), Trouble> {
     let text = |words: &str, x: i32, y: i32, colour: RGBColor| {
-        area.draw(&Text::new(words.to_owned(), (x, y), ("sans-serif", 12).into_font().color(&colour)))
+        area.draw(&Text::new(shown(words), (x, y), ("sans-serif", 12).into_font().color(&colour)))
     };
     let mut y = 20;
     match &roofline.peaks {

@@ -1,124 +1,21 @@
-//! A run in words and numbers: `report.md`, `metrics.json`, and what `run --json` prints.
+//! A run in words: `report.md`.
 
-use std::{fmt::Write, path::Path};
+use std::fmt::Write;
 
-use serde_json::{Value, json};
-
+use super::{
+    metrics::{DEFINITIONS, energy_of, outcome},
+    plots::{self, Plot},
+};
 use crate::{
     analysis::{
-        distribution::Summary,
-        energy::{Energy, energy},
         throttle::table,
         units::{bytes, grouped, millis, scaled, three_digits},
         verdict,
     },
-    event::{KernelReport, Phase, SCHEMA},
+    event::Phase,
     kernels::show::{Asked, Shown},
-    state::{RunState, Used},
+    state::RunState,
 };
-
-use super::roofline_svg::has_points;
-
-/// Version of `metrics.json` and `run --json`.
-pub const METRICS_SCHEMA: u32 = 1;
-
-/// What each number means, carried along with the numbers.
-const DEFINITIONS: [(&str, &str); 11] = [
-    ("ttft_ms", "request start to the first token id on the host, milliseconds, per request"),
-    ("tpot_ms", "(last token time - first token time) / (output tokens - 1), milliseconds, per request"),
-    ("itl_ms", "gap between two consecutive tokens on the host, milliseconds, per token"),
-    ("device_prefill_ms", "a prefill by the device's own clock, milliseconds, where it has one"),
-    ("device_step_ms", "a decode step by the device's own clock, milliseconds, where it has one"),
-    (
-        "device_share",
-        "sum of device_step_ms / sum of ITL: the part of the decode time in which the device worked",
-    ),
-    ("prefill_tok_s", "prompt tokens of all sequences / sum of TTFT"),
-    ("decode_tok_s", "tokens after the first of all sequences / sum of ITL"),
-    (
-        "mfu",
-        "FLOPs of a prefill, from the model's shape / mean TTFT / dense peak FLOP/s of the type; null where no peak is known",
-    ),
-    (
-        "mbu",
-        "bytes of weights and cache that a decode step reads, from the model's shape / mean ITL / peak memory bandwidth",
-    ),
-    ("percentiles", "null where there are too few samples: p50 needs 2, p90 10, p99 100"),
-];
-
-/// The outcome as one word; a run without an end was cut off.
-fn outcome(state: &RunState) -> String {
-    state.finished.as_ref().map_or_else(|| "interrupted".to_owned(), |f| f.outcome.to_string())
-}
-
-/// `metrics.json`: a pure function of the events.
-pub fn metrics_json(state: &RunState) -> Value {
-    let run = state.run.as_ref();
-    let definitions: serde_json::Map<String, Value> =
-        DEFINITIONS.iter().map(|(name, text)| ((*name).to_owned(), json!(text))).collect();
-    json!({
-        "schema": METRICS_SCHEMA,
-        "event_schema": SCHEMA,
-        "outcome": outcome(state),
-        "cause": state.finished.as_ref().and_then(|f| f.cause.clone()),
-        "run": run,
-        "warmup_requests_excluded": state.warmup_done,
-        "prepare_ms": state.prepare_ms,
-        "duration_s": state.now.secs(),
-        "metrics": state.total.summary(),
-        "snapshots": state.snapshots,
-        "diagnosis": state.diagnosis(),
-        "heat": state.profiled_gpu().and_then(|gpu| gpu.heat()),
-        "energy": energy_of(state),
-        "efficiency": efficiency_json(state),
-        "trust": state.trust(),
-        "definitions": definitions,
-    })
-}
-
-/// One object for machines. What is not known is null, never zero.
-pub fn run_json(state: &RunState, run_dir: Option<&Path>) -> Value {
-    let run = state.run.as_ref();
-    let metrics = state.total.summary();
-    let latency = |s: Summary| json!({"n": s.n, "mean": s.mean, "p50": s.p50, "p90": s.p90, "p99": s.p99});
-    json!({
-        "schema": METRICS_SCHEMA,
-        "run_dir": run_dir,
-        "outcome": outcome(state),
-        "cause": state.finished.as_ref().and_then(|f| f.cause.clone()),
-        "model": run.map(|r| &r.model),
-        "dtype": run.map(|r| &r.dtype),
-        "engine": run.map(|r| &r.engine),
-        "device": run.map(|r| &r.device),
-        "simulated": run.map(|r| r.simulated),
-        "perturbed": run.and_then(|r| r.perturbed.as_deref()),
-        "requests": metrics.requests,
-        "ttft_ms": latency(metrics.ttft_ms),
-        "tpot_ms": latency(metrics.tpot_ms),
-        "itl_ms": latency(metrics.itl_ms),
-        "device_prefill_ms": metrics.device_prefill_ms.map(latency),
-        "device_step_ms": metrics.device_step_ms.map(latency),
-        "device_share": metrics.device_share,
-        "prefill_tok_s": metrics.prefill_tok_s,
-        "decode_tok_s": metrics.decode_tok_s,
-        "energy_j_per_token": energy_of(state).and_then(|energy| energy.of("decode")?.j_per_token),
-        "mfu": state.mfu().map(|used| used.share),
-        "mbu": state.mbu().map(|used| used.share),
-        "trust": state.trust(),
-        "kernel_reports": state.kernels.reports.iter().map(kernel_report).collect::<Vec<_>>(),
-    })
-}
-
-/// What a tool wrote, as the command `kernels` tells it.
-fn kernel_report(report: &KernelReport) -> Value {
-    let shown = report.tables.iter().map(|table| Shown::new(table, &Asked::default()).json(&report.file));
-    json!({
-        "tool": report.tool,
-        "phase": report.phase,
-        "file": report.file,
-        "tables": shown.collect::<Vec<_>>(),
-    })
-}
 
 /// What tools wrote, in words.
 pub fn kernels_text(state: &RunState, rows: usize) -> String {
@@ -134,6 +31,11 @@ pub fn kernels_text(state: &RunState, rows: usize) -> String {
 
 /// `report.md`: a pure function of the events.
 pub fn report_md(state: &RunState) -> String {
+    with_plots(state, &plots::all(state))
+}
+
+/// The same, of a run whose pictures are made already.
+pub(super) fn with_plots(state: &RunState, plots: &[Plot]) -> String {
     let mut out = String::new();
     let metrics = state.total.summary();
     let title = state.run.as_ref().map_or("a run", |r| &r.model);
@@ -185,14 +87,17 @@ pub fn report_md(state: &RunState) -> String {
     if let Some(sentence) = verdict_of(state) {
         let _ = writeln!(out, "{sentence}\n");
     }
+    for plot in plots {
+        let _ = writeln!(out, "![{}]({})\n", plot.title, plot.name);
+    }
     efficiency(&mut out, state);
     card(&mut out, state);
     tools(&mut out, state);
     snapshots(&mut out, state);
     notices(&mut out, state);
     let _ = writeln!(out, "## What the words mean\n");
-    for (name, text) in DEFINITIONS {
-        let _ = writeln!(out, "- `{name}`: {text}");
+    for definition in DEFINITIONS {
+        let _ = writeln!(out, "- {}", definition.words());
     }
     let _ = writeln!(out, "- Warm-up requests ({}) are in none of these numbers.", state.warmup_done);
     out
@@ -213,28 +118,13 @@ pub fn verdict_of(state: &RunState) -> Option<String> {
     })
 }
 
-/// How much of the device was used, and by which operators.
-fn efficiency_json(state: &RunState) -> Value {
-    let roofline = state.roofline();
-    let (peaks, no_peaks) = match &roofline.peaks {
-        Ok(peaks) => (Some(peaks), None),
-        Err(why) => (None, Some(why)),
-    };
-    let used =
-        |used: Option<Used>| used.map(|used| json!({"share": used.share, "achieved_per_s": used.achieved}));
-    json!({
-        "mfu": used(state.mfu()),
-        "mbu": used(state.mbu()),
-        "peaks": peaks,
-        "no_peaks": no_peaks,
-        "sm_clock_mhz": roofline.clock_mhz,
-        "points": roofline.points,
-        "hints": all_hints(state),
-    })
+/// What the kernels say, without a stop at the end.
+pub(super) fn all_hints(state: &RunState) -> Vec<String> {
+    [Phase::Decode, Phase::Prefill].into_iter().flat_map(|phase| hints(state, phase)).collect()
 }
 
-fn all_hints(state: &RunState) -> Vec<String> {
-    [Phase::Decode, Phase::Prefill].into_iter().flat_map(|phase| state.kernel_hints(phase)).collect()
+pub(super) fn hints(state: &RunState, phase: Phase) -> Vec<String> {
+    state.kernel_hints(phase).iter().map(|hint| hint.trim_end_matches('.').to_owned()).collect()
 }
 
 /// MFU, MBU, and the points of the roofline.
@@ -300,13 +190,6 @@ fn efficiency(out: &mut String, state: &RunState) {
     let mut bases: Vec<&str> = roofline.points.iter().map(|point| point.basis.as_str()).collect();
     bases.dedup();
     let _ = writeln!(out, "\nBy {}. Classes without counters are estimates.\n", bases.join("; "));
-    if has_points(&roofline) {
-        let _ = writeln!(out, "![Roofline](roofline.svg)\n");
-    }
-}
-
-fn energy_of(state: &RunState) -> Option<Energy> {
-    state.profiled_gpu().and_then(|gpu| energy(&gpu.ledger))
 }
 
 /// What held the card back, what it spent, and whether that may be trusted.

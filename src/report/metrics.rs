@@ -1,0 +1,214 @@
+//! A run in numbers: `metrics.json`, and what `run --json` prints.
+
+use std::path::Path;
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::markdown::all_hints;
+use crate::{
+    analysis::{
+        distribution::Summary,
+        energy::{Energy, energy},
+    },
+    event::{KernelReport, SCHEMA},
+    kernels::show::{Asked, Shown},
+    state::{RunState, Used},
+};
+
+/// Version of `metrics.json`.
+pub const METRICS_SCHEMA: u32 = 2;
+/// Version of what `run --json` prints.
+const RUN_SCHEMA: u32 = 1;
+
+/// What a number means, carried along with the numbers.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Definition {
+    #[serde(skip)]
+    pub name: &'static str,
+    pub unit: &'static str,
+    pub formula: &'static str,
+    /// What is counted as one sample of it.
+    pub n: &'static str,
+}
+
+impl Definition {
+    /// In a line of Markdown.
+    pub fn words(&self) -> String {
+        let Definition { name, unit, formula, n } = self;
+        format!("`{name}` [{unit}]: {formula}; n: {n}")
+    }
+}
+
+const fn means(name: &'static str, unit: &'static str, formula: &'static str, n: &'static str) -> Definition {
+    Definition { name, unit, formula, n }
+}
+
+pub const DEFINITIONS: &[Definition] = &[
+    means("ttft_ms", "ms", "request start to the first token id on the host", "measured requests"),
+    means(
+        "tpot_ms",
+        "ms",
+        "(last token time - first token time) / (output tokens - 1)",
+        "complete measured requests of two tokens or more",
+    ),
+    means(
+        "itl_ms",
+        "ms",
+        "gap between two consecutive tokens on the host; a pause of the workload is left out",
+        "measured tokens after the first of a request",
+    ),
+    means(
+        "device_prefill_ms",
+        "ms",
+        "a prefill by the device's own clock, where it has one",
+        "measured requests",
+    ),
+    means(
+        "device_step_ms",
+        "ms",
+        "a decode step by the device's own clock, where it has one",
+        "measured tokens after the first of a request",
+    ),
+    means(
+        "device_share",
+        "1",
+        "sum of device_step_ms / sum of ITL: the part of the decode time in which the device worked",
+        "as device_step_ms",
+    ),
+    means("prefill_tok_s", "tokens/s", "prompt tokens of all sequences / sum of TTFT", "as ttft_ms"),
+    means("decode_tok_s", "tokens/s", "tokens after the first of all sequences / sum of ITL", "as itl_ms"),
+    means(
+        "mfu",
+        "1",
+        "FLOPs of a prefill, from the model's shape / mean TTFT / dense peak FLOP/s of the type; null where no peak is known",
+        "as ttft_ms",
+    ),
+    means(
+        "mbu",
+        "1",
+        "bytes of weights and cache that a decode step reads, from the model's shape / mean ITL / peak memory bandwidth; \
+         null where no peak is known",
+        "as itl_ms",
+    ),
+    means(
+        "j_per_token",
+        "J",
+        "energy of a phase / tokens of the phase: prompt tokens of a prefill, tokens that came out in a decode; warm-up \
+         is counted in",
+        "tokens of the phase",
+    ),
+    means(
+        "cost_pct",
+        "%",
+        "speed that a limit takes from its phase, measured where the phase ran without it too, else estimated; the basis \
+         stands beside it",
+        "looks at the GPU",
+    ),
+    means("trust", "points of 5", "five, less one for every doubt", "one a run"),
+    means(
+        "percentiles",
+        "as their metric",
+        "the value that so many percent of the samples do not exceed, within 0.1 %; null where there are too few samples: \
+         p50 needs 2, p90 10, p99 100",
+        "as their metric",
+    ),
+];
+
+/// The outcome as one word; a run without an end was cut off.
+pub(super) fn outcome(state: &RunState) -> String {
+    state.finished.as_ref().map_or_else(|| "interrupted".to_owned(), |f| f.outcome.to_string())
+}
+
+/// `metrics.json`: a pure function of the events.
+pub fn metrics_json(state: &RunState) -> Value {
+    let run = state.run.as_ref();
+    let definitions: serde_json::Map<String, Value> =
+        DEFINITIONS.iter().map(|definition| (definition.name.to_owned(), json!(definition))).collect();
+    json!({
+        "schema": METRICS_SCHEMA,
+        "event_schema": SCHEMA,
+        "outcome": outcome(state),
+        "cause": state.finished.as_ref().and_then(|f| f.cause.clone()),
+        "run": run,
+        "warmup_requests_excluded": state.warmup_done,
+        "prepare_ms": state.prepare_ms,
+        "duration_s": state.now.secs(),
+        "metrics": state.total.summary(),
+        "snapshots": state.snapshots,
+        "diagnosis": state.diagnosis(),
+        "heat": state.profiled_gpu().and_then(|gpu| gpu.heat()),
+        "energy": energy_of(state),
+        "efficiency": efficiency_json(state),
+        "trust": state.trust(),
+        "definitions": definitions,
+    })
+}
+
+/// One object for machines. What is not known is null, never zero.
+pub fn run_json(state: &RunState, run_dir: Option<&Path>) -> Value {
+    let run = state.run.as_ref();
+    let metrics = state.total.summary();
+    let latency = |s: Summary| json!({"n": s.n, "mean": s.mean, "p50": s.p50, "p90": s.p90, "p99": s.p99});
+    json!({
+        "schema": RUN_SCHEMA,
+        "run_dir": run_dir,
+        "outcome": outcome(state),
+        "cause": state.finished.as_ref().and_then(|f| f.cause.clone()),
+        "model": run.map(|r| &r.model),
+        "dtype": run.map(|r| &r.dtype),
+        "engine": run.map(|r| &r.engine),
+        "device": run.map(|r| &r.device),
+        "simulated": run.map(|r| r.simulated),
+        "perturbed": run.and_then(|r| r.perturbed.as_deref()),
+        "requests": metrics.requests,
+        "ttft_ms": latency(metrics.ttft_ms),
+        "tpot_ms": latency(metrics.tpot_ms),
+        "itl_ms": latency(metrics.itl_ms),
+        "device_prefill_ms": metrics.device_prefill_ms.map(latency),
+        "device_step_ms": metrics.device_step_ms.map(latency),
+        "device_share": metrics.device_share,
+        "prefill_tok_s": metrics.prefill_tok_s,
+        "decode_tok_s": metrics.decode_tok_s,
+        "energy_j_per_token": energy_of(state).and_then(|energy| energy.of("decode")?.j_per_token),
+        "mfu": state.mfu().map(|used| used.share),
+        "mbu": state.mbu().map(|used| used.share),
+        "trust": state.trust(),
+        "kernel_reports": state.kernels.reports.iter().map(kernel_report).collect::<Vec<_>>(),
+    })
+}
+
+/// What a tool wrote, as the command `kernels` tells it.
+fn kernel_report(report: &KernelReport) -> Value {
+    let shown = report.tables.iter().map(|table| Shown::new(table, &Asked::default()).json(&report.file));
+    json!({
+        "tool": report.tool,
+        "phase": report.phase,
+        "file": report.file,
+        "tables": shown.collect::<Vec<_>>(),
+    })
+}
+
+/// How much of the device was used, and by which operators.
+fn efficiency_json(state: &RunState) -> Value {
+    let roofline = state.roofline();
+    let (peaks, no_peaks) = match &roofline.peaks {
+        Ok(peaks) => (Some(peaks), None),
+        Err(why) => (None, Some(why)),
+    };
+    let used =
+        |used: Option<Used>| used.map(|used| json!({"share": used.share, "achieved_per_s": used.achieved}));
+    json!({
+        "mfu": used(state.mfu()),
+        "mbu": used(state.mbu()),
+        "peaks": peaks,
+        "no_peaks": no_peaks,
+        "sm_clock_mhz": roofline.clock_mhz,
+        "points": roofline.points,
+        "hints": all_hints(state),
+    })
+}
+
+pub(super) fn energy_of(state: &RunState) -> Option<Energy> {
+    state.profiled_gpu().and_then(|gpu| energy(&gpu.ledger))
+}

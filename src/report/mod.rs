@@ -1,0 +1,89 @@
+//! A run in documents, pictures and numbers: pure functions of its state, so that a live run, a replay and `report RUN`
+//! write the same, to the last digit.
+
+mod assumptions;
+mod html;
+mod inputs;
+mod markdown;
+mod metrics;
+mod operators;
+pub mod plots;
+mod remake;
+mod stakeholder;
+
+pub use html::report_html;
+pub use markdown::{kernels_text, report_md, verdict_of};
+pub use metrics::{DEFINITIONS, Definition, METRICS_SCHEMA, metrics_json, run_json};
+pub use remake::{Remade, ReportError, remake};
+use serde::Serialize;
+
+use crate::{
+    analysis::peaks::GpuPeaks,
+    cost::{Answer, Question},
+    state::RunState,
+};
+
+/// A file of a run's reports.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Document {
+    pub name: &'static str,
+    pub content: String,
+}
+
+/// Every document that there can be of a run, in the order of reading.
+pub const NAMES: [&str; 15] = [
+    "report.md",
+    "report.html",
+    "stakeholder_summary.md",
+    "operators.md",
+    "metrics.json",
+    "inputs.yaml",
+    "assumptions.md",
+    "static_compute.json",
+    "static_compute.md",
+    "throughput.svg",
+    "latency.svg",
+    "telemetry.svg",
+    "context.svg",
+    "kernels.svg",
+    "roofline.svg",
+];
+
+/// The documents of a run; what nothing is known for is not among them.
+pub fn documents(state: &RunState) -> Vec<Document> {
+    let plots = plots::all(state);
+    let static_compute = with_static_compute(state, |answer| [json_text(&answer.json()), answer.markdown()]);
+    let content = |name: &str| match name {
+        "report.md" => Some(report_md(state)),
+        "report.html" => Some(report_html(state, &plots)),
+        "stakeholder_summary.md" => Some(stakeholder::summary_md(state)),
+        "operators.md" => operators::operators_md(state),
+        "metrics.json" => Some(json_text(&metrics_json(state))),
+        "inputs.yaml" => inputs::inputs_yaml(state),
+        "assumptions.md" => Some(assumptions::assumptions_md(state)),
+        "static_compute.json" => static_compute.as_ref().map(|[json, _]| json.clone()),
+        "static_compute.md" => static_compute.as_ref().map(|[_, markdown]| markdown.clone()),
+        plot => plots.iter().find(|made| made.name == plot).map(|made| made.svg.clone()),
+    };
+    NAMES.into_iter().filter_map(|name| Some(Document { name, content: content(name)? })).collect()
+}
+
+/// What the run's model costs on the run's card, where its shape was recorded.
+fn with_static_compute<T>(state: &RunState, use_it: impl FnOnce(&Answer<'_>) -> T) -> Option<T> {
+    let run = state.run.as_ref()?;
+    let question = Question {
+        model: run.model.clone(),
+        shape: (**run.shape.as_ref()?).clone(),
+        batch: u64::from(run.batch),
+        prompt: u64::from(run.prompt_tokens),
+        output: u64::from(run.output_tokens),
+        gpu: state.profiled_gpu().and_then(|gpu| GpuPeaks::named(&gpu.info.name)),
+        given: run.peaks,
+    };
+    Some(use_it(&question.answer()))
+}
+
+fn json_text(value: &impl Serialize) -> String {
+    // Keys are text and numbers that are none are null: there is nothing the writer could refuse.
+    serde_json::to_string_pretty(value).unwrap_or_default() + "\n"
+}

@@ -1,0 +1,80 @@
+//! Tokens a second over time, with prefills, warm-up and incidents.
+
+use plotters::prelude::*;
+
+use super::canvas::{BLUE, COLUMNS, FAINT, ORANGE, PURPLE, RED, chart, picture, words};
+use crate::{analysis::units::three_digits, event::Stamp, state::RunState};
+
+/// `None` where no token followed another.
+pub fn throughput_svg(state: &RunState) -> Option<String> {
+    let (_, slowest) = state.itl_ms.range()?;
+    let end = state.now.secs().max(1e-3);
+    let batch = f64::from(state.batch());
+    let column_s = end / COLUMNS as f64;
+    let columns = state.itl_ms.columns(Stamp(0), state.now, COLUMNS);
+    let rate = |ms: f32| if ms > 0.0 { batch * 1e3 / f64::from(ms) } else { 0.0 };
+    let place = |i: usize| (i as f64 + 0.5) * column_s;
+    let known = || columns.iter().enumerate().filter_map(|(i, bucket)| Some((i, (*bucket)?)));
+    let most = known().map(|(_, bucket)| rate(bucket.mean())).fold(rate(slowest), f64::max);
+    let top = most.max(1e-3) * 1.15;
+    picture(state, 380, |area| {
+        let axes = ((0.0..end, "seconds"), (0.0..top, "decode tok/s"));
+        let mut chart = chart(area, axes.0, axes.1, (three_digits, three_digits))?;
+        let measured = state.total.from.secs().min(end);
+        if measured > 0.0 && state.total.ttft.n() > 0 {
+            chart.draw_series([Rectangle::new([(0.0, 0.0), (measured, top)], FAINT.mix(0.12).filled())])?;
+        }
+        for (i, bucket) in state.ttft_ms.columns(Stamp(0), state.now, COLUMNS).iter().enumerate() {
+            let Some(bucket) = bucket else { continue };
+            let to = (i as f64 + 1.0) * column_s;
+            let from = (to - (f64::from(bucket.mean()) / 1e3).max(column_s)).max(0.0);
+            let band = Rectangle::new([(from, 0.0), (to, top)], PURPLE.mix(0.16).filled());
+            chart.draw_series([band])?;
+        }
+        // The slowest and the fastest token of a column, then its mean.
+        for (i, bucket) in known() {
+            let ends = [rate(bucket.max), rate(bucket.min)].map(|rate| (place(i), rate.min(top)));
+            chart.draw_series(LineSeries::new(ends, BLUE.mix(0.25)))?;
+        }
+        for run in runs(&columns) {
+            let line = run.map(|(i, bucket)| (place(i), rate(bucket.mean())));
+            chart.draw_series(LineSeries::new(line, BLUE.stroke_width(2)))?;
+        }
+        for incident in &state.flight.incidents {
+            let x = incident.at.secs();
+            chart.draw_series(LineSeries::new([(x, 0.0), (x, top)], RED.mix(0.6)))?;
+            chart.draw_series([Circle::new((x, top * 0.97), 3, RED.filled())])?;
+        }
+        let legend = [
+            ("mean of a column; thin: slowest to fastest token", BLUE),
+            ("prefill", PURPLE),
+            ("before measuring", FAINT),
+            ("incident", RED),
+            (if state.finished.is_none() { "the run has no end" } else { "" }, ORANGE),
+        ];
+        let mut x = 90;
+        for (text, colour) in legend.into_iter().filter(|(text, _)| !text.is_empty()) {
+            area.draw(&words(text, (x, 0), 12, colour))?;
+            x += 24 + 7 * text.chars().count() as i32;
+        }
+        Ok(())
+    })
+}
+
+/// Stretches of columns without a gap.
+pub(super) fn runs<T: Copy>(columns: &[Option<T>]) -> impl Iterator<Item = impl Iterator<Item = (usize, T)>> {
+    let mut stretches: Vec<Vec<(usize, T)>> = Vec::new();
+    let mut open = false;
+    for (i, value) in columns.iter().enumerate() {
+        let Some(value) = *value else {
+            open = false;
+            continue;
+        };
+        if !open {
+            stretches.push(Vec::new());
+        }
+        open = true;
+        stretches.iter_mut().last().into_iter().for_each(|stretch| stretch.push((i, value)));
+    }
+    stretches.into_iter().map(Vec::into_iter)
+}

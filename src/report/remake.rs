@@ -1,0 +1,90 @@
+//! `report RUN`: the documents of a recorded run, made anew from its events.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use serde_json::{Value, json};
+use thiserror::Error;
+
+use super::{documents, metrics::outcome};
+use crate::{
+    analysis::units::three_digits,
+    rundir::{EventReader, Next, ReadError, RunDir},
+    state::RunState,
+};
+
+#[derive(Debug, Error)]
+pub enum ReportError {
+    #[error(transparent)]
+    Run(#[from] ReadError),
+    #[error("{path} can't be written: {source}; --out DIR writes the reports elsewhere")]
+    Write { path: PathBuf, source: io::Error },
+}
+
+/// What was made.
+#[derive(Debug)]
+pub struct Remade {
+    pub dir: PathBuf,
+    pub files: Vec<&'static str>,
+    pub outcome: String,
+    /// What the reader should know of the recording.
+    pub remarks: Vec<String>,
+}
+
+/// Reads the run at `path` and writes its documents into `out`, or beside the events.
+pub fn remake(path: &Path, out: Option<&Path>) -> Result<Remade, ReportError> {
+    let run = RunDir::open(path);
+    let mut reader = EventReader::open(&run.events())?;
+    let mut state = RunState::default();
+    while let Next::Event(envelope) = reader.read_next()? {
+        state.apply(&envelope);
+    }
+    let dir = out.unwrap_or(run.path()).to_owned();
+    fs::create_dir_all(&dir).map_err(|source| ReportError::Write { path: dir.clone(), source })?;
+    let mut files = Vec::new();
+    for document in documents(&state) {
+        let path = dir.join(document.name);
+        fs::write(&path, document.content).map_err(|source| ReportError::Write { path, source })?;
+        files.push(document.name);
+    }
+    let remarks = remarks(&state, reader.skipped(), reader.is_torn());
+    Ok(Remade { dir, files, outcome: outcome(&state), remarks })
+}
+
+fn remarks(state: &RunState, skipped: u64, torn: bool) -> Vec<String> {
+    let mut remarks = Vec::new();
+    if state.finished.is_none() {
+        remarks.push(format!(
+            "the run has no end: it is still being written, or was cut off; these reports are of its first {} s",
+            three_digits(state.now.secs())
+        ));
+    }
+    if state.total.output_tokens == 0 && !state.watches() {
+        remarks.push("nothing was measured in it".to_owned());
+    }
+    if skipped > 0 {
+        remarks.push(format!("{skipped} lines of the recording can't be read and were skipped"));
+    }
+    if torn {
+        remarks.push("the recording ends within a line; that line is left out".to_owned());
+    }
+    remarks
+}
+
+impl Remade {
+    pub fn text(&self) -> String {
+        format!("{}\n  {}", self.dir.display(), self.files.join("\n  "))
+    }
+
+    pub fn json(&self) -> Value {
+        json!({
+            "schema": 1,
+            "dir": self.dir,
+            "files": self.files,
+            "outcome": self.outcome,
+            "remarks": self.remarks,
+        })
+    }
+}
