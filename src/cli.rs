@@ -29,6 +29,7 @@ use crate::{
     doctor::{
         self, Machine,
         overhead::{self, OverheadError},
+        peaks::{self, PeaksError},
         show,
     },
     engine::{EngineError, driver::Control},
@@ -109,6 +110,8 @@ Examples:
   llmprof-tui doctor --json                    schema, program, checks (id, status, found, remedy, ms), summary
   llmprof-tui doctor --overhead                TPOT with the sampler on and off, in turn, on the default model
   llmprof-tui doctor --overhead --seconds 120 model=qwen2_5_7b model.dtype=bf16
+  llmprof-tui doctor --peaks                   operations and bytes a second that this device reaches, beside those stated
+  llmprof-tui doctor --peaks runtime.device=cpu runtime.threads=4
 
 Exit codes: 0 unless a check fails, or too little could be measured to say anything: 1.";
 
@@ -290,7 +293,7 @@ enum Command {
         #[command(flatten)]
         show: Show,
     },
-    /// Say what works on this machine, what does not, and what to do; or measure what the profiler costs
+    /// Say what works on this machine, what does not, and what to do; or measure what the profiler costs, or what the device can do
     #[command(after_help = DOCTOR)]
     Doctor {
         #[command(flatten)]
@@ -298,9 +301,12 @@ enum Command {
         /// Measure TPOT with the sampler of GPU and host and without it, in turn, on one engine
         #[arg(long)]
         overhead: bool,
-        /// Measure for this long, making the model and warm-up not counted
-        #[arg(long, default_value_t = 60.0, requires = "overhead")]
-        seconds: f64,
+        /// Measure what the device can do at most: a large matrix product, a read and a copy
+        #[arg(long, conflicts_with = "overhead")]
+        peaks: bool,
+        /// Measure for this long: --overhead in all (60), --peaks each thing (3)
+        #[arg(long)]
+        seconds: Option<f64>,
         /// Print one JSON object on stdout instead of words
         #[arg(long)]
         json: bool,
@@ -551,8 +557,14 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
         },
         Some(Command::Baseline(command)) => keep_baseline(command),
         Some(Command::Config { what, show }) => show_config(&what, &show),
-        Some(Command::Doctor { what, overhead: true, seconds, json }) => {
-            runtime.block_on(measure_overhead(&what, seconds, json))
+        Some(Command::Doctor { what, overhead: true, seconds, json, .. }) => {
+            runtime.block_on(measure_overhead(&what, seconds.unwrap_or(60.0), json))
+        }
+        Some(Command::Doctor { what, peaks: true, seconds, json, .. }) => {
+            runtime.block_on(measure_peaks(&what, seconds.unwrap_or(3.0), json))
+        }
+        Some(Command::Doctor { seconds: Some(_), .. }) => {
+            Err(Usage("--seconds says how long --overhead or --peaks measures".to_owned()).into())
         }
         Some(Command::Doctor { what, json, .. }) => runtime.block_on(examine(&what, json)),
         Some(Command::Completion { shell }) => {
@@ -1031,10 +1043,33 @@ async fn examine(what: &What, json: bool) -> Result<u8, Failure> {
     Ok(report.exit_code())
 }
 
+/// A time to measure for.
+fn a_time(seconds: f64) -> Result<Duration, Usage> {
+    let time = Duration::try_from_secs_f64(seconds).ok().filter(|time| !time.is_zero());
+    time.ok_or_else(|| Usage(format!("--seconds {seconds}: a time is a number above 0")))
+}
+
+/// Measures what the device can do at most and tells it.
+async fn measure_peaks(what: &What, seconds: f64, json: bool) -> Result<u8, Failure> {
+    let each = a_time(seconds)?;
+    let (place, threads) = peaks::place(&what.compose()?)?;
+    let control = Control::default();
+    let cancelled = control.clone();
+    let work = move || peaks::measure(place, threads, each, &control, &mut |words| say(words));
+    let measured = match attended(work, || cancelled.cancel()).await? {
+        Ok(measured) => measured?,
+        Err(cause) => return Ok(interrupted(&cause)),
+    };
+    match json {
+        true => print_out(&serde_json::to_string_pretty(&measured.json()).map_err(Report::from)?)?,
+        false => print_out(measured.text().trim_end())?,
+    }
+    Ok(0)
+}
+
 /// Measures what the sampler costs and tells it.
 async fn measure_overhead(what: &What, seconds: f64, json: bool) -> Result<u8, Failure> {
-    let limit = Duration::try_from_secs_f64(seconds).ok().filter(|limit| !limit.is_zero());
-    let limit = limit.ok_or_else(|| Usage(format!("--seconds {seconds}: a time is a number above 0")))?;
+    let limit = a_time(seconds)?;
     let plan = overhead::plan(what.compose()?)?;
     plan.check_machine()?;
     let control = Control::default();
@@ -1095,6 +1130,15 @@ impl From<OverheadError> for Failure {
             OverheadError::Engine(e) => e.into(),
             OverheadError::SamplerGone => Failure::Work(e.into()),
             e => Failure::Usage(Usage(e.to_string())),
+        }
+    }
+}
+
+impl From<PeaksError> for Failure {
+    fn from(e: PeaksError) -> Self {
+        match e {
+            PeaksError::Engine(e) => e.into(),
+            PeaksError::Simulated => Failure::Usage(Usage(e.to_string())),
         }
     }
 }

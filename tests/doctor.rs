@@ -590,7 +590,38 @@ fn a_configuration_that_does_not_compose_is_a_finding_and_a_word_that_is_none_a_
     assert!(broken.out.contains("fail  config") && broken.out.contains("config.yaml"), "{}", broken.out);
     let odd = run(dir.path(), &["doctor", "overhaed"]);
     assert_eq!((odd.code, odd.out.as_str()), (2, ""));
-    assert_eq!(run(dir.path(), &["doctor", "--seconds", "3"]).code, 2, "only with --overhead");
+    assert_eq!(run(dir.path(), &["doctor", "--seconds", "3"]).code, 2, "only with a measurement");
+}
+
+#[test]
+fn peaks_of_the_cpu_are_measured() {
+    let dir = tempfile::tempdir().unwrap();
+    let done = run(dir.path(), &["doctor", "--peaks", "--seconds", "0.2", "--json", "runtime.device=cpu"]);
+    assert_eq!(done.code, 0, "{}", done.err);
+    let object: Value = serde_json::from_str(&done.out).unwrap();
+    assert_eq!((&object["schema"], &object["place"]), (&1.into(), &"cpu".into()));
+    let loads = object["loads"].as_array().unwrap();
+    let names: Vec<&str> = loads.iter().map(|load| load["load"].as_str().unwrap()).collect();
+    assert_eq!(names, ["product, f32", "read", "copy"]);
+    for load in loads {
+        let (best, steady) = (load["best"].as_f64().unwrap(), load["steady"].as_f64().unwrap());
+        // From a small board in a build without optimisation to a server.
+        assert!(steady > 1e6 && steady <= best && best < 1e15, "{load}");
+        assert_eq!(load["stated"], Value::Null);
+    }
+    assert!(object["overrides"]["f32"].as_str().unwrap().starts_with("hardware.peaks.flops="), "{object}");
+    assert!(done.err.contains("product, f32 for 0.200 s"), "{}", done.err);
+    for (args, word) in [
+        (&["--peaks", "runtime=sim"][..], "no peaks to measure"),
+        (&["--peaks", "--seconds", "0"], "a number above 0"),
+        (&["--peaks", "--overhead"], "cannot be used with"),
+        (&["--peaks", "runtime.device=cuda:77"], "cuda:77"),
+    ] {
+        let args: Vec<&str> = ["doctor"].iter().chain(args).copied().collect();
+        let refused = run(dir.path(), &args);
+        assert_eq!((refused.code, refused.out.as_str()), (2, ""), "{args:?} {}", refused.err);
+        assert!(refused.err.contains(word), "{}", refused.err);
+    }
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod host;
 pub mod machine;
 pub mod overhead;
 pub mod parse;
+pub mod peaks;
 mod permission;
 pub mod show;
 mod tools;

@@ -4,6 +4,7 @@ pub mod candle;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 pub mod driver;
+pub mod load;
 #[cfg(feature = "nvtx")]
 mod nvtx_ranges;
 pub mod place;

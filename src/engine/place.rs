@@ -2,7 +2,8 @@
 
 use super::{
     Engine, EngineError, Progress,
-    candle::{CandleEngine, CandleOptions},
+    candle::{CandleEngine, CandleOptions, LoadedCpu},
+    load::Loadable,
 };
 
 /// A device of this machine.
@@ -55,6 +56,15 @@ impl Place {
             #[cfg(feature = "cuda")]
             Place::Cuda(index) => Ok(Box::new(super::cuda::CudaEngine::new(options, index, progress)?)),
             _ => Ok(Box::new(CandleEngine::new(options, progress)?)),
+        }
+    }
+
+    /// The device itself, to be put under load; the CPU with so many `threads`, or one for each core.
+    pub fn loadable(self, threads: Option<u32>) -> Result<Box<dyn Loadable>, EngineError> {
+        match self {
+            #[cfg(feature = "cuda")]
+            Place::Cuda(index) => Ok(Box::new(super::cuda::LoadedGpu::new(index)?)),
+            _ => Ok(Box::new(LoadedCpu::new(threads)?)),
         }
     }
 

@@ -9,6 +9,7 @@ mod gguf;
 mod gguf_metadata;
 #[cfg(feature = "cuda")]
 pub mod host_values;
+mod load;
 mod matrix;
 pub mod memory;
 mod ops;
@@ -25,6 +26,7 @@ use rayon::ThreadPool;
 
 pub use checkpoint::{Checkpoint, CheckpointError};
 pub use decoder::Decoder;
+pub use load::LoadedCpu;
 pub use matrix::Matrix;
 pub use weights::{SyntheticWeights, WeightSource};
 

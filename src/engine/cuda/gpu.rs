@@ -279,6 +279,14 @@ impl Gpu {
         Ok(values)
     }
 
+    /// Copies all of `from` to the beginning of `to`.
+    pub fn copy(&self, from: &Buffer, to: &Buffer) -> Result<(), CudaTrouble> {
+        assert!(from.bytes <= to.bytes, "a copy past the end of a buffer");
+        self.context.bind_to_thread()?;
+        // SAFETY: within both buffers, checked above.
+        Ok(unsafe { result::memcpy_dtod_async(to.at, from.at, from.bytes, self.stream.cu_stream()) }?)
+    }
+
     pub fn synchronize(&self) -> Result<(), CudaTrouble> {
         Ok(self.stream.synchronize()?)
     }

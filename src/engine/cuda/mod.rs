@@ -7,6 +7,7 @@
 mod decoder;
 mod gpu;
 mod kernels;
+mod load;
 mod trouble;
 
 #[cfg(test)]
@@ -16,7 +17,7 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use cudarc::driver::{CudaEvent, CudaGraph};
 
-pub use self::{decoder::Footprint, gpu::Gpu, trouble::CudaTrouble};
+pub use self::{decoder::Footprint, gpu::Gpu, load::LoadedGpu, trouble::CudaTrouble};
 use self::{
     decoder::{Decoder, Source},
     gpu::Ring,

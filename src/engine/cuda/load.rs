@@ -1,0 +1,130 @@
+//! A GPU under load.
+
+use std::time::Duration;
+
+use cudarc::driver::CudaEvent;
+
+use super::{
+    CudaTrouble,
+    gpu::{Buffer, Gpu},
+    kernels::{Kernels, Matrix},
+};
+use crate::{
+    config::Dtype,
+    engine::{
+        EngineError,
+        load::{Load, LoadDone, Loadable},
+    },
+    model::spec::Activation,
+};
+
+/// Rows and columns of a product's matrices.
+const SIDE: usize = 8192;
+/// A matrix that is read, in bf16: 2 GiB, far more than caches hold.
+const READ: (usize, usize) = (131_072, 8192);
+const COPY_BYTES: usize = 2 << 30;
+
+pub struct LoadedGpu {
+    kernels: Kernels,
+    marks: (CudaEvent, CudaEvent),
+    work: Option<Work>,
+}
+
+enum Work {
+    Product { y: Buffer, x: Buffer, w: Matrix },
+    Read { y: Buffer, x: Buffer, w: Matrix },
+    Copy { from: Buffer, to: Buffer },
+}
+
+impl LoadedGpu {
+    pub fn new(index: usize) -> Result<LoadedGpu, CudaTrouble> {
+        let gpu = Gpu::open(index)?;
+        let marks = (gpu.event()?, gpu.event()?);
+        let kernels = Kernels { gpu, dtype: Dtype::Bf16, activation: Activation::Silu };
+        Ok(LoadedGpu { kernels, marks, work: None })
+    }
+
+    /// Random values: a card draws less power, and clocks higher, on zeros.
+    fn random(&self, rows: usize, columns: usize) -> Result<Buffer, CudaTrouble> {
+        let bytes = rows * columns * self.kernels.dtype.bytes() as usize;
+        let buffer = self.kernels.gpu.alloc("a load", bytes)?;
+        self.kernels.synthetic((&buffer).into(), rows as u64, (rows, columns), (0.0, 1.0))?;
+        Ok(buffer)
+    }
+
+    fn made(&self, load: Load) -> Result<Work, CudaTrouble> {
+        let gpu = &self.kernels.gpu;
+        let element = self.kernels.dtype.bytes() as usize;
+        let made = match load {
+            Load::Product(_) => Work::Product {
+                y: gpu.alloc("a load", SIDE * SIDE * element)?,
+                x: self.random(SIDE, SIDE)?,
+                w: Matrix { values: self.random(SIDE, SIDE)?, rows: SIDE, columns: SIDE },
+            },
+            Load::Read => {
+                let (rows, columns) = READ;
+                Work::Read {
+                    y: gpu.alloc("a load", rows * element)?,
+                    x: self.random(1, columns)?,
+                    w: Matrix { values: self.random(rows, columns)?, rows, columns },
+                }
+            }
+            Load::Copy => {
+                Work::Copy { from: gpu.zeros("a load", COPY_BYTES)?, to: gpu.alloc("a load", COPY_BYTES)? }
+            }
+        };
+        gpu.synchronize()?;
+        Ok(made)
+    }
+
+    fn done(&self, work: &Work) -> Result<LoadDone, CudaTrouble> {
+        let gpu = &self.kernels.gpu;
+        gpu.record(&self.marks.0)?;
+        let amount = match work {
+            Work::Product { y, x, w } => {
+                self.kernels.linear(y, x, w, SIDE, None, false)?;
+                2.0 * (SIDE as f64).powi(3)
+            }
+            Work::Read { y, x, w } => {
+                self.kernels.linear(y, x, w, 1, None, false)?;
+                w.values.bytes() as f64
+            }
+            Work::Copy { from, to } => {
+                gpu.copy(from, to)?;
+                2.0 * COPY_BYTES as f64
+            }
+        };
+        gpu.record(&self.marks.1)?;
+        self.marks.1.synchronize()?;
+        let ms = self.marks.0.elapsed_ms(&self.marks.1)?;
+        Ok(LoadDone { amount, took: Duration::from_secs_f64(f64::from(ms) / 1e3) })
+    }
+}
+
+impl Loadable for LoadedGpu {
+    fn name(&self) -> String {
+        self.kernels.gpu.name()
+    }
+
+    fn loads(&self) -> Vec<Load> {
+        let products = [Dtype::Bf16, Dtype::F16, Dtype::F32].map(Load::Product);
+        products.into_iter().chain([Load::Read, Load::Copy]).collect()
+    }
+
+    fn prepare(&mut self, load: Load) -> Result<(), EngineError> {
+        self.work = None;
+        self.kernels.dtype = match load {
+            Load::Product(dtype) => dtype,
+            Load::Read | Load::Copy => Dtype::Bf16,
+        };
+        self.work = Some(self.made(load)?);
+        Ok(())
+    }
+
+    fn once(&mut self) -> Result<LoadDone, EngineError> {
+        match &self.work {
+            Some(work) => Ok(self.done(work)?),
+            None => Err(EngineError::Backend("a load has to be prepared".to_owned())),
+        }
+    }
+}
