@@ -5,6 +5,7 @@ mod layout;
 mod player;
 mod reader;
 mod recorder;
+mod token_line;
 
 pub use environment::Environment;
 pub use layout::{RunDir, RunEntry, RunResult, list_runs};

@@ -8,6 +8,7 @@ use std::{
 
 use thiserror::Error;
 
+use super::token_line::token_line;
 use crate::event::{Envelope, SCHEMA};
 
 #[derive(Debug, Error)]
@@ -94,11 +95,11 @@ impl EventReader {
                 return Ok(Next::End { torn: !self.line.is_empty() });
             }
             self.offset += self.line.len() as u64;
-            let parsed = serde_json::from_slice::<Envelope>(&self.line);
+            let read = token_line(&self.line).or_else(|| serde_json::from_slice(&self.line).ok());
             self.line.clear();
-            match parsed {
-                Ok(envelope) => return Ok(Next::Event(envelope)),
-                Err(_) => self.skipped += 1,
+            match read {
+                Some(envelope) => return Ok(Next::Event(envelope)),
+                None => self.skipped += 1,
             }
         }
     }

@@ -19,6 +19,8 @@ const PERCENTILE_RESAMPLES: usize = 1000;
 const TAIL: f64 = 0.025;
 /// So many blocks are left at least, however alike neighbours are.
 const BLOCKS_LEFT: usize = 8;
+/// Of neighbours; nearer to 1 no block is long enough.
+const MOST_ALIKE: f64 = 0.99;
 
 /// How many values a percentile rests on.
 pub fn values_needed(percentile: f64) -> usize {
@@ -32,9 +34,9 @@ pub fn of_sums(a: &[(f64, f64)], b: &[(f64, f64)], seed: u64) -> Option<Interval
     if a.len().min(b.len()) < LEAST_VALUES {
         return None;
     }
-    let (a, b) = (in_blocks(a), in_blocks(b));
+    let ((a, wider_a), (b, wider_b)) = (in_blocks(a), in_blocks(b));
     let ((level_a, error_a), (level_b, error_b)) = (level(&a)?, level(&b)?);
-    let (estimate, error) = (level_b - level_a, error_a.hypot(error_b));
+    let (estimate, error) = (level_b - level_a, (wider_a * error_a).hypot(wider_b * error_b));
     if error < 1e-12 {
         return Some(Interval { estimate, low: estimate, high: estimate }.map(f64::exp));
     }
@@ -83,33 +85,46 @@ pub fn percentile_of(blocks: &Blocks, percentile: f64) -> Option<f64> {
     dense.percentile(&counts, percentile / 100.0)
 }
 
-/// Blocks of as many values as resemble their neighbours, and few enough to be drawn often.
-pub fn block_length(values: &[f64]) -> usize {
-    let n = values.len();
-    let few = n.div_ceil(MOST_BLOCKS);
-    if n < 2 * BLOCKS_LEFT {
-        return few.max(1);
+/// How much a value inherits of its neighbour's deviation; `None` where that may be chance, or there are too few to say.
+fn likeness(values: &[f64]) -> Option<f64> {
+    let n = values.len() as f64;
+    if values.len() < 2 * BLOCKS_LEFT {
+        return None;
     }
-    let mean = values.iter().sum::<f64>() / n as f64;
+    let mean = values.iter().sum::<f64>() / n;
     let spread: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
     let together: f64 = values.windows(2).map(|pair| (pair[0] - mean) * (pair[1] - mean)).sum();
     let alike = if spread > 0.0 { together / spread } else { 0.0 };
-    // Less than this comes about by chance.
-    if alike <= 2.0 / (n as f64).sqrt() {
-        return few.max(1);
-    }
-    let alike = alike.min(0.99);
-    let length = (2.0 * alike / (1.0 - alike * alike)).powf(2.0 / 3.0) * (n as f64).cbrt();
-    (length.ceil() as usize).clamp(few.max(1), n / BLOCKS_LEFT)
+    (alike > 2.0 / n.sqrt()).then_some(alike.min(MOST_ALIKE))
 }
 
-/// Neighbours that are alike become one.
-fn in_blocks(values: &[(f64, f64)]) -> Vec<(f64, f64)> {
+/// Blocks of as many values as resemble their neighbours, and few enough to be drawn often.
+pub fn block_length(values: &[f64]) -> usize {
+    let n = values.len();
+    let few = n.div_ceil(MOST_BLOCKS).max(1);
+    let Some(alike) = likeness(values) else { return few };
+    let length = (2.0 * alike / (1.0 - alike * alike)).powf(2.0 / 3.0) * (n as f64).cbrt();
+    (length.ceil() as usize).clamp(few, n / BLOCKS_LEFT)
+}
+
+/// By how much the mean of such values varies more than blocks of `length` show: neighbouring blocks are alike too, at their
+/// edges. The likeness that is measured in `n` values is too small on average, by (1 + 4 alike) / n.
+fn more_than_blocks_show(alike: f64, n: usize, length: usize) -> f64 {
+    let alike = (alike + (1.0 + 4.0 * alike) / n as f64).min(MOST_ALIKE);
+    let whole = (1.0 + alike) / (1.0 - alike);
+    let length = length as f64;
+    let at_edges = 2.0 * alike * (1.0 - alike.powf(length)) / (length * (1.0 - alike).powi(2));
+    (whole / (whole - at_edges)).sqrt()
+}
+
+/// Neighbours that are alike become one; and by how much more their mean varies than the blocks show.
+fn in_blocks(values: &[(f64, f64)]) -> (Vec<(f64, f64)>, f64) {
     let each: Vec<f64> = values.iter().map(|(above, below)| above / below).collect();
     let length = block_length(&each);
     if length == 1 {
-        return values.to_vec();
+        return (values.to_vec(), 1.0);
     }
+    let wider = likeness(&each).map_or(1.0, |alike| more_than_blocks_show(alike, each.len(), length));
     let sum = |block: &[(f64, f64)]| block.iter().fold((0.0, 0.0), |sum, v| (sum.0 + v.0, sum.1 + v.1));
     let mut blocks: Vec<(f64, f64)> = values.chunks(length).map(sum).collect();
     if !values.len().is_multiple_of(length)
@@ -118,7 +133,7 @@ fn in_blocks(values: &[(f64, f64)]) -> Vec<(f64, f64)> {
     {
         *last = (last.0 + rest.0, last.1 + rest.1);
     }
-    blocks
+    (blocks, wider)
 }
 
 /// The logarithm of the ratio of sums, and its standard error; `None` where that is no number.
@@ -287,6 +302,14 @@ mod tests {
         let length = block_length(&wandering);
         assert!((5..=25).contains(&length), "{length}");
         assert!(block_length(&vec![1.0; 100_000]) >= 100_000 / MOST_BLOCKS);
+    }
+
+    #[test]
+    fn blocks_show_less_than_there_is() {
+        // As blocks become long, what is alike at their edges matters less.
+        let wider = [1, 4, 16, 1000].map(|length| more_than_blocks_show(0.6, 1_000_000, length));
+        assert!((wider[0] - 2.0).abs() < 1e-4, "single values show nothing of it: {wider:?}");
+        assert!(wider.is_sorted_by(|a, b| a > b) && (wider[3] - 1.0).abs() < 1e-3, "{wider:?}");
     }
 
     #[test]
