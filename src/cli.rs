@@ -500,12 +500,12 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
             let dir = RunDir::open(&run);
             let events = dir.events();
             let player = Player::open(move || EventReader::open(&events)).map_err(Report::from)?;
-            runtime.block_on(play(player, at, speed))
+            runtime.block_on(play(player, Some(dir), at, speed))
         }
         Some(Command::Demo { recording, speed }) => {
             let player = Player::open(move || EventReader::embedded("the demo", recording.bytes()))
                 .map_err(Report::from)?;
-            runtime.block_on(play(player, At::Second(0.0), speed))
+            runtime.block_on(play(player, None, At::Second(0.0), speed))
         }
         Some(Command::Watch { mut what, seconds, json, record }) => {
             let asked = ["runtime=watch".to_owned(), format!("output.record={record}")];
@@ -1208,7 +1208,7 @@ async fn profile(what: What) -> Result<u8, Failure> {
     // Listens before there is anything that a signal could leave half done.
     let shutdown = Shutdown::listen()?;
     let live = Live { session: Session::start(plan), replan: Box::new(replan), sweep: None };
-    leave(App::new(&tui, Some(live), None, root).run(tui.mouse, shutdown).await)
+    leave(App::of_run(&tui, live, root).run(tui.mouse, shutdown).await)
 }
 
 /// The screen with a sweep.
@@ -1222,11 +1222,11 @@ async fn profile_sweep(mut runner: Runner) -> Result<u8, Failure> {
     let composed = &session.plan().composed;
     let (tui, root) = (composed.config.output.tui.clone(), runs_root(composed));
     let live = Live { session, replan: Box::new(|_| Err(String::new())), sweep: Some(runner) };
-    leave(App::new(&tui, Some(live), None, root).run(tui.mouse, shutdown).await)
+    leave(App::of_run(&tui, live, root).run(tui.mouse, shutdown).await)
 }
 
 /// The screen with a recording.
-async fn play(mut player: Player, at: At, speed: f64) -> Result<u8, Failure> {
+async fn play(mut player: Player, dir: Option<RunDir>, at: At, speed: f64) -> Result<u8, Failure> {
     need_terminal("llmprof-tui run, or read the run's report.md")?;
     if !(speed > 0.0 && speed.is_finite()) {
         return Err(Usage(format!("--speed {speed}: a speed is a number above 0")).into());
@@ -1239,7 +1239,8 @@ async fn play(mut player: Player, at: At, speed: f64) -> Result<u8, Failure> {
     }
     let tui = composed.config.output.tui.clone();
     let shutdown = Shutdown::listen()?;
-    leave(App::new(&tui, None, Some(player), runs_root(&composed)).run(tui.mouse, shutdown).await)
+    let app = App::of_recording(&tui, player, dir, runs_root(&composed));
+    leave(app.run(tui.mouse, shutdown).await)
 }
 
 fn need_terminal(instead: &str) -> Result<(), Usage> {
@@ -1267,6 +1268,7 @@ fn leave(stopped: tui::Stopped) -> Result<u8, Failure> {
         }
         code = code.max(last_words(ended));
     }
+    stopped.exported.iter().for_each(|exported| say(exported.words()));
     if let Some(e) = stopped.error {
         return Err(eyre!("the terminal failed: {e}").into());
     }

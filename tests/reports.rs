@@ -1,6 +1,8 @@
 //! The documents of a run: the same however they are made, whole whatever the recording is like.
 
 mod common;
+#[path = "common/markup.rs"]
+mod markup;
 
 use std::{fs, path::Path};
 
@@ -10,6 +12,7 @@ use llmprof::{
     report::{DEFINITIONS, Document, NAMES, documents},
     state::RunState,
 };
+use markup::assert_well_formed;
 use proptest::prelude::*;
 
 const DEMOS: [&str; 4] =
@@ -23,26 +26,6 @@ fn fold<'a>(events: impl IntoIterator<Item = &'a Envelope>) -> RunState {
     let mut state = RunState::default();
     events.into_iter().for_each(|envelope| state.apply(envelope));
     state
-}
-
-/// Every tag is closed by its own name, and nothing is left bare.
-fn assert_well_formed(name: &str, text: &str) {
-    let mut open: Vec<&str> = Vec::new();
-    let mut rest = text.strip_prefix("<!DOCTYPE html>\n").unwrap_or(text);
-    while let Some((before, after)) = rest.split_once('<') {
-        let entity =
-            |part: &str| ["amp;", "lt;", "gt;", "quot;", "apos;", "#"].iter().any(|e| part.starts_with(e));
-        assert!(before.split('&').skip(1).all(entity), "{name}: a bare & in {before:?}");
-        let (tag, after) = after.split_once('>').unwrap_or_else(|| panic!("{name}: an open tag at its end"));
-        let tag_name = |tag: &'_ str| tag.split_whitespace().next().unwrap_or("").len();
-        if let Some(closed) = tag.strip_prefix('/') {
-            assert_eq!(open.pop(), Some(closed), "{name}");
-        } else if !tag.ends_with('/') && !tag.starts_with('?') {
-            open.push(&tag[..tag_name(tag)]);
-        }
-        rest = after;
-    }
-    assert!(open.is_empty(), "{name}: not closed {open:?}");
 }
 
 fn assert_whole(state: &RunState) {
