@@ -13,6 +13,7 @@ use std::{
 use common::{events, eventually, finished, program, record, run_dirs, signal, tiny_model};
 use llmprof::{
     event::{Event, Outcome},
+    report::NAMES,
     tui::{
         keys::{self, BINDINGS, Mode},
         ui::{Action, Pane},
@@ -239,6 +240,16 @@ fn snapshots_are_kept_and_compared() {
     let taken = events(&run_dirs(terminal.path())[0]);
     let taken = taken.iter().filter(|e| matches!(e.event, Event::Snapshot(_))).count();
     assert_eq!(taken, 2);
+    // A run that was looked at while it was made is reported anew as it was at its end.
+    let recorded = &run_dirs(terminal.path())[0];
+    let read = || NAMES.map(|name| fs::read(recorded.join(name)).ok());
+    let live = read();
+    NAMES.iter().for_each(|name| drop(fs::remove_file(recorded.join(name))));
+    assert_eq!(common::run(recorded, &["report", "."]).code, 0);
+    assert!(live[0].is_some());
+    for (name, (live, anew)) in NAMES.into_iter().zip(live.into_iter().zip(read())) {
+        assert!(live == anew, "{name}");
+    }
 }
 
 #[test]

@@ -159,7 +159,7 @@ impl Series {
     /// The value that held at `t`: the last one sampled before, if that was not too long ago.
     pub fn at(&self, t: Stamp) -> Option<f32> {
         const TOO_LONG_NS: u64 = 2_500_000_000;
-        match self.before(Stamp(t.0 + 1)) {
+        match self.before(Stamp(t.0.saturating_add(1))) {
             Some((sampled, value)) => (t.0 - sampled.0 <= TOO_LONG_NS).then_some(value),
             // Older than the samples kept one by one: the bucket knows about.
             None => self.buckets.get((t.0 / self.width_ns) as usize).copied().flatten().map(|b| b.mean()),
