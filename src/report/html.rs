@@ -6,7 +6,7 @@ use crate::state::RunState;
 const STYLE: &str = "\
 :root{color-scheme:light dark;--text:#24292f;--paper:#fff;--line:#d5dae0;--faint:#57606a;--code:#f3f5f7}\
 @media(prefers-color-scheme:dark){:root{--text:#d8dee9;--paper:#14171c;--line:#353b45;--faint:#98a2b3;--code:#1e232b}\
-figure svg{filter:invert(1) hue-rotate(180deg)}}\
+figure svg{filter:invert(.92) hue-rotate(180deg)}}\
 body{margin:0 auto;max-width:62rem;padding:1rem;background:var(--paper);color:var(--text);\
 font:16px/1.5 system-ui,sans-serif;overflow-wrap:break-word}\
 h1{font-size:1.6rem}h2{font-size:1.2rem;margin-top:2rem;border-bottom:1px solid var(--line)}\
@@ -18,7 +18,7 @@ figure{margin:1rem 0;overflow-x:auto}figure svg{width:100%;min-width:46rem;heigh
 figure svg>rect[fill=\"#FFFFFF\"]{fill:none}\
 @media print{:root{--text:#000;--paper:#fff;--line:#bbb;--faint:#444;--code:#f3f5f7}\
 body{max-width:none;padding:0;font-size:11pt}figure,tr{break-inside:avoid}h2{break-after:avoid}figure svg{filter:none;min-width:0}\
-pre{font-size:7.5pt}pre,th,td{white-space:pre-wrap}}";
+table{font-size:9pt}th,td{padding-right:.6rem}pre{font-size:7.5pt}pre,th,td{white-space:pre-wrap}}";
 
 /// The report for a browser.
 pub fn report_html(state: &RunState, plots: &[Plot]) -> String {

@@ -76,12 +76,19 @@ pub struct ExportError {
 
 impl ExportError {
     fn what(&self) -> String {
-        format!("{} can't be written: {}", self.path.display(), self.source)
+        let why = match self.source.kind() {
+            ErrorKind::StorageFull => "the disk is full".to_owned(),
+            ErrorKind::QuotaExceeded => "your share of the disk is full".to_owned(),
+            ErrorKind::ReadOnlyFilesystem => "the disk is read-only".to_owned(),
+            ErrorKind::PermissionDenied => "it is not allowed".to_owned(),
+            _ => self.source.to_string(),
+        };
+        format!("{} can't be written: {why}", self.path.display())
     }
 
     fn remedy(&self) -> &'static str {
         match self.source.kind() {
-            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "make room, then press x again",
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "make room and press x",
             ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
                 "start the program in a directory that can be written to"
             }
