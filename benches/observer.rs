@@ -125,7 +125,7 @@ fn watched(plan: Plan, engine: Arc<Mutex<CandleEngine>>) -> Watched {
         let session = Session::start_on(plan, Box::new(Lent { engine, done: Box::new(done) }));
         let live = Live { session, replan: Box::new(|_| Err("not here".into())), sweep: None };
         let shutdown = Shutdown::listen().expect("signals can be heard");
-        App::new(&tui, Some(live), None, "runs".into()).run_on(&mut screen, input, shutdown).await
+        App::of_run(&tui, live, "runs".into()).run_on(&mut screen, input, shutdown).await
     });
     let (elapsed, cpu) = (start.elapsed(), thread_cpu_time() - cpu_at_start);
     let ended = stopped.runs.into_iter().next().expect("a run");

@@ -46,7 +46,7 @@ use crate::{
     session::{Ended, Session},
     shutdown::{Cause, Shutdown},
     state::{KEPT_REPORTS, RunState},
-    sweep::{Runner, SweepError, sweep_json, table_text},
+    sweep::{Runner, Sweep, SweepError, sweep_json, table_text},
     tui::{self, App, Live, ui::KernelsLook},
 };
 
@@ -239,9 +239,9 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Make the reports of a recorded run anew, from its events alone
+    /// Make the reports of a recorded run anew, from its events alone; of a sweep, those of every job
     Report {
-        /// A run directory, or its events.ndjson
+        /// A run directory, its events.ndjson, or the directory of a sweep
         run: PathBuf,
         /// Write them into this directory (default: the run's own)
         #[arg(long, value_name = "DIR")]
@@ -506,12 +506,12 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
             let dir = RunDir::open(&run);
             let events = dir.events();
             let player = Player::open(move || EventReader::open(&events)).map_err(Report::from)?;
-            runtime.block_on(play(player, at, speed))
+            runtime.block_on(play(player, Some(dir), at, speed))
         }
         Some(Command::Demo { recording, speed }) => {
             let player = Player::open(move || EventReader::embedded("the demo", recording.bytes()))
                 .map_err(Report::from)?;
-            runtime.block_on(play(player, At::Second(0.0), speed))
+            runtime.block_on(play(player, None, At::Second(0.0), speed))
         }
         Some(Command::Watch { mut what, seconds, json, record }) => {
             let asked = ["runtime=watch".to_owned(), format!("output.record={record}")];
@@ -532,6 +532,9 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
                 print_out(&found.iter().map(diagnose::text).collect::<Vec<_>>().join("\n\n"))?;
             }
             Ok(0)
+        }
+        Some(Command::Report { run, out, json }) if Sweep::is_in(&run) => {
+            report_sweep(&run, out.as_deref(), json)
         }
         Some(Command::Report { run, out, json }) => {
             let made = report::remake(&run, out.as_deref()).map_err(Report::from)?;
@@ -578,6 +581,51 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
             Ok(done.code)
         }
     }
+}
+
+/// Makes the reports of every job that was recorded, and `sweep.csv`. A job that can't be read does not keep the others
+/// from theirs.
+fn report_sweep(dir: &Path, out: Option<&Path>, json: bool) -> Result<u8, Failure> {
+    let planned = Sweep::open(dir).map_err(Report::from)?;
+    let (mut made, mut failed) = (Vec::new(), Vec::new());
+    for (at, job) in planned.jobs.iter().enumerate() {
+        let run = planned.job_dir(at);
+        let place = planned.place(at);
+        if !RunDir::open(&run).events().exists() {
+            say(format_args!("note: {place} was not recorded"));
+            continue;
+        }
+        match report::remake(&run, out.map(|out| out.join(&job.subdir)).as_deref()) {
+            Ok(remade) => {
+                say(format_args!("{place}: {}", remade.dir.display()));
+                remade.remarks.iter().for_each(|remark| say(format_args!("note: {remark}")));
+                made.push(remade);
+            }
+            Err(e) => {
+                say(format_args!("error: {place}: {e}"));
+                failed.push((run, e.to_string()));
+            }
+        }
+    }
+    let csv_dir = out.unwrap_or(dir);
+    fs::create_dir_all(csv_dir).map_err(|e| eyre!("{} can't be written: {e}", csv_dir.display()))?;
+    // What became of the jobs is read off the reports that were just made.
+    let csv = Sweep::open(dir).and_then(|sweep| sweep.write_csv(csv_dir)).map_err(Report::from)?;
+    if json {
+        let error = |(run, error): &(PathBuf, String)| serde_json::json!({"dir": run, "error": error});
+        let object = serde_json::json!({
+            "schema": 1,
+            "sweep_csv": csv,
+            "jobs": made.iter().map(|remade| remade.json()).collect::<Vec<_>>(),
+            "errors": failed.iter().map(error).collect::<Vec<_>>(),
+        });
+        print_out(&object.to_string())?;
+    } else {
+        let dirs = made.iter().map(|remade| remade.dir.display().to_string());
+        let lines: Vec<String> = dirs.chain([csv.display().to_string()]).collect();
+        print_out(&lines.join("\n"))?;
+    }
+    Ok(if failed.is_empty() { 0 } else { 1 })
 }
 
 /// Says what a model costs, and keeps it.
@@ -720,6 +768,9 @@ fn keep_baseline(command: BaselineCommand) -> Result<u8, Failure> {
             let root = runs_root(&What::default().compose()?);
             let (path, sample) = compare::save_baseline(&name, run.as_deref(), &root)?;
             print_out(&format!("{} keeps {}, {} requests", path.display(), sample.name, sample.measured))?;
+            if sample.facts.outcome.is_none() {
+                say("note: the run has no end: it is still being written, or was cut off");
+            }
         }
         BaselineCommand::List => print_out(&compare::baselines_text(&compare::baselines()))?,
     }
@@ -1252,7 +1303,7 @@ async fn profile(what: What) -> Result<u8, Failure> {
     // Listens before there is anything that a signal could leave half done.
     let shutdown = Shutdown::listen()?;
     let live = Live { session: Session::start(plan), replan: Box::new(replan), sweep: None };
-    leave(App::new(&tui, Some(live), None, root).run(tui.mouse, shutdown).await)
+    leave(App::of_run(&tui, live, root).run(tui.mouse, shutdown).await)
 }
 
 /// The screen with a sweep.
@@ -1266,11 +1317,11 @@ async fn profile_sweep(mut runner: Runner) -> Result<u8, Failure> {
     let composed = &session.plan().composed;
     let (tui, root) = (composed.config.output.tui.clone(), runs_root(composed));
     let live = Live { session, replan: Box::new(|_| Err(String::new())), sweep: Some(runner) };
-    leave(App::new(&tui, Some(live), None, root).run(tui.mouse, shutdown).await)
+    leave(App::of_run(&tui, live, root).run(tui.mouse, shutdown).await)
 }
 
 /// The screen with a recording.
-async fn play(mut player: Player, at: At, speed: f64) -> Result<u8, Failure> {
+async fn play(mut player: Player, dir: Option<RunDir>, at: At, speed: f64) -> Result<u8, Failure> {
     need_terminal("llmprof-tui run, or read the run's report.md")?;
     if !(speed > 0.0 && speed.is_finite()) {
         return Err(Usage(format!("--speed {speed}: a speed is a number above 0")).into());
@@ -1283,7 +1334,8 @@ async fn play(mut player: Player, at: At, speed: f64) -> Result<u8, Failure> {
     }
     let tui = composed.config.output.tui.clone();
     let shutdown = Shutdown::listen()?;
-    leave(App::new(&tui, None, Some(player), runs_root(&composed)).run(tui.mouse, shutdown).await)
+    let app = App::of_recording(&tui, player, dir, runs_root(&composed));
+    leave(app.run(tui.mouse, shutdown).await)
 }
 
 fn need_terminal(instead: &str) -> Result<(), Usage> {
@@ -1311,6 +1363,7 @@ fn leave(stopped: tui::Stopped) -> Result<u8, Failure> {
         }
         code = code.max(last_words(ended));
     }
+    stopped.exported.iter().for_each(|exported| say(exported.words()));
     if let Some(e) = stopped.error {
         return Err(eyre!("the terminal failed: {e}").into());
     }

@@ -29,7 +29,7 @@ pub enum DiagnoseError {
     Log(#[from] LogError),
     #[error("{path}: {source}; diagnose takes a run directory, an nvml.csv or a CSV log of nvidia-smi")]
     Open { path: PathBuf, source: std::io::Error },
-    #[error("nothing was seen of a GPU in {path}{why}")]
+    #[error("nothing was seen of a GPU in {path}{why}; a diagnosis needs a run with a GPU's telemetry")]
     NothingSeen { path: PathBuf, why: String },
 }
 
@@ -62,7 +62,16 @@ fn of_run(path: &Path) -> Result<Vec<Diagnosed>, DiagnoseError> {
         let why = state.gpu_absent.as_ref().map_or_else(String::new, |absent| format!(": {}", absent.reason));
         return Err(DiagnoseError::NothingSeen { path: path.to_owned(), why });
     }
-    Ok(of_state(&state))
+    let mut found = of_state(&state);
+    for of_gpu in &mut found {
+        if state.finished.is_none() {
+            of_gpu.source += " that has no end: it is still being written, or was cut off";
+        }
+        if reader.skipped() > 0 {
+            of_gpu.source += &format!(", {} lines could not be read", reader.skipped());
+        }
+    }
+    Ok(found)
 }
 
 /// What the state of a run tells of each GPU, the profiled one first.

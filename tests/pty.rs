@@ -4,11 +4,16 @@ mod common;
 #[path = "common/terminal.rs"]
 mod terminal;
 
-use std::{fs, path::PathBuf, process::Stdio};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Stdio,
+};
 
 use common::{events, eventually, finished, program, record, run_dirs, signal, tiny_model};
 use llmprof::{
     event::{Event, Outcome},
+    report::NAMES,
     tui::{
         keys::{self, BINDINGS, Mode},
         ui::{Action, Pane},
@@ -126,6 +131,55 @@ fn files_of_kernels_have_a_screen() {
     assert_eq!(words.exit_code(), 0);
 }
 
+/// The exports in a directory by their endings, sorted.
+fn endings(dir: &Path) -> Vec<String> {
+    let files = fs::read_dir(dir).into_iter().flatten().flatten();
+    let ending = |name: &str| name.rsplit('.').next().unwrap_or("").to_owned();
+    let mut endings: Vec<String> = files.map(|file| ending(&file.file_name().to_string_lossy())).collect();
+    endings.sort();
+    endings
+}
+
+#[test]
+fn what_is_on_the_screen_is_exported_beside_the_run_or_here() {
+    let three = ["csv", "svg", "txt"];
+    let terminal = live();
+    let run = run_dirs(terminal.path()).pop().unwrap();
+    terminal.press("2x", "wrote gpu-");
+    assert_eq!(endings(&run.join("exports")), three);
+    fs::remove_dir_all(run.join("exports")).unwrap();
+    fs::write(run.join("exports"), "in the way").unwrap();
+    terminal.press("3x", "to exports, as runs/");
+    assert_eq!(endings(&terminal.path().join("exports")), three);
+    fs::remove_dir_all(terminal.path().join("exports")).unwrap();
+    fs::write(terminal.path().join("exports"), "in the way too").unwrap();
+    terminal.press("1x", "can't be written");
+    quit(&terminal);
+    // Said again where it can be copied from.
+    assert!(terminal.text().contains("wrote gpu-"), "{}", terminal.text());
+
+    let ncu = format!("{}/tests/fixtures/h200_ncu_details.csv", env!("CARGO_MANIFEST_DIR"));
+    for (args, shows, wrote) in [
+        (vec!["demo"], "simulated", "wrote overview-"),
+        (vec!["kernels", &ncu], "ncu kernels", "wrote kernels.svg, .txt and .csv to exports"),
+    ] {
+        let terminal = Terminal::start(&args);
+        terminal.see(shows);
+        terminal.press("x", wrote);
+        assert_eq!(endings(&terminal.path().join("exports")), three, "{args:?}");
+        quit(&terminal);
+    }
+
+    let dir = tempfile::tempdir().unwrap();
+    let run = record(dir.path(), &["runtime.requests=2"]);
+    let terminal = Terminal::start_in(dir, &["replay", &run.to_string_lossy()], &[], (120, 40));
+    terminal.see("decode mean");
+    terminal.press("8x", "wrote log-");
+    assert_eq!(endings(&run.join("exports")), three);
+    quit(&terminal);
+    assert!(!terminal.path().join("exports").exists());
+}
+
 /// Every key of the table on every pane. What opens an overlay is closed again.
 fn press_everything(terminal: &Terminal) {
     for number in 1..=Pane::ALL.len() {
@@ -186,6 +240,16 @@ fn snapshots_are_kept_and_compared() {
     let taken = events(&run_dirs(terminal.path())[0]);
     let taken = taken.iter().filter(|e| matches!(e.event, Event::Snapshot(_))).count();
     assert_eq!(taken, 2);
+    // A run that was looked at while it was made is reported anew as it was at its end.
+    let recorded = &run_dirs(terminal.path())[0];
+    let read = || NAMES.map(|name| fs::read(recorded.join(name)).ok());
+    let live = read();
+    NAMES.iter().for_each(|name| drop(fs::remove_file(recorded.join(name))));
+    assert_eq!(common::run(recorded, &["report", "."]).code, 0);
+    assert!(live[0].is_some());
+    for (name, (live, anew)) in NAMES.into_iter().zip(live.into_iter().zip(read())) {
+        assert!(live == anew, "{name}");
+    }
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! The documents of a run: the same however they are made, whole whatever the recording is like.
 
 mod common;
+#[path = "common/markup.rs"]
+mod markup;
 
 use std::{fs, path::Path};
 
@@ -10,6 +12,7 @@ use llmprof::{
     report::{DEFINITIONS, Document, NAMES, documents},
     state::RunState,
 };
+use markup::assert_well_formed;
 use proptest::prelude::*;
 
 const DEMOS: [&str; 4] =
@@ -23,26 +26,6 @@ fn fold<'a>(events: impl IntoIterator<Item = &'a Envelope>) -> RunState {
     let mut state = RunState::default();
     events.into_iter().for_each(|envelope| state.apply(envelope));
     state
-}
-
-/// Every tag is closed by its own name, and nothing is left bare.
-fn assert_well_formed(name: &str, text: &str) {
-    let mut open: Vec<&str> = Vec::new();
-    let mut rest = text.strip_prefix("<!DOCTYPE html>\n").unwrap_or(text);
-    while let Some((before, after)) = rest.split_once('<') {
-        let entity =
-            |part: &str| ["amp;", "lt;", "gt;", "quot;", "apos;", "#"].iter().any(|e| part.starts_with(e));
-        assert!(before.split('&').skip(1).all(entity), "{name}: a bare & in {before:?}");
-        let (tag, after) = after.split_once('>').unwrap_or_else(|| panic!("{name}: an open tag at its end"));
-        let tag_name = |tag: &'_ str| tag.split_whitespace().next().unwrap_or("").len();
-        if let Some(closed) = tag.strip_prefix('/') {
-            assert_eq!(open.pop(), Some(closed), "{name}");
-        } else if !tag.ends_with('/') && !tag.starts_with('?') {
-            open.push(&tag[..tag_name(tag)]);
-        }
-        rest = after;
-    }
-    assert!(open.is_empty(), "{name}: not closed {open:?}");
 }
 
 fn assert_whole(state: &RunState) {
@@ -84,16 +67,33 @@ fn every_demo_gives_every_document_and_the_command_writes_the_same() {
     }
 }
 
+/// Removes the documents of a run, has them made anew, and holds each against what was there.
+fn assert_reported_anew(recorded: &Path) {
+    let read = || NAMES.map(|name| (name, fs::read(recorded.join(name)).ok()));
+    let live = read();
+    NAMES.iter().for_each(|name| drop(fs::remove_file(recorded.join(name))));
+    let said = run(recorded, &["report", "."]);
+    assert_eq!((said.code, said.err.as_str()), (0, ""), "{}", said.out);
+    for ((name, live), (_, anew)) in live.into_iter().zip(read()) {
+        assert!(live == anew, "{name} of {}", recorded.display());
+    }
+}
+
 #[test]
 fn a_run_is_reported_anew_as_it_was_at_its_end() {
     let dir = tempfile::tempdir().unwrap();
-    let recorded = record(dir.path(), &["runtime.requests=3"]);
-    let read = || NAMES.map(|name| fs::read(recorded.join(name)).ok());
-    let live = read();
-    NAMES.iter().for_each(|name| drop(fs::remove_file(recorded.join(name))));
-    let said = run(dir.path(), &["report", recorded.to_str().unwrap()]);
-    assert_eq!((said.code, said.err.as_str()), (0, ""), "{}", said.out);
-    assert!(read() == live);
+    assert_reported_anew(&record(dir.path(), &["runtime.requests=3"]));
+}
+
+#[test]
+fn kernels_and_incidents_are_reported_anew_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let overrides = ["profiling.cupti.enable=true", "runtime.sim.scenario=power_cap", "runtime.requests=30"];
+    let recorded = record(dir.path(), &overrides);
+    let state = fold(&events(&recorded));
+    assert!(!state.kernels.decode.rows.is_empty(), "there are kernels");
+    assert!(!state.flight.incidents.is_empty(), "there are incidents");
+    assert_reported_anew(&recorded);
 }
 
 #[test]
@@ -176,5 +176,27 @@ proptest! {
         let to = from + (share * (events.len() - from) as f64) as usize;
         let head = if begun { &events[..1] } else { &[] };
         assert_whole(&fold(head.iter().chain(&events[from..to])));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 6, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Any simulated run: what it wrote at its end is what its events give.
+    #[test]
+    fn any_run_is_reported_anew(
+        seed in 0u32..1000, batch in 1u32..5, requests in 1u32..12, tokens in 1u32..40, kernels: bool,
+        scenario in prop::sample::select(vec!["mixed", "steady", "power_cap", "shared", "consumer"]),
+    ) {
+        let dir = tempfile::tempdir().unwrap();
+        let overrides = [
+            format!("runtime.seed={seed}"),
+            format!("runtime.batch_size={batch}"),
+            format!("runtime.requests={requests}"),
+            format!("infer.max_new_tokens={tokens}"),
+            format!("profiling.cupti.enable={kernels}"),
+            format!("runtime.sim.scenario={scenario}"),
+        ];
+        assert_reported_anew(&record(dir.path(), &overrides.each_ref().map(String::as_str)));
     }
 }

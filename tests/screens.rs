@@ -1,9 +1,13 @@
 //! Every pane at three sizes, in its four looks: no data yet, running, unavailable, too small.
 
+#[path = "screens/export.rs"]
+mod export;
 #[path = "common/h200_step.rs"]
 mod h200_step;
 #[path = "screens/kernels.rs"]
 mod kernels;
+#[path = "common/markup.rs"]
+mod markup;
 
 use std::time::Duration;
 

@@ -39,6 +39,9 @@ pub fn save(name: &str, run: Option<&Path>, runs: &Path) -> Result<(PathBuf, Sam
     let run = run.map(Path::to_owned).or_else(newest);
     let run = run.ok_or_else(|| CompareError::NoRuns { root: runs.to_owned() })?;
     let sample = read::read_run(&run)?;
+    if sample.measured == 0 {
+        return Err(CompareError::NothingMeasured { path: run });
+    }
     let io_error = |source| CompareError::Io { path: path.clone(), source };
     fs::create_dir_all(DIR).map_err(io_error)?;
     let text = serde_json::to_vec(&sample).map_err(|e| io_error(e.into()))?;

@@ -12,8 +12,10 @@ pub enum CompareError {
     Run(#[from] ReadError),
     #[error("{name}: no run, snapshot, sweep or baseline is called that{known}")]
     Nothing { name: String, known: String },
-    #[error("{path} is no run: there is no events.ndjson in it, and no sweep.json")]
+    #[error("{path} is no run: there is no events.ndjson in it, and no sweep.json; runs are below runs/")]
     NoRun { path: PathBuf },
+    #[error("nothing was measured in {path}: no request of it was completed; save a run that has some")]
+    NothingMeasured { path: PathBuf },
     #[error("{name} was recorded in schema {found}, before there was one that can be read; record it again")]
     OldSchema { name: String, found: u32 },
     #[error("{run} has no snapshot {snapshot:?}{known}")]

@@ -64,7 +64,7 @@ fn times(state: &RunState) -> Vec<String> {
 fn card(state: &RunState) -> Vec<String> {
     let mut lines = Vec::new();
     match state.peaks() {
-        Ok(peaks) => lines.push(format!("the most the device can do is {}", peaks.source)),
+        Ok(peaks) => lines.push(format!("what the device can do at most is from: {}", peaks.source)),
         Err(why) => lines.push(format!("what the device can do at most is not known: {why}")),
     }
     lines.extend(state.gpu_absent.as_ref().map(|absent| format!("no GPU was looked at: {}", absent.reason)));
@@ -79,7 +79,7 @@ fn card(state: &RunState) -> Vec<String> {
         lines.push("between two looks at the card it was as at the first of them".to_owned());
     }
     if let Some(energy) = energy_of(state) {
-        lines.push(format!("energy is by {}; uncertain by {}", energy.method, energy.uncertainty));
+        lines.push(format!("energy comes from {}; uncertain by {}", energy.method, energy.uncertainty));
     }
     lines
 }

@@ -6,18 +6,19 @@ use crate::state::RunState;
 const STYLE: &str = "\
 :root{color-scheme:light dark;--text:#24292f;--paper:#fff;--line:#d5dae0;--faint:#57606a;--code:#f3f5f7}\
 @media(prefers-color-scheme:dark){:root{--text:#d8dee9;--paper:#14171c;--line:#353b45;--faint:#98a2b3;--code:#1e232b}\
-figure svg{filter:invert(1) hue-rotate(180deg)}}\
+figure svg{filter:invert(.92) hue-rotate(180deg)}}\
 body{margin:0 auto;max-width:62rem;padding:1rem;background:var(--paper);color:var(--text);\
 font:16px/1.5 system-ui,sans-serif;overflow-wrap:break-word}\
 h1{font-size:1.6rem}h2{font-size:1.2rem;margin-top:2rem;border-bottom:1px solid var(--line)}\
 .wide{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums}\
-th,td{padding:.2rem .7rem .2rem 0;border-bottom:1px solid var(--line);text-align:left;white-space:nowrap}\
+th,td{padding:.2rem 1rem .2rem 0;border-bottom:1px solid var(--line);text-align:left;white-space:nowrap}\
+.n{text-align:right}\
 code,pre{background:var(--code);border-radius:3px;font-size:.88em}code{padding:0 .2em}pre{padding:.6rem;overflow-x:auto}\
-figure{margin:1rem 0}figure svg{width:100%;height:auto}figcaption{color:var(--faint);font-size:.88rem}\
+figure{margin:1rem 0;overflow-x:auto}figure svg{width:100%;min-width:46rem;height:auto}figcaption{color:var(--faint);font-size:.88rem}\
 figure svg>rect[fill=\"#FFFFFF\"]{fill:none}\
 @media print{:root{--text:#000;--paper:#fff;--line:#bbb;--faint:#444;--code:#f3f5f7}\
-body{max-width:none;padding:0;font-size:11pt}figure,tr{break-inside:avoid}figure svg{filter:none}\
-pre,th,td{white-space:pre-wrap}}";
+body{max-width:none;padding:0;font-size:11pt}figure,tr{break-inside:avoid}h2{break-after:avoid}figure svg{filter:none;min-width:0}\
+table{font-size:9pt}th,td{padding-right:.6rem}pre{font-size:7.5pt}pre,th,td{white-space:pre-wrap}}";
 
 /// The report for a browser.
 pub fn report_html(state: &RunState, plots: &[Plot]) -> String {
@@ -81,7 +82,9 @@ fn body(text: &str, plots: &[Plot]) -> String {
         std::mem::replace(&mut block, to)
     };
     let mut in_code = false;
-    for line in text.lines() {
+    let mut numeric = Vec::new();
+    let mut lines = text.lines().peekable();
+    while let Some(line) = lines.next() {
         if line.starts_with("```") {
             in_code = !in_code;
             turn(&mut out, if in_code { Block::Code } else { Block::None });
@@ -104,12 +107,17 @@ fn body(text: &str, plots: &[Plot]) -> String {
             turn(&mut out, Block::List);
             out.push_str(&format!("<li>{}</li>\n", inline(words)));
         } else if line.starts_with('|') {
-            let before = turn(&mut out, Block::Table);
-            let cells = cells(line);
-            if !cells.iter().all(|cell| cell.trim_matches('-').is_empty() && cell.contains('-')) {
-                let tag = if before == Block::Table { "td" } else { "th" };
-                let row: String =
-                    cells.iter().map(|cell| format!("<{tag}>{}</{tag}>", inline(cell))).collect();
+            let tag = if turn(&mut out, Block::Table) == Block::Table { "td" } else { "th" };
+            let row = cells(line);
+            if tag == "th" {
+                numeric = lines.peek().and_then(|below| alignment(&cells(below))).unwrap_or_default();
+            }
+            if alignment(&row).is_none() {
+                let cell = |(i, cell): (usize, &String)| {
+                    let class = if numeric.get(i) == Some(&true) { " class=\"n\"" } else { "" };
+                    format!("<{tag}{class}>{}</{tag}>", inline(cell))
+                };
+                let row: String = row.iter().enumerate().map(cell).collect();
                 out.push_str(&format!("<tr>{row}</tr>\n"));
             }
         } else {
@@ -151,6 +159,12 @@ fn cells(line: &str) -> Vec<String> {
     cells.into_iter().map(|cell| cell.trim().to_owned()).collect()
 }
 
+/// Which columns stand at the right, if this is the line below the titles.
+fn alignment(cells: &[String]) -> Option<Vec<bool>> {
+    let rule = |cell: &String| cell.contains('-') && cell.trim_matches(['-', ':']).is_empty();
+    cells.iter().all(rule).then(|| cells.iter().map(|cell| cell.ends_with(':')).collect())
+}
+
 /// Words with `code` and **weight** in them.
 fn inline(words: &str) -> String {
     let pairs = |text: &str, mark: &str, tag: &str| {
@@ -182,6 +196,10 @@ mod tests {
             (
                 "| a | b |\n|---|---|\n| x\\|y | – |\n",
                 "<div class=\"wide\"><table>\n<tr><th>a</th><th>b</th></tr>\n<tr><td>x|y</td><td>–</td></tr>\n</table></div>\n",
+            ),
+            (
+                "| a | b |\n|---|---:|\n| x | 1 |\n",
+                "<div class=\"wide\"><table>\n<tr><th>a</th><th class=\"n\">b</th></tr>\n<tr><td>x</td><td class=\"n\">1</td></tr>\n</table></div>\n",
             ),
             ("```text\n<# x\n```\n", "<pre>&lt;# x\n</pre>\n"),
             ("![x](a.svg)\n", "<figure><svg/><figcaption>A &amp; B</figcaption></figure>\n"),

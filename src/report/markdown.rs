@@ -63,8 +63,8 @@ pub(super) fn with_plots(state: &RunState, plots: &[Plot]) -> String {
             run.requests,
             run.warmup,
             run.batch,
-            run.prompt_tokens,
-            run.output_tokens
+            grouped(i64::from(run.prompt_tokens)),
+            grouped(i64::from(run.output_tokens))
         );
     }
     let cause = state
@@ -74,7 +74,10 @@ pub(super) fn with_plots(state: &RunState, plots: &[Plot]) -> String {
         .map_or_else(String::new, |c| format!(": {c}"));
     let _ =
         writeln!(out, "Outcome: {}{cause}. {} s recorded.\n", outcome(state), three_digits(state.now.secs()));
-    let _ = writeln!(out, "| | n | mean | p50 | p90 | p99 | min | max |\n|---|---|---|---|---|---|---|---|");
+    let _ = writeln!(
+        out,
+        "| | n | mean | p50 | p90 | p99 | min | max |\n|---|---:|---:|---:|---:|---:|---:|---:|"
+    );
     for (name, d) in state.total.latencies() {
         let s = d.summary();
         let cells =
@@ -165,7 +168,7 @@ fn efficiency(out: &mut String, state: &RunState) {
     }
     let _ = writeln!(
         out,
-        "\n| | FLOP/B | FLOP/s | B/s | of roof | class | time |\n|---|---|---|---|---|---|---|"
+        "\n| | FLOP/B | FLOP/s | B/s | of roof | class | time |\n|---|---:|---:|---:|---:|---|---:|"
     );
     for point in &roofline.points {
         let none = || "–".to_owned();
@@ -176,20 +179,27 @@ fn efficiency(out: &mut String, state: &RunState) {
             "| {} | {} | {} | {} | {} | {} | {} |",
             point.label(),
             point.timed.flop_per_byte().map_or_else(none, three_digits),
-            scaled(point.timed.flop_per_s(), ""),
-            scaled(point.timed.bytes_per_s(), ""),
-            share.map_or_else(none, |pct| format!("{} %", three_digits(pct))),
+            scaled(point.timed.flop_per_s(), "").trim_end(),
+            scaled(point.timed.bytes_per_s(), "").trim_end(),
+            share.map_or_else(none, |pct| format!("{pct:.1} %")),
             class.unwrap_or_else(none),
-            point.time_pct.map_or_else(none, |pct| format!("{} %", three_digits(pct)))
+            point.time_pct.map_or_else(none, |pct| format!("{pct:.1} %"))
         );
     }
-    out.push('\n');
-    for hint in all_hints(state) {
+    let hints = all_hints(state);
+    if !hints.is_empty() {
+        out.push('\n');
+    }
+    for hint in hints {
         let _ = writeln!(out, "- {hint}.");
     }
     let mut bases: Vec<&str> = roofline.points.iter().map(|point| point.basis.as_str()).collect();
     bases.dedup();
-    let _ = writeln!(out, "\nBy {}. Classes without counters are estimates.\n", bases.join("; "));
+    let _ = writeln!(
+        out,
+        "\nWhere these come from: {}. Classes without counters are estimates.\n",
+        bases.join("; ")
+    );
 }
 
 /// What held the card back, what it spent, and whether that may be trusted.
@@ -206,11 +216,15 @@ fn card(out: &mut String, state: &RunState) {
         for advice in &diagnosis.advice {
             let _ = writeln!(out, "- To do: {advice}.");
         }
-        out.push('\n');
+        if !diagnosis.advice.is_empty() {
+            out.push('\n');
+        }
     }
     if let Some(energy) = energy_of(state) {
-        let _ =
-            writeln!(out, "## Energy\n\n| phase | J | mean W | tokens | J/token |\n|---|---|---|---|---|");
+        let _ = writeln!(
+            out,
+            "## Energy\n\n| phase | J | mean W | tokens | J/token |\n|---|---:|---:|---:|---:|"
+        );
         for phase in &energy.phases {
             let number = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), three_digits);
             let _ = writeln!(
@@ -244,7 +258,8 @@ fn card(out: &mut String, state: &RunState) {
         } else {
             trust.doubts.join("; ")
         };
-        let _ = writeln!(out, "Trust: {} of {}: {doubts}.\n", trust.score, trust.of);
+        let _ =
+            writeln!(out, "## How far to trust it\n\n{} of {} points: {doubts}.\n", trust.score, trust.of);
     }
 }
 
@@ -264,8 +279,10 @@ fn snapshots(out: &mut String, state: &RunState) {
     if state.snapshots.is_empty() {
         return;
     }
-    let _ =
-        writeln!(out, "## Snapshots\n\n| name | from | to | ITL p50 | decode tok/s |\n|---|---|---|---|---|");
+    let _ = writeln!(
+        out,
+        "## Snapshots\n\n| name | from | to | ITL p50 | decode tok/s |\n|---|---:|---:|---:|---:|"
+    );
     for s in &state.snapshots {
         let _ = writeln!(
             out,

@@ -8,6 +8,8 @@ use crate::{
         roofline::PointKind,
         units::{grouped, millis, three_digits},
     },
+    event::Phase,
+    kernels::classify::Class,
     state::RunState,
 };
 
@@ -46,18 +48,23 @@ fn what_was_run(state: &RunState) -> Vec<String> {
         format!(
             "The language model {} ({} parameters as {}, {weights}) on {gpu}.",
             run.model,
-            grouped(run.parameters as i64),
+            about(run.parameters),
             run.dtype
         ),
         format!(
-            "{} of {} requests were measured, after {} for warm-up. Each has {} at a time, about {} tokens of question \
-             and up to {} of answer.",
+            "{} of {} requests were measured, after {} for warm-up. Each asks {} of about {} tokens and takes up to {} \
+             tokens of answer{}. A token is a word or a part of one.",
             state.total.requests,
             run.requests,
             state.warmup_done,
-            if run.batch == 1 { "one sequence".to_owned() } else { format!("{} sequences", run.batch) },
-            run.prompt_tokens,
-            run.output_tokens
+            if run.batch == 1 {
+                "one question".to_owned()
+            } else {
+                format!("{} questions at once", run.batch)
+            },
+            grouped(i64::from(run.prompt_tokens)),
+            grouped(i64::from(run.output_tokens)),
+            if run.batch == 1 { "" } else { " to each" }
         ),
     ];
     if run.simulated {
@@ -79,6 +86,15 @@ fn what_was_run(state: &RunState) -> Vec<String> {
     lines
 }
 
+/// `7.62 billion`.
+fn about(n: u64) -> String {
+    match n as f64 {
+        n if n >= 1e9 => format!("{} billion", three_digits(n / 1e9)),
+        n if n >= 1e6 => format!("{} million", three_digits(n / 1e6)),
+        _ => grouped(i64::try_from(n).unwrap_or(i64::MAX)),
+    }
+}
+
 fn how_fast(state: &RunState) -> Vec<String> {
     let metrics = state.total.summary();
     let mut lines = Vec::new();
@@ -90,7 +106,7 @@ fn how_fast(state: &RunState) -> Vec<String> {
         let each = rate / f64::from(state.batch());
         let all = match state.batch() {
             1 => String::new(),
-            batch => format!(", {} over all {batch} sequences", three_digits(rate)),
+            batch => format!(", {} over all {batch} answers", three_digits(rate)),
         };
         lines.push(format!("It then comes at {} tokens a second{all}.", three_digits(each)));
     }
@@ -105,24 +121,26 @@ fn how_fast(state: &RunState) -> Vec<String> {
 
 fn limits(state: &RunState) -> Vec<String> {
     let mut lines = Vec::new();
-    if let Some(used) = state.mbu() {
-        lines.push(format!(
-            "While answering, {} % of the card's memory bandwidth is used{}.",
-            three_digits(used.share * 100.0),
-            near(used.share)
-        ));
-    }
-    if let Some(used) = state.mfu() {
-        lines.push(format!(
-            "While reading the question, {} % of its arithmetic is used{}.",
-            three_digits(used.share * 100.0),
-            near(used.share)
-        ));
-    }
-    for point in state.roofline().points.iter().filter(|point| point.kind == PointKind::Phase) {
-        if let Some(verdict) = &point.verdict {
-            lines.push(format!("The {} is bound by {} (estimated).", point.name, verdict.class.word()));
-        }
+    let points = state.roofline().points;
+    let phases = [
+        ("prefill", "While reading the question", "arithmetic", state.mfu()),
+        ("decode", "While answering", "memory bandwidth", state.mbu()),
+    ];
+    for (phase, when, what, used) in phases {
+        let bound = points
+            .iter()
+            .find(|point| point.kind == PointKind::Phase && point.phase == phase)
+            .and_then(|point| Some(waits_for(point.verdict.as_ref()?.class)));
+        let words = match (used, bound) {
+            (Some(used), bound) => {
+                let bound = bound.map_or_else(String::new, |bound| format!("; by an estimate, {bound}"));
+                let share = three_digits(used.share * 100.0);
+                format!("{when}, {share} % of the card's {what} is used: {}{bound}.", near(used.share))
+            }
+            (None, Some(bound)) => format!("{when}, by an estimate, {bound}."),
+            (None, None) => continue,
+        };
+        lines.push(words);
     }
     lines.extend(state.diagnosis().map(|diagnosis| diagnosis.verdict));
     if lines.is_empty() {
@@ -134,23 +152,58 @@ fn limits(state: &RunState) -> Vec<String> {
     lines
 }
 
-fn near(share: f64) -> &'static str {
-    match share {
-        s if s >= 0.8 => ": near the limit, little is left to gain without other hardware or fewer bytes",
-        s if s >= 0.5 => ": more than half of what is possible",
-        _ => ": far from the limit, software can gain most",
+/// What bounds a phase, for someone who does not know the classes.
+fn waits_for(class: Class) -> &'static str {
+    match class {
+        Class::Memory => "it waits for the card's memory",
+        Class::Compute => "it waits for the card's arithmetic",
+        Class::Balanced => "memory and arithmetic are both busy",
+        Class::Latency => "neither memory nor arithmetic is at its limit: some of the time the card waits",
+        Class::Launch => "the steps are too short: starting them takes as long as doing them",
     }
 }
+
+fn near(share: f64) -> &'static str {
+    match share {
+        s if s >= 0.8 => "near the limit, little is left to gain without other hardware or fewer bytes",
+        s if s >= 0.5 => "more than half of what is possible",
+        _ => "far from the limit, software can gain most",
+    }
+}
+
+/// Less than this of the time is not worth a word.
+const WORTH_A_WORD: f64 = 0.05;
 
 fn to_do(state: &RunState) -> Vec<String> {
     let mut lines: Vec<String> = state.diagnosis().map_or_else(Vec::new, |diagnosis| {
         diagnosis.advice.iter().map(|advice| format!("{advice}.")).collect()
     });
-    lines.extend(super::markdown::all_hints(state).into_iter().take(3).map(|hint| format!("{hint}.")));
+    let phases = [(Phase::Decode, "answering"), (Phase::Prefill, "reading the question")];
+    for (phase, doing) in phases {
+        let waits = |class: &Class| matches!(class, Class::Latency | Class::Launch);
+        let rows = state.operator_rows(phase);
+        let waiting = rows.iter().filter(|row| row.verdict.as_ref().is_ok_and(|found| waits(&found.class)));
+        let share: f64 = waiting.map(|row| row.share).sum();
+        if share >= WORTH_A_WORD {
+            lines.push(format!(
+                "{:.0} % of the time of {doing} goes to steps that leave the card waiting; putting them together (kernel \
+                 fusion) can gain some of it. Which ones: `operators.md`.",
+                share * 100.0
+            ));
+        }
+        let meter = state.kernels.live(phase).and_then(|live| live.launch_meter());
+        let saved = meter.and_then(|meter| Some(meter.saved_by_graphs_ns()? / meter.step_ns()));
+        if let Some(saved) = saved.filter(|saved| *saved >= WORTH_A_WORD) {
+            lines.push(format!(
+                "Running {doing} as a CUDA graph would save about {:.0} % of its time (an estimate).",
+                saved * 100.0
+            ));
+        }
+    }
     if state.batch() == 1 && state.mbu().is_some_and(|used| used.share >= 0.5) {
         lines.push(
-            "To serve more with the same card: larger batches share each reading of the weights; quantised weights are \
-             fewer bytes to read."
+            "To serve more with the same card: several questions at once (larger batches) share each reading of the \
+             weights; weights in fewer bits (quantised) are fewer bytes to read."
                 .to_owned(),
         );
     }
@@ -163,6 +216,9 @@ fn to_do(state: &RunState) -> Vec<String> {
 fn trust(state: &RunState) -> Vec<String> {
     let Some(trust) = state.trust() else { return vec!["Nothing was measured.".to_owned()] };
     let mut lines = vec![format!("{} of {} points.", trust.score, trust.of)];
+    if trust.doubts.is_empty() {
+        lines.push("Nothing speaks against comparing it with other runs.".to_owned());
+    }
     lines.extend(trust.doubts.iter().map(|doubt| format!("Against it: {doubt}.")));
     lines
 }

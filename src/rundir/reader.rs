@@ -2,7 +2,7 @@
 
 use std::{
     fs::File,
-    io::{self, BufRead, BufReader, Cursor, Seek, SeekFrom},
+    io::{self, BufRead, BufReader, Cursor, Read, Seek, SeekFrom},
     path::{Path, PathBuf},
 };
 
@@ -17,10 +17,14 @@ pub enum ReadError {
     Open { path: PathBuf, source: io::Error },
     #[error("{name} can't be read: {source}")]
     Io { name: String, source: io::Error },
-    #[error("{name} is empty: the run ended before its first event was written")]
+    #[error("{name} is empty: the run ended before its first event was written; record it again")]
     Empty { name: String },
     #[error("{name} is no recording of this program: its first line is not a run_started event")]
     NotARun { name: String },
+    #[error(
+        "{name} does not tell what was run: its first line can't be read ({reason}); record the run again"
+    )]
+    Start { name: String, reason: String },
     #[error(
         "{name} was recorded by a newer version (schema {found}, this program reads up to {SCHEMA}); update llmprof-tui"
     )]
@@ -30,6 +34,9 @@ pub enum ReadError {
     )]
     TooOld { name: String, found: u64 },
 }
+
+/// A longer first line is none of ours, and is not read to its end.
+const LONGEST_START: u64 = 16 << 20;
 
 trait Source: BufRead + Seek + Send {}
 impl<T: BufRead + Seek + Send> Source for T {}
@@ -72,7 +79,8 @@ impl EventReader {
     }
 
     fn check_schema(&mut self) -> Result<(), ReadError> {
-        self.source.read_until(b'\n', &mut self.line).map_err(|e| self.io(e))?;
+        let read = (&mut self.source).take(LONGEST_START).read_until(b'\n', &mut self.line);
+        read.map_err(|e| self.io(e))?;
         let name = self.name.clone();
         if self.line.is_empty() {
             return Err(ReadError::Empty { name });
@@ -83,7 +91,10 @@ impl EventReader {
             None => Err(ReadError::NotARun { name }),
             Some(found) if found > u64::from(SCHEMA) => Err(ReadError::Schema { name, found }),
             Some(0) => Err(ReadError::TooOld { name, found: 0 }),
-            Some(_) => Ok(()),
+            Some(_) => match serde_json::from_slice::<Envelope>(&self.line) {
+                Ok(_) => Ok(()),
+                Err(e) => Err(ReadError::Start { name, reason: e.to_string() }),
+            },
         }
     }
 

@@ -114,32 +114,29 @@ impl Series {
         if columns == 0 || span == 0 {
             return out;
         }
-        let mut put = |t: u64, bucket: Bucket| {
-            if t < from.0 || t > to.0 {
-                return;
-            }
-            let column = ((u128::from(t - from.0) * columns as u128) / u128::from(span)) as usize;
+        for (t, bucket) in self.within(from, to) {
+            let column = ((u128::from(t.0 - from.0) * columns as u128) / u128::from(span)) as usize;
             match &mut out[column.min(columns - 1)] {
                 Some(known) => known.merge(bucket),
                 empty => *empty = Some(bucket),
             }
-        };
-        match self.recent.front() {
-            Some((first, _)) if *first <= from || self.recent.len() < RECENT => {
-                let start = self.recent.partition_point(|(t, _)| *t < from);
-                self.recent.range(start..).for_each(|(t, v)| put(t.0, Bucket::of(*v)));
-            }
-            _ => {
-                let first = (from.0 / self.width_ns) as usize;
-                let middle = self.width_ns / 2;
-                for (i, bucket) in self.buckets.iter().enumerate().skip(first) {
-                    if let Some(bucket) = bucket {
-                        put(i as u64 * self.width_ns + middle, *bucket);
-                    }
-                }
-            }
         }
         out
+    }
+
+    /// What is known of the stretch `from..=to`, as finely as it is kept: sample by sample, or buckets at their middles.
+    pub fn within(&self, from: Stamp, to: Stamp) -> impl Iterator<Item = (Stamp, Bucket)> {
+        let fine = self.recent.len() < RECENT || self.recent.front().is_some_and(|(first, _)| *first <= from);
+        let (first_sample, first_bucket) = match fine {
+            true => (self.recent.partition_point(|(t, _)| *t < from), self.buckets.len()),
+            false => (self.recent.len(), (from.0 / self.width_ns) as usize),
+        };
+        let samples = self.recent.range(first_sample..).map(|(t, value)| (*t, Bucket::of(*value)));
+        let (width, middle) = (self.width_ns, self.width_ns / 2);
+        let buckets = self.buckets.iter().enumerate().skip(first_bucket);
+        let buckets =
+            buckets.filter_map(move |(i, bucket)| Some((Stamp(i as u64 * width + middle), (*bucket)?)));
+        samples.chain(buckets).filter(move |(t, _)| (from..=to).contains(t))
     }
 
     /// As [`columns`](Self::columns), with each empty part taking the value before it, for up to `hold_ns`:
@@ -162,7 +159,7 @@ impl Series {
     /// The value that held at `t`: the last one sampled before, if that was not too long ago.
     pub fn at(&self, t: Stamp) -> Option<f32> {
         const TOO_LONG_NS: u64 = 2_500_000_000;
-        match self.before(Stamp(t.0 + 1)) {
+        match self.before(Stamp(t.0.saturating_add(1))) {
             Some((sampled, value)) => (t.0 - sampled.0 <= TOO_LONG_NS).then_some(value),
             // Older than the samples kept one by one: the bucket knows about.
             None => self.buckets.get((t.0 / self.width_ns) as usize).copied().flatten().map(|b| b.mean()),

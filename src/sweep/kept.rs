@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     error::SweepError,
     jobs::{Job, JobResult, Sweep},
+    table::csv_text,
 };
 use crate::{
     event::Outcome,
@@ -123,6 +124,29 @@ pub(super) fn write_whole(path: &Path, content: &[u8]) -> io::Result<()> {
 }
 
 impl Sweep {
+    /// A sweep that nobody works on, with what became of its jobs.
+    pub fn open(dir: &Path) -> Result<Sweep, SweepError> {
+        let (kept, _claim) = KeptSweep::read(dir)?;
+        let mut sweep = kept.sweep(dir.to_owned());
+        sweep.find_results();
+        Ok(sweep)
+    }
+
+    /// Whether there is a sweep in `dir` rather than a run.
+    pub fn is_in(dir: &Path) -> bool {
+        dir.join(PLAN).is_file() && !RunDir::open(dir).events().exists()
+    }
+
+    /// Writes `sweep.csv` into `dir`; gives where.
+    pub fn write_csv(&self, dir: &Path) -> Result<PathBuf, SweepError> {
+        let path = dir.join("sweep.csv");
+        let text = csv_text(self).map_err(io::Error::from);
+        match text.and_then(|text| write_whole(&path, &text)) {
+            Ok(()) => Ok(path),
+            Err(source) => Err(SweepError::Io { path, source }),
+        }
+    }
+
     /// Where `job` is, or would be, recorded.
     pub fn job_dir(&self, job: usize) -> PathBuf {
         self.dir.join(&self.jobs[job].subdir)

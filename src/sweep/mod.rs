@@ -14,4 +14,4 @@ pub use cooldown::{Cooling, Heat, Rest, Turn as RestTurn};
 pub use error::SweepError;
 pub use jobs::{Job, JobResult, Sweep, Turn};
 pub use runner::Runner;
-pub use table::{Column, sweep_json, table_text};
+pub use table::{Column, csv_rows, sweep_json, table_text};

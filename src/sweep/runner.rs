@@ -11,8 +11,7 @@ use super::{
     cooldown::{CoolDown, Cooling, Heat, Turn as RestTurn},
     error::SweepError,
     jobs::{JobResult, Sweep},
-    kept::{KeptJob, KeptSweep, check_subdir, write_whole},
-    table::csv_text,
+    kept::{KeptJob, KeptSweep, check_subdir},
 };
 use crate::{
     assets::sha256_hex,
@@ -186,10 +185,8 @@ impl Runner {
     }
 
     fn write_table(&mut self) {
-        let path = self.sweep.dir.join("sweep.csv");
-        let text = csv_text(&self.sweep).map_err(std::io::Error::from);
-        if let Err(e) = text.and_then(|text| write_whole(&path, &text)) {
-            let trouble = format!("{}: {e}", path.display());
+        if let Err(e) = self.sweep.write_csv(&self.sweep.dir) {
+            let trouble = e.to_string();
             if self.unwritten.replace(trouble.clone()).is_none() {
                 self.remarks.push(format!("the table could not be written: {trouble}"));
             }

@@ -97,15 +97,23 @@ pub fn table_text(sweep: &Sweep) -> String {
     rows.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// `sweep.csv`: a row for each job that has ended.
+/// `sweep.csv`.
 pub(super) fn csv_text(sweep: &Sweep) -> Result<Vec<u8>, csv::Error> {
     let mut out = csv::Writer::from_writer(Vec::new());
+    for row in csv_rows(sweep) {
+        out.write_record(&row)?;
+    }
+    out.into_inner().map_err(|e| e.into_error().into())
+}
+
+/// Titles, then a row for each job that has ended.
+pub fn csv_rows(sweep: &Sweep) -> Vec<Vec<String>> {
     let places = sweep.swept();
     let mut heading = vec!["job"];
     heading.extend(keys(sweep, &places));
     heading.extend(Column::ALL.iter().map(|column| column.csv));
     heading.extend(["outcome", "reason", "run_dir"]);
-    out.write_record(&heading)?;
+    let mut rows = vec![heading.into_iter().map(str::to_owned).collect::<Vec<_>>()];
     for (at, job) in sweep.jobs.iter().enumerate() {
         let Some(JobResult { outcome, dir, .. }) = &job.result else { continue };
         let mut row = vec![(at + 1).to_string()];
@@ -114,9 +122,9 @@ pub(super) fn csv_text(sweep: &Sweep) -> Result<Vec<u8>, csv::Error> {
         row.extend(Column::ALL.iter().map(|column| number(column.value(job))));
         let dir = dir.as_ref().map_or_else(String::new, |dir| dir.display().to_string());
         row.extend([outcome.to_string(), job.reason().unwrap_or_default(), dir]);
-        out.write_record(&row)?;
+        rows.push(row);
     }
-    out.into_inner().map_err(|e| e.into_error().into())
+    rows
 }
 
 /// The same for machines.

@@ -14,7 +14,7 @@ use crate::{
 
 #[derive(Debug, Error)]
 pub enum LogError {
-    #[error("{name} can't be read as CSV: {source}")]
+    #[error("{name} can't be read as CSV: {source}; nvml.csv and logs of nvidia-smi --format=csv can")]
     Csv { name: String, source: csv::Error },
     #[error(
         "{name} has no column that tells the time (timestamp, ts or t_s): add timestamp to nvidia-smi's --query-gpu, \

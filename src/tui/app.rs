@@ -20,6 +20,7 @@ use ratatui::{
 use tui_input::InputRequest;
 
 use super::{
+    export::{Exported, export},
     frame::{Areas, Frame, clicked_moment},
     input::{self, Heard},
     keys::{self, Mode},
@@ -84,6 +85,8 @@ pub struct App {
     /// What to run once nothing of the run on the screen computes any more.
     next: Option<Plan>,
     player: Option<Player>,
+    /// The run that is played, where it has a directory.
+    played: Option<RunDir>,
     /// What files had in them, where they are looked at.
     files: Option<Box<RunState>>,
     /// The state as it was when the view was frozen.
@@ -93,6 +96,7 @@ pub struct App {
     /// Of earlier runs of this program; the current run's are in its state.
     earlier_snapshots: Vec<Snapshot>,
     ended: Vec<Ended>,
+    exported: Vec<Exported>,
     frame_every: Duration,
     dirty: bool,
     /// The rest before a sweep's next job, as it was shown last.
@@ -116,6 +120,8 @@ struct Compared {
 pub struct Stopped {
     pub cause: Option<Cause>,
     pub runs: Vec<Ended>,
+    /// What the user had written to files.
+    pub exported: Vec<Exported>,
     pub sweep: Option<Runner>,
     pub error: Option<io::Error>,
 }
@@ -127,7 +133,18 @@ const LOAD_BUDGET: Duration = Duration::from_millis(30);
 const EXPLANATION_DELAY: Duration = Duration::from_millis(200);
 
 impl App {
-    pub fn new(config: &TuiConfig, live: Option<Live>, player: Option<Player>, runs_root: PathBuf) -> App {
+    /// A run in the making.
+    pub fn of_run(config: &TuiConfig, live: Live, runs_root: PathBuf) -> App {
+        App::new(config, Some(live), runs_root)
+    }
+
+    /// A recording, and the run's directory where it has one.
+    pub fn of_recording(config: &TuiConfig, player: Player, dir: Option<RunDir>, runs_root: PathBuf) -> App {
+        let app = App::new(config, None, runs_root);
+        App { player: Some(player), played: dir, ..app }
+    }
+
+    fn new(config: &TuiConfig, live: Option<Live>, runs_root: PathBuf) -> App {
         let theme = Theme::for_terminal(config.theme, config.ascii);
         let mut ui = UiState::new(config.theme);
         if live.as_ref().is_some_and(|live| live.session.plan().watches()) {
@@ -141,13 +158,15 @@ impl App {
             theme,
             live,
             next: None,
-            player,
+            player: None,
+            played: None,
             files: None,
             frozen: None,
             runs_root,
             runs: Vec::new(),
             earlier_snapshots: Vec::new(),
             ended: Vec::new(),
+            exported: Vec::new(),
             frame_every: Duration::from_secs_f64(1.0 / f64::from(config.fps.max(1))),
             dirty: true,
             cooling: None,
@@ -158,7 +177,7 @@ impl App {
 
     /// What files of kernels have in them, on the pane for that. There is no run.
     pub fn of_files(config: &TuiConfig, state: RunState, look: KernelsLook, runs_root: PathBuf) -> App {
-        let mut app = App::new(config, None, None, runs_root);
+        let mut app = App::new(config, None, runs_root);
         (app.ui.pane, app.ui.kernels) = (Pane::Kernels, look);
         app.ui.message = state.log.back().map(|(_, notice)| notice.text.clone());
         app.files = Some(Box::new(state));
@@ -201,7 +220,7 @@ impl App {
             }
             sweep = live.sweep;
         }
-        Stopped { cause, runs: self.ended, sweep, error }
+        Stopped { cause, runs: self.ended, exported: self.exported, sweep, error }
     }
 
     async fn on_terminal(&mut self, mouse: bool, shutdown: &mut Shutdown) -> io::Result<Option<Cause>> {
@@ -248,6 +267,7 @@ impl App {
                     Some(Ok(event)) => match self.hear(event, screen.size()?.into()) {
                         Some(Effect::Quit) => return Ok(None),
                         Some(Effect::Interrupt) => return Ok(Some(Cause::Interrupt)),
+                        Some(Effect::Export) => self.export(screen.size()?.into()),
                         Some(effect) => self.carry_out(effect),
                         None => {}
                     },
@@ -481,7 +501,9 @@ impl App {
 
     fn carry_out(&mut self, effect: Effect) {
         match effect {
-            Effect::Quit | Effect::Interrupt => unreachable!("the loop ends on these"),
+            Effect::Quit | Effect::Interrupt | Effect::Export => {
+                unreachable!("the loop itself sees to these")
+            }
             Effect::ToggleView => {
                 self.frozen = match self.frozen.take() {
                     Some(_) => None,
@@ -548,6 +570,24 @@ impl App {
                 Ok(())
             }),
         }
+    }
+
+    /// Writes the pane that is shown, as large as the screen, beside the run that it is of.
+    fn export(&mut self, screen: Rect) {
+        let dir = match (&self.player, &self.live) {
+            (Some(_), _) => self.played.as_ref().map(RunDir::path),
+            (None, live) => live.as_ref().and_then(|live| live.session.dir()),
+        };
+        let (runs, snapshots, loss) = (self.chosen_runs(), self.snapshots(), self.loss());
+        let told = export(&self.view(&runs, &snapshots, loss.as_deref()), screen, dir);
+        self.ui.message = Some(match told {
+            Ok(exported) => {
+                let words = exported.words();
+                self.exported.push(exported);
+                words
+            }
+            Err(e) => e.to_string(),
+        });
     }
 
     /// Marks a run to compare others with; the marked one is marked no more.
@@ -639,10 +679,11 @@ impl App {
             self.ui.message = Some("that is the run on the screen".into());
             return;
         }
-        match Player::open(move || EventReader::open(&dir.events())) {
+        let events = dir.events();
+        match Player::open(move || EventReader::open(&events)) {
             Ok(mut player) => {
                 player.to_end();
-                self.player = Some(player);
+                (self.player, self.played) = (Some(player), Some(dir));
                 self.ui.pane = Pane::Overview;
                 self.ui.token = None;
             }

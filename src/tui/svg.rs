@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use ratatui::{
-    buffer::Buffer,
+    buffer::{Buffer, Cell},
     style::{Color, Modifier},
 };
 
@@ -38,28 +38,44 @@ pub fn svg(buffer: &Buffer, paper: Paper) -> String {
         paper.background
     );
     for y in area.top()..area.bottom() {
+        background(&mut out, buffer, y, paper);
         for x in area.left()..area.right() {
-            cell(&mut out, buffer, (x, y), paper);
+            symbol(&mut out, buffer, (x, y), paper);
         }
     }
     out += "</g>\n</svg>\n";
     out
 }
 
-fn cell(out: &mut String, buffer: &Buffer, (x, y): (u16, u16), paper: Paper) {
+/// What a cell is drawn with, and on.
+fn colours(cell: &Cell, paper: Paper) -> (String, String) {
+    let (front, back) = (hex(cell.fg, paper.text), hex(cell.bg, paper.background));
+    if cell.modifier.contains(Modifier::REVERSED) { (back, front) } else { (front, back) }
+}
+
+/// Cells of one colour as one rectangle: side by side they would show seams.
+fn background(out: &mut String, buffer: &Buffer, y: u16, paper: Paper) {
+    let area = buffer.area;
+    let row: Vec<String> = (area.left()..area.right()).map(|x| colours(&buffer[(x, y)], paper).1).collect();
+    let mut x = 0.0;
+    for same in row.chunk_by(|a, b| a == b) {
+        let (left, top) = (MARGIN + x * CELL_WIDTH, MARGIN + f32::from(y) * CELL_HEIGHT);
+        let width = same.len() as f32 * CELL_WIDTH;
+        x += same.len() as f32;
+        if same[0] != paper.background {
+            let _ = writeln!(
+                out,
+                "<rect x=\"{left:.1}\" y=\"{top:.1}\" width=\"{width:.1}\" height=\"{CELL_HEIGHT}\" fill=\"{}\"/>",
+                same[0]
+            );
+        }
+    }
+}
+
+fn symbol(out: &mut String, buffer: &Buffer, (x, y): (u16, u16), paper: Paper) {
     let cell = &buffer[(x, y)];
-    let (mut front, mut back) = (hex(cell.fg, paper.text), hex(cell.bg, paper.background));
-    if cell.modifier.contains(Modifier::REVERSED) {
-        std::mem::swap(&mut front, &mut back);
-    }
+    let (front, _) = colours(cell, paper);
     let (left, top) = (MARGIN + f32::from(x) * CELL_WIDTH, MARGIN + f32::from(y) * CELL_HEIGHT);
-    if back != paper.background {
-        let _ = writeln!(
-            out,
-            "<rect x=\"{left:.1}\" y=\"{top:.1}\" width=\"{:.1}\" height=\"{CELL_HEIGHT}\" fill=\"{back}\"/>",
-            CELL_WIDTH + 0.4
-        );
-    }
     let symbol = cell.symbol().trim();
     if symbol.is_empty() {
         return;
@@ -109,5 +125,9 @@ mod tests {
         let picture = svg(&buffer, Paper::DARK);
         assert!(picture.contains("x=\"18.4\"") && picture.contains("#010203"), "{picture}");
         assert!(picture.contains("font-weight=\"bold\">&lt;</text>"), "{picture}");
+        buffer.set_style(Rect::new(1, 0, 2, 1), Style::new().bg(Color::Rgb(4, 5, 6)));
+        let picture = svg(&buffer, Paper::DARK);
+        assert_eq!(picture.matches("#040506").count(), 1, "one rectangle for both: {picture}");
+        assert!(picture.contains("width=\"16.8\""), "{picture}");
     }
 }

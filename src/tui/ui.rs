@@ -76,6 +76,7 @@ pub enum Action {
     OpenIncident,
     NextGpu,
     NextTheme,
+    Export,
     Zoom(i32),
     Move(i32),
     Scrub(i32),
@@ -118,6 +119,8 @@ pub enum Effect {
     CompareRuns(usize),
     CompareSnapshots,
     RefreshRuns,
+    /// Writes what is on the screen to files.
+    Export,
     LeaveReplay,
     TogglePlay,
     Seek(f64),
@@ -353,6 +356,7 @@ pub fn update(ui: &mut UiState, action: Action, extent: Extent) -> Option<Effect
             return Some(Effect::OpenRun(ui.run_selected.min(last)));
         }
         Action::RefreshRuns => return Some(Effect::RefreshRuns),
+        Action::Export => return Some(Effect::Export),
         Action::ToggleView => return Some(Effect::ToggleView),
         Action::ToggleWorkload => return Some(Effect::ToggleWorkload),
         Action::ToggleKernels => return Some(Effect::ToggleKernels),

@@ -58,7 +58,7 @@ pub fn text_within(causes: &[Cause], room: usize) -> String {
 
 /// The same as a Markdown table.
 pub fn markdown(causes: &[Cause]) -> String {
-    let mut out = format!("| {} |\n|{}\n", COLUMNS.join(" | "), "---|".repeat(COLUMNS.len()));
+    let mut out = format!("| {} |\n|---|---|---:|---:|---|---:|---:|---:|\n", COLUMNS.join(" | "));
     for cause in causes {
         out += &format!("| {} |\n", cells(cause).join(" | "));
     }

@@ -2,7 +2,7 @@
 
 use plotters::{coord::Shift, prelude::*};
 
-use crate::state::RunState;
+use crate::{analysis::units::grouped, state::RunState};
 
 pub type Trouble = DrawingAreaErrorKind<<SVGBackend<'static> as DrawingBackend>::ErrorType>;
 pub type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
@@ -76,8 +76,20 @@ pub fn roomy(low: f64, high: f64) -> std::ops::Range<f64> {
     (if low >= 0.0 { (low - room).max(0.0) } else { low - room })..high + room
 }
 
-/// How a value is written at its axis.
-pub type Tick = fn(f64) -> String;
+/// How a value is written at its axis; without a way of its own, with the digits that tell its ticks apart.
+pub type Tick = Option<fn(f64) -> String>;
+
+/// Values of `range` with as many digits as a tenth of it has.
+fn in_few_digits(range: &std::ops::Range<f64>) -> impl Fn(f64) -> String + use<> {
+    let step = (range.end - range.start) / 10.0;
+    let digits = (-step.log10().floor()).clamp(0.0, 6.0) as usize;
+    move |value| match value.abs() {
+        large if large >= 1000.0 && digits == 0 => grouped(value.round() as i64),
+        // Nothing has no sign.
+        small if small < step * 1e-6 => format!("{:.digits$}", 0.0),
+        _ => format!("{value:.digits$}"),
+    }
+}
 
 /// A chart with our grid; ticks are written by `x_tick` and `y_tick`.
 pub fn chart<'a, 'b>(
@@ -86,6 +98,7 @@ pub fn chart<'a, 'b>(
     (y, y_name): (std::ops::Range<f64>, &str),
     (x_tick, y_tick): (Tick, Tick),
 ) -> Result<Chart<'b, SVGBackend<'a>>, Trouble> {
+    let (x_digits, y_digits) = (in_few_digits(&x), in_few_digits(&y));
     let mut chart = ChartBuilder::on(area)
         .margin(8)
         .margin_right(20)
@@ -99,8 +112,8 @@ pub fn chart<'a, 'b>(
         .x_desc(x_name)
         .y_desc(y_name)
         .y_labels(6)
-        .x_label_formatter(&|x| x_tick(*x))
-        .y_label_formatter(&|y| y_tick(*y))
+        .x_label_formatter(&|x| x_tick.map_or_else(|| x_digits(*x), |tick| tick(*x)))
+        .y_label_formatter(&|y| y_tick.map_or_else(|| y_digits(*y), |tick| tick(*y)))
         .draw()?;
     Ok(chart)
 }
@@ -110,3 +123,22 @@ pub type Chart<'a, DB> = ChartContext<
     DB,
     Cartesian2d<plotters::coord::types::RangedCoordf64, plotters::coord::types::RangedCoordf64>,
 >;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_axis_has_the_digits_it_needs() {
+        for (range, values, written) in [
+            (0.0..1.28, [0.0, 0.2, 1.2], ["0.0", "0.2", "1.2"]),
+            (0.0..23.3, [0.0, 5.0, 20.0], ["0", "5", "20"]),
+            (4.05..4.45, [4.1, 4.15, 4.2], ["4.10", "4.15", "4.20"]),
+            (1400.0..2000.0, [1500.0, 1600.0, 2000.0], ["1,500", "1,600", "2,000"]),
+            (-0.5..0.5, [-0.2, -1e-17, 0.2], ["-0.2", "0.0", "0.2"]),
+        ] {
+            let write = in_few_digits(&range);
+            assert_eq!(values.map(write), written);
+        }
+    }
+}

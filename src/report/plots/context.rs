@@ -4,10 +4,7 @@ use plotters::prelude::*;
 
 use super::canvas::{BLUE, FAINT, INK, ORANGE, Tick, chart, picture, roomy, words};
 use crate::{
-    analysis::{
-        roofline::Roof,
-        units::{grouped, three_digits},
-    },
+    analysis::{roofline::Roof, units::grouped},
     model::Step,
     state::{AtContext, RunState},
 };
@@ -25,12 +22,12 @@ pub fn context_svg(state: &RunState) -> Option<String> {
     let low = ys().fold(f64::INFINITY, f64::min);
     let high = ys().fold(0.0, f64::max);
     picture(state, 380, |area| {
-        let tick: Tick = |n| grouped(n.round() as i64);
+        let tick: Tick = Some(|n| grouped(n.round() as i64));
         let axes = (
             (roomy(from as f64, to as f64), "positions in the cache"),
             (roomy(low * 0.95, high), "ms a token"),
         );
-        let mut chart = chart(area, axes.0, axes.1, (tick, three_digits))?;
+        let mut chart = chart(area, axes.0, axes.1, (tick, None))?;
         chart.draw_series(LineSeries::new(least.iter().copied(), INK.stroke_width(2)))?;
         chart.draw_series(LineSeries::new(through.iter().copied(), ORANGE.stroke_width(2)))?;
         let most = measured.iter().map(|at| at.n).max().unwrap_or(1).max(1) as f64;

@@ -4,7 +4,7 @@ use plotters::prelude::*;
 
 use super::canvas::{BLUE, FAINT, INK, ORANGE, Tick, chart, picture, words};
 use crate::{
-    analysis::units::{grouped, millis, three_digits},
+    analysis::units::{grouped, millis},
     state::RunState,
 };
 
@@ -28,18 +28,18 @@ pub fn latency_svg(state: &RunState) -> Option<String> {
     let marks = [("p50", summary.p50), ("p90", summary.p90), ("p99", summary.p99)];
     picture(state, 420, |area| {
         let (left, right) = area.split_horizontally(500);
-        let count_tick: Tick = |n| grouped(n.round() as i64);
+        let count_tick: Tick = Some(|n| grouped(n.round() as i64));
         let mut histogram =
-            chart(&left, (from..to, "ITL, ms"), (0.0..tallest * 1.1, "tokens"), (three_digits, count_tick))?;
+            chart(&left, (from..to, "ITL, ms"), (0.0..tallest * 1.1, "tokens"), (None, count_tick))?;
         let width = (to - from) / BINS as f64;
         for (i, count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
             let x = from + i as f64 * width;
             let bar = [(x, 0.0), (x + width, *count as f64)];
             histogram.draw_series([Rectangle::new(bar, BLUE.mix(0.75).filled())])?;
         }
-        let percent: Tick = |share| format!("{:.0} %", share * 100.0);
+        let percent: Tick = Some(|share| format!("{:.0} %", share * 100.0));
         let mut shares =
-            chart(&right, (from..to, "ITL, ms"), (0.0..1.0, "share of tokens"), (three_digits, percent))?;
+            chart(&right, (from..to, "ITL, ms"), (0.0..1.0, "share of tokens"), (None, percent))?;
         let every = ecdf.len().div_ceil(POINTS).max(1);
         let mut line = vec![(from, 0.0)];
         let mut share = 0.0;

@@ -27,7 +27,7 @@ const PLOTS: [(&str, &str, Draw); 6] = [
     ("latency.svg", "ITL: how many tokens took how long, and the share up to each", latency::latency_svg),
     (
         "telemetry.svg",
-        "Power, clock and temperature of the card, and what held its clock",
+        "Power, clock and temperature of the card, its limits in grey, and what held its clock",
         telemetry::telemetry_svg,
     ),
     ("context.svg", "ITL against context, with what the model's cost says", context::context_svg),

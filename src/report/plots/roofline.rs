@@ -3,7 +3,8 @@
 use plotters::prelude::*;
 
 use super::canvas::{
-    Area, BLUE as DECODE, INK as ROOF, ORANGE as KERNEL, PURPLE as PREFILL, Trouble, headline, shown,
+    Area, BLUE as DECODE, FAINT as STATED, INK as ROOF, ORANGE as KERNEL, PURPLE as PREFILL, Trouble,
+    headline, shown, words,
 };
 use crate::{
     analysis::{
@@ -13,10 +14,13 @@ use crate::{
     state::RunState,
 };
 
-const SIZE: (u32, u32) = (1000, 560);
+const WIDTH: u32 = 1000;
+const LEAST_HEIGHT: u32 = 560;
 const LEGEND: u32 = 330;
-const MOST_ROWS: usize = 30;
-const STATED: RGBColor = RGBColor(160, 168, 178);
+const LEGEND_ROW: u32 = 15;
+/// Above the rows of the legend.
+const LEGEND_HEAD: u32 = 110;
+const MOST_ROWS: usize = 48;
 
 /// The roofline of a run as SVG; `None` where there is no point that could be drawn.
 pub fn roofline_svg(state: &RunState) -> Option<String> {
@@ -48,13 +52,15 @@ fn colour(point: &Point) -> RGBColor {
 }
 
 fn drawn(svg: &mut String, roofline: &Roofline, title: &str) -> Result<(), Trouble> {
-    let root = SVGBackend::with_string(svg, SIZE).into_drawing_area();
+    let rows = roofline.points.len().min(MOST_ROWS + 1) as u32;
+    let height = LEAST_HEIGHT.max(LEGEND_HEAD + rows * LEGEND_ROW);
+    let root = SVGBackend::with_string(svg, (WIDTH, height)).into_drawing_area();
     root.fill(&WHITE)?;
-    let (left, right) = root.split_horizontally(SIZE.0 - LEGEND);
+    root.draw(&words(title, (14, 8), 14, ROOF))?;
+    let (left, right) = root.split_vertically(26).1.split_horizontally(WIDTH - LEGEND);
     let (xs, ys) = roofline.extent();
     let range = |[low, high]: [f64; 2]| (10f64.powf(low)..10f64.powf(high)).log_scale();
     let mut chart = ChartBuilder::on(&left)
-        .caption(title, ("sans-serif", 17))
         .margin(10)
         .x_label_area_size(42)
         .y_label_area_size(70)
@@ -73,17 +79,51 @@ fn drawn(svg: &mut String, roofline: &Roofline, title: &str) -> Result<(), Troub
             chart.draw_series(LineSeries::new(roof_line(&roof, xs, ys), style.stroke_width(2)))?;
         }
     }
+    let mut labels = Labels::default();
     for (i, point) in roofline.points.iter().enumerate() {
         let Some(at) = place(point) else { continue };
         let size = if point.kind == PointKind::Phase { 6 } else { 4 };
         chart.draw_series([Circle::new(at, size, colour(point).filled())])?;
-        let label = Text::new((i + 1).to_string(), (7, -13), ("sans-serif", 12).into_font().color(&ROOF));
+        let number = (i + 1).to_string();
+        // Where points lie upon each other the legend has to do.
+        let Some(beside) = labels.beside(chart.backend_coord(&at), number.len()) else { continue };
+        let label = Text::new(number, beside, ("sans-serif", 12).into_font().color(&ROOF));
         chart.draw_series([EmptyElement::at(at) + label])?;
     }
     legend(&right, roofline)?;
     root.present()?;
     drop(chart);
     Ok(())
+}
+
+/// Numbers beside points, none over another.
+#[derive(Default)]
+struct Labels {
+    /// Left upper corners and widths.
+    placed: Vec<(i32, i32, i32)>,
+}
+
+impl Labels {
+    const HEIGHT: i32 = 12;
+
+    /// Where a number of so many digits goes, from its point; `None` where there is no room on any side.
+    fn beside(&mut self, (x, y): (i32, i32), digits: usize) -> Option<(i32, i32)> {
+        let width = 7 * digits as i32 + 1;
+        let sides =
+            [(7, -13), (-7 - width, -13), (8, 1), (-8 - width, 1), (-width / 2, -20), (-width / 2, 8)];
+        let free = |(dx, dy): &(i32, i32)| {
+            let (left, top) = (x + dx, y + dy);
+            let apart = |(other_left, other_top, other_width): &(i32, i32, i32)| {
+                left + width <= *other_left
+                    || other_left + other_width <= left
+                    || (top - other_top).abs() >= Labels::HEIGHT
+            };
+            self.placed.iter().all(apart)
+        };
+        let (dx, dy) = sides.into_iter().find(free)?;
+        self.placed.push((x + dx, y + dy, width));
+        Some((dx, dy))
+    }
 }
 
 /// Up along the memory's ceiling, then flat. It begins within the plot.
@@ -101,7 +141,7 @@ fn legend(area: &Area<'_>, roofline: &Roofline) -> Result<(), Trouble> {
     let text = |words: &str, x: i32, y: i32, colour: RGBColor| {
         area.draw(&Text::new(shown(words), (x, y), ("sans-serif", 12).into_font().color(&colour)))
     };
-    let mut y = 20;
+    let mut y = 10;
     match &roofline.peaks {
         Err(_) => text("no ceilings are known", 0, y, ROOF)?,
         Ok(peaks) => {
@@ -124,7 +164,24 @@ fn legend(area: &Area<'_>, roofline: &Roofline) -> Result<(), Trouble> {
         text(&share.unwrap_or_default(), 220, y, ROOF)?;
         let class = point.verdict.as_ref().map_or("", |verdict| verdict.class.word());
         text(class, 262, y, ROOF)?;
-        y += 15;
+        y += LEGEND_ROW as i32;
+    }
+    if let Some(more) = roofline.points.len().checked_sub(MOST_ROWS).filter(|more| *more > 0) {
+        text(&format!("and {more} more"), 24, y, STATED)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_do_not_lie_upon_each_other() {
+        let mut labels = Labels::default();
+        let at: Vec<_> = (0..9).map(|i| labels.beside((100, 100), 1 + i / 9)).collect();
+        assert_eq!(at.iter().flatten().count(), 6, "one on each side: {at:?}");
+        let far = labels.beside((300, 100), 2);
+        assert_eq!(far, Some((7, -13)));
+    }
 }

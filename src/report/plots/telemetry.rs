@@ -4,10 +4,9 @@ use plotters::prelude::*;
 
 use super::{
     canvas::{Area, BLUE, COLUMNS, FAINT, GREEN, INK, ORANGE, RED, Trouble, chart, picture, roomy, words},
-    throughput::runs,
+    throughput::stretches,
 };
 use crate::{
-    analysis::units::three_digits,
     event::Stamp,
     readings::Reading,
     reasons,
@@ -74,14 +73,13 @@ fn draw_lane(
     };
     let (low, high) = (f64::from(low), f64::from(high).max(limit.unwrap_or(f64::MIN)));
     let end = state.now.secs().max(1e-3);
-    let mut chart = chart(area, (0.0..end, ""), (roomy(low, high), unit), (three_digits, three_digits))?;
+    let mut chart = chart(area, (0.0..end, ""), (roomy(low, high), unit), (None, None))?;
     if let Some(limit) = limit {
         chart.draw_series(LineSeries::new([(0.0, limit), (end, limit)], FAINT))?;
     }
     let columns = series.held_columns(Stamp(0), state.now, COLUMNS, HOLD_NS);
     let place = |i: usize| (i as f64 + 0.5) * end / COLUMNS as f64;
-    for stretch in runs(&columns) {
-        let stretch: Vec<_> = stretch.collect();
+    for stretch in stretches(&columns, |_| 1) {
         let ends = stretch.iter().filter(|(_, bucket)| bucket.max > bucket.min);
         for (i, bucket) in ends {
             let ends = [bucket.min, bucket.max].map(|value| (place(*i), f64::from(value)));

@@ -3,7 +3,10 @@
 use plotters::prelude::*;
 
 use super::canvas::{BLUE, COLUMNS, FAINT, ORANGE, PURPLE, RED, chart, picture, words};
-use crate::{analysis::units::three_digits, event::Stamp, state::RunState};
+use crate::{
+    event::Stamp,
+    state::{Bucket, RunState},
+};
 
 /// `None` where no token followed another.
 pub fn throughput_svg(state: &RunState) -> Option<String> {
@@ -19,7 +22,7 @@ pub fn throughput_svg(state: &RunState) -> Option<String> {
     let top = most.max(1e-3) * 1.15;
     picture(state, 380, |area| {
         let axes = ((0.0..end, "seconds"), (0.0..top, "decode tok/s"));
-        let mut chart = chart(area, axes.0, axes.1, (three_digits, three_digits))?;
+        let mut chart = chart(area, axes.0, axes.1, (None, None))?;
         let measured = state.total.from.secs().min(end);
         if measured > 0.0 && state.total.ttft.n() > 0 {
             chart.draw_series([Rectangle::new([(0.0, 0.0), (measured, top)], FAINT.mix(0.12).filled())])?;
@@ -36,8 +39,13 @@ pub fn throughput_svg(state: &RunState) -> Option<String> {
             let ends = [rate(bucket.max), rate(bucket.min)].map(|rate| (place(i), rate.min(top)));
             chart.draw_series(LineSeries::new(ends, BLUE.mix(0.25)))?;
         }
-        for run in runs(&columns) {
-            let line = run.map(|(i, bucket)| (place(i), rate(bucket.mean())));
+        // Short runs have columns between two tokens: the line goes on as far as the later one waited.
+        let reach = |bucket: &Bucket| 1 + (f64::from(bucket.max) / 1e3 / column_s) as usize;
+        for run in stretches(&columns, reach) {
+            let line: Vec<_> = run.iter().map(|(i, bucket)| (place(*i), rate(bucket.mean()))).collect();
+            if let [alone] = line[..] {
+                chart.draw_series([Circle::new(alone, 1, BLUE.filled())])?;
+            }
             chart.draw_series(LineSeries::new(line, BLUE.stroke_width(2)))?;
         }
         for incident in &state.flight.incidents {
@@ -61,20 +69,32 @@ pub fn throughput_svg(state: &RunState) -> Option<String> {
     })
 }
 
-/// Stretches of columns without a gap.
-pub(super) fn runs<T: Copy>(columns: &[Option<T>]) -> impl Iterator<Item = impl Iterator<Item = (usize, T)>> {
+/// Stretches of columns without a gap: a value belongs to what came so many columns before it, at most, as `reach` says.
+pub(super) fn stretches<T: Copy>(columns: &[Option<T>], reach: impl Fn(&T) -> usize) -> Vec<Vec<(usize, T)>> {
     let mut stretches: Vec<Vec<(usize, T)>> = Vec::new();
-    let mut open = false;
-    for (i, value) in columns.iter().enumerate() {
-        let Some(value) = *value else {
-            open = false;
-            continue;
-        };
-        if !open {
-            stretches.push(Vec::new());
+    let known = columns.iter().enumerate().filter_map(|(i, value)| Some((i, (*value)?)));
+    for (i, value) in known {
+        match stretches.last_mut() {
+            Some(open) if open.last().is_some_and(|(before, _)| i - before <= reach(&value)) => {
+                open.push((i, value));
+            }
+            _ => stretches.push(vec![(i, value)]),
         }
-        open = true;
-        stretches.iter_mut().last().into_iter().for_each(|stretch| stretch.push((i, value)));
     }
-    stretches.into_iter().map(Vec::into_iter)
+    stretches
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gap_ends_a_stretch_unless_it_is_bridged() {
+        let columns = [Some(1), Some(1), None, Some(1), None, None, Some(3), None, Some(1)];
+        let ends = |stretches: Vec<Vec<(usize, i32)>>| {
+            stretches.iter().map(|s| (s[0].0, s[s.len() - 1].0)).collect::<Vec<_>>()
+        };
+        assert_eq!(ends(stretches(&columns, |_| 1)), [(0, 1), (3, 3), (6, 6), (8, 8)]);
+        assert_eq!(ends(stretches(&columns, |reach| *reach as usize)), [(0, 1), (3, 6), (8, 8)]);
+    }
 }

@@ -1,5 +1,7 @@
 //! Compare: two snapshots or runs with a verdict; in a sweep, its jobs.
 
+use std::borrow::Cow;
+
 use ratatui::{
     buffer::Buffer,
     layout::{Constraint, Layout, Rect},
@@ -25,9 +27,9 @@ use crate::{
 pub struct ComparePane<'a>(pub View<'a>);
 
 /// A line of the table: what it is, its unit, and its value in a snapshot.
-type Row = (&'static str, &'static str, fn(&Snapshot) -> Option<f64>);
+pub type Row = (&'static str, &'static str, fn(&Snapshot) -> Option<f64>);
 
-const ROWS: [Row; 14] = [
+pub const ROWS: [Row; 14] = [
     ("decode", "tok/s", |s| s.metrics.decode_tok_s),
     ("prefill", "tok/s", |s| s.metrics.prefill_tok_s),
     ("TTFT p50", "ms", |s| s.metrics.ttft_ms.p50),
@@ -72,38 +74,37 @@ impl Widget for ComparePane<'_> {
         let inner = block.inner(area);
         block.render(area, buf);
         if let Some(comparison) = view.comparison {
-            let besides = match view.snapshots {
-                [.., a, b] if (&a.name, &b.name) == (&comparison.a.name, &comparison.b.name) => {
-                    besides(comparison, a, b)
-                }
-                _ => Vec::new(),
-            };
-            let lines = verdict(theme, comparison, &besides, inner);
+            let lines = verdict(theme, comparison, &besides(view, comparison), inner);
             return Paragraph::new(lines).wrap(Wrap { trim: false }).render(inner, buf);
         }
-        let now;
-        let (a, b) = match view.snapshots {
-            [] => {
-                let text = if view.replay.is_some() {
-                    "This recording has no snapshots up to here."
-                } else {
-                    "No snapshot yet. Press s to name what was measured so far, change something, press s again: \
-                            both stand here side by side."
-                };
-                return Paragraph::new(note(theme, text)).wrap(Wrap { trim: true }).render(inner, buf);
-            }
-            [only] => {
-                now = view.state.window_snapshot("since then");
-                (only, &now)
-            }
-            [.., a, b] => (a, b),
+        let Some((a, b)) = side_by_side(view) else {
+            let text = if view.replay.is_some() {
+                "This recording has no snapshots up to here."
+            } else {
+                "No snapshot yet. Press s to name what was measured so far, change something, press s again: \
+                        both stand here side by side."
+            };
+            return Paragraph::new(note(theme, text)).wrap(Wrap { trim: true }).render(inner, buf);
         };
-        Paragraph::new(table(view, a, b, inner)).wrap(Wrap { trim: false }).render(inner, buf);
+        Paragraph::new(table(view, &a, &b, inner)).wrap(Wrap { trim: false }).render(inner, buf);
+    }
+}
+
+/// The last two snapshots, or the only one and what came since; `None` without any.
+pub fn side_by_side<'a>(view: &View<'a>) -> Option<(Cow<'a, Snapshot>, Cow<'a, Snapshot>)> {
+    match view.snapshots {
+        [] => None,
+        [only] => Some((Cow::Borrowed(only), Cow::Owned(view.state.window_snapshot("since then")))),
+        [.., a, b] => Some((Cow::Borrowed(a), Cow::Borrowed(b))),
     }
 }
 
 /// What snapshots tell of that no verdict is for: single gaps and the card, and whatever has too little behind it.
-fn besides(comparison: &Comparison, a: &Snapshot, b: &Snapshot) -> Vec<Besides> {
+pub fn besides(view: &View<'_>, comparison: &Comparison) -> Vec<Besides> {
+    let [.., a, b] = view.snapshots else { return Vec::new() };
+    if (&a.name, &b.name) != (&comparison.a.name, &comparison.b.name) {
+        return Vec::new();
+    }
     let judged = |name: &str| {
         let both = |row: &Judged| row.label == name && row.a.is_some() && row.b.is_some();
         comparison.rows.iter().any(both)

@@ -9,6 +9,7 @@ use ratatui::{
 
 use crate::{
     event::{Level, Notice, Stamp},
+    state::RunState,
     tui::{
         view::View,
         widgets::{boxed, note},
@@ -27,14 +28,7 @@ impl Widget for LogPane<'_> {
         let block = boxed(theme, "log", &aside);
         let inner = block.inner(area);
         block.render(area, buf);
-        let matching: Vec<_> = view
-            .state
-            .log
-            .iter()
-            .filter(|(_, n)| {
-                filter.is_empty() || n.text.to_lowercase().contains(&filter) || n.source.contains(&filter)
-            })
-            .collect();
+        let matching: Vec<_> = matching(view).collect();
         if matching.is_empty() {
             let text =
                 if filter.is_empty() { " nothing to report" } else { " no line contains that; / changes it" };
@@ -55,6 +49,16 @@ impl Widget for LogPane<'_> {
         first = first.min(lines.len() - 1);
         Paragraph::new(lines[first..].to_vec()).wrap(Wrap { trim: false }).render(inner, buf);
     }
+}
+
+/// The lines that contain what the user asked for.
+pub fn matching<'a>(view: &View<'a>) -> impl Iterator<Item = &'a (Stamp, Notice)> {
+    let state: &'a RunState = view.state;
+    let filter = view.ui.log_filter.to_lowercase();
+    let has = move |notice: &Notice| {
+        filter.is_empty() || notice.text.to_lowercase().contains(&filter) || notice.source.contains(&filter)
+    };
+    state.log.iter().filter(move |(_, notice)| has(notice))
 }
 
 fn line<'a>(view: &View<'_>, t: Stamp, notice: &Notice, wide: bool) -> Line<'a> {

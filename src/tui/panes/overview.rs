@@ -67,6 +67,11 @@ impl Widget for OverviewPane<'_> {
 
 const VERDICT_ROWS: u16 = 5;
 
+/// The verdict as plain text.
+pub fn verdict_words(view: &View<'_>) -> String {
+    verdict(view).to_string().trim().to_owned()
+}
+
 /// What the run means, or why there is nothing to say yet.
 fn verdict<'a>(view: &View<'a>) -> Line<'a> {
     let theme = view.theme;
@@ -159,7 +164,7 @@ fn throughput(view: &View<'_>, area: Rect, buf: &mut Buffer) {
 }
 
 /// The number that stands first: the speed of this moment, and of the whole run once it is over.
-fn headline(view: &View<'_>) -> (Option<f64>, &'static str) {
+pub fn headline(view: &View<'_>) -> (Option<f64>, &'static str) {
     match view.state.finished {
         Some(_) => (view.state.total.decode_tok_s(), "tok/s"),
         None => (view.state.recent_decode_tok_s(2.0), "tok/s now"),

@@ -7,13 +7,13 @@ use ratatui::{
     widgets::{Paragraph, Widget, Wrap},
 };
 
+use super::stretch::Stretch;
 use crate::{
-    analysis::units::{grouped, millis, three_digits},
+    analysis::units::{millis, three_digits},
     event::Stamp,
     readings::Reading,
-    state::{Incident, KeptLook, Series, TokenMark},
+    state::{KeptLook, Series},
     tui::{
-        ui::Pane,
         view::View,
         widgets::{Lane, Span, TokenStrip, boxed, cut, fit, label_value, note},
     },
@@ -61,63 +61,6 @@ fn median_of_trail(view: &View<'_>) -> Option<f64> {
     let mut gaps: Vec<u64> = view.state.trail.window(0, 200).filter(|m| !m.first).map(|m| m.gap_ns).collect();
     let middle = gaps.len() / 2;
     (!gaps.is_empty()).then(|| *gaps.select_nth_unstable(middle).1 as f64 / 1e6)
-}
-
-/// What the strip shows: tokens as they came, or those around an incident.
-struct Stretch<'a> {
-    tokens: Vec<&'a TokenMark>,
-    title: String,
-    /// The column that is looked at.
-    cursor: Option<usize>,
-    /// Columns with something unusual.
-    unusual: Vec<usize>,
-    /// What was seen of the card, where the run's history no longer tells it finely enough.
-    kept: Option<&'a [KeptLook]>,
-}
-
-impl<'a> Stretch<'a> {
-    fn of(view: &View<'a>, cells: usize) -> Stretch<'a> {
-        match view.open_incident().filter(|_| view.ui.pane == Pane::Tokens) {
-            Some(incident) => Stretch::around(incident, cells),
-            None => Stretch::of_trail(view, cells),
-        }
-    }
-
-    fn of_trail(view: &View<'a>, cells: usize) -> Stretch<'a> {
-        let state = view.state;
-        let tokens: Vec<&TokenMark> = state.trail.window(view.tokens_back(), cells).collect();
-        let first = (state.trail.seen() - view.tokens_back() as u64).saturating_sub(tokens.len() as u64);
-        let column = |incident: &Incident| {
-            let column = incident.token.checked_sub(first)? as usize;
-            (column < tokens.len()).then_some(column)
-        };
-        let unusual = state.flight.incidents.iter().filter_map(column).collect();
-        let (title, cursor) = match view.tokens_back() {
-            0 => (format!("tokens · last {}", tokens.len()), None),
-            back => (format!("tokens · {} before the newest", grouped(back as i64)), Some(tokens.len() - 1)),
-        };
-        Stretch { tokens, title, cursor, unusual, kept: None }
-    }
-
-    fn around(incident: &'a Incident, cells: usize) -> Stretch<'a> {
-        let at = incident.tokens.partition_point(|mark| mark.t < incident.at);
-        let from = at.saturating_sub(cells / 2).min(incident.tokens.len().saturating_sub(cells));
-        let tokens: Vec<&TokenMark> = incident.tokens.iter().skip(from).take(cells).collect();
-        let cursor = (at >= from && at - from < tokens.len()).then(|| at - from);
-        let title = format!("incident at {:.3} s · {}", incident.at.secs(), incident.words());
-        Stretch { tokens, title, cursor, unusual: cursor.into_iter().collect(), kept: Some(&incident.looks) }
-    }
-
-    /// A reading while a token was made: the last look before it.
-    fn value(&self, series: &Series, kept: fn(&KeptLook) -> Option<f64>, t: Stamp) -> Option<f32> {
-        match self.kept {
-            None => series.at(t),
-            Some(looks) => {
-                let before = looks.partition_point(|look| look.t <= t);
-                looks[..before].iter().rev().find_map(kept).map(|value| value as f32)
-            }
-        }
-    }
 }
 
 /// The token strip with its lanes, in a frame.

@@ -15,10 +15,13 @@ use ratatui::{
 };
 use unicode_width::UnicodeWidthStr;
 
-use self::source::{Source, looked_at, titles};
+use self::{
+    bound::Bounds,
+    source::{Source, looked_at, titles},
+};
 use crate::{
     event::{StepTimeline, TraceState},
-    kernels::{Group, SortBy, show::Shown},
+    kernels::{Group, SortBy, classify::Class, show::Shown},
     tui::{
         ui::KernelsExtent,
         view::View,
@@ -76,6 +79,28 @@ pub fn extent(view: &View<'_>) -> KernelsExtent {
         zooms: timeline.map_or(0, |_| timeline::ZOOMS),
         stretches: timeline.map_or(0, |timeline| timeline::stretches(timeline, look.zoom)),
     }
+}
+
+/// The rows on the screen, what they are of, and what bounds each.
+pub struct KernelRows {
+    pub source: String,
+    /// Steps that calls and times are shared out over, and what one of them is.
+    pub steps: Option<(u64, &'static str)>,
+    pub shown: Shown,
+    /// One for each row.
+    pub classes: Vec<Option<Class>>,
+}
+
+/// `None` while no kernel is known.
+pub fn rows(view: &View<'_>) -> Option<KernelRows> {
+    let (_, _, source) = looked_at(view)?;
+    let shown = source.shown(&view.ui.kernels);
+    let bounds = Bounds::of(view, &source);
+    // As in the table: only kernels have a class.
+    let told = bounds.are_told(&source, &shown.table.rows);
+    let class = |row| bounds.verdict(row).ok().map(|verdict| verdict.class).filter(|_| told);
+    let classes = shown.table.rows.iter().map(class).collect();
+    Some(KernelRows { source: source.title(), steps: source.steps(), shown, classes })
 }
 
 fn timeline_of<'a>(source: &Source<'a>) -> Option<&'a StepTimeline> {

@@ -1,0 +1,379 @@
+//! The data behind each pane: from the state that the pane draws, by the settings it is drawn with.
+
+use jiff::Timestamp;
+
+use super::table::{Table, cell, number};
+use crate::{
+    analysis::{
+        compare::{Comparison, Metric},
+        interval::Interval,
+        roofline::Roof,
+    },
+    event::Level,
+    kernels::table::Extent,
+    readings::Reading,
+    reasons,
+    state::{Series, Snapshot},
+    sweep::csv_rows,
+    tui::{
+        panes::{
+            SNAPSHOT_ROWS, Stretch, besides, headline, kernel_rows, log_lines, side_by_side, verdict_words,
+        },
+        ui::Pane,
+        view::View,
+    },
+};
+
+pub fn of_pane(view: &View<'_>) -> Table {
+    match view.ui.pane {
+        Pane::Overview => overview(view),
+        Pane::Gpu => readings(view),
+        Pane::Tokens => tokens(view),
+        Pane::Kernels => kernels(view),
+        Pane::Roofline => points(view),
+        Pane::Compare => compared(view),
+        Pane::Runs => runs(view),
+        Pane::Log => log(view),
+    }
+}
+
+/// Many kinds of things, so a row for each value.
+fn overview(view: &View<'_>) -> Table {
+    let state = view.state;
+    let mut table = Table::titled("part,name,what,unit,value");
+    let mut add = |part: &str, name: &str, what: &str, unit: &str, value: String| {
+        if !value.is_empty() {
+            table.add([part, name, what, unit].map(str::to_owned).into_iter().chain([value]));
+        }
+    };
+    if let Some(run) = &state.run {
+        for (name, value) in
+            [("model", &run.model), ("dtype", &run.dtype), ("engine", &run.engine), ("device", &run.device)]
+        {
+            add("run", name, "", "", value.clone());
+        }
+        add("run", "simulated", "", "", run.simulated.to_string());
+    }
+    add("run", "time", "", "s", number(state.now.secs()));
+    let (now, unit) = headline(view);
+    let of = if unit.ends_with("now") { "now" } else { "mean" };
+    add("throughput", "decode", of, "tok/s", number(now));
+    if of == "now" {
+        add("throughput", "decode", "mean", "tok/s", number(state.total.decode_tok_s()));
+    }
+    add("throughput", "prefill", "mean", "tok/s", number(state.total.prefill_tok_s()));
+    add("throughput", "MFU", "share", "1", number(state.mfu().map(|used| used.share)));
+    let mbu = now.and_then(|rate| state.mbu_at(rate));
+    add("throughput", "MBU", "share", "1", number(mbu.map(|used| used.share)));
+    for (name, distribution) in state.total.latencies() {
+        let s = distribution.summary();
+        add("latency", name, "n", "", s.n.to_string());
+        let values = [("mean", s.mean), ("p50", s.p50), ("p90", s.p90), ("p99", s.p99)];
+        let ends = [("min", s.min), ("max", s.max), ("last", distribution.last_ms())];
+        values.into_iter().chain(ends).for_each(|(what, ms)| add("latency", name, what, "ms", number(ms)));
+    }
+    if let Some(gpu) = view.gpu() {
+        add("GPU", "name", "", "", gpu.info.name.clone());
+        for reading in Reading::ALL {
+            let about = reading.about();
+            add("GPU", about.key, "last", about.unit, number(gpu.value(*reading)));
+        }
+        for cause in state.diagnosis_of(gpu).into_iter().flat_map(|diagnosis| diagnosis.causes) {
+            let name = format!("{} in {}", cause.reason, cause.phase);
+            add("limit", &name, "held", "s", number(cause.active_s));
+            add("limit", &name, "time_share", "1", number(cause.time_share));
+            add("limit", &name, "clock", "MHz", number(cause.clock_mhz));
+            add("limit", &name, "clock_free", "MHz", number(cause.clock_free_mhz));
+            add("limit", &name, "cost", "%", number(cause.cost_pct));
+            add("limit", &name, "cost", "ms/token", number(cause.ms_per_token));
+            add("limit", &name, "lost", "tokens", number(cause.tokens_lost));
+            add("limit", &name, "basis", "", cause.basis);
+        }
+    }
+    if let Some(trust) = state.trust() {
+        add("trust", "score", &format!("of {}", trust.of), "", trust.score.to_string());
+        trust.doubts.into_iter().for_each(|doubt| add("trust", "doubt", "", "", doubt));
+    }
+    add("verdict", "", "", "", verdict_words(view));
+    table
+}
+
+/// The chosen GPU's, or the host's, over the stretch of the charts, as finely as they are kept.
+fn readings(view: &View<'_>) -> Table {
+    let mut table = Table::titled("device,reading,unit,t_s,min,mean,max");
+    let (from, to) = view.stretch();
+    let mut add = |device: &str, reading: &str, unit: &str, series: &Series| {
+        for (t, bucket) in series.within(from, to) {
+            let about = [device, reading, unit].map(str::to_owned);
+            let numbers = [bucket.min, bucket.mean(), bucket.max].map(|value| value.to_string());
+            table.add(about.into_iter().chain([number(t.secs())]).chain(numbers));
+        }
+    };
+    let Some(gpu) = view.gpu() else {
+        let host = &view.state.host;
+        for (reading, unit, series) in [
+            ("cpu_pct", "%", &host.cpu_pct),
+            ("process_pct", "% of a core", &host.process_pct),
+            ("clock_mhz", "MHz", &host.freq_mhz),
+            ("mem_used_bytes", "B", &host.mem_used_bytes),
+            ("process_rss_bytes", "B", &host.process_rss_bytes),
+            ("package_power_w", "W", &host.package_power_w),
+        ] {
+            add("host", reading, unit, series);
+        }
+        return table;
+    };
+    let device = format!("GPU {} {}", gpu.info.index, gpu.info.name);
+    for reading in Reading::ALL {
+        let about = reading.about();
+        add(&device, about.key, about.unit, gpu.series(*reading));
+    }
+    for (bit, series) in &gpu.reasons {
+        add(&device, &format!("held by {}", reasons::named(*bit).name()), "1 while it is", series);
+    }
+    table
+}
+
+/// All that are kept up to the one that is looked at, or those around the open incident.
+fn tokens(view: &View<'_>) -> Table {
+    let state = view.state;
+    let stretch = Stretch::of(view, usize::MAX);
+    let gpu = state.profiled_gpu();
+    let beside = if gpu.is_some() { "sm_clock_mhz,power_w" } else { "cpu_pct,cpu_clock_mhz" };
+    let mut table =
+        Table::titled(&format!("token,t_s,request,id,first,warmup,since_last_ms,{beside},incident"));
+    for (mark, number_of) in stretch.tokens.iter().zip(stretch.first..) {
+        let mut row = vec![
+            number_of.to_string(),
+            number(mark.t.secs()),
+            mark.request.to_string(),
+            mark.id.to_string(),
+            mark.first.to_string(),
+            mark.warmup.to_string(),
+            number(mark.gap_ns as f64 / 1e6),
+        ];
+        row.extend(match gpu {
+            Some(gpu) => [
+                stretch.value(gpu.series(Reading::SmClock), |look| look.sm_clock_mhz, mark.t),
+                stretch.value(gpu.series(Reading::Power), |look| look.power_w, mark.t),
+            ]
+            .map(cell),
+            None => [&state.host.cpu_pct, &state.host.freq_mhz]
+                .map(|series| cell(stretch.value(series, |_| None, mark.t))),
+        });
+        let incident = state.flight.incidents.iter().find(|incident| incident.token == number_of);
+        row.push(cell(incident.map(|incident| incident.words())));
+        table.add(row);
+    }
+    table
+}
+
+/// The source, grouping, order and filter of the pane; each counter that any row has is a column of its own.
+fn kernels(view: &View<'_>) -> Table {
+    let mut table = Table::titled(
+        "source,name,operator,range,calls,steps,share_pct,total_ns,mean_ns,median_ns,min_ns,max_ns,stddev_ns,grid,\
+         block,registers,shared_bytes,graph_calls,bytes,flops,class",
+    );
+    let Some(known) = kernel_rows(view) else { return table };
+    let rows = &known.shown.table.rows;
+    let mut counters: Vec<(&str, &str)> =
+        rows.iter().flat_map(|row| row.counters.iter().map(|(name, unit, _)| (name, unit))).collect();
+    counters.sort_unstable();
+    counters.dedup();
+    table.titles.extend(counters.iter().map(|(name, unit)| match *unit {
+        "" => (*name).to_owned(),
+        unit => format!("{name} [{unit}]"),
+    }));
+    let extent = |extent: Option<Extent>| cell(extent.map(|[x, y, z]| format!("{x}x{y}x{z}")));
+    for (row, class) in rows.iter().zip(&known.classes) {
+        let times = [row.total_ns, row.mean_ns, row.median_ns, row.min_ns, row.max_ns, row.stddev_ns];
+        let mut cells = vec![
+            known.source.clone(),
+            row.name.clone(),
+            cell(row.operator.map(|operator| operator.name())),
+            cell(row.range.clone()),
+            row.calls.to_string(),
+            cell(known.steps.map(|(steps, _)| steps)),
+            number(known.shown.share(row)),
+        ];
+        cells.extend(times.map(number));
+        cells.extend([
+            extent(row.grid),
+            extent(row.block),
+            cell(row.registers),
+            cell(row.shared_bytes),
+            cell(row.graph_calls),
+            number(row.bytes),
+            number(row.flops),
+            cell(class.map(|class| class.word())),
+        ]);
+        cells.extend(counters.iter().map(|(name, _)| number(row.counters.mean(name))));
+        table.add(cells);
+    }
+    table
+}
+
+/// The points, and above them the ceilings.
+fn points(view: &View<'_>) -> Table {
+    let roofline = view.state.roofline();
+    let mut table = Table::titled(
+        "kind,phase,name,flop_per_byte,flop_per_s,bytes_per_s,flops,bytes,seconds,flops_pct,bytes_pct,time_pct,class,basis",
+    );
+    let stated = roofline.stated().zip(Some(roofline.peaks.as_ref().ok().and_then(|peaks| peaks.clock_mhz)));
+    let ceilings = [("stated", stated), ("now", roofline.now().zip(Some(roofline.clock_mhz)))];
+    for (name, (roof, mhz)) in ceilings.into_iter().filter_map(|(name, roof)| Some((name, roof?))) {
+        let Roof { flops, bytes_per_s } = roof;
+        let mut row = vec!["ceiling".to_owned(), String::new(), name.to_owned()];
+        row.extend([roof.ridge(), flops, bytes_per_s].map(number));
+        row.resize(table.titles.len() - 1, String::new());
+        row.push(cell(mhz.map(|mhz| format!("SM at {mhz} MHz"))));
+        table.add(row);
+    }
+    for point in &roofline.points {
+        let timed = &point.timed;
+        let mut row = vec![cell(name_of(&point.kind)), point.phase.to_owned(), point.name.clone()];
+        row.push(number(timed.flop_per_byte()));
+        row.extend(
+            [timed.flop_per_s(), timed.bytes_per_s(), timed.flops, timed.bytes, timed.seconds].map(number),
+        );
+        row.extend(
+            [point.share.map(|share| share.flops_pct), point.share.map(|share| share.bytes_pct)].map(number),
+        );
+        row.push(number(point.time_pct));
+        row.push(cell(point.verdict.as_ref().map(|verdict| verdict.class.word())));
+        row.push(point.basis.clone());
+        table.add(row);
+    }
+    table
+}
+
+/// As machines read it elsewhere.
+fn name_of(value: &impl serde::Serialize) -> Option<String> {
+    serde_json::to_value(value).ok()?.as_str().map(str::to_owned)
+}
+
+/// The comparison that is shown, else snapshots side by side, else a sweep's jobs.
+fn compared(view: &View<'_>) -> Table {
+    if let Some(comparison) = view.comparison {
+        return judged(view, comparison);
+    }
+    match (side_by_side(view), view.sweep) {
+        (None, Some(at_work)) if view.replay.is_none() => {
+            let mut rows = csv_rows(at_work.sweep).into_iter();
+            Table { titles: rows.next().unwrap_or_default(), rows: rows.collect() }
+        }
+        (None, _) => Table::titled("metric,unit,a,b"),
+        (Some((a, b)), _) => snapshots(&a, &b),
+    }
+}
+
+fn judged(view: &View<'_>, comparison: &Comparison) -> Table {
+    let mut table = Table::titled(
+        "metric,unit,a,b,ratio,ratio_low,ratio_high,cycles_ratio,cycles_low,cycles_high,code_ratio,code_low,code_high,\
+         verdict,cause,reason,a_name,b_name",
+    );
+    let names = [&comparison.a.name, &comparison.b.name].map(Clone::clone);
+    let interval = |interval: Option<Interval>| {
+        let part = |of: fn(Interval) -> f64| number(interval.map(of));
+        [part(|i| i.estimate), part(|i| i.low), part(|i| i.high)]
+    };
+    let besides = besides(view, comparison);
+    let judged = comparison.rows.iter().filter(|row| {
+        (row.a.is_some() || row.b.is_some()) && besides.iter().all(|other| other.name != row.label)
+    });
+    for row in judged {
+        let mut cells = vec![row.metric.clone(), unit(row.of).to_owned(), number(row.a), number(row.b)];
+        cells.extend([row.ratio, row.in_cycles, row.code].into_iter().flat_map(interval));
+        cells.extend([
+            row.word.to_lowercase(),
+            cell(row.cause.as_ref().and_then(name_of)),
+            cell(row.reason.clone()),
+        ]);
+        table.add(cells.into_iter().chain(names.clone()));
+    }
+    for row in besides.iter().filter(|row| row.a.is_some() || row.b.is_some()) {
+        let mut cells = vec![row.name.to_owned(), row.unit.to_owned(), number(row.a), number(row.b)];
+        cells.resize(table.titles.len() - names.len(), String::new());
+        table.add(cells.into_iter().chain(names.clone()));
+    }
+    table
+}
+
+/// What [`Metric::value`] counts in.
+fn unit(metric: Metric) -> &'static str {
+    match metric {
+        Metric::Ttft(_) | Metric::Tpot(_) | Metric::Itl(_) => "ms",
+        Metric::DecodeTokS | Metric::PrefillTokS => "tok/s",
+        Metric::JPerToken => "J/token",
+        Metric::PeakMemory => "B",
+        Metric::KernelsPerToken => "1/token",
+    }
+}
+
+fn snapshots(a: &Snapshot, b: &Snapshot) -> Table {
+    let mut table = Table::titled("metric,unit");
+    table.titles.extend([a.name.clone(), b.name.clone()]);
+    for (name, unit, value) in SNAPSHOT_ROWS {
+        if value(a).is_some() || value(b).is_some() {
+            table.add([name.to_owned(), unit.to_owned(), number(value(a)), number(value(b))]);
+        }
+    }
+    let mut add = |name: &str, unit: &str, value: fn(&Snapshot) -> String| {
+        table.add([name.to_owned(), unit.to_owned(), value(a), value(b)]);
+    };
+    add("from", "s", |s| number(s.metrics.from_s));
+    add("to", "s", |s| number(s.metrics.to_s));
+    add("requests", "n", |s| s.metrics.requests.to_string());
+    add("tokens", "n", |s| s.metrics.output_tokens.to_string());
+    add("model", "", |s| s.model.clone());
+    add("overrides", "", |s| s.overrides.join(" "));
+    table
+}
+
+/// As filtered and sorted.
+fn runs(view: &View<'_>) -> Table {
+    let mut table = Table::titled(
+        "run,recorded,experiment,model,outcome,simulated,requests,ttft_p50_ms,tpot_p50_ms,itl_p50_ms,prefill_tok_s,\
+         decode_tok_s",
+    );
+    for run in view.runs {
+        let result = run.result.as_ref();
+        let metrics = result.map(|result| &result.metrics);
+        let mut cells = vec![
+            run.dir.path().display().to_string(),
+            cell(Timestamp::try_from(run.modified).ok()),
+            run.experiment.clone(),
+            run.model.clone(),
+            cell(result.map(|result| result.outcome.clone())),
+            // Known of runs that have ended.
+            cell(result.map(|_| run.simulated())),
+            cell(metrics.map(|m| m.requests)),
+        ];
+        cells.extend(
+            [
+                metrics.and_then(|m| m.ttft_ms.p50),
+                metrics.and_then(|m| m.tpot_ms.p50),
+                metrics.and_then(|m| m.itl_ms.p50),
+                metrics.and_then(|m| m.prefill_tok_s),
+                metrics.and_then(|m| m.decode_tok_s),
+            ]
+            .map(number),
+        );
+        table.add(cells);
+    }
+    table
+}
+
+/// The lines that are not filtered out.
+fn log(view: &View<'_>) -> Table {
+    let mut table = Table::titled("t_s,level,source,text");
+    for (t, notice) in log_lines(view) {
+        let level = match notice.level {
+            Level::Info => "info",
+            Level::Warn => "warn",
+            Level::Error => "error",
+        };
+        table.add([number(t.secs()), level.to_owned(), notice.source.clone(), notice.text.clone()]);
+    }
+    table
+}

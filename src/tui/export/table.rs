@@ -1,0 +1,71 @@
+//! Rows under titles, as CSV.
+
+/// Every row is as wide as the titles. What is not there is an empty cell, never 0.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Table {
+    pub titles: Vec<String>,
+    pub rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// Titles with commas between them.
+    pub fn titled(titles: &str) -> Table {
+        Table { titles: titles.split(',').map(str::to_owned).collect(), rows: Vec::new() }
+    }
+
+    pub fn add(&mut self, cells: impl IntoIterator<Item = String>) {
+        let mut row: Vec<String> = cells.into_iter().collect();
+        debug_assert!(row.len() <= self.titles.len(), "{row:?} under {:?}", self.titles);
+        row.resize(self.titles.len(), String::new());
+        self.rows.push(row);
+    }
+
+    pub fn csv(&self) -> String {
+        let mut out = csv::Writer::from_writer(Vec::new());
+        for row in std::iter::once(&self.titles).chain(&self.rows) {
+            // Memory takes everything, and all rows are of one width.
+            let _ = out.write_record(row);
+        }
+        out.into_inner().ok().and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_default()
+    }
+}
+
+/// A cell of text, or of a number with all its digits.
+pub fn cell(value: Option<impl ToString>) -> String {
+    value.map_or_else(String::new, |value| value.to_string())
+}
+
+/// A number that reads back as the same; empty where it is none.
+pub fn number(value: impl Into<Option<f64>>) -> String {
+    cell(value.into().filter(|value| value.is_finite()))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn what_is_not_there_is_empty() {
+        for none in [None, Some(f64::NAN), Some(f64::INFINITY)] {
+            assert_eq!(number(none), "");
+        }
+        assert_eq!((number(0.0), cell(Some(3u64)), cell(None::<u64>)), ("0".into(), "3".into(), "".into()));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn numbers_and_text_read_back(value: f64, text: String, other: String) {
+            let mut table = Table::titled("value,text,more");
+            table.add([number(value), text.clone(), other.clone()]);
+            let csv = table.csv();
+            let mut reader = csv::Reader::from_reader(csv.as_bytes());
+            let row = reader.records().next().unwrap().unwrap();
+            prop_assert_eq!(row[0].parse::<f64>().ok(), Some(value).filter(|value| value.is_finite()));
+            prop_assert_eq!((&row[1], &row[2]), (text.as_str(), other.as_str()));
+        }
+    }
+}
