@@ -120,7 +120,7 @@ pub fn trust_words(side: &Side) -> String {
 
 pub(super) fn margin_words(comparison: &Comparison) -> String {
     let how = match comparison.pairs {
-        Some(pairs) => format!("{pairs} pairs of runs, done in turn; bootstrap over the pairs"),
+        Some(pairs) => format!("{pairs} pairs of runs, done in turn; intervals are of the mean over pairs"),
         None => "Bootstrap over requests; tokens in blocks of whole requests".to_owned(),
     };
     format!(

@@ -128,7 +128,7 @@ fn paired_ratio(pairs: &[(Sample, Sample)], metric: Metric, seed: u64) -> Result
     }
     let change = interval::of_change_pct(&measured, seed).map(|pct| pct.map(|pct| 1.0 + pct / 100.0));
     change.ok_or_else(|| match measured.len() {
-        0 => "it was not measured".to_owned(),
+        0 => "no pair of runs has it: too few requests in each, or it is not measured here".to_owned(),
         n => format!("{n} pairs of runs have it, {} are needed", interval::LEAST_VALUES),
     })
 }
