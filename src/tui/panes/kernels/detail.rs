@@ -157,7 +157,7 @@ impl<'l> Page<'_, 'l> {
     }
 
     fn times(&mut self, source: &Source<'_>, shown: &Shown, row: &KernelRow) {
-        let (one, several) = source.kind().count_nouns();
+        let (one, several) = source.count_nouns();
         let mut calls = format!(
             "{} {}",
             grouped(i64::try_from(row.calls).unwrap_or(i64::MAX)),

@@ -100,6 +100,22 @@ impl<'a> Source<'a> {
         }
     }
 
+    /// What a row is, in a word.
+    pub fn noun(&self) -> &'static str {
+        match self {
+            Source::Timed { .. } => "operator",
+            _ => self.kind().nouns().0,
+        }
+    }
+
+    /// What a row counts, one and several.
+    pub fn count_nouns(&self) -> (&'static str, &'static str) {
+        match self {
+            Source::Timed { .. } => ("call", "calls"),
+            _ => self.kind().count_nouns(),
+        }
+    }
+
     /// Steps that calls and times are shared out over, and what one of them is.
     pub fn steps(&self) -> Option<(u64, &'static str)> {
         match self {
