@@ -139,7 +139,7 @@ impl Lines {
         rest(out, name, args);
     }
 
-    /// A counter of a process. A value that is no number is not drawn, nor is one that has not changed.
+    /// A counter of a process, to the thousandth. A value that is no number is not drawn, nor is one that has not changed.
     pub fn counter(
         &mut self,
         out: &mut String,
@@ -149,6 +149,7 @@ impl Lines {
         unit: &str,
         value: f64,
     ) {
+        let value = (value * 1e3).round() / 1e3;
         let known = self.counters.iter().position(|(of, known, _)| (*of, *known) == (process, name));
         match known {
             _ if !value.is_finite() => return,
@@ -161,10 +162,10 @@ impl Lines {
         stamp(out, t);
         out.push_str(",\"name\":\"");
         out.push_str(name);
-        out.push_str(", ");
+        // Perfetto puts the two together: `power W`.
+        out.push_str("\",\"args\":{\"");
         out.push_str(unit);
-        let _ = write!(out, "\",\"args\":{{\"value\":{value}}}}}");
-        out.push('\n');
+        let _ = writeln!(out, "\":{value}}}}}");
     }
 
     /// The beginning of a line up to its place.

@@ -318,7 +318,7 @@ impl ChromeTrace {
         let busy = (cores > 0).then(|| f64::from(sample.core_pct.iter().sum::<f32>()) / cores as f64);
         let mib_of = |bytes: Option<u64>| bytes.map(|bytes| mib(bytes as f64));
         for (name, unit, value) in [
-            ("CPU", "%", busy.map(|pct| (pct * 10.0).round() / 10.0)),
+            ("CPU", "%", busy),
             ("own CPU", "% of a core", sample.process_pct.map(f64::from)),
             ("CPU clock", "MHz", sample.freq_mhz.map(f64::from)),
             ("memory", "MiB", mib_of(sample.mem_used_bytes)),
@@ -352,7 +352,7 @@ fn step_name(phase: Phase) -> &'static str {
 }
 
 fn mib(bytes: f64) -> f64 {
-    (bytes / f64::from(1 << 20) * 1e3).round() / 1e3
+    bytes / f64::from(1 << 20)
 }
 
 #[cfg(test)]

@@ -26,15 +26,15 @@ impl Shape {
             | Operator::PostAttentionNorm
             | Operator::MlpNorm
             | Operator::PostMlpNorm => sizes(&[rows, h]),
-            Operator::Qkv => product(rows, h, q.saturating_add(2 * kv)),
+            Operator::Qkv => product(rows, h, q.saturating_add(kv.saturating_mul(2))),
             Operator::Rope => {
                 let of = |heads: u64| sizes(&[batch, heads, step.new, dim]);
                 format!("q {} k {}", of(self.heads), of(self.kv_heads))
             }
             Operator::Attention => self.attention_shapes(step),
             Operator::AttentionOutput => product(rows, q, h),
-            Operator::GateUp => self.mlp_shapes(rows, |wide| (h, 2 * wide)),
-            Operator::Activation => sizes(&[rows, 2 * self.intermediate]),
+            Operator::GateUp => self.mlp_shapes(rows, |wide| (h, wide.saturating_mul(2))),
+            Operator::Activation => sizes(&[rows, self.intermediate.saturating_mul(2)]),
             Operator::Down => self.mlp_shapes(rows, |wide| (wide, h)),
             // Only the last position of each sequence gets logits.
             Operator::FinalNorm => sizes(&[batch, h]),
@@ -48,7 +48,8 @@ impl Shape {
         let mut seen: Vec<u64> = Vec::new();
         for group in &self.layers {
             let all = step.past.saturating_add(step.new);
-            let positions = group.window.map_or(all, |window| all.min(window + step.new - step.new.min(1)));
+            let in_window = |window: u64| all.min(window.saturating_add(step.new.saturating_sub(1)));
+            let positions = group.window.map_or(all, in_window);
             if !seen.contains(&positions) {
                 seen.push(positions);
             }

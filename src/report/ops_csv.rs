@@ -211,3 +211,72 @@ fn device(live: &LiveKernels, which: impl Fn(&KernelRow) -> bool) -> Option<Devi
         busy_ns: live.busy_ns as f64,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::{collection::vec, prelude::*};
+
+    use super::*;
+    use crate::event::{Envelope, Event, OperatorWindow, Stamp};
+
+    /// A window whose operators take no more than its steps.
+    fn any_window() -> impl Strategy<Value = OperatorWindow> {
+        let time = (0..Operator::ALL.len(), 1..50u64, 0..9_000u64);
+        (any::<bool>(), 0..9u64, 0..3u64, 0..5_000u64, vec(time, 0..6)).prop_map(
+            |(prefill, told_steps, untold_steps, more_ns, times)| {
+                let mut operators: Vec<OperatorTime> = Vec::new();
+                for (at, calls, ns) in times.into_iter().filter(|_| told_steps > 0) {
+                    let operator = Operator::ALL[at];
+                    if operators.iter().all(|known| known.operator != operator) {
+                        let heap = Some(HeapGrowth { allocated_bytes: ns, peak_bytes: calls });
+                        operators.push(OperatorTime { operator, calls, ns, min_ns: 0, max_ns: ns, heap });
+                    }
+                }
+                let inside: u64 = operators.iter().map(|time| time.ns).sum();
+                let untold_ns = untold_steps * 7;
+                OperatorWindow {
+                    phase: if prefill { Phase::Prefill } else { Phase::Decode },
+                    steps: told_steps + untold_steps,
+                    host_ns: if told_steps > 0 { inside + more_ns } else { 0 } + untold_ns,
+                    untold_steps,
+                    untold_ns,
+                    operators,
+                    ..OperatorWindow::default()
+                }
+            },
+        )
+    }
+
+    proptest! {
+        /// Operators, what lies between them and steps that told nothing add up to all steps.
+        #[test]
+        fn rows_add_up_to_the_step(windows in vec(any_window(), 1..12)) {
+            let mut state = RunState::default();
+            for window in &windows {
+                state.apply(&Envelope { t: Stamp(1), event: Event::Operators(Box::new(window.clone())) });
+            }
+            let Some(text) = ops_csv(&state) else {
+                prop_assert!(windows.iter().all(|window| window.steps == 0));
+                return Ok(());
+            };
+            let mut reader = csv::Reader::from_reader(text.as_bytes());
+            let rows: Vec<csv::StringRecord> = reader.records().map(|row| row.unwrap()).collect();
+            let at = |name: &str| COLUMNS.iter().position(|column| *column == name).unwrap();
+            let ms = |row: &csv::StringRecord, name: &str| row[at(name)].parse::<f64>().unwrap_or(0.0);
+            for phase in [Phase::Prefill, Phase::Decode] {
+                let of_phase: Vec<&csv::StringRecord> =
+                    rows.iter().filter(|row| row[0] == *phase.name()).collect();
+                let Some((step, parts)) = of_phase.split_first() else { continue };
+                let whole: u64 =
+                    windows.iter().filter(|window| window.phase == phase).map(|window| window.host_ns).sum();
+                prop_assert!((ms(step, "host_total_ms") - whole as f64 / 1e6).abs() < 1e-9);
+                let told = state.operators.of(phase).unwrap().told_steps() > 0;
+                prop_assert_eq!(step[at("host_self_ms")].is_empty(), !told, "never a 0 for what is not there");
+                if told {
+                    let parts: f64 = parts.iter().map(|row| ms(row, "host_total_ms")).sum();
+                    prop_assert!((parts + ms(step, "host_self_ms") - whole as f64 / 1e6).abs() < 1e-4);
+                }
+            }
+        }
+    }
+}

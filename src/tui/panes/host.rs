@@ -138,7 +138,7 @@ fn host_rows<'a>(view: &View<'a>, host: &'a HostState, cores: usize) -> Vec<Row<
     if let (Some(heap), Some(series)) =
         (allocators.latest(Allocator::Heap), allocators.live_bytes(Allocator::Heap))
     {
-        let live = three_digits(heap.live_bytes as f64 / 1e9);
+        let live = bytes(heap.live_bytes);
         rows.push(Row {
             label: "heap",
             series,
@@ -146,7 +146,7 @@ fn host_rows<'a>(view: &View<'a>, host: &'a HostState, cores: usize) -> Vec<Row<
             style: theme.memory,
             readout: Some(match heap.reserved_bytes {
                 Some(reserved) => format!("{live} / {}", bytes(reserved)),
-                None => bytes(heap.live_bytes),
+                None => live,
             }),
             why: None,
             chosen: false,
