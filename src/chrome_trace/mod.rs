@@ -4,14 +4,18 @@
 //! both programs read. What comes after the end of a run is no part of it.
 
 mod lines;
+mod track;
 
 use std::collections::HashMap;
 
-use self::lines::{Args, Lines, Place};
+use self::{
+    lines::{Args, Lines, Place},
+    track::Track,
+};
 use crate::{
     event::{
-        Allocator, AllocatorSample, Envelope, Event, GpuSample, HostSample, HostTimeline, Notice, Phase,
-        RequestStarted, Stamp, StepTimeline, ToolState, TraceState,
+        Allocator, AllocatorSample, Envelope, Event, GpuSample, HostSample, HostTimeline, Level, Notice,
+        Phase, RequestStarted, Stamp, StepTimeline, ToolState, TraceState,
     },
     readings::Reading,
     reasons,
@@ -46,13 +50,10 @@ const READINGS: [Reading; 13] = [
 ];
 
 /// Turns events into lines of `trace.json`.
-#[derive(Default)]
 pub struct ChromeTrace {
     lines: Lines,
-    /// The beginnings that have no end yet.
     requests: Track,
     ranges: Track,
-    /// How far the tracks are drawn whose slices come as a whole.
     operators: Track,
     steps: Track,
     kernels: Track,
@@ -61,26 +62,18 @@ pub struct ChromeTrace {
     reasons: HashMap<u32, u64>,
 }
 
-/// Slices of a track lie one after another or within each other, whatever the stamps are like.
-#[derive(Default)]
-struct Track {
-    open: usize,
-    until: Stamp,
-}
-
-impl Track {
-    /// A moment that is not before what is drawn already.
-    fn moment(&mut self, t: Stamp) -> Stamp {
-        self.until = self.until.max(t);
-        self.until
-    }
-
-    /// What is left of a stretch after what is drawn already; nothing where it is all drawn.
-    fn stretch(&mut self, from: Stamp, to: Stamp) -> Option<(Stamp, u64)> {
-        let from = from.max(self.until);
-        let ns = to.0.checked_sub(from.0)?;
-        self.until = to;
-        Some((from, ns))
+impl Default for ChromeTrace {
+    fn default() -> ChromeTrace {
+        ChromeTrace {
+            lines: Lines::default(),
+            requests: Track::new(REQUESTS),
+            ranges: Track::new(RANGES),
+            operators: Track::new(OPERATORS),
+            steps: Track::new(STEPS),
+            kernels: Track::new(KERNELS),
+            request: None,
+            reasons: HashMap::new(),
+        }
     }
 }
 
@@ -103,14 +96,14 @@ impl ChromeTrace {
                 let name = format!("{} on {}", run.model, run.device);
                 self.lines.instant(out, MARKS, t, &name, &[("engine", Args::Text(&run.engine))]);
             }
-            Event::Preparing(_) if self.requests.open == 0 => self.begin(out, t, "preparing", &[]),
+            Event::Preparing(_) if !self.requests.is_open() => self.begin(out, t, "preparing", &[]),
             Event::Ready(_) => self.end_all(out, t),
             Event::RequestStarted(started) => self.request_started(out, t, started),
             Event::Token(token) => self.token(out, t, token.request, token.device_ns),
             Event::RequestFinished(_) => self.end_all(out, t),
             Event::WorkloadPaused => self.begin(out, t, "paused", &[]),
             Event::WorkloadResumed => {
-                self.end(out, t);
+                self.requests.end(&mut self.lines, out, t);
                 self.request.iter_mut().for_each(|request| request.since = t);
             }
             Event::HostTimeline(timeline) => self.host_timeline(out, timeline),
@@ -125,9 +118,9 @@ impl ChromeTrace {
             Event::Snapshot(taken) => self.mark(out, t, &format!("snapshot {}", taken.name), ""),
             Event::Notice(Notice { level, source, text }) => {
                 let level = match level {
-                    crate::event::Level::Info => "note",
-                    crate::event::Level::Warn => "warning",
-                    crate::event::Level::Error => "error",
+                    Level::Info => "note",
+                    Level::Warn => "warning",
+                    Level::Error => "error",
                 };
                 self.mark(out, t, &format!("{level} of {source}"), text);
             }
@@ -173,42 +166,18 @@ impl ChromeTrace {
     }
 
     fn begin(&mut self, out: &mut String, t: Stamp, name: &str, args: &[(&str, Args<'_>)]) {
-        let t = self.requests.moment(t);
-        self.requests.open += 1;
-        self.lines.begin(out, REQUESTS, t, name, args);
-    }
-
-    fn end(&mut self, out: &mut String, t: Stamp) {
-        let t = self.requests.moment(t);
-        if let Some(left) = self.requests.open.checked_sub(1) {
-            self.requests.open = left;
-            self.lines.end(out, REQUESTS, t);
-        }
+        self.requests.begin(&mut self.lines, out, t, name, args);
     }
 
     fn begin_range(&mut self, out: &mut String, t: Stamp, name: &str) {
-        let t = self.ranges.moment(t);
-        self.ranges.open += 1;
-        self.lines.begin(out, RANGES, t, name, &[]);
-    }
-
-    fn end_range(&mut self, out: &mut String, t: Stamp) {
-        let t = self.ranges.moment(t);
-        if let Some(left) = self.ranges.open.checked_sub(1) {
-            self.ranges.open = left;
-            self.lines.end(out, RANGES, t);
-        }
+        self.ranges.begin(&mut self.lines, out, t, name, &[]);
     }
 
     /// Whatever is under way has ended.
     fn end_all(&mut self, out: &mut String, t: Stamp) {
         self.request = None;
-        while self.requests.open > 0 {
-            self.end(out, t);
-        }
-        while self.ranges.open > 0 {
-            self.end_range(out, t);
-        }
+        self.requests.end_all(&mut self.lines, out, t);
+        self.ranges.end_all(&mut self.lines, out, t);
     }
 
     fn request_started(&mut self, out: &mut String, t: Stamp, started: &RequestStarted) {
@@ -234,64 +203,56 @@ impl ChromeTrace {
         let (warmup, first, from) = (*warmup, *tokens == 0, *since);
         (*tokens, *since) = (*tokens + 1, t);
         if first {
-            self.end(out, t);
+            self.requests.end(&mut self.lines, out, t);
             self.begin(out, t, "decode", &[]);
         }
         match (warmup, first) {
             (true, _) => {}
             (false, true) => {
-                self.end_range(out, t);
+                self.ranges.end(&mut self.lines, out, t);
                 self.begin_range(out, t, "decode");
             }
             (false, false) => {
-                // Not as one slice: Perfetto puts those before a beginning of the same moment.
                 self.begin_range(out, from, "decode_step");
-                self.end_range(out, t);
+                self.ranges.end(&mut self.lines, out, t);
             }
         }
         // It had ended when its token was there; how long before is not told.
-        if let Some(device_ns) = device_ns
-            && let Some((from, ns)) = self.steps.stretch(Stamp(t.0.saturating_sub(device_ns)), t)
-        {
+        if let Some(device_ns) = device_ns {
             let name = if first { "prefill" } else { "decode step" };
             let args = [("request", Args::Number(u64::from(number))), ("device_ns", Args::Number(device_ns))];
-            self.lines.slice(out, STEPS, from, ns, name, &args);
+            let from = Stamp(t.0.saturating_sub(device_ns));
+            self.steps.slice(&mut self.lines, out, (from, t), name, &args);
         }
     }
 
     fn host_timeline(&mut self, out: &mut String, timeline: &HostTimeline) {
-        let end = Stamp(timeline.at.0.saturating_add(timeline.ns));
-        let Some((from, ns)) = self.operators.stretch(timeline.at, end) else { return };
-        self.lines.slice(out, OPERATORS, from, ns, step_name(timeline.phase), &[]);
-        // Operators lie within the step, one after another.
-        let mut within = Track { until: from, ..Track::default() };
+        let when = |ns: u64| Stamp(timeline.at.0.saturating_add(ns.min(timeline.ns)));
+        let (name, all) = (step_name(timeline.phase), (timeline.at, when(timeline.ns)));
+        let Some(step) = self.operators.slice(&mut self.lines, out, all, name, &[]) else { return };
+        let mut within = self.operators.within(step);
         for span in &timeline.spans {
-            let start = Stamp(timeline.at.0.saturating_add(span.start_ns)).min(end);
-            let stop = Stamp(start.0.saturating_add(span.ns)).min(end);
-            if let Some((from, ns)) = within.stretch(start, stop) {
-                let layer = span.layer.map(|layer| ("layer", Args::Number(u64::from(layer))));
-                self.lines.slice(out, OPERATORS, from, ns, span.operator.name(), layer.as_slice());
-            }
+            let stretch = (when(span.start_ns), when(span.start_ns.saturating_add(span.ns)));
+            let layer = span.layer.map(|layer| ("layer", Args::Number(u64::from(layer))));
+            within.slice(&mut self.lines, out, stretch, span.operator.name(), layer.as_slice());
         }
     }
 
     /// A step of which nobody knows when it was has no place.
     fn step_timeline(&mut self, out: &mut String, timeline: &StepTimeline) {
-        let Some(at) = timeline.at else { return };
-        let when = |ns: u64| Stamp(at.0.saturating_add(ns));
         let last = timeline.spans.iter().map(|span| span.start_ns.saturating_add(span.ns)).max();
-        let Some((from, ns)) = last.and_then(|last| self.kernels.stretch(at, when(last))) else { return };
-        let end = self.kernels.until;
-        self.lines.slice(out, KERNELS, from, ns, step_name(timeline.phase), &[]);
-        let mut within = Track { until: from, ..Track::default() };
+        let (Some(at), Some(last)) = (timeline.at, last) else { return };
+        let when = |ns: u64| Stamp(at.0.saturating_add(ns));
+        let (name, all) = (step_name(timeline.phase), (at, when(last)));
+        let Some(step) = self.kernels.slice(&mut self.lines, out, all, name, &[]) else { return };
+        let mut within = self.kernels.within(step);
         for span in &timeline.spans {
-            let (start, stop) = (when(span.start_ns), when(span.start_ns.saturating_add(span.ns)));
-            let Some((from, ns)) = within.stretch(start.min(end), stop.min(end)) else { continue };
+            let stretch = (when(span.start_ns), when(span.start_ns.saturating_add(span.ns)));
             let name = timeline.names.get(usize::from(span.name)).map_or("(unnamed)", String::as_str);
             let mut args = Vec::with_capacity(2);
             args.extend(span.operator.map(|operator| ("operator", Args::Text(operator.name()))));
             args.extend(span.layer.map(|layer| ("layer", Args::Number(u64::from(layer)))));
-            self.lines.slice(out, KERNELS, from, ns, name, &args);
+            within.slice(&mut self.lines, out, stretch, name, &args);
         }
     }
 
