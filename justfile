@@ -22,6 +22,7 @@ bench:
     cargo bench --bench decode
     cargo bench --bench kernels
     cargo bench --bench observer
+    cargo bench --bench operators
     cargo bench --bench state
 
 # Write the generated parts of the README and the pictures anew

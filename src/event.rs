@@ -3,6 +3,8 @@
 //! Events are sent by the engine and the probes, recorded line by line in `events.ndjson`, and folded
 //! into [`crate::state::RunState`]. A screen or a report is a pure function of them.
 
+mod profile;
+
 use std::{
     sync::{
         Arc,
@@ -14,6 +16,9 @@ use std::{
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
+pub use self::profile::{
+    Allocator, AllocatorSample, HeapGrowth, HostSpan, HostTimeline, OperatorTime, OperatorWindow,
+};
 pub use crate::readings::GpuSample;
 use crate::{
     kernels::table::{KernelRow, KernelTable},
@@ -85,6 +90,12 @@ pub enum Event {
     Kernels(Box<KernelWindow>),
     /// The kernels of one step, one by one, every few seconds while they are recorded.
     StepTimeline(Box<StepTimeline>),
+    /// What operators took on the host, about once a second.
+    Operators(Box<OperatorWindow>),
+    /// One step on the host, operator by operator, every few seconds.
+    HostTimeline(Box<HostTimeline>),
+    /// What an allocator holds.
+    Allocator(AllocatorSample),
     /// The run is done again under a tool, by a child.
     ToolRun(Box<ToolRun>),
     /// What a tool wrote of a run under it.
@@ -410,6 +421,9 @@ fn is_zero(n: &u64) -> bool {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct StepTimeline {
     pub phase: Phase,
+    /// When its first kernel began, where the GPU's clock could be held against the run's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<Stamp>,
     /// Names that the spans refer to.
     pub names: Vec<String>,
     pub spans: Vec<KernelSpan>,

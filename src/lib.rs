@@ -21,6 +21,8 @@
 //! - [`diagnose`]: ledger and verdict of what was recorded; [`compare`]: whether one run is better than another
 //! - [`report`]: a run in documents, pictures and numbers, from its state alone
 //! - [`kernels`]: kernels as they run, and as nsys, ncu and cuBLAS wrote them; [`listener`]: what the engine tells of itself
+//! - [`operator_clock`]: operators timed on the host; [`heap`]: what memory they take; [`chrome_trace`]: a run over time, for
+//!   Perfetto and Chrome
 //! - [`rerun`]: a run done again under nsys or ncu, by a child of this program; [`tools`]: where such programs are, and how they
 //!   are run
 //! - [`doctor`]: what works on this machine, and what looking at it costs
@@ -29,6 +31,7 @@
 
 pub mod analysis;
 pub mod assets;
+pub mod chrome_trace;
 pub mod cli;
 pub mod compare;
 pub mod completion;
@@ -40,6 +43,7 @@ pub mod doctor;
 pub mod engine;
 pub mod event;
 pub mod headless;
+pub mod heap;
 pub mod inputs;
 pub mod kernels;
 pub mod listener;
@@ -47,6 +51,7 @@ pub mod logfile;
 pub mod model;
 pub mod noise;
 pub mod observer;
+pub mod operator_clock;
 pub mod plan;
 pub mod readings;
 pub mod reasons;

@@ -1,5 +1,10 @@
 //! `llmprof-tui`: everything is in the library.
 
+use llmprof::heap::CountingHeap;
+
+#[global_allocator]
+static HEAP: CountingHeap = CountingHeap;
+
 fn main() -> std::process::ExitCode {
     llmprof::cli::main()
 }

@@ -33,6 +33,7 @@ use crate::{
     kernels::live::Tracer,
     logfile,
     observer::Observer,
+    operator_clock::OperatorClock,
     plan::Plan,
     report::documents,
     rerun::Tool,
@@ -514,7 +515,10 @@ impl Record {
         let wanted = plan.dir.clone();
         let flush_every = Duration::from_millis(u64::from(config.output.flush_ms));
         let opened = RunDir::create(&wanted).and_then(|dir| {
-            let recorder = Recorder::create(&dir, started_unix_ms, flush_every)?;
+            let mut recorder = Recorder::create(&dir, started_unix_ms, flush_every)?;
+            if config.output.trace {
+                recorder = recorder.with_trace()?;
+            }
             Ok(Record::To(dir, Box::new(recorder)))
         });
         opened.unwrap_or_else(|e| Record::Refused(format!("{}: {e}", wanted.display())))
@@ -549,8 +553,17 @@ fn work(
         if let Some(tracer) = &tracer {
             listeners.add(tracer.clone());
         }
+        let clock = plan.composed.config.profiling.operators.enable.then(|| {
+            let clock = Arc::new(OperatorClock::new(tx.clone(), workload.warmup));
+            // The last that hears of a beginning and the first of an end: what others do is not an operator's time.
+            listeners.add(clock.clone());
+            clock
+        });
         engine.tell(listeners);
         let done = Driver { workload, control, ranges, tx, activity, predictions }.run(engine.as_mut());
+        if let Some(clock) = &clock {
+            clock.finish();
+        }
         if let Some(tracer) = &tracer {
             tracer.finish();
         }

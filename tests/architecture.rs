@@ -6,8 +6,20 @@ use std::{
 };
 
 /// Rooms and what they must not know.
-const MUST_NOT_USE: [(&str, &[&str]); 22] = [
-    ("event.rs", &["config", "engine", "telemetry", "state", "rundir", "session", "tui", "analysis", "cli"]),
+const MUST_NOT_USE: [(&str, &[&str]); 25] = [
+    (
+        "chrome_trace",
+        &["config", "engine", "telemetry", "state", "rundir", "report", "session", "tui", "analysis", "cli"],
+    ),
+    (
+        "heap.rs",
+        &["config", "engine", "telemetry", "state", "rundir", "session", "tui", "analysis", "cli", "model"],
+    ),
+    (
+        "operator_clock.rs",
+        &["config", "engine", "telemetry", "state", "rundir", "session", "tui", "analysis", "cli", "kernels"],
+    ),
+    ("event", &["config", "engine", "telemetry", "state", "rundir", "session", "tui", "analysis", "cli"]),
     ("assets", &["engine", "telemetry", "state", "rundir", "session", "tui", "cli", "model", "event"]),
     (
         "config",

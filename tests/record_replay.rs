@@ -12,6 +12,7 @@ use std::{
 
 use common::{events, program, record, run_dirs, tiny_model};
 use llmprof::{
+    chrome_trace::ChromeTrace,
     event::{Envelope, Event, Stamp},
     report::{documents, metrics_json, report_md},
     rundir::{EventReader, Next, Player},
@@ -35,6 +36,9 @@ fn assert_reports_match(run: &Path) {
         let kept = fs::read_to_string(run.join(document.name)).unwrap();
         assert!(kept == document.content, "{} of {}", document.name, run.display());
     }
+    let (mut trace, mut lines) = (ChromeTrace::default(), String::new());
+    events(run).iter().for_each(|envelope| trace.add(envelope, &mut lines));
+    assert!(fs::read_to_string(run.join("trace.json")).unwrap() == lines, "trace.json of {}", run.display());
 }
 
 #[test]

@@ -59,7 +59,11 @@ fn every_demo_gives_every_document_and_the_command_writes_the_same() {
         let said = run(dir.path(), &["report", from.to_str().unwrap(), "--out", "out", "--json"]);
         assert_eq!(said.code, 0, "{}", said.err);
         let told: serde_json::Value = serde_json::from_str(&said.out).unwrap();
-        assert_eq!(told["files"].as_array().unwrap().len(), made.len());
+        let files: Vec<&str> = told["files"].as_array().unwrap().iter().flat_map(|f| f.as_str()).collect();
+        let names: Vec<&str> = made.iter().map(|document| document.name).chain(["trace.json"]).collect();
+        assert_eq!(files, names);
+        let trace = fs::read_to_string(dir.path().join("out/trace.json")).unwrap();
+        drop(serde_json::from_str::<Vec<serde_json::Value>>(&trace).unwrap());
         for document in made {
             let kept = fs::read_to_string(dir.path().join("out").join(document.name)).unwrap();
             assert!(kept == document.content, "{} of {name}", document.name);
@@ -69,9 +73,10 @@ fn every_demo_gives_every_document_and_the_command_writes_the_same() {
 
 /// Removes the documents of a run, has them made anew, and holds each against what was there.
 fn assert_reported_anew(recorded: &Path) {
-    let read = || NAMES.map(|name| (name, fs::read(recorded.join(name)).ok()));
+    let names = || NAMES.into_iter().chain(["trace.json"]);
+    let read = || names().map(|name| (name, fs::read(recorded.join(name)).ok())).collect::<Vec<_>>();
     let live = read();
-    NAMES.iter().for_each(|name| drop(fs::remove_file(recorded.join(name))));
+    names().for_each(|name| drop(fs::remove_file(recorded.join(name))));
     let said = run(recorded, &["report", "."]);
     assert_eq!((said.code, said.err.as_str()), (0, ""), "{}", said.out);
     for ((name, live), (_, anew)) in live.into_iter().zip(read()) {

@@ -1,24 +1,48 @@
-//! Operators as they were measured: the kernels of each put together, held against what it costs.
+//! Operators as they were measured: the time of each put together, held against what it costs.
 
 use serde::Serialize;
 
 use super::roofline::{Roof, Share, Timed, estimated};
 use crate::{
+    event::OperatorTime,
     kernels::{KernelRow, classify::Verdict},
     model::{Operator, cost::StepCost},
 };
+
+/// Time that went into an operator.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Spent<'a> {
+    pub operator: Option<Operator>,
+    /// The kernel that it went by; `None` where the operator as a whole was timed.
+    pub kernel: Option<&'a str>,
+    pub calls: u64,
+    pub ns: f64,
+}
+
+impl<'a> From<&'a KernelRow> for Spent<'a> {
+    fn from(row: &'a KernelRow) -> Spent<'a> {
+        let ns = row.total_ns.unwrap_or(0.0);
+        Spent { operator: row.operator, kernel: Some(&row.name), calls: row.calls, ns }
+    }
+}
+
+impl From<&OperatorTime> for Spent<'_> {
+    fn from(time: &OperatorTime) -> Spent<'static> {
+        Spent { operator: Some(time.operator), kernel: None, calls: time.calls, ns: time.ns as f64 }
+    }
+}
 
 /// An operator over the steps of a phase; times are means of a step.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct OperatorRow {
     /// `None` for kernels of which nobody told what they work on.
     pub operator: Option<Operator>,
-    /// Kernels that are launched for it in a step.
+    /// Kernels that are launched for it in a step; where it was timed as a whole, how often a step does it.
     pub calls_per_step: f64,
     pub ns_per_step: f64,
-    /// Of the time of all kernels.
+    /// Of the time of all operators.
     pub share: f64,
-    /// Kernels by name with their part of its time, the greatest first.
+    /// Kernels by name with their part of its time, the greatest first; none where it was timed as a whole.
     pub kernels: Vec<(String, f64)>,
     /// What a step of it has to do and how long that took; `None` where its cost is not known.
     pub achieved: Option<Timed>,
@@ -43,23 +67,22 @@ impl OperatorRow {
     }
 }
 
-/// The operators of `rows`, which are of `steps` steps of `cost` each, the longest first.
+/// The operators that `spent` went into, in `steps` steps of `cost` each, the longest first.
 pub fn operator_rows(
-    rows: &[KernelRow],
+    spent: &[Spent<'_>],
     steps: u64,
     cost: Option<&StepCost>,
     roof: Result<Roof, &str>,
 ) -> Vec<OperatorRow> {
-    let whole: f64 = rows.iter().filter_map(|row| row.total_ns).sum();
+    let whole: f64 = spent.iter().map(|spent| spent.ns).sum();
     if steps == 0 || whole <= 0.0 {
         return Vec::new();
     }
     let mut all: Vec<OperatorRow> = Vec::new();
-    for row in rows {
-        let ns = row.total_ns.unwrap_or(0.0);
-        let at = all.iter().position(|known| known.operator == row.operator).unwrap_or_else(|| {
+    for &Spent { operator, kernel, calls, ns } in spent {
+        let at = all.iter().position(|known| known.operator == operator).unwrap_or_else(|| {
             all.push(OperatorRow {
-                operator: row.operator,
+                operator,
                 calls_per_step: 0.0,
                 ns_per_step: 0.0,
                 share: 0.0,
@@ -70,12 +93,13 @@ pub fn operator_rows(
             });
             all.len() - 1
         });
-        let operator = &mut all[at];
-        operator.calls_per_step += row.calls as f64 / steps as f64;
-        operator.ns_per_step += ns / steps as f64;
-        match operator.kernels.iter_mut().find(|(name, _)| *name == row.name) {
+        let row = &mut all[at];
+        row.calls_per_step += calls as f64 / steps as f64;
+        row.ns_per_step += ns / steps as f64;
+        let Some(kernel) = kernel else { continue };
+        match row.kernels.iter_mut().find(|(name, _)| name == kernel) {
             Some((_, sum)) => *sum += ns,
-            None => operator.kernels.push((row.name.clone(), ns)),
+            None => row.kernels.push((kernel.to_owned(), ns)),
         }
     }
     for operator in &mut all {
@@ -155,6 +179,10 @@ mod tests {
         shape.cost(Step::decode(1, 512))
     }
 
+    fn spent(rows: &[KernelRow]) -> Vec<Spent<'_>> {
+        rows.iter().map(Spent::from).collect()
+    }
+
     /// 100 steps of 28 layers.
     fn kernel(name: &str, operator: Option<Operator>, us: f64) -> KernelRow {
         KernelRow {
@@ -178,7 +206,7 @@ mod tests {
             kernel("memset", None, 1.0),
         ];
         let cost = cost();
-        let all = operator_rows(&rows, 100, Some(&cost), Ok(ROOF));
+        let all = operator_rows(&spent(&rows), 100, Some(&cost), Ok(ROOF));
         let names: Vec<&str> = all.iter().map(OperatorRow::name).collect();
         assert_eq!(names, ["gate_up", "qkv", "attention", "mlp_norm", "(others)"]);
         let class = |at: usize| all[at].verdict.as_ref().ok().map(|verdict| verdict.class);
@@ -198,16 +226,31 @@ mod tests {
     }
 
     #[test]
+    fn an_operator_that_was_timed_as_a_whole_has_no_kernels() {
+        let time =
+            |operator, ns| OperatorTime { operator, calls: 2800, ns, min_ns: 1, max_ns: ns, heap: None };
+        let times = [time(Operator::Qkv, 100_000_000), time(Operator::Activation, 300_000_000)];
+        let spent: Vec<Spent<'_>> = times.iter().map(Spent::from).collect();
+        let cost = cost();
+        let all = operator_rows(&spent, 100, Some(&cost), Err("no peaks"));
+        assert_eq!((all[0].operator, all[0].share), (Some(Operator::Activation), 0.75));
+        assert!(all[0].achieved.is_none(), "its cost is part of another operator's");
+        assert_eq!((all[1].calls_per_step, all[1].ns_per_step), (28.0, 1_000_000.0));
+        assert!(all[1].kernels.is_empty() && all[1].dominant_kernel().is_none());
+        assert_eq!(all[1].achieved.unwrap().seconds, 1e-3);
+    }
+
+    #[test]
     fn what_is_not_known_is_said() {
         let rows = [kernel("skinny_bf16", Some(Operator::Qkv), 10.8)];
-        let no_cost = operator_rows(&rows, 100, None, Ok(ROOF));
+        let no_cost = operator_rows(&spent(&rows), 100, None, Ok(ROOF));
         assert!(no_cost[0].verdict.as_ref().unwrap_err().contains("qkv"));
         assert_eq!(no_cost[0].achieved, None);
         let cost = cost();
-        let no_roof = operator_rows(&rows, 100, Some(&cost), Err("no peaks"));
+        let no_roof = operator_rows(&spent(&rows), 100, Some(&cost), Err("no peaks"));
         assert_eq!(no_roof[0].verdict, Err("no peaks".to_owned()));
         assert!(no_roof[0].achieved.is_some() && no_roof[0].pct_of_peaks.is_none());
-        assert!(operator_rows(&rows, 0, None, Ok(ROOF)).is_empty());
+        assert!(operator_rows(&spent(&rows), 0, None, Ok(ROOF)).is_empty());
         assert!(operator_rows(&[], 5, None, Ok(ROOF)).is_empty());
     }
 }

@@ -310,6 +310,9 @@ pub enum Probe {
 pub struct ProfilingConfig {
     pub nvml: NvmlConfig,
     pub host: SamplerConfig,
+    /// Operators timed on the host.
+    #[serde(default)]
+    pub operators: ToolConfig,
     /// Kernels as they run.
     #[serde(default)]
     pub cupti: ToolConfig,
@@ -388,6 +391,9 @@ pub struct OutputConfig {
     pub record: bool,
     /// Longest time an event waits in memory before it is on its way to disk.
     pub flush_ms: u32,
+    /// Write the run as a trace for Chrome and Perfetto too.
+    #[serde(default = "yes")]
+    pub trace: bool,
     #[serde(default)]
     pub predictions: PredictionsConfig,
     pub tui: TuiConfig,

@@ -12,7 +12,8 @@ use super::{Engine, EngineError, Prompts, ranges::Ranges, workload::Workload};
 use crate::{
     crash,
     event::{
-        Activity, Ending, Event, EventTx, Level, Phase, Prediction, RequestFinished, RequestStarted, Token,
+        Activity, AllocatorSample, Ending, Event, EventTx, Level, Phase, Prediction, RequestFinished,
+        RequestStarted, Token,
     },
     text::{TextError, Tokenizer},
 };
@@ -92,10 +93,13 @@ impl Driver<'_> {
     pub fn run(mut self, engine: &mut dyn Engine) -> Result<(), EngineError> {
         let planned = self.workload.warmup.saturating_add(self.workload.requests);
         let mut request = 0;
+        let mut allocator = None;
+        self.tell_allocator(engine, &mut allocator);
         while request < planned || (self.workload.until_told && !self.control.is_enough()) {
             let done = self.request(engine, request);
             self.activity.set(Phase::Idle);
             self.tx.send(Event::RequestFinished(RequestFinished { request, complete: done.is_ok() }));
+            self.tell_allocator(engine, &mut allocator);
             let answers = done?;
             if let Some(tokenizer) = self.predictions.filter(|_| request >= self.workload.warmup)
                 && let Err(e) = self.tell(request, &answers, tokenizer)
@@ -106,6 +110,15 @@ impl Driver<'_> {
             request += 1;
         }
         engine.synchronize()
+    }
+
+    /// Tells what the device's allocator holds, where that is another than was `told`.
+    fn tell_allocator(&self, engine: &dyn Engine, told: &mut Option<AllocatorSample>) {
+        let now = engine.allocator();
+        if let Some(sample) = now.filter(|_| now != *told) {
+            *told = now;
+            self.tx.send(Event::Allocator(sample));
+        }
     }
 
     fn request(&mut self, engine: &mut dyn Engine, request: u32) -> Result<Vec<Answer>, EngineError> {

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+use crate::event::AllocatorSample;
 pub use crate::listener::{Listener, Listeners, Part};
 
 /// A batch of prompts of equal length, row after row.
@@ -64,6 +65,11 @@ pub trait Engine {
 
     /// How long the last step took by the device's own clock, where it has one.
     fn device_time(&self) -> Option<Duration> {
+        None
+    }
+
+    /// What the device's allocator holds, where it is counted.
+    fn allocator(&self) -> Option<AllocatorSample> {
         None
     }
 

@@ -94,7 +94,7 @@ impl SimEngine {
     fn tell_kernels(&mut self, phase: Phase, step: Step, start: Stamp) {
         let took = self.clock.now().since(start);
         if let Some(kernels) = &mut self.kernels {
-            kernels.step(phase, step, took.as_nanos() as u64);
+            kernels.step(phase, step, start, took.as_nanos() as u64);
         }
     }
 

@@ -1,6 +1,7 @@
 //! What a model is: its shape, its tensors, its size, its operators, and what they cost.
 
 pub mod cost;
+mod operand_shapes;
 pub mod operator;
 pub mod shape;
 pub mod spec;

@@ -55,6 +55,11 @@ fn times(state: &RunState) -> Vec<String> {
     if state.total.device_step.n() > 0 {
         lines.push("times of the device are by its own clock, from events around each step".to_owned());
     }
+    if state.operators.prefill.steps + state.operators.decode.steps > 0 {
+        let on_cpu = state.run.as_ref().is_some_and(|run| run.device == "cpu");
+        let what = if on_cpu { "the work itself" } else { "launching, not the GPU's work" };
+        lines.push(format!("times of operators on the host are by the thread that does the steps: {what}"));
+    }
     if let Some(observer) = state.observer.filter(|observer| observer.lost > 0) {
         lines.push(format!("{} lines of the recording were lost", observer.lost));
     }

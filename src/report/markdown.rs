@@ -95,6 +95,7 @@ pub(super) fn with_plots(state: &RunState, plots: &[Plot]) -> String {
     }
     efficiency(&mut out, state);
     card(&mut out, state);
+    memory(&mut out, state);
     tools(&mut out, state);
     snapshots(&mut out, state);
     notices(&mut out, state);
@@ -261,6 +262,30 @@ fn card(out: &mut String, state: &RunState) {
         let _ =
             writeln!(out, "## How far to trust it\n\n{} of {} points: {doubts}.\n", trust.score, trust.of);
     }
+}
+
+/// What allocators held, where they are counted.
+fn memory(out: &mut String, state: &RunState) {
+    if state.allocators.all().next().is_none() {
+        return;
+    }
+    let _ = writeln!(
+        out,
+        "## Memory\n\n| allocator | live | peak | reserved | fragmentation |\n|---|---|---|---|---|"
+    );
+    for sample in state.allocators.all() {
+        let none = || "not told".to_owned();
+        let _ = writeln!(
+            out,
+            "| {} | {} | {} | {} | {} |",
+            sample.allocator.name(),
+            scaled(sample.live_bytes as f64, "B"),
+            scaled(sample.peak_bytes as f64, "B"),
+            sample.reserved_bytes.map_or_else(none, |bytes| scaled(bytes as f64, "B")),
+            sample.fragmentation().map_or_else(none, |share| format!("{} %", three_digits(share * 100.0)))
+        );
+    }
+    let _ = writeln!(out, "\nLive and reserved are as of the last look.\n");
 }
 
 /// What nsys and ncu wrote of the run, the longest rows of each table.

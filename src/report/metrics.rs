@@ -11,7 +11,7 @@ use crate::{
         distribution::Summary,
         energy::{Energy, energy},
     },
-    event::{KernelReport, SCHEMA},
+    event::{AllocatorSample, KernelReport, Phase, SCHEMA},
     kernels::show::{Asked, Shown},
     state::{RunState, Used},
 };
@@ -105,6 +105,32 @@ pub const DEFINITIONS: &[Definition] = &[
          stands beside it",
         "looks at the GPU",
     ),
+    means(
+        "host_ns",
+        "ns",
+        "time of operators or steps on the engine's thread: the work itself on the CPU, launching it on a GPU",
+        "calls in measured requests",
+    ),
+    means(
+        "allocated_bytes",
+        "B",
+        "what the engine's thread asked the heap for within operator or step, given back or not; null where the heap is not \
+         counted",
+        "calls in measured requests",
+    ),
+    means(
+        "peak_bytes",
+        "B",
+        "of an operator or a step, the most that one call held beyond what was held when it began; of an allocator, the \
+         most it held at all",
+        "calls in measured requests; the run",
+    ),
+    means(
+        "fragmentation",
+        "1",
+        "1 - live_bytes / reserved_bytes of an allocator; null where it does not tell what it has reserved",
+        "the last look",
+    ),
     means("trust", "points of 5", "five, less one for every doubt", "one a run"),
     means(
         "percentiles",
@@ -140,6 +166,11 @@ pub fn metrics_json(state: &RunState) -> Value {
         "heat": state.profiled_gpu().and_then(|gpu| gpu.heat()),
         "energy": energy_of(state),
         "efficiency": efficiency_json(state),
+        "operators": {
+            "prefill": operators_json(state, Phase::Prefill),
+            "decode": operators_json(state, Phase::Decode),
+        },
+        "allocators": state.allocators.all().map(allocator_json).collect::<Vec<_>>(),
         "trust": state.trust(),
         "definitions": definitions,
     })
@@ -206,6 +237,30 @@ fn efficiency_json(state: &RunState) -> Value {
         "sm_clock_mhz": roofline.clock_mhz,
         "points": roofline.points,
         "hints": all_hints(state),
+    })
+}
+
+/// What operators of a phase took on the host; null where they were not timed.
+fn operators_json(state: &RunState, phase: Phase) -> Value {
+    let Some(host) = state.operators.of(phase).filter(|host| host.steps > 0) else { return Value::Null };
+    json!({
+        "steps": host.steps,
+        "host_ns": host.host_ns,
+        "untold_steps": host.untold_steps,
+        "untold_ns": host.untold_ns,
+        "self_ns": Some(host.self_ns()).filter(|_| host.told_steps() > 0),
+        "heap": host.heap,
+        "operators": host.times,
+    })
+}
+
+fn allocator_json(sample: &AllocatorSample) -> Value {
+    json!({
+        "allocator": sample.allocator.name(),
+        "live_bytes": sample.live_bytes,
+        "peak_bytes": sample.peak_bytes,
+        "reserved_bytes": sample.reserved_bytes,
+        "fragmentation": sample.fragmentation(),
     })
 }
 

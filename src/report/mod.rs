@@ -7,6 +7,7 @@ mod inputs;
 mod markdown;
 mod metrics;
 mod operators;
+mod ops_csv;
 pub mod plots;
 mod remake;
 mod stakeholder;
@@ -14,6 +15,7 @@ mod stakeholder;
 pub use html::report_html;
 pub use markdown::{kernels_text, report_md, verdict_of};
 pub use metrics::{DEFINITIONS, Definition, METRICS_SCHEMA, metrics_json, run_json};
+pub use ops_csv::COLUMNS as OPS_COLUMNS;
 pub use remake::{Remade, ReportError, remake};
 use serde::Serialize;
 
@@ -31,11 +33,12 @@ pub struct Document {
 }
 
 /// Every document that there can be of a run, in the order of reading.
-pub const NAMES: [&str; 15] = [
+pub const NAMES: [&str; 16] = [
     "report.md",
     "report.html",
     "stakeholder_summary.md",
     "operators.md",
+    "ops.csv",
     "metrics.json",
     "inputs.yaml",
     "assumptions.md",
@@ -58,6 +61,7 @@ pub fn documents(state: &RunState) -> Vec<Document> {
         "report.html" => Some(report_html(state, &plots)),
         "stakeholder_summary.md" => Some(stakeholder::summary_md(state)),
         "operators.md" => operators::operators_md(state),
+        "ops.csv" => ops_csv::ops_csv(state),
         "metrics.json" => Some(json_text(&metrics_json(state))),
         "inputs.yaml" => inputs::inputs_yaml(state),
         "assumptions.md" => Some(assumptions::assumptions_md(state)),

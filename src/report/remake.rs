@@ -1,7 +1,8 @@
 //! `report RUN`: the documents of a recorded run, made anew from its events.
 
 use std::{
-    fs, io,
+    fs::{self, File},
+    io::{self, BufWriter, Write},
     path::{Path, PathBuf},
 };
 
@@ -11,6 +12,8 @@ use thiserror::Error;
 use super::{documents, metrics::outcome};
 use crate::{
     analysis::units::three_digits,
+    chrome_trace::ChromeTrace,
+    event::Envelope,
     rundir::{EventReader, Next, ReadError, RunDir},
     state::RunState,
 };
@@ -37,20 +40,65 @@ pub struct Remade {
 pub fn remake(path: &Path, out: Option<&Path>) -> Result<Remade, ReportError> {
     let run = RunDir::open(path);
     let mut reader = EventReader::open(&run.events())?;
-    let mut state = RunState::default();
-    while let Next::Event(envelope) = reader.read_next()? {
-        state.apply(&envelope);
-    }
     let dir = out.unwrap_or(run.path()).to_owned();
     fs::create_dir_all(&dir).map_err(|source| ReportError::Write { path: dir.clone(), source })?;
+    let mut state = RunState::default();
+    let mut trace = TraceWriter::create(&dir)?;
+    while let Next::Event(envelope) = reader.read_next()? {
+        state.apply(&envelope);
+        trace.add(&envelope)?;
+    }
+    trace.finish(state.finished.is_some())?;
     let mut files = Vec::new();
     for document in documents(&state) {
         let path = dir.join(document.name);
         fs::write(&path, document.content).map_err(|source| ReportError::Write { path, source })?;
         files.push(document.name);
     }
+    files.push(TRACE);
     let remarks = remarks(&state, reader.skipped(), reader.is_torn());
     Ok(Remade { dir, files, outcome: outcome(&state), remarks })
+}
+
+/// The run for Chrome and Perfetto: made of the events themselves, not of what is known at the end.
+const TRACE: &str = "trace.json";
+
+/// Written beside its place first: the run may still be writing its own.
+struct TraceWriter {
+    place: PathBuf,
+    path: PathBuf,
+    file: BufWriter<File>,
+    trace: ChromeTrace,
+    lines: String,
+}
+
+impl TraceWriter {
+    fn create(dir: &Path) -> Result<TraceWriter, ReportError> {
+        let (place, path) = (dir.join(TRACE), dir.join(format!("{TRACE}.part")));
+        match File::create(&path) {
+            Ok(file) => {
+                let file = BufWriter::with_capacity(1 << 18, file);
+                Ok(TraceWriter { place, path, file, trace: ChromeTrace::default(), lines: String::new() })
+            }
+            Err(source) => Err(ReportError::Write { path, source }),
+        }
+    }
+
+    fn add(&mut self, envelope: &Envelope) -> Result<(), ReportError> {
+        self.lines.clear();
+        self.trace.add(envelope, &mut self.lines);
+        let written = self.file.write_all(self.lines.as_bytes());
+        written.map_err(|source| ReportError::Write { path: self.path.clone(), source })
+    }
+
+    /// Takes its place. Of a run without an end, one that is there already stays: the run goes on with it.
+    fn finish(mut self, run_has_ended: bool) -> Result<(), ReportError> {
+        let placed = self.file.flush().and_then(|()| match run_has_ended || !self.place.exists() {
+            true => fs::rename(&self.path, &self.place),
+            false => fs::remove_file(&self.path),
+        });
+        placed.map_err(|source| ReportError::Write { path: self.path.clone(), source })
+    }
 }
 
 fn remarks(state: &RunState, skipped: u64, torn: bool) -> Vec<String> {

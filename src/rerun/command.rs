@@ -197,12 +197,13 @@ pub fn child_config(config: &RunConfig, device: &str, requests: u32) -> RunConfi
     child.runtime.until = None;
     child.hardware.isolation.check = false;
     child.output.record = true;
-    child.output.predictions.enable = false;
+    (child.output.predictions.enable, child.output.trace) = (false, false);
     // It is followed while it runs.
     child.output.flush_ms = 100;
     let profiling = &mut child.profiling;
     (profiling.nvml.enable, profiling.host.enable) = (false, false);
     (profiling.cupti.enable, profiling.roofline.enable) = (false, false);
+    profiling.operators.enable = false;
     (profiling.nsys.enable, profiling.ncu.enable) = (false, false);
     child
 }

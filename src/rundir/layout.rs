@@ -55,6 +55,11 @@ impl RunDir {
         self.0.join("nvml.csv")
     }
 
+    /// For Chrome and Perfetto.
+    pub fn trace(&self) -> PathBuf {
+        self.0.join("trace.json")
+    }
+
     pub fn config(&self) -> PathBuf {
         self.0.join("config.yaml")
     }

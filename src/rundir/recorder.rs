@@ -8,6 +8,7 @@ use std::{
 
 use super::RunDir;
 use crate::{
+    chrome_trace::ChromeTrace,
     event::{Envelope, Event, GpuSample, Phase, Prediction, Stamp},
     readings::Reading,
 };
@@ -36,8 +37,9 @@ fn nvml_header() -> String {
     std::iter::once("ts").chain(first).chain(ours).chain(rest).collect::<Vec<_>>().join(",")
 }
 
-/// Appends events to `events.ndjson`, GPU samples to `nvml.csv` and predictions to a file that the first one makes. A failing disk never stops the run:
-/// lines are lost, counted, and writing is tried again at the next flush.
+/// Appends events to `events.ndjson`, GPU samples to `nvml.csv`, predictions to a file that the first one makes, and where it is
+/// asked for the run as a trace to `trace.json`. A failing disk never stops the run: lines are lost, counted, and writing is
+/// tried again at the next flush.
 pub struct Recorder {
     dir: RunDir,
     events: LineFile,
@@ -46,9 +48,24 @@ pub struct Recorder {
     /// The GPU that the phases are of.
     profiled: Option<u32>,
     predictions: Option<LineFile>,
+    trace: Option<TraceFile>,
     started_unix_s: f64,
     flush_every: Duration,
     flushed: Instant,
+}
+
+struct TraceFile {
+    trace: ChromeTrace,
+    file: LineFile,
+    lines: String,
+}
+
+impl TraceFile {
+    fn add(&mut self, envelope: &Envelope) {
+        self.lines.clear();
+        self.trace.add(envelope, &mut self.lines);
+        self.file.lines(self.lines.as_bytes());
+    }
 }
 
 impl Recorder {
@@ -62,16 +79,27 @@ impl Recorder {
             phase: Phase::default(),
             profiled: None,
             predictions: None,
+            trace: None,
             started_unix_s: started_unix_ms as f64 / 1e3,
             flush_every,
             flushed: Instant::now(),
         })
     }
 
+    /// Writes `trace.json` too.
+    pub fn with_trace(mut self) -> io::Result<Recorder> {
+        let file = LineFile::create(File::create_new(self.dir.trace())?);
+        self.trace = Some(TraceFile { trace: ChromeTrace::default(), file, lines: String::new() });
+        Ok(self)
+    }
+
     pub fn record(&mut self, envelope: &Envelope) {
         match serde_json::to_vec(envelope) {
             Ok(line) => self.events.line(&line),
             Err(e) => tracing::error!("an event has no recorded form: {e}"),
+        }
+        if let Some(trace) = &mut self.trace {
+            trace.add(envelope);
         }
         self.phase = self.phase.after(&envelope.event);
         match &envelope.event {
@@ -111,19 +139,28 @@ impl Recorder {
     pub fn flush(&mut self) {
         self.events.flush();
         self.nvml.flush();
-        self.predictions.iter_mut().for_each(LineFile::flush);
+        self.beside_mut().for_each(LineFile::flush);
         self.flushed = Instant::now();
+    }
+
+    /// Files that not every run has.
+    fn beside(&self) -> impl Iterator<Item = &LineFile> {
+        self.predictions.iter().chain(self.trace.iter().map(|trace| &trace.file))
+    }
+
+    fn beside_mut(&mut self) -> impl Iterator<Item = &mut LineFile> {
+        self.predictions.iter_mut().chain(self.trace.iter_mut().map(|trace| &mut trace.file))
     }
 
     /// Lines that did not reach the disk.
     pub fn lost(&self) -> u64 {
-        self.events.lost + self.nvml.lost + self.predictions.as_ref().map_or(0, |file| file.lost)
+        self.events.lost + self.nvml.lost + self.beside().map(|file| file.lost).sum::<u64>()
     }
 
     /// What the disk said last, when it refused.
     pub fn trouble(&self) -> Option<&str> {
-        let predictions = self.predictions.as_ref().and_then(|file| file.trouble.as_deref());
-        self.events.trouble.as_deref().or(self.nvml.trouble.as_deref()).or(predictions)
+        let beside = || self.beside().find_map(|file| file.trouble.as_deref());
+        self.events.trouble.as_deref().or(self.nvml.trouble.as_deref()).or_else(beside)
     }
 }
 
@@ -161,11 +198,22 @@ impl<W: Write> LineFile<W> {
     }
 
     fn line(&mut self, text: &[u8]) {
+        self.append(text, b"\n");
+    }
+
+    /// Any number of whole lines.
+    fn lines(&mut self, text: &[u8]) {
+        if !text.is_empty() {
+            self.append(text, b"");
+        }
+    }
+
+    fn append(&mut self, text: &[u8], end: &[u8]) {
         if self.torn && self.pending.is_empty() {
             self.pending.push(b'\n');
         }
         self.pending.extend_from_slice(text);
-        self.pending.push(b'\n');
+        self.pending.extend_from_slice(end);
         if self.pending.len() >= PENDING_BYTES - 1024 {
             self.flush();
         }

@@ -1,17 +1,17 @@
 //! What a run's model costs, held against what was measured: MFU, MBU, operators, the roofline.
 
-use super::{LiveKernels, RunState};
+use super::{HostOperators, LiveKernels, RunState};
 use crate::{
     analysis::{
         kernel_hints::{self, Seen},
-        operators::{OperatorRow, operator_rows},
+        operators::{OperatorRow, Spent, operator_rows},
         peaks::{OVERRIDE, Peaks, peaks},
         roofline::{Point, PointKind, Roof, Roofline, Timed, estimated},
         throttle::Work,
     },
     event::Phase,
     kernels::Kind,
-    model::{Step, cost::StepCost},
+    model::{Operator, Step, cost::StepCost},
     readings::Reading,
 };
 
@@ -22,6 +22,24 @@ pub struct Used {
     /// A second.
     pub achieved: f64,
     pub peak: f64,
+}
+
+/// What operators were timed by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OperatorBasis {
+    /// By the GPU's own clock.
+    Kernels,
+    /// By the engine's thread, on the CPU.
+    WallTime,
+}
+
+impl OperatorBasis {
+    pub fn words(self) -> &'static str {
+        match self {
+            OperatorBasis::Kernels => "time of its kernels",
+            OperatorBasis::WallTime => "wall time on the CPU",
+        }
+    }
 }
 
 impl Used {
@@ -56,6 +74,12 @@ impl RunState {
             Phase::Decode => Some(shape.cost(Step::decode(batch, prompt + u64::from(run.output_tokens) / 2))),
             _ => None,
         }
+    }
+
+    /// The operands of `operator` in the step that [`step_cost`](Self::step_cost) is of.
+    pub fn operand_shapes(&self, phase: Phase, operator: Operator) -> Option<String> {
+        let step = self.step_cost(phase)?.step;
+        Some(self.run.as_ref()?.shape.as_ref()?.operand_shapes(operator, step))
     }
 
     /// Model FLOP/s of the prefills over the dense peak.
@@ -108,12 +132,35 @@ impl RunState {
         Ok(at_clock.unwrap_or_else(|| Roof::stated(&peaks)))
     }
 
-    /// The operators of `phase` as its kernels were seen, the longest first; empty while there are none.
+    /// Where the times of the operators of `phase` come from, and over how many steps; `None` while there are none. On a
+    /// GPU only kernels tell: what the host spends on an operator there is not what it takes.
+    pub fn operator_basis(&self, phase: Phase) -> Option<(OperatorBasis, u64)> {
+        let kernels = self.kernels.live(phase).filter(|live| live.steps > 0 && !live.rows.is_empty());
+        let timed = || self.operators_on_cpu(phase).map(|host| (OperatorBasis::WallTime, host.told_steps()));
+        kernels.map(|live| (OperatorBasis::Kernels, live.steps)).or_else(timed)
+    }
+
+    /// What operators took where the CPU did them; `None` on a GPU, and where nobody timed them.
+    pub fn operators_on_cpu(&self, phase: Phase) -> Option<&HostOperators> {
+        let on_cpu = self.run.as_ref().is_some_and(|run| run.device == "cpu");
+        self.operators.of(phase).filter(|host| on_cpu && !host.times.is_empty())
+    }
+
+    /// The operators of `phase` as they were measured, the longest first; empty while they were not.
     pub fn operator_rows(&self, phase: Phase) -> Vec<OperatorRow> {
-        let Some(live) = self.kernels.live(phase) else { return Vec::new() };
+        let Some((basis, steps)) = self.operator_basis(phase) else { return Vec::new() };
+        let spent: Vec<Spent<'_>> = match basis {
+            OperatorBasis::Kernels => {
+                self.kernels.live(phase).map(|live| live.rows.iter().map(Spent::from).collect())
+            }
+            OperatorBasis::WallTime => {
+                self.operators.of(phase).map(|host| host.times.iter().map(Spent::from).collect())
+            }
+        }
+        .unwrap_or_default();
         let roof = self.roof_of(phase);
         let roof = roof.as_ref().map(|roof| *roof).map_err(String::as_str);
-        operator_rows(&live.rows, live.steps, self.step_cost(phase).as_ref(), roof)
+        operator_rows(&spent, steps, self.step_cost(phase).as_ref(), roof)
     }
 
     /// What the kernels of `phase` say, the most telling first.
@@ -166,6 +213,7 @@ impl RunState {
     }
 
     fn operator_points(&self, phase: Phase) -> Vec<Point> {
+        let Some((basis, _)) = self.operator_basis(phase) else { return Vec::new() };
         self.operator_rows(phase)
             .into_iter()
             .filter_map(|row| {
@@ -176,7 +224,7 @@ impl RunState {
                     timed: row.achieved?,
                     share: row.pct_of_peaks,
                     time_pct: Some(row.share * 100.0),
-                    basis: "FLOPs and bytes from the model's shape, time of its kernels".to_owned(),
+                    basis: format!("FLOPs and bytes from the model's shape, {}", basis.words()),
                     verdict: row.verdict.ok(),
                 })
             })

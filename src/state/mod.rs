@@ -5,6 +5,7 @@ mod cost;
 mod diagnosis;
 mod incidents;
 mod kernels;
+mod operators;
 mod requests;
 mod sample;
 mod series;
@@ -14,9 +15,10 @@ mod trail;
 use std::{collections::VecDeque, sync::Arc};
 
 pub use by_context::{AtContext, ByContext};
-pub use cost::Used;
+pub use cost::{OperatorBasis, Used};
 pub use incidents::{FlightRecorder, Incident, KeptLook, Unusual};
 pub use kernels::{KEPT_REPORTS, KernelState, LiveKernels};
+pub use operators::{AllocatorState, HostOperators, OperatorState};
 pub use requests::ActiveRequest;
 use serde::{Deserialize, Serialize};
 pub use series::{Bucket, Series};
@@ -80,6 +82,8 @@ pub struct RunState {
     /// What looking at the GPUs costs.
     pub sampler: Option<SamplerCost>,
     pub kernels: KernelState,
+    pub operators: OperatorState,
+    pub allocators: AllocatorState,
     pub log: VecDeque<(Stamp, Notice)>,
     pub snapshots: VecDeque<Snapshot>,
     pub finished: Option<RunFinished>,
@@ -161,6 +165,8 @@ impl Default for RunState {
             observer: None,
             sampler: None,
             kernels: KernelState::default(),
+            operators: OperatorState::default(),
+            allocators: AllocatorState::default(),
             log: VecDeque::new(),
             snapshots: VecDeque::new(),
             finished: None,
@@ -212,6 +218,9 @@ impl RunState {
             Event::KernelTrace(trace) => self.kernels.trace = Some(trace.clone()),
             Event::Kernels(window) => self.kernels.window(window),
             Event::StepTimeline(timeline) => self.kernels.timeline(timeline),
+            Event::Operators(window) => self.operators.window(window),
+            Event::HostTimeline(timeline) => self.operators.timeline(timeline),
+            Event::Allocator(sample) => self.allocators.record(t, *sample),
             Event::ToolRun(run) => self.kernels.tool_run = Some((**run).clone()),
             Event::KernelReport(report) => self.kernels.report(report),
             Event::HostSample(sample) => self.host.record(t, sample),

@@ -14,7 +14,9 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::event::{CallCost, GpuInfo, GpuProcess, GpuSample, HostInfo, HostSample, Refused, Stamp};
+use crate::event::{
+    AllocatorSample, CallCost, GpuInfo, GpuProcess, GpuSample, HostInfo, HostSample, Refused, Stamp,
+};
 pub use crate::reasons;
 pub use sampler::Sampler;
 pub use thermometer::Thermometer;
@@ -103,6 +105,11 @@ pub trait HostProbe: Send {
 
     /// Rates are over the time since the sample before.
     fn sample(&mut self, now: Stamp) -> HostSample;
+
+    /// What this process holds on its heap; `None` where that is not counted.
+    fn heap(&mut self) -> Option<AllocatorSample> {
+        None
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Error)]

@@ -21,12 +21,15 @@ use super::{
 };
 use crate::{
     config::{HardwareConfig, NvmlConfig, Probe, RunConfig, Runtime, SamplerConfig},
-    event::{Activity, Event, EventTx, GpuInfo, Level, Stamp},
+    event::{Activity, AllocatorSample, Event, EventTx, GpuInfo, Level, Stamp},
     scenario::{Scenario, UnknownScenario},
 };
 
 /// The longest that a stop waits when nobody unparks the thread.
 const STOP_CHECK: Duration = Duration::from_millis(50);
+
+/// Counting is cheap, but asking the C library for what it has reserved stops whoever allocates meanwhile.
+const BETWEEN_HEAPS: Duration = Duration::from_secs(1);
 
 /// Owns the probes and knows when each is due.
 pub struct Sampler {
@@ -41,6 +44,29 @@ pub struct Sampler {
 struct HostWatch {
     probe: Box<dyn HostProbe>,
     due: Due,
+    heap_due: Due,
+    heap: Option<AllocatorSample>,
+}
+
+impl HostWatch {
+    fn new(probe: Box<dyn HostProbe>, interval_ms: u32) -> HostWatch {
+        // Host readings are rates: the first needs an interval behind it.
+        let (due, heap_due) = (Due::every_ms(interval_ms).later(), Due::every(BETWEEN_HEAPS));
+        HostWatch { probe, due, heap_due, heap: None }
+    }
+
+    /// Sends a sample, and what the heap holds where that has changed.
+    fn sample(&mut self, now: Stamp, tx: &EventTx) {
+        tx.send(Event::HostSample(Box::new(self.probe.sample(now))));
+        if !self.heap_due.take(now) {
+            return;
+        }
+        let heap = self.probe.heap();
+        if let Some(sample) = heap.filter(|_| heap != self.heap) {
+            self.heap = heap;
+            tx.send(Event::Allocator(sample));
+        }
+    }
 }
 
 /// A grid of moments; those that were slept through are skipped.
@@ -140,9 +166,7 @@ impl Sampler {
         host_interval: &SamplerConfig,
     ) -> Sampler {
         let gpu = gpu.map(|probe| GpuWatch::new(probe, gpu_intervals));
-        // Host readings are rates: the first needs an interval behind it.
-        let host =
-            host.map(|probe| HostWatch { probe, due: Due::every_ms(host_interval.interval_ms).later() });
+        let host = host.map(|probe| HostWatch::new(probe, host_interval.interval_ms));
         Sampler { gpu, host, remarks: Vec::new(), isolation: None }
     }
 
@@ -172,7 +196,7 @@ impl Sampler {
         if let Some(host) = &mut self.host
             && host.due.take(now)
         {
-            tx.send(Event::HostSample(Box::new(host.probe.sample(now))));
+            host.sample(now, tx);
         }
         let gpu_next = self.gpu.as_ref().ok().map(GpuWatch::next);
         let host_next = self.host.as_ref().map(|host| host.due.next);

@@ -4,7 +4,8 @@ use std::path::Path;
 
 use llmprof::{
     event::{
-        KernelReport, KernelSpan, KernelTrace, KernelWindow, Phase, StepTimeline, ToolRun, ToolState,
+        Allocator, AllocatorSample, HeapGrowth, HostSpan, HostTimeline, KernelReport, KernelSpan,
+        KernelTrace, KernelWindow, OperatorTime, OperatorWindow, Phase, StepTimeline, ToolRun, ToolState,
         TraceState,
     },
     kernels::{Group, KernelRow, KernelTable, Kind, SortBy, open},
@@ -33,6 +34,61 @@ fn folded(events: Vec<Event>) -> RunState {
 
 fn live() -> RunState {
     folded(h200_step::events(200, true))
+}
+
+/// Thirty layers on the CPU, told by the engine's own clock.
+fn on_cpu() -> RunState {
+    let layer = [
+        (Operator::AttentionNorm, 4_000),
+        (Operator::Qkv, 140_000),
+        (Operator::Rope, 9_000),
+        (Operator::Attention, 60_000),
+        (Operator::AttentionOutput, 90_000),
+        (Operator::MlpNorm, 4_000),
+        (Operator::GateUp, 420_000),
+        (Operator::Activation, 12_000),
+        (Operator::Down, 210_000),
+    ];
+    let mut spans = Vec::new();
+    let mut at = 0;
+    let layers = (0..30).flat_map(|number| layer.map(|(operator, ns)| (operator, Some(number), ns)));
+    let ends = [(Operator::FinalNorm, None, 5_000), (Operator::LmHead, None, 7_400_000)];
+    for (operator, layer, ns) in layers.chain(ends) {
+        spans.push(HostSpan { operator, layer, start_ns: at, ns });
+        at += ns + 1_000;
+    }
+    let mut operators: Vec<OperatorTime> = Vec::new();
+    for &operator in Operator::ALL {
+        let of: Vec<&HostSpan> = spans.iter().filter(|span| span.operator == operator).collect();
+        let Some(one) = of.first() else { continue };
+        let heap = Some(HeapGrowth { allocated_bytes: 4_608 * of.len() as u64 * 100, peak_bytes: 6_144 });
+        let (calls, ns) = (of.len() as u64 * 100, one.ns * of.len() as u64 * 100);
+        operators.push(OperatorTime { operator, calls, ns, min_ns: one.ns - 500, max_ns: one.ns * 3, heap });
+    }
+    let window = OperatorWindow {
+        phase: Phase::Decode,
+        steps: 100,
+        host_ns: (at + 20_000) * 100,
+        operators,
+        ..OperatorWindow::default()
+    };
+    let timeline = HostTimeline { phase: Phase::Decode, at: Stamp(9_000), ns: at + 20_000, spans };
+    let heap = AllocatorSample {
+        allocator: Allocator::Heap,
+        live_bytes: 548_000_000,
+        peak_bytes: 551_000_000,
+        reserved_bytes: Some(552_000_000),
+    };
+    let mut state = RunState::default();
+    for event in [
+        Event::RunStarted(Box::new(RunStarted { device: "cpu".into(), ..run_started() })),
+        Event::Operators(Box::new(window)),
+        Event::HostTimeline(Box::new(timeline)),
+        Event::Allocator(heap),
+    ] {
+        state.apply(&Envelope { t: Stamp(1_000_000_000), event });
+    }
+    state
 }
 
 fn report(file: &str, tool: &str, phase: Option<Phase>) -> Event {
@@ -96,6 +152,8 @@ fn kernels_in_their_looks() {
             KernelsLook { zoom: 2, stretch: 3, group: Some(Group::Name), ..usual() },
         ),
         ("live_opened", live(), KernelsLook { row: 1, ..opened() }),
+        ("wall_time", on_cpu(), usual()),
+        ("wall_time_opened", on_cpu(), opened()),
         ("ncu", folded(vec![ncu_raw(), ncu_details()]), usual()),
         ("ncu_opened", folded(vec![ncu_details()]), KernelsLook { row: 1, ..opened() }),
         ("ncu_scrolled", folded(vec![ncu_details()]), KernelsLook { scroll: 30, ..opened() }),
@@ -264,7 +322,12 @@ fn any_event() -> impl Strategy<Value = Event> {
     let span = (0u16..4, any_operator(), of(0u16..5), any::<u64>(), any::<u64>())
         .prop_map(|(name, operator, layer, start_ns, ns)| KernelSpan { name, operator, layer, start_ns, ns });
     let timeline = (phase(), vec(span, 0..12)).prop_map(|(phase, spans)| {
-        Event::StepTimeline(Box::new(StepTimeline { phase, names: vec!["核".into(), "x".into()], spans }))
+        Event::StepTimeline(Box::new(StepTimeline {
+            phase,
+            at: None,
+            names: vec!["核".into(), "x".into()],
+            spans,
+        }))
     });
     let kinds =
         [Kind::Kernels, Kind::ApiCalls, Kind::MemoryTime, Kind::MemorySize, Kind::Ranges, Kind::Products];

@@ -13,7 +13,7 @@ use std::{
     ptr,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicU32, Ordering},
+        atomic::{AtomicU32, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -30,6 +30,7 @@ use super::trouble::CudaTrouble;
 use crate::{
     config::Dtype,
     engine::{Listener, Part, candle::memory::gigabytes, place},
+    event::{Allocator, AllocatorSample},
 };
 
 /// The kernels, as machine code for what [`place::built_for`] says.
@@ -56,6 +57,21 @@ pub struct Gpu {
     pub multiprocessors: u32,
     /// A kernel may start before the one before it has ended, and blocks come in clusters.
     hopper: bool,
+    held: Arc<Held>,
+}
+
+/// Bytes of all buffers of a device, as they were asked for.
+#[derive(Default)]
+struct Held {
+    live: AtomicU64,
+    peak: AtomicU64,
+}
+
+impl Held {
+    fn grew(&self, bytes: usize) {
+        let live = self.live.fetch_add(bytes as u64, Ordering::Relaxed) + bytes as u64;
+        self.peak.fetch_max(live, Ordering::Relaxed);
+    }
 }
 
 /// Device memory. What it holds is known to those who pass it to kernels.
@@ -63,10 +79,12 @@ pub struct Buffer {
     at: sys::CUdeviceptr,
     bytes: usize,
     context: Arc<CudaContext>,
+    held: Arc<Held>,
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
+        self.held.live.fetch_sub(self.bytes as u64, Ordering::Relaxed);
         if self.at != 0 && self.context.bind_to_thread().is_ok() {
             // SAFETY: allocated by `Gpu::alloc`, freed once. Freeing waits for the device.
             let _ = unsafe { result::free_sync(self.at) };
@@ -199,7 +217,8 @@ impl Gpu {
             CudaTrouble::NoRoom => out_of_memory(&context, "cuBLAS", BLAS_WORKSPACE_BYTES),
             other => other,
         })?;
-        let workspace = alloc(&context, "cuBLAS", BLAS_WORKSPACE_BYTES)?;
+        let held = Arc::default();
+        let workspace = alloc(&context, &held, "cuBLAS", BLAS_WORKSPACE_BYTES)?;
         // SAFETY: the workspace lives as long as the handle, and is used on its one stream.
         unsafe {
             blas_sys::cublasSetWorkspace_v2(*handle.handle(), workspace.at as *mut c_void, workspace.bytes)
@@ -223,6 +242,7 @@ impl Gpu {
             functions,
             multiprocessors,
             hopper,
+            held,
         })
     }
 
@@ -243,7 +263,17 @@ impl Gpu {
 
     /// Memory for `what`, with anything in it.
     pub fn alloc(&self, what: &'static str, bytes: usize) -> Result<Buffer, CudaTrouble> {
-        alloc(&self.context, what, bytes)
+        alloc(&self.context, &self.held, what, bytes)
+    }
+
+    /// What all buffers take. The driver does not tell what it has reserved for them.
+    pub fn allocator(&self) -> AllocatorSample {
+        AllocatorSample {
+            allocator: Allocator::Gpu,
+            live_bytes: self.held.live.load(Ordering::Relaxed),
+            peak_bytes: self.held.peak.load(Ordering::Relaxed),
+            reserved_bytes: None,
+        }
     }
 
     pub fn zeros(&self, what: &'static str, bytes: usize) -> Result<Buffer, CudaTrouble> {
@@ -558,11 +588,19 @@ fn check_capability(context: &CudaContext) -> Result<(), CudaTrouble> {
     })
 }
 
-fn alloc(context: &Arc<CudaContext>, what: &'static str, bytes: usize) -> Result<Buffer, CudaTrouble> {
+fn alloc(
+    context: &Arc<CudaContext>,
+    held: &Arc<Held>,
+    what: &'static str,
+    bytes: usize,
+) -> Result<Buffer, CudaTrouble> {
     context.bind_to_thread()?;
     // SAFETY: the memory is freed with the buffer, and kernels write it before they read it.
     match unsafe { result::malloc_sync(bytes.max(1)) } {
-        Ok(at) => Ok(Buffer { at, bytes, context: Arc::clone(context) }),
+        Ok(at) => {
+            held.grew(bytes);
+            Ok(Buffer { at, bytes, context: Arc::clone(context), held: Arc::clone(held) })
+        }
         Err(error) if error.0 == sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
             Err(out_of_memory(context, what, bytes))
         }

@@ -28,7 +28,10 @@ use super::{
     candle::{CandleOptions, SyntheticWeights, memory::gigabytes},
     sampling::{Picker, Sampling},
 };
-use crate::{event::Phase, model::Operator};
+use crate::{
+    event::{AllocatorSample, Phase},
+    model::Operator,
+};
 
 /// Steps under way beyond the one that is waited for.
 const AHEAD: u32 = 2;
@@ -303,5 +306,9 @@ impl Engine for CudaEngine {
 
     fn device_time(&self) -> Option<Duration> {
         self.took
+    }
+
+    fn allocator(&self) -> Option<AllocatorSample> {
+        Some(self.decoder.kernels.gpu.allocator())
     }
 }

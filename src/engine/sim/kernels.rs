@@ -230,7 +230,8 @@ struct Gathered {
     phase: Phase,
     steps: u64,
     ns: u64,
-    last: Option<Step>,
+    /// The newest of them, and when it began.
+    last: Option<(Step, Stamp)>,
     window_at: Stamp,
     timeline_at: Option<Stamp>,
 }
@@ -250,14 +251,14 @@ impl SimKernels {
         SimKernels { shape, tx, graphs, seed, phases }
     }
 
-    /// A step took `ns`. What is due is told.
-    pub fn step(&mut self, phase: Phase, step: Step, ns: u64) {
+    /// A step that began at `start` took `ns`. What is due is told.
+    pub fn step(&mut self, phase: Phase, step: Step, start: Stamp, ns: u64) {
         let now = self.tx.clock().now();
         for at in 0..self.phases.len() {
             let gathered = &mut self.phases[at];
             if gathered.phase == phase {
                 (gathered.steps, gathered.ns, gathered.last) =
-                    (gathered.steps + 1, gathered.ns + ns, Some(step));
+                    (gathered.steps + 1, gathered.ns + ns, Some((step, start)));
             }
             if now.since(gathered.window_at).as_nanos() >= u128::from(WINDOW_NS) {
                 self.tell(at, now);
@@ -274,7 +275,7 @@ impl SimKernels {
     fn tell(&mut self, at: usize, now: Stamp) {
         let gathered = &mut self.phases[at];
         gathered.window_at = now;
-        let Some(step) = gathered.last.take() else { return };
+        let Some((step, began)) = gathered.last.take() else { return };
         let steps = std::mem::take(&mut gathered.steps);
         let step_ns = std::mem::take(&mut gathered.ns) / steps;
         let of = SimSteps {
@@ -286,7 +287,8 @@ impl SimKernels {
             graph: self.graphs && gathered.phase == Phase::Decode,
             seed: self.seed ^ now.0,
         };
-        let (window, timeline) = sim_kernels(&of);
+        let (window, mut timeline) = sim_kernels(&of);
+        timeline.at = Some(began);
         let due = |told: Stamp| now.since(told).as_nanos() >= u128::from(TIMELINE_NS);
         let drawn = gathered.timeline_at.is_none_or(due);
         if drawn {

@@ -69,6 +69,7 @@ pub struct Cupti {
     push: unsafe extern "C" fn(u32, u64) -> Status,
     pop: unsafe extern "C" fn(u32, *mut u64) -> Status,
     words: unsafe extern "C" fn(Status, *mut *const c_char) -> Status,
+    timestamp: unsafe extern "C" fn(*mut u64) -> Status,
     _library: Library,
 }
 
@@ -205,6 +206,7 @@ impl Cupti {
             push: function!("cuptiActivityPushExternalCorrelationId"),
             pop: function!("cuptiActivityPopExternalCorrelationId"),
             words: function!("cuptiGetResultString"),
+            timestamp: function!("cuptiGetTimestamp"),
             _library: library,
         };
         // SAFETY: both functions live as long as the program, and so does the library.
@@ -287,6 +289,14 @@ impl Cupti {
     pub fn unmark(&self) {
         // SAFETY: nothing is written where the place is null.
         let _ = unsafe { (self.pop)(MARKS, ptr::null_mut()) };
+    }
+
+    /// This moment by the clock that records are stamped with.
+    pub fn now_ns(&self) -> Option<u64> {
+        let mut now = 0;
+        // SAFETY: it writes one number.
+        let told = unsafe { (self.timestamp)(&mut now) } == 0;
+        (told && now > 0).then_some(now)
     }
 
     fn check(&self, call: &'static str, status: Status) -> Result<(), Refusal> {

@@ -37,8 +37,17 @@ pub struct Steps {
     prefill: Window,
     decode: Window,
     timeline_wanted: bool,
-    timelines: Vec<StepTimeline>,
+    timelines: Vec<Drawn>,
     dropped: u64,
+}
+
+/// A step that was drawn; when it happened is yet to be said by the run's clock.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Drawn {
+    pub step: u32,
+    /// When its first kernel began, by the clock of the records.
+    pub first_ns: u64,
+    pub timeline: StepTimeline,
 }
 
 /// A step whose kernels are coming in.
@@ -246,8 +255,9 @@ impl Steps {
             window.busy_ns += done.end_ns - done.start_ns;
             window.add(done, part.map(|part| part.operator));
         }
-        if self.timeline_wanted && !self.timelines.iter().any(|timeline| timeline.phase == step.phase) {
-            self.timelines.push(self.names.timeline(&step, first));
+        if self.timeline_wanted && !self.timelines.iter().any(|drawn| drawn.timeline.phase == step.phase) {
+            let timeline = self.names.timeline(&step, first);
+            self.timelines.push(Drawn { step: number, first_ns: first, timeline });
         }
     }
 
@@ -268,7 +278,7 @@ impl Steps {
     }
 
     /// The steps that were drawn, if any were wanted and have ended.
-    pub fn timelines(&mut self) -> Vec<StepTimeline> {
+    pub fn timelines(&mut self) -> Vec<Drawn> {
         let drawn = std::mem::take(&mut self.timelines);
         self.timeline_wanted &= drawn.is_empty();
         drawn
@@ -367,7 +377,7 @@ impl Names {
                 }
             })
             .collect();
-        StepTimeline { phase: step.phase, names, spans }
+        StepTimeline { phase: step.phase, at: None, names, spans }
     }
 }
 
@@ -458,8 +468,10 @@ mod tests {
         assert_eq!(window.rows[2].mean_ns, Some(20.0), "its first ten were spent waiting for the one before");
         let drawn = steps.timelines();
         assert_eq!(drawn.len(), 1);
-        assert_eq!(drawn[0].spans[1].layer, Some(0));
-        assert_eq!((drawn[0].spans[2].start_ns, drawn[0].spans[2].ns), (60, 40));
+        let spans = &drawn[0].timeline.spans;
+        assert_eq!((drawn[0].step, drawn[0].first_ns), (0, 0));
+        assert_eq!(spans[1].layer, Some(0));
+        assert_eq!((spans[2].start_ns, spans[2].ns), (60, 40));
         assert!(steps.timelines().is_empty());
     }
 

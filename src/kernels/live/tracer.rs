@@ -1,6 +1,7 @@
 //! Switches CUPTI on and off, marks what the engine does, and tells what CUPTI saw.
 
 use std::{
+    collections::VecDeque,
     sync::{
         Arc, Condvar, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU32, Ordering},
@@ -13,10 +14,10 @@ use super::{
     library::{Cupti, Refusal},
     mark::Mark,
     records::Record,
-    steps::Steps,
+    steps::{Drawn, Steps},
 };
 use crate::{
-    event::{Event, EventTx, KernelTrace, Phase, TraceState},
+    event::{Event, EventTx, KernelTrace, Phase, Stamp, TraceState},
     listener::{Listener, Part},
 };
 
@@ -24,6 +25,8 @@ use crate::{
 const BETWEEN_LOOKS: Duration = Duration::from_millis(250);
 const BETWEEN_WINDOWS: Duration = Duration::from_secs(1);
 const BETWEEN_TIMELINES: Duration = Duration::from_secs(5);
+/// Launches that are remembered until their kernels are told: some seconds of the fastest steps.
+const MOST_LAUNCHES: usize = 1 << 13;
 
 /// Records kernels while it is wanted. Listens to the engine, on the engine's thread; reads on a thread of its own.
 pub struct Tracer {
@@ -45,6 +48,8 @@ struct Switches {
     depth: AtomicU32,
     phase: Mutex<Phase>,
     graph: Mutex<Option<Vec<Part>>>,
+    /// When steps began on the host, the newest last.
+    launched: Mutex<VecDeque<(u32, Stamp)>>,
 }
 
 impl Tracer {
@@ -98,6 +103,19 @@ impl Switches {
         self.changed.1.notify_all();
     }
 
+    fn launched(&self, step: u32, at: Stamp) {
+        let mut launched = self.launched.lock().unwrap_or_else(PoisonError::into_inner);
+        if launched.len() == MOST_LAUNCHES {
+            launched.pop_front();
+        }
+        launched.push_back((step, at));
+    }
+
+    fn launch_of(&self, step: u32) -> Option<Stamp> {
+        let launched = self.launched.lock().unwrap_or_else(PoisonError::into_inner);
+        launched.iter().rev().find(|(known, _)| *known == step).map(|(_, at)| *at)
+    }
+
     fn mark(&self, mark: Mark) {
         if let Ok(cupti) = Cupti::get() {
             cupti.mark(mark.encode());
@@ -122,6 +140,7 @@ impl Listener for Tracer {
         let step = switches.step.fetch_add(1, Ordering::Relaxed);
         if switches.on.load(Ordering::Acquire) {
             *switches.phase.lock().unwrap_or_else(PoisonError::into_inner) = phase;
+            switches.launched(step, self.tx.clock().now());
             switches.mark(Mark { phase, step, part: None });
         }
     }
@@ -259,18 +278,44 @@ impl Reader {
             for window in self.steps.windows() {
                 self.tx.send(Event::Kernels(Box::new(window)));
             }
-            for timeline in self.steps.timelines() {
+            let drawn = self.steps.timelines();
+            // Both clocks at once: the GPU runs behind the host, so the time of a launch would be too early.
+            let both_now = cupti.now_ns().map(|by_records| (by_records, self.tx.clock().now()));
+            for Drawn { step, first_ns, mut timeline } in drawn {
                 self.timeline_at = Some(Instant::now());
+                timeline.at = both_now.map(|now| placed(first_ns, now, self.switches.launch_of(step)));
                 self.tx.send(Event::StepTimeline(Box::new(timeline)));
             }
         }
     }
 }
 
+/// When a record of `ns` happened by the run's clock, if both clocks show `now`. Never before its launch: where it comes
+/// out so, the clocks are that far apart.
+fn placed(ns: u64, now: (u64, Stamp), launch: Option<Stamp>) -> Stamp {
+    let (by_records, by_run) = now;
+    let at = Stamp(by_run.0.saturating_sub(by_records.saturating_sub(ns)));
+    at.max(launch.unwrap_or_default())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::event::{self, Clock};
+
+    #[test]
+    fn kernels_are_placed_after_their_launch() {
+        let now = (1_000_000, Stamp(5_000));
+        for (ns, launch, wanted) in [
+            (999_000, None, 4_000),
+            (999_000, Some(3_990), 4_000),
+            (999_000, Some(4_010), 4_010),
+            (1_000_007, Some(10), 5_000),
+            (0, None, 0),
+        ] {
+            assert_eq!(placed(ns, now, launch.map(Stamp)), Stamp(wanted), "{ns}");
+        }
+    }
 
     /// Where CUPTI can't be had, the reason is told once for each wish, and the wish is taken back; where it can, that is told.
     #[test]

@@ -17,7 +17,10 @@ use self::{
     rapl::PackagePower,
 };
 use super::HostProbe;
-use crate::event::{HostInfo, HostSample, Stamp};
+use crate::{
+    event::{AllocatorSample, HostInfo, HostSample, Stamp},
+    heap,
+};
 
 /// Reading a core's clock may wake the core: on wide machines a few of them stand for all.
 const MAX_FREQ_FILES: usize = 8;
@@ -138,6 +141,10 @@ impl HostProbe for HostReader {
         sample.mem_used_bytes = self.read(&meminfo).and_then(procfs::mem_used_bytes);
         sample.process_rss_bytes = self.read(&own_status).and_then(procfs::rss_bytes);
         sample
+    }
+
+    fn heap(&mut self) -> Option<AllocatorSample> {
+        heap::sample()
     }
 }
 

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     analysis::units::{bytes, three_digits},
-    event::Stamp,
+    event::{Allocator, Stamp},
     readings::Reading,
     state::GpuState,
     tui::{
@@ -199,6 +199,10 @@ fn also_line<'a>(view: &View<'_>, gpu: &GpuState, width: u16) -> Line<'a> {
     let mut add = |label: &str, value: Option<String>, unit: &str| {
         parts.extend(value.map(|value| label_value(theme, label, &value, unit)));
     };
+    for (allocator, label) in [(Allocator::Gpu, "own buffers"), (Allocator::Heap, "heap")] {
+        let held = view.state.allocators.latest(allocator).filter(|_| gpu.info.profiled);
+        add(label, held.map(|held| bytes(held.live_bytes)), "");
+    }
     let whole = |value: Option<f64>| value.map(|value| format!("{value:.0}"));
     add("average", whole(value(Reading::PowerAverage)), "W");
     add("memory", whole(value(Reading::MemTemp)), "°C");

@@ -10,6 +10,7 @@ use ratatui::{
 use super::lanes::{LABEL, Row, rows_box};
 use crate::{
     analysis::units::{bytes, three_digits},
+    event::Allocator,
     state::{HostState, Series},
     tui::{
         view::View,
@@ -74,7 +75,7 @@ fn host_rows<'a>(view: &View<'a>, host: &'a HostState, cores: usize) -> Vec<Row<
     let latest = host.latest.as_ref().map(|(_, s)| s);
     let total = host.info.as_ref().and_then(|i| i.mem_total_bytes);
     let top = |series: &Series| series.range().map_or(1.0, |r| r.1 * 1.05);
-    vec![
+    let mut rows = vec![
         Row {
             label: "CPU %",
             series: &host.cpu_pct,
@@ -132,7 +133,26 @@ fn host_rows<'a>(view: &View<'a>, host: &'a HostState, cores: usize) -> Vec<Row<
             why: host.info.as_ref().map(|i| i.power_source.clone()),
             chosen: false,
         },
-    ]
+    ];
+    let allocators = &view.state.allocators;
+    if let (Some(heap), Some(series)) =
+        (allocators.latest(Allocator::Heap), allocators.live_bytes(Allocator::Heap))
+    {
+        let live = bytes(heap.live_bytes);
+        rows.push(Row {
+            label: "heap",
+            series,
+            range: (0.0, heap.reserved_bytes.unwrap_or(heap.peak_bytes) as f32),
+            style: theme.memory,
+            readout: Some(match heap.reserved_bytes {
+                Some(reserved) => format!("{live} / {}", bytes(reserved)),
+                None => live,
+            }),
+            why: None,
+            chosen: false,
+        });
+    }
+    rows
 }
 
 /// Every core as one bar.

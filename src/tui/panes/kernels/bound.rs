@@ -16,7 +16,7 @@ pub struct Bounds {
 impl Bounds {
     pub fn of(view: &View<'_>, source: &Source<'_>) -> Bounds {
         let operators = match source {
-            Source::Live { phase, .. } => view.state.operator_rows(*phase),
+            Source::Live { phase, .. } | Source::Timed { phase, .. } => view.state.operator_rows(*phase),
             Source::Table { .. } => Vec::new(),
         };
         Bounds { operators, group: source.group(&view.ui.kernels) }

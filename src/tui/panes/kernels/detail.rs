@@ -82,6 +82,7 @@ impl<'l> Page<'_, 'l> {
     ) -> Vec<Line<'l>> {
         self.times(source, shown, row);
         self.launch(row);
+        self.operator(view, source, row);
         self.parts(source, source.group(&view.ui.kernels), row);
         if source.kind() == Kind::Kernels {
             let known = row.known();
@@ -156,7 +157,7 @@ impl<'l> Page<'_, 'l> {
     }
 
     fn times(&mut self, source: &Source<'_>, shown: &Shown, row: &KernelRow) {
-        let (one, several) = source.kind().count_nouns();
+        let (one, several) = source.count_nouns();
         let mut calls = format!(
             "{} {}",
             grouped(i64::try_from(row.calls).unwrap_or(i64::MAX)),
@@ -324,6 +325,25 @@ impl<'l> Page<'_, 'l> {
             ];
             self.words(beginning, &advice.text, 4);
         }
+    }
+
+    /// What goes into its operator, and what a call of it asks the heap for.
+    fn operator(&mut self, view: &View<'_>, source: &Source<'_>, row: &KernelRow) {
+        let (phase, host) = match source {
+            Source::Live { phase, .. } => (*phase, None),
+            Source::Timed { phase, host } => (*phase, Some(host)),
+            Source::Table { .. } => return,
+        };
+        let Some(operator) = row.operator else { return };
+        if let Some(shapes) = view.state.operand_shapes(phase, operator) {
+            self.fact("operands", &shapes);
+        }
+        let Some(heap) = host.and_then(|host| host.time_of(operator)).and_then(|time| time.heap) else {
+            return;
+        };
+        let each = heap.allocated_bytes as f64 / row.calls.max(1) as f64;
+        let peak = scaled(heap.peak_bytes as f64, "B");
+        self.fact("heap, a call", &format!("{} asked for, {peak} at a time at most", scaled(each, "B")));
     }
 
     /// The kernels of a group.

@@ -64,6 +64,19 @@ pub fn numbers<'a>(view: &View<'_>, source: &Source<'_>, width: u16) -> Line<'a>
             parts.push(label_value(theme, "", &grouped(count(live.steps)), word));
             parts
         }
+        Source::Timed { phase, host } => {
+            let told = host.told_steps().max(1) as f64;
+            let (_, of) = source.steps().unwrap_or((0, "step"));
+            let step_ms = host.told_ns() as f64 / told / 1e6;
+            let within = 1.0 - host.self_ns() as f64 / host.told_ns().max(1) as f64;
+            vec![
+                vec![Text::styled(format!(" {}", phase.name()), theme.phase(*phase))],
+                vec![Text::styled("on the CPU, by the engine's thread", theme.dim)],
+                label_value(theme, "", &millis(step_ms), &format!("a {of}")),
+                label_value(theme, "", &three_digits(within * 100.0), "% in operators"),
+                label_value(theme, "", &grouped(count(host.told_steps())), "steps"),
+            ]
+        }
         Source::Table { report, table } => {
             let mut parts = vec![vec![Text::styled(format!(" {}", table.source), theme.text)]];
             parts.extend(table.device.as_ref().map(|name| vec![Text::styled(name.clone(), theme.dim)]));
@@ -97,6 +110,7 @@ fn live_numbers<'a>(theme: &Theme, meter: &LaunchMeter, of: &str) -> Vec<Vec<Tex
 pub fn hints(view: &View<'_>, source: &Source<'_>, shown: &Shown) -> Vec<String> {
     match source {
         Source::Live { phase, .. } => view.state.kernel_hints(*phase),
+        Source::Timed { .. } => Vec::new(),
         _ => {
             let notes = shown.table.notes.iter().map(|note| format!("Note: {note}"));
             shown.hints.iter().cloned().chain(notes).collect()

@@ -105,9 +105,11 @@ pub fn rows(view: &View<'_>) -> Option<KernelRows> {
 
 fn timeline_of<'a>(source: &Source<'a>) -> Option<&'a StepTimeline> {
     match source {
-        Source::Live { live, .. } => live.timeline.as_ref().filter(|timeline| !timeline.spans.is_empty()),
+        Source::Live { live, .. } => live.timeline.as_ref(),
+        Source::Timed { host, .. } => host.timeline.as_ref(),
         Source::Table { .. } => None,
     }
+    .filter(|timeline| !timeline.spans.is_empty())
 }
 
 /// The table above, the timeline below where there is room for both.
@@ -133,9 +135,10 @@ fn table_box(
     buf: &mut Buffer,
 ) {
     let theme = view.theme;
+    let what = if matches!(source, Source::Timed { .. }) { "operators" } else { "kernels" };
     let title = match all.len() {
-        1 => format!("kernels · {}", source.title()),
-        n => format!("kernels · {} · {} of {n}", source.title(), at + 1),
+        1 => format!("{what} · {}", source.title()),
+        n => format!("{what} · {} · {} of {n}", source.title(), at + 1),
     };
     let room = (area.width as usize).saturating_sub(title.width() + 8);
     let aside = order(view, source);

@@ -1,4 +1,4 @@
-//! Where kernels are known from: phases as they run, and tables of reports.
+//! Where kernels are known from: phases as they run, and tables of reports. On the CPU, operators stand for them.
 
 use std::borrow::Cow;
 
@@ -8,28 +8,44 @@ use crate::{
         Group, KernelTable, Kind,
         show::{Asked, Shown},
     },
-    state::{KernelState, LiveKernels},
+    state::{HostOperators, LiveKernels, RunState},
     tui::{ui::KernelsLook, view::View},
 };
 
 /// One of the things the pane can show.
 #[derive(Clone, Copy)]
 pub enum Source<'a> {
-    Live { phase: Phase, live: &'a LiveKernels, trace: Option<&'a KernelTrace> },
-    Table { report: &'a KernelReport, table: &'a KernelTable },
+    Live {
+        phase: Phase,
+        live: &'a LiveKernels,
+        trace: Option<&'a KernelTrace>,
+    },
+    /// Operators that the CPU did.
+    Timed {
+        phase: Phase,
+        host: &'a HostOperators,
+    },
+    Table {
+        report: &'a KernelReport,
+        table: &'a KernelTable,
+    },
 }
 
 /// All there are: live ones first, reports as they came.
-pub fn sources(state: &KernelState) -> Vec<Source<'_>> {
+pub fn sources(state: &RunState) -> Vec<Source<'_>> {
+    let kernels = &state.kernels;
     let live = [Phase::Prefill, Phase::Decode].into_iter().filter_map(|phase| {
-        let live = state.live(phase).filter(|live| !live.is_empty())?;
-        Some(Source::Live { phase, live, trace: state.trace.as_ref() })
+        let live = kernels.live(phase).filter(|live| !live.is_empty())?;
+        Some(Source::Live { phase, live, trace: kernels.trace.as_ref() })
     });
-    let tables = state
+    let timed = [Phase::Prefill, Phase::Decode]
+        .into_iter()
+        .filter_map(|phase| Some(Source::Timed { phase, host: state.operators_on_cpu(phase)? }));
+    let tables = kernels
         .reports
         .iter()
         .flat_map(|report| report.tables.iter().map(move |table| Source::Table { report, table }));
-    live.chain(tables).collect()
+    live.chain(timed).chain(tables).collect()
 }
 
 /// The source on the screen and its place. Until the user chooses: the first table of the newest report, else decode.
@@ -50,6 +66,7 @@ impl<'a> Source<'a> {
     pub fn title(&self) -> String {
         match self {
             Source::Live { phase, .. } => format!("live {}", phase.name()),
+            Source::Timed { phase, .. } => format!("wall time {}", phase.name()),
             Source::Table { report, table } => {
                 let phase = report.phase.map(|phase| format!("{} ", phase.name())).unwrap_or_default();
                 let what = match table.kind {
@@ -71,14 +88,31 @@ impl<'a> Source<'a> {
             Source::Live { live, trace, .. } => {
                 Cow::Owned(live.table(trace.map_or("live", |trace| trace.tool.as_str())))
             }
+            Source::Timed { host, .. } => Cow::Owned(host.table()),
             Source::Table { table, .. } => Cow::Borrowed(table),
         }
     }
 
     pub fn kind(&self) -> Kind {
         match self {
-            Source::Live { .. } => Kind::Kernels,
+            Source::Live { .. } | Source::Timed { .. } => Kind::Kernels,
             Source::Table { table, .. } => table.kind,
+        }
+    }
+
+    /// What a row is, in a word.
+    pub fn noun(&self) -> &'static str {
+        match self {
+            Source::Timed { .. } => "operator",
+            _ => self.kind().nouns().0,
+        }
+    }
+
+    /// What a row counts, one and several.
+    pub fn count_nouns(&self) -> (&'static str, &'static str) {
+        match self {
+            Source::Timed { .. } => ("call", "calls"),
+            _ => self.kind().count_nouns(),
         }
     }
 
@@ -88,6 +122,8 @@ impl<'a> Source<'a> {
             Source::Live { live, .. } if live.steps == 0 => None,
             Source::Live { phase: Phase::Decode, live, .. } => Some((live.steps, "token")),
             Source::Live { live, .. } => Some((live.steps, "prefill")),
+            Source::Timed { phase: Phase::Decode, host } => Some((host.told_steps(), "token")),
+            Source::Timed { host, .. } => Some((host.told_steps(), "prefill")),
             Source::Table { .. } => None,
         }
     }
@@ -95,6 +131,7 @@ impl<'a> Source<'a> {
     pub fn tells_operators(&self) -> bool {
         let rows = match self {
             Source::Live { live, .. } => &live.rows,
+            Source::Timed { .. } => return true,
             Source::Table { table, .. } => &table.rows,
         };
         rows.iter().any(|row| row.operator.is_some())
@@ -122,7 +159,7 @@ pub fn titles(all: &[Source<'_>]) -> Vec<String> {
     let plain: Vec<String> = all.iter().map(Source::title).collect();
     let file = |source: &Source<'_>| match source {
         Source::Table { report, .. } => report.file.rsplit('/').next().map(str::to_owned),
-        Source::Live { .. } => None,
+        Source::Live { .. } | Source::Timed { .. } => None,
     };
     let twice = |title: &String| plain.iter().filter(|other| *other == title).count() > 1;
     let told = |(title, source): (&String, &Source<'_>)| match file(source).filter(|_| twice(title)) {
@@ -134,8 +171,7 @@ pub fn titles(all: &[Source<'_>]) -> Vec<String> {
 
 /// What the view looks at, if there is anything.
 pub fn looked_at<'a>(view: &View<'a>) -> Option<(Vec<Source<'a>>, usize, Source<'a>)> {
-    let state: &'a KernelState = &view.state.kernels;
-    let all = sources(state);
+    let all = sources(view.state);
     let (at, source) = chosen(&all, &view.ui.kernels)?;
     Some((all, at, source))
 }

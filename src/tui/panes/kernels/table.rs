@@ -155,7 +155,7 @@ fn heading<'a>(
         },
         Column::Calls => match per {
             Some(of) => format!("calls/{}", if of == "token" { "tok" } else { of }),
-            None => source.kind().count_nouns().1.to_owned(),
+            None => source.count_nouns().1.to_owned(),
         },
         Column::Mean => "mean".to_owned(),
         Column::Least => "least".to_owned(),
@@ -172,7 +172,7 @@ fn heading<'a>(
     for (column, width) in columns {
         text += &padded(&title(*column), *width, is_word(*column));
     }
-    text += &format!("  {}", cut(source.kind().nouns().0, name_width, view.theme.glyphs.ascii));
+    text += &format!("  {}", cut(source.noun(), name_width, view.theme.glyphs.ascii));
     Line::styled(view.theme.glyphs.plain(&text), view.theme.dim)
 }
 

@@ -313,6 +313,7 @@ fn longest<'a>(theme: &Theme, timeline: &StepTimeline, stretch: &Stretch, width:
             timeline.names.get(span.name as usize).map(|name| names::family(name)).unwrap_or_default();
         let time = millis(span.ns as f64 / 1e6);
         let words = match span.operator {
+            Some(operator) if operator.name() == kernel => format!("  {operator} {time}"),
             Some(operator) => format!("  {operator} {time} ({kernel})"),
             None => format!("  {kernel} {time}"),
         };

@@ -1,0 +1,331 @@
+//! A run as Chrome and Perfetto draw it: `trace.json`, made line by line as events come.
+//!
+//! The form is the array of Chrome's trace events. It is closed with the run; of a run that was killed it stays open, which
+//! both programs read. What comes after the end of a run is no part of it.
+
+mod lines;
+mod track;
+
+use std::collections::HashMap;
+
+use self::{
+    lines::{Args, Lines, Place},
+    track::Track,
+};
+use crate::{
+    event::{
+        Allocator, AllocatorSample, Envelope, Event, GpuSample, HostSample, HostTimeline, Level, Notice,
+        Phase, RequestStarted, Stamp, StepTimeline, ToolState, TraceState,
+    },
+    readings::Reading,
+    reasons,
+};
+
+const REQUESTS: Place = Place { process: 1, thread: 1 };
+const OPERATORS: Place = Place { process: 1, thread: 2 };
+const RANGES: Place = Place { process: 1, thread: 3 };
+const MARKS: Place = Place { process: 1, thread: 4 };
+const STEPS: Place = Place { process: 2, thread: 1 };
+const KERNELS: Place = Place { process: 2, thread: 2 };
+const DEVICE: u64 = 2;
+const HOST: u64 = 3;
+/// GPUs have a process each, from here on, for what was read of them.
+const FIRST_GPU: u64 = 10;
+
+/// What is drawn of a GPU's readings.
+const READINGS: [Reading; 13] = [
+    Reading::Power,
+    Reading::SmClock,
+    Reading::MemClock,
+    Reading::Temp,
+    Reading::GpuUtil,
+    Reading::MemUtil,
+    Reading::MemUsed,
+    Reading::PowerLimit,
+    Reading::SmActive,
+    Reading::Occupancy,
+    Reading::Tensor,
+    Reading::Dram,
+    Reading::Fan,
+];
+
+/// Steps that are drawn one by one: an hour of a small model has millions, more than anyone looks at or a program opens.
+const MOST_STEPS: u64 = 100_000;
+
+/// Turns events into lines of `trace.json`.
+pub struct ChromeTrace {
+    lines: Lines,
+    drawn_steps: u64,
+    requests: Track,
+    ranges: Track,
+    operators: Track,
+    steps: Track,
+    kernels: Track,
+    request: Option<Request>,
+    /// NVML's reason bits as they were last, by GPU.
+    reasons: HashMap<u32, u64>,
+}
+
+impl Default for ChromeTrace {
+    fn default() -> ChromeTrace {
+        ChromeTrace {
+            drawn_steps: 0,
+            lines: Lines::default(),
+            requests: Track::new(REQUESTS),
+            ranges: Track::new(RANGES),
+            operators: Track::new(OPERATORS),
+            steps: Track::new(STEPS),
+            kernels: Track::new(KERNELS),
+            request: None,
+            reasons: HashMap::new(),
+        }
+    }
+}
+
+struct Request {
+    warmup: bool,
+    tokens: u64,
+    /// When the token before came, or the workload went on.
+    since: Stamp,
+}
+
+impl ChromeTrace {
+    /// Appends what `envelope` is in the trace to `out`: whole lines, or nothing.
+    pub fn add(&mut self, envelope: &Envelope, out: &mut String) {
+        if self.lines.closed() {
+            return;
+        }
+        let t = envelope.t;
+        match &envelope.event {
+            Event::RunStarted(run) => {
+                let name = format!("{} on {}", run.model, run.device);
+                self.lines.instant(out, MARKS, t, &name, &[("engine", Args::Text(&run.engine))]);
+            }
+            Event::Preparing(_) if !self.requests.is_open() => self.begin(out, t, "preparing", &[]),
+            Event::Ready(_) => self.end_all(out, t),
+            Event::RequestStarted(started) => self.request_started(out, t, started),
+            Event::Token(token) => self.token(out, t, token.request, token.device_ns),
+            Event::RequestFinished(_) => self.end_all(out, t),
+            Event::WorkloadPaused => self.begin(out, t, "paused", &[]),
+            Event::WorkloadResumed => {
+                self.requests.end(&mut self.lines, out, t);
+                self.request.iter_mut().for_each(|request| request.since = t);
+            }
+            Event::HostTimeline(timeline) => self.host_timeline(out, timeline),
+            Event::StepTimeline(timeline) => self.step_timeline(out, timeline),
+            Event::GpuFound(info) => {
+                let name = format!("GPU {} · {}", info.index, info.name);
+                self.lines.name_process(out, FIRST_GPU + u64::from(info.index), &name);
+            }
+            Event::GpuSample(sample) => self.gpu_sample(out, t, sample),
+            Event::HostSample(sample) => self.host_sample(out, t, sample),
+            Event::Allocator(sample) => self.allocator(out, t, sample),
+            Event::Snapshot(taken) => self.mark(out, t, &format!("snapshot {}", taken.name), ""),
+            Event::Notice(Notice { level, source, text }) => {
+                let level = match level {
+                    Level::Info => "note",
+                    Level::Warn => "warning",
+                    Level::Error => "error",
+                };
+                self.mark(out, t, &format!("{level} of {source}"), text);
+            }
+            Event::GpuLost(lost) => self.mark(out, t, &format!("GPU {} has gone", lost.gpu), &lost.reason),
+            Event::KernelTrace(trace) => {
+                let state = match &trace.state {
+                    TraceState::On => "records kernels",
+                    TraceState::Off => "records no more kernels",
+                    TraceState::Refused { .. } => "can't record kernels",
+                };
+                self.mark(out, t, &format!("{} {state}", trace.tool), "");
+            }
+            Event::ToolRun(run) => {
+                let state = match &run.state {
+                    ToolState::Working { .. } => return,
+                    ToolState::Done => "is done",
+                    ToolState::Failed { .. } => "failed",
+                    ToolState::Cancelled => "was called off",
+                };
+                self.mark(out, t, &format!("{} {state}", run.tool), "");
+            }
+            Event::RunFinished(finished) => {
+                self.end_all(out, t);
+                self.mark(out, t, &finished.outcome.to_string(), finished.cause.as_deref().unwrap_or(""));
+                self.lines.close(out);
+            }
+            Event::Preparing(_)
+            | Event::Prediction(_)
+            | Event::GpuAbsent(_)
+            | Event::GpuProcesses(_)
+            | Event::SamplerCost(_)
+            | Event::Kernels(_)
+            | Event::Operators(_)
+            | Event::KernelReport(_)
+            | Event::HostFound(_)
+            | Event::Observer(_) => {}
+        }
+    }
+
+    fn mark(&mut self, out: &mut String, t: Stamp, name: &str, text: &str) {
+        let args = [("text", Args::Text(text))];
+        self.lines.instant(out, MARKS, t, name, if text.is_empty() { &[] } else { &args });
+    }
+
+    fn begin(&mut self, out: &mut String, t: Stamp, name: &str, args: &[(&str, Args<'_>)]) {
+        self.requests.begin(&mut self.lines, out, t, name, args);
+    }
+
+    fn begin_range(&mut self, out: &mut String, t: Stamp, name: &str) {
+        self.ranges.begin(&mut self.lines, out, t, name, &[]);
+    }
+
+    /// Whatever is under way has ended.
+    fn end_all(&mut self, out: &mut String, t: Stamp) {
+        self.request = None;
+        self.requests.end_all(&mut self.lines, out, t);
+        self.ranges.end_all(&mut self.lines, out, t);
+    }
+
+    fn request_started(&mut self, out: &mut String, t: Stamp, started: &RequestStarted) {
+        self.end_all(out, t);
+        let name = if started.warmup { "warm-up" } else { "request" };
+        let args = [
+            ("batch", Args::Number(u64::from(started.batch))),
+            ("prompt_tokens", Args::Number(u64::from(started.prompt_tokens))),
+            ("output_tokens", Args::Number(u64::from(started.output_tokens))),
+        ];
+        self.begin(out, t, &format!("{name} {}", started.request), &args);
+        self.begin(out, t, "prefill", &[]);
+        // As the engine names them to tools: phases of a warm-up have no range.
+        self.begin_range(out, t, if started.warmup { "warmup" } else { "request" });
+        if !started.warmup {
+            self.begin_range(out, t, "prefill");
+        }
+        self.request = Some(Request { warmup: started.warmup, tokens: 0, since: t });
+    }
+
+    fn token(&mut self, out: &mut String, t: Stamp, number: u32, device_ns: Option<u64>) {
+        let Some(Request { warmup, tokens, since }) = self.request.as_mut() else { return };
+        let (warmup, first, from) = (*warmup, *tokens == 0, *since);
+        (*tokens, *since) = (*tokens + 1, t);
+        if first {
+            self.requests.end(&mut self.lines, out, t);
+            self.begin(out, t, "decode", &[]);
+        }
+        match (warmup, first) {
+            (true, _) => {}
+            (false, true) => {
+                self.ranges.end(&mut self.lines, out, t);
+                self.begin_range(out, t, "decode");
+            }
+            (false, false) if self.drawn_steps < MOST_STEPS => {
+                self.begin_range(out, from, "decode_step");
+                self.ranges.end(&mut self.lines, out, t);
+            }
+            (false, false) => return,
+        }
+        self.drawn_steps += 1;
+        if self.drawn_steps == MOST_STEPS {
+            let text = "requests, prefills, the steps that were kept and the counters go on";
+            self.mark(out, t, "from here on steps are not drawn one by one", text);
+        }
+        // It had ended when its token was there; how long before is not told.
+        if let Some(device_ns) = device_ns {
+            let name = if first { "prefill" } else { "decode step" };
+            let args = [("request", Args::Number(u64::from(number))), ("device_ns", Args::Number(device_ns))];
+            let from = Stamp(t.0.saturating_sub(device_ns));
+            self.steps.slice(&mut self.lines, out, (from, t), name, &args);
+        }
+    }
+
+    fn host_timeline(&mut self, out: &mut String, timeline: &HostTimeline) {
+        let when = |ns: u64| Stamp(timeline.at.0.saturating_add(ns.min(timeline.ns)));
+        let (name, all) = (step_name(timeline.phase), (timeline.at, when(timeline.ns)));
+        let Some(step) = self.operators.slice(&mut self.lines, out, all, name, &[]) else { return };
+        let mut within = self.operators.within(step);
+        for span in &timeline.spans {
+            let stretch = (when(span.start_ns), when(span.start_ns.saturating_add(span.ns)));
+            let layer = span.layer.map(|layer| ("layer", Args::Number(u64::from(layer))));
+            within.slice(&mut self.lines, out, stretch, span.operator.name(), layer.as_slice());
+        }
+    }
+
+    /// A step of which nobody knows when it was has no place.
+    fn step_timeline(&mut self, out: &mut String, timeline: &StepTimeline) {
+        let last = timeline.spans.iter().map(|span| span.start_ns.saturating_add(span.ns)).max();
+        let (Some(at), Some(last)) = (timeline.at, last) else { return };
+        let when = |ns: u64| Stamp(at.0.saturating_add(ns));
+        let (name, all) = (step_name(timeline.phase), (at, when(last)));
+        let Some(step) = self.kernels.slice(&mut self.lines, out, all, name, &[]) else { return };
+        let mut within = self.kernels.within(step);
+        for span in &timeline.spans {
+            let stretch = (when(span.start_ns), when(span.start_ns.saturating_add(span.ns)));
+            let name = timeline.names.get(usize::from(span.name)).map_or("(unnamed)", String::as_str);
+            let mut args = Vec::with_capacity(2);
+            args.extend(span.operator.map(|operator| ("operator", Args::Text(operator.name()))));
+            args.extend(span.layer.map(|layer| ("layer", Args::Number(u64::from(layer)))));
+            within.slice(&mut self.lines, out, stretch, name, &args);
+        }
+    }
+
+    fn gpu_sample(&mut self, out: &mut String, t: Stamp, sample: &GpuSample) {
+        let process = FIRST_GPU + u64::from(sample.gpu);
+        for reading in READINGS {
+            let Some(value) = sample.get(reading) else { continue };
+            let about = reading.about();
+            let (value, unit) = if about.unit == "B" { (mib(value), "MiB") } else { (value, about.unit) };
+            self.lines.counter(out, process, t, about.label, unit, value);
+        }
+        let Some(bits) = sample.reasons else { return };
+        let before = self.reasons.insert(sample.gpu, bits);
+        if before == Some(bits) {
+            return;
+        }
+        let names: Vec<String> = reasons::found(bits).map(|found| found.name().into_owned()).collect();
+        let name = if names.is_empty() { "nothing holds the clock".to_owned() } else { names.join(", ") };
+        self.lines.instant(out, Place { process, thread: 1 }, t, &name, &[("bits", Args::Number(bits))]);
+    }
+
+    fn host_sample(&mut self, out: &mut String, t: Stamp, sample: &HostSample) {
+        let cores = sample.core_pct.len();
+        let busy = (cores > 0).then(|| f64::from(sample.core_pct.iter().sum::<f32>()) / cores as f64);
+        let mib_of = |bytes: Option<u64>| bytes.map(|bytes| mib(bytes as f64));
+        for (name, unit, value) in [
+            ("CPU", "%", busy),
+            ("own CPU", "% of a core", sample.process_pct.map(f64::from)),
+            ("CPU clock", "MHz", sample.freq_mhz.map(f64::from)),
+            ("memory", "MiB", mib_of(sample.mem_used_bytes)),
+            ("own memory", "MiB", mib_of(sample.process_rss_bytes)),
+            ("package power", "W", sample.package_power_w.map(f64::from)),
+        ] {
+            if let Some(value) = value {
+                self.lines.counter(out, HOST, t, name, unit, value);
+            }
+        }
+    }
+
+    fn allocator(&mut self, out: &mut String, t: Stamp, sample: &AllocatorSample) {
+        let (process, live, reserved) = match sample.allocator {
+            Allocator::Heap => (HOST, "heap, live", "heap, reserved"),
+            Allocator::Gpu => (DEVICE, "buffers, live", "buffers, reserved"),
+        };
+        self.lines.counter(out, process, t, live, "MiB", mib(sample.live_bytes as f64));
+        if let Some(bytes) = sample.reserved_bytes {
+            self.lines.counter(out, process, t, reserved, "MiB", mib(bytes as f64));
+        }
+    }
+}
+
+fn step_name(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Prefill => "prefill",
+        Phase::Decode => "decode step",
+        Phase::Idle | Phase::Preparing => "step",
+    }
+}
+
+fn mib(bytes: f64) -> f64 {
+    bytes / f64::from(1 << 20)
+}
+
+#[cfg(test)]
+mod tests;

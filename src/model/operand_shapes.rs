@@ -1,0 +1,146 @@
+//! What goes into each operator, as sizes: `[1×896]·[896×9728]`.
+
+use super::{Operator, cost::Step, shape::Shape};
+
+/// Sizes in brackets, the outermost first.
+fn sizes(all: &[u64]) -> String {
+    let texts: Vec<String> = all.iter().map(u64::to_string).collect();
+    format!("[{}]", texts.join("×"))
+}
+
+fn product(rows: u64, from: u64, to: u64) -> String {
+    format!("{}·{}", sizes(&[rows, from]), sizes(&[from, to]))
+}
+
+impl Shape {
+    /// The operands of one call of `operator` in `step`. Layers that differ are told one after another.
+    pub fn operand_shapes(&self, operator: Operator, step: Step) -> String {
+        let rows = step.batch.saturating_mul(step.new);
+        let (q, kv) = self.row_widths();
+        let (h, batch, dim) = (self.hidden, step.batch, self.head_dim);
+        match operator {
+            Operator::Embedding => {
+                format!("ids {} of {}", sizes(&[batch, step.new]), sizes(&[self.vocab, h]))
+            }
+            Operator::AttentionNorm
+            | Operator::PostAttentionNorm
+            | Operator::MlpNorm
+            | Operator::PostMlpNorm => sizes(&[rows, h]),
+            Operator::Qkv => product(rows, h, q.saturating_add(kv.saturating_mul(2))),
+            Operator::Rope => {
+                let of = |heads: u64| sizes(&[batch, heads, step.new, dim]);
+                format!("q {} k {}", of(self.heads), of(self.kv_heads))
+            }
+            Operator::Attention => self.attention_shapes(step),
+            Operator::AttentionOutput => product(rows, q, h),
+            Operator::GateUp => self.mlp_shapes(rows, |wide| (h, wide.saturating_mul(2))),
+            Operator::Activation => sizes(&[rows, self.intermediate.saturating_mul(2)]),
+            Operator::Down => self.mlp_shapes(rows, |wide| (wide, h)),
+            // Only the last position of each sequence gets logits.
+            Operator::FinalNorm => sizes(&[batch, h]),
+            Operator::LmHead => product(batch, h, self.vocab),
+            Operator::Sampling => sizes(&[batch, self.vocab]),
+        }
+    }
+
+    fn attention_shapes(&self, step: Step) -> String {
+        let (batch, dim) = (step.batch, self.head_dim);
+        let mut seen: Vec<u64> = Vec::new();
+        for group in &self.layers {
+            let all = step.past.saturating_add(step.new);
+            let in_window = |window: u64| all.min(window.saturating_add(step.new.saturating_sub(1)));
+            let positions = group.window.map_or(all, in_window);
+            if !seen.contains(&positions) {
+                seen.push(positions);
+            }
+        }
+        let kv: Vec<String> =
+            seen.into_iter().map(|positions| sizes(&[batch, self.kv_heads, positions, dim])).collect();
+        format!("q {} kv {}", sizes(&[batch, self.heads, step.new, dim]), kv.join(" or "))
+    }
+
+    /// A product of the MLP; `ends` gives where it leads from and to for a width.
+    fn mlp_shapes(&self, rows: u64, ends: impl Fn(u64) -> (u64, u64)) -> String {
+        let of = |rows: u64, wide: u64| {
+            let (from, to) = ends(wide);
+            product(rows, from, to)
+        };
+        let mut texts = Vec::new();
+        if self.layers.iter().any(|group| !group.has_experts) {
+            texts.push(of(rows, self.intermediate));
+        }
+        if let Some(experts) = self.experts.filter(|_| self.layers.iter().any(|group| group.has_experts)) {
+            let chosen = of(rows.saturating_mul(experts.active), experts.intermediate);
+            texts.push(format!("{chosen} over {} experts", experts.count));
+            if experts.shared_intermediate > 0 {
+                texts.push(format!("{} shared", of(rows, experts.shared_intermediate)));
+            }
+        }
+        texts.join(" or ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::config::Dtype;
+
+    fn shape(more: serde_json::Value) -> Shape {
+        let mut config = json!({
+            "model_type": "qwen2", "vocab_size": 151936, "hidden_size": 896, "intermediate_size": 4864,
+            "num_hidden_layers": 24, "num_attention_heads": 14, "num_key_value_heads": 2,
+            "max_position_embeddings": 32768
+        });
+        for (key, value) in more.as_object().unwrap() {
+            config[key] = value.clone();
+        }
+        Shape::from_hf(&config, Dtype::Bf16).unwrap()
+    }
+
+    #[test]
+    fn operands_of_a_decode_step_and_a_prefill() {
+        let shape = shape(json!({}));
+        let (decode, prefill) = (Step::decode(1, 512), Step::prefill(2, 128));
+        for (operator, of_decode, of_prefill) in [
+            (Operator::Embedding, "ids [1×1] of [151936×896]", "ids [2×128] of [151936×896]"),
+            (Operator::MlpNorm, "[1×896]", "[256×896]"),
+            (Operator::Qkv, "[1×896]·[896×1152]", "[256×896]·[896×1152]"),
+            (Operator::Rope, "q [1×14×1×64] k [1×2×1×64]", "q [2×14×128×64] k [2×2×128×64]"),
+            (Operator::Attention, "q [1×14×1×64] kv [1×2×513×64]", "q [2×14×128×64] kv [2×2×128×64]"),
+            (Operator::GateUp, "[1×896]·[896×9728]", "[256×896]·[896×9728]"),
+            (Operator::Down, "[1×4864]·[4864×896]", "[256×4864]·[4864×896]"),
+            (Operator::LmHead, "[1×896]·[896×151936]", "[2×896]·[896×151936]"),
+        ] {
+            assert_eq!(shape.operand_shapes(operator, decode), of_decode);
+            assert_eq!(shape.operand_shapes(operator, prefill), of_prefill);
+        }
+    }
+
+    #[test]
+    fn layers_that_differ_are_told_one_after_another() {
+        let gemma = shape(json!({"model_type": "gemma3_text", "head_dim": 64, "sliding_window": 100,
+            "sliding_window_pattern": 6}));
+        let told = gemma.operand_shapes(Operator::Attention, Step::decode(1, 512));
+        assert_eq!(told, "q [1×14×1×64] kv [1×2×100×64] or [1×2×513×64]");
+        let sparse = shape(json!({"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2,
+            "decoder_sparse_step": 2}));
+        let told = sparse.operand_shapes(Operator::Down, Step::decode(3, 9));
+        assert_eq!(told, "[3×4864]·[4864×896] or [6×4864]·[4864×896] over 8 experts");
+    }
+
+    #[test]
+    fn shapes_agree_with_the_cost() {
+        // Operations of a product are twice the product of its three sizes.
+        let shape = shape(json!({}));
+        let step = Step::prefill(2, 128);
+        for operator in [Operator::Qkv, Operator::GateUp, Operator::Down, Operator::LmHead] {
+            let text = shape.operand_shapes(operator, step);
+            let numbers: Vec<f64> =
+                text.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok()).collect();
+            let flops = shape.cost(step).of(operator).unwrap().each().matmul_flops;
+            assert_eq!(2.0 * numbers[0] * numbers[1] * numbers[3], flops, "{text}");
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! The operators of a run as rows: `ops.csv`. What was not measured is an empty cell.
+
+use crate::{
+    event::{HeapGrowth, OperatorTime, Phase},
+    kernels::KernelRow,
+    model::{Operator, cost::StepCost},
+    state::{HostOperators, LiveKernels, RunState},
+};
+
+/// The columns, in their order; docs/operators.md says what each is.
+pub const COLUMNS: [&str; 20] = [
+    "phase",
+    "operator",
+    "shapes",
+    "steps",
+    "calls",
+    "calls_per_step",
+    "host_total_ms",
+    "host_self_ms",
+    "host_mean_us",
+    "host_min_us",
+    "host_max_us",
+    "host_pct",
+    "device_launches",
+    "device_total_ms",
+    "device_us_per_step",
+    "device_pct",
+    "flops_per_step",
+    "bytes_per_step",
+    "allocated_bytes",
+    "peak_bytes",
+];
+
+/// `None` where neither operators nor kernels nor a shape were recorded.
+pub(super) fn ops_csv(state: &RunState) -> Option<String> {
+    let mut out = csv::Writer::from_writer(Vec::new());
+    let mut any = false;
+    out.write_record(COLUMNS).ok()?;
+    for phase in [Phase::Prefill, Phase::Decode] {
+        for row in rows(state, phase) {
+            any = true;
+            out.write_record(row.cells(phase)).ok()?;
+        }
+    }
+    let text = String::from_utf8(out.into_inner().ok()?).ok()?;
+    any.then_some(text)
+}
+
+#[derive(Default)]
+struct Row {
+    operator: String,
+    shapes: Option<String>,
+    steps: Option<u64>,
+    calls: Option<u64>,
+    calls_per_step: Option<f64>,
+    host_total_ns: Option<u64>,
+    host_self_ns: Option<u64>,
+    host_mean_ns: Option<f64>,
+    host_range_ns: Option<(u64, u64)>,
+    host_share: Option<f64>,
+    device: Option<Device>,
+    flops: Option<f64>,
+    bytes: Option<f64>,
+    heap: Option<HeapGrowth>,
+}
+
+struct Device {
+    launches: u64,
+    total_ns: f64,
+    steps: u64,
+    busy_ns: f64,
+}
+
+impl Row {
+    fn cells(&self, phase: Phase) -> [String; COLUMNS.len()] {
+        fn cell<T>(value: Option<T>, text: impl FnOnce(T) -> String) -> String {
+            value.map_or_else(String::new, text)
+        }
+        let count = |value: Option<u64>| cell(value, |n| n.to_string());
+        let ms = |value: Option<u64>| cell(value, |ns| format!("{:.6}", ns as f64 / 1e6));
+        let us = |value: Option<f64>| cell(value, |ns| format!("{:.3}", ns / 1e3));
+        let pct = |value: Option<f64>| cell(value, |share| format!("{:.3}", share * 100.0));
+        let whole = |value: Option<f64>| cell(value, |n| format!("{n:.0}"));
+        let device = self.device.as_ref();
+        [
+            phase.name().to_owned(),
+            self.operator.clone(),
+            self.shapes.clone().unwrap_or_default(),
+            count(self.steps),
+            count(self.calls),
+            cell(self.calls_per_step, |n| format!("{n:.3}")),
+            ms(self.host_total_ns),
+            ms(self.host_self_ns),
+            us(self.host_mean_ns),
+            us(self.host_range_ns.map(|(least, _)| least as f64)),
+            us(self.host_range_ns.map(|(_, most)| most as f64)),
+            pct(self.host_share),
+            count(device.map(|device| device.launches)),
+            cell(device, |device| format!("{:.6}", device.total_ns / 1e6)),
+            us(device.map(|device| device.total_ns / device.steps.max(1) as f64)),
+            pct(device.filter(|device| device.busy_ns > 0.0).map(|device| device.total_ns / device.busy_ns)),
+            whole(self.flops),
+            whole(self.bytes),
+            count(self.heap.map(|heap| heap.allocated_bytes)),
+            count(self.heap.map(|heap| heap.peak_bytes)),
+        ]
+    }
+
+    fn timed(mut self, time: &OperatorTime, host: &HostOperators) -> Row {
+        self.steps = Some(host.told_steps());
+        self.calls = Some(time.calls);
+        self.calls_per_step = Some(time.calls as f64 / host.told_steps().max(1) as f64);
+        // Nothing lies within an operator: all of it is its own.
+        (self.host_total_ns, self.host_self_ns) = (Some(time.ns), Some(time.ns));
+        self.host_mean_ns = Some(time.ns as f64 / time.calls.max(1) as f64);
+        self.host_range_ns = Some((time.min_ns, time.max_ns));
+        self.host_share = share(time.ns, host);
+        self.heap = time.heap;
+        self
+    }
+}
+
+fn share(ns: u64, host: &HostOperators) -> Option<f64> {
+    (host.told_ns() > 0).then(|| ns as f64 / host.told_ns() as f64)
+}
+
+/// The step as a whole, steps that told no operators, then operator by operator as a step does them.
+fn rows(state: &RunState, phase: Phase) -> Vec<Row> {
+    let cost = state.step_cost(phase);
+    let host = state.operators.of(phase).filter(|host| host.steps > 0);
+    let live = state.kernels.live(phase).filter(|live| live.steps > 0);
+    if cost.is_none() && host.is_none() && live.is_none() {
+        return Vec::new();
+    }
+    let mut rows = vec![step(cost.as_ref(), host, live)];
+    rows.extend(host.filter(|host| host.untold_steps > 0 && host.told_steps() > 0).map(untold));
+    for &operator in Operator::ALL {
+        let row = of_operator(operator, cost.as_ref(), host, live);
+        rows.extend(row.map(|row| Row { shapes: state.operand_shapes(phase, operator), ..row }));
+    }
+    rows.extend(live.and_then(|live| device(live, |row| row.operator.is_none())).map(|device| Row {
+        operator: "(others)".to_owned(),
+        device: Some(device),
+        ..Row::default()
+    }));
+    rows
+}
+
+fn step(cost: Option<&StepCost>, host: Option<&HostOperators>, live: Option<&LiveKernels>) -> Row {
+    let total = cost.map(StepCost::total);
+    Row {
+        operator: "(step)".to_owned(),
+        steps: host.map(|host| host.steps),
+        calls: host.map(|host| host.steps),
+        calls_per_step: host.map(|_| 1.0),
+        host_total_ns: host.map(|host| host.host_ns),
+        host_self_ns: host.filter(|host| host.told_steps() > 0).map(HostOperators::self_ns),
+        host_mean_ns: host.map(|host| host.host_ns as f64 / host.steps as f64),
+        device: live.and_then(|live| device(live, |_| true)),
+        flops: total.map(|total| total.flops()),
+        bytes: total.map(|total| total.bytes()),
+        heap: host.and_then(|host| host.heap),
+        ..Row::default()
+    }
+}
+
+fn untold(host: &HostOperators) -> Row {
+    Row {
+        operator: "(steps without operators)".to_owned(),
+        steps: Some(host.untold_steps),
+        calls: Some(host.untold_steps),
+        host_total_ns: Some(host.untold_ns),
+        host_mean_ns: Some(host.untold_ns as f64 / host.untold_steps as f64),
+        ..Row::default()
+    }
+}
+
+fn of_operator(
+    operator: Operator,
+    cost: Option<&StepCost>,
+    host: Option<&HostOperators>,
+    live: Option<&LiveKernels>,
+) -> Option<Row> {
+    let costs = cost.and_then(|cost| cost.of(operator));
+    let time = host.and_then(|host| Some((host.time_of(operator)?, host)));
+    let device = live.and_then(|live| device(live, |row| row.operator == Some(operator)));
+    if costs.is_none() && time.is_none() && device.is_none() {
+        return None;
+    }
+    let row = Row {
+        operator: operator.name().to_owned(),
+        calls_per_step: costs.map(|costs| costs.calls as f64),
+        device,
+        flops: costs.map(|costs| costs.all.flops()),
+        bytes: costs.map(|costs| costs.all.bytes()),
+        ..Row::default()
+    };
+    Some(match time {
+        Some((time, host)) => row.timed(time, host),
+        None => row,
+    })
+}
+
+fn device(live: &LiveKernels, which: impl Fn(&KernelRow) -> bool) -> Option<Device> {
+    let rows = || live.rows.iter().filter(|row| which(row));
+    rows().next()?;
+    Some(Device {
+        launches: rows().map(|row| row.calls).sum(),
+        total_ns: rows().filter_map(|row| row.total_ns).sum(),
+        steps: live.steps,
+        busy_ns: live.busy_ns as f64,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::{collection::vec, prelude::*};
+
+    use super::*;
+    use crate::event::{Envelope, Event, OperatorWindow, Stamp};
+
+    /// A window whose operators take no more than its steps.
+    fn any_window() -> impl Strategy<Value = OperatorWindow> {
+        let time = (0..Operator::ALL.len(), 1..50u64, 0..9_000u64);
+        (any::<bool>(), 0..9u64, 0..3u64, 0..5_000u64, vec(time, 0..6)).prop_map(
+            |(prefill, told_steps, untold_steps, more_ns, times)| {
+                let mut operators: Vec<OperatorTime> = Vec::new();
+                for (at, calls, ns) in times.into_iter().filter(|_| told_steps > 0) {
+                    let operator = Operator::ALL[at];
+                    if operators.iter().all(|known| known.operator != operator) {
+                        let heap = Some(HeapGrowth { allocated_bytes: ns, peak_bytes: calls });
+                        operators.push(OperatorTime { operator, calls, ns, min_ns: 0, max_ns: ns, heap });
+                    }
+                }
+                let inside: u64 = operators.iter().map(|time| time.ns).sum();
+                let untold_ns = untold_steps * 7;
+                OperatorWindow {
+                    phase: if prefill { Phase::Prefill } else { Phase::Decode },
+                    steps: told_steps + untold_steps,
+                    host_ns: if told_steps > 0 { inside + more_ns } else { 0 } + untold_ns,
+                    untold_steps,
+                    untold_ns,
+                    operators,
+                    ..OperatorWindow::default()
+                }
+            },
+        )
+    }
+
+    proptest! {
+        /// Operators, what lies between them and steps that told nothing add up to all steps.
+        #[test]
+        fn rows_add_up_to_the_step(windows in vec(any_window(), 1..12)) {
+            let mut state = RunState::default();
+            for window in &windows {
+                state.apply(&Envelope { t: Stamp(1), event: Event::Operators(Box::new(window.clone())) });
+            }
+            let Some(text) = ops_csv(&state) else {
+                prop_assert!(windows.iter().all(|window| window.steps == 0));
+                return Ok(());
+            };
+            let mut reader = csv::Reader::from_reader(text.as_bytes());
+            let rows: Vec<csv::StringRecord> = reader.records().map(|row| row.unwrap()).collect();
+            let at = |name: &str| COLUMNS.iter().position(|column| *column == name).unwrap();
+            let ms = |row: &csv::StringRecord, name: &str| row[at(name)].parse::<f64>().unwrap_or(0.0);
+            for phase in [Phase::Prefill, Phase::Decode] {
+                let of_phase: Vec<&csv::StringRecord> =
+                    rows.iter().filter(|row| row[0] == *phase.name()).collect();
+                let Some((step, parts)) = of_phase.split_first() else { continue };
+                let whole: u64 =
+                    windows.iter().filter(|window| window.phase == phase).map(|window| window.host_ns).sum();
+                prop_assert!((ms(step, "host_total_ms") - whole as f64 / 1e6).abs() < 1e-9);
+                let told = state.operators.of(phase).unwrap().told_steps() > 0;
+                prop_assert_eq!(step[at("host_self_ms")].is_empty(), !told, "never a 0 for what is not there");
+                if told {
+                    let parts: f64 = parts.iter().map(|row| ms(row, "host_total_ms")).sum();
+                    prop_assert!((parts + ms(step, "host_self_ms") - whole as f64 / 1e6).abs() < 1e-4);
+                }
+            }
+        }
+    }
+}
