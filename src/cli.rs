@@ -1100,6 +1100,14 @@ fn a_time(seconds: f64) -> Result<Duration, Usage> {
     time.ok_or_else(|| Usage(format!("--seconds {seconds}: a time is a number above 0")))
 }
 
+fn print_measured(json: bool, object: &serde_json::Value, text: &str) -> Result<(), Failure> {
+    match json {
+        true => print_out(&serde_json::to_string_pretty(object).map_err(Report::from)?)?,
+        false => print_out(text.trim_end())?,
+    }
+    Ok(())
+}
+
 /// Measures what the device can do at most and tells it.
 async fn measure_peaks(what: &What, seconds: f64, json: bool) -> Result<u8, Failure> {
     let each = a_time(seconds)?;
@@ -1111,10 +1119,7 @@ async fn measure_peaks(what: &What, seconds: f64, json: bool) -> Result<u8, Fail
         Ok(measured) => measured?,
         Err(cause) => return Ok(interrupted(&cause)),
     };
-    match json {
-        true => print_out(&serde_json::to_string_pretty(&measured.json()).map_err(Report::from)?)?,
-        false => print_out(measured.text().trim_end())?,
-    }
+    print_measured(json, &measured.json(), &measured.text())?;
     Ok(0)
 }
 
@@ -1140,10 +1145,7 @@ async fn measure_overhead(what: &What, seconds: f64, json: bool) -> Result<u8, F
         Ok(measured) => measured?,
         Err(cause) => return Ok(interrupted(&cause)),
     };
-    match json {
-        true => print_out(&serde_json::to_string_pretty(&measured.json()).map_err(Report::from)?)?,
-        false => print_out(measured.text().trim_end())?,
-    }
+    print_measured(json, &measured.json(), &measured.text())?;
     Ok(measured.exit_code())
 }
 
