@@ -40,7 +40,7 @@ pub fn sentence(evidence: &Evidence<'_>) -> Option<String> {
     words += &evenness(m);
     if let Some(share) = m.device_share() {
         let idle = (100.0 * (1.0 - share)).max(0.0);
-        words += &format!(" The GPU idles {idle:.1} % of the decode time, by its own clock.");
+        words += &format!(" Between decode steps the GPU idles {idle:.1} % of the time, by its own clock.");
     }
     if let Some(taken) = evidence.cpu_taken_by_others.filter(|taken| *taken >= WORTH_A_WORD) {
         words += &format!(

@@ -63,9 +63,11 @@ pub fn cells(row: &Row) -> [String; 7] {
     ]
 }
 
-/// The rows worth a line: what neither side has is left out.
+/// The rows worth a line: what neither side has is left out, unless that is all there is.
 pub fn told(comparison: &Comparison) -> impl Iterator<Item = &Row> {
-    comparison.rows.iter().filter(|row| row.a.is_some() || row.b.is_some())
+    let known = |row: &&Row| row.a.is_some() || row.b.is_some();
+    let nothing = !comparison.rows.iter().any(|row| known(&row));
+    comparison.rows.iter().filter(move |row| nothing || known(row))
 }
 
 /// Why rows are undecided, each reason once with those it is for. The headline's is in the sentence.

@@ -103,7 +103,11 @@ pub(super) fn with_plots(state: &RunState, plots: &[Plot]) -> String {
     for definition in DEFINITIONS {
         let _ = writeln!(out, "- {}", definition.words());
     }
-    let _ = writeln!(out, "- Warm-up requests ({}) are in none of these numbers.", state.warmup_done);
+    let _ = writeln!(
+        out,
+        "- Warm-up requests ({}) are in no latency and no rate; in energy and kernels they are.",
+        state.warmup_done
+    );
     out
 }
 

@@ -8,7 +8,7 @@ use crate::{
 };
 
 /// The columns, in their order; docs/operators.md says what each is.
-pub const COLUMNS: [&str; 20] = [
+pub const COLUMNS: [&str; 21] = [
     "phase",
     "operator",
     "shapes",
@@ -21,6 +21,7 @@ pub const COLUMNS: [&str; 20] = [
     "host_min_us",
     "host_max_us",
     "host_pct",
+    "device_steps",
     "device_launches",
     "device_total_ms",
     "device_us_per_step",
@@ -95,6 +96,7 @@ impl Row {
             us(self.host_range_ns.map(|(least, _)| least as f64)),
             us(self.host_range_ns.map(|(_, most)| most as f64)),
             pct(self.host_share),
+            count(device.map(|device| device.steps)),
             count(device.map(|device| device.launches)),
             cell(device, |device| format!("{:.6}", device.total_ns / 1e6)),
             us(device.map(|device| device.total_ns / device.steps.max(1) as f64)),

@@ -158,7 +158,9 @@ fn waits_for(class: Class) -> &'static str {
         Class::Memory => "it waits for the card's memory",
         Class::Compute => "it waits for the card's arithmetic",
         Class::Balanced => "memory and arithmetic are both busy",
-        Class::Latency => "neither memory nor arithmetic is at its limit: some of the time the card waits",
+        Class::Latency => {
+            "neither memory nor arithmetic is at its limit: the pieces of work are too small, or wait for each other"
+        }
         Class::Launch => "the steps are too short: starting them takes as long as doing them",
     }
 }
@@ -186,8 +188,8 @@ fn to_do(state: &RunState) -> Vec<String> {
         let share: f64 = waiting.map(|row| row.share).sum();
         if share >= WORTH_A_WORD {
             lines.push(format!(
-                "{:.0} % of the time of {doing} goes to steps that leave the card waiting; putting them together (kernel \
-                 fusion) can gain some of it. Which ones: `operators.md`.",
+                "{:.0} % of the time of {doing} goes to work too small to fill the card's memory or arithmetic; putting pieces \
+                 of it together (kernel fusion) can gain some of it. Which ones: `operators.md`.",
                 share * 100.0
             ));
         }
@@ -195,7 +197,7 @@ fn to_do(state: &RunState) -> Vec<String> {
         let saved = meter.and_then(|meter| Some(meter.saved_by_graphs_ns()? / meter.step_ns()));
         if let Some(saved) = saved.filter(|saved| *saved >= WORTH_A_WORD) {
             lines.push(format!(
-                "Running {doing} as a CUDA graph would save about {:.0} % of its time (an estimate).",
+                "As a CUDA graph {doing} would take about {:.0} % less time (an estimate).",
                 saved * 100.0
             ));
         }
@@ -208,7 +210,11 @@ fn to_do(state: &RunState) -> Vec<String> {
         );
     }
     if lines.is_empty() {
-        lines.push("Nothing stands out.".to_owned());
+        let far = [state.mbu(), state.mfu()].into_iter().flatten().any(|used| used.share < 0.5);
+        lines.push(match far && state.operator_rows(Phase::Decode).is_empty() {
+            true => "Find out what the time goes to: record kernels (`profiling.cupti.enable=true`) and make the report again.",
+            false => "Nothing stands out.",
+        }.to_owned());
     }
     lines
 }

@@ -125,10 +125,11 @@ impl RunState {
         (weight > 0.0).then(|| sum / weight)
     }
 
-    /// The ceilings at the clock that `phase` had, else as stated.
+    /// The ceilings at the clock that `phase` had, else at that of the run, else as stated.
     fn roof_of(&self, phase: Phase) -> Result<Roof, String> {
         let peaks = self.peaks()?;
-        let at_clock = self.clock_of(phase).and_then(|mhz| Roof::at_clock(&peaks, mhz));
+        let mhz = self.clock_of(phase).or_else(|| self.clock_now());
+        let at_clock = mhz.and_then(|mhz| Roof::at_clock(&peaks, mhz));
         Ok(at_clock.unwrap_or_else(|| Roof::stated(&peaks)))
     }
 

@@ -28,6 +28,11 @@ impl Bucket {
     pub fn mean(&self) -> f32 {
         (self.sum / f64::from(self.n)) as f32
     }
+
+    /// Of all its values.
+    pub fn sum(&self) -> f64 {
+        self.sum
+    }
 }
 
 const RECENT: usize = 1024;

@@ -41,7 +41,8 @@ pub fn judged(ratio: Interval, margin: f64, more_is_better: bool) -> Verdict {
 
 /// About how many requests on each side would decide, given the `n` there are; `None` where that can't be told.
 pub fn requests_to_decide(ratio: Interval, margin: f64, n: u64) -> Option<u64> {
-    let half = (ratio.high / ratio.low).ln() / 2.0;
+    // The wider side decides.
+    let half = (ratio.high / ratio.estimate).ln().max((ratio.estimate / ratio.low).ln());
     let off = ratio.estimate.ln().abs();
     // Either the interval leaves 1 behind, or it fits into the margin.
     let room = off.max((1.0 + margin).ln() - off);

@@ -444,14 +444,15 @@ fn set_clocks(causes: &[Cause]) -> Option<&Cause> {
     causes.iter().filter(set).find(slower)
 }
 
-/// A limit that held and took nothing.
+/// The limit that held longest and took nothing.
 fn harmless(evidence: &Evidence<'_>, causes: &[Cause]) -> Option<String> {
-    let cause = causes.iter().find(|cause| {
+    let held = causes.iter().filter(|cause| {
         cause.work.is_load()
             && cause.fault == Some(true)
             && !is_explained(evidence.ledger.of(cause.work), cause.limit)
             && cause.time_share >= WORTH_A_WORD_SHARE
-    })?;
+    });
+    let cause = held.max_by(|a, b| a.active_s.total_cmp(&b.active_s))?;
     Some(format!(
         "Not slowed down: the {} held {} % of {}'s time at no cost that can be seen.",
         cause.reason,

@@ -3,7 +3,7 @@
 #![allow(unsafe_code)] // a C library, loaded at run time
 
 use std::{
-    alloc::{Layout, alloc, dealloc},
+    alloc::{GlobalAlloc, Layout, System},
     collections::VecDeque,
     ffi::{CStr, c_char, c_int, c_void},
     path::{Path, PathBuf},
@@ -126,14 +126,15 @@ fn layout() -> Layout {
 impl Drop for Buffer {
     fn drop(&mut self) {
         // SAFETY: made by `on_request` with this layout, and dropped once.
-        unsafe { dealloc(self.base, layout()) };
+        unsafe { System.dealloc(self.base, layout()) };
     }
 }
 
 extern "C" fn on_request(buffer: *mut *mut u8, size: *mut usize, most_records: *mut usize) {
     // SAFETY: CUPTI passes three places to write to. The layout has a size; a null is CUPTI's to refuse.
     unsafe {
-        *buffer = alloc(layout());
+        // The system's own: what CUPTI takes in the middle of an operator is not the operator's.
+        *buffer = System.alloc(layout());
         *size = if (*buffer).is_null() { 0 } else { BUFFER_BYTES };
         *most_records = 0;
     }

@@ -39,8 +39,9 @@ pub fn throughput_svg(state: &RunState) -> Option<String> {
             let ends = [rate(bucket.max), rate(bucket.min)].map(|rate| (place(i), rate.min(top)));
             chart.draw_series(LineSeries::new(ends, BLUE.mix(0.25)))?;
         }
-        // Short runs have columns between two tokens: the line goes on as far as the later one waited.
-        let reach = |bucket: &Bucket| 1 + (f64::from(bucket.max) / 1e3 / column_s) as usize;
+        // There may be columns between two tokens, or between the places of many that were put together: the line goes on
+        // as far as they took.
+        let reach = |bucket: &Bucket| 1 + (bucket.sum() / 1e3 / column_s).ceil() as usize;
         for run in stretches(&columns, reach) {
             let line: Vec<_> = run.iter().map(|(i, bucket)| (place(*i), rate(bucket.mean()))).collect();
             if let [alone] = line[..] {
@@ -69,13 +70,15 @@ pub fn throughput_svg(state: &RunState) -> Option<String> {
     })
 }
 
-/// Stretches of columns without a gap: a value belongs to what came so many columns before it, at most, as `reach` says.
+/// Stretches of columns without a gap: a value belongs to what came before it by so many columns as the `reach` of either says.
 pub(super) fn stretches<T: Copy>(columns: &[Option<T>], reach: impl Fn(&T) -> usize) -> Vec<Vec<(usize, T)>> {
     let mut stretches: Vec<Vec<(usize, T)>> = Vec::new();
     let known = columns.iter().enumerate().filter_map(|(i, value)| Some((i, (*value)?)));
     for (i, value) in known {
         match stretches.last_mut() {
-            Some(open) if open.last().is_some_and(|(before, _)| i - before <= reach(&value)) => {
+            Some(open)
+                if open.last().is_some_and(|(before, last)| i - before <= reach(&value).max(reach(last))) =>
+            {
                 open.push((i, value));
             }
             _ => stretches.push(vec![(i, value)]),
@@ -95,6 +98,6 @@ mod tests {
             stretches.iter().map(|s| (s[0].0, s[s.len() - 1].0)).collect::<Vec<_>>()
         };
         assert_eq!(ends(stretches(&columns, |_| 1)), [(0, 1), (3, 3), (6, 6), (8, 8)]);
-        assert_eq!(ends(stretches(&columns, |reach| *reach as usize)), [(0, 1), (3, 6), (8, 8)]);
+        assert_eq!(ends(stretches(&columns, |reach| *reach as usize)), [(0, 1), (3, 8)]);
     }
 }
