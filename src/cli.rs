@@ -713,6 +713,9 @@ impl CompareArgs {
 fn compare_recorded(args: &CompareArgs) -> Result<u8, Failure> {
     let options = args.options()?;
     let (a, b) = (args.a.as_deref().unwrap_or_default(), args.b.as_deref().unwrap_or_default());
+    if fs::canonicalize(a).is_ok_and(|first| fs::canonicalize(b).is_ok_and(|second| first == second)) {
+        say("A and B are the same recording: whatever is not SAME has too few values to be sure");
+    }
     args.tell(&compare::compared(a, b, &options, &args.gate)?)
 }
 

@@ -303,6 +303,13 @@ impl Answer<'_> {
             bytes(memory.workspace_bytes),
             bytes(memory.total())
         )];
+        if prompt.saturating_add(*output) > shape.max_positions {
+            words.push(format!(
+                "{} positions are more than the {} the model was made for: a run of them is refused.",
+                grouped(prompt.saturating_add(*output) as i64),
+                grouped(shape.max_positions as i64)
+            ));
+        }
         let peaks = match (&self.peaks, gpu) {
             (Ok(peaks), _) => peaks,
             (Err(_), None) => {
@@ -468,6 +475,14 @@ mod tests {
             Question { given: GivenPeaks { flops: Some(1e12), bytes_per_s: Some(1e11) }, ..question.clone() };
         assert!(given.answer().text().contains("(given: hardware.peaks)"));
         assert!(gpu_named("voodoo2").unwrap_err().contains("rtx_4090"));
+    }
+
+    #[test]
+    fn more_than_the_model_was_made_for_is_said() {
+        let asked = |tokens: &str| question(&["model=llama3_1_8b", tokens], None).answer().text();
+        let words = "positions are more than the 131,072 the model was made for";
+        assert!(asked("dataset.prompt_tokens=200000").contains(words));
+        assert!(!asked("dataset.prompt_tokens=2000").contains(words));
     }
 
     #[test]

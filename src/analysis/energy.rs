@@ -53,7 +53,7 @@ pub fn energy(ledger: &Ledger) -> Option<Energy> {
             ),
         ),
         false => (
-            "sampled power over time: no energy counter was read",
+            "sampled power over time: the card's energy counter was not read twice",
             "5 % (the accuracy NVML states for power), and whatever happens between two samples".to_owned(),
         ),
     };
