@@ -479,10 +479,10 @@ mod tests {
 
     #[test]
     fn more_than_the_model_was_made_for_is_said() {
-        let asked = |tokens: &str| question(&["model=llama3_1_8b", tokens], None).answer().text();
-        let words = "positions are more than the 131,072 the model was made for";
-        assert!(asked("dataset.prompt_tokens=200000").contains(words));
-        assert!(!asked("dataset.prompt_tokens=2000").contains(words));
+        let asked = |prompt| Question { prompt, ..question(&["model=llama3_1_8b"], None) }.answer().text();
+        let words = "200,000 positions are more than the 131,072 the model was made for";
+        assert!(asked(200_000).contains(words), "{}", asked(200_000));
+        assert!(!asked(2000).contains("was made for"));
     }
 
     #[test]
