@@ -62,7 +62,7 @@ impl Metrics {
         all
     }
 
-    /// The part of the decode time in which the device worked.
+    /// The part of the decode time in which a step was on the device; it may wait for its launches within one.
     pub fn device_share(&self) -> Option<f64> {
         let (device, host) = (self.device_step.sum_secs(), self.itl.sum_secs());
         (self.device_step.n() > 0 && host > 0.0).then(|| device / host)

@@ -16,8 +16,6 @@ pub enum CompareError {
     NoRun { path: PathBuf },
     #[error("nothing was measured in {path}: no request of it was completed; save a run that has some")]
     NothingMeasured { path: PathBuf },
-    #[error("{name} was recorded in schema {found}, before there was one that can be read; record it again")]
-    OldSchema { name: String, found: u32 },
     #[error("{run} has no snapshot {snapshot:?}{known}")]
     NoSnapshot { run: PathBuf, snapshot: String, known: String },
     #[error("{path} is no baseline: {reason}; llmprof-tui baseline save NAME RUN makes one")]

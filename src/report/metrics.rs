@@ -73,7 +73,7 @@ pub const DEFINITIONS: &[Definition] = &[
     means(
         "device_share",
         "1",
-        "sum of device_step_ms / sum of ITL: the part of the decode time in which the device worked",
+        "sum of device_step_ms / sum of ITL: the part of the decode time in which a step was on the device; where a step is not one graph, the device also waits within it",
         "as device_step_ms",
     ),
     means("prefill_tok_s", "tokens/s", "prompt tokens of all sequences / sum of TTFT", "as ttft_ms"),
