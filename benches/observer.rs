@@ -13,6 +13,7 @@ use std::{
 use crossterm::event::{Event as Input, KeyCode, KeyEvent, KeyModifiers};
 use futures::channel::mpsc;
 use llmprof::{
+    base::cpu_time::thread_cpu_time,
     config::{ConfTree, compose},
     engine::{
         Engine, EngineError, Prompts,
@@ -21,10 +22,8 @@ use llmprof::{
         ranges::NoRanges,
     },
     event::{self, Activity, Clock},
-    observer::thread_cpu_time,
-    plan::Plan,
-    session::Session,
-    shutdown::Shutdown,
+    process::shutdown::Shutdown,
+    run::{plan::Plan, session::Session},
     state::RunState,
     tui::{App, Live},
 };

@@ -4,12 +4,15 @@ use std::{hint::black_box, path::Path, sync::Arc, time::Instant};
 
 use llmprof::{
     config::{ConfTree, compose},
-    engine::{Engine, Listener, Listeners, Prompts, candle::CandleEngine},
+    engine::{Engine, Prompts, candle::CandleEngine},
     event::{self, Clock, EventRx, Phase},
-    heap::CountingHeap,
     model::Operator,
-    operator_clock::OperatorClock,
-    plan::Plan,
+    profile::{
+        heap::CountingHeap,
+        listener::{Listener, Listeners},
+        operator_clock::OperatorClock,
+    },
+    run::plan::Plan,
 };
 
 /// As the program has it: counting is part of the cost.

@@ -15,10 +15,10 @@ use std::{
 
 use llmprof::{
     analysis::compare::Options,
+    base::noise,
     compare::compared,
     config::ThemeName,
     event::{Envelope, Stamp},
-    noise,
     report::remake,
     rundir::{EventReader, Player, Recorder, RunDir, RunEntry},
     state::RunState,

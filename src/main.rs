@@ -1,6 +1,6 @@
 //! `llmprof-tui`: everything is in the library.
 
-use llmprof::heap::CountingHeap;
+use llmprof::profile::heap::CountingHeap;
 
 #[global_allocator]
 static HEAP: CountingHeap = CountingHeap;

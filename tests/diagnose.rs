@@ -5,7 +5,7 @@ mod common;
 use std::{fs, path::Path};
 
 use common::{record, run};
-use llmprof::{event::Event, readings::Reading};
+use llmprof::event::{Event, readings::Reading};
 use serde_json::Value;
 
 const TRACE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/h200_nvml_trace.csv");

@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use llmprof::{event::Allocator, heap};
+use llmprof::{event::Allocator, profile::heap};
 
 #[global_allocator]
 static HEAP: heap::CountingHeap = heap::CountingHeap;

@@ -9,8 +9,8 @@ use llmprof::{
         candle::{SyntheticWeights, WeightSource},
         workload::PromptSet,
     },
-    inputs::Inputs,
     model::ModelSpec,
+    run::inputs::Inputs,
 };
 use serde_json::json;
 use tempfile::TempDir;

@@ -13,7 +13,10 @@ use std::{
 };
 
 use common::run;
-use llmprof::kernels::{Group, KernelTable, Kind, open};
+use llmprof::{
+    event::kernels::{Group, KernelTable, Kind},
+    kernels::open,
+};
 use serde_json::Value;
 
 fn fixture(name: &str) -> PathBuf {
@@ -180,7 +183,7 @@ fn a_broken_recording_is_read_or_refused() {
     let path = dir.path().join("broken.sqlite");
     let (mut read, mut refused) = (0, 0);
     for seed in 0..150u64 {
-        let random = |n: u64| llmprof::noise::bits(seed, n) as usize;
+        let random = |n: u64| llmprof::base::noise::bits(seed, n) as usize;
         let mut bytes = whole.clone();
         for change in 0..1 + seed % 40 {
             let at = random(2 * change) % bytes.len();

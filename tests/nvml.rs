@@ -5,8 +5,7 @@ use std::{path::PathBuf, process::Command};
 
 use llmprof::{
     config::NvmlConfig,
-    event::{Clock, Event, GpuAbsent, Level, Stamp, channel},
-    readings::Reading,
+    event::{Clock, Event, GpuAbsent, Level, Stamp, channel, readings::Reading},
     telemetry::{GpuProbe, Look, ProbeError, Sampler, Tier, absent::Absence, nvml::NvmlProbe},
 };
 

@@ -14,12 +14,9 @@ use std::{
 use common::{PROGRAM, eventually, program, said, signal, tiny_model};
 use llmprof::{
     config::{ConfTree, RunConfig, compose},
-    event::{Clock, Event, KernelReport, Outcome, Phase, ToolState, channel},
-    kernels::{
-        Kind,
-        top::{TopKernel, TopList},
-    },
-    rerun::{Rerun, Tool},
+    event::{Clock, Event, KernelReport, Outcome, Phase, ToolState, channel, kernels::Kind},
+    kernels::top::{TopKernel, TopList},
+    run::rerun::{Rerun, Tool},
     tools::System,
 };
 use tempfile::TempDir;

@@ -6,8 +6,8 @@ mod support;
 use std::time::Duration;
 
 use llmprof::{
+    base::noise,
     event::Stamp,
-    noise,
     rundir::{EventReader, Player, Recorder, RunDir},
     state::RunState,
 };

@@ -2,14 +2,14 @@
 
 use llmprof::{
     config::{NvmlConfig, SamplerConfig, SimConfig},
-    engine::{Engine, Prompts, sim::SimEngine},
-    event::{Activity, Clock, Envelope, Event, GpuSample, Phase, Stamp, Token, channel},
-    readings::Reading,
-    scenario::Scenario,
-    telemetry::{
-        Sampler,
-        sim::{SimHost, SimProbe},
+    engine::{Engine, Prompts},
+    event::{Activity, Clock, Envelope, Event, GpuSample, Phase, Stamp, Token, channel, readings::Reading},
+    sim::{
+        engine::SimEngine,
+        scenario::Scenario,
+        telemetry::{SimHost, SimProbe},
     },
+    telemetry::Sampler,
 };
 
 /// Requests of 4,096 prompt and 100 output tokens for `secs`; everything that was sent, with the phase of it.

@@ -18,9 +18,11 @@ use llmprof::{
         place::Place,
         sampling::Sampling,
     },
-    inputs::{Inputs, Model},
     model::{ModelSpec, Operator, Step, spec::TensorShape},
-    plan::Plan,
+    run::{
+        inputs::{Inputs, Model},
+        plan::Plan,
+    },
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;

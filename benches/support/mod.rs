@@ -1,12 +1,11 @@
 //! A made-up run of any length and speed, event by event, for benches and tests of what takes events in.
 
 use llmprof::{
+    base::noise,
     event::{
         Envelope, Event, GivenPeaks, GpuInfo, GpuSample, HostSample, Level, Notice, ObserverSample, Outcome,
-        RequestFinished, RequestStarted, RunFinished, RunStarted, SCHEMA, Stamp, Token,
+        RequestFinished, RequestStarted, RunFinished, RunStarted, SCHEMA, Stamp, Token, readings::Reading,
     },
-    noise,
-    readings::Reading,
 };
 
 const TOKENS_PER_REQUEST: u64 = 512;

@@ -2,10 +2,8 @@
 
 use serde::Serialize;
 
-use super::{
-    throttle::{Ledger, Work},
-    units::three_digits,
-};
+use super::throttle::{Ledger, Work};
+use crate::base::units::three_digits;
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Energy {
@@ -92,8 +90,8 @@ impl Energy {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        event::{Phase, Stamp},
+    use crate::event::{
+        Phase, Stamp,
         readings::{GpuSample, Reading},
     };
 

@@ -3,7 +3,7 @@
 
 use serde::Serialize;
 
-use crate::noise;
+use crate::base::noise;
 
 /// Fewer values than this tell nothing of their own spread.
 pub const LEAST_VALUES: usize = 5;

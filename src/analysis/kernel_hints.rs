@@ -1,9 +1,10 @@
 //! What the kernels of a phase say, in words with their numbers, the most telling first.
 
-use super::{launches::LaunchMeter, operators::OperatorRow, units::three_digits};
+use super::{launches::LaunchMeter, operators::OperatorRow};
+use crate::base::units::three_digits;
 use crate::{
-    event::Phase,
-    kernels::{KernelRow, classify::Class},
+    analysis::classify::Class,
+    event::{Phase, kernels::KernelRow},
 };
 
 /// The kernels of some steps of a phase; sums over all of them.
@@ -134,10 +135,10 @@ mod tests {
     use super::*;
     use crate::{
         analysis::{
+            classify::Verdict,
             launches::Steps,
             roofline::{Share, Timed},
         },
-        kernels::classify::Verdict,
         model::Operator,
     };
 

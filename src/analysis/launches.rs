@@ -1,6 +1,6 @@
 //! What starting kernels costs: how many a step takes, and how long the GPU waits for the next one.
 
-use super::units::{millis, three_digits};
+use crate::base::units::{millis, three_digits};
 
 /// A mean step, by the GPU's own clock.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -1,5 +1,6 @@
 //! Pure functions from measurements to meaning.
 
+pub mod classify;
 pub mod compare;
 pub mod distribution;
 pub mod energy;
@@ -13,5 +14,4 @@ pub mod peaks;
 pub mod roofline;
 pub mod throttle;
 pub mod trust;
-pub mod units;
 pub mod verdict;

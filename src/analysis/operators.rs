@@ -4,8 +4,8 @@ use serde::Serialize;
 
 use super::roofline::{Roof, Share, Timed, estimated};
 use crate::{
-    event::OperatorTime,
-    kernels::{KernelRow, classify::Verdict},
+    analysis::classify::Verdict,
+    event::{OperatorTime, kernels::KernelRow},
     model::{Operator, cost::StepCost},
 };
 
@@ -162,7 +162,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        kernels::classify::Class,
+        analysis::classify::Class,
         model::{Shape, Step},
     };
 

@@ -2,11 +2,9 @@
 
 use serde::Serialize;
 
-use super::{
-    peaks::Peaks,
-    units::{millis, scaled, three_digits},
-};
-use crate::kernels::classify::{BUSY_PCT, Class, EVEN_PCT, SHORT_NS, Verdict};
+use super::peaks::Peaks;
+use crate::analysis::classify::{BUSY_PCT, Class, EVEN_PCT, SHORT_NS, Verdict};
+use crate::base::units::{millis, scaled, three_digits};
 
 /// Two ceilings.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]

@@ -1,9 +1,7 @@
 //! What limits this run, in a sentence.
 
-use super::{
-    metrics::Metrics,
-    units::{millis, scaled, three_digits},
-};
+use super::metrics::Metrics;
+use crate::base::units::{millis, scaled, three_digits};
 
 /// What the sentence is drawn from. Everything in it was measured, but for the bytes of a step.
 #[derive(Debug, Clone, Copy)]

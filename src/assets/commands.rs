@@ -13,7 +13,7 @@ use super::error::AssetError;
 use super::fetch;
 use super::hub::Hub;
 use super::third_party::{self, Move, Pins, State};
-use crate::analysis::units;
+use crate::base::units;
 use crate::config::ConfTree;
 
 const BOOTSTRAP: &str = "\

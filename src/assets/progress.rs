@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
-use crate::analysis::units;
+use crate::base::units;
 
 const BETWEEN_LINES: Duration = Duration::from_secs(5);
 const STYLE: &str = "{msg:32!} {bar:24.cyan} {bytes:>10} of {total_bytes:<10} {bytes_per_sec:>12} {eta:>4}";

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
+use crate::base::noise;
 use crate::config::{DatasetSampling, Names};
-use crate::noise;
 
 /// How many passes, how much of each, in which order.
 #[derive(Debug, Clone, PartialEq, Eq)]

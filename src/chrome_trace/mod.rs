@@ -12,13 +12,9 @@ use self::{
     lines::{Args, Lines, Place},
     track::Track,
 };
-use crate::{
-    event::{
-        Allocator, AllocatorSample, Envelope, Event, GpuSample, HostSample, HostTimeline, Level, Notice,
-        Phase, RequestStarted, Stamp, StepTimeline, ToolState, TraceState,
-    },
-    readings::Reading,
-    reasons,
+use crate::event::{
+    Allocator, AllocatorSample, Envelope, Event, GpuSample, HostSample, HostTimeline, Level, Notice, Phase,
+    RequestStarted, Stamp, StepTimeline, ToolState, TraceState, readings::Reading, reasons,
 };
 
 const REQUESTS: Place = Place { process: 1, thread: 1 };

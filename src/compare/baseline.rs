@@ -8,10 +8,8 @@ use std::{
 
 use super::{error::CompareError, read};
 use crate::{
-    analysis::{
-        compare::{HEADLINE, SAMPLE_SCHEMA, Sample},
-        units::millis,
-    },
+    analysis::compare::{HEADLINE, SAMPLE_SCHEMA, Sample},
+    base::units::millis,
     rundir::list_runs,
 };
 

@@ -13,14 +13,14 @@ use super::{
     words::{json, markdown, percent},
 };
 use crate::{
-    analysis::{
-        compare::{Comparison, HEADLINE, Options, Sample, compare_pairs},
-        units::millis,
-    },
+    analysis::compare::{Comparison, HEADLINE, Options, Sample, compare_pairs},
+    base::units::millis,
     event::Outcome,
-    headless::{self, say},
-    plan::Plan,
-    shutdown::Cause,
+    process::shutdown::Cause,
+    run::{
+        headless::{self, say},
+        plan::Plan,
+    },
 };
 
 /// Fewer pairs have no interval.

@@ -5,10 +5,12 @@ use std::fmt::Write;
 use serde_json::{Value, json};
 
 use super::Judged;
-use crate::analysis::{
-    compare::{Comparison, Difference, Held, Row, Side, Verdict, Waterfall},
-    interval::Interval,
-    units::three_digits,
+use crate::{
+    analysis::{
+        compare::{Comparison, Difference, Held, Row, Side, Verdict, Waterfall},
+        interval::Interval,
+    },
+    base::units::three_digits,
 };
 
 /// Version of what `compare --json` prints.

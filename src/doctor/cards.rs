@@ -4,8 +4,7 @@ use std::{thread, time::Duration};
 
 use super::{Finding, Machine, Status};
 use crate::{
-    event::{GpuInfo, GpuProcess, GpuSample, Refused, Stamp},
-    readings::Reading,
+    event::{GpuInfo, GpuProcess, GpuSample, Refused, Stamp, readings::Reading},
     telemetry::{GpuProbe, Look, Tier, absent::Absence, nvml::NvmlProbe},
 };
 

@@ -2,10 +2,9 @@
 
 use super::{Finding, Look, Status, cards::Card, cards::Cards, parse};
 use crate::{
-    analysis::{throttle, units::bytes},
-    event::GpuProcess,
-    readings::Reading,
-    reasons::APPLICATION_CLOCKS,
+    analysis::throttle,
+    base::units::bytes,
+    event::{GpuProcess, readings::Reading, reasons::APPLICATION_CLOCKS},
     telemetry::absent::Absence,
 };
 

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::{Finding, Look, machine::Screen};
 use crate::{
-    analysis::units::{bytes, millis},
+    base::units::{bytes, millis},
     config::Dtype,
     engine::{
         Engine, EngineError, Prompts,

@@ -13,10 +13,8 @@ use thiserror::Error;
 use switch::SamplerSwitch;
 
 use crate::{
-    analysis::{
-        interval::{self, Interval, LEAST_VALUES},
-        units::{grouped, millis, three_digits},
-    },
+    analysis::interval::{self, Interval, LEAST_VALUES},
+    base::units::{grouped, millis, three_digits},
     config::{Composed, Runtime},
     engine::{
         Engine, EngineError,
@@ -28,9 +26,11 @@ use crate::{
         self, Activity, CallCost, Clock, Event, EventRx, EventTx, GpuAbsent, GpuInfo, Phase, RunStarted,
         Stamp,
     },
-    plan::{Plan, PlanError},
-    scenario::UnknownScenario,
-    telemetry::Sampler,
+    run::{
+        plan::{Plan, PlanError},
+        probes,
+    },
+    sim::scenario::UnknownScenario,
 };
 
 /// A request has at least so many tokens, so that one slow step is not all of its TPOT.
@@ -123,7 +123,7 @@ pub fn measure(
     let activity = Activity::default();
     let mut config = plan.composed.config.clone();
     config.runtime.device = plan.device();
-    let sampler = Sampler::for_config(&config, &activity, plan.weight_bytes(), plan.gpu_uuid().as_deref())?;
+    let sampler = probes::sampler(&config, &activity, plan.weight_bytes(), plan.gpu_uuid().as_deref())?;
     sampler.announce(&tx);
     let switch = SamplerSwitch::new(sampler, tx.clone());
 
@@ -425,7 +425,7 @@ mod tests {
     use super::*;
 
     fn overhead(slower: f64, pairs: usize) -> Overhead {
-        let noise = |i: usize, seed| 1.0 + 0.001 * crate::noise::bell(seed, i as u64);
+        let noise = |i: usize, seed| 1.0 + 0.001 * crate::base::noise::bell(seed, i as u64);
         let pairs: Vec<Pair> = (0..pairs)
             .map(|i| Pair { on_ms: 5.0 * slower * noise(i, 1), off_ms: 5.0 * noise(i, 2) })
             .collect();

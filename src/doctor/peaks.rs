@@ -6,10 +6,8 @@ use serde_json::{Value, json};
 use thiserror::Error;
 
 use crate::{
-    analysis::{
-        peaks::GpuPeaks,
-        units::{scaled, three_digits},
-    },
+    analysis::peaks::GpuPeaks,
+    base::units::{scaled, three_digits},
     config::{Composed, Dtype, Runtime},
     engine::{
         EngineError,

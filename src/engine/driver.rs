@@ -10,11 +10,11 @@ use std::{
 
 use super::{Engine, EngineError, Prompts, ranges::Ranges, workload::Workload};
 use crate::{
-    crash,
     event::{
         Activity, AllocatorSample, Ending, Event, EventTx, Level, Phase, Prediction, RequestFinished,
         RequestStarted, Token,
     },
+    process::crash,
     text::{TextError, Tokenizer},
 };
 

@@ -10,7 +10,6 @@ mod nvtx_ranges;
 pub mod place;
 pub mod ranges;
 pub mod sampling;
-pub mod sim;
 pub mod workload;
 
 use std::time::Duration;
@@ -18,7 +17,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 use crate::event::AllocatorSample;
-pub use crate::listener::{Listener, Listeners, Part};
+pub use crate::profile::listener::{Listener, Listeners, Part};
 
 /// A batch of prompts of equal length, row after row.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,8 +4,9 @@ use std::{cell::RefCell, collections::HashMap, ffi::CString, sync::LazyLock};
 
 use nvtx::domain::{Domain, LocalRange, RegisteredString};
 
-use super::{Listener, Part, ranges::Ranges};
+use super::ranges::Ranges;
 use crate::model::Operator;
+use crate::profile::listener::{Listener, Part};
 
 /// Domains and what is registered in them live as long as the program.
 static DOMAIN: LazyLock<Domain> = LazyLock::new(|| Domain::new(c"llmprof"));

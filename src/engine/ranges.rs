@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::Listener;
 use crate::config::NvtxDetail;
+use crate::profile::listener::Listener;
 
 /// Whether this build tells tools anything.
 pub const TOLD: bool = cfg!(feature = "nvtx");

@@ -1,6 +1,6 @@
 //! Which token comes next: the likeliest one, or a seeded draw among the likely ones.
 
-use crate::{config::InferConfig, noise};
+use crate::{base::noise, config::InferConfig};
 
 /// How tokens are chosen from logits.
 #[derive(Debug, Clone, PartialEq)]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Prompts;
-use crate::noise;
+use crate::base::noise;
 
 /// `warmup` requests that don't count, then `requests` that do.
 #[derive(Debug, Clone, PartialEq)]

@@ -9,10 +9,10 @@ use thiserror::Error;
 use super::{
     KernelsError, open,
     show::{Asked, Shown},
-    table::{Group, KernelTable, SortBy},
     top::{TopList, top},
 };
 use crate::event::KernelReport;
+use crate::event::kernels::{Group, KernelTable, SortBy};
 
 pub const EXAMPLES: &str = "\
 Examples:

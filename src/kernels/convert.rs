@@ -7,7 +7,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{error::KernelsError, ncu, nsys, table::KernelTable};
+use super::{error::KernelsError, ncu, nsys};
+use crate::event::kernels::KernelTable;
 use crate::tools::{
     System,
     nsight::{self, Installed, NCU, NSYS, Tool},

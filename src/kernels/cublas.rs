@@ -8,9 +8,9 @@ use std::{
 
 use super::{
     error::KernelsError,
-    table::{KernelRow, KernelTable, Kind, Product},
     tally::{MOST_ROWS, OTHERS},
 };
+use crate::event::kernels::{KernelRow, KernelTable, Kind, Product};
 
 const REMEDY: &str = "set CUBLAS_LOGINFO_DBG=1 CUBLAS_LOGDEST_DBG=cublas.log, or CUBLASLT_LOG_LEVEL=2 CUBLASLT_LOG_FILE=cublaslt.log, before the \
                       program starts";

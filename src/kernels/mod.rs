@@ -5,23 +5,17 @@
 //! each kernel, grid and range, not for each launch.
 
 mod cells;
-pub mod classify;
 pub mod commands;
 mod convert;
-pub mod counters;
 pub mod cublas;
 mod error;
-pub mod live;
-pub mod names;
 pub mod ncu;
 pub mod nsys;
 mod open;
 mod quantity;
 pub mod show;
-pub mod table;
 pub mod tally;
 pub mod top;
 
 pub use error::KernelsError;
 pub use open::{open, open_on};
-pub use table::{Group, KernelRow, KernelTable, Kind, SortBy};

@@ -12,8 +12,8 @@ use super::{
     cublas,
     error::{KernelsError, RECORD_KERNELS},
     ncu, nsys,
-    table::KernelTable,
 };
+use crate::event::kernels::KernelTable;
 use crate::tools::System;
 
 /// A tool's own words, and a program's, come before the first row; a header that comes later is none.

@@ -2,11 +2,11 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{
-    classify::{Class, SHORT_NS},
-    table::{Group, KernelRow, KernelTable, Kind, Measure, SortBy},
+use crate::base::units::{grouped, millis, scaled, three_digits};
+use crate::{
+    analysis::classify::{Class, SHORT_NS},
+    event::kernels::{Group, KernelRow, KernelTable, Kind, Measure, SortBy},
 };
-use crate::analysis::units::{grouped, millis, scaled, three_digits};
 
 /// What of a table is asked for.
 #[derive(Debug, Clone, Default)]

@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, hash::Hash};
 
-use super::table::KernelRow;
+use crate::event::kernels::KernelRow;
 
 /// Kernels of a program are some hundreds, with their grids some thousands. Beyond this, grids and ranges are no longer
 /// told apart.

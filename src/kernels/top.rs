@@ -4,10 +4,7 @@ use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::{
-    names,
-    table::{Group, KernelTable, Kind},
-};
+use crate::event::kernels::{Group, KernelTable, Kind, names};
 
 /// A list of kernels for `ncu`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

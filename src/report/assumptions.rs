@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::metrics::energy_of;
-use crate::{cost::ASSUMPTIONS, event::TraceState, state::RunState};
+use crate::{cli::cost::ASSUMPTIONS, event::TraceState, state::RunState};
 
 pub(super) fn assumptions_md(state: &RunState) -> String {
     let title = state.run.as_ref().map_or("a run", |run| &run.model);

@@ -7,11 +7,8 @@ use super::{
     plots::{self, Plot},
 };
 use crate::{
-    analysis::{
-        throttle::table,
-        units::{bytes, grouped, millis, scaled, three_digits},
-        verdict,
-    },
+    analysis::{throttle::table, verdict},
+    base::units::{bytes, grouped, millis, scaled, three_digits},
     event::Phase,
     kernels::show::{Asked, Shown},
     state::RunState,

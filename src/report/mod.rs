@@ -21,7 +21,7 @@ use serde::Serialize;
 
 use crate::{
     analysis::peaks::GpuPeaks,
-    cost::{Answer, Question},
+    cli::cost::{Answer, Question},
     state::RunState,
 };
 

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use crate::{
-    analysis::units::{grouped, millis, scaled, three_digits},
+    base::units::{grouped, millis, scaled, three_digits},
     event::{HeapGrowth, Phase},
     model::cost::StepCost,
     state::{HostOperators, OperatorBasis, RunState},

@@ -1,8 +1,7 @@
 //! The operators of a run as rows: `ops.csv`. What was not measured is an empty cell.
 
 use crate::{
-    event::{HeapGrowth, OperatorTime, Phase},
-    kernels::KernelRow,
+    event::{HeapGrowth, OperatorTime, Phase, kernels::KernelRow},
     model::{Operator, cost::StepCost},
     state::{HostOperators, LiveKernels, RunState},
 };

@@ -11,7 +11,7 @@ use thiserror::Error;
 
 use super::{documents, metrics::outcome};
 use crate::{
-    analysis::units::three_digits,
+    base::units::three_digits,
     chrome_trace::ChromeTrace,
     event::Envelope,
     rundir::{EventReader, Next, ReadError, RunDir},

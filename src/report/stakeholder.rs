@@ -4,12 +4,9 @@ use std::fmt::Write;
 
 use super::metrics::{energy_of, outcome};
 use crate::{
-    analysis::{
-        roofline::PointKind,
-        units::{grouped, millis, three_digits},
-    },
+    analysis::{classify::Class, roofline::PointKind},
+    base::units::{grouped, millis, three_digits},
     event::Phase,
-    kernels::classify::Class,
     state::RunState,
 };
 

@@ -9,8 +9,7 @@ use std::{
 use super::RunDir;
 use crate::{
     chrome_trace::ChromeTrace,
-    event::{Envelope, Event, GpuSample, Phase, Prediction, Stamp},
-    readings::Reading,
+    event::{Envelope, Event, GpuSample, Phase, Prediction, Stamp, readings::Reading},
 };
 
 /// The first columns of `nvml.csv`: the readings of the harness this format comes from, after `ts`.

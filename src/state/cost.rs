@@ -9,10 +9,8 @@ use crate::{
         roofline::{Point, PointKind, Roof, Roofline, Timed, estimated},
         throttle::Work,
     },
-    event::Phase,
-    kernels::Kind,
+    event::{Phase, kernels::Kind, readings::Reading},
     model::{Operator, Step, cost::StepCost},
-    readings::Reading,
 };
 
 /// How much of a ceiling was used.

@@ -6,8 +6,7 @@ use crate::{
         throttle::{Diagnosis, Evidence, Ledger, Workload, diagnose},
         trust::{Judged, Trust, trust},
     },
-    event::GpuProcess,
-    readings::Reading,
+    event::{GpuProcess, readings::Reading},
 };
 
 impl RunState {

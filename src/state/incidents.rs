@@ -3,11 +3,7 @@
 use std::collections::VecDeque;
 
 use super::trail::TokenMark;
-use crate::{
-    event::{GpuSample, Stamp},
-    readings::Reading,
-    reasons,
-};
+use crate::event::{GpuSample, Stamp, readings::Reading, reasons};
 
 /// What is kept before and after an incident.
 const BEFORE_NS: u64 = 3_000_000_000;

@@ -4,11 +4,11 @@ use std::collections::VecDeque;
 
 use crate::{
     analysis::launches::{LaunchMeter, Steps},
-    event::{KernelReport, KernelTrace, KernelWindow, Phase, StepTimeline, ToolRun, ToolState},
-    kernels::{
-        table::{KernelRow, KernelTable, Kind},
-        tally::OTHERS,
+    event::{
+        KernelReport, KernelTrace, KernelWindow, Phase, StepTimeline, ToolRun, ToolState,
+        kernels::{KernelRow, KernelTable, Kind},
     },
+    kernels::tally::OTHERS,
 };
 
 /// Reports kept; the newest are looked at.

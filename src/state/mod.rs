@@ -33,9 +33,8 @@ use crate::{
     },
     event::{
         Envelope, Event, GpuAbsent, Notice, ObserverSample, Phase, Preparing, RunFinished, RunStarted,
-        SamplerCost, Stamp,
+        SamplerCost, Stamp, readings::Reading,
     },
-    readings::Reading,
 };
 
 const LOG_LINES: usize = 1000;

@@ -5,8 +5,8 @@ use crate::{
     event::{
         Allocator, AllocatorSample, HeapGrowth, HostSpan, HostTimeline, KernelSpan, OperatorTime,
         OperatorWindow, Phase, Stamp, StepTimeline,
+        kernels::{KernelRow, KernelTable, Kind},
     },
-    kernels::{KernelRow, KernelTable, Kind},
     model::Operator,
 };
 

@@ -6,8 +6,7 @@ use crate::{
         compare::{Clocks, Facts, GpuFacts, KernelProfile, LimitShare, SAMPLE_SCHEMA, Sample, Trace},
         throttle::{Account, Work},
     },
-    event::{KernelWindow, Outcome, Phase, Stamp},
-    readings::Reading,
+    event::{KernelWindow, Outcome, Phase, Stamp, readings::Reading},
 };
 
 /// Of a whole run so many requests are kept at most.

@@ -8,8 +8,10 @@ use crate::{
         heat::{Heat, HeatSoak},
         throttle::Ledger,
     },
-    event::{GpuInfo, GpuLost, GpuProcess, GpuSample, HostInfo, HostSample, Stamp},
-    readings::{self, Kind, Reading},
+    event::{
+        GpuInfo, GpuLost, GpuProcess, GpuSample, HostInfo, HostSample, Stamp,
+        readings::{self, Kind, Reading},
+    },
 };
 
 /// One GPU: what it is, what it said last, and its history.

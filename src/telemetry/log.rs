@@ -7,9 +7,7 @@ use thiserror::Error;
 
 use crate::{
     analysis::throttle::Ledger,
-    event::{GpuInfo, GpuSample, Phase, Stamp},
-    readings::Reading,
-    reasons,
+    event::{GpuInfo, GpuSample, Phase, Stamp, readings::Reading, reasons},
 };
 
 #[derive(Debug, Error)]

@@ -6,7 +6,6 @@ pub mod isolation;
 pub mod log;
 pub mod nvml;
 pub mod sampler;
-pub mod sim;
 pub mod thermometer;
 pub mod visible;
 
@@ -14,10 +13,10 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+pub use crate::event::reasons;
 use crate::event::{
     AllocatorSample, CallCost, GpuInfo, GpuProcess, GpuSample, HostInfo, HostSample, Refused, Stamp,
 };
-pub use crate::reasons;
 pub use sampler::Sampler;
 pub use thermometer::Thermometer;
 

@@ -13,16 +13,12 @@ use gpus::GpuWatch;
 use super::{
     GpuProbe, HostProbe,
     absent::Absence,
-    host::HostReader,
     isolation::{CpuLook, remarks_on_gpu},
-    nvml::NvmlProbe,
-    sim::{SimHost, SimProbe},
     visible::nvml_index,
 };
 use crate::{
-    config::{HardwareConfig, NvmlConfig, Probe, RunConfig, Runtime, SamplerConfig},
-    event::{Activity, AllocatorSample, Event, EventTx, GpuInfo, Level, Stamp},
-    scenario::{Scenario, UnknownScenario},
+    config::{HardwareConfig, NvmlConfig, RunConfig, Runtime, SamplerConfig},
+    event::{AllocatorSample, Event, EventTx, GpuInfo, Level, Stamp},
 };
 
 /// The longest that a stop waits when nobody unparks the thread.
@@ -108,33 +104,14 @@ impl Due {
 }
 
 impl Sampler {
-    /// The probes that `config` asks for. `activity` is what the workload is doing; `weight_bytes` is what a
-    /// simulated card holds; `uuid` is what CUDA calls the GPU that the workload runs on, where it was asked.
-    pub fn for_config(
+    /// A sampler for a run with `config`. `uuid` is CUDA's own name of the GPU that the workload runs on, where known.
+    pub fn for_run(
         config: &RunConfig,
-        activity: &Activity,
-        weight_bytes: u64,
+        probe: Result<Box<dyn GpuProbe>, Absence>,
+        host: Option<Box<dyn HostProbe>>,
         uuid: Option<&str>,
-    ) -> Result<Sampler, UnknownScenario> {
+    ) -> Sampler {
         let simulated_run = config.runtime.name == Runtime::Sim;
-        let seed = config.runtime.seed;
-        let simulated = |setting: &Option<String>| -> Result<Box<dyn GpuProbe>, UnknownScenario> {
-            let scenario = Scenario::named(setting.as_ref().unwrap_or(&config.runtime.sim.scenario))?;
-            Ok(Box::new(SimProbe::new(scenario.with_seed(seed), activity.clone(), seed, weight_bytes)))
-        };
-        let probe: Result<Box<dyn GpuProbe>, Absence> = match looks_with(config) {
-            Err(absence) => Err(absence),
-            Ok(Looks::Simulated) => Ok(simulated(&config.telemetry.scenario)?),
-            Ok(Looks::Nvml) => NvmlProbe::open().map(|probe| Box::new(probe) as _),
-        };
-        let host = config.profiling.host.enable.then(|| -> Box<dyn HostProbe> {
-            // A real host beside simulated time would make every recording another.
-            if simulated_run {
-                Box::new(SimHost::new(activity.clone(), seed, weight_bytes))
-            } else {
-                Box::new(HostReader::open())
-            }
-        });
         let mut sampler = Sampler::new(probe, &config.profiling.nvml, host, &config.profiling.host);
         if let Ok(watch) = &mut sampler.gpu {
             let infos: Vec<GpuInfo> = watch.gpus.iter().map(|gpu| gpu.info.clone()).collect();
@@ -156,7 +133,7 @@ impl Sampler {
         }
         sampler.isolation =
             (config.hardware.isolation.check && !simulated_run).then(|| config.hardware.clone());
-        Ok(sampler)
+        sampler
     }
 
     pub fn new(
@@ -231,26 +208,8 @@ impl Sampler {
     }
 }
 
-/// What a configuration looks at GPUs with.
-pub(super) enum Looks {
-    Simulated,
-    Nvml,
-}
-
-pub(super) fn looks_with(config: &RunConfig) -> Result<Looks, Absence> {
-    match config.telemetry.probe {
-        _ if !config.profiling.nvml.enable => {
-            Err(Absence::TurnedOff { setting: "profiling.nvml.enable=false" })
-        }
-        Probe::None => Err(Absence::TurnedOff { setting: "telemetry.probe=none" }),
-        Probe::Sim => Ok(Looks::Simulated),
-        Probe::Auto if config.runtime.name == Runtime::Sim => Ok(Looks::Simulated),
-        Probe::Auto | Probe::Nvml => Ok(Looks::Nvml),
-    }
-}
-
 /// The index, as NVML counts, of the GPU that the workload runs on.
-pub(super) fn profiled_gpu(config: &RunConfig, gpus: &[GpuInfo], uuid: Option<&str>) -> Option<u32> {
+pub fn profiled_gpu(config: &RunConfig, gpus: &[GpuInfo], uuid: Option<&str>) -> Option<u32> {
     let device = config.runtime.device.as_str();
     if matches!(device, "cpu" | "none") {
         return None;

@@ -2,19 +2,8 @@
 
 use std::time::Instant;
 
-use super::{
-    GpuProbe, Look, ProbeError, Tier,
-    absent::Absence,
-    nvml::NvmlProbe,
-    sampler::{Looks, looks_with, profiled_gpu},
-    sim::SimProbe,
-};
-use crate::{
-    config::RunConfig,
-    event::{Activity, Stamp},
-    readings::Reading,
-    scenario::Scenario,
-};
+use super::{GpuProbe, Look, ProbeError, Tier};
+use crate::event::{Stamp, readings::Reading};
 
 /// Reads the temperature of the GPU that the workload runs on.
 pub struct Thermometer {
@@ -25,21 +14,9 @@ pub struct Thermometer {
 }
 
 impl Thermometer {
-    /// The one for `config`; a simulated card begins at `last_temp_c`.
-    pub fn for_config(config: &RunConfig, last_temp_c: Option<f32>) -> Result<Thermometer, Absence> {
-        let (probe, gpu): (Box<dyn GpuProbe>, u32) = match looks_with(config)? {
-            Looks::Simulated => {
-                // Whatever is scripted to go wrong goes wrong under load.
-                let probe = SimProbe::new(Scenario::steady(), Activity::default(), config.runtime.seed, 0);
-                (Box::new(probe.starting_at(last_temp_c)), 0)
-            }
-            Looks::Nvml => {
-                let probe = NvmlProbe::open()?;
-                let gpu = profiled_gpu(config, &probe.gpus(), None).unwrap_or(config.hardware.device_index);
-                (Box::new(probe), gpu)
-            }
-        };
-        Ok(Thermometer { probe, gpu, begun: Instant::now(), told_once: false })
+    /// Reads `gpu`, numbered as NVML counts, through `probe`.
+    pub fn new(probe: Box<dyn GpuProbe>, gpu: u32) -> Thermometer {
+        Thermometer { probe, gpu, begun: Instant::now(), told_once: false }
     }
 
     /// The temperature; `None` where this look failed and the next may not. An error stays.

@@ -34,15 +34,19 @@ use crate::{
     analysis::compare::{Comparison, Options, compare},
     compare::read_run,
     config::TuiConfig,
-    crash,
     event::{Outcome, ToolState},
-    plan::Plan,
-    rerun::Tool,
+    process::{
+        crash,
+        shutdown::{Cause, Shutdown},
+    },
+    run::{
+        plan::Plan,
+        rerun::Tool,
+        session::{Ended, Session},
+        sweep::{Cooling, Runner},
+    },
     rundir::{EventReader, Player, ReadError, RunDir, RunEntry, list_runs},
-    session::{Ended, Session},
-    shutdown::{Cause, Shutdown},
     state::{RunState, Snapshot},
-    sweep::{Cooling, Runner},
 };
 
 /// Makes a plan from the overrides the user typed.

@@ -20,7 +20,7 @@ use super::{
     widgets::{boxed, cut, input_line, label_value},
 };
 use crate::{
-    analysis::units::{clock, grouped},
+    base::units::{clock, grouped},
     event::{Outcome, Phase},
     rundir::Position,
 };

@@ -3,7 +3,7 @@
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::ui::{Action, Pane};
-use crate::rerun::Tool;
+use crate::run::rerun::Tool;
 
 /// Where a key means something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

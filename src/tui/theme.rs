@@ -5,9 +5,9 @@ use std::env;
 use ratatui::style::{Color, Modifier, Style};
 
 use crate::{
+    analysis::classify::Class,
     config::ThemeName,
     event::{Level, Phase},
-    kernels::classify::Class,
     model::OperatorKind,
 };
 

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 pub use kernels::{KernelsExtent, KernelsLook};
 use tui_input::{Input, InputRequest};
 
-use crate::{config::ThemeName, event::Stamp, rerun::Tool};
+use crate::{config::ThemeName, event::Stamp, run::rerun::Tool};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pane {

@@ -3,9 +3,9 @@
 use crate::{
     analysis::compare::Comparison,
     event::Stamp,
+    run::sweep::{Cooling, Sweep},
     rundir::{Position, RunEntry},
     state::{GpuState, Incident, RunState, Snapshot},
-    sweep::{Cooling, Sweep},
     tui::{
         keys::Mode,
         theme::Theme,

@@ -2,8 +2,9 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use llmprof::{
-    event::{Event, KernelSpan, KernelTrace, KernelWindow, Phase, StepTimeline, TraceState},
-    kernels::KernelRow,
+    event::{
+        Event, KernelSpan, KernelTrace, KernelWindow, Phase, StepTimeline, TraceState, kernels::KernelRow,
+    },
     model::Operator as O,
 };
 

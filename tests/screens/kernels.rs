@@ -7,8 +7,9 @@ use llmprof::{
         Allocator, AllocatorSample, HeapGrowth, HostSpan, HostTimeline, KernelReport, KernelSpan,
         KernelTrace, KernelWindow, OperatorTime, OperatorWindow, Phase, StepTimeline, ToolRun, ToolState,
         TraceState,
+        kernels::{Group, KernelRow, KernelTable, Kind, SortBy},
     },
-    kernels::{Group, KernelRow, KernelTable, Kind, SortBy, open},
+    kernels::open,
     model::Operator,
     tui::ui::{Action, Effect, KernelsLook, update},
 };

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::sample::Facts;
-use crate::analysis::units::three_digits;
+use crate::base::units::three_digits;
 
 /// Something that is not the same on both sides.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -94,7 +94,7 @@ fn drift(values: &[f64]) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::noise;
+    use crate::base::noise;
 
     #[test]
     fn noise_is_no_drift_and_warming_up_is() {

@@ -9,9 +9,9 @@ use super::{
     ratio::{self, LEAST_BLOCKS, LEAST_VALUES, values_needed},
     sample::{RequestSample, Sample},
 };
-use crate::analysis::{
-    interval::Interval,
-    units::{bytes, millis, three_digits},
+use crate::{
+    analysis::interval::Interval,
+    base::units::{bytes, millis, three_digits},
 };
 
 /// What of a distribution.

@@ -6,7 +6,7 @@
 use super::blocks::{Blocks, Counts, MOST_BLOCKS, value_of};
 use crate::{
     analysis::interval::{Interval, LEAST_RESAMPLED, student_t},
-    noise,
+    base::noise,
 };
 
 /// Fewer values tell nothing of their own spread.

@@ -1,7 +1,7 @@
 //! The statistics held against runs whose truth is known.
 
 use super::*;
-use crate::{event::RunStarted, noise};
+use crate::{base::noise, event::RunStarted};
 
 pub(super) fn facts(overrides: &[&str], gpu: bool) -> Facts {
     let run = RunStarted {

@@ -1,8 +1,8 @@
 //! Gathers requests one by one as a run goes on, in bounded memory, with the cycles and the energy of each.
 
 use super::{blocks::Blocks, sample::RequestSample};
-use crate::{
-    event::{Phase, Stamp},
+use crate::event::{
+    Phase, Stamp,
     readings::{GpuSample, Reading},
 };
 

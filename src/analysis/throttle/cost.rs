@@ -167,7 +167,7 @@ pub fn cost(
 
 /// The bit that says why a hardware slowdown is there, where it holds at the same time.
 pub fn is_explained(account: &Account, limit: Limit) -> bool {
-    use crate::reasons::{HW_POWER_BRAKE, HW_SLOWDOWN, HW_THERMAL};
+    use crate::event::reasons::{HW_POWER_BRAKE, HW_SLOWDOWN, HW_THERMAL};
     let held = |limit: Limit| {
         account.limits.iter().find(|(of, _)| *of == limit).map_or(0.0, |(_, held)| held.sampled_ns)
     };

@@ -6,8 +6,8 @@ use super::{
     Account, Held, Ledger, Limit, Work,
     cost::{Cost, Workload, cost, free_clock, is_explained},
 };
-use crate::{
-    event::{GpuInfo, GpuLost, GpuProcess},
+use crate::event::{
+    GpuInfo, GpuLost, GpuProcess,
     reasons::{
         self, APPLICATION_CLOCKS, HW_POWER_BRAKE, HW_SLOWDOWN, HW_THERMAL, SW_POWER_CAP, SW_THERMAL,
         SYNC_BOOST,

@@ -1,7 +1,7 @@
 //! Where the time went: per kind of work, how long each limit held and what the clock did meanwhile.
 
-use crate::{
-    event::{Phase, Stamp},
+use crate::event::{
+    Phase, Stamp,
     readings::{GpuSample, Reading},
     reasons,
 };

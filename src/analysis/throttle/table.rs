@@ -1,7 +1,7 @@
 //! The ledger as a table.
 
 use super::Cause;
-use crate::analysis::units::{grouped, three_digits};
+use crate::base::units::{grouped, three_digits};
 
 pub const COLUMNS: [&str; 8] = ["limit", "phase", "held", "of the phase", "by", "SM MHz", "cost", "lost"];
 

@@ -186,7 +186,7 @@ pub(super) fn check_room(dir: &Path, bytes: u64) -> Result<(), AssetError> {
     if bytes <= free {
         return Ok(());
     }
-    use crate::analysis::units::bytes as shown;
+    use crate::base::units::bytes as shown;
     Err(AssetError::Failed(format!(
         "{} has {} free, and {} are to come; make room, or set HF_HOME to another disk",
         existing.display(),

@@ -11,7 +11,7 @@ use std::{
 };
 
 use super::OverheadError;
-use crate::{event::EventTx, observer::thread_cpu_time, telemetry::Sampler};
+use crate::{base::cpu_time::thread_cpu_time, event::EventTx, telemetry::Sampler};
 
 /// Runs a sampler on one thread, as a live run does, but only while it is on.
 pub(super) struct SamplerSwitch {

@@ -15,8 +15,9 @@ use super::{
 };
 use crate::{
     config::Dtype,
-    engine::{EngineError, Listeners, Progress},
+    engine::{EngineError, Progress},
     model::{ModelSpec, Operator, spec::TensorShape},
+    profile::listener::Listeners,
 };
 
 /// A model with its weights, and a cache for one batch of sequences of equal length.

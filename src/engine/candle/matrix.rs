@@ -77,7 +77,7 @@ mod tests {
     use candle_core::{Device, quantized::GgmlDType};
 
     use super::*;
-    use crate::noise;
+    use crate::base::noise;
 
     #[test]
     fn parts_of_different_types_multiply_as_one_matrix() {

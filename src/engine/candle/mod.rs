@@ -31,9 +31,10 @@ pub use matrix::Matrix;
 pub use weights::{SyntheticWeights, WeightSource};
 
 use super::{
-    Engine, EngineError, Listeners, Progress, Prompts,
+    Engine, EngineError, Progress, Prompts,
     sampling::{Picker, Sampling},
 };
+use crate::profile::listener::Listeners;
 use crate::{
     config::Dtype,
     event::Phase,

@@ -132,7 +132,7 @@ fn preparing_tells_of_every_tensor_and_can_be_stopped() {
 #[derive(Default)]
 struct Heard(std::sync::Mutex<Vec<String>>);
 
-impl crate::engine::Listener for Heard {
+impl crate::profile::listener::Listener for Heard {
     fn step_begins(&self, phase: Phase) {
         self.0.lock().unwrap().push(phase.name().to_owned());
     }
@@ -141,7 +141,7 @@ impl crate::engine::Listener for Heard {
         self.0.lock().unwrap().push("end".to_owned());
     }
 
-    fn begins(&self, part: crate::engine::Part) {
+    fn begins(&self, part: crate::profile::listener::Part) {
         let layer = part.layer.map_or_else(String::new, |layer| format!("{layer} "));
         self.0.lock().unwrap().push(format!("{layer}{}", part.operator));
     }

@@ -8,7 +8,7 @@ use super::{
 use crate::{
     config::Dtype,
     engine::{
-        EngineError, Listeners, Progress,
+        EngineError, Progress,
         candle::{
             Checkpoint, SyntheticWeights, WeightSource,
             host_values::{HostValues, host_values, widened},
@@ -16,6 +16,7 @@ use crate::{
         },
     },
     model::{ModelSpec, Operator, spec::TensorShape},
+    profile::listener::Listeners,
 };
 
 /// Rows of a prefill that go through the MLP at a time: its activations are the widest by far.

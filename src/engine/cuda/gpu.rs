@@ -29,8 +29,9 @@ use cudarc::{
 use super::trouble::CudaTrouble;
 use crate::{
     config::Dtype,
-    engine::{Listener, Part, candle::memory::gigabytes, place},
+    engine::{candle::memory::gigabytes, place},
     event::{Allocator, AllocatorSample},
+    profile::listener::{Listener, Part},
 };
 
 /// The kernels, as machine code for what [`place::built_for`] says.

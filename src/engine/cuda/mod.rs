@@ -24,10 +24,11 @@ use self::{
     kernels::Odds,
 };
 use super::{
-    Engine, EngineError, KERNELS, Listener, Listeners, Part, Progress, Prompts,
+    Engine, EngineError, KERNELS, Progress, Prompts,
     candle::{CandleOptions, SyntheticWeights, memory::gigabytes},
     sampling::{Picker, Sampling},
 };
+use crate::profile::listener::{Listener, Listeners, Part};
 use crate::{
     event::{AllocatorSample, Phase},
     model::Operator,

@@ -9,13 +9,13 @@ use super::{
     *,
 };
 use crate::{
+    base::noise,
     config::Dtype,
     engine::candle::{CandleEngine, WeightSource, rope, stock::StockModel},
     model::{
         ModelSpec,
         spec::{Activation, TensorShape},
     },
-    noise,
 };
 
 const TYPES: [Dtype; 3] = [Dtype::F32, Dtype::Bf16, Dtype::F16];

@@ -3,14 +3,18 @@
 use std::{collections::HashMap, io::BufRead, sync::Arc};
 
 use super::{LaunchColumns, REMEDY, hear, is_noise};
-use crate::kernels::{
-    cells::{Row, Rows},
-    counters::{Counter, Counters, DURATION, Known, is_rate},
-    error::KernelsError,
-    names,
-    quantity::{base, number},
-    table::{Advice, KernelRow, KernelTable, Kind},
-    tally::{Durations, OTHERS, Place, Places},
+use crate::{
+    event::kernels::{
+        Advice, KernelRow, KernelTable, Kind,
+        counters::{Counter, Counters, DURATION, Known, is_rate},
+        names,
+    },
+    kernels::{
+        cells::{Row, Rows},
+        error::KernelsError,
+        quantity::{base, number},
+        tally::{Durations, OTHERS, Place, Places},
+    },
 };
 
 /// Where things are.
@@ -264,7 +268,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::kernels::classify::Class;
+    use crate::analysis::classify::Class;
 
     const H200: &[u8] = include_bytes!("../../../tests/fixtures/h200_ncu_details.csv");
     const HEADER: &str = "\"ID\",\"Kernel Name\",\"Block Size\",\"Grid Size\",\"Section Name\",\"Metric Name\",\"Metric Unit\",\

@@ -3,14 +3,18 @@
 use std::{io::BufRead, sync::Arc};
 
 use super::{LaunchColumns, REMEDY, hear, is_noise};
-use crate::kernels::{
-    cells::{Row, Rows},
-    counters::{Counter, DURATION, Known, is_rate},
-    error::KernelsError,
-    names,
-    quantity::{base, number},
-    table::{KernelRow, KernelTable, Kind},
-    tally::{Durations, OTHERS, Place, Places},
+use crate::{
+    event::kernels::{
+        KernelRow, KernelTable, Kind,
+        counters::{Counter, DURATION, Known, is_rate},
+        names,
+    },
+    kernels::{
+        cells::{Row, Rows},
+        error::KernelsError,
+        quantity::{base, number},
+        tally::{Durations, OTHERS, Place, Places},
+    },
 };
 
 /// A column with a number for each launch.
@@ -220,7 +224,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::kernels::{classify::Class, table::Group};
+    use crate::{analysis::classify::Class, event::kernels::Group};
 
     const H200: &[u8] = include_bytes!("../../../tests/fixtures/h200_ncu_raw.csv");
     const HEADER: &str = "\"ID\",\"Kernel Name\",\"Block Size\",\"Grid Size\",\"gpu__time_duration.sum\",\"dram__bytes.sum\",\"x__y.pct\"\n";

@@ -9,12 +9,12 @@ use std::{collections::HashMap, path::Path, sync::Arc};
 use rusqlite::{Connection, OpenFlags, OptionalExtension, types::ValueRef};
 
 use super::ranges::{OUTSIDE, PathId, Ranges};
-use crate::kernels::{
-    counters::Counter,
-    error::{KernelsError, RECORD_KERNELS},
-    names,
-    table::{KernelRow, KernelTable, Kind},
-    tally::{Durations, OTHERS, Place, Places},
+use crate::{
+    event::kernels::{KernelRow, KernelTable, Kind, counters::Counter, names},
+    kernels::{
+        error::{KernelsError, RECORD_KERNELS},
+        tally::{Durations, OTHERS, Place, Places},
+    },
 };
 
 const KERNELS: &str = "CUPTI_ACTIVITY_KIND_KERNEL";

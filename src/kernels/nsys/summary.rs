@@ -8,13 +8,14 @@ use std::{
 
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 
-use crate::kernels::{
-    cells::{Row, Rows},
-    counters::Counter,
-    error::{KernelsError, RECORD_KERNELS},
-    quantity::{self, base},
-    table::{KernelRow, KernelTable, Kind},
-    tally::{MOST_ROWS, OTHERS},
+use crate::{
+    event::kernels::{KernelRow, KernelTable, Kind, counters::Counter},
+    kernels::{
+        cells::{Row, Rows},
+        error::{KernelsError, RECORD_KERNELS},
+        quantity::{self, base},
+        tally::{MOST_ROWS, OTHERS},
+    },
 };
 
 /// What a column is.
@@ -113,7 +114,7 @@ impl Header {
         // A range without a domain of its own begins with the colon after its name.
         let name = name?;
         let name = if self.kind == Kind::Ranges { name.trim_start_matches(':') } else { &name };
-        let known = KernelRow::named(crate::kernels::names::demangled(name));
+        let known = KernelRow::named(crate::event::kernels::names::demangled(name));
         let family = if self.kind == Kind::Kernels { known.family } else { name.to_owned() };
         let mean_ns = row.mean_ns.or_else(|| Some(row.total_ns? / calls.filter(|n| *n > 0)? as f64));
         Some(KernelRow { name: known.name, family, calls: calls?, mean_ns, ..row })

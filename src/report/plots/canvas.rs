@@ -2,7 +2,7 @@
 
 use plotters::{coord::Shift, prelude::*};
 
-use crate::{analysis::units::grouped, state::RunState};
+use crate::{base::units::grouped, state::RunState};
 
 pub type Trouble = DrawingAreaErrorKind<<SVGBackend<'static> as DrawingBackend>::ErrorType>;
 pub type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;

@@ -4,7 +4,8 @@ use plotters::prelude::*;
 
 use super::canvas::{BLUE, FAINT, INK, ORANGE, Tick, chart, picture, roomy, words};
 use crate::{
-    analysis::{roofline::Roof, units::grouped},
+    analysis::roofline::Roof,
+    base::units::grouped,
     model::Step,
     state::{AtContext, RunState},
 };

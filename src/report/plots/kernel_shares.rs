@@ -4,9 +4,8 @@ use plotters::prelude::*;
 
 use super::canvas::{Area, BLUE, FAINT, INK, ORANGE, PURPLE, Trouble, picture, words};
 use crate::{
-    analysis::units::{millis, three_digits},
-    event::Phase,
-    kernels::Kind,
+    base::units::{millis, three_digits},
+    event::{Phase, kernels::Kind},
     state::RunState,
 };
 

@@ -4,7 +4,7 @@ use plotters::prelude::*;
 
 use super::canvas::{BLUE, FAINT, INK, ORANGE, Tick, chart, picture, words};
 use crate::{
-    analysis::units::{grouped, millis},
+    base::units::{grouped, millis},
     state::RunState,
 };
 

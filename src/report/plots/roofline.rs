@@ -7,10 +7,8 @@ use super::canvas::{
     headline, shown, words,
 };
 use crate::{
-    analysis::{
-        roofline::{Point, PointKind, Roof, Roofline},
-        units::{scaled, three_digits},
-    },
+    analysis::roofline::{Point, PointKind, Roof, Roofline},
+    base::units::{scaled, three_digits},
     state::RunState,
 };
 

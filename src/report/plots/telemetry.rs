@@ -7,9 +7,7 @@ use super::{
     throughput::stretches,
 };
 use crate::{
-    event::Stamp,
-    readings::Reading,
-    reasons,
+    event::{Stamp, readings::Reading, reasons},
     state::{GpuState, RunState},
 };
 

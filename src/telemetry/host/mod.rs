@@ -19,7 +19,7 @@ use self::{
 use super::HostProbe;
 use crate::{
     event::{AllocatorSample, HostInfo, HostSample, Stamp},
-    heap,
+    profile::heap,
 };
 
 /// Reading a core's clock may wake the core: on wide machines a few of them stand for all.

@@ -16,8 +16,7 @@ use super::{
 };
 use crate::{
     analysis::distribution::Distribution,
-    event::{CallCost, GpuInfo, GpuSample, Refused},
-    readings::Reading,
+    event::{CallCost, GpuInfo, GpuSample, Refused, readings::Reading},
     telemetry::Tier,
 };
 

@@ -9,7 +9,7 @@ use nvml_wrapper::{
     gpm::{GpmSample, gpm_metrics_get},
 };
 
-use crate::readings::Reading;
+use crate::event::readings::Reading;
 
 /// Closer together than this, everything reads zero.
 const LEAST_APART: Duration = Duration::from_millis(100);

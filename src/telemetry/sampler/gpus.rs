@@ -4,11 +4,11 @@ use std::time::{Duration, Instant};
 
 use super::Due;
 use crate::{
+    base::cpu_time::thread_cpu_time,
     config::NvmlConfig,
     event::{
         Event, EventTx, GpuInfo, GpuLost, GpuProcess, GpuProcesses, GpuSample, Level, SamplerCost, Stamp,
     },
-    observer::thread_cpu_time,
     telemetry::{GpuProbe, Look, ProbeError, Tier, absent::Absence},
 };
 

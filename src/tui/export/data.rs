@@ -9,12 +9,9 @@ use crate::{
         interval::Interval,
         roofline::Roof,
     },
-    event::Level,
-    kernels::table::Extent,
-    readings::Reading,
-    reasons,
+    event::{Level, kernels::Extent, readings::Reading, reasons},
+    run::sweep::csv_rows,
     state::{Series, Snapshot},
-    sweep::csv_rows,
     tui::{
         panes::{
             SNAPSHOT_ROWS, Stretch, besides, headline, kernel_rows, log_lines, side_by_side, verdict_words,

@@ -12,10 +12,8 @@ use ratatui::{
 
 use super::verdict::{Besides, verdict};
 use crate::{
-    analysis::{
-        compare::{Comparison, Row as Judged},
-        units::{grouped, three_digits},
-    },
+    analysis::compare::{Comparison, Row as Judged},
+    base::units::{grouped, three_digits},
     state::Snapshot,
     tui::{
         panes::jobs,

@@ -3,7 +3,8 @@
 use ratatui::text::{Line, Span as Text};
 
 use crate::{
-    analysis::{energy::energy, throttle::table, units::three_digits},
+    analysis::{energy::energy, throttle::table},
+    base::units::three_digits,
     tui::{theme::Theme, view::View},
 };
 

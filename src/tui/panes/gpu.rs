@@ -14,9 +14,8 @@ use super::{
     overview::card_verdict,
 };
 use crate::{
-    analysis::units::{bytes, three_digits},
-    event::{Allocator, Stamp},
-    readings::Reading,
+    base::units::{bytes, three_digits},
+    event::{Allocator, Stamp, readings::Reading},
     state::GpuState,
     tui::{
         view::View,
@@ -252,7 +251,7 @@ fn reason_lanes(view: &View<'_>, gpu: &GpuState, area: Rect, buf: &mut Buffer) {
     let (label, readout) = if area.width >= 50 { (LABEL, READOUT) } else { (LABEL, 0) };
     let chart = Lane::plot_area(area, label, readout);
     for ((bit, series), y) in gpu.reasons.iter().zip(area.top()..area.bottom()) {
-        let reason = crate::reasons::named(*bit);
+        let reason = crate::event::reasons::named(*bit);
         let active = series.last().is_some_and(|(_, v)| v > 0.0);
         let style = if reason.fault() { theme.warn } else { theme.dim };
         buf.set_stringn(area.x + 1, y, "reason", label as usize - 2, theme.dim);
@@ -320,7 +319,7 @@ fn gpu_parts<'a>(view: &View<'_>, gpu: &GpuState) -> Vec<Vec<Text<'a>>> {
     }
     let active = gpu.reasons_now.map_or(0, |(_, bits)| bits);
     for (bit, _) in gpu.reasons.iter().filter(|(bit, _)| active & bit != 0) {
-        let reason = crate::reasons::named(*bit);
+        let reason = crate::event::reasons::named(*bit);
         if reason.fault() {
             parts.insert(0, vec![Text::styled(reason.name(), theme.warn)]);
         }

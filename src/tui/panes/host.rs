@@ -9,7 +9,7 @@ use ratatui::{
 
 use super::lanes::{LABEL, Row, rows_box};
 use crate::{
-    analysis::units::{bytes, three_digits},
+    base::units::{bytes, three_digits},
     event::Allocator,
     state::{HostState, Series},
     tui::{

@@ -10,7 +10,7 @@ use unicode_width::UnicodeWidthStr;
 
 use super::first_run_row;
 use crate::{
-    sweep::{Column, Job, Sweep, Turn},
+    run::sweep::{Column, Job, Sweep, Turn},
     tui::{
         theme::Theme,
         view::View,

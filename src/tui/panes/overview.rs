@@ -9,11 +9,8 @@ use ratatui::{
 
 use super::{gpu, tokens};
 use crate::{
-    analysis::{
-        distribution::Distribution,
-        throttle::Tone,
-        units::{grouped, millis, scaled, three_digits},
-    },
+    analysis::{distribution::Distribution, throttle::Tone},
+    base::units::{grouped, millis, scaled, three_digits},
     event::{Outcome, Phase},
     report::verdict_of,
     tui::{

@@ -9,10 +9,8 @@ use ratatui::{
 };
 
 use crate::{
-    analysis::{
-        roofline::{Point, PointKind, Roof, Roofline},
-        units::{scaled, three_digits},
-    },
+    analysis::roofline::{Point, PointKind, Roof, Roofline},
+    base::units::{scaled, three_digits},
     event::Phase,
     tui::{
         view::View,

@@ -9,7 +9,7 @@ use ratatui::{
 };
 
 use crate::{
-    analysis::units::three_digits,
+    base::units::three_digits,
     rundir::RunEntry,
     tui::{
         ui::SortRuns,

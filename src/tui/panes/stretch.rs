@@ -1,7 +1,7 @@
 //! The tokens that are looked at: those that came last, up to the chosen one, or those around an incident.
 
 use crate::{
-    analysis::units::grouped,
+    base::units::grouped,
     event::Stamp,
     state::{Incident, KeptLook, Series, TokenMark},
     tui::{ui::Pane, view::View},

@@ -9,9 +9,8 @@ use ratatui::{
 
 use super::stretch::Stretch;
 use crate::{
-    analysis::units::{millis, three_digits},
-    event::Stamp,
-    readings::Reading,
+    base::units::{millis, three_digits},
+    event::{Stamp, readings::Reading},
     state::{KeptLook, Series},
     tui::{
         view::View,
@@ -225,7 +224,7 @@ fn lanes(view: &View<'_>, stretch: &Stretch<'_>) -> Vec<TokenLane> {
         ),
     ];
     for (bit, series) in &gpu.reasons {
-        let reason = crate::reasons::named(*bit);
+        let reason = crate::event::reasons::named(*bit);
         let columns = match stretch.kept {
             None => over_tokens(stretch, |t| series.at(t)),
             Some(looks) => over_tokens(stretch, |t| {

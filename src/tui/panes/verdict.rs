@@ -7,10 +7,8 @@ use ratatui::{
 };
 
 use crate::{
-    analysis::{
-        compare::{Comparison, Row, Side, Verdict},
-        units::three_digits,
-    },
+    analysis::compare::{Comparison, Row, Side, Verdict},
+    base::units::three_digits,
     compare::{cells, difference_words, percent, reasons, told, trust_words},
     tui::{theme::Theme, widgets::cut},
 };

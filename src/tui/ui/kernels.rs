@@ -1,6 +1,6 @@
 //! What of the kernels is looked at, and what keys do to that.
 
-use crate::kernels::{Group, SortBy};
+use crate::event::kernels::{Group, SortBy};
 
 /// The Kernels pane as the user has set it.
 #[derive(Debug, Clone, Default)]

@@ -18,11 +18,12 @@ use super::{memory, thread_pool};
 use crate::{
     config::Dtype,
     engine::{
-        Engine, EngineError, Listeners, Progress, Prompts,
+        Engine, EngineError, Progress, Prompts,
         place::Place,
         sampling::{Picker, Sampling},
     },
     event::Phase,
+    profile::listener::Listeners,
 };
 
 /// The engine's name in records.

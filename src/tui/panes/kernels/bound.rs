@@ -2,8 +2,11 @@
 
 use super::source::Source;
 use crate::{
-    analysis::operators::{OperatorRow, kernel_verdict},
-    kernels::{Group, KernelRow, Kind, classify::Verdict},
+    analysis::{
+        classify::Verdict,
+        operators::{OperatorRow, kernel_verdict},
+    },
+    event::kernels::{Group, KernelRow, Kind},
     tui::view::View,
 };
 

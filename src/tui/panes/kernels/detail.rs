@@ -15,14 +15,9 @@ use super::{
     table::{bar, extent},
 };
 use crate::{
-    analysis::units::{grouped, millis, scaled, three_digits},
-    kernels::{
-        Group, KernelRow, Kind,
-        counters::Known,
-        names,
-        show::{Shown, amount_text},
-        table::Advice,
-    },
+    base::units::{grouped, millis, scaled, three_digits},
+    event::kernels::{Advice, Group, KernelRow, Kind, counters::Known, names},
+    kernels::show::{Shown, amount_text},
     tui::{
         theme::Theme,
         view::View,

@@ -4,10 +4,8 @@ use ratatui::text::{Line, Span as Text};
 
 use super::source::Source;
 use crate::{
-    analysis::{
-        launches::LaunchMeter,
-        units::{grouped, millis, three_digits},
-    },
+    analysis::launches::LaunchMeter,
+    base::units::{grouped, millis, three_digits},
     event::{ToolRun, ToolState, TraceState},
     kernels::show::Shown,
     tui::{

@@ -20,8 +20,12 @@ use self::{
     source::{Source, looked_at, titles},
 };
 use crate::{
-    event::{StepTimeline, TraceState},
-    kernels::{Group, SortBy, classify::Class, show::Shown},
+    analysis::classify::Class,
+    event::{
+        StepTimeline, TraceState,
+        kernels::{Group, SortBy},
+    },
+    kernels::show::Shown,
     tui::{
         ui::KernelsExtent,
         view::View,

@@ -3,11 +3,11 @@
 use std::borrow::Cow;
 
 use crate::{
-    event::{KernelReport, KernelTrace, Phase},
-    kernels::{
-        Group, KernelTable, Kind,
-        show::{Asked, Shown},
+    event::{
+        KernelReport, KernelTrace, Phase,
+        kernels::{Group, KernelTable, Kind},
     },
+    kernels::show::{Asked, Shown},
     state::{HostOperators, LiveKernels, RunState},
     tui::{ui::KernelsLook, view::View},
 };

@@ -11,12 +11,9 @@ use unicode_width::UnicodeWidthStr;
 
 use super::{bound::Bounds, source::Source};
 use crate::{
-    analysis::units::{grouped, millis, scaled, three_digits},
-    kernels::{
-        KernelRow, Kind,
-        show::{KERNEL_TIME, Shown, amount_text},
-        table::{Extent, Measure},
-    },
+    base::units::{grouped, millis, scaled, three_digits},
+    event::kernels::{Extent, KernelRow, Kind, Measure},
+    kernels::show::{KERNEL_TIME, Shown, amount_text},
     model::Operator,
     tui::{
         panes::first_run_row,

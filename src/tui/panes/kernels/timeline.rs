@@ -10,9 +10,8 @@ use ratatui::{
 use unicode_width::UnicodeWidthStr;
 
 use crate::{
-    analysis::units::millis,
-    event::{KernelSpan, StepTimeline},
-    kernels::names,
+    base::units::millis,
+    event::{KernelSpan, StepTimeline, kernels::names},
     model::{Operator, OperatorKind},
     tui::{
         theme::Theme,

@@ -1,0 +1,214 @@
+//! What bounds a kernel, and the rule that says so.
+
+use serde::Serialize;
+
+use crate::{
+    base::units::three_digits,
+    event::kernels::{KernelRow, counters::Known},
+};
+
+impl KernelRow {
+    /// The bound class with the rule that decided it, or the counters that are missing.
+    pub fn verdict(&self) -> Result<Verdict, String> {
+        classify(&self.known())
+    }
+
+    /// FLOP/s and bandwidth from its counters, where they were recorded.
+    pub fn achieved(&self) -> Achieved {
+        Achieved::of(&self.known())
+    }
+}
+
+/// What a kernel spends its time on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Class {
+    Memory,
+    Compute,
+    /// Both are busy.
+    Balanced,
+    /// Neither is: it waits.
+    Latency,
+    /// It is over before the GPU is busy.
+    Launch,
+}
+
+impl Class {
+    pub fn word(self) -> &'static str {
+        match self {
+            Class::Memory => "memory",
+            Class::Compute => "compute",
+            Class::Balanced => "balanced",
+            Class::Latency => "latency",
+            Class::Launch => "launch",
+        }
+    }
+}
+
+/// A class, and why.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Verdict {
+    pub class: Class,
+    /// The rule that decided, with its numbers.
+    pub rule: String,
+}
+
+/// From here on a unit is busy: what Nsight Compute's own rules call well utilised.
+pub const BUSY_PCT: f64 = 60.0;
+/// Two units are equally busy within this.
+pub const EVEN_PCT: f64 = 10.0;
+/// Starting a kernel takes the GPU a few microseconds.
+pub const SHORT_NS: f64 = 5_000.0;
+/// A warp scheduler with fewer warps has little to switch to.
+const LOW_OCCUPANCY_PCT: f64 = 25.0;
+
+/// The class by the counters; without them, which ones it takes.
+pub fn classify(known: &Known) -> Result<Verdict, String> {
+    let (Some(dram), Some(sm)) = (known.dram_pct, known.sm_pct) else {
+        return Err(missing(known));
+    };
+    // Caches are memory too: DRAM may rest while they are the bottleneck.
+    let memory = known.memory_pct.map_or(dram, |busiest| busiest.max(dram));
+    let what = if memory > dram { "the memory hierarchy" } else { "DRAM" };
+    let numbers = format!("{what} {} %, SM {} % of peak", three_digits(memory), three_digits(sm));
+    let verdict = |class, rule: String| Ok(Verdict { class, rule: format!("{numbers}: {rule}") });
+    if memory.max(sm) < BUSY_PCT {
+        return verdict_of_idle(known, &numbers);
+    }
+    if memory >= BUSY_PCT && sm >= BUSY_PCT && (memory - sm).abs() <= EVEN_PCT {
+        return verdict(
+            Class::Balanced,
+            format!("both at {BUSY_PCT} % or more, within {EVEN_PCT} of each other"),
+        );
+    }
+    if memory > sm {
+        verdict(Class::Memory, format!("at {BUSY_PCT} % or more, and ahead of the SMs"))
+    } else {
+        verdict(Class::Compute, format!("at {BUSY_PCT} % or more, and ahead of memory"))
+    }
+}
+
+/// Why nothing is busy.
+fn verdict_of_idle(known: &Known, numbers: &str) -> Result<Verdict, String> {
+    if let Some(ns) = known.duration_ns.filter(|ns| *ns < SHORT_NS) {
+        let rule = format!(
+            "{numbers}, both under {BUSY_PCT} %, and over in {} µs: starting it costs about as much",
+            three_digits(ns / 1e3)
+        );
+        return Ok(Verdict { class: Class::Launch, rule });
+    }
+    let mut why = Vec::new();
+    if let Some(waves) = known.waves_per_sm.filter(|waves| *waves < 1.0) {
+        why.push(format!("its grid fills {} of the GPU once", share(waves)));
+    }
+    if let Some(occupancy) = known.occupancy_pct.filter(|pct| *pct < LOW_OCCUPANCY_PCT) {
+        why.push(format!("{} % occupancy", three_digits(occupancy)));
+    }
+    if let Some((reason, _)) = known.stalls.first() {
+        why.push(format!("warps wait most for: {reason}"));
+    }
+    let why = if why.is_empty() { String::new() } else { format!(" ({})", why.join(", ")) };
+    Ok(Verdict { class: Class::Latency, rule: format!("{numbers}: both under {BUSY_PCT} %{why}") })
+}
+
+fn share(waves: f64) -> String {
+    format!("{} %", three_digits(waves * 100.0))
+}
+
+fn missing(known: &Known) -> String {
+    let mut wanted = Vec::new();
+    if known.dram_pct.is_none() {
+        wanted.push("gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed");
+    }
+    if known.sm_pct.is_none() {
+        wanted.push("sm__throughput.avg.pct_of_peak_sustained_elapsed");
+    }
+    format!("not counted: {}", wanted.join(", "))
+}
+
+/// Speeds and intensity of a mean launch.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct Achieved {
+    pub flop_per_s: Option<f64>,
+    pub bytes_per_s: Option<f64>,
+    /// Operations for each byte of DRAM.
+    pub flop_per_byte: Option<f64>,
+}
+
+impl Achieved {
+    pub fn of(known: &Known) -> Achieved {
+        let seconds = known.duration_ns.filter(|ns| *ns > 0.0).map(|ns| ns * 1e-9);
+        let flops = known.flops.as_ref().map(|flops| flops.total);
+        let over = |amount: Option<f64>| Some(amount? / seconds?);
+        let bytes_per_s = over(known.dram_bytes).or(known.dram_bytes_per_s);
+        let bytes = known.dram_bytes.or_else(|| Some(known.dram_bytes_per_s? * seconds?));
+        Achieved {
+            flop_per_s: over(flops),
+            bytes_per_s,
+            flop_per_byte: flops.zip(bytes.filter(|bytes| *bytes > 0.0)).map(|(flops, bytes)| flops / bytes),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::kernels::counters::Flops;
+
+    fn known(dram: f64, sm: f64, us: f64) -> Known {
+        Known { dram_pct: Some(dram), sm_pct: Some(sm), duration_ns: Some(us * 1e3), ..Known::default() }
+    }
+
+    #[test]
+    fn classes_by_their_rules() {
+        for (dram, sm, us, wanted) in [
+            (87.0, 30.0, 70.0, Class::Memory),
+            (17.0, 93.0, 900.0, Class::Compute),
+            (75.0, 70.0, 900.0, Class::Balanced),
+            (95.0, 70.0, 900.0, Class::Memory),
+            (3.0, 10.0, 2.4, Class::Launch),
+            (3.0, 10.0, 20.0, Class::Latency),
+            (87.0, 30.0, 3.0, Class::Memory),
+            (59.9, 59.9, 5.0, Class::Latency),
+        ] {
+            let verdict = classify(&known(dram, sm, us)).unwrap();
+            assert_eq!(verdict.class, wanted, "{dram} {sm} {us}: {}", verdict.rule);
+            assert!(verdict.rule.contains("DRAM") && verdict.rule.contains("60 %"), "{}", verdict.rule);
+        }
+    }
+
+    #[test]
+    fn the_rule_says_what_idles() {
+        let idle = Known {
+            waves_per_sm: Some(0.03),
+            occupancy_pct: Some(1.56),
+            stalls: vec![("long scoreboard".to_owned(), 9.0)],
+            ..known(0.25, 0.49, 19.7)
+        };
+        let rule = classify(&idle).unwrap().rule;
+        for words in ["3.00 % of the GPU once", "1.56 % occupancy", "long scoreboard"] {
+            assert!(rule.contains(words), "{rule}");
+        }
+        let cached = Known { memory_pct: Some(85.0), ..known(20.0, 30.0, 50.0) };
+        let verdict = classify(&cached).unwrap();
+        assert_eq!(verdict.class, Class::Memory);
+        assert!(verdict.rule.contains("memory hierarchy 85.0 %"), "{}", verdict.rule);
+    }
+
+    #[test]
+    fn without_counters_it_says_which_it_takes() {
+        let no_sm = Known { sm_pct: None, ..known(80.0, 0.0, 9.0) };
+        let why = classify(&no_sm).unwrap_err();
+        assert!(why.contains("sm__throughput") && !why.contains("dram"), "{why}");
+    }
+
+    #[test]
+    fn speeds_where_the_counters_allow() {
+        let flops = Flops { total: 4e9, tensor: None, counted: String::new() };
+        let all = Known { dram_bytes: Some(2e9), flops: Some(flops), ..known(50.0, 50.0, 1000.0) };
+        let achieved = Achieved::of(&all);
+        assert_eq!(achieved.flop_per_byte, Some(2.0));
+        assert!((achieved.flop_per_s.unwrap() / 4e12 - 1.0).abs() < 1e-12);
+        assert_eq!(Achieved::of(&Known::default()), Achieved::default());
+    }
+}

@@ -1,0 +1,307 @@
+//! What a shell offers at TAB: the words that the one under the cursor may become.
+//!
+//! The scripts that `llmprof-tui completion SHELL` prints know nothing: at TAB they ask the program itself
+//! (`llmprof-tui __complete …`), which looks at the commands, at `conf/` and at what stands on the line already.
+
+mod line;
+mod paths;
+
+use std::path::{Path, PathBuf};
+
+use clap::{Arg, Command, ValueEnum, ValueHint};
+
+use crate::{
+    config::{Candidate, Candidates, ConfTree},
+    sim::scenario::Scenario,
+};
+
+/// The name of the command that the scripts ask.
+pub const QUESTION: &str = "__complete";
+
+/// A shell with a script.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Shell {
+    Bash,
+    Zsh,
+    Fish,
+}
+
+impl Shell {
+    /// The script that makes this shell ask the program.
+    pub fn script(self) -> &'static str {
+        match self {
+            Shell::Bash => include_str!("llmprof-tui.bash"),
+            Shell::Zsh => include_str!("llmprof-tui.zsh"),
+            Shell::Fish => include_str!("llmprof-tui.fish"),
+        }
+    }
+}
+
+/// Keys whose values are paths.
+const PATH_KEYS: [&str; 4] =
+    ["model.weights", "model.config_json", "dataset.prompts.file", "dataset.sampling.subset_filelist"];
+
+/// The answer to a script, one candidate a line.
+///
+/// zsh and fish send the words after the program's name, the last being the one under the cursor; bash sends the line
+/// up to the cursor and the characters at which it breaks words.
+pub fn answer(shell: Shell, sent: &[String], command: Command, cwd: &Path) -> String {
+    match shell {
+        Shell::Bash => {
+            let [line, breaks] = [0, 1].map(|at| sent.get(at).map_or("", String::as_str));
+            let line = line::split(line, breaks);
+            let found = candidates(command, &line.before, &line.current, cwd);
+            found.iter().filter_map(|one| line.insertion(one)).map(|text| text + "\n").collect()
+        }
+        Shell::Zsh | Shell::Fish => {
+            let (current, before) =
+                sent.split_last().map_or(("", sent), |(last, rest)| (last.as_str(), rest));
+            let found = candidates(command, before, current, cwd);
+            found.iter().map(|one| format!("{}\t{}\n", one.text, one.note)).collect()
+        }
+    }
+}
+
+/// What `current` may become, after the words `before` it.
+pub fn candidates(mut command: Command, before: &[String], current: &str, cwd: &Path) -> Vec<Candidate> {
+    command.build();
+    let place = Place::find(&command, before);
+    let tree = match &place.conf_dir {
+        Some(dir) => ConfTree::find(Some(&cwd.join(dir)), cwd),
+        None => ConfTree::find(None, cwd),
+    };
+    let tree = tree.unwrap_or_else(|_| ConfTree::built_in());
+    let values = |arg: &Arg, partial: &str| place.values_of(arg, partial, &tree, cwd);
+    if let Some(arg) = place.waiting {
+        return values(arg, current);
+    }
+    if current.starts_with('-') && !place.only_values {
+        if let Some((flag, partial)) = current.split_once('=') {
+            let arg = place.command.get_arguments().find(|arg| is_flag(arg, flag) && takes_value(arg));
+            let mut found = arg.map_or_else(Vec::new, |arg| values(arg, partial));
+            found.iter_mut().for_each(|one| one.text.insert_str(0, &format!("{flag}=")));
+            return found;
+        }
+        return flags(place.command, current);
+    }
+    let mut found = Vec::new();
+    if place.positionals == 0 && !place.only_values {
+        let commands = place.command.get_subcommands().filter(|command| !command.is_hide_set());
+        let begun = commands.filter(|command| command.get_name().starts_with(current));
+        found.extend(begun.map(|command| Candidate::whole(command.get_name(), about(command.get_about()))));
+    }
+    if let Some(arg) = place.positional() {
+        found.extend(values(arg, current));
+    }
+    found
+}
+
+/// Where on the line the cursor is.
+struct Place<'c> {
+    command: &'c Command,
+    /// A flag that wants its value.
+    waiting: Option<&'c Arg>,
+    positionals: usize,
+    /// After `--`.
+    only_values: bool,
+    conf_dir: Option<PathBuf>,
+    overrides: Vec<String>,
+}
+
+impl<'c> Place<'c> {
+    fn find(command: &'c Command, before: &[String]) -> Place<'c> {
+        let mut place = Place {
+            command,
+            waiting: None,
+            positionals: 0,
+            only_values: false,
+            conf_dir: None,
+            overrides: Vec::new(),
+        };
+        for word in before {
+            place.pass(word);
+        }
+        place
+    }
+
+    fn pass(&mut self, word: &str) {
+        if let Some(arg) = self.waiting.take() {
+            return self.keep(arg, word);
+        }
+        if word == "--" {
+            self.only_values = true;
+        } else if word.starts_with('-') && !self.only_values {
+            let (flag, value) =
+                word.split_once('=').map_or((word, None), |(flag, value)| (flag, Some(value)));
+            let arg = self.command.get_arguments().find(|arg| is_flag(arg, flag) && takes_value(arg));
+            match (arg, value) {
+                (Some(arg), Some(value)) => self.keep(arg, value),
+                (arg, _) => self.waiting = arg,
+            }
+        } else if let Some(below) =
+            self.command.find_subcommand(word).filter(|_| self.positionals == 0 && !self.only_values)
+        {
+            self.command = below;
+        } else {
+            if self.positional().is_some_and(|arg| arg.get_id() == "overrides") {
+                self.overrides.push(word.to_owned());
+            }
+            self.positionals += 1;
+        }
+    }
+
+    fn keep(&mut self, arg: &Arg, value: &str) {
+        match arg.get_id().as_str() {
+            "conf_dir" => self.conf_dir = Some(value.into()),
+            "model" => self.overrides.push(format!("model={value}")),
+            _ => {}
+        }
+    }
+
+    /// The argument that the next word without a flag is for.
+    fn positional(&self) -> Option<&'c Arg> {
+        let many = |arg: &Arg| arg.get_num_args().is_some_and(|range| range.max_values() > 1);
+        let mut left = self.positionals;
+        self.command.get_positionals().find(|arg| {
+            let here = left == 0 || many(arg) || matches!(arg.get_action(), clap::ArgAction::Append);
+            left = left.saturating_sub(1);
+            here
+        })
+    }
+
+    fn values_of(&self, arg: &Arg, partial: &str, tree: &ConfTree, cwd: &Path) -> Vec<Candidate> {
+        let known = || Candidates::new(tree, &self.overrides);
+        match arg.get_id().as_str() {
+            "overrides" => overrides(&known(), partial, cwd),
+            "model" => known().options("model", partial),
+            "package" => known().packages(partial),
+            _ => match arg.get_possible_values() {
+                values if !values.is_empty() => values
+                    .iter()
+                    .filter(|value| value.get_name().starts_with(partial))
+                    .map(|value| Candidate::whole(value.get_name(), about(value.get_help())))
+                    .collect(),
+                _ if arg.get_value_hint() == ValueHint::AnyPath => paths::beginning_with(partial, cwd),
+                _ => Vec::new(),
+            },
+        }
+    }
+}
+
+/// Overrides: those that `conf/` knows, and values that only the program does.
+fn overrides(known: &Candidates, word: &str, cwd: &Path) -> Vec<Candidate> {
+    let Some((key, partial)) = word.split_once('=') else { return known.overrides(word) };
+    let plain = key.trim_start_matches(['+', '~']);
+    let mut found = if PATH_KEYS.contains(&plain) {
+        paths::beginning_with(partial, cwd)
+    } else if plain == "telemetry.scenario" || plain == "runtime.sim.scenario" {
+        let begun = Scenario::all().filter(|(name, _)| name.starts_with(partial));
+        begun.map(|(name, shows)| Candidate::whole(name, shows)).collect()
+    } else {
+        return known.overrides(word);
+    };
+    if plain == "model.weights" && "synthetic".starts_with(partial) {
+        found.push(Candidate::whole("synthetic", "random values of the true shape"));
+    }
+    found.iter_mut().for_each(|one| one.text.insert_str(0, &format!("{key}=")));
+    found
+}
+
+fn flags(command: &Command, partial: &str) -> Vec<Candidate> {
+    let flags = command.get_arguments().filter(|arg| !arg.is_positional() && !arg.is_hide_set());
+    let words = flags.flat_map(|arg| {
+        let long = arg.get_long().map(|long| format!("--{long}"));
+        let short = arg.get_short().map(|short| format!("-{short}"));
+        [long, short].into_iter().flatten().map(|word| Candidate::whole(word, about(arg.get_help())))
+    });
+    words.filter(|one| one.text.starts_with(partial)).collect()
+}
+
+fn is_flag(arg: &Arg, word: &str) -> bool {
+    match word.strip_prefix("--") {
+        Some(long) => arg.get_long() == Some(long),
+        None => arg.get_short().is_some_and(|short| word == format!("-{short}")),
+    }
+}
+
+fn takes_value(arg: &Arg) -> bool {
+    arg.get_action().takes_values()
+}
+
+/// The first line of a help text.
+fn about(help: Option<&clap::builder::StyledStr>) -> String {
+    help.map(|help| help.to_string().lines().next().unwrap_or_default().to_owned()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+    use crate::cli::Cli;
+
+    /// The candidates after a line that is split at spaces; those that go on end in `…`.
+    fn after(line: &str) -> Vec<String> {
+        let mut words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+        let current = words.pop().unwrap();
+        let nowhere = tempfile::tempdir().unwrap();
+        let found = candidates(Cli::command(), &words, &current, nowhere.path());
+        found.into_iter().map(|one| if one.whole { one.text } else { one.text + "…" }).collect()
+    }
+
+    #[test]
+    fn words_of_the_line() {
+        let table: &[(&str, &[&str])] = &[
+            ("repl", &["replay"]),
+            ("run --js", &["--json"]),
+            ("run --model qwen3_0", &["qwen3_0_6b"]),
+            ("run --model=qwen3_0", &["--model=qwen3_0_6b"]),
+            ("run --cfg ", &["job", "hydra"]),
+            ("run model=qwen3_0", &["model=qwen3_0_6b"]),
+            ("model=qwen3_0", &["model=qwen3_0_6b"]),
+            ("model=qwen3_8b runtime=s", &["runtime=sim"]),
+            ("model=qwen3_8b ru", &["runtime.…", "runtime=…"]),
+            ("run runtime.sim.sc", &["runtime.sim.scenario=…"]),
+            ("run runtime.sim.scenario=mi", &["runtime.sim.scenario=mixed"]),
+            ("run -- --js", &[]),
+            ("config --package runtime.si", &["runtime.sim", "runtime.sim.…"]),
+            ("config --info ", &["defaults", "searchpath"]),
+            ("fetch qwen3_0", &["qwen3_0_6b"]),
+            ("fetch qwen3_0_6b qwen", &[]),
+            ("completion ", &["bash", "zsh", "fish"]),
+            ("dataset pre", &["prepare"]),
+            ("bootstrap m", &["models"]),
+            ("__comp", &[]),
+            ("run nonsense ~~ =x run", &["runtime.…", "runtime=…"]),
+        ];
+        for (line, wanted) in table {
+            assert_eq!(after(line), *wanted, "{line}");
+        }
+        let first = after("");
+        for word in ["run", "config", "completion", "model=…", "runtime.…", "experiment=…"] {
+            assert!(first.contains(&word.to_owned()), "{word}: {first:?}");
+        }
+    }
+
+    #[test]
+    fn the_directory_named_on_the_line_counts() {
+        let dir = tempfile::tempdir().unwrap();
+        for (path, text) in [("mine/model/mine.yaml", "name: x"), ("conf/model/here.yaml", "name: x")] {
+            let path = dir.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        let options = |before: &[&str], current: &str| -> Vec<String> {
+            let before: Vec<String> = before.iter().map(|word| word.to_string()).collect();
+            let found = candidates(Cli::command(), &before, current, dir.path());
+            found.into_iter().map(|one| one.text).collect()
+        };
+        assert_eq!(options(&["--conf-dir", "mine"], "model=mi"), ["model=mine", "model=mistral_7b"]);
+        assert_eq!(options(&["run", "--conf-dir=mine"], "model=mine"), ["model=mine"]);
+        assert_eq!(options(&["run"], "model=here"), ["model=here"]);
+        assert_eq!(options(&["run", "--conf-dir", "not/there"], "model=mist"), ["model=mistral_7b"]);
+        assert_eq!(options(&["run", "--conf-dir"], "mi"), ["mine/"]);
+        assert_eq!(options(&["run"], "model.weights=mine/mo"), ["model.weights=mine/model/"]);
+        assert_eq!(options(&["run"], "model.weights=s"), ["model.weights=synthetic"]);
+    }
+}

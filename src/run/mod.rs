@@ -1,0 +1,11 @@
+//! Starts and stops work: plans a run, carries it out as a session, repeats it in sweeps and under nsys or ncu.
+
+pub mod headless;
+pub mod inputs;
+pub mod observer;
+pub mod plan;
+pub mod probes;
+pub mod rerun;
+pub mod session;
+pub mod support;
+pub mod sweep;

@@ -1,0 +1,150 @@
+//! Chooses the probes of a run from its configuration: NVML and the real host, or simulated ones.
+
+use crate::{
+    config::{Probe, RunConfig, Runtime},
+    event::Activity,
+    sim::{
+        scenario::{Scenario, UnknownScenario},
+        telemetry::{SimHost, SimProbe},
+    },
+    telemetry::{
+        GpuProbe, HostProbe, Sampler, Thermometer, absent::Absence, host::HostReader, nvml::NvmlProbe,
+        sampler::profiled_gpu,
+    },
+};
+
+enum Source {
+    Simulated,
+    Nvml,
+}
+
+fn source(config: &RunConfig) -> Result<Source, Absence> {
+    match config.telemetry.probe {
+        _ if !config.profiling.nvml.enable => {
+            Err(Absence::TurnedOff { setting: "profiling.nvml.enable=false" })
+        }
+        Probe::None => Err(Absence::TurnedOff { setting: "telemetry.probe=none" }),
+        Probe::Sim => Ok(Source::Simulated),
+        Probe::Auto if config.runtime.name == Runtime::Sim => Ok(Source::Simulated),
+        Probe::Auto | Probe::Nvml => Ok(Source::Nvml),
+    }
+}
+
+/// The sampler for `config`. `activity` is what the workload is doing, `weight_bytes` the memory in use on a simulated
+/// GPU, `uuid` CUDA's own name of the GPU that the workload runs on, where known.
+pub fn sampler(
+    config: &RunConfig,
+    activity: &Activity,
+    weight_bytes: u64,
+    uuid: Option<&str>,
+) -> Result<Sampler, UnknownScenario> {
+    let seed = config.runtime.seed;
+    let probe: Result<Box<dyn GpuProbe>, Absence> = match source(config) {
+        Err(absence) => Err(absence),
+        Ok(Source::Nvml) => NvmlProbe::open().map(|probe| Box::new(probe) as _),
+        Ok(Source::Simulated) => {
+            let name = config.telemetry.scenario.as_ref().unwrap_or(&config.runtime.sim.scenario);
+            let scenario = Scenario::named(name)?.with_seed(seed);
+            Ok(Box::new(SimProbe::new(scenario, activity.clone(), seed, weight_bytes)))
+        }
+    };
+    let host = config.profiling.host.enable.then(|| -> Box<dyn HostProbe> {
+        // Readings of the real host would make two simulated runs of one seed differ.
+        match config.runtime.name {
+            Runtime::Sim => Box::new(SimHost::new(activity.clone(), seed, weight_bytes)),
+            _ => Box::new(HostReader::open()),
+        }
+    });
+    Ok(Sampler::for_run(config, probe, host, uuid))
+}
+
+/// The thermometer for `config`; a simulated GPU starts at `last_temp_c`.
+pub fn thermometer(config: &RunConfig, last_temp_c: Option<f32>) -> Result<Thermometer, Absence> {
+    match source(config)? {
+        Source::Simulated => {
+            // Scripted faults happen under load only.
+            let probe = SimProbe::new(Scenario::steady(), Activity::default(), config.runtime.seed, 0);
+            Ok(Thermometer::new(Box::new(probe.starting_at(last_temp_c)), 0))
+        }
+        Source::Nvml => {
+            let probe = NvmlProbe::open()?;
+            let gpu = profiled_gpu(config, &probe.gpus(), None).unwrap_or(config.hardware.device_index);
+            Ok(Thermometer::new(Box::new(probe), gpu))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        config::{ConfTree, compose},
+        event::{Clock, Event, GpuInfo, Phase, Stamp, channel},
+    };
+
+    fn config(runtime: Runtime, probe: Probe) -> RunConfig {
+        let mut config = compose(&ConfTree::built_in(), &["hardware.isolation.check=false"]).unwrap().config;
+        config.runtime.name = runtime;
+        config.telemetry.probe = probe;
+        config
+    }
+
+    /// What the sampler of `config` announces about GPUs: the source, or why there is none.
+    fn announced(config: &RunConfig) -> Vec<String> {
+        let sampler = sampler(config, &Activity::default(), 0, None).unwrap();
+        let (tx, mut rx) = channel(Clock::virtual_clock());
+        sampler.announce(&tx);
+        let mut seen = Vec::new();
+        while let Ok(envelope) = rx.try_recv() {
+            match envelope.event {
+                Event::GpuFound(info) => seen.push(info.source),
+                Event::GpuAbsent(absent) => seen.push(absent.reason),
+                Event::HostFound(info) => seen.push(format!("host {}", info.os == "simulated")),
+                other => panic!("{other:?}"),
+            }
+        }
+        seen
+    }
+
+    #[test]
+    fn the_config_chooses_the_probes() {
+        assert_eq!(announced(&config(Runtime::Sim, Probe::Auto)), ["sim", "host true"]);
+        assert_eq!(announced(&config(Runtime::Candle, Probe::Sim)), ["sim", "host false"]);
+        let off = announced(&config(Runtime::Candle, Probe::None));
+        assert_eq!(off, ["telemetry.probe=none turns GPU telemetry off", "host false"]);
+        let mut quiet = config(Runtime::Sim, Probe::Auto);
+        quiet.profiling.nvml.enable = false;
+        quiet.profiling.host.enable = false;
+        assert_eq!(announced(&quiet), ["profiling.nvml.enable=false turns GPU telemetry off"]);
+        let real = announced(&config(Runtime::Candle, Probe::Auto));
+        assert!(real[0] == "nvml" || real[0].starts_with("NVML ") || real[0].contains("driver"), "{real:?}");
+    }
+
+    #[test]
+    fn the_probe_may_follow_a_script_of_its_own() {
+        let mut config = config(Runtime::Sim, Probe::Auto);
+        config.telemetry.scenario = Some("sunny".to_owned());
+        assert!(sampler(&config, &Activity::default(), 0, None).is_err());
+        config.telemetry.scenario = Some("steady".to_owned());
+        let activity = Activity::default();
+        activity.set(Phase::Prefill);
+        let mut sampler = sampler(&config, &activity, 0, None).unwrap();
+        let (tx, mut rx) = channel(Clock::virtual_clock());
+        sampler.sample_due(Stamp(0), &tx);
+        match rx.try_recv().unwrap().event {
+            Event::GpuSample(sample) => assert_eq!(sample.reasons, Some(0), "steady has no power cap"),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_device_says_which_gpu_is_profiled() {
+        for (device, expected) in [("auto", Some(2)), ("cuda", Some(2)), ("cuda:1", Some(1)), ("cpu", None)] {
+            let mut config = config(Runtime::Candle, Probe::Auto);
+            config.runtime.device = device.to_owned();
+            config.hardware.device_index = 2;
+            let gpus = [0, 1, 2].map(|index| GpuInfo { index, ..GpuInfo::default() });
+            assert_eq!(profiled_gpu(&config, &gpus, None), expected, "{device}");
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! How often a tool runs, for what, and how what it gives is put together.
+
+use super::{Rerun, Tool, command};
+use crate::{
+    config::RunConfig,
+    event::kernels::{
+        KernelTable,
+        counters::{Counters, missing_metrics},
+        names::ncu_regex,
+    },
+    kernels::top::TopKernel,
+};
+
+/// One run under the tool. nsys sees all kernels at once; ncu counts launches of one kernel at a time, so that each gets
+/// its share: counted together, the first kernels would take all of it.
+#[derive(Debug, Clone)]
+pub struct Pass {
+    /// What tells its files from those of others; empty for the only one.
+    pub name: String,
+    pub config: RunConfig,
+    /// The kernel it looks for, in words and for ncu.
+    pub kernel: Option<String>,
+    pub regex: Option<String>,
+    pub is_one_of_several: bool,
+    /// What the report has to say of the choice.
+    pub remark: Option<String>,
+}
+
+pub fn of(rerun: &Rerun) -> Vec<Pass> {
+    let (config, device) = (&rerun.config, rerun.device.as_str());
+    let single = |config: RunConfig, remark: Option<String>| {
+        let name = String::new();
+        vec![Pass { name, config, kernel: None, regex: None, is_one_of_several: false, remark }]
+    };
+    if rerun.tool == Tool::Nsys {
+        return single(command::child_config(config, device, config.profiling.nsys.requests), None);
+    }
+    let child = command::child_config_for_ncu(config, device);
+    let k = config.profiling.ncu.top_k as usize;
+    let listed: Vec<&TopKernel> = rerun.kernels.iter().flat_map(|list| &list.kernels).take(k).collect();
+    if listed.is_empty() {
+        let remark = format!(
+            "no kernels were named (profiling.ncu.kernels), and no table of kernels was there to choose from: these are the \
+             first {} launches",
+            command::LAUNCHES_OF_ALL
+        );
+        return single(child, Some(remark));
+    }
+    let several = listed.len() > 1;
+    let pass = |(at, kernel): (usize, &&TopKernel)| Pass {
+        name: format!("{:02}", at + 1),
+        config: child.clone(),
+        kernel: Some(if kernel.family.is_empty() { kernel.name.clone() } else { kernel.family.clone() }),
+        regex: Some(if kernel.regex.is_empty() { ncu_regex(&kernel.name) } else { kernel.regex.clone() }),
+        is_one_of_several: several,
+        remark: None,
+    };
+    listed.iter().enumerate().map(pass).collect()
+}
+
+/// Adds tables to those of the same kind: rows of the same kernel, grid and range become one.
+pub fn join(tables: &mut Vec<KernelTable>, more: Vec<KernelTable>) {
+    for table in more {
+        let Some(known) = tables.iter_mut().find(|known| known.kind == table.kind) else {
+            tables.push(table);
+            continue;
+        };
+        for row in table.rows {
+            let same = known.rows.iter_mut().find(|one| {
+                one.name == row.name
+                    && one.grid == row.grid
+                    && one.block == row.block
+                    && one.range == row.range
+            });
+            match same {
+                Some(one) => one.absorb(&row),
+                None => known.rows.push(row),
+            }
+        }
+        known
+            .notes
+            .extend(table.notes.into_iter().filter(|note| !known.notes.contains(note)).collect::<Vec<_>>());
+    }
+}
+
+/// The metrics that no row has.
+pub fn missing(table: &KernelTable, asked: &[String]) -> Vec<String> {
+    let mut got = Counters::default();
+    table.rows.iter().for_each(|row| got.merge_all(&row.counters));
+    let asked: Vec<&str> = asked.iter().map(String::as_str).collect();
+    missing_metrics(&asked, &got).into_iter().map(str::to_owned).collect()
+}

@@ -1,0 +1,233 @@
+//! A sweep's results as a table, as CSV and as JSON. What is not there is empty or null, never 0.
+
+use serde_json::{Value, json};
+use unicode_width::UnicodeWidthStr;
+
+use super::jobs::{Job, JobResult, Sweep, Turn};
+use crate::{
+    analysis::{distribution::Summary, metrics::MetricsSummary},
+    base::units::{millis, three_digits},
+};
+
+/// Version of what `run --multirun --json` prints.
+const SCHEMA: u32 = 1;
+
+/// A measured column: its heading, its name in the CSV, its value, and how a person reads that.
+pub struct Column {
+    pub heading: &'static str,
+    csv: &'static str,
+    value: fn(&MetricsSummary) -> Option<f64>,
+    shown: fn(f64) -> String,
+}
+
+impl Column {
+    pub const ALL: [Column; 3] = [
+        Column { heading: "TTFT p50", csv: "ttft_p50_ms", value: |m| m.ttft_ms.p50, shown: millis },
+        Column { heading: "TPOT p50", csv: "tpot_p50_ms", value: |m| m.tpot_ms.p50, shown: millis },
+        Column { heading: "tok/s", csv: "decode_tok_s", value: |m| m.decode_tok_s, shown: three_digits },
+    ];
+
+    /// The cell of `job`; `None` where nothing was measured, or not enough.
+    pub fn cell(&self, job: &Job) -> Option<String> {
+        self.value(job).map(self.shown)
+    }
+
+    fn value(&self, job: &Job) -> Option<f64> {
+        let metrics = job.result.as_ref().and_then(|result| result.metrics.as_ref());
+        metrics.and_then(self.value).filter(|value| value.is_finite())
+    }
+}
+
+impl Job {
+    /// How far it is, in a word.
+    pub fn outcome_word(&self) -> String {
+        match (&self.result, self.turn) {
+            (_, Turn::Running) => "running".into(),
+            (Some(result), _) => result.outcome.to_string(),
+            (None, _) => "not run".into(),
+        }
+    }
+
+    /// The reason in one line, if there is one.
+    pub fn reason(&self) -> Option<String> {
+        let reason = self.result.as_ref().and_then(|result| result.reason.as_deref())?;
+        Some(reason.split_whitespace().collect::<Vec<_>>().join(" "))
+    }
+}
+
+fn keys<'a>(sweep: &'a Sweep, places: &'a [usize]) -> impl Iterator<Item = &'a str> {
+    places.iter().map(|place| sweep.jobs[0].key_and_value(*place).0)
+}
+
+/// One row for each job: what is swept, what was measured, how it ended.
+pub fn table_text(sweep: &Sweep) -> String {
+    let places = sweep.swept();
+    let mut heading = vec!["job".to_owned()];
+    heading.extend(keys(sweep, &places).map(str::to_owned));
+    let swept = heading.len();
+    heading.extend(Column::ALL.map(|column| column.heading.to_owned()));
+    heading.push("outcome".into());
+    let mut rows = vec![heading];
+    for (at, job) in sweep.jobs.iter().enumerate() {
+        let mut row = vec![(at + 1).to_string()];
+        row.extend(places.iter().map(|place| job.key_and_value(*place).1.to_owned()));
+        row.extend(Column::ALL.map(|column| column.cell(job).unwrap_or_else(|| "-".into())));
+        row.push(match job.reason() {
+            Some(reason) => format!("{}: {reason}", job.outcome_word()),
+            None => job.outcome_word(),
+        });
+        rows.push(row);
+    }
+    let last = rows[0].len() - 1;
+    let widths: Vec<usize> =
+        (0..last).map(|at| rows.iter().map(|row| row[at].width()).max().unwrap_or(0)).collect();
+    let line = |row: &Vec<String>| {
+        let mut line = String::new();
+        for (at, width) in widths.iter().enumerate() {
+            let gap = " ".repeat(width - row[at].width());
+            // Numbers stand at the right, names at the left.
+            line += &match at > 0 && at < swept {
+                true => format!("{}{gap}  ", row[at]),
+                false => format!("{gap}{}  ", row[at]),
+            };
+        }
+        line + &row[last]
+    };
+    rows.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// `sweep.csv`.
+pub(super) fn csv_text(sweep: &Sweep) -> Result<Vec<u8>, csv::Error> {
+    let mut out = csv::Writer::from_writer(Vec::new());
+    for row in csv_rows(sweep) {
+        out.write_record(&row)?;
+    }
+    out.into_inner().map_err(|e| e.into_error().into())
+}
+
+/// Titles, then a row for each job that has ended.
+pub fn csv_rows(sweep: &Sweep) -> Vec<Vec<String>> {
+    let places = sweep.swept();
+    let mut heading = vec!["job"];
+    heading.extend(keys(sweep, &places));
+    heading.extend(Column::ALL.iter().map(|column| column.csv));
+    heading.extend(["outcome", "reason", "run_dir"]);
+    let mut rows = vec![heading.into_iter().map(str::to_owned).collect::<Vec<_>>()];
+    for (at, job) in sweep.jobs.iter().enumerate() {
+        let Some(JobResult { outcome, dir, .. }) = &job.result else { continue };
+        let mut row = vec![(at + 1).to_string()];
+        row.extend(places.iter().map(|place| job.key_and_value(*place).1.to_owned()));
+        let number = |value: Option<f64>| value.map_or_else(String::new, |value| value.to_string());
+        row.extend(Column::ALL.iter().map(|column| number(column.value(job))));
+        let dir = dir.as_ref().map_or_else(String::new, |dir| dir.display().to_string());
+        row.extend([outcome.to_string(), job.reason().unwrap_or_default(), dir]);
+        rows.push(row);
+    }
+    rows
+}
+
+/// The same for machines.
+pub fn sweep_json(sweep: &Sweep) -> Value {
+    let places = sweep.swept();
+    let latency = |s: Summary| json!({"n": s.n, "mean": s.mean, "p50": s.p50, "p90": s.p90, "p99": s.p99});
+    let job = |(at, job): (usize, &Job)| {
+        let result = job.result.as_ref();
+        let metrics = result.and_then(|result| result.metrics.as_ref());
+        let pair = |(key, value): (&str, &str)| (key.to_owned(), json!(value));
+        let swept: serde_json::Map<String, Value> =
+            places.iter().map(|place| pair(job.key_and_value(*place))).collect();
+        json!({
+            "job": at + 1,
+            "num": at,
+            "overrides": job.overrides,
+            "swept": swept,
+            "outcome": result.map(|result| result.outcome.to_string()),
+            "reason": job.reason(),
+            "run_dir": result.and_then(|result| result.dir.as_ref()),
+            "requests": metrics.map(|m| m.requests),
+            "ttft_ms": metrics.map(|m| latency(m.ttft_ms)),
+            "tpot_ms": metrics.map(|m| latency(m.tpot_ms)),
+            "itl_ms": metrics.map(|m| latency(m.itl_ms)),
+            "prefill_tok_s": metrics.and_then(|m| m.prefill_tok_s),
+            "decode_tok_s": metrics.and_then(|m| m.decode_tok_s),
+        })
+    };
+    json!({
+        "schema": SCHEMA,
+        "sweep_dir": sweep.dir,
+        "complete": sweep.is_complete(),
+        "jobs": sweep.jobs.iter().enumerate().map(job).collect::<Vec<_>>(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{analysis::metrics::Metrics, event::Outcome};
+
+    fn sweep() -> Sweep {
+        let job = |a: &str, b: &str| Job::new(vec![format!("model={a}"), format!("b={b}")], b.into());
+        let mut sweep =
+            Sweep { dir: "runs/s".into(), jobs: vec![job("x", "1"), job("long", "2"), job("x", "3")] };
+        let mut metrics = Metrics::default();
+        for _ in 0..3 {
+            metrics.first_token(40_000_000, 10, 1);
+            metrics.next_token(4_000_000, 1);
+        }
+        let done = JobResult {
+            outcome: Outcome::Completed,
+            reason: None,
+            metrics: Some(metrics.summary()),
+            dir: Some("runs/s/1".into()),
+            lossy: false,
+        };
+        sweep.end(0, done);
+        sweep.end(1, JobResult::failed("it has \"quotes\",\ncommas".into()));
+        sweep
+    }
+
+    #[test]
+    fn a_table_is_aligned_and_has_no_zero_for_what_is_not_there() {
+        let wanted = "\
+job  model  b  TTFT p50  TPOT p50  tok/s  outcome
+  1  x      1   40.0 ms         -    250  completed
+  2  long   2         -         -      -  failed: it has \"quotes\", commas
+  3  x      3         -         -      -  not run";
+        assert_eq!(table_text(&sweep()), wanted);
+    }
+
+    #[test]
+    fn the_csv_reads_back() {
+        let text = csv_text(&sweep()).unwrap();
+        let mut reader = csv::Reader::from_reader(text.as_slice());
+        let heading: Vec<String> = reader.headers().unwrap().iter().map(str::to_owned).collect();
+        assert_eq!(
+            heading,
+            [
+                "job",
+                "model",
+                "b",
+                "ttft_p50_ms",
+                "tpot_p50_ms",
+                "decode_tok_s",
+                "outcome",
+                "reason",
+                "run_dir"
+            ]
+        );
+        let rows: Vec<Vec<String>> =
+            reader.records().map(|row| row.unwrap().iter().map(str::to_owned).collect()).collect();
+        assert_eq!(rows.len(), 2, "only what has ended");
+        assert_eq!(rows[1], ["2", "long", "2", "", "", "", "failed", "it has \"quotes\", commas", ""]);
+        assert_eq!(rows[0][4], "");
+    }
+
+    #[test]
+    fn json_has_null_for_what_is_not_there() {
+        let value = sweep_json(&sweep());
+        assert_eq!(value["jobs"][1]["ttft_ms"], Value::Null);
+        assert_eq!(value["jobs"][2]["outcome"], Value::Null);
+        assert_eq!(value["jobs"][1]["swept"], json!({"model": "long", "b": "2"}));
+        assert_eq!(value["jobs"][0]["tpot_ms"]["p50"], Value::Null);
+    }
+}

@@ -1,0 +1,371 @@
+//! The simulated engine: a seed, a script and a clock of its own, and no model.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use super::kernels::SimKernels;
+use crate::engine::{Engine, EngineError, Prompts};
+use crate::{
+    base::noise,
+    config::SimConfig,
+    event::{Clock, Phase, Stamp},
+    model::Step,
+    sim::scenario::{Fault, Scenario, UnknownScenario},
+};
+
+/// Called when simulated time has reached the stamp it asked for last; answers the next one it wants to see.
+pub type Tick = Box<dyn FnMut(Stamp) -> Option<Stamp> + Send>;
+
+/// What one more position of context adds to a decode step, as a share of it.
+const COST_PER_POSITION: f64 = 1.0e-5;
+
+/// The longest sleep between two looks at the stop flag.
+const SLICE: Duration = Duration::from_millis(20);
+
+/// Behind by more than this, simulated time does not hurry: the machine was asleep or the workload paused.
+const CATCH_UP_LIMIT: Duration = Duration::from_millis(250);
+
+/// An [`Engine`] whose steps take the time that [`SimConfig`] and its scenario say.
+pub struct SimEngine {
+    config: SimConfig,
+    scenario: Scenario,
+    clock: Clock,
+    seed: u64,
+    vocab: u32,
+    stop: Arc<AtomicBool>,
+    tick: Option<Tick>,
+    tick_due: Option<Stamp>,
+    kernels: Option<SimKernels>,
+    pace: Option<Pace>,
+    batch: usize,
+    context: usize,
+    draws: u64,
+}
+
+impl SimEngine {
+    /// Moves `clock`, which should be a virtual one. Once `stop` is set the running step ends with
+    /// [`EngineError::Cancelled`] within 100 ms.
+    pub fn new(
+        config: &SimConfig,
+        seed: u64,
+        vocab: u32,
+        clock: Clock,
+        stop: Arc<AtomicBool>,
+    ) -> Result<SimEngine, UnknownScenario> {
+        Ok(SimEngine {
+            scenario: Scenario::named(&config.scenario)?.with_seed(seed),
+            config: config.clone(),
+            clock,
+            seed,
+            vocab: vocab.max(1),
+            stop,
+            tick: None,
+            tick_due: None,
+            kernels: None,
+            pace: None,
+            batch: 1,
+            context: 0,
+            draws: 0,
+        })
+    }
+
+    /// Lets `tick` look at the simulation in the middle of a step, at exactly the stamps it asks for.
+    pub fn with_tick(mut self, tick: Tick) -> SimEngine {
+        self.tick_due = Some(self.clock.now());
+        self.tick = Some(tick);
+        self
+    }
+
+    /// Lets `kernels` tell what the steps were made of.
+    pub fn with_kernels(mut self, kernels: SimKernels) -> SimEngine {
+        self.kernels = Some(kernels);
+        self
+    }
+
+    /// A step of `phase` that began at `start` is over.
+    fn tell_kernels(&mut self, phase: Phase, step: Step, start: Stamp) {
+        let took = self.clock.now().since(start);
+        if let Some(kernels) = &mut self.kernels {
+            kernels.step(phase, step, start, took.as_nanos() as u64);
+        }
+    }
+
+    fn draw(&mut self) -> u64 {
+        self.draws += 1;
+        self.draws
+    }
+
+    /// `nominal_s` with this step's share of noise.
+    fn jittered(&mut self, nominal_s: f64) -> f64 {
+        let noise = noise::bell(self.seed, self.draw());
+        nominal_s * (1.0 + self.config.jitter * noise).max(0.1)
+    }
+
+    fn token_ids(&mut self) -> Vec<u32> {
+        (0..self.batch)
+            .map(|_| (noise::bits(self.seed, self.draw()) % u64::from(self.vocab)) as u32)
+            .collect()
+    }
+
+    fn strike_faults(&self) -> Result<(), EngineError> {
+        match self.scenario.fault(self.clock.now()) {
+            Some(Fault::EnginePanic) => panic!("scenario {:?}: the engine panics here", self.scenario.name()),
+            Some(Fault::EngineError) => Err(EngineError::Backend(format!(
+                "scenario {:?}: the engine fails here",
+                self.scenario.name()
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    /// Lets `secs` of simulated time pass.
+    fn spend(&mut self, secs: f64) -> Result<(), EngineError> {
+        let end = self.clock.now() + bounded(secs);
+        loop {
+            let now = self.clock.now();
+            if let (Some(tick), Some(due)) = (&mut self.tick, self.tick_due)
+                && due <= now
+            {
+                self.tick_due = tick(now).map(|next| next.max(Stamp(now.0 + 1)));
+            }
+            if now >= end {
+                return Ok(());
+            }
+            let next = self.tick_due.map_or(end, |due| due.min(end));
+            self.wait_for(next)?;
+            self.clock.advance(next.since(now));
+        }
+    }
+
+    /// Sleeps until simulated `t` is reached at the configured speed.
+    fn wait_for(&mut self, t: Stamp) -> Result<(), EngineError> {
+        loop {
+            if self.stop.load(Ordering::Relaxed) {
+                return Err(EngineError::Cancelled);
+            }
+            if self.config.speed <= 0.0 {
+                return Ok(());
+            }
+            let now = self.clock.now();
+            let pace = self.pace.get_or_insert_with(|| Pace { real: Instant::now(), simulated: now });
+            let due = pace.real + bounded(t.since(pace.simulated).as_secs_f64() / self.config.speed);
+            let real_now = Instant::now();
+            if real_now.saturating_duration_since(due) > CATCH_UP_LIMIT {
+                *pace = Pace { real: real_now, simulated: t };
+            }
+            // Against an absolute due time one oversleep is made up for by the next steps.
+            match due.checked_duration_since(real_now) {
+                Some(left) if !left.is_zero() => std::thread::sleep(left.min(SLICE)),
+                _ => return Ok(()),
+            }
+        }
+    }
+}
+
+/// A duration whatever the configured numbers make of it: nothing for what is no number, 11 days at most.
+fn bounded(secs: f64) -> Duration {
+    if secs.is_nan() { Duration::ZERO } else { Duration::from_secs_f64(secs.clamp(0.0, 1e6)) }
+}
+
+/// A moment at which real and simulated time were together.
+struct Pace {
+    real: Instant,
+    simulated: Stamp,
+}
+
+impl Engine for SimEngine {
+    fn prefill(&mut self, prompts: &Prompts) -> Result<Vec<u32>, EngineError> {
+        self.batch = prompts.batch;
+        self.context = prompts.len();
+        let start = self.clock.now();
+        let factor = self.scenario.at(start, Phase::Prefill).time_factor;
+        let nominal_s = prompts.ids.len() as f64 / self.config.prefill_tok_s;
+        let secs = self.jittered(nominal_s) * factor;
+        self.spend(secs)?;
+        self.strike_faults()?;
+        self.tell_kernels(Phase::Prefill, Step::prefill(self.batch as u64, self.context as u64), start);
+        Ok(self.token_ids())
+    }
+
+    fn decode(&mut self) -> Result<Vec<u32>, EngineError> {
+        let start = self.clock.now();
+        let factor = self.scenario.at(start, Phase::Decode).time_factor;
+        let nominal_s = self.config.itl_ms / 1e3;
+        let growth = 1.0 + COST_PER_POSITION * (self.context * self.batch) as f64;
+        let step_s = self.jittered(nominal_s) * growth * factor;
+        let spike_steps = self.scenario.spike_steps(start, start + bounded(step_s));
+        self.spend(step_s + spike_steps * nominal_s)?;
+        self.strike_faults()?;
+        self.tell_kernels(Phase::Decode, Step::decode(self.batch as u64, self.context as u64), start);
+        self.context += 1;
+        Ok(self.token_ids())
+    }
+
+    fn synchronize(&mut self) -> Result<(), EngineError> {
+        if let Some(kernels) = &mut self.kernels {
+            kernels.finish();
+        }
+        Ok(())
+    }
+
+    fn reset(&mut self) -> Result<(), EngineError> {
+        self.context = 0;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    fn config(scenario: &str) -> SimConfig {
+        SimConfig {
+            prefill_tok_s: 50_000.0,
+            itl_ms: 4.0,
+            jitter: 0.02,
+            speed: 0.0,
+            scenario: scenario.to_owned(),
+        }
+    }
+
+    fn engine(config: &SimConfig, seed: u64) -> SimEngine {
+        SimEngine::new(config, seed, 1000, Clock::virtual_clock(), Arc::default()).unwrap()
+    }
+
+    fn prompts(len: usize, batch: usize) -> Prompts {
+        Prompts { ids: vec![1; len * batch], batch }
+    }
+
+    /// Every stamp and id of a short run.
+    fn trace(config: &SimConfig, seed: u64) -> Vec<(Stamp, Vec<u32>)> {
+        let mut engine = engine(config, seed);
+        let first = engine.prefill(&prompts(500, 2)).unwrap();
+        let mut trace = vec![(engine.clock.now(), first)];
+        for _ in 0..200 {
+            let ids = engine.decode().unwrap();
+            trace.push((engine.clock.now(), ids));
+        }
+        trace
+    }
+
+    #[test]
+    fn a_seed_decides_everything() {
+        let mixed = config("mixed");
+        assert_eq!(trace(&mixed, 1), trace(&mixed, 1));
+        assert_ne!(trace(&mixed, 1), trace(&mixed, 2));
+        assert!(trace(&mixed, 1).iter().all(|(_, ids)| ids.len() == 2 && ids.iter().all(|&id| id < 1000)));
+    }
+
+    #[test]
+    fn durations_are_the_configured_ones() {
+        let trace = trace(&config("steady"), 3);
+        let ttft_s = trace[0].0.secs();
+        assert!((ttft_s - 0.020).abs() < 0.002, "{ttft_s}");
+        let tpot_s = trace[200].0.since(trace[0].0).as_secs_f64() / 200.0;
+        assert!((tpot_s - 0.004).abs() < 0.0001, "{tpot_s}");
+        let longest = trace.windows(2).map(|w| w[1].0.since(w[0].0)).max().unwrap();
+        assert!(longest < Duration::from_micros(4500), "{longest:?}");
+    }
+
+    #[test]
+    fn the_power_cap_slows_prefill_alone() {
+        let (steady, capped) = (trace(&config("steady"), 3), trace(&config("power_cap"), 3));
+        let ratio = capped[0].0.secs() / steady[0].0.secs();
+        assert!((ratio - 1.375).abs() < 1e-3, "{ratio}");
+        let decode = |trace: &[(Stamp, Vec<u32>)]| trace[200].0.since(trace[0].0).as_micros();
+        assert!(decode(&steady).abs_diff(decode(&capped)) < 2);
+    }
+
+    #[test]
+    fn odd_numbers_do_not_panic() {
+        for odd in [0.0, -1.0, f64::NAN, f64::INFINITY, f64::MIN_POSITIVE, f64::MAX] {
+            let config = SimConfig { prefill_tok_s: odd, itl_ms: odd, jitter: odd, ..config("itl_spikes") };
+            let mut engine = engine(&config, 1);
+            engine.prefill(&prompts(4, 1)).unwrap();
+            engine.decode().unwrap();
+        }
+    }
+
+    #[test]
+    fn spikes_are_late_tokens() {
+        let mut engine = engine(&config("itl_spikes"), 5);
+        engine.prefill(&prompts(10, 1)).unwrap();
+        let mut late = 0;
+        while engine.clock.now().secs() < 30.0 {
+            let before = engine.clock.now();
+            engine.decode().unwrap();
+            late += u32::from(engine.clock.now().since(before) > Duration::from_millis(8));
+        }
+        assert!((9..=10).contains(&late), "{late}");
+    }
+
+    #[test]
+    fn a_tick_sees_the_stamps_it_asked_for_even_inside_a_long_prefill() {
+        let (tx, rx) = mpsc::channel();
+        let mut engine = engine(&SimConfig { prefill_tok_s: 1000.0, jitter: 0.0, ..config("steady") }, 1)
+            .with_tick(Box::new(move |now| {
+                tx.send(now).unwrap();
+                Some(now + Duration::from_millis(100))
+            }));
+        engine.prefill(&prompts(450, 1)).unwrap();
+        let seen: Vec<u64> = rx.try_iter().map(|stamp| stamp.0 / 1_000_000).collect();
+        assert_eq!(seen, [0, 100, 200, 300, 400]);
+    }
+
+    #[test]
+    fn faults_end_the_run_as_scripted() {
+        let mut failing = engine(&SimConfig { prefill_tok_s: 100.0, ..config("fail") }, 1);
+        assert!(failing.prefill(&prompts(100, 1)).is_ok());
+        assert!(
+            matches!(failing.prefill(&prompts(300, 1)), Err(EngineError::Backend(text)) if text.contains("fail"))
+        );
+        let mut panicking = engine(&SimConfig { prefill_tok_s: 100.0, ..config("panic") }, 1);
+        let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || {
+            panicking.prefill(&prompts(400, 1))
+        }));
+        assert!(caught.is_err());
+    }
+
+    #[test]
+    fn pacing_keeps_to_real_time_over_many_short_steps() {
+        const SPEED: f64 = 40.0;
+        let ratio = || {
+            let mut engine = engine(&SimConfig { speed: SPEED, jitter: 0.0, ..config("steady") }, 1);
+            engine.prefill(&prompts(1, 1)).unwrap();
+            let (real, simulated) = (Instant::now(), engine.clock.now());
+            for _ in 0..2000 {
+                engine.decode().unwrap();
+            }
+            engine.clock.now().since(simulated).as_secs_f64() / real.elapsed().as_secs_f64()
+        };
+        // A step is 0.1 ms, which a sleep overshoots by half: without catching up this would be near 26.
+        // The machine may be busy, so the best of a few tries counts.
+        let best = (0..4).map(|_| ratio()).min_by_key(|ratio| ((ratio - SPEED).abs() * 1e3) as u64).unwrap();
+        assert!((36.0..41.0).contains(&best), "{best}");
+    }
+
+    #[test]
+    fn a_stop_is_noticed_in_the_middle_of_a_slow_step() {
+        let stop = Arc::new(AtomicBool::new(false));
+        let slow = SimConfig { speed: 0.001, ..config("steady") };
+        let mut engine = SimEngine::new(&slow, 1, 10, Clock::virtual_clock(), stop.clone()).unwrap();
+        let worker = std::thread::spawn(move || (engine.prefill(&prompts(500, 1)), Instant::now()));
+        std::thread::sleep(Duration::from_millis(50));
+        let stopped = Instant::now();
+        stop.store(true, Ordering::Relaxed);
+        let (result, ended) = worker.join().unwrap();
+        assert!(matches!(result, Err(EngineError::Cancelled)));
+        assert!(
+            ended.duration_since(stopped) < Duration::from_millis(100),
+            "{:?}",
+            ended.duration_since(stopped)
+        );
+    }
+}

@@ -1,0 +1,9 @@
+//! A simulated engine, its kernels and its telemetry, driven by one script and one seed.
+
+mod engine;
+mod kernels;
+pub mod scenario;
+pub mod telemetry;
+
+pub use engine::{SimEngine, Tick};
+pub use kernels::{SimKernels, SimSteps, sim_kernels};
