@@ -109,7 +109,7 @@ impl Question {
 /// The least time of a step, and what sets it.
 fn least(roof: &Roof, total: &Amounts) -> (f64, &'static str) {
     let (flops, bytes) = (total.flops(), total.certain_bytes());
-    let seconds = roof.least_seconds(flops, bytes);
+    let seconds = roof.min_seconds(flops, bytes);
     (seconds, if flops / roof.flops >= bytes / roof.bytes_per_s { "compute" } else { "memory" })
 }
 
@@ -283,7 +283,7 @@ impl Answer<'_> {
             ];
             if let Some(roof) = roof {
                 let (flops, moved) = (amounts.flops(), amounts.bytes());
-                row.push(millis(roof.least_seconds(flops, moved) * 1e3));
+                row.push(millis(roof.min_seconds(flops, moved) * 1e3));
                 let compute = flops / roof.flops >= moved / roof.bytes_per_s;
                 row.push(if compute { "compute" } else { "memory" }.to_owned());
             }

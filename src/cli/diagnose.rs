@@ -12,7 +12,7 @@ use thiserror::Error;
 use crate::{
     analysis::{
         energy::{Energy, energy},
-        throttle::{Diagnosis, Evidence, diagnose, table},
+        throttle::{Diagnosis, Evidence, MissingReasons, diagnose, table},
     },
     base::units::three_digits,
     event::readings::Reading,
@@ -107,7 +107,7 @@ fn of_logged(gpu: &LoggedGpu, skipped: u64) -> Option<Diagnosed> {
         pcie_width: gpu.last.get(Reading::PcieWidth),
         others: &[],
         lost: None,
-        reasons_refused: Some("the log does not have them (nvidia-smi: clocks_event_reasons.active)"),
+        missing_reasons: MissingReasons::NotLogged,
     })?;
     let skipped = if skipped > 0 { format!(", {skipped} rows could not be read") } else { String::new() };
     Some(Diagnosed {

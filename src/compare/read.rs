@@ -160,7 +160,7 @@ fn fold(
 
 impl Folded {
     fn sample(self, name: &str, dir: &RunDir) -> Result<Sample, CompareError> {
-        let sample = self.state.whole_sample(name);
+        let sample = self.state.run_sample(name);
         let mut sample = sample.ok_or_else(|| CompareError::NoRun { path: dir.path().to_owned() })?;
         sample.events_lost += self.skipped;
         Ok(sample)

@@ -4,8 +4,8 @@ use std::{thread, time::Duration};
 
 use super::{Finding, Machine, Status};
 use crate::{
-    event::{GpuInfo, GpuProcess, GpuSample, Refused, Stamp, readings::Reading},
-    telemetry::{GpuProbe, Look, Tier, absent::Absence, nvml::NvmlProbe},
+    event::{GpuInfo, GpuProcess, GpuSample, Query, Refused, Stamp, readings::Reading},
+    telemetry::{GpuProbe, Selection, Tier, absent::Absence, nvml::NvmlProbe},
 };
 
 /// Two looks at activity counters have to lie so far apart.
@@ -99,8 +99,9 @@ fn merged(mut findings: Vec<(u32, Finding)>) -> Finding {
 }
 
 impl Card {
-    pub(super) fn refused(&self, reading: &str) -> Option<&Refused> {
-        self.info.refused.iter().find(|refused| refused.reading == reading)
+    pub(super) fn refused(&self, query: impl Into<Query>) -> Option<&Refused> {
+        let query = query.into();
+        self.info.refused.iter().find(|refused| refused.reading == query)
     }
 
     pub(super) fn get(&self, reading: Reading) -> Option<f64> {
@@ -108,7 +109,7 @@ impl Card {
     }
 
     /// What to say where `what` is not told, by the reason that was given for `reading`.
-    pub(super) fn untold(&self, what: &str, reading: &str) -> Finding {
+    pub(super) fn untold(&self, what: &str, reading: impl Into<Query>) -> Finding {
         match self.refused(reading) {
             Some(Refused { reason, remedy: Some(remedy), .. }) => {
                 Finding::warn(format!("{what}: {reason}")).remedy(remedy)
@@ -130,22 +131,22 @@ fn cards(mut probe: NvmlProbe) -> Vec<Card> {
         .collect();
     for card in &mut cards {
         let gpu = card.info.index;
-        let slow = (0..probe.turns(gpu)).map(Look::Turn);
-        for look in [Look::All(Tier::Fast), Look::All(Tier::Gpm)].into_iter().chain(slow) {
-            card.take(&mut probe, look);
+        let slow = (0..probe.slow_calls(gpu)).map(Selection::SlowCall);
+        for selection in [Tier::Fast, Tier::Gpm].map(Selection::Tier).into_iter().chain(slow) {
+            card.take(&mut probe, selection);
         }
     }
     thread::sleep(APART);
     for card in &mut cards {
-        card.take(&mut probe, Look::All(Tier::Gpm));
+        card.take(&mut probe, Selection::Tier(Tier::Gpm));
         card.info.refused = probe.refused(card.info.index).to_vec();
     }
     cards
 }
 
 impl Card {
-    fn take(&mut self, probe: &mut NvmlProbe, look: Look) {
-        match probe.look(self.info.index, look, Stamp::default()) {
+    fn take(&mut self, probe: &mut NvmlProbe, selection: Selection) {
+        match probe.sample(self.info.index, selection, Stamp::default()) {
             Ok(part) => self.sample.merge(&part),
             Err(error) => self.trouble = Some(error.to_string()),
         }

@@ -4,7 +4,7 @@ use super::{Finding, Look, Status, cards::Card, cards::Cards, parse};
 use crate::{
     analysis::throttle,
     base::units::bytes,
-    event::{GpuProcess, readings::Reading, reasons::APPLICATION_CLOCKS},
+    event::{GpuProcess, Query, Refusal, readings::Reading, reasons::APPLICATION_CLOCKS},
     telemetry::absent::Absence,
 };
 
@@ -74,12 +74,15 @@ pub(super) fn gpu(look: &Look) -> Finding {
 
 pub(super) fn gpm(look: &Look) -> Finding {
     look.cards.each(|card| {
-        if let Some(refused) = card.refused("GPM") {
+        if let Some(refused) = card.refused(Query::Gpm) {
             // An older card is not at fault; a setting is.
             let settled = card.info.mig != Some(true) && card.info.virtualization.is_none();
-            let older = settled && refused.reason.contains("Hopper");
+            let older = settled && refused.reason == Refusal::NoGpm;
             let status = if older || refused.remedy.is_none() { Status::Skip } else { Status::Warn };
-            return Finding { remedy: refused.remedy.clone(), ..Finding::new(status, &*refused.reason) };
+            return Finding {
+                remedy: refused.remedy.clone(),
+                ..Finding::new(status, refused.reason.to_string())
+            };
         }
         let told: Vec<&str> =
             ACTIVITY.into_iter().filter(|reading| card.get(*reading).is_some()).map(Reading::label).collect();
@@ -94,8 +97,8 @@ pub(super) fn gpm(look: &Look) -> Finding {
 fn refusals(card: &Card, readings: &[Reading]) -> String {
     let refused: Vec<&str> = readings
         .iter()
+        .filter(|reading| card.refused(**reading).is_some())
         .map(|reading| reading.label())
-        .filter(|label| card.refused(label).is_some())
         .collect();
     if refused.is_empty() { String::new() } else { format!(" (not told: {})", refused.join(", ")) }
 }
@@ -103,7 +106,7 @@ fn refusals(card: &Card, readings: &[Reading]) -> String {
 pub(super) fn throttle_counters(look: &Look) -> Finding {
     look.cards.each(|card| {
         if card.sample.reasons.is_none() {
-            return card.untold("why the clock is held down", "clock event reasons");
+            return card.untold("why the clock is held down", Query::ClockEventReasons);
         }
         let counters = throttle::COUNTERS.map(|(_, reading)| reading);
         let told = counters.iter().filter(|reading| card.get(**reading).is_some()).count();

@@ -23,8 +23,7 @@ use crate::{
         workload::Workload,
     },
     event::{
-        self, Activity, CallCost, Clock, Event, EventRx, EventTx, GpuAbsent, GpuInfo, Phase, RunStarted,
-        Stamp,
+        self, CallCost, Clock, Event, EventRx, EventTx, GpuAbsent, GpuInfo, GpuSource, RunStarted, Stamp,
     },
     run::{
         plan::{Plan, PlanError},
@@ -120,21 +119,19 @@ pub fn measure(
     tell: &mut (dyn FnMut(&str) + Send),
 ) -> Result<Overhead, OverheadError> {
     let (tx, rx) = event::channel(Clock::wall());
-    let activity = Activity::default();
     let mut config = plan.composed.config.clone();
     config.runtime.device = plan.device();
-    let sampler = probes::sampler(&config, &activity, plan.weight_bytes(), plan.gpu_uuid().as_deref())?;
+    let sampler = probes::sampler(&config, tx.activity(), plan.weight_bytes(), plan.gpu_uuid().as_deref())?;
     sampler.announce(&tx);
     let switch = SamplerSwitch::new(sampler, tx.clone());
 
-    activity.set(Phase::Preparing);
     let mut progress = |step: &str, done: u64, total: u64| {
         tell(&format!("preparing: {step} {} %", 100 * done / total.max(1)));
         !control.is_cancelled()
     };
     let mut engine = plan.make_engine(&mut progress)?;
     let workload = Workload { requests: 1, warmup: 0, ..plan.workload().clone() };
-    let mut bench = Bench { workload, control, activity, tx, rx, switch, heard: Heard::default() };
+    let mut bench = Bench { workload, control, tx, rx, switch, heard: Heard::default() };
 
     for warmup in 0..plan.workload().warmup.max(1) {
         tell(&format!("warm-up {}", warmup + 1));
@@ -150,7 +147,6 @@ pub fn measure(
 struct Bench<'a> {
     workload: Workload,
     control: &'a Control,
-    activity: Activity,
     tx: EventTx,
     rx: EventRx,
     switch: SamplerSwitch,
@@ -224,7 +220,6 @@ impl Bench<'_> {
             control: self.control,
             ranges: &mut *ranges::for_tools(),
             tx: &self.tx,
-            activity: &self.activity,
             predictions: None,
         }
         .run(engine);
@@ -291,7 +286,7 @@ impl Overhead {
             .gpus
             .iter()
             .map(|gpu| {
-                let simulated = if gpu.source == "sim" { ", simulated" } else { "" };
+                let simulated = if gpu.source == GpuSource::Sim { ", simulated" } else { "" };
                 format!("GPU {} ({}{simulated})", gpu.index, gpu.name)
             })
             .collect();

@@ -11,8 +11,7 @@ use std::{
 use super::{Engine, EngineError, Prompts, ranges::Ranges, workload::Workload};
 use crate::{
     event::{
-        Activity, AllocatorSample, Ending, Event, EventTx, Level, Phase, Prediction, RequestFinished,
-        RequestStarted, Token,
+        AllocatorSample, Ending, Event, EventTx, Level, Prediction, RequestFinished, RequestStarted, Token,
     },
     process::crash,
     text::{TextError, Tokenizer},
@@ -76,7 +75,6 @@ pub struct Driver<'a> {
     pub control: &'a Control,
     pub ranges: &'a mut dyn Ranges,
     pub tx: &'a EventTx,
-    pub activity: &'a Activity,
     /// Turns answers into text, where they are to be told.
     pub predictions: Option<&'a Tokenizer>,
 }
@@ -97,7 +95,6 @@ impl Driver<'_> {
         self.tell_allocator(engine, &mut allocator);
         while request < planned || (self.workload.until_told && !self.control.is_enough()) {
             let done = self.request(engine, request);
-            self.activity.set(Phase::Idle);
             self.tx.send(Event::RequestFinished(RequestFinished { request, complete: done.is_ok() }));
             self.tell_allocator(engine, &mut allocator);
             let answers = done?;
@@ -129,7 +126,6 @@ impl Driver<'_> {
             prompts.ids.fill(u32::MAX / 2);
         }
         self.listen()?;
-        self.activity.set(Phase::Prefill);
         let warmup = request < w.warmup;
         self.ranges.push(if warmup { "warmup" } else { "request" });
         self.tx.send(Event::RequestStarted(RequestStarted {
@@ -155,7 +151,6 @@ impl Driver<'_> {
         self.token(request, 0, &first, engine.device_time());
         let mut answers = vec![Answer::default(); first.len()];
         self.note(&mut answers, &first);
-        self.activity.set(Phase::Decode);
         self.ranged(warmup, "decode", |driver| {
             for index in 1..driver.workload.output_tokens {
                 // A batch goes on until its last sequence has ended.

@@ -10,7 +10,7 @@ pub const MOST_SHAPES: usize = 8192;
 /// Beyond this, what is new is counted together.
 pub const MOST_ROWS: usize = 2 * MOST_SHAPES;
 /// The name of what is counted together.
-pub const OTHERS: &str = "(other kernels)";
+pub use crate::event::kernels::OTHER_KERNELS as OTHERS;
 /// Durations kept of a row for its median.
 const MOST_KEPT: usize = 1 << 16;
 

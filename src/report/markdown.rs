@@ -111,7 +111,7 @@ pub(super) fn with_plots(state: &RunState, plots: &[Plot]) -> String {
 /// The verdict on the whole run.
 pub fn verdict_of(state: &RunState) -> Option<String> {
     let run = state.run.as_ref()?;
-    verdict::sentence(&verdict::Evidence {
+    verdict::summary(&verdict::Measurements {
         metrics: &state.total,
         batch: run.batch,
         step_bytes: state.decode_step_bytes(),
@@ -174,7 +174,7 @@ fn efficiency(out: &mut String, state: &RunState) {
     );
     for point in &roofline.points {
         let none = || "–".to_owned();
-        let share = point.share.map(|share| share.most());
+        let share = point.share.map(|share| share.max_pct());
         let class = point.verdict.as_ref().map(|verdict| verdict.class.word().to_owned());
         let _ = writeln!(
             out,
@@ -195,7 +195,7 @@ fn efficiency(out: &mut String, state: &RunState) {
     for hint in hints {
         let _ = writeln!(out, "- {hint}.");
     }
-    let mut bases: Vec<&str> = roofline.points.iter().map(|point| point.basis.as_str()).collect();
+    let mut bases: Vec<String> = roofline.points.iter().map(|point| point.basis.to_string()).collect();
     bases.dedup();
     let _ = writeln!(
         out,
@@ -250,7 +250,7 @@ fn card(out: &mut String, state: &RunState) {
         for incident in &state.flight.incidents {
             let meanwhile = Some(incident.meanwhile()).filter(|words| !words.is_empty());
             let meanwhile = meanwhile.map_or_else(String::new, |words| format!(" ({words})"));
-            let _ = writeln!(out, "- {:.3} s: {}{meanwhile}", incident.at.secs(), incident.words());
+            let _ = writeln!(out, "- {:.3} s: {}{meanwhile}", incident.at.secs(), incident.describe());
         }
         out.push('\n');
     }

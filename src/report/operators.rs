@@ -36,7 +36,7 @@ fn none() -> String {
 
 fn measured(out: &mut String, state: &RunState, phase: Phase) {
     let rows = state.operator_rows(phase);
-    let steps = state.kernels.live(phase).map_or(0, |live| live.steps);
+    let steps = state.kernels.live(phase).map_or(0, |live| live.total.steps);
     let _ = writeln!(
         out,
         "## {}: kernels of {} steps\n\nTimes are means of a step, by the GPU's clock; FLOP and bytes are from the model's \
@@ -57,7 +57,7 @@ fn measured(out: &mut String, state: &RunState, phase: Phase) {
             three_digits(row.share * 100.0),
             row.achieved.map_or_else(none, |timed| scaled(timed.flop_per_s(), "FLOP/s")),
             row.achieved.map_or_else(none, |timed| scaled(timed.bytes_per_s(), "B/s")),
-            row.pct_of_peaks.map_or_else(none, |share| format!("{} %", three_digits(share.most()))),
+            row.pct_of_peaks.map_or_else(none, |share| format!("{} %", three_digits(share.max_pct()))),
             row.verdict.as_ref().map_or_else(|_| none(), |verdict| verdict.class.word().to_owned()),
             kernels.join("`, `").replace('|', "\\|")
         );
@@ -92,12 +92,12 @@ fn on_host(out: &mut String, state: &RunState, phase: Phase, host: &HostOperator
             phase.name()
         ),
     };
-    if host.untold_steps > 0 {
+    if host.unattributed_steps > 0 {
         let _ = writeln!(
             out,
             "{} of them, {} each, told no operators: {}.\n",
-            grouped(host.untold_steps as i64),
-            millis(host.untold_ns as f64 / host.untold_steps as f64 / 1e6),
+            grouped(host.unattributed_steps as i64),
+            millis(host.unattributed_ns as f64 / host.unattributed_steps as f64 / 1e6),
             untold_because(state)
         );
     }
@@ -111,8 +111,8 @@ fn on_host(out: &mut String, state: &RunState, phase: Phase, host: &HostOperator
         "| operator | calls | a step | of it | mean | min | max | FLOP/s | B/s | allocated | peak | shapes |\n\
          |---|---|---|---|---|---|---|---|---|---|---|---|"
     );
-    let told = host.told_steps().max(1) as f64;
-    let pct = |ns: u64| three_digits(ns as f64 / host.told_ns().max(1) as f64 * 100.0);
+    let told = host.attributed_steps().max(1) as f64;
+    let pct = |ns: u64| three_digits(ns as f64 / host.attributed_ns().max(1) as f64 * 100.0);
     let time = |ns: f64| millis(ns / 1e6);
     let heap = |heap: Option<HeapGrowth>| {
         let cell = |bytes: Option<f64>| bytes.map_or_else(none, |bytes| scaled(bytes, "B"));
@@ -125,8 +125,8 @@ fn on_host(out: &mut String, state: &RunState, phase: Phase, host: &HostOperator
     let _ = writeln!(
         out,
         "| **step** | 1 | {} | 100 % | {} | – | – | – | – | {} | |",
-        time(host.told_ns() as f64 / told),
-        time(host.told_ns() as f64 / told),
+        time(host.attributed_ns() as f64 / told),
+        time(host.attributed_ns() as f64 / told),
         heap(host.heap)
     );
     for spent in &host.times {

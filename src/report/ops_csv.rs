@@ -108,9 +108,9 @@ impl Row {
     }
 
     fn timed(mut self, time: &OperatorTime, host: &HostOperators) -> Row {
-        self.steps = Some(host.told_steps());
+        self.steps = Some(host.attributed_steps());
         self.calls = Some(time.calls);
-        self.calls_per_step = Some(time.calls as f64 / host.told_steps().max(1) as f64);
+        self.calls_per_step = Some(time.calls as f64 / host.attributed_steps().max(1) as f64);
         // Nothing lies within an operator: all of it is its own.
         (self.host_total_ns, self.host_self_ns) = (Some(time.ns), Some(time.ns));
         self.host_mean_ns = Some(time.ns as f64 / time.calls.max(1) as f64);
@@ -122,19 +122,19 @@ impl Row {
 }
 
 fn share(ns: u64, host: &HostOperators) -> Option<f64> {
-    (host.told_ns() > 0).then(|| ns as f64 / host.told_ns() as f64)
+    (host.attributed_ns() > 0).then(|| ns as f64 / host.attributed_ns() as f64)
 }
 
 /// The step as a whole, steps that told no operators, then operator by operator as a step does them.
 fn rows(state: &RunState, phase: Phase) -> Vec<Row> {
     let cost = state.step_cost(phase);
     let host = state.operators.of(phase).filter(|host| host.steps > 0);
-    let live = state.kernels.live(phase).filter(|live| live.steps > 0);
+    let live = state.kernels.live(phase).filter(|live| live.total.steps > 0);
     if cost.is_none() && host.is_none() && live.is_none() {
         return Vec::new();
     }
     let mut rows = vec![step(cost.as_ref(), host, live)];
-    rows.extend(host.filter(|host| host.untold_steps > 0 && host.told_steps() > 0).map(untold));
+    rows.extend(host.filter(|host| host.unattributed_steps > 0 && host.attributed_steps() > 0).map(untold));
     for &operator in Operator::ALL {
         let row = of_operator(operator, cost.as_ref(), host, live);
         rows.extend(row.map(|row| Row { shapes: state.operand_shapes(phase, operator), ..row }));
@@ -155,7 +155,7 @@ fn step(cost: Option<&StepCost>, host: Option<&HostOperators>, live: Option<&Liv
         calls: host.map(|host| host.steps),
         calls_per_step: host.map(|_| 1.0),
         host_total_ns: host.map(|host| host.host_ns),
-        host_self_ns: host.filter(|host| host.told_steps() > 0).map(HostOperators::self_ns),
+        host_self_ns: host.filter(|host| host.attributed_steps() > 0).map(HostOperators::self_ns),
         host_mean_ns: host.map(|host| host.host_ns as f64 / host.steps as f64),
         device: live.and_then(|live| device(live, |_| true)),
         flops: total.map(|total| total.flops()),
@@ -168,10 +168,10 @@ fn step(cost: Option<&StepCost>, host: Option<&HostOperators>, live: Option<&Liv
 fn untold(host: &HostOperators) -> Row {
     Row {
         operator: "(steps without operators)".to_owned(),
-        steps: Some(host.untold_steps),
-        calls: Some(host.untold_steps),
-        host_total_ns: Some(host.untold_ns),
-        host_mean_ns: Some(host.untold_ns as f64 / host.untold_steps as f64),
+        steps: Some(host.unattributed_steps),
+        calls: Some(host.unattributed_steps),
+        host_total_ns: Some(host.unattributed_ns),
+        host_mean_ns: Some(host.unattributed_ns as f64 / host.unattributed_steps as f64),
         ..Row::default()
     }
 }
@@ -203,13 +203,13 @@ fn of_operator(
 }
 
 fn device(live: &LiveKernels, which: impl Fn(&KernelRow) -> bool) -> Option<Device> {
-    let rows = || live.rows.iter().filter(|row| which(row));
+    let rows = || live.total.rows.iter().filter(|row| which(row));
     rows().next()?;
     Some(Device {
         launches: rows().map(|row| row.calls).sum(),
         total_ns: rows().filter_map(|row| row.total_ns).sum(),
-        steps: live.steps,
-        busy_ns: live.busy_ns as f64,
+        steps: live.total.steps,
+        busy_ns: live.total.busy_ns as f64,
     })
 }
 
@@ -239,8 +239,8 @@ mod tests {
                     phase: if prefill { Phase::Prefill } else { Phase::Decode },
                     steps: told_steps + untold_steps,
                     host_ns: if told_steps > 0 { inside + more_ns } else { 0 } + untold_ns,
-                    untold_steps,
-                    untold_ns,
+                    unattributed_steps: untold_steps,
+                    unattributed_ns: untold_ns,
                     operators,
                     ..OperatorWindow::default()
                 }
@@ -271,7 +271,7 @@ mod tests {
                 let whole: u64 =
                     windows.iter().filter(|window| window.phase == phase).map(|window| window.host_ns).sum();
                 prop_assert!((ms(step, "host_total_ms") - whole as f64 / 1e6).abs() < 1e-9);
-                let told = state.operators.of(phase).unwrap().told_steps() > 0;
+                let told = state.operators.of(phase).unwrap().attributed_steps() > 0;
                 prop_assert_eq!(step[at("host_self_ms")].is_empty(), !told, "never a 0 for what is not there");
                 if told {
                     let parts: f64 = parts.iter().map(|row| ms(row, "host_total_ms")).sum();

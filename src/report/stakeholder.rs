@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::metrics::{energy_of, outcome};
 use crate::{
-    analysis::{classify::Class, roofline::PointKind},
+    analysis::{classify::Class, roofline::PointKind, throttle::Work},
     base::units::{grouped, millis, three_digits},
     event::Phase,
     state::RunState,
@@ -107,7 +107,7 @@ fn how_fast(state: &RunState) -> Vec<String> {
         };
         lines.push(format!("It then comes at {} tokens a second{all}.", three_digits(each)));
     }
-    if let Some(joules) = energy_of(state).and_then(|energy| energy.of("decode")?.j_per_token) {
+    if let Some(joules) = energy_of(state).and_then(|energy| energy.of(Work::Decode)?.j_per_token) {
         lines.push(format!("A token of the answer costs {} J of the card's energy.", three_digits(joules)));
     }
     if lines.is_empty() {

@@ -25,7 +25,7 @@ use crate::{
         ranges,
     },
     event::{
-        self, Activity, Clock, Envelope, Event, EventRx, EventTx, KernelTrace, Level, Notice, Outcome, Phase,
+        self, Clock, Envelope, Event, EventRx, EventTx, KernelTrace, Level, Notice, Outcome, Phase,
         Preparing, Ready, RunFinished, SnapshotTaken, TraceState,
     },
     process::{crash, logfile},
@@ -146,16 +146,16 @@ impl Session {
     }
 
     fn spawn(&mut self, ready: Option<Box<dyn Engine + Send>>) {
-        let activity = Activity::default();
         if self.plan.watches() {
-            // Whoever works on a simulated card decodes.
-            activity.set(Phase::Decode);
+            // The load on a simulated GPU is a decode.
+            self.tx.activity().set(Phase::Decode);
         }
         let (control, tx, plan) = (self.control.clone(), self.tx.clone(), self.plan.clone());
         let mut config = plan.composed.config.clone();
         // "auto" means one device by now, and the sampler marks the GPU that is in use.
         config.runtime.device = plan.device();
-        let sampler = probes::sampler(&config, &activity, plan.weight_bytes(), plan.gpu_uuid().as_deref());
+        let sampler =
+            probes::sampler(&config, tx.activity(), plan.weight_bytes(), plan.gpu_uuid().as_deref());
         // A simulated run takes its samples within its own steps, so that it is the same every time.
         let mut inline = None;
         match sampler {
@@ -184,9 +184,9 @@ impl Session {
             }
             let engine = match ready {
                 Some(engine) => Ok(engine as Box<dyn Engine>),
-                None => prepare(&plan, &control, &tx, &activity, inline),
+                None => prepare(&plan, &control, &tx, inline),
             };
-            work(engine, &plan, tracer, &control, &tx, &activity);
+            work(engine, &plan, tracer, &control, &tx);
         }));
     }
 
@@ -287,7 +287,7 @@ impl Session {
         let heat = self.state.profiled_gpu().and_then(|gpu| gpu.heat());
         let ready = self.state.prepare_ms.is_some();
         let text = match heat {
-            Some(heat) if heat.steady => heat.words().unwrap_or_default(),
+            Some(heat) if heat.steady => heat.describe().unwrap_or_default(),
             _ if self.state.now.secs() >= runtime.until_max_s => {
                 format!("the card has not come to rest within runtime.until_max_s={}", runtime.until_max_s)
             }
@@ -538,7 +538,6 @@ fn work(
     tracer: Option<Arc<Tracer>>,
     control: &Control,
     tx: &EventTx,
-    activity: &Activity,
 ) {
     let Inputs { workload, tokenizer, .. } = &plan.inputs;
     let predictions = tokenizer.as_deref().filter(|_| plan.composed.config.output.predictions.enable);
@@ -555,7 +554,7 @@ fn work(
             clock
         });
         engine.tell(listeners);
-        let done = Driver { workload, control, ranges, tx, activity, predictions }.run(engine.as_mut());
+        let done = Driver { workload, control, ranges, tx, predictions }.run(engine.as_mut());
         if let Some(clock) = &clock {
             clock.finish();
         }
@@ -588,10 +587,8 @@ fn prepare(
     plan: &Plan,
     control: &Control,
     tx: &EventTx,
-    activity: &Activity,
     sampler: Option<Sampler>,
 ) -> Result<Box<dyn Engine>, EngineError> {
-    activity.set(Phase::Preparing);
     let begun = Instant::now();
     let config = &plan.composed.config;
     let engine: Box<dyn Engine> = match config.runtime.name {

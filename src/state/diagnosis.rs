@@ -1,16 +1,16 @@
-//! What the state of a run says of its card.
+//! The diagnosis of a run's GPU, from the state.
 
 use super::{GpuState, RunState};
 use crate::{
     analysis::{
-        throttle::{Diagnosis, Evidence, Ledger, Workload, diagnose},
+        throttle::{Diagnosis, Evidence, Ledger, MissingReasons, Workload, diagnose},
         trust::{Judged, Trust, trust},
     },
-    event::{GpuProcess, readings::Reading},
+    event::{GpuProcess, Query, readings::Reading},
 };
 
 impl RunState {
-    /// What holds the main GPU back, or that nothing does; `None` where there is no GPU or nothing was seen of it.
+    /// The diagnosis of the main GPU; `None` without a GPU, and before its first sample.
     pub fn diagnosis(&self) -> Option<Diagnosis> {
         let gpu = self.main_gpu()?;
         self.diagnosis_of(gpu)
@@ -32,9 +32,9 @@ impl RunState {
         })
     }
 
-    /// What is to be said of a GPU at this moment: of our own work all of it, of others' the last minute or two.
+    /// The current diagnosis of a GPU: of a workload all of its time, of external load the last minute or two.
     pub fn diagnosis_now(&self, gpu: &GpuState) -> Option<Diagnosis> {
-        self.diagnosis_by(gpu, if self.watches() { gpu.lately() } else { &gpu.ledger })
+        self.diagnosis_by(gpu, if self.watches() { gpu.recent_ledger() } else { &gpu.ledger })
     }
 
     pub fn diagnosis_of(&self, gpu: &GpuState) -> Option<Diagnosis> {
@@ -45,7 +45,7 @@ impl RunState {
         let profiled = gpu.info.profiled;
         let workload = self.run.as_ref().filter(|_| profiled);
         let others: Vec<GpuProcess> = gpu.processes_seen.iter().map(|(_, process)| process.clone()).collect();
-        // Without a workload of ours everyone on the card is there by right.
+        // Without a workload, other processes are what is monitored.
         let others = if profiled { others } else { Vec::new() };
         diagnose(&Evidence {
             info: &gpu.info,
@@ -58,7 +58,10 @@ impl RunState {
             pcie_width: gpu.value(Reading::PcieWidth),
             others: &others,
             lost: gpu.lost.as_ref().map(|(_, lost)| lost),
-            reasons_refused: gpu.refusal("clock event reasons").map(|(reason, _)| reason),
+            missing_reasons: match gpu.refusal(Query::ClockEventReasons) {
+                Some(refused) => MissingReasons::Refused(&refused.reason),
+                None => MissingReasons::NotRead,
+            },
         })
     }
 }

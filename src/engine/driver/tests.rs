@@ -53,14 +53,8 @@ fn events_with(
         seed: 0,
     };
     let (tx, mut rx) = channel(Clock::virtual_clock());
-    let driver = Driver {
-        workload: &workload,
-        control: &Control::default(),
-        ranges,
-        tx: &tx,
-        activity: &Activity::default(),
-        predictions: tokenizer,
-    };
+    let driver =
+        Driver { workload: &workload, control: &Control::default(), ranges, tx: &tx, predictions: tokenizer };
     driver.run(&mut Scripted { steps: steps.to_vec(), at: 0 }).unwrap();
     drop(tx);
     std::iter::from_fn(|| rx.try_recv().ok()).map(|envelope| envelope.event).collect()

@@ -84,7 +84,7 @@ fn overview(view: &View<'_>) -> Table {
             add("limit", &name, "cost", "%", number(cause.cost_pct));
             add("limit", &name, "cost", "ms/token", number(cause.ms_per_token));
             add("limit", &name, "lost", "tokens", number(cause.tokens_lost));
-            add("limit", &name, "basis", "", cause.basis);
+            add("limit", &name, "basis", "", cause.basis.to_string());
         }
     }
     if let Some(trust) = state.trust() {
@@ -159,7 +159,7 @@ fn tokens(view: &View<'_>) -> Table {
                 .map(|series| cell(stretch.value(series, |_| None, mark.t))),
         });
         let incident = state.flight.incidents.iter().find(|incident| incident.token == number_of);
-        row.push(cell(incident.map(|incident| incident.words())));
+        row.push(cell(incident.map(|incident| incident.describe())));
         table.add(row);
     }
     table
@@ -238,7 +238,7 @@ fn points(view: &View<'_>) -> Table {
         );
         row.push(number(point.time_pct));
         row.push(cell(point.verdict.as_ref().map(|verdict| verdict.class.word())));
-        row.push(point.basis.clone());
+        row.push(point.basis.to_string());
         table.add(row);
     }
     table

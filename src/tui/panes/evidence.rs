@@ -25,7 +25,7 @@ pub fn evidence<'a>(view: &View<'_>, width: u16) -> Vec<Line<'a>> {
                     lines.push(Line::styled(format!("  {row}"), style));
                 }
                 for cause in diagnosis.causes.iter().filter(|cause| cause.cost_pct.is_some()) {
-                    let looks = format!("{} s by looks alone", three_digits(cause.sampled_s));
+                    let looks = format!("{} s from samples only", three_digits(cause.sampled_s));
                     let words = format!("  {}, {}: {}; {looks}", cause.phase, cause.reason, cause.basis);
                     lines.push(Line::styled(plain(&words), theme.dim));
                 }
@@ -50,7 +50,7 @@ pub fn evidence<'a>(view: &View<'_>, width: u16) -> Vec<Line<'a>> {
                 speed(heat.sustained_tok_s)
             );
             lines.push(item(theme, &plain(&words)));
-            lines.extend(heat.words().map(|words| item(theme, &plain(&words))));
+            lines.extend(heat.describe().map(|text| item(theme, &plain(&text))));
         }
         if let Some(energy) = energy(&gpu.ledger) {
             heading(theme, &mut lines, "energy");
