@@ -118,7 +118,7 @@ pub fn verdict_of(state: &RunState) -> Option<String> {
         cpu_taken_by_others: state
             .host
             .taken_by_others(state.total.from, state.now)
-            .filter(|_| run.device == "cpu"),
+            .filter(|_| run.device.is_cpu()),
         simulated: run.simulated,
     })
 }

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use crate::{
     base::units::{grouped, millis, scaled, three_digits},
-    event::{HeapGrowth, Phase},
+    event::{EngineKind, HeapGrowth, Phase},
     model::cost::StepCost,
     state::{HostOperators, OperatorBasis, RunState},
 };
@@ -74,7 +74,7 @@ fn measured(out: &mut String, state: &RunState, phase: Phase) {
 
 /// What the engine's thread spent on each: the work itself on the CPU, launching it on a GPU.
 fn on_host(out: &mut String, state: &RunState, phase: Phase, host: &HostOperators) {
-    let on_cpu = state.run.as_ref().is_some_and(|run| run.device == "cpu");
+    let on_cpu = state.run.as_ref().is_some_and(|run| run.device.is_cpu());
     let steps = match host.steps {
         1 => "one step".to_owned(),
         n => format!("{} steps", grouped(n as i64)),
@@ -161,8 +161,10 @@ fn on_host(out: &mut String, state: &RunState, phase: Phase, host: &HostOperator
 }
 
 fn untold_because(state: &RunState) -> &'static str {
-    match state.run.as_ref().map(|run| run.engine.as_str()) {
-        Some("candle-transformers") => "candle-transformers' models do not tell them; runtime=candle does",
+    match state.run.as_ref().map(|run| &run.engine) {
+        Some(EngineKind::CandleTransformers) => {
+            "candle-transformers' models do not tell them; runtime=candle does"
+        }
         _ => {
             "the host launches such a step as one CUDA graph; `runtime.cuda_graphs=false` launches operator by operator"
         }
@@ -171,7 +173,7 @@ fn untold_because(state: &RunState) -> &'static str {
 
 fn reckoned(out: &mut String, state: &RunState, phase: Phase, cost: &StepCost) {
     let total = cost.total();
-    let why = match state.run.as_ref().is_some_and(|run| run.device == "cpu") {
+    let why = match state.run.as_ref().is_some_and(|run| run.device.is_cpu()) {
         true => "Operators were not timed in this phase (`profiling.operators.enable=true` times them).",
         false => {
             "No kernels were recorded in this phase (`profiling.cupti.enable=true` or the key `K` records them)."
