@@ -202,7 +202,7 @@ pub fn child_config(config: &RunConfig, device: &str, requests: u32) -> RunConfi
     child.output.flush_ms = 100;
     let profiling = &mut child.profiling;
     (profiling.nvml.enable, profiling.host.enable) = (false, false);
-    (profiling.cupti.enable, profiling.roofline.enable) = (false, false);
+    profiling.cupti.enable = false;
     profiling.operators.enable = false;
     (profiling.nsys.enable, profiling.ncu.enable) = (false, false);
     child
