@@ -237,3 +237,48 @@ pub(super) fn check_free_space(dir: &Path, bytes: u64) -> Result<(), AssetError>
         format_bytes(bytes)
     )))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader, Write};
+    use std::net::TcpListener;
+    use std::thread;
+
+    use super::*;
+
+    /// A server that sends `response` and then keeps the connection open.
+    fn silent_server(response: &'static str) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        thread::spawn(move || {
+            let mut connections = Vec::new();
+            for mut stream in listener.incoming().flatten() {
+                BufReader::new(&stream).read_line(&mut String::new()).unwrap();
+                stream.write_all(response.as_bytes()).unwrap();
+                connections.push(stream);
+            }
+        });
+        address
+    }
+
+    #[test]
+    fn silence_reaches_the_time_limit() {
+        let cache = tempfile::tempdir().unwrap();
+        for response in ["", "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"] {
+            let endpoint = silent_server(response);
+            let hub = Hub::new(&endpoint, hf_hub::Cache::new(cache.path().into()), None).unwrap();
+            let hub = Hub { time_limit: Duration::from_millis(200), ..hub };
+            let error = hub.resolve(&RepoId::parse("org/tiny").unwrap(), "main").unwrap_err().to_string();
+            assert!(error.contains(&format!("{endpoint} does not respond")), "{error}");
+        }
+    }
+
+    #[test]
+    fn endpoints_are_validated() {
+        let cache = || hf_hub::Cache::new("cache".into());
+        for bad in ["hub", "ftp://hub.example", "http://", "http://a b"] {
+            assert!(Hub::new(bad, cache(), None).is_err(), "{bad}");
+        }
+        assert_eq!(Hub::new("https://hub.example/", cache(), None).unwrap().endpoint, "https://hub.example");
+    }
+}
