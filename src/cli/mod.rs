@@ -17,7 +17,7 @@ use std::{
 };
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
-use color_eyre::eyre::{Report, eyre};
+use eyre::{Report, eyre};
 
 use crate::{
     analysis::compare::{Gate, Metric, Options, USUAL, fact_names},
