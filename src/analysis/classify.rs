@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::{
-    base::units::three_digits,
+    base::units::{percent, three_digits},
     event::kernels::{KernelRow, counters::Known},
 };
 
@@ -94,7 +94,7 @@ pub fn classify(known: &Known) -> Result<Verdict, String> {
     if class == Class::Latency {
         rule += &latency_details(known);
     }
-    let numbers = format!("{unit} {} %, SM {} % of peak", three_digits(memory), three_digits(sm));
+    let numbers = format!("{unit} {}, SM {} of peak", percent(memory), percent(sm));
     Ok(Verdict { class, rule: format!("{numbers}: {rule}") })
 }
 
@@ -102,10 +102,10 @@ pub fn classify(known: &Known) -> Result<Verdict, String> {
 fn latency_details(known: &Known) -> String {
     let mut details = Vec::new();
     if let Some(waves) = known.waves_per_sm.filter(|waves| *waves < 1.0) {
-        details.push(format!("its grid fills {} % of the GPU", three_digits(waves * 100.0)));
+        details.push(format!("its grid fills {} of the GPU", percent(waves * 100.0)));
     }
     if let Some(occupancy) = known.occupancy_pct.filter(|pct| *pct < LOW_OCCUPANCY_PCT) {
-        details.push(format!("{} % occupancy", three_digits(occupancy)));
+        details.push(format!("{} occupancy", percent(occupancy)));
     }
     if let Some((reason, _)) = known.stalls.first() {
         details.push(format!("main stall: {reason}"));

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use serde::Serialize;
 
-use crate::event::Stamp;
+use crate::{base::units::percent, event::Stamp};
 
 /// Samples are averaged per second; trends are computed over so many seconds.
 const WINDOW_S: usize = 45;
@@ -152,7 +152,7 @@ impl Heat {
         let change =
             self.burst_tok_s.zip(self.sustained_tok_s).map(|(burst, sustained)| sustained / burst - 1.0);
         let speed = change.filter(|change| *change < -0.02).map(|change| {
-            format!(" The sustained speed is {:.0} % below the first {BURST_S:.0} s.", -100.0 * change)
+            format!(" The sustained speed is {} below the first {BURST_S:.0} s.", percent(-100.0 * change))
         });
         let speed = speed.unwrap_or_default();
         match (self.steady, self.slowdown_in_s) {

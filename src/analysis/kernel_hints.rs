@@ -2,7 +2,7 @@
 
 use super::{classify::Class, launches::LaunchMeter, operators::OperatorRow, roofline::Share};
 use crate::{
-    base::units::three_digits,
+    base::units::{percent, three_digits},
     event::{KernelWindow, Phase},
 };
 
@@ -76,8 +76,8 @@ fn bound(kernels: &PhaseKernels<'_>) -> Option<String> {
         pct => format!("up to {} × from the limit", three_digits(100.0 / pct.max(1.0))),
     };
     Some(format!(
-        "{:.0} % of GPU time in {} {} ({}) at {pct:.0} % of {ceiling}: {verdict}",
-        share(&rows) * 100.0,
+        "{} of GPU time in {} {} ({}) at {} of {ceiling}: {verdict}",
+        percent(share(&rows) * 100.0),
         rows.len(),
         if rows.len() == 1 { "operator" } else { "operators" },
         named(&rows),
@@ -102,8 +102,8 @@ fn latency_bound(kernels: &PhaseKernels<'_>) -> Option<String> {
     let share: f64 = rows.iter().map(|row| row.share).sum();
     (share >= MIN_SHARE).then(|| {
         format!(
-            "{:.0} % of GPU time in operators that keep neither memory nor SMs busy ({}): fusing them would help",
-            share * 100.0,
+            "{} of GPU time in operators that keep neither memory nor SMs busy ({}): fusing them would help",
+            percent(share * 100.0),
             named(&rows)
         )
     })
@@ -113,7 +113,7 @@ fn latency_bound(kernels: &PhaseKernels<'_>) -> Option<String> {
 fn unattributed(kernels: &PhaseKernels<'_>) -> Option<String> {
     let row = kernels.operators.iter().find(|row| row.operator.is_none())?;
     (row.share >= MIN_SHARE)
-        .then(|| format!("{:.0} % of GPU time in kernels without a known operator", row.share * 100.0))
+        .then(|| format!("{} of GPU time in kernels without a known operator", percent(row.share * 100.0)))
 }
 
 #[cfg(test)]

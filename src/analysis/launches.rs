@@ -1,7 +1,7 @@
 //! Launch overhead: how many launches a step has, and how long the GPU waits for them.
 
 use crate::{
-    base::units::{millis, three_digits},
+    base::units::{millis, percent},
     event::KernelWindow,
 };
 
@@ -73,11 +73,11 @@ impl LaunchMeter {
     /// Whether it is launch-bound, and what CUDA graphs change or would change.
     pub fn describe(&self) -> String {
         let waiting = self.waiting_share().unwrap_or(0.0);
-        let pct = three_digits(waiting * 100.0);
+        let pct = percent(waiting * 100.0);
         let text = match waiting {
-            w if w >= BOUND_SHARE => format!("Launch-bound: the GPU waits for work {pct} % of the time."),
-            w if w >= SMALL_SHARE => format!("The GPU waits for work {pct} % of the time."),
-            _ => format!("Not launch-bound: the GPU waits for work {pct} % of the time."),
+            w if w >= BOUND_SHARE => format!("Launch-bound: the GPU waits for work {pct} of the time."),
+            w if w >= SMALL_SHARE => format!("The GPU waits for work {pct} of the time."),
+            _ => format!("Not launch-bound: the GPU waits for work {pct} of the time."),
         };
         text + &match self.saved_by_graphs_ns() {
             None => " Each step runs as a CUDA graph.".to_owned(),
@@ -85,9 +85,9 @@ impl LaunchMeter {
             Some(ns) => {
                 let share = if self.step_ns() > 0.0 { ns / self.step_ns() * 100.0 } else { 0.0 };
                 format!(
-                    " A CUDA graph would save about {} per step ({} %), estimated from the gaps between kernels.",
+                    " A CUDA graph would save about {} per step ({}), estimated from the gaps between kernels.",
                     millis(ns / 1e6),
-                    three_digits(share)
+                    percent(share)
                 )
             }
         }

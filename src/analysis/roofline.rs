@@ -9,7 +9,7 @@ use super::{
     classify::{Verdict, class_of},
     peaks::Peaks,
 };
-use crate::base::units::{millis, scaled, three_digits};
+use crate::base::units::{millis, percent, scaled};
 
 /// The ceilings of compute and of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -96,9 +96,9 @@ pub fn estimated(of: &str, call: &Timed, roof: &Roof) -> Verdict {
     let Share { flops_pct, bytes_pct } = call.share_of(roof);
     let (class, rule) = class_of(bytes_pct, flops_pct, Some(call.seconds * 1e9));
     let rule = format!(
-        "estimated from the {of}'s FLOPs and bytes: DRAM {} %, FLOP/s {} % of peak: {rule}",
-        three_digits(bytes_pct),
-        three_digits(flops_pct)
+        "estimated from the {of}'s FLOPs and bytes: DRAM {}, FLOP/s {} of peak: {rule}",
+        percent(bytes_pct),
+        percent(flops_pct)
     );
     Verdict { class, rule }
 }

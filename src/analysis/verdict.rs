@@ -1,7 +1,7 @@
 //! The summary of a run in a few sentences.
 
 use super::metrics::Metrics;
-use crate::base::units::{millis, scaled, three_digits};
+use crate::base::units::{millis, percent, scaled, three_digits};
 
 /// The input of the summary. Everything is measured, except for the bytes of a step.
 #[derive(Debug, Clone, Copy)]
@@ -33,17 +33,20 @@ pub fn summary(run: &Measurements<'_>) -> Option<String> {
     text += ". ";
     let (prefill, decode) = (m.ttft.sum_secs(), m.itl.sum_secs());
     let share = 100.0 * decode / (prefill + decode);
-    let share = if share > 99.0 { "More than 99".to_owned() } else { format!("{share:.0}") };
-    text += &format!("{share} % of the measured time is decode. ");
+    let share = if share > 99.0 { "More than 99 %".to_owned() } else { percent(share) };
+    text += &format!("{share} of the measured time is decode. ");
     text += &variation(m);
     if let Some(share) = m.device_share() {
         let idle = (100.0 * (1.0 - share)).max(0.0);
-        text += &format!(" The GPU is idle between decode steps {idle:.1} % of the time, by its own clock.");
+        text += &format!(
+            " The GPU is idle between decode steps {} of the time, by its own clock.",
+            percent(idle)
+        );
     }
     if let Some(taken) = run.cpu_taken_by_others.filter(|taken| *taken >= MIN_EXTERNAL_LOAD) {
         text += &format!(
-            " External load: other processes used {:.0} % of the CPU during the run.",
-            100.0 * taken
+            " External load: other processes used {} of the CPU during the run.",
+            percent(100.0 * taken)
         );
     }
     if run.simulated {

@@ -4,6 +4,7 @@
 //! into [`crate::state::RunState`]. A screen or a report is a pure function of them.
 
 mod channel;
+mod device;
 mod gpu;
 mod host;
 pub mod kernels;
@@ -20,6 +21,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::{
     channel::{EventRx, EventTx, channel},
+    device::{Device, EngineKind},
     gpu::{
         CallCost, GpuAbsent, GpuInfo, GpuLost, GpuProcess, GpuProcesses, GpuSource, Query, Refusal, Refused,
         SamplerCost,

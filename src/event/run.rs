@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::{Device, EngineKind};
 use crate::model::Shape;
 
 /// The first event of every recording: the configuration of the run.
@@ -13,10 +14,8 @@ pub struct RunStarted {
     pub experiment: String,
     pub model: String,
     pub dtype: String,
-    /// "candle", "cuda", "candle-transformers", "sim"
-    pub engine: String,
-    /// "cpu", "cuda:0", …
-    pub device: String,
+    pub engine: EngineKind,
+    pub device: Device,
     /// The weights are random numbers in the model's shape, not trained ones.
     pub synthetic_weights: bool,
     /// Time is simulated; nothing here was measured.

@@ -35,7 +35,7 @@ impl RunState {
         let dtype = run.shape.as_ref().map_or(run.dtype.as_str(), |shape| shape.dtype.as_str());
         let gpu = self.profiled_gpu().map(|gpu| gpu.info.name.as_str());
         match peaks(gpu, dtype, run.peaks) {
-            Err(_) if gpu.is_none() && run.device.starts_with("cuda") => {
+            Err(_) if gpu.is_none() && run.device.is_cuda() => {
                 Err(format!("the GPU is not known: set profiling.nvml.enable=true, or {OVERRIDE}"))
             }
             known => known,
@@ -126,7 +126,7 @@ impl RunState {
 
     /// Operator times where the workload runs on the CPU; `None` on a GPU, and where they were not timed.
     pub fn operators_on_cpu(&self, phase: Phase) -> Option<&HostOperators> {
-        let on_cpu = self.run.as_ref().is_some_and(|run| run.device == "cpu");
+        let on_cpu = self.run.as_ref().is_some_and(|run| run.device.is_cpu());
         self.operators.of(phase).filter(|host| on_cpu && !host.times.is_empty())
     }
 

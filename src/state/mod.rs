@@ -33,8 +33,8 @@ use crate::{
         throttle::Work,
     },
     event::{
-        Envelope, Event, GpuAbsent, Notice, ObserverSample, Phase, Preparing, RunFinished, RunStarted,
-        SamplerCost, Stamp, readings::Reading,
+        EngineKind, Envelope, Event, GpuAbsent, Notice, ObserverSample, Phase, Preparing, RunFinished,
+        RunStarted, SamplerCost, Stamp, readings::Reading,
     },
 };
 
@@ -391,7 +391,7 @@ impl RunState {
 
     /// The GPU is monitored without running a workload.
     pub fn watches(&self) -> bool {
-        self.run.as_ref().is_some_and(|run| run.engine == "none")
+        self.run.as_ref().is_some_and(|run| run.engine == EngineKind::None)
     }
 
     /// Sequences per request.

@@ -8,6 +8,7 @@ use std::{
 
 use super::host::procfs::{self, CoreTicks, TICKS_PER_S};
 use crate::{
+    base::units::percent,
     config::HardwareConfig,
     event::{GpuInfo, GpuProcess},
 };
@@ -77,8 +78,9 @@ impl ExternalLoad {
         let allowed = hardware.isolation.max_other_cpu_pct;
         let others = self.others_pct().filter(|others| *others > allowed)?;
         Some(format!(
-            "other processes use {others:.0} % of the cores (hardware.isolation.max_other_cpu_pct={allowed}): measurements \
-             include their load"
+            "other processes use {} of the cores (hardware.isolation.max_other_cpu_pct={allowed}): measurements include \
+             their load",
+            percent(others)
         ))
     }
 }

@@ -1,7 +1,10 @@
 //! Limits in detail, and what to do about them.
 
 use super::{Evidence, Limit};
-use crate::event::reasons::{HW_POWER_BRAKE, HW_SLOWDOWN, HW_THERMAL, SW_POWER_CAP, SW_THERMAL, SYNC_BOOST};
+use crate::{
+    base::units::percent,
+    event::reasons::{HW_POWER_BRAKE, HW_SLOWDOWN, HW_THERMAL, SW_POWER_CAP, SW_THERMAL, SYNC_BOOST},
+};
 
 /// Power limits closer together are equal, in watts.
 const SAME_LIMIT_W: f32 = 0.5;
@@ -61,9 +64,9 @@ pub(super) fn remedy(evidence: &Evidence<'_>, limit: Limit) -> Option<String> {
         Limit::Bit(SW_THERMAL | HW_THERMAL) => {
             let fan = match evidence.fan_pct {
                 Some(pct) if pct < 90.0 => {
-                    format!("The fan is at {pct:.0} %: a steeper fan curve would help.")
+                    format!("The fan is at {}: a steeper fan curve would help.", percent(pct))
                 }
-                Some(pct) => format!("The fan is already at {pct:.0} %."),
+                Some(pct) => format!("The fan is already at {}.", percent(pct)),
                 None => "No fan speed was read: the server's airflow may cool it.".to_owned(),
             };
             return Some(format!(

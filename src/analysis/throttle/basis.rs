@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::Work;
+use crate::base::units::percent;
 
 /// How the cost of a limit was determined.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -108,7 +109,8 @@ impl fmt::Display for ClockSensitivity {
                     _ if *tensor >= BUSY_PIPE_PCT => "compute-bound",
                     _ => "neither pipe is busy",
                 };
-                write!(f, "{bound} (tensor pipe {tensor:.0} %, DRAM {dram:.0} % by activity counters)")?;
+                let (tensor, dram) = (percent(*tensor), percent(*dram));
+                write!(f, "{bound} (tensor pipe {tensor}, DRAM {dram} by activity counters)")?;
             }
             ClockSensitivity::Shape { tokens } => {
                 let bound = match self.share() {
@@ -119,14 +121,14 @@ impl fmt::Display for ClockSensitivity {
                 let s = if *tokens == 1 { "" } else { "s" };
                 write!(f, "{bound} by its shape ({tokens} token{s} per step)")?;
             }
-            ClockSensitivity::MemoryUtilisation(pct) => write!(f, "memory utilisation is {pct:.0} %")?,
+            ClockSensitivity::MemoryUtilisation(pct) => write!(f, "memory utilisation is {}", percent(*pct))?,
             ClockSensitivity::AssumedPrefill => f.write_str("a prefill is assumed to be compute-bound")?,
             ClockSensitivity::AssumedDecode => f.write_str("a decode is assumed to be memory-bound")?,
             ClockSensitivity::Unknown => f.write_str("the bottleneck is not known")?,
         }
         match self.share() {
             1.0 => f.write_str(": speed follows the clock"),
-            share => write!(f, ": speed follows the clock by {:.0} %", 100.0 * share),
+            share => write!(f, ": speed follows the clock by {}", percent(100.0 * share)),
         }
     }
 }

@@ -12,6 +12,7 @@ use super::{
 };
 use crate::{
     analysis::as_text,
+    base::units::percent,
     event::{
         GpuInfo, GpuLost, GpuProcess, Refusal,
         reasons::{self, HW_POWER_BRAKE, HW_SLOWDOWN, HW_THERMAL, SW_POWER_CAP, SW_THERMAL, SYNC_BOOST},
@@ -258,23 +259,17 @@ fn throttling(evidence: &Evidence<'_>, causes: &[Cause]) -> Option<(String, Vec<
 
 /// "power-capped: 99 % of the time, SM 1980 → 1440 MHz, about 27 % slower"
 fn describe(cause: &Cause) -> String {
-    let mut text = format!("{}: {} % of the time", throttled_by(cause.limit), percent(cause.time_share));
+    let mut text =
+        format!("{}: {} of the time", throttled_by(cause.limit), percent(100.0 * cause.time_share));
     if let (Some(free), Some(clock)) = (cause.clock_free_mhz, cause.clock_mhz) {
         text += &format!(", SM {free:.0} → {clock:.0} MHz");
     }
     match (cause.cost_pct, cause.basis) {
-        (Some(pct), Basis::Measured { .. }) => text += &format!(", {pct:.1} % slower (measured)"),
-        (Some(pct), _) => text += &format!(", about {pct:.0} % slower"),
+        (Some(pct), Basis::Measured { .. }) => text += &format!(", {} slower (measured)", percent(pct)),
+        (Some(pct), _) => text += &format!(", about {} slower", percent(pct)),
         (None, _) => {}
     }
     text
-}
-
-pub(super) fn percent(share: f64) -> String {
-    match 100.0 * share {
-        pct if pct < 1.0 => format!("{pct:.1}"),
-        pct => format!("{pct:.0}"),
-    }
 }
 
 fn throttled_by(limit: Limit) -> String {
@@ -293,9 +288,9 @@ fn harmless(evidence: &Evidence<'_>, causes: &[Cause]) -> Option<String> {
     let active = causes.iter().filter(|cause| cause.phase.is_load() && is_relevant_fault(evidence, cause));
     let cause = active.max_by(|a, b| a.active_s.total_cmp(&b.active_s))?;
     Some(format!(
-        "Not slowed down: the {} was active in {} % of the {} time, without measurable cost.",
+        "Not slowed down: the {} was active in {} of the {} time, without measurable cost.",
         cause.reason,
-        percent(cause.time_share),
+        percent(100.0 * cause.time_share),
         cause.phase
     ))
 }

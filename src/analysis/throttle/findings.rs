@@ -2,9 +2,12 @@
 
 use super::{
     Cause, Evidence, Limit, Tone,
-    diagnosis::{MIN_COST_PCT, MIN_TIME_SHARE, percent},
+    diagnosis::{MIN_COST_PCT, MIN_TIME_SHARE},
 };
-use crate::event::{GpuProcess, reasons::APPLICATION_CLOCKS};
+use crate::{
+    base::units::percent,
+    event::{GpuProcess, reasons::APPLICATION_CLOCKS},
+};
 
 /// A GPU that works for a smaller share of the decode time waits for the CPU.
 const BUSY_ENOUGH: f64 = 0.85;
@@ -58,8 +61,8 @@ pub(super) fn findings(evidence: &Evidence<'_>, causes: &[Cause]) -> Vec<Finding
         let clock = cause.clock_mhz.unwrap_or_default();
         let max = info.sm_clock_max_mhz.map_or_else(String::new, |mhz| format!(" of {mhz}"));
         let cost = cause.cost_pct.filter(|pct| *pct >= MIN_COST_PCT);
-        let cost =
-            cost.map_or_else(String::new, |pct| format!(": {} is about {pct:.0} % slower", cause.phase));
+        let cost = cost
+            .map_or_else(String::new, |pct| format!(": {} is about {} slower", cause.phase, percent(pct)));
         found.push(Finding::note(
             format!("The SM clock is set to {clock:.0}{max} MHz{cost}."),
             format!(
@@ -75,9 +78,9 @@ pub(super) fn findings(evidence: &Evidence<'_>, causes: &[Cause]) -> Vec<Finding
             reported.push(cause.limit);
             found.push(Finding::note(
                 format!(
-                    "The GPU reports an unknown clock event reason ({}), {} % of the {} time.",
+                    "The GPU reports an unknown clock event reason ({}), {} of the {} time.",
                     cause.reason,
-                    percent(cause.time_share),
+                    percent(100.0 * cause.time_share),
                     cause.phase
                 ),
                 "`nvidia-smi -q -d PERFORMANCE` of the same driver may name it".to_owned(),
@@ -86,7 +89,7 @@ pub(super) fn findings(evidence: &Evidence<'_>, causes: &[Cause]) -> Vec<Finding
     }
     if let Some(share) = evidence.device_share.filter(|share| *share < BUSY_ENOUGH) {
         found.push(Finding::bad(
-            format!("The GPU waits for the CPU {:.0} % of the decode time.", 100.0 * (1.0 - share)),
+            format!("The GPU waits for the CPU {} of the decode time.", percent(100.0 * (1.0 - share))),
             "Kernel launches are the bottleneck: use CUDA graphs, fewer kernels, or a faster or less busy core",
         ));
     }
