@@ -81,6 +81,7 @@ fn bound(kernels: &PhaseKernels<'_>) -> Option<String> {
         rows.len(),
         if rows.len() == 1 { "operator" } else { "operators" },
         named(&rows),
+        percent(pct),
     ))
 }
 

@@ -15,6 +15,15 @@ macro_rules! text_enum {
             Other(String),
         }
 
+        impl From<&str> for $name {
+            fn from(text: &str) -> $name {
+                match text {
+                    $($text $(| $earlier)* => $name::$variant,)*
+                    _ => $name::Other(text.to_owned()),
+                }
+            }
+        }
+
         impl std::fmt::Display for $name {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.pad(match self {
