@@ -176,7 +176,7 @@ mod tests {
             found[1].starts_with("decode: 228 launches/token, 85 of them shorter than 3 µs. The GPU waits"),
             "{found:?}"
         );
-        assert!(found[1].contains("would save about 0.387 ms per step (8.49 %)"), "{found:?}");
+        assert!(found[1].contains("would save about 0.387 ms per step (8.5 %)"), "{found:?}");
         assert!(found[2].contains("25 % of GPU time") && found[2].contains("rope, mlp_norm"), "{found:?}");
         assert_eq!(found.len(), 3, "{found:?}");
     }
