@@ -49,7 +49,8 @@ pub fn scaled(value: f64, unit: &str) -> String {
 }
 
 /// A percentage to two significant digits and at most two decimals, without its unit: `0.21`, `3.8`, `43`, `1,250`.
-pub fn percent_digits(pct: f64) -> String {
+pub fn percent_digits(pct: impl Into<f64>) -> String {
+    let pct = pct.into();
     match pct.abs() {
         _ if !pct.is_finite() => "–".into(),
         p if p < 0.005 => "0".into(),
@@ -60,7 +61,7 @@ pub fn percent_digits(pct: f64) -> String {
 }
 
 /// `43 %`, with the digits of [`percent_digits`].
-pub fn percent(pct: f64) -> String {
+pub fn percent(pct: impl Into<f64>) -> String {
     percent_digits(pct) + " %"
 }
 
@@ -68,6 +69,11 @@ pub fn percent(pct: f64) -> String {
 pub fn percent_change(pct: f64) -> String {
     let sign = if pct >= 0.005 { "+" } else { "" };
     format!("{sign}{}", percent(pct))
+}
+
+/// A ratio as a relative change: `1.038` is `+3.8 %`.
+pub fn ratio_change(ratio: f64) -> String {
+    percent_change(100.0 * (ratio - 1.0))
 }
 
 /// A duration given in milliseconds, in the unit that fits it.
@@ -136,5 +142,6 @@ mod tests {
         assert_eq!(percent_change(3.84), "+3.8 %");
         assert_eq!(percent_change(-12.6), "-13 %");
         assert_eq!(percent_change(0.004), "0 %");
+        assert_eq!(ratio_change(0.962), "-3.8 %");
     }
 }

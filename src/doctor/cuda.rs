@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::{Context, Finding, Machine, inventory::Gpu, parse};
-use crate::engine::place::{Place, runs_on};
+use crate::{engine::device::runs_on, event::Device};
 
 /// The libraries that a build with CUDA loads at start.
 const LIBRARIES: [&str; 4] = ["libcudart", "libcublas", "libcurand", "libnvrtc"];
@@ -71,7 +71,7 @@ pub(super) fn build(context: &Context) -> Finding {
         return Finding::fail(text).remedy(format!("build again with CUDA_COMPUTE_CAP={found}"));
     }
     match (context.machine.build.auto)() {
-        Place::Cpu => {
+        Device::Cpu => {
             let visible = context.machine.variables.get("CUDA_VISIBLE_DEVICES");
             let visible =
                 visible.map_or_else(String::new, |value| format!(" (CUDA_VISIBLE_DEVICES={value})"));
@@ -84,7 +84,7 @@ pub(super) fn build(context: &Context) -> Finding {
                  (NVIDIA_DRIVER_CAPABILITIES=compute,utility)",
             )
         }
-        place => Finding::pass(format!("for compute capability {}; models run on {place}", dotted(built))),
+        device => Finding::pass(format!("for compute capability {}; models run on {device}", dotted(built))),
     }
 }
 

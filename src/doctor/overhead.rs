@@ -427,7 +427,7 @@ impl SamplerUsage {
         let mut rows = vec![["call", "tier", "n", "p50", "p99"].map(str::to_owned)];
         rows.extend(self.calls.iter().map(|cost| {
             let n = grouped(cost.n as i64);
-            [cost.call.clone(), cost.tier.clone(), n, micros(cost.p50_us), micros(cost.p99_us)]
+            [cost.call.to_string(), cost.tier.to_string(), n, micros(cost.p50_us), micros(cost.p99_us)]
         }));
         format!("{out}\n{}\n", aligned(&rows, |column| column > 1))
     }

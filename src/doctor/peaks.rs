@@ -13,11 +13,11 @@ use crate::{
     },
     config::{Composed, Dtype, Runtime},
     engine::{
-        EngineError,
+        EngineError, device,
         driver::Control,
         load::{Load, Loadable},
-        place::Place,
     },
+    event::Device,
 };
 
 /// Uncounted calls of each load: they touch the buffers and let libraries choose their kernels.
@@ -36,9 +36,9 @@ pub enum PeaksError {
 /// The measured peaks of one device.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MeasuredPeaks {
-    /// "cpu", "cuda:0"
-    pub place: String,
-    pub device: String,
+    pub device: Device,
+    /// As the driver or the system calls it.
+    pub name: String,
     pub rows: Vec<Row>,
 }
 
@@ -56,34 +56,34 @@ pub struct Row {
 }
 
 /// The device that a run with this configuration would use, and the threads of a CPU.
-pub fn device(composed: &Composed) -> Result<(Place, Option<u32>), PeaksError> {
+pub fn device(composed: &Composed) -> Result<(Device, Option<u32>), PeaksError> {
     let config = &composed.config;
     if config.runtime.name == Runtime::Sim {
         return Err(PeaksError::Simulated);
     }
-    let place = Place::resolve(&config.runtime.device, config.hardware.device_index as usize)?;
-    Ok((place, config.runtime.threads))
+    let device = device::resolve(&config.runtime.device, config.hardware.device_index)?;
+    Ok((device, config.runtime.threads))
 }
 
 /// Runs each load on the device for `duration`. `progress` is called before each.
 pub fn measure(
-    place: Place,
+    device: Device,
     threads: Option<u32>,
     duration: Duration,
     control: &Control,
     progress: &mut (dyn FnMut(Load) + Send),
 ) -> Result<MeasuredPeaks, PeaksError> {
-    let mut device = place.loadable(threads)?;
-    let name = device.name();
+    let mut loadable = device::loadable(&device, threads)?;
+    let name = loadable.name();
     let stated = GpuPeaks::named(&name);
     let mut rows = Vec::new();
-    for load in device.loads() {
+    for load in loadable.loads() {
         progress(load);
-        device.prepare(load)?;
-        let rates = rates(device.as_mut(), duration, control)?;
+        loadable.prepare(load)?;
+        let rates = rates(loadable.as_mut(), duration, control)?;
         rows.extend(Row::of(load, &rates, stated));
     }
-    Ok(MeasuredPeaks { place: place.to_string(), device: name, rows })
+    Ok(MeasuredPeaks { device, name, rows })
 }
 
 fn rates(device: &mut dyn Loadable, duration: Duration, control: &Control) -> Result<Vec<f64>, EngineError> {
@@ -155,7 +155,7 @@ impl MeasuredPeaks {
             ]);
         }
         let table = aligned(&rows, |column| column > 0);
-        let mut out = format!("{} ({})\n\n{table}\n", self.device, self.place);
+        let mut out = format!("{} ({})\n\n{table}\n", self.name, self.device);
         out += "\nbest: the fastest call; steady: the median of the second half, when power and temperature have \
                 settled; share: steady of specified.\n\
                 read: a large matrix times a vector, as in decode; copy: bytes read and written.\n";
@@ -185,8 +185,8 @@ impl MeasuredPeaks {
         };
         json!({
             "schema": 1,
-            "place": self.place,
-            "device": self.device,
+            "place": self.device,
+            "device": self.name,
             "loads": self.rows.iter().map(row).collect::<Vec<_>>(),
             "overrides": self.dtypes().map(|dtype| (dtype.name().to_owned(), json!(self.overrides(dtype)))).collect::<serde_json::Map<_, _>>(),
         })
@@ -209,8 +209,8 @@ mod tests {
         assert_eq!(Row::of(Load::Copy, &[], h200), None);
 
         let measured = MeasuredPeaks {
-            place: "cuda:0".into(),
-            device: "NVIDIA H200".into(),
+            device: Device::Cuda(0),
+            name: "NVIDIA H200".into(),
             rows: vec![product, read, Row::of(Load::Copy, &[4.2e12], None).unwrap()],
         };
         let text = measured.text();
@@ -227,7 +227,7 @@ mod tests {
     fn the_overrides_are_valid() {
         let row = |load, steady| Row { load, calls: 1, best: steady, steady, stated: None };
         let rows = vec![row(Load::Product(Dtype::F32), 96.12e9), row(Load::Read, 21.4e9)];
-        let measured = MeasuredPeaks { place: "cpu".into(), device: "cpu".into(), rows };
+        let measured = MeasuredPeaks { device: Device::Cpu, name: "cpu".into(), rows };
         let overrides: Vec<String> =
             measured.overrides(Dtype::F32).unwrap().split(' ').map(str::to_owned).collect();
         let tree = crate::config::ConfTree::built_in();

@@ -62,7 +62,7 @@ fn sampler(
 /// The sampler of `plan`. "auto" is resolved: the sampler marks the GPU in use.
 pub fn sampler_for(plan: &Plan, activity: &Activity) -> Result<Sampler, UnknownScenario> {
     let mut config = plan.composed.config.clone();
-    config.runtime.device = plan.device();
+    config.runtime.device = plan.device.to_string();
     sampler(&config, activity, plan.weight_bytes(), plan.gpu_uuid().as_deref())
 }
 
@@ -91,7 +91,8 @@ mod tests {
     };
 
     fn config(runtime: Runtime, probe: Probe) -> RunConfig {
-        let mut config = compose(&ConfTree::built_in(), &["hardware.isolation.check=false"]).unwrap().config;
+        let mut config =
+            compose(&ConfTree::built_in(), &["hardware.isolation.check=false".to_owned()]).unwrap().config;
         config.runtime.name = runtime;
         config.telemetry.probe = probe;
         config

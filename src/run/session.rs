@@ -114,7 +114,7 @@ impl Session {
         if let Record::Refused(reason) = &record {
             tx.notice(Level::Error, "recorder", format!("this run is not recorded: {reason}"));
         }
-        let tracer = plan.on_gpu().then(|| {
+        let tracer = plan.device.is_cuda().then(|| {
             let wanted = plan.composed.config.profiling.cupti.enable;
             Arc::new(Tracer::new(tx.clone(), wanted))
         });
