@@ -238,7 +238,7 @@ fn a_verdict_is_not_misled() {
     // The cost of a cap is relative to a set clock.
     let locked = (0..60).map(|_| (99, 1410, 2)).chain((0..60).map(|_| (99, 1380, 6)));
     let locked = verdict_of(&log_of(locked, ""));
-    assert!(locked.contains("SM 1410 → 1380 MHz, about 1 % slower"), "{locked}");
+    assert!(locked.contains("SM 1410 → 1380 MHz, about 1.1 % slower"), "{locked}");
     // A limit in the last sample is reported.
     let late = verdict_of(&log_of((0..900).map(|_| (99, 1980, 0)).chain([(99, 990, 0x48)]), ""));
     assert!(

@@ -1,18 +1,22 @@
 //! The command line: arguments, dispatch and exit codes. Each command has a file of its own.
 
 mod args;
+mod bootstrap;
 mod compare;
 mod completion;
 mod config;
 mod cost;
+mod dataset;
 mod diagnose;
 mod doctor;
+mod fetch;
 mod kernels;
 mod profile;
 mod replay;
 mod report;
 mod run;
 mod sweep;
+mod third_party;
 mod watch;
 
 use std::{
@@ -23,11 +27,11 @@ use std::{
     process::ExitCode,
 };
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand, builder::StyledStr};
 use serde::Serialize;
 
 use crate::{
-    assets::{AssetError, commands as assets},
+    assets::AssetError,
     engine::EngineError,
     process::{crash, eprint_line, logfile},
     run::plan::PlanError,
@@ -114,8 +118,18 @@ enum Command {
     /// Answers the completion scripts
     #[command(name = completion::COMMAND, hide = true)]
     Complete(completion::CompleteArgs),
-    #[command(flatten)]
-    Assets(assets::AssetCommand),
+    /// Link stored models and datasets into the project
+    #[command(after_help = bootstrap::EXAMPLES)]
+    Bootstrap(bootstrap::BootstrapArgs),
+    /// Download a model, or only its source files, from the Hugging Face hub
+    #[command(after_help = fetch::EXAMPLES)]
+    Fetch(fetch::FetchArgs),
+    /// Check and update the pinned reference sources in third_party/
+    #[command(after_help = third_party::EXAMPLES, subcommand)]
+    ThirdParty(third_party::ThirdPartyCommand),
+    /// List datasets and prepare variants of them
+    #[command(after_help = dataset::EXAMPLES, subcommand)]
+    Dataset(dataset::DatasetCommand),
 }
 
 /// Why a command failed.
@@ -256,12 +270,25 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
             Ok(0)
         }
         Command::Complete(args) => Ok(completion::complete(&args)),
-        Command::Assets(command) => {
-            let done = assets::run(command)?;
-            print(&done.text)?;
-            Ok(done.code)
-        }
+        Command::Bootstrap(args) => bootstrap::run(&args),
+        Command::Fetch(args) => fetch::run(&args),
+        Command::ThirdParty(command) => third_party::run(command),
+        Command::Dataset(command) => dataset::run(command),
     }
+}
+
+/// The commands as a Markdown table, for the documentation.
+pub fn commands_markdown() -> String {
+    let row = |name: &str, about: Option<&StyledStr>| {
+        let about = about.map(StyledStr::to_string).unwrap_or_default();
+        format!("| `{name}` | {about} |\n")
+    };
+    let mut table = String::from("| command | what it does |\n|---|---|\n");
+    table += &row("llmprof-tui", Some(&"Profile the configured model in the TUI".into()));
+    for command in Cli::command().get_subcommands().filter(|command| !command.is_hide_set()) {
+        table += &row(&format!("llmprof-tui {}", command.get_name()), command.get_about());
+    }
+    table
 }
 
 /// Prints a result to stdout. A reader that closes the pipe early is not an error.
