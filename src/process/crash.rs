@@ -36,16 +36,17 @@ pub async fn panicked() -> String {
     }
 }
 
-static FAULT: LazyLock<Option<String>> = LazyLock::new(|| std::env::var("LLMPROF_FAULT").ok());
-
-/// Tests ask for a fault by its name: `LLMPROF_FAULT=<name>`.
-pub fn is_asked_for(fault: &str) -> bool {
+/// Whether `LLMPROF_FAULT` requests the fault of that name.
+#[cfg(feature = "fault-injection")]
+pub fn fault_requested(fault: &str) -> bool {
+    static FAULT: LazyLock<Option<String>> = LazyLock::new(|| std::env::var("LLMPROF_FAULT").ok());
     FAULT.as_deref() == Some(fault)
 }
 
-/// A place where tests make the program fall over: `LLMPROF_FAULT=panic:<place>`.
-pub fn fault_point(place: &str) {
-    if FAULT.as_deref().and_then(|fault| fault.strip_prefix("panic:")) == Some(place) {
-        panic!("asked to by LLMPROF_FAULT");
+/// Panics where `LLMPROF_FAULT=panic:<point>` requests it; does nothing in a build without the feature `fault-injection`.
+pub fn fault_point(_point: &str) {
+    #[cfg(feature = "fault-injection")]
+    if fault_requested(&format!("panic:{_point}")) {
+        panic!("requested by LLMPROF_FAULT");
     }
 }
