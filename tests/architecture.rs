@@ -89,7 +89,7 @@ const ROOMS: [(&str, &str); 23] = [
     ("candle_nn", "engine/candle"),
     ("candle_transformers", "engine/candle"),
     ("cudarc", "engine/cuda"),
-    ("nvtx", "engine/nvtx_ranges.rs"),
+    ("nvtx", "profile/nvtx_ranges.rs"),
     ("nvml_wrapper", "telemetry/nvml"),
     ("ratatui", "tui"),
     ("crossterm", "tui"),

@@ -15,17 +15,17 @@ use switch::SamplerSwitch;
 use crate::{
     analysis::interval::{self, Interval, LEAST_VALUES},
     base::units::{grouped, millis, three_digits},
-    config::{Composed, Runtime},
+    config::{Composed, NvtxDetail, Runtime},
     engine::{
-        Engine, EngineError,
+        Engine, EngineError, PrepareStep,
         driver::{Control, Driver},
-        ranges,
         workload::Workload,
     },
     event::{
         self, Activity, CallCost, Clock, Event, EventRx, EventTx, GpuAbsent, GpuInfo, Phase, RunStarted,
         Stamp,
     },
+    profile::nvtx_ranges,
     run::{
         plan::{Plan, PlanError},
         probes,
@@ -128,7 +128,7 @@ pub fn measure(
     let switch = SamplerSwitch::new(sampler, tx.clone());
 
     activity.set(Phase::Preparing);
-    let mut progress = |step: &str, done: u64, total: u64| {
+    let mut progress = |step: PrepareStep<'_>, done: u64, total: u64| {
         tell(&format!("preparing: {step} {} %", 100 * done / total.max(1)));
         !control.is_cancelled()
     };
@@ -222,7 +222,7 @@ impl Bench<'_> {
         let done = Driver {
             workload: &self.workload,
             control: self.control,
-            ranges: &mut *ranges::for_tools(),
+            listeners: &nvtx_ranges::listener(NvtxDetail::Phase).into_iter().collect(),
             tx: &self.tx,
             activity: &self.activity,
             predictions: None,
