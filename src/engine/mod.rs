@@ -3,12 +3,12 @@
 pub mod candle;
 #[cfg(feature = "cuda")]
 pub mod cuda;
+pub mod device;
 pub mod driver;
 // Its checks are tested in builds without CUDA too.
 #[cfg(any(feature = "cuda", test))]
 mod launch;
 pub mod load;
-pub mod place;
 pub mod sampling;
 pub mod workload;
 

@@ -34,14 +34,14 @@ use crate::{
     config::Dtype,
     engine::{
         candle::memory::gigabytes,
+        device,
         launch::{Arg, Launch},
-        place,
     },
     event::{Allocator, AllocatorSample},
     profile::listener::{Listener, OperatorInstance, Span},
 };
 
-/// The kernels as machine code for the capability of [`place::built_for`].
+/// The kernels as machine code for the capability of [`device::built_for`].
 const IMAGES: [&[u8]; 7] = [
     include_bytes!(concat!(env!("OUT_DIR"), "/decode_attention.fatbin")),
     include_bytes!(concat!(env!("OUT_DIR"), "/prefill_attention.fatbin")),
@@ -620,14 +620,14 @@ impl Listener for NodeCounter {
 }
 
 fn built_for() -> u32 {
-    place::built_for().unwrap_or(0)
+    device::built_for().unwrap_or(0)
 }
 
 fn check_capability(context: &CudaContext) -> Result<(), CudaError> {
     let (major, minor) = context.compute_capability()?;
     let found = u32::try_from(major * 10 + minor).unwrap_or(0);
     let built = built_for();
-    if place::runs_on(built, found) {
+    if device::runs_on(built, found) {
         return Ok(());
     }
     let dotted = |cap: u32| format!("{}.{}", cap / 10, cap % 10);
