@@ -11,9 +11,9 @@ use serde_json::Value;
 const TRACE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/h200_nvml_trace.csv");
 
 fn diagnosed(dir: &Path, path: &str) -> Value {
-    let said = run(dir, &["diagnose", path, "--json"]);
-    assert_eq!((said.code, said.err.as_str()), (0, ""));
-    serde_json::from_str(&said.out).unwrap()
+    let output = run(dir, &["diagnose", path, "--json"]);
+    assert_eq!((output.code, output.err.as_str()), (0, ""));
+    serde_json::from_str(&output.out).unwrap()
 }
 
 /// The verdict on a simulated run of `scenario`.
@@ -142,7 +142,7 @@ fn the_cost_of_a_limit_is_measured_where_possible() {
 #[test]
 fn a_gpu_that_vanishes_is_reported_and_the_run_is_kept() {
     let dir = tempfile::tempdir().unwrap();
-    let said = run(
+    let output = run(
         dir.path(),
         &[
             "run",
@@ -153,7 +153,7 @@ fn a_gpu_that_vanishes_is_reported_and_the_run_is_kept() {
             "runtime.requests=90",
         ],
     );
-    assert_eq!(said.code, 1, "{}", said.err);
+    assert_eq!(output.code, 1, "{}", output.err);
     let recorded = common::run_dirs(dir.path()).remove(0);
     let found = diagnosed(dir.path(), recorded.to_str().unwrap());
     assert_eq!(found["verdict"], "GPU 0 has gone: it has fallen off the bus (simulated).");
@@ -198,15 +198,15 @@ fn an_nvidia_smi_log_is_diagnosed() {
     }
     let path = dir.path().join("gpu.csv");
     fs::write(&path, text).unwrap();
-    let said = run(dir.path(), &["diagnose", "gpu.csv"]);
-    assert_eq!(said.code, 0, "{}", said.err);
-    for words in [
+    let output = run(dir.path(), &["diagnose", "gpu.csv"]);
+    assert_eq!(output.code, 0, "{}", output.err);
+    for expected in [
         "The work is power-capped: 6",
         "SM 1980 → 1500 MHz",
         "The limit is 500 W; the card comes with 700 W.",
         "`sudo nvidia-smi -i 0 -pl 700`",
     ] {
-        assert!(said.out.contains(words), "{words}: {}", said.out);
+        assert!(output.out.contains(expected), "{expected}: {}", output.out);
     }
 }
 
@@ -252,30 +252,30 @@ fn files_that_cannot_be_diagnosed_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("other.csv"), "a,b\n1,2\n").unwrap();
     fs::write(dir.path().join("binary.csv"), [0xff, 0xfe, 0, 1, 2]).unwrap();
-    for (path, words) in [
+    for (path, expected) in [
         ("nowhere.csv", "diagnose reads a run directory"),
         ("other.csv", "no column that tells the time"),
         ("binary.csv", "UTF-16"),
         (".", "events.ndjson"),
     ] {
-        let said = run(dir.path(), &["diagnose", path]);
-        assert_eq!(said.code, 1, "{path}");
-        assert!(said.err.contains(words), "{path}: {}", said.err);
+        let output = run(dir.path(), &["diagnose", path]);
+        assert_eq!(output.code, 1, "{path}");
+        assert!(output.err.contains(expected), "{path}: {}", output.err);
     }
     let cpu = record(dir.path(), &["telemetry.probe=none", "runtime.requests=1"]);
-    let said = run(dir.path(), &["diagnose", cpu.to_str().unwrap()]);
-    assert!(said.code == 1 && said.err.contains("has no GPU samples"), "{}", said.err);
+    let output = run(dir.path(), &["diagnose", cpu.to_str().unwrap()]);
+    assert!(output.code == 1 && output.err.contains("has no GPU samples"), "{}", output.err);
 }
 
 #[test]
 fn watch_monitors_without_a_workload() {
     let dir = tempfile::tempdir().unwrap();
-    let said = run(
+    let output = run(
         dir.path(),
         &["watch", "--for", "1.2", "--json", "telemetry=sim", "telemetry.scenario=locked_clocks"],
     );
-    assert_eq!(said.code, 0, "{}", said.err);
-    let found: Value = serde_json::from_str(&said.out).unwrap();
+    assert_eq!(output.code, 0, "{}", output.err);
+    let found: Value = serde_json::from_str(&output.out).unwrap();
     assert!(found["verdict"].as_str().unwrap().contains("Someone has set the SM clock"), "{found:#}");
     assert_eq!(cause(&found, "application clocks", "the work")["fault"], false);
     assert!(common::run_dirs(dir.path()).is_empty(), "nothing is recorded without --record");

@@ -15,8 +15,9 @@ use crate::assets::{
 };
 
 pub(super) const EXAMPLES: &str = "\
-Reads models/bootstrap.yaml and datasets/*/bootstrap.yaml. Models are searched for in $HF_SNAPSHOTS_ROOT, $MODELS_ROOT
-or the hub's cache (~/.cache/huggingface/hub), datasets in $DATASETS_ROOT (~/datasets).
+Reads models/bootstrap.yaml and datasets/*/bootstrap.yaml. Searches for models in
+$HF_SNAPSHOTS_ROOT, $MODELS_ROOT or the hub's cache (~/.cache/huggingface/hub), and for datasets in
+$DATASETS_ROOT (~/datasets).
 
 Examples:
   llmprof-tui bootstrap --dry-run

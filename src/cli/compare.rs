@@ -17,14 +17,18 @@ use crate::{
 };
 
 pub(super) const EXAMPLES: &str = "\
-A and B are runs, snapshots (RUN/snapshots/NAME.json), sweeps (compared job by job) or names of baselines.
-Examples:
-  llmprof-tui compare runs/baseline/qwen2_5_7b/2026-01-01_12-00-00 runs/baseline/qwen2_5_7b/2026-01-01_12-10-00
-  llmprof-tui compare main runs/… --gate 'tpot.p50<=+2%' --gate 'ttft.p50<=+5%'      in CI, with a baseline named main
-  llmprof-tui compare main runs/… --metric tpot.p50,itl.p99 --md
-  llmprof-tui compare --repeat 20 -- runtime.cuda_graphs=true vs runtime.cuda_graphs=false      interleaved runs
+A and B are runs, snapshots (RUN/snapshots/NAME.json), sweeps (compared job by job) or baselines.
 
-Exit codes: 0 decided and every gate holds, 1 a gate is broken, 2 bad usage or unreadable input, 3 undecided.";
+Two recorded runs:
+  llmprof-tui compare runs/…/2026-01-01_12-00-00 runs/…/2026-01-01_12-10-00
+In CI, with a baseline named main:
+  llmprof-tui compare main runs/… --gate 'tpot.p50<=+2%' --gate 'ttft.p50<=+5%'
+  llmprof-tui compare main runs/… --metric tpot.p50,itl.p99 --md
+Interleaved runs of two configurations:
+  llmprof-tui compare --repeat 20 -- runtime.cuda_graphs=true vs runtime.cuda_graphs=false
+
+Exit codes: 0 decided and every gate holds, 1 a gate is broken, 2 bad usage or unreadable input,
+3 undecided.";
 
 #[derive(Debug, Clone, Args)]
 pub(super) struct CompareArgs {

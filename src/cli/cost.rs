@@ -22,7 +22,7 @@ use crate::{
 pub(super) const EXAMPLES: &str = "\
 Examples:
   llmprof-tui cost --model llama3_1_8b --gpu h100 model.dtype=bf16
-  llmprof-tui cost --model qwen2_5_7b --gpu rtx_4090 --weight-bits 4.5 dataset.prompt_tokens=4096 runtime.batch_size=8
+  llmprof-tui cost --model qwen2_5_7b --gpu rtx_4090 --weight-bits 4.5 dataset.prompt_tokens=4096
   llmprof-tui cost model.config_json=mixtral/config.json --gpu h200 --json";
 
 #[derive(Debug, Args)]

@@ -34,11 +34,11 @@ use crate::{
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
-  llmprof-tui doctor                           one line per check, with a remedy where there is one
-  llmprof-tui doctor --json                    schema, program, checks (id, status, found, remedy, ms), summary
-  llmprof-tui doctor --overhead                TPOT with and without sampling, interleaved, on the default model
+  llmprof-tui doctor               one line per check, and remedies
+  llmprof-tui doctor --json        schema, program, checks (id, status, found, remedy, ms), summary
+  llmprof-tui doctor --overhead    TPOT of the default model with and without sampling
   llmprof-tui doctor --overhead --seconds 120 model=qwen2_5_7b model.dtype=bf16
-  llmprof-tui doctor --peaks                   measured FLOP/s and bandwidth of the device, next to the specified ones
+  llmprof-tui doctor --peaks       measured FLOP/s and bandwidth, next to the specified ones
   llmprof-tui doctor --peaks runtime.device=cpu runtime.threads=4
 
 Exit codes: 0 ok, 1 a check failed or the measurement was too short.";

@@ -19,8 +19,9 @@ use crate::{
 };
 
 pub(super) const EXAMPLES: &str = "\
-Reads HF_ENDPOINT, HF_HOME, HF_HUB_CACHE, HF_HUB_OFFLINE, HF_TOKEN and SSL_CERT_FILE as other clients of the hub do.
-The same command resumes an interrupted download. Sizes and hashes are verified.
+Reads HF_ENDPOINT, HF_HOME, HF_HUB_CACHE, HF_HUB_OFFLINE, HF_TOKEN and SSL_CERT_FILE, as other
+clients of the hub do. The same command resumes an interrupted download. Sizes and hashes are
+verified.
 
 Examples:
   llmprof-tui fetch qwen2_5_0_5b

@@ -32,15 +32,15 @@ use crate::{
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
-  llmprof-tui kernels out.sqlite                       nsys export --type sqlite: kernels, ranges, calls, copies
-  llmprof-tui kernels base_cuda_gpu_kern_sum.csv       nsys stats -f csv (or json)
-  llmprof-tui kernels ncu.csv --group family           ncu --csv --page raw (or details)
-  llmprof-tui kernels out.sqlite --text                text instead of the TUI
-  llmprof-tui kernels cublas.log                       CUBLAS_LOGINFO_DBG=1: shapes and FLOPs
+  llmprof-tui kernels out.sqlite                   from nsys export --type sqlite
+  llmprof-tui kernels base_cuda_gpu_kern_sum.csv   from nsys stats -f csv (or json)
+  llmprof-tui kernels ncu.csv --group family       from ncu --csv --page raw (or details)
+  llmprof-tui kernels cublas.log                   from CUBLAS_LOGINFO_DBG=1: shapes and FLOPs
+  llmprof-tui kernels out.sqlite --text            text instead of the TUI
   llmprof-tui kernels out.nsys-rep --filter gemm --sort mean -k 10
   llmprof-tui kernels top --from out.sqlite -k 30 -o top-kernels.yaml
 
-On a terminal this opens the Kernels pane unless --text, --json or -k is given; elsewhere it prints text.
+On a terminal this opens the Kernels pane, unless --text, --json or -k is given.
 
 Exit codes: 0 all files were read, 1 a file could not be read.";
 

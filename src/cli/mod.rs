@@ -46,23 +46,23 @@ Examples:
   llmprof-tui --model qwen2_5_0_5b model.dtype=bf16
   llmprof-tui runtime=sim                      try the screens with a simulated run
   llmprof-tui run --json runtime.requests=20   headless, one JSON object on stdout
-  llmprof-tui run -m model=qwen3_0_6b,smollm2_135m runtime.batch_size=1,4   every combination, one after another
+  llmprof-tui run -m model=qwen3_0_6b,smollm2_135m runtime.batch_size=1,4   every combination
   llmprof-tui run --resume runs/baseline/multirun/2026-01-01_12-00-00
-  llmprof-tui run profiling=nsys               run again under Nsight Systems; profiling=ncu for counters
+  llmprof-tui run profiling=nsys               kernels by Nsight Systems; profiling=ncu: counters
   llmprof-tui config model=qwen2_5_7b --package model.arch
   llmprof-tui replay runs/baseline/smollm2_135m/2026-01-01_12-00-00
   llmprof-tui demo
   llmprof-tui watch                            monitor the GPU while another program uses it
-  llmprof-tui report runs/baseline/smollm2_135m/2026-01-01_12-00-00   write its reports and plots again
-  llmprof-tui diagnose gpu.csv                 why was it slow? from a run or an nvidia-smi log
+  llmprof-tui report runs/…                    write the reports and plots of a run again
+  llmprof-tui diagnose gpu.csv                 why was it slow? a run or an nvidia-smi log
   llmprof-tui compare runs/… runs/…            did it help? a verdict with confidence intervals
-  llmprof-tui kernels out.sqlite               the most expensive kernels in nsys, ncu and cuBLAS files
-  llmprof-tui cost --model qwen2_5_7b --gpu h100 model.dtype=bf16   FLOPs, memory and latency bounds
+  llmprof-tui kernels out.sqlite               the most expensive kernels in nsys or ncu files
+  llmprof-tui cost --gpu h100 model=qwen2_5_7b estimate FLOPs, memory and latency bounds
   llmprof-tui fetch qwen2_5_0_5b               download weights from the Hugging Face hub
   llmprof-tui doctor                           check this machine and suggest fixes
 
-Exit codes: 0 ok, 1 the run failed or was not fully recorded, or a gate is broken, 2 bad usage or configuration,
-3 undecided, 130/143 interrupted.";
+Exit codes: 0 ok, 1 the run failed or was not fully recorded, or a gate is broken,
+2 bad usage or configuration, 3 undecided, 130/143 interrupted.";
 
 #[derive(Debug, Parser)]
 #[command(name = "llmprof-tui", version, about = ABOUT, after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
@@ -92,9 +92,9 @@ enum Command {
     /// Find what slowed the GPU down, in a recorded run, an nvml.csv or an nvidia-smi log
     #[command(after_help = diagnose::EXAMPLES)]
     Diagnose(diagnose::DiagnoseArgs),
-    /// Write the reports of a recorded run again, from its events; for a sweep, those of every job
+    /// Write the reports of a recorded run or sweep again, from its events
     Report(report::ReportArgs),
-    /// Show the kernels in nsys, ncu or cuBLAS files: the most expensive ones, and what bounds them
+    /// Show the most expensive kernels in nsys, ncu or cuBLAS files, and what bounds them
     #[command(after_help = kernels::EXAMPLES)]
     Kernels(kernels::KernelsArgs),
     /// Estimate a model's FLOPs, bytes, memory and latency bounds on a GPU
@@ -109,10 +109,10 @@ enum Command {
         #[command(flatten)]
         print: config::PrintArgs,
     },
-    /// Check this machine and suggest fixes, or measure the profiler overhead or the peaks of the device
+    /// Check this machine and suggest fixes, or measure profiler overhead or device peaks
     #[command(after_help = doctor::EXAMPLES)]
     Doctor(doctor::DoctorArgs),
-    /// Print the script for completion with TAB in a shell
+    /// Print the shell script for completion with TAB
     #[command(after_help = completion::EXAMPLES)]
     Completion { shell: completion::Shell },
     /// Answers the completion scripts

@@ -96,8 +96,10 @@ pub(super) fn report_end(ended: &Ended) -> u8 {
 fn summary(state: &RunState, dir: Option<&Path>) -> String {
     let mut out = String::new();
     if let Some(run) = &state.run {
-        let simulated = if run.simulated { ", simulated" } else { "" };
-        out += &format!("{}, {}, on {} ({}{simulated})\n\n", run.model, run.dtype, run.device, run.engine);
+        out += &match run.simulated {
+            true => format!("{}, {}, simulated\n\n", run.model, run.dtype),
+            false => format!("{}, {}, on {} ({})\n\n", run.model, run.dtype, run.device, run.engine),
+        };
     }
     let total = &state.total;
     let mut rows = vec![["", "mean", "p50", "p90", "p99", "n"].map(str::to_owned)];
