@@ -442,7 +442,7 @@ mod tests {
     #[test]
     fn what_is_seen_and_what_is_not() {
         let none = overhead(1.0, 12);
-        assert!(none.verdict().starts_with("No difference can be seen: between −0."), "{}", none.verdict());
+        assert!(none.verdict().starts_with("No difference can be seen: between -0."), "{}", none.verdict());
         assert_eq!((none.exit_code(), &none.json()["seen"]), (0, &Value::Bool(false)));
         let slower = overhead(1.02, 12);
         assert!(
@@ -482,7 +482,7 @@ mod tests {
         }];
         let share = SamplerShare { duty_pct: Some(0.91), cpu_pct: None, calls }.text();
         assert!(share.contains("a GPU was being read 0.91 % of the time"), "{share}");
-        assert!(share.contains("energy  slow       30    4,216 µs           –"), "{share}");
+        assert!(share.contains("energy  slow  30  4,216 µs    –"), "{share}");
     }
 
     #[test]

@@ -217,7 +217,7 @@ mod tests {
         };
         let text = measured.text();
         assert!(text.contains("product, bf16") && text.contains("685 TFLOP/s"), "{text}");
-        assert!(text.contains("product, bf16: falls by 14.4 % under load"), "{text}");
+        assert!(text.contains("product, bf16: falls by 14 % under load"), "{text}");
         assert!(!text.contains("read: falls"), "{text}");
         let overrides = "hardware.peaks.flops=6.850e14 hardware.peaks.bytes_per_s=4.500e12";
         assert!(text.contains(overrides), "{text}");

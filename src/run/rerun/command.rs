@@ -333,7 +333,7 @@ mod tests {
         let own = NcuConfig { metrics: Some(vec!["x.sum".into()]), ..NcuConfig::default() };
         assert_eq!(metrics(&own, Some(90)), ["x.sum"]);
         // The raw page of an H200 knows what is asked for there.
-        let page = include_str!("../../tests/fixtures/h200_ncu_raw.csv");
+        let page = include_str!("../../../tests/fixtures/h200_ncu_raw.csv");
         let header = page.lines().find(|line| line.contains("Kernel Name")).unwrap();
         let known = asked(Some(90)).iter().filter(|metric| header.contains(metric.as_str())).count();
         assert!(known >= 15, "{known} of {}", asked(Some(90)).len());
