@@ -37,13 +37,13 @@ use crate::{
     event::{Envelope, Event, GivenPeaks, KernelReport, Level, Notice, Outcome, Stamp},
     kernels::{
         KernelsError,
-        commands::{self as kernels, Answer, KernelsArgs, ListError, Wish},
+        commands::{self as kernels, Answer, InitialView, KernelsArgs, ListError},
     },
     process::{
         crash, logfile,
         shutdown::{Cause, Shutdown},
     },
-    report::{self, kernels_text, run_json, verdict_of},
+    report::{self, kernels_text, run_json},
     run::{
         headless::{self, say},
         plan::{Plan, PlanError},
@@ -548,8 +548,8 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
             Ok(0)
         }
         Some(Command::Kernels(args)) => match kernels::run(args, tui::terminal::is_there())? {
-            Answer::Screen { reports, wish, errors } if !reports.is_empty() => {
-                runtime.block_on(look_at_kernels(reports, wish, errors))
+            Answer::Screen { reports, view, errors } if !reports.is_empty() => {
+                runtime.block_on(look_at_kernels(reports, view, errors))
             }
             answer => tell_kernels(answer),
         },
@@ -817,7 +817,7 @@ fn unread(errors: &[KernelsError]) -> u8 {
 /// The screen with what is in files of kernels.
 async fn look_at_kernels(
     reports: Vec<KernelReport>,
-    wish: Wish,
+    view: InitialView,
     errors: Vec<KernelsError>,
 ) -> Result<u8, Failure> {
     let composed = What::default().compose()?;
@@ -832,9 +832,9 @@ async fn look_at_kernels(
     reports.into_iter().for_each(|report| add(Event::KernelReport(Box::new(report))));
     let look = KernelsLook {
         source: Some(0),
-        group: wish.group,
-        sort: wish.sort,
-        filter: wish.filter.unwrap_or_default(),
+        group: view.group,
+        sort: view.sort,
+        filter: view.filter.unwrap_or_default(),
         ..KernelsLook::default()
     };
     let tui = composed.config.output.tui.clone();
@@ -1278,7 +1278,7 @@ fn summary(state: &RunState, dir: Option<&Path>) -> String {
     out.push('\n');
     let rate = |v: Option<f64>| v.map_or_else(|| "-".to_owned(), |v| format!("{} tok/s", three_digits(v)));
     out += &format!("\nprefill {}, decode {}\n", rate(total.prefill_tok_s()), rate(total.decode_tok_s()));
-    if let Some(sentence) = verdict_of(state) {
+    if let Some(sentence) = state.verdict() {
         out += &format!("{sentence}\n");
     }
     out + "\n" + &kept_in(dir)

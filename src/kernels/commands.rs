@@ -1,4 +1,4 @@
-//! The command `kernels`: its arguments, and what it answers.
+//! The command `kernels`: its arguments and its output.
 
 use std::path::{Path, PathBuf};
 
@@ -16,60 +16,60 @@ use crate::event::kernels::{Group, KernelTable, SortBy};
 
 pub const EXAMPLES: &str = "\
 Examples:
-  llmprof-tui kernels out.sqlite                       of nsys export --type sqlite: kernels, ranges, calls, copies
-  llmprof-tui kernels base_cuda_gpu_kern_sum.csv       of nsys stats -f csv (or json)
-  llmprof-tui kernels ncu.csv --group family           of ncu --csv --page raw (or details)
-  llmprof-tui kernels out.sqlite --text                the same in words
-  llmprof-tui kernels cublas.log                       of CUBLAS_LOGINFO_DBG=1: shapes and FLOPs
+  llmprof-tui kernels out.sqlite                       from nsys export --type sqlite: kernels, ranges, calls, copies
+  llmprof-tui kernels base_cuda_gpu_kern_sum.csv       from nsys stats -f csv (or json)
+  llmprof-tui kernels ncu.csv --group family           from ncu --csv --page raw (or details)
+  llmprof-tui kernels out.sqlite --text                print text on a terminal too
+  llmprof-tui kernels cublas.log                       from CUBLAS_LOGINFO_DBG=1: shapes and FLOPs
   llmprof-tui kernels out.nsys-rep --filter gemm --sort mean -k 10
   llmprof-tui kernels top --from out.sqlite -k 30 -o top-kernels.yaml
 
-On a terminal it opens the Kernels pane, unless --text, --json or -k is given; elsewhere it prints words.
+On a terminal it opens the Kernels pane unless --text, --json or -k is given; otherwise it prints text.
 
-Exit codes: 0 all files were read, 1 one of them could not be.";
+Exit codes: 0 all files were read, 1 a file could not be read.";
 
-/// Rows for a screen.
-const SOME_ROWS: usize = 20;
+/// Rows of a table by default.
+const DEFAULT_ROWS: usize = 20;
 
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true, after_help = EXAMPLES)]
 pub struct KernelsArgs {
     #[command(subcommand)]
     command: Option<KernelsCommand>,
-    /// What nsys, ncu or cuBLAS wrote
+    /// Files written by nsys, ncu or cuBLAS
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
-    /// Print one JSON object on stdout instead of words
+    /// Print one JSON object on stdout
     #[arg(long)]
     json: bool,
-    /// Print words, on a terminal too
+    /// Print text instead of opening the Kernels pane
     #[arg(long, conflicts_with = "json")]
     text: bool,
-    /// Print so many rows of each table (default: 20, and all with --json)
+    /// Rows to print of each table (default: 20, all with --json)
     #[arg(short, value_name = "N")]
     k: Option<usize>,
-    /// What to put together (default: name; on the screen operators or families)
+    /// Group rows by this (default: name; operators or families in the Kernels pane)
     #[arg(long, value_name = "BY")]
     group: Option<GroupBy>,
     /// Only rows with this text in name, family or range
     #[arg(long, value_name = "TEXT")]
     filter: Option<String>,
-    /// What comes first
+    /// Sort rows by this
     #[arg(long, value_name = "BY", default_value = "time")]
     sort: Sort,
 }
 
 #[derive(Debug, Subcommand)]
 enum KernelsCommand {
-    /// Write the kernels that take the most time as a list to profile them by
+    /// Write the kernels with the most time as a list to profile
     Top {
-        /// What nsys or ncu wrote
+        /// A file written by nsys or ncu
         #[arg(long, value_name = "FILE")]
         from: PathBuf,
-        /// How many
+        /// Number of kernels
         #[arg(short, value_name = "N", default_value_t = 30)]
         k: usize,
-        /// Where to (default: stdout)
+        /// Output file (default: stdout)
         #[arg(short, value_name = "FILE")]
         output: Option<PathBuf>,
     },
@@ -77,56 +77,54 @@ enum KernelsCommand {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum GroupBy {
-    /// Kernels that work on the same operator, where that is told
+    /// Kernels of the same operator, if known
     Operator,
-    /// Kernels that do the same, whatever their tiles and types
+    /// Kernels of the same function, regardless of tile sizes and data types
     Family,
-    /// Kernels of the same full name
+    /// Kernels with the same full name
     Name,
-    /// Nothing: by name, grid and range
+    /// No grouping: one row for each name, grid and range
     Launch,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Sort {
-    /// All calls together
+    /// Total time of all calls
     Time,
     Calls,
-    /// One call
+    /// Mean time of a call
     Mean,
 }
 
-/// What the command has to say.
+/// The output of the command.
 #[derive(Debug)]
 pub enum Answer {
-    /// For stdout, and what could not be read.
+    /// For stdout, with the errors of unreadable files.
     Text { text: String, errors: Vec<KernelsError> },
-    /// For the screen: what the files have in them, and how it was asked for.
-    Screen { reports: Vec<KernelReport>, wish: Wish, errors: Vec<KernelsError> },
+    /// For the Kernels pane: the content of the files, and how to show it first.
+    Screen { reports: Vec<KernelReport>, view: InitialView, errors: Vec<KernelsError> },
     /// To be written as YAML.
     List { list: TopList, to: Option<PathBuf> },
 }
 
-/// How the rows are to be shown at first.
+/// How the Kernels pane shows its rows at first.
 #[derive(Debug)]
-pub struct Wish {
+pub struct InitialView {
     pub group: Option<Group>,
     pub sort: SortBy,
     pub filter: Option<String>,
 }
 
-/// Why there is no list.
+/// Why no list could be made.
 #[derive(Debug, Error)]
 pub enum ListError {
     #[error(transparent)]
     Read(#[from] KernelsError),
-    #[error(
-        "{0} has no kernels to list; give what nsys wrote of kernels (cuda_gpu_kern_sum, SQLite), or ncu's pages"
-    )]
+    #[error("{0} has no kernels; pass a kernel report of nsys (cuda_gpu_kern_sum, SQLite) or a page of ncu")]
     NoKernels(PathBuf),
 }
 
-/// Does what the arguments say. On a terminal there may be a screen rather than words.
+/// Runs the command. On a terminal the output may be a screen instead of text.
 pub fn run(args: KernelsArgs, on_terminal: bool) -> Result<Answer, ListError> {
     if let Some(KernelsCommand::Top { from, k, output }) = args.command {
         let tables = open(&from)?;
@@ -153,14 +151,14 @@ pub fn run(args: KernelsArgs, on_terminal: bool) -> Result<Answer, ListError> {
     }
     if on_terminal && !args.json && !args.text && args.k.is_none() {
         let reports = read.into_iter().map(|(file, tables)| report_of(file, tables)).collect();
-        let wish = Wish { group, sort, filter: args.filter };
-        return Ok(Answer::Screen { reports, wish, errors });
+        let view = InitialView { group, sort, filter: args.filter };
+        return Ok(Answer::Screen { reports, view, errors });
     }
     let asked = Asked {
         group: group.unwrap_or_default(),
         sort,
         filter: args.filter,
-        rows: args.k.or((!args.json).then_some(SOME_ROWS)),
+        rows: args.k.or((!args.json).then_some(DEFAULT_ROWS)),
     };
     let shown_of = |tables: &[KernelTable]| tables.iter().map(|table| Shown::new(table, &asked)).collect();
     let shown: Vec<(&Path, Vec<Shown>)> =
@@ -169,7 +167,7 @@ pub fn run(args: KernelsArgs, on_terminal: bool) -> Result<Answer, ListError> {
     Ok(Answer::Text { text, errors })
 }
 
-/// A file as a report of whatever tool wrote it.
+/// A file as a report of the tool that wrote it.
 fn report_of(file: &Path, tables: Vec<KernelTable>) -> KernelReport {
     let source = tables.first().map(|table| table.source.as_str()).unwrap_or_default();
     KernelReport {
