@@ -26,8 +26,8 @@ Examples:
   DATASETS_ROOT=/mnt/datasets llmprof-tui bootstrap datasets --yes";
 
 const FETCH: &str = "\
-Reads HF_ENDPOINT, HF_HOME, HF_HUB_CACHE, HF_HUB_OFFLINE and HF_TOKEN as other clients of the hub do. What is
-broken off is continued by the same command; sizes and hashes are checked.
+Reads HF_ENDPOINT, HF_HOME, HF_HUB_CACHE, HF_HUB_OFFLINE, HF_TOKEN and SSL_CERT_FILE as other clients of the hub do.
+The same command resumes an interrupted download. Sizes and hashes are verified.
 
 Examples:
   llmprof-tui fetch qwen2_5_0_5b
@@ -248,7 +248,7 @@ fn run_fetch(args: &FetchArgs) -> Result<Done, AssetError> {
     let repo = fetch::repository(&args.model, &tree)?;
     let hub = Hub::from_env()?;
     let fetched = if args.source_only {
-        // The pins are read first: a file that is wrong should not be found out after the download.
+        // Reads the pins first, to report an invalid file before the download.
         let root = &args.at.root;
         let mut pins = Pins::read_or_none(root)?;
         let commit = hub.resolve(&repo, &args.revision)?;

@@ -1,6 +1,6 @@
 //! Downloads a model, or its sources only, from the hub.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -104,11 +104,14 @@ pub(super) fn model(
         let present = cache.has(repo, &commit, &file) || cache.reuse(repo, &commit, &file)?;
         if present { &mut cached } else { &mut missing }.push(file);
     }
-    let bytes = missing.iter().map(|file| file.size).sum();
+    // Files with the same content share one blob and one download.
+    let mut oids = HashSet::new();
+    let (unique, copies): (Vec<_>, Vec<_>) = missing.iter().partition(|file| oids.insert(&file.oid));
+    let bytes = unique.iter().map(|file| file.size).sum();
     check_free_space(cache.root(), bytes)?;
     let progress = Progress::new(bytes, quiet);
     let source = Source::new(hub, repo, &commit);
-    let downloaded = in_parallel(&missing, &source, |file| {
+    let downloaded = in_parallel(&unique, &source, |file| {
         let partial = cache.partial(repo, file)?;
         let mut shown = progress.file(&file.path, file.size);
         let digests = source.download(file, &partial, &mut |present| shown.set(present))?;
@@ -118,6 +121,9 @@ pub(super) fn model(
     });
     progress.clear();
     downloaded?;
+    for file in copies {
+        cache.reuse(repo, &commit, file)?;
+    }
     // Last, so that a revision never refers to an incomplete snapshot.
     cache.record_revision(repo, revision, &commit)?;
     let dir = cache.snapshot(repo, &commit);
@@ -126,7 +132,7 @@ pub(super) fn model(
 
 /// Calls `download` for each file on a few threads. The first error cancels the other downloads.
 fn in_parallel(
-    files: &[RemoteFile],
+    files: &[&RemoteFile],
     source: &Source<'_>,
     download: impl Fn(&RemoteFile) -> Result<(), AssetError> + Sync,
 ) -> Result<(), AssetError> {

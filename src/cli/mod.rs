@@ -17,7 +17,7 @@ use std::{
 };
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
-use color_eyre::eyre::{Report, eyre};
+use eyre::{Report, eyre};
 
 use crate::{
     analysis::compare::{Gate, Metric, Options, USUAL, fact_names},
@@ -1114,10 +1114,10 @@ fn print_measured(json: bool, object: &serde_json::Value, text: &str) -> Result<
 /// Measures what the device can do at most and tells it.
 async fn measure_peaks(what: &What, seconds: f64, json: bool) -> Result<u8, Failure> {
     let each = a_time(seconds)?;
-    let (place, threads) = peaks::place(&what.compose()?)?;
+    let (device, threads) = peaks::device(&what.compose()?)?;
     let control = Control::default();
     let cancelled = control.clone();
-    let work = move || peaks::measure(place, threads, each, &control, &mut |words| say(words));
+    let work = move || peaks::measure(device, threads, each, &control, &mut |words| say(words));
     let measured = match attended(work, || cancelled.cancel()).await? {
         Ok(measured) => measured?,
         Err(cause) => return Ok(interrupted(&cause)),

@@ -99,7 +99,8 @@ pub fn baselines_text(found: &[Baseline]) -> String {
         let what = match &baseline.sample {
             Ok(sample) => {
                 let run = &sample.facts.run;
-                let on = sample.facts.gpu.as_ref().map_or(&run.device, |gpu| &gpu.name);
+                let on =
+                    sample.facts.gpu.as_ref().map_or_else(|| run.device.to_string(), |gpu| gpu.name.clone());
                 let tpot = HEADLINE.value(sample).map_or_else(|| "–".to_owned(), millis);
                 format!(
                     "{} as {} on {on}, TPOT p50 {tpot}, {} requests",

@@ -123,7 +123,7 @@ pub fn measure(
     let (tx, rx) = event::channel(Clock::wall());
     let activity = Activity::default();
     let mut config = plan.composed.config.clone();
-    config.runtime.device = plan.device();
+    config.runtime.device = plan.device.to_string();
     let sampler = probes::sampler(&config, &activity, plan.weight_bytes(), plan.gpu_uuid().as_deref())?;
     sampler.announce(&tx);
     let switch = SamplerSwitch::new(sampler, tx.clone());

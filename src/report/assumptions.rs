@@ -61,7 +61,7 @@ fn times(state: &RunState) -> Vec<String> {
         lines.push("device times are measured by the GPU's clock, with events around each step".to_owned());
     }
     if state.operators.prefill.steps + state.operators.decode.steps > 0 {
-        let on_cpu = state.run.as_ref().is_some_and(|run| run.device == "cpu");
+        let on_cpu = state.run.as_ref().is_some_and(|run| run.device.is_cpu());
         let what = if on_cpu { "the work itself" } else { "launches, not the GPU's work" };
         lines.push(format!("operator times on the host are measured on the engine's thread: {what}"));
     }

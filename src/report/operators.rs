@@ -9,7 +9,7 @@ use crate::{
         table,
         units::{bytes, grouped, millis, percent, scaled, three_digits},
     },
-    event::{HeapGrowth, Phase},
+    event::{EngineKind, HeapGrowth, Phase},
     model::cost::StepCost,
     state::{HostOperators, OperatorBasis, RunState},
 };
@@ -70,7 +70,7 @@ fn measured(out: &mut String, state: &RunState, phase: Phase) {
 
 /// Time of each operator on the engine's thread: the work itself on the CPU, launches on a GPU.
 fn on_host(out: &mut String, state: &RunState, phase: Phase, host: &HostOperators) {
-    let on_cpu = state.run.as_ref().is_some_and(|run| run.device == "cpu");
+    let on_cpu = state.run.as_ref().is_some_and(|run| run.device.is_cpu());
     let steps = match host.steps {
         1 => "one step".to_owned(),
         n => format!("{} steps", grouped(n as i64)),
@@ -171,8 +171,8 @@ fn on_host(out: &mut String, state: &RunState, phase: Phase, host: &HostOperator
 }
 
 fn no_operators_because(state: &RunState) -> &'static str {
-    match state.run.as_ref().map(|run| run.engine.as_str()) {
-        Some("candle-transformers") => {
+    match state.run.as_ref().map(|run| &run.engine) {
+        Some(EngineKind::CandleTransformers) => {
             "models of candle-transformers do not report operators; runtime=candle does"
         }
         _ => {
@@ -184,7 +184,7 @@ fn no_operators_because(state: &RunState) -> &'static str {
 
 fn estimated(out: &mut String, state: &RunState, phase: Phase, cost: &StepCost) {
     let total = cost.total();
-    let reason = match state.run.as_ref().is_some_and(|run| run.device == "cpu") {
+    let reason = match state.run.as_ref().is_some_and(|run| run.device.is_cpu()) {
         true => "Operators were not timed in this phase (`profiling.operators.enable=true` times them).",
         false => {
             "No kernels were recorded in this phase (`profiling.cupti.enable=true` or the key `K` records them)."

@@ -38,7 +38,7 @@ fn what_was_run(state: &RunState) -> Vec<String> {
     if state.watches() {
         return vec!["No workload: the GPU was monitored while other programs used it.".to_owned()];
     }
-    let gpu = state.profiled_gpu().map_or(run.device.as_str(), |gpu| gpu.info.name.as_str());
+    let gpu = state.profiled_gpu().map_or_else(|| run.device.to_string(), |gpu| gpu.info.name.clone());
     let weights = if run.synthetic_weights { "random weights in its real shape" } else { "trained weights" };
     let mut lines = vec![
         format!(

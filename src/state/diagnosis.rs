@@ -21,7 +21,7 @@ impl RunState {
     pub fn trust(&self) -> Option<Trust> {
         let run = self.run.as_ref()?;
         let diagnosis = self.profiled_gpu().and_then(|gpu| self.diagnosis_of(gpu));
-        let on_cpu = run.device == "cpu";
+        let on_cpu = run.device.is_cpu();
         trust(&Judged {
             metrics: &self.total,
             diagnosis: diagnosis.as_ref(),
@@ -36,7 +36,7 @@ impl RunState {
     /// The verdict on the run so far, in sentences; `None` until something was measured.
     pub fn verdict(&self) -> Option<String> {
         let run = self.run.as_ref()?;
-        let on_cpu = run.device == "cpu";
+        let on_cpu = run.device.is_cpu();
         verdict::sentence(&verdict::Evidence {
             metrics: &self.total,
             batch: run.batch,

@@ -121,8 +121,8 @@ fn header(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     if let Some(run) = &view.state.run {
         left.push(Span::styled(run.model.clone(), theme.number));
         let gpu = view.state.profiled_gpu().map(|g| g.info.name.trim_start_matches("NVIDIA ").to_owned());
-        let device = gpu.unwrap_or_else(|| run.device.clone());
-        let mut facts = vec![run.dtype.clone(), device, run.engine.clone()];
+        let device = gpu.unwrap_or_else(|| run.device.to_string());
+        let mut facts = vec![run.dtype.clone(), device, run.engine.to_string()];
         if run.batch > 1 {
             facts.push(format!("batch {}", run.batch));
         }

@@ -167,7 +167,7 @@ fn assembled(
 
 fn side(sample: &Sample, in_turn: bool) -> Side {
     let run = &sample.facts.run;
-    let on = sample.facts.gpu.as_ref().map_or_else(|| run.device.clone(), |gpu| gpu.name.clone());
+    let on = sample.facts.gpu.as_ref().map_or_else(|| run.device.to_string(), |gpu| gpu.name.clone());
     Side {
         name: sample.name.clone(),
         what: format!(
