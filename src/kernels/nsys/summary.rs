@@ -480,8 +480,8 @@ mod tests {
             ("\n\n", "report.csv is empty"),
             ("SKIPPED: out.sqlite does not contain CUDA kernel data.\n", "does not contain CUDA kernel data"),
             ("Processing [a] with [b] to [c]... SKIPPED: no CUDA, at all.\n", "SKIPPED: no CUDA,at all"),
-            ("Time (%),Total Time (ns),Instances,Name\n", "not one row"),
-            ("Time (%),Total Time (ns),Instances,Name\n1,2,x,k\n", "not one row"),
+            ("Time (%),Total Time (ns),Instances,Name\n", "no readable row"),
+            ("Time (%),Total Time (ns),Instances,Name\n1,2,x,k\n", "no readable row"),
             ("a,b,c\n1,2,3\n", "unknown format"),
         ];
         for (text, words) in cases {
