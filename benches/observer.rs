@@ -19,10 +19,10 @@ use llmprof::{
         Engine, EngineError, Prompts,
         candle::CandleEngine,
         driver::{Control, Driver},
-        ranges::NoRanges,
     },
     event::{self, Clock},
     process::shutdown::Shutdown,
+    profile::listener::Listeners,
     run::{plan::Plan, session::Session},
     state::RunState,
     tui::{App, Live},
@@ -87,7 +87,7 @@ fn bare(plan: &Plan, engine: Arc<Mutex<CandleEngine>>) -> f64 {
         let driver = Driver {
             workload: &workload,
             control: &control,
-            ranges: &mut NoRanges,
+            listeners: &Listeners::default(),
             tx: &tx,
             predictions: None,
         };

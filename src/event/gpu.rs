@@ -171,7 +171,7 @@ text_enum! {
         PermissionDenied = "permission denied",
         OldDriver = "not supported by this driver",
         /// The GPU is older than its activity counters.
-        NoGpm = "GPM needs Hopper or newer",
+        NoGpm = "GPM needs a data centre GPU, Hopper or newer; ncu reads these counters on any" or "GPM needs Hopper or newer",
     }
 }
 
@@ -185,8 +185,7 @@ impl Refusal {
                 "run as a user with access to it; in a container, pass the host's device files"
             }
             Refusal::OldDriver => "update the driver",
-            Refusal::NoGpm => "use a data centre GPU of that kind; ncu has these counters on any GPU",
-            Refusal::Unsupported | Refusal::Other(_) => return None,
+            Refusal::Unsupported | Refusal::NoGpm | Refusal::Other(_) => return None,
         })
     }
 }

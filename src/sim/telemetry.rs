@@ -92,7 +92,7 @@ fn consumer_refusals() -> Vec<Refused> {
     ];
     let gpm = [Query::Gpm].into_iter().chain(Reading::GPM.map(Query::from));
     let unsupported = [Query::ClockEventReasons].into_iter().chain(unsupported.map(Query::from));
-    gpm.map(|reading| Refused { reading, reason: Refusal::NoGpm, remedy: None })
+    gpm.map(|reading| Refused::new(reading, Refusal::NoGpm))
         .chain(unsupported.map(|reading| Refused::new(reading, Refusal::Unsupported)))
         .collect()
 }

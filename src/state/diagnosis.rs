@@ -5,6 +5,7 @@ use crate::{
     analysis::{
         throttle::{Diagnosis, Evidence, Ledger, MissingReasons, Workload, diagnose},
         trust::{Judged, Trust, trust},
+        verdict,
     },
     event::{GpuProcess, Query, readings::Reading},
 };
@@ -29,6 +30,21 @@ impl RunState {
             events_lost: self.observer.map_or(0, |observer| observer.lost),
             drift: self.drift.ratio(),
             perturbed: run.perturbed.as_deref(),
+        })
+    }
+
+    /// The summary of the run so far; `None` until something was measured.
+    pub fn verdict(&self) -> Option<String> {
+        let run = self.run.as_ref()?;
+        verdict::summary(&verdict::Measurements {
+            metrics: &self.total,
+            batch: run.batch,
+            step_bytes: self.decode_step_bytes(),
+            cpu_taken_by_others: self
+                .host
+                .taken_by_others(self.total.from, self.now)
+                .filter(|_| run.device.is_cpu()),
+            simulated: run.simulated,
         })
     }
 

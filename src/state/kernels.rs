@@ -7,7 +7,7 @@ use crate::{
     analysis::launches::LaunchMeter,
     event::{
         KernelReport, KernelTrace, KernelWindow, Phase, StepTimeline, ToolRun, ToolState,
-        kernels::{KernelRow, KernelTable, Kind, OTHER_KERNELS},
+        kernels::{KernelRow, KernelTable, Kind, OTHERS},
     },
 };
 
@@ -97,11 +97,11 @@ impl LiveKernels {
                 known.name == row.name && known.operator == row.operator && known.grid == row.grid
             };
             let full = rows.len() >= MAX_ROWS;
-            let others = || rows.iter().position(|known| full && known.name == OTHER_KERNELS);
+            let others = || rows.iter().position(|known| full && known.name == OTHERS);
             match rows.iter().position(same).or_else(others) {
                 Some(index) => rows[index].absorb(row),
                 None if full => {
-                    let (name, family) = (OTHER_KERNELS.to_owned(), OTHER_KERNELS.to_owned());
+                    let (name, family) = (OTHERS.to_owned(), OTHERS.to_owned());
                     rows.push(KernelRow { name, family, ..row.clone() });
                 }
                 None => rows.push(row.clone()),

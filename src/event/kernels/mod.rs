@@ -15,7 +15,7 @@ pub use row::{Advice, Extent, KernelRow, Product};
 use crate::model::Operator;
 
 /// The name of the row that collects kernels beyond the limit of rows.
-pub const OTHER_KERNELS: &str = "(other kernels)";
+pub const OTHERS: &str = "(other kernels)";
 
 /// What the rows of a table are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
