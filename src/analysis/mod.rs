@@ -1,5 +1,6 @@
 //! Pure functions from measurements to meaning.
 
+pub mod bootstrap;
 pub mod classify;
 pub mod compare;
 pub mod distribution;

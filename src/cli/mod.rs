@@ -20,11 +20,11 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use color_eyre::eyre::{Report, eyre};
 
 use crate::{
-    analysis::compare::{Gate, Metric, Options, USUAL, fact_names},
+    analysis::compare::{DEFAULT_METRICS, Gate, Metric, Options, fact_names},
     assets::{AssetError, commands as assets},
     base::units::{grouped, millis, three_digits},
     cli::{completion::Shell, cost::CostError},
-    compare::{self, CompareError, Judged, Repeat},
+    compare::{self, CompareError, GatedComparison, Repeat},
     config::{Composed, ConfTree, DefaultsItem, Form, compose, expand_sweep, yaml_text},
     doctor::{
         self, Machine,
@@ -691,7 +691,7 @@ impl CompareArgs {
             let known = fact_names().join(", ");
             return Err(Usage(format!("--meant {odd}: nothing is called that; there are {known}")));
         }
-        let mut metrics = if self.metric.is_empty() { USUAL.to_vec() } else { self.metric.clone() };
+        let mut metrics = if self.metric.is_empty() { DEFAULT_METRICS.to_vec() } else { self.metric.clone() };
         for gate in &self.gate {
             if !metrics.contains(&gate.metric) {
                 metrics.push(gate.metric);
@@ -700,8 +700,9 @@ impl CompareArgs {
         Ok(Options { metrics, margin, meant: self.meant.clone(), ..Options::default() })
     }
 
-    fn tell(&self, judged: &[Judged]) -> Result<u8, Failure> {
-        let each = |of: fn(&Judged) -> String| judged.iter().map(of).collect::<Vec<_>>().join("\n\n");
+    fn tell(&self, judged: &[GatedComparison]) -> Result<u8, Failure> {
+        let each =
+            |of: fn(&GatedComparison) -> String| judged.iter().map(of).collect::<Vec<_>>().join("\n\n");
         let text = match (self.json, self.md, self.html) {
             (true, ..) => serde_json::to_string_pretty(&compare::json(judged)).map_err(Report::from)?,
             (_, true, _) => each(compare::markdown),
@@ -720,7 +721,7 @@ fn compare_recorded(args: &CompareArgs) -> Result<u8, Failure> {
     if fs::canonicalize(a).is_ok_and(|first| fs::canonicalize(b).is_ok_and(|second| first == second)) {
         say("A and B are the same recording: whatever is not SAME has too few values to be sure");
     }
-    args.tell(&compare::compared(a, b, &options, &args.gate)?)
+    args.tell(&compare::compare_recordings(a, b, &options, &args.gate)?)
 }
 
 /// Runs both sides in turn and holds them against each other.
@@ -730,7 +731,7 @@ async fn compare_in_turn(args: &CompareArgs, most_pairs: usize) -> Result<u8, Fa
         Some(Err(_)) => return Err(Usage("--max-time: a time is a number of seconds".to_owned()).into()),
         limit => limit.and_then(Result::ok),
     };
-    let (of_a, of_b) = compare::sides(&args.sides)?;
+    let (of_a, of_b) = compare::split_sides(&args.sides)?;
     let planned = |overrides: &[String]| {
         let what = What { overrides: overrides.to_vec(), ..What::default() };
         let plan = what.plan()?;
@@ -741,8 +742,8 @@ async fn compare_in_turn(args: &CompareArgs, most_pairs: usize) -> Result<u8, Fa
     let mut remarks: Vec<&String> = a.remarks.iter().chain(&b.remarks).collect();
     remarks.dedup();
     remarks.into_iter().for_each(|remark| say(format_args!("note: {remark}")));
-    let dir = compare::kept_in(&runs_root(&a.composed));
-    let repeat = Repeat { a, b, most_pairs, limit, dir };
+    let dir = compare::repeat_dir(&runs_root(&a.composed));
+    let repeat = Repeat { a, b, max_pairs: most_pairs, limit, dir };
     let repeated = repeat.run(&options).await?;
     if let Some(cause) = &repeated.cause {
         say(format_args!("interrupted: {cause}"));
@@ -752,8 +753,8 @@ async fn compare_in_turn(args: &CompareArgs, most_pairs: usize) -> Result<u8, Fa
         say("no pair was completed: nothing can be said");
         return Ok(interrupted.unwrap_or(3));
     };
-    let judged = [Judged::new(None, comparison, &args.gate)];
-    repeat.keep(&judged[0])?;
+    let judged = [GatedComparison::new(None, comparison, &args.gate)];
+    repeat.save(&judged[0])?;
     say(format_args!("kept in {}", repeat.dir.display()));
     let code = args.tell(&judged)?;
     Ok(interrupted.unwrap_or(code))

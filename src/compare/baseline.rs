@@ -1,5 +1,5 @@
-//! Runs to hold others against, kept small: `baselines/NAME.json` in the working directory, to be committed beside what
-//! it is a baseline of.
+//! Runs to compare others with, in one small file each: `baselines/NAME.json` in the working directory, to be committed with the
+//! code.
 
 use std::{
     fs,
@@ -15,10 +15,10 @@ use crate::{
 
 const DIR: &str = "baselines";
 
-/// One that can be named.
+/// A saved baseline.
 pub struct Baseline {
     pub name: String,
-    /// What is in it, or why it can't be read.
+    /// Its content, or why it cannot be read.
     pub sample: Result<Sample, CompareError>,
 }
 
@@ -30,7 +30,7 @@ fn path_of(name: &str) -> Result<PathBuf, CompareError> {
     }
 }
 
-/// Keeps the sample of `run`, or of the newest run below `runs`, under `name`; gives where, and what it is.
+/// Saves the sample of `run`, or of the newest run below `runs`, as `name`; returns the path and the sample.
 pub fn save(name: &str, run: Option<&Path>, runs: &Path) -> Result<(PathBuf, Sample), CompareError> {
     let path = path_of(name)?;
     let newest = || list_runs(runs).first().map(|run| run.dir.path().to_owned());
@@ -43,12 +43,12 @@ pub fn save(name: &str, run: Option<&Path>, runs: &Path) -> Result<(PathBuf, Sam
     let io_error = |source| CompareError::Io { path: path.clone(), source };
     fs::create_dir_all(DIR).map_err(io_error)?;
     let text = serde_json::to_vec(&sample).map_err(|e| io_error(e.into()))?;
-    let beside = path.with_extension("json.new");
-    fs::write(&beside, text).and_then(|()| fs::rename(&beside, &path)).map_err(io_error)?;
+    let temporary = path.with_extension("json.new");
+    fs::write(&temporary, text).and_then(|()| fs::rename(&temporary, &path)).map_err(io_error)?;
     Ok((path, sample))
 }
 
-/// All of them, by name.
+/// All baselines, sorted by name.
 pub fn baselines() -> Vec<Baseline> {
     let entries = fs::read_dir(DIR).into_iter().flatten().flatten().map(|entry| entry.path());
     let mut found: Vec<Baseline> = entries
@@ -66,12 +66,12 @@ pub fn baselines() -> Vec<Baseline> {
 pub fn named(name: &str) -> Result<Option<Sample>, CompareError> {
     match path_of(name) {
         Ok(path) if path.is_file() => read(&path).map(Some),
-        // What can't be a baseline's name may be a path that is not there.
+        // A name that no baseline can have may be the path of a missing run.
         _ => Ok(None),
     }
 }
 
-/// Reads one from its file.
+/// Reads a baseline from its file.
 pub fn read(path: &Path) -> Result<Sample, CompareError> {
     let text = fs::read(path).map_err(|source| CompareError::Io { path: path.to_owned(), source })?;
     let bad = |reason: String| CompareError::BadBaseline { path: path.to_owned(), reason };
@@ -79,7 +79,7 @@ pub fn read(path: &Path) -> Result<Sample, CompareError> {
     match found.get("schema").and_then(serde_json::Value::as_u64) {
         Some(schema) if schema > u64::from(SAMPLE_SCHEMA) => {
             return Err(bad(format!(
-                "it was made by a newer version (schema {schema}, this program reads {SAMPLE_SCHEMA})"
+                "it was saved by a newer version (schema {schema}, this program reads {SAMPLE_SCHEMA})"
             )));
         }
         _ => {}
@@ -89,26 +89,26 @@ pub fn read(path: &Path) -> Result<Sample, CompareError> {
     Ok(sample)
 }
 
-/// A line for each.
+/// One line for each baseline.
 pub fn baselines_text(found: &[Baseline]) -> String {
     if found.is_empty() {
-        return format!("no baseline in {DIR}/; llmprof-tui baseline save NAME [RUN] keeps one");
+        return format!("no baseline in {DIR}/; save one with llmprof-tui baseline save NAME [RUN]");
     }
     let width = found.iter().map(|baseline| baseline.name.chars().count()).max().unwrap_or(0);
     let line = |baseline: &Baseline| {
-        let what = match &baseline.sample {
+        let description = match &baseline.sample {
             Ok(sample) => {
                 let run = &sample.facts.run;
-                let on = sample.facts.gpu.as_ref().map_or(&run.device, |gpu| &gpu.name);
+                let device = sample.facts.gpu.as_ref().map_or(&run.device, |gpu| &gpu.name);
                 let tpot = HEADLINE.value(sample).map_or_else(|| "–".to_owned(), millis);
                 format!(
-                    "{} as {} on {on}, TPOT p50 {tpot}, {} requests",
+                    "{} as {} on {device}, TPOT p50 {tpot}, {} requests",
                     run.model, run.dtype, sample.measured
                 )
             }
             Err(e) => e.to_string(),
         };
-        format!("{:<width$}  {what}", baseline.name)
+        format!("{:<width$}  {description}", baseline.name)
     };
     found.iter().map(line).collect::<Vec<_>>().join("\n")
 }

@@ -13,7 +13,7 @@ use thiserror::Error;
 use switch::SamplerSwitch;
 
 use crate::{
-    analysis::interval::{self, Interval, LEAST_VALUES},
+    analysis::interval::{ConfidenceInterval, MIN_VALUES},
     base::units::{grouped, millis, three_digits},
     config::{Composed, Runtime},
     engine::{
@@ -76,7 +76,7 @@ pub struct Overhead {
     pub pairs: Vec<Pair>,
     pub took: Duration,
     /// How much greater TPOT is with the sampler, in percent; `None` where there are too few pairs to say.
-    pub change_pct: Option<Interval>,
+    pub change_pct: Option<ConfidenceInterval>,
     pub gpus: Vec<GpuInfo>,
     /// Why no GPU was sampled.
     pub gpu_absent: Option<GpuAbsent>,
@@ -250,7 +250,7 @@ impl Bench<'_> {
         let measured: Vec<(f64, f64)> = pairs.iter().map(|pair| (pair.on_ms, pair.off_ms)).collect();
         Overhead {
             run: plan.started(),
-            change_pct: interval::of_change_pct(&measured, plan.composed.config.runtime.seed),
+            change_pct: ConfidenceInterval::of_change_pct(&measured, plan.composed.config.runtime.seed),
             pairs,
             took,
             sampler: SamplerShare {
@@ -311,7 +311,7 @@ impl Overhead {
             let n = self.pairs.len();
             let each = self.took.as_secs_f64() / n.max(1) as f64;
             return format!(
-                "Nothing can be said from {n} pairs of requests, {LEAST_VALUES} are needed: --seconds {:.0} gives {WANTED_PAIRS}.",
+                "Nothing can be said from {n} pairs of requests, {MIN_VALUES} are needed: --seconds {:.0} gives {WANTED_PAIRS}.",
                 (each * (WANTED_PAIRS + 1) as f64).ceil()
             );
         };
@@ -433,7 +433,7 @@ mod tests {
         let composed = crate::config::compose(&crate::config::ConfTree::built_in(), &[]).unwrap();
         Overhead {
             run: plan(composed).unwrap().started(),
-            change_pct: interval::of_change_pct(&measured, 0),
+            change_pct: ConfidenceInterval::of_change_pct(&measured, 0),
             pairs,
             took: Duration::from_secs(12),
             gpus: Vec::new(),

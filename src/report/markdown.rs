@@ -255,13 +255,10 @@ fn card(out: &mut String, state: &RunState) {
         out.push('\n');
     }
     if let Some(trust) = state.trust() {
-        let doubts = if trust.doubts.is_empty() {
-            "nothing speaks against it".to_owned()
-        } else {
-            trust.doubts.join("; ")
-        };
+        let issues: Vec<String> = trust.issues.iter().map(ToString::to_string).collect();
+        let issues = if issues.is_empty() { "no issue was found".to_owned() } else { issues.join("; ") };
         let _ =
-            writeln!(out, "## How far to trust it\n\n{} of {} points: {doubts}.\n", trust.score, trust.of);
+            writeln!(out, "## How far to trust it\n\n{} of {} points: {issues}.\n", trust.score, trust.of);
     }
 }
 

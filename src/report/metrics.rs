@@ -131,7 +131,12 @@ pub const DEFINITIONS: &[Definition] = &[
         "1 - live_bytes / reserved_bytes of an allocator; null where it does not tell what it has reserved",
         "the last look",
     ),
-    means("trust", "points of 5", "five, less one for every doubt", "one a run"),
+    means(
+        "trust",
+        "points of 5",
+        "five, less one for each issue; 0 where one blocks a comparison",
+        "one a run",
+    ),
     means(
         "percentiles",
         "as their metric",

@@ -1,23 +1,23 @@
-//! What of a run is held against another, drawn from its state.
+//! What is compared of a run, from its state.
 
 use super::{LiveKernels, RunState};
 use crate::{
     analysis::{
-        compare::{Clocks, Facts, GpuFacts, KernelProfile, LimitShare, SAMPLE_SCHEMA, Sample, Trace},
+        compare::{Clocks, Facts, GpuFacts, KernelProfile, LimitShare, RequestTrace, SAMPLE_SCHEMA, Sample},
         throttle::{Account, Work},
     },
     event::{KernelWindow, Outcome, Phase, Stamp, readings::Reading},
 };
 
-/// Of a whole run so many requests are kept at most.
-const MOST_REQUESTS: usize = 1 << 14;
+/// The number of requests that are kept of a run.
+pub(super) const MAX_REQUESTS: usize = 1 << 14;
 /// Fewer looks at a phase do not tell its clock.
 const LEAST_LOOKS: u64 = 20;
 
 impl RunState {
-    /// A state that keeps all requests with the gaps between tokens, for [`whole_sample`](Self::whole_sample).
+    /// A state that keeps all requests with the gaps between tokens, for [`run_sample`](Self::run_sample).
     pub fn for_comparison() -> RunState {
-        RunState { whole: Some(Box::new(Trace::with_gaps(MOST_REQUESTS))), ..RunState::default() }
+        RunState { whole: Some(Box::new(RequestTrace::with_gaps(MAX_REQUESTS))), ..RunState::default() }
     }
 
     /// What came so far is not to be compared: a stretch begins.
@@ -25,11 +25,12 @@ impl RunState {
         if let Some(whole) = &mut self.whole {
             whole.restart();
         }
+        self.tpots_ns.clear();
         self.total.restart(self.now);
     }
 
     /// The run as it is compared; `None` before its first event, and where requests were not kept.
-    pub fn whole_sample(&self, name: &str) -> Option<Sample> {
+    pub fn run_sample(&self, name: &str) -> Option<Sample> {
         self.sample_of(name, self.whole.as_deref()?, self.total.from)
     }
 
@@ -40,7 +41,7 @@ impl RunState {
         Some(sample)
     }
 
-    fn sample_of(&self, name: &str, trace: &Trace, from: Stamp) -> Option<Sample> {
+    fn sample_of(&self, name: &str, trace: &RequestTrace, from: Stamp) -> Option<Sample> {
         let run = self.run.as_ref()?;
         let gpu = self.profiled_gpu();
         let requests = trace.requests();
@@ -80,12 +81,10 @@ impl RunState {
                 decode_mem_mhz: trace.mem_clock_mhz(),
             },
             limits: gpu.map_or_else(Vec::new, |gpu| {
-                let phases = [Work::Prefill, Work::Decode];
-                phases.iter().flat_map(|work| limits(*work, gpu.ledger.of(*work))).collect()
+                let phases = [(Phase::Prefill, Work::Prefill), (Phase::Decode, Work::Decode)];
+                phases.into_iter().flat_map(|(phase, work)| limits(phase, gpu.ledger.of(work))).collect()
             }),
-            others: gpu.map_or(0, |gpu| gpu.processes_seen.len() as u32),
-            cpu_taken: self.host.taken_by_others(from, self.now).filter(|_| run.device == "cpu"),
-            events_lost: self.observer.map_or(0, |observer| observer.lost),
+            conditions: self.conditions(from),
             peak_mem_bytes: peak.filter(|bytes| *bytes > 0),
             decode: profile(Phase::Decode, &self.kernels.decode),
             prefill: profile(Phase::Prefill, &self.kernels.prefill),
@@ -95,15 +94,14 @@ impl RunState {
 }
 
 /// The faults that held a phase, and for how much of it.
-fn limits(work: Work, account: &Account) -> Vec<LimitShare> {
+fn limits(phase: Phase, account: &Account) -> Vec<LimitShare> {
     let faults = account.limits.iter().filter(|(limit, _)| limit.fault() == Some(true));
     let share = faults.filter_map(|(limit, held)| {
         let share = match held.counted_ns.filter(|_| held.covered_ns > 0.0) {
             Some(counted) => counted / held.covered_ns,
             None => held.sampled_ns / Some(account.seen_ns).filter(|seen| *seen > 0.0)?,
         };
-        let (phase, limit) = (work.name().to_owned(), limit.name());
-        Some(LimitShare { phase, limit, share: share.clamp(0.0, 1.0) })
+        Some(LimitShare { phase, limit: limit.name(), share: share.clamp(0.0, 1.0) })
     });
     share.collect()
 }
