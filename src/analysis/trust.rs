@@ -4,7 +4,10 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize, Serializer};
 
-use crate::event::Outcome;
+use crate::{
+    base::units::{percent, percent_change},
+    event::Outcome,
+};
 
 /// The score of a run without an issue.
 pub const MAX_SCORE: u32 = 5;
@@ -117,20 +120,20 @@ impl fmt::Display for TrustIssue {
             TrustIssue::SharedGpu { processes: 1 } => f.write_str("another process used the GPU"),
             TrustIssue::SharedGpu { processes } => write!(f, "{processes} other processes used the GPU"),
             TrustIssue::ExternalCpuLoad { share } => {
-                write!(f, "external load: other processes used {:.0} % of the CPU", 100.0 * share)
+                write!(f, "external load: other processes used {} of the CPU", percent(100.0 * share))
             }
             TrustIssue::LostEvents { events: 1 } => f.write_str("1 event was lost"),
             TrustIssue::LostEvents { events } => write!(f, "{events} events were lost"),
             TrustIssue::Drift { change } => write!(
                 f,
-                "TPOT drifts: {:+.1} % from the first third of the requests to the last; increase runtime.warmup or set runtime.until=steady",
-                100.0 * change
+                "TPOT drifts: {} from the first third of the requests to the last; increase runtime.warmup or set runtime.until=steady",
+                percent_change(100.0 * change)
             ),
             TrustIssue::UnstableTpot { variation } => {
-                write!(f, "TPOT is unstable: its coefficient of variation is {:.0} %", 100.0 * variation)
+                write!(f, "TPOT is unstable: its coefficient of variation is {}", percent(100.0 * variation))
             }
             TrustIssue::UnevenTpot { variation } => {
-                write!(f, "TPOT is uneven: its coefficient of variation is {:.0} %", 100.0 * variation)
+                write!(f, "TPOT is uneven: its coefficient of variation is {}", percent(100.0 * variation))
             }
             TrustIssue::FewRequests { requests: 1 } => {
                 write!(f, "only 1 request has a TPOT, {MIN_REQUESTS} are needed")

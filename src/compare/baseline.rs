@@ -9,7 +9,7 @@ use std::{
 use super::{error::CompareError, read};
 use crate::{
     analysis::compare::{HEADLINE, SAMPLE_SCHEMA, Sample},
-    base::units::millis,
+    base::{table::aligned, units::millis},
     rundir::list_runs,
 };
 
@@ -94,12 +94,12 @@ pub fn baselines_text(found: &[Baseline]) -> String {
     if found.is_empty() {
         return format!("no baseline in {DIR}/; save one with llmprof-tui baseline save NAME [RUN]");
     }
-    let width = found.iter().map(|baseline| baseline.name.chars().count()).max().unwrap_or(0);
-    let line = |baseline: &Baseline| {
+    let row = |baseline: &Baseline| {
         let description = match &baseline.sample {
             Ok(sample) => {
                 let run = &sample.facts.run;
-                let device = sample.facts.gpu.as_ref().map_or(&run.device, |gpu| &gpu.name);
+                let gpu = sample.facts.gpu.as_ref().map(|gpu| gpu.name.clone());
+                let device = gpu.unwrap_or_else(|| run.device.to_string());
                 let tpot = HEADLINE.value(sample).map_or_else(|| "–".to_owned(), millis);
                 format!(
                     "{} as {} on {device}, TPOT p50 {tpot}, {} requests",
@@ -108,7 +108,7 @@ pub fn baselines_text(found: &[Baseline]) -> String {
             }
             Err(e) => e.to_string(),
         };
-        format!("{:<width$}  {description}", baseline.name)
+        [baseline.name.clone(), description]
     };
-    found.iter().map(line).collect::<Vec<_>>().join("\n")
+    aligned(&found.iter().map(row).collect::<Vec<_>>(), |_| false)
 }

@@ -6,17 +6,16 @@ use super::{
     GatedComparison,
     text::{COLUMNS, describe_difference, describe_method, describe_side, row_cells, visible_rows},
 };
-use crate::analysis::compare::{Comparison, Row, Verdict};
+use crate::{
+    analysis::compare::{Comparison, Row, Verdict},
+    base::markup::{escaped, html_page},
+};
 
 const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:62em;margin:2em auto;padding:0 1em;color:#222}\
 table{border-collapse:collapse;width:100%}td,th{padding:.25em .6em;text-align:right;border-bottom:1px solid #ddd}\
 td:first-child,th:first-child{text-align:left}.better{color:#0a7d32}.worse{color:#b3261e}.undecided{color:#8a6100}\
 .same{color:#666}.quiet{color:#666}h1{font-size:1.3em}@media(prefers-color-scheme:dark){body{background:#151515;color:#ddd}\
 td,th{border-color:#333}.better{color:#5bd083}.worse{color:#ff8a80}.undecided{color:#e0b040}.same,.quiet{color:#999}}";
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
-}
 
 fn class(verdict: Verdict) -> &'static str {
     match verdict {
@@ -29,13 +28,9 @@ fn class(verdict: Verdict) -> &'static str {
 
 /// All comparisons in one page.
 pub fn html(comparisons: &[GatedComparison]) -> String {
-    let mut out = format!(
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>llmprof-tui compare</title>\n<style>{STYLE}</style></head><body>\n"
-    );
-    for gated in comparisons {
-        section(&mut out, gated);
-    }
-    out + "</body></html>"
+    let mut body = String::new();
+    comparisons.iter().for_each(|gated| section(&mut body, gated));
+    html_page("llmprof-tui compare", STYLE, &body).trim_end().to_owned()
 }
 
 fn section(out: &mut String, gated: &GatedComparison) {

@@ -14,10 +14,10 @@ use super::{
 };
 use crate::{
     analysis::{
-        compare::{Comparison, HEADLINE, Options, Sample, change_percent, compare_pairs},
+        compare::{Comparison, HEADLINE, Options, Sample, compare_pairs},
         interval::MIN_VALUES,
     },
-    base::units::millis,
+    base::units::{millis, ratio_change},
     event::Outcome,
     process::shutdown::Cause,
     run::{
@@ -118,9 +118,9 @@ impl Repeat {
         let so_far = ratio.map_or_else(String::new, |ratio| {
             format!(
                 "; so far {} ({} to {})",
-                change_percent(ratio.estimate),
-                change_percent(ratio.low),
-                change_percent(ratio.high)
+                ratio_change(ratio.estimate),
+                ratio_change(ratio.low),
+                ratio_change(ratio.high)
             )
         });
         say(format_args!(

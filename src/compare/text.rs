@@ -8,9 +8,11 @@ use super::GatedComparison;
 use crate::{
     analysis::compare::{
         Comparison, Difference, Gate, GateOutcome, OVERRIDE, OperatorChange, Row, Side, Verdict, Waterfall,
-        change_percent,
     },
-    base::units::three_digits,
+    base::{
+        table::aligned,
+        units::{percent, ratio_change, three_digits},
+    },
 };
 
 /// Version of the output of `compare --json`.
@@ -45,12 +47,12 @@ pub fn row_cells(row: &Row) -> [String; 7] {
         row.label.clone(),
         value(row.a),
         value(row.b),
-        ratio.map_or_else(none, change_percent),
+        ratio.map_or_else(none, ratio_change),
         row.ratio.map_or_else(none, |ratio| match row.metric.is_count() {
             true => "counted".to_owned(),
-            false => format!("{} to {}", change_percent(ratio.low), change_percent(ratio.high)),
+            false => format!("{} to {}", ratio_change(ratio.low), ratio_change(ratio.high)),
         }),
-        row.in_cycles.map_or_else(String::new, |cycles| change_percent(cycles.estimate)),
+        row.in_cycles.map_or_else(String::new, |cycles| ratio_change(cycles.estimate)),
         row.word.to_owned(),
     ]
 }
@@ -98,11 +100,11 @@ pub fn describe_difference(difference: &Difference) -> (&'static str, String) {
 pub fn describe_side(side: &Side) -> String {
     let mut text = format!("{} requests", side.requests);
     if let Some(cv) = side.tpot_cv {
-        let _ = write!(text, ", TPOT varies by {:.1} %", 100.0 * cv);
+        let _ = write!(text, ", TPOT varies by {}", percent(100.0 * cv));
     }
     for (phase, share) in [("prefill", side.throttled_prefill), ("decode", side.throttled_decode)] {
         if share >= 0.005 {
-            let _ = write!(text, ", throttled {:.0} % of {phase}", 100.0 * share);
+            let _ = write!(text, ", throttled {} of {phase}", percent(100.0 * share));
         }
     }
     for remark in &side.remarks {
@@ -124,8 +126,8 @@ pub(super) fn describe_method(comparison: &Comparison) -> String {
         None => "Bootstrap over requests; tokens in blocks of whole requests".to_owned(),
     };
     format!(
-        "SAME: the interval is within ±{:.1} %. Rows are tested separately: expect about 1 false positive in 20. {method}.",
-        100.0 * comparison.margin
+        "SAME: the interval is within ±{}. Rows are tested separately: expect about 1 false positive in 20. {method}.",
+        percent(100.0 * comparison.margin)
     )
 }
 
@@ -173,17 +175,7 @@ pub fn text(gated: &GatedComparison) -> String {
     }
     let mut rows = vec![COLUMNS.map(str::to_owned)];
     rows.extend(visible_rows(comparison).map(row_cells));
-    let width = |i: usize| rows.iter().map(|row| row[i].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..COLUMNS.len()).map(width).collect();
-    let _ = writeln!(out);
-    for row in &rows {
-        let cell = |(i, cell): (usize, &String)| match i {
-            0 | 6 => format!("{cell:<0$}", widths[i]),
-            _ => format!("{cell:>0$}", widths[i]),
-        };
-        let line: Vec<String> = row.iter().enumerate().filter(|(i, _)| widths[*i] > 0).map(cell).collect();
-        let _ = writeln!(out, "{}", line.join("  ").trim_end());
-    }
+    let _ = writeln!(out, "\n{}", aligned(&rows, |column| (1..6).contains(&column)));
     let _ = writeln!(out, "\n{}", describe_method(comparison));
     for (labels, reason) in undecided_reasons(comparison) {
         let _ = writeln!(out, "{labels}: {reason}.");

@@ -31,7 +31,7 @@ impl RunState {
     /// What happened around the run since `from`.
     pub(super) fn conditions(&self, from: Stamp) -> Conditions {
         let gpu = self.profiled_gpu();
-        let on_cpu = self.run.as_ref().is_some_and(|run| run.device == "cpu");
+        let on_cpu = self.run.as_ref().is_some_and(|run| run.device.is_cpu());
         Conditions {
             other_gpu_processes: gpu.map_or(0, |gpu| gpu.processes_seen.len() as u32),
             external_cpu_share: self.host.taken_by_others(from, self.now).filter(|_| on_cpu),

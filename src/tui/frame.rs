@@ -20,7 +20,7 @@ use super::{
     widgets::{boxed, cut, input_line, label_value},
 };
 use crate::{
-    base::units::{clock, grouped},
+    base::units::{clock, grouped, percent},
     event::{Outcome, Phase},
     rundir::Position,
 };
@@ -121,8 +121,8 @@ fn header(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     if let Some(run) = &view.state.run {
         left.push(Span::styled(run.model.clone(), theme.number));
         let gpu = view.state.profiled_gpu().map(|g| g.info.name.trim_start_matches("NVIDIA ").to_owned());
-        let device = gpu.unwrap_or_else(|| run.device.clone());
-        let mut facts = vec![run.dtype.clone(), device, run.engine.clone()];
+        let device = gpu.unwrap_or_else(|| run.device.to_string());
+        let mut facts = vec![run.dtype.clone(), device, run.engine.to_string()];
         if run.batch > 1 {
             facts.push(format!("batch {}", run.batch));
         }
@@ -191,7 +191,7 @@ fn status<'a>(view: &View<'_>) -> Vec<Vec<Span<'a>>> {
         parts.push(vec![Span::styled("view frozen", theme.warn)]);
     }
     if let Some((tool, doing, share)) = state.kernels.working() {
-        let share = share.map(|share| format!(" {:.0} %", 100.0 * share)).unwrap_or_default();
+        let share = share.map(|share| format!(" {}", percent(100.0 * share))).unwrap_or_default();
         let doing = cut(doing, TOOL_WORDS, theme.glyphs.ascii);
         parts.push(vec![Span::styled(format!("{tool}: {doing}{share}"), theme.accent)]);
     }

@@ -1,7 +1,7 @@
 //! What different clocks may have done to a difference in time.
 
 use super::{metric::Metric, sample::Sample};
-use crate::{analysis::interval::ConfidenceInterval, event::Phase};
+use crate::{analysis::interval::ConfidenceInterval, base::units::percent, event::Phase};
 
 /// The factors by which the clocks alone may have changed B's times: anything from not at all to in full. Compute-bound work
 /// follows the SM clock and memory-bound work does not; the range covers both.
@@ -79,7 +79,7 @@ pub fn compare_clocks(a: &Sample, b: &Sample, metric: Metric) -> ClockComparison
 /// A limit that was active for so much more of one run than of the other is a reason by itself.
 const MIN_LIMIT_DIFFERENCE: f64 = 0.1;
 
-/// "power cap 41 % vs 3 %": the limit whose shares of the phase differ most, B's first.
+/// "power cap 41 % vs 3.0 %": the limit whose shares of the phase differ most, B's first.
 pub fn limit_difference(a: &Sample, b: &Sample, metric: Metric) -> Option<String> {
     let phase = metric.phase()?;
     let share = |sample: &Sample, name: &str| {
@@ -88,5 +88,6 @@ pub fn limit_difference(a: &Sample, b: &Sample, metric: Metric) -> Option<String
     let names = a.limits_in(phase).chain(b.limits_in(phase)).map(|limit| &limit.limit);
     let shares = names.map(|name| (name, share(a, name), share(b, name)));
     let (name, a, b) = shares.max_by(|l, r| (l.1 - l.2).abs().total_cmp(&(r.1 - r.2).abs()))?;
-    ((a - b).abs() > MIN_LIMIT_DIFFERENCE).then(|| format!("{name} {:.0} % vs {:.0} %", 100.0 * b, 100.0 * a))
+    ((a - b).abs() > MIN_LIMIT_DIFFERENCE)
+        .then(|| format!("{name} {} vs {}", percent(100.0 * b), percent(100.0 * a)))
 }

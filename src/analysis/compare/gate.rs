@@ -7,8 +7,9 @@ use thiserror::Error;
 
 use super::{
     metric::{Metric, UnknownMetric},
-    rows::{Row, change_percent},
+    rows::Row,
 };
+use crate::base::units::ratio_change;
 
 /// A metric, the direction of its bound, and the bound as a share of A.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -104,8 +105,8 @@ impl Gate {
             _ => {
                 let between = format!(
                     "the change is between {} and {}",
-                    change_percent(code.low),
-                    change_percent(code.high)
+                    ratio_change(code.low),
+                    ratio_change(code.high)
                 );
                 // Without a cause, the reason is about the margin only.
                 let reason = row.reason.as_ref().filter(|_| row.cause.is_some());

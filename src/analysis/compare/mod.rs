@@ -20,7 +20,7 @@ pub use blocks::BlockHistogram;
 pub use difference::{Difference, OVERRIDE, fact_names};
 pub use gate::{Gate, GateError, GateOutcome};
 pub use metric::{DEFAULT_METRICS, HEADLINE, Metric, Statistic, UnknownMetric};
-pub use rows::{Cause, Comparison, Options, Row, Side, change_percent, compare, compare_pairs};
+pub use rows::{Cause, Comparison, Options, Row, Side, compare, compare_pairs};
 pub use sample::{Clocks, Facts, GpuFacts, KernelProfile, LimitShare, RequestSample, SAMPLE_SCHEMA, Sample};
 pub use thinned::Thinned;
 pub use trace::RequestTrace;

@@ -15,6 +15,7 @@ use crate::{
         interval::{ConfidenceInterval, MIN_VALUES},
         trust::{Severity, TrustIssue, coefficient_of_variation},
     },
+    base::units::{percent, ratio_change},
     event::{Outcome, Phase},
 };
 
@@ -151,7 +152,7 @@ fn paired_ratio(pairs: &[(Sample, Sample)], metric: Metric, seed: u64) -> Result
 
 fn side(sample: &Sample, interleaved: bool) -> Side {
     let run = &sample.facts.run;
-    let device = sample.facts.gpu.as_ref().map_or_else(|| run.device.clone(), |gpu| gpu.name.clone());
+    let device = sample.facts.gpu.as_ref().map_or_else(|| run.device.to_string(), |gpu| gpu.name.clone());
     let mut issues = sample.trust(interleaved).issues;
     issues.retain(|issue| issue.severity() == Severity::BlocksComparison);
     Side {
@@ -186,19 +187,9 @@ fn remarks(sample: &Sample) -> Vec<String> {
     remarks
 }
 
-/// The change that a ratio represents, with its sign: `+3.1 %`.
-pub fn change_percent(ratio: f64) -> String {
-    let change = 100.0 * (ratio - 1.0);
-    match change.abs() {
-        size if size < 0.05 => "0.0 %".to_owned(),
-        size if size >= 9.95 => format!("{change:+.0} %"),
-        _ => format!("{change:+.1} %"),
-    }
-}
-
 /// The change without its sign.
 fn change_size(ratio: f64) -> String {
-    change_percent(ratio).trim_start_matches(['+', '-']).to_owned()
+    percent(100.0 * (ratio - 1.0).abs())
 }
 
 struct Comparer<'a> {
@@ -340,7 +331,7 @@ impl<'a> Comparer<'a> {
     /// The interval, and what would decide.
     fn too_wide(&self, ratio: ConfidenceInterval) -> String {
         let between =
-            format!("the change is between {} and {}", change_percent(ratio.low), change_percent(ratio.high));
+            format!("the change is between {} and {}", ratio_change(ratio.low), ratio_change(ratio.high));
         let (n, unit) = match self.pairs {
             Some(pairs) => (pairs as u64, "pairs of runs"),
             None => (self.a.measured.min(self.b.measured), "requests on each side"),
@@ -351,7 +342,7 @@ impl<'a> Comparer<'a> {
         }
     }
 
-    /// "the clock was lower (power cap 41 % vs 3 %, SM 1980 → 1720 MHz)"
+    /// "the clock was lower (power cap 41 % vs 3.0 %, SM 1980 → 1720 MHz)"
     fn describe_clocks(&self, clocks: ClockComparison, limits: Option<&str>) -> String {
         let ClockComparison::Known { a_mhz, b_mhz, .. } = clocks else {
             return "the clock is not known".to_owned();
@@ -375,15 +366,15 @@ impl<'a> Comparer<'a> {
         else {
             return format!("Cannot compare {noun}: {reason}.");
         };
-        let interval = format!("95 % CI: {} to {}", change_percent(ratio.low), change_percent(ratio.high));
+        let interval = format!("95 % CI: {} to {}", ratio_change(ratio.low), ratio_change(ratio.high));
         let better = (ratio.estimate > 1.0) == row.metric.more_is_better();
         let direction = verdict_word(row.metric, if better { Verdict::Better } else { Verdict::Worse });
         let change = format!("{} {}", change_size(ratio.estimate), direction.to_lowercase());
-        let cycles = row.in_cycles.map(|cycles| change_percent(cycles.estimate));
+        let cycles = row.in_cycles.map(|cycles| ratio_change(cycles.estimate));
         match (row.verdict, row.cause) {
             (Verdict::Same, _) => format!(
                 "B is the same as A in {noun}: {} ({interval}), within the margin of {}.",
-                change_percent(ratio.estimate),
+                ratio_change(ratio.estimate),
                 change_size(1.0 + self.options.margin)
             ),
             (Verdict::Better | Verdict::Worse, cause) => {
@@ -401,7 +392,7 @@ impl<'a> Comparer<'a> {
             }
             (Verdict::Undecided, _) => format!(
                 "{noun} changed by {} ({interval}), but {reason}, which may be the cause.",
-                change_percent(ratio.estimate)
+                ratio_change(ratio.estimate)
             ),
         }
     }

@@ -7,8 +7,8 @@ use ratatui::{
 };
 
 use crate::{
-    analysis::compare::{Comparison, Row, Side, Verdict, change_percent},
-    base::units::three_digits,
+    analysis::compare::{Comparison, Row, Side, Verdict},
+    base::units::{ratio_change, three_digits},
     compare::{describe_difference, describe_side, row_cells, undecided_reasons, visible_rows},
     tui::{theme::Theme, widgets::cut},
 };
@@ -97,7 +97,7 @@ fn quiet_line<'a>(theme: &Theme, row: &Besides, shown: &[(usize, usize)], name_w
     let cell = |column: usize| match column {
         1 => value(row.a),
         2 => value(row.b),
-        3 => row.a.zip(row.b).filter(|(a, _)| *a != 0.0).map_or_else(none, |(a, b)| change_percent(b / a)),
+        3 => row.a.zip(row.b).filter(|(a, _)| *a != 0.0).map_or_else(none, |(a, b)| ratio_change(b / a)),
         _ => String::new(),
     };
     let cells: String = shown.iter().map(|(column, wide)| format!("{:>wide$}", cell(*column))).collect();

@@ -237,7 +237,7 @@ fn nothing(view: &View<'_>, area: Rect, buf: &mut Buffer) {
         lines.push(Line::default());
     }
     let run = view.state.run.as_ref();
-    let on_gpu = run.is_some_and(|run| run.device.starts_with("cuda"));
+    let on_gpu = run.is_some_and(|run| run.device.is_cuda());
     let mut ways = vec!["n runs the same under nsys, c under ncu; what they find comes here"];
     let why = match kernels.trace.as_ref().map(|trace| (&trace.tool, &trace.state)) {
         Some((tool, TraceState::Refused { reason, remedy })) => {
