@@ -65,49 +65,29 @@ pub enum Severity {
 /// A reason not to trust a run.
 #[derive(Debug, Clone, PartialEq)]
 pub enum TrustIssue {
-    RanUnderTool {
-        tool: String,
-    },
+    RanUnderTool(String),
     RunFailed,
-    SharedGpu {
-        processes: u32,
-    },
-    ExternalCpuLoad {
-        share: f32,
-    },
-    LostEvents {
-        events: u64,
-    },
+    SharedGpu(u32),
+    /// The share of the CPU that other processes used.
+    ExternalCpuLoad(f32),
+    LostEvents(u64),
     /// The relative change of TPOT from the first third of the requests to the last.
-    Drift {
-        change: f64,
-    },
-    /// The coefficient of variation is so large that TPOT has no typical value.
-    UnstableTpot {
-        variation: f64,
-    },
-    UnevenTpot {
-        variation: f64,
-    },
-    FewRequests {
-        requests: usize,
-    },
+    Drift(f64),
+    /// The coefficient of variation of TPOT is so large that it has no typical value.
+    UnstableTpot(f64),
+    /// The coefficient of variation of TPOT.
+    UnevenTpot(f64),
+    FewRequests(usize),
     Throttled,
 }
 
 impl TrustIssue {
     pub fn severity(&self) -> Severity {
         match self {
-            TrustIssue::RanUnderTool { .. }
-            | TrustIssue::RunFailed
-            | TrustIssue::SharedGpu { .. }
-            | TrustIssue::ExternalCpuLoad { .. }
-            | TrustIssue::LostEvents { .. }
-            | TrustIssue::Drift { .. }
-            | TrustIssue::UnstableTpot { .. } => Severity::BlocksComparison,
-            TrustIssue::UnevenTpot { .. } | TrustIssue::FewRequests { .. } | TrustIssue::Throttled => {
+            TrustIssue::UnevenTpot(_) | TrustIssue::FewRequests(_) | TrustIssue::Throttled => {
                 Severity::LowersTrust
             }
+            _ => Severity::BlocksComparison,
         }
     }
 }
@@ -115,31 +95,28 @@ impl TrustIssue {
 impl fmt::Display for TrustIssue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            TrustIssue::RanUnderTool { tool } => write!(f, "it ran under {tool}, which changes its times"),
+            TrustIssue::RanUnderTool(tool) => write!(f, "it ran under {tool}, which changes its times"),
             TrustIssue::RunFailed => f.write_str("the run failed"),
-            TrustIssue::SharedGpu { processes: 1 } => f.write_str("another process used the GPU"),
-            TrustIssue::SharedGpu { processes } => write!(f, "{processes} other processes used the GPU"),
-            TrustIssue::ExternalCpuLoad { share } => {
+            TrustIssue::SharedGpu(1) => f.write_str("another process used the GPU"),
+            TrustIssue::SharedGpu(processes) => write!(f, "{processes} other processes used the GPU"),
+            TrustIssue::ExternalCpuLoad(share) => {
                 write!(f, "external load: other processes used {} of the CPU", percent(100.0 * share))
             }
-            TrustIssue::LostEvents { events: 1 } => f.write_str("1 event was lost"),
-            TrustIssue::LostEvents { events } => write!(f, "{events} events were lost"),
-            TrustIssue::Drift { change } => write!(
+            TrustIssue::LostEvents(1) => f.write_str("1 event was lost"),
+            TrustIssue::LostEvents(events) => write!(f, "{events} events were lost"),
+            TrustIssue::Drift(change) => write!(
                 f,
                 "TPOT drifts: {} from the first third of the requests to the last; increase runtime.warmup or set runtime.until=steady",
                 percent_change(100.0 * change)
             ),
-            TrustIssue::UnstableTpot { variation } => {
+            TrustIssue::UnstableTpot(variation) => {
                 write!(f, "TPOT is unstable: its coefficient of variation is {}", percent(100.0 * variation))
             }
-            TrustIssue::UnevenTpot { variation } => {
+            TrustIssue::UnevenTpot(variation) => {
                 write!(f, "TPOT is uneven: its coefficient of variation is {}", percent(100.0 * variation))
             }
-            TrustIssue::FewRequests { requests: 1 } => {
-                write!(f, "only 1 request has a TPOT, {MIN_REQUESTS} are needed")
-            }
-            TrustIssue::FewRequests { requests } => {
-                write!(f, "only {requests} requests have a TPOT, {MIN_REQUESTS} are needed")
+            TrustIssue::FewRequests(n) => {
+                write!(f, "too few requests with a TPOT: {n} of at least {MIN_REQUESTS}")
             }
             TrustIssue::Throttled => f.write_str("the GPU was throttled"),
         }
@@ -198,34 +175,32 @@ pub fn trust(input: &TrustInput<'_>) -> Trust {
     let Conditions { other_gpu_processes, external_cpu_share, events_lost, throttled } = input.conditions;
     let mut issues = Vec::new();
     if let Some(tool) = input.tool {
-        issues.push(TrustIssue::RanUnderTool { tool: tool.to_owned() });
+        issues.push(TrustIssue::RanUnderTool(tool.to_owned()));
     }
     if input.outcome == Some(Outcome::Failed) {
         issues.push(TrustIssue::RunFailed);
     }
     if other_gpu_processes > 0 {
-        issues.push(TrustIssue::SharedGpu { processes: other_gpu_processes });
+        issues.push(TrustIssue::SharedGpu(other_gpu_processes));
     }
     if let Some(share) = external_cpu_share.filter(|share| *share > MAX_EXTERNAL_CPU_SHARE) {
-        issues.push(TrustIssue::ExternalCpuLoad { share });
+        issues.push(TrustIssue::ExternalCpuLoad(share));
     }
     if events_lost > 0 {
-        issues.push(TrustIssue::LostEvents { events: events_lost });
+        issues.push(TrustIssue::LostEvents(events_lost));
     }
     if let Some(change) = drift(input.tpots_ns).filter(|_| !input.interleaved) {
-        issues.push(TrustIssue::Drift { change });
+        issues.push(TrustIssue::Drift(change));
     }
     match coefficient_of_variation(input.tpots_ns) {
         Some(variation) if variation > MAX_STABLE_VARIATION => {
-            issues.push(TrustIssue::UnstableTpot { variation });
+            issues.push(TrustIssue::UnstableTpot(variation));
         }
-        Some(variation) if variation > MAX_EVEN_VARIATION => {
-            issues.push(TrustIssue::UnevenTpot { variation })
-        }
+        Some(variation) if variation > MAX_EVEN_VARIATION => issues.push(TrustIssue::UnevenTpot(variation)),
         _ => {}
     }
     if input.tpots_ns.len() < MIN_REQUESTS {
-        issues.push(TrustIssue::FewRequests { requests: input.tpots_ns.len() });
+        issues.push(TrustIssue::FewRequests(input.tpots_ns.len()));
     }
     if throttled {
         issues.push(TrustIssue::Throttled);

@@ -19,11 +19,8 @@ use crate::{
     },
     base::units::{millis, ratio_change},
     event::Outcome,
-    process::shutdown::Cause,
-    run::{
-        headless::{self, say},
-        plan::Plan,
-    },
+    process::{eprint_line, shutdown::Cause},
+    run::{headless, plan::Plan},
 };
 
 /// What to run, how often at most, and for how long.
@@ -59,7 +56,7 @@ impl Repeat {
         let mut pairs: Vec<(Sample, Sample)> = Vec::new();
         while pairs.len() < self.max_pairs.max(MIN_VALUES) {
             if self.limit.is_some_and(|limit| started.elapsed() >= limit) {
-                say(format_args!("--max-time reached after {} pairs", pairs.len()));
+                eprint_line(format_args!("--max-time reached after {} pairs", pairs.len()));
                 break;
             }
             let nth = pairs.len() + 1;
@@ -123,7 +120,7 @@ impl Repeat {
                 ratio_change(ratio.high)
             )
         });
-        say(format_args!(
+        eprint_line(format_args!(
             "pair {} of {}: TPOT A {}, B {}{so_far}",
             pairs.len(),
             self.max_pairs,

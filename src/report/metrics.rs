@@ -134,7 +134,7 @@ pub const DEFINITIONS: &[Definition] = &[
     means(
         "trust",
         "points of 5",
-        "five, less one for each issue; 0 where one blocks a comparison",
+        "five, minus one for each issue; 0 where one blocks a comparison",
         "one a run",
     ),
     means(

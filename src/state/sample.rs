@@ -6,7 +6,7 @@ use crate::{
         compare::{Clocks, Facts, GpuFacts, KernelProfile, LimitShare, RequestTrace, SAMPLE_SCHEMA, Sample},
         throttle::{Account, Work},
     },
-    event::{KernelWindow, Outcome, Phase, Stamp, readings::Reading},
+    event::{Outcome, Phase, Stamp, readings::Reading},
 };
 
 /// The number of requests that are kept of a run.
@@ -86,8 +86,7 @@ impl RunState {
             }),
             conditions: self.conditions(from),
             peak_mem_bytes: peak.filter(|bytes| *bytes > 0),
-            decode: profile(Phase::Decode, &self.kernels.decode),
-            prefill: profile(Phase::Prefill, &self.kernels.prefill),
+            decode: profile(&self.kernels.decode),
             requests,
         })
     }
@@ -106,16 +105,24 @@ fn limits(phase: Phase, account: &Account) -> Vec<LimitShare> {
     share.collect()
 }
 
-fn profile(phase: Phase, live: &LiveKernels) -> Option<KernelProfile> {
-    KernelProfile::of(&KernelWindow {
-        phase,
-        steps: live.steps,
-        span_ns: live.span_ns,
-        busy_ns: live.busy_ns,
-        between_ns: live.between_ns,
-        launches: live.launches,
-        graph_launches: live.graph_launches,
-        dropped: live.dropped,
-        rows: live.rows.clone(),
-    })
+/// `None` where no kernel was recorded, or some were lost.
+fn profile(kernels: &LiveKernels) -> Option<KernelProfile> {
+    if kernels.steps == 0 || kernels.rows.is_empty() || kernels.dropped > 0 {
+        return None;
+    }
+    let mut profile = KernelProfile {
+        steps: kernels.steps,
+        launches: kernels.launches,
+        span_ns: kernels.span_ns as f64,
+        busy_ns: kernels.busy_ns as f64,
+        between_ns: kernels.between_ns as f64,
+        ..KernelProfile::default()
+    };
+    for row in &kernels.rows {
+        let family = if row.family.is_empty() { row.name.clone() } else { row.family.clone() };
+        let operator = row.operator.map_or_else(|| family.clone(), |operator| operator.name().to_owned());
+        *profile.operators.entry(operator).or_default() += row.total_ns.unwrap_or(0.0);
+        *profile.families.entry(family).or_default() += row.calls;
+    }
+    Some(profile)
 }

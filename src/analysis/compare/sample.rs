@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::blocks::BlockHistogram;
 use crate::{
     analysis::trust::{Conditions, Trust, TrustInput, trust},
-    event::{KernelWindow, Outcome, Phase, RunStarted},
+    event::{Outcome, Phase, RunStarted},
 };
 
 /// Version of a sample on disk.
@@ -33,8 +33,8 @@ pub struct Sample {
     pub conditions: Conditions,
     /// Peak memory after the model was ready: of the GPU, or of this process where there is none.
     pub peak_mem_bytes: Option<u64>,
+    /// The kernels of the decode.
     pub decode: Option<KernelProfile>,
-    pub prefill: Option<KernelProfile>,
 }
 
 /// One completed request.
@@ -116,28 +116,6 @@ pub struct KernelProfile {
 }
 
 impl KernelProfile {
-    /// `None` where no kernel was recorded, or some were lost.
-    pub fn of(window: &KernelWindow) -> Option<KernelProfile> {
-        if window.steps == 0 || window.rows.is_empty() || window.dropped > 0 {
-            return None;
-        }
-        let mut profile = KernelProfile {
-            steps: window.steps,
-            launches: window.launches,
-            span_ns: window.span_ns as f64,
-            busy_ns: window.busy_ns as f64,
-            between_ns: window.between_ns as f64,
-            ..KernelProfile::default()
-        };
-        for row in &window.rows {
-            let family = if row.family.is_empty() { row.name.clone() } else { row.family.clone() };
-            let operator = row.operator.map_or_else(|| family.clone(), |operator| operator.name().to_owned());
-            *profile.operators.entry(operator).or_default() += row.total_ns.unwrap_or(0.0);
-            *profile.families.entry(family).or_default() += row.calls;
-        }
-        Some(profile)
-    }
-
     pub fn launches_per_step(&self) -> Option<f64> {
         (self.steps > 0).then(|| self.launches as f64 / self.steps as f64)
     }

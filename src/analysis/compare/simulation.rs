@@ -125,7 +125,6 @@ impl SimulatedRun {
             conditions: Conditions::default(),
             peak_mem_bytes: Some(16 << 30),
             decode: None,
-            prefill: None,
         }
     }
 }
