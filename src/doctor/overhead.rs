@@ -13,7 +13,7 @@ use thiserror::Error;
 use switch::SamplerSwitch;
 
 use crate::{
-    analysis::interval::{self, Interval, LEAST_VALUES},
+    analysis::interval::{ConfidenceInterval, MIN_VALUES},
     base::{
         table::aligned,
         units::{grouped, millis, percent, percent_change, three_digits},
@@ -76,7 +76,7 @@ pub struct Overhead {
     pub pairs: Vec<Pair>,
     pub duration: Duration,
     /// The change of TPOT by sampling, in percent; `None` with too few pairs.
-    pub change_pct: Option<Interval>,
+    pub change_pct: Option<ConfidenceInterval>,
     pub gpus: Vec<GpuInfo>,
     /// Why no GPU was sampled.
     pub gpu_absent: Option<GpuAbsent>,
@@ -285,9 +285,9 @@ fn tpot_ms(tokens: &[Stamp]) -> Option<f64> {
     (tokens.len() > 1).then(|| last.since(*first).as_secs_f64() * 1e3 / (tokens.len() - 1) as f64)
 }
 
-fn change_pct(pairs: &[Pair], seed: u64) -> Option<Interval> {
+fn change_pct(pairs: &[Pair], seed: u64) -> Option<ConfidenceInterval> {
     let pairs: Vec<(f64, f64)> = pairs.iter().map(|pair| (pair.on_ms, pair.off_ms)).collect();
-    interval::of_change_pct(&pairs, seed)
+    ConfidenceInterval::of_change_pct(&pairs, seed)
 }
 
 impl Overhead {
@@ -327,7 +327,7 @@ impl Overhead {
         let Some(change) = self.change_pct else {
             let pair_s = self.duration.as_secs_f64() / n.max(1) as f64;
             return format!(
-                "Too few pairs of requests: {n} of at least {LEAST_VALUES}. Pass --seconds {:.0} for {GOOD_PAIRS}.",
+                "Too few pairs of requests: {n} of at least {MIN_VALUES}. Pass --seconds {:.0} for {GOOD_PAIRS}.",
                 (pair_s * (GOOD_PAIRS + 1) as f64).ceil()
             );
         };

@@ -224,8 +224,9 @@ fn gpu(out: &mut String, state: &RunState) {
         out.push('\n');
     }
     if let Some(trust) = state.trust() {
-        let doubts = if trust.doubts.is_empty() { "no doubts".to_owned() } else { trust.doubts.join("; ") };
-        let _ = writeln!(out, "## Trust\n\n{} of {} points: {doubts}.\n", trust.score, trust.of);
+        let issues: Vec<String> = trust.issues.iter().map(ToString::to_string).collect();
+        let issues = if issues.is_empty() { "no issues".to_owned() } else { issues.join("; ") };
+        let _ = writeln!(out, "## Trust\n\n{} of {} points: {issues}.\n", trust.score, trust.of);
     }
 }
 

@@ -139,7 +139,12 @@ pub const DEFINITIONS: &[Definition] = &[
         "1 - live_bytes / reserved_bytes of an allocator; null if it does not report reserved bytes",
         "the last sample",
     ),
-    define("trust", "points of 5", "5 minus the number of doubts", "one per run"),
+    define(
+        "trust",
+        "points of 5",
+        "5 minus the number of issues; 0 if an issue blocks a comparison",
+        "one per run",
+    ),
     define(
         "percentiles",
         "as their metric",

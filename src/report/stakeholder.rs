@@ -219,9 +219,9 @@ fn to_do(state: &RunState) -> Vec<String> {
 fn trust(state: &RunState) -> Vec<String> {
     let Some(trust) = state.trust() else { return vec!["Nothing was measured.".to_owned()] };
     let mut lines = vec![format!("{} of {} points.", trust.score, trust.of)];
-    if trust.doubts.is_empty() {
-        lines.push("No doubts: it can be compared with other runs.".to_owned());
+    if trust.issues.is_empty() {
+        lines.push("No issues: it can be compared with other runs.".to_owned());
     }
-    lines.extend(trust.doubts.iter().map(|doubt| format!("Doubt: {doubt}.")));
+    lines.extend(trust.issues.iter().map(|issue| format!("Issue: {issue}.")));
     lines
 }

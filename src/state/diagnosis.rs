@@ -4,10 +4,10 @@ use super::{GpuState, RunState};
 use crate::{
     analysis::{
         throttle::{Diagnosis, Evidence, Ledger, MissingReasons, Workload, diagnose},
-        trust::{Judged, Trust, trust},
+        trust::{Conditions, Trust, TrustInput, trust},
         verdict,
     },
-    event::{GpuProcess, Query, readings::Reading},
+    event::{GpuProcess, Query, Stamp, readings::Reading},
 };
 
 impl RunState {
@@ -19,18 +19,28 @@ impl RunState {
 
     /// How far the run can be trusted; `None` until something was measured.
     pub fn trust(&self) -> Option<Trust> {
-        let run = self.run.as_ref()?;
-        let diagnosis = self.profiled_gpu().and_then(|gpu| self.diagnosis_of(gpu));
-        let on_cpu = run.device.is_cpu();
-        trust(&Judged {
-            metrics: &self.total,
-            diagnosis: diagnosis.as_ref(),
-            others: self.profiled_gpu().map_or(0, |gpu| gpu.processes_seen.len()),
-            cpu_taken: self.host.taken_by_others(self.total.from, self.now).filter(|_| on_cpu),
-            events_lost: self.observer.map_or(0, |observer| observer.lost),
-            drift: self.drift.ratio(),
-            perturbed: run.perturbed.as_deref(),
-        })
+        let run = self.run.as_ref().filter(|_| self.total.itl.n() > 0)?;
+        Some(trust(&TrustInput {
+            conditions: self.conditions(self.total.from),
+            tool: run.perturbed.as_deref(),
+            outcome: self.finished.as_ref().map(|finished| finished.outcome),
+            tpots_ns: self.tpots_ns.values(),
+            interleaved: false,
+        }))
+    }
+
+    /// What happened around the run since `from`.
+    pub(super) fn conditions(&self, from: Stamp) -> Conditions {
+        let gpu = self.profiled_gpu();
+        let on_cpu = self.run.as_ref().is_some_and(|run| run.device.is_cpu());
+        Conditions {
+            other_gpu_processes: gpu.map_or(0, |gpu| gpu.processes_seen.len() as u32),
+            external_cpu_share: self.host.taken_by_others(from, self.now).filter(|_| on_cpu),
+            events_lost: self.observer.map_or(0, |observer| observer.lost) + self.unreadable_lines,
+            throttled: gpu
+                .and_then(|gpu| self.diagnosis_of(gpu))
+                .is_some_and(|diagnosis| diagnosis.throttled),
+        }
     }
 
     /// The summary of the run so far; `None` until something was measured.

@@ -28,7 +28,7 @@ pub use trail::{TokenMark, TokenTrail};
 
 use crate::{
     analysis::{
-        compare::{Sample, Trace},
+        compare::{RequestTrace, Sample, Thinned},
         metrics::{Metrics, MetricsSummary},
         throttle::Work,
     },
@@ -40,8 +40,6 @@ use crate::{
 
 const LOG_LINES: usize = 1000;
 const KEPT_SNAPSHOTS: usize = 64;
-/// The number of requests kept of a snapshot.
-const WINDOW_REQUESTS: usize = 256;
 
 /// Appends `item`; the oldest item is dropped once there are `max`.
 fn push_bounded<T>(items: &mut VecDeque<T>, max: usize, item: T) {
@@ -53,7 +51,7 @@ fn push_bounded<T>(items: &mut VecDeque<T>, max: usize, item: T) {
 
 /// The state of a run at its latest event. Time comes from the envelopes, never from a clock, and memory
 /// does not grow with the length of the run.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct RunState {
     pub now: Stamp,
     pub run: Option<RunStarted>,
@@ -69,9 +67,9 @@ pub struct RunState {
     /// Since the last snapshot.
     pub window: Metrics,
     /// The requests since the last snapshot, one by one.
-    trace: Trace,
+    trace: RequestTrace,
     /// All requests, with the gaps between tokens, where they are needed.
-    whole: Option<Box<Trace>>,
+    full_trace: Option<Box<RequestTrace>>,
     pub trail: TokenTrail,
     /// ITL in milliseconds over the run, warm-up included.
     pub itl_ms: Series,
@@ -81,8 +79,8 @@ pub struct RunState {
     pub by_context: ByContext,
     /// The seconds around incidents.
     pub flight: FlightRecorder,
-    /// TPOT of the first measured requests and of the last, in milliseconds.
-    pub drift: Drift,
+    /// TPOT of the measured requests in order of time.
+    tpots_ns: Thinned<f64>,
     pub gpus: Vec<GpuState>,
     pub gpu_absent: Option<GpuAbsent>,
     pub host: HostState,
@@ -96,6 +94,8 @@ pub struct RunState {
     pub snapshots: VecDeque<Snapshot>,
     pub finished: Option<RunFinished>,
     pub events: u64,
+    /// Lines of the recording that could not be read, set by whatever reads it.
+    pub unreadable_lines: u64,
 }
 
 /// A named window of a run.
@@ -112,75 +112,6 @@ pub struct Snapshot {
     /// The data for comparisons. Not saved with the snapshot: the recording has it.
     #[serde(skip)]
     pub sample: Option<Arc<Sample>>,
-}
-
-/// Whether requests become slower or faster as a run goes on.
-#[derive(Debug, Clone, Default)]
-pub struct Drift {
-    first: Vec<u64>,
-    last: VecDeque<u64>,
-}
-
-impl Drift {
-    /// So many requests at either end are held against each other.
-    const ENDS: usize = 3;
-
-    fn request(&mut self, tpot_ns: u64) {
-        if self.first.len() < Self::ENDS {
-            self.first.push(tpot_ns);
-            return;
-        }
-        if self.last.len() == Self::ENDS {
-            self.last.pop_front();
-        }
-        self.last.push_back(tpot_ns);
-    }
-
-    /// TPOT of the first requests over that of the last; `None` while there are too few.
-    pub fn ratio(&self) -> Option<f64> {
-        let mean = |sum: u64| sum as f64 / Self::ENDS as f64;
-        (self.last.len() == Self::ENDS)
-            .then(|| mean(self.first.iter().sum()) / mean(self.last.iter().sum()))
-            .filter(|ratio| ratio.is_finite())
-    }
-}
-
-impl Default for RunState {
-    fn default() -> Self {
-        RunState {
-            now: Stamp::default(),
-            run: None,
-            phase: Phase::Idle,
-            preparing: None,
-            prepare_ms: None,
-            workload_paused_at: None,
-            active: None,
-            warmup_done: 0,
-            requests_done: 0,
-            total: Metrics::default(),
-            window: Metrics::default(),
-            trace: Trace::of_requests(WINDOW_REQUESTS),
-            whole: None,
-            trail: TokenTrail::default(),
-            itl_ms: Series::default(),
-            ttft_ms: Series::default(),
-            by_context: ByContext::default(),
-            flight: FlightRecorder::default(),
-            drift: Drift::default(),
-            gpus: Vec::new(),
-            gpu_absent: None,
-            host: HostState::default(),
-            observer: None,
-            sampler: None,
-            kernels: KernelState::default(),
-            operators: OperatorState::default(),
-            allocators: AllocatorState::default(),
-            log: VecDeque::new(),
-            snapshots: VecDeque::new(),
-            finished: None,
-            events: 0,
-        }
-    }
 }
 
 impl RunState {
@@ -206,7 +137,7 @@ impl RunState {
                     gpu.record(t, sample);
                     if gpu.info.profiled {
                         let phase = self.phase;
-                        self.traces().for_each(|trace| trace.look(t, phase, sample));
+                        self.traces().for_each(|trace| trace.gpu_sample(t, phase, sample));
                     }
                 }
             }
@@ -247,7 +178,7 @@ impl RunState {
             Event::WorkloadResumed => {
                 if let (Some(paused_at), Some(active)) = (self.workload_paused_at.take(), &mut self.active) {
                     active.leave_out(t.since(paused_at));
-                    self.traces().for_each(Trace::disturbed);
+                    self.traces().for_each(RequestTrace::paused);
                 }
             }
             Event::RunStarted(run) => self.run = Some((**run).clone()),
@@ -327,11 +258,11 @@ impl RunState {
             return;
         }
         let sample = active.sample().filter(|_| complete);
-        self.traces().for_each(|trace| trace.ended(sample));
+        self.traces().for_each(|trace| trace.request_ended(sample));
         if complete {
             self.requests_done += 1;
             let tpot_ns = active.tpot_ns();
-            tpot_ns.into_iter().for_each(|ns| self.drift.request(ns));
+            sample.and_then(|sample| sample.tpot_ns()).into_iter().for_each(|ns| self.tpots_ns.push(ns));
             for metrics in [&mut self.total, &mut self.window] {
                 metrics.requests += 1;
                 if let Some(tpot_ns) = tpot_ns {
@@ -348,8 +279,8 @@ impl RunState {
         self.trace.restart();
     }
 
-    fn traces(&mut self) -> impl Iterator<Item = &mut Trace> {
-        self.whole.as_deref_mut().into_iter().chain([&mut self.trace])
+    fn traces(&mut self) -> impl Iterator<Item = &mut RequestTrace> {
+        self.full_trace.as_deref_mut().into_iter().chain([&mut self.trace])
     }
 
     /// The current window as a snapshot would keep it.

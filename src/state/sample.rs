@@ -3,10 +3,10 @@
 use super::RunState;
 use crate::{
     analysis::{
-        compare::{Clocks, Facts, GpuFacts, KernelProfile, LimitShare, SAMPLE_SCHEMA, Sample, Trace},
+        compare::{Clocks, Facts, GpuFacts, KernelProfile, LimitShare, RequestTrace, SAMPLE_SCHEMA, Sample},
         throttle::{Account, Work},
     },
-    event::{Outcome, Stamp, readings::Reading},
+    event::{KernelWindow, Outcome, Phase, Stamp, readings::Reading},
 };
 
 /// The number of requests kept of a run.
@@ -17,20 +17,21 @@ const MIN_SAMPLES: u64 = 20;
 impl RunState {
     /// A state that keeps all requests with the gaps between tokens, for [`run_sample`](Self::run_sample).
     pub fn for_comparison() -> RunState {
-        RunState { whole: Some(Box::new(Trace::with_gaps(MAX_REQUESTS))), ..RunState::default() }
+        RunState { full_trace: Some(Box::new(RequestTrace::with_gaps(MAX_REQUESTS))), ..RunState::default() }
     }
 
     /// Starts the compared window here; earlier requests are dropped.
     pub fn forget_requests(&mut self) {
-        if let Some(trace) = &mut self.whole {
+        if let Some(trace) = &mut self.full_trace {
             trace.restart();
         }
+        self.tpots_ns.clear();
         self.total.restart(self.now);
     }
 
     /// The sample of the run; `None` before its first event, and where requests were not kept.
     pub fn run_sample(&self, name: &str) -> Option<Sample> {
-        self.sample_of(name, self.whole.as_deref()?, self.total.from)
+        self.sample_of(name, self.full_trace.as_deref()?, self.total.from)
     }
 
     /// The sample of the window since the last snapshot, which is complete even while the run continues.
@@ -40,7 +41,7 @@ impl RunState {
         Some(sample)
     }
 
-    fn sample_of(&self, name: &str, trace: &Trace, from: Stamp) -> Option<Sample> {
+    fn sample_of(&self, name: &str, trace: &RequestTrace, from: Stamp) -> Option<Sample> {
         let run = self.run.as_ref()?;
         let gpu = self.profiled_gpu();
         let requests = trace.requests();
@@ -80,27 +81,43 @@ impl RunState {
                 decode_mem_mhz: trace.mem_clock_mhz(),
             },
             limits: gpu.map_or_else(Vec::new, |gpu| {
-                let phases = [Work::Prefill, Work::Decode];
-                phases.iter().flat_map(|work| limits(*work, gpu.ledger.of(*work))).collect()
+                let phases = [(Phase::Prefill, Work::Prefill), (Phase::Decode, Work::Decode)];
+                phases.into_iter().flat_map(|(phase, work)| limits(phase, gpu.ledger.of(work))).collect()
             }),
-            others: gpu.map_or(0, |gpu| gpu.processes_seen.len() as u32),
-            cpu_taken: self.host.taken_by_others(from, self.now).filter(|_| run.device.is_cpu()),
-            events_lost: self.observer.map_or(0, |observer| observer.lost),
+            conditions: self.conditions(from),
             peak_mem_bytes: peak.filter(|bytes| *bytes > 0),
-            decode: KernelProfile::of(&self.kernels.decode.total),
-            prefill: KernelProfile::of(&self.kernels.prefill.total),
+            decode: profile(&self.kernels.decode.total),
             requests,
         })
     }
 }
 
 /// The faults that were active in a phase, with their shares of its time.
-fn limits(work: Work, account: &Account) -> Vec<LimitShare> {
+fn limits(phase: Phase, account: &Account) -> Vec<LimitShare> {
     let faults = account.limits.iter().filter(|(limit, _)| limit.fault() == Some(true));
-    let share = faults.map(|(limit, time)| LimitShare {
-        phase: work.to_string(),
-        limit: limit.name(),
-        share: account.active_share(time).0,
-    });
-    share.collect()
+    faults
+        .map(|(limit, time)| LimitShare { phase, limit: limit.name(), share: account.active_share(time).0 })
+        .collect()
+}
+
+/// `None` where no kernel was recorded, or some were lost.
+fn profile(kernels: &KernelWindow) -> Option<KernelProfile> {
+    if kernels.steps == 0 || kernels.rows.is_empty() || kernels.dropped > 0 {
+        return None;
+    }
+    let mut profile = KernelProfile {
+        steps: kernels.steps,
+        launches: kernels.launches,
+        span_ns: kernels.span_ns as f64,
+        busy_ns: kernels.busy_ns as f64,
+        between_ns: kernels.between_ns as f64,
+        ..KernelProfile::default()
+    };
+    for row in &kernels.rows {
+        let family = if row.family.is_empty() { row.name.clone() } else { row.family.clone() };
+        let operator = row.operator.map_or_else(|| family.clone(), |operator| operator.name().to_owned());
+        *profile.operators.entry(operator).or_default() += row.total_ns.unwrap_or(0.0);
+        *profile.families.entry(family).or_default() += row.calls;
+    }
+    Some(profile)
 }

@@ -6,7 +6,7 @@ use super::table::{Table, cell, number};
 use crate::{
     analysis::{
         compare::{Comparison, Metric},
-        interval::Interval,
+        interval::ConfidenceInterval,
         roofline::Roof,
     },
     event::{Level, kernels::Extent, readings::Reading, reasons},
@@ -92,7 +92,7 @@ fn overview(view: &View<'_>) -> Table {
     }
     if let Some(trust) = state.trust() {
         add("trust", "score", &format!("of {}", trust.of), "", trust.score.to_string());
-        trust.doubts.into_iter().for_each(|doubt| add("trust", "doubt", "", "", doubt));
+        trust.issues.iter().for_each(|issue| add("trust", "doubt", "", "", issue.to_string()));
     }
     add("verdict", "", "", "", verdict_words(view));
     table
@@ -273,8 +273,8 @@ fn judged(view: &View<'_>, comparison: &Comparison) -> Table {
          verdict,cause,reason,a_name,b_name",
     );
     let names = [&comparison.a.name, &comparison.b.name].map(Clone::clone);
-    let interval = |interval: Option<Interval>| {
-        let part = |of: fn(Interval) -> f64| number(interval.map(of));
+    let interval = |interval: Option<ConfidenceInterval>| {
+        let part = |of: fn(ConfidenceInterval) -> f64| number(interval.map(of));
         [part(|i| i.estimate), part(|i| i.low), part(|i| i.high)]
     };
     let besides = besides(view, comparison);
@@ -282,7 +282,8 @@ fn judged(view: &View<'_>, comparison: &Comparison) -> Table {
         (row.a.is_some() || row.b.is_some()) && besides.iter().all(|other| other.name != row.label)
     });
     for row in judged {
-        let mut cells = vec![row.metric.clone(), unit(row.of).to_owned(), number(row.a), number(row.b)];
+        let mut cells =
+            vec![row.metric.to_string(), unit(row.metric).to_owned(), number(row.a), number(row.b)];
         cells.extend([row.ratio, row.in_cycles, row.code].into_iter().flat_map(interval));
         cells.extend([
             row.word.to_lowercase(),

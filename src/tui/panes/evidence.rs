@@ -65,9 +65,9 @@ pub fn evidence<'a>(view: &View<'_>, width: u16) -> Vec<Line<'a>> {
     }
     if let Some(trust) = state.trust() {
         heading(theme, &mut lines, &format!("trust: {} of {}", trust.score, trust.of));
-        match trust.doubts.is_empty() {
+        match trust.issues.is_empty() {
             true => lines.push(item(theme, "nothing speaks against comparing this run")),
-            false => lines.extend(trust.doubts.iter().map(|doubt| item(theme, &plain(doubt)))),
+            false => lines.extend(trust.issues.iter().map(|issue| item(theme, &plain(&issue.to_string())))),
         }
     }
     if let Some(cost) = &state.sampler {
