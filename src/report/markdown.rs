@@ -199,7 +199,7 @@ fn gpu(out: &mut String, state: &RunState) {
         for phase in &energy.phases {
             let number = |value: Option<f64>| value.map_or_else(none, three_digits);
             rows.push([
-                phase.phase.to_owned(),
+                phase.phase.to_string(),
                 three_digits(phase.joules),
                 number(phase.mean_w),
                 grouped(phase.tokens as i64),
