@@ -223,16 +223,22 @@ fn a_failed_run_exits_1_with_its_cause() {
 
 #[test]
 fn a_panic_exits_1_with_the_run_closed() {
-    for fault in ["panic:engine", "panic:consumer"] {
+    let mut cases = vec![("none", "runtime.sim.scenario=panic", "the engine panics here")];
+    if cfg!(feature = "fault-injection") {
+        let requested = |fault| (fault, "runtime.sim.scenario=steady", "requested by LLMPROF_FAULT");
+        cases.extend(["panic:engine", "panic:consumer"].map(requested));
+    }
+    for (fault, scenario, message) in cases {
         let dir = tempfile::tempdir().unwrap();
         let mut run = program(dir.path());
-        run.args(["run", "runtime=sim", "infer=long"]).env("LLMPROF_FAULT", fault);
+        run.args(["run", "runtime=sim", "runtime.sim.speed=0", "infer=long", scenario]);
+        run.env("LLMPROF_FAULT", fault);
         let output = said(run.output().unwrap());
         assert_eq!(output.code, 1, "{fault}: {}", output.err);
-        assert!(output.err.contains("requested by LLMPROF_FAULT"), "{fault}: {}", output.err);
+        assert!(output.err.contains(message), "{fault}: {}", output.err);
         let end = finished(&run_dirs(dir.path())[0]);
         assert_eq!(end.outcome, Outcome::Interrupted, "{fault}");
-        assert!(end.cause.is_some_and(|c| c.contains("requested by")), "{fault}");
+        assert!(end.cause.is_some_and(|c| c.contains(message)), "{fault}");
     }
 }
 

@@ -182,13 +182,13 @@ mod tests {
             ..known(0.25, 0.49, 19.7)
         };
         let rule = classify(&idle).unwrap().rule;
-        for words in ["3.00 % of the GPU once", "1.56 % occupancy", "long scoreboard"] {
+        for words in ["3.0 % of the GPU once", "1.6 % occupancy", "long scoreboard"] {
             assert!(rule.contains(words), "{rule}");
         }
         let cached = Known { memory_pct: Some(85.0), ..known(20.0, 30.0, 50.0) };
         let verdict = classify(&cached).unwrap();
         assert_eq!(verdict.class, Class::Memory);
-        assert!(verdict.rule.contains("memory hierarchy 85.0 %"), "{}", verdict.rule);
+        assert!(verdict.rule.contains("memory hierarchy 85 %"), "{}", verdict.rule);
     }
 
     #[test]

@@ -123,15 +123,15 @@ mod tests {
         for (given, wanted) in [
             (
                 steps(2250, 3740, 50, 20),
-                "Not launch-bound: the GPU waits for work 1.84 % of the time. Each step runs",
+                "Not launch-bound: the GPU waits for work 1.8 % of the time. Each step runs",
             ),
             (
                 steps(0, 3740, 250, 20),
-                "The GPU waits for work 6.73 % of the time. As one CUDA graph a step would save about 0.138 ms (3.43 %)",
+                "The GPU waits for work 6.7 % of the time. As one CUDA graph a step would save about 0.138 ms (3.4 %)",
             ),
             (
                 steps(0, 4000, 5000, 1000),
-                "Launch-bound: the GPU waits for work 60.0 % of the time. As one CUDA graph a step would save about 4.89 ms (48.9 %)",
+                "Launch-bound: the GPU waits for work 60 % of the time. As one CUDA graph a step would save about 4.89 ms (49 %)",
             ),
         ] {
             let meter = LaunchMeter::of(given).unwrap();

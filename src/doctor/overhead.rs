@@ -18,17 +18,17 @@ use crate::{
         table::aligned,
         units::{grouped, millis, percent, percent_change, three_digits},
     },
-    config::{Composed, Runtime},
+    config::{Composed, NvtxDetail, Runtime},
     engine::{
-        Engine, EngineError,
+        Engine, EngineError, PrepareStep,
         driver::{Control, Driver},
-        ranges,
         workload::Workload,
     },
     event::{
         self, Activity, CallCost, Clock, Event, EventRx, EventTx, GpuAbsent, GpuInfo, Phase, RunStarted,
         Stamp,
     },
+    profile::nvtx_ranges,
     run::{
         plan::{Plan, PlanError},
         probes,
@@ -156,8 +156,8 @@ pub fn measure(
     let switch = SamplerSwitch::new(sampler, tx.clone());
 
     activity.set(Phase::Preparing);
-    let mut engine = plan.make_engine(&mut |step: &str, done: u64, total: u64| {
-        progress(Progress::Preparing { step: step.to_owned(), done, total });
+    let mut engine = plan.make_engine(&mut |step: PrepareStep<'_>, done: u64, total: u64| {
+        progress(Progress::Preparing { step: step.to_string(), done, total });
         !control.is_cancelled()
     })?;
     let workload = Workload { requests: 1, warmup: 0, ..plan.workload().clone() };
@@ -233,7 +233,7 @@ impl Bench<'_> {
         let done = Driver {
             workload: &self.workload,
             control: self.control,
-            ranges: &mut *ranges::for_tools(),
+            listeners: &nvtx_ranges::listener(NvtxDetail::Phase).into_iter().collect(),
             tx: &self.tx,
             activity: &self.activity,
             predictions: None,

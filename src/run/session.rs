@@ -20,16 +20,15 @@ use crate::{
     base::units::millis,
     config::{Runtime, Until},
     engine::{
-        Engine, EngineError, KERNELS,
+        Engine, EngineError, PrepareStep,
         driver::{Control, Driver},
-        ranges,
     },
     event::{
         self, Activity, Clock, Envelope, Event, EventRx, EventTx, KernelTrace, Level, Notice, Outcome, Phase,
         Preparing, Ready, RunFinished, SnapshotTaken, TraceState,
     },
     process::{crash, logfile},
-    profile::{listener::Listeners, live::Tracer, operator_clock::OperatorClock},
+    profile::{listener::Listeners, live::Tracer, nvtx_ranges, operator_clock::OperatorClock},
     report::documents,
     run::{inputs::Inputs, observer::Observer, plan::Plan, probes, rerun::Tool},
     rundir::{Environment, Recorder, RunDir},
@@ -278,7 +277,7 @@ impl Session {
     /// Lets a run that waits for the card's rest come to its end.
     fn wait_for_rest(&mut self) {
         let runtime = &self.plan.composed.config.runtime;
-        if runtime.until != Some(Until::Steady) || self.control.is_enough() {
+        if runtime.until != Some(Until::Steady) || self.control.is_finishing() {
             return;
         }
         let heat = self.state.profiled_gpu().and_then(|gpu| gpu.heat());
@@ -329,8 +328,8 @@ impl Session {
             self.add_now(Event::KernelTrace(KernelTrace { tool: "CUPTI".to_owned(), state }));
             return format!("{reason}; {remedy}");
         };
-        let wanted = !tracer.wanted();
-        tracer.want(wanted);
+        let wanted = !tracer.is_requested();
+        tracer.request(wanted);
         let words =
             if wanted { "kernels are recorded from now on" } else { "kernels are no longer recorded" };
         words.to_owned()
@@ -540,8 +539,8 @@ fn work(
     let Inputs { workload, tokenizer, .. } = &plan.inputs;
     let predictions = tokenizer.as_deref().filter(|_| plan.composed.config.output.predictions.enable);
     let done = engine.and_then(|mut engine| {
-        let ranges = &mut *ranges::for_tools();
-        let mut listeners = listeners(plan);
+        let nvtx = nvtx_ranges::listener(plan.composed.config.profiling.nvtx.detail);
+        let mut listeners: Listeners = nvtx.into_iter().collect();
         if let Some(tracer) = &tracer {
             listeners.add(tracer.clone());
         }
@@ -551,8 +550,9 @@ fn work(
             listeners.add(clock.clone());
             clock
         });
-        engine.tell(listeners);
-        let done = Driver { workload, control, ranges, tx, activity, predictions }.run(engine.as_mut());
+        engine.set_listeners(listeners.clone());
+        let listeners = &listeners;
+        let done = Driver { workload, control, listeners, tx, activity, predictions }.run(engine.as_mut());
         if let Some(clock) = &clock {
             clock.finish();
         }
@@ -572,15 +572,6 @@ fn work(
     tx.send(Event::RunFinished(finished));
 }
 
-/// Who hears of the engine's operators.
-fn listeners(plan: &Plan) -> Listeners {
-    let mut listeners = Listeners::default();
-    if let Some(parts) = ranges::parts_for_tools(plan.composed.config.profiling.nvtx.detail) {
-        listeners.add(parts);
-    }
-    listeners
-}
-
 fn prepare(
     plan: &Plan,
     control: &Control,
@@ -596,12 +587,13 @@ fn prepare(
         Runtime::Watch => return Err(EngineError::Cancelled),
         Runtime::Candle | Runtime::CandleStock => {
             let mut shown: Option<Instant> = None;
-            let mut progress = |step: &str, done: u64, total: u64| {
-                if step == KERNELS || shown.is_none_or(|shown| shown.elapsed() > BETWEEN_PROGRESS) {
+            let mut progress = |step: PrepareStep<'_>, done: u64, total: u64| {
+                if step == PrepareStep::Kernels
+                    || shown.is_none_or(|shown| shown.elapsed() > BETWEEN_PROGRESS)
+                {
                     shown = Some(Instant::now());
-                    tracing::debug!("{step}");
-                    let step = if step == KERNELS { step } else { "weights" };
-                    tx.send(Event::Preparing(Preparing { step: step.to_owned(), done, total }));
+                    tracing::debug!("{step:?}");
+                    tx.send(Event::Preparing(Preparing { step: step.to_string(), done, total }));
                 }
                 !control.is_cancelled()
             };

@@ -5,6 +5,7 @@ use crate::{
     analysis::{
         throttle::{Diagnosis, Evidence, Ledger, Workload, diagnose},
         trust::{Judged, Trust, trust},
+        verdict,
     },
     event::{GpuProcess, readings::Reading},
 };
@@ -29,6 +30,19 @@ impl RunState {
             events_lost: self.observer.map_or(0, |observer| observer.lost),
             drift: self.drift.ratio(),
             perturbed: run.perturbed.as_deref(),
+        })
+    }
+
+    /// The verdict on the run so far, in sentences; `None` until something was measured.
+    pub fn verdict(&self) -> Option<String> {
+        let run = self.run.as_ref()?;
+        let on_cpu = run.device.is_cpu();
+        verdict::sentence(&verdict::Evidence {
+            metrics: &self.total,
+            batch: run.batch,
+            step_bytes: self.decode_step_bytes(),
+            cpu_taken_by_others: self.host.taken_by_others(self.total.from, self.now).filter(|_| on_cpu),
+            simulated: run.simulated,
         })
     }
 

@@ -6,9 +6,8 @@ use crate::{
     analysis::launches::{LaunchMeter, Steps},
     event::{
         KernelReport, KernelTrace, KernelWindow, Phase, StepTimeline, ToolRun, ToolState,
-        kernels::{KernelRow, KernelTable, Kind},
+        kernels::{KernelRow, KernelTable, Kind, OTHERS},
     },
-    kernels::tally::OTHERS,
 };
 
 /// Reports kept; the newest are looked at.

@@ -11,6 +11,9 @@ use counters::{Counters, Known};
 
 use crate::model::Operator;
 
+/// The name of the row that counts further kernels together.
+pub const OTHERS: &str = "(other kernels)";
+
 /// What the rows of a table are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
