@@ -20,7 +20,7 @@ use llmprof::{
         candle::CandleEngine,
         driver::{Control, Driver},
     },
-    event::{self, Activity, Clock},
+    event::{self, Clock},
     process::shutdown::Shutdown,
     profile::listener::Listeners,
     run::{plan::Plan, session::Session},
@@ -82,14 +82,13 @@ fn bare(plan: &Plan, engine: Arc<Mutex<CandleEngine>>) -> f64 {
     let (tx, mut rx) = event::channel(Clock::wall());
     let workload = plan.workload().clone();
     let run = thread::spawn(move || {
-        let (control, activity) = (Control::default(), Activity::default());
+        let control = Control::default();
         let mut engine = Lent { engine, done: Box::new(|| {}) };
         let driver = Driver {
             workload: &workload,
             control: &control,
             listeners: &Listeners::default(),
             tx: &tx,
-            activity: &activity,
             predictions: None,
         };
         driver.run(&mut engine)

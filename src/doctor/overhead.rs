@@ -13,7 +13,7 @@ use thiserror::Error;
 use switch::SamplerSwitch;
 
 use crate::{
-    analysis::interval::{self, Interval, LEAST_VALUES},
+    analysis::interval::{ConfidenceInterval, MIN_VALUES},
     base::{
         table::aligned,
         units::{grouped, millis, percent, percent_change, three_digits},
@@ -25,8 +25,7 @@ use crate::{
         workload::Workload,
     },
     event::{
-        self, Activity, CallCost, Clock, Event, EventRx, EventTx, GpuAbsent, GpuInfo, Phase, RunStarted,
-        Stamp,
+        self, CallCost, Clock, Event, EventRx, EventTx, GpuAbsent, GpuInfo, GpuSource, RunStarted, Stamp,
     },
     profile::nvtx_ranges,
     run::{
@@ -77,7 +76,7 @@ pub struct Overhead {
     pub pairs: Vec<Pair>,
     pub duration: Duration,
     /// The change of TPOT by sampling, in percent; `None` with too few pairs.
-    pub change_pct: Option<Interval>,
+    pub change_pct: Option<ConfidenceInterval>,
     pub sampled: Sampled,
     /// Share of the time in which a GPU was read while the sampler was on; `None` without a GPU.
     pub duty_pct: Option<f64>,
@@ -150,18 +149,16 @@ pub fn measure(
     progress: &mut ProgressFn<'_>,
 ) -> Result<Overhead, OverheadError> {
     let (tx, rx) = event::channel(Clock::wall());
-    let activity = Activity::default();
-    let sampler = probes::sampler_for(plan, &activity)?;
+    let sampler = probes::sampler_for(plan, tx.activity())?;
     sampler.announce(&tx);
     let switch = SamplerSwitch::new(sampler, tx.clone());
 
-    activity.set(Phase::Preparing);
     let mut engine = plan.make_engine(&mut |step: PrepareStep<'_>, done: u64, total: u64| {
         progress(Progress::Preparing { step: step.to_string(), done, total });
         !control.is_cancelled()
     })?;
     let workload = Workload { requests: 1, warmup: 0, ..plan.workload().clone() };
-    let mut bench = Bench { workload, control, activity, tx, rx, switch, sampled: Sampled::default() };
+    let mut bench = Bench { workload, control, tx, rx, switch, sampled: Sampled::default() };
 
     for warmup in 0..plan.workload().warmup.max(1) {
         progress(Progress::WarmUp { request: warmup + 1 });
@@ -177,7 +174,6 @@ pub fn measure(
 struct Bench<'a> {
     workload: Workload,
     control: &'a Control,
-    activity: Activity,
     tx: EventTx,
     rx: EventRx,
     switch: SamplerSwitch,
@@ -235,7 +231,6 @@ impl Bench<'_> {
             control: self.control,
             listeners: &nvtx_ranges::listener(NvtxDetail::Phase).into_iter().collect(),
             tx: &self.tx,
-            activity: &self.activity,
             predictions: None,
         }
         .run(engine);
@@ -276,9 +271,9 @@ fn tpot_ms(tokens: &[Stamp]) -> Option<f64> {
     (tokens.len() > 1).then(|| last.since(*first).as_secs_f64() * 1e3 / (tokens.len() - 1) as f64)
 }
 
-fn change_pct(pairs: &[Pair], seed: u64) -> Option<Interval> {
+fn change_pct(pairs: &[Pair], seed: u64) -> Option<ConfidenceInterval> {
     let pairs: Vec<(f64, f64)> = pairs.iter().map(|pair| (pair.on_ms, pair.off_ms)).collect();
-    interval::of_change_pct(&pairs, seed)
+    ConfidenceInterval::of_change_pct(&pairs, seed)
 }
 
 impl Overhead {
@@ -299,7 +294,7 @@ impl Overhead {
     fn sampled_text(&self) -> String {
         let Sampled { gpus, gpu_absent, host, .. } = &self.sampled;
         let names = gpus.iter().map(|gpu| {
-            let simulated = if gpu.source == "sim" { ", simulated" } else { "" };
+            let simulated = if gpu.source == GpuSource::Sim { ", simulated" } else { "" };
             format!("GPU {} ({}{simulated})", gpu.index, gpu.name)
         });
         let host = host.then(|| "the host".to_owned());
@@ -319,7 +314,7 @@ impl Overhead {
         let Some(change) = self.change_pct else {
             let pair_s = self.duration.as_secs_f64() / n.max(1) as f64;
             return format!(
-                "Too few pairs of requests: {n} of at least {LEAST_VALUES}. Pass --seconds {:.0} for {GOOD_PAIRS}.",
+                "Too few pairs of requests: {n} of at least {MIN_VALUES}. Pass --seconds {:.0} for {GOOD_PAIRS}.",
                 (pair_s * (GOOD_PAIRS + 1) as f64).ceil()
             );
         };

@@ -11,8 +11,7 @@ use std::{
 use super::{Engine, EngineError, Prompts, workload::Workload};
 use crate::{
     event::{
-        Activity, AllocatorSample, Ending, Event, EventTx, Level, Phase, Prediction, RequestFinished,
-        RequestStarted, Token,
+        AllocatorSample, Ending, Event, EventTx, Level, Prediction, RequestFinished, RequestStarted, Token,
     },
     profile::listener::{Listeners, Span},
     text::{TextError, Tokenizer},
@@ -77,7 +76,6 @@ pub struct Driver<'a> {
     /// Requests and phases are reported to these; the engine reports its steps itself.
     pub listeners: &'a Listeners,
     pub tx: &'a EventTx,
-    pub activity: &'a Activity,
     /// Turns answers into text, where predictions are reported.
     pub predictions: Option<&'a Tokenizer>,
 }
@@ -98,7 +96,6 @@ impl Driver<'_> {
         self.report_allocator(engine, &mut allocator);
         while request < planned || (self.workload.open_ended && !self.control.is_finishing()) {
             let done = self.request(engine, request);
-            self.activity.set(Phase::Idle);
             self.tx.send(Event::RequestFinished(RequestFinished { request, complete: done.is_ok() }));
             self.report_allocator(engine, &mut allocator);
             let answers = done?;
@@ -126,7 +123,6 @@ impl Driver<'_> {
         let w = self.workload;
         let prompts = w.prompts(request);
         self.check_control()?;
-        self.activity.set(Phase::Prefill);
         let warmup = request < w.warmup;
         self.listeners.during(if warmup { Span::Warmup } else { Span::Request }, || {
             self.tx.send(Event::RequestStarted(RequestStarted {
@@ -151,7 +147,6 @@ impl Driver<'_> {
         self.report_token(request, 0, &first, engine.device_time());
         let mut answers = vec![Answer::default(); first.len()];
         self.extend(&mut answers, &first);
-        self.activity.set(Phase::Decode);
         self.during(warmup, Span::Decode, || {
             for index in 1..self.workload.output_tokens {
                 // A batch continues until its last sequence has ended.

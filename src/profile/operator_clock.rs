@@ -107,8 +107,8 @@ impl Sums {
             warmup,
             steps: self.steps,
             host_ns: self.host_ns,
-            untold_steps: self.untold_steps,
-            untold_ns: self.untold_ns,
+            unattributed_steps: self.untold_steps,
+            unattributed_ns: self.untold_ns,
             heap: self.heap,
             operators: self.operators.into_iter().flatten().collect(),
         }
@@ -298,7 +298,7 @@ mod tests {
         assert_eq!((prefill.phase, prefill.steps, prefill.host_ns), (Phase::Prefill, 1, 450));
         let OperatorTime { calls, ns, min_ns, max_ns, .. } = prefill.operators[0];
         assert_eq!((calls, ns, min_ns, max_ns), (2, 400, 100, 300));
-        assert_eq!((decode.steps, decode.host_ns, decode.untold_steps), (2, 85, 0));
+        assert_eq!((decode.steps, decode.host_ns, decode.unattributed_steps), (2, 85, 0));
         let sums: Vec<(Operator, u64)> =
             decode.operators.iter().map(|time| (time.operator, time.ns)).collect();
         assert_eq!(sums, [(Operator::Qkv, 24), (Operator::Attention, 50)]);
@@ -344,7 +344,10 @@ mod tests {
         clock.finish();
         let (windows, timelines) = reported(&mut rx);
         let decode = &windows[1];
-        assert_eq!((decode.steps, decode.untold_steps, decode.untold_ns, decode.host_ns), (3, 3, 24, 24));
+        assert_eq!(
+            (decode.steps, decode.unattributed_steps, decode.unattributed_ns, decode.host_ns),
+            (3, 3, 24, 24)
+        );
         assert!(decode.operators.is_empty());
         assert_eq!(timelines.len(), 1);
     }

@@ -24,7 +24,7 @@ use crate::{
         driver::{Control, Driver},
     },
     event::{
-        self, Activity, Clock, Envelope, Event, EventRx, EventTx, KernelTrace, Level, Notice, Outcome, Phase,
+        self, Clock, Envelope, Event, EventRx, EventTx, KernelTrace, Level, Notice, Outcome, Phase,
         Preparing, Ready, RunFinished, SnapshotTaken, TraceState,
     },
     process::{crash, logfile},
@@ -145,13 +145,12 @@ impl Session {
     }
 
     fn spawn(&mut self, ready: Option<Box<dyn Engine + Send>>) {
-        let activity = Activity::default();
         if self.plan.watches() {
-            // Whoever works on a simulated card decodes.
-            activity.set(Phase::Decode);
+            // The load on a simulated GPU is a decode.
+            self.tx.activity().set(Phase::Decode);
         }
         let (control, tx, plan) = (self.control.clone(), self.tx.clone(), self.plan.clone());
-        let sampler = probes::sampler_for(&plan, &activity);
+        let sampler = probes::sampler_for(&plan, tx.activity());
         // A simulated run takes its samples within its own steps, so that it is the same every time.
         let mut inline = None;
         match sampler {
@@ -180,9 +179,9 @@ impl Session {
             }
             let engine = match ready {
                 Some(engine) => Ok(engine as Box<dyn Engine>),
-                None => prepare(&plan, &control, &tx, &activity, inline),
+                None => prepare(&plan, &control, &tx, inline),
             };
-            work(engine, &plan, tracer, &control, &tx, &activity);
+            work(engine, &plan, tracer, &control, &tx);
         }));
     }
 
@@ -283,7 +282,7 @@ impl Session {
         let heat = self.state.profiled_gpu().and_then(|gpu| gpu.heat());
         let ready = self.state.prepare_ms.is_some();
         let text = match heat {
-            Some(heat) if heat.steady => heat.words().unwrap_or_default(),
+            Some(heat) if heat.steady => heat.describe().unwrap_or_default(),
             _ if self.state.now.secs() >= runtime.until_max_s => {
                 format!("the card has not come to rest within runtime.until_max_s={}", runtime.until_max_s)
             }
@@ -534,7 +533,6 @@ fn work(
     tracer: Option<Arc<Tracer>>,
     control: &Control,
     tx: &EventTx,
-    activity: &Activity,
 ) {
     let Inputs { workload, tokenizer, .. } = &plan.inputs;
     let predictions = tokenizer.as_deref().filter(|_| plan.composed.config.output.predictions.enable);
@@ -552,7 +550,7 @@ fn work(
         });
         engine.set_listeners(listeners.clone());
         let listeners = &listeners;
-        let done = Driver { workload, control, listeners, tx, activity, predictions }.run(engine.as_mut());
+        let done = Driver { workload, control, listeners, tx, predictions }.run(engine.as_mut());
         if let Some(clock) = &clock {
             clock.finish();
         }
@@ -576,10 +574,8 @@ fn prepare(
     plan: &Plan,
     control: &Control,
     tx: &EventTx,
-    activity: &Activity,
     sampler: Option<Sampler>,
 ) -> Result<Box<dyn Engine>, EngineError> {
-    activity.set(Phase::Preparing);
     let begun = Instant::now();
     let config = &plan.composed.config;
     let engine: Box<dyn Engine> = match config.runtime.name {

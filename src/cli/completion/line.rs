@@ -31,7 +31,7 @@ impl Line {
             }
             text.push(c);
         }
-        if candidate.whole {
+        if candidate.complete {
             text.push(' ');
         }
         Some(text)

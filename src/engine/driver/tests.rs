@@ -59,7 +59,6 @@ fn events_with(
         control: &Control::default(),
         listeners,
         tx: &tx,
-        activity: &Activity::default(),
         predictions: tokenizer,
     };
     driver.run(&mut Scripted { steps: steps.to_vec(), at: 0 }).unwrap();

@@ -166,7 +166,7 @@ impl Session {
             return Ok(top(&report.file, &report.tables, k));
         }
         let phase = if config.phase == ToolPhase::Prefill { Phase::Prefill } else { Phase::Decode };
-        let live = kernels.live(phase).filter(|live| !live.rows.is_empty());
+        let live = kernels.live(phase).filter(|live| !live.total.rows.is_empty());
         Ok(live.and_then(|live| top("live", &[live.table("live")], k)))
     }
 
