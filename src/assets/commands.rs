@@ -1,4 +1,4 @@
-//! The commands about assets: `bootstrap`, `fetch`, `third-party` and `dataset`.
+//! The asset commands: `bootstrap`, `fetch`, `third-party` and `dataset`.
 
 use std::env;
 use std::io::{self, IsTerminal, Write};
@@ -8,16 +8,16 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 
 use super::bootstrap::{self, Kind, Outcome};
-use super::dataset::{self, Wish};
+use super::dataset::{self, VariantRequest};
 use super::error::AssetError;
 use super::fetch;
 use super::hub::Hub;
-use super::third_party::{self, Move, Pins, State};
+use super::third_party::{self, PinUpdate, Pins, State};
 use crate::base::units;
 use crate::config::ConfTree;
 
 const BOOTSTRAP: &str = "\
-Reads models/bootstrap.yaml and datasets/*/bootstrap.yaml. Models are looked for under $HF_SNAPSHOTS_ROOT,
+Reads models/bootstrap.yaml and datasets/*/bootstrap.yaml. Models are searched under $HF_SNAPSHOTS_ROOT,
 $MODELS_ROOT or the hub's cache (~/.cache/huggingface/hub), datasets under $DATASETS_ROOT (~/datasets).
 
 Examples:
@@ -37,7 +37,7 @@ Examples:
 const THIRD_PARTY: &str = "\
 Examples:
   llmprof-tui third-party status
-  llmprof-tui third-party update                        bring all pins to disk
+  llmprof-tui third-party update                        fetch all pinned sources
   llmprof-tui third-party update transformers --latest  move a pin to the tip of its branch
   llmprof-tui third-party update transformers --dry-run print the git commands";
 
@@ -48,45 +48,45 @@ Examples:
 
 #[derive(Debug, Subcommand)]
 pub enum AssetCommand {
-    /// Link models and datasets from where they lie
+    /// Create links to models and datasets on disk
     #[command(after_help = BOOTSTRAP)]
     Bootstrap(BootstrapArgs),
-    /// Get a model, or its sources alone, from the Hugging Face hub
+    /// Download a model, or only its sources, from the Hugging Face hub
     #[command(after_help = FETCH)]
     Fetch(FetchArgs),
-    /// Reference sources: what is pinned, what is there
+    /// Check and fetch the pinned reference sources
     #[command(after_help = THIRD_PARTY, subcommand)]
     ThirdParty(ThirdPartyCommand),
-    /// Datasets and their variants
+    /// List datasets and create variants of them
     #[command(after_help = DATASET, subcommand)]
     Dataset(DatasetCommand),
 }
 
 #[derive(Debug, Clone, Args)]
-pub struct Root {
-    /// The project's directory, where models/, datasets/ and third_party/ are
+pub struct Project {
+    /// The project directory, with models/, datasets/ and third_party/
     #[arg(long, value_name = "DIR", default_value = ".")]
     root: PathBuf,
 }
 
 #[derive(Debug, Args)]
 pub struct BootstrapArgs {
-    /// Only these (default: datasets, then models)
+    /// Only this kind (default: datasets and models)
     kind: Option<Kind>,
-    /// Only the ones with these names
+    /// Only these names
     #[arg(requires = "kind")]
     names: Vec<String>,
     /// Replace links without asking
     #[arg(long, short)]
     yes: bool,
-    /// Say what would be done and do nothing
+    /// Print what would be done, without changes
     #[arg(long)]
     dry_run: bool,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    at: Root,
+    project: Project,
 }
 
 #[derive(Debug, Args)]
@@ -96,38 +96,40 @@ pub struct FetchArgs {
     /// A branch, a tag or a commit
     #[arg(long, default_value = "main")]
     revision: String,
-    /// Only *.py, config.json and LICENSE*, to third_party/hf/, with the commit pinned
+    /// Download only *.py, config.json and LICENSE* to third_party/hf/ and pin the commit
     #[arg(long, conflicts_with = "all")]
     source_only: bool,
-    /// Everything the repository holds, not only what a run needs
+    /// Download all files of the repository, not only those that a run needs
     #[arg(long)]
     all: bool,
-    /// No progress on stderr
+    /// Do not print progress on stderr
     #[arg(long, short)]
     quiet: bool,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// Take model options from this directory before the built-in ones (default: ./conf, if it is there)
+    /// Directory of model options, used before the built-in ones (default: ./conf, if it exists)
     #[arg(long, value_name = "DIR")]
     conf_dir: Option<PathBuf>,
     #[command(flatten)]
-    at: Root,
+    project: Project,
 }
 
 #[derive(Debug, Subcommand)]
 pub enum ThirdPartyCommand {
-    /// Compare the pins with what is on disk (exit code 1 where they differ)
+    /// Compare the pins with the files on disk (exit code 1 if they differ)
     Status {
+        /// Only the pin with this name
         name: Option<String>,
         /// Print one JSON object
         #[arg(long)]
         json: bool,
         #[command(flatten)]
-        at: Root,
+        project: Project,
     },
-    /// Bring the pins to disk, after moving them if asked to
+    /// Fetch the pinned sources, optionally at a new revision
     Update {
+        /// Only the pin with this name
         name: Option<String>,
         /// Move the pin to this commit or tag
         #[arg(long, requires = "name")]
@@ -135,57 +137,59 @@ pub enum ThirdPartyCommand {
         /// Move the pins to the tips of their branches
         #[arg(long, conflicts_with = "revision")]
         latest: bool,
-        /// Print the commands and do nothing
+        /// Print the commands without running them
         #[arg(long)]
         dry_run: bool,
         #[command(flatten)]
-        at: Root,
+        project: Project,
     },
 }
 
 #[derive(Debug, Subcommand)]
 pub enum DatasetCommand {
-    /// Every dataset, whether its data is linked, and its variants
+    /// List the datasets, their links and their variants
     List {
         /// Print one JSON object
         #[arg(long)]
         json: bool,
         #[command(flatten)]
-        at: Root,
+        project: Project,
     },
-    /// Make a variant: a seeded random sample of the JSONL and text files under source-data
+    /// Create a variant: a seeded random sample of the JSONL and text files under source-data
     Prepare {
+        /// Name of the dataset
         name: String,
-        /// The variant's name, such as subset-1k
+        /// Name of the variant, such as subset-1k
         #[arg(long)]
         variant: String,
-        /// How many samples; all, if there are fewer
+        /// Number of samples; all, if there are fewer
         #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
         num_samples: u64,
+        /// Seed of the random sample
         #[arg(long, default_value_t = 0)]
         seed: u64,
-        /// Only the files this list names, one on each line
+        /// Use only the files in this list, one per line
         #[arg(long, value_name = "FILE")]
         subset_filelist: Option<PathBuf>,
-        /// Replace a variant of that name
+        /// Replace an existing variant
         #[arg(long)]
         force: bool,
         /// Print one JSON object
         #[arg(long)]
         json: bool,
         #[command(flatten)]
-        at: Root,
+        project: Project,
     },
 }
 
-/// What a command has to say on stdout, and its exit code.
+/// The output of a command on stdout and its exit code.
 #[derive(Debug)]
 pub struct Done {
     pub text: String,
     pub code: u8,
 }
 
-/// Does what the command says.
+/// Runs a command.
 pub fn run(command: AssetCommand) -> Result<Done, AssetError> {
     match command {
         AssetCommand::Bootstrap(args) => run_bootstrap(&args),
@@ -204,7 +208,7 @@ fn json_of(value: &impl Serialize) -> Result<String, AssetError> {
 }
 
 fn run_bootstrap(args: &BootstrapArgs) -> Result<Done, AssetError> {
-    let items = bootstrap::plan(&args.at.root, args.kind, &args.names, &|name| env::var_os(name))?;
+    let items = bootstrap::plan(&args.project.root, args.kind, &args.names, &|name| env::var_os(name))?;
     let mut confirm = |question: &str| if args.yes { Ok(true) } else { ask(question) };
     let outcomes: Vec<Outcome> = items.iter().map(|item| item.apply(args.dry_run, &mut confirm)).collect();
     let code = u8::from(outcomes.iter().any(|outcome| outcome.failed));
@@ -218,7 +222,7 @@ fn run_bootstrap(args: &BootstrapArgs) -> Result<Done, AssetError> {
             let verb = if args.dry_run { "would extract" } else { "extracted" };
             text += &format!("{verb:<14}{}\n", archive.display());
         }
-        text += &format!("{:<14}{}", outcome.state.word(), outcome.link.display());
+        text += &format!("{:<14}{}", outcome.state.label(), outcome.link.display());
         if let Some(target) = &outcome.target {
             text += &format!(" -> {}", target.display());
         }
@@ -230,27 +234,27 @@ fn run_bootstrap(args: &BootstrapArgs) -> Result<Done, AssetError> {
     Ok(Done { code, ..done(text) })
 }
 
-/// Asks on the terminal; elsewhere nobody could answer, and that is said.
+/// Asks on the terminal; an error without one.
 fn ask(question: &str) -> Result<bool, AssetError> {
     if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
-        return Err(AssetError::Failed(format!("{question} Nobody is here to say so; --yes does")));
+        return Err(AssetError::Failed(format!("{question} Not a terminal: pass --yes")));
     }
     eprint!("{question} [y/N] ");
     let mut answer = String::new();
     let read = io::stderr().flush().and_then(|()| io::stdin().read_line(&mut answer));
-    read.map_err(|e| AssetError::Failed(format!("the answer cannot be read: {e}")))?;
+    read.map_err(|e| AssetError::Failed(format!("cannot read the answer: {e}")))?;
     Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
 }
 
 fn run_fetch(args: &FetchArgs) -> Result<Done, AssetError> {
-    let cwd = env::current_dir().map_err(AssetError::io("look at", Path::new(".")))?;
+    let cwd = env::current_dir().map_err(AssetError::io("access", Path::new(".")))?;
     let tree = ConfTree::find(args.conf_dir.as_deref(), &cwd)?;
     let repo = fetch::repository(&args.model, &tree)?;
     let hub = Hub::from_env()?;
     let fetched = if args.source_only {
         // Reads the pins first, to report an invalid file before the download.
-        let root = &args.at.root;
-        let mut pins = Pins::read_or_none(root)?;
+        let root = &args.project.root;
+        let mut pins = Pins::read_or_default(root)?;
         let commit = hub.resolve(&repo, &args.revision)?;
         let fetched = fetch::sources(&hub, &repo, &commit, &third_party::hub_dir(root, &repo), args.quiet)?;
         pins.pin_hub(&repo, &commit);
@@ -265,7 +269,7 @@ fn run_fetch(args: &FetchArgs) -> Result<Done, AssetError> {
     let bytes: u64 = fetched.files.iter().map(|file| file.bytes).sum();
     let cached = fetched.files.iter().filter(|file| file.cached).count();
     Ok(done(format!(
-        "{} at {}: {} files, {} ({cached} were there)\n{}",
+        "{} at {}: {} files, {} ({cached} cached)\n{}",
         fetched.repo,
         fetched.commit,
         fetched.files.len(),
@@ -276,8 +280,8 @@ fn run_fetch(args: &FetchArgs) -> Result<Done, AssetError> {
 
 fn run_third_party(command: ThirdPartyCommand) -> Result<Done, AssetError> {
     match command {
-        ThirdPartyCommand::Status { name, json, at } => {
-            let all = Pins::read(&at.root)?.status(&at.root, name.as_deref())?;
+        ThirdPartyCommand::Status { name, json, project } => {
+            let all = Pins::read(&project.root)?.status(&project.root, name.as_deref())?;
             let code = u8::from(all.iter().any(|s| !matches!(s.state, State::InPlace | State::Absent)));
             if json {
                 let text = json_of(&serde_json::json!({ "schema": 1, "pins": all }))?;
@@ -285,7 +289,8 @@ fn run_third_party(command: ThirdPartyCommand) -> Result<Done, AssetError> {
             }
             let mut text = String::new();
             for status in &all {
-                text += &format!("{:<10}{:<32}pinned at {}", status.state.word(), status.name, status.pinned);
+                text +=
+                    &format!("{:<10}{:<32}pinned at {}", status.state.label(), status.name, status.pinned);
                 if let Some(found) = status.found.as_ref().filter(|found| **found != status.pinned) {
                     text += &format!(", on disk {found}");
                 }
@@ -299,15 +304,15 @@ fn run_third_party(command: ThirdPartyCommand) -> Result<Done, AssetError> {
             }
             Ok(Done { code, ..done(text) })
         }
-        ThirdPartyCommand::Update { name, revision, latest, dry_run, at } => {
+        ThirdPartyCommand::Update { name, revision, latest, dry_run, project } => {
             let to = match (revision, latest) {
-                (Some(revision), _) => Move::To(revision),
-                (None, true) => Move::Latest,
-                (None, false) => Move::Stay,
+                (Some(revision), _) => PinUpdate::To(revision),
+                (None, true) => PinUpdate::Latest,
+                (None, false) => PinUpdate::Keep,
             };
             let mut text = String::new();
-            let mut tell = |line: String| text += &format!("{line}\n");
-            third_party::update(&at.root, name.as_deref(), &to, dry_run, &mut tell)?;
+            let mut report = |line: String| text += &format!("{line}\n");
+            third_party::update(&project.root, name.as_deref(), &to, dry_run, &mut report)?;
             Ok(done(text))
         }
     }
@@ -315,27 +320,37 @@ fn run_third_party(command: ThirdPartyCommand) -> Result<Done, AssetError> {
 
 fn run_dataset(command: DatasetCommand) -> Result<Done, AssetError> {
     match command {
-        DatasetCommand::List { json, at } => {
-            let all = dataset::list(&at.root)?;
+        DatasetCommand::List { json, project } => {
+            let all = dataset::list(&project.root)?;
             if json {
                 return Ok(done(json_of(&serde_json::json!({ "schema": 1, "datasets": all }))?));
             }
             let mut text = String::new();
             for one in &all {
-                let place = match &one.source_data {
+                let location = match &one.source_data {
                     Some(path) => path.display().to_string(),
                     None => "not linked".to_owned(),
                 };
-                text += &format!("{:<20}{place}\n", one.name);
+                text += &format!("{:<20}{location}\n", one.name);
                 for variant in &one.variants {
-                    let made = &variant.provenance;
-                    text += &format!("  {:<18}{}: {}\n", variant.name, made.created, made.transform);
+                    let provenance = &variant.provenance;
+                    text +=
+                        &format!("  {:<18}{}: {}\n", variant.name, provenance.created, provenance.transform);
                 }
             }
             Ok(done(text))
         }
-        DatasetCommand::Prepare { name, variant, num_samples, seed, subset_filelist, force, json, at } => {
-            let wish = Wish {
+        DatasetCommand::Prepare {
+            name,
+            variant,
+            num_samples,
+            seed,
+            subset_filelist,
+            force,
+            json,
+            project,
+        } => {
+            let request = VariantRequest {
                 dataset: &name,
                 variant: &variant,
                 samples: num_samples,
@@ -343,14 +358,17 @@ fn run_dataset(command: DatasetCommand) -> Result<Done, AssetError> {
                 filelist: subset_filelist.as_deref(),
                 force,
             };
-            let made = dataset::prepare(&at.root, &wish)?;
-            if made.provenance.size.samples < num_samples {
-                eprintln!("note: {num_samples} samples were asked for, and there are {}", made.of);
+            let prepared = dataset::prepare(&project.root, &request)?;
+            if prepared.provenance.size.samples < num_samples {
+                eprintln!(
+                    "note: the source has {} samples, fewer than the requested {num_samples}",
+                    prepared.of
+                );
             }
             if json {
-                return Ok(done(json_of(&made)?));
+                return Ok(done(json_of(&prepared)?));
             }
-            Ok(done(format!("{}: {}", made.dir.display(), made.provenance.transform)))
+            Ok(done(format!("{}: {}", prepared.dir.display(), prepared.provenance.transform)))
         }
     }
 }

@@ -1,6 +1,6 @@
-//! Models, datasets and reference sources on disk: where they lie, how they get there, what they are made of.
+//! Models, datasets and reference sources on disk: locations, downloads, links and samples.
 
-pub mod archive;
+mod archive;
 mod bootstrap;
 pub mod commands;
 mod dataset;
@@ -10,7 +10,7 @@ mod fetch;
 mod git;
 mod hub;
 mod manifest;
-pub mod paths;
+mod paths;
 mod progress;
 pub mod sampling;
 mod third_party;
