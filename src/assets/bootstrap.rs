@@ -34,7 +34,7 @@ impl Kind {
 
 /// A link to create.
 #[derive(Debug)]
-pub(super) struct Item {
+pub(crate) struct Item {
     kind: Kind,
     name: String,
     link: PathBuf,
@@ -49,23 +49,23 @@ pub(super) struct Item {
 
 /// The result for one link.
 #[derive(Debug, Serialize)]
-pub(super) struct Outcome {
-    pub(super) kind: Kind,
-    pub(super) name: String,
-    pub(super) link: PathBuf,
-    pub(super) target: Option<PathBuf>,
-    pub(super) state: State,
+pub(crate) struct Outcome {
+    pub(crate) kind: Kind,
+    pub(crate) name: String,
+    pub(crate) link: PathBuf,
+    pub(crate) target: Option<PathBuf>,
+    pub(crate) state: State,
     /// Archives extracted, or to be extracted.
-    pub(super) extracted: Vec<PathBuf>,
+    pub(crate) extracted: Vec<PathBuf>,
     /// The cause and the remedy, if there is a problem.
-    pub(super) note: Option<String>,
+    pub(crate) note: Option<String>,
     /// Whether the command fails because of it.
-    pub(super) failed: bool,
+    pub(crate) failed: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum State {
+pub(crate) enum State {
     Linked,
     Replaced,
     Unchanged,
@@ -79,7 +79,7 @@ pub(super) enum State {
 }
 
 impl State {
-    pub(super) fn label(self) -> &'static str {
+    pub(crate) fn label(self) -> &'static str {
         match self {
             State::Linked => "linked",
             State::Replaced => "replaced",
@@ -95,7 +95,7 @@ impl State {
 }
 
 /// Reads the manifests below `root`: all of `kind` (or of both), or those with the given names.
-pub(super) fn plan(
+pub(crate) fn plan(
     root: &Path,
     kind: Option<Kind>,
     names: &[String],
@@ -180,7 +180,7 @@ enum Existing {
 
 impl Item {
     /// Creates the link, or reports with `dry_run` what would be done. `confirm` decides whether a link is replaced.
-    pub(super) fn apply(
+    pub(crate) fn apply(
         &self,
         dry_run: bool,
         confirm: &mut dyn FnMut(&str) -> Result<bool, AssetError>,

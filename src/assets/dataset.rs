@@ -13,7 +13,7 @@ use super::sampling::{Sampling, subset};
 use crate::config::{read_yaml, write_yaml};
 
 /// The link to the source data of a dataset.
-pub(super) const SOURCE: &str = "source-data";
+pub(crate) const SOURCE: &str = "source-data";
 const METADATA: &str = "metadata.yaml";
 
 /// The keys of a dataset's `metadata.yaml` that the program reads; other keys are allowed.
@@ -25,41 +25,41 @@ struct Metadata {
 
 /// `metadata.yaml` of a variant.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Provenance {
-    pub(super) parent: String,
-    pub(super) created: String,
-    pub(super) transform: String,
+pub(crate) struct Provenance {
+    pub(crate) parent: String,
+    pub(crate) created: String,
+    pub(crate) transform: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) seed: Option<u64>,
-    pub(super) size: Size,
+    pub(crate) seed: Option<u64>,
+    pub(crate) size: Size,
 }
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Size {
-    pub(super) samples: u64,
-    pub(super) disk_mb: f64,
+pub(crate) struct Size {
+    pub(crate) samples: u64,
+    pub(crate) disk_mb: f64,
 }
 
 /// A dataset in `dataset list`.
 #[derive(Debug, Serialize)]
-pub(super) struct DatasetInfo {
-    pub(super) name: String,
+pub(crate) struct DatasetInfo {
+    pub(crate) name: String,
     /// The target of the link to the source data; `None` without a valid link.
-    pub(super) source_data: Option<PathBuf>,
-    pub(super) source: Option<String>,
-    pub(super) license: Option<String>,
-    pub(super) variants: Vec<Variant>,
+    pub(crate) source_data: Option<PathBuf>,
+    pub(crate) source: Option<String>,
+    pub(crate) license: Option<String>,
+    pub(crate) variants: Vec<Variant>,
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct Variant {
-    pub(super) name: String,
+pub(crate) struct Variant {
+    pub(crate) name: String,
     #[serde(flatten)]
-    pub(super) provenance: Provenance,
+    pub(crate) provenance: Provenance,
 }
 
 /// All datasets under `root` with their variants.
-pub(super) fn list(root: &Path) -> Result<Vec<DatasetInfo>, AssetError> {
+pub(crate) fn list(root: &Path) -> Result<Vec<DatasetInfo>, AssetError> {
     let mut listed = Vec::new();
     for name in dataset_names(root)? {
         let dir = root.join("datasets").join(&name);
@@ -96,26 +96,26 @@ fn variants(dir: &Path) -> Result<Vec<Variant>, AssetError> {
 
 /// The settings of a new variant.
 #[derive(Debug)]
-pub(super) struct VariantRequest<'a> {
-    pub(super) dataset: &'a str,
-    pub(super) variant: &'a str,
-    pub(super) samples: u64,
-    pub(super) seed: u64,
+pub(crate) struct VariantSpec<'a> {
+    pub(crate) dataset: &'a str,
+    pub(crate) variant: &'a str,
+    pub(crate) samples: u64,
+    pub(crate) seed: u64,
     /// A list of the files to use.
-    pub(super) filelist: Option<&'a Path>,
+    pub(crate) filelist: Option<&'a Path>,
     /// Replace an existing variant.
-    pub(super) force: bool,
+    pub(crate) force: bool,
 }
 
 /// A created variant.
 #[derive(Debug, Serialize)]
-pub(super) struct Prepared {
-    pub(super) schema: u32,
-    pub(super) dir: PathBuf,
+pub(crate) struct Prepared {
+    pub(crate) schema: u32,
+    pub(crate) dir: PathBuf,
     /// Number of samples in the source data.
-    pub(super) of: u64,
+    pub(crate) of: u64,
     #[serde(flatten)]
-    pub(super) provenance: Provenance,
+    pub(crate) provenance: Provenance,
 }
 
 /// A file of the source data and its number of samples.
@@ -133,16 +133,16 @@ impl SourceFile {
 }
 
 /// Creates a variant from random samples of the JSONL and text files of the source data.
-pub(super) fn prepare(root: &Path, request: &VariantRequest) -> Result<Prepared, AssetError> {
-    require_known("dataset", [request.dataset], &dataset_names(root)?)?;
-    paths::plain_name("variant", request.variant)?;
-    let dir = root.join("datasets").join(request.dataset);
-    let target = dir.join(request.variant);
-    if request.variant == SOURCE {
+pub(crate) fn prepare(root: &Path, spec: &VariantSpec) -> Result<Prepared, AssetError> {
+    require_known("dataset", [spec.dataset], &dataset_names(root)?)?;
+    paths::plain_name("variant", spec.variant)?;
+    let dir = root.join("datasets").join(spec.dataset);
+    let target = dir.join(spec.variant);
+    if spec.variant == SOURCE {
         let why = "source data is never written to".into();
-        return Err(AssetError::BadName { what: "variant", name: request.variant.into(), why });
+        return Err(AssetError::BadName { what: "variant", name: spec.variant.into(), why });
     }
-    if target.exists() && !request.force {
+    if target.exists() && !spec.force {
         return Err(AssetError::Failed(format!(
             "{} already exists; choose another name, or pass --force to replace it",
             target.display()
@@ -152,20 +152,20 @@ pub(super) fn prepare(root: &Path, request: &VariantRequest) -> Result<Prepared,
     if target.exists() && !target.join(METADATA).exists() {
         return Err(AssetError::Failed(format!("{} is not a variant and is not replaced", target.display())));
     }
-    let files = source_files(&dir.join(SOURCE), request)?;
+    let files = source_files(&dir.join(SOURCE), spec)?;
     let count: u64 = files.iter().map(|file| file.samples).sum();
-    let sampling = Sampling { num_epochs: 1, num_samples_per_epoch: Some(request.samples), randomize: true };
-    let mut chosen = sampling.indexes(count, request.seed).swap_remove(0);
+    let sampling = Sampling { num_epochs: 1, num_samples_per_epoch: Some(spec.samples), randomize: true };
+    let mut chosen = sampling.indexes(count, spec.seed).swap_remove(0);
     // In source order, so that one pass over the files finds all samples.
     chosen.sort_unstable();
 
-    let partial = dir.join(format!(".{}.partial-{}", request.variant, std::process::id()));
+    let partial = dir.join(format!(".{}.partial-{}", spec.variant, std::process::id()));
     let created = write_variant(&partial, &files, &chosen).and_then(|bytes| {
         let provenance = Provenance {
             parent: SOURCE.into(),
             created: jiff::Zoned::now().strftime("%Y-%m-%d").to_string(),
-            transform: describe_transform(request, count, chosen.len() as u64),
-            seed: Some(request.seed),
+            transform: describe_transform(spec, count, chosen.len() as u64),
+            seed: Some(spec.seed),
             size: Size { samples: chosen.len() as u64, disk_mb: (bytes as f64 / 1e4).round() / 100.0 },
         };
         write_yaml(&partial.join(METADATA), "", &provenance)?;
@@ -182,20 +182,20 @@ pub(super) fn prepare(root: &Path, request: &VariantRequest) -> Result<Prepared,
     Ok(Prepared { schema: 1, dir: target, of: count, provenance: created? })
 }
 
-fn describe_transform(request: &VariantRequest, count: u64, chosen: u64) -> String {
-    let from = match request.filelist {
+fn describe_transform(spec: &VariantSpec, count: u64, chosen: u64) -> String {
+    let from = match spec.filelist {
         Some(list) => format!(" of the files in {}", list.file_name().unwrap_or_default().to_string_lossy()),
         None => String::new(),
     };
     if chosen == count {
         format!("All {count} examples{from}")
     } else {
-        format!("Random sample of {chosen} out of {count} examples{from}, seed {}", request.seed)
+        format!("Random sample of {chosen} out of {count} examples{from}, seed {}", spec.seed)
     }
 }
 
-fn source_files(source: &Path, request: &VariantRequest) -> Result<Vec<SourceFile>, AssetError> {
-    let name = request.dataset;
+fn source_files(source: &Path, spec: &VariantSpec) -> Result<Vec<SourceFile>, AssetError> {
+    let name = spec.dataset;
     if !source.is_dir() {
         return Err(AssetError::Failed(format!(
             "{} is not a link to a directory; run: llmprof-tui bootstrap datasets {name}",
@@ -205,7 +205,7 @@ fn source_files(source: &Path, request: &VariantRequest) -> Result<Vec<SourceFil
     let mut files = Vec::new();
     collect(source, "", &mut files)?;
     files.sort_by(|a, b| a.name.cmp(&b.name));
-    if let Some(list) = request.filelist {
+    if let Some(list) = spec.filelist {
         let text = fs::read_to_string(list).map_err(AssetError::io("read", list))?;
         let names: Vec<String> = files.iter().map(|file| file.name.clone()).collect();
         let keep =

@@ -20,59 +20,59 @@ const HEADING: &str = "\
 /// All pins.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Pins {
+pub(crate) struct Pins {
     #[serde(default)]
-    pub(super) hf: Vec<HubPin>,
+    pub(crate) hf: Vec<HubPin>,
     #[serde(default)]
-    pub(super) github: Vec<GitPin>,
+    pub(crate) github: Vec<GitPin>,
 }
 
 /// Sources of a hub repository, under `hf/<org>/<repo>/`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct HubPin {
-    pub(super) repo: String,
+pub(crate) struct HubPin {
+    pub(crate) repo: String,
     /// A commit.
-    pub(super) revision: String,
+    pub(crate) revision: String,
     /// The branch `update --latest` follows.
     #[serde(default = "main_branch")]
-    pub(super) track: String,
+    pub(crate) track: String,
 }
 
 /// A git repository, under `github/<name>/`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct GitPin {
-    pub(super) name: String,
-    pub(super) url: String,
+pub(crate) struct GitPin {
+    pub(crate) name: String,
+    pub(crate) url: String,
     /// A commit or a tag.
-    pub(super) revision: String,
+    pub(crate) revision: String,
     /// The commit of `revision` when it was fetched: tags can move.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) commit: Option<String>,
+    pub(crate) commit: Option<String>,
     /// The directories to check out; empty for all.
     #[serde(default)]
-    pub(super) paths: Vec<String>,
+    pub(crate) paths: Vec<String>,
     #[serde(default = "main_branch")]
-    pub(super) track: String,
+    pub(crate) track: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) license: Option<String>,
+    pub(crate) license: Option<String>,
 }
 
 /// The status of one pin.
 #[derive(Debug, Serialize)]
-pub(super) struct Status {
-    pub(super) name: String,
-    pub(super) dir: PathBuf,
-    pub(super) pinned: String,
-    pub(super) found: Option<String>,
-    pub(super) state: State,
-    pub(super) note: Option<String>,
+pub(crate) struct Status {
+    pub(crate) name: String,
+    pub(crate) dir: PathBuf,
+    pub(crate) pinned: String,
+    pub(crate) found: Option<String>,
+    pub(crate) state: State,
+    pub(crate) note: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum State {
+pub(crate) enum State {
     /// The files on disk equal the pinned ones.
     InPlace,
     Absent,
@@ -84,7 +84,7 @@ pub(super) enum State {
 }
 
 impl State {
-    pub(super) fn label(self) -> &'static str {
+    pub(crate) fn label(self) -> &'static str {
         match self {
             State::InPlace => "in place",
             State::Absent => "absent",
@@ -97,7 +97,7 @@ impl State {
 
 /// The new revision of a pin before it is fetched.
 #[derive(Debug, Clone)]
-pub(super) enum PinUpdate {
+pub(crate) enum PinUpdate {
     Keep,
     To(String),
     Latest,
@@ -108,7 +108,7 @@ impl Pins {
         root.join("third_party/third_party.yaml")
     }
 
-    pub(super) fn read(root: &Path) -> Result<Pins, AssetError> {
+    pub(crate) fn read(root: &Path) -> Result<Pins, AssetError> {
         let path = Pins::path(root);
         if !path.exists() {
             return Err(AssetError::NoManifest { path });
@@ -124,11 +124,11 @@ impl Pins {
     }
 
     /// The pins, or none if the file does not exist.
-    pub(super) fn read_or_default(root: &Path) -> Result<Pins, AssetError> {
+    pub(crate) fn read_or_default(root: &Path) -> Result<Pins, AssetError> {
         if Pins::path(root).exists() { Pins::read(root) } else { Ok(Pins::default()) }
     }
 
-    pub(super) fn write(&self, root: &Path) -> Result<(), AssetError> {
+    pub(crate) fn write(&self, root: &Path) -> Result<(), AssetError> {
         let path = Pins::path(root);
         if let Some(dir) = path.parent() {
             std::fs::create_dir_all(dir).map_err(AssetError::io("create", dir))?;
@@ -142,7 +142,7 @@ impl Pins {
     }
 
     /// Pins `repo` at `commit`.
-    pub(super) fn pin_hub(&mut self, repo: &RepoId, commit: &str) {
+    pub(crate) fn pin_hub(&mut self, repo: &RepoId, commit: &str) {
         let name = repo.to_string();
         match self.hf.iter_mut().find(|pin| pin.repo == name) {
             Some(pin) => pin.revision = commit.to_owned(),
@@ -151,7 +151,7 @@ impl Pins {
     }
 
     /// The status of all pins, or of the one with that name.
-    pub(super) fn status(&self, root: &Path, name: Option<&str>) -> Result<Vec<Status>, AssetError> {
+    pub(crate) fn status(&self, root: &Path, name: Option<&str>) -> Result<Vec<Status>, AssetError> {
         require_known("pin", name, &self.names())?;
         let selected = |own: &str| name.is_none_or(|name| name == own);
         let hub = self.hf.iter().filter(|pin| selected(&pin.repo)).map(|pin| pin.status(root));
@@ -160,7 +160,7 @@ impl Pins {
     }
 }
 
-pub(super) fn hub_dir(root: &Path, repo: &RepoId) -> PathBuf {
+pub(crate) fn hub_dir(root: &Path, repo: &RepoId) -> PathBuf {
     root.join("third_party/hf").join(repo.to_string())
 }
 
@@ -237,7 +237,7 @@ impl GitPin {
     }
 
     /// The commands that check out the pin.
-    pub(super) fn commands(&self, root: &Path) -> Vec<Vec<String>> {
+    pub(crate) fn commands(&self, root: &Path) -> Vec<Vec<String>> {
         let revision = self.commit.as_deref().unwrap_or(&self.revision);
         git::checkout(&self.dir(root), &self.url, revision, &self.paths)
     }
@@ -256,7 +256,7 @@ impl GitPin {
 /// Updates the pins (all, or the one with that name) and fetches them. `report` receives each step.
 ///
 /// With `dry_run` nothing is changed, and `report` receives the commands.
-pub(super) fn update(
+pub(crate) fn update(
     root: &Path,
     name: Option<&str>,
     to: &PinUpdate,
