@@ -82,7 +82,7 @@ fn a_model_is_downloaded_once() {
 
     let before = hub.requests().len();
     let output = llmprof(home.path(), &hub).args(["fetch", "org/tiny"]).output().unwrap();
-    assert!(String::from_utf8_lossy(&output.stdout).contains("(3 were there)"));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("(3 cached)"));
     assert!(hub.requests()[before..].iter().all(|r| !r.contains("/resolve/")), "no file is downloaded twice");
 
     let output =

@@ -51,7 +51,7 @@ fn every_demo_gives_every_document_and_the_command_writes_the_same() {
         let made = documents(&state);
         let missing: Vec<&str> =
             NAMES.into_iter().filter(|name| made.iter().all(|document| document.name != *name)).collect();
-        let no_kernels = state.kernels.decode.rows.is_empty();
+        let no_kernels = state.kernels.decode.total.rows.is_empty();
         assert_eq!(missing, if no_kernels { vec!["kernels.svg"] } else { vec![] }, "{name}");
 
         let dir = tempfile::tempdir().unwrap();
@@ -96,7 +96,7 @@ fn kernels_and_incidents_are_reported_again() {
     let overrides = ["profiling.cupti.enable=true", "runtime.sim.scenario=power_cap", "runtime.requests=30"];
     let recorded = record(dir.path(), &overrides);
     let state = fold(&events(&recorded));
-    assert!(!state.kernels.decode.rows.is_empty(), "there are kernels");
+    assert!(!state.kernels.decode.total.rows.is_empty(), "there are kernels");
     assert!(!state.flight.incidents.is_empty(), "there are incidents");
     assert_reported_again(&recorded);
 }

@@ -30,32 +30,32 @@ const RECEIPT: &str = ".pin.json";
 
 /// The result of a fetch.
 #[derive(Debug, Serialize)]
-pub(super) struct Fetched {
-    pub(super) schema: u32,
-    pub(super) repo: String,
-    pub(super) commit: String,
-    pub(super) dir: PathBuf,
-    pub(super) files: Vec<FetchedFile>,
+pub(crate) struct Fetched {
+    pub(crate) schema: u32,
+    pub(crate) repo: String,
+    pub(crate) commit: String,
+    pub(crate) dir: PathBuf,
+    pub(crate) files: Vec<FetchedFile>,
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct FetchedFile {
-    pub(super) path: String,
-    pub(super) bytes: u64,
+pub(crate) struct FetchedFile {
+    pub(crate) path: String,
+    pub(crate) bytes: u64,
     /// Whether it was already in the cache.
-    pub(super) cached: bool,
+    pub(crate) cached: bool,
 }
 
 /// The content of [`RECEIPT`].
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Receipt {
-    pub(super) revision: String,
+pub(crate) struct Receipt {
+    pub(crate) revision: String,
     /// Path and git object id of the content.
-    pub(super) files: BTreeMap<String, String>,
+    pub(crate) files: BTreeMap<String, String>,
 }
 
 /// The repository of `model`, which is `org/name` or an option of `conf/model/`.
-pub(super) fn repository(model: &str, tree: &ConfTree) -> Result<RepoId, AssetError> {
+pub(crate) fn repository(model: &str, tree: &ConfTree) -> Result<RepoId, AssetError> {
     if model.contains('/') {
         return RepoId::parse(model);
     }
@@ -78,7 +78,7 @@ pub(super) fn repository(model: &str, tree: &ConfTree) -> Result<RepoId, AssetEr
 }
 
 /// Downloads the files of `repo` that a run needs (or `all` files) to the cache.
-pub(super) fn model(
+pub(crate) fn model(
     hub: &Hub,
     repo: &RepoId,
     revision: &str,
@@ -156,7 +156,7 @@ fn in_parallel(
 }
 
 /// Downloads the sources of `repo` at `commit` to `dir`, read-only, and removes files that are no longer in it.
-pub(super) fn sources(
+pub(crate) fn sources(
     hub: &Hub,
     repo: &RepoId,
     commit: &str,
@@ -220,14 +220,14 @@ fn download_source(
     Ok(digests)
 }
 
-pub(super) fn read_receipt(dir: &Path) -> Option<Receipt> {
+pub(crate) fn read_receipt(dir: &Path) -> Option<Receipt> {
     let text = fs::read_to_string(dir.join(RECEIPT)).ok()?;
     let receipt: Receipt = serde_json::from_str(&text).ok()?;
     receipt.files.keys().all(|path| paths::relative(path).is_ok()).then_some(receipt)
 }
 
 /// The files of `receipt` that are missing or edited.
-pub(super) fn changes(dir: &Path, receipt: &Receipt) -> Vec<String> {
+pub(crate) fn changes(dir: &Path, receipt: &Receipt) -> Vec<String> {
     let same = |path: &str, oid: &str| {
         let path = dir.join(path);
         let size = fs::metadata(&path).map(|m| m.len())?;

@@ -5,7 +5,6 @@
 //! memory: a row for each kernel, grid and range, not for each launch.
 
 mod cells;
-pub mod commands;
 mod convert;
 pub mod cublas;
 mod error;

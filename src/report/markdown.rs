@@ -168,14 +168,14 @@ fn efficiency(out: &mut String, state: &RunState) {
             point.timed.flop_per_byte().map_or_else(none, three_digits),
             scaled(point.timed.flop_per_s(), "").trim_end().to_owned(),
             scaled(point.timed.bytes_per_s(), "").trim_end().to_owned(),
-            point.share.map_or_else(none, |share| percent(share.most())),
+            point.share.map_or_else(none, |share| percent(share.max_pct())),
             point.verdict.as_ref().map_or_else(none, |verdict| verdict.class.word().to_owned()),
             point.time_pct.map_or_else(none, percent),
         ]);
     }
     let _ = writeln!(out, "\n{}", table::markdown(&rows, |column| column > 0 && column != 5));
     list(out, &all_hints(state));
-    let mut bases: Vec<&str> = roofline.points.iter().map(|point| point.basis.as_str()).collect();
+    let mut bases: Vec<String> = roofline.points.iter().map(|point| point.basis.to_string()).collect();
     bases.dedup();
     let _ = writeln!(out, "Basis: {}. Classes without hardware counters are estimates.\n", bases.join("; "));
 }
@@ -199,7 +199,7 @@ fn gpu(out: &mut String, state: &RunState) {
         for phase in &energy.phases {
             let number = |value: Option<f64>| value.map_or_else(none, three_digits);
             rows.push([
-                phase.phase.to_owned(),
+                phase.phase.to_string(),
                 three_digits(phase.joules),
                 number(phase.mean_w),
                 grouped(phase.tokens as i64),
@@ -219,13 +219,14 @@ fn gpu(out: &mut String, state: &RunState) {
         for incident in &state.flight.incidents {
             let meanwhile = Some(incident.meanwhile()).filter(|words| !words.is_empty());
             let meanwhile = meanwhile.map_or_else(String::new, |words| format!(" ({words})"));
-            let _ = writeln!(out, "- {:.3} s: {}{meanwhile}", incident.at.secs(), incident.words());
+            let _ = writeln!(out, "- {:.3} s: {}{meanwhile}", incident.at.secs(), incident.describe());
         }
         out.push('\n');
     }
     if let Some(trust) = state.trust() {
-        let doubts = if trust.doubts.is_empty() { "no doubts".to_owned() } else { trust.doubts.join("; ") };
-        let _ = writeln!(out, "## Trust\n\n{} of {} points: {doubts}.\n", trust.score, trust.of);
+        let issues: Vec<String> = trust.issues.iter().map(ToString::to_string).collect();
+        let issues = if issues.is_empty() { "no issues".to_owned() } else { issues.join("; ") };
+        let _ = writeln!(out, "## Trust\n\n{} of {} points: {issues}.\n", trust.score, trust.of);
     }
 }
 

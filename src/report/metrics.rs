@@ -10,6 +10,7 @@ use crate::{
     analysis::{
         distribution::Summary,
         energy::{Energy, energy},
+        throttle::Work,
     },
     event::{AllocatorSample, KernelReport, Phase, SCHEMA},
     kernels::show::{Asked, Shown},
@@ -138,7 +139,12 @@ pub const DEFINITIONS: &[Definition] = &[
         "1 - live_bytes / reserved_bytes of an allocator; null if it does not report reserved bytes",
         "the last sample",
     ),
-    define("trust", "points of 5", "5 minus the number of doubts", "one per run"),
+    define(
+        "trust",
+        "points of 5",
+        "5 minus the number of issues; 0 if an issue blocks a comparison",
+        "one per run",
+    ),
     define(
         "percentiles",
         "as their metric",
@@ -208,7 +214,7 @@ pub fn run_json(state: &RunState, run_dir: Option<&Path>) -> Value {
         "device_share": metrics.device_share,
         "prefill_tok_s": metrics.prefill_tok_s,
         "decode_tok_s": metrics.decode_tok_s,
-        "energy_j_per_token": energy_of(state).and_then(|energy| energy.of("decode")?.j_per_token),
+        "energy_j_per_token": energy_of(state).and_then(|energy| energy.of(Work::Decode)?.j_per_token),
         "mfu": state.mfu().map(|used| used.share),
         "mbu": state.mbu().map(|used| used.share),
         "trust": state.trust(),
@@ -253,9 +259,9 @@ fn operators_json(state: &RunState, phase: Phase) -> Value {
     json!({
         "steps": host.steps,
         "host_ns": host.host_ns,
-        "untold_steps": host.untold_steps,
-        "untold_ns": host.untold_ns,
-        "self_ns": Some(host.self_ns()).filter(|_| host.told_steps() > 0),
+        "untold_steps": host.unattributed_steps,
+        "untold_ns": host.unattributed_ns,
+        "self_ns": Some(host.self_ns()).filter(|_| host.attributed_steps() > 0),
         "heap": host.heap,
         "operators": host.times,
     })

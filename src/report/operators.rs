@@ -38,7 +38,7 @@ pub(super) fn operators_md(state: &RunState) -> Option<String> {
 }
 
 fn measured(out: &mut String, state: &RunState, phase: Phase) {
-    let steps = state.kernels.live(phase).map_or(0, |live| live.steps);
+    let steps = state.kernels.live(phase).map_or(0, |live| live.total.steps);
     let _ = writeln!(
         out,
         "## {}: kernels of {} steps\n\nTimes are means per step, measured by the GPU's clock. FLOPs and bytes are computed \
@@ -59,7 +59,7 @@ fn measured(out: &mut String, state: &RunState, phase: Phase) {
             percent(row.share * 100.0),
             row.achieved.map_or_else(none, |timed| scaled(timed.flop_per_s(), "FLOP/s")),
             row.achieved.map_or_else(none, |timed| scaled(timed.bytes_per_s(), "B/s")),
-            row.pct_of_peaks.map_or_else(none, |share| percent(share.most())),
+            row.pct_of_peaks.map_or_else(none, |share| percent(share.max_pct())),
             row.verdict.as_ref().map_or_else(|_| none(), |verdict| verdict.class.word().to_owned()),
             format!("`{}`{more}", kernels.join("`, `")),
         ]);
@@ -88,12 +88,12 @@ fn on_host(out: &mut String, state: &RunState, phase: Phase, host: &HostOperator
              the GPU.\n"
         ),
     };
-    if host.untold_steps > 0 {
+    if host.unattributed_steps > 0 {
         let _ = writeln!(
             out,
             "{} of them ({} each) have no operators: {}.\n",
-            grouped(host.untold_steps as i64),
-            millis(host.untold_ns as f64 / host.untold_steps as f64 / 1e6),
+            grouped(host.unattributed_steps as i64),
+            millis(host.unattributed_ns as f64 / host.unattributed_steps as f64 / 1e6),
             no_operators_because(state)
         );
     }
@@ -101,8 +101,8 @@ fn on_host(out: &mut String, state: &RunState, phase: Phase, host: &HostOperator
         return;
     }
     let achieved = if on_cpu { state.operator_rows(phase) } else { Vec::new() };
-    let steps = host.told_steps().max(1) as f64;
-    let share = |ns: u64| percent(ns as f64 / host.told_ns().max(1) as f64 * 100.0);
+    let steps = host.attributed_steps().max(1) as f64;
+    let share = |ns: u64| percent(ns as f64 / host.attributed_ns().max(1) as f64 * 100.0);
     let time = |ns: f64| millis(ns / 1e6);
     let allocated = |heap: Option<HeapGrowth>| {
         heap.map_or_else(none, |heap| scaled(heap.allocated_bytes as f64 / steps, "B"))
@@ -122,7 +122,7 @@ fn on_host(out: &mut String, state: &RunState, phase: Phase, host: &HostOperator
         "peak",
         "shapes",
     ];
-    let step = time(host.told_ns() as f64 / steps);
+    let step = time(host.attributed_ns() as f64 / steps);
     let mut rows = vec![
         heading.map(str::to_owned),
         [

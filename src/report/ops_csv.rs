@@ -111,14 +111,14 @@ impl Row {
 
     fn timed(self, time: &OperatorTime, host: &HostOperators) -> Row {
         Row {
-            steps: Some(host.told_steps()),
+            steps: Some(host.attributed_steps()),
             calls: Some(time.calls),
-            calls_per_step: Some(time.calls as f64 / host.told_steps().max(1) as f64),
+            calls_per_step: Some(time.calls as f64 / host.attributed_steps().max(1) as f64),
             host_total_ns: Some(time.ns),
             // Operators are not nested: the total time is self time.
             host_self_ns: Some(time.ns),
             host_range_ns: Some((time.min_ns, time.max_ns)),
-            host_share: (host.told_ns() > 0).then(|| time.ns as f64 / host.told_ns() as f64),
+            host_share: (host.attributed_ns() > 0).then(|| time.ns as f64 / host.attributed_ns() as f64),
             heap: time.heap,
             ..self
         }
@@ -129,12 +129,14 @@ impl Row {
 fn rows(state: &RunState, phase: Phase) -> Vec<Row> {
     let cost = state.step_cost(phase);
     let host = state.operators.of(phase).filter(|host| host.steps > 0);
-    let live = state.kernels.live(phase).filter(|live| live.steps > 0);
+    let live = state.kernels.live(phase).filter(|live| live.total.steps > 0);
     if cost.is_none() && host.is_none() && live.is_none() {
         return Vec::new();
     }
     let mut rows = vec![step(cost.as_ref(), host, live)];
-    rows.extend(host.filter(|host| host.untold_steps > 0 && host.told_steps() > 0).map(without_operators));
+    rows.extend(
+        host.filter(|host| host.unattributed_steps > 0 && host.attributed_steps() > 0).map(without_operators),
+    );
     for &operator in Operator::ALL {
         let row = of_operator(operator, cost.as_ref(), host, live);
         rows.extend(row.map(|row| Row { shapes: state.operand_shapes(phase, operator), ..row }));
@@ -154,7 +156,7 @@ fn step(cost: Option<&StepCost>, host: Option<&HostOperators>, live: Option<&Liv
         calls: host.map(|host| host.steps),
         calls_per_step: host.map(|_| 1.0),
         host_total_ns: host.map(|host| host.host_ns),
-        host_self_ns: host.filter(|host| host.told_steps() > 0).map(HostOperators::self_ns),
+        host_self_ns: host.filter(|host| host.attributed_steps() > 0).map(HostOperators::self_ns),
         device: live.and_then(|live| device(live, |_| true)),
         cost: cost.map(StepCost::total),
         heap: host.and_then(|host| host.heap),
@@ -165,9 +167,9 @@ fn step(cost: Option<&StepCost>, host: Option<&HostOperators>, live: Option<&Liv
 fn without_operators(host: &HostOperators) -> Row {
     Row {
         operator: "(steps without operators)".to_owned(),
-        steps: Some(host.untold_steps),
-        calls: Some(host.untold_steps),
-        host_total_ns: Some(host.untold_ns),
+        steps: Some(host.unattributed_steps),
+        calls: Some(host.unattributed_steps),
+        host_total_ns: Some(host.unattributed_ns),
         ..Row::default()
     }
 }
@@ -198,13 +200,13 @@ fn of_operator(
 }
 
 fn device(live: &LiveKernels, which: impl Fn(&KernelRow) -> bool) -> Option<Device> {
-    let rows = || live.rows.iter().filter(|row| which(row));
+    let rows = || live.total.rows.iter().filter(|row| which(row));
     rows().next()?;
     Some(Device {
         launches: rows().map(|row| row.calls).sum(),
         total_ns: rows().filter_map(|row| row.total_ns).sum(),
-        steps: live.steps,
-        busy_ns: live.busy_ns as f64,
+        steps: live.total.steps,
+        busy_ns: live.total.busy_ns as f64,
     })
 }
 
@@ -234,8 +236,8 @@ mod tests {
                     phase: if prefill { Phase::Prefill } else { Phase::Decode },
                     steps: told_steps + untold_steps,
                     host_ns: if told_steps > 0 { inside + more_ns } else { 0 } + untold_ns,
-                    untold_steps,
-                    untold_ns,
+                    unattributed_steps: untold_steps,
+                    unattributed_ns: untold_ns,
                     operators,
                     ..OperatorWindow::default()
                 }
@@ -266,7 +268,7 @@ mod tests {
                 let total: u64 =
                     windows.iter().filter(|window| window.phase == phase).map(|window| window.host_ns).sum();
                 prop_assert!((ms(step, "host_total_ms") - total as f64 / 1e6).abs() < 1e-9);
-                let told = state.operators.of(phase).unwrap().told_steps() > 0;
+                let told = state.operators.of(phase).unwrap().attributed_steps() > 0;
                 prop_assert_eq!(step[at("host_self_ms")].is_empty(), !told, "never 0 for a missing value");
                 if told {
                     let parts: f64 = parts.iter().map(|row| ms(row, "host_total_ms")).sum();

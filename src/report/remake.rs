@@ -48,6 +48,7 @@ pub fn remake(path: &Path, out: Option<&Path>) -> Result<Remade, ReportError> {
         state.apply(&envelope);
         trace.add(&envelope)?;
     }
+    state.unreadable_lines = reader.skipped();
     trace.finish(state.finished.is_some())?;
     let mut files = Vec::new();
     for document in documents(&state) {

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::metrics::{energy_of, outcome};
 use crate::{
-    analysis::{classify::Class, roofline::PointKind},
+    analysis::{classify::Class, roofline::PointKind, throttle::Work},
     base::units::{grouped, millis, percent, three_digits},
     event::Phase,
     state::RunState,
@@ -103,7 +103,7 @@ fn how_fast(state: &RunState) -> Vec<String> {
         };
         lines.push(format!("Then {} tokens per second follow{all}.", three_digits(each)));
     }
-    if let Some(joules) = energy_of(state).and_then(|energy| energy.of("decode")?.j_per_token) {
+    if let Some(joules) = energy_of(state).and_then(|energy| energy.of(Work::Decode)?.j_per_token) {
         lines.push(format!("Each generated token uses {} J of GPU energy.", three_digits(joules)));
     }
     if lines.is_empty() {
@@ -219,9 +219,9 @@ fn to_do(state: &RunState) -> Vec<String> {
 fn trust(state: &RunState) -> Vec<String> {
     let Some(trust) = state.trust() else { return vec!["Nothing was measured.".to_owned()] };
     let mut lines = vec![format!("{} of {} points.", trust.score, trust.of)];
-    if trust.doubts.is_empty() {
-        lines.push("No doubts: it can be compared with other runs.".to_owned());
+    if trust.issues.is_empty() {
+        lines.push("No issues: it can be compared with other runs.".to_owned());
     }
-    lines.extend(trust.doubts.iter().map(|doubt| format!("Doubt: {doubt}.")));
+    lines.extend(trust.issues.iter().map(|issue| format!("Issue: {issue}.")));
     lines
 }

@@ -32,7 +32,7 @@ const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// A validated `org/name`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct RepoId {
+pub(crate) struct RepoId {
     owner: String,
     name: String,
 }
@@ -78,7 +78,7 @@ pub(super) struct Listing {
 }
 
 /// The hub that the environment selects.
-pub(super) struct Hub {
+pub(crate) struct Hub {
     api: Api,
     /// Without a slash at the end.
     endpoint: String,
@@ -114,7 +114,7 @@ struct LfsPointer {
 
 impl Hub {
     /// Reads `HF_ENDPOINT`, `HF_TOKEN`, `HF_HOME`, `HF_HUB_CACHE`, `HF_HUB_OFFLINE` and `SSL_CERT_FILE`.
-    pub(super) fn from_env() -> Result<Hub, AssetError> {
+    pub(crate) fn from_env() -> Result<Hub, AssetError> {
         let variable = |name| env::var(name).ok().filter(|value| !value.is_empty());
         if variable("HF_HOME").is_none() && env::home_dir().is_none() {
             return Err(AssetError::Usage("no home directory; set HF_HOME to a directory for models".into()));
@@ -156,7 +156,7 @@ impl Hub {
     }
 
     /// The current commit of `revision`.
-    pub(super) fn resolve(&self, repo: &RepoId, revision: &str) -> Result<String, AssetError> {
+    pub(crate) fn resolve(&self, repo: &RepoId, revision: &str) -> Result<String, AssetError> {
         check_revision(revision)?;
         if is_commit(revision) {
             return Ok(revision.to_owned());

@@ -57,7 +57,7 @@ fn lower_bound(state: &RunState, from: u64, to: u64) -> Vec<(f64, f64)> {
     let batch = u64::from(state.batch());
     let point = |context: u64| {
         let total = shape.cost(Step::decode(batch, context)).total();
-        (context as f64, roof.least_seconds(total.flops(), total.certain_bytes()) * 1e3)
+        (context as f64, roof.min_seconds(total.flops(), total.certain_bytes()) * 1e3)
     };
     contexts(from, to).map(point).filter(|(_, ms)| ms.is_finite()).collect()
 }

@@ -41,12 +41,14 @@ pub fn kernel_shares_svg(state: &RunState) -> Option<String> {
 fn groups(state: &RunState) -> Vec<Group> {
     let mut groups = Vec::new();
     for (phase, colour) in [(Phase::Decode, BLUE), (Phase::Prefill, PURPLE)] {
-        let Some(live) = state.kernels.live(phase).filter(|live| !live.rows.is_empty()) else { continue };
-        let named = live.rows.iter().map(|row| {
+        let Some(live) = state.kernels.live(phase).filter(|live| !live.total.rows.is_empty()) else {
+            continue;
+        };
+        let named = live.total.rows.iter().map(|row| {
             let operator = row.operator.map_or_else(String::new, |operator| format!("{operator}: "));
             (format!("{operator}{}", row.family), row.total_ns)
         });
-        let title = format!("{}, {} steps", phase.name(), live.steps);
+        let title = format!("{}, {} steps", phase.name(), live.total.steps);
         groups.extend(group(title, colour, named));
     }
     for report in &state.kernels.reports {

@@ -138,7 +138,7 @@ fn legend(area: &Area<'_>, roofline: &Roofline) -> Result<(), DrawError> {
     }
     y += 26;
     for (i, point) in roofline.points.iter().enumerate().take(MAX_ROWS) {
-        let share = point.share.map(|share| percent(share.most()));
+        let share = point.share.map(|share| percent(share.max_pct()));
         text(&(i + 1).to_string(), 0, y, ROOF)?;
         text(&point.label(), 24, y, colour(point))?;
         text(&share.unwrap_or_default(), 220, y, ROOF)?;

@@ -112,7 +112,7 @@ pub fn card_verdict<'a>(view: &View<'_>) -> Vec<Text<'a>> {
         Tone::Bad => theme.warn,
     };
     let mut words = vec![Text::styled(theme.glyphs.plain(&format!("{} ", diagnosis.verdict)), style)];
-    let coming = gpu.heat().filter(|heat| heat.slowdown_in_s.is_some()).and_then(|heat| heat.words());
+    let coming = gpu.heat().filter(|heat| heat.slowdown_in_s.is_some()).and_then(|heat| heat.describe());
     words.extend(coming.map(|coming| Text::styled(theme.glyphs.plain(&format!("{coming} ")), theme.warn)));
     words
 }
