@@ -120,9 +120,9 @@ fn what_cannot_be_had_is_refused_by_name() {
 #[test]
 fn keys_are_checked() {
     let table = [
-        ("infer.temperature=0", "infer.temperature: got 0, want a number above 0"),
-        ("infer.top_p=1.5", "infer.top_p: got 1.5, want a number above 0, at most 1"),
-        ("infer.top_k=0", "infer.top_k: got 0, want a nonzero u32"),
+        ("infer.temperature=0", "infer.temperature: got 0, expected a number above 0"),
+        ("infer.top_p=1.5", "infer.top_p: got 1.5, expected a number above 0, at most 1"),
+        ("infer.top_k=0", "infer.top_k: got 0, expected an integer from 1 to 4294967295"),
         ("model.weights=''", "synthetic or a path"),
     ];
     for (change, message) in table {

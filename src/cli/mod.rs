@@ -33,7 +33,7 @@ use serde::Serialize;
 use crate::{
     assets::AssetError,
     engine::EngineError,
-    process::{crash, eprint_line, logfile},
+    process::{crash, eprint_line, logfile, shutdown::Cause},
     run::plan::PlanError,
 };
 use args::ConfigArgs;
@@ -79,7 +79,7 @@ pub struct Cli {
 enum Command {
     /// Run the workload without the TUI
     Run(run::RunArgs),
-    /// Open a recorded run in the TUI; a run still being written is followed
+    /// Open a recorded run in the TUI; a run that is still being recorded is followed
     Replay(replay::ReplayArgs),
     /// Play a recording that is built into the program
     Demo(replay::DemoArgs),
@@ -139,6 +139,8 @@ enum Failure {
     Usage(String),
     /// Exit code 1.
     Work(String),
+    /// A signal ended the work before it had a result.
+    Interrupted(Cause),
 }
 
 impl Failure {
@@ -158,6 +160,7 @@ impl Failure {
         match self {
             Failure::Usage(_) => 2,
             Failure::Work(_) => 1,
+            Failure::Interrupted(cause) => cause.exit_code(),
         }
     }
 }
@@ -166,6 +169,7 @@ impl Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Failure::Usage(message) | Failure::Work(message) => f.write_str(message),
+            Failure::Interrupted(cause) => cause.fmt(f),
         }
     }
 }
@@ -216,7 +220,8 @@ pub fn main() -> ExitCode {
     let code = match panic::catch_unwind(|| dispatch(cli)) {
         Ok(Ok(code)) => code,
         Ok(Err(failure)) => {
-            eprint_line(format_args!("error: {failure}"));
+            let label = if matches!(failure, Failure::Interrupted(_)) { "interrupted" } else { "error" };
+            eprint_line(format_args!("{label}: {failure}"));
             failure.exit_code()
         }
         Err(_) => {

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     assets::sha256_hex,
-    config::{Composed, ConfTree, Surroundings, compose_in, multirun_yaml},
+    config::{ComposeContext, Composed, ConfTree, compose_in, multirun_yaml},
     event::{Outcome, readings::Reading},
     run::{
         plan::Plan,
@@ -30,7 +30,7 @@ pub struct Runner {
     pub sweep: Sweep,
     kept: KeptSweep,
     tree: ConfTree,
-    surroundings: Surroundings,
+    context: ComposeContext,
     /// Open as long as this process works on the sweep.
     _claim: File,
     cool_down: Option<CoolDown>,
@@ -51,24 +51,24 @@ impl Runner {
         overrides: Vec<String>,
         jobs: Vec<Vec<String>>,
     ) -> Result<Runner, SweepError> {
-        let surroundings = Surroundings::here();
-        let yaml = multirun_yaml(&tree, &overrides, &jobs, &surroundings)?;
+        let context = ComposeContext::current();
+        let yaml = multirun_yaml(&tree, &overrides, &jobs, &context)?;
         let mut kept_jobs: Vec<KeptJob> = Vec::new();
         let mut taken: HashMap<String, usize> = HashMap::new();
         let mut wanted: Option<String> = None;
         for (at, overrides) in jobs.into_iter().enumerate() {
-            let (composed, subdir) = looked_at(&tree, &surroundings, at, &overrides, &mut wanted)?;
+            let (composed, subdir) = looked_at(&tree, &context, at, &overrides, &mut wanted)?;
             if let Some(first) = taken.insert(subdir.clone(), at + 1) {
                 return Err(SweepError::SameSubdir { first, job: at + 1, subdir });
             }
             kept_jobs.push(KeptJob { overrides, subdir, config_sha256: fingerprint(&composed) });
         }
         let wanted = PathBuf::from(wanted.ok_or(SweepError::NoJobs)?);
-        let kept = KeptSweep::new(&surroundings.now, conf_dir, overrides, kept_jobs);
+        let kept = KeptSweep::new(&context.now, conf_dir, overrides, kept_jobs);
         let dir = RunDir::create(&wanted).map_err(|source| SweepError::Io { path: wanted, source })?;
         let claim = kept.keep(dir.path(), &yaml)?;
         let sweep = kept.sweep(dir.path().to_owned());
-        Ok(Runner::new(sweep, kept, tree, surroundings, claim))
+        Ok(Runner::new(sweep, kept, tree, context, claim))
     }
 
     /// Takes up the sweep in `dir` where it stopped. `tree_of` finds the configuration in the directory that was named
@@ -85,8 +85,8 @@ impl Runner {
         })?;
         let mut sweep = kept.sweep(dir.to_owned());
         sweep.find_results();
-        let surroundings = Surroundings { now, ..Surroundings::here() };
-        let mut runner = Runner::new(sweep, kept, tree, surroundings, claim);
+        let context = ComposeContext { now, ..ComposeContext::current() };
+        let mut runner = Runner::new(sweep, kept, tree, context, claim);
         for at in 0..runner.sweep.jobs.len() {
             if runner.sweep.jobs[at].turn == super::Turn::Waiting {
                 runner.plan(at)?;
@@ -96,12 +96,12 @@ impl Runner {
         Ok(runner)
     }
 
-    fn new(sweep: Sweep, kept: KeptSweep, tree: ConfTree, surroundings: Surroundings, claim: File) -> Runner {
+    fn new(sweep: Sweep, kept: KeptSweep, tree: ConfTree, context: ComposeContext, claim: File) -> Runner {
         Runner {
             sweep,
             kept,
             tree,
-            surroundings,
+            context,
             _claim: claim,
             cool_down: None,
             told_no_temperature: false,
@@ -113,7 +113,7 @@ impl Runner {
     /// The job's configuration, which has to be what it was when the sweep began.
     fn composed(&self, job: usize) -> Result<Composed, SweepError> {
         let overrides = &self.sweep.jobs[job].overrides;
-        let composed = composed(&self.tree, &self.surroundings, job, overrides)?;
+        let composed = composed(&self.tree, &self.context, job, overrides)?;
         match fingerprint(&composed) == self.kept.jobs[job].config_sha256 {
             true => Ok(composed),
             false => Err(SweepError::Changed { job: job + 1 }),
@@ -262,11 +262,11 @@ fn fingerprint(composed: &Composed) -> String {
 
 fn composed(
     tree: &ConfTree,
-    surroundings: &Surroundings,
+    context: &ComposeContext,
     job: usize,
     overrides: &[String],
 ) -> Result<Composed, SweepError> {
-    let here = Surroundings { job: Some(job), ..surroundings.clone() };
+    let here = ComposeContext { job: Some(job), ..context.clone() };
     compose_in(tree, overrides, &here).map_err(|source| SweepError::JobConfig {
         job: job + 1,
         overrides: overrides.join(" "),
@@ -278,13 +278,13 @@ fn composed(
 /// the sweep's, which all jobs have to agree on.
 fn looked_at(
     tree: &ConfTree,
-    surroundings: &Surroundings,
+    context: &ComposeContext,
     job: usize,
     overrides: &[String],
     dir: &mut Option<String>,
 ) -> Result<(Composed, String), SweepError> {
-    let composed = composed(tree, surroundings, job, overrides)?;
-    let (wanted, subdir) = composed.sweep_places()?;
+    let composed = composed(tree, context, job, overrides)?;
+    let (wanted, subdir) = composed.sweep_dirs()?;
     check_subdir(job, &subdir)?;
     let first = dir.get_or_insert_with(|| wanted.clone());
     if *first != wanted {
