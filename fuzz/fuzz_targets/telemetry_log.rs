@@ -3,7 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use llmprof::{
-    analysis::throttle::{Evidence, MissingReasons, diagnose},
+    analysis::throttle::{Evidence, diagnose},
     telemetry::log::read,
 };
 
@@ -25,7 +25,6 @@ fuzz_target!(|rows: &[u8]| {
             pcie_width: None,
             others: &[],
             lost: None,
-            missing_reasons: MissingReasons::NotLogged,
         });
     }
 });

@@ -13,7 +13,7 @@ use super::{Failure, print};
 use crate::{
     analysis::{
         energy::{Energy, energy},
-        throttle::{Diagnosis, Evidence, MissingReasons, diagnose, table},
+        throttle::{Diagnosis, Evidence, diagnose, table},
     },
     base::units::three_digits,
     event::readings::Reading,
@@ -134,7 +134,6 @@ fn of_logged(gpu: &LoggedGpu, skipped: u64) -> Option<Diagnosed> {
         pcie_width: gpu.last.get(Reading::PcieWidth),
         others: &[],
         lost: None,
-        missing_reasons: MissingReasons::NotLogged,
     })?;
     let skipped = if skipped > 0 { format!(", {skipped} unreadable rows skipped") } else { String::new() };
     Some(Diagnosed {

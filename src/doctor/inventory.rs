@@ -96,8 +96,7 @@ fn merge(mut findings: Vec<(u32, Finding)>) -> Finding {
 
 impl Gpu {
     pub(super) fn refused(&self, query: impl Into<Query>) -> Option<&Refused> {
-        let query = query.into();
-        self.info.refused.iter().find(|refused| refused.reading == query)
+        self.info.refusal(query)
     }
 
     pub(super) fn get(&self, reading: Reading) -> Option<f64> {

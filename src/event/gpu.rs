@@ -1,6 +1,6 @@
 //! GPUs: what they are, which readings they refuse, who else uses them, and what sampling them costs.
 
-use std::{borrow::Cow, fmt};
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -60,6 +60,12 @@ pub struct GpuInfo {
 }
 
 impl GpuInfo {
+    /// Why the GPU does not report something, if it does not.
+    pub fn refusal(&self, query: impl Into<Query>) -> Option<&Refused> {
+        let query = query.into();
+        self.refused.iter().find(|refused| refused.reading == query)
+    }
+
     /// Adopts the properties that `sample` has read again.
     pub fn update(&mut self, sample: &GpuSample) {
         self.power_limit_w = sample.get(Reading::PowerLimit).map(|watts| watts as f32).or(self.power_limit_w);
@@ -93,27 +99,7 @@ pub enum Query {
     /// The activity counters as a whole.
     Gpm,
     /// A property of the GPU, or a reading of another version.
-    Other(Cow<'static, str>),
-}
-
-/// Labels of earlier recordings.
-const EARLIER_LABELS: [(&str, Reading); 5] = [
-    ("GPU use", Reading::GpuUtil),
-    ("memory use", Reading::MemUtil),
-    ("memory in all", Reading::MemTotal),
-    ("time too hot", Reading::ThermalNs),
-    ("greatest SM clock", Reading::SmClockMax),
-];
-
-impl Query {
-    fn named(name: &str) -> Option<Query> {
-        let earlier = || EARLIER_LABELS.iter().find(|(label, _)| *label == name).map(|(_, reading)| *reading);
-        match name {
-            "clock event reasons" => Some(Query::ClockEventReasons),
-            "GPM" => Some(Query::Gpm),
-            _ => Reading::with_label(name).or_else(earlier).map(Query::Reading),
-        }
-    }
+    Other(String),
 }
 
 impl From<Reading> for Query {
@@ -122,15 +108,19 @@ impl From<Reading> for Query {
     }
 }
 
-impl From<&'static str> for Query {
-    fn from(name: &'static str) -> Query {
-        Query::named(name).unwrap_or(Query::Other(Cow::Borrowed(name)))
+impl From<&str> for Query {
+    fn from(name: &str) -> Query {
+        match name {
+            "clock event reasons" => Query::ClockEventReasons,
+            "GPM" => Query::Gpm,
+            _ => Reading::with_label(name).map_or_else(|| Query::Other(name.to_owned()), Query::Reading),
+        }
     }
 }
 
 impl From<String> for Query {
     fn from(name: String) -> Query {
-        Query::named(&name).unwrap_or(Query::Other(Cow::Owned(name)))
+        name.as_str().into()
     }
 }
 
@@ -280,7 +270,7 @@ mod tests {
         let refused: Vec<Refused> = serde_json::from_str(recorded).unwrap();
         assert_eq!(refused[0], Refused::new(Reading::Fan, Refusal::Unsupported));
         assert_eq!(refused[1], Refused::new("clock event reasons", Refusal::Unsupported));
-        assert_eq!(refused[2].reading, Query::Reading(Reading::GpuUtil));
+        assert_eq!(refused[2].reading, Query::Other("GPU use".into()));
         assert_eq!(refused[2].reason.to_string(), "driver 1 does not know the call");
         assert_eq!(refused[3].reading, Query::Other("MIG mode".into()));
         let text = serde_json::to_string(&refused).unwrap();

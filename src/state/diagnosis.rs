@@ -3,11 +3,11 @@
 use super::{GpuState, RunState};
 use crate::{
     analysis::{
-        throttle::{Diagnosis, Evidence, Ledger, MissingReasons, Workload, diagnose},
+        throttle::{Diagnosis, Evidence, Ledger, Workload, diagnose},
         trust::{Conditions, Trust, TrustInput, trust},
         verdict,
     },
-    event::{GpuProcess, Query, Stamp, readings::Reading},
+    event::{GpuProcess, Stamp, readings::Reading},
 };
 
 impl RunState {
@@ -84,10 +84,6 @@ impl RunState {
             pcie_width: gpu.value(Reading::PcieWidth),
             others: &others,
             lost: gpu.lost.as_ref().map(|(_, lost)| lost),
-            missing_reasons: match gpu.refusal(Query::ClockEventReasons) {
-                Some(refused) => MissingReasons::Refused(&refused.reason),
-                None => MissingReasons::NotRead,
-            },
         })
     }
 }

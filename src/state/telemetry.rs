@@ -9,7 +9,7 @@ use crate::{
         throttle::Ledger,
     },
     event::{
-        GpuInfo, GpuLost, GpuProcess, GpuSample, HostInfo, HostSample, Query, Refused, Stamp,
+        GpuInfo, GpuLost, GpuProcess, GpuSample, HostInfo, HostSample, Stamp,
         readings::{self, Kind, Reading},
         reasons::{self, ActiveReason},
     },
@@ -79,12 +79,6 @@ impl GpuState {
     pub fn series(&self, reading: Reading) -> &Series {
         static EMPTY: LazyLock<Series> = LazyLock::new(Series::default);
         self.series.iter().find(|(of, _)| *of == reading).map_or(&EMPTY, |(_, series)| series)
-    }
-
-    /// Why the GPU does not report something.
-    pub fn refusal(&self, query: impl Into<Query>) -> Option<&Refused> {
-        let query = query.into();
-        self.info.refused.iter().find(|refused| refused.reading == query)
     }
 
     /// The thermal state, once it is under load.

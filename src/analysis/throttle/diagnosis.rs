@@ -1,7 +1,5 @@
 //! The verdict on a GPU: what limits it, what that costs, what to do.
 
-use std::fmt;
-
 use serde::Serialize;
 
 use super::{
@@ -14,7 +12,7 @@ use crate::{
     analysis::as_text,
     base::units::percent,
     event::{
-        GpuInfo, GpuLost, GpuProcess, Refusal,
+        GpuInfo, GpuLost, GpuProcess, GpuSource, Query, Refusal,
         reasons::{self, HW_POWER_BRAKE, HW_SLOWDOWN, HW_THERMAL, SW_POWER_CAP, SW_THERMAL, SYNC_BOOST},
     },
 };
@@ -35,32 +33,6 @@ pub struct Evidence<'a> {
     /// All other processes that used the GPU.
     pub others: &'a [GpuProcess],
     pub lost: Option<&'a GpuLost>,
-    /// Why there are no clock event reasons, if there are none.
-    pub missing_reasons: MissingReasons<'a>,
-}
-
-/// Why there are no clock event reasons.
-#[derive(Debug, Clone, Copy)]
-pub enum MissingReasons<'a> {
-    NotRead,
-    Refused(&'a Refusal),
-    /// The log has no column for them.
-    NotLogged,
-}
-
-impl fmt::Display for MissingReasons<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            MissingReasons::NotRead => f.write_str("no clock event reasons were read yet"),
-            MissingReasons::Refused(Refusal::Unsupported) => {
-                f.write_str("this GPU does not report clock event reasons")
-            }
-            MissingReasons::Refused(refusal) => write!(f, "clock event reasons: {refusal}"),
-            MissingReasons::NotLogged => {
-                f.write_str("the log has no clock event reasons (nvidia-smi: clocks_event_reasons.active)")
-            }
-        }
-    }
 }
 
 /// How bad it is.
@@ -146,7 +118,7 @@ pub fn diagnose(evidence: &Evidence<'_>) -> Option<Diagnosis> {
             sentences.push(match ledger.is_too_sparse() {
                 true => "Throttling unknown: too few samples, or too long between them.".to_owned(),
                 false => {
-                    format!("Throttling unknown: {}{}.", evidence.missing_reasons, mean_clock(evidence))
+                    format!("Throttling unknown: {}{}.", missing_reasons(evidence.info), mean_clock(evidence))
                 }
             });
         }
@@ -307,6 +279,18 @@ fn unthrottled(evidence: &Evidence<'_>) -> String {
     match Work::ALL.iter().any(|work| work.is_load() && ledger.of(*work).time_ns > 0.0) {
         true => format!("Not throttled{}.", mean_clock(evidence)),
         false => "The GPU is idle.".to_owned(),
+    }
+}
+
+/// Why there are no clock event reasons.
+fn missing_reasons(info: &GpuInfo) -> String {
+    match (&info.source, info.refusal(Query::ClockEventReasons).map(|refused| &refused.reason)) {
+        (GpuSource::Log, _) => {
+            "the log has no clock event reasons (nvidia-smi: clocks_event_reasons.active)".to_owned()
+        }
+        (_, Some(Refusal::Unsupported)) => "this GPU does not report clock event reasons".to_owned(),
+        (_, Some(refusal)) => format!("clock event reasons: {refusal}"),
+        (_, None) => "no clock event reasons were read yet".to_owned(),
     }
 }
 

@@ -13,5 +13,5 @@ pub mod table;
 pub use account::{Account, COUNTERS, Limit, LimitTime, TimeSource, Unlimited, WeightedMean, Work};
 pub use basis::{Basis, ClockSensitivity, ReferenceClock};
 pub use cost::{Workload, clock_sensitivity};
-pub use diagnosis::{Cause, Diagnosis, Evidence, MissingReasons, Tone, diagnose};
+pub use diagnosis::{Cause, Diagnosis, Evidence, Tone, diagnose};
 pub use ledger::Ledger;

@@ -212,7 +212,7 @@ impl QuerySession<'_> {
         call: impl FnOnce(&Device<'static>) -> Result<T, NvmlError>,
     ) -> Option<T> {
         let query = query.into();
-        if self.is_lost() || self.has_refused(&query) {
+        if self.is_lost() || self.has_refused(query.clone()) {
             return None;
         }
         let answer = call(&self.device);
@@ -223,8 +223,8 @@ impl QuerySession<'_> {
         self.failure.as_ref().is_some_and(is_lost)
     }
 
-    fn has_refused(&self, query: &Query) -> bool {
-        self.info.refused.iter().any(|refused| refused.reading == *query)
+    fn has_refused(&self, query: impl Into<Query>) -> bool {
+        self.info.refusal(query).is_some()
     }
 
     fn refuse(&mut self, query: impl Into<Query>, reason: Refusal) {
@@ -259,8 +259,8 @@ impl QuerySession<'_> {
 
     /// The second reading of a call is refused with the first.
     fn refuse_alike(&mut self, first: Reading, second: Reading) {
-        let refused = self.info.refused.iter().find(|refused| refused.reading == Query::from(first)).cloned();
-        if let Some(refused) = refused.filter(|_| !self.has_refused(&second.into())) {
+        let refused = self.info.refusal(first).cloned();
+        if let Some(refused) = refused.filter(|_| !self.has_refused(second)) {
             self.info.refused.push(Refused { reading: second.into(), ..refused });
         }
     }
@@ -287,7 +287,7 @@ impl QuerySession<'_> {
                 let watts = |device: &Device<'_>| device.power_usage().map(|mw| f64::from(mw) / 1e3);
                 self.read(sample, Reading::PowerAverage, watts);
                 // Without instant power, the average is the power.
-                if sample.get(Reading::Power).is_none() && self.has_refused(&Reading::Power.into()) {
+                if sample.get(Reading::Power).is_none() && self.has_refused(Reading::Power) {
                     sample.set(Reading::Power, sample.get(Reading::PowerAverage));
                 }
             }
@@ -323,8 +323,7 @@ impl QuerySession<'_> {
 
     /// Several fields in one call, each with its own refusal.
     fn fields(&mut self, fields: &[(FieldId, Reading)], sample: &mut GpuSample) {
-        let wanted: Vec<_> =
-            fields.iter().filter(|(_, reading)| !self.has_refused(&(*reading).into())).collect();
+        let wanted: Vec<_> = fields.iter().filter(|(_, reading)| !self.has_refused(*reading)).collect();
         if wanted.is_empty() || self.is_lost() {
             return;
         }
@@ -350,13 +349,13 @@ impl QuerySession<'_> {
     }
 
     fn gpm(&mut self, gpm: &mut Gpm, sample: &mut GpuSample) {
-        if self.is_lost() || self.has_refused(&Query::Gpm) {
+        if self.is_lost() || self.has_refused(Query::Gpm) {
             return;
         }
         match gpm.sample(self.nvml, &self.device) {
             Ok(values) => {
                 for (reading, value) in values {
-                    if !self.has_refused(&reading.into()) {
+                    if !self.has_refused(reading) {
                         let value = self.accept(reading, value);
                         sample.set(reading, value);
                     }

@@ -102,7 +102,7 @@ fn gpu_box(view: &View<'_>, gpu: &GpuState, area: Rect, buf: &mut Buffer) {
 pub fn rows(gpu: &GpuState) -> Vec<(Reading, &'static str)> {
     let shown = |reading: Reading| {
         let is_gpm = Reading::GPM.contains(&reading);
-        let refused = gpu.refusal(reading).is_some();
+        let refused = gpu.info.refusal(reading).is_some();
         !gpu.series(reading).is_empty() || !is_gpm || (refused && reading == Reading::SmActive)
     };
     ROWS.into_iter().filter(|(reading, _)| shown(*reading)).collect()
@@ -113,7 +113,7 @@ fn row<'a>(view: &View<'a>, gpu: &'a GpuState, reading: Reading, label: &'static
     let theme = view.theme;
     let info = &gpu.info;
     let series = gpu.series(reading);
-    let refused = gpu.refusal(reading);
+    let refused = gpu.info.refusal(reading);
     let (limit, style): (Option<f32>, Style) = match reading {
         Reading::Power => (info.power_limit_w, theme.power),
         Reading::SmClock => (info.sm_clock_max_mhz.map(|mhz| mhz as f32), theme.clock),
@@ -165,7 +165,7 @@ fn detail_lines(view: &View<'_>, gpu: &GpuState, area: Rect, buf: &mut Buffer) {
     match gpu.age(reading, view.state.now) {
         Some(age) => {
             // Where there is no instant power, the average is shown.
-            let about = match (reading, gpu.refusal(reading)) {
+            let about = match (reading, gpu.info.refusal(reading)) {
                 (Reading::Power, Some(_)) => Reading::PowerAverage.about(),
                 _ => about,
             };
@@ -178,7 +178,7 @@ fn detail_lines(view: &View<'_>, gpu: &GpuState, area: Rect, buf: &mut Buffer) {
             parts.push(label_value(theme, "", &three_digits(age.as_secs_f64()), "s old"));
         }
         None => {
-            let refused = gpu.refusal(reading);
+            let refused = gpu.info.refusal(reading);
             let reason =
                 refused.map_or_else(|| "not read yet".to_owned(), |refused| refused.reason.to_string());
             parts.push(vec![Text::styled(reason, theme.dim)]);
