@@ -9,6 +9,7 @@ use std::{
 use super::{error::CompareError, read};
 use crate::{
     analysis::compare::{HEADLINE, SAMPLE_SCHEMA, Sample},
+    base::table::aligned,
     base::units::millis,
     rundir::list_runs,
 };
@@ -94,8 +95,7 @@ pub fn baselines_text(found: &[Baseline]) -> String {
     if found.is_empty() {
         return format!("no baseline in {DIR}/; llmprof-tui baseline save NAME [RUN] keeps one");
     }
-    let width = found.iter().map(|baseline| baseline.name.chars().count()).max().unwrap_or(0);
-    let line = |baseline: &Baseline| {
+    let row = |baseline: &Baseline| {
         let what = match &baseline.sample {
             Ok(sample) => {
                 let run = &sample.facts.run;
@@ -109,7 +109,7 @@ pub fn baselines_text(found: &[Baseline]) -> String {
             }
             Err(e) => e.to_string(),
         };
-        format!("{:<width$}  {what}", baseline.name)
+        [baseline.name.clone(), what]
     };
-    found.iter().map(line).collect::<Vec<_>>().join("\n")
+    aligned(&found.iter().map(row).collect::<Vec<_>>(), |_| false)
 }

@@ -7,7 +7,8 @@ use thiserror::Error;
 
 use crate::{
     analysis::peaks::GpuPeaks,
-    base::units::{scaled, three_digits},
+    base::table::aligned,
+    base::units::{percent, scaled, three_digits},
     config::{Composed, Dtype, Runtime},
     engine::{
         EngineError, device,
@@ -140,29 +141,28 @@ impl MeasuredPeaks {
     }
 
     pub fn text(&self) -> String {
-        let mut out = format!(
-            "{} ({})\n\n{:<14}{:>14}{:>14}{:>14}{:>8}{:>9}\n",
-            self.name, self.device, "", "best", "steady", "stated", "of it", "calls"
-        );
+        let mut rows = vec![["", "best", "steady", "stated", "of it", "calls"].map(str::to_owned)];
         for row in &self.rows {
-            let of_it = row.stated.map(|stated| format!("{} %", three_digits(row.steady / stated * 100.0)));
-            out += &format!(
-                "{:<14}{:>14}{:>14}{:>14}{:>8}{:>9}\n",
+            let none = || "–".to_owned();
+            let of_it = row.stated.map(|stated| percent(row.steady / stated * 100.0));
+            rows.push([
                 row.load.to_string(),
                 scaled(row.best, row.unit()),
                 scaled(row.steady, row.unit()),
-                row.stated.map_or_else(|| "–".to_owned(), |stated| scaled(stated, row.unit())),
-                of_it.unwrap_or_else(|| "–".to_owned()),
-                row.calls
-            );
+                row.stated.map_or_else(none, |stated| scaled(stated, row.unit())),
+                of_it.unwrap_or_else(none),
+                row.calls.to_string(),
+            ]);
         }
+        let table = aligned(&rows, |column| column > 0);
+        let mut out = format!("{} ({})\n\n{table}\n", self.name, self.device);
         out += "\nbest: the fastest call; steady: the median of the later half, once power and heat have settled.\n\
                 read: a large matrix times a vector, as decode does; copy: bytes read and bytes written.\n";
         for row in self.rows.iter().filter(|row| row.steady < FALLS * row.best) {
             out += &format!(
-                "{}: falls by {} % under load.\n",
+                "{}: falls by {} under load.\n",
                 row.load,
-                three_digits((1.0 - row.steady / row.best) * 100.0)
+                percent((1.0 - row.steady / row.best) * 100.0)
             );
         }
         out += "\nSo that a run, or `cost`, reckons with what was measured:\n";
@@ -217,7 +217,7 @@ mod tests {
         };
         let text = measured.text();
         assert!(text.contains("product, bf16") && text.contains("685 TFLOP/s"), "{text}");
-        assert!(text.contains("product, bf16: falls by 14.4 % under load"), "{text}");
+        assert!(text.contains("product, bf16: falls by 14 % under load"), "{text}");
         assert!(!text.contains("read: falls"), "{text}");
         let overrides = "hardware.peaks.flops=6.850e14 hardware.peaks.bytes_per_s=4.500e12";
         assert!(text.contains(overrides), "{text}");

@@ -20,7 +20,7 @@ use super::{
     widgets::{boxed, cut, input_line, label_value},
 };
 use crate::{
-    base::units::{clock, grouped},
+    base::units::{clock, grouped, percent},
     event::{Outcome, Phase},
     rundir::Position,
 };
@@ -191,7 +191,7 @@ fn status<'a>(view: &View<'_>) -> Vec<Vec<Span<'a>>> {
         parts.push(vec![Span::styled("view frozen", theme.warn)]);
     }
     if let Some((tool, doing, share)) = state.kernels.working() {
-        let share = share.map(|share| format!(" {:.0} %", 100.0 * share)).unwrap_or_default();
+        let share = share.map(|share| format!(" {}", percent(100.0 * share))).unwrap_or_default();
         let doing = cut(doing, TOOL_WORDS, theme.glyphs.ascii);
         parts.push(vec![Span::styled(format!("{tool}: {doing}{share}"), theme.accent)]);
     }

@@ -256,7 +256,7 @@ fn the_clock_is_named_and_so_is_the_code() {
     (a.limits, b.limits) = (vec![limit(0.03)], vec![limit(0.41)]);
     let heat = compare(&a, &b, &Options::default());
     assert_eq!(heat.verdict, Verdict::Undecided);
-    let words = "the clock was lower (power cap 41 % against 3 %, SM 1980 → 1752 MHz), not the code.";
+    let words = "the clock was lower (power cap 41 % against 3.0 %, SM 1980 → 1752 MHz), not the code.";
     assert!(heat.sentence.starts_with("B is 13 % slower in TPOT by time"), "{}", heat.sentence);
     assert!(heat.sentence.ends_with(words), "{}", heat.sentence);
 

@@ -14,7 +14,7 @@ use super::{
     overview::card_verdict,
 };
 use crate::{
-    base::units::{bytes, three_digits},
+    base::units::{bytes, percent, percent_digits, three_digits},
     event::{Allocator, Stamp, readings::Reading},
     state::GpuState,
     tui::{
@@ -151,7 +151,7 @@ fn readout(reading: Reading, value: f64, limit: Option<f32>) -> String {
         Reading::SmClock | Reading::MemClock => {
             of(format!("{value:.0}"), limit.map(|limit| format!("{limit:.0} MHz")))
         }
-        _ => format!("{value:.0} %"),
+        _ => percent(value),
     }
 }
 
@@ -205,7 +205,7 @@ fn also_line<'a>(view: &View<'_>, gpu: &GpuState, width: u16) -> Line<'a> {
     let whole = |value: Option<f64>| value.map(|value| format!("{value:.0}"));
     add("average", whole(value(Reading::PowerAverage)), "W");
     add("memory", whole(value(Reading::MemTemp)), "°C");
-    add("fan", whole(value(Reading::Fan)), "%");
+    add("fan", value(Reading::Fan).map(percent_digits), "%");
     let link = value(Reading::PcieGen).zip(value(Reading::PcieWidth));
     add("PCIe", link.map(|(generation, lanes)| format!("{generation:.0} × {lanes:.0}")), "");
     let rate = |a, b| value(a).zip(value(b)).map(|(sent, received)| three_digits(sent + received));
@@ -230,9 +230,9 @@ fn sampler_line<'a>(view: &View<'_>, width: u16) -> Line<'a> {
     };
     let mut parts = Vec::new();
     if let Some(pct) = cost.cpu_pct {
-        parts.push(label_value(theme, " sampler", &three_digits(f64::from(pct)), "% of a core"));
+        parts.push(label_value(theme, " sampler", &percent_digits(pct), "% of a core"));
     }
-    parts.push(label_value(theme, "in calls", &three_digits(f64::from(cost.duty_pct)), "% of the time"));
+    parts.push(label_value(theme, "in calls", &percent_digits(cost.duty_pct), "% of the time"));
     let dearest = cost.calls.iter().filter_map(|call| Some((call, call.p50_us?)));
     if let Some((call, p50)) = dearest.max_by(|a, b| a.1.total_cmp(&b.1)) {
         let micros = |us: Option<f32>| {
@@ -306,11 +306,11 @@ fn gpu_parts<'a>(view: &View<'_>, gpu: &GpuState) -> Vec<Vec<Text<'a>>> {
     }
     for (reading, name) in [(Reading::Tensor, "tensor"), (Reading::Dram, "DRAM")] {
         if let Some(pct) = gpu.value(reading) {
-            parts.push(label_value(theme, name, &format!("{pct:.0}"), "%"));
+            parts.push(label_value(theme, name, &percent_digits(pct), "%"));
         }
     }
     if let (Some(p), None) = (gpu.value(Reading::GpuUtil), gpu.value(Reading::Dram)) {
-        parts.push(label_value(theme, "use", &format!("{p:.0}"), "%"));
+        parts.push(label_value(theme, "use", &percent_digits(p), "%"));
     }
     if let Some(used) = gpu.value(Reading::MemUsed) {
         let total = gpu.value(Reading::MemTotal).or(gpu.info.mem_total_bytes.map(|bytes| bytes as f64));
@@ -365,7 +365,7 @@ fn observer_line<'a>(view: &View<'_>, width: u16) -> Line<'a> {
     let Some(o) = &view.state.observer else { return note(theme, "profiler: not metered yet") };
     let mut parts = Vec::new();
     if let Some(pct) = o.consumer_pct {
-        parts.push(label_value(theme, "profiler", &format!("{pct:.1}"), "% of a core"));
+        parts.push(label_value(theme, "profiler", &percent_digits(pct), "% of a core"));
     }
     if let Some(ms) = o.frame_ms {
         parts.push(label_value(theme, "frame", &three_digits(f64::from(ms)), "ms"));

@@ -9,7 +9,7 @@ use ratatui::{
 
 use super::lanes::{LABEL, Row, rows_box};
 use crate::{
-    base::units::{bytes, three_digits},
+    base::units::{bytes, percent, percent_digits, three_digits},
     event::Allocator,
     state::{HostState, Series},
     tui::{
@@ -81,7 +81,7 @@ fn host_rows<'a>(view: &View<'a>, host: &'a HostState, cores: usize) -> Vec<Row<
             series: &host.cpu_pct,
             range: (0.0, 100.0),
             style: theme.utilisation,
-            readout: host.cpu_pct.last().map(|(_, p)| format!("{p:.0} %")),
+            readout: host.cpu_pct.last().map(|(_, p)| percent(p)),
             why: None,
             chosen: false,
         },
@@ -90,7 +90,9 @@ fn host_rows<'a>(view: &View<'a>, host: &'a HostState, cores: usize) -> Vec<Row<
             series: &host.process_pct,
             range: (0.0, 100.0 * cores as f32),
             style: theme.decode,
-            readout: latest.and_then(|s| s.process_pct).map(|p| format!("{p:.0} / {} %", cores * 100)),
+            readout: latest
+                .and_then(|s| s.process_pct)
+                .map(|p| format!("{} / {} %", percent_digits(p), cores * 100)),
             why: None,
             chosen: false,
         },
@@ -168,7 +170,8 @@ fn core_bars(view: &View<'_>, area: Rect, buf: &mut Buffer) {
         let style = theme.heat[[1, 1, 1, 1, 1, 1, 2, 2][step]];
         let bar = theme.glyphs.bars[step];
         // Many cores are shown as bars alone.
-        let cell = if sample.core_pct.len() > 6 { bar.to_owned() } else { format!("{bar} {pct:>3.0} %   ") };
+        let cell =
+            if sample.core_pct.len() > 6 { bar.to_owned() } else { format!("{bar} {:>5}   ", percent(*pct)) };
         line.push(Text::styled(cell, style));
     }
     Line::from(line).render(area, buf);
@@ -186,7 +189,7 @@ pub fn host_parts<'a>(view: &View<'_>) -> Vec<Vec<Text<'a>>> {
         parts.push(label_value(
             theme,
             "CPU",
-            &format!("{pct:.0}"),
+            &percent_digits(pct),
             &format!("% of {} cores", s.core_pct.len()),
         ));
     }

@@ -15,7 +15,7 @@ use super::{
     table::{bar, extent},
 };
 use crate::{
-    base::units::{grouped, millis, scaled, three_digits},
+    base::units::{grouped, millis, percent, scaled, three_digits},
     event::kernels::{Advice, Group, KernelRow, Kind, counters::Known, names},
     kernels::show::{Shown, amount_text},
     tui::{
@@ -137,7 +137,7 @@ impl<'l> Page<'_, 'l> {
         let Some(pct) = pct else { return };
         let mut spans = vec![
             Text::styled(self.label(label), self.theme.dim),
-            Text::styled(format!("{:>6} %  ", three_digits(pct)), self.theme.number),
+            Text::styled(format!("{:>8}  ", percent(pct)), self.theme.number),
         ];
         let used: usize = spans.iter().map(Text::width).sum();
         let cells = self.width.saturating_sub(used + ASIDE).min(BAR);
@@ -162,7 +162,7 @@ impl<'l> Page<'_, 'l> {
             calls += &format!(", {} a {of}", three_digits(row.calls as f64 / steps as f64));
         }
         if let Some(pct) = shown.share(row) {
-            calls += &format!(", {} % of the whole", three_digits(pct));
+            calls += &format!(", {} of the whole", percent(pct));
         }
         self.fact("calls", &calls);
         if let Some(amount) = shown.table.amount(row) {
@@ -269,7 +269,7 @@ impl<'l> Page<'_, 'l> {
         self.meter("DRAM", known.dram_pct, "of the memory ceiling", theme.memory);
         self.meter("caches and DRAM", known.memory_pct, "the busiest of them", theme.memory);
         self.meter("tensor pipe", known.tensor_pct, "", theme.utilisation);
-        let limit = known.occupancy_limit_pct.map(|pct| format!("of {} % possible", three_digits(pct)));
+        let limit = known.occupancy_limit_pct.map(|pct| format!("of {} possible", percent(pct)));
         self.meter("occupancy", known.occupancy_pct, &limit.unwrap_or_default(), theme.clock);
         self.meter("L1 hits", known.l1_hit_pct, "", theme.decode);
         self.meter("L2 hits", known.l2_hit_pct, "", theme.decode);
@@ -311,7 +311,7 @@ impl<'l> Page<'_, 'l> {
         for advice in sorted {
             let gain = advice.speedup_pct.map(|pct| {
                 let of = advice.speedup_of.as_deref().map(|of| format!(", {of}")).unwrap_or_default();
-                format!("up to {} %{of}: ", three_digits(pct))
+                format!("up to {}{of}: ", percent(pct))
             });
             let plain = |text: &str| self.theme.glyphs.plain(text);
             let beginning = vec![

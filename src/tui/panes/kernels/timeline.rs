@@ -10,7 +10,7 @@ use ratatui::{
 use unicode_width::UnicodeWidthStr;
 
 use crate::{
-    base::units::millis,
+    base::units::{millis, percent},
     event::{KernelSpan, StepTimeline, kernels::names},
     model::{Operator, OperatorKind},
     tui::{
@@ -263,8 +263,11 @@ fn lane_line(
         return;
     }
     let length = stretch.to_ns.saturating_sub(stretch.from_ns).max(1);
-    let words =
-        format!("{:>9} {:>5.1} % ", millis(busy_ns as f64 / 1e6), busy_ns as f64 / length as f64 * 100.0);
+    let words = format!(
+        "{:>9} {:>7} ",
+        millis(busy_ns as f64 / 1e6),
+        percent(busy_ns as f64 / length as f64 * 100.0)
+    );
     let at = Rect { x: area.right().saturating_sub(readout), width: readout, ..area };
     Line::styled(theme.glyphs.plain(&words), theme.text).right_aligned().render(at, buf);
 }
