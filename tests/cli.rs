@@ -1,4 +1,4 @@
-//! The command line: what it prints where, and with which exit code it ends.
+//! The command line: what it prints to which stream, and its exit codes.
 
 mod common;
 
@@ -15,7 +15,7 @@ use serde_json::Value;
 
 const QUICK: [&str; 5] = ["run", "runtime=sim", "runtime.sim.speed=0", "runtime.requests=3", "infer=short"];
 
-/// Bad usage: code 2, words on stderr alone, and no run begun.
+/// Bad usage: exit code 2, a message on stderr only, and no run started.
 #[track_caller]
 fn assert_refused(dir: &Path, args: &[&str], words: &[&str]) {
     let said = run(dir, args);
@@ -24,13 +24,13 @@ fn assert_refused(dir: &Path, args: &[&str], words: &[&str]) {
     assert!(!said.err.contains('\x1b'), "{args:?}: {:?}", said.err);
     assert!(!said.err.contains("panicked"), "{args:?}: {}", said.err);
     for word in words {
-        assert!(said.err.contains(word), "{args:?} does not say {word:?}: {}", said.err);
+        assert!(said.err.contains(word), "{args:?}: no {word:?} in {}", said.err);
     }
-    assert!(!dir.join("runs").exists(), "{args:?} began a run");
+    assert!(!dir.join("runs").exists(), "{args:?} started a run");
 }
 
 #[test]
-fn help_tells_commands_and_exit_codes() {
+fn help_lists_commands_and_exit_codes() {
     let dir = tempfile::tempdir().unwrap();
     let help = run(dir.path(), &["--help"]);
     assert_eq!((help.code, help.err.as_str()), (0, ""));
@@ -47,7 +47,7 @@ fn help_tells_commands_and_exit_codes() {
 }
 
 #[test]
-fn mistakes_are_named_with_what_may_have_been_meant() {
+fn mistakes_are_named_with_suggestions() {
     let dir = tempfile::tempdir().unwrap();
     let cases: [(&[&str], &[&str]); 14] = [
         (&["--model", "qwen"], &["\"qwen\"", "qwen2_5_7b"]),
@@ -78,7 +78,7 @@ fn a_screen_without_a_terminal_points_to_run() {
 }
 
 #[test]
-fn a_shape_that_is_no_model_is_named() {
+fn an_invalid_shape_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let refused = |words: &[&str]| assert_refused(dir.path(), &["run", "model.config_json=tiny.json"], words);
     refused(&["tiny.json"]);
@@ -140,7 +140,7 @@ fn assert_complete(run: &Path) {
     assert!(nvml.lines().count() > 1);
 }
 
-/// What the documentation of `run --json` names.
+/// The documented keys of `run --json`.
 const DOCUMENTED: [&str; 14] = [
     "schema",
     "run_dir",
@@ -157,8 +157,8 @@ const DOCUMENTED: [&str; 14] = [
     "mbu",
     "trust",
 ];
-/// What it prints besides.
-const BESIDES: [&str; 10] = [
+/// The other keys.
+const OTHER_KEYS: [&str; 10] = [
     "cause",
     "kernel_reports",
     "perturbed",
@@ -177,7 +177,7 @@ fn json_is_one_object_with_known_keys_and_null_for_what_is_not_known() {
     let said = run(dir.path(), &[&QUICK[..], &["--json"]].concat());
     assert_eq!(said.code, 0, "{}", said.err);
     let value: Value = serde_json::from_str(&said.out).unwrap();
-    let mut wanted = [&DOCUMENTED[..], &BESIDES].concat();
+    let mut wanted = [&DOCUMENTED[..], &OTHER_KEYS].concat();
     wanted.sort_unstable();
     let mut keys: Vec<&str> = value.as_object().unwrap().keys().map(String::as_str).collect();
     keys.sort_unstable();
@@ -228,10 +228,10 @@ fn a_panic_exits_1_with_the_run_closed() {
         run.args(["run", "runtime=sim", "infer=long"]).env("LLMPROF_FAULT", fault);
         let said = said(run.output().unwrap());
         assert_eq!(said.code, 1, "{fault}: {}", said.err);
-        assert!(said.err.contains("asked to by LLMPROF_FAULT"), "{fault}: {}", said.err);
+        assert!(said.err.contains("requested by LLMPROF_FAULT"), "{fault}: {}", said.err);
         let end = finished(&run_dirs(dir.path())[0]);
         assert_eq!(end.outcome, Outcome::Interrupted, "{fault}");
-        assert!(end.cause.is_some_and(|c| c.contains("asked to by")), "{fault}");
+        assert!(end.cause.is_some_and(|c| c.contains("requested by")), "{fault}");
     }
 }
 
@@ -247,7 +247,7 @@ fn a_run_that_can_not_be_recorded_goes_on_and_says_so() {
 }
 
 #[test]
-fn a_full_disk_costs_lines_not_the_run() {
+fn a_full_disk_loses_lines_but_not_the_run() {
     let dir = tempfile::tempdir().unwrap();
     let mut limited = Command::new("sh");
     limited.args(["-c", r#"trap '' XFSZ; ulimit -f 8; exec "$0" "$@""#, PROGRAM]).args(QUICK);
@@ -255,12 +255,12 @@ fn a_full_disk_costs_lines_not_the_run() {
     assert_eq!(said.code, 1, "{}", said.err);
     assert!(said.err.contains("lines of the recording were lost"), "{}", said.err);
     assert!(said.out.contains("ITL"), "{}", said.out);
-    // What did get through can be read.
+    // What was written can be read.
     assert!(events(&run_dirs(dir.path())[0]).len() > 10);
 }
 
 #[test]
-fn nobody_listening_is_no_panic() {
+fn a_closed_stdout_or_stderr_is_no_panic() {
     let dir = tempfile::tempdir().unwrap();
     for args in [&["config"][..], &QUICK, &["--help"]] {
         let mut child = program(dir.path());
@@ -270,7 +270,7 @@ fn nobody_listening_is_no_panic() {
         assert_eq!((said.code, said.err.as_str()), (0, ""), "{args:?}");
     }
     let mut child = program(dir.path());
-    // Takes longer than it takes until progress is told.
+    // Long enough for progress to be printed.
     let args =
         ["run", "runtime=sim", "infer=long", "runtime.requests=5", "runtime.sim.speed=4", "experiment=deaf"];
     let mut child = child.args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -278,7 +278,7 @@ fn nobody_listening_is_no_panic() {
     let said = said(child.wait_with_output().unwrap());
     assert_eq!(said.code, 0);
     assert!(said.out.contains("ITL"), "{}", said.out);
-    // A full disk behind stdout is an error, unlike a reader that left.
+    // A full disk behind stdout is an error, unlike a closed pipe.
     let full = File::options().write(true).open("/dev/full").unwrap();
     let told = program(dir.path()).arg("config").stdout(full).output().unwrap();
     assert_eq!(told.status.code(), Some(1));
@@ -286,7 +286,7 @@ fn nobody_listening_is_no_panic() {
 }
 
 #[test]
-fn an_interrupted_run_tells_its_progress_before_and_its_result_after() {
+fn an_interrupted_run_prints_progress_and_its_result() {
     for (name, code, cause) in [("INT", 130, "Ctrl-C"), ("TERM", 143, "SIGTERM"), ("HUP", 129, "SIGHUP")] {
         let dir = tempfile::tempdir().unwrap();
         let mut child = program(dir.path());
@@ -335,7 +335,7 @@ fn the_resolved_configuration_composes_back_to_itself() {
 }
 
 #[test]
-fn configuration_at_hand_wins_over_the_built_in_one() {
+fn local_configuration_overrides_the_built_in_one() {
     let dir = tempfile::tempdir().unwrap();
     let tokens = |args: &[&str]| {
         let said = run(dir.path(), &[&["config", "--json"], args].concat());
@@ -378,7 +378,7 @@ fn the_engine_draws_the_same_tokens_twice() {
 }
 
 #[test]
-fn a_profiling_option_says_what_this_version_does_not_do() {
+fn a_profiling_option_without_effect_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     for (option, why) in [("nsys", "a simulated run has nothing"), ("ncu", "a simulated run has nothing")] {
         let mut args = QUICK.to_vec();
@@ -396,16 +396,16 @@ fn a_profiling_option_says_what_this_version_does_not_do() {
     let told = events(&dir.path().join("runs/full"))
         .into_iter()
         .any(|envelope| matches!(envelope.event, Event::Notice(notice) if notice.text.starts_with(words)));
-    assert!(told, "the recording says it too");
+    assert!(told, "the recording has it too");
 }
 
 #[test]
-fn what_a_model_costs_is_told_without_a_gpu_or_weights() {
+fn cost_needs_no_gpu_and_no_weights() {
     let dir = tempfile::tempdir().unwrap();
     let said =
         run(dir.path(), &["cost", "--model", "qwen2_5_7b", "--gpu", "NVIDIA H200", "model.dtype=bf16"]);
     assert_eq!(said.code, 0, "{}", said.err);
-    for words in ["7,615,616,512 parameters", "lm_head", "Lower bounds: TTFT", "tok/s at most"] {
+    for words in ["7,615,616,512 parameters", "lm_head", "Lower bounds: TTFT", "at most"] {
         assert!(said.out.contains(words), "{words}: {}", said.out);
     }
     assert!(said.err.contains("static_compute.json"), "{}", said.err);
@@ -413,9 +413,7 @@ fn what_a_model_costs_is_told_without_a_gpu_or_weights() {
         serde_json::from_str(&fs::read_to_string(dir.path().join("static_compute.json")).unwrap()).unwrap();
     assert_eq!(kept["parameters"], 7_615_616_512u64);
     assert!(
-        fs::read_to_string(dir.path().join("static_compute.md"))
-            .unwrap()
-            .starts_with("# What qwen2_5_7b costs")
+        fs::read_to_string(dir.path().join("static_compute.md")).unwrap().starts_with("# Cost of qwen2_5_7b")
     );
 
     let empty = tempfile::tempdir().unwrap();

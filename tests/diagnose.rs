@@ -1,4 +1,4 @@
-//! Verdicts: of a real capture, of every scripted scenario, of logs that others wrote.
+//! Verdicts on a real capture, on every scripted scenario, and on nvidia-smi logs.
 
 mod common;
 
@@ -32,7 +32,7 @@ fn cause<'a>(of: &'a Value, reason: &str, phase: &str) -> &'a Value {
 }
 
 #[test]
-fn a_real_capture_is_told_in_words_and_numbers() {
+fn a_real_capture_is_diagnosed() {
     let dir = tempfile::tempdir().unwrap();
     let found = diagnosed(dir.path(), TRACE);
     let verdict = found["verdict"].as_str().unwrap();
@@ -51,7 +51,7 @@ fn a_real_capture_is_told_in_words_and_numbers() {
     near("clock_mhz", 1442.0, 10.0);
     near("clock_free_mhz", 1980.0, 1.0);
     near("cost_pct", 27.0, 1.0);
-    // The counter's own growth over the capture, and what looks alone make of it.
+    // The growth of the counter, and the estimate from samples only.
     near("active_s", 40.0, 0.4);
     near("sampled_s", 40.0, 2.0);
     assert!(cap["basis"].as_str().unwrap().contains("compute-bound (tensor pipe 9"), "{cap}");
@@ -62,9 +62,9 @@ fn a_real_capture_is_told_in_words_and_numbers() {
     assert!((decode.unwrap()["mean_w"].as_f64().unwrap() - 590.0).abs() < 15.0, "{decode:?}");
 }
 
-/// Recorded on an H200: what the ledger makes of the power cap is what the card's own counter grew by.
+/// Recorded on an H200: the ledger's time under the power cap equals the growth of the GPU's counter.
 #[test]
-fn the_ledger_adds_up_to_the_cards_own_counter() {
+fn the_ledger_agrees_with_the_gpus_counter() {
     let dir = tempfile::tempdir().unwrap();
     for (name, verdict) in [
         ("h200_prefill", "Prefill is power-capped: 100 %"),
@@ -125,7 +125,7 @@ fn every_scenario_has_its_verdict() {
 }
 
 #[test]
-fn what_a_limit_costs_is_measured_where_the_run_shows_it() {
+fn the_cost_of_a_limit_is_measured_where_possible() {
     let found = verdict_on("power_brake", &["dataset.prompt_tokens=8000"]);
     let decode = cause(&found, "power brake", "decode");
     // The script makes a step 1.24 times as long from the second second on.
@@ -133,14 +133,14 @@ fn what_a_limit_costs_is_measured_where_the_run_shows_it() {
     let lost = decode["cost_pct"].as_f64().unwrap() / 100.0 / share;
     assert!((1.0 / (1.0 - lost) - 1.2425).abs() < 0.01, "{decode:#}");
     assert!(decode["basis"].as_str().unwrap().starts_with("measured"), "{decode:#}");
-    // Prefills are short: their share of the counter is what their looks say, not how many looks there were.
+    // Prefills are short: their share of the counter follows the samples in them, not the number of samples.
     let prefill = cause(&found, "power brake", "prefill");
     assert!((prefill["time_share"].as_f64().unwrap() - share).abs() < 0.2, "{prefill:#}");
     assert!(prefill["basis"].as_str().unwrap().starts_with("estimated: compute-bound"), "{prefill:#}");
 }
 
 #[test]
-fn a_card_that_vanishes_is_told_and_the_run_is_kept() {
+fn a_gpu_that_vanishes_is_reported_and_the_run_is_kept() {
     let dir = tempfile::tempdir().unwrap();
     let said = run(
         dir.path(),
@@ -163,7 +163,7 @@ fn a_card_that_vanishes_is_told_and_the_run_is_kept() {
 }
 
 #[test]
-fn the_csv_of_a_run_says_what_its_events_say() {
+fn the_csv_of_a_run_gives_the_same_diagnosis_as_its_events() {
     let dir = tempfile::tempdir().unwrap();
     let recorded = record(
         dir.path(),
@@ -173,7 +173,7 @@ fn the_csv_of_a_run_says_what_its_events_say() {
     let csv = diagnosed(dir.path(), recorded.join("nvml.csv").to_str().unwrap());
     let (from_events, from_csv) =
         (cause(&events, "power cap", "prefill"), cause(&csv, "power cap", "prefill"));
-    // The CSV knows a phase only where a look fell into it, so its times are coarser.
+    // The CSV has a phase only where a sample fell into it, so its times are coarser.
     for key in ["time_share", "clock_mhz", "clock_free_mhz", "cost_pct"] {
         let (a, b) = (from_events[key].as_f64().unwrap(), from_csv[key].as_f64().unwrap());
         assert!((a - b).abs() <= 0.06 * a, "{key}: {a} and {b}");
@@ -182,7 +182,7 @@ fn the_csv_of_a_run_says_what_its_events_say() {
 }
 
 #[test]
-fn a_log_of_nvidia_smi_is_diagnosed() {
+fn an_nvidia_smi_log_is_diagnosed() {
     let dir = tempfile::tempdir().unwrap();
     let mut text = String::from(
         "timestamp, index, name, utilization.gpu [%], utilization.memory [%], clocks.current.sm [MHz], power.draw [W], \
@@ -210,7 +210,7 @@ fn a_log_of_nvidia_smi_is_diagnosed() {
     }
 }
 
-/// A log of one card, a row a second.
+/// A log of one GPU with one row per second.
 fn log_of(rows: impl IntoIterator<Item = (u32, u32, u32)>, extra: &str) -> String {
     let mut text = format!("t_s,utilization.gpu [%],clocks.sm [MHz],clocks_event_reasons.active{extra}\n");
     let more = extra.split(',').count() - 1;
@@ -229,17 +229,17 @@ fn verdict_of(text: &str) -> String {
 #[test]
 fn a_verdict_is_not_misled() {
     let capped = || (0..60).map(|_| (99, 1440, 4));
-    // A counter that stands still while every look finds the limit.
+    // A counter that does not grow although every sample shows the limit.
     let dead = verdict_of(&log_of(capped(), ",viol_power_ns"));
     assert!(dead.starts_with("The work is power-capped: 100 % of the time"), "{dead}");
-    // A light load at a low clock is no measure of what the clock could be.
+    // A light load at a low clock does not show the clock without a limit.
     let light = verdict_of(&log_of((0..60).map(|_| (20, 600, 1)).chain(capped()), ""));
     assert!(light.contains("power-capped") && !light.contains("600"), "{light}");
-    // A set clock is the background of a cap, and the cap costs what it takes from that.
+    // The cost of a cap is relative to a set clock.
     let locked = (0..60).map(|_| (99, 1410, 2)).chain((0..60).map(|_| (99, 1380, 6)));
     let locked = verdict_of(&log_of(locked, ""));
     assert!(locked.contains("SM 1410 → 1380 MHz, about 1 % slower"), "{locked}");
-    // What held for a moment at the very end is not passed over.
+    // A limit in the last sample is reported.
     let late = verdict_of(&log_of((0..900).map(|_| (99, 1980, 0)).chain([(99, 990, 0x48)]), ""));
     assert!(
         late.starts_with("Held by the hardware slowdown and the hardware thermal slowdown at this moment"),
@@ -248,12 +248,12 @@ fn a_verdict_is_not_misled() {
 }
 
 #[test]
-fn what_cannot_be_diagnosed_is_refused_with_a_word() {
+fn files_that_cannot_be_diagnosed_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("other.csv"), "a,b\n1,2\n").unwrap();
     fs::write(dir.path().join("binary.csv"), [0xff, 0xfe, 0, 1, 2]).unwrap();
     for (path, words) in [
-        ("nowhere.csv", "diagnose takes a run directory"),
+        ("nowhere.csv", "diagnose reads a run directory"),
         ("other.csv", "no column that tells the time"),
         ("binary.csv", "UTF-16"),
         (".", "events.ndjson"),
@@ -264,11 +264,11 @@ fn what_cannot_be_diagnosed_is_refused_with_a_word() {
     }
     let cpu = record(dir.path(), &["telemetry.probe=none", "runtime.requests=1"]);
     let said = run(dir.path(), &["diagnose", cpu.to_str().unwrap()]);
-    assert!(said.code == 1 && said.err.contains("nothing was seen of a GPU"), "{}", said.err);
+    assert!(said.code == 1 && said.err.contains("has no GPU samples"), "{}", said.err);
 }
 
 #[test]
-fn others_work_is_watched() {
+fn watch_monitors_without_a_workload() {
     let dir = tempfile::tempdir().unwrap();
     let said = run(
         dir.path(),
@@ -278,11 +278,11 @@ fn others_work_is_watched() {
     let found: Value = serde_json::from_str(&said.out).unwrap();
     assert!(found["verdict"].as_str().unwrap().contains("Someone has set the SM clock"), "{found:#}");
     assert_eq!(cause(&found, "application clocks", "the work")["fault"], false);
-    assert!(common::run_dirs(dir.path()).is_empty(), "nothing is kept unless it is asked for");
+    assert!(common::run_dirs(dir.path()).is_empty(), "nothing is recorded without --record");
 }
 
 #[test]
-fn a_run_may_wait_until_the_card_is_at_rest() {
+fn a_run_may_last_until_steady_state() {
     let dir = tempfile::tempdir().unwrap();
     let recorded =
         record(dir.path(), &["runtime.sim.scenario=steady", "runtime.requests=2", "runtime.until=steady"]);

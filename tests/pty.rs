@@ -420,7 +420,7 @@ fn signals_end_it_in_order() {
         ("Ctrl-C", "Ctrl-C", 130),
         ("INT", "Ctrl-C", 130),
         ("TERM", "SIGTERM", 143),
-        ("HUP", "SIGHUP: the terminal went away", 129),
+        ("HUP", "SIGHUP: the terminal was closed", 129),
     ];
     for (how, cause, code) in cases {
         let terminal = live();
@@ -456,10 +456,10 @@ fn a_panic_anywhere_restores_the_terminal_and_is_told() {
         "dataset.prompt_tokens=8",
     ];
     let cases: [(&str, &[&str], &str); 5] = [
-        ("panic:engine", &ENDLESS, "asked to by LLMPROF_FAULT"),
-        ("panic:screen", &ENDLESS, "asked to by LLMPROF_FAULT"),
-        ("panic:consumer", &ENDLESS, "asked to by LLMPROF_FAULT"),
-        ("panic:sampler", &tiny, "asked to by LLMPROF_FAULT"),
+        ("panic:engine", &ENDLESS, "requested by LLMPROF_FAULT"),
+        ("panic:screen", &ENDLESS, "requested by LLMPROF_FAULT"),
+        ("panic:consumer", &ENDLESS, "requested by LLMPROF_FAULT"),
+        ("panic:sampler", &tiny, "requested by LLMPROF_FAULT"),
         (
             "none",
             &["runtime=sim", "runtime.sim.scenario=panic", "runtime.sim.speed=50"],
@@ -506,7 +506,7 @@ fn a_terminal_that_goes_away_ends_the_run() {
         assert_eq!(terminal.code_after_hang_up(), 129);
         let end = finished(&run_dirs(terminal.path())[0]);
         assert_eq!(end.outcome, Outcome::Interrupted);
-        assert_eq!(end.cause.as_deref(), Some("SIGHUP: the terminal went away"));
+        assert_eq!(end.cause.as_deref(), Some("SIGHUP: the terminal was closed"));
     }
 }
 

@@ -16,11 +16,8 @@ use crate::{
     analysis::compare::{Comparison, HEADLINE, Options, Sample, compare_pairs},
     base::units::{millis, ratio_change},
     event::Outcome,
-    process::shutdown::Cause,
-    run::{
-        headless::{self, say},
-        plan::Plan,
-    },
+    process::{eprint_line, shutdown::Cause},
+    run::{headless, plan::Plan},
 };
 
 /// Fewer pairs have no interval.
@@ -59,7 +56,7 @@ impl Repeat {
         let mut pairs: Vec<(Sample, Sample)> = Vec::new();
         while pairs.len() < self.most_pairs.max(LEAST_PAIRS) {
             if self.limit.is_some_and(|limit| begun.elapsed() >= limit) {
-                say(format_args!("--max-time is over after {} pairs", pairs.len()));
+                eprint_line(format_args!("--max-time is over after {} pairs", pairs.len()));
                 break;
             }
             let nth = pairs.len() + 1;
@@ -122,7 +119,7 @@ impl Repeat {
                 ratio_change(ratio.high)
             )
         });
-        say(format_args!(
+        eprint_line(format_args!(
             "pair {} of {}: TPOT A {}, B {}{so_far}",
             pairs.len(),
             self.most_pairs,

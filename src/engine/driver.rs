@@ -124,7 +124,7 @@ impl Driver<'_> {
     fn request(&mut self, engine: &mut dyn Engine, request: u32) -> Result<Vec<Answer>, EngineError> {
         let w = self.workload;
         let mut prompts = w.prompts(request);
-        if crash::is_asked_for("tokens") {
+        if crash::is_requested("tokens") {
             // Beyond any vocabulary: a GPU reads where there is no memory, and stops.
             prompts.ids.fill(u32::MAX / 2);
         }

@@ -5,7 +5,6 @@
 //! each kernel, grid and range, not for each launch.
 
 mod cells;
-pub mod commands;
 mod convert;
 pub mod cublas;
 mod error;

@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use super::metrics::energy_of;
-use crate::{cli::cost::ASSUMPTIONS, event::TraceState, state::RunState};
+use super::{cost::ASSUMPTIONS, metrics::energy_of};
+use crate::{event::TraceState, state::RunState};
 
 pub(super) fn assumptions_md(state: &RunState) -> String {
     let title = state.run.as_ref().map_or("a run", |run| &run.model);

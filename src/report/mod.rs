@@ -2,6 +2,7 @@
 //! write the same, to the last digit.
 
 mod assumptions;
+pub mod cost;
 mod html;
 mod inputs;
 mod markdown;
@@ -19,11 +20,8 @@ pub use ops_csv::COLUMNS as OPS_COLUMNS;
 pub use remake::{Remade, ReportError, remake};
 use serde::Serialize;
 
-use crate::{
-    analysis::peaks::GpuPeaks,
-    cli::cost::{Answer, Question},
-    state::RunState,
-};
+use crate::{analysis::peaks::GpuPeaks, state::RunState};
+use cost::{CostEstimate, CostQuery};
 
 /// A file of a run's reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,7 +53,7 @@ pub const NAMES: [&str; 16] = [
 /// The documents of a run; what nothing is known for is not among them.
 pub fn documents(state: &RunState) -> Vec<Document> {
     let plots = plots::all(state);
-    let static_compute = with_static_compute(state, |answer| [json_text(&answer.json()), answer.markdown()]);
+    let cost = cost_estimate(state);
     let content = |name: &str| match name {
         "report.md" => Some(report_md(state)),
         "report.html" => Some(report_html(state, &plots)),
@@ -65,26 +63,25 @@ pub fn documents(state: &RunState) -> Vec<Document> {
         "metrics.json" => Some(json_text(&metrics_json(state))),
         "inputs.yaml" => inputs::inputs_yaml(state),
         "assumptions.md" => Some(assumptions::assumptions_md(state)),
-        "static_compute.json" => static_compute.as_ref().map(|[json, _]| json.clone()),
-        "static_compute.md" => static_compute.as_ref().map(|[_, markdown]| markdown.clone()),
+        "static_compute.json" => cost.as_ref().map(|cost| json_text(&cost.json())),
+        "static_compute.md" => cost.as_ref().map(CostEstimate::markdown),
         plot => plots.iter().find(|made| made.name == plot).map(|made| made.svg.clone()),
     };
     NAMES.into_iter().filter_map(|name| Some(Document { name, content: content(name)? })).collect()
 }
 
-/// What the run's model costs on the run's card, where its shape was recorded.
-fn with_static_compute<T>(state: &RunState, use_it: impl FnOnce(&Answer<'_>) -> T) -> Option<T> {
+/// The cost of the run's model on the run's GPU, where its shape was recorded.
+fn cost_estimate(state: &RunState) -> Option<CostEstimate> {
     let run = state.run.as_ref()?;
-    let question = Question {
+    Some(CostEstimate::new(CostQuery {
         model: run.model.clone(),
         shape: (**run.shape.as_ref()?).clone(),
         batch: u64::from(run.batch),
-        prompt: u64::from(run.prompt_tokens),
-        output: u64::from(run.output_tokens),
+        prompt_tokens: u64::from(run.prompt_tokens),
+        output_tokens: u64::from(run.output_tokens),
         gpu: state.profiled_gpu().and_then(|gpu| GpuPeaks::named(&gpu.info.name)),
-        given: run.peaks,
-    };
-    Some(use_it(&question.answer()))
+        given_peaks: run.peaks,
+    }))
 }
 
 fn json_text(value: &impl Serialize) -> String {

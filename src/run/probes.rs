@@ -3,6 +3,7 @@
 use crate::{
     config::{Probe, RunConfig, Runtime},
     event::Activity,
+    run::plan::Plan,
     sim::{
         scenario::{Scenario, UnknownScenario},
         telemetry::{SimHost, SimProbe},
@@ -32,7 +33,7 @@ fn source(config: &RunConfig) -> Result<Source, Absence> {
 
 /// The sampler for `config`. `activity` is what the workload is doing, `weight_bytes` the memory in use on a simulated
 /// GPU, `uuid` CUDA's own name of the GPU that the workload runs on, where known.
-pub fn sampler(
+fn sampler(
     config: &RunConfig,
     activity: &Activity,
     weight_bytes: u64,
@@ -56,6 +57,13 @@ pub fn sampler(
         }
     });
     Ok(Sampler::for_run(config, probe, host, uuid))
+}
+
+/// The sampler of `plan`. "auto" is resolved: the sampler marks the GPU in use.
+pub fn sampler_for(plan: &Plan, activity: &Activity) -> Result<Sampler, UnknownScenario> {
+    let mut config = plan.composed.config.clone();
+    config.runtime.device = plan.device.to_string();
+    sampler(&config, activity, plan.weight_bytes(), plan.gpu_uuid().as_deref())
 }
 
 /// The thermometer for `config`; a simulated GPU starts at `last_temp_c`.

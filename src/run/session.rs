@@ -152,10 +152,7 @@ impl Session {
             activity.set(Phase::Decode);
         }
         let (control, tx, plan) = (self.control.clone(), self.tx.clone(), self.plan.clone());
-        let mut config = plan.composed.config.clone();
-        // "auto" means one device by now, and the sampler marks the GPU that is in use.
-        config.runtime.device = plan.device.to_string();
-        let sampler = probes::sampler(&config, &activity, plan.weight_bytes(), plan.gpu_uuid().as_deref());
+        let sampler = probes::sampler_for(&plan, &activity);
         // A simulated run takes its samples within its own steps, so that it is the same every time.
         let mut inline = None;
         match sampler {

@@ -203,7 +203,7 @@ pub fn child_config(config: &RunConfig, device: &Device, requests: u32) -> RunCo
     child.output.flush_ms = 100;
     let profiling = &mut child.profiling;
     (profiling.nvml.enable, profiling.host.enable) = (false, false);
-    (profiling.cupti.enable, profiling.roofline.enable) = (false, false);
+    profiling.cupti.enable = false;
     profiling.operators.enable = false;
     (profiling.nsys.enable, profiling.ncu.enable) = (false, false);
     child

@@ -387,8 +387,9 @@ impl Asking<'_> {
             Err(error) if is_refusal(&error) => {
                 let (reason, remedy) = match (&error, self.info.mig, &self.info.virtualization) {
                     (NvmlError::NotSupported, None | Some(false), None) => (
-                        "GPM needs Hopper or newer".to_owned(),
-                        Some("a data centre card of that kind; ncu has these counters on any".to_owned()),
+                        "GPM needs a data centre GPU, Hopper or newer; ncu reads these counters on any"
+                            .to_owned(),
+                        None,
                     ),
                     _ => {
                         let (reason, remedy) = explained(&error, self.info, self.wsl);
