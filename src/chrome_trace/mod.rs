@@ -1,7 +1,7 @@
-//! A run as Chrome and Perfetto draw it: `trace.json`, made line by line as events come.
+//! A run as a trace for Chrome and Perfetto: `trace.json`, written line by line as events come.
 //!
-//! The form is the array of Chrome's trace events. It is closed with the run; of a run that was killed it stays open, which
-//! both programs read. What comes after the end of a run is no part of it.
+//! The format is the array of Chrome's trace events. It is closed at the end of the run. After a kill it stays open, which
+//! both programs accept. Events after the end of a run are not part of it.
 
 mod lines;
 mod track;
@@ -9,7 +9,7 @@ mod track;
 use std::collections::HashMap;
 
 use self::{
-    lines::{Args, Lines, Place},
+    lines::{Arg, Args, Lines, TrackId},
     track::Track,
 };
 use crate::event::{
@@ -17,18 +17,18 @@ use crate::event::{
     RequestStarted, Stamp, StepTimeline, ToolState, TraceState, readings::Reading, reasons,
 };
 
-const REQUESTS: Place = Place { process: 1, thread: 1 };
-const OPERATORS: Place = Place { process: 1, thread: 2 };
-const RANGES: Place = Place { process: 1, thread: 3 };
-const MARKS: Place = Place { process: 1, thread: 4 };
-const STEPS: Place = Place { process: 2, thread: 1 };
-const KERNELS: Place = Place { process: 2, thread: 2 };
+const REQUESTS: TrackId = TrackId { process: 1, thread: 1 };
+const OPERATORS: TrackId = TrackId { process: 1, thread: 2 };
+const RANGES: TrackId = TrackId { process: 1, thread: 3 };
+const MARKS: TrackId = TrackId { process: 1, thread: 4 };
+const STEPS: TrackId = TrackId { process: 2, thread: 1 };
+const KERNELS: TrackId = TrackId { process: 2, thread: 2 };
 const DEVICE: u64 = 2;
 const HOST: u64 = 3;
-/// GPUs have a process each, from here on, for what was read of them.
+/// The process for the readings of the first GPU. The others follow.
 const FIRST_GPU: u64 = 10;
 
-/// What is drawn of a GPU's readings.
+/// The readings of a GPU that are drawn.
 const READINGS: [Reading; 13] = [
     Reading::Power,
     Reading::SmClock,
@@ -45,10 +45,10 @@ const READINGS: [Reading; 13] = [
     Reading::Fan,
 ];
 
-/// Steps that are drawn one by one: an hour of a small model has millions, more than anyone looks at or a program opens.
-const MOST_STEPS: u64 = 100_000;
+/// Steps that are drawn one by one. An hour of a small model has millions, more than a program opens.
+const MAX_STEPS: u64 = 100_000;
 
-/// Turns events into lines of `trace.json`.
+/// Converts events into lines of `trace.json`.
 pub struct ChromeTrace {
     lines: Lines,
     drawn_steps: u64,
@@ -58,7 +58,7 @@ pub struct ChromeTrace {
     steps: Track,
     kernels: Track,
     request: Option<Request>,
-    /// NVML's reason bits as they were last, by GPU.
+    /// The last clock event reasons of each GPU, as NVML's bits.
     reasons: HashMap<u32, u64>,
 }
 
@@ -81,12 +81,12 @@ impl Default for ChromeTrace {
 struct Request {
     warmup: bool,
     tokens: u64,
-    /// When the token before came, or the workload went on.
+    /// The time of the previous token, or when the workload resumed.
     since: Stamp,
 }
 
 impl ChromeTrace {
-    /// Appends what `envelope` is in the trace to `out`: whole lines, or nothing.
+    /// Appends the lines of `envelope` to `out`.
     pub fn add(&mut self, envelope: &Envelope, out: &mut String) {
         if self.lines.closed() {
             return;
@@ -95,7 +95,7 @@ impl ChromeTrace {
         match &envelope.event {
             Event::RunStarted(run) => {
                 let name = format!("{} on {}", run.model, run.device);
-                self.lines.instant(out, MARKS, t, &name, &[("engine", Args::Text(&run.engine.to_string()))]);
+                self.lines.instant(out, MARKS, t, &name, &[("engine", Arg::Text(&run.engine.to_string()))]);
             }
             Event::Preparing(_) if !self.requests.is_open() => self.begin(out, t, "preparing", &[]),
             Event::Ready(_) => self.end_all(out, t),
@@ -125,21 +125,21 @@ impl ChromeTrace {
                 };
                 self.mark(out, t, &format!("{level} of {source}"), text);
             }
-            Event::GpuLost(lost) => self.mark(out, t, &format!("GPU {} has gone", lost.gpu), &lost.reason),
+            Event::GpuLost(lost) => self.mark(out, t, &format!("GPU {} was lost", lost.gpu), &lost.reason),
             Event::KernelTrace(trace) => {
                 let state = match &trace.state {
                     TraceState::On => "records kernels",
-                    TraceState::Off => "records no more kernels",
-                    TraceState::Refused { .. } => "can't record kernels",
+                    TraceState::Off => "no longer records kernels",
+                    TraceState::Refused { .. } => "cannot record kernels",
                 };
                 self.mark(out, t, &format!("{} {state}", trace.tool), "");
             }
             Event::ToolRun(run) => {
                 let state = match &run.state {
                     ToolState::Working { .. } => return,
-                    ToolState::Done => "is done",
+                    ToolState::Done => "has finished",
                     ToolState::Failed { .. } => "failed",
-                    ToolState::Cancelled => "was called off",
+                    ToolState::Cancelled => "was cancelled",
                 };
                 self.mark(out, t, &format!("{} {state}", run.tool), "");
             }
@@ -162,11 +162,11 @@ impl ChromeTrace {
     }
 
     fn mark(&mut self, out: &mut String, t: Stamp, name: &str, text: &str) {
-        let args = [("text", Args::Text(text))];
+        let args = [("text", Arg::Text(text))];
         self.lines.instant(out, MARKS, t, name, if text.is_empty() { &[] } else { &args });
     }
 
-    fn begin(&mut self, out: &mut String, t: Stamp, name: &str, args: &[(&str, Args<'_>)]) {
+    fn begin(&mut self, out: &mut String, t: Stamp, name: &str, args: Args<'_>) {
         self.requests.begin(&mut self.lines, out, t, name, args);
     }
 
@@ -174,7 +174,7 @@ impl ChromeTrace {
         self.ranges.begin(&mut self.lines, out, t, name, &[]);
     }
 
-    /// Whatever is under way has ended.
+    /// Ends all open slices.
     fn end_all(&mut self, out: &mut String, t: Stamp) {
         self.request = None;
         self.requests.end_all(&mut self.lines, out, t);
@@ -185,13 +185,13 @@ impl ChromeTrace {
         self.end_all(out, t);
         let name = if started.warmup { "warm-up" } else { "request" };
         let args = [
-            ("batch", Args::Number(u64::from(started.batch))),
-            ("prompt_tokens", Args::Number(u64::from(started.prompt_tokens))),
-            ("output_tokens", Args::Number(u64::from(started.output_tokens))),
+            ("batch", Arg::Number(u64::from(started.batch))),
+            ("prompt_tokens", Arg::Number(u64::from(started.prompt_tokens))),
+            ("output_tokens", Arg::Number(u64::from(started.output_tokens))),
         ];
         self.begin(out, t, &format!("{name} {}", started.request), &args);
         self.begin(out, t, "prefill", &[]);
-        // As the engine names them to tools: phases of a warm-up have no range.
+        // Like the NVTX ranges: phases of a warm-up have none.
         self.begin_range(out, t, if started.warmup { "warmup" } else { "request" });
         if !started.warmup {
             self.begin_range(out, t, "prefill");
@@ -213,21 +213,21 @@ impl ChromeTrace {
                 self.ranges.end(&mut self.lines, out, t);
                 self.begin_range(out, t, "decode");
             }
-            (false, false) if self.drawn_steps < MOST_STEPS => {
+            (false, false) if self.drawn_steps < MAX_STEPS => {
                 self.begin_range(out, from, "decode_step");
                 self.ranges.end(&mut self.lines, out, t);
             }
             (false, false) => return,
         }
         self.drawn_steps += 1;
-        if self.drawn_steps == MOST_STEPS {
-            let text = "requests, prefills, the steps that were kept and the counters go on";
-            self.mark(out, t, "from here on steps are not drawn one by one", text);
+        if self.drawn_steps == MAX_STEPS {
+            let text = "requests, prefills, recorded timelines and counters continue";
+            self.mark(out, t, "steps are not drawn individually from here on", text);
         }
-        // It had ended when its token was there; how long before is not told.
+        // The step ended before its token arrived. How long before is unknown.
         if let Some(device_ns) = device_ns {
             let name = if first { "prefill" } else { "decode step" };
-            let args = [("request", Args::Number(u64::from(number))), ("device_ns", Args::Number(device_ns))];
+            let args = [("request", Arg::Number(u64::from(number))), ("device_ns", Arg::Number(device_ns))];
             let from = Stamp(t.0.saturating_sub(device_ns));
             self.steps.slice(&mut self.lines, out, (from, t), name, &args);
         }
@@ -240,12 +240,12 @@ impl ChromeTrace {
         let mut within = self.operators.within(step);
         for span in &timeline.spans {
             let stretch = (when(span.start_ns), when(span.start_ns.saturating_add(span.ns)));
-            let layer = span.layer.map(|layer| ("layer", Args::Number(u64::from(layer))));
+            let layer = span.layer.map(|layer| ("layer", Arg::Number(u64::from(layer))));
             within.slice(&mut self.lines, out, stretch, span.operator.name(), layer.as_slice());
         }
     }
 
-    /// A step of which nobody knows when it was has no place.
+    /// A step without a time is left out.
     fn step_timeline(&mut self, out: &mut String, timeline: &StepTimeline) {
         let last = timeline.spans.iter().map(|span| span.start_ns.saturating_add(span.ns)).max();
         let (Some(at), Some(last)) = (timeline.at, last) else { return };
@@ -257,8 +257,8 @@ impl ChromeTrace {
             let stretch = (when(span.start_ns), when(span.start_ns.saturating_add(span.ns)));
             let name = timeline.names.get(usize::from(span.name)).map_or("(unnamed)", String::as_str);
             let mut args = Vec::with_capacity(2);
-            args.extend(span.operator.map(|operator| ("operator", Args::Text(operator.name()))));
-            args.extend(span.layer.map(|layer| ("layer", Args::Number(u64::from(layer)))));
+            args.extend(span.operator.map(|operator| ("operator", Arg::Text(operator.name()))));
+            args.extend(span.layer.map(|layer| ("layer", Arg::Number(u64::from(layer)))));
             within.slice(&mut self.lines, out, stretch, name, &args);
         }
     }
@@ -277,8 +277,8 @@ impl ChromeTrace {
             return;
         }
         let names: Vec<String> = reasons::found(bits).map(|found| found.name().into_owned()).collect();
-        let name = if names.is_empty() { "nothing holds the clock".to_owned() } else { names.join(", ") };
-        self.lines.instant(out, Place { process, thread: 1 }, t, &name, &[("bits", Args::Number(bits))]);
+        let name = if names.is_empty() { "no clock event reasons".to_owned() } else { names.join(", ") };
+        self.lines.instant(out, TrackId { process, thread: 1 }, t, &name, &[("bits", Arg::Number(bits))]);
     }
 
     fn host_sample(&mut self, out: &mut String, t: Stamp, sample: &HostSample) {
