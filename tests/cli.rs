@@ -391,7 +391,7 @@ fn a_profiling_option_without_effect_is_reported() {
     let said = run(dir.path(), &args);
     assert_eq!(said.code, 0, "{}", said.err);
     let words =
-        "this run samples the GPU and the host; a simulated run has nothing that nsys and ncu could look at";
+        "this run samples the GPU and the host; a simulated run has nothing for nsys and ncu to profile";
     assert!(said.err.contains(&format!("note: {words}")), "{}", said.err);
     let told = events(&dir.path().join("runs/full"))
         .into_iter()

@@ -196,7 +196,7 @@ fn whatever_is_no_run_is_refused_by_name() {
     for (b, word) in [
         ("nothing", "is no run"),
         ("empty", "is empty"),
-        ("garbage", "is no recording of this program"),
+        ("garbage", "is not a recording of this program"),
         ("newer", "newer version (schema 7"),
         ("older", "schema 0"),
         ("absent", "absent: no run, snapshot, sweep or baseline"),

@@ -109,7 +109,7 @@ fn what_is_no_run_is_refused_by_name_and_what_is_half_a_run_is_said() {
     assert!(report().err.contains("a run is a directory with an events.ndjson in it"));
     for (content, words) in [
         ("", "is empty"),
-        ("hello\n", "no recording of this program"),
+        ("hello\n", "not a recording of this program"),
         ("{\"t\":0,\"e\":{\"run_started\":{\"schema\":0}}}\n", "schema 0"),
         ("{\"t\":0,\"e\":{\"run_started\":{\"schema\":99}}}\n", "newer version"),
     ] {

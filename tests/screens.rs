@@ -24,7 +24,7 @@ use llmprof::{
     },
     model::{Shape, Step},
     report::{plots::roofline_svg, report_md, run_json},
-    run::sweep::{Cooling, Heat, Job, JobResult, Sweep},
+    run::sweep::{CooldownStatus, Job, JobResult, Sweep, Temperature},
     rundir::{EventReader, Player},
     sim::{SimSteps, sim_kernels},
     state::{RunState, Snapshot},
@@ -360,11 +360,11 @@ fn sweep(at_work: bool) -> Sweep {
     sweep
 }
 
-fn cooling() -> Cooling {
-    Cooling {
+fn cooling() -> CooldownStatus {
+    CooldownStatus {
         left: Duration::from_secs(2),
         left_at_most: Duration::from_secs(120),
-        heat: Heat::At(54.0),
+        temperature: Temperature::Celsius(54.0),
         below_c: Some(45.0),
     }
 }

@@ -63,7 +63,7 @@ pub fn through_tool(path: &Path, report: Report, system: &System) -> Result<Vec<
     // nsys itself is not needed to import, but to export what was imported.
     let Some(tool) = found else {
         let tool = report.tool();
-        let what = format!("it is not installed (looked on {})", tool.looked_at());
+        let what = format!("it is not installed (searched {})", tool.searched());
         return Err(trouble(what, format!("install it ({}), or {by_hand}", tool.url())));
     };
     match report {
@@ -81,7 +81,7 @@ pub fn through_tool(path: &Path, report: Report, system: &System) -> Result<Vec<
             };
             let exported = exported(&imported, folder.path(), &tool, system).map_err(|what| {
                 // What the tool lacks explains more than how it failed.
-                let lacks = tool.trouble(None);
+                let lacks = tool.problem(None);
                 let remedy = lacks.map_or(by_hand, |lacks| format!("{}: {}", lacks.what, lacks.remedy));
                 trouble(what, remedy)
             })?;
@@ -94,7 +94,7 @@ pub fn through_tool(path: &Path, report: Report, system: &System) -> Result<Vec<
 /// The best installation.
 fn found(tool: &Tool, system: &System) -> Option<Installed> {
     let mut installed = nsight::installed(system, tool, Instant::now() + SOON);
-    nsight::best_first(&mut installed, None);
+    nsight::sort_best_first(&mut installed, None);
     installed.into_iter().next()
 }
 
@@ -113,7 +113,7 @@ fn imported(path: &Path, folder: &Path, system: &System) -> Result<PathBuf, (Str
     let made = folder.join("imported.nsys-rep");
     let (input, output) = (path.to_string_lossy(), made.to_string_lossy());
     let args = ["-i", &input, "-o", &output];
-    match system.said(&importer, &args, Instant::now() + LIMIT) {
+    match system.output(&importer, &args, Instant::now() + LIMIT) {
         Ok(_) if made.exists() => Ok(made),
         Ok(said) => Err((format!("{} makes no report: {}", importer.display(), last_line(&said)), None)),
         Err(trouble) => Err((format!("{}: {trouble}", importer.display()), None)),
@@ -125,7 +125,7 @@ fn exported(path: &Path, folder: &Path, nsys: &Installed, system: &System) -> Re
     let made = folder.join("exported.sqlite");
     let (input, output) = (path.to_string_lossy(), made.to_string_lossy());
     let args = ["export", "--type", "sqlite", "--force-overwrite", "true", "--output", &output, &input];
-    match system.said(&nsys.path, &args, Instant::now() + LIMIT) {
+    match system.output(&nsys.path, &args, Instant::now() + LIMIT) {
         Ok(_) if made.exists() => Ok(made),
         Ok(said) => Err(format!("{} exports nothing: {}", nsys.path.display(), last_line(&said))),
         Err(trouble) => Err(format!("{}: {trouble}", nsys.path.display())),
@@ -148,7 +148,7 @@ fn printed_by_ncu(
     args[1] = path.as_os_str();
     let read = |stdout| ncu::read_raw(&file, BufReader::with_capacity(1 << 18, stdout));
     let program = system.at(&tool.path);
-    let (read, trouble) = process::streamed(&program, &args, Instant::now() + LIMIT, &system.stop, read)
+    let (read, trouble) = process::stream(&program, &args, Instant::now() + LIMIT, &system.stop, read)
         .map_err(|trouble| Err(format!("{}: {trouble}", tool.path.display())))?;
     match (read, trouble) {
         (Ok(table), None) => Ok(vec![table]),
