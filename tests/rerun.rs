@@ -69,7 +69,7 @@ impl Bench {
         Rerun {
             tool,
             config: self.config(overrides),
-            device: device.into(),
+            device: device.to_owned().into(),
             run_dir: self.dir.path().join("run"),
             kernels: None,
             model_in_memory: false,

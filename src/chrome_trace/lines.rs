@@ -59,6 +59,8 @@ fn micros(ns: u64) -> f64 {
 /// Writes events one after another, and the names of tracks when they are first used.
 #[derive(Default)]
 pub struct Lines {
+    /// The lines that have not been taken yet.
+    pub text: String,
     begun: bool,
     closed: bool,
     named: Vec<TrackId>,
@@ -94,86 +96,67 @@ impl Lines {
         self.closed
     }
 
-    pub fn close(&mut self, out: &mut String) {
-        if !self.begun {
-            out.push_str("[\n");
-        }
-        out.push_str("]\n");
+    pub fn close(&mut self) {
+        self.text.push_str(if self.begun { "]\n" } else { "[\n]\n" });
         self.closed = true;
     }
 
-    fn push(&mut self, out: &mut String, event: &TraceEvent<'_>) {
-        out.push_str(if std::mem::replace(&mut self.begun, true) { "," } else { "[\n" });
-        out.push_str(&serde_json::to_string(event).unwrap_or_default());
-        out.push('\n');
+    fn push(&mut self, event: &TraceEvent<'_>) {
+        self.text.push_str(if std::mem::replace(&mut self.begun, true) { "," } else { "[\n" });
+        self.text.push_str(&serde_json::to_string(event).unwrap_or_default());
+        self.text.push('\n');
     }
 
-    fn push_metadata(&mut self, out: &mut String, track: TrackId, name: &str, args: Args<'_>) {
-        self.push(out, &TraceEvent { name: Some(name), args, ..TraceEvent::new("M", track) });
+    fn push_metadata(&mut self, track: TrackId, name: &str, args: Args<'_>) {
+        self.push(&TraceEvent { name: Some(name), args, ..TraceEvent::new("M", track) });
     }
 
     /// Names a process. Only the first name is used.
-    pub fn name_process(&mut self, out: &mut String, process: u64, name: &str) {
+    pub fn name_process(&mut self, process: u64, name: &str) {
         if self.processes.contains(&process) {
             return;
         }
         self.processes.push(process);
         let track = TrackId { process, thread: 0 };
-        self.push_metadata(out, track, "process_name", &[("name", Arg::Text(name))]);
-        self.push_metadata(out, track, "process_sort_index", &[("sort_index", Arg::Number(process))]);
+        self.push_metadata(track, "process_name", &[("name", Arg::Text(name))]);
+        self.push_metadata(track, "process_sort_index", &[("sort_index", Arg::Number(process))]);
     }
 
-    fn name_track(&mut self, out: &mut String, track: TrackId) {
+    fn name_track(&mut self, track: TrackId) {
         if self.named.contains(&track) {
             return;
         }
         self.named.push(track);
-        self.name_process(out, track.process, &process_name(track.process));
-        self.push_metadata(out, track, "thread_name", &[("name", Arg::Text(thread_name(track)))]);
+        self.name_process(track.process, &process_name(track.process));
+        self.push_metadata(track, "thread_name", &[("name", Arg::Text(thread_name(track)))]);
     }
 
     /// Begins a slice that lasts until an [`end`](Self::end) on the same track.
-    pub fn begin(&mut self, out: &mut String, track: TrackId, t: Stamp, name: &str, args: Args<'_>) {
-        self.name_track(out, track);
+    pub fn begin(&mut self, track: TrackId, t: Stamp, name: &str, args: Args<'_>) {
+        self.name_track(track);
         let ts = Some(micros(t.0));
-        self.push(out, &TraceEvent { ts, name: Some(name), args, ..TraceEvent::new("B", track) });
+        self.push(&TraceEvent { ts, name: Some(name), args, ..TraceEvent::new("B", track) });
     }
 
-    pub fn end(&mut self, out: &mut String, track: TrackId, t: Stamp) {
-        self.push(out, &TraceEvent { ts: Some(micros(t.0)), ..TraceEvent::new("E", track) });
+    pub fn end(&mut self, track: TrackId, t: Stamp) {
+        self.push(&TraceEvent { ts: Some(micros(t.0)), ..TraceEvent::new("E", track) });
     }
 
     /// A complete slice.
-    pub fn slice(
-        &mut self,
-        out: &mut String,
-        track: TrackId,
-        from: Stamp,
-        ns: u64,
-        name: &str,
-        args: Args<'_>,
-    ) {
-        self.name_track(out, track);
+    pub fn slice(&mut self, track: TrackId, from: Stamp, ns: u64, name: &str, args: Args<'_>) {
+        self.name_track(track);
         let (ts, dur) = (Some(micros(from.0)), Some(micros(ns)));
-        self.push(out, &TraceEvent { ts, dur, name: Some(name), args, ..TraceEvent::new("X", track) });
+        self.push(&TraceEvent { ts, dur, name: Some(name), args, ..TraceEvent::new("X", track) });
     }
 
-    pub fn instant(&mut self, out: &mut String, track: TrackId, t: Stamp, name: &str, args: Args<'_>) {
-        self.name_track(out, track);
+    pub fn instant(&mut self, track: TrackId, t: Stamp, name: &str, args: Args<'_>) {
+        self.name_track(track);
         let (ts, s) = (Some(micros(t.0)), Some("t"));
-        self.push(out, &TraceEvent { ts, s, name: Some(name), args, ..TraceEvent::new("i", track) });
+        self.push(&TraceEvent { ts, s, name: Some(name), args, ..TraceEvent::new("i", track) });
     }
 
     /// A counter of a process, to three decimals. A value that is not finite or has not changed is left out.
-    pub fn counter(
-        &mut self,
-        out: &mut String,
-        process: u64,
-        t: Stamp,
-        name: &'static str,
-        unit: &str,
-        value: f64,
-    ) {
+    pub fn counter(&mut self, process: u64, t: Stamp, name: &'static str, unit: &str, value: f64) {
         let value = (value * 1e3).round() / 1e3;
         let known = self.counters.iter().position(|(of, known, _)| (*of, *known) == (process, name));
         match known {
@@ -182,10 +165,10 @@ impl Lines {
             Some(index) => self.counters[index].2 = value,
             None => self.counters.push((process, name, value)),
         }
-        self.name_process(out, process, &process_name(process));
+        self.name_process(process, &process_name(process));
         let (track, ts) = (TrackId { process, thread: 0 }, Some(micros(t.0)));
         // Perfetto shows name and unit together: `power W`.
         let args = &[(unit, Arg::Value(value))];
-        self.push(out, &TraceEvent { ts, name: Some(name), args, ..TraceEvent::new("C", track) });
+        self.push(&TraceEvent { ts, name: Some(name), args, ..TraceEvent::new("C", track) });
     }
 }

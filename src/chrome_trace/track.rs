@@ -22,24 +22,24 @@ impl Track {
 
     /// Begins a slice. Perfetto sorts complete slices before a begin of the same moment, so a track has either begins and
     /// ends or [`slice`](Self::slice)s.
-    pub fn begin(&mut self, lines: &mut Lines, out: &mut String, t: Stamp, name: &str, args: Args<'_>) {
+    pub fn begin(&mut self, lines: &mut Lines, t: Stamp, name: &str, args: Args<'_>) {
         self.until = self.until.max(t);
         self.open += 1;
-        lines.begin(out, self.id, self.until, name, args);
+        lines.begin(self.id, self.until, name, args);
     }
 
     /// Ends the slice that was begun last, if there is one.
-    pub fn end(&mut self, lines: &mut Lines, out: &mut String, t: Stamp) {
+    pub fn end(&mut self, lines: &mut Lines, t: Stamp) {
         self.until = self.until.max(t);
         if let Some(left) = self.open.checked_sub(1) {
             self.open = left;
-            lines.end(out, self.id, self.until);
+            lines.end(self.id, self.until);
         }
     }
 
-    pub fn end_all(&mut self, lines: &mut Lines, out: &mut String, t: Stamp) {
+    pub fn end_all(&mut self, lines: &mut Lines, t: Stamp) {
         while self.is_open() {
-            self.end(lines, out, t);
+            self.end(lines, t);
         }
     }
 
@@ -47,7 +47,6 @@ impl Track {
     pub fn slice(
         &mut self,
         lines: &mut Lines,
-        out: &mut String,
         (from, to): (Stamp, Stamp),
         name: &str,
         args: Args<'_>,
@@ -55,7 +54,7 @@ impl Track {
         let from = from.max(self.until);
         let ns = to.0.checked_sub(from.0)?;
         self.until = to;
-        lines.slice(out, self.id, from, ns, name, args);
+        lines.slice(self.id, from, ns, name, args);
         Some((from, to))
     }
 

@@ -40,25 +40,12 @@ impl fmt::Display for Device {
     }
 }
 
-impl From<&str> for Device {
-    fn from(name: &str) -> Device {
-        let known = match name {
-            "cpu" => Device::Cpu,
-            "sim" => Device::Sim,
-            "none" => Device::None,
-            _ => match name.strip_prefix("cuda:").and_then(|index| index.parse().ok()) {
-                Some(index) => Device::Cuda(index),
-                None => Device::Other(name.to_owned()),
-            },
-        };
-        // "cuda:+1" parses, but would be written as "cuda:1".
-        if known.to_string() == name { known } else { Device::Other(name.to_owned()) }
-    }
-}
-
 impl From<String> for Device {
     fn from(name: String) -> Device {
-        name.as_str().into()
+        let index = name.strip_prefix("cuda:").and_then(|index| index.parse().ok());
+        let known = [Device::Cpu, Device::Sim, Device::None].into_iter().chain(index.map(Device::Cuda));
+        // "cuda:+1" parses too, but would be written as "cuda:1".
+        known.into_iter().find(|device| device.to_string() == name).unwrap_or(Device::Other(name))
     }
 }
 
@@ -70,7 +57,7 @@ impl From<Device> for String {
 
 /// The engine of a run. A name that this version does not know is kept as it was recorded.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "String", into = "String")]
+#[serde(rename_all = "kebab-case")]
 pub enum EngineKind {
     /// This program's decoder on the CPU.
     Candle,
@@ -80,47 +67,20 @@ pub enum EngineKind {
     Sim,
     /// There is no workload.
     None,
+    #[serde(untagged)]
     Other(String),
 }
 
-impl EngineKind {
-    fn name(&self) -> &str {
-        match self {
+impl fmt::Display for EngineKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
             EngineKind::Candle => "candle",
             EngineKind::Cuda => "cuda",
             EngineKind::CandleTransformers => "candle-transformers",
             EngineKind::Sim => "sim",
             EngineKind::None => "none",
             EngineKind::Other(name) => name,
-        }
-    }
-}
-
-impl fmt::Display for EngineKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl From<&str> for EngineKind {
-    fn from(name: &str) -> EngineKind {
-        use EngineKind::{Candle, CandleTransformers, Cuda, None, Other, Sim};
-        [Candle, Cuda, CandleTransformers, Sim, None]
-            .into_iter()
-            .find(|kind| kind.name() == name)
-            .unwrap_or_else(|| Other(name.to_owned()))
-    }
-}
-
-impl From<String> for EngineKind {
-    fn from(name: String) -> EngineKind {
-        name.as_str().into()
-    }
-}
-
-impl From<EngineKind> for String {
-    fn from(kind: EngineKind) -> String {
-        kind.to_string()
+        })
     }
 }
 
@@ -140,10 +100,11 @@ mod tests {
                 !["cpu", "cuda:0", "cuda:7", "sim", "none"].contains(&name)
             );
         }
-        assert_eq!(Device::from("cuda:7"), Device::Cuda(7));
+        assert_eq!(Device::from("cuda:7".to_owned()), Device::Cuda(7));
         for name in ["candle", "cuda", "candle-transformers", "sim", "none", "vllm"] {
             let kind: EngineKind = serde_json::from_value(name.into()).unwrap();
             assert_eq!(serde_json::to_value(&kind).unwrap(), name);
+            assert_eq!(kind.to_string(), name);
             assert_eq!(matches!(kind, EngineKind::Other(_)), name == "vllm");
         }
     }

@@ -16,6 +16,7 @@ use crate::{
     },
     run::{
         plan::Plan,
+        progress::progress,
         session::{Session, SessionSummary},
         sweep::{Column, Runner, Sweep},
     },
@@ -114,7 +115,7 @@ async fn cool_down(runner: &mut Runner, shutdown: &mut Shutdown, quiet: bool) ->
         let Some(status) = status else { break None };
         let next = runner.sweep.current();
         let progress = progress.get_or_insert_with(|| Progress::new(quiet, Some((&runner.sweep, next))));
-        progress.show_text(status.to_string());
+        progress.show_text(status.to_string(), "");
         tokio::select! {
             cause = shutdown.requested() => break Some(cause),
             () = tokio::time::sleep(POLL_INTERVAL) => {}
@@ -136,8 +137,8 @@ fn print_remarks(runner: &mut Runner) {
 fn row(sweep: &Sweep, job: usize) -> String {
     let mut line = format!("{}  {}", label(sweep, job), sweep.jobs[job].status());
     for column in Column::ALL {
-        if let Some(cell) = column.labelled(&sweep.jobs[job]) {
-            line += &format!("  {cell}");
+        if let Some(cell) = column.cell(&sweep.jobs[job]) {
+            line += &format!("  {} {cell}", column.heading);
         }
     }
     if let Some(reason) = sweep.jobs[job].reason() {
@@ -180,39 +181,26 @@ impl Progress {
     }
 
     fn show(&mut self, state: &RunState) {
-        match self {
-            Progress::Quiet => {}
-            Progress::Bar(bar) => {
-                let under = state.kernels.working().map(|(_, _, share)| share.unwrap_or(0.0));
-                bar.set_position((under.unwrap_or_else(|| state.request_share_done()) * 1000.0) as u64);
-                bar.set_message(describe(state));
-            }
-            Progress::Lines { .. } => {
-                // The time of the run does not advance during a re-run under a tool.
-                let time = match state.kernels.working() {
-                    Some(_) => String::new(),
-                    None => format!("{:>5.1} s  ", state.now.secs()),
-                };
-                self.line(describe(state), &time);
-            }
+        let (text, share) = describe(state);
+        if let Progress::Bar(bar) = self {
+            bar.set_position((share * 1000.0) as u64);
         }
+        // The time of the run does not advance during a re-run under a tool.
+        let time = state.kernels.working().is_none().then(|| format!("{:>5.1} s  ", state.now.secs()));
+        self.show_text(text, &time.unwrap_or_default());
     }
 
-    fn show_text(&mut self, text: String) {
+    /// `time` is printed with a line, but alone it makes no new one.
+    fn show_text(&mut self, text: String, time: &str) {
         match self {
             Progress::Quiet => {}
             Progress::Bar(bar) => bar.set_message(text),
-            Progress::Lines { .. } => self.line(text, ""),
-        }
-    }
-
-    fn line(&mut self, text: String, time: &str) {
-        if let Progress::Lines { label, printed, last } = self
-            && printed.is_none_or(|printed| printed.elapsed() >= LINE_INTERVAL)
-            && text != *last
-        {
-            eprint_line(format_args!("{label}{time}{text}"));
-            (*printed, *last) = (Some(Instant::now()), text);
+            Progress::Lines { label, printed, last } => {
+                if printed.is_none_or(|printed| printed.elapsed() >= LINE_INTERVAL) && text != *last {
+                    eprint_line(format_args!("{label}{time}{text}"));
+                    (*printed, *last) = (Some(Instant::now()), text);
+                }
+            }
         }
     }
 
@@ -223,25 +211,21 @@ impl Progress {
     }
 }
 
-fn describe(state: &RunState) -> String {
+/// What the run does with its latest measurements, and the share done.
+fn describe(state: &RunState) -> (String, f64) {
     if let Some((tool, doing, share)) = state.kernels.working() {
-        let share = share.map(|share| format!(" {}", percent(100.0 * share))).unwrap_or_default();
-        return format!("under {tool}: {doing}{share}");
+        let percentage = share.map(|share| format!(" {}", percent(100.0 * share))).unwrap_or_default();
+        return (format!("under {tool}: {doing}{percentage}"), share.unwrap_or(0.0));
     }
-    if let (Phase::Preparing, Some(p)) = (state.phase, &state.preparing) {
-        return format!("{} {} %", p.step, 100 * p.done / p.total.max(1));
+    let (mut text, share) = progress(state);
+    if let (Phase::Preparing, Some(share)) = (state.phase, share) {
+        text += &format!(" {}", percent(100.0 * share));
     }
-    let Some(run) = &state.run else { return "starting".to_owned() };
-    let mut text = match &state.active {
-        Some(active) if active.started.warmup => format!("warm-up {}/{}", state.warmup_done + 1, run.warmup),
-        _ => format!("request {}/{}", (state.requests_done + 1).min(run.requests), run.requests),
-    };
-    text += &format!("  {}", state.phase.name());
     if let Some(rate) = state.recent_decode_tok_s(2.0) {
         text += &format!("  {} tok/s", three_digits(rate));
     }
     if let Some(ttft) = state.total.ttft.last_ms() {
         text += &format!("  TTFT {}", millis(ttft));
     }
-    text
+    (text, share.unwrap_or(0.0))
 }

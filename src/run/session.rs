@@ -26,7 +26,7 @@ use crate::{
     process::crash,
     profile::live::Tracer,
     run::{observer::Observer, plan::Plan, probes, rerun::Tool},
-    rundir::Loss,
+    rundir::{Loss, RunDir},
     state::RunState,
 };
 
@@ -194,7 +194,7 @@ impl Session {
         self.take_in();
         if self.closed {
             // Ticks may have stopped.
-            self.recording.flush();
+            self.flush();
         }
     }
 
@@ -207,7 +207,9 @@ impl Session {
             if matches!(envelope.event, Event::Ready(_)) {
                 self.recording.write_environment(&self.state);
             }
-            self.recording.record(&envelope);
+            if let Some(recorder) = self.recording.recorder() {
+                recorder.record(&envelope);
+            }
             if let Event::Notice(notice) = &envelope.event {
                 tracing::info!(source = notice.source, level = ?notice.level, "{}", notice.text);
             }
@@ -219,7 +221,9 @@ impl Session {
     }
 
     fn tick(&mut self) {
-        self.recording.tick();
+        if let Some(recorder) = self.recording.recorder() {
+            recorder.tick();
+        }
         if !self.loss_reported
             && let Some(loss) = self.loss()
         {
@@ -231,7 +235,8 @@ impl Session {
             return;
         }
         self.finish_when_steady();
-        if let Some(sample) = self.observer.due(self.rx.len() as u64, self.recording.lost_lines()) {
+        let lost = self.recording.recorder().map_or(0, |recorder| recorder.lost());
+        if let Some(sample) = self.observer.due(self.rx.len() as u64, lost) {
             self.emit(Event::Observer(sample));
         }
     }
@@ -312,7 +317,7 @@ impl Session {
         match self.loss() {
             _ if empty => format!("snapshot {free}: nothing was measured since the last one"),
             Some(loss) => format!("snapshot {free} is on the screen only: {loss}"),
-            None if self.recording.is_off() => {
+            None if self.dir().is_none() => {
                 format!("snapshot {free} is on the screen only: output.record is false")
             }
             None => format!("snapshot {free} saved; d compares"),
@@ -321,7 +326,7 @@ impl Session {
 
     /// The directory of the run, where it is recorded.
     pub fn dir(&self) -> Option<&Path> {
-        self.recording.dir()
+        self.recording.dir().map(RunDir::path)
     }
 
     /// What is missing from the recording.
@@ -375,7 +380,13 @@ impl Session {
         self.control.cancel();
         self.recording.write_environment(&self.state);
         self.recording.write_reports(&self.state);
-        self.recording.flush();
+        self.flush();
+    }
+
+    fn flush(&mut self) {
+        if let Some(recorder) = self.recording.recorder() {
+            recorder.flush();
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use std::{
     fs::{self, File},
     io::{self, Write},
+    path::Path,
     time::{Duration, Instant},
 };
 
@@ -51,6 +52,8 @@ pub struct Recorder {
     started_unix_s: f64,
     flush_every: Duration,
     flushed: Instant,
+    /// A document that could not be written.
+    unwritten: Option<String>,
 }
 
 struct TraceFile {
@@ -82,6 +85,7 @@ impl Recorder {
             started_unix_s: started_unix_ms as f64 / 1e3,
             flush_every,
             flushed: Instant::now(),
+            unwritten: None,
         })
     }
 
@@ -147,11 +151,42 @@ impl Recorder {
         [&self.events, &self.nvml].into_iter().chain(&self.predictions).chain(trace)
     }
 
-    /// The lines that were not written, and why.
+    pub fn dir(&self) -> &RunDir {
+        &self.dir
+    }
+
+    /// Writes a document into the directory or one below it.
+    pub fn write(&mut self, path: &Path, content: impl AsRef<[u8]>) {
+        if let Some(parent) = path.parent().filter(|parent| *parent != self.dir.path()) {
+            // Where this fails, so does the write.
+            let _ = fs::create_dir(parent);
+        }
+        self.check(path, fs::write(path, content));
+    }
+
+    /// Remembers that `path` could not be written.
+    pub fn check(&mut self, path: &Path, written: io::Result<()>) {
+        if let Err(e) = written {
+            tracing::error!("{}: {e}", path.display());
+            self.unwritten = Some(format!("{}: {e}", path.display()));
+        }
+    }
+
+    /// Lines that did not reach the disk.
+    pub fn lost(&self) -> u64 {
+        self.files().map(|file| file.lost).sum()
+    }
+
+    /// What is missing on disk.
     pub fn loss(&self) -> Option<Loss> {
-        let lost = self.files().map(|file| file.lost).sum();
-        let reason = self.files().find_map(|file| file.error.clone()).unwrap_or_default();
-        (lost > 0).then_some(Loss::Lines { lost, reason })
+        let unwritten = || self.unwritten.clone().map(|reason| Loss::File { reason });
+        match self.lost() {
+            0 => unwritten(),
+            lost => {
+                let reason = self.files().find_map(|file| file.error.clone()).unwrap_or_default();
+                Some(Loss::Lines { lost, reason })
+            }
+        }
     }
 }
 

@@ -210,7 +210,7 @@ impl Sampler {
 
 /// The index, as NVML counts, of the GPU that the workload runs on.
 pub fn profiled_gpu(config: &RunConfig, gpus: &[GpuInfo], uuid: Option<&str>) -> Option<u32> {
-    let index = match Device::from(config.runtime.device.as_str()) {
+    let index = match Device::from(config.runtime.device.clone()) {
         Device::Cpu | Device::None => return None,
         Device::Cuda(index) => index,
         Device::Sim | Device::Other(_) => config.hardware.device_index,

@@ -13,7 +13,8 @@ use std::{
 
 use super::command::ToolCommand;
 use crate::{
-    event::{Phase, RunFinished},
+    event::RunFinished,
+    run::progress::progress,
     rundir::{EventReader, Next, RunDir},
     state::RunState,
     tools::{process::Running, under::Mark},
@@ -86,13 +87,13 @@ pub struct Launch<'a> {
     pub limit_s: f64,
 }
 
-/// Runs a tool to its end, to the limit, or until `stop` is set. Calls `progress` with what the run does and its share
+/// Runs a tool to its end, to the limit, or until `stop` is set. Calls `report` with what the run does and the share
 /// done. No process of it is left running.
 pub fn supervise(
     command: &ToolCommand,
     launch: &Launch<'_>,
     stop: &AtomicBool,
-    progress: &mut dyn FnMut(&str, Option<f64>),
+    report: &mut dyn FnMut(&str, Option<f64>),
 ) -> ToolResult {
     let started = Instant::now();
     let mut follower = Follower::new(launch.run_dir);
@@ -110,7 +111,7 @@ pub fn supervise(
                     break Some(ToolExit::TimedOut { limit_s: launch.limit_s });
                 }
                 let (doing, share) = follower.poll();
-                progress(&doing, share);
+                report(&doing, share);
                 thread::sleep(POLL_INTERVAL);
             };
             let status = running.end();
@@ -171,27 +172,9 @@ impl Follower {
                 self.state.apply(&envelope);
             }
         }
-        progress(&self.state)
-    }
-}
-
-fn progress(state: &RunState) -> (String, Option<f64>) {
-    let Some(run) = &state.run else { return ("starting".to_owned(), None) };
-    if state.finished.is_some() {
-        return ("writing its report".to_owned(), None);
-    }
-    if let (Phase::Preparing, Some(preparing)) = (state.phase, &state.preparing) {
-        let share = preparing.done as f64 / preparing.total.max(1) as f64;
-        return (format!("loading {}", preparing.step), Some(share));
-    }
-    let doing = match &state.active {
-        None => "loading".to_owned(),
-        Some(active) if active.started.warmup => "warm-up".to_owned(),
-        Some(active) if run.requests > 1 => {
-            let request = active.started.request.saturating_sub(run.warmup) + 1;
-            format!("request {request}/{}, {}", run.requests, state.phase.name())
+        match self.state.finished {
+            Some(_) => ("writing its report".to_owned(), None),
+            None => progress(&self.state),
         }
-        Some(_) => state.phase.name().to_owned(),
-    };
-    (doing, Some(state.request_share_done()).filter(|_| state.active.is_some()))
+    }
 }

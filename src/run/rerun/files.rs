@@ -8,7 +8,7 @@ use std::{
 use serde::Serialize;
 
 use super::{
-    Stopped, Tool,
+    Tool, Trouble,
     child::ToolResult,
     command::{ToolCommand, quoted},
     write_file,
@@ -112,7 +112,7 @@ impl CommandRecord {
         self.seconds = Some((result.elapsed.as_secs_f64() * 1e3).round() / 1e3);
     }
 
-    pub fn write(&self) -> Result<(), Stopped> {
+    pub fn write(&self) -> Result<(), Trouble> {
         let text = match self.tool {
             Tool::Nsys => self.script(),
             Tool::Ncu => yaml_text(self),

@@ -17,7 +17,7 @@ use std::{
 
 pub use self::trouble::{Trouble, TroubleKind};
 use self::{
-    child::{Launch, ToolExit},
+    child::Launch,
     command::{Target, ToolCommand},
     files::{CommandRecord, PassFiles},
     passes::Pass,
@@ -121,19 +121,6 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
 /// Attempts to start a tool.
 const MAX_STARTS: u32 = 3;
 
-/// Why there is no report.
-#[derive(Debug)]
-enum Stopped {
-    Trouble(Trouble),
-    Cancelled,
-}
-
-impl From<Trouble> for Stopped {
-    fn from(trouble: Trouble) -> Stopped {
-        Stopped::Trouble(trouble)
-    }
-}
-
 impl Rerun {
     /// Runs the workload under the tool. Sends [`Event::ToolRun`]s with its progress and, where there is one, the
     /// [`Event::KernelReport`]. Returns the last state.
@@ -145,8 +132,7 @@ impl Rerun {
                 return ToolState::Done;
             }
             Err(_) if self.system.stop.load(Ordering::Acquire) => ToolState::Cancelled,
-            Err(Stopped::Cancelled) => ToolState::Cancelled,
-            Err(Stopped::Trouble(trouble)) => {
+            Err(trouble) => {
                 tx.notice(Level::Error, self.tool.name(), trouble.to_string());
                 trouble.into()
             }
@@ -170,7 +156,7 @@ impl Rerun {
         }
     }
 
-    fn report(&self, tx: &EventTx) -> Result<KernelReport, Stopped> {
+    fn report(&self, tx: &EventTx) -> Result<KernelReport, Trouble> {
         self.send_progress(tx, &format!("searching for {}", self.tool), None);
         let installed = self.find_tool()?;
         let dir = new_dir(&self.run_dir, self.tool.name())?;
@@ -191,19 +177,19 @@ impl Rerun {
                     passes::join(&mut tables, read);
                 }
                 // The other kernels of the list may still be launched.
-                Err(Stopped::Trouble(trouble))
+                Err(trouble)
                     if pass.is_one_of_several
                         && matches!(trouble.kind, TroubleKind::KernelNotLaunched { .. }) =>
                 {
                     notes.push(trouble.kind.to_string());
                     last = Some(trouble);
                 }
-                Err(stopped) => return Err(stopped),
+                Err(trouble) => return Err(trouble),
             }
         }
         if tables.is_empty() {
             let no_tables = || TroubleKind::NoTables.with_remedy("give a list of kernels");
-            return Err(last.unwrap_or_else(no_tables).into());
+            return Err(last.unwrap_or_else(no_tables));
         }
         notes.extend(passes.iter().find_map(|pass| pass.remark.clone()));
         if !self.gated {
@@ -255,7 +241,7 @@ impl Rerun {
         pass: &Pass,
         label: &str,
         until: Instant,
-    ) -> Result<(Vec<PathBuf>, Vec<KernelTable>), Stopped> {
+    ) -> Result<(Vec<PathBuf>, Vec<KernelTable>), Trouble> {
         let mark = Mark::new(self.tool.name());
         let files = PassFiles::new(dir, self.tool, &pass.name);
         let config = command::config_yaml(&pass.config, &files.run_dir);
@@ -293,11 +279,8 @@ impl Rerun {
         }
         record.set_result(&result);
         record.write()?;
-        if result.exit == ToolExit::Cancelled {
-            return Err(Stopped::Cancelled);
-        }
         self.send_progress(tx, &format!("{label}reading the report"), None);
-        Ok(self.read(installed, &files, pass, &result)?)
+        self.read(installed, &files, pass, &result)
     }
 
     fn command(&self, tool: &Path, pass: &Pass, output: &Path, target: Target<'_>) -> ToolCommand {
@@ -319,21 +302,19 @@ impl From<Trouble> for ToolState {
 }
 
 /// A new directory: `nsys`, or `nsys-2` where that exists.
-fn new_dir(run_dir: &Path, name: &str) -> Result<PathBuf, Stopped> {
+fn new_dir(run_dir: &Path, name: &str) -> Result<PathBuf, Trouble> {
     let path = run_dir.join(name);
     // Tools and children may have another working directory than those who read the command.
     let made = RunDir::create(&path).and_then(|dir| fs::canonicalize(dir.path()));
     made.map_err(|e| not_written(&path, &e))
 }
 
-fn write_file(path: &Path, text: &str) -> Result<(), Stopped> {
+fn write_file(path: &Path, text: &str) -> Result<(), Trouble> {
     let made = path.parent().map_or(Ok(()), fs::create_dir_all);
     made.and_then(|()| fs::write(path, text)).map_err(|e| not_written(path, &e))
 }
 
-fn not_written(path: &Path, error: &std::io::Error) -> Stopped {
+fn not_written(path: &Path, error: &std::io::Error) -> Trouble {
     let (action, error) = (format!("cannot write {}", path.display()), error.to_string());
-    TroubleKind::Io { action, error }
-        .with_remedy("free disk space, or store runs elsewhere (hydra.run.dir)")
-        .into()
+    TroubleKind::Io { action, error }.with_remedy("free disk space, or store runs elsewhere (hydra.run.dir)")
 }

@@ -1,19 +1,15 @@
 //! Errors of a sweep.
 
-use std::{io, path::PathBuf};
+use std::{error::Error, io, path::PathBuf};
 
-use thiserror::Error;
+use crate::config::ConfigError;
 
-use crate::{config::ConfigError, run::plan::PlanError};
-
-#[derive(Debug, Error)]
+#[derive(Debug, thiserror::Error)]
 pub enum SweepError {
     #[error(transparent)]
     Config(#[from] ConfigError),
     #[error("job {job} ({overrides}): {source}")]
-    JobConfig { job: usize, overrides: String, source: Box<ConfigError> },
-    #[error("job {job} ({overrides}): {source}")]
-    JobPlan { job: usize, overrides: String, source: Box<PlanError> },
+    Job { job: usize, overrides: String, source: Box<dyn Error + Send + Sync> },
     #[error("no jobs: one of the overrides has no values")]
     NoJobs,
     #[error(
@@ -43,6 +39,14 @@ pub enum SweepError {
 }
 
 impl SweepError {
+    /// For an error of one job, counted from 0.
+    pub(super) fn of_job<E: Error + Send + Sync + 'static>(
+        job: usize,
+        overrides: &[String],
+    ) -> impl FnOnce(E) -> SweepError {
+        move |source| SweepError::Job { job: job + 1, overrides: overrides.join(" "), source: source.into() }
+    }
+
     /// The error is in the command, not on the machine.
     pub fn is_usage(&self) -> bool {
         !matches!(self, SweepError::Io { .. } | SweepError::InUse { .. })

@@ -11,7 +11,7 @@ use super::{
     cooldown::{Cooldown, CooldownStatus, CooldownStep, Temperature},
     error::SweepError,
     jobs::{JobResult, JobState, Sweep},
-    store::{StoredJob, StoredSweep, check_subdir},
+    store::{SCHEMA, StoredJob, StoredSweep, check_subdir},
 };
 use crate::{
     assets::sha256_hex,
@@ -63,7 +63,8 @@ impl Runner {
             stored_jobs.push(StoredJob { overrides, subdir, config_sha256: fingerprint(&composed) });
         }
         let wanted = PathBuf::from(wanted.ok_or(SweepError::NoJobs)?);
-        let stored = StoredSweep::new(&surroundings.now, conf_dir, overrides, stored_jobs);
+        let started = surroundings.now.to_string();
+        let stored = StoredSweep { schema: SCHEMA, started, conf_dir, overrides, jobs: stored_jobs };
         let dir = RunDir::create(&wanted).map_err(|source| SweepError::Io { path: wanted, source })?;
         let lock = stored.write(dir.path(), &yaml)?;
         let sweep = stored.sweep(dir.path().to_owned());
@@ -126,7 +127,8 @@ impl Runner {
     }
 
     fn plan(&self, job: usize) -> Result<Plan, SweepError> {
-        let plan = plan(job, &self.sweep.jobs[job].overrides, self.composed(job)?)?;
+        let plan = Plan::new(self.composed(job)?)
+            .map_err(SweepError::of_job(job, &self.sweep.jobs[job].overrides))?;
         Ok(Plan { dir: self.sweep.job_dir(job), ..plan })
     }
 
@@ -275,19 +277,7 @@ fn composed(
     overrides: &[String],
 ) -> Result<Composed, SweepError> {
     let surroundings = Surroundings { job: Some(job), ..surroundings.clone() };
-    compose_in(tree, overrides, &surroundings).map_err(|source| SweepError::JobConfig {
-        job: job + 1,
-        overrides: overrides.join(" "),
-        source: source.into(),
-    })
-}
-
-fn plan(job: usize, overrides: &[String], composed: Composed) -> Result<Plan, SweepError> {
-    Plan::new(composed).map_err(|source| SweepError::JobPlan {
-        job: job + 1,
-        overrides: overrides.join(" "),
-        source: source.into(),
-    })
+    compose_in(tree, overrides, &surroundings).map_err(SweepError::of_job(job, overrides))
 }
 
 /// Validates a job as far as possible without the machine; returns its configuration and its directory. `dir` is the
@@ -306,5 +296,6 @@ fn validate(
     if *first != wanted {
         return Err(SweepError::SeveralDirs { job: job + 1, first: first.clone(), other: wanted });
     }
-    Ok((plan(job, overrides, composed)?.composed, subdir))
+    let plan = Plan::new(composed).map_err(SweepError::of_job(job, overrides))?;
+    Ok((plan.composed, subdir))
 }

@@ -6,7 +6,6 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-use jiff::Zoned;
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -19,7 +18,8 @@ use crate::{
     rundir::{RunDir, RunResult},
 };
 
-const SCHEMA: u32 = 1;
+/// Of `sweep.json`.
+pub(super) const SCHEMA: u32 = 1;
 const PLAN: &str = "sweep.json";
 
 /// The content of `sweep.json`: written when a sweep starts, read when it is resumed.
@@ -44,15 +44,6 @@ pub(super) struct StoredJob {
 }
 
 impl StoredSweep {
-    pub(super) fn new(
-        now: &Zoned,
-        conf_dir: Option<PathBuf>,
-        overrides: Vec<String>,
-        jobs: Vec<StoredJob>,
-    ) -> Self {
-        StoredSweep { schema: SCHEMA, started: now.to_string(), conf_dir, overrides, jobs }
-    }
-
     pub(super) fn sweep(&self, dir: PathBuf) -> Sweep {
         let job = |job: &StoredJob| Job::new(job.overrides.clone(), job.subdir.clone());
         Sweep { dir, jobs: self.jobs.iter().map(job).collect() }

@@ -20,44 +20,18 @@ pub struct Column {
     csv: &'static str,
     value: fn(&MetricsSummary) -> Option<f64>,
     format: fn(f64) -> String,
-    /// The heading is the unit of the cells.
-    is_unit: bool,
 }
 
 impl Column {
     pub const ALL: [Column; 3] = [
-        Column {
-            heading: "TTFT p50",
-            csv: "ttft_p50_ms",
-            value: |m| m.ttft_ms.p50,
-            format: millis,
-            is_unit: false,
-        },
-        Column {
-            heading: "TPOT p50",
-            csv: "tpot_p50_ms",
-            value: |m| m.tpot_ms.p50,
-            format: millis,
-            is_unit: false,
-        },
-        Column {
-            heading: "tok/s",
-            csv: "decode_tok_s",
-            value: |m| m.decode_tok_s,
-            format: three_digits,
-            is_unit: true,
-        },
+        Column { heading: "TTFT p50", csv: "ttft_p50_ms", value: |m| m.ttft_ms.p50, format: millis },
+        Column { heading: "TPOT p50", csv: "tpot_p50_ms", value: |m| m.tpot_ms.p50, format: millis },
+        Column { heading: "tok/s", csv: "decode_tok_s", value: |m| m.decode_tok_s, format: three_digits },
     ];
 
     /// The cell of `job`; `None` where too little was measured.
     pub fn cell(&self, job: &Job) -> Option<String> {
         self.value(job).map(self.format)
-    }
-
-    /// The cell of `job` with its heading: `TTFT p50 40.0 ms`, `250 tok/s`.
-    pub fn labelled(&self, job: &Job) -> Option<String> {
-        let (cell, heading) = (self.cell(job)?, self.heading);
-        Some(if self.is_unit { format!("{cell} {heading}") } else { format!("{heading} {cell}") })
     }
 
     fn value(&self, job: &Job) -> Option<f64> {
