@@ -231,13 +231,13 @@ const CASES: [Case; 16] = [
     },
 ];
 
-fn check(what: &str, name: &str, said: &Said, (code, words): Expected) {
-    let all = format!("{what} of {name}: exit code {}\n{}\n{}", said.code, said.out, said.err);
-    assert_eq!(said.code, code, "{all}");
-    assert!(said.out.contains(words) || said.err.contains(words), "{words:?} is not in\n{all}");
-    assert!(!said.err.contains("panicked"), "{all}");
+fn check(what: &str, name: &str, output: &Said, (code, expected): Expected) {
+    let all = format!("{what} of {name}: exit code {}\n{}\n{}", output.code, output.out, output.err);
+    assert_eq!(output.code, code, "{all}");
+    assert!(output.out.contains(expected) || output.err.contains(expected), "{expected:?} is not in\n{all}");
+    assert!(!output.err.contains("panicked"), "{all}");
     // The message names what failed.
-    assert!(said.code != 1 || said.err.contains(" x") || said.err.contains(" sweep"), "{all}");
+    assert!(output.code != 1 || output.err.contains(" x") || output.err.contains(" sweep"), "{all}");
 }
 
 #[test]
@@ -306,17 +306,22 @@ fn a_sweep_is_reported_job_by_job() {
     for path in jobs.iter().map(|job| job.join("report.html")).chain([sweep.join("sweep.csv")]) {
         fs::remove_file(path).unwrap();
     }
-    let told = run(dir.path(), &["report", "sweep"]);
-    assert_eq!(told.code, 0, "{}", told.err);
-    assert!(told.err.contains("job 2") && told.out.contains("sweep/sweep.csv"), "{} {}", told.out, told.err);
+    let output = run(dir.path(), &["report", "sweep"]);
+    assert_eq!(output.code, 0, "{}", output.err);
+    assert!(
+        output.err.contains("job 2") && output.out.contains("sweep/sweep.csv"),
+        "{} {}",
+        output.out,
+        output.err
+    );
     assert!(jobs.iter().map(|job| kept(&job.join("report.html"))).eq(before));
     assert!(kept(&sweep.join("sweep.csv")) == csv);
 
     // A job that cannot be read does not stop the others.
     fs::write(jobs[0].join("events.ndjson"), "hello\n").unwrap();
-    let told = run(dir.path(), &["report", "sweep", "--out", "out", "--json"]);
-    assert_eq!(told.code, 1);
-    let object: Value = serde_json::from_str(&told.out).unwrap();
+    let output = run(dir.path(), &["report", "sweep", "--out", "out", "--json"]);
+    assert_eq!(output.code, 1);
+    let object: Value = serde_json::from_str(&output.out).unwrap();
     assert_eq!(
         (object["jobs"].as_array().unwrap().len(), object["errors"].as_array().unwrap().len()),
         (1, 1)
@@ -335,7 +340,7 @@ fn a_complete_run_is_read_without_a_note() {
     let recorded = record(dir.path(), &["runtime.requests=2"]);
     let run_dir = recorded.to_str().unwrap();
     for args in [vec!["report", run_dir], vec!["diagnose", run_dir], vec!["baseline", "save", "b", run_dir]] {
-        let told = run(dir.path(), &args);
-        assert_eq!((told.code, told.err.as_str()), (0, ""), "{args:?}");
+        let output = run(dir.path(), &args);
+        assert_eq!((output.code, output.err.as_str()), (0, ""), "{args:?}");
     }
 }

@@ -46,8 +46,8 @@ fn bash(dir: &Path, line: &str) -> Vec<String> {
         [ ${#COMPREPLY[@]} = 0 ] || printf '[%s]\n' "${COMPREPLY[@]}"
     "#;
     let mut ask = Command::new("bash");
-    let said = output_of(ask.args(["--norc", "--noprofile", "-c", ASK, "bash", line]).current_dir(dir));
-    said.lines().map(str::to_owned).collect()
+    let output = output_of(ask.args(["--norc", "--noprofile", "-c", ASK, "bash", line]).current_dir(dir));
+    output.lines().map(str::to_owned).collect()
 }
 
 #[test]
@@ -154,9 +154,9 @@ fn fish_receives_candidates_and_descriptions() {
     let ask = "llmprof-tui completion fish | source; complete -C 'llmprof-tui run model=qwen3_0'";
     let home = tempfile::tempdir().unwrap();
     let mut fish = Command::new("fish");
-    let said =
+    let output =
         output_of(fish.args(["--no-config", "-c", ask]).env("HOME", home.path()).current_dir(home.path()));
-    assert!(said.starts_with("model=qwen3_0_6b\tQwen3 0.6B"), "{said}");
+    assert!(output.starts_with("model=qwen3_0_6b\tQwen3 0.6B"), "{output}");
 }
 
 #[test]
@@ -173,16 +173,16 @@ fn completion_prints_candidates_only_and_is_fast() {
         &["fish", "--", "run", "+a=${b", "model=["],
         &["zsh"],
     ];
-    for words in table {
+    for expected in table {
         // The best of five, since the machine may be busy.
         let took = (0..5).map(|_| {
             let began = Instant::now();
-            let done = program(dir.path()).arg("__complete").args(*words).output().unwrap();
-            assert_eq!((done.status.code(), done.stderr.as_slice()), (Some(0), &b""[..]), "{words:?}");
+            let done = program(dir.path()).arg("__complete").args(*expected).output().unwrap();
+            assert_eq!((done.status.code(), done.stderr.as_slice()), (Some(0), &b""[..]), "{expected:?}");
             began.elapsed()
         });
         let best = took.min().unwrap();
-        assert!(best < Duration::from_millis(50), "{words:?} took {best:?}");
+        assert!(best < Duration::from_millis(50), "{expected:?} took {best:?}");
     }
 }
 

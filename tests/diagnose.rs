@@ -11,9 +11,9 @@ use serde_json::Value;
 const TRACE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/h200_nvml_trace.csv");
 
 fn diagnosed(dir: &Path, path: &str) -> Value {
-    let said = run(dir, &["diagnose", path, "--json"]);
-    assert_eq!((said.code, said.err.as_str()), (0, ""));
-    serde_json::from_str(&said.out).unwrap()
+    let output = run(dir, &["diagnose", path, "--json"]);
+    assert_eq!((output.code, output.err.as_str()), (0, ""));
+    serde_json::from_str(&output.out).unwrap()
 }
 
 /// The verdict on a simulated run of `scenario`.
@@ -96,24 +96,14 @@ fn every_scenario_has_its_verdict() {
             "power_cap",
             &[],
             "Prefill is power-capped: 100 % of the time, SM 1980 → 14",
-            "decode is not affected. The 700 W limit is the card's maximum.",
+            "decode is not affected. The 700 W limit is the GPU's maximum.",
         ),
-        ("thermal", &["runtime.requests=700"], "ecode is slowed down by heat:", "% slower (measured)"),
-        (
-            "power_brake",
-            &[],
-            "Prefill is braked by the power supply:",
-            "decode is braked by the power supply:",
-        ),
-        ("locked_clocks", &[], "Not throttled", "Someone has set the SM clock to 1410 of 1980 MHz"),
-        ("narrow_pcie", &[], "Not throttled", "The PCIe link has 4 of 16 lanes."),
-        ("shared", &[], "Not throttled", "The card is shared with python3 (pid 4711, 9216 MiB)"),
-        (
-            "consumer",
-            &[],
-            "Can't tell whether it is throttled: there are no clock event reasons, this card does not tell it",
-            "",
-        ),
+        ("thermal", &["runtime.requests=700"], "ecode is thermally throttled:", "% slower (measured)"),
+        ("power_brake", &[], "Prefill is throttled by power brake:", "decode is throttled by power brake:"),
+        ("locked_clocks", &[], "Not throttled", "The SM clock is set to 1410 of 1980 MHz"),
+        ("narrow_pcie", &[], "Not throttled", "The PCIe link runs at x4 instead of x16."),
+        ("shared", &[], "Not throttled", "The GPU is shared with python3 (pid 4711, 9216 MiB)"),
+        ("consumer", &[], "Throttling unknown: this GPU does not report clock event reasons (SM clock", ""),
     ];
     for (scenario, overrides, begins, contains) in cases {
         let found = verdict_on(scenario, overrides);
@@ -142,7 +132,7 @@ fn the_cost_of_a_limit_is_measured_where_possible() {
 #[test]
 fn a_gpu_that_vanishes_is_reported_and_the_run_is_kept() {
     let dir = tempfile::tempdir().unwrap();
-    let said = run(
+    let output = run(
         dir.path(),
         &[
             "run",
@@ -153,13 +143,13 @@ fn a_gpu_that_vanishes_is_reported_and_the_run_is_kept() {
             "runtime.requests=90",
         ],
     );
-    assert_eq!(said.code, 1, "{}", said.err);
+    assert_eq!(output.code, 1, "{}", output.err);
     let recorded = common::run_dirs(dir.path()).remove(0);
     let found = diagnosed(dir.path(), recorded.to_str().unwrap());
-    assert_eq!(found["verdict"], "GPU 0 has gone: it has fallen off the bus (simulated).");
+    assert_eq!(found["verdict"], "GPU 0 is lost: fell off the bus (simulated).");
     assert!(found["advice"][0].as_str().unwrap().contains("Xid"), "{found:#}");
     let report = fs::read_to_string(recorded.join("report.md")).unwrap();
-    assert!(report.contains("3.000 s: GPU 0 has gone"), "{report}");
+    assert!(report.contains("3.000 s: GPU 0 is lost"), "{report}");
 }
 
 #[test]
@@ -198,15 +188,15 @@ fn an_nvidia_smi_log_is_diagnosed() {
     }
     let path = dir.path().join("gpu.csv");
     fs::write(&path, text).unwrap();
-    let said = run(dir.path(), &["diagnose", "gpu.csv"]);
-    assert_eq!(said.code, 0, "{}", said.err);
-    for words in [
-        "The work is power-capped: 6",
+    let output = run(dir.path(), &["diagnose", "gpu.csv"]);
+    assert_eq!(output.code, 0, "{}", output.err);
+    for expected in [
+        "The GPU is power-capped: 6",
         "SM 1980 → 1500 MHz",
-        "The limit is 500 W; the card comes with 700 W.",
+        "The limit is 500 W; the default is 700 W.",
         "`sudo nvidia-smi -i 0 -pl 700`",
     ] {
-        assert!(said.out.contains(words), "{words}: {}", said.out);
+        assert!(output.out.contains(expected), "{expected}: {}", output.out);
     }
 }
 
@@ -231,18 +221,18 @@ fn a_verdict_is_not_misled() {
     let capped = || (0..60).map(|_| (99, 1440, 4));
     // A counter that does not grow although every sample shows the limit.
     let dead = verdict_of(&log_of(capped(), ",viol_power_ns"));
-    assert!(dead.starts_with("The work is power-capped: 100 % of the time"), "{dead}");
+    assert!(dead.starts_with("The GPU is power-capped: 100 % of the time"), "{dead}");
     // A light load at a low clock does not show the clock without a limit.
     let light = verdict_of(&log_of((0..60).map(|_| (20, 600, 1)).chain(capped()), ""));
     assert!(light.contains("power-capped") && !light.contains("600"), "{light}");
     // The cost of a cap is relative to a set clock.
     let locked = (0..60).map(|_| (99, 1410, 2)).chain((0..60).map(|_| (99, 1380, 6)));
     let locked = verdict_of(&log_of(locked, ""));
-    assert!(locked.contains("SM 1410 → 1380 MHz, about 1 % slower"), "{locked}");
+    assert!(locked.contains("SM 1410 → 1380 MHz, about 1.1 % slower"), "{locked}");
     // A limit in the last sample is reported.
     let late = verdict_of(&log_of((0..900).map(|_| (99, 1980, 0)).chain([(99, 990, 0x48)]), ""));
     assert!(
-        late.starts_with("Held by the hardware slowdown and the hardware thermal slowdown at this moment"),
+        late.starts_with("Limited by the hardware slowdown and the hardware thermal slowdown now"),
         "{late}"
     );
 }
@@ -252,32 +242,32 @@ fn files_that_cannot_be_diagnosed_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("other.csv"), "a,b\n1,2\n").unwrap();
     fs::write(dir.path().join("binary.csv"), [0xff, 0xfe, 0, 1, 2]).unwrap();
-    for (path, words) in [
+    for (path, expected) in [
         ("nowhere.csv", "diagnose reads a run directory"),
-        ("other.csv", "no column that tells the time"),
+        ("other.csv", "no time column"),
         ("binary.csv", "UTF-16"),
         (".", "events.ndjson"),
     ] {
-        let said = run(dir.path(), &["diagnose", path]);
-        assert_eq!(said.code, 1, "{path}");
-        assert!(said.err.contains(words), "{path}: {}", said.err);
+        let output = run(dir.path(), &["diagnose", path]);
+        assert_eq!(output.code, 1, "{path}");
+        assert!(output.err.contains(expected), "{path}: {}", output.err);
     }
     let cpu = record(dir.path(), &["telemetry.probe=none", "runtime.requests=1"]);
-    let said = run(dir.path(), &["diagnose", cpu.to_str().unwrap()]);
-    assert!(said.code == 1 && said.err.contains("has no GPU samples"), "{}", said.err);
+    let output = run(dir.path(), &["diagnose", cpu.to_str().unwrap()]);
+    assert!(output.code == 1 && output.err.contains("has no GPU samples"), "{}", output.err);
 }
 
 #[test]
 fn watch_monitors_without_a_workload() {
     let dir = tempfile::tempdir().unwrap();
-    let said = run(
+    let output = run(
         dir.path(),
         &["watch", "--for", "1.2", "--json", "telemetry=sim", "telemetry.scenario=locked_clocks"],
     );
-    assert_eq!(said.code, 0, "{}", said.err);
-    let found: Value = serde_json::from_str(&said.out).unwrap();
-    assert!(found["verdict"].as_str().unwrap().contains("Someone has set the SM clock"), "{found:#}");
-    assert_eq!(cause(&found, "application clocks", "the work")["fault"], false);
+    assert_eq!(output.code, 0, "{}", output.err);
+    let found: Value = serde_json::from_str(&output.out).unwrap();
+    assert!(found["verdict"].as_str().unwrap().contains("The SM clock is set"), "{found:#}");
+    assert_eq!(cause(&found, "application clocks", "load")["fault"], false);
     assert!(common::run_dirs(dir.path()).is_empty(), "nothing is recorded without --record");
 }
 

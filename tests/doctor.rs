@@ -124,13 +124,13 @@ fn finding<'a>(report: &'a Report, id: &str) -> &'a Finding {
 fn assert_found(report: &Report, id: &str, status: Status, found: &[&str], remedy: &[&str]) {
     let finding = finding(report, id);
     assert_eq!(finding.status, status, "{id}: {finding:?}");
-    for words in found {
-        assert!(finding.found.contains(words), "{id}: {words:?} in {finding:?}");
+    for expected in found {
+        assert!(finding.found.contains(expected), "{id}: {expected:?} in {finding:?}");
     }
-    for words in remedy {
+    for expected in remedy {
         assert!(
-            finding.remedy.as_deref().unwrap_or_default().contains(words),
-            "{id}: {words:?} in {finding:?}"
+            finding.remedy.as_deref().unwrap_or_default().contains(expected),
+            "{id}: {expected:?} in {finding:?}"
         );
     }
     assert_eq!(finding.remedy.is_some(), !remedy.is_empty(), "{id}: {finding:?}");
@@ -187,14 +187,14 @@ fn a_gpu_without_its_driver_is_a_failure() {
 
 #[test]
 fn each_kind_of_absence_fails_with_its_remedy() {
-    for (define, words, remedy) in [
+    for (define, expected, remedy) in [
         ("INIT=18", "different versions", "reboot"),
         ("INIT=4", "permission denied", "/dev/nvidia"),
         ("INIT=999", "NVML does not start", "nvidia-smi"),
     ] {
         let Some(fake) = FakeMachine::with_gpu(&[define]) else { return };
         let report = fake.report();
-        assert_found(&report, "nvml", Fail, &[words, "its kernel module is loaded"], &[remedy]);
+        assert_found(&report, "nvml", Fail, &[expected, "its kernel module is loaded"], &[remedy]);
         assert_found(&report, "driver", Pass, &["580.159.04, open kernel module"], &[]);
     }
 }
@@ -330,6 +330,12 @@ fn refused_readings_are_reported() {
 }
 
 #[test]
+fn a_gpu_without_gpm_is_no_reason_for_a_warning() {
+    let Some(fake) = FakeMachine::with_gpu(&["GPM=0"]) else { return };
+    assert_found(&fake.report(), "gpm", Skip, &["activity counters: GPM needs"], &[]);
+}
+
+#[test]
 fn a_build_for_another_gpu_or_driver_fails() {
     let Some(mut fake) = FakeMachine::healthy() else { return };
     fake.machine.build.capability = Some(100);
@@ -405,8 +411,8 @@ fn an_nsys_without_its_importer() {
     let importer = "/opt/nvidia/nsight-compute/2025.3.1/host/linux-desktop-glibc_2_11_3-x64/QdstrmImporter";
     let lacks = "error while loading shared libraries: libdw.so.1: cannot open shared object file: No such file or directory";
     fake.script(importer, &format!("echo \"$0: {lacks}\" >&2; exit 127"));
-    let words = [importer, "does not start (error while loading shared libraries: libdw.so.1:", ".qdstrm"];
-    assert_found(&fake.report(), "nsys", Warn, &words, &["apt install libdw1"]);
+    let expected = [importer, "does not start (error while loading shared libraries: libdw.so.1:", ".qdstrm"];
+    assert_found(&fake.report(), "nsys", Warn, &expected, &["apt install libdw1"]);
     fake.script(importer, "echo 2025.3.1");
     assert_found(&fake.report(), "nsys", Pass, &["2025.3.2 at", "not on PATH"], &[]);
     fs::remove_dir_all(fake.root.path().join("opt")).unwrap();
@@ -425,8 +431,8 @@ fn an_nsys_without_its_importer() {
     // A complete one elsewhere is preferred to a broken one on PATH.
     fake.script("/opt/nvidia/nsight-systems/2025.3.2/target-linux-x64/nsys", NSYS_2025);
     fake.script("/opt/nvidia/nsight-systems/2025.3.2/host-linux-x64/QdstrmImporter", "exit 1");
-    let words = ["2025.3.2 at /opt/nvidia/nsight-systems", "PATH has 2025.3.2 at /usr/bin/nsys"];
-    assert_found(&fake.report(), "nsys", Pass, &words, &[]);
+    let expected = ["2025.3.2 at /opt/nvidia/nsight-systems", "PATH has 2025.3.2 at /usr/bin/nsys"];
+    assert_found(&fake.report(), "nsys", Pass, &expected, &[]);
 }
 
 #[test]
@@ -483,9 +489,9 @@ fn permission_to_read_counters() {
     let Some(fake) = FakeMachine::healthy() else { return };
     fake.file("/proc/driver/nvidia/params", "RmProfilingAdminOnly: 1\n");
     fake.file("/proc/self/status", "Name:\tx\nCapEff:\t00000000a80425fb\n");
-    let words = ["RmProfilingAdminOnly: 1", "ERR_NVGPUCTRPERM"];
+    let expected = ["RmProfilingAdminOnly: 1", "ERR_NVGPUCTRPERM"];
     let option = "options nvidia NVreg_RestrictProfilingToAdminUsers=0";
-    assert_found(&fake.report(), "counter_permission", Warn, &words, &[option, "--cap-add=SYS_ADMIN"]);
+    assert_found(&fake.report(), "counter_permission", Warn, &expected, &[option, "--cap-add=SYS_ADMIN"]);
     fake.file("/proc/self/status", "Name:\tx\nCapEff:\t000001ffffffffff\n");
     assert_found(&fake.report(), "counter_permission", Pass, &["this process may"], &[]);
     fs::remove_file(fake.root.path().join("proc/driver/nvidia/params")).unwrap();
@@ -632,9 +638,9 @@ fn overhead_is_measured_on_the_cpu() {
     assert!(object["sampler"]["cpu_pct"].as_f64().unwrap() > 0.0);
     assert_eq!(object["sampler"]["duty_pct"], Value::Null, "no GPU was read");
     // A loaded machine may not manage the pairs that an interval needs.
-    let told = !object["difference_pct"].is_null();
-    assert_eq!(done.code, i32::from(!told));
-    if told {
+    let estimated = !object["difference_pct"].is_null();
+    assert_eq!(done.code, i32::from(!estimated));
+    if estimated {
         let change = &object["difference_pct"];
         assert!(change["low"].as_f64() <= change["estimate"].as_f64(), "{change}");
         assert!(change["estimate"].as_f64() <= change["high"].as_f64(), "{change}");

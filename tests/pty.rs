@@ -455,17 +455,17 @@ fn a_panic_anywhere_restores_the_terminal_and_is_told() {
         "infer.max_new_tokens=100",
         "dataset.prompt_tokens=8",
     ];
-    let cases: [(&str, &[&str], &str); 5] = [
-        ("panic:engine", &ENDLESS, "requested by LLMPROF_FAULT"),
-        ("panic:screen", &ENDLESS, "requested by LLMPROF_FAULT"),
-        ("panic:consumer", &ENDLESS, "requested by LLMPROF_FAULT"),
-        ("panic:sampler", &tiny, "requested by LLMPROF_FAULT"),
-        (
-            "none",
-            &["runtime=sim", "runtime.sim.scenario=panic", "runtime.sim.speed=50"],
-            "the engine panics here",
-        ),
-    ];
+    let scenario = ["runtime=sim", "runtime.sim.scenario=panic", "runtime.sim.speed=50"];
+    let mut cases: Vec<(&str, &[&str], &str)> = vec![("none", &scenario, "the engine panics here")];
+    if cfg!(feature = "fault-injection") {
+        let requested = "requested by LLMPROF_FAULT";
+        cases.extend([
+            ("panic:engine", &ENDLESS[..], requested),
+            ("panic:screen", &ENDLESS, requested),
+            ("panic:consumer", &ENDLESS, requested),
+            ("panic:sampler", &tiny, requested),
+        ]);
+    }
     for (fault, args, words) in cases {
         let dir = tempfile::tempdir().unwrap();
         tiny_model(dir.path(), |_| ());

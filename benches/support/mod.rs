@@ -3,9 +3,8 @@
 use llmprof::{
     base::noise,
     event::{
-        Device, EngineKind, Envelope, Event, GivenPeaks, GpuInfo, GpuSample, HostSample, Level, Notice,
-        ObserverSample, Outcome, RequestFinished, RequestStarted, RunFinished, RunStarted, SCHEMA, Stamp,
-        Token, readings::Reading,
+        Envelope, Event, GivenPeaks, GpuInfo, GpuSample, HostSample, Level, Notice, ObserverSample, Outcome,
+        RequestFinished, RequestStarted, RunFinished, RunStarted, SCHEMA, Stamp, Token, readings::Reading,
     },
 };
 
@@ -62,8 +61,8 @@ impl MadeUpRun {
             experiment: "made_up".into(),
             model: "qwen2_5_7b".into(),
             dtype: "bf16".into(),
-            engine: EngineKind::Sim,
-            device: Device::Cuda(0),
+            engine: "sim".into(),
+            device: "cuda:0".into(),
             synthetic_weights: true,
             simulated: true,
             parameters: 7_600_000_000,

@@ -130,7 +130,7 @@ impl ChromeTrace {
                 };
                 self.mark(t, &format!("{level} of {source}"), text);
             }
-            Event::GpuLost(lost) => self.mark(t, &format!("GPU {} was lost", lost.gpu), &lost.reason),
+            Event::GpuLost(lost) => self.mark(t, &format!("GPU {} is lost", lost.gpu), &lost.reason),
             Event::KernelTrace(trace) => {
                 let state = match &trace.state {
                     TraceState::On => "records kernels",
@@ -281,7 +281,7 @@ impl ChromeTrace {
         if before == Some(bits) {
             return;
         }
-        let names: Vec<String> = reasons::found(bits).map(|found| found.name().into_owned()).collect();
+        let names: Vec<String> = reasons::active(bits).map(|found| found.name().into_owned()).collect();
         let name = if names.is_empty() { "no clock event reasons".to_owned() } else { names.join(", ") };
         self.lines.instant(TrackId { process, thread: 1 }, t, &name, &[("bits", Arg::Number(bits))]);
     }

@@ -1,4 +1,4 @@
-//! Arguments that several commands share: the configuration to use.
+//! Arguments that several commands share.
 
 use std::{
     env,
@@ -29,6 +29,14 @@ pub(super) struct ConfigArgs {
     /// Hydra-style overrides: key=value, group=option, +key=value, ~key
     #[arg(value_name = "OVERRIDES")]
     pub(super) overrides: Vec<String>,
+}
+
+/// The project that models, datasets and reference sources belong to.
+#[derive(Debug, Clone, Args)]
+pub(super) struct ProjectArgs {
+    /// The project directory, which contains models/, datasets/ and third_party/
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub(super) root: PathBuf,
 }
 
 /// Which configuration to print.

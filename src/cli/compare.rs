@@ -10,21 +10,25 @@ use super::{
     print, print_json,
 };
 use crate::{
-    analysis::compare::{Gate, Metric, Options, USUAL, fact_names},
-    compare::{self, CompareError, Judged, Repeat},
+    analysis::compare::{DEFAULT_METRICS, Gate, Metric, Options, fact_names},
+    compare::{self, CompareError, GatedComparison, Repeat},
     process::{eprint_line, shutdown::Cause},
     run::plan::Plan,
 };
 
 pub(super) const EXAMPLES: &str = "\
-A and B are runs, snapshots (RUN/snapshots/NAME.json), sweeps (compared job by job) or names of baselines.
-Examples:
-  llmprof-tui compare runs/baseline/qwen2_5_7b/2026-01-01_12-00-00 runs/baseline/qwen2_5_7b/2026-01-01_12-10-00
-  llmprof-tui compare main runs/… --gate 'tpot.p50<=+2%' --gate 'ttft.p50<=+5%'      in CI, with a baseline named main
-  llmprof-tui compare main runs/… --metric tpot.p50,itl.p99 --md
-  llmprof-tui compare --repeat 20 -- runtime.cuda_graphs=true vs runtime.cuda_graphs=false      interleaved runs
+A and B are runs, snapshots (RUN/snapshots/NAME.json), sweeps (compared job by job) or baselines.
 
-Exit codes: 0 decided and every gate holds, 1 a gate is broken, 2 bad usage or unreadable input, 3 undecided.";
+Two recorded runs:
+  llmprof-tui compare runs/…/2026-01-01_12-00-00 runs/…/2026-01-01_12-10-00
+In CI, with a baseline named main:
+  llmprof-tui compare main runs/… --gate 'tpot.p50<=+2%' --gate 'ttft.p50<=+5%'
+  llmprof-tui compare main runs/… --metric tpot.p50,itl.p99 --md
+Interleaved runs of two configurations:
+  llmprof-tui compare --repeat 20 -- runtime.cuda_graphs=true vs runtime.cuda_graphs=false
+
+Exit codes: 0 decided and every gate holds, 1 a gate is broken, 2 bad usage or unreadable input,
+3 undecided.";
 
 #[derive(Debug, Clone, Args)]
 pub(super) struct CompareArgs {
@@ -80,7 +84,7 @@ pub(super) enum BaselineCommand {
 
 pub(super) async fn run(args: CompareArgs) -> Result<u8, Failure> {
     match args.repeat {
-        Some(most_pairs) => compare_interleaved(&args, most_pairs).await,
+        Some(max_pairs) => compare_interleaved(&args, max_pairs).await,
         None => compare_recorded(&args),
     }
 }
@@ -98,7 +102,7 @@ impl CompareArgs {
                 "--meant {unknown}: unknown fact; known facts: {known}"
             )));
         }
-        let mut metrics = if self.metric.is_empty() { USUAL.to_vec() } else { self.metric.clone() };
+        let mut metrics = if self.metric.is_empty() { DEFAULT_METRICS.to_vec() } else { self.metric.clone() };
         for gate in &self.gate {
             if !metrics.contains(&gate.metric) {
                 metrics.push(gate.metric);
@@ -107,15 +111,17 @@ impl CompareArgs {
         Ok(Options { metrics, margin, meant: self.meant.clone(), ..Options::default() })
     }
 
-    fn print(&self, judged: &[Judged]) -> Result<u8, Failure> {
-        let each = |format: fn(&Judged) -> String| judged.iter().map(format).collect::<Vec<_>>().join("\n\n");
+    fn print(&self, comparisons: &[GatedComparison]) -> Result<u8, Failure> {
+        let each = |format: fn(&GatedComparison) -> String| {
+            comparisons.iter().map(format).collect::<Vec<_>>().join("\n\n")
+        };
         match (self.json, self.md, self.html) {
-            (true, ..) => print_json(&compare::json(judged))?,
+            (true, ..) => print_json(&compare::json(comparisons))?,
             (_, true, _) => print(&each(compare::markdown))?,
-            (.., true) => print(&compare::html(judged))?,
+            (.., true) => print(&compare::html(comparisons))?,
             _ => print(&each(compare::text))?,
         }
-        Ok(compare::exit_code(judged))
+        Ok(compare::exit_code(comparisons))
     }
 }
 
@@ -125,15 +131,15 @@ fn compare_recorded(args: &CompareArgs) -> Result<u8, Failure> {
     if fs::canonicalize(a).is_ok_and(|first| fs::canonicalize(b).is_ok_and(|second| first == second)) {
         eprint_line("note: A and B are the same recording; a row that is not SAME has too few samples");
     }
-    args.print(&compare::compared(a, b, &options, &args.gate)?)
+    args.print(&compare::compare_recordings(a, b, &options, &args.gate)?)
 }
 
 /// Runs both sides interleaved and compares them pair by pair.
-async fn compare_interleaved(args: &CompareArgs, most_pairs: usize) -> Result<u8, Failure> {
+async fn compare_interleaved(args: &CompareArgs, max_pairs: usize) -> Result<u8, Failure> {
     let options = args.options()?;
     let limit = args.max_time.map(Duration::try_from_secs_f64).transpose();
     let limit = limit.map_err(|_| Failure::usage("--max-time: expected a number of seconds"))?;
-    let (of_a, of_b) = compare::sides(&args.sides)?;
+    let (of_a, of_b) = compare::split_sides(&args.sides)?;
     let planned = |overrides: &[String]| {
         let plan = ConfigArgs::with_overrides(overrides).plan()?;
         plan.check_machine()?;
@@ -143,8 +149,8 @@ async fn compare_interleaved(args: &CompareArgs, most_pairs: usize) -> Result<u8
     let mut remarks: Vec<&String> = a.remarks.iter().chain(&b.remarks).collect();
     remarks.dedup();
     remarks.into_iter().for_each(|remark| eprint_line(format_args!("note: {remark}")));
-    let dir = compare::kept_in(&runs_root(&a.composed));
-    let repeat = Repeat { a, b, most_pairs, limit, dir };
+    let dir = compare::repeat_dir(&runs_root(&a.composed));
+    let repeat = Repeat { a, b, max_pairs, limit, dir };
     let repeated = repeat.run(&options).await?;
     if let Some(cause) = &repeated.cause {
         eprint_line(format_args!("interrupted: {cause}"));
@@ -154,10 +160,10 @@ async fn compare_interleaved(args: &CompareArgs, most_pairs: usize) -> Result<u8
         eprint_line("no pair was completed: cannot compare");
         return Ok(interrupted.unwrap_or(3));
     };
-    let judged = [Judged::new(None, comparison, &args.gate)];
-    repeat.keep(&judged[0])?;
+    let comparisons = [GatedComparison::new(None, comparison, &args.gate)];
+    repeat.save(&comparisons[0])?;
     eprint_line(format_args!("written to {}", repeat.dir.display()));
-    let code = args.print(&judged)?;
+    let code = args.print(&comparisons)?;
     Ok(interrupted.unwrap_or(code))
 }
 

@@ -6,7 +6,6 @@ use std::{
 };
 
 use clap::Args;
-use thiserror::Error;
 
 use super::{Failure, args::ConfigArgs, print};
 use crate::{
@@ -16,13 +15,13 @@ use crate::{
     model::{Shape, SpecError, spec},
     process::eprint_line,
     report::cost::{CostEstimate, CostQuery, known_gpus},
-    run::inputs::{InputsError, Model},
+    run::inputs::Model,
 };
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
   llmprof-tui cost --model llama3_1_8b --gpu h100 model.dtype=bf16
-  llmprof-tui cost --model qwen2_5_7b --gpu rtx_4090 --weight-bits 4.5 dataset.prompt_tokens=4096 runtime.batch_size=8
+  llmprof-tui cost --model qwen2_5_7b --gpu rtx_4090 --weight-bits 4.5 dataset.prompt_tokens=4096
   llmprof-tui cost model.config_json=mixtral/config.json --gpu h200 --json";
 
 #[derive(Debug, Args)]
@@ -93,32 +92,23 @@ fn gpu_named(name: &str) -> Result<&'static GpuPeaks, Failure> {
     })
 }
 
-#[derive(Debug, Error)]
-enum ShapeError {
-    #[error(transparent)]
-    Spec(#[from] SpecError),
-    #[error(transparent)]
-    Inputs(#[from] InputsError),
-    #[error("cannot estimate the cost of the model in {0}: its architecture is not supported")]
-    Unsupported(PathBuf),
-}
-
-impl From<ShapeError> for Failure {
-    fn from(e: ShapeError) -> Self {
-        Failure::usage(e)
-    }
-}
-
 /// The shape of the configured model: from its weights where some are given, else from a `config.json` or `model.arch`.
-fn shape_of(config: &RunConfig) -> Result<Shape, ShapeError> {
+fn shape_of(config: &RunConfig) -> Result<Shape, Failure> {
     let dtype = config.model.dtype;
     if let Weights::Path(path) = &config.model.weights {
-        return Model::open(config)?.shape(dtype).ok_or_else(|| ShapeError::Unsupported(path.into()));
+        return Model::open(config).map_err(Failure::usage)?.shape(dtype).ok_or_else(|| {
+            let path = path.display();
+            Failure::usage(format_args!(
+                "cannot estimate the model in {path}: its architecture is not supported"
+            ))
+        });
     }
     let shape = match &config.model.config_json {
-        Some(path) => Shape::from_hf(&spec::read_config_json(Path::new(path))?, dtype)
-            .map_err(|cause| SpecError::InFile { path: path.into(), cause: Box::new(cause) })?,
-        None => Shape::from_hf(&config.model.arch, dtype)?,
+        Some(path) => spec::read_config_json(Path::new(path)).and_then(|json| {
+            Shape::from_hf(&json, dtype)
+                .map_err(|cause| SpecError::InFile { path: path.into(), cause: Box::new(cause) })
+        }),
+        None => Shape::from_hf(&config.model.arch, dtype),
     };
-    Ok(shape)
+    shape.map_err(Failure::usage)
 }

@@ -8,19 +8,18 @@ use std::{
 
 use clap::Args;
 use serde_json::{Value, json};
-use thiserror::Error;
 
 use super::{Failure, print};
 use crate::{
     analysis::{
         energy::{Energy, energy},
-        throttle::{Diagnosis, Evidence, diagnose, table},
+        throttle::{Diagnosis, Evidence, MissingReasons, diagnose, table},
     },
     base::units::three_digits,
     event::readings::Reading,
-    rundir::{EventReader, Next, ReadError, RunDir},
+    rundir::{EventReader, Next, RunDir},
     state::{GpuState, RunState},
-    telemetry::log::{self, LogError, LoggedGpu},
+    telemetry::log::{self, LoggedGpu},
 };
 
 pub(super) const EXAMPLES: &str = "\
@@ -38,18 +37,6 @@ pub(super) struct DiagnoseArgs {
     json: bool,
 }
 
-#[derive(Debug, Error)]
-enum DiagnoseError {
-    #[error(transparent)]
-    Run(#[from] ReadError),
-    #[error(transparent)]
-    Log(#[from] LogError),
-    #[error("{path}: {source}; diagnose reads a run directory, an nvml.csv or an nvidia-smi CSV log")]
-    Open { path: PathBuf, source: std::io::Error },
-    #[error("{path} has no GPU samples{why}; a diagnosis needs a run with GPU telemetry")]
-    NoSamples { path: PathBuf, why: String },
-}
-
 /// The diagnosis of one GPU.
 pub(super) struct Diagnosed {
     gpu: String,
@@ -60,7 +47,7 @@ pub(super) struct Diagnosed {
 }
 
 pub(super) fn run(args: &DiagnoseArgs) -> Result<u8, Failure> {
-    print_all(&diagnosed(&args.path).map_err(Failure::work)?, args.json)?;
+    print_all(&diagnosed(&args.path)?, args.json)?;
     Ok(0)
 }
 
@@ -73,24 +60,29 @@ pub(super) fn print_all(found: &[Diagnosed], json: bool) -> Result<(), Failure> 
 }
 
 /// Reads `path` and diagnoses each GPU in it, the profiled one first.
-fn diagnosed(path: &Path) -> Result<Vec<Diagnosed>, DiagnoseError> {
+fn diagnosed(path: &Path) -> Result<Vec<Diagnosed>, Failure> {
     let is_run = path.is_dir() || path.extension().is_some_and(|extension| extension == "ndjson");
     let found = if is_run { of_run(path)? } else { of_log(path)? };
     if found.is_empty() {
-        return Err(DiagnoseError::NoSamples { path: path.to_owned(), why: String::new() });
+        return Err(no_samples(path, ""));
     }
     Ok(found)
 }
 
-fn of_run(path: &Path) -> Result<Vec<Diagnosed>, DiagnoseError> {
-    let mut reader = EventReader::open(&RunDir::open(path).events())?;
+fn no_samples(path: &Path, why: &str) -> Failure {
+    let path = path.display();
+    Failure::work(format_args!("{path} has no GPU samples{why}; a diagnosis needs a run with GPU telemetry"))
+}
+
+fn of_run(path: &Path) -> Result<Vec<Diagnosed>, Failure> {
+    let mut reader = EventReader::open(&RunDir::open(path).events()).map_err(Failure::work)?;
     let mut state = RunState::default();
-    while let Next::Event(envelope) = reader.read_next()? {
+    while let Next::Event(envelope) = reader.read_next().map_err(Failure::work)? {
         state.apply(&envelope);
     }
     if state.gpus.is_empty() {
         let why = state.gpu_absent.as_ref().map_or_else(String::new, |absent| format!(": {}", absent.reason));
-        return Err(DiagnoseError::NoSamples { path: path.to_owned(), why });
+        return Err(no_samples(path, &why));
     }
     let mut found = of_state(&state);
     for of_gpu in &mut found {
@@ -119,9 +111,14 @@ pub(super) fn of_state(state: &RunState) -> Vec<Diagnosed> {
     gpus.iter().filter_map(of).collect()
 }
 
-fn of_log(path: &Path) -> Result<Vec<Diagnosed>, DiagnoseError> {
-    let file = File::open(path).map_err(|source| DiagnoseError::Open { path: path.to_owned(), source })?;
-    let log = log::read(&path.display().to_string(), BufReader::new(file))?;
+fn of_log(path: &Path) -> Result<Vec<Diagnosed>, Failure> {
+    let name = path.display().to_string();
+    let file = File::open(path).map_err(|e| {
+        Failure::work(format_args!(
+            "{name}: {e}; diagnose reads a run directory, an nvml.csv or an nvidia-smi CSV log"
+        ))
+    })?;
+    let log = log::read(&name, BufReader::new(file)).map_err(Failure::work)?;
     Ok(log.gpus.iter().filter_map(|gpu| of_logged(gpu, log.skipped)).collect())
 }
 
@@ -137,7 +134,7 @@ fn of_logged(gpu: &LoggedGpu, skipped: u64) -> Option<Diagnosed> {
         pcie_width: gpu.last.get(Reading::PcieWidth),
         others: &[],
         lost: None,
-        reasons_refused: Some("the log has no column for them (nvidia-smi: clocks_event_reasons.active)"),
+        missing_reasons: MissingReasons::NotLogged,
     })?;
     let skipped = if skipped > 0 { format!(", {skipped} unreadable rows skipped") } else { String::new() };
     Some(Diagnosed {

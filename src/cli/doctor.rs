@@ -26,19 +26,16 @@ use crate::{
         show,
     },
     engine::driver::Control,
-    process::{
-        eprint_line,
-        shutdown::{Cause, Shutdown},
-    },
+    process::{eprint_line, shutdown::Shutdown},
 };
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
-  llmprof-tui doctor                           one line per check, with a remedy where there is one
-  llmprof-tui doctor --json                    schema, program, checks (id, status, found, remedy, ms), summary
-  llmprof-tui doctor --overhead                TPOT with and without sampling, interleaved, on the default model
+  llmprof-tui doctor               one line per check, and remedies
+  llmprof-tui doctor --json        schema, program, checks (id, status, found, remedy, ms), summary
+  llmprof-tui doctor --overhead    TPOT of the default model with and without sampling
   llmprof-tui doctor --overhead --seconds 120 model=qwen2_5_7b model.dtype=bf16
-  llmprof-tui doctor --peaks                   measured FLOP/s and bandwidth of the device, next to the specified ones
+  llmprof-tui doctor --peaks       measured FLOP/s and bandwidth, next to the specified ones
   llmprof-tui doctor --peaks runtime.device=cpu runtime.threads=4
 
 Exit codes: 0 ok, 1 a check failed or the measurement was too short.";
@@ -106,14 +103,8 @@ async fn examine(args: &DoctorArgs) -> Result<u8, Failure> {
             }
         })
     };
-    let report = match cancellable(work, || stop.store(true, Ordering::Release)).await? {
-        Ok(report) => report,
-        Err(cause) => return Ok(interrupted(&cause)),
-    };
-    match args.json {
-        true => print_json(&show::Object::from(&report))?,
-        false => print(show::text(&report, style).trim_end())?,
-    }
+    let report = cancellable(work, || stop.store(true, Ordering::Release)).await?;
+    args.print(&show::json(&report), &show::text(&report, style))?;
     Ok(report.exit_code())
 }
 
@@ -128,10 +119,7 @@ async fn measure_peaks(args: &DoctorArgs) -> Result<u8, Failure> {
             eprint_line(format_args!("{load} for {seconds} s"));
         })
     };
-    let measured = match cancellable(work, || cancelled.cancel()).await? {
-        Ok(measured) => measured?,
-        Err(cause) => return Ok(interrupted(&cause)),
-    };
+    let measured = cancellable(work, || cancelled.cancel()).await??;
     args.print(&measured.json(), &measured.text())?;
     Ok(0)
 }
@@ -154,35 +142,27 @@ async fn measure_overhead(args: &DoctorArgs) -> Result<u8, Failure> {
             }
         })
     };
-    let measured = match cancellable(work, || cancelled.cancel()).await? {
-        Ok(measured) => measured?,
-        Err(cause) => return Ok(interrupted(&cause)),
-    };
+    let measured = cancellable(work, || cancelled.cancel()).await??;
     args.print(&measured.json(), &measured.text())?;
     Ok(measured.exit_code())
 }
 
-/// Runs `work` on a thread of its own. On a signal it calls `cancel`, waits a moment and returns the cause.
+/// Runs `work` on a thread of its own. On a signal it calls `cancel`, waits a moment and fails.
 async fn cancellable<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
     cancel: impl FnOnce(),
-) -> io::Result<Result<T, Cause>> {
+) -> Result<T, Failure> {
     let mut shutdown = Shutdown::listen()?;
     let (tx, mut rx) = tokio::sync::oneshot::channel();
     thread::Builder::new().name("llmprof-doctor".to_owned()).spawn(move || tx.send(work()).is_ok())?;
     tokio::select! {
-        Ok(done) = &mut rx => Ok(Ok(done)),
+        Ok(done) = &mut rx => Ok(done),
         cause = shutdown.requested() => {
             cancel();
             let _ = tokio::time::timeout(CANCEL_TIMEOUT, rx).await;
-            Ok(Err(cause))
+            Err(Failure::Interrupted(cause))
         }
     }
-}
-
-fn interrupted(cause: &Cause) -> u8 {
-    eprint_line(format_args!("interrupted: {cause}"));
-    cause.exit_code()
 }
 
 impl From<OverheadError> for Failure {

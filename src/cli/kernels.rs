@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand, ValueEnum, builder::PossibleValue};
 use serde_json::{Value, json};
 
 use super::{
@@ -32,15 +32,15 @@ use crate::{
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
-  llmprof-tui kernels out.sqlite                       nsys export --type sqlite: kernels, ranges, calls, copies
-  llmprof-tui kernels base_cuda_gpu_kern_sum.csv       nsys stats -f csv (or json)
-  llmprof-tui kernels ncu.csv --group family           ncu --csv --page raw (or details)
-  llmprof-tui kernels out.sqlite --text                text instead of the TUI
-  llmprof-tui kernels cublas.log                       CUBLAS_LOGINFO_DBG=1: shapes and FLOPs
+  llmprof-tui kernels out.sqlite                   from nsys export --type sqlite
+  llmprof-tui kernels base_cuda_gpu_kern_sum.csv   from nsys stats -f csv (or json)
+  llmprof-tui kernels ncu.csv --group family       from ncu --csv --page raw (or details)
+  llmprof-tui kernels cublas.log                   from CUBLAS_LOGINFO_DBG=1: shapes and FLOPs
+  llmprof-tui kernels out.sqlite --text            text instead of the TUI
   llmprof-tui kernels out.nsys-rep --filter gemm --sort mean -k 10
   llmprof-tui kernels top --from out.sqlite -k 30 -o top-kernels.yaml
 
-On a terminal this opens the Kernels pane unless --text, --json or -k is given; elsewhere it prints text.
+On a terminal this opens the Kernels pane, unless --text, --json or -k is given.
 
 Exit codes: 0 all files were read, 1 a file could not be read.";
 
@@ -66,13 +66,13 @@ pub(super) struct KernelsArgs {
     k: Option<usize>,
     /// Group the rows (default: name; in the TUI, operator or family)
     #[arg(long, value_name = "BY")]
-    group: Option<GroupBy>,
+    group: Option<Group>,
     /// Show only rows with this text in name, family or range
     #[arg(long, value_name = "TEXT")]
     filter: Option<String>,
     /// Sort the rows
     #[arg(long, value_name = "BY", default_value = "time")]
-    sort: Sort,
+    sort: SortBy,
 }
 
 #[derive(Debug, Subcommand)]
@@ -91,46 +91,34 @@ enum KernelsCommand {
     },
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum GroupBy {
-    /// Kernels of the same operator, where it is known
-    Operator,
-    /// Kernels with the same function, regardless of tiles and types
-    Family,
-    /// Kernels with the same full name
-    Name,
-    /// No grouping: name, grid and range
-    Launch,
-}
+impl ValueEnum for Group {
+    fn value_variants<'a>() -> &'a [Group] {
+        &[Group::Operator, Group::Family, Group::Name, Group::None]
+    }
 
-impl From<GroupBy> for Group {
-    fn from(group: GroupBy) -> Group {
-        match group {
-            GroupBy::Operator => Group::Operator,
-            GroupBy::Family => Group::Family,
-            GroupBy::Name => Group::Name,
-            GroupBy::Launch => Group::None,
-        }
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        let (name, help) = match self {
+            Group::Operator => ("operator", "Kernels of the same operator, where it is known"),
+            Group::Family => ("family", "Kernels with the same function, regardless of tiles and types"),
+            Group::Name => ("name", "Kernels with the same full name"),
+            Group::None => ("launch", "No grouping: name, grid and range"),
+        };
+        Some(PossibleValue::new(name).help(help))
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Sort {
-    /// Total time of all calls
-    Time,
-    /// Number of calls
-    Calls,
-    /// Mean time of a call
-    Mean,
-}
+impl ValueEnum for SortBy {
+    fn value_variants<'a>() -> &'a [SortBy] {
+        &[SortBy::Time, SortBy::Calls, SortBy::Mean]
+    }
 
-impl From<Sort> for SortBy {
-    fn from(sort: Sort) -> SortBy {
-        match sort {
-            Sort::Time => SortBy::Time,
-            Sort::Calls => SortBy::Calls,
-            Sort::Mean => SortBy::Mean,
-        }
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        let (name, help) = match self {
+            SortBy::Time => ("time", "Total time of all calls"),
+            SortBy::Calls => ("calls", "Number of calls"),
+            SortBy::Mean => ("mean", "Mean time of a call"),
+        };
+        Some(PossibleValue::new(name).help(help))
     }
 }
 
@@ -176,8 +164,8 @@ fn write_top(from: &Path, k: usize, output: Option<&Path>) -> Result<u8, Failure
 
 fn print_tables(read: &[FileTables], args: KernelsArgs) -> Result<u8, Failure> {
     let asked = Asked {
-        group: args.group.map(Group::from).unwrap_or_default(),
-        sort: args.sort.into(),
+        group: args.group.unwrap_or_default(),
+        sort: args.sort,
         filter: args.filter,
         rows: args.k.or((!args.json).then_some(DEFAULT_ROWS)),
     };
@@ -229,8 +217,8 @@ async fn show_in_tui(
     }
     let look = KernelsLook {
         source: Some(0),
-        group: args.group.map(Group::from),
-        sort: args.sort.into(),
+        group: args.group,
+        sort: args.sort,
         filter: args.filter.unwrap_or_default(),
         ..KernelsLook::default()
     };

@@ -1,18 +1,22 @@
 //! The command line: arguments, dispatch and exit codes. Each command has a file of its own.
 
 mod args;
+mod bootstrap;
 mod compare;
 mod completion;
 mod config;
 mod cost;
+mod dataset;
 mod diagnose;
 mod doctor;
+mod fetch;
 mod kernels;
 mod profile;
 mod replay;
 mod report;
 mod run;
 mod sweep;
+mod third_party;
 mod watch;
 
 use std::{
@@ -23,13 +27,13 @@ use std::{
     process::ExitCode,
 };
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand, builder::StyledStr};
 use serde::Serialize;
 
 use crate::{
-    assets::{AssetError, commands as assets},
+    assets::AssetError,
     engine::EngineError,
-    process::{crash, eprint_line, logfile},
+    process::{crash, eprint_line, logfile, shutdown::Cause},
     run::plan::PlanError,
 };
 use args::ConfigArgs;
@@ -42,23 +46,23 @@ Examples:
   llmprof-tui --model qwen2_5_0_5b model.dtype=bf16
   llmprof-tui runtime=sim                      try the screens with a simulated run
   llmprof-tui run --json runtime.requests=20   headless, one JSON object on stdout
-  llmprof-tui run -m model=qwen3_0_6b,smollm2_135m runtime.batch_size=1,4   every combination, one after another
+  llmprof-tui run -m model=qwen3_0_6b,smollm2_135m runtime.batch_size=1,4   every combination
   llmprof-tui run --resume runs/baseline/multirun/2026-01-01_12-00-00
-  llmprof-tui run profiling=nsys               run again under Nsight Systems; profiling=ncu for counters
+  llmprof-tui run profiling=nsys               kernels by Nsight Systems; profiling=ncu: counters
   llmprof-tui config model=qwen2_5_7b --package model.arch
   llmprof-tui replay runs/baseline/smollm2_135m/2026-01-01_12-00-00
   llmprof-tui demo
   llmprof-tui watch                            monitor the GPU while another program uses it
-  llmprof-tui report runs/baseline/smollm2_135m/2026-01-01_12-00-00   write its reports and plots again
-  llmprof-tui diagnose gpu.csv                 why was it slow? from a run or an nvidia-smi log
+  llmprof-tui report runs/…                    write the reports and plots of a run again
+  llmprof-tui diagnose gpu.csv                 why was it slow? a run or an nvidia-smi log
   llmprof-tui compare runs/… runs/…            did it help? a verdict with confidence intervals
-  llmprof-tui kernels out.sqlite               the most expensive kernels in nsys, ncu and cuBLAS files
-  llmprof-tui cost --model qwen2_5_7b --gpu h100 model.dtype=bf16   FLOPs, memory and latency bounds
+  llmprof-tui kernels out.sqlite               the most expensive kernels in nsys or ncu files
+  llmprof-tui cost --gpu h100 model=qwen2_5_7b estimate FLOPs, memory and latency bounds
   llmprof-tui fetch qwen2_5_0_5b               download weights from the Hugging Face hub
   llmprof-tui doctor                           check this machine and suggest fixes
 
-Exit codes: 0 ok, 1 the run failed or was not fully recorded, or a gate is broken, 2 bad usage or configuration,
-3 undecided, 130/143 interrupted.";
+Exit codes: 0 ok, 1 the run failed or was not fully recorded, or a gate is broken,
+2 bad usage or configuration, 3 undecided, 130/143 interrupted.";
 
 #[derive(Debug, Parser)]
 #[command(name = "llmprof-tui", version, about = ABOUT, after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
@@ -88,9 +92,9 @@ enum Command {
     /// Find what slowed the GPU down, in a recorded run, an nvml.csv or an nvidia-smi log
     #[command(after_help = diagnose::EXAMPLES)]
     Diagnose(diagnose::DiagnoseArgs),
-    /// Write the reports of a recorded run again, from its events; for a sweep, those of every job
+    /// Write the reports of a recorded run or sweep again, from its events
     Report(report::ReportArgs),
-    /// Show the kernels in nsys, ncu or cuBLAS files: the most expensive ones, and what bounds them
+    /// Show the most expensive kernels in nsys, ncu or cuBLAS files, and what bounds them
     #[command(after_help = kernels::EXAMPLES)]
     Kernels(kernels::KernelsArgs),
     /// Estimate a model's FLOPs, bytes, memory and latency bounds on a GPU
@@ -105,17 +109,27 @@ enum Command {
         #[command(flatten)]
         print: config::PrintArgs,
     },
-    /// Check this machine and suggest fixes, or measure the profiler overhead or the peaks of the device
+    /// Check this machine and suggest fixes, or measure profiler overhead or device peaks
     #[command(after_help = doctor::EXAMPLES)]
     Doctor(doctor::DoctorArgs),
-    /// Print the script for completion with TAB in a shell
+    /// Print the shell script for completion with TAB
     #[command(after_help = completion::EXAMPLES)]
     Completion { shell: completion::Shell },
     /// Answers the completion scripts
     #[command(name = completion::COMMAND, hide = true)]
     Complete(completion::CompleteArgs),
-    #[command(flatten)]
-    Assets(assets::AssetCommand),
+    /// Link stored models and datasets into the project
+    #[command(after_help = bootstrap::EXAMPLES)]
+    Bootstrap(bootstrap::BootstrapArgs),
+    /// Download a model, or only its source files, from the Hugging Face hub
+    #[command(after_help = fetch::EXAMPLES)]
+    Fetch(fetch::FetchArgs),
+    /// Check and update the pinned reference sources in third_party/
+    #[command(after_help = third_party::EXAMPLES, subcommand)]
+    ThirdParty(third_party::ThirdPartyCommand),
+    /// List datasets and prepare variants of them
+    #[command(after_help = dataset::EXAMPLES, subcommand)]
+    Dataset(dataset::DatasetCommand),
 }
 
 /// Why a command failed.
@@ -125,6 +139,8 @@ enum Failure {
     Usage(String),
     /// Exit code 1.
     Work(String),
+    /// A signal ended the work before it had a result.
+    Interrupted(Cause),
 }
 
 impl Failure {
@@ -144,6 +160,7 @@ impl Failure {
         match self {
             Failure::Usage(_) => 2,
             Failure::Work(_) => 1,
+            Failure::Interrupted(cause) => cause.exit_code(),
         }
     }
 }
@@ -152,6 +169,7 @@ impl Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Failure::Usage(message) | Failure::Work(message) => f.write_str(message),
+            Failure::Interrupted(cause) => cause.fmt(f),
         }
     }
 }
@@ -202,7 +220,8 @@ pub fn main() -> ExitCode {
     let code = match panic::catch_unwind(|| dispatch(cli)) {
         Ok(Ok(code)) => code,
         Ok(Err(failure)) => {
-            eprint_line(format_args!("error: {failure}"));
+            let label = if matches!(failure, Failure::Interrupted(_)) { "interrupted" } else { "error" };
+            eprint_line(format_args!("{label}: {failure}"));
             failure.exit_code()
         }
         Err(_) => {
@@ -256,12 +275,25 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
             Ok(0)
         }
         Command::Complete(args) => Ok(completion::complete(&args)),
-        Command::Assets(command) => {
-            let done = assets::run(command)?;
-            print(&done.text)?;
-            Ok(done.code)
-        }
+        Command::Bootstrap(args) => bootstrap::run(&args),
+        Command::Fetch(args) => fetch::run(&args),
+        Command::ThirdParty(command) => third_party::run(command),
+        Command::Dataset(command) => dataset::run(command),
     }
+}
+
+/// The commands as a Markdown table, for the documentation.
+pub fn commands_markdown() -> String {
+    let row = |name: &str, about: Option<&StyledStr>| {
+        let about = about.map(StyledStr::to_string).unwrap_or_default();
+        format!("| `{name}` | {about} |\n")
+    };
+    let mut table = String::from("| command | what it does |\n|---|---|\n");
+    table += &row("llmprof-tui", Some(&"Profile the configured model in the TUI".into()));
+    for command in Cli::command().get_subcommands().filter(|command| !command.is_hide_set()) {
+        table += &row(&format!("llmprof-tui {}", command.get_name()), command.get_about());
+    }
+    table
 }
 
 /// Prints a result to stdout. A reader that closes the pipe early is not an error.

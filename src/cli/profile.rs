@@ -57,7 +57,7 @@ pub(super) fn require_terminal(alternative: &str) -> Result<(), Failure> {
     if tui::terminal::is_there() {
         return Ok(());
     }
-    Err(Failure::usage(format_args!("not a terminal, which the TUI needs; use {alternative}")))
+    Err(Failure::usage(format_args!("not a terminal: the TUI needs one; use {alternative}")))
 }
 
 /// Prints to stderr, below the restored terminal, how the runs ended, and returns the exit code.

@@ -12,7 +12,7 @@ use crate::{
     },
     event::Outcome,
     process::eprint_line,
-    report::{kernels_text, run_json, verdict_of},
+    report::{kernels_text, run_json},
     run::{
         headless,
         session::SessionSummary,
@@ -96,8 +96,10 @@ pub(super) fn report_end(ended: &SessionSummary) -> u8 {
 fn summary(state: &RunState, dir: Option<&Path>) -> String {
     let mut out = String::new();
     if let Some(run) = &state.run {
-        let simulated = if run.simulated { ", simulated" } else { "" };
-        out += &format!("{}, {}, on {} ({}{simulated})\n\n", run.model, run.dtype, run.device, run.engine);
+        out += &match run.simulated {
+            true => format!("{}, {}, simulated\n\n", run.model, run.dtype),
+            false => format!("{}, {}, on {} ({})\n\n", run.model, run.dtype, run.device, run.engine),
+        };
     }
     let total = &state.total;
     let mut rows = vec![["", "mean", "p50", "p90", "p99", "n"].map(str::to_owned)];
@@ -110,7 +112,7 @@ fn summary(state: &RunState, dir: Option<&Path>) -> String {
     out += &aligned(&rows, |column| column > 0);
     let rate = |v: Option<f64>| v.map_or_else(|| "–".to_owned(), |v| format!("{} tok/s", three_digits(v)));
     out += &format!("\n\nprefill {}, decode {}\n", rate(total.prefill_tok_s()), rate(total.decode_tok_s()));
-    if let Some(sentence) = verdict_of(state) {
+    if let Some(sentence) = state.verdict() {
         out += &format!("{sentence}\n");
     }
     out + "\n" + &recorded_in(dir)

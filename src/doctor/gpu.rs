@@ -8,7 +8,7 @@ use super::{
 use crate::{
     analysis::throttle,
     base::units::bytes,
-    event::{GpuProcess, readings::Reading, reasons::APPLICATION_CLOCKS},
+    event::{GpuProcess, Query, readings::Reading, reasons::APPLICATION_CLOCKS},
     telemetry::absent::Absence,
 };
 
@@ -79,8 +79,8 @@ pub(super) fn gpu(gpu: &Gpu) -> Finding {
 }
 
 pub(super) fn gpm(gpu: &Gpu) -> Finding {
-    if gpu.refused("GPM").is_some() {
-        return gpu.unavailable("activity counters", "GPM");
+    if gpu.refused(Query::Gpm).is_some() {
+        return gpu.unavailable("activity counters", Query::Gpm);
     }
     let read: Vec<&str> =
         ACTIVITY.into_iter().filter(|reading| gpu.get(*reading).is_some()).map(Reading::label).collect();
@@ -92,14 +92,17 @@ pub(super) fn gpm(gpu: &Gpu) -> Finding {
 
 /// The refused ones of `readings`, in parentheses.
 fn refusals(gpu: &Gpu, readings: &[Reading]) -> String {
-    let refused: Vec<&str> =
-        readings.iter().map(|reading| reading.label()).filter(|label| gpu.refused(label).is_some()).collect();
+    let refused: Vec<&str> = readings
+        .iter()
+        .filter(|reading| gpu.refused(**reading).is_some())
+        .map(|reading| reading.label())
+        .collect();
     if refused.is_empty() { String::new() } else { format!(" (unavailable: {})", refused.join(", ")) }
 }
 
 pub(super) fn throttle_counters(gpu: &Gpu) -> Finding {
     if gpu.sample.reasons.is_none() {
-        return gpu.unavailable("clock event reasons", "clock event reasons");
+        return gpu.unavailable("clock event reasons", Query::ClockEventReasons);
     }
     let counters = throttle::COUNTERS.map(|(_, reading)| reading);
     match counters.iter().filter(|reading| gpu.get(**reading).is_some()).count() {

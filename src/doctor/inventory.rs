@@ -4,8 +4,8 @@ use std::{path::PathBuf, thread, time::Duration};
 
 use super::{Finding, Machine, Status};
 use crate::{
-    event::{GpuInfo, GpuProcess, GpuSample, Refused, Stamp, readings::Reading},
-    telemetry::{GpuProbe, Look, Tier, absent::Absence, nvml::NvmlProbe},
+    event::{GpuInfo, GpuProcess, GpuSample, Query, Refused, Stamp, readings::Reading},
+    telemetry::{GpuProbe, Selection, Tier, absent::Absence, nvml::NvmlProbe},
 };
 
 /// Minimum time between two samples of activity counters.
@@ -95,8 +95,9 @@ fn merge(mut findings: Vec<(u32, Finding)>) -> Finding {
 }
 
 impl Gpu {
-    pub(super) fn refused(&self, reading: &str) -> Option<&Refused> {
-        self.info.refused.iter().find(|refused| refused.reading == reading)
+    pub(super) fn refused(&self, query: impl Into<Query>) -> Option<&Refused> {
+        let query = query.into();
+        self.info.refused.iter().find(|refused| refused.reading == query)
     }
 
     pub(super) fn get(&self, reading: Reading) -> Option<f64> {
@@ -109,7 +110,7 @@ impl Gpu {
     }
 
     /// The finding where `what` is unavailable because `reading` was refused: a warning where that can be changed.
-    pub(super) fn unavailable(&self, what: &str, reading: &str) -> Finding {
+    pub(super) fn unavailable(&self, what: &str, reading: impl Into<Query>) -> Finding {
         match self.refused(reading) {
             Some(Refused { reason, remedy: Some(remedy), .. }) => {
                 Finding::warn(format!("{what}: {reason}")).remedy(remedy)
@@ -119,8 +120,8 @@ impl Gpu {
         }
     }
 
-    fn read(&mut self, probe: &mut NvmlProbe, look: Look) {
-        match probe.look(self.info.index, look, Stamp::default()) {
+    fn read(&mut self, probe: &mut NvmlProbe, selection: Selection) {
+        match probe.sample(self.info.index, selection, Stamp::default()) {
             Ok(part) => self.sample.merge(&part),
             Err(error) => self.error = Some(error.to_string()),
         }
@@ -137,14 +138,14 @@ fn read_gpus(mut probe: NvmlProbe) -> Vec<Gpu> {
         })
         .collect();
     for gpu in &mut gpus {
-        let slow = (0..probe.turns(gpu.info.index)).map(Look::Turn);
-        for look in [Look::All(Tier::Fast), Look::All(Tier::Gpm)].into_iter().chain(slow) {
-            gpu.read(&mut probe, look);
+        let slow = (0..probe.slow_calls(gpu.info.index)).map(Selection::SlowCall);
+        for selection in [Selection::Tier(Tier::Fast), Selection::Tier(Tier::Gpm)].into_iter().chain(slow) {
+            gpu.read(&mut probe, selection);
         }
     }
     thread::sleep(GPM_INTERVAL);
     for gpu in &mut gpus {
-        gpu.read(&mut probe, Look::All(Tier::Gpm));
+        gpu.read(&mut probe, Selection::Tier(Tier::Gpm));
         gpu.info.refused = probe.refused(gpu.info.index).to_vec();
     }
     gpus

@@ -13,22 +13,21 @@ use thiserror::Error;
 use switch::SamplerSwitch;
 
 use crate::{
-    analysis::interval::{self, Interval, LEAST_VALUES},
+    analysis::interval::{ConfidenceInterval, MIN_VALUES},
     base::{
         table::aligned,
         units::{grouped, millis, percent, percent_change, three_digits},
     },
-    config::{Composed, Runtime},
+    config::{Composed, NvtxDetail, Runtime},
     engine::{
-        Engine, EngineError,
+        Engine, EngineError, PrepareStep,
         driver::{Control, Driver},
-        ranges,
         workload::Workload,
     },
     event::{
-        self, Activity, CallCost, Clock, Event, EventRx, EventTx, GpuAbsent, GpuInfo, Phase, RunStarted,
-        Stamp,
+        self, CallCost, Clock, Event, EventRx, EventTx, GpuAbsent, GpuInfo, GpuSource, RunStarted, Stamp,
     },
+    profile::nvtx_ranges,
     run::{
         plan::{Plan, PlanError},
         probes,
@@ -77,21 +76,22 @@ pub struct Overhead {
     pub pairs: Vec<Pair>,
     pub duration: Duration,
     /// The change of TPOT by sampling, in percent; `None` with too few pairs.
-    pub change_pct: Option<Interval>,
+    pub change_pct: Option<ConfidenceInterval>,
+    pub sampled: Sampled,
+    /// Share of the time in which a GPU was read while the sampler was on; `None` without a GPU.
+    pub duty_pct: Option<f64>,
+    /// CPU time of the sampler in percent of one core.
+    pub cpu_pct: Option<f64>,
+}
+
+/// What the sampler sent.
+#[derive(Debug, Clone, Default)]
+pub struct Sampled {
     pub gpus: Vec<GpuInfo>,
     /// Why no GPU was sampled.
     pub gpu_absent: Option<GpuAbsent>,
-    pub host_sampled: bool,
-    pub sampler: SamplerUsage,
-}
-
-/// The time that the sampler used while it was on.
-#[derive(Debug, Clone, Default)]
-pub struct SamplerUsage {
-    /// Share of the time in which a GPU was read; `None` without one.
-    pub duty_pct: Option<f64>,
-    /// CPU time in percent of one core.
-    pub cpu_pct: Option<f64>,
+    pub host: bool,
+    pub read_time: Duration,
     /// Cost of each kind of call; empty without a GPU, or where the time was too short to count them.
     pub calls: Vec<CallCost>,
 }
@@ -149,18 +149,16 @@ pub fn measure(
     progress: &mut ProgressFn<'_>,
 ) -> Result<Overhead, OverheadError> {
     let (tx, rx) = event::channel(Clock::wall());
-    let activity = Activity::default();
-    let sampler = probes::sampler_for(plan, &activity)?;
+    let sampler = probes::sampler_for(plan, tx.activity())?;
     sampler.announce(&tx);
     let switch = SamplerSwitch::new(sampler, tx.clone());
 
-    activity.set(Phase::Preparing);
-    let mut engine = plan.make_engine(&mut |step: &str, done: u64, total: u64| {
-        progress(Progress::Preparing { step: step.to_owned(), done, total });
+    let mut engine = plan.make_engine(&mut |step: PrepareStep<'_>, done: u64, total: u64| {
+        progress(Progress::Preparing { step: step.to_string(), done, total });
         !control.is_cancelled()
     })?;
     let workload = Workload { requests: 1, warmup: 0, ..plan.workload().clone() };
-    let mut bench = Bench { workload, control, activity, tx, rx, switch, sampled: Sampled::default() };
+    let mut bench = Bench { workload, control, tx, rx, switch, sampled: Sampled::default() };
 
     for warmup in 0..plan.workload().warmup.max(1) {
         progress(Progress::WarmUp { request: warmup + 1 });
@@ -176,21 +174,10 @@ pub fn measure(
 struct Bench<'a> {
     workload: Workload,
     control: &'a Control,
-    activity: Activity,
     tx: EventTx,
     rx: EventRx,
     switch: SamplerSwitch,
     sampled: Sampled,
-}
-
-/// What the sampler sent.
-#[derive(Debug, Default)]
-struct Sampled {
-    gpus: Vec<GpuInfo>,
-    gpu_absent: Option<GpuAbsent>,
-    host: bool,
-    read_time: Duration,
-    calls: Vec<CallCost>,
 }
 
 impl Sampled {
@@ -242,9 +229,8 @@ impl Bench<'_> {
         let done = Driver {
             workload: &self.workload,
             control: self.control,
-            ranges: &mut *ranges::for_tools(),
+            listeners: &nvtx_ranges::listener(NvtxDetail::Phase).into_iter().collect(),
             tx: &self.tx,
-            activity: &self.activity,
             predictions: None,
         }
         .run(engine);
@@ -272,14 +258,9 @@ impl Bench<'_> {
             change_pct: change_pct(&pairs, plan.composed.config.runtime.seed),
             pairs,
             duration,
-            sampler: SamplerUsage {
-                duty_pct: share(sampled.read_time).filter(|_| !sampled.gpus.is_empty()),
-                cpu_pct: share(cpu),
-                calls: sampled.calls,
-            },
-            gpus: sampled.gpus,
-            gpu_absent: sampled.gpu_absent,
-            host_sampled: sampled.host,
+            duty_pct: share(sampled.read_time).filter(|_| !sampled.gpus.is_empty()),
+            cpu_pct: share(cpu),
+            sampled,
         }
     }
 }
@@ -290,9 +271,9 @@ fn tpot_ms(tokens: &[Stamp]) -> Option<f64> {
     (tokens.len() > 1).then(|| last.since(*first).as_secs_f64() * 1e3 / (tokens.len() - 1) as f64)
 }
 
-fn change_pct(pairs: &[Pair], seed: u64) -> Option<Interval> {
+fn change_pct(pairs: &[Pair], seed: u64) -> Option<ConfidenceInterval> {
     let pairs: Vec<(f64, f64)> = pairs.iter().map(|pair| (pair.on_ms, pair.off_ms)).collect();
-    interval::of_change_pct(&pairs, seed)
+    ConfidenceInterval::of_change_pct(&pairs, seed)
 }
 
 impl Overhead {
@@ -310,18 +291,19 @@ impl Overhead {
     }
 
     /// What was sampled while the sampler was on.
-    fn sampled(&self) -> String {
-        let gpus = self.gpus.iter().map(|gpu| {
-            let simulated = if gpu.source == "sim" { ", simulated" } else { "" };
+    fn sampled_text(&self) -> String {
+        let Sampled { gpus, gpu_absent, host, .. } = &self.sampled;
+        let names = gpus.iter().map(|gpu| {
+            let simulated = if gpu.source == GpuSource::Sim { ", simulated" } else { "" };
             format!("GPU {} ({}{simulated})", gpu.index, gpu.name)
         });
-        let host = self.host_sampled.then(|| "the host".to_owned());
-        let mut sampled = gpus.chain(host).collect::<Vec<_>>().join(", ");
+        let host = host.then(|| "the host".to_owned());
+        let mut sampled = names.chain(host).collect::<Vec<_>>().join(", ");
         if sampled.is_empty() {
             sampled = "nothing".to_owned();
         }
-        match &self.gpu_absent {
-            Some(absent) if self.gpus.is_empty() => format!("{sampled}; no GPU: {}", absent.reason),
+        match gpu_absent {
+            Some(absent) if gpus.is_empty() => format!("{sampled}; no GPU: {}", absent.reason),
             _ => sampled,
         }
     }
@@ -332,7 +314,7 @@ impl Overhead {
         let Some(change) = self.change_pct else {
             let pair_s = self.duration.as_secs_f64() / n.max(1) as f64;
             return format!(
-                "Too few pairs of requests: {n} of at least {LEAST_VALUES}. Pass --seconds {:.0} for {GOOD_PAIRS}.",
+                "Too few pairs of requests: {n} of at least {MIN_VALUES}. Pass --seconds {:.0} for {GOOD_PAIRS}.",
                 (pair_s * (GOOD_PAIRS + 1) as f64).ceil()
             );
         };
@@ -355,7 +337,7 @@ impl Overhead {
         let mut out = format!(
             "{model}, {dtype}, on {device} ({engine}), batch {batch}, {prompt_tokens} prompt and {output_tokens} output tokens\n"
         );
-        out += &format!("sampled: {}\n\n", self.sampled());
+        out += &format!("sampled: {}\n\n", self.sampled_text());
         if let Some((on, off)) = self.tpot_ms() {
             out += &format!(
                 "TPOT with sampling     {:>10}\nTPOT without sampling  {:>10}\n",
@@ -376,7 +358,7 @@ impl Overhead {
             self.pairs.len(),
             self.duration.as_secs_f64()
         );
-        out += &format!("\n{}\n\n{}", self.verdict(), self.sampler.text());
+        out += &format!("\n{}\n\n{}", self.verdict(), self.usage_text());
         out
     }
 
@@ -391,9 +373,9 @@ impl Overhead {
             "batch": run.batch, "prompt_tokens": run.prompt_tokens, "output_tokens": run.output_tokens,
             "seconds": self.duration.as_secs_f64(),
             "sampled": {
-                "gpus": self.gpus.iter().map(gpu).collect::<Vec<_>>(),
-                "gpu_absent": self.gpu_absent.as_ref().map(|absent| &absent.reason),
-                "host": self.host_sampled,
+                "gpus": self.sampled.gpus.iter().map(gpu).collect::<Vec<_>>(),
+                "gpu_absent": self.sampled.gpu_absent.as_ref().map(|absent| &absent.reason),
+                "host": self.sampled.host,
             },
             "pairs": self.pairs.len(),
             "tpot_on_ms": tpot.map(|(on, _)| on),
@@ -401,31 +383,26 @@ impl Overhead {
             "difference_pct": self.change_pct,
             "seen": self.change_pct.map(|change| !change.contains(0.0)),
             "verdict": self.verdict(),
-            "sampler": {
-                "duty_pct": self.sampler.duty_pct,
-                "cpu_pct": self.sampler.cpu_pct,
-                "calls": self.sampler.calls,
-            },
+            "sampler": {"duty_pct": self.duty_pct, "cpu_pct": self.cpu_pct, "calls": self.sampled.calls},
         })
     }
-}
 
-impl SamplerUsage {
-    fn text(&self) -> String {
+    /// The time that the sampler used, and the cost of its calls.
+    fn usage_text(&self) -> String {
         let cpu = self.cpu_pct.map_or_else(|| "–".to_owned(), percent);
         let mut out = format!("the sampler used {cpu} of one core");
         if let Some(duty) = self.duty_pct {
             out += &format!("; GPU reads took {} of the time", percent(duty));
         }
         out += "\n";
-        if self.calls.is_empty() {
+        if self.sampled.calls.is_empty() {
             return out;
         }
         let micros = |us: Option<f32>| {
             us.map_or_else(|| "–".to_owned(), |us| format!("{} µs", three_digits(us.into())))
         };
         let mut rows = vec![["call", "tier", "n", "p50", "p99"].map(str::to_owned)];
-        rows.extend(self.calls.iter().map(|cost| {
+        rows.extend(self.sampled.calls.iter().map(|cost| {
             let n = grouped(cost.n as i64);
             [cost.call.to_string(), cost.tier.to_string(), n, micros(cost.p50_us), micros(cost.p99_us)]
         }));
@@ -457,10 +434,13 @@ mod tests {
             change_pct: change_pct(&pairs, 0),
             pairs,
             duration: Duration::from_secs(12),
-            gpus: Vec::new(),
-            gpu_absent: Some(GpuAbsent { reason: "NVML is not installed".into(), remedy: String::new() }),
-            host_sampled: true,
-            sampler: SamplerUsage { duty_pct: None, cpu_pct: Some(0.4), calls: Vec::new() },
+            sampled: Sampled {
+                gpu_absent: Some(GpuAbsent { reason: "NVML is not installed".into(), remedy: String::new() }),
+                host: true,
+                ..Sampled::default()
+            },
+            duty_pct: None,
+            cpu_pct: Some(0.4),
         }
     }
 
@@ -497,17 +477,19 @@ mod tests {
 
     #[test]
     fn text() {
-        let text = overhead(1.0, 12).text();
+        let mut overhead = overhead(1.0, 12);
+        let text = overhead.text();
         assert!(text.contains("sampled: the host; no GPU: NVML is not installed"), "{text}");
         assert!(text.contains("the sampler used 0.40 % of one core\n"), "{text}");
-        let calls = vec![CallCost {
+        overhead.duty_pct = Some(0.91);
+        overhead.sampled.calls = vec![CallCost {
             call: "energy".into(),
             tier: "slow".into(),
             n: 30,
             p50_us: Some(4216.0),
             p99_us: None,
         }];
-        let usage = SamplerUsage { duty_pct: Some(0.91), cpu_pct: None, calls }.text();
+        let usage = overhead.usage_text();
         assert!(usage.contains("GPU reads took 0.91 % of the time"), "{usage}");
         assert!(usage.contains("energy  slow  30  4,216 µs    –"), "{usage}");
     }

@@ -1,6 +1,6 @@
 //! A doctor report as text and as JSON.
 
-use serde::Serialize;
+use serde_json::{Value, json};
 use unicode_width::UnicodeWidthStr;
 
 use super::{Check, Machine, Report, Status, host};
@@ -114,48 +114,23 @@ fn summary(report: &Report) -> String {
 }
 
 /// A report as a JSON object.
-#[derive(Debug, Serialize)]
-pub struct Object<'a> {
-    schema: u32,
-    program: String,
-    checks: Vec<ObjectCheck<'a>>,
-    summary: Summary,
-}
-
-#[derive(Debug, Serialize)]
-struct ObjectCheck<'a> {
-    id: &'a str,
-    status: Status,
-    found: &'a str,
-    remedy: Option<&'a str>,
-    ms: f64,
-}
-
-#[derive(Debug, Serialize)]
-struct Summary {
-    pass: usize,
-    warn: usize,
-    fail: usize,
-    skip: usize,
-}
-
-impl<'a> From<&'a Report> for Object<'a> {
-    fn from(report: &'a Report) -> Object<'a> {
-        let check = |check: &'a Check| ObjectCheck {
-            id: check.id,
-            status: check.finding.status,
-            found: &check.finding.found,
-            remedy: check.finding.remedy.as_deref(),
-            ms: (check.duration.as_secs_f64() * 1e4).round() / 10.0,
-        };
-        let [pass, warn, fail, skip] = Status::ALL.map(|status| report.count(status));
-        Object {
-            schema: 1,
-            program: format!("llmprof-tui {}", env!("CARGO_PKG_VERSION")),
-            checks: report.checks.iter().map(check).collect(),
-            summary: Summary { pass, warn, fail, skip },
-        }
-    }
+pub fn json(report: &Report) -> Value {
+    let check = |check: &Check| {
+        json!({
+            "id": check.id,
+            "status": check.finding.status,
+            "found": check.finding.found,
+            "remedy": check.finding.remedy,
+            "ms": (check.duration.as_secs_f64() * 1e4).round() / 10.0,
+        })
+    };
+    let count = |status: &Status| (status.to_string(), json!(report.count(*status)));
+    json!({
+        "schema": 1,
+        "program": format!("llmprof-tui {}", env!("CARGO_PKG_VERSION")),
+        "checks": report.checks.iter().map(check).collect::<Vec<_>>(),
+        "summary": Status::ALL.iter().map(count).collect::<serde_json::Map<_, _>>(),
+    })
 }
 
 /// Wraps text between words; a word that is too long is not split.
@@ -258,12 +233,11 @@ mod tests {
 
     #[test]
     fn an_object() {
-        let text = serde_json::to_string(&Object::from(&report())).unwrap();
-        let program = env!("CARGO_PKG_VERSION");
-        let wanted = format!(
-            r#"{{"schema":1,"program":"llmprof-tui {program}","checks":[{{"id":"cpu_engine","status":"pass","found":"works","remedy":null,"ms":1.2}},"#
-        );
-        assert!(text.starts_with(&wanted), "{text}");
-        assert!(text.ends_with(r#""summary":{"pass":1,"warn":1,"fail":0,"skip":1}}"#), "{text}");
+        let object = json(&report());
+        assert_eq!(object["program"], concat!("llmprof-tui ", env!("CARGO_PKG_VERSION")));
+        let check =
+            json!({"id": "cpu_engine", "status": "pass", "found": "works", "remedy": null, "ms": 1.2});
+        assert_eq!((&object["schema"], &object["checks"][0]), (&json!(1), &check));
+        assert_eq!(object["summary"], json!({"pass": 1, "warn": 1, "fail": 0, "skip": 1}));
     }
 }

@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::text_enum::text_enum;
+
 /// The device of a workload. A name that this version does not know is kept as it was recorded.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
@@ -40,12 +42,25 @@ impl fmt::Display for Device {
     }
 }
 
+impl From<&str> for Device {
+    fn from(name: &str) -> Device {
+        let known = match name {
+            "cpu" => Device::Cpu,
+            "sim" => Device::Sim,
+            "none" => Device::None,
+            _ => match name.strip_prefix("cuda:").and_then(|index| index.parse().ok()) {
+                Some(index) => Device::Cuda(index),
+                None => Device::Other(name.to_owned()),
+            },
+        };
+        // "cuda:+1" parses, but would be written as "cuda:1".
+        if known.to_string() == name { known } else { Device::Other(name.to_owned()) }
+    }
+}
+
 impl From<String> for Device {
     fn from(name: String) -> Device {
-        let index = name.strip_prefix("cuda:").and_then(|index| index.parse().ok());
-        let known = [Device::Cpu, Device::Sim, Device::None].into_iter().chain(index.map(Device::Cuda));
-        // "cuda:+1" parses too, but would be written as "cuda:1".
-        known.into_iter().find(|device| device.to_string() == name).unwrap_or(Device::Other(name))
+        name.as_str().into()
     }
 }
 
@@ -55,32 +70,17 @@ impl From<Device> for String {
     }
 }
 
-/// The engine of a run. A name that this version does not know is kept as it was recorded.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum EngineKind {
-    /// This program's decoder on the CPU.
-    Candle,
-    /// This program's decoder on an NVIDIA GPU.
-    Cuda,
-    CandleTransformers,
-    Sim,
-    /// There is no workload.
-    None,
-    #[serde(untagged)]
-    Other(String),
-}
-
-impl fmt::Display for EngineKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            EngineKind::Candle => "candle",
-            EngineKind::Cuda => "cuda",
-            EngineKind::CandleTransformers => "candle-transformers",
-            EngineKind::Sim => "sim",
-            EngineKind::None => "none",
-            EngineKind::Other(name) => name,
-        })
+text_enum! {
+    /// The engine of a run.
+    EngineKind {
+        /// This program's decoder on the CPU.
+        Candle = "candle",
+        /// This program's decoder on an NVIDIA GPU.
+        Cuda = "cuda",
+        CandleTransformers = "candle-transformers",
+        Sim = "sim",
+        /// There is no workload.
+        None = "none",
     }
 }
 
@@ -100,11 +100,10 @@ mod tests {
                 !["cpu", "cuda:0", "cuda:7", "sim", "none"].contains(&name)
             );
         }
-        assert_eq!(Device::from("cuda:7".to_owned()), Device::Cuda(7));
+        assert_eq!(Device::from("cuda:7"), Device::Cuda(7));
         for name in ["candle", "cuda", "candle-transformers", "sim", "none", "vllm"] {
             let kind: EngineKind = serde_json::from_value(name.into()).unwrap();
             assert_eq!(serde_json::to_value(&kind).unwrap(), name);
-            assert_eq!(kind.to_string(), name);
             assert_eq!(matches!(kind, EngineKind::Other(_)), name == "vllm");
         }
     }

@@ -36,20 +36,17 @@ pub async fn panicked() -> String {
     }
 }
 
-#[cfg(any(debug_assertions, feature = "fault-injection"))]
-static FAULT: LazyLock<Option<String>> = LazyLock::new(|| std::env::var("LLMPROF_FAULT").ok());
-#[cfg(not(any(debug_assertions, feature = "fault-injection")))]
-static FAULT: Option<String> = None;
-
-/// Whether a test has requested this fault: `LLMPROF_FAULT=<name>`. Never in a release build without the feature
-/// `fault-injection`.
-pub fn is_requested(fault: &str) -> bool {
+/// Whether `LLMPROF_FAULT` requests the fault of that name.
+#[cfg(feature = "fault-injection")]
+pub fn fault_requested(fault: &str) -> bool {
+    static FAULT: LazyLock<Option<String>> = LazyLock::new(|| std::env::var("LLMPROF_FAULT").ok());
     FAULT.as_deref() == Some(fault)
 }
 
-/// Panics where a test has requested it: `LLMPROF_FAULT=panic:<point>`.
-pub fn fault_point(point: &str) {
-    if FAULT.as_deref().and_then(|fault| fault.strip_prefix("panic:")) == Some(point) {
+/// Panics where `LLMPROF_FAULT=panic:<point>` requests it; does nothing in a build without the feature `fault-injection`.
+pub fn fault_point(_point: &str) {
+    #[cfg(feature = "fault-injection")]
+    if fault_requested(&format!("panic:{_point}")) {
         panic!("requested by LLMPROF_FAULT");
     }
 }

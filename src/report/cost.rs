@@ -73,7 +73,7 @@ struct Capacity {
 /// The shortest possible time of `flops` and `moved_bytes`, and the limit that sets it.
 fn lower_bound(roof: &Roof, flops: f64, moved_bytes: f64) -> (f64, Class) {
     let compute = flops / roof.flops >= moved_bytes / roof.bytes_per_s;
-    (roof.least_seconds(flops, moved_bytes), if compute { Class::Compute } else { Class::Memory })
+    (roof.min_seconds(flops, moved_bytes), if compute { Class::Compute } else { Class::Memory })
 }
 
 /// Lower bounds of TTFT and TPOT.

@@ -1,5 +1,5 @@
-//! A run in documents, pictures and numbers: pure functions of its state, so that a live run, a replay and `report RUN`
-//! write the same, to the last digit.
+//! A run as documents, plots and numbers: pure functions of its state, so that a live run, a replay and `report RUN`
+//! write identical files.
 
 mod assumptions;
 pub mod cost;
@@ -13,9 +13,8 @@ pub mod plots;
 mod remake;
 mod stakeholder;
 
-pub use html::report_html;
-pub use markdown::{kernels_text, report_md, verdict_of};
-pub use metrics::{DEFINITIONS, Definition, METRICS_SCHEMA, metrics_json, run_json};
+pub use markdown::{kernels_text, report_md};
+pub use metrics::{DEFINITIONS, metrics_json, run_json};
 pub use ops_csv::COLUMNS as OPS_COLUMNS;
 pub use remake::{Remade, ReportError, remake};
 use serde::Serialize;
@@ -30,7 +29,7 @@ pub struct Document {
     pub content: String,
 }
 
-/// Every document that there can be of a run, in the order of reading.
+/// Every document a run can have, in reading order.
 pub const NAMES: [&str; 16] = [
     "report.md",
     "report.html",
@@ -50,13 +49,13 @@ pub const NAMES: [&str; 16] = [
     "roofline.svg",
 ];
 
-/// The documents of a run; what nothing is known for is not among them.
+/// The documents of a run, without those there is no data for.
 pub fn documents(state: &RunState) -> Vec<Document> {
     let plots = plots::all(state);
     let cost = cost_estimate(state);
     let content = |name: &str| match name {
-        "report.md" => Some(report_md(state)),
-        "report.html" => Some(report_html(state, &plots)),
+        "report.md" => Some(markdown::report_with_plots(state, &plots)),
+        "report.html" => Some(html::report_html(state, &plots)),
         "stakeholder_summary.md" => Some(stakeholder::summary_md(state)),
         "operators.md" => operators::operators_md(state),
         "ops.csv" => ops_csv::ops_csv(state),
@@ -85,6 +84,6 @@ fn cost_estimate(state: &RunState) -> Option<CostEstimate> {
 }
 
 fn json_text(value: &impl Serialize) -> String {
-    // Keys are text and numbers that are none are null: there is nothing the writer could refuse.
+    // Keys are strings and numbers that are not finite become null: the writer cannot fail.
     serde_json::to_string_pretty(value).unwrap_or_default() + "\n"
 }

@@ -106,7 +106,7 @@ mod tests {
         let mut found = Vec::new();
         while let Ok(envelope) = rx.try_recv() {
             match envelope.event {
-                Event::GpuFound(info) => found.push(info.source),
+                Event::GpuFound(info) => found.push(info.source.to_string()),
                 Event::GpuAbsent(absent) => found.push(absent.reason),
                 Event::HostFound(info) => found.push(format!("host {}", info.os == "simulated")),
                 other => panic!("{other:?}"),
@@ -120,11 +120,11 @@ mod tests {
         assert_eq!(announced(&config(Runtime::Sim, Probe::Auto)), ["sim", "host true"]);
         assert_eq!(announced(&config(Runtime::Candle, Probe::Sim)), ["sim", "host false"]);
         let off = announced(&config(Runtime::Candle, Probe::None));
-        assert_eq!(off, ["telemetry.probe=none turns GPU telemetry off", "host false"]);
+        assert_eq!(off, ["GPU telemetry is off: telemetry.probe=none", "host false"]);
         let mut quiet = config(Runtime::Sim, Probe::Auto);
         quiet.profiling.nvml.enable = false;
         quiet.profiling.host.enable = false;
-        assert_eq!(announced(&quiet), ["profiling.nvml.enable=false turns GPU telemetry off"]);
+        assert_eq!(announced(&quiet), ["GPU telemetry is off: profiling.nvml.enable=false"]);
         let real = announced(&config(Runtime::Candle, Probe::Auto));
         assert!(real[0] == "nvml" || real[0].starts_with("NVML ") || real[0].contains("driver"), "{real:?}");
     }

@@ -20,7 +20,7 @@ use crate::{
     config::Until,
     engine::{Engine, driver::Control},
     event::{
-        self, Activity, Clock, Envelope, Event, EventRx, EventTx, KernelTrace, Level, Notice, Outcome, Phase,
+        self, Clock, Envelope, Event, EventRx, EventTx, KernelTrace, Level, Notice, Outcome, Phase,
         RunFinished, SnapshotTaken, TraceState,
     },
     process::crash,
@@ -118,13 +118,12 @@ impl Session {
     }
 
     fn spawn(&mut self, ready: Option<Box<dyn Engine + Send>>) {
-        let activity = Activity::default();
         if self.plan.watches() {
-            // A simulated GPU that is only monitored is busy with decoding.
-            activity.set(Phase::Decode);
+            // The load on a simulated GPU is a decode.
+            self.tx.activity().set(Phase::Decode);
         }
         let plan = self.plan.clone();
-        let sampler = probes::sampler_for(&plan, &activity);
+        let sampler = probes::sampler_for(&plan, self.tx.activity());
         let mut inline = None;
         match sampler {
             Err(unknown) => self.notice(Level::Error, "telemetry", unknown.to_string()),
@@ -148,7 +147,6 @@ impl Session {
             plan,
             control: self.control.clone(),
             tx: self.tx.clone(),
-            activity,
             tracer: self.tracer.clone(),
             sampler: inline,
         };
@@ -244,13 +242,13 @@ impl Session {
     /// Ends a run with `runtime.until=steady` once the GPU's temperature is steady.
     fn finish_when_steady(&mut self) {
         let runtime = &self.plan.composed.config.runtime;
-        if runtime.until != Some(Until::Steady) || self.control.is_enough() {
+        if runtime.until != Some(Until::Steady) || self.control.is_finishing() {
             return;
         }
         let heat = self.state.profiled_gpu().and_then(|gpu| gpu.heat());
         let is_ready = self.state.prepare_ms.is_some();
         let text = match heat {
-            Some(heat) if heat.steady => heat.words().unwrap_or_default(),
+            Some(heat) if heat.steady => heat.describe().unwrap_or_default(),
             _ if self.state.now.secs() >= runtime.until_max_s => {
                 format!(
                     "the GPU did not reach steady state within runtime.until_max_s={}",
@@ -292,8 +290,8 @@ impl Session {
             self.emit(Event::KernelTrace(KernelTrace { tool: "CUPTI".to_owned(), state }));
             return format!("{reason}; {remedy}");
         };
-        let enable = !tracer.wanted();
-        tracer.want(enable);
+        let enable = !tracer.is_requested();
+        tracer.request(enable);
         let message = if enable { "recording kernels" } else { "no longer recording kernels" };
         message.to_owned()
     }

@@ -4,7 +4,7 @@ use thiserror::Error;
 
 use crate::{
     config::{NvtxDetail, RunConfig, Runtime},
-    engine::ranges,
+    profile::nvtx_ranges,
 };
 
 /// No profiling that was asked for is possible.
@@ -52,7 +52,7 @@ fn ranges_remark(config: &RunConfig) -> Option<String> {
     if config.profiling.nvtx.detail == NvtxDetail::Phase {
         return None;
     }
-    let reason = match (ranges::TOLD, config.runtime.name) {
+    let reason = match (nvtx_ranges::AVAILABLE, config.runtime.name) {
         (false, _) => "this build has no NVTX ranges; build with the feature nvtx or cuda",
         (_, Runtime::Candle) => return None,
         (_, Runtime::CandleStock) => {
@@ -102,7 +102,7 @@ mod tests {
     fn missing_ranges_are_remarked_on() {
         let asked = "profiling.nvtx.detail=op";
         let remarks = remarks_with(&["runtime=candle", asked]).unwrap();
-        assert_eq!(remarks.is_empty(), ranges::TOLD, "{remarks:?}");
+        assert_eq!(remarks.is_empty(), nvtx_ranges::AVAILABLE, "{remarks:?}");
         assert_eq!(remarks_with(&["runtime=candle_stock", asked]).unwrap().len(), 1);
         assert_eq!(remarks_with(&["runtime=sim", "profiling.nvtx.detail=layer"]).unwrap().len(), 1);
     }

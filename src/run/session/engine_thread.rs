@@ -9,13 +9,12 @@ use crate::{
     base::units::millis,
     config::Runtime,
     engine::{
-        Engine, EngineError, KERNELS,
+        Engine, EngineError, PrepareStep,
         driver::{Control, Driver},
-        ranges,
     },
-    event::{Activity, Event, EventTx, Level, Outcome, Phase, Preparing, Ready, RunFinished},
+    event::{Event, EventTx, Level, Outcome, Preparing, Ready, RunFinished},
     process::crash,
-    profile::{listener::Listeners, live::Tracer, operator_clock::OperatorClock},
+    profile::{listener::Listeners, live::Tracer, nvtx_ranges, operator_clock::OperatorClock},
     run::{inputs::Inputs, plan::Plan},
     sim::{SimEngine, SimKernels},
     telemetry::Sampler,
@@ -28,7 +27,6 @@ pub(super) struct EngineThread {
     pub plan: Plan,
     pub control: Control,
     pub tx: EventTx,
-    pub activity: Activity,
     /// Records kernels, on a GPU.
     pub tracer: Option<Arc<Tracer>>,
     /// Of a simulated run, which takes its samples between its steps so that equal seeds give equal runs.
@@ -59,15 +57,12 @@ impl EngineThread {
     }
 
     fn work(&self, engine: &mut dyn Engine) -> Result<(), EngineError> {
-        let EngineThread { plan, control, tx, activity, tracer, .. } = self;
+        let EngineThread { plan, control, tx, tracer, .. } = self;
         let config = &plan.composed.config;
         let Inputs { workload, tokenizer, .. } = &plan.inputs;
         let predictions = tokenizer.as_deref().filter(|_| config.output.predictions.enable);
-        let ranges = &mut *ranges::for_tools();
-        let mut listeners = Listeners::default();
-        if let Some(parts) = ranges::parts_for_tools(config.profiling.nvtx.detail) {
-            listeners.add(parts);
-        }
+        let nvtx = nvtx_ranges::listener(config.profiling.nvtx.detail);
+        let mut listeners: Listeners = nvtx.into_iter().collect();
         if let Some(tracer) = tracer {
             listeners.add(tracer.clone());
         }
@@ -77,8 +72,9 @@ impl EngineThread {
             listeners.add(clock.clone());
             clock
         });
-        engine.tell(listeners);
-        let done = Driver { workload, control, ranges, tx, activity, predictions }.run(engine);
+        engine.set_listeners(listeners.clone());
+        let listeners = &listeners;
+        let done = Driver { workload, control, listeners, tx, predictions }.run(engine);
         if let Some(clock) = &clock {
             clock.finish();
         }
@@ -89,7 +85,6 @@ impl EngineThread {
     }
 
     fn prepare(&mut self) -> Result<Box<dyn Engine>, EngineError> {
-        self.activity.set(Phase::Preparing);
         let started = Instant::now();
         let engine: Box<dyn Engine> = match self.plan.composed.config.runtime.name {
             Runtime::Sim => Box::new(self.simulated()?),
@@ -97,12 +92,12 @@ impl EngineThread {
             Runtime::Candle | Runtime::CandleStock => {
                 let (tx, control) = (&self.tx, &self.control);
                 let mut sent: Option<Instant> = None;
-                let mut progress = |step: &str, done: u64, total: u64| {
-                    if step == KERNELS || sent.is_none_or(|sent| sent.elapsed() > PROGRESS_INTERVAL) {
+                let mut progress = |step: PrepareStep<'_>, done: u64, total: u64| {
+                    let due = sent.is_none_or(|sent| sent.elapsed() > PROGRESS_INTERVAL);
+                    if due || step == PrepareStep::Kernels {
                         sent = Some(Instant::now());
-                        tracing::debug!("{step}");
-                        let step = if step == KERNELS { step } else { "weights" };
-                        tx.send(Event::Preparing(Preparing { step: step.to_owned(), done, total }));
+                        tracing::debug!("{step:?}");
+                        tx.send(Event::Preparing(Preparing { step: step.to_string(), done, total }));
                     }
                     !control.is_cancelled()
                 };

@@ -13,9 +13,10 @@ use std::{
 use super::{Session, spawn_thread};
 use crate::{
     config::{ToolPhase, read_yaml},
-    engine::{device, ranges},
+    engine::device,
     event::{Event, Level, Outcome, Phase, RunFinished, ToolState, kernels::Kind},
     kernels::top::{TopList, top},
+    profile::nvtx_ranges,
     run::rerun::{Rerun, Tool, Trouble, TroubleKind},
     tools::System,
 };
@@ -136,7 +137,7 @@ impl Session {
             kernels,
             model_in_memory: self.computes(),
             compute_capability: reported.and_then(compute_capability).or_else(built_for),
-            gated: ranges::TOLD,
+            gated: nvtx_ranges::AVAILABLE,
             program,
             system: System { stop: Arc::default(), ..System::here() },
         })
@@ -167,7 +168,7 @@ impl Session {
             return Ok(top(&report.file, &report.tables, k));
         }
         let phase = if config.phase == ToolPhase::Prefill { Phase::Prefill } else { Phase::Decode };
-        let live = kernels.live(phase).filter(|live| !live.rows.is_empty());
+        let live = kernels.live(phase).filter(|live| !live.total.rows.is_empty());
         Ok(live.and_then(|live| top("live", &[live.table("live")], k)))
     }
 

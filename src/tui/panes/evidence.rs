@@ -25,7 +25,7 @@ pub fn evidence<'a>(view: &View<'_>, width: u16) -> Vec<Line<'a>> {
                     lines.push(Line::styled(format!("  {row}"), style));
                 }
                 for cause in diagnosis.causes.iter().filter(|cause| cause.cost_pct.is_some()) {
-                    let looks = format!("{} s by looks alone", three_digits(cause.sampled_s));
+                    let looks = format!("{} s from samples only", three_digits(cause.sampled_s));
                     let words = format!("  {}, {}: {}; {looks}", cause.phase, cause.reason, cause.basis);
                     lines.push(Line::styled(plain(&words), theme.dim));
                 }
@@ -50,7 +50,7 @@ pub fn evidence<'a>(view: &View<'_>, width: u16) -> Vec<Line<'a>> {
                 speed(heat.sustained_tok_s)
             );
             lines.push(item(theme, &plain(&words)));
-            lines.extend(heat.words().map(|words| item(theme, &plain(&words))));
+            lines.extend(heat.describe().map(|text| item(theme, &plain(&text))));
         }
         if let Some(energy) = energy(&gpu.ledger) {
             heading(theme, &mut lines, "energy");
@@ -65,9 +65,9 @@ pub fn evidence<'a>(view: &View<'_>, width: u16) -> Vec<Line<'a>> {
     }
     if let Some(trust) = state.trust() {
         heading(theme, &mut lines, &format!("trust: {} of {}", trust.score, trust.of));
-        match trust.doubts.is_empty() {
+        match trust.issues.is_empty() {
             true => lines.push(item(theme, "nothing speaks against comparing this run")),
-            false => lines.extend(trust.doubts.iter().map(|doubt| item(theme, &plain(doubt)))),
+            false => lines.extend(trust.issues.iter().map(|issue| item(theme, &plain(&issue.to_string())))),
         }
     }
     if let Some(cost) = &state.sampler {

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     base::units::{bytes, percent, percent_digits, three_digits},
-    event::{Allocator, Stamp, readings::Reading},
+    event::{Allocator, GpuSource, Refused, Stamp, readings::Reading},
     state::GpuState,
     tui::{
         view::View,
@@ -72,7 +72,7 @@ impl Widget for GpuPane<'_> {
 
 /// Index and name, and whether there is such a card at all.
 fn card_name(gpu: &GpuState) -> String {
-    let simulated = if gpu.info.source == "sim" { " · simulated" } else { "" };
+    let simulated = if gpu.info.source == GpuSource::Sim { " · simulated" } else { "" };
     format!("GPU {} · {}{simulated}", gpu.info.index, gpu.info.name)
 }
 
@@ -84,7 +84,7 @@ fn gpu_box(view: &View<'_>, gpu: &GpuState, area: Rect, buf: &mut Buffer) {
     let mut aside = format!("{} · driver {}", gpu.info.source, gpu.info.driver);
     if gpu.lost.is_some() {
         aside = "gone".to_owned();
-    } else if let Some(age) = gpu.seen().and_then(|at| stale(view.state.now, at)) {
+    } else if let Some(age) = gpu.last_read().and_then(|at| stale(view.state.now, at)) {
         aside = format!("{age}, {aside}");
     }
     let flags = gpu.reasons.len() as u16;
@@ -101,8 +101,8 @@ fn gpu_box(view: &View<'_>, gpu: &GpuState, area: Rect, buf: &mut Buffer) {
 /// The rows of a card. What a whole family of cards does not have takes one row, which says why.
 pub fn rows(gpu: &GpuState) -> Vec<(Reading, &'static str)> {
     let shown = |reading: Reading| {
-        let is_gpm = reading.about().source == "GPM";
-        let refused = gpu.refusal(reading.label()).is_some();
+        let is_gpm = Reading::GPM.contains(&reading);
+        let refused = gpu.refusal(reading).is_some();
         !gpu.series(reading).is_empty() || !is_gpm || (refused && reading == Reading::SmActive)
     };
     ROWS.into_iter().filter(|(reading, _)| shown(*reading)).collect()
@@ -113,7 +113,7 @@ fn row<'a>(view: &View<'a>, gpu: &'a GpuState, reading: Reading, label: &'static
     let theme = view.theme;
     let info = &gpu.info;
     let series = gpu.series(reading);
-    let refused = gpu.refusal(reading.label());
+    let refused = gpu.refusal(reading);
     let (limit, style): (Option<f32>, Style) = match reading {
         Reading::Power => (info.power_limit_w, theme.power),
         Reading::SmClock => (info.sm_clock_max_mhz.map(|mhz| mhz as f32), theme.clock),
@@ -124,9 +124,9 @@ fn row<'a>(view: &View<'a>, gpu: &'a GpuState, reading: Reading, label: &'static
     };
     let least = if reading == Reading::Temp { 20.0 } else { 0.0 };
     let most = limit.or(series.range().map(|(_, most)| most)).unwrap_or(1.0).max(least + 1.0);
-    let why = refused.map(|(reason, remedy)| match remedy {
+    let why = refused.map(|Refused { reason, remedy, .. }| match remedy {
         Some(remedy) => format!("{reason} {} {remedy}", theme.glyphs.none),
-        None => reason.to_owned(),
+        None => reason.to_string(),
     });
     Row {
         label,
@@ -165,12 +165,12 @@ fn detail_lines(view: &View<'_>, gpu: &GpuState, area: Rect, buf: &mut Buffer) {
     match gpu.age(reading, view.state.now) {
         Some(age) => {
             // Where there is no instant power, the average is shown.
-            let about = match (reading, gpu.refusal(about.label)) {
+            let about = match (reading, gpu.refusal(reading)) {
                 (Reading::Power, Some(_)) => Reading::PowerAverage.about(),
                 _ => about,
             };
-            let (source, window) = match gpu.info.source.as_str() {
-                "sim" => ("the simulation", about.window),
+            let (source, window) = match gpu.info.source {
+                GpuSource::Sim => ("the simulation", about.window),
                 _ => (about.source, about.window),
             };
             parts.push(label_value(theme, "from", source, ""));
@@ -178,9 +178,12 @@ fn detail_lines(view: &View<'_>, gpu: &GpuState, area: Rect, buf: &mut Buffer) {
             parts.push(label_value(theme, "", &three_digits(age.as_secs_f64()), "s old"));
         }
         None => {
-            let (reason, remedy) = gpu.refusal(about.label).unwrap_or(("not read yet", None));
-            parts.push(vec![Text::styled(reason.to_owned(), theme.dim)]);
-            parts.extend(remedy.map(|remedy| vec![Text::styled(remedy.to_owned(), theme.dim)]));
+            let refused = gpu.refusal(reading);
+            let reason =
+                refused.map_or_else(|| "not read yet".to_owned(), |refused| refused.reason.to_string());
+            parts.push(vec![Text::styled(reason, theme.dim)]);
+            let remedy = refused.and_then(|refused| refused.remedy.clone());
+            parts.extend(remedy.map(|remedy| vec![Text::styled(remedy, theme.dim)]));
         }
     }
     let lines =
@@ -220,7 +223,7 @@ fn also_line<'a>(view: &View<'_>, gpu: &GpuState, width: u16) -> Line<'a> {
 fn sampler_line<'a>(view: &View<'_>, width: u16) -> Line<'a> {
     let theme = view.theme;
     let Some(cost) = &view.state.sampler else {
-        let simulated = view.state.main_gpu().is_some_and(|gpu| gpu.info.source == "sim");
+        let simulated = view.state.main_gpu().is_some_and(|gpu| gpu.info.source == GpuSource::Sim);
         let word = if simulated {
             " sampler: nothing is asked of a simulated card"
         } else {
@@ -288,7 +291,7 @@ fn gpu_parts<'a>(view: &View<'_>, gpu: &GpuState) -> Vec<Vec<Text<'a>>> {
     if let Some((_, lost)) = &gpu.lost {
         return vec![vec![Text::styled(theme.glyphs.plain(&lost.reason), theme.bad)]];
     }
-    let Some(at) = gpu.seen() else {
+    let Some(at) = gpu.last_read() else {
         return vec![vec![Text::styled("no sample yet", theme.dim)]];
     };
     let mut parts = Vec::new();

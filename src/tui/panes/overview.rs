@@ -12,7 +12,6 @@ use crate::{
     analysis::{distribution::Distribution, throttle::Tone},
     base::units::{grouped, millis, percent, scaled, three_digits},
     event::{Outcome, Phase},
-    report::verdict_of,
     tui::{
         view::View,
         widgets::{Span, boxed, fit, label_value, note, plot},
@@ -82,11 +81,11 @@ fn verdict<'a>(view: &View<'a>) -> Line<'a> {
         };
         let mut words = vec![Text::styled(plain(&format!("The run {word}: {cause}. ")), style)];
         words.extend(card_verdict(view));
-        words.extend(verdict_of(view.state).map(|sentence| Text::styled(plain(&sentence), theme.text)));
+        words.extend(view.state.verdict().map(|sentence| Text::styled(plain(&sentence), theme.text)));
         return Line::from(words);
     }
     let mut words = card_verdict(view);
-    words.extend(verdict_of(view.state).map(|sentence| Text::styled(plain(&sentence), theme.text)));
+    words.extend(view.state.verdict().map(|sentence| Text::styled(plain(&sentence), theme.text)));
     if !words.is_empty() {
         return Line::from(words);
     }
@@ -113,7 +112,7 @@ pub fn card_verdict<'a>(view: &View<'_>) -> Vec<Text<'a>> {
         Tone::Bad => theme.warn,
     };
     let mut words = vec![Text::styled(theme.glyphs.plain(&format!("{} ", diagnosis.verdict)), style)];
-    let coming = gpu.heat().filter(|heat| heat.slowdown_in_s.is_some()).and_then(|heat| heat.words());
+    let coming = gpu.heat().filter(|heat| heat.slowdown_in_s.is_some()).and_then(|heat| heat.describe());
     words.extend(coming.map(|coming| Text::styled(theme.glyphs.plain(&format!("{coming} ")), theme.warn)));
     words
 }

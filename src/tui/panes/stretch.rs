@@ -3,7 +3,7 @@
 use crate::{
     base::units::grouped,
     event::Stamp,
-    state::{Incident, KeptLook, Series, TokenMark},
+    state::{Incident, KeptSample, Series, TokenMark},
     tui::{ui::Pane, view::View},
 };
 
@@ -18,7 +18,7 @@ pub struct Stretch<'a> {
     /// Columns with something unusual.
     pub unusual: Vec<usize>,
     /// What was seen of the card, where the run's history no longer tells it finely enough.
-    pub kept: Option<&'a [KeptLook]>,
+    pub kept: Option<&'a [KeptSample]>,
 }
 
 impl<'a> Stretch<'a> {
@@ -51,14 +51,14 @@ impl<'a> Stretch<'a> {
         let from = at.saturating_sub(cells / 2).min(incident.tokens.len().saturating_sub(cells));
         let tokens: Vec<&TokenMark> = incident.tokens.iter().skip(from).take(cells).collect();
         let cursor = (at >= from && at - from < tokens.len()).then(|| at - from);
-        let title = format!("incident at {:.3} s · {}", incident.at.secs(), incident.words());
+        let title = format!("incident at {:.3} s · {}", incident.at.secs(), incident.describe());
         let first = (incident.token + from as u64).saturating_sub(at as u64);
         let unusual = cursor.into_iter().collect();
-        Stretch { tokens, first, title, cursor, unusual, kept: Some(&incident.looks) }
+        Stretch { tokens, first, title, cursor, unusual, kept: Some(&incident.samples) }
     }
 
     /// A reading while a token was made: the last look before it.
-    pub fn value(&self, series: &Series, kept: fn(&KeptLook) -> Option<f64>, t: Stamp) -> Option<f32> {
+    pub fn value(&self, series: &Series, kept: fn(&KeptSample) -> Option<f64>, t: Stamp) -> Option<f32> {
         match self.kept {
             None => series.at(t),
             Some(looks) => {

@@ -11,7 +11,7 @@ use super::stretch::Stretch;
 use crate::{
     base::units::{millis, three_digits},
     event::{Stamp, readings::Reading},
-    state::{KeptLook, Series},
+    state::{KeptSample, Series},
     tui::{
         view::View,
         widgets::{Lane, Span, TokenStrip, boxed, cut, fit, label_value, note},
@@ -172,10 +172,10 @@ fn over_tokens(stretch: &Stretch<'_>, value: impl Fn(Stamp) -> Option<f32>) -> V
 
 fn lanes(view: &View<'_>, stretch: &Stretch<'_>) -> Vec<TokenLane> {
     let theme = view.theme;
-    let nothing: fn(&KeptLook) -> Option<f64> = |_| None;
+    let nothing: fn(&KeptSample) -> Option<f64> = |_| None;
     let lane = |label: &str,
                 series: &Series,
-                kept: fn(&KeptLook) -> Option<f64>,
+                kept: fn(&KeptSample) -> Option<f64>,
                 top: Option<f32>,
                 unit: &str,
                 style| {
@@ -259,7 +259,7 @@ fn incidents_box(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let rows = incidents.iter().rev().enumerate().skip(first).zip(inner.top()..inner.bottom());
     for ((i, incident), y) in rows {
         let style = if i == chosen { theme.selected } else { theme.text };
-        let mut words = format!(" {:>9.3} s  {}", incident.at.secs(), incident.words());
+        let mut words = format!(" {:>9.3} s  {}", incident.at.secs(), incident.describe());
         let meanwhile = incident.meanwhile();
         if !meanwhile.is_empty() {
             words += &format!("  ({meanwhile})");

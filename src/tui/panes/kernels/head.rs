@@ -51,28 +51,28 @@ pub fn numbers<'a>(view: &View<'_>, source: &Source<'_>, width: u16) -> Line<'a>
                 let style = if trace.state == TraceState::On { theme.dim } else { theme.warn };
                 parts.push(vec![Text::styled(word, style)]);
             }
-            if live.dropped > 0 {
-                let words = format!("{} records dropped", grouped(count(live.dropped)));
+            if live.total.dropped > 0 {
+                let words = format!("{} records dropped", grouped(count(live.total.dropped)));
                 parts.push(vec![Text::styled(words, theme.bad)]);
             }
             if let Some(meter) = live.launch_meter() {
                 parts.extend(live_numbers(theme, &meter, of));
             }
-            let word = if live.steps == 1 { "step" } else { "steps" };
-            parts.push(label_value(theme, "", &grouped(count(live.steps)), word));
+            let word = if live.total.steps == 1 { "step" } else { "steps" };
+            parts.push(label_value(theme, "", &grouped(count(live.total.steps)), word));
             parts
         }
         Source::Timed { phase, host } => {
-            let told = host.told_steps().max(1) as f64;
+            let told = host.attributed_steps().max(1) as f64;
             let (_, of) = source.steps().unwrap_or((0, "step"));
-            let step_ms = host.told_ns() as f64 / told / 1e6;
-            let within = 1.0 - host.self_ns() as f64 / host.told_ns().max(1) as f64;
+            let step_ms = host.attributed_ns() as f64 / told / 1e6;
+            let within = 1.0 - host.self_ns() as f64 / host.attributed_ns().max(1) as f64;
             vec![
                 vec![Text::styled(format!(" {}", phase.name()), theme.phase(*phase))],
                 vec![Text::styled("on the CPU, by the engine's thread", theme.dim)],
                 label_value(theme, "", &millis(step_ms), &format!("a {of}")),
                 label_value(theme, "", &percent_digits(within * 100.0), "% in operators"),
-                label_value(theme, "", &grouped(count(host.told_steps())), "steps"),
+                label_value(theme, "", &grouped(count(host.attributed_steps())), "steps"),
             ]
         }
         Source::Table { report, table } => {

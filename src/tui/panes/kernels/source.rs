@@ -119,18 +119,18 @@ impl<'a> Source<'a> {
     /// Steps that calls and times are shared out over, and what one of them is.
     pub fn steps(&self) -> Option<(u64, &'static str)> {
         match self {
-            Source::Live { live, .. } if live.steps == 0 => None,
-            Source::Live { phase: Phase::Decode, live, .. } => Some((live.steps, "token")),
-            Source::Live { live, .. } => Some((live.steps, "prefill")),
-            Source::Timed { phase: Phase::Decode, host } => Some((host.told_steps(), "token")),
-            Source::Timed { host, .. } => Some((host.told_steps(), "prefill")),
+            Source::Live { live, .. } if live.total.steps == 0 => None,
+            Source::Live { phase: Phase::Decode, live, .. } => Some((live.total.steps, "token")),
+            Source::Live { live, .. } => Some((live.total.steps, "prefill")),
+            Source::Timed { phase: Phase::Decode, host } => Some((host.attributed_steps(), "token")),
+            Source::Timed { host, .. } => Some((host.attributed_steps(), "prefill")),
             Source::Table { .. } => None,
         }
     }
 
     pub fn tells_operators(&self) -> bool {
         let rows = match self {
-            Source::Live { live, .. } => &live.rows,
+            Source::Live { live, .. } => &live.total.rows,
             Source::Timed { .. } => return true,
             Source::Table { table, .. } => &table.rows,
         };
