@@ -186,11 +186,11 @@ pub struct Done {
 }
 
 /// Does what the command says.
-pub async fn run(command: AssetCommand) -> Result<Done, AssetError> {
+pub fn run(command: AssetCommand) -> Result<Done, AssetError> {
     match command {
         AssetCommand::Bootstrap(args) => run_bootstrap(&args),
-        AssetCommand::Fetch(args) => run_fetch(&args).await,
-        AssetCommand::ThirdParty(command) => run_third_party(command).await,
+        AssetCommand::Fetch(args) => run_fetch(&args),
+        AssetCommand::ThirdParty(command) => run_third_party(command),
         AssetCommand::Dataset(command) => run_dataset(command),
     }
 }
@@ -242,7 +242,7 @@ fn ask(question: &str) -> Result<bool, AssetError> {
     Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
 }
 
-async fn run_fetch(args: &FetchArgs) -> Result<Done, AssetError> {
+fn run_fetch(args: &FetchArgs) -> Result<Done, AssetError> {
     let cwd = env::current_dir().map_err(AssetError::io("look at", Path::new(".")))?;
     let tree = ConfTree::find(args.conf_dir.as_deref(), &cwd)?;
     let repo = fetch::repository(&args.model, &tree)?;
@@ -251,14 +251,13 @@ async fn run_fetch(args: &FetchArgs) -> Result<Done, AssetError> {
         // The pins are read first: a file that is wrong should not be found out after the download.
         let root = &args.at.root;
         let mut pins = Pins::read_or_none(root)?;
-        let commit = hub.commit_of(&repo, &args.revision).await?;
-        let fetched =
-            fetch::sources(&hub, &repo, &commit, &third_party::hub_dir(root, &repo), args.quiet).await?;
+        let commit = hub.resolve(&repo, &args.revision)?;
+        let fetched = fetch::sources(&hub, &repo, &commit, &third_party::hub_dir(root, &repo), args.quiet)?;
         pins.pin_hub(&repo, &commit);
         pins.write(root)?;
         fetched
     } else {
-        fetch::model(&hub, &repo, &args.revision, args.all, args.quiet).await?
+        fetch::model(&hub, &repo, &args.revision, args.all, args.quiet)?
     };
     if args.json {
         return Ok(done(json_of(&fetched)?));
@@ -275,7 +274,7 @@ async fn run_fetch(args: &FetchArgs) -> Result<Done, AssetError> {
     )))
 }
 
-async fn run_third_party(command: ThirdPartyCommand) -> Result<Done, AssetError> {
+fn run_third_party(command: ThirdPartyCommand) -> Result<Done, AssetError> {
     match command {
         ThirdPartyCommand::Status { name, json, at } => {
             let all = Pins::read(&at.root)?.status(&at.root, name.as_deref())?;
@@ -308,7 +307,7 @@ async fn run_third_party(command: ThirdPartyCommand) -> Result<Done, AssetError>
             };
             let mut text = String::new();
             let mut tell = |line: String| text += &format!("{line}\n");
-            third_party::update(&at.root, name.as_deref(), &to, dry_run, &mut tell).await?;
+            third_party::update(&at.root, name.as_deref(), &to, dry_run, &mut tell)?;
             Ok(done(text))
         }
     }

@@ -1,32 +1,34 @@
-//! Getting a model, or only its sources, from the hub.
+//! Downloads a model, or its sources only, from the hub.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 
-use futures::{StreamExt, TryStreamExt};
 use serde::{Deserialize, Serialize};
 
 use super::digest::{self, Digests, Hasher};
 use super::error::AssetError;
-use super::hub::{Hub, Listing, RemoteFile, RepoId, Source, check_room};
+use super::hub::{Hub, Listing, RemoteFile, RepoId, Source, check_free_space};
 use super::paths;
 use super::progress::Progress;
 use crate::config::{ConfTree, Names, compose};
 
-/// Files fetched side by side: enough to hide the hub's answering time, too few to hurt anyone.
-const AT_ONCE: usize = 4;
+/// Files downloaded in parallel: enough to hide the latency of the hub, without much load on it.
+const PARALLEL_DOWNLOADS: usize = 4;
 
-/// What a run needs of a repository. Others hold the same weights in other forms.
+/// The files that a run needs. Most other files contain the same weights in another format.
 const MODEL_FILES: [&str; 8] =
     ["*.safetensors", "*.json", "*.model", "*.txt", "*.jinja", "*.py", "LICENSE*", "README.md"];
 
 const SOURCE_FILES: [&str; 3] = ["*.py", "config.json", "LICENSE*"];
 
-/// Beside fetched sources: what they are, so that an edit is seen.
+/// The file in a directory of fetched sources that records their hashes, to detect edits.
 const RECEIPT: &str = ".pin.json";
 
-/// What was fetched, or was there already.
+/// The result of a fetch.
 #[derive(Debug, Serialize)]
 pub(super) struct Fetched {
     pub(super) schema: u32,
@@ -40,11 +42,11 @@ pub(super) struct Fetched {
 pub(super) struct FetchedFile {
     pub(super) path: String,
     pub(super) bytes: u64,
-    /// Whether it was there before.
+    /// Whether it was already in the cache.
     pub(super) cached: bool,
 }
 
-/// What stands in [`RECEIPT`].
+/// The content of [`RECEIPT`].
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Receipt {
     pub(super) revision: String,
@@ -52,7 +54,7 @@ pub(super) struct Receipt {
     pub(super) files: BTreeMap<String, String>,
 }
 
-/// The repository `model` means: `org/name` itself, or an option of `conf/model/`.
+/// The repository of `model`, which is `org/name` or an option of `conf/model/`.
 pub(super) fn repository(model: &str, tree: &ConfTree) -> Result<RepoId, AssetError> {
     if model.contains('/') {
         return RepoId::parse(model);
@@ -63,20 +65,20 @@ pub(super) fn repository(model: &str, tree: &ConfTree) -> Result<RepoId, AssetEr
             kind: "model",
             name: model.to_owned(),
             names: Names::near(model, &all).into(),
-            note: "; a repository of the hub is written org/name",
+            note: "; write a repository of the hub as org/name",
         });
     }
     let composed = compose(tree, &[format!("model={model}")])?;
     let hub = composed.config.model.hub.ok_or_else(|| AssetError::BadName {
         what: "model",
         name: model.to_owned(),
-        why: "its configuration names no repository (model.hub)".into(),
+        why: "its configuration has no repository (model.hub)".into(),
     })?;
     RepoId::parse(&hub)
 }
 
-/// Brings what a run needs of `repo` (or `all` of it) into the cache.
-pub(super) async fn model(
+/// Downloads the files of `repo` that a run needs (or `all` files) to the cache.
+pub(super) fn model(
     hub: &Hub,
     repo: &RepoId,
     revision: &str,
@@ -86,48 +88,69 @@ pub(super) async fn model(
     let cache = hub.cache();
     if hub.offline
         && let Some(commit) = cache.commit(repo, revision)
-        && let Some(files) = listed(&cache.snapshot(repo, &commit))
+        && let Some(files) = snapshot_files(&cache.snapshot(repo, &commit))
     {
         let dir = cache.snapshot(repo, &commit);
         return Ok(Fetched { schema: 1, repo: repo.to_string(), commit, dir, files });
     }
-    let commit = hub.commit_of(repo, revision).await?;
-    let mut listing = hub.list(repo, &commit).await?;
+    let commit = hub.resolve(repo, revision)?;
+    let mut listing = hub.list(repo, &commit)?;
     if !all {
-        listing.files.retain(|file| !file.path.contains('/') && wanted(&MODEL_FILES, &file.path));
+        listing.files.retain(|file| !file.path.contains('/') && matches_any(&MODEL_FILES, &file.path));
     }
-    nothing_is_wrong(repo, &listing, "--all fetches everything it holds")?;
+    require_files(repo, &listing, "--all fetches every file of the repository")?;
     let (mut cached, mut missing) = (Vec::new(), Vec::new());
     for file in listing.files {
-        let there = cache.has(repo, &commit, &file) || cache.adopt(repo, &commit, &file)?;
-        if there { &mut cached } else { &mut missing }.push(file);
+        let present = cache.has(repo, &commit, &file) || cache.reuse(repo, &commit, &file)?;
+        if present { &mut cached } else { &mut missing }.push(file);
     }
     let bytes = missing.iter().map(|file| file.size).sum();
-    check_room(cache.root(), bytes)?;
+    check_free_space(cache.root(), bytes)?;
     let progress = Progress::new(bytes, quiet);
-    let source = Source { hub, repo, commit: &commit };
-    let done = futures::stream::iter(&missing)
-        .map(|file| async {
-            let partial = cache.partial(repo, file)?;
-            let mut shown = progress.file(&file.path, file.size);
-            let digests = source.download(file, &partial, &mut |have| shown.at(have)).await?;
-            cache.keep(repo, &commit, file, &digests)?;
-            shown.done();
-            Ok::<_, AssetError>(())
-        })
-        .buffer_unordered(AT_ONCE)
-        .try_collect::<Vec<()>>()
-        .await;
-    progress.end();
-    done?;
-    // Last, so that a revision never stands for a snapshot that is not whole.
-    cache.remember(repo, revision, &commit)?;
+    let source = Source::new(hub, repo, &commit);
+    let downloaded = in_parallel(&missing, &source, |file| {
+        let partial = cache.partial(repo, file)?;
+        let mut shown = progress.file(&file.path, file.size);
+        let digests = source.download(file, &partial, &mut |present| shown.set(present))?;
+        cache.insert(repo, &commit, file, &digests)?;
+        shown.finish();
+        Ok(())
+    });
+    progress.clear();
+    downloaded?;
+    // Last, so that a revision never refers to an incomplete snapshot.
+    cache.record_revision(repo, revision, &commit)?;
     let dir = cache.snapshot(repo, &commit);
-    Ok(Fetched { schema: 1, repo: repo.to_string(), commit, dir, files: told(cached, missing) })
+    Ok(Fetched { schema: 1, repo: repo.to_string(), commit, dir, files: fetched_files(cached, missing) })
 }
 
-/// Brings the sources of `repo` at `commit` to `dir`, read-only, and takes away what is no longer among them.
-pub(super) async fn sources(
+/// Calls `download` for each file on a few threads. The first error cancels the other downloads.
+fn in_parallel(
+    files: &[RemoteFile],
+    source: &Source<'_>,
+    download: impl Fn(&RemoteFile) -> Result<(), AssetError> + Sync,
+) -> Result<(), AssetError> {
+    let (next, first_error) = (AtomicUsize::new(0), OnceLock::new());
+    let worker = || {
+        while let Some(file) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
+            if let Err(error) = download(file) {
+                // Later errors are consequences of the first.
+                let _ = first_error.set(error);
+                source.cancel();
+                return;
+            }
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..PARALLEL_DOWNLOADS.min(files.len()) {
+            scope.spawn(worker);
+        }
+    });
+    first_error.into_inner().map_or(Ok(()), Err)
+}
+
+/// Downloads the sources of `repo` at `commit` to `dir`, read-only, and removes files that are no longer in it.
+pub(super) fn sources(
     hub: &Hub,
     repo: &RepoId,
     commit: &str,
@@ -144,23 +167,23 @@ pub(super) async fn sources(
         let (repo, commit, dir) = (repo.to_string(), commit.to_owned(), dir.to_owned());
         return Ok(Fetched { schema: 1, repo, commit, files: files.collect(), dir });
     }
-    let mut listing = hub.list(repo, commit).await?;
-    listing.files.retain(|file| wanted(&SOURCE_FILES, &file.path));
-    nothing_is_wrong(repo, &listing, "it holds no sources")?;
-    fs::create_dir_all(dir).map_err(AssetError::io("make", dir))?;
+    let mut listing = hub.list(repo, commit)?;
+    listing.files.retain(|file| matches_any(&SOURCE_FILES, &file.path));
+    require_files(repo, &listing, "the repository has no sources")?;
+    fs::create_dir_all(dir).map_err(AssetError::io("create", dir))?;
     let progress = Progress::new(listing.files.iter().map(|f| f.size).sum(), quiet);
-    let source = Source { hub, repo, commit };
+    let source = Source::new(hub, repo, commit);
     let mut receipt = Receipt { revision: commit.to_owned(), files: BTreeMap::new() };
     for file in &listing.files {
         let mut shown = progress.file(&file.path, file.size);
-        let digests = bring_source(&source, file, dir, &mut |have| shown.at(have)).await?;
-        shown.done();
+        let digests = download_source(&source, file, dir, &mut |present| shown.set(present))?;
+        shown.finish();
         receipt.files.insert(file.path.clone(), digests.git_blob);
     }
-    progress.end();
+    progress.clear();
     for old in before.unwrap_or_default().files.keys().filter(|old| !receipt.files.contains_key(*old)) {
         if let Ok(old) = paths::relative(old) {
-            // A file that is gone already is what was wanted.
+            // It is fine if the file is already missing.
             let _ = fs::remove_file(dir.join(old));
         }
     }
@@ -168,26 +191,26 @@ pub(super) async fn sources(
     let text = serde_json::to_string_pretty(&receipt).map_err(|e| AssetError::Failed(e.to_string()))?;
     fs::write(&path, text).map_err(AssetError::io("write", &path))?;
     let (repo, commit, dir) = (repo.to_string(), commit.to_owned(), dir.to_owned());
-    Ok(Fetched { schema: 1, repo, commit, dir, files: told(Vec::new(), listing.files) })
+    Ok(Fetched { schema: 1, repo, commit, dir, files: fetched_files(Vec::new(), listing.files) })
 }
 
-async fn bring_source(
+fn download_source(
     source: &Source<'_>,
     file: &RemoteFile,
     dir: &Path,
-    came: &mut dyn FnMut(u64),
+    progress: &mut dyn FnMut(u64),
 ) -> Result<Digests, AssetError> {
     paths::plain_name("object id", &file.oid)?;
     let partial = dir.join(format!(".{}.incomplete", file.oid));
-    let digests = source.download(file, &partial, came).await?;
+    let digests = source.download(file, &partial, progress)?;
     let path = dir.join(paths::relative(&file.path).map_err(AssetError::Failed)?);
-    if let Some(above) = path.parent() {
-        fs::create_dir_all(above).map_err(AssetError::io("make", above))?;
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent).map_err(AssetError::io("create", parent))?;
     }
-    let mut rights = fs::metadata(&partial).map_err(AssetError::io("read", &partial))?.permissions();
-    rights.set_readonly(true);
-    fs::set_permissions(&partial, rights).map_err(AssetError::io("write", &partial))?;
-    fs::rename(&partial, &path).map_err(AssetError::io("make", &path))?;
+    let mut permissions = fs::metadata(&partial).map_err(AssetError::io("read", &partial))?.permissions();
+    permissions.set_readonly(true);
+    fs::set_permissions(&partial, permissions).map_err(AssetError::io("write", &partial))?;
+    fs::rename(&partial, &path).map_err(AssetError::io("create", &path))?;
     Ok(digests)
 }
 
@@ -197,7 +220,7 @@ pub(super) fn read_receipt(dir: &Path) -> Option<Receipt> {
     receipt.files.keys().all(|path| paths::relative(path).is_ok()).then_some(receipt)
 }
 
-/// The files of `receipt` that are gone or are not what was fetched.
+/// The files of `receipt` that are missing or edited.
 pub(super) fn changes(dir: &Path, receipt: &Receipt) -> Vec<String> {
     let same = |path: &str, oid: &str| {
         let path = dir.join(path);
@@ -210,29 +233,29 @@ pub(super) fn changes(dir: &Path, receipt: &Receipt) -> Vec<String> {
     changed.map(|(path, _)| path.clone()).collect()
 }
 
-fn wanted(patterns: &[&str], path: &str) -> bool {
+fn matches_any(patterns: &[&str], path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or(path);
     patterns.iter().any(|pattern| paths::fits(pattern, name))
 }
 
-fn nothing_is_wrong(repo: &RepoId, listing: &Listing, remedy: &str) -> Result<(), AssetError> {
+fn require_files(repo: &RepoId, listing: &Listing, remedy: &str) -> Result<(), AssetError> {
     if !listing.files.is_empty() {
         return Ok(());
     }
-    let why = format!("there is nothing to fetch at {}", listing.commit);
+    let why = format!("there are no files to fetch at {}", listing.commit);
     Err(AssetError::Hub { repo: repo.to_string(), why, remedy: remedy.into() })
 }
 
-fn told(cached: Vec<RemoteFile>, fetched: Vec<RemoteFile>) -> Vec<FetchedFile> {
-    let tell = |cached| move |file: RemoteFile| FetchedFile { path: file.path, bytes: file.size, cached };
+fn fetched_files(cached: Vec<RemoteFile>, downloaded: Vec<RemoteFile>) -> Vec<FetchedFile> {
+    let file = |cached| move |file: RemoteFile| FetchedFile { path: file.path, bytes: file.size, cached };
     let mut files: Vec<FetchedFile> =
-        cached.into_iter().map(tell(true)).chain(fetched.into_iter().map(tell(false))).collect();
+        cached.into_iter().map(file(true)).chain(downloaded.into_iter().map(file(false))).collect();
     files.sort_by(|a, b| a.path.cmp(&b.path));
     files
 }
 
-/// The files of a snapshot; `None` where there are none, or one is a link to nothing.
-fn listed(snapshot: &Path) -> Option<Vec<FetchedFile>> {
+/// The files of a snapshot. `None` if it has no files or a broken link.
+fn snapshot_files(snapshot: &Path) -> Option<Vec<FetchedFile>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(snapshot).ok()? {
         let entry = entry.ok()?;

@@ -1,72 +1,73 @@
-//! Progress of downloads on stderr: a bar for each file and one for all on a terminal, plain lines elsewhere.
+//! Download progress on stderr: bars for each file and in total on a terminal, plain lines elsewhere.
 
-use std::cell::RefCell;
 use std::io::{self, IsTerminal};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 use crate::base::units;
 
-const BETWEEN_LINES: Duration = Duration::from_secs(5);
+const LINE_INTERVAL: Duration = Duration::from_secs(5);
 const STYLE: &str = "{msg:32!} {bar:24.cyan} {bytes:>10} of {total_bytes:<10} {bytes_per_sec:>12} {eta:>4}";
 
-/// Shows how far `total` bytes in some files have come.
+/// The progress of a download of `total` bytes in several files.
 pub(super) struct Progress {
-    look: Look,
+    output: Output,
     total: u64,
 }
 
-enum Look {
+enum Output {
     Bars { bars: MultiProgress, all: ProgressBar },
-    Lines(RefCell<Lines>),
+    Lines(Mutex<Lines>),
     Quiet,
 }
 
 struct Lines {
-    came: u64,
-    said: Instant,
+    present: u64,
+    last_line: Instant,
 }
 
-/// One file's share of it.
+/// The progress of one file.
 pub(super) struct FileProgress<'a> {
-    of: &'a Progress,
+    progress: &'a Progress,
     name: String,
     bar: Option<ProgressBar>,
-    came: u64,
+    present: u64,
 }
 
 impl Progress {
     pub(super) fn new(total: u64, quiet: bool) -> Progress {
-        let look = if quiet {
-            Look::Quiet
+        let output = if quiet {
+            Output::Quiet
         } else if io::stderr().is_terminal() {
             let bars = MultiProgress::new();
-            let all = bars.add(styled(total, "all"));
-            Look::Bars { bars, all }
+            let all = bars.add(styled_bar(total, "all"));
+            Output::Bars { bars, all }
         } else {
-            Look::Lines(RefCell::new(Lines { came: 0, said: Instant::now() }))
+            Output::Lines(Mutex::new(Lines { present: 0, last_line: Instant::now() }))
         };
-        Progress { look, total }
+        Progress { output, total }
     }
 
     pub(super) fn file(&self, name: &str, size: u64) -> FileProgress<'_> {
-        let bar = match &self.look {
-            Look::Bars { bars, all } => Some(bars.insert_before(all, styled(size, name))),
+        let bar = match &self.output {
+            Output::Bars { bars, all } => Some(bars.insert_before(all, styled_bar(size, name))),
             _ => None,
         };
-        FileProgress { of: self, name: name.to_owned(), bar, came: 0 }
+        FileProgress { progress: self, name: name.to_owned(), bar, present: 0 }
     }
 
-    pub(super) fn end(&self) {
-        if let Look::Bars { bars, .. } = &self.look {
-            // Nothing depends on the bars going away.
+    /// Removes the bars.
+    pub(super) fn clear(&self) {
+        if let Output::Bars { bars, .. } = &self.output {
+            // A bar that stays does no harm.
             let _ = bars.clear();
         }
     }
 }
 
-fn styled(size: u64, name: &str) -> ProgressBar {
+fn styled_bar(size: u64, name: &str) -> ProgressBar {
     let bar = ProgressBar::new(size);
     if let Ok(style) = ProgressStyle::with_template(STYLE) {
         bar.set_style(style.progress_chars("━╸─"));
@@ -76,34 +77,35 @@ fn styled(size: u64, name: &str) -> ProgressBar {
 }
 
 impl FileProgress<'_> {
-    /// `have` bytes of the file are there; fewer than before when it began anew.
-    pub(super) fn at(&mut self, have: u64) {
-        let before = std::mem::replace(&mut self.came, have);
-        match &self.of.look {
-            Look::Bars { all, .. } => {
-                all.set_position((all.position() + have).saturating_sub(before));
+    /// Sets the bytes of the file that are present. They fall when a download starts again.
+    pub(super) fn set(&mut self, present: u64) {
+        let before = std::mem::replace(&mut self.present, present);
+        match &self.progress.output {
+            Output::Bars { all, .. } => {
+                all.inc(present.saturating_sub(before));
+                all.dec(before.saturating_sub(present));
                 if let Some(bar) = &self.bar {
-                    bar.set_position(have);
+                    bar.set_position(present);
                 }
             }
-            Look::Lines(lines) => {
-                let mut lines = lines.borrow_mut();
-                lines.came = (lines.came + have).saturating_sub(before);
-                if lines.said.elapsed() >= BETWEEN_LINES {
-                    lines.said = Instant::now();
-                    let (came, total) = (units::bytes(lines.came), units::bytes(self.of.total));
-                    eprintln!("{came} of {total}, at {}", self.name);
+            Output::Lines(lines) => {
+                let mut lines = lines.lock().unwrap_or_else(PoisonError::into_inner);
+                lines.present = (lines.present + present).saturating_sub(before);
+                if lines.last_line.elapsed() >= LINE_INTERVAL {
+                    lines.last_line = Instant::now();
+                    let (present, total) = (units::bytes(lines.present), units::bytes(self.progress.total));
+                    eprintln!("{present} of {total}, now {}", self.name);
                 }
             }
-            Look::Quiet => {}
+            Output::Quiet => {}
         }
     }
 
-    pub(super) fn done(self) {
+    pub(super) fn finish(self) {
         if let Some(bar) = &self.bar {
             bar.finish();
-        } else if !matches!(self.of.look, Look::Quiet) {
-            eprintln!("{} {}", self.name, units::bytes(self.came));
+        } else if !matches!(self.progress.output, Output::Quiet) {
+            eprintln!("{} {}", self.name, units::bytes(self.present));
         }
     }
 }

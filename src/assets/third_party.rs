@@ -263,7 +263,7 @@ impl GitPin {
 /// Moves the pins (all, or the one of that name) and brings them to disk; `tell` hears each step.
 ///
 /// With `dry_run` nothing is written: `tell` hears the commands alone.
-pub(super) async fn update(
+pub(super) fn update(
     root: &Path,
     name: Option<&str>,
     to: &Move,
@@ -288,8 +288,8 @@ pub(super) async fn update(
             tell(format!("llmprof-tui fetch {repo} --source-only --revision {revision}"));
             continue;
         }
-        let commit = hub.commit_of(&repo, revision).await?;
-        fetch::sources(&hub, &repo, &commit, &hub_dir(root, &repo), false).await?;
+        let commit = hub.resolve(&repo, revision)?;
+        fetch::sources(&hub, &repo, &commit, &hub_dir(root, &repo), false)?;
         tell(format!("{repo} is at {commit}"));
         pins.hf[index].revision = commit;
         pins.write(root)?;

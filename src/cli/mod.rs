@@ -580,7 +580,7 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
         }
         Some(Command::Complete { shell, sent }) => Ok(complete(shell, &sent)),
         Some(Command::Assets(command)) => {
-            let done = runtime.block_on(assets::run(command))?;
+            let done = assets::run(command)?;
             print_out(&done.text)?;
             Ok(done.code)
         }

@@ -1,4 +1,4 @@
-//! The hub's cache on disk, in the layout all hub clients share: blobs by hash, snapshots by commit.
+//! The hub's cache on disk, in the layout that all hub clients share: blobs by hash, snapshots by commit.
 
 use std::fs;
 use std::io;
@@ -11,7 +11,7 @@ use crate::assets::paths;
 
 /// A cache directory (`$HF_HUB_CACHE`, `$HF_HOME/hub`, `~/.cache/huggingface/hub`).
 pub(in crate::assets) struct Cache {
-    root: PathBuf,
+    layout: hf_hub::Cache,
 }
 
 /// Whether a revision is a full commit id.
@@ -19,58 +19,59 @@ pub(in crate::assets) fn is_commit(revision: &str) -> bool {
     revision.len() == 40 && revision.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
-/// The snapshot of `repo` at `revision` in the cache `base`, as far as the cache can tell.
+/// The snapshot of `repo` at `revision` in the cache `base`, where there is one.
 pub(in crate::assets) fn cached_snapshot(base: &Path, repo: &str, revision: &str) -> Option<PathBuf> {
     let repo = RepoId::parse(repo).ok()?;
-    let cache = Cache::at(base);
+    let cache = Cache::new(hf_hub::Cache::new(base.to_owned()));
     let commit = cache.commit(&repo, revision)?;
     Some(cache.snapshot(&repo, &commit)).filter(|dir| dir.is_dir())
 }
 
 impl Cache {
-    pub(in crate::assets) fn at(root: &Path) -> Cache {
-        Cache { root: root.to_owned() }
-    }
-
-    fn folder(&self, repo: &RepoId) -> PathBuf {
-        self.root.join(format!("models--{}--{}", repo.owner, repo.name))
+    pub(super) fn new(layout: hf_hub::Cache) -> Cache {
+        Cache { layout }
     }
 
     pub(in crate::assets) fn root(&self) -> &Path {
-        &self.root
+        self.layout.path()
     }
 
     pub(in crate::assets) fn snapshot(&self, repo: &RepoId, commit: &str) -> PathBuf {
-        self.folder(repo).join("snapshots").join(commit)
+        self.layout.model(repo.to_string()).pointer_path(commit)
     }
 
-    /// The commit a revision was when it was last fetched.
+    fn blob(&self, repo: &RepoId, name: &str) -> PathBuf {
+        self.layout.model(repo.to_string()).blob_path(name)
+    }
+
+    /// The commit of `revision` when it was last fetched.
     pub(in crate::assets) fn commit(&self, repo: &RepoId, revision: &str) -> Option<String> {
         if is_commit(revision) {
             return Some(revision.to_owned());
         }
         let name = paths::relative(revision).ok()?;
-        let text = fs::read_to_string(self.folder(repo).join("refs").join(name)).ok()?;
+        let folder = self.root().join(repo.at_revision(revision).folder_name());
+        let text = fs::read_to_string(folder.join("refs").join(name)).ok()?;
         Some(text.trim().to_owned()).filter(|commit| is_commit(commit))
     }
 
-    /// Whether `file` lies in the snapshot with its size.
+    /// Whether the snapshot has `file` with its size.
     pub(in crate::assets) fn has(&self, repo: &RepoId, commit: &str, file: &RemoteFile) -> bool {
         let Ok(path) = paths::relative(&file.path) else { return false };
         fs::metadata(self.snapshot(repo, commit).join(path))
             .is_ok_and(|m| m.is_file() && m.len() == file.size)
     }
 
-    /// Where `file` grows while it is fetched; its directory is there afterwards.
+    /// The path of `file` during its download. Creates its directory.
     pub(in crate::assets) fn partial(&self, repo: &RepoId, file: &RemoteFile) -> Result<PathBuf, AssetError> {
-        let dir = self.folder(repo).join("blobs");
-        fs::create_dir_all(&dir).map_err(AssetError::io("make", &dir))?;
         paths::plain_name("object id", &file.oid)?;
-        Ok(dir.join(format!("{}.incomplete", file.oid)))
+        let partial = self.blob(repo, &format!("{}.incomplete", file.oid));
+        create_parent(&partial)?;
+        Ok(partial)
     }
 
-    /// Takes a whole file into the snapshot.
-    pub(in crate::assets) fn keep(
+    /// Adds a complete download to the snapshot.
+    pub(in crate::assets) fn insert(
         &self,
         repo: &RepoId,
         commit: &str,
@@ -78,49 +79,47 @@ impl Cache {
         digests: &Digests,
     ) -> Result<(), AssetError> {
         let partial = self.partial(repo, file)?;
-        let name = if file.large { &digests.sha256 } else { &digests.git_blob };
+        let name = if file.is_lfs { &digests.sha256 } else { &digests.git_blob };
         let blob = partial.with_file_name(name);
-        fs::rename(&partial, &blob).map_err(AssetError::io("make", &blob))?;
-        self.show(repo, commit, file, name)
+        fs::rename(&partial, &blob).map_err(AssetError::io("create", &blob))?;
+        self.link(repo, commit, file, name)
     }
 
-    /// Takes a file into the snapshot that another revision, or another client, brought here before.
-    pub(in crate::assets) fn adopt(
+    /// Adds a file to the snapshot if another revision or another client has already downloaded its blob.
+    pub(in crate::assets) fn reuse(
         &self,
         repo: &RepoId,
         commit: &str,
         file: &RemoteFile,
     ) -> Result<bool, AssetError> {
-        let blobs = fs::read_dir(self.folder(repo).join("blobs")).into_iter().flatten().flatten();
+        let blobs = fs::read_dir(self.blob(repo, "")).into_iter().flatten().flatten();
         for blob in blobs.filter(|blob| blob.metadata().is_ok_and(|m| m.len() == file.size)) {
             let Ok(name) = blob.file_name().into_string() else { continue };
-            // A blob's name is its hash, so the listing's id can be told from it.
-            let oid = if file.large { digest::lfs_pointer_blob(&name, file.size) } else { name.clone() };
+            // The name of a blob is its hash, which gives the object id of the listing.
+            let oid = if file.is_lfs { digest::lfs_pointer_blob(&name, file.size) } else { name.clone() };
             if oid == file.oid {
-                return self.show(repo, commit, file, &name).map(|()| true);
+                return self.link(repo, commit, file, &name).map(|()| true);
             }
         }
         Ok(false)
     }
 
-    /// Points from the snapshot to the blob of that name.
-    fn show(&self, repo: &RepoId, commit: &str, file: &RemoteFile, blob: &str) -> Result<(), AssetError> {
-        let below = paths::relative(&file.path).map_err(AssetError::Failed)?;
-        let link = self.snapshot(repo, commit).join(&below);
-        if let Some(dir) = link.parent() {
-            fs::create_dir_all(dir).map_err(AssetError::io("make", dir))?;
-        }
+    /// Links `file` of the snapshot to the blob `name`.
+    fn link(&self, repo: &RepoId, commit: &str, file: &RemoteFile, name: &str) -> Result<(), AssetError> {
+        let path = paths::relative(&file.path).map_err(AssetError::Failed)?;
+        let link = self.snapshot(repo, commit).join(&path);
+        create_parent(&link)?;
         match fs::remove_file(&link) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(AssetError::io("replace", &link)(e)),
             _ => {}
         }
-        let up = "../".repeat(below.components().count() + 1);
-        point(&link, &self.folder(repo).join("blobs").join(blob), &format!("{up}blobs/{blob}"))
-            .map_err(AssetError::io("make", &link))
+        let up = "../".repeat(path.components().count() + 1);
+        link_or_copy(&link, &self.blob(repo, name), &format!("{up}blobs/{name}"))
+            .map_err(AssetError::io("create", &link))
     }
 
-    /// Remembers what `revision` stood for.
-    pub(in crate::assets) fn remember(
+    /// Records that `revision` is `commit`.
+    pub(in crate::assets) fn record_revision(
         &self,
         repo: &RepoId,
         revision: &str,
@@ -130,20 +129,22 @@ impl Cache {
             return Ok(());
         }
         let name = paths::relative(revision).map_err(AssetError::Failed)?;
-        let path = self.folder(repo).join("refs").join(name);
-        if let Some(dir) = path.parent() {
-            fs::create_dir_all(dir).map_err(AssetError::io("make", dir))?;
-        }
-        fs::write(&path, commit).map_err(AssetError::io("write", &path))
+        let layout = self.layout.repo(repo.at_revision(&name.to_string_lossy()));
+        layout.create_ref(commit).map_err(AssetError::io("write the revision below", self.root()))
     }
 }
 
+fn create_parent(path: &Path) -> Result<(), AssetError> {
+    let dir = path.parent().unwrap_or(path);
+    fs::create_dir_all(dir).map_err(AssetError::io("create", dir))
+}
+
 #[cfg(unix)]
-fn point(link: &Path, _blob: &Path, target: &str) -> io::Result<()> {
+fn link_or_copy(link: &Path, _blob: &Path, target: &str) -> io::Result<()> {
     std::os::unix::fs::symlink(target, link)
 }
 
 #[cfg(not(unix))]
-fn point(link: &Path, blob: &Path, _target: &str) -> io::Result<()> {
+fn link_or_copy(link: &Path, blob: &Path, _target: &str) -> io::Result<()> {
     fs::copy(blob, link).map(drop)
 }

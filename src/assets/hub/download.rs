@@ -1,88 +1,99 @@
-//! One file's bytes: begun where the last attempt ended, counted, and hashed against the hub's listing.
+//! The download of one file: resumed where the last attempt ended, with its size and hash verified.
 
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
 
-use futures::StreamExt;
-use hf_hub::{HFError, HFRepository, RepoTypeModel};
+use hf_hub::api::sync::ApiRepo;
+use ureq::http::StatusCode;
 
-use super::{Hub, PATIENCE, RemoteFile, RepoId, Trouble};
+use super::request::{RequestError, Target, percent_encode};
+use super::{Hub, RemoteFile, RepoId};
 use crate::assets::digest::{self, Digests, Hasher};
 use crate::assets::error::AssetError;
 
-/// Attempts in a row that bring no byte before giving up.
-const FRUITLESS: u32 = 4;
+/// Consecutive attempts without a new byte before a download fails.
+const MAX_EMPTY_ATTEMPTS: u32 = 4;
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
+const BUFFER_BYTES: usize = 256 << 10;
+const REPORT_IT: &str =
+    "run the same command again; if it fails again, report it to the owner of the repository";
 
-/// A repository at a commit, to download from.
+/// A repository at a commit, as the source of downloads on several threads.
 pub(in crate::assets) struct Source<'a> {
-    pub(in crate::assets) hub: &'a Hub,
-    pub(in crate::assets) repo: &'a RepoId,
-    pub(in crate::assets) commit: &'a str,
+    hub: &'a Hub,
+    repo: &'a RepoId,
+    repository: ApiRepo,
+    cancelled: AtomicBool,
 }
 
-/// How an attempt ended without an error of ours.
+/// How an attempt ended without a permanent error.
 enum Attempt {
-    Whole,
-    /// The connection broke; what came is kept.
-    Broken(Trouble),
+    Complete,
+    /// The connection broke. The partial file keeps the bytes that arrived.
+    Interrupted(RequestError),
 }
 
-impl Source<'_> {
-    /// Brings `file` to `partial`, whole and checked. `came` hears how many bytes are there.
+impl<'a> Source<'a> {
+    pub(in crate::assets) fn new(hub: &'a Hub, repo: &'a RepoId, commit: &str) -> Source<'a> {
+        let repository = hub.api.repo(repo.at_revision(commit));
+        Source { hub, repo, repository, cancelled: AtomicBool::new(false) }
+    }
+
+    /// Ends all downloads from this source. Their partial files stay.
+    pub(in crate::assets) fn cancel(&self) {
+        self.cancelled.store(true, Ordering::Relaxed);
+    }
+
+    /// Downloads `file` to `partial` and verifies it. `progress` receives the number of bytes present.
     ///
-    /// What `partial` holds from before is kept and continued; if the whole then has the wrong hash, it is
-    /// fetched anew once.
-    pub(in crate::assets) async fn download(
+    /// Continues from what `partial` already has. If the hash of the result is wrong, the download starts again once.
+    pub(in crate::assets) fn download(
         &self,
         file: &RemoteFile,
         partial: &Path,
-        came: &mut dyn FnMut(u64),
+        progress: &mut dyn FnMut(u64),
     ) -> Result<Digests, AssetError> {
         let opened = OpenOptions::new().create(true).read(true).append(true).open(partial);
         let mut out = opened.map_err(AssetError::io("write", partial))?;
         match out.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
-                return Err(self.refuse(file, "another fetch is at it".into(), "wait for that one".into()));
+                return Err(self.refuse(file, "another process downloads this file", "wait until it ends"));
             }
-            // A file system without locks: two fetches at once would be caught by the hash.
+            // A file system without locks. The hash detects two downloads to one file.
             Err(TryLockError::Error(_)) => {}
         }
         let mut resumed = length(&out, partial)? > 0;
         loop {
-            let digests = self.bring(file, partial, &mut out, came).await?;
-            let known_as = match file.large {
+            let digests = self.fill(file, partial, &mut out, progress)?;
+            let oid = match file.is_lfs {
                 true => digest::lfs_pointer_blob(&digests.sha256, file.size),
                 false => digests.git_blob.clone(),
             };
-            if known_as == file.oid {
+            if oid == file.oid {
                 return Ok(digests);
             }
             out.set_len(0).map_err(AssetError::io("write", partial))?;
             if !resumed {
-                let why = "the bytes that came have another hash than the hub lists".into();
-                return Err(self.refuse(
-                    file,
-                    why,
-                    "run the same command again; if it stays, tell the hub".into(),
-                ));
+                return Err(self.refuse(file, "its hash differs from the one the hub lists", REPORT_IT));
             }
             resumed = false;
         }
     }
 
-    /// Attempts until all bytes are there, and hashes them.
-    async fn bring(
+    /// Requests the missing bytes until the file is complete, and hashes it.
+    fn fill(
         &self,
         file: &RemoteFile,
         partial: &Path,
         out: &mut File,
-        came: &mut dyn FnMut(u64),
+        progress: &mut dyn FnMut(u64),
     ) -> Result<Digests, AssetError> {
-        let mut fruitless = 0;
+        let mut empty_attempts = 0;
         let mut pause = FIRST_PAUSE;
         loop {
             if length(out, partial)? > file.size {
@@ -91,97 +102,96 @@ impl Source<'_> {
             let before = length(out, partial)?;
             let mut hasher = Hasher::new(file.size);
             digest::feed(&mut hasher, partial, before).map_err(AssetError::io("read", partial))?;
-            came(before);
+            progress(before);
             if before == file.size {
                 return Ok(hasher.finish());
             }
-            match self.attempt(file, partial, out, &mut hasher, came).await? {
-                Attempt::Whole => return Ok(hasher.finish()),
-                Attempt::Broken(trouble) => {
-                    let brought = length(out, partial)? > before;
-                    fruitless = if brought { 0 } else { fruitless + 1 };
-                    if fruitless >= FRUITLESS {
-                        return Err(self.hub.explain(self.repo, Some(&file.path), trouble));
+            match self.attempt(file, partial, out, &mut hasher, progress)? {
+                Attempt::Complete => return Ok(hasher.finish()),
+                Attempt::Interrupted(error) => {
+                    let advanced = length(out, partial)? > before;
+                    empty_attempts = if advanced { 0 } else { empty_attempts + 1 };
+                    if empty_attempts >= MAX_EMPTY_ATTEMPTS {
+                        return Err(self.hub.describe(self.repo, Target::File(&file.path), &error));
                     }
-                    pause = if brought { FIRST_PAUSE } else { pause * 2 };
-                    tokio::time::sleep(pause).await;
+                    pause = if advanced { FIRST_PAUSE } else { pause * 2 };
+                    thread::sleep(pause);
                 }
             }
         }
     }
 
-    async fn attempt(
+    fn attempt(
         &self,
         file: &RemoteFile,
         partial: &Path,
         out: &mut File,
         hasher: &mut Hasher,
-        came: &mut dyn FnMut(u64),
+        progress: &mut dyn FnMut(u64),
     ) -> Result<Attempt, AssetError> {
-        let mut have = length(out, partial)?;
-        let repository: HFRepository<RepoTypeModel> = self.hub.repository(self.repo);
-        let ask = repository.download_file_stream().filename(&file.path).revision(self.commit);
-        // Without a beginning there is no range to ask for, and servers that know none do too.
-        let answer = match have {
-            0 => self.hub.wait(ask.send()).await,
-            _ => self.hub.wait(ask.range(have..file.size).send()).await,
-        };
-        let (length_told, mut stream) = match answer {
-            Ok(answer) => answer,
-            Err(Trouble::Hub(HFError::Http { context })) if context.status.as_u16() == 416 => {
-                return Err(self.wrong_size(file, have, out));
+        self.check_cancelled(file)?;
+        let mut present = length(out, partial)?;
+        let address = self.repository.url(&percent_encode(&file.path));
+        // The first request has no range, so that servers without ranges work.
+        let range = (present > 0).then_some(present..file.size);
+        let response = match self.hub.get(&self.repository, &address, range) {
+            Ok(response) => response,
+            Err(RequestError::Status { status: StatusCode::RANGE_NOT_SATISFIABLE, .. }) => {
+                return Err(self.wrong_size(file, present, out));
             }
-            Err(trouble) if may_pass(&trouble) => return Ok(Attempt::Broken(trouble)),
-            Err(trouble) => return Err(self.hub.explain(self.repo, Some(&file.path), trouble)),
+            Err(error) if error.is_transient() => return Ok(Attempt::Interrupted(error)),
+            Err(error) => return Err(self.hub.describe(self.repo, Target::File(&file.path), &error)),
         };
-        match length_told {
-            // The whole comes although only the rest was asked for.
-            Some(told) if have > 0 && told == file.size => {
-                out.set_len(0).map_err(AssetError::io("write", partial))?;
-                (have, *hasher) = (0, Hasher::new(file.size));
-            }
-            Some(told) if have + told != file.size => return Err(self.wrong_size(file, have + told, out)),
-            _ => {}
+        if present > 0 && response.status() != StatusCode::PARTIAL_CONTENT {
+            // The server ignored the range and sends the file from its start.
+            out.set_len(0).map_err(AssetError::io("write", partial))?;
+            (present, *hasher) = (0, Hasher::new(file.size));
         }
+        let body = response.into_body();
+        if let Some(announced) = body.content_length()
+            && present + announced != file.size
+        {
+            return Err(self.wrong_size(file, present + announced, out));
+        }
+        let mut reader = body.into_reader();
+        let mut buffer = vec![0; BUFFER_BYTES];
         loop {
-            let chunk = match tokio::time::timeout(PATIENCE, stream.next()).await {
-                Err(_) => return Ok(Attempt::Broken(Trouble::Silence)),
-                Ok(None) if have == file.size => return Ok(Attempt::Whole),
-                Ok(None) => return Err(self.wrong_size(file, have, out)),
-                Ok(Some(Err(e))) => return Ok(Attempt::Broken(Trouble::Hub(e))),
-                Ok(Some(Ok(chunk))) => chunk,
+            self.check_cancelled(file)?;
+            let chunk = match reader.read(&mut buffer) {
+                Ok(0) if present == file.size => return Ok(Attempt::Complete),
+                Ok(0) => return Err(self.wrong_size(file, present, out)),
+                Ok(n) => &buffer[..n],
+                Err(error) => return Ok(Attempt::Interrupted(error.into())),
             };
-            have += chunk.len() as u64;
-            if have > file.size {
-                return Err(self.wrong_size(file, have, out));
+            present += chunk.len() as u64;
+            if present > file.size {
+                return Err(self.wrong_size(file, present, out));
             }
-            out.write_all(&chunk).map_err(AssetError::io("write", partial))?;
-            hasher.update(&chunk);
-            came(have);
+            out.write_all(chunk).map_err(AssetError::io("write", partial))?;
+            hasher.update(chunk);
+            progress(present);
         }
     }
 
-    fn wrong_size(&self, file: &RemoteFile, has: u64, out: &File) -> AssetError {
-        // What came is of no use; that it could not be emptied will be told by the next attempt.
-        let _ = out.set_len(0);
-        let why = format!("it has {has} bytes, and the hub lists {}", file.size);
-        self.refuse(file, why, "run the same command again; if it stays, tell the hub".into())
+    fn check_cancelled(&self, file: &RemoteFile) -> Result<(), AssetError> {
+        match self.cancelled.load(Ordering::Relaxed) {
+            true => Err(self.refuse(file, "the download of another file failed", "see that error")),
+            false => Ok(()),
+        }
     }
 
-    fn refuse(&self, file: &RemoteFile, why: String, remedy: String) -> AssetError {
-        AssetError::HubFile { repo: self.repo.to_string(), file: file.path.clone(), why, remedy }
+    fn wrong_size(&self, file: &RemoteFile, actual: u64, out: &File) -> AssetError {
+        // The bytes are useless. If they cannot be removed, the next attempt reports it.
+        let _ = out.set_len(0);
+        self.refuse(file, &format!("it has {actual} bytes, and the hub lists {}", file.size), REPORT_IT)
+    }
+
+    fn refuse(&self, file: &RemoteFile, why: &str, remedy: &str) -> AssetError {
+        let (repo, file) = (self.repo.to_string(), file.path.clone());
+        AssetError::HubFile { repo, file, why: why.into(), remedy: remedy.into() }
     }
 }
 
 fn length(file: &File, path: &Path) -> Result<u64, AssetError> {
     file.metadata().map(|m| m.len()).map_err(AssetError::io("read", path))
-}
-
-/// Whether trying again may help.
-fn may_pass(trouble: &Trouble) -> bool {
-    match trouble {
-        Trouble::Silence | Trouble::Hub(HFError::Request { .. } | HFError::RateLimited { .. }) => true,
-        Trouble::Hub(HFError::Http { context }) => context.status.is_server_error(),
-        _ => false,
-    }
 }

@@ -1,32 +1,35 @@
-//! The Hugging Face hub, over `hf-hub`: what a repository holds at a revision, and its bytes.
+//! The Hugging Face hub: what a repository contains at a revision, and its files.
 //!
-//! `hf-hub` knows addresses, tokens, redirects and the listing. Beside it stand here: resuming (its own
-//! downloads begin anew), sizes and hashes (it checks neither), time limits, and `HF_HUB_OFFLINE`.
+//! `hf-hub` provides addresses, the token, request headers and the layout of the cache. This module adds the file
+//! listing with sizes and hashes, resumed downloads, verification, time limits and `HF_HUB_OFFLINE`.
 
 mod cache;
 mod download;
-mod trouble;
+mod request;
 
 use std::env;
 use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
-use futures::StreamExt;
-use hf_hub::repository::RepoTreeEntry;
-use hf_hub::{HFClient, HFRepository, HFResult, RepoTypeModel};
+use hf_hub::api::sync::{Api, ApiBuilder};
+use hf_hub::{Repo, RepoType};
+use serde::Deserialize;
+use ureq::http::Uri;
 
 pub(super) use cache::{Cache, cached_snapshot, is_commit};
 pub(super) use download::Source;
 
 use super::error::AssetError;
 use super::paths;
-use trouble::explain;
+use request::Target;
 
-/// Longest wait for an answer, and for the next bytes of one.
-const PATIENCE: Duration = Duration::from_secs(60);
+const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
 
-/// `org/name`, checked.
+/// Longest wait for a connection, for a response, and for the next bytes of one.
+const TIME_LIMIT: Duration = Duration::from_secs(60);
+
+/// A validated `org/name`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct RepoId {
     owner: String,
@@ -42,6 +45,11 @@ impl RepoId {
         paths::plain_name("hub repository", name)?;
         Ok(RepoId { owner: owner.into(), name: name.into() })
     }
+
+    /// This repository in terms of `hf-hub`.
+    fn at_revision(&self, revision: &str) -> Repo {
+        Repo::with_revision(self.to_string(), RepoType::Model, revision.to_owned())
+    }
 }
 
 impl fmt::Display for RepoId {
@@ -55,113 +63,155 @@ impl fmt::Display for RepoId {
 pub(super) struct RemoteFile {
     pub(super) path: String,
     pub(super) size: u64,
-    /// What git calls the file, or the pointer that stands for it.
+    /// The git object id of the file, or of its LFS pointer.
     pub(super) oid: String,
-    /// Whether a pointer stands for it.
-    pub(super) large: bool,
+    /// Whether git stores an LFS pointer in place of the file.
+    pub(super) is_lfs: bool,
 }
 
-/// What a repository holds at one commit.
+/// The files of a repository at one commit, sorted by path.
 #[derive(Debug)]
 pub(super) struct Listing {
     pub(super) commit: String,
     pub(super) files: Vec<RemoteFile>,
 }
 
-/// The hub, as the environment says it is reached.
+/// The hub that the environment selects.
 pub(super) struct Hub {
-    client: HFClient,
+    api: Api,
+    /// Without a slash at the end.
+    endpoint: String,
+    uri: Uri,
+    cache: Cache,
+    token: Option<String>,
+    time_limit: Duration,
     pub(super) offline: bool,
+}
+
+#[derive(Deserialize)]
+struct RevisionInfo {
+    sha: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct TreeEntry {
+    #[serde(rename = "type")]
+    kind: String,
+    #[serde(default)]
+    oid: String,
+    #[serde(default)]
+    size: u64,
+    path: String,
+    lfs: Option<LfsPointer>,
+}
+
+#[derive(Deserialize)]
+struct LfsPointer {
+    size: Option<u64>,
 }
 
 impl Hub {
     /// Reads `HF_ENDPOINT`, `HF_TOKEN`, `HF_HOME`, `HF_HUB_CACHE` and `HF_HUB_OFFLINE`.
     pub(super) fn from_env() -> Result<Hub, AssetError> {
-        let client = HFClient::builder()
-            .user_agent(concat!("llmprof-tui/", env!("CARGO_PKG_VERSION")))
+        let variable = |name| env::var(name).ok().filter(|value| !value.is_empty());
+        if variable("HF_HOME").is_none() && env::home_dir().is_none() {
+            return Err(AssetError::Usage("no home directory; set HF_HOME to a directory for models".into()));
+        }
+        let home = hf_hub::Cache::from_env();
+        let token = variable("HF_TOKEN").or_else(|| home.token());
+        let cache = variable("HF_HUB_CACHE").map_or(home, |dir| hf_hub::Cache::new(dir.into()));
+        let endpoint = variable("HF_ENDPOINT").unwrap_or_else(|| DEFAULT_ENDPOINT.into());
+        let is_true = |value: String| matches!(value.to_lowercase().as_str(), "1" | "true" | "yes" | "on");
+        let offline = variable("HF_HUB_OFFLINE").is_some_and(is_true);
+        Ok(Hub { offline, ..Hub::new(&endpoint, cache, token)? })
+    }
+
+    fn new(endpoint: &str, cache: hf_hub::Cache, token: Option<String>) -> Result<Hub, AssetError> {
+        let endpoint = endpoint.trim_end_matches('/');
+        let bad = || AssetError::Usage("HF_ENDPOINT must be an http:// or https:// address".into());
+        let uri: Uri = endpoint.parse().map_err(|_| bad())?;
+        if uri.host().is_none() || !matches!(uri.scheme_str(), Some("http" | "https")) {
+            return Err(bad());
+        }
+        let api = ApiBuilder::from_cache(cache.clone())
+            .with_endpoint(endpoint.to_owned())
+            .with_token(token.clone())
+            .with_user_agent(env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION"))
             .build()
-            .map_err(|e| AssetError::Usage(format!("HF_ENDPOINT is no address of a hub: {e}")))?;
-        let yes = |value: String| matches!(value.to_lowercase().as_str(), "1" | "true" | "yes" | "on");
-        Ok(Hub { client, offline: env::var("HF_HUB_OFFLINE").is_ok_and(yes) })
+            .map_err(|e| AssetError::Failed(format!("cannot set up the hub client: {e}")))?;
+        let cache = Cache::new(cache);
+        let endpoint = endpoint.to_owned();
+        Ok(Hub { api, endpoint, uri, cache, token, time_limit: TIME_LIMIT, offline: false })
     }
 
-    pub(super) fn cache(&self) -> Cache {
-        Cache::at(self.client.cache_dir())
+    pub(super) fn cache(&self) -> &Cache {
+        &self.cache
     }
 
-    /// The commit `revision` stands for now.
-    pub(super) async fn commit_of(&self, repo: &RepoId, revision: &str) -> Result<String, AssetError> {
+    /// The current commit of `revision`.
+    pub(super) fn resolve(&self, repo: &RepoId, revision: &str) -> Result<String, AssetError> {
         check_revision(revision)?;
         if is_commit(revision) {
             return Ok(revision.to_owned());
         }
-        self.online(repo)?;
-        let asked = self.repository(repo);
-        let info = self.wait(asked.info().revision(revision).send()).await;
-        let info = info.map_err(|e| self.explain(repo, None, e))?;
+        self.require_online(repo)?;
+        let repository = repo.at_revision(&request::percent_encode(revision));
+        let address = format!("{}/api/{}", self.endpoint, repository.api_url());
+        let info = self.get_json::<RevisionInfo>(&self.api.repo(repository), &address);
+        let (info, _) = info.map_err(|e| self.describe(repo, Target::Revision(revision), &e))?;
         info.sha.filter(|sha| is_commit(sha)).ok_or_else(|| AssetError::Hub {
             repo: repo.to_string(),
-            why: format!("the hub names no commit for {revision:?}"),
-            remedy: "name a commit with --revision".into(),
+            why: format!("the hub reports no commit for {revision:?}"),
+            remedy: "pass a commit with --revision".into(),
         })
     }
 
-    /// Everything `repo` holds at `commit`, sorted by path.
-    pub(super) async fn list(&self, repo: &RepoId, commit: &str) -> Result<Listing, AssetError> {
-        self.online(repo)?;
-        let asked = self.repository(repo);
-        let tree = asked.list_tree().revision(commit).recursive(true).send();
-        let mut tree = Box::pin(tree.map_err(|e| self.explain(repo, None, Trouble::Hub(e)))?);
+    /// All files of `repo` at `commit`.
+    pub(super) fn list(&self, repo: &RepoId, commit: &str) -> Result<Listing, AssetError> {
+        self.require_online(repo)?;
+        let repository = self.api.repo(repo.at_revision(commit));
+        let tree = format!("{}/api/models/{repo}/tree/{commit}", self.endpoint);
+        let mut query = Some("recursive=true".to_owned());
         let mut files = Vec::new();
-        loop {
-            let next = tokio::time::timeout(PATIENCE, tree.next()).await;
-            let entry = match next.map_err(|_| self.explain(repo, None, Trouble::Silence))? {
-                None => break,
-                Some(entry) => entry.map_err(|e| self.explain(repo, None, Trouble::Hub(e)))?,
-            };
-            if let RepoTreeEntry::File { oid, size, path, lfs, .. } = entry {
-                let why = |why| self.explain(repo, Some(&path), Trouble::BadName(why));
-                paths::relative(&path).map_err(why)?;
-                // Some listings give the pointer's size for the file and the file's within `lfs`.
-                let size = lfs.as_ref().and_then(|lfs| lfs.size).unwrap_or(size);
-                files.push(RemoteFile { path, size, oid, large: lfs.is_some() });
+        while let Some(page) = query {
+            let (entries, next_page) = self
+                .get_json::<Vec<TreeEntry>>(&repository, &format!("{tree}?{page}"))
+                .map_err(|e| self.describe(repo, Target::Revision(commit), &e))?;
+            for entry in entries.into_iter().filter(|entry| entry.kind == "file") {
+                paths::relative(&entry.path).map_err(|why| AssetError::HubFile {
+                    repo: repo.to_string(),
+                    file: entry.path.clone(),
+                    why: format!("the file name {why}"),
+                    remedy: "do not trust this repository".into(),
+                })?;
+                // Some listings give the size of the pointer, and the size of the file in `lfs`.
+                let size = entry.lfs.as_ref().and_then(|lfs| lfs.size).unwrap_or(entry.size);
+                let is_lfs = entry.lfs.is_some();
+                files.push(RemoteFile { path: entry.path, size, oid: entry.oid, is_lfs });
             }
+            query = next_page;
         }
         files.sort_by(|a, b| a.path.cmp(&b.path));
         Ok(Listing { commit: commit.to_owned(), files })
     }
 
-    fn repository(&self, repo: &RepoId) -> HFRepository<RepoTypeModel> {
-        self.client.model(&repo.owner, &repo.name)
-    }
-
-    async fn wait<T>(&self, answer: impl Future<Output = HFResult<T>>) -> Result<T, Trouble> {
-        match tokio::time::timeout(PATIENCE, answer).await {
-            Ok(answered) => answered.map_err(Trouble::Hub),
-            Err(_) => Err(Trouble::Silence),
-        }
-    }
-
-    fn explain(&self, repo: &RepoId, file: Option<&str>, trouble: Trouble) -> AssetError {
-        explain(self.client.endpoint(), repo, file, trouble)
-    }
-
-    fn online(&self, repo: &RepoId) -> Result<(), AssetError> {
+    fn require_online(&self, repo: &RepoId) -> Result<(), AssetError> {
         if !self.offline {
             return Ok(());
         }
         Err(AssetError::Hub {
             repo: repo.to_string(),
             why: format!(
-                "HF_HUB_OFFLINE is set, and it is not whole in {}",
-                self.client.cache_dir().display()
+                "HF_HUB_OFFLINE is set, and the files are incomplete in {}",
+                self.cache.root().display()
             ),
-            remedy: "unset HF_HUB_OFFLINE to get it, or point HF_HOME to where it is".into(),
+            remedy: "unset HF_HUB_OFFLINE to download them, or set HF_HOME to the directory that has them"
+                .into(),
         })
     }
 }
 
-/// A revision goes into addresses and file names: it must not climb.
+/// A revision becomes part of addresses and file names and must not leave its directory.
 fn check_revision(revision: &str) -> Result<(), AssetError> {
     let why = match paths::relative(revision) {
         Ok(_) if !revision.starts_with('-') => return Ok(()),
@@ -171,26 +221,19 @@ fn check_revision(revision: &str) -> Result<(), AssetError> {
     Err(AssetError::BadName { what: "revision", name: revision.into(), why: format!("it {why}") })
 }
 
-/// What may come instead of an answer.
-enum Trouble {
-    Hub(hf_hub::HFError),
-    Silence,
-    BadName(String),
-}
-
-/// Whether there is room for `bytes` more below `dir`; unknown is taken for yes.
-pub(super) fn check_room(dir: &Path, bytes: u64) -> Result<(), AssetError> {
+/// Checks that `bytes` more fit below `dir`. Passes where the free space is unknown.
+pub(super) fn check_free_space(dir: &Path, bytes: u64) -> Result<(), AssetError> {
     let existing = dir.ancestors().find(|d| d.exists()).unwrap_or(dir);
     let Ok(disk) = rustix::fs::statvfs(existing) else { return Ok(()) };
     let free = disk.f_bavail.saturating_mul(disk.f_frsize);
     if bytes <= free {
         return Ok(());
     }
-    use crate::base::units::bytes as shown;
+    use crate::base::units::bytes as format_bytes;
     Err(AssetError::Failed(format!(
-        "{} has {} free, and {} are to come; make room, or set HF_HOME to another disk",
+        "{} has {} free, and the download needs {}; free some space, or set HF_HOME to another disk",
         existing.display(),
-        shown(free),
-        shown(bytes)
+        format_bytes(free),
+        format_bytes(bytes)
     )))
 }
