@@ -51,7 +51,7 @@ use crate::{
     },
     rundir::{EventReader, Player, RunDir},
     state::{KEPT_REPORTS, RunState},
-    tui::{self, App, Live, ui::KernelsLook},
+    tui::{self, App, Live, ui::KernelsSettings},
 };
 
 const ABOUT: &str =
@@ -829,16 +829,16 @@ async fn look_at_kernels(
     }
     errors.iter().for_each(|e| add(notice(Level::Error, e.to_string())));
     reports.into_iter().for_each(|report| add(Event::KernelReport(Box::new(report))));
-    let look = KernelsLook {
+    let settings = KernelsSettings {
         source: Some(0),
         group: wish.group,
         sort: wish.sort,
         filter: wish.filter.unwrap_or_default(),
-        ..KernelsLook::default()
+        ..KernelsSettings::default()
     };
     let tui = composed.config.output.tui.clone();
     let shutdown = Shutdown::listen()?;
-    let app = App::of_files(&tui, state, look, runs_root(&composed));
+    let app = App::of_files(&tui, state, settings, runs_root(&composed));
     let left = leave(app.run(tui.mouse, shutdown).await)?;
     Ok(left.max(unread(&errors)))
 }
@@ -1372,7 +1372,7 @@ fn leave(stopped: tui::Stopped) -> Result<u8, Failure> {
         }
         code = code.max(last_words(ended));
     }
-    stopped.exported.iter().for_each(|exported| say(exported.words()));
+    stopped.exported.iter().for_each(say);
     if let Some(e) = stopped.error {
         return Err(eyre!("the terminal failed: {e}").into());
     }

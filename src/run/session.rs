@@ -32,7 +32,7 @@ use crate::{
     profile::{listener::Listeners, live::Tracer, operator_clock::OperatorClock},
     report::documents,
     run::{inputs::Inputs, observer::Observer, plan::Plan, probes, rerun::Tool},
-    rundir::{Environment, Recorder, RunDir},
+    rundir::{Environment, Loss, Recorder, RunDir},
     sim::{SimEngine, SimKernels},
     state::RunState,
     telemetry::Sampler,
@@ -79,8 +79,8 @@ pub struct Ended {
     pub finished: RunFinished,
     pub metrics: MetricsSummary,
     pub dir: Option<PathBuf>,
-    /// What of the recording is missing, in words.
-    pub loss: Option<String>,
+    /// What is missing from the recording.
+    pub loss: Option<Loss>,
     /// Which tools gave nothing, and why.
     pub tool_troubles: Vec<String>,
 }
@@ -263,10 +263,10 @@ impl Session {
         if let Record::To(_, recorder) = &mut self.record {
             recorder.tick();
         }
-        if let Some(text) = self.loss().filter(|_| self.lost() > 0 || self.unwritten.is_some())
+        if let Some(loss) = self.loss().filter(|_| self.lost() > 0 || self.unwritten.is_some())
             && !std::mem::replace(&mut self.loss_told, true)
         {
-            self.note_trouble(text);
+            self.note_trouble(loss.to_string());
         }
         self.follow_tool();
         if self.closed {
@@ -380,15 +380,15 @@ impl Session {
         }
     }
 
-    /// What of the recording is missing, in words.
-    pub fn loss(&self) -> Option<String> {
+    /// What is missing from the recording.
+    pub fn loss(&self) -> Option<Loss> {
         match &self.record {
-            Record::Refused(reason) => Some(format!("the run was not recorded: {reason}")),
+            Record::Refused(reason) => Some(Loss::NotRecorded(reason.clone())),
             Record::To(_, recorder) if recorder.lost() > 0 => {
-                let trouble = recorder.trouble().unwrap_or("unknown trouble");
-                Some(format!("{} lines of the recording were lost: {trouble}", recorder.lost()))
+                let cause = recorder.trouble().unwrap_or("unknown cause").to_owned();
+                Some(Loss::Lines { lines: recorder.lost(), cause })
             }
-            _ => self.unwritten.clone().map(|file| format!("could not be written: {file}")),
+            _ => self.unwritten.clone().map(Loss::File),
         }
     }
 

@@ -21,7 +21,7 @@ use crate::{
         plan::Plan,
         session::{Ended, Session},
     },
-    rundir::RunDir,
+    rundir::{Loss, RunDir},
     state::RunState,
 };
 
@@ -169,7 +169,7 @@ impl Runner {
                 job,
                 JobResult {
                     outcome: ended.finished.outcome,
-                    reason: ended.finished.cause.clone().or_else(|| ended.loss.clone()),
+                    reason: ended.finished.cause.clone().or_else(|| ended.loss.as_ref().map(Loss::to_string)),
                     lossy: ended.loss.is_some(),
                     metrics: measured.then_some(ended.metrics),
                     dir: ended.dir.clone(),
