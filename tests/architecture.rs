@@ -1,90 +1,97 @@
-//! Who may use whom, and where each vendor crate lives.
+//! The rooms of `src`, what each may use, and where each vendor crate is used.
 
 use std::{
+    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
 };
 
-/// Rooms and what they must not know.
-const MUST_NOT_USE: [(&str, &[&str]); 25] = [
+/// Every room with the rooms its code may use, bottom to top: a room uses only rooms that stand before it, so there
+/// are no cycles. Tests may use any room.
+const ROOMS: [(&str, &[&str]); 23] = [
+    ("base", &[]),
+    ("process", &[]),
+    ("tools", &["base"]),
+    ("config", &[]),
+    ("text", &[]),
+    ("model", &["config"]),
+    ("event", &["base", "model"]),
+    ("analysis", &["base", "event", "model"]),
+    ("kernels", &["base", "tools", "event", "analysis"]),
+    ("profile", &["model", "event"]),
+    ("telemetry", &["base", "config", "event", "analysis", "profile"]),
+    ("engine", &["base", "process", "config", "text", "model", "event", "profile"]),
+    ("sim", &["base", "config", "model", "event", "analysis", "telemetry", "engine"]),
+    ("state", &["base", "model", "event", "analysis"]),
+    ("chrome_trace", &["event"]),
+    ("rundir", &["event", "analysis", "state", "chrome_trace"]),
     (
-        "chrome_trace",
-        &["config", "engine", "telemetry", "state", "rundir", "report", "session", "tui", "analysis", "cli"],
+        "report",
+        &["base", "config", "model", "event", "analysis", "kernels", "state", "chrome_trace", "rundir"],
     ),
+    ("assets", &["base", "config"]),
     (
-        "heap.rs",
-        &["config", "engine", "telemetry", "state", "rundir", "session", "tui", "analysis", "cli", "model"],
-    ),
-    (
-        "operator_clock.rs",
-        &["config", "engine", "telemetry", "state", "rundir", "session", "tui", "analysis", "cli", "kernels"],
-    ),
-    ("event", &["config", "engine", "telemetry", "state", "rundir", "session", "tui", "analysis", "cli"]),
-    ("assets", &["engine", "telemetry", "state", "rundir", "session", "tui", "cli", "model", "event"]),
-    (
-        "config",
-        &["assets", "engine", "telemetry", "state", "rundir", "session", "tui", "analysis", "cli", "model"],
-    ),
-    ("model", &["engine", "telemetry", "state", "rundir", "session", "tui", "cli"]),
-    ("engine", &["telemetry", "state", "rundir", "session", "tui", "cli"]),
-    ("telemetry", &["engine", "state", "rundir", "session", "tui", "cli"]),
-    ("analysis", &["engine", "telemetry", "state", "rundir", "session", "tui", "config", "cli"]),
-    ("state", &["engine", "telemetry", "report", "rundir", "session", "tui", "config", "cli"]),
-    ("rundir", &["engine", "telemetry", "report", "session", "tui", "cli"]),
-    ("report", &["engine", "telemetry", "plan", "session", "sweep", "headless", "doctor", "tui", "cli"]),
-    ("plan.rs", &["telemetry", "state", "rundir", "session", "sweep", "tui", "analysis", "cli"]),
-    ("session.rs", &["sweep", "tui", "cli"]),
-    ("cost.rs", &["engine", "telemetry", "state", "rundir", "session", "sweep", "tui", "cli"]),
-    ("session", &["sweep", "tui", "cli"]),
-    ("rerun", &["engine", "telemetry", "plan", "session", "sweep", "doctor", "headless", "tui", "cli"]),
-    ("doctor", &["state", "rundir", "session", "sweep", "headless", "tui", "cli"]),
-    ("sweep", &["engine", "tui", "headless", "cli"]),
-    ("compare", &["engine", "telemetry", "doctor", "sweep", "tui", "cli"]),
-    (
-        "kernels",
+        "run",
         &[
+            "base",
+            "process",
+            "tools",
             "config",
-            "engine",
+            "text",
+            "model",
+            "event",
+            "analysis",
+            "kernels",
+            "profile",
             "telemetry",
+            "engine",
+            "sim",
             "state",
             "rundir",
-            "session",
-            "sweep",
-            "doctor",
-            "headless",
-            "tui",
-            "cli",
+            "report",
+            "assets",
+        ],
+    ),
+    ("compare", &["base", "process", "event", "analysis", "state", "rundir", "run"]),
+    (
+        "doctor",
+        &["base", "tools", "config", "model", "event", "analysis", "telemetry", "engine", "sim", "run"],
+    ),
+    (
+        "tui",
+        &[
+            "base", "process", "config", "model", "event", "analysis", "kernels", "state", "rundir",
+            "report", "run", "compare",
         ],
     ),
     (
-        "tools",
+        "cli",
         &[
+            "base",
+            "process",
+            "tools",
             "config",
             "model",
-            "engine",
+            "event",
+            "analysis",
+            "kernels",
             "telemetry",
+            "engine",
+            "sim",
             "state",
             "rundir",
-            "session",
-            "sweep",
+            "report",
+            "assets",
+            "run",
+            "compare",
             "doctor",
-            "kernels",
-            "headless",
             "tui",
-            "cli",
-            "analysis",
-            "event",
         ],
     ),
-    (
-        "text",
-        &["config", "model", "engine", "telemetry", "state", "rundir", "session", "tui", "analysis", "cli"],
-    ),
-    ("inputs.rs", &["telemetry", "state", "rundir", "session", "tui", "analysis", "cli"]),
 ];
 
-/// Vendor crates and the one room of each.
-const ROOMS: [(&str, &str); 23] = [
+/// Vendor crates and the one place of each.
+const VENDORS: [(&str, &str); 23] = [
     ("candle_core", "engine/candle"),
     ("candle_nn", "engine/candle"),
     ("candle_transformers", "engine/candle"),
@@ -104,12 +111,17 @@ const ROOMS: [(&str, &str); 23] = [
     ("tar", "assets/archive"),
     ("flate2", "assets/archive"),
     ("rusqlite", "kernels"),
-    ("cpp_demangle", "kernels/names.rs"),
+    ("cpp_demangle", "event/kernels/names.rs"),
     ("plotters", "report/plots"),
     ("sha1", "assets/digest.rs"),
     ("sha2", "assets/digest.rs"),
 ];
 
+fn src() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
+}
+
+/// Every production source file: its path below `src` and its code.
 fn sources() -> Vec<(String, String)> {
     fn collect(dir: &Path, found: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(dir).unwrap().flatten() {
@@ -121,80 +133,147 @@ fn sources() -> Vec<(String, String)> {
             }
         }
     }
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut paths = Vec::new();
-    collect(&root, &mut paths);
-    paths
-        .into_iter()
-        .map(|p| {
-            (
-                p.strip_prefix(&root).unwrap().to_string_lossy().into_owned(),
-                code(&fs::read_to_string(&p).unwrap()),
-            )
-        })
-        .collect()
+    collect(&src(), &mut paths);
+    let file = |path: PathBuf| {
+        let name = path.strip_prefix(src()).unwrap().to_string_lossy().into_owned();
+        (name, code(&fs::read_to_string(&path).unwrap()))
+    };
+    let tests = |name: &str| name.ends_with("tests.rs") || name.contains("/tests/");
+    paths.into_iter().map(file).filter(|(name, _)| !tests(name)).collect()
 }
 
-/// The text without its comments: a link in a doc comment is no use.
+/// The text without comments and without its inline test module.
 fn code(text: &str) -> String {
-    text.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n")
+    let lines: Vec<&str> = text.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
+    let text = lines.join("\n");
+    match text.find("#[cfg(test)]\nmod tests {") {
+        Some(tests) => text[..tests].to_owned(),
+        None => text,
+    }
 }
 
-/// Names right after `crate::`, also within braces at the first level.
-fn crate_uses(text: &str) -> Vec<String> {
-    let mut names = Vec::new();
-    for (at, _) in text.match_indices("crate::") {
-        let rest = &text[at + "crate::".len()..];
-        let name = |s: &str| s.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect::<String>();
-        if let Some(list) = rest.strip_prefix('{') {
-            let mut depth = 0;
-            let mut item = String::new();
-            for c in list.chars() {
-                match c {
-                    '}' if depth == 0 => break,
-                    '{' => depth += 1,
-                    '}' => depth -= 1,
-                    ',' if depth == 0 => names.push(name(std::mem::take(&mut item).trim())),
-                    c if depth == 0 => item.push(c),
-                    _ => {}
-                }
+/// Top-level modules that `text` names, where it is the module at `depth` below the crate's root: by `crate::`, or by
+/// as many `super::` as lead there.
+fn modules_used(text: &str, depth: usize) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    let to_root = "super::".repeat(depth);
+    let roots = [Some("crate::"), (depth > 0).then_some(to_root.as_str())];
+    for root in roots.into_iter().flatten() {
+        for (at, _) in text.match_indices(root) {
+            let longer = text[..at].ends_with("super::") || text[at + root.len()..].starts_with("super::");
+            if !longer {
+                names.extend(first_segments(&text[at + root.len()..]));
             }
-            names.push(name(item.trim()));
-        } else {
-            names.push(name(rest));
         }
     }
     names
 }
 
+/// First segments of the paths in a use tree: one, or those within braces.
+fn first_segments(tree: &str) -> Vec<String> {
+    let segment = |path: &str| -> String {
+        path.trim().chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect()
+    };
+    let Some(list) = tree.strip_prefix('{') else { return vec![segment(tree)] };
+    let mut depth = 0;
+    let mut items = vec![String::new()];
+    for c in list.chars() {
+        match c {
+            '}' if depth == 0 => break,
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            ',' if depth == 0 => items.push(String::new()),
+            c if depth == 0 => items.last_mut().unwrap().push(c),
+            _ => {}
+        }
+    }
+    items.iter().map(|item| segment(item)).filter(|name| !name.is_empty()).collect()
+}
+
+/// How many modules lie between the crate's root and the items of this file.
+fn depth(file: &str) -> usize {
+    let parts = file.trim_end_matches(".rs").split('/').count();
+    if file.ends_with("/mod.rs") { parts - 1 } else { parts }
+}
+
 #[test]
-fn rooms_know_only_whom_they_may() {
-    for (file, text) in sources() {
-        for (room, forbidden) in MUST_NOT_USE {
-            if file.starts_with(room) {
-                let used = crate_uses(&text);
-                let bad: Vec<&&str> = forbidden.iter().filter(|f| used.iter().any(|u| u == **f)).collect();
-                assert!(bad.is_empty(), "src/{file} must not use {bad:?}");
+fn src_holds_rooms_only() {
+    let mut rooms = BTreeSet::new();
+    for entry in fs::read_dir(src()).unwrap().flatten() {
+        let name = entry.file_name().into_string().unwrap();
+        match entry.path().is_dir() {
+            true => assert!(rooms.insert(name)),
+            false => {
+                assert!(["lib.rs", "main.rs"].contains(&name.as_str()), "src/{name} belongs into a room")
             }
         }
     }
+    assert_eq!(rooms, ROOMS.iter().map(|(room, _)| (*room).to_owned()).collect());
 }
 
 #[test]
-fn vendor_crates_stay_in_their_rooms() {
-    for (file, text) in sources() {
-        for (vendor, room) in ROOMS {
-            // The GPU's kernels are held against candle's operations.
-            let at_home =
-                file.starts_with(room) || (file == "engine/cuda/tests.rs" && vendor.starts_with("candle"));
-            assert!(!text.contains(&format!("{vendor}::")) || at_home, "src/{file} uses {vendor}");
+fn rooms_use_only_rooms_below_them() {
+    for (index, (room, may_use)) in ROOMS.iter().enumerate() {
+        let below: Vec<&str> = ROOMS[..index].iter().map(|(name, _)| *name).collect();
+        for used in *may_use {
+            assert!(below.contains(used), "{room} may use {used}, which does not stand before it");
         }
     }
 }
 
 #[test]
-fn the_scanner_sees_what_is_used() {
+fn rooms_use_what_they_may_and_nothing_else() {
+    let mut wrong = Vec::new();
+    let mut used_by = vec![BTreeSet::new(); ROOMS.len()];
+    for (file, text) in sources() {
+        let Some((room, _)) = file.split_once('/') else { continue };
+        let index = ROOMS.iter().position(|(name, _)| *name == room).expect("every room is listed");
+        for used in modules_used(&text, depth(&file)) {
+            let is_room = ROOMS.iter().any(|(name, _)| *name == used);
+            if is_room && used != room {
+                if !ROOMS[index].1.contains(&used.as_str()) {
+                    wrong.push(format!("src/{file} uses {used}"));
+                }
+                used_by[index].insert(used);
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "not allowed:\n{}", wrong.join("\n"));
+    for (index, (room, may_use)) in ROOMS.iter().enumerate() {
+        let unused: Vec<_> = may_use.iter().filter(|name| !used_by[index].contains(**name)).collect();
+        assert!(unused.is_empty(), "{room} no longer uses {unused:?}: remove it from the list");
+    }
+}
+
+#[test]
+fn architecture_md_names_every_room() {
+    let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("ARCHITECTURE.md")).unwrap();
+    for (room, may_use) in ROOMS {
+        let uses = if may_use.is_empty() { "–".to_owned() } else { may_use.join(", ") };
+        let row = text.lines().find(|line| line.starts_with(&format!("| `{room}` |")));
+        let row = row.unwrap_or_else(|| panic!("ARCHITECTURE.md has no row for {room}"));
+        assert!(row.ends_with(&format!("| {uses} |")), "ARCHITECTURE.md on {room}: it uses {uses}");
+    }
+}
+
+#[test]
+fn vendor_crates_stay_in_their_place() {
+    for (file, text) in sources() {
+        for (vendor, place) in VENDORS {
+            let allowed = file.starts_with(place);
+            assert!(!text.contains(&format!("{vendor}::")) || allowed, "src/{file} uses {vendor}");
+        }
+    }
+}
+
+#[test]
+fn the_scanner_finds_every_form_of_use() {
     let text =
         "use crate::{\n    event::{Event, Stamp},\n    state::RunState,\n};\nlet x = crate::tui::run();";
-    assert_eq!(crate_uses(text), ["event", "state", "", "tui"]);
+    assert_eq!(modules_used(text, 2).into_iter().collect::<Vec<_>>(), ["event", "state", "tui"]);
+    let text = "use super::super::{event, run::plan};\nuse super::sibling;\nuse super::super::super::beyond;";
+    assert_eq!(modules_used(text, 2).into_iter().collect::<Vec<_>>(), ["event", "run"]);
+    assert_eq!((depth("run/mod.rs"), depth("run/plan.rs"), depth("run/sweep/jobs.rs")), (1, 2, 3));
+    assert_eq!(code("a\n// crate::tui\n#[cfg(test)]\nmod tests {\n    use crate::cli;\n}\n"), "a\n");
 }

@@ -18,7 +18,7 @@ use llmprof::{
         Finding, LIMIT, Machine, Report, Status, examine,
         machine::{Build, Screen},
     },
-    engine::place::Place,
+    event::Device,
     tools::System,
 };
 use serde_json::Value;
@@ -60,7 +60,7 @@ impl Presented {
         let machine = Machine {
             system: System { root: root.path().to_owned(), variables: HashMap::new(), stop: Arc::default() },
             nvml: Some(root.path().join("no-such-library.so")),
-            build: Build { capability: None, auto: || Place::Cpu },
+            build: Build { capability: None, auto: || Device::Cpu },
             screen: Screen { terminal: false, size: None },
             runs: Ok(root.path().join("runs")),
             free_memory: Some(8_000_000_000),
@@ -72,7 +72,7 @@ impl Presented {
     fn whole() -> Option<Presented> {
         let mut presented = Presented::bare();
         presented.machine.nvml = Some(WHOLE.as_ref()?.1.clone());
-        presented.machine.build = Build { capability: Some(90), auto: || Place::Cuda(0) };
+        presented.machine.build = Build { capability: Some(90), auto: || Device::Cuda(0) };
         presented.file(
             "/proc/driver/nvidia/version",
             "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  (dvs-builder)  Tue Jan  6\n",
@@ -350,7 +350,7 @@ fn a_build_that_does_not_fit_the_card_or_the_driver_fails() {
         &["CUDA up to 13.0, this build is made with CUDA 14"],
         &["update the driver"],
     );
-    presented.machine.build = Build { capability: Some(90), auto: || Place::Cpu };
+    presented.machine.build = Build { capability: Some(90), auto: || Device::Cpu };
     presented.variable("CUDA_VISIBLE_DEVICES", "");
     let report = presented.report();
     assert_found(&report, "cuda_build", Warn, &["CUDA shows no GPU (CUDA_VISIBLE_DEVICES=)"], &["unset"]);

@@ -69,7 +69,7 @@ impl Bench {
         Rerun {
             tool,
             config: self.config(overrides),
-            device: device.to_owned(),
+            device: device.into(),
             run_dir: self.dir.path().join("run"),
             kernels: None,
             beside: false,

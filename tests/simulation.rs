@@ -5,7 +5,7 @@ use llmprof::{
     engine::{Engine, Prompts},
     event::{Activity, Clock, Envelope, Event, GpuSample, Phase, Stamp, Token, channel, readings::Reading},
     sim::{
-        engine::SimEngine,
+        SimEngine,
         scenario::Scenario,
         telemetry::{SimHost, SimProbe},
     },

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::{
-    base::units::three_digits,
+    base::units::{percent, three_digits},
     event::kernels::{KernelRow, counters::Known},
 };
 
@@ -70,7 +70,7 @@ pub fn classify(known: &Known) -> Result<Verdict, String> {
     // Caches are memory too: DRAM may rest while they are the bottleneck.
     let memory = known.memory_pct.map_or(dram, |busiest| busiest.max(dram));
     let what = if memory > dram { "the memory hierarchy" } else { "DRAM" };
-    let numbers = format!("{what} {} %, SM {} % of peak", three_digits(memory), three_digits(sm));
+    let numbers = format!("{what} {}, SM {} of peak", percent(memory), percent(sm));
     let verdict = |class, rule: String| Ok(Verdict { class, rule: format!("{numbers}: {rule}") });
     if memory.max(sm) < BUSY_PCT {
         return verdict_of_idle(known, &numbers);
@@ -99,20 +99,16 @@ fn verdict_of_idle(known: &Known, numbers: &str) -> Result<Verdict, String> {
     }
     let mut why = Vec::new();
     if let Some(waves) = known.waves_per_sm.filter(|waves| *waves < 1.0) {
-        why.push(format!("its grid fills {} of the GPU once", share(waves)));
+        why.push(format!("its grid fills {} of the GPU once", percent(waves * 100.0)));
     }
     if let Some(occupancy) = known.occupancy_pct.filter(|pct| *pct < LOW_OCCUPANCY_PCT) {
-        why.push(format!("{} % occupancy", three_digits(occupancy)));
+        why.push(format!("{} occupancy", percent(occupancy)));
     }
     if let Some((reason, _)) = known.stalls.first() {
         why.push(format!("warps wait most for: {reason}"));
     }
     let why = if why.is_empty() { String::new() } else { format!(" ({})", why.join(", ")) };
     Ok(Verdict { class: Class::Latency, rule: format!("{numbers}: both under {BUSY_PCT} %{why}") })
-}
-
-fn share(waves: f64) -> String {
-    format!("{} %", three_digits(waves * 100.0))
 }
 
 fn missing(known: &Known) -> String {

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use serde::Serialize;
 
+use crate::base::units::percent;
 use crate::event::Stamp;
 
 /// Looks are gathered into seconds, and so many seconds are held against each other.
@@ -150,8 +151,8 @@ impl Heat {
             self.burst_tok_s.zip(self.sustained_tok_s).map(|(burst, sustained)| sustained / burst - 1.0);
         let speed = change.filter(|change| *change < -0.02).map(|change| {
             format!(
-                " The sustained speed is {:.0} % below that of the first {BURST_S:.0} s.",
-                -100.0 * change
+                " The sustained speed is {} below that of the first {BURST_S:.0} s.",
+                percent(-100.0 * change)
             )
         });
         let speed = speed.unwrap_or_default();

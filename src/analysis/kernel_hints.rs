@@ -1,7 +1,7 @@
 //! What the kernels of a phase say, in words with their numbers, the most telling first.
 
 use super::{launches::LaunchMeter, operators::OperatorRow};
-use crate::base::units::three_digits;
+use crate::base::units::{percent, three_digits};
 use crate::{
     analysis::classify::Class,
     event::{Phase, kernels::KernelRow},
@@ -83,12 +83,13 @@ fn bound(seen: &Seen<'_>) -> Option<String> {
         pct => format!("up to {} × from the limit", three_digits(100.0 / pct.max(1.0))),
     };
     Some(format!(
-        "{}: {:.0} % of GPU time in {} {} ({}) at {pct:.0} % of {ceiling}: {verdict}",
+        "{}: {} of GPU time in {} {} ({}) at {} of {ceiling}: {verdict}",
         seen.phase.name(),
-        share(&rows) * 100.0,
+        percent(share(&rows) * 100.0),
         rows.len(),
         if rows.len() == 1 { "operator" } else { "operators" },
         named(&rows),
+        percent(pct),
     ))
 }
 
@@ -110,9 +111,9 @@ fn waiting_operators(seen: &Seen<'_>) -> Option<String> {
     let share: f64 = rows.iter().map(|row| row.share).sum();
     (share >= WORTH_A_WORD).then(|| {
         format!(
-            "{}: {:.0} % of GPU time in operators that keep neither memory nor units busy ({}): fusing them would help",
+            "{}: {} of GPU time in operators that keep neither memory nor units busy ({}): fusing them would help",
             seen.phase.name(),
-            share * 100.0,
+            percent(share * 100.0),
             named(&rows)
         )
     })
@@ -123,9 +124,9 @@ fn others(seen: &Seen<'_>) -> Option<String> {
     let row = seen.operators.iter().find(|row| row.operator.is_none())?;
     (row.share >= WORTH_A_WORD).then(|| {
         format!(
-            "{}: {:.0} % of GPU time in kernels of which nobody told what they work on",
+            "{}: {} of GPU time in kernels of which nobody told what they work on",
             seen.phase.name(),
-            row.share * 100.0
+            percent(row.share * 100.0)
         )
     })
 }

@@ -1,6 +1,6 @@
 //! What starting kernels costs: how many a step takes, and how long the GPU waits for the next one.
 
-use crate::base::units::{millis, three_digits};
+use crate::base::units::{millis, percent};
 
 /// A mean step, by the GPU's own clock.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -81,11 +81,11 @@ impl LaunchMeter {
     /// Whether it is launch-bound, and what graphs do or would do about it.
     pub fn words(&self) -> String {
         let waiting = self.waiting_share().unwrap_or(0.0);
-        let pct = three_digits(waiting * 100.0);
+        let pct = percent(waiting * 100.0);
         let mut words = match waiting {
-            w if w >= BOUND_SHARE => format!("Launch-bound: the GPU waits for work {pct} % of the time."),
-            w if w >= SMALL_SHARE => format!("The GPU waits for work {pct} % of the time."),
-            _ => format!("Not launch-bound: the GPU waits for work {pct} % of the time."),
+            w if w >= BOUND_SHARE => format!("Launch-bound: the GPU waits for work {pct} of the time."),
+            w if w >= SMALL_SHARE => format!("The GPU waits for work {pct} of the time."),
+            _ => format!("Not launch-bound: the GPU waits for work {pct} of the time."),
         };
         words += &match self.saved_by_graphs_ns() {
             None => " Each step runs as a CUDA graph.".to_owned(),
@@ -93,9 +93,9 @@ impl LaunchMeter {
             Some(ns) => {
                 let share = if self.step_ns() > 0.0 { ns / self.step_ns() * 100.0 } else { 0.0 };
                 format!(
-                    " As one CUDA graph a step would save about {} ({} %): an estimate, by the gaps between its kernels.",
+                    " As one CUDA graph a step would save about {} ({}): an estimate, by the gaps between its kernels.",
                     millis(ns / 1e6),
-                    three_digits(share)
+                    percent(share)
                 )
             }
         };

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::peaks::Peaks;
 use crate::analysis::classify::{BUSY_PCT, Class, EVEN_PCT, SHORT_NS, Verdict};
-use crate::base::units::{millis, scaled, three_digits};
+use crate::base::units::{millis, percent, scaled, three_digits};
 
 /// Two ceilings.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -92,9 +92,9 @@ pub fn estimated(of: &str, call: &Timed, roof: &Roof) -> Verdict {
     let share = call.share_of(roof);
     let Share { flops_pct: compute, bytes_pct: memory } = share;
     let numbers = format!(
-        "estimated from the {of}'s FLOPs and bytes: DRAM {} %, FLOP/s {} % of peak",
-        three_digits(memory),
-        three_digits(compute)
+        "estimated from the {of}'s FLOPs and bytes: DRAM {}, FLOP/s {} of peak",
+        percent(memory),
+        percent(compute)
     );
     let ns = call.seconds * 1e9;
     let (class, rule) = match share.most() {

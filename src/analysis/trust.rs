@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::{metrics::Metrics, throttle::Diagnosis};
+use crate::base::units::percent;
 
 /// Five points; every doubt takes one.
 pub const MOST: u32 = 5;
@@ -64,7 +65,7 @@ pub fn trust(judged: &Judged<'_>) -> Option<Trust> {
         doubts.push(format!("{} other processes were on the card", judged.others));
     }
     if let Some(taken) = judged.cpu_taken.filter(|taken| *taken > OTHERS) {
-        doubts.push(format!("other processes took {:.0} % of the CPU", 100.0 * taken));
+        doubts.push(format!("other processes took {} of the CPU", percent(100.0 * taken)));
     }
     if judged.events_lost > 0 {
         doubts.push(format!("{} events were lost", judged.events_lost));

@@ -1,7 +1,7 @@
 //! What limits this run, in a sentence.
 
 use super::metrics::Metrics;
-use crate::base::units::{millis, scaled, three_digits};
+use crate::base::units::{millis, percent, scaled, three_digits};
 
 /// What the sentence is drawn from. Everything in it was measured, but for the bytes of a step.
 #[derive(Debug, Clone, Copy)]
@@ -33,17 +33,18 @@ pub fn sentence(evidence: &Evidence<'_>) -> Option<String> {
     words += ". ";
     let (prefill, decode) = (m.ttft.sum_secs(), m.itl.sum_secs());
     let share = 100.0 * decode / (prefill + decode);
-    let share = if share > 99.0 { "More than 99".to_owned() } else { format!("{share:.0}") };
-    words += &format!("{share} % of the measured time is decode. ");
+    let share = if share > 99.0 { "More than 99 %".to_owned() } else { percent(share) };
+    words += &format!("{share} of the measured time is decode. ");
     words += &evenness(m);
     if let Some(share) = m.device_share() {
         let idle = (100.0 * (1.0 - share)).max(0.0);
-        words += &format!(" Between decode steps the GPU idles {idle:.1} % of the time, by its own clock.");
+        words +=
+            &format!(" Between decode steps the GPU idles {} of the time, by its own clock.", percent(idle));
     }
     if let Some(taken) = evidence.cpu_taken_by_others.filter(|taken| *taken >= WORTH_A_WORD) {
         words += &format!(
-            " Other processes took {:.0} % of the CPU meanwhile: these numbers are those of a shared machine.",
-            100.0 * taken
+            " Other processes took {} of the CPU meanwhile: these numbers are those of a shared machine.",
+            percent(100.0 * taken)
         );
     }
     if evidence.simulated {

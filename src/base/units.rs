@@ -1,4 +1,4 @@
-//! Numbers in words a person reads: few digits, always a unit.
+//! Numbers as text for people: few digits, always a unit.
 
 use std::time::Duration;
 
@@ -48,6 +48,34 @@ pub fn scaled(value: f64, unit: &str) -> String {
     format!("{} {unit}", three_digits(value))
 }
 
+/// A percentage to two significant digits and at most two decimals, without its unit: `0.21`, `3.8`, `43`, `1,250`.
+pub fn percent_digits(pct: impl Into<f64>) -> String {
+    let pct = pct.into();
+    match pct.abs() {
+        _ if !pct.is_finite() => "–".into(),
+        p if p < 0.005 => "0".into(),
+        p if p < 0.995 => format!("{pct:.2}"),
+        p if p < 9.95 => format!("{pct:.1}"),
+        _ => grouped(pct.round() as i64),
+    }
+}
+
+/// `43 %`, with the digits of [`percent_digits`].
+pub fn percent(pct: impl Into<f64>) -> String {
+    percent_digits(pct) + " %"
+}
+
+/// A relative change with its sign: `+3.8 %`.
+pub fn percent_change(pct: f64) -> String {
+    let sign = if pct >= 0.005 { "+" } else { "" };
+    format!("{sign}{}", percent(pct))
+}
+
+/// A ratio as a relative change: `1.038` is `+3.8 %`.
+pub fn ratio_change(ratio: f64) -> String {
+    percent_change(100.0 * (ratio - 1.0))
+}
+
 /// A duration given in milliseconds, in the unit that fits it.
 pub fn millis(ms: f64) -> String {
     match ms {
@@ -71,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_read_well() {
+    fn numbers_have_few_digits_and_a_unit() {
         for (value, want) in [
             (0.0, "0"),
             (0.0412, "0.041"),
@@ -93,5 +121,27 @@ mod tests {
         assert_eq!(clock(Duration::from_secs(221)), "03:41");
         assert_eq!(clock(Duration::from_secs(3725)), "1:02:05");
         assert_eq!(three_digits(f64::NAN), "–");
+    }
+
+    #[test]
+    fn percentages_have_two_significant_digits() {
+        for (pct, want) in [
+            (0.0, "0 %"),
+            (-0.004, "0 %"),
+            (0.213, "0.21 %"),
+            (0.996, "1.0 %"),
+            (3.84, "3.8 %"),
+            (9.96, "10 %"),
+            (43.12, "43 %"),
+            (100.0, "100 %"),
+            (1250.4, "1,250 %"),
+            (f64::INFINITY, "– %"),
+        ] {
+            assert_eq!(percent(pct), want);
+        }
+        assert_eq!(percent_change(3.84), "+3.8 %");
+        assert_eq!(percent_change(-12.6), "-13 %");
+        assert_eq!(percent_change(0.004), "0 %");
+        assert_eq!(ratio_change(0.962), "-3.8 %");
     }
 }

@@ -95,7 +95,7 @@ impl ChromeTrace {
         match &envelope.event {
             Event::RunStarted(run) => {
                 let name = format!("{} on {}", run.model, run.device);
-                self.lines.instant(out, MARKS, t, &name, &[("engine", Args::Text(&run.engine))]);
+                self.lines.instant(out, MARKS, t, &name, &[("engine", Args::Text(&run.engine.to_string()))]);
             }
             Event::Preparing(_) if !self.requests.is_open() => self.begin(out, t, "preparing", &[]),
             Event::Ready(_) => self.end_all(out, t),

@@ -9,7 +9,10 @@ use crate::{
         peaks::{GPUS, GpuPeaks, Peaks, peaks},
         roofline::Roof,
     },
-    base::units::{bytes, grouped, millis, scaled, three_digits},
+    base::{
+        table::aligned,
+        units::{bytes, grouped, millis, scaled, three_digits},
+    },
     config::{RunConfig, Weights},
     event::GivenPeaks,
     model::{
@@ -173,7 +176,7 @@ impl Answer<'_> {
         out.push_str("\n\n");
         for (title, cost) in self.steps() {
             let _ = writeln!(out, "{title}");
-            out += &aligned(&self.rows(cost));
+            out += &indented(&self.rows(cost));
             out.push('\n');
         }
         for line in self.last_words() {
@@ -397,22 +400,9 @@ fn step_json(cost: &StepCost) -> Value {
     })
 }
 
-/// The first column to the left, the others to the right.
-fn aligned(rows: &[Vec<String>]) -> String {
-    let columns = rows.first().map_or(0, Vec::len);
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..columns).map(width).collect();
-    let mut out = String::new();
-    for row in rows {
-        let mut line = String::new();
-        for (column, cell) in row.iter().enumerate() {
-            let pad = " ".repeat(widths[column] - cell.chars().count());
-            line += &if column == 0 { format!("  {cell}{pad}") } else { format!("  {pad}{cell}") };
-        }
-        out += line.trim_end();
-        out.push('\n');
-    }
-    out
+/// An indented table; every column but the first is numbers.
+fn indented(rows: &[Vec<String>]) -> String {
+    aligned(rows, |column| column > 0).lines().map(|line| format!("  {line}\n")).collect()
 }
 
 #[cfg(test)]

@@ -22,6 +22,7 @@ use color_eyre::eyre::{Report, eyre};
 use crate::{
     analysis::compare::{Gate, Metric, Options, USUAL, fact_names},
     assets::{AssetError, commands as assets},
+    base::table::aligned,
     base::units::{grouped, millis, three_digits},
     cli::{completion::Shell, cost::CostError},
     compare::{self, CompareError, Judged, Repeat},
@@ -904,12 +905,7 @@ fn told(composed: &Composed, info: Info) -> String {
         let parent = item.parent.clone().unwrap_or_else(|| "-".into());
         rows.push([config, package, parent, item.origin.to_string()]);
     }
-    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or_default();
-    let widths = [width(0), width(1), width(2)];
-    let line = |[config, package, parent, from]: &[String; 4]| {
-        format!("{config:0$}  {package:1$}  {parent:2$}  {from}", widths[0], widths[1], widths[2])
-    };
-    rows.iter().map(line).collect::<Vec<_>>().join("\n")
+    aligned(&rows, |_| false)
 }
 
 impl What {
@@ -1118,10 +1114,10 @@ fn print_measured(json: bool, object: &serde_json::Value, text: &str) -> Result<
 /// Measures what the device can do at most and tells it.
 async fn measure_peaks(what: &What, seconds: f64, json: bool) -> Result<u8, Failure> {
     let each = a_time(seconds)?;
-    let (place, threads) = peaks::place(&what.compose()?)?;
+    let (device, threads) = peaks::device(&what.compose()?)?;
     let control = Control::default();
     let cancelled = control.clone();
-    let work = move || peaks::measure(place, threads, each, &control, &mut |words| say(words));
+    let work = move || peaks::measure(device, threads, each, &control, &mut |words| say(words));
     let measured = match attended(work, || cancelled.cancel()).await? {
         Ok(measured) => measured?,
         Err(cause) => return Ok(interrupted(&cause)),
@@ -1271,14 +1267,15 @@ fn summary(state: &RunState, dir: Option<&Path>) -> String {
     }
     let total = &state.total;
     let latencies = total.latencies();
-    let width = latencies.iter().map(|(name, _)| name.len() + 2).max().unwrap_or(0).max(6);
-    out += &format!("{:<width$}{:>10}{:>10}{:>10}{:>10}{:>10}\n", "", "mean", "p50", "p90", "p99", "n");
+    let mut rows = vec![["", "mean", "p50", "p90", "p99", "n"].map(str::to_owned)];
     for (name, d) in latencies {
         let s = d.summary();
-        let cells =
-            [s.mean, s.p50, s.p90, s.p99].map(|v| format!("{:>10}", v.map_or_else(|| "-".into(), millis)));
-        out += &format!("{name:<width$}{}{:>10}\n", cells.concat(), grouped(s.n as i64));
+        let [mean, p50, p90, p99] =
+            [s.mean, s.p50, s.p90, s.p99].map(|v| v.map_or_else(|| "-".into(), millis));
+        rows.push([name.to_owned(), mean, p50, p90, p99, grouped(s.n as i64)]);
     }
+    out += &aligned(&rows, |column| column > 0);
+    out.push('\n');
     let rate = |v: Option<f64>| v.map_or_else(|| "-".to_owned(), |v| format!("{} tok/s", three_digits(v)));
     out += &format!("\nprefill {}, decode {}\n", rate(total.prefill_tok_s()), rate(total.decode_tok_s()));
     if let Some(sentence) = verdict_of(state) {

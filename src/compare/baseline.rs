@@ -9,6 +9,7 @@ use std::{
 use super::{error::CompareError, read};
 use crate::{
     analysis::compare::{HEADLINE, SAMPLE_SCHEMA, Sample},
+    base::table::aligned,
     base::units::millis,
     rundir::list_runs,
 };
@@ -94,12 +95,12 @@ pub fn baselines_text(found: &[Baseline]) -> String {
     if found.is_empty() {
         return format!("no baseline in {DIR}/; llmprof-tui baseline save NAME [RUN] keeps one");
     }
-    let width = found.iter().map(|baseline| baseline.name.chars().count()).max().unwrap_or(0);
-    let line = |baseline: &Baseline| {
+    let row = |baseline: &Baseline| {
         let what = match &baseline.sample {
             Ok(sample) => {
                 let run = &sample.facts.run;
-                let on = sample.facts.gpu.as_ref().map_or(&run.device, |gpu| &gpu.name);
+                let on =
+                    sample.facts.gpu.as_ref().map_or_else(|| run.device.to_string(), |gpu| gpu.name.clone());
                 let tpot = HEADLINE.value(sample).map_or_else(|| "–".to_owned(), millis);
                 format!(
                     "{} as {} on {on}, TPOT p50 {tpot}, {} requests",
@@ -108,7 +109,7 @@ pub fn baselines_text(found: &[Baseline]) -> String {
             }
             Err(e) => e.to_string(),
         };
-        format!("{:<width$}  {what}", baseline.name)
+        [baseline.name.clone(), what]
     };
-    found.iter().map(line).collect::<Vec<_>>().join("\n")
+    aligned(&found.iter().map(row).collect::<Vec<_>>(), |_| false)
 }

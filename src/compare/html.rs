@@ -6,17 +6,16 @@ use super::{
     Judged,
     words::{COLUMNS, cells, difference_words, gate_words, margin_words, told, trust_words},
 };
-use crate::analysis::compare::{Comparison, Row, Verdict};
+use crate::{
+    analysis::compare::{Comparison, Row, Verdict},
+    base::markup::escaped,
+};
 
 const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:62em;margin:2em auto;padding:0 1em;color:#222}\
 table{border-collapse:collapse;width:100%}td,th{padding:.25em .6em;text-align:right;border-bottom:1px solid #ddd}\
 td:first-child,th:first-child{text-align:left}.better{color:#0a7d32}.worse{color:#b3261e}.undecided{color:#8a6100}\
 .same{color:#666}.quiet{color:#666}h1{font-size:1.3em}@media(prefers-color-scheme:dark){body{background:#151515;color:#ddd}\
 td,th{border-color:#333}.better{color:#5bd083}.worse{color:#ff8a80}.undecided{color:#e0b040}.same,.quiet{color:#999}}";
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
-}
 
 fn class(verdict: Verdict) -> &'static str {
     match verdict {

@@ -12,9 +12,7 @@ pub use error::CompareError;
 pub use html::html;
 pub use read::{Subject, compared, read_run, subject};
 pub use repeat::{Repeat, Repeated, kept_in, sides};
-pub use words::{
-    cells, difference_words, exit_code, json, markdown, percent, reasons, text, told, trust_words,
-};
+pub use words::{cells, difference_words, exit_code, json, markdown, reasons, text, told, trust_words};
 
 use crate::analysis::compare::{Comparison, Gate, Held};
 

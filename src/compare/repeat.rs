@@ -10,11 +10,11 @@ use super::{
     Judged,
     error::CompareError,
     read::read_run,
-    words::{json, markdown, percent},
+    words::{json, markdown},
 };
 use crate::{
     analysis::compare::{Comparison, HEADLINE, Options, Sample, compare_pairs},
-    base::units::millis,
+    base::units::{millis, ratio_change},
     event::Outcome,
     process::shutdown::Cause,
     run::{
@@ -117,9 +117,9 @@ impl Repeat {
         let so_far = ratio.map_or_else(String::new, |ratio| {
             format!(
                 "; so far {} ({} to {})",
-                percent(ratio.estimate),
-                percent(ratio.low),
-                percent(ratio.high)
+                ratio_change(ratio.estimate),
+                ratio_change(ratio.low),
+                ratio_change(ratio.high)
             )
         });
         say(format_args!(

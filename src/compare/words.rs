@@ -10,7 +10,10 @@ use crate::{
         compare::{Comparison, Difference, Held, Row, Side, Verdict, Waterfall},
         interval::Interval,
     },
-    base::units::three_digits,
+    base::{
+        table::aligned,
+        units::{percent, ratio_change, three_digits},
+    },
 };
 
 /// Version of what `compare --json` prints.
@@ -32,20 +35,10 @@ pub fn exit_code(judged: &[Judged]) -> u8 {
     }
 }
 
-/// `+3.1 %`
-pub fn percent(ratio: f64) -> String {
-    let change = 100.0 * (ratio - 1.0);
-    match change.abs() {
-        size if size < 0.05 => "0.0 %".to_owned(),
-        size if size >= 9.95 => format!("{change:+.0} %"),
-        _ => format!("{change:+.1} %"),
-    }
-}
-
 fn interval(of: Interval, is_count: bool) -> String {
     match is_count {
         true => "counted".to_owned(),
-        false => format!("{} to {}", percent(of.low), percent(of.high)),
+        false => format!("{} to {}", ratio_change(of.low), ratio_change(of.high)),
     }
 }
 
@@ -58,9 +51,12 @@ pub fn cells(row: &Row) -> [String; 7] {
         value(row.a),
         value(row.b),
         // Two numbers have a difference, though nobody can say what it is worth.
-        row.ratio.map(|ratio| ratio.estimate).or_else(|| Some(row.b? / row.a?)).map_or_else(none, percent),
+        row.ratio
+            .map(|ratio| ratio.estimate)
+            .or_else(|| Some(row.b? / row.a?))
+            .map_or_else(none, ratio_change),
         row.ratio.map_or_else(none, |ratio| interval(ratio, row.of.is_count())),
-        row.in_cycles.map_or_else(String::new, |cycles| percent(cycles.estimate)),
+        row.in_cycles.map_or_else(String::new, |cycles| ratio_change(cycles.estimate)),
         row.word.to_owned(),
     ]
 }
@@ -106,11 +102,11 @@ pub fn difference_words(difference: &Difference) -> (String, String) {
 pub fn trust_words(side: &Side) -> String {
     let mut words = format!("{} requests", side.requests);
     if let Some(cv) = side.tpot_cv {
-        let _ = write!(words, ", TPOT varies by {:.1} %", 100.0 * cv);
+        let _ = write!(words, ", TPOT varies by {}", percent(100.0 * cv));
     }
     for (phase, share) in [("prefill", side.held_back_prefill), ("decode", side.held_back_decode)] {
         if share >= 0.005 {
-            let _ = write!(words, ", held back {:.0} % of {phase}", 100.0 * share);
+            let _ = write!(words, ", held back {} of {phase}", percent(100.0 * share));
         }
     }
     for remark in &side.remarks {
@@ -128,8 +124,8 @@ pub(super) fn margin_words(comparison: &Comparison) -> String {
         None => "Bootstrap over requests; tokens in blocks of whole requests".to_owned(),
     };
     format!(
-        "SAME is within {:.1} % for sure. Each line stands alone: of twenty without a difference one may claim one. {how}.",
-        100.0 * comparison.margin
+        "SAME is within {} for sure. Each line stands alone: of twenty without a difference one may claim one. {how}.",
+        percent(100.0 * comparison.margin)
     )
 }
 
@@ -187,17 +183,7 @@ pub fn text(judged: &Judged) -> String {
     }
     let mut rows = vec![COLUMNS.map(str::to_owned)];
     rows.extend(told(comparison).map(cells));
-    let width = |i: usize| rows.iter().map(|row| row[i].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..COLUMNS.len()).map(width).collect();
-    let _ = writeln!(out);
-    for row in &rows {
-        let cell = |(i, cell): (usize, &String)| match i {
-            0 | 6 => format!("{cell:<0$}", widths[i]),
-            _ => format!("{cell:>0$}", widths[i]),
-        };
-        let line: Vec<String> = row.iter().enumerate().filter(|(i, _)| widths[*i] > 0).map(cell).collect();
-        let _ = writeln!(out, "{}", line.join("  ").trim_end());
-    }
+    let _ = writeln!(out, "\n{}", aligned(&rows, |column| (1..6).contains(&column)));
     let _ = writeln!(out, "\n{}", margin_words(comparison));
     for (labels, reason) in reasons(comparison) {
         let _ = writeln!(out, "{labels}: {reason}.");

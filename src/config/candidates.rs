@@ -160,7 +160,7 @@ impl<'t> Candidates<'t> {
             return self.options(group, partial);
         }
         let mut values: Vec<(String, &str)> =
-            typed::values_wanted_at(key, &self.keys).into_iter().map(|value| (value, "")).collect();
+            typed::allowed_values(key, &self.keys).into_iter().map(|value| (value, "")).collect();
         if let Some(now) = value_at(&self.keys, key).and_then(shown) {
             match values.iter_mut().find(|(value, _)| *value == now) {
                 Some((_, note)) => *note = "now",

@@ -20,6 +20,7 @@ mod run_config;
 mod scalar;
 mod tool_config;
 mod typed;
+mod value_deserializer;
 mod value_tree;
 mod yaml;
 

@@ -324,9 +324,6 @@ pub struct ProfilingConfig {
     /// The run under Nsight Compute.
     #[serde(default)]
     pub ncu: NcuConfig,
-    /// Operators and kernels against the memory and compute ceilings.
-    #[serde(default)]
-    pub roofline: ToolConfig,
 }
 
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]

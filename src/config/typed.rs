@@ -4,6 +4,7 @@ use serde_yaml_ng::Value;
 
 use super::error::{ConfigError, Names};
 use super::run_config::RunConfig;
+use super::value_deserializer::{Mismatch, Node};
 use super::value_tree::{MISSING, Origins, child_path};
 
 /// Reads `tree` as a `RunConfig` and checks that its numbers make sense.
@@ -12,7 +13,7 @@ pub(super) fn typed(tree: &Value, origins: &Origins) -> Result<RunConfig, Config
         return Err(ConfigError::MissingValue { origin: origins.of(&key), key });
     }
     let config: RunConfig =
-        serde_path_to_error::deserialize(tree.clone()).map_err(|error| explain(&error, tree, origins))?;
+        serde_path_to_error::deserialize(Node(tree)).map_err(|error| explain(error, tree, origins))?;
     match first_out_of_range(&config) {
         Some((key, got, wants)) => {
             let origin = origins.of(&key);
@@ -33,75 +34,74 @@ fn first_missing(node: &Value, key: &str) -> Option<String> {
     }
 }
 
-/// Serde tells what is wrong in fixed phrases; this turns them into our words.
-fn explain(
-    error: &serde_path_to_error::Error<serde_yaml_ng::Error>,
-    tree: &Value,
-    origins: &Origins,
-) -> ConfigError {
+fn explain(error: serde_path_to_error::Error<Mismatch>, tree: &Value, origins: &Origins) -> ConfigError {
     let path = error.path().to_string();
     let path = if path == "." { "" } else { path.as_str() };
-    let message = error.inner().to_string();
-    let mut quoted = message.split('`').skip(1).step_by(2).map(str::to_owned);
-
-    if message.starts_with("unknown field") {
-        let name = quoted.next().unwrap_or_default();
-        // The path ends in the unknown key itself in some versions of the crates and above it in others.
-        let above = match path.rsplit_once('.') {
-            Some((above, last)) if last == name => above,
-            None if path == name => "",
-            _ => path,
-        };
-        let key = child_path(above, &name);
-        let names = Names::near(&name, &quoted.collect::<Vec<_>>()).into();
-        return ConfigError::UnknownKey { origin: origins.of(&key), key, names, add_with: None };
-    }
-    if message.starts_with("missing field") {
-        let key = child_path(path, &quoted.next().unwrap_or_default());
-        return ConfigError::MissingKey { origin: origins.of(path), key };
-    }
-    let wants = match message.split_once("expected ") {
-        Some((_, wants)) => in_words(wants.split(" at line ").next().unwrap_or(wants)),
-        None => message,
-    };
-    let found = path.split('.').try_fold(tree, |node, part| node.get(part));
-    let names = found.filter(|value| !value.is_string()).and_then(|_| names_wanted_at(path, tree));
-    ConfigError::WrongType {
-        key: path.to_owned(),
-        got: found.map_or_else(|| "something else".into(), described),
-        wants: names.unwrap_or(wants),
-        origin: origins.of(path),
-    }
-}
-
-/// The names allowed at `path`, where only certain ones are.
-fn names_wanted_at(path: &str, tree: &Value) -> Option<String> {
-    let message = refusal_of_text(path, tree)?;
-    let (_, wants) = message.strip_prefix("unknown variant")?.split_once("expected ")?;
-    Some(in_words(wants))
-}
-
-/// The values allowed at `path`, where there are only a few; else none.
-pub(super) fn values_wanted_at(path: &str, tree: &Value) -> Vec<String> {
-    let message = refusal_of_text(path, tree).unwrap_or_default();
-    match message.split_once("expected ") {
-        Some((before, wants)) if before.starts_with("unknown variant") => {
-            wants.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+    match error.into_inner() {
+        Mismatch::UnknownKey { name, known } => {
+            // The path ends in the unknown key itself in some versions of the crates and above it in others.
+            let above = match path.rsplit_once('.') {
+                Some((above, last)) if last == name => above,
+                None if path == name => "",
+                _ => path,
+            };
+            let key = child_path(above, &name);
+            let known: Vec<String> = known.iter().map(|&name| name.to_owned()).collect();
+            let names = Names::near(&name, &known).into();
+            ConfigError::UnknownKey { origin: origins.of(&key), key, names, add_with: None }
         }
-        Some((_, "a boolean")) => vec!["true".into(), "false".into()],
+        Mismatch::MissingKey(name) => {
+            ConfigError::MissingKey { origin: origins.of(path), key: child_path(path, name) }
+        }
+        mismatch => {
+            let found = path.split('.').try_fold(tree, |node, part| node.get(part));
+            // A value that is no text is refused before its name is compared: ask which names there are.
+            let names = found.filter(|value| !value.is_string()).and_then(|_| refusal(path, tree, ""));
+            let wants = match (names, mismatch) {
+                (Some(Mismatch::UnknownName { known }), _) | (_, Mismatch::UnknownName { known }) => {
+                    one_of(known)
+                }
+                (_, Mismatch::Expected(wanted)) => described_type(&wanted),
+                (_, other) => other.to_string(),
+            };
+            ConfigError::WrongType {
+                key: path.to_owned(),
+                got: found.map_or_else(|| "something else".into(), described),
+                wants,
+                origin: origins.of(path),
+            }
+        }
+    }
+}
+
+/// The values allowed at `path`, where there are only a few; otherwise none.
+pub(super) fn allowed_values(path: &str, tree: &Value) -> Vec<String> {
+    match refusal(path, tree, "") {
+        Some(Mismatch::UnknownName { known }) => known.iter().map(|&name| name.to_owned()).collect(),
+        Some(_) if refusal(path, tree, true).is_none() => vec!["true".into(), "false".into()],
         _ => Vec::new(),
     }
 }
 
-/// What serde says of an empty text at `path`: it lists what it wants only when it is given a text.
-fn refusal_of_text(path: &str, tree: &Value) -> Option<String> {
+/// Why `value` cannot be the value at `path`; `None` where it can, or where there is no such path.
+fn refusal(path: &str, tree: &Value, value: impl Into<Value>) -> Option<Mismatch> {
     let mut trial = tree.clone();
-    *path.split('.').try_fold(&mut trial, |node, part| node.get_mut(part))? = Value::from("");
-    let error = serde_path_to_error::deserialize::<_, RunConfig>(trial).err()?;
-    (error.path().to_string() == path).then(|| error.inner().to_string())
+    *path.split('.').try_fold(&mut trial, |node, part| node.get_mut(part))? = value.into();
+    let error = serde_path_to_error::deserialize::<_, RunConfig>(Node(&trial)).err()?;
+    (error.path().to_string() == path).then(|| error.into_inner())
 }
 
-fn in_words(wants: &str) -> String {
+fn one_of(names: &[&str]) -> String {
+    match names {
+        [] => "nothing".into(),
+        [only] => (*only).into(),
+        [first, second] => format!("{first} or {second}"),
+        several => format!("one of {}", several.join(", ")),
+    }
+}
+
+/// A type as an error names it, from serde's description of it.
+fn described_type(wants: &str) -> String {
     match wants {
         "u32" => "a whole number from 0 to 4294967295".into(),
         "u64" => "a whole number, 0 or more".into(),

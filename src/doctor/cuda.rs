@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::{Finding, Look, Machine, parse};
-use crate::engine::place::{Place, runs_on};
+use crate::{engine::device::runs_on, event::Device};
 
 /// What a build with CUDA loads when it starts.
 const LIBRARIES: [&str; 4] = ["libcudart", "libcublas", "libcurand", "libnvrtc"];
@@ -79,13 +79,13 @@ pub(super) fn build(look: &Look) -> Finding {
         return Finding::fail(words).remedy(format!("build again with CUDA_COMPUTE_CAP={found}"));
     }
     match (look.machine.build.auto)() {
-        Place::Cpu => Finding::warn(format!(
+        Device::Cpu => Finding::warn(format!(
             "this build is for compute capability {}, but CUDA shows no GPU{}: models run on the CPU",
             dotted(built),
             look.machine.variables.get("CUDA_VISIBLE_DEVICES").map_or_else(String::new, |value| format!(" (CUDA_VISIBLE_DEVICES={value})"))
         ))
         .remedy("unset CUDA_VISIBLE_DEVICES; in a container, give it the `compute` capability (NVIDIA_DRIVER_CAPABILITIES=compute,utility)"),
-        place => Finding::pass(format!("for compute capability {}, which fits; models run on {place}", dotted(built))),
+        device => Finding::pass(format!("for compute capability {}, which fits; models run on {device}", dotted(built))),
     }
 }
 

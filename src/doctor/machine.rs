@@ -7,10 +7,8 @@ use std::{
 };
 
 use crate::{
-    engine::{
-        candle::memory,
-        place::{self, Place},
-    },
+    engine::{candle::memory, device},
+    event::Device,
     tools::System,
 };
 
@@ -34,7 +32,7 @@ pub struct Build {
     /// The compute capability of its kernels, as 90 for 9.0; `None` without CUDA.
     pub capability: Option<u32>,
     /// Where `runtime.device=auto` goes. Asks CUDA, which takes a while.
-    pub auto: fn() -> Place,
+    pub auto: fn() -> Device,
 }
 
 /// The terminal, if there is one.
@@ -53,8 +51,8 @@ impl Machine {
             system: System::here(),
             nvml: None,
             build: Build {
-                capability: place::built_for(),
-                auto: || Place::resolve("auto", 0).unwrap_or(Place::Cpu),
+                capability: device::built_for(),
+                auto: || device::resolve("auto", 0).unwrap_or(Device::Cpu),
             },
             screen: Screen::here(),
             runs,

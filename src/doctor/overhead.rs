@@ -14,7 +14,8 @@ use switch::SamplerSwitch;
 
 use crate::{
     analysis::interval::{self, Interval, LEAST_VALUES},
-    base::units::{grouped, millis, three_digits},
+    base::table::aligned,
+    base::units::{grouped, millis, percent, percent_change, three_digits},
     config::{Composed, Runtime},
     engine::{
         Engine, EngineError,
@@ -122,7 +123,7 @@ pub fn measure(
     let (tx, rx) = event::channel(Clock::wall());
     let activity = Activity::default();
     let mut config = plan.composed.config.clone();
-    config.runtime.device = plan.device();
+    config.runtime.device = plan.device.to_string();
     let sampler = probes::sampler(&config, &activity, plan.weight_bytes(), plan.gpu_uuid().as_deref())?;
     sampler.announce(&tx);
     let switch = SamplerSwitch::new(sampler, tx.clone());
@@ -315,7 +316,7 @@ impl Overhead {
                 (each * (WANTED_PAIRS + 1) as f64).ceil()
             );
         };
-        let between = format!("between {} and {}", percent(change.low), percent(change.high));
+        let between = format!("between {} and {}", percent_change(change.low), percent_change(change.high));
         let few = if self.pairs.len() < WANTED_PAIRS { " Few pairs: more --seconds narrow it." } else { "" };
         match () {
             () if change.contains(0.0) => format!("No difference can be seen: {between}.{few}"),
@@ -342,9 +343,9 @@ impl Overhead {
         if let Some(change) = &self.change_pct {
             out += &format!(
                 "difference             {:>10}  (95 % interval {} to {})\n",
-                percent(change.estimate),
-                percent(change.low),
-                percent(change.high)
+                percent_change(change.estimate),
+                percent_change(change.low),
+                percent_change(change.high)
             );
         }
         out += &format!(
@@ -387,7 +388,7 @@ impl Overhead {
 
 impl SamplerShare {
     fn text(&self) -> String {
-        let share = |part: Option<f64>| part.map_or_else(|| "–".to_owned(), |part| format!("{part:.2} %"));
+        let share = |part: Option<f64>| part.map_or_else(|| "–".to_owned(), percent);
         let mut out = format!("the sampler took {} of one core", share(self.cpu_pct));
         if self.duty_pct.is_some() {
             out += &format!("; a GPU was being read {} of the time", share(self.duty_pct));
@@ -399,13 +400,13 @@ impl SamplerShare {
         let micros = |us: Option<f32>| {
             us.map_or_else(|| "–".to_owned(), |us| format!("{} µs", three_digits(us.into())))
         };
-        let width = self.calls.iter().map(|cost| cost.call.chars().count()).max().unwrap_or(0);
-        out += &format!("\n{:<width$}  {:<4}  {:>7}  {:>10}  {:>10}\n", "call", "tier", "n", "p50", "p99");
+        let mut rows = vec![["call", "tier", "n", "p50", "p99"].map(str::to_owned)];
         for cost in &self.calls {
-            let (p50, p99) = (micros(cost.p50_us), micros(cost.p99_us));
             let n = grouped(cost.n as i64);
-            out += &format!("{:<width$}  {:<4}  {n:>7}  {p50:>10}  {p99:>10}\n", cost.call, cost.tier);
+            let tier = cost.tier.to_string();
+            rows.push([cost.call.to_string(), tier, n, micros(cost.p50_us), micros(cost.p99_us)]);
         }
+        out += &format!("\n{}\n", aligned(&rows, |column| column > 1));
         out
     }
 }
@@ -413,11 +414,6 @@ impl SamplerShare {
 /// Enough digits to see a difference of a thousandth.
 fn fine(ms: f64) -> String {
     if ms < 100.0 { format!("{ms:.3} ms") } else { format!("{ms:.1} ms") }
-}
-
-fn percent(value: f64) -> String {
-    let sign = if value < 0.0 { "−" } else { "+" };
-    format!("{sign}{:.2} %", value.abs())
 }
 
 #[cfg(test)]
@@ -487,7 +483,6 @@ mod tests {
         let share = SamplerShare { duty_pct: Some(0.91), cpu_pct: None, calls }.text();
         assert!(share.contains("a GPU was being read 0.91 % of the time"), "{share}");
         assert!(share.contains("energy  slow       30    4,216 µs           –"), "{share}");
-        assert_eq!(percent(-0.213), "−0.21 %");
     }
 
     #[test]

@@ -7,14 +7,15 @@ use thiserror::Error;
 
 use crate::{
     analysis::peaks::GpuPeaks,
-    base::units::{scaled, three_digits},
+    base::table::aligned,
+    base::units::{percent, scaled, three_digits},
     config::{Composed, Dtype, Runtime},
     engine::{
-        EngineError,
+        EngineError, device,
         driver::Control,
         load::{Load, Loadable},
-        place::Place,
     },
+    event::Device,
 };
 
 /// Calls of each load before it counts: buffers are touched, libraries have chosen their kernels.
@@ -33,9 +34,9 @@ pub enum PeaksError {
 /// What was measured of one device.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MeasuredPeaks {
-    /// "cpu", "cuda:0"
-    pub place: String,
-    pub device: String,
+    pub device: Device,
+    /// As the driver or the system calls it.
+    pub name: String,
     pub rows: Vec<Row>,
 }
 
@@ -53,34 +54,34 @@ pub struct Row {
 }
 
 /// Where to measure: the device that a run of this configuration would be on, and threads for a CPU.
-pub fn place(composed: &Composed) -> Result<(Place, Option<u32>), PeaksError> {
+pub fn device(composed: &Composed) -> Result<(Device, Option<u32>), PeaksError> {
     let config = &composed.config;
     if config.runtime.name == Runtime::Sim {
         return Err(PeaksError::Simulated);
     }
-    let place = Place::resolve(&config.runtime.device, config.hardware.device_index as usize)?;
-    Ok((place, config.runtime.threads))
+    let device = device::resolve(&config.runtime.device, config.hardware.device_index)?;
+    Ok((device, config.runtime.threads))
 }
 
 /// Puts the device under each load for `each`. `tell` hears how far it is.
 pub fn measure(
-    place: Place,
+    device: Device,
     threads: Option<u32>,
     each: Duration,
     control: &Control,
     tell: &mut (dyn FnMut(&str) + Send),
 ) -> Result<MeasuredPeaks, PeaksError> {
-    let mut device = place.loadable(threads)?;
-    let name = device.name();
+    let mut loadable = device::loadable(&device, threads)?;
+    let name = loadable.name();
     let stated = GpuPeaks::named(&name);
     let mut rows = Vec::new();
-    for load in device.loads() {
+    for load in loadable.loads() {
         tell(&format!("{load} for {} s", three_digits(each.as_secs_f64())));
-        device.prepare(load)?;
-        let rates = rates(device.as_mut(), each, control)?;
+        loadable.prepare(load)?;
+        let rates = rates(loadable.as_mut(), each, control)?;
         rows.extend(Row::of(load, &rates, stated));
     }
-    Ok(MeasuredPeaks { place: place.to_string(), device: name, rows })
+    Ok(MeasuredPeaks { device, name, rows })
 }
 
 fn rates(device: &mut dyn Loadable, each: Duration, control: &Control) -> Result<Vec<f64>, EngineError> {
@@ -140,29 +141,28 @@ impl MeasuredPeaks {
     }
 
     pub fn text(&self) -> String {
-        let mut out = format!(
-            "{} ({})\n\n{:<14}{:>14}{:>14}{:>14}{:>8}{:>9}\n",
-            self.device, self.place, "", "best", "steady", "stated", "of it", "calls"
-        );
+        let mut rows = vec![["", "best", "steady", "stated", "of it", "calls"].map(str::to_owned)];
         for row in &self.rows {
-            let of_it = row.stated.map(|stated| format!("{} %", three_digits(row.steady / stated * 100.0)));
-            out += &format!(
-                "{:<14}{:>14}{:>14}{:>14}{:>8}{:>9}\n",
+            let none = || "–".to_owned();
+            let of_it = row.stated.map(|stated| percent(row.steady / stated * 100.0));
+            rows.push([
                 row.load.to_string(),
                 scaled(row.best, row.unit()),
                 scaled(row.steady, row.unit()),
-                row.stated.map_or_else(|| "–".to_owned(), |stated| scaled(stated, row.unit())),
-                of_it.unwrap_or_else(|| "–".to_owned()),
-                row.calls
-            );
+                row.stated.map_or_else(none, |stated| scaled(stated, row.unit())),
+                of_it.unwrap_or_else(none),
+                row.calls.to_string(),
+            ]);
         }
+        let table = aligned(&rows, |column| column > 0);
+        let mut out = format!("{} ({})\n\n{table}\n", self.name, self.device);
         out += "\nbest: the fastest call; steady: the median of the later half, once power and heat have settled.\n\
                 read: a large matrix times a vector, as decode does; copy: bytes read and bytes written.\n";
         for row in self.rows.iter().filter(|row| row.steady < FALLS * row.best) {
             out += &format!(
-                "{}: falls by {} % under load.\n",
+                "{}: falls by {} under load.\n",
                 row.load,
-                three_digits((1.0 - row.steady / row.best) * 100.0)
+                percent((1.0 - row.steady / row.best) * 100.0)
             );
         }
         out += "\nSo that a run, or `cost`, reckons with what was measured:\n";
@@ -187,8 +187,8 @@ impl MeasuredPeaks {
         };
         json!({
             "schema": 1,
-            "place": self.place,
-            "device": self.device,
+            "place": self.device,
+            "device": self.name,
             "loads": self.rows.iter().map(row).collect::<Vec<_>>(),
             "overrides": self.dtypes().map(|dtype| (dtype.name().to_owned(), json!(self.overrides(dtype)))).collect::<serde_json::Map<_, _>>(),
         })
@@ -211,8 +211,8 @@ mod tests {
         assert_eq!(Row::of(Load::Copy, &[], h200), None);
 
         let measured = MeasuredPeaks {
-            place: "cuda:0".into(),
-            device: "NVIDIA H200".into(),
+            device: Device::Cuda(0),
+            name: "NVIDIA H200".into(),
             rows: vec![product, read, Row::of(Load::Copy, &[4.2e12], None).unwrap()],
         };
         let text = measured.text();
@@ -229,7 +229,7 @@ mod tests {
     fn the_overrides_are_ones_that_a_run_takes() {
         let row = |load, steady| Row { load, calls: 1, best: steady, steady, stated: None };
         let rows = vec![row(Load::Product(Dtype::F32), 96.12e9), row(Load::Read, 21.4e9)];
-        let measured = MeasuredPeaks { place: "cpu".into(), device: "cpu".into(), rows };
+        let measured = MeasuredPeaks { device: Device::Cpu, name: "cpu".into(), rows };
         let overrides: Vec<String> =
             measured.overrides(Dtype::F32).unwrap().split(' ').map(str::to_owned).collect();
         let tree = crate::config::ConfTree::built_in();
@@ -241,6 +241,6 @@ mod tests {
     fn a_simulation_has_none() {
         let tree = crate::config::ConfTree::built_in();
         let simulated = crate::config::compose(&tree, &["runtime=sim".to_owned()]).unwrap();
-        assert!(matches!(place(&simulated), Err(PeaksError::Simulated)));
+        assert!(matches!(super::device(&simulated), Err(PeaksError::Simulated)));
     }
 }

@@ -3,11 +3,11 @@
 pub mod candle;
 #[cfg(feature = "cuda")]
 pub mod cuda;
+pub mod device;
 pub mod driver;
 pub mod load;
 #[cfg(feature = "nvtx")]
 mod nvtx_ranges;
-pub mod place;
 pub mod ranges;
 pub mod sampling;
 pub mod workload;

@@ -3,6 +3,7 @@
 //! Events are sent by the engine and the probes, recorded line by line in `events.ndjson`, and folded
 //! into [`crate::state::RunState`]. A screen or a report is a pure function of them.
 
+mod device;
 pub mod kernels;
 mod profile;
 pub mod readings;
@@ -19,6 +20,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
+pub use self::device::{Device, EngineKind};
 pub use self::profile::{
     Allocator, AllocatorSample, HeapGrowth, HostSpan, HostTimeline, OperatorTime, OperatorWindow,
 };
@@ -122,10 +124,8 @@ pub struct RunStarted {
     pub experiment: String,
     pub model: String,
     pub dtype: String,
-    /// "candle", "cuda", "candle-transformers", "sim"
-    pub engine: String,
-    /// "cpu", "cuda:0", …
-    pub device: String,
+    pub engine: EngineKind,
+    pub device: Device,
     /// Random weights of the model's true shape rather than trained ones.
     pub synthetic_weights: bool,
     /// Time is simulated; nothing here was measured.

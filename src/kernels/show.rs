@@ -2,9 +2,12 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::base::units::{grouped, millis, scaled, three_digits};
 use crate::{
     analysis::classify::{Class, SHORT_NS},
+    base::{
+        table::aligned,
+        units::{grouped, millis, percent, scaled},
+    },
     event::kernels::{Group, KernelRow, KernelTable, Kind, Measure, SortBy},
 };
 
@@ -69,10 +72,13 @@ impl Shown {
             return out + "\n  no row has that text in its name";
         }
         out.push('\n');
-        out += &aligned(&self.cells());
+        let rows = self.cells();
+        let text_from = rows[0].iter().position(|title| title == "class").unwrap_or(rows[0].len() - 1);
+        out += &aligned(&rows, |column| column < text_from);
+        out.push('\n');
         if let (n @ 1.., rest) = self.left_out {
             let share = rest.and_then(|rest| self.share_of(rest));
-            let share = share.map(|pct| format!(", {} %", three_digits(pct))).unwrap_or_default();
+            let share = share.map(|pct| format!(", {}", percent(pct))).unwrap_or_default();
             out += &format!("… and {n} more{share} (-k {})", self.table.rows.len() + n);
         }
         out.trim_end().to_owned()
@@ -102,7 +108,7 @@ impl Shown {
         titles.push(self.table.kind.nouns().0);
         let mut rows = vec![titles.into_iter().map(str::to_owned).collect::<Vec<_>>()];
         for row in &self.table.rows {
-            let share = self.share(row).map(|pct| format!("{pct:.1} %"));
+            let share = self.share(row).map(percent);
             let amount = self.table.amount(row).map(|amount| amount_text(self.table.kind.measure(), amount));
             let mut cells = vec![
                 share.unwrap_or_else(none),
@@ -227,28 +233,6 @@ fn named(row: &KernelRow) -> String {
     }
 }
 
-/// Numbers to the right, words to the left, two spaces between.
-fn aligned(rows: &[Vec<String>]) -> String {
-    let columns = rows.first().map_or(0, Vec::len);
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..columns).map(width).collect();
-    let words_from = rows
-        .first()
-        .and_then(|titles| titles.iter().position(|title| title == "class"))
-        .unwrap_or(columns.saturating_sub(1));
-    let mut out = String::new();
-    for row in rows {
-        let mut line = String::new();
-        for (column, cell) in row.iter().enumerate() {
-            let pad = " ".repeat(widths[column] - cell.chars().count());
-            line += &if column < words_from { format!("{pad}{cell}  ") } else { format!("{cell}{pad}  ") };
-        }
-        out += line.trim_end();
-        out.push('\n');
-    }
-    out
-}
-
 /// What a table says, in words, the most telling first.
 fn hints(table: &KernelTable) -> Vec<String> {
     let mut hints = vec![summary(table)];
@@ -279,7 +263,7 @@ fn summary(table: &KernelTable) -> String {
         words += &format!(", {}", amount_text(table.kind.measure(), total));
         let first: Option<f64> = table.rows.iter().take(3).map(|row| table.amount(row)).sum();
         if let Some(first) = first.filter(|_| n > 4 && total > 0.0) {
-            words += &format!("; the first three are {:.0} % of it", first / total * 100.0);
+            words += &format!("; the first three are {} of it", percent(first / total * 100.0));
         }
     }
     words + "."
@@ -301,7 +285,7 @@ fn bounds(table: &KernelTable) -> Option<String> {
     let (first, most) = *by_class.first()?;
     let parts: Vec<String> = by_class
         .iter()
-        .map(|(class, ns)| format!("{} {:.0} %", bound_words(*class), ns / total * 100.0))
+        .map(|(class, ns)| format!("{} {}", bound_words(*class), percent(ns / total * 100.0)))
         .collect();
     let advice = if most >= total / 2.0 { format!(" {}", remedy(first)) } else { String::new() };
     Some(format!("Of the time: {}.{advice}", parts.join(", ")))
@@ -343,10 +327,10 @@ fn short_kernels(table: &KernelTable) -> Option<String> {
     let share = calls as f64 / table.calls().max(1) as f64;
     (share >= 0.2).then(|| {
         format!(
-            "{:.0} % of the launches are of kernels shorter than {} µs ({:.0} % of the time): fusing them or CUDA graphs may help.",
-            share * 100.0,
+            "{} of the launches are of kernels shorter than {} µs ({} of the time): fusing them or CUDA graphs may help.",
+            percent(share * 100.0),
             SHORT_NS / 1e3,
-            ns / total * 100.0
+            percent(ns / total * 100.0)
         )
     })
 }
@@ -372,9 +356,9 @@ fn first_advice(table: &KernelTable) -> Option<String> {
         promising.max_by(|a, b| a.speedup_pct.unwrap_or(0.0).total_cmp(&b.speedup_pct.unwrap_or(0.0)))?;
     let sentence = best.text.split(". ").next().unwrap_or(&best.text).trim_end_matches('.');
     Some(format!(
-        "ncu on {}: {sentence} (up to {} % {}).",
+        "ncu on {}: {sentence} (up to {} {}).",
         first.family,
-        three_digits(best.speedup_pct?),
+        percent(best.speedup_pct?),
         best.speedup_of.as_deref().unwrap_or("faster")
     ))
 }

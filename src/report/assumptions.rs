@@ -56,7 +56,7 @@ fn times(state: &RunState) -> Vec<String> {
         lines.push("times of the device are by its own clock, from events around each step".to_owned());
     }
     if state.operators.prefill.steps + state.operators.decode.steps > 0 {
-        let on_cpu = state.run.as_ref().is_some_and(|run| run.device == "cpu");
+        let on_cpu = state.run.as_ref().is_some_and(|run| run.device.is_cpu());
         let what = if on_cpu { "the work itself" } else { "launching, not the GPU's work" };
         lines.push(format!("times of operators on the host are by the thread that does the steps: {what}"));
     }

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     analysis::{throttle::table, verdict},
-    base::units::{bytes, grouped, millis, scaled, three_digits},
+    base::units::{bytes, grouped, millis, percent, scaled, three_digits},
     event::Phase,
     kernels::show::{Asked, Shown},
     state::RunState,
@@ -118,7 +118,7 @@ pub fn verdict_of(state: &RunState) -> Option<String> {
         cpu_taken_by_others: state
             .host
             .taken_by_others(state.total.from, state.now)
-            .filter(|_| run.device == "cpu"),
+            .filter(|_| run.device.is_cpu()),
         simulated: run.simulated,
     })
 }
@@ -165,7 +165,7 @@ fn efficiency(out: &mut String, state: &RunState) {
     }
     for (name, used) in [("Decode: MBU", state.mbu()), ("Prefill: MFU", state.mfu())] {
         if let Some(used) = used {
-            let _ = writeln!(out, "{name} {} %.", three_digits(used.share * 100.0));
+            let _ = writeln!(out, "{name} {}.", percent(used.share * 100.0));
         }
     }
     let _ = writeln!(
@@ -183,9 +183,9 @@ fn efficiency(out: &mut String, state: &RunState) {
             point.timed.flop_per_byte().map_or_else(none, three_digits),
             scaled(point.timed.flop_per_s(), "").trim_end(),
             scaled(point.timed.bytes_per_s(), "").trim_end(),
-            share.map_or_else(none, |pct| format!("{pct:.1} %")),
+            share.map_or_else(none, percent),
             class.unwrap_or_else(none),
-            point.time_pct.map_or_else(none, |pct| format!("{pct:.1} %"))
+            point.time_pct.map_or_else(none, percent)
         );
     }
     let hints = all_hints(state);
@@ -283,7 +283,7 @@ fn memory(out: &mut String, state: &RunState) {
             scaled(sample.live_bytes as f64, "B"),
             scaled(sample.peak_bytes as f64, "B"),
             sample.reserved_bytes.map_or_else(none, |bytes| scaled(bytes as f64, "B")),
-            sample.fragmentation().map_or_else(none, |share| format!("{} %", three_digits(share * 100.0)))
+            sample.fragmentation().map_or_else(none, |share| percent(share * 100.0))
         );
     }
     let _ = writeln!(out, "\nLive and reserved are as of the last look.\n");

@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use crate::{
-    base::units::{grouped, millis, scaled, three_digits},
-    event::{HeapGrowth, Phase},
+    base::units::{grouped, millis, percent, scaled, three_digits},
+    event::{EngineKind, HeapGrowth, Phase},
     model::cost::StepCost,
     state::{HostOperators, OperatorBasis, RunState},
 };
@@ -50,14 +50,14 @@ fn measured(out: &mut String, state: &RunState, phase: Phase) {
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         let _ = writeln!(
             out,
-            "| {} | {} | {} | {} % | {} | {} | {} | {} | `{}`{more} |",
+            "| {} | {} | {} | {} | {} | {} | {} | {} | `{}`{more} |",
             row.name(),
             three_digits(row.calls_per_step),
             millis(row.ns_per_step / 1e6),
-            three_digits(row.share * 100.0),
+            percent(row.share * 100.0),
             row.achieved.map_or_else(none, |timed| scaled(timed.flop_per_s(), "FLOP/s")),
             row.achieved.map_or_else(none, |timed| scaled(timed.bytes_per_s(), "B/s")),
-            row.pct_of_peaks.map_or_else(none, |share| format!("{} %", three_digits(share.most()))),
+            row.pct_of_peaks.map_or_else(none, |share| percent(share.most())),
             row.verdict.as_ref().map_or_else(|_| none(), |verdict| verdict.class.word().to_owned()),
             kernels.join("`, `").replace('|', "\\|")
         );
@@ -74,7 +74,7 @@ fn measured(out: &mut String, state: &RunState, phase: Phase) {
 
 /// What the engine's thread spent on each: the work itself on the CPU, launching it on a GPU.
 fn on_host(out: &mut String, state: &RunState, phase: Phase, host: &HostOperators) {
-    let on_cpu = state.run.as_ref().is_some_and(|run| run.device == "cpu");
+    let on_cpu = state.run.as_ref().is_some_and(|run| run.device.is_cpu());
     let steps = match host.steps {
         1 => "one step".to_owned(),
         n => format!("{} steps", grouped(n as i64)),
@@ -112,7 +112,7 @@ fn on_host(out: &mut String, state: &RunState, phase: Phase, host: &HostOperator
          |---|---|---|---|---|---|---|---|---|---|---|---|"
     );
     let told = host.told_steps().max(1) as f64;
-    let pct = |ns: u64| three_digits(ns as f64 / host.told_ns().max(1) as f64 * 100.0);
+    let pct = |ns: u64| percent(ns as f64 / host.told_ns().max(1) as f64 * 100.0);
     let time = |ns: f64| millis(ns / 1e6);
     let heap = |heap: Option<HeapGrowth>| {
         let cell = |bytes: Option<f64>| bytes.map_or_else(none, |bytes| scaled(bytes, "B"));
@@ -134,7 +134,7 @@ fn on_host(out: &mut String, state: &RunState, phase: Phase, host: &HostOperator
             rows.iter().find(|row| row.operator == Some(spent.operator)).and_then(|row| row.achieved);
         let _ = writeln!(
             out,
-            "| {} | {} | {} | {} % | {} | {} | {} | {} | {} | {} | {} |",
+            "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
             spent.operator,
             three_digits(spent.calls as f64 / told),
             time(spent.ns as f64 / told),
@@ -150,7 +150,7 @@ fn on_host(out: &mut String, state: &RunState, phase: Phase, host: &HostOperator
     }
     let _ = writeln!(
         out,
-        "| *the step itself* | | {} | {} % | | | | | | | | |\n",
+        "| *the step itself* | | {} | {} | | | | | | | | |\n",
         time(host.self_ns() as f64 / told),
         pct(host.self_ns())
     );
@@ -161,8 +161,10 @@ fn on_host(out: &mut String, state: &RunState, phase: Phase, host: &HostOperator
 }
 
 fn untold_because(state: &RunState) -> &'static str {
-    match state.run.as_ref().map(|run| run.engine.as_str()) {
-        Some("candle-transformers") => "candle-transformers' models do not tell them; runtime=candle does",
+    match state.run.as_ref().map(|run| &run.engine) {
+        Some(EngineKind::CandleTransformers) => {
+            "candle-transformers' models do not tell them; runtime=candle does"
+        }
         _ => {
             "the host launches such a step as one CUDA graph; `runtime.cuda_graphs=false` launches operator by operator"
         }
@@ -171,7 +173,7 @@ fn untold_because(state: &RunState) -> &'static str {
 
 fn reckoned(out: &mut String, state: &RunState, phase: Phase, cost: &StepCost) {
     let total = cost.total();
-    let why = match state.run.as_ref().is_some_and(|run| run.device == "cpu") {
+    let why = match state.run.as_ref().is_some_and(|run| run.device.is_cpu()) {
         true => "Operators were not timed in this phase (`profiling.operators.enable=true` times them).",
         false => {
             "No kernels were recorded in this phase (`profiling.cupti.enable=true` or the key `K` records them)."
@@ -186,7 +188,7 @@ fn reckoned(out: &mut String, state: &RunState, phase: Phase, cost: &StepCost) {
         cost.step.past
     );
     let pct = |part: f64, all: f64| {
-        if all > 0.0 { format!("{} %", three_digits(part / all * 100.0)) } else { none() }
+        if all > 0.0 { percent(part / all * 100.0) } else { none() }
     };
     for operator in &cost.operators {
         let _ = writeln!(

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::metrics::{energy_of, outcome};
 use crate::{
     analysis::{classify::Class, roofline::PointKind},
-    base::units::{grouped, millis, three_digits},
+    base::units::{grouped, millis, percent, three_digits},
     event::Phase,
     state::RunState,
 };
@@ -38,7 +38,7 @@ fn what_was_run(state: &RunState) -> Vec<String> {
     if state.watches() {
         return vec!["No workload of ours: the card was watched while others used it.".to_owned()];
     }
-    let gpu = state.profiled_gpu().map_or(run.device.as_str(), |gpu| gpu.info.name.as_str());
+    let gpu = state.profiled_gpu().map_or_else(|| run.device.to_string(), |gpu| gpu.info.name.clone());
     let weights =
         if run.synthetic_weights { "random weights of its true shape" } else { "its trained weights" };
     let mut lines = vec![
@@ -131,8 +131,8 @@ fn limits(state: &RunState) -> Vec<String> {
         let words = match (used, bound) {
             (Some(used), bound) => {
                 let bound = bound.map_or_else(String::new, |bound| format!("; by an estimate, {bound}"));
-                let share = three_digits(used.share * 100.0);
-                format!("{when}, {share} % of the card's {what} is used: {}{bound}.", near(used.share))
+                let share = percent(used.share * 100.0);
+                format!("{when}, {share} of the card's {what} is used: {}{bound}.", near(used.share))
             }
             (None, Some(bound)) => format!("{when}, by an estimate, {bound}."),
             (None, None) => continue,
@@ -185,17 +185,17 @@ fn to_do(state: &RunState) -> Vec<String> {
         let share: f64 = waiting.map(|row| row.share).sum();
         if share >= WORTH_A_WORD {
             lines.push(format!(
-                "{:.0} % of the time of {doing} goes to work too small to fill the card's memory or arithmetic; putting pieces \
+                "{} of the time of {doing} goes to work too small to fill the card's memory or arithmetic; putting pieces \
                  of it together (kernel fusion) can gain some of it. Which ones: `operators.md`.",
-                share * 100.0
+                percent(share * 100.0)
             ));
         }
         let meter = state.kernels.live(phase).and_then(|live| live.launch_meter());
         let saved = meter.and_then(|meter| Some(meter.saved_by_graphs_ns()? / meter.step_ns()));
         if let Some(saved) = saved.filter(|saved| *saved >= WORTH_A_WORD) {
             lines.push(format!(
-                "As a CUDA graph {doing} would take about {:.0} % less time (an estimate).",
-                saved * 100.0
+                "As a CUDA graph {doing} would take about {} less time (an estimate).",
+                percent(saved * 100.0)
             ));
         }
     }

@@ -9,7 +9,7 @@ use std::{
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::{
-    base::units::{millis, three_digits},
+    base::units::{millis, percent, three_digits},
     event::{Outcome, Phase},
     process::shutdown::{Cause, Shutdown},
     run::{
@@ -226,7 +226,7 @@ impl Progress {
 
 fn words(state: &RunState) -> String {
     if let Some((tool, doing, share)) = state.kernels.working() {
-        let share = share.map(|share| format!(" {:.0} %", 100.0 * share)).unwrap_or_default();
+        let share = share.map(|share| format!(" {}", percent(100.0 * share))).unwrap_or_default();
         return format!("under {tool}: {doing}{share}");
     }
     if let (Phase::Preparing, Some(p)) = (state.phase, &state.preparing) {

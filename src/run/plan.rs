@@ -10,13 +10,13 @@ use crate::{
         Engine, EngineError, Progress,
         candle::{
             CandleOptions,
-            stock::{self, StockEngine, StockOptions},
+            stock::{StockEngine, StockOptions},
         },
-        place::Place,
+        device,
         sampling::Sampling,
         workload::Workload,
     },
-    event::{GivenPeaks, RunStarted, SCHEMA},
+    event::{Device, EngineKind, GivenPeaks, RunStarted, SCHEMA},
     run::{
         inputs::{Inputs, InputsError, Model},
         rerun::Tool,
@@ -50,7 +50,8 @@ pub struct Plan {
     /// Where it is kept, if it is recorded.
     pub dir: PathBuf,
     pub(crate) inputs: Inputs,
-    pub(crate) place: Place,
+    /// The device of the workload, "auto" resolved.
+    pub(crate) device: Device,
 }
 
 impl Plan {
@@ -63,8 +64,13 @@ impl Plan {
             Scenario::named(name)?;
         }
         let dir = PathBuf::from(&config.hydra.run.dir);
-        let place = Place::resolve(&config.runtime.device, config.hardware.device_index as usize)?;
-        let plan = Plan { composed, remarks, dir, inputs, place };
+        let resolved = device::resolve(&config.runtime.device, config.hardware.device_index)?;
+        let device = match config.runtime.name {
+            Runtime::Candle | Runtime::CandleStock => resolved,
+            Runtime::Sim => Device::Sim,
+            Runtime::Watch => Device::None,
+        };
+        let plan = Plan { composed, remarks, dir, inputs, device };
         plan.check_amounts()?;
         Ok(plan)
     }
@@ -97,7 +103,7 @@ impl Plan {
     pub fn check_machine(&self) -> Result<(), EngineError> {
         match self.recipe() {
             _ if self.simulated() || self.watches() => Ok(()),
-            Recipe::Ours(options) => self.place.check(&options),
+            Recipe::Ours(options) => device::check(&self.device, &options),
             Recipe::Stock(options) => options.check(),
         }
     }
@@ -105,7 +111,7 @@ impl Plan {
     /// Makes the engine that really computes. `progress` may stop that.
     pub(crate) fn make_engine(&self, progress: Progress<'_>) -> Result<Box<dyn Engine>, EngineError> {
         match self.recipe() {
-            Recipe::Ours(options) => self.place.make(&options, progress),
+            Recipe::Ours(options) => device::make_engine(&self.device, &options, progress),
             Recipe::Stock(options) => Ok(Box::new(StockEngine::new(&options, progress)?)),
         }
     }
@@ -144,7 +150,7 @@ impl Plan {
             Model::Stock(model) => Recipe::Stock(StockOptions {
                 model: model.clone(),
                 name,
-                place: self.place,
+                device: self.device.clone(),
                 dtype,
                 threads,
                 batch,
@@ -153,21 +159,6 @@ impl Plan {
                 seed,
                 sampling,
             }),
-        }
-    }
-
-    /// The workload runs on a GPU of this machine.
-    pub(crate) fn on_gpu(&self) -> bool {
-        matches!(self.place, Place::Cuda(_))
-            && matches!(self.composed.config.runtime.name, Runtime::Candle | Runtime::CandleStock)
-    }
-
-    /// What the workload runs on, "auto" resolved.
-    pub(crate) fn device(&self) -> String {
-        match self.composed.config.runtime.name {
-            Runtime::Candle | Runtime::CandleStock => self.place.to_string(),
-            Runtime::Sim => "sim".to_owned(),
-            Runtime::Watch => "none".to_owned(),
         }
     }
 
@@ -192,7 +183,7 @@ impl Plan {
 
     /// What the driver calls the GPU that the workload runs on.
     pub(crate) fn gpu_uuid(&self) -> Option<String> {
-        if self.simulated() || self.watches() { None } else { self.place.gpu_uuid() }
+        device::gpu_uuid(&self.device)
     }
 
     pub(crate) fn simulated(&self) -> bool {
@@ -204,10 +195,11 @@ impl Plan {
         let Inputs { model, workload, .. } = &self.inputs;
         let dtype = config.model.dtype;
         let engine = match config.runtime.name {
-            Runtime::Candle => self.place.engine(),
-            Runtime::CandleStock => stock::NAME,
-            Runtime::Sim => "sim",
-            Runtime::Watch => "none",
+            Runtime::Candle if self.device.is_cuda() => EngineKind::Cuda,
+            Runtime::Candle => EngineKind::Candle,
+            Runtime::CandleStock => EngineKind::CandleTransformers,
+            Runtime::Sim => EngineKind::Sim,
+            Runtime::Watch => EngineKind::None,
         };
         RunStarted {
             schema: SCHEMA,
@@ -216,8 +208,8 @@ impl Plan {
             experiment: config.experiment.clone(),
             model: if self.watches() { "watch".to_owned() } else { config.model.name.clone() },
             dtype: model.type_name(dtype),
-            engine: engine.to_owned(),
-            device: self.device(),
+            engine,
+            device: self.device.clone(),
             synthetic_weights: model.weights_path().is_none(),
             simulated: self.simulated(),
             parameters: model.parameters(),

@@ -83,7 +83,8 @@ mod tests {
     };
 
     fn config(runtime: Runtime, probe: Probe) -> RunConfig {
-        let mut config = compose(&ConfTree::built_in(), &["hardware.isolation.check=false"]).unwrap().config;
+        let mut config =
+            compose(&ConfTree::built_in(), &["hardware.isolation.check=false".to_owned()]).unwrap().config;
         config.runtime.name = runtime;
         config.telemetry.probe = probe;
         config

@@ -114,7 +114,7 @@ impl Session {
         if let Record::Refused(reason) = &record {
             tx.notice(Level::Error, "recorder", format!("this run is not recorded: {reason}"));
         }
-        let tracer = plan.on_gpu().then(|| {
+        let tracer = plan.device.is_cuda().then(|| {
             let wanted = plan.composed.config.profiling.cupti.enable;
             Arc::new(Tracer::new(tx.clone(), wanted))
         });
@@ -154,7 +154,7 @@ impl Session {
         let (control, tx, plan) = (self.control.clone(), self.tx.clone(), self.plan.clone());
         let mut config = plan.composed.config.clone();
         // "auto" means one device by now, and the sampler marks the GPU that is in use.
-        config.runtime.device = plan.device();
+        config.runtime.device = plan.device.to_string();
         let sampler = probes::sampler(&config, &activity, plan.weight_bytes(), plan.gpu_uuid().as_deref());
         // A simulated run takes its samples within its own steps, so that it is the same every time.
         let mut inline = None;

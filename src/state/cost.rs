@@ -53,7 +53,7 @@ impl RunState {
         let dtype = run.shape.as_ref().map_or(run.dtype.as_str(), |shape| shape.dtype.as_str());
         let gpu = self.profiled_gpu().map(|gpu| gpu.info.name.as_str());
         match peaks(gpu, dtype, run.peaks) {
-            Err(_) if gpu.is_none() && run.device.starts_with("cuda") => Err(format!(
+            Err(_) if gpu.is_none() && run.device.is_cuda() => Err(format!(
                 "which GPU this is was not told: profiling.nvml.enable=true looks at it, or {OVERRIDE}"
             )),
             known => known,
@@ -141,7 +141,7 @@ impl RunState {
 
     /// What operators took where the CPU did them; `None` on a GPU, and where nobody timed them.
     pub fn operators_on_cpu(&self, phase: Phase) -> Option<&HostOperators> {
-        let on_cpu = self.run.as_ref().is_some_and(|run| run.device == "cpu");
+        let on_cpu = self.run.as_ref().is_some_and(|run| run.device.is_cpu());
         self.operators.of(phase).filter(|host| on_cpu && !host.times.is_empty())
     }
 

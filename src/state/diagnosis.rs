@@ -20,7 +20,7 @@ impl RunState {
     pub fn trust(&self) -> Option<Trust> {
         let run = self.run.as_ref()?;
         let diagnosis = self.profiled_gpu().and_then(|gpu| self.diagnosis_of(gpu));
-        let on_cpu = run.device == "cpu";
+        let on_cpu = run.device.is_cpu();
         trust(&Judged {
             metrics: &self.total,
             diagnosis: diagnosis.as_ref(),

@@ -32,8 +32,8 @@ use crate::{
         throttle::Work,
     },
     event::{
-        Envelope, Event, GpuAbsent, Notice, ObserverSample, Phase, Preparing, RunFinished, RunStarted,
-        SamplerCost, Stamp, readings::Reading,
+        EngineKind, Envelope, Event, GpuAbsent, Notice, ObserverSample, Phase, Preparing, RunFinished,
+        RunStarted, SamplerCost, Stamp, readings::Reading,
     },
 };
 
@@ -388,7 +388,7 @@ impl RunState {
 
     /// Others' work is looked at: there is no workload of ours.
     pub fn watches(&self) -> bool {
-        self.run.as_ref().is_some_and(|run| run.engine == "none")
+        self.run.as_ref().is_some_and(|run| run.engine == EngineKind::None)
     }
 
     /// Sequences per request.

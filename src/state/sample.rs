@@ -84,7 +84,7 @@ impl RunState {
                 phases.iter().flat_map(|work| limits(*work, gpu.ledger.of(*work))).collect()
             }),
             others: gpu.map_or(0, |gpu| gpu.processes_seen.len() as u32),
-            cpu_taken: self.host.taken_by_others(from, self.now).filter(|_| run.device == "cpu"),
+            cpu_taken: self.host.taken_by_others(from, self.now).filter(|_| run.device.is_cpu()),
             events_lost: self.observer.map_or(0, |observer| observer.lost),
             peak_mem_bytes: peak.filter(|bytes| *bytes > 0),
             decode: profile(Phase::Decode, &self.kernels.decode),

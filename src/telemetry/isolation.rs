@@ -8,6 +8,7 @@ use std::{
 
 use super::host::procfs::{self, CoreTicks, TICKS_PER_S};
 use crate::{
+    base::units::percent,
     config::HardwareConfig,
     event::{GpuInfo, GpuProcess},
 };
@@ -83,8 +84,9 @@ impl CpuLook {
         let allowed = hardware.isolation.max_other_cpu_pct;
         let others = self.others_pct().filter(|others| *others > allowed)?;
         Some(format!(
-            "other processes take {others:.0} % of the cores, hardware.isolation.max_other_cpu_pct is {allowed}: \
-             figures of this run include their doing"
+            "other processes take {} of the cores, hardware.isolation.max_other_cpu_pct is {allowed}: \
+             figures of this run include their doing",
+            percent(others)
         ))
     }
 }

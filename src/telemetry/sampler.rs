@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     config::{HardwareConfig, NvmlConfig, RunConfig, Runtime, SamplerConfig},
-    event::{AllocatorSample, Event, EventTx, GpuInfo, Level, Stamp},
+    event::{AllocatorSample, Device, Event, EventTx, GpuInfo, Level, Stamp},
 };
 
 /// The longest that a stop waits when nobody unparks the thread.
@@ -210,13 +210,13 @@ impl Sampler {
 
 /// The index, as NVML counts, of the GPU that the workload runs on.
 pub fn profiled_gpu(config: &RunConfig, gpus: &[GpuInfo], uuid: Option<&str>) -> Option<u32> {
-    let device = config.runtime.device.as_str();
-    if matches!(device, "cpu" | "none") {
-        return None;
-    }
-    let named = device.strip_prefix("cuda:").and_then(|index| index.parse().ok());
+    let index = match Device::from(config.runtime.device.as_str()) {
+        Device::Cpu | Device::None => return None,
+        Device::Cuda(index) => index,
+        Device::Sim | Device::Other(_) => config.hardware.device_index,
+    };
     let visible = std::env::var("CUDA_VISIBLE_DEVICES").ok();
-    nvml_index(gpus, named.unwrap_or(config.hardware.device_index), uuid, visible.as_deref())
+    nvml_index(gpus, index, uuid, visible.as_deref())
 }
 
 #[cfg(test)]

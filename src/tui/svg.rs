@@ -1,5 +1,7 @@
 //! A drawn screen as an SVG picture.
 
+use crate::base::markup::escaped;
+
 use std::fmt::Write;
 
 use ratatui::{
@@ -82,7 +84,7 @@ fn symbol(out: &mut String, buffer: &Buffer, (x, y): (u16, u16), paper: Paper) {
     }
     let weight = if cell.modifier.contains(Modifier::BOLD) { " font-weight=\"bold\"" } else { "" };
     let faint = if cell.modifier.contains(Modifier::DIM) { " opacity=\"0.6\"" } else { "" };
-    let text = symbol.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+    let text = escaped(symbol);
     let baseline = top + BASELINE;
     let _ = writeln!(
         out,

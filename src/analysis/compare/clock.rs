@@ -7,6 +7,7 @@ use super::{
     sample::{LimitShare, Sample},
 };
 use crate::analysis::interval::Interval;
+use crate::base::units::percent;
 
 /// Times that the clocks alone may have multiplied B's by: anything between not at all and in full. A step that waits for
 /// memory does not follow the SM clock, one that computes does, and which of them it is nobody has to know.
@@ -97,5 +98,5 @@ pub fn limits_apart(a: &Sample, b: &Sample, bound: Bound) -> Option<String> {
         a.limits.iter().chain(&b.limits).filter(|limit| limit.phase == phase).map(|limit| &limit.limit);
     let apart = names.map(|name| (name, share(a, name), share(b, name)));
     let (name, x, y) = apart.max_by(|l, r| (l.1 - l.2).abs().total_cmp(&(r.1 - r.2).abs()))?;
-    ((x - y).abs() > APART).then(|| format!("{name} {:.0} % against {:.0} %", 100.0 * y, 100.0 * x))
+    ((x - y).abs() > APART).then(|| format!("{name} {} against {}", percent(100.0 * y), percent(100.0 * x)))
 }

@@ -34,8 +34,8 @@ const FACTS: [Fact; 20] = [
     ("weights", true, &["model"], |f| {
         Some(if f.run.synthetic_weights { "synthetic" } else { "trained" }.to_owned())
     }),
-    ("engine", true, &["runtime=", "runtime.device"], |f| Some(f.run.engine.clone())),
-    ("device", false, &["runtime=", "runtime.device", "hardware"], |f| Some(f.run.device.clone())),
+    ("engine", true, &["runtime=", "runtime.device"], |f| Some(f.run.engine.to_string())),
+    ("device", false, &["runtime=", "runtime.device", "hardware"], |f| Some(f.run.device.to_string())),
     ("batch", true, &["runtime.batch_size", "runtime="], |f| Some(f.run.batch.to_string())),
     ("prompt tokens", true, &["dataset"], |f| Some(f.run.prompt_tokens.to_string())),
     ("output tokens", true, &["infer"], |f| Some(f.run.output_tokens.to_string())),
@@ -57,7 +57,7 @@ const FACTS: [Fact; 20] = [
     ("mig", true, &[], |f| {
         f.gpu.as_ref().and_then(|gpu| gpu.mig).map(|mig| if mig { "on" } else { "off" }.to_owned())
     }),
-    ("cpu", true, &[], |f| f.cpu.clone().filter(|_| f.gpu.is_none() && f.run.device == "cpu")),
+    ("cpu", true, &[], |f| f.cpu.clone().filter(|_| f.gpu.is_none() && f.run.device.is_cpu())),
     ("program", false, &[], |f| Some(f.run.program.clone())),
 ];
 

@@ -1,6 +1,7 @@
 //! Why a run is not to be believed when it is held against another.
 
 use super::sample::Sample;
+use crate::base::units::{percent, percent_change};
 use crate::event::Outcome;
 
 /// The first third and the last of a run further apart than this, and than chance makes them, are no one speed.
@@ -25,12 +26,12 @@ pub fn doubts(sample: &Sample, in_turn: bool) -> Vec<String> {
     let tpots = sample.tpots_ns();
     if let Some(drift) = drift(&tpots).filter(|_| !in_turn) {
         doubts.push(format!(
-            "it drifts: TPOT of its last third is {:+.1} % off that of its first; more runtime.warmup, or runtime.until=steady",
-            100.0 * drift
+            "it drifts: TPOT of its last third is {} off that of its first; more runtime.warmup, or runtime.until=steady",
+            percent_change(100.0 * drift)
         ));
     }
     if let Some(cv) = variation(&tpots).filter(|cv| *cv > WILDEST_CV) {
-        doubts.push(format!("TPOT is no one value: its coefficient of variation is {:.0} %", 100.0 * cv));
+        doubts.push(format!("TPOT is no one value: its coefficient of variation is {}", percent(100.0 * cv)));
     }
     match sample.others {
         0 => {}
@@ -38,7 +39,7 @@ pub fn doubts(sample: &Sample, in_turn: bool) -> Vec<String> {
         n => doubts.push(format!("{n} other processes were on the card")),
     }
     if let Some(taken) = sample.cpu_taken.filter(|taken| *taken > OTHERS) {
-        doubts.push(format!("other processes took {:.0} % of the CPU", 100.0 * taken));
+        doubts.push(format!("other processes took {} of the CPU", percent(100.0 * taken)));
     }
     if sample.events_lost > 0 {
         doubts.push(format!("{} events were lost", sample.events_lost));

@@ -9,6 +9,7 @@ use super::{
     metric::{Metric, UnknownMetric},
     rows::Row,
 };
+use crate::base::units::ratio_change;
 
 /// A metric, which side of the bound it has to stay on, and the bound as a share of A.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -88,8 +89,8 @@ impl Gate {
             (true, _) => Held::Held,
             (_, true) => Held::Broken,
             _ => {
-                let change = |ratio: f64| format!("{:+.1} %", 100.0 * (ratio - 1.0));
-                let between = format!("it is between {} and {}", change(code.low), change(code.high));
+                let between =
+                    format!("it is between {} and {}", ratio_change(code.low), ratio_change(code.high));
                 // An undecided row says more, but only of the margin.
                 let why = row.reason.as_ref().filter(|_| row.cause.is_some());
                 Held::Undecided(why.map_or_else(|| between.clone(), |why| format!("{between}; {why}")))

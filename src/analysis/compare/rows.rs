@@ -12,6 +12,7 @@ use super::{
     waterfall::{Waterfall, waterfall},
 };
 use crate::analysis::interval::{self, Interval};
+use crate::base::units::{percent, ratio_change};
 
 /// What to compare, and how strictly.
 #[derive(Debug, Clone, PartialEq)]
@@ -166,7 +167,7 @@ fn assembled(
 
 fn side(sample: &Sample, in_turn: bool) -> Side {
     let run = &sample.facts.run;
-    let on = sample.facts.gpu.as_ref().map_or_else(|| run.device.clone(), |gpu| gpu.name.clone());
+    let on = sample.facts.gpu.as_ref().map_or_else(|| run.device.to_string(), |gpu| gpu.name.clone());
     Side {
         name: sample.name.clone(),
         what: format!(
@@ -182,18 +183,9 @@ fn side(sample: &Sample, in_turn: bool) -> Side {
     }
 }
 
-/// A change in percent, as signed as it is.
-pub(super) fn percent(ratio: f64) -> String {
-    let change = 100.0 * (ratio - 1.0);
-    let digits = if change.abs() >= 9.95 { 0 } else { 1 };
-    let text = format!("{change:+.digits$} %");
-    // Nothing has no sign.
-    if text.starts_with("-0.0") || text.starts_with("+0.0") { text[1..].to_owned() } else { text }
-}
-
 /// The size of a change, without its direction.
 fn size(ratio: f64) -> String {
-    percent(ratio).trim_start_matches(['+', '-']).to_owned()
+    percent(100.0 * (ratio - 1.0).abs())
 }
 
 struct Judge<'a> {
@@ -305,7 +297,7 @@ impl Judge<'_> {
 
     /// What would decide it.
     fn too_wide(&self, ratio: Interval) -> String {
-        let between = format!("between {} and {}", percent(ratio.low), percent(ratio.high));
+        let between = format!("between {} and {}", ratio_change(ratio.low), ratio_change(ratio.high));
         let (n, what) = match self.pairs {
             Some(pairs) => (pairs as u64, "pairs of runs"),
             None => (self.a.measured.min(self.b.measured), "requests on each side"),
@@ -342,20 +334,20 @@ impl Judge<'_> {
             let reason = row.reason.as_deref().unwrap_or("nothing was measured");
             return format!("Of {noun} nothing can be said: {reason}.");
         };
-        let interval = format!("95 %: {} to {}", percent(ratio.low), percent(ratio.high));
+        let interval = format!("95 %: {} to {}", ratio_change(ratio.low), ratio_change(ratio.high));
         let better = (ratio.estimate > 1.0) == row.of.more_is_better();
         let direction = word(row.of, if better { Verdict::Better } else { Verdict::Worse }).to_lowercase();
         let cycles = row.in_cycles.map(|cycles| cycles.estimate);
         match (row.verdict, row.cause) {
             (Verdict::Same, _) => format!(
                 "B is the same as A in {noun}: {} ({interval}), within the margin of {}.",
-                percent(ratio.estimate),
+                ratio_change(ratio.estimate),
                 size(1.0 + self.options.margin)
             ),
             (Verdict::Better | Verdict::Worse, cause) => {
                 let code = match (cause, cycles) {
                     (Some(Cause::Code), Some(cycles)) => {
-                        format!(", and it is the code: in GPU cycles {}", percent(cycles))
+                        format!(", and it is the code: in GPU cycles {}", ratio_change(cycles))
                     }
                     _ => String::new(),
                 };
@@ -364,12 +356,12 @@ impl Judge<'_> {
             (Verdict::Undecided, Some(Cause::Clock)) => format!(
                 "B is {} {direction} in {noun} by time, {} in GPU cycles: {}, not the code.",
                 size(ratio.estimate),
-                cycles.map_or_else(|| "not".to_owned(), percent),
+                cycles.map_or_else(|| "not".to_owned(), ratio_change),
                 row.reason.as_deref().unwrap_or_default()
             ),
             (Verdict::Undecided, Some(_)) => format!(
                 "{noun} is {} by time ({interval}), but {}, which may have done it.",
-                percent(ratio.estimate),
+                ratio_change(ratio.estimate),
                 row.reason.as_deref().unwrap_or_default()
             ),
             (Verdict::Undecided, None) => {

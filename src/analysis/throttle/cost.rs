@@ -1,6 +1,7 @@
 //! What a limit cost: measured where the run itself shows it, estimated from the clock where it does not.
 
 use super::{Account, Free, Held, Ledger, Limit, Work};
+use crate::base::units::percent;
 use crate::event::GpuInfo;
 
 /// What the workload is made of, as far as it tells what it waits for.
@@ -35,7 +36,7 @@ const ASSUMED_SHARE: f64 = 0.2;
 /// What `work` waits for: by activity counters, else by the shape of the workload, else by the use of memory.
 pub fn bound(work: Work, account: &Account, workload: Option<Workload>) -> Bound {
     if let (Some(tensor), Some(dram)) = (account.tensor_pct.value(), account.dram_pct.value()) {
-        let seen = format!("tensor pipe {tensor:.0} %, DRAM {dram:.0} % by activity counters");
+        let seen = format!("tensor pipe {}, DRAM {} by activity counters", percent(tensor), percent(dram));
         return match () {
             () if dram > tensor && dram >= BUSY_PIPE_PCT => Bound {
                 follows_clock: (1.0 - dram / 100.0).clamp(0.0, 1.0),
@@ -65,9 +66,9 @@ pub fn bound(work: Work, account: &Account, workload: Option<Workload>) -> Bound
         false if f64::from(rows) > ASSUMED_SHARE * f64::from(MANY_ROWS) => {
             let share = f64::from(rows) / f64::from(MANY_ROWS);
             let basis = format!(
-                "between memory- and compute-bound by its shape ({rows} tokens at once): {:.0} % of the clock's loss are \
+                "between memory- and compute-bound by its shape ({rows} tokens at once): {} of the clock's loss are \
                  assumed",
-                100.0 * share
+                percent(100.0 * share)
             );
             Bound { follows_clock: share, basis }
         }
@@ -91,7 +92,10 @@ pub fn bound(work: Work, account: &Account, workload: Option<Workload>) -> Bound
         },
         (None, _, Some(used)) if used >= BUSY_PIPE_PCT => Bound {
             follows_clock: ASSUMED_SHARE,
-            basis: format!("memory is used {used:.0} % of the time: a fifth of the clock's loss is assumed"),
+            basis: format!(
+                "memory is used {} of the time: a fifth of the clock's loss is assumed",
+                percent(used)
+            ),
         },
         _ => Bound {
             follows_clock: 1.0,

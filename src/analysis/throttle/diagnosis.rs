@@ -6,6 +6,7 @@ use super::{
     Account, Held, Ledger, Limit, Work,
     cost::{Cost, Workload, cost, free_clock, is_explained},
 };
+use crate::base::units::percent;
 use crate::event::{
     GpuInfo, GpuLost, GpuProcess,
     reasons::{
@@ -252,25 +253,18 @@ fn throttling(evidence: &Evidence<'_>, causes: &[Cause]) -> Option<(String, Vec<
 
 /// "power-capped: 99 % of the time, SM 1980 → 1440 MHz, about 27 % slower"
 fn told(cause: &Cause) -> String {
-    let mut words = format!("{}: {} % of the time", state_of(cause.limit), percent(cause.time_share));
+    let mut words = format!("{}: {} of the time", state_of(cause.limit), percent(100.0 * cause.time_share));
     if let (Some(free), Some(clock)) = (cause.clock_free_mhz, cause.clock_mhz) {
         words += &format!(", SM {free:.0} → {clock:.0} MHz");
     }
     match cause.cost_pct {
         Some(pct) if cause.basis.starts_with("measured") => {
-            words += &format!(", {pct:.1} % slower (measured)")
+            words += &format!(", {} slower (measured)", percent(pct))
         }
-        Some(pct) => words += &format!(", about {pct:.0} % slower"),
+        Some(pct) => words += &format!(", about {} slower", percent(pct)),
         None => {}
     }
     words
-}
-
-fn percent(share: f64) -> String {
-    match 100.0 * share {
-        pct if pct < 1.0 => format!("{pct:.1}"),
-        pct => format!("{pct:.0}"),
-    }
 }
 
 fn state_of(limit: Limit) -> String {
@@ -333,8 +327,8 @@ fn remedy(evidence: &Evidence<'_>, limit: Limit) -> Vec<String> {
         },
         Limit::Bit(SW_THERMAL | HW_THERMAL) => {
             let fan = match evidence.fan_pct {
-                Some(pct) if pct < 90.0 => format!(" The fan is at {pct:.0} %: a steeper fan curve has room."),
-                Some(pct) => format!(" The fan is at {pct:.0} % already."),
+                Some(pct) if pct < 90.0 => format!(" The fan is at {}: a steeper fan curve has room.", percent(pct)),
+                Some(pct) => format!(" The fan is at {} already.", percent(pct)),
                 None => " No fan of its own was read: the machine's airflow may be what cools it.".to_owned(),
 
             };
@@ -398,7 +392,8 @@ fn findings(evidence: &Evidence<'_>, causes: &[Cause]) -> Vec<(String, String, b
         let clock = cause.clock_mhz.unwrap_or_default();
         let free = info.sm_clock_max_mhz.map_or_else(String::new, |mhz| format!(" of {mhz}"));
         let cost = cause.cost_pct.filter(|pct| *pct >= WORTH_A_WORD_PCT);
-        let cost = cost.map_or_else(String::new, |pct| format!(": {} about {pct:.0} % slower", cause.phase));
+        let cost =
+            cost.map_or_else(String::new, |pct| format!(": {} about {} slower", cause.phase, percent(pct)));
         found.push((
             format!("Someone has set the SM clock to {clock:.0}{free} MHz{cost}."),
             format!(
@@ -415,9 +410,9 @@ fn findings(evidence: &Evidence<'_>, causes: &[Cause]) -> Vec<(String, String, b
             told.push(cause.limit);
             found.push((
                 format!(
-                    "The card tells a reason that is new to this program ({}), {} % of the time in {}.",
+                    "The card tells a reason that is new to this program ({}), {} of the time in {}.",
                     cause.reason,
-                    percent(cause.time_share),
+                    percent(100.0 * cause.time_share),
                     cause.phase
                 ),
                 "`nvidia-smi -q -d PERFORMANCE` of the same driver may have a name for it".to_owned(),
@@ -427,7 +422,7 @@ fn findings(evidence: &Evidence<'_>, causes: &[Cause]) -> Vec<(String, String, b
     }
     if let Some(share) = evidence.device_share.filter(|share| *share < BUSY_ENOUGH) {
         found.push((
-            format!("The GPU waits for the CPU {:.0} % of the decode time.", 100.0 * (1.0 - share)),
+            format!("The GPU waits for the CPU {} of the decode time.", percent(100.0 * (1.0 - share))),
             "Launches are the limit, not the card: fewer kernels, CUDA graphs, a faster or less busy core"
                 .to_owned(),
             true,
@@ -454,9 +449,9 @@ fn harmless(evidence: &Evidence<'_>, causes: &[Cause]) -> Option<String> {
     });
     let cause = held.max_by(|a, b| a.active_s.total_cmp(&b.active_s))?;
     Some(format!(
-        "Not slowed down: the {} held {} % of {}'s time at no cost that can be seen.",
+        "Not slowed down: the {} held {} of {}'s time at no cost that can be seen.",
         cause.reason,
-        percent(cause.time_share),
+        percent(100.0 * cause.time_share),
         cause.phase
     ))
 }

@@ -1,7 +1,10 @@
 //! The ledger as a table.
 
 use super::Cause;
-use crate::base::units::{grouped, three_digits};
+use crate::base::{
+    table::aligned,
+    units::{grouped, percent, three_digits},
+};
 
 pub const COLUMNS: [&str; 8] = ["limit", "phase", "held", "of the phase", "by", "SM MHz", "cost", "lost"];
 
@@ -14,15 +17,15 @@ pub fn cells(cause: &Cause) -> [String; 8] {
         _ => none(),
     };
     let cost = match (cause.cost_pct, cause.ms_per_token) {
-        (Some(pct), Some(ms)) => format!("{pct:.1} %, {} ms/token", three_digits(ms)),
-        (Some(pct), None) => format!("{pct:.1} %"),
+        (Some(pct), Some(ms)) => format!("{}, {} ms/token", percent(pct), three_digits(ms)),
+        (Some(pct), None) => percent(pct),
         (None, _) => none(),
     };
     [
         cause.reason.clone(),
         cause.phase.to_owned(),
         format!("{} s", three_digits(cause.active_s)),
-        format!("{:.1} %", 100.0 * cause.time_share),
+        percent(100.0 * cause.time_share),
         cause.time_source.to_owned(),
         clock,
         cost,
@@ -49,11 +52,9 @@ pub fn text_within(causes: &[Cause], room: usize) -> String {
             shown.retain(|i| *i != column);
         }
     }
-    let line = |row: &[String; 8]| {
-        let cells = shown.iter().map(|i| format!("{:<1$}", row[*i], width(i)));
-        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
-    };
-    rows.iter().map(line).collect::<Vec<_>>().join("\n")
+    let rows: Vec<Vec<String>> =
+        rows.iter().map(|row| shown.iter().map(|i| row[*i].clone()).collect()).collect();
+    aligned(&rows, |_| false)
 }
 
 /// The same as a Markdown table.

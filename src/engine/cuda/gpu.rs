@@ -29,12 +29,12 @@ use cudarc::{
 use super::trouble::CudaTrouble;
 use crate::{
     config::Dtype,
-    engine::{candle::memory::gigabytes, place},
+    engine::{candle::memory::gigabytes, device},
     event::{Allocator, AllocatorSample},
     profile::listener::{Listener, Part},
 };
 
-/// The kernels, as machine code for what [`place::built_for`] says.
+/// The kernels, as machine code for what [`device::built_for`] says.
 const IMAGES: [&[u8]; 7] = [
     include_bytes!(concat!(env!("OUT_DIR"), "/decode_attention.fatbin")),
     include_bytes!(concat!(env!("OUT_DIR"), "/prefill_attention.fatbin")),
@@ -570,14 +570,14 @@ impl Listener for NodeCounter {
 }
 
 fn built_for() -> u32 {
-    place::built_for().unwrap_or(0)
+    device::built_for().unwrap_or(0)
 }
 
 fn check_capability(context: &CudaContext) -> Result<(), CudaTrouble> {
     let (major, minor) = context.compute_capability()?;
     let found = (major * 10 + minor) as u32;
     let built = built_for();
-    if place::runs_on(built, found) {
+    if device::runs_on(built, found) {
         return Ok(());
     }
     let dotted = |cap: u32| format!("{}.{}", cap / 10, cap % 10);

@@ -49,7 +49,7 @@ fn drawn(
 /// The model, its type, the card; what is simulated says so.
 pub fn headline(state: &RunState) -> String {
     state.run.as_ref().map_or_else(String::new, |run| {
-        let gpu = state.profiled_gpu().map_or(run.device.as_str(), |gpu| gpu.info.name.as_str());
+        let gpu = state.profiled_gpu().map_or_else(|| run.device.to_string(), |gpu| gpu.info.name.clone());
         let simulated = if run.simulated { " · simulated" } else { "" };
         let under = run.perturbed.as_ref().map_or_else(String::new, |tool| format!(" · under {tool}"));
         shown(&format!("{} · {} · {gpu}{simulated}{under}", run.model, run.dtype))

@@ -4,7 +4,7 @@ use plotters::prelude::*;
 
 use super::canvas::{Area, BLUE, FAINT, INK, ORANGE, PURPLE, Trouble, picture, words};
 use crate::{
-    base::units::{millis, three_digits},
+    base::units::{millis, percent},
     event::{Phase, kernels::Kind},
     state::RunState,
 };
@@ -95,7 +95,7 @@ fn draw_group(area: &Area<'_>, group: &Group, y: &mut i32) -> Result<(), Trouble
         area.draw(&words(short, (24, *y), 12, INK))?;
         let to = 330 + (520.0 * share) as i32;
         area.draw(&Rectangle::new([(330, *y), (to.max(331), *y + 13)], group.colour.mix(0.8).filled()))?;
-        let text = format!("{} % · {}", three_digits(share * 100.0), millis(ns / 1e6));
+        let text = format!("{} · {}", percent(share * 100.0), millis(ns / 1e6));
         area.draw(&words(text, (to + 8, *y), 12, INK))?;
         *y += ROW;
     }

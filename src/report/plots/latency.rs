@@ -4,7 +4,7 @@ use plotters::prelude::*;
 
 use super::canvas::{BLUE, FAINT, INK, ORANGE, Tick, chart, picture, words};
 use crate::{
-    base::units::{grouped, millis},
+    base::units::{grouped, millis, percent},
     state::RunState,
 };
 
@@ -37,9 +37,8 @@ pub fn latency_svg(state: &RunState) -> Option<String> {
             let bar = [(x, 0.0), (x + width, *count as f64)];
             histogram.draw_series([Rectangle::new(bar, BLUE.mix(0.75).filled())])?;
         }
-        let percent: Tick = Some(|share| format!("{:.0} %", share * 100.0));
-        let mut shares =
-            chart(&right, (from..to, "ITL, ms"), (0.0..1.0, "share of tokens"), (None, percent))?;
+        let share: Tick = Some(|share| percent(share * 100.0));
+        let mut shares = chart(&right, (from..to, "ITL, ms"), (0.0..1.0, "share of tokens"), (None, share))?;
         let every = ecdf.len().div_ceil(POINTS).max(1);
         let mut line = vec![(from, 0.0)];
         let mut share = 0.0;

@@ -8,7 +8,7 @@ use super::canvas::{
 };
 use crate::{
     analysis::roofline::{Point, PointKind, Roof, Roofline},
-    base::units::{scaled, three_digits},
+    base::units::{percent, scaled, three_digits},
     state::RunState,
 };
 
@@ -156,7 +156,7 @@ fn legend(area: &Area<'_>, roofline: &Roofline) -> Result<(), Trouble> {
     }
     y += 26;
     for (i, point) in roofline.points.iter().enumerate().take(MOST_ROWS) {
-        let share = point.share.map(|share| format!("{:.0} %", share.most()));
+        let share = point.share.map(|share| percent(share.most()));
         text(&(i + 1).to_string(), 0, y, ROOF)?;
         text(&point.label(), 24, y, colour(point))?;
         text(&share.unwrap_or_default(), 220, y, ROOF)?;

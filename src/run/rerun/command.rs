@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use crate::{
     config::{NcuConfig, NsysConfig, NvtxDetail, RunConfig, ToolPhase, yaml_text},
+    event::Device,
     tools::under,
 };
 
@@ -190,9 +191,9 @@ pub fn metrics(config: &NcuConfig, chip: Option<u32>) -> Vec<String> {
 
 /// The configuration of the run that a tool looks at: the same model, lengths and seed, few requests, nobody who
 /// samples, and no tool of its own.
-pub fn child_config(config: &RunConfig, device: &str, requests: u32) -> RunConfig {
+pub fn child_config(config: &RunConfig, device: &Device, requests: u32) -> RunConfig {
     let mut child = config.clone();
-    child.runtime.device = device.to_owned();
+    child.runtime.device = device.to_string();
     child.runtime.requests = Some(requests);
     child.runtime.until = None;
     child.hardware.isolation.check = false;
@@ -202,14 +203,14 @@ pub fn child_config(config: &RunConfig, device: &str, requests: u32) -> RunConfi
     child.output.flush_ms = 100;
     let profiling = &mut child.profiling;
     (profiling.nvml.enable, profiling.host.enable) = (false, false);
-    (profiling.cupti.enable, profiling.roofline.enable) = (false, false);
+    profiling.cupti.enable = false;
     profiling.operators.enable = false;
     (profiling.nsys.enable, profiling.ncu.enable) = (false, false);
     child
 }
 
 /// As [`child_config`], for ncu: kernels are launched one by one, and nothing lies within the ranges that it waits for.
-pub fn child_config_for_ncu(config: &RunConfig, device: &str) -> RunConfig {
+pub fn child_config_for_ncu(config: &RunConfig, device: &Device) -> RunConfig {
     let mut child = child_config(config, device, 1);
     child.runtime.cuda_graphs = false;
     child.profiling.nvtx.detail = NvtxDetail::Phase;
@@ -333,7 +334,7 @@ mod tests {
         let own = NcuConfig { metrics: Some(vec!["x.sum".into()]), ..NcuConfig::default() };
         assert_eq!(metrics(&own, Some(90)), ["x.sum"]);
         // The raw page of an H200 knows what is asked for there.
-        let page = include_str!("../../tests/fixtures/h200_ncu_raw.csv");
+        let page = include_str!("../../../tests/fixtures/h200_ncu_raw.csv");
         let header = page.lines().find(|line| line.contains("Kernel Name")).unwrap();
         let known = asked(Some(90)).iter().filter(|metric| header.contains(metric.as_str())).count();
         assert!(known >= 15, "{known} of {}", asked(Some(90)).len());
@@ -353,7 +354,7 @@ mod tests {
                 "infer=sampled".to_owned(),
             ];
             let parent = compose(&ConfTree::built_in(), &overrides).unwrap().config;
-            let wanted = child_config(&parent, "cpu", 2);
+            let wanted = child_config(&parent, &Device::Cpu, 2);
             let run_dir = dir.path().join("child ${x}");
             std::fs::write(dir.path().join("config.yaml"), config_yaml(&wanted, &run_dir)).unwrap();
             let tree = ConfTree::over_built_in(dir.path()).unwrap();
@@ -367,7 +368,7 @@ mod tests {
             );
             assert_eq!((child.runtime.seed, child.runtime.batch_size), (7, 2));
             assert!(!child.profiling.nsys.enable && !child.profiling.ncu.enable);
-            assert!(!child_config_for_ncu(&parent, "cuda:0").runtime.cuda_graphs);
+            assert!(!child_config_for_ncu(&parent, &Device::Cuda(0)).runtime.cuda_graphs);
         }
     }
 }

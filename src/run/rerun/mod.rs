@@ -22,7 +22,7 @@ use self::{
 };
 use crate::{
     config::{RunConfig, ToolPhase},
-    event::{Event, EventTx, KernelReport, Level, Phase, ToolRun, ToolState, kernels::KernelTable},
+    event::{Device, Event, EventTx, KernelReport, Level, Phase, ToolRun, ToolState, kernels::KernelTable},
     kernels::top::TopList,
     tools::{
         System,
@@ -72,7 +72,7 @@ pub struct Rerun {
     /// Of the run as it was.
     pub config: RunConfig,
     /// What its workload runs on, "auto" resolved.
-    pub device: String,
+    pub device: Device,
     /// Where its files are; a directory for this tool is made below.
     pub run_dir: PathBuf,
     /// For ncu: the kernels to look at; without a list, whatever comes first.

@@ -27,7 +27,7 @@ pub struct Pass {
 }
 
 pub fn of(rerun: &Rerun) -> Vec<Pass> {
-    let (config, device) = (&rerun.config, rerun.device.as_str());
+    let (config, device) = (&rerun.config, &rerun.device);
     let single = |config: RunConfig, remark: Option<String>| {
         let name = String::new();
         vec![Pass { name, config, kernel: None, regex: None, is_one_of_several: false, remark }]

@@ -70,7 +70,7 @@ impl Rerun {
                 Err(e) => return Err(self.unreadable(installed, report, &e.to_string()).into()),
             }
         }
-        if self.device.starts_with("cuda") && !tables.iter().any(|table| table.kind == Kind::Kernels) {
+        if self.device.is_cuda() && !tables.iter().any(|table| table.kind == Kind::Kernels) {
             return Err(Trouble::new(
                 format!("{} recorded ranges and no kernels", installed.words()),
                 "an nsys older than the driver's CUDA records none: install a newer one (llmprof-tui doctor tells which)",
@@ -102,7 +102,7 @@ impl Rerun {
     /// Sorts, shortens and notes what is missing.
     pub(super) fn finish(&self, tables: &mut [KernelTable], notes: Vec<String>) -> Outcome<()> {
         for table in tables.iter_mut() {
-            if self.device == "cpu" && table.kind == Kind::Ranges {
+            if self.device.is_cpu() && table.kind == Kind::Ranges {
                 table.notes =
                     vec!["the workload runs on the CPU: there are ranges, and no kernels".to_owned()];
             }

@@ -1,7 +1,7 @@
 //! Why a run under a tool gave nothing, in words, and what to do about it.
 
 use crate::{
-    event::{Outcome, RunFinished},
+    event::{Device, Outcome, RunFinished},
     tools::nsight::COUNTERS_FOR_ALL,
 };
 
@@ -30,7 +30,7 @@ pub struct Seen<'a> {
     /// How the run itself ended, where it came to that.
     pub finished: Option<&'a RunFinished>,
     /// What the workload runs on.
-    pub device: &'a str,
+    pub device: &'a Device,
     /// Another run's model is in memory meanwhile.
     pub beside: bool,
     /// The ranges that the tool waits for, if it does.
@@ -143,7 +143,7 @@ pub fn recognise(seen: &Seen<'_>) -> Trouble {
 
 /// ncu saw no launch that it was to look at.
 fn no_kernels(seen: &Seen<'_>) -> Trouble {
-    if seen.device == "cpu" {
+    if seen.device.is_cpu() {
         return Trouble::new(
             "ncu saw no kernels: the workload runs on the CPU",
             "take a GPU (runtime.device=cuda:0, in a build with CUDA)",
@@ -183,7 +183,7 @@ mod tests {
             ending,
             said,
             finished: None,
-            device: "cuda:0",
+            device: &Device::Cuda(0),
             beside: false,
             gate: Some("decode@llmprof"),
             kernel: None,
@@ -260,7 +260,7 @@ mod tests {
     fn kernels_that_never_came_are_named() {
         let ending = exit(0);
         let said = "==WARNING== No kernels were profiled.";
-        let on_cpu = Seen { device: "cpu", ..seen(Tool::Ncu, &ending, said) };
+        let on_cpu = Seen { device: &Device::Cpu, ..seen(Tool::Ncu, &ending, said) };
         assert!(recognise(&on_cpu).reason.contains("runs on the CPU"));
         let one = Seen { kernel: Some("rope"), ..seen(Tool::Ncu, &ending, said) };
         assert_eq!(recognise(&one).reason, "ncu saw no launch of rope in decode@llmprof");

@@ -12,7 +12,7 @@ use std::{
 use super::{Session, named};
 use crate::{
     config::{ToolPhase, read_yaml},
-    engine::{place, ranges},
+    engine::{device, ranges},
     event::{Event, Level, Outcome, Phase, RunFinished, ToolRun, ToolState, kernels::Kind},
     kernels::top::{TopList, top},
     run::rerun::{Rerun, Tool, Trouble},
@@ -124,11 +124,11 @@ impl Session {
         let gpu = self.state.profiled_gpu();
         let seen = gpu.and_then(|gpu| gpu.info.compute_capability.as_deref()).and_then(chip);
         // Nobody samples in a run for tools alone, but the kernels of this build are for one generation.
-        let chip = seen.or_else(|| place::built_for().filter(|_| self.plan.device() != "cpu"));
+        let chip = seen.or_else(|| device::built_for().filter(|_| !self.plan.device.is_cpu()));
         Ok(Rerun {
             tool,
             config: self.plan.composed.config.clone(),
-            device: self.plan.device(),
+            device: self.plan.device.clone(),
             run_dir,
             kernels,
             beside: self.computes(),

@@ -1,12 +1,14 @@
 //! A sweep's results as a table, as CSV and as JSON. What is not there is empty or null, never 0.
 
 use serde_json::{Value, json};
-use unicode_width::UnicodeWidthStr;
 
 use super::jobs::{Job, JobResult, Sweep, Turn};
 use crate::{
     analysis::{distribution::Summary, metrics::MetricsSummary},
-    base::units::{millis, three_digits},
+    base::{
+        table::aligned,
+        units::{millis, three_digits},
+    },
 };
 
 /// Version of what `run --multirun --json` prints.
@@ -79,21 +81,7 @@ pub fn table_text(sweep: &Sweep) -> String {
         rows.push(row);
     }
     let last = rows[0].len() - 1;
-    let widths: Vec<usize> =
-        (0..last).map(|at| rows.iter().map(|row| row[at].width()).max().unwrap_or(0)).collect();
-    let line = |row: &Vec<String>| {
-        let mut line = String::new();
-        for (at, width) in widths.iter().enumerate() {
-            let gap = " ".repeat(width - row[at].width());
-            // Numbers stand at the right, names at the left.
-            line += &match at > 0 && at < swept {
-                true => format!("{}{gap}  ", row[at]),
-                false => format!("{gap}{}  ", row[at]),
-            };
-        }
-        line + &row[last]
-    };
-    rows.iter().map(line).collect::<Vec<_>>().join("\n")
+    aligned(&rows, |column| column == 0 || (swept..last).contains(&column))
 }
 
 /// `sweep.csv`.

@@ -2,7 +2,7 @@ use std::{sync::Arc, time::Instant};
 
 use super::*;
 use crate::{
-    event::{Clock, EventRx, GpuSample, HostInfo, HostSample, Phase, channel, readings::Reading},
+    event::{Clock, EventRx, GpuSample, HostInfo, HostSample, channel, readings::Reading},
     telemetry::{Look, ProbeError, Tier},
 };
 

@@ -45,10 +45,13 @@ fn overview(view: &View<'_>) -> Table {
         }
     };
     if let Some(run) = &state.run {
-        for (name, value) in
-            [("model", &run.model), ("dtype", &run.dtype), ("engine", &run.engine), ("device", &run.device)]
-        {
-            add("run", name, "", "", value.clone());
+        for (name, value) in [
+            ("model", run.model.clone()),
+            ("dtype", run.dtype.clone()),
+            ("engine", run.engine.to_string()),
+            ("device", run.device.to_string()),
+        ] {
+            add("run", name, "", "", value);
         }
         add("run", "simulated", "", "", run.simulated.to_string());
     }

@@ -10,7 +10,7 @@ use ratatui::{
 use unicode_width::UnicodeWidthStr;
 
 use crate::{
-    base::units::{clock, grouped},
+    base::units::{clock, grouped, percent},
     event::{Phase, Stamp},
     rundir::Loss,
     tui::{
@@ -101,7 +101,7 @@ fn status<'a>(view: &View<'_>) -> Vec<Vec<Span<'a>>> {
         parts.push(vec![Span::styled("view frozen", theme.warn)]);
     }
     if let Some((tool, doing, share)) = state.kernels.working() {
-        let share = share.map(|share| format!(" {:.0} %", 100.0 * share)).unwrap_or_default();
+        let share = share.map(|share| format!(" {}", percent(100.0 * share))).unwrap_or_default();
         let doing = cut(doing, TOOL_WIDTH, theme.glyphs.ascii);
         parts.push(vec![Span::styled(format!("{tool}: {doing}{share}"), theme.accent)]);
     }

@@ -13,7 +13,7 @@ use ratatui::{
 use super::verdict::{UnjudgedRow, verdict};
 use crate::{
     analysis::compare::{Comparison, Row as Judged},
-    base::units::{grouped, three_digits},
+    base::units::{grouped, ratio_change, three_digits},
     state::Snapshot,
     tui::{
         panes::jobs,
@@ -139,8 +139,8 @@ fn table<'a>(view: &View<'_>, a: &Snapshot, b: &Snapshot, area: Rect) -> Vec<Lin
         }
         let difference = match (x, y) {
             (Some(x), Some(y)) if x != 0.0 => match wide {
-                ..9 => format!("{:+.0}%", 100.0 * (y - x) / x),
-                _ => format!("{:+.1} %", 100.0 * (y - x) / x),
+                ..9 => ratio_change(y / x).replace(' ', ""),
+                _ => ratio_change(y / x),
             },
             _ => theme.glyphs.none.to_owned(),
         };

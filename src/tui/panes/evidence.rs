@@ -4,7 +4,7 @@ use ratatui::text::{Line, Span as Text};
 
 use crate::{
     analysis::{energy::energy, throttle::table},
-    base::units::three_digits,
+    base::units::{percent, three_digits},
     tui::{theme::Theme, view::View},
 };
 
@@ -78,9 +78,9 @@ pub fn evidence<'a>(view: &View<'_>, width: u16) -> Vec<Line<'a>> {
     if let Some(cost) = &state.sampler {
         heading(theme, &mut lines, "sampling overhead");
         let number = |n: Option<f32>| n.map_or_else(|| "–".to_owned(), |n| three_digits(f64::from(n)));
-        let cpu = number(cost.cpu_pct);
-        let duty = three_digits(f64::from(cost.duty_pct));
-        lines.push(item(theme, &plain(&format!("{cpu} % of a core; {duty} % of the time in calls"))));
+        let cpu = cost.cpu_pct.map_or_else(|| "–".to_owned(), percent);
+        let duty = percent(cost.duty_pct);
+        lines.push(item(theme, &plain(&format!("{cpu} of a core; {duty} of the time in calls"))));
         for call in &cost.calls {
             let (p50, p99) = (number(call.p50_us), number(call.p99_us));
             let text =

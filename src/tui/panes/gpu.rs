@@ -14,7 +14,7 @@ use super::{
     overview::gpu_verdict,
 };
 use crate::{
-    base::units::{bytes, three_digits},
+    base::units::{bytes, percent, percent_digits, three_digits},
     event::{Allocator, Stamp, readings::Reading},
     state::GpuState,
     tui::{
@@ -156,7 +156,7 @@ fn readout(reading: Reading, value: f64, limit: Option<f32>) -> String {
         Reading::SmClock | Reading::MemClock => {
             of(format!("{value:.0}"), limit.map(|limit| format!("{limit:.0} MHz")))
         }
-        _ => format!("{value:.0} %"),
+        _ => percent(value),
     }
 }
 
@@ -208,7 +208,7 @@ fn also_line<'a>(view: &View<'_>, gpu: &GpuState, width: u16) -> Line<'a> {
     let rounded = |reading| value(reading).map(|value| format!("{value:.0}"));
     add("average power", rounded(Reading::PowerAverage), "W");
     add("memory", rounded(Reading::MemTemp), "°C");
-    add("fan", rounded(Reading::Fan), "%");
+    add("fan", value(Reading::Fan).map(percent_digits), "%");
     let link = value(Reading::PcieGen).zip(value(Reading::PcieWidth));
     add("PCIe", link.map(|(generation, lanes)| format!("gen{generation:.0} x{lanes:.0}")), "");
     let rate = |a, b| value(a).zip(value(b)).map(|(sent, received)| three_digits(sent + received));
@@ -229,9 +229,9 @@ fn sampler_line<'a>(view: &View<'_>, width: u16) -> Line<'a> {
     };
     let mut parts = Vec::new();
     if let Some(pct) = cost.cpu_pct {
-        parts.push(label_value(theme, " sampling overhead", &three_digits(f64::from(pct)), "% of a core"));
+        parts.push(label_value(theme, " sampling overhead", &percent_digits(pct), "% of a core"));
     }
-    parts.push(label_value(theme, "in calls", &three_digits(f64::from(cost.duty_pct)), "% of the time"));
+    parts.push(label_value(theme, "in calls", &percent_digits(cost.duty_pct), "% of the time"));
     let calls = cost.calls.iter().filter_map(|call| Some((call, call.p50_us?)));
     if let Some((call, p50)) = calls.max_by(|a, b| a.1.total_cmp(&b.1)) {
         let micros = |us: Option<f32>| {
@@ -298,10 +298,11 @@ fn gpu_parts<'a>(view: &View<'_>, gpu: &GpuState) -> Vec<Vec<Text<'a>>> {
     let margin = info.slowdown_temp_c.zip(value(Reading::Temp)).map(|(limit, t)| f64::from(limit) - t);
     let temp_unit = margin.map_or_else(|| "°C".into(), |m| format!("°C, {m:.0} below slowdown"));
     add("", rounded(Reading::Temp), &temp_unit);
-    add("tensor", rounded(Reading::Tensor), "%");
-    match rounded(Reading::Dram) {
+    let pct = |reading| value(reading).map(percent_digits);
+    add("tensor", pct(Reading::Tensor), "%");
+    match pct(Reading::Dram) {
         Some(dram) => add("DRAM", Some(dram), "%"),
-        None => add("util", rounded(Reading::GpuUtil), "%"),
+        None => add("util", pct(Reading::GpuUtil), "%"),
     }
     let gigabytes = |bytes: f64| three_digits(bytes / 1e9);
     let total = value(Reading::MemTotal).or(info.mem_total_bytes.map(|bytes| bytes as f64));

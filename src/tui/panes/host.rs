@@ -10,7 +10,7 @@ use ratatui::{
 
 use super::lanes::{LABEL, Row, rows_box};
 use crate::{
-    base::units::{bytes, three_digits},
+    base::units::{bytes, percent, percent_digits, three_digits},
     event::Allocator,
     state::{HostState, Series},
     tui::{
@@ -74,8 +74,9 @@ fn host_rows<'a>(view: &View<'a>, host: &'a HostState, cores: usize) -> Vec<Row<
         let top = top.unwrap_or_else(|| series.range().map_or(1.0, |(_, max)| max * 1.05));
         Row { label, series, range: (0.0, top), style, readout, reason: None, selected: false }
     };
-    let cpu = host.cpu_pct.last().map(|(_, p)| format!("{p:.0} %"));
-    let own_cpu = latest.and_then(|s| s.process_pct).map(|p| format!("{p:.0} / {} %", cores * 100));
+    let cpu = host.cpu_pct.last().map(|(_, p)| percent(p));
+    let own_cpu =
+        latest.and_then(|s| s.process_pct).map(|p| format!("{} / {} %", percent_digits(p), cores * 100));
     let clock = latest.and_then(|s| s.freq_mhz).map(|m| format!("{m:.0} MHz"));
     let memory = latest.and_then(|s| s.mem_used_bytes).map(|b| match total {
         Some(t) => format!("{} / {}", three_digits(b as f64 / 1e9), bytes(t)),
@@ -125,7 +126,8 @@ fn core_bars(view: &View<'_>, area: Rect, buf: &mut Buffer) {
         let style = theme.heat[if step < 6 { 1 } else { 2 }];
         let bar = theme.glyphs.bars[step];
         // With many cores, only the bars.
-        let cell = if sample.core_pct.len() > 6 { bar.to_owned() } else { format!("{bar} {pct:>3.0} %   ") };
+        let cell =
+            if sample.core_pct.len() > 6 { bar.to_owned() } else { format!("{bar} {:>5}   ", percent(*pct)) };
         line.push(Text::styled(cell, style));
     }
     Line::from(line).render(area, buf);
@@ -142,7 +144,7 @@ pub fn host_parts<'a>(view: &View<'_>) -> Vec<Vec<Text<'a>>> {
     let mut add = |label: &str, value: Option<String>, unit: &str| {
         parts.extend(value.map(|value| label_value(theme, label, &value, unit)));
     };
-    let cpu = host.cpu_pct.last().map(|(_, pct)| format!("{pct:.0}"));
+    let cpu = host.cpu_pct.last().map(|(_, pct)| percent_digits(pct));
     add("CPU", cpu, &format!("% of {} cores", s.core_pct.len()));
     add("own", s.process_pct.map(|p| format!("{:.1}", p / 100.0)), "cores");
     let total = host.info.as_ref().and_then(|i| i.mem_total_bytes);

@@ -10,7 +10,7 @@ use ratatui::{
 use super::{gpu, tokens};
 use crate::{
     analysis::{distribution::Distribution, throttle::Tone},
-    base::units::{grouped, millis, scaled, three_digits},
+    base::units::{grouped, millis, percent, scaled, three_digits},
     event::{Outcome, Phase},
     report::verdict_of,
     tui::{
@@ -122,12 +122,12 @@ fn throughput(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let mut prefill_line = label_value(theme, "prefill", &prefill, "tok/s");
     if let Some(mfu) = view.state.mfu() {
         prefill_line.push(Text::raw("  "));
-        prefill_line.extend(label_value(theme, "MFU", &format!("{:.0} %", mfu.share * 100.0), ""));
+        prefill_line.extend(label_value(theme, "MFU", &percent(mfu.share * 100.0), ""));
     }
     lines.push(Line::from(prefill_line));
     if let Some(mbu) = now.and_then(|rate| view.state.mbu_at(rate)) {
         let of = format!("of {}", scaled(mbu.peak, "B/s"));
-        lines.push(Line::from(label_value(theme, "MBU", &format!("{:.0} %", mbu.share * 100.0), &of)));
+        lines.push(Line::from(label_value(theme, "MBU", &percent(mbu.share * 100.0), &of)));
     } else if let (Some(bytes), Some(rate)) = (view.state.decode_step_bytes(), now) {
         let bytes_s = bytes as f64 * rate / f64::from(view.state.batch());
         lines.push(Line::from(label_value(theme, "reads", &scaled(bytes_s, "B/s"), "(estimate)")));

@@ -10,7 +10,7 @@ use ratatui::{
 
 use crate::{
     analysis::roofline::{Point, PointKind, Roof, Roofline},
-    base::units::{scaled, three_digits},
+    base::units::{percent, scaled, three_digits},
     event::Phase,
     tui::{
         view::View,
@@ -283,11 +283,11 @@ fn cells(point: &Point, none: &str) -> [String; 5] {
     let share = point.share.map(|share| share.most());
     let class = point.verdict.as_ref().map(|verdict| verdict.class.word().to_owned());
     [
-        share.map_or_else(none, |pct| format!("{pct:.0} %")),
+        share.map_or_else(none, percent),
         scaled(point.timed.flop_per_s(), ""),
         point.timed.flop_per_byte().map_or_else(none, three_digits),
         class.unwrap_or_else(none),
-        point.time_pct.map_or_else(none, |pct| format!("{pct:.0} %")),
+        point.time_pct.map_or_else(none, percent),
     ]
 }
 

@@ -8,8 +8,8 @@ use ratatui::{
 
 use crate::{
     analysis::compare::{Comparison, Row, Side, Verdict},
-    base::units::three_digits,
-    compare::{cells, difference_words, percent, reasons, told, trust_words},
+    base::units::{ratio_change, three_digits},
+    compare::{cells, difference_words, reasons, told, trust_words},
     tui::{theme::Theme, widgets::cut},
 };
 
@@ -107,7 +107,7 @@ fn unjudged_line<'a>(
     let cell = |column: usize| match column {
         1 => value(row.a),
         2 => value(row.b),
-        3 => row.a.zip(row.b).filter(|(a, _)| *a != 0.0).map_or_else(none, |(a, b)| percent(b / a)),
+        3 => row.a.zip(row.b).filter(|(a, _)| *a != 0.0).map_or_else(none, |(a, b)| ratio_change(b / a)),
         _ => String::new(),
     };
     let cells: String = shown.iter().map(|(column, wide)| format!("{:>wide$}", cell(*column))).collect();

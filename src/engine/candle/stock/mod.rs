@@ -19,15 +19,12 @@ use crate::{
     config::Dtype,
     engine::{
         Engine, EngineError, Progress, Prompts,
-        place::Place,
+        device::unsupported,
         sampling::{Picker, Sampling},
     },
-    event::Phase,
+    event::{self, Phase},
     profile::listener::Listeners,
 };
-
-/// The engine's name in records.
-pub const NAME: &str = "candle-transformers";
 
 /// What to run, and on what.
 #[derive(Debug, Clone)]
@@ -36,7 +33,7 @@ pub struct StockOptions {
     /// The model's name, for messages.
     pub name: String,
     pub dtype: Dtype,
-    pub place: Place,
+    pub device: event::Device,
     /// Threads of the CPU engine; `None` takes one for each core. What candle does on threads of its own is counted
     /// by `CANDLE_NUM_THREADS`.
     pub threads: Option<u32>,
@@ -53,17 +50,16 @@ pub struct StockOptions {
 impl StockOptions {
     /// Whether the model could be made, without making it: lengths, batch, device, memory.
     pub fn check(&self) -> Result<(), EngineError> {
-        match self.place {
+        match &self.device {
             // Where free memory is not to be known, the attempt is made.
-            Place::Cpu => self.check_within(memory::free_bytes().unwrap_or(u64::MAX), None),
+            event::Device::Cpu => self.check_within(memory::free_bytes().unwrap_or(u64::MAX), None),
             #[cfg(feature = "cuda")]
-            Place::Cuda(index) => {
-                let gpu = crate::engine::cuda::Gpu::open(index)?;
+            event::Device::Cuda(index) => {
+                let gpu = crate::engine::cuda::Gpu::open(*index as usize)?;
                 let (free, _) = gpu.memory()?;
                 self.check_within(free, Some(&gpu.name()))
             }
-            #[cfg(not(feature = "cuda"))]
-            Place::Cuda(_) => Place::resolve(&self.place.to_string(), 0).map(|_| ()),
+            other => Err(unsupported(other)),
         }
     }
 
@@ -110,10 +106,10 @@ impl StockEngine {
     /// Checks that the model fits, then makes its weights. `progress` may stop that.
     pub fn new(options: &StockOptions, progress: Progress<'_>) -> Result<Self, EngineError> {
         options.check()?;
-        let device = device(options.place)?;
-        let pool = match options.place {
-            Place::Cpu => Some(thread_pool(options.threads)?),
-            Place::Cuda(_) => None,
+        let device = device(&options.device)?;
+        let pool = match options.device.is_cpu() {
+            true => Some(thread_pool(options.threads)?),
+            false => None,
         };
         let StockOptions { model, dtype, batch, seed, .. } = options;
         let made = on(pool.as_ref(), || model.make(*dtype, *seed, *batch, &device, progress))?;
@@ -202,9 +198,9 @@ fn on<T: Send>(pool: Option<&ThreadPool>, work: impl FnOnce() -> T + Send) -> T 
 }
 
 #[cfg(feature = "cuda")]
-fn device(place: Place) -> Result<Device, EngineError> {
-    let Place::Cuda(index) = place else { return Ok(Device::Cpu) };
-    let device = Device::new_cuda(index)?;
+fn device(device: &event::Device) -> Result<Device, EngineError> {
+    let event::Device::Cuda(index) = device else { return Ok(Device::Cpu) };
+    let device = Device::new_cuda(*index as usize)?;
     if let Device::Cuda(cuda) = &device {
         // SAFETY: the events order streams among each other, and this device has one: the engine lives on one thread.
         #[allow(unsafe_code, reason = "the only way to spare two events for every tensor; see SAFETY")]
@@ -216,12 +212,9 @@ fn device(place: Place) -> Result<Device, EngineError> {
 }
 
 #[cfg(not(feature = "cuda"))]
-fn device(place: Place) -> Result<Device, EngineError> {
-    match place {
-        Place::Cpu => Ok(Device::Cpu),
-        Place::Cuda(_) => Err(EngineError::NoDevice {
-            asked: place.to_string(),
-            remedy: "CUDA is not in it; use runtime.device=cpu".to_owned(),
-        }),
+fn device(device: &event::Device) -> Result<Device, EngineError> {
+    match device {
+        event::Device::Cpu => Ok(Device::Cpu),
+        other => Err(unsupported(other)),
     }
 }

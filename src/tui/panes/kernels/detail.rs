@@ -16,7 +16,7 @@ use super::{
     table::{bar, extent},
 };
 use crate::{
-    base::units::{millis, scaled, three_digits},
+    base::units::{millis, percent, scaled, three_digits},
     event::kernels::{Advice, Group, KernelRow, Kind, counters::Known, names},
     kernels::show::{Shown, amount_text},
     tui::{
@@ -130,7 +130,7 @@ impl<'l> Page<'_, 'l> {
         let Some(pct) = pct else { return };
         let mut spans = vec![
             Text::styled(self.label(label), self.theme.dim),
-            Text::styled(format!("{:>6} %  ", three_digits(pct)), self.theme.number),
+            Text::styled(format!("{:>8}  ", percent(pct)), self.theme.number),
         ];
         let used: usize = spans.iter().map(Text::width).sum();
         let cells = self.width.saturating_sub(used + ASIDE).min(BAR);
@@ -151,7 +151,7 @@ impl<'l> Page<'_, 'l> {
             calls += &format!(", {} per {unit}", three_digits(row.calls as f64 / steps as f64));
         }
         if let Some(pct) = shown.share(row) {
-            calls += &format!(", {} % of the total", three_digits(pct));
+            calls += &format!(", {} of the total", percent(pct));
         }
         self.fact("calls", &calls);
         if let Some(amount) = shown.table.amount(row) {
@@ -252,7 +252,7 @@ impl<'l> Page<'_, 'l> {
         self.meter("DRAM", known.dram_pct, "of peak bandwidth", theme.memory);
         self.meter("caches and DRAM", known.memory_pct, "the busiest of them", theme.memory);
         self.meter("tensor pipe", known.tensor_pct, "", theme.utilisation);
-        let limit = known.occupancy_limit_pct.map(|pct| format!("of {} % possible", three_digits(pct)));
+        let limit = known.occupancy_limit_pct.map(|pct| format!("of {} possible", percent(pct)));
         self.meter("occupancy", known.occupancy_pct, &limit.unwrap_or_default(), theme.clock);
         self.meter("L1 hits", known.l1_hit_pct, "", theme.decode);
         self.meter("L2 hits", known.l2_hit_pct, "", theme.decode);
@@ -293,7 +293,7 @@ impl<'l> Page<'_, 'l> {
         for advice in sorted {
             let speedup = advice.speedup_pct.map(|pct| {
                 let of = advice.speedup_of.as_deref().map(|of| format!(", {of}")).unwrap_or_default();
-                format!("up to {} %{of}: ", three_digits(pct))
+                format!("up to {}{of}: ", percent(pct))
             });
             let plain = |text: &str| self.theme.glyphs.plain(text);
             let prefix = vec![

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     analysis::launches::LaunchMeter,
-    base::units::{millis, three_digits},
+    base::units::{millis, percent, percent_digits, three_digits},
     event::{ToolRun, ToolState, TraceState},
     kernels::show::Shown,
     tui::{
@@ -23,7 +23,7 @@ pub fn tool_run<'a>(theme: &Theme, run: &ToolRun, width: u16) -> Vec<Line<'a>> {
     let what = format!("{} {}", run.tool, run.phase.name());
     let (text, style) = match &run.state {
         ToolState::Working { doing, share } => {
-            let share = share.map(|share| format!(", {:.0} %", share.clamp(0.0, 1.0) * 100.0));
+            let share = share.map(|share| format!(", {}", percent(share.clamp(0.0, 1.0) * 100.0)));
             (format!("{what}: {doing}{}", share.unwrap_or_default()), theme.accent)
         }
         ToolState::Failed { reason, remedy } if remedy.is_empty() => {
@@ -71,7 +71,7 @@ pub fn numbers<'a>(view: &View<'_>, source: &Source<'_>, width: u16) -> Line<'a>
                 vec![Text::styled(format!(" {}", phase.name()), theme.phase(*phase))],
                 vec![Text::styled("CPU, engine thread", theme.dim)],
                 label_value(theme, "", &millis(step_ms), &format!("per {unit}")),
-                label_value(theme, "", &three_digits(within * 100.0), "% in operators"),
+                label_value(theme, "", &percent_digits(within * 100.0), "% in operators"),
                 label_value(theme, "", &count(host.told_steps()), "steps"),
             ]
         }
@@ -96,7 +96,7 @@ fn live_numbers<'a>(theme: &Theme, meter: &LaunchMeter, unit: StepUnit) -> Vec<V
     let mut parts =
         vec![label_value(theme, "", &three_digits(meter.launches), &format!("kernels per {unit}"))];
     if let Some(share) = meter.busy_share() {
-        let pct = three_digits(share * 100.0);
+        let pct = percent_digits(share * 100.0);
         parts.push(label_value(theme, "GPU busy", &pct, "% of the step"));
     }
     parts.push(label_value(theme, "", &time(meter.busy_ns), "in kernels"));

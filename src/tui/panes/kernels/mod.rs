@@ -230,7 +230,7 @@ fn empty(view: &View<'_>, area: Rect, buf: &mut Buffer) {
         lines.push(Line::default());
     }
     let run = view.state.run.as_ref();
-    let on_gpu = run.is_some_and(|run| run.device.starts_with("cuda"));
+    let on_gpu = run.is_some_and(|run| run.device.is_cuda());
     let tools = "n re-runs under nsys, c under ncu; their reports appear here";
     let live = "K records kernels while they run";
     let (reason, mut hints) = match kernels.trace.as_ref().map(|trace| (&trace.tool, &trace.state)) {

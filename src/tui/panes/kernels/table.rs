@@ -15,7 +15,7 @@ use super::{
     source::{Source, StepUnit},
 };
 use crate::{
-    base::units::{grouped, millis, scaled, three_digits},
+    base::units::{grouped, millis, percent, scaled, three_digits},
     event::kernels::{Extent, KernelRow, Kind, Measure},
     kernels::show::{KERNEL_TIME, Shown, amount_text},
     model::Operator,
@@ -208,7 +208,7 @@ fn cell(
     let time = |ns: Option<f64>| ns.map(|ns| millis(ns / 1e6));
     let steps = source.steps().map(|(n, _)| n as f64);
     match column {
-        Column::Share => (shown.share(row).map(|pct| format!("{pct:.1} %")), theme.number),
+        Column::Share => (shown.share(row).map(percent), theme.number),
         Column::Bar => {
             let bar = bar(theme, shown.share(row).unwrap_or(0.0) / 100.0, BAR);
             (Some(bar), theme.operator(row.operator.map(Operator::kind)))

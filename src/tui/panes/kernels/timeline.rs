@@ -10,7 +10,7 @@ use ratatui::{
 use unicode_width::UnicodeWidthStr;
 
 use crate::{
-    base::units::millis,
+    base::units::{millis, percent},
     event::{KernelSpan, StepTimeline, kernels::names},
     model::{Operator, OperatorKind},
     tui::{
@@ -260,8 +260,8 @@ fn draw_lane(
     if busy_ns == 0 {
         return;
     }
-    let pct = busy_ns as f64 / part.ns().max(1) as f64 * 100.0;
-    let text = format!("{:>9} {pct:>5.1} % ", millis(busy_ns as f64 / 1e6));
+    let share = percent(busy_ns as f64 / part.ns().max(1) as f64 * 100.0);
+    let text = format!("{:>9} {share:>7} ", millis(busy_ns as f64 / 1e6));
     let place = Rect { x: area.right().saturating_sub(readout), width: readout, ..area };
     Line::styled(theme.glyphs.plain(&text), theme.text).right_aligned().render(place, buf);
 }

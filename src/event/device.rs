@@ -1,0 +1,150 @@
+//! The device that a workload runs on and the engine that runs it, as recordings name them.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// The device of a workload. A name that this version does not know is kept as it was recorded.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "String", into = "String")]
+pub enum Device {
+    Cpu,
+    /// A GPU by its CUDA index.
+    Cuda(u32),
+    /// A simulated run has a simulated device.
+    Sim,
+    /// There is no workload.
+    None,
+    Other(String),
+}
+
+impl Device {
+    pub fn is_cpu(&self) -> bool {
+        *self == Device::Cpu
+    }
+
+    pub fn is_cuda(&self) -> bool {
+        matches!(self, Device::Cuda(_))
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Device::Cpu => f.write_str("cpu"),
+            Device::Cuda(index) => write!(f, "cuda:{index}"),
+            Device::Sim => f.write_str("sim"),
+            Device::None => f.write_str("none"),
+            Device::Other(name) => f.write_str(name),
+        }
+    }
+}
+
+impl From<&str> for Device {
+    fn from(name: &str) -> Device {
+        let known = match name {
+            "cpu" => Device::Cpu,
+            "sim" => Device::Sim,
+            "none" => Device::None,
+            _ => match name.strip_prefix("cuda:").and_then(|index| index.parse().ok()) {
+                Some(index) => Device::Cuda(index),
+                None => Device::Other(name.to_owned()),
+            },
+        };
+        // "cuda:+1" parses, but would be written as "cuda:1".
+        if known.to_string() == name { known } else { Device::Other(name.to_owned()) }
+    }
+}
+
+impl From<String> for Device {
+    fn from(name: String) -> Device {
+        name.as_str().into()
+    }
+}
+
+impl From<Device> for String {
+    fn from(device: Device) -> String {
+        device.to_string()
+    }
+}
+
+/// The engine of a run. A name that this version does not know is kept as it was recorded.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "String", into = "String")]
+pub enum EngineKind {
+    /// This program's decoder on the CPU.
+    Candle,
+    /// This program's decoder on an NVIDIA GPU.
+    Cuda,
+    CandleTransformers,
+    Sim,
+    /// There is no workload.
+    None,
+    Other(String),
+}
+
+impl EngineKind {
+    fn name(&self) -> &str {
+        match self {
+            EngineKind::Candle => "candle",
+            EngineKind::Cuda => "cuda",
+            EngineKind::CandleTransformers => "candle-transformers",
+            EngineKind::Sim => "sim",
+            EngineKind::None => "none",
+            EngineKind::Other(name) => name,
+        }
+    }
+}
+
+impl fmt::Display for EngineKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl From<&str> for EngineKind {
+    fn from(name: &str) -> EngineKind {
+        use EngineKind::{Candle, CandleTransformers, Cuda, None, Other, Sim};
+        [Candle, Cuda, CandleTransformers, Sim, None]
+            .into_iter()
+            .find(|kind| kind.name() == name)
+            .unwrap_or_else(|| Other(name.to_owned()))
+    }
+}
+
+impl From<String> for EngineKind {
+    fn from(name: String) -> EngineKind {
+        name.as_str().into()
+    }
+}
+
+impl From<EngineKind> for String {
+    fn from(kind: EngineKind) -> String {
+        kind.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_read_back_as_they_were_written() {
+        for name in
+            ["cpu", "cuda:0", "cuda:7", "sim", "none", "cuda", "cuda:x", "cuda:+1", "cuda:01", "tpu", ""]
+        {
+            let device: Device = serde_json::from_value(name.into()).unwrap();
+            assert_eq!(serde_json::to_value(&device).unwrap(), name);
+            assert_eq!(
+                matches!(device, Device::Other(_)),
+                !["cpu", "cuda:0", "cuda:7", "sim", "none"].contains(&name)
+            );
+        }
+        assert_eq!(Device::from("cuda:7"), Device::Cuda(7));
+        for name in ["candle", "cuda", "candle-transformers", "sim", "none", "vllm"] {
+            let kind: EngineKind = serde_json::from_value(name.into()).unwrap();
+            assert_eq!(serde_json::to_value(&kind).unwrap(), name);
+            assert_eq!(matches!(kind, EngineKind::Other(_)), name == "vllm");
+        }
+    }
+}
