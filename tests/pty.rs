@@ -570,13 +570,13 @@ fn a_click_on_the_transport_bar_seeks() {
     terminal.see("simulated");
     terminal.send(" ");
     sees_transport(&terminal, "⏸", "", "1×");
-    let knob = || terminal.with(|screen| transport(screen).chars().position(|c| c == '●'));
-    // The narrowest and the widest of the speeds, and those of one digit.
     for speed in ["1×", "0.5×", "0.25×", "0.1×"] {
         sees_transport(&terminal, "⏸", "", speed);
         for column in [40, 90, 20] {
             terminal.send(&format!("\x1b[<0;{};39M\x1b[<0;{};39m", column + 1, column + 1));
-            terminal.until(&format!("the knob in column {column} at {speed}"), |_| knob() == Some(column));
+            terminal.until(&format!("the knob in column {column} at {speed}"), |screen| {
+                transport(screen).chars().position(|c| c == '●') == Some(column)
+            });
         }
         terminal.send("<");
     }

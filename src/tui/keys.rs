@@ -133,7 +133,7 @@ pub const BINDINGS: &[Binding] = &[
     key(&[Char('r')], Single, run(RunCommand::Rerun), "re-run", "start the same run again"),
     key(&[Char('e')], Single, run(RunCommand::EditOverrides), "edit", "edit the overrides and start a new run"),
     key(&[Char('n')], Single, run(RunCommand::RunUnder(Tool::Nsys)), "nsys", "re-run under nsys; press again to cancel"),
-    key(&[Char('c')], Single, run(RunCommand::RunUnder(Tool::Ncu)), "ncu", "count the longest kernels with ncu; press again to cancel"),
+    key(&[Char('c')], Single, run(RunCommand::RunUnder(Tool::Ncu)), "ncu", "collect kernel counters with ncu; press again to cancel"),
     key(&[Char('e')], Sweep, run(RunCommand::EndJob), "end job", "end this job or the cool-down, continue with the next job"),
     key(&[Char(' ')], Replay, replay(ReplayCommand::TogglePlay), "play", "play or pause"),
     key(&[Char(','), Left], Replay, replay(ReplayCommand::SeekBy(-5.0)), "", "seek 5 s back"),

@@ -116,6 +116,7 @@ impl TransportBar {
         use rundir::Position as P;
         let status = match position {
             P { loading: true, .. } => "reading".to_owned(),
+            P { following: true, cut_off: true, .. } if area.width < 60 => "cut off".to_owned(),
             P { following: true, cut_off: true, .. } => "cut off, no end recorded".to_owned(),
             P { following: true, playing: true, .. } => "following".to_owned(),
             P { speed, .. } => format!("{speed}{}", if glyphs.ascii { "x" } else { "×" }),

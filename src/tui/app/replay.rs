@@ -40,8 +40,9 @@ impl App {
         let Some(player) = &mut self.player else { return };
         let was_loading = player.position().loading;
         let result = player.load(LOAD_BUDGET);
-        if let Some(trouble) = player.trouble().filter(|_| was_loading && !player.position().loading) {
-            self.ui.message = Some(trouble.text);
+        if was_loading && !player.position().loading {
+            self.ui.message = player.trouble().map(|trouble| trouble.text).or(self.ui.message.take());
+            self.dirty = true;
         }
         self.leave_after(result);
     }

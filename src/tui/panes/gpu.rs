@@ -151,7 +151,7 @@ fn readout(reading: Reading, value: f64, limit: Option<f32>) -> String {
     };
     match reading {
         Reading::MemUsed => of(three_digits(value / 1e9), limit.map(|limit| bytes(limit as u64))),
-        Reading::Temp => of(format!("{value:.0}"), limit.map(|limit| format!("{limit:.0} °C slowdown"))),
+        Reading::Temp => of(format!("{value:.0}"), limit.map(|limit| format!("{limit:.0} °C"))),
         Reading::Power => of(format!("{value:.0}"), limit.map(|limit| format!("{limit:.0} W"))),
         Reading::SmClock | Reading::MemClock => {
             of(format!("{value:.0}"), limit.map(|limit| format!("{limit:.0} MHz")))
@@ -178,7 +178,7 @@ fn reading_line<'a>(view: &View<'_>, gpu: &GpuState, width: u16) -> Line<'a> {
             };
             let source = if is_simulated(gpu) { "simulation" } else { about.source };
             parts.push(label_value(theme, "from", source, ""));
-            parts.push(label_value(theme, "window", about.window, ""));
+            parts.push(label_value(theme, "", about.window, ""));
             parts.push(label_value(theme, "", &three_digits(age.as_secs_f64()), "s old"));
         }
         None => {
@@ -206,13 +206,13 @@ fn also_line<'a>(view: &View<'_>, gpu: &GpuState, width: u16) -> Line<'a> {
         add(label, sample.map(|sample| bytes(sample.live_bytes)), "");
     }
     let rounded = |reading| value(reading).map(|value| format!("{value:.0}"));
-    add("average power", rounded(Reading::PowerAverage), "W");
+    add("average", rounded(Reading::PowerAverage), "W");
     add("memory", rounded(Reading::MemTemp), "°C");
     add("fan", value(Reading::Fan).map(percent_digits), "%");
     let link = value(Reading::PcieGen).zip(value(Reading::PcieWidth));
     add("PCIe", link.map(|(generation, lanes)| format!("gen{generation:.0} x{lanes:.0}")), "");
     let rate = |a, b| value(a).zip(value(b)).map(|(sent, received)| three_digits(sent + received));
-    add("PCIe traffic", rate(Reading::PcieTx, Reading::PcieRx), "MiB/s");
+    add("traffic", rate(Reading::PcieTx, Reading::PcieRx), "MiB/s");
     add("NVLink", rate(Reading::NvlinkTx, Reading::NvlinkRx), "MiB/s");
     let errors = value(Reading::EccCorrected).zip(value(Reading::EccUncorrected));
     add("ECC", errors.map(|(corrected, not)| format!("{corrected:.0} + {not:.0}")), "");

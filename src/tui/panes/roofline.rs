@@ -22,7 +22,7 @@ pub struct RooflinePane<'a>(pub View<'a>);
 
 /// From this width on, plot and list are side by side.
 const WIDE: u16 = 110;
-const LIST_WIDTH: u16 = 64;
+const LIST_WIDTH: u16 = 65;
 /// Room for `1 PFLOP/s`.
 const AXIS: u16 = 8;
 
@@ -243,7 +243,7 @@ fn list(view: &View<'_>, roofline: &Roofline, selected: usize, area: Rect, buf: 
     }
     // Dropped from the end if they do not fit.
     let columns: [(&str, usize); 5] =
-        [("of roof", 8), ("FLOP/s", 9), ("FLOP/B", 8), ("class", 9), ("time", 6)];
+        [("of roof", 8), ("FLOP/s", 9), ("FLOP/B", 8), ("class", 9), ("time", 7)];
     let total: usize = columns.iter().map(|(_, width)| width).sum();
     let label = (inner.width as usize).saturating_sub(total + 3).clamp(16, 24);
     let label = label.min((inner.width as usize).saturating_sub(12)).max(6);

@@ -100,7 +100,7 @@ fn live_numbers<'a>(theme: &Theme, meter: &LaunchMeter, unit: StepUnit) -> Vec<V
         parts.push(label_value(theme, "GPU busy", &pct, "% of the step"));
     }
     parts.push(label_value(theme, "", &time(meter.busy_ns), "in kernels"));
-    parts.push(label_value(theme, "", &time(meter.gaps_ns), "between kernels"));
+    parts.push(label_value(theme, "", &time(meter.gaps_ns), "in gaps"));
     parts.push(label_value(theme, "", &time(meter.between_ns), "between steps"));
     parts
 }
