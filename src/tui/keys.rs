@@ -194,16 +194,18 @@ pub const BINDINGS: &[Binding] = &[
     key(&[Char('q')], Anywhere, A::Do(Effect::Quit), "quit", "quit; continue a sweep later with --resume"),
 ];
 
+/// The binding of a key on this pane.
+pub fn binding(key: KeyCode, pane: Pane, mode: Mode) -> Option<&'static Binding> {
+    let active = BINDINGS.iter().filter(|b| b.scope.applies(pane, mode) && b.keys.contains(&key));
+    active.min_by_key(|b| b.scope.priority())
+}
+
 /// What a key does on this pane.
 pub fn action(event: KeyEvent, pane: Pane, mode: Mode) -> Option<Action> {
     if event.modifiers.contains(KeyModifiers::CONTROL) {
         return matches!(event.code, Char('c')).then_some(A::Do(Effect::Interrupt));
     }
-    BINDINGS
-        .iter()
-        .filter(|b| b.scope.applies(pane, mode) && b.keys.contains(&event.code))
-        .min_by_key(|b| b.scope.priority())
-        .map(|b| b.action.clone())
+    binding(event.code, pane, mode).map(|b| b.action.clone())
 }
 
 /// The table as the documents show it.

@@ -129,7 +129,7 @@ fn readings(view: &View<'_>) -> Table {
         add(&device, about.key, about.unit, gpu.series(*reading));
     }
     for (bit, series) in &gpu.reasons {
-        add(&device, &format!("held by {}", reasons::named(*bit).name()), "1 while it is", series);
+        add(&device, &format!("held by {}", reasons::named(*bit).name()), "1 while active", series);
     }
     table
 }

@@ -1,5 +1,7 @@
 //! The footer: tabs and keys, or a message.
 
+use std::ptr;
+
 use ratatui::{
     buffer::Buffer,
     layout::Rect,
@@ -9,7 +11,7 @@ use ratatui::{
 use unicode_width::UnicodeWidthStr;
 
 use crate::tui::{
-    keys::{BINDINGS, Binding, Scope, key_name},
+    keys::{BINDINGS, Binding, Scope, binding, key_name},
     layout::ScreenLayout,
     ui::{Action, Effect},
     view::View,
@@ -44,10 +46,9 @@ fn keys(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let width = |b: &Binding| label(b).width() + b.short.len() + 3;
     let always = |b: &Binding| matches!(b.action, Action::Help | Action::Do(Effect::Quit));
     let mode = view.mode();
-    let mut optional: Vec<&Binding> = BINDINGS
-        .iter()
-        .filter(|b| !b.short.is_empty() && !always(b) && b.scope.applies(view.ui.pane, mode))
-        .collect();
+    let is_active = |b: &Binding| binding(b.keys[0], view.ui.pane, mode).is_some_and(|a| ptr::eq(a, b));
+    let mut optional: Vec<&Binding> =
+        BINDINGS.iter().filter(|b| !b.short.is_empty() && !always(b) && is_active(b)).collect();
     // The most specific first.
     optional.sort_by_key(|b| !matches!(b.scope, Scope::On(_) | Scope::Sweep));
     let fixed: Vec<&Binding> = BINDINGS.iter().filter(|b| always(b)).collect();

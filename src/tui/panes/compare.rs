@@ -75,7 +75,7 @@ impl Widget for ComparePane<'_> {
         }
         let Some((a, b)) = side_by_side(view) else {
             let text = if view.replay.is_some() {
-                "This recording has no snapshots up to here."
+                "No snapshots up to this moment."
             } else {
                 "No snapshot yet. Press s to save what was measured so far, change something, and press s again: \
                  the two snapshots are compared here."
