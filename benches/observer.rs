@@ -18,10 +18,10 @@ use llmprof::{
         Engine, EngineError, Prompts,
         candle::CandleEngine,
         driver::{Control, Driver},
-        ranges::NoRanges,
     },
-    event::{self, Activity, Clock},
+    event::{self, Clock},
     process::shutdown::Shutdown,
+    profile::listener::Listeners,
     run::{plan::Plan, session::Session},
     state::RunState,
     tui::{App, Input, Live},
@@ -82,14 +82,13 @@ fn bare(plan: &Plan, engine: Arc<Mutex<CandleEngine>>) -> f64 {
     let (tx, mut rx) = event::channel(Clock::wall());
     let workload = plan.workload().clone();
     let run = thread::spawn(move || {
-        let (control, activity) = (Control::default(), Activity::default());
+        let control = Control::default();
         let mut engine = Lent { engine, done: Box::new(|| {}) };
         let driver = Driver {
             workload: &workload,
             control: &control,
-            ranges: &mut NoRanges,
+            listeners: &Listeners::default(),
             tx: &tx,
-            activity: &activity,
             predictions: None,
         };
         driver.run(&mut engine)

@@ -9,7 +9,7 @@ use llmprof::{
     model::Operator,
     profile::{
         heap::CountingHeap,
-        listener::{Listener, Listeners},
+        listener::{Listener, Listeners, Span},
         operator_clock::OperatorClock,
     },
     run::plan::Plan,
@@ -26,7 +26,7 @@ const PARTS: u32 = 300;
 fn listening() -> (Listeners, EventRx) {
     let (tx, rx) = event::channel(Clock::wall());
     let clock: Arc<dyn Listener> = Arc::new(OperatorClock::new(tx, 0));
-    (Listeners::from(vec![clock]), rx)
+    (Listeners::from_iter([clock]), rx)
 }
 
 /// Nanoseconds of a part in which nothing is done, the best of some rounds.
@@ -34,9 +34,9 @@ fn part_ns(listeners: &Listeners) -> f64 {
     let round = || {
         let begun = Instant::now();
         for _ in 0..100 {
-            listeners.step(Phase::Decode, || {
+            listeners.during(Span::Step(Phase::Decode), || {
                 for layer in 0..PARTS as usize {
-                    listeners.part(Operator::Qkv, Some(layer), || black_box(layer));
+                    listeners.operator(Operator::Qkv, Some(layer), || black_box(layer));
                 }
             });
         }
@@ -74,7 +74,7 @@ fn main() {
         // A B, then B A: whatever else the machine does hits both alike.
         let mut took = [0.0; 2];
         for timed in [round % 2, (round + 1) % 2] {
-            engine.tell(if timed == 1 { listening().0 } else { Listeners::default() });
+            engine.set_listeners(if timed == 1 { listening().0 } else { Listeners::default() });
             took[timed] = decode_s(&mut engine, &prompts);
             best[timed] = best[timed].min(took[timed]);
         }

@@ -16,7 +16,7 @@ use std::{
 use llmprof::{
     analysis::compare::Options,
     base::noise,
-    compare::compared,
+    compare::compare_recordings,
     config::ThemeName,
     event::{Envelope, Stamp},
     report::remake,
@@ -209,7 +209,7 @@ fn report(run: &RunDir, dir: &Path) {
 /// The hour against itself: both sides are read, and every metric is resampled.
 fn compare(run: &RunDir) {
     let name = run.path().display().to_string();
-    let took = timed(|| compared(&name, &name, &Options::default(), &[]).expect("two runs"));
+    let took = timed(|| compare_recordings(&name, &name, &Options::default(), &[]).expect("two runs"));
     row("compare, two such hours", &format!("{:.2} s", took.as_secs_f64()), "≤ 3 s");
 }
 

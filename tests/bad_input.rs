@@ -1,5 +1,5 @@
-//! What is no run, half a run, or a run with nonsense in it, given to every command that reads runs: words that name the
-//! thing and the remedy, or a result with a remark; a documented exit code; never a panic, never 0 for what is not there.
+//! Invalid, truncated and corrupt runs, given to every command that reads runs: an error that names the thing and the
+//! remedy, or a result with a note; a documented exit code; never a panic, never 0 for a missing value.
 
 mod common;
 
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 const DEMO: &str = include_str!("../assets/demo/events.ndjson");
 
-/// What a command is expected to do: its exit code, and words on either stream.
+/// The expected exit code of a command, and text on either stream.
 type Expected = (i32, &'static str);
 
 struct Case {
@@ -18,10 +18,10 @@ struct Case {
     make: fn(&Path),
     report: Expected,
     diagnose: Expected,
-    /// Against a whole run.
+    /// With a complete run.
     compare: Expected,
     baseline: Expected,
-    /// Without a terminal, so what can be played is refused for that.
+    /// Refused without a terminal.
     replay: Expected,
 }
 
@@ -91,16 +91,16 @@ const CASES: [Case; 16] = [
         replay: (1, "is empty"),
     },
     Case {
-        name: "the beginning alone",
+        name: "only the first line",
         make: |dir| keep(dir, lines(1)),
         report: (0, "nothing was measured in it"),
-        diagnose: (1, "nothing was seen of a GPU"),
+        diagnose: (1, "has no GPU samples"),
         compare: (3, "A has no completed request"),
         baseline: (2, "nothing was measured"),
         replay: PLAYED,
     },
     Case {
-        name: "half of the beginning",
+        name: "half of the first line",
         make: |dir| keep(dir, &lines(1)[..200]),
         report: (1, "no recording of this program"),
         diagnose: (1, "no recording of this program"),
@@ -109,7 +109,7 @@ const CASES: [Case; 16] = [
         replay: (1, "no recording of this program"),
     },
     Case {
-        name: "a beginning that lacks most",
+        name: "a first line that lacks most fields",
         make: |dir| keep(dir, format!("{}\n{}", r#"{"t":0,"e":{"run_started":{"schema":1}}}"#, lines(90))),
         report: (1, "its first line can't be read (missing field"),
         diagnose: (1, "its first line can't be read"),
@@ -121,13 +121,13 @@ const CASES: [Case; 16] = [
         name: "one token",
         make: |dir| keep(dir, requests_of(1)),
         report: (0, "report.md"),
-        diagnose: (1, "nothing was seen of a GPU"),
+        diagnose: (1, "has no GPU samples"),
         compare: (3, "UNDECIDED"),
         baseline: (0, "1 requests"),
         replay: PLAYED,
     },
     Case {
-        name: "no number",
+        name: "values that are not numbers",
         make: |dir| {
             let mut n = 0;
             let spoilt = DEMO.lines().take(1200).map(|line| {
@@ -144,13 +144,13 @@ const CASES: [Case; 16] = [
             keep(dir, spoilt.collect::<String>());
         },
         report: (0, "lines of the recording can't be read and were skipped"),
-        diagnose: (0, "lines could not be read"),
+        diagnose: (0, "unreadable lines skipped"),
         compare: (3, "UNDECIDED"),
-        baseline: (0, "the run has no end"),
+        baseline: (0, "the recording is incomplete"),
         replay: PLAYED,
     },
     Case {
-        name: "a time beyond all times",
+        name: "the largest time",
         make: |dir| {
             keep(
                 dir,
@@ -158,27 +158,27 @@ const CASES: [Case; 16] = [
             )
         },
         report: (0, "the run has no end"),
-        diagnose: (0, "that has no end"),
+        diagnose: (0, "incomplete: the run is still being written or was cut off"),
         compare: (3, "UNDECIDED"),
-        baseline: (0, "the run has no end"),
+        baseline: (0, "the recording is incomplete"),
         replay: PLAYED,
     },
     Case {
         name: "half a last line",
         make: |dir| keep(dir, lines(1200) + "{\"t\":99999999999,\"e\":{\"tok"),
         report: (0, "ends within a line"),
-        diagnose: (0, "that has no end"),
+        diagnose: (0, "incomplete: the run is still being written or was cut off"),
         compare: (3, "UNDECIDED"),
-        baseline: (0, "the run has no end"),
+        baseline: (0, "the recording is incomplete"),
         replay: PLAYED,
     },
     Case {
         name: "still being written",
         make: |dir| keep(dir, lines(1200)),
         report: (0, "it is still being written, or was cut off"),
-        diagnose: (0, "it is still being written, or was cut off"),
+        diagnose: (0, "incomplete: the run is still being written or was cut off"),
         compare: (3, "UNDECIDED"),
-        baseline: (0, "it is still being written, or was cut off"),
+        baseline: (0, "the run is still being written or was cut off"),
         replay: PLAYED,
     },
     Case {
@@ -203,10 +203,10 @@ const CASES: [Case; 16] = [
         replay: (1, "a run is a directory with"),
     },
     Case {
-        name: "nowhere",
+        name: "nothing",
         make: |_| {},
         report: (1, "a run is a directory with an events.ndjson in it"),
-        diagnose: (1, "diagnose takes a run directory"),
+        diagnose: (1, "diagnose reads a run directory"),
         compare: (2, "no run, snapshot, sweep or baseline is called that"),
         baseline: (2, "a run is a directory with"),
         replay: (1, "a run is a directory with"),
@@ -231,17 +231,17 @@ const CASES: [Case; 16] = [
     },
 ];
 
-fn check(what: &str, name: &str, said: &Said, (code, words): Expected) {
-    let all = format!("{what} of {name}: exit code {}\n{}\n{}", said.code, said.out, said.err);
-    assert_eq!(said.code, code, "{all}");
-    assert!(said.out.contains(words) || said.err.contains(words), "{words:?} is not in\n{all}");
-    assert!(!said.err.contains("panicked"), "{all}");
-    // What failed is named.
-    assert!(said.code != 1 || said.err.contains(" x") || said.err.contains(" sweep"), "{all}");
+fn check(what: &str, name: &str, output: &Said, (code, expected): Expected) {
+    let all = format!("{what} of {name}: exit code {}\n{}\n{}", output.code, output.out, output.err);
+    assert_eq!(output.code, code, "{all}");
+    assert!(output.out.contains(expected) || output.err.contains(expected), "{expected:?} is not in\n{all}");
+    assert!(!output.err.contains("panicked"), "{all}");
+    // The message names what failed.
+    assert!(output.code != 1 || output.err.contains(" x") || output.err.contains(" sweep"), "{all}");
 }
 
 #[test]
-fn every_command_says_what_is_wrong() {
+fn every_command_reports_what_is_wrong() {
     let dir = tempfile::tempdir().unwrap();
     keep(&dir.path().join("whole"), DEMO);
     for case in &CASES {
@@ -254,7 +254,7 @@ fn every_command_says_what_is_wrong() {
         check("compare", case.name, &ran(&["compare", "whole", "x"]), (case.compare.0, ""));
         check("baseline", case.name, &ran(&["baseline", "save", "b", "x"]), case.baseline);
         check("replay", case.name, &ran(&["replay", "x"]), case.replay);
-        // A path is no override, whatever is there.
+        // A path is not an override.
         check("cost", case.name, &ran(&["cost", "x"]), (2, "x"));
         match path.is_dir() {
             true => fs::remove_dir_all(&path).unwrap(),
@@ -266,7 +266,7 @@ fn every_command_says_what_is_wrong() {
 }
 
 #[test]
-fn what_was_not_measured_is_null_and_never_0() {
+fn values_that_were_not_measured_are_null_and_never_0() {
     let dir = tempfile::tempdir().unwrap();
     let metrics_of = |events: String| -> Value {
         keep(&dir.path().join("x"), events);
@@ -281,7 +281,7 @@ fn what_was_not_measured_is_null_and_never_0() {
     assert_eq!(begun["metrics"]["ttft_ms"]["mean"], Value::Null);
     let one = metrics_of(requests_of(1));
     assert!(one["metrics"]["ttft_ms"]["mean"].is_number());
-    assert_eq!(one["metrics"]["ttft_ms"]["p50"], Value::Null, "of one there is no median");
+    assert_eq!(one["metrics"]["ttft_ms"]["p50"], Value::Null, "one value has no median");
     assert_eq!(one["metrics"]["itl_ms"]["mean"], Value::Null);
     assert_eq!(one["metrics"]["decode_tok_s"], Value::Null);
     assert_eq!(one["energy"], Value::Null);
@@ -306,17 +306,22 @@ fn a_sweep_is_reported_job_by_job() {
     for path in jobs.iter().map(|job| job.join("report.html")).chain([sweep.join("sweep.csv")]) {
         fs::remove_file(path).unwrap();
     }
-    let told = run(dir.path(), &["report", "sweep"]);
-    assert_eq!(told.code, 0, "{}", told.err);
-    assert!(told.err.contains("job 2") && told.out.contains("sweep/sweep.csv"), "{} {}", told.out, told.err);
+    let output = run(dir.path(), &["report", "sweep"]);
+    assert_eq!(output.code, 0, "{}", output.err);
+    assert!(
+        output.err.contains("job 2") && output.out.contains("sweep/sweep.csv"),
+        "{} {}",
+        output.out,
+        output.err
+    );
     assert!(jobs.iter().map(|job| kept(&job.join("report.html"))).eq(before));
     assert!(kept(&sweep.join("sweep.csv")) == csv);
 
-    // One that can't be read does not keep the others from theirs.
+    // A job that cannot be read does not stop the others.
     fs::write(jobs[0].join("events.ndjson"), "hello\n").unwrap();
-    let told = run(dir.path(), &["report", "sweep", "--out", "out", "--json"]);
-    assert_eq!(told.code, 1);
-    let object: Value = serde_json::from_str(&told.out).unwrap();
+    let output = run(dir.path(), &["report", "sweep", "--out", "out", "--json"]);
+    assert_eq!(output.code, 1);
+    let object: Value = serde_json::from_str(&output.out).unwrap();
     assert_eq!(
         (object["jobs"].as_array().unwrap().len(), object["errors"].as_array().unwrap().len()),
         (1, 1)
@@ -330,12 +335,12 @@ fn a_sweep_is_reported_job_by_job() {
 }
 
 #[test]
-fn a_run_that_ended_is_read_without_a_remark() {
+fn a_complete_run_is_read_without_a_note() {
     let dir = tempfile::tempdir().unwrap();
     let recorded = record(dir.path(), &["runtime.requests=2"]);
     let run_dir = recorded.to_str().unwrap();
     for args in [vec!["report", run_dir], vec!["diagnose", run_dir], vec!["baseline", "save", "b", run_dir]] {
-        let told = run(dir.path(), &args);
-        assert_eq!((told.code, told.err.as_str()), (0, ""), "{args:?}");
+        let output = run(dir.path(), &args);
+        assert_eq!((output.code, output.err.as_str()), (0, ""), "{args:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! `compare` and `baseline`: what they say of recordings, and with which exit code they end.
+//! `compare` and `baseline`: their output on recordings, and their exit codes.
 
 mod common;
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 const STEADY: [&str; 3] = ["runtime.requests=16", "infer=short", "runtime.sim.scenario=steady"];
 
-/// A simulated run on a card that nothing holds back, moved to `name`.
+/// A simulated run on a GPU that is not throttled, moved to `name`.
 fn recorded(dir: &Path, name: &str, overrides: &[&str]) {
     let all: Vec<&str> = STEADY.iter().chain(overrides).copied().collect();
     fs::rename(record(dir, &all), dir.join(name)).unwrap();
@@ -26,28 +26,34 @@ fn verdict(object: &Value, metric: &str) -> String {
 }
 
 #[test]
-fn what_became_faster_is_found_and_is_the_code() {
+fn a_faster_run_is_found_and_the_cause_is_the_code() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     recorded(dir, "a", &[]);
     recorded(dir, "b", &["runtime.seed=4", "runtime.sim.itl_ms=3.6"]);
-    let words = run(dir, &["compare", "a", "b"]);
-    assert_eq!(words.code, 0, "{}", words.err);
-    assert!(words.out.starts_with("FASTER: B is 5."), "{}", words.out);
-    for word in ["and it is the code", "TPOT p50", "What differs", "runtime.sim.itl_ms: (default) → 3.6"] {
-        assert!(words.out.contains(word), "{word}: {}", words.out);
+    let text = run(dir, &["compare", "a", "b"]);
+    assert_eq!(text.code, 0, "{}", text.err);
+    assert!(text.out.starts_with("FASTER: B is 5."), "{}", text.out);
+    for part in [
+        "the cause is the code",
+        "TPOT p50",
+        "Differences:",
+        "runtime.sim.itl_ms: (default) → 3.6",
+        "Rows are tested separately: expect about 1 false positive in 20.",
+    ] {
+        assert!(text.out.contains(part), "{part}: {}", text.out);
     }
-    let machine = object(&run(dir, &["compare", "a", "b", "--json"]));
-    assert_eq!((&machine["schema"], &machine["word"]), (&Value::from(1), &Value::from("FASTER")));
+    let json = object(&run(dir, &["compare", "a", "b", "--json"]));
+    assert_eq!((&json["schema"], &json["word"]), (&Value::from(1), &Value::from("FASTER")));
     assert_eq!(
-        (verdict(&machine, "decode_tok_s"), verdict(&machine, "peak_memory")),
+        (verdict(&json, "decode_tok_s"), verdict(&json, "peak_memory")),
         ("better".into(), "same".into())
     );
     let markdown = run(dir, &["compare", "a", "b", "--md", "--metric", "tpot.p50,itl.p90"]);
     assert!(markdown.out.starts_with("**FASTER**: ") && !markdown.out.contains("TTFT"), "{}", markdown.out);
     let page = run(dir, &["compare", "a", "b", "--html"]);
     assert!(page.out.starts_with("<!doctype html>") && page.out.ends_with("</html>\n"), "{}", page.out);
-    assert!(!page.out.contains("http"), "a page that needs nothing else: {}", page.out);
+    assert!(!page.out.contains("http"), "the page is self-contained: {}", page.out);
 }
 
 #[test]
@@ -55,8 +61,8 @@ fn the_clock_is_not_the_code() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     recorded(dir, "cool", &[]);
-    recorded(dir, "held", &["runtime.seed=4", "runtime.sim.scenario=locked_clocks"]);
-    for (a, b, word) in [("cool", "held", "lower"), ("held", "cool", "higher")] {
+    recorded(dir, "throttled", &["runtime.seed=4", "runtime.sim.scenario=locked_clocks"]);
+    for (a, b, word) in [("cool", "throttled", "lower"), ("throttled", "cool", "higher")] {
         let said = run(dir, &["compare", a, b]);
         assert_eq!(said.code, 3, "{}", said.out);
         assert!(said.out.contains(&format!("the clock was {word} (")), "{}", said.out);
@@ -81,7 +87,7 @@ fn gates_have_exit_codes() {
     assert_eq!(code("same", &["tpot.p50<=+2%", "decode_tok_s>=-2%"]), 0);
     assert_eq!(code("slower", &["tpot.p50<=+2%"]), 1);
     assert_eq!(code("slower", &["tpot.p50<=+50%"]), 0);
-    // Sixteen requests do not tell a p90, and a broken gate outweighs that.
+    // Sixteen requests are too few for a p90, and a broken gate takes precedence.
     assert_eq!(code("same", &["tpot.p90<=+2%"]), 3);
     assert_eq!(code("slower", &["tpot.p90<=+2%", "tpot.p50<=+2%"]), 1);
     for (gate, word) in [("tpot<=2", "at character 7"), ("tpto<=2%", "no metric"), ("tpot", "no <= or >=")] {
@@ -92,14 +98,15 @@ fn gates_have_exit_codes() {
 }
 
 #[test]
-fn baselines_are_kept_listed_and_compared_with() {
+fn baselines_are_saved_listed_and_compared_with() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     assert_eq!(run(dir, &["baseline", "save", "main"]).code, 2, "there is no run yet");
     let newest = record(dir, &STEADY);
     let saved = run(dir, &["baseline", "save", "main"]);
     assert_eq!(saved.code, 0, "{}", saved.err);
-    assert!(saved.out.contains("baselines/main.json keeps runs/"), "{}", saved.out);
+    assert!(saved.out.starts_with("saved runs/"), "{}", saved.out);
+    assert!(saved.out.contains(" as baselines/main.json (16 requests)"), "{}", saved.out);
     assert!(fs::metadata(dir.join("baselines/main.json")).unwrap().len() < 100_000);
     let list = run(dir, &["baseline", "list"]);
     assert!(list.out.contains("main  smollm2_135m as f32 on"), "{}", list.out);
@@ -111,16 +118,16 @@ fn baselines_are_kept_listed_and_compared_with() {
     }
     fs::write(dir.join("baselines/odd.json"), "{\"schema\": 1}").unwrap();
     fs::write(dir.join("baselines/new.json"), "{\"schema\": 99}").unwrap();
-    for (name, word) in [("odd", "is no baseline"), ("new", "newer version")] {
+    for (name, word) in [("odd", "is not a baseline"), ("new", "newer version")] {
         let said = run(dir, &["compare", name, "main"]);
         assert_eq!(said.code, 2, "{}", said.err);
         assert!(said.err.contains(word), "{}", said.err);
     }
-    assert!(run(dir, &["baseline", "list"]).out.contains("odd   baselines/odd.json is no baseline"));
+    assert!(run(dir, &["baseline", "list"]).out.contains("odd   baselines/odd.json is not a baseline"));
 }
 
 #[test]
-fn both_sides_in_turn() {
+fn both_sides_are_run_interleaved() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     let common = [
@@ -172,14 +179,14 @@ fn sweeps_are_compared_job_by_job() {
         let made = fs::read_dir(dir.join("runs/baseline/multirun")).unwrap().next().unwrap().unwrap().path();
         fs::rename(made, dir.join(name)).unwrap();
     }
-    let machine = object(&run(dir, &["compare", "one", "two", "--json"]));
-    let comparisons = machine["comparisons"].as_array().unwrap();
-    assert_eq!(comparisons.len(), 2, "{machine}");
-    assert!(comparisons.iter().all(|one| one["word"] == "SAME"), "{machine}");
+    let json = object(&run(dir, &["compare", "one", "two", "--json"]));
+    let comparisons = json["comparisons"].as_array().unwrap();
+    assert_eq!(comparisons.len(), 2, "{json}");
+    assert!(comparisons.iter().all(|one| one["word"] == "SAME"), "{json}");
 }
 
 #[test]
-fn whatever_is_no_run_is_refused_by_name() {
+fn what_is_not_a_run_is_refused_by_name() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     recorded(dir, "a", &[]);
@@ -194,7 +201,7 @@ fn whatever_is_no_run_is_refused_by_name() {
     made("newer", &events.replacen("\"schema\":1", "\"schema\":7", 1));
     made("older", &events.replacen("\"schema\":1", "\"schema\":0", 1));
     for (b, word) in [
-        ("nothing", "is no run"),
+        ("nothing", "is not a run"),
         ("empty", "is empty"),
         ("garbage", "is no recording of this program"),
         ("newer", "newer version (schema 7"),
@@ -206,28 +213,35 @@ fn whatever_is_no_run_is_refused_by_name() {
         assert_eq!((said.code, said.out.as_str()), (2, ""), "{b}: {}", said.err);
         assert!(said.err.contains(word), "{b}: {}", said.err);
     }
-    // A run without its end, and one in the middle of a line, are compared as far as they go.
+    // A run without an end, and one that ends within a line, are compared up to there.
     let lines: Vec<&str> = events.lines().collect();
     let half = lines[..lines.len() / 2].join("\n") + "\n{\"t\":12,\"e\":{\"tok";
     made("growing", &half);
     let growing = run(dir, &["compare", "a", "growing"]);
     assert!(
-        growing.out.contains("it has no end: it is still being written, or was killed"),
+        growing.out.contains("the run has no end: it is still being written, or was killed"),
         "{}",
         growing.out
     );
-    // A line that is no event was lost: such a run is not to be trusted.
+    // A line that is not an event counts as lost: such a run is not trusted, neither here nor in its reports.
     made("holed", &events);
     let mut file = fs::OpenOptions::new().append(true).open(dir.join("holed/events.ndjson")).unwrap();
     file.write_all(b"{\"t\":NaN}\n").unwrap();
     let holed = run(dir, &["compare", "a", "holed"]);
     assert_eq!(holed.code, 3, "{}", holed.out);
-    assert!(holed.out.contains("B can't be trusted: 1 events were lost"), "{}", holed.out);
-    // Under a tool every time is another.
+    assert!(holed.out.contains("B cannot be trusted: 1 event was lost"), "{}", holed.out);
+    assert_eq!(run(dir, &["report", "holed"]).code, 0);
+    let metrics: Value =
+        serde_json::from_str(&fs::read_to_string(dir.join("holed/metrics.json")).unwrap()).unwrap();
+    assert_eq!(
+        (&metrics["trust"]["score"], &metrics["trust"]["doubts"][0]),
+        (&0.into(), &"1 event was lost".into())
+    );
+    // A profiler changes the times.
     made("under_nsys", &events.replacen("\"seed\":", "\"perturbed\":\"nsys\",\"seed\":", 1));
     let under = run(dir, &["compare", "a", "under_nsys"]);
     assert!(under.out.contains("it ran under nsys"), "{}", under.out);
-    // One token each: there is a first token, and no TPOT.
+    // Requests of one token have a TTFT and no TPOT.
     recorded(dir, "short", &["infer.max_new_tokens=1"]);
     let short = run(dir, &["compare", "short", "short"]);
     assert_eq!(short.code, 3, "{}", short.out);

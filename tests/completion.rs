@@ -1,4 +1,4 @@
-//! Completion in real shells: the scripts that the program prints, asking the program that is built.
+//! Completion in real shells: the scripts that the program prints, calling the built program.
 
 mod common;
 
@@ -14,13 +14,13 @@ use std::{
 use common::{PATIENCE, PROGRAM, program};
 use portable_pty::{CommandBuilder, PtySize, native_pty_system};
 
-/// A `PATH` on which the program comes first.
+/// A `PATH` with the program first.
 fn path() -> String {
     let dir = Path::new(PROGRAM).parent().unwrap().display();
     format!("{dir}:{}", std::env::var("PATH").unwrap_or_default())
 }
 
-/// Whether `shell` is there; if not, `test` is skipped by name.
+/// Whether `shell` is installed; if not, reports `test` as skipped.
 fn has(shell: &str, test: &str) -> bool {
     let there = Command::new(shell).arg("--version").output().is_ok_and(|output| output.status.success());
     if !there {
@@ -29,14 +29,14 @@ fn has(shell: &str, test: &str) -> bool {
     there
 }
 
-fn said_by(command: &mut Command) -> String {
+fn output_of(command: &mut Command) -> String {
     let output = command.env("PATH", path()).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// What bash would put in for the word at the end of `line`, one a line and in brackets.
+/// What bash would insert for the word at the end of `line`, each candidate in brackets.
 fn bash(dir: &Path, line: &str) -> Vec<String> {
     const ASK: &str = r#"
         eval "$(llmprof-tui completion bash)" || exit
@@ -46,12 +46,12 @@ fn bash(dir: &Path, line: &str) -> Vec<String> {
         [ ${#COMPREPLY[@]} = 0 ] || printf '[%s]\n' "${COMPREPLY[@]}"
     "#;
     let mut ask = Command::new("bash");
-    let said = said_by(ask.args(["--norc", "--noprofile", "-c", ASK, "bash", line]).current_dir(dir));
-    said.lines().map(str::to_owned).collect()
+    let output = output_of(ask.args(["--norc", "--noprofile", "-c", ASK, "bash", line]).current_dir(dir));
+    output.lines().map(str::to_owned).collect()
 }
 
 #[test]
-fn bash_completes_what_the_program_says() {
+fn bash_completes_with_the_programs_candidates() {
     let dir = tempfile::tempdir().unwrap();
     let table: &[(&str, &[&str])] = &[
         ("llmprof-tui repl", &["[replay ]"]),
@@ -73,7 +73,7 @@ fn bash_completes_what_the_program_says() {
     assert_eq!(bash(dir.path(), "llmprof-tui model=my"), ["[my_own ]"]);
 }
 
-/// Types `line` and TAB into an interactive shell and gives the screen once `wanted` is on it.
+/// Types `line` and TAB into an interactive shell and waits for `wanted` on its screen.
 fn typed(shell: &str, args: &[&str], setup: &str, line: &str, wanted: &str) {
     let dir = tempfile::tempdir().unwrap();
     let size = PtySize { rows: 24, cols: 120, pixel_width: 0, pixel_height: 0 };
@@ -147,20 +147,20 @@ fn zsh_replaces_the_word_under_the_cursor() {
 }
 
 #[test]
-fn fish_is_told_candidates_and_what_they_are() {
-    if !has("fish", "fish_is_told_candidates_and_what_they_are") {
+fn fish_receives_candidates_and_descriptions() {
+    if !has("fish", "fish_receives_candidates_and_descriptions") {
         return;
     }
     let ask = "llmprof-tui completion fish | source; complete -C 'llmprof-tui run model=qwen3_0'";
     let home = tempfile::tempdir().unwrap();
     let mut fish = Command::new("fish");
-    let said =
-        said_by(fish.args(["--no-config", "-c", ask]).env("HOME", home.path()).current_dir(home.path()));
-    assert!(said.starts_with("model=qwen3_0_6b\tQwen3 0.6B"), "{said}");
+    let output =
+        output_of(fish.args(["--no-config", "-c", ask]).env("HOME", home.path()).current_dir(home.path()));
+    assert!(output.starts_with("model=qwen3_0_6b\tQwen3 0.6B"), "{output}");
 }
 
 #[test]
-fn nothing_is_ever_said_but_candidates_and_soon() {
+fn completion_prints_candidates_only_and_is_fast() {
     let dir = tempfile::tempdir().unwrap();
     let broken = dir.path().join("conf");
     std::fs::create_dir(&broken).unwrap();
@@ -173,21 +173,21 @@ fn nothing_is_ever_said_but_candidates_and_soon() {
         &["fish", "--", "run", "+a=${b", "model=["],
         &["zsh"],
     ];
-    for words in table {
-        // The best of a few: a busy machine is not what is measured.
+    for expected in table {
+        // The best of five, since the machine may be busy.
         let took = (0..5).map(|_| {
             let began = Instant::now();
-            let done = program(dir.path()).arg("__complete").args(*words).output().unwrap();
-            assert_eq!((done.status.code(), done.stderr.as_slice()), (Some(0), &b""[..]), "{words:?}");
+            let done = program(dir.path()).arg("__complete").args(*expected).output().unwrap();
+            assert_eq!((done.status.code(), done.stderr.as_slice()), (Some(0), &b""[..]), "{expected:?}");
             began.elapsed()
         });
         let best = took.min().unwrap();
-        assert!(best < Duration::from_millis(50), "{words:?} took {best:?}");
+        assert!(best < Duration::from_millis(50), "{expected:?} took {best:?}");
     }
 }
 
 #[test]
-fn scripts_are_printed_and_help_says_where_to() {
+fn scripts_are_printed_and_help_names_the_startup_file() {
     let dir = tempfile::tempdir().unwrap();
     for (shell, word) in
         [("bash", "complete -o nospace"), ("zsh", "#compdef llmprof-tui"), ("fish", "complete -c")]

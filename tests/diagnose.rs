@@ -1,4 +1,4 @@
-//! Verdicts: of a real capture, of every scripted scenario, of logs that others wrote.
+//! Verdicts on a real capture, on every scripted scenario, and on nvidia-smi logs.
 
 mod common;
 
@@ -11,9 +11,9 @@ use serde_json::Value;
 const TRACE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/h200_nvml_trace.csv");
 
 fn diagnosed(dir: &Path, path: &str) -> Value {
-    let said = run(dir, &["diagnose", path, "--json"]);
-    assert_eq!((said.code, said.err.as_str()), (0, ""));
-    serde_json::from_str(&said.out).unwrap()
+    let output = run(dir, &["diagnose", path, "--json"]);
+    assert_eq!((output.code, output.err.as_str()), (0, ""));
+    serde_json::from_str(&output.out).unwrap()
 }
 
 /// The verdict on a simulated run of `scenario`.
@@ -32,7 +32,7 @@ fn cause<'a>(of: &'a Value, reason: &str, phase: &str) -> &'a Value {
 }
 
 #[test]
-fn a_real_capture_is_told_in_words_and_numbers() {
+fn a_real_capture_is_diagnosed() {
     let dir = tempfile::tempdir().unwrap();
     let found = diagnosed(dir.path(), TRACE);
     let verdict = found["verdict"].as_str().unwrap();
@@ -51,7 +51,7 @@ fn a_real_capture_is_told_in_words_and_numbers() {
     near("clock_mhz", 1442.0, 10.0);
     near("clock_free_mhz", 1980.0, 1.0);
     near("cost_pct", 27.0, 1.0);
-    // The counter's own growth over the capture, and what looks alone make of it.
+    // The growth of the counter, and the estimate from samples only.
     near("active_s", 40.0, 0.4);
     near("sampled_s", 40.0, 2.0);
     assert!(cap["basis"].as_str().unwrap().contains("compute-bound (tensor pipe 9"), "{cap}");
@@ -62,9 +62,9 @@ fn a_real_capture_is_told_in_words_and_numbers() {
     assert!((decode.unwrap()["mean_w"].as_f64().unwrap() - 590.0).abs() < 15.0, "{decode:?}");
 }
 
-/// Recorded on an H200: what the ledger makes of the power cap is what the card's own counter grew by.
+/// Recorded on an H200: the ledger's time under the power cap equals the growth of the GPU's counter.
 #[test]
-fn the_ledger_adds_up_to_the_cards_own_counter() {
+fn the_ledger_agrees_with_the_gpus_counter() {
     let dir = tempfile::tempdir().unwrap();
     for (name, verdict) in [
         ("h200_prefill", "Prefill is power-capped: 100 %"),
@@ -96,24 +96,14 @@ fn every_scenario_has_its_verdict() {
             "power_cap",
             &[],
             "Prefill is power-capped: 100 % of the time, SM 1980 → 14",
-            "decode is not affected. The 700 W limit is the card's maximum.",
+            "decode is not affected. The 700 W limit is the GPU's maximum.",
         ),
-        ("thermal", &["runtime.requests=700"], "ecode is slowed down by heat:", "% slower (measured)"),
-        (
-            "power_brake",
-            &[],
-            "Prefill is braked by the power supply:",
-            "decode is braked by the power supply:",
-        ),
-        ("locked_clocks", &[], "Not throttled", "Someone has set the SM clock to 1410 of 1980 MHz"),
-        ("narrow_pcie", &[], "Not throttled", "The PCIe link has 4 of 16 lanes."),
-        ("shared", &[], "Not throttled", "The card is shared with python3 (pid 4711, 9216 MiB)"),
-        (
-            "consumer",
-            &[],
-            "Can't tell whether it is throttled: there are no clock event reasons, this card does not tell it",
-            "",
-        ),
+        ("thermal", &["runtime.requests=700"], "ecode is thermally throttled:", "% slower (measured)"),
+        ("power_brake", &[], "Prefill is throttled by power brake:", "decode is throttled by power brake:"),
+        ("locked_clocks", &[], "Not throttled", "The SM clock is set to 1410 of 1980 MHz"),
+        ("narrow_pcie", &[], "Not throttled", "The PCIe link runs at x4 instead of x16."),
+        ("shared", &[], "Not throttled", "The GPU is shared with python3 (pid 4711, 9216 MiB)"),
+        ("consumer", &[], "Throttling unknown: this GPU does not report clock event reasons (SM clock", ""),
     ];
     for (scenario, overrides, begins, contains) in cases {
         let found = verdict_on(scenario, overrides);
@@ -125,7 +115,7 @@ fn every_scenario_has_its_verdict() {
 }
 
 #[test]
-fn what_a_limit_costs_is_measured_where_the_run_shows_it() {
+fn the_cost_of_a_limit_is_measured_where_possible() {
     let found = verdict_on("power_brake", &["dataset.prompt_tokens=8000"]);
     let decode = cause(&found, "power brake", "decode");
     // The script makes a step 1.24 times as long from the second second on.
@@ -133,16 +123,16 @@ fn what_a_limit_costs_is_measured_where_the_run_shows_it() {
     let lost = decode["cost_pct"].as_f64().unwrap() / 100.0 / share;
     assert!((1.0 / (1.0 - lost) - 1.2425).abs() < 0.01, "{decode:#}");
     assert!(decode["basis"].as_str().unwrap().starts_with("measured"), "{decode:#}");
-    // Prefills are short: their share of the counter is what their looks say, not how many looks there were.
+    // Prefills are short: their share of the counter follows the samples in them, not the number of samples.
     let prefill = cause(&found, "power brake", "prefill");
     assert!((prefill["time_share"].as_f64().unwrap() - share).abs() < 0.2, "{prefill:#}");
     assert!(prefill["basis"].as_str().unwrap().starts_with("estimated: compute-bound"), "{prefill:#}");
 }
 
 #[test]
-fn a_card_that_vanishes_is_told_and_the_run_is_kept() {
+fn a_gpu_that_vanishes_is_reported_and_the_run_is_kept() {
     let dir = tempfile::tempdir().unwrap();
-    let said = run(
+    let output = run(
         dir.path(),
         &[
             "run",
@@ -153,17 +143,17 @@ fn a_card_that_vanishes_is_told_and_the_run_is_kept() {
             "runtime.requests=90",
         ],
     );
-    assert_eq!(said.code, 1, "{}", said.err);
+    assert_eq!(output.code, 1, "{}", output.err);
     let recorded = common::run_dirs(dir.path()).remove(0);
     let found = diagnosed(dir.path(), recorded.to_str().unwrap());
-    assert_eq!(found["verdict"], "GPU 0 has gone: it has fallen off the bus (simulated).");
+    assert_eq!(found["verdict"], "GPU 0 is lost: fell off the bus (simulated).");
     assert!(found["advice"][0].as_str().unwrap().contains("Xid"), "{found:#}");
     let report = fs::read_to_string(recorded.join("report.md")).unwrap();
-    assert!(report.contains("3.000 s: GPU 0 has gone"), "{report}");
+    assert!(report.contains("3.000 s: GPU 0 is lost"), "{report}");
 }
 
 #[test]
-fn the_csv_of_a_run_says_what_its_events_say() {
+fn the_csv_of_a_run_gives_the_same_diagnosis_as_its_events() {
     let dir = tempfile::tempdir().unwrap();
     let recorded = record(
         dir.path(),
@@ -173,7 +163,7 @@ fn the_csv_of_a_run_says_what_its_events_say() {
     let csv = diagnosed(dir.path(), recorded.join("nvml.csv").to_str().unwrap());
     let (from_events, from_csv) =
         (cause(&events, "power cap", "prefill"), cause(&csv, "power cap", "prefill"));
-    // The CSV knows a phase only where a look fell into it, so its times are coarser.
+    // The CSV has a phase only where a sample fell into it, so its times are coarser.
     for key in ["time_share", "clock_mhz", "clock_free_mhz", "cost_pct"] {
         let (a, b) = (from_events[key].as_f64().unwrap(), from_csv[key].as_f64().unwrap());
         assert!((a - b).abs() <= 0.06 * a, "{key}: {a} and {b}");
@@ -182,7 +172,7 @@ fn the_csv_of_a_run_says_what_its_events_say() {
 }
 
 #[test]
-fn a_log_of_nvidia_smi_is_diagnosed() {
+fn an_nvidia_smi_log_is_diagnosed() {
     let dir = tempfile::tempdir().unwrap();
     let mut text = String::from(
         "timestamp, index, name, utilization.gpu [%], utilization.memory [%], clocks.current.sm [MHz], power.draw [W], \
@@ -198,19 +188,19 @@ fn a_log_of_nvidia_smi_is_diagnosed() {
     }
     let path = dir.path().join("gpu.csv");
     fs::write(&path, text).unwrap();
-    let said = run(dir.path(), &["diagnose", "gpu.csv"]);
-    assert_eq!(said.code, 0, "{}", said.err);
-    for words in [
-        "The work is power-capped: 6",
+    let output = run(dir.path(), &["diagnose", "gpu.csv"]);
+    assert_eq!(output.code, 0, "{}", output.err);
+    for expected in [
+        "The GPU is power-capped: 6",
         "SM 1980 → 1500 MHz",
-        "The limit is 500 W; the card comes with 700 W.",
+        "The limit is 500 W; the default is 700 W.",
         "`sudo nvidia-smi -i 0 -pl 700`",
     ] {
-        assert!(said.out.contains(words), "{words}: {}", said.out);
+        assert!(output.out.contains(expected), "{expected}: {}", output.out);
     }
 }
 
-/// A log of one card, a row a second.
+/// A log of one GPU with one row per second.
 fn log_of(rows: impl IntoIterator<Item = (u32, u32, u32)>, extra: &str) -> String {
     let mut text = format!("t_s,utilization.gpu [%],clocks.sm [MHz],clocks_event_reasons.active{extra}\n");
     let more = extra.split(',').count() - 1;
@@ -229,60 +219,60 @@ fn verdict_of(text: &str) -> String {
 #[test]
 fn a_verdict_is_not_misled() {
     let capped = || (0..60).map(|_| (99, 1440, 4));
-    // A counter that stands still while every look finds the limit.
+    // A counter that does not grow although every sample shows the limit.
     let dead = verdict_of(&log_of(capped(), ",viol_power_ns"));
-    assert!(dead.starts_with("The work is power-capped: 100 % of the time"), "{dead}");
-    // A light load at a low clock is no measure of what the clock could be.
+    assert!(dead.starts_with("The GPU is power-capped: 100 % of the time"), "{dead}");
+    // A light load at a low clock does not show the clock without a limit.
     let light = verdict_of(&log_of((0..60).map(|_| (20, 600, 1)).chain(capped()), ""));
     assert!(light.contains("power-capped") && !light.contains("600"), "{light}");
-    // A set clock is the background of a cap, and the cap costs what it takes from that.
+    // The cost of a cap is relative to a set clock.
     let locked = (0..60).map(|_| (99, 1410, 2)).chain((0..60).map(|_| (99, 1380, 6)));
     let locked = verdict_of(&log_of(locked, ""));
-    assert!(locked.contains("SM 1410 → 1380 MHz, about 1 % slower"), "{locked}");
-    // What held for a moment at the very end is not passed over.
+    assert!(locked.contains("SM 1410 → 1380 MHz, about 1.1 % slower"), "{locked}");
+    // A limit in the last sample is reported.
     let late = verdict_of(&log_of((0..900).map(|_| (99, 1980, 0)).chain([(99, 990, 0x48)]), ""));
     assert!(
-        late.starts_with("Held by the hardware slowdown and the hardware thermal slowdown at this moment"),
+        late.starts_with("Limited by the hardware slowdown and the hardware thermal slowdown now"),
         "{late}"
     );
 }
 
 #[test]
-fn what_cannot_be_diagnosed_is_refused_with_a_word() {
+fn files_that_cannot_be_diagnosed_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("other.csv"), "a,b\n1,2\n").unwrap();
     fs::write(dir.path().join("binary.csv"), [0xff, 0xfe, 0, 1, 2]).unwrap();
-    for (path, words) in [
-        ("nowhere.csv", "diagnose takes a run directory"),
-        ("other.csv", "no column that tells the time"),
+    for (path, expected) in [
+        ("nowhere.csv", "diagnose reads a run directory"),
+        ("other.csv", "no time column"),
         ("binary.csv", "UTF-16"),
         (".", "events.ndjson"),
     ] {
-        let said = run(dir.path(), &["diagnose", path]);
-        assert_eq!(said.code, 1, "{path}");
-        assert!(said.err.contains(words), "{path}: {}", said.err);
+        let output = run(dir.path(), &["diagnose", path]);
+        assert_eq!(output.code, 1, "{path}");
+        assert!(output.err.contains(expected), "{path}: {}", output.err);
     }
     let cpu = record(dir.path(), &["telemetry.probe=none", "runtime.requests=1"]);
-    let said = run(dir.path(), &["diagnose", cpu.to_str().unwrap()]);
-    assert!(said.code == 1 && said.err.contains("nothing was seen of a GPU"), "{}", said.err);
+    let output = run(dir.path(), &["diagnose", cpu.to_str().unwrap()]);
+    assert!(output.code == 1 && output.err.contains("has no GPU samples"), "{}", output.err);
 }
 
 #[test]
-fn others_work_is_watched() {
+fn watch_monitors_without_a_workload() {
     let dir = tempfile::tempdir().unwrap();
-    let said = run(
+    let output = run(
         dir.path(),
         &["watch", "--for", "1.2", "--json", "telemetry=sim", "telemetry.scenario=locked_clocks"],
     );
-    assert_eq!(said.code, 0, "{}", said.err);
-    let found: Value = serde_json::from_str(&said.out).unwrap();
-    assert!(found["verdict"].as_str().unwrap().contains("Someone has set the SM clock"), "{found:#}");
-    assert_eq!(cause(&found, "application clocks", "the work")["fault"], false);
-    assert!(common::run_dirs(dir.path()).is_empty(), "nothing is kept unless it is asked for");
+    assert_eq!(output.code, 0, "{}", output.err);
+    let found: Value = serde_json::from_str(&output.out).unwrap();
+    assert!(found["verdict"].as_str().unwrap().contains("The SM clock is set"), "{found:#}");
+    assert_eq!(cause(&found, "application clocks", "load")["fault"], false);
+    assert!(common::run_dirs(dir.path()).is_empty(), "nothing is recorded without --record");
 }
 
 #[test]
-fn a_run_may_wait_until_the_card_is_at_rest() {
+fn a_run_may_last_until_steady_state() {
     let dir = tempfile::tempdir().unwrap();
     let recorded =
         record(dir.path(), &["runtime.sim.scenario=steady", "runtime.requests=2", "runtime.until=steady"]);

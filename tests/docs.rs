@@ -2,24 +2,38 @@
 
 use std::{env, fs};
 
-use llmprof::tui::keys;
+use llmprof::{cli, tui::keys};
 
 const README: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/README.md");
 const KEYS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/keys.md");
-const BEGIN: &str = "<!-- keys: generated from the key table; `just docs` updates it -->\n";
-const END: &str = "<!-- /keys -->";
 
-#[test]
-fn the_documents_list_all_keys() {
-    let text = fs::read_to_string(KEYS).unwrap();
-    let (before, rest) = text.split_once(BEGIN).expect("docs/keys.md has a start marker");
-    let (shown, after) = rest.split_once(END).expect("docs/keys.md has an end marker");
-    let wanted = keys::markdown();
+/// The part of `file` between its comments for `section` is `expected`; with UPDATE_DOCS=1 it is written.
+fn assert_generated(file: &str, section: &str, source: &str, expected: &str) {
+    let begin = format!("<!-- {section}: generated from {source}; `just docs` updates it -->\n");
+    let end = format!("<!-- /{section} -->");
+    let text = fs::read_to_string(file).unwrap();
+    let (before, rest) = text.split_once(&begin).unwrap_or_else(|| panic!("no {begin:?} in {file}"));
+    let (shown, after) = rest.split_once(&end).unwrap_or_else(|| panic!("no {end:?} in {file}"));
     if env::var_os("UPDATE_DOCS").is_some() {
-        fs::write(KEYS, format!("{before}{BEGIN}{wanted}{END}{after}")).unwrap();
+        fs::write(file, format!("{before}{begin}{expected}{end}{after}")).unwrap();
         return;
     }
-    assert_eq!(shown, wanted, "docs/keys.md is out of date; run UPDATE_DOCS=1 cargo test --test docs");
+    assert_eq!(shown, expected, "{file} is outdated; run UPDATE_DOCS=1 cargo test --test docs");
+}
+
+#[test]
+fn the_keys_are_listed() {
+    assert_generated(KEYS, "keys", "the key table", &keys::markdown());
+}
+
+#[test]
+fn the_commands_are_listed() {
+    assert_generated(README, "commands", "the command line", &cli::commands_markdown());
+}
+
+#[test]
+fn the_readme_is_short() {
+    assert!(fs::read_to_string(README).unwrap().lines().count() <= 220);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! `doctor` on machines that are presented to it, and on this one.
+//! `doctor` on fake machines, and on this one.
 #![cfg(target_os = "linux")]
 
 mod common;
@@ -24,7 +24,7 @@ use llmprof::{
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// A library that says what a Hopper says, bent by `defines`; `None` where there is no C compiler.
+/// A fake NVML of a Hopper GPU, changed by `defines`; `None` where there is no C compiler.
 fn nvml(folder: &Path, defines: &[&str]) -> Option<PathBuf> {
     let path = folder.join("libnvidia-ml.so.1");
     let built = Command::new("cc")
@@ -40,22 +40,22 @@ fn nvml(folder: &Path, defines: &[&str]) -> Option<PathBuf> {
     None
 }
 
-/// The library of a card with nothing wrong, made once: loading it again would give the same one.
-static WHOLE: LazyLock<Option<(TempDir, PathBuf)>> = LazyLock::new(|| {
+/// The library of a GPU without problems, built once: loading it again would give the same one.
+static HEALTHY: LazyLock<Option<(TempDir, PathBuf)>> = LazyLock::new(|| {
     let folder = tempfile::tempdir().unwrap();
     let path = nvml(folder.path(), &[])?;
     Some((folder, path))
 });
 
-/// A machine in a folder.
-struct Presented {
+/// A fake machine in a directory.
+struct FakeMachine {
     root: TempDir,
     machine: Machine,
 }
 
-impl Presented {
-    /// One without any GPU, tool or variable.
-    fn bare() -> Presented {
+impl FakeMachine {
+    /// Without GPU, tools and variables.
+    fn bare() -> FakeMachine {
         let root = tempfile::tempdir().unwrap();
         let machine = Machine {
             system: System { root: root.path().to_owned(), variables: HashMap::new(), stop: Arc::default() },
@@ -65,26 +65,26 @@ impl Presented {
             runs: Ok(root.path().join("runs")),
             free_memory: Some(8_000_000_000),
         };
-        Presented { root, machine }
+        FakeMachine { root, machine }
     }
 
-    /// One with a card that has nothing wrong, and a build for it.
-    fn whole() -> Option<Presented> {
-        let mut presented = Presented::bare();
-        presented.machine.nvml = Some(WHOLE.as_ref()?.1.clone());
-        presented.machine.build = Build { capability: Some(90), auto: || Device::Cuda(0) };
-        presented.file(
+    /// With a GPU without problems, and a build for it.
+    fn healthy() -> Option<FakeMachine> {
+        let mut fake = FakeMachine::bare();
+        fake.machine.nvml = Some(HEALTHY.as_ref()?.1.clone());
+        fake.machine.build = Build { capability: Some(90), auto: || Device::Cuda(0) };
+        fake.file(
             "/proc/driver/nvidia/version",
             "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  (dvs-builder)  Tue Jan  6\n",
         );
-        presented.file("/proc/driver/nvidia/params", "ModifyDeviceFiles: 1\nRmProfilingAdminOnly: 0\n");
-        Some(presented)
+        fake.file("/proc/driver/nvidia/params", "ModifyDeviceFiles: 1\nRmProfilingAdminOnly: 0\n");
+        Some(fake)
     }
 
-    fn with_card(defines: &[&str]) -> Option<Presented> {
-        let mut presented = Presented::whole()?;
-        presented.machine.nvml = Some(nvml(presented.root.path(), defines)?);
-        Some(presented)
+    fn with_gpu(defines: &[&str]) -> Option<FakeMachine> {
+        let mut fake = FakeMachine::healthy()?;
+        fake.machine.nvml = Some(nvml(fake.root.path(), defines)?);
+        Some(fake)
     }
 
     fn file(&self, path: &str, content: &str) {
@@ -124,13 +124,13 @@ fn finding<'a>(report: &'a Report, id: &str) -> &'a Finding {
 fn assert_found(report: &Report, id: &str, status: Status, found: &[&str], remedy: &[&str]) {
     let finding = finding(report, id);
     assert_eq!(finding.status, status, "{id}: {finding:?}");
-    for words in found {
-        assert!(finding.found.contains(words), "{id}: {words:?} in {finding:?}");
+    for expected in found {
+        assert!(finding.found.contains(expected), "{id}: {expected:?} in {finding:?}");
     }
-    for words in remedy {
+    for expected in remedy {
         assert!(
-            finding.remedy.as_deref().unwrap_or_default().contains(words),
-            "{id}: {words:?} in {finding:?}"
+            finding.remedy.as_deref().unwrap_or_default().contains(expected),
+            "{id}: {expected:?} in {finding:?}"
         );
     }
     assert_eq!(finding.remedy.is_some(), !remedy.is_empty(), "{id}: {finding:?}");
@@ -143,33 +143,33 @@ const NSYS_2022: &str = "echo 'NVIDIA Nsight Systems version 2022.4.2.18-3204470
 const NCU_2025: &str = "echo 'NVIDIA (R) Nsight Compute Command Line Profiler'; echo 'Version 2025.3.1.0 (build 36398880) (public-release)'";
 
 #[test]
-fn without_a_gpu_everything_of_gpus_is_skipped() {
-    let presented = Presented::bare();
-    let report = presented.report();
+fn without_a_gpu_its_checks_are_skipped() {
+    let fake = FakeMachine::bare();
+    let report = fake.report();
     assert!(!report.gpu);
     assert_eq!((report.exit_code(), report.count(Fail)), (0, 0));
     assert_found(
         &report,
         "nvml",
         Skip,
-        &["no NVIDIA GPU here", "no-such-library.so"],
-        &["unless there is one"],
+        &["no NVIDIA GPU: ", "no-such-library.so"],
+        &["if the machine has a GPU: "],
     );
     for id in ["driver", "gpu", "gpm", "throttle_counters", "power_limit", "clocks", "pcie", "temperature"] {
-        assert_found(&report, id, Skip, &["no GPU here"], &[]);
+        assert_found(&report, id, Skip, &["no GPU"], &[]);
     }
     assert_found(&report, "cuda_build", Skip, &["models run on the CPU"], &[]);
-    assert_found(&report, "nsys", Skip, &["no GPU here, and Nsight Systems is not installed"], &[]);
-    assert_found(&report, "cpu_engine", Pass, &["works: a tiny model was made and gave 8 tokens"], &[]);
+    assert_found(&report, "nsys", Skip, &["no GPU, and Nsight Systems is not installed"], &[]);
+    assert_found(&report, "cpu_engine", Pass, &["works: a tiny model generated 8 tokens"], &[]);
     assert_found(&report, "locale", Warn, &["UTF-8"], &["export LANG="]);
 }
 
 #[test]
-fn a_card_without_its_driver_is_a_failure() {
-    let presented = Presented::bare();
-    presented.file("/sys/bus/pci/devices/0000:17:00.0/vendor", "0x10de\n");
-    presented.file("/sys/bus/pci/devices/0000:17:00.0/class", "0x030200\n");
-    let report = presented.report();
+fn a_gpu_without_its_driver_is_a_failure() {
+    let fake = FakeMachine::bare();
+    fake.file("/sys/bus/pci/devices/0000:17:00.0/vendor", "0x10de\n");
+    fake.file("/sys/bus/pci/devices/0000:17:00.0/class", "0x030200\n");
+    let report = fake.report();
     assert_eq!(report.exit_code(), 1);
     assert_found(
         &report,
@@ -178,28 +178,28 @@ fn a_card_without_its_driver_is_a_failure() {
         &["NVML is not installed", "PCI bus (0000:17:00.0)"],
         &["install the NVIDIA driver"],
     );
-    assert_found(&report, "driver", Fail, &["kernel module does not run"], &["modprobe nvidia"]);
+    assert_found(&report, "driver", Fail, &["kernel module is not loaded"], &["modprobe nvidia"]);
     assert_found(&report, "gpu", Skip, &["see nvml"], &[]);
-    // An audio device of the same vendor is no GPU.
-    presented.file("/sys/bus/pci/devices/0000:17:00.0/class", "0x040300\n");
-    assert_eq!(presented.report().exit_code(), 0);
+    // An audio device of the same vendor is not a GPU.
+    fake.file("/sys/bus/pci/devices/0000:17:00.0/class", "0x040300\n");
+    assert_eq!(fake.report().exit_code(), 0);
 }
 
 #[test]
 fn each_kind_of_absence_fails_with_its_remedy() {
-    for (define, words, remedy) in [
+    for (define, expected, remedy) in [
         ("INIT=18", "different versions", "reboot"),
         ("INIT=4", "permission denied", "/dev/nvidia"),
         ("INIT=999", "NVML does not start", "nvidia-smi"),
     ] {
-        let Some(presented) = Presented::with_card(&[define]) else { return };
-        let report = presented.report();
-        assert_found(&report, "nvml", Fail, &[words, "its kernel module is loaded"], &[remedy]);
+        let Some(fake) = FakeMachine::with_gpu(&[define]) else { return };
+        let report = fake.report();
+        assert_found(&report, "nvml", Fail, &[expected, "its kernel module is loaded"], &[remedy]);
         assert_found(&report, "driver", Pass, &["580.159.04, open kernel module"], &[]);
     }
 }
 
-/// The program with the library in `folder` for NVML.
+/// The program with the fake NVML in `folder`.
 fn program_with(folder: &Path) -> Command {
     let mut command = program(folder);
     command.env("LD_LIBRARY_PATH", folder);
@@ -218,24 +218,24 @@ fn an_nvml_that_hangs_is_given_up() {
     let parsed: Value = serde_json::from_str(&done.out).unwrap();
     let check = &parsed["checks"][0];
     assert_eq!((&check["id"], &check["status"]), (&"nvml".into(), &"fail".into()));
-    assert_eq!(check["found"], "NVML did not end within 3.0s");
+    assert_eq!(check["found"], "NVML did not finish within 3.0s");
     assert!(check["remedy"].as_str().unwrap().contains("nvidia-smi"));
-    assert_eq!((done.code, done.err.as_str()), (1, ""), "stderr is no terminal: nobody waits there");
+    assert_eq!((done.code, done.err.as_str()), (1, ""), "stderr is not a terminal: no progress");
 }
 
 #[test]
-fn a_whole_card_passes() {
-    let Some(mut presented) = Presented::whole() else { return };
-    presented.variable("PATH", "/usr/bin");
-    presented.script("/usr/bin/ncu", NCU_2025);
-    presented.script("/opt/nvidia/nsight-systems/2025.3.2/target-linux-x64/nsys", NSYS_2025);
-    presented.script("/opt/nvidia/nsight-systems/2025.3.2/host-linux-x64/QdstrmImporter", "exit 1");
-    presented.script(
+fn a_healthy_gpu_passes() {
+    let Some(mut fake) = FakeMachine::healthy() else { return };
+    fake.variable("PATH", "/usr/bin");
+    fake.script("/usr/bin/ncu", NCU_2025);
+    fake.script("/opt/nvidia/nsight-systems/2025.3.2/target-linux-x64/nsys", NSYS_2025);
+    fake.script("/opt/nvidia/nsight-systems/2025.3.2/host-linux-x64/QdstrmImporter", "exit 1");
+    fake.script(
         "/sbin/ldconfig",
         "for n in cudart.so.13 cublas.so.13 curand.so.10 nvrtc.so.13 cupti.so.13; do\
          \nprintf '\\tlib%s (libc6,x86-64) => /usr/local/cuda/lib64/lib%s\\n' $n $n; done",
     );
-    let report = presented.report();
+    let report = fake.report();
     assert!(report.gpu);
     let wrong: Vec<_> = report.checks.iter().filter(|check| check.finding.status >= Warn).collect();
     assert_eq!(wrong.iter().map(|check| check.id).collect::<Vec<_>>(), ["locale"], "{wrong:#?}");
@@ -245,22 +245,22 @@ fn a_whole_card_passes() {
         &report,
         "gpm",
         Pass,
-        &["SM active, occupancy, DRAM bandwidth (not told: tensor pipe)"],
+        &["SM active, occupancy, DRAM bandwidth (unavailable: tensor pipe)"],
         &[],
     );
-    assert_found(&report, "throttle_counters", Pass, &["reasons of the moment, 5 of 8 counters"], &[]);
-    assert_found(&report, "power_limit", Pass, &["700 W (default 700 W, 700 W at the most)"], &[]);
-    assert_found(&report, "clocks", Pass, &["SM up to 2000 MHz, 1500 MHz now"], &[]);
+    assert_found(&report, "throttle_counters", Pass, &["clock event reasons, 5 of 8 time counters"], &[]);
+    assert_found(&report, "power_limit", Pass, &["700 W (default 700 W, maximum 700 W)"], &[]);
+    assert_found(&report, "clocks", Pass, &["SM clock up to 2000 MHz, now 1500 MHz"], &[]);
     assert_found(
         &report,
         "pcie",
         Pass,
-        &["generation 1, 16 lanes; an idle link slows down, it can do generation 5"],
+        &["PCIe gen1 x16; up to gen5 under load (an idle link slows down)"],
         &[],
     );
-    assert_found(&report, "temperature", Pass, &["66 °C, slows down at 92 °C"], &[]);
+    assert_found(&report, "temperature", Pass, &["66 °C, slowdown at 92 °C"], &[]);
     assert_found(&report, "cuda_driver", Pass, &["CUDA up to 13.0"], &[]);
-    assert_found(&report, "cuda_build", Pass, &["9.0, which fits; models run on cuda:0"], &[]);
+    assert_found(&report, "cuda_build", Pass, &["for compute capability 9.0; models run on cuda:0"], &[]);
     let libraries =
         "libcudart.so.13, libcublas.so.13, libcurand.so.10, libnvrtc.so.13 in /usr/local/cuda/lib64";
     assert_found(&report, "cuda_runtime", Pass, &[libraries], &[]);
@@ -270,14 +270,14 @@ fn a_whole_card_passes() {
         &report,
         "nsys",
         Pass,
-        &["2025.3.2 at /opt/nvidia/nsight-systems/2025.3.2/", "not on the PATH"],
+        &["2025.3.2 at /opt/nvidia/nsight-systems/2025.3.2/", "not on PATH"],
         &[],
     );
     assert_found(&report, "counter_permission", Pass, &["every user"], &[]);
 }
 
 #[test]
-fn what_holds_a_card_back_is_told_with_its_remedy() {
+fn what_slows_a_gpu_down_is_reported_with_its_remedy() {
     let defines = [
         "POWER_LIMIT_W=450",
         "LANES=4",
@@ -287,28 +287,28 @@ fn what_holds_a_card_back_is_told_with_its_remedy() {
         "STRANGER",
         "MIG=1",
     ];
-    let Some(presented) = Presented::with_card(&defines) else { return };
-    let report = presented.report();
-    assert_eq!(report.exit_code(), 0, "it works nevertheless");
+    let Some(fake) = FakeMachine::with_gpu(&defines) else { return };
+    let report = fake.report();
+    assert_eq!(report.exit_code(), 0, "it still works");
     assert_found(
         &report,
         "power_limit",
         Warn,
-        &["450 W, where the card comes with 700 W"],
+        &["450 W, below the default of 700 W"],
         &["nvidia-smi -i 0 -pl 700"],
     );
-    assert_found(&report, "pcie", Warn, &["4 lanes of 16"], &["slot"]);
+    assert_found(&report, "pcie", Warn, &["x4, but the GPU supports x16"], &["slot"]);
     assert_found(&report, "persistence", Warn, &["off"], &["-pm 1"]);
-    assert_found(&report, "temperature", Warn, &["66 °C, slows down at 70 °C"], &["cool"]);
+    assert_found(&report, "temperature", Warn, &["66 °C, slowdown at 70 °C"], &["cool"]);
     assert_found(&report, "ecc", Warn, &["3 uncorrected"], &["--gpu-reset"]);
     assert_found(&report, "other_processes", Warn, &["pid 1, 9216 MiB"], &["hardware.device_index"]);
-    assert_found(&report, "gpu", Warn, &["split (MIG)"], &["-mig 0"]);
+    assert_found(&report, "gpu", Warn, &["MIG enabled"], &["-mig 0"]);
 }
 
 #[test]
-fn a_card_that_refuses_says_so() {
-    let presented = Presented::bare();
-    let path = presented.root.path().join("libnvidia-ml.so.1");
+fn refused_readings_are_reported() {
+    let fake = FakeMachine::bare();
+    let path = fake.root.path().join("libnvidia-ml.so.1");
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fake_nvml/fake_nvml.c");
     let built = Command::new("cc").args(["-shared", "-fPIC", "-w", "-o"]).arg(&path).arg(source).status();
     if !built.is_ok_and(|status| status.success()) {
@@ -316,26 +316,31 @@ fn a_card_that_refuses_says_so() {
         return;
     }
     let report =
-        Presented { machine: Machine { nvml: Some(path), ..presented.machine.clone() }, ..presented }
-            .report();
+        FakeMachine { machine: Machine { nvml: Some(path), ..fake.machine.clone() }, ..fake }.report();
     assert_found(&report, "power_limit", Warn, &["permission denied"], &["run as a user"]);
     assert_found(&report, "temperature", Skip, &["temperature: this card does not tell it"], &[]);
     assert_found(
         &report,
         "throttle_counters",
         Warn,
-        &["no counters: driver 570.00.01 does not know"],
+        &["no time counters: driver 570.00.01 does not know"],
         &["update the driver"],
     );
     assert_found(&report, "cuda_build", Warn, &["this build has no CUDA"], &["--features cuda"]);
 }
 
 #[test]
-fn a_build_that_does_not_fit_the_card_or_the_driver_fails() {
-    let Some(mut presented) = Presented::whole() else { return };
-    presented.machine.build.capability = Some(100);
-    presented.file("/proc/self/maps", "7f0 r--p 00 fd:01 1 /opt/cuda/lib64/libcudart.so.14.0.1\n");
-    let report = presented.report();
+fn a_gpu_without_gpm_is_no_reason_for_a_warning() {
+    let Some(fake) = FakeMachine::with_gpu(&["GPM=0"]) else { return };
+    assert_found(&fake.report(), "gpm", Skip, &["activity counters: GPM needs"], &[]);
+}
+
+#[test]
+fn a_build_for_another_gpu_or_driver_fails() {
+    let Some(mut fake) = FakeMachine::healthy() else { return };
+    fake.machine.build.capability = Some(100);
+    fake.file("/proc/self/maps", "7f0 r--p 00 fd:01 1 /opt/cuda/lib64/libcudart.so.14.0.1\n");
+    let report = fake.report();
     assert_found(
         &report,
         "cuda_build",
@@ -347,23 +352,23 @@ fn a_build_that_does_not_fit_the_card_or_the_driver_fails() {
         &report,
         "cuda_driver",
         Fail,
-        &["CUDA up to 13.0, this build is made with CUDA 14"],
+        &["CUDA up to 13.0, this build needs CUDA 14"],
         &["update the driver"],
     );
-    presented.machine.build = Build { capability: Some(90), auto: || Device::Cpu };
-    presented.variable("CUDA_VISIBLE_DEVICES", "");
-    let report = presented.report();
+    fake.machine.build = Build { capability: Some(90), auto: || Device::Cpu };
+    fake.variable("CUDA_VISIBLE_DEVICES", "");
+    let report = fake.report();
     assert_found(&report, "cuda_build", Warn, &["CUDA shows no GPU (CUDA_VISIBLE_DEVICES=)"], &["unset"]);
 }
 
 #[test]
-fn libraries_that_the_loader_does_not_see() {
-    let Some(mut presented) = Presented::whole() else { return };
+fn libraries_outside_the_loaders_path() {
+    let Some(mut fake) = FakeMachine::healthy() else { return };
     let folder = "/usr/local/lib/python3.12/dist-packages/nvidia/cu13/lib";
     for library in ["libcudart.so.13", "libcublas.so.13", "libcublasLt.so.13", "libcurand.so.10"] {
-        presented.file(&format!("{folder}/{library}"), "");
+        fake.file(&format!("{folder}/{library}"), "");
     }
-    let report = presented.report();
+    let report = fake.report();
     assert_found(
         &report,
         "cuda_runtime",
@@ -371,90 +376,72 @@ fn libraries_that_the_loader_does_not_see() {
         &["not found: libnvrtc", "libcudart.so.13"],
         &["nvidia-cuda-nvrtc"],
     );
-    assert_found(&report, "cupti", Warn, &["libcupti is not found"], &["nvidia-cuda-cupti"]);
-    presented.file(&format!("{folder}/libnvrtc.so.13"), "");
-    let report = presented.report();
+    assert_found(&report, "cupti", Warn, &["libcupti not found"], &["nvidia-cuda-cupti"]);
+    fake.file(&format!("{folder}/libnvrtc.so.13"), "");
+    let report = fake.report();
     assert_found(
         &report,
         "cuda_runtime",
         Warn,
-        &["the loader does not look there"],
+        &["the loader does not search there"],
         &[&format!("LD_LIBRARY_PATH={folder}$")],
     );
-    presented.variable("LD_LIBRARY_PATH", folder);
-    assert_found(
-        &presented.report(),
-        "cuda_runtime",
-        Pass,
-        &["libnvrtc.so.13 in /usr/local/lib/python3.12"],
-        &[],
-    );
+    fake.variable("LD_LIBRARY_PATH", folder);
+    assert_found(&fake.report(), "cuda_runtime", Pass, &["libnvrtc.so.13 in /usr/local/lib/python3.12"], &[]);
 }
 
 #[test]
-fn a_tool_that_is_not_there() {
-    let Some(presented) = Presented::whole() else { return };
-    let report = presented.report();
-    assert_found(&report, "nsys", Warn, &["not found on the PATH"], &["developer.nvidia.com/nsight-systems"]);
-    assert_found(&report, "ncu", Warn, &["not found on the PATH"], &["developer.nvidia.com/nsight-compute"]);
+fn a_missing_tool() {
+    let Some(fake) = FakeMachine::healthy() else { return };
+    let report = fake.report();
+    assert_found(&report, "nsys", Warn, &["not found on PATH"], &["developer.nvidia.com/nsight-systems"]);
+    assert_found(&report, "ncu", Warn, &["not found on PATH"], &["developer.nvidia.com/nsight-compute"]);
 }
 
 #[test]
 fn an_nsys_without_its_importer() {
-    let Some(mut presented) = Presented::whole() else { return };
+    let Some(mut fake) = FakeMachine::healthy() else { return };
     let inside = "/opt/nvidia/nsight-compute/2025.3.1/host/target-linux-x64";
-    presented.script(&format!("{inside}/nsys"), NSYS_2025);
+    fake.script(&format!("{inside}/nsys"), NSYS_2025);
     let missing =
         "its importer is missing (/opt/nvidia/nsight-compute/2025.3.1/host/host-linux-x64/QdstrmImporter)";
-    assert_found(
-        &presented.report(),
-        "nsys",
-        Warn,
-        &[missing, ".qdstrm"],
-        &["install Nsight Systems itself"],
-    );
+    assert_found(&fake.report(), "nsys", Warn, &[missing, ".qdstrm"], &["install Nsight Systems itself"]);
 
     // As an image of CUDA 13 has it: the importer is there, and a library that it needs is not.
     let importer = "/opt/nvidia/nsight-compute/2025.3.1/host/linux-desktop-glibc_2_11_3-x64/QdstrmImporter";
     let lacks = "error while loading shared libraries: libdw.so.1: cannot open shared object file: No such file or directory";
-    presented.script(importer, &format!("echo \"$0: {lacks}\" >&2; exit 127"));
-    let words = [importer, "does not start (error while loading shared libraries: libdw.so.1:", ".qdstrm"];
-    assert_found(&presented.report(), "nsys", Warn, &words, &["apt install libdw1"]);
-    presented.script(importer, "echo 2025.3.1");
-    assert_found(&presented.report(), "nsys", Pass, &["2025.3.2 at", "not on the PATH"], &[]);
-    fs::remove_dir_all(presented.root.path().join("opt")).unwrap();
+    fake.script(importer, &format!("echo \"$0: {lacks}\" >&2; exit 127"));
+    let expected = [importer, "does not start (error while loading shared libraries: libdw.so.1:", ".qdstrm"];
+    assert_found(&fake.report(), "nsys", Warn, &expected, &["apt install libdw1"]);
+    fake.script(importer, "echo 2025.3.1");
+    assert_found(&fake.report(), "nsys", Pass, &["2025.3.2 at", "not on PATH"], &[]);
+    fs::remove_dir_all(fake.root.path().join("opt")).unwrap();
 
     // As Debian has it: the importer lies where nsys does not look.
-    presented.variable("PATH", "/usr/bin");
+    fake.variable("PATH", "/usr/bin");
     let debian = "/usr/lib/x86_64-linux-gnu/nsight-systems/target-linux-x64";
-    presented.script(&format!("{debian}/nsys"), NSYS_2025);
-    fs::create_dir_all(presented.root.path().join("usr/bin")).unwrap();
-    let link = presented.root.path().join("usr/bin/nsys");
+    fake.script(&format!("{debian}/nsys"), NSYS_2025);
+    fs::create_dir_all(fake.root.path().join("usr/bin")).unwrap();
+    let link = fake.root.path().join("usr/bin/nsys");
     std::os::unix::fs::symlink("../lib/x86_64-linux-gnu/nsight-systems/target-linux-x64/nsys", link).unwrap();
-    presented.file("/usr/lib/nsight-systems/host-linux-x64/QdstrmImporter", "");
+    fake.file("/usr/lib/nsight-systems/host-linux-x64/QdstrmImporter", "");
     let remedy = "sudo ln -s /usr/lib/nsight-systems/host-linux-x64 /usr/lib/x86_64-linux-gnu/nsight-systems/host-linux-x64";
-    assert_found(
-        &presented.report(),
-        "nsys",
-        Warn,
-        &["at /usr/bin/nsys", "its importer is missing"],
-        &[remedy],
-    );
+    assert_found(&fake.report(), "nsys", Warn, &["at /usr/bin/nsys", "its importer is missing"], &[remedy]);
 
-    // A whole one elsewhere is better than a broken one on the PATH.
-    presented.script("/opt/nvidia/nsight-systems/2025.3.2/target-linux-x64/nsys", NSYS_2025);
-    presented.script("/opt/nvidia/nsight-systems/2025.3.2/host-linux-x64/QdstrmImporter", "exit 1");
-    let words = ["2025.3.2 at /opt/nvidia/nsight-systems", "the PATH has 2025.3.2 at /usr/bin/nsys"];
-    assert_found(&presented.report(), "nsys", Pass, &words, &[]);
+    // A complete one elsewhere is preferred to a broken one on PATH.
+    fake.script("/opt/nvidia/nsight-systems/2025.3.2/target-linux-x64/nsys", NSYS_2025);
+    fake.script("/opt/nvidia/nsight-systems/2025.3.2/host-linux-x64/QdstrmImporter", "exit 1");
+    let expected = ["2025.3.2 at /opt/nvidia/nsight-systems", "PATH has 2025.3.2 at /usr/bin/nsys"];
+    assert_found(&fake.report(), "nsys", Pass, &expected, &[]);
 }
 
 #[test]
 fn tools_too_old_for_the_driver() {
-    let Some(mut presented) = Presented::whole() else { return };
-    presented.variable("PATH", "/nowhere:relative:/usr/bin");
-    presented.script("/usr/bin/nsys", NSYS_2022);
-    presented.script("/usr/bin/ncu", "echo Version 2022.3.0.0");
-    let report = presented.report();
+    let Some(mut fake) = FakeMachine::healthy() else { return };
+    fake.variable("PATH", "/nowhere:relative:/usr/bin");
+    fake.script("/usr/bin/nsys", NSYS_2022);
+    fake.script("/usr/bin/ncu", "echo Version 2022.3.0.0");
+    let report = fake.report();
     assert_found(
         &report,
         "nsys",
@@ -463,22 +450,22 @@ fn tools_too_old_for_the_driver() {
         &["2025.3 or newer"],
     );
     assert_found(&report, "ncu", Warn, &["older than CUDA 13"], &["2025.3 or newer"]);
-    let Some(mut twelve) = Presented::with_card(&["CUDA=12040"]) else { return };
+    let Some(mut twelve) = FakeMachine::with_gpu(&["CUDA=12040"]) else { return };
     twelve.variable("PATH", "/usr/bin");
     twelve.script("/usr/bin/nsys", NSYS_2022);
     assert_found(&twelve.report(), "nsys", Pass, &["2022.4.2"], &[]);
 }
 
 #[test]
-fn a_tool_that_hangs_is_ended_and_nothing_is_left() {
-    let Some(mut presented) = Presented::whole() else { return };
-    presented.variable("PATH", "/usr/bin");
-    let pids = presented.root.path().join("pids");
+fn a_tool_that_hangs_is_killed_with_its_children() {
+    let Some(mut fake) = FakeMachine::healthy() else { return };
+    fake.variable("PATH", "/usr/bin");
+    let pids = fake.root.path().join("pids");
     let hang = format!("sleep 600 & echo $! $$ >> {}; wait", pids.display());
-    presented.script("/usr/bin/nsys", &hang);
-    presented.script("/usr/bin/ncu", "echo dead >&2; exit 7");
+    fake.script("/usr/bin/nsys", &hang);
+    fake.script("/usr/bin/ncu", "echo dead >&2; exit 7");
     let begun = Instant::now();
-    let report = presented.report_within(Duration::from_millis(1500));
+    let report = fake.report_within(Duration::from_millis(1500));
     assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
     assert_found(
         &report,
@@ -498,60 +485,60 @@ fn a_tool_that_hangs_is_ended_and_nothing_is_left() {
 }
 
 #[test]
-fn who_may_read_counters() {
-    let Some(presented) = Presented::whole() else { return };
-    presented.file("/proc/driver/nvidia/params", "RmProfilingAdminOnly: 1\n");
-    presented.file("/proc/self/status", "Name:\tx\nCapEff:\t00000000a80425fb\n");
-    let words = ["RmProfilingAdminOnly: 1", "ERR_NVGPUCTRPERM"];
+fn permission_to_read_counters() {
+    let Some(fake) = FakeMachine::healthy() else { return };
+    fake.file("/proc/driver/nvidia/params", "RmProfilingAdminOnly: 1\n");
+    fake.file("/proc/self/status", "Name:\tx\nCapEff:\t00000000a80425fb\n");
+    let expected = ["RmProfilingAdminOnly: 1", "ERR_NVGPUCTRPERM"];
     let option = "options nvidia NVreg_RestrictProfilingToAdminUsers=0";
-    assert_found(&presented.report(), "counter_permission", Warn, &words, &[option, "--cap-add=SYS_ADMIN"]);
-    presented.file("/proc/self/status", "Name:\tx\nCapEff:\t000001ffffffffff\n");
-    assert_found(&presented.report(), "counter_permission", Pass, &["this process is one"], &[]);
-    fs::remove_file(presented.root.path().join("proc/driver/nvidia/params")).unwrap();
-    assert_found(&presented.report(), "counter_permission", Skip, &["does not say"], &[]);
+    assert_found(&fake.report(), "counter_permission", Warn, &expected, &[option, "--cap-add=SYS_ADMIN"]);
+    fake.file("/proc/self/status", "Name:\tx\nCapEff:\t000001ffffffffff\n");
+    assert_found(&fake.report(), "counter_permission", Pass, &["this process may"], &[]);
+    fs::remove_file(fake.root.path().join("proc/driver/nvidia/params")).unwrap();
+    assert_found(
+        &fake.report(),
+        "counter_permission",
+        Skip,
+        &["unknown: not in /proc/driver/nvidia/params"],
+        &[],
+    );
 }
 
 #[test]
 fn terminals_disks_and_memory() {
-    let mut presented = Presented::bare();
-    presented.machine.screen = Screen { terminal: true, size: Some((100, 30)) };
+    let mut fake = FakeMachine::bare();
+    fake.machine.screen = Screen { terminal: true, size: Some((100, 30)) };
     for (name, value) in
         [("TERM", "xterm-256color"), ("TMUX", "/tmp/tmux-0/default,1,0"), ("LANG", "de_DE.UTF-8")]
     {
-        presented.variable(name, value);
+        fake.variable(name, value);
     }
-    let report = presented.report();
+    let report = fake.report();
     assert_found(&report, "terminal", Pass, &["100×30, 256 colours, in tmux (xterm-256color)"], &[]);
     assert_found(&report, "locale", Pass, &["LANG=de_DE.UTF-8"], &[]);
     assert_found(&report, "memory", Pass, &["8.00 GB free"], &[]);
     assert_found(&report, "disk", Pass, &["free for", "/runs"], &[]);
 
-    presented.machine.screen.size = Some((60, 20));
-    presented.variable("NO_COLOR", "1");
-    presented.variable("LC_ALL", "C");
-    presented.machine.free_memory = Some(300_000_000);
-    presented.machine.runs = Err("conf/config.yaml: line 3: what is this".to_owned());
-    let report = presented.report();
+    fake.machine.screen.size = Some((60, 20));
+    fake.variable("NO_COLOR", "1");
+    fake.variable("LC_ALL", "C");
+    fake.machine.free_memory = Some(300_000_000);
+    fake.machine.runs = Err("conf/config.yaml: line 3: what is this".to_owned());
+    let report = fake.report();
     assert_found(
         &report,
         "terminal",
         Warn,
         &["60×20, no colours (NO_COLOR)", "smaller than 80×24"],
-        &["larger"],
+        &["enlarge"],
     );
     assert_found(&report, "locale", Warn, &["LC_ALL=C is not UTF-8"], &["export LANG=C.UTF-8"]);
     assert_found(&report, "memory", Warn, &["300 MB free"], &["container"]);
     assert_found(&report, "config", Fail, &["line 3"], &["llmprof-tui config"]);
     assert_found(&report, "disk", Skip, &["see config"], &[]);
 
-    presented.machine.runs = Ok(PathBuf::from("/proc/sys/runs"));
-    assert_found(
-        &presented.report(),
-        "disk",
-        Fail,
-        &["/proc/sys/runs cannot be written"],
-        &["hydra.run.dir"],
-    );
+    fake.machine.runs = Ok(PathBuf::from("/proc/sys/runs"));
+    assert_found(&fake.report(), "disk", Fail, &["/proc/sys/runs cannot be written"], &["hydra.run.dir"]);
 }
 
 #[test]
@@ -581,7 +568,7 @@ fn the_command_prints_a_table_or_an_object() {
 }
 
 #[test]
-fn a_configuration_that_does_not_compose_is_a_finding_and_a_word_that_is_none_a_mistake() {
+fn an_invalid_configuration_is_a_finding_and_an_unknown_word_a_mistake() {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join("conf")).unwrap();
     fs::write(dir.path().join("conf/config.yaml"), "a: [").unwrap();
@@ -590,7 +577,7 @@ fn a_configuration_that_does_not_compose_is_a_finding_and_a_word_that_is_none_a_
     assert!(broken.out.contains("fail  config") && broken.out.contains("config.yaml"), "{}", broken.out);
     let odd = run(dir.path(), &["doctor", "overhaed"]);
     assert_eq!((odd.code, odd.out.as_str()), (2, ""));
-    assert_eq!(run(dir.path(), &["doctor", "--seconds", "3"]).code, 2, "only with a measurement");
+    assert_eq!(run(dir.path(), &["doctor", "--seconds", "3"]).code, 2, "--seconds needs a measurement");
 }
 
 #[test]
@@ -651,9 +638,9 @@ fn overhead_is_measured_on_the_cpu() {
     assert!(object["sampler"]["cpu_pct"].as_f64().unwrap() > 0.0);
     assert_eq!(object["sampler"]["duty_pct"], Value::Null, "no GPU was read");
     // A loaded machine may not manage the pairs that an interval needs.
-    let told = !object["difference_pct"].is_null();
-    assert_eq!(done.code, i32::from(!told));
-    if told {
+    let estimated = !object["difference_pct"].is_null();
+    assert_eq!(done.code, i32::from(!estimated));
+    if estimated {
         let change = &object["difference_pct"];
         assert!(change["low"].as_f64() <= change["estimate"].as_f64(), "{change}");
         assert!(change["estimate"].as_f64() <= change["high"].as_f64(), "{change}");
@@ -663,10 +650,10 @@ fn overhead_is_measured_on_the_cpu() {
 }
 
 #[test]
-fn overhead_of_a_simulation_is_refused_with_a_word() {
+fn overhead_of_a_simulation_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     for (args, word) in [
-        (&["runtime=sim"][..], "a clock of its own"),
+        (&["runtime=sim"][..], "a simulated clock"),
         (&["profiling=none"], "nothing is sampled"),
         (&["--seconds", "0"], "a number above 0"),
         (&["--seconds=-1"], "a number above 0"),

@@ -1,18 +1,19 @@
-//! `fetch` and `third-party` against a hub on loopback and a git repository on disk.
+//! `fetch` and `third-party` with a hub on the loopback interface and a git repository on disk.
 
 mod test_hub;
 
 use std::{
     fs,
     path::{Path, PathBuf},
-    process,
+    process, thread,
+    time::{Duration, Instant},
 };
 
 use assert_cmd::Command;
 use tempfile::TempDir;
 use test_hub::{COMMIT, Fault, TestHub, git_blob, sha256};
 
-/// The program in an environment of its own: an empty home, the hub, and nothing of the machine's.
+/// The program with an empty home directory, this hub, and no other environment.
 fn llmprof(home: &Path, hub: &TestHub) -> Command {
     let mut command = Command::cargo_bin("llmprof-tui").unwrap();
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -33,6 +34,14 @@ fn weights() -> Vec<u8> {
     (0..200_000u32).flat_map(|i| (i.wrapping_mul(2_654_435_761)).to_le_bytes()).collect()
 }
 
+/// The object id of the LFS pointer to the weights.
+fn weights_pointer() -> String {
+    let sha256 = sha256(&weights());
+    git_blob(
+        format!("version https://git-lfs.github.com/spec/v1\noid sha256:{sha256}\nsize 800000\n").as_bytes(),
+    )
+}
+
 fn stderr(output: &process::Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
@@ -42,39 +51,39 @@ fn hub_with(large: Fault) -> TestHub {
     hub.put("config.json", br#"{"model_type":"llama"}"#, false, Fault::None);
     hub.put("empty.txt", b"", false, Fault::None);
     hub.put("model.safetensors", &weights(), true, large);
-    hub.put("pytorch_model.bin", b"the same in another form", true, Fault::None);
+    hub.put("pytorch_model.bin", b"the same weights in another format", true, Fault::None);
     hub
 }
 
-/// Fetches once; what failed is told in words.
+/// The error of a fetch that fails.
 fn failure(hub: &TestHub, code: i32) -> String {
     let home = home();
     let output = llmprof(home.path(), hub).args(["fetch", "org/tiny"]).output().unwrap();
     let text = stderr(&output);
     assert_eq!(output.status.code(), Some(code), "{text}");
-    assert!(!snapshot(home.path()).join("model.safetensors").exists(), "a bad file was kept");
+    assert!(!snapshot(home.path()).join("model.safetensors").exists(), "the cache has a bad file");
     text
 }
 
 #[test]
-fn a_model_is_fetched_once() {
+fn a_model_is_downloaded_once() {
     let (home, hub) = (home(), hub_with(Fault::None));
     let output = llmprof(home.path(), &hub).args(["fetch", "org/tiny", "--json"]).output().unwrap();
     assert!(output.status.success(), "{}", stderr(&output));
-    let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(told["commit"], COMMIT);
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(json["commit"], COMMIT);
     let names: Vec<_> =
-        told["files"].as_array().unwrap().iter().map(|f| f["path"].as_str().unwrap()).collect();
+        json["files"].as_array().unwrap().iter().map(|f| f["path"].as_str().unwrap()).collect();
     assert_eq!(names, ["config.json", "empty.txt", "model.safetensors"]);
     assert_eq!(fs::read(snapshot(home.path()).join("model.safetensors")).unwrap(), weights());
     let blobs = home.path().join("hf/hub/models--org--tiny/blobs");
-    assert!(blobs.join(sha256(&weights())).exists(), "large files lie under their SHA-256");
-    assert!(stderr(&output).contains("model.safetensors"), "plain lines where there is no terminal");
+    assert!(blobs.join(sha256(&weights())).exists(), "the name of a large file is its SHA-256");
+    assert!(stderr(&output).contains("model.safetensors"), "plain lines without a terminal");
 
     let before = hub.requests().len();
     let output = llmprof(home.path(), &hub).args(["fetch", "org/tiny"]).output().unwrap();
-    assert!(String::from_utf8_lossy(&output.stdout).contains("(3 were there)"));
-    assert!(hub.requests()[before..].iter().all(|r| !r.contains("/resolve/")), "nothing is fetched twice");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("(3 cached)"));
+    assert!(hub.requests()[before..].iter().all(|r| !r.contains("/resolve/")), "no file is downloaded twice");
 
     let output =
         llmprof(home.path(), &hub).env("HF_HUB_OFFLINE", "1").args(["fetch", "org/tiny"]).output().unwrap();
@@ -82,43 +91,52 @@ fn a_model_is_fetched_once() {
 }
 
 #[test]
-fn blobs_of_other_revisions_are_used() {
+fn files_with_the_same_content_are_downloaded_once() {
+    let (home, hub) = (home(), hub_with(Fault::None));
+    hub.put("copy.safetensors", &weights(), true, Fault::None);
+    hub.put("empty.json", b"", false, Fault::None);
+    llmprof(home.path(), &hub).args(["fetch", "org/tiny"]).assert().success();
+    for name in ["model.safetensors", "copy.safetensors"] {
+        assert_eq!(fs::read(snapshot(home.path()).join(name)).unwrap(), weights());
+    }
+    assert!(snapshot(home.path()).join("empty.json").exists());
+    assert_eq!(hub.requests().iter().filter(|r| r.contains(".safetensors")).count(), 1);
+}
+
+#[test]
+fn blobs_of_other_revisions_are_reused() {
     let (home, hub) = (home(), hub_with(Fault::None));
     llmprof(home.path(), &hub).args(["fetch", "org/tiny"]).assert().success();
     fs::remove_dir_all(snapshot(home.path())).unwrap();
     let before = hub.requests().len();
     llmprof(home.path(), &hub).args(["fetch", "org/tiny"]).assert().success();
-    assert!(hub.requests()[before..].iter().all(|r| !r.contains("/resolve/")), "nothing is fetched twice");
+    assert!(hub.requests()[before..].iter().all(|r| !r.contains("/resolve/")), "no file is downloaded twice");
     assert_eq!(fs::read(snapshot(home.path()).join("model.safetensors")).unwrap(), weights());
 }
 
 #[test]
-fn a_broken_connection_is_continued() {
+fn a_broken_download_is_resumed() {
     let (home, hub) = (home(), hub_with(Fault::BreaksAfter(300_000)));
     let output = llmprof(home.path(), &hub).args(["fetch", "org/tiny", "-q"]).output().unwrap();
     assert!(output.status.success(), "{}", stderr(&output));
     assert_eq!(fs::read(snapshot(home.path()).join("model.safetensors")).unwrap(), weights());
     let ranges: Vec<_> = hub.requests().into_iter().filter(|r| r.contains("range=")).collect();
     assert!(ranges.iter().any(|r| r.contains("range=bytes=300000-799999")), "{ranges:?}");
-    assert_eq!(output.stderr, b"", "-q says nothing");
+    assert_eq!(output.stderr, b"", "-q prints nothing");
 }
 
 #[test]
-fn the_next_command_continues_too() {
+fn the_next_command_resumes() {
     let (home, hub) = (home(), hub_with(Fault::None));
     let blobs = home.path().join("hf/hub/models--org--tiny/blobs");
     fs::create_dir_all(&blobs).unwrap();
-    let pointer = format!(
-        "version https://git-lfs.github.com/spec/v1\noid sha256:{}\nsize 800000\n",
-        sha256(&weights())
-    );
-    let partial = blobs.join(format!("{}.incomplete", git_blob(pointer.as_bytes())));
+    let partial = blobs.join(format!("{}.incomplete", weights_pointer()));
     fs::write(&partial, &weights()[..700_000]).unwrap();
     llmprof(home.path(), &hub).args(["fetch", "org/tiny"]).assert().success();
     assert!(hub.requests().iter().any(|r| r.contains("range=bytes=700000-799999")));
     assert!(!partial.exists());
 
-    // What was there was not what it should be: it is fetched anew.
+    // A partial file with the wrong content is discarded.
     fs::remove_file(blobs.join(sha256(&weights()))).unwrap();
     fs::write(&partial, vec![7; 700_000]).unwrap();
     llmprof(home.path(), &hub).args(["fetch", "org/tiny"]).assert().success();
@@ -126,18 +144,18 @@ fn the_next_command_continues_too() {
 }
 
 #[test]
-fn a_hub_without_ranges_is_asked_again() {
-    let (home, hub) = (home(), hub_with(Fault::KnowsNoRange));
+fn a_hub_without_ranges_restarts_the_download() {
+    let (home, hub) = (home(), hub_with(Fault::IgnoresRanges));
     llmprof(home.path(), &hub).args(["fetch", "org/tiny"]).assert().success();
     assert_eq!(fs::read(snapshot(home.path()).join("model.safetensors")).unwrap(), weights());
 }
 
 #[test]
-fn wrong_sizes_and_hashes_are_named() {
+fn wrong_sizes_and_hashes_are_reported() {
     for (sent, wanted) in [
         (weights()[..799_000].to_vec(), "it has 799000 bytes, and the hub lists 800000"),
         ([weights(), vec![0]].concat(), "it has 800001 bytes, and the hub lists 800000"),
-        (vec![0; 800_000], "another hash than the hub lists"),
+        (vec![0; 800_000], "its hash differs from the one the hub lists"),
     ] {
         let text = failure(&hub_with(Fault::Sends(sent)), 1);
         assert!(text.contains("org/tiny, model.safetensors: ") && text.contains(wanted), "{text}");
@@ -145,22 +163,42 @@ fn wrong_sizes_and_hashes_are_named() {
 }
 
 #[test]
-fn refusals_are_named_with_a_remedy() {
+fn a_range_outside_the_file_is_reported() {
+    let (home, hub) = (home(), hub_with(Fault::Sends(weights()[..700_000].to_vec())));
+    let blobs = home.path().join("hf/hub/models--org--tiny/blobs");
+    fs::create_dir_all(&blobs).unwrap();
+    fs::write(blobs.join(format!("{}.incomplete", weights_pointer())), &weights()[..750_000]).unwrap();
+    let output = llmprof(home.path(), &hub).args(["fetch", "org/tiny"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("it has 750000 bytes, and the hub lists 800000"), "{}", stderr(&output));
+}
+
+#[test]
+fn refusals_are_reported_with_a_remedy() {
     let text = failure(&hub_with(Fault::Status(404)), 1);
     assert!(text.contains("the hub answers 404 for model.safetensors"), "{text}");
+    for (status, wanted) in [(429, "429: too many requests; wait"), (503, "503 Service Unavailable; run")] {
+        let hub = hub_with(Fault::Status(status));
+        let text = failure(&hub, 1);
+        assert!(text.contains(&format!("model.safetensors: the hub answers {wanted}")), "{text}");
+        let attempts = hub.requests().iter().filter(|r| r.contains("/model.safetensors")).count();
+        assert_eq!(attempts, 4, "transient errors are retried");
+    }
 
     let hub = TestHub::start();
     hub.refuse(401, "Invalid username or password");
     let text = failure(&hub, 1);
     assert!(text.contains("org/tiny: the hub answers 401") && text.contains("set HF_TOKEN"), "{text}");
+    hub.refuse(403, "");
+    assert!(failure(&hub, 1).contains("org/tiny: the hub answers 403"));
     hub.refuse(404, "");
     assert!(failure(&hub, 1).contains("no such repository, or no revision \"main\""));
     hub.refuse(200, "<html>a login page</html>");
-    assert!(failure(&hub, 1).contains("check that HF_ENDPOINT is a hub"));
+    assert!(failure(&hub, 1).contains("check that HF_ENDPOINT is the address of a hub"));
 }
 
 #[test]
-fn an_unreachable_hub_is_named() {
+fn an_unreachable_hub_is_reported() {
     let home = home();
     let mut command = llmprof(home.path(), &TestHub::start());
     let output = command
@@ -174,19 +212,119 @@ fn an_unreachable_hub_is_named() {
 }
 
 #[test]
-fn a_redirect_is_followed_without_the_token() {
-    let (home, cdn) = (home(), hub_with(Fault::None));
-    let hub = hub_with(Fault::RedirectsTo(cdn.address.replace("127.0.0.1", "localhost")));
-    let output =
-        llmprof(home.path(), &hub).env("HF_TOKEN", "hf_secret").args(["fetch", "org/tiny"]).output().unwrap();
-    assert!(output.status.success(), "{}", stderr(&output));
-    assert!(hub.requests().iter().all(|r| r.contains("authorization=Bearer hf_secret")));
-    assert!(cdn.requests().iter().any(|r| r.contains("GET /cdn/model.safetensors")));
-    assert!(cdn.requests().iter().all(|r| !r.contains("hf_secret")), "the token went elsewhere");
+fn a_redirect_to_another_server_has_no_token() {
+    for host in ["127.0.0.1", "localhost"] {
+        let (home, cdn) = (home(), hub_with(Fault::None));
+        let hub = hub_with(Fault::RedirectsTo(cdn.address.replace("127.0.0.1", host)));
+        let mut command = llmprof(home.path(), &hub);
+        let output = command.env("HF_TOKEN", "hf_secret").args(["fetch", "org/tiny"]).output().unwrap();
+        assert!(output.status.success(), "{}", stderr(&output));
+        assert!(hub.requests().iter().all(|r| r.contains("authorization=Bearer hf_secret")));
+        assert!(cdn.requests().iter().any(|r| r.contains("GET /cdn/model.safetensors")));
+        assert!(
+            cdn.requests().iter().all(|r| !r.contains("hf_secret")),
+            "the token was sent to another server"
+        );
+    }
 }
 
 #[test]
-fn the_token_is_never_shown() {
+fn a_redirect_within_the_hub_keeps_the_token() {
+    let (home, hub) = (home(), hub_with(Fault::RedirectsTo(String::new())));
+    fs::create_dir_all(home.path().join("hf")).unwrap();
+    fs::write(home.path().join("hf/token"), "hf_from_file\n").unwrap();
+    llmprof(home.path(), &hub).args(["fetch", "org/tiny"]).assert().success();
+    assert!(hub.requests().iter().any(|r| r.contains("GET /cdn/model.safetensors")));
+    assert!(hub.requests().iter().all(|r| r.contains("authorization=Bearer hf_from_file")));
+}
+
+#[test]
+fn the_cache_directory_can_be_selected() {
+    let (home, hub) = (home(), hub_with(Fault::None));
+    let mut command = llmprof(home.path(), &hub);
+    command.env("HF_HUB_CACHE", home.path().join("cache")).args(["fetch", "org/tiny"]).assert().success();
+    assert!(home.path().join("cache/models--org--tiny/snapshots").join(COMMIT).exists());
+    assert!(!home.path().join("hf").exists());
+}
+
+#[test]
+fn a_listing_in_pages_is_complete() {
+    let (home, hub) = (home(), hub_with(Fault::None));
+    hub.put("chat template.jinja", b"{{ x }}", false, Fault::None);
+    hub.list_in_pages(2);
+    llmprof(home.path(), &hub).args(["fetch", "org/tiny"]).assert().success();
+    let mut names: Vec<_> =
+        fs::read_dir(snapshot(home.path())).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["chat template.jinja", "config.json", "empty.txt", "model.safetensors"]);
+    assert_eq!(hub.requests().iter().filter(|r| r.contains("/tree/")).count(), 3);
+}
+
+/// Waits until `condition` holds.
+fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < Duration::from_secs(30), "{what}");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn an_interrupted_fetch_is_resumed() {
+    let (home, hub) = (home(), hub_with(Fault::StallsAfter(300_000)));
+    let second = [weights(), vec![1]].concat();
+    hub.put("second.safetensors", &second, true, Fault::StallsAfter(200_000));
+    let fetch = || {
+        let mut command = process::Command::new(assert_cmd::cargo::cargo_bin("llmprof-tui"));
+        command.env_clear().env("HF_HOME", home.path().join("hf")).env("HF_ENDPOINT", &hub.address);
+        command.args(["fetch", "org/tiny"]).current_dir(home.path());
+        command.stdout(process::Stdio::null()).stderr(process::Stdio::piped());
+        command.spawn().unwrap()
+    };
+    let partial_sizes = || {
+        let entries = fs::read_dir(home.path().join("hf/hub/models--org--tiny/blobs"));
+        let mut sizes: Vec<u64> = entries
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter(|entry| entry.path().extension().is_some_and(|extension| extension == "incomplete"))
+            .map(|entry| entry.metadata().map_or(0, |m| m.len()))
+            .collect();
+        sizes.sort();
+        sizes
+    };
+    let mut first = fetch();
+    wait_until("both files are downloaded at the same time", || partial_sizes() == [200_000, 300_000]);
+
+    let refused = fetch().wait_with_output().unwrap();
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(stderr(&refused).contains("another process is downloading this file"), "{}", stderr(&refused));
+
+    let pid = rustix::process::Pid::from_child(&first);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    wait_until("Ctrl-C ends the fetch", || first.try_wait().unwrap().is_some());
+    assert_eq!(partial_sizes(), [200_000, 300_000], "the partial files stay");
+
+    hub.put("model.safetensors", &weights(), true, Fault::None);
+    hub.put("second.safetensors", &second, true, Fault::None);
+    llmprof(home.path(), &hub).args(["fetch", "org/tiny"]).assert().success();
+    assert!(hub.requests().iter().any(|r| r.contains("range=bytes=300000-799999")));
+    assert!(hub.requests().iter().any(|r| r.contains("range=bytes=200000-800000")));
+    assert_eq!(fs::read(snapshot(home.path()).join("model.safetensors")).unwrap(), weights());
+}
+
+#[test]
+fn an_error_cancels_the_other_downloads() {
+    let (home, hub) = (home(), hub_with(Fault::Status(403)));
+    hub.put("slow.safetensors", &[weights(), vec![1]].concat(), true, Fault::BreaksAfter(1000));
+    let output = llmprof(home.path(), &hub).args(["fetch", "org/tiny"]).output().unwrap();
+    let text = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("org/tiny, model.safetensors: the hub answers 403"), "{text}");
+}
+
+#[test]
+fn the_token_is_never_printed() {
     let (home, hub) = (home(), TestHub::start());
     for status in [401, 403, 400, 418] {
         hub.refuse(status, r#"{"error":"bad token hf_secret"}"#);
@@ -204,7 +342,7 @@ fn the_token_is_never_shown() {
 }
 
 #[test]
-fn offline_says_so() {
+fn offline_is_reported() {
     let (home, hub) = (home(), hub_with(Fault::None));
     let output =
         llmprof(home.path(), &hub).env("HF_HUB_OFFLINE", "1").args(["fetch", "org/tiny"]).output().unwrap();
@@ -215,7 +353,7 @@ fn offline_says_so() {
 }
 
 #[test]
-fn bad_words_are_usage() {
+fn bad_arguments_are_usage_errors() {
     let (home, hub) = (home(), hub_with(Fault::None));
     for (args, wanted) in [
         (vec!["fetch", "qwen2_5_0_5"], "did you mean qwen2_5_0_5b"),
@@ -231,7 +369,7 @@ fn bad_words_are_usage() {
 }
 
 #[test]
-fn names_that_climb_are_refused() {
+fn file_names_outside_the_repository_are_refused() {
     let (home, hub) = (home(), hub_with(Fault::None));
     hub.put("../../../evil.json", b"{}", false, Fault::None);
     let output = llmprof(home.path(), &hub).args(["fetch", "org/tiny"]).output().unwrap();
@@ -240,7 +378,7 @@ fn names_that_climb_are_refused() {
 }
 
 #[test]
-fn sources_are_pinned_and_watched() {
+fn sources_are_pinned_and_edits_detected() {
     let (home, hub) = (home(), hub_with(Fault::None));
     hub.put("modeling_tiny.py", b"class Tiny: ...\n", false, Fault::None);
     hub.put("sub/ops.py", b"def op(): ...\n", false, Fault::None);
@@ -272,15 +410,15 @@ fn sources_are_pinned_and_watched() {
 }
 
 #[test]
-fn git_sources_are_pinned_and_watched() {
+fn git_sources_are_pinned_and_edits_detected() {
     let (home, hub) = (home(), TestHub::start());
     let upstream = home.path().join("upstream");
     let git = |args: &[&str]| {
         let mut command = process::Command::new("git");
         command.args(["-c", "user.name=t", "-c", "user.email=t@example.org", "-C"]).arg(&upstream).args(args);
-        let done = command.output().expect("git is there");
-        assert!(done.status.success(), "{args:?}: {}", stderr(&done));
-        String::from_utf8_lossy(&done.stdout).trim().to_owned()
+        let output = command.output().expect("git is installed");
+        assert!(output.status.success(), "{args:?}: {}", stderr(&output));
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
     };
     fs::create_dir_all(upstream.join("src/llama")).unwrap();
     fs::create_dir_all(upstream.join("docs")).unwrap();
@@ -307,11 +445,11 @@ fn git_sources_are_pinned_and_watched() {
     };
     assert!(run(&["status"], 0).starts_with("absent"));
     assert!(run(&["update", "up", "--dry-run"], 0).contains("sparse-checkout set -- src/llama"));
-    assert!(!home.path().join("third_party/github").exists(), "a dry run does nothing");
+    assert!(!home.path().join("third_party/github").exists(), "a dry run changes nothing");
     assert!(run(&["update"], 0).contains(&first));
     let checkout = home.path().join("third_party/github/up");
     assert_eq!(fs::read_to_string(checkout.join("src/llama/m.py")).unwrap(), "one");
-    assert!(!checkout.join("docs").exists(), "only what is wanted of it");
+    assert!(!checkout.join("docs").exists(), "only the selected paths");
     assert!(fs::read_to_string(&manifest).unwrap().contains(&first));
     assert!(run(&["status"], 0).starts_with("in place"));
     fs::write(checkout.join("src/llama/m.py"), "edited").unwrap();

@@ -1,4 +1,4 @@
-//! The counting heap, installed as a program would.
+//! The counting heap, installed as in a program.
 
 use std::thread;
 
@@ -10,16 +10,16 @@ static HEAP: heap::CountingHeap = heap::CountingHeap;
 const MIB: usize = 1 << 20;
 
 #[test]
-fn a_thread_is_told_what_it_asked_for() {
-    let outer = heap::mark().unwrap();
+fn a_thread_counts_its_own_allocations() {
+    let outer = heap::checkpoint().unwrap();
     let kept = vec![0u8; MIB];
-    let inner = heap::mark().unwrap();
+    let inner = heap::checkpoint().unwrap();
     drop(vec![1u8; 3 * MIB]);
     drop(vec![1u8; 2 * MIB]);
     let within = inner.growth();
     assert_eq!(within.allocated_bytes, 5 * MIB as u64);
-    assert_eq!(within.peak_bytes, 3 * MIB as u64, "the two were not there at once");
-    // What other threads do is theirs, and what is given back is no growth.
+    assert_eq!(within.peak_bytes, 3 * MIB as u64, "the two were not alive at the same time");
+    // Allocations of other threads do not count, and freed memory is no growth.
     thread::spawn(|| drop(vec![1u8; 64 * MIB])).join().unwrap();
     drop(kept);
     let around = outer.growth();
@@ -28,23 +28,23 @@ fn a_thread_is_told_what_it_asked_for() {
 }
 
 #[test]
-fn growing_in_place_asks_for_the_difference() {
-    let mark = heap::mark().unwrap();
+fn growing_in_place_counts_the_difference() {
+    let checkpoint = heap::checkpoint().unwrap();
     let mut bytes: Vec<u8> = Vec::with_capacity(MIB);
     bytes.reserve_exact(4 * MIB);
     bytes.shrink_to(MIB);
-    let grown = mark.growth();
+    let grown = checkpoint.growth();
     assert_eq!((grown.allocated_bytes, grown.peak_bytes), (4 * MIB as u64, 4 * MIB as u64));
 }
 
 #[test]
-fn the_process_is_told_what_it_holds() {
-    let held = vec![7u8; 256 * MIB];
+fn the_process_reports_its_heap() {
+    let buffer = vec![7u8; 256 * MIB];
     let sample = heap::sample().unwrap();
     assert_eq!(sample.allocator, Allocator::Heap);
-    assert!(sample.live_bytes >= held.len() as u64 && sample.peak_bytes >= sample.live_bytes, "{sample:?}");
+    assert!(sample.live_bytes >= buffer.len() as u64 && sample.peak_bytes >= sample.live_bytes, "{sample:?}");
     if cfg!(target_env = "gnu") {
-        assert!(sample.reserved_bytes.is_some_and(|bytes| bytes >= held.len() as u64), "{sample:?}");
+        assert!(sample.reserved_bytes.is_some_and(|bytes| bytes >= buffer.len() as u64), "{sample:?}");
         assert!(sample.fragmentation().is_some_and(|share| (0.0..=1.0).contains(&share)), "{sample:?}");
     }
 }

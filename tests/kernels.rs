@@ -1,7 +1,7 @@
-//! Kernels as profilers wrote them: our reading of a recording beside nsys's own reports of it, and the command.
+//! Kernel files: our reading of a recording compared with nsys's own reports of it, and the command.
 //!
-//! `fixtures/nsys/kernels.sqlite` has a schema of nsys 2022.4; the CSV and JSON files beside it are what that nsys says
-//! of it (`nsys stats -r REPORT -f csv kernels.sqlite`).
+//! `fixtures/nsys/kernels.sqlite` has the schema of nsys 2022.4; the CSV and JSON files next to it are the reports of that
+//! nsys (`nsys stats -r REPORT -f csv kernels.sqlite`).
 
 mod common;
 
@@ -45,9 +45,9 @@ fn assert_near(what: &str, ours: Option<f64>, theirs: Option<f64>) {
 }
 
 #[test]
-fn kernels_are_those_that_nsys_counts() {
+fn kernels_match_the_report_of_nsys() {
     let (ours, theirs) = (recorded(Kind::Kernels), reported("gpukernsum_2022_4.csv"));
-    // One range or another makes no difference to that report.
+    // That report does not distinguish ranges.
     let ours = ours.grouped(Group::Name);
     assert_eq!(ours.rows.len(), theirs.rows.len());
     for theirs in &theirs.rows {
@@ -63,8 +63,8 @@ fn kernels_are_those_that_nsys_counts() {
 }
 
 #[test]
-fn ranges_hold_the_kernels_that_nsys_finds_in_them() {
-    // nsys counts a kernel in every range around its launch, we in the innermost with its path.
+fn kernels_by_range_match_the_report_of_nsys() {
+    // nsys counts a kernel in every range that encloses its launch; here it is counted in the innermost, with its path.
     let mut ours: BTreeMap<(String, String), (u64, f64)> = BTreeMap::new();
     for row in &recorded(Kind::Kernels).rows {
         for range in row.range.as_deref().into_iter().flat_map(|path| path.split('/')) {
@@ -86,7 +86,7 @@ fn ranges_hold_the_kernels_that_nsys_finds_in_them() {
 }
 
 #[test]
-fn rows_of_one_range_have_the_median_that_nsys_has() {
+fn medians_by_range_match_the_report_of_nsys() {
     let theirs = reported("nvtxkernsum_2022_4.csv");
     for ours in
         recorded(Kind::Kernels).rows.iter().filter(|row| row.range.as_deref() == Some("whole/prefill"))
@@ -98,12 +98,12 @@ fn rows_of_one_range_have_the_median_that_nsys_has() {
 }
 
 #[test]
-fn json_and_csv_of_one_report_are_the_same() {
+fn json_and_csv_of_one_report_are_equal() {
     assert_eq!(reported("nvtxkernsum_2022_4.json"), reported("nvtxkernsum_2022_4.csv"));
 }
 
 #[test]
-fn calls_copies_and_ranges_are_those_of_nsys() {
+fn calls_copies_and_ranges_match_the_reports_of_nsys() {
     let calls = recorded(Kind::ApiCalls);
     for theirs in &reported("cudaapisum_2022_4.csv").rows {
         let bare = theirs.name.split("_v").next().unwrap();
@@ -135,7 +135,7 @@ fn calls_copies_and_ranges_are_those_of_nsys() {
 }
 
 #[test]
-fn a_recording_without_kernels_shows_its_ranges_and_says_so() {
+fn a_recording_without_kernels_shows_its_ranges_with_a_note() {
     let all = tables("nsys/nvtx_only_2022_4.sqlite");
     assert_eq!(all[0].kind, Kind::Ranges);
     let names: Vec<&str> = all[0].rows.iter().map(|row| row.name.as_str()).collect();
@@ -148,8 +148,8 @@ fn a_recording_without_kernels_shows_its_ranges_and_says_so() {
 fn the_command_prints_hints_and_a_table() {
     let dir = tempfile::tempdir().unwrap();
     let raw = fixture("h200_ncu_raw.csv");
-    let said = run(dir.path(), &["kernels", raw.to_str().unwrap(), "-k", "5"]);
-    assert_eq!((said.code, said.err.as_str()), (0, ""));
+    let output = run(dir.path(), &["kernels", raw.to_str().unwrap(), "-k", "5"]);
+    assert_eq!((output.code, output.err.as_str()), (0, ""));
     for words in [
         "NVIDIA H200",
         "16 kernels in 60 launches",
@@ -157,12 +157,13 @@ fn the_command_prints_hints_and_a_table() {
         "… and 11 more",
         "share",
     ] {
-        assert!(said.out.contains(words), "{words}: {}", said.out);
+        assert!(output.out.contains(words), "{words}: {}", output.out);
     }
-    let said = run(dir.path(), &["kernels", raw.to_str().unwrap(), "--group", "family", "--filter", "NVJET"]);
-    let rows: Vec<&str> = said.out.lines().filter(|line| line.ends_with("nvjet_sm90_tst")).collect();
-    assert!(rows.len() == 1 && rows[0].contains("18") && !said.out.contains("rope"), "{}", said.out);
-    let said = run(dir.path(), &["kernels", fixture("nsys/kernels.sqlite").to_str().unwrap()]);
+    let output =
+        run(dir.path(), &["kernels", raw.to_str().unwrap(), "--group", "family", "--filter", "NVJET"]);
+    let rows: Vec<&str> = output.out.lines().filter(|line| line.ends_with("nvjet_sm90_tst")).collect();
+    assert!(rows.len() == 1 && rows[0].contains("18") && !output.out.contains("rope"), "{}", output.out);
+    let output = run(dir.path(), &["kernels", fixture("nsys/kernels.sqlite").to_str().unwrap()]);
     for words in [
         "nsys SQLite, kernels",
         "NVTX ranges",
@@ -171,20 +172,20 @@ fn the_command_prints_hints_and_a_table() {
         "kernel time",
         "gemv_kernel",
     ] {
-        assert!(said.out.contains(words), "{words}: {}", said.out);
+        assert!(output.out.contains(words), "{words}: {}", output.out);
     }
 }
 
-/// A recording with any bytes changed or cut off is read or refused with words, never a panic.
+/// A recording with changed bytes or a cut end is read or rejected with a message, never a panic.
 #[test]
-fn a_broken_recording_is_read_or_refused() {
-    let whole = fs::read(fixture("nsys/kernels.sqlite")).unwrap();
+fn a_broken_recording_is_read_or_rejected() {
+    let recording = fs::read(fixture("nsys/kernels.sqlite")).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("broken.sqlite");
-    let (mut read, mut refused) = (0, 0);
+    let (mut read, mut rejected) = (0, 0);
     for seed in 0..150u64 {
         let random = |n: u64| llmprof::base::noise::bits(seed, n) as usize;
-        let mut bytes = whole.clone();
+        let mut bytes = recording.clone();
         for change in 0..1 + seed % 40 {
             let at = random(2 * change) % bytes.len();
             bytes[at] = random(2 * change + 1) as u8;
@@ -195,16 +196,16 @@ fn a_broken_recording_is_read_or_refused() {
         fs::write(&path, &bytes).unwrap();
         match open(&path) {
             Ok(tables) => read += usize::from(!tables.is_empty()),
-            Err(e) => refused += usize::from(!e.to_string().is_empty()),
+            Err(e) => rejected += usize::from(!e.to_string().is_empty()),
         }
     }
-    assert!(read > 0 && refused > 0, "{read} read, {refused} refused");
-    assert_eq!(read + refused, 150, "tables, or words");
+    assert!(read > 0 && rejected > 0, "{read} read, {rejected} rejected");
+    assert_eq!(read + rejected, 150, "tables or an error");
 }
 
-/// What `run profiling=ncu` had ncu count of our own kernel on an H200.
+/// Counters of one of our kernels on an H200, recorded by `run profiling=ncu`.
 #[test]
-fn our_own_kernel_as_ncu_saw_it() {
+fn counters_of_our_own_kernel() {
     let table = &tables("h200_logits_ncu_raw.csv")[0].grouped(Group::Name);
     let [row] = &table.rows[..] else { panic!("{table:?}") };
     assert_eq!((row.name.as_str(), row.calls), ("skinny_logits_8_bf16", 3));
@@ -218,19 +219,19 @@ fn our_own_kernel_as_ncu_saw_it() {
 }
 
 #[test]
-fn the_command_answers_machines() {
+fn the_command_prints_json() {
     let dir = tempfile::tempdir().unwrap();
     let (raw, sums) = (fixture("h200_ncu_raw.csv"), fixture("nsys/gpukernsum_2022_4.csv"));
-    let said = run(
+    let output = run(
         dir.path(),
         &["kernels", raw.to_str().unwrap(), sums.to_str().unwrap(), "--json", "--sort", "calls"],
     );
-    assert_eq!((said.code, said.err.as_str()), (0, ""));
-    let json: Value = serde_json::from_str(&said.out).unwrap();
+    assert_eq!((output.code, output.err.as_str()), (0, ""));
+    let json: Value = serde_json::from_str(&output.out).unwrap();
     assert_eq!((&json["schema"], json["tables"].as_array().unwrap().len()), (&Value::from(1), 2));
     let rows = json["tables"][1]["rows"].as_array().unwrap();
     assert_eq!((&rows[0]["name"], &rows[0]["calls"]), (&Value::from("rope_bf16"), &Value::from(18)));
-    assert_eq!(rows[0]["class"], Value::Null, "without counters there is no class");
+    assert_eq!(rows[0]["class"], Value::Null, "no class without counters");
 }
 
 #[test]
@@ -238,8 +239,8 @@ fn a_list_of_the_top_kernels() {
     let dir = tempfile::tempdir().unwrap();
     let from = fixture("nsys/kernels.sqlite");
     let args = ["kernels", "top", "--from", from.to_str().unwrap(), "-k", "2", "-o", "top-kernels.yaml"];
-    let said = run(dir.path(), &args);
-    assert_eq!((said.code, said.out.as_str()), (0, ""), "{}", said.err);
+    let output = run(dir.path(), &args);
+    assert_eq!((output.code, output.out.as_str()), (0, ""), "{}", output.err);
     let text = fs::read_to_string(dir.path().join("top-kernels.yaml")).unwrap();
     let list: Value = serde_yaml_ng::from_str(&text).unwrap();
     assert_eq!(list["kernels"].as_array().unwrap().len(), 2);
@@ -249,16 +250,16 @@ fn a_list_of_the_top_kernels() {
         (&Value::from("gemv_kernel"), &Value::from("^gemv_kernel$"))
     );
     assert_eq!((&first["launches"], &first["total_ns"]), (&Value::from(9), &Value::from(286_360.0)));
-    let said = run(dir.path(), &args[..6]);
-    assert!(said.out.contains("regex: ^gemv_kernel$"), "{}", said.out);
+    let output = run(dir.path(), &args[..6]);
+    assert!(output.out.contains("regex: ^gemv_kernel$"), "{}", output.out);
     let calls = fixture("nsys/cudaapisum_2022_4.csv");
-    let said = run(dir.path(), &["kernels", "top", "--from", calls.to_str().unwrap()]);
-    assert_eq!(said.code, 1);
-    assert!(said.err.contains("cudaapisum_2022_4.csv has no kernels to list"), "{}", said.err);
+    let output = run(dir.path(), &["kernels", "top", "--from", calls.to_str().unwrap()]);
+    assert_eq!(output.code, 1);
+    assert!(output.err.contains("cudaapisum_2022_4.csv has no kernels; pass"), "{}", output.err);
 }
 
 #[test]
-fn what_cannot_be_read_is_named_and_the_rest_is_shown() {
+fn unreadable_files_are_named_and_the_others_are_shown() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     fs::write(dir.path().join("empty.csv"), "").unwrap();
@@ -267,32 +268,33 @@ fn what_cannot_be_read_is_named_and_the_rest_is_shown() {
     for (name, words) in [
         ("empty.csv", "empty.csv is empty"),
         ("skipped.csv", "does not contain CUDA kernel data"),
-        ("nowhere.csv", "nowhere.csv can't be read"),
+        ("nowhere.csv", "cannot read"),
     ] {
-        let said = run(dir.path(), &["kernels", &path(name)]);
-        assert_eq!((said.code, said.out.as_str()), (1, ""), "{name}");
-        assert!(said.err.contains(words), "{}", said.err);
+        let output = run(dir.path(), &["kernels", &path(name)]);
+        assert_eq!((output.code, output.out.as_str()), (1, ""), "{name}");
+        assert!(output.err.contains(words), "{}", output.err);
     }
     let raw = fixture("h200_ncu_raw.csv");
-    let said = run(dir.path(), &["kernels", &path("empty.csv"), raw.to_str().unwrap()]);
-    assert_eq!(said.code, 1);
-    assert!(said.out.contains("rmsnorm_bf16") && said.err.contains("empty.csv"), "{}", said.err);
+    let output = run(dir.path(), &["kernels", &path("empty.csv"), raw.to_str().unwrap()]);
+    assert_eq!(output.code, 1);
+    assert!(output.out.contains("rmsnorm_bf16") && output.err.contains("empty.csv"), "{}", output.err);
     assert_eq!(run(dir.path(), &["kernels"]).code, 2);
     assert_eq!(run(dir.path(), &["kernels", "x", "--group", "colour"]).code, 2);
 }
 
-/// Whether nsys can record and export here; if not, `test` is skipped by name.
+/// Whether nsys is installed; if not, prints that `test` is skipped.
 fn has_nsys(test: &str) -> bool {
-    let there = Command::new("nsys").arg("--version").output().is_ok_and(|output| output.status.success());
-    if !there {
+    let installed =
+        Command::new("nsys").arg("--version").output().is_ok_and(|output| output.status.success());
+    if !installed {
         eprintln!("skipped: {test}: nsys is not installed");
     }
-    there
+    installed
 }
 
 #[test]
-fn a_report_goes_through_the_tool_that_is_installed() {
-    if !has_nsys("a_report_goes_through_the_tool_that_is_installed") {
+fn a_report_is_converted_by_the_installed_profiler() {
+    if !has_nsys("a_report_is_converted_by_the_installed_profiler") {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -300,11 +302,11 @@ fn a_report_goes_through_the_tool_that_is_installed() {
     let done = Command::new("nsys").args(args).current_dir(dir.path()).output().unwrap();
     let report = dir.path().join("out.nsys-rep");
     if !done.status.success() || !report.exists() {
-        eprintln!("skipped: a_report_goes_through_the_tool_that_is_installed: nsys makes no report here");
+        eprintln!("skipped: a_report_is_converted_by_the_installed_profiler: nsys wrote no report");
         return;
     }
-    let said = run(dir.path(), &["kernels", "out.nsys-rep"]);
-    assert_eq!((said.code, said.out.as_str()), (1, ""));
-    // It was exported and looked into: a program that does nothing has neither.
-    assert!(said.err.contains("out.nsys-rep has neither kernels nor ranges"), "{}", said.err);
+    let output = run(dir.path(), &["kernels", "out.nsys-rep"]);
+    assert_eq!((output.code, output.out.as_str()), (1, ""));
+    // It was exported and read: a program that does nothing has neither.
+    assert!(output.err.contains("out.nsys-rep has neither kernels nor ranges"), "{}", output.err);
 }

@@ -1,4 +1,4 @@
-//! A long file of kernels needs no more memory than a short one.
+//! Memory use does not depend on the length of a kernel file.
 
 use std::io::{BufReader, Read};
 
@@ -10,7 +10,7 @@ static MEMORY: PeakAlloc = PeakAlloc;
 
 const RAW: &str = include_str!("fixtures/h200_ncu_raw.csv");
 
-/// The fixture with its launches `times` over, made as it is read.
+/// The fixture with its launches repeated `times` times, generated while it is read.
 fn repeated(times: usize) -> impl Read {
     let rows_at = RAW.match_indices('\n').nth(1).map(|(at, _)| at + 1).unwrap();
     let (header, rows) = RAW.split_at(rows_at);
@@ -30,6 +30,6 @@ fn memory_does_not_grow_with_the_launches() {
         MEMORY.peak_usage() - before
     };
     let (short, long) = (peak(2), peak(400));
-    // Fifty megabytes; what grows is four bytes for each launch's duration.
+    // The long file has 50 MB; only four bytes per launch are kept, for its duration.
     assert!(long < short + (2 << 20), "{short} and {long} bytes");
 }

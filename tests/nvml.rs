@@ -5,11 +5,11 @@ use std::{path::PathBuf, process::Command};
 
 use llmprof::{
     config::NvmlConfig,
-    event::{Clock, Event, GpuAbsent, Level, Stamp, channel, readings::Reading},
-    telemetry::{GpuProbe, Look, ProbeError, Sampler, Tier, absent::Absence, nvml::NvmlProbe},
+    event::{Clock, Event, GpuAbsent, GpuSource, Level, Query, Refusal, Stamp, channel, readings::Reading},
+    telemetry::{GpuProbe, ProbeError, Sampler, Selection, Tier, absent::Absence, nvml::NvmlProbe},
 };
 
-const FAST: Look = Look::All(Tier::Fast);
+const FAST: Selection = Selection::Tier(Tier::Fast);
 
 /// Builds the stand-in with `defines`; `None` where there is no C compiler.
 fn library(folder: &tempfile::TempDir, defines: &[&str]) -> Option<PathBuf> {
@@ -30,7 +30,7 @@ fn library(folder: &tempfile::TempDir, defines: &[&str]) -> Option<PathBuf> {
 }
 
 #[test]
-fn what_a_card_refuses_is_left_out_with_its_reason() {
+fn refused_readings_are_absent_with_their_reason() {
     let folder = tempfile::tempdir().unwrap();
     let Some(path) = library(&folder, &[]) else { return };
     let mut probe = NvmlProbe::open_library(path.as_os_str()).unwrap();
@@ -38,38 +38,37 @@ fn what_a_card_refuses_is_left_out_with_its_reason() {
     assert_eq!(gpus.len(), 1);
     let info = &gpus[0];
     assert_eq!((info.name.as_str(), info.uuid.as_str()), ("NVIDIA Odd 9000", "GPU-odd0"));
-    assert_eq!((info.driver.as_str(), info.source.as_str(), info.profiled), ("570.00.01", "nvml", false));
+    assert_eq!((info.driver.as_str(), &info.source, info.profiled), ("570.00.01", &GpuSource::Nvml, false));
     assert_eq!((info.sm_clock_max_mhz, info.mem_clock_max_mhz), (Some(2000), Some(9500)));
     assert_eq!((info.power_limit_w, info.mem_total_bytes, info.slowdown_temp_c), (None, None, None));
 
-    let reason = |reading: &str| {
-        let refused = info.refused.iter().find(|refused| refused.reading == reading);
-        refused.unwrap_or_else(|| panic!("{reading} in {:?}", info.refused)).reason.clone()
+    let refusal = |reading: Reading| {
+        let refused = info.refused.iter().find(|refused| refused.reading == Query::Reading(reading));
+        refused.unwrap_or_else(|| panic!("{reading:?} in {:?}", info.refused))
     };
-    assert!(reason("power limit").contains("permission"));
-    assert_eq!(reason("GPU use"), "this card does not tell it");
-    assert_eq!(reason("memory"), "driver 570.00.01 does not know the call");
-    assert_eq!(reason("power"), "driver 570.00.01 does not know the call");
-    assert_eq!(reason("tensor pipe"), "driver 570.00.01 does not know the call");
-    let memory = info.refused.iter().find(|refused| refused.reading == "memory").unwrap();
-    assert_eq!(memory.remedy.as_deref(), Some("update the driver"));
+    assert_eq!(refusal(Reading::PowerLimit).reason, Refusal::PermissionDenied);
+    assert_eq!(refusal(Reading::GpuUtil).reason, Refusal::Unsupported);
+    for reading in [Reading::MemUsed, Reading::Power, Reading::Tensor] {
+        assert_eq!(refusal(reading).reason, Refusal::OldDriver);
+    }
+    assert_eq!(refusal(Reading::MemUsed).remedy.as_deref(), Some("update the driver"));
     let refused = info.refused.len();
 
     for _ in 0..3 {
-        let sample = probe.look(0, FAST, Stamp(0)).unwrap();
+        let sample = probe.sample(0, FAST, Stamp(0)).unwrap();
         let readings = [Reading::SmClock, Reading::MemClock, Reading::Power, Reading::PowerAverage];
         assert_eq!(readings.map(|reading| sample.get(reading)), [1500.0, 9000.0, 123.456, 123.456].map(Some));
-        assert_eq!(sample.reasons, Some(0x404), "a bit that nobody knows yet is kept");
+        assert_eq!(sample.reasons, Some(0x404), "an unknown bit is kept");
         let absent = [Reading::GpuUtil, Reading::Temp, Reading::MemUsed, Reading::PowerCapNs];
         assert_eq!(absent.map(|reading| sample.get(reading)), [None; 4]);
         assert!(sample.read_us.is_some());
     }
-    assert_eq!(probe.gpus()[0].refused.len(), refused, "each is asked once");
-    assert!(matches!(probe.look(7, FAST, Stamp(0)), Err(ProbeError::Lost { gpu: 7, .. })));
+    assert_eq!(probe.gpus()[0].refused.len(), refused, "each is queried once");
+    assert!(matches!(probe.sample(7, FAST, Stamp(0)), Err(ProbeError::Lost { gpu: 7, .. })));
 }
 
 #[test]
-fn a_card_that_tells_everything_is_read_in_tiers() {
+fn a_gpu_that_reports_everything_is_sampled_in_tiers() {
     let folder = tempfile::tempdir().unwrap();
     let Some(path) = library(&folder, &["HOPPER", "COUNT=2"]) else { return };
     let mut probe = NvmlProbe::open_library(path.as_os_str()).unwrap();
@@ -77,31 +76,31 @@ fn a_card_that_tells_everything_is_read_in_tiers() {
         probe.gpus().iter().map(|gpu| gpu.uuid.as_str()).collect::<Vec<_>>(),
         ["GPU-odd0", "GPU-odd1"]
     );
-    let fast = probe.look(1, FAST, Stamp(0)).unwrap();
+    let fast = probe.sample(1, FAST, Stamp(0)).unwrap();
     assert_eq!((fast.get(Reading::Power), fast.get(Reading::PowerAverage)), (Some(612.5), Some(123.456)));
     assert_eq!((fast.get(Reading::PowerCapNs), fast.get(Reading::MemTemp)), (Some(7e9), None));
-    assert_eq!(fast.get(Reading::Energy), None, "that one is dear");
+    assert_eq!(fast.get(Reading::Energy), None, "that one is expensive");
 
-    let gpm = Look::All(Tier::Gpm);
+    let gpm = Selection::Tier(Tier::Gpm);
     std::thread::sleep(std::time::Duration::from_millis(110));
-    let activity = probe.look(1, gpm, Stamp(0)).unwrap();
+    let activity = probe.sample(1, gpm, Stamp(0)).unwrap();
     assert_eq!((activity.get(Reading::SmActive), activity.get(Reading::Dram)), (Some(2.0), Some(10.0)));
     assert_eq!(activity.get(Reading::Tensor), None, "refused by itself");
-    assert!(probe.look(1, gpm, Stamp(0)).unwrap().is_empty(), "too early for another look");
+    assert!(probe.sample(1, gpm, Stamp(0)).unwrap().is_empty(), "too early for another sample");
 
-    let turns = probe.turns(1);
     let mut round: Vec<Reading> = Vec::new();
-    for turn in 0..turns {
-        round.extend(
-            probe.look(1, Look::Turn(turn), Stamp(0)).unwrap().readings().map(|(reading, _)| reading),
-        );
+    for call in 0..probe.slow_calls(1) {
+        let sample = probe.sample(1, Selection::SlowCall(call), Stamp(0)).unwrap();
+        round.extend(sample.readings().map(|(reading, _)| reading));
     }
     for reading in [Reading::Energy, Reading::ThermalNs, Reading::BoardLimitNs, Reading::PowerLimit] {
         assert!(round.contains(&reading), "{reading:?} in {round:?}");
     }
-    let refused = |reading: &str| probe.gpus()[1].refused.iter().any(|refused| refused.reading == reading);
-    assert!(refused("memory temperature") && refused("tensor pipe") && refused("time in thermal slowdown"));
-    assert!(!refused("DRAM bandwidth") && !refused("power"));
+    let refused = |reading: Reading| {
+        probe.gpus()[1].refused.iter().any(|refused| refused.reading == Query::Reading(reading))
+    };
+    assert!(refused(Reading::MemTemp) && refused(Reading::Tensor) && refused(Reading::SwThermalNs));
+    assert!(!refused(Reading::Dram) && !refused(Reading::Power));
     assert!(probe.costs(1).iter().any(|cost| cost.call == "energy" && cost.tier == "slow" && cost.n == 1));
 }
 
@@ -127,18 +126,18 @@ fn count(events: &[Event], reading: Reading) -> usize {
 }
 
 #[test]
-fn dear_calls_come_between_the_cheap_ones() {
+fn expensive_calls_are_made_between_the_cheap_ones() {
     let folder = tempfile::tempdir().unwrap();
     // Within what the slow tier allows, and most of a fast interval.
     let Some(path) = library(&folder, &["HOPPER", "SLOW_ENERGY_US=25000"]) else { return };
     let events = sampled(&path, 2100);
     let (fast, energy) = (count(&events, Reading::SmClock), count(&events, Reading::Energy));
     assert!(energy >= 3, "{energy}");
-    assert!(fast > 20, "{fast} of 42 looks: a loaded machine may lose some, the slow calls none");
+    assert!(fast > 20, "{fast} of 42 samples: a loaded machine may lose some, the slow calls none");
 }
 
 #[test]
-fn a_call_that_takes_long_moves_to_a_slower_tier_and_says_so() {
+fn a_slow_call_moves_to_a_slower_tier_with_a_notice() {
     let folder = tempfile::tempdir().unwrap();
     let Some(path) = library(&folder, &["HOPPER", "SLOW_UTIL_US=8000"]) else { return };
     let events = sampled(&path, 1500);
@@ -155,29 +154,29 @@ fn a_call_that_takes_long_moves_to_a_slower_tier_and_says_so() {
 }
 
 #[test]
-fn strangers_on_the_card_are_named() {
+fn other_processes_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let Some(path) = library(&folder, &["HOPPER", "STRANGER"]) else { return };
     let mut probe = NvmlProbe::open_library(path.as_os_str()).unwrap();
     let others = probe.other_processes(0).unwrap();
     assert_eq!((others.len(), others[0].pid, others[0].mem_bytes), (1, 1, Some(9 << 30)));
     assert!(others[0].name.is_some(), "process 1 has a name here");
-    let told =
+    let sent =
         sampled(&path, 700).into_iter().filter(|event| matches!(event, Event::GpuProcesses(_))).count();
-    assert_eq!(told, 1, "told when they change");
+    assert_eq!(sent, 1, "sent when they change");
 }
 
 #[test]
-fn a_card_that_falls_off_the_bus_is_lost() {
+fn a_gpu_that_falls_off_the_bus_is_lost() {
     let folder = tempfile::tempdir().unwrap();
     // Opening and every sample ask for two clocks.
     let Some(path) = library(&folder, &["LOSE_AFTER=6"]) else { return };
     let mut probe = NvmlProbe::open_library(path.as_os_str()).unwrap();
     assert!(!probe.gpus()[0].profiled);
-    assert!(probe.look(0, FAST, Stamp(0)).is_ok());
-    assert!(probe.look(0, FAST, Stamp(1)).is_ok());
+    assert!(probe.sample(0, FAST, Stamp(0)).is_ok());
+    assert!(probe.sample(0, FAST, Stamp(1)).is_ok());
     for _ in 0..2 {
-        assert!(matches!(probe.look(0, FAST, Stamp(2)), Err(ProbeError::Lost { gpu: 0, .. })));
+        assert!(matches!(probe.sample(0, FAST, Stamp(2)), Err(ProbeError::Lost { gpu: 0, .. })));
     }
 }
 
@@ -189,16 +188,16 @@ fn each_kind_of_absence_has_its_reason_and_remedy() {
         ("INIT=9", "driver is not loaded", "modprobe"),
         ("INIT=18", "different versions", "reboot"),
         ("INIT=4", "permission denied", "/dev/nvidia"),
-        ("COUNT=0", "shows no GPU", "lspci"),
+        ("COUNT=0", "lists no GPU", "lspci"),
         ("INIT=999", "NVML does not start", "nvidia-smi"),
     ];
     for (define, reason, remedy) in cases {
-        // A library that was loaded once stays loaded: each has a place of its own.
+        // A loaded library stays loaded: each has its own path.
         let folder = tempfile::tempdir().unwrap();
         let Some(path) = library(&folder, &[define]) else { return };
         let absence = NvmlProbe::open_library(path.as_os_str()).err().expect("there is no GPU");
-        let told = GpuAbsent::from(&absence);
-        assert!(told.reason.contains(reason) && told.remedy.contains(remedy), "{define}: {told:?}");
+        let absent = GpuAbsent::from(&absence);
+        assert!(absent.reason.contains(reason) && absent.remedy.contains(remedy), "{define}: {absent:?}");
     }
     let nowhere = folder.path().join("nothing.so");
     let absence = NvmlProbe::open_library(nowhere.as_os_str()).err().unwrap();
@@ -209,19 +208,19 @@ fn each_kind_of_absence_has_its_reason_and_remedy() {
 
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
-fn a_real_card_is_read() {
+fn a_real_gpu_is_sampled() {
     let mut probe = NvmlProbe::open().unwrap();
     let info = probe.gpus().remove(0);
     println!("{info:#?}");
     assert!(!info.name.is_empty() && info.uuid.starts_with("GPU-"));
     let mut sample = llmprof::event::GpuSample::of(0);
     for i in 0..20 {
-        sample.merge(&probe.look(0, FAST, Stamp(i)).unwrap());
-        for turn in 0..probe.turns(0) {
-            sample.merge(&probe.look(0, Look::Turn(turn), Stamp(i)).unwrap());
+        sample.merge(&probe.sample(0, FAST, Stamp(i)).unwrap());
+        for call in 0..probe.slow_calls(0) {
+            sample.merge(&probe.sample(0, Selection::SlowCall(call), Stamp(i)).unwrap());
         }
         std::thread::sleep(std::time::Duration::from_millis(110));
-        sample.merge(&probe.look(0, Look::All(Tier::Gpm), Stamp(i)).unwrap());
+        sample.merge(&probe.sample(0, Selection::Tier(Tier::Gpm), Stamp(i)).unwrap());
     }
     for (reading, value) in sample.readings() {
         println!("{:<36} {value} {}", reading.label(), reading.about().unit);

@@ -48,7 +48,7 @@ fn operators_of_a_run_on_the_cpu_add_up() {
     for (phase, timed) in [(Phase::Prefill, 3..=3), (Phase::Decode, 1..=3 * 19)] {
         let host = state.operators.of(phase).unwrap();
         let steps = host.steps;
-        assert!(timed.contains(&steps) && host.untold_steps == 0, "{steps} of {timed:?}");
+        assert!(timed.contains(&steps) && host.unattributed_steps == 0, "{steps} of {timed:?}");
         let inside: u64 = host.times.iter().map(|time| time.ns).sum();
         assert!(inside > 0 && inside <= host.host_ns, "{inside} of {}", host.host_ns);
         assert_eq!(inside + host.self_ns(), host.host_ns);

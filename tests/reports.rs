@@ -1,4 +1,4 @@
-//! The documents of a run: the same however they are made, whole whatever the recording is like.
+//! The documents of a run: identical whether written live or from a recording, and well-formed for any recording.
 
 mod common;
 #[path = "common/markup.rs"]
@@ -28,7 +28,7 @@ fn fold<'a>(events: impl IntoIterator<Item = &'a Envelope>) -> RunState {
     state
 }
 
-fn assert_whole(state: &RunState) {
+fn assert_well_formed_documents(state: &RunState) {
     for document in documents(state) {
         let (name, text) = (document.name, &document.content);
         assert!(text.ends_with('\n') || name.ends_with(".svg"), "{name}");
@@ -47,62 +47,62 @@ fn assert_whole(state: &RunState) {
 fn every_demo_gives_every_document_and_the_command_writes_the_same() {
     for name in DEMOS {
         let state = fold(&demo(name));
-        assert_whole(&state);
+        assert_well_formed_documents(&state);
         let made = documents(&state);
         let missing: Vec<&str> =
             NAMES.into_iter().filter(|name| made.iter().all(|document| document.name != *name)).collect();
-        let no_kernels = state.kernels.decode.rows.is_empty();
+        let no_kernels = state.kernels.decode.total.rows.is_empty();
         assert_eq!(missing, if no_kernels { vec!["kernels.svg"] } else { vec![] }, "{name}");
 
         let dir = tempfile::tempdir().unwrap();
         let from = Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
-        let said = run(dir.path(), &["report", from.to_str().unwrap(), "--out", "out", "--json"]);
-        assert_eq!(said.code, 0, "{}", said.err);
-        let told: serde_json::Value = serde_json::from_str(&said.out).unwrap();
-        let files: Vec<&str> = told["files"].as_array().unwrap().iter().flat_map(|f| f.as_str()).collect();
+        let output = run(dir.path(), &["report", from.to_str().unwrap(), "--out", "out", "--json"]);
+        assert_eq!(output.code, 0, "{}", output.err);
+        let summary: serde_json::Value = serde_json::from_str(&output.out).unwrap();
+        let files: Vec<&str> = summary["files"].as_array().unwrap().iter().flat_map(|f| f.as_str()).collect();
         let names: Vec<&str> = made.iter().map(|document| document.name).chain(["trace.json"]).collect();
         assert_eq!(files, names);
         let trace = fs::read_to_string(dir.path().join("out/trace.json")).unwrap();
         drop(serde_json::from_str::<Vec<serde_json::Value>>(&trace).unwrap());
         for document in made {
-            let kept = fs::read_to_string(dir.path().join("out").join(document.name)).unwrap();
-            assert!(kept == document.content, "{} of {name}", document.name);
+            let written = fs::read_to_string(dir.path().join("out").join(document.name)).unwrap();
+            assert!(written == document.content, "{} of {name}", document.name);
         }
     }
 }
 
-/// Removes the documents of a run, has them made anew, and holds each against what was there.
-fn assert_reported_anew(recorded: &Path) {
+/// Deletes the documents of a run, writes them again, and compares each with the original.
+fn assert_reported_again(recorded: &Path) {
     let names = || NAMES.into_iter().chain(["trace.json"]);
     let read = || names().map(|name| (name, fs::read(recorded.join(name)).ok())).collect::<Vec<_>>();
     let live = read();
     names().for_each(|name| drop(fs::remove_file(recorded.join(name))));
-    let said = run(recorded, &["report", "."]);
-    assert_eq!((said.code, said.err.as_str()), (0, ""), "{}", said.out);
-    for ((name, live), (_, anew)) in live.into_iter().zip(read()) {
-        assert!(live == anew, "{name} of {}", recorded.display());
+    let output = run(recorded, &["report", "."]);
+    assert_eq!((output.code, output.err.as_str()), (0, ""), "{}", output.out);
+    for ((name, live), (_, again)) in live.into_iter().zip(read()) {
+        assert!(live == again, "{name} of {}", recorded.display());
     }
 }
 
 #[test]
-fn a_run_is_reported_anew_as_it_was_at_its_end() {
+fn a_run_is_reported_again_as_at_its_end() {
     let dir = tempfile::tempdir().unwrap();
-    assert_reported_anew(&record(dir.path(), &["runtime.requests=3"]));
+    assert_reported_again(&record(dir.path(), &["runtime.requests=3"]));
 }
 
 #[test]
-fn kernels_and_incidents_are_reported_anew_too() {
+fn kernels_and_incidents_are_reported_again() {
     let dir = tempfile::tempdir().unwrap();
     let overrides = ["profiling.cupti.enable=true", "runtime.sim.scenario=power_cap", "runtime.requests=30"];
     let recorded = record(dir.path(), &overrides);
     let state = fold(&events(&recorded));
-    assert!(!state.kernels.decode.rows.is_empty(), "there are kernels");
+    assert!(!state.kernels.decode.total.rows.is_empty(), "there are kernels");
     assert!(!state.flight.incidents.is_empty(), "there are incidents");
-    assert_reported_anew(&recorded);
+    assert_reported_again(&recorded);
 }
 
 #[test]
-fn what_is_no_run_is_refused_by_name_and_what_is_half_a_run_is_said() {
+fn a_directory_without_a_run_is_rejected_and_an_incomplete_run_is_remarked() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("events.ndjson");
     let report = || run(dir.path(), &["report", "."]);
@@ -114,24 +114,28 @@ fn what_is_no_run_is_refused_by_name_and_what_is_half_a_run_is_said() {
         ("{\"t\":0,\"e\":{\"run_started\":{\"schema\":99}}}\n", "newer version"),
     ] {
         fs::write(&file, content).unwrap();
-        let said = report();
-        assert!(said.code == 1 && said.err.contains(words), "{content}: {}", said.err);
+        let output = report();
+        assert!(output.code == 1 && output.err.contains(words), "{content}: {}", output.err);
         assert!(!dir.path().join("report.md").exists());
     }
-    let whole =
+    let recording =
         fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/demo/events.ndjson")).unwrap();
-    let first = whole.find('\n').unwrap() + 1;
-    fs::write(&file, &whole[..first]).unwrap();
-    let said = report();
+    let first = recording.find('\n').unwrap() + 1;
+    fs::write(&file, &recording[..first]).unwrap();
+    let output = report();
     assert!(
-        said.code == 0 && said.err.contains("no end") && said.err.contains("nothing was measured"),
+        output.code == 0 && output.err.contains("no end") && output.err.contains("nothing was measured"),
         "{}",
-        said.err
+        output.err
     );
-    fs::write(&file, &whole[..whole.len() / 2]).unwrap();
-    let said = report();
-    assert!(said.code == 0 && said.err.contains("still being written, or was cut off"), "{}", said.err);
-    assert!(said.err.contains("ends within a line"), "{}", said.err);
+    fs::write(&file, &recording[..recording.len() / 2]).unwrap();
+    let output = report();
+    assert!(
+        output.code == 0 && output.err.contains("still being recorded, or was interrupted"),
+        "{}",
+        output.err
+    );
+    assert!(output.err.contains("ends in the middle of a line"), "{}", output.err);
 }
 
 #[test]
@@ -146,7 +150,7 @@ fn names_from_outside_stay_text() {
         }
     }
     let state = fold(&events);
-    assert_whole(&state);
+    assert_well_formed_documents(&state);
     for Document { name, content } in documents(&state) {
         if name.ends_with(".html") || name.ends_with(".svg") {
             assert!(!content.contains("<script") && !content.contains('\u{1}'), "{name}");
@@ -166,30 +170,30 @@ fn every_number_is_defined_with_its_unit() {
 }
 
 #[test]
-fn nothing_at_all_gives_documents_too() {
-    assert_whole(&RunState::default());
+fn an_empty_state_gives_documents() {
+    assert_well_formed_documents(&RunState::default());
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Any piece of any recording, its beginning kept or not.
+    /// Any part of any recording, with or without its first event.
     #[test]
     fn any_state_gives_documents(which in 0usize..4, from in 0.0..1.0f64, share in 0.0..1.0f64, begun: bool) {
         let events = demo(DEMOS[which]);
         let from = (from * events.len() as f64) as usize;
         let to = from + (share * (events.len() - from) as f64) as usize;
         let head = if begun { &events[..1] } else { &[] };
-        assert_whole(&fold(head.iter().chain(&events[from..to])));
+        assert_well_formed_documents(&fold(head.iter().chain(&events[from..to])));
     }
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 6, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Any simulated run: what it wrote at its end is what its events give.
+    /// For any simulated run, the documents written at its end are those made from its events.
     #[test]
-    fn any_run_is_reported_anew(
+    fn any_run_is_reported_again(
         seed in 0u32..1000, batch in 1u32..5, requests in 1u32..12, tokens in 1u32..40, kernels: bool,
         scenario in prop::sample::select(vec!["mixed", "steady", "power_cap", "shared", "consumer"]),
     ) {
@@ -202,6 +206,6 @@ proptest! {
             format!("profiling.cupti.enable={kernels}"),
             format!("runtime.sim.scenario={scenario}"),
         ];
-        assert_reported_anew(&record(dir.path(), &overrides.each_ref().map(String::as_str)));
+        assert_reported_again(&record(dir.path(), &overrides.each_ref().map(String::as_str)));
     }
 }

@@ -1,4 +1,4 @@
-//! The simulated engine and the simulated card together, as a session wires them.
+//! The simulated engine and the simulated GPU together, connected as in a session.
 
 use llmprof::{
     config::{NvmlConfig, SamplerConfig, SimConfig},
@@ -12,7 +12,7 @@ use llmprof::{
     telemetry::Sampler,
 };
 
-/// Requests of 4,096 prompt and 100 output tokens for `secs`; everything that was sent, with the phase of it.
+/// Runs requests of 4,096 prompt and 100 output tokens for `secs`; returns all events, each with its phase.
 fn record(scenario: &str, seed: u64, secs: f64) -> Vec<(Phase, Envelope)> {
     let clock = Clock::virtual_clock();
     let (tx, mut rx) = channel(clock.clone());
@@ -76,7 +76,7 @@ fn equal_seeds_give_equal_recordings() {
 }
 
 #[test]
-fn samples_lie_on_their_grid_and_stamps_never_go_back() {
+fn samples_are_on_their_grid_and_stamps_are_monotonic() {
     let recorded = record("mixed", 1, 10.0);
     assert!(recorded.windows(2).all(|pair| pair[0].1.t <= pair[1].1.t));
     let samples = recorded.iter().filter(|(_, envelope)| matches!(envelope.event, Event::GpuSample(_)));
@@ -86,7 +86,7 @@ fn samples_lie_on_their_grid_and_stamps_never_go_back() {
 }
 
 #[test]
-fn the_card_shows_what_slows_the_engine() {
+fn the_gpu_reports_what_slows_the_engine() {
     let recorded = record("power_cap", 1, 10.0);
     let prefill = gpu_samples(&recorded, Phase::Prefill);
     assert!(prefill.len() > 100);

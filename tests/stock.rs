@@ -10,7 +10,7 @@ use candle_core::{
 use llmprof::{
     config::{ConfTree, Dtype, compose},
     engine::{
-        Engine, EngineError, Prompts,
+        Engine, EngineError, PrepareStep, Prompts,
         candle::{
             CandleEngine, CandleOptions, SyntheticWeights, WeightSource,
             stock::{StockEngine, StockModel, StockOptions, model_types},
@@ -355,7 +355,7 @@ fn memory_and_length_are_checked_before_anything_is_made() {
 fn making_a_model_can_be_stopped() {
     for model_type in ["llama", "granite", "stablelm", "mamba2"] {
         let mut told = 0;
-        let mut stop = |_: &str, done: u64, total: u64| {
+        let mut stop = |_: PrepareStep<'_>, done: u64, total: u64| {
             assert!(done < total);
             told += 1;
             done < 4

@@ -1,9 +1,9 @@
-//! Any bytes are read as a log of telemetry or refused; what is read is diagnosed without a panic.
+//! Any bytes are read as a telemetry log or rejected; what is read is diagnosed without a panic.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use llmprof::{
-    analysis::throttle::{Evidence, diagnose},
+    analysis::throttle::{Evidence, MissingReasons, diagnose},
     telemetry::log::read,
 };
 
@@ -25,7 +25,7 @@ fuzz_target!(|rows: &[u8]| {
             pcie_width: None,
             others: &[],
             lost: None,
-            reasons_refused: None,
+            missing_reasons: MissingReasons::NotLogged,
         });
     }
 });

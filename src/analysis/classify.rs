@@ -1,4 +1,4 @@
-//! What bounds a kernel, and the rule that says so.
+//! The bound class of a kernel, and the rule that decided it.
 
 use serde::Serialize;
 
@@ -8,7 +8,7 @@ use crate::{
 };
 
 impl KernelRow {
-    /// The bound class with the rule that decided it, or the counters that are missing.
+    /// The bound class with its rule, or the missing counters.
     pub fn verdict(&self) -> Result<Verdict, String> {
         classify(&self.known())
     }
@@ -19,17 +19,17 @@ impl KernelRow {
     }
 }
 
-/// What a kernel spends its time on.
+/// What a kernel is bound by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Class {
     Memory,
     Compute,
-    /// Both are busy.
+    /// Memory and compute.
     Balanced,
-    /// Neither is: it waits.
+    /// Neither: it waits.
     Latency,
-    /// It is over before the GPU is busy.
+    /// It is too short to fill the GPU.
     Launch,
 }
 
@@ -45,89 +45,91 @@ impl Class {
     }
 }
 
-/// A class, and why.
+/// A class and the reason for it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Verdict {
     pub class: Class,
-    /// The rule that decided, with its numbers.
+    /// The rule with its numbers.
     pub rule: String,
 }
 
-/// From here on a unit is busy: what Nsight Compute's own rules call well utilised.
-pub const BUSY_PCT: f64 = 60.0;
-/// Two units are equally busy within this.
-pub const EVEN_PCT: f64 = 10.0;
-/// Starting a kernel takes the GPU a few microseconds.
+/// From this utilisation on a unit is busy; Nsight Compute's rules call it well utilised.
+const BUSY_PCT: f64 = 60.0;
+/// The utilisation of two units is equal within this difference.
+const EVEN_PCT: f64 = 10.0;
+/// Launch overhead is a few microseconds.
 pub const SHORT_NS: f64 = 5_000.0;
-/// A warp scheduler with fewer warps has little to switch to.
+/// With fewer warps, a scheduler cannot hide latency.
 const LOW_OCCUPANCY_PCT: f64 = 25.0;
 
-/// The class by the counters; without them, which ones it takes.
+/// The class by utilisation of memory and compute in percent, and the rule that decided it.
+pub(super) fn class_of(memory: f64, compute: f64, duration_ns: Option<f64>) -> (Class, String) {
+    let idle = memory.max(compute) < BUSY_PCT;
+    match duration_ns.filter(|ns| *ns < SHORT_NS) {
+        Some(ns) if idle => (
+            Class::Launch,
+            format!(
+                "both under {BUSY_PCT} %, and only {} µs long: launch overhead is about the same",
+                three_digits(ns / 1e3)
+            ),
+        ),
+        _ if idle => (Class::Latency, format!("both under {BUSY_PCT} %")),
+        _ if memory.min(compute) >= BUSY_PCT && (memory - compute).abs() <= EVEN_PCT => {
+            (Class::Balanced, format!("both at {BUSY_PCT} % or more, within {EVEN_PCT} of each other"))
+        }
+        _ if memory > compute => (Class::Memory, format!("at {BUSY_PCT} % or more, and above compute")),
+        _ => (Class::Compute, format!("at {BUSY_PCT} % or more, and above memory")),
+    }
+}
+
+/// The class by counters; without them, the ones that are missing.
 pub fn classify(known: &Known) -> Result<Verdict, String> {
     let (Some(dram), Some(sm)) = (known.dram_pct, known.sm_pct) else {
         return Err(missing(known));
     };
-    // Caches are memory too: DRAM may rest while they are the bottleneck.
+    // Caches are memory too: they may be the bottleneck while DRAM is idle.
     let memory = known.memory_pct.map_or(dram, |busiest| busiest.max(dram));
-    let what = if memory > dram { "the memory hierarchy" } else { "DRAM" };
-    let numbers = format!("{what} {}, SM {} of peak", percent(memory), percent(sm));
-    let verdict = |class, rule: String| Ok(Verdict { class, rule: format!("{numbers}: {rule}") });
-    if memory.max(sm) < BUSY_PCT {
-        return verdict_of_idle(known, &numbers);
+    let unit = if memory > dram { "the memory hierarchy" } else { "DRAM" };
+    let (class, mut rule) = class_of(memory, sm, known.duration_ns);
+    if class == Class::Latency {
+        rule += &latency_details(known);
     }
-    if memory >= BUSY_PCT && sm >= BUSY_PCT && (memory - sm).abs() <= EVEN_PCT {
-        return verdict(
-            Class::Balanced,
-            format!("both at {BUSY_PCT} % or more, within {EVEN_PCT} of each other"),
-        );
-    }
-    if memory > sm {
-        verdict(Class::Memory, format!("at {BUSY_PCT} % or more, and ahead of the SMs"))
-    } else {
-        verdict(Class::Compute, format!("at {BUSY_PCT} % or more, and ahead of memory"))
-    }
+    let numbers = format!("{unit} {}, SM {} of peak", percent(memory), percent(sm));
+    Ok(Verdict { class, rule: format!("{numbers}: {rule}") })
 }
 
-/// Why nothing is busy.
-fn verdict_of_idle(known: &Known, numbers: &str) -> Result<Verdict, String> {
-    if let Some(ns) = known.duration_ns.filter(|ns| *ns < SHORT_NS) {
-        let rule = format!(
-            "{numbers}, both under {BUSY_PCT} %, and over in {} µs: starting it costs about as much",
-            three_digits(ns / 1e3)
-        );
-        return Ok(Verdict { class: Class::Launch, rule });
-    }
-    let mut why = Vec::new();
+/// Why neither memory nor SMs are busy.
+fn latency_details(known: &Known) -> String {
+    let mut details = Vec::new();
     if let Some(waves) = known.waves_per_sm.filter(|waves| *waves < 1.0) {
-        why.push(format!("its grid fills {} of the GPU once", percent(waves * 100.0)));
+        details.push(format!("its grid fills {} of the GPU", percent(waves * 100.0)));
     }
     if let Some(occupancy) = known.occupancy_pct.filter(|pct| *pct < LOW_OCCUPANCY_PCT) {
-        why.push(format!("{} occupancy", percent(occupancy)));
+        details.push(format!("{} occupancy", percent(occupancy)));
     }
     if let Some((reason, _)) = known.stalls.first() {
-        why.push(format!("warps wait most for: {reason}"));
+        details.push(format!("main stall: {reason}"));
     }
-    let why = if why.is_empty() { String::new() } else { format!(" ({})", why.join(", ")) };
-    Ok(Verdict { class: Class::Latency, rule: format!("{numbers}: both under {BUSY_PCT} %{why}") })
+    if details.is_empty() { String::new() } else { format!(" ({})", details.join(", ")) }
 }
 
 fn missing(known: &Known) -> String {
-    let mut wanted = Vec::new();
+    let mut missing = Vec::new();
     if known.dram_pct.is_none() {
-        wanted.push("gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed");
+        missing.push("gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed");
     }
     if known.sm_pct.is_none() {
-        wanted.push("sm__throughput.avg.pct_of_peak_sustained_elapsed");
+        missing.push("sm__throughput.avg.pct_of_peak_sustained_elapsed");
     }
-    format!("not counted: {}", wanted.join(", "))
+    format!("not counted: {}", missing.join(", "))
 }
 
-/// Speeds and intensity of a mean launch.
+/// Rates and intensity of a mean launch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Achieved {
     pub flop_per_s: Option<f64>,
     pub bytes_per_s: Option<f64>,
-    /// Operations for each byte of DRAM.
+    /// Arithmetic intensity: operations per byte of DRAM.
     pub flop_per_byte: Option<f64>,
 }
 
@@ -174,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rule_says_what_idles() {
+    fn the_rule_explains_low_utilisation() {
         let idle = Known {
             waves_per_sm: Some(0.03),
             occupancy_pct: Some(1.56),
@@ -182,24 +184,24 @@ mod tests {
             ..known(0.25, 0.49, 19.7)
         };
         let rule = classify(&idle).unwrap().rule;
-        for words in ["3.00 % of the GPU once", "1.56 % occupancy", "long scoreboard"] {
+        for words in ["3.0 % of the GPU", "1.6 % occupancy", "long scoreboard"] {
             assert!(rule.contains(words), "{rule}");
         }
         let cached = Known { memory_pct: Some(85.0), ..known(20.0, 30.0, 50.0) };
         let verdict = classify(&cached).unwrap();
         assert_eq!(verdict.class, Class::Memory);
-        assert!(verdict.rule.contains("memory hierarchy 85.0 %"), "{}", verdict.rule);
+        assert!(verdict.rule.contains("memory hierarchy 85 %"), "{}", verdict.rule);
     }
 
     #[test]
-    fn without_counters_it_says_which_it_takes() {
+    fn missing_counters_are_named() {
         let no_sm = Known { sm_pct: None, ..known(80.0, 0.0, 9.0) };
         let why = classify(&no_sm).unwrap_err();
         assert!(why.contains("sm__throughput") && !why.contains("dram"), "{why}");
     }
 
     #[test]
-    fn speeds_where_the_counters_allow() {
+    fn rates_where_the_counters_allow() {
         let flops = Flops { total: 4e9, tensor: None, counted: String::new() };
         let all = Known { dram_bytes: Some(2e9), flops: Some(flops), ..known(50.0, 50.0, 1000.0) };
         let achieved = Achieved::of(&all);

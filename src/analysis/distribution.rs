@@ -1,9 +1,9 @@
-//! A bounded record of durations that answers for its percentiles.
+//! A distribution of durations in bounded memory.
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-/// Durations in nanoseconds. Count, sum, least and greatest are exact; percentiles are within 0.1 %.
+/// Durations in nanoseconds. Count, sum, minimum and maximum are exact; percentiles are within 0.1 %.
 #[derive(Debug, Clone)]
 pub struct Distribution {
     histogram: Histogram<u32>,
@@ -13,29 +13,29 @@ pub struct Distribution {
     last_ns: Option<u64>,
 }
 
-/// Longer than any gap worth telling apart: ten hours.
-const LONGEST_NS: u64 = 36_000_000_000_000;
+/// Longer durations are not distinguished: ten hours.
+const MAX_NS: u64 = 36_000_000_000_000;
 
 impl Default for Distribution {
     fn default() -> Self {
-        // Room for all of it at once: a histogram that grows would do so at the first slow token, hours in.
+        // Allocated at once: a histogram that grows would do so at the first slow token, hours into a run.
         let histogram =
-            Histogram::new_with_bounds(1, LONGEST_NS, 3).expect("bounds are within the crate's limits");
+            Histogram::new_with_bounds(1, MAX_NS, 3).expect("bounds are within the crate's limits");
         Distribution { histogram, sum_ns: 0, min_ns: u64::MAX, max_ns: 0, last_ns: None }
     }
 }
 
 impl Distribution {
     pub fn record(&mut self, ns: u64) {
-        // Clamped to its bounds, so there is nothing it could refuse.
-        let _ = self.histogram.record(ns.clamp(1, LONGEST_NS));
+        // Cannot fail: the value is clamped to the bounds.
+        let _ = self.histogram.record(ns.clamp(1, MAX_NS));
         self.sum_ns += u128::from(ns);
         self.min_ns = self.min_ns.min(ns);
         self.max_ns = self.max_ns.max(ns);
         self.last_ns = Some(ns);
     }
 
-    /// Forgets the values but keeps the memory.
+    /// Removes all values without freeing memory.
     pub fn clear(&mut self) {
         self.histogram.reset();
         (self.sum_ns, self.min_ns, self.max_ns, self.last_ns) = (0, u64::MAX, 0, None);
@@ -61,21 +61,21 @@ impl Distribution {
         (self.n() > 0).then(|| ms(self.max_ns))
     }
 
-    /// The value that `percentile` percent of the durations do not exceed; `None` when there are too few to say.
+    /// The value that `percentile` percent of the durations do not exceed; `None` when there are too few.
     pub fn percentile_ms(&self, percentile: f64) -> Option<f64> {
         (self.n() >= samples_needed(percentile))
             .then(|| ms(self.histogram.value_at_percentile(percentile).clamp(self.min_ns, self.max_ns)))
     }
 
-    /// How many durations lie in each of `bins` equal parts of `from_ms..to_ms`; those beyond are in none.
+    /// The number of durations in each of `bins` equal parts of `from_ms..to_ms`; others are not counted.
     pub fn bins(&self, from_ms: f64, to_ms: f64, bins: usize) -> Vec<u64> {
         let mut counts = vec![0; bins];
         let width = (to_ms - from_ms) / bins as f64;
         for step in self.histogram.iter_recorded() {
-            let at = (self.told_ms(step.value_iterated_to()) - from_ms) / width;
-            if at >= 0.0
+            let bin = (self.clamped_ms(step.value_iterated_to()) - from_ms) / width;
+            if bin >= 0.0
                 && width > 0.0
-                && let Some(count) = counts.get_mut(at as usize)
+                && let Some(count) = counts.get_mut(bin as usize)
             {
                 *count += step.count_since_last_iteration();
             }
@@ -83,7 +83,7 @@ impl Distribution {
         counts
     }
 
-    /// The share of durations up to each one that was recorded, ascending: milliseconds, and 0 to 1.
+    /// The empirical distribution function: milliseconds in ascending order, and the share of durations up to each.
     pub fn ecdf(&self) -> Vec<(f64, f64)> {
         let n = self.n() as f64;
         let mut seen = 0;
@@ -91,12 +91,13 @@ impl Distribution {
             .iter_recorded()
             .map(|step| {
                 seen += step.count_since_last_iteration();
-                (self.told_ms(step.value_iterated_to()), seen as f64 / n)
+                (self.clamped_ms(step.value_iterated_to()), seen as f64 / n)
             })
             .collect()
     }
 
-    fn told_ms(&self, ns: u64) -> f64 {
+    /// A bucket of the histogram may extend beyond the values in it.
+    fn clamped_ms(&self, ns: u64) -> f64 {
         ms(ns.clamp(self.min_ns, self.max_ns))
     }
 
@@ -117,12 +118,12 @@ fn ms(ns: u64) -> f64 {
     ns as f64 / 1e6
 }
 
-/// How many samples a percentile rests on: p50 two, p90 ten, p99 a hundred.
+/// The number of samples that a percentile needs: p50 two, p90 ten, p99 a hundred.
 pub fn samples_needed(percentile: f64) -> u64 {
     (100.0 / (100.0 - percentile)).round() as u64
 }
 
-/// A distribution in milliseconds, as reports and machines read it. What could not be told is null.
+/// A distribution in milliseconds, as in reports and JSON. What is not known is null.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Summary {
     pub n: u64,
@@ -157,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_within_a_thousandth() {
+    fn percentiles_are_within_a_thousandth() {
         let mut d = Distribution::default();
         (1..=1000u64).for_each(|i| d.record(i * 1_000_000));
         let s = d.summary();
@@ -182,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn clearing_leaves_nothing_behind() {
+    fn a_cleared_distribution_is_empty() {
         let mut d = Distribution::default();
         d.record(5);
         d.clear();

@@ -1,88 +1,193 @@
-//! Energy per phase and token, and how far it can be trusted.
+//! Energy: the one integration of sampled power, corrected by the GPU's counter, and its summary per phase.
+
+use std::fmt;
 
 use serde::Serialize;
 
-use super::throttle::{Ledger, Work};
+use super::{
+    as_text,
+    throttle::{Ledger, Work},
+};
 use crate::base::units::three_digits;
+
+/// Integrates sampled power over time, in `N` parts. Where the GPU has an energy counter, its growth is divided between the
+/// parts in proportion to the sampled energy since its last reading.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct EnergyMeter<const N: usize> {
+    /// Up to the last reading of the counter; by samples alone while there is no counter.
+    settled_j: [f64; N],
+    /// By samples since the last reading of the counter.
+    since_j: [f64; N],
+    counter_j: Option<f64>,
+    /// Energy between readings of the counter: by the counter, and by samples.
+    counted_j: f64,
+    sampled_j: f64,
+}
+
+impl<const N: usize> Default for EnergyMeter<N> {
+    fn default() -> Self {
+        EnergyMeter {
+            settled_j: [0.0; N],
+            since_j: [0.0; N],
+            counter_j: None,
+            counted_j: 0.0,
+            sampled_j: 0.0,
+        }
+    }
+}
+
+impl<const N: usize> EnergyMeter<N> {
+    /// The sampled power was `watts` for `secs`.
+    pub fn add(&mut self, part: usize, watts: f64, secs: f64) {
+        let joules = watts * secs;
+        self.since_j[part] += joules;
+        if !self.is_counted() {
+            self.settled_j[part] += joules;
+        }
+    }
+
+    /// The energy counter of the GPU reads `joules`.
+    pub fn read_counter(&mut self, joules: f64) {
+        let sampled: f64 = self.since_j.iter().sum();
+        match self.counter_j {
+            // Power was not sampled since the last reading: the growth is divided at a later one.
+            Some(last) if joules >= last && sampled <= 0.0 => return,
+            Some(last) if joules >= last => {
+                let counted_before = self.is_counted();
+                (self.counted_j, self.sampled_j) = (self.counted_j + joules - last, self.sampled_j + sampled);
+                for (settled, since) in self.settled_j.iter_mut().zip(self.since_j) {
+                    if !counted_before {
+                        // The counter replaces the samples since its first reading.
+                        *settled -= since;
+                    }
+                    *settled += (joules - last) * since / sampled;
+                }
+            }
+            // The first reading, or the counter was reset.
+            _ => {}
+        }
+        (self.counter_j, self.since_j) = (Some(joules), [0.0; N]);
+    }
+
+    /// Forgets the last reading of the counter: the growth until the next one belongs to an unknown time.
+    pub fn restart(&mut self) {
+        (self.counter_j, self.since_j) = (None, [0.0; N]);
+    }
+
+    /// The energy of a part: by the counter, and by samples since its last reading.
+    pub fn joules(&self, part: usize) -> f64 {
+        self.settled_j[part] + if self.is_counted() { self.since_j[part] } else { 0.0 }
+    }
+
+    /// The counter was read at least twice, so energy comes from it.
+    pub fn is_counted(&self) -> bool {
+        self.sampled_j > 0.0
+    }
+
+    /// The counted energy over the sampled energy of the same time.
+    pub fn correction(&self) -> Option<f64> {
+        (self.counted_j > 0.0 && self.sampled_j > 0.0).then(|| self.counted_j / self.sampled_j)
+    }
+}
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Energy {
-    /// How it was measured.
-    pub method: String,
+    #[serde(serialize_with = "as_text")]
+    pub method: EnergyMethod,
     /// What may be wrong with it.
     pub uncertainty: String,
     pub phases: Vec<PhaseEnergy>,
 }
 
-/// The card's energy in one kind of work, warm-up included.
+/// How energy was measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EnergyMethod {
+    Counter,
+    SampledPower,
+}
+
+impl fmt::Display for EnergyMethod {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            EnergyMethod::Counter => {
+                "the GPU's energy counter, divided between phases by sampled power (samples only after its last reading)"
+            }
+            EnergyMethod::SampledPower => {
+                "sampled power over time: the GPU's energy counter was not read twice"
+            }
+        })
+    }
+}
+
+/// The GPU's energy in one kind of work, warm-up included.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct PhaseEnergy {
-    pub phase: &'static str,
+    #[serde(serialize_with = "as_text")]
+    pub phase: Work,
     pub joules: f64,
     pub mean_w: Option<f64>,
-    /// Tokens of the prompts in a prefill, tokens that came out in a decode.
+    /// Tokens of the prompts in a prefill, generated tokens in a decode.
     pub tokens: u64,
     pub j_per_token: Option<f64>,
 }
 
-/// What the card has spent where; `None` where it told neither energy nor power.
+/// The energy of each kind of work; `None` where the GPU reported neither energy nor power.
 pub fn energy(ledger: &Ledger) -> Option<Energy> {
-    let phases: Vec<PhaseEnergy> = Work::ALL
-        .into_iter()
-        .map(|work| (work, ledger.of(work)))
-        .filter(|(work, _)| ledger.energy_j(*work) > 0.0)
-        .map(|(work, account)| PhaseEnergy {
-            phase: work.name(),
-            joules: ledger.energy_j(work),
+    let meter = ledger.energy();
+    let phase = |work: Work| {
+        let (joules, account) = (meter.joules(work as usize), ledger.of(work));
+        (joules > 0.0).then(|| PhaseEnergy {
+            phase: work,
+            joules,
             mean_w: account.power_w.value(),
             tokens: account.tokens,
-            j_per_token: (account.tokens > 0).then(|| ledger.energy_j(work) / account.tokens as f64),
+            j_per_token: (account.tokens > 0).then(|| joules / account.tokens as f64),
         })
-        .collect();
+    };
+    let phases: Vec<PhaseEnergy> = Work::ALL.into_iter().filter_map(phase).collect();
     if phases.is_empty() {
         return None;
     }
-    let (method, uncertainty) = match ledger.energy_is_counted() {
+    let (method, uncertainty) = match meter.is_counted() {
         true => (
-            "the card's energy counter, divided between phases by sampled power (by that alone after its last reading)",
+            EnergyMethod::Counter,
             format!(
-                "the division, which rests on {}; the card does not tell how exact its counter is",
-                phases_looked_at(ledger)
+                "the division, which relies on {}; the accuracy of the counter is not documented",
+                sample_counts(ledger)
             ),
         ),
         false => (
-            "sampled power over time: the card's energy counter was not read twice",
-            "5 % (the accuracy NVML states for power), and whatever happens between two samples".to_owned(),
+            EnergyMethod::SampledPower,
+            "5 % (NVML's stated accuracy of power) and changes of power between samples".to_owned(),
         ),
     };
-    Some(Energy { method: method.to_owned(), uncertainty, phases })
+    Some(Energy { method, uncertainty, phases })
 }
 
-fn plural(n: u64, word: &str) -> String {
-    if n == 1 { format!("1 {word}") } else { format!("{n} {word}s") }
-}
-
-/// "12 looks in prefill, 205 in decode"
-fn phases_looked_at(ledger: &Ledger) -> String {
-    let looks = Work::ALL.into_iter().filter(|work| work.is_load() && ledger.of(*work).time_ns > 0.0);
-    let words: Vec<String> =
-        looks.map(|work| format!("{} in {}", plural(ledger.of(work).looks, "look"), work.name())).collect();
-    if words.is_empty() { "no look at any work".to_owned() } else { words.join(", ") }
+/// "12 samples in prefill, 205 in decode"
+fn sample_counts(ledger: &Ledger) -> String {
+    let work = Work::ALL.into_iter().filter(|work| work.is_load() && ledger.of(*work).time_ns > 0.0);
+    let counts: Vec<String> = work
+        .map(|work| match ledger.of(work).samples {
+            1 => format!("1 sample in {}", work.name()),
+            n => format!("{n} samples in {}", work.name()),
+        })
+        .collect();
+    if counts.is_empty() { "no sample under load".to_owned() } else { counts.join(", ") }
 }
 
 impl Energy {
-    /// A line for each phase, then how it was measured and what may be wrong with it.
+    /// A line for each phase, then the method and its uncertainty.
     pub fn lines(&self) -> Vec<String> {
         let phase = |phase: &PhaseEnergy| {
-            let each = phase.j_per_token.map(|joules| format!(", {} J a token", three_digits(joules)));
-            format!("{:<10}{} J{}", phase.phase, three_digits(phase.joules), each.unwrap_or_default())
+            let each = phase.j_per_token.map(|joules| format!(", {} J/token", three_digits(joules)));
+            format!("{:<10}{} J{}", phase.phase.name(), three_digits(phase.joules), each.unwrap_or_default())
         };
-        let basis = format!("by {}; uncertain by {}", self.method, self.uncertainty);
+        let basis = format!("by {}; uncertainty: {}", self.method, self.uncertainty);
         self.phases.iter().map(phase).chain([basis]).collect()
     }
 
-    /// Of the phase with this name.
-    pub fn of(&self, phase: &str) -> Option<&PhaseEnergy> {
+    pub fn of(&self, phase: Work) -> Option<&PhaseEnergy> {
         self.phases.iter().find(|energy| energy.phase == phase)
     }
 }
@@ -96,19 +201,39 @@ mod tests {
     };
 
     #[test]
-    fn a_decode_token_costs_what_the_power_says() {
+    fn energy_per_token_follows_from_sampled_power() {
         let mut ledger = Ledger::default();
         assert_eq!(energy(&ledger), None);
         ledger.phase(Stamp(0), Phase::Decode);
         for ms in (0..=1000u64).step_by(100) {
-            let look = GpuSample::of(0).with(Reading::Power, 600.0).with(Reading::SmClock, 1980.0);
-            ledger.sample(Stamp(ms * 1_000_000), &look.with_reasons(0));
+            let sample = GpuSample::of(0).with(Reading::Power, 600.0).with(Reading::SmClock, 1980.0);
+            ledger.sample(Stamp(ms * 1_000_000), &sample.with_reasons(0));
             (0..25).for_each(|_| ledger.token(Stamp(ms * 1_000_000), false, 4_000_000, 1, false));
         }
         let energy = energy(&ledger).unwrap();
-        let decode = energy.of("decode").unwrap();
+        let decode = energy.of(Work::Decode).unwrap();
         assert!((decode.joules - 600.0).abs() < 1e-6 && decode.tokens == 275, "{decode:?}");
         assert!((decode.j_per_token.unwrap() - 600.0 / 275.0).abs() < 1e-9);
-        assert!(energy.method.starts_with("sampled power"), "{energy:?}");
+        assert_eq!(energy.method, EnergyMethod::SampledPower);
+    }
+
+    #[test]
+    fn a_counter_replaces_the_samples_since_its_first_reading() {
+        let mut meter = EnergyMeter::<2>::default();
+        meter.add(0, 100.0, 1.0);
+        meter.read_counter(5000.0);
+        meter.add(0, 100.0, 1.0);
+        meter.add(1, 300.0, 1.0);
+        assert_eq!((meter.joules(0), meter.joules(1), meter.is_counted()), (200.0, 300.0, false));
+        meter.read_counter(5800.0);
+        assert_eq!((meter.joules(0), meter.joules(1), meter.correction()), (300.0, 600.0, Some(2.0)));
+        meter.read_counter(5900.0);
+        meter.add(1, 50.0, 1.0);
+        assert_eq!(meter.joules(1), 650.0, "samples only after the last reading");
+        meter.read_counter(6000.0);
+        assert_eq!(meter.joules(1), 800.0, "growth without samples is divided later");
+        meter.add(1, 50.0, 1.0);
+        meter.read_counter(10.0);
+        assert_eq!(meter.joules(1), 800.0, "the counter was reset");
     }
 }

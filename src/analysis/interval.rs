@@ -1,109 +1,139 @@
-//! How sure a difference is: 95 % intervals by resampling what was measured, the same for the same seed; by Student's t
-//! where there is too little to resample.
+//! 95 % confidence intervals: by the studentised bootstrap, or by Student's t where there are too few values to resample.
 
 use serde::Serialize;
+use statrs::distribution::{ContinuousCDF, Normal, StudentsT};
 
-use crate::base::noise;
+use super::bootstrap::{Resampler, bootstrap, quantile};
 
-/// Fewer values than this tell nothing of their own spread.
-pub const LEAST_VALUES: usize = 5;
-/// Fewer values than this are not resampled: one that lies apart is missing from too many resamples, whose spread is
-/// nothing then.
-pub const LEAST_RESAMPLED: usize = 12;
-const RESAMPLES: u64 = 4000;
-const TAIL: f64 = 0.025;
+/// Fewer values do not show their own spread.
+pub const MIN_VALUES: usize = 5;
+/// Fewer values are not resampled: a single outlier is missing from many resamples, which then have almost no spread.
+const MIN_RESAMPLED: usize = 12;
+const RESAMPLES: usize = 2000;
+/// The probability on each side of a 95 % interval.
+const TAIL_PROBABILITY: f64 = 0.025;
+/// A standard error below this is rounding.
+const NO_ERROR: f64 = 1e-12;
 
-/// An estimate and the 95 % interval around it.
+/// An estimate and its 95 % confidence interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Interval {
+pub struct ConfidenceInterval {
     pub estimate: f64,
     pub low: f64,
     pub high: f64,
 }
 
-impl Interval {
+/// A value estimated from a sample.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Estimate {
+    pub value: f64,
+    pub standard_error: f64,
+}
+
+impl Estimate {
+    /// The mean of `values`.
+    fn of_mean(values: &[f64]) -> Estimate {
+        let n = values.len() as f64;
+        let mean = values.iter().sum::<f64>() / n;
+        let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+        Estimate { value: mean, standard_error: (squares / (n - 1.0) / n).sqrt() }
+    }
+}
+
+impl ConfidenceInterval {
+    /// A value that is known exactly.
+    pub fn exact(value: f64) -> ConfidenceInterval {
+        ConfidenceInterval { estimate: value, low: value, high: value }
+    }
+
     pub fn contains(&self, value: f64) -> bool {
         self.low <= value && value <= self.high
     }
 
-    pub fn map(self, f: impl Fn(f64) -> f64) -> Interval {
-        Interval { estimate: f(self.estimate), low: f(self.low), high: f(self.high) }
+    pub fn map(self, f: impl Fn(f64) -> f64) -> ConfidenceInterval {
+        ConfidenceInterval { estimate: f(self.estimate), low: f(self.low), high: f(self.high) }
     }
-}
 
-/// The mean of `values` with its interval, by the studentised bootstrap, or by Student's t for fewer than
-/// [`LEAST_RESAMPLED`]; `None` for fewer than [`LEAST_VALUES`], or where one is no number.
-///
-/// Resampled means alone give intervals that are too narrow for few values; each is held against the spread of its own
-/// resample, which mends that without a word on how values are distributed.
-pub fn of_mean(values: &[f64], seed: u64) -> Option<Interval> {
-    if values.len() < LEAST_VALUES || values.iter().any(|value| !value.is_finite()) {
-        return None;
-    }
-    let (mean, error) = mean_and_error(values);
-    if error == 0.0 {
-        return Some(Interval { estimate: mean, low: mean, high: mean });
-    }
-    if values.len() < LEAST_RESAMPLED {
-        let wide = student_t(values.len() as f64 - 1.0) * error;
-        return Some(Interval { estimate: mean, low: mean - wide, high: mean + wide });
-    }
-    let mut resample = vec![0.0; values.len()];
-    let mut distances: Vec<f64> = (0..RESAMPLES)
-        .filter_map(|round| {
-            for (i, value) in resample.iter_mut().enumerate() {
-                let draw = noise::bits(seed, round * values.len() as u64 + i as u64);
-                *value = values[(draw % values.len() as u64) as usize];
-            }
-            let (mean_here, error_here) = mean_and_error(&resample);
-            // One value drawn over and over has no spread to be held against.
-            (error_here > 0.0).then(|| (mean_here - mean) / error_here)
+    /// The interval of an estimate from `n` independent values. `resampled` draws a resample and estimates the same from it.
+    ///
+    /// Quantiles of resampled estimates alone give intervals that are too narrow for few values. Each is therefore divided by the
+    /// standard error of its own resample, which corrects that without an assumption on the distribution of the values.
+    pub fn studentised(
+        estimate: Estimate,
+        n: usize,
+        seed: u64,
+        mut resampled: impl FnMut(&mut Resampler) -> Option<Estimate>,
+    ) -> Option<ConfidenceInterval> {
+        let Estimate { value, standard_error } = estimate;
+        if standard_error < NO_ERROR {
+            return Some(ConfidenceInterval::exact(value));
+        }
+        if n < MIN_RESAMPLED {
+            let half = student_t_quantile(n as f64 - 1.0) * standard_error;
+            return Some(ConfidenceInterval { estimate: value, low: value - half, high: value + half });
+        }
+        let mut t_statistics = bootstrap(seed, RESAMPLES, |resampler| {
+            let resampled = resampled(resampler)?;
+            // One value drawn every time has no spread.
+            (resampled.standard_error > 0.0).then(|| (resampled.value - value) / resampled.standard_error)
+        });
+        t_statistics.sort_by(f64::total_cmp);
+        let upper = quantile(&t_statistics, 1.0 - TAIL_PROBABILITY)?;
+        let lower = quantile(&t_statistics, TAIL_PROBABILITY)?;
+        Some(ConfidenceInterval {
+            estimate: value,
+            low: value - upper * standard_error,
+            high: value - lower * standard_error,
         })
-        .collect();
-    distances.sort_by(f64::total_cmp);
-    let at = |share: f64| distances[((distances.len() - 1) as f64 * share).round() as usize];
-    Some(Interval { estimate: mean, low: mean - at(1.0 - TAIL) * error, high: mean - at(TAIL) * error })
+    }
+
+    /// The mean of `values`; `None` for fewer than [`MIN_VALUES`], or where one is not finite.
+    pub fn of_mean(values: &[f64], seed: u64) -> Option<ConfidenceInterval> {
+        if values.len() < MIN_VALUES || values.iter().any(|value| !value.is_finite()) {
+            return None;
+        }
+        let mut resample = values.to_vec();
+        ConfidenceInterval::studentised(Estimate::of_mean(values), values.len(), seed, |resampler| {
+            resampler.fill(&mut resample, values);
+            Some(Estimate::of_mean(&resample))
+        })
+    }
+
+    /// By how much the first of each pair exceeds the second, in percent of the second; `None` for fewer than [`MIN_VALUES`]
+    /// pairs, or where a value is not above zero.
+    ///
+    /// The values of a pair were measured close together, so what slows both cancels. The estimate is the ratio of the
+    /// geometric means: the mean of the log ratios.
+    pub fn of_change_pct(pairs: &[(f64, f64)], seed: u64) -> Option<ConfidenceInterval> {
+        let log_ratios: Vec<f64> = pairs.iter().map(|(a, b)| a.ln() - b.ln()).collect();
+        Some(ConfidenceInterval::of_mean(&log_ratios, seed)?.map(|log_ratio| log_ratio.exp_m1() * 100.0))
+    }
 }
 
-/// By how much the first of each pair is greater than the second, in percent of the second; `None` for fewer than
-/// [`LEAST_VALUES`] pairs, or where one has something that is not above zero.
-///
-/// A pair is what was measured close together: what slows both is in neither's favour. The estimate is the ratio of
-/// the geometric means.
-pub fn of_change_pct(pairs: &[(f64, f64)], seed: u64) -> Option<Interval> {
-    let logarithms: Vec<f64> = pairs.iter().map(|(a, b)| a.ln() - b.ln()).collect();
-    Some(of_mean(&logarithms, seed)?.map(|logarithm| logarithm.exp_m1() * 100.0))
+/// The 97.5th percentile of Student's t distribution.
+pub fn student_t_quantile(degrees_of_freedom: f64) -> f64 {
+    StudentsT::new(0.0, 1.0, degrees_of_freedom)
+        .expect("degrees of freedom are above zero")
+        .inverse_cdf(1.0 - TAIL_PROBABILITY)
 }
 
-/// The 97.5th percentile of Student's t with so many degrees of freedom, four or more, by its expansion around the normal
-/// one.
-pub fn student_t(freedom: f64) -> f64 {
-    const Z: f64 = 1.959_963_984_540_054;
-    let [z3, z5, z7] = [3, 5, 7].map(|power| Z.powi(power));
-    Z + (z3 + Z) / (4.0 * freedom)
-        + (5.0 * z5 + 16.0 * z3 + 3.0 * Z) / (96.0 * freedom.powi(2))
-        + (3.0 * z7 + 19.0 * z5 + 17.0 * z3 - 15.0 * Z) / (384.0 * freedom.powi(3))
-}
-
-/// The mean, and the standard error of it.
-fn mean_and_error(values: &[f64]) -> (f64, f64) {
-    let n = values.len() as f64;
-    let mean = values.iter().sum::<f64>() / n;
-    let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
-    (mean, (squares / (n - 1.0) / n).sqrt())
+/// The probability that a standard normal variable exceeds `z`.
+pub fn normal_tail(z: f64) -> f64 {
+    Normal::standard().sf(z)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::noise;
 
     #[test]
-    fn the_true_mean_is_within_as_often_as_is_said() {
+    fn the_interval_contains_the_true_mean_as_often_as_stated() {
         for n in [5, 8, 12, 30] {
             let trials = 400;
             let hits = (0..trials).filter(|trial| {
                 let values: Vec<f64> = (0..n).map(|i| 5.0 + noise::bell(*trial, i)).collect();
-                of_mean(&values, 1).unwrap().contains(5.0)
+                ConfidenceInterval::of_mean(&values, 1).unwrap().contains(5.0)
             });
             let share = hits.count() as f64 / trials as f64;
             assert!((0.92..=0.985).contains(&share), "{share} of the intervals over {n} values");
@@ -111,16 +141,20 @@ mod tests {
     }
 
     #[test]
-    fn student_is_that_of_the_tables() {
-        for (freedom, want) in [(4.0, 2.776), (8.0, 2.306), (14.0, 2.145), (38.0, 2.024), (1000.0, 1.962)] {
-            assert!((student_t(freedom) - want).abs() < 0.01, "{freedom}: {}", student_t(freedom));
+    fn quantiles_and_tails_match_the_tables() {
+        for (degrees, expected) in
+            [(4.0, 2.7764), (8.0, 2.3060), (14.0, 2.1448), (38.0, 2.0244), (1000.0, 1.9623)]
+        {
+            let quantile = student_t_quantile(degrees);
+            assert!((quantile - expected).abs() < 1e-4, "{degrees}: {quantile}");
         }
+        assert!((normal_tail(1.959_963_984_540_054) - 0.025).abs() < 1e-9);
     }
 
-    /// As five pairs of one run with itself were: four nearly the same, one a little apart.
+    /// As in five pairs of a run with itself: four almost equal, one slightly off.
     #[test]
-    fn one_that_lies_apart_does_not_blow_it_up() {
-        let interval = of_mean(&[0.0, 1e-6, 0.0, -1e-6, 1e-3], 0).unwrap();
+    fn one_outlier_does_not_widen_the_interval_without_bound() {
+        let interval = ConfidenceInterval::of_mean(&[0.0, 1e-6, 0.0, -1e-6, 1e-3], 0).unwrap();
         assert!(interval.low > -2e-3 && interval.high < 2e-3, "{interval:?}");
     }
 
@@ -131,32 +165,31 @@ mod tests {
                 .map(|i| (10.0 * slower + 0.1 * noise::bell(1, i), 10.0 + 0.1 * noise::bell(2, i)))
                 .collect()
         };
-        let found = of_change_pct(&pairs(1.05), 0).unwrap();
+        let found = ConfidenceInterval::of_change_pct(&pairs(1.05), 0).unwrap();
         assert!(found.contains(5.0) && !found.contains(0.0), "{found:?}");
-        let none = of_change_pct(&pairs(1.0), 0).unwrap();
+        let none = ConfidenceInterval::of_change_pct(&pairs(1.0), 0).unwrap();
         assert!(none.contains(0.0) && none.high - none.low < 2.0, "{none:?}");
     }
 
     #[test]
-    fn what_slows_both_of_a_pair_does_not_count() {
+    fn what_slows_both_of_a_pair_cancels() {
         let drifting: Vec<(f64, f64)> = (0..12).map(|i| (1.01 * (1 << i) as f64, (1 << i) as f64)).collect();
-        let change = of_change_pct(&drifting, 3).unwrap();
+        let change = ConfidenceInterval::of_change_pct(&drifting, 3).unwrap();
         assert!((change.estimate - 1.0).abs() < 1e-9 && change.high - change.low < 1e-6, "{change:?}");
     }
 
     #[test]
     fn the_same_seed_gives_the_same_interval() {
         let values: Vec<f64> = (0..15).map(|i| noise::unit(4, i)).collect();
-        assert_eq!(of_mean(&values, 7), of_mean(&values, 7));
-        assert_ne!(of_mean(&values, 7), of_mean(&values, 8));
+        assert_eq!(ConfidenceInterval::of_mean(&values, 7), ConfidenceInterval::of_mean(&values, 7));
+        assert_ne!(ConfidenceInterval::of_mean(&values, 7), ConfidenceInterval::of_mean(&values, 8));
     }
 
     #[test]
-    fn too_little_to_say_is_said_by_nothing() {
-        assert_eq!(of_mean(&[1.0; 4], 0), None);
-        assert_eq!(of_mean(&[1.0, 2.0, 3.0, 4.0, f64::NAN], 0), None);
-        assert_eq!(of_change_pct(&[(1.0, 0.0); 8], 0), None, "no share of nothing");
-        let same = of_mean(&[2.0; 6], 0).unwrap();
-        assert_eq!((same.estimate, same.low, same.high), (2.0, 2.0, 2.0));
+    fn too_few_values_give_no_interval() {
+        assert_eq!(ConfidenceInterval::of_mean(&[1.0; 4], 0), None);
+        assert_eq!(ConfidenceInterval::of_mean(&[1.0, 2.0, 3.0, 4.0, f64::NAN], 0), None);
+        assert_eq!(ConfidenceInterval::of_change_pct(&[(1.0, 0.0); 8], 0), None, "a ratio to zero");
+        assert_eq!(ConfidenceInterval::of_mean(&[2.0; 6], 0), Some(ConfidenceInterval::exact(2.0)));
     }
 }

@@ -1,48 +1,41 @@
-//! What the kernels of a phase say, in words with their numbers, the most telling first.
+//! Findings about the kernels of a phase, with their numbers, the most important first.
 
-use super::{launches::LaunchMeter, operators::OperatorRow};
-use crate::base::units::{percent, three_digits};
+use super::{classify::Class, launches::LaunchMeter, operators::OperatorRow, roofline::Share};
 use crate::{
-    analysis::classify::Class,
-    event::{Phase, kernels::KernelRow},
+    base::units::{percent, three_digits},
+    event::{KernelWindow, Phase},
 };
 
-/// The kernels of some steps of a phase; sums over all of them.
+/// The kernels of a phase and its operators.
 #[derive(Debug, Clone, Copy)]
-pub struct Seen<'a> {
-    pub phase: Phase,
-    pub steps: u64,
+pub struct PhaseKernels<'a> {
+    pub window: &'a KernelWindow,
     pub meter: LaunchMeter,
-    pub dropped: u64,
-    pub rows: &'a [KernelRow],
     pub operators: &'a [OperatorRow],
 }
 
-/// A kernel shorter than this is over before it is worth a launch.
+/// A shorter kernel takes less time than its launch.
 const SHORT_NS: f64 = 3_000.0;
-/// From here on a ceiling is near.
+/// From this percentage on, a ceiling is near.
 const NEAR_PCT: f64 = 75.0;
-/// Less than this of a step is not worth a word.
-const WORTH_A_WORD: f64 = 0.05;
+/// A smaller share of a step is not reported.
+const MIN_SHARE: f64 = 0.05;
 
-/// Everything there is to say of one phase.
-pub fn hints(seen: &Seen<'_>) -> Vec<String> {
+/// All findings about one phase.
+pub fn hints(kernels: &PhaseKernels<'_>) -> Vec<String> {
     let mut hints = Vec::new();
-    hints.extend(bound(seen));
-    hints.push(launches(seen));
-    hints.extend(waiting_operators(seen));
-    hints.extend(others(seen));
-    if seen.dropped > 0 {
-        hints.push(format!(
-            "{}: {} records were lost: shares are of those that were kept",
-            seen.phase.name(),
-            seen.dropped
-        ));
+    hints.extend(bound(kernels));
+    hints.push(launches(kernels));
+    hints.extend(latency_bound(kernels));
+    hints.extend(unattributed(kernels));
+    if kernels.window.dropped > 0 {
+        hints.push(format!("{} records were dropped: shares refer to the rest", kernels.window.dropped));
     }
-    hints
+    let phase = kernels.window.phase.name();
+    hints.iter().map(|hint| format!("{phase}: {hint}")).collect()
 }
 
-/// What one step of the phase is called.
+/// The name of one step of the phase.
 fn unit(phase: Phase) -> &'static str {
     if phase == Phase::Decode { "token" } else { "prefill" }
 }
@@ -55,22 +48,22 @@ fn named(rows: &[&OperatorRow]) -> String {
     }
 }
 
-fn of_class<'a>(seen: &Seen<'a>, classes: &[Class]) -> Vec<&'a OperatorRow> {
+fn of_class<'a>(kernels: &PhaseKernels<'a>, classes: &[Class]) -> Vec<&'a OperatorRow> {
     let fits =
         |row: &&OperatorRow| row.verdict.as_ref().is_ok_and(|verdict| classes.contains(&verdict.class));
-    seen.operators.iter().filter(fits).collect()
+    kernels.operators.iter().filter(fits).collect()
 }
 
-/// How near the operators that are bound by memory, or by operations, are to their ceiling.
-fn bound(seen: &Seen<'_>) -> Option<String> {
+/// How close the memory-bound or compute-bound operators are to their ceiling.
+fn bound(kernels: &PhaseKernels<'_>) -> Option<String> {
     let groups =
-        [Class::Memory, Class::Compute, Class::Balanced].map(|class| (class, of_class(seen, &[class])));
+        [Class::Memory, Class::Compute, Class::Balanced].map(|class| (class, of_class(kernels, &[class])));
     let share = |rows: &[&OperatorRow]| rows.iter().map(|row| row.share).sum::<f64>();
     let (class, rows) =
         groups.into_iter().max_by(|a, b| share(&a.1).total_cmp(&share(&b.1))).filter(|g| !g.1.is_empty())?;
-    // Weighted by time: what all of them together reached.
+    // Weighted by time: the rate of all of them together.
     let ns: f64 = rows.iter().map(|row| row.ns_per_step).sum();
-    let pct = |of: fn(&super::roofline::Share) -> f64| {
+    let pct = |of: fn(&Share) -> f64| {
         rows.iter().filter_map(|row| Some(of(row.pct_of_peaks.as_ref()?) * row.ns_per_step)).sum::<f64>() / ns
     };
     let (pct, ceiling) = match class {
@@ -78,13 +71,12 @@ fn bound(seen: &Seen<'_>) -> Option<String> {
         _ => (pct(|share| share.bytes_pct), "DRAM bandwidth"),
     };
     let verdict = match pct {
-        pct if pct > 100.0 => "beyond the limit, so caches spare some of it".to_owned(),
+        pct if pct > 100.0 => "above the limit, because caches save some of it".to_owned(),
         pct if pct >= NEAR_PCT => "near the limit".to_owned(),
         pct => format!("up to {} × from the limit", three_digits(100.0 / pct.max(1.0))),
     };
     Some(format!(
-        "{}: {} of GPU time in {} {} ({}) at {} of {ceiling}: {verdict}",
-        seen.phase.name(),
+        "{} of GPU time in {} {} ({}) at {} of {ceiling}: {verdict}",
         percent(share(&rows) * 100.0),
         rows.len(),
         if rows.len() == 1 { "operator" } else { "operators" },
@@ -93,53 +85,44 @@ fn bound(seen: &Seen<'_>) -> Option<String> {
     ))
 }
 
-/// How many there are, how long the GPU waits for them, and what CUDA graphs do about it.
-fn launches(seen: &Seen<'_>) -> String {
-    let short = seen.rows.iter().filter(|row| row.mean_ns.is_some_and(|ns| ns < SHORT_NS));
-    let short = short.map(|row| row.calls as f64).sum::<f64>() / seen.steps.max(1) as f64;
-    let few = match short >= 1.0 {
-        true => format!(", {short:.0} of them of < {} µs", SHORT_NS / 1e3),
+/// The number of launches, how long the GPU waits for them, and what CUDA graphs change.
+fn launches(kernels: &PhaseKernels<'_>) -> String {
+    let PhaseKernels { window, meter, .. } = kernels;
+    let short = window.rows.iter().filter(|row| row.mean_ns.is_some_and(|ns| ns < SHORT_NS));
+    let short = short.map(|row| row.calls as f64).sum::<f64>() / window.steps.max(1) as f64;
+    let short = match short >= 1.0 {
+        true => format!(", {short:.0} of them shorter than {} µs", SHORT_NS / 1e3),
         false => String::new(),
     };
-    let LaunchMeter { launches, .. } = seen.meter;
-    format!("{}: {launches:.0} launches/{}{few}. {}", seen.phase.name(), unit(seen.phase), seen.meter.words())
+    format!("{:.0} launches/{}{short}. {}", meter.launches, unit(window.phase), meter.describe())
 }
 
-/// Operators that keep neither memory nor units busy.
-fn waiting_operators(seen: &Seen<'_>) -> Option<String> {
-    let rows = of_class(seen, &[Class::Latency, Class::Launch]);
+/// Operators that use neither memory nor compute units well.
+fn latency_bound(kernels: &PhaseKernels<'_>) -> Option<String> {
+    let rows = of_class(kernels, &[Class::Latency, Class::Launch]);
     let share: f64 = rows.iter().map(|row| row.share).sum();
-    (share >= WORTH_A_WORD).then(|| {
+    (share >= MIN_SHARE).then(|| {
         format!(
-            "{}: {} of GPU time in operators that keep neither memory nor units busy ({}): fusing them would help",
-            seen.phase.name(),
+            "{} of GPU time in operators that keep neither memory nor SMs busy ({}): fusing them would help",
             percent(share * 100.0),
             named(&rows)
         )
     })
 }
 
-/// Kernels that belong to nothing.
-fn others(seen: &Seen<'_>) -> Option<String> {
-    let row = seen.operators.iter().find(|row| row.operator.is_none())?;
-    (row.share >= WORTH_A_WORD).then(|| {
-        format!(
-            "{}: {} of GPU time in kernels of which nobody told what they work on",
-            seen.phase.name(),
-            percent(row.share * 100.0)
-        )
-    })
+/// Kernels without an operator.
+fn unattributed(kernels: &PhaseKernels<'_>) -> Option<String> {
+    let row = kernels.operators.iter().find(|row| row.operator.is_none())?;
+    (row.share >= MIN_SHARE)
+        .then(|| format!("{} of GPU time in kernels without a known operator", percent(row.share * 100.0)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::{
-        analysis::{
-            classify::Verdict,
-            launches::Steps,
-            roofline::{Share, Timed},
-        },
+        analysis::{classify::Verdict, roofline::Timed},
+        event::kernels::KernelRow,
         model::Operator,
     };
 
@@ -156,25 +139,25 @@ mod tests {
         }
     }
 
-    fn meter(graph_launches: u64, busy_ns: u64) -> LaunchMeter {
-        let steps = Steps {
+    fn window(graph_launches: u64, busy_ns: u64) -> KernelWindow {
+        KernelWindow {
+            phase: Phase::Decode,
             steps: 100,
             launches: 22_800,
             graph_launches,
             span_ns: 450_000_000,
             busy_ns,
             between_ns: 5_000_000,
-        };
-        LaunchMeter::of(steps).unwrap()
+            ..KernelWindow::default()
+        }
     }
 
-    fn seen<'a>(operators: &'a [OperatorRow], rows: &'a [KernelRow]) -> Seen<'a> {
-        let meter = meter(0, 400_000_000);
-        Seen { phase: Phase::Decode, steps: 100, meter, dropped: 0, rows, operators }
+    fn hints_of(window: &KernelWindow, operators: &[OperatorRow]) -> Vec<String> {
+        hints(&PhaseKernels { window, meter: LaunchMeter::of(window).unwrap(), operators })
     }
 
     #[test]
-    fn the_most_telling_stands_first_with_its_numbers() {
+    fn the_most_important_comes_first_with_its_numbers() {
         let operators = [
             operator(Operator::GateUp, Class::Memory, 0.5, 80.0),
             operator(Operator::Down, Class::Memory, 0.25, 80.0),
@@ -182,31 +165,31 @@ mod tests {
             operator(Operator::MlpNorm, Class::Launch, 0.1, 2.0),
         ];
         let short = KernelRow { calls: 8500, mean_ns: Some(2_000.0), ..KernelRow::named("rope_bf16") };
-        let rows = [short];
-        let said = hints(&seen(&operators, &rows));
+        let window = KernelWindow { rows: vec![short], ..window(0, 400_000_000) };
+        let found = hints_of(&window, &operators);
         assert_eq!(
-            said[0],
+            found[0],
             "decode: 75 % of GPU time in 2 operators (gate_up, down) at 80 % of DRAM bandwidth: near the limit"
         );
-        // 0.5 ms of gaps a step, of which 227 gaps of a graph would take 0.11.
+        // 0.5 ms of gaps per step, of which the 227 gaps of a graph would keep 0.11.
         assert!(
-            said[1].starts_with("decode: 228 launches/token, 85 of them of < 3 µs. The GPU waits"),
-            "{said:?}"
+            found[1].starts_with("decode: 228 launches/token, 85 of them shorter than 3 µs. The GPU waits"),
+            "{found:?}"
         );
-        assert!(said[1].contains("would save about 0.387 ms (8.49 %)"), "{said:?}");
-        assert!(said[2].contains("25 % of GPU time") && said[2].contains("rope, mlp_norm"), "{said:?}");
-        assert_eq!(said.len(), 3, "{said:?}");
+        assert!(found[1].contains("would save about 0.387 ms per step (8.5 %)"), "{found:?}");
+        assert!(found[2].contains("25 % of GPU time") && found[2].contains("rope, mlp_norm"), "{found:?}");
+        assert_eq!(found.len(), 3, "{found:?}");
     }
 
     #[test]
-    fn what_does_not_hold_is_not_said() {
+    fn only_what_applies_is_reported() {
         let operators = [operator(Operator::GateUp, Class::Memory, 0.95, 62.0)];
-        let in_graphs = Seen { meter: meter(22_800, 445_000_000), ..seen(&operators, &[]) };
-        let said = hints(&in_graphs);
-        assert_eq!(said.len(), 2, "{said:?}");
-        assert!(said[0].contains("1.61 × from the limit"), "{said:?}");
-        assert!(said[1].contains("Not launch-bound") && said[1].contains("as a CUDA graph"), "{said:?}");
-        let lossy = hints(&Seen { dropped: 3, ..in_graphs });
-        assert!(lossy[2].contains("3 records were lost"), "{lossy:?}");
+        let in_graphs = window(22_800, 445_000_000);
+        let found = hints_of(&in_graphs, &operators);
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(found[0].contains("1.61 × from the limit"), "{found:?}");
+        assert!(found[1].contains("Not launch-bound") && found[1].contains("as a CUDA graph"), "{found:?}");
+        let lossy = hints_of(&KernelWindow { dropped: 3, ..in_graphs }, &operators);
+        assert!(lossy[2].contains("3 records were dropped"), "{lossy:?}");
     }
 }

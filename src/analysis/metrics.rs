@@ -1,11 +1,11 @@
-//! Latency and throughput over a stretch of a run, and their summary.
+//! Latency and throughput over a window of a run, and their summary.
 
 use serde::{Deserialize, Serialize};
 
 use super::distribution::{Distribution, Summary};
 use crate::event::Stamp;
 
-/// What was measured between two moments. Warm-up is never in it.
+/// The measurements between two times, without warm-up.
 #[derive(Debug, Clone, Default)]
 pub struct Metrics {
     pub from: Stamp,
@@ -17,16 +17,16 @@ pub struct Metrics {
     pub device_prefill: Distribution,
     pub device_step: Distribution,
     pub requests: u64,
-    /// Prompt tokens of all sequences whose first token arrived.
+    /// Prompt tokens of all sequences whose first token has arrived.
     pub prompt_tokens: u64,
-    /// Tokens that ended an ITL, of all sequences.
+    /// Tokens of all sequences, without first ones.
     pub decode_tokens: u64,
-    /// Tokens of all sequences, first ones included.
+    /// Tokens of all sequences, with first ones.
     pub output_tokens: u64,
 }
 
 impl Metrics {
-    /// Starts over at `now`.
+    /// Starts a new window at `now`, reusing the memory.
     pub fn restart(&mut self, now: Stamp) {
         self.ttft.clear();
         self.tpot.clear();
@@ -49,12 +49,12 @@ impl Metrics {
         self.output_tokens += batch;
     }
 
-    /// A step took so long on the device; `first` when it was a prefill.
+    /// The duration of a step on the device; `first` for a prefill.
     pub fn on_device(&mut self, first: bool, ns: u64) {
         if first { self.device_prefill.record(ns) } else { self.device_step.record(ns) }
     }
 
-    /// The latencies that were measured, by their names: those of the host, then those of the device if it has any.
+    /// The measured latencies by name: those of the host, then those of the device if it has any.
     pub fn latencies(&self) -> Vec<(&'static str, &Distribution)> {
         let mut all = vec![("TTFT", &self.ttft), ("TPOT", &self.tpot), ("ITL", &self.itl)];
         let device = [("GPU prefill", &self.device_prefill), ("GPU step", &self.device_step)];
@@ -62,13 +62,13 @@ impl Metrics {
         all
     }
 
-    /// The part of the decode time in which a step was on the device; it may wait for its launches within one.
+    /// The share of the decode time in which a step was on the device, including waits for launches within the step.
     pub fn device_share(&self) -> Option<f64> {
         let (device, host) = (self.device_step.sum_secs(), self.itl.sum_secs());
         (self.device_step.n() > 0 && host > 0.0).then(|| device / host)
     }
 
-    /// Prompt tokens over the time until the first token was there.
+    /// Prompt tokens over the time to the first token.
     pub fn prefill_tok_s(&self) -> Option<f64> {
         rate(self.prompt_tokens, self.ttft.sum_secs())
     }
@@ -99,7 +99,7 @@ fn rate(tokens: u64, secs: f64) -> Option<f64> {
     (tokens > 0 && secs > 0.0).then(|| tokens as f64 / secs)
 }
 
-/// [`Metrics`] as numbers: what `metrics.json`, snapshots and `--json` carry.
+/// [`Metrics`] as numbers, for `metrics.json`, snapshots and `--json`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct MetricsSummary {
     pub from_s: f64,

@@ -1,5 +1,6 @@
-//! Pure functions from measurements to meaning.
+//! Pure functions from measurements to findings. Uses `base`, `event` and `model`.
 
+pub mod bootstrap;
 pub mod classify;
 pub mod compare;
 pub mod distribution;
@@ -15,3 +16,8 @@ pub mod roofline;
 pub mod throttle;
 pub mod trust;
 pub mod verdict;
+
+/// Serialises a value as the text of its `Display`.
+fn as_text<T: std::fmt::Display, S: serde::Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(value)
+}

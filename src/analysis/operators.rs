@@ -1,19 +1,21 @@
-//! Operators as they were measured: the time of each put together, held against what it costs.
+//! Measured operators: the time of each, compared with its cost.
 
 use serde::Serialize;
 
-use super::roofline::{Roof, Share, Timed, estimated};
+use super::{
+    classify::Verdict,
+    roofline::{Roof, Share, Timed, estimated},
+};
 use crate::{
-    analysis::classify::Verdict,
     event::{OperatorTime, kernels::KernelRow},
     model::{Operator, cost::StepCost},
 };
 
-/// Time that went into an operator.
+/// Time that was spent in an operator.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Spent<'a> {
     pub operator: Option<Operator>,
-    /// The kernel that it went by; `None` where the operator as a whole was timed.
+    /// The kernel that was timed; `None` where the operator itself was.
     pub kernel: Option<&'a str>,
     pub calls: u64,
     pub ns: f64,
@@ -35,25 +37,25 @@ impl From<&OperatorTime> for Spent<'_> {
 /// An operator over the steps of a phase; times are means of a step.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct OperatorRow {
-    /// `None` for kernels of which nobody told what they work on.
+    /// `None` for kernels without a known operator.
     pub operator: Option<Operator>,
-    /// Kernels that are launched for it in a step; where it was timed as a whole, how often a step does it.
+    /// Kernel launches per step; calls per step where the operator itself was timed.
     pub calls_per_step: f64,
     pub ns_per_step: f64,
-    /// Of the time of all operators.
+    /// Share of the time of all operators.
     pub share: f64,
-    /// Kernels by name with their part of its time, the greatest first; none where it was timed as a whole.
+    /// Kernels by name with their share of its time, in descending order; empty where the operator itself was timed.
     pub kernels: Vec<(String, f64)>,
-    /// What a step of it has to do and how long that took; `None` where its cost is not known.
+    /// Its work per step and the time of that; `None` where its cost is not known.
     pub achieved: Option<Timed>,
-    /// Percents of both ceilings, where they are known.
+    /// Percentages of both ceilings, where they are known.
     pub pct_of_peaks: Option<Share>,
-    /// What bounds it, by [`estimated`]; or why that can't be told.
+    /// What bounds it, by [`estimated`]; or why that is not known.
     #[serde(skip)]
     pub verdict: Result<Verdict, String>,
 }
 
-/// A kernel with this much of its operator's time stands for it.
+/// A kernel with this share of its operator's time represents it.
 const DOMINANT: f64 = 0.9;
 
 impl OperatorRow {
@@ -61,27 +63,27 @@ impl OperatorRow {
         self.operator.map_or("(others)", Operator::name)
     }
 
-    /// The one kernel that does nearly all of it.
+    /// The one kernel with nearly all of its time.
     pub fn dominant_kernel(&self) -> Option<&str> {
         self.kernels.first().filter(|(_, share)| *share >= DOMINANT).map(|(name, _)| name.as_str())
     }
 }
 
-/// The operators that `spent` went into, in `steps` steps of `cost` each, the longest first.
+/// The operators of `spent`, over `steps` steps of `cost` each, the longest first.
 pub fn operator_rows(
     spent: &[Spent<'_>],
     steps: u64,
     cost: Option<&StepCost>,
     roof: Result<Roof, &str>,
 ) -> Vec<OperatorRow> {
-    let whole: f64 = spent.iter().map(|spent| spent.ns).sum();
-    if steps == 0 || whole <= 0.0 {
+    let total: f64 = spent.iter().map(|spent| spent.ns).sum();
+    if steps == 0 || total <= 0.0 {
         return Vec::new();
     }
-    let mut all: Vec<OperatorRow> = Vec::new();
+    let mut rows: Vec<OperatorRow> = Vec::new();
     for &Spent { operator, kernel, calls, ns } in spent {
-        let at = all.iter().position(|known| known.operator == operator).unwrap_or_else(|| {
-            all.push(OperatorRow {
+        let index = rows.iter().position(|known| known.operator == operator).unwrap_or_else(|| {
+            rows.push(OperatorRow {
                 operator,
                 calls_per_step: 0.0,
                 ns_per_step: 0.0,
@@ -91,9 +93,9 @@ pub fn operator_rows(
                 pct_of_peaks: None,
                 verdict: Err(String::new()),
             });
-            all.len() - 1
+            rows.len() - 1
         });
-        let row = &mut all[at];
+        let row = &mut rows[index];
         row.calls_per_step += calls as f64 / steps as f64;
         row.ns_per_step += ns / steps as f64;
         let Some(kernel) = kernel else { continue };
@@ -102,44 +104,38 @@ pub fn operator_rows(
             None => row.kernels.push((kernel.to_owned(), ns)),
         }
     }
-    for operator in &mut all {
-        let ns = operator.ns_per_step * steps as f64;
-        operator.share = ns / whole;
-        operator.kernels.iter_mut().for_each(|(_, sum)| *sum /= ns.max(1.0));
-        operator.kernels.sort_by(|a, b| b.1.total_cmp(&a.1));
-        judge(operator, cost, roof);
+    for row in &mut rows {
+        let ns = row.ns_per_step * steps as f64;
+        row.share = ns / total;
+        row.kernels.iter_mut().for_each(|(_, sum)| *sum /= ns.max(1.0));
+        row.kernels.sort_by(|a, b| b.1.total_cmp(&a.1));
+        row.verdict = judge(row, cost, roof);
     }
-    all.sort_by(|a, b| b.ns_per_step.total_cmp(&a.ns_per_step));
-    all
+    rows.sort_by(|a, b| b.ns_per_step.total_cmp(&a.ns_per_step));
+    rows
 }
 
-fn judge(row: &mut OperatorRow, cost: Option<&StepCost>, roof: Result<Roof, &str>) {
-    let Some(operator) = row.operator else {
-        row.verdict = Err("nobody told what these kernels work on".to_owned());
-        return;
-    };
-    let Some(cost) = cost.and_then(|cost| cost.of(operator)) else {
-        row.verdict = Err(format!("what {operator} costs in this model is not known"));
-        return;
-    };
+/// Fills in what the row achieved, and returns what bounds it.
+fn judge(
+    row: &mut OperatorRow,
+    cost: Option<&StepCost>,
+    roof: Result<Roof, &str>,
+) -> Result<Verdict, String> {
+    let operator = row.operator.ok_or("the operator of these kernels is not known")?;
+    let cost = cost
+        .and_then(|cost| cost.of(operator))
+        .ok_or_else(|| format!("the cost of {operator} in this model is not known"))?;
     let timed = Timed { flops: cost.all.flops(), bytes: cost.all.bytes(), seconds: row.ns_per_step * 1e-9 };
     row.achieved = Some(timed);
-    let roof = match roof {
-        Ok(roof) => roof,
-        Err(why) => {
-            row.verdict = Err(why.to_owned());
-            return;
-        }
-    };
+    let roof = roof?;
     row.pct_of_peaks = Some(timed.share_of(&roof));
     let calls = cost.calls.max(1) as f64;
     let call =
         Timed { flops: timed.flops / calls, bytes: timed.bytes / calls, seconds: timed.seconds / calls };
-    row.verdict = Ok(estimated("operator", &call, &roof));
+    Ok(estimated("operator", &call, &roof))
 }
 
-/// What bounds a kernel: by its counters where they were read, else by the cost of the operator that it does nearly
-/// all of.
+/// What bounds a kernel: by its counters where they were read, else by the cost of the operator that it represents.
 pub fn kernel_verdict(kernel: &KernelRow, operators: &[OperatorRow]) -> Result<Verdict, String> {
     let counted = kernel.verdict();
     if counted.is_ok() {
@@ -150,7 +146,7 @@ pub fn kernel_verdict(kernel: &KernelRow, operators: &[OperatorRow]) -> Result<V
     match row.dominant_kernel() {
         Some(name) if name == kernel.name => row.verdict.clone(),
         _ => Err(format!(
-            "one of {} kernels of {operator}: what it costs is known of the operator as a whole",
+            "one of {} kernels of {operator}: the cost is known for the operator only",
             row.kernels.len()
         )),
     }
@@ -214,7 +210,7 @@ mod tests {
         assert_eq!(class(1), Some(Class::Memory));
         assert_eq!(class(3), Some(Class::Launch));
         assert_eq!(class(4), None);
-        // 3.83 TB/s of weights: 80 % of the datasheet's figure.
+        // 3.83 TB/s of weights: 80 % of the datasheet's peak.
         assert!((79.0..81.0).contains(&all[0].pct_of_peaks.unwrap().bytes_pct), "{:?}", all[0]);
         assert!((all[0].share - 70.9 / 92.7).abs() < 1e-9);
         assert_eq!((all[2].calls_per_step, all[2].ns_per_step), (56.0, 224_000.0));
@@ -226,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operator_that_was_timed_as_a_whole_has_no_kernels() {
+    fn an_operator_that_was_timed_itself_has_no_kernels() {
         let time =
             |operator, ns| OperatorTime { operator, calls: 2800, ns, min_ns: 1, max_ns: ns, heap: None };
         let times = [time(Operator::Qkv, 100_000_000), time(Operator::Activation, 300_000_000)];
@@ -241,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_said() {
+    fn unknown_costs_and_peaks_are_reported() {
         let rows = [kernel("skinny_bf16", Some(Operator::Qkv), 10.8)];
         let no_cost = operator_rows(&spent(&rows), 100, None, Ok(ROOF));
         assert!(no_cost[0].verdict.as_ref().unwrap_err().contains("qkv"));

@@ -1,51 +1,50 @@
-//! What GPUs can do at most: operations and bytes a second, as their makers state it and as it was measured.
+//! Peak FLOP/s and bandwidth of GPUs, as stated by the vendor and as measured.
 
 use serde::Serialize;
 
 use crate::event::GivenPeaks;
 
-/// The greatest rates of one GPU. Operations are dense ones, products of the named type summed up in f32 where the
-/// maker tells that apart.
+/// The peak rates of one GPU: dense operations of the named type with f32 accumulation where the vendor distinguishes it.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct GpuPeaks {
-    /// What it is called here.
+    /// Its short name.
     pub name: &'static str,
-    /// Words that are all in the name that the driver gives it, and words none of which is.
+    /// Words that the driver's name contains, and words that it does not contain.
     #[serde(skip)]
     words: (&'static [&'static str], &'static [&'static str]),
-    /// Operations a second, by type; what it has no units for is not there.
+    /// FLOP/s by type; 0 for an unsupported type.
     pub flops: [(&'static str, f64); 6],
     pub bytes_per_s: f64,
-    /// The SM clock that the figures for operations are stated at; `None` where the maker does not tell.
+    /// The SM clock of the stated FLOP/s; `None` where the vendor does not state it.
     pub clock_mhz: Option<f64>,
     pub mem_bytes: u64,
     pub source: &'static str,
-    /// What a program could get of it, where someone looked.
+    /// The achievable rates, where they were measured.
     pub measured: Option<Measured>,
 }
 
-/// What a large product and a large read reached.
+/// The rates of a large matrix product and a large read.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Measured {
-    /// Of bf16, before the power limit takes hold.
+    /// Of bf16, before the power limit is reached.
     pub bf16_flops: f64,
     pub bytes_per_s: f64,
     pub how: &'static str,
 }
 
-/// Peaks of one GPU and one type, whoever says so.
+/// Peaks of one GPU and one type, stated or configured.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Peaks {
     pub flops: f64,
     pub bytes_per_s: f64,
-    /// The SM clock that `flops` is stated at.
+    /// The SM clock of `flops`.
     pub clock_mhz: Option<f64>,
-    /// What says so, in words.
+    /// The source of the numbers.
     pub source: String,
     pub measured: Option<Measured>,
 }
 
-/// How to tell the program what it does not know.
+/// The settings that configure peaks.
 pub const OVERRIDE: &str = "hardware.peaks.flops=… hardware.peaks.bytes_per_s=…";
 
 const T: f64 = 1e12;
@@ -89,7 +88,7 @@ const H200_MEASURED: Measured = Measured {
     how: "one H200, driver 580.159.04, CUDA 13.0: a large bf16 product and a read of 14 GB",
 };
 
-/// Cards by name. Sparse figures are halved; FLOP/s of GeForce cards are those with f32 sums.
+/// GPUs by name. Sparse figures are halved; FLOP/s of GeForce GPUs are those with f32 accumulation.
 pub const GPUS: &[GpuPeaks] = gpus! {
     "b200" ["B200"] not [] [75.0, 1125.0, 2250.0, 2250.0, 4500.0, 4500.0], 7.7 * T, None, 180,
         "NVIDIA HGX B200 datasheet, sparse figures halved";
@@ -145,7 +144,7 @@ pub const GPUS: &[GpuPeaks] = gpus! {
 };
 
 impl GpuPeaks {
-    /// By the driver's name ("NVIDIA H100 80GB HBM3"), or the one it has here.
+    /// By the driver's name ("NVIDIA H100 80GB HBM3") or the short name.
     pub fn named(name: &str) -> Option<&'static GpuPeaks> {
         let words: Vec<String> = name
             .split(|c: char| !c.is_alphanumeric() && c != '.')
@@ -161,31 +160,29 @@ impl GpuPeaks {
             .or_else(|| GPUS.iter().find(|gpu| gpu.words.0.iter().all(has) && !gpu.words.1.iter().any(has)))
     }
 
-    /// Operations a second of `dtype`; `None` where it has no units for that.
+    /// FLOP/s of `dtype`; `None` where it is not supported.
     pub fn flops_of(&self, dtype: &str) -> Option<f64> {
         self.flops.iter().find(|(name, _)| *name == dtype).map(|(_, flops)| *flops).filter(|f| *f > 0.0)
     }
 }
 
-/// The peaks of the GPU called `gpu` (`None`: there is no GPU) in `dtype`, with what the user `given`; or why there are
-/// none, and what to do.
+/// The peaks of `gpu` (`None` without a GPU) in `dtype`, with those the user has `given`; or why they are not known, and
+/// what to do.
 pub fn peaks(gpu: Option<&str>, dtype: &str, given: GivenPeaks) -> Result<Peaks, String> {
     if let (Some(flops), Some(bytes_per_s)) = (given.flops, given.bytes_per_s) {
         let source = "given: hardware.peaks".to_owned();
         return Ok(Peaks { flops, bytes_per_s, clock_mhz: None, source, measured: None });
     }
     let Some(gpu) = gpu else {
-        return Err(format!(
-            "no GPU is profiled, and what the CPU could do at most is not known; {OVERRIDE}"
-        ));
+        return Err(format!("no GPU is profiled, and the CPU's peaks are not known; set {OVERRIDE}"));
     };
-    let known = GpuPeaks::named(gpu)
-        .ok_or_else(|| format!("what a {gpu} can do at most is not known here; {OVERRIDE}"))?;
+    let known =
+        GpuPeaks::named(gpu).ok_or_else(|| format!("the peaks of {gpu} are not known; set {OVERRIDE}"))?;
     let stated = known.flops_of(dtype);
     let flops = given
         .flops
         .or(stated)
-        .ok_or_else(|| format!("no figure for {dtype} on a {gpu} is known here; hardware.peaks.flops=…"))?;
+        .ok_or_else(|| format!("the {dtype} peak of {gpu} is not known; set hardware.peaks.flops=…"))?;
     let partly = match given {
         GivenPeaks { flops: Some(_), .. } => " (hardware.peaks.flops given)",
         GivenPeaks { bytes_per_s: Some(_), .. } => " (hardware.peaks.bytes_per_s given)",
@@ -205,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cards_are_known_by_the_names_that_drivers_give_them() {
+    fn gpus_are_found_by_the_names_of_drivers() {
         for (name, wanted) in [
             ("NVIDIA H200", Some("h200")),
             ("NVIDIA H200 NVL", Some("h200_nvl")),
@@ -251,23 +248,23 @@ mod tests {
         for gpu in GPUS {
             let f16 = gpu.flops_of("f16").unwrap();
             assert!(f16 < 2500.0 * T && f16 >= gpu.flops_of("f32").unwrap(), "{}", gpu.name);
-            // More than a hundred and less than a thousand operations for each byte.
+            // Plausible ridge points, in FLOP per byte.
             let ridge = f16 / gpu.bytes_per_s;
             assert!((70.0..450.0).contains(&ridge), "{}: {ridge}", gpu.name);
             assert!(gpu.bytes_per_s >= 300.0 * G && gpu.mem_bytes >= 16 * GB, "{}", gpu.name);
         }
-        // 1979 is the sparse figure, and would halve MFU.
+        // 1979 is the sparse figure and would halve MFU.
         assert_eq!(GpuPeaks::named("NVIDIA H200").unwrap().flops_of("bf16"), Some(989.4e12));
         assert_eq!(GpuPeaks::named("Tesla T4").unwrap().flops_of("bf16"), None);
     }
 
     #[test]
-    fn what_is_not_known_can_be_given() {
+    fn unknown_peaks_can_be_configured() {
         let none = GivenPeaks::default();
         for (gpu, dtype, words) in [
             (None, "f32", "no GPU is profiled"),
-            (Some("NVIDIA X"), "bf16", "a NVIDIA X can do at most is not known"),
-            (Some("Tesla T4"), "bf16", "no figure for bf16 on a Tesla T4"),
+            (Some("NVIDIA X"), "bf16", "the peaks of NVIDIA X are not known"),
+            (Some("Tesla T4"), "bf16", "the bf16 peak of Tesla T4 is not known"),
         ] {
             let why = peaks(gpu, dtype, none).unwrap_err();
             assert!(why.contains(words) && why.contains("hardware.peaks.flops="), "{why}");

@@ -1,12 +1,17 @@
-//! The roofline: how fast a piece of work could be at most, how fast it was, and what that makes of it.
+//! The roofline: the ceilings of a device, and how close work came to them.
+
+use std::fmt;
 
 use serde::Serialize;
 
-use super::peaks::Peaks;
-use crate::analysis::classify::{BUSY_PCT, Class, EVEN_PCT, SHORT_NS, Verdict};
-use crate::base::units::{millis, percent, scaled, three_digits};
+use super::{
+    as_text,
+    classify::{Verdict, class_of},
+    peaks::Peaks,
+};
+use crate::base::units::{millis, percent, scaled};
 
-/// Two ceilings.
+/// The ceilings of compute and of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Roof {
     pub flops: f64,
@@ -19,30 +24,29 @@ impl Roof {
         Roof { flops: peaks.flops, bytes_per_s: peaks.bytes_per_s }
     }
 
-    /// With the SMs at `mhz`: operations follow their clock, memory has its own. `None` where nobody tells which clock
-    /// the peaks are for.
+    /// With the SMs at `mhz`: compute follows their clock, memory does not. `None` where the clock of the peaks is not known.
     pub fn at_clock(peaks: &Peaks, mhz: f64) -> Option<Roof> {
         let stated = peaks.clock_mhz.filter(|stated| *stated > 0.0 && mhz > 0.0)?;
         Some(Roof { flops: peaks.flops * mhz / stated, bytes_per_s: peaks.bytes_per_s })
     }
 
-    /// Operations for each byte from which on memory is not the ceiling.
+    /// The arithmetic intensity from which on memory is not the ceiling.
     pub fn ridge(&self) -> f64 {
         self.flops / self.bytes_per_s
     }
 
-    /// The most operations a second at so many for each byte.
+    /// The maximum FLOP/s at an arithmetic intensity.
     pub fn ceiling(&self, flop_per_byte: f64) -> f64 {
         self.flops.min(flop_per_byte * self.bytes_per_s)
     }
 
-    /// The least time that so much work takes.
-    pub fn least_seconds(&self, flops: f64, bytes: f64) -> f64 {
+    /// The minimum duration of the work.
+    pub fn min_seconds(&self, flops: f64, bytes: f64) -> f64 {
         (flops / self.flops).max(bytes / self.bytes_per_s)
     }
 }
 
-/// Work that was timed.
+/// Work and its duration.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Timed {
     pub flops: f64,
@@ -59,7 +63,7 @@ impl Timed {
         self.bytes / self.seconds
     }
 
-    /// `None` where nothing is moved.
+    /// Arithmetic intensity; `None` where no bytes are moved.
     pub fn flop_per_byte(&self) -> Option<f64> {
         (self.bytes > 0.0).then(|| self.flops / self.bytes)
     }
@@ -72,7 +76,7 @@ impl Timed {
     }
 }
 
-/// Percents of both ceilings.
+/// Percentages of both ceilings.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Share {
     pub flops_pct: f64,
@@ -80,48 +84,30 @@ pub struct Share {
 }
 
 impl Share {
-    /// How near it is to the nearer ceiling.
-    pub fn most(&self) -> f64 {
+    /// The percentage of the nearer ceiling.
+    pub fn max_pct(&self) -> f64 {
         self.flops_pct.max(self.bytes_pct)
     }
 }
 
-/// What bounds an operator or a whole step (`of` says which), by what it has to compute and to move and the time it
-/// took. Counters may say otherwise: they see what really was moved.
+/// What bounds an operator or a step (`of` names which), by its operations, its bytes and its duration. Counters may
+/// disagree: they count the bytes that were actually moved.
 pub fn estimated(of: &str, call: &Timed, roof: &Roof) -> Verdict {
-    let share = call.share_of(roof);
-    let Share { flops_pct: compute, bytes_pct: memory } = share;
-    let numbers = format!(
-        "estimated from the {of}'s FLOPs and bytes: DRAM {}, FLOP/s {} of peak",
-        percent(memory),
-        percent(compute)
+    let Share { flops_pct, bytes_pct } = call.share_of(roof);
+    let (class, rule) = class_of(bytes_pct, flops_pct, Some(call.seconds * 1e9));
+    let rule = format!(
+        "estimated from the {of}'s FLOPs and bytes: DRAM {}, FLOP/s {} of peak: {rule}",
+        percent(bytes_pct),
+        percent(flops_pct)
     );
-    let ns = call.seconds * 1e9;
-    let (class, rule) = match share.most() {
-        most if most < BUSY_PCT && ns < SHORT_NS => (
-            Class::Launch,
-            format!(
-                "both under {BUSY_PCT} %, and over in {} µs: starting it costs about as much",
-                three_digits(ns / 1e3)
-            ),
-        ),
-        most if most < BUSY_PCT => (Class::Latency, format!("both under {BUSY_PCT} %")),
-        _ if memory.min(compute) >= BUSY_PCT && (memory - compute).abs() <= EVEN_PCT => {
-            (Class::Balanced, format!("both at {BUSY_PCT} % or more, within {EVEN_PCT} of each other"))
-        }
-        _ if memory > compute => {
-            (Class::Memory, format!("at {BUSY_PCT} % or more, and ahead of the operations"))
-        }
-        _ => (Class::Compute, format!("at {BUSY_PCT} % or more, and ahead of memory")),
-    };
-    Verdict { class, rule: format!("{numbers}: {rule}") }
+    Verdict { class, rule }
 }
 
-/// What a point stands for.
+/// What a point represents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PointKind {
-    /// A whole prefill, or a decode step.
+    /// A prefill or a decode step.
     Phase,
     Operator,
     /// A kernel whose counters were read.
@@ -136,13 +122,50 @@ pub struct Point {
     pub name: String,
     #[serde(flatten)]
     pub timed: Timed,
-    /// Of the ceilings at the clock that its phase had, where they are known.
+    /// Of the ceilings at the clock of its phase, where they are known.
     pub share: Option<Share>,
-    /// What of its phase's time it takes, where that is known.
+    /// Its share of the phase's time, where that is known.
     pub time_pct: Option<f64>,
-    /// Where its numbers come from.
-    pub basis: String,
+    #[serde(serialize_with = "as_text")]
+    pub basis: PointBasis,
     pub verdict: Option<Verdict>,
+}
+
+/// Where the numbers of a point come from: counters, or the model's shape with a measured duration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PointBasis {
+    DeviceClock,
+    Ttft,
+    Itl,
+    Operator(OperatorBasis),
+    /// Counters of a tool, and the instructions they count.
+    Counters {
+        tool: String,
+        counted: String,
+    },
+}
+
+/// How the time of an operator was measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OperatorBasis {
+    /// By the GPU's own clock.
+    Kernels,
+    /// By the engine's thread, on the CPU.
+    WallTime,
+}
+
+impl fmt::Display for PointBasis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let duration = match self {
+            PointBasis::DeviceClock => "mean time by the GPU's own clock",
+            PointBasis::Ttft => "mean TTFT",
+            PointBasis::Itl => "mean ITL",
+            PointBasis::Operator(OperatorBasis::Kernels) => "time of its kernels",
+            PointBasis::Operator(OperatorBasis::WallTime) => "wall time on the CPU",
+            PointBasis::Counters { tool, counted } => return write!(f, "counters of {tool} ({counted})"),
+        };
+        write!(f, "FLOPs and bytes from the model's shape, {duration}")
+    }
 }
 
 impl Point {
@@ -155,7 +178,7 @@ impl Point {
     }
 
     /// Its numbers in a line.
-    pub fn words(&self) -> String {
+    pub fn describe(&self) -> String {
         let Timed { flops, bytes, seconds } = self.timed;
         format!(
             "{} and {} in {}: {}, {}",
@@ -168,10 +191,10 @@ impl Point {
     }
 }
 
-/// All that a plot needs.
+/// The data of a roofline plot.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Roofline {
-    /// What the ceilings are, or why there are none.
+    /// The peaks, or why they are not known.
     pub peaks: Result<Peaks, String>,
     /// The SM clock, where it was read.
     pub clock_mhz: Option<f64>,
@@ -179,17 +202,17 @@ pub struct Roofline {
 }
 
 impl Roofline {
-    /// At the clock that the peaks are stated at.
+    /// The ceilings at the clock of the stated peaks.
     pub fn stated(&self) -> Option<Roof> {
         self.peaks.as_ref().ok().map(Roof::stated)
     }
 
-    /// At the clock that was read.
+    /// The ceilings at the current clock.
     pub fn now(&self) -> Option<Roof> {
         Roof::at_clock(self.peaks.as_ref().ok()?, self.clock_mhz?)
     }
 
-    /// What both axes have to span, as powers of ten: operations for each byte, and operations a second.
+    /// The range of both axes in powers of ten: arithmetic intensity and FLOP/s.
     pub fn extent(&self) -> ([f64; 2], [f64; 2]) {
         let points =
             self.points.iter().filter_map(|p| Some((p.timed.flop_per_byte()?, p.timed.flop_per_s())));
@@ -199,14 +222,14 @@ impl Roofline {
         if all.is_empty() {
             return ([-1.0, 3.0], [9.0, 12.0]);
         }
-        let span = |values: &mut dyn Iterator<Item = f64>, more: f64| {
+        let span = |values: &mut dyn Iterator<Item = f64>, margin: f64| {
             let none = [f64::INFINITY, f64::NEG_INFINITY];
             let [low, high] = values.fold(none, |[low, high], v| [low.min(v.log10()), high.max(v.log10())]);
-            [low - 0.3, high + more]
+            [low - 0.3, high + margin]
         };
         let [left, right] = span(&mut all.iter().map(|(x, _)| *x), 0.6);
         let [bottom, top] = span(&mut all.iter().map(|(_, y)| *y), 0.3);
-        // The memory's ceiling is seen from one operation for ten bytes on.
+        // The memory ceiling is drawn from an intensity of 0.1 on.
         ([left.min(-1.0), right.max(2.0)], [bottom, top])
     }
 }
@@ -214,6 +237,7 @@ impl Roofline {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::analysis::classify::Class;
 
     const ROOF: Roof = Roof { flops: 1000e12, bytes_per_s: 5e12 };
 
@@ -227,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn estimates_follow_the_rules_of_counters() {
+    fn estimates_use_the_rules_of_counters() {
         for (flops, bytes, us, wanted) in [
             (1.0, 80.0, 70.0, Class::Memory),
             (80.0, 20.0, 900.0, Class::Compute),
@@ -248,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn the_compute_ceiling_follows_the_clock_and_the_other_does_not() {
+    fn only_the_compute_ceiling_follows_the_clock() {
         let peaks = crate::analysis::peaks::peaks(Some("NVIDIA H200"), "bf16", Default::default()).unwrap();
         let slow = Roof::at_clock(&peaks, 915.0).unwrap();
         assert_eq!((slow.flops, slow.bytes_per_s), (494.7e12, 4.8e12));
@@ -268,7 +292,7 @@ mod tests {
             timed: Timed { flops, bytes, seconds: 1e-5 },
             share: None,
             time_pct: None,
-            basis: String::new(),
+            basis: PointBasis::Itl,
             verdict: None,
         };
         let mut roofline = Roofline { peaks: Err("none".into()), clock_mhz: None, points: Vec::new() };

@@ -1,112 +1,298 @@
-//! Why a run may or may not be compared with another.
+//! Whether the times of a run can be trusted: one rule for the header, the evidence, the reports and `compare`.
 
-use serde::Serialize;
+use std::fmt;
 
-use super::{metrics::Metrics, throttle::Diagnosis};
-use crate::base::units::percent;
+use serde::{Deserialize, Serialize, Serializer};
 
-/// Five points; every doubt takes one.
-pub const MOST: u32 = 5;
+use crate::{
+    base::units::{percent, percent_change},
+    event::Outcome,
+};
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+/// The score of a run without an issue.
+pub const MAX_SCORE: u32 = 5;
+
+/// Fewer requests give no interval of the median of TPOT.
+pub const MIN_REQUESTS: usize = 10;
+/// A larger coefficient of variation of TPOT is worth a warning.
+const MAX_EVEN_VARIATION: f64 = 0.05;
+/// With a larger one TPOT has no typical value.
+const MAX_STABLE_VARIATION: f64 = 0.25;
+/// The first and the last third of a run may differ by this in TPOT, and by so many standard errors.
+const MAX_DRIFT: f64 = 0.03;
+const MAX_DRIFT_STANDARD_ERRORS: f64 = 3.0;
+/// The share of the CPU that other processes may use.
+const MAX_EXTERNAL_CPU_SHARE: f32 = 0.2;
+
+/// How far the times of a run can be trusted.
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Trust {
+    /// [`MAX_SCORE`] less one for each issue; 0 where one blocks a comparison.
     pub score: u32,
     pub of: u32,
-    /// What speaks against it, in words.
-    pub doubts: Vec<String>,
+    /// The worst of all issues; `None` for a run that is fully trusted.
+    pub severity: Option<Severity>,
+    /// Those that block a comparison come first.
+    #[serde(rename = "doubts")]
+    pub issues: Vec<TrustIssue>,
 }
 
-/// Fewer requests give no idea of the spread.
-const ENOUGH_REQUESTS: u64 = 5;
-/// Median and 90th percentile of TPOT further apart than this are no one value.
-const EVEN: f64 = 1.05;
-/// More of the CPU in other hands is worth a doubt.
-const OTHERS: f32 = 0.2;
+impl Trust {
+    fn of(issues: Vec<TrustIssue>) -> Trust {
+        let severity = issues.iter().map(TrustIssue::severity).max();
+        let score = match severity {
+            Some(Severity::BlocksComparison) => 0,
+            _ => MAX_SCORE.saturating_sub(issues.len() as u32),
+        };
+        Trust { score, of: MAX_SCORE, severity, issues }
+    }
 
-/// What a run is judged by.
-#[derive(Debug, Clone, Copy)]
-pub struct Judged<'a> {
-    pub metrics: &'a Metrics,
-    pub diagnosis: Option<&'a Diagnosis>,
-    /// Others who were on the card.
-    pub others: usize,
-    /// The share of the CPU that others took, where the workload runs on it.
-    pub cpu_taken: Option<f32>,
+    pub fn blocks_comparison(&self) -> bool {
+        self.severity == Some(Severity::BlocksComparison)
+    }
+}
+
+/// What an issue means for the use of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Severity {
+    /// The run can be compared, with caution.
+    LowersTrust,
+    /// `compare` refuses the run.
+    BlocksComparison,
+}
+
+/// A reason not to trust a run.
+#[derive(Debug, Clone, PartialEq)]
+pub enum TrustIssue {
+    RanUnderTool(String),
+    RunFailed,
+    SharedGpu(u32),
+    /// The share of the CPU that other processes used.
+    ExternalCpuLoad(f32),
+    LostEvents(u64),
+    /// The relative change of TPOT from the first third of the requests to the last.
+    Drift(f64),
+    /// The coefficient of variation of TPOT is so large that it has no typical value.
+    UnstableTpot(f64),
+    /// The coefficient of variation of TPOT.
+    UnevenTpot(f64),
+    FewRequests(usize),
+    Throttled,
+}
+
+impl TrustIssue {
+    pub fn severity(&self) -> Severity {
+        match self {
+            TrustIssue::UnevenTpot(_) | TrustIssue::FewRequests(_) | TrustIssue::Throttled => {
+                Severity::LowersTrust
+            }
+            _ => Severity::BlocksComparison,
+        }
+    }
+}
+
+impl fmt::Display for TrustIssue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TrustIssue::RanUnderTool(tool) => write!(f, "it ran under {tool}, which changes its times"),
+            TrustIssue::RunFailed => f.write_str("the run failed"),
+            TrustIssue::SharedGpu(1) => f.write_str("another process used the GPU"),
+            TrustIssue::SharedGpu(processes) => write!(f, "{processes} other processes used the GPU"),
+            TrustIssue::ExternalCpuLoad(share) => {
+                write!(f, "external load: other processes used {} of the CPU", percent(100.0 * share))
+            }
+            TrustIssue::LostEvents(1) => f.write_str("1 event was lost"),
+            TrustIssue::LostEvents(events) => write!(f, "{events} events were lost"),
+            TrustIssue::Drift(change) => write!(
+                f,
+                "TPOT drifts: {} from the first third of the requests to the last; increase runtime.warmup or set runtime.until=steady",
+                percent_change(100.0 * change)
+            ),
+            TrustIssue::UnstableTpot(variation) => {
+                write!(f, "TPOT is unstable: its coefficient of variation is {}", percent(100.0 * variation))
+            }
+            TrustIssue::UnevenTpot(variation) => {
+                write!(f, "TPOT is uneven: its coefficient of variation is {}", percent(100.0 * variation))
+            }
+            TrustIssue::FewRequests(n) => {
+                write!(f, "too few requests with a TPOT: {n} of at least {MIN_REQUESTS}")
+            }
+            TrustIssue::Throttled => f.write_str("the GPU was throttled"),
+        }
+    }
+}
+
+impl Serialize for TrustIssue {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// What happened around a run.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct Conditions {
+    #[serde(rename = "others")]
+    pub other_gpu_processes: u32,
+    /// The share of the CPU that other processes used, where the workload runs on the CPU.
+    #[serde(rename = "cpu_taken")]
+    pub external_cpu_share: Option<f32>,
+    /// Events that were dropped, or lines of the recording that could not be read.
     pub events_lost: u64,
-    /// TPOT of the first requests over that of the last.
-    pub drift: Option<f64>,
-    /// The tool that the run was under.
-    pub perturbed: Option<&'a str>,
+    #[serde(default)]
+    pub throttled: bool,
 }
 
-/// `None` until something was measured.
-pub fn trust(judged: &Judged<'_>) -> Option<Trust> {
-    let metrics = judged.metrics;
-    if metrics.itl.n() == 0 {
+impl Conditions {
+    /// The conditions of two runs taken as one.
+    pub fn worst(self, other: Conditions) -> Conditions {
+        let shares = [self.external_cpu_share, other.external_cpu_share];
+        Conditions {
+            other_gpu_processes: self.other_gpu_processes.max(other.other_gpu_processes),
+            external_cpu_share: shares.into_iter().flatten().reduce(f32::max),
+            events_lost: self.events_lost + other.events_lost,
+            throttled: self.throttled || other.throttled,
+        }
+    }
+}
+
+/// Everything that decides the trust of a run.
+#[derive(Debug, Clone, Copy)]
+pub struct TrustInput<'a> {
+    pub conditions: Conditions,
+    /// The profiler that the run was under.
+    pub tool: Option<&'a str>,
+    /// `None` while the run goes on.
+    pub outcome: Option<Outcome>,
+    /// TPOT of the completed requests in order of time; of very many, every n-th.
+    pub tpots_ns: &'a [f64],
+    /// The runs of both sides were interleaved: drift affects both alike.
+    pub interleaved: bool,
+}
+
+/// Judges a run.
+pub fn trust(input: &TrustInput<'_>) -> Trust {
+    let Conditions { other_gpu_processes, external_cpu_share, events_lost, throttled } = input.conditions;
+    let mut issues = Vec::new();
+    if let Some(tool) = input.tool {
+        issues.push(TrustIssue::RanUnderTool(tool.to_owned()));
+    }
+    if input.outcome == Some(Outcome::Failed) {
+        issues.push(TrustIssue::RunFailed);
+    }
+    if other_gpu_processes > 0 {
+        issues.push(TrustIssue::SharedGpu(other_gpu_processes));
+    }
+    if let Some(share) = external_cpu_share.filter(|share| *share > MAX_EXTERNAL_CPU_SHARE) {
+        issues.push(TrustIssue::ExternalCpuLoad(share));
+    }
+    if events_lost > 0 {
+        issues.push(TrustIssue::LostEvents(events_lost));
+    }
+    if let Some(change) = drift(input.tpots_ns).filter(|_| !input.interleaved) {
+        issues.push(TrustIssue::Drift(change));
+    }
+    match coefficient_of_variation(input.tpots_ns) {
+        Some(variation) if variation > MAX_STABLE_VARIATION => {
+            issues.push(TrustIssue::UnstableTpot(variation));
+        }
+        Some(variation) if variation > MAX_EVEN_VARIATION => issues.push(TrustIssue::UnevenTpot(variation)),
+        _ => {}
+    }
+    if input.tpots_ns.len() < MIN_REQUESTS {
+        issues.push(TrustIssue::FewRequests(input.tpots_ns.len()));
+    }
+    if throttled {
+        issues.push(TrustIssue::Throttled);
+    }
+    Trust::of(issues)
+}
+
+/// The standard deviation over the mean; `None` for fewer than two values.
+pub fn coefficient_of_variation(values: &[f64]) -> Option<f64> {
+    let (mean, variance) = mean_and_variance(values)?;
+    (mean > 0.0).then(|| variance.sqrt() / mean)
+}
+
+fn mean_and_variance(values: &[f64]) -> Option<(f64, f64)> {
+    if values.len() < 2 {
         return None;
     }
-    let mut doubts = Vec::new();
-    if metrics.requests < ENOUGH_REQUESTS {
-        doubts.push(format!("only {} requests were measured", metrics.requests));
+    let n = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / n;
+    Some((mean, values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (n - 1.0)))
+}
+
+/// The relative change from the first third to the last, where it is both large and significant.
+fn drift(values: &[f64]) -> Option<f64> {
+    let third = values.len() / 3;
+    if third < 3 {
+        return None;
     }
-    let spread =
-        metrics.tpot.percentile_ms(90.0).zip(metrics.tpot.percentile_ms(50.0)).map(|(p90, p50)| p90 / p50);
-    if let Some(spread) = spread.filter(|spread| *spread > EVEN) {
-        doubts.push(format!("TPOT is uneven: p90 is {spread:.2} × p50"));
-    }
-    if let Some(drift) = judged.drift.filter(|drift| !(1.0 / EVEN..=EVEN).contains(drift)) {
-        doubts
-            .push(format!("it drifts: TPOT of the last requests is {:.2} × that of the first", 1.0 / drift));
-    }
-    if judged.diagnosis.is_some_and(|diagnosis| diagnosis.throttled) {
-        doubts.push("the card was held back".to_owned());
-    }
-    if judged.others > 0 {
-        doubts.push(format!("{} other processes were on the card", judged.others));
-    }
-    if let Some(taken) = judged.cpu_taken.filter(|taken| *taken > OTHERS) {
-        doubts.push(format!("other processes took {} of the CPU", percent(100.0 * taken)));
-    }
-    if judged.events_lost > 0 {
-        doubts.push(format!("{} events were lost", judged.events_lost));
-    }
-    let mut score = MOST.saturating_sub(doubts.len() as u32);
-    if let Some(tool) = judged.perturbed {
-        // However even it is, it is not the workload's own time.
-        score = 0;
-        doubts.insert(0, format!("it ran under {tool}: its latencies are not to be compared"));
-    }
-    Some(Trust { score, of: MOST, doubts })
+    let (first, first_variance) = mean_and_variance(&values[..third])?;
+    let (last, last_variance) = mean_and_variance(&values[values.len() - third..])?;
+    let standard_error = ((first_variance + last_variance) / third as f64).sqrt();
+    let change = last / first - 1.0;
+    let significant = (last - first).abs() > MAX_DRIFT_STANDARD_ERRORS * standard_error;
+    (change.abs() > MAX_DRIFT && significant).then_some(change)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::noise;
+
+    fn judged(tpots_ns: &[f64], conditions: Conditions, tool: Option<&str>) -> Trust {
+        trust(&TrustInput { conditions, tool, outcome: None, tpots_ns, interleaved: false })
+    }
 
     #[test]
-    fn every_doubt_takes_a_point() {
-        let mut metrics = Metrics::default();
-        fn judged(metrics: &Metrics) -> Judged<'_> {
-            Judged {
-                metrics,
-                diagnosis: None,
-                others: 0,
-                cpu_taken: None,
-                events_lost: 0,
-                drift: None,
-                perturbed: None,
-            }
+    fn an_issue_costs_a_point_or_all_of_them() {
+        let (steady, none) = ([1e6; 20], Conditions::default());
+        let trusted = judged(&steady, none, None);
+        assert_eq!((trusted.score, trusted.severity, trusted.issues.len()), (5, None, 0));
+        let few = judged(&steady[..4], Conditions { throttled: true, ..none }, None);
+        assert_eq!((few.score, few.severity), (3, Some(Severity::LowersTrust)));
+        assert!(!few.blocks_comparison());
+        let loaded = judged(&steady, Conditions { external_cpu_share: Some(0.7), ..none }, None);
+        assert_eq!((loaded.score, loaded.severity), (0, Some(Severity::BlocksComparison)));
+        let under_tool = judged(&steady, Conditions { other_gpu_processes: 2, ..none }, Some("ncu"));
+        assert_eq!(
+            serde_json::json!(under_tool),
+            serde_json::json!({
+                "score": 0,
+                "of": 5,
+                "severity": "blocks_comparison",
+                "doubts": ["it ran under ncu, which changes its times", "2 other processes used the GPU"],
+            })
+        );
+    }
+
+    #[test]
+    fn variation_lowers_trust_and_then_blocks() {
+        let spread = |share: f64| -> Vec<f64> {
+            (0..40).map(|i| 1e6 * if i % 2 == 0 { 1.0 + share } else { 1.0 - share }).collect()
+        };
+        let none = Conditions::default();
+        for (share, severity) in
+            [(0.02, None), (0.1, Some(Severity::LowersTrust)), (0.3, Some(Severity::BlocksComparison))]
+        {
+            assert_eq!(judged(&spread(share), none, None).severity, severity, "{share}");
         }
-        assert_eq!(trust(&judged(&metrics)), None);
-        metrics.next_token(1_000_000, 1);
-        assert_eq!(trust(&judged(&metrics)).unwrap().score, 4);
-        metrics.requests = 20;
-        (0..20).for_each(|_| metrics.tpot.record(1_000_000));
-        assert_eq!(trust(&judged(&metrics)).unwrap().doubts, Vec::<String>::new());
-        let shared = Judged { others: 2, drift: Some(0.8), events_lost: 3, ..judged(&metrics) };
-        assert_eq!(trust(&shared).unwrap().score, 2);
-        let perturbed = trust(&Judged { perturbed: Some("ncu"), ..judged(&metrics) }).unwrap();
-        assert_eq!(perturbed.score, 0);
-        assert_eq!(perturbed.doubts, ["it ran under ncu: its latencies are not to be compared"]);
+    }
+
+    #[test]
+    fn noise_is_no_drift_and_warming_up_is() {
+        let steady = |seed| (0..30).map(|i| 10.0 + 0.3 * noise::bell(seed, i)).collect::<Vec<f64>>();
+        let alarms = (0..500).filter(|seed| drift(&steady(*seed)).is_some()).count();
+        assert!(alarms < 5, "{alarms} of 500");
+        let warming: Vec<f64> =
+            steady(1).iter().enumerate().map(|(i, v)| v * (1.2 - 0.2 * i as f64 / 30.0)).collect();
+        assert!(drift(&warming).unwrap() < -0.05);
+        assert_eq!(drift(&[1.0, 2.0, 3.0]), None);
+        assert_eq!(
+            (coefficient_of_variation(&[1.0]), coefficient_of_variation(&[2.0, 2.0])),
+            (None, Some(0.0))
+        );
     }
 }

@@ -62,11 +62,6 @@ pub fn check(archive: &Path) -> Result<(), AssetError> {
     each(archive, &mut |entry, kind, _| checker.admit(entry, &kind).map(drop))
 }
 
-/// Whether the name says that this program can extract it.
-pub fn is_archive(name: &str) -> bool {
-    Format::of(name).is_some()
-}
-
 #[derive(Debug, Clone, Copy)]
 enum Format {
     Zip,

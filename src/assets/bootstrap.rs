@@ -33,7 +33,7 @@ impl Kind {
 
 /// One thing to link.
 #[derive(Debug)]
-pub(super) struct Item {
+pub(crate) struct Item {
     kind: Kind,
     name: String,
     link: PathBuf,
@@ -48,23 +48,23 @@ pub(super) struct Item {
 
 /// How it stands with one thing, in the end.
 #[derive(Debug, Serialize)]
-pub(super) struct Outcome {
-    pub(super) kind: Kind,
-    pub(super) name: String,
-    pub(super) link: PathBuf,
-    pub(super) target: Option<PathBuf>,
-    pub(super) state: State,
+pub(crate) struct Outcome {
+    pub(crate) kind: Kind,
+    pub(crate) name: String,
+    pub(crate) link: PathBuf,
+    pub(crate) target: Option<PathBuf>,
+    pub(crate) state: State,
     /// Archives extracted, or to be extracted.
-    pub(super) extracted: Vec<PathBuf>,
+    pub(crate) extracted: Vec<PathBuf>,
     /// What to know about it, in words.
-    pub(super) note: Option<String>,
+    pub(crate) note: Option<String>,
     /// Whether this makes the command fail.
-    pub(super) failed: bool,
+    pub(crate) failed: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum State {
+pub(crate) enum State {
     Linked,
     Replaced,
     Unchanged,
@@ -78,7 +78,7 @@ pub(super) enum State {
 }
 
 impl State {
-    pub(super) fn word(self) -> &'static str {
+    pub(crate) fn word(self) -> &'static str {
         match self {
             State::Linked => "linked",
             State::Replaced => "replaced",
@@ -94,7 +94,7 @@ impl State {
 }
 
 /// Reads the manifests below `root`: all of `kind` (or of both), or those with the given names.
-pub(super) fn plan(
+pub(crate) fn plan(
     root: &Path,
     kind: Option<Kind>,
     names: &[String],
@@ -186,7 +186,7 @@ enum Standing {
 
 impl Item {
     /// Does what is to be done, or with `dry_run` says what would be. `confirm` is asked before a link is replaced.
-    pub(super) fn apply(
+    pub(crate) fn apply(
         &self,
         dry_run: bool,
         confirm: &mut dyn FnMut(&str) -> Result<bool, AssetError>,

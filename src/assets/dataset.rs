@@ -13,7 +13,7 @@ use super::sampling::{Sampling, subset};
 use crate::config::{read_yaml, write_yaml};
 
 /// Where a dataset's own data is linked.
-pub(super) const SOURCE: &str = "source-data";
+pub(crate) const SOURCE: &str = "source-data";
 const METADATA: &str = "metadata.yaml";
 
 /// `metadata.yaml` of a dataset, as far as the program reads it; more may stand there.
@@ -25,41 +25,41 @@ struct Facts {
 
 /// `metadata.yaml` of a variant.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Provenance {
-    pub(super) parent: String,
-    pub(super) created: String,
-    pub(super) transform: String,
+pub(crate) struct Provenance {
+    pub(crate) parent: String,
+    pub(crate) created: String,
+    pub(crate) transform: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) seed: Option<u64>,
-    pub(super) size: Size,
+    pub(crate) seed: Option<u64>,
+    pub(crate) size: Size,
 }
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Size {
-    pub(super) samples: u64,
-    pub(super) disk_mb: f64,
+pub(crate) struct Size {
+    pub(crate) samples: u64,
+    pub(crate) disk_mb: f64,
 }
 
 /// A dataset as `dataset list` shows it.
 #[derive(Debug, Serialize)]
-pub(super) struct Listed {
-    pub(super) name: String,
+pub(crate) struct Listed {
+    pub(crate) name: String,
     /// Where the source data is; absent where it is not linked, or the link leads nowhere.
-    pub(super) source_data: Option<PathBuf>,
-    pub(super) source: Option<String>,
-    pub(super) license: Option<String>,
-    pub(super) variants: Vec<Variant>,
+    pub(crate) source_data: Option<PathBuf>,
+    pub(crate) source: Option<String>,
+    pub(crate) license: Option<String>,
+    pub(crate) variants: Vec<Variant>,
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct Variant {
-    pub(super) name: String,
+pub(crate) struct Variant {
+    pub(crate) name: String,
     #[serde(flatten)]
-    pub(super) provenance: Provenance,
+    pub(crate) provenance: Provenance,
 }
 
 /// Every dataset under `root`, with its variants.
-pub(super) fn list(root: &Path) -> Result<Vec<Listed>, AssetError> {
+pub(crate) fn list(root: &Path) -> Result<Vec<Listed>, AssetError> {
     let mut listed = Vec::new();
     for name in dataset_names(root)? {
         let dir = root.join("datasets").join(&name);
@@ -94,28 +94,28 @@ fn variants(dir: &Path) -> Result<Vec<Variant>, AssetError> {
     Ok(found)
 }
 
-/// What to make.
+/// A variant to create.
 #[derive(Debug)]
-pub(super) struct Wish<'a> {
-    pub(super) dataset: &'a str,
-    pub(super) variant: &'a str,
-    pub(super) samples: u64,
-    pub(super) seed: u64,
+pub(crate) struct VariantSpec<'a> {
+    pub(crate) dataset: &'a str,
+    pub(crate) variant: &'a str,
+    pub(crate) samples: u64,
+    pub(crate) seed: u64,
     /// Only the files this list names.
-    pub(super) filelist: Option<&'a Path>,
+    pub(crate) filelist: Option<&'a Path>,
     /// Replace a variant of that name.
-    pub(super) force: bool,
+    pub(crate) force: bool,
 }
 
 /// What was made.
 #[derive(Debug, Serialize)]
-pub(super) struct Prepared {
-    pub(super) schema: u32,
-    pub(super) dir: PathBuf,
+pub(crate) struct Prepared {
+    pub(crate) schema: u32,
+    pub(crate) dir: PathBuf,
     /// How many samples there were to draw from.
-    pub(super) of: u64,
+    pub(crate) of: u64,
     #[serde(flatten)]
-    pub(super) provenance: Provenance,
+    pub(crate) provenance: Provenance,
 }
 
 /// A file of the source data and how many samples it has.
@@ -133,16 +133,16 @@ impl SourceFile {
 }
 
 /// Draws samples from the JSONL and text files of a dataset's source data into a variant.
-pub(super) fn prepare(root: &Path, wish: &Wish) -> Result<Prepared, AssetError> {
-    known("dataset", &[wish.dataset.to_owned()], &dataset_names(root)?)?;
-    paths::plain_name("variant", wish.variant)?;
-    let dir = root.join("datasets").join(wish.dataset);
-    let target = dir.join(wish.variant);
-    if wish.variant == SOURCE {
+pub(crate) fn prepare(root: &Path, spec: &VariantSpec) -> Result<Prepared, AssetError> {
+    known("dataset", &[spec.dataset.to_owned()], &dataset_names(root)?)?;
+    paths::plain_name("variant", spec.variant)?;
+    let dir = root.join("datasets").join(spec.dataset);
+    let target = dir.join(spec.variant);
+    if spec.variant == SOURCE {
         let why = "source data is never written to".into();
-        return Err(AssetError::BadName { what: "variant", name: wish.variant.into(), why });
+        return Err(AssetError::BadName { what: "variant", name: spec.variant.into(), why });
     }
-    if target.exists() && !wish.force {
+    if target.exists() && !spec.force {
         return Err(AssetError::Failed(format!(
             "{} is there already; choose another name, or --force to make it anew",
             target.display()
@@ -152,20 +152,20 @@ pub(super) fn prepare(root: &Path, wish: &Wish) -> Result<Prepared, AssetError> 
     if target.exists() && !target.join(METADATA).exists() {
         return Err(AssetError::Failed(format!("{} is no variant; it is left alone", target.display())));
     }
-    let files = source_files(&dir.join(SOURCE), wish)?;
+    let files = source_files(&dir.join(SOURCE), spec)?;
     let count: u64 = files.iter().map(|file| file.samples).sum();
-    let sampling = Sampling { num_epochs: 1, num_samples_per_epoch: Some(wish.samples), randomize: true };
-    let mut chosen = sampling.indexes(count, wish.seed).swap_remove(0);
+    let sampling = Sampling { num_epochs: 1, num_samples_per_epoch: Some(spec.samples), randomize: true };
+    let mut chosen = sampling.indexes(count, spec.seed).swap_remove(0);
     // The source's order: one walk through the files finds them all.
     chosen.sort_unstable();
 
-    let partial = dir.join(format!(".{}.partial-{}", wish.variant, std::process::id()));
+    let partial = dir.join(format!(".{}.partial-{}", spec.variant, std::process::id()));
     let made = write_variant(&partial, &files, &chosen).and_then(|bytes| {
         let provenance = Provenance {
             parent: SOURCE.into(),
             created: jiff::Zoned::now().strftime("%Y-%m-%d").to_string(),
-            transform: told(wish, count, chosen.len() as u64),
-            seed: Some(wish.seed),
+            transform: describe(spec, count, chosen.len() as u64),
+            seed: Some(spec.seed),
             size: Size { samples: chosen.len() as u64, disk_mb: (bytes as f64 / 1e4).round() / 100.0 },
         };
         write_yaml(&partial.join(METADATA), "", &provenance)?;
@@ -182,20 +182,20 @@ pub(super) fn prepare(root: &Path, wish: &Wish) -> Result<Prepared, AssetError> 
     Ok(Prepared { schema: 1, dir: target, of: count, provenance: made? })
 }
 
-fn told(wish: &Wish, count: u64, chosen: u64) -> String {
-    let from = match wish.filelist {
+fn describe(spec: &VariantSpec, count: u64, chosen: u64) -> String {
+    let from = match spec.filelist {
         Some(list) => format!(" of the files in {}", list.file_name().unwrap_or_default().to_string_lossy()),
         None => String::new(),
     };
     if chosen == count {
         format!("All {count} examples{from}")
     } else {
-        format!("Random sample of {chosen} out of {count} examples{from}, seed {}", wish.seed)
+        format!("Random sample of {chosen} out of {count} examples{from}, seed {}", spec.seed)
     }
 }
 
-fn source_files(source: &Path, wish: &Wish) -> Result<Vec<SourceFile>, AssetError> {
-    let name = wish.dataset;
+fn source_files(source: &Path, spec: &VariantSpec) -> Result<Vec<SourceFile>, AssetError> {
+    let name = spec.dataset;
     if !source.is_dir() {
         return Err(AssetError::Failed(format!(
             "{} leads to no directory; run: llmprof-tui bootstrap datasets {name}",
@@ -205,7 +205,7 @@ fn source_files(source: &Path, wish: &Wish) -> Result<Vec<SourceFile>, AssetErro
     let mut files = Vec::new();
     collect(source, "", &mut files)?;
     files.sort_by(|a, b| a.name.cmp(&b.name));
-    if let Some(list) = wish.filelist {
+    if let Some(list) = spec.filelist {
         let text = fs::read_to_string(list).map_err(AssetError::io("read", list))?;
         let names: Vec<String> = files.iter().map(|file| file.name.clone()).collect();
         let keep =

@@ -1,6 +1,6 @@
 //! Downloads a model, or its sources only, from the hub.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -30,32 +30,32 @@ const RECEIPT: &str = ".pin.json";
 
 /// The result of a fetch.
 #[derive(Debug, Serialize)]
-pub(super) struct Fetched {
-    pub(super) schema: u32,
-    pub(super) repo: String,
-    pub(super) commit: String,
-    pub(super) dir: PathBuf,
-    pub(super) files: Vec<FetchedFile>,
+pub(crate) struct Fetched {
+    pub(crate) schema: u32,
+    pub(crate) repo: String,
+    pub(crate) commit: String,
+    pub(crate) dir: PathBuf,
+    pub(crate) files: Vec<FetchedFile>,
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct FetchedFile {
-    pub(super) path: String,
-    pub(super) bytes: u64,
+pub(crate) struct FetchedFile {
+    pub(crate) path: String,
+    pub(crate) bytes: u64,
     /// Whether it was already in the cache.
-    pub(super) cached: bool,
+    pub(crate) cached: bool,
 }
 
 /// The content of [`RECEIPT`].
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Receipt {
-    pub(super) revision: String,
+pub(crate) struct Receipt {
+    pub(crate) revision: String,
     /// Path and git object id of the content.
-    pub(super) files: BTreeMap<String, String>,
+    pub(crate) files: BTreeMap<String, String>,
 }
 
 /// The repository of `model`, which is `org/name` or an option of `conf/model/`.
-pub(super) fn repository(model: &str, tree: &ConfTree) -> Result<RepoId, AssetError> {
+pub(crate) fn repository(model: &str, tree: &ConfTree) -> Result<RepoId, AssetError> {
     if model.contains('/') {
         return RepoId::parse(model);
     }
@@ -78,7 +78,7 @@ pub(super) fn repository(model: &str, tree: &ConfTree) -> Result<RepoId, AssetEr
 }
 
 /// Downloads the files of `repo` that a run needs (or `all` files) to the cache.
-pub(super) fn model(
+pub(crate) fn model(
     hub: &Hub,
     repo: &RepoId,
     revision: &str,
@@ -104,11 +104,14 @@ pub(super) fn model(
         let present = cache.has(repo, &commit, &file) || cache.reuse(repo, &commit, &file)?;
         if present { &mut cached } else { &mut missing }.push(file);
     }
-    let bytes = missing.iter().map(|file| file.size).sum();
+    // Files with the same content share one blob and one download.
+    let mut oids = HashSet::new();
+    let (unique, copies): (Vec<_>, Vec<_>) = missing.iter().partition(|file| oids.insert(&file.oid));
+    let bytes = unique.iter().map(|file| file.size).sum();
     check_free_space(cache.root(), bytes)?;
     let progress = Progress::new(bytes, quiet);
     let source = Source::new(hub, repo, &commit);
-    let downloaded = in_parallel(&missing, &source, |file| {
+    let downloaded = in_parallel(&unique, &source, |file| {
         let partial = cache.partial(repo, file)?;
         let mut shown = progress.file(&file.path, file.size);
         let digests = source.download(file, &partial, &mut |present| shown.set(present))?;
@@ -118,6 +121,9 @@ pub(super) fn model(
     });
     progress.clear();
     downloaded?;
+    for file in copies {
+        cache.reuse(repo, &commit, file)?;
+    }
     // Last, so that a revision never refers to an incomplete snapshot.
     cache.record_revision(repo, revision, &commit)?;
     let dir = cache.snapshot(repo, &commit);
@@ -126,7 +132,7 @@ pub(super) fn model(
 
 /// Calls `download` for each file on a few threads. The first error cancels the other downloads.
 fn in_parallel(
-    files: &[RemoteFile],
+    files: &[&RemoteFile],
     source: &Source<'_>,
     download: impl Fn(&RemoteFile) -> Result<(), AssetError> + Sync,
 ) -> Result<(), AssetError> {
@@ -150,7 +156,7 @@ fn in_parallel(
 }
 
 /// Downloads the sources of `repo` at `commit` to `dir`, read-only, and removes files that are no longer in it.
-pub(super) fn sources(
+pub(crate) fn sources(
     hub: &Hub,
     repo: &RepoId,
     commit: &str,
@@ -214,14 +220,14 @@ fn download_source(
     Ok(digests)
 }
 
-pub(super) fn read_receipt(dir: &Path) -> Option<Receipt> {
+pub(crate) fn read_receipt(dir: &Path) -> Option<Receipt> {
     let text = fs::read_to_string(dir.join(RECEIPT)).ok()?;
     let receipt: Receipt = serde_json::from_str(&text).ok()?;
     receipt.files.keys().all(|path| paths::relative(path).is_ok()).then_some(receipt)
 }
 
 /// The files of `receipt` that are missing or edited.
-pub(super) fn changes(dir: &Path, receipt: &Receipt) -> Vec<String> {
+pub(crate) fn changes(dir: &Path, receipt: &Receipt) -> Vec<String> {
     let same = |path: &str, oid: &str| {
         let path = dir.join(path);
         let size = fs::metadata(&path).map(|m| m.len())?;

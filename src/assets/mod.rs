@@ -1,19 +1,18 @@
-//! Models, datasets and reference sources on disk: where they lie, how they get there, what they are made of.
+//! Models, datasets and reference sources on disk: links, downloads, archives, pins and variants.
 
 pub mod archive;
-mod bootstrap;
-pub mod commands;
-mod dataset;
+pub(crate) mod bootstrap;
+pub(crate) mod dataset;
 mod digest;
 mod error;
-mod fetch;
+pub(crate) mod fetch;
 mod git;
-mod hub;
+pub(crate) mod hub;
 mod manifest;
 pub mod paths;
 mod progress;
 pub mod sampling;
-mod third_party;
+pub(crate) mod third_party;
 
 pub use digest::sha256_hex;
 pub use error::AssetError;

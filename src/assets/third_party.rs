@@ -20,43 +20,43 @@ const HEADING: &str = "\
 /// All pins.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Pins {
+pub(crate) struct Pins {
     #[serde(default)]
-    pub(super) hf: Vec<HubPin>,
+    pub(crate) hf: Vec<HubPin>,
     #[serde(default)]
-    pub(super) github: Vec<GitPin>,
+    pub(crate) github: Vec<GitPin>,
 }
 
 /// Sources of a hub repository, under `hf/<org>/<repo>/`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct HubPin {
-    pub(super) repo: String,
+pub(crate) struct HubPin {
+    pub(crate) repo: String,
     /// A commit.
-    pub(super) revision: String,
+    pub(crate) revision: String,
     /// The branch `update --latest` follows.
     #[serde(default = "main_branch")]
-    pub(super) track: String,
+    pub(crate) track: String,
 }
 
 /// A git repository, under `github/<name>/`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct GitPin {
-    pub(super) name: String,
-    pub(super) url: String,
+pub(crate) struct GitPin {
+    pub(crate) name: String,
+    pub(crate) url: String,
     /// A commit or a tag.
-    pub(super) revision: String,
+    pub(crate) revision: String,
     /// The commit that `revision` was, once it was fetched: tags can move.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) commit: Option<String>,
+    pub(crate) commit: Option<String>,
     /// The directories wanted of it; none are all.
     #[serde(default)]
-    pub(super) paths: Vec<String>,
+    pub(crate) paths: Vec<String>,
     #[serde(default = "main_branch")]
-    pub(super) track: String,
+    pub(crate) track: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) license: Option<String>,
+    pub(crate) license: Option<String>,
 }
 
 fn main_branch() -> String {
@@ -65,18 +65,18 @@ fn main_branch() -> String {
 
 /// How it stands with one pin.
 #[derive(Debug, Serialize)]
-pub(super) struct Status {
-    pub(super) name: String,
-    pub(super) dir: PathBuf,
-    pub(super) pinned: String,
-    pub(super) found: Option<String>,
-    pub(super) state: State,
-    pub(super) note: Option<String>,
+pub(crate) struct Status {
+    pub(crate) name: String,
+    pub(crate) dir: PathBuf,
+    pub(crate) pinned: String,
+    pub(crate) found: Option<String>,
+    pub(crate) state: State,
+    pub(crate) note: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum State {
+pub(crate) enum State {
     /// What is on disk is what is pinned.
     InPlace,
     Absent,
@@ -88,7 +88,7 @@ pub(super) enum State {
 }
 
 impl State {
-    pub(super) fn word(self) -> &'static str {
+    pub(crate) fn word(self) -> &'static str {
         match self {
             State::InPlace => "in place",
             State::Absent => "absent",
@@ -101,7 +101,7 @@ impl State {
 
 /// Where a pin is to be moved before it is brought to disk.
 #[derive(Debug, Clone)]
-pub(super) enum Move {
+pub(crate) enum Move {
     Stay,
     To(String),
     Latest,
@@ -112,7 +112,7 @@ impl Pins {
         root.join("third_party/third_party.yaml")
     }
 
-    pub(super) fn read(root: &Path) -> Result<Pins, AssetError> {
+    pub(crate) fn read(root: &Path) -> Result<Pins, AssetError> {
         let path = Pins::path(root);
         if !path.exists() {
             return Err(AssetError::NoManifest { path });
@@ -128,11 +128,11 @@ impl Pins {
     }
 
     /// The pins there are; none where the file is not there yet.
-    pub(super) fn read_or_none(root: &Path) -> Result<Pins, AssetError> {
+    pub(crate) fn read_or_none(root: &Path) -> Result<Pins, AssetError> {
         if Pins::path(root).exists() { Pins::read(root) } else { Ok(Pins::default()) }
     }
 
-    pub(super) fn write(&self, root: &Path) -> Result<(), AssetError> {
+    pub(crate) fn write(&self, root: &Path) -> Result<(), AssetError> {
         let path = Pins::path(root);
         if let Some(dir) = path.parent() {
             std::fs::create_dir_all(dir).map_err(AssetError::io("make", dir))?;
@@ -146,7 +146,7 @@ impl Pins {
     }
 
     /// Keeps `repo` at `commit`.
-    pub(super) fn pin_hub(&mut self, repo: &RepoId, commit: &str) {
+    pub(crate) fn pin_hub(&mut self, repo: &RepoId, commit: &str) {
         let name = repo.to_string();
         match self.hf.iter_mut().find(|pin| pin.repo == name) {
             Some(pin) => pin.revision = commit.to_owned(),
@@ -155,7 +155,7 @@ impl Pins {
     }
 
     /// How it stands with all pins, or with the one of that name.
-    pub(super) fn status(&self, root: &Path, name: Option<&str>) -> Result<Vec<Status>, AssetError> {
+    pub(crate) fn status(&self, root: &Path, name: Option<&str>) -> Result<Vec<Status>, AssetError> {
         known("pin", &name.map(str::to_owned).into_iter().collect::<Vec<_>>(), &self.names())?;
         let asked = |own: &str| name.is_none_or(|name| name == own);
         let hub = self.hf.iter().filter(|pin| asked(&pin.repo)).map(|pin| pin.status(root));
@@ -164,7 +164,7 @@ impl Pins {
     }
 }
 
-pub(super) fn hub_dir(root: &Path, repo: &RepoId) -> PathBuf {
+pub(crate) fn hub_dir(root: &Path, repo: &RepoId) -> PathBuf {
     root.join("third_party/hf").join(repo.to_string())
 }
 
@@ -244,7 +244,7 @@ impl GitPin {
     }
 
     /// The commands that would bring the pin to disk.
-    pub(super) fn commands(&self, root: &Path) -> Vec<Vec<String>> {
+    pub(crate) fn commands(&self, root: &Path) -> Vec<Vec<String>> {
         let revision = self.commit.as_deref().unwrap_or(&self.revision);
         git::checkout(&self.dir(root), &self.url, revision, &self.paths)
     }
@@ -263,7 +263,7 @@ impl GitPin {
 /// Moves the pins (all, or the one of that name) and brings them to disk; `tell` hears each step.
 ///
 /// With `dry_run` nothing is written: `tell` hears the commands alone.
-pub(super) fn update(
+pub(crate) fn update(
     root: &Path,
     name: Option<&str>,
     to: &Move,

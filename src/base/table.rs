@@ -1,9 +1,9 @@
-//! Plain-text tables: aligned columns, two spaces apart, without frames.
+//! Tables as plain text and as Markdown. The first row is the heading.
 
 use unicode_width::UnicodeWidthStr;
 
-/// `rows`, the first of which is the heading, one per line. Columns for which `is_number` holds are aligned to the
-/// right; a column without any text is left out.
+/// Aligned columns, two spaces apart, without frames. Columns for which `is_number` holds are aligned to the right; a
+/// column without any text is left out.
 pub fn aligned<R: AsRef<[String]>>(rows: &[R], is_number: impl Fn(usize) -> bool) -> String {
     let columns = rows.iter().map(|row| row.as_ref().len()).max().unwrap_or(0);
     let width =
@@ -18,6 +18,19 @@ pub fn aligned<R: AsRef<[String]>>(rows: &[R], is_number: impl Fn(usize) -> bool
         cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
     };
     rows.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// A Markdown table, with the same alignment. Every row ends with a line break.
+pub fn markdown<R: AsRef<[String]>>(rows: &[R], is_number: impl Fn(usize) -> bool) -> String {
+    let line = |row: &R| {
+        let cells: Vec<String> =
+            row.as_ref().iter().map(|cell| cell.replace('|', "\\|").replace('\n', " ")).collect();
+        format!("| {} |\n", cells.join(" | "))
+    };
+    let Some((heading, rest)) = rows.split_first() else { return String::new() };
+    let columns = 0..heading.as_ref().len();
+    let rule: String = columns.map(|column| if is_number(column) { "---:|" } else { "---|" }).collect();
+    format!("{}|{rule}\n{}", line(heading), rest.iter().map(line).collect::<String>())
 }
 
 #[cfg(test)]
@@ -35,5 +48,12 @@ mod tests {
              模型     3  slow"
         );
         assert_eq!(aligned::<Vec<String>>(&[], |_| false), "");
+    }
+
+    #[test]
+    fn markdown_cells_keep_their_bars() {
+        let rows = [["name", "ms"], ["a|b", "3"]].map(|row| row.map(str::to_owned));
+        assert_eq!(markdown(&rows, |column| column == 1), "| name | ms |\n|---|---:|\n| a\\|b | 3 |\n");
+        assert_eq!(markdown::<Vec<String>>(&[], |_| false), "");
     }
 }

@@ -125,7 +125,7 @@ impl ChromeTrace {
                 };
                 self.mark(out, t, &format!("{level} of {source}"), text);
             }
-            Event::GpuLost(lost) => self.mark(out, t, &format!("GPU {} has gone", lost.gpu), &lost.reason),
+            Event::GpuLost(lost) => self.mark(out, t, &format!("GPU {} is lost", lost.gpu), &lost.reason),
             Event::KernelTrace(trace) => {
                 let state = match &trace.state {
                     TraceState::On => "records kernels",
@@ -276,7 +276,7 @@ impl ChromeTrace {
         if before == Some(bits) {
             return;
         }
-        let names: Vec<String> = reasons::found(bits).map(|found| found.name().into_owned()).collect();
+        let names: Vec<String> = reasons::active(bits).map(|found| found.name().into_owned()).collect();
         let name = if names.is_empty() { "nothing holds the clock".to_owned() } else { names.join(", ") };
         self.lines.instant(out, Place { process, thread: 1 }, t, &name, &[("bits", Args::Number(bits))]);
     }

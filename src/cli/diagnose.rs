@@ -1,4 +1,4 @@
-//! `diagnose`: the ledger and the verdict of a recorded run, or of a log of telemetry.
+//! `diagnose`: what slowed the GPU in a recorded run or a telemetry log.
 
 use std::{
     fs::File,
@@ -6,79 +6,101 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use clap::Args;
 use serde_json::{Value, json};
-use thiserror::Error;
 
+use super::{Failure, print};
 use crate::{
     analysis::{
         energy::{Energy, energy},
-        throttle::{Diagnosis, Evidence, diagnose, table},
+        throttle::{Diagnosis, Evidence, MissingReasons, diagnose, table},
     },
     base::units::three_digits,
     event::readings::Reading,
-    rundir::{EventReader, Next, ReadError, RunDir},
-    state::RunState,
-    telemetry::log::{self, LogError, LoggedGpu},
+    rundir::{EventReader, Next, RunDir},
+    state::{GpuState, RunState},
+    telemetry::log::{self, LoggedGpu},
 };
 
-#[derive(Debug, Error)]
-pub enum DiagnoseError {
-    #[error(transparent)]
-    Run(#[from] ReadError),
-    #[error(transparent)]
-    Log(#[from] LogError),
-    #[error("{path}: {source}; diagnose takes a run directory, an nvml.csv or a CSV log of nvidia-smi")]
-    Open { path: PathBuf, source: std::io::Error },
-    #[error("nothing was seen of a GPU in {path}{why}; a diagnosis needs a run with a GPU's telemetry")]
-    NothingSeen { path: PathBuf, why: String },
+pub(super) const EXAMPLES: &str = "\
+Record a log to diagnose:
+  nvidia-smi -lms 200 --format=csv -f gpu.csv --query-gpu=timestamp,index,name,utilization.gpu,utilization.memory,\
+clocks.sm,clocks.mem,power.draw,temperature.gpu,clocks_event_reasons.active,power.limit,power.max_limit,clocks.max.sm
+  llmprof-tui diagnose gpu.csv";
+
+#[derive(Debug, Args)]
+pub(super) struct DiagnoseArgs {
+    /// A run directory, or a CSV file
+    path: PathBuf,
+    /// Print one JSON object on stdout instead of text
+    #[arg(long)]
+    json: bool,
 }
 
-/// What is known of one card.
-pub struct Diagnosed {
-    pub gpu: String,
-    pub diagnosis: Diagnosis,
-    pub energy: Option<Energy>,
-    /// Where it comes from, in words.
-    pub source: String,
+/// The diagnosis of one GPU.
+pub(super) struct Diagnosed {
+    gpu: String,
+    diagnosis: Diagnosis,
+    energy: Option<Energy>,
+    /// What the diagnosis is based on.
+    source: String,
 }
 
-/// Reads `path` and says what it tells of each GPU; the one that matters comes first.
-pub fn diagnosed(path: &Path) -> Result<Vec<Diagnosed>, DiagnoseError> {
+pub(super) fn run(args: &DiagnoseArgs) -> Result<u8, Failure> {
+    print_all(&diagnosed(&args.path)?, args.json)?;
+    Ok(0)
+}
+
+/// Prints the diagnosis of every GPU.
+pub(super) fn print_all(found: &[Diagnosed], json: bool) -> Result<(), Failure> {
+    match json {
+        true => print(&to_json(found).to_string()),
+        false => print(&found.iter().map(text).collect::<Vec<_>>().join("\n\n")),
+    }
+}
+
+/// Reads `path` and diagnoses each GPU in it, the profiled one first.
+fn diagnosed(path: &Path) -> Result<Vec<Diagnosed>, Failure> {
     let is_run = path.is_dir() || path.extension().is_some_and(|extension| extension == "ndjson");
     let found = if is_run { of_run(path)? } else { of_log(path)? };
     if found.is_empty() {
-        return Err(DiagnoseError::NothingSeen { path: path.to_owned(), why: String::new() });
+        return Err(no_samples(path, ""));
     }
     Ok(found)
 }
 
-fn of_run(path: &Path) -> Result<Vec<Diagnosed>, DiagnoseError> {
-    let mut reader = EventReader::open(&RunDir::open(path).events())?;
+fn no_samples(path: &Path, why: &str) -> Failure {
+    let path = path.display();
+    Failure::work(format_args!("{path} has no GPU samples{why}; a diagnosis needs a run with GPU telemetry"))
+}
+
+fn of_run(path: &Path) -> Result<Vec<Diagnosed>, Failure> {
+    let mut reader = EventReader::open(&RunDir::open(path).events()).map_err(Failure::work)?;
     let mut state = RunState::default();
-    while let Next::Event(envelope) = reader.read_next()? {
+    while let Next::Event(envelope) = reader.read_next().map_err(Failure::work)? {
         state.apply(&envelope);
     }
     if state.gpus.is_empty() {
         let why = state.gpu_absent.as_ref().map_or_else(String::new, |absent| format!(": {}", absent.reason));
-        return Err(DiagnoseError::NothingSeen { path: path.to_owned(), why });
+        return Err(no_samples(path, &why));
     }
     let mut found = of_state(&state);
     for of_gpu in &mut found {
         if state.finished.is_none() {
-            of_gpu.source += " that has no end: it is still being written, or was cut off";
+            of_gpu.source += ", incomplete: the run is still being written or was cut off";
         }
         if reader.skipped() > 0 {
-            of_gpu.source += &format!(", {} lines could not be read", reader.skipped());
+            of_gpu.source += &format!(", {} unreadable lines skipped", reader.skipped());
         }
     }
     Ok(found)
 }
 
-/// What the state of a run tells of each GPU, the profiled one first.
-pub fn of_state(state: &RunState) -> Vec<Diagnosed> {
+/// The diagnosis of each GPU of a run, the profiled one first.
+pub(super) fn of_state(state: &RunState) -> Vec<Diagnosed> {
     let mut gpus: Vec<_> = state.gpus.iter().collect();
     gpus.sort_by_key(|gpu| !gpu.info.profiled);
-    let of = |gpu: &&crate::state::GpuState| {
+    let of = |gpu: &&GpuState| {
         Some(Diagnosed {
             gpu: format!("GPU {} · {}", gpu.info.index, gpu.info.name),
             diagnosis: state.diagnosis_of(gpu)?,
@@ -89,9 +111,14 @@ pub fn of_state(state: &RunState) -> Vec<Diagnosed> {
     gpus.iter().filter_map(of).collect()
 }
 
-fn of_log(path: &Path) -> Result<Vec<Diagnosed>, DiagnoseError> {
-    let file = File::open(path).map_err(|source| DiagnoseError::Open { path: path.to_owned(), source })?;
-    let log = log::read(&path.display().to_string(), BufReader::new(file))?;
+fn of_log(path: &Path) -> Result<Vec<Diagnosed>, Failure> {
+    let name = path.display().to_string();
+    let file = File::open(path).map_err(|e| {
+        Failure::work(format_args!(
+            "{name}: {e}; diagnose reads a run directory, an nvml.csv or an nvidia-smi CSV log"
+        ))
+    })?;
+    let log = log::read(&name, BufReader::new(file)).map_err(Failure::work)?;
     Ok(log.gpus.iter().filter_map(|gpu| of_logged(gpu, log.skipped)).collect())
 }
 
@@ -107,9 +134,9 @@ fn of_logged(gpu: &LoggedGpu, skipped: u64) -> Option<Diagnosed> {
         pcie_width: gpu.last.get(Reading::PcieWidth),
         others: &[],
         lost: None,
-        reasons_refused: Some("the log does not have them (nvidia-smi: clocks_event_reasons.active)"),
+        missing_reasons: MissingReasons::NotLogged,
     })?;
-    let skipped = if skipped > 0 { format!(", {skipped} rows could not be read") } else { String::new() };
+    let skipped = if skipped > 0 { format!(", {skipped} unreadable rows skipped") } else { String::new() };
     Some(Diagnosed {
         gpu: format!("GPU {} · {}", gpu.info.index, gpu.info.name),
         diagnosis,
@@ -118,8 +145,7 @@ fn of_logged(gpu: &LoggedGpu, skipped: u64) -> Option<Diagnosed> {
     })
 }
 
-/// The diagnosis for people.
-pub fn text(found: &Diagnosed) -> String {
+fn text(found: &Diagnosed) -> String {
     let Diagnosed { gpu, diagnosis, energy, source } = found;
     let mut out = format!("{gpu} ({source})\n\n{}\n", diagnosis.verdict);
     if !diagnosis.causes.is_empty() {
@@ -137,8 +163,8 @@ pub fn text(found: &Diagnosed) -> String {
     out.trim_end().to_owned()
 }
 
-/// The same for machines: that of the first GPU, and of all.
-pub fn to_json(found: &[Diagnosed]) -> Value {
+/// The diagnosis of the first GPU, and of all of them under `gpus`.
+fn to_json(found: &[Diagnosed]) -> Value {
     let of = |found: &Diagnosed| {
         json!({
             "gpu": found.gpu,

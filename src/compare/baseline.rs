@@ -1,5 +1,5 @@
-//! Runs to hold others against, kept small: `baselines/NAME.json` in the working directory, to be committed beside what
-//! it is a baseline of.
+//! Runs to compare others with, in one small file each: `baselines/NAME.json` in the working directory, to be committed with the
+//! code.
 
 use std::{
     fs,
@@ -9,17 +9,16 @@ use std::{
 use super::{error::CompareError, read};
 use crate::{
     analysis::compare::{HEADLINE, SAMPLE_SCHEMA, Sample},
-    base::table::aligned,
-    base::units::millis,
+    base::{table::aligned, units::millis},
     rundir::list_runs,
 };
 
 const DIR: &str = "baselines";
 
-/// One that can be named.
+/// A saved baseline.
 pub struct Baseline {
     pub name: String,
-    /// What is in it, or why it can't be read.
+    /// Its content, or why it cannot be read.
     pub sample: Result<Sample, CompareError>,
 }
 
@@ -31,7 +30,7 @@ fn path_of(name: &str) -> Result<PathBuf, CompareError> {
     }
 }
 
-/// Keeps the sample of `run`, or of the newest run below `runs`, under `name`; gives where, and what it is.
+/// Saves the sample of `run`, or of the newest run below `runs`, as `name`; returns the path and the sample.
 pub fn save(name: &str, run: Option<&Path>, runs: &Path) -> Result<(PathBuf, Sample), CompareError> {
     let path = path_of(name)?;
     let newest = || list_runs(runs).first().map(|run| run.dir.path().to_owned());
@@ -44,12 +43,12 @@ pub fn save(name: &str, run: Option<&Path>, runs: &Path) -> Result<(PathBuf, Sam
     let io_error = |source| CompareError::Io { path: path.clone(), source };
     fs::create_dir_all(DIR).map_err(io_error)?;
     let text = serde_json::to_vec(&sample).map_err(|e| io_error(e.into()))?;
-    let beside = path.with_extension("json.new");
-    fs::write(&beside, text).and_then(|()| fs::rename(&beside, &path)).map_err(io_error)?;
+    let temporary = path.with_extension("json.new");
+    fs::write(&temporary, text).and_then(|()| fs::rename(&temporary, &path)).map_err(io_error)?;
     Ok((path, sample))
 }
 
-/// All of them, by name.
+/// All baselines, sorted by name.
 pub fn baselines() -> Vec<Baseline> {
     let entries = fs::read_dir(DIR).into_iter().flatten().flatten().map(|entry| entry.path());
     let mut found: Vec<Baseline> = entries
@@ -67,12 +66,12 @@ pub fn baselines() -> Vec<Baseline> {
 pub fn named(name: &str) -> Result<Option<Sample>, CompareError> {
     match path_of(name) {
         Ok(path) if path.is_file() => read(&path).map(Some),
-        // What can't be a baseline's name may be a path that is not there.
+        // A name that no baseline can have may be the path of a missing run.
         _ => Ok(None),
     }
 }
 
-/// Reads one from its file.
+/// Reads a baseline from its file.
 pub fn read(path: &Path) -> Result<Sample, CompareError> {
     let text = fs::read(path).map_err(|source| CompareError::Io { path: path.to_owned(), source })?;
     let bad = |reason: String| CompareError::BadBaseline { path: path.to_owned(), reason };
@@ -80,7 +79,7 @@ pub fn read(path: &Path) -> Result<Sample, CompareError> {
     match found.get("schema").and_then(serde_json::Value::as_u64) {
         Some(schema) if schema > u64::from(SAMPLE_SCHEMA) => {
             return Err(bad(format!(
-                "it was made by a newer version (schema {schema}, this program reads {SAMPLE_SCHEMA})"
+                "it was saved by a newer version (schema {schema}, this program reads {SAMPLE_SCHEMA})"
             )));
         }
         _ => {}
@@ -90,26 +89,26 @@ pub fn read(path: &Path) -> Result<Sample, CompareError> {
     Ok(sample)
 }
 
-/// A line for each.
+/// One line for each baseline.
 pub fn baselines_text(found: &[Baseline]) -> String {
     if found.is_empty() {
-        return format!("no baseline in {DIR}/; llmprof-tui baseline save NAME [RUN] keeps one");
+        return format!("no baseline in {DIR}/; save one with llmprof-tui baseline save NAME [RUN]");
     }
     let row = |baseline: &Baseline| {
-        let what = match &baseline.sample {
+        let description = match &baseline.sample {
             Ok(sample) => {
                 let run = &sample.facts.run;
-                let on =
-                    sample.facts.gpu.as_ref().map_or_else(|| run.device.to_string(), |gpu| gpu.name.clone());
+                let gpu = sample.facts.gpu.as_ref().map(|gpu| gpu.name.clone());
+                let device = gpu.unwrap_or_else(|| run.device.to_string());
                 let tpot = HEADLINE.value(sample).map_or_else(|| "–".to_owned(), millis);
                 format!(
-                    "{} as {} on {on}, TPOT p50 {tpot}, {} requests",
+                    "{} as {} on {device}, TPOT p50 {tpot}, {} requests",
                     run.model, run.dtype, sample.measured
                 )
             }
             Err(e) => e.to_string(),
         };
-        [baseline.name.clone(), what]
+        [baseline.name.clone(), description]
     };
     aligned(&found.iter().map(row).collect::<Vec<_>>(), |_| false)
 }

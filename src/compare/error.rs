@@ -1,4 +1,4 @@
-//! What can be wrong with what is to be compared.
+//! Errors of `compare` and `baseline`.
 
 use std::{io, path::PathBuf};
 
@@ -10,29 +10,29 @@ use crate::rundir::ReadError;
 pub enum CompareError {
     #[error(transparent)]
     Run(#[from] ReadError),
-    #[error("{name}: no run, snapshot, sweep or baseline is called that{known}")]
-    Nothing { name: String, known: String },
-    #[error("{path} is no run: there is no events.ndjson in it, and no sweep.json; runs are below runs/")]
-    NoRun { path: PathBuf },
-    #[error("nothing was measured in {path}: no request of it was completed; save a run that has some")]
+    #[error("{name}: no run, snapshot, sweep or baseline has this name{known}")]
+    NotFound { name: String, known: String },
+    #[error("{path} is not a run: it contains neither events.ndjson nor sweep.json; runs are below runs/")]
+    NotARun { path: PathBuf },
+    #[error("nothing was measured in {path}: no request was completed; save another run")]
     NothingMeasured { path: PathBuf },
     #[error("{run} has no snapshot {snapshot:?}{known}")]
     NoSnapshot { run: PathBuf, snapshot: String, known: String },
-    #[error("{path} is no baseline: {reason}; llmprof-tui baseline save NAME RUN makes one")]
+    #[error("{path} is not a baseline: {reason}; create one with llmprof-tui baseline save NAME RUN")]
     BadBaseline { path: PathBuf, reason: String },
-    #[error("{name:?} can't be the name of a baseline: letters, digits, '-', '_' and '.' can")]
+    #[error("{name:?} is not a valid baseline name: use letters, digits, '-', '_' and '.'")]
     BadName { name: String },
-    #[error("there is no run below {root}; name one: llmprof-tui baseline save NAME RUN")]
+    #[error("there is no run below {root}; pass one: llmprof-tui baseline save NAME RUN")]
     NoRuns { root: PathBuf },
     #[error("{path}: {source}")]
     Io { path: PathBuf, source: io::Error },
-    #[error("no job of {a} has the overrides of a job of {b}; compare single runs of them")]
+    #[error("no job of {a} has the same overrides as a job of {b}; compare single runs")]
     NoPairs { a: String, b: String },
     #[error(
-        "--repeat wants both sides: -- A-OVERRIDES vs B-OVERRIDES, as -- runtime.cuda_graphs=true vs runtime.cuda_graphs=false"
+        "--repeat needs both sides: -- A-OVERRIDES vs B-OVERRIDES, for example -- runtime.cuda_graphs=true vs runtime.cuda_graphs=false"
     )]
-    Sides,
-    #[error("both sides are the same: {overrides}; what is to be compared has to differ")]
+    MissingSides,
+    #[error("both sides are the same: {overrides}; they have to differ")]
     SameSides { overrides: String },
     #[error("{side} was not recorded; --repeat needs output.record=true")]
     NotRecorded { side: &'static str },

@@ -1,14 +1,14 @@
-//! A comparison as one file that needs nothing else: sentences, a table, intervals drawn.
+//! A comparison as one self-contained HTML page: sentences, a table, the intervals as drawings.
 
 use std::fmt::Write;
 
 use super::{
-    Judged,
-    words::{COLUMNS, cells, difference_words, gate_words, margin_words, told, trust_words},
+    GatedComparison,
+    text::{COLUMNS, describe_difference, describe_method, describe_side, row_cells, visible_rows},
 };
 use crate::{
     analysis::compare::{Comparison, Row, Verdict},
-    base::markup::escaped,
+    base::markup::{escaped, html_page},
 };
 
 const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:62em;margin:2em auto;padding:0 1em;color:#222}\
@@ -27,19 +27,15 @@ fn class(verdict: Verdict) -> &'static str {
 }
 
 /// All comparisons in one page.
-pub fn html(judged: &[Judged]) -> String {
-    let mut out = format!(
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>llmprof-tui compare</title>\n<style>{STYLE}</style></head><body>\n"
-    );
-    for judged in judged {
-        page(&mut out, judged);
-    }
-    out + "</body></html>"
+pub fn html(comparisons: &[GatedComparison]) -> String {
+    let mut body = String::new();
+    comparisons.iter().for_each(|gated| section(&mut body, gated));
+    html_page("llmprof-tui compare", STYLE, &body).trim_end().to_owned()
 }
 
-fn page(out: &mut String, judged: &Judged) {
-    let comparison = &judged.comparison;
-    if let Some(label) = &judged.label {
+fn section(out: &mut String, gated: &GatedComparison) {
+    let comparison = &gated.comparison;
+    if let Some(label) = &gated.label {
         let _ = writeln!(out, "<h2>{}</h2>", escaped(label));
     }
     let _ = writeln!(
@@ -51,8 +47,8 @@ fn page(out: &mut String, judged: &Judged) {
     );
     let heading: String = COLUMNS.iter().map(|column| format!("<th>{column}</th>")).collect();
     let _ = writeln!(out, "<table><tr>{heading}<th></th></tr>");
-    for row in told(comparison) {
-        let cells = cells(row);
+    for row in visible_rows(comparison) {
+        let cells = row_cells(row);
         let cell: String = cells[..6].iter().map(|cell| format!("<td>{}</td>", escaped(cell))).collect();
         let _ = writeln!(
             out,
@@ -63,27 +59,27 @@ fn page(out: &mut String, judged: &Judged) {
             bar(comparison, row)
         );
     }
-    let _ = writeln!(out, "</table><p class=\"quiet\">{}</p><ul>", escaped(&margin_words(comparison)));
+    let _ = writeln!(out, "</table><p class=\"quiet\">{}</p><ul>", escaped(&describe_method(comparison)));
     for (name, side) in [("A", &comparison.a), ("B", &comparison.b)] {
-        let words = format!("{name}: {}, {}; {}", side.name, side.what, trust_words(side));
-        let _ = writeln!(out, "<li>{}</li>", escaped(&words));
+        let description = format!("{name}: {}, {}; {}", side.name, side.what, describe_side(side));
+        let _ = writeln!(out, "<li>{}</li>", escaped(&description));
     }
-    for (kind, words) in comparison.differences.iter().map(difference_words) {
-        let _ = writeln!(out, "<li>{kind}: {}</li>", escaped(&words));
+    for (kind, difference) in comparison.differences.iter().map(describe_difference) {
+        let _ = writeln!(out, "<li>{kind}: {}</li>", escaped(&difference));
     }
-    for (gate, held) in &judged.gates {
-        let _ = writeln!(out, "<li>gate {}: {}</li>", escaped(&gate.to_string()), escaped(&gate_words(held)));
+    for (gate, outcome) in &gated.gates {
+        let _ = writeln!(out, "<li>{}</li>", escaped(&format!("gate {gate}: {outcome}")));
     }
     for advice in &comparison.advice {
         let _ = writeln!(out, "<li>→ {}</li>", escaped(advice));
     }
     let _ = writeln!(out, "</ul>");
-    if let Some(fall) = &comparison.waterfall {
+    if let Some(waterfall) = &comparison.waterfall {
         let _ = writeln!(
             out,
-            "<h3>Decode, µs a step</h3><table><tr><th></th><th>A</th><th>B</th><th>B − A</th></tr>"
+            "<h3>Decode, µs per step</h3><table><tr><th></th><th>A</th><th>B</th><th>B − A</th></tr>"
         );
-        for part in fall.parts.iter().take(20) {
+        for part in waterfall.parts.iter().take(20) {
             let _ = writeln!(
                 out,
                 "<tr><td>{}</td><td>{:.2}</td><td>{:.2}</td><td>{:+.2}</td></tr>",
@@ -105,7 +101,7 @@ fn bar(comparison: &Comparison, row: &Row) -> String {
     let (low, high) = (x(ratio.low - 1.0), x(ratio.high - 1.0));
     let (from, to) = (x(-comparison.margin), x(comparison.margin));
     format!(
-        "<svg width=\"120\" height=\"14\" class=\"{}\" role=\"img\" aria-label=\"95 % interval\"><rect x=\"{from:.1}\" y=\"1\" width=\"{:.1}\" height=\"12\" fill=\"#8884\"/><line x1=\"60\" y1=\"0\" x2=\"60\" y2=\"14\" stroke=\"#888\"/><line x1=\"{low:.1}\" y1=\"7\" x2=\"{high:.1}\" y2=\"7\" stroke=\"currentColor\" stroke-width=\"3\"/><circle cx=\"{:.1}\" cy=\"7\" r=\"3.5\" fill=\"currentColor\"/></svg>",
+        "<svg width=\"120\" height=\"14\" class=\"{}\" role=\"img\" aria-label=\"95 % confidence interval\"><rect x=\"{from:.1}\" y=\"1\" width=\"{:.1}\" height=\"12\" fill=\"#8884\"/><line x1=\"60\" y1=\"0\" x2=\"60\" y2=\"14\" stroke=\"#888\"/><line x1=\"{low:.1}\" y1=\"7\" x2=\"{high:.1}\" y2=\"7\" stroke=\"currentColor\" stroke-width=\"3\"/><circle cx=\"{:.1}\" cy=\"7\" r=\"3.5\" fill=\"currentColor\"/></svg>",
         class(row.verdict),
         to - from,
         x(ratio.estimate - 1.0)

@@ -1,36 +1,41 @@
-//! `compare` and `baseline`: did it help? Two runs, snapshots, sweeps or baselines held against each other.
+//! `compare` and `baseline`: did it help? Compares two runs, snapshots, sweeps or baselines.
 
 mod baseline;
 mod error;
 mod html;
 mod read;
 mod repeat;
-mod words;
+mod text;
+#[cfg(test)]
+mod trust_tests;
 
 pub use baseline::{Baseline, baselines, baselines_text, save as save_baseline};
 pub use error::CompareError;
 pub use html::html;
-pub use read::{Subject, compared, read_run, subject};
-pub use repeat::{Repeat, Repeated, kept_in, sides};
-pub use words::{cells, difference_words, exit_code, json, markdown, reasons, text, told, trust_words};
+pub use read::{compare_recordings, read_run};
+pub use repeat::{Repeat, Repeated, repeat_dir, split_sides};
+pub use text::{
+    describe_difference, describe_side, exit_code, json, markdown, row_cells, text, undecided_reasons,
+    visible_rows,
+};
 
-use crate::analysis::compare::{Comparison, Gate, Held};
+use crate::analysis::compare::{Comparison, Gate, GateOutcome};
 
-/// A comparison and how its gates held.
-pub struct Judged {
-    /// What is particular about it, where there are several.
+/// A comparison with the outcome of its gates.
+pub struct GatedComparison {
+    /// The overrides that identify it, where there are several.
     pub label: Option<String>,
     pub comparison: Comparison,
-    pub gates: Vec<(Gate, Held)>,
+    pub gates: Vec<(Gate, GateOutcome)>,
 }
 
-impl Judged {
-    pub fn new(label: Option<String>, comparison: Comparison, gates: &[Gate]) -> Judged {
-        let missing = || Held::Undecided("it was not compared".to_owned());
+impl GatedComparison {
+    pub fn new(label: Option<String>, comparison: Comparison, gates: &[Gate]) -> GatedComparison {
+        let missing = || GateOutcome::Undecided("the metric was not compared".to_owned());
         let gates = gates.iter().map(|gate| {
-            let held = comparison.row(gate.metric).map_or_else(missing, |row| gate.check(row));
-            (*gate, held)
+            let outcome = comparison.row(gate.metric).map_or_else(missing, |row| gate.check(row));
+            (*gate, outcome)
         });
-        Judged { gates: gates.collect(), label, comparison }
+        GatedComparison { gates: gates.collect(), label, comparison }
     }
 }

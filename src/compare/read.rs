@@ -1,4 +1,4 @@
-//! Finds what a name means, and reads it into samples.
+//! Resolves the names given to `compare`, and reads the samples.
 
 use std::{
     fs,
@@ -8,7 +8,7 @@ use std::{
 
 use serde::Deserialize;
 
-use super::{Judged, baseline, error::CompareError};
+use super::{GatedComparison, baseline, error::CompareError};
 use crate::{
     analysis::compare::{Gate, Options, Sample, compare},
     event::{Envelope, Event, Outcome},
@@ -16,9 +16,8 @@ use crate::{
     state::RunState,
 };
 
-/// What stands on one side.
-#[derive(Debug)]
-pub enum Subject {
+/// One side of a comparison.
+enum Subject {
     One(Box<Sample>),
     /// The jobs of a sweep that were recorded, each with the overrides it was given.
     Sweep {
@@ -27,8 +26,8 @@ pub enum Subject {
     },
 }
 
-/// Reads a run's directory, its events.ndjson, a snapshot below a run, a sweep's directory, or a baseline by name.
-pub fn subject(name: &str) -> Result<Subject, CompareError> {
+/// Reads the directory of a run, its events.ndjson, a snapshot below a run, the directory of a sweep, or a baseline by name.
+fn read_subject(name: &str) -> Result<Subject, CompareError> {
     let path = Path::new(name);
     if let Some((run, snapshot)) = snapshot_of(path) {
         return Ok(Subject::One(Box::new(read_snapshot(&run, &snapshot)?)));
@@ -37,7 +36,7 @@ pub fn subject(name: &str) -> Result<Subject, CompareError> {
         return match (RunDir::open(path).events().exists(), path.join("sweep.json").exists()) {
             (true, _) => Ok(Subject::One(Box::new(read_run(path)?))),
             (false, true) => read_sweep(path),
-            (false, false) => Err(CompareError::NoRun { path: path.to_owned() }),
+            (false, false) => Err(CompareError::NotARun { path: path.to_owned() }),
         };
     }
     if path.extension().is_some_and(|extension| extension == "json") && path.is_file() {
@@ -51,38 +50,44 @@ pub fn subject(name: &str) -> Result<Subject, CompareError> {
     }
     let known: Vec<String> = baseline::baselines().into_iter().map(|baseline| baseline.name).collect();
     let known = if known.is_empty() { String::new() } else { format!("; baselines: {}", known.join(", ")) };
-    Err(CompareError::Nothing { name: name.to_owned(), known })
+    Err(CompareError::NotFound { name: name.to_owned(), known })
 }
 
-/// Both sides, read at the same time, job by job where they are sweeps.
-pub fn compared(a: &str, b: &str, options: &Options, gates: &[Gate]) -> Result<Vec<Judged>, CompareError> {
+/// Compares two recordings, job by job where they are sweeps. Both are read at the same time.
+pub fn compare_recordings(
+    a: &str,
+    b: &str,
+    options: &Options,
+    gates: &[Gate],
+) -> Result<Vec<GatedComparison>, CompareError> {
     let (first, second) = thread::scope(|scope| {
-        let first = scope.spawn(|| subject(a));
-        let second = subject(b);
+        let first = scope.spawn(|| read_subject(a));
+        let second = read_subject(b);
         (first.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), second)
     });
     let (first, second) = (first?, second?);
-    let one =
-        |label: Option<String>, a: &Sample, b: &Sample| Judged::new(label, compare(a, b, options), gates);
-    let label = |overrides: &[String]| Some(overrides.join(" ")).filter(|text| !text.is_empty());
+    let gated = |label: &[String], a: &Sample, b: &Sample| {
+        let label = Some(label.join(" ")).filter(|label| !label.is_empty());
+        GatedComparison::new(label, compare(a, b, options), gates)
+    };
     Ok(match (first, second) {
-        (Subject::One(a), Subject::One(b)) => vec![one(None, &a, &b)],
+        (Subject::One(a), Subject::One(b)) => vec![gated(&[], &a, &b)],
         (Subject::One(a), Subject::Sweep { jobs, .. }) => {
-            jobs.iter().map(|(overrides, b)| one(label(overrides), &a, b)).collect()
+            jobs.iter().map(|(overrides, b)| gated(overrides, &a, b)).collect()
         }
         (Subject::Sweep { jobs, .. }, Subject::One(b)) => {
-            jobs.iter().map(|(overrides, a)| one(label(overrides), a, &b)).collect()
+            jobs.iter().map(|(overrides, a)| gated(overrides, a, &b)).collect()
         }
         (Subject::Sweep { name: a, jobs: left }, Subject::Sweep { name: b, jobs: right }) => {
-            // By what their overrides say, else by their places where there are as many.
-            let mut pairs: Vec<Judged> = Vec::new();
-            for (overrides, x) in &left {
-                if let Some((_, y)) = right.iter().find(|(other, _)| other == overrides) {
-                    pairs.push(one(label(overrides), x, y));
-                }
-            }
+            // Jobs are matched by their overrides, or else by their order where there are as many.
+            let same_overrides = |(overrides, a): &(Vec<String>, Sample)| {
+                let (_, b) = right.iter().find(|(other, _)| other == overrides)?;
+                Some(gated(overrides, a, b))
+            };
+            let mut pairs: Vec<GatedComparison> = left.iter().filter_map(same_overrides).collect();
             if pairs.is_empty() && left.len() == right.len() {
-                pairs = left.iter().zip(&right).map(|((x, a), (_, b))| one(label(x), a, b)).collect();
+                let in_order = left.iter().zip(&right);
+                pairs = in_order.map(|((overrides, a), (_, b))| gated(overrides, a, b)).collect();
             }
             if pairs.is_empty() {
                 return Err(CompareError::NoPairs { a, b });
@@ -102,21 +107,21 @@ fn snapshot_of(path: &Path) -> Option<(PathBuf, String)> {
         .then(|| (run.to_owned(), path.file_stem().unwrap_or_default().to_string_lossy().into_owned()))
 }
 
-/// A whole run.
+/// A complete run.
 pub fn read_run(path: &Path) -> Result<Sample, CompareError> {
     let dir = RunDir::open(path);
-    let fold = fold(&dir, |_, _| true)?;
-    fold.sample(&dir.path().display().to_string(), &dir)
+    let state = fold(&dir, |_, _| true)?;
+    sample(&state, &dir.path().display().to_string(), &dir)
 }
 
-/// The stretch of a run that a snapshot names.
+/// The window of a run that ends with a snapshot.
 fn read_snapshot(run: &Path, wanted: &str) -> Result<Sample, CompareError> {
     let dir = RunDir::open(run);
     let mut names: Vec<String> = Vec::new();
     let mut found = false;
-    let fold = fold(&dir, |state, envelope| {
+    let state = fold(&dir, |state, envelope| {
         if let Event::Snapshot(taken) = &envelope.event {
-            // The file's name is the snapshot's with odd characters replaced.
+            // In the name of the file, special characters of the snapshot's name are replaced.
             found = dir.snapshot(&taken.name) == dir.snapshot(wanted);
             if found {
                 return false;
@@ -127,26 +132,20 @@ fn read_snapshot(run: &Path, wanted: &str) -> Result<Sample, CompareError> {
         true
     })?;
     if !found {
-        let known =
-            if names.is_empty() { String::new() } else { format!("; there are {}", names.join(", ")) };
+        let known = if names.is_empty() { String::new() } else { format!("; it has {}", names.join(", ")) };
         return Err(CompareError::NoSnapshot { run: run.to_owned(), snapshot: wanted.to_owned(), known });
     }
-    let mut sample = fold.sample(&format!("{} of {}", wanted, run.display()), &dir)?;
-    // A stretch is complete, whatever became of the run.
+    let mut sample = sample(&state, &format!("{} of {}", wanted, run.display()), &dir)?;
+    // The window is complete, whatever the outcome of the run.
     sample.facts.outcome = Some(Outcome::Completed);
     Ok(sample)
 }
 
-struct Folded {
-    state: RunState,
-    skipped: u64,
-}
-
-/// Goes through a recording once, until `go_on` says no.
+/// Reads a recording until `go_on` returns false.
 fn fold(
     dir: &RunDir,
     mut go_on: impl FnMut(&mut RunState, &Envelope) -> bool,
-) -> Result<Folded, CompareError> {
+) -> Result<RunState, CompareError> {
     let mut reader = EventReader::open(&dir.events())?;
     let mut state = RunState::for_comparison();
     while let Next::Event(envelope) = reader.read_next()? {
@@ -155,19 +154,15 @@ fn fold(
         }
         state.apply(&envelope);
     }
-    Ok(Folded { state, skipped: reader.skipped() })
+    state.unreadable_lines = reader.skipped();
+    Ok(state)
 }
 
-impl Folded {
-    fn sample(self, name: &str, dir: &RunDir) -> Result<Sample, CompareError> {
-        let sample = self.state.whole_sample(name);
-        let mut sample = sample.ok_or_else(|| CompareError::NoRun { path: dir.path().to_owned() })?;
-        sample.events_lost += self.skipped;
-        Ok(sample)
-    }
+fn sample(state: &RunState, name: &str, dir: &RunDir) -> Result<Sample, CompareError> {
+    state.run_sample(name).ok_or_else(|| CompareError::NotARun { path: dir.path().to_owned() })
 }
 
-/// What is needed of a sweep's plan.
+/// The part of a sweep's plan that is needed here.
 #[derive(Deserialize)]
 struct Plan {
     jobs: Vec<PlannedJob>,
@@ -192,7 +187,7 @@ fn read_sweep(dir: &Path) -> Result<Subject, CompareError> {
         }
     }
     match jobs.is_empty() {
-        true => Err(CompareError::NoRun { path: dir.to_owned() }),
+        true => Err(CompareError::NotARun { path: dir.to_owned() }),
         false => Ok(Subject::Sweep { name: dir.display().to_string(), jobs }),
     }
 }

@@ -1,4 +1,4 @@
-//! Both sides run in turn until the answer is sharp enough: A B, B A, A B, …
+//! Runs both sides interleaved until the interval is narrow enough: A B, B A, A B, …
 
 use std::{
     fs,
@@ -7,69 +7,66 @@ use std::{
 };
 
 use super::{
-    Judged,
+    GatedComparison,
     error::CompareError,
     read::read_run,
-    words::{json, markdown},
+    text::{json, markdown},
 };
 use crate::{
-    analysis::compare::{Comparison, HEADLINE, Options, Sample, compare_pairs},
+    analysis::{
+        compare::{Comparison, HEADLINE, Options, Sample, compare_pairs},
+        interval::MIN_VALUES,
+    },
     base::units::{millis, ratio_change},
     event::Outcome,
-    process::shutdown::Cause,
-    run::{
-        headless::{self, say},
-        plan::Plan,
-    },
+    process::{eprint_line, shutdown::Cause},
+    run::{headless, plan::Plan},
 };
 
-/// Fewer pairs have no interval.
-const LEAST_PAIRS: usize = 5;
-
-/// What to run, how often at the most, and for how long.
+/// What to run, how often at most, and for how long.
 pub struct Repeat {
     pub a: Plan,
     pub b: Plan,
-    pub most_pairs: usize,
+    pub max_pairs: usize,
     pub limit: Option<Duration>,
-    /// Where the runs and the result are kept.
+    /// The directory of the runs and the result.
     pub dir: PathBuf,
 }
 
-/// The pairs that were completed, and the signal that ended it early, if one did.
+/// The completed pairs, and the signal that ended the comparison early.
 pub struct Repeated {
     pub pairs: Vec<(Sample, Sample)>,
     pub cause: Option<Cause>,
 }
 
-/// The overrides of both sides, from the words around `vs`.
-pub fn sides(words: &[String]) -> Result<(Vec<String>, Vec<String>), CompareError> {
-    let mut parts = words.split(|word| word == "vs");
+/// The overrides of both sides, from the arguments around `vs`.
+pub fn split_sides(arguments: &[String]) -> Result<(Vec<String>, Vec<String>), CompareError> {
+    let mut parts = arguments.split(|argument| argument == "vs");
     match (parts.next(), parts.next(), parts.next()) {
         (Some(a), Some(b), None) if a == b => Err(CompareError::SameSides { overrides: a.join(" ") }),
         (Some(a), Some(b), None) => Ok((a.to_vec(), b.to_vec())),
-        _ => Err(CompareError::Sides),
+        _ => Err(CompareError::MissingSides),
     }
 }
 
 impl Repeat {
-    /// Runs until TPOT's interval is narrower than the margin, there are enough pairs, time is up, or a signal comes.
+    /// Runs until the interval of TPOT is narrower than the margin, there are enough pairs, the time is up, or a signal arrives.
     pub async fn run(&self, options: &Options) -> Result<Repeated, CompareError> {
-        let begun = Instant::now();
+        let started = Instant::now();
         let mut pairs: Vec<(Sample, Sample)> = Vec::new();
-        while pairs.len() < self.most_pairs.max(LEAST_PAIRS) {
-            if self.limit.is_some_and(|limit| begun.elapsed() >= limit) {
-                say(format_args!("--max-time is over after {} pairs", pairs.len()));
+        while pairs.len() < self.max_pairs.max(MIN_VALUES) {
+            if self.limit.is_some_and(|limit| started.elapsed() >= limit) {
+                eprint_line(format_args!("--max-time reached after {} pairs", pairs.len()));
                 break;
             }
             let nth = pairs.len() + 1;
-            // A B, B A, …: whatever drifts is in neither's favour.
+            // A B, B A, …: drift affects both sides alike.
             let b_first = !pairs.len().is_multiple_of(2);
             let order =
                 if b_first { [("B", &self.b), ("A", &self.a)] } else { [("A", &self.a), ("B", &self.b)] };
             let mut done: Vec<(&str, Sample)> = Vec::new();
             for (side, plan) in order {
-                match self.one(side, plan, nth).await? {
+                match self.run_side(side, plan, nth).await? {
                     Ok(sample) => done.push((side, sample)),
                     Err(cause) => return Ok(Repeated { pairs, cause: Some(cause) }),
                 }
@@ -78,16 +75,16 @@ impl Repeat {
             if let [(_, a), (_, b)] = &done[..] {
                 pairs.push((a.clone(), b.clone()));
             }
-            let narrow = self.told(&pairs, options);
-            if narrow && pairs.len() >= LEAST_PAIRS {
+            let interval_width = self.report_progress(&pairs, options);
+            if pairs.len() >= MIN_VALUES && interval_width.is_some_and(|width| width < options.margin) {
                 break;
             }
         }
         Ok(Repeated { pairs, cause: None })
     }
 
-    /// One run of a side; the signal that ended it, if one did.
-    async fn one(
+    /// One run of a side, or the signal that ended it.
+    async fn run_side(
         &self,
         side: &'static str,
         plan: &Plan,
@@ -101,16 +98,17 @@ impl Repeat {
             return Ok(Err(cause));
         }
         if finished.ended.finished.outcome == Outcome::Failed {
-            let reason = finished.ended.finished.cause.unwrap_or_else(|| "it says not why".to_owned());
+            let reason =
+                finished.ended.finished.cause.unwrap_or_else(|| "without a reported cause".to_owned());
             return Err(CompareError::Failed { side, reason });
         }
         let dir = finished.ended.dir.ok_or(CompareError::NotRecorded { side })?;
         read_run(&dir).map(Ok)
     }
 
-    /// Says how far it is; whether the interval is narrower than the margin.
-    fn told(&self, pairs: &[(Sample, Sample)], options: &Options) -> bool {
-        let Some((a, b)) = pairs.last() else { return false };
+    /// Prints the latest pair and the result so far; returns the width of the interval.
+    fn report_progress(&self, pairs: &[(Sample, Sample)], options: &Options) -> Option<f64> {
+        let (a, b) = pairs.last()?;
         let tpot = |sample: &Sample| HEADLINE.value(sample).map_or_else(|| "–".to_owned(), millis);
         let only = Options { metrics: vec![HEADLINE], ..options.clone() };
         let ratio = compare_pairs(pairs, &only).and_then(|comparison| comparison.rows.first()?.ratio);
@@ -122,30 +120,30 @@ impl Repeat {
                 ratio_change(ratio.high)
             )
         });
-        say(format_args!(
+        eprint_line(format_args!(
             "pair {} of {}: TPOT A {}, B {}{so_far}",
             pairs.len(),
-            self.most_pairs,
+            self.max_pairs,
             tpot(a),
             tpot(b)
         ));
-        ratio.is_some_and(|ratio| ratio.high - ratio.low < options.margin)
+        ratio.map(|ratio| ratio.high - ratio.low)
     }
 
-    /// Keeps the result beside the runs.
-    pub fn keep(&self, judged: &Judged) -> Result<(), CompareError> {
+    /// Writes the result into the directory of the runs.
+    pub fn save(&self, gated: &GatedComparison) -> Result<(), CompareError> {
         let write = |name: &str, text: String| {
             let path = self.dir.join(name);
             fs::write(&path, text).map_err(|source| CompareError::Io { path, source })
         };
-        let object = json(std::slice::from_ref(judged));
+        let object = json(std::slice::from_ref(gated));
         write("compare.json", serde_json::to_string_pretty(&object).unwrap_or_default() + "\n")?;
-        write("compare.md", markdown(judged) + "\n")
+        write("compare.md", markdown(gated) + "\n")
     }
 }
 
 impl Repeated {
-    /// Of what was run, with the overrides of both sides as their names; `None` without a pair.
+    /// The comparison, with the overrides of both sides as their names; `None` without a pair.
     pub fn comparison(&self, options: &Options, a: &[String], b: &[String]) -> Option<Comparison> {
         let mut comparison = compare_pairs(&self.pairs, options)?;
         let name = |overrides: &[String]| {
@@ -156,8 +154,8 @@ impl Repeated {
     }
 }
 
-/// Where the runs of a repeated comparison go, below `runs`.
-pub fn kept_in(runs: &Path) -> PathBuf {
+/// The directory of a repeated comparison, below `runs`.
+pub fn repeat_dir(runs: &Path) -> PathBuf {
     let now = jiff::Zoned::now().strftime("%Y-%m-%d_%H-%M-%S").to_string();
     runs.join("compare").join(now)
 }

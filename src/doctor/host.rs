@@ -1,11 +1,9 @@
-//! Checks of the machine around the GPUs: engine, configuration, disk, memory, terminal.
-
-use std::path::{Path, PathBuf};
+//! Checks of the host: engine, configuration, disk, memory, terminal.
 
 use rustix::fs::{Access, access, statvfs};
 use serde_json::json;
 
-use super::{Finding, Look, machine::Screen};
+use super::{Context, Finding, machine::Screen};
 use crate::{
     base::units::{bytes, millis},
     config::Dtype,
@@ -17,24 +15,25 @@ use crate::{
     model::ModelSpec,
 };
 
-/// The default run writes about a megabyte a minute; a disk with less than this is nearly full.
-const LITTLE_DISK: u64 = 1_000_000_000;
-const NO_DISK: u64 = 20_000_000;
-/// The smallest model that comes with the program takes 0.6 GB.
-const LITTLE_MEMORY: u64 = 1_000_000_000;
-const LEAST_SIZE: (u16, u16) = (80, 24);
+/// The default run writes about 1 MB per minute; a disk with less free space than this is nearly full.
+const LOW_DISK_BYTES: u64 = 1_000_000_000;
+const FULL_DISK_BYTES: u64 = 20_000_000;
+/// The smallest model needs 0.6 GB.
+const LOW_MEMORY_BYTES: u64 = 1_000_000_000;
+const MIN_COLUMNS: u16 = 80;
+const MIN_ROWS: u16 = 24;
 
-/// Makes a model of next to nothing and lets it say a few tokens.
-pub(super) fn cpu_engine(_: &Look) -> Finding {
+/// Runs a tiny model for a few tokens.
+pub(super) fn cpu_engine(_: &Context) -> Finding {
     const TOKENS: u32 = 8;
     let begun = std::time::Instant::now();
     match tiny_run(TOKENS) {
         Ok(()) => {
-            let took = millis(begun.elapsed().as_secs_f64() * 1e3);
-            Finding::pass(format!("works: a tiny model was made and gave {TOKENS} tokens in {took}"))
+            let duration = millis(begun.elapsed().as_secs_f64() * 1e3);
+            Finding::pass(format!("works: a tiny model generated {TOKENS} tokens in {duration}"))
         }
         Err(error) => Finding::fail(error.to_string())
-            .remedy("this is a fault of the program or its build; `cargo test` tells more"),
+            .remedy("this is a bug in the program or its build; run `cargo test`"),
     }
 }
 
@@ -63,101 +62,93 @@ fn tiny_run(tokens: u32) -> Result<(), EngineError> {
     engine.synchronize()
 }
 
-pub(super) fn config(look: &Look) -> Finding {
-    match &look.machine.runs {
-        Ok(_) => Finding::pass("composes"),
-        Err(why) => Finding::fail(why.clone()).remedy("llmprof-tui config shows what is composed from where"),
+pub(super) fn config(context: &Context) -> Finding {
+    match &context.machine.runs {
+        Ok(_) => Finding::pass("valid"),
+        Err(why) => {
+            Finding::fail(why.clone()).remedy("correct the file; `llmprof-tui config` prints the result")
+        }
     }
 }
 
-pub(super) fn disk(look: &Look) -> Finding {
-    let Ok(runs) = &look.machine.runs else {
-        return Finding::skip("where runs go is not known (see config)");
+pub(super) fn disk(context: &Context) -> Finding {
+    let Ok(runs) = &context.machine.runs else {
+        return Finding::skip("the run directory is unknown (see config)");
     };
-    let Some(there) = nearest(runs) else {
-        return Finding::fail(format!("{} is nowhere", runs.display())).remedy("set hydra.run.dir");
+    let dir = runs.display();
+    // The directory itself, or the nearest existing one above it.
+    let Some(existing) = runs.ancestors().find(|path| path.is_dir()) else {
+        return Finding::fail(format!("{dir} does not exist")).remedy("set hydra.run.dir");
     };
-    let shown = runs.display();
-    let elsewhere = "set hydra.run.dir to a folder that is yours, or output.record=false";
-    if let Err(error) = access(&there, Access::WRITE_OK | Access::EXEC_OK) {
-        return Finding::fail(format!("{shown} cannot be written ({error}): runs would not be recorded"))
-            .remedy(elsewhere);
+    let remedy = "set hydra.run.dir to a writable directory, or output.record=false";
+    if let Err(error) = access(existing, Access::WRITE_OK | Access::EXEC_OK) {
+        return Finding::fail(format!("{dir} cannot be written ({error}): runs would not be recorded"))
+            .remedy(remedy);
     }
-    let Ok(system) = statvfs(&there) else {
-        return Finding::skip(format!("{shown}: what is free there is not told"));
+    let Ok(system) = statvfs(existing) else {
+        return Finding::skip(format!("{dir}: free space unknown"));
     };
     let free = system.f_bavail.saturating_mul(system.f_frsize);
-    let words = format!("{} free for {shown}", bytes(free));
+    let text = format!("{} free for {dir}", bytes(free));
     match free {
-        _ if free < NO_DISK => {
-            Finding::fail(format!("{words}: runs would not be recorded")).remedy(elsewhere)
+        ..FULL_DISK_BYTES => Finding::fail(format!("{text}: runs would not be recorded")).remedy(remedy),
+        ..LOW_DISK_BYTES => {
+            Finding::warn(text).remedy("free some space, or set hydra.run.dir to another disk")
         }
-        _ if free < LITTLE_DISK => {
-            Finding::warn(words).remedy("make room, or set hydra.run.dir to another disk")
-        }
-        _ => Finding::pass(words),
+        _ => Finding::pass(text),
     }
 }
 
-/// The folder itself, or the nearest above it that is there: it will be made below that.
-fn nearest(path: &Path) -> Option<PathBuf> {
-    path.ancestors().find(|path| path.is_dir()).map(Path::to_owned)
-}
-
-pub(super) fn memory(look: &Look) -> Finding {
-    match look.machine.free_memory {
-        None => Finding::skip("the system does not tell what is free"),
-        Some(free) if free < LITTLE_MEMORY => {
+pub(super) fn memory(context: &Context) -> Finding {
+    match context.machine.free_memory {
+        None => Finding::skip("the system does not report free memory"),
+        Some(free @ ..LOW_MEMORY_BYTES) => {
             Finding::warn(format!("{} free: hardly enough for the smallest model", bytes(free)))
-                .remedy("end what takes it, or give the container more")
+                .remedy("stop other programs, or raise the container's memory limit")
         }
         Some(free) => Finding::pass(format!("{} free", bytes(free))),
     }
 }
 
-pub(super) fn terminal(look: &Look) -> Finding {
-    let machine = &look.machine;
+pub(super) fn terminal(context: &Context) -> Finding {
+    let machine = &context.machine;
     let Screen { terminal, size } = machine.screen;
     if !terminal {
-        return Finding::skip("no terminal here: the screen cannot be drawn, `llmprof-tui run` works");
+        return Finding::skip("not a terminal: the TUI cannot be shown, `llmprof-tui run` works");
     }
     let term = machine.variable("TERM").unwrap_or("unknown");
-    let inside = ["TMUX", "STY", "ZELLIJ"].into_iter().find(|name| machine.variable(name).is_some());
-    let inside = inside.map_or("", |name| match name {
-        "TMUX" => ", in tmux",
-        "STY" => ", in screen",
-        _ => ", in zellij",
-    });
-    let measure =
-        size.map_or_else(|| "of unknown size".to_owned(), |(columns, rows)| format!("{columns}×{rows}"));
-    let words = format!("{measure}, {}{inside} ({term})", colours(look));
+    let multiplexers = [("TMUX", ", in tmux"), ("STY", ", in screen"), ("ZELLIJ", ", in zellij")];
+    let inside = multiplexers.into_iter().find(|(name, _)| machine.variable(name).is_some());
+    let inside = inside.map_or("", |(_, text)| text);
+    let dimensions =
+        size.map_or_else(|| "unknown size".to_owned(), |(columns, rows)| format!("{columns}×{rows}"));
+    let text = format!("{dimensions}, {}{inside} ({term})", colours(context));
     match size {
-        _ if term == "dumb" => Finding::warn(format!("{words}: it cannot place a cursor"))
+        _ if term == "dumb" => Finding::warn(format!("{text}: it cannot move the cursor"))
             .remedy("use another terminal, or `llmprof-tui run`"),
-        Some((columns, rows)) if columns < LEAST_SIZE.0 || rows < LEAST_SIZE.1 => Finding::warn(format!(
-            "{words}: smaller than {}×{}, panes leave things out",
-            LEAST_SIZE.0, LEAST_SIZE.1
-        ))
-        .remedy("make the window larger, or its letters smaller"),
-        _ => Finding::pass(words),
+        Some((columns, rows)) if columns < MIN_COLUMNS || rows < MIN_ROWS => {
+            Finding::warn(format!("{text}: smaller than {MIN_COLUMNS}×{MIN_ROWS}, panes show less"))
+                .remedy("enlarge the window, or use a smaller font")
+        }
+        _ => Finding::pass(text),
     }
 }
 
-fn colours(look: &Look) -> &'static str {
-    let variable = |name| look.machine.variable(name);
+fn colours(context: &Context) -> &'static str {
+    let variable = |name| context.machine.variable(name);
     let term = variable("TERM").unwrap_or_default();
     match variable("COLORTERM") {
         _ if variable("NO_COLOR").is_some() => "no colours (NO_COLOR)",
-        Some("truecolor" | "24bit") => "all colours",
+        Some("truecolor" | "24bit") => "true colour",
         _ if ["256", "kitty", "alacritty"].iter().any(|name| term.contains(name)) => "256 colours",
-        _ => "16 colours (COLORTERM=truecolor, where it has more)",
+        _ => "16 colours (set COLORTERM=truecolor if it has more)",
     }
 }
 
-pub(super) fn locale(look: &Look) -> Finding {
+pub(super) fn locale(context: &Context) -> Finding {
     let set = ["LC_ALL", "LC_CTYPE", "LANG"]
         .into_iter()
-        .find_map(|name| Some((name, look.machine.variable(name)?)));
+        .find_map(|name| Some((name, context.machine.variable(name)?)));
     let remedy = "export LANG=C.UTF-8";
     match set {
         Some((name, value)) if is_utf8(value) => Finding::pass(format!("{name}={value}")),
@@ -165,12 +156,12 @@ pub(super) fn locale(look: &Look) -> Finding {
             Finding::warn(format!("{name}={value} is not UTF-8: lines and bars may look broken"))
                 .remedy(remedy)
         }
-        None => Finding::warn("no LANG is set, so nothing promises UTF-8: lines and bars may look broken")
+        None => Finding::warn("LANG is not set, so UTF-8 is not assured: lines and bars may look broken")
             .remedy(remedy),
     }
 }
 
-/// Whether a locale's name promises UTF-8.
+/// Whether the name of a locale says UTF-8.
 pub(super) fn is_utf8(locale: &str) -> bool {
     let locale = locale.to_ascii_lowercase();
     locale.contains("utf-8") || locale.contains("utf8")

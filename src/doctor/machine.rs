@@ -1,4 +1,4 @@
-//! The machine as the checks see it: a test can present another.
+//! The machine that the checks read; tests substitute their own.
 
 use std::{
     io::{self, IsTerminal},
@@ -16,36 +16,36 @@ use crate::{
 #[derive(Debug, Clone)]
 pub struct Machine {
     pub system: System,
-    /// NVML from this file; `None` looks where drivers put it.
+    /// The NVML library; `None` for the one that the driver installed.
     pub nvml: Option<PathBuf>,
     pub build: Build,
     pub screen: Screen,
-    /// Where runs are kept, or why that cannot be told. Not below `root`.
+    /// The directory of runs, or why it is unknown. Not below `root`.
     pub runs: Result<PathBuf, String>,
-    /// Memory that can be had without swapping, where the system says.
+    /// Memory available without swapping, where the system reports it.
     pub free_memory: Option<u64>,
 }
 
-/// What this binary can do.
+/// The capabilities of this binary.
 #[derive(Debug, Clone, Copy)]
 pub struct Build {
     /// The compute capability of its kernels, as 90 for 9.0; `None` without CUDA.
     pub capability: Option<u32>,
-    /// Where `runtime.device=auto` goes. Asks CUDA, which takes a while.
+    /// What `runtime.device=auto` selects. Queries CUDA, which takes a while.
     pub auto: fn() -> Device,
 }
 
 /// The terminal, if there is one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Screen {
-    /// Both stdin and stdout are one.
+    /// Whether both stdin and stdout are a terminal.
     pub terminal: bool,
-    /// Columns and rows, where stdout tells them.
+    /// Columns and rows, where stdout reports them.
     pub size: Option<(u16, u16)>,
 }
 
 impl Machine {
-    /// This machine. `runs` is where runs are kept, or why that cannot be told.
+    /// This machine. `runs` is the directory of runs, or why it is unknown.
     pub fn here(runs: Result<PathBuf, String>) -> Machine {
         Machine {
             system: System::here(),
@@ -61,7 +61,7 @@ impl Machine {
     }
 }
 
-/// A machine is asked for files, variables and tools as its system is.
+/// Files, variables and tools of the system.
 impl Deref for Machine {
     type Target = System;
 

@@ -1,20 +1,20 @@
-//! What works on this machine, what does not, and what to do about it.
+//! Checks of this machine: what works, what does not, and how to fix it.
 //!
-//! Every check looks at a [`Machine`], never at the system itself, and runs under a time limit of its own.
+//! A check reads a [`Machine`], never the system itself, and runs under a time limit of its own.
 
-mod cards;
 mod cuda;
 mod gpu;
 mod host;
+mod inventory;
 pub mod machine;
 pub mod overhead;
 pub mod parse;
 pub mod peaks;
-mod permission;
 pub mod show;
 mod tools;
 
 use std::{
+    fmt,
     sync::{
         Arc,
         atomic::Ordering,
@@ -26,46 +26,48 @@ use std::{
 
 use serde::Serialize;
 
-use cards::Cards;
+use inventory::{Gpu, Inventory};
 pub use machine::Machine;
 
-/// The longest that a check may take.
+/// The time limit of a check.
 pub const LIMIT: Duration = Duration::from_secs(3);
-/// Before this it is not worth saying what is being looked at.
-const SOON: Duration = Duration::from_secs(1);
+/// Progress is reported from here on.
+const PROGRESS_AFTER: Duration = Duration::from_secs(1);
 
-/// How a check came out, the worse the later.
+/// The result of a check, ordered by severity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
-    /// There is nothing to check here, or nothing that could be done about it.
+    /// Does not apply to this machine, or cannot be changed.
     Skip,
     Pass,
-    /// Something works less well than it could.
+    /// Works, but not as well as it could.
     Warn,
-    /// Something that this machine should do does not work.
+    /// Should work on this machine, and does not.
     Fail,
 }
 
 impl Status {
     pub const ALL: [Status; 4] = [Status::Pass, Status::Warn, Status::Fail, Status::Skip];
+}
 
-    pub fn word(self) -> &'static str {
-        match self {
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
             Status::Pass => "pass",
             Status::Warn => "warn",
             Status::Fail => "fail",
             Status::Skip => "skip",
-        }
+        })
     }
 }
 
-/// What a check found.
+/// The finding of a check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
     pub status: Status,
     pub found: String,
-    /// What to do, where there is something to do.
+    /// What to do, where something can be done.
     pub remedy: Option<String>,
 }
 
@@ -95,19 +97,19 @@ impl Finding {
     }
 }
 
-/// A check that was made.
+/// A completed check.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Check {
     pub id: &'static str,
     pub finding: Finding,
-    pub took: Duration,
+    pub duration: Duration,
 }
 
 /// All checks of a machine.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Report {
     pub checks: Vec<Check>,
-    /// A GPU was found, so the checks of GPUs say something.
+    /// Whether a GPU was found, so that the checks of GPUs apply.
     pub gpu: bool,
 }
 
@@ -125,126 +127,147 @@ impl Report {
     }
 }
 
-/// What a check looks at.
+/// The input of a check.
 #[derive(Clone)]
-struct Look {
+struct Context {
     machine: Arc<Machine>,
-    cards: Arc<Cards>,
-    /// When a tool that was started has to be done.
-    until: Instant,
+    inventory: Arc<Inventory>,
+    /// When a tool started by the check has to be finished.
+    deadline: Instant,
 }
 
-type CheckFn = fn(&Look) -> Finding;
+/// A check, by what it needs. Those that need a GPU are skipped without one.
+#[derive(Clone, Copy)]
+enum CheckFn {
+    Machine(fn(&Context) -> Finding),
+    Gpus(fn(&Context, &[Gpu]) -> Finding),
+    /// Runs on each GPU; the findings are merged.
+    EachGpu(fn(&Gpu) -> Finding),
+}
 
-/// Every check, in the order of telling. NVML stands first: the others rest on what it says.
+impl CheckFn {
+    fn run(self, context: &Context) -> Finding {
+        match (self, context.inventory.gpus()) {
+            (CheckFn::Machine(check), _) => check(context),
+            (_, Err(skipped)) => skipped,
+            (CheckFn::Gpus(check), Ok(gpus)) => check(context, gpus),
+            (CheckFn::EachGpu(check), Ok(gpus)) => inventory::merged(gpus, check),
+        }
+    }
+}
+
+/// Every check in the order of the report. NVML comes first: others depend on it.
 const CHECKS: [(&str, CheckFn); 25] = [
-    ("nvml", gpu::nvml),
-    ("driver", gpu::driver),
-    ("gpu", gpu::gpu),
-    ("gpm", gpu::gpm),
-    ("throttle_counters", gpu::throttle_counters),
-    ("power_limit", gpu::power_limit),
-    ("clocks", gpu::clocks),
-    ("pcie", gpu::pcie),
-    ("persistence", gpu::persistence),
-    ("temperature", gpu::temperature),
-    ("ecc", gpu::ecc),
-    ("other_processes", gpu::other_processes),
-    ("cuda_driver", cuda::driver),
-    ("cuda_runtime", cuda::runtime),
-    ("cupti", cuda::cupti),
-    ("cuda_build", cuda::build),
-    ("nsys", tools::nsys),
-    ("ncu", tools::ncu),
-    ("counter_permission", permission::counters),
-    ("cpu_engine", host::cpu_engine),
-    ("config", host::config),
-    ("disk", host::disk),
-    ("memory", host::memory),
-    ("terminal", host::terminal),
-    ("locale", host::locale),
+    ("nvml", CheckFn::Machine(gpu::nvml)),
+    ("driver", CheckFn::Machine(gpu::driver)),
+    ("gpu", CheckFn::EachGpu(gpu::gpu)),
+    ("gpm", CheckFn::EachGpu(gpu::gpm)),
+    ("throttle_counters", CheckFn::EachGpu(gpu::throttle_counters)),
+    ("power_limit", CheckFn::EachGpu(gpu::power_limit)),
+    ("clocks", CheckFn::EachGpu(gpu::clocks)),
+    ("pcie", CheckFn::EachGpu(gpu::pcie)),
+    ("persistence", CheckFn::EachGpu(gpu::persistence)),
+    ("temperature", CheckFn::EachGpu(gpu::temperature)),
+    ("ecc", CheckFn::EachGpu(gpu::ecc)),
+    ("other_processes", CheckFn::EachGpu(gpu::other_processes)),
+    ("cuda_driver", CheckFn::Gpus(cuda::driver)),
+    ("cuda_runtime", CheckFn::Gpus(cuda::runtime)),
+    ("cupti", CheckFn::Gpus(cuda::cupti)),
+    ("cuda_build", CheckFn::Machine(cuda::build)),
+    ("nsys", CheckFn::Machine(tools::nsys)),
+    ("ncu", CheckFn::Machine(tools::ncu)),
+    ("counter_permission", CheckFn::Gpus(tools::counter_permission)),
+    ("cpu_engine", CheckFn::Machine(host::cpu_engine)),
+    ("config", CheckFn::Machine(host::config)),
+    ("disk", CheckFn::Machine(host::disk)),
+    ("memory", CheckFn::Machine(host::memory)),
+    ("terminal", CheckFn::Machine(host::terminal)),
+    ("locale", CheckFn::Machine(host::locale)),
 ];
 
-/// Makes every check, each within `limit`. `tell` hears what is being looked at once that takes more than a moment.
-/// Ends early when [`System::stop`](crate::tools::System::stop) is set.
-pub fn examine(machine: &Arc<Machine>, limit: Duration, tell: &mut dyn FnMut(&str)) -> Report {
+/// Runs every check, each within `limit`. Once that takes a while, `progress` is called with the id of each check that
+/// is waited for. Ends early when [`System::stop`](crate::tools::System::stop) is set.
+pub fn examine(machine: &Arc<Machine>, limit: Duration, progress: &mut dyn FnMut(&str)) -> Report {
     let begun = Instant::now();
-    let mut told = String::new();
+    let mut reported = String::new();
     let mut waiting = |id: &str| {
-        if begun.elapsed() >= SOON && told != id {
-            tell(&format!("looking at {id} …"));
-            id.clone_into(&mut told);
+        if begun.elapsed() >= PROGRESS_AFTER && reported != id {
+            progress(id);
+            id.clone_into(&mut reported);
         }
     };
-    let look_at_cards = {
+    let read_inventory = {
         let machine = Arc::clone(machine);
-        move || Cards::look(&machine)
+        move || Inventory::read(&machine)
     };
     let started = Instant::now();
-    let cards = match within(limit, "nvml", look_at_cards, &mut waiting) {
-        Ok(cards) => cards,
-        Err(trouble) => Cards::Unanswered(trouble.words(limit)),
+    let inventory = match within(limit, "nvml", read_inventory, &mut waiting) {
+        Ok(inventory) => inventory,
+        Err(unfinished) => Inventory::NoAnswer(unfinished.describe(limit)),
     };
-    let cards_took = started.elapsed();
-    let cards = Arc::new(cards);
+    let inventory_duration = started.elapsed();
+    let inventory = Arc::new(inventory);
     let mut checks = Vec::new();
     for (id, check) in CHECKS {
         if machine.stop.load(Ordering::Acquire) {
             break;
         }
         let started = Instant::now();
-        // A tool is ended a little before its check would be given up.
-        let look =
-            Look { machine: Arc::clone(machine), cards: Arc::clone(&cards), until: started + limit * 5 / 6 };
-        let finding = within(limit, id, move || check(&look), &mut waiting)
-            .unwrap_or_else(|trouble| Finding::warn(format!("the check {}", trouble.words(limit))));
-        let mut took = started.elapsed();
+        // A tool is ended shortly before its check would time out.
+        let context = Context {
+            machine: Arc::clone(machine),
+            inventory: Arc::clone(&inventory),
+            deadline: started + limit * 5 / 6,
+        };
+        let finding = within(limit, id, move || check.run(&context), &mut waiting)
+            .unwrap_or_else(|unfinished| Finding::warn(format!("the check {}", unfinished.describe(limit))));
+        let mut duration = started.elapsed();
         if id == "nvml" {
-            took += cards_took;
+            duration += inventory_duration;
         }
-        checks.push(Check { id, finding, took });
+        checks.push(Check { id, finding, duration });
     }
-    Report { checks, gpu: matches!(*cards, Cards::Found { .. }) }
+    Report { checks, gpu: matches!(*inventory, Inventory::Found { .. }) }
 }
 
-/// Why work under a limit has no result.
+/// Why work under a time limit has no result.
 enum Unfinished {
-    TooLong,
-    Fell,
+    TimedOut,
+    Panicked,
 }
 
 impl Unfinished {
-    fn words(&self, limit: Duration) -> String {
+    fn describe(&self, limit: Duration) -> String {
         match self {
-            Unfinished::TooLong => format!("did not end within {limit:.1?}"),
-            Unfinished::Fell => "fell over: a fault of this program".to_owned(),
+            Unfinished::TimedOut => format!("did not finish within {limit:.1?}"),
+            Unfinished::Panicked => "panicked: a bug in this program".to_owned(),
         }
     }
 }
 
-/// What `work` gives, on a thread of its own; where it takes longer than `limit` that thread is left behind. `waiting`
-/// hears `id` again and again meanwhile.
+/// Runs `work` on a thread of its own, which is abandoned after `limit`. `waiting` is called with `id` every so often
+/// meanwhile.
 fn within<T: Send + 'static>(
     limit: Duration,
     id: &str,
     work: impl FnOnce() -> T + Send + 'static,
     waiting: &mut dyn FnMut(&str),
 ) -> Result<T, Unfinished> {
-    const MOMENT: Duration = Duration::from_millis(200);
+    const POLL_INTERVAL: Duration = Duration::from_millis(200);
     let (tx, rx) = mpsc::sync_channel(1);
     let begun = Instant::now();
     let spawned = thread::Builder::new().name(format!("llmprof-{id}")).spawn(move || {
         let _ = tx.send(work());
     });
     if spawned.is_err() {
-        return Err(Unfinished::Fell);
+        return Err(Unfinished::Panicked);
     }
     loop {
         let left = limit.saturating_sub(begun.elapsed());
-        match rx.recv_timeout(left.min(MOMENT)) {
+        match rx.recv_timeout(left.min(POLL_INTERVAL)) {
             Ok(done) => return Ok(done),
-            Err(RecvTimeoutError::Disconnected) => return Err(Unfinished::Fell),
-            Err(RecvTimeoutError::Timeout) if begun.elapsed() >= limit => return Err(Unfinished::TooLong),
+            Err(RecvTimeoutError::Disconnected) => return Err(Unfinished::Panicked),
+            Err(RecvTimeoutError::Timeout) if begun.elapsed() >= limit => return Err(Unfinished::TimedOut),
             Err(RecvTimeoutError::Timeout) => waiting(id),
         }
     }
@@ -255,20 +278,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn work_that_takes_too_long_is_left_behind() {
+    fn work_that_takes_too_long_is_abandoned() {
         let begun = Instant::now();
-        let mut heard = Vec::new();
+        let mut reported = Vec::new();
         let limit = Duration::from_millis(300);
         let slow = within(limit, "slow", || thread::sleep(Duration::from_secs(30)), &mut |id| {
-            heard.push(id.to_owned());
+            reported.push(id.to_owned());
         });
-        assert!(matches!(slow, Err(Unfinished::TooLong)));
+        assert!(matches!(slow, Err(Unfinished::TimedOut)));
         assert!(begun.elapsed() < Duration::from_secs(10));
-        assert!(!heard.is_empty() && heard.iter().all(|id| id == "slow"), "{heard:?}");
+        assert!(!reported.is_empty() && reported.iter().all(|id| id == "slow"), "{reported:?}");
     }
 
     #[test]
-    fn every_check_has_a_name_of_its_own() {
+    fn check_ids_are_unique() {
         let mut ids: Vec<_> = CHECKS.iter().map(|(id, _)| id).collect();
         ids.sort_unstable();
         ids.dedup();

@@ -1,16 +1,16 @@
-//! What tools and the kernel print, taken apart.
+//! Parsers of what tools and the kernel print.
 
 use std::path::PathBuf;
 
-/// The kernel module of the driver.
+/// The driver's kernel module.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KernelDriver {
     pub version: String,
-    /// The module whose source is open, rather than the closed one.
+    /// The open-source module, not the proprietary one.
     pub open: bool,
 }
 
-/// What `/proc/driver/nvidia/version` says.
+/// Parses `/proc/driver/nvidia/version`.
 pub fn kernel_driver(text: &str) -> Option<KernelDriver> {
     let line = text.lines().find(|line| line.starts_with("NVRM version:"))?;
     let is_version = |word: &&str| {
@@ -21,9 +21,8 @@ pub fn kernel_driver(text: &str) -> Option<KernelDriver> {
     Some(KernelDriver { version, open: line.contains("Open Kernel Module") })
 }
 
-/// Whether `/proc/driver/nvidia/params` keeps performance counters for administrators; `None` where it does not say.
-///
-/// The option that is set has one name, what current drivers publish another.
+/// Whether `/proc/driver/nvidia/params` restricts performance counters to administrators; `None` where it has no such
+/// entry. The module option and the published parameter have different names.
 pub fn counters_for_admins_only(params: &str) -> Option<bool> {
     let value = params.lines().find_map(|line| {
         let (key, value) = line.split_once(':')?;
@@ -40,8 +39,8 @@ pub fn capabilities(status: &str) -> Option<u64> {
     u64::from_str_radix(hex.trim(), 16).ok()
 }
 
-/// Names and places in what `ldconfig -p` prints.
-pub fn known_to_loader(text: &str) -> Vec<(String, PathBuf)> {
+/// Names and paths in the output of `ldconfig -p`.
+pub fn loader_cache(text: &str) -> Vec<(String, PathBuf)> {
     let entry = |line: &str| {
         let (name, path) = line.trim().split_once(" => ")?;
         Some((name.split_whitespace().next()?.to_owned(), PathBuf::from(path.trim())))
@@ -59,7 +58,7 @@ pub fn mapped_files(maps: &str) -> Vec<PathBuf> {
 }
 
 /// The major version in a library's file name: 13 for `libcudart.so.13` and for `libcudart.so.13.0.96`, where `stem` is
-/// `libcudart`. A year is none: the file behind `libcupti.so.13` is called `libcupti.so.2025.3.1`.
+/// `libcudart`. A year is not a major version: the file behind `libcupti.so.13` is called `libcupti.so.2025.3.1`.
 pub fn library_major(file: &str, stem: &str) -> Option<u32> {
     let major = file.strip_prefix(stem)?.strip_prefix(".so.")?.split('.').next()?.parse().ok()?;
     (major < 1000).then_some(major)
@@ -89,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_of_the_module() {
+    fn module_parameters() {
         let params = |line: &str| {
             format!("ResmanDebugLevel: 4294967295\nModifyDeviceFiles: 1\n{line}\nTemporaryFilePath: \"\"\n")
         };
@@ -116,7 +115,7 @@ mod tests {
                      \tlibcudart.so.13 (libc6,x86-64) => /usr/local/cuda/lib64/libcudart.so.13\n\
                      \tlibc.so.6 (libc6,x86-64, OS ABI: Linux 3.2.0) => /lib/x86_64-linux-gnu/libc.so.6\n";
         assert_eq!(
-            known_to_loader(cache),
+            loader_cache(cache),
             [
                 ("libcudart.so.13".to_owned(), PathBuf::from("/usr/local/cuda/lib64/libcudart.so.13")),
                 ("libc.so.6".to_owned(), PathBuf::from("/lib/x86_64-linux-gnu/libc.so.6")),

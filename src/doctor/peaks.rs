@@ -1,4 +1,4 @@
-//! What the device can really do at most: large products, reads and copies, beside what its maker states.
+//! Measured peaks of a device: large matrix products, reads and copies, next to the specified ones.
 
 use std::time::{Duration, Instant};
 
@@ -7,8 +7,10 @@ use thiserror::Error;
 
 use crate::{
     analysis::peaks::GpuPeaks,
-    base::table::aligned,
-    base::units::{percent, scaled, three_digits},
+    base::{
+        table::aligned,
+        units::{percent, scaled},
+    },
     config::{Composed, Dtype, Runtime},
     engine::{
         EngineError, device,
@@ -18,20 +20,20 @@ use crate::{
     event::Device,
 };
 
-/// Calls of each load before it counts: buffers are touched, libraries have chosen their kernels.
+/// Uncounted calls of each load: they touch the buffers and let libraries choose their kernels.
 const WARM_UP: usize = 2;
-/// A device that gives less than this part of its best after a while is said to.
-const FALLS: f64 = 0.97;
+/// A steady rate below this share of the best is reported.
+const STEADY_SHARE: f64 = 0.97;
 
 #[derive(Debug, Error)]
 pub enum PeaksError {
-    #[error("a simulated device has no peaks to measure; leave runtime=sim out")]
+    #[error("a simulated device has no peaks to measure; remove runtime=sim")]
     Simulated,
     #[error(transparent)]
     Engine(#[from] EngineError),
 }
 
-/// What was measured of one device.
+/// The measured peaks of one device.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MeasuredPeaks {
     pub device: Device,
@@ -40,20 +42,20 @@ pub struct MeasuredPeaks {
     pub rows: Vec<Row>,
 }
 
-/// Rates of one load, in operations or bytes a second.
+/// Rates of one load, in FLOP/s or B/s.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Row {
     pub load: Load,
     pub calls: usize,
-    /// Of the fastest call.
+    /// The fastest call.
     pub best: f64,
-    /// The median of the later half of the calls: what is left once power and heat have settled.
+    /// The median of the second half of the calls, when power and temperature have settled.
     pub steady: f64,
-    /// What the maker states, where that is known here.
+    /// The specified peak, where known.
     pub stated: Option<f64>,
 }
 
-/// Where to measure: the device that a run of this configuration would be on, and threads for a CPU.
+/// The device that a run with this configuration would use, and the threads of a CPU.
 pub fn device(composed: &Composed) -> Result<(Device, Option<u32>), PeaksError> {
     let config = &composed.config;
     if config.runtime.name == Runtime::Sim {
@@ -63,34 +65,34 @@ pub fn device(composed: &Composed) -> Result<(Device, Option<u32>), PeaksError> 
     Ok((device, config.runtime.threads))
 }
 
-/// Puts the device under each load for `each`. `tell` hears how far it is.
+/// Runs each load on the device for `duration`. `progress` is called before each.
 pub fn measure(
     device: Device,
     threads: Option<u32>,
-    each: Duration,
+    duration: Duration,
     control: &Control,
-    tell: &mut (dyn FnMut(&str) + Send),
+    progress: &mut (dyn FnMut(Load) + Send),
 ) -> Result<MeasuredPeaks, PeaksError> {
     let mut loadable = device::loadable(&device, threads)?;
     let name = loadable.name();
     let stated = GpuPeaks::named(&name);
     let mut rows = Vec::new();
     for load in loadable.loads() {
-        tell(&format!("{load} for {} s", three_digits(each.as_secs_f64())));
+        progress(load);
         loadable.prepare(load)?;
-        let rates = rates(loadable.as_mut(), each, control)?;
+        let rates = rates(loadable.as_mut(), duration, control)?;
         rows.extend(Row::of(load, &rates, stated));
     }
     Ok(MeasuredPeaks { device, name, rows })
 }
 
-fn rates(device: &mut dyn Loadable, each: Duration, control: &Control) -> Result<Vec<f64>, EngineError> {
+fn rates(device: &mut dyn Loadable, duration: Duration, control: &Control) -> Result<Vec<f64>, EngineError> {
     for _ in 0..WARM_UP {
         device.once()?;
     }
     let begun = Instant::now();
     let mut rates = Vec::new();
-    while begun.elapsed() < each || rates.is_empty() {
+    while begun.elapsed() < duration || rates.is_empty() {
         if control.is_cancelled() {
             return Err(EngineError::Cancelled);
         }
@@ -102,13 +104,13 @@ fn rates(device: &mut dyn Loadable, each: Duration, control: &Control) -> Result
 impl Row {
     fn of(load: Load, rates: &[f64], gpu: Option<&GpuPeaks>) -> Option<Row> {
         let best = rates.iter().copied().max_by(f64::total_cmp)?;
-        let mut later = rates[rates.len() / 2..].to_vec();
-        later.sort_by(f64::total_cmp);
+        let mut second_half = rates[rates.len() / 2..].to_vec();
+        second_half.sort_by(f64::total_cmp);
         let stated = gpu.and_then(|gpu| match load {
             Load::Product(dtype) => gpu.flops_of(dtype.name()),
             Load::Read | Load::Copy => Some(gpu.bytes_per_s),
         });
-        Some(Row { load, calls: rates.len(), best, steady: later[later.len() / 2], stated })
+        Some(Row { load, calls: rates.len(), best, steady: second_half[second_half.len() / 2], stated })
     }
 
     fn unit(&self) -> &'static str {
@@ -124,10 +126,9 @@ impl MeasuredPeaks {
         self.rows.iter().find(|row| row.load == load).map(|row| row.steady)
     }
 
-    /// What makes a run of `dtype` reckon with what was measured here.
+    /// The overrides that make a run with `dtype` use the measured peaks.
     fn overrides(&self, dtype: Dtype) -> Option<String> {
         let flops = self.steady(Load::Product(dtype))?;
-        // Whichever is nearer to what the memory gives.
         let bytes =
             [Load::Read, Load::Copy].iter().filter_map(|load| self.steady(*load)).max_by(f64::total_cmp)?;
         Some(format!("hardware.peaks.flops={flops:.3e} hardware.peaks.bytes_per_s={bytes:.3e}"))
@@ -141,31 +142,28 @@ impl MeasuredPeaks {
     }
 
     pub fn text(&self) -> String {
-        let mut rows = vec![["", "best", "steady", "stated", "of it", "calls"].map(str::to_owned)];
+        let mut rows = vec![["", "best", "steady", "specified", "share", "calls"].map(str::to_owned)];
         for row in &self.rows {
-            let none = || "–".to_owned();
-            let of_it = row.stated.map(|stated| percent(row.steady / stated * 100.0));
+            let share = row.stated.map(|stated| percent(row.steady / stated * 100.0));
             rows.push([
                 row.load.to_string(),
                 scaled(row.best, row.unit()),
                 scaled(row.steady, row.unit()),
-                row.stated.map_or_else(none, |stated| scaled(stated, row.unit())),
-                of_it.unwrap_or_else(none),
+                row.stated.map_or_else(|| "–".to_owned(), |stated| scaled(stated, row.unit())),
+                share.unwrap_or_else(|| "–".to_owned()),
                 row.calls.to_string(),
             ]);
         }
         let table = aligned(&rows, |column| column > 0);
         let mut out = format!("{} ({})\n\n{table}\n", self.name, self.device);
-        out += "\nbest: the fastest call; steady: the median of the later half, once power and heat have settled.\n\
-                read: a large matrix times a vector, as decode does; copy: bytes read and bytes written.\n";
-        for row in self.rows.iter().filter(|row| row.steady < FALLS * row.best) {
-            out += &format!(
-                "{}: falls by {} under load.\n",
-                row.load,
-                percent((1.0 - row.steady / row.best) * 100.0)
-            );
+        out += "\nbest: the fastest call; steady: the median of the second half, when power and temperature have \
+                settled; share: steady of specified.\n\
+                read: a large matrix times a vector, as in decode; copy: bytes read and written.\n";
+        for row in self.rows.iter().filter(|row| row.steady < STEADY_SHARE * row.best) {
+            let drop_pct = (1.0 - row.steady / row.best) * 100.0;
+            out += &format!("{}: drops by {} under load.\n", row.load, percent(drop_pct));
         }
-        out += "\nSo that a run, or `cost`, reckons with what was measured:\n";
+        out += "\nOverrides to use the measured peaks in a run or in `cost`:\n";
         for dtype in self.dtypes() {
             if let Some(overrides) = self.overrides(dtype) {
                 out += &format!("  {:<5} {overrides}\n", dtype.name());
@@ -200,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn best_steady_and_stated() {
+    fn best_steady_and_specified() {
         let h200 = GpuPeaks::named("NVIDIA H200");
         let rates = [700e12, 800e12, 790e12, 690e12, 680e12, 685e12];
         let product = Row::of(Load::Product(Dtype::Bf16), &rates, h200).unwrap();
@@ -217,8 +215,8 @@ mod tests {
         };
         let text = measured.text();
         assert!(text.contains("product, bf16") && text.contains("685 TFLOP/s"), "{text}");
-        assert!(text.contains("product, bf16: falls by 14.4 % under load"), "{text}");
-        assert!(!text.contains("read: falls"), "{text}");
+        assert!(text.contains("product, bf16: drops by 14 % under load"), "{text}");
+        assert!(!text.contains("read: drops"), "{text}");
         let overrides = "hardware.peaks.flops=6.850e14 hardware.peaks.bytes_per_s=4.500e12";
         assert!(text.contains(overrides), "{text}");
         assert_eq!(measured.json()["overrides"]["bf16"], overrides);
@@ -226,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn the_overrides_are_ones_that_a_run_takes() {
+    fn the_overrides_are_valid() {
         let row = |load, steady| Row { load, calls: 1, best: steady, steady, stated: None };
         let rows = vec![row(Load::Product(Dtype::F32), 96.12e9), row(Load::Read, 21.4e9)];
         let measured = MeasuredPeaks { device: Device::Cpu, name: "cpu".into(), rows };
@@ -238,9 +236,9 @@ mod tests {
     }
 
     #[test]
-    fn a_simulation_has_none() {
+    fn a_simulated_device_is_refused() {
         let tree = crate::config::ConfTree::built_in();
         let simulated = crate::config::compose(&tree, &["runtime=sim".to_owned()]).unwrap();
-        assert!(matches!(super::device(&simulated), Err(PeaksError::Simulated)));
+        assert!(matches!(device(&simulated), Err(PeaksError::Simulated)));
     }
 }

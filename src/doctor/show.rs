@@ -1,22 +1,22 @@
-//! A report as people and machines read it.
+//! A doctor report as text and as JSON.
 
-use serde::Serialize;
+use serde_json::{Value, json};
 use unicode_width::UnicodeWidthStr;
 
 use super::{Check, Machine, Report, Status, host};
 
-/// How text is to look.
+/// How to print text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Style {
     pub colours: bool,
-    /// Signs beyond ASCII.
+    /// Characters beyond ASCII.
     pub unicode: bool,
-    /// Lines are broken to this many columns; `None` leaves them whole.
+    /// Wrap lines to this many columns; `None` does not wrap.
     pub columns: Option<usize>,
 }
 
 impl Style {
-    /// As stdout of `machine` takes it; `terminal` is whether that is a terminal.
+    /// The style for stdout of `machine`; `terminal` is whether that is a terminal.
     pub fn of(machine: &Machine, terminal: bool) -> Style {
         let plain = machine.variable("NO_COLOR").is_some() || machine.variable("TERM") == Some("dumb");
         let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(|name| machine.variable(name));
@@ -27,7 +27,7 @@ impl Style {
         }
     }
 
-    fn sign(self, status: Status) -> &'static str {
+    fn symbol(self, status: Status) -> &'static str {
         match (status, self.unicode) {
             (Status::Pass, true) => "✓",
             (Status::Pass, false) => "+",
@@ -39,7 +39,7 @@ impl Style {
         }
     }
 
-    fn painted(self, status: Status, text: &str) -> String {
+    fn coloured(self, status: Status, text: &str) -> String {
         let code = match status {
             _ if !self.colours => return text.to_owned(),
             Status::Pass => "32",
@@ -51,39 +51,38 @@ impl Style {
     }
 }
 
-/// A line for each check and what to do below it, then a summary.
+/// A line for each check with its remedy below, then a summary.
 pub fn text(report: &Report, style: Style) -> String {
     let width = report.checks.iter().map(|check| check.id.len()).max().unwrap_or(0);
     let mut out = String::new();
-    for check in &told_once(&report.checks) {
+    for check in &merge_skipped(&report.checks) {
         out += &lines_of(check, width, style);
     }
     out += &format!("\n{}\n", summary(report));
     if style.unicode { out } else { ascii(&out) }
 }
 
-/// The checks, where several that were skipped for one reason, one after the other, are told as one.
-fn told_once(checks: &[Check]) -> Vec<Check> {
+/// The checks, with neighbours that were skipped for the same reason merged into one.
+fn merge_skipped(checks: &[Check]) -> Vec<Check> {
     let same = |a: &Check, b: &Check| {
         a.finding == b.finding && a.finding.status == Status::Skip && a.finding.remedy.is_none()
     };
-    let groups = checks.chunk_by(same);
-    let told = |group: &[Check]| {
+    let merge = |group: &[Check]| {
         let mut first = group[0].clone();
         if group.len() > 1 {
             let others: Vec<&str> = group[1..].iter().map(|check| check.id).collect();
-            first.finding.found += &format!("; the same for {}", others.join(", "));
+            first.finding.found += &format!("; also {}", others.join(", "));
         }
         first
     };
-    groups.map(told).collect()
+    checks.chunk_by(same).map(merge).collect()
 }
 
 fn lines_of(check: &Check, width: usize, style: Style) -> String {
     let finding = &check.finding;
     let status =
-        style.painted(finding.status, &format!("{} {}", style.sign(finding.status), finding.status.word()));
-    // A sign, the word and the gaps around the name.
+        style.coloured(finding.status, &format!("{} {}", style.symbol(finding.status), finding.status));
+    // A symbol, the status and the gaps around the name.
     let indent = 6 + 2 + width + 2;
     let room = style.columns.map_or(usize::MAX, |columns| columns.saturating_sub(indent).max(20));
     let mut lines = wrapped(&finding.found, room);
@@ -100,66 +99,41 @@ fn lines_of(check: &Check, width: usize, style: Style) -> String {
 
 fn summary(report: &Report) -> String {
     let counts: Vec<String> =
-        Status::ALL.iter().map(|status| format!("{} {}", report.count(*status), status.word())).collect();
+        Status::ALL.iter().map(|status| format!("{} {status}", report.count(*status))).collect();
     let mut out = counts.join(", ");
     out += match report.exit_code() {
-        0 if report.count(Status::Warn) == 0 => ": nothing is wrong.",
-        0 => ": it works, and could work better.",
+        0 if report.count(Status::Warn) == 0 => ": no problems.",
+        0 => ": usable, with warnings.",
         _ => ": something does not work.",
     };
     let works = |id| report.finding(id).is_some_and(|finding| finding.status == Status::Pass);
     if !report.gpu && works("cpu_engine") {
-        out += " There is no GPU to use here; the CPU engine works, and so do all screens and files.";
+        out += " No GPU to use: models run on the CPU, and every screen and report works.";
     }
     out
 }
 
-/// A report as one object for machines.
-#[derive(Debug, Serialize)]
-pub struct Object<'a> {
-    schema: u32,
-    program: String,
-    checks: Vec<ObjectCheck<'a>>,
-    summary: Summary,
+/// A report as a JSON object.
+pub fn json(report: &Report) -> Value {
+    let check = |check: &Check| {
+        json!({
+            "id": check.id,
+            "status": check.finding.status,
+            "found": check.finding.found,
+            "remedy": check.finding.remedy,
+            "ms": (check.duration.as_secs_f64() * 1e4).round() / 10.0,
+        })
+    };
+    let count = |status: &Status| (status.to_string(), json!(report.count(*status)));
+    json!({
+        "schema": 1,
+        "program": format!("llmprof-tui {}", env!("CARGO_PKG_VERSION")),
+        "checks": report.checks.iter().map(check).collect::<Vec<_>>(),
+        "summary": Status::ALL.iter().map(count).collect::<serde_json::Map<_, _>>(),
+    })
 }
 
-#[derive(Debug, Serialize)]
-struct ObjectCheck<'a> {
-    id: &'a str,
-    status: Status,
-    found: &'a str,
-    remedy: Option<&'a str>,
-    ms: f64,
-}
-
-#[derive(Debug, Serialize)]
-struct Summary {
-    pass: usize,
-    warn: usize,
-    fail: usize,
-    skip: usize,
-}
-
-impl<'a> From<&'a Report> for Object<'a> {
-    fn from(report: &'a Report) -> Object<'a> {
-        let check = |check: &'a Check| ObjectCheck {
-            id: check.id,
-            status: check.finding.status,
-            found: &check.finding.found,
-            remedy: check.finding.remedy.as_deref(),
-            ms: (check.took.as_secs_f64() * 1e4).round() / 10.0,
-        };
-        let [pass, warn, fail, skip] = Status::ALL.map(|status| report.count(status));
-        Object {
-            schema: 1,
-            program: format!("llmprof-tui {}", env!("CARGO_PKG_VERSION")),
-            checks: report.checks.iter().map(check).collect(),
-            summary: Summary { pass, warn, fail, skip },
-        }
-    }
-}
-
-/// Breaks a text between words; a word that is too long stays whole.
+/// Wraps text between words; a word that is too long is not split.
 fn wrapped(text: &str, columns: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
@@ -174,17 +148,17 @@ fn wrapped(text: &str, columns: usize) -> Vec<String> {
     lines
 }
 
-/// The nearest that can be written without UTF-8.
+/// The closest ASCII text.
 fn ascii(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
-    for sign in text.chars() {
-        match sign {
+    for c in text.chars() {
+        match c {
             '–' | '−' => out.push('-'),
             '×' => out.push('x'),
             '°' => {}
             'µ' => out.push('u'),
             '…' => out.push_str("..."),
-            sign if sign.is_ascii() => out.push(sign),
+            c if c.is_ascii() => out.push(c),
             _ => out.push('?'),
         }
     }
@@ -201,11 +175,11 @@ mod tests {
     const PLAIN: Style = Style { colours: false, unicode: true, columns: None };
 
     fn report() -> Report {
-        let check = |id, finding| Check { id, finding, took: Duration::from_micros(1_234) };
+        let check = |id, finding| Check { id, finding, duration: Duration::from_micros(1_234) };
         Report {
             checks: vec![
                 check("cpu_engine", Finding::pass("works")),
-                check("nsys", Finding::warn("not found").remedy("install it, or put its folder on the PATH")),
+                check("nsys", Finding::warn("not found").remedy("install it, or add its directory to PATH")),
                 check("gpu", Finding::skip("no GPU – 80×24")),
             ],
             gpu: false,
@@ -218,23 +192,27 @@ mod tests {
             text(&report(), PLAIN),
             "✓ pass  cpu_engine  works\n\
              ! warn  nsys        not found\n\
-             \x20                   → install it, or put its folder on the PATH\n\
+             \x20                   → install it, or add its directory to PATH\n\
              – skip  gpu         no GPU – 80×24\n\n\
-             1 pass, 1 warn, 0 fail, 1 skip: it works, and could work better. There is no GPU to use here; \
-             the CPU engine works, and so do all screens and files.\n"
+             1 pass, 1 warn, 0 fail, 1 skip: usable, with warnings. No GPU to use: models run on the CPU, and \
+             every screen and report works.\n"
         );
         let ascii = text(&report(), Style { unicode: false, ..PLAIN });
         assert!(ascii.is_ascii() && ascii.contains("- skip  gpu         no GPU - 80x24"), "{ascii}");
     }
 
     #[test]
-    fn what_is_skipped_for_one_reason_is_told_once() {
+    fn checks_skipped_for_the_same_reason_share_a_line() {
         let mut report = report();
         for id in ["gpm", "pcie"] {
-            report.checks.push(Check { id, finding: report.checks[2].finding.clone(), took: Duration::ZERO });
+            report.checks.push(Check {
+                id,
+                finding: report.checks[2].finding.clone(),
+                duration: Duration::ZERO,
+            });
         }
         let text = text(&report, PLAIN);
-        assert!(text.contains("gpu         no GPU – 80×24; the same for gpm, pcie\n"), "{text}");
+        assert!(text.contains("gpu         no GPU – 80×24; also gpm, pcie\n"), "{text}");
         assert!(text.contains("3 skip"), "{text}");
     }
 
@@ -250,17 +228,16 @@ mod tests {
         let narrow = text(&report(), Style { columns: Some(44), ..PLAIN });
         let table = narrow.split("\n\n").next().unwrap();
         assert!(table.lines().all(|line| line.width() <= 44), "{narrow}");
-        assert!(table.contains("→ install it, or put its\n                      folder on"), "{narrow}");
+        assert!(table.contains("→ install it, or add its\n                      directory"), "{narrow}");
     }
 
     #[test]
     fn an_object() {
-        let text = serde_json::to_string(&Object::from(&report())).unwrap();
-        let program = env!("CARGO_PKG_VERSION");
-        let wanted = format!(
-            r#"{{"schema":1,"program":"llmprof-tui {program}","checks":[{{"id":"cpu_engine","status":"pass","found":"works","remedy":null,"ms":1.2}},"#
-        );
-        assert!(text.starts_with(&wanted), "{text}");
-        assert!(text.ends_with(r#""summary":{"pass":1,"warn":1,"fail":0,"skip":1}}"#), "{text}");
+        let object = json(&report());
+        assert_eq!(object["program"], concat!("llmprof-tui ", env!("CARGO_PKG_VERSION")));
+        let check =
+            json!({"id": "cpu_engine", "status": "pass", "found": "works", "remedy": null, "ms": 1.2});
+        assert_eq!((&object["schema"], &object["checks"][0]), (&json!(1), &check));
+        assert_eq!(object["summary"], json!({"pass": 1, "warn": 1, "fail": 0, "skip": 1}));
     }
 }

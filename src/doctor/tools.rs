@@ -1,42 +1,71 @@
-//! Checks of Nsight Systems and Nsight Compute: which ones are there, and whether they would do.
+//! Checks of Nsight Systems and Nsight Compute: which versions are installed, and whether they can be used.
 
-use super::{Finding, Look};
-use crate::tools::nsight::{self, NCU, NSYS, Tool, Trouble, first_for_cuda};
+use super::{Context, Finding, inventory::Gpu, parse};
+use crate::tools::nsight::{self, COUNTERS_FOR_ALL, NCU, NSYS, Tool, Trouble, first_for_cuda};
 
-pub(super) fn nsys(look: &Look) -> Finding {
-    examined(look, &NSYS)
+const CAP_SYS_ADMIN: u64 = 1 << 21;
+const CAP_PERFMON: u64 = 1 << 38;
+
+pub(super) fn nsys(context: &Context) -> Finding {
+    installed(context, &NSYS)
 }
 
-pub(super) fn ncu(look: &Look) -> Finding {
-    examined(look, &NCU)
+pub(super) fn ncu(context: &Context) -> Finding {
+    installed(context, &NCU)
 }
 
-fn examined(look: &Look, tool: &Tool) -> Finding {
-    let mut installed = nsight::installed(&look.machine, tool, look.until);
-    let first_for = look.cards.cuda().and_then(first_for_cuda);
+fn installed(context: &Context, tool: &Tool) -> Finding {
+    let mut installed = nsight::installed(&context.machine, tool, context.deadline);
+    let first_for = context.inventory.cuda().and_then(first_for_cuda);
     nsight::best_first(&mut installed, first_for);
-    let Some(best) = installed.first() else { return missing(look, tool) };
-    let mut words = best.words();
+    let Some(best) = installed.first() else { return missing(context, tool) };
+    let mut text = best.words();
     if let Some(other) = installed.iter().find(|one| one.on_path && !best.on_path) {
-        words += &format!("; the PATH has {}", other.words());
+        text += &format!("; PATH has {}", other.words());
     } else if !best.on_path {
-        words += ", not on the PATH";
+        text += ", not on PATH";
     }
     match best.trouble(first_for) {
-        None => Finding::pass(words),
-        Some(Trouble { what, remedy }) => Finding::warn(format!("{words}: {what}")).remedy(remedy),
+        None => Finding::pass(text),
+        Some(Trouble { what, remedy }) => Finding::warn(format!("{text}: {what}")).remedy(remedy),
     }
 }
 
-fn missing(look: &Look, tool: &Tool) -> Finding {
-    let words = format!("not found on the PATH, under /opt/nvidia or /usr/local/cuda ({})", tool.needed_for);
-    match look.cards.found() {
-        Err(_) => Finding::skip(format!("no GPU here, and {} is not installed", tool.title)),
-        Ok(_) => Finding::warn(words).remedy(format!(
-            "install {} ({}), or put the folder of {} on the PATH",
+fn missing(context: &Context, tool: &Tool) -> Finding {
+    match context.inventory.gpus() {
+        Err(_) => Finding::skip(format!("no GPU, and {} is not installed", tool.title)),
+        Ok(_) => Finding::warn(format!(
+            "not found on PATH, in /opt/nvidia or /usr/local/cuda ({})",
+            tool.needed_for
+        ))
+        .remedy(format!(
+            "install {} ({}), or add the directory of {} to PATH",
             tool.title,
             tool.url(),
             tool.name
         )),
+    }
+}
+
+/// Whether this user may read performance counters, as ncu does.
+pub(super) fn counter_permission(context: &Context, _: &[Gpu]) -> Finding {
+    let params = context.machine.read("/proc/driver/nvidia/params");
+    let Some(admins_only) = params.as_deref().and_then(parse::counters_for_admins_only) else {
+        return Finding::skip("unknown: not in /proc/driver/nvidia/params; ncu will report it");
+    };
+    if !admins_only {
+        return Finding::pass("every user may read performance counters (RmProfilingAdminOnly: 0)");
+    }
+    let status = context.machine.read("/proc/self/status");
+    let capabilities = status.as_deref().and_then(parse::capabilities).unwrap_or(0);
+    match capabilities & (CAP_SYS_ADMIN | CAP_PERFMON) {
+        0 => Finding::warn(
+            "only administrators may read performance counters (RmProfilingAdminOnly: 1): \
+             ncu will fail with ERR_NVGPUCTRPERM",
+        )
+        .remedy(COUNTERS_FOR_ALL),
+        _ => Finding::pass(
+            "only administrators may read performance counters (RmProfilingAdminOnly: 1); this process may",
+        ),
     }
 }

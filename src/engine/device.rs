@@ -21,11 +21,11 @@ pub fn resolve(asked: &str, index: u32) -> Result<Device, EngineError> {
         ("auto", _) => Ok(Device::Cpu),
         (_, Some(Some(number))) if cfg!(feature = "cuda") => Ok(Device::Cuda(number)),
         (_, Some(Some(_))) => Err(no_device(asked, NO_CUDA)),
-        _ => Err(no_device(asked, "devices are auto, cpu and cuda:0, cuda:1, …")),
+        _ => Err(no_device(asked, "devices are auto, cpu, cuda and cuda:0, cuda:1, …")),
     }
 }
 
-const NO_CUDA: &str = "CUDA is not in it; use runtime.device=cpu";
+const NO_CUDA: &str = "this build has no CUDA; use runtime.device=cpu";
 
 fn no_device(asked: &str, remedy: &str) -> EngineError {
     EngineError::NoDevice { asked: asked.to_owned(), remedy: remedy.to_owned() }
@@ -62,7 +62,7 @@ pub fn make_engine(
     }
 }
 
-/// The device itself, to be put under load; the CPU with so many `threads`, or one for each core.
+/// The device itself, to run loads on; the CPU with so many `threads`, or one for each core.
 pub fn loadable(device: &Device, threads: Option<u32>) -> Result<Box<dyn Loadable>, EngineError> {
     match device {
         Device::Cpu => Ok(Box::new(LoadedCpu::new(threads)?)),
@@ -86,8 +86,8 @@ pub fn built_for() -> Option<u32> {
     option_env!("LLMPROF_CUDA_CAP").filter(|_| cfg!(feature = "cuda")).and_then(|text| text.parse().ok())
 }
 
-/// Whether kernels for `built` run on a GPU of the capability `found`: machine code of one generation's own features
-/// runs on that generation alone, other code on all later ones.
+/// Whether kernels for `built` run on a GPU of the capability `found`: code with the features of one generation runs only
+/// there, other code on all later ones.
 pub fn runs_on(built: u32, found: u32) -> bool {
     if built >= 90 { found == built } else { found >= built }
 }
@@ -126,7 +126,7 @@ mod tests {
     fn devices_are_found_by_name() {
         assert_eq!(resolve("cpu", 0).unwrap(), Device::Cpu);
         let refused = |asked: &str| resolve(asked, 0).unwrap_err().to_string();
-        assert!(refused("tpu").contains("devices are auto, cpu and cuda:0"));
+        assert!(refused("tpu").contains("devices are auto, cpu, cuda and cuda:0"));
         assert!(refused("cuda0").contains("devices are"));
         assert!(refused("cuda:x").contains("devices are"));
         if cfg!(feature = "cuda") {
@@ -134,7 +134,8 @@ mod tests {
             assert_eq!(resolve("cuda:3", 1).unwrap(), Device::Cuda(3));
         } else {
             assert_eq!(resolve("auto", 0).unwrap(), Device::Cpu);
-            let message = "no device \"cuda:0\" in this build; CUDA is not in it; use runtime.device=cpu";
+            let message =
+                "device \"cuda:0\" is not available: this build has no CUDA; use runtime.device=cpu";
             assert_eq!(refused("cuda:0"), message);
         }
     }

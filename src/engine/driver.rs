@@ -1,4 +1,4 @@
-//! The prefill/decode loop: runs requests on an engine and tells what happens.
+//! The prefill and decode loop: runs requests on an engine and reports them as events.
 
 use std::{
     sync::{
@@ -8,24 +8,23 @@ use std::{
     time::Duration,
 };
 
-use super::{Engine, EngineError, Prompts, ranges::Ranges, workload::Workload};
+use super::{Engine, EngineError, Prompts, workload::Workload};
 use crate::{
     event::{
-        Activity, AllocatorSample, Ending, Event, EventTx, Level, Phase, Prediction, RequestFinished,
-        RequestStarted, Token,
+        AllocatorSample, Ending, Event, EventTx, Level, Prediction, RequestFinished, RequestStarted, Token,
     },
-    process::crash,
+    profile::listener::{Listeners, Span},
     text::{TextError, Tokenizer},
 };
 
-/// Pauses, resumes and cancels the workload; it listens between tokens.
+/// Pauses, resumes and cancels the workload. It takes effect between tokens.
 #[derive(Debug, Clone, Default)]
 pub struct Control(Arc<Switches>);
 
 #[derive(Debug, Default)]
 struct Switches {
     cancelled: Arc<AtomicBool>,
-    enough: AtomicBool,
+    finishing: AtomicBool,
     paused: Mutex<bool>,
     changed: Condvar,
 }
@@ -36,20 +35,20 @@ impl Control {
         self.set_paused(false);
     }
 
-    /// A workload that goes on until it is told ends with its current request.
+    /// Ends an open-ended workload after its current request.
     pub fn finish(&self) {
-        self.0.enough.store(true, Ordering::Release);
+        self.0.finishing.store(true, Ordering::Release);
     }
 
-    pub fn is_enough(&self) -> bool {
-        self.0.enough.load(Ordering::Acquire)
+    pub fn is_finishing(&self) -> bool {
+        self.0.finishing.load(Ordering::Acquire)
     }
 
     pub fn is_cancelled(&self) -> bool {
         self.0.cancelled.load(Ordering::Acquire)
     }
 
-    /// Turns true when the workload is cancelled.
+    /// Set when the workload is cancelled.
     pub fn cancel_flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.0.cancelled)
     }
@@ -70,18 +69,18 @@ impl Control {
     }
 }
 
-/// What the driver works with, besides the engine.
+/// Everything the driver uses besides the engine.
 pub struct Driver<'a> {
     pub workload: &'a Workload,
     pub control: &'a Control,
-    pub ranges: &'a mut dyn Ranges,
+    /// Requests and phases are reported to these; the engine reports its steps itself.
+    pub listeners: &'a Listeners,
     pub tx: &'a EventTx,
-    pub activity: &'a Activity,
-    /// Turns answers into text, where they are to be told.
+    /// Turns answers into text, where predictions are reported.
     pub predictions: Option<&'a Tokenizer>,
 }
 
-/// What a sequence has answered so far.
+/// The tokens a sequence has generated so far.
 #[derive(Debug, Default, Clone)]
 struct Answer {
     ids: Vec<u32>,
@@ -89,20 +88,19 @@ struct Answer {
 }
 
 impl Driver<'_> {
-    /// Runs the whole workload. `Cancelled` when it was told to stop before the end.
-    pub fn run(mut self, engine: &mut dyn Engine) -> Result<(), EngineError> {
+    /// Runs the workload to its end; `Cancelled` when it is cancelled before.
+    pub fn run(self, engine: &mut dyn Engine) -> Result<(), EngineError> {
         let planned = self.workload.warmup.saturating_add(self.workload.requests);
         let mut request = 0;
         let mut allocator = None;
-        self.tell_allocator(engine, &mut allocator);
-        while request < planned || (self.workload.until_told && !self.control.is_enough()) {
+        self.report_allocator(engine, &mut allocator);
+        while request < planned || (self.workload.open_ended && !self.control.is_finishing()) {
             let done = self.request(engine, request);
-            self.activity.set(Phase::Idle);
             self.tx.send(Event::RequestFinished(RequestFinished { request, complete: done.is_ok() }));
-            self.tell_allocator(engine, &mut allocator);
+            self.report_allocator(engine, &mut allocator);
             let answers = done?;
             if let Some(tokenizer) = self.predictions.filter(|_| request >= self.workload.warmup)
-                && let Err(e) = self.tell(request, &answers, tokenizer)
+                && let Err(e) = self.report_predictions(request, &answers, tokenizer)
             {
                 self.tx.notice(Level::Error, "text", format!("request {request}: {e}"));
             }
@@ -112,75 +110,73 @@ impl Driver<'_> {
         engine.synchronize()
     }
 
-    /// Tells what the device's allocator holds, where that is another than was `told`.
-    fn tell_allocator(&self, engine: &dyn Engine, told: &mut Option<AllocatorSample>) {
+    /// Reports the device's allocator when it differs from the sample `reported` last.
+    fn report_allocator(&self, engine: &dyn Engine, reported: &mut Option<AllocatorSample>) {
         let now = engine.allocator();
-        if let Some(sample) = now.filter(|_| now != *told) {
-            *told = now;
+        if let Some(sample) = now.filter(|_| now != *reported) {
+            *reported = now;
             self.tx.send(Event::Allocator(sample));
         }
     }
 
-    fn request(&mut self, engine: &mut dyn Engine, request: u32) -> Result<Vec<Answer>, EngineError> {
+    fn request(&self, engine: &mut dyn Engine, request: u32) -> Result<Vec<Answer>, EngineError> {
         let w = self.workload;
-        let mut prompts = w.prompts(request);
-        if crash::is_asked_for("tokens") {
-            // Beyond any vocabulary: a GPU reads where there is no memory, and stops.
-            prompts.ids.fill(u32::MAX / 2);
-        }
-        self.listen()?;
-        self.activity.set(Phase::Prefill);
+        let prompts = w.prompts(request);
+        self.check_control()?;
         let warmup = request < w.warmup;
-        self.ranges.push(if warmup { "warmup" } else { "request" });
-        self.tx.send(Event::RequestStarted(RequestStarted {
-            request,
-            warmup,
-            batch: w.batch,
-            prompt_tokens: prompts.len() as u32,
-            output_tokens: w.output_tokens,
-        }));
-        let done = self.steps(engine, request, &prompts);
-        self.ranges.pop();
-        done
+        self.listeners.during(if warmup { Span::Warmup } else { Span::Request }, || {
+            self.tx.send(Event::RequestStarted(RequestStarted {
+                request,
+                warmup,
+                batch: w.batch,
+                prompt_tokens: prompts.len() as u32,
+                output_tokens: w.output_tokens,
+            }));
+            self.steps(engine, request, &prompts)
+        })
     }
 
     fn steps(
-        &mut self,
+        &self,
         engine: &mut dyn Engine,
         request: u32,
         prompts: &Prompts,
     ) -> Result<Vec<Answer>, EngineError> {
         let warmup = request < self.workload.warmup;
-        let first = self.ranged(warmup, "prefill", |_| engine.prefill(prompts))?;
-        self.token(request, 0, &first, engine.device_time());
+        let first = self.during(warmup, Span::Prefill, || engine.prefill(prompts))?;
+        self.report_token(request, 0, &first, engine.device_time());
         let mut answers = vec![Answer::default(); first.len()];
-        self.note(&mut answers, &first);
-        self.activity.set(Phase::Decode);
-        self.ranged(warmup, "decode", |driver| {
-            for index in 1..driver.workload.output_tokens {
-                // A batch goes on until its last sequence has ended.
+        self.extend(&mut answers, &first);
+        self.during(warmup, Span::Decode, || {
+            for index in 1..self.workload.output_tokens {
+                // A batch continues until its last sequence has ended.
                 if answers.iter().all(|answer| answer.ended) {
                     break;
                 }
-                driver.listen()?;
-                let ids = driver.ranged(warmup, "decode_step", |_| engine.decode())?;
-                driver.token(request, index, &ids, engine.device_time());
-                driver.note(&mut answers, &ids);
+                self.check_control()?;
+                let ids = self.during(warmup, Span::DecodeStep, || engine.decode())?;
+                self.report_token(request, index, &ids, engine.device_time());
+                self.extend(&mut answers, &ids);
             }
             Ok(())
         })?;
         Ok(answers)
     }
 
-    /// Adds a step's tokens to the answers that go on.
-    fn note(&self, answers: &mut [Answer], ids: &[u32]) {
+    /// Appends a step's tokens to the answers that have not ended.
+    fn extend(&self, answers: &mut [Answer], ids: &[u32]) {
         for (answer, &id) in answers.iter_mut().zip(ids).filter(|(answer, _)| !answer.ended) {
             answer.ids.push(id);
             answer.ended = self.workload.stop_ids.contains(&id);
         }
     }
 
-    fn tell(&self, request: u32, answers: &[Answer], tokenizer: &Tokenizer) -> Result<(), TextError> {
+    fn report_predictions(
+        &self,
+        request: u32,
+        answers: &[Answer],
+        tokenizer: &Tokenizer,
+    ) -> Result<(), TextError> {
         let prompts = self.workload.prompts(request);
         for (sequence, (answer, prompt_ids)) in
             answers.iter().zip(prompts.ids.chunks(prompts.len())).enumerate()
@@ -202,30 +198,24 @@ impl Driver<'_> {
         Ok(())
     }
 
-    /// Does `work` within a range. Phases of a warm-up have none: tools wait for the first one that counts.
-    fn ranged<T>(
-        &mut self,
+    /// Does `work` as `span`. Phases of a warm-up are not reported: tools wait for the first measured one.
+    fn during<T>(
+        &self,
         warmup: bool,
-        name: &'static str,
-        work: impl FnOnce(&mut Self) -> Result<T, EngineError>,
+        span: Span,
+        work: impl FnOnce() -> Result<T, EngineError>,
     ) -> Result<T, EngineError> {
-        if warmup {
-            return work(self);
-        }
-        self.ranges.push(name);
-        let done = work(self);
-        self.ranges.pop();
-        done
+        if warmup { work() } else { self.listeners.during(span, work) }
     }
 
-    fn token(&mut self, request: u32, index: u32, ids: &[u32], on_device: Option<Duration>) {
+    fn report_token(&self, request: u32, index: u32, ids: &[u32], on_device: Option<Duration>) {
         let id = ids.first().copied().unwrap_or_default();
         let device_ns = on_device.map(|time| time.as_nanos() as u64);
         self.tx.send(Event::Token(Token { request, index, id, device_ns }));
     }
 
-    /// Between tokens: stops when cancelled, waits while paused.
-    fn listen(&mut self) -> Result<(), EngineError> {
+    /// Between tokens: waits while paused, and stops when cancelled.
+    fn check_control(&self) -> Result<(), EngineError> {
         if self.control.is_paused() {
             self.tx.send(Event::WorkloadPaused);
             self.control.wait_while_paused();

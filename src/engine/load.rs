@@ -1,16 +1,16 @@
-//! Work that asks of a device as much as it can give: how peaks are measured.
+//! Loads that saturate a device, to measure its peaks.
 
 use std::{fmt, time::Duration};
 
 use super::EngineError;
 use crate::config::Dtype;
 
-/// One kind of such work.
+/// A kind of load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Load {
-    /// A product of two large matrices of random values: nothing but operations.
+    /// A product of two large matrices of random values: limited by compute.
     Product(Dtype),
-    /// A large matrix times one vector, as a decode step does: nothing but reading.
+    /// A large matrix times one vector, as in a decode step: limited by memory bandwidth.
     Read,
     /// A large buffer copied to another.
     Copy,
@@ -26,8 +26,8 @@ impl fmt::Display for Load {
     }
 }
 
-/// What was done, by the device's own clock where it has one. `amount` is operations of a product, bytes of the others; a copy
-/// reads and writes each byte.
+/// One run of a load, timed by the device's own clock where it has one. `amount` is the operations of a product and the bytes of
+/// the others; a copy reads and writes each byte.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LoadDone {
     pub amount: f64,
@@ -35,23 +35,23 @@ pub struct LoadDone {
 }
 
 impl LoadDone {
-    /// Operations or bytes a second.
+    /// Operations or bytes per second.
     pub fn per_s(self) -> Option<f64> {
         (!self.took.is_zero()).then(|| self.amount / self.took.as_secs_f64())
     }
 }
 
-/// A device that can be put under load.
+/// A device that can run loads.
 pub trait Loadable {
-    /// What it calls itself.
+    /// The device's own name.
     fn name(&self) -> String;
 
-    /// What can be asked of it.
+    /// The loads it can run.
     fn loads(&self) -> Vec<Load>;
 
-    /// Makes what `load` works on, in place of what was there for another.
+    /// Makes the operands of `load`, and frees those of the load before.
     fn prepare(&mut self, load: Load) -> Result<(), EngineError>;
 
-    /// Does what was prepared once.
+    /// Runs the prepared load once.
     fn once(&mut self) -> Result<LoadDone, EngineError>;
 }

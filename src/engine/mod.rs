@@ -1,23 +1,22 @@
-//! What runs the model: the [`Engine`] trait, its implementations, and the driver that feeds them requests.
+//! Runs the model: the [`Engine`] trait, its implementations, and the driver that feeds them requests.
 
 pub mod candle;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 pub mod device;
 pub mod driver;
+// Its checks are tested in builds without CUDA too.
+#[cfg(any(feature = "cuda", test))]
+mod launch;
 pub mod load;
-#[cfg(feature = "nvtx")]
-mod nvtx_ranges;
-pub mod ranges;
 pub mod sampling;
 pub mod workload;
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use thiserror::Error;
 
-use crate::event::AllocatorSample;
-pub use crate::profile::listener::{Listener, Listeners, Part};
+use crate::{event::AllocatorSample, profile::listener::Listeners};
 
 /// A batch of prompts of equal length, row after row.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,16 +34,24 @@ impl Prompts {
         self.ids.is_empty()
     }
 
-    /// Tokens of each sequence, when these prompts can fill `batch` equal rows.
-    pub fn checked_length(&self, batch: usize) -> Result<usize, EngineError> {
+    /// Tokens of each sequence, if the prompts are `batch` rows of equal length with ids below `vocab`. Every engine
+    /// checks its prompts here before it reads them.
+    pub fn validate(&self, batch: usize, vocab: usize) -> Result<usize, EngineError> {
+        let invalid = |message: String| Err(EngineError::Backend(message));
         if self.batch != batch {
-            return Err(EngineError::Backend(format!("a batch of {} for an engine of {batch}", self.batch)));
+            return invalid(format!("the prompts have batch size {}, the engine has {batch}", self.batch));
         }
-        if self.is_empty() || !self.ids.len().is_multiple_of(batch) {
-            let n = self.ids.len();
-            return Err(EngineError::Backend(format!("{n} prompt tokens cannot fill {batch} equal rows")));
+        let count = self.ids.len();
+        if count == 0 || !count.is_multiple_of(batch) {
+            return invalid(format!("{count} prompt tokens do not fill {batch} rows of equal length"));
         }
-        Ok(self.len())
+        match self.ids.iter().position(|id| *id as usize >= vocab) {
+            Some(index) => invalid(format!(
+                "prompt token {index} has id {}, and the model's vocabulary has {vocab} tokens; use the model's own tokenizer",
+                self.ids[index]
+            )),
+            None => Ok(self.len()),
+        }
     }
 }
 
@@ -56,24 +63,24 @@ pub trait Engine {
     /// Extends every sequence by one token, starting from the ids given last.
     fn decode(&mut self) -> Result<Vec<u32>, EngineError>;
 
-    /// Waits until the device has nothing left to do.
+    /// Waits until the device is idle.
     fn synchronize(&mut self) -> Result<(), EngineError>;
 
-    /// Forgets the sequences; weights and buffers stay.
+    /// Discards the sequences; weights and buffers stay.
     fn reset(&mut self) -> Result<(), EngineError>;
 
-    /// How long the last step took by the device's own clock, where it has one.
+    /// Duration of the last step by the device's own clock, where it has one.
     fn device_time(&self) -> Option<Duration> {
         None
     }
 
-    /// What the device's allocator holds, where it is counted.
+    /// What the device's allocator has given out, where it is counted.
     fn allocator(&self) -> Option<AllocatorSample> {
         None
     }
 
-    /// Tells `listeners` of every operator from now on, as far as the engine knows its own.
-    fn tell(&mut self, _listeners: Listeners) {}
+    /// Reports steps and operators to `listeners` from now on, as far as the engine knows its operators.
+    fn set_listeners(&mut self, _listeners: Listeners) {}
 }
 
 #[derive(Debug, Error)]
@@ -81,10 +88,10 @@ pub enum EngineError {
     #[error("{what} needs {need} as {dtype}, {free} free; try {remedy}")]
     OutOfMemory { what: String, need: String, dtype: String, free: String, remedy: String },
     #[error(
-        "the cache holds {capacity} positions, {asked} were asked for; raise neither prompt nor output length past the model's limit"
+        "the KV cache has {capacity} positions, and {asked} are needed; reduce dataset.prompt_tokens or infer.max_new_tokens"
     )]
     ContextTooLong { capacity: usize, asked: usize },
-    #[error("no device {asked:?} in this build; {remedy}")]
+    #[error("device {asked:?} is not available: {remedy}")]
     NoDevice { asked: String, remedy: String },
     #[error("cancelled")]
     Cancelled,
@@ -92,8 +99,46 @@ pub enum EngineError {
     Backend(String),
 }
 
-/// The step of preparing in which a device loads and warms up its code; all others make weights.
-pub const KERNELS: &str = "kernels";
+/// A step of preparing an engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PrepareStep<'a> {
+    /// Makes or reads the named tensor.
+    Weights(&'a str),
+    /// Loads the device's code and runs it once.
+    Kernels,
+}
 
-/// Reports how far preparing has come; answers false when the work should stop.
-pub type Progress<'a> = &'a mut (dyn FnMut(&str, u64, u64) -> bool + Send);
+impl fmt::Display for PrepareStep<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            PrepareStep::Weights(_) => "weights",
+            PrepareStep::Kernels => "kernels",
+        })
+    }
+}
+
+/// Called with the step of preparing an engine, how many parts of it are done, and their total. Returns false to stop.
+pub type Progress<'a> = &'a mut (dyn FnMut(PrepareStep<'_>, u64, u64) -> bool + Send);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prompts_fill_the_batch_with_ids_of_the_vocabulary() {
+        let validate = |ids: &[u32], batch| {
+            Prompts { ids: ids.to_vec(), batch }.validate(2, 10).map_err(|error| error.to_string())
+        };
+        assert_eq!(validate(&[0, 9, 1, 2, 3, 4], 2), Ok(3));
+        for (ids, batch, message) in [
+            (&[1, 2][..], 1, "the prompts have batch size 1, the engine has 2"),
+            (&[], 2, "0 prompt tokens do not fill 2 rows of equal length"),
+            (&[1, 2, 3], 2, "3 prompt tokens do not fill 2 rows of equal length"),
+            (&[1, 10], 2, "prompt token 1 has id 10, and the model's vocabulary has 10 tokens"),
+            (&[u32::MAX, 0], 2, "prompt token 0 has id 4294967295"),
+        ] {
+            let error = validate(ids, batch).unwrap_err();
+            assert!(error.starts_with(message), "{error}");
+        }
+    }
+}

@@ -1,19 +1,19 @@
-//! Which token comes next: the likeliest one, or a seeded draw among the likely ones.
+//! Chooses the next token: the most likely one, or a seeded random draw.
 
 use crate::{base::noise, config::InferConfig};
 
 /// How tokens are chosen from logits.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sampling {
-    /// Draw; otherwise the likeliest token is taken.
+    /// Draws at random; otherwise the most likely token is taken.
     pub do_sample: bool,
-    /// Above one evens the odds out, below one sharpens them.
+    /// Above one flattens the distribution, below one sharpens it.
     pub temperature: f64,
-    /// Draw among this many of the likeliest; `None` draws among all.
+    /// Draws among this many of the most likely tokens; `None` draws among all.
     pub top_k: Option<usize>,
-    /// Draw among the fewest likeliest tokens that together have this probability.
+    /// Draws among the smallest set of most likely tokens with at least this total probability.
     pub top_p: f64,
-    /// No sequence of this many tokens comes twice; zero lets them.
+    /// No sequence of this many tokens is repeated; zero allows repetition.
     pub no_repeat_ngram_size: usize,
     pub seed: u64,
 }
@@ -35,7 +35,7 @@ impl Sampling {
         }
     }
 
-    /// The likeliest token and nothing else: a device can tell it without handing the logits out.
+    /// Whether the choice is a plain argmax, which a device can compute without copying the logits to the host.
     pub fn is_argmax(&self) -> bool {
         !self.do_sample && self.no_repeat_ngram_size == 0
     }
@@ -45,7 +45,7 @@ impl Sampling {
 #[derive(Debug)]
 pub struct Picker {
     sampling: Sampling,
-    /// Tokens of each sequence, prompt included, where repetitions are to be avoided.
+    /// Tokens of each sequence, prompt included, where repetition is not allowed.
     histories: Vec<Vec<u32>>,
     draws: u64,
 }
@@ -59,7 +59,7 @@ impl Picker {
         &self.sampling
     }
 
-    /// A new batch of sequences begins with these prompts.
+    /// Starts a new batch of sequences with these prompts.
     pub fn begin(&mut self, prompts: &super::Prompts) {
         self.histories.clear();
         if self.sampling.no_repeat_ngram_size > 0 {
@@ -90,42 +90,42 @@ impl Picker {
     fn draw(&mut self, logits: &[f32]) -> u32 {
         let Sampling { temperature, top_k, top_p, seed, .. } = self.sampling;
         let mut likely: Vec<u32> = (0..logits.len() as u32).collect();
-        let better = |a: &u32, b: &u32| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b));
+        let by_logit = |a: &u32, b: &u32| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b));
         if let Some(k) = top_k.filter(|&k| k < likely.len()) {
-            likely.select_nth_unstable_by(k, better);
+            likely.select_nth_unstable_by(k, by_logit);
             likely.truncate(k);
         }
-        likely.sort_unstable_by(better);
+        likely.sort_unstable_by(by_logit);
         let best = f64::from(logits[likely[0] as usize]);
-        let mut odds: Vec<f64> =
+        let mut weights: Vec<f64> =
             likely.iter().map(|&id| ((f64::from(logits[id as usize]) - best) / temperature).exp()).collect();
         if top_p < 1.0 {
-            let wanted = top_p * odds.iter().sum::<f64>();
+            let wanted = top_p * weights.iter().sum::<f64>();
             let mut sum = 0.0;
-            let enough = odds.iter().position(|share| {
-                sum += share;
+            let last = weights.iter().position(|weight| {
+                sum += weight;
                 sum >= wanted
             });
-            odds.truncate(enough.map_or(odds.len(), |last| last + 1));
+            weights.truncate(last.map_or(weights.len(), |last| last + 1));
         }
         self.draws += 1;
-        let mut left = noise::unit(seed, self.draws) * odds.iter().sum::<f64>();
-        let drawn = odds.iter().position(|share| {
-            left -= share;
+        let mut left = noise::unit(seed, self.draws) * weights.iter().sum::<f64>();
+        let drawn = weights.iter().position(|weight| {
+            left -= weight;
             left < 0.0
         });
-        // Rounding may leave a crumb after the last one.
-        likely[drawn.unwrap_or(odds.len() - 1)]
+        // Rounding may leave a remainder after the last weight.
+        likely[drawn.unwrap_or(weights.len() - 1)]
     }
 }
 
-/// The first of the greatest, as a device's argmax gives it.
+/// The first index of the maximum, as a device's argmax gives it.
 fn argmax(logits: &[f32]) -> u32 {
-    let best = (0..logits.len()).reduce(|best, at| if logits[at] > logits[best] { at } else { best });
+    let best = (0..logits.len()).reduce(|best, i| if logits[i] > logits[best] { i } else { best });
     best.unwrap_or(0) as u32
 }
 
-/// Tokens that would make the last `n` tokens a sequence that came before.
+/// Tokens that would repeat an earlier sequence of `n` tokens.
 fn repeating(history: &[u32], n: usize) -> impl Iterator<Item = u32> {
     let start = history.len().saturating_sub(n.saturating_sub(1));
     let last = &history[start..];
@@ -144,7 +144,7 @@ mod tests {
         Sampling { do_sample: true, seed: 7, ..Sampling::greedy() }
     }
 
-    /// How often each of four tokens is drawn, in percent; their odds are 8 : 4 : 2 : 1.
+    /// How often each of four tokens with the odds 2 : 8 : 1 : 4 is drawn, in percent.
     fn shares(sampling: Sampling) -> [u32; 4] {
         let mut picker = Picker::new(sampling);
         let mut counts = [0u32; 4];
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_seed_draws_the_same() {
+    fn the_same_seed_gives_the_same_draws() {
         let draw = |seed| {
             let mut picker = Picker::new(Sampling { seed, ..sampled() });
             (0..40).flat_map(|_| picker.pick(&mut [0.0; 50], 25)).collect::<Vec<u32>>()
@@ -188,14 +188,14 @@ mod tests {
     }
 
     #[test]
-    fn greedy_takes_the_first_of_the_greatest() {
+    fn greedy_takes_the_first_maximum() {
         let mut picker = Picker::new(Sampling::greedy());
         assert_eq!(picker.pick(&mut [1.0, 3.0, 3.0, -1.0, -2.0, -1.0], 3), [1, 0]);
         assert!(picker.sampling().is_argmax() && !sampled().is_argmax());
     }
 
     #[test]
-    fn no_ngram_comes_twice() {
+    fn no_ngram_is_repeated() {
         let sampling = Sampling { no_repeat_ngram_size: 2, ..Sampling::greedy() };
         let mut picker = Picker::new(sampling);
         picker.begin(&Prompts { ids: vec![0, 1, 0, 2, 2, 2], batch: 2 });

@@ -1,22 +1,22 @@
-//! What a run asks of an engine: how many requests, with which prompts, how long.
+//! The workload of a run: how many requests, their prompts and their lengths.
 
 use std::sync::Arc;
 
 use super::Prompts;
 use crate::base::noise;
 
-/// `warmup` requests that don't count, then `requests` that do.
+/// `warmup` requests that are not measured, then `requests` that are.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Workload {
     pub requests: u32,
     pub warmup: u32,
-    /// Go on after the last request until told that it is enough.
-    pub until_told: bool,
+    /// Continues after the last request until the run is finished from outside.
+    pub open_ended: bool,
     pub batch: u32,
     pub prompts: PromptSet,
-    /// Of each sequence, at most.
+    /// The most of each sequence.
     pub output_tokens: u32,
-    /// Tokens that end a sequence; none of them makes every sequence as long as it may be.
+    /// Tokens that end a sequence; without any, every sequence has `output_tokens`.
     pub stop_ids: Vec<u32>,
     pub seed: u64,
 }
@@ -25,7 +25,7 @@ pub struct Workload {
 pub enum PromptSet {
     /// Random ids below `vocab`, the same for the same seed and request.
     Random { tokens: u32, vocab: u32 },
-    /// One for each request, from the first again after the last. Never empty.
+    /// One for each request, starting again after the last. Never empty.
     Given(Arc<[Prompt]>),
 }
 
@@ -37,8 +37,8 @@ pub struct Prompt {
 }
 
 impl Workload {
-    /// The prompts of a request, warm-up counted in. Given texts differ in length, and a batch is of equal
-    /// length: all its sequences begin with the same one.
+    /// The prompts of a request, counted from the first warm-up request. Given texts differ in length and a batch has
+    /// one length, so all its sequences get the same text.
     pub fn prompts(&self, request: u32) -> Prompts {
         let batch = self.batch as usize;
         let ids = match &self.prompts {
@@ -68,10 +68,10 @@ impl Workload {
         }
     }
 
-    /// The first measured request has the first prompt, whatever was warmed up with.
+    /// The first measured request has the first prompt, however many warm-up requests there were.
     fn given<'a>(&self, prompts: &'a [Prompt], request: u32) -> &'a Prompt {
-        let at = request.checked_sub(self.warmup).unwrap_or(request);
-        &prompts[at as usize % prompts.len()]
+        let index = request.checked_sub(self.warmup).unwrap_or(request);
+        &prompts[index as usize % prompts.len()]
     }
 }
 
@@ -80,12 +80,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn given_prompts_come_in_turn_and_measuring_begins_with_the_first() {
+    fn given_prompts_cycle_and_measurement_starts_with_the_first() {
         let prompt = |text: &str, ids: &[u32]| Prompt { text: text.to_owned(), ids: ids.to_vec() };
         let workload = Workload {
             requests: 3,
             warmup: 1,
-            until_told: false,
+            open_ended: false,
             batch: 2,
             prompts: PromptSet::Given(Arc::new([prompt("a", &[1, 2]), prompt("b", &[3])])),
             output_tokens: 4,

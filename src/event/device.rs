@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::text_enum::text_enum;
+
 /// The device of a workload. A name that this version does not know is kept as it was recorded.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
@@ -68,59 +70,17 @@ impl From<Device> for String {
     }
 }
 
-/// The engine of a run. A name that this version does not know is kept as it was recorded.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "String", into = "String")]
-pub enum EngineKind {
-    /// This program's decoder on the CPU.
-    Candle,
-    /// This program's decoder on an NVIDIA GPU.
-    Cuda,
-    CandleTransformers,
-    Sim,
-    /// There is no workload.
-    None,
-    Other(String),
-}
-
-impl EngineKind {
-    fn name(&self) -> &str {
-        match self {
-            EngineKind::Candle => "candle",
-            EngineKind::Cuda => "cuda",
-            EngineKind::CandleTransformers => "candle-transformers",
-            EngineKind::Sim => "sim",
-            EngineKind::None => "none",
-            EngineKind::Other(name) => name,
-        }
-    }
-}
-
-impl fmt::Display for EngineKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl From<&str> for EngineKind {
-    fn from(name: &str) -> EngineKind {
-        use EngineKind::{Candle, CandleTransformers, Cuda, None, Other, Sim};
-        [Candle, Cuda, CandleTransformers, Sim, None]
-            .into_iter()
-            .find(|kind| kind.name() == name)
-            .unwrap_or_else(|| Other(name.to_owned()))
-    }
-}
-
-impl From<String> for EngineKind {
-    fn from(name: String) -> EngineKind {
-        name.as_str().into()
-    }
-}
-
-impl From<EngineKind> for String {
-    fn from(kind: EngineKind) -> String {
-        kind.to_string()
+text_enum! {
+    /// The engine of a run.
+    EngineKind {
+        /// This program's decoder on the CPU.
+        Candle = "candle",
+        /// This program's decoder on an NVIDIA GPU.
+        Cuda = "cuda",
+        CandleTransformers = "candle-transformers",
+        Sim = "sim",
+        /// There is no workload.
+        None = "none",
     }
 }
 

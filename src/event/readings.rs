@@ -1,4 +1,4 @@
-//! Everything that can be read of a GPU: its name, its unit, and how a value of it came about.
+//! The readings of a GPU: their names, units and sources.
 
 use std::fmt;
 
@@ -11,26 +11,26 @@ use serde::{
 /// How a reading behaves over time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// A value of the moment, or of the window before it.
-    Level,
-    /// Grows with time; only the difference of two readings says something.
+    /// A current value, or the mean of a window.
+    Gauge,
+    /// Grows with time; only differences have a meaning.
     Counter,
 }
 
-/// What is known of a reading before it is taken.
+/// The description of a reading.
 #[derive(Debug, Clone, Copy)]
 pub struct About {
-    /// Its name in recordings.
+    /// Name in recordings.
     pub key: &'static str,
-    /// Its name in `nvml.csv`.
+    /// Name in `nvml.csv`.
     pub column: &'static str,
-    /// Its name for people.
+    /// Name on screens and in reports.
     pub label: &'static str,
     pub unit: &'static str,
     pub kind: Kind,
-    /// Where the value comes from.
+    /// The call or counter that provides it.
     pub source: &'static str,
-    /// The time that one value stands for.
+    /// The time that one value covers.
     pub window: &'static str,
 }
 
@@ -55,48 +55,64 @@ macro_rules! readings {
 }
 
 readings! {
-    GpuUtil = "gpu_util_pct", "gpu_util_pct", "GPU use", "%", Level, "NVML utilisation", "the last 1/6 to 1 s";
-    MemUtil = "mem_util_pct", "mem_util_pct", "memory use", "%", Level, "NVML utilisation", "the last 1/6 to 1 s";
-    SmClock = "sm_clock_mhz", "sm_clock_MHz", "SM clock", "MHz", Level, "NVML clock", "now";
-    MemClock = "mem_clock_mhz", "mem_clock_MHz", "memory clock", "MHz", Level, "NVML clock", "now";
-    Power = "power_w", "power_W", "power", "W", Level, "NVML field 186", "now (updated every 0.1 s)";
-    Temp = "temp_c", "temp_C", "temperature", "°C", Level, "NVML temperature", "now";
-    MemUsed = "mem_used_bytes", "mem_used_MiB", "memory", "B", Level, "NVML memory", "now";
-    MemTotal = "mem_total_bytes", "mem_total_MiB", "memory in all", "B", Level, "NVML memory", "always";
-    PowerAverage = "power_avg_w", "power_avg_W", "average power", "W", Level, "NVML power usage", "the last 1 s";
-    MemTemp = "mem_temp_c", "mem_temp_C", "memory temperature", "°C", Level, "NVML field 82", "now";
-    SmActive = "sm_active_pct", "gpm_sm_active_pct", "SM active", "%", Level, "GPM", "between two looks";
-    Occupancy = "sm_occupancy_pct", "gpm_sm_occupancy_pct", "occupancy", "%", Level, "GPM", "between two looks";
-    Tensor = "tensor_pct", "gpm_tensor_pct", "tensor pipe", "%", Level, "GPM", "between two looks";
-    Dram = "dram_pct", "gpm_dram_pct", "DRAM bandwidth", "%", Level, "GPM", "between two looks";
-    PcieTx = "pcie_tx_mib_s", "gpm_pcie_tx_MiB_s", "PCIe sent", "MiB/s", Level, "GPM", "between two looks";
-    PcieRx = "pcie_rx_mib_s", "gpm_pcie_rx_MiB_s", "PCIe received", "MiB/s", Level, "GPM", "between two looks";
-    NvlinkTx = "nvlink_tx_mib_s", "gpm_nvlink_tx_MiB_s", "NVLink sent", "MiB/s", Level, "GPM", "between two looks";
-    NvlinkRx = "nvlink_rx_mib_s", "gpm_nvlink_rx_MiB_s", "NVLink received", "MiB/s", Level, "GPM", "between two looks";
-    PowerCapNs = "power_cap_ns", "power_cap_ns", "time under the power cap", "ns", Counter, "NVML field 74", "since the driver was loaded, in steps of 0.1 s";
-    ThermalNs = "thermal_ns", "thermal_ns", "time too hot", "ns", Counter, "NVML field 75", "since the driver was loaded";
-    SyncBoostNs = "sync_boost_ns", "sync_boost_ns", "time in sync boost", "ns", Counter, "NVML field 76", "since the driver was loaded";
-    BoardLimitNs = "board_limit_ns", "board_limit_ns", "time at the board limit", "ns", Counter, "NVML field 77", "since the driver was loaded";
-    ReliabilityNs = "reliability_ns", "reliability_ns", "time at the reliability limit", "ns", Counter, "NVML field 79", "since the driver was loaded";
-    SwThermalNs = "sw_thermal_ns", "sw_thermal_ns", "time in thermal slowdown", "ns", Counter, "NVML clock event counter", "since the driver was loaded";
-    HwThermalNs = "hw_thermal_ns", "hw_thermal_ns", "time in hardware thermal slowdown", "ns", Counter, "NVML clock event counter", "since the driver was loaded";
-    PowerBrakeNs = "power_brake_ns", "power_brake_ns", "time under the power brake", "ns", Counter, "NVML clock event counter", "since the driver was loaded";
-    Energy = "energy_mj", "energy_mJ", "energy", "mJ", Counter, "NVML energy counter", "since the driver was loaded";
-    PowerLimit = "power_limit_w", "power_limit_W", "power limit", "W", Level, "NVML enforced power limit", "now";
-    SmClockMax = "sm_clock_max_mhz", "sm_clock_max_MHz", "greatest SM clock", "MHz", Level, "NVML max clock", "always";
-    Fan = "fan_pct", "fan_pct", "fan", "%", Level, "NVML fan speed", "now, as asked of the fan";
-    PcieGen = "pcie_gen", "pcie_gen", "PCIe generation", "", Level, "NVML PCIe link", "now";
-    PcieWidth = "pcie_width", "pcie_width", "PCIe lanes", "", Level, "NVML PCIe link", "now";
-    EccCorrected = "ecc_corrected", "ecc_corrected", "corrected memory errors", "", Counter, "NVML ECC", "since the driver was loaded";
-    EccUncorrected = "ecc_uncorrected", "ecc_uncorrected", "uncorrected memory errors", "", Counter, "NVML ECC", "since the driver was loaded";
+    GpuUtil = "gpu_util_pct", "gpu_util_pct", "GPU utilisation", "%", Gauge, "NVML utilisation", "last 1/6 to 1 s";
+    MemUtil = "mem_util_pct", "mem_util_pct", "memory utilisation", "%", Gauge, "NVML utilisation", "last 1/6 to 1 s";
+    SmClock = "sm_clock_mhz", "sm_clock_MHz", "SM clock", "MHz", Gauge, "NVML clock", "now";
+    MemClock = "mem_clock_mhz", "mem_clock_MHz", "memory clock", "MHz", Gauge, "NVML clock", "now";
+    Power = "power_w", "power_W", "power", "W", Gauge, "NVML field 186", "now (updated every 0.1 s)";
+    Temp = "temp_c", "temp_C", "temperature", "°C", Gauge, "NVML temperature", "now";
+    MemUsed = "mem_used_bytes", "mem_used_MiB", "memory", "B", Gauge, "NVML memory", "now";
+    MemTotal = "mem_total_bytes", "mem_total_MiB", "total memory", "B", Gauge, "NVML memory", "constant";
+    PowerAverage = "power_avg_w", "power_avg_W", "average power", "W", Gauge, "NVML power usage", "last 1 s";
+    MemTemp = "mem_temp_c", "mem_temp_C", "memory temperature", "°C", Gauge, "NVML field 82", "now";
+    SmActive = "sm_active_pct", "gpm_sm_active_pct", "SM active", "%", Gauge, "GPM", "between two samples";
+    Occupancy = "sm_occupancy_pct", "gpm_sm_occupancy_pct", "occupancy", "%", Gauge, "GPM", "between two samples";
+    Tensor = "tensor_pct", "gpm_tensor_pct", "tensor pipe", "%", Gauge, "GPM", "between two samples";
+    Dram = "dram_pct", "gpm_dram_pct", "DRAM bandwidth", "%", Gauge, "GPM", "between two samples";
+    PcieTx = "pcie_tx_mib_s", "gpm_pcie_tx_MiB_s", "PCIe sent", "MiB/s", Gauge, "GPM", "between two samples";
+    PcieRx = "pcie_rx_mib_s", "gpm_pcie_rx_MiB_s", "PCIe received", "MiB/s", Gauge, "GPM", "between two samples";
+    NvlinkTx = "nvlink_tx_mib_s", "gpm_nvlink_tx_MiB_s", "NVLink sent", "MiB/s", Gauge, "GPM", "between two samples";
+    NvlinkRx = "nvlink_rx_mib_s", "gpm_nvlink_rx_MiB_s", "NVLink received", "MiB/s", Gauge, "GPM", "between two samples";
+    PowerCapNs = "power_cap_ns", "power_cap_ns", "time under the power cap", "ns", Counter, "NVML field 74", "since driver load, in 0.1 s steps";
+    ThermalNs = "thermal_ns", "thermal_ns", "time at the thermal limit", "ns", Counter, "NVML field 75", "since driver load";
+    SyncBoostNs = "sync_boost_ns", "sync_boost_ns", "time in sync boost", "ns", Counter, "NVML field 76", "since driver load";
+    BoardLimitNs = "board_limit_ns", "board_limit_ns", "time at the board limit", "ns", Counter, "NVML field 77", "since driver load";
+    ReliabilityNs = "reliability_ns", "reliability_ns", "time at the reliability limit", "ns", Counter, "NVML field 79", "since driver load";
+    SwThermalNs = "sw_thermal_ns", "sw_thermal_ns", "time in thermal slowdown", "ns", Counter, "NVML clock event counter", "since driver load";
+    HwThermalNs = "hw_thermal_ns", "hw_thermal_ns", "time in hardware thermal slowdown", "ns", Counter, "NVML clock event counter", "since driver load";
+    PowerBrakeNs = "power_brake_ns", "power_brake_ns", "time under the power brake", "ns", Counter, "NVML clock event counter", "since driver load";
+    Energy = "energy_mj", "energy_mJ", "energy", "mJ", Counter, "NVML energy counter", "since driver load";
+    PowerLimit = "power_limit_w", "power_limit_W", "power limit", "W", Gauge, "NVML enforced power limit", "now";
+    SmClockMax = "sm_clock_max_mhz", "sm_clock_max_MHz", "max SM clock", "MHz", Gauge, "NVML max clock", "constant";
+    Fan = "fan_pct", "fan_pct", "fan", "%", Gauge, "NVML fan speed", "now (requested speed)";
+    PcieGen = "pcie_gen", "pcie_gen", "PCIe generation", "", Gauge, "NVML PCIe link", "now";
+    PcieWidth = "pcie_width", "pcie_width", "PCIe lanes", "", Gauge, "NVML PCIe link", "now";
+    EccCorrected = "ecc_corrected", "ecc_corrected", "corrected memory errors", "", Counter, "NVML ECC", "since driver load";
+    EccUncorrected = "ecc_uncorrected", "ecc_uncorrected", "uncorrected memory errors", "", Counter, "NVML ECC", "since driver load";
 }
 
-/// How many readings there are.
+/// The number of readings.
 pub const COUNT: usize = Reading::ALL.len();
 
 impl Reading {
+    /// The activity counters of Hopper and newer.
+    pub const GPM: [Reading; 8] = [
+        Reading::SmActive,
+        Reading::Occupancy,
+        Reading::Tensor,
+        Reading::Dram,
+        Reading::PcieTx,
+        Reading::PcieRx,
+        Reading::NvlinkTx,
+        Reading::NvlinkRx,
+    ];
+
     pub fn with_key(key: &str) -> Option<Reading> {
         Reading::ALL.iter().copied().find(|reading| reading.about().key == key)
+    }
+
+    pub fn with_label(label: &str) -> Option<Reading> {
+        Reading::ALL.iter().copied().find(|reading| reading.label() == label)
     }
 
     pub fn label(self) -> &'static str {
@@ -104,14 +120,14 @@ impl Reading {
     }
 }
 
-/// What one look at a GPU gave: some readings, and why the clock is what it is. What was not read is not there.
+/// One sample of a GPU: some readings, and what limits its clock. What was not read is `None`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GpuSample {
     pub gpu: u32,
     values: [Option<f64>; COUNT],
     /// NVML's clock event reason bits.
     pub reasons: Option<u64>,
-    /// How long reading all of this took.
+    /// How long the calls took.
     pub read_us: Option<u32>,
 }
 
@@ -130,7 +146,7 @@ impl GpuSample {
         self.values[reading as usize]
     }
 
-    /// Sets a reading. What is no number is not there, and no reading is finer than a thousandth.
+    /// Sets a reading, rounded to thousandths. A value that is not finite is `None`.
     pub fn set(&mut self, reading: Reading, value: Option<f64>) {
         let rounded = |value: f64| (value * 1e3).round() / 1e3;
         self.values[reading as usize] = value.map(rounded).filter(|value| value.is_finite());
@@ -145,7 +161,7 @@ impl GpuSample {
         GpuSample { reasons: Some(bits), ..self }
     }
 
-    /// Takes over what `other` read.
+    /// Adds the readings of `other`.
     pub fn merge(&mut self, other: &GpuSample) {
         for (mine, theirs) in self.values.iter_mut().zip(other.values) {
             *mine = theirs.or(*mine);
@@ -157,12 +173,12 @@ impl GpuSample {
         };
     }
 
-    /// Whatever was read.
+    /// All readings that are present.
     pub fn readings(&self) -> impl Iterator<Item = (Reading, f64)> + '_ {
         Reading::ALL.iter().filter_map(|reading| Some((*reading, self.get(*reading)?)))
     }
 
-    /// Nothing was read at all.
+    /// Nothing was read.
     pub fn is_empty(&self) -> bool {
         self.reasons.is_none() && self.values.iter().all(Option::is_none)
     }
@@ -174,7 +190,7 @@ impl Serialize for GpuSample {
         map.serialize_entry("gpu", &self.gpu)?;
         for (reading, value) in self.readings() {
             let key = reading.about().key;
-            // Whole numbers are written as such: most are.
+            // Most are integers and are written as such.
             match value {
                 v if v.fract() == 0.0 && v.abs() < 9e15 => map.serialize_entry(key, &(v as i64))?,
                 v => map.serialize_entry(key, &v)?,
@@ -198,7 +214,7 @@ impl<'de> Deserialize<'de> for GpuSample {
             type Value = GpuSample;
 
             fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
-                f.write_str("the readings of a GPU")
+                f.write_str("readings of a GPU")
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<GpuSample, A::Error> {
@@ -238,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_is_written_with_what_it_has() {
+    fn a_sample_is_written_with_its_readings_only() {
         let sample = GpuSample::of(1).with(Reading::SmClock, 1980.0).with(Reading::Power, 612.4567);
         let text = serde_json::to_string(&sample.with_reasons(1 << 63 | 1)).unwrap();
         assert_eq!(text, r#"{"gpu":1,"sm_clock_mhz":1980,"power_w":612.457,"reasons":9223372036854775809}"#);
@@ -246,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unknown_or_no_number_is_not_there() {
+    fn unknown_keys_and_invalid_numbers_are_ignored() {
         let sample: GpuSample =
             serde_json::from_str(r#"{"gpu":0,"temp_c":null,"from_the_future":[1,{}],"fan_pct":40}"#).unwrap();
         assert_eq!(sample.readings().collect::<Vec<_>>(), [(Reading::Fan, 40.0)]);

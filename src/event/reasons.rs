@@ -1,4 +1,4 @@
-//! NVML's clock event reasons: which bit says what, and whether it takes speed away.
+//! NVML's clock event reasons: the meaning of each bit, and whether it slows the GPU down.
 
 use std::borrow::Cow;
 
@@ -16,9 +16,9 @@ pub const DISPLAY_CLOCKS: u64 = 0x100;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reason {
     pub bit: u64,
-    /// Short enough for a lane's label.
+    /// Short enough for the label of a lane.
     pub name: &'static str,
-    /// The card runs slower than it was set up to. Idling and clocks that someone chose are no faults.
+    /// The GPU runs below its configured speed. Idling and clocks set by a user are not faults.
     pub fault: bool,
 }
 
@@ -35,48 +35,48 @@ pub const REASONS: &[Reason] = &[
     Reason { bit: DISPLAY_CLOCKS, name: "display clocks", fault: false },
 ];
 
-/// A reason found in a mask; a bit newer than [`REASONS`] keeps its number.
+/// An active reason; a bit that is not in [`REASONS`] keeps its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Found {
+pub enum ActiveReason {
     Known(&'static Reason),
     Unknown { bit: u64 },
 }
 
-impl Found {
+impl ActiveReason {
     pub fn bit(self) -> u64 {
         match self {
-            Found::Known(reason) => reason.bit,
-            Found::Unknown { bit } => bit,
+            ActiveReason::Known(reason) => reason.bit,
+            ActiveReason::Unknown { bit } => bit,
         }
     }
 
     pub fn name(self) -> Cow<'static, str> {
         match self {
-            Found::Known(reason) => Cow::Borrowed(reason.name),
-            Found::Unknown { bit } => Cow::Owned(format!("reason {bit:#x}")),
+            ActiveReason::Known(reason) => Cow::Borrowed(reason.name),
+            ActiveReason::Unknown { bit } => Cow::Owned(format!("reason {bit:#x}")),
         }
     }
 
-    /// Whether it is known to take speed away; what an unknown bit means is not guessed.
+    /// Whether it is known to slow the GPU down; the meaning of an unknown bit is not guessed.
     pub fn fault(self) -> bool {
-        matches!(self, Found::Known(reason) if reason.fault)
+        matches!(self, ActiveReason::Known(reason) if reason.fault)
     }
 }
 
-/// What a single bit says.
-pub fn named(bit: u64) -> Found {
+/// The reason of a single bit.
+pub fn named(bit: u64) -> ActiveReason {
     match REASONS.iter().find(|reason| reason.bit == bit) {
-        Some(reason) => Found::Known(reason),
-        None => Found::Unknown { bit },
+        Some(reason) => ActiveReason::Known(reason),
+        None => ActiveReason::Unknown { bit },
     }
 }
 
 /// The reasons in `mask`, lowest bit first.
-pub fn found(mask: u64) -> impl Iterator<Item = Found> {
+pub fn active(mask: u64) -> impl Iterator<Item = ActiveReason> {
     (0..u64::BITS).map(|shift| 1u64 << shift).filter(move |bit| mask & bit != 0).map(named)
 }
 
-/// The part of `mask` that takes speed away.
+/// The bits of `mask` that slow the GPU down.
 pub fn faults(mask: u64) -> u64 {
     REASONS.iter().filter(|reason| reason.fault).fold(0, |bits, reason| bits | reason.bit) & mask
 }
@@ -97,9 +97,9 @@ mod tests {
             (1 << 63, &["reason 0x8000000000000000"], 0x0),
         ];
         for &(mask, names, fault_bits) in cases {
-            assert_eq!(found(mask).map(Found::name).collect::<Vec<_>>(), names, "{mask:#x}");
+            assert_eq!(active(mask).map(ActiveReason::name).collect::<Vec<_>>(), names, "{mask:#x}");
             assert_eq!(faults(mask), fault_bits, "{mask:#x}");
-            assert_eq!(found(mask).fold(0, |bits, one| bits | one.bit()), mask, "no bit is lost");
+            assert_eq!(active(mask).fold(0, |bits, one| bits | one.bit()), mask, "no bit is lost");
         }
     }
 }

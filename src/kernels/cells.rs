@@ -1,14 +1,17 @@
-//! Rows of a CSV that a tool wrote among other things: quoted cells, ragged rows, one row in memory at a time.
+//! Rows of CSV between other output of a tool: quoted cells, ragged rows, one row in memory at a time.
+//!
+//! The `csv` crate does not fit: it skips the blank lines that separate the tables of nsys, has no limit on the length of
+//! a row, and its automaton reads ncu's raw page a third slower.
 
 use std::io::{self, BufRead};
 
-/// A row that is longer is no row of a table.
+/// A longer row is not a row of a table.
 pub const LONGEST_ROW: usize = 4 << 20;
 
 /// Reads rows one after another.
 ///
-/// Quoting is that of RFC 4180, leniently: a quote within an unquoted cell stands for itself, and a quoted cell that
-/// never ends is ended by the file. Rows may have any number of cells; a blank line is a row with none.
+/// Quoting follows RFC 4180 with two exceptions: a quote within an unquoted cell is an ordinary character, and the end of
+/// the file ends a quoted cell. Rows may have any number of cells; a blank line is a row without cells.
 pub struct Rows<R> {
     input: R,
     line: Vec<u8>,
@@ -55,7 +58,7 @@ impl<R: BufRead> Rows<R> {
         }
     }
 
-    /// Adds a line with its end to what is there; false at the end of the input.
+    /// Appends a line with its line break; false at the end of the input.
     fn append_line(&mut self) -> io::Result<bool> {
         let before = self.line.len();
         loop {
@@ -85,7 +88,7 @@ impl<R: BufRead> Rows<R> {
         Ok(self.line.len() > before)
     }
 
-    /// The cell from `at` to a comma or the line's end, and where the next one begins.
+    /// The cell from `at` to a comma or the end of the line, and where the next cell begins.
     fn plain(&self, at: usize) -> ((usize, usize), Option<usize>) {
         let end = trimmed_end(&self.line).max(at);
         match memchr::memchr(b',', &self.line[at..end]) {
@@ -111,7 +114,7 @@ impl<R: BufRead> Rows<R> {
                     from = quote + 2;
                 }
                 Some(b',') => return Ok(((begin, written), Some(quote + 2))),
-                // What stands between the closing quote and the comma belongs to nobody.
+                // Text between the closing quote and the comma is dropped.
                 _ => {
                     let rest = (quote + 1).min(self.line.len());
                     let next = memchr::memchr(b',', &self.line[rest..]).map(|comma| rest + comma + 1);
@@ -121,7 +124,7 @@ impl<R: BufRead> Rows<R> {
         }
     }
 
-    /// Where the next quote is, in as many lines as it takes; without one, where the text ends.
+    /// The position of the next quote, reading further lines if necessary; without one, the end of the text.
     fn closing_quote(&mut self, from: usize) -> io::Result<usize> {
         let mut searched = from;
         loop {
@@ -136,7 +139,7 @@ impl<R: BufRead> Rows<R> {
     }
 }
 
-/// Where a line's text ends, before its line break.
+/// The length of a line without its line break.
 fn trimmed_end(line: &[u8]) -> usize {
     let line = line.strip_suffix(b"\n").unwrap_or(line);
     line.strip_suffix(b"\r").unwrap_or(line).len()
@@ -148,14 +151,14 @@ impl<'r> Row<'r> {
         self.cells.is_empty()
     }
 
-    /// The cell in a column; `None` where the row ends before.
+    /// The cell in a column; `None` if the row is shorter.
     #[inline]
     pub fn get(&self, column: usize) -> Option<&'r [u8]> {
         let (begin, end) = *self.cells.get(column)?;
         Some(&self.line[begin..end])
     }
 
-    /// The same as text; bytes that are no text are replaced.
+    /// The cell as text; invalid UTF-8 is replaced.
     pub fn text(&self, column: usize) -> Option<std::borrow::Cow<'r, str>> {
         self.get(column).map(|cell| String::from_utf8_lossy(cell.trim_ascii()))
     }
@@ -201,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_without_lines_is_refused_before_it_fills_the_memory() {
+    fn a_file_without_lines_is_rejected_before_it_fills_the_memory() {
         let endless = io::BufReader::new(io::Read::take(io::repeat(b'x'), 1 << 30));
         let mut rows = Rows::new(endless);
         assert_eq!(rows.next_row().err().unwrap().kind(), io::ErrorKind::InvalidData);
@@ -210,7 +213,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_the_csv_crate_writes_reads_back(
+        fn reads_what_the_csv_crate_writes(
             rows in prop::collection::vec(prop::collection::vec("[a-z0-9 ,\"\n.]{0,12}", 1..6), 1..8)
         ) {
             let mut writer = csv::WriterBuilder::new()
@@ -225,7 +228,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_read_whatever_the_size_of_the_chunks(
+        fn chunk_size_does_not_change_the_rows(
             bytes in prop::collection::vec(prop::sample::select(b"ab,\"\n\r\xff".to_vec()), 0..60), chunk in 1usize..9
         ) {
             let whole = all(&bytes);

@@ -1,4 +1,4 @@
-//! Reports that only the tool that made them can read: it is found, and asked for a form that can be read.
+//! Reports that only their profiler can read: it is located and run to convert them.
 
 use std::{
     ffi::OsStr,
@@ -15,17 +15,17 @@ use crate::tools::{
     process,
 };
 
-/// A report of a long recording takes minutes.
-const LIMIT: Duration = Duration::from_secs(600);
-/// For a tool's version.
-const SOON: Duration = Duration::from_secs(10);
+/// Converting a long recording takes minutes.
+const TIME_LIMIT: Duration = Duration::from_secs(600);
+/// For reading a tool's version.
+const VERSION_TIME_LIMIT: Duration = Duration::from_secs(10);
 
-/// What only a tool can read.
+/// A report that only its profiler can read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Report {
     /// `.nsys-rep`.
     Nsys,
-    /// `.qdstrm`: what nsys leaves when it finds no importer.
+    /// `.qdstrm`: written by nsys when its importer is missing.
     Qdstrm,
     /// `.ncu-rep`.
     Ncu,
@@ -39,8 +39,8 @@ impl Report {
         }
     }
 
-    /// How to do the same by hand, elsewhere.
-    fn by_hand(self, path: &Path) -> String {
+    /// The command that does the conversion.
+    fn command(self, path: &Path) -> String {
         let file = path.display();
         match self {
             Report::Nsys => format!("nsys export --type sqlite {file}"),
@@ -50,40 +50,41 @@ impl Report {
     }
 }
 
-/// The tables of a report.
-pub fn through_tool(path: &Path, report: Report, system: &System) -> Result<Vec<KernelTable>, KernelsError> {
-    let trouble = |what: String, remedy: String| KernelsError::Tool {
+/// The tables of a report, converted by its profiler.
+pub fn convert(path: &Path, report: Report, system: &System) -> Result<Vec<KernelTable>, KernelsError> {
+    let error = |what: String, remedy: String| KernelsError::Tool {
         file: path.display().to_string(),
         tool: report.tool().title,
         what,
         remedy,
     };
-    let by_hand = format!("run `{}` where it is installed, and give what that makes", report.by_hand(path));
+    let by_hand = format!("run `{}` where it is installed, and pass its output", report.command(path));
     let found = found(report.tool(), system);
-    // nsys itself is not needed to import, but to export what was imported.
+    // nsys is required even after an import, to export its result.
     let Some(tool) = found else {
         let tool = report.tool();
-        let what = format!("it is not installed (looked on {})", tool.looked_at());
-        return Err(trouble(what, format!("install it ({}), or {by_hand}", tool.url())));
+        let what = format!("it is not installed (searched {})", tool.looked_at());
+        return Err(error(what, format!("install it ({}), or {by_hand}", tool.url())));
     };
     match report {
         Report::Ncu => {
-            printed_by_ncu(path, &tool, system).map_err(|e| e.unwrap_or_else(|what| trouble(what, by_hand)))
+            printed_by_ncu(path, &tool, system).map_err(|e| e.unwrap_or_else(|what| error(what, by_hand)))
         }
         Report::Nsys | Report::Qdstrm => {
-            let folder = tempfile::tempdir().map_err(KernelsError::read("a folder for what nsys exports"))?;
+            let folder = tempfile::tempdir().map_err(KernelsError::read("a temporary directory"))?;
             let imported = match report {
                 Report::Qdstrm => match imported(path, folder.path(), system) {
                     Ok(imported) => imported,
-                    Err((what, remedy)) => return Err(trouble(what, remedy.unwrap_or(by_hand))),
+                    Err((what, remedy)) => return Err(error(what, remedy.unwrap_or(by_hand))),
                 },
                 _ => path.to_owned(),
             };
             let exported = exported(&imported, folder.path(), &tool, system).map_err(|what| {
-                // What the tool lacks explains more than how it failed.
-                let lacks = tool.trouble(None);
-                let remedy = lacks.map_or(by_hand, |lacks| format!("{}: {}", lacks.what, lacks.remedy));
-                trouble(what, remedy)
+                // A missing part of the installation explains more than the failure.
+                let missing = tool.trouble(None);
+                let remedy =
+                    missing.map_or(by_hand, |missing| format!("{}: {}", missing.what, missing.remedy));
+                error(what, remedy)
             })?;
             let tables = nsys::read_database(&exported);
             tables.map_err(|e| e.of_file(&path.display().to_string()))
@@ -93,18 +94,17 @@ pub fn through_tool(path: &Path, report: Report, system: &System) -> Result<Vec<
 
 /// The best installation.
 fn found(tool: &Tool, system: &System) -> Option<Installed> {
-    let mut installed = nsight::installed(system, tool, Instant::now() + SOON);
+    let mut installed = nsight::installed(system, tool, Instant::now() + VERSION_TIME_LIMIT);
     nsight::best_first(&mut installed, None);
     installed.into_iter().next()
 }
 
-/// Makes a report of what nsys captured; else what went wrong, and the remedy where it is a special one.
+/// Imports a capture of nsys as a report; on failure the reason, and a remedy if there is a specific one.
 fn imported(path: &Path, folder: &Path, system: &System) -> Result<PathBuf, (String, Option<String>)> {
     let Some(importer) = nsight::importer(system) else {
-        let what =
-            "its importer (QdstrmImporter) is not installed, which makes a report of what was captured";
+        let what = "its importer (QdstrmImporter), which converts a capture to a report, is not installed";
         let remedy = format!(
-            "install {} itself ({}): what comes inside of other programs lacks it",
+            "install {} itself ({}): the copies bundled with other programs lack it",
             NSYS.title,
             NSYS.url()
         );
@@ -113,30 +113,30 @@ fn imported(path: &Path, folder: &Path, system: &System) -> Result<PathBuf, (Str
     let made = folder.join("imported.nsys-rep");
     let (input, output) = (path.to_string_lossy(), made.to_string_lossy());
     let args = ["-i", &input, "-o", &output];
-    match system.said(&importer, &args, Instant::now() + LIMIT) {
+    match system.said(&importer, &args, Instant::now() + TIME_LIMIT) {
         Ok(_) if made.exists() => Ok(made),
-        Ok(said) => Err((format!("{} makes no report: {}", importer.display(), last_line(&said)), None)),
-        Err(trouble) => Err((format!("{}: {trouble}", importer.display()), None)),
+        Ok(output) => Err((format!("{} wrote no report: {}", importer.display(), last_line(&output)), None)),
+        Err(e) => Err((format!("{}: {e}", importer.display()), None)),
     }
 }
 
-/// The SQLite of a report.
+/// Exports a report as SQLite.
 fn exported(path: &Path, folder: &Path, nsys: &Installed, system: &System) -> Result<PathBuf, String> {
     let made = folder.join("exported.sqlite");
     let (input, output) = (path.to_string_lossy(), made.to_string_lossy());
     let args = ["export", "--type", "sqlite", "--force-overwrite", "true", "--output", &output, &input];
-    match system.said(&nsys.path, &args, Instant::now() + LIMIT) {
+    match system.said(&nsys.path, &args, Instant::now() + TIME_LIMIT) {
         Ok(_) if made.exists() => Ok(made),
-        Ok(said) => Err(format!("{} exports nothing: {}", nsys.path.display(), last_line(&said))),
-        Err(trouble) => Err(format!("{}: {trouble}", nsys.path.display())),
+        Ok(output) => Err(format!("{} exported nothing: {}", nsys.path.display(), last_line(&output))),
+        Err(e) => Err(format!("{}: {e}", nsys.path.display())),
     }
 }
 
-fn last_line(said: &str) -> &str {
-    said.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or("it says nothing")
+fn last_line(output: &str) -> &str {
+    output.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or("no output")
 }
 
-/// The raw page, read as ncu prints it; else an error of the file, or what went wrong with the tool.
+/// The raw page, read while ncu prints it; on failure an error of the file, or the reason why ncu failed.
 fn printed_by_ncu(
     path: &Path,
     tool: &Installed,
@@ -148,12 +148,12 @@ fn printed_by_ncu(
     args[1] = path.as_os_str();
     let read = |stdout| ncu::read_raw(&file, BufReader::with_capacity(1 << 18, stdout));
     let program = system.at(&tool.path);
-    let (read, trouble) = process::streamed(&program, &args, Instant::now() + LIMIT, &system.stop, read)
+    let (read, trouble) = process::streamed(&program, &args, Instant::now() + TIME_LIMIT, &system.stop, read)
         .map_err(|trouble| Err(format!("{}: {trouble}", tool.path.display())))?;
     match (read, trouble) {
         (Ok(table), None) => Ok(vec![table]),
         (Ok(mut table), Some(trouble)) => {
-            table.notes.push(format!("ncu did not come to the end: {trouble}"));
+            table.notes.push(format!("ncu did not finish: {trouble}"));
             Ok(vec![table])
         }
         (Err(_), Some(trouble)) => Err(Err(format!("{}: {trouble}", tool.path.display()))),
@@ -171,7 +171,7 @@ mod tests {
         System { root: root.to_owned(), variables: HashMap::new(), stop: Arc::default() }
     }
 
-    /// Another process writes it: one that this process had open could not be started by its other threads.
+    /// Another process writes it: a file that this process has open for writing cannot be executed.
     fn script(root: &Path, path: &str, lines: &str) {
         let path = root.join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn without_the_tool_it_says_where_it_looked_and_what_to_do() {
+    fn a_missing_profiler_is_named_with_the_searched_paths_and_a_remedy() {
         let root = tempfile::tempdir().unwrap();
         for (report, words) in [
             (
@@ -192,7 +192,7 @@ mod tests {
             (Report::Qdstrm, ["Nsight Systems", "the PATH", "QdstrmImporter -i x.rep"]),
             (Report::Ncu, ["Nsight Compute", "/usr/local/cuda", "ncu --import x.rep --page raw --csv"]),
         ] {
-            let e = through_tool(Path::new("x.rep"), report, &bare(root.path())).unwrap_err().to_string();
+            let e = convert(Path::new("x.rep"), report, &bare(root.path())).unwrap_err().to_string();
             for word in words {
                 assert!(e.contains(word), "{word}: {e}");
             }
@@ -200,36 +200,33 @@ mod tests {
     }
 
     #[test]
-    fn an_importer_that_is_missing_is_named() {
+    fn a_missing_importer_is_named() {
         let root = tempfile::tempdir().unwrap();
         script(
             root.path(),
             "opt/nvidia/nsight-systems/2025.3.1/bin/nsys",
             "echo NVIDIA Nsight Systems version 2025.3.1",
         );
-        let e =
-            through_tool(Path::new("x.qdstrm"), Report::Qdstrm, &bare(root.path())).unwrap_err().to_string();
+        let e = convert(Path::new("x.qdstrm"), Report::Qdstrm, &bare(root.path())).unwrap_err().to_string();
         assert!(e.contains("QdstrmImporter") && e.contains("install Nsight Systems itself"), "{e}");
-        let e =
-            through_tool(Path::new("x.nsys-rep"), Report::Nsys, &bare(root.path())).unwrap_err().to_string();
-        assert!(e.contains("exports nothing") && e.contains("2025.3.1"), "{e}");
+        let e = convert(Path::new("x.nsys-rep"), Report::Nsys, &bare(root.path())).unwrap_err().to_string();
+        assert!(e.contains("exported nothing") && e.contains("2025.3.1"), "{e}");
     }
 
     #[test]
-    fn ncu_is_read_as_it_prints() {
+    fn ncu_is_read_while_it_prints() {
         let root = tempfile::tempdir().unwrap();
         let fixture = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/h200_ncu_raw.csv");
         let version = "case $1 in --version) echo Version 2025.3.1.0; exit;; esac";
         script(root.path(), "opt/nvidia/nsight-compute/2025.3.1/ncu", &format!("{version}\ncat {fixture}"));
-        let tables = through_tool(Path::new("x.ncu-rep"), Report::Ncu, &bare(root.path())).unwrap();
+        let tables = convert(Path::new("x.ncu-rep"), Report::Ncu, &bare(root.path())).unwrap();
         assert_eq!(tables[0].calls(), 60);
         script(
             root.path(),
             "opt/nvidia/nsight-compute/2025.3.1/ncu",
             &format!("{version}\necho '==ERROR== Failed to load' >&2; exit 1"),
         );
-        let e =
-            through_tool(Path::new("x.ncu-rep"), Report::Ncu, &bare(root.path())).unwrap_err().to_string();
+        let e = convert(Path::new("x.ncu-rep"), Report::Ncu, &bare(root.path())).unwrap_err().to_string();
         assert!(e.contains("x.ncu-rep") && e.contains("Failed to load"), "{e}");
     }
 }

@@ -1,4 +1,5 @@
-//! Logs of cuBLAS (`CUBLAS_LOGINFO_DBG=1`) and cublasLt (`CUBLASLT_LOG_LEVEL=2` or more): the shapes of matrix products.
+//! The shapes of matrix products from logs of cuBLAS (`CUBLAS_LOGINFO_DBG=1`) and cublasLt (`CUBLASLT_LOG_LEVEL=2` or
+//! more).
 
 use std::{
     borrow::Cow,
@@ -6,18 +7,15 @@ use std::{
     io::{self, BufRead, Read},
 };
 
-use super::{
-    error::KernelsError,
-    tally::{MOST_ROWS, OTHERS},
-};
-use crate::event::kernels::{KernelRow, KernelTable, Kind, Product};
+use super::{error::KernelsError, tally::MAX_ROWS};
+use crate::event::kernels::{KernelRow, KernelTable, Kind, OTHERS, Product};
 
 const REMEDY: &str = "set CUBLAS_LOGINFO_DBG=1 CUBLAS_LOGDEST_DBG=cublas.log, or CUBLASLT_LOG_LEVEL=2 CUBLASLT_LOG_FILE=cublaslt.log, before the \
                       program starts";
-/// No line of these logs is longer.
-const LONGEST_LINE: u64 = 64 << 10;
+/// Longer lines are split.
+const MAX_LINE: u64 = 64 << 10;
 
-/// Products by routine and shape, as they are counted.
+/// Calls by routine and shape.
 #[derive(Default)]
 struct Shapes {
     calls: HashMap<(String, Product), u64>,
@@ -31,7 +29,7 @@ impl Shapes {
             self.unread += 1;
             return;
         };
-        let full = self.calls.len() >= MOST_ROWS;
+        let full = self.calls.len() >= MAX_ROWS;
         let key = (routine.to_owned(), product);
         if full && !self.calls.contains_key(&key) {
             self.others.0 += 1;
@@ -57,7 +55,7 @@ impl Shapes {
             table.rows.push(KernelRow { calls, flops: Some(flops), ..KernelRow::named(OTHERS) });
         }
         if self.unread > 0 {
-            table.notes.push(format!("{} calls do not tell their shape", self.unread));
+            table.notes.push(format!("{} calls have no shape", self.unread));
         }
         table.sort(Default::default());
         table
@@ -70,21 +68,21 @@ struct Call {
     arguments: HashMap<&'static str, String>,
 }
 
-/// The arguments that matter.
+/// The arguments that are read.
 const ARGUMENTS: [&str; 9] =
     ["m", "n", "k", "batchCount", "batch_count", "Atype", "Btype", "Ctype", "group_count"];
 
 impl Call {
-    /// The call that a line begins, if it is one of a product.
-    fn begun(line: &str) -> Option<Call> {
+    /// The call that starts in a line, if it is a matrix product.
+    fn started(line: &str) -> Option<Call> {
         let rest = line.split_once("function ")?.1;
         let signature = rest.split('(').next()?;
         let routine = signature.split_whitespace().last()?;
         let lower = routine.to_lowercase();
         let product = lower.contains("gemm") || lower.contains("gemv");
         // Settings and queries have such names too.
-        let asks = lower.contains("get") || lower.contains("set");
-        (product && !asks).then(|| Call { routine: routine.to_owned(), arguments: HashMap::new() })
+        let is_query = lower.contains("get") || lower.contains("set");
+        (product && !is_query).then(|| Call { routine: routine.to_owned(), arguments: HashMap::new() })
     }
 
     fn argument(&mut self, line: &str) {
@@ -102,7 +100,7 @@ impl Call {
         let batch = number("batchCount").or_else(|| number("batch_count")).unwrap_or(1);
         let types = ["Atype", "Btype", "Ctype"].map(|name| kind(name).or(by_letter).map(Cow::Borrowed));
         let (m, n) = (number("m")?, number("n")?);
-        // A matrix by a vector: what would be K is called N there.
+        // For a matrix-vector product, the argument n is K.
         let (n, k) = if self.routine.to_lowercase().contains("gemv") { (1, n) } else { (n, number("k")?) };
         Some(Product { m, n, k, batch, types })
     }
@@ -143,22 +141,22 @@ fn type_named(text: &str) -> Option<&'static str> {
     })
 }
 
-/// Reads either log, or both in one file. cuBLAS itself may call cublasLt, so that a product can be in both logs: give
-/// them one by one.
+/// Reads either log, or both in one file. cuBLAS may call cublasLt, and then a product is in both logs: read them one by
+/// one.
 pub fn read_log(file: &str, mut input: impl BufRead) -> Result<KernelTable, KernelsError> {
     let (mut plain, mut light) = (Shapes::default(), Shapes::default());
     let mut call: Option<Call> = None;
     let mut line = Vec::new();
-    let mut anything = false;
+    let mut any = false;
     while next_line(&mut input, &mut line).map_err(KernelsError::read(file))? {
-        anything |= !line.trim_ascii().is_empty();
+        any |= !line.trim_ascii().is_empty();
         let text = String::from_utf8_lossy(&line);
         let text = text.trim();
         if let Some(rest) = text.strip_prefix("I!") {
             if let Some(done) = call.take() {
                 plain.add(&done.routine, done.product());
             }
-            call = Call::begun(rest);
+            call = Call::started(rest);
         } else if let Some(rest) = text.strip_prefix("i!") {
             if let Some(call) = &mut call {
                 call.argument(rest);
@@ -177,11 +175,11 @@ pub fn read_log(file: &str, mut input: impl BufRead) -> Result<KernelTable, Kern
         (false, false) => {
             let mut table = plain.table("cuBLAS and cublasLt log");
             table.rows.extend(light.table("").rows);
-            table.notes.push("a product that cuBLAS gave to cublasLt is counted twice here".to_owned());
+            table.notes.push("a product that cuBLAS passed to cublasLt is counted twice".to_owned());
             table.sort(Default::default());
             Ok(table)
         }
-        (true, true) if !anything => Err(KernelsError::Empty { file, remedy: REMEDY }),
+        (true, true) if !any => Err(KernelsError::Empty { file, remedy: REMEDY }),
         (true, true) => {
             let what = "a log without a matrix product".to_owned();
             Err(KernelsError::NoRows { file, what, remedy: REMEDY })
@@ -189,10 +187,10 @@ pub fn read_log(file: &str, mut input: impl BufRead) -> Result<KernelTable, Kern
     }
 }
 
-/// The next line, or as much of it as a line may have; false at the end.
+/// The next line, or the next part of a line that is too long; false at the end.
 fn next_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
     line.clear();
-    Ok(input.by_ref().take(LONGEST_LINE).read_until(b'\n', line)? > 0)
+    Ok(input.by_ref().take(MAX_LINE).read_until(b'\n', line)? > 0)
 }
 
 /// The routine and its arguments in `[…][cublasLt][1][Trace][cublasLtMatmul] A=…`.
@@ -203,7 +201,7 @@ fn light_call(line: &str) -> Option<(&str, &str)> {
     (routine.ends_with("Matmul") && arguments.contains("Adesc=[")).then_some((routine, arguments))
 }
 
-/// D = A·B tells M and N by the shape of D, and K by what of A is not M.
+/// For D = A·B, the shape of D is M × N, and K is the size of A divided by M.
 fn light_product(arguments: &str) -> Option<Product> {
     let described = |name: &str| {
         let (_, rest) = arguments.split_once(name)?;
@@ -280,7 +278,7 @@ i! COMPILED WITH: GNU GCC/G++ / 8.5.0 20210514 (Red Hat 8.5.0-26)
     }
 
     #[test]
-    fn a_log_without_products_says_so() {
+    fn a_log_without_products_is_an_error() {
         assert!(read_log("x.log", &b""[..]).unwrap_err().to_string().contains("x.log is empty"));
         let e =
             read_log("x.log", &b"I! cuBLAS (v13) function cublasStatus_t cublasCreate_v2() called:\n"[..]);
@@ -293,12 +291,12 @@ i! COMPILED WITH: GNU GCC/G++ / 8.5.0 20210514 (Red Hat 8.5.0-26)
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        fn any_bytes_are_read_or_rejected(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
             let _ = read_log("any", bytes.as_slice());
         }
 
         #[test]
-        fn any_lines_of_a_log_are_read_or_refused(lines in "([Ii]! |cublasLt|\\[Trace\\]\\[|function |gemm|[mnk]: val=|Adesc=\\[rows=|[0-9]{1,24}|\\(|\n| ){0,40}") {
+        fn any_lines_of_a_log_are_read_or_rejected(lines in "([Ii]! |cublasLt|\\[Trace\\]\\[|function |gemm|[mnk]: val=|Adesc=\\[rows=|[0-9]{1,24}|\\(|\n| ){0,40}") {
             let _ = read_log("any", lines.as_bytes());
         }
     }

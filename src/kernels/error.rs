@@ -1,41 +1,41 @@
-//! What can be wrong with a file of kernels.
+//! Errors of reading kernel files.
 
 use std::io;
 
 use thiserror::Error;
 
-/// Each names the file, and what to do.
+/// Each names the file and the remedy.
 #[derive(Debug, Error)]
 pub enum KernelsError {
-    #[error("{file} can't be read: {source}")]
+    #[error("cannot read {file}: {source}")]
     Read { file: String, source: io::Error },
-    #[error("{file} is empty: the tool had nothing to report; {remedy}")]
+    #[error("{file} is empty: the profiler reported nothing; {remedy}")]
     Empty { file: String, remedy: &'static str },
-    #[error("{file} has no data: nsys says \"{said}\"; {remedy}")]
-    Skipped { file: String, said: String, remedy: &'static str },
-    #[error("{file} has {what} and not one row that can be read; {remedy}")]
+    #[error("{file} has no data: nsys reports \"{message}\"; {remedy}")]
+    Skipped { file: String, message: String, remedy: &'static str },
+    #[error("{file} has {what}, but no readable row; {remedy}")]
     NoRows { file: String, what: String, remedy: &'static str },
-    #[error("{file} is not known here: {seen}. Known are {KNOWN}")]
+    #[error("unknown format of {file}: {seen}. Known formats: {KNOWN}")]
     Unknown { file: String, seen: String },
-    #[error("{file} can't be read as a database: {source}; make it anew with nsys export --type sqlite")]
+    #[error("cannot read {file} as a database: {source}; export it again with nsys export --type sqlite")]
     Database { file: String, source: rusqlite::Error },
     #[error("{file} has neither kernels nor ranges ({missing}); {remedy}")]
     NothingRecorded { file: String, missing: &'static str, remedy: &'static str },
-    #[error("{file} needs {tool} to be read: {what}; {remedy}")]
+    #[error("reading {file} requires {tool}: {what}; {remedy}")]
     Tool { file: String, tool: &'static str, what: String, remedy: String },
 }
 
-/// What can be read.
-const KNOWN: &str = "reports of nsys stats as CSV or JSON (cuda_gpu_kern_sum, cuda_api_sum, cuda_gpu_mem_time_sum, \
+/// The formats that can be read.
+const KNOWN: &str = "nsys stats reports as CSV or JSON (cuda_gpu_kern_sum, cuda_api_sum, cuda_gpu_mem_time_sum, \
                      cuda_gpu_mem_size_sum, nvtx_gpu_proj_sum, nvtx_kern_sum, nvtx_pushpop_sum), SQLite of nsys export, \
-                     ncu --csv of the pages raw and details, logs of cuBLAS and cublasLt, .nsys-rep, .qdstrm and .ncu-rep";
+                     ncu --csv with the pages raw and details, logs of cuBLAS and cublasLt, .nsys-rep, .qdstrm and .ncu-rep";
 
-/// For reports that nsys left out or empty.
-pub const RECORD_KERNELS: &str = "record with nsys profile -t cuda,nvtx, with an nsys as new as the driver, and a range that is reached \
-     where the capture is gated (llmprof-tui doctor looks at the tool)";
+/// The remedy for reports that nsys skipped or left empty.
+pub const RECORD_KERNELS: &str = "record with nsys profile -t cuda,nvtx and a version of nsys that matches the driver (llmprof-tui doctor \
+     checks it); if the capture is limited to a range, check that the range is reached";
 
 impl KernelsError {
-    /// The same error, of the file that the user named rather than of one made from it.
+    /// The same error for the file that the user named, instead of one converted from it.
     pub(super) fn of_file(self, name: &str) -> KernelsError {
         let name = name.to_owned();
         match self {

@@ -1,11 +1,10 @@
-//! Kernels as they run, by CUPTI, and as profilers have written them down: summaries and recordings of Nsight Systems,
-//! counters of Nsight Compute, shapes from the logs of cuBLAS.
+//! Readers for the files of other profilers: summaries and recordings of Nsight Systems, counters of Nsight Compute,
+//! shapes from the logs of cuBLAS.
 //!
-//! Every source becomes a [`table::KernelTable`]. Files are read as streams, and what is kept of them is bounded: a row for
-//! each kernel, grid and range, not for each launch.
+//! Every source becomes a [`KernelTable`](crate::event::kernels::KernelTable). Files are read as streams in bounded
+//! memory: a row for each kernel, grid and range, not for each launch.
 
 mod cells;
-pub mod commands;
 mod convert;
 pub mod cublas;
 mod error;

@@ -1,4 +1,4 @@
-//! Which kind of file it is, by what is in it, and its tables.
+//! Opens a file of any known format, recognised by its content.
 
 use std::{
     fs::File,
@@ -16,11 +16,11 @@ use super::{
 use crate::event::kernels::KernelTable;
 use crate::tools::System;
 
-/// A tool's own words, and a program's, come before the first row; a header that comes later is none.
-const LOOKED_AT: u64 = 1 << 20;
+/// Output of the profiler and the program precedes the header; it is searched for in so many bytes.
+const HEADER_LIMIT: u64 = 1 << 20;
 const BUFFER: usize = 1 << 18;
 
-/// What a file is.
+/// The format of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     NsysCsv,
@@ -29,27 +29,27 @@ pub enum Format {
     NcuRaw,
     NcuDetails,
     CublasLog,
-    /// The tool that made it has to read it.
+    /// Only the profiler that wrote it can read it.
     Report(Report),
 }
 
-/// Reads any file of kernels. Reports that only their tool can read go through it, where it is installed.
+/// Reads a kernel file of any known format. Reports of profilers are converted by the profiler, if it is installed.
 ///
-/// The tables are never empty, and there is at least one; the one that matters most comes first.
+/// There is at least one table, no table is empty, and the most important one is first.
 pub fn open(path: &Path) -> Result<Vec<KernelTable>, KernelsError> {
     open_on(path, &System::here())
 }
 
-/// The same on another system.
+/// Like [`open`], on another system.
 pub fn open_on(path: &Path, system: &System) -> Result<Vec<KernelTable>, KernelsError> {
     let file = path.display().to_string();
     let opened = File::open(path).map_err(KernelsError::read(&file))?;
     if opened.metadata().is_ok_and(|about| about.is_dir()) {
-        let seen = "it is a folder; give the files in it".to_owned();
+        let seen = "it is a directory; pass the files in it".to_owned();
         return Err(KernelsError::Unknown { file, seen });
     }
     let mut input = BufReader::with_capacity(BUFFER, opened);
-    let format = format_of(path, &mut input).map_err(|seen| unknown(&file, seen))?;
+    let format = format_of(path, &mut input).map_err(|reason| unknown(&file, reason))?;
     input.seek(SeekFrom::Start(0)).map_err(KernelsError::read(&file))?;
     match format {
         Format::NsysCsv => nsys::read_csv(&file, input),
@@ -58,30 +58,30 @@ pub fn open_on(path: &Path, system: &System) -> Result<Vec<KernelTable>, Kernels
         Format::NcuRaw => ncu::read_raw(&file, input).map(|table| vec![table]),
         Format::NcuDetails => ncu::read_details(&file, input).map(|table| vec![table]),
         Format::CublasLog => cublas::read_log(&file, input).map(|table| vec![table]),
-        Format::Report(report) => convert::through_tool(path, report, system),
+        Format::Report(report) => convert::convert(path, report, system),
     }
 }
 
-/// Why a format could not be told.
-enum Seen {
-    Nothing,
+/// Why a format was not recognised.
+enum Unrecognised {
+    Empty,
     Unreadable(std::io::Error),
     Other(String),
 }
 
-fn unknown(file: &str, seen: Seen) -> KernelsError {
+fn unknown(file: &str, reason: Unrecognised) -> KernelsError {
     let file = file.to_owned();
-    match seen {
-        Seen::Nothing => KernelsError::Empty { file, remedy: RECORD_KERNELS },
-        Seen::Unreadable(source) => KernelsError::Read { file, source },
-        Seen::Other(seen) => KernelsError::Unknown { file, seen },
+    match reason {
+        Unrecognised::Empty => KernelsError::Empty { file, remedy: RECORD_KERNELS },
+        Unrecognised::Unreadable(source) => KernelsError::Read { file, source },
+        Unrecognised::Other(seen) => KernelsError::Unknown { file, seen },
     }
 }
 
-fn format_of(path: &Path, input: &mut impl BufRead) -> Result<Format, Seen> {
-    let head = input.fill_buf().map_err(Seen::Unreadable)?;
+fn format_of(path: &Path, input: &mut impl BufRead) -> Result<Format, Unrecognised> {
+    let head = input.fill_buf().map_err(Unrecognised::Unreadable)?;
     if head.trim_ascii().is_empty() && head.len() < BUFFER {
-        return Err(Seen::Nothing);
+        return Err(Unrecognised::Empty);
     }
     if head.starts_with(b"SQLite format 3\0") {
         return Ok(Format::NsysDatabase);
@@ -98,38 +98,34 @@ fn format_of(path: &Path, input: &mut impl BufRead) -> Result<Format, Seen> {
     if head.contains(&0) {
         return binary(path);
     }
-    if head.trim_ascii_start().starts_with(b"[\n")
-        || head.trim_ascii_start().starts_with(b"[ ")
-        || head.trim_ascii_start().starts_with(b"[{")
-        || head.trim_ascii_start().starts_with(b"[]")
-    {
+    if let [b'[', b'\n' | b' ' | b'{' | b']', ..] = head.trim_ascii_start() {
         return Ok(Format::NsysJson);
     }
     text_format(input)
 }
 
-/// Reports that tools keep for themselves have no mark that all versions share: their names have to do.
-fn binary(path: &Path) -> Result<Format, Seen> {
+/// Reports of profilers have no signature that all versions share: they are recognised by extension.
+fn binary(path: &Path) -> Result<Format, Unrecognised> {
     let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
     match extension {
         "nsys-rep" | "qdrep" => Ok(Format::Report(Report::Nsys)),
         "qdstrm" => Ok(Format::Report(Report::Qdstrm)),
         "ncu-rep" | "nsight-cuprof-report" => Ok(Format::Report(Report::Ncu)),
-        _ => Err(Seen::Other("it has bytes that are no text, and is no database".to_owned())),
+        _ => Err(Unrecognised::Other("it is neither text nor a database".to_owned())),
     }
 }
 
-/// Looks for the first row that tells.
-fn text_format(input: &mut impl BufRead) -> Result<Format, Seen> {
-    let mut rows = Rows::new(BufReader::new(input.take(LOOKED_AT)));
+/// Searches for the first row that identifies the format.
+fn text_format(input: &mut impl BufRead) -> Result<Format, Unrecognised> {
+    let mut rows = Rows::new(BufReader::new(input.take(HEADER_LIMIT)));
     let mut first = None;
-    let mut refused = false;
+    let mut has_message = false;
     loop {
         let row = match rows.next_row() {
             Ok(Some(row)) => row,
             Ok(None) => break,
             Err(e) if e.kind() == std::io::ErrorKind::InvalidData => break,
-            Err(e) => return Err(Seen::Unreadable(e)),
+            Err(e) => return Err(Unrecognised::Unreadable(e)),
         };
         let Some(beginning) = row.text(0) else { continue };
         let has = |title: &[u8]| row.iter().any(|cell| cell.trim_ascii() == title);
@@ -145,17 +141,17 @@ fn text_format(input: &mut impl BufRead) -> Result<Format, Seen> {
         if nsys::summary::skipped(row).is_some() || nsys::is_header(&row.texts()) {
             return Ok(Format::NsysCsv);
         }
-        refused |= beginning.starts_with("==ERROR==") || beginning.starts_with("==WARNING==");
+        has_message |= beginning.starts_with("==ERROR==") || beginning.starts_with("==WARNING==");
         if !beginning.is_empty() {
             first.get_or_insert_with(|| row.texts().join(","));
         }
     }
-    // What ncu says of itself says why there is nothing else.
-    if refused {
+    // An error of ncu explains why there is nothing else.
+    if has_message {
         return Ok(Format::NcuRaw);
     }
-    let first: String = first.ok_or(Seen::Nothing)?.chars().take(60).collect();
-    Err(Seen::Other(format!("it begins with {first:?}")))
+    let first: String = first.ok_or(Unrecognised::Empty)?.chars().take(60).collect();
+    Err(Unrecognised::Other(format!("it starts with {first:?}")))
 }
 
 #[cfg(test)]
@@ -167,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn content_tells_and_names_do_not() {
+    fn formats_are_recognised_by_content() {
         let raw = "hello from the program\n==PROF== Connected\n\"ID\",\"Process ID\",\"Kernel Name\",\"x__y.sum\"\n";
         let details = "\"ID\",\"Kernel Name\",\"Metric Name\",\"Metric Value\"\n";
         let kernels = "Processing [x]\n\nTime (%),Total Time (ns),Instances,Name\n";
@@ -197,13 +193,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_named() {
+    fn unknown_formats_are_named() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("gpu.csv");
         std::fs::write(&path, "timestamp, index\n").unwrap();
         let e = open(&path).unwrap_err().to_string();
         assert!(e.contains("gpu.csv") && e.contains("timestamp") && e.contains("ncu --csv"), "{e}");
-        assert!(open(dir.path()).unwrap_err().to_string().contains("folder"));
+        assert!(open(dir.path()).unwrap_err().to_string().contains("directory"));
         let e = open(&dir.path().join("nowhere.csv")).unwrap_err().to_string();
         assert!(e.contains("nowhere.csv") && e.contains("No such file"), "{e}");
     }

@@ -1,8 +1,8 @@
-//! Numbers and units as tools write them.
+//! Numbers and units as profilers print them.
 
-/// The number in a cell: thousands may be separated by commas, and what a tool adds in brackets is left out.
+/// The number in a cell. Thousands may be separated by commas; text in parentheses after it is dropped.
 ///
-/// `n/a`, `nan`, `inf` and words are none: a value that is not there is not zero.
+/// `None` for `n/a`, `nan`, `inf` and words: a missing value is not zero.
 pub fn number(cell: &[u8]) -> Option<f64> {
     let cell = cell.trim_ascii();
     plain(cell).or_else(|| unusual(cell))
@@ -12,7 +12,7 @@ pub fn number(cell: &[u8]) -> Option<f64> {
 const TENS: [f64; 16] =
     [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15];
 
-/// Digits with commas and at most one point, up to fifteen digits: both parts are exact, so their quotient is the
+/// Up to fifteen digits with commas and at most one point: digits and power of ten are exact, so their quotient is the
 /// nearest number.
 #[inline]
 fn plain(cell: &[u8]) -> Option<f64> {
@@ -54,15 +54,15 @@ fn unusual(cell: &[u8]) -> Option<f64> {
     value.is_finite().then_some(value)
 }
 
-/// A unit in its base form, and what a value in it has to be multiplied by.
+/// A base unit, and the factor that converts a value to it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scale {
     pub unit: String,
     pub factor: f64,
 }
 
-/// The base of a unit: times in ns, sizes in byte, rates a second; `Kbyte/block` is 1000 `byte/block`. Tools mean powers
-/// of ten by their prefixes. An unknown unit is its own base.
+/// The base of a unit: ns for times, byte for sizes, per second for rates; `Kbyte/block` is 1000 `byte/block`. Prefixes
+/// are powers of ten. An unknown unit is its own base.
 pub fn base(unit: &str) -> Scale {
     let unit = unit.trim();
     let (above, below) = match unit.split_once('/') {
@@ -108,7 +108,7 @@ fn one(unit: &str) -> Scale {
         'p' => Some(1e15),
         _ => None,
     };
-    // Binary units say so themselves.
+    // Binary units have an i after the prefix.
     let binary = |letter: char| prefix(letter).map(|factor: f64| 1024f64.powf(factor.log10() / 3.0));
     let mut letters = lower.chars();
     let first = letters.next();
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_as_tools_write_them() {
+    fn numbers_as_profilers_print_them() {
         let table: &[(&str, Option<f64>)] = &[
             ("1,351,350,066", Some(1_351_350_066.0)),
             ("517.67", Some(517.67)),
@@ -216,7 +216,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_number_is_the_one_that_rust_reads(value in -1e12f64..1e12, digits in 0usize..6) {
+        fn numbers_are_parsed_as_rust_parses_them(value in -1e12f64..1e12, digits in 0usize..6) {
             let text = format!("{value:.digits$}");
             prop_assert_eq!(number(text.as_bytes()), text.parse().ok());
         }

@@ -1,4 +1,4 @@
-//! Tables of kernels for people and for machines.
+//! Kernel tables as text and as JSON.
 
 use serde_json::{Map, Value, json};
 
@@ -11,23 +11,23 @@ use crate::{
     event::kernels::{Group, KernelRow, KernelTable, Kind, Measure, SortBy},
 };
 
-/// What of a table is asked for.
+/// Which rows of a table to show.
 #[derive(Debug, Clone, Default)]
 pub struct Asked {
     pub group: Group,
     pub sort: SortBy,
     pub filter: Option<String>,
-    /// How many rows; all of them without.
+    /// Number of rows; `None` for all.
     pub rows: Option<usize>,
 }
 
-/// A table as it is asked for, with what it says in words.
+/// A table with the requested rows, and findings about it.
 #[derive(Debug, Clone)]
 pub struct Shown {
     pub table: KernelTable,
-    /// How many rows are left out, and how much of the whole these are.
+    /// The number of omitted rows, and their amount.
     pub left_out: (usize, Option<f64>),
-    /// What all rows measured before any was left out.
+    /// The amount of all rows, including those omitted.
     pub total: Option<f64>,
     pub hints: Vec<String>,
 }
@@ -49,7 +49,7 @@ impl Shown {
         Shown { table, left_out, total, hints }
     }
 
-    /// A row's share of the whole, in percent, where there is a whole.
+    /// A row's share of the total, in percent, if the total is known.
     pub fn share(&self, row: &KernelRow) -> Option<f64> {
         self.share_of(self.table.amount(row)?)
     }
@@ -59,7 +59,7 @@ impl Shown {
         Some(amount / total * 100.0)
     }
 
-    /// For people: hints, then a table.
+    /// As text: hints, then a table.
     pub fn text(&self) -> String {
         let mut out = format!("{}\n", self.headline());
         for hint in &self.hints {
@@ -69,7 +69,7 @@ impl Shown {
             out += &format!("  note: {note}\n");
         }
         if self.table.rows.is_empty() {
-            return out + "\n  no row has that text in its name";
+            return out + "\n  no row matches the filter";
         }
         out.push('\n');
         let rows = self.cells();
@@ -96,7 +96,7 @@ impl Shown {
             Measure::Bytes => "bytes",
             Measure::Flops => "FLOPs",
         };
-        // What ranges launched, where the source tells.
+        // Kernel time of ranges, if the source has it.
         let launched = self.table.rows.iter().any(|row| row.counters.get(KERNEL_TIME).is_some());
         let mut titles = vec!["share", amount_title, "calls", "mean"];
         if classes {
@@ -128,7 +128,7 @@ impl Shown {
         rows
     }
 
-    /// For machines.
+    /// As JSON.
     pub fn json(&self, file: &str) -> Value {
         let rows: Vec<Value> = self.table.rows.iter().map(|row| self.row_json(row)).collect();
         json!({
@@ -154,8 +154,8 @@ impl Shown {
             Ok(Value::Object(object)) => object,
             _ => Map::new(),
         };
-        // Recordings leave out what is not known; a reader of this finds every key.
-        for key in TOLD_BY_SOME {
+        // Recordings omit unknown values; here every key is present.
+        for key in OPTIONAL_KEYS {
             object.entry(key).or_insert(Value::Null);
         }
         let verdict = row.verdict();
@@ -186,7 +186,7 @@ impl Shown {
 }
 
 /// Keys of a row that not every source has a value for.
-const TOLD_BY_SOME: [&str; 15] = [
+const OPTIONAL_KEYS: [&str; 15] = [
     "total_ns",
     "mean_ns",
     "median_ns",
@@ -204,7 +204,7 @@ const TOLD_BY_SOME: [&str; 15] = [
     "flops",
 ];
 
-/// The counter of a range with the time of the kernels launched within.
+/// The counter with the time of the kernels launched in a range.
 pub const KERNEL_TIME: &str = "kernel time";
 
 fn none() -> String {
@@ -219,12 +219,12 @@ pub fn amount_text(measure: Measure, amount: f64) -> String {
     }
 }
 
-/// A name that a line has room for.
-const LONGEST_NAME: usize = 100;
+/// Longer names are truncated.
+const MAX_NAME: usize = 100;
 
 fn named(row: &KernelRow) -> String {
-    let mut name: String = row.name.chars().take(LONGEST_NAME).collect();
-    if row.name.chars().count() > LONGEST_NAME {
+    let mut name: String = row.name.chars().take(MAX_NAME).collect();
+    if row.name.chars().count() > MAX_NAME {
         name.push('…');
     }
     match &row.range {
@@ -233,7 +233,7 @@ fn named(row: &KernelRow) -> String {
     }
 }
 
-/// What a table says, in words, the most telling first.
+/// Findings about a table, the most important first.
 fn hints(table: &KernelTable) -> Vec<String> {
     let mut hints = vec![summary(table)];
     if table.kind == Kind::Kernels {
@@ -243,7 +243,9 @@ fn hints(table: &KernelTable) -> Vec<String> {
         hints.extend(first_advice(table));
     }
     if table.nested {
-        hints.push("Ranges lie within each other: what is in one is in all around it too.".to_owned());
+        hints.push(
+            "Ranges are nested: the time of a range is also part of all ranges that enclose it.".to_owned(),
+        );
     }
     hints
 }
@@ -263,13 +265,13 @@ fn summary(table: &KernelTable) -> String {
         words += &format!(", {}", amount_text(table.kind.measure(), total));
         let first: Option<f64> = table.rows.iter().take(3).map(|row| table.amount(row)).sum();
         if let Some(first) = first.filter(|_| n > 4 && total > 0.0) {
-            words += &format!("; the first three are {} of it", percent(first / total * 100.0));
+            words += &format!("; the first three take {} of it", percent(first / total * 100.0));
         }
     }
     words + "."
 }
 
-/// How much of the time each class has.
+/// The share of the time of each class.
 fn bounds(table: &KernelTable) -> Option<String> {
     let total = table.total().filter(|total| *total > 0.0)?;
     const CLASSES: [Class; 5] =
@@ -285,13 +287,13 @@ fn bounds(table: &KernelTable) -> Option<String> {
     let (first, most) = *by_class.first()?;
     let parts: Vec<String> = by_class
         .iter()
-        .map(|(class, ns)| format!("{} {}", bound_words(*class), percent(ns / total * 100.0)))
+        .map(|(class, ns)| format!("{} {}", class_name(*class), percent(ns / total * 100.0)))
         .collect();
     let advice = if most >= total / 2.0 { format!(" {}", remedy(first)) } else { String::new() };
     Some(format!("Of the time: {}.{advice}", parts.join(", ")))
 }
 
-fn bound_words(class: Class) -> &'static str {
+fn class_name(class: Class) -> &'static str {
     match class {
         Class::Memory => "memory-bound",
         Class::Compute => "compute-bound",
@@ -304,18 +306,16 @@ fn bound_words(class: Class) -> &'static str {
 fn remedy(class: Class) -> &'static str {
     match class {
         Class::Memory => {
-            "Fewer bytes help: smaller types, fused kernels, a larger batch for each read of the weights."
+            "Moving fewer bytes helps: smaller data types, fused kernels, a larger batch per read of the weights."
         }
-        Class::Compute => {
-            "The units are at work: lower precision or fewer operations help, a faster memory does not."
-        }
-        Class::Balanced => "Memory and SMs are both at work: only less work helps.",
-        Class::Latency => "The GPU waits: more work for each launch helps, or more warps to switch between.",
+        Class::Compute => "Lower precision or fewer operations help; faster memory does not.",
+        Class::Balanced => "Memory and SMs are both busy: only less work helps.",
+        Class::Latency => "The GPU waits: more work per launch helps, or more warps per SM.",
         Class::Launch => "The kernels are too short: fusing them or CUDA graphs help.",
     }
 }
 
-/// Kernels that take no longer than starting one, where there are no counters to say so.
+/// Kernels that take no longer than a launch, for tables without counters.
 fn short_kernels(table: &KernelTable) -> Option<String> {
     if table.rows.iter().any(|row| row.verdict().is_ok()) {
         return None;
@@ -327,7 +327,7 @@ fn short_kernels(table: &KernelTable) -> Option<String> {
     let share = calls as f64 / table.calls().max(1) as f64;
     (share >= 0.2).then(|| {
         format!(
-            "{} of the launches are of kernels shorter than {} µs ({} of the time): fusing them or CUDA graphs may help.",
+            "{} of the launches are shorter than {} µs ({} of the time): fusing them or CUDA graphs may help.",
             percent(share * 100.0),
             SHORT_NS / 1e3,
             percent(ns / total * 100.0)
@@ -335,20 +335,20 @@ fn short_kernels(table: &KernelTable) -> Option<String> {
     })
 }
 
-/// Why the first row is what it is; or what is missing, where nothing was counted at all.
+/// What bounds the first row, or why that is unknown.
 fn first_verdict(table: &KernelTable) -> Option<String> {
     let first = table.rows.first()?;
     match first.verdict() {
-        Ok(verdict) => Some(format!("{} is {}: {}.", first.family, bound_words(verdict.class), verdict.rule)),
-        // Metrics of ncu are called so.
+        Ok(verdict) => Some(format!("{} is {}: {}.", first.family, class_name(verdict.class), verdict.rule)),
+        // Names of ncu metrics contain two underscores.
         Err(_) if !first.counters.iter().any(|(name, ..)| name.contains("__")) => {
-            Some("What bounds a kernel is not in this report: it takes counters (ncu).".to_owned())
+            Some("This report does not show what bounds a kernel: that requires counters (ncu).".to_owned())
         }
-        Err(why) => Some(format!("What bounds {} can't be told: {why}.", first.family)),
+        Err(reason) => Some(format!("Unknown bound of {}: {reason}.", first.family)),
     }
 }
 
-/// The remark of ncu on the first row that promises the most.
+/// The advice of ncu on the first row with the largest estimated speedup.
 fn first_advice(table: &KernelTable) -> Option<String> {
     let first = table.rows.first()?;
     let promising = first.advice.iter().filter(|advice| advice.kind == "OPT" && advice.speedup_pct.is_some());
@@ -386,11 +386,11 @@ mod tests {
         let at = |line: &str, word: &str| line.find(word).map(|at| line[..at].chars().count());
         assert_eq!(at(lines[title], "kernel"), at(lines[title + 1], "rmsnorm_bf16"), "{text}");
         let nothing = Shown::new(&table, &Asked { filter: Some("zzz".to_owned()), ..Asked::default() });
-        assert!(nothing.text().contains("no row has that text"));
+        assert!(nothing.text().contains("no row matches the filter"));
     }
 
     #[test]
-    fn the_remarks_of_ncu_are_passed_on() {
+    fn the_advice_of_ncu_is_shown() {
         let table = read_details("details", DETAILS).unwrap();
         let text = Shown::new(&table, &Asked::default()).text();
         assert!(text.contains("ncu on "), "{text}");

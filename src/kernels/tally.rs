@@ -1,102 +1,105 @@
 //! Launches become rows: one for each kernel, grid and range, in memory that does not grow with the launches.
 
-use std::{collections::HashMap, hash::Hash};
+use std::{borrow::Borrow, collections::HashMap, hash::Hash};
 
-use crate::event::kernels::KernelRow;
+use crate::event::kernels::{KernelRow, OTHERS};
 
-/// Kernels of a program are some hundreds, with their grids some thousands. Beyond this, grids and ranges are no longer
-/// told apart.
-pub const MOST_SHAPES: usize = 8192;
-/// Beyond this, what is new is counted together.
-pub const MOST_ROWS: usize = 2 * MOST_SHAPES;
-/// The name of what is counted together.
-pub const OTHERS: &str = "(other kernels)";
-/// Durations kept of a row for its median.
-const MOST_KEPT: usize = 1 << 16;
+/// A program has some hundreds of kernels, and some thousands of grids. Beyond this, grids and ranges are no longer
+/// distinguished.
+pub const MAX_SHAPES: usize = 8192;
+/// Beyond this, further kernels are counted together.
+pub const MAX_ROWS: usize = 2 * MAX_SHAPES;
+/// Durations kept per row for its median.
+const MAX_KEPT: usize = 1 << 16;
 
-/// Where a key's launches are counted: rows by full key, then by name, then one for the rest.
+/// Rows by launch key, then by kernel name, then one for all others.
 #[derive(Debug)]
-pub struct Places<K> {
+pub struct Tally<K, T> {
     by_key: HashMap<K, usize>,
     by_name: HashMap<Box<[u8]>, usize>,
     others: Option<usize>,
-    rows: usize,
+    rows: Vec<T>,
 }
 
-/// Where to count, and whether that is a new row.
+/// What the launches of a row have in common.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
-    /// Of this kernel, grid and range.
-    Exact { at: usize, new: bool },
-    /// Of this kernel, whatever the grid.
-    Name { at: usize, new: bool },
-    /// Of any kernel.
-    Others { at: usize, new: bool },
+pub enum Scope {
+    /// Kernel, grid and range.
+    Launch,
+    /// The kernel.
+    Kernel,
+    /// Nothing.
+    Others,
 }
 
-impl Place {
-    pub fn at(self) -> usize {
+impl Scope {
+    /// `row` without what not all launches of the scope have in common.
+    pub fn limit(self, row: KernelRow) -> KernelRow {
         match self {
-            Place::Exact { at, .. } | Place::Name { at, .. } | Place::Others { at, .. } => at,
+            Scope::Launch => row,
+            Scope::Kernel => KernelRow::named(row.name),
+            Scope::Others => KernelRow::named(OTHERS),
         }
     }
 }
 
-impl<K: Hash + Eq> Default for Places<K> {
+impl<K, T> Default for Tally<K, T> {
     fn default() -> Self {
-        Places { by_key: HashMap::new(), by_name: HashMap::new(), others: None, rows: 0 }
+        Tally { by_key: HashMap::new(), by_name: HashMap::new(), others: None, rows: Vec::new() }
     }
 }
 
-impl<K: Hash + Eq> Places<K> {
-    /// Where launches with this key belong, if they were seen before.
+impl<K: Hash + Eq, T> Tally<K, T> {
+    /// The row that counts launches with this key, of the kernel `name`. A row that is missing is made by `new`.
     #[inline]
-    pub fn known<Q>(&self, key: &Q) -> Option<usize>
+    pub fn row<Q>(&mut self, key: &Q, name: &[u8], new: impl FnOnce(Scope) -> T) -> &mut T
     where
-        K: std::borrow::Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
-        self.by_key.get(key).copied()
+        let at = match self.by_key.get(key) {
+            Some(at) => *at,
+            None => self.find(key, name, new),
+        };
+        &mut self.rows[at]
     }
 
-    /// Where launches with a key that is not [`known`](Places::known) belong.
-    pub fn find(&mut self, key: K, name: &[u8]) -> Place {
-        if self.by_key.len() < MOST_SHAPES {
-            let at = self.next();
-            self.by_key.insert(key, at);
-            return Place::Exact { at, new: true };
-        }
-        if let Some(at) = self.by_name.get(name) {
-            return Place::Name { at: *at, new: false };
-        }
-        if self.rows < MOST_ROWS {
-            let at = self.next();
-            self.by_name.insert(name.into(), at);
-            return Place::Name { at, new: true };
-        }
-        match self.others {
-            Some(at) => Place::Others { at, new: false },
-            None => {
-                let at = self.next();
-                self.others = Some(at);
-                Place::Others { at, new: true }
-            }
-        }
+    /// The index of the row for a key that has none of its own yet.
+    fn find<Q>(&mut self, key: &Q, name: &[u8], new: impl FnOnce(Scope) -> T) -> usize
+    where
+        Q: ToOwned<Owned = K> + ?Sized,
+    {
+        let next = self.rows.len();
+        let scope = if self.by_key.len() < MAX_SHAPES {
+            self.by_key.insert(key.to_owned(), next);
+            Scope::Launch
+        } else if let Some(at) = self.by_name.get(name) {
+            return *at;
+        } else if next < MAX_ROWS {
+            self.by_name.insert(name.into(), next);
+            Scope::Kernel
+        } else if let Some(at) = self.others {
+            return at;
+        } else {
+            self.others = Some(next);
+            Scope::Others
+        };
+        self.rows.push(new(scope));
+        next
     }
 
-    /// Whether some launches could not be told apart, in words.
-    pub fn remark(&self) -> Option<String> {
-        let folded = !self.by_name.is_empty() || self.others.is_some();
-        folded.then(|| {
+    /// Says that some launches are not distinguished, if that is so.
+    pub fn note(&self) -> Option<String> {
+        let merged = !self.by_name.is_empty() || self.others.is_some();
+        merged.then(|| {
             format!(
-                "there are more than {MOST_SHAPES} different launches: beyond that, grids and ranges are put together"
+                "more than {MAX_SHAPES} different launches: further grids and ranges are merged by kernel"
             )
         })
     }
 
-    fn next(&mut self) -> usize {
-        self.rows += 1;
-        self.rows - 1
+    pub fn into_rows(self) -> Vec<T> {
+        self.rows
     }
 }
 
@@ -145,9 +148,9 @@ impl Durations {
         self.squares += off * (ns - self.mean);
     }
 
-    /// Keeps a duration; of too many, every other one goes.
+    /// Keeps a duration; when there are too many, drops every other one.
     fn keep(&mut self, ns: f64) {
-        if self.kept.len() == MOST_KEPT {
+        if self.kept.len() == MAX_KEPT {
             let mut index = 0;
             self.kept.retain(|_| {
                 index += 1;
@@ -161,7 +164,14 @@ impl Durations {
         self.kept.push(ns as u32);
     }
 
-    /// Writes them into the row. Durations that not all launches had leave the total unknown.
+    /// `row` with these durations, one for each of its calls.
+    pub fn into_row(self, row: KernelRow) -> KernelRow {
+        let mut row = KernelRow { calls: self.n, ..row };
+        self.fill(&mut row);
+        row
+    }
+
+    /// Writes them into the row. The total stays unknown if some launches have no duration.
     pub fn fill(mut self, row: &mut KernelRow) {
         if self.n == 0 {
             return;
@@ -229,15 +239,15 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_bounded_whatever_comes() {
-        let mut places: Places<u64> = Places::default();
-        let mut most = 0;
-        for key in 0..100_000u64 {
-            let place = places.find(key, &key.to_le_bytes());
-            most = most.max(place.at());
+    fn the_number_of_rows_is_bounded() {
+        let mut tally: Tally<u64, (Scope, u64)> = Tally::default();
+        for key in (0..100_000u64).chain([3]) {
+            tally.row(&key, &key.to_le_bytes(), |scope| (scope, 0)).1 += 1;
         }
-        assert_eq!(most, MOST_ROWS);
-        assert!(places.remark().unwrap().contains("8192"));
-        assert_eq!(places.known(&3), Some(3));
+        assert!(tally.note().unwrap().contains("8192"));
+        let rows = tally.into_rows();
+        assert_eq!(rows.len(), MAX_ROWS + 1);
+        assert_eq!((rows[3], rows[MAX_SHAPES]), ((Scope::Launch, 2), (Scope::Kernel, 1)));
+        assert_eq!(rows[MAX_ROWS], (Scope::Others, 100_000 - MAX_ROWS as u64));
     }
 }

@@ -1,4 +1,4 @@
-//! The kernels that matter most, as a list to profile them by.
+//! The kernels with the most time, as a list to profile.
 
 use std::collections::HashSet;
 
@@ -9,12 +9,12 @@ use crate::event::kernels::{Group, KernelTable, Kind, names};
 /// A list of kernels for `ncu`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TopList {
-    /// The file it was made of, and its kind.
+    /// The file it was made from, and its kind.
     #[serde(default)]
     pub from: String,
     #[serde(default)]
     pub source: String,
-    /// How much of the time these kernels are, in percent.
+    /// The share of the time of these kernels, in percent.
     pub share_pct: Option<f64>,
     pub kernels: Vec<TopKernel>,
 }
@@ -24,7 +24,7 @@ pub struct TopKernel {
     pub name: String,
     #[serde(default)]
     pub family: String,
-    /// For `ncu -k regex:…`, which matches the function's own name. A list written by hand may leave it out.
+    /// For `ncu -k regex:…`, which matches the function name. Optional in lists written by hand.
     #[serde(default)]
     pub regex: String,
     #[serde(default)]
@@ -34,13 +34,13 @@ pub struct TopKernel {
     pub share_pct: Option<f64>,
 }
 
-/// The first `k` kernels by time; `None` where no table has kernels.
+/// The first `k` kernels by time; `None` if no table has kernels.
 pub fn top(from: &str, tables: &[KernelTable], k: usize) -> Option<TopList> {
     let table = tables.iter().find(|table| table.kind == Kind::Kernels)?;
     let mut table = table.grouped(Group::Name);
     table.sort(Default::default());
     if table.nested {
-        // The first of a name is the one of the widest range.
+        // The first row of a name is that of the outermost range.
         let mut seen = HashSet::new();
         table.rows.retain(|row| seen.insert(row.name.clone()));
     }

@@ -1,4 +1,4 @@
-//! `llmprof.log`: where the program's own remarks go, in the directory of the run at hand.
+//! `llmprof.log`: the program's own log, in the directory of the current run.
 
 use std::{
     fs::File,
@@ -21,13 +21,13 @@ impl<'a> MakeWriter<'a> for ToCurrent {
     }
 }
 
-/// Writes to the file of the run at hand, or nowhere.
+/// Writes to the log file of the current run; without a run the text is dropped.
 struct CurrentFile;
 
 impl Write for CurrentFile {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
         if let Some(file) = CURRENT.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
-            // A disk that is full must not end the run; the recorder counts what is lost.
+            // A full disk must not end the run; the recorder counts what is lost.
             let _ = file.write_all(buf);
         }
         Ok(buf.len())
@@ -38,16 +38,16 @@ impl Write for CurrentFile {
     }
 }
 
-/// Starts collecting remarks; `RUST_LOG` chooses which.
+/// Installs the logger; `RUST_LOG` filters it.
 pub fn install() {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     let subscriber =
         tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_writer(ToCurrent);
-    // A second call, as in tests, keeps the first one's.
+    // A second call, as in tests, keeps the first logger.
     let _ = subscriber.try_init();
 }
 
-/// Remarks go to `path` from now on.
+/// Sends the log to `path` from now on.
 pub fn redirect(path: &Path) -> io::Result<()> {
     let file = File::create(path)?;
     *CURRENT.lock().unwrap_or_else(PoisonError::into_inner) = Some(file);

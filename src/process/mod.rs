@@ -1,5 +1,15 @@
-//! The process around the work: signals, panics and the log file.
+//! The process around the work: signals, panics, the log file and stderr.
 
 pub mod crash;
 pub mod logfile;
 pub mod shutdown;
+
+use std::{
+    fmt::Display,
+    io::{self, Write},
+};
+
+/// Prints a line to stderr. Unlike `eprintln!` it does not panic when stderr is closed: a run goes on without a reader.
+pub fn eprint_line(line: impl Display) {
+    let _ = writeln!(io::stderr(), "{line}");
+}

@@ -1,4 +1,4 @@
-//! Why the program has to end now: a signal, or a panic somewhere.
+//! Requests to end the program: signals, and a panic in any thread.
 
 use std::io;
 
@@ -15,7 +15,7 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// What a shell expects of a program that ended so.
+    /// The exit code that shells expect for this cause.
     pub fn exit_code(&self) -> u8 {
         match self {
             Cause::Interrupt => 130,
@@ -31,13 +31,13 @@ impl std::fmt::Display for Cause {
         match self {
             Cause::Interrupt => f.write_str("Ctrl-C"),
             Cause::Terminate => f.write_str("SIGTERM"),
-            Cause::HangUp => f.write_str("SIGHUP: the terminal went away"),
+            Cause::HangUp => f.write_str("SIGHUP: the terminal was closed"),
             Cause::Panic(text) => f.write_str(text),
         }
     }
 }
 
-/// Listens from the moment it is made.
+/// Listens for signals from its creation on.
 pub struct Shutdown {
     interrupt: Signal,
     terminate: Signal,
@@ -53,7 +53,7 @@ impl Shutdown {
         })
     }
 
-    /// Waits for the first reason to end.
+    /// Waits for the first request to end.
     pub async fn requested(&mut self) -> Cause {
         tokio::select! {
             _ = self.interrupt.recv() => Cause::Interrupt,

@@ -1,6 +1,6 @@
-//! The heap, counted: what this process holds, and what a thread asks for.
+//! Counts the heap: live bytes of the process, and what a thread allocates.
 
-#![allow(unsafe_code)] // an allocator can't be written without it; reading glibc's own account neither
+#![allow(unsafe_code)] // needed by every allocator, and to read glibc's statistics
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -10,26 +10,26 @@ use std::{
 
 use crate::event::{Allocator, AllocatorSample, HeapGrowth};
 
-/// The system's heap with a count beside it. Only a program can install it; where none did, nothing here knows anything.
+/// The system's allocator with counters. A program installs it; without it, nothing here has a value.
 pub struct CountingHeap;
 
-/// Of all threads. A peak may be missed by what another thread takes in the same nanoseconds.
+/// Of all threads. The peak may miss what another thread allocates in the same nanoseconds.
 static LIVE: AtomicI64 = AtomicI64::new(0);
 static PEAK: AtomicI64 = AtomicI64::new(0);
 
 thread_local! {
-    /// Without a destructor and made at compile time: an allocator may use it at any moment of a thread's life.
+    /// Constant and without a destructor: an allocator may use it at any moment of a thread's life.
     static THREAD: Account = const { Account { allocated: Cell::new(0), live: Cell::new(0), peak: Cell::new(0) } };
 }
 
-/// What one thread has asked for. It may give back what others took, so what it holds can be below zero.
+/// What one thread has allocated. It may free what others allocated, so its live bytes can be negative.
 struct Account {
     allocated: Cell<u64>,
     live: Cell<i64>,
     peak: Cell<i64>,
 }
 
-fn grew(bytes: usize) {
+fn count_allocated(bytes: usize) {
     let bytes = bytes as i64;
     let live = LIVE.fetch_add(bytes, Ordering::Relaxed) + bytes;
     if live > PEAK.load(Ordering::Relaxed) {
@@ -42,18 +42,18 @@ fn grew(bytes: usize) {
     });
 }
 
-fn shrank(bytes: usize) {
+fn count_freed(bytes: usize) {
     LIVE.fetch_sub(bytes as i64, Ordering::Relaxed);
     let _ = THREAD.try_with(|account| account.live.set(account.live.get() - bytes as i64));
 }
 
-// SAFETY: every call is the system's own, with the same arguments; counting neither allocates nor panics.
+// SAFETY: every call goes to the system's allocator with the same arguments; counting neither allocates nor panics.
 unsafe impl GlobalAlloc for CountingHeap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's promise is passed on.
+        // SAFETY: the caller's contract is that of the system's allocator.
         let memory = unsafe { System.alloc(layout) };
         if !memory.is_null() {
-            grew(layout.size());
+            count_allocated(layout.size());
         }
         memory
     }
@@ -62,7 +62,7 @@ unsafe impl GlobalAlloc for CountingHeap {
         // SAFETY: as above.
         let memory = unsafe { System.alloc_zeroed(layout) };
         if !memory.is_null() {
-            grew(layout.size());
+            count_allocated(layout.size());
         }
         memory
     }
@@ -70,30 +70,30 @@ unsafe impl GlobalAlloc for CountingHeap {
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
         // SAFETY: as above.
         unsafe { System.dealloc(memory, layout) };
-        shrank(layout.size());
+        count_freed(layout.size());
     }
 
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         // SAFETY: as above.
         let moved = unsafe { System.realloc(memory, layout, size) };
         if !moved.is_null() {
-            // What was there may have been moved within itself: only the difference is asked for.
+            // It may have grown in place: only the difference counts.
             match size.checked_sub(layout.size()) {
-                Some(more) => grew(more),
-                None => shrank(layout.size() - size),
+                Some(more) => count_allocated(more),
+                None => count_freed(layout.size() - size),
             }
         }
         moved
     }
 }
 
-/// Whether the program counts its heap.
+/// Whether the program has installed the counters.
 pub fn is_counted() -> bool {
-    // No program gets as far as asking without having taken some.
+    // Every program has allocated something by now.
     PEAK.load(Ordering::Relaxed) > 0
 }
 
-/// What the process holds now; `None` where it is not counted.
+/// The heap of the process now; `None` where it is not counted.
 pub fn sample() -> Option<AllocatorSample> {
     is_counted().then(|| AllocatorSample {
         allocator: Allocator::Heap,
@@ -103,32 +103,32 @@ pub fn sample() -> Option<AllocatorSample> {
     })
 }
 
-/// A moment of a thread, from which on its requests are looked at. Marks of one thread may lie within each other.
+/// Where counting of a thread's allocations starts. Checkpoints of one thread may nest.
 #[derive(Debug, Clone, Copy)]
-pub struct Mark {
+pub struct Checkpoint {
     allocated: u64,
     live: i64,
-    /// The peak of the mark around this one.
+    /// The peak of the enclosing checkpoint.
     outer_peak: i64,
 }
 
-/// Marks this moment of the calling thread; `None` where the heap is not counted.
-pub fn mark() -> Option<Mark> {
+/// Starts counting the calling thread's allocations; `None` where the heap is not counted.
+pub fn checkpoint() -> Option<Checkpoint> {
     if !is_counted() {
         return None;
     }
     THREAD
         .try_with(|account| {
             let (allocated, live) = (account.allocated.get(), account.live.get());
-            Mark { allocated, live, outer_peak: account.peak.replace(live) }
+            Checkpoint { allocated, live, outer_peak: account.peak.replace(live) }
         })
         .ok()
 }
 
-impl Mark {
-    /// What the thread asked for since. To be called on the thread that made the mark, once, inner marks first.
+impl Checkpoint {
+    /// What the thread has allocated since. Call it once, on the thread that made the checkpoint, inner checkpoints first.
     pub fn growth(self) -> HeapGrowth {
-        let grown = THREAD.try_with(|account| {
+        let growth = THREAD.try_with(|account| {
             let peak = account.peak.get();
             account.peak.set(peak.max(self.outer_peak));
             HeapGrowth {
@@ -136,18 +136,18 @@ impl Mark {
                 peak_bytes: (peak - self.live).max(0) as u64,
             }
         });
-        grown.unwrap_or_default()
+        growth.unwrap_or_default()
     }
 }
 
-/// What glibc has taken from the system: its arenas, and what it maps piece by piece. Not there with another C library.
+/// What glibc has reserved from the system: its arenas and its mappings. Other C libraries do not report it.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 fn reserved_bytes() -> Option<u64> {
     use std::sync::OnceLock;
 
     use libloading::os::unix::Library;
 
-    /// As `malloc.h` has it since glibc 2.33.
+    /// As in `malloc.h` since glibc 2.33.
     #[repr(C)]
     struct Mallinfo2 {
         arena: usize,
@@ -169,7 +169,7 @@ fn reserved_bytes() -> Option<u64> {
         // SAFETY: the type is that of the function in `malloc.h`, and libc stays loaded.
         unsafe { Library::this().get::<Function>(b"mallinfo2\0") }.ok().map(|symbol| *symbol)
     });
-    // SAFETY: it takes nothing, and locks what it reads.
+    // SAFETY: it has no arguments, and locks what it reads.
     let info = unsafe { (*function)?() };
     Some((info.arena + info.hblkhd) as u64)
 }

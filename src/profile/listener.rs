@@ -1,4 +1,4 @@
-//! Operators as an engine does them, told to whoever listens: tools that look at single kernels.
+//! The hook of an engine: spans of its work, reported to listeners when they begin and when they end.
 
 use std::sync::Arc;
 
@@ -6,63 +6,156 @@ use crate::{event::Phase, model::Operator};
 
 /// An operator, and the layer it belongs to if it belongs to one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Part {
+pub struct OperatorInstance {
     pub operator: Operator,
     pub layer: Option<u16>,
 }
 
-/// Called on the engine's thread, around what it puts on the device (or computes on the CPU). The default hears nothing.
-pub trait Listener: Send + Sync {
-    /// A step of `phase` is put on the device; ended by [`step_ends`](Self::step_ends).
-    fn step_begins(&self, _phase: Phase) {}
-    fn step_ends(&self) {}
-    /// What follows belongs to `part`, until [`ends`](Self::ends). Parts do not lie within each other.
-    fn begins(&self, _part: Part) {}
-    fn ends(&self) {}
-    /// From now on a decode step is one graph, whose nodes belong to `nodes` in the order in which they run.
-    fn captured(&self, _nodes: &[Part]) {}
+/// Work with a beginning and an end. The driver reports requests and their phases, the engine its steps and operators.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Span {
+    /// A warm-up request. Its phases are not reported.
+    Warmup,
+    Request,
+    Prefill,
+    Decode,
+    /// From the request for the next tokens until they are on the host.
+    DecodeStep,
+    /// The launches of one step. An engine may launch steps before the driver asks for their tokens.
+    Step(Phase),
+    /// An operator of a step. Operators do not overlap.
+    Operator(OperatorInstance),
 }
 
-/// The engine's end: all that listen. With nobody there, telling costs a look at an empty list.
-#[derive(Clone, Default)]
-pub struct Listeners(Vec<Arc<dyn Listener>>);
+/// Called on the thread that does the work: the launches of a GPU engine, the computation of a CPU engine.
+pub trait Listener: Send + Sync {
+    /// Whether requests and phases are reported to it. Asked once.
+    fn wants_requests(&self) -> bool {
+        false
+    }
 
-impl From<Vec<Arc<dyn Listener>>> for Listeners {
-    fn from(all: Vec<Arc<dyn Listener>>) -> Listeners {
-        Listeners(all)
+    /// Whether steps and operators are reported to it. Asked once.
+    fn wants_steps(&self) -> bool {
+        true
+    }
+
+    fn begins(&self, span: Span);
+
+    fn ends(&self, span: Span);
+
+    /// From now on a decode step is one CUDA graph with these nodes, in execution order.
+    fn graph_captured(&self, _nodes: &[OperatorInstance]) {}
+}
+
+/// All listeners of a run. Without any, a span costs the test of an empty list.
+#[derive(Clone, Default)]
+pub struct Listeners {
+    of_requests: Vec<Arc<dyn Listener>>,
+    of_steps: Vec<Arc<dyn Listener>>,
+}
+
+impl FromIterator<Arc<dyn Listener>> for Listeners {
+    fn from_iter<I: IntoIterator<Item = Arc<dyn Listener>>>(all: I) -> Listeners {
+        let mut listeners = Listeners::default();
+        all.into_iter().for_each(|listener| listeners.add(listener));
+        listeners
     }
 }
 
 impl Listeners {
+    /// Adds the innermost listener: the last to be called at the beginning of a span, the first at its end.
     pub fn add(&mut self, listener: Arc<dyn Listener>) {
-        self.0.push(listener);
+        if listener.wants_requests() {
+            self.of_requests.push(Arc::clone(&listener));
+        }
+        if listener.wants_steps() {
+            self.of_steps.push(listener);
+        }
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// Does `work` as a step of `phase`.
-    pub fn step<T>(&self, phase: Phase, work: impl FnOnce() -> T) -> T {
-        self.0.iter().for_each(|listener| listener.step_begins(phase));
+    /// Does `work` as `span`.
+    pub fn during<T>(&self, span: Span, work: impl FnOnce() -> T) -> T {
+        let listeners = match span {
+            Span::Step(_) | Span::Operator(_) => &self.of_steps,
+            Span::Warmup | Span::Request | Span::Prefill | Span::Decode | Span::DecodeStep => {
+                &self.of_requests
+            }
+        };
+        listeners.iter().for_each(|listener| listener.begins(span));
         let done = work();
-        self.0.iter().rev().for_each(|listener| listener.step_ends());
+        listeners.iter().rev().for_each(|listener| listener.ends(span));
         done
     }
 
-    /// Does `work` as `operator`.
-    pub fn part<T>(&self, operator: Operator, layer: Option<usize>, work: impl FnOnce() -> T) -> T {
-        if self.0.is_empty() {
+    /// Does `work` as `operator` of a layer.
+    pub fn operator<T>(&self, operator: Operator, layer: Option<usize>, work: impl FnOnce() -> T) -> T {
+        if self.of_steps.is_empty() {
             return work();
         }
-        let part = Part { operator, layer: layer.and_then(|layer| u16::try_from(layer).ok()) };
-        self.0.iter().for_each(|listener| listener.begins(part));
-        let done = work();
-        self.0.iter().rev().for_each(|listener| listener.ends());
-        done
+        let layer = layer.and_then(|layer| u16::try_from(layer).ok());
+        self.during(Span::Operator(OperatorInstance { operator, layer }), work)
     }
 
-    pub fn captured(&self, nodes: &[Part]) {
-        self.0.iter().for_each(|listener| listener.captured(nodes));
+    pub fn graph_captured(&self, nodes: &[OperatorInstance]) {
+        self.of_steps.iter().for_each(|listener| listener.graph_captured(nodes));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    /// Writes down its name and the spans it is called for.
+    struct Recorder {
+        name: &'static str,
+        requests: bool,
+        steps: bool,
+        calls: Arc<Mutex<Vec<String>>>,
+    }
+
+    impl Listener for Recorder {
+        fn wants_requests(&self) -> bool {
+            self.requests
+        }
+
+        fn wants_steps(&self) -> bool {
+            self.steps
+        }
+
+        fn begins(&self, span: Span) {
+            self.calls.lock().unwrap().push(format!("{}+{span:?}", self.name));
+        }
+
+        fn ends(&self, span: Span) {
+            self.calls.lock().unwrap().push(format!("{}-{span:?}", self.name));
+        }
+    }
+
+    #[test]
+    fn listeners_get_the_spans_they_want_and_nest() {
+        let calls = Arc::default();
+        let listener = |name, requests, steps| -> Arc<dyn Listener> {
+            Arc::new(Recorder { name, requests, steps, calls: Arc::clone(&calls) })
+        };
+        let listeners: Listeners =
+            [listener("a", true, false), listener("b", true, true), listener("c", false, true)]
+                .into_iter()
+                .collect();
+        let result = listeners
+            .during(Span::Prefill, || listeners.during(Span::Step(Phase::Prefill), || "done".to_owned()));
+        assert_eq!(result, "done");
+        let expected = [
+            "a+Prefill",
+            "b+Prefill",
+            "b+Step(Prefill)",
+            "c+Step(Prefill)",
+            "c-Step(Prefill)",
+            "b-Step(Prefill)",
+            "b-Prefill",
+            "a-Prefill",
+        ];
+        assert_eq!(*calls.lock().unwrap(), expected);
     }
 }

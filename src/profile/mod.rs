@@ -1,6 +1,7 @@
-//! Observes an engine while it runs: its operators, the process heap, and kernels recorded by CUPTI.
+//! Observes an engine while it runs: its operators, the process heap, NVTX ranges, and kernels recorded by CUPTI.
 
 pub mod heap;
 pub mod listener;
 pub mod live;
+pub mod nvtx_ranges;
 pub mod operator_clock;

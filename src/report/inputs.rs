@@ -1,8 +1,8 @@
-//! What a run worked on: `inputs.yaml`.
+//! The inputs of a run: `inputs.yaml`.
 
 use crate::{config::yaml_text, state::RunState};
 
-/// What the run said of itself when it began, its shape left out: that is in `static_compute.json`. `None` of files.
+/// The run's start event without its shape, which is in `static_compute.json`. `None` if there was no run.
 pub(super) fn inputs_yaml(state: &RunState) -> Option<String> {
     let mut run = state.run.clone()?;
     run.shape = None;

@@ -1,4 +1,4 @@
-//! A run in numbers: `metrics.json`, and what `run --json` prints.
+//! A run as numbers: `metrics.json`, and the output of `run --json`.
 
 use std::path::Path;
 
@@ -10,6 +10,7 @@ use crate::{
     analysis::{
         distribution::Summary,
         energy::{Energy, energy},
+        throttle::Work,
     },
     event::{AllocatorSample, KernelReport, Phase, SCHEMA},
     kernels::show::{Asked, Shown},
@@ -17,131 +18,143 @@ use crate::{
 };
 
 /// Version of `metrics.json`.
-pub const METRICS_SCHEMA: u32 = 2;
-/// Version of what `run --json` prints.
+const METRICS_SCHEMA: u32 = 2;
+/// Version of the output of `run --json`.
 const RUN_SCHEMA: u32 = 1;
 
-/// What a number means, carried along with the numbers.
+/// The definition of a number, written next to the numbers.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Definition {
     #[serde(skip)]
     pub name: &'static str,
     pub unit: &'static str,
     pub formula: &'static str,
-    /// What is counted as one sample of it.
+    /// What one sample is.
     pub n: &'static str,
 }
 
 impl Definition {
-    /// In a line of Markdown.
-    pub fn words(&self) -> String {
+    /// One line of Markdown.
+    pub(super) fn markdown(&self) -> String {
         let Definition { name, unit, formula, n } = self;
         format!("`{name}` [{unit}]: {formula}; n: {n}")
     }
 }
 
-const fn means(name: &'static str, unit: &'static str, formula: &'static str, n: &'static str) -> Definition {
+const fn define(
+    name: &'static str,
+    unit: &'static str,
+    formula: &'static str,
+    n: &'static str,
+) -> Definition {
     Definition { name, unit, formula, n }
 }
 
 pub const DEFINITIONS: &[Definition] = &[
-    means("ttft_ms", "ms", "request start to the first token id on the host", "measured requests"),
-    means(
+    define("ttft_ms", "ms", "request start to the first token id on the host", "measured requests"),
+    define(
         "tpot_ms",
         "ms",
         "(last token time - first token time) / (output tokens - 1)",
         "complete measured requests of two tokens or more",
     ),
-    means(
+    define(
         "itl_ms",
         "ms",
-        "gap between two consecutive tokens on the host; a pause of the workload is left out",
+        "time between two consecutive tokens on the host; pauses of the workload are excluded",
         "measured tokens after the first of a request",
     ),
-    means(
+    define(
         "device_prefill_ms",
         "ms",
-        "a prefill by the device's own clock, where it has one",
+        "duration of a prefill by the device's clock, if it has one",
         "measured requests",
     ),
-    means(
+    define(
         "device_step_ms",
         "ms",
-        "a decode step by the device's own clock, where it has one",
+        "duration of a decode step by the device's clock, if it has one",
         "measured tokens after the first of a request",
     ),
-    means(
+    define(
         "device_share",
         "1",
-        "sum of device_step_ms / sum of ITL: the part of the decode time in which a step was on the device; where a step is not one graph, the device also waits within it",
+        "sum of device_step_ms / sum of ITL: the share of the decode time in which a step runs on the device; the device also \
+         waits within a step that is not one CUDA graph",
         "as device_step_ms",
     ),
-    means("prefill_tok_s", "tokens/s", "prompt tokens of all sequences / sum of TTFT", "as ttft_ms"),
-    means("decode_tok_s", "tokens/s", "tokens after the first of all sequences / sum of ITL", "as itl_ms"),
-    means(
+    define("prefill_tok_s", "tokens/s", "prompt tokens of all sequences / sum of TTFT", "as ttft_ms"),
+    define("decode_tok_s", "tokens/s", "tokens after the first of all sequences / sum of ITL", "as itl_ms"),
+    define(
         "mfu",
         "1",
-        "FLOPs of a prefill, from the model's shape / mean TTFT / dense peak FLOP/s of the type; null where no peak is known",
+        "FLOPs of a prefill (from the model's shape) / mean TTFT / dense peak FLOP/s of the data type; null if the peak is \
+         unknown",
         "as ttft_ms",
     ),
-    means(
+    define(
         "mbu",
         "1",
-        "bytes of weights and cache that a decode step reads, from the model's shape / mean ITL / peak memory bandwidth; \
-         null where no peak is known",
+        "bytes of weights and cache that a decode step reads (from the model's shape) / mean ITL / peak memory bandwidth; \
+         null if the peak is unknown",
         "as itl_ms",
     ),
-    means(
+    define(
         "j_per_token",
         "J",
-        "energy of a phase / tokens of the phase: prompt tokens of a prefill, tokens that came out in a decode; warm-up \
-         is counted in",
+        "energy of a phase / tokens of the phase: prompt tokens for prefill, generated tokens for decode; warm-up is \
+         included",
         "tokens of the phase",
     ),
-    means(
+    define(
         "cost_pct",
         "%",
-        "speed that a limit takes from its phase, measured where the phase ran without it too, else estimated; the basis \
-         stands beside it",
-        "looks at the GPU",
+        "slowdown of a phase by a limit: measured if the phase also ran without the limit, otherwise estimated; the field \
+         basis says which",
+        "samples of the GPU",
     ),
-    means(
+    define(
         "host_ns",
         "ns",
-        "time of operators or steps on the engine's thread: the work itself on the CPU, launching it on a GPU",
+        "time of operators or steps on the engine's thread: the work itself on the CPU, launches on a GPU",
         "calls in measured requests",
     ),
-    means(
+    define(
         "allocated_bytes",
         "B",
-        "what the engine's thread asked the heap for within operator or step, given back or not; null where the heap is not \
-         counted",
+        "bytes the engine's thread requested from the heap within an operator or step, freed or not; null if the heap is \
+         not counted",
         "calls in measured requests",
     ),
-    means(
+    define(
         "peak_bytes",
         "B",
-        "of an operator or a step, the most that one call held beyond what was held when it began; of an allocator, the \
-         most it held at all",
+        "operator or step: the maximum that one call held beyond what was held at its start; allocator: the maximum it \
+         held",
         "calls in measured requests; the run",
     ),
-    means(
+    define(
         "fragmentation",
         "1",
-        "1 - live_bytes / reserved_bytes of an allocator; null where it does not tell what it has reserved",
-        "the last look",
+        "1 - live_bytes / reserved_bytes of an allocator; null if it does not report reserved bytes",
+        "the last sample",
     ),
-    means("trust", "points of 5", "five, less one for every doubt", "one a run"),
-    means(
+    define(
+        "trust",
+        "points of 5",
+        "5 minus the number of issues; 0 if an issue blocks a comparison",
+        "one per run",
+    ),
+    define(
         "percentiles",
         "as their metric",
-        "the value that so many percent of the samples do not exceed, within 0.1 %; null where there are too few samples: \
-         p50 needs 2, p90 10, p99 100",
+        "the value that this percentage of the samples does not exceed, to 0.1 %; null if there are too few samples: p50 \
+         needs 2, p90 10, p99 100",
         "as their metric",
     ),
 ];
 
-/// The outcome as one word; a run without an end was cut off.
+/// The outcome as one word; a recording without an end was interrupted.
 pub(super) fn outcome(state: &RunState) -> String {
     state.finished.as_ref().map_or_else(|| "interrupted".to_owned(), |f| f.outcome.to_string())
 }
@@ -176,7 +189,7 @@ pub fn metrics_json(state: &RunState) -> Value {
     })
 }
 
-/// One object for machines. What is not known is null, never zero.
+/// The output of `run --json`. Unknown values are null, never zero.
 pub fn run_json(state: &RunState, run_dir: Option<&Path>) -> Value {
     let run = state.run.as_ref();
     let metrics = state.total.summary();
@@ -201,7 +214,7 @@ pub fn run_json(state: &RunState, run_dir: Option<&Path>) -> Value {
         "device_share": metrics.device_share,
         "prefill_tok_s": metrics.prefill_tok_s,
         "decode_tok_s": metrics.decode_tok_s,
-        "energy_j_per_token": energy_of(state).and_then(|energy| energy.of("decode")?.j_per_token),
+        "energy_j_per_token": energy_of(state).and_then(|energy| energy.of(Work::Decode)?.j_per_token),
         "mfu": state.mfu().map(|used| used.share),
         "mbu": state.mbu().map(|used| used.share),
         "trust": state.trust(),
@@ -209,7 +222,7 @@ pub fn run_json(state: &RunState, run_dir: Option<&Path>) -> Value {
     })
 }
 
-/// What a tool wrote, as the command `kernels` tells it.
+/// The report of a profiler, in the form of `kernels --json`.
 fn kernel_report(report: &KernelReport) -> Value {
     let shown = report.tables.iter().map(|table| Shown::new(table, &Asked::default()).json(&report.file));
     json!({
@@ -220,7 +233,7 @@ fn kernel_report(report: &KernelReport) -> Value {
     })
 }
 
-/// How much of the device was used, and by which operators.
+/// Utilisation of the device, with the points of the roofline.
 fn efficiency_json(state: &RunState) -> Value {
     let roofline = state.roofline();
     let (peaks, no_peaks) = match &roofline.peaks {
@@ -240,15 +253,15 @@ fn efficiency_json(state: &RunState) -> Value {
     })
 }
 
-/// What operators of a phase took on the host; null where they were not timed.
+/// Operator times of a phase on the host; null if they were not timed.
 fn operators_json(state: &RunState, phase: Phase) -> Value {
     let Some(host) = state.operators.of(phase).filter(|host| host.steps > 0) else { return Value::Null };
     json!({
         "steps": host.steps,
         "host_ns": host.host_ns,
-        "untold_steps": host.untold_steps,
-        "untold_ns": host.untold_ns,
-        "self_ns": Some(host.self_ns()).filter(|_| host.told_steps() > 0),
+        "untold_steps": host.unattributed_steps,
+        "untold_ns": host.unattributed_ns,
+        "self_ns": Some(host.self_ns()).filter(|_| host.attributed_steps() > 0),
         "heap": host.heap,
         "operators": host.times,
     })

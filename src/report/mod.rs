@@ -1,7 +1,8 @@
-//! A run in documents, pictures and numbers: pure functions of its state, so that a live run, a replay and `report RUN`
-//! write the same, to the last digit.
+//! A run as documents, plots and numbers: pure functions of its state, so that a live run, a replay and `report RUN`
+//! write identical files.
 
 mod assumptions;
+pub mod cost;
 mod html;
 mod inputs;
 mod markdown;
@@ -12,18 +13,14 @@ pub mod plots;
 mod remake;
 mod stakeholder;
 
-pub use html::report_html;
-pub use markdown::{kernels_text, report_md, verdict_of};
-pub use metrics::{DEFINITIONS, Definition, METRICS_SCHEMA, metrics_json, run_json};
+pub use markdown::{kernels_text, report_md};
+pub use metrics::{DEFINITIONS, metrics_json, run_json};
 pub use ops_csv::COLUMNS as OPS_COLUMNS;
 pub use remake::{Remade, ReportError, remake};
 use serde::Serialize;
 
-use crate::{
-    analysis::peaks::GpuPeaks,
-    cli::cost::{Answer, Question},
-    state::RunState,
-};
+use crate::{analysis::peaks::GpuPeaks, state::RunState};
+use cost::{CostEstimate, CostQuery};
 
 /// A file of a run's reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,7 +29,7 @@ pub struct Document {
     pub content: String,
 }
 
-/// Every document that there can be of a run, in the order of reading.
+/// Every document a run can have, in reading order.
 pub const NAMES: [&str; 16] = [
     "report.md",
     "report.html",
@@ -52,42 +49,41 @@ pub const NAMES: [&str; 16] = [
     "roofline.svg",
 ];
 
-/// The documents of a run; what nothing is known for is not among them.
+/// The documents of a run, without those there is no data for.
 pub fn documents(state: &RunState) -> Vec<Document> {
     let plots = plots::all(state);
-    let static_compute = with_static_compute(state, |answer| [json_text(&answer.json()), answer.markdown()]);
+    let cost = cost_estimate(state);
     let content = |name: &str| match name {
-        "report.md" => Some(report_md(state)),
-        "report.html" => Some(report_html(state, &plots)),
+        "report.md" => Some(markdown::report_with_plots(state, &plots)),
+        "report.html" => Some(html::report_html(state, &plots)),
         "stakeholder_summary.md" => Some(stakeholder::summary_md(state)),
         "operators.md" => operators::operators_md(state),
         "ops.csv" => ops_csv::ops_csv(state),
         "metrics.json" => Some(json_text(&metrics_json(state))),
         "inputs.yaml" => inputs::inputs_yaml(state),
         "assumptions.md" => Some(assumptions::assumptions_md(state)),
-        "static_compute.json" => static_compute.as_ref().map(|[json, _]| json.clone()),
-        "static_compute.md" => static_compute.as_ref().map(|[_, markdown]| markdown.clone()),
+        "static_compute.json" => cost.as_ref().map(|cost| json_text(&cost.json())),
+        "static_compute.md" => cost.as_ref().map(CostEstimate::markdown),
         plot => plots.iter().find(|made| made.name == plot).map(|made| made.svg.clone()),
     };
     NAMES.into_iter().filter_map(|name| Some(Document { name, content: content(name)? })).collect()
 }
 
-/// What the run's model costs on the run's card, where its shape was recorded.
-fn with_static_compute<T>(state: &RunState, use_it: impl FnOnce(&Answer<'_>) -> T) -> Option<T> {
+/// The cost of the run's model on the run's GPU, where its shape was recorded.
+fn cost_estimate(state: &RunState) -> Option<CostEstimate> {
     let run = state.run.as_ref()?;
-    let question = Question {
+    Some(CostEstimate::new(CostQuery {
         model: run.model.clone(),
         shape: (**run.shape.as_ref()?).clone(),
         batch: u64::from(run.batch),
-        prompt: u64::from(run.prompt_tokens),
-        output: u64::from(run.output_tokens),
+        prompt_tokens: u64::from(run.prompt_tokens),
+        output_tokens: u64::from(run.output_tokens),
         gpu: state.profiled_gpu().and_then(|gpu| GpuPeaks::named(&gpu.info.name)),
-        given: run.peaks,
-    };
-    Some(use_it(&question.answer()))
+        given_peaks: run.peaks,
+    }))
 }
 
 fn json_text(value: &impl Serialize) -> String {
-    // Keys are text and numbers that are none are null: there is nothing the writer could refuse.
+    // Keys are strings and numbers that are not finite become null: the writer cannot fail.
     serde_json::to_string_pretty(value).unwrap_or_default() + "\n"
 }

@@ -1,12 +1,15 @@
-//! The operators of a run as rows: `ops.csv`. What was not measured is an empty cell.
+//! The operators of a run as rows: `ops.csv`. A value that was not measured is an empty cell.
 
 use crate::{
     event::{HeapGrowth, OperatorTime, Phase, kernels::KernelRow},
-    model::{Operator, cost::StepCost},
+    model::{
+        Operator,
+        cost::{Amounts, StepCost},
+    },
     state::{HostOperators, LiveKernels, RunState},
 };
 
-/// The columns, in their order; docs/operators.md says what each is.
+/// The columns in their order; docs/operators.md defines them.
 pub const COLUMNS: [&str; 21] = [
     "phase",
     "operator",
@@ -55,12 +58,10 @@ struct Row {
     calls_per_step: Option<f64>,
     host_total_ns: Option<u64>,
     host_self_ns: Option<u64>,
-    host_mean_ns: Option<f64>,
     host_range_ns: Option<(u64, u64)>,
     host_share: Option<f64>,
     device: Option<Device>,
-    flops: Option<f64>,
-    bytes: Option<f64>,
+    cost: Option<Amounts>,
     heap: Option<HeapGrowth>,
 }
 
@@ -80,7 +81,8 @@ impl Row {
         let ms = |value: Option<u64>| cell(value, |ns| format!("{:.6}", ns as f64 / 1e6));
         let us = |value: Option<f64>| cell(value, |ns| format!("{:.3}", ns / 1e3));
         let pct = |value: Option<f64>| cell(value, |share| format!("{:.3}", share * 100.0));
-        let whole = |value: Option<f64>| cell(value, |n| format!("{n:.0}"));
+        let rounded = |value: Option<f64>| cell(value, |n| format!("{n:.0}"));
+        let mean = self.host_total_ns.zip(self.calls).map(|(ns, calls)| ns as f64 / calls.max(1) as f64);
         let device = self.device.as_ref();
         [
             phase.name().to_owned(),
@@ -91,50 +93,50 @@ impl Row {
             cell(self.calls_per_step, |n| format!("{n:.3}")),
             ms(self.host_total_ns),
             ms(self.host_self_ns),
-            us(self.host_mean_ns),
-            us(self.host_range_ns.map(|(least, _)| least as f64)),
-            us(self.host_range_ns.map(|(_, most)| most as f64)),
+            us(mean),
+            us(self.host_range_ns.map(|(min, _)| min as f64)),
+            us(self.host_range_ns.map(|(_, max)| max as f64)),
             pct(self.host_share),
             count(device.map(|device| device.steps)),
             count(device.map(|device| device.launches)),
             cell(device, |device| format!("{:.6}", device.total_ns / 1e6)),
             us(device.map(|device| device.total_ns / device.steps.max(1) as f64)),
             pct(device.filter(|device| device.busy_ns > 0.0).map(|device| device.total_ns / device.busy_ns)),
-            whole(self.flops),
-            whole(self.bytes),
+            rounded(self.cost.map(|cost| cost.flops())),
+            rounded(self.cost.map(|cost| cost.bytes())),
             count(self.heap.map(|heap| heap.allocated_bytes)),
             count(self.heap.map(|heap| heap.peak_bytes)),
         ]
     }
 
-    fn timed(mut self, time: &OperatorTime, host: &HostOperators) -> Row {
-        self.steps = Some(host.told_steps());
-        self.calls = Some(time.calls);
-        self.calls_per_step = Some(time.calls as f64 / host.told_steps().max(1) as f64);
-        // Nothing lies within an operator: all of it is its own.
-        (self.host_total_ns, self.host_self_ns) = (Some(time.ns), Some(time.ns));
-        self.host_mean_ns = Some(time.ns as f64 / time.calls.max(1) as f64);
-        self.host_range_ns = Some((time.min_ns, time.max_ns));
-        self.host_share = share(time.ns, host);
-        self.heap = time.heap;
-        self
+    fn timed(self, time: &OperatorTime, host: &HostOperators) -> Row {
+        Row {
+            steps: Some(host.attributed_steps()),
+            calls: Some(time.calls),
+            calls_per_step: Some(time.calls as f64 / host.attributed_steps().max(1) as f64),
+            host_total_ns: Some(time.ns),
+            // Operators are not nested: the total time is self time.
+            host_self_ns: Some(time.ns),
+            host_range_ns: Some((time.min_ns, time.max_ns)),
+            host_share: (host.attributed_ns() > 0).then(|| time.ns as f64 / host.attributed_ns() as f64),
+            heap: time.heap,
+            ..self
+        }
     }
 }
 
-fn share(ns: u64, host: &HostOperators) -> Option<f64> {
-    (host.told_ns() > 0).then(|| ns as f64 / host.told_ns() as f64)
-}
-
-/// The step as a whole, steps that told no operators, then operator by operator as a step does them.
+/// The step, the steps without operators, then the operators in the order of a step.
 fn rows(state: &RunState, phase: Phase) -> Vec<Row> {
     let cost = state.step_cost(phase);
     let host = state.operators.of(phase).filter(|host| host.steps > 0);
-    let live = state.kernels.live(phase).filter(|live| live.steps > 0);
+    let live = state.kernels.live(phase).filter(|live| live.total.steps > 0);
     if cost.is_none() && host.is_none() && live.is_none() {
         return Vec::new();
     }
     let mut rows = vec![step(cost.as_ref(), host, live)];
-    rows.extend(host.filter(|host| host.untold_steps > 0 && host.told_steps() > 0).map(untold));
+    rows.extend(
+        host.filter(|host| host.unattributed_steps > 0 && host.attributed_steps() > 0).map(without_operators),
+    );
     for &operator in Operator::ALL {
         let row = of_operator(operator, cost.as_ref(), host, live);
         rows.extend(row.map(|row| Row { shapes: state.operand_shapes(phase, operator), ..row }));
@@ -148,30 +150,26 @@ fn rows(state: &RunState, phase: Phase) -> Vec<Row> {
 }
 
 fn step(cost: Option<&StepCost>, host: Option<&HostOperators>, live: Option<&LiveKernels>) -> Row {
-    let total = cost.map(StepCost::total);
     Row {
         operator: "(step)".to_owned(),
         steps: host.map(|host| host.steps),
         calls: host.map(|host| host.steps),
         calls_per_step: host.map(|_| 1.0),
         host_total_ns: host.map(|host| host.host_ns),
-        host_self_ns: host.filter(|host| host.told_steps() > 0).map(HostOperators::self_ns),
-        host_mean_ns: host.map(|host| host.host_ns as f64 / host.steps as f64),
+        host_self_ns: host.filter(|host| host.attributed_steps() > 0).map(HostOperators::self_ns),
         device: live.and_then(|live| device(live, |_| true)),
-        flops: total.map(|total| total.flops()),
-        bytes: total.map(|total| total.bytes()),
+        cost: cost.map(StepCost::total),
         heap: host.and_then(|host| host.heap),
         ..Row::default()
     }
 }
 
-fn untold(host: &HostOperators) -> Row {
+fn without_operators(host: &HostOperators) -> Row {
     Row {
         operator: "(steps without operators)".to_owned(),
-        steps: Some(host.untold_steps),
-        calls: Some(host.untold_steps),
-        host_total_ns: Some(host.untold_ns),
-        host_mean_ns: Some(host.untold_ns as f64 / host.untold_steps as f64),
+        steps: Some(host.unattributed_steps),
+        calls: Some(host.unattributed_steps),
+        host_total_ns: Some(host.unattributed_ns),
         ..Row::default()
     }
 }
@@ -192,8 +190,7 @@ fn of_operator(
         operator: operator.name().to_owned(),
         calls_per_step: costs.map(|costs| costs.calls as f64),
         device,
-        flops: costs.map(|costs| costs.all.flops()),
-        bytes: costs.map(|costs| costs.all.bytes()),
+        cost: costs.map(|costs| costs.all),
         ..Row::default()
     };
     Some(match time {
@@ -203,13 +200,13 @@ fn of_operator(
 }
 
 fn device(live: &LiveKernels, which: impl Fn(&KernelRow) -> bool) -> Option<Device> {
-    let rows = || live.rows.iter().filter(|row| which(row));
+    let rows = || live.total.rows.iter().filter(|row| which(row));
     rows().next()?;
     Some(Device {
         launches: rows().map(|row| row.calls).sum(),
         total_ns: rows().filter_map(|row| row.total_ns).sum(),
-        steps: live.steps,
-        busy_ns: live.busy_ns as f64,
+        steps: live.total.steps,
+        busy_ns: live.total.busy_ns as f64,
     })
 }
 
@@ -220,7 +217,7 @@ mod tests {
     use super::*;
     use crate::event::{Envelope, Event, OperatorWindow, Stamp};
 
-    /// A window whose operators take no more than its steps.
+    /// A window whose operators take at most the time of its steps.
     fn any_window() -> impl Strategy<Value = OperatorWindow> {
         let time = (0..Operator::ALL.len(), 1..50u64, 0..9_000u64);
         (any::<bool>(), 0..9u64, 0..3u64, 0..5_000u64, vec(time, 0..6)).prop_map(
@@ -239,8 +236,8 @@ mod tests {
                     phase: if prefill { Phase::Prefill } else { Phase::Decode },
                     steps: told_steps + untold_steps,
                     host_ns: if told_steps > 0 { inside + more_ns } else { 0 } + untold_ns,
-                    untold_steps,
-                    untold_ns,
+                    unattributed_steps: untold_steps,
+                    unattributed_ns: untold_ns,
                     operators,
                     ..OperatorWindow::default()
                 }
@@ -249,7 +246,7 @@ mod tests {
     }
 
     proptest! {
-        /// Operators, what lies between them and steps that told nothing add up to all steps.
+        /// Operators, the time outside them and the steps without operators add up to all steps.
         #[test]
         fn rows_add_up_to_the_step(windows in vec(any_window(), 1..12)) {
             let mut state = RunState::default();
@@ -268,14 +265,14 @@ mod tests {
                 let of_phase: Vec<&csv::StringRecord> =
                     rows.iter().filter(|row| row[0] == *phase.name()).collect();
                 let Some((step, parts)) = of_phase.split_first() else { continue };
-                let whole: u64 =
+                let total: u64 =
                     windows.iter().filter(|window| window.phase == phase).map(|window| window.host_ns).sum();
-                prop_assert!((ms(step, "host_total_ms") - whole as f64 / 1e6).abs() < 1e-9);
-                let told = state.operators.of(phase).unwrap().told_steps() > 0;
-                prop_assert_eq!(step[at("host_self_ms")].is_empty(), !told, "never a 0 for what is not there");
+                prop_assert!((ms(step, "host_total_ms") - total as f64 / 1e6).abs() < 1e-9);
+                let told = state.operators.of(phase).unwrap().attributed_steps() > 0;
+                prop_assert_eq!(step[at("host_self_ms")].is_empty(), !told, "never 0 for a missing value");
                 if told {
                     let parts: f64 = parts.iter().map(|row| ms(row, "host_total_ms")).sum();
-                    prop_assert!((parts + ms(step, "host_self_ms") - whole as f64 / 1e6).abs() < 1e-4);
+                    prop_assert!((parts + ms(step, "host_self_ms") - total as f64 / 1e6).abs() < 1e-4);
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! `report RUN`: the documents of a recorded run, made anew from its events.
+//! `report RUN`: writes the documents of a recorded run again, from its events.
 
 use std::{
     fs::{self, File},
@@ -22,21 +22,21 @@ use crate::{
 pub enum ReportError {
     #[error(transparent)]
     Run(#[from] ReadError),
-    #[error("{path} can't be written: {source}; --out DIR writes the reports elsewhere")]
+    #[error("cannot write {path}: {source}; pass --out DIR to write the reports elsewhere")]
     Write { path: PathBuf, source: io::Error },
 }
 
-/// What was made.
+/// The documents that were written.
 #[derive(Debug)]
 pub struct Remade {
     pub dir: PathBuf,
     pub files: Vec<&'static str>,
     pub outcome: String,
-    /// What the reader should know of the recording.
+    /// Limitations of the recording.
     pub remarks: Vec<String>,
 }
 
-/// Reads the run at `path` and writes its documents into `out`, or beside the events.
+/// Reads the run at `path` and writes its documents into `out`, or next to the events.
 pub fn remake(path: &Path, out: Option<&Path>) -> Result<Remade, ReportError> {
     let run = RunDir::open(path);
     let mut reader = EventReader::open(&run.events())?;
@@ -48,6 +48,7 @@ pub fn remake(path: &Path, out: Option<&Path>) -> Result<Remade, ReportError> {
         state.apply(&envelope);
         trace.add(&envelope)?;
     }
+    state.unreadable_lines = reader.skipped();
     trace.finish(state.finished.is_some())?;
     let mut files = Vec::new();
     for document in documents(&state) {
@@ -60,12 +61,12 @@ pub fn remake(path: &Path, out: Option<&Path>) -> Result<Remade, ReportError> {
     Ok(Remade { dir, files, outcome: outcome(&state), remarks })
 }
 
-/// The run for Chrome and Perfetto: made of the events themselves, not of what is known at the end.
+/// The trace for Chrome and Perfetto, made from the events themselves and not from the final state.
 const TRACE: &str = "trace.json";
 
-/// Written beside its place first: the run may still be writing its own.
+/// Written to a temporary file first: the run may still be writing its own trace.
 struct TraceWriter {
-    place: PathBuf,
+    target: PathBuf,
     path: PathBuf,
     file: BufWriter<File>,
     trace: ChromeTrace,
@@ -74,11 +75,11 @@ struct TraceWriter {
 
 impl TraceWriter {
     fn create(dir: &Path) -> Result<TraceWriter, ReportError> {
-        let (place, path) = (dir.join(TRACE), dir.join(format!("{TRACE}.part")));
+        let (target, path) = (dir.join(TRACE), dir.join(format!("{TRACE}.part")));
         match File::create(&path) {
             Ok(file) => {
                 let file = BufWriter::with_capacity(1 << 18, file);
-                Ok(TraceWriter { place, path, file, trace: ChromeTrace::default(), lines: String::new() })
+                Ok(TraceWriter { target, path, file, trace: ChromeTrace::default(), lines: String::new() })
             }
             Err(source) => Err(ReportError::Write { path, source }),
         }
@@ -91,13 +92,13 @@ impl TraceWriter {
         written.map_err(|source| ReportError::Write { path: self.path.clone(), source })
     }
 
-    /// Takes its place. Of a run without an end, one that is there already stays: the run goes on with it.
+    /// Replaces the target. An existing trace of a run without an end stays: the run may still be writing it.
     fn finish(mut self, run_has_ended: bool) -> Result<(), ReportError> {
-        let placed = self.file.flush().and_then(|()| match run_has_ended || !self.place.exists() {
-            true => fs::rename(&self.path, &self.place),
+        let replaced = self.file.flush().and_then(|()| match run_has_ended || !self.target.exists() {
+            true => fs::rename(&self.path, &self.target),
             false => fs::remove_file(&self.path),
         });
-        placed.map_err(|source| ReportError::Write { path: self.path.clone(), source })
+        replaced.map_err(|source| ReportError::Write { path: self.path.clone(), source })
     }
 }
 
@@ -105,18 +106,18 @@ fn remarks(state: &RunState, skipped: u64, torn: bool) -> Vec<String> {
     let mut remarks = Vec::new();
     if state.finished.is_none() {
         remarks.push(format!(
-            "the run has no end: it is still being written, or was cut off; these reports are of its first {} s",
+            "the recording has no end: the run is still being recorded, or was interrupted; these reports cover its first {} s",
             three_digits(state.now.secs())
         ));
     }
     if state.total.output_tokens == 0 && !state.watches() {
-        remarks.push("nothing was measured in it".to_owned());
+        remarks.push("nothing was measured".to_owned());
     }
     if skipped > 0 {
-        remarks.push(format!("{skipped} lines of the recording can't be read and were skipped"));
+        remarks.push(format!("{skipped} unreadable lines of the recording were skipped"));
     }
     if torn {
-        remarks.push("the recording ends within a line; that line is left out".to_owned());
+        remarks.push("the recording ends in the middle of a line, which was skipped".to_owned());
     }
     remarks
 }

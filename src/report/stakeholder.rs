@@ -1,10 +1,10 @@
-//! One page for someone who does not profile: `stakeholder_summary.md`.
+//! One page for readers who do not profile: `stakeholder_summary.md`.
 
 use std::fmt::Write;
 
 use super::metrics::{energy_of, outcome};
 use crate::{
-    analysis::{classify::Class, roofline::PointKind},
+    analysis::{classify::Class, roofline::PointKind, throttle::Work},
     base::units::{grouped, millis, percent, three_digits},
     event::Phase,
     state::RunState,
@@ -12,14 +12,14 @@ use crate::{
 
 /// What was run, how fast, what limits it, what to do.
 pub(super) fn summary_md(state: &RunState) -> String {
-    let title = state.run.as_ref().map_or("a run", |run| &run.model);
+    let title = state.run.as_ref().map_or("run", |run| &run.model);
     let mut out = format!("# {title}: summary\n\n");
     section(&mut out, "What was run", &what_was_run(state));
     section(&mut out, "How fast", &how_fast(state));
     section(&mut out, "What limits it", &limits(state));
     section(&mut out, "What to do", &to_do(state));
-    section(&mut out, "How far to trust this", &trust(state));
-    out.push_str("All numbers, with what they mean: `report.md` (or `report.html`) and `metrics.json`.\n");
+    section(&mut out, "Trust", &trust(state));
+    out.push_str("All numbers and their definitions: `report.md` (or `report.html`) and `metrics.json`.\n");
     out
 }
 
@@ -33,45 +33,37 @@ fn section(out: &mut String, title: &str, lines: &[String]) {
 
 fn what_was_run(state: &RunState) -> Vec<String> {
     let Some(run) = &state.run else {
-        return vec!["There was no run: these are files of a tool.".to_owned()];
+        return vec!["There was no run: these are files of a profiler.".to_owned()];
     };
     if state.watches() {
-        return vec!["No workload of ours: the card was watched while others used it.".to_owned()];
+        return vec!["No workload: the GPU was monitored while other programs used it.".to_owned()];
     }
     let gpu = state.profiled_gpu().map_or_else(|| run.device.to_string(), |gpu| gpu.info.name.clone());
-    let weights =
-        if run.synthetic_weights { "random weights of its true shape" } else { "its trained weights" };
+    let weights = if run.synthetic_weights { "random weights in its real shape" } else { "trained weights" };
     let mut lines = vec![
         format!(
-            "The language model {} ({} parameters as {}, {weights}) on {gpu}.",
+            "The language model {} ({} parameters in {}, {weights}) on {gpu}.",
             run.model,
             about(run.parameters),
             run.dtype
         ),
         format!(
-            "{} of {} requests were measured, after {} for warm-up. Each asks {} of about {} tokens and takes up to {} \
-             tokens of answer{}. A token is a word or a part of one.",
+            "{} of {} requests were measured, after {} warm-up requests. Each request has {} of about {} tokens and \
+             generates up to {} tokens{}. A token is a word or a part of one.",
             state.total.requests,
             run.requests,
             state.warmup_done,
-            if run.batch == 1 {
-                "one question".to_owned()
-            } else {
-                format!("{} questions at once", run.batch)
-            },
+            if run.batch == 1 { "one prompt".to_owned() } else { format!("{} prompts at once", run.batch) },
             grouped(i64::from(run.prompt_tokens)),
             grouped(i64::from(run.output_tokens)),
-            if run.batch == 1 { "" } else { " to each" }
+            if run.batch == 1 { "" } else { " for each" }
         ),
     ];
     if run.simulated {
         lines.insert(0, "**Simulated: nothing here was measured.**".to_owned());
     }
     if let Some(tool) = &run.perturbed {
-        lines.insert(
-            0,
-            format!("**Under {tool}, which slows it down: the times are not those of the workload.**"),
-        );
+        lines.insert(0, format!("**Recorded under {tool}, whose overhead is part of every time.**"));
     }
     match outcome(state).as_str() {
         "completed" => {}
@@ -97,18 +89,22 @@ fn how_fast(state: &RunState) -> Vec<String> {
     let mut lines = Vec::new();
     let typical = |summary: &crate::analysis::distribution::Summary| summary.p50.or(summary.mean);
     if let Some(ms) = typical(&metrics.ttft_ms) {
-        lines.push(format!("The answer begins after {} (typical of {}).", millis(ms), metrics.ttft_ms.n));
+        lines.push(format!(
+            "The first token arrives after {} (median of {}).",
+            millis(ms),
+            metrics.ttft_ms.n
+        ));
     }
     if let Some(rate) = metrics.decode_tok_s {
         let each = rate / f64::from(state.batch());
         let all = match state.batch() {
             1 => String::new(),
-            batch => format!(", {} over all {batch} answers", three_digits(rate)),
+            batch => format!(", {} for all {batch} answers together", three_digits(rate)),
         };
-        lines.push(format!("It then comes at {} tokens a second{all}.", three_digits(each)));
+        lines.push(format!("Then {} tokens per second follow{all}.", three_digits(each)));
     }
-    if let Some(joules) = energy_of(state).and_then(|energy| energy.of("decode")?.j_per_token) {
-        lines.push(format!("A token of the answer costs {} J of the card's energy.", three_digits(joules)));
+    if let Some(joules) = energy_of(state).and_then(|energy| energy.of(Work::Decode)?.j_per_token) {
+        lines.push(format!("Each generated token uses {} J of GPU energy.", three_digits(joules)));
     }
     if lines.is_empty() {
         lines.push("Nothing was measured.".to_owned());
@@ -120,21 +116,21 @@ fn limits(state: &RunState) -> Vec<String> {
     let mut lines = Vec::new();
     let points = state.roofline().points;
     let phases = [
-        ("prefill", "While reading the question", "arithmetic", state.mfu()),
-        ("decode", "While answering", "memory bandwidth", state.mbu()),
+        ("prefill", "While reading the prompt (prefill)", "arithmetic throughput", state.mfu()),
+        ("decode", "While generating (decode)", "memory bandwidth", state.mbu()),
     ];
     for (phase, when, what, used) in phases {
         let bound = points
             .iter()
             .find(|point| point.kind == PointKind::Phase && point.phase == phase)
-            .and_then(|point| Some(waits_for(point.verdict.as_ref()?.class)));
+            .and_then(|point| Some(bound(point.verdict.as_ref()?.class)));
         let words = match (used, bound) {
             (Some(used), bound) => {
-                let bound = bound.map_or_else(String::new, |bound| format!("; by an estimate, {bound}"));
+                let bound = bound.map_or_else(String::new, |bound| format!("; estimated bound: {bound}"));
                 let share = percent(used.share * 100.0);
-                format!("{when}, {share} of the card's {what} is used: {}{bound}.", near(used.share))
+                format!("{when}, {share} of the GPU's {what} is used: {}{bound}.", near(used.share))
             }
-            (None, Some(bound)) => format!("{when}, by an estimate, {bound}."),
+            (None, Some(bound)) => format!("{when}, estimated bound: {bound}."),
             (None, None) => continue,
         };
         lines.push(words);
@@ -142,76 +138,80 @@ fn limits(state: &RunState) -> Vec<String> {
     lines.extend(state.diagnosis().map(|diagnosis| diagnosis.verdict));
     if lines.is_empty() {
         lines.push(match state.peaks() {
-            Err(why) => format!("Not known: {why}."),
-            Ok(_) => "Not known: nothing was measured.".to_owned(),
+            Err(why) => format!("Unknown: {why}."),
+            Ok(_) => "Unknown: nothing was measured.".to_owned(),
         });
     }
     lines
 }
 
-/// What bounds a phase, for someone who does not know the classes.
-fn waits_for(class: Class) -> &'static str {
+/// What bounds a phase, for readers who do not know the classes.
+fn bound(class: Class) -> &'static str {
     match class {
-        Class::Memory => "it waits for the card's memory",
-        Class::Compute => "it waits for the card's arithmetic",
-        Class::Balanced => "memory and arithmetic are both busy",
+        Class::Memory => "memory bandwidth",
+        Class::Compute => "arithmetic",
+        Class::Balanced => "memory and arithmetic equally",
         Class::Latency => {
-            "neither memory nor arithmetic is at its limit: the pieces of work are too small, or wait for each other"
+            "latency (neither memory nor arithmetic is near its limit: the kernels are too small, or wait for each other)"
         }
-        Class::Launch => "the steps are too short: starting them takes as long as doing them",
+        Class::Launch => "launches (the kernels are too short: starting one takes as long as running it)",
     }
 }
 
 fn near(share: f64) -> &'static str {
     match share {
-        s if s >= 0.8 => "near the limit, little is left to gain without other hardware or fewer bytes",
+        s if s >= 0.8 => "close to the limit, little can be gained without other hardware or fewer bytes",
         s if s >= 0.5 => "more than half of what is possible",
-        _ => "far from the limit, software can gain most",
+        _ => "far from the limit, software changes can gain the most",
     }
 }
 
-/// Less than this of the time is not worth a word.
-const WORTH_A_WORD: f64 = 0.05;
+/// Smaller shares of the time are not mentioned.
+const MIN_SHARE: f64 = 0.05;
 
 fn to_do(state: &RunState) -> Vec<String> {
     let mut lines: Vec<String> = state.diagnosis().map_or_else(Vec::new, |diagnosis| {
         diagnosis.advice.iter().map(|advice| format!("{advice}.")).collect()
     });
-    let phases = [(Phase::Decode, "answering"), (Phase::Prefill, "reading the question")];
-    for (phase, doing) in phases {
+    let phases = [Phase::Decode, Phase::Prefill];
+    for phase in phases {
+        let name = phase.name();
         let waits = |class: &Class| matches!(class, Class::Latency | Class::Launch);
         let rows = state.operator_rows(phase);
         let waiting = rows.iter().filter(|row| row.verdict.as_ref().is_ok_and(|found| waits(&found.class)));
         let share: f64 = waiting.map(|row| row.share).sum();
-        if share >= WORTH_A_WORD {
+        if share >= MIN_SHARE {
             lines.push(format!(
-                "{} of the time of {doing} goes to work too small to fill the card's memory or arithmetic; putting pieces \
-                 of it together (kernel fusion) can gain some of it. Which ones: `operators.md`.",
+                "{} of the {name} time is spent in kernels too small to use the GPU's memory or arithmetic fully. Fusing \
+                 kernels can save part of it; `operators.md` lists them.",
                 percent(share * 100.0)
             ));
         }
         let meter = state.kernels.live(phase).and_then(|live| live.launch_meter());
         let saved = meter.and_then(|meter| Some(meter.saved_by_graphs_ns()? / meter.step_ns()));
-        if let Some(saved) = saved.filter(|saved| *saved >= WORTH_A_WORD) {
+        if let Some(saved) = saved.filter(|saved| *saved >= MIN_SHARE) {
             lines.push(format!(
-                "As a CUDA graph {doing} would take about {} less time (an estimate).",
+                "With a CUDA graph, {name} would take about {} less time (an estimate).",
                 percent(saved * 100.0)
             ));
         }
     }
     if state.batch() == 1 && state.mbu().is_some_and(|used| used.share >= 0.5) {
         lines.push(
-            "To serve more with the same card: several questions at once (larger batches) share each reading of the \
-             weights; weights in fewer bits (quantised) are fewer bytes to read."
+            "To serve more requests on the same GPU: larger batches read the weights once for several requests; \
+             quantised weights are fewer bytes to read."
                 .to_owned(),
         );
     }
     if lines.is_empty() {
         let far = [state.mbu(), state.mfu()].into_iter().flatten().any(|used| used.share < 0.5);
-        lines.push(match far && state.operator_rows(Phase::Decode).is_empty() {
-            true => "Find out what the time goes to: record kernels (`profiling.cupti.enable=true`) and make the report again.",
-            false => "Nothing stands out.",
-        }.to_owned());
+        lines.push(
+            match far && state.operator_rows(Phase::Decode).is_empty() {
+                true => "Record kernels (`profiling.cupti.enable=true`) to see where the time goes.",
+                false => "Nothing stands out.",
+            }
+            .to_owned(),
+        );
     }
     lines
 }
@@ -219,9 +219,9 @@ fn to_do(state: &RunState) -> Vec<String> {
 fn trust(state: &RunState) -> Vec<String> {
     let Some(trust) = state.trust() else { return vec!["Nothing was measured.".to_owned()] };
     let mut lines = vec![format!("{} of {} points.", trust.score, trust.of)];
-    if trust.doubts.is_empty() {
-        lines.push("Nothing speaks against comparing it with other runs.".to_owned());
+    if trust.issues.is_empty() {
+        lines.push("No issues: it can be compared with other runs.".to_owned());
     }
-    lines.extend(trust.doubts.iter().map(|doubt| format!("Against it: {doubt}.")));
+    lines.extend(trust.issues.iter().map(|issue| format!("Issue: {issue}.")));
     lines
 }

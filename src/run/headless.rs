@@ -1,8 +1,7 @@
 //! A run without a screen: progress on stderr, the result left to the caller.
 
 use std::{
-    fmt::Display,
-    io::{self, IsTerminal, Write},
+    io::{self, IsTerminal},
     time::{Duration, Instant},
 };
 
@@ -11,7 +10,10 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use crate::{
     base::units::{millis, percent, three_digits},
     event::{Outcome, Phase},
-    process::shutdown::{Cause, Shutdown},
+    process::{
+        eprint_line,
+        shutdown::{Cause, Shutdown},
+    },
     run::{
         plan::Plan,
         session::{Ended, Session},
@@ -73,7 +75,7 @@ pub async fn sweep(runner: &mut Runner, quiet: bool) -> io::Result<Option<Cause>
         let cause = attend(&mut session, &mut shutdown, &mut progress).await;
         runner.end_job(&mut session, Outcome::Interrupted, cause.as_ref().map(Cause::to_string));
         if !quiet {
-            say(row(&runner.sweep, job));
+            eprint_line(row(&runner.sweep, job));
         }
         tell(runner.take_remarks());
         if cause.is_some() {
@@ -121,7 +123,7 @@ async fn rest(runner: &mut Runner, shutdown: &mut Shutdown, quiet: bool) -> Opti
 const BETWEEN_LOOKS: Duration = Duration::from_millis(200);
 
 fn tell(remarks: Vec<String>) {
-    remarks.iter().for_each(say);
+    remarks.iter().for_each(eprint_line);
 }
 
 /// How a job ended, in a line.
@@ -144,11 +146,6 @@ fn row(sweep: &Sweep, job: usize) -> String {
 /// `job 2/6  model=qwen3_0_6b`.
 fn label(sweep: &Sweep, job: usize) -> String {
     format!("{}  {}", sweep.place(job), sweep.swept_text(job)).trim_end().to_owned()
-}
-
-/// A line on stderr. Where nobody listens any more it is lost: no reason to end a run, as `eprintln!` would.
-pub fn say(line: impl Display) {
-    let _ = writeln!(io::stderr(), "{line}");
 }
 
 /// A bar on a terminal, plain lines elsewhere; the job of a sweep stands in front.
@@ -212,7 +209,7 @@ impl Progress {
             && shown.is_none_or(|shown| shown.elapsed() >= BETWEEN_LINES)
             && words != said
         {
-            say(format_args!("{label}{time}{words}"));
+            eprint_line(format_args!("{label}{time}{words}"));
             (*shown, *said) = (Some(Instant::now()), words.to_owned());
         }
     }

@@ -117,7 +117,7 @@ impl Inputs {
         let stops = tokenizer.as_ref().filter(|_| !config.infer.ignore_eos).map(|t| t.stop_ids().to_vec());
         let workload = Workload {
             requests: requests(config, &prompt_set)?,
-            until_told: config.runtime.until.is_some(),
+            open_ended: config.runtime.until.is_some(),
             warmup: config.runtime.warmup,
             batch: config.runtime.batch_size,
             prompts: prompt_set,

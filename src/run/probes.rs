@@ -3,6 +3,7 @@
 use crate::{
     config::{Probe, RunConfig, Runtime},
     event::Activity,
+    run::plan::Plan,
     sim::{
         scenario::{Scenario, UnknownScenario},
         telemetry::{SimHost, SimProbe},
@@ -32,7 +33,7 @@ fn source(config: &RunConfig) -> Result<Source, Absence> {
 
 /// The sampler for `config`. `activity` is what the workload is doing, `weight_bytes` the memory in use on a simulated
 /// GPU, `uuid` CUDA's own name of the GPU that the workload runs on, where known.
-pub fn sampler(
+fn sampler(
     config: &RunConfig,
     activity: &Activity,
     weight_bytes: u64,
@@ -56,6 +57,13 @@ pub fn sampler(
         }
     });
     Ok(Sampler::for_run(config, probe, host, uuid))
+}
+
+/// The sampler of `plan`. "auto" is resolved: the sampler marks the GPU in use.
+pub fn sampler_for(plan: &Plan, activity: &Activity) -> Result<Sampler, UnknownScenario> {
+    let mut config = plan.composed.config.clone();
+    config.runtime.device = plan.device.to_string();
+    sampler(&config, activity, plan.weight_bytes(), plan.gpu_uuid().as_deref())
 }
 
 /// The thermometer for `config`; a simulated GPU starts at `last_temp_c`.
@@ -98,7 +106,7 @@ mod tests {
         let mut seen = Vec::new();
         while let Ok(envelope) = rx.try_recv() {
             match envelope.event {
-                Event::GpuFound(info) => seen.push(info.source),
+                Event::GpuFound(info) => seen.push(info.source.to_string()),
                 Event::GpuAbsent(absent) => seen.push(absent.reason),
                 Event::HostFound(info) => seen.push(format!("host {}", info.os == "simulated")),
                 other => panic!("{other:?}"),
@@ -112,11 +120,11 @@ mod tests {
         assert_eq!(announced(&config(Runtime::Sim, Probe::Auto)), ["sim", "host true"]);
         assert_eq!(announced(&config(Runtime::Candle, Probe::Sim)), ["sim", "host false"]);
         let off = announced(&config(Runtime::Candle, Probe::None));
-        assert_eq!(off, ["telemetry.probe=none turns GPU telemetry off", "host false"]);
+        assert_eq!(off, ["GPU telemetry is off: telemetry.probe=none", "host false"]);
         let mut quiet = config(Runtime::Sim, Probe::Auto);
         quiet.profiling.nvml.enable = false;
         quiet.profiling.host.enable = false;
-        assert_eq!(announced(&quiet), ["profiling.nvml.enable=false turns GPU telemetry off"]);
+        assert_eq!(announced(&quiet), ["GPU telemetry is off: profiling.nvml.enable=false"]);
         let real = announced(&config(Runtime::Candle, Probe::Auto));
         assert!(real[0] == "nvml" || real[0].starts_with("NVML ") || real[0].contains("driver"), "{real:?}");
     }

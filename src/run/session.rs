@@ -20,16 +20,15 @@ use crate::{
     base::units::millis,
     config::{Runtime, Until},
     engine::{
-        Engine, EngineError, KERNELS,
+        Engine, EngineError, PrepareStep,
         driver::{Control, Driver},
-        ranges,
     },
     event::{
-        self, Activity, Clock, Envelope, Event, EventRx, EventTx, KernelTrace, Level, Notice, Outcome, Phase,
+        self, Clock, Envelope, Event, EventRx, EventTx, KernelTrace, Level, Notice, Outcome, Phase,
         Preparing, Ready, RunFinished, SnapshotTaken, TraceState,
     },
     process::{crash, logfile},
-    profile::{listener::Listeners, live::Tracer, operator_clock::OperatorClock},
+    profile::{listener::Listeners, live::Tracer, nvtx_ranges, operator_clock::OperatorClock},
     report::documents,
     run::{inputs::Inputs, observer::Observer, plan::Plan, probes, rerun::Tool},
     rundir::{Environment, Loss, Recorder, RunDir},
@@ -146,16 +145,12 @@ impl Session {
     }
 
     fn spawn(&mut self, ready: Option<Box<dyn Engine + Send>>) {
-        let activity = Activity::default();
         if self.plan.watches() {
-            // Whoever works on a simulated card decodes.
-            activity.set(Phase::Decode);
+            // The load on a simulated GPU is a decode.
+            self.tx.activity().set(Phase::Decode);
         }
         let (control, tx, plan) = (self.control.clone(), self.tx.clone(), self.plan.clone());
-        let mut config = plan.composed.config.clone();
-        // "auto" means one device by now, and the sampler marks the GPU that is in use.
-        config.runtime.device = plan.device.to_string();
-        let sampler = probes::sampler(&config, &activity, plan.weight_bytes(), plan.gpu_uuid().as_deref());
+        let sampler = probes::sampler_for(&plan, tx.activity());
         // A simulated run takes its samples within its own steps, so that it is the same every time.
         let mut inline = None;
         match sampler {
@@ -184,9 +179,9 @@ impl Session {
             }
             let engine = match ready {
                 Some(engine) => Ok(engine as Box<dyn Engine>),
-                None => prepare(&plan, &control, &tx, &activity, inline),
+                None => prepare(&plan, &control, &tx, inline),
             };
-            work(engine, &plan, tracer, &control, &tx, &activity);
+            work(engine, &plan, tracer, &control, &tx);
         }));
     }
 
@@ -281,13 +276,13 @@ impl Session {
     /// Lets a run that waits for the card's rest come to its end.
     fn wait_for_rest(&mut self) {
         let runtime = &self.plan.composed.config.runtime;
-        if runtime.until != Some(Until::Steady) || self.control.is_enough() {
+        if runtime.until != Some(Until::Steady) || self.control.is_finishing() {
             return;
         }
         let heat = self.state.profiled_gpu().and_then(|gpu| gpu.heat());
         let ready = self.state.prepare_ms.is_some();
         let text = match heat {
-            Some(heat) if heat.steady => heat.words().unwrap_or_default(),
+            Some(heat) if heat.steady => heat.describe().unwrap_or_default(),
             _ if self.state.now.secs() >= runtime.until_max_s => {
                 format!("the card has not come to rest within runtime.until_max_s={}", runtime.until_max_s)
             }
@@ -332,8 +327,8 @@ impl Session {
             self.add_now(Event::KernelTrace(KernelTrace { tool: "CUPTI".to_owned(), state }));
             return format!("{reason}; {remedy}");
         };
-        let wanted = !tracer.wanted();
-        tracer.want(wanted);
+        let wanted = !tracer.is_requested();
+        tracer.request(wanted);
         let words =
             if wanted { "kernels are recorded from now on" } else { "kernels are no longer recorded" };
         words.to_owned()
@@ -538,13 +533,12 @@ fn work(
     tracer: Option<Arc<Tracer>>,
     control: &Control,
     tx: &EventTx,
-    activity: &Activity,
 ) {
     let Inputs { workload, tokenizer, .. } = &plan.inputs;
     let predictions = tokenizer.as_deref().filter(|_| plan.composed.config.output.predictions.enable);
     let done = engine.and_then(|mut engine| {
-        let ranges = &mut *ranges::for_tools();
-        let mut listeners = listeners(plan);
+        let nvtx = nvtx_ranges::listener(plan.composed.config.profiling.nvtx.detail);
+        let mut listeners: Listeners = nvtx.into_iter().collect();
         if let Some(tracer) = &tracer {
             listeners.add(tracer.clone());
         }
@@ -554,8 +548,9 @@ fn work(
             listeners.add(clock.clone());
             clock
         });
-        engine.tell(listeners);
-        let done = Driver { workload, control, ranges, tx, activity, predictions }.run(engine.as_mut());
+        engine.set_listeners(listeners.clone());
+        let listeners = &listeners;
+        let done = Driver { workload, control, listeners, tx, predictions }.run(engine.as_mut());
         if let Some(clock) = &clock {
             clock.finish();
         }
@@ -575,23 +570,12 @@ fn work(
     tx.send(Event::RunFinished(finished));
 }
 
-/// Who hears of the engine's operators.
-fn listeners(plan: &Plan) -> Listeners {
-    let mut listeners = Listeners::default();
-    if let Some(parts) = ranges::parts_for_tools(plan.composed.config.profiling.nvtx.detail) {
-        listeners.add(parts);
-    }
-    listeners
-}
-
 fn prepare(
     plan: &Plan,
     control: &Control,
     tx: &EventTx,
-    activity: &Activity,
     sampler: Option<Sampler>,
 ) -> Result<Box<dyn Engine>, EngineError> {
-    activity.set(Phase::Preparing);
     let begun = Instant::now();
     let config = &plan.composed.config;
     let engine: Box<dyn Engine> = match config.runtime.name {
@@ -599,12 +583,13 @@ fn prepare(
         Runtime::Watch => return Err(EngineError::Cancelled),
         Runtime::Candle | Runtime::CandleStock => {
             let mut shown: Option<Instant> = None;
-            let mut progress = |step: &str, done: u64, total: u64| {
-                if step == KERNELS || shown.is_none_or(|shown| shown.elapsed() > BETWEEN_PROGRESS) {
+            let mut progress = |step: PrepareStep<'_>, done: u64, total: u64| {
+                if step == PrepareStep::Kernels
+                    || shown.is_none_or(|shown| shown.elapsed() > BETWEEN_PROGRESS)
+                {
                     shown = Some(Instant::now());
-                    tracing::debug!("{step}");
-                    let step = if step == KERNELS { step } else { "weights" };
-                    tx.send(Event::Preparing(Preparing { step: step.to_owned(), done, total }));
+                    tracing::debug!("{step:?}");
+                    tx.send(Event::Preparing(Preparing { step: step.to_string(), done, total }));
                 }
                 !control.is_cancelled()
             };

@@ -4,7 +4,7 @@ use thiserror::Error;
 
 use crate::{
     config::{NvtxDetail, ProfilingConfig, RunConfig, Runtime},
-    engine::ranges,
+    profile::nvtx_ranges,
 };
 
 /// Everything of profiling that was asked for is missing here.
@@ -59,7 +59,7 @@ fn ranges_remark(config: &RunConfig) -> Option<String> {
     if detail == NvtxDetail::Phase {
         return None;
     }
-    let why = match (ranges::TOLD, config.runtime.name) {
+    let why = match (nvtx_ranges::AVAILABLE, config.runtime.name) {
         (false, _) => "this build has no NVTX ranges; one with the feature nvtx or cuda has",
         (_, Runtime::Candle) => return None,
         (_, Runtime::CandleStock) => {
@@ -111,7 +111,7 @@ mod tests {
     fn ranges_that_nobody_makes_are_said() {
         let asked = "profiling.nvtx.detail=op";
         let said = with(&["runtime=candle", asked]).unwrap();
-        assert_eq!(said.is_empty(), ranges::TOLD, "{said:?}");
+        assert_eq!(said.is_empty(), nvtx_ranges::AVAILABLE, "{said:?}");
         assert_eq!(with(&["runtime=candle_stock", asked]).unwrap().len(), 1);
         assert_eq!(with(&["runtime=sim", "profiling.nvtx.detail=layer"]).unwrap().len(), 1);
     }

@@ -97,11 +97,13 @@ impl Player {
                     }
                     Next::End { .. } => {
                         self.loaded = true;
+                        self.head.state.unreadable_lines = self.head.reader.skipped();
                         if self.following && self.complete {
                             self.to_end();
                         }
                         // What was written since may belong to the moment looked at.
                         self.view.run_to(self.position)?;
+                        self.view.state.unreadable_lines = self.head.reader.skipped();
                         return Ok(false);
                     }
                 }
@@ -192,6 +194,7 @@ impl Player {
             self.view.waiting = None;
         }
         self.position = to;
+        self.view.state.unreadable_lines = self.head.reader.skipped();
         self.view.run_to(to)
     }
 

@@ -180,8 +180,8 @@ struct Pace {
 
 impl Engine for SimEngine {
     fn prefill(&mut self, prompts: &Prompts) -> Result<Vec<u32>, EngineError> {
+        self.context = prompts.validate(prompts.batch, self.vocab as usize)?;
         self.batch = prompts.batch;
-        self.context = prompts.len();
         let start = self.clock.now();
         let factor = self.scenario.at(start, Phase::Prefill).time_factor;
         let nominal_s = prompts.ids.len() as f64 / self.config.prefill_tok_s;

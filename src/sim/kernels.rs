@@ -202,7 +202,7 @@ fn of_operator(
         Operator::Sampling => ("pick_likeliest".to_owned(), 0.3, [64, of.step.batch as u32, 1], 256),
         _ => (format!("rms_norm_{dtype}"), 0.5, [rows, 1, 1], 1024),
     };
-    let ns = roof.least_seconds(cost.flops(), cost.bytes()) * 1e9 / reach;
+    let ns = roof.min_seconds(cost.flops(), cost.bytes()) * 1e9 / reach;
     let launch = |name: String, ns: f64| Launch { name, grid, block, operator, layer, ns: ns.max(LEAST_NS) };
     match operator {
         // Many rows go through cuBLAS, and the activation is a kernel of its own.

@@ -1,11 +1,11 @@
 //! A simulated card and its host: they follow the scenario, the workload's phase and the clock.
 
-use crate::telemetry::{GpuProbe, HostProbe, Look, ProbeError, Tier};
+use crate::telemetry::{GpuProbe, HostProbe, ProbeError, Selection, Tier};
 use crate::{
     base::noise,
     event::{
-        Activity, GpuInfo, GpuProcess, GpuSample, HostInfo, HostSample, Phase, Refused, Stamp,
-        readings::Reading, reasons,
+        Activity, GpuInfo, GpuProcess, GpuSample, GpuSource, HostInfo, HostSample, Phase, Query, Refusal,
+        Refused, Stamp, readings::Reading, reasons,
     },
     sim::scenario::{MAX_SM_CLOCK_MHZ, Scenario},
 };
@@ -81,24 +81,21 @@ fn load(phase: Phase) -> Load {
     }
 }
 
-/// What a card for gamers does not tell, and why.
-const CONSUMER_REFUSALS: &[(&[&str], &str)] = &[
-    (
-        &["GPM", "SM active", "occupancy", "tensor pipe", "DRAM bandwidth", "PCIe sent", "PCIe received"],
-        "GPM needs Hopper or newer",
-    ),
-    (
-        &[
-            "clock event reasons",
-            "time under the power cap",
-            "energy",
-            "memory temperature",
-            "corrected memory errors",
-            "uncorrected memory errors",
-        ],
-        "this card does not tell it",
-    ),
-];
+/// What a consumer GPU does not report.
+fn consumer_refusals() -> Vec<Refused> {
+    let unsupported = [
+        Reading::PowerCapNs,
+        Reading::Energy,
+        Reading::MemTemp,
+        Reading::EccCorrected,
+        Reading::EccUncorrected,
+    ];
+    let gpm = [Query::Gpm].into_iter().chain(Reading::GPM.map(Query::from));
+    let unsupported = [Query::ClockEventReasons].into_iter().chain(unsupported.map(Query::from));
+    gpm.map(|reading| Refused::new(reading, Refusal::NoGpm))
+        .chain(unsupported.map(|reading| Refused::new(reading, Refusal::Unsupported)))
+        .collect()
+}
 
 /// One card. Equal calls give equal samples.
 pub struct SimProbe {
@@ -151,23 +148,8 @@ impl SimProbe {
     /// `activity` is the workload's; `weight_bytes` is what it keeps on the card.
     pub fn new(scenario: Scenario, activity: Activity, seed: u64, weight_bytes: u64) -> SimProbe {
         let mem_used_bytes = (CONTEXT_BYTES + weight_bytes).min(MEM_TOTAL_BYTES);
-        let refusals = if scenario.card().consumer { CONSUMER_REFUSALS } else { &[] };
-        let refused = refusals.iter().flat_map(|(readings, reason)| {
-            readings.iter().map(|reading| Refused {
-                reading: (*reading).to_owned(),
-                reason: (*reason).to_owned(),
-                remedy: None,
-            })
-        });
-        SimProbe {
-            scenario,
-            activity,
-            seed,
-            mem_used_bytes,
-            settled: None,
-            samples: 0,
-            refused: refused.collect(),
-        }
+        let refused = if scenario.card().consumer { consumer_refusals() } else { Vec::new() };
+        SimProbe { scenario, activity, seed, mem_used_bytes, settled: None, samples: 0, refused }
     }
 
     /// As a card that comes from a load: this warm, and idle by now.
@@ -288,7 +270,7 @@ impl GpuProbe for SimProbe {
             name: if consumer { "NVIDIA GeForce" } else { "NVIDIA H200" }.to_owned(),
             uuid: "GPU-00000000-0000-0000-0000-000000000000".to_owned(),
             driver: "simulated".to_owned(),
-            source: "sim".to_owned(),
+            source: GpuSource::Sim,
             profiled: true,
             architecture: Some(if consumer { "Ada" } else { "Hopper" }.to_owned()),
             mem_total_bytes: Some(MEM_TOTAL_BYTES),
@@ -306,28 +288,28 @@ impl GpuProbe for SimProbe {
         }]
     }
 
-    fn turns(&self, _gpu: u32) -> usize {
+    fn slow_calls(&self, _gpu: u32) -> usize {
         1
     }
 
-    fn look(&mut self, gpu: u32, look: Look, now: Stamp) -> Result<GpuSample, ProbeError> {
+    fn sample(&mut self, gpu: u32, selection: Selection, now: Stamp) -> Result<GpuSample, ProbeError> {
         if gpu != 0 {
             return Err(ProbeError::Lost { gpu, reason: "the simulation has one card, GPU 0".to_owned() });
         }
         if self.scenario.card().vanishes_at_s.is_some_and(|at_s| now.secs() >= at_s) {
-            return Err(ProbeError::Lost { gpu, reason: "it has fallen off the bus (simulated)".to_owned() });
+            return Err(ProbeError::Lost { gpu, reason: "fell off the bus (simulated)".to_owned() });
         }
-        let mut sample = match look {
-            Look::All(Tier::Fast) => self.fast(gpu, now),
-            Look::All(Tier::Gpm) => self.activity_counters(gpu),
-            Look::Turn(_) | Look::All(Tier::Slow) => self.slow(gpu),
-            Look::All(Tier::Rare) => GpuSample::of(gpu),
+        let mut sample = match selection {
+            Selection::Tier(Tier::Fast) => self.fast(gpu, now),
+            Selection::Tier(Tier::Gpm) => self.activity_counters(gpu),
+            Selection::SlowCall(_) | Selection::Tier(Tier::Slow) => self.slow(gpu),
+            Selection::Tier(Tier::Rare) => GpuSample::of(gpu),
         };
         for refused in &self.refused {
-            let reading = Reading::ALL.iter().find(|reading| reading.label() == refused.reading);
-            reading.into_iter().for_each(|reading| sample.set(*reading, None));
-            if refused.reading == "clock event reasons" {
-                sample.reasons = None;
+            match refused.reading {
+                Query::Reading(reading) => sample.set(reading, None),
+                Query::ClockEventReasons => sample.reasons = None,
+                Query::Gpm | Query::Other(_) => {}
             }
         }
         Ok(sample)
@@ -414,7 +396,7 @@ mod tests {
         let mut now = Stamp::from_secs_f64(from_s);
         let end = now + Duration::from_secs_f64(secs);
         loop {
-            let sample = probe.look(0, Look::All(Tier::Fast), now).unwrap();
+            let sample = probe.sample(0, Selection::Tier(Tier::Fast), now).unwrap();
             if now >= end {
                 return sample;
             }

@@ -1,23 +1,23 @@
-//! What a token takes at each length of context, in bounded memory.
+//! ITL by the length of the context, in bounded memory.
 
-/// Stretches of context that are kept; when there are more, neighbours become one.
-const STRETCHES: usize = 64;
+/// The number of buckets; beyond it, neighbours are merged.
+const MAX_BUCKETS: usize = 64;
 const FIRST_WIDTH: u64 = 8;
 
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-struct Stretch {
+struct ContextBucket {
     n: u64,
     sum_ns: u128,
     min_ns: u64,
     max_ns: u64,
 }
 
-impl Stretch {
-    fn merge(&mut self, other: Stretch) {
+impl ContextBucket {
+    fn merge(&mut self, other: ContextBucket) {
         *self = match (self.n, other.n) {
             (_, 0) => *self,
             (0, _) => other,
-            _ => Stretch {
+            _ => ContextBucket {
                 n: self.n + other.n,
                 sum_ns: self.sum_ns + other.sum_ns,
                 min_ns: self.min_ns.min(other.min_ns),
@@ -27,14 +27,14 @@ impl Stretch {
     }
 }
 
-/// ITL by the number of positions that were in the cache. Equal stretches, as wide as they have to be.
+/// ITL by the number of positions in the cache, in buckets of equal width.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ByContext {
-    stretches: Vec<Stretch>,
+    buckets: Vec<ContextBucket>,
     width: u64,
 }
 
-/// The tokens of one stretch of context.
+/// The tokens of one bucket.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AtContext {
     /// Positions `from..to`.
@@ -54,45 +54,43 @@ impl AtContext {
 
 impl Default for ByContext {
     fn default() -> Self {
-        ByContext { stretches: Vec::with_capacity(STRETCHES), width: FIRST_WIDTH }
+        ByContext { buckets: Vec::with_capacity(MAX_BUCKETS), width: FIRST_WIDTH }
     }
 }
 
 impl ByContext {
     pub(super) fn token(&mut self, context: u64, gap_ns: u64) {
-        while context / self.width >= STRETCHES as u64 {
+        while context / self.width >= MAX_BUCKETS as u64 {
             self.halve();
         }
         let at = (context / self.width) as usize;
-        if at >= self.stretches.len() {
-            self.stretches.resize(at + 1, Stretch::default());
+        if at >= self.buckets.len() {
+            self.buckets.resize(at + 1, ContextBucket::default());
         }
-        let one = Stretch { n: 1, sum_ns: u128::from(gap_ns), min_ns: gap_ns, max_ns: gap_ns };
-        self.stretches[at].merge(one);
+        let one = ContextBucket { n: 1, sum_ns: u128::from(gap_ns), min_ns: gap_ns, max_ns: gap_ns };
+        self.buckets[at].merge(one);
     }
 
     fn halve(&mut self) {
-        for pair in 0..self.stretches.len().div_ceil(2) {
-            let mut merged = self.stretches[2 * pair];
-            merged.merge(self.stretches.get(2 * pair + 1).copied().unwrap_or_default());
-            self.stretches[pair] = merged;
+        for pair in 0..self.buckets.len().div_ceil(2) {
+            let mut merged = self.buckets[2 * pair];
+            merged.merge(self.buckets.get(2 * pair + 1).copied().unwrap_or_default());
+            self.buckets[pair] = merged;
         }
-        self.stretches.truncate(self.stretches.len().div_ceil(2));
+        self.buckets.truncate(self.buckets.len().div_ceil(2));
         self.width *= 2;
     }
 
-    /// The stretches with tokens in them, ascending.
+    /// The non-empty buckets in ascending order.
     pub fn all(&self) -> impl Iterator<Item = AtContext> {
         let ms = |ns: u64| ns as f64 / 1e6;
-        self.stretches.iter().zip(0u64..).filter(|(stretch, _)| stretch.n > 0).map(move |(stretch, i)| {
-            AtContext {
-                from: i * self.width,
-                to: (i + 1) * self.width,
-                n: stretch.n,
-                mean_ms: stretch.sum_ns as f64 / stretch.n as f64 / 1e6,
-                min_ms: ms(stretch.min_ns),
-                max_ms: ms(stretch.max_ns),
-            }
+        self.buckets.iter().zip(0u64..).filter(|(bucket, _)| bucket.n > 0).map(move |(bucket, i)| AtContext {
+            from: i * self.width,
+            to: (i + 1) * self.width,
+            n: bucket.n,
+            mean_ms: bucket.sum_ns as f64 / bucket.n as f64 / 1e6,
+            min_ms: ms(bucket.min_ns),
+            max_ms: ms(bucket.max_ns),
         })
     }
 }
@@ -105,11 +103,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_token_is_in_one_stretch(tokens in prop::collection::vec((0u64..4_000_000_000, 1u64..1_000_000_000), 1..200)) {
+        fn every_token_is_in_one_bucket(tokens in prop::collection::vec((0u64..4_000_000_000, 1u64..1_000_000_000), 1..200)) {
             let mut by = ByContext::default();
             tokens.iter().for_each(|(context, ns)| by.token(*context, *ns));
             let all: Vec<AtContext> = by.all().collect();
-            prop_assert!(all.len() <= STRETCHES && by.stretches.capacity() <= STRETCHES);
+            prop_assert!(all.len() <= MAX_BUCKETS && by.buckets.capacity() <= MAX_BUCKETS);
             prop_assert_eq!(all.iter().map(|at| at.n).sum::<u64>(), tokens.len() as u64);
             for at in all {
                 let within: Vec<f64> = tokens

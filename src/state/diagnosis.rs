@@ -1,16 +1,17 @@
-//! What the state of a run says of its card.
+//! The diagnosis of a run's GPU, from the state.
 
 use super::{GpuState, RunState};
 use crate::{
     analysis::{
-        throttle::{Diagnosis, Evidence, Ledger, Workload, diagnose},
-        trust::{Judged, Trust, trust},
+        throttle::{Diagnosis, Evidence, Ledger, MissingReasons, Workload, diagnose},
+        trust::{Conditions, Trust, TrustInput, trust},
+        verdict,
     },
-    event::{GpuProcess, readings::Reading},
+    event::{GpuProcess, Query, Stamp, readings::Reading},
 };
 
 impl RunState {
-    /// What holds the main GPU back, or that nothing does; `None` where there is no GPU or nothing was seen of it.
+    /// The diagnosis of the main GPU; `None` without a GPU, and before its first sample.
     pub fn diagnosis(&self) -> Option<Diagnosis> {
         let gpu = self.main_gpu()?;
         self.diagnosis_of(gpu)
@@ -18,23 +19,48 @@ impl RunState {
 
     /// How far the run can be trusted; `None` until something was measured.
     pub fn trust(&self) -> Option<Trust> {
+        let run = self.run.as_ref().filter(|_| self.total.itl.n() > 0)?;
+        Some(trust(&TrustInput {
+            conditions: self.conditions(self.total.from),
+            tool: run.perturbed.as_deref(),
+            outcome: self.finished.as_ref().map(|finished| finished.outcome),
+            tpots_ns: self.tpots_ns.values(),
+            interleaved: false,
+        }))
+    }
+
+    /// What happened around the run since `from`.
+    pub(super) fn conditions(&self, from: Stamp) -> Conditions {
+        let gpu = self.profiled_gpu();
+        let on_cpu = self.run.as_ref().is_some_and(|run| run.device.is_cpu());
+        Conditions {
+            other_gpu_processes: gpu.map_or(0, |gpu| gpu.processes_seen.len() as u32),
+            external_cpu_share: self.host.taken_by_others(from, self.now).filter(|_| on_cpu),
+            events_lost: self.observer.map_or(0, |observer| observer.lost) + self.unreadable_lines,
+            throttled: gpu
+                .and_then(|gpu| self.diagnosis_of(gpu))
+                .is_some_and(|diagnosis| diagnosis.throttled),
+        }
+    }
+
+    /// The summary of the run so far; `None` until something was measured.
+    pub fn verdict(&self) -> Option<String> {
         let run = self.run.as_ref()?;
-        let diagnosis = self.profiled_gpu().and_then(|gpu| self.diagnosis_of(gpu));
-        let on_cpu = run.device.is_cpu();
-        trust(&Judged {
+        verdict::summary(&verdict::Measurements {
             metrics: &self.total,
-            diagnosis: diagnosis.as_ref(),
-            others: self.profiled_gpu().map_or(0, |gpu| gpu.processes_seen.len()),
-            cpu_taken: self.host.taken_by_others(self.total.from, self.now).filter(|_| on_cpu),
-            events_lost: self.observer.map_or(0, |observer| observer.lost),
-            drift: self.drift.ratio(),
-            perturbed: run.perturbed.as_deref(),
+            batch: run.batch,
+            step_bytes: self.decode_step_bytes(),
+            cpu_taken_by_others: self
+                .host
+                .taken_by_others(self.total.from, self.now)
+                .filter(|_| run.device.is_cpu()),
+            simulated: run.simulated,
         })
     }
 
-    /// What is to be said of a GPU at this moment: of our own work all of it, of others' the last minute or two.
+    /// The current diagnosis of a GPU: of a workload all of its time, of external load the last minute or two.
     pub fn diagnosis_now(&self, gpu: &GpuState) -> Option<Diagnosis> {
-        self.diagnosis_by(gpu, if self.watches() { gpu.lately() } else { &gpu.ledger })
+        self.diagnosis_by(gpu, if self.watches() { gpu.recent_ledger() } else { &gpu.ledger })
     }
 
     pub fn diagnosis_of(&self, gpu: &GpuState) -> Option<Diagnosis> {
@@ -45,7 +71,7 @@ impl RunState {
         let profiled = gpu.info.profiled;
         let workload = self.run.as_ref().filter(|_| profiled);
         let others: Vec<GpuProcess> = gpu.processes_seen.iter().map(|(_, process)| process.clone()).collect();
-        // Without a workload of ours everyone on the card is there by right.
+        // Without a workload, other processes are what is monitored.
         let others = if profiled { others } else { Vec::new() };
         diagnose(&Evidence {
             info: &gpu.info,
@@ -58,7 +84,10 @@ impl RunState {
             pcie_width: gpu.value(Reading::PcieWidth),
             others: &others,
             lost: gpu.lost.as_ref().map(|(_, lost)| lost),
-            reasons_refused: gpu.refusal("clock event reasons").map(|(reason, _)| reason),
+            missing_reasons: match gpu.refusal(Query::ClockEventReasons) {
+                Some(refused) => MissingReasons::Refused(&refused.reason),
+                None => MissingReasons::NotRead,
+            },
         })
     }
 }

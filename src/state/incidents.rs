@@ -1,37 +1,37 @@
-//! The flight recorder: what happened in the seconds around something unusual.
+//! The flight recorder: the seconds around an incident.
 
 use std::collections::VecDeque;
 
-use super::trail::TokenMark;
+use super::{push_bounded, trail::TokenMark};
 use crate::event::{GpuSample, Stamp, readings::Reading, reasons};
 
-/// What is kept before and after an incident.
+/// The time kept before and after an incident.
 const BEFORE_NS: u64 = 3_000_000_000;
 const AFTER_NS: u64 = 2_000_000_000;
-/// Of each, at most so many tokens and looks.
+/// The number of tokens and samples kept on each side.
 const KEPT_TOKENS: usize = 2048;
-const KEPT_LOOKS: usize = 256;
-/// More incidents than this, and the mildest are dropped.
+const KEPT_SAMPLES: usize = 256;
+/// Beyond this number, the least severe incidents are dropped.
 const KEPT_INCIDENTS: usize = 32;
-/// Outliers closer together than this are one incident.
+/// Outliers closer together are one incident.
 const SAME_NS: u64 = 1_000_000_000;
-/// A gap this many times the usual one is an outlier, if it is also late by this much.
+/// A gap is an outlier if it is this many times the usual one, and longer by at least this much.
 const OUTLIER: f64 = 3.0;
 const LATE_NS: u64 = 2_000_000;
-/// So many late tokens in a row are the new usual.
+/// After so many late tokens in a row, their gap is the usual one.
 const NEW_USUAL: u64 = 24;
 /// The usual gap is known after so many tokens.
-const LEARNT: u64 = 50;
+const MIN_TOKENS: u64 = 50;
 
-/// Why it is kept.
+/// What happened.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Unusual {
-    /// A token came late.
+pub enum IncidentKind {
+    /// A token was late.
     LateToken {
         gap_ns: u64,
         usual_ns: u64,
     },
-    /// The clock is held by something that did not hold it before.
+    /// A clock event reason became active for the first time.
     NewReason {
         bit: u64,
     },
@@ -40,9 +40,9 @@ pub enum Unusual {
     },
 }
 
-/// A look as an incident keeps it.
+/// A GPU sample of an incident.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct KeptLook {
+pub struct KeptSample {
     pub t: Stamp,
     pub power_w: Option<f64>,
     pub sm_clock_mhz: Option<f64>,
@@ -53,62 +53,62 @@ pub struct KeptLook {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Incident {
     pub at: Stamp,
-    pub what: Unusual,
-    /// The number of the token that was late, or that came next, counted from the run's first.
+    pub kind: IncidentKind,
+    /// The number of the late or next token, counted from the run's first.
     pub token: u64,
     pub tokens: Vec<TokenMark>,
-    pub looks: Vec<KeptLook>,
+    pub samples: Vec<KeptSample>,
     open: bool,
 }
 
 impl Incident {
-    /// In a few words.
-    pub fn words(&self) -> String {
-        match self.what {
-            Unusual::LateToken { gap_ns, usual_ns } => {
-                format!("a token after {:.1} ms, usual are {:.1}", gap_ns as f64 / 1e6, usual_ns as f64 / 1e6)
+    /// What happened, in a few words.
+    pub fn describe(&self) -> String {
+        match self.kind {
+            IncidentKind::LateToken { gap_ns, usual_ns } => {
+                format!("token after {:.1} ms, usually {:.1} ms", gap_ns as f64 / 1e6, usual_ns as f64 / 1e6)
             }
-            Unusual::NewReason { bit } => format!("{} begins", reasons::named(bit).name()),
-            Unusual::Lost { gpu } => format!("GPU {gpu} has gone"),
+            IncidentKind::NewReason { bit } => format!("{} begins", reasons::named(bit).name()),
+            IncidentKind::Lost { gpu } => format!("GPU {gpu} is lost"),
         }
     }
 
-    /// What the card did meanwhile, where it looked different before and after.
+    /// Changes of the GPU's clock around the incident, and the active faults.
     pub fn meanwhile(&self) -> String {
-        let clocks: Vec<f64> = self.looks.iter().filter_map(|look| look.sm_clock_mhz).collect();
-        let (Some(least), Some(most)) =
+        let clocks: Vec<f64> = self.samples.iter().filter_map(|sample| sample.sm_clock_mhz).collect();
+        let (Some(min), Some(max)) =
             (clocks.iter().copied().reduce(f64::min), clocks.iter().copied().reduce(f64::max))
         else {
             return String::new();
         };
-        let bits = self.looks.iter().filter_map(|look| look.reasons).fold(0, |all, bits| all | bits);
+        let bits = self.samples.iter().filter_map(|sample| sample.reasons).fold(0, |all, bits| all | bits);
         let names: Vec<String> =
-            reasons::found(reasons::faults(bits)).map(|found| found.name().into_owned()).collect();
-        let clock =
-            if most - least > 15.0 { format!("SM {least:.0}–{most:.0} MHz") } else { String::new() };
+            reasons::active(reasons::faults(bits)).map(|reason| reason.name().into_owned()).collect();
+        let clock = if max - min > 15.0 { format!("SM {min:.0}–{max:.0} MHz") } else { String::new() };
         [clock, names.join(", ")].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(", ")
     }
 
     fn severity(&self) -> f64 {
-        severity(&self.what)
+        severity(&self.kind)
     }
 }
 
-fn severity(what: &Unusual) -> f64 {
-    match *what {
-        Unusual::LateToken { gap_ns, usual_ns } => gap_ns as f64 / usual_ns.max(1) as f64,
-        Unusual::NewReason { .. } => 1e3,
-        Unusual::Lost { .. } => f64::INFINITY,
+fn severity(kind: &IncidentKind) -> f64 {
+    match *kind {
+        IncidentKind::LateToken { gap_ns, usual_ns } => gap_ns as f64 / usual_ns.max(1) as f64,
+        IncidentKind::NewReason { .. } => 1e3,
+        IncidentKind::Lost { .. } => f64::INFINITY,
     }
 }
 
-/// Keeps the last seconds at all times, and for good what lay around something unusual.
+/// Keeps the last seconds, and permanently the seconds around incidents.
 #[derive(Debug, Clone, Default)]
 pub struct FlightRecorder {
     tokens: VecDeque<TokenMark>,
-    looks: VecDeque<KeptLook>,
+    samples: VecDeque<KeptSample>,
     usual_ns: f64,
-    learnt: u64,
+    /// Tokens that `usual_ns` is known from.
+    tokens_learnt: u64,
     /// Late tokens in a row.
     late: u64,
     known_faults: u64,
@@ -116,12 +116,9 @@ pub struct FlightRecorder {
 }
 
 impl FlightRecorder {
-    /// A token that was worked on like the others, the `number`th of the run.
+    /// The `number`th token of the run.
     pub(super) fn token(&mut self, mark: TokenMark, number: u64) {
-        if self.tokens.len() == KEPT_TOKENS {
-            self.tokens.pop_front();
-        }
-        self.tokens.push_back(mark);
+        push_bounded(&mut self.tokens, KEPT_TOKENS, mark);
         for incident in self.incidents.iter_mut().filter(|incident| incident.open) {
             match mark.t.0 <= incident.at.0 + AFTER_NS && incident.tokens.len() < 2 * KEPT_TOKENS {
                 true => incident.tokens.push(mark),
@@ -132,80 +129,77 @@ impl FlightRecorder {
             return;
         }
         let gap = mark.gap_ns as f64;
-        let late = self.learnt >= LEARNT
+        let late = self.tokens_learnt >= MIN_TOKENS
             && gap > OUTLIER * self.usual_ns
             && mark.gap_ns > self.usual_ns as u64 + LATE_NS;
         if late {
             self.late += 1;
             if self.late >= NEW_USUAL {
-                // That is how it goes from here on: one incident, not one a second.
+                // The new pace is one incident, not one per second.
                 (self.usual_ns, self.late) = (gap, 0);
             }
             self.open(
                 mark.t,
-                Unusual::LateToken { gap_ns: mark.gap_ns, usual_ns: self.usual_ns as u64 },
+                IncidentKind::LateToken { gap_ns: mark.gap_ns, usual_ns: self.usual_ns as u64 },
                 number,
             );
             return;
         }
         self.late = 0;
-        self.learnt += 1;
-        // A mean of the usual ones that follows slowly: a run that gets slower is no outlier.
-        let weight = 1.0 / self.learnt.min(100) as f64;
+        self.tokens_learnt += 1;
+        // A moving mean: a gradual slowdown is not an outlier.
+        let weight = 1.0 / self.tokens_learnt.min(100) as f64;
         self.usual_ns += weight * (gap - self.usual_ns);
     }
 
-    pub(super) fn look(&mut self, t: Stamp, sample: &GpuSample, tokens_seen: u64) {
-        let look = KeptLook {
+    pub(super) fn gpu_sample(&mut self, t: Stamp, sample: &GpuSample, tokens_seen: u64) {
+        let kept = KeptSample {
             t,
             power_w: sample.get(Reading::Power),
             sm_clock_mhz: sample.get(Reading::SmClock),
             temp_c: sample.get(Reading::Temp),
             reasons: sample.reasons,
         };
-        if look.sm_clock_mhz.is_none() && look.reasons.is_none() {
+        if kept.sm_clock_mhz.is_none() && kept.reasons.is_none() {
             return;
         }
-        if self.looks.len() == KEPT_LOOKS {
-            self.looks.pop_front();
-        }
-        self.looks.push_back(look);
+        push_bounded(&mut self.samples, KEPT_SAMPLES, kept);
         for incident in self.incidents.iter_mut().filter(|incident| incident.open) {
-            if t.0 <= incident.at.0 + AFTER_NS && incident.looks.len() < 2 * KEPT_LOOKS {
-                incident.looks.push(look);
+            if t.0 <= incident.at.0 + AFTER_NS && incident.samples.len() < 2 * KEPT_SAMPLES {
+                incident.samples.push(kept);
             }
         }
         let new = reasons::faults(sample.reasons.unwrap_or(0)) & !self.known_faults;
         self.known_faults |= new;
-        for found in reasons::found(new) {
-            self.open(t, Unusual::NewReason { bit: found.bit() }, tokens_seen);
+        for reason in reasons::active(new) {
+            self.open(t, IncidentKind::NewReason { bit: reason.bit() }, tokens_seen);
         }
     }
 
     pub(super) fn lost(&mut self, t: Stamp, gpu: u32, tokens_seen: u64) {
-        self.open(t, Unusual::Lost { gpu }, tokens_seen);
+        self.open(t, IncidentKind::Lost { gpu }, tokens_seen);
     }
 
-    fn open(&mut self, at: Stamp, what: Unusual, token: u64) {
-        let late = |what: &Unusual| matches!(what, Unusual::LateToken { .. });
+    fn open(&mut self, at: Stamp, kind: IncidentKind, token: u64) {
+        let late = |kind: &IncidentKind| matches!(kind, IncidentKind::LateToken { .. });
         if let Some(last) = self.incidents.last_mut()
-            && late(&last.what)
-            && late(&what)
+            && late(&last.kind)
+            && late(&kind)
             && at.since(last.at).as_nanos() < u128::from(SAME_NS)
         {
-            // One incident: that of the latest token among them.
-            if last.severity() < severity(&what) {
-                (last.at, last.what, last.token) = (at, what, token);
+            // The incident is that of the latest token.
+            if last.severity() < severity(&kind) {
+                (last.at, last.kind, last.token) = (at, kind, token);
             }
             return;
         }
         let since = at.0.saturating_sub(BEFORE_NS);
         let incident = Incident {
             at,
-            what,
+            kind,
             token,
             tokens: self.tokens.iter().filter(|mark| mark.t.0 >= since).copied().collect(),
-            looks: self.looks.iter().filter(|look| look.t.0 >= since).copied().collect(),
+            samples: self.samples.iter().filter(|sample| sample.t.0 >= since).copied().collect(),
             open: true,
         };
         if self.incidents.len() == KEPT_INCIDENTS {
@@ -229,22 +223,22 @@ mod tests {
     }
 
     #[test]
-    fn a_late_token_keeps_what_lay_around_it() {
+    fn a_late_token_keeps_the_seconds_around_it() {
         let mut recorder = FlightRecorder::default();
         for n in 0..4000 {
             recorder.token(mark(n, if n == 2000 { 30.0 } else { 4.0 }), n);
         }
         let [incident] = &recorder.incidents[..] else { panic!("{:?}", recorder.incidents.len()) };
         assert_eq!(
-            (incident.token, incident.words()),
-            (2000, "a token after 30.0 ms, usual are 4.0".to_owned())
+            (incident.token, incident.describe()),
+            (2000, "token after 30.0 ms, usually 4.0 ms".to_owned())
         );
         let (first, last) = (incident.tokens[0].t, incident.tokens[incident.tokens.len() - 1].t);
         assert_eq!((incident.at.since(first).as_secs(), last.since(incident.at).as_secs()), (3, 2));
     }
 
     #[test]
-    fn slower_by_and_by_is_not_unusual_and_a_storm_is_one_incident() {
+    fn a_gradual_slowdown_is_no_incident_and_a_burst_is_one() {
         let mut recorder = FlightRecorder::default();
         (0..3000).for_each(|n| recorder.token(mark(n, 4.0 + n as f64 / 300.0), n));
         assert!(recorder.incidents.is_empty());
@@ -253,14 +247,14 @@ mod tests {
     }
 
     #[test]
-    fn a_new_pace_is_one_incident_and_the_latest_token_is_the_one_that_is_told() {
+    fn a_new_pace_is_one_incident_and_the_latest_token_is_reported() {
         let mut recorder = FlightRecorder::default();
         (0..200).for_each(|n| recorder.token(mark(n, 4.0), n));
         recorder.token(mark(200, 13.0), 200);
         recorder.token(mark(201, 500.0), 201);
         (202..400).for_each(|n| recorder.token(mark(n, 4.0), n));
-        let told = recorder.incidents[0].words();
-        assert!(told.starts_with("a token after 500.0 ms") && recorder.incidents.len() == 1, "{told}");
+        let text = recorder.incidents[0].describe();
+        assert!(text.starts_with("token after 500.0 ms") && recorder.incidents.len() == 1, "{text}");
         (1000..9000).for_each(|n| recorder.token(mark(n, 16.0), n));
         assert_eq!(recorder.incidents.len(), 2, "slower from there on");
     }
@@ -268,12 +262,16 @@ mod tests {
     #[test]
     fn a_reason_is_new_once() {
         let mut recorder = FlightRecorder::default();
-        let look = |bits, mhz| GpuSample::of(0).with(Reading::SmClock, mhz).with_reasons(bits);
+        let sample = |bits, mhz| GpuSample::of(0).with(Reading::SmClock, mhz).with_reasons(bits);
         for (i, bits) in [0, 0x4, 0, 0x4, 0x24, 0x2].into_iter().enumerate() {
-            recorder.look(Stamp(i as u64 * 100_000_000), &look(bits, 1980.0 - bits as f64 * 100.0), 7);
+            recorder.gpu_sample(
+                Stamp(i as u64 * 100_000_000),
+                &sample(bits, 1980.0 - bits as f64 * 100.0),
+                7,
+            );
         }
-        let words: Vec<String> = recorder.incidents.iter().map(Incident::words).collect();
-        assert_eq!(words, ["power cap begins", "thermal slowdown begins"]);
+        let texts: Vec<String> = recorder.incidents.iter().map(Incident::describe).collect();
+        assert_eq!(texts, ["power cap begins", "thermal slowdown begins"]);
         assert!(
             recorder.incidents[0].meanwhile().contains("power cap"),
             "{}",

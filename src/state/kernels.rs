@@ -1,45 +1,39 @@
-//! What is known of kernels: as they run, and as tools wrote them down.
+//! Kernels: as they run, and in the reports of tools.
 
 use std::collections::VecDeque;
 
+use super::push_bounded;
 use crate::{
-    analysis::launches::{LaunchMeter, Steps},
+    analysis::launches::LaunchMeter,
     event::{
         KernelReport, KernelTrace, KernelWindow, Phase, StepTimeline, ToolRun, ToolState,
-        kernels::{KernelRow, KernelTable, Kind},
+        kernels::{KernelRow, KernelTable, Kind, OTHERS},
     },
-    kernels::tally::OTHERS,
 };
 
-/// Reports kept; the newest are looked at.
+/// The newest reports are kept.
 pub const KEPT_REPORTS: usize = 8;
-/// Rows of a phase; a run with prompts of many lengths has many grids, and what comes then is put together.
-const MOST_ROWS: usize = 256;
+/// Rows of a phase. Prompts of many lengths have many grids; kernels beyond the limit are combined.
+const MAX_ROWS: usize = 256;
 
 #[derive(Debug, Clone, Default)]
 pub struct KernelState {
-    /// Whether kernels are recorded as they run, and by whom.
+    /// The tool that records kernels as they run, and whether it does.
     pub trace: Option<KernelTrace>,
     pub prefill: LiveKernels,
     pub decode: LiveKernels,
-    /// What nsys and ncu wrote, the newest last.
+    /// Reports of nsys and ncu, the newest last.
     pub reports: VecDeque<KernelReport>,
-    /// The run under a tool that is under way, or how the last one ended.
+    /// The active run under a tool, or how the last one ended.
     pub tool_run: Option<ToolRun>,
 }
 
-/// The kernels of one phase, over all windows.
+/// The kernels of one phase.
 #[derive(Debug, Clone, Default)]
 pub struct LiveKernels {
-    pub steps: u64,
-    pub span_ns: u64,
-    pub busy_ns: u64,
-    pub between_ns: u64,
-    pub launches: u64,
-    pub graph_launches: u64,
-    pub dropped: u64,
-    pub rows: Vec<KernelRow>,
-    /// The step that was drawn last.
+    /// The sum of all windows.
+    pub total: KernelWindow,
+    /// The last timeline of a step.
     pub timeline: Option<StepTimeline>,
 }
 
@@ -52,7 +46,7 @@ impl KernelState {
         }
     }
 
-    /// The tool that is at work, what it does and how much of that is done.
+    /// The tool that is running, its current step and how much of that is done.
     pub fn working(&self) -> Option<(&str, &str, Option<f64>)> {
         let run = self.tool_run.as_ref()?;
         match &run.state {
@@ -82,59 +76,50 @@ impl KernelState {
     }
 
     pub(super) fn report(&mut self, report: &KernelReport) {
-        if self.reports.len() == KEPT_REPORTS {
-            self.reports.pop_front();
-        }
-        self.reports.push_back(report.clone());
+        push_bounded(&mut self.reports, KEPT_REPORTS, report.clone());
     }
 }
 
 impl LiveKernels {
     fn add(&mut self, window: &KernelWindow) {
-        self.steps += window.steps;
-        self.span_ns += window.span_ns;
-        self.busy_ns += window.busy_ns;
-        self.between_ns += window.between_ns;
-        self.launches += window.launches;
-        self.graph_launches += window.graph_launches;
-        self.dropped += window.dropped;
+        let total = &mut self.total;
+        total.phase = window.phase;
+        total.steps += window.steps;
+        total.span_ns += window.span_ns;
+        total.busy_ns += window.busy_ns;
+        total.between_ns += window.between_ns;
+        total.launches += window.launches;
+        total.graph_launches += window.graph_launches;
+        total.dropped += window.dropped;
+        let rows = &mut total.rows;
         for row in &window.rows {
             let same = |known: &KernelRow| {
                 known.name == row.name && known.operator == row.operator && known.grid == row.grid
             };
-            let at = self.rows.iter().position(same);
-            let full = self.rows.len() >= MOST_ROWS;
-            let others = || self.rows.iter().position(|known| known.name == OTHERS);
-            match at.or_else(|| if full { others() } else { None }) {
-                Some(at) => self.rows[at].absorb(row),
+            let full = rows.len() >= MAX_ROWS;
+            let others = || rows.iter().position(|known| full && known.name == OTHERS);
+            match rows.iter().position(same).or_else(others) {
+                Some(index) => rows[index].absorb(row),
                 None if full => {
                     let (name, family) = (OTHERS.to_owned(), OTHERS.to_owned());
-                    self.rows.push(KernelRow { name, family, ..row.clone() });
+                    rows.push(KernelRow { name, family, ..row.clone() });
                 }
-                None => self.rows.push(row.clone()),
+                None => rows.push(row.clone()),
             }
         }
     }
 
-    /// Whether anything is known.
     pub fn is_empty(&self) -> bool {
-        self.steps == 0 && self.rows.is_empty() && self.timeline.is_none()
+        self.total.steps == 0 && self.total.rows.is_empty() && self.timeline.is_none()
     }
 
-    /// What starting kernels costs a mean step; `None` before the first.
+    /// Launch overhead of a mean step; `None` before the first.
     pub fn launch_meter(&self) -> Option<LaunchMeter> {
-        LaunchMeter::of(Steps {
-            steps: self.steps,
-            launches: self.launches,
-            graph_launches: self.graph_launches,
-            span_ns: self.span_ns,
-            busy_ns: self.busy_ns,
-            between_ns: self.between_ns,
-        })
+        LaunchMeter::of(&self.total)
     }
 
     /// The rows as a table like those of other sources.
     pub fn table(&self, tool: &str) -> KernelTable {
-        KernelTable { rows: self.rows.clone(), ..KernelTable::new(tool, Kind::Kernels) }
+        KernelTable { rows: self.total.rows.clone(), ..KernelTable::new(tool, Kind::Kernels) }
     }
 }

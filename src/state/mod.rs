@@ -1,4 +1,4 @@
-//! Everything a screen or a report needs, as a pure fold over events.
+//! The state of a run for screens and reports: a pure fold over events. Uses `base`, `event`, `model` and `analysis`.
 
 mod by_context;
 mod cost;
@@ -14,9 +14,10 @@ mod trail;
 
 use std::{collections::VecDeque, sync::Arc};
 
+pub use crate::analysis::roofline::OperatorBasis;
 pub use by_context::{AtContext, ByContext};
-pub use cost::{OperatorBasis, Used};
-pub use incidents::{FlightRecorder, Incident, KeptLook, Unusual};
+pub use cost::Used;
+pub use incidents::{FlightRecorder, Incident, IncidentKind, KeptSample};
 pub use kernels::{KEPT_REPORTS, KernelState, LiveKernels};
 pub use operators::{AllocatorState, HostOperators, OperatorState};
 pub use requests::ActiveRequest;
@@ -27,7 +28,7 @@ pub use trail::{TokenMark, TokenTrail};
 
 use crate::{
     analysis::{
-        compare::{Sample, Trace},
+        compare::{RequestTrace, Sample, Thinned},
         metrics::{Metrics, MetricsSummary},
         throttle::Work,
     },
@@ -39,12 +40,18 @@ use crate::{
 
 const LOG_LINES: usize = 1000;
 const KEPT_SNAPSHOTS: usize = 64;
-/// A snapshot is compared by so many requests at most.
-const WINDOW_REQUESTS: usize = 256;
+
+/// Appends `item`; the oldest item is dropped once there are `max`.
+fn push_bounded<T>(items: &mut VecDeque<T>, max: usize, item: T) {
+    if items.len() >= max {
+        items.pop_front();
+    }
+    items.push_back(item);
+}
 
 /// The state of a run at its latest event. Time comes from the envelopes, never from a clock, and memory
 /// does not grow with the length of the run.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct RunState {
     pub now: Stamp,
     pub run: Option<RunStarted>,
@@ -55,30 +62,30 @@ pub struct RunState {
     pub active: Option<ActiveRequest>,
     pub warmup_done: u32,
     pub requests_done: u32,
-    /// The whole run.
+    /// The run so far.
     pub total: Metrics,
     /// Since the last snapshot.
     pub window: Metrics,
     /// The requests since the last snapshot, one by one.
-    trace: Trace,
-    /// All requests, with the gaps between tokens, where someone asked for them.
-    whole: Option<Box<Trace>>,
+    trace: RequestTrace,
+    /// All requests, with the gaps between tokens, where they are needed.
+    full_trace: Option<Box<RequestTrace>>,
     pub trail: TokenTrail,
     /// ITL in milliseconds over the run, warm-up included.
     pub itl_ms: Series,
-    /// TTFT in milliseconds over the run, warm-up included, at the first token.
+    /// TTFT in milliseconds over the run, warm-up included, at the time of the first token.
     pub ttft_ms: Series,
-    /// Measured ITL by the positions before the token.
+    /// Measured ITL by the length of the context.
     pub by_context: ByContext,
-    /// The seconds around whatever was unusual.
+    /// The seconds around incidents.
     pub flight: FlightRecorder,
-    /// TPOT of the first measured requests and of the last, in milliseconds.
-    pub drift: Drift,
+    /// TPOT of the measured requests in order of time.
+    tpots_ns: Thinned<f64>,
     pub gpus: Vec<GpuState>,
     pub gpu_absent: Option<GpuAbsent>,
     pub host: HostState,
     pub observer: Option<ObserverSample>,
-    /// What looking at the GPUs costs.
+    /// Overhead of sampling the GPUs.
     pub sampler: Option<SamplerCost>,
     pub kernels: KernelState,
     pub operators: OperatorState,
@@ -87,91 +94,24 @@ pub struct RunState {
     pub snapshots: VecDeque<Snapshot>,
     pub finished: Option<RunFinished>,
     pub events: u64,
+    /// Lines of the recording that could not be read, set by whatever reads it.
+    pub unreadable_lines: u64,
 }
 
-/// A named stretch of a run.
+/// A named window of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Snapshot {
     pub name: String,
     pub model: String,
     pub overrides: Vec<String>,
     pub metrics: MetricsSummary,
-    /// Means over the stretch, where they were read.
+    /// Means over the window, where they were read.
     pub power_w: Option<f32>,
     pub sm_clock_mhz: Option<f32>,
     pub temp_c: Option<f32>,
-    /// What it is compared by. Not kept on disk: the recording has it.
+    /// The data for comparisons. Not saved with the snapshot: the recording has it.
     #[serde(skip)]
     pub sample: Option<Arc<Sample>>,
-}
-
-/// Whether requests become slower or faster as a run goes on.
-#[derive(Debug, Clone, Default)]
-pub struct Drift {
-    first: Vec<u64>,
-    last: VecDeque<u64>,
-}
-
-impl Drift {
-    /// So many requests at either end are held against each other.
-    const ENDS: usize = 3;
-
-    fn request(&mut self, tpot_ns: u64) {
-        if self.first.len() < Self::ENDS {
-            self.first.push(tpot_ns);
-            return;
-        }
-        if self.last.len() == Self::ENDS {
-            self.last.pop_front();
-        }
-        self.last.push_back(tpot_ns);
-    }
-
-    /// TPOT of the first requests over that of the last; `None` while there are too few.
-    pub fn ratio(&self) -> Option<f64> {
-        let mean = |sum: u64| sum as f64 / Self::ENDS as f64;
-        (self.last.len() == Self::ENDS)
-            .then(|| mean(self.first.iter().sum()) / mean(self.last.iter().sum()))
-            .filter(|ratio| ratio.is_finite())
-    }
-}
-
-impl Default for RunState {
-    fn default() -> Self {
-        RunState {
-            now: Stamp::default(),
-            run: None,
-            phase: Phase::Idle,
-            preparing: None,
-            prepare_ms: None,
-            workload_paused_at: None,
-            active: None,
-            warmup_done: 0,
-            requests_done: 0,
-            total: Metrics::default(),
-            window: Metrics::default(),
-            trace: Trace::of_requests(WINDOW_REQUESTS),
-            whole: None,
-            trail: TokenTrail::default(),
-            itl_ms: Series::default(),
-            ttft_ms: Series::default(),
-            by_context: ByContext::default(),
-            flight: FlightRecorder::default(),
-            drift: Drift::default(),
-            gpus: Vec::new(),
-            gpu_absent: None,
-            host: HostState::default(),
-            observer: None,
-            sampler: None,
-            kernels: KernelState::default(),
-            operators: OperatorState::default(),
-            allocators: AllocatorState::default(),
-            log: VecDeque::new(),
-            snapshots: VecDeque::new(),
-            finished: None,
-            events: 0,
-        }
-    }
 }
 
 impl RunState {
@@ -180,7 +120,7 @@ impl RunState {
         self.now = self.now.max(t);
         self.events += 1;
         self.phase = self.phase.after(&envelope.event);
-        // While a tool is at work the workload waits, and what the GPU does is the child's.
+        // While a tool runs, the workload waits and the GPU runs the tool's child process.
         let under_tool = self.kernels.working().is_some();
         let phase = if under_tool { Phase::Idle } else { self.phase };
         for gpu in self.gpus.iter_mut().filter(|gpu| gpu.info.profiled) {
@@ -191,20 +131,20 @@ impl RunState {
             Event::GpuSample(sample) => {
                 let main = self.main_gpu().map(|gpu| gpu.info.index);
                 if main == Some(sample.gpu) {
-                    self.flight.look(t, sample, self.trail.seen());
+                    self.flight.gpu_sample(t, sample, self.trail.seen());
                 }
                 if let Some(gpu) = self.gpus.iter_mut().find(|g| g.info.index == sample.gpu) {
                     gpu.record(t, sample);
                     if gpu.info.profiled {
                         let phase = self.phase;
-                        self.traces().for_each(|trace| trace.look(t, phase, sample));
+                        self.traces().for_each(|trace| trace.gpu_sample(t, phase, sample));
                     }
                 }
             }
             Event::GpuProcesses(_) if under_tool => {}
-            Event::GpuProcesses(seen) => {
-                if let Some(gpu) = self.gpus.iter_mut().find(|g| g.info.index == seen.gpu) {
-                    gpu.shared_with(t, &seen.processes);
+            Event::GpuProcesses(listed) => {
+                if let Some(gpu) = self.gpus.iter_mut().find(|g| g.info.index == listed.gpu) {
+                    gpu.record_processes(t, &listed.processes);
                 }
             }
             Event::GpuLost(lost) => {
@@ -227,18 +167,18 @@ impl RunState {
             Event::RequestStarted(started) => {
                 self.active = Some(ActiveRequest::new(t, started.clone()));
                 if !started.warmup && self.total.ttft.n() == 0 && self.requests_done == 0 {
-                    // Measuring begins here; what came before is part of no stretch.
+                    // Measurement starts here; earlier time belongs to no window.
                     (self.total.from, self.window.from) = (t, t);
                 }
             }
             Event::RequestFinished(finished) => self.request_finished(finished.complete),
-            // Text is for whoever reads the recording.
+            // Predictions are only recorded.
             Event::Prediction(_) => {}
             Event::WorkloadPaused => self.workload_paused_at = Some(t),
             Event::WorkloadResumed => {
                 if let (Some(paused_at), Some(active)) = (self.workload_paused_at.take(), &mut self.active) {
                     active.leave_out(t.since(paused_at));
-                    self.traces().for_each(Trace::disturbed);
+                    self.traces().for_each(RequestTrace::paused);
                 }
             }
             Event::RunStarted(run) => self.run = Some((**run).clone()),
@@ -260,10 +200,7 @@ impl RunState {
             Event::HostFound(info) => self.host.info = Some((**info).clone()),
             Event::Snapshot(taken) => self.take_snapshot(&taken.name),
             Event::Notice(notice) => {
-                if self.log.len() == LOG_LINES {
-                    self.log.pop_front();
-                }
-                self.log.push_back((t, notice.clone()));
+                push_bounded(&mut self.log, LOG_LINES, (t, notice.clone()));
             }
             Event::RunFinished(finished) => {
                 self.active = None;
@@ -321,11 +258,11 @@ impl RunState {
             return;
         }
         let sample = active.sample().filter(|_| complete);
-        self.traces().for_each(|trace| trace.ended(sample));
+        self.traces().for_each(|trace| trace.request_ended(sample));
         if complete {
             self.requests_done += 1;
             let tpot_ns = active.tpot_ns();
-            tpot_ns.into_iter().for_each(|ns| self.drift.request(ns));
+            sample.and_then(|sample| sample.tpot_ns()).into_iter().for_each(|ns| self.tpots_ns.push(ns));
             for metrics in [&mut self.total, &mut self.window] {
                 metrics.requests += 1;
                 if let Some(tpot_ns) = tpot_ns {
@@ -337,16 +274,13 @@ impl RunState {
 
     fn take_snapshot(&mut self, name: &str) {
         let snapshot = self.window_snapshot(name);
-        if self.snapshots.len() == KEPT_SNAPSHOTS {
-            self.snapshots.pop_front();
-        }
-        self.snapshots.push_back(snapshot);
+        push_bounded(&mut self.snapshots, KEPT_SNAPSHOTS, snapshot);
         self.window.restart(self.now);
         self.trace.restart();
     }
 
-    fn traces(&mut self) -> impl Iterator<Item = &mut Trace> {
-        self.whole.as_deref_mut().into_iter().chain([&mut self.trace])
+    fn traces(&mut self) -> impl Iterator<Item = &mut RequestTrace> {
+        self.full_trace.as_deref_mut().into_iter().chain([&mut self.trace])
     }
 
     /// The current window as a snapshot would keep it.
@@ -373,20 +307,20 @@ impl RunState {
         self.gpus.iter().find(|g| g.info.profiled)
     }
 
-    /// The GPU to look at first: the workload's, else the one that has worked most.
+    /// The GPU to show first: the workload's, else the one with the most load.
     pub fn main_gpu(&self) -> Option<&GpuState> {
         let busy = |gpu: &GpuState| gpu.ledger.of(Work::Busy).time_ns;
-        // The first of several that have worked as long.
+        // The first of several with the same load.
         let busiest = || self.gpus.iter().rev().max_by(|a, b| busy(a).total_cmp(&busy(b)));
         self.profiled_gpu().or_else(busiest)
     }
 
-    /// There is no run: it is what files of kernels have in them.
+    /// There is no run, only reports that were opened from files.
     pub fn is_of_files(&self) -> bool {
         self.run.is_none() && !self.kernels.reports.is_empty()
     }
 
-    /// Others' work is looked at: there is no workload of ours.
+    /// The GPU is monitored without running a workload.
     pub fn watches(&self) -> bool {
         self.run.as_ref().is_some_and(|run| run.engine == EngineKind::None)
     }
@@ -396,8 +330,8 @@ impl RunState {
         self.run.as_ref().map_or(1, |r| r.batch)
     }
 
-    /// Decode tokens per second over the last `span_s` seconds, or of the last token when it took longer.
-    /// `None` when nothing is being decoded.
+    /// Decode tokens per second over the last `span_s` seconds, or of the last token when that took longer; `None` when
+    /// nothing is being decoded.
     pub fn recent_decode_tok_s(&self, span_s: f64) -> Option<f64> {
         let active = self.active.as_ref()?;
         let from = Stamp(self.now.0.saturating_sub((span_s * 1e9) as u64));
@@ -413,8 +347,7 @@ impl RunState {
         (ns > 0).then(|| tokens as f64 * 1e9 / ns as f64)
     }
 
-    /// Bytes a decode step has to read in the middle of a request: the weights it uses once, and the cache of
-    /// every sequence.
+    /// Bytes that a decode step reads in the middle of a request: the weights once, and the cache of every sequence.
     pub fn decode_step_bytes(&self) -> Option<u64> {
         let run = self.run.as_ref()?;
         let context = u64::from(run.prompt_tokens) + u64::from(run.output_tokens) / 2;
@@ -423,12 +356,12 @@ impl RunState {
 
     pub fn request_share_done(&self) -> f64 {
         let Some(run) = &self.run else { return 0.0 };
-        let whole = f64::from(run.requests) + f64::from(run.warmup);
+        let planned = f64::from(run.requests) + f64::from(run.warmup);
         let active = self
             .active
             .as_ref()
             .map_or(0.0, |a| f64::from(a.tokens) / f64::from(a.started.output_tokens.max(1)));
-        ((f64::from(self.requests_done + self.warmup_done) + active) / whole.max(1.0)).min(1.0)
+        ((f64::from(self.requests_done + self.warmup_done) + active) / planned.max(1.0)).min(1.0)
     }
 }
 

@@ -1,4 +1,4 @@
-//! What operators took on the host, and what allocators hold.
+//! Operator times on the host, and the memory of allocators.
 
 use super::Series;
 use crate::{
@@ -10,12 +10,12 @@ use crate::{
     model::Operator,
 };
 
-/// Operators by the engine's own clock, phase by phase. Warm-up is left out.
+/// Operators by the engine's own clock, phase by phase, without warm-up.
 #[derive(Debug, Clone, Default)]
 pub struct OperatorState {
     pub prefill: HostOperators,
     pub decode: HostOperators,
-    /// Steps of warm-up requests that were timed too.
+    /// Timed steps of warm-up requests.
     pub warmup_steps: u64,
 }
 
@@ -24,14 +24,14 @@ pub struct OperatorState {
 pub struct HostOperators {
     pub steps: u64,
     pub host_ns: u64,
-    /// Steps of which no operator was told, and their time.
-    pub untold_steps: u64,
-    pub untold_ns: u64,
-    /// Of whole steps; `None` where the heap is not counted.
+    /// Steps without operators, and their time.
+    pub unattributed_steps: u64,
+    pub unattributed_ns: u64,
+    /// Of the steps; `None` where the heap is not counted.
     pub heap: Option<HeapGrowth>,
-    /// In the order in which a step does them.
+    /// In the order of a step.
     pub times: Vec<OperatorTime>,
-    /// The step that was drawn last, each operator under its own name.
+    /// The last timeline of a step, with the names of operators.
     pub timeline: Option<StepTimeline>,
 }
 
@@ -62,12 +62,12 @@ impl OperatorState {
 
     pub(super) fn timeline(&mut self, timeline: &HostTimeline) {
         if let Some(known) = self.of_mut(timeline.phase) {
-            known.timeline = Some(drawn(timeline));
+            known.timeline = Some(step_timeline(timeline));
         }
     }
 }
 
-fn drawn(timeline: &HostTimeline) -> StepTimeline {
+fn step_timeline(timeline: &HostTimeline) -> StepTimeline {
     let names = Operator::ALL.iter().map(|operator| operator.name().to_owned()).collect();
     let span = |span: &HostSpan| KernelSpan {
         name: span.operator as u16,
@@ -80,7 +80,7 @@ fn drawn(timeline: &HostTimeline) -> StepTimeline {
     StepTimeline { phase: timeline.phase, at: Some(timeline.at), names, spans }
 }
 
-fn together(a: Option<HeapGrowth>, b: Option<HeapGrowth>) -> Option<HeapGrowth> {
+fn sum(a: Option<HeapGrowth>, b: Option<HeapGrowth>) -> Option<HeapGrowth> {
     match (a, b) {
         (Some(a), Some(b)) => Some(a.and(b)),
         (a, b) => a.or(b),
@@ -91,37 +91,37 @@ impl HostOperators {
     fn add(&mut self, window: &OperatorWindow) {
         self.steps += window.steps;
         self.host_ns = self.host_ns.saturating_add(window.host_ns);
-        self.untold_steps += window.untold_steps;
-        self.untold_ns = self.untold_ns.saturating_add(window.untold_ns);
-        self.heap = together(self.heap, window.heap);
+        self.unattributed_steps += window.unattributed_steps;
+        self.unattributed_ns = self.unattributed_ns.saturating_add(window.unattributed_ns);
+        self.heap = sum(self.heap, window.heap);
         for time in &window.operators {
             match self.times.binary_search_by_key(&time.operator, |known| known.operator) {
-                Ok(at) => {
-                    let known = &mut self.times[at];
+                Ok(index) => {
+                    let known = &mut self.times[index];
                     known.calls += time.calls;
                     known.ns = known.ns.saturating_add(time.ns);
                     known.min_ns = known.min_ns.min(time.min_ns);
                     known.max_ns = known.max_ns.max(time.max_ns);
-                    known.heap = together(known.heap, time.heap);
+                    known.heap = sum(known.heap, time.heap);
                 }
-                Err(at) => self.times.insert(at, *time),
+                Err(index) => self.times.insert(index, *time),
             }
         }
     }
 
-    /// Steps of which operators were told.
-    pub fn told_steps(&self) -> u64 {
-        self.steps.saturating_sub(self.untold_steps)
+    /// Steps with operators.
+    pub fn attributed_steps(&self) -> u64 {
+        self.steps.saturating_sub(self.unattributed_steps)
     }
 
     /// The time of those steps.
-    pub fn told_ns(&self) -> u64 {
-        self.host_ns.saturating_sub(self.untold_ns)
+    pub fn attributed_ns(&self) -> u64 {
+        self.host_ns.saturating_sub(self.unattributed_ns)
     }
 
-    /// What of that belongs to no operator.
+    /// The part of that outside of operators.
     pub fn self_ns(&self) -> u64 {
-        self.times.iter().fold(self.told_ns(), |left, time| left.saturating_sub(time.ns))
+        self.times.iter().fold(self.attributed_ns(), |left, time| left.saturating_sub(time.ns))
     }
 
     /// The operators as a table like those of kernels.
@@ -146,7 +146,7 @@ impl HostOperators {
     }
 }
 
-/// What each allocator holds, now and over the run.
+/// The memory of each allocator, now and over the run.
 #[derive(Debug, Clone, Default)]
 pub struct AllocatorState {
     all: Vec<(AllocatorSample, Series)>,
@@ -155,25 +155,25 @@ pub struct AllocatorState {
 impl AllocatorState {
     pub(super) fn record(&mut self, t: Stamp, sample: AllocatorSample) {
         let known = self.all.iter().position(|(known, _)| known.allocator == sample.allocator);
-        let at = known.unwrap_or_else(|| {
+        let index = known.unwrap_or_else(|| {
             self.all.push((sample, Series::default()));
             self.all.len() - 1
         });
-        self.all[at].0 = sample;
-        self.all[at].1.push(t, sample.live_bytes as f32);
+        self.all[index].0 = sample;
+        self.all[index].1.push(t, sample.live_bytes as f32);
     }
 
-    /// What it told last; `None` where nobody counts it.
+    /// The last sample; `None` where it is not counted.
     pub fn latest(&self, allocator: Allocator) -> Option<&AllocatorSample> {
         self.all.iter().map(|(sample, _)| sample).find(|sample| sample.allocator == allocator)
     }
 
-    /// What it held over the run.
+    /// Live bytes over the run.
     pub fn live_bytes(&self, allocator: Allocator) -> Option<&Series> {
         self.all.iter().find(|(sample, _)| sample.allocator == allocator).map(|(_, series)| series)
     }
 
-    /// All that were told, the heap first.
+    /// All allocators with samples, the heap first.
     pub fn all(&self) -> impl Iterator<Item = &AllocatorSample> {
         Allocator::ALL.into_iter().filter_map(|allocator| self.latest(allocator))
     }
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_add_up_and_warm_up_is_left_out() {
+    fn windows_add_up_without_warm_up() {
         let mut state = OperatorState::default();
         state.window(&window(true, 9, 900, &[(Operator::Qkv, 9, 90)]));
         state.window(&window(false, 2, 200, &[(Operator::Attention, 2, 60), (Operator::Down, 2, 80)]));

@@ -1,4 +1,4 @@
-//! The request under way.
+//! The active request.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ impl ActiveRequest {
         ActiveRequest { started, tokens: 0, start: t, first_token: None, last_token: t }
     }
 
-    /// Counts a token and gives the time since the one before, or since the start.
+    /// Counts a token; returns the time since the previous one, or since the start.
     pub(super) fn token(&mut self, t: Stamp) -> u64 {
         let gap = t.since(self.last_token).as_nanos() as u64;
         self.first_token.get_or_insert(t);
@@ -30,7 +30,7 @@ impl ActiveRequest {
         gap
     }
 
-    /// The workload stood still for `pause`: it belongs to no latency.
+    /// Excludes a pause of the workload from all latencies.
     pub(super) fn leave_out(&mut self, pause: Duration) {
         self.last_token = self.last_token + pause;
         self.start = self.start + pause;
@@ -45,7 +45,7 @@ impl ActiveRequest {
         Some(self.last_token.since(first).as_nanos() as u64 / u64::from(self.tokens - 1))
     }
 
-    /// What it is compared by; `None` before its first token.
+    /// Its data for comparisons; `None` before its first token.
     pub(super) fn sample(&self) -> Option<RequestSample> {
         let first = self.first_token?;
         Some(RequestSample {

@@ -1,46 +1,47 @@
-//! What of a run is held against another, drawn from its state.
+//! The sample of a run that is compared with others, from its state.
 
-use super::{LiveKernels, RunState};
+use super::RunState;
 use crate::{
     analysis::{
-        compare::{Clocks, Facts, GpuFacts, KernelProfile, LimitShare, SAMPLE_SCHEMA, Sample, Trace},
+        compare::{Clocks, Facts, GpuFacts, KernelProfile, LimitShare, RequestTrace, SAMPLE_SCHEMA, Sample},
         throttle::{Account, Work},
     },
     event::{KernelWindow, Outcome, Phase, Stamp, readings::Reading},
 };
 
-/// Of a whole run so many requests are kept at most.
-const MOST_REQUESTS: usize = 1 << 14;
-/// Fewer looks at a phase do not tell its clock.
-const LEAST_LOOKS: u64 = 20;
+/// The number of requests kept of a run.
+const MAX_REQUESTS: usize = 1 << 14;
+/// The clock of a phase is not known with fewer samples.
+const MIN_SAMPLES: u64 = 20;
 
 impl RunState {
-    /// A state that keeps all requests with the gaps between tokens, for [`whole_sample`](Self::whole_sample).
+    /// A state that keeps all requests with the gaps between tokens, for [`run_sample`](Self::run_sample).
     pub fn for_comparison() -> RunState {
-        RunState { whole: Some(Box::new(Trace::with_gaps(MOST_REQUESTS))), ..RunState::default() }
+        RunState { full_trace: Some(Box::new(RequestTrace::with_gaps(MAX_REQUESTS))), ..RunState::default() }
     }
 
-    /// What came so far is not to be compared: a stretch begins.
+    /// Starts the compared window here; earlier requests are dropped.
     pub fn forget_requests(&mut self) {
-        if let Some(whole) = &mut self.whole {
-            whole.restart();
+        if let Some(trace) = &mut self.full_trace {
+            trace.restart();
         }
+        self.tpots_ns.clear();
         self.total.restart(self.now);
     }
 
-    /// The run as it is compared; `None` before its first event, and where requests were not kept.
-    pub fn whole_sample(&self, name: &str) -> Option<Sample> {
-        self.sample_of(name, self.whole.as_deref()?, self.total.from)
+    /// The sample of the run; `None` before its first event, and where requests were not kept.
+    pub fn run_sample(&self, name: &str) -> Option<Sample> {
+        self.sample_of(name, self.full_trace.as_deref()?, self.total.from)
     }
 
-    /// The stretch since the last snapshot, which is complete though the run goes on.
+    /// The sample of the window since the last snapshot, which is complete even while the run continues.
     pub(super) fn window_sample(&self, name: &str) -> Option<Sample> {
         let mut sample = self.sample_of(name, &self.trace, self.window.from)?;
         sample.facts.outcome = Some(Outcome::Completed);
         Some(sample)
     }
 
-    fn sample_of(&self, name: &str, trace: &Trace, from: Stamp) -> Option<Sample> {
+    fn sample_of(&self, name: &str, trace: &RequestTrace, from: Stamp) -> Option<Sample> {
         let run = self.run.as_ref()?;
         let gpu = self.profiled_gpu();
         let requests = trace.requests();
@@ -48,9 +49,9 @@ impl RunState {
             let known = request.decode_mcycles.map(|cycles| (cycles, request.decode_ns as f64 / 1e9));
             known.map_or((mcycles, secs), |(cycles, s)| (mcycles + cycles, secs + s))
         });
-        let by_looks = |work: Work| {
+        let by_samples = |work: Work| {
             let account = gpu?.ledger.of(work);
-            account.clock_mhz.value().filter(|_| account.looks >= LEAST_LOOKS)
+            account.clock_mhz.value().filter(|_| account.samples >= MIN_SAMPLES)
         };
         let memory = match gpu {
             Some(gpu) => gpu.series(Reading::MemUsed),
@@ -75,49 +76,48 @@ impl RunState {
             measured: trace.measured(),
             itl_ns: trace.itl_ns().cloned(),
             clocks: Clocks {
-                prefill_sm_mhz: by_looks(Work::Prefill),
-                decode_sm_mhz: if secs > 0.0 { Some(mcycles / secs) } else { by_looks(Work::Decode) },
+                prefill_sm_mhz: by_samples(Work::Prefill),
+                decode_sm_mhz: if secs > 0.0 { Some(mcycles / secs) } else { by_samples(Work::Decode) },
                 decode_mem_mhz: trace.mem_clock_mhz(),
             },
             limits: gpu.map_or_else(Vec::new, |gpu| {
-                let phases = [Work::Prefill, Work::Decode];
-                phases.iter().flat_map(|work| limits(*work, gpu.ledger.of(*work))).collect()
+                let phases = [(Phase::Prefill, Work::Prefill), (Phase::Decode, Work::Decode)];
+                phases.into_iter().flat_map(|(phase, work)| limits(phase, gpu.ledger.of(work))).collect()
             }),
-            others: gpu.map_or(0, |gpu| gpu.processes_seen.len() as u32),
-            cpu_taken: self.host.taken_by_others(from, self.now).filter(|_| run.device.is_cpu()),
-            events_lost: self.observer.map_or(0, |observer| observer.lost),
+            conditions: self.conditions(from),
             peak_mem_bytes: peak.filter(|bytes| *bytes > 0),
-            decode: profile(Phase::Decode, &self.kernels.decode),
-            prefill: profile(Phase::Prefill, &self.kernels.prefill),
+            decode: profile(&self.kernels.decode.total),
             requests,
         })
     }
 }
 
-/// The faults that held a phase, and for how much of it.
-fn limits(work: Work, account: &Account) -> Vec<LimitShare> {
+/// The faults that were active in a phase, with their shares of its time.
+fn limits(phase: Phase, account: &Account) -> Vec<LimitShare> {
     let faults = account.limits.iter().filter(|(limit, _)| limit.fault() == Some(true));
-    let share = faults.filter_map(|(limit, held)| {
-        let share = match held.counted_ns.filter(|_| held.covered_ns > 0.0) {
-            Some(counted) => counted / held.covered_ns,
-            None => held.sampled_ns / Some(account.seen_ns).filter(|seen| *seen > 0.0)?,
-        };
-        let (phase, limit) = (work.name().to_owned(), limit.name());
-        Some(LimitShare { phase, limit, share: share.clamp(0.0, 1.0) })
-    });
-    share.collect()
+    faults
+        .map(|(limit, time)| LimitShare { phase, limit: limit.name(), share: account.active_share(time).0 })
+        .collect()
 }
 
-fn profile(phase: Phase, live: &LiveKernels) -> Option<KernelProfile> {
-    KernelProfile::of(&KernelWindow {
-        phase,
-        steps: live.steps,
-        span_ns: live.span_ns,
-        busy_ns: live.busy_ns,
-        between_ns: live.between_ns,
-        launches: live.launches,
-        graph_launches: live.graph_launches,
-        dropped: live.dropped,
-        rows: live.rows.clone(),
-    })
+/// `None` where no kernel was recorded, or some were lost.
+fn profile(kernels: &KernelWindow) -> Option<KernelProfile> {
+    if kernels.steps == 0 || kernels.rows.is_empty() || kernels.dropped > 0 {
+        return None;
+    }
+    let mut profile = KernelProfile {
+        steps: kernels.steps,
+        launches: kernels.launches,
+        span_ns: kernels.span_ns as f64,
+        busy_ns: kernels.busy_ns as f64,
+        between_ns: kernels.between_ns as f64,
+        ..KernelProfile::default()
+    };
+    for row in &kernels.rows {
+        let family = if row.family.is_empty() { row.name.clone() } else { row.family.clone() };
+        let operator = row.operator.map_or_else(|| family.clone(), |operator| operator.name().to_owned());
+        *profile.operators.entry(operator).or_default() += row.total_ns.unwrap_or(0.0);
+        *profile.families.entry(family).or_default() += row.calls;
+    }
+    Some(profile)
 }

@@ -1,10 +1,11 @@
-//! A measured value over time in bounded memory: the last samples as they came, the whole run in buckets.
+//! A value over time in bounded memory: the last samples one by one, the run in buckets.
 
 use std::collections::VecDeque;
 
+use super::push_bounded;
 use crate::event::Stamp;
 
-/// What is known of a value within a stretch of time.
+/// The values within an interval of time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Bucket {
     pub min: f32,
@@ -29,7 +30,7 @@ impl Bucket {
         (self.sum / f64::from(self.n)) as f32
     }
 
-    /// Of all its values.
+    /// The sum of its values.
     pub fn sum(&self) -> f64 {
         self.sum
     }
@@ -39,7 +40,7 @@ const RECENT: usize = 1024;
 const BUCKETS: usize = 1024;
 const FIRST_WIDTH_NS: u64 = 50_000_000;
 
-/// Memory is taken once, when the series is made. Least and greatest values survive any downsampling.
+/// Memory is allocated once, when the series is created. Minima and maxima survive downsampling.
 #[derive(Debug, Clone)]
 pub struct Series {
     recent: VecDeque<(Stamp, f32)>,
@@ -62,10 +63,7 @@ impl Series {
         if !value.is_finite() {
             return;
         }
-        if self.recent.len() == RECENT {
-            self.recent.pop_front();
-        }
-        self.recent.push_back((t, value));
+        push_bounded(&mut self.recent, RECENT, (t, value));
         while (t.0 / self.width_ns) as usize >= BUCKETS {
             self.halve();
         }
@@ -104,7 +102,7 @@ impl Series {
         self.recent.is_empty()
     }
 
-    /// Least and greatest value of the whole run.
+    /// Minimum and maximum of the run.
     pub fn range(&self) -> Option<(f32, f32)> {
         self.buckets.iter().flatten().fold(None, |range, b| {
             let (min, max) = range.unwrap_or((b.min, b.max));
@@ -112,7 +110,7 @@ impl Series {
         })
     }
 
-    /// The stretch `from..to` in `columns` equal parts; a part without a sample is `None`.
+    /// The interval `from..to` in `columns` equal parts; a part without a sample is `None`.
     pub fn columns(&self, from: Stamp, to: Stamp, columns: usize) -> Vec<Option<Bucket>> {
         let mut out: Vec<Option<Bucket>> = vec![None; columns];
         let span = to.0.saturating_sub(from.0);
@@ -129,7 +127,7 @@ impl Series {
         out
     }
 
-    /// What is known of the stretch `from..=to`, as finely as it is kept: sample by sample, or buckets at their middles.
+    /// The interval `from..=to` as finely as it is kept: sample by sample, or buckets at their centres.
     pub fn within(&self, from: Stamp, to: Stamp) -> impl Iterator<Item = (Stamp, Bucket)> {
         let fine = self.recent.len() < RECENT || self.recent.front().is_some_and(|(first, _)| *first <= from);
         let (first_sample, first_bucket) = match fine {
@@ -137,15 +135,15 @@ impl Series {
             false => (self.recent.len(), (from.0 / self.width_ns) as usize),
         };
         let samples = self.recent.range(first_sample..).map(|(t, value)| (*t, Bucket::of(*value)));
-        let (width, middle) = (self.width_ns, self.width_ns / 2);
+        let (width, centre) = (self.width_ns, self.width_ns / 2);
         let buckets = self.buckets.iter().enumerate().skip(first_bucket);
         let buckets =
-            buckets.filter_map(move |(i, bucket)| Some((Stamp(i as u64 * width + middle), (*bucket)?)));
+            buckets.filter_map(move |(i, bucket)| Some((Stamp(i as u64 * width + centre), (*bucket)?)));
         samples.chain(buckets).filter(move |(t, _)| (from..=to).contains(t))
     }
 
-    /// As [`columns`](Self::columns), with each empty part taking the value before it, for up to `hold_ns`:
-    /// what a sampled value most likely was between two looks.
+    /// As [`columns`](Self::columns), with the previous value in each empty part for up to `hold_ns`: the most likely value
+    /// between two samples.
     pub fn held_columns(&self, from: Stamp, to: Stamp, columns: usize, hold_ns: u64) -> Vec<Option<Bucket>> {
         let mut out = self.columns(from, to, columns);
         let column_ns = to.0.saturating_sub(from.0) / columns.max(1) as u64;
@@ -161,12 +159,12 @@ impl Series {
         out
     }
 
-    /// The value that held at `t`: the last one sampled before, if that was not too long ago.
+    /// The value at `t`: that of the last sample before, if it is recent enough.
     pub fn at(&self, t: Stamp) -> Option<f32> {
-        const TOO_LONG_NS: u64 = 2_500_000_000;
+        const MAX_AGE_NS: u64 = 2_500_000_000;
         match self.before(Stamp(t.0.saturating_add(1))) {
-            Some((sampled, value)) => (t.0 - sampled.0 <= TOO_LONG_NS).then_some(value),
-            // Older than the samples kept one by one: the bucket knows about.
+            Some((sampled, value)) => (t.0 - sampled.0 <= MAX_AGE_NS).then_some(value),
+            // Older than the samples kept one by one.
             None => self.buckets.get((t.0 / self.width_ns) as usize).copied().flatten().map(|b| b.mean()),
         }
     }
@@ -200,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn gaps_stay_gaps_and_holding_ends() {
+    fn gaps_are_held_for_a_limited_time() {
         let mut s = Series::default();
         s.push(at(1.0), 5.0);
         s.push(at(9.0), 7.0);
@@ -212,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_not_a_value() {
+    fn values_that_are_not_finite_are_ignored() {
         let mut s = Series::default();
         s.push(at(1.0), f32::NAN);
         assert!(s.is_empty());
@@ -220,7 +218,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn extremes_are_kept(values in prop::collection::vec((0u64..10_000_000_000_000, -1e6f32..1e6), 1..500)) {
+        fn minimum_and_maximum_are_kept(values in prop::collection::vec((0u64..10_000_000_000_000, -1e6f32..1e6), 1..500)) {
             let mut values = values;
             values.sort_by_key(|v| v.0);
             let mut s = Series::default();
@@ -233,7 +231,7 @@ mod tests {
         }
 
         #[test]
-        fn any_stretch_can_be_asked_for(from in 0u64..1_000_000_000_000, to in 0u64..1_000_000_000_000, columns in 0usize..300) {
+        fn any_interval_can_be_queried(from in 0u64..1_000_000_000_000, to in 0u64..1_000_000_000_000, columns in 0usize..300) {
             let mut s = Series::default();
             (0..2000u64).for_each(|i| s.push(Stamp(i * 77_000_000), i as f32));
             prop_assert_eq!(s.held_columns(Stamp(from), Stamp(to), columns, 2_000_000_000).len(), columns);

@@ -1,4 +1,4 @@
-//! What the GPU and the host reported, over time.
+//! Telemetry of the GPUs and the host over time.
 
 use std::{sync::LazyLock, time::Duration};
 
@@ -9,27 +9,28 @@ use crate::{
         throttle::Ledger,
     },
     event::{
-        GpuInfo, GpuLost, GpuProcess, GpuSample, HostInfo, HostSample, Stamp,
+        GpuInfo, GpuLost, GpuProcess, GpuSample, HostInfo, HostSample, Query, Refused, Stamp,
         readings::{self, Kind, Reading},
+        reasons::{self, ActiveReason},
     },
 };
 
-/// One GPU: what it is, what it said last, and its history.
+/// One GPU: its properties, last readings and history.
 #[derive(Debug, Clone)]
 pub struct GpuState {
     pub info: GpuInfo,
-    /// The last value of every reading, and when it was read.
+    /// The last value of every reading, with its time.
     latest: [Option<(Stamp, f64)>; readings::COUNT],
     pub reasons_now: Option<(Stamp, u64)>,
     series: Vec<(Reading, Series)>,
-    /// NVML's reason bits of the last samples, for the throttle lanes.
+    /// NVML's reason bits over time, for the throttle lanes.
     pub reasons: Vec<(u64, Series)>,
     pub lost: Option<(Stamp, GpuLost)>,
-    /// Other processes on it now, and all that there ever were with the time they were seen first.
+    /// Other processes on it now, and all so far with the time they were first listed.
     pub processes: Vec<GpuProcess>,
     pub processes_seen: Vec<(Stamp, GpuProcess)>,
     pub ledger: Ledger,
-    /// Two ledgers that take turns: the elder reaches back between one and two of these.
+    /// Two ledgers, one of which restarts every [`RECENT`]: the older one covers the last one to two periods.
     recent: [Ledger; 2],
     recent_since: Option<Stamp>,
     pub(super) heat: HeatSoak,
@@ -37,7 +38,7 @@ pub struct GpuState {
 
 const RECENT: Duration = Duration::from_secs(60);
 
-/// More than so many strangers on a card are no longer told apart.
+/// The number of other processes kept.
 const KEPT_PROCESSES: usize = 32;
 
 impl GpuState {
@@ -58,35 +59,35 @@ impl GpuState {
         }
     }
 
-    /// The last value that was read.
+    /// The last value of a reading.
     pub fn value(&self, reading: Reading) -> Option<f64> {
         self.latest[reading as usize].map(|(_, value)| value)
     }
 
-    /// How old that value is at `now`.
+    /// The age of that value at `now`.
     pub fn age(&self, reading: Reading, now: Stamp) -> Option<Duration> {
         self.latest[reading as usize].map(|(at, _)| now.since(at))
     }
 
-    /// When anything was read last.
-    pub fn seen(&self) -> Option<Stamp> {
+    /// The time of the last sample.
+    pub fn last_read(&self) -> Option<Stamp> {
         let readings = self.latest.iter().flatten().map(|(at, _)| *at);
         readings.chain(self.reasons_now.map(|(at, _)| at)).max()
     }
 
-    /// The history of a reading; of a counter there is none.
+    /// The history of a reading; empty for counters.
     pub fn series(&self, reading: Reading) -> &Series {
         static EMPTY: LazyLock<Series> = LazyLock::new(Series::default);
         self.series.iter().find(|(of, _)| *of == reading).map_or(&EMPTY, |(_, series)| series)
     }
 
-    /// Why a reading is not there, and what would change that.
-    pub fn refusal(&self, reading: &str) -> Option<(&str, Option<&str>)> {
-        let refused = self.info.refused.iter().find(|refused| refused.reading == reading)?;
-        Some((&refused.reason, refused.remedy.as_deref()))
+    /// Why the GPU does not report something.
+    pub fn refusal(&self, query: impl Into<Query>) -> Option<&Refused> {
+        let query = query.into();
+        self.info.refused.iter().find(|refused| refused.reading == query)
     }
 
-    /// How warm it is getting, once it is under load.
+    /// The thermal state, once it is under load.
     pub fn heat(&self) -> Option<Heat> {
         self.heat.heat(self.info.slowdown_temp_c)
     }
@@ -94,7 +95,7 @@ impl GpuState {
     pub(super) fn record(&mut self, t: Stamp, sample: &GpuSample) {
         for (reading, value) in sample.readings() {
             self.latest[reading as usize] = Some((t, value));
-            if reading.about().kind == Kind::Level {
+            if reading.about().kind == Kind::Gauge {
                 self.series_mut(reading).push(t, value as f32);
             }
         }
@@ -102,26 +103,21 @@ impl GpuState {
             self.reasons_now = Some((t, bits));
             self.record_reasons(t, bits);
         }
-        if let Some(watts) = sample.get(Reading::PowerLimit) {
-            self.info.power_limit_w = Some(watts as f32);
-        }
-        if let Some(mhz) = sample.get(Reading::SmClockMax) {
-            self.info.sm_clock_max_mhz = Some(mhz as u32);
-        }
+        self.info.update(sample);
         self.ledger.sample(t, sample);
-        self.turn_recent(t);
+        self.rotate_recent(t);
         self.recent.iter_mut().for_each(|ledger| ledger.sample(t, sample));
         let loaded = self.ledger.is_loaded();
         self.heat.sample(t, sample.get(Reading::Temp), sample.get(Reading::SmClock), loaded);
     }
 
     /// The ledger of the last minute or two.
-    pub fn lately(&self) -> &Ledger {
-        let [elder, younger] = &self.recent;
-        if elder.span_s() > 0.0 { elder } else { younger }
+    pub fn recent_ledger(&self) -> &Ledger {
+        let [older, newer] = &self.recent;
+        if older.span_s() > 0.0 { older } else { newer }
     }
 
-    fn turn_recent(&mut self, t: Stamp) {
+    fn rotate_recent(&mut self, t: Stamp) {
         let since = *self.recent_since.get_or_insert(t);
         if t.since(since) >= RECENT {
             self.recent = [std::mem::take(&mut self.recent[1]), Ledger::default()];
@@ -129,7 +125,7 @@ impl GpuState {
         }
     }
 
-    pub(super) fn shared_with(&mut self, t: Stamp, processes: &[GpuProcess]) {
+    pub(super) fn record_processes(&mut self, t: Stamp, processes: &[GpuProcess]) {
         self.processes = processes.to_vec();
         for process in processes {
             let known = self.processes_seen.iter().any(|(_, seen)| seen.pid == process.pid);
@@ -140,24 +136,19 @@ impl GpuState {
     }
 
     fn series_mut(&mut self, reading: Reading) -> &mut Series {
-        let at = match self.series.iter().position(|(of, _)| *of == reading) {
-            Some(at) => at,
-            None => {
-                self.series.push((reading, Series::default()));
-                self.series.len() - 1
-            }
-        };
-        &mut self.series[at].1
+        let index = self.series.iter().position(|(of, _)| *of == reading).unwrap_or_else(|| {
+            self.series.push((reading, Series::default()));
+            self.series.len() - 1
+        });
+        &mut self.series[index].1
     }
 
-    /// Every bit that was ever set has a lane of its own: 1 while active, 0 while not.
+    /// Every bit that was ever set has a lane: 1 while active, 0 while not.
     fn record_reasons(&mut self, t: Stamp, bits: u64) {
-        let mut fresh = self.reasons.iter().fold(bits, |left, (bit, _)| left & !bit);
-        while fresh != 0 {
-            let bit = 1 << fresh.trailing_zeros();
-            fresh &= !bit;
-            self.reasons.push((bit, Series::default()));
-            self.reasons.sort_by_key(|(bit, _)| *bit);
+        for bit in reasons::active(bits).map(ActiveReason::bit) {
+            if let Err(index) = self.reasons.binary_search_by_key(&bit, |(known, _)| *known) {
+                self.reasons.insert(index, (bit, Series::default()));
+            }
         }
         for (bit, series) in &mut self.reasons {
             series.push(t, if bits & *bit != 0 { 1.0 } else { 0.0 });
@@ -180,7 +171,7 @@ pub struct HostState {
 }
 
 impl HostState {
-    /// Share of the machine's CPU that went to other processes between two moments.
+    /// Share of the CPU that other processes used between two times.
     pub fn taken_by_others(&self, from: Stamp, to: Stamp) -> Option<f32> {
         let mean = |series: &Series| series.columns(from, to, 1)[0].map(|b| b.mean());
         let cores = self.latest.as_ref().map(|(_, s)| s.core_pct.len()).filter(|n| *n > 0)?;

@@ -25,7 +25,7 @@ fn fold(events: &[Envelope]) -> RunState {
 }
 
 #[test]
-fn latencies_are_what_the_words_say() {
+fn latencies_match_their_definitions() {
     let state = fold(&[
         request(100, 0, false),
         token(150, 0, 0),
@@ -37,14 +37,14 @@ fn latencies_are_what_the_words_say() {
     assert_eq!(s.ttft_ms.mean, Some(50.0));
     assert_eq!(s.tpot_ms.mean, Some(15.0));
     assert_eq!((s.itl_ms.n, s.itl_ms.mean), (2, Some(15.0)));
-    // Two sequences of ten prompt tokens in 50 ms; two sequences gain two tokens in 30 ms.
+    // Two sequences of ten prompt tokens in 50 ms; two more tokens of both in 30 ms.
     assert_eq!(s.prefill_tok_s, Some(400.0));
     assert!((s.decode_tok_s.unwrap() - 4.0 / 0.030).abs() < 1e-9);
     assert_eq!((s.requests, s.output_tokens), (1, 6));
 }
 
 #[test]
-fn warm_up_is_left_out_but_shown() {
+fn warm_up_is_shown_but_not_measured() {
     let state = fold(&[request(0, 0, true), token(500, 0, 0), token(900, 0, 1), finished(901, 0)]);
     assert_eq!(state.total.summary().ttft_ms.n, 0);
     assert_eq!((state.warmup_done, state.requests_done, state.trail.len()), (1, 0, 2));
@@ -89,7 +89,7 @@ fn a_cancelled_request_is_not_a_request() {
 }
 
 #[test]
-fn every_reason_that_ever_was_has_a_lane() {
+fn every_reason_has_a_lane() {
     let info = GpuInfo { index: 0, ..GpuInfo::default() };
     let sample = |ms, bits| envelope(ms, Event::GpuSample(Box::new(GpuSample::of(0).with_reasons(bits))));
     let state = fold(&[
@@ -104,7 +104,7 @@ fn every_reason_that_ever_was_has_a_lane() {
 }
 
 #[test]
-fn readings_that_were_not_there_leave_no_trace() {
+fn absent_readings_leave_no_trace() {
     let info = GpuInfo { index: 3, ..GpuInfo::default() };
     let sample = GpuSample::of(3).with(Reading::Temp, 40.0);
     let state = fold(&[
@@ -119,13 +119,13 @@ fn readings_that_were_not_there_leave_no_trace() {
 }
 
 #[test]
-fn stray_events_change_nothing_they_should_not() {
+fn stray_events_are_ignored() {
     let state = fold(&[token(5, 9, 0), finished(6, 9), envelope(7, Event::WorkloadResumed)]);
     assert_eq!((state.total.itl.n(), state.trail.len(), state.requests_done), (0, 0, 0));
 }
 
 #[test]
-fn a_child_under_a_tool_is_no_stranger_on_the_card() {
+fn a_child_under_a_tool_is_not_another_process() {
     let tool = |ms, state| {
         envelope(ms, Event::ToolRun(Box::new(ToolRun { tool: "ncu".into(), phase: Phase::Decode, state })))
     };

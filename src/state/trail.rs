@@ -2,13 +2,14 @@
 
 use std::collections::VecDeque;
 
+use super::push_bounded;
 use crate::event::Stamp;
 
 /// A token that reached the host.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TokenMark {
     pub t: Stamp,
-    /// Time since the token before, or since the request's start for a first token.
+    /// Time since the previous token, or since the start of the request for a first token.
     pub gap_ns: u64,
     pub id: u32,
     pub request: u32,
@@ -32,14 +33,11 @@ impl Default for TokenTrail {
 
 impl TokenTrail {
     pub(super) fn push(&mut self, mark: TokenMark) {
-        if self.marks.len() == KEPT {
-            self.marks.pop_front();
-        }
-        self.marks.push_back(mark);
+        push_bounded(&mut self.marks, KEPT, mark);
         self.seen += 1;
     }
 
-    /// Tokens there ever were; the newest has this number less one.
+    /// The number of tokens so far; the newest has this number less one.
     pub fn seen(&self) -> u64 {
         self.seen
     }
@@ -52,7 +50,7 @@ impl TokenTrail {
         self.marks.is_empty()
     }
 
-    /// `count` tokens, or as many as there are, up to `back` tokens before the newest.
+    /// Up to `count` tokens, ending `back` tokens before the newest.
     pub fn window(&self, back: usize, count: usize) -> impl DoubleEndedIterator<Item = &TokenMark> {
         let end = self.marks.len().saturating_sub(back);
         self.marks.range(end.saturating_sub(count)..end)

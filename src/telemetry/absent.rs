@@ -1,4 +1,4 @@
-//! Why there is no GPU to look at, and what would change that.
+//! Why no GPU is sampled, and what would change that.
 
 use thiserror::Error;
 
@@ -10,13 +10,13 @@ pub enum Absence {
     LibraryMissing { detail: String },
     #[error("the NVIDIA kernel driver is not loaded")]
     DriverNotLoaded,
-    #[error("the NVIDIA kernel module and libnvidia-ml are of different versions")]
+    #[error("the NVIDIA kernel module and libnvidia-ml have different versions")]
     VersionMismatch,
-    #[error("NVML may not talk to the driver: permission denied")]
+    #[error("NVML cannot access the driver: permission denied")]
     NoPermission,
-    #[error("the driver works but shows no GPU")]
+    #[error("the driver works but lists no GPU")]
     NoDevices,
-    #[error("{setting} turns GPU telemetry off")]
+    #[error("GPU telemetry is off: {setting}")]
     TurnedOff { setting: &'static str },
     #[error("{detail}")]
     Lost { detail: String },
@@ -32,20 +32,20 @@ impl Absence {
                  in a container, start it with `--gpus all` (NVIDIA Container Toolkit)"
             }
             Absence::DriverNotLoaded => {
-                "load it with `sudo modprobe nvidia`, or reboot after an update of the driver"
+                "load it with `sudo modprobe nvidia`, or reboot after a driver update"
             }
             Absence::VersionMismatch => {
-                "the driver was updated while it was loaded: reboot, or reload the nvidia module"
+                "the driver was updated while loaded: reboot, or reload the nvidia module"
             }
             Absence::NoPermission => "give this user access to /dev/nvidiactl and /dev/nvidia0",
             Absence::NoDevices => {
-                "see whether `lspci` lists the card; in a container or a virtual machine, pass it through"
+                "check that `lspci` lists the GPU; in a container or a virtual machine, pass it through"
             }
             Absence::TurnedOff { .. } => "set telemetry.probe=auto and profiling.nvml.enable=true",
             Absence::Lost { .. } => {
-                "look for `Xid` in `sudo dmesg`; the card needs a reset (`nvidia-smi --gpu-reset`) or the machine a reboot"
+                "search `sudo dmesg` for `Xid`; reset the GPU (`nvidia-smi --gpu-reset`) or reboot"
             }
-            Absence::Broken { .. } => "see whether `nvidia-smi` works on this machine",
+            Absence::Broken { .. } => "check that `nvidia-smi` works on this machine",
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Whether others use the machine when a run begins: they would be measured too.
+//! External load at the start of a run, which would distort the measurements.
 
 use std::{
     fs,
@@ -13,12 +13,9 @@ use crate::{
     event::{GpuInfo, GpuProcess},
 };
 
-/// How long the cores are looked at.
-const LOOK: Duration = Duration::from_millis(400);
-
-/// What is wrong with the GPU of the run, in words: another power limit than expected, other processes.
+/// Remarks on the GPU that the workload runs on: an unexpected power limit, other processes.
 ///
-/// Only the GPU that the workload runs on is looked at. `others` is `None` where they cannot be listed.
+/// `others` is `None` where processes cannot be listed.
 pub(super) fn remarks_on_gpu(
     hardware: &HardwareConfig,
     gpu: &GpuInfo,
@@ -31,61 +28,58 @@ pub(super) fn remarks_on_gpu(
     let name = format!("GPU {} ({})", gpu.index, gpu.name);
     match (hardware.expected_power_limit_w, gpu.power_limit_w) {
         (Some(wanted), Some(is)) if (wanted - f64::from(is)).abs() >= 0.5 => remarks.push(format!(
-            "{name} has a power limit of {is} W, hardware.expected_power_limit_w is {wanted}; \
-             nvidia-smi -pl sets it, this program never does"
+            "{name} has a power limit of {is} W, but hardware.expected_power_limit_w is {wanted}; set it with nvidia-smi -pl"
         )),
         (Some(wanted), None) => remarks.push(format!(
-            "{name} does not tell its power limit: hardware.expected_power_limit_w {wanted} cannot be checked"
+            "{name} does not report its power limit: hardware.expected_power_limit_w={wanted} cannot be checked"
         )),
         _ => {}
     }
     if let Some(others) = others.filter(|others| !others.is_empty() && hardware.isolation.check) {
         let others = others.iter().map(GpuProcess::to_string).collect::<Vec<_>>().join(", ");
-        remarks.push(format!("other processes use {name}: {others}; this run shares it with them"));
+        remarks.push(format!("other processes use {name}: {others}; measurements include their load"));
     }
     remarks
 }
 
-/// Counters of the cores and of this process, to be held against later ones.
-pub(super) struct CpuLook {
+/// CPU counters at the start of the measurement of external load.
+pub(super) struct ExternalLoad {
     proc: PathBuf,
     cores: Vec<CoreTicks>,
     own: u64,
 }
 
-impl CpuLook {
+impl ExternalLoad {
+    /// The duration of the measurement.
+    pub(super) const DURATION: Duration = Duration::from_millis(400);
+
     /// The first reading; `None` where the machine has no such counters.
-    pub(super) fn begin(proc: &Path) -> Option<CpuLook> {
+    pub(super) fn start(proc: &Path) -> Option<ExternalLoad> {
         let (cores, own) = counters(proc)?;
-        Some(CpuLook { proc: proc.to_owned(), cores, own })
+        Some(ExternalLoad { proc: proc.to_owned(), cores, own })
     }
 
-    /// The share of all cores that other processes took since, in percent; `None` where it cannot be told.
+    /// The share of all cores that other processes have used since, in percent; `None` where it is not known.
     fn others_pct(&self) -> Option<f64> {
         let (cores, own) = counters(&self.proc)?;
         let of = |cores: &[CoreTicks], part: fn(&CoreTicks) -> u64| cores.iter().map(part).sum::<u64>();
         let passed = |part: fn(&CoreTicks) -> u64| of(&cores, part).checked_sub(of(&self.cores, part));
         let (busy, total) = (passed(|core| core.busy)?, passed(|core| core.total)?);
-        // A few ticks say nothing: a share would be mostly rounding.
-        if (total as f64) < LOOK.as_secs_f64() * TICKS_PER_S / 4.0 {
+        // With only a few ticks, a share would be mostly rounding.
+        if (total as f64) < Self::DURATION.as_secs_f64() * TICKS_PER_S / 4.0 {
             return None;
         }
         let others = busy.saturating_sub(own.saturating_sub(self.own));
         Some(others as f64 / total as f64 * 100.0)
     }
 
-    /// How long to wait between beginning and [`remark`](Self::remark).
-    pub(super) fn wait() -> Duration {
-        LOOK
-    }
-
-    /// What to say where others take more than `hardware` allows.
+    /// A remark where other processes use more than `hardware` allows.
     pub(super) fn remark(&self, hardware: &HardwareConfig) -> Option<String> {
         let allowed = hardware.isolation.max_other_cpu_pct;
         let others = self.others_pct().filter(|others| *others > allowed)?;
         Some(format!(
-            "other processes take {} of the cores, hardware.isolation.max_other_cpu_pct is {allowed}: \
-             figures of this run include their doing",
+            "other processes use {} of the cores (hardware.isolation.max_other_cpu_pct={allowed}): measurements include \
+             their load",
             percent(others)
         ))
     }
@@ -121,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_of_others() {
+    fn other_processes_are_reported() {
         let others = [
             GpuProcess { pid: 7, name: Some("vllm".into()), mem_bytes: Some(3 << 20) },
             GpuProcess { pid: 8, name: None, mem_bytes: None },
@@ -130,7 +124,7 @@ mod tests {
         let remarks = remarks_on_gpu(&hardware, &gpu(None), Some(&others));
         assert_eq!(
             remarks,
-            ["other processes use GPU 0 (H200): vllm (pid 7, 3 MiB), pid 8; this run shares it with them"]
+            ["other processes use GPU 0 (H200): vllm (pid 7, 3 MiB), pid 8; measurements include their load"]
         );
         assert!(remarks_on_gpu(&hardware, &gpu(None), Some(&[])).is_empty());
         hardware.isolation.check = false;
@@ -138,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn cores_that_others_use() {
+    fn external_cpu_load_is_measured() {
         let proc = tempfile::tempdir().unwrap();
         fs::create_dir(proc.path().join("self")).unwrap();
         let write = |busy: u64, idle: u64, own: u64| {
@@ -148,13 +142,13 @@ mod tests {
             fs::write(proc.path().join("self/stat"), own).unwrap();
         };
         write(100, 100, 10);
-        let look = CpuLook::begin(proc.path()).unwrap();
+        let load = ExternalLoad::start(proc.path()).unwrap();
         let hardware = hardware(None);
-        assert_eq!(look.remark(&hardware), None, "no time has passed");
+        assert_eq!(load.remark(&hardware), None, "no time has passed");
         write(150, 150, 50);
-        assert_eq!(look.remark(&hardware), None, "10 % are others'");
+        assert_eq!(load.remark(&hardware), None, "10 % external load is allowed");
         write(150, 150, 15);
-        assert!(look.remark(&hardware).unwrap().starts_with("other processes take 45 % of the cores"));
-        assert!(CpuLook::begin(Path::new("/nowhere")).is_none());
+        assert!(load.remark(&hardware).unwrap().starts_with("other processes use 45 % of the cores"));
+        assert!(ExternalLoad::start(Path::new("/nowhere")).is_none());
     }
 }

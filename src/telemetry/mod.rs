@@ -1,4 +1,4 @@
-//! What the machine does meanwhile: readings of the GPUs and of the host, taken at intervals.
+//! Telemetry: samples of the GPUs and of the host at regular intervals. Uses `base`, `event`, `config`, `profile` and `analysis`.
 
 pub mod absent;
 pub mod host;
@@ -13,21 +13,20 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-pub use crate::event::reasons;
 use crate::event::{
     AllocatorSample, CallCost, GpuInfo, GpuProcess, GpuSample, HostInfo, HostSample, Refused, Stamp,
 };
 pub use sampler::Sampler;
 pub use thermometer::Thermometer;
 
-/// How often a reading is taken. What is dear is taken less often.
+/// How often a reading is taken. Expensive ones are taken less often.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tier {
     Fast,
-    /// Activity counters, which need some time between two looks.
+    /// Activity counters, which need a minimum time between two samples.
     Gpm,
     Slow,
-    /// What turned out to take too long.
+    /// Readings that turned out to take too long.
     Rare,
 }
 
@@ -49,63 +48,62 @@ impl Tier {
     }
 }
 
-/// What to look at.
+/// The readings of one sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Look {
-    /// Everything in this tier.
-    All(Tier),
-    /// One of the calls of the slow tier, by its place in the round: between two fast looks there is time for
-    /// one, not for all.
-    Turn(usize),
+pub enum Selection {
+    /// All of a tier.
+    Tier(Tier),
+    /// One call of the slow tier, by its index: between two fast samples there is time for one, not for all.
+    SlowCall(usize),
 }
 
-/// Looks at GPUs.
+/// Samples GPUs.
 pub trait GpuProbe: Send {
-    /// The GPUs it can look at, with whatever they have refused to tell so far.
+    /// The GPUs it can sample, with what they have refused so far.
     fn gpus(&self) -> Vec<GpuInfo>;
 
-    /// One look at the GPU whose [`GpuInfo::index`] is `gpu`. A reading that is not there is left out.
-    fn look(&mut self, gpu: u32, look: Look, now: Stamp) -> Result<GpuSample, ProbeError>;
+    /// Samples the GPU whose [`GpuInfo::index`] is `gpu`. Absent readings are `None`.
+    fn sample(&mut self, gpu: u32, selection: Selection, now: Stamp) -> Result<GpuSample, ProbeError>;
 
-    /// How many turns make a round of the slow tier.
-    fn turns(&self, _gpu: u32) -> usize {
+    /// The number of calls in the slow tier.
+    fn slow_calls(&self, _gpu: u32) -> usize {
         0
     }
 
-    /// What that GPU has refused to tell so far.
+    /// What that GPU has refused so far.
     fn refused(&self, _gpu: u32) -> &[Refused] {
         &[]
     }
 
-    /// Processes that compute on that GPU, this one left out; `None` where they cannot be listed.
+    /// Other processes that use that GPU; `None` where they cannot be listed.
     fn other_processes(&mut self, _gpu: u32) -> Option<Vec<GpuProcess>> {
         None
     }
 
-    /// What each kind of call has taken so far.
+    /// The overhead of each kind of call so far.
     fn costs(&self, _gpu: u32) -> Vec<CallCost> {
         Vec::new()
     }
 
-    /// Time spent in calls since it was asked last.
+    /// Time spent in calls since the last request.
     fn take_spent(&mut self) -> Duration {
         Duration::ZERO
     }
 
-    /// What the probe has to say since it was asked last.
+    /// Remarks of the probe since the last request.
     fn take_remarks(&mut self) -> Vec<String> {
         Vec::new()
     }
 }
 
-/// Looks at the machine around the GPUs.
+/// Samples the host.
 pub trait HostProbe: Send {
     fn info(&self) -> HostInfo;
 
-    /// Rates are over the time since the sample before.
+    /// Rates cover the time since the last sample.
     fn sample(&mut self, now: Stamp) -> HostSample;
 
-    /// What this process holds on its heap; `None` where that is not counted.
+    /// The heap of this process; `None` where it is not counted.
     fn heap(&mut self) -> Option<AllocatorSample> {
         None
     }
@@ -113,10 +111,10 @@ pub trait HostProbe: Send {
 
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ProbeError {
-    /// It will not come back in this run.
-    #[error("GPU {gpu} has gone: {reason}")]
+    /// It will not return in this run.
+    #[error("GPU {gpu} is lost: {reason}")]
     Lost { gpu: u32, reason: String },
-    /// The next look may succeed.
+    /// The next sample may succeed.
     #[error("GPU {gpu} could not be read: {reason}")]
     Unreadable { gpu: u32, reason: String },
 }

@@ -1,4 +1,4 @@
-//! Takes samples when they are due, on a thread of its own or wherever a simulation calls it.
+//! Takes samples when they are due, on a thread of its own or from the steps of a simulation.
 
 mod gpus;
 
@@ -8,50 +8,50 @@ use std::{
     time::Duration,
 };
 
-use gpus::GpuWatch;
+use gpus::GpuSampler;
 
 use super::{
     GpuProbe, HostProbe,
     absent::Absence,
-    isolation::{CpuLook, remarks_on_gpu},
+    isolation::{ExternalLoad, remarks_on_gpu},
     visible::nvml_index,
 };
 use crate::{
     config::{HardwareConfig, NvmlConfig, RunConfig, Runtime, SamplerConfig},
-    event::{AllocatorSample, Device, Event, EventTx, GpuInfo, Level, Stamp},
+    event::{AllocatorSample, Device, Event, EventTx, GpuInfo, GpuSource, Level, Stamp},
 };
 
-/// The longest that a stop waits when nobody unparks the thread.
+/// The longest delay of a stop when the thread is not unparked.
 const STOP_CHECK: Duration = Duration::from_millis(50);
 
-/// Counting is cheap, but asking the C library for what it has reserved stops whoever allocates meanwhile.
-const BETWEEN_HEAPS: Duration = Duration::from_secs(1);
+/// Counting is cheap, but querying the reserved memory of the C library blocks other allocations.
+const HEAP_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Owns the probes and knows when each is due.
+/// Owns the probes and their schedules.
 pub struct Sampler {
-    gpu: Result<GpuWatch, Absence>,
-    host: Option<HostWatch>,
-    /// What is to be said of the machine at the start.
+    gpu: Result<GpuSampler, Absence>,
+    host: Option<HostSampler>,
+    /// Remarks on the machine, reported at the start.
     remarks: Vec<String>,
-    /// Where the cores are to be looked at before anything is said of them.
+    /// Set where external load is measured at the start.
     isolation: Option<HardwareConfig>,
 }
 
-struct HostWatch {
+struct HostSampler {
     probe: Box<dyn HostProbe>,
     due: Due,
     heap_due: Due,
     heap: Option<AllocatorSample>,
 }
 
-impl HostWatch {
-    fn new(probe: Box<dyn HostProbe>, interval_ms: u32) -> HostWatch {
-        // Host readings are rates: the first needs an interval behind it.
-        let (due, heap_due) = (Due::every_ms(interval_ms).later(), Due::every(BETWEEN_HEAPS));
-        HostWatch { probe, due, heap_due, heap: None }
+impl HostSampler {
+    fn new(probe: Box<dyn HostProbe>, interval_ms: u32) -> HostSampler {
+        // Host readings are rates: the first needs an interval before it.
+        let (due, heap_due) = (Due::every_ms(interval_ms).later(), Due::every(HEAP_INTERVAL));
+        HostSampler { probe, due, heap_due, heap: None }
     }
 
-    /// Sends a sample, and what the heap holds where that has changed.
+    /// Sends a sample, and the heap where it has changed.
     fn sample(&mut self, now: Stamp, tx: &EventTx) {
         tx.send(Event::HostSample(Box::new(self.probe.sample(now))));
         if !self.heap_due.take(now) {
@@ -65,7 +65,7 @@ impl HostWatch {
     }
 }
 
-/// A grid of moments; those that were slept through are skipped.
+/// Times at a fixed interval; missed ones are skipped.
 struct Due {
     next: Stamp,
     every: Duration,
@@ -80,12 +80,12 @@ impl Due {
         Due::every(Duration::from_millis(u64::from(ms.max(1))))
     }
 
-    /// The same, but for the first moment.
+    /// The same without the first time.
     fn later(self) -> Due {
         Due { next: self.next + self.every, ..self }
     }
 
-    /// Whether it is time; if so, moves on to the first moment after `now`.
+    /// Whether it is due; if so, advances to the first time after `now`.
     fn take(&mut self, now: Stamp) -> bool {
         if now < self.next {
             return false;
@@ -95,7 +95,7 @@ impl Due {
         true
     }
 
-    /// Another distance, beginning at `now`.
+    /// Changes the interval, starting at `now`.
     fn set_every(&mut self, every: Duration, now: Stamp) {
         if every != self.every {
             (self.every, self.next) = (every, now + every);
@@ -104,7 +104,7 @@ impl Due {
 }
 
 impl Sampler {
-    /// A sampler for a run with `config`. `uuid` is CUDA's own name of the GPU that the workload runs on, where known.
+    /// A sampler for a run with `config`. `uuid` is CUDA's id of the GPU that the workload runs on, where known.
     pub fn for_run(
         config: &RunConfig,
         probe: Result<Box<dyn GpuProbe>, Absence>,
@@ -113,17 +113,17 @@ impl Sampler {
     ) -> Sampler {
         let simulated_run = config.runtime.name == Runtime::Sim;
         let mut sampler = Sampler::new(probe, &config.profiling.nvml, host, &config.profiling.host);
-        if let Ok(watch) = &mut sampler.gpu {
-            let infos: Vec<GpuInfo> = watch.gpus.iter().map(|gpu| gpu.info.clone()).collect();
+        if let Ok(sampled) = &mut sampler.gpu {
+            let infos: Vec<GpuInfo> = sampled.gpus.iter().map(|gpu| gpu.info.clone()).collect();
             let profiled = if simulated_run { Some(0) } else { profiled_gpu(config, &infos, uuid) };
-            for gpu in &mut watch.gpus {
-                // A simulated card beside a real workload is there to be looked at: nothing runs on it.
+            for gpu in &mut sampled.gpus {
+                // A real workload does not run on a simulated GPU.
                 gpu.info.profiled =
-                    profiled == Some(gpu.info.index) && (simulated_run || gpu.info.source != "sim");
+                    profiled == Some(gpu.info.index) && (simulated_run || gpu.info.source != GpuSource::Sim);
             }
-            // Asked before the engine is there, which would be found among the processes.
-            for gpu in watch.gpus.iter().map(|gpu| gpu.info.clone()).collect::<Vec<_>>() {
-                let others = watch.processes(gpu.index);
+            // Listed before the engine starts, which would be among the processes.
+            for gpu in sampled.gpus.iter().map(|gpu| gpu.info.clone()).collect::<Vec<_>>() {
+                let others = sampled.processes(gpu.index);
                 sampler.remarks.extend(remarks_on_gpu(&config.hardware, &gpu, others.as_deref()));
             }
         } else if config.hardware.expected_power_limit_w.is_some() {
@@ -142,15 +142,15 @@ impl Sampler {
         host: Option<Box<dyn HostProbe>>,
         host_interval: &SamplerConfig,
     ) -> Sampler {
-        let gpu = gpu.map(|probe| GpuWatch::new(probe, gpu_intervals));
-        let host = host.map(|probe| HostWatch::new(probe, host_interval.interval_ms));
+        let gpu = gpu.map(|probe| GpuSampler::new(probe, gpu_intervals));
+        let host = host.map(|probe| HostSampler::new(probe, host_interval.interval_ms));
         Sampler { gpu, host, remarks: Vec::new(), isolation: None }
     }
 
-    /// Says what there is to look at, and why the rest is not there.
+    /// Reports what is sampled, and why the rest is not.
     pub fn announce(&self, tx: &EventTx) {
         match &self.gpu {
-            Ok(watch) => watch.announce(tx),
+            Ok(sampled) => sampled.announce(tx),
             Err(absence) => {
                 tx.send(Event::GpuAbsent(absence.into()));
             }
@@ -163,10 +163,10 @@ impl Sampler {
         }
     }
 
-    /// Sends what is due at `now` and answers when to come again; `None` when nothing will ever be due.
+    /// Sends what is due at `now`; returns the next due time, or `None` when there is nothing to sample.
     pub fn sample_due(&mut self, now: Stamp, tx: &EventTx) -> Option<Stamp> {
-        if let Ok(watch) = &mut self.gpu
-            && let Err(absence) = watch.sample_due(now, tx)
+        if let Ok(sampled) = &mut self.gpu
+            && let Err(absence) = sampled.sample_due(now, tx)
         {
             self.gpu = Err(absence);
         }
@@ -175,26 +175,27 @@ impl Sampler {
         {
             host.sample(now, tx);
         }
-        let gpu_next = self.gpu.as_ref().ok().map(GpuWatch::next);
+        let gpu_next = self.gpu.as_ref().ok().map(GpuSampler::next);
         let host_next = self.host.as_ref().map(|host| host.due.next);
         gpu_next.into_iter().chain(host_next).min()
     }
 
-    /// Samples on the calling thread, by a wall clock, until `stop` is set. Unparking the thread makes it look
-    /// at once; it looks by itself within 50 ms.
+    /// Samples on the calling thread by a wall clock until `stop` is set. `stop` is checked when the thread is unparked, and
+    /// every 50 ms.
     pub fn run(&mut self, tx: &EventTx, stop: &AtomicBool) {
-        let mut look = self.isolation.take().and_then(|hardware| {
-            Some((CpuLook::begin(Path::new("/proc"))?, hardware, tx.clock().now() + CpuLook::wait()))
+        let mut external = self.isolation.take().and_then(|hardware| {
+            let load = ExternalLoad::start(Path::new("/proc"))?;
+            Some((load, hardware, tx.clock().now() + ExternalLoad::DURATION))
         });
         while !stop.load(Ordering::Acquire) {
             let now = tx.clock().now();
-            if let Some((begun, hardware, _)) = look.take_if(|(_, _, due)| now >= *due)
-                && let Some(remark) = begun.remark(&hardware)
+            if let Some((load, hardware, _)) = external.take_if(|(_, _, due)| now >= *due)
+                && let Some(remark) = load.remark(&hardware)
             {
                 tx.notice(Level::Warn, "hardware", remark);
             }
             let due = self.sample_due(now, tx);
-            let Some(next) = due.into_iter().chain(look.as_ref().map(|(_, _, due)| *due)).min() else {
+            let Some(next) = due.into_iter().chain(external.as_ref().map(|(_, _, due)| *due)).min() else {
                 return;
             };
             while !stop.load(Ordering::Acquire) {
@@ -208,7 +209,7 @@ impl Sampler {
     }
 }
 
-/// The index, as NVML counts, of the GPU that the workload runs on.
+/// The NVML index of the GPU that the workload runs on.
 pub fn profiled_gpu(config: &RunConfig, gpus: &[GpuInfo], uuid: Option<&str>) -> Option<u32> {
     let index = match Device::from(config.runtime.device.as_str()) {
         Device::Cpu | Device::None => return None,

@@ -2,35 +2,33 @@
 
 use std::time::Instant;
 
-use super::{GpuProbe, Look, ProbeError, Tier};
+use super::{GpuProbe, ProbeError, Selection, Tier};
 use crate::event::{Stamp, readings::Reading};
 
 /// Reads the temperature of the GPU that the workload runs on.
 pub struct Thermometer {
     probe: Box<dyn GpuProbe>,
     gpu: u32,
-    begun: Instant,
-    told_once: bool,
+    start: Instant,
+    has_reported: bool,
 }
 
 impl Thermometer {
-    /// Reads `gpu`, numbered as NVML counts, through `probe`.
+    /// Reads the GPU with the NVML index `gpu` through `probe`.
     pub fn new(probe: Box<dyn GpuProbe>, gpu: u32) -> Thermometer {
-        Thermometer { probe, gpu, begun: Instant::now(), told_once: false }
+        Thermometer { probe, gpu, start: Instant::now(), has_reported: false }
     }
 
-    /// The temperature; `None` where this look failed and the next may not. An error stays.
+    /// The temperature; `None` where this sample failed and the next may succeed. An error is permanent.
     pub fn read(&mut self) -> Result<Option<f32>, String> {
-        let now = Stamp::from_secs_f64(self.begun.elapsed().as_secs_f64());
-        match self.probe.look(self.gpu, Look::All(Tier::Fast), now) {
+        let now = Stamp::from_secs_f64(self.start.elapsed().as_secs_f64());
+        match self.probe.sample(self.gpu, Selection::Tier(Tier::Fast), now) {
             Ok(sample) => {
                 let temp_c = sample.get(Reading::Temp).map(|celsius| celsius as f32);
-                let never = temp_c.is_none() && !self.told_once;
-                self.told_once |= temp_c.is_some();
-                if never {
-                    Err(format!("GPU {} does not tell its temperature", self.gpu))
-                } else {
-                    Ok(temp_c)
+                self.has_reported |= temp_c.is_some();
+                match self.has_reported {
+                    true => Ok(temp_c),
+                    false => Err(format!("GPU {} does not report its temperature", self.gpu)),
                 }
             }
             Err(ProbeError::Unreadable { .. }) => Ok(None),

@@ -1,11 +1,11 @@
-//! Which card of the machine CUDA means by a number: `CUDA_VISIBLE_DEVICES` hides and reorders them.
+//! Maps CUDA's device numbers to NVML's: `CUDA_VISIBLE_DEVICES` hides and reorders GPUs.
 
 use crate::event::GpuInfo;
 
-/// The index, as NVML counts, of the GPU that CUDA counts as `ordinal`.
+/// The NVML index of the GPU with the CUDA number `ordinal`.
 ///
-/// `uuid` is what CUDA itself says of that GPU, where it was asked: then nothing is guessed. `visible` is the value
-/// of `CUDA_VISIBLE_DEVICES`. `None` where no card fits.
+/// `uuid` is CUDA's own id of that GPU, where it is known, and decides alone. `visible` is the value of
+/// `CUDA_VISIBLE_DEVICES`. `None` where no GPU matches.
 pub fn nvml_index(gpus: &[GpuInfo], ordinal: u32, uuid: Option<&str>, visible: Option<&str>) -> Option<u32> {
     if let Some(uuid) = uuid {
         return gpus.iter().find(|gpu| same_uuid(&gpu.uuid, uuid)).map(|gpu| gpu.index);
@@ -13,16 +13,16 @@ pub fn nvml_index(gpus: &[GpuInfo], ordinal: u32, uuid: Option<&str>, visible: O
     let Some(visible) = visible else {
         return gpus.iter().find(|gpu| gpu.index == ordinal).map(|gpu| gpu.index);
     };
-    // CUDA stops at the first entry that names no card.
-    let cards = visible.split(',').map(|entry| named(gpus, entry.trim())).take_while(Option::is_some);
-    cards.flatten().nth(ordinal as usize)
+    // CUDA stops at the first entry that names no GPU.
+    let listed = visible.split(',').map(|entry| named(gpus, entry.trim())).take_while(Option::is_some);
+    listed.flatten().nth(ordinal as usize)
 }
 
 fn named(gpus: &[GpuInfo], entry: &str) -> Option<u32> {
     let gpu = match entry.parse::<u32>() {
         Ok(index) => gpus.iter().find(|gpu| gpu.index == index),
         Err(_) if entry.is_empty() => None,
-        // A beginning is enough.
+        // A prefix is enough.
         Err(_) => gpus.iter().find(|gpu| gpu.uuid.starts_with(entry)),
     };
     gpu.map(|gpu| gpu.index)
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_names_and_beginnings() {
+    fn numbers_ids_and_prefixes() {
         let gpus: Vec<GpuInfo> = ["GPU-aa11", "GPU-ab22", "GPU-cc33"]
             .iter()
             .zip(0..)

@@ -92,10 +92,10 @@ impl Depth {
     }
 }
 
-/// text, dim, border, accent, good, warn, bad, prefill, decode, power, clock, temperature, memory, use; heat.
-struct Palette([u32; 14], [u32; 5]);
+/// For text, dim, border, accent, good, warn, bad, prefill, decode, power, clock, temperature, memory, utilisation.
+type Roles<T> = [T; 14];
 
-const DARK: Palette = Palette(
+const DARK: (Roles<u32>, [u32; 5]) = (
     [
         0xd8dee9, 0x8a93a3, 0x4a5262, 0x88c0d0, 0xa3be8c, 0xebcb8b, 0xe06c75, 0xc099ff, 0x7aa2f7, 0xe5a06b,
         0x7fc7b5, 0xe78284, 0x9d9cf0, 0x8fb573,
@@ -103,7 +103,7 @@ const DARK: Palette = Palette(
     [0x5e8f8a, 0x8fb573, 0xe2c06b, 0xe5975a, 0xe5534b],
 );
 
-const LIGHT: Palette = Palette(
+const LIGHT: (Roles<u32>, [u32; 5]) = (
     [
         0x24292f, 0x656d76, 0xb6bdc6, 0x0b6e83, 0x2f7d32, 0x9a5b00, 0xb3261e, 0x7a3fb0, 0x1f5fb0, 0xa85a12,
         0x0f766e, 0xb23a48, 0x5147b8, 0x4d7c0f,
@@ -114,103 +114,68 @@ const LIGHT: Palette = Palette(
 impl Theme {
     pub fn new(name: ThemeName, depth: Depth, glyphs: Glyphs) -> Theme {
         match name {
-            ThemeName::Dark => Self::coloured(&DARK, depth, glyphs),
-            ThemeName::Light => Self::coloured(&LIGHT, depth, glyphs),
+            ThemeName::Dark => Self::coloured(DARK, depth, glyphs),
+            ThemeName::Light => Self::coloured(LIGHT, depth, glyphs),
             ThemeName::HighContrast => Self::high_contrast(glyphs),
             ThemeName::NoColour => Self::no_colour(glyphs),
         }
     }
 
-    fn coloured(Palette(roles, heat): &Palette, depth: Depth, glyphs: Glyphs) -> Theme {
-        let style = |rgb: u32| Style::new().fg(depth.colour(rgb));
-        let [
-            text,
-            dim,
-            border,
-            accent,
-            good,
-            warn,
-            bad,
-            prefill,
-            decode,
-            power,
-            clock,
-            temperature,
-            memory,
-            used,
-        ] = roles.map(style);
+    fn of_roles(roles: Roles<Style>, heat: [Style; 5], glyphs: Glyphs) -> Theme {
+        let [text, dim, border, accent, good, warn, bad, prefill, decode, lines @ ..] = roles;
+        let [power, clock, temperature, memory, utilisation] = lines;
+        let number = text.add_modifier(Modifier::BOLD);
+        let selected = accent.add_modifier(Modifier::REVERSED);
         Theme {
             text,
             dim,
             border,
             accent,
-            number: text.add_modifier(Modifier::BOLD),
+            number,
             good,
             warn,
             bad,
             prefill,
             decode,
-            selected: accent.add_modifier(Modifier::REVERSED),
+            selected,
             power,
             clock,
             temperature,
             memory,
-            utilisation: used,
-            heat: heat.map(style),
+            utilisation,
+            heat,
             glyphs,
         }
+    }
+
+    fn coloured((roles, heat): (Roles<u32>, [u32; 5]), depth: Depth, glyphs: Glyphs) -> Theme {
+        let style = |rgb: u32| Style::new().fg(depth.colour(rgb));
+        Self::of_roles(roles.map(style), heat.map(style), glyphs)
     }
 
     fn high_contrast(glyphs: Glyphs) -> Theme {
         let bold = |colour| Style::new().fg(colour).add_modifier(Modifier::BOLD);
         let white = Style::new().fg(Color::White);
-        Theme {
-            text: white,
-            dim: white,
-            border: white,
-            accent: bold(Color::LightCyan),
-            number: bold(Color::White),
-            good: bold(Color::LightGreen),
-            warn: bold(Color::LightYellow),
-            bad: bold(Color::LightRed).add_modifier(Modifier::UNDERLINED),
-            prefill: bold(Color::LightMagenta),
-            decode: bold(Color::LightCyan),
-            selected: Style::new().fg(Color::Black).bg(Color::White),
-            power: bold(Color::LightYellow),
-            clock: bold(Color::LightCyan),
-            temperature: bold(Color::LightRed),
-            memory: bold(Color::LightMagenta),
-            utilisation: bold(Color::LightGreen),
-            heat: [Color::White, Color::LightGreen, Color::LightYellow, Color::LightMagenta, Color::LightRed]
-                .map(bold),
-            glyphs,
-        }
+        let [cyan, green, yellow, red, magenta] =
+            [Color::LightCyan, Color::LightGreen, Color::LightYellow, Color::LightRed, Color::LightMagenta]
+                .map(bold);
+        let bad = red.add_modifier(Modifier::UNDERLINED);
+        let roles =
+            [white, white, white, cyan, green, yellow, bad, magenta, cyan, yellow, cyan, red, magenta, green];
+        let heat = [bold(Color::White), green, yellow, magenta, red];
+        let selected = Style::new().fg(Color::Black).bg(Color::White);
+        Theme { selected, ..Self::of_roles(roles, heat, glyphs) }
     }
 
     /// Bold and dim instead of colours.
     fn no_colour(glyphs: Glyphs) -> Theme {
         let plain = Style::new();
         let (bold, dim) = (plain.add_modifier(Modifier::BOLD), plain.add_modifier(Modifier::DIM));
-        Theme {
-            text: plain,
-            dim,
-            border: dim,
-            accent: bold,
-            number: bold,
-            good: plain,
-            warn: bold,
-            bad: bold.add_modifier(Modifier::UNDERLINED),
-            prefill: bold,
-            decode: plain,
-            selected: plain.add_modifier(Modifier::REVERSED),
-            power: plain,
-            clock: plain,
-            temperature: plain,
-            memory: plain,
-            utilisation: plain,
-            heat: [dim, plain, plain, bold, bold.add_modifier(Modifier::REVERSED)],
-            glyphs,
-        }
+        let bad = bold.add_modifier(Modifier::UNDERLINED);
+        let roles = [plain, dim, dim, bold, plain, bold, bad, bold, plain, plain, plain, plain, plain, plain];
+        let heat = [dim, plain, plain, bold, bold.add_modifier(Modifier::REVERSED)];
+        let selected = plain.add_modifier(Modifier::REVERSED);
+        Theme { selected, ..Self::of_roles(roles, heat, glyphs) }
     }
 
     pub fn phase(&self, phase: Phase) -> Style {

@@ -13,8 +13,9 @@ use tui_input::Input;
 
 use crate::{config::ThemeName, event::Stamp};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Pane {
+    #[default]
     Overview,
     Gpu,
     Tokens,
@@ -63,7 +64,9 @@ pub enum RunOrder {
 /// Time spans of the charts.
 pub const SPANS_S: [f64; 6] = [10.0, 30.0, 60.0, 300.0, 1800.0, f64::INFINITY];
 
-#[derive(Debug, Clone)]
+const DEFAULT_SPAN: usize = 2;
+
+#[derive(Debug, Clone, Default)]
 pub struct UiState {
     pub pane: Pane,
     pub overlay: Overlay,
@@ -99,27 +102,7 @@ pub struct UiState {
 
 impl UiState {
     pub fn new(theme: ThemeName) -> Self {
-        UiState {
-            pane: Pane::Overview,
-            overlay: Overlay::None,
-            theme,
-            span: 2,
-            token: None,
-            incident: 0,
-            incident_open: None,
-            gpu: None,
-            reading: 0,
-            point: 0,
-            log_back: 0,
-            log_filter: String::new(),
-            jobs_back: 0,
-            run_selected: 0,
-            run_marked: None,
-            runs_filter: String::new(),
-            run_order: RunOrder::default(),
-            kernels: KernelsSettings::default(),
-            message: None,
-        }
+        UiState { theme, span: DEFAULT_SPAN, ..UiState::default() }
     }
 
     /// Opens a prompt with `text` in it.

@@ -1,5 +1,5 @@
 /* A libnvidia-ml.so.1 of two kinds: one odd card that refuses half of the calls, and with -DHOPPER cards that answer
-   all of them. INIT, COUNT, LOSE_AFTER, SLOW_UTIL_US, SLOW_ENERGY_US, STRANGER and HANG bend them. With -DFULL beside
+   all of them. INIT, COUNT, GPM, LOSE_AFTER, SLOW_UTIL_US, SLOW_ENERGY_US, STRANGER and HANG bend them. With -DFULL beside
    -DHOPPER they also tell what stays as it is: limits, links, modes. */
 #include <string.h>
 #include <unistd.h>
@@ -12,6 +12,9 @@
 #endif
 #ifndef LOSE_AFTER
 #define LOSE_AFTER 1000000
+#endif
+#ifndef GPM
+#define GPM 1
 #endif
 #ifndef SLOW_UTIL_US
 #define SLOW_UTIL_US 0
@@ -108,7 +111,7 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void *d, unsigned *n, struct process
 }
 /* GPM: the tensor pipe is refused, the rest counts. */
 struct support { unsigned version, supported; };
-int nvmlGpmQueryDeviceSupport(void *d, struct support *s) { s->supported = 1; return OK; }
+int nvmlGpmQueryDeviceSupport(void *d, struct support *s) { s->supported = GPM; return OK; }
 int nvmlGpmSampleAlloc(void **sample) { static int samples; *sample = &samples; return OK; }
 int nvmlGpmSampleFree(void *sample) { return OK; }
 int nvmlGpmSampleGet(void *d, void *sample) { return OK; }

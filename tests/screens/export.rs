@@ -171,7 +171,7 @@ fn the_export_follows_selection_and_filter() {
     let around = read(&contents(&state, &ui, (80, 24)).csv).1;
     assert_eq!(around.len(), incident.tokens.len());
     let at = around.iter().find(|row| row["token"] == incident.token.to_string());
-    assert!(at.is_none_or(|row| row["incident"] == incident.words()), "{at:?}");
+    assert!(at.is_none_or(|row| row["incident"] == incident.describe()), "{at:?}");
     let ui = UiState { token: Some(state.trail.seen() - 10), ..showing(Pane::Tokens) };
     let before = read(&contents(&state, &ui, (80, 24)).csv).1;
     assert_eq!(before.last().unwrap()["token"], (state.trail.seen() - 10).to_string());

@@ -1,29 +1,32 @@
-//! A small hub on loopback, with the faults a test asks for.
+//! A small hub on the loopback interface, with the faults that a test requests.
 
 use std::{
     collections::HashMap,
     io::{BufRead, BufReader, Write},
     net::{TcpListener, TcpStream},
+    ops::Range,
     sync::{Arc, Mutex},
     thread,
 };
 
 pub const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
-/// What goes wrong with a file.
+/// How the hub fails to serve a file.
 #[derive(Clone, Default, PartialEq)]
 pub enum Fault {
     #[default]
     None,
-    /// The connection breaks after so many bytes, each time.
+    /// Every response ends after this many bytes.
     BreaksAfter(usize),
-    /// These bytes come instead.
+    /// Every response stops after this many bytes and leaves the connection open.
+    StallsAfter(usize),
+    /// Sends these bytes in place of the file.
     Sends(Vec<u8>),
     Status(u16),
-    /// The file is elsewhere.
+    /// Redirects to `/cdn/` at this address, which can be empty for the hub itself.
     RedirectsTo(String),
-    /// Ranges are not understood: all of it comes always, and the first answer breaks off.
-    KnowsNoRange,
+    /// Always sends the file from its start. The first response ends early.
+    IgnoresRanges,
 }
 
 #[derive(Clone)]
@@ -31,60 +34,66 @@ struct Served {
     content: Vec<u8>,
     large: bool,
     fault: Fault,
-    asked: usize,
+    request_count: usize,
 }
 
 #[derive(Default)]
-struct Shelf {
+struct State {
     files: HashMap<String, Served>,
-    /// Answer for the repository itself, if it is not there.
+    /// The response to every request, in place of the repository.
     refusal: Option<(u16, String)>,
+    /// Lists this many files on a page.
+    page_size: Option<usize>,
     requests: Vec<String>,
 }
 
-/// Serves the model `org/tiny` until the test ends.
+/// A server of the model `org/tiny` that runs until the test ends.
 pub struct TestHub {
     pub address: String,
-    shelf: Arc<Mutex<Shelf>>,
+    state: Arc<Mutex<State>>,
 }
 
 impl TestHub {
     pub fn start() -> TestHub {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
-        let shelf = Arc::new(Mutex::new(Shelf::default()));
-        let own = Arc::clone(&shelf);
+        let state = Arc::new(Mutex::new(State::default()));
+        let own = Arc::clone(&state);
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let shelf = Arc::clone(&own);
-                thread::spawn(move || answer(stream, &shelf));
+                let state = Arc::clone(&own);
+                thread::spawn(move || answer(stream, &state));
             }
         });
-        TestHub { address, shelf }
+        TestHub { address, state }
     }
 
     pub fn put(&self, path: &str, content: &[u8], large: bool, fault: Fault) {
-        let served = Served { content: content.to_vec(), large, fault, asked: 0 };
-        self.shelf.lock().unwrap().files.insert(path.to_owned(), served);
+        let served = Served { content: content.to_vec(), large, fault, request_count: 0 };
+        self.state.lock().unwrap().files.insert(path.to_owned(), served);
     }
 
     pub fn refuse(&self, status: u16, body: &str) {
-        self.shelf.lock().unwrap().refusal = Some((status, body.to_owned()));
+        self.state.lock().unwrap().refusal = Some((status, body.to_owned()));
     }
 
-    /// The first line of each request, and those headers that matter.
+    pub fn list_in_pages(&self, page_size: usize) {
+        self.state.lock().unwrap().page_size = Some(page_size);
+    }
+
+    /// The first line of each request, with its range and authorization.
     pub fn requests(&self) -> Vec<String> {
-        self.shelf.lock().unwrap().requests.clone()
+        self.state.lock().unwrap().requests.clone()
     }
 }
 
-fn answer(stream: TcpStream, shelf: &Mutex<Shelf>) {
+fn answer(stream: TcpStream, state: &Mutex<State>) {
     let mut reader = BufReader::new(&stream);
     let mut first = String::new();
     if reader.read_line(&mut first).unwrap_or(0) == 0 {
         return;
     }
-    let (mut range, mut noted) = (None, first.trim().to_owned());
+    let (mut range, mut summary) = (None, first.trim().to_owned());
     loop {
         let mut line = String::new();
         if reader.read_line(&mut line).unwrap_or(0) == 0 || line.trim().is_empty() {
@@ -94,18 +103,19 @@ fn answer(stream: TcpStream, shelf: &Mutex<Shelf>) {
         match name.to_lowercase().as_str() {
             "range" => {
                 range = value.strip_prefix("bytes=").and_then(|v| v.split('-').next()?.parse::<usize>().ok());
-                noted += &format!(" range={value}");
+                summary += &format!(" range={value}");
             }
-            "authorization" => noted += &format!(" authorization={value}"),
+            "authorization" => summary += &format!(" authorization={value}"),
             _ => {}
         }
     }
-    shelf.lock().unwrap().requests.push(noted);
+    state.lock().unwrap().requests.push(summary);
     let mut words = first.split_whitespace();
-    let (method, path) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
-    let path = path.split('?').next().unwrap_or(path);
+    let (method, target) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
+    let target = target.replace("%20", " ");
+    let (path, query) = target.split_once('?').unwrap_or((&target, ""));
     let out = &stream;
-    if let Some((status, body)) = shelf.lock().unwrap().refusal.clone() {
+    if let Some((status, body)) = state.lock().unwrap().refusal.clone() {
         return send(out, method, status, &[], body.as_bytes());
     }
     if path == "/api/models/org/tiny/revision/main" {
@@ -113,48 +123,59 @@ fn answer(stream: TcpStream, shelf: &Mutex<Shelf>) {
         return send(out, method, 200, &[], body.as_bytes());
     }
     if path == format!("/api/models/org/tiny/tree/{COMMIT}") {
-        let body = listing(&shelf.lock().unwrap().files);
-        return send(out, method, 200, &[], body.as_bytes());
+        let state = state.lock().unwrap();
+        let (page_size, start) = (state.page_size.unwrap_or(usize::MAX), query.split_once("start="));
+        let start: usize = start.map_or(0, |(_, start)| start.parse().unwrap());
+        let end = start.saturating_add(page_size).min(state.files.len());
+        let body = listing(&state.files, start..end);
+        let link = format!("<http://elsewhere.example{path}?recursive=true&start={end}>; rel=\"next\"");
+        let headers = [("Link", &link[..])];
+        let headers = if end < state.files.len() { &headers[..] } else { &[] };
+        return send(out, method, 200, headers, body.as_bytes());
     }
     let prefix = format!("/org/tiny/resolve/{COMMIT}/");
     let Some(name) = path.strip_prefix(&prefix).or_else(|| path.strip_prefix("/cdn/")) else {
         return send(out, method, 404, &[], b"no such thing");
     };
     let served = {
-        let mut shelf = shelf.lock().unwrap();
-        shelf.files.get_mut(name).map(|served| {
-            served.asked += usize::from(method == "GET");
+        let mut state = state.lock().unwrap();
+        state.files.get_mut(name).map(|served| {
+            served.request_count += usize::from(method == "GET");
             served.clone()
         })
     };
     let Some(served) = served else { return send(out, method, 404, &[], b"no such file") };
-    let whole = match &served.fault {
+    let content = match &served.fault {
         Fault::Sends(bytes) => bytes.clone(),
         _ => served.content.clone(),
     };
     match &served.fault {
         Fault::Status(status) => return send(out, method, *status, &[], b"refused"),
-        Fault::RedirectsTo(place) => {
-            return send(out, method, 302, &[("Location", &format!("{place}/cdn/{name}"))], b"");
+        Fault::RedirectsTo(address) if !path.starts_with("/cdn/") => {
+            return send(out, method, 302, &[("Location", &format!("{address}/cdn/{name}"))], b"");
         }
-        Fault::KnowsNoRange => range = None,
+        Fault::IgnoresRanges => range = None,
         _ => {}
     }
     let start = range.unwrap_or(0);
-    if start > 0 && start >= whole.len() {
+    if start > 0 && start >= content.len() {
         return send(out, method, 416, &[], b"");
     }
-    let body = &whole[start..];
+    let body = &content[start..];
     let status = if range.is_some() { 206 } else { 200 };
     let cut = match served.fault {
-        Fault::BreaksAfter(n) => n.min(body.len()),
-        Fault::KnowsNoRange if served.asked == 1 => body.len() / 2,
+        Fault::BreaksAfter(n) | Fault::StallsAfter(n) => n.min(body.len()),
+        Fault::IgnoresRanges if served.request_count == 1 => body.len() / 2,
         _ => body.len(),
     };
     send_cut(out, method, status, &[("X-Repo-Commit", COMMIT), ("ETag", "\"x\"")], body, cut);
+    if matches!(served.fault, Fault::StallsAfter(_)) {
+        // Ends when the client closes the connection.
+        let _ = reader.read_line(&mut String::new());
+    }
 }
 
-fn listing(files: &HashMap<String, Served>) -> String {
+fn listing(files: &HashMap<String, Served>, page: Range<usize>) -> String {
     let entry = |(path, served): (&String, &Served)| {
         let size = served.content.len();
         let sha256 = sha256(&served.content);
@@ -174,7 +195,9 @@ fn listing(files: &HashMap<String, Served>) -> String {
             }
         }
     };
-    format!("[{}]", files.iter().map(entry).collect::<Vec<_>>().join(","))
+    let mut entries: Vec<String> = files.iter().map(entry).collect();
+    entries.sort();
+    format!("[{}]", entries[page].join(","))
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -197,7 +220,7 @@ fn send(out: &TcpStream, method: &str, status: u16, headers: &[(&str, &str)], bo
     send_cut(out, method, status, headers, body, body.len());
 }
 
-/// A client that has gone is of no concern to a server.
+/// Sends the first `cut` bytes of `body`. The client can close the connection before that.
 fn send_cut(
     mut out: &TcpStream,
     method: &str,

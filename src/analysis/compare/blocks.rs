@@ -1,28 +1,28 @@
-//! Values in blocks of what belongs together, in bounded memory: what is drawn as a whole when values are resampled.
+//! Values counted in narrow buckets, block by block: the unit that is drawn when they are resampled. Memory is bounded.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// A bucket is this much of its value wide.
-const WIDTH: f64 = 2.5e-4;
-const MOST_UNCOUNTED: usize = 4096;
+/// The relative width of a bucket.
+const BUCKET_WIDTH: f64 = 2.5e-4;
+/// Values are counted in batches of this size: many at once are faster than one by one.
+const MAX_UNCOUNTED: usize = 4096;
 
 /// The number of a bucket, and how many values are in it.
-pub type Counts = Vec<(u32, u32)>;
+pub type BlockCounts = Vec<(u32, u32)>;
 
-/// Values above zero, counted in narrow buckets, block by block in the order of time. When there are too many blocks,
-/// neighbours become one.
+/// Values above zero in blocks, in order of time. When there are too many blocks, neighbours are merged.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct Blocks {
-    /// Those that are complete.
-    blocks: Vec<Counts>,
-    /// So many closings make one block.
-    #[serde(default = "one")]
-    closings: u32,
+pub struct BlockHistogram {
+    /// Complete blocks.
+    blocks: Vec<BlockCounts>,
+    /// A block is complete after so many calls of [`close`](Self::close).
+    #[serde(rename = "closings", default = "one")]
+    closes_per_block: u32,
     #[serde(skip)]
     open: BTreeMap<u32, u32>,
-    /// Buckets of values of the open block that are not yet counted: many at once are quicker than one by one.
+    /// Buckets of values of the open block that are not counted yet.
     #[serde(skip)]
     uncounted: Vec<u32>,
     #[serde(skip)]
@@ -33,38 +33,38 @@ fn one() -> u32 {
     1
 }
 
-/// From so many blocks on, neighbours become one. Half of it is enough for an interval.
-pub const MOST_BLOCKS: usize = 256;
+/// From so many blocks on, neighbours are merged. Half as many are enough for an interval.
+pub const MAX_BLOCKS: usize = 256;
 
-/// Where a value belongs; values that are not above zero belong to the least bucket.
+/// The bucket of a value; values that are not above zero are in the first one.
 fn bucket(value: f64) -> u32 {
-    if value > 1.0 { (value.ln() / WIDTH) as u32 } else { 0 }
+    if value > 1.0 { (value.ln() / BUCKET_WIDTH) as u32 } else { 0 }
 }
 
-/// The value that stands for a bucket.
-pub fn value_of(bucket: u32) -> f64 {
-    ((f64::from(bucket) + 0.5) * WIDTH).exp()
+/// The value that represents a bucket.
+pub fn bucket_value(bucket: u32) -> f64 {
+    ((f64::from(bucket) + 0.5) * BUCKET_WIDTH).exp()
 }
 
-impl Blocks {
-    /// A block of each chunk of `length` values; what is left over belongs to the last one.
-    pub fn of_chunks(values: &[f64], length: usize) -> Blocks {
-        let mut blocks = Blocks { closings: 1, ..Blocks::default() };
+impl BlockHistogram {
+    /// One block for each chunk of `length` values; the remainder is part of the last one.
+    pub fn of_chunks(values: &[f64], length: usize) -> BlockHistogram {
+        let mut histogram = BlockHistogram { closes_per_block: 1, ..BlockHistogram::default() };
         let (length, n) = (length.max(1), values.len());
         for (i, value) in values.iter().enumerate() {
-            blocks.record(*value);
+            histogram.record(*value);
             let rest = n - i - 1;
             if ((i + 1).is_multiple_of(length) && rest >= length) || rest == 0 {
-                blocks.close();
+                histogram.close();
             }
         }
-        blocks
+        histogram
     }
 
-    /// Adds a value to the block under way. It should be above one: nanoseconds are.
+    /// Adds a value to the open block. It should be above one, as nanoseconds are.
     pub fn record(&mut self, value: f64) {
         self.uncounted.push(bucket(value));
-        if self.uncounted.len() == MOST_UNCOUNTED {
+        if self.uncounted.len() == MAX_UNCOUNTED {
             self.count();
         }
     }
@@ -77,54 +77,58 @@ impl Blocks {
         self.uncounted.clear();
     }
 
-    /// What belongs together ends here.
+    /// Values recorded from here on may be resampled separately from those before.
     pub fn close(&mut self) {
         self.count();
         self.closed += 1;
-        if self.closed < self.closings.max(1) || self.open.is_empty() {
+        if self.closed < self.closes_per_block.max(1) || self.open.is_empty() {
             return;
         }
         self.closed = 0;
         self.blocks.push(std::mem::take(&mut self.open).into_iter().collect());
-        if self.blocks.len() >= MOST_BLOCKS {
-            self.blocks = self.blocks.chunks(2).map(merged).collect();
-            self.closings = self.closings.max(1) * 2;
+        if self.blocks.len() >= MAX_BLOCKS {
+            self.blocks = merge_neighbours(&self.blocks);
+            self.closes_per_block = self.closes_per_block.max(1) * 2;
         }
     }
 
-    /// The block under way is not to count.
-    pub fn drop_open(&mut self) {
-        if self.closings <= 1 {
+    /// Discards the values of the open block.
+    pub fn discard_open(&mut self) {
+        if self.closes_per_block <= 1 {
             self.open.clear();
             self.uncounted.clear();
         }
     }
 
-    /// All blocks of all, one after another.
-    pub fn joined(parts: &[&Blocks]) -> Blocks {
-        let mut blocks: Vec<Counts> = parts.iter().flat_map(|part| part.blocks.iter().cloned()).collect();
-        while blocks.len() >= MOST_BLOCKS {
-            blocks = blocks.chunks(2).map(merged).collect();
+    /// The blocks of all `parts`, one after another.
+    pub fn concat(parts: &[&BlockHistogram]) -> BlockHistogram {
+        let mut blocks: Vec<BlockCounts> =
+            parts.iter().flat_map(|part| part.blocks.iter().cloned()).collect();
+        while blocks.len() >= MAX_BLOCKS {
+            blocks = merge_neighbours(&blocks);
         }
-        Blocks { blocks, closings: 1, ..Blocks::default() }
+        BlockHistogram { blocks, closes_per_block: 1, ..BlockHistogram::default() }
     }
 
-    pub fn blocks(&self) -> &[Counts] {
+    pub fn blocks(&self) -> &[BlockCounts] {
         &self.blocks
     }
 
-    /// Values in all complete blocks.
+    /// The number of values in all complete blocks.
     pub fn n(&self) -> u64 {
         self.blocks.iter().flatten().map(|(_, n)| u64::from(*n)).sum()
     }
 }
 
-fn merged(pair: &[Counts]) -> Counts {
-    let mut all: BTreeMap<u32, u32> = BTreeMap::new();
-    for (bucket, n) in pair.iter().flatten() {
-        *all.entry(*bucket).or_default() += n;
-    }
-    all.into_iter().collect()
+fn merge_neighbours(blocks: &[BlockCounts]) -> Vec<BlockCounts> {
+    let merged = |pair: &[BlockCounts]| {
+        let mut counts: BTreeMap<u32, u32> = BTreeMap::new();
+        for (bucket, n) in pair.iter().flatten() {
+            *counts.entry(*bucket).or_default() += n;
+        }
+        counts.into_iter().collect()
+    };
+    blocks.chunks(2).map(merged).collect()
 }
 
 #[cfg(test)]
@@ -132,16 +136,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bucket_stands_for_its_values() {
+    fn a_bucket_represents_its_values() {
         for value in [2.0, 1e3, 3_784_123.0, 9e12] {
-            assert!((value_of(bucket(value)) / value - 1.0).abs() <= WIDTH, "{value}");
+            assert!((bucket_value(bucket(value)) / value - 1.0).abs() <= BUCKET_WIDTH, "{value}");
         }
         assert_eq!((bucket(0.0), bucket(-1.0), bucket(f64::NAN)), (0, 0, 0));
     }
 
     #[test]
     fn memory_is_bounded_and_nothing_is_lost() {
-        let mut blocks = Blocks::default();
+        let mut blocks = BlockHistogram::default();
         for request in 0..5000u32 {
             for _ in 0..3 {
                 blocks.record(1e6 + f64::from(request));
@@ -149,15 +153,15 @@ mod tests {
             blocks.close();
         }
         let n = blocks.blocks().len();
-        assert!((MOST_BLOCKS / 2..MOST_BLOCKS).contains(&n), "{n}");
+        assert!((MAX_BLOCKS / 2..MAX_BLOCKS).contains(&n), "{n}");
         assert!(blocks.n() > 15_000 - 3 * 64, "{}", blocks.n());
     }
 
     #[test]
-    fn chunks_keep_what_is_left_over() {
+    fn the_remainder_is_part_of_the_last_chunk() {
         for (n, length, want) in [(10, 3, 3), (10, 1, 10), (2, 5, 1), (0, 1, 0)] {
             let values: Vec<f64> = (0..n).map(|i| 100.0 + f64::from(i)).collect();
-            let blocks = Blocks::of_chunks(&values, length);
+            let blocks = BlockHistogram::of_chunks(&values, length);
             assert_eq!((blocks.blocks().len(), blocks.n()), (want, n as u64), "{n} by {length}");
         }
     }

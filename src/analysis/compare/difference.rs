@@ -1,9 +1,12 @@
-//! In what two runs differ besides their numbers, what of that was meant, and what forbids to compare them.
+//! What differs between two runs besides their results, whether that is intended, and what forbids a comparison.
 
 use serde::Serialize;
 
 use super::sample::Facts;
 use crate::base::units::three_digits;
+
+/// [`Difference::what`] of an override; anything else is the name of a fact.
+pub const OVERRIDE: &str = "override";
 
 /// Something that is not the same on both sides.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -11,9 +14,9 @@ pub struct Difference {
     pub what: &'static str,
     pub a: String,
     pub b: String,
-    /// The overrides that say so, or the word of whoever compares; `None` where nobody did.
+    /// The overrides that cause it, or `--meant`; `None` where it is not intended.
     pub meant: Option<String>,
-    /// As long as it was not meant, no verdict is given.
+    /// There is no verdict unless the difference is intended.
     pub forbids: bool,
 }
 
@@ -24,7 +27,7 @@ impl Difference {
 }
 
 /// A fact: its name, whether it has to be the same, the keys of overrides that change it, and its value. A key with `=` is the
-/// choice of a group, and nothing below it.
+/// selection of a config group without the keys below it.
 type Fact = (&'static str, bool, &'static [&'static str], fn(&Facts) -> Option<String>);
 
 const FACTS: [Fact; 20] = [
@@ -43,7 +46,9 @@ const FACTS: [Fact; 20] = [
     ("requests", false, &["runtime.requests", "runtime=", "dataset"], |f| Some(f.run.requests.to_string())),
     ("warm-up", false, &["runtime.warmup", "runtime="], |f| Some(f.run.warmup.to_string())),
     ("seed", false, &["runtime.seed", "runtime="], |f| Some(f.run.seed.to_string())),
-    ("gpu", true, &["hardware", "runtime.device"], |f| f.gpu.as_ref().map(|gpu| gpu.name.clone())),
+    ("gpu", true, &["hardware", "runtime.device"], |f| {
+        Some(f.gpu.as_ref().map_or_else(|| "none seen".to_owned(), |gpu| gpu.name.clone()))
+    }),
     ("driver", false, &[], |f| f.gpu.as_ref().map(|gpu| gpu.driver.clone())),
     ("power limit", false, &[], |f| {
         f.gpu
@@ -61,43 +66,35 @@ const FACTS: [Fact; 20] = [
     ("program", false, &[], |f| Some(f.run.program.clone())),
 ];
 
-/// The names of all facts, for whoever says that one was meant to differ.
-pub fn names() -> Vec<&'static str> {
+/// The names of all facts, as `--meant` takes them.
+pub fn fact_names() -> Vec<&'static str> {
     FACTS.iter().map(|(what, ..)| *what).collect()
 }
 
-/// What differs: first what the overrides say, then what else is not the same. `said` are facts that were meant by word.
-pub fn differences(a: &Facts, b: &Facts, said: &[String]) -> Vec<Difference> {
+/// All differences: first the overrides, then the facts. Facts named in `intended` are intended to differ.
+pub fn differences(a: &Facts, b: &Facts, intended: &[String]) -> Vec<Difference> {
     let overrides = changed_overrides(&a.run.overrides, &b.run.overrides);
     let mut found: Vec<Difference> = Vec::new();
     for (what, forbids, keys, value) in FACTS {
-        // Whether something is there on one side alone is no difference in itself, but for the GPU.
-        let (x, y) = match (value(a), value(b)) {
-            (Some(x), Some(y)) => (x, y),
-            (None, Some(y)) if what == "gpu" => ("none seen".to_owned(), y),
-            (Some(x), None) if what == "gpu" => (x, "none seen".to_owned()),
-            _ => continue,
-        };
-        if x == y {
-            continue;
-        }
-        let touches = |change: &&Change| keys.iter().any(|key| is_part(&change.key, key));
-        let by_override: Vec<String> = overrides.iter().filter(touches).map(|c| c.key.clone()).collect();
-        let meant = match (said.iter().any(|name| name == what), by_override.is_empty()) {
-            (true, _) => Some("said so".to_owned()),
-            (false, false) => Some(by_override.join(", ")),
+        // A fact that is known on one side only is not a difference.
+        let Some((value_a, value_b)) = value(a).zip(value(b)).filter(|(a, b)| a != b) else { continue };
+        let affects = |change: &&Change| keys.iter().any(|key| is_part(&change.key, key));
+        let causes: Vec<&str> = overrides.iter().filter(affects).map(|c| c.key.as_str()).collect();
+        let meant = match (intended.iter().any(|name| name == what), causes.is_empty()) {
+            (true, _) => Some("--meant".to_owned()),
+            (false, false) => Some(causes.join(", ")),
             (false, true) => None,
         };
-        found.push(Difference { what, a: x, b: y, meant, forbids });
+        found.push(Difference { what, a: value_a, b: value_b, meant, forbids });
     }
-    let told = |change: Change| Difference {
-        what: "override",
+    let of_override = |change: Change| Difference {
+        what: OVERRIDE,
         a: change.a,
         b: change.b,
         meant: Some(change.key),
         forbids: false,
     };
-    overrides.into_iter().map(told).chain(found).collect()
+    overrides.into_iter().map(of_override).chain(found).collect()
 }
 
 struct Change {
@@ -106,7 +103,7 @@ struct Change {
     b: String,
 }
 
-/// `key` is `of` or lies below it; of a group's choice it is that choice.
+/// `key` is `of` or below it; `of` with `=` matches the selection of that group only.
 fn is_part(key: &str, of: &str) -> bool {
     if let Some(group) = of.strip_suffix('=') {
         return key == group;
@@ -114,23 +111,23 @@ fn is_part(key: &str, of: &str) -> bool {
     key == of || key.strip_prefix(of).is_some_and(|rest| rest.starts_with(['.', '@']))
 }
 
-/// The overrides that are not the same; where a run goes to is none of them.
+/// The overrides that are not the same, without those for the output of a run.
 fn changed_overrides(a: &[String], b: &[String]) -> Vec<Change> {
     let split = |text: &String| {
         let (key, value) = text.split_once('=').unwrap_or((text, "(removed)"));
         (key.trim_start_matches(['+', '~']).to_owned(), value.to_owned())
     };
     let (a, b): (Vec<_>, Vec<_>) = (a.iter().map(split).collect(), b.iter().map(split).collect());
-    // Of several for one key the last one holds.
-    let of = |list: &[(String, String)], key: &str| {
+    // Of several for one key the last one applies.
+    let value = |list: &[(String, String)], key: &str| {
         list.iter().rev().find(|(of, _)| of == key).map_or_else(|| "(default)".to_owned(), |(_, v)| v.clone())
     };
     let mut changes: Vec<Change> = Vec::new();
     for (key, _) in a.iter().chain(&b) {
-        let (x, y) = (of(&a, key), of(&b, key));
+        let (value_a, value_b) = (value(&a, key), value(&b, key));
         let matters = !["hydra", "output", "experiment"].iter().any(|part| is_part(key, part));
-        if x != y && matters && !changes.iter().any(|change| change.key == *key) {
-            changes.push(Change { key: key.clone(), a: x, b: y });
+        if value_a != value_b && matters && !changes.iter().any(|change| change.key == *key) {
+            changes.push(Change { key: key.clone(), a: value_a, b: value_b });
         }
     }
     changes

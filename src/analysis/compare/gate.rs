@@ -1,4 +1,4 @@
-//! A bound that a difference has to keep: `tpot.p50<=+2%`.
+//! A bound on the change of a metric: `tpot.p50<=+2%`.
 
 use std::{fmt, str::FromStr};
 
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::base::units::ratio_change;
 
-/// A metric, which side of the bound it has to stay on, and the bound as a share of A.
+/// A metric, the direction of its bound, and the bound as a share of A.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Gate {
     pub metric: Metric,
@@ -21,12 +21,14 @@ pub struct Gate {
 
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum GateError {
-    #[error("{gate:?}: no <= or >= in it; a gate is METRIC<=+N% or METRIC>=-N%, as tpot.p50<=+2%")]
+    #[error("{gate:?}: no <= or >=; a gate is METRIC<=+N% or METRIC>=-N%, for example tpot.p50<=+2%")]
     NoSign { gate: String },
     #[error("{gate:?}: {source}")]
     Metric { gate: String, source: UnknownMetric },
-    #[error("{gate:?}, at character {at}: {wrong:?} is no change in percent; +2% or -5%, for example")]
-    Change { gate: String, at: usize, wrong: String },
+    #[error(
+        "{gate:?}, at character {position}: {found:?} is not a change in percent, for example +2% or -5%"
+    )]
+    Change { gate: String, position: usize, found: String },
 }
 
 impl FromStr for Gate {
@@ -41,14 +43,14 @@ impl FromStr for Gate {
         let change = &rest[2..];
         let wrong = || GateError::Change {
             gate: gate(),
-            at: text[..sign + 2].chars().count() + 1,
-            wrong: change.trim().to_owned(),
+            position: text[..sign + 2].chars().count() + 1,
+            found: change.trim().to_owned(),
         };
         let number = change.trim().strip_suffix('%').ok_or_else(wrong)?.trim_end();
         let digits = number.strip_prefix(['+', '-']).unwrap_or(number);
         let plain = digits.chars().all(|c| c.is_ascii_digit() || c == '.');
         let percent: f64 = number.parse().ok().filter(|_| plain).ok_or_else(wrong)?;
-        // Less than nothing is left of no time.
+        // A value cannot fall by more than all of it.
         if !(-100.0..=1e6).contains(&percent) {
             return Err(wrong());
         }
@@ -58,27 +60,39 @@ impl FromStr for Gate {
 
 impl fmt::Display for Gate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Rounded, so that it reads back as the same share.
+        // Rounded, so that it parses as the same share.
         let percent = (self.change * 100.0 * 1e9).round() / 1e9;
         write!(f, "{}{}{percent:+}%", self.metric, if self.at_most { "<=" } else { ">=" })
     }
 }
 
-/// Whether a gate held.
+/// The result of a gate.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "outcome", content = "reason")]
-pub enum Held {
+pub enum GateOutcome {
+    /// The whole interval is within the bound.
     Held,
-    /// For sure: the whole interval lies beyond.
+    /// The whole interval is beyond the bound.
     Broken,
     Undecided(String),
 }
 
+impl fmt::Display for GateOutcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            GateOutcome::Held => f.write_str("held"),
+            GateOutcome::Broken => f.write_str("BROKEN"),
+            GateOutcome::Undecided(reason) => write!(f, "UNDECIDED: {reason}"),
+        }
+    }
+}
+
 impl Gate {
-    /// What the row of its metric says.
-    pub fn check(&self, row: &Row) -> Held {
+    /// Applies the gate to the row of its metric.
+    pub fn check(&self, row: &Row) -> GateOutcome {
         let (Some(code), false) = (row.code, row.blocked) else {
-            return Held::Undecided(row.reason.clone().unwrap_or_else(|| "nothing can be told".to_owned()));
+            let reason = row.reason.clone().unwrap_or_else(|| "the metric was not measured".to_owned());
+            return GateOutcome::Undecided(reason);
         };
         let bound = 1.0 + self.change;
         let (held, broken) = match self.at_most {
@@ -86,14 +100,19 @@ impl Gate {
             false => (code.low >= bound, code.high < bound),
         };
         match (held, broken) {
-            (true, _) => Held::Held,
-            (_, true) => Held::Broken,
+            (true, _) => GateOutcome::Held,
+            (_, true) => GateOutcome::Broken,
             _ => {
-                let between =
-                    format!("it is between {} and {}", ratio_change(code.low), ratio_change(code.high));
-                // An undecided row says more, but only of the margin.
-                let why = row.reason.as_ref().filter(|_| row.cause.is_some());
-                Held::Undecided(why.map_or_else(|| between.clone(), |why| format!("{between}; {why}")))
+                let between = format!(
+                    "the change is between {} and {}",
+                    ratio_change(code.low),
+                    ratio_change(code.high)
+                );
+                // Without a cause, the reason is about the margin only.
+                let reason = row.reason.as_ref().filter(|_| row.cause.is_some());
+                GateOutcome::Undecided(
+                    reason.map_or_else(|| between.clone(), |why| format!("{between}; {why}")),
+                )
             }
         }
     }
@@ -106,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gates_are_read_and_mistakes_have_their_place() {
+    fn gates_are_parsed_and_errors_name_the_position() {
         let gate: Gate = "tpot.p50<=+2%".parse().unwrap();
         assert_eq!((gate.metric.to_string().as_str(), gate.at_most, gate.change), ("tpot.p50", true, 0.02));
         let gate: Gate = " decode_tok_s >= -2.5 % ".parse().unwrap();
@@ -119,7 +138,7 @@ mod tests {
             ("tpot<=two%", "at character 7: \"two%\""),
             ("tpot<=%", "at character 7"),
             ("tpot<=nan%", "at character 7"),
-            ("tpot<=-200%", "no change in percent"),
+            ("tpot<=-200%", "is not a change in percent"),
             ("<=2%", "no metric \"\""),
         ] {
             let error = bad.parse::<Gate>().unwrap_err().to_string();

@@ -1,32 +1,37 @@
-//! What can be held against each other, by name: how it is drawn from a sample, and which way is better.
+//! The metrics that can be compared, by name: how each is computed from a sample, and which direction is better.
 
 use std::{fmt, str::FromStr};
 
+use serde::{Serialize, Serializer};
 use thiserror::Error;
 
 use super::{
-    blocks::Blocks,
-    ratio::{self, LEAST_BLOCKS, LEAST_VALUES, values_needed},
+    blocks::BlockHistogram,
+    ratio::{self, MIN_BLOCKS, values_needed},
     sample::{RequestSample, Sample},
 };
 use crate::{
-    analysis::interval::Interval,
+    analysis::{
+        distribution::samples_needed,
+        interval::{ConfidenceInterval, MIN_VALUES},
+    },
     base::units::{bytes, millis, three_digits},
+    event::Phase,
 };
 
-/// What of a distribution.
+/// A statistic of a distribution.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Of {
+pub enum Statistic {
     Mean,
     Percentile(f64),
 }
 
-/// A number that a run has.
+/// A number that is measured in a run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Metric {
-    Ttft(Of),
-    Tpot(Of),
-    Itl(Of),
+    Ttft(Statistic),
+    Tpot(Statistic),
+    Itl(Statistic),
     DecodeTokS,
     PrefillTokS,
     JPerToken,
@@ -34,23 +39,14 @@ pub enum Metric {
     KernelsPerToken,
 }
 
-/// The work that decides a metric.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Bound {
-    Prefill,
-    Decode,
-    /// No clock changes it.
-    Nothing,
-}
-
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("no metric {asked:?}; there are ttft, tpot and itl (each with .mean, .p50, .p90, .p99), {others}")]
+#[error("no metric {name:?}; metrics are ttft, tpot and itl (each with .mean, .p50, .p90, .p99), {others}")]
 pub struct UnknownMetric {
-    pub asked: String,
+    pub name: String,
     pub others: String,
 }
 
-/// Those without a distribution.
+/// Metrics without a distribution.
 const PLAIN: [(&str, Metric); 5] = [
     ("decode_tok_s", Metric::DecodeTokS),
     ("prefill_tok_s", Metric::PrefillTokS),
@@ -59,14 +55,14 @@ const PLAIN: [(&str, Metric); 5] = [
     ("kernels_per_token", Metric::KernelsPerToken),
 ];
 
-/// What is compared unless something else is asked for. The second one is the headline.
-pub const USUAL: [Metric; 11] = [
-    Metric::Ttft(Of::Percentile(50.0)),
-    Metric::Tpot(Of::Percentile(50.0)),
-    Metric::Tpot(Of::Percentile(90.0)),
-    Metric::Itl(Of::Percentile(50.0)),
-    Metric::Itl(Of::Percentile(90.0)),
-    Metric::Itl(Of::Percentile(99.0)),
+/// What is compared by default.
+pub const DEFAULT_METRICS: [Metric; 11] = [
+    Metric::Ttft(Statistic::Percentile(50.0)),
+    Metric::Tpot(Statistic::Percentile(50.0)),
+    Metric::Tpot(Statistic::Percentile(90.0)),
+    Metric::Itl(Statistic::Percentile(50.0)),
+    Metric::Itl(Statistic::Percentile(90.0)),
+    Metric::Itl(Statistic::Percentile(99.0)),
     Metric::DecodeTokS,
     Metric::PrefillTokS,
     Metric::JPerToken,
@@ -74,24 +70,26 @@ pub const USUAL: [Metric; 11] = [
     Metric::KernelsPerToken,
 ];
 
-pub const HEADLINE: Metric = Metric::Tpot(Of::Percentile(50.0));
+/// The metric that decides the verdict of a comparison.
+pub const HEADLINE: Metric = Metric::Tpot(Statistic::Percentile(50.0));
 
 impl FromStr for Metric {
     type Err = UnknownMetric;
 
-    /// `tpot.p50`, `itl.p99.9`, `decode_tok_s`; a distribution alone means its median.
+    /// `tpot.p50`, `itl.p99.9`, `decode_tok_s`; a distribution alone is its median.
     fn from_str(text: &str) -> Result<Metric, UnknownMetric> {
         let unknown =
-            || UnknownMetric { asked: text.to_owned(), others: PLAIN.map(|(name, _)| name).join(", ") };
+            || UnknownMetric { name: text.to_owned(), others: PLAIN.map(|(name, _)| name).join(", ") };
         if let Some((_, metric)) = PLAIN.into_iter().find(|(name, _)| *name == text) {
             return Ok(metric);
         }
         let (name, of) = text.split_once('.').unwrap_or((text, "p50"));
         let of = match of.strip_prefix('p') {
-            _ if of == "mean" => Of::Mean,
+            _ if of == "mean" => Statistic::Mean,
             Some(number) if number.starts_with(|c: char| c.is_ascii_digit()) => {
-                let percentile: f64 = number.parse().map_err(|_| unknown())?;
-                Of::Percentile(percentile).checked().ok_or_else(unknown)?
+                let percentile =
+                    number.parse().ok().filter(|percentile: &f64| (1.0..=99.9).contains(percentile));
+                Statistic::Percentile(percentile.ok_or_else(unknown)?)
             }
             _ => return Err(unknown()),
         };
@@ -104,23 +102,17 @@ impl FromStr for Metric {
     }
 }
 
-impl Of {
-    fn checked(self) -> Option<Of> {
-        matches!(self, Of::Percentile(percentile) if (1.0..=99.9).contains(&percentile)).then_some(self)
-    }
-}
-
-impl fmt::Display for Of {
+impl fmt::Display for Statistic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Of::Mean => f.write_str("mean"),
-            Of::Percentile(percentile) => write!(f, "p{percentile}"),
+            Statistic::Mean => f.write_str("mean"),
+            Statistic::Percentile(percentile) => write!(f, "p{percentile}"),
         }
     }
 }
 
 impl fmt::Display for Metric {
-    /// As gates and `--metric` name it.
+    /// The name in gates and `--metric`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Metric::Ttft(of) => write!(f, "ttft.{of}"),
@@ -134,8 +126,14 @@ impl fmt::Display for Metric {
     }
 }
 
+impl Serialize for Metric {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
 impl Metric {
-    /// As a person reads it.
+    /// The label of a table row.
     pub fn label(self) -> String {
         match self {
             Metric::Ttft(of) => format!("TTFT {of}"),
@@ -149,22 +147,22 @@ impl Metric {
         }
     }
 
-    /// The word for a sentence: "in TPOT", "in decode tok/s".
+    /// The name within a sentence: "in TPOT", "in decode tok/s".
     pub fn noun(self) -> String {
         match self {
-            Metric::Ttft(Of::Percentile(50.0)) => "TTFT".to_owned(),
-            Metric::Tpot(Of::Percentile(50.0)) => "TPOT".to_owned(),
-            Metric::Itl(Of::Percentile(50.0)) => "ITL".to_owned(),
+            Metric::Ttft(Statistic::Percentile(50.0)) => "TTFT".to_owned(),
+            Metric::Tpot(Statistic::Percentile(50.0)) => "TPOT".to_owned(),
+            Metric::Itl(Statistic::Percentile(50.0)) => "ITL".to_owned(),
             Metric::DecodeTokS => "decode tok/s".to_owned(),
             Metric::PrefillTokS => "prefill tok/s".to_owned(),
-            Metric::JPerToken => "energy a token".to_owned(),
-            Metric::KernelsPerToken => "kernels a token".to_owned(),
+            Metric::JPerToken => "energy per token".to_owned(),
+            Metric::KernelsPerToken => "kernels per token".to_owned(),
             other => other.label(),
         }
     }
 
     /// A value with its unit.
-    pub fn shown(self, value: f64) -> String {
+    pub fn format_value(self, value: f64) -> String {
         match self {
             Metric::Ttft(_) | Metric::Tpot(_) | Metric::Itl(_) => millis(value),
             Metric::DecodeTokS | Metric::PrefillTokS => format!("{} tok/s", three_digits(value)),
@@ -174,55 +172,56 @@ impl Metric {
         }
     }
 
-    /// A greater value is the better one.
+    /// A higher value is better.
     pub fn more_is_better(self) -> bool {
         matches!(self, Metric::DecodeTokS | Metric::PrefillTokS)
     }
 
-    /// It tells of time: such a metric is never drawn from a run under a tool.
+    /// It is a time or a rate, as opposed to energy, memory or a count.
     pub fn is_speed(self) -> bool {
         !matches!(self, Metric::JPerToken | Metric::PeakMemory | Metric::KernelsPerToken)
     }
 
-    pub fn bound(self) -> Bound {
+    /// The phase it measures; `None` where no clock changes it.
+    pub fn phase(self) -> Option<Phase> {
         match self {
-            Metric::Ttft(_) | Metric::PrefillTokS => Bound::Prefill,
-            Metric::Tpot(_) | Metric::Itl(_) | Metric::DecodeTokS | Metric::JPerToken => Bound::Decode,
-            Metric::PeakMemory | Metric::KernelsPerToken => Bound::Nothing,
+            Metric::Ttft(_) | Metric::PrefillTokS => Some(Phase::Prefill),
+            Metric::Tpot(_) | Metric::Itl(_) | Metric::DecodeTokS | Metric::JPerToken => Some(Phase::Decode),
+            Metric::PeakMemory | Metric::KernelsPerToken => None,
         }
     }
 
-    /// It is counted once a run, not measured over and over.
+    /// It is counted once in a run, and has no interval.
     pub fn is_count(self) -> bool {
         matches!(self, Metric::PeakMemory | Metric::KernelsPerToken)
     }
 
-    /// The value in a sample, in its unit (times in milliseconds); `None` where there is too little for it.
+    /// The value in a sample, in its unit (times in milliseconds); `None` where there are too few values for it.
     pub fn value(self, sample: &Sample) -> Option<f64> {
         let value = match self {
             Metric::PeakMemory => sample.peak_mem_bytes? as f64,
             Metric::KernelsPerToken => sample.decode.as_ref()?.launches_per_step()?,
-            Metric::Itl(Of::Percentile(percentile)) => {
+            Metric::Itl(Statistic::Percentile(percentile)) => {
                 let gaps = sample.itl_ns.as_ref()?;
-                let enough = gaps.n() >= crate::analysis::distribution::samples_needed(percentile);
+                let enough = gaps.n() >= samples_needed(percentile);
                 ratio::percentile_of(gaps, percentile).filter(|_| enough)? / 1e6
             }
-            _ => match self.drawn(sample)? {
-                Drawn::Shares(shares) => {
-                    let (above, below) = shares.iter().fold((0.0, 0.0), |s, v| (s.0 + v.0, s.1 + v.1));
-                    above / below * self.scale()
+            _ => match self.observations(sample)? {
+                Observations::Rates(terms) => {
+                    let (numerator, denominator) = ratio::sums(&terms);
+                    numerator / denominator * self.scale()
                 }
-                Drawn::Values(values, percentile) => {
-                    let enough =
-                        values.len() as u64 >= crate::analysis::distribution::samples_needed(percentile);
-                    ratio::percentile_of(&Blocks::of_chunks(&values, 1), percentile).filter(|_| enough)? / 1e6
+                Observations::Values(values, percentile) => {
+                    let enough = values.len() as u64 >= samples_needed(percentile);
+                    let histogram = BlockHistogram::of_chunks(&values, 1);
+                    ratio::percentile_of(&histogram, percentile).filter(|_| enough)? / 1e6
                 }
             },
         };
         Some(value).filter(|value| value.is_finite() && *value > 0.0)
     }
 
-    /// From what is drawn to the unit that is shown.
+    /// The factor from observations to the unit of the metric.
     fn scale(self) -> f64 {
         match self {
             Metric::Ttft(_) | Metric::Tpot(_) | Metric::Itl(_) => 1e-6,
@@ -231,60 +230,66 @@ impl Metric {
         }
     }
 
-    /// What a sample has of it, request by request.
-    fn drawn(self, sample: &Sample) -> Option<Drawn> {
+    /// The observations of a sample, one for each request.
+    fn observations(self, sample: &Sample) -> Option<Observations> {
         let requests = &sample.requests;
-        let share = |above: f64, below: f64| (above > 0.0 && below > 0.0).then_some((above, below));
-        let shares = |of: &dyn Fn(&RequestSample) -> Option<(f64, f64)>| {
-            Drawn::Shares(requests.iter().filter_map(of).collect())
+        let term = |numerator: f64, denominator: f64| {
+            (numerator > 0.0 && denominator > 0.0).then_some((numerator, denominator))
         };
-        let with = |values: Vec<f64>, of: Of| match of {
-            Of::Mean => Drawn::Shares(values.into_iter().map(|value| (value, 1.0)).collect()),
-            Of::Percentile(percentile) => Drawn::Values(values, percentile),
+        let rates = |of: &dyn Fn(&RequestSample) -> Option<(f64, f64)>| {
+            Observations::Rates(requests.iter().filter_map(of).collect())
         };
-        let drawn = match self {
-            Metric::Ttft(of) => with(requests.iter().map(|r| r.ttft_ns as f64).collect(), of),
-            Metric::Tpot(of) => with(sample.tpots_ns(), of),
-            Metric::Itl(Of::Mean) => shares(&|r| share(r.decode_ns as f64, f64::from(r.steps))),
-            Metric::DecodeTokS => {
-                shares(&|r| share(f64::from(r.steps) * f64::from(r.batch), r.decode_ns as f64))
-            }
+        let values = |values: Vec<f64>, statistic: Statistic| match statistic {
+            Statistic::Mean => Observations::Rates(values.into_iter().map(|value| (value, 1.0)).collect()),
+            Statistic::Percentile(percentile) => Observations::Values(values, percentile),
+        };
+        let tokens = |r: &RequestSample| f64::from(r.steps) * f64::from(r.batch);
+        Some(match self {
+            Metric::Ttft(of) => values(requests.iter().map(|r| r.ttft_ns as f64).collect(), of),
+            Metric::Tpot(of) => values(sample.tpots_ns(), of),
+            Metric::Itl(Statistic::Mean) => rates(&|r| term(r.decode_ns as f64, f64::from(r.steps))),
+            Metric::DecodeTokS => rates(&|r| term(tokens(r), r.decode_ns as f64)),
             Metric::PrefillTokS => {
-                shares(&|r| share(f64::from(r.prompt_tokens) * f64::from(r.batch), r.ttft_ns as f64))
+                rates(&|r| term(f64::from(r.prompt_tokens) * f64::from(r.batch), r.ttft_ns as f64))
             }
-            Metric::JPerToken => shares(&|r| share(r.decode_j?, f64::from(r.steps) * f64::from(r.batch))),
-            Metric::Itl(Of::Percentile(_)) | Metric::PeakMemory | Metric::KernelsPerToken => return None,
-        };
-        Some(drawn)
+            Metric::JPerToken => rates(&|r| term(r.decode_j?, tokens(r))),
+            Metric::Itl(Statistic::Percentile(_)) | Metric::PeakMemory | Metric::KernelsPerToken => {
+                return None;
+            }
+        })
     }
 
     /// B over A with its interval, or why there is none.
-    pub fn ratio(self, a: &Sample, b: &Sample, seed: u64) -> Result<Interval, String> {
+    pub fn ratio(self, a: &Sample, b: &Sample, seed: u64) -> Result<ConfidenceInterval, String> {
         if self.is_count() {
-            let (x, y) = (self.counted("A", a)?, self.counted("B", b)?);
-            return Ok(Interval { estimate: y / x, low: y / x, high: y / x });
+            let (a, b) = (self.counted("A", a)?, self.counted("B", b)?);
+            return Ok(ConfidenceInterval::exact(b / a));
         }
-        if let Metric::Itl(Of::Percentile(percentile)) = self {
-            let gaps = |side: &str, sample: &Sample| match &sample.itl_ns {
-                None => Err(format!("{side} keeps no single gaps between tokens; compare the whole runs")),
-                Some(gaps) => enough_gaps(side, gaps, percentile).map(|()| gaps.clone()),
-            };
-            let (a, b) = (gaps("A", a)?, gaps("B", b)?);
-            return ratio::of_percentile(&a, &b, percentile, seed)
-                .ok_or_else(|| "no ratio can be told".into());
-        }
-        let (x, y) = (self.drawn(a), self.drawn(b));
-        let (Some(x), Some(y)) = (x, y) else { return Err("no ratio can be told".to_owned()) };
-        self.enough("A", a, &x)?;
-        self.enough("B", b, &y)?;
-        ratio_of(&x, &y, seed).ok_or_else(|| "no ratio can be told".to_owned())
+        let ratio = match (self, self.observations(a), self.observations(b)) {
+            (Metric::Itl(Statistic::Percentile(percentile)), ..) => {
+                ratio::of_percentile(gaps("A", a, percentile)?, gaps("B", b, percentile)?, percentile, seed)
+            }
+            (_, Some(of_a), Some(of_b)) => {
+                self.check_sample_size("A", a, &of_a)?;
+                self.check_sample_size("B", b, &of_b)?;
+                of_a.ratio_to(&of_b, seed)
+            }
+            _ => None,
+        };
+        ratio.ok_or_else(|| "the ratio cannot be computed".to_owned())
     }
 
-    /// The same in cycles of the SM clock: request by request where its cycles are known, else by the clock of the
-    /// phase. `None` where no clock is known, or cycles mean nothing.
-    pub fn cycles_ratio(self, a: &Sample, b: &Sample, in_time: Interval, seed: u64) -> Option<Interval> {
-        let by_phase = |x: Option<f64>, y: Option<f64>| {
-            let clocks = y? / x?;
+    /// The same in cycles of the SM clock: from the cycles of each request where they are known, else from the clock of the
+    /// phase. `None` where no clock is known, or the metric is not a time.
+    pub fn cycles_ratio(
+        self,
+        a: &Sample,
+        b: &Sample,
+        in_time: ConfidenceInterval,
+        seed: u64,
+    ) -> Option<ConfidenceInterval> {
+        let by_phase = |a_mhz: Option<f64>, b_mhz: Option<f64>| {
+            let clocks = b_mhz? / a_mhz?;
             Some(in_time.map(|time| if self.more_is_better() { time / clocks } else { time * clocks }))
         };
         match self {
@@ -292,31 +297,32 @@ impl Metric {
             Metric::Ttft(_) | Metric::PrefillTokS => {
                 by_phase(a.clocks.prefill_sm_mhz, b.clocks.prefill_sm_mhz)
             }
-            Metric::Tpot(_) | Metric::DecodeTokS | Metric::Itl(Of::Mean) => {
-                let (x, y) = (cycles_of(a), cycles_of(b));
-                let drawn = x.zip(y).and_then(|(x, y)| ratio_of(&self.drawn(&x)?, &self.drawn(&y)?, seed));
-                drawn.or_else(|| by_phase(a.clocks.decode_sm_mhz, b.clocks.decode_sm_mhz))
+            Metric::Tpot(_) | Metric::DecodeTokS | Metric::Itl(Statistic::Mean) => {
+                let by_request = in_cycles(a)
+                    .zip(in_cycles(b))
+                    .and_then(|(a, b)| self.observations(&a)?.ratio_to(&self.observations(&b)?, seed));
+                by_request.or_else(|| by_phase(a.clocks.decode_sm_mhz, b.clocks.decode_sm_mhz))
             }
-            Metric::Itl(Of::Percentile(_)) => by_phase(a.clocks.decode_sm_mhz, b.clocks.decode_sm_mhz),
+            Metric::Itl(Statistic::Percentile(_)) => by_phase(a.clocks.decode_sm_mhz, b.clocks.decode_sm_mhz),
         }
     }
 
     fn counted(self, side: &str, sample: &Sample) -> Result<f64, String> {
         self.value(sample).ok_or_else(|| match self {
             Metric::KernelsPerToken => format!("the kernels of {side} were not recorded"),
-            _ => format!("the memory of {side} was not read"),
+            _ => format!("the memory of {side} was not sampled"),
         })
     }
 
-    /// Whether a side has enough for an interval.
-    fn enough(self, side: &str, sample: &Sample, drawn: &Drawn) -> Result<(), String> {
-        let (n, needed) = match drawn {
-            Drawn::Shares(shares) => (shares.len(), LEAST_VALUES),
-            Drawn::Values(values, percentile) => (values.len(), values_needed(*percentile)),
+    /// Whether a side has enough observations for an interval.
+    fn check_sample_size(self, side: &str, sample: &Sample, of: &Observations) -> Result<(), String> {
+        let (n, needed) = match of {
+            Observations::Rates(terms) => (terms.len(), MIN_VALUES),
+            Observations::Values(values, percentile) => (values.len(), values_needed(*percentile)),
         };
         match (n, sample.measured) {
             (_, 0) => Err(format!("{side} has no completed request")),
-            (0, _) if self == Metric::JPerToken => Err(format!("the power of {side} was not read")),
+            (0, _) if self == Metric::JPerToken => Err(format!("the power of {side} was not sampled")),
             (0, _) => Err(format!("no request of {side} has more than one token")),
             (n, _) if n < needed => Err(format!("{side} has {n} requests, {needed} are needed")),
             _ => Ok(()),
@@ -324,39 +330,46 @@ impl Metric {
     }
 }
 
-fn enough_gaps(side: &str, gaps: &Blocks, percentile: f64) -> Result<(), String> {
+/// The gaps between tokens, where there are enough for an interval.
+fn gaps<'a>(side: &str, sample: &'a Sample, percentile: f64) -> Result<&'a BlockHistogram, String> {
+    let Some(gaps) = &sample.itl_ns else {
+        return Err(format!("{side} has no record of single ITLs; compare whole runs"));
+    };
     let (n, needed) = (gaps.n(), values_needed(percentile) as u64);
     match gaps.blocks().len() {
         0 => Err(format!("no request of {side} has more than one token")),
-        blocks if blocks < LEAST_BLOCKS => {
-            Err(format!("{side} has {blocks} requests, {LEAST_BLOCKS} are needed"))
+        blocks if blocks < MIN_BLOCKS => {
+            Err(format!("{side} has {blocks} requests, {MIN_BLOCKS} are needed"))
         }
         _ if n < needed => Err(format!("{side} has {n} tokens, {needed} are needed")),
-        _ => Ok(()),
+        _ => Ok(gaps),
     }
 }
 
-/// What an interval is drawn from.
-enum Drawn {
-    /// Parts of a ratio of sums.
-    Shares(Vec<(f64, f64)>),
+/// What a metric is estimated from.
+enum Observations {
+    /// Numerators and denominators of a rate.
+    Rates(Vec<(f64, f64)>),
     /// Values in nanoseconds, and the percentile of them.
     Values(Vec<f64>, f64),
 }
 
-fn ratio_of(a: &Drawn, b: &Drawn, seed: u64) -> Option<Interval> {
-    match (a, b) {
-        (Drawn::Shares(a), Drawn::Shares(b)) => ratio::of_sums(a, b, seed),
-        (Drawn::Values(a, percentile), Drawn::Values(b, _)) => {
-            let blocks = |values: &[f64]| Blocks::of_chunks(values, ratio::block_length(values));
-            ratio::of_percentile(&blocks(a), &blocks(b), *percentile, seed)
+impl Observations {
+    /// The ratio of `b` to this, with its interval.
+    fn ratio_to(&self, b: &Observations, seed: u64) -> Option<ConfidenceInterval> {
+        match (self, b) {
+            (Observations::Rates(a), Observations::Rates(b)) => ratio::of_rates(a, b, seed),
+            (Observations::Values(a, percentile), Observations::Values(b, _)) => {
+                let blocks = |values: &[f64]| BlockHistogram::of_chunks(values, ratio::block_length(values));
+                ratio::of_percentile(&blocks(a), &blocks(b), *percentile, seed)
+            }
+            _ => None,
         }
-        _ => None,
     }
 }
 
 /// The sample with its decodes in thousands of cycles in place of nanoseconds; `None` where one is not known.
-fn cycles_of(sample: &Sample) -> Option<Sample> {
+fn in_cycles(sample: &Sample) -> Option<Sample> {
     let requests = sample.requests.iter().map(|request| {
         let decode_ns = (request.decode_mcycles? * 1e3).round() as u64;
         Some(RequestSample { decode_ns, ..*request })
@@ -372,13 +385,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_read_back() {
-        for metric in USUAL {
+    fn names_parse_as_their_metric() {
+        for metric in DEFAULT_METRICS {
             assert_eq!(metric.to_string().parse::<Metric>(), Ok(metric));
         }
         assert_eq!("tpot".parse::<Metric>(), Ok(HEADLINE));
-        assert_eq!("itl.p99.9".parse::<Metric>(), Ok(Metric::Itl(Of::Percentile(99.9))));
-        assert_eq!("ttft.mean".parse::<Metric>(), Ok(Metric::Ttft(Of::Mean)));
+        assert_eq!("itl.p99.9".parse::<Metric>(), Ok(Metric::Itl(Statistic::Percentile(99.9))));
+        assert_eq!("ttft.mean".parse::<Metric>(), Ok(Metric::Ttft(Statistic::Mean)));
         for bad in ["", "tpto", "tpot.", "tpot.p", "tpot.p0", "tpot.p100", "tpot.pNaN", "tpot.p+5", "itl.max"]
         {
             let error = bad.parse::<Metric>().unwrap_err();

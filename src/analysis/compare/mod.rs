@@ -1,10 +1,9 @@
-//! Did it help? Two runs held against each other: may they be compared, can they be believed, what differs, and is it
-//! the code or the clock. Pure functions from [`Sample`]s to a [`Comparison`].
+//! Did it help? Compares two runs: whether they are comparable and can be trusted, what differs, and whether the code or the
+//! clock is the cause. Pure functions from [`Sample`]s to a [`Comparison`].
 
 mod blocks;
 mod clock;
 mod difference;
-mod doubts;
 mod gate;
 mod metric;
 mod ratio;
@@ -12,18 +11,18 @@ mod rows;
 mod sample;
 #[cfg(test)]
 mod simulation;
+mod thinned;
 mod trace;
 mod verdict;
 mod waterfall;
 
-pub use blocks::Blocks;
-pub use clock::Heat;
-pub use difference::{Difference, names as fact_names};
-pub use doubts::variation;
-pub use gate::{Gate, GateError, Held};
-pub use metric::{HEADLINE, Metric, Of, USUAL, UnknownMetric};
+pub use blocks::BlockHistogram;
+pub use difference::{Difference, OVERRIDE, fact_names};
+pub use gate::{Gate, GateError, GateOutcome};
+pub use metric::{DEFAULT_METRICS, HEADLINE, Metric, Statistic, UnknownMetric};
 pub use rows::{Cause, Comparison, Options, Row, Side, compare, compare_pairs};
 pub use sample::{Clocks, Facts, GpuFacts, KernelProfile, LimitShare, RequestSample, SAMPLE_SCHEMA, Sample};
-pub use trace::Trace;
+pub use thinned::Thinned;
+pub use trace::RequestTrace;
 pub use verdict::Verdict;
-pub use waterfall::{Part, Waterfall};
+pub use waterfall::{OperatorChange, Waterfall};

@@ -1,40 +1,40 @@
-//! What of a run is held against another: its requests one by one, and the circumstances.
+//! What is compared of a run: its requests one by one, and the conditions it ran under.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::blocks::Blocks;
-use crate::event::{KernelWindow, Outcome, RunStarted};
+use super::blocks::BlockHistogram;
+use crate::{
+    analysis::trust::{Conditions, Trust, TrustInput, trust},
+    event::{Outcome, Phase, RunStarted},
+};
 
 /// Version of a sample on disk.
 pub const SAMPLE_SCHEMA: u32 = 1;
 
-/// A run, or a stretch of one, as far as comparing needs it. Warm-up is not in it.
+/// A run, or a window of one, as far as a comparison needs it. Warm-up is excluded.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
     pub schema: u32,
-    /// What it is called: where it was read, or a snapshot's name.
+    /// The path of the run, or the name of a snapshot.
     pub name: String,
     pub facts: Facts,
-    /// Those that were completed, in the order of time; of very many every second, fourth, … is kept.
+    /// Completed requests in order of time; of very many, every second, fourth, …
     pub requests: Vec<RequestSample>,
-    /// How many there were.
+    /// How many requests were completed.
     pub measured: u64,
-    /// Gaps between tokens in nanoseconds, in blocks of whole requests; `None` where they were not kept.
-    pub itl_ns: Option<Blocks>,
+    /// Gaps between tokens in nanoseconds, in blocks of complete requests; `None` where they were not kept.
+    pub itl_ns: Option<BlockHistogram>,
     pub clocks: Clocks,
-    /// What held the card back, and for how much of each phase.
+    /// What throttled the GPU, and for how much of each phase.
     pub limits: Vec<LimitShare>,
-    /// Others who were on the card.
-    pub others: u32,
-    /// The share of the CPU that others took, where the workload runs on it.
-    pub cpu_taken: Option<f32>,
-    pub events_lost: u64,
-    /// The most memory that was used after the model was ready: the card's, or this process's where there is none.
+    #[serde(flatten)]
+    pub conditions: Conditions,
+    /// Peak memory after the model was ready: of the GPU, or of this process where there is none.
     pub peak_mem_bytes: Option<u64>,
+    /// The kernels of the decode.
     pub decode: Option<KernelProfile>,
-    pub prefill: Option<KernelProfile>,
 }
 
 /// One completed request.
@@ -48,10 +48,10 @@ pub struct RequestSample {
     pub batch: u32,
     /// Of one sequence.
     pub prompt_tokens: u32,
-    /// The SM clock over the decode, in millions of cycles, where it was read.
+    /// SM cycles of the decode, in millions, where the clock was sampled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decode_mcycles: Option<f64>,
-    /// The card's energy over the decode, where power was read.
+    /// Energy of the GPU over the decode, where power was sampled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decode_j: Option<f64>,
 }
@@ -68,9 +68,9 @@ impl RequestSample {
 pub struct Facts {
     pub run: RunStarted,
     pub gpu: Option<GpuFacts>,
-    /// Its name and how many cores it has.
+    /// Its name and the number of cores.
     pub cpu: Option<String>,
-    /// `None` while it is being written, or when it was killed.
+    /// `None` while the run is being written, or when it was killed.
     pub outcome: Option<Outcome>,
 }
 
@@ -83,7 +83,7 @@ pub struct GpuFacts {
     pub mig: Option<bool>,
 }
 
-/// Mean clocks of the card, phase by phase, where enough looks tell of them.
+/// Mean clocks of the GPU in each phase, where there are enough samples.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Clocks {
     pub prefill_sm_mhz: Option<f64>,
@@ -91,16 +91,16 @@ pub struct Clocks {
     pub decode_mem_mhz: Option<f64>,
 }
 
-/// A limit that took speed away.
+/// A limit that throttled the GPU.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LimitShare {
-    pub phase: String,
+    pub phase: Phase,
     pub limit: String,
-    /// Of the phase's time, 0 to 1.
+    /// The share of the phase's time, 0 to 1.
     pub share: f64,
 }
 
-/// What the kernels of one phase took, by operator and by family.
+/// The time of the kernels of one phase, by operator and by family.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct KernelProfile {
     pub steps: u64,
@@ -109,52 +109,28 @@ pub struct KernelProfile {
     pub span_ns: f64,
     pub busy_ns: f64,
     pub between_ns: f64,
-    /// Operator, or family where no operator was told; with its nanoseconds in all.
+    /// Total nanoseconds of each operator, or of the family where the operator is not known.
     pub operators: BTreeMap<String, f64>,
-    /// Families, with their launches.
+    /// Launches of each family.
     pub families: BTreeMap<String, u64>,
 }
 
 impl KernelProfile {
-    /// `None` where no kernel was seen, or some were lost.
-    pub fn of(window: &KernelWindow) -> Option<KernelProfile> {
-        if window.steps == 0 || window.rows.is_empty() || window.dropped > 0 {
-            return None;
-        }
-        let mut profile = KernelProfile {
-            steps: window.steps,
-            launches: window.launches,
-            span_ns: window.span_ns as f64,
-            busy_ns: window.busy_ns as f64,
-            between_ns: window.between_ns as f64,
-            ..KernelProfile::default()
-        };
-        for row in &window.rows {
-            let family = if row.family.is_empty() { row.name.clone() } else { row.family.clone() };
-            let operator = row.operator.map_or_else(|| family.clone(), |operator| operator.name().to_owned());
-            *profile.operators.entry(operator).or_default() += row.total_ns.unwrap_or(0.0);
-            *profile.families.entry(family).or_default() += row.calls;
-        }
-        Some(profile)
-    }
-
     pub fn launches_per_step(&self) -> Option<f64> {
         (self.steps > 0).then(|| self.launches as f64 / self.steps as f64)
     }
 }
 
 impl Sample {
-    /// Several runs of the same as one.
+    /// Several runs of the same workload as one sample.
     pub fn pooled(samples: &[Sample]) -> Option<Sample> {
         let (first, others) = samples.split_first()?;
         let mut all = first.clone();
         for other in others {
             all.requests.extend(&other.requests);
             all.measured += other.measured;
-            all.others = all.others.max(other.others);
-            all.events_lost += other.events_lost;
             all.peak_mem_bytes = all.peak_mem_bytes.max(other.peak_mem_bytes);
-            all.cpu_taken = [all.cpu_taken, other.cpu_taken].into_iter().flatten().reduce(f32::max);
+            all.conditions = all.conditions.worst(other.conditions);
         }
         let mean = |of: fn(&Sample) -> Option<f64>| -> Option<f64> {
             let known: Vec<f64> = samples.iter().filter_map(of).collect();
@@ -166,20 +142,37 @@ impl Sample {
             decode_mem_mhz: mean(|sample| sample.clocks.decode_mem_mhz),
         };
         let kept = samples.iter().map(|sample| sample.itl_ns.as_ref()).collect::<Option<Vec<_>>>();
-        all.itl_ns = kept.map(|kept| Blocks::joined(&kept));
-        let mut limits: BTreeMap<(String, String), f64> = BTreeMap::new();
+        all.itl_ns = kept.map(|kept| BlockHistogram::concat(&kept));
+        all.limits = Vec::new();
         for limit in samples.iter().flat_map(|sample| &sample.limits) {
-            *limits.entry((limit.phase.clone(), limit.limit.clone())).or_default() +=
-                limit.share / samples.len() as f64;
+            let share = limit.share / samples.len() as f64;
+            let same = |known: &&mut LimitShare| (known.phase, &known.limit) == (limit.phase, &limit.limit);
+            match all.limits.iter_mut().find(same) {
+                Some(known) => known.share += share,
+                None => all.limits.push(LimitShare { share, ..limit.clone() }),
+            }
         }
-        let share = |((phase, limit), share)| LimitShare { phase, limit, share };
-        all.limits = limits.into_iter().map(share).collect();
         Some(all)
     }
 
-    /// How much of a phase something held the card back.
-    pub fn held_back(&self, phase: &str) -> f64 {
-        self.limits.iter().filter(|limit| limit.phase == phase).map(|limit| limit.share).fold(0.0, f64::max)
+    pub fn limits_in(&self, phase: Phase) -> impl Iterator<Item = &LimitShare> {
+        self.limits.iter().filter(move |limit| limit.phase == phase)
+    }
+
+    /// The share of a phase in which the GPU was throttled.
+    pub fn throttled_share(&self, phase: Phase) -> f64 {
+        self.limits_in(phase).map(|limit| limit.share).fold(0.0, f64::max)
+    }
+
+    /// Whether its times can be trusted, as one run or as `interleaved` runs of both sides.
+    pub fn trust(&self, interleaved: bool) -> Trust {
+        trust(&TrustInput {
+            conditions: self.conditions,
+            tool: self.facts.run.perturbed.as_deref(),
+            outcome: self.facts.outcome,
+            tpots_ns: &self.tpots_ns(),
+            interleaved,
+        })
     }
 
     /// TPOT of every request that has one, in nanoseconds.

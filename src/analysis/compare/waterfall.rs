@@ -1,35 +1,35 @@
-//! Which operators make the difference, and which kernels came and went.
+//! Which operators cause the difference, and which kernels appeared and disappeared.
 
 use serde::Serialize;
 
 use super::sample::{KernelProfile, Sample};
 
-/// One step of the fall from A to B, a decode step each.
+/// The time of an operator in one decode step.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Part {
+pub struct OperatorChange {
     pub what: String,
     pub a_us: f64,
     pub b_us: f64,
 }
 
-impl Part {
+impl OperatorChange {
     pub fn delta_us(&self) -> f64 {
         self.b_us - self.a_us
     }
 }
 
-/// Where a step's time went on both sides.
+/// The decode steps of both sides, operator by operator.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct Waterfall {
-    /// The greatest difference first.
-    pub parts: Vec<Part>,
-    /// Families that only B has, and those that only A has; with their launches a step.
+    /// The largest change first.
+    pub parts: Vec<OperatorChange>,
+    /// Kernel families that only B has, and those that only A has, with their launches per step.
     pub appeared: Vec<(String, f64)>,
     pub vanished: Vec<(String, f64)>,
 }
 
-/// A part that changes less than this is left out.
-const LEAST_US: f64 = 0.05;
+/// Smaller changes are left out.
+const MIN_CHANGE_US: f64 = 0.05;
 
 /// `None` where the kernels of a side were not recorded.
 pub fn waterfall(a: &Sample, b: &Sample) -> Option<Waterfall> {
@@ -41,15 +41,15 @@ pub fn waterfall(a: &Sample, b: &Sample) -> Option<Waterfall> {
     let mut names: Vec<&String> = x.operators.keys().chain(y.operators.keys()).collect();
     names.sort();
     names.dedup();
-    let mut parts: Vec<Part> = names
+    let mut parts: Vec<OperatorChange> = names
         .into_iter()
-        .map(|what| Part { what: what.clone(), a_us: of(x, what), b_us: of(y, what) })
+        .map(|what| OperatorChange { what: what.clone(), a_us: of(x, what), b_us: of(y, what) })
         .collect();
     let gaps = |profile: &KernelProfile| {
         per_step(profile, (profile.span_ns - profile.busy_ns).max(0.0) + profile.between_ns)
     };
-    parts.push(Part { what: "between kernels".to_owned(), a_us: gaps(x), b_us: gaps(y) });
-    parts.retain(|part| part.delta_us().abs() >= LEAST_US);
+    parts.push(OperatorChange { what: "between kernels".to_owned(), a_us: gaps(x), b_us: gaps(y) });
+    parts.retain(|part| part.delta_us().abs() >= MIN_CHANGE_US);
     parts.sort_by(|l, r| r.delta_us().abs().total_cmp(&l.delta_us().abs()));
     let only = |here: &KernelProfile, there: &KernelProfile| {
         let gone = here.families.iter().filter(|(family, _)| !there.families.contains_key(*family));

@@ -6,7 +6,7 @@ use crate::base::{
     units::{grouped, percent, three_digits},
 };
 
-pub const COLUMNS: [&str; 8] = ["limit", "phase", "held", "of the phase", "by", "SM MHz", "cost", "lost"];
+pub const COLUMNS: [&str; 8] = ["limit", "phase", "active", "of the phase", "by", "SM MHz", "cost", "lost"];
 
 /// The cells of a cause, in the order of [`COLUMNS`].
 pub fn cells(cause: &Cause) -> [String; 8] {
@@ -23,32 +23,32 @@ pub fn cells(cause: &Cause) -> [String; 8] {
     };
     [
         cause.reason.clone(),
-        cause.phase.to_owned(),
+        cause.phase.to_string(),
         format!("{} s", three_digits(cause.active_s)),
         percent(100.0 * cause.time_share),
-        cause.time_source.to_owned(),
+        cause.time_source.to_string(),
         clock,
         cost,
         cause.tokens_lost.map_or_else(none, |tokens| format!("{} tokens", grouped(tokens.round() as i64))),
     ]
 }
 
-/// The columns that go first where there is little room.
+/// The columns that are dropped first where space is short.
 const DISPENSABLE: [usize; 3] = [7, 4, 2];
 
-/// Every cause as a line of text under its heading, aligned.
+/// The causes as an aligned text table.
 pub fn text(causes: &[Cause]) -> String {
     text_within(causes, usize::MAX)
 }
 
-/// The same in lines of `room` characters: what tells least is left out.
-pub fn text_within(causes: &[Cause], room: usize) -> String {
+/// The same in lines of at most `max_width` characters; the least important columns are dropped.
+pub fn text_within(causes: &[Cause], max_width: usize) -> String {
     let mut rows = vec![COLUMNS.map(str::to_owned)];
     rows.extend(causes.iter().map(cells));
     let width = |i: &usize| rows.iter().map(|row| row[*i].chars().count()).max().unwrap_or(0);
     let mut shown: Vec<usize> = (0..COLUMNS.len()).collect();
     for column in DISPENSABLE {
-        if shown.iter().map(|i| width(i) + 2).sum::<usize>() - 2 > room {
+        if shown.iter().map(|i| width(i) + 2).sum::<usize>() - 2 > max_width {
             shown.retain(|i| *i != column);
         }
     }
@@ -57,7 +57,7 @@ pub fn text_within(causes: &[Cause], room: usize) -> String {
     aligned(&rows, |_| false)
 }
 
-/// The same as a Markdown table.
+/// The causes as a Markdown table.
 pub fn markdown(causes: &[Cause]) -> String {
     let mut out = format!("| {} |\n|---|---|---:|---:|---|---:|---:|---:|\n", COLUMNS.join(" | "));
     for cause in causes {

@@ -62,7 +62,11 @@ impl<'a> Source<'a> {
         match out.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
-                return Err(self.refuse(file, "another process downloads this file", "wait until it ends"));
+                return Err(self.refuse(
+                    file,
+                    "another process is downloading this file",
+                    "wait until it has finished",
+                ));
             }
             // A file system without locks. The hash detects two downloads to one file.
             Err(TryLockError::Error(_)) => {}

@@ -16,6 +16,7 @@ use hf_hub::api::sync::{Api, ApiBuilder};
 use hf_hub::{Repo, RepoType};
 use serde::Deserialize;
 use ureq::http::Uri;
+use ureq::tls::TlsConfig;
 
 pub(super) use cache::{Cache, cached_snapshot, is_commit};
 pub(super) use download::Source;
@@ -31,7 +32,7 @@ const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// A validated `org/name`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct RepoId {
+pub(crate) struct RepoId {
     owner: String,
     name: String,
 }
@@ -77,13 +78,14 @@ pub(super) struct Listing {
 }
 
 /// The hub that the environment selects.
-pub(super) struct Hub {
+pub(crate) struct Hub {
     api: Api,
     /// Without a slash at the end.
     endpoint: String,
     uri: Uri,
     cache: Cache,
     token: Option<String>,
+    tls: TlsConfig,
     time_limit: Duration,
     pub(super) offline: bool,
 }
@@ -111,8 +113,8 @@ struct LfsPointer {
 }
 
 impl Hub {
-    /// Reads `HF_ENDPOINT`, `HF_TOKEN`, `HF_HOME`, `HF_HUB_CACHE` and `HF_HUB_OFFLINE`.
-    pub(super) fn from_env() -> Result<Hub, AssetError> {
+    /// Reads `HF_ENDPOINT`, `HF_TOKEN`, `HF_HOME`, `HF_HUB_CACHE`, `HF_HUB_OFFLINE` and `SSL_CERT_FILE`.
+    pub(crate) fn from_env() -> Result<Hub, AssetError> {
         let variable = |name| env::var(name).ok().filter(|value| !value.is_empty());
         if variable("HF_HOME").is_none() && env::home_dir().is_none() {
             return Err(AssetError::Usage("no home directory; set HF_HOME to a directory for models".into()));
@@ -123,7 +125,11 @@ impl Hub {
         let endpoint = variable("HF_ENDPOINT").unwrap_or_else(|| DEFAULT_ENDPOINT.into());
         let is_true = |value: String| matches!(value.to_lowercase().as_str(), "1" | "true" | "yes" | "on");
         let offline = variable("HF_HUB_OFFLINE").is_some_and(is_true);
-        Ok(Hub { offline, ..Hub::new(&endpoint, cache, token)? })
+        let hub = Hub::new(&endpoint, cache, token)?;
+        match variable("SSL_CERT_FILE") {
+            Some(path) => Ok(Hub { tls: request::tls_with_roots(Path::new(&path))?, offline, ..hub }),
+            None => Ok(Hub { offline, ..hub }),
+        }
     }
 
     fn new(endpoint: &str, cache: hf_hub::Cache, token: Option<String>) -> Result<Hub, AssetError> {
@@ -141,7 +147,8 @@ impl Hub {
             .map_err(|e| AssetError::Failed(format!("cannot set up the hub client: {e}")))?;
         let cache = Cache::new(cache);
         let endpoint = endpoint.to_owned();
-        Ok(Hub { api, endpoint, uri, cache, token, time_limit: TIME_LIMIT, offline: false })
+        let tls = TlsConfig::default();
+        Ok(Hub { api, endpoint, uri, cache, token, tls, time_limit: TIME_LIMIT, offline: false })
     }
 
     pub(super) fn cache(&self) -> &Cache {
@@ -149,7 +156,7 @@ impl Hub {
     }
 
     /// The current commit of `revision`.
-    pub(super) fn resolve(&self, repo: &RepoId, revision: &str) -> Result<String, AssetError> {
+    pub(crate) fn resolve(&self, repo: &RepoId, revision: &str) -> Result<String, AssetError> {
         check_revision(revision)?;
         if is_commit(revision) {
             return Ok(revision.to_owned());
@@ -236,4 +243,49 @@ pub(super) fn check_free_space(dir: &Path, bytes: u64) -> Result<(), AssetError>
         format_bytes(free),
         format_bytes(bytes)
     )))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader, Write};
+    use std::net::TcpListener;
+    use std::thread;
+
+    use super::*;
+
+    /// A server that sends `response` and then keeps the connection open.
+    fn silent_server(response: &'static str) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        thread::spawn(move || {
+            let mut connections = Vec::new();
+            for mut stream in listener.incoming().flatten() {
+                BufReader::new(&stream).read_line(&mut String::new()).unwrap();
+                stream.write_all(response.as_bytes()).unwrap();
+                connections.push(stream);
+            }
+        });
+        address
+    }
+
+    #[test]
+    fn silence_reaches_the_time_limit() {
+        let cache = tempfile::tempdir().unwrap();
+        for response in ["", "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"] {
+            let endpoint = silent_server(response);
+            let hub = Hub::new(&endpoint, hf_hub::Cache::new(cache.path().into()), None).unwrap();
+            let hub = Hub { time_limit: Duration::from_millis(200), ..hub };
+            let error = hub.resolve(&RepoId::parse("org/tiny").unwrap(), "main").unwrap_err().to_string();
+            assert!(error.contains(&format!("{endpoint} does not respond")), "{error}");
+        }
+    }
+
+    #[test]
+    fn endpoints_are_validated() {
+        let cache = || hf_hub::Cache::new("cache".into());
+        for bad in ["hub", "ftp://hub.example", "http://", "http://a b"] {
+            assert!(Hub::new(bad, cache(), None).is_err(), "{bad}");
+        }
+        assert_eq!(Hub::new("https://hub.example/", cache(), None).unwrap().endpoint, "https://hub.example");
+    }
 }

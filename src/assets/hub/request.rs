@@ -1,13 +1,16 @@
 //! Requests to the hub: headers, redirects, time limits, and what a failed request means.
 
+use std::fs;
 use std::io;
 use std::ops::Range;
+use std::path::Path;
 
 use hf_hub::api::sync::ApiRepo;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::de::DeserializeOwned;
 use ureq::Body;
 use ureq::http::{HeaderMap, HeaderName, Response, StatusCode, Uri, header};
+use ureq::tls::{PemItem, TlsConfig, parse_pem};
 
 use super::{Hub, RepoId};
 use crate::assets::error::AssetError;
@@ -17,7 +20,7 @@ const MAX_REDIRECTS: usize = 10;
 const NOT_IN_A_PATH: &AsciiSet =
     &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b'/');
 
-const RUN_AGAIN: &str = "run the same command again: it continues the download";
+const RUN_AGAIN: &str = "run the same command again: downloaded bytes are kept";
 const CHECK_NETWORK: &str = "check the network and HF_ENDPOINT";
 const CHECK_ENDPOINT: &str = "check that HF_ENDPOINT is the address of a hub";
 
@@ -59,6 +62,23 @@ pub(super) fn percent_encode(path: &str) -> String {
     utf8_percent_encode(path, NOT_IN_A_PATH).to_string()
 }
 
+/// TLS that trusts the certificates in the file `path`, for networks with their own certificate authority.
+pub(super) fn tls_with_roots(path: &Path) -> Result<TlsConfig, AssetError> {
+    let pem = fs::read(path).map_err(AssetError::io("read the certificates in", path))?;
+    let certificates: Vec<_> = parse_pem(&pem)
+        .filter_map(|item| match item {
+            Ok(PemItem::Certificate(certificate)) => Some(certificate),
+            _ => None,
+        })
+        .collect();
+    if certificates.is_empty() {
+        let message =
+            format!("{} has no PEM certificates; set SSL_CERT_FILE to a file that does", path.display());
+        return Err(AssetError::Usage(message));
+    }
+    Ok(TlsConfig::builder().root_certs(certificates.into()).build())
+}
+
 impl Hub {
     /// Requests `address`, or a range of its bytes, and follows redirects. The token is sent to the hub only.
     ///
@@ -83,6 +103,7 @@ impl Hub {
             }
             let response = request
                 .config()
+                .tls_config(self.tls.clone())
                 .accept_encoding("identity")
                 .http_status_as_error(false)
                 .max_redirects(0)
@@ -184,9 +205,11 @@ impl RequestError {
                 ureq::Error::HostNotFound | ureq::Error::ConnectionFailed => unreachable_hub(endpoint),
                 ureq::Error::Io(e) if is_connect_error(e.kind()) => unreachable_hub(endpoint),
                 // An error of TLS arrives as invalid data.
-                ureq::Error::Io(e) if e.kind() == io::ErrorKind::InvalidData => {
-                    (format!("{endpoint} has no valid TLS connection: {e}"), CHECK_NETWORK.into())
-                }
+                ureq::Error::Io(e) if e.kind() == io::ErrorKind::InvalidData => (
+                    format!("TLS with {endpoint} failed: {e}"),
+                    "check HF_ENDPOINT; if your network has its own certificate authority, set SSL_CERT_FILE"
+                        .into(),
+                ),
                 ureq::Error::TooManyRedirects => {
                     (format!("{endpoint} redirects too often"), CHECK_ENDPOINT.into())
                 }
@@ -197,7 +220,7 @@ impl RequestError {
                     ("the proxy refuses the connection".into(), "check HTTPS_PROXY and NO_PROXY".into())
                 }
                 // The text of other errors can contain a signed address.
-                _ => ("the connection broke".into(), RUN_AGAIN.into()),
+                _ => ("the connection broke".into(), format!("check the network, then {RUN_AGAIN}")),
             },
             RequestError::Malformed(e) => {
                 (format!("{endpoint} sends an unknown format: {e}"), CHECK_ENDPOINT.into())

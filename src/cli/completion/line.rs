@@ -1,24 +1,24 @@
-//! A line as bash sends it, up to the cursor.
+//! Parsing of the line that bash sends, up to the cursor.
 
 use crate::config::Candidate;
 
 /// The words of a line.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Line {
-    /// The words between the program's name and the cursor's, without their quotes.
+    /// The words between the program's name and the cursor, without quotes.
     pub(super) before: Vec<String>,
-    /// The word under the cursor, up to it and without its quotes.
+    /// The word at the cursor, up to it and without quotes.
     pub(super) current: String,
-    /// How much of `current` bash takes for another word and keeps, in bytes.
+    /// Bytes of `current` that bash treats as an earlier word and keeps.
     kept: usize,
-    /// Whether the cursor stands within quotes.
+    /// Whether the cursor is within quotes.
     quoted: bool,
 }
 
 impl Line {
-    /// What bash is to put in place of what it takes for the word; `None` for what does not go on from there.
+    /// The text that replaces what bash treats as the word; `None` for a candidate that does not continue it.
     ///
-    /// A word that ends has a space after it, but within quotes only the user knows whether it does.
+    /// A finished word is followed by a space, except within quotes, which the user closes.
     pub(super) fn insertion(&self, candidate: &Candidate) -> Option<String> {
         let rest = candidate.text.strip_prefix(&self.current[..self.kept])?;
         if self.quoted {
@@ -38,7 +38,7 @@ impl Line {
     }
 }
 
-/// Splits a line as a shell does. Bash breaks words at `breaks` too (`=`, `:`, …), and inserts after the last of them.
+/// Splits a line as a shell does. Bash also breaks words at `breaks` (`=`, `:`, …) and inserts after the last of them.
 pub(super) fn split(line: &str, breaks: &str) -> Line {
     let mut words: Vec<String> = Vec::new();
     let mut word = Line::default();
@@ -72,7 +72,7 @@ pub(super) fn split(line: &str, breaks: &str) -> Line {
         begun = true;
     }
     let is_assignment = |word: &String| word.contains('=');
-    let program = words.iter().position(|word| !is_assignment(word)).map_or(words.len(), |at| at + 1);
+    let program = words.iter().position(|word| !is_assignment(word)).map_or(words.len(), |i| i + 1);
     word.before = words.split_off(program);
     word.quoted = quote.is_some();
     word
@@ -85,7 +85,7 @@ mod tests {
     const BREAKS: &str = " \t\n\"'@><=;|&(:";
 
     #[test]
-    fn words_and_where_they_break() {
+    fn words_and_word_breaks() {
         let table: &[(&str, &[&str], &str, usize, bool)] = &[
             ("llmprof-tui ", &[], "", 0, false),
             ("llmprof-tui run mo", &["run"], "mo", 0, false),
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_put_in() {
+    fn inserted_text() {
         let put = |line: &str, text: &str, whole| {
             split(line, BREAKS).insertion(&Candidate { text: text.into(), note: String::new(), whole })
         };

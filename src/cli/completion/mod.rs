@@ -1,34 +1,58 @@
-//! What a shell offers at TAB: the words that the one under the cursor may become.
+//! Completion with TAB: the candidates for the word at the cursor.
 //!
-//! The scripts that `llmprof-tui completion SHELL` prints know nothing: at TAB they ask the program itself
-//! (`llmprof-tui __complete …`), which looks at the commands, at `conf/` and at what stands on the line already.
+//! The scripts that `llmprof-tui completion SHELL` prints call the program (`llmprof-tui __complete …`), which reads the
+//! commands, `conf/` and the words already on the line. `clap_complete` does not fit: its bash script receives the line
+//! split at `=` and `:`, its completers cannot see earlier arguments (`--conf-dir`, overrides), and it adds a space
+//! after unfinished words such as `runtime.`.
 
 mod line;
 mod paths;
 
-use std::path::{Path, PathBuf};
+use std::{
+    env,
+    ffi::OsString,
+    io::{self, Write},
+    panic,
+    path::{Path, PathBuf},
+};
 
-use clap::{Arg, Command, ValueEnum, ValueHint};
+use clap::{Arg, Args, Command, CommandFactory, ValueEnum, ValueHint};
 
+use super::Cli;
 use crate::{
     config::{Candidate, Candidates, ConfTree},
     sim::scenario::Scenario,
 };
 
-/// The name of the command that the scripts ask.
-pub const QUESTION: &str = "__complete";
+/// The command that the scripts call.
+pub(super) const COMMAND: &str = "__complete";
 
-/// A shell with a script.
+pub(super) const EXAMPLES: &str = "\
+bash: eval \"$(llmprof-tui completion bash)\" in ~/.bashrc
+zsh:  source <(llmprof-tui completion zsh) in ~/.zshrc, after compinit
+fish: llmprof-tui completion fish | source in ~/.config/fish/config.fish";
+
+/// What a script sends.
+#[derive(Debug, Args)]
+pub(super) struct CompleteArgs {
+    shell: Shell,
+    /// zsh and fish send the words after the program's name, the last being the one at the cursor; bash sends the line up
+    /// to the cursor and the characters at which it breaks words
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    sent: Vec<OsString>,
+}
+
+/// The supported shells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Shell {
+pub(super) enum Shell {
     Bash,
     Zsh,
     Fish,
 }
 
 impl Shell {
-    /// The script that makes this shell ask the program.
-    pub fn script(self) -> &'static str {
+    /// The script that makes this shell call the program.
+    pub(super) fn script(self) -> &'static str {
         match self {
             Shell::Bash => include_str!("llmprof-tui.bash"),
             Shell::Zsh => include_str!("llmprof-tui.zsh"),
@@ -41,66 +65,72 @@ impl Shell {
 const PATH_KEYS: [&str; 4] =
     ["model.weights", "model.config_json", "dataset.prompts.file", "dataset.sampling.subset_filelist"];
 
-/// The answer to a script, one candidate a line.
-///
-/// zsh and fish send the words after the program's name, the last being the one under the cursor; bash sends the line
-/// up to the cursor and the characters at which it breaks words.
-pub fn answer(shell: Shell, sent: &[String], command: Command, cwd: &Path) -> String {
+/// Prints the candidates. Errors are silent: the user is in the middle of a line.
+pub(super) fn complete(args: &CompleteArgs) -> u8 {
+    let sent: Vec<String> = args.sent.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    let cwd = env::current_dir().unwrap_or_default();
+    let lines = panic::catch_unwind(|| lines(args.shell, &sent, &cwd));
+    let _ = io::stdout().write_all(lines.unwrap_or_default().as_bytes());
+    0
+}
+
+/// The candidates as the script of `shell` reads them, one per line.
+fn lines(shell: Shell, sent: &[String], cwd: &Path) -> String {
     match shell {
         Shell::Bash => {
-            let [line, breaks] = [0, 1].map(|at| sent.get(at).map_or("", String::as_str));
+            let [line, breaks] = [0, 1].map(|i| sent.get(i).map_or("", String::as_str));
             let line = line::split(line, breaks);
-            let found = candidates(command, &line.before, &line.current, cwd);
+            let found = candidates(Cli::command(), &line.before, &line.current, cwd);
             found.iter().filter_map(|one| line.insertion(one)).map(|text| text + "\n").collect()
         }
         Shell::Zsh | Shell::Fish => {
             let (current, before) =
                 sent.split_last().map_or(("", sent), |(last, rest)| (last.as_str(), rest));
-            let found = candidates(command, before, current, cwd);
+            let found = candidates(Cli::command(), before, current, cwd);
             found.iter().map(|one| format!("{}\t{}\n", one.text, one.note)).collect()
         }
     }
 }
 
-/// What `current` may become, after the words `before` it.
-pub fn candidates(mut command: Command, before: &[String], current: &str, cwd: &Path) -> Vec<Candidate> {
+/// The candidates for the word `current`, after the words `before` it.
+fn candidates(mut command: Command, before: &[String], current: &str, cwd: &Path) -> Vec<Candidate> {
     command.build();
-    let place = Place::find(&command, before);
-    let tree = match &place.conf_dir {
+    let cursor = Cursor::after(&command, before);
+    let tree = match &cursor.conf_dir {
         Some(dir) => ConfTree::find(Some(&cwd.join(dir)), cwd),
         None => ConfTree::find(None, cwd),
     };
     let tree = tree.unwrap_or_else(|_| ConfTree::built_in());
-    let values = |arg: &Arg, partial: &str| place.values_of(arg, partial, &tree, cwd);
-    if let Some(arg) = place.waiting {
+    let values = |arg: &Arg, partial: &str| cursor.values_of(arg, partial, &tree, cwd);
+    if let Some(arg) = cursor.pending {
         return values(arg, current);
     }
-    if current.starts_with('-') && !place.only_values {
+    if current.starts_with('-') && !cursor.only_values {
         if let Some((flag, partial)) = current.split_once('=') {
-            let arg = place.command.get_arguments().find(|arg| is_flag(arg, flag) && takes_value(arg));
+            let arg = cursor.command.get_arguments().find(|arg| is_flag(arg, flag) && takes_value(arg));
             let mut found = arg.map_or_else(Vec::new, |arg| values(arg, partial));
             found.iter_mut().for_each(|one| one.text.insert_str(0, &format!("{flag}=")));
             return found;
         }
-        return flags(place.command, current);
+        return flags(cursor.command, current);
     }
     let mut found = Vec::new();
-    if place.positionals == 0 && !place.only_values {
-        let commands = place.command.get_subcommands().filter(|command| !command.is_hide_set());
+    if cursor.positionals == 0 && !cursor.only_values {
+        let commands = cursor.command.get_subcommands().filter(|command| !command.is_hide_set());
         let begun = commands.filter(|command| command.get_name().starts_with(current));
         found.extend(begun.map(|command| Candidate::whole(command.get_name(), about(command.get_about()))));
     }
-    if let Some(arg) = place.positional() {
+    if let Some(arg) = cursor.positional() {
         found.extend(values(arg, current));
     }
     found
 }
 
-/// Where on the line the cursor is.
-struct Place<'c> {
+/// The state of the line at the cursor.
+struct Cursor<'c> {
     command: &'c Command,
-    /// A flag that wants its value.
-    waiting: Option<&'c Arg>,
+    /// A flag that expects its value.
+    pending: Option<&'c Arg>,
     positionals: usize,
     /// After `--`.
     only_values: bool,
@@ -108,24 +138,24 @@ struct Place<'c> {
     overrides: Vec<String>,
 }
 
-impl<'c> Place<'c> {
-    fn find(command: &'c Command, before: &[String]) -> Place<'c> {
-        let mut place = Place {
+impl<'c> Cursor<'c> {
+    fn after(command: &'c Command, before: &[String]) -> Cursor<'c> {
+        let mut cursor = Cursor {
             command,
-            waiting: None,
+            pending: None,
             positionals: 0,
             only_values: false,
             conf_dir: None,
             overrides: Vec::new(),
         };
         for word in before {
-            place.pass(word);
+            cursor.pass(word);
         }
-        place
+        cursor
     }
 
     fn pass(&mut self, word: &str) {
-        if let Some(arg) = self.waiting.take() {
+        if let Some(arg) = self.pending.take() {
             return self.keep(arg, word);
         }
         if word == "--" {
@@ -136,7 +166,7 @@ impl<'c> Place<'c> {
             let arg = self.command.get_arguments().find(|arg| is_flag(arg, flag) && takes_value(arg));
             match (arg, value) {
                 (Some(arg), Some(value)) => self.keep(arg, value),
-                (arg, _) => self.waiting = arg,
+                (arg, _) => self.pending = arg,
             }
         } else if let Some(below) =
             self.command.find_subcommand(word).filter(|_| self.positionals == 0 && !self.only_values)
@@ -158,7 +188,7 @@ impl<'c> Place<'c> {
         }
     }
 
-    /// The argument that the next word without a flag is for.
+    /// The argument that the next word is for, if it is not a flag.
     fn positional(&self) -> Option<&'c Arg> {
         let many = |arg: &Arg| arg.get_num_args().is_some_and(|range| range.max_values() > 1);
         let mut left = self.positionals;
@@ -188,7 +218,7 @@ impl<'c> Place<'c> {
     }
 }
 
-/// Overrides: those that `conf/` knows, and values that only the program does.
+/// Candidates for overrides: from `conf/`, and values that only the program knows.
 fn overrides(known: &Candidates, word: &str, cwd: &Path) -> Vec<Candidate> {
     let Some((key, partial)) = word.split_once('=') else { return known.overrides(word) };
     let plain = key.trim_start_matches(['+', '~']);
@@ -201,7 +231,7 @@ fn overrides(known: &Candidates, word: &str, cwd: &Path) -> Vec<Candidate> {
         return known.overrides(word);
     };
     if plain == "model.weights" && "synthetic".starts_with(partial) {
-        found.push(Candidate::whole("synthetic", "random values of the true shape"));
+        found.push(Candidate::whole("synthetic", "random weights of the model's shape"));
     }
     found.iter_mut().for_each(|one| one.text.insert_str(0, &format!("{key}=")));
     found
@@ -235,12 +265,9 @@ fn about(help: Option<&clap::builder::StyledStr>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
-    use crate::cli::Cli;
 
-    /// The candidates after a line that is split at spaces; those that go on end in `…`.
+    /// The candidates after a line that is split at spaces; unfinished words end in `…`.
     fn after(line: &str) -> Vec<String> {
         let mut words: Vec<String> = line.split(' ').map(str::to_owned).collect();
         let current = words.pop().unwrap();
@@ -250,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_the_line() {
+    fn commands_flags_and_values() {
         let table: &[(&str, &[&str])] = &[
             ("repl", &["replay"]),
             ("run --js", &["--json"]),
@@ -284,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn the_directory_named_on_the_line_counts() {
+    fn the_conf_dir_on_the_line_is_used() {
         let dir = tempfile::tempdir().unwrap();
         for (path, text) in [("mine/model/mine.yaml", "name: x"), ("conf/model/here.yaml", "name: x")] {
             let path = dir.path().join(path);

@@ -1,21 +1,21 @@
-//! Paths that begin as a word does.
+//! Completion of paths.
 
 use std::path::Path;
 
 use crate::config::Candidate;
 
-/// The files and directories that `partial` is the beginning of, sorted. Hidden ones come when asked for.
+/// The files and directories that start with `partial`, sorted. Hidden ones only where `partial` starts with a dot.
 pub(super) fn beginning_with(partial: &str, cwd: &Path) -> Vec<Candidate> {
-    let (above, begun) = partial.rfind('/').map_or(("", partial), |at| partial.split_at(at + 1));
+    let (above, begun) = partial.rfind('/').map_or(("", partial), |slash| partial.split_at(slash + 1));
     let Ok(entries) = cwd.join(above).read_dir() else { return Vec::new() };
     let mut found: Vec<Candidate> = entries
         .flatten()
         .filter_map(|entry| {
             let name = entry.file_name().into_string().ok()?;
             let wanted = name.starts_with(begun) && (begun.starts_with('.') || !name.starts_with('.'));
-            // A line is one candidate.
-            let tellable = !name.contains(|c: char| c.is_control());
-            (wanted && tellable).then(|| match entry.path().is_dir() {
+            // The output has one candidate per line.
+            let printable = !name.contains(|c: char| c.is_control());
+            (wanted && printable).then(|| match entry.path().is_dir() {
                 true => Candidate::open(format!("{above}{name}/"), ""),
                 false => Candidate::whole(format!("{above}{name}"), ""),
             })

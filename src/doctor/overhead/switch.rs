@@ -1,4 +1,4 @@
-//! A sampler that can be turned on and off, and knows what it took while it was on.
+//! A sampler that can be switched on and off, and measures the time it uses while on.
 
 use std::{
     sync::{
@@ -13,58 +13,64 @@ use std::{
 use super::OverheadError;
 use crate::{base::cpu_time::thread_cpu_time, event::EventTx, telemetry::Sampler};
 
-/// Runs a sampler on one thread, as a live run does, but only while it is on.
+/// Runs a sampler on one thread, as a live run does, but only while switched on.
 pub(super) struct SamplerSwitch {
-    turn: Option<Sender<Arc<AtomicBool>>>,
-    turned: Receiver<Spent>,
+    start: Option<Sender<Arc<AtomicBool>>>,
+    stopped: Receiver<Usage>,
     stop: Option<Arc<AtomicBool>>,
     thread: Option<JoinHandle<()>>,
-    total: Spent,
+    total: Usage,
 }
 
-/// Time while it was on, and CPU time of its thread in it.
+/// Time on, and CPU time of the sampler thread in it.
 #[derive(Debug, Clone, Copy, Default)]
-struct Spent {
+struct Usage {
     on: Duration,
     cpu: Duration,
 }
 
 impl SamplerSwitch {
-    /// Off to begin with.
+    /// Off at first.
     pub(super) fn new(mut sampler: Sampler, tx: EventTx) -> SamplerSwitch {
-        let (turn, turns) = mpsc::channel::<Arc<AtomicBool>>();
-        let (done, turned) = mpsc::channel();
+        let (start, starts) = mpsc::channel::<Arc<AtomicBool>>();
+        let (done, stopped) = mpsc::channel();
         let work = move || {
-            for stop in turns {
+            for stop in starts {
                 let (begun, cpu) = (Instant::now(), thread_cpu_time());
                 sampler.run(&tx, &stop);
-                let spent = Spent { on: begun.elapsed(), cpu: thread_cpu_time().saturating_sub(cpu) };
-                if done.send(spent).is_err() {
+                let usage = Usage { on: begun.elapsed(), cpu: thread_cpu_time().saturating_sub(cpu) };
+                if done.send(usage).is_err() {
                     return;
                 }
             }
         };
         let thread = thread::Builder::new().name("llmprof-sampler".to_owned()).spawn(work);
-        SamplerSwitch { turn: Some(turn), turned, stop: None, thread: thread.ok(), total: Spent::default() }
+        SamplerSwitch {
+            start: Some(start),
+            stopped,
+            stop: None,
+            thread: thread.ok(),
+            total: Usage::default(),
+        }
     }
 
     pub(super) fn on(&mut self) -> Result<(), OverheadError> {
         let stop = Arc::new(AtomicBool::new(false));
         self.stop = Some(Arc::clone(&stop));
-        let turn = self.turn.as_ref().ok_or(OverheadError::SamplerGone)?;
-        turn.send(stop).map_err(|_| OverheadError::SamplerGone)
+        let start = self.start.as_ref().ok_or(OverheadError::SamplerEnded)?;
+        start.send(stop).map_err(|_| OverheadError::SamplerEnded)
     }
 
-    /// Returns once nothing is being read any more.
+    /// Returns after the last read has finished.
     pub(super) fn off(&mut self) -> Result<(), OverheadError> {
-        self.ask_to_stop();
-        let spent = self.turned.recv().map_err(|_| OverheadError::SamplerGone)?;
-        self.total.on += spent.on;
-        self.total.cpu += spent.cpu;
+        self.request_stop();
+        let usage = self.stopped.recv().map_err(|_| OverheadError::SamplerEnded)?;
+        self.total.on += usage.on;
+        self.total.cpu += usage.cpu;
         Ok(())
     }
 
-    fn ask_to_stop(&mut self) {
+    fn request_stop(&mut self) {
         if let Some(stop) = self.stop.take() {
             stop.store(true, Ordering::Release);
         }
@@ -73,23 +79,23 @@ impl SamplerSwitch {
         }
     }
 
-    /// What it took so far does not count.
-    pub(super) fn forget(&mut self) {
-        self.total = Spent::default();
+    /// Starts counting from zero.
+    pub(super) fn reset(&mut self) {
+        self.total = Usage::default();
     }
 
     /// Time on, and CPU time.
-    pub(super) fn spent(&self) -> (Duration, Duration) {
+    pub(super) fn usage(&self) -> (Duration, Duration) {
         (self.total.on, self.total.cpu)
     }
 }
 
 impl Drop for SamplerSwitch {
     fn drop(&mut self) {
-        self.ask_to_stop();
-        drop(self.turn.take());
+        self.request_stop();
+        drop(self.start.take());
         if let Some(thread) = self.thread.take() {
-            // A panic of its was kept already.
+            // A panic of the thread has been reported already.
             let _ = thread.join();
         }
     }
@@ -105,7 +111,7 @@ mod tests {
     };
 
     #[test]
-    fn it_samples_while_it_is_on_and_at_no_other_time() {
+    fn samples_only_while_switched_on() {
         let intervals =
             NvmlConfig { enable: false, interval_ms: 50, gpm_interval_ms: 200, slow_interval_ms: 500 };
         let every = SamplerConfig { enable: true, interval_ms: 10 };
@@ -113,27 +119,27 @@ mod tests {
             Sampler::new(Err(Absence::NoDevices), &intervals, Some(Box::new(HostReader::open())), &every);
         let (tx, mut rx) = channel(Clock::wall());
         let mut switch = SamplerSwitch::new(sampler, tx);
-        let mut heard = || std::iter::from_fn(|| rx.try_recv().ok()).count();
+        let mut received = || std::iter::from_fn(|| rx.try_recv().ok()).count();
         let rest = Duration::from_millis(150);
-        // A busy machine may come to it late.
+        // A busy machine may need long.
         let patience = Duration::from_secs(10);
         for _ in 0..2 {
             thread::sleep(rest);
-            assert_eq!(heard(), 0);
+            assert_eq!(received(), 0);
             switch.on().unwrap();
             let (begun, mut samples) = (Instant::now(), 0);
             while begun.elapsed() < rest || (samples < 2 && begun.elapsed() < patience) {
                 thread::sleep(rest / 10);
-                samples += heard();
+                samples += received();
             }
             switch.off().unwrap();
-            samples += heard();
+            samples += received();
             assert!(samples >= 2);
         }
-        let (on, cpu) = switch.spent();
+        let (on, cpu) = switch.usage();
         assert!(on >= 2 * rest && cpu < on, "{on:?} {cpu:?}");
-        switch.forget();
-        assert!(switch.spent().0.is_zero());
+        switch.reset();
+        assert!(switch.usage().0.is_zero());
         switch.on().unwrap();
         drop(switch);
     }

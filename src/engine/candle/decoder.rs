@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     config::Dtype,
-    engine::{EngineError, Progress},
+    engine::{EngineError, PrepareStep, Progress},
     model::{ModelSpec, Operator, spec::TensorShape},
     profile::listener::Listeners,
 };
@@ -115,13 +115,17 @@ impl Decoder {
         Decoder { step_by_step: true, ..self }
     }
 
-    /// Tells `listeners` of every operator from now on.
-    pub fn tell(&mut self, listeners: Listeners) {
+    /// Reports every operator to `listeners` from now on.
+    pub fn set_listeners(&mut self, listeners: Listeners) {
         self.listeners = listeners;
     }
 
     pub(super) fn listeners(&self) -> &Listeners {
         &self.listeners
+    }
+
+    pub fn vocab(&self) -> usize {
+        self.spec.vocab
     }
 
     pub fn batch(&self) -> usize {
@@ -137,7 +141,8 @@ impl Decoder {
     /// of each sequence's last position: (batch, vocabulary), f32. Positions before are read from the cache.
     pub fn forward(&self, ids: &[u32], position: usize) -> Result<Tensor> {
         let t = ids.len() / self.batch;
-        let part = |operator, work: &dyn Fn() -> Result<Tensor>| self.listeners.part(operator, None, work);
+        let part =
+            |operator, work: &dyn Fn() -> Result<Tensor>| self.listeners.operator(operator, None, work);
         let mut x = part(Operator::Embedding, &|| {
             let ids = Tensor::from_slice(ids, ids.len(), &self.device)?;
             let x = self.embedding.rows(&ids)?.reshape((self.batch, t, self.spec.hidden))?;
@@ -232,7 +237,7 @@ impl Layer {
 
     /// Does `work` as an operator of this layer.
     fn part<T>(&self, model: &Decoder, operator: Operator, work: impl FnOnce() -> T) -> T {
-        model.listeners.part(operator, Some(self.index), work)
+        model.listeners.operator(operator, Some(self.index), work)
     }
 
     /// Gate, up and activation; what is left is the product with `down`.
@@ -312,7 +317,7 @@ impl Loader<'_> {
     fn parts(&mut self, names: &[impl AsRef<str>]) -> std::result::Result<Vec<TensorShape>, EngineError> {
         let mut parts = Vec::with_capacity(names.len());
         for name in names.iter().map(AsRef::as_ref) {
-            if !(self.progress)(name, self.done, self.total) {
+            if !(self.progress)(PrepareStep::Weights(name), self.done, self.total) {
                 return Err(EngineError::Cancelled);
             }
             self.done += 1;

@@ -6,19 +6,18 @@ use crate::{config::Dtype, engine::EngineError, model::ModelSpec};
 /// The smallest model that comes with the program.
 const SMALLEST_MODEL: &str = "smollm2_135m";
 
-/// What a run asks of memory.
+/// The memory that a run needs, on any device.
 #[derive(Debug, Clone, Copy)]
 pub struct Footprint {
     pub weight_bytes: u64,
     pub cache_bytes: u64,
-    /// Activations of a prefill, and one widened weight where the model is in half precision.
+    /// Activations, tables and everything else.
     pub workspace_bytes: u64,
 }
 
 impl Footprint {
     /// For `weight_bytes` of weights and `batch` sequences of `positions` each, on the CPU.
     pub fn new(spec: &ModelSpec, dtype: Dtype, weight_bytes: u64, batch: usize, positions: usize) -> Self {
-        let product = |factors: &[usize]| factors.iter().fold(1u64, |n, &f| n.saturating_mul(f as u64));
         let rows = product(&[batch, positions]);
         // Wide activations of one layer are alive at a time, beside the residual stream and its norm.
         let row_floats = product(&[3, spec.intermediate])
@@ -44,6 +43,11 @@ impl Footprint {
     pub fn total_bytes(&self) -> u64 {
         self.weight_bytes.saturating_add(self.cache_bytes).saturating_add(self.workspace_bytes)
     }
+}
+
+/// A product that stays at the maximum rather than overflow.
+pub fn product(factors: &[usize]) -> u64 {
+    factors.iter().fold(1, |product: u64, &factor| product.saturating_mul(factor as u64))
 }
 
 /// Memory that can be had without swapping; `None` where the system does not say.
@@ -97,9 +101,10 @@ pub fn check_footprint(
     if model != SMALLEST_MODEL {
         remedies.push(&smallest);
     }
-    if gpu.is_none() {
-        remedies.push("a CUDA build");
-    }
+    remedies.push(match gpu {
+        Some(_) => "stopping other processes on the GPU",
+        None => "a CUDA build",
+    });
     Err(EngineError::OutOfMemory {
         what: model.to_owned(),
         need: gigabytes(footprint.total_bytes()),

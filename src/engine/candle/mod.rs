@@ -34,7 +34,7 @@ use super::{
     Engine, EngineError, Progress, Prompts,
     sampling::{Picker, Sampling},
 };
-use crate::profile::listener::Listeners;
+use crate::profile::listener::{Listeners, Span};
 use crate::{
     config::Dtype,
     event::Phase,
@@ -153,7 +153,7 @@ impl CandleEngine {
         let listeners = decoder.listeners();
         let mut step = || {
             let logits = decoder.forward(ids, position)?;
-            listeners.part(Operator::Sampling, None, || {
+            listeners.operator(Operator::Sampling, None, || {
                 if picker.sampling().is_argmax() {
                     return logits.argmax(D::Minus1)?.to_vec1::<u32>();
                 }
@@ -161,7 +161,7 @@ impl CandleEngine {
                 Ok(picker.pick(&mut logits.flatten_all()?.to_vec1()?, vocab))
             })
         };
-        let next = self.pool.install(|| listeners.step(phase, &mut step))?;
+        let next = self.pool.install(|| listeners.during(Span::Step(phase), &mut step))?;
         self.position = end;
         self.last.clone_from(&next);
         Ok(next)
@@ -170,7 +170,7 @@ impl CandleEngine {
 
 impl Engine for CandleEngine {
     fn prefill(&mut self, prompts: &Prompts) -> Result<Vec<u32>, EngineError> {
-        prompts.checked_length(self.decoder.batch())?;
+        prompts.validate(self.decoder.batch(), self.decoder.vocab())?;
         self.reset()?;
         self.picker.begin(prompts);
         self.step(Phase::Prefill, &prompts.ids)
@@ -199,8 +199,8 @@ impl Engine for CandleEngine {
         Ok(())
     }
 
-    fn tell(&mut self, listeners: Listeners) {
-        self.decoder.tell(listeners);
+    fn set_listeners(&mut self, listeners: Listeners) {
+        self.decoder.set_listeners(listeners);
     }
 }
 

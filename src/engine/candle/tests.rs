@@ -1,6 +1,10 @@
 use serde_json::json;
 
 use super::*;
+use crate::{
+    engine::PrepareStep,
+    profile::listener::{Listener, OperatorInstance},
+};
 
 fn options() -> CandleOptions {
     let spec = ModelSpec::from_hf(&json!({
@@ -84,8 +88,8 @@ fn refusals() {
         (CandleOptions { batch: 0, ..options() }, "batch and length must be at least one"),
         (
             CandleOptions { max_positions: 65, ..options() },
-            "the cache holds 64 positions, 65 were asked for; \
-             raise neither prompt nor output length past the model's limit",
+            "the KV cache has 64 positions, and 65 are needed; \
+             reduce dataset.prompt_tokens or infer.max_new_tokens",
         ),
     ];
     for (options, message) in table {
@@ -115,8 +119,9 @@ fn requests_that_make_no_sense() {
 fn preparing_tells_of_every_tensor_and_can_be_stopped() {
     let options = options();
     let mut heard = Vec::new();
-    CandleEngine::with_free_memory(&options, 1 << 30, &mut |name, done, total| {
-        heard.push((name.to_owned(), done, total));
+    CandleEngine::with_free_memory(&options, 1 << 30, &mut |step, done, total| {
+        let PrepareStep::Weights(tensor) = step else { panic!("{step}") };
+        heard.push((tensor.to_owned(), done, total));
         true
     })
     .unwrap();
@@ -132,22 +137,21 @@ fn preparing_tells_of_every_tensor_and_can_be_stopped() {
 #[derive(Default)]
 struct Heard(std::sync::Mutex<Vec<String>>);
 
-impl crate::profile::listener::Listener for Heard {
-    fn step_begins(&self, phase: Phase) {
-        self.0.lock().unwrap().push(phase.name().to_owned());
+impl Listener for Heard {
+    fn begins(&self, span: Span) {
+        self.0.lock().unwrap().push(match span {
+            Span::Step(phase) => phase.name().to_owned(),
+            Span::Operator(OperatorInstance { operator, layer: Some(layer) }) => {
+                format!("{layer} {operator}")
+            }
+            Span::Operator(OperatorInstance { operator, layer: None }) => operator.to_string(),
+            other => panic!("{other:?}"),
+        });
     }
 
-    fn step_ends(&self) {
-        self.0.lock().unwrap().push("end".to_owned());
-    }
-
-    fn begins(&self, part: crate::profile::listener::Part) {
-        let layer = part.layer.map_or_else(String::new, |layer| format!("{layer} "));
-        self.0.lock().unwrap().push(format!("{layer}{}", part.operator));
-    }
-
-    fn ends(&self) {
-        self.0.lock().unwrap().push(".".to_owned());
+    fn ends(&self, span: Span) {
+        let end = if matches!(span, Span::Step(_)) { "end" } else { "." };
+        self.0.lock().unwrap().push(end.to_owned());
     }
 }
 
@@ -158,7 +162,7 @@ fn listeners_hear_of_every_operator_and_change_nothing() {
     let heard = Arc::new(Heard::default());
     let mut listeners = Listeners::default();
     listeners.add(heard.clone());
-    told.tell(listeners);
+    told.set_listeners(listeners);
     assert_eq!(run(&mut told, 5, 2), expected);
     let heard = heard.0.lock().unwrap();
     let mut step = vec!["embedding".to_owned()];

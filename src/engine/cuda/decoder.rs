@@ -1,44 +1,51 @@
-//! The decoder on a GPU: weights and cache made once, prefill through cuBLAS, decode through our own products.
+//! The decoder on a GPU: weights and cache are made once; prefill uses cuBLAS, decode our own products.
+
+// Reason: some kernels rely on token ids and positions in device memory, which this file keeps within their ranges.
+#![allow(unsafe_code)]
 
 use super::{
+    error::CudaError,
     gpu::{Buffer, Gpu},
-    kernels::{Cache, FEW_ROWS, Heads, Kernels, Matrix, Picking, Splits, Turning},
-    trouble::CudaTrouble,
+    kernels::{AttentionSplits, FEW_ROWS, HeadTransform, Kernels, KvCache, Matrix, SamplingBuffers},
 };
 use crate::{
     config::Dtype,
     engine::{
-        EngineError, Progress,
+        EngineError, PrepareStep, Progress,
         candle::{
             Checkpoint, SyntheticWeights, WeightSource,
             host_values::{HostValues, host_values, widened},
+            memory::{Footprint, product},
             rope,
         },
+        launch::Heads,
     },
     model::{ModelSpec, Operator, spec::TensorShape},
     profile::listener::Listeners,
 };
 
-/// Rows of a prefill that go through the MLP at a time: its activations are the widest by far.
+/// Rows of a prefill that go through the MLP at a time: its activations are the widest.
 const MLP_ROWS: usize = 4096;
+/// For cuBLAS, code and what the driver needs.
+const RESERVE_BYTES: u64 = 40 << 20;
 
 pub struct Decoder {
     pub kernels: Kernels,
     spec: ModelSpec,
     heads: Heads,
     embedding: Matrix,
-    /// None where the embedding serves.
+    /// None where the embedding is also the head.
     head: Option<Matrix>,
     norm: Buffer,
     layers: Vec<Layer>,
     rope: Tables,
-    /// Of the layers that turn by a base of their own.
+    /// Of the layers with a rotary base of their own.
     local_rope: Option<Tables>,
     embedding_scale: f32,
-    splits: Splits,
-    pub picking: Picking,
-    space: Space,
-    /// Who is told of every operator.
+    splits: AttentionSplits,
+    pub sampling: SamplingBuffers,
+    activations: Activations,
+    /// Every operator is reported to these.
     pub listeners: Listeners,
 }
 
@@ -57,7 +64,7 @@ struct Layer {
     output: Matrix,
     output_bias: Option<Buffer>,
     mlp_norm: Buffer,
-    /// Of what attention and MLP give, before it is added.
+    /// Of the results of attention and MLP, before they are added.
     post_attention_norm: Option<Buffer>,
     post_mlp_norm: Option<Buffer>,
     gate_up: Matrix,
@@ -68,8 +75,8 @@ struct Layer {
     is_local: bool,
 }
 
-/// Activations of a prefill of `rows` rows, batch and positions together.
-struct Space {
+/// Buffers for `rows` rows, batch times positions.
+struct Activations {
     rows: usize,
     ids: Buffer,
     x: Buffer,
@@ -77,46 +84,34 @@ struct Space {
     qkv: Buffer,
     attended: Buffer,
     wide: Buffer,
-    activated: Buffer,
+    gated: Buffer,
 }
 
-/// What the decoder needs of the GPU's memory.
-#[derive(Debug, Clone, Copy)]
-pub struct Footprint {
-    pub weight_bytes: u64,
-    pub cache_bytes: u64,
-    pub workspace_bytes: u64,
-}
-
-impl Footprint {
-    pub fn new(spec: &ModelSpec, dtype: Dtype, batch: usize, capacity: usize, prompt: usize) -> Footprint {
-        let (rows, capacity) = ((batch * prompt) as u64, capacity as u64);
-        let (hidden, attended) = (spec.hidden as u64, (spec.heads * spec.head_dim) as u64);
-        let qkv = ((spec.heads + 2 * spec.kv_heads) * spec.head_dim) as u64;
-        let row = 2 * hidden + qkv + attended;
-        let mlp = rows.min(MLP_ROWS as u64) * 3 * spec.intermediate as u64;
-        let logits = batch as u64 * spec.vocab as u64 * 4;
-        let tables = capacity * spec.head_dim as u64 * 4 * (1 + u64::from(spec.local_rope_theta.is_some()));
-        Footprint {
-            weight_bytes: spec.weight_bytes(dtype),
-            cache_bytes: batch as u64 * capacity * spec.kv_bytes_per_position(dtype),
-            workspace_bytes: (rows * row + mlp) * dtype.bytes() + logits + tables + (40 << 20),
-        }
-    }
-
-    pub fn total_bytes(&self) -> u64 {
-        self.weight_bytes + self.cache_bytes + self.workspace_bytes
+/// The memory of `batch` sequences of `capacity` positions, `prompt` of them in the prefill, on a GPU.
+pub fn footprint(spec: &ModelSpec, dtype: Dtype, batch: usize, capacity: usize, prompt: usize) -> Footprint {
+    let rows = batch.saturating_mul(prompt);
+    let columns = 2 * spec.hidden + (2 * spec.heads + 2 * spec.kv_heads) * spec.head_dim;
+    let mlp = product(&[rows.min(MLP_ROWS), 3, spec.intermediate]);
+    let logits = product(&[batch, spec.vocab, 4]);
+    let tables = product(&[capacity, spec.head_dim, 4, 1 + usize::from(spec.local_rope_theta.is_some())]);
+    let activations = product(&[rows, columns]).saturating_add(mlp).saturating_mul(dtype.bytes());
+    Footprint {
+        weight_bytes: spec.weight_bytes(dtype),
+        cache_bytes: product(&[batch, capacity]).saturating_mul(spec.kv_bytes_per_position(dtype)),
+        workspace_bytes: [activations, logits, tables, RESERVE_BYTES]
+            .into_iter()
+            .fold(0, u64::saturating_add),
     }
 }
 
 impl Decoder {
-    /// Makes the weights from `source`, or at random where there is none, and everything a run of `batch` sequences of
-    /// at most `capacity` positions needs, whose prompts have at most `prompt`.
+    /// Loads the `weights`, and the buffers for `batch` sequences of at most `capacity` positions with prompts
+    /// of at most `prompt`.
     pub fn new(
         gpu: Gpu,
         spec: &ModelSpec,
         dtype: Dtype,
-        source: &Source<'_>,
+        weights: &Weights<'_>,
         (batch, capacity, prompt): (usize, usize, usize),
         progress: Progress<'_>,
     ) -> Result<Decoder, EngineError> {
@@ -134,19 +129,20 @@ impl Decoder {
         let tensors = spec.tensors();
         let total = tensors.len() as u64;
         let norm_offset = spec.norm_offset;
-        let mut loader = Loader { kernels: &kernels, source, tensors, norm_offset, progress, done: 0, total };
+        let mut loader =
+            Loader { kernels: &kernels, weights, tensors, norm_offset, progress, done: 0, total };
         let embedding = loader.matrix(&["model.embed_tokens.weight"])?;
         let layers =
             (0..spec.layers).map(|i| Layer::new(spec, i, &mut loader, &heads)).collect::<Result<_, _>>()?;
         let norm = loader.norm("model.norm.weight")?;
         let head = if spec.tied_embeddings { None } else { Some(loader.matrix(&["lm_head.weight"])?) };
-        let divisors = source.any().rope_divisors()?;
+        let divisors = weights.source().rope_divisors()?;
         let rope = Tables::new(gpu, &rope::tables(spec, divisors.as_deref(), capacity)?)?;
         let local_rope =
             rope::local_tables(spec, capacity).map(|tables| Tables::new(gpu, &tables)).transpose()?;
-        let splits = Splits::new(gpu, &heads)?;
-        let picking = Picking::new(gpu, batch, spec.vocab)?;
-        let space = Space::new(gpu, spec, dtype, batch * prompt.max(1), &heads)?;
+        let splits = AttentionSplits::new(gpu, &heads)?;
+        let sampling = SamplingBuffers::new(gpu, batch, spec.vocab)?;
+        let activations = Activations::new(gpu, spec, dtype, batch * prompt.max(1), &heads)?;
         gpu.synchronize()?;
         Ok(Decoder {
             spec: spec.clone(),
@@ -159,8 +155,8 @@ impl Decoder {
             local_rope,
             embedding_scale: spec.embedding_scale(dtype),
             splits,
-            picking,
-            space,
+            sampling,
+            activations,
             kernels,
             listeners: Listeners::default(),
         })
@@ -170,47 +166,63 @@ impl Decoder {
         &self.heads
     }
 
-    /// Most positions of one prompt.
+    pub fn vocab(&self) -> usize {
+        self.spec.vocab
+    }
+
+    /// The most positions of one prompt.
     pub fn longest_prompt(&self) -> usize {
-        self.space.rows / self.heads.batch
+        self.activations.rows / self.heads.batch
     }
 
-    /// Starts a sequence: the next position is 0.
-    pub fn rewind(&self) -> Result<(), CudaTrouble> {
-        self.kernels.gpu.upload(&self.picking.progress, 0, &[0i32])
+    /// Sets the next position to 0.
+    pub fn rewind(&self) -> Result<(), CudaError> {
+        self.kernels.gpu.upload(&self.sampling.progress, &[0i32])
     }
 
-    /// Reads prompts, sequence after sequence; logits of each sequence's last position are the result.
-    pub fn prefill(&self, ids: &[u32]) -> Result<(), CudaTrouble> {
-        self.kernels.gpu.upload(&self.space.ids, 0, ids)?;
-        self.forward(&self.space.ids, ids.len() / self.heads.batch)
+    /// Runs prompts, sequence after sequence; the results are the logits of each sequence's last position.
+    ///
+    /// # Safety
+    /// The position on the device is 0, the ids are below the vocabulary, and each sequence fits into the capacity.
+    pub unsafe fn prefill(&self, ids: &[u32]) -> Result<(), CudaError> {
+        self.kernels.gpu.upload(&self.activations.ids, ids)?;
+        // SAFETY: the caller guarantees it.
+        unsafe { self.forward(&self.activations.ids, ids.len() / self.heads.batch) }
     }
 
     /// Extends every sequence by the token that was chosen last.
-    pub fn decode(&self) -> Result<(), CudaTrouble> {
-        self.forward(&self.picking.tokens, 1)
+    ///
+    /// # Safety
+    /// The position on the device is below the capacity when the launches run.
+    pub unsafe fn decode(&self) -> Result<(), CudaError> {
+        // SAFETY: the caller guarantees the position; chosen tokens are below the vocabulary.
+        unsafe { self.forward(&self.sampling.tokens, 1) }
     }
 
-    fn forward(&self, ids: &Buffer, length: usize) -> Result<(), CudaTrouble> {
-        let (kernels, spec, space) = (&self.kernels, &self.spec, &self.space);
+    /// # Safety
+    /// The ids are below the vocabulary, and the position on the device plus `length` is at most the capacity.
+    unsafe fn forward(&self, ids: &Buffer, length: usize) -> Result<(), CudaError> {
+        let (kernels, spec, a) = (&self.kernels, &self.spec, &self.activations);
         let rows = self.heads.batch * length;
-        self.listeners.part(Operator::Embedding, None, || {
-            kernels.embed(&space.x, &self.embedding, ids, rows, self.embedding_scale)
+        self.listeners.operator(Operator::Embedding, None, || {
+            // SAFETY: the ids are below the vocabulary, which is the number of the embedding's rows.
+            unsafe { kernels.embed(&a.x, &self.embedding, ids, rows, self.embedding_scale) }
         })?;
         for (i, layer) in self.layers.iter().enumerate() {
-            self.attend(i, layer, length)?;
-            self.think(i, layer, rows)?;
+            // SAFETY: the caller guarantees the position.
+            unsafe { self.attention(i, layer, length) }?;
+            self.mlp(i, layer, rows)?;
         }
         let eps = spec.rms_eps as f32;
         let last = (length, length - 1);
-        self.listeners.part(Operator::FinalNorm, None, || {
+        self.listeners.operator(Operator::FinalNorm, None, || {
             let size = (self.heads.batch, spec.hidden);
-            kernels.rms_norm(&space.normed, &space.x, &self.norm, size, eps, last)
+            kernels.rms_norm(&a.normed, &a.x, &self.norm, size, eps, last)
         })?;
         let head = self.head.as_ref().unwrap_or(&self.embedding);
-        let logits = &self.picking.logits;
-        self.listeners.part(Operator::LmHead, None, || {
-            kernels.logits(logits, &space.normed, head, self.heads.batch)?;
+        let logits = &self.sampling.logits;
+        self.listeners.operator(Operator::LmHead, None, || {
+            kernels.logits(logits, &a.normed, head, self.heads.batch)?;
             match spec.logit_softcap {
                 Some(cap) => kernels.softcap(logits, self.heads.batch * spec.vocab, cap as f32),
                 None => Ok(()),
@@ -218,13 +230,16 @@ impl Decoder {
         })
     }
 
-    /// x += attention(norm(x)), normed once more before it is added where the model does that.
-    fn attend(&self, i: usize, layer: &Layer, length: usize) -> Result<(), CudaTrouble> {
-        let (kernels, spec, space, heads) = (&self.kernels, &self.spec, &self.space, &self.heads);
+    /// x += attention(norm(x)), with another norm before the sum where the model has one.
+    ///
+    /// # Safety
+    /// The position on the device plus `length` is at most the capacity.
+    unsafe fn attention(&self, i: usize, layer: &Layer, length: usize) -> Result<(), CudaError> {
+        let (kernels, spec, a, heads) = (&self.kernels, &self.spec, &self.activations, &self.heads);
         let (rows, eps) = (heads.batch * length, spec.rms_eps as f32);
-        let cache = Cache { keys: &layer.keys, values: &layer.values, window: layer.window };
+        let cache = KvCache { keys: &layer.keys, values: &layer.values, window: layer.window };
         let rope = self.local_rope.as_ref().filter(|_| layer.is_local).unwrap_or(&self.rope);
-        let turning = Turning {
+        let transform = HeadTransform {
             bias: layer.qkv_bias.as_ref(),
             query_norm: layer.query_norm.as_ref(),
             key_norm: layer.key_norm.as_ref(),
@@ -232,62 +247,68 @@ impl Decoder {
             cosines: &rope.cosines,
             sines: &rope.sines,
         };
-        let progress = &self.picking.progress;
-        let tell = |operator, work: &dyn Fn() -> Result<(), CudaTrouble>| {
-            self.listeners.part(operator, Some(i), work)
+        let progress = &self.sampling.progress;
+        let operator = |operator, work: &dyn Fn() -> Result<(), CudaError>| {
+            self.listeners.operator(operator, Some(i), work)
         };
         let size = (rows, spec.hidden);
-        tell(Operator::AttentionNorm, &|| {
-            kernels.rms_norm(&space.normed, &space.x, &layer.input_norm, size, eps, (1, 0))
+        operator(Operator::AttentionNorm, &|| {
+            kernels.rms_norm(&a.normed, &a.x, &layer.input_norm, size, eps, (1, 0))
         })?;
-        tell(Operator::Qkv, &|| kernels.linear(&space.qkv, &space.normed, &layer.qkv, rows, None, false))?;
-        tell(Operator::Rope, &|| kernels.rope(&space.qkv, &cache, &turning, progress, length, heads))?;
-        tell(Operator::Attention, &|| match length {
-            1 => kernels.decode_attention(&space.attended, &space.qkv, &cache, &self.splits, progress, heads),
-            _ => kernels.prefill_attention(&space.attended, &space.qkv, &cache, length, heads),
+        operator(Operator::Qkv, &|| kernels.linear(&a.qkv, &a.normed, &layer.qkv, rows, None, false))?;
+        operator(Operator::Rope, &|| {
+            // SAFETY: the caller guarantees the position.
+            unsafe { kernels.rope(&a.qkv, &cache, &transform, progress, length, heads) }
+        })?;
+        operator(Operator::Attention, &|| match length {
+            // SAFETY: the caller guarantees the position.
+            1 => unsafe {
+                kernels.decode_attention(&a.attended, &a.qkv, &cache, &self.splits, progress, heads)
+            },
+            _ => kernels.prefill_attention(&a.attended, &a.qkv, &cache, length, heads),
         })?;
         let bias = layer.output_bias.as_ref();
         let Some(norm) = &layer.post_attention_norm else {
-            return tell(Operator::AttentionOutput, &|| {
-                kernels.linear(&space.x, &space.attended, &layer.output, rows, bias, true)
+            return operator(Operator::AttentionOutput, &|| {
+                kernels.linear(&a.x, &a.attended, &layer.output, rows, bias, true)
             });
         };
-        tell(Operator::AttentionOutput, &|| {
-            kernels.linear(&space.normed, &space.attended, &layer.output, rows, bias, false)
+        operator(Operator::AttentionOutput, &|| {
+            kernels.linear(&a.normed, &a.attended, &layer.output, rows, bias, false)
         })?;
-        tell(Operator::PostAttentionNorm, &|| kernels.add_normed(&space.x, &space.normed, norm, size, eps))
+        operator(Operator::PostAttentionNorm, &|| kernels.add_normed(&a.x, &a.normed, norm, size, eps))
     }
 
-    /// x += mlp(norm(x)), normed once more before it is added where the model does that.
-    fn think(&self, i: usize, layer: &Layer, rows: usize) -> Result<(), CudaTrouble> {
-        let (kernels, spec, space) = (&self.kernels, &self.spec, &self.space);
+    /// x += mlp(norm(x)), with another norm before the sum where the model has one.
+    fn mlp(&self, i: usize, layer: &Layer, rows: usize) -> Result<(), CudaError> {
+        let (kernels, spec, a) = (&self.kernels, &self.spec, &self.activations);
         let eps = spec.rms_eps as f32;
-        let tell = |operator, work: &dyn Fn() -> Result<(), CudaTrouble>| {
-            self.listeners.part(operator, Some(i), work)
+        let operator = |operator, work: &dyn Fn() -> Result<(), CudaError>| {
+            self.listeners.operator(operator, Some(i), work)
         };
         let size = (rows, spec.hidden);
-        tell(Operator::MlpNorm, &|| {
-            kernels.rms_norm(&space.normed, &space.x, &layer.mlp_norm, size, eps, (1, 0))
+        operator(Operator::MlpNorm, &|| {
+            kernels.rms_norm(&a.normed, &a.x, &layer.mlp_norm, size, eps, (1, 0))
         })?;
-        // Where it is normed first, the result takes the place of the rows it was made of.
+        // With another norm, the result replaces the rows it was computed from.
         let (to, add) = match layer.post_mlp_norm {
-            Some(_) => (&space.normed, false),
-            None => (&space.x, true),
+            Some(_) => (&a.normed, false),
+            None => (&a.x, true),
         };
         let row_bytes = spec.hidden * kernels.dtype.bytes() as usize;
         for first in (0..rows).step_by(MLP_ROWS) {
             let count = MLP_ROWS.min(rows - first);
-            let at = first * row_bytes;
-            tell(Operator::GateUp, &|| {
-                kernels.gated(&space.activated, &space.wide, space.normed.at(at), &layer.gate_up, count)
+            let offset = first * row_bytes;
+            operator(Operator::GateUp, &|| {
+                kernels.gated(&a.gated, &a.wide, a.normed.slice_from(offset), &layer.gate_up, count)
             })?;
-            tell(Operator::Down, &|| {
-                kernels.linear_at(to.at(at), (&space.activated).into(), &layer.down, count, None, add)
+            operator(Operator::Down, &|| {
+                kernels.linear(to.slice_from(offset), &a.gated, &layer.down, count, None, add)
             })?;
         }
         match &layer.post_mlp_norm {
             Some(norm) => {
-                tell(Operator::PostMlpNorm, &|| kernels.add_normed(&space.x, &space.normed, norm, size, eps))
+                operator(Operator::PostMlpNorm, &|| kernels.add_normed(&a.x, &a.normed, norm, size, eps))
             }
             None => Ok(()),
         }
@@ -295,10 +316,10 @@ impl Decoder {
 }
 
 impl Tables {
-    fn new(gpu: &Gpu, (cosines, sines): &rope::Tables) -> Result<Tables, CudaTrouble> {
-        let table = |values: &[f32]| -> Result<Buffer, CudaTrouble> {
+    fn new(gpu: &Gpu, (cosines, sines): &rope::Tables) -> Result<Tables, CudaError> {
+        let table = |values: &[f32]| -> Result<Buffer, CudaError> {
             let buffer = gpu.alloc("rotary tables", size_of_val(values))?;
-            gpu.upload(&buffer, 0, values)?;
+            gpu.upload(&buffer, values)?;
             Ok(buffer)
         };
         Ok(Tables { cosines: table(cosines)?, sines: table(sines)? })
@@ -351,49 +372,49 @@ impl Layer {
     }
 }
 
-impl Space {
+impl Activations {
     fn new(
         gpu: &Gpu,
         spec: &ModelSpec,
         dtype: Dtype,
         rows: usize,
         heads: &Heads,
-    ) -> Result<Space, CudaTrouble> {
-        let floats = |count: usize| gpu.alloc("activations", count * dtype.bytes() as usize);
+    ) -> Result<Activations, CudaError> {
+        let elements = |count: usize| gpu.alloc("activations", count * dtype.bytes() as usize);
         let mlp_rows = rows.min(MLP_ROWS);
-        // Where our own product makes gate and up in one, the two are never written.
+        // Our own product computes gate and up together and does not write them.
         let wide_rows = if mlp_rows > FEW_ROWS || !spec.hidden.is_multiple_of(8) { mlp_rows } else { 0 };
-        Ok(Space {
+        Ok(Activations {
             rows,
             ids: gpu.alloc("activations", rows * 4)?,
-            x: floats(rows * spec.hidden)?,
-            normed: floats(rows * spec.hidden)?,
-            qkv: floats(rows * heads.columns())?,
-            attended: floats(rows * heads.heads * heads.dim)?,
-            wide: floats(wide_rows * 2 * spec.intermediate)?,
-            activated: floats(mlp_rows * spec.intermediate)?,
+            x: elements(rows * spec.hidden)?,
+            normed: elements(rows * spec.hidden)?,
+            qkv: elements(rows * heads.columns())?,
+            attended: elements(rows * heads.heads * heads.dim)?,
+            wide: elements(wide_rows * 2 * spec.intermediate)?,
+            gated: elements(mlp_rows * spec.intermediate)?,
         })
     }
 }
 
 /// Where weights come from.
-pub enum Source<'a> {
+pub enum Weights<'a> {
     Synthetic(SyntheticWeights),
     Checkpoint(&'a Checkpoint),
 }
 
-impl Source<'_> {
-    fn any(&self) -> &dyn WeightSource {
+impl Weights<'_> {
+    fn source(&self) -> &dyn WeightSource {
         match self {
-            Source::Synthetic(weights) => weights,
-            Source::Checkpoint(checkpoint) => *checkpoint,
+            Weights::Synthetic(weights) => weights,
+            Weights::Checkpoint(checkpoint) => *checkpoint,
         }
     }
 }
 
 struct Loader<'a> {
     kernels: &'a Kernels,
-    source: &'a Source<'a>,
+    weights: &'a Weights<'a>,
     tensors: Vec<TensorShape>,
     norm_offset: f32,
     progress: Progress<'a>,
@@ -402,7 +423,7 @@ struct Loader<'a> {
 }
 
 impl Loader<'_> {
-    /// The shapes of named tensors; tells of the progress.
+    /// The shapes of the named tensors. Reports the progress.
     fn shapes(&mut self, names: &[impl AsRef<str>]) -> Result<Vec<TensorShape>, EngineError> {
         let shapes: Vec<TensorShape> = names
             .iter()
@@ -413,7 +434,7 @@ impl Loader<'_> {
             })
             .collect::<Result<_, _>>()?;
         self.done += names.len() as u64;
-        if !(self.progress)(names[0].as_ref(), self.done, self.total) {
+        if !(self.progress)(PrepareStep::Weights(names[0].as_ref()), self.done, self.total) {
             return Err(EngineError::Cancelled);
         }
         Ok(shapes)
@@ -427,13 +448,13 @@ impl Loader<'_> {
         let columns = shapes[0].shape[1];
         let row_bytes = columns * dtype.bytes() as usize;
         let values = kernels.gpu.alloc("the weights", rows * row_bytes)?;
-        match self.source {
-            Source::Synthetic(weights) => {
+        match self.weights {
+            Weights::Synthetic(weights) => {
                 let mut first = 0;
                 for shape in &shapes {
                     let (key, spread) = weights.recipe(shape);
                     kernels.synthetic(
-                        values.at(first * row_bytes),
+                        values.slice_from(first * row_bytes),
                         key,
                         (shape.shape[0], columns),
                         spread,
@@ -441,7 +462,7 @@ impl Loader<'_> {
                     first += shape.shape[0];
                 }
             }
-            Source::Checkpoint(checkpoint) => {
+            Weights::Checkpoint(checkpoint) => {
                 self.upload(&values, &host_values(*checkpoint, &shapes, dtype)?)?;
             }
         }
@@ -451,28 +472,28 @@ impl Loader<'_> {
     /// The named vectors, one after the other, in the model's own type.
     fn bias(&mut self, names: &[impl AsRef<str>]) -> Result<Buffer, EngineError> {
         let shapes = self.shapes(names)?;
-        let values = host_values(self.source.any(), &shapes, self.kernels.dtype)?;
+        let values = host_values(self.weights.source(), &shapes, self.kernels.dtype)?;
         let len: usize = shapes.iter().map(|shape| shape.shape[0]).sum();
         let buffer = self.kernels.gpu.alloc("the weights", len * self.kernels.dtype.bytes() as usize)?;
         self.upload(&buffer, &values)?;
         Ok(buffer)
     }
 
-    fn upload(&self, to: &Buffer, values: &HostValues) -> Result<(), CudaTrouble> {
+    fn upload(&self, to: &Buffer, values: &HostValues) -> Result<(), CudaError> {
         match values {
-            HostValues::F32(values) => self.kernels.gpu.upload(to, 0, values),
-            HostValues::F16(values) => self.kernels.gpu.upload(to, 0, values),
-            HostValues::Bf16(values) => self.kernels.gpu.upload(to, 0, values),
+            HostValues::F32(values) => self.kernels.gpu.upload(to, values),
+            HostValues::F16(values) => self.kernels.gpu.upload(to, values),
+            HostValues::Bf16(values) => self.kernels.gpu.upload(to, values),
         }
     }
 
-    /// A norm's weights, as they are multiplied with: f32, from the values they have in the model's type.
+    /// A norm's weights plus the model's offset, in f32, from their values in the model's type.
     fn norm(&mut self, name: &str) -> Result<Buffer, EngineError> {
         let shapes = self.shapes(&[name])?;
-        let mut values = widened(self.source.any(), &shapes, self.kernels.dtype)?;
+        let mut values = widened(self.weights.source(), &shapes, self.kernels.dtype)?;
         values.iter_mut().for_each(|weight| *weight += self.norm_offset);
         let buffer = self.kernels.gpu.alloc("the weights", values.len() * 4)?;
-        self.kernels.gpu.upload(&buffer, 0, &values)?;
+        self.kernels.gpu.upload(&buffer, &values)?;
         Ok(buffer)
     }
 }

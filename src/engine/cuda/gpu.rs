@@ -1,7 +1,7 @@
-//! One GPU as the engine uses it: memory, kernels, matrix products, graphs, and a ring that the device writes and the
-//! host reads. Everything that is unsafe about CUDA is in here.
+//! One GPU as the engine uses it: memory, kernels, matrix products, graphs, and a ring buffer that the device writes and
+//! the host reads.
 //!
-//! One stream does all the work in order, so that nothing needs to be waited for between two calls.
+//! One stream does all the work in order, so no call waits for another.
 
 // Reason: CUDA's driver is a C library that works on raw device pointers.
 #![allow(unsafe_code)]
@@ -9,7 +9,8 @@
 use std::{
     cell::RefCell,
     collections::HashMap,
-    ffi::{c_int, c_void},
+    ffi::c_void,
+    marker::PhantomData,
     ptr,
     sync::{
         Arc, Mutex, PoisonError,
@@ -26,15 +27,21 @@ use cudarc::{
     nvrtc::Ptx,
 };
 
-use super::trouble::CudaTrouble;
+use half::{bf16, f16};
+
+use super::error::CudaError;
 use crate::{
     config::Dtype,
-    engine::{candle::memory::gigabytes, device},
+    engine::{
+        candle::memory::gigabytes,
+        device,
+        launch::{Arg, Launch},
+    },
     event::{Allocator, AllocatorSample},
-    profile::listener::{Listener, Part},
+    profile::listener::{Listener, OperatorInstance, Span},
 };
 
-/// The kernels, as machine code for what [`device::built_for`] says.
+/// The kernels as machine code for the capability of [`device::built_for`].
 const IMAGES: [&[u8]; 7] = [
     include_bytes!(concat!(env!("OUT_DIR"), "/decode_attention.fatbin")),
     include_bytes!(concat!(env!("OUT_DIR"), "/prefill_attention.fatbin")),
@@ -45,7 +52,7 @@ const IMAGES: [&[u8]; 7] = [
     include_bytes!(concat!(env!("OUT_DIR"), "/synthetic.fatbin")),
 ];
 
-/// What cuBLAS may use beside its operands; NVIDIA's advice for Hopper.
+/// The size that NVIDIA recommends for Hopper.
 const BLAS_WORKSPACE_BYTES: usize = 32 << 20;
 
 pub struct Gpu {
@@ -55,40 +62,40 @@ pub struct Gpu {
     _blas_workspace: Buffer,
     modules: Vec<Arc<CudaModule>>,
     functions: RefCell<HashMap<String, CudaFunction>>,
-    pub multiprocessors: u32,
-    /// A kernel may start before the one before it has ended, and blocks come in clusters.
+    pub multiprocessors: usize,
+    /// Kernels can start before the previous one has ended, and blocks can form clusters.
     hopper: bool,
-    held: Arc<Held>,
+    memory_use: Arc<MemoryUse>,
 }
 
-/// Bytes of all buffers of a device, as they were asked for.
+/// Bytes of all buffers of a device, as they were requested.
 #[derive(Default)]
-struct Held {
+struct MemoryUse {
     live: AtomicU64,
     peak: AtomicU64,
 }
 
-impl Held {
-    fn grew(&self, bytes: usize) {
+impl MemoryUse {
+    fn add(&self, bytes: usize) {
         let live = self.live.fetch_add(bytes as u64, Ordering::Relaxed) + bytes as u64;
         self.peak.fetch_max(live, Ordering::Relaxed);
     }
 }
 
-/// Device memory. What it holds is known to those who pass it to kernels.
+/// Device memory.
 pub struct Buffer {
-    at: sys::CUdeviceptr,
+    address: sys::CUdeviceptr,
     bytes: usize,
     context: Arc<CudaContext>,
-    held: Arc<Held>,
+    memory_use: Arc<MemoryUse>,
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        self.held.live.fetch_sub(self.bytes as u64, Ordering::Relaxed);
-        if self.at != 0 && self.context.bind_to_thread().is_ok() {
-            // SAFETY: allocated by `Gpu::alloc`, freed once. Freeing waits for the device.
-            let _ = unsafe { result::free_sync(self.at) };
+        self.memory_use.live.fetch_sub(self.bytes as u64, Ordering::Relaxed);
+        if self.address != 0 && self.context.bind_to_thread().is_ok() {
+            // SAFETY: allocated by `alloc`, freed once. Freeing waits for the device.
+            let _ = unsafe { result::free_sync(self.address) };
         }
     }
 }
@@ -98,98 +105,128 @@ impl Buffer {
         self.bytes
     }
 
-    /// The place `bytes` into it.
-    pub fn at(&self, bytes: usize) -> Arg {
-        debug_assert!(bytes < self.bytes.max(1));
-        Arg(self.at + bytes as u64)
+    /// The memory from `offset` bytes on; empty where the buffer ends before that.
+    pub fn slice_from(&self, offset: usize) -> Slice<'_> {
+        let offset = offset.min(self.bytes);
+        Slice { address: self.address + offset as u64, bytes: self.bytes - offset, buffer: PhantomData }
     }
 }
 
-/// A kernel's argument, in the low bytes.
-#[derive(Debug, Clone, Copy)]
-pub struct Arg(u64);
+/// Device memory from some byte of a buffer to its end.
+#[derive(Clone, Copy)]
+pub struct Slice<'a> {
+    address: sys::CUdeviceptr,
+    bytes: usize,
+    buffer: PhantomData<&'a Buffer>,
+}
 
-/// No pointer.
-pub const NONE: Arg = Arg(0);
+impl Slice<'_> {
+    pub fn address(self) -> u64 {
+        self.address
+    }
+
+    pub fn bytes(self) -> usize {
+        self.bytes
+    }
+}
+
+impl<'a> From<&'a Buffer> for Slice<'a> {
+    fn from(buffer: &'a Buffer) -> Self {
+        buffer.slice_from(0)
+    }
+}
+
+impl From<Slice<'_>> for Arg {
+    fn from(slice: Slice<'_>) -> Self {
+        Arg::Pointer(slice.address)
+    }
+}
 
 impl From<&Buffer> for Arg {
     fn from(buffer: &Buffer) -> Self {
-        Arg(buffer.at)
+        Arg::Pointer(buffer.address)
     }
 }
 
 impl From<Option<&Buffer>> for Arg {
     fn from(buffer: Option<&Buffer>) -> Self {
-        buffer.map_or(NONE, Arg::from)
+        buffer.map_or(Arg::NULL, Arg::from)
     }
 }
 
-impl From<usize> for Arg {
-    /// An `int`; sizes of models are far below its limit.
-    fn from(value: usize) -> Self {
-        debug_assert!(i32::try_from(value).is_ok());
-        Arg(value as u64)
-    }
-}
+/// Numbers that are copied to and from the device.
+///
+/// # Safety
+/// Every pattern of bits is a value of the type.
+pub unsafe trait Number: Copy + Default {}
 
-impl From<u64> for Arg {
-    fn from(value: u64) -> Self {
-        Arg(value)
-    }
-}
+// SAFETY: floats and integers have a value for every pattern of bits.
+unsafe impl Number for f32 {}
+// SAFETY: as above.
+unsafe impl Number for f16 {}
+// SAFETY: as above.
+unsafe impl Number for bf16 {}
+// SAFETY: as above.
+unsafe impl Number for i32 {}
+// SAFETY: as above.
+unsafe impl Number for u32 {}
 
-impl From<f32> for Arg {
-    fn from(value: f32) -> Self {
-        Arg(u64::from(value.to_bits()))
-    }
-}
-
-/// Blocks, threads of each, and bytes of shared memory they ask for.
+/// Blocks, threads of a block, and the dynamic shared memory of a block.
 #[derive(Debug, Clone, Copy)]
 pub struct Shape {
     pub grid: (usize, usize, usize),
     pub threads: usize,
     pub shared_bytes: usize,
-    /// The kernel waits by itself for the one before it, and may be started early.
-    pub waits: bool,
+    /// The kernel waits for the previous one itself, so it may start early.
+    pub early: bool,
 }
 
 impl Shape {
-    /// For kernels that wait by themselves.
+    /// For kernels that wait for the previous one themselves.
     pub fn early(grid: (usize, usize, usize), threads: usize) -> Shape {
-        Shape { grid, threads, shared_bytes: 0, waits: true }
+        Shape { grid, threads, shared_bytes: 0, early: true }
     }
 
-    /// For kernels that start when the one before has ended.
+    /// For kernels that start when the previous one has ended.
     pub fn plain(grid: (usize, usize, usize), threads: usize) -> Shape {
-        Shape { waits: false, ..Shape::early(grid, threads) }
+        Shape { early: false, ..Shape::early(grid, threads) }
     }
 }
 
-/// y (m, n) = x (m, k) · wᵀ, w (n, k), all row after row.
+/// y (m, n) = x (m, k) · wᵀ with w (n, k), all in rows.
 #[derive(Clone, Copy)]
-pub struct Product {
-    pub y: Arg,
-    pub x: Arg,
-    pub w: Arg,
+pub struct Product<'a> {
+    pub y: Slice<'a>,
+    pub x: Slice<'a>,
+    pub w: Slice<'a>,
     pub m: usize,
     pub n: usize,
     pub k: usize,
     pub dtype: Dtype,
-    /// Of y; f32 where x and w are halves gives logits.
+    /// The type of y.
     pub out: Dtype,
     /// y += rather than y =.
     pub add: bool,
 }
 
+impl Product<'_> {
+    /// Checks that the operands have their sizes, where `w` has `w_rows` rows.
+    pub fn check(&self, launch: Launch<'_>, w_rows: usize) -> Result<(), CudaError> {
+        let (element, out) = (self.dtype.bytes() as usize, self.out.bytes() as usize);
+        launch.require_room("y", self.y.bytes, out, &[self.m, self.n])?;
+        launch.require_room("x", self.x.bytes, element, &[self.m, self.k])?;
+        Ok(launch.require_room("w", self.w.bytes, element, &[w_rows, self.k])?)
+    }
+}
+
 impl Gpu {
-    /// The number of devices; an error says why there is none to count.
-    pub fn count() -> Result<usize, CudaTrouble> {
+    /// The number of devices; the error says why it is unknown.
+    pub fn count() -> Result<usize, CudaError> {
         result::init()?;
-        Ok(CudaContext::device_count()?.max(0) as usize)
+        Ok(usize::try_from(CudaContext::device_count()?).unwrap_or(0))
     }
 
-    /// What the driver calls the device everywhere, whatever number CUDA gives it here.
+    /// The device's identifier in all of the driver's tools, whatever its CUDA index.
     pub fn uuid(index: usize) -> Option<String> {
         result::init().ok()?;
         let device = result::device::get(i32::try_from(index).ok()?).ok()?;
@@ -198,52 +235,54 @@ impl Gpu {
         Some(format!("GPU-{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]))
     }
 
-    pub fn open(index: usize) -> Result<Gpu, CudaTrouble> {
+    pub fn open(index: usize) -> Result<Gpu, CudaError> {
         let count = Self::count()?;
         if count == 0 {
-            return Err(CudaTrouble::NoDevice);
+            return Err(CudaError::NoDevice);
         }
         if index >= count {
-            return Err(CudaTrouble::NoSuchDevice { asked: index, count });
+            return Err(CudaError::NoSuchDevice { asked: index, count });
         }
-        // One that an earlier run has broken stays so: CUDA gives a process no second one.
+        // A context that an earlier run has lost stays lost: a process gets only one.
         let context = CudaContext::new(index)?;
         context.synchronize()?;
         check_capability(&context)?;
-        // SAFETY: one thread and one stream: there is nothing to track, and events would be made for every buffer.
+        // SAFETY: one thread and one stream, so there is nothing to track. Tracking makes events for every buffer.
         unsafe { context.disable_event_tracking() };
         let stream = context.new_stream()?;
-        let handle = CudaBlas::new(Arc::clone(&stream)).map_err(|error| match CudaTrouble::from(error) {
-            // What is free is known by now.
-            CudaTrouble::NoRoom => out_of_memory(&context, "cuBLAS", BLAS_WORKSPACE_BYTES),
+        let handle = CudaBlas::new(Arc::clone(&stream)).map_err(|error| match CudaError::from(error) {
+            // The free memory can be read now.
+            CudaError::NoRoom => out_of_memory(&context, "cuBLAS", BLAS_WORKSPACE_BYTES),
             other => other,
         })?;
-        let held = Arc::default();
-        let workspace = alloc(&context, &held, "cuBLAS", BLAS_WORKSPACE_BYTES)?;
+        let memory_use = Arc::default();
+        let workspace = alloc(&context, &memory_use, "cuBLAS", BLAS_WORKSPACE_BYTES)?;
         // SAFETY: the workspace lives as long as the handle, and is used on its one stream.
         unsafe {
-            blas_sys::cublasSetWorkspace_v2(*handle.handle(), workspace.at as *mut c_void, workspace.bytes)
-                .result()?;
+            blas_sys::cublasSetWorkspace_v2(
+                *handle.handle(),
+                workspace.address as *mut c_void,
+                workspace.bytes,
+            )
+            .result()?;
         }
         let modules = IMAGES
             .into_iter()
             .map(|image| context.load_module(Ptx::from_binary(image.to_vec())))
             .collect::<Result<_, _>>()?;
-        let attribute = |which| context.attribute(which);
         let multiprocessors =
-            attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?.max(1) as u32;
+            context.attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
         let hopper = context.compute_capability()?.0 >= 9 && built_for() >= 90;
-        let functions = RefCell::default();
         Ok(Gpu {
             context,
             stream,
             blas: handle,
             _blas_workspace: workspace,
             modules,
-            functions,
-            multiprocessors,
+            functions: RefCell::default(),
+            multiprocessors: usize::try_from(multiprocessors).unwrap_or(1).max(1),
             hopper,
-            held,
+            memory_use,
         })
     }
 
@@ -256,106 +295,109 @@ impl Gpu {
         self.hopper
     }
 
-    /// Bytes free and in all.
-    pub fn memory(&self) -> Result<(u64, u64), CudaTrouble> {
+    /// Free and total bytes.
+    pub fn memory(&self) -> Result<(u64, u64), CudaError> {
         let (free, total) = self.context.mem_get_info()?;
         Ok((free as u64, total as u64))
     }
 
-    /// Memory for `what`, with anything in it.
-    pub fn alloc(&self, what: &'static str, bytes: usize) -> Result<Buffer, CudaTrouble> {
-        alloc(&self.context, &self.held, what, bytes)
+    /// Uninitialised memory for `what`.
+    pub fn alloc(&self, what: &'static str, bytes: usize) -> Result<Buffer, CudaError> {
+        alloc(&self.context, &self.memory_use, what, bytes)
     }
 
-    /// What all buffers take. The driver does not tell what it has reserved for them.
+    /// The bytes of all buffers. The driver does not report what it has reserved for them.
     pub fn allocator(&self) -> AllocatorSample {
         AllocatorSample {
             allocator: Allocator::Gpu,
-            live_bytes: self.held.live.load(Ordering::Relaxed),
-            peak_bytes: self.held.peak.load(Ordering::Relaxed),
+            live_bytes: self.memory_use.live.load(Ordering::Relaxed),
+            peak_bytes: self.memory_use.peak.load(Ordering::Relaxed),
             reserved_bytes: None,
         }
     }
 
-    pub fn zeros(&self, what: &'static str, bytes: usize) -> Result<Buffer, CudaTrouble> {
+    pub fn zeros(&self, what: &'static str, bytes: usize) -> Result<Buffer, CudaError> {
         let buffer = self.alloc(what, bytes)?;
         self.fill(&buffer, 0)?;
         Ok(buffer)
     }
 
     /// Sets every byte.
-    pub fn fill(&self, buffer: &Buffer, byte: u8) -> Result<(), CudaTrouble> {
+    pub fn fill(&self, buffer: &Buffer, byte: u8) -> Result<(), CudaError> {
         self.context.bind_to_thread()?;
         // SAFETY: within the buffer.
-        Ok(unsafe { result::memset_d8_async(buffer.at, byte, buffer.bytes, self.stream.cu_stream()) }?)
+        Ok(unsafe { result::memset_d8_async(buffer.address, byte, buffer.bytes, self.stream.cu_stream()) }?)
     }
 
-    /// Copies `values` to the place `at_bytes` into the buffer; they are there when this returns.
-    pub fn upload<T: Copy>(&self, buffer: &Buffer, at_bytes: usize, values: &[T]) -> Result<(), CudaTrouble> {
-        assert!(at_bytes + size_of_val(values) <= buffer.bytes, "an upload past the end of a buffer");
+    /// Copies `values` to the beginning of the buffer; the copy is complete when this returns.
+    pub fn upload<T: Number>(&self, buffer: &Buffer, values: &[T]) -> Result<(), CudaError> {
+        assert!(size_of_val(values) <= buffer.bytes, "upload past the end of a buffer");
         self.context.bind_to_thread()?;
-        // On our own stream: a plain copy may return before it has landed, and a stream of its own does not wait for it.
-        // SAFETY: within the buffer, checked above; the values live until the stream has been waited for.
-        unsafe { result::memcpy_htod_async(buffer.at + at_bytes as u64, values, self.stream.cu_stream()) }?;
+        // On our own stream: a synchronous copy may return before it is complete, and our stream does not wait for it.
+        // SAFETY: within the buffer, checked above; the values live until the stream is synchronised.
+        unsafe { result::memcpy_htod_async(buffer.address, values, self.stream.cu_stream()) }?;
         Ok(self.stream.synchronize()?)
     }
 
-    /// Waits for everything before it.
-    pub fn download<T: Copy + Default>(&self, buffer: &Buffer, len: usize) -> Result<Vec<T>, CudaTrouble> {
+    /// The first `len` values of the buffer, after all work before it.
+    pub fn download<T: Number>(&self, buffer: &Buffer, len: usize) -> Result<Vec<T>, CudaError> {
         let mut values = vec![T::default(); len];
-        assert!(size_of_val(values.as_slice()) <= buffer.bytes, "a download past the end of a buffer");
+        assert!(size_of_val(values.as_slice()) <= buffer.bytes, "download past the end of a buffer");
         self.stream.synchronize()?;
-        // SAFETY: within the buffer, checked above; T is plain data.
-        unsafe { result::memcpy_dtoh_sync(&mut values, buffer.at) }?;
+        // SAFETY: within the buffer, checked above; any bits are values of T.
+        unsafe { result::memcpy_dtoh_sync(&mut values, buffer.address) }?;
         Ok(values)
     }
 
     /// Copies all of `from` to the beginning of `to`.
-    pub fn copy(&self, from: &Buffer, to: &Buffer) -> Result<(), CudaTrouble> {
-        assert!(from.bytes <= to.bytes, "a copy past the end of a buffer");
+    pub fn copy(&self, from: &Buffer, to: &Buffer) -> Result<(), CudaError> {
+        assert!(from.bytes <= to.bytes, "copy past the end of a buffer");
         self.context.bind_to_thread()?;
         // SAFETY: within both buffers, checked above.
-        Ok(unsafe { result::memcpy_dtod_async(to.at, from.at, from.bytes, self.stream.cu_stream()) }?)
+        Ok(unsafe {
+            result::memcpy_dtod_async(to.address, from.address, from.bytes, self.stream.cu_stream())
+        }?)
     }
 
-    pub fn synchronize(&self) -> Result<(), CudaTrouble> {
+    pub fn synchronize(&self) -> Result<(), CudaError> {
         Ok(self.stream.synchronize()?)
     }
 
-    /// Starts a kernel.
+    /// Launches a kernel.
     ///
     /// # Safety
-    /// The arguments are what the kernel of that name takes, in order, and it stays within the buffers.
-    pub unsafe fn launch(&self, name: &str, shape: Shape, args: &[Arg]) -> Result<(), CudaTrouble> {
-        let function = self.function(name, shape.shared_bytes)?;
+    /// The arguments have the types and the order of the kernel's parameters, and the kernel stays within its buffers.
+    pub unsafe fn launch(&self, launch: Launch<'_>, shape: Shape, args: &[Arg]) -> Result<(), CudaError> {
+        let ([x, y, z], threads) = launch.grid(shape.grid, shape.threads)?;
+        let shared_bytes = launch.int("shared memory", shape.shared_bytes)?;
+        let function = self.function(launch, shared_bytes)?;
         let mut values = args.to_vec();
-        let mut pointers: Vec<*mut c_void> =
-            values.iter_mut().map(|arg| ptr::from_mut(&mut arg.0).cast()).collect();
+        let mut addresses: Vec<*mut c_void> = values.iter_mut().map(Arg::value_address).collect();
         // SAFETY: of plain numbers and pointers, for which zero is a value.
         let mut attribute: sys::CUlaunchAttribute = unsafe { std::mem::zeroed() };
         attribute.id = sys::CUlaunchAttributeID_enum::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
         attribute.value.programmaticStreamSerializationAllowed = 1;
-        let (x, y, z) = shape.grid;
         // SAFETY: as above.
         let mut config: sys::CUlaunchConfig = unsafe { std::mem::zeroed() };
-        (config.gridDimX, config.gridDimY, config.gridDimZ) = (x as u32, y as u32, z as u32);
-        (config.blockDimX, config.blockDimY, config.blockDimZ) = (shape.threads as u32, 1, 1);
-        config.sharedMemBytes = shape.shared_bytes as u32;
+        (config.gridDimX, config.gridDimY, config.gridDimZ) = (x, y, z);
+        (config.blockDimX, config.blockDimY, config.blockDimZ) = (threads, 1, 1);
+        config.sharedMemBytes = shared_bytes.unsigned_abs();
         config.hStream = self.stream.cu_stream();
-        if shape.waits && self.hopper {
+        if shape.early && self.hopper {
             config.attrs = &mut attribute;
             config.numAttrs = 1;
         }
         self.context.bind_to_thread()?;
-        // SAFETY: the caller vouches for the arguments; the rest lives until the call returns.
+        // SAFETY: the caller guarantees the arguments; everything else lives until the call returns.
         unsafe {
-            sys::cuLaunchKernelEx(&config, function.cu_function(), pointers.as_mut_ptr(), ptr::null_mut())
+            sys::cuLaunchKernelEx(&config, function.cu_function(), addresses.as_mut_ptr(), ptr::null_mut())
         }
         .result()?;
         Ok(())
     }
 
-    fn function(&self, name: &str, shared_bytes: usize) -> Result<CudaFunction, CudaTrouble> {
+    fn function(&self, launch: Launch<'_>, shared_bytes: i32) -> Result<CudaFunction, CudaError> {
+        let name = launch.kernel();
         if let Some(function) = self.functions.borrow().get(name) {
             return Ok(function.clone());
         }
@@ -363,30 +405,38 @@ impl Gpu {
             .modules
             .iter()
             .find_map(|module| module.load_function(name).ok())
-            .ok_or_else(|| CudaTrouble::Driver(format!("this binary has no kernel {name}")))?;
+            .ok_or_else(|| launch.error("this binary does not contain it".to_owned()))?;
         if shared_bytes > 48 << 10 {
-            let most = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-            function.set_attribute(most, shared_bytes as i32)?;
+            let limit = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            function.set_attribute(limit, shared_bytes)?;
         }
         self.functions.borrow_mut().insert(name.to_owned(), function.clone());
         Ok(function)
     }
 
-    /// A matrix product by cuBLAS, in f32 throughout.
-    ///
-    /// # Safety
-    /// The places hold matrices of these sizes and types.
-    pub unsafe fn multiply(&self, p: Product) -> Result<(), CudaTrouble> {
+    /// Stops the device with an illegal memory access, as a faulty kernel does.
+    #[cfg(any(test, feature = "fault-injection"))]
+    pub fn inject_fault(&self) -> Result<(), CudaError> {
+        let args = [Arg::NULL, Arg::size(1), Arg::Float(1.0)];
+        // SAFETY: the types are those of the kernel. The null pointer is read on the device alone, which ends the
+        // context: that is the purpose.
+        unsafe { self.launch(Launch::of("softcap"), Shape::early((1, 1, 1), 32), &args) }
+    }
+
+    /// A matrix product by cuBLAS, summed in f32.
+    pub fn multiply(&self, p: &Product<'_>) -> Result<(), CudaError> {
         use blas_sys::{cublasComputeType_t, cublasGemmAlgo_t, cublasOperation_t, cudaDataType};
+        let launch = Launch::of("cublasGemmEx");
+        p.check(launch, p.n)?;
         let kind = |dtype| match dtype {
             Dtype::F32 => cudaDataType::CUDA_R_32F,
             Dtype::F16 => cudaDataType::CUDA_R_16F,
             Dtype::Bf16 => cudaDataType::CUDA_R_16BF,
         };
         let (one, beta) = (1f32, if p.add { 1f32 } else { 0f32 });
-        let (m, n, k) = (p.m as c_int, p.n as c_int, p.k as c_int);
+        let (m, n, k) = (launch.int("m", p.m)?, launch.int("n", p.n)?, launch.int("k", p.k)?);
         self.context.bind_to_thread()?;
-        // SAFETY: the caller vouches for the places. cuBLAS counts by columns: it computes yᵀ = w·xᵀ.
+        // SAFETY: the operands have these sizes, checked above. cuBLAS is column-major: it computes yᵀ = w·xᵀ.
         unsafe {
             blas::gemm_ex(
                 *self.blas.handle(),
@@ -396,14 +446,14 @@ impl Gpu {
                 m,
                 k,
                 ptr::from_ref(&one).cast(),
-                p.w.0 as *const c_void,
+                p.w.address as *const c_void,
                 kind(p.dtype),
                 k,
-                p.x.0 as *const c_void,
+                p.x.address as *const c_void,
                 kind(p.dtype),
                 k,
                 ptr::from_ref(&beta).cast(),
-                p.y.0 as *mut c_void,
+                p.y.address as *mut c_void,
                 kind(p.out),
                 n,
                 cublasComputeType_t::CUBLAS_COMPUTE_32F,
@@ -413,36 +463,36 @@ impl Gpu {
         Ok(())
     }
 
-    /// Records what `work` puts on the stream instead of doing it, to be done again and again.
-    pub fn capture(&self, work: impl FnOnce() -> Result<(), CudaTrouble>) -> Result<CudaGraph, CudaTrouble> {
-        // Relaxed: cuBLAS may load a kernel on the way.
+    /// Captures what `work` puts on the stream as a graph, without running it.
+    pub fn capture(&self, work: impl FnOnce() -> Result<(), CudaError>) -> Result<CudaGraph, CudaError> {
+        // Relaxed: cuBLAS may load a kernel meanwhile.
         self.stream.begin_capture(sys::CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_RELAXED)?;
         let done = work();
-        // The stream must leave capturing, whatever became of the work.
+        // The stream must leave capture mode, also after an error.
         let graph = self.stream.end_capture(sys::CUgraphInstantiate_flags(0));
         done?;
-        let graph = graph?.ok_or_else(|| CudaTrouble::Driver("nothing was captured".to_owned()))?;
+        let graph = graph?.ok_or_else(|| CudaError::Driver("the captured graph is empty".to_owned()))?;
         graph.upload()?;
         Ok(graph)
     }
 
-    /// Listens while a graph is captured, to tell whose its nodes are.
+    /// Finds the operators of a graph's nodes while it is captured.
     pub fn node_counter(&self) -> NodeCounter {
-        NodeCounter { stream: Arc::clone(&self.stream), nodes: Mutex::default(), part: Mutex::default() }
+        NodeCounter { stream: Arc::clone(&self.stream), nodes: Mutex::default() }
     }
 
-    /// An event with a time on the device's clock.
-    pub fn event(&self) -> Result<CudaEvent, CudaTrouble> {
+    /// An event with a timestamp of the device.
+    pub fn event(&self) -> Result<CudaEvent, CudaError> {
         Ok(self.context.new_event(Some(sys::CUevent_flags::CU_EVENT_DEFAULT))?)
     }
 
-    pub fn record(&self, event: &CudaEvent) -> Result<(), CudaTrouble> {
+    pub fn record(&self, event: &CudaEvent) -> Result<(), CudaError> {
         Ok(event.record(&self.stream)?)
     }
 
-    pub fn ring(&self, slots: usize, batch: usize) -> Result<Ring, CudaTrouble> {
+    pub fn ring(&self, slots: usize, batch: usize) -> Result<Ring, CudaError> {
         let len = slots * batch + 1;
-        // SAFETY: zeroed before anyone reads it. Not write-combined: the host reads.
+        // SAFETY: zeroed before it is read. Not write-combined: the host reads it.
         let mut memory = unsafe {
             self.context.alloc_pinned_with_flags::<u32>(
                 len,
@@ -454,23 +504,23 @@ impl Gpu {
         Ok(Ring { base, _memory: memory, slots, batch })
     }
 
-    /// Waits until the device has done `steps` steps, and gives the ids of the last of them. Sleeps rather than
-    /// spins: the device has its next step already.
-    pub fn wait(&self, ring: &Ring, steps: u32) -> Result<Vec<u32>, CudaTrouble> {
-        let mut looked = Instant::now();
-        // Counts go round; the difference does not.
+    /// Waits until the device has done `steps` steps, and gives the ids of the last of them. Sleeps instead of
+    /// spinning: the next step is already queued.
+    pub fn wait(&self, ring: &Ring, steps: u32) -> Result<Vec<u32>, CudaError> {
+        let mut checked = Instant::now();
+        // Counts wrap around; their difference does not.
         while (ring.done().wrapping_sub(steps) as i32) < 0 {
-            std::thread::sleep(BETWEEN_LOOKS);
-            if looked.elapsed() > BETWEEN_CHECKS {
-                looked = Instant::now();
+            std::thread::sleep(POLL_INTERVAL);
+            if checked.elapsed() > CHECK_INTERVAL {
+                checked = Instant::now();
                 self.check()?;
             }
         }
         Ok(ring.ids(steps.wrapping_sub(1)))
     }
 
-    /// An error of the device, if it has one.
-    fn check(&self) -> Result<(), CudaTrouble> {
+    /// The device's error, if it has one.
+    fn check(&self) -> Result<(), CudaError> {
         self.context.bind_to_thread()?;
         // SAFETY: the stream is ours.
         match unsafe { sys::cuStreamQuery(self.stream.cu_stream()) } {
@@ -480,10 +530,10 @@ impl Gpu {
     }
 }
 
-const BETWEEN_LOOKS: Duration = Duration::from_micros(20);
-const BETWEEN_CHECKS: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_micros(20);
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Token ids of the last steps and the count of steps done, in host memory that the device writes.
+/// The token ids of the last steps and the number of finished steps, in host memory that the device writes.
 pub struct Ring {
     base: *mut u32,
     _memory: PinnedHostSlice<u32>,
@@ -496,21 +546,25 @@ impl Ring {
         self.slots
     }
 
-    pub fn ids_at(&self) -> Arg {
-        Arg(self.base as u64)
+    pub fn batch(&self) -> usize {
+        self.batch
     }
 
-    pub fn done_at(&self) -> Arg {
+    pub fn ids_pointer(&self) -> Arg {
+        Arg::Pointer(self.base as u64)
+    }
+
+    pub fn done_pointer(&self) -> Arg {
         // SAFETY: the last element of the allocation.
-        Arg(unsafe { self.base.add(self.slots * self.batch) } as u64)
+        Arg::Pointer(unsafe { self.base.add(self.slots * self.batch) } as u64)
     }
 
     fn done(&self) -> u32 {
-        // SAFETY: the last element of the allocation, aligned; the device writes it whole.
+        // SAFETY: the last element of the allocation, aligned; the device writes it at once.
         unsafe { AtomicU32::from_ptr(self.base.add(self.slots * self.batch)) }.load(Ordering::Acquire)
     }
 
-    /// Ids of a step that is done and not yet overwritten.
+    /// The ids of a finished step that is not yet overwritten.
     fn ids(&self, step: u32) -> Vec<u32> {
         let first = step as usize % self.slots * self.batch;
         // SAFETY: within the allocation; the device wrote them before it counted the step.
@@ -518,29 +572,27 @@ impl Ring {
     }
 }
 
-/// The parts that the nodes of a graph belong to, found by how many nodes the graph has after each part.
+/// The operators of a graph's nodes, found from the number of nodes after each operator.
 pub struct NodeCounter {
     stream: Arc<CudaStream>,
-    nodes: Mutex<Vec<Part>>,
-    part: Mutex<Option<Part>>,
+    nodes: Mutex<Vec<OperatorInstance>>,
 }
 
 impl NodeCounter {
-    /// The parts of all nodes in their order; empty where the graph could not be looked into.
-    pub fn nodes(&self) -> Vec<Part> {
+    /// The operators of all nodes in execution order; empty where the graph could not be read.
+    pub fn nodes(&self) -> Vec<OperatorInstance> {
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Nodes of the graph that is being captured.
+    /// The number of nodes captured so far.
     fn count(&self) -> usize {
         let (mut status, mut id, mut graph) =
             (sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE, 0, ptr::null_mut());
         let mut count = 0;
-        // SAFETY: the stream lives; what is not asked for may be null; a graph under capture may be looked at by the thread
-        // that captures.
+        // SAFETY: the stream lives; optional results may be null; the capturing thread may read the graph.
         unsafe {
             let (none, edges, many) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
-            let told = sys::cuStreamGetCaptureInfo_v3(
+            let status = sys::cuStreamGetCaptureInfo_v3(
                 self.stream.cu_stream(),
                 &mut status,
                 &mut id,
@@ -549,7 +601,7 @@ impl NodeCounter {
                 edges,
                 many,
             );
-            if told == sys::CUresult::CUDA_SUCCESS && !graph.is_null() {
+            if status == sys::CUresult::CUDA_SUCCESS && !graph.is_null() {
                 let _ = sys::cuGraphGetNodes(graph, ptr::null_mut(), &mut count);
             }
         }
@@ -558,13 +610,11 @@ impl NodeCounter {
 }
 
 impl Listener for NodeCounter {
-    fn begins(&self, part: Part) {
-        *self.part.lock().unwrap_or_else(PoisonError::into_inner) = Some(part);
-    }
+    fn begins(&self, _: Span) {}
 
-    fn ends(&self) {
-        if let Some(part) = self.part.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            self.nodes.lock().unwrap_or_else(PoisonError::into_inner).resize(self.count(), part);
+    fn ends(&self, span: Span) {
+        if let Span::Operator(instance) = span {
+            self.nodes.lock().unwrap_or_else(PoisonError::into_inner).resize(self.count(), instance);
         }
     }
 }
@@ -573,15 +623,15 @@ fn built_for() -> u32 {
     device::built_for().unwrap_or(0)
 }
 
-fn check_capability(context: &CudaContext) -> Result<(), CudaTrouble> {
+fn check_capability(context: &CudaContext) -> Result<(), CudaError> {
     let (major, minor) = context.compute_capability()?;
-    let found = (major * 10 + minor) as u32;
+    let found = u32::try_from(major * 10 + minor).unwrap_or(0);
     let built = built_for();
     if device::runs_on(built, found) {
         return Ok(());
     }
     let dotted = |cap: u32| format!("{}.{}", cap / 10, cap % 10);
-    Err(CudaTrouble::WrongCapability {
+    Err(CudaError::WrongCapability {
         built: dotted(built),
         name: context.name()?,
         found: dotted(found),
@@ -591,16 +641,16 @@ fn check_capability(context: &CudaContext) -> Result<(), CudaTrouble> {
 
 fn alloc(
     context: &Arc<CudaContext>,
-    held: &Arc<Held>,
+    memory_use: &Arc<MemoryUse>,
     what: &'static str,
     bytes: usize,
-) -> Result<Buffer, CudaTrouble> {
+) -> Result<Buffer, CudaError> {
     context.bind_to_thread()?;
-    // SAFETY: the memory is freed with the buffer, and kernels write it before they read it.
+    // SAFETY: the memory is freed with its buffer, and kernels write it before they read it.
     match unsafe { result::malloc_sync(bytes.max(1)) } {
-        Ok(at) => {
-            held.grew(bytes);
-            Ok(Buffer { at, bytes, context: Arc::clone(context), held: Arc::clone(held) })
+        Ok(address) => {
+            memory_use.add(bytes);
+            Ok(Buffer { address, bytes, context: Arc::clone(context), memory_use: Arc::clone(memory_use) })
         }
         Err(error) if error.0 == sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
             Err(out_of_memory(context, what, bytes))
@@ -609,7 +659,7 @@ fn alloc(
     }
 }
 
-fn out_of_memory(context: &CudaContext, what: &'static str, bytes: usize) -> CudaTrouble {
+fn out_of_memory(context: &CudaContext, what: &'static str, bytes: usize) -> CudaError {
     let free = context.mem_get_info().map_or(0, |(free, _)| free);
-    CudaTrouble::OutOfMemory { what, asked: gigabytes(bytes as u64), free: gigabytes(free as u64) }
+    CudaError::OutOfMemory { what, asked: gigabytes(bytes as u64), free: gigabytes(free as u64) }
 }

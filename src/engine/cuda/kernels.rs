@@ -1,67 +1,70 @@
-//! The kernels by name, with the arguments each takes. What a kernel does is said in its `.cu` file.
+//! Launches the kernels. Every function checks the sizes that its kernel relies on; where a kernel relies on values in
+//! device memory, the function is unsafe and says what they must be. The `.cu` files say what each kernel computes.
 
-// Reason: starting a kernel is unsafe; each function here passes what its kernel takes, on buffers of the sizes named.
+// Reason: launching a kernel is unsafe. Each launch passes the parameters of its kernel, on buffers whose sizes are checked.
 #![allow(unsafe_code)]
 
 use super::{
-    gpu::{Arg, Buffer, Gpu, NONE, Product, Ring, Shape},
-    trouble::CudaTrouble,
+    error::CudaError,
+    gpu::{Buffer, Gpu, Product, Ring, Shape, Slice},
 };
-use crate::{config::Dtype, model::spec::Activation};
+use crate::{
+    config::Dtype,
+    engine::launch::{Arg, Heads, Launch},
+    model::spec::Activation,
+};
 
-type Done = Result<(), CudaTrouble>;
+type Launched = Result<(), CudaError>;
 
-/// Rows of activations up to which our own product beats cuBLAS.
+/// Rows of activations up to which our own product is faster than cuBLAS.
 pub const FEW_ROWS: usize = 8;
-/// Query heads that one block of the decode attention takes.
-const HEADS_OF_A_BLOCK: usize = 8;
-/// Blocks that share one key/value head where they can work together, as `decode_attention.cu` has it.
-const CLUSTER: usize = 8;
+/// Query heads of one block of the decode attention.
+const HEADS_PER_BLOCK: usize = 8;
+/// Blocks of a cluster in `decode_attention.cu`, which share one key/value head.
+const CLUSTER_BLOCKS: usize = 8;
 /// Head dimensions with tensor-core kernels.
-const TENSOR_DIMS: [usize; 5] = [64, 80, 96, 128, 256];
-/// Blocks that look for the likeliest token of one sequence.
-const PICKING_BLOCKS: usize = 64;
+const TENSOR_CORE_DIMS: [usize; 5] = [64, 80, 96, 128, 256];
+/// Blocks that search one row of logits for its maximum.
+const ARGMAX_BLOCKS: usize = 64;
+const FLOAT_BYTES: usize = 4;
+const ID_BYTES: usize = 4;
+/// The position and the number of finished steps, 4 bytes each.
+const PROGRESS_BYTES: usize = 8;
 
-/// Heads and the cache they attend to: (batch, kv_heads, capacity, dim).
-#[derive(Debug, Clone, Copy)]
-pub struct Heads {
-    pub heads: usize,
-    pub kv_heads: usize,
-    pub dim: usize,
-    pub batch: usize,
-    pub capacity: usize,
-    pub scale: f32,
-    /// Scores are squeezed into ±cap; 0 leaves them.
-    pub softcap: f32,
+/// Key/value heads times the blocks that share the query heads of one, for all sequences.
+fn attention_units(heads: &Heads) -> usize {
+    heads.kv_heads * blocks_per_group(heads) * heads.batch
 }
 
-impl Heads {
-    /// Columns of queries, keys and values together.
-    pub fn columns(&self) -> usize {
-        (self.heads + 2 * self.kv_heads) * self.dim
-    }
-
-    fn steps(&self) -> usize {
-        (self.heads / self.kv_heads).div_ceil(HEADS_OF_A_BLOCK)
-    }
-
-    fn on_tensor_cores(&self, dtype: Dtype) -> bool {
-        dtype != Dtype::F32 && TENSOR_DIMS.contains(&self.dim)
-    }
+fn blocks_per_group(heads: &Heads) -> usize {
+    heads.group().div_ceil(HEADS_PER_BLOCK)
 }
 
 /// Keys and values of one layer.
 #[derive(Clone, Copy)]
-pub struct Cache<'a> {
+pub struct KvCache<'a> {
     pub keys: &'a Buffer,
     pub values: &'a Buffer,
-    /// A position sees this many, itself included; `None` sees all.
+    /// A position attends to this many, itself included; `None` attends to all.
     pub window: Option<usize>,
 }
 
-/// What is done to each head between the projections and the attention.
+impl KvCache<'_> {
+    fn check(&self, launch: Launch<'_>, heads: &Heads, element: usize) -> Launched {
+        heads.check(launch)?;
+        heads.check_cache(launch, "the key cache", self.keys.bytes(), element)?;
+        Ok(heads.check_cache(launch, "the value cache", self.values.bytes(), element)?)
+    }
+
+    /// 0 means no window. One as large as the cache has no effect.
+    fn window(&self, launch: Launch<'_>, heads: &Heads) -> Result<Arg, CudaError> {
+        Ok(launch.arg("the window", self.window.unwrap_or(0).min(heads.capacity))?)
+    }
+}
+
+/// Bias, norm and rotation of each head between the projections and the attention.
 #[derive(Clone, Copy)]
-pub struct Turning<'a> {
+pub struct HeadTransform<'a> {
     pub bias: Option<&'a Buffer>,
     pub query_norm: Option<&'a Buffer>,
     pub key_norm: Option<&'a Buffer>,
@@ -72,6 +75,25 @@ pub struct Turning<'a> {
     pub sines: &'a Buffer,
 }
 
+impl HeadTransform<'_> {
+    fn check(&self, launch: Launch<'_>, heads: &Heads, element: usize) -> Launched {
+        let Heads { dim, capacity, .. } = *heads;
+        launch.require(dim.is_multiple_of(2), || format!("head dimension {dim} is odd"))?;
+        if let Some(bias) = self.bias {
+            launch.require_room("the bias", bias.bytes(), element, &[heads.columns()])?;
+        }
+        for (name, norm) in [("the query norm", self.query_norm), ("the key norm", self.key_norm)] {
+            if let Some(norm) = norm {
+                launch.require_room(name, norm.bytes(), FLOAT_BYTES, &[dim])?;
+            }
+        }
+        for (name, table) in [("the table of cosines", self.cosines), ("the table of sines", self.sines)] {
+            launch.require_room(name, table.bytes(), FLOAT_BYTES, &[capacity, dim / 2])?;
+        }
+        Ok(())
+    }
+}
+
 /// A weight matrix of `rows` × `columns`.
 pub struct Matrix {
     pub values: Buffer,
@@ -79,11 +101,11 @@ pub struct Matrix {
     pub columns: usize,
 }
 
-/// Starts kernels of one number type.
+/// Launches the kernels of one number type.
 pub struct Kernels {
     pub gpu: Gpu,
     pub dtype: Dtype,
-    /// What the gate goes through.
+    /// Of the gate.
     pub activation: Activation,
 }
 
@@ -92,11 +114,31 @@ impl Kernels {
         format!("{kernel}_{}", self.dtype.name())
     }
 
-    /// Looks `rows` ids up in the table.
-    pub fn embed(&self, out: &Buffer, table: &Matrix, ids: &Buffer, rows: usize, scale: f32) -> Done {
-        let args = [out.into(), (&table.values).into(), ids.into(), table.columns.into(), scale.into()];
-        // SAFETY: as the kernel takes them; ids are below the table's rows.
-        unsafe { self.gpu.launch(&self.name("embed"), Shape::early((rows, 1, 1), 256), &args) }
+    fn element_bytes(&self) -> usize {
+        self.dtype.bytes() as usize
+    }
+
+    /// Copies the rows of the table that `rows` ids name, times `scale`.
+    ///
+    /// # Safety
+    /// The ids are below the number of the table's rows.
+    pub unsafe fn embed(
+        &self,
+        out: &Buffer,
+        table: &Matrix,
+        ids: &Buffer,
+        rows: usize,
+        scale: f32,
+    ) -> Launched {
+        let (name, element) = (self.name("embed"), self.element_bytes());
+        let launch = Launch::of(&name);
+        launch.require_room("the output", out.bytes(), element, &[rows, table.columns])?;
+        launch.require_room("the table", table.values.bytes(), element, &[table.rows, table.columns])?;
+        launch.require_room("the ids", ids.bytes(), ID_BYTES, &[rows])?;
+        let columns = launch.arg("columns", table.columns)?;
+        let args = [out.into(), (&table.values).into(), ids.into(), columns, Arg::Float(scale)];
+        // SAFETY: the kernel's parameters, on buffers of these sizes; the caller guarantees the ids.
+        unsafe { self.gpu.launch(launch, Shape::early((rows, 1, 1), 256), &args) }
     }
 
     /// Norms `rows` rows of `n`; row i of the result is row i·every + first of x.
@@ -107,10 +149,9 @@ impl Kernels {
         weight: &Buffer,
         size: (usize, usize),
         eps: f32,
-        (every, first): (usize, usize),
-    ) -> Done {
-        let rest = [eps.into(), every.into(), first.into()];
-        self.normed([out.into(), x.into(), weight.into(), NONE], size, rest)
+        selection: (usize, usize),
+    ) -> Launched {
+        self.norm([out, x, weight], None, size, eps, selection)
     }
 
     /// to += norm(x), of `rows` rows of `n`.
@@ -121,369 +162,451 @@ impl Kernels {
         weight: &Buffer,
         size: (usize, usize),
         eps: f32,
-    ) -> Done {
-        let every_row = [eps.into(), 1usize.into(), 0usize.into()];
-        self.normed([to.into(), x.into(), weight.into(), to.into()], size, every_row)
+    ) -> Launched {
+        self.norm([to, x, weight], Some(to), size, eps, (1, 0))
     }
 
-    fn normed(&self, places: [Arg; 4], (rows, n): (usize, usize), rest: [Arg; 3]) -> Done {
-        let args = [&places[..], &[n.into()], &rest].concat();
+    fn norm(
+        &self,
+        [out, x, weight]: [&Buffer; 3],
+        residual: Option<&Buffer>,
+        (rows, n): (usize, usize),
+        eps: f32,
+        (every, first): (usize, usize),
+    ) -> Launched {
+        let (name, element) = (self.name("rms_norm"), self.element_bytes());
+        let launch = Launch::of(&name);
+        launch.require_room("the output", out.bytes(), element, &[rows, n])?;
+        let last = rows.saturating_sub(1).checked_mul(every).and_then(|row| row.checked_add(first));
+        launch.require_room("x", x.bytes(), element, &[last.unwrap_or(usize::MAX).saturating_add(1), n])?;
+        launch.require_room("the weight", weight.bytes(), FLOAT_BYTES, &[n])?;
+        let args = [
+            out.into(),
+            x.into(),
+            weight.into(),
+            residual.into(),
+            launch.arg("columns", n)?,
+            Arg::Float(eps),
+            launch.arg("the row stride", every)?,
+            launch.arg("the first row", first)?,
+        ];
         let threads = n.div_ceil(8).next_multiple_of(32).clamp(64, 512);
-        // SAFETY: as the kernel takes them.
-        unsafe { self.gpu.launch(&self.name("rms_norm"), Shape::early((rows, 1, 1), threads), &args) }
+        // SAFETY: the kernel's parameters, on buffers of these sizes; the residual is the output.
+        unsafe { self.gpu.launch(launch, Shape::early((rows, 1, 1), threads), &args) }
     }
 
     /// y = x·wᵀ (+ bias), or y += where `add`. x has `rows` rows.
-    pub fn linear(
+    pub fn linear<'a>(
         &self,
-        y: &Buffer,
-        x: &Buffer,
-        w: &Matrix,
+        y: impl Into<Slice<'a>>,
+        x: impl Into<Slice<'a>>,
+        w: &'a Matrix,
         rows: usize,
         bias: Option<&Buffer>,
         add: bool,
-    ) -> Done {
-        self.linear_at(y.into(), x.into(), w, rows, bias, add)
-    }
-
-    /// As [`linear`](Self::linear), on rows within larger buffers.
-    pub fn linear_at(
-        &self,
-        y: Arg,
-        x: Arg,
-        w: &Matrix,
-        rows: usize,
-        bias: Option<&Buffer>,
-        add: bool,
-    ) -> Done {
-        let (n, k) = (w.rows, w.columns);
-        if self.is_skinny(rows, k) {
-            let residual = if add { y } else { NONE };
-            let args = [
-                y,
-                (&w.values).into(),
-                x,
-                bias.into(),
-                residual,
-                rows.into(),
-                n.into(),
-                k.into(),
-                0usize.into(),
-            ];
-            // SAFETY: as the kernel takes them.
-            return unsafe { self.gpu.launch(&self.skinny("skinny"), self.skinny_shape(n, 16), &args) };
+    ) -> Launched {
+        let product = self.product(y.into(), x.into(), w, rows, self.dtype, add);
+        if self.is_skinny(&product) {
+            return self.skinny("skinny", &product, bias, None);
         }
-        let (dtype, w) = (self.dtype, (&w.values).into());
-        // SAFETY: sizes are those of the matrix and of the rows the caller has room for.
-        unsafe { self.gpu.multiply(Product { y, x, w, m: rows, n, k, dtype, out: dtype, add }) }?;
+        self.gpu.multiply(&product)?;
         let Some(bias) = bias else { return Ok(()) };
-        let args = [y, bias.into(), (rows as u64).into(), n.into()];
-        // SAFETY: as the kernel takes them.
-        unsafe { self.gpu.launch(&self.name("add_bias"), self.spread(rows * n), &args) }
+        let name = self.name("add_bias");
+        let launch = Launch::of(&name);
+        launch.require_room("the bias", bias.bytes(), self.element_bytes(), &[w.rows])?;
+        let args = [product.y.into(), bias.into(), Arg::size(rows), launch.arg("columns", w.rows)?];
+        // SAFETY: the kernel's parameters; the product has checked the size of y.
+        unsafe { self.gpu.launch(launch, self.spread(rows * w.rows), &args) }
     }
 
-    /// The last product of a step: f32 out.
-    pub fn logits(&self, y: &Buffer, x: &Buffer, w: &Matrix, rows: usize) -> Done {
+    /// The last product of a step, with f32 results.
+    pub fn logits(&self, y: &Buffer, x: &Buffer, w: &Matrix, rows: usize) -> Launched {
+        let product = self.product(y.into(), x.into(), w, rows, Dtype::F32, false);
+        if self.is_skinny(&product) {
+            let kernel = if self.dtype == Dtype::F32 { "skinny" } else { "skinny_logits" };
+            return self.skinny(kernel, &product, None, None);
+        }
+        self.gpu.multiply(&product)
+    }
+
+    fn product<'a>(
+        &self,
+        y: Slice<'a>,
+        x: Slice<'a>,
+        w: &'a Matrix,
+        rows: usize,
+        out: Dtype,
+        add: bool,
+    ) -> Product<'a> {
         let (n, k) = (w.rows, w.columns);
-        if self.is_skinny(rows, k) {
-            let args: [Arg; 9] = [
-                y.into(),
-                (&w.values).into(),
-                x.into(),
-                NONE,
-                NONE,
-                rows.into(),
-                n.into(),
-                k.into(),
-                0usize.into(),
-            ];
-            let name =
-                if self.dtype == Dtype::F32 { "skinny".to_owned() } else { "skinny_logits".to_owned() };
-            // SAFETY: as the kernel takes them.
-            return unsafe { self.gpu.launch(&self.skinny(&name), self.skinny_shape(n, 16), &args) };
-        }
-        let (y, x, w) = (y.into(), x.into(), (&w.values).into());
-        // SAFETY: sizes are those of the matrix and of the rows the caller has room for.
-        unsafe {
-            self.gpu.multiply(Product {
-                y,
-                x,
-                w,
-                m: rows,
-                n,
-                k,
-                dtype: self.dtype,
-                out: Dtype::F32,
-                add: false,
-            })
-        }
+        Product { y, x, w: (&w.values).into(), m: rows, n, k, dtype: self.dtype, out, add }
     }
 
-    /// Squeezes the `count` f32 numbers of x into ±cap.
-    pub fn softcap(&self, x: &Buffer, count: usize, cap: f32) -> Done {
-        let args = [x.into(), (count as u64).into(), cap.into()];
-        // SAFETY: as the kernel takes them.
-        unsafe { self.gpu.launch("softcap", self.spread(count), &args) }
+    /// Limits the `count` f32 numbers of x to ±cap.
+    pub fn softcap(&self, x: &Buffer, count: usize, cap: f32) -> Launched {
+        let launch = Launch::of("softcap");
+        launch.require_room("x", x.bytes(), FLOAT_BYTES, &[count])?;
+        // SAFETY: the kernel's parameters, on a buffer of this size.
+        unsafe { self.gpu.launch(launch, self.spread(count), &[x.into(), Arg::size(count), Arg::Float(cap)]) }
     }
 
-    /// out = activate(gate) · up, of `rows` rows of x. `gate_up` has the gates' rows first; `wide` takes both products
-    /// where there are many rows.
-    pub fn gated(&self, out: &Buffer, wide: &Buffer, x: Arg, gate_up: &Matrix, rows: usize) -> Done {
-        let (n, k) = (gate_up.rows / 2, gate_up.columns);
+    /// out = activation(gate) · up, of `rows` rows of x. The first half of the rows of `gate_up` are the gate's. With many
+    /// rows, `wide` gets both products.
+    pub fn gated<'a>(
+        &self,
+        out: &'a Buffer,
+        wide: &'a Buffer,
+        x: Slice<'a>,
+        gate_up: &'a Matrix,
+        rows: usize,
+    ) -> Launched {
+        let n = gate_up.rows / 2;
+        let product = Product { n, ..self.product(out.into(), x, gate_up, rows, self.dtype, false) };
         let activation = match self.activation {
-            Activation::Silu => 0usize,
+            Activation::Silu => 0,
             Activation::GeluTanh => 1,
             Activation::Gelu => 2,
         };
-        if self.is_skinny(rows, k) {
-            let args = [
-                out.into(),
-                (&gate_up.values).into(),
-                x,
-                NONE,
-                NONE,
-                rows.into(),
-                n.into(),
-                k.into(),
-                activation.into(),
-            ];
-            // SAFETY: as the kernel takes them.
-            return unsafe { self.gpu.launch(&self.skinny("skinny_gated"), self.skinny_shape(n, 8), &args) };
+        if self.is_skinny(&product) {
+            return self.skinny("skinny_gated", &product, None, Some(activation));
         }
-        self.linear_at(wide.into(), x, gate_up, rows, None, false)?;
-        let args = [out.into(), wide.into(), (rows as u64).into(), n.into(), activation.into()];
-        // SAFETY: as the kernel takes them.
-        unsafe { self.gpu.launch(&self.name("gated"), self.spread(rows * n / 8), &args) }
+        self.linear(wide, x, gate_up, rows, None, false)?;
+        let name = self.name("gated");
+        let launch = Launch::of(&name);
+        launch.require_room("the output", out.bytes(), self.element_bytes(), &[rows, n])?;
+        launch.require(2 * n == gate_up.rows, || format!("{} rows of gate and up are odd", gate_up.rows))?;
+        let args =
+            [out.into(), wide.into(), Arg::size(rows), launch.arg("columns", n)?, Arg::Int(activation)];
+        // SAFETY: the kernel's parameters; the product has checked the size of `wide`.
+        unsafe { self.gpu.launch(launch, self.spread(rows * n / 8), &args) }
     }
 
-    /// Whether our own product takes this one: few rows, and loads of eight columns.
-    fn is_skinny(&self, rows: usize, columns: usize) -> bool {
-        rows <= FEW_ROWS && (self.dtype == Dtype::F32 || columns.is_multiple_of(8))
+    /// Whether our own product is used: few rows, and columns that are loaded eight at a time.
+    fn is_skinny(&self, p: &Product<'_>) -> bool {
+        p.m <= FEW_ROWS && (self.dtype == Dtype::F32 || p.k.is_multiple_of(8))
     }
 
-    fn skinny(&self, kernel: &str) -> String {
-        match self.dtype {
+    /// Our own product. With an `activation`, w has n rows of the gate and n rows of up, and y = activation(gate) · up.
+    fn skinny(
+        &self,
+        kernel: &str,
+        p: &Product<'_>,
+        bias: Option<&Buffer>,
+        activation: Option<i32>,
+    ) -> Launched {
+        let name = match self.dtype {
             Dtype::F32 => self.name(kernel),
-            _ => format!("{kernel}_8_{}", self.dtype.name()),
+            _ => self.name(&format!("{kernel}_8")),
+        };
+        let launch = Launch::of(&name);
+        let w_rows = if activation.is_some() { p.n.saturating_mul(2) } else { p.n };
+        p.check(launch, w_rows)?;
+        if self.dtype != Dtype::F32 {
+            launch.require_alignment("x", p.x.address(), 16)?;
+            launch.require_alignment("w", p.w.address(), 16)?;
         }
-    }
-
-    fn skinny_shape(&self, n: usize, rows_of_a_block: usize) -> Shape {
-        let of_a_block = if self.dtype == Dtype::F32 { 8 } else { rows_of_a_block };
-        Shape::early((n.div_ceil(of_a_block), 1, 1), 256)
+        if let Some(bias) = bias {
+            launch.require_room("the bias", bias.bytes(), self.element_bytes(), &[p.n])?;
+        }
+        let args = [
+            p.y.into(),
+            p.w.into(),
+            p.x.into(),
+            bias.into(),
+            if p.add { p.y.into() } else { Arg::NULL },
+            launch.arg("rows", p.m)?,
+            launch.arg("columns", p.n)?,
+            launch.arg("k", p.k)?,
+            Arg::Int(activation.unwrap_or(0)),
+        ];
+        let rows_per_block = if self.dtype == Dtype::F32 || activation.is_some() { 8 } else { 16 };
+        let shape = Shape::early((p.n.div_ceil(rows_per_block), 1, 1), 256);
+        // SAFETY: the kernel's parameters, on operands of these sizes; `is_skinny` has checked m and k.
+        unsafe { self.gpu.launch(launch, shape, &args) }
     }
 
     /// Enough blocks for `items` that threads stride over.
     fn spread(&self, items: usize) -> Shape {
-        let most = self.gpu.multiprocessors as usize * 16;
-        Shape::early((items.div_ceil(256).clamp(1, most), 1, 1), 256)
+        Shape::early((items.div_ceil(256).clamp(1, self.gpu.multiprocessors * 16), 1, 1), 256)
     }
 
     /// Bias, norm and rotation of each head; keys and values go to the cache. Rows are `length` positions of each
     /// sequence, from `progress`'s position on.
-    pub fn rope(
+    ///
+    /// # Safety
+    /// The position in `progress` plus `length` is at most the capacity.
+    pub unsafe fn rope(
         &self,
         qkv: &Buffer,
-        cache: &Cache<'_>,
-        turning: &Turning<'_>,
+        cache: &KvCache<'_>,
+        transform: &HeadTransform<'_>,
         progress: &Buffer,
         length: usize,
         heads: &Heads,
-    ) -> Done {
+    ) -> Launched {
+        let (name, element) = (self.name("rope"), self.element_bytes());
+        let launch = Launch::of(&name);
+        cache.check(launch, heads, element)?;
+        transform.check(launch, heads, element)?;
+        launch.require_room("qkv", qkv.bytes(), element, &[heads.batch, length, heads.columns()])?;
+        launch.require_room("the progress", progress.bytes(), PROGRESS_BYTES, &[1])?;
         let rows = heads.batch * length;
-        let tasks = rows * (heads.heads + 2 * heads.kv_heads);
+        // A warp for each head of a row, counted as `int`.
+        let warps = rows * (heads.heads + 2 * heads.kv_heads);
+        launch.int("the number of warps", warps.next_multiple_of(4))?;
         let args = [
             qkv.into(),
             cache.keys.into(),
             cache.values.into(),
-            turning.bias.into(),
-            turning.query_norm.into(),
-            turning.key_norm.into(),
-            turning.cosines.into(),
-            turning.sines.into(),
+            transform.bias.into(),
+            transform.query_norm.into(),
+            transform.key_norm.into(),
+            transform.cosines.into(),
+            transform.sines.into(),
             progress.into(),
-            rows.into(),
-            length.into(),
-            heads.heads.into(),
-            heads.kv_heads.into(),
-            heads.dim.into(),
-            heads.capacity.into(),
-            turning.eps.into(),
+            launch.arg("rows", rows)?,
+            launch.arg("length", length)?,
+            launch.arg("heads", heads.heads)?,
+            launch.arg("key/value heads", heads.kv_heads)?,
+            launch.arg("the head dimension", heads.dim)?,
+            launch.arg("the capacity", heads.capacity)?,
+            Arg::Float(transform.eps),
         ];
-        // SAFETY: as the kernel takes them; positions stay below the capacity.
-        unsafe { self.gpu.launch(&self.name("rope"), Shape::early((tasks.div_ceil(4), 1, 1), 128), &args) }
+        // SAFETY: the kernel's parameters, on buffers of these sizes; the caller guarantees the position.
+        unsafe { self.gpu.launch(launch, Shape::early((warps.div_ceil(4), 1, 1), 128), &args) }
     }
 
-    /// Causal attention of `length` new positions of each sequence, from position 0.
+    /// Causal attention of the first `length` positions of each sequence.
     pub fn prefill_attention(
         &self,
         out: &Buffer,
         qkv: &Buffer,
-        cache: &Cache<'_>,
+        cache: &KvCache<'_>,
         length: usize,
         h: &Heads,
-    ) -> Done {
-        let args = [
-            out.into(),
-            qkv.into(),
-            cache.keys.into(),
-            cache.values.into(),
-            length.into(),
-            h.heads.into(),
-            h.kv_heads.into(),
-            h.capacity.into(),
-            cache.window.unwrap_or(0).into(),
-            h.scale.into(),
-            h.softcap.into(),
-            h.dim.into(),
-        ];
-        let (name, shape) = if h.on_tensor_cores(self.dtype) {
-            // As `prefill_attention.cu` has them: rows of queries and of a tile, padded by eight.
+    ) -> Launched {
+        let tensor_cores = self.has_tensor_core_kernel(h);
+        let name = match tensor_cores {
+            true => self.name(&format!("prefill_attention_{}", h.dim)),
+            false => self.name("plain_attention"),
+        };
+        let launch = Launch::of(&name);
+        self.check_attention(launch, [out, qkv], cache, length, h)?;
+        let [heads, scores] = attention_args(launch, cache, h)?;
+        let length_arg = launch.arg("length", length)?;
+        let buffers = [out.into(), qkv.into(), cache.keys.into(), cache.values.into(), length_arg];
+        let args = [&buffers[..], &heads, &scores, &[launch.arg("the head dimension", h.dim)?]].concat();
+        let shape = if tensor_cores {
+            // As in `prefill_attention.cu`: rows of queries and rows of a tile, padded by eight.
             let (rows, tile) = if h.dim == 256 { (64, 32) } else { (128, 64) };
             let shared_bytes = (rows + 4 * tile) * (h.dim + 8) * 2;
-            let grid = (length.div_ceil(rows), h.heads, h.batch);
-            let name = format!("prefill_attention_{}_{}", h.dim, self.dtype.name());
-            (name, Shape { shared_bytes, ..Shape::plain(grid, 128) })
+            Shape { shared_bytes, ..Shape::plain((length.div_ceil(rows), h.heads, h.batch), 128) }
         } else {
-            (self.name("plain_attention"), Shape::plain((length.div_ceil(4), h.heads, h.batch), 128))
+            Shape::plain((length.div_ceil(4), h.heads, h.batch), 128)
         };
-        // SAFETY: as the kernel takes them; dim is at most 256, checked when the engine was made.
-        unsafe { self.gpu.launch(&name, shape, &args) }
+        // SAFETY: the kernel's parameters, on buffers of these sizes.
+        unsafe { self.gpu.launch(launch, shape, &args) }
     }
 
     /// Attention of the one new position of each sequence.
-    pub fn decode_attention(
+    ///
+    /// # Safety
+    /// The position in `progress` is below the capacity.
+    pub unsafe fn decode_attention(
         &self,
         out: &Buffer,
         qkv: &Buffer,
-        cache: &Cache<'_>,
-        splits: &Splits,
+        cache: &KvCache<'_>,
+        splits: &AttentionSplits,
         progress: &Buffer,
         h: &Heads,
-    ) -> Done {
-        let caches: [Arg; 4] = [out.into(), qkv.into(), cache.keys.into(), cache.values.into()];
-        let rest: [Arg; 6] = [
-            h.heads.into(),
-            h.kv_heads.into(),
-            h.capacity.into(),
-            cache.window.unwrap_or(0).into(),
-            h.scale.into(),
-            h.softcap.into(),
-        ];
-        if h.on_tensor_cores(self.dtype) {
-            let shared: [Arg; 3] = [(&splits.parts).into(), (&splits.arrived).into(), progress.into()];
-            let blocks = splits.count * h.kv_heads * h.steps() * h.batch;
-            let crowded = if blocks > self.gpu.multiprocessors as usize { "crowded_" } else { "" };
-            let name = format!("{crowded}decode_attention_{}_{}", h.dim, self.dtype.name());
+    ) -> Launched {
+        let tensor_cores = self.has_tensor_core_kernel(h);
+        let name = if tensor_cores {
+            let blocks = splits.count * h.kv_heads * blocks_per_group(h) * h.batch;
+            let crowded = if blocks > self.gpu.multiprocessors { "crowded_" } else { "" };
+            self.name(&format!("{crowded}decode_attention_{}", h.dim))
+        } else {
+            self.name("plain_decode_attention")
+        };
+        let launch = Launch::of(&name);
+        self.check_attention(launch, [out, qkv], cache, 1, h)?;
+        launch.require_room("the progress", progress.bytes(), PROGRESS_BYTES, &[1])?;
+        let [heads, scores] = attention_args(launch, cache, h)?;
+        let buffers: [Arg; 4] = [out.into(), qkv.into(), cache.keys.into(), cache.values.into()];
+        let (args, shape) = if tensor_cores {
+            splits.check(launch, h)?;
+            let partial: [Arg; 3] = [(&splits.parts).into(), (&splits.arrived).into(), progress.into()];
             let threads = if h.dim > 128 { 128 } else { 256 };
-            let shape = Shape::early((splits.count, h.kv_heads * h.steps(), h.batch), threads);
-            // SAFETY: as the kernel takes them.
-            return unsafe { self.gpu.launch(&name, shape, &[&caches[..], &shared, &rest].concat()) };
-        }
-        let args = [&caches[..], &[progress.into()], &rest, &[h.dim.into()]].concat();
-        let shape = Shape::early((h.heads, h.batch, 1), 256);
-        // SAFETY: as the kernel takes them; dim is at most 256.
-        unsafe { self.gpu.launch(&self.name("plain_decode_attention"), shape, &args) }
+            let grid = (splits.count, h.kv_heads * blocks_per_group(h), h.batch);
+            ([&buffers[..], &partial, &heads, &scores].concat(), Shape::early(grid, threads))
+        } else {
+            let dim = launch.arg("the head dimension", h.dim)?;
+            let args = [&buffers[..], &[progress.into()], &heads, &scores, &[dim]].concat();
+            (args, Shape::early((h.heads, h.batch, 1), 256))
+        };
+        // SAFETY: the kernel's parameters, on buffers of these sizes; the caller guarantees the position.
+        unsafe { self.gpu.launch(launch, shape, &args) }
     }
 
-    /// The likeliest token of each row of logits goes to `tokens` and to the ring, and the position moves on.
-    pub fn pick_likeliest(&self, p: &Picking, ring: &Ring, advance: usize) -> Done {
+    fn has_tensor_core_kernel(&self, heads: &Heads) -> bool {
+        self.dtype != Dtype::F32 && TENSOR_CORE_DIMS.contains(&heads.dim)
+    }
+
+    fn check_attention(
+        &self,
+        launch: Launch<'_>,
+        [out, qkv]: [&Buffer; 2],
+        cache: &KvCache<'_>,
+        length: usize,
+        heads: &Heads,
+    ) -> Launched {
+        let element = self.element_bytes();
+        cache.check(launch, heads, element)?;
+        let Heads { batch, capacity, dim, .. } = *heads;
+        launch.require((1..=capacity).contains(&length), || {
+            format!("{length} positions are not in 1 to {capacity}, the capacity of the cache")
+        })?;
+        launch.require_room("the output", out.bytes(), element, &[batch, length, heads.heads, dim])?;
+        Ok(launch.require_room("qkv", qkv.bytes(), element, &[batch, length, heads.columns()])?)
+    }
+
+    /// The index of the maximum of each row of logits goes to `tokens` and to the ring, and the position advances.
+    pub fn argmax(&self, b: &SamplingBuffers, ring: &Ring, advance: usize) -> Launched {
+        let launch = Launch::of("pick_likeliest");
+        b.check(launch, ring)?;
         let args = [
-            (&p.tokens).into(),
-            (&p.logits).into(),
-            (&p.parts).into(),
-            (&p.arrived).into(),
-            (&p.progress).into(),
-            ring.ids_at(),
-            ring.done_at(),
-            p.batch.into(),
-            p.vocab.into(),
-            ring.slots().into(),
-            advance.into(),
+            (&b.tokens).into(),
+            (&b.logits).into(),
+            (&b.parts).into(),
+            (&b.arrived).into(),
+            (&b.progress).into(),
+            ring.ids_pointer(),
+            ring.done_pointer(),
+            launch.arg("the batch", b.batch)?,
+            launch.arg("the vocabulary", b.vocab)?,
+            launch.arg("slots", ring.slots())?,
+            launch.arg("the advance", advance)?,
         ];
-        // SAFETY: as the kernel takes them.
-        unsafe { self.gpu.launch("pick_likeliest", Shape::early((PICKING_BLOCKS, p.batch, 1), 256), &args) }
+        // SAFETY: the kernel's parameters, on buffers of these sizes.
+        unsafe { self.gpu.launch(launch, Shape::early((ARGMAX_BLOCKS, b.batch, 1), 256), &args) }
     }
 
-    /// As [`pick_likeliest`](Self::pick_likeliest), drawn among the likely ones.
-    pub fn draw(&self, p: &Picking, ring: &Ring, advance: usize, odds: &Odds) -> Done {
+    /// As [`argmax`](Self::argmax), with a random draw.
+    pub fn sample(
+        &self,
+        b: &SamplingBuffers,
+        ring: &Ring,
+        advance: usize,
+        p: &SamplingParameters,
+    ) -> Launched {
+        let launch = Launch::of("draw");
+        b.check(launch, ring)?;
         let args = [
-            (&p.tokens).into(),
-            (&p.logits).into(),
-            (&p.progress).into(),
-            p.vocab.into(),
-            odds.temperature.into(),
-            odds.top_k.into(),
-            odds.top_p.into(),
-            odds.seed.into(),
+            (&b.tokens).into(),
+            (&b.logits).into(),
+            (&b.progress).into(),
+            launch.arg("the vocabulary", b.vocab)?,
+            Arg::Float(p.temperature),
+            launch.arg("top_k", p.top_k.min(b.vocab))?,
+            Arg::Float(p.top_p),
+            Arg::U64(p.seed),
         ];
-        // SAFETY: as the kernel takes them.
-        unsafe { self.gpu.launch("draw", Shape::early((p.batch, 1, 1), 1024), &args) }?;
-        self.step_done(p, ring, advance)
+        // SAFETY: the kernel's parameters, on buffers of these sizes.
+        unsafe { self.gpu.launch(launch, Shape::early((b.batch, 1, 1), 1024), &args) }?;
+        self.finish_step(b, ring, advance)
     }
 
-    /// Counts a step whose tokens are in place.
-    pub fn step_done(&self, p: &Picking, ring: &Ring, advance: usize) -> Done {
+    /// Copies the chosen tokens to the ring, counts the step, and advances the position.
+    pub fn finish_step(&self, b: &SamplingBuffers, ring: &Ring, advance: usize) -> Launched {
+        let launch = Launch::of("step_done");
+        b.check(launch, ring)?;
         let args = [
-            (&p.tokens).into(),
-            (&p.progress).into(),
-            ring.ids_at(),
-            ring.done_at(),
-            p.batch.into(),
-            ring.slots().into(),
-            advance.into(),
+            (&b.tokens).into(),
+            (&b.progress).into(),
+            ring.ids_pointer(),
+            ring.done_pointer(),
+            launch.arg("the batch", b.batch)?,
+            launch.arg("slots", ring.slots())?,
+            launch.arg("the advance", advance)?,
         ];
-        // SAFETY: as the kernel takes them.
-        unsafe { self.gpu.launch("step_done", Shape::early((1, 1, 1), 1), &args) }
+        // SAFETY: the kernel's parameters, on buffers of these sizes.
+        unsafe { self.gpu.launch(launch, Shape::early((1, 1, 1), 1), &args) }
     }
 
-    /// Random values for the `rows` × `columns` at `at`, uniform within `spread` of `offset`.
+    /// Random values for the `rows` × `columns` of `out`, uniform within `spread` of `offset`.
     pub fn synthetic(
         &self,
-        at: Arg,
+        out: Slice<'_>,
         key: u64,
         (rows, columns): (usize, usize),
         (offset, spread): (f32, f32),
-    ) -> Done {
-        let args = [at, key.into(), (rows as u64).into(), columns.into(), offset.into(), spread.into()];
-        let blocks = rows.clamp(1, self.gpu.multiprocessors as usize * 32);
-        // SAFETY: as the kernel takes them.
-        unsafe { self.gpu.launch(&self.name("synthetic"), Shape::plain((blocks, 1, 1), 256), &args) }
+    ) -> Launched {
+        let name = self.name("synthetic");
+        let launch = Launch::of(&name);
+        launch.require_room("the output", out.bytes(), self.element_bytes(), &[rows, columns])?;
+        let args = [
+            out.into(),
+            Arg::U64(key),
+            Arg::size(rows),
+            launch.arg("columns", columns)?,
+            Arg::Float(offset),
+            Arg::Float(spread),
+        ];
+        let blocks = rows.clamp(1, self.gpu.multiprocessors * 32);
+        // SAFETY: the kernel's parameters, on a buffer of this size.
+        unsafe { self.gpu.launch(launch, Shape::plain((blocks, 1, 1), 256), &args) }
     }
 }
 
-/// How the decode attention is shared out over blocks, and where they put their parts.
-pub struct Splits {
+/// What all attention kernels take in this order: the sizes of the heads, then how scores are computed.
+fn attention_args(launch: Launch<'_>, cache: &KvCache<'_>, h: &Heads) -> Result<[[Arg; 3]; 2], CudaError> {
+    let heads = [
+        launch.arg("heads", h.heads)?,
+        launch.arg("key/value heads", h.kv_heads)?,
+        launch.arg("the capacity", h.capacity)?,
+    ];
+    Ok([heads, [cache.window(launch, h)?, Arg::Float(h.scale), Arg::Float(h.softcap)]])
+}
+
+/// How the decode attention is divided among blocks, and the buffers for their partial results.
+pub struct AttentionSplits {
     count: usize,
     parts: Buffer,
     arrived: Buffer,
 }
 
-impl Splits {
-    /// A cluster; or two blocks for each multiprocessor, as long as each has positions enough to be worth it.
-    pub fn new(gpu: &Gpu, h: &Heads) -> Result<Splits, CudaTrouble> {
-        let units = h.kv_heads * h.steps() * h.batch;
-        let fair = (2 * gpu.multiprocessors as usize).div_ceil(units);
+impl AttentionSplits {
+    /// The blocks of a cluster; without clusters two blocks for each multiprocessor, as long as each has enough positions.
+    pub fn new(gpu: &Gpu, h: &Heads) -> Result<AttentionSplits, CudaError> {
+        let units = attention_units(h);
         let count = match gpu.has_clusters() {
-            true => CLUSTER,
-            false => fair.clamp(1, 32).min(h.capacity.div_ceil(128)),
+            true => CLUSTER_BLOCKS,
+            false => (2 * gpu.multiprocessors).div_ceil(units).clamp(1, 32).min(h.capacity.div_ceil(128)),
         };
-        let floats = units * count * HEADS_OF_A_BLOCK * (h.dim + 4);
-        Ok(Splits {
+        let floats = units * count * HEADS_PER_BLOCK * (h.dim + 4);
+        Ok(AttentionSplits {
             count,
-            parts: gpu.alloc("attention", floats * 4)?,
+            parts: gpu.alloc("attention", floats * FLOAT_BYTES)?,
             arrived: gpu.zeros("attention", units * 4)?,
         })
     }
+
+    fn check(&self, launch: Launch<'_>, h: &Heads) -> Launched {
+        let units = attention_units(h);
+        let floats = [units, self.count, HEADS_PER_BLOCK, h.dim + 4];
+        launch.require_room("the partial results", self.parts.bytes(), FLOAT_BYTES, &floats)?;
+        Ok(launch.require_room("the counters", self.arrived.bytes(), 4, &[units])?)
+    }
 }
 
-/// What choosing tokens works on.
-pub struct Picking {
+/// The buffers of choosing tokens.
+pub struct SamplingBuffers {
     /// (batch, vocab), f32.
     pub logits: Buffer,
-    /// The next step's input, u32.
+    /// The chosen tokens, which are the next step's input, u32. Always below `vocab`.
     pub tokens: Buffer,
-    /// The next position and the count of steps.
+    /// The next position and the number of finished steps.
     pub progress: Buffer,
     parts: Buffer,
     arrived: Buffer,
@@ -491,24 +614,36 @@ pub struct Picking {
     pub vocab: usize,
 }
 
-impl Picking {
-    pub fn new(gpu: &Gpu, batch: usize, vocab: usize) -> Result<Picking, CudaTrouble> {
+impl SamplingBuffers {
+    pub fn new(gpu: &Gpu, batch: usize, vocab: usize) -> Result<SamplingBuffers, CudaError> {
         let what = "choosing tokens";
-        Ok(Picking {
-            logits: gpu.alloc("logits", batch * vocab * 4)?,
-            tokens: gpu.zeros(what, batch * 4)?,
-            progress: gpu.zeros(what, 8)?,
-            parts: gpu.alloc(what, batch * PICKING_BLOCKS * 8)?,
+        Ok(SamplingBuffers {
+            logits: gpu.alloc("logits", batch * vocab * FLOAT_BYTES)?,
+            tokens: gpu.zeros(what, batch * ID_BYTES)?,
+            progress: gpu.zeros(what, PROGRESS_BYTES)?,
+            parts: gpu.alloc(what, batch * ARGMAX_BLOCKS * 8)?,
             arrived: gpu.zeros(what, 4)?,
             batch,
             vocab,
         })
     }
+
+    fn check(&self, launch: Launch<'_>, ring: &Ring) -> Launched {
+        let SamplingBuffers { batch, vocab, .. } = *self;
+        launch.require(ring.batch() == batch, || {
+            format!("the ring has {} tokens per step and the batch is {batch}", ring.batch())
+        })?;
+        launch.require_room("the logits", self.logits.bytes(), FLOAT_BYTES, &[batch, vocab])?;
+        launch.require_room("the tokens", self.tokens.bytes(), ID_BYTES, &[batch])?;
+        launch.require_room("the progress", self.progress.bytes(), PROGRESS_BYTES, &[1])?;
+        launch.require_room("the partial results", self.parts.bytes(), 8, &[batch, ARGMAX_BLOCKS])?;
+        Ok(launch.require_room("the counter", self.arrived.bytes(), 4, &[1])?)
+    }
 }
 
-/// Of a draw; see [`crate::engine::sampling::Sampling`].
+/// Of a random draw; see [`crate::engine::sampling::Sampling`].
 #[derive(Debug, Clone, Copy)]
-pub struct Odds {
+pub struct SamplingParameters {
     pub temperature: f32,
     /// 0 draws among all.
     pub top_k: usize,

@@ -1,11 +1,11 @@
-//! A GPU under load.
+//! Loads of a GPU.
 
 use std::time::Duration;
 
 use cudarc::driver::CudaEvent;
 
 use super::{
-    CudaTrouble,
+    CudaError,
     gpu::{Buffer, Gpu},
     kernels::{Kernels, Matrix},
 };
@@ -20,13 +20,13 @@ use crate::{
 
 /// Rows and columns of a product's matrices.
 const SIDE: usize = 8192;
-/// A matrix that is read, in bf16: 2 GiB, far more than caches hold.
+/// Rows and columns of a matrix that is read, in bf16: 2 GiB, much more than the caches.
 const READ: (usize, usize) = (131_072, 8192);
 const COPY_BYTES: usize = 2 << 30;
 
 pub struct LoadedGpu {
     kernels: Kernels,
-    marks: (CudaEvent, CudaEvent),
+    events: (CudaEvent, CudaEvent),
     work: Option<Work>,
 }
 
@@ -37,49 +37,50 @@ enum Work {
 }
 
 impl LoadedGpu {
-    pub fn new(index: usize) -> Result<LoadedGpu, CudaTrouble> {
+    pub fn new(index: usize) -> Result<LoadedGpu, CudaError> {
         let gpu = Gpu::open(index)?;
-        let marks = (gpu.event()?, gpu.event()?);
+        let events = (gpu.event()?, gpu.event()?);
         let kernels = Kernels { gpu, dtype: Dtype::Bf16, activation: Activation::Silu };
-        Ok(LoadedGpu { kernels, marks, work: None })
+        Ok(LoadedGpu { kernels, events, work: None })
     }
 
-    /// Random values: a card draws less power, and clocks higher, on zeros.
-    fn random(&self, rows: usize, columns: usize) -> Result<Buffer, CudaTrouble> {
+    /// Random values: a GPU draws less power and clocks higher on zeros.
+    fn random(&self, rows: usize, columns: usize) -> Result<Buffer, CudaError> {
         let bytes = rows * columns * self.kernels.dtype.bytes() as usize;
-        let buffer = self.kernels.gpu.alloc("a load", bytes)?;
+        let buffer = self.kernels.gpu.alloc("the load", bytes)?;
         self.kernels.synthetic((&buffer).into(), rows as u64, (rows, columns), (0.0, 1.0))?;
         Ok(buffer)
     }
 
-    fn made(&self, load: Load) -> Result<Work, CudaTrouble> {
+    fn make(&self, load: Load) -> Result<Work, CudaError> {
         let gpu = &self.kernels.gpu;
         let element = self.kernels.dtype.bytes() as usize;
-        let made = match load {
+        let work = match load {
             Load::Product(_) => Work::Product {
-                y: gpu.alloc("a load", SIDE * SIDE * element)?,
+                y: gpu.alloc("the load", SIDE * SIDE * element)?,
                 x: self.random(SIDE, SIDE)?,
                 w: Matrix { values: self.random(SIDE, SIDE)?, rows: SIDE, columns: SIDE },
             },
             Load::Read => {
                 let (rows, columns) = READ;
                 Work::Read {
-                    y: gpu.alloc("a load", rows * element)?,
+                    y: gpu.alloc("the load", rows * element)?,
                     x: self.random(1, columns)?,
                     w: Matrix { values: self.random(rows, columns)?, rows, columns },
                 }
             }
-            Load::Copy => {
-                Work::Copy { from: gpu.zeros("a load", COPY_BYTES)?, to: gpu.alloc("a load", COPY_BYTES)? }
-            }
+            Load::Copy => Work::Copy {
+                from: gpu.zeros("the load", COPY_BYTES)?,
+                to: gpu.alloc("the load", COPY_BYTES)?,
+            },
         };
         gpu.synchronize()?;
-        Ok(made)
+        Ok(work)
     }
 
-    fn done(&self, work: &Work) -> Result<LoadDone, CudaTrouble> {
+    fn run(&self, work: &Work) -> Result<LoadDone, CudaError> {
         let gpu = &self.kernels.gpu;
-        gpu.record(&self.marks.0)?;
+        gpu.record(&self.events.0)?;
         let amount = match work {
             Work::Product { y, x, w } => {
                 self.kernels.linear(y, x, w, SIDE, None, false)?;
@@ -94,9 +95,9 @@ impl LoadedGpu {
                 2.0 * COPY_BYTES as f64
             }
         };
-        gpu.record(&self.marks.1)?;
-        self.marks.1.synchronize()?;
-        let ms = self.marks.0.elapsed_ms(&self.marks.1)?;
+        gpu.record(&self.events.1)?;
+        self.events.1.synchronize()?;
+        let ms = self.events.0.elapsed_ms(&self.events.1)?;
         Ok(LoadDone { amount, took: Duration::from_secs_f64(f64::from(ms) / 1e3) })
     }
 }
@@ -117,14 +118,14 @@ impl Loadable for LoadedGpu {
             Load::Product(dtype) => dtype,
             Load::Read | Load::Copy => Dtype::Bf16,
         };
-        self.work = Some(self.made(load)?);
+        self.work = Some(self.make(load)?);
         Ok(())
     }
 
     fn once(&mut self) -> Result<LoadDone, EngineError> {
         match &self.work {
-            Some(work) => Ok(self.done(work)?),
-            None => Err(EngineError::Backend("a load has to be prepared".to_owned())),
+            Some(work) => Ok(self.run(work)?),
+            None => Err(EngineError::Backend("no load is prepared".to_owned())),
         }
     }
 }

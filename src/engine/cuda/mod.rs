@@ -1,14 +1,17 @@
-//! The decoder on NVIDIA GPUs: kernels of our own, a decode step as one CUDA graph, steps queued ahead.
+//! The decoder on NVIDIA GPUs: our own kernels, a decode step as one CUDA graph, steps queued ahead.
 //!
-//! Token and position live on the device. A step takes the token the last one chose, writes its own, and moves the
-//! position on; so the next step is queued before the host has seen this one's token, and the GPU never waits for the
-//! host. The host reads ids from a ring in its own memory that the device writes.
+//! Token and position are in device memory. A step reads the token of the previous step, writes its own, and advances the
+//! position; so the next step is queued before the host has read this step's token, and the GPU never waits for the
+//! host. The host reads ids from a ring buffer in its own memory that the device writes.
+
+// Reason: the decoder relies on token ids and positions in device memory, which the engine keeps within their ranges.
+#![allow(unsafe_code)]
 
 mod decoder;
+mod error;
 mod gpu;
 mod kernels;
 mod load;
-mod trouble;
 
 #[cfg(test)]
 mod tests;
@@ -17,57 +20,58 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use cudarc::driver::{CudaEvent, CudaGraph};
 
-pub use self::{decoder::Footprint, gpu::Gpu, load::LoadedGpu, trouble::CudaTrouble};
 use self::{
-    decoder::{Decoder, Source},
+    decoder::{Decoder, Weights},
     gpu::Ring,
-    kernels::Odds,
+    kernels::SamplingParameters,
 };
+pub use self::{error::CudaError, gpu::Gpu, load::LoadedGpu};
 use super::{
-    Engine, EngineError, KERNELS, Progress, Prompts,
-    candle::{CandleOptions, SyntheticWeights, memory::gigabytes},
+    Engine, EngineError, PrepareStep, Progress, Prompts,
+    candle::{CandleOptions, SyntheticWeights, memory},
+    launch::MAX_HEAD_DIM,
     sampling::{Picker, Sampling},
 };
-use crate::profile::listener::{Listener, Listeners, Part};
 use crate::{
     event::{AllocatorSample, Phase},
     model::Operator,
+    profile::listener::{Listener, Listeners, OperatorInstance, Span},
 };
 
-/// Steps under way beyond the one that is waited for.
-const AHEAD: u32 = 2;
-/// Steps whose ids the ring holds; more than are ever under way.
-const SLOTS: usize = 16;
+/// Steps that are queued beyond the one whose token is waited for.
+const QUEUED_AHEAD: u32 = 2;
+/// Steps of the ring; more than are ever queued.
+const RING_SLOTS: usize = 16;
 
 pub struct CudaEngine {
-    // Before the decoder: a graph refers to its buffers.
+    // Dropped before the decoder: a graph refers to its buffers.
     graph: Option<CudaGraph>,
-    /// What the graph's nodes belong to, in their order.
-    nodes: Vec<Part>,
+    /// The operators of the graph's nodes, in execution order.
+    nodes: Vec<OperatorInstance>,
     decoder: Decoder,
     ring: Ring,
-    choice: Choice,
-    /// Steps put on the stream, and steps whose tokens were given out. They count on over all requests.
+    sampler: Sampler,
+    /// The numbers of steps queued on the stream, and of steps whose tokens were returned, over all requests.
     queued: u32,
     taken: u32,
-    /// The position the next queued step writes; 0 before prefill.
+    /// The position that the next queued step writes; 0 before prefill.
     position: usize,
     /// Events at the beginning and the end of the steps that are queued and not yet taken.
-    marks: VecDeque<(CudaEvent, CudaEvent)>,
-    spare_marks: Vec<(CudaEvent, CudaEvent)>,
-    took: Option<Duration>,
+    events: VecDeque<(CudaEvent, CudaEvent)>,
+    spare_events: Vec<(CudaEvent, CudaEvent)>,
+    device_time: Option<Duration>,
 }
 
-/// Who chooses tokens.
-enum Choice {
-    Likeliest,
-    Drawn(Odds),
-    /// The host, which knows what came before.
+/// What chooses tokens.
+enum Sampler {
+    Argmax,
+    Random(SamplingParameters),
+    /// On the host, which knows the tokens before.
     Host(Picker),
 }
 
 impl CudaEngine {
-    /// Whether the model fits on the device, before anything is allocated there.
+    /// Whether the model fits on the device, without making it.
     pub fn check(options: &CandleOptions, index: usize) -> Result<(), EngineError> {
         let gpu = Gpu::open(index)?;
         Self::check_on(&gpu, options)
@@ -76,80 +80,70 @@ impl CudaEngine {
     fn check_on(gpu: &Gpu, options: &CandleOptions) -> Result<(), EngineError> {
         options.check_lengths()?;
         let CandleOptions { spec, model, dtype, batch, max_positions, prompt_tokens, .. } = options;
-        if spec.head_dim > 256 {
-            let words = format!(
-                "head_dim {} is beyond the 256 our kernels take; use runtime=candle_stock",
+        if spec.head_dim > MAX_HEAD_DIM {
+            return Err(EngineError::Backend(format!(
+                "head_dim {} is more than the {MAX_HEAD_DIM} of our kernels; use runtime=candle_stock",
                 spec.head_dim
-            );
-            return Err(EngineError::Backend(words));
+            )));
         }
         if options.checkpoint.as_ref().is_some_and(|checkpoint| checkpoint.is_quantised()) {
-            let words = "quantised weights run on the CPU (runtime.device=cpu), as plain numbers \
-                         (model.dequantize=true), or in candle's own models (runtime=candle_stock)";
-            return Err(EngineError::Backend(words.to_owned()));
+            let message = "quantised weights run on the CPU (runtime.device=cpu), as plain numbers \
+                           (model.dequantize=true), or in candle's own models (runtime=candle_stock)";
+            return Err(EngineError::Backend(message.to_owned()));
         }
-        let need = Footprint::new(spec, *dtype, *batch, *max_positions, *prompt_tokens).total_bytes();
+        let footprint = |dtype| decoder::footprint(spec, dtype, *batch, *max_positions, *prompt_tokens);
         let (free, _) = gpu.memory()?;
-        if need <= free {
-            return Ok(());
-        }
-        Err(EngineError::OutOfMemory {
-            what: model.clone(),
-            need: gigabytes(need),
-            dtype: dtype.name().to_owned(),
-            free: format!("{} on {}", gigabytes(free), gpu.name()),
-            remedy:
-                "a smaller model, runtime.batch_size or dataset.prompt_tokens, or end what else runs there"
-                    .to_owned(),
-        })
+        let lengths = *batch > 1 || *max_positions > 256;
+        memory::check_footprint(model, *dtype, &footprint, lengths, free, Some(&gpu.name()))
     }
 
-    /// Makes weights, cache and buffers, and runs every shape once, so that nothing is loaded or compiled while a
-    /// request is measured.
+    /// Makes weights, cache and buffers, and runs every shape once, so that no code is loaded while a request is
+    /// measured.
     pub fn new(options: &CandleOptions, index: usize, progress: Progress<'_>) -> Result<Self, EngineError> {
         let gpu = Gpu::open(index)?;
         Self::check_on(&gpu, options)?;
         let CandleOptions { spec, dtype, batch, max_positions, prompt_tokens, .. } = options;
         let source = match &options.checkpoint {
-            Some(checkpoint) => Source::Checkpoint(checkpoint),
-            None => Source::Synthetic(SyntheticWeights::new(options.seed).for_model(spec)),
+            Some(checkpoint) => Weights::Checkpoint(checkpoint),
+            None => Weights::Synthetic(SyntheticWeights::new(options.seed).for_model(spec)),
         };
         let sizes = (*batch, *max_positions, *prompt_tokens);
         let decoder = Decoder::new(gpu, spec, *dtype, &source, sizes, progress)?;
-        let ring = decoder.kernels.gpu.ring(SLOTS, *batch)?;
+        let ring = decoder.kernels.gpu.ring(RING_SLOTS, *batch)?;
         let mut engine = CudaEngine {
             graph: None,
             nodes: Vec::new(),
             decoder,
             ring,
-            choice: Choice::new(&options.sampling),
+            sampler: Sampler::new(&options.sampling),
             queued: 0,
             taken: 0,
             position: 0,
-            marks: VecDeque::new(),
-            spare_marks: Vec::new(),
-            took: None,
+            events: VecDeque::new(),
+            spare_events: Vec::new(),
+            device_time: None,
         };
-        if !progress(KERNELS, 0, 1) {
+        if !progress(PrepareStep::Kernels, 0, 1) {
             return Err(EngineError::Cancelled);
         }
         engine.warm_up(*prompt_tokens, options.cuda_graphs)?;
         Ok(engine)
     }
 
-    /// One request of the real lengths, and the graph of a step where that is asked for.
+    /// Runs one request of the real lengths, and captures the graph of a decode step where `graphs` are used.
     fn warm_up(&mut self, prompt_tokens: usize, graphs: bool) -> Result<(), EngineError> {
         let batch = self.decoder.heads().batch;
         self.prefill(&Prompts { ids: vec![0; batch * prompt_tokens.max(1)], batch })?;
         if self.position < self.decoder.heads().capacity {
             self.decode()?;
         }
-        if graphs && !matches!(self.choice, Choice::Host(_)) {
+        if graphs && !matches!(self.sampler, Sampler::Host(_)) {
             let counter = Arc::new(self.decoder.kernels.gpu.node_counter());
             let listener: Arc<dyn Listener> = counter.clone();
-            self.decoder.listeners = Listeners::from(vec![listener]);
+            self.decoder.listeners = Listeners::from_iter([listener]);
             let graph = self.decoder.kernels.gpu.capture(|| {
-                self.decoder.decode()?;
+                // SAFETY: captured, not run. `queue_decode` runs it with a position below the capacity.
+                unsafe { self.decoder.decode() }?;
                 self.choose(1)
             });
             self.decoder.listeners = Listeners::default();
@@ -160,68 +154,71 @@ impl CudaEngine {
     }
 
     /// Chooses tokens from the logits, on the device.
-    fn choose(&self, advance: usize) -> Result<(), CudaTrouble> {
-        let (kernels, picking) = (&self.decoder.kernels, &self.decoder.picking);
-        self.decoder.listeners.part(Operator::Sampling, None, || match &self.choice {
-            Choice::Likeliest => kernels.pick_likeliest(picking, &self.ring, advance),
-            Choice::Drawn(odds) => kernels.draw(picking, &self.ring, advance, odds),
-            Choice::Host(_) => kernels.step_done(picking, &self.ring, advance),
+    fn choose(&self, advance: usize) -> Result<(), CudaError> {
+        let (kernels, buffers) = (&self.decoder.kernels, &self.decoder.sampling);
+        self.decoder.listeners.operator(Operator::Sampling, None, || match &self.sampler {
+            Sampler::Argmax => kernels.argmax(buffers, &self.ring, advance),
+            Sampler::Random(parameters) => kernels.sample(buffers, &self.ring, advance, parameters),
+            Sampler::Host(_) => kernels.finish_step(buffers, &self.ring, advance),
         })
     }
 
-    /// Lets the host choose, where it must; the device gets its tokens before it counts the step.
-    fn choose_on_host(&mut self) -> Result<(), CudaTrouble> {
-        let Choice::Host(picker) = &mut self.choice else { return Ok(()) };
-        let (gpu, picking) = (&self.decoder.kernels.gpu, &self.decoder.picking);
-        let mut logits = gpu.download::<f32>(&picking.logits, picking.batch * picking.vocab)?;
-        let ids = picker.pick(&mut logits, picking.vocab);
-        gpu.upload(&picking.tokens, 0, &ids)
+    /// Chooses tokens on the host where the device cannot; the device gets them before it counts the step.
+    fn choose_on_host(&mut self) -> Result<(), CudaError> {
+        let Sampler::Host(picker) = &mut self.sampler else { return Ok(()) };
+        let (gpu, buffers) = (&self.decoder.kernels.gpu, &self.decoder.sampling);
+        let mut logits = gpu.download::<f32>(&buffers.logits, buffers.batch * buffers.vocab)?;
+        // An index into a row of logits is below the vocabulary.
+        let ids = picker.pick(&mut logits, buffers.vocab);
+        gpu.upload(&buffers.tokens, &ids)
     }
 
-    /// Puts a step on the stream between two events.
+    /// Queues a step on the stream between two events.
     fn queue(
         &mut self,
         phase: Phase,
         advance: usize,
-        step: impl FnOnce(&mut Self) -> Result<(), CudaTrouble>,
-    ) -> Result<(), CudaTrouble> {
+        step: impl FnOnce(&mut Self) -> Result<(), CudaError>,
+    ) -> Result<(), CudaError> {
         let gpu = &self.decoder.kernels.gpu;
-        let marks = match self.spare_marks.pop() {
-            Some(marks) => marks,
+        let events = match self.spare_events.pop() {
+            Some(events) => events,
             None => (gpu.event()?, gpu.event()?),
         };
-        gpu.record(&marks.0)?;
-        // A few pointers, once a step.
+        gpu.record(&events.0)?;
+        // A few reference counts, once per step.
         let listeners = self.decoder.listeners.clone();
-        listeners.step(phase, || step(self))?;
-        self.decoder.kernels.gpu.record(&marks.1)?;
-        self.marks.push_back(marks);
+        listeners.during(Span::Step(phase), || step(self))?;
+        self.decoder.kernels.gpu.record(&events.1)?;
+        self.events.push_back(events);
         self.queued = self.queued.wrapping_add(1);
         self.position += advance;
         Ok(())
     }
 
-    /// Waits for the oldest step under way and gives its tokens.
+    /// Waits for the oldest queued step and gives its tokens.
     fn take(&mut self) -> Result<Vec<u32>, EngineError> {
         let ids = self.decoder.kernels.gpu.wait(&self.ring, self.taken.wrapping_add(1))?;
         self.taken = self.taken.wrapping_add(1);
-        self.took = None;
-        if let Some(marks) = self.marks.pop_front() {
-            // The event comes a moment after the ids; steps queued ahead keep the device busy meanwhile.
-            if marks.1.synchronize().is_ok() {
-                self.took =
-                    marks.0.elapsed_ms(&marks.1).ok().map(|ms| Duration::from_secs_f64(f64::from(ms) / 1e3));
+        self.device_time = None;
+        if let Some(events) = self.events.pop_front() {
+            // The event follows the ids after a moment; the steps queued ahead keep the device busy meanwhile.
+            if events.1.synchronize().is_ok() {
+                let ms = events.0.elapsed_ms(&events.1).ok();
+                self.device_time = ms.map(|ms| Duration::from_secs_f64(f64::from(ms) / 1e3));
             }
-            self.spare_marks.push(marks);
+            self.spare_events.push(events);
         }
         Ok(ids)
     }
 
-    fn queue_decode(&mut self) -> Result<(), CudaTrouble> {
+    fn queue_decode(&mut self) -> Result<(), CudaError> {
+        assert!(self.position < self.decoder.heads().capacity, "a decode step beyond the cache");
         self.queue(Phase::Decode, 1, |engine| match &engine.graph {
             Some(graph) => Ok(graph.launch()?),
             None => {
-                engine.decoder.decode()?;
+                // SAFETY: the position on the device is `position` when the step runs, checked above.
+                unsafe { engine.decoder.decode() }?;
                 engine.choose_on_host()?;
                 engine.choose(1)
             }
@@ -229,14 +226,14 @@ impl CudaEngine {
     }
 }
 
-impl Choice {
-    fn new(sampling: &Sampling) -> Choice {
+impl Sampler {
+    fn new(sampling: &Sampling) -> Sampler {
         if sampling.is_argmax() {
-            Choice::Likeliest
+            Sampler::Argmax
         } else if sampling.no_repeat_ngram_size > 0 {
-            Choice::Host(Picker::new(sampling.clone()))
+            Sampler::Host(Picker::new(sampling.clone()))
         } else {
-            Choice::Drawn(Odds {
+            Sampler::Random(SamplingParameters {
                 temperature: sampling.temperature as f32,
                 top_k: sampling.top_k.unwrap_or(0),
                 top_p: sampling.top_p as f32,
@@ -249,7 +246,7 @@ impl Choice {
 impl Engine for CudaEngine {
     fn prefill(&mut self, prompts: &Prompts) -> Result<Vec<u32>, EngineError> {
         let heads = *self.decoder.heads();
-        let length = prompts.checked_length(heads.batch)?;
+        let length = prompts.validate(heads.batch, self.decoder.vocab())?;
         if length > self.decoder.longest_prompt() || length > heads.capacity {
             return Err(EngineError::ContextTooLong {
                 capacity: self.decoder.longest_prompt(),
@@ -257,12 +254,17 @@ impl Engine for CudaEngine {
             });
         }
         self.reset()?;
-        if let Choice::Host(picker) = &mut self.choice {
+        #[cfg(feature = "fault-injection")]
+        if self.queued > 0 && crate::process::crash::fault_requested("gpu") {
+            self.decoder.kernels.gpu.inject_fault()?;
+        }
+        if let Sampler::Host(picker) = &mut self.sampler {
             picker.begin(prompts);
         }
         self.decoder.rewind()?;
         self.queue(Phase::Prefill, length, |engine| {
-            engine.decoder.prefill(&prompts.ids)?;
+            // SAFETY: rewound above; ids and length are checked above.
+            unsafe { engine.decoder.prefill(&prompts.ids) }?;
             engine.choose_on_host()?;
             engine.choose(length)
         })?;
@@ -271,11 +273,11 @@ impl Engine for CudaEngine {
 
     fn decode(&mut self) -> Result<Vec<u32>, EngineError> {
         if self.position == 0 {
-            return Err(EngineError::Backend("decode was asked for before prefill".to_owned()));
+            return Err(EngineError::Backend("decode was called before prefill".to_owned()));
         }
         let capacity = self.decoder.heads().capacity;
-        // What the host chooses cannot be queued before it has.
-        let ahead = if matches!(self.choice, Choice::Host(_)) { 0 } else { AHEAD };
+        // The next step needs the token that the host chooses.
+        let ahead = if matches!(self.sampler, Sampler::Host(_)) { 0 } else { QUEUED_AHEAD };
         while self.queued.wrapping_sub(self.taken) <= ahead && self.position < capacity {
             self.queue_decode()?;
         }
@@ -285,9 +287,9 @@ impl Engine for CudaEngine {
         self.take()
     }
 
-    fn tell(&mut self, listeners: Listeners) {
+    fn set_listeners(&mut self, listeners: Listeners) {
         if self.graph.is_some() {
-            listeners.captured(&self.nodes);
+            listeners.graph_captured(&self.nodes);
         }
         self.decoder.listeners = listeners;
     }
@@ -297,16 +299,16 @@ impl Engine for CudaEngine {
     }
 
     fn reset(&mut self) -> Result<(), EngineError> {
-        // Steps queued ahead of an end that came early are done, and their tokens forgotten.
+        // Steps that were queued ahead of an early end run, and their tokens are discarded.
         self.synchronize()?;
         self.taken = self.queued;
-        self.spare_marks.extend(self.marks.drain(..));
+        self.spare_events.extend(self.events.drain(..));
         self.position = 0;
         Ok(())
     }
 
     fn device_time(&self) -> Option<Duration> {
-        self.took
+        self.device_time
     }
 
     fn allocator(&self) -> Option<AllocatorSample> {

@@ -1,17 +1,25 @@
-//! Every kernel against candle's operations in f32 on the CPU, on random shapes. They need a GPU: `just gpu-test`.
+//! Compares every kernel with candle's operations in f32 on the CPU, on random shapes. Needs a GPU: `just gpu-test`.
+
+// Reason: some kernels rely on values in device memory, which each test makes.
+#![allow(unsafe_code)]
 
 use candle_core::{D, DType, Device, IndexOp, Tensor};
 use half::{bf16, f16};
 
 use super::{
-    gpu::{Buffer, Gpu},
-    kernels::{Cache, Heads, Kernels, Matrix, Odds, Picking, Splits, Turning},
+    gpu::{Buffer, Gpu, Number},
+    kernels::{
+        AttentionSplits, HeadTransform, Kernels, KvCache, Matrix, SamplingBuffers, SamplingParameters,
+    },
     *,
 };
 use crate::{
     base::noise,
     config::Dtype,
-    engine::candle::{CandleEngine, WeightSource, rope, stock::StockModel},
+    engine::{
+        candle::{CandleEngine, WeightSource, rope, stock::StockModel},
+        launch::Heads,
+    },
     model::{
         ModelSpec,
         spec::{Activation, TensorShape},
@@ -24,7 +32,7 @@ fn kernels(dtype: Dtype) -> Kernels {
     Kernels { gpu: Gpu::open(0).unwrap(), dtype, activation: Activation::Silu }
 }
 
-/// Draws of one test, the same every time.
+/// The random draws of one test, the same every time.
 struct Draws(u64, u64);
 
 impl Draws {
@@ -60,23 +68,21 @@ fn rounded(x: f32, dtype: Dtype) -> f32 {
 fn put(k: &Kernels, values: &[f32]) -> Buffer {
     let buffer = k.gpu.alloc("a test", values.len() * k.dtype.bytes() as usize).unwrap();
     match k.dtype {
-        Dtype::F32 => k.gpu.upload(&buffer, 0, values),
-        Dtype::F16 => k.gpu.upload(&buffer, 0, &values.iter().map(|&x| f16::from_f32(x)).collect::<Vec<_>>()),
-        Dtype::Bf16 => {
-            k.gpu.upload(&buffer, 0, &values.iter().map(|&x| bf16::from_f32(x)).collect::<Vec<_>>())
-        }
+        Dtype::F32 => k.gpu.upload(&buffer, values),
+        Dtype::F16 => k.gpu.upload(&buffer, &values.iter().map(|&x| f16::from_f32(x)).collect::<Vec<_>>()),
+        Dtype::Bf16 => k.gpu.upload(&buffer, &values.iter().map(|&x| bf16::from_f32(x)).collect::<Vec<_>>()),
     }
     .unwrap();
     buffer
 }
 
-fn put32<T: Copy>(k: &Kernels, values: &[T]) -> Buffer {
+fn put32<T: Number>(k: &Kernels, values: &[T]) -> Buffer {
     let buffer = k.gpu.alloc("a test", size_of_val(values)).unwrap();
-    k.gpu.upload(&buffer, 0, values).unwrap();
+    k.gpu.upload(&buffer, values).unwrap();
     buffer
 }
 
-/// Room for `n` results, poisoned: what is not written is NaN.
+/// A buffer for `n` results, filled with NaN.
 fn room(k: &Kernels, n: usize) -> Buffer {
     let buffer = k.gpu.alloc("a test", n * k.dtype.bytes() as usize).unwrap();
     k.gpu.fill(&buffer, 0xff).unwrap();
@@ -99,8 +105,8 @@ fn flat(t: &Tensor) -> Vec<f32> {
     t.to_dtype(DType::F32).unwrap().flatten_all().unwrap().to_vec1().unwrap()
 }
 
-/// ‖found − expected‖ / ‖expected‖ must be within what the type's rounding allows. NaN never passes.
-fn close(found: &[f32], expected: &[f32], dtype: Dtype, what: &str) {
+/// ‖found − expected‖ / ‖expected‖ must be within the rounding error of the type. NaN never passes.
+fn assert_close(found: &[f32], expected: &[f32], dtype: Dtype, what: &str) {
     assert_eq!(found.len(), expected.len(), "{what}");
     let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>().sqrt();
     let error = norm(&mut found.iter().zip(expected).map(|(a, b)| f64::from(*a) - f64::from(*b)));
@@ -128,7 +134,7 @@ fn products_match() {
             let columns = match case % 3 {
                 0 => 8 * (1 + draws.below(40)),
                 1 => 256 * (1 + draws.below(20)),
-                // Not divisible by eight: our own product does not take it, cuBLAS does.
+                // Not divisible by eight: cuBLAS computes it instead of our own product.
                 _ => 2 * (1 + draws.below(200)),
             };
             let (x, w) = (draws.values(rows * columns, dtype), draws.values(n * columns, dtype));
@@ -140,18 +146,18 @@ fn products_match() {
 
             let y = room(&k, rows * n);
             k.linear(&y, &x, &w, rows, None, false).unwrap();
-            close(&get(&k, &y, rows * n), &flat(&product), dtype, &what);
+            assert_close(&get(&k, &y, rows * n), &flat(&product), dtype, &what);
 
             let y = put(&k, &before);
             k.linear(&y, &x, &w, rows, Some(&put(&k, &bias)), true).unwrap();
             let sum = product.broadcast_add(&tensor(&bias, &[n])).unwrap();
             let sum = (sum + tensor(&before, &[rows, n])).unwrap();
-            close(&get(&k, &y, rows * n), &flat(&sum), dtype, &format!("{what}, added"));
+            assert_close(&get(&k, &y, rows * n), &flat(&sum), dtype, &format!("{what}, added"));
 
             let logits = k.gpu.alloc("a test", rows * n * 4).unwrap();
             k.gpu.fill(&logits, 0xff).unwrap();
             k.logits(&logits, &x, &w, rows).unwrap();
-            close(
+            assert_close(
                 &k.gpu.download(&logits, rows * n).unwrap(),
                 &flat(&product),
                 dtype,
@@ -187,7 +193,7 @@ fn gated_products_match() {
                 let (out, wide) = (room(&k, rows * n), room(&k, rows * 2 * n));
                 k.gated(&out, &wide, (&x).into(), &w, rows).unwrap();
                 let what = format!("{activation:?} of {rows}×{columns} by {n}");
-                close(&get(&k, &out, rows * n), &flat(&expected), dtype, &what);
+                assert_close(&get(&k, &out, rows * n), &flat(&expected), dtype, &what);
             }
         }
     }
@@ -210,20 +216,23 @@ fn norms_and_lookups_match() {
                 candle_nn::ops::rms_norm(&tensor(&taken, &[rows, n]), &tensor(&weight, &[n]), 1e-5).unwrap();
             let out = room(&k, rows * n);
             k.rms_norm(&out, &put(&k, &x), &put32(&k, &weight), (rows, n), 1e-5, (every, first)).unwrap();
-            close(&get(&k, &out, rows * n), &flat(&expected), dtype, &format!("norm of {rows}×{n}"));
+            assert_close(&get(&k, &out, rows * n), &flat(&expected), dtype, &format!("norm of {rows}×{n}"));
 
             let before = draws.values(rows * n, dtype);
             let sum = (expected + tensor(&before, &[rows, n])).unwrap();
             let to = put(&k, &before);
             k.add_normed(&to, &put(&k, &taken), &put32(&k, &weight), (rows, n), 1e-5).unwrap();
-            close(&get(&k, &to, rows * n), &flat(&sum), dtype, &format!("norm of {rows}×{n}, added"));
+            assert_close(&get(&k, &to, rows * n), &flat(&sum), dtype, &format!("norm of {rows}×{n}, added"));
 
             let ids: Vec<u32> = (0..5).map(|_| draws.below(rows * every) as u32).collect();
             let out = room(&k, 5 * n);
-            k.embed(&out, &matrix(&k, &x, rows * every, n), &put32(&k, &ids), 5, 1.0).unwrap();
+            let (table, id_buffer) = (matrix(&k, &x, rows * every, n), put32(&k, &ids));
+            // SAFETY: the ids are below the table's rows.
+            unsafe { k.embed(&out, &table, &id_buffer, 5, 1.0) }.unwrap();
             let expected: Vec<f32> = ids.iter().flat_map(|&id| x[id as usize * n..][..n].to_vec()).collect();
             assert_eq!(get(&k, &out, 5 * n), expected);
-            k.embed(&out, &matrix(&k, &x, rows * every, n), &put32(&k, &ids), 5, 50.5).unwrap();
+            // SAFETY: as above.
+            unsafe { k.embed(&out, &table, &id_buffer, 5, 50.5) }.unwrap();
             let expected: Vec<f32> = expected.iter().map(|v| rounded(v * 50.5, dtype)).collect();
             assert_eq!(get(&k, &out, 5 * n), expected);
         }
@@ -232,7 +241,7 @@ fn norms_and_lookups_match() {
 
 #[test]
 #[ignore = "needs a GPU"]
-fn logits_are_squeezed() {
+fn logits_are_soft_capped() {
     let (k, mut draws) = (kernels(Dtype::F32), Draws::new(8));
     for (count, cap) in [(1, 30.0), (1000, 0.5), (3 * 256_000, 30.0), (7 * 40_013, 2.0)] {
         let x: Vec<f32> = draws.values(count, Dtype::F32).iter().map(|v| v * 20.0).collect();
@@ -241,11 +250,11 @@ fn logits_are_squeezed() {
         let buffer = put32(&k, &x);
         k.softcap(&buffer, count, cap).unwrap();
         let found = k.gpu.download::<f32>(&buffer, count).unwrap();
-        close(&found, &flat(&expected), Dtype::F32, &format!("{count} in ±{cap}"));
+        assert_close(&found, &flat(&expected), Dtype::F32, &format!("{count} in ±{cap}"));
     }
 }
 
-/// A head count of every kind: plain, grouped by 3, 7, 8 and more than a block takes.
+/// Heads in groups of every kind: 1, odd, as many as a block has, and more.
 fn heads(draws: &mut Draws, capacity: usize) -> Heads {
     let (group, kv_heads) = (draws.of(&[1, 2, 3, 7, 8, 12]), 1 + draws.below(2));
     let dim = draws.of(&[64, 80, 96, 128, 256, 40]);
@@ -317,9 +326,9 @@ fn prefill_attention_matches() {
             let n = h.batch * length * h.heads * h.dim;
             let out = room(&k, n);
             let (keys, values) = (put(&k, &keys), put(&k, &values));
-            let cache = Cache { keys: &keys, values: &values, window };
+            let cache = KvCache { keys: &keys, values: &values, window };
             k.prefill_attention(&out, &put(&k, &qkv), &cache, length, &h).unwrap();
-            close(
+            assert_close(
                 &get(&k, &out, n),
                 &flat(&expected),
                 dtype,
@@ -361,16 +370,17 @@ fn decode_attention_matches() {
                 window,
                 &h,
             );
-            let splits = Splits::new(&k.gpu, &h).unwrap();
+            let splits = AttentionSplits::new(&k.gpu, &h).unwrap();
             let (progress, qkv) = (put32(&k, &[context as i32 - 1, 0]), put(&k, &qkv));
             let (keys, values) = (put(&k, &keys), put(&k, &values));
-            let cache = Cache { keys: &keys, values: &values, window };
+            let cache = KvCache { keys: &keys, values: &values, window };
             let n = h.batch * h.heads * h.dim;
-            // Twice: the counters must be as they were.
+            // Twice: the counters must be zero again after the first.
             for _ in 0..2 {
                 let out = room(&k, n);
-                k.decode_attention(&out, &qkv, &cache, &splits, &progress, &h).unwrap();
-                close(
+                // SAFETY: the position is `context` - 1, below the capacity.
+                unsafe { k.decode_attention(&out, &qkv, &cache, &splits, &progress, &h) }.unwrap();
+                assert_close(
                     &get(&k, &out, n),
                     &flat(&expected),
                     dtype,
@@ -432,7 +442,7 @@ fn rotation_matches_and_fills_the_cache() {
             let (bias, norms) = (put(&k, &bias), norms.map(|n| put32(&k, &n)));
             let (cosines, sines) = (put32(&k, &cosines), put32(&k, &sines));
             let progress = put32(&k, &[start as i32, 0]);
-            let turning = Turning {
+            let transform = HeadTransform {
                 bias: biased.then_some(&bias),
                 query_norm: normed.then_some(&norms[0]),
                 key_norm: normed.then_some(&norms[1]),
@@ -440,17 +450,18 @@ fn rotation_matches_and_fills_the_cache() {
                 cosines: &cosines,
                 sines: &sines,
             };
-            let cache_of = Cache { keys: &keys, values: &values, window: None };
-            k.rope(&buffer, &cache_of, &turning, &progress, length, &h).unwrap();
+            let cache_of = KvCache { keys: &keys, values: &values, window: None };
+            // SAFETY: the position is `start`, and the capacity at least `start` + `length`.
+            unsafe { k.rope(&buffer, &cache_of, &transform, &progress, length, &h) }.unwrap();
             let what = format!("length {length} from {start}, {h:?}");
             let found = tensor(&get(&k, &buffer, rows * h.columns()), &[h.batch, length, all_heads, h.dim]);
-            close(&flat(&found.narrow(2, 0, h.heads).unwrap()), &flat(&q), dtype, &what);
+            assert_close(&flat(&found.narrow(2, 0, h.heads).unwrap()), &flat(&q), dtype, &what);
             for (found, expected) in [(&keys, &new_keys), (&values, &new_values)] {
                 let found = tensor(&get(&k, found, cache), &[h.batch, h.kv_heads, capacity, h.dim]);
-                close(&flat(&found.narrow(2, start, length).unwrap()), &flat(expected), dtype, &what);
+                assert_close(&flat(&found.narrow(2, start, length).unwrap()), &flat(expected), dtype, &what);
                 assert!(
                     start == 0 || flat(&found.i((0, 0, start - 1)).unwrap())[0].is_nan(),
-                    "{what}: written before"
+                    "{what}: written before the first position"
                 );
             }
         }
@@ -459,7 +470,7 @@ fn rotation_matches_and_fills_the_cache() {
 
 #[test]
 #[ignore = "needs a GPU"]
-fn random_weights_are_those_of_the_cpu() {
+fn random_weights_equal_those_of_the_cpu() {
     let weights = SyntheticWeights::new(9);
     for dtype in TYPES {
         let k = kernels(dtype);
@@ -479,35 +490,36 @@ fn random_weights_are_those_of_the_cpu() {
 
 #[test]
 #[ignore = "needs a GPU"]
-fn tokens_are_chosen_as_asked() {
+fn tokens_are_chosen_by_argmax_and_by_draw() {
     let k = kernels(Dtype::F32);
     let (batch, vocab) = (5, 40_013);
-    let (picking, ring) = (Picking::new(&k.gpu, batch, vocab).unwrap(), k.gpu.ring(4, batch).unwrap());
+    let buffers = SamplingBuffers::new(&k.gpu, batch, vocab).unwrap();
+    let ring = k.gpu.ring(4, batch).unwrap();
     let mut logits = Draws::new(7).values(batch * vocab, Dtype::F32);
-    // The greatest twice in one row: the first of them counts.
+    // The maximum twice in one row: the first counts.
     (logits[100], logits[30_000]) = (50.0, 50.0);
-    k.gpu.upload(&picking.logits, 0, &logits).unwrap();
-    k.pick_likeliest(&picking, &ring, 3).unwrap();
+    k.gpu.upload(&buffers.logits, &logits).unwrap();
+    k.argmax(&buffers, &ring, 3).unwrap();
     let likeliest =
         |row: &[f32]| (0..vocab).reduce(|a, b| if row[b] > row[a] { b } else { a }).unwrap() as u32;
     let expected: Vec<u32> = logits.chunks(vocab).map(likeliest).collect();
     assert_eq!(k.gpu.wait(&ring, 1).unwrap(), expected);
     assert_eq!(expected[0], 100);
-    assert_eq!(k.gpu.download::<u32>(&picking.tokens, batch).unwrap(), expected);
-    assert_eq!(k.gpu.download::<i32>(&picking.progress, 2).unwrap(), [3, 1], "position and count move on");
+    assert_eq!(k.gpu.download::<u32>(&buffers.tokens, batch).unwrap(), expected);
+    assert_eq!(k.gpu.download::<i32>(&buffers.progress, 2).unwrap(), [3, 1], "position and count advance");
 
-    // Odds 8 : 4 : 2 : 1 among four tokens, and next to nothing for the rest.
+    // Odds 8 : 4 : 2 : 1 among four tokens, and almost zero for the rest.
     let mut row = vec![-40.0; vocab];
     for (at, odds) in [(11, 2f32), (17, 8.0), (30_001, 1.0), (7, 4.0)] {
         row[at] = odds.ln();
     }
-    k.gpu.upload(&picking.logits, 0, &row.repeat(batch)).unwrap();
+    k.gpu.upload(&buffers.logits, &row.repeat(batch)).unwrap();
     let shares = |temperature: f32, top_k: usize, top_p: f32| {
-        let odds = Odds { temperature, top_k, top_p, seed: 5 };
+        let parameters = SamplingParameters { temperature, top_k, top_p, seed: 5 };
         let mut counts = [0u32; 4];
         for _ in 0..2000 {
-            k.draw(&picking, &ring, 0, &odds).unwrap();
-            for id in k.gpu.download::<u32>(&picking.tokens, batch).unwrap() {
+            k.sample(&buffers, &ring, 0, &parameters).unwrap();
+            for id in k.gpu.download::<u32>(&buffers.tokens, batch).unwrap() {
                 let at = [11, 17, 30_001, 7].iter().position(|&known| known == id).expect("a likely token");
                 counts[at] += 1;
             }
@@ -529,7 +541,7 @@ fn tokens_are_chosen_as_asked() {
     }
 }
 
-/// Tiny models of every family, with what makes each different.
+/// Tiny models of every family, with the features of each.
 fn tiny_models() -> Vec<(&'static str, ModelSpec)> {
     let spec = |more: serde_json::Value| {
         let mut config = serde_json::json!({
@@ -602,7 +614,7 @@ fn generate(engine: &mut dyn Engine, prompts: &Prompts, steps: usize) -> Vec<Vec
 
 #[test]
 #[ignore = "needs a GPU"]
-fn tokens_are_those_of_the_cpu() {
+fn tokens_equal_those_of_the_cpu() {
     for (name, spec) in tiny_models() {
         for (batch, prompt) in [(1, 37), (3, 1), (3, 45), (11, 20)] {
             let options = options(&spec, Dtype::F32, batch, prompt, 64);
@@ -612,11 +624,11 @@ fn tokens_are_those_of_the_cpu() {
             let mut gpu = CudaEngine::new(&options, 0, &mut |_, _, _| true).unwrap();
             let expected = generate(&mut cpu, &prompts, 64);
             assert_eq!(generate(&mut gpu, &prompts, 64), expected, "{name}, batch {batch}, prompt {prompt}");
-            // Again, after an end that came early: what was queued ahead leaves no trace.
+            // Again, after an early end: steps that were queued ahead have no effect.
             gpu.prefill(&prompts).unwrap();
             gpu.decode().unwrap();
             assert_eq!(generate(&mut gpu, &prompts, 64), expected, "{name}, again");
-            // The last token has a position of its own; there is none for another.
+            // The last token has a position in the cache, and there is none for another.
             gpu.decode().unwrap();
             assert!(gpu.decode().is_err(), "past the capacity");
         }
@@ -634,9 +646,9 @@ fn stock_logits(config: &serde_json::Value, dtype: Dtype, ids: &[u32]) -> Vec<f3
 
 #[test]
 #[ignore = "needs a GPU with 32 GB free"]
-fn half_precision_costs_no_more_than_it_must() {
-    // At the shape of Qwen2.5-7B.
-    no_worse_than_stock(&serde_json::json!({
+fn half_precision_is_as_accurate_as_stock() {
+    // The shape of Qwen2.5-7B.
+    assert_as_accurate_as_stock(&serde_json::json!({
         "model_type": "qwen2", "vocab_size": 152064, "hidden_size": 3584, "intermediate_size": 18944,
         "num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4, "hidden_act": "silu",
         "rms_norm_eps": 1e-6, "rope_theta": 1_000_000.0, "max_position_embeddings": 131072,
@@ -646,9 +658,9 @@ fn half_precision_costs_no_more_than_it_must() {
 
 #[test]
 #[ignore = "needs a GPU with 16 GB free"]
-fn half_precision_costs_gemma_no_more_than_it_must() {
-    // At the shape of gemma-2-2b: heads of 256 and soft caps on the tensor cores.
-    no_worse_than_stock(&serde_json::json!({
+fn half_precision_of_gemma_is_as_accurate_as_stock() {
+    // The shape of gemma-2-2b: heads of 256 and soft caps on the tensor cores.
+    assert_as_accurate_as_stock(&serde_json::json!({
         "model_type": "gemma2", "vocab_size": 256000, "hidden_size": 2304, "intermediate_size": 9216,
         "num_hidden_layers": 26, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
         "hidden_activation": "gelu_pytorch_tanh", "rms_norm_eps": 1e-6, "rope_theta": 10_000.0,
@@ -657,31 +669,31 @@ fn half_precision_costs_gemma_no_more_than_it_must() {
     }));
 }
 
-/// In bf16 ours is as near to the truth, candle-transformers' logits in f32, as candle-transformers' own in bf16 are.
-fn no_worse_than_stock(config: &serde_json::Value) {
+/// Our logits in bf16 have no larger error than candle-transformers' own in bf16, compared with its logits in f32.
+fn assert_as_accurate_as_stock(config: &serde_json::Value) {
     let spec = ModelSpec::from_hf(config).unwrap();
     let ids: Vec<u32> = (0..96).map(|i| (noise::bits(4, i) % spec.vocab as u64) as u32).collect();
-    let truth = stock_logits(config, Dtype::F32, &ids);
+    let reference = stock_logits(config, Dtype::F32, &ids);
     let stock = stock_logits(config, Dtype::Bf16, &ids);
     let mut engine =
         CudaEngine::new(&options(&spec, Dtype::Bf16, 1, ids.len(), 4), 0, &mut |_, _, _| true).unwrap();
     engine.prefill(&Prompts { ids: ids.clone(), batch: 1 }).unwrap();
     let ours: Vec<f32> =
-        engine.decoder.kernels.gpu.download(&engine.decoder.picking.logits, spec.vocab).unwrap();
+        engine.decoder.kernels.gpu.download(&engine.decoder.sampling.logits, spec.vocab).unwrap();
     let error = |found: &[f32]| {
         let norm =
             |values: &mut dyn Iterator<Item = f32>| values.map(|v| f64::from(v).powi(2)).sum::<f64>().sqrt();
-        norm(&mut found.iter().zip(&truth).map(|(a, b)| a - b)) / norm(&mut truth.iter().copied())
+        norm(&mut found.iter().zip(&reference).map(|(a, b)| a - b)) / norm(&mut reference.iter().copied())
     };
     let (ours, stock) = (error(&ours), error(&stock));
     println!("relative error of the logits in bf16: ours {ours:.4}, candle-transformers {stock:.4}");
     assert!(ours < 1.2 * stock && ours < 0.1, "ours {ours:.4}, candle-transformers {stock:.4}");
 }
 
-/// Random weights keep activations at their size: 80 layers deep the logits are finite and not flat.
+/// Random weights preserve the scale of activations: after 80 layers the logits are finite and not flat.
 #[test]
 #[ignore = "needs a GPU"]
-fn eighty_layers_keep_their_size() {
+fn activations_keep_their_scale_over_80_layers() {
     for dtype in TYPES {
         let spec = ModelSpec::from_hf(&serde_json::json!({
             "model_type": "llama", "vocab_size": 1000, "hidden_size": 512, "intermediate_size": 1024,
@@ -691,7 +703,7 @@ fn eighty_layers_keep_their_size() {
         let mut engine = CudaEngine::new(&options(&spec, dtype, 1, 16, 4), 0, &mut |_, _, _| true).unwrap();
         engine.prefill(&Prompts { ids: (0..16).collect(), batch: 1 }).unwrap();
         let logits: Vec<f32> =
-            engine.decoder.kernels.gpu.download(&engine.decoder.picking.logits, 1000).unwrap();
+            engine.decoder.kernels.gpu.download(&engine.decoder.sampling.logits, 1000).unwrap();
         let deviation = (logits.iter().map(|v| v * v).sum::<f32>() / 1000.0).sqrt();
         assert!(
             logits.iter().all(|v| v.is_finite()) && (0.3..3.0).contains(&deviation),
@@ -702,7 +714,7 @@ fn eighty_layers_keep_their_size() {
 
 #[test]
 #[ignore = "needs a GPU"]
-fn repetitions_are_avoided_by_the_host() {
+fn the_host_prevents_repetition() {
     let (_, spec) = tiny_models().remove(3);
     let sampling = Sampling { no_repeat_ngram_size: 2, ..Sampling::greedy() };
     let options = CandleOptions { sampling, ..options(&spec, Dtype::F32, 2, 9, 40) };
@@ -714,7 +726,7 @@ fn repetitions_are_avoided_by_the_host() {
 
 #[test]
 #[ignore = "needs a GPU"]
-fn refusals_say_what_is_wrong() {
+fn errors_name_the_problem() {
     let (_, spec) = tiny_models().remove(0);
     let refused = |options: &CandleOptions, index| match CudaEngine::new(options, index, &mut |_, _, _| true)
     {
@@ -726,48 +738,87 @@ fn refusals_say_what_is_wrong() {
     let huge = CandleOptions { batch: 1 << 21, ..options(&spec, Dtype::F32, 1, 256, 8) };
     let huge = refused(&huge, 0);
     assert!(huge.contains("tiny needs") && huge.contains("GB on NVIDIA"), "{huge}");
-    // And the device still works.
+    // The device still works.
     CudaEngine::new(&options(&spec, Dtype::F32, 1, 8, 8), 0, &mut |_, _, _| true).unwrap();
 
     let gpu = Gpu::open(0).unwrap();
     let (free, _) = gpu.memory().unwrap();
-    let trouble =
-        gpu.alloc("a test", free as usize + (1 << 30)).err().expect("more than there is").to_string();
-    assert!(trouble.contains("a test needs") && trouble.contains("are free"), "{trouble}");
+    let error = gpu.alloc("a test", free as usize + (1 << 30)).err().expect("more than is free").to_string();
+    assert!(error.contains("a test needs") && error.contains("are free"), "{error}");
     gpu.alloc("a test", 1 << 20).unwrap();
 }
 
-/// Set in the process that breaks its context, so that no other test is in it.
-const STOPS: &str = "LLMPROF_TEST_STOPS_THE_GPU";
+/// Set in the process that loses its context, so that no other test runs in it.
+const STOPS_THE_GPU: &str = "LLMPROF_TEST_STOPS_THE_GPU";
 
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
-fn a_gpu_that_stopped_says_so_and_what_to_do() {
-    if std::env::var_os(STOPS).is_none() {
-        let name = "engine::cuda::tests::a_gpu_that_stopped_says_so_and_what_to_do";
+fn a_stopped_gpu_is_reported_with_the_remedy() {
+    if std::env::var_os(STOPS_THE_GPU).is_none() {
+        let name = "engine::cuda::tests::a_stopped_gpu_is_reported_with_the_remedy";
         let child = std::process::Command::new(std::env::current_exe().unwrap())
             .args(["--ignored", "--exact", name])
-            .env(STOPS, "1")
+            .env(STOPS_THE_GPU, "1")
             .output()
             .unwrap();
         assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stdout));
-        // What happened there is not felt here.
+        // This process is not affected.
         Gpu::open(0).unwrap();
         return;
     }
     let (_, spec) = tiny_models().remove(0);
     let options = options(&spec, Dtype::F32, 1, 8, 8);
     let mut engine = CudaEngine::new(&options, 0, &mut |_, _, _| true).unwrap();
-    // Ids far beyond the table: the lookup reads where there is no memory.
-    let beyond = Prompts { ids: vec![u32::MAX / 2; 8], batch: 1 };
-    let trouble = engine.prefill(&beyond).and_then(|_| engine.decode()).expect_err("there is no such token");
-    let said = |trouble: &EngineError| {
-        let words = trouble.to_string();
-        words.contains("the GPU stopped: an illegal memory access")
-            && words.contains("start the program again")
+    let prompts = Prompts { ids: vec![1; 8], batch: 1 };
+    engine.decoder.kernels.gpu.inject_fault().unwrap();
+    let error = engine.prefill(&prompts).and_then(|_| engine.decode()).expect_err("the GPU has stopped");
+    let is_reported = |error: &EngineError| {
+        let message = error.to_string();
+        message.contains("the GPU stopped: an illegal memory access")
+            && message.contains("start the program again")
     };
-    assert!(said(&trouble), "{trouble}");
+    assert!(is_reported(&error), "{error}");
     drop(engine);
     let again = CudaEngine::new(&options, 0, &mut |_, _, _| true).err().expect("no second context");
-    assert!(said(&again), "{again}");
+    assert!(is_reported(&again), "{again}");
+}
+
+/// A launch that its buffers do not fit is refused before it reaches the device, which still works afterwards.
+#[test]
+#[ignore = "needs a GPU"]
+fn launches_beyond_their_buffers_are_refused() {
+    let k = kernels(Dtype::Bf16);
+    let (x, w) = (room(&k, 4 * 64), matrix(&k, &vec![0.5; 32 * 64], 32, 64));
+    let y = room(&k, 4 * 32);
+    k.linear(&y, &x, &w, 4, None, false).unwrap();
+    let heads = Heads { heads: 4, kv_heads: 2, dim: 64, batch: 1, capacity: 8, scale: 0.125, softcap: 0.0 };
+    let (out, qkv, keys) = (room(&k, 8 * 4 * 64), room(&k, 8 * heads.columns()), room(&k, 2 * 8 * 64));
+    let cache = KvCache { keys: &keys, values: &keys, window: None };
+    let buffers = SamplingBuffers::new(&k.gpu, 2, 100).unwrap();
+    let other_ring = k.gpu.ring(4, 3).unwrap();
+    let refused = [
+        ("skinny_8_bf16", "y has 256 bytes", k.linear(&y, &x, &w, 5, None, false)),
+        ("cublasGemmEx", "y has 256 bytes", k.linear(&y, &x, &w, 100, None, false)),
+        ("skinny_8_bf16", "the bias has 256 bytes", {
+            let wide = matrix(&k, &vec![0.5; 256 * 64], 256, 64);
+            k.linear(&room(&k, 256), &x, &wide, 1, Some(&y), false)
+        }),
+        ("rms_norm_bf16", "x has 512 bytes", k.rms_norm(&out, &x, &out, (4, 64), 1e-5, (2, 1))),
+        ("softcap", "x has 256 bytes", k.softcap(&y, 65, 1.0)),
+        ("prefill_attention_64_bf16", "9 positions", k.prefill_attention(&out, &qkv, &cache, 9, &heads)),
+        ("prefill_attention_64_bf16", "the key cache", {
+            let larger = Heads { capacity: 9, ..heads };
+            k.prefill_attention(&out, &qkv, &cache, 8, &larger)
+        }),
+        ("pick_likeliest", "the ring has 3 tokens", k.argmax(&buffers, &other_ring, 1)),
+        ("synthetic_bf16", "the output has 0 bytes", {
+            k.synthetic(y.slice_from(1 << 20), 1, (1, 1), (0.0, 1.0))
+        }),
+    ];
+    for (kernel, problem, result) in refused {
+        let message = result.expect_err(kernel).to_string();
+        assert!(message.contains(&format!("kernel {kernel} ")) && message.contains(problem), "{message}");
+    }
+    k.linear(&y, &x, &w, 4, None, false).unwrap();
+    k.gpu.synchronize().unwrap();
 }

@@ -1,11 +1,12 @@
 use super::*;
 use crate::{
-    engine::{ranges::NoRanges, workload::PromptSet},
+    engine::workload::PromptSet,
     event::{Clock, channel},
+    profile::listener::Listener,
     text::Vocabulary,
 };
 
-/// Says what it was told to, step by step, to a batch of two.
+/// Gives scripted tokens, step by step, to a batch of two.
 struct Scripted {
     steps: Vec<[u32; 2]>,
     at: usize,
@@ -31,21 +32,21 @@ impl Engine for Scripted {
     }
 }
 
-/// Every event of one warm-up request and one that counts.
+/// Every event of one warm-up request and one measured request.
 fn events(steps: &[[u32; 2]], stop_ids: &[u32], tokenizer: Option<&Tokenizer>) -> Vec<Event> {
-    events_with(steps, stop_ids, tokenizer, &mut NoRanges)
+    events_with(steps, stop_ids, tokenizer, &Listeners::default())
 }
 
 fn events_with(
     steps: &[[u32; 2]],
     stop_ids: &[u32],
     tokenizer: Option<&Tokenizer>,
-    ranges: &mut dyn Ranges,
+    listeners: &Listeners,
 ) -> Vec<Event> {
     let workload = Workload {
         requests: 1,
         warmup: 1,
-        until_told: false,
+        open_ended: false,
         batch: 2,
         prompts: PromptSet::Random { tokens: 3, vocab: 4 },
         output_tokens: 5,
@@ -56,9 +57,8 @@ fn events_with(
     let driver = Driver {
         workload: &workload,
         control: &Control::default(),
-        ranges,
+        listeners,
         tx: &tx,
-        activity: &Activity::default(),
         predictions: tokenizer,
     };
     driver.run(&mut Scripted { steps: steps.to_vec(), at: 0 }).unwrap();
@@ -83,8 +83,8 @@ fn a_request_ends_when_all_its_sequences_have() {
         let tokens = events.iter().filter(|e| matches!(e, Event::Token(t) if t.request == 1)).count();
         assert_eq!(tokens, expected, "{stop_ids:?}");
         let finished = |e: &Event| matches!(e, Event::RequestFinished(f) if f.request == 1 && f.complete);
-        assert!(events.iter().any(finished), "{stop_ids:?}: an early end is a whole request");
-        assert!(!events.iter().any(|e| matches!(e, Event::Prediction(_))), "nobody asked");
+        assert!(events.iter().any(finished), "{stop_ids:?}: an early end completes the request");
+        assert!(!events.iter().any(|e| matches!(e, Event::Prediction(_))), "predictions are off");
     }
 }
 
@@ -92,37 +92,43 @@ fn a_request_ends_when_all_its_sequences_have() {
 fn predictions_come_after_the_request_and_without_warm_up() {
     let events = events(&STEPS, &[3], Some(&tokenizer()));
     let finished = events.iter().rposition(|e| matches!(e, Event::RequestFinished(_))).unwrap();
-    let told: Vec<_> = events[finished + 1..]
+    let predictions: Vec<_> = events[finished + 1..]
         .iter()
         .map(|event| match event {
             Event::Prediction(p) => (p.request, p.sequence, p.text.as_str(), p.output_tokens, p.ending),
             other => panic!("{other:?}"),
         })
         .collect();
-    assert_eq!(told, [(0, 0, "ab", 3, Ending::Stop), (0, 1, "", 1, Ending::Stop)]);
+    assert_eq!(predictions, [(0, 0, "ab", 3, Ending::Stop), (0, 1, "", 1, Ending::Stop)]);
     let prediction = |e: &&Event| matches!(e, Event::Prediction(_));
     assert_eq!(events.iter().filter(prediction).count(), 2);
     let Some(Event::Prediction(first)) = events.iter().find(prediction) else { panic!() };
     assert_eq!(first.prompt.len(), 3, "random prompts have a text too: {:?}", first.prompt);
 }
 
-/// Ranges as one line of text.
+/// Spans as one line of text.
 #[derive(Default)]
-struct Written(String);
+struct SpanText(Mutex<String>);
 
-impl Ranges for Written {
-    fn push(&mut self, name: &'static str) {
-        self.0 += &format!("({name} ");
+impl Listener for SpanText {
+    fn wants_requests(&self) -> bool {
+        true
     }
 
-    fn pop(&mut self) {
-        self.0.push(')');
+    fn begins(&self, span: Span) {
+        *self.0.lock().unwrap() += &format!("({span:?} ");
+    }
+
+    fn ends(&self, _: Span) {
+        self.0.lock().unwrap().push(')');
     }
 }
 
 #[test]
-fn phases_are_named_where_they_count() {
-    let mut written = Written::default();
-    events_with(&STEPS, &[3], None, &mut written);
-    assert_eq!(written.0, "(warmup )(request (prefill )(decode (decode_step )(decode_step )))");
+fn requests_and_the_phases_of_measured_ones_are_spans() {
+    let text = Arc::new(SpanText::default());
+    let listener: Arc<dyn Listener> = text.clone();
+    events_with(&STEPS, &[3], None, &Listeners::from_iter([listener]));
+    let expected = "(Warmup )(Request (Prefill )(Decode (DecodeStep )(DecodeStep )))";
+    assert_eq!(*text.0.lock().unwrap(), expected);
 }

@@ -1,4 +1,4 @@
-//! Counters of a kernel under the names that the tool gives them, and the ones that are known here by their meaning.
+//! Counters of a kernel under the tool's names, and the meaning of the known ones.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 
 /// One counter over some launches.
 ///
-/// Amounts (bytes, instructions) are averaged launch by launch, rates (percents, ratios, anything "per") by the time
-/// that each launch took: a short launch tells little of a rate.
+/// Amounts (bytes, instructions) are averaged over launches. Rates (percents, ratios, anything "per") are weighted by the
+/// duration of each launch: a short launch says little about a rate.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Counter {
-    /// Launches that had a value.
+    /// Launches with a value.
     pub n: u64,
     pub min: f64,
     pub max: f64,
@@ -46,7 +46,7 @@ impl Counter {
     }
 }
 
-/// Whether a counter is averaged by time.
+/// Whether a counter is weighted by time.
 pub fn is_rate(name: &str, base_unit: &str) -> bool {
     base_unit == "%"
         || base_unit.contains('/')
@@ -60,7 +60,7 @@ pub fn is_rate(name: &str, base_unit: &str) -> bool {
 #[serde(from = "Recorded", into = "Recorded")]
 pub struct Counters(BTreeMap<Arc<str>, (Arc<str>, Counter)>);
 
-/// Counters as a recording has them.
+/// Counters in a recording.
 type Recorded = BTreeMap<String, (String, Counter)>;
 
 impl From<Recorded> for Counters {
@@ -79,7 +79,7 @@ impl From<Counters> for Recorded {
 }
 
 impl Counters {
-    /// Adds what another row counted, or one more launch.
+    /// Adds the counter of another row or launch.
     pub fn merge(&mut self, name: &Arc<str>, unit: &Arc<str>, counter: &Counter) {
         if counter.n == 0 {
             return;
@@ -131,23 +131,23 @@ impl Counters {
     }
 }
 
-/// Of the metrics that were asked for, those that no kernel has: ncu leaves out silently what it does not know.
+/// The requested metrics that no kernel has: ncu silently drops what it does not know.
 ///
-/// A metric asked for without a rollup (`dram__bytes`) is there if any of its rollups is.
-pub fn missing_metrics<'a>(asked: &[&'a str], got: &Counters) -> Vec<&'a str> {
-    let has = |asked: &str| {
+/// A metric without a rollup (`dram__bytes`) is present if any of its rollups is.
+pub fn missing_metrics<'a>(requested: &[&'a str], got: &Counters) -> Vec<&'a str> {
+    let has = |metric: &str| {
         got.iter().any(|(name, _, _)| {
-            name.strip_prefix(asked).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+            name.strip_prefix(metric).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
         })
     };
-    asked.iter().copied().filter(|asked| !has(asked)).collect()
+    requested.iter().copied().filter(|metric| !has(metric)).collect()
 }
 
-/// What the known counters of a kernel say, of a mean launch. What was not counted is not there.
+/// The known counters of a mean launch. What was not counted is `None`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Known {
     pub duration_ns: Option<f64>,
-    /// Percents of the peak, as the tool gives them: some exceed 100.
+    /// Percent of the peak as the tool reports it; some exceed 100.
     pub sm_pct: Option<f64>,
     pub dram_pct: Option<f64>,
     /// The busiest level of the memory hierarchy, DRAM or caches.
@@ -162,18 +162,18 @@ pub struct Known {
     pub waves_per_sm: Option<f64>,
     pub registers: Option<f64>,
     pub shared_bytes: Option<f64>,
-    /// Operations on numbers, where they were counted.
+    /// Floating-point operations, where they were counted.
     pub flops: Option<Flops>,
-    /// What warps waited for, the most first, as warps (or cycles) per issued instruction.
+    /// Stall reasons of warps in descending order, as warps (or cycles) per issued instruction.
     pub stalls: Vec<(String, f64)>,
 }
 
-/// Floating-point operations of a launch, and what they were counted from.
+/// Floating-point operations of a launch, and the instructions they were counted from.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Flops {
     pub total: f64,
     pub tensor: Option<f64>,
-    /// Which instructions were counted, in words; others are not in the total.
+    /// Which instructions were counted; others are not in the total.
     pub counted: String,
 }
 
@@ -228,7 +228,7 @@ impl Known {
                 .first(&["launch__waves_per_multiprocessor", "Launch Statistics: Waves Per SM"]),
             registers: counters
                 .first(&["launch__registers_per_thread", "Launch Statistics: Registers Per Thread"]),
-            // The kernel's own, without what the driver takes of each block.
+            // The kernel's own, without what the driver reserves in each block.
             shared_bytes: counters
                 .sum_of(&["launch__shared_mem_per_block_static", "launch__shared_mem_per_block_dynamic"])
                 .or_else(|| {
@@ -243,7 +243,7 @@ impl Known {
     }
 }
 
-/// Names of the time that a launch takes.
+/// Names of the duration of a launch.
 pub const DURATION: &[&str] = &[
     "gpu__time_duration.sum",
     "gpu__time_duration.avg",
@@ -252,7 +252,7 @@ pub const DURATION: &[&str] = &[
     "GPU Speed Of Light: Duration",
 ];
 
-/// Instructions of one thread by how many operations each is.
+/// Scalar instructions with the number of operations of each.
 const SCALAR: [(&str, &[(&str, f64)]); 3] = [
     ("FP32", &[("fadd", 1.0), ("fmul", 1.0), ("ffma", 2.0)]),
     ("FP16", &[("hadd", 1.0), ("hmul", 1.0), ("hfma", 2.0)]),
@@ -276,12 +276,12 @@ fn flops(counters: &Counters) -> Option<Flops> {
             0 => {}
             3 => counted.push(what.to_owned()),
             _ => counted.push(format!(
-                "{what} ({} alone)",
+                "{what} ({} only)",
                 found.iter().map(|(op, _)| *op).collect::<Vec<_>>().join(", ")
             )),
         }
     }
-    // One for each pair of types; an operation of one pair is not one of another.
+    // One counter per pair of types; they do not overlap.
     let paths: Vec<f64> = counters
         .iter()
         .filter(|(name, ..)| {
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_count_by_time_and_amounts_by_launch() {
+    fn rates_are_weighted_by_time_and_amounts_by_launch() {
         let all = counters(&[("x.pct", "%", &[(80.0, 99.0), (0.0, 1.0)])]);
         assert_eq!(all.mean("x.pct"), Some(79.2));
         assert_eq!(Counter::NONE.mean(), None);
@@ -345,15 +345,15 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_counted_is_not_there() {
+    fn what_was_not_counted_is_none() {
         let known = Known::of(&Counters::default());
         assert_eq!(known, Known::default());
-        let read_alone = counters(&[("dram__bytes_read.sum", "byte", &[(5.0, 1.0)])]);
-        assert_eq!(Known::of(&read_alone).dram_bytes, Some(5.0));
+        let read_only = counters(&[("dram__bytes_read.sum", "byte", &[(5.0, 1.0)])]);
+        assert_eq!(Known::of(&read_only).dram_bytes, Some(5.0));
     }
 
     #[test]
-    fn operations_say_what_they_were_counted_from() {
+    fn operations_name_the_instructions_they_were_counted_from() {
         let one: &[(f64, f64)] = &[(10.0, 1.0)];
         let all = counters(&[
             ("smsp__sass_thread_inst_executed_op_fadd_pred_on.sum", "inst", one),
@@ -364,15 +364,18 @@ mod tests {
         ]);
         let flops = Known::of(&all).flops.unwrap();
         assert_eq!((flops.total, flops.tensor), (1060.0, Some(1000.0)));
-        assert_eq!(flops.counted, "FP32, FP64 (dfma alone), tensor cores");
+        assert_eq!(flops.counted, "FP32, FP64 (dfma only), tensor cores");
     }
 
     #[test]
-    fn metrics_that_were_dropped_are_found() {
+    fn dropped_metrics_are_found() {
         let got = counters(&[("dram__bytes.sum", "byte", &[(1.0, 1.0)])]);
-        let asked =
+        let requested =
             ["dram__bytes.sum", "dram__bytes", "dram__byte", "smsp__warp_stall_memory_dependency.pct"];
-        assert_eq!(missing_metrics(&asked, &got), ["dram__byte", "smsp__warp_stall_memory_dependency.pct"]);
+        assert_eq!(
+            missing_metrics(&requested, &got),
+            ["dram__byte", "smsp__warp_stall_memory_dependency.pct"]
+        );
     }
 
     #[test]

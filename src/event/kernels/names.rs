@@ -1,14 +1,14 @@
-//! What a kernel is called, in full and in short.
+//! Full and short names of kernels.
 //!
-//! A profiler gives a kernel's whole signature. The function's own name is what `ncu -k` matches; the family is what a
-//! person calls it, with tile sizes, template arguments and parameters folded away and what tells kernels apart kept.
+//! A profiler reports the full signature of a kernel. The function's own name is what `ncu -k` matches. The family is a
+//! short name without tile sizes, template arguments and parameters.
 
 use std::borrow::Cow;
 
-/// The signature behind a mangled name; any other name as it is.
+/// The signature of a mangled name; any other name unchanged.
 pub fn demangled(name: &str) -> Cow<'_, str> {
     let mangled = name.strip_prefix("_Z").is_some();
-    // A name that is longer is an attack on whoever reads it, and its folded form is no use.
+    // A longer name may be an attack on the demangler, and its demangled form is of no use.
     if !mangled || name.len() > 4096 {
         return Cow::Borrowed(name);
     }
@@ -16,7 +16,7 @@ pub fn demangled(name: &str) -> Cow<'_, str> {
     symbol.and_then(|symbol| symbol.demangle().ok()).map_or(Cow::Borrowed(name), Cow::Owned)
 }
 
-/// A signature taken apart.
+/// A parsed signature.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Signature<'n> {
     /// The function with its namespaces, without templates.
@@ -28,28 +28,28 @@ struct Signature<'n> {
 /// The function's own name, without namespaces: `gemv_kernel` of `void ns::gemv_kernel<4>(int)`.
 pub fn function(name: &str) -> String {
     let full = demangled(name);
-    let signature = taken_apart(&full);
+    let signature = parse_signature(&full);
     signature.path.rsplit("::").next().unwrap_or_default().to_owned()
 }
 
-/// The family of a kernel; never empty for a name that is not.
+/// The family of a kernel; empty only for an empty name.
 pub fn family(name: &str) -> String {
-    family_within(name, DEEPEST)
+    family_within(name, MAX_DEPTH)
 }
 
-/// Wrappers within wrappers are looked into no further.
-const DEEPEST: usize = 4;
+/// Maximum depth of nested wrappers.
+const MAX_DEPTH: usize = 4;
 
 fn family_within(name: &str, levels: usize) -> String {
     let full = demangled(name);
-    let Signature { path, arguments } = taken_apart(&full);
+    let Signature { path, arguments } = parse_signature(&full);
     let function = path.rsplit("::").next().unwrap_or_default();
     if is_wrapper(function) {
-        let wrapped = levels.checked_sub(1).and_then(|levels| telling_argument(arguments, levels));
+        let wrapped = levels.checked_sub(1).and_then(|levels| operation_argument(arguments, levels));
         if let Some(wrapped) = wrapped {
             return wrapped_family(function, &wrapped);
         }
-        // `gemvx::kernel` tells more than `kernel`.
+        // `gemvx::kernel` is more specific than `kernel`.
         let mut parts = path.rsplit("::");
         let last = parts.next().unwrap_or_default();
         let above = parts.next().filter(|above| *above != ANONYMOUS);
@@ -62,7 +62,7 @@ fn family_within(name: &str, levels: usize) -> String {
     if folded.is_empty() { name.trim().to_owned() } else { folded.to_owned() }
 }
 
-/// A regular expression for `ncu -k regex:…`, which looks at the function's own name.
+/// A regular expression for `ncu -k regex:…`, which matches the function's own name.
 pub fn ncu_regex(name: &str) -> String {
     let mut pattern = String::from("^");
     for c in function(name).chars() {
@@ -76,10 +76,10 @@ pub fn ncu_regex(name: &str) -> String {
 
 const ANONYMOUS: &str = "(anonymous namespace)";
 
-/// Follows the text to the parameters, leaving out what stands in angle brackets.
-fn taken_apart(full: &str) -> Signature<'_> {
+/// Reads the text up to the parameters and skips what is in angle brackets.
+fn parse_signature(full: &str) -> Signature<'_> {
     let full = full.trim();
-    // Names that a tool makes up for what is no function.
+    // Names that a tool makes up for operations without a function.
     if full.starts_with('[') || (full.starts_with('(') && !full.starts_with(ANONYMOUS)) {
         return Signature { path: full.to_owned(), arguments: "" };
     }
@@ -110,8 +110,8 @@ fn taken_apart(full: &str) -> Signature<'_> {
                 kept_from = full.len();
                 break;
             }
-            // Parentheses within template arguments may have comparisons in them.
-            b'(' if depth > 0 => at = closed(bytes, at),
+            // Parentheses in template arguments may contain comparisons.
+            b'(' if depth > 0 => at = closing(bytes, at),
             _ => {}
         }
         at += 1;
@@ -119,19 +119,19 @@ fn taken_apart(full: &str) -> Signature<'_> {
     if depth == 0 {
         path.push_str(&full[kept_from..]);
     }
-    // The return type stands before the last space; an anonymous namespace has a space of its own.
+    // The return type ends at the last space; an anonymous namespace contains a space too.
     let path = path.trim().replace(ANONYMOUS, "(anonymous)");
     let function = path.rsplit(' ').next().unwrap_or_default().trim_start_matches(['*', '&']);
     let path = function.replace("(anonymous)", ANONYMOUS);
-    // Without brackets that match there is nothing to fold.
+    // Unbalanced brackets: nothing can be removed.
     if path.is_empty() {
         return Signature { path: full.to_owned(), arguments: "" };
     }
     Signature { path, arguments }
 }
 
-/// Where the parenthesis at `open` is closed, or the end.
-fn closed(bytes: &[u8], open: usize) -> usize {
+/// The index of the parenthesis that closes the one at `open`, or the end.
+fn closing(bytes: &[u8], open: usize) -> usize {
     let mut depth = 0usize;
     for (at, byte) in bytes.iter().enumerate().skip(open) {
         match byte {
@@ -144,7 +144,7 @@ fn closed(bytes: &[u8], open: usize) -> usize {
     bytes.len() - 1
 }
 
-/// Functions that run whatever their template argument is.
+/// Functions that run the operation in their template argument.
 fn is_wrapper(function: &str) -> bool {
     const WRAPPERS: [&str; 12] = [
         "Kernel",
@@ -164,23 +164,23 @@ fn is_wrapper(function: &str) -> bool {
 }
 
 fn wrapped_family(function: &str, wrapped: &str) -> String {
-    // These wrappers are nothing of their own.
+    // These wrappers do nothing themselves.
     if ["Kernel", "Kernel2", "kernel", "device_kernel", "cutlass_kernel"].contains(&function) {
         return wrapped.to_owned();
     }
     format!("{function}<{wrapped}>")
 }
 
-/// The name among template arguments that tells what is done: of a functor or an operation, else of the first type.
-fn telling_argument(arguments: &str, levels: usize) -> Option<String> {
+/// The template argument that names the operation: a functor or an operation, else the first type.
+fn operation_argument(arguments: &str, levels: usize) -> Option<String> {
     let names: Vec<&str> = arguments
         .split(|c: char| !(c.is_alphanumeric() || c == '_'))
         .filter(|name| name.starts_with(|c: char| c.is_alphabetic() || c == '_'))
         .collect();
-    let tells = |name: &&&str| {
+    let is_operation = |name: &&&str| {
         name.contains("Functor") || name.ends_with("_cuda") || name.ends_with("Op") || name.ends_with("Ops")
     };
-    if let Some(name) = names.iter().find(tells) {
+    if let Some(name) = names.iter().find(is_operation) {
         return Some(without_tiles(name).to_owned());
     }
     const PLAIN: [&str; 16] = [
@@ -214,8 +214,8 @@ fn split_arguments(arguments: &str) -> Vec<&str> {
     found
 }
 
-/// A name up to the sizes of its tiles: `nvjet_sm90_tst` of `nvjet_sm90_tst_64x32_64x16_2x4_h_bz_TNT`. The number that a
-/// compiler puts behind its own kernels (`triton_poi_fused_add_0`) goes too.
+/// The part of a name before its tile sizes: `nvjet_sm90_tst` of `nvjet_sm90_tst_64x32_64x16_2x4_h_bz_TNT`. The number that
+/// a compiler appends to its kernels (`triton_poi_fused_add_0`) is removed too.
 fn without_tiles(name: &str) -> &str {
     let is_tile = |part: &str| {
         let part = part.strip_prefix("tilesize").unwrap_or(part);
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn the_function_is_what_ncu_looks_for() {
+    fn the_function_is_what_ncu_matches() {
         for (name, wanted) in [
             (SPLIT_K, "splitKreduce_kernel"),
             ("_Z11gemv_kernelIfLi4EEvPKT_i", "gemv_kernel"),

@@ -1,23 +1,22 @@
-//! The page `details`: a row for each metric of each launch, and rows of rules among them.
+//! The page `details`: a row for each metric of each launch, and rows of rules between them.
 
-use std::{collections::HashMap, io::BufRead, sync::Arc};
+use std::{collections::HashSet, io::BufRead, sync::Arc};
 
-use super::{LaunchColumns, REMEDY, hear, is_noise};
+use super::{LaunchColumns, Launches, find_header, finish, is_message, keep_message};
 use crate::{
     event::kernels::{
         Advice, KernelRow, KernelTable, Kind,
-        counters::{Counter, Counters, DURATION, Known, is_rate},
-        names,
+        counters::{Counter, Counters, DURATION, is_rate},
     },
     kernels::{
         cells::{Row, Rows},
         error::KernelsError,
         quantity::{base, number},
-        tally::{Durations, OTHERS, Place, Places},
+        tally::{Scope, Tally},
     },
 };
 
-/// Where things are.
+/// The columns of the page.
 struct Header {
     launch: LaunchColumns,
     id: Option<usize>,
@@ -53,7 +52,7 @@ impl Header {
     }
 }
 
-/// A metric's name by itself tells what it is; a label only together with its section.
+/// A metric's name is unique; a label is unique only within its section.
 fn full_name(section: &str, metric: &str) -> String {
     if metric.contains("__") || section.is_empty() {
         metric.to_owned()
@@ -68,49 +67,43 @@ struct Current {
     id: Vec<u8>,
     key: Vec<u8>,
     row: KernelRow,
+    advice: Vec<Advice>,
     values: Vec<(Arc<str>, Arc<str>, f64)>,
-}
-
-struct Launches {
-    row: KernelRow,
-    durations: Durations,
-    counters: Counters,
 }
 
 /// Names and units, each once.
 #[derive(Default)]
-struct Interned(HashMap<String, Arc<str>>);
+struct Interned(HashSet<Arc<str>>);
 
 impl Interned {
-    fn get(&mut self, text: String) -> Arc<str> {
-        match self.0.get(&text) {
-            Some(known) => Arc::clone(known),
-            None => {
-                let made: Arc<str> = Arc::from(text.as_str());
-                self.0.insert(text, Arc::clone(&made));
-                made
-            }
+    fn get(&mut self, text: &str) -> Arc<str> {
+        if let Some(known) = self.0.get(text) {
+            return Arc::clone(known);
         }
+        let text: Arc<str> = Arc::from(text);
+        self.0.insert(Arc::clone(&text));
+        text
     }
 }
 
 /// More metrics than any version of ncu has.
-const MOST_METRICS: usize = 16_384;
+const MAX_METRICS: usize = 16_384;
 /// A launch has some tens of rules.
-const MOST_RULES: usize = 256;
+const MAX_RULES: usize = 256;
 
 /// Reads the page, one launch in memory at a time. Rows may lack the columns of rules.
 pub fn read_details(file: &str, input: impl BufRead) -> Result<KernelTable, KernelsError> {
     let mut rows = Rows::new(input);
-    let (header, mut said) = header(file, &mut rows)?;
-    let mut places: Places<Box<[u8]>> = Places::default();
-    let mut all: Vec<Launches> = Vec::new();
+    let is_header =
+        |row: Row| row.iter().any(|cell| cell == b"Metric Name").then(|| Header::of(&row.texts()))?;
+    let (header, mut messages) = find_header(file, &mut rows, is_header)?;
+    let mut tally = Tally::default();
     let mut current: Option<Current> = None;
     let mut interned = Interned::default();
     let (mut id, mut unread) = (Vec::new(), 0u64);
     while let Some(row) = rows.next_row().map_err(KernelsError::read(file))? {
-        if row.is_empty() || is_noise(row) {
-            hear(row, &mut said);
+        if row.is_empty() || is_message(row) {
+            keep_message(row, &mut messages);
             continue;
         }
         if header.launch.name(row).is_none() {
@@ -122,63 +115,24 @@ pub fn read_details(file: &str, input: impl BufRead) -> Result<KernelTable, Kern
             id.extend_from_slice(row.get(column).unwrap_or_default());
             id.push(0);
         }
-        if current.as_ref().is_none_or(|current| current.id != id) {
-            if let Some(done) = current.take() {
-                add(done, &mut places, &mut all);
-            }
-            current = Some(begun(&header, row, &id));
+        if let Some(done) = current.take_if(|current| current.id != id) {
+            add(done, &mut tally);
         }
-        if let Some(current) = &mut current {
-            take(&header, row, current, &mut interned);
-        }
+        let current = current.get_or_insert_with(|| {
+            let mut key = Vec::new();
+            header.launch.key(row, &mut key);
+            Current { id: id.clone(), key, row: header.launch.launch(row), ..Current::default() }
+        });
+        take(&header, row, current, &mut interned);
     }
     if let Some(done) = current {
-        add(done, &mut places, &mut all);
+        add(done, &mut tally);
     }
     let mut table = KernelTable::new("ncu, details of launches", Kind::Kernels);
-    table.rows = all.into_iter().map(Launches::done).collect();
-    table.sort(Default::default());
-    table.notes.extend(places.remark());
-    table.notes.append(&mut said);
-    if unread > 0 {
-        table.notes.push(format!("{unread} rows could not be read"));
-    }
-    if table.rows.is_empty() {
-        let what = "the header of ncu's page of details".to_owned();
-        return Err(KernelsError::NoRows { file: file.to_owned(), what, remedy: REMEDY });
-    }
-    Ok(table)
-}
-
-fn header(file: &str, rows: &mut Rows<impl BufRead>) -> Result<(Header, Vec<String>), KernelsError> {
-    let mut said = Vec::new();
-    while let Some(row) = rows.next_row().map_err(KernelsError::read(file))? {
-        if row.iter().any(|cell| cell == b"Metric Name")
-            && let Some(header) = Header::of(&row.texts())
-        {
-            return Ok((header, said));
-        }
-        hear(row, &mut said);
-    }
-    let seen = "it has no header of ncu's page of details".to_owned();
-    Err(KernelsError::Unknown { file: file.to_owned(), seen })
-}
-
-fn begun(header: &Header, row: Row, id: &[u8]) -> Current {
-    let name = String::from_utf8_lossy(header.launch.name(row).unwrap_or_default()).into_owned();
-    let mut current = Current {
-        id: id.to_vec(),
-        row: KernelRow {
-            grid: header.launch.extent(row, header.launch.grid),
-            block: header.launch.extent(row, header.launch.block),
-            range: header.launch.range(row),
-            name,
-            ..KernelRow::default()
-        },
-        ..Current::default()
-    };
-    header.launch.key(row, &mut current.key);
-    current
+    table.notes.extend(tally.note());
+    table.rows =
+        tally.into_rows().into_iter().map(|launches| launches.into_row(|counters| counters)).collect();
+    finish(file, "details", table, messages, unread)
 }
 
 fn take(header: &Header, row: Row, current: &mut Current, interned: &mut Interned) {
@@ -186,18 +140,18 @@ fn take(header: &Header, row: Row, current: &mut Current, interned: &mut Interne
     let metric = text(Some(header.metric));
     if !metric.is_empty() {
         let Some(value) = row.get(header.value).and_then(number) else { return };
-        if interned.0.len() >= MOST_METRICS || current.values.len() >= MOST_METRICS {
+        if interned.0.len() >= MAX_METRICS || current.values.len() >= MAX_METRICS {
             return;
         }
         let scale = base(&text(header.unit));
-        let name = interned.get(full_name(&text(header.section), &metric));
-        let unit = interned.get(scale.unit);
+        let name = interned.get(&full_name(&text(header.section), &metric));
+        let unit = interned.get(&scale.unit);
         current.values.push((name, unit, value * scale.factor));
         return;
     }
     let rule = text(header.rule);
-    if !rule.is_empty() && current.row.advice.len() < MOST_RULES {
-        current.row.advice.push(Advice {
+    if !rule.is_empty() && current.advice.len() < MAX_RULES {
+        current.advice.push(Advice {
             rule: rule.into_owned(),
             kind: text(header.rule_kind).into_owned(),
             text: text(header.rule_text).into_owned(),
@@ -207,59 +161,22 @@ fn take(header: &Header, row: Row, current: &mut Current, interned: &mut Interne
     }
 }
 
-/// Counts a launch that was read to its end.
-fn add(done: Current, places: &mut Places<Box<[u8]>>, all: &mut Vec<Launches>) {
-    let at = match places.known(done.key.as_slice()) {
-        Some(at) => at,
-        None => {
-            let place = places.find(done.key.as_slice().into(), done.row.name.as_bytes());
-            if place.at() == all.len() {
-                let named = match place {
-                    Place::Others { .. } => KernelRow::named(OTHERS),
-                    _ => KernelRow::named(names::demangled(&done.row.name).into_owned()),
-                };
-                let row = match place {
-                    Place::Exact { .. } => KernelRow {
-                        name: named.name,
-                        family: named.family,
-                        advice: Vec::new(),
-                        ..done.row.clone()
-                    },
-                    _ => named,
-                };
-                all.push(Launches { row, durations: Durations::default(), counters: Counters::default() });
-            }
-            place.at()
-        }
-    };
-    let launches = &mut all[at];
-    launches.row.calls += 1;
+/// Counts a launch whose rows were all read.
+fn add(done: Current, tally: &mut Tally<Vec<u8>, Launches<Counters>>) {
+    let name = done.row.name.clone();
+    let new = |scope: Scope| Launches::new(scope.limit(done.row), Counters::default());
+    let launches = tally.row(done.key.as_slice(), name.as_bytes(), new);
     let ns = done.values.iter().find(|(name, ..)| DURATION.contains(&&**name)).map(|(_, _, ns)| *ns);
-    if let Some(ns) = ns {
-        launches.durations.add(ns);
-    }
-    let by_time = ns.filter(|ns| *ns > 0.0).unwrap_or(1.0);
+    let weight = launches.count(ns);
     for (name, unit, value) in &done.values {
         let mut counter = Counter::NONE;
-        counter.add(*value, if is_rate(name, unit) { by_time } else { 1.0 });
+        counter.add(*value, if is_rate(name, unit) { weight } else { 1.0 });
         launches.counters.merge(name, unit, &counter);
     }
-    for advice in done.row.advice {
+    for advice in done.advice {
         if !launches.row.advice.iter().any(|known| known.rule == advice.rule) {
             launches.row.advice.push(advice);
         }
-    }
-}
-
-impl Launches {
-    fn done(self) -> KernelRow {
-        let Launches { mut row, durations, counters } = self;
-        durations.fill(&mut row);
-        let known = Known::of(&counters);
-        row.registers = known.registers.map(|n| n as u32);
-        row.shared_bytes = known.shared_bytes.map(|n| n as u64);
-        row.counters = counters;
-        row
     }
 }
 
@@ -296,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn both_pages_agree_where_they_tell_the_same() {
+    fn both_pages_agree_about_the_same_kernel() {
         let raw =
             super::super::read_raw("raw", &include_bytes!("../../../tests/fixtures/h200_ncu_raw.csv")[..])
                 .unwrap();
@@ -323,12 +240,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        fn any_bytes_are_read_or_rejected(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
             let _ = read_details("any", bytes.as_slice());
         }
 
         #[test]
-        fn any_rows_below_a_header_are_read_or_refused(rows in "[0-9k,.\"\n()=%na/-]{0,200}") {
+        fn any_rows_below_a_header_are_read_or_rejected(rows in "[0-9k,.\"\n()=%na/-]{0,200}") {
             let _ = read_details("any", format!("{HEADER}{rows}").as_bytes());
         }
     }

@@ -1,40 +1,127 @@
-//! What Nsight Compute prints with `--csv`.
+//! The CSV that Nsight Compute prints with `--csv`.
 
 mod details;
 mod raw;
 
+use std::io::BufRead;
+
 pub use details::read_details;
 pub use raw::read_raw;
 
-use super::{cells::Row, quantity};
+use super::{
+    cells::{Row, Rows},
+    error::KernelsError,
+    quantity,
+    tally::Durations,
+};
+use crate::event::kernels::{
+    KernelRow, KernelTable,
+    counters::{Counters, Known},
+    names,
+};
 
-/// What of a file is needed to read it again, or to read it at all.
 const REMEDY: &str =
     "profile with ncu --csv --page raw, or print a report with ncu --import FILE.ncu-rep --page raw --csv";
 
-/// Lines that ncu writes among the rows.
-fn is_noise(row: Row) -> bool {
+/// Whether it is a message of ncu between the rows.
+fn is_message(row: Row) -> bool {
     row.get(0).is_some_and(|first| first.starts_with(b"=="))
 }
 
-/// More remarks are not worth keeping.
-const MOST_SAID: usize = 16;
+/// Further messages are dropped.
+const MAX_MESSAGES: usize = 16;
 
-/// Keeps what ncu says went wrong, among its noise; the same words once.
-fn hear(row: Row, said: &mut Vec<String>) {
+/// Keeps an error or a warning of ncu, each text once.
+fn keep_message(row: Row, messages: &mut Vec<String>) {
     let Some(first) = row.get(0) else { return };
-    if !(first.starts_with(b"==ERROR==") || first.starts_with(b"==WARNING==")) || said.len() >= MOST_SAID {
+    let is_bad = first.starts_with(b"==ERROR==") || first.starts_with(b"==WARNING==");
+    if !is_bad || messages.len() >= MAX_MESSAGES {
         return;
     }
-    let words = row.texts().join(", ");
-    let words = words.trim_start_matches("==ERROR==").trim_start_matches("==WARNING==").trim();
-    if !said.iter().any(|known| known == words) {
-        said.push(words.to_owned());
+    let text = row.texts().join(", ");
+    let text = text.trim_start_matches("==ERROR==").trim_start_matches("==WARNING==").trim();
+    if !messages.iter().any(|known| known == text) {
+        messages.push(text.to_owned());
     }
 }
 
-/// Where the columns of a launch are.
-#[derive(Debug, Clone, Default)]
+/// The first row that `header` accepts, and the messages before it.
+fn find_header<H>(
+    file: &str,
+    rows: &mut Rows<impl BufRead>,
+    header: impl Fn(Row) -> Option<H>,
+) -> Result<(H, Vec<String>), KernelsError> {
+    let mut messages = Vec::new();
+    while let Some(row) = rows.next_row().map_err(KernelsError::read(file))? {
+        match header(row).filter(|_| !is_message(row)) {
+            Some(header) => return Ok((header, messages)),
+            None => keep_message(row, &mut messages),
+        }
+    }
+    let file = file.to_owned();
+    Err(match messages.first() {
+        Some(message) => {
+            KernelsError::NoRows { file, what: format!("a message of ncu ({message})"), remedy: REMEDY }
+        }
+        None => KernelsError::Empty { file, remedy: REMEDY },
+    })
+}
+
+/// The table of a page with its notes; an error if it has no rows.
+fn finish(
+    file: &str,
+    page: &str,
+    mut table: KernelTable,
+    messages: Vec<String>,
+    unread: u64,
+) -> Result<KernelTable, KernelsError> {
+    table.sort(Default::default());
+    table.notes.extend(messages);
+    if unread > 0 {
+        table.notes.push(format!("{unread} rows could not be read"));
+    }
+    if table.rows.is_empty() {
+        let message = table.notes.first().map_or_else(String::new, |note| format!(" (ncu reports: {note})"));
+        let what = format!("the header of ncu's {page} page{message}");
+        return Err(KernelsError::NoRows { file: file.to_owned(), what, remedy: REMEDY });
+    }
+    Ok(table)
+}
+
+/// The launches of one kernel, grid and range. The pages keep their counters in different forms.
+struct Launches<C> {
+    row: KernelRow,
+    durations: Durations,
+    counters: C,
+}
+
+impl<C> Launches<C> {
+    fn new(row: KernelRow, counters: C) -> Launches<C> {
+        Launches { row, durations: Durations::default(), counters }
+    }
+
+    /// Counts a launch. Returns the weight of its rates: its duration where that is known.
+    fn count(&mut self, ns: Option<f64>) -> f64 {
+        self.row.calls += 1;
+        if let Some(ns) = ns {
+            self.durations.add(ns);
+        }
+        ns.filter(|ns| *ns > 0.0).unwrap_or(1.0)
+    }
+
+    fn into_row(self, counters: impl FnOnce(C) -> Counters) -> KernelRow {
+        let Launches { mut row, durations, counters: counted } = self;
+        durations.fill(&mut row);
+        row.counters = counters(counted);
+        let known = Known::of(&row.counters);
+        row.registers = known.registers.map(|n| n as u32);
+        row.shared_bytes = known.shared_bytes.map(|n| n as u64);
+        row
+    }
+}
+
+/// The columns that identify a launch.
+#[derive(Debug, Clone)]
 struct LaunchColumns {
     name: Option<usize>,
     grid: Option<usize>,
@@ -56,7 +143,7 @@ impl LaunchColumns {
         }
     }
 
-    /// All that tells launches apart, in one run of bytes.
+    /// Everything that distinguishes launches, as one byte string.
     fn key(&self, row: Row, key: &mut Vec<u8>) {
         key.clear();
         for column in [self.name, self.grid, self.block, self.push_pop, self.start_stop].into_iter().flatten()
@@ -70,13 +157,17 @@ impl LaunchColumns {
         row.get(self.name?).map(<[u8]>::trim_ascii).filter(|name| !name.is_empty())
     }
 
-    fn extent(&self, row: Row, column: Option<usize>) -> Option<[u32; 3]> {
-        quantity::three(row.get(column?)?)
-    }
-
-    fn range(&self, row: Row) -> Option<String> {
-        let text = |column: Option<usize>| row.text(column?).and_then(|cell| range_names(&cell));
-        text(self.push_pop).or_else(|| text(self.start_stop))
+    /// Kernel, grid and range of the launch in `row`.
+    fn launch(&self, row: Row) -> KernelRow {
+        let name = String::from_utf8_lossy(self.name(row).unwrap_or_default());
+        let extent = |column: Option<usize>| quantity::three(row.get(column?)?);
+        let range = |column: Option<usize>| row.text(column?).and_then(|cell| range_names(&cell));
+        KernelRow {
+            grid: extent(self.grid),
+            block: extent(self.block),
+            range: range(self.push_pop).or_else(|| range(self.start_stop)),
+            ..KernelRow::named(names::demangled(&name))
+        }
     }
 }
 

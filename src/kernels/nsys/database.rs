@@ -1,8 +1,8 @@
-//! The SQLite that `nsys export` makes: every launch, every call, every range.
+//! The SQLite of `nsys export`: every launch, call and range.
 //!
-//! Tables are there only if something was recorded for them, and columns come and go between versions; what is not
-//! there is left out. Kernels find their ranges through the calls that launched them: a launch and its call share a
-//! correlation id within a process, and the call was made on a thread within that thread's ranges.
+//! A table exists only if something was recorded for it, and columns differ between versions; missing ones are skipped.
+//! Kernels are assigned to ranges through the calls that launched them: a launch and its call share a correlation id
+//! within a process, and the call was made on a thread within that thread's ranges.
 
 use std::{collections::HashMap, path::Path, sync::Arc};
 
@@ -10,10 +10,10 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension, types::ValueRef};
 
 use super::ranges::{OUTSIDE, PathId, Ranges};
 use crate::{
-    event::kernels::{KernelRow, KernelTable, Kind, counters::Counter, names},
+    event::kernels::{KernelRow, KernelTable, Kind, OTHERS, counters::Counter, names},
     kernels::{
         error::{KernelsError, RECORD_KERNELS},
-        tally::{Durations, OTHERS, Place, Places},
+        tally::{Durations, Scope, Tally},
     },
 };
 
@@ -26,22 +26,20 @@ const RANGES: &str = "NVTX_EVENTS";
 const PUSH_POP: i64 = 59;
 const START_END: i64 = 60;
 
-/// Reads a recording: its kernels first, then ranges, calls of CUDA and memory operations, as far as there are any.
+/// Reads a recording: kernels, then ranges, CUDA calls and memory operations, as far as they were recorded.
 ///
-/// The file is opened for reading alone. One without kernels and without ranges is an error.
+/// The file is opened read-only. A recording without kernels and without ranges is an error.
 pub fn read_database(path: &Path) -> Result<Vec<KernelTable>, KernelsError> {
     let file = path.display().to_string();
-    read(path)
-        .map_err(|source| KernelsError::Database { file: file.clone(), source })
-        .and_then(|tables| something(file, tables))
-}
-
-fn something(file: String, tables: Vec<KernelTable>) -> Result<Vec<KernelTable>, KernelsError> {
-    if tables.is_empty() {
-        let missing = "no rows in CUPTI_ACTIVITY_KIND_KERNEL and NVTX_EVENTS";
-        return Err(KernelsError::NothingRecorded { file, missing, remedy: RECORD_KERNELS });
+    match read(path) {
+        Err(source) => Err(KernelsError::Database { file, source }),
+        Ok(tables) if tables.is_empty() => Err(KernelsError::NothingRecorded {
+            file,
+            missing: "no rows in CUPTI_ACTIVITY_KIND_KERNEL and NVTX_EVENTS",
+            remedy: RECORD_KERNELS,
+        }),
+        Ok(tables) => Ok(tables),
     }
-    Ok(tables)
 }
 
 fn read(path: &Path) -> rusqlite::Result<Vec<KernelTable>> {
@@ -49,7 +47,7 @@ fn read(path: &Path) -> rusqlite::Result<Vec<KernelTable>> {
     let database = Database { connection: Connection::open_with_flags(path, flags)? };
     let mut ranges = database.ranges()?;
     let mut by_path: Vec<(Durations, u64)> = Vec::new();
-    ranges.place(|path, lasted| {
+    ranges.resolve(|path, lasted| {
         let path = path as usize;
         by_path.resize_with(by_path.len().max(path + 1), Default::default);
         by_path[path].1 += 1;
@@ -74,14 +72,14 @@ fn read(path: &Path) -> rusqlite::Result<Vec<KernelTable>> {
     Ok(if all[0].is_none() && all[1].is_none() { Vec::new() } else { all.into_iter().flatten().collect() })
 }
 
-/// A number that counts for calls and launches alike: the process, and the id within it.
+/// The number that a call and its launches share: the process, and the correlation id within it.
 fn link(process_or_thread: i64, correlation: i64) -> u64 {
-    // Bits 24 to 47 are the process, below them is the thread.
+    // Bits 24 to 47 are the process, the bits below are the thread.
     let process = (process_or_thread as u64 >> 24) & 0xff_ffff;
     process << 40 | (correlation as u64 & 0xff_ffff_ffff)
 }
 
-/// Calls by their numbers, each with the ranges around it.
+/// Calls by number, each with its ranges.
 #[derive(Debug, Default)]
 struct Links(Vec<(u64, PathId)>);
 
@@ -92,7 +90,7 @@ impl Links {
         }
     }
 
-    /// `hint` is where the last one was found: launches come in about the order of their calls.
+    /// `hint` is the position of the last result: launches are in about the order of their calls.
     fn find(&self, number: u64, hint: &mut usize) -> PathId {
         let near = *hint..(*hint + 4).min(self.0.len());
         if let Some(at) = near.clone().find(|at| self.0[*at].0 == number) {
@@ -109,7 +107,7 @@ impl Links {
     }
 }
 
-/// What tells launches apart.
+/// What distinguishes launches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct LaunchKey {
     name: i64,
@@ -118,14 +116,13 @@ struct LaunchKey {
     path: PathId,
 }
 
-/// What is counted of a key.
+/// The launches with one key.
 #[derive(Debug)]
 struct Launches {
     key: LaunchKey,
-    place: Place,
-    /// One of them, to ask for what all of them have.
+    scope: Scope,
+    /// The row of one of them, for values that all of them share.
     example: i64,
-    calls: u64,
     in_graphs: u64,
     durations: Durations,
 }
@@ -134,22 +131,37 @@ struct Database {
     connection: Connection,
 }
 
-fn integer(value: ValueRef) -> Option<i64> {
-    match value {
+/// The integer in a column; `None` for any other value.
+fn integer(row: &rusqlite::Row, column: usize) -> rusqlite::Result<Option<i64>> {
+    Ok(match row.get_ref(column)? {
         ValueRef::Integer(value) => Some(value),
         _ => None,
-    }
+    })
+}
+
+/// Start and end, from the first two columns.
+fn span(row: &rusqlite::Row) -> rusqlite::Result<Option<(i64, i64)>> {
+    Ok(integer(row, 0)?.zip(integer(row, 1)?))
+}
+
+fn duration_ns((start, end): (i64, i64)) -> f64 {
+    end.saturating_sub(start).max(0) as f64
+}
+
+/// A row whose family is its name.
+fn simple_row(name: String) -> KernelRow {
+    KernelRow { family: name.clone(), name, ..KernelRow::default() }
 }
 
 impl Database {
-    /// The columns of a table; none where it is not there.
+    /// The columns of a table; none if it does not exist.
     fn columns(&self, table: &str) -> rusqlite::Result<Vec<String>> {
         let mut ask = self.connection.prepare("SELECT name FROM pragma_table_info(?1)")?;
         let names = ask.query_map([table], |row| row.get(0))?;
         names.collect()
     }
 
-    /// Runs through a table. A column that is not there reads as NULL; a table that is not there has no rows.
+    /// Reads the rows of a table. A missing column reads as NULL. Returns false if the table does not exist.
     fn each(
         &self,
         table: &str,
@@ -157,11 +169,11 @@ impl Database {
         condition: &str,
         mut row_of: impl FnMut(&rusqlite::Row) -> rusqlite::Result<()>,
     ) -> rusqlite::Result<bool> {
-        let there = self.columns(table)?;
-        if there.is_empty() {
+        let existing = self.columns(table)?;
+        if existing.is_empty() {
             return Ok(false);
         }
-        let has = |name: &str| there.iter().any(|column| column == name);
+        let has = |name: &str| existing.iter().any(|column| column == name);
         let column = |name: &&str| match *name {
             "rowid" => "rowid".to_owned(),
             name if has(name) => format!("\"{name}\""),
@@ -176,7 +188,7 @@ impl Database {
         Ok(true)
     }
 
-    /// The text of an id; `None` where there is none.
+    /// The text of an id, if it has one.
     fn string(&self, id: i64) -> rusqlite::Result<Option<String>> {
         if self.columns("StringIds")?.is_empty() {
             return Ok(None);
@@ -195,12 +207,12 @@ impl Database {
         let mut texts: HashMap<i64, String> = HashMap::new();
         let wanted = ["start", "end", "eventType", "globalTid", "endGlobalTid", "textId", "text"];
         self.each(RANGES, &wanted, "", |row| {
-            let number = |at| row.get_ref(at).map(integer);
+            let number = |at| integer(row, at);
             if !matches!(number(2)?, Some(PUSH_POP | START_END)) {
                 return Ok(());
             }
             let (Some(start), Some(thread)) = (number(0)?, number(3)?) else { return Ok(()) };
-            // A range that ends on another thread is around nothing that one thread does.
+            // A range that ends on another thread encloses no calls of either.
             if number(4)?.is_some_and(|end| end != thread) {
                 return Ok(());
             }
@@ -222,22 +234,20 @@ impl Database {
         Ok(ranges)
     }
 
-    /// The calls of CUDA as a table, and those within ranges by their numbers.
+    /// The CUDA calls as a table, and those within ranges by number.
     fn calls(&self, ranges: &mut Ranges) -> rusqlite::Result<(Option<KernelTable>, Links)> {
         let mut links = Links::default();
-        let mut by_name: HashMap<i64, (u64, Durations)> = HashMap::new();
+        let mut by_name: HashMap<i64, Durations> = HashMap::new();
         let with_ranges = !ranges.is_empty();
         self.each(CALLS, &["start", "end", "nameId", "correlationId", "globalTid"], "", |row| {
-            let number = |at| row.get_ref(at).map(integer);
-            let (Some(start), Some(end)) = (number(0)?, number(1)?) else { return Ok(()) };
-            let (calls, durations) = by_name.entry(number(2)?.unwrap_or(-1)).or_default();
-            *calls += 1;
-            durations.add(end.saturating_sub(start).max(0) as f64);
+            let number = |at| integer(row, at);
+            let Some((start, end)) = span(row)? else { return Ok(()) };
+            by_name.entry(number(2)?.unwrap_or(-1)).or_default().add(duration_ns((start, end)));
             if !with_ranges {
                 return Ok(());
             }
             if let (Some(correlation), Some(thread)) = (number(3)?, number(4)?) {
-                let path = ranges.around(thread, start, end);
+                let path = ranges.enclosing(thread, start, end);
                 if path != OUTSIDE {
                     links.0.push((link(thread, correlation), path));
                 }
@@ -246,17 +256,14 @@ impl Database {
         })?;
         links.sort();
         let mut rows = Vec::new();
-        for (id, (calls, durations)) in by_name {
+        for (id, durations) in by_name {
             let name = self.string(id)?.unwrap_or_else(|| format!("call {id}"));
-            let name = without_version(&name).to_owned();
-            let mut row = KernelRow { family: name.clone(), name, calls, ..KernelRow::default() };
-            durations.fill(&mut row);
-            rows.push(row);
+            rows.push(durations.into_row(simple_row(without_version(&name).to_owned())));
         }
         Ok((filled("nsys SQLite, CUDA calls", Kind::ApiCalls, rows), links))
     }
 
-    /// The kernels; `launched` is told how many launches and how much time fall to each nesting of ranges.
+    /// The kernels. `launched` receives the number of launches and their time for each nesting of ranges.
     fn kernels(
         &self,
         ranges: &Ranges,
@@ -267,8 +274,7 @@ impl Database {
         let columns = self.columns(KERNELS)?;
         let has = |name: &str| columns.iter().any(|column| column == name);
         let name = ["demangledName", "shortName", "mangledName"].into_iter().find(|name| has(name));
-        let mut places: Places<LaunchKey> = Places::default();
-        let mut all: Vec<Launches> = Vec::new();
+        let mut tally: Tally<LaunchKey, Launches> = Tally::default();
         let (mut unread, mut hint, mut outside) = (0u64, 0, 0u64);
         let mut wanted = vec![
             "rowid",
@@ -287,7 +293,7 @@ impl Database {
             wanted.extend(["correlationId", "globalPid"]);
         }
         self.each(KERNELS, &wanted, "", |row| {
-            let number = |at| row.get_ref(at).map(integer);
+            let number = |at| integer(row, at);
             let (Some(start), Some(end), Some(name)) = (number(1)?, number(2)?, number(3)?) else {
                 unread += 1;
                 return Ok(());
@@ -306,21 +312,15 @@ impl Database {
                 block: [size(7)?, size(8)?, size(9)?],
                 path,
             };
-            let at = match places.known(&key) {
-                Some(at) => at,
-                None => {
-                    let place = places.find(key, &name.to_le_bytes());
-                    if place.at() == all.len() {
-                        let example = number(0)?.unwrap_or(-1);
-                        let durations = Durations::default();
-                        all.push(Launches { key, place, example, calls: 0, in_graphs: 0, durations });
-                    }
-                    place.at()
-                }
-            };
-            let ns = end.saturating_sub(start).max(0) as f64;
-            let launches = &mut all[at];
-            launches.calls += 1;
+            let example = number(0)?.unwrap_or(-1);
+            let launches = tally.row(&key, &name.to_le_bytes(), |scope| Launches {
+                key,
+                scope,
+                example,
+                in_graphs: 0,
+                durations: Durations::default(),
+            });
+            let ns = duration_ns((start, end));
             launches.in_graphs += u64::from(number(10)?.is_some());
             launches.durations.add(ns);
             let (calls, total) = &mut launched[path as usize];
@@ -329,21 +329,23 @@ impl Database {
             outside += u64::from(path == OUTSIDE);
             Ok(())
         })?;
-        let mut rows = self.rows_of(all, ranges)?;
-        let (graph_rows, graphs) = self.whole_graphs()?;
+        let note = tally.note();
+        let mut rows = self.rows_of(tally.into_rows(), ranges)?;
+        let graph_rows = self.graphs()?;
+        let graphs: u64 = graph_rows.iter().map(|row| row.calls).sum();
         rows.extend(graph_rows);
         let Some(mut table) = filled("nsys SQLite, kernels", Kind::Kernels, rows) else { return Ok(None) };
-        table.notes.extend(places.remark());
+        table.notes.extend(note);
         if unread > 0 {
             table.notes.push(format!("{unread} launches could not be read"));
         }
         if graphs > 0 {
             table.notes.push(format!(
-                "{graphs} launches of CUDA graphs were recorded as a whole; nsys profile --cuda-graph-trace=node shows their kernels"
+                "{graphs} launches of CUDA graphs were recorded without their kernels; use nsys profile --cuda-graph-trace=node"
             ));
         }
         if !ranges.is_empty() && outside > 0 {
-            table.notes.push(format!("{outside} launches were made outside of all NVTX ranges"));
+            table.notes.push(format!("{outside} launches were made outside all NVTX ranges"));
         }
         Ok(Some(table))
     }
@@ -351,22 +353,22 @@ impl Database {
     fn rows_of(&self, all: Vec<Launches>, ranges: &Ranges) -> rusqlite::Result<Vec<KernelRow>> {
         let wanted = ["registersPerThread", "staticSharedMemory", "dynamicSharedMemory"];
         let mut rows = Vec::with_capacity(all.len());
-        for Launches { key, place, example, calls, in_graphs, durations } in all {
-            let name = match place {
-                Place::Others { .. } => OTHERS.to_owned(),
+        for Launches { key, scope, example, in_graphs, durations } in all {
+            let name = match scope {
+                Scope::Others => OTHERS.to_owned(),
                 _ => {
                     let text = self.string(key.name)?.unwrap_or_else(|| format!("kernel {}", key.name));
                     names::demangled(&text).into_owned()
                 }
             };
-            let mut row = KernelRow { calls, graph_calls: Some(in_graphs), ..KernelRow::named(name) };
-            durations.fill(&mut row);
-            if let Place::Exact { .. } = place {
-                let there = |extent: [u32; 3]| (extent != [0; 3]).then_some(extent);
-                (row.grid, row.block) = (there(key.grid), there(key.block));
+            let row = KernelRow { graph_calls: Some(in_graphs), ..KernelRow::named(name) };
+            let mut row = durations.into_row(row);
+            if scope == Scope::Launch {
+                let known = |extent: [u32; 3]| (extent != [0; 3]).then_some(extent);
+                (row.grid, row.block) = (known(key.grid), known(key.block));
                 row.range = ranges.paths.text(key.path).map(str::to_owned);
                 self.each(KERNELS, &wanted, &format!("WHERE rowid = {example}"), |one| {
-                    let number = |at| one.get_ref(at).map(integer);
+                    let number = |at| integer(one, at);
                     row.registers = number(0)?.and_then(|n| u32::try_from(n).ok());
                     row.shared_bytes =
                         number(1)?.zip(number(2)?).and_then(|(a, b)| u64::try_from(a.checked_add(b)?).ok());
@@ -378,49 +380,39 @@ impl Database {
         Ok(rows)
     }
 
-    /// Graphs that were recorded without their nodes, and how many launches these are.
-    fn whole_graphs(&self) -> rusqlite::Result<(Vec<KernelRow>, u64)> {
-        let mut by_graph: HashMap<Option<i64>, (u64, Durations)> = HashMap::new();
+    /// Graphs that were recorded without their nodes.
+    fn graphs(&self) -> rusqlite::Result<Vec<KernelRow>> {
+        let mut by_graph: HashMap<Option<i64>, Durations> = HashMap::new();
         self.each(GRAPHS, &["start", "end", "graphId"], "", |row| {
-            let number = |at| row.get_ref(at).map(integer);
-            if let (Some(start), Some(end)) = (number(0)?, number(1)?) {
-                let (calls, durations) = by_graph.entry(number(2)?).or_default();
-                *calls += 1;
-                durations.add(end.saturating_sub(start).max(0) as f64);
+            if let Some(span) = span(row)? {
+                by_graph.entry(integer(row, 2)?).or_default().add(duration_ns(span));
             }
             Ok(())
         })?;
-        let all = by_graph.values().map(|(calls, _)| calls).sum();
-        let row = |(graph, (calls, durations)): (Option<i64>, (u64, Durations))| {
-            let name = graph.map_or("[CUDA graph]".to_owned(), |id| format!("[CUDA graph {id}]"));
-            let mut row =
-                KernelRow { family: "[CUDA graph]".to_owned(), name, calls, ..KernelRow::default() };
-            durations.fill(&mut row);
-            row
+        let row = |(graph, durations): (Option<i64>, Durations)| {
+            let family = "[CUDA graph]".to_owned();
+            let name = graph.map_or(family.clone(), |id| format!("[CUDA graph {id}]"));
+            durations.into_row(KernelRow { family, name, ..KernelRow::default() })
         };
-        Ok((by_graph.into_iter().map(row).collect(), all))
+        Ok(by_graph.into_iter().map(row).collect())
     }
 
     /// Copies and memsets.
     fn memory(&self) -> rusqlite::Result<Option<KernelTable>> {
-        let mut by_name: HashMap<String, (u64, f64, Durations)> = HashMap::new();
+        let mut by_name: HashMap<String, (f64, Durations)> = HashMap::new();
         for (table, kind) in [(COPIES, "copyKind"), (MEMSETS, "")] {
             self.each(table, &["start", "end", "bytes", kind], "", |row| {
-                let number = |at| row.get_ref(at).map(integer);
-                let (Some(start), Some(end)) = (number(0)?, number(1)?) else { return Ok(()) };
-                let name = if table == COPIES { copy_name(number(3)?) } else { "[CUDA memset]".to_owned() };
-                let (calls, bytes, durations) = by_name.entry(name).or_default();
-                *calls += 1;
-                *bytes += number(2)?.unwrap_or(0) as f64;
-                durations.add(end.saturating_sub(start).max(0) as f64);
+                let Some(span) = span(row)? else { return Ok(()) };
+                let name =
+                    if table == COPIES { copy_name(integer(row, 3)?) } else { "[CUDA memset]".to_owned() };
+                let (bytes, durations) = by_name.entry(name).or_default();
+                *bytes += integer(row, 2)?.unwrap_or(0) as f64;
+                durations.add(duration_ns(span));
                 Ok(())
             })?;
         }
-        let row = |(name, (calls, bytes, durations)): (String, (u64, f64, Durations))| {
-            let mut row =
-                KernelRow { family: name.clone(), name, calls, bytes: Some(bytes), ..KernelRow::default() };
-            durations.fill(&mut row);
-            row
+        let row = |(name, (bytes, durations)): (String, (f64, Durations))| {
+            durations.into_row(KernelRow { bytes: Some(bytes), ..simple_row(name) })
         };
         let rows = by_name.into_iter().map(row).collect();
         Ok(filled("nsys SQLite, memory operations", Kind::MemoryTime, rows))
@@ -446,25 +438,25 @@ fn copy_name(kind: Option<i64>) -> String {
         Some(10) => "Peer-to-Peer",
         Some(11) => "Unified Host-to-Device",
         Some(12) => "Unified Device-to-Host",
-        _ => "of another kind",
+        _ => "(other)",
     };
     format!("[CUDA memcpy {between}]")
 }
 
-/// The table of some rows, sorted; `None` of none.
+/// A sorted table; `None` without rows.
 fn filled(source: &str, kind: Kind, rows: Vec<KernelRow>) -> Option<KernelTable> {
     let mut table = KernelTable { rows, ..KernelTable::new(source, kind) };
     table.sort(Default::default());
     (!table.rows.is_empty()).then_some(table)
 }
 
-/// The ranges by nesting: their time on the host, and the kernels launched within.
+/// The ranges by nesting: their time on the host, and the kernels launched in them.
 fn range_table(
     ranges: &Ranges,
     by_path: Vec<(Durations, u64)>,
     launched: &[(u64, f64)],
 ) -> Option<KernelTable> {
-    // What was launched within a range was launched within all around it.
+    // A launch in a range is also in all ranges that enclose it.
     let mut within = launched.to_vec();
     for path in (1..within.len()).rev() {
         let (calls, ns) = within[path];
@@ -535,7 +527,7 @@ mod tests {
     }
 
     #[test]
-    fn kernels_are_found_in_their_ranges() {
+    fn kernels_are_assigned_to_their_ranges() {
         let (_dir, path) = made(&recording());
         let tables = read_database(&path).unwrap();
         let kinds: Vec<Kind> = tables.iter().map(|table| table.kind).collect();
@@ -557,7 +549,7 @@ mod tests {
         // The same correlation id in another process is another call.
         assert_eq!(of("rope", None).graph_calls, Some(0));
         assert!(kernels.notes.iter().any(|note| note.starts_with("1 launches could not be read")));
-        assert!(kernels.notes.iter().any(|note| note.starts_with("2 launches were made outside")));
+        assert!(kernels.notes.iter().any(|note| note.starts_with("2 launches were made outside all")));
         let decode = tables[1].rows.iter().find(|row| row.name == "decode").unwrap();
         assert_eq!((decode.total_ns, decode.calls), (Some(100.0), 1));
         assert_eq!(decode.counters.mean("kernel time"), Some(350.0));
@@ -582,7 +574,7 @@ mod tests {
     }
 
     #[test]
-    fn graphs_without_nodes_are_told() {
+    fn graphs_without_nodes_are_reported() {
         let (_dir, path) = made(
             "CREATE TABLE CUPTI_ACTIVITY_KIND_GRAPH_TRACE (start, end, graphId);
              INSERT INTO CUPTI_ACTIVITY_KIND_GRAPH_TRACE VALUES (0, 10, 7), (20, 40, 7);",

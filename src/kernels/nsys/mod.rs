@@ -1,4 +1,4 @@
-//! What Nsight Systems writes: summaries as CSV and JSON, and the whole recording as SQLite.
+//! Files of Nsight Systems: summaries as CSV and JSON, and recordings as SQLite.
 
 pub mod database;
 pub mod ranges;

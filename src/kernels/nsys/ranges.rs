@@ -1,25 +1,25 @@
-//! NVTX ranges of threads, and which of them are around a call.
+//! NVTX ranges of threads, and which of them enclose a call.
 
 use std::collections::HashMap;
 
-use crate::kernels::tally::MOST_ROWS;
+use crate::kernels::tally::MAX_ROWS;
 
-/// A nesting of ranges by name, numbered as it was met; a nesting's number is greater than that of what encloses it.
+/// A nesting of ranges by name, numbered in order of appearance; its number is greater than that of the enclosing one.
 pub type PathId = u32;
 /// No range.
 pub const OUTSIDE: PathId = 0;
-/// Below this depth ranges are not told apart.
-const DEEPEST: u32 = 16;
-/// Ranges that overlap without nesting are followed so far.
-const MOST_STEPS: usize = 4096;
-/// The range of ranges that are too many to be told apart.
+/// Ranges nested deeper are not distinguished.
+const MAX_DEPTH: u32 = 16;
+/// Overlapping ranges that are examined for one call.
+const MAX_STEPS: usize = 4096;
+/// The name for further ranges when there are too many.
 const OTHERS: &str = "(other ranges)";
 
 /// Nestings of names, each once.
 #[derive(Debug)]
 pub struct Paths {
     known: HashMap<(PathId, Box<str>), PathId>,
-    /// Of each: what encloses it, its text, its depth.
+    /// For each: the enclosing nesting, its text, its depth.
     all: Vec<(PathId, String, u32)>,
 }
 
@@ -32,16 +32,15 @@ impl Default for Paths {
 impl Paths {
     fn within(&mut self, outer: PathId, name: &str) -> PathId {
         let depth = self.all[outer as usize].2 + 1;
-        if depth > DEEPEST {
+        if depth > MAX_DEPTH {
             return outer;
         }
-        let name = if self.all.len() < MOST_ROWS { name } else { OTHERS };
+        let name = if self.all.len() < MAX_ROWS { name } else { OTHERS };
         let key = (outer, Box::from(name));
         if let Some(path) = self.known.get(&key) {
             return *path;
         }
-        // Of the others there is one for each that encloses some, and none within it.
-        if self.all.len() >= 2 * MOST_ROWS {
+        if self.all.len() >= 2 * MAX_ROWS {
             return outer;
         }
         let text = match outer {
@@ -54,12 +53,12 @@ impl Paths {
         path
     }
 
-    /// Names with slashes between, the outermost first; `None` outside of all.
+    /// Names separated by slashes, the outermost first; `None` outside all ranges.
     pub fn text(&self, path: PathId) -> Option<&str> {
         (path != OUTSIDE).then(|| self.all[path as usize].1.as_str())
     }
 
-    /// What encloses it.
+    /// The enclosing nesting.
     pub fn outer(&self, path: PathId) -> PathId {
         self.all[path as usize].0
     }
@@ -73,17 +72,17 @@ impl Paths {
     }
 }
 
-/// One range as it was recorded. A range that was never ended lasts for ever.
+/// A recorded range. A range without an end lasts forever.
 #[derive(Debug, Clone, Copy)]
 struct Range {
     start: i64,
     end: i64,
-    /// Its name, until it is placed.
+    /// The number of its name.
     name: u32,
-    /// The range that was open when it began, one more than its place in the thread.
+    /// The range that was open when it began: its index in the thread plus one, or 0.
     below: u32,
     path: PathId,
-    /// Whether all below it last longer.
+    /// Whether all ranges below it end later.
     nested: bool,
 }
 
@@ -94,22 +93,22 @@ pub struct Ranges {
     names: Vec<Box<str>>,
     numbers: HashMap<Box<str>, u32>,
     threads: HashMap<i64, Vec<Range>>,
-    /// What was found last.
+    /// The last result.
     last: Option<Found>,
 }
 
-/// All calls of a thread that begin within a stretch of time, and end by its end, are in the same ranges.
+/// All calls of a thread that begin and end in this interval have the same ranges.
 #[derive(Debug, Clone, Copy)]
 struct Found {
     thread: i64,
     since: i64,
-    /// Another range begins here, or the innermost one ends.
+    /// Here another range begins, or the innermost one ends.
     until: i64,
     path: PathId,
 }
 
 impl Ranges {
-    /// Takes a range. All are taken before any is looked for.
+    /// Adds a range. All ranges are added before [`resolve`](Ranges::resolve) is called.
     pub fn add(&mut self, thread: i64, start: i64, end: Option<i64>, name: &str) {
         let number = match self.numbers.get(name) {
             Some(number) => *number,
@@ -129,8 +128,8 @@ impl Ranges {
         self.threads.is_empty()
     }
 
-    /// Finds out what encloses what, and tells of each range its nesting and its duration, where it has an end.
-    pub fn place(&mut self, mut each: impl FnMut(PathId, Option<i64>)) {
+    /// Resolves the nesting, and passes that of each range to `each`, with its duration if it has an end.
+    pub fn resolve(&mut self, mut each: impl FnMut(PathId, Option<i64>)) {
         let Ranges { paths, names, threads, .. } = self;
         let mut order: Vec<i64> = threads.keys().copied().collect();
         order.sort_unstable();
@@ -156,36 +155,36 @@ impl Ranges {
         }
     }
 
-    /// The ranges of a thread around a call from `start` to `end`.
-    pub fn around(&mut self, thread: i64, start: i64, end: i64) -> PathId {
-        // Calls come in about the order of time, most of them from one thread.
-        let again = |found: &Found| found.thread == thread && found.since <= start && end < found.until;
-        if let Some(found) = self.last.filter(again) {
+    /// The ranges of a thread that enclose a call from `start` to `end`.
+    pub fn enclosing(&mut self, thread: i64, start: i64, end: i64) -> PathId {
+        // Calls are in about the order of time, most of them on one thread.
+        let same = |found: &Found| found.thread == thread && found.since <= start && end < found.until;
+        if let Some(found) = self.last.filter(same) {
             return found.path;
         }
         let Some(ranges) = self.threads.get(&thread) else { return OUTSIDE };
         let begun = ranges.partition_point(|range| range.start <= start);
         let next = ranges.get(begun).map_or(i64::MAX, |range| range.start);
         let mut at = begun as u32;
-        let mut holding: Vec<u32> = Vec::new();
-        for _ in 0..MOST_STEPS {
+        let mut enclosing_names: Vec<u32> = Vec::new();
+        for _ in 0..MAX_STEPS {
             if at == 0 {
                 break;
             }
             let range = &ranges[at as usize - 1];
             if range.end >= end {
-                if range.nested && holding.is_empty() {
+                if range.nested && enclosing_names.is_empty() {
                     if at as usize == begun {
                         let (since, until) = (range.start, range.end.min(next));
                         self.last = Some(Found { thread, since, until, path: range.path });
                     }
                     return range.path;
                 }
-                holding.push(range.name);
+                enclosing_names.push(range.name);
             }
             at = range.below;
         }
-        holding
+        enclosing_names
             .iter()
             .rev()
             .fold(OUTSIDE, |outer, name| self.paths.within(outer, &self.names[*name as usize]))
@@ -203,45 +202,45 @@ mod tests {
         for (start, end, name) in ranges {
             all.add(1, *start, Some(*end), name);
         }
-        all.place(|_, _| {});
+        all.resolve(|_, _| {});
         all
     }
 
     #[track_caller]
-    fn assert_around(ranges: &mut Ranges, at: i64, wanted: Option<&str>) {
-        let path = ranges.around(1, at, at + 1);
+    fn assert_enclosing(ranges: &mut Ranges, at: i64, wanted: Option<&str>) {
+        let path = ranges.enclosing(1, at, at + 1);
         assert_eq!(ranges.paths.text(path), wanted, "at {at}");
     }
 
     #[test]
-    fn a_call_is_in_the_innermost_range_with_all_around_it() {
+    fn a_call_is_in_the_innermost_range_and_its_enclosing_ranges() {
         let mut ranges = of(&[(0, 100, "decode"), (10, 20, "step"), (30, 40, "step"), (200, 300, "prefill")]);
-        assert_around(&mut ranges, 12, Some("decode/step"));
-        assert_around(&mut ranges, 25, Some("decode"));
-        assert_around(&mut ranges, 35, Some("decode/step"));
-        assert_around(&mut ranges, 150, None);
-        assert_around(&mut ranges, 250, Some("prefill"));
-        assert_around(&mut ranges, -5, None);
-        // A call that outlasts a range was not made within it.
-        let path = ranges.around(1, 19, 22);
+        assert_enclosing(&mut ranges, 12, Some("decode/step"));
+        assert_enclosing(&mut ranges, 25, Some("decode"));
+        assert_enclosing(&mut ranges, 35, Some("decode/step"));
+        assert_enclosing(&mut ranges, 150, None);
+        assert_enclosing(&mut ranges, 250, Some("prefill"));
+        assert_enclosing(&mut ranges, -5, None);
+        // A call that ends after a range is not in it.
+        let path = ranges.enclosing(1, 19, 22);
         assert_eq!(ranges.paths.text(path), Some("decode"));
-        assert_eq!(ranges.around(2, 12, 13), OUTSIDE);
+        assert_eq!(ranges.enclosing(2, 12, 13), OUTSIDE);
         assert_eq!(ranges.paths.len(), 4);
     }
 
     #[test]
     fn ranges_may_overlap_without_nesting() {
         let mut ranges = of(&[(0, 10, "a"), (5, 15, "b")]);
-        assert_around(&mut ranges, 7, Some("a/b"));
-        assert_around(&mut ranges, 12, Some("b"));
+        assert_enclosing(&mut ranges, 7, Some("a/b"));
+        assert_enclosing(&mut ranges, 12, Some("b"));
         let mut open = Ranges::default();
         open.add(1, 5, None, "forever");
-        open.place(|_, lasted| assert_eq!(lasted, None));
-        assert_around(&mut open, 1_000_000, Some("forever"));
+        open.resolve(|_, lasted| assert_eq!(lasted, None));
+        assert_enclosing(&mut open, 1_000_000, Some("forever"));
     }
 
     #[test]
-    fn nesting_and_names_without_end_are_bounded() {
+    fn depth_and_number_of_names_are_bounded() {
         let mut ranges = Ranges::default();
         for at in 0..100_000 {
             ranges.add(1, at, Some(1_000_000 - at), &format!("range {at}"));
@@ -249,26 +248,26 @@ mod tests {
         for at in 0..100_000 {
             ranges.add(2, 2 * at, Some(2 * at + 1), &format!("range {at}"));
         }
-        ranges.place(|_, _| {});
-        assert!(ranges.paths.len() <= 2 * MOST_ROWS);
-        let deep = ranges.around(1, 500_000, 500_000);
-        assert_eq!(ranges.paths.text(deep).unwrap().matches('/').count(), DEEPEST as usize - 1);
+        ranges.resolve(|_, _| {});
+        assert!(ranges.paths.len() <= 2 * MAX_ROWS);
+        let deep = ranges.enclosing(1, 500_000, 500_000);
+        assert_eq!(ranges.paths.text(deep).unwrap().matches('/').count(), MAX_DEPTH as usize - 1);
     }
 
     proptest! {
         #[test]
-        fn a_call_is_in_just_the_ranges_that_hold_it(
+        fn a_call_is_in_exactly_the_ranges_that_enclose_it(
             spans in prop::collection::vec((0i64..40, 1i64..30), 0..12), at in 0i64..60, lasts in 0i64..5
         ) {
             let named: Vec<(i64, i64, String)> =
                 spans.iter().enumerate().map(|(i, (start, long))| (*start, start + long, format!("r{i}"))).collect();
             let mut ranges = Ranges::default();
             named.iter().for_each(|(start, end, name)| ranges.add(1, *start, Some(*end), name));
-            ranges.place(|_, _| {});
-            let path = ranges.around(1, at, at + lasts);
+            ranges.resolve(|_, _| {});
+            let path = ranges.enclosing(1, at, at + lasts);
             let mut found: Vec<&str> =
                 ranges.paths.text(path).map(|text| text.split('/').collect()).unwrap_or_default();
-            // A range that ends as a call begins, and takes no time, may count or not.
+            // A range that ends where a call begins may count or not.
             let mut wanted: Vec<&str> = named
                 .iter()
                 .filter(|(start, end, _)| *start <= at && *end >= at + lasts && *end > at)
@@ -280,10 +279,10 @@ mod tests {
             wanted.sort_unstable();
             found.sort_unstable();
             prop_assert_eq!(found, wanted);
-            // What was found before changes nothing.
+            // Earlier results do not change later ones.
             for other in 0..60 {
-                ranges.around(1, other, other + lasts);
-                prop_assert_eq!(ranges.around(1, at, at + lasts), path);
+                ranges.enclosing(1, other, other + lasts);
+                prop_assert_eq!(ranges.enclosing(1, at, at + lasts), path);
             }
         }
     }

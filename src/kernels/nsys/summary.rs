@@ -1,4 +1,4 @@
-//! The summaries of `nsys stats`, with the headers of 2021 to today.
+//! The summaries of `nsys stats`, with the headers of all versions since 2021.
 
 use std::{
     fmt,
@@ -6,15 +6,19 @@ use std::{
     sync::Arc,
 };
 
-use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::{
+    Deserializer,
+    de::{SeqAccess, Visitor},
+};
+use serde_json::{Map, Value};
 
 use crate::{
-    event::kernels::{KernelRow, KernelTable, Kind, counters::Counter},
+    event::kernels::{KernelRow, KernelTable, Kind, OTHERS, counters::Counter, names},
     kernels::{
         cells::{Row, Rows},
         error::{KernelsError, RECORD_KERNELS},
         quantity::{self, base},
-        tally::{MOST_ROWS, OTHERS},
+        tally::MAX_ROWS,
     },
 };
 
@@ -33,9 +37,9 @@ enum Column {
     Spread(f64),
     Grid,
     Block,
-    /// A number of its own, by its name and base unit.
+    /// Another number, with its name, base unit and factor.
     Other(Arc<str>, Arc<str>, f64),
-    /// Shares of the whole are ours to say; process and style tell nothing here.
+    /// Shares are computed here; process and style are not needed.
     Unused,
 }
 
@@ -48,7 +52,7 @@ struct Header {
 }
 
 impl Header {
-    /// `None` for a row that is no header of a summary.
+    /// `None` for a row that is not the header of a summary.
     fn of(titles: &[String]) -> Option<Header> {
         let plain: Vec<(String, &str)> = titles.iter().map(|title| split_unit(title)).collect();
         let has = |name: &str| plain.iter().any(|(title, _)| title == name);
@@ -92,7 +96,7 @@ impl Header {
                 Column::Calls => calls = cell.number().filter(|n| *n >= 0.0).map(|n| n as u64),
                 Column::Total(by) if self.kind == Kind::MemorySize => row.bytes = scaled(by),
                 Column::Total(by) => row.total_ns = scaled(by),
-                // Of sizes the total is what matters.
+                // Only the total of sizes is kept.
                 _ if self.kind == Kind::MemorySize => {}
                 Column::Mean(by) => row.mean_ns = scaled(by),
                 Column::Median(by) => row.median_ns = scaled(by),
@@ -111,22 +115,22 @@ impl Header {
                 Column::Unused => {}
             }
         }
-        // A range without a domain of its own begins with the colon after its name.
+        // A range in the default domain begins with a colon.
         let name = name?;
         let name = if self.kind == Kind::Ranges { name.trim_start_matches(':') } else { &name };
-        let known = KernelRow::named(crate::event::kernels::names::demangled(name));
+        let known = KernelRow::named(names::demangled(name));
         let family = if self.kind == Kind::Kernels { known.family } else { name.to_owned() };
         let mean_ns = row.mean_ns.or_else(|| Some(row.total_ns? / calls.filter(|n| *n > 0)? as f64));
         Some(KernelRow { name: known.name, family, calls: calls?, mean_ns, ..row })
     }
 }
 
-/// Whether titles are those of a summary.
+/// Whether `titles` are the header of a summary.
 pub fn is_header(titles: &[String]) -> bool {
     Header::of(titles).is_some()
 }
 
-/// The name of a column in small letters without spaces, and the unit in brackets behind it.
+/// The name of a column in lower case without spaces, and the unit in parentheses after it.
 fn split_unit(title: &str) -> (String, &str) {
     let (name, unit) = match title.rsplit_once('(') {
         Some((name, unit)) if title.ends_with(')') => (name, unit.trim_end_matches(')').trim()),
@@ -142,7 +146,7 @@ fn is_size(unit: &str) -> bool {
 }
 
 fn column(name: &str, unit: &str, title: &str, by_kernel: bool) -> Column {
-    // Without a unit, times are in ns and sizes, before 2022, in KiB as they say.
+    // Times without a unit are in ns.
     let by = base(unit).factor;
     match name {
         "name" | "operation" | "kernelname" => Column::Name,
@@ -169,33 +173,32 @@ fn column(name: &str, unit: &str, title: &str, by_kernel: bool) -> Column {
     }
 }
 
-/// A cell, whichever way it was written.
+/// A cell of a CSV or a JSON row.
 enum Cell<'c> {
     Bytes(&'c [u8]),
-    Json(&'c JsonCell),
+    Json(&'c Value),
 }
 
 impl Cell<'_> {
     fn number(&self) -> Option<f64> {
         match self {
             Cell::Bytes(bytes) => quantity::number(bytes),
-            Cell::Json(JsonCell::Number(value)) => Some(*value),
-            Cell::Json(JsonCell::Text(text)) => quantity::number(text.as_bytes()),
-            Cell::Json(JsonCell::Nothing) => None,
+            Cell::Json(Value::String(text)) => quantity::number(text.as_bytes()),
+            Cell::Json(value) => value.as_f64(),
         }
     }
 
     fn text(&self) -> String {
         match self {
             Cell::Bytes(bytes) => String::from_utf8_lossy(bytes.trim_ascii()).into_owned(),
-            Cell::Json(JsonCell::Text(text)) => text.trim().to_owned(),
-            Cell::Json(JsonCell::Number(value)) => value.to_string(),
-            Cell::Json(JsonCell::Nothing) => String::new(),
+            Cell::Json(Value::String(text)) => text.trim().to_owned(),
+            Cell::Json(Value::Number(value)) => value.to_string(),
+            Cell::Json(_) => String::new(),
         }
     }
 }
 
-/// Rows as they come, in a table that is bounded.
+/// A table of bounded size.
 struct Collected {
     header: Header,
     table: KernelTable,
@@ -214,13 +217,12 @@ impl Collected {
             self.unread += 1;
             return;
         };
-        if self.table.rows.len() < MOST_ROWS {
+        if self.table.rows.len() < MAX_ROWS {
             self.table.rows.push(row);
             return;
         }
-        // A summary of more kernels than any program has.
         let others = KernelRow { name: OTHERS.to_owned(), family: OTHERS.to_owned(), ..row };
-        match self.table.rows.get_mut(MOST_ROWS) {
+        match self.table.rows.get_mut(MAX_ROWS) {
             Some(known) => known.absorb(&others),
             None => self.table.rows.push(others),
         }
@@ -234,22 +236,22 @@ impl Collected {
     }
 }
 
-/// Reads what `nsys stats -f csv` wrote, to a file or to stdout: one table or several, and remarks between them.
+/// Reads the output of `nsys stats -f csv`: one table or several, with messages between them.
 ///
-/// A report that was skipped, or has nothing but its header, is an error; never an empty table.
+/// A report that was skipped or has only a header is an error, never an empty table.
 pub fn read_csv(file: &str, input: impl BufRead) -> Result<Vec<KernelTable>, KernelsError> {
     let mut rows = Rows::new(input);
     let mut tables: Vec<KernelTable> = Vec::new();
     let mut current: Option<Collected> = None;
-    let (mut said, mut anything) = (None, false);
+    let (mut message, mut any) = (None, false);
     while let Some(row) = rows.next_row().map_err(KernelsError::read(file))? {
         if row.is_empty() {
             tables.extend(current.take().map(Collected::done));
             continue;
         }
-        anything = true;
-        if let Some(words) = skipped(row) {
-            said.get_or_insert(words);
+        any = true;
+        if let Some(text) = skipped(row) {
+            message.get_or_insert(text);
             continue;
         }
         match &mut current {
@@ -261,12 +263,12 @@ pub fn read_csv(file: &str, input: impl BufRead) -> Result<Vec<KernelTable>, Ker
         }
     }
     tables.extend(current.map(Collected::done));
-    finished(file, tables, said, anything)
+    finished(file, tables, message, any)
 }
 
-/// What nsys says of a report that it left out.
+/// The message of nsys about a report it skipped.
 pub(in crate::kernels) fn skipped(row: Row) -> Option<String> {
-    // It may stand behind what was being done.
+    // It may follow a progress message on the same line.
     let first = row.text(0)?;
     let at = first.find("SKIPPED:").filter(|at| *at == 0 || first.starts_with("Processing ["))?;
     Some(row.texts().join(",")[at..].to_owned())
@@ -275,89 +277,71 @@ pub(in crate::kernels) fn skipped(row: Row) -> Option<String> {
 fn finished(
     file: &str,
     tables: Vec<KernelTable>,
-    said: Option<String>,
-    anything: bool,
+    message: Option<String>,
+    any: bool,
 ) -> Result<Vec<KernelTable>, KernelsError> {
     let file = file.to_owned();
     let with_rows = tables.iter().any(|table| !table.rows.is_empty());
-    match (with_rows, said) {
-        (true, said) => {
+    match (with_rows, message) {
+        (true, message) => {
             let mut tables: Vec<KernelTable> =
                 tables.into_iter().filter(|table| !table.rows.is_empty()).collect();
-            tables[0].notes.extend(said);
+            tables[0].notes.extend(message);
             Ok(tables)
         }
-        (false, Some(said)) => Err(KernelsError::Skipped { file, said, remedy: RECORD_KERNELS }),
-        (false, None) if !anything => Err(KernelsError::Empty { file, remedy: RECORD_KERNELS }),
+        (false, Some(message)) => Err(KernelsError::Skipped { file, message, remedy: RECORD_KERNELS }),
+        (false, None) if !any => Err(KernelsError::Empty { file, remedy: RECORD_KERNELS }),
         (false, None) => match tables.first() {
             Some(table) => {
                 let what = format!("the header of a report ({})", table.source);
                 Err(KernelsError::NoRows { file, what, remedy: RECORD_KERNELS })
             }
-            None => Err(KernelsError::Unknown { file, seen: "it has no header of a report".to_owned() }),
+            None => Err(KernelsError::Unknown { file, seen: "no row is the header of a report".to_owned() }),
         },
     }
 }
 
-/// Reads what `nsys stats -f json` wrote: a list of objects, one by one.
+/// Reads the output of `nsys stats -f json`: a list of objects, one in memory at a time.
 pub fn read_json(file: &str, input: impl Read) -> Result<Vec<KernelTable>, KernelsError> {
-    let mut state = JsonState::default();
-    let mut reader = serde_json::Deserializer::from_reader(input);
-    let done = JsonRows(&mut state).deserialize(&mut reader);
-    if let Err(e) = done {
-        if e.is_io() {
-            return Err(KernelsError::Read { file: file.to_owned(), source: e.into() });
-        }
-        let seen = format!("it is no list of rows ({e})");
-        return Err(KernelsError::Unknown { file: file.to_owned(), seen });
+    let mut rows = JsonRows::default();
+    if let Err(e) = serde_json::Deserializer::from_reader(input).deserialize_seq(&mut rows) {
+        let file = file.to_owned();
+        return Err(match e.is_io() {
+            true => KernelsError::Read { file, source: e.into() },
+            false => KernelsError::Unknown { file, seen: format!("it is not a list of rows ({e})") },
+        });
     }
-    let tables = state.tables.into_iter().map(Collected::done).collect();
-    finished(file, tables, None, state.objects > 0)
+    let tables = rows.tables.into_iter().map(Collected::done).collect();
+    finished(file, tables, None, rows.any)
 }
 
 #[derive(Default)]
-struct JsonState {
+struct JsonRows {
     tables: Vec<Collected>,
-    objects: u64,
-    /// The keys that the last table was begun with.
-    header: Vec<String>,
+    /// The keys of the last table.
     keys: Vec<String>,
-    cells: Vec<JsonCell>,
+    any: bool,
 }
 
-impl JsonState {
-    fn take(&mut self) {
-        self.objects += 1;
+impl JsonRows {
+    fn add(&mut self, row: Map<String, Value>) {
+        self.any = true;
         // All objects of a report have the same keys: its header is made once.
-        if self.keys != self.header {
-            let Some(header) = Header::of(&self.keys) else { return };
+        if !row.keys().eq(&self.keys) {
+            let keys: Vec<String> = row.keys().cloned().collect();
+            let Some(header) = Header::of(&keys) else { return };
             self.tables.push(Collected::new(header));
-            self.header.clone_from(&self.keys);
+            self.keys = keys;
         }
         if let Some(table) = self.tables.last_mut() {
-            let row = table.header.row(|at| self.cells.get(at).map(Cell::Json));
+            let cells: Vec<&Value> = row.values().collect();
+            let row = table.header.row(|at| cells.get(at).copied().map(Cell::Json));
             table.add(row);
         }
     }
 }
 
-enum JsonCell {
-    Number(f64),
-    Text(String),
-    Nothing,
-}
-
-struct JsonRows<'s>(&'s mut JsonState);
-
-impl<'de> DeserializeSeed<'de> for JsonRows<'_> {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        deserializer.deserialize_seq(self)
-    }
-}
-
-impl<'de> Visitor<'de> for JsonRows<'_> {
+impl<'de> Visitor<'de> for &mut JsonRows {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
@@ -365,43 +349,8 @@ impl<'de> Visitor<'de> for JsonRows<'_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut rows: A) -> Result<(), A::Error> {
-        while rows.next_element_seed(JsonRow(self.0))?.is_some() {
-            self.0.take();
-        }
-        Ok(())
-    }
-}
-
-struct JsonRow<'s>(&'s mut JsonState);
-
-impl<'de> DeserializeSeed<'de> for JsonRow<'_> {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        deserializer.deserialize_map(self)
-    }
-}
-
-impl<'de> Visitor<'de> for JsonRow<'_> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.write_str("a row: an object with a value for each column")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut row: A) -> Result<(), A::Error> {
-        let JsonState { keys, cells, .. } = self.0;
-        keys.clear();
-        cells.clear();
-        while let Some((key, value)) = row.next_entry::<String, serde_json::Value>()? {
-            keys.push(key);
-            cells.push(match value {
-                serde_json::Value::String(text) => JsonCell::Text(text),
-                serde_json::Value::Number(value) => {
-                    value.as_f64().map_or(JsonCell::Nothing, JsonCell::Number)
-                }
-                _ => JsonCell::Nothing,
-            });
+        while let Some(row) = rows.next_element()? {
+            self.add(row);
         }
         Ok(())
     }
@@ -462,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn every_report_is_told_by_its_header() {
+    fn every_report_is_recognised_by_its_header() {
         for (header, kind) in [
             (
                 "Time (%),Total Time (ns),Num Calls,Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns),Name",
@@ -493,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn projections_and_ranges_keep_what_they_know() {
+    fn projections_and_ranges_keep_their_other_columns() {
         let projected = only(
             "Range,Style,Total Proj Time (ns),Total Range Time (ns),Range Instances,Proj Avg (ns),Total GPU Ops\n\
              :decode,PushPop,8000,9000,2,4000,20\n",
@@ -525,15 +474,15 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_never_a_success() {
+    fn a_file_without_rows_is_an_error() {
         let cases: &[(&str, &str)] = &[
             ("", "report.csv is empty"),
             ("\n\n", "report.csv is empty"),
             ("SKIPPED: out.sqlite does not contain CUDA kernel data.\n", "does not contain CUDA kernel data"),
             ("Processing [a] with [b] to [c]... SKIPPED: no CUDA, at all.\n", "SKIPPED: no CUDA,at all"),
-            ("Time (%),Total Time (ns),Instances,Name\n", "not one row"),
-            ("Time (%),Total Time (ns),Instances,Name\n1,2,x,k\n", "not one row"),
-            ("a,b,c\n1,2,3\n", "not known here"),
+            ("Time (%),Total Time (ns),Instances,Name\n", "no readable row"),
+            ("Time (%),Total Time (ns),Instances,Name\n1,2,x,k\n", "no readable row"),
+            ("a,b,c\n1,2,3\n", "unknown format"),
         ];
         for (text, words) in cases {
             let e = csv(text).unwrap_err().to_string();
@@ -544,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn json_says_the_same_as_csv() {
+    fn json_and_csv_give_the_same_tables() {
         let text = r#"[
           {"Time (%)": 75.0, "Total Time (ns)": 3000, "Instances": 3, "Avg (ns)": 1000.0, "Name": "rope<4>(int)"},
           {"Time (%)": 25.0, "Total Time (ns)": 1000, "Instances": 1, "Avg (ns)": 1000.0, "Name": "k"}
@@ -554,9 +503,11 @@ mod tests {
             "Time (%),Total Time (ns),Instances,Avg (ns),Name\n75.0,3000,3,1000.0,rope<4>(int)\n25.0,1000,1,1000.0,k\n",
         );
         assert_eq!(json, csv.unwrap());
-        for (text, words) in
-            [("[]", "is empty"), ("{\"a\": 1}", "no list of rows"), ("[{\"a\": 1}]", "no header")]
-        {
+        for (text, words) in [
+            ("[]", "is empty"),
+            ("{\"a\": 1}", "not a list of rows"),
+            ("[{\"a\": 1}]", "no row is the header"),
+        ] {
             let e = read_json("report.json", text.as_bytes()).unwrap_err().to_string();
             assert!(e.contains(words), "{e}");
         }
@@ -564,13 +515,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        fn any_bytes_are_read_or_rejected(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
             let _ = read_csv("any", bytes.as_slice());
             let _ = read_json("any", bytes.as_slice());
         }
 
         #[test]
-        fn any_rows_below_a_header_are_read_or_refused(rows in "[0-9a-z,.\"\n()<>:%-]{0,200}") {
+        fn any_rows_below_a_header_are_read_or_rejected(rows in "[0-9a-z,.\"\n()<>:%-]{0,200}") {
             let header = "Time (%),Total Time (ns),Instances,Avg (ns),Med (ns),StdDev (ns),GridXYZ,BlockXYZ,Name\n";
             if let Ok(tables) = read_csv("any", format!("{header}{rows}").as_bytes()) {
                 prop_assert!(tables.iter().all(|table| !table.rows.is_empty()));

@@ -1,46 +1,46 @@
 //! CUPTI's activity records, read from their bytes.
 //!
-//! Only the beginning of a record is read, which is the same in CUDA 12 and 13: records grow at their ends.
+//! Only the first fields of a record are read. They are the same in CUDA 12 and 13: new fields are added at the end.
 
 use crate::event::kernels::Extent;
 
-/// Kinds of records that are asked for.
+/// Kinds of records that are enabled.
 pub mod kind {
-    pub const COPY: u32 = 1;
-    pub const SET: u32 = 2;
+    pub const MEMCPY: u32 = 1;
+    pub const MEMSET: u32 = 2;
     pub const DRIVER: u32 = 4;
     pub const RUNTIME: u32 = 5;
     pub const KERNEL: u32 = 10;
-    pub const MARK: u32 = 39;
+    pub const EXTERNAL_CORRELATION: u32 = 39;
 }
 
-/// A record that means something here.
+/// A record that is used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Record {
-    Work(Work),
-    /// The launch `correlation` was made under the mark `id`.
-    Mark {
+    Work(DeviceWork),
+    /// The launch `correlation` has the external id `id`.
+    ExternalId {
         correlation: u32,
         id: u64,
     },
 }
 
-/// Something the GPU did.
+/// A kernel, copy or memset on the GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Work {
-    /// Of the call that launched it.
+pub struct DeviceWork {
+    /// The correlation id of the call that launched it.
     pub correlation: u32,
     pub start_ns: u64,
     pub end_ns: u64,
     pub in_graph: bool,
-    pub what: What,
+    pub kind: WorkKind,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum What {
+pub enum WorkKind {
     Kernel {
-        /// Where its name stands; 0 where CUPTI tells none.
-        name_at: usize,
+        /// The address of its name; 0 where CUPTI gives none.
+        name_address: usize,
         grid: Extent,
         block: Extent,
         registers: u16,
@@ -50,48 +50,49 @@ pub enum What {
         direction: &'static str,
         bytes: u64,
     },
-    Set {
+    Memset {
         bytes: u64,
     },
 }
 
-/// The record at the beginning of `bytes`; `None` for kinds that are not read here, records of other libraries' marks, and
-/// records that are cut off.
+/// The record at the beginning of `bytes`; `None` for other kinds, for external ids of other tools, and for truncated records.
 pub fn read(bytes: &[u8]) -> Option<Record> {
     let u8_at = |at: usize| bytes.get(at).copied();
     let u16_at = |at: usize| Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?));
     let u32_at = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
     let u64_at = |at: usize| Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
     let extent_at = |at: usize| Some([u32_at(at)?, u32_at(at + 4)?, u32_at(at + 8)?]);
-    let work = |correlation_at: usize, node_at: usize, what: What| {
-        Some(Record::Work(Work {
+    let work = |correlation_at: usize, node_at: usize, kind: WorkKind| {
+        Some(Record::Work(DeviceWork {
             correlation: u32_at(correlation_at)?,
             start_ns: u64_at(16)?,
             end_ns: u64_at(24)?,
             in_graph: u64_at(node_at)? != 0,
-            what,
+            kind,
         }))
     };
     match u32_at(0)? {
         kind::KERNEL => {
-            let what = What::Kernel {
-                name_at: u64_at(104)? as usize,
+            let kernel = WorkKind::Kernel {
+                name_address: u64_at(104)? as usize,
                 grid: extent_at(52)?,
                 block: extent_at(64)?,
                 registers: u16_at(6)?,
                 shared_bytes: u32_at(76)?.saturating_add(u32_at(80)?),
             };
-            work(92, 144, what)
+            work(92, 144, kernel)
         }
-        kind::COPY => work(44, 64, What::Copy { direction: direction(u8_at(4)?), bytes: u64_at(8)? }),
-        kind::SET => work(44, 64, What::Set { bytes: u64_at(8)? }),
-        kind::MARK if u32_at(4)? == MARKS => Some(Record::Mark { correlation: u32_at(16)?, id: u64_at(8)? }),
+        kind::MEMCPY => work(44, 64, WorkKind::Copy { direction: direction(u8_at(4)?), bytes: u64_at(8)? }),
+        kind::MEMSET => work(44, 64, WorkKind::Memset { bytes: u64_at(8)? }),
+        kind::EXTERNAL_CORRELATION if u32_at(4)? == EXTERNAL_KIND => {
+            Some(Record::ExternalId { correlation: u32_at(16)?, id: u64_at(8)? })
+        }
         _ => None,
     }
 }
 
-/// CUPTI's name for marks of a kind that the user makes up.
-pub const MARKS: u32 = 3;
+/// `CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0`: external ids of our own.
+pub const EXTERNAL_KIND: u32 = 3;
 
 fn direction(kind: u8) -> &'static str {
     match kind {
@@ -113,7 +114,7 @@ pub mod tests {
         bytes[at..at + value.len()].copy_from_slice(value);
     }
 
-    /// A kernel's record as CUPTI lays it out.
+    /// A kernel's record in CUPTI's layout.
     fn kernel() -> Vec<u8> {
         let mut bytes = vec![0u8; 208];
         put(&mut bytes, 0, &kind::KERNEL.to_ne_bytes());
@@ -131,43 +132,43 @@ pub mod tests {
 
     #[test]
     fn a_kernel_is_read() {
-        let what = What::Kernel {
-            name_at: 0xabcd,
+        let kind = WorkKind::Kernel {
+            name_address: 0xabcd,
             grid: [132, 1, 2],
             block: [256, 1, 1],
             registers: 96,
             shared_bytes: 5120,
         };
-        let wanted = Work { correlation: 77, start_ns: 1_000, end_ns: 4_500, in_graph: true, what };
-        assert_eq!(read(&kernel()), Some(Record::Work(wanted)));
-        assert_eq!(read(&kernel()[..100]), None, "cut off");
+        let expected = DeviceWork { correlation: 77, start_ns: 1_000, end_ns: 4_500, in_graph: true, kind };
+        assert_eq!(read(&kernel()), Some(Record::Work(expected)));
+        assert_eq!(read(&kernel()[..100]), None, "truncated");
     }
 
     #[test]
-    fn copies_marks_and_strangers() {
+    fn copies_and_external_ids_are_read_and_others_are_not() {
         let mut bytes = vec![0u8; 128];
-        put(&mut bytes, 0, &kind::COPY.to_ne_bytes());
+        put(&mut bytes, 0, &kind::MEMCPY.to_ne_bytes());
         bytes[4] = 1;
         put(&mut bytes, 8, &8192u64.to_ne_bytes());
         put(&mut bytes, 44, &9u32.to_ne_bytes());
         let Some(Record::Work(copy)) = read(&bytes) else { panic!("no copy") };
-        assert_eq!(copy.what, What::Copy { direction: "copy, host to device", bytes: 8192 });
+        assert_eq!(copy.kind, WorkKind::Copy { direction: "copy, host to device", bytes: 8192 });
         assert_eq!((copy.correlation, copy.in_graph), (9, false));
-        let mut mark = vec![0u8; 24];
-        put(&mut mark, 0, &kind::MARK.to_ne_bytes());
-        put(&mut mark, 4, &MARKS.to_ne_bytes());
-        put(&mut mark, 8, &42u64.to_ne_bytes());
-        put(&mut mark, 16, &9u32.to_ne_bytes());
-        assert_eq!(read(&mark), Some(Record::Mark { correlation: 9, id: 42 }));
-        put(&mut mark, 4, &1u32.to_ne_bytes());
-        assert_eq!(read(&mark), None, "someone else's mark");
-        put(&mut mark, 0, &kind::DRIVER.to_ne_bytes());
-        assert_eq!(read(&mark), None);
+        let mut external = vec![0u8; 24];
+        put(&mut external, 0, &kind::EXTERNAL_CORRELATION.to_ne_bytes());
+        put(&mut external, 4, &EXTERNAL_KIND.to_ne_bytes());
+        put(&mut external, 8, &42u64.to_ne_bytes());
+        put(&mut external, 16, &9u32.to_ne_bytes());
+        assert_eq!(read(&external), Some(Record::ExternalId { correlation: 9, id: 42 }));
+        put(&mut external, 4, &1u32.to_ne_bytes());
+        assert_eq!(read(&external), None, "an external id of another tool");
+        put(&mut external, 0, &kind::DRIVER.to_ne_bytes());
+        assert_eq!(read(&external), None);
     }
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_or_not(bytes in proptest::collection::vec(any::<u8>(), 0..256)) {
+        fn arbitrary_bytes_do_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..256)) {
             let _ = read(&bytes);
         }
     }

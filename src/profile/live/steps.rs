@@ -1,10 +1,10 @@
-//! From records to steps, and from steps to windows and timelines: pure.
+//! Groups records into steps, and steps into windows and timelines. Pure.
 
 use std::collections::{BTreeMap, HashMap, hash_map::Entry};
 
 use super::{
-    mark::Mark,
-    records::{What, Work},
+    external_id::ExternalId,
+    records::{DeviceWork, WorkKind},
 };
 use crate::{
     event::{
@@ -12,54 +12,54 @@ use crate::{
         kernels::{Extent, KernelRow, names},
     },
     model::Operator,
-    profile::listener::Part,
+    profile::listener::OperatorInstance,
 };
 
-/// Between steps of one request; what is longer is a pause.
-const LONGEST_GAP_NS: u64 = 1_000_000_000;
-/// Kernels of one timeline: names are numbered in 16 bits.
-const MOST_SPANS: usize = 20_000;
+/// The longest gap between steps of one request; anything longer is a pause.
+const MAX_GAP_NS: u64 = 1_000_000_000;
+/// The most kernels of one timeline: names are numbered in 16 bits.
+const MAX_SPANS: usize = 20_000;
 
-/// Puts records together, whatever the order in which they come.
+/// Groups records into steps, in whatever order they arrive.
 #[derive(Default)]
 pub struct Steps {
     names: Names,
-    /// What launches belong to.
-    marks: HashMap<u32, Mark>,
-    /// Work whose mark has not come yet, and how often it was waited for.
-    unmarked: Vec<(Done, u8)>,
+    /// External ids of launches, by correlation id.
+    ids: HashMap<u32, ExternalId>,
+    /// Work whose external id has not arrived, and how many batches it has waited.
+    unmatched: Vec<(Work, u8)>,
     open: BTreeMap<u32, Step>,
-    /// What the nodes of a decode step's graph belong to, in their order.
-    graph: Vec<Part>,
-    /// The last step that was closed, and when its last kernel ended.
+    /// The operators of the nodes of a decode step's graph, in execution order.
+    graph: Vec<OperatorInstance>,
+    /// The last closed step, and the end of its last kernel.
     last: Option<(u32, u64)>,
     prefill: Window,
     decode: Window,
     timeline_wanted: bool,
-    timelines: Vec<Drawn>,
+    timelines: Vec<RecordedStep>,
     dropped: u64,
 }
 
-/// A step that was drawn; when it happened is yet to be said by the run's clock.
+/// A step with its timeline. Its time by the run's clock is not set yet.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Drawn {
+pub struct RecordedStep {
     pub step: u32,
-    /// When its first kernel began, by the clock of the records.
+    /// The start of its first kernel, by the clock of the records.
     pub first_ns: u64,
     pub timeline: StepTimeline,
 }
 
-/// A step whose kernels are coming in.
+/// A step whose records are arriving.
 struct Step {
     phase: Phase,
-    works: Vec<(Done, Option<Part>)>,
-    /// Nothing came since the last look.
+    works: Vec<(Work, Option<OperatorInstance>)>,
+    /// No record of it was in the last batch.
     quiet: bool,
 }
 
-/// Work with its name as a number.
+/// Device work with its name as a number.
 #[derive(Debug, Clone, Copy)]
-struct Done {
+struct Work {
     correlation: u32,
     start_ns: u64,
     end_ns: u64,
@@ -79,7 +79,7 @@ struct Launch {
 
 #[derive(Default)]
 struct Names {
-    /// By the address of a name: CUPTI gives the same one for the same kernel.
+    /// By the address of a name: CUPTI uses one address for each kernel.
     by_address: HashMap<usize, u32>,
     by_text: HashMap<String, u32>,
     texts: Vec<String>,
@@ -96,7 +96,7 @@ impl Names {
         number
     }
 
-    fn at(&mut self, address: usize, text: impl FnOnce() -> String) -> u32 {
+    fn number_at(&mut self, address: usize, text: impl FnOnce() -> String) -> u32 {
         if let Some(number) = self.by_address.get(&address) {
             return *number;
         }
@@ -106,7 +106,7 @@ impl Names {
     }
 }
 
-/// What a window adds up.
+/// The steps of a phase since the last window.
 #[derive(Default)]
 struct Window {
     steps: u64,
@@ -130,37 +130,37 @@ struct Sum {
 }
 
 impl Steps {
-    /// The launch `correlation` was made under `mark`.
-    pub fn mark(&mut self, correlation: u32, mark: Mark) {
-        // The innermost mark of a launch says the most.
-        match self.marks.entry(correlation) {
-            Entry::Vacant(place) => {
-                place.insert(mark);
+    /// The launch `correlation` has the external id `id`.
+    pub fn add_id(&mut self, correlation: u32, id: ExternalId) {
+        // A launch has an id of its step and one of its operator; the operator's is kept.
+        match self.ids.entry(correlation) {
+            Entry::Vacant(entry) => {
+                entry.insert(id);
             }
             Entry::Occupied(mut known) => {
-                if known.get().part.is_none() {
-                    known.insert(mark);
+                if known.get().operator.is_none() {
+                    known.insert(id);
                 }
             }
         }
     }
 
-    /// The GPU did `work`; `name` reads a kernel's name from its address.
-    pub fn work(&mut self, work: &Work, name: &dyn Fn(usize) -> String) {
-        let (number, launch, bytes) = match &work.what {
-            What::Kernel { name_at, grid, block, registers, shared_bytes } => {
+    /// Adds work of the GPU; `name` reads a kernel's name from its address.
+    pub fn add_work(&mut self, work: &DeviceWork, name: &dyn Fn(usize) -> String) {
+        let (number, launch, bytes) = match &work.kind {
+            WorkKind::Kernel { name_address, grid, block, registers, shared_bytes } => {
                 let launch = Launch {
                     grid: *grid,
                     block: *block,
                     registers: u32::from(*registers),
                     shared_bytes: u64::from(*shared_bytes),
                 };
-                (self.names.at(*name_at, || name(*name_at)), Some(launch), None)
+                (self.names.number_at(*name_address, || name(*name_address)), Some(launch), None)
             }
-            What::Copy { direction, bytes } => (self.names.number(direction), None, Some(*bytes)),
-            What::Set { bytes } => (self.names.number("memset"), None, Some(*bytes)),
+            WorkKind::Copy { direction, bytes } => (self.names.number(direction), None, Some(*bytes)),
+            WorkKind::Memset { bytes } => (self.names.number("memset"), None, Some(*bytes)),
         };
-        let done = Done {
+        let work = Work {
             correlation: work.correlation,
             start_ns: work.start_ns,
             end_ns: work.end_ns.max(work.start_ns),
@@ -169,41 +169,41 @@ impl Steps {
             launch,
             bytes,
         };
-        self.place(done, 0);
+        self.assign(work, 0);
     }
 
-    fn place(&mut self, done: Done, waited: u8) {
-        let Some(mark) = self.marks.get(&done.correlation) else {
-            // What nobody marks is no part of a step.
+    fn assign(&mut self, work: Work, waited: u8) {
+        let Some(id) = self.ids.get(&work.correlation) else {
+            // Work without an external id belongs to no step.
             if waited < 2 {
-                self.unmarked.push((done, waited + 1));
+                self.unmatched.push((work, waited + 1));
             }
             return;
         };
-        let (phase, part) = (mark.phase, mark.part);
+        let (phase, operator) = (id.phase, id.operator);
         let step =
-            self.open.entry(mark.step).or_insert_with(|| Step { phase, works: Vec::new(), quiet: false });
-        step.works.push((done, part));
+            self.open.entry(id.step).or_insert_with(|| Step { phase, works: Vec::new(), quiet: false });
+        step.works.push((work, operator));
         step.quiet = false;
     }
 
-    pub fn dropped(&mut self, records: u64) {
+    pub fn add_dropped(&mut self, records: u64) {
         self.dropped += records;
     }
 
-    pub fn graph(&mut self, nodes: Vec<Part>) {
+    pub fn set_graph(&mut self, nodes: Vec<OperatorInstance>) {
         self.graph = nodes;
     }
 
-    /// The next steps that end are drawn, one of each phase.
-    pub fn want_timeline(&mut self) {
+    /// Makes timelines of the next steps to close, one of each phase.
+    pub fn request_timelines(&mut self) {
         self.timeline_wanted = true;
     }
 
-    /// To be called after each batch of records. A step is closed when a batch brought nothing of it; at the end, all are.
-    pub fn settle(&mut self, all: bool) {
-        for (done, waited) in std::mem::take(&mut self.unmarked) {
-            self.place(done, waited);
+    /// Ends a batch of records. A step is closed after a batch without records of it; at the end, `all` are.
+    pub fn end_batch(&mut self, all: bool) {
+        for (work, waited) in std::mem::take(&mut self.unmatched) {
+            self.assign(work, waited);
         }
         let mut closed = Vec::new();
         for (number, step) in &mut self.open {
@@ -217,22 +217,22 @@ impl Steps {
             }
         }
         if let Some(last) = closed.last() {
-            // Their launches are over. Numbers go round.
-            self.marks.retain(|_, mark| (mark.step.wrapping_sub(*last) as i32) > 0);
+            // Ids of closed steps are no longer needed. Step numbers wrap around.
+            self.ids.retain(|_, id| (id.step.wrapping_sub(*last) as i32) > 0);
         }
     }
 
     fn close(&mut self, number: u32, mut step: Step) {
-        step.works.sort_by_key(|(done, _)| (done.start_ns, done.end_ns));
-        let in_graph = step.works.iter().filter(|(done, _)| done.in_graph).count();
-        // A graph that lost records can't be told apart.
+        step.works.sort_by_key(|(work, _)| (work.start_ns, work.end_ns));
+        let in_graph = step.works.iter().filter(|(work, _)| work.in_graph).count();
+        // The nodes of a graph with lost records cannot be distinguished.
         if in_graph == self.graph.len() {
-            let nodes = step.works.iter_mut().filter(|(done, _)| done.in_graph);
-            nodes.zip(&self.graph).for_each(|((_, part), node)| *part = Some(*node));
+            let nodes = step.works.iter_mut().filter(|(work, _)| work.in_graph);
+            nodes.zip(&self.graph).for_each(|((_, operator), node)| *operator = Some(*node));
         }
         let (Some(first), Some(end)) = (
-            step.works.first().map(|(done, _)| done.start_ns),
-            step.works.iter().map(|(done, _)| done.end_ns).max(),
+            step.works.first().map(|(work, _)| work.start_ns),
+            step.works.iter().map(|(work, _)| work.end_ns).max(),
         ) else {
             return;
         };
@@ -240,27 +240,27 @@ impl Steps {
         let gap = before
             .filter(|(last, _)| step.phase == Phase::Decode && last.wrapping_add(1) == number)
             .map(|(_, ended)| first.saturating_sub(ended))
-            .filter(|gap| *gap < LONGEST_GAP_NS);
+            .filter(|gap| *gap < MAX_GAP_NS);
         let window = if step.phase == Phase::Prefill { &mut self.prefill } else { &mut self.decode };
         window.steps += 1;
         window.span_ns += end - first;
         window.between_ns += gap.unwrap_or(0);
-        // A kernel may be let in before the one before it has ended, and waits there. Its time is what it adds.
+        // A kernel may start before the previous one has ended, and wait for it. Only the time it adds counts.
         let mut reached = first;
-        for (done, part) in &mut step.works {
-            done.start_ns = done.start_ns.max(reached);
-            done.end_ns = done.end_ns.max(done.start_ns);
-            reached = done.end_ns;
-            window.busy_ns += done.end_ns - done.start_ns;
-            window.add(done, part.map(|part| part.operator));
+        for (work, operator) in &mut step.works {
+            work.start_ns = work.start_ns.max(reached);
+            work.end_ns = work.end_ns.max(work.start_ns);
+            reached = work.end_ns;
+            window.busy_ns += work.end_ns - work.start_ns;
+            window.add(work, operator.map(|instance| instance.operator));
         }
-        if self.timeline_wanted && !self.timelines.iter().any(|drawn| drawn.timeline.phase == step.phase) {
+        if self.timeline_wanted && !self.timelines.iter().any(|known| known.timeline.phase == step.phase) {
             let timeline = self.names.timeline(&step, first);
-            self.timelines.push(Drawn { step: number, first_ns: first, timeline });
+            self.timelines.push(RecordedStep { step: number, first_ns: first, timeline });
         }
     }
 
-    /// What was closed since the last time, phase by phase.
+    /// The steps closed since the last call, by phase.
     pub fn windows(&mut self) -> Vec<KernelWindow> {
         let mut windows: Vec<KernelWindow> = [
             (Phase::Prefill, std::mem::take(&mut self.prefill)),
@@ -268,7 +268,7 @@ impl Steps {
         ]
         .into_iter()
         .filter(|(_, window)| window.steps > 0)
-        .map(|(phase, window)| window.told(phase, &self.names))
+        .map(|(phase, window)| window.into_event(phase, &self.names))
         .collect();
         if let Some(last) = windows.last_mut() {
             last.dropped = std::mem::take(&mut self.dropped);
@@ -276,20 +276,20 @@ impl Steps {
         windows
     }
 
-    /// The steps that were drawn, if any were wanted and have ended.
-    pub fn timelines(&mut self) -> Vec<Drawn> {
-        let drawn = std::mem::take(&mut self.timelines);
-        self.timeline_wanted &= drawn.is_empty();
-        drawn
+    /// The timelines made since the last call.
+    pub fn timelines(&mut self) -> Vec<RecordedStep> {
+        let timelines = std::mem::take(&mut self.timelines);
+        self.timeline_wanted &= timelines.is_empty();
+        timelines
     }
 }
 
 impl Window {
-    fn add(&mut self, done: &Done, operator: Option<Operator>) {
-        let ns = done.end_ns - done.start_ns;
+    fn add(&mut self, work: &Work, operator: Option<Operator>) {
+        let ns = work.end_ns - work.start_ns;
         self.launches += 1;
-        self.graph_launches += u64::from(done.in_graph);
-        let key = (done.name, operator, done.launch.map(|launch| launch.grid));
+        self.graph_launches += u64::from(work.in_graph);
+        let key = (work.name, operator, work.launch.map(|launch| launch.grid));
         let sum = self.rows.entry(key).or_insert(Sum {
             calls: 0,
             graph_calls: 0,
@@ -297,21 +297,21 @@ impl Window {
             squares: 0.0,
             min_ns: u64::MAX,
             max_ns: 0,
-            launch: done.launch,
+            launch: work.launch,
             bytes: None,
         });
         sum.calls += 1;
-        sum.graph_calls += u64::from(done.in_graph);
+        sum.graph_calls += u64::from(work.in_graph);
         sum.total_ns += ns;
         sum.squares += ns as f64 * ns as f64;
         sum.min_ns = sum.min_ns.min(ns);
         sum.max_ns = sum.max_ns.max(ns);
-        if let Some(bytes) = done.bytes {
+        if let Some(bytes) = work.bytes {
             *sum.bytes.get_or_insert(0) += bytes;
         }
     }
 
-    fn told(self, phase: Phase, names: &Names) -> KernelWindow {
+    fn into_event(self, phase: Phase, names: &Names) -> KernelWindow {
         let mut rows: Vec<KernelRow> = self
             .rows
             .into_iter()
@@ -321,7 +321,7 @@ impl Window {
                 KernelRow {
                     calls: sum.calls,
                     total_ns: Some(total),
-                    // With few digits: it comes back from a recording as it was.
+                    // With few digits, so that a recording reads back the same number.
                     mean_ns: Some((total / n * 10.0).round() / 10.0),
                     min_ns: Some(sum.min_ns as f64),
                     max_ns: Some(sum.max_ns as f64),
@@ -361,18 +361,18 @@ impl Names {
         let spans = step
             .works
             .iter()
-            .take(MOST_SPANS)
-            .map(|(done, part)| {
-                let name = *numbers.entry(done.name).or_insert_with(|| {
-                    names.push(self.texts[done.name as usize].clone());
+            .take(MAX_SPANS)
+            .map(|(work, operator)| {
+                let name = *numbers.entry(work.name).or_insert_with(|| {
+                    names.push(self.texts[work.name as usize].clone());
                     (names.len() - 1) as u16
                 });
                 KernelSpan {
                     name,
-                    operator: part.map(|part| part.operator),
-                    layer: part.and_then(|part| part.layer),
-                    start_ns: done.start_ns - first,
-                    ns: done.end_ns - done.start_ns,
+                    operator: operator.map(|instance| instance.operator),
+                    layer: operator.and_then(|instance| instance.layer),
+                    start_ns: work.start_ns - first,
+                    ns: work.end_ns - work.start_ns,
                 }
             })
             .collect();
@@ -384,75 +384,79 @@ impl Names {
 mod tests {
     use super::*;
 
-    fn kernel(correlation: u32, name: usize, from: u64, to: u64, in_graph: bool) -> Work {
-        let what = What::Kernel {
-            name_at: name,
+    fn kernel(correlation: u32, name: usize, from: u64, to: u64, in_graph: bool) -> DeviceWork {
+        let kind = WorkKind::Kernel {
+            name_address: name,
             grid: [name as u32, 1, 1],
             block: [128, 1, 1],
             registers: 40,
             shared_bytes: 0,
         };
-        Work { correlation, start_ns: from, end_ns: to, in_graph, what }
+        DeviceWork { correlation, start_ns: from, end_ns: to, in_graph, kind }
     }
 
-    fn named(at: usize) -> String {
-        format!("kernel{at}")
+    fn named(address: usize) -> String {
+        format!("kernel{address}")
     }
 
-    fn part(operator: Operator, layer: Option<u16>) -> Part {
-        Part { operator, layer }
+    fn instance(operator: Operator, layer: Option<u16>) -> OperatorInstance {
+        OperatorInstance { operator, layer }
     }
 
-    fn decode(step: u32, part: Option<Part>) -> Mark {
-        Mark { phase: Phase::Decode, step, part }
+    fn decode(step: u32, operator: Option<OperatorInstance>) -> ExternalId {
+        ExternalId { phase: Phase::Decode, step, operator }
     }
 
-    fn settled(steps: &mut Steps) -> Vec<KernelWindow> {
-        steps.settle(false);
-        steps.settle(false);
+    fn closed(steps: &mut Steps) -> Vec<KernelWindow> {
+        steps.end_batch(false);
+        steps.end_batch(false);
         steps.windows()
     }
 
     #[test]
-    fn launches_of_an_eager_step_carry_their_marks() {
+    fn launches_of_an_eager_step_have_external_ids() {
         let mut steps = Steps::default();
-        steps.mark(1, decode(7, Some(part(Operator::Qkv, Some(0)))));
-        steps.mark(2, decode(7, Some(part(Operator::Attention, Some(0)))));
-        // Records come in any order, work before its mark too.
-        steps.work(&kernel(2, 11, 150, 180, false), &named);
-        steps.work(&kernel(1, 10, 100, 140, false), &named);
-        steps.work(&kernel(3, 12, 185, 190, false), &named);
-        steps.mark(3, decode(7, None));
-        steps.work(&kernel(99, 13, 0, 500, false), &named);
-        let windows = settled(&mut steps);
+        steps.add_id(1, decode(7, Some(instance(Operator::Qkv, Some(0)))));
+        steps.add_id(2, decode(7, Some(instance(Operator::Attention, Some(0)))));
+        // Records arrive in any order, work before its external id too.
+        steps.add_work(&kernel(2, 11, 150, 180, false), &named);
+        steps.add_work(&kernel(1, 10, 100, 140, false), &named);
+        steps.add_work(&kernel(3, 12, 185, 190, false), &named);
+        steps.add_id(3, decode(7, None));
+        steps.add_work(&kernel(99, 13, 0, 500, false), &named);
+        let windows = closed(&mut steps);
         let [window] = &windows[..] else { panic!("{windows:?}") };
         assert_eq!((window.steps, window.span_ns, window.busy_ns), (1, 90, 75));
-        assert_eq!((window.launches, window.graph_launches), (3, 0), "what nobody marked is no part of it");
+        assert_eq!(
+            (window.launches, window.graph_launches),
+            (3, 0),
+            "work without an external id is not counted"
+        );
         let row = |operator| window.rows.iter().find(|row| row.operator == operator).unwrap();
         assert_eq!(row(Some(Operator::Qkv)).name, "kernel10");
         assert_eq!(row(Some(Operator::Attention)).mean_ns, Some(30.0));
         assert_eq!(row(None).name, "kernel12");
-        assert!(settled(&mut steps).is_empty());
+        assert!(closed(&mut steps).is_empty());
     }
 
     #[test]
-    fn nodes_of_a_graph_are_told_apart_by_their_order() {
+    fn nodes_of_a_graph_are_distinguished_by_their_order() {
         let mut steps = Steps::default();
-        steps.graph(vec![
-            part(Operator::Qkv, Some(0)),
-            part(Operator::Rope, Some(0)),
-            part(Operator::LmHead, None),
+        steps.set_graph(vec![
+            instance(Operator::Qkv, Some(0)),
+            instance(Operator::Rope, Some(0)),
+            instance(Operator::LmHead, None),
         ]);
-        steps.want_timeline();
+        steps.request_timelines();
         for step in 0..3u32 {
             let at = u64::from(step) * 1000;
-            steps.mark(step, decode(step, None));
-            steps.work(&kernel(step, 3, at + 60, at + 100, true), &named);
-            steps.work(&kernel(step, 1, at, at + 30, true), &named);
-            // It began before the one before it had ended.
-            steps.work(&kernel(step, 2, at + 20, at + 50, true), &named);
+            steps.add_id(step, decode(step, None));
+            steps.add_work(&kernel(step, 3, at + 60, at + 100, true), &named);
+            steps.add_work(&kernel(step, 1, at, at + 30, true), &named);
+            // It starts before the previous kernel ends.
+            steps.add_work(&kernel(step, 2, at + 20, at + 50, true), &named);
         }
-        let window = settled(&mut steps).remove(0);
+        let window = closed(&mut steps).remove(0);
         assert_eq!((window.steps, window.launches, window.graph_launches), (3, 9, 9));
         assert_eq!((window.span_ns, window.busy_ns), (300, 270));
         assert_eq!(window.between_ns, 1800, "two gaps of 900");
@@ -463,73 +467,73 @@ mod tests {
             [("kernel3", Operator::LmHead), ("kernel1", Operator::Qkv), ("kernel2", Operator::Rope)]
         );
         let added: f64 = window.rows.iter().filter_map(|row| row.total_ns).sum();
-        assert_eq!(added, 270.0, "rows add up to what is busy");
-        assert_eq!(window.rows[2].mean_ns, Some(20.0), "its first ten were spent waiting for the one before");
-        let drawn = steps.timelines();
-        assert_eq!(drawn.len(), 1);
-        let spans = &drawn[0].timeline.spans;
-        assert_eq!((drawn[0].step, drawn[0].first_ns), (0, 0));
+        assert_eq!(added, 270.0, "rows add up to the busy time");
+        assert_eq!(window.rows[2].mean_ns, Some(20.0), "its first 10 ns overlap the previous kernel");
+        let timelines = steps.timelines();
+        assert_eq!(timelines.len(), 1);
+        let spans = &timelines[0].timeline.spans;
+        assert_eq!((timelines[0].step, timelines[0].first_ns), (0, 0));
         assert_eq!(spans[1].layer, Some(0));
         assert_eq!((spans[2].start_ns, spans[2].ns), (60, 40));
         assert!(steps.timelines().is_empty());
     }
 
     #[test]
-    fn a_graph_that_lost_a_record_is_not_told_apart() {
+    fn nodes_of_a_graph_with_a_lost_record_have_no_operator() {
         let mut steps = Steps::default();
-        steps.graph(vec![part(Operator::Qkv, Some(0)), part(Operator::Rope, Some(0))]);
-        steps.mark(1, decode(1, None));
-        steps.work(&kernel(1, 2, 0, 10, true), &named);
-        steps.dropped(1);
-        let window = settled(&mut steps).remove(0);
+        steps.set_graph(vec![instance(Operator::Qkv, Some(0)), instance(Operator::Rope, Some(0))]);
+        steps.add_id(1, decode(1, None));
+        steps.add_work(&kernel(1, 2, 0, 10, true), &named);
+        steps.add_dropped(1);
+        let window = closed(&mut steps).remove(0);
         assert_eq!((window.rows[0].operator, window.dropped), (None, 1));
     }
 
     #[test]
-    fn a_step_waits_for_its_records() {
+    fn a_step_is_open_while_its_records_arrive() {
         let mut steps = Steps::default();
-        steps.mark(1, decode(1, None));
-        steps.work(&kernel(1, 1, 0, 10, false), &named);
-        steps.settle(false);
+        steps.add_id(1, decode(1, None));
+        steps.add_work(&kernel(1, 1, 0, 10, false), &named);
+        steps.end_batch(false);
         assert!(steps.windows().is_empty());
-        steps.work(&kernel(1, 2, 10, 20, false), &named);
-        steps.settle(false);
-        assert!(steps.windows().is_empty(), "more came of it");
-        steps.settle(true);
+        steps.add_work(&kernel(1, 2, 10, 20, false), &named);
+        steps.end_batch(false);
+        assert!(steps.windows().is_empty(), "the last batch had a record of it");
+        steps.end_batch(true);
         assert_eq!(steps.windows()[0].launches, 2);
-        assert!(steps.marks.is_empty() && steps.open.is_empty());
+        assert!(steps.ids.is_empty() && steps.open.is_empty());
     }
 
     #[test]
-    fn gaps_are_of_one_request_and_no_pauses() {
+    fn gaps_are_within_a_request_and_exclude_pauses() {
         let mut steps = Steps::default();
-        let prefill = |step| Mark { phase: Phase::Prefill, step, part: None };
-        let marks = [(1, prefill(1)), (2, decode(2, None)), (3, prefill(3)), (4, decode(4, None))];
+        let prefill = |step| ExternalId { phase: Phase::Prefill, step, operator: None };
+        let ids = [(1, prefill(1)), (2, decode(2, None)), (3, prefill(3)), (4, decode(4, None))];
         let times = [(0, 100), (150, 200), (900, 1000), (5_000_000_000, 5_000_000_100)];
-        for ((correlation, mark), (from, to)) in marks.into_iter().zip(times) {
-            steps.mark(correlation, mark);
-            steps.work(&kernel(correlation, 1, from, to, false), &named);
+        for ((correlation, id), (from, to)) in ids.into_iter().zip(times) {
+            steps.add_id(correlation, id);
+            steps.add_work(&kernel(correlation, 1, from, to, false), &named);
         }
-        let windows = settled(&mut steps);
-        assert_eq!(windows[0].between_ns, 0, "a prefill begins a request");
+        let windows = closed(&mut steps);
+        assert_eq!(windows[0].between_ns, 0, "a prefill starts a request");
         assert_eq!(
             (windows[1].phase, windows[1].between_ns),
             (Phase::Decode, 50),
-            "four seconds are a pause"
+            "five seconds are a pause"
         );
     }
 
     #[test]
     fn copies_have_bytes() {
         let mut steps = Steps::default();
-        let what = What::Copy { direction: "copy, host to device", bytes: 2048 };
-        steps.mark(1, Mark { phase: Phase::Prefill, step: 0, part: None });
-        for at in [0, 100] {
-            let work =
-                Work { correlation: 1, start_ns: at, end_ns: at + 5, in_graph: false, what: what.clone() };
-            steps.work(&work, &named);
+        let kind = WorkKind::Copy { direction: "copy, host to device", bytes: 2048 };
+        steps.add_id(1, ExternalId { phase: Phase::Prefill, step: 0, operator: None });
+        for start_ns in [0, 100] {
+            let (end_ns, kind) = (start_ns + 5, kind.clone());
+            let work = DeviceWork { correlation: 1, start_ns, end_ns, in_graph: false, kind };
+            steps.add_work(&work, &named);
         }
-        let row = settled(&mut steps).remove(0).rows.remove(0);
+        let row = closed(&mut steps).remove(0).rows.remove(0);
         assert_eq!((row.name.as_str(), row.bytes, row.grid), ("copy, host to device", Some(4096.0), None));
     }
 }

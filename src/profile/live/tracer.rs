@@ -1,4 +1,4 @@
-//! Switches CUPTI on and off, marks what the engine does, and tells what CUPTI saw.
+//! Switches CUPTI on and off, tags the engine's launches, and reports what CUPTI records.
 
 use std::{
     collections::VecDeque,
@@ -11,82 +11,101 @@ use std::{
 };
 
 use super::{
+    external_id::ExternalId,
     library::{Cupti, Refusal},
-    mark::Mark,
     records::Record,
-    steps::{Drawn, Steps},
+    steps::{RecordedStep, Steps},
 };
 use crate::{
     event::{Event, EventTx, KernelTrace, Phase, Stamp, TraceState},
-    profile::listener::{Listener, Part},
+    profile::listener::{Listener, OperatorInstance, Span},
 };
 
-/// How often CUPTI is asked for what it has.
-const BETWEEN_LOOKS: Duration = Duration::from_millis(250);
-const BETWEEN_WINDOWS: Duration = Duration::from_secs(1);
-const BETWEEN_TIMELINES: Duration = Duration::from_secs(5);
-/// Launches that are remembered until their kernels are told: some seconds of the fastest steps.
-const MOST_LAUNCHES: usize = 1 << 13;
+/// How often CUPTI's buffers are read.
+const READ_INTERVAL: Duration = Duration::from_millis(250);
+const WINDOW: Duration = Duration::from_secs(1);
+const TIMELINE_INTERVAL: Duration = Duration::from_secs(5);
+/// Launches that are remembered until their kernels are reported: some seconds of the fastest steps.
+const MAX_LAUNCHES: usize = 1 << 13;
 
-/// Records kernels while it is wanted. Listens to the engine, on the engine's thread; reads on a thread of its own.
+/// Records kernels while that is requested. Called on the engine's thread; reads on a thread of its own.
 pub struct Tracer {
-    switches: Arc<Switches>,
+    shared: Arc<Shared>,
     tx: EventTx,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
+/// Shared by the engine's thread, the reader's thread and whoever switches recording.
 #[derive(Default)]
-struct Switches {
-    /// Somebody wants kernels to be recorded.
-    wanted: AtomicBool,
-    /// They are.
-    on: AtomicBool,
-    over: AtomicBool,
+struct Shared {
+    requested: AtomicBool,
+    recording: AtomicBool,
+    finished: AtomicBool,
     changed: (Mutex<()>, Condvar),
-    /// The number of the next step, and the marks that the engine's thread has set and not yet taken back.
+    /// The number of the next step.
     step: AtomicU32,
+    /// External ids that the engine's thread has pushed and not yet popped.
     depth: AtomicU32,
     phase: Mutex<Phase>,
-    graph: Mutex<Option<Vec<Part>>>,
+    graph: Mutex<Option<Vec<OperatorInstance>>>,
     /// When steps began on the host, the newest last.
-    launched: Mutex<VecDeque<(u32, Stamp)>>,
+    launches: Mutex<VecDeque<(u32, Stamp)>>,
 }
 
 impl Tracer {
-    /// Nothing happens before [`begin`](Self::begin). Kernels are recorded from then on where `wanted`, else when
-    /// [`want`](Self::want) says so.
-    pub fn new(tx: EventTx, wanted: bool) -> Tracer {
-        let switches = Arc::new(Switches::default());
-        switches.wanted.store(wanted, Ordering::Release);
-        Tracer { switches, tx, thread: Mutex::new(None) }
+    /// Recording starts with [`begin`](Self::begin) where it is `requested`, otherwise with [`request`](Self::request).
+    pub fn new(tx: EventTx, requested: bool) -> Tracer {
+        let shared = Arc::new(Shared::default());
+        shared.requested.store(requested, Ordering::Release);
+        Tracer { shared, tx, thread: Mutex::new(None) }
     }
 
-    /// To be called before the engine is made: CUPTI is on when this returns, where it is wanted and can be.
+    /// Call it before the engine is made: where recording is requested and possible, it has started when this returns.
     pub fn begin(&self) {
-        let mut reader = Reader::new(self.tx.clone(), Arc::clone(&self.switches));
+        let mut reader = Reader::new(self.tx.clone(), Arc::clone(&self.shared));
         reader.switch();
         let thread = std::thread::Builder::new().name("llmprof-cupti".to_owned()).spawn(move || reader.run());
-        // Without a thread there are no kernels, and nothing else is lost.
+        // Without a thread no kernels are recorded; the run continues.
         *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = thread.ok();
     }
 
-    pub fn wanted(&self) -> bool {
-        self.switches.wanted.load(Ordering::Acquire)
+    pub fn is_requested(&self) -> bool {
+        self.shared.requested.load(Ordering::Acquire)
     }
 
-    pub fn want(&self, wanted: bool) {
-        self.switches.wanted.store(wanted, Ordering::Release);
-        self.switches.wake();
+    pub fn request(&self, requested: bool) {
+        self.shared.requested.store(requested, Ordering::Release);
+        self.shared.wake();
     }
 
-    /// Tells what is left and stops. To be called while the engine is still there: names of kernels belong to its modules.
+    /// Reports the rest and stops. Call it before the engine is dropped: names of kernels belong to its modules.
     pub fn finish(&self) {
-        self.switches.over.store(true, Ordering::Release);
-        self.switches.wake();
+        self.shared.finished.store(true, Ordering::Release);
+        self.shared.wake();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
-            // A reader that panicked has told so by itself.
+            // A panic of the reader is reported by the panic hook.
             let _ = thread.join();
+        }
+    }
+
+    fn begin_step(&self, phase: Phase) {
+        let shared = &self.shared;
+        let step = shared.step.fetch_add(1, Ordering::Relaxed);
+        if shared.recording.load(Ordering::Acquire) {
+            *shared.phase.lock().unwrap_or_else(PoisonError::into_inner) = phase;
+            shared.add_launch(step, self.tx.clock().now());
+            shared.push_id(ExternalId { phase, step, operator: None });
+        }
+    }
+
+    fn begin_operator(&self, operator: OperatorInstance) {
+        let shared = &self.shared;
+        // Only within a step that has an id.
+        if shared.depth.load(Ordering::Relaxed) == 1 {
+            let phase = *shared.phase.lock().unwrap_or_else(PoisonError::into_inner);
+            let step = shared.step.load(Ordering::Relaxed).wrapping_sub(1);
+            shared.push_id(ExternalId { phase, step, operator: Some(operator) });
         }
     }
 }
@@ -97,84 +116,70 @@ impl Drop for Tracer {
     }
 }
 
-impl Switches {
+impl Shared {
     fn wake(&self) {
         let _guard = self.changed.0.lock().unwrap_or_else(PoisonError::into_inner);
         self.changed.1.notify_all();
     }
 
-    fn launched(&self, step: u32, at: Stamp) {
-        let mut launched = self.launched.lock().unwrap_or_else(PoisonError::into_inner);
-        if launched.len() == MOST_LAUNCHES {
-            launched.pop_front();
+    fn add_launch(&self, step: u32, at: Stamp) {
+        let mut launches = self.launches.lock().unwrap_or_else(PoisonError::into_inner);
+        if launches.len() == MAX_LAUNCHES {
+            launches.pop_front();
         }
-        launched.push_back((step, at));
+        launches.push_back((step, at));
     }
 
     fn launch_of(&self, step: u32) -> Option<Stamp> {
-        let launched = self.launched.lock().unwrap_or_else(PoisonError::into_inner);
-        launched.iter().rev().find(|(known, _)| *known == step).map(|(_, at)| *at)
+        let launches = self.launches.lock().unwrap_or_else(PoisonError::into_inner);
+        launches.iter().rev().find(|(known, _)| *known == step).map(|(_, at)| *at)
     }
 
-    fn mark(&self, mark: Mark) {
+    fn push_id(&self, id: ExternalId) {
         if let Ok(cupti) = Cupti::get() {
-            cupti.mark(mark.encode());
+            cupti.push_id(id.encode());
             self.depth.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Takes back the last mark, also when recording has ended meanwhile.
-    fn unmark(&self) {
+    /// Pops the last external id, also when recording has stopped in the meantime.
+    fn pop_id(&self) {
         if self.depth.load(Ordering::Relaxed) > 0
             && let Ok(cupti) = Cupti::get()
         {
-            cupti.unmark();
+            cupti.pop_id();
             self.depth.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }
 
 impl Listener for Tracer {
-    fn step_begins(&self, phase: Phase) {
-        let switches = &self.switches;
-        let step = switches.step.fetch_add(1, Ordering::Relaxed);
-        if switches.on.load(Ordering::Acquire) {
-            *switches.phase.lock().unwrap_or_else(PoisonError::into_inner) = phase;
-            switches.launched(step, self.tx.clock().now());
-            switches.mark(Mark { phase, step, part: None });
+    fn begins(&self, span: Span) {
+        match span {
+            Span::Step(phase) => self.begin_step(phase),
+            Span::Operator(instance) => self.begin_operator(instance),
+            _ => {}
         }
     }
 
-    fn step_ends(&self) {
-        self.switches.unmark();
-    }
-
-    fn begins(&self, part: Part) {
-        let switches = &self.switches;
-        // Inside of a marked step only.
-        if switches.depth.load(Ordering::Relaxed) == 1 {
-            let phase = *switches.phase.lock().unwrap_or_else(PoisonError::into_inner);
-            let step = switches.step.load(Ordering::Relaxed).wrapping_sub(1);
-            switches.mark(Mark { phase, step, part: Some(part) });
+    fn ends(&self, span: Span) {
+        match span {
+            Span::Step(_) => self.shared.pop_id(),
+            // The step's own id stays until the step ends.
+            Span::Operator(_) if self.shared.depth.load(Ordering::Relaxed) > 1 => self.shared.pop_id(),
+            _ => {}
         }
     }
 
-    fn ends(&self) {
-        // The step's own mark stays until the step ends.
-        if self.switches.depth.load(Ordering::Relaxed) > 1 {
-            self.switches.unmark();
-        }
-    }
-
-    fn captured(&self, nodes: &[Part]) {
-        *self.switches.graph.lock().unwrap_or_else(PoisonError::into_inner) = Some(nodes.to_vec());
+    fn graph_captured(&self, nodes: &[OperatorInstance]) {
+        *self.shared.graph.lock().unwrap_or_else(PoisonError::into_inner) = Some(nodes.to_vec());
     }
 }
 
-/// The thread's side.
+/// The reader's thread.
 struct Reader {
     tx: EventTx,
-    switches: Arc<Switches>,
+    shared: Arc<Shared>,
     steps: Steps,
     cupti: Option<&'static Cupti>,
     window_at: Instant,
@@ -182,10 +187,10 @@ struct Reader {
 }
 
 impl Reader {
-    fn new(tx: EventTx, switches: Arc<Switches>) -> Reader {
+    fn new(tx: EventTx, shared: Arc<Shared>) -> Reader {
         Reader {
             tx,
-            switches,
+            shared,
             steps: Steps::default(),
             cupti: None,
             window_at: Instant::now(),
@@ -195,104 +200,105 @@ impl Reader {
 
     fn run(mut self) {
         loop {
-            let over = self.switches.over.load(Ordering::Acquire);
+            let finished = self.shared.finished.load(Ordering::Acquire);
             self.switch();
             if self.cupti.is_some() {
-                self.look(over);
+                self.read(finished);
             }
-            if over {
+            if finished {
                 break;
             }
-            let (lock, changed) = &self.switches.changed;
+            let (lock, changed) = &self.shared.changed;
             let guard = lock.lock().unwrap_or_else(PoisonError::into_inner);
-            let switched = || self.switches.wanted.load(Ordering::Acquire) != self.cupti.is_some();
-            // Asleep until somebody wants something; a refusal takes the wish back.
+            // Sleeps until recording is requested; a refusal withdraws the request.
             if self.cupti.is_some() {
-                drop(changed.wait_timeout(guard, BETWEEN_LOOKS));
-            } else if !switched() && !self.switches.over.load(Ordering::Acquire) {
+                drop(changed.wait_timeout(guard, READ_INTERVAL));
+            } else if !self.shared.requested.load(Ordering::Acquire)
+                && !self.shared.finished.load(Ordering::Acquire)
+            {
                 drop(changed.wait(guard));
             }
         }
         if let Some(cupti) = self.cupti.take() {
-            self.switches.on.store(false, Ordering::Release);
+            self.shared.recording.store(false, Ordering::Release);
             cupti.stop();
         }
     }
 
-    /// Does what is wanted, and says so.
+    /// Starts or stops recording as requested, and reports it.
     fn switch(&mut self) {
-        match (self.switches.wanted.load(Ordering::Acquire), self.cupti) {
+        match (self.shared.requested.load(Ordering::Acquire), self.cupti) {
             (true, None) => match Cupti::get().and_then(|cupti| cupti.start().map(|()| cupti)) {
                 Ok(cupti) => {
                     self.cupti = Some(cupti);
                     self.timeline_at = None;
-                    self.switches.on.store(true, Ordering::Release);
-                    self.tell(cupti.name(), TraceState::On);
+                    self.shared.recording.store(true, Ordering::Release);
+                    self.report(cupti.name(), TraceState::On);
                 }
                 Err(refusal) => self.refuse(&refusal),
             },
             (false, Some(cupti)) => {
-                self.switches.on.store(false, Ordering::Release);
-                self.look(true);
+                self.shared.recording.store(false, Ordering::Release);
+                self.read(true);
                 cupti.stop();
                 self.cupti = None;
-                self.tell(cupti.name(), TraceState::Off);
+                self.report(cupti.name(), TraceState::Off);
             }
             _ => {}
         }
     }
 
     fn refuse(&self, refusal: &Refusal) {
-        self.switches.wanted.store(false, Ordering::Release);
+        self.shared.requested.store(false, Ordering::Release);
         let state = TraceState::Refused { reason: refusal.to_string(), remedy: refusal.remedy() };
-        self.tell("CUPTI".to_owned(), state);
+        self.report("CUPTI".to_owned(), state);
     }
 
-    fn tell(&self, tool: String, state: TraceState) {
+    fn report(&self, tool: String, state: TraceState) {
         self.tx.send(Event::KernelTrace(KernelTrace { tool, state }));
     }
 
-    /// Reads what CUPTI has; tells of it when it is time, or at the `end`.
-    fn look(&mut self, end: bool) {
+    /// Reads CUPTI's records, and reports windows and timelines when they are due or at the `end`.
+    fn read(&mut self, end: bool) {
         let Some(cupti) = self.cupti else { return };
-        if let Some(nodes) = self.switches.graph.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            self.steps.graph(nodes);
+        if let Some(nodes) = self.shared.graph.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            self.steps.set_graph(nodes);
         }
-        if self.timeline_at.is_none_or(|at| at.elapsed() >= BETWEEN_TIMELINES) {
-            self.steps.want_timeline();
+        if self.timeline_at.is_none_or(|at| at.elapsed() >= TIMELINE_INTERVAL) {
+            self.steps.request_timelines();
         }
         cupti.flush(end);
         let steps = &mut self.steps;
         let dropped = cupti.drain(|record, name| match record {
-            Record::Mark { correlation, id } => {
-                if let Some(mark) = Mark::decode(id) {
-                    steps.mark(correlation, mark);
+            Record::ExternalId { correlation, id } => {
+                if let Some(id) = ExternalId::decode(id) {
+                    steps.add_id(correlation, id);
                 }
             }
-            Record::Work(work) => steps.work(&work, name),
+            Record::Work(work) => steps.add_work(&work, name),
         });
-        steps.dropped(dropped);
-        steps.settle(end);
-        if end || self.window_at.elapsed() >= BETWEEN_WINDOWS {
+        steps.add_dropped(dropped);
+        steps.end_batch(end);
+        if end || self.window_at.elapsed() >= WINDOW {
             self.window_at = Instant::now();
             for window in self.steps.windows() {
                 self.tx.send(Event::Kernels(Box::new(window)));
             }
-            let drawn = self.steps.timelines();
-            // Both clocks at once: the GPU runs behind the host, so the time of a launch would be too early.
+            let timelines = self.steps.timelines();
+            // Both clocks at once: the GPU runs behind the host, so the time of the launch would be too early.
             let both_now = cupti.now_ns().map(|by_records| (by_records, self.tx.clock().now()));
-            for Drawn { step, first_ns, mut timeline } in drawn {
+            for RecordedStep { step, first_ns, mut timeline } in timelines {
                 self.timeline_at = Some(Instant::now());
-                timeline.at = both_now.map(|now| placed(first_ns, now, self.switches.launch_of(step)));
+                timeline.at = both_now.map(|now| run_time(first_ns, now, self.shared.launch_of(step)));
                 self.tx.send(Event::StepTimeline(Box::new(timeline)));
             }
         }
     }
 }
 
-/// When a record of `ns` happened by the run's clock, if both clocks show `now`. Never before its launch: where it comes
-/// out so, the clocks are that far apart.
-fn placed(ns: u64, now: (u64, Stamp), launch: Option<Stamp>) -> Stamp {
+/// The time of a record by the run's clock, where both clocks show `now`. Never before its launch: a difference between the
+/// clocks could give that.
+fn run_time(ns: u64, now: (u64, Stamp), launch: Option<Stamp>) -> Stamp {
     let (by_records, by_run) = now;
     let at = Stamp(by_run.0.saturating_sub(by_records.saturating_sub(ns)));
     at.max(launch.unwrap_or_default())
@@ -304,38 +310,41 @@ mod tests {
     use crate::event::{self, Clock};
 
     #[test]
-    fn kernels_are_placed_after_their_launch() {
+    fn kernels_start_after_their_launch() {
         let now = (1_000_000, Stamp(5_000));
-        for (ns, launch, wanted) in [
+        for (ns, launch, expected) in [
             (999_000, None, 4_000),
             (999_000, Some(3_990), 4_000),
             (999_000, Some(4_010), 4_010),
             (1_000_007, Some(10), 5_000),
             (0, None, 0),
         ] {
-            assert_eq!(placed(ns, now, launch.map(Stamp)), Stamp(wanted), "{ns}");
+            assert_eq!(run_time(ns, now, launch.map(Stamp)), Stamp(expected), "{ns}");
         }
     }
 
-    /// Where CUPTI can't be had, the reason is told once for each wish, and the wish is taken back; where it can, that is told.
+    /// Without CUPTI every request is refused once, with the reason, and withdrawn; with CUPTI recording starts.
     #[test]
-    fn a_wish_is_answered() {
+    fn a_request_is_answered() {
         let (tx, mut rx) = event::channel(Clock::wall());
         let tracer = Tracer::new(tx, true);
         tracer.begin();
-        tracer.step_begins(Phase::Decode);
-        tracer.begins(Part { operator: crate::model::Operator::Qkv, layer: Some(0) });
-        tracer.ends();
-        tracer.step_ends();
-        let refused = !tracer.wanted();
-        tracer.want(true);
+        let step = Span::Step(Phase::Decode);
+        let operator =
+            Span::Operator(OperatorInstance { operator: crate::model::Operator::Qkv, layer: Some(0) });
+        tracer.begins(step);
+        tracer.begins(operator);
+        tracer.ends(operator);
+        tracer.ends(step);
+        let refused = !tracer.is_requested();
+        tracer.request(true);
         tracer.finish();
-        let mut told = Vec::new();
+        let mut events = Vec::new();
         while let Ok(envelope) = rx.try_recv() {
-            told.push(envelope.event);
+            events.push(envelope.event);
         }
-        assert!((1..=2).contains(&told.len()), "{told:?}");
-        for event in told {
+        assert!((1..=2).contains(&events.len()), "{events:?}");
+        for event in events {
             let Event::KernelTrace(KernelTrace { tool, state }) = event else { panic!("{event:?}") };
             assert!(tool.starts_with("CUPTI"), "{tool}");
             match state {

@@ -1,10 +1,13 @@
-//! What the pictures share: size, colours, headline, axes.
+//! Shared by all plots: size, colours, headline, axes, legend.
 
 use plotters::{coord::Shift, prelude::*};
 
-use crate::{base::units::grouped, state::RunState};
+use crate::{
+    base::{markup::without_controls, units::grouped},
+    state::RunState,
+};
 
-pub type Trouble = DrawingAreaErrorKind<<SVGBackend<'static> as DrawingBackend>::ErrorType>;
+pub type DrawError = DrawingAreaErrorKind<<SVGBackend<'static> as DrawingBackend>::ErrorType>;
 pub type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 pub const INK: RGBColor = RGBColor(36, 41, 47);
@@ -17,67 +20,70 @@ pub const GREEN: RGBColor = RGBColor(30, 120, 70);
 const LIGHT_GRID: RGBColor = RGBColor(244, 245, 246);
 const GRID: RGBColor = RGBColor(228, 231, 234);
 
-const WIDTH: u32 = 1000;
+pub const WIDTH: u32 = 1000;
 /// Columns of a chart over time.
 pub const COLUMNS: usize = 450;
 
-/// Draws a picture of this height with the run's name above it; `None` where the drawing fails.
-pub fn picture(
+/// Draws a plot of this height with a headline; `None` if drawing fails.
+pub fn plot(
     state: &RunState,
     height: u32,
-    draw: impl FnOnce(&Area<'_>) -> Result<(), Trouble>,
+    draw: impl FnOnce(&Area<'_>) -> Result<(), DrawError>,
 ) -> Option<String> {
     let mut svg = String::new();
-    drawn(&mut svg, &headline(state), height, draw).ok()?;
+    let root = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
+    root.fill(&WHITE).ok()?;
+    let (head, rest) = root.split_vertically(26);
+    head.draw(&label(headline(state), (14, 8), 14, INK)).ok()?;
+    draw(&rest).ok()?;
+    root.present().ok()?;
+    drop((root, head, rest));
     Some(svg)
 }
 
-fn drawn(
-    svg: &mut String,
-    title: &str,
-    height: u32,
-    draw: impl FnOnce(&Area<'_>) -> Result<(), Trouble>,
-) -> Result<(), Trouble> {
-    let root = SVGBackend::with_string(svg, (WIDTH, height)).into_drawing_area();
-    root.fill(&WHITE)?;
-    let (head, rest) = root.split_vertically(26);
-    head.draw(&words(title, (14, 8), 14, INK))?;
-    draw(&rest)?;
-    root.present()
-}
-
-/// The model, its type, the card; what is simulated says so.
-pub fn headline(state: &RunState) -> String {
+/// The model, its data type and the GPU; whether it was simulated or ran under a profiler.
+fn headline(state: &RunState) -> String {
     state.run.as_ref().map_or_else(String::new, |run| {
         let gpu = state.profiled_gpu().map_or_else(|| run.device.to_string(), |gpu| gpu.info.name.clone());
         let simulated = if run.simulated { " · simulated" } else { "" };
         let under = run.perturbed.as_ref().map_or_else(String::new, |tool| format!(" · under {tool}"));
-        shown(&format!("{} · {} · {gpu}{simulated}{under}", run.model, run.dtype))
+        format!("{} · {} · {gpu}{simulated}{under}", run.model, run.dtype)
     })
 }
 
-pub fn words(
+pub fn label(
     text: impl Into<String>,
     at: (i32, i32),
     size: u32,
     colour: RGBColor,
 ) -> Text<'static, (i32, i32), String> {
-    Text::new(shown(&text.into()), at, ("sans-serif", size).into_font().color(&colour))
+    Text::new(without_controls(&text.into()), at, ("sans-serif", size).into_font().color(&colour))
 }
 
-/// What can't be shown in XML is left out.
-pub fn shown(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control()).collect()
+/// A line of coloured entries at the top of `area`.
+pub fn legend<'a>(
+    area: &Area<'_>,
+    entries: impl IntoIterator<Item = (&'a str, RGBColor)>,
+) -> Result<(), DrawError> {
+    let mut x = 90;
+    for (text, colour) in entries {
+        area.draw(&label(text, (x, 0), 12, colour))?;
+        x += 20 + (6.2 * text.chars().count() as f64) as i32;
+    }
+    Ok(())
 }
 
-/// A range that has room for `low..high`, never empty.
-pub fn roomy(low: f64, high: f64) -> std::ops::Range<f64> {
+/// `low..high` with a margin, never empty.
+pub fn with_margin(low: f64, high: f64) -> std::ops::Range<f64> {
     let room = ((high - low) * 0.06).max(high.abs() * 0.01).max(1e-6);
     (if low >= 0.0 { (low - room).max(0.0) } else { low - room })..high + room
 }
 
-/// How a value is written at its axis; without a way of its own, with the digits that tell its ticks apart.
+/// How a value is printed at its axis; by default with the digits that distinguish its ticks.
 pub type Tick = Option<fn(f64) -> String>;
+
+/// A count at an axis.
+pub const COUNT: Tick = Some(|n| grouped(n.round() as i64));
 
 /// Values of `range` with as many digits as a tenth of it has.
 fn in_few_digits(range: &std::ops::Range<f64>) -> impl Fn(f64) -> String + use<> {
@@ -85,19 +91,19 @@ fn in_few_digits(range: &std::ops::Range<f64>) -> impl Fn(f64) -> String + use<>
     let digits = (-step.log10().floor()).clamp(0.0, 6.0) as usize;
     move |value| match value.abs() {
         large if large >= 1000.0 && digits == 0 => grouped(value.round() as i64),
-        // Nothing has no sign.
+        // Zero has no sign.
         small if small < step * 1e-6 => format!("{:.digits$}", 0.0),
         _ => format!("{value:.digits$}"),
     }
 }
 
-/// A chart with our grid; ticks are written by `x_tick` and `y_tick`.
+/// A chart with a grid; `x_tick` and `y_tick` print the ticks.
 pub fn chart<'a, 'b>(
     area: &'b Area<'a>,
     (x, x_name): (std::ops::Range<f64>, &str),
     (y, y_name): (std::ops::Range<f64>, &str),
     (x_tick, y_tick): (Tick, Tick),
-) -> Result<Chart<'b, SVGBackend<'a>>, Trouble> {
+) -> Result<Chart<'b, SVGBackend<'a>>, DrawError> {
     let (x_digits, y_digits) = (in_few_digits(&x), in_few_digits(&y));
     let mut chart = ChartBuilder::on(area)
         .margin(8)

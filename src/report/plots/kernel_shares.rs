@@ -1,8 +1,8 @@
-//! Kernels by their share of the time, phase by phase and report by report.
+//! Kernels by share of time, for each phase and each report.
 
 use plotters::prelude::*;
 
-use super::canvas::{Area, BLUE, FAINT, INK, ORANGE, PURPLE, Trouble, picture, words};
+use super::canvas::{Area, BLUE, DrawError, FAINT, INK, ORANGE, PURPLE, label, plot};
 use crate::{
     base::units::{millis, percent},
     event::{Phase, kernels::Kind},
@@ -21,7 +21,7 @@ struct Group {
     left_out: usize,
 }
 
-/// `None` where no kernels are known.
+/// `None` without kernels.
 pub fn kernel_shares_svg(state: &RunState) -> Option<String> {
     let groups = groups(state);
     if groups.is_empty() {
@@ -29,7 +29,7 @@ pub fn kernel_shares_svg(state: &RunState) -> Option<String> {
     }
     let lines: i32 =
         groups.iter().map(|group| 2 + group.rows.len() as i32 + i32::from(group.left_out > 0)).sum();
-    picture(state, 26 + (lines * ROW + 10) as u32, |area| {
+    plot(state, 26 + (lines * ROW + 10) as u32, |area| {
         let mut y = 4;
         for group in &groups {
             draw_group(area, group, &mut y)?;
@@ -41,12 +41,14 @@ pub fn kernel_shares_svg(state: &RunState) -> Option<String> {
 fn groups(state: &RunState) -> Vec<Group> {
     let mut groups = Vec::new();
     for (phase, colour) in [(Phase::Decode, BLUE), (Phase::Prefill, PURPLE)] {
-        let Some(live) = state.kernels.live(phase).filter(|live| !live.rows.is_empty()) else { continue };
-        let named = live.rows.iter().map(|row| {
+        let Some(live) = state.kernels.live(phase).filter(|live| !live.total.rows.is_empty()) else {
+            continue;
+        };
+        let named = live.total.rows.iter().map(|row| {
             let operator = row.operator.map_or_else(String::new, |operator| format!("{operator}: "));
             (format!("{operator}{}", row.family), row.total_ns)
         });
-        let title = format!("{}, as they ran, all {} steps", phase.name(), live.steps);
+        let title = format!("{}, {} steps", phase.name(), live.total.steps);
         groups.extend(group(title, colour, named));
     }
     for report in &state.kernels.reports {
@@ -59,7 +61,7 @@ fn groups(state: &RunState) -> Vec<Group> {
     groups
 }
 
-/// Rows of one name are put together. `None` where nothing was timed.
+/// Sums rows of the same name. `None` if nothing was timed.
 fn group(
     title: String,
     colour: RGBColor,
@@ -73,34 +75,34 @@ fn group(
             None => rows.push((name, ns, 0.0)),
         }
     }
-    let whole: f64 = rows.iter().map(|(_, ns, _)| ns).sum();
-    if whole <= 0.0 {
+    let total: f64 = rows.iter().map(|(_, ns, _)| ns).sum();
+    if total <= 0.0 {
         return None;
     }
-    rows.iter_mut().for_each(|(_, ns, share)| *share = *ns / whole);
+    rows.iter_mut().for_each(|(_, ns, share)| *share = *ns / total);
     rows.sort_by(|a, b| b.1.total_cmp(&a.1));
     let left_out = rows.len().saturating_sub(MOST_ROWS);
     rows.truncate(MOST_ROWS);
     Some(Group { title, colour, rows, left_out })
 }
 
-fn draw_group(area: &Area<'_>, group: &Group, y: &mut i32) -> Result<(), Trouble> {
-    area.draw(&words(group.title.clone(), (14, *y), 13, INK))?;
+fn draw_group(area: &Area<'_>, group: &Group, y: &mut i32) -> Result<(), DrawError> {
+    area.draw(&label(group.title.clone(), (14, *y), 13, INK))?;
     *y += ROW;
     for (name, ns, share) in &group.rows {
         let short = match name.chars().count() > NAME_CHARS {
             true => format!("{}…", name.chars().take(NAME_CHARS - 1).collect::<String>()),
             false => name.clone(),
         };
-        area.draw(&words(short, (24, *y), 12, INK))?;
+        area.draw(&label(short, (24, *y), 12, INK))?;
         let to = 330 + (520.0 * share) as i32;
         area.draw(&Rectangle::new([(330, *y), (to.max(331), *y + 13)], group.colour.mix(0.8).filled()))?;
         let text = format!("{} · {}", percent(share * 100.0), millis(ns / 1e6));
-        area.draw(&words(text, (to + 8, *y), 12, INK))?;
+        area.draw(&label(text, (to + 8, *y), 12, INK))?;
         *y += ROW;
     }
     if group.left_out > 0 {
-        area.draw(&words(format!("and {} more", group.left_out), (24, *y), 12, FAINT))?;
+        area.draw(&label(format!("and {} more", group.left_out), (24, *y), 12, FAINT))?;
         *y += ROW;
     }
     *y += ROW;

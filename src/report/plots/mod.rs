@@ -1,4 +1,4 @@
-//! Pictures of a run as SVG.
+//! Plots of a run as SVG.
 
 mod canvas;
 mod context;
@@ -12,7 +12,7 @@ pub use roofline::roofline_svg;
 
 use crate::state::RunState;
 
-/// A picture and the name of its file.
+/// A plot and the name of its file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plot {
     pub name: &'static str,
@@ -23,19 +23,23 @@ pub struct Plot {
 type Draw = fn(&RunState) -> Option<String>;
 
 const PLOTS: [(&str, &str, Draw); 6] = [
-    ("throughput.svg", "Tokens a second over time, with prefills and incidents", throughput::throughput_svg),
-    ("latency.svg", "ITL: how many tokens took how long, and the share up to each", latency::latency_svg),
+    (
+        "throughput.svg",
+        "Tokens per second over time, with prefills and incidents",
+        throughput::throughput_svg,
+    ),
+    ("latency.svg", "ITL: histogram and cumulative distribution", latency::latency_svg),
     (
         "telemetry.svg",
-        "Power, clock and temperature of the card, its limits in grey, and what held its clock",
+        "Power, clock and temperature of the GPU, its limits in grey, and what limited its clock",
         telemetry::telemetry_svg,
     ),
-    ("context.svg", "ITL against context, with what the model's cost says", context::context_svg),
-    ("kernels.svg", "Kernels by their share of the time", kernel_shares::kernel_shares_svg),
+    ("context.svg", "ITL by context length, with the prediction from the model's cost", context::context_svg),
+    ("kernels.svg", "Kernels by share of time", kernel_shares::kernel_shares_svg),
     ("roofline.svg", "Roofline", roofline_svg),
 ];
 
-/// Every picture there is something for.
+/// Every plot there is data for.
 pub fn all(state: &RunState) -> Vec<Plot> {
     PLOTS
         .into_iter()

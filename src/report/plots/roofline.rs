@@ -1,10 +1,10 @@
-//! The roofline as a picture beside the report.
+//! The roofline plot.
 
 use plotters::prelude::*;
 
 use super::canvas::{
-    Area, BLUE as DECODE, FAINT as STATED, INK as ROOF, ORANGE as KERNEL, PURPLE as PREFILL, Trouble,
-    headline, shown, words,
+    Area, BLUE as DECODE, DrawError, FAINT as STATED, INK as ROOF, ORANGE as KERNEL, PURPLE as PREFILL,
+    WIDTH, label, plot,
 };
 use crate::{
     analysis::roofline::{Point, PointKind, Roof, Roofline},
@@ -12,31 +12,23 @@ use crate::{
     state::RunState,
 };
 
-const WIDTH: u32 = 1000;
-const LEAST_HEIGHT: u32 = 560;
+const MIN_HEIGHT: u32 = 560;
 const LEGEND: u32 = 330;
 const LEGEND_ROW: u32 = 15;
 /// Above the rows of the legend.
 const LEGEND_HEAD: u32 = 110;
-const MOST_ROWS: usize = 48;
+const MAX_ROWS: usize = 48;
 
-/// The roofline of a run as SVG; `None` where there is no point that could be drawn.
+/// The roofline of a run as SVG; `None` without a point to draw.
 pub fn roofline_svg(state: &RunState) -> Option<String> {
     let roofline = state.roofline();
-    if !has_points(&roofline) {
-        return None;
-    }
-    let mut svg = String::new();
-    drawn(&mut svg, &roofline, &headline(state)).ok()?;
-    Some(svg)
+    roofline.points.iter().find_map(position)?;
+    let rows = roofline.points.len().min(MAX_ROWS + 1) as u32;
+    let height = MIN_HEIGHT.max(LEGEND_HEAD + rows * LEGEND_ROW);
+    plot(state, height, |area| draw(area, &roofline))
 }
 
-/// Whether anything could be drawn.
-fn has_points(roofline: &Roofline) -> bool {
-    roofline.points.iter().any(|point| place(point).is_some())
-}
-
-fn place(point: &Point) -> Option<(f64, f64)> {
+fn position(point: &Point) -> Option<(f64, f64)> {
     let (x, y) = (point.timed.flop_per_byte()?, point.timed.flop_per_s());
     (x > 0.0 && y > 0.0 && x.is_finite() && y.is_finite()).then_some((x, y))
 }
@@ -49,13 +41,8 @@ fn colour(point: &Point) -> RGBColor {
     }
 }
 
-fn drawn(svg: &mut String, roofline: &Roofline, title: &str) -> Result<(), Trouble> {
-    let rows = roofline.points.len().min(MOST_ROWS + 1) as u32;
-    let height = LEAST_HEIGHT.max(LEGEND_HEAD + rows * LEGEND_ROW);
-    let root = SVGBackend::with_string(svg, (WIDTH, height)).into_drawing_area();
-    root.fill(&WHITE)?;
-    root.draw(&words(title, (14, 8), 14, ROOF))?;
-    let (left, right) = root.split_vertically(26).1.split_horizontally(WIDTH - LEGEND);
+fn draw(area: &Area<'_>, roofline: &Roofline) -> Result<(), DrawError> {
+    let (left, right) = area.split_horizontally(WIDTH - LEGEND);
     let (xs, ys) = roofline.extent();
     let range = |[low, high]: [f64; 2]| (10f64.powf(low)..10f64.powf(high)).log_scale();
     let mut chart = ChartBuilder::on(&left)
@@ -67,7 +54,7 @@ fn drawn(svg: &mut String, roofline: &Roofline, title: &str) -> Result<(), Troub
         .configure_mesh()
         .light_line_style(RGBColor(244, 245, 246))
         .bold_line_style(RGBColor(228, 231, 234))
-        .x_desc("FLOP for each byte")
+        .x_desc("FLOP per byte")
         .y_desc("FLOP/s")
         .x_label_formatter(&|x| three_digits(*x))
         .y_label_formatter(&|y| scaled(*y, "").trim().to_owned())
@@ -79,22 +66,19 @@ fn drawn(svg: &mut String, roofline: &Roofline, title: &str) -> Result<(), Troub
     }
     let mut labels = Labels::default();
     for (i, point) in roofline.points.iter().enumerate() {
-        let Some(at) = place(point) else { continue };
+        let Some(at) = position(point) else { continue };
         let size = if point.kind == PointKind::Phase { 6 } else { 4 };
         chart.draw_series([Circle::new(at, size, colour(point).filled())])?;
         let number = (i + 1).to_string();
-        // Where points lie upon each other the legend has to do.
-        let Some(beside) = labels.beside(chart.backend_coord(&at), number.len()) else { continue };
-        let label = Text::new(number, beside, ("sans-serif", 12).into_font().color(&ROOF));
+        // Points that overlap are only in the legend.
+        let Some(offset) = labels.offset(chart.backend_coord(&at), number.len()) else { continue };
+        let label = Text::new(number, offset, ("sans-serif", 12).into_font().color(&ROOF));
         chart.draw_series([EmptyElement::at(at) + label])?;
     }
-    legend(&right, roofline)?;
-    root.present()?;
-    drop(chart);
-    Ok(())
+    legend(&right, roofline)
 }
 
-/// Numbers beside points, none over another.
+/// Numbers next to points, without overlaps.
 #[derive(Default)]
 struct Labels {
     /// Left upper corners and widths.
@@ -104,8 +88,8 @@ struct Labels {
 impl Labels {
     const HEIGHT: i32 = 12;
 
-    /// Where a number of so many digits goes, from its point; `None` where there is no room on any side.
-    fn beside(&mut self, (x, y): (i32, i32), digits: usize) -> Option<(i32, i32)> {
+    /// The offset of a number with so many digits from its point; `None` if there is no space on any side.
+    fn offset(&mut self, (x, y): (i32, i32), digits: usize) -> Option<(i32, i32)> {
         let width = 7 * digits as i32 + 1;
         let sides =
             [(7, -13), (-7 - width, -13), (8, 1), (-8 - width, 1), (-width / 2, -20), (-width / 2, 8)];
@@ -124,7 +108,7 @@ impl Labels {
     }
 }
 
-/// Up along the memory's ceiling, then flat. It begins within the plot.
+/// Rises along the memory bandwidth, then flat. It starts within the plot.
 fn roof_line(roof: &Roof, xs: [f64; 2], ys: [f64; 2]) -> Vec<(f64, f64)> {
     let lowest = 10f64.powf(ys[0]) / roof.bytes_per_s;
     let (from, to) = (10f64.powf(xs[0]).max(lowest), 10f64.powf(xs[1]));
@@ -135,28 +119,26 @@ fn roof_line(roof: &Roof, xs: [f64; 2], ys: [f64; 2]) -> Vec<(f64, f64)> {
         .collect()
 }
 
-fn legend(area: &Area<'_>, roofline: &Roofline) -> Result<(), Trouble> {
-    let text = |words: &str, x: i32, y: i32, colour: RGBColor| {
-        area.draw(&Text::new(shown(words), (x, y), ("sans-serif", 12).into_font().color(&colour)))
-    };
+fn legend(area: &Area<'_>, roofline: &Roofline) -> Result<(), DrawError> {
+    let text = |text: &str, x: i32, y: i32, colour: RGBColor| area.draw(&label(text, (x, y), 12, colour));
     let mut y = 10;
     match &roofline.peaks {
-        Err(_) => text("no ceilings are known", 0, y, ROOF)?,
+        Err(_) => text("peaks unknown", 0, y, ROOF)?,
         Ok(peaks) => {
-            text(&format!("{} of memory", scaled(peaks.bytes_per_s, "B/s")), 0, y, ROOF)?;
+            text(&format!("{} memory bandwidth", scaled(peaks.bytes_per_s, "B/s")), 0, y, ROOF)?;
             let clock =
                 peaks.clock_mhz.map_or_else(String::new, |mhz| format!(" at {} MHz", three_digits(mhz)));
             y += 16;
-            text(&format!("{}{clock}, as stated", scaled(peaks.flops, "FLOP/s")), 0, y, STATED)?;
+            text(&format!("{}{clock}, stated", scaled(peaks.flops, "FLOP/s")), 0, y, STATED)?;
         }
     }
     if let (Some(now), Some(mhz)) = (roofline.now(), roofline.clock_mhz) {
         y += 16;
-        text(&format!("{} at {} MHz, as run", scaled(now.flops, "FLOP/s"), three_digits(mhz)), 0, y, ROOF)?;
+        text(&format!("{} at {} MHz, this run", scaled(now.flops, "FLOP/s"), three_digits(mhz)), 0, y, ROOF)?;
     }
     y += 26;
-    for (i, point) in roofline.points.iter().enumerate().take(MOST_ROWS) {
-        let share = point.share.map(|share| percent(share.most()));
+    for (i, point) in roofline.points.iter().enumerate().take(MAX_ROWS) {
+        let share = point.share.map(|share| percent(share.max_pct()));
         text(&(i + 1).to_string(), 0, y, ROOF)?;
         text(&point.label(), 24, y, colour(point))?;
         text(&share.unwrap_or_default(), 220, y, ROOF)?;
@@ -164,7 +146,7 @@ fn legend(area: &Area<'_>, roofline: &Roofline) -> Result<(), Trouble> {
         text(class, 262, y, ROOF)?;
         y += LEGEND_ROW as i32;
     }
-    if let Some(more) = roofline.points.len().checked_sub(MOST_ROWS).filter(|more| *more > 0) {
+    if let Some(more) = roofline.points.len().checked_sub(MAX_ROWS).filter(|more| *more > 0) {
         text(&format!("and {more} more"), 24, y, STATED)?;
     }
     Ok(())
@@ -175,11 +157,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn labels_do_not_lie_upon_each_other() {
+    fn labels_do_not_overlap() {
         let mut labels = Labels::default();
-        let at: Vec<_> = (0..9).map(|i| labels.beside((100, 100), 1 + i / 9)).collect();
+        let at: Vec<_> = (0..9).map(|i| labels.offset((100, 100), 1 + i / 9)).collect();
         assert_eq!(at.iter().flatten().count(), 6, "one on each side: {at:?}");
-        let far = labels.beside((300, 100), 2);
+        let far = labels.offset((300, 100), 2);
         assert_eq!(far, Some((7, -13)));
     }
 }

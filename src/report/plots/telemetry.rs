@@ -1,10 +1,12 @@
-//! Power, SM clock and temperature of the card as lanes over one time axis, and what held its clock.
+//! Power, SM clock and temperature of the GPU over time, and what limited its clock.
 
 use plotters::prelude::*;
 
 use super::{
-    canvas::{Area, BLUE, COLUMNS, FAINT, GREEN, INK, ORANGE, RED, Trouble, chart, picture, roomy, words},
-    throughput::stretches,
+    canvas::{
+        Area, BLUE, COLUMNS, DrawError, FAINT, GREEN, INK, ORANGE, RED, chart, label, plot, with_margin,
+    },
+    throughput::segments,
 };
 use crate::{
     event::{Stamp, readings::Reading, reasons},
@@ -13,22 +15,22 @@ use crate::{
 
 const LANE: u32 = 170;
 const REASON: i32 = 18;
-/// A look holds for so long, at most.
+/// A sample is valid for this long at most.
 const HOLD_NS: u64 = 3_000_000_000;
 
 const LANES: [(Reading, &str, RGBColor); 3] =
     [(Reading::Power, "W", ORANGE), (Reading::SmClock, "SM MHz", BLUE), (Reading::Temp, "°C", GREEN)];
 
-/// `None` where none of the three was read.
+/// `None` if none of the three was read.
 pub fn telemetry_svg(state: &RunState) -> Option<String> {
     let gpu = state.main_gpu()?;
     let lanes: Vec<_> = LANES.into_iter().filter(|(reading, ..)| !gpu.series(*reading).is_empty()).collect();
     if lanes.is_empty() {
         return None;
     }
-    let held: Vec<_> = gpu.reasons.iter().filter(|(bit, _)| reasons::faults(*bit) != 0).collect();
-    let height = 26 + LANE * lanes.len() as u32 + held.len() as u32 * REASON as u32 + 20;
-    picture(state, height, |area| {
+    let limits: Vec<_> = gpu.reasons.iter().filter(|(bit, _)| reasons::faults(*bit) != 0).collect();
+    let height = 26 + LANE * lanes.len() as u32 + limits.len() as u32 * REASON as u32 + 20;
+    plot(state, height, |area| {
         let mut rest = area.clone();
         for (reading, unit, colour) in &lanes {
             let (lane, below) = rest.split_vertically(LANE);
@@ -36,7 +38,7 @@ pub fn telemetry_svg(state: &RunState) -> Option<String> {
             rest = below;
         }
         let mut y = 4;
-        for (bit, series) in held {
+        for (bit, series) in limits {
             let (left, right) = (78.0, 980.0);
             let width = (right - left) / COLUMNS as f64;
             for (i, bucket) in series.held_columns(Stamp(0), state.now, COLUMNS, HOLD_NS).iter().enumerate() {
@@ -48,7 +50,7 @@ pub fn telemetry_svg(state: &RunState) -> Option<String> {
                 rest.draw(&Rectangle::new(corners, RED.mix(0.25 + 0.6 * share).filled()))?;
             }
             let name = reasons::named(*bit).name().into_owned();
-            rest.draw(&words(name, (4, y), 11, INK))?;
+            rest.draw(&label(name, (4, y), 11, INK))?;
             y += REASON;
         }
         Ok(())
@@ -60,7 +62,7 @@ fn draw_lane(
     state: &RunState,
     gpu: &GpuState,
     (reading, unit, colour): (Reading, &str, RGBColor),
-) -> Result<(), Trouble> {
+) -> Result<(), DrawError> {
     let series = gpu.series(reading);
     let (low, high) = series.range().unwrap_or((0.0, 1.0));
     let limit = match reading {
@@ -71,19 +73,19 @@ fn draw_lane(
     };
     let (low, high) = (f64::from(low), f64::from(high).max(limit.unwrap_or(f64::MIN)));
     let end = state.now.secs().max(1e-3);
-    let mut chart = chart(area, (0.0..end, ""), (roomy(low, high), unit), (None, None))?;
+    let mut chart = chart(area, (0.0..end, ""), (with_margin(low, high), unit), (None, None))?;
     if let Some(limit) = limit {
         chart.draw_series(LineSeries::new([(0.0, limit), (end, limit)], FAINT))?;
     }
     let columns = series.held_columns(Stamp(0), state.now, COLUMNS, HOLD_NS);
-    let place = |i: usize| (i as f64 + 0.5) * end / COLUMNS as f64;
-    for stretch in stretches(&columns, |_| 1) {
-        let ends = stretch.iter().filter(|(_, bucket)| bucket.max > bucket.min);
+    let x = |i: usize| (i as f64 + 0.5) * end / COLUMNS as f64;
+    for segment in segments(&columns, |_| 1) {
+        let ends = segment.iter().filter(|(_, bucket)| bucket.max > bucket.min);
         for (i, bucket) in ends {
-            let ends = [bucket.min, bucket.max].map(|value| (place(*i), f64::from(value)));
+            let ends = [bucket.min, bucket.max].map(|value| (x(*i), f64::from(value)));
             chart.draw_series(LineSeries::new(ends, colour.mix(0.35)))?;
         }
-        let line = stretch.iter().map(|(i, bucket)| (place(*i), f64::from(bucket.mean())));
+        let line = segment.iter().map(|(i, bucket)| (x(*i), f64::from(bucket.mean())));
         chart.draw_series(LineSeries::new(line, colour.stroke_width(2)))?;
     }
     Ok(())

@@ -1,14 +1,14 @@
-//! Tokens a second over time, with prefills, warm-up and incidents.
+//! Tokens per second over time, with prefills, warm-up and incidents.
 
 use plotters::prelude::*;
 
-use super::canvas::{BLUE, COLUMNS, FAINT, ORANGE, PURPLE, RED, chart, picture, words};
+use super::canvas::{BLUE, COLUMNS, FAINT, ORANGE, PURPLE, RED, chart, legend, plot};
 use crate::{
     event::Stamp,
     state::{Bucket, RunState},
 };
 
-/// `None` where no token followed another.
+/// `None` without a measured ITL.
 pub fn throughput_svg(state: &RunState) -> Option<String> {
     let (_, slowest) = state.itl_ms.range()?;
     let end = state.now.secs().max(1e-3);
@@ -16,11 +16,11 @@ pub fn throughput_svg(state: &RunState) -> Option<String> {
     let column_s = end / COLUMNS as f64;
     let columns = state.itl_ms.columns(Stamp(0), state.now, COLUMNS);
     let rate = |ms: f32| if ms > 0.0 { batch * 1e3 / f64::from(ms) } else { 0.0 };
-    let place = |i: usize| (i as f64 + 0.5) * column_s;
+    let x = |i: usize| (i as f64 + 0.5) * column_s;
     let known = || columns.iter().enumerate().filter_map(|(i, bucket)| Some((i, (*bucket)?)));
-    let most = known().map(|(_, bucket)| rate(bucket.mean())).fold(rate(slowest), f64::max);
-    let top = most.max(1e-3) * 1.15;
-    picture(state, 380, |area| {
+    let max = known().map(|(_, bucket)| rate(bucket.mean())).fold(rate(slowest), f64::max);
+    let top = max.max(1e-3) * 1.15;
+    plot(state, 380, |area| {
         let axes = ((0.0..end, "seconds"), (0.0..top, "decode tok/s"));
         let mut chart = chart(area, axes.0, axes.1, (None, None))?;
         let measured = state.total.from.secs().min(end);
@@ -36,14 +36,13 @@ pub fn throughput_svg(state: &RunState) -> Option<String> {
         }
         // The slowest and the fastest token of a column, then its mean.
         for (i, bucket) in known() {
-            let ends = [rate(bucket.max), rate(bucket.min)].map(|rate| (place(i), rate.min(top)));
+            let ends = [rate(bucket.max), rate(bucket.min)].map(|rate| (x(i), rate.min(top)));
             chart.draw_series(LineSeries::new(ends, BLUE.mix(0.25)))?;
         }
-        // There may be columns between two tokens, or between the places of many that were put together: the line goes on
-        // as far as they took.
+        // Columns between two slow tokens are empty: the line continues for as long as the tokens took.
         let reach = |bucket: &Bucket| 1 + (bucket.sum() / 1e3 / column_s).ceil() as usize;
-        for run in stretches(&columns, reach) {
-            let line: Vec<_> = run.iter().map(|(i, bucket)| (place(*i), rate(bucket.mean()))).collect();
+        for segment in segments(&columns, reach) {
+            let line: Vec<_> = segment.iter().map(|(i, bucket)| (x(*i), rate(bucket.mean()))).collect();
             if let [alone] = line[..] {
                 chart.draw_series([Circle::new(alone, 1, BLUE.filled())])?;
             }
@@ -54,37 +53,33 @@ pub fn throughput_svg(state: &RunState) -> Option<String> {
             chart.draw_series(LineSeries::new([(x, 0.0), (x, top)], RED.mix(0.6)))?;
             chart.draw_series([Circle::new((x, top * 0.97), 3, RED.filled())])?;
         }
-        let legend = [
-            ("mean of a column; thin: slowest to fastest token", BLUE),
+        let entries = [
+            ("mean; thin: slowest to fastest token", BLUE),
             ("prefill", PURPLE),
-            ("before measuring", FAINT),
+            ("before measurement", FAINT),
             ("incident", RED),
-            (if state.finished.is_none() { "the run has no end" } else { "" }, ORANGE),
+            ("the recording has no end", ORANGE),
         ];
-        let mut x = 90;
-        for (text, colour) in legend.into_iter().filter(|(text, _)| !text.is_empty()) {
-            area.draw(&words(text, (x, 0), 12, colour))?;
-            x += 24 + 7 * text.chars().count() as i32;
-        }
-        Ok(())
+        legend(area, entries.into_iter().take(if state.finished.is_none() { 5 } else { 4 }))
     })
 }
 
-/// Stretches of columns without a gap: a value belongs to what came before it by so many columns as the `reach` of either says.
-pub(super) fn stretches<T: Copy>(columns: &[Option<T>], reach: impl Fn(&T) -> usize) -> Vec<Vec<(usize, T)>> {
-    let mut stretches: Vec<Vec<(usize, T)>> = Vec::new();
+/// Segments of columns without a gap. Two values are in one segment if they are at most as many columns apart as the
+/// `reach` of either says.
+pub(super) fn segments<T: Copy>(columns: &[Option<T>], reach: impl Fn(&T) -> usize) -> Vec<Vec<(usize, T)>> {
+    let mut segments: Vec<Vec<(usize, T)>> = Vec::new();
     let known = columns.iter().enumerate().filter_map(|(i, value)| Some((i, (*value)?)));
     for (i, value) in known {
-        match stretches.last_mut() {
+        match segments.last_mut() {
             Some(open)
                 if open.last().is_some_and(|(before, last)| i - before <= reach(&value).max(reach(last))) =>
             {
                 open.push((i, value));
             }
-            _ => stretches.push(vec![(i, value)]),
+            _ => segments.push(vec![(i, value)]),
         }
     }
-    stretches
+    segments
 }
 
 #[cfg(test)]
@@ -92,12 +87,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_gap_ends_a_stretch_unless_it_is_bridged() {
+    fn a_gap_ends_a_segment_unless_it_is_within_reach() {
         let columns = [Some(1), Some(1), None, Some(1), None, None, Some(3), None, Some(1)];
-        let ends = |stretches: Vec<Vec<(usize, i32)>>| {
-            stretches.iter().map(|s| (s[0].0, s[s.len() - 1].0)).collect::<Vec<_>>()
+        let ends = |segments: Vec<Vec<(usize, i32)>>| {
+            segments.iter().map(|s| (s[0].0, s[s.len() - 1].0)).collect::<Vec<_>>()
         };
-        assert_eq!(ends(stretches(&columns, |_| 1)), [(0, 1), (3, 3), (6, 6), (8, 8)]);
-        assert_eq!(ends(stretches(&columns, |reach| *reach as usize)), [(0, 1), (3, 8)]);
+        assert_eq!(ends(segments(&columns, |_| 1)), [(0, 1), (3, 3), (6, 6), (8, 8)]);
+        assert_eq!(ends(segments(&columns, |reach| *reach as usize)), [(0, 1), (3, 8)]);
     }
 }

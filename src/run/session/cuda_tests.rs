@@ -39,10 +39,15 @@ fn pump(session: &mut Session, what: &str, until: impl Fn(&Session) -> bool) {
 /// Every operator of the model has its kernels, layer by layer, and nothing else is there.
 fn complete(live: &LiveKernels, what: &str) {
     let per_step = |operator: Operator| {
-        let rows = live.rows.iter().filter(|row| row.operator == Some(operator));
-        rows.map(|row| row.calls).sum::<u64>() as f64 / live.steps as f64
+        let rows = live.total.rows.iter().filter(|row| row.operator == Some(operator));
+        rows.map(|row| row.calls).sum::<u64>() as f64 / live.total.steps as f64
     };
-    assert!(live.steps > 0 && live.dropped == 0, "{what}: {} steps, {} dropped", live.steps, live.dropped);
+    assert!(
+        live.total.steps > 0 && live.total.dropped == 0,
+        "{what}: {} steps, {} dropped",
+        live.total.steps,
+        live.total.dropped
+    );
     for (operator, times) in [
         (Operator::Embedding, 1),
         (Operator::Qkv, LAYERS),
@@ -52,11 +57,15 @@ fn complete(live: &LiveKernels, what: &str) {
         assert!(per_step(operator) >= times as f64, "{what}: {operator} {} times a step", per_step(operator));
     }
     let unnamed: Vec<_> =
-        live.rows.iter().filter(|row| row.operator.is_none() && row.bytes.is_none()).collect();
+        live.total.rows.iter().filter(|row| row.operator.is_none() && row.bytes.is_none()).collect();
     assert!(unnamed.is_empty(), "{what}: {unnamed:?}");
-    let added: f64 = live.rows.iter().filter_map(|row| row.total_ns).sum();
-    assert!(live.busy_ns <= live.span_ns, "{what}: {live:?}");
-    assert!((added / live.busy_ns as f64 - 1.0).abs() < 1e-3, "{what}: {added} of {}", live.busy_ns);
+    let added: f64 = live.total.rows.iter().filter_map(|row| row.total_ns).sum();
+    assert!(live.total.busy_ns <= live.total.span_ns, "{what}: {live:?}");
+    assert!(
+        (added / live.total.busy_ns as f64 - 1.0).abs() < 1e-3,
+        "{what}: {added} of {}",
+        live.total.busy_ns
+    );
 }
 
 #[test]
@@ -69,13 +78,13 @@ fn cuda_kernels_are_recorded_with_graphs_and_without() {
         let kernels = &session.state.kernels;
         assert_eq!(session.state.finished.as_ref().unwrap().outcome, Outcome::Completed);
         assert_eq!(kernels.trace.as_ref().map(|trace| &trace.state), Some(&TraceState::On));
-        assert_eq!(kernels.prefill.steps, 2);
+        assert_eq!(kernels.prefill.total.steps, 2);
         // Steps that were queued ahead of a request's end ran too.
-        assert!((2 * 255..2 * 258).contains(&kernels.decode.steps), "{}", kernels.decode.steps);
+        assert!((2 * 255..2 * 258).contains(&kernels.decode.total.steps), "{}", kernels.decode.total.steps);
         complete(&kernels.prefill, "prefill");
         complete(&kernels.decode, graphs);
-        let in_graphs = if graphs == "true" { kernels.decode.launches } else { 0 };
-        assert_eq!(kernels.decode.graph_launches, in_graphs);
+        let in_graphs = if graphs == "true" { kernels.decode.total.launches } else { 0 };
+        assert_eq!(kernels.decode.total.graph_launches, in_graphs);
         let timeline = kernels.decode.timeline.as_ref().unwrap();
         assert_eq!(timeline.spans.iter().filter_map(|span| span.layer).max(), Some(LAYERS as u16 - 1));
     }
@@ -88,18 +97,18 @@ fn cuda_kernels_can_be_switched_on_late_and_off() {
     pump(&mut session, "token", |session| session.state.trail.seen() > 300);
     assert!(session.state.kernels.trace.is_none());
     for _ in 0..2 {
-        let before = session.state.kernels.decode.steps;
+        let before = session.state.kernels.decode.total.steps;
         session.toggle_kernels();
-        pump(&mut session, "kernels", |session| session.state.kernels.decode.steps > before + 500);
+        pump(&mut session, "kernels", |session| session.state.kernels.decode.total.steps > before + 500);
         complete(&session.state.kernels.decode, "late");
         session.toggle_kernels();
         let off = |session: &Session| {
             session.state.kernels.trace.as_ref().is_some_and(|trace| trace.state == TraceState::Off)
         };
         pump(&mut session, "end of the recording", off);
-        let (steps, seen) = (session.state.kernels.decode.steps, session.state.trail.seen());
+        let (steps, seen) = (session.state.kernels.decode.total.steps, session.state.trail.seen());
         pump(&mut session, "token", |session| session.state.trail.seen() > seen + 600);
-        assert_eq!(session.state.kernels.decode.steps, steps, "off is off");
+        assert_eq!(session.state.kernels.decode.total.steps, steps, "off is off");
     }
     session.end(Outcome::Interrupted, None);
 }

@@ -12,9 +12,10 @@ use std::{
 use super::{Session, named};
 use crate::{
     config::{ToolPhase, read_yaml},
-    engine::{device, ranges},
+    engine::device,
     event::{Event, Level, Outcome, Phase, RunFinished, ToolRun, ToolState, kernels::Kind},
     kernels::top::{TopList, top},
+    profile::nvtx_ranges,
     run::rerun::{Rerun, Tool, Trouble},
     tools::System,
 };
@@ -133,7 +134,7 @@ impl Session {
             kernels,
             beside: self.computes(),
             chip,
-            gated: ranges::TOLD,
+            gated: nvtx_ranges::AVAILABLE,
             program,
             system: System { stop: Arc::default(), ..System::here() },
         })
@@ -165,7 +166,7 @@ impl Session {
             return Ok(top(&report.file, &report.tables, k));
         }
         let phase = if config.phase == ToolPhase::Prefill { Phase::Prefill } else { Phase::Decode };
-        let live = kernels.live(phase).filter(|live| !live.rows.is_empty());
+        let live = kernels.live(phase).filter(|live| !live.total.rows.is_empty());
         Ok(live.and_then(|live| top("live", &[live.table("live")], k)))
     }
 

@@ -1,4 +1,4 @@
-//! The machine around the GPUs: cores, memory, this process, package power.
+//! The host: cores, memory, this process, package power.
 
 pub mod procfs;
 pub mod rapl;
@@ -22,12 +22,12 @@ use crate::{
     profile::heap,
 };
 
-/// Reading a core's clock may wake the core: on wide machines a few of them stand for all.
+/// Reading a core's clock may wake the core: on machines with many cores a few represent all.
 const MAX_FREQ_FILES: usize = 8;
-/// `/proc/cpuinfo` costs about 20 µs a core.
+/// `/proc/cpuinfo` takes about 20 µs per core.
 const MAX_CPUINFO_CORES: usize = 16;
 
-/// Reads `/proc` and `/sys` where they are, and asks the operating system for less where they are not.
+/// Reads `/proc` and `/sys` where they exist; elsewhere the operating system provides less.
 pub struct HostReader {
     proc: PathBuf,
     info: HostInfo,
@@ -46,10 +46,10 @@ struct Counters {
 }
 
 enum FreqSource {
-    /// One file a core, in kHz.
+    /// One file per core, in kHz.
     Files(Vec<PathBuf>),
     CpuInfo,
-    Nowhere,
+    None,
 }
 
 impl HostReader {
@@ -57,7 +57,7 @@ impl HostReader {
         HostReader::with_roots(Path::new("/proc"), Path::new("/sys"))
     }
 
-    /// As [`HostReader::open`], with other places for `/proc` and `/sys`.
+    /// As [`HostReader::open`], with other paths for `/proc` and `/sys`.
     pub fn with_roots(proc: &Path, sys: &Path) -> HostReader {
         let package = PackagePower::open(&sys.join("class/powercap"));
         let system = System::new_with_specifics(
@@ -103,7 +103,7 @@ impl HostReader {
 
     fn freq_mhz(&mut self) -> Option<f32> {
         let clocks_mhz: Vec<f32> = match &self.freq {
-            FreqSource::Nowhere => return None,
+            FreqSource::None => return None,
             FreqSource::CpuInfo => procfs::clocks_mhz(read_into(&mut self.text, &self.proc.join("cpuinfo"))?),
             FreqSource::Files(files) => files
                 .iter()
@@ -161,7 +161,7 @@ impl FreqSource {
         } else if cores <= MAX_CPUINFO_CORES {
             FreqSource::CpuInfo
         } else {
-            FreqSource::Nowhere
+            FreqSource::None
         }
     }
 }
@@ -189,7 +189,7 @@ fn os_name() -> String {
     System::long_os_version().unwrap_or_else(|_| std::env::consts::OS.to_owned())
 }
 
-/// The file's text in a buffer that is used again and again.
+/// The file's text in a reused buffer.
 fn read_into<'a>(buffer: &'a mut String, path: &Path) -> Option<&'a str> {
     buffer.clear();
     File::open(path).ok()?.read_to_string(buffer).ok()?;
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn without_proc_there_is_less_but_no_failure() {
+    fn a_host_without_proc_is_still_sampled() {
         let nowhere = tempfile::tempdir().unwrap();
         let mut reader = HostReader::with_roots(nowhere.path(), nowhere.path());
         let sample = reader.sample(Stamp(0));
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn wide_machines_read_a_few_clocks() {
+    fn machines_with_many_cores_read_a_few_clocks() {
         let sys = tempfile::tempdir().unwrap();
         for core in 0..64 {
             let folder = sys.path().join(format!("devices/system/cpu/cpu{core}/cpufreq"));
@@ -261,9 +261,9 @@ mod tests {
         }
         match FreqSource::find(sys.path(), 64) {
             FreqSource::Files(files) => assert_eq!(files.len(), MAX_FREQ_FILES),
-            _ => panic!("the files are there"),
+            _ => panic!("the files exist"),
         }
-        assert!(matches!(FreqSource::find(Path::new("/nowhere"), 64), FreqSource::Nowhere));
+        assert!(matches!(FreqSource::find(Path::new("/nowhere"), 64), FreqSource::None));
         assert!(matches!(FreqSource::find(Path::new("/nowhere"), 4), FreqSource::CpuInfo));
     }
 }

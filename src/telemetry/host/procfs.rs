@@ -1,6 +1,6 @@
-//! Parsers of `/proc`: what cannot be made sense of is left out, never guessed.
+//! Parsers for `/proc`: what cannot be parsed is omitted, never guessed.
 
-/// The unit of CPU time in `/proc`, the same on every architecture that a GPU goes into.
+/// The unit of CPU time in `/proc`, the same on all architectures with GPUs.
 pub const TICKS_PER_S: f64 = 100.0;
 
 /// CPU time of one core since boot.
@@ -27,15 +27,15 @@ fn core_line(line: &str) -> Option<CoreTicks> {
     Some(CoreTicks { core, busy: total - idle.min(total), total })
 }
 
-/// The busy share of every core, 0–100. Empty when one of them cannot be told, so that a place is always the
-/// same core's.
+/// The utilisation of every core, 0–100. Empty when one of them is not known, so that an index always refers to the same
+/// core.
 pub fn busy_pct(before: &[CoreTicks], after: &[CoreTicks]) -> Vec<f32> {
     after
         .iter()
         .map(|now| {
             let then = before.iter().find(|then| then.core == now.core)?;
             let total = now.total.checked_sub(then.total).filter(|&ticks| ticks > 0)?;
-            // Idle time may step back a little on a core that was offline; busy is what is asked for.
+            // Idle time may decrease a little on a core that was offline.
             let busy = now.busy.saturating_sub(then.busy).min(total);
             Some((busy as f64 / total as f64 * 100.0) as f32)
         })
@@ -45,7 +45,7 @@ pub fn busy_pct(before: &[CoreTicks], after: &[CoreTicks]) -> Vec<f32> {
 
 /// User and system time in `/proc/self/stat`.
 pub fn process_ticks(stat: &str) -> Option<u64> {
-    // The name stands in parentheses and may hold spaces and parentheses of its own.
+    // The name is in parentheses and may contain spaces and parentheses.
     let (_, fields) = stat.rsplit_once(')')?;
     let mut fields = fields.split_ascii_whitespace().skip(11);
     let user: u64 = fields.next()?.parse().ok()?;
@@ -53,12 +53,12 @@ pub fn process_ticks(stat: &str) -> Option<u64> {
     Some(user.saturating_add(system))
 }
 
-/// What is not available in `/proc/meminfo`.
+/// Total less available memory in `/proc/meminfo`.
 pub fn mem_used_bytes(meminfo: &str) -> Option<u64> {
     kib(meminfo, "MemTotal:")?.checked_sub(kib(meminfo, "MemAvailable:")?)?.checked_mul(1024)
 }
 
-/// Resident memory in `/proc/self/status`, which unlike `statm` does not count in pages.
+/// Resident memory in `/proc/self/status`, which unlike `statm` is not in pages.
 pub fn rss_bytes(status: &str) -> Option<u64> {
     kib(status, "VmRSS:")?.checked_mul(1024)
 }
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_name_may_hold_anything() {
+    fn a_process_name_may_contain_anything() {
         let fields = "S 1 1 1 0 -1 4194560 100 0 0 0 250 50 0 0 20 0 3 0";
         for name in ["llmprof-tui", "a b", "x) S 1 (y", ")("] {
             assert_eq!(process_ticks(&format!("42 ({name}) {fields}")), Some(300), "{name}");

@@ -1,4 +1,4 @@
-//! CPU package power from the RAPL energy counters that Linux shows under `powercap`.
+//! CPU package power from RAPL energy counters under Linux's `powercap`.
 
 use std::{
     fs, io,
@@ -6,7 +6,7 @@ use std::{
     time::Instant,
 };
 
-/// The packages of this machine; their power is added up.
+/// The packages of this machine; power is their sum.
 #[derive(Debug)]
 pub struct PackagePower {
     packages: Vec<Package>,
@@ -17,18 +17,18 @@ pub struct PackagePower {
 #[derive(Debug)]
 struct Package {
     energy_file: PathBuf,
-    /// The counter starts again after this value.
+    /// The counter wraps around after this value.
     range_uj: Option<u64>,
     last_uj: u64,
 }
 
 impl PackagePower {
-    /// Looks through `powercap`; the error is the reason, in words for the screen.
+    /// Opens the packages under `powercap`; the error is a message for the screen.
     pub fn open(powercap: &Path) -> Result<PackagePower, String> {
         let mut packages = Vec::new();
         let mut denied = None;
         for domain in domains(powercap) {
-            // Cores, memory and the whole platform are domains too; only packages add up.
+            // Cores, memory and the platform are domains too; only packages add up.
             let name = fs::read_to_string(domain.join("name")).unwrap_or_default();
             if !name.starts_with("package") {
                 continue;
@@ -43,9 +43,9 @@ impl PackagePower {
             }
         }
         match (packages.len(), denied) {
-            (0, None) => Err(format!("no CPU package under {}: RAPL is not there", powercap.display())),
+            (0, None) => Err(format!("no CPU package under {}: RAPL is not available", powercap.display())),
             (_, Some((file, error))) if error.kind() == io::ErrorKind::PermissionDenied => Err(format!(
-                "{} is for root alone; `sudo chmod a+r {}` opens it",
+                "{} is readable by root only; run `sudo chmod a+r {}`",
                 file.display(),
                 powercap.join("intel-rapl:*/energy_uj").display()
             )),
@@ -78,7 +78,7 @@ impl PackagePower {
     }
 }
 
-/// The difference of two readings of a counter that may have started again once in between.
+/// The difference of two readings of a counter that may have wrapped around once.
 fn spent_uj_between(before: u64, after: u64, range_uj: Option<u64>) -> Option<u64> {
     match after.checked_sub(before) {
         Some(spent) => Some(spent),
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn packages_add_up_and_counters_may_start_again() {
+    fn packages_add_up_and_counters_may_wrap_around() {
         let powercap = tempfile::tempdir().unwrap();
         let at = powercap.path();
         domain(at, "intel-rapl:0", "package-0", 5_000_000);
@@ -136,11 +136,7 @@ mod tests {
         assert_eq!(power.read_w(start + Duration::from_secs(1)), Some(150.0));
         assert_eq!(power.read_w(start + Duration::from_secs(1)), None, "no time has passed");
         fs::remove_file(at.join("intel-rapl:1/energy_uj")).unwrap();
-        assert_eq!(
-            power.read_w(start + Duration::from_secs(2)),
-            None,
-            "half of the machine is not its power"
-        );
+        assert_eq!(power.read_w(start + Duration::from_secs(2)), None, "power needs all packages");
     }
 
     #[test]
@@ -157,9 +153,9 @@ mod tests {
     }
 
     #[test]
-    fn reasons_are_told() {
+    fn errors_name_the_reason() {
         let powercap = tempfile::tempdir().unwrap();
-        assert!(PackagePower::open(powercap.path()).unwrap_err().contains("RAPL is not there"));
+        assert!(PackagePower::open(powercap.path()).unwrap_err().contains("RAPL is not available"));
         domain(powercap.path(), "intel-rapl:0", "package-0", 1);
         fs::write(powercap.path().join("intel-rapl:0/energy_uj"), "lots").unwrap();
         assert!(PackagePower::open(powercap.path()).unwrap_err().contains("energy_uj"));

@@ -1,4 +1,4 @@
-//! The calls that a look is made of: what each reads, how often it is made, what it costs.
+//! The calls of a sample: what each reads, how often it is made, and its overhead.
 
 use std::time::{Duration, Instant};
 
@@ -11,16 +11,16 @@ use nvml_wrapper::{
 };
 
 use super::{
-    gpm::{self, Gpm},
-    trouble::{explained, is_lost, is_refusal},
+    gpm::Gpm,
+    trouble::{is_lost, is_refusal, refusal},
 };
 use crate::{
     analysis::distribution::Distribution,
-    event::{CallCost, GpuInfo, GpuSample, Refused, readings::Reading},
+    event::{CallCost, GpuInfo, GpuSample, Query, Refusal, Refused, readings::Reading},
     telemetry::Tier,
 };
 
-/// Field ids as NVML 12 numbers them; the wrapper translates them for a driver that numbers otherwise.
+/// Field ids of NVML 12; the wrapper translates them for drivers with other numbers.
 const INSTANT: [(FieldId, Reading); 3] =
     [(FieldId(186), Reading::Power), (FieldId(82), Reading::MemTemp), (FieldId(74), Reading::PowerCapNs)];
 const LIMIT_COUNTERS: [(FieldId, Reading); 4] = [
@@ -37,7 +37,7 @@ const SLOWDOWN_COUNTERS: [(FieldId, Reading); 3] = [
 
 /// One kind of call, or a few cheap ones that belong together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum What {
+pub(super) enum CallKind {
     Utilisation,
     Memory,
     Clocks,
@@ -52,61 +52,36 @@ pub(super) enum What {
     Health,
 }
 
-impl What {
-    const ALL: [What; 12] = [
-        What::Utilisation,
-        What::Memory,
-        What::Clocks,
-        What::Instant,
-        What::AveragePower,
-        What::Temperature,
-        What::Reasons,
-        What::Gpm,
-        What::LimitCounters,
-        What::SlowdownCounters,
-        What::Energy,
-        What::Health,
-    ];
+/// Every kind of call with its name and its tier.
+const CALLS: [(CallKind, &str, Tier); 12] = [
+    (CallKind::Utilisation, "utilisation", Tier::Fast),
+    (CallKind::Memory, "memory", Tier::Fast),
+    (CallKind::Clocks, "clocks", Tier::Fast),
+    (CallKind::Instant, "instant power, cap", Tier::Fast),
+    (CallKind::AveragePower, "average power", Tier::Fast),
+    (CallKind::Temperature, "temperature", Tier::Fast),
+    (CallKind::Reasons, "clock event reasons", Tier::Fast),
+    (CallKind::Gpm, "GPM", Tier::Gpm),
+    (CallKind::LimitCounters, "limit counters", Tier::Slow),
+    (CallKind::SlowdownCounters, "slowdown counters", Tier::Slow),
+    (CallKind::Energy, "energy", Tier::Slow),
+    (CallKind::Health, "limits, fan, PCIe, ECC", Tier::Slow),
+];
 
-    fn name(self) -> &'static str {
-        match self {
-            What::Utilisation => "utilisation",
-            What::Memory => "memory",
-            What::Clocks => "clocks",
-            What::Instant => "instant power, cap",
-            What::AveragePower => "average power",
-            What::Temperature => "temperature",
-            What::Reasons => "clock event reasons",
-            What::Gpm => "GPM",
-            What::LimitCounters => "limit counters",
-            What::SlowdownCounters => "slowdown counters",
-            What::Energy => "energy",
-            What::Health => "limits, fan, PCIe, ECC",
-        }
-    }
-
-    fn tier(self) -> Tier {
-        match self {
-            What::Gpm => Tier::Gpm,
-            What::LimitCounters | What::SlowdownCounters | What::Energy | What::Health => Tier::Slow,
-            _ => Tier::Fast,
-        }
-    }
-}
-
-/// A call and how it has fared on one card.
+/// A call and its durations on one GPU.
 struct Call {
-    what: What,
+    kind: CallKind,
+    name: &'static str,
     tier: Tier,
-    took: Distribution,
-    /// Times in a row that it took too long for its tier.
+    durations: Distribution,
+    /// How many times in a row it took too long for its tier.
     too_long: u32,
 }
 
-/// So many times in a row, and a call moves to a slower tier.
-const PATIENCE: u32 = 5;
+/// After so many times in a row, a call moves to a slower tier.
+const MAX_TOO_LONG: u32 = 5;
 
-/// The longest that a call of this tier may take.
+/// The maximum duration of a call in a tier.
 fn allowance(tier: Tier) -> Duration {
     match tier {
         Tier::Fast | Tier::Gpm => Duration::from_millis(3),
@@ -115,11 +90,11 @@ fn allowance(tier: Tier) -> Duration {
     }
 }
 
-/// Every call on one card.
+/// All calls on one GPU.
 pub(super) struct Calls {
     calls: Vec<Call>,
     gpm: Gpm,
-    /// Processes are asked for by whoever wants them.
+    /// Durations of listing processes.
     listing: Distribution,
     spent: Duration,
     remarks: Vec<String>,
@@ -127,9 +102,10 @@ pub(super) struct Calls {
 
 impl Calls {
     pub(super) fn new() -> Calls {
-        let call = |what: What| Call { what, tier: what.tier(), took: Distribution::default(), too_long: 0 };
+        let call =
+            |(kind, name, tier)| Call { kind, name, tier, durations: Distribution::default(), too_long: 0 };
         Calls {
-            calls: What::ALL.map(call).into(),
+            calls: CALLS.map(call).into(),
             gpm: Gpm::default(),
             listing: Distribution::default(),
             spent: Duration::ZERO,
@@ -137,38 +113,38 @@ impl Calls {
         }
     }
 
-    /// A listing of processes took so long.
+    /// Accounts for a listing of processes.
     pub(super) fn listed(&mut self, took: Duration) {
         self.spent += took;
         self.listing.record(took.as_nanos() as u64);
     }
 
-    /// The same calls without what the first round cost: it loads and starts things.
-    pub(super) fn afresh(self) -> Calls {
+    /// Drops the durations of the first round, which includes initialisation.
+    pub(super) fn reset(self) -> Calls {
         Calls { gpm: self.gpm, ..Calls::new() }
     }
 
-    /// How many calls `tier` has now.
+    /// The number of calls in `tier`.
     pub(super) fn count(&self, tier: Tier) -> usize {
         self.calls.iter().filter(|call| call.tier == tier).count()
     }
 
-    /// Makes the calls of `tier` into `sample`; with `only`, the one at that place among them.
+    /// Makes the calls of `tier` and adds their readings to `sample`; with `only`, the call at that index among them.
     pub(super) fn make(
         &mut self,
         tier: Tier,
         only: Option<usize>,
-        card: &mut Asking<'_>,
+        session: &mut QuerySession<'_>,
         sample: &mut GpuSample,
     ) {
         let due: Vec<usize> = (0..self.calls.len()).filter(|i| self.calls[*i].tier == tier).collect();
-        let chosen = match only {
-            Some(place) => due.get(place % due.len().max(1)).into_iter().copied().collect(),
+        let selected = match only {
+            Some(index) => due.get(index % due.len().max(1)).into_iter().copied().collect(),
             None => due,
         };
-        for i in chosen {
+        for i in selected {
             let started = Instant::now();
-            card.call(self.calls[i].what, &mut self.gpm, sample);
+            session.call(self.calls[i].kind, &mut self.gpm, sample);
             self.account(i, started.elapsed());
         }
     }
@@ -176,16 +152,16 @@ impl Calls {
     fn account(&mut self, i: usize, took: Duration) {
         self.spent += took;
         let call = &mut self.calls[i];
-        call.took.record(took.as_nanos() as u64);
+        call.durations.record(took.as_nanos() as u64);
         call.too_long = if took > allowance(call.tier) { call.too_long + 1 } else { 0 };
-        if call.too_long >= PATIENCE {
+        if call.too_long >= MAX_TOO_LONG {
             let slower = call.tier.slower();
             self.remarks.push(format!(
-                "reading {} takes {:.1} ms now: it is read in the {} tier from here on, not in the {} one",
-                call.what.name(),
+                "reading {} takes {:.1} ms: it moves from the {} tier to the {} tier",
+                call.name,
                 took.as_secs_f64() * 1e3,
-                slower.name(),
-                call.tier.name()
+                call.tier.name(),
+                slower.name()
             ));
             (call.tier, call.too_long) = (slower, 0);
         }
@@ -193,70 +169,73 @@ impl Calls {
 
     pub(super) fn costs(&self) -> Vec<CallCost> {
         let micros = |ms: Option<f64>| ms.map(|ms| (ms * 1e3) as f32);
-        let cost = |(name, tier, took): (&str, Tier, &Distribution)| CallCost {
+        let cost = |(name, tier, durations): (&str, Tier, &Distribution)| CallCost {
             call: name.to_owned(),
             tier: tier.name().to_owned(),
-            n: took.n(),
-            p50_us: micros(took.percentile_ms(50.0)),
-            p99_us: micros(took.percentile_ms(99.0)),
+            n: durations.n(),
+            p50_us: micros(durations.percentile_ms(50.0)),
+            p99_us: micros(durations.percentile_ms(99.0)),
         };
-        let calls = self.calls.iter().map(|call| (call.what.name(), call.tier, &call.took));
+        let calls = self.calls.iter().map(|call| (call.name, call.tier, &call.durations));
         calls
             .chain([("processes", Tier::Slow, &self.listing)])
-            .filter(|(.., took)| took.n() > 0)
+            .filter(|(.., durations)| durations.n() > 0)
             .map(cost)
             .collect()
     }
 
-    /// Time in calls since it was asked last.
+    /// Time spent in calls since the last request.
     pub(super) fn take_spent(&mut self) -> Duration {
         std::mem::take(&mut self.spent)
     }
 
-    /// What is to be said since it was asked last.
+    /// Remarks since the last request.
     pub(super) fn take_remarks(&mut self) -> Vec<String> {
         std::mem::take(&mut self.remarks)
     }
 }
 
-/// Asks a device, and never again for what it has refused.
-pub(super) struct Asking<'a> {
+/// Queries a device, and does not repeat refused queries.
+pub(super) struct QuerySession<'a> {
     pub(super) nvml: &'static Nvml,
     pub(super) device: Device<'static>,
     pub(super) info: &'a mut GpuInfo,
     pub(super) wsl: bool,
-    /// The worst error that was no refusal.
+    /// The worst error that was not a refusal.
     pub(super) failure: Option<NvmlError>,
 }
 
-impl Asking<'_> {
-    pub(super) fn ask<T>(
+impl QuerySession<'_> {
+    pub(super) fn query<T>(
         &mut self,
-        reading: &str,
+        query: impl Into<Query>,
         call: impl FnOnce(&Device<'static>) -> Result<T, NvmlError>,
     ) -> Option<T> {
-        if self.is_lost() || self.has_refused(reading) {
+        let query = query.into();
+        if self.is_lost() || self.has_refused(&query) {
             return None;
         }
         let answer = call(&self.device);
-        self.take(reading, answer)
+        self.accept(query, answer)
     }
 
     pub(super) fn is_lost(&self) -> bool {
         self.failure.as_ref().is_some_and(is_lost)
     }
 
-    fn has_refused(&self, reading: &str) -> bool {
-        self.info.refused.iter().any(|refused| refused.reading == reading)
+    fn has_refused(&self, query: &Query) -> bool {
+        self.info.refused.iter().any(|refused| refused.reading == *query)
     }
 
-    fn take<T>(&mut self, reading: &str, answer: Result<T, NvmlError>) -> Option<T> {
+    fn refuse(&mut self, query: impl Into<Query>, reason: Refusal) {
+        self.info.refused.push(Refused::new(query, reason));
+    }
+
+    fn accept<T>(&mut self, query: impl Into<Query>, answer: Result<T, NvmlError>) -> Option<T> {
         match answer {
             Ok(value) => Some(value),
             Err(error) if is_refusal(&error) => {
-                let (reason, remedy) = explained(&error, self.info, self.wsl);
-                let remedy = remedy.map(str::to_owned);
-                self.info.refused.push(Refused { reading: reading.to_owned(), reason, remedy });
+                self.refuse(query, refusal(&error, self.info, self.wsl));
                 None
             }
             Err(error) => {
@@ -274,59 +253,59 @@ impl Asking<'_> {
         reading: Reading,
         call: impl FnOnce(&Device<'static>) -> Result<T, NvmlError>,
     ) {
-        let value = self.ask(reading.label(), call);
+        let value = self.query(reading, call);
         sample.set(reading, value.map(Into::into));
     }
 
-    /// What is read in one call is refused in one.
+    /// The second reading of a call is refused with the first.
     fn refuse_alike(&mut self, first: Reading, second: Reading) {
-        let refused = self.info.refused.iter().find(|refused| refused.reading == first.label()).cloned();
-        if let Some(refused) = refused.filter(|_| !self.has_refused(second.label())) {
-            self.info.refused.push(Refused { reading: second.label().to_owned(), ..refused });
+        let refused = self.info.refused.iter().find(|refused| refused.reading == Query::from(first)).cloned();
+        if let Some(refused) = refused.filter(|_| !self.has_refused(&second.into())) {
+            self.info.refused.push(Refused { reading: second.into(), ..refused });
         }
     }
 
-    fn call(&mut self, what: What, gpm: &mut Gpm, sample: &mut GpuSample) {
-        match what {
-            What::Utilisation => {
-                let rates = self.ask(Reading::GpuUtil.label(), |device| device.utilization_rates());
+    fn call(&mut self, kind: CallKind, gpm: &mut Gpm, sample: &mut GpuSample) {
+        match kind {
+            CallKind::Utilisation => {
+                let rates = self.query(Reading::GpuUtil, |device| device.utilization_rates());
                 self.refuse_alike(Reading::GpuUtil, Reading::MemUtil);
                 sample.set(Reading::GpuUtil, rates.as_ref().map(|rates| f64::from(rates.gpu)));
                 sample.set(Reading::MemUtil, rates.as_ref().map(|rates| f64::from(rates.memory)));
             }
-            What::Memory => {
-                let memory = self.ask(Reading::MemUsed.label(), |device| device.memory_info());
+            CallKind::Memory => {
+                let memory = self.query(Reading::MemUsed, |device| device.memory_info());
                 sample.set(Reading::MemUsed, memory.as_ref().map(|memory| memory.used as f64));
                 sample.set(Reading::MemTotal, memory.as_ref().map(|memory| memory.total as f64));
             }
-            What::Clocks => {
+            CallKind::Clocks => {
                 self.read(sample, Reading::SmClock, |device| device.clock_info(Clock::SM));
                 self.read(sample, Reading::MemClock, |device| device.clock_info(Clock::Memory));
             }
-            What::Instant => self.fields(&INSTANT, sample),
-            What::AveragePower => {
+            CallKind::Instant => self.fields(&INSTANT, sample),
+            CallKind::AveragePower => {
                 let watts = |device: &Device<'_>| device.power_usage().map(|mw| f64::from(mw) / 1e3);
                 self.read(sample, Reading::PowerAverage, watts);
-                // Where there is no instant power, the average is the power.
-                if sample.get(Reading::Power).is_none() && self.has_refused(Reading::Power.label()) {
+                // Without instant power, the average is the power.
+                if sample.get(Reading::Power).is_none() && self.has_refused(&Reading::Power.into()) {
                     sample.set(Reading::Power, sample.get(Reading::PowerAverage));
                 }
             }
-            What::Temperature => {
+            CallKind::Temperature => {
                 self.read(sample, Reading::Temp, |device| device.temperature(TemperatureSensor::Gpu));
             }
-            What::Reasons => sample.reasons = self.ask("clock event reasons", reason_bits),
-            What::Gpm => self.gpm(gpm, sample),
-            What::LimitCounters => self.fields(&LIMIT_COUNTERS, sample),
-            What::SlowdownCounters => self.fields(&SLOWDOWN_COUNTERS, sample),
-            What::Energy => {
+            CallKind::Reasons => sample.reasons = self.query(Query::ClockEventReasons, reason_bits),
+            CallKind::Gpm => self.gpm(gpm, sample),
+            CallKind::LimitCounters => self.fields(&LIMIT_COUNTERS, sample),
+            CallKind::SlowdownCounters => self.fields(&SLOWDOWN_COUNTERS, sample),
+            CallKind::Energy => {
                 let millijoules = |device: &Device<'_>| device.total_energy_consumption().map(|mj| mj as f64);
                 self.read(sample, Reading::Energy, millijoules);
             }
-            What::Health => {
+            CallKind::Health => {
                 let limit = |device: &Device<'_>| device.enforced_power_limit().map(|mw| f64::from(mw) / 1e3);
                 self.read(sample, Reading::PowerLimit, limit);
-                // Asked once: it is a dear call, and never says anything else.
+                // Constant, and an expensive call: it was queried once.
                 sample.set(Reading::SmClockMax, self.info.sm_clock_max_mhz.map(f64::from));
                 self.read(sample, Reading::Fan, |device| device.fan_speed(0));
                 self.read(sample, Reading::PcieGen, |device| device.current_pcie_link_gen());
@@ -342,79 +321,59 @@ impl Asking<'_> {
         }
     }
 
-    /// Several fields in one call, each refused by itself.
+    /// Several fields in one call, each with its own refusal.
     fn fields(&mut self, fields: &[(FieldId, Reading)], sample: &mut GpuSample) {
         let wanted: Vec<_> =
-            fields.iter().filter(|(_, reading)| !self.has_refused(reading.label())).collect();
+            fields.iter().filter(|(_, reading)| !self.has_refused(&(*reading).into())).collect();
         if wanted.is_empty() || self.is_lost() {
             return;
         }
         let ids: Vec<FieldId> = wanted.iter().map(|(id, _)| FieldId(id.0)).collect();
         match self.device.field_values_for(&ids) {
-            // The wrapper hands back translated ids, so an answer is known by its place alone.
+            // The wrapper returns translated ids, so answers are identified by their order.
             Ok(answers) => {
                 for ((_, reading), answer) in wanted.into_iter().zip(answers) {
                     let value = answer.and_then(|answer| answer.value).map(|value| number(&value));
-                    let value = self.take(reading.label(), value);
+                    let value = self.accept(*reading, value);
                     let scale = if *reading == Reading::Power { 1e-3 } else { 1.0 };
                     sample.set(*reading, value.map(|value| value * scale));
                 }
             }
             Err(error) if is_refusal(&error) => {
-                for (_, reading) in wanted {
-                    self.take::<()>(reading.label(), Err(like(&error)));
-                }
+                let reason = refusal(&error, self.info, self.wsl);
+                wanted.into_iter().for_each(|(_, reading)| self.refuse(*reading, reason.clone()));
             }
             Err(error) => {
-                self.take::<()>("fields", Err(error));
+                self.accept::<()>("fields", Err(error));
             }
         }
     }
 
     fn gpm(&mut self, gpm: &mut Gpm, sample: &mut GpuSample) {
-        if self.is_lost() || self.has_refused("GPM") {
+        if self.is_lost() || self.has_refused(&Query::Gpm) {
             return;
         }
-        match gpm.look(self.nvml, &self.device) {
+        match gpm.sample(self.nvml, &self.device) {
             Ok(values) => {
                 for (reading, value) in values {
-                    if !self.has_refused(reading.label()) {
-                        let value = self.take(reading.label(), value);
+                    if !self.has_refused(&reading.into()) {
+                        let value = self.accept(reading, value);
                         sample.set(reading, value);
                     }
                 }
             }
             Err(error) if is_refusal(&error) => {
-                let (reason, remedy) = match (&error, self.info.mig, &self.info.virtualization) {
-                    (NvmlError::NotSupported, None | Some(false), None) => (
-                        "GPM needs Hopper or newer".to_owned(),
-                        Some("a data centre card of that kind; ncu has these counters on any".to_owned()),
-                    ),
-                    _ => {
-                        let (reason, remedy) = explained(&error, self.info, self.wsl);
-                        (reason, remedy.map(str::to_owned))
-                    }
+                let reason = match (&error, self.info.mig, &self.info.virtualization) {
+                    (NvmlError::NotSupported, None | Some(false), None) => Refusal::NoGpm,
+                    _ => refusal(&error, self.info, self.wsl),
                 };
-                let labels = std::iter::once("GPM").chain(gpm::readings().map(Reading::label));
-                self.info.refused.extend(labels.map(|label| Refused {
-                    reading: label.to_owned(),
-                    reason: reason.clone(),
-                    remedy: remedy.clone(),
-                }));
+                self.refuse(Query::Gpm, reason.clone());
+                Reading::GPM.into_iter().for_each(|reading| self.refuse(reading, reason.clone()));
             }
             Err(error) => {
-                self.take::<()>("GPM", Err(error));
+                self.accept::<()>(Query::Gpm, Err(error));
             }
         }
-    }
-}
-
-/// The same refusal for another reading: the wrapper's errors cannot be cloned.
-fn like(error: &NvmlError) -> NvmlError {
-    match error {
-        NvmlError::NoPermission => NvmlError::NoPermission,
-        NvmlError::FunctionNotFound | NvmlError::FailedToLoadSymbol(_) => NvmlError::FunctionNotFound,
-        _ => NvmlError::NotSupported,
     }
 }
 
@@ -427,8 +386,8 @@ fn number(value: &SampleValue) -> f64 {
     }
 }
 
-/// The mask with the bits that the wrapper has no name for: its lenient call drops them, its strict one
-/// refuses them but hands the whole mask over in the error.
+/// The mask including bits that the wrapper does not know: its lenient call drops them, its strict one fails but has the
+/// full mask in the error.
 fn reason_bits(device: &Device<'_>) -> Result<u64, NvmlError> {
     match device.current_throttle_reasons_strict() {
         Ok(reasons) => Ok(reasons.bits()),

@@ -1,4 +1,4 @@
-//! Activity counters of Hopper and newer (GPM): what the SMs, the tensor pipe and the memory did between two looks.
+//! Activity counters of Hopper and newer (GPM): utilisation of SMs, tensor pipe and memory between two samples.
 
 use std::time::{Duration, Instant};
 
@@ -11,12 +11,12 @@ use nvml_wrapper::{
 
 use crate::event::readings::Reading;
 
-/// Closer together than this, everything reads zero.
-const LEAST_APART: Duration = Duration::from_millis(100);
-/// Two looks this far apart say little of the moment.
-const MOST_APART: Duration = Duration::from_secs(15);
+/// At shorter intervals, everything reads zero.
+const MIN_INTERVAL: Duration = Duration::from_millis(100);
+/// A longer interval does not describe the present.
+const MAX_INTERVAL: Duration = Duration::from_secs(15);
 
-/// What is asked, and the reading it becomes. Rates come in MiB/s.
+/// The metrics and their readings. Rates are in MiB/s.
 const METRICS: [(GpmMetricId, Reading); 8] = [
     (GpmMetricId::SmUtil, Reading::SmActive),
     (GpmMetricId::SmOccupancy, Reading::Occupancy),
@@ -28,29 +28,24 @@ const METRICS: [(GpmMetricId, Reading); 8] = [
     (GpmMetricId::NvlinkTotalRxPerSec, Reading::NvlinkRx),
 ];
 
-/// The readings GPM gives.
-pub(super) fn readings() -> impl Iterator<Item = Reading> {
-    METRICS.iter().map(|(_, reading)| *reading)
-}
-
-/// A reading, or why it is not there.
+/// A reading, or why it is absent.
 pub(super) type Answer = (Reading, Result<f64, NvmlError>);
 
-/// Keeps the look before, against which the next is held.
+/// Keeps the previous sample: metrics are computed from two.
 #[derive(Default)]
 pub(super) struct Gpm {
     before: Option<(Instant, GpmSample<'static>)>,
 }
 
 impl Gpm {
-    /// The readings since the look before, each with its own success; none at the first look.
-    pub(super) fn look(
+    /// The readings since the previous sample, each with its own result; empty for the first sample.
+    pub(super) fn sample(
         &mut self,
         nvml: &'static Nvml,
         device: &Device<'static>,
     ) -> Result<Vec<Answer>, NvmlError> {
         let now = Instant::now();
-        if self.before.as_ref().is_some_and(|(at, _)| now.duration_since(*at) < LEAST_APART) {
+        if self.before.as_ref().is_some_and(|(at, _)| now.duration_since(*at) < MIN_INTERVAL) {
             return Ok(Vec::new());
         }
         if !device.gpm_support()? {
@@ -60,7 +55,7 @@ impl Gpm {
         let before = self.before.take();
         let mut values = Vec::new();
         if let Some((at, earlier)) = before
-            && now.duration_since(at) < MOST_APART
+            && now.duration_since(at) < MAX_INTERVAL
         {
             let answers = gpm_metrics_get(nvml, &earlier, &sample, &METRICS.map(|(id, _)| id))?;
             values = METRICS

@@ -1,4 +1,4 @@
-//! GPUs through NVML, which is loaded at run time: the program starts without it too.
+//! GPUs through NVML, which is loaded at run time: the program also starts without it.
 
 mod calls;
 mod gpm;
@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use calls::{Asking, Calls};
+use calls::{Calls, QuerySession};
 use nvml_wrapper::{
     Device, Nvml,
     enum_wrappers::device::{Clock, GpuVirtualizationMode, TemperatureThreshold},
@@ -21,17 +21,17 @@ use nvml_wrapper::{
 };
 use trouble::{absence, is_lost, under_wsl};
 
-use super::{GpuProbe, Look, ProbeError, Tier, absent::Absence};
-use crate::event::{CallCost, GpuInfo, GpuProcess, GpuSample, Refused, Stamp};
+use super::{GpuProbe, ProbeError, Selection, Tier, absent::Absence};
+use crate::event::{CallCost, GpuInfo, GpuProcess, GpuSample, GpuSource, Refusal, Refused, Stamp};
 
-/// Where the driver puts the library: on the loader's path, under WSL, under NixOS.
+/// Locations of the library: the loader's path, WSL, NixOS.
 #[cfg(not(windows))]
 const LIBRARIES: &[&str] =
     &["libnvidia-ml.so.1", "/usr/lib/wsl/lib/libnvidia-ml.so.1", "/run/opengl-driver/lib/libnvidia-ml.so.1"];
 #[cfg(windows)]
 const LIBRARIES: &[&str] = &["nvml.dll"];
 
-/// Every GPU of this machine, by NVML.
+/// Every GPU of this machine through NVML.
 pub struct NvmlProbe {
     nvml: &'static Nvml,
     cards: Vec<Card>,
@@ -66,18 +66,22 @@ impl NvmlProbe {
         if cards.is_empty() { Err(Absence::NoDevices) } else { Ok(NvmlProbe { nvml, cards, wsl }) }
     }
 
-    /// The newest CUDA that the driver can run, as 13000 for 13.0.
+    /// The newest CUDA version that the driver supports, as 13000 for 13.0.
     pub fn cuda_version(&self) -> Option<u32> {
         self.nvml.sys_cuda_driver_version().ok().and_then(|version| u32::try_from(version).ok())
     }
 
-    fn card(&mut self, gpu: u32) -> Result<&mut Card, ProbeError> {
-        let gone = || ProbeError::Lost { gpu, reason: NvmlError::NotFound.to_string() };
-        self.cards.iter_mut().find(|card| card.info.index == gpu).ok_or_else(gone)
+    fn card(&self, gpu: u32) -> Option<&Card> {
+        self.cards.iter().find(|card| card.info.index == gpu)
+    }
+
+    fn card_mut(&mut self, gpu: u32) -> Result<&mut Card, ProbeError> {
+        let lost = || ProbeError::Lost { gpu, reason: NvmlError::NotFound.to_string() };
+        self.cards.iter_mut().find(|card| card.info.index == gpu).ok_or_else(lost)
     }
 }
 
-/// The library, loaded and started once and then kept: samples of GPM live as long as it does.
+/// The library, loaded once and kept: GPM samples borrow it for the rest of the run.
 fn opened(path: &OsStr) -> Result<&'static Nvml, NvmlError> {
     static OPEN: LazyLock<Mutex<HashMap<OsString, &'static Nvml>>> = LazyLock::new(Mutex::default);
     let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -94,14 +98,13 @@ impl GpuProbe for NvmlProbe {
         self.cards.iter().map(|card| card.info.clone()).collect()
     }
 
-    fn turns(&self, gpu: u32) -> usize {
-        let card = self.cards.iter().find(|card| card.info.index == gpu);
-        card.map_or(0, |card| card.calls.count(Tier::Slow))
+    fn slow_calls(&self, gpu: u32) -> usize {
+        self.card(gpu).map_or(0, |card| card.calls.count(Tier::Slow))
     }
 
-    fn look(&mut self, gpu: u32, look: Look, _now: Stamp) -> Result<GpuSample, ProbeError> {
+    fn sample(&mut self, gpu: u32, selection: Selection, _now: Stamp) -> Result<GpuSample, ProbeError> {
         let (nvml, wsl) = (self.nvml, self.wsl);
-        let card = self.card(gpu)?;
+        let card = self.card_mut(gpu)?;
         let lost = |error: NvmlError| ProbeError::Lost { gpu, reason: error.to_string() };
         if card.lost {
             return Err(lost(NvmlError::GpuLost));
@@ -112,13 +115,13 @@ impl GpuProbe for NvmlProbe {
             Err(error) if is_lost(&error) => return Err(lost(error)),
             Err(error) => return Err(ProbeError::Unreadable { gpu, reason: error.to_string() }),
         };
-        let mut asking = Asking { nvml, device, info: &mut card.info, wsl, failure: None };
+        let mut session = QuerySession { nvml, device, info: &mut card.info, wsl, failure: None };
         let mut sample = GpuSample::of(gpu);
-        match look {
-            Look::All(tier) => card.calls.make(tier, None, &mut asking, &mut sample),
-            Look::Turn(turn) => card.calls.make(Tier::Slow, Some(turn), &mut asking, &mut sample),
+        match selection {
+            Selection::Tier(tier) => card.calls.make(tier, None, &mut session, &mut sample),
+            Selection::SlowCall(index) => card.calls.make(Tier::Slow, Some(index), &mut session, &mut sample),
         }
-        if let Some(error) = asking.failure {
+        if let Some(error) = session.failure {
             if is_lost(&error) {
                 card.lost = true;
                 return Err(lost(error));
@@ -132,19 +135,18 @@ impl GpuProbe for NvmlProbe {
     }
 
     fn refused(&self, gpu: u32) -> &[Refused] {
-        let card = self.cards.iter().find(|card| card.info.index == gpu);
-        card.map_or(&[], |card| &card.info.refused)
+        self.card(gpu).map_or(&[], |card| &card.info.refused)
     }
 
     fn other_processes(&mut self, gpu: u32) -> Option<Vec<GpuProcess>> {
         let started = Instant::now();
         let device = self.nvml.device_by_index(gpu).ok()?;
         let mut running = device.running_compute_processes().ok()?;
-        // A game or a desktop takes its share as well.
+        // Games and desktops are load too.
         running.extend(device.running_graphics_processes().unwrap_or_default());
         running.sort_by_key(|process| process.pid);
         running.dedup_by_key(|process| process.pid);
-        if let Ok(card) = self.card(gpu) {
+        if let Ok(card) = self.card_mut(gpu) {
             card.calls.listed(started.elapsed());
         }
         let others = running.into_iter().filter(|process| process.pid != std::process::id());
@@ -162,8 +164,7 @@ impl GpuProbe for NvmlProbe {
     }
 
     fn costs(&self, gpu: u32) -> Vec<CallCost> {
-        let card = self.cards.iter().find(|card| card.info.index == gpu);
-        card.map_or_else(Vec::new, |card| card.calls.costs())
+        self.card(gpu).map_or_else(Vec::new, |card| card.calls.costs())
     }
 
     fn take_spent(&mut self) -> Duration {
@@ -175,83 +176,81 @@ impl GpuProbe for NvmlProbe {
     }
 }
 
-/// The name of a process, where this system knows it.
+/// The name of a process, where it is known.
 fn process_name(pid: u32) -> Option<String> {
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
     Some(name.trim().to_owned()).filter(|name| !name.is_empty())
 }
 
 impl Card {
-    /// Asks every reading once, so that what is refused is known before the first sample.
+    /// Queries every reading once, so that refusals are known before the first sample.
     fn open(nvml: &'static Nvml, index: u32, driver: &str, wsl: bool) -> Card {
         let mut info = GpuInfo {
             index,
             name: format!("GPU {index}"),
             driver: driver.to_owned(),
-            source: "nvml".to_owned(),
+            source: GpuSource::Nvml,
             ..GpuInfo::default()
         };
         let mut calls = Calls::new();
         let lost = match nvml.device_by_index(index) {
             Ok(device) => {
-                let mut asking = Asking { nvml, device, info: &mut info, wsl, failure: None };
-                describe(&mut asking);
+                let mut session = QuerySession { nvml, device, info: &mut info, wsl, failure: None };
+                describe(&mut session);
                 let mut sample = GpuSample::of(index);
                 for tier in [Tier::Fast, Tier::Gpm, Tier::Slow] {
-                    calls.make(tier, None, &mut asking, &mut sample);
+                    calls.make(tier, None, &mut session, &mut sample);
                 }
-                asking.is_lost()
+                session.is_lost()
             }
             Err(error) => {
-                info.refused.push(Refused {
-                    reading: "all".to_owned(),
-                    reason: error.to_string(),
-                    remedy: None,
-                });
+                info.refused.push(Refused::new("all", Refusal::Other(error.to_string())));
                 is_lost(&error)
             }
         };
-        Card { info, calls: calls.afresh(), lost }
+        Card { info, calls: calls.reset(), lost }
     }
 }
 
-/// What stays as it is while a card is looked at.
-fn describe(asking: &mut Asking<'_>) {
+/// Queries the constant properties of a GPU.
+fn describe(session: &mut QuerySession<'_>) {
     let watts = |milliwatts: u32| milliwatts as f32 / 1e3;
-    if let Some(name) = asking.ask("name", |device| device.name()) {
-        asking.info.name = name;
+    if let Some(name) = session.query("name", |device| device.name()) {
+        session.info.name = name;
     }
-    // These first: they explain refusals.
-    asking.info.mig = asking.ask("MIG mode", |device| device.mig_mode()).map(|mode| mode.current == 1);
-    asking.info.virtualization = match asking.ask("virtualization", |device| device.virtualization_mode()) {
+    // These come first: they explain refusals.
+    session.info.mig = session.query("MIG mode", |device| device.mig_mode()).map(|mode| mode.current == 1);
+    session.info.virtualization = match session.query("virtualization", |device| device.virtualization_mode())
+    {
         Some(GpuVirtualizationMode::Vgpu) => Some("vGPU".to_owned()),
         Some(GpuVirtualizationMode::HostVgpu | GpuVirtualizationMode::HostVsga) => {
             Some("vGPU host".to_owned())
         }
         _ => None,
     };
-    asking.info.architecture =
-        asking.ask("architecture", |device| device.architecture()).map(|kind| format!("{kind:?}"));
-    asking.info.compute_capability = asking
-        .ask("compute capability", |device| device.cuda_compute_capability())
+    session.info.architecture =
+        session.query("architecture", |device| device.architecture()).map(|kind| format!("{kind:?}"));
+    session.info.compute_capability = session
+        .query("compute capability", |device| device.cuda_compute_capability())
         .map(|cc| format!("{}.{}", cc.major, cc.minor));
-    asking.info.uuid = asking.ask("uuid", |device| device.uuid()).unwrap_or_default();
-    asking.info.mem_total_bytes =
-        asking.ask("memory", |device| device.memory_info()).map(|memory| memory.total);
-    asking.info.power_limit_w = asking.ask("power limit", |device| device.enforced_power_limit()).map(watts);
-    asking.info.power_limit_default_w =
-        asking.ask("default power limit", |device| device.power_management_limit_default()).map(watts);
-    asking.info.power_limit_max_w = asking
-        .ask("greatest power limit", |device| device.power_management_limit_constraints())
+    session.info.uuid = session.query("uuid", |device| device.uuid()).unwrap_or_default();
+    session.info.mem_total_bytes =
+        session.query("memory", |device| device.memory_info()).map(|memory| memory.total);
+    session.info.power_limit_w =
+        session.query("power limit", |device| device.enforced_power_limit()).map(watts);
+    session.info.power_limit_default_w =
+        session.query("default power limit", |device| device.power_management_limit_default()).map(watts);
+    session.info.power_limit_max_w = session
+        .query("max power limit", |device| device.power_management_limit_constraints())
         .map(|range| watts(range.max_limit));
-    asking.info.sm_clock_max_mhz = asking.ask("max SM clock", |device| device.max_clock_info(Clock::SM));
-    asking.info.sm_clock_application_mhz =
-        asking.ask("application clock", |device: &Device<'_>| device.applications_clock(Clock::SM));
-    asking.info.mem_clock_max_mhz =
-        asking.ask("max memory clock", |device| device.max_clock_info(Clock::Memory));
-    asking.info.slowdown_temp_c = asking
-        .ask("slowdown temperature", |device| device.temperature_threshold(TemperatureThreshold::Slowdown));
-    asking.info.pcie_gen_max = asking.ask("max PCIe generation", |device| device.max_pcie_link_gen());
-    asking.info.pcie_width_max = asking.ask("max PCIe lanes", |device| device.max_pcie_link_width());
-    asking.info.persistence = asking.ask("persistence mode", |device| device.is_in_persistent_mode());
+    session.info.sm_clock_max_mhz = session.query("max SM clock", |device| device.max_clock_info(Clock::SM));
+    session.info.sm_clock_application_mhz =
+        session.query("application clock", |device: &Device<'_>| device.applications_clock(Clock::SM));
+    session.info.mem_clock_max_mhz =
+        session.query("max memory clock", |device| device.max_clock_info(Clock::Memory));
+    session.info.slowdown_temp_c = session
+        .query("slowdown temperature", |device| device.temperature_threshold(TemperatureThreshold::Slowdown));
+    session.info.pcie_gen_max = session.query("max PCIe generation", |device| device.max_pcie_link_gen());
+    session.info.pcie_width_max = session.query("max PCIe lanes", |device| device.max_pcie_link_width());
+    session.info.persistence = session.query("persistence mode", |device| device.is_in_persistent_mode());
 }

@@ -1,4 +1,4 @@
-//! The GPUs' part of the sampler: which tier is due, what became of the cards.
+//! The GPUs' part of the sampler: which tier is due, and which GPUs are lost.
 
 use std::time::{Duration, Instant};
 
@@ -9,51 +9,52 @@ use crate::{
     event::{
         Event, EventTx, GpuInfo, GpuLost, GpuProcess, GpuProcesses, GpuSample, Level, SamplerCost, Stamp,
     },
-    telemetry::{GpuProbe, Look, ProbeError, Tier, absent::Absence},
+    telemetry::{GpuProbe, ProbeError, Selection, Tier, absent::Absence},
 };
 
-const RARE: Duration = Duration::from_secs(10);
-const BETWEEN_COSTS: Duration = Duration::from_secs(5);
-/// GPM counters that lie closer together all read zero.
-const GPM_LEAST_MS: u32 = 100;
+const RARE_INTERVAL: Duration = Duration::from_secs(10);
+const COST_INTERVAL: Duration = Duration::from_secs(5);
+/// GPM counters at shorter intervals all read zero.
+const GPM_MIN_MS: u32 = 100;
 
-/// Looks at every GPU of a probe, each tier at its own pace.
-pub(super) struct GpuWatch {
+/// Samples every GPU of a probe, each tier at its own interval.
+pub(super) struct GpuSampler {
     probe: Box<dyn GpuProbe>,
-    pub(super) gpus: Vec<Watched>,
+    pub(super) gpus: Vec<SampledGpu>,
     fast: Due,
     gpm: Due,
     slow: Due,
     slow_round: Duration,
-    /// The place in the round of the slow tier; the last one lists processes.
-    turn: usize,
+    /// The next call of the slow tier; after the last one, processes are listed.
+    slow_call: usize,
     rare: Due,
     cost: Due,
     metered: Option<(Instant, Duration)>,
 }
 
-pub(super) struct Watched {
+pub(super) struct SampledGpu {
     pub(super) info: GpuInfo,
     lost: bool,
-    complained: bool,
-    /// As told last; `None` until they were listed.
+    /// A failed sample was reported.
+    reported_failure: bool,
+    /// As last sent; `None` until they were listed.
     processes: Option<Vec<GpuProcess>>,
 }
 
-impl GpuWatch {
-    pub(super) fn new(probe: Box<dyn GpuProbe>, config: &NvmlConfig) -> GpuWatch {
-        let watched = |info| Watched { info, lost: false, complained: false, processes: None };
+impl GpuSampler {
+    pub(super) fn new(probe: Box<dyn GpuProbe>, config: &NvmlConfig) -> GpuSampler {
+        let sampled = |info| SampledGpu { info, lost: false, reported_failure: false, processes: None };
         let slow_round = Duration::from_millis(u64::from(config.slow_interval_ms.max(10)));
-        GpuWatch {
-            gpus: probe.gpus().into_iter().map(watched).collect(),
+        GpuSampler {
+            gpus: probe.gpus().into_iter().map(sampled).collect(),
             probe,
             fast: Due::every_ms(config.interval_ms),
-            gpm: Due::every_ms(config.gpm_interval_ms.max(GPM_LEAST_MS)),
+            gpm: Due::every_ms(config.gpm_interval_ms.max(GPM_MIN_MS)),
             slow: Due::every(slow_round),
             slow_round,
-            turn: 0,
-            rare: Due::every(RARE).later(),
-            cost: Due::every(BETWEEN_COSTS).later(),
+            slow_call: 0,
+            rare: Due::every(RARE_INTERVAL).later(),
+            cost: Due::every(COST_INTERVAL).later(),
             metered: None,
         }
     }
@@ -63,12 +64,12 @@ impl GpuWatch {
     }
 
     pub(super) fn announce(&self, tx: &EventTx) {
-        for watched in &self.gpus {
-            tx.send(Event::GpuFound(Box::new(watched.info.clone())));
+        for sampled in &self.gpus {
+            tx.send(Event::GpuFound(Box::new(sampled.info.clone())));
         }
     }
 
-    /// When to come again.
+    /// The next due time.
     pub(super) fn next(&self) -> Stamp {
         [&self.fast, &self.gpm, &self.slow, &self.rare, &self.cost]
             .map(|due| due.next)
@@ -77,30 +78,30 @@ impl GpuWatch {
             .unwrap()
     }
 
-    /// Sends what is due at `now`. Fails when the last GPU has gone.
+    /// Sends what is due at `now`. Fails when the last GPU is lost.
     pub(super) fn sample_due(&mut self, now: Stamp, tx: &EventTx) -> Result<(), Absence> {
-        let mut looks = Vec::new();
+        let mut selections = Vec::new();
         for (due, tier) in
             [(&mut self.fast, Tier::Fast), (&mut self.gpm, Tier::Gpm), (&mut self.rare, Tier::Rare)]
         {
             if due.take(now) {
-                looks.push(Look::All(tier));
+                selections.push(Selection::Tier(tier));
             }
         }
         let mut list = false;
         if self.slow.take(now) {
-            let turns = self.gpus.iter().map(|gpu| self.probe.turns(gpu.info.index)).max().unwrap_or(0);
-            // The round is cut into equal parts, so that dear calls never come together.
-            self.slow.set_every(self.slow_round / (turns as u32 + 1), now);
-            match self.turn {
-                turn if turn < turns => looks.push(Look::Turn(turn)),
+            let calls = self.gpus.iter().map(|gpu| self.probe.slow_calls(gpu.info.index)).max().unwrap_or(0);
+            // The round is divided into equal parts, so that expensive calls are never made together.
+            self.slow.set_every(self.slow_round / (calls as u32 + 1), now);
+            match self.slow_call {
+                call if call < calls => selections.push(Selection::SlowCall(call)),
                 _ => list = true,
             }
-            self.turn = if list { 0 } else { self.turn + 1 };
+            self.slow_call = if list { 0 } else { self.slow_call + 1 };
         }
         for i in 0..self.gpus.len() {
-            if !self.gpus[i].lost && !looks.is_empty() {
-                self.look(i, &looks, now, tx);
+            if !self.gpus[i].lost && !selections.is_empty() {
+                self.sample(i, &selections, now, tx);
             }
             if !self.gpus[i].lost && list {
                 self.list(i, tx);
@@ -110,28 +111,28 @@ impl GpuWatch {
             tx.notice(Level::Warn, "gpu", remark);
         }
         if self.cost.take(now) {
-            self.tell_cost(tx);
+            self.send_cost(tx);
         }
-        match self.gpus.iter().all(|watched| watched.lost) {
-            true => Err(Absence::Lost { detail: "no GPU answers any more".to_owned() }),
+        match self.gpus.iter().all(|sampled| sampled.lost) {
+            true => Err(Absence::Lost { detail: "no GPU responds any more".to_owned() }),
             false => Ok(()),
         }
     }
 
-    fn look(&mut self, i: usize, looks: &[Look], now: Stamp, tx: &EventTx) {
-        let watched = &mut self.gpus[i];
-        let gpu = watched.info.index;
+    fn sample(&mut self, i: usize, selections: &[Selection], now: Stamp, tx: &EventTx) {
+        let sampled = &mut self.gpus[i];
+        let gpu = sampled.info.index;
         let mut sample = GpuSample::of(gpu);
-        for look in looks {
-            match self.probe.look(gpu, *look, now) {
+        for selection in selections {
+            match self.probe.sample(gpu, *selection, now) {
                 Ok(part) => sample.merge(&part),
                 Err(error @ ProbeError::Unreadable { .. }) => {
-                    if !std::mem::replace(&mut watched.complained, true) {
+                    if !std::mem::replace(&mut sampled.reported_failure, true) {
                         tx.notice(Level::Warn, "gpu", error.to_string());
                     }
                 }
                 Err(error @ ProbeError::Lost { .. }) => {
-                    watched.lost = true;
+                    sampled.lost = true;
                     let detail = error.to_string();
                     tx.notice(Level::Error, "gpu", detail.clone());
                     let remedy = Absence::Lost { detail: detail.clone() }.remedy().to_owned();
@@ -141,9 +142,9 @@ impl GpuWatch {
             }
         }
         let refused = self.probe.refused(gpu);
-        if refused.len() > watched.info.refused.len() {
-            watched.info.refused = refused.to_vec();
-            tx.send(Event::GpuFound(Box::new(watched.info.clone())));
+        if refused.len() > sampled.info.refused.len() {
+            sampled.info.refused = refused.to_vec();
+            tx.send(Event::GpuFound(Box::new(sampled.info.clone())));
         }
         if !sample.is_empty() {
             tx.send(Event::GpuSample(Box::new(sample)));
@@ -153,27 +154,27 @@ impl GpuWatch {
     fn list(&mut self, i: usize, tx: &EventTx) {
         let gpu = self.gpus[i].info.index;
         let Some(processes) = self.probe.other_processes(gpu) else { return };
-        let watched = &mut self.gpus[i];
-        if watched.processes.as_ref() == Some(&processes)
-            || (watched.processes.is_none() && processes.is_empty())
+        let sampled = &mut self.gpus[i];
+        if sampled.processes.as_ref() == Some(&processes)
+            || (sampled.processes.is_none() && processes.is_empty())
         {
             return;
         }
-        let known = watched.processes.replace(processes.clone()).unwrap_or_default();
+        let known = sampled.processes.replace(processes.clone()).unwrap_or_default();
         for new in processes.iter().filter(|new| known.iter().all(|known| known.pid != new.pid)) {
-            tx.notice(Level::Warn, "gpu", format!("another process is on GPU {gpu}: {new}"));
+            tx.notice(Level::Warn, "gpu", format!("another process uses GPU {gpu}: {new}"));
         }
         tx.send(Event::GpuProcesses(Box::new(GpuProcesses { gpu, processes })));
     }
 
-    fn tell_cost(&mut self, tx: &EventTx) {
+    fn send_cost(&mut self, tx: &EventTx) {
         let calls: Vec<_> = self
             .gpus
             .iter()
-            .flat_map(|watched| {
-                let mut costs = self.probe.costs(watched.info.index);
+            .flat_map(|sampled| {
+                let mut costs = self.probe.costs(sampled.info.index);
                 if self.gpus.len() > 1 {
-                    costs.iter_mut().for_each(|cost| cost.call += &format!(" of GPU {}", watched.info.index));
+                    costs.iter_mut().for_each(|cost| cost.call += &format!(" of GPU {}", sampled.info.index));
                 }
                 costs
             })

@@ -3,10 +3,10 @@ use std::{sync::Arc, time::Instant};
 use super::*;
 use crate::{
     event::{Clock, EventRx, GpuSample, HostInfo, HostSample, channel, readings::Reading},
-    telemetry::{Look, ProbeError, Tier},
+    telemetry::{ProbeError, Selection, Tier},
 };
 
-/// Two GPUs that answer as scripted, sample by sample; the last answer stays.
+/// Two GPUs with scripted answers, sample by sample; the last answer is repeated.
 struct Scripted {
     answers: [Vec<Result<(), ProbeError>>; 2],
 }
@@ -16,8 +16,8 @@ impl GpuProbe for Scripted {
         [0, 1].map(|index| GpuInfo { index, profiled: index == 0, ..GpuInfo::default() }).into()
     }
 
-    fn look(&mut self, gpu: u32, look: Look, _now: Stamp) -> Result<GpuSample, ProbeError> {
-        if look != Look::All(Tier::Fast) {
+    fn sample(&mut self, gpu: u32, selection: Selection, _now: Stamp) -> Result<GpuSample, ProbeError> {
+        if selection != Selection::Tier(Tier::Fast) {
             return Ok(GpuSample::of(gpu));
         }
         let answers = &mut self.answers[gpu as usize];
@@ -42,7 +42,7 @@ fn every_ms(interval_ms: u32) -> SamplerConfig {
     SamplerConfig { enable: true, interval_ms }
 }
 
-/// GPUs are looked at every `interval_ms`, in all tiers.
+/// Samples GPUs every `interval_ms`, in all tiers.
 fn gpus_every_ms(interval_ms: u32) -> NvmlConfig {
     NvmlConfig {
         enable: true,
@@ -69,7 +69,7 @@ fn unreadable(gpu: u32) -> Result<(), ProbeError> {
     Err(ProbeError::Unreadable { gpu, reason: "timeout".to_owned() })
 }
 
-/// One letter an event: g, h samples; G, H found; A absent; L lost; N notice.
+/// One letter per event: g, h samples; G, H found; A absent; L lost; N notice.
 fn letters(rx: &mut EventRx) -> String {
     let mut letters = String::new();
     while let Ok(envelope) = rx.try_recv() {
@@ -87,7 +87,7 @@ fn letters(rx: &mut EventRx) -> String {
     letters
 }
 
-/// Drives the sampler from due moment to due moment, `rounds` times.
+/// Advances the sampler to its next due time, `rounds` times.
 fn drive(mut sampler: Sampler, rounds: usize) -> (String, Option<Stamp>) {
     let clock = Clock::virtual_clock();
     let (tx, mut rx) = channel(clock.clone());
@@ -101,29 +101,29 @@ fn drive(mut sampler: Sampler, rounds: usize) -> (String, Option<Stamp>) {
 }
 
 #[test]
-fn failures_are_told_once_and_never_end_the_sampling() {
+fn failures_are_reported_once_and_sampling_continues() {
     let ok = || Ok(());
     let cases = [
-        ("all well", [vec![ok()], vec![ok()]], "gggggghgggg"),
+        ("no failure", [vec![ok()], vec![ok()]], "gggggghgggg"),
         ("one failing", [vec![ok(), unreadable(0)], vec![ok()]], "ggNgghgg"),
         (
-            "failing and well again",
+            "failing and recovering",
             [vec![unreadable(0), ok(), unreadable(0), ok()], vec![ok()]],
             "Ngggghgggg",
         ),
-        ("the other one gone", [vec![ok()], vec![lost(1)]], "gNLgghgg"),
-        ("the profiled one gone", [vec![ok(), lost(0)], vec![ok()]], "ggNLgghgg"),
-        ("both gone", [vec![lost(0)], vec![lost(1)]], "NLNLhhhhh"),
+        ("the other one lost", [vec![ok()], vec![lost(1)]], "gNLgghgg"),
+        ("the profiled one lost", [vec![ok(), lost(0)], vec![ok()]], "ggNLgghgg"),
+        ("both lost", [vec![lost(0)], vec![lost(1)]], "NLNLhhhhh"),
     ];
     for (what, answers, expected) in cases {
         let (seen, next) = drive(scripted(answers), 6);
         assert_eq!(seen, expected, "{what}");
-        assert!(next.is_some(), "{what}: the host goes on");
+        assert!(next.is_some(), "{what}: the host is still sampled");
     }
 }
 
 #[test]
-fn moments_lie_on_a_grid_and_missed_ones_are_skipped() {
+fn due_times_are_regular_and_missed_ones_are_skipped() {
     let mut due = Due::every_ms(100);
     let ms = |ms: u64| Stamp(ms * 1_000_000);
     for (now, taken, next) in
@@ -134,7 +134,7 @@ fn moments_lie_on_a_grid_and_missed_ones_are_skipped() {
 }
 
 #[test]
-fn nothing_to_sample_is_said_and_asks_for_no_visit() {
+fn without_anything_to_sample_there_is_no_due_time() {
     let off = Err(Absence::TurnedOff { setting: "telemetry.probe=none" });
     let mut sampler = Sampler::new(off, &gpus_every_ms(100), None, &every_ms(100));
     let (tx, mut rx) = channel(Clock::virtual_clock());
@@ -144,7 +144,7 @@ fn nothing_to_sample_is_said_and_asks_for_no_visit() {
 }
 
 #[test]
-fn a_thread_samples_by_the_wall_clock_and_stops_at_once() {
+fn a_thread_samples_by_the_wall_clock_and_stops_immediately() {
     let (tx, mut rx) = channel(Clock::wall());
     let stop = Arc::new(AtomicBool::new(false));
     let started = Instant::now();

@@ -6,7 +6,7 @@ use super::table::{Table, cell, number};
 use crate::{
     analysis::{
         compare::{Comparison, Metric},
-        interval::Interval,
+        interval::ConfidenceInterval,
         roofline::Roof,
     },
     event::{Level, kernels::Extent, readings::Reading, reasons},
@@ -87,12 +87,12 @@ fn overview(view: &View<'_>) -> Table {
             add("limit", &name, "cost", "%", number(cause.cost_pct));
             add("limit", &name, "cost", "ms/token", number(cause.ms_per_token));
             add("limit", &name, "lost", "tokens", number(cause.tokens_lost));
-            add("limit", &name, "basis", "", cause.basis);
+            add("limit", &name, "basis", "", cause.basis.to_string());
         }
     }
     if let Some(trust) = state.trust() {
         add("trust", "score", &format!("of {}", trust.of), "", trust.score.to_string());
-        trust.doubts.into_iter().for_each(|doubt| add("trust", "doubt", "", "", doubt));
+        trust.issues.iter().for_each(|issue| add("trust", "doubt", "", "", issue.to_string()));
     }
     add("verdict", "", "", "", verdict_text(view));
     table
@@ -162,7 +162,7 @@ fn tokens(view: &View<'_>) -> Table {
                 .map(|series| cell(window.value(series, |_| None, mark.t))),
         });
         let incident = state.flight.incidents.iter().find(|incident| incident.token == number_of);
-        row.push(cell(incident.map(|incident| incident.words())));
+        row.push(cell(incident.map(|incident| incident.describe())));
         table.add(row);
     }
     table
@@ -241,7 +241,7 @@ fn points(view: &View<'_>) -> Table {
         );
         row.push(number(point.time_pct));
         row.push(cell(point.verdict.as_ref().map(|verdict| verdict.class.word())));
-        row.push(point.basis.clone());
+        row.push(point.basis.to_string());
         table.add(row);
     }
     table
@@ -273,8 +273,8 @@ fn judged(view: &View<'_>, comparison: &Comparison) -> Table {
          verdict,cause,reason,a_name,b_name",
     );
     let names = [&comparison.a.name, &comparison.b.name].map(Clone::clone);
-    let interval = |interval: Option<Interval>| {
-        let part = |of: fn(Interval) -> f64| number(interval.map(of));
+    let interval = |interval: Option<ConfidenceInterval>| {
+        let part = |of: fn(ConfidenceInterval) -> f64| number(interval.map(of));
         [part(|i| i.estimate), part(|i| i.low), part(|i| i.high)]
     };
     let unjudged = unjudged_rows(view, comparison);
@@ -282,7 +282,8 @@ fn judged(view: &View<'_>, comparison: &Comparison) -> Table {
         (row.a.is_some() || row.b.is_some()) && unjudged.iter().all(|other| other.name != row.label)
     });
     for row in judged {
-        let mut cells = vec![row.metric.clone(), unit(row.of).to_owned(), number(row.a), number(row.b)];
+        let mut cells =
+            vec![row.metric.to_string(), unit(row.metric).to_owned(), number(row.a), number(row.b)];
         cells.extend([row.ratio, row.in_cycles, row.code].into_iter().flat_map(interval));
         cells.extend([
             row.word.to_lowercase(),

@@ -55,7 +55,7 @@ pub fn evidence<'a>(view: &View<'_>, width: u16) -> Vec<Line<'a>> {
                 speed(heat.sustained_tok_s)
             );
             lines.push(item(theme, &plain(&text)));
-            lines.extend(heat.words().map(|text| item(theme, &plain(&text))));
+            lines.extend(heat.describe().map(|text| item(theme, &plain(&text))));
         }
         if let Some(energy) = energy(&gpu.ledger) {
             heading(theme, &mut lines, "energy");
@@ -70,9 +70,9 @@ pub fn evidence<'a>(view: &View<'_>, width: u16) -> Vec<Line<'a>> {
     }
     if let Some(trust) = state.trust() {
         heading(theme, &mut lines, &format!("trust: {} of {}", trust.score, trust.of));
-        match trust.doubts.is_empty() {
+        match trust.issues.is_empty() {
             true => lines.push(item(theme, "no reason against comparing this run")),
-            false => lines.extend(trust.doubts.iter().map(|doubt| item(theme, &plain(doubt)))),
+            false => lines.extend(trust.issues.iter().map(|issue| item(theme, &plain(&issue.to_string())))),
         }
     }
     if let Some(cost) = &state.sampler {

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     base::units::{bytes, percent, percent_digits, three_digits},
-    event::{Allocator, Stamp, readings::Reading},
+    event::{Allocator, GpuSource, Refused, Stamp, readings::Reading},
     state::GpuState,
     tui::{
         view::View,
@@ -72,7 +72,7 @@ fn title(gpu: &GpuState) -> String {
 }
 
 fn is_simulated(gpu: &GpuState) -> bool {
-    gpu.info.source == "sim"
+    gpu.info.source == GpuSource::Sim
 }
 
 fn gpu_box(view: &View<'_>, gpu: &GpuState, area: Rect, buf: &mut Buffer) {
@@ -83,7 +83,7 @@ fn gpu_box(view: &View<'_>, gpu: &GpuState, area: Rect, buf: &mut Buffer) {
     let mut aside = format!("{} · driver {}", gpu.info.source, gpu.info.driver);
     if gpu.lost.is_some() {
         aside = "lost".to_owned();
-    } else if let Some(age) = gpu.seen().and_then(|at| stale(view.state.now, at)) {
+    } else if let Some(age) = gpu.last_read().and_then(|at| stale(view.state.now, at)) {
         aside = format!("{age}, {aside}");
     }
     let flags = gpu.reasons.len() as u16;
@@ -105,9 +105,8 @@ fn gpu_box(view: &View<'_>, gpu: &GpuState, area: Rect, buf: &mut Buffer) {
 /// The rows of a GPU. If it has no GPM counters, one row gives the reason for all of them.
 pub fn rows(gpu: &GpuState) -> Vec<(Reading, &'static str)> {
     let shown = |reading: Reading| {
-        let is_gpm =
-            matches!(reading, Reading::SmActive | Reading::Occupancy | Reading::Tensor | Reading::Dram);
-        let refused = gpu.refusal(reading.label()).is_some();
+        let is_gpm = Reading::GPM.contains(&reading);
+        let refused = gpu.refusal(reading).is_some();
         !gpu.series(reading).is_empty() || !is_gpm || (refused && reading == Reading::SmActive)
     };
     ROWS.into_iter().filter(|(reading, _)| shown(*reading)).collect()
@@ -118,7 +117,7 @@ fn row<'a>(view: &View<'a>, gpu: &'a GpuState, reading: Reading, label: &'static
     let theme = view.theme;
     let info = &gpu.info;
     let series = gpu.series(reading);
-    let refused = gpu.refusal(reading.label());
+    let refused = gpu.refusal(reading);
     let (limit, style): (Option<f32>, Style) = match reading {
         Reading::Power => (info.power_limit_w, theme.power),
         Reading::SmClock => (info.sm_clock_max_mhz.map(|mhz| mhz as f32), theme.clock),
@@ -129,9 +128,9 @@ fn row<'a>(view: &View<'a>, gpu: &'a GpuState, reading: Reading, label: &'static
     };
     let bottom = if reading == Reading::Temp { 20.0 } else { 0.0 };
     let top = limit.or(series.range().map(|(_, max)| max)).unwrap_or(1.0).max(bottom + 1.0);
-    let reason = refused.map(|(reason, remedy)| match remedy {
+    let reason = refused.map(|Refused { reason, remedy, .. }| match remedy {
         Some(remedy) => format!("{reason} {} {remedy}", theme.glyphs.none),
-        None => reason.to_owned(),
+        None => reason.to_string(),
     });
     Row {
         label,
@@ -172,7 +171,7 @@ fn reading_line<'a>(view: &View<'_>, gpu: &GpuState, width: u16) -> Line<'a> {
     match gpu.age(reading, view.state.now) {
         Some(age) => {
             // Without instant power, the average is shown.
-            let about = match (reading, gpu.refusal(about.label)) {
+            let about = match (reading, gpu.refusal(reading)) {
                 (Reading::Power, Some(_)) => Reading::PowerAverage.about(),
                 _ => about,
             };
@@ -182,8 +181,10 @@ fn reading_line<'a>(view: &View<'_>, gpu: &GpuState, width: u16) -> Line<'a> {
             parts.push(label_value(theme, "", &three_digits(age.as_secs_f64()), "s old"));
         }
         None => {
-            let (reason, remedy) = gpu.refusal(about.label).unwrap_or(("no sample yet", None));
-            parts.extend([Some(reason), remedy].into_iter().flatten().map(|text| vec![dim(view, text)]));
+            let refused = gpu.refusal(reading);
+            let reason = refused.map_or_else(|| "no sample yet".to_owned(), |r| r.reason.to_string());
+            let remedy = refused.and_then(|r| r.remedy.clone());
+            parts.extend([Some(reason), remedy].into_iter().flatten().map(|text| vec![dim(view, &text)]));
         }
     }
     fit(theme, parts, width)
@@ -282,7 +283,7 @@ fn gpu_parts<'a>(view: &View<'_>, gpu: &GpuState) -> Vec<Vec<Text<'a>>> {
     if let Some((_, lost)) = &gpu.lost {
         return vec![vec![Text::styled(theme.glyphs.plain(&lost.reason), theme.bad)]];
     }
-    let Some(at) = gpu.seen() else {
+    let Some(at) = gpu.last_read() else {
         return vec![vec![Text::styled("no sample yet", theme.dim)]];
     };
     let mut parts = Vec::new();

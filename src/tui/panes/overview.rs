@@ -12,7 +12,6 @@ use crate::{
     analysis::{distribution::Distribution, throttle::Tone},
     base::units::{grouped, millis, percent, scaled, three_digits},
     event::{Outcome, Phase},
-    report::verdict_of,
     tui::{
         view::View,
         widgets::{Span, draw_box, draw_pointed, fit, label_value, note, plot},
@@ -78,7 +77,7 @@ fn verdict<'a>(view: &View<'a>) -> Line<'a> {
         sentences.push(Text::styled(plain(&format!("The run {verb}: {cause}. ")), style));
     }
     sentences.extend(gpu_verdict(view));
-    sentences.extend(verdict_of(view.state).map(|sentence| Text::styled(plain(&sentence), theme.text)));
+    sentences.extend(view.state.verdict().map(|sentence| Text::styled(plain(&sentence), theme.text)));
     if !sentences.is_empty() {
         return Line::from(sentences);
     }
@@ -103,7 +102,7 @@ pub fn gpu_verdict<'a>(view: &View<'_>) -> Vec<Text<'a>> {
         Tone::Bad => theme.warn,
     };
     let mut sentences = vec![Text::styled(theme.glyphs.plain(&format!("{} ", diagnosis.verdict)), style)];
-    let slowdown = gpu.heat().filter(|heat| heat.slowdown_in_s.is_some()).and_then(|heat| heat.words());
+    let slowdown = gpu.heat().filter(|heat| heat.slowdown_in_s.is_some()).and_then(|heat| heat.describe());
     sentences.extend(slowdown.map(|text| Text::styled(theme.glyphs.plain(&format!("{text} ")), theme.warn)));
     sentences
 }

@@ -280,7 +280,7 @@ fn list(view: &View<'_>, roofline: &Roofline, selected: usize, area: Rect, buf: 
 /// In the order of the list's columns.
 fn cells(point: &Point, none: &str) -> [String; 5] {
     let none = || none.to_owned();
-    let share = point.share.map(|share| share.most());
+    let share = point.share.map(|share| share.max_pct());
     let class = point.verdict.as_ref().map(|verdict| verdict.class.word().to_owned());
     [
         share.map_or_else(none, percent),
@@ -298,7 +298,7 @@ fn details(view: &View<'_>, roofline: &Roofline, selected: usize, area: Rect, bu
     let plain = |text: &str| theme.glyphs.plain(text);
     let mut lines = vec![Line::from(vec![
         Text::styled(plain(&format!(" {}  ", point.label())), style_of(view, point)),
-        Text::styled(plain(&point.words()), theme.text),
+        Text::styled(plain(&point.describe()), theme.text),
     ])];
     match (&point.verdict, &roofline.peaks) {
         (Some(verdict), _) => {

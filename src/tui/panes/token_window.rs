@@ -3,7 +3,7 @@
 use crate::{
     base::units::grouped,
     event::Stamp,
-    state::{Incident, KeptLook, Series, TokenMark},
+    state::{Incident, KeptSample, Series, TokenMark},
     tui::{ui::Pane, view::View},
 };
 
@@ -17,7 +17,7 @@ pub struct TokenWindow<'a> {
     /// Columns with an incident.
     pub incidents: Vec<usize>,
     /// The GPU samples kept with an incident: the run's history is coarser.
-    pub samples: Option<&'a [KeptLook]>,
+    pub samples: Option<&'a [KeptSample]>,
 }
 
 impl<'a> TokenWindow<'a> {
@@ -51,14 +51,14 @@ impl<'a> TokenWindow<'a> {
         let from = at.saturating_sub(cells / 2).min(incident.tokens.len().saturating_sub(cells));
         let tokens: Vec<&TokenMark> = incident.tokens.iter().skip(from).take(cells).collect();
         let cursor = (at >= from && at - from < tokens.len()).then(|| at - from);
-        let title = format!("incident at {:.3} s · {}", incident.at.secs(), incident.words());
+        let title = format!("incident at {:.3} s · {}", incident.at.secs(), incident.describe());
         let first = (incident.token + from as u64).saturating_sub(at as u64);
         let incidents = cursor.into_iter().collect();
-        TokenWindow { tokens, first, title, cursor, incidents, samples: Some(&incident.looks) }
+        TokenWindow { tokens, first, title, cursor, incidents, samples: Some(&incident.samples) }
     }
 
     /// The last value of a reading before a token.
-    pub fn value(&self, series: &Series, of_sample: fn(&KeptLook) -> Option<f64>, t: Stamp) -> Option<f32> {
+    pub fn value(&self, series: &Series, of_sample: fn(&KeptSample) -> Option<f64>, t: Stamp) -> Option<f32> {
         match self.samples {
             None => series.at(t),
             Some(samples) => {

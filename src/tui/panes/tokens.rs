@@ -11,7 +11,7 @@ use super::token_window::TokenWindow;
 use crate::{
     base::units::{millis, three_digits},
     event::{Stamp, readings::Reading},
-    state::{KeptLook, Series},
+    state::{KeptSample, Series},
     tui::{
         view::View,
         widgets::{Lane, ListLayout, Span, TokenStrip, cut, draw_box, fit, label_value, note},
@@ -161,10 +161,10 @@ fn over_tokens(window: &TokenWindow<'_>, value: impl Fn(Stamp) -> Option<f32>) -
 
 fn lanes(view: &View<'_>, window: &TokenWindow<'_>) -> Vec<TokenLane> {
     let theme = view.theme;
-    let none: fn(&KeptLook) -> Option<f64> = |_| None;
+    let none: fn(&KeptSample) -> Option<f64> = |_| None;
     let lane = |label: &str,
                 series: &Series,
-                of_sample: fn(&KeptLook) -> Option<f64>,
+                of_sample: fn(&KeptSample) -> Option<f64>,
                 top: Option<f32>,
                 unit: &str,
                 style| {
@@ -234,7 +234,7 @@ fn incidents_box(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     for (i, place) in list.rows() {
         let incident = &incidents[incidents.len() - 1 - i];
         let style = if i == list.selected { theme.selected } else { theme.text };
-        let mut text = format!(" {:>9.3} s  {}", incident.at.secs(), incident.words());
+        let mut text = format!(" {:>9.3} s  {}", incident.at.secs(), incident.describe());
         let meanwhile = incident.meanwhile();
         if !meanwhile.is_empty() {
             text += &format!("  ({meanwhile})");

@@ -9,7 +9,7 @@ use ratatui::{
 use crate::{
     analysis::compare::{Comparison, Row, Side, Verdict},
     base::units::{ratio_change, three_digits},
-    compare::{cells, difference_words, reasons, told, trust_words},
+    compare::{describe_difference, describe_side, row_cells, undecided_reasons, visible_rows},
     tui::{theme::Theme, widgets::cut},
 };
 
@@ -51,27 +51,27 @@ pub fn verdict<'a>(
             1 => format!("A {}", short(&comparison.a)),
             2 => format!("B {}", short(&comparison.b)),
             3 => "B vs A".to_owned(),
-            4 => "95 % interval".to_owned(),
+            4 => "95 % CI".to_owned(),
             _ => "in cycles".to_owned(),
         };
         format!("{:>wide$}", cut(&plain(&name), wide - 1, theme.glyphs.ascii))
     });
     lines.push(Line::styled(format!(" {:<name_width$}{}", "", heading.collect::<String>()), theme.dim));
-    let rows = told(comparison).filter(|row| unjudged.iter().all(|other| other.name != row.label));
+    let rows = visible_rows(comparison).filter(|row| unjudged.iter().all(|other| other.name != row.label));
     lines.extend(rows.map(|row| line(theme, row, shown, name_width)));
     let known = unjudged.iter().filter(|row| row.a.is_some() || row.b.is_some());
     lines.extend(known.map(|row| unjudged_line(theme, row, shown, name_width)));
     lines.push(Line::default());
-    for (labels, reason) in reasons(comparison) {
+    for (labels, reason) in undecided_reasons(comparison) {
         lines.push(Line::styled(plain(&format!(" {labels}: {reason}.")), theme.dim));
     }
     for (name, side) in [("A", &comparison.a), ("B", &comparison.b)] {
-        let style = if side.doubts.is_empty() { theme.dim } else { theme.warn };
-        let text = format!(" {name} {}: {}; {}", short(side), side.what, trust_words(side));
+        let style = if side.blocking_issues.is_empty() { theme.dim } else { theme.warn };
+        let text = format!(" {name} {}: {}; {}", short(side), side.what, describe_side(side));
         lines.push(Line::styled(plain(&text), style));
     }
     for difference in &comparison.differences {
-        let (kind, text) = difference_words(difference);
+        let (kind, text) = describe_difference(difference);
         let style = if difference.blocks() { theme.warn } else { theme.dim };
         lines.push(Line::styled(plain(&format!(" {kind}: {text}")), style));
     }
@@ -82,7 +82,7 @@ pub fn verdict<'a>(
 }
 
 fn line<'a>(theme: &Theme, row: &Row, shown: &[(usize, usize)], name_width: usize) -> Line<'a> {
-    let cells = cells(row);
+    let cells = row_cells(row);
     let name = cut(&row.label, name_width - 1, theme.glyphs.ascii);
     let mut spans = vec![Text::styled(format!(" {name:<name_width$}"), theme.text)];
     for (column, wide) in shown {

@@ -148,21 +148,15 @@ pub fn wrapped_behind(taken: usize, text: &str, width: usize) -> Vec<String> {
 pub fn input_line<'a>(theme: &Theme, input: &Input, area: Rect) -> Line<'a> {
     let width = area.width.saturating_sub(1) as usize;
     let skip = input.visual_scroll(width.max(1));
-    let mut before = String::new();
-    let mut at = " ".to_owned();
-    let mut after = String::new();
-    for (i, c) in input.value().chars().enumerate().skip(skip) {
-        match i.cmp(&input.cursor()) {
-            std::cmp::Ordering::Less => before.push(c),
-            std::cmp::Ordering::Equal => at = c.to_string(),
-            std::cmp::Ordering::Greater => after.push(c),
-        }
-    }
+    let shown: Vec<char> = input.value().chars().skip(skip).collect();
+    let (before, rest) = shown.split_at(input.cursor().saturating_sub(skip).min(shown.len()));
+    let (at, after) = rest.split_at(rest.len().min(1));
+    let text = |chars: &[char]| chars.iter().collect::<String>();
     let cursor = Style::new().add_modifier(Modifier::REVERSED);
     Line::from(vec![
-        Span::styled(before, theme.text),
-        Span::styled(at, theme.text.patch(cursor)),
-        Span::styled(after, theme.text),
+        Span::styled(text(before), theme.text),
+        Span::styled(if at.is_empty() { " ".to_owned() } else { text(at) }, theme.text.patch(cursor)),
+        Span::styled(text(after), theme.text),
     ])
 }
 

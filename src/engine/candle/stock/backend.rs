@@ -9,7 +9,11 @@ use candle_core::{DType, Device, Result, Shape, Tensor};
 use candle_nn::{Init, VarBuilder, var_builder::SimpleBackend};
 
 use super::super::{SyntheticWeights, WeightSource, safetensors::SafetensorsFiles};
-use crate::{config::Dtype, engine::Progress, model::spec::TensorShape};
+use crate::{
+    config::Dtype,
+    engine::{PrepareStep, Progress},
+    model::spec::TensorShape,
+};
 
 /// From this many numbers on, a tensor whose values nobody compares is drawn where it is used.
 const DRAWN_ON_DEVICE: usize = 1 << 20;
@@ -77,7 +81,7 @@ impl<'a> Feeding<'a> {
     fn told(&self, name: &str) -> bool {
         let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
         let (tell, done) = &mut *progress;
-        if !self.cancelled.load(Ordering::Relaxed) && !tell(name, *done, self.total) {
+        if !self.cancelled.load(Ordering::Relaxed) && !tell(PrepareStep::Weights(name), *done, self.total) {
             self.cancelled.store(true, Ordering::Relaxed);
         }
         *done += 1;

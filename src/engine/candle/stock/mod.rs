@@ -23,7 +23,7 @@ use crate::{
         sampling::{Picker, Sampling},
     },
     event::{self, Phase},
-    profile::listener::Listeners,
+    profile::listener::{Listeners, Span},
 };
 
 /// What to run, and on what.
@@ -153,11 +153,11 @@ impl StockEngine {
 
 impl Engine for StockEngine {
     fn prefill(&mut self, prompts: &Prompts) -> Result<Vec<u32>, EngineError> {
-        prompts.checked_length(self.batch)?;
+        prompts.validate(self.batch, self.vocab)?;
         self.reset()?;
         self.picker.begin(prompts);
         let listeners = self.listeners.clone();
-        listeners.step(Phase::Prefill, || self.step(&prompts.ids))
+        listeners.during(Span::Step(Phase::Prefill), || self.step(&prompts.ids))
     }
 
     fn decode(&mut self) -> Result<Vec<u32>, EngineError> {
@@ -166,14 +166,14 @@ impl Engine for StockEngine {
         }
         let last = std::mem::take(&mut self.last);
         let listeners = self.listeners.clone();
-        let next = listeners.step(Phase::Decode, || self.step(&last));
+        let next = listeners.during(Span::Step(Phase::Decode), || self.step(&last));
         if next.is_err() {
             self.last = last;
         }
         next
     }
 
-    fn tell(&mut self, listeners: Listeners) {
+    fn set_listeners(&mut self, listeners: Listeners) {
         self.listeners = listeners;
     }
 

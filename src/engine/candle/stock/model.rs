@@ -30,7 +30,7 @@ use super::{
 };
 use crate::{
     config::Dtype,
-    engine::{EngineError, Progress, candle::memory::Footprint},
+    engine::{EngineError, PrepareStep, Progress, candle::memory::Footprint},
     model::{
         ModelSpec, Shape, SpecError,
         spec::{self, TensorShape},
@@ -441,7 +441,7 @@ impl StockModel {
             }
             Build::Quantised { architecture, .. } => {
                 let path = self.path.as_deref().unwrap_or(Path::new(""));
-                if !progress("blocks", 0, 1) {
+                if !progress(PrepareStep::Weights("blocks"), 0, 1) {
                     return Err(EngineError::Cancelled);
                 }
                 Ok(architecture.make(path, device)?)

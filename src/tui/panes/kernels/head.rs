@@ -52,27 +52,27 @@ pub fn numbers<'a>(view: &View<'_>, source: &Source<'_>, width: u16) -> Line<'a>
                 };
                 parts.push(vec![Text::styled(text, style)]);
             }
-            if live.dropped > 0 {
-                let text = format!("{} records dropped", count(live.dropped));
+            if live.total.dropped > 0 {
+                let text = format!("{} records dropped", count(live.total.dropped));
                 parts.push(vec![Text::styled(text, theme.bad)]);
             }
             if let Some(meter) = live.launch_meter() {
                 parts.extend(live_numbers(theme, &meter, unit));
             }
-            let noun = if live.steps == 1 { "step" } else { "steps" };
-            parts.push(label_value(theme, "", &count(live.steps), noun));
+            let noun = if live.total.steps == 1 { "step" } else { "steps" };
+            parts.push(label_value(theme, "", &count(live.total.steps), noun));
             parts
         }
         Source::Timed { phase, host } => {
             let unit = StepUnit::of(*phase);
-            let step_ms = host.told_ns() as f64 / host.told_steps().max(1) as f64 / 1e6;
-            let within = 1.0 - host.self_ns() as f64 / host.told_ns().max(1) as f64;
+            let step_ms = host.attributed_ns() as f64 / host.attributed_steps().max(1) as f64 / 1e6;
+            let within = 1.0 - host.self_ns() as f64 / host.attributed_ns().max(1) as f64;
             vec![
                 vec![Text::styled(format!(" {}", phase.name()), theme.phase(*phase))],
                 vec![Text::styled("CPU, engine thread", theme.dim)],
                 label_value(theme, "", &millis(step_ms), &format!("per {unit}")),
                 label_value(theme, "", &percent_digits(within * 100.0), "% in operators"),
-                label_value(theme, "", &count(host.told_steps()), "steps"),
+                label_value(theme, "", &count(host.attributed_steps()), "steps"),
             ]
         }
         Source::Table { report, table } => {

@@ -168,8 +168,10 @@ impl<'a> Source<'a> {
     /// The number of steps that calls and times are divided by.
     pub fn steps(&self) -> Option<(u64, StepUnit)> {
         match self {
-            Source::Live { phase, live, .. } => (live.steps > 0).then(|| (live.steps, StepUnit::of(*phase))),
-            Source::Timed { phase, host } => Some((host.told_steps(), StepUnit::of(*phase))),
+            Source::Live { phase, live, .. } => {
+                (live.total.steps > 0).then(|| (live.total.steps, StepUnit::of(*phase)))
+            }
+            Source::Timed { phase, host } => Some((host.attributed_steps(), StepUnit::of(*phase))),
             Source::Table { .. } => None,
         }
     }
@@ -177,7 +179,7 @@ impl<'a> Source<'a> {
     /// Whether rows have operators.
     pub fn has_operators(&self) -> bool {
         let rows = match self {
-            Source::Live { live, .. } => &live.rows,
+            Source::Live { live, .. } => &live.total.rows,
             Source::Timed { .. } => return true,
             Source::Table { table, .. } => &table.rows,
         };

@@ -1,0 +1,258 @@
+//! One kind of work: its time, and how long each limit was active in it.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::event::{Phase, readings::Reading, reasons};
+
+/// What the GPU was doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Work {
+    Idle,
+    Preparing,
+    Prefill,
+    Decode,
+    /// External load, or load without a known phase.
+    Busy,
+}
+
+impl Work {
+    pub const ALL: [Work; 5] = [Work::Idle, Work::Preparing, Work::Prefill, Work::Decode, Work::Busy];
+
+    /// The work in `phase`. Without a phase, `idle` decides between load and none.
+    pub(super) fn of(phase: Phase, idle: bool) -> Work {
+        match phase {
+            Phase::Preparing => Work::Preparing,
+            Phase::Prefill => Work::Prefill,
+            Phase::Decode => Work::Decode,
+            Phase::Idle if idle => Work::Idle,
+            Phase::Idle => Work::Busy,
+        }
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Work::Idle => "idle",
+            Work::Preparing => "preparing",
+            Work::Prefill => "prefill",
+            Work::Decode => "decode",
+            Work::Busy => "load",
+        }
+    }
+
+    /// Something that a limit could slow down.
+    pub fn is_load(self) -> bool {
+        matches!(self, Work::Prefill | Work::Decode | Work::Busy)
+    }
+}
+
+impl fmt::Display for Work {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A limit of the clock: a bit of NVML's mask, or a limit that only has a counter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Limit {
+    Bit(u64),
+    Board,
+    Reliability,
+}
+
+impl Limit {
+    pub fn name(self) -> String {
+        match self {
+            Limit::Bit(bit) => reasons::named(bit).name().into_owned(),
+            Limit::Board => "board limit".to_owned(),
+            Limit::Reliability => "reliability limit".to_owned(),
+        }
+    }
+
+    /// Whether it keeps the GPU below its configured speed; `None` where that is not known.
+    pub fn fault(self) -> Option<bool> {
+        match self {
+            Limit::Bit(bit) => match reasons::named(bit) {
+                reasons::ActiveReason::Known(reason) => Some(reason.fault),
+                reasons::ActiveReason::Unknown { .. } => None,
+            },
+            Limit::Board | Limit::Reliability => Some(true),
+        }
+    }
+}
+
+/// The counters of limits. Where a limit has two, the first takes precedence.
+pub const COUNTERS: [(Limit, Reading); 8] = [
+    (Limit::Bit(reasons::SW_POWER_CAP), Reading::PowerCapNs),
+    (Limit::Bit(reasons::SYNC_BOOST), Reading::SyncBoostNs),
+    (Limit::Bit(reasons::SW_THERMAL), Reading::SwThermalNs),
+    (Limit::Bit(reasons::HW_THERMAL), Reading::HwThermalNs),
+    (Limit::Bit(reasons::HW_POWER_BRAKE), Reading::PowerBrakeNs),
+    (Limit::Board, Reading::BoardLimitNs),
+    (Limit::Reliability, Reading::ReliabilityNs),
+    (Limit::Bit(reasons::SW_THERMAL), Reading::ThermalNs),
+];
+
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct WeightedMean {
+    sum: f64,
+    weight: f64,
+}
+
+impl WeightedMean {
+    pub fn add(&mut self, value: f64, weight: f64) {
+        self.sum += value * weight;
+        self.weight += weight;
+    }
+
+    pub fn value(self) -> Option<f64> {
+        (self.weight > 0.0).then(|| self.sum / self.weight)
+    }
+
+    pub fn weight(self) -> f64 {
+        self.weight
+    }
+}
+
+/// Number and total duration of steps: decode steps, or prefills.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct StepTimes {
+    pub n: u64,
+    pub ns: u64,
+}
+
+impl StepTimes {
+    pub(super) fn add(&mut self, step_ns: u64) {
+        self.n += 1;
+        self.ns += step_ns;
+    }
+
+    pub fn mean_ms(self) -> Option<f64> {
+        (self.n > 0).then(|| self.ns as f64 / self.n as f64 / 1e6)
+    }
+}
+
+/// How long a limit was active during one kind of work.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct LimitTime {
+    /// By samples that found it active.
+    pub sampled_ns: f64,
+    /// By the GPU's own counter, where it has one, and the time between the readings of the counter.
+    pub counted_ns: Option<f64>,
+    pub covered_ns: f64,
+    pub clock_mhz: WeightedMean,
+    /// Steps that ended while it was active.
+    pub steps: StepTimes,
+}
+
+/// What the time of a limit was measured by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TimeSource {
+    /// The GPU's own counter.
+    Counter,
+    Samples,
+}
+
+impl fmt::Display for TimeSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            TimeSource::Counter => "counter",
+            TimeSource::Samples => "samples",
+        })
+    }
+}
+
+/// A counter that reports less than this part of what samples report counts something else.
+const DEAD_COUNTER: f64 = 0.1;
+
+/// The work while a class of limits was not active.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Unlimited {
+    pub clock_mhz: WeightedMean,
+    pub steps: StepTimes,
+}
+
+/// One kind of work: its time, and what limited it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Account {
+    pub time_ns: f64,
+    /// The part of it that samples in the same phase represent.
+    pub sampled_ns: f64,
+    pub samples: u64,
+    pub limits: Vec<(Limit, LimitTime)>,
+    /// While no fault was active; clocks set by a user and unknown reasons may have been.
+    pub faultless: Unlimited,
+    /// While no reason at all was active.
+    pub unlimited: Unlimited,
+    pub clock_mhz: WeightedMean,
+    /// By activity counters, in percent.
+    pub tensor_pct: WeightedMean,
+    pub dram_pct: WeightedMean,
+    pub mem_util_pct: WeightedMean,
+    pub power_w: WeightedMean,
+    /// Tokens of all sequences: those of the prompts in a prefill, those generated in a decode.
+    pub tokens: u64,
+}
+
+impl Account {
+    pub fn limit(&self, limit: Limit) -> Option<&LimitTime> {
+        self.limits.iter().find(|(known, _)| *known == limit).map(|(_, time)| time)
+    }
+
+    /// The share of the time in which a limit was active, 0–1. A counter that does not grow while samples find the limit is
+    /// not trusted.
+    pub fn active_share(&self, limit: &LimitTime) -> (f64, TimeSource) {
+        let sampled = if self.sampled_ns > 0.0 { limit.sampled_ns / self.sampled_ns } else { 0.0 };
+        let counted = limit.counted_ns.filter(|_| limit.covered_ns > 0.0);
+        match counted.map(|ns| (ns / limit.covered_ns).min(1.0)) {
+            Some(counted) if counted >= DEAD_COUNTER * sampled => (counted, TimeSource::Counter),
+            _ => (sampled, TimeSource::Samples),
+        }
+    }
+
+    pub(super) fn limit_mut(&mut self, limit: Limit) -> &mut LimitTime {
+        let index = match self.limits.binary_search_by_key(&limit, |(known, _)| *known) {
+            Ok(index) => index,
+            Err(index) => {
+                self.limits.insert(index, (limit, LimitTime::default()));
+                index
+            }
+        };
+        &mut self.limits[index].1
+    }
+
+    /// A step ended while the reasons in `bits` were active.
+    pub(super) fn add_step(&mut self, bits: u64, step_ns: u64) {
+        self.for_each_class(bits, |class| class.steps.add(step_ns));
+        for reason in reasons::active(bits) {
+            self.limit_mut(Limit::Bit(reason.bit())).steps.add(step_ns);
+        }
+    }
+
+    /// A sample with the reasons in `bits` represents `ns` of the work.
+    pub(super) fn add_sampled(&mut self, bits: u64, clock_mhz: Option<f64>, ns: f64) {
+        self.sampled_ns += ns;
+        if let Some(mhz) = clock_mhz {
+            self.for_each_class(bits, |class| class.clock_mhz.add(mhz, ns));
+        }
+        for reason in reasons::active(bits) {
+            let limit = self.limit_mut(Limit::Bit(reason.bit()));
+            limit.sampled_ns += ns;
+            if let Some(mhz) = clock_mhz {
+                limit.clock_mhz.add(mhz, ns);
+            }
+        }
+    }
+
+    /// The classes of time that the reasons in `bits` belong to.
+    fn for_each_class(&mut self, bits: u64, mut add: impl FnMut(&mut Unlimited)) {
+        if reasons::faults(bits) == 0 && bits & reasons::GPU_IDLE == 0 {
+            add(&mut self.faultless);
+        }
+        if bits == 0 {
+            add(&mut self.unlimited);
+        }
+    }
+}

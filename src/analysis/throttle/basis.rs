@@ -1,0 +1,134 @@
+//! What the cost of a limit was determined from.
+
+use std::fmt;
+
+use super::Work;
+use crate::base::units::percent;
+
+/// How the cost of a limit was determined.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Basis {
+    /// Durations of steps in the run, with the limit and without it.
+    Measured { work: Work, limited_ms: f64, limited_n: u64, free_ms: f64, free_n: u64 },
+    /// Estimated from the clock.
+    Estimated { sensitivity: ClockSensitivity, free_mhz: f64, reference: ReferenceClock },
+    /// The clock without the limit is not known.
+    Unknown,
+    /// There was no load to slow down.
+    NoLoad,
+}
+
+impl fmt::Display for Basis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Basis::Measured { work, limited_ms, limited_n, free_ms, free_n } => write!(
+                f,
+                "measured: {limited_ms:.2} ms per {} with the limit (n={limited_n}), {free_ms:.2} ms without (n={free_n})",
+                if *work == Work::Prefill { "prefill" } else { "token" },
+            ),
+            Basis::Estimated { sensitivity, free_mhz, reference } => write!(
+                f,
+                "estimated: {sensitivity}; the clock without the limit is {free_mhz:.0} MHz ({reference})"
+            ),
+            Basis::Unknown => f.write_str("cost unknown: no clock without the limit was sampled"),
+            Basis::NoLoad => f.write_str("no load to slow down"),
+        }
+    }
+}
+
+/// Where the clock without a limit comes from.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum ReferenceClock {
+    /// Samples of this work without the limit.
+    Sampled(Work),
+    /// The GPU's maximum.
+    Maximum,
+}
+
+impl fmt::Display for ReferenceClock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ReferenceClock::Sampled(work) => write!(f, "sampled in {} without it", work.name()),
+            ReferenceClock::Maximum => f.write_str("the GPU's maximum"),
+        }
+    }
+}
+
+/// How far a kind of work follows the SM clock, by what it is bound by.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum ClockSensitivity {
+    /// By activity counters, in percent.
+    Counters {
+        tensor: f64,
+        dram: f64,
+    },
+    /// By the number of tokens that a step processes.
+    Shape {
+        tokens: u32,
+    },
+    /// By memory utilisation, in percent.
+    MemoryUtilisation(f64),
+    /// A prefill is assumed to be compute-bound.
+    AssumedPrefill,
+    /// A decode is assumed to be memory-bound.
+    AssumedDecode,
+    Unknown,
+}
+
+/// A pipe with less utilisation is not the bottleneck.
+pub(super) const BUSY_PIPE_PCT: f64 = 40.0;
+/// With so many tokens per step, a product with the weights is compute-bound on any current GPU.
+const COMPUTE_BOUND_TOKENS: u32 = 256;
+/// The assumption for memory-bound work without activity counters.
+const ASSUMED_SHARE: f64 = 0.2;
+
+impl ClockSensitivity {
+    /// The part of a loss of clock that is lost in speed, 0–1.
+    pub fn share(self) -> f64 {
+        match self {
+            ClockSensitivity::Counters { tensor, dram } if dram > tensor && dram >= BUSY_PIPE_PCT => {
+                (1.0 - dram / 100.0).max(0.0)
+            }
+            ClockSensitivity::Shape { tokens } => {
+                (f64::from(tokens) / f64::from(COMPUTE_BOUND_TOKENS)).clamp(ASSUMED_SHARE, 1.0)
+            }
+            ClockSensitivity::MemoryUtilisation(_) | ClockSensitivity::AssumedDecode => ASSUMED_SHARE,
+            ClockSensitivity::Counters { .. }
+            | ClockSensitivity::AssumedPrefill
+            | ClockSensitivity::Unknown => 1.0,
+        }
+    }
+}
+
+impl fmt::Display for ClockSensitivity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ClockSensitivity::Counters { tensor, dram } => {
+                let bound = match self.share() {
+                    share if share < 1.0 => "memory-bound",
+                    _ if *tensor >= BUSY_PIPE_PCT => "compute-bound",
+                    _ => "neither pipe is busy",
+                };
+                let (tensor, dram) = (percent(*tensor), percent(*dram));
+                write!(f, "{bound} (tensor pipe {tensor}, DRAM {dram} by activity counters)")?;
+            }
+            ClockSensitivity::Shape { tokens } => {
+                let bound = match self.share() {
+                    1.0 => "compute-bound",
+                    ASSUMED_SHARE => "memory-bound",
+                    _ => "between memory- and compute-bound",
+                };
+                let s = if *tokens == 1 { "" } else { "s" };
+                write!(f, "{bound} by its shape ({tokens} token{s} per step)")?;
+            }
+            ClockSensitivity::MemoryUtilisation(pct) => write!(f, "memory utilisation is {}", percent(*pct))?,
+            ClockSensitivity::AssumedPrefill => f.write_str("a prefill is assumed to be compute-bound")?,
+            ClockSensitivity::AssumedDecode => f.write_str("a decode is assumed to be memory-bound")?,
+            ClockSensitivity::Unknown => f.write_str("the bottleneck is not known")?,
+        }
+        match self.share() {
+            1.0 => f.write_str(": speed follows the clock"),
+            share => write!(f, ": speed follows the clock by {}", percent(100.0 * share)),
+        }
+    }
+}

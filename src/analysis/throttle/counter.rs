@@ -1,0 +1,81 @@
+//! Divides the growth of a limit's counter between kinds of work.
+
+use super::{Limit, Work};
+
+/// A value for each kind of work.
+pub(super) type PerWork = [f64; Work::ALL.len()];
+
+/// The counter of a limit, and what happened since it was last read.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct LimitCounter {
+    last: Option<f64>,
+    /// Since the last reading: time in which samples found the limit, sampled time, and time.
+    found: PerWork,
+    sampled: PerWork,
+    time: PerWork,
+    /// The total time between readings.
+    pub(super) covered: PerWork,
+}
+
+impl LimitCounter {
+    pub(super) fn is_read(&self) -> bool {
+        self.last.is_some()
+    }
+
+    pub(super) fn add_time(&mut self, work: Work, ns: f64) {
+        self.time[work as usize] += ns;
+    }
+
+    /// A sample with the reasons in `bits` represents `ns`.
+    pub(super) fn add_sampled(&mut self, limit: Limit, work: Work, bits: u64, ns: f64) {
+        self.sampled[work as usize] += ns;
+        if matches!(limit, Limit::Bit(bit) if bits & bit != 0) {
+            self.found[work as usize] += ns;
+        }
+    }
+
+    /// Forgets the last reading: the growth until the next one belongs to an unknown time.
+    pub(super) fn restart(&mut self) {
+        *self = LimitCounter { covered: self.covered, ..LimitCounter::default() };
+    }
+
+    /// The counter reads `value`: its growth, divided between kinds of work in proportion to the time that samples found the
+    /// limit active. `prior_share` is the share of each work's time in which the limit was active before; it is used where
+    /// there was no sample since the last reading.
+    pub(super) fn read(&mut self, value: f64, prior_share: impl Fn(Work) -> f64) -> Option<PerWork> {
+        let last = self.last;
+        let parts = self.active_times(prior_share);
+        let total: f64 = parts.iter().sum();
+        let growth = value - last.unwrap_or(value);
+        if growth > 0.0 && total <= 0.0 {
+            // No time has passed for it yet: it is divided at a later reading.
+            return None;
+        }
+        let time = self.time;
+        self.restart();
+        self.last = Some(value);
+        if last.is_none() || growth < 0.0 {
+            return None;
+        }
+        self.covered.iter_mut().zip(time).for_each(|(covered, ns)| *covered += ns);
+        Some(parts.map(|part| if total > 0.0 { growth * part / total } else { 0.0 }))
+    }
+
+    /// Estimated time for which the limit was active in each kind of work since the last reading.
+    fn active_times(&self, prior_share: impl Fn(Work) -> f64) -> PerWork {
+        let times = Work::ALL.map(|work| {
+            let w = work as usize;
+            let share = match self.sampled[w] > 0.0 {
+                true => self.found[w] / self.sampled[w],
+                false => prior_share(work),
+            };
+            share * self.time[w]
+        });
+        if times.iter().sum::<f64>() > 0.0 {
+            return times;
+        }
+        // No sample has found it: it was active under load, or else at any time.
+        let load = Work::ALL.map(|work| if work.is_load() { self.time[work as usize] } else { 0.0 });
+        if load.iter().sum::<f64>() > 0.0 { load } else { self.time }
+    }
+}

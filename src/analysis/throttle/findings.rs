@@ -1,0 +1,106 @@
+//! What else affects the run: other processes, the PCIe link, set clocks, unknown reasons, waiting for the CPU.
+
+use super::{
+    Cause, Evidence, Limit, Tone,
+    diagnosis::{MIN_COST_PCT, MIN_TIME_SHARE},
+};
+use crate::{
+    base::units::percent,
+    event::{GpuProcess, reasons::APPLICATION_CLOCKS},
+};
+
+/// A GPU that works for a smaller share of the decode time waits for the CPU.
+const BUSY_ENOUGH: f64 = 0.85;
+
+pub(super) struct Finding {
+    pub(super) sentence: String,
+    pub(super) remedy: String,
+    pub(super) tone: Tone,
+}
+
+impl Finding {
+    fn bad(sentence: String, remedy: &str) -> Finding {
+        Finding { sentence, remedy: remedy.to_owned(), tone: Tone::Bad }
+    }
+
+    fn note(sentence: String, remedy: String) -> Finding {
+        Finding { sentence, remedy, tone: Tone::Note }
+    }
+}
+
+pub(super) fn findings(evidence: &Evidence<'_>, causes: &[Cause]) -> Vec<Finding> {
+    let info = evidence.info;
+    let mut found = Vec::new();
+    if !evidence.others.is_empty() {
+        let names = evidence.others.iter().map(GpuProcess::to_string).collect::<Vec<_>>().join(", ");
+        found.push(Finding::bad(
+            format!("The GPU is shared with {names}: the figures include their load."),
+            "End the other process, or run on another GPU (hardware.device_index)",
+        ));
+    }
+    if let (Some(width), Some(max)) = (evidence.pcie_width, info.pcie_width_max)
+        && width > 0.0
+        && width < f64::from(max)
+    {
+        found.push(Finding::bad(
+            format!("The PCIe link runs at x{width:.0} instead of x{max}."),
+            "Reseat the GPU, try another slot, or check the slot's lanes in the BIOS: loading weights and copies between host \
+             and GPU are slower, decode on the GPU hardly",
+        ));
+    }
+    if let (Some(generation), Some(max)) = (evidence.ledger.pcie_gen_under_load(), info.pcie_gen_max)
+        && generation < f64::from(max)
+    {
+        found.push(Finding::bad(
+            format!("The PCIe link runs at gen{generation:.0} instead of gen{max} under load."),
+            "Check the slot, the riser and the BIOS setting of its speed: loading weights and copies between host and GPU are \
+             slower",
+        ));
+    }
+    if let Some(cause) = set_clock(causes) {
+        let clock = cause.clock_mhz.unwrap_or_default();
+        let max = info.sm_clock_max_mhz.map_or_else(String::new, |mhz| format!(" of {mhz}"));
+        let cost = cause.cost_pct.filter(|pct| *pct >= MIN_COST_PCT);
+        let cost = cost
+            .map_or_else(String::new, |pct| format!(": {} is about {} slower", cause.phase, percent(pct)));
+        found.push(Finding::note(
+            format!("The SM clock is set to {clock:.0}{max} MHz{cost}."),
+            format!(
+                "`sudo nvidia-smi -i {0} -rgc` and `sudo nvidia-smi -i {0} -rac` reset the clock, if it was not intended",
+                info.index
+            ),
+        ));
+    }
+    let unknown = |cause: &&Cause| cause.fault.is_none() && cause.time_share >= MIN_TIME_SHARE;
+    let mut reported: Vec<Limit> = Vec::new();
+    for cause in causes.iter().filter(unknown) {
+        if !reported.contains(&cause.limit) {
+            reported.push(cause.limit);
+            found.push(Finding::note(
+                format!(
+                    "The GPU reports an unknown clock event reason ({}), {} of the {} time.",
+                    cause.reason,
+                    percent(100.0 * cause.time_share),
+                    cause.phase
+                ),
+                "`nvidia-smi -q -d PERFORMANCE` of the same driver may name it".to_owned(),
+            ));
+        }
+    }
+    if let Some(share) = evidence.device_share.filter(|share| *share < BUSY_ENOUGH) {
+        found.push(Finding::bad(
+            format!("The GPU waits for the CPU {} of the decode time.", percent(100.0 * (1.0 - share))),
+            "Kernel launches are the bottleneck: use CUDA graphs, fewer kernels, or a faster or less busy core",
+        ));
+    }
+    found
+}
+
+/// The clock that a user set, where it is below what the GPU would run at.
+fn set_clock(causes: &[Cause]) -> Option<&Cause> {
+    let set = |cause: &&Cause| cause.limit == Limit::Bit(APPLICATION_CLOCKS) && cause.phase.is_load();
+    let slower = |cause: &&Cause| {
+        cause.clock_mhz.zip(cause.clock_free_mhz).is_some_and(|(clock, free)| clock < 0.98 * free)
+    };
+    causes.iter().filter(set).find(slower)
+}

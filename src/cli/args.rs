@@ -1,0 +1,123 @@
+//! Arguments that several commands share.
+
+use std::{
+    env,
+    ffi::OsStr,
+    path::{Path, PathBuf},
+};
+
+use clap::{Args, CommandFactory, ValueEnum};
+
+use super::{Cli, Failure};
+use crate::{
+    config::{Composed, ConfTree, compose},
+    run::plan::Plan,
+};
+
+/// The configuration: files, and overrides on the command line.
+#[derive(Debug, Clone, Default, Args)]
+pub(super) struct ConfigArgs {
+    /// Short for the override model=MODEL
+    #[arg(long, value_name = "MODEL")]
+    pub(super) model: Option<String>,
+    /// Directory to search for configuration files before the built-in ones (default: ./conf, if it exists)
+    #[arg(long, value_name = "DIR")]
+    pub(super) conf_dir: Option<PathBuf>,
+    /// Print the configuration and exit, as the command `config` does
+    #[arg(long, value_name = "WHICH")]
+    pub(super) cfg: Option<WhichConfig>,
+    /// Hydra-style overrides: key=value, group=option, +key=value, ~key
+    #[arg(value_name = "OVERRIDES")]
+    pub(super) overrides: Vec<String>,
+}
+
+/// The project that models, datasets and reference sources belong to.
+#[derive(Debug, Clone, Args)]
+pub(super) struct ProjectArgs {
+    /// The project directory, which contains models/, datasets/ and third_party/
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub(super) root: PathBuf,
+}
+
+/// Which configuration to print.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum WhichConfig {
+    /// The configuration of the run
+    Job,
+    /// The configuration of Hydra itself
+    Hydra,
+}
+
+impl ConfigArgs {
+    pub(super) fn with_overrides(overrides: &[String]) -> ConfigArgs {
+        ConfigArgs { overrides: overrides.to_vec(), ..ConfigArgs::default() }
+    }
+
+    /// The overrides as typed, `--model` first.
+    pub(super) fn typed_overrides(&self) -> Vec<String> {
+        self.model
+            .iter()
+            .map(|model| format!("model={model}"))
+            .chain(self.overrides.iter().cloned())
+            .collect()
+    }
+
+    pub(super) fn tree(&self) -> Result<ConfTree, Failure> {
+        let cwd = env::current_dir()
+            .map_err(|e| Failure::usage(format_args!("cannot read the working directory: {e}")))?;
+        ConfTree::find(self.conf_dir.as_deref(), &cwd).map_err(Failure::usage)
+    }
+
+    pub(super) fn compose(&self) -> Result<Composed, Failure> {
+        self.reject_bare_words()?;
+        compose(&self.tree()?, &with_model_name(self.typed_overrides())).map_err(Failure::usage)
+    }
+
+    pub(super) fn plan(&self) -> Result<Plan, Failure> {
+        Ok(Plan::new(self.compose()?)?)
+    }
+
+    /// Refuses a word that is not an override: most often it is a mistyped command.
+    pub(super) fn reject_bare_words(&self) -> Result<(), Failure> {
+        let Some(word) = self.overrides.iter().find(|o| !o.contains('=') && !o.starts_with('~')) else {
+            return Ok(());
+        };
+        let cli = Cli::command();
+        let commands: Vec<&str> =
+            cli.get_subcommands().filter(|command| !command.is_hide_set()).map(|c| c.get_name()).collect();
+        let near: Vec<&str> =
+            commands.iter().filter(|c| strsim::damerau_levenshtein(c, word) <= 2).copied().collect();
+        let hint =
+            if near.is_empty() { String::new() } else { format!(" Did you mean {}?", near.join(", ")) };
+        let all = commands.join(", ");
+        Err(Failure::usage(format_args!(
+            "{word:?} is neither a command ({all}) nor an override (key=value).{hint}"
+        )))
+    }
+}
+
+/// Adds a model name where the shape comes from a file: the default name would be wrong.
+pub(super) fn with_model_name(mut overrides: Vec<String>) -> Vec<String> {
+    let given = |key: &str| overrides.iter().find_map(|o| o.strip_prefix(key)).map(str::to_owned);
+    if let (Some(path), None) = (given("model.config_json="), given("model.name=")) {
+        overrides.push(format!("model.name={}", model_name(Path::new(&path))));
+    }
+    overrides
+}
+
+/// The model's name for a shape read from `path`: the file's name, or its directory's for a plain `config.json`.
+fn model_name(path: &Path) -> String {
+    let stem = path.file_stem().filter(|stem| *stem != "config");
+    let name = stem.or_else(|| path.parent().and_then(Path::file_name)).unwrap_or(OsStr::new("custom"));
+    let safe = |c: char| if c.is_alphanumeric() || "-_".contains(c) { c } else { '_' };
+    name.to_string_lossy().chars().map(safe).collect()
+}
+
+/// The directory of all runs: the part of the run directory's pattern that is the same for every run.
+pub(super) fn runs_root(composed: &Composed) -> PathBuf {
+    let dir = PathBuf::from(&composed.config.hydra.run.dir);
+    dir.iter()
+        .next()
+        .filter(|_| dir.is_relative())
+        .map_or_else(|| dir.ancestors().nth(3).unwrap_or(&dir).to_owned(), PathBuf::from)
+}

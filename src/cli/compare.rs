@@ -1,0 +1,194 @@
+//! `compare` and `baseline`: whether one run is faster than another.
+
+use std::{fs, path::PathBuf, time::Duration};
+
+use clap::{Args, Subcommand};
+
+use super::{
+    Failure,
+    args::{ConfigArgs, runs_root},
+    print, print_json,
+};
+use crate::{
+    analysis::compare::{DEFAULT_METRICS, Gate, Metric, Options, fact_names},
+    compare::{self, CompareError, GatedComparison, Repeat},
+    process::{eprint_line, shutdown::Cause},
+    run::plan::Plan,
+};
+
+pub(super) const EXAMPLES: &str = "\
+A and B are runs, snapshots (RUN/snapshots/NAME.json), sweeps (compared job by job) or baselines.
+
+Two recorded runs:
+  llmprof-tui compare runs/…/2026-01-01_12-00-00 runs/…/2026-01-01_12-10-00
+In CI, with a baseline named main:
+  llmprof-tui compare main runs/… --gate 'tpot.p50<=+2%' --gate 'ttft.p50<=+5%'
+  llmprof-tui compare main runs/… --metric tpot.p50,itl.p99 --md
+Interleaved runs of two configurations:
+  llmprof-tui compare --repeat 20 -- runtime.cuda_graphs=true vs runtime.cuda_graphs=false
+
+Exit codes: 0 decided and every gate holds, 1 a gate is broken, 2 bad usage or unreadable input,
+3 undecided.";
+
+#[derive(Debug, Clone, Args)]
+pub(super) struct CompareArgs {
+    /// The run, snapshot, sweep or baseline to compare with (before)
+    #[arg(required_unless_present = "repeat")]
+    a: Option<String>,
+    /// The run, snapshot, sweep or baseline to judge (after)
+    #[arg(required_unless_present = "repeat")]
+    b: Option<String>,
+    /// Compare only these metrics: ttft, tpot, itl (with .mean, .p50, .p90, .p99), decode_tok_s, prefill_tok_s, …
+    #[arg(long, value_delimiter = ',', value_name = "METRIC")]
+    metric: Vec<Metric>,
+    /// A limit that has to hold, such as tpot.p50<=+2%; may be repeated
+    #[arg(long, value_name = "GATE")]
+    gate: Vec<Gate>,
+    /// Ignore differences up to this many percent
+    #[arg(long, default_value_t = 1.0, value_name = "PERCENT")]
+    margin: f64,
+    /// Facts that differ intentionally without an override: gpu, driver, …
+    #[arg(long, value_delimiter = ',', value_name = "FACT")]
+    meant: Vec<String>,
+    /// Print one JSON object on stdout instead of text
+    #[arg(long, conflicts_with_all = ["md", "html"])]
+    json: bool,
+    /// Print Markdown, for example for a pull request
+    #[arg(long, conflicts_with = "html")]
+    md: bool,
+    /// Print a self-contained HTML page
+    #[arg(long)]
+    html: bool,
+    /// Run both sides interleaved, at most N times each, and compare them pair by pair
+    #[arg(long, value_name = "N", requires = "sides", conflicts_with_all = ["a", "b"])]
+    repeat: Option<usize>,
+    /// With --repeat, start no new pair after this many seconds
+    #[arg(long, value_name = "SECONDS", requires = "repeat")]
+    max_time: Option<f64>,
+    /// With --repeat: the overrides of A, the word vs, the overrides of B
+    #[arg(last = true, value_name = "OVERRIDES", requires = "repeat")]
+    sides: Vec<String>,
+}
+
+#[derive(Debug, Clone, Subcommand)]
+pub(super) enum BaselineCommand {
+    /// Save a run as a small file, baselines/NAME.json
+    Save {
+        name: String,
+        /// A run directory (default: the newest run)
+        run: Option<PathBuf>,
+    },
+    /// List the saved baselines
+    List,
+}
+
+pub(super) async fn run(args: CompareArgs) -> Result<u8, Failure> {
+    match args.repeat {
+        Some(max_pairs) => compare_interleaved(&args, max_pairs).await,
+        None => compare_recorded(&args),
+    }
+}
+
+impl CompareArgs {
+    /// What to compare: the requested metrics, and those of the gates.
+    fn options(&self) -> Result<Options, Failure> {
+        let margin = Some(self.margin / 100.0).filter(|margin| (0.0..=1.0).contains(margin));
+        let margin = margin.ok_or_else(|| {
+            Failure::usage(format_args!("--margin {}: expected 0 to 100 percent", self.margin))
+        })?;
+        if let Some(unknown) = self.meant.iter().find(|name| !fact_names().contains(&name.as_str())) {
+            let known = fact_names().join(", ");
+            return Err(Failure::usage(format_args!(
+                "--meant {unknown}: unknown fact; known facts: {known}"
+            )));
+        }
+        let mut metrics = if self.metric.is_empty() { DEFAULT_METRICS.to_vec() } else { self.metric.clone() };
+        for gate in &self.gate {
+            if !metrics.contains(&gate.metric) {
+                metrics.push(gate.metric);
+            }
+        }
+        Ok(Options { metrics, margin, meant: self.meant.clone(), ..Options::default() })
+    }
+
+    fn print(&self, comparisons: &[GatedComparison]) -> Result<u8, Failure> {
+        let each = |format: fn(&GatedComparison) -> String| {
+            comparisons.iter().map(format).collect::<Vec<_>>().join("\n\n")
+        };
+        match (self.json, self.md, self.html) {
+            (true, ..) => print_json(&compare::json(comparisons))?,
+            (_, true, _) => print(&each(compare::markdown))?,
+            (.., true) => print(&compare::html(comparisons))?,
+            _ => print(&each(compare::text))?,
+        }
+        Ok(compare::exit_code(comparisons))
+    }
+}
+
+fn compare_recorded(args: &CompareArgs) -> Result<u8, Failure> {
+    let options = args.options()?;
+    let (a, b) = (args.a.as_deref().unwrap_or_default(), args.b.as_deref().unwrap_or_default());
+    if fs::canonicalize(a).is_ok_and(|first| fs::canonicalize(b).is_ok_and(|second| first == second)) {
+        eprint_line("note: A and B are the same recording; a row that is not SAME has too few samples");
+    }
+    args.print(&compare::compare_recordings(a, b, &options, &args.gate)?)
+}
+
+/// Runs both sides interleaved and compares them pair by pair.
+async fn compare_interleaved(args: &CompareArgs, max_pairs: usize) -> Result<u8, Failure> {
+    let options = args.options()?;
+    let limit = args.max_time.map(Duration::try_from_secs_f64).transpose();
+    let limit = limit.map_err(|_| Failure::usage("--max-time: expected a number of seconds"))?;
+    let (of_a, of_b) = compare::split_sides(&args.sides)?;
+    let planned = |overrides: &[String]| {
+        let plan = ConfigArgs::with_overrides(overrides).plan()?;
+        plan.check_machine()?;
+        Ok::<Plan, Failure>(plan)
+    };
+    let (a, b) = (planned(&of_a)?, planned(&of_b)?);
+    let mut remarks: Vec<&String> = a.remarks.iter().chain(&b.remarks).collect();
+    remarks.dedup();
+    remarks.into_iter().for_each(|remark| eprint_line(format_args!("note: {remark}")));
+    let dir = compare::repeat_dir(&runs_root(&a.composed));
+    let repeat = Repeat { a, b, max_pairs, limit, dir };
+    let repeated = repeat.run(&options).await?;
+    if let Some(cause) = &repeated.cause {
+        eprint_line(format_args!("interrupted: {cause}"));
+    }
+    let interrupted = repeated.cause.as_ref().map(Cause::exit_code);
+    let Some(comparison) = repeated.comparison(&options, &of_a, &of_b) else {
+        eprint_line("no pair was completed: cannot compare");
+        return Ok(interrupted.unwrap_or(3));
+    };
+    let comparisons = [GatedComparison::new(None, comparison, &args.gate)];
+    repeat.save(&comparisons[0])?;
+    eprint_line(format_args!("written to {}", repeat.dir.display()));
+    let code = args.print(&comparisons)?;
+    Ok(interrupted.unwrap_or(code))
+}
+
+impl From<CompareError> for Failure {
+    fn from(e: CompareError) -> Self {
+        match e {
+            CompareError::Failed { .. } | CompareError::Io { .. } => Failure::work(e),
+            e => Failure::usage(e),
+        }
+    }
+}
+
+pub(super) fn baseline(command: BaselineCommand) -> Result<u8, Failure> {
+    match command {
+        BaselineCommand::Save { name, run } => {
+            let root = runs_root(&ConfigArgs::default().compose()?);
+            let (path, sample) = compare::save_baseline(&name, run.as_deref(), &root)?;
+            print(&format!("saved {} as {} ({} requests)", sample.name, path.display(), sample.measured))?;
+            if sample.facts.outcome.is_none() {
+                eprint_line(
+                    "note: the recording is incomplete: the run is still being written or was cut off",
+                );
+            }
+        }
+        BaselineCommand::List => print(&compare::baselines_text(&compare::baselines()))?,
+    }
+    Ok(0)
+}

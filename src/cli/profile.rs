@@ -1,0 +1,91 @@
+//! Without a command: the workload in the TUI.
+
+use super::{
+    Failure,
+    args::{ConfigArgs, runs_root},
+    run, sweep,
+    sweep::SweepArgs,
+};
+use crate::{
+    process::{eprint_line, shutdown::Shutdown},
+    run::{
+        session::Session,
+        sweep::{Runner, table_text},
+    },
+    tui::{self, App, Live},
+};
+
+pub(super) async fn run(config: ConfigArgs, sweep: &SweepArgs) -> Result<u8, Failure> {
+    match sweep.runner(&config, || require_terminal("llmprof-tui run"))? {
+        Some(runner) => profile_sweep(runner).await,
+        None => profile(config).await,
+    }
+}
+
+/// One live run in the TUI.
+pub(super) async fn profile(config: ConfigArgs) -> Result<u8, Failure> {
+    let plan = config.plan()?;
+    plan.check_machine()?;
+    require_terminal("llmprof-tui run")?;
+    let tui = plan.composed.config.output.tui.clone();
+    let root = runs_root(&plan.composed);
+    let replan = move |overrides: &[String]| {
+        let config = ConfigArgs { model: None, overrides: overrides.to_vec(), ..config.clone() };
+        config.plan().map_err(|failure| failure.to_string())
+    };
+    // Listens before anything is started that a signal could leave unfinished.
+    let shutdown = Shutdown::listen()?;
+    let live = Live { session: Session::start(plan), replan: Box::new(replan), sweep: None };
+    report_exit(App::of_run(&tui, live, root).run(tui.mouse, shutdown).await)
+}
+
+async fn profile_sweep(mut runner: Runner) -> Result<u8, Failure> {
+    let shutdown = Shutdown::listen()?;
+    let Some(session) = runner.start_next() else {
+        runner.take_remarks().iter().for_each(eprint_line);
+        eprint_line(table_text(&runner.sweep));
+        return Ok(sweep::report_end(&runner, None, "llmprof-tui"));
+    };
+    let composed = &session.plan().composed;
+    let (tui, root) = (composed.config.output.tui.clone(), runs_root(composed));
+    let live = Live { session, replan: Box::new(|_| Err(String::new())), sweep: Some(runner) };
+    report_exit(App::of_run(&tui, live, root).run(tui.mouse, shutdown).await)
+}
+
+/// Refuses to open the TUI without a terminal; `alternative` works without one.
+pub(super) fn require_terminal(alternative: &str) -> Result<(), Failure> {
+    if tui::terminal::is_there() {
+        return Ok(());
+    }
+    Err(Failure::usage(format_args!("not a terminal: the TUI needs one; use {alternative}")))
+}
+
+/// Prints to stderr, below the restored terminal, how the runs ended, and returns the exit code.
+pub(super) fn report_exit(stopped: tui::Stopped) -> Result<u8, Failure> {
+    let mut code = 0;
+    for ended in &stopped.runs {
+        if let Some(dir) = &ended.dir {
+            eprint_line(format_args!("{}: recorded in {}", ended.finished.outcome, dir.display()));
+        }
+        code = code.max(run::report_end(ended));
+    }
+    stopped.exported.iter().for_each(eprint_line);
+    if let Some(e) = stopped.error {
+        return Err(Failure::work(format_args!("the terminal failed: {e}")));
+    }
+    if let Some(runner) = &stopped.sweep {
+        eprint_line(format_args!(
+            "{}\n\nrecorded in {}",
+            table_text(&runner.sweep),
+            runner.sweep.dir.display()
+        ));
+        return Ok(sweep::report_end(runner, stopped.cause.as_ref(), "llmprof-tui"));
+    }
+    match stopped.cause {
+        Some(cause) => {
+            eprint_line(format_args!("interrupted: {cause}"));
+            Ok(cause.exit_code())
+        }
+        None => Ok(code),
+    }
+}

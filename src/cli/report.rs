@@ -1,0 +1,82 @@
+//! `report`: the reports of a recorded run or sweep, written again from its events.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::{Failure, print};
+use crate::{
+    process::eprint_line,
+    report::{Remade, remake},
+    run::sweep::Sweep,
+    rundir::RunDir,
+};
+
+#[derive(Debug, Args)]
+pub(super) struct ReportArgs {
+    /// A run directory, its events.ndjson, or the directory of a sweep
+    run: PathBuf,
+    /// Write the reports into this directory (default: the run's own)
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Print one JSON object on stdout instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &ReportArgs) -> Result<u8, Failure> {
+    if Sweep::is_in(&args.run) {
+        return report_sweep(&args.run, args.out.as_deref(), args.json);
+    }
+    let written = remake(&args.run, args.out.as_deref()).map_err(Failure::work)?;
+    print(&if args.json { written.json().to_string() } else { written.text() })?;
+    print_remarks(&written);
+    Ok(0)
+}
+
+fn print_remarks(written: &Remade) {
+    written.remarks.iter().for_each(|remark| eprint_line(format_args!("note: {remark}")));
+}
+
+/// Writes the reports of every recorded job, and `sweep.csv`. A job that cannot be read does not stop the others.
+fn report_sweep(dir: &Path, out: Option<&Path>, json: bool) -> Result<u8, Failure> {
+    let planned = Sweep::open(dir).map_err(Failure::work)?;
+    let (mut written, mut errors) = (Vec::new(), Vec::new());
+    for (i, job) in planned.jobs.iter().enumerate() {
+        let run = planned.job_dir(i);
+        let label = planned.place(i);
+        if !RunDir::open(&run).events().exists() {
+            eprint_line(format_args!("note: {label} was not recorded"));
+            continue;
+        }
+        match remake(&run, out.map(|out| out.join(&job.subdir)).as_deref()) {
+            Ok(of_job) => {
+                eprint_line(format_args!("{label}: {}", of_job.dir.display()));
+                print_remarks(&of_job);
+                written.push(of_job);
+            }
+            Err(e) => {
+                eprint_line(format_args!("error: {label}: {e}"));
+                errors.push(json!({"dir": run, "error": e.to_string()}));
+            }
+        }
+    }
+    let csv_dir = out.unwrap_or(dir);
+    fs::create_dir_all(csv_dir).map_err(Failure::cannot_write(csv_dir))?;
+    // Opened again: the outcome of each job is read from the reports just written.
+    let csv = Sweep::open(dir).and_then(|sweep| sweep.write_csv(csv_dir)).map_err(Failure::work)?;
+    let code = u8::from(!errors.is_empty());
+    if json {
+        let jobs: Vec<Value> = written.iter().map(Remade::json).collect();
+        print(&json!({"schema": 1, "sweep_csv": csv, "jobs": jobs, "errors": errors}).to_string())?;
+    } else {
+        let dirs = written.iter().map(|of_job| of_job.dir.display().to_string());
+        let lines: Vec<String> = dirs.chain([csv.display().to_string()]).collect();
+        print(&lines.join("\n"))?;
+    }
+    Ok(code)
+}

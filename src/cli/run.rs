@@ -1,0 +1,123 @@
+//! `run`: the workload without the TUI.
+
+use std::path::Path;
+
+use clap::Args;
+
+use super::{Failure, args::ConfigArgs, print, print_json, sweep, sweep::SweepArgs};
+use crate::{
+    base::{
+        table::aligned,
+        units::{grouped, millis, three_digits},
+    },
+    event::Outcome,
+    process::eprint_line,
+    report::{kernels_text, run_json},
+    run::{
+        headless,
+        session::Ended,
+        sweep::{Runner, sweep_json, table_text},
+    },
+    state::RunState,
+};
+
+/// Rows of a kernel table.
+const KERNEL_ROWS: usize = 20;
+
+#[derive(Debug, Args)]
+pub(super) struct RunArgs {
+    #[command(flatten)]
+    pub(super) config: ConfigArgs,
+    #[command(flatten)]
+    sweep: SweepArgs,
+    /// Print one JSON object on stdout instead of text
+    #[arg(long)]
+    pub(super) json: bool,
+    /// Print no progress on stderr
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+pub(super) async fn run(args: RunArgs) -> Result<u8, Failure> {
+    if let Some(runner) = args.sweep.runner(&args.config, || Ok(()))? {
+        return run_sweep(runner, args.json, args.quiet).await;
+    }
+    let plan = args.config.plan()?;
+    plan.check_machine()?;
+    for remark in &plan.remarks {
+        eprint_line(format_args!("note: {remark}"));
+    }
+    let only_tools = plan.is_for_tools_alone();
+    let finished = headless::run(plan, args.quiet).await?;
+    let dir = finished.ended.dir.as_deref();
+    if args.json {
+        print_json(&run_json(&finished.state, dir))?;
+    } else {
+        let summary = if only_tools { recorded_in(dir) } else { summary(&finished.state, dir) };
+        let parts = [kernels_text(&finished.state, KERNEL_ROWS), summary.trim().to_owned()];
+        let parts: Vec<String> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+        print(&parts.join("\n\n"))?;
+    }
+    let code = report_end(&finished.ended);
+    if let Some(cause) = &finished.cause {
+        eprint_line(format_args!("interrupted: {cause}"));
+        return Ok(cause.exit_code());
+    }
+    Ok(code)
+}
+
+async fn run_sweep(mut runner: Runner, json: bool, quiet: bool) -> Result<u8, Failure> {
+    let cause = headless::sweep(&mut runner, quiet).await?;
+    if json {
+        print_json(&sweep_json(&runner.sweep))?;
+    } else {
+        print(&format!("{}\n\nrecorded in {}", table_text(&runner.sweep), runner.sweep.dir.display()))?;
+    }
+    Ok(sweep::report_end(&runner, cause.as_ref(), "llmprof-tui run"))
+}
+
+/// Prints what went wrong with a run to stderr, and returns the exit code.
+pub(super) fn report_end(ended: &Ended) -> u8 {
+    let failed = ended.finished.outcome == Outcome::Failed;
+    if failed {
+        eprint_line(format_args!("error: {}", ended.finished.cause.as_deref().unwrap_or("the run failed")));
+    }
+    // A run that is only for tools fails with them: its cause names them.
+    for trouble in ended.tool_troubles.iter().filter(|_| !failed) {
+        eprint_line(format_args!("error: {trouble}"));
+    }
+    if let Some(loss) = &ended.loss {
+        eprint_line(format_args!("error: {loss}"));
+    }
+    u8::from(failed || ended.loss.is_some() || !ended.tool_troubles.is_empty())
+}
+
+/// The results as text.
+fn summary(state: &RunState, dir: Option<&Path>) -> String {
+    let mut out = String::new();
+    if let Some(run) = &state.run {
+        out += &match run.simulated {
+            true => format!("{}, {}, simulated\n\n", run.model, run.dtype),
+            false => format!("{}, {}, on {} ({})\n\n", run.model, run.dtype, run.device, run.engine),
+        };
+    }
+    let total = &state.total;
+    let mut rows = vec![["", "mean", "p50", "p90", "p99", "n"].map(str::to_owned)];
+    for (name, distribution) in total.latencies() {
+        let s = distribution.summary();
+        let [mean, p50, p90, p99] =
+            [s.mean, s.p50, s.p90, s.p99].map(|ms| ms.map_or_else(|| "–".into(), millis));
+        rows.push([name.to_owned(), mean, p50, p90, p99, grouped(s.n as i64)]);
+    }
+    out += &aligned(&rows, |column| column > 0);
+    let rate = |v: Option<f64>| v.map_or_else(|| "–".to_owned(), |v| format!("{} tok/s", three_digits(v)));
+    out += &format!("\n\nprefill {}, decode {}\n", rate(total.prefill_tok_s()), rate(total.decode_tok_s()));
+    if let Some(sentence) = state.verdict() {
+        out += &format!("{sentence}\n");
+    }
+    out + "\n" + &recorded_in(dir)
+}
+
+fn recorded_in(dir: Option<&Path>) -> String {
+    dir.map(|dir| format!("recorded in {}\n", dir.display())).unwrap_or_default()
+}

@@ -1,0 +1,80 @@
+//! Sweeps: several runs from one command line, in the TUI or without it.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use super::{
+    Failure,
+    args::{ConfigArgs, with_model_name},
+};
+use crate::{
+    config::expand_sweep,
+    event::Outcome,
+    process::{eprint_line, shutdown::Cause},
+    run::sweep::{Runner, SweepError},
+};
+
+#[derive(Debug, Clone, Default, Args)]
+pub(super) struct SweepArgs {
+    /// Run every combination of the values listed in overrides (key=a,b), one after another
+    #[arg(long, short, conflicts_with = "cfg")]
+    multirun: bool,
+    /// Resume an interrupted sweep
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["multirun", "model", "conf_dir", "cfg", "overrides"])]
+    resume: Option<PathBuf>,
+}
+
+impl SweepArgs {
+    /// The requested sweep, if any: every job validated, the directory created. `precondition` is checked before
+    /// anything is written.
+    pub(super) fn runner(
+        &self,
+        config: &ConfigArgs,
+        precondition: impl FnOnce() -> Result<(), Failure>,
+    ) -> Result<Option<Runner>, Failure> {
+        if let Some(dir) = &self.resume {
+            precondition()?;
+            let tree_of = |conf_dir: Option<&Path>| {
+                ConfigArgs { conf_dir: conf_dir.map(Path::to_owned), ..ConfigArgs::default() }.tree()
+            };
+            let runner = Runner::resume(dir, tree_of)?;
+            if runner.sweep.is_complete() {
+                eprint_line("every job of this sweep has already completed");
+            }
+            return Ok(Some(runner));
+        }
+        if !self.multirun {
+            return Ok(None);
+        }
+        config.reject_bare_words()?;
+        let (tree, typed) = (config.tree()?, config.typed_overrides());
+        let jobs = expand_sweep(&tree, &typed).map_err(Failure::usage)?;
+        let jobs = jobs.into_iter().map(with_model_name).collect();
+        precondition()?;
+        Ok(Some(Runner::begin(tree, config.conf_dir.clone(), typed, jobs)?))
+    }
+}
+
+/// Prints how a sweep ended and how to resume it to stderr, and returns the exit code.
+pub(super) fn report_end(runner: &Runner, cause: Option<&Cause>, command: &str) -> u8 {
+    let sweep = &runner.sweep;
+    if let Some(cause) = cause {
+        eprint_line(format_args!("interrupted: {cause}"));
+    }
+    if !sweep.is_complete() {
+        let (total, completed) = (sweep.jobs.len(), sweep.count(Outcome::Completed));
+        let dir = sweep.dir.display().to_string();
+        let dir = shlex::try_quote(&dir).map_or_else(|_| dir.clone(), |quoted| quoted.into_owned());
+        eprint_line(format_args!(
+            "{completed} of {total} jobs completed; to run the others: {command} --resume {dir}"
+        ));
+    }
+    cause.map_or_else(|| runner.exit_code(), Cause::exit_code)
+}
+
+impl From<SweepError> for Failure {
+    fn from(e: SweepError) -> Self {
+        if e.is_usage() { Failure::usage(e) } else { Failure::work(e) }
+    }
+}

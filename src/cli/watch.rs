@@ -1,0 +1,47 @@
+//! `watch`: the GPU without a workload, in the TUI or for a fixed time.
+
+use std::time::Duration;
+
+use clap::Args;
+
+use super::{Failure, args::ConfigArgs, diagnose, profile};
+use crate::run::headless;
+
+#[derive(Debug, Args)]
+pub(super) struct WatchArgs {
+    #[command(flatten)]
+    pub(super) config: ConfigArgs,
+    /// Monitor for this long without the TUI, then print the diagnosis
+    #[arg(long = "for", value_name = "SECONDS")]
+    seconds: Option<f64>,
+    /// With --for, print one JSON object on stdout instead of text
+    #[arg(long, requires = "seconds")]
+    pub(super) json: bool,
+    /// Record the samples as a run
+    #[arg(long)]
+    record: bool,
+}
+
+impl WatchArgs {
+    /// The configuration with the overrides that make a run a watch; the user's own come last and win.
+    pub(super) fn watch_config(&self) -> ConfigArgs {
+        let mut config = self.config.clone();
+        let watch = ["runtime=watch".to_owned(), format!("output.record={}", self.record)];
+        config.overrides.splice(0..0, watch);
+        config
+    }
+}
+
+pub(super) async fn run(args: WatchArgs) -> Result<u8, Failure> {
+    let config = args.watch_config();
+    let Some(seconds) = args.seconds else { return profile::profile(config).await };
+    if !(0.0..=1e9).contains(&seconds) {
+        return Err(Failure::usage(format_args!("--for {seconds}: expected a number of seconds")));
+    }
+    let watched = headless::watch(config.plan()?, Duration::from_secs_f64(seconds)).await?;
+    if let Some(absent) = watched.state.gpu_absent.as_ref().filter(|_| watched.state.gpus.is_empty()) {
+        return Err(Failure::work(format_args!("{}; {}", absent.reason, absent.remedy)));
+    }
+    diagnose::print_all(&diagnose::of_state(&watched.state), args.json)?;
+    Ok(watched.cause.map_or(0, |cause| cause.exit_code()))
+}

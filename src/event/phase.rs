@@ -1,0 +1,71 @@
+//! The phase of the workload. [`Phase::after`] is the one rule that derives it from events.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU8, Ordering},
+};
+
+use serde::{Deserialize, Serialize};
+
+use super::Event;
+
+/// What the workload is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[repr(u8)]
+pub enum Phase {
+    #[default]
+    Idle = 0,
+    Preparing = 1,
+    Prefill = 2,
+    Decode = 3,
+}
+
+impl Phase {
+    pub const ALL: [Phase; 4] = [Phase::Idle, Phase::Preparing, Phase::Prefill, Phase::Decode];
+
+    /// The phase once `event` has happened.
+    pub fn after(self, event: &Event) -> Phase {
+        match event {
+            Event::Preparing(_) => Phase::Preparing,
+            Event::RequestStarted(_) => Phase::Prefill,
+            Event::Token(_) if self == Phase::Prefill => Phase::Decode,
+            Event::Ready(_) | Event::RequestFinished(_) | Event::RunFinished(_) => Phase::Idle,
+            _ => self,
+        }
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Phase::Idle => "idle",
+            Phase::Preparing => "preparing",
+            Phase::Prefill => "prefill",
+            Phase::Decode => "decode",
+        }
+    }
+}
+
+/// The current phase, readable from any thread. The sender of events keeps it up to date.
+#[derive(Debug, Clone, Default)]
+pub struct Activity(Arc<AtomicU8>);
+
+impl Activity {
+    /// Stores the phase once `event` has happened. An event that changes nothing stores nothing, so a sender without
+    /// phases never overwrites the workload's.
+    pub(super) fn apply(&self, event: &Event) {
+        let phase = self.get();
+        let next = phase.after(event);
+        if next != phase {
+            self.set(next);
+        }
+    }
+
+    /// Sets the phase of work that sends no events.
+    pub fn set(&self, phase: Phase) {
+        self.0.store(phase as u8, Ordering::Relaxed);
+    }
+
+    pub fn get(&self) -> Phase {
+        Phase::ALL[usize::from(self.0.load(Ordering::Relaxed))]
+    }
+}

@@ -1,0 +1,56 @@
+//! Requests and their tokens.
+
+use serde::{Deserialize, Serialize};
+
+/// A request is one batch of sequences of equal length.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RequestStarted {
+    pub request: u32,
+    pub warmup: bool,
+    pub batch: u32,
+    pub prompt_tokens: u32,
+    pub output_tokens: u32,
+}
+
+/// One step's token ids have reached the host. `id` is that of the first sequence; the other `batch - 1` ids arrived with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Token {
+    #[serde(rename = "r")]
+    pub request: u32,
+    #[serde(rename = "i")]
+    pub index: u32,
+    pub id: u32,
+    /// Duration of the step by the device's own clock, in nanoseconds, where it has one.
+    #[serde(rename = "d", default, skip_serializing_if = "Option::is_none")]
+    pub device_ns: Option<u64>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RequestFinished {
+    pub request: u32,
+    /// False when it was cancelled.
+    pub complete: bool,
+}
+
+/// One sequence of a measured request, as text.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Prediction {
+    /// Counted without warm-up.
+    pub request: u32,
+    pub sequence: u32,
+    pub prompt: String,
+    pub text: String,
+    pub prompt_tokens: u32,
+    pub output_tokens: u32,
+    pub ending: Ending,
+}
+
+/// Why a sequence ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ending {
+    /// The model produced a stop token.
+    Stop,
+    /// It reached the maximum length.
+    Length,
+}
