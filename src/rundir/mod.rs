@@ -11,6 +11,6 @@ mod token_line;
 pub use environment::Environment;
 pub use layout::{RunDir, RunEntry, RunResult, list_runs};
 pub use loss::Loss;
-pub use player::{Player, Position};
+pub use player::{Player, Position, SPEEDS};
 pub use reader::{EventReader, Next, ReadError};
 pub use recorder::Recorder;

@@ -60,7 +60,8 @@ pub struct Position {
 const GROWTH_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_CHECKPOINTS: usize = 32;
 const FIRST_SPACING_BYTES: u64 = 1 << 20;
-const SPEEDS: [f64; 9] = [0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 64.0];
+/// Playback speeds, in multiples of real time.
+pub const SPEEDS: [f64; 9] = [0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 64.0];
 
 impl Player {
     pub fn open(open: impl Fn() -> Result<EventReader, ReadError> + 'static) -> Result<Player, ReadError> {
