@@ -398,7 +398,7 @@ fn a_profiling_option_without_effect_is_reported() {
     let output = run(dir.path(), &args);
     assert_eq!(output.code, 0, "{}", output.err);
     let expected =
-        "this run samples the GPU and the host; a simulated run has nothing that nsys and ncu could look at";
+        "this run samples the GPU and the host; a simulated run has nothing for nsys and ncu to profile";
     assert!(output.err.contains(&format!("note: {expected}")), "{}", output.err);
     let recorded = events(&dir.path().join("runs/full"))
         .into_iter()
