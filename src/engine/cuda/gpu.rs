@@ -160,16 +160,13 @@ impl From<Option<&Buffer>> for Arg {
 /// Every pattern of bits is a value of the type.
 pub unsafe trait Number: Copy + Default {}
 
-// SAFETY: floats and integers have a value for every pattern of bits.
-unsafe impl Number for f32 {}
-// SAFETY: as above.
-unsafe impl Number for f16 {}
-// SAFETY: as above.
-unsafe impl Number for bf16 {}
-// SAFETY: as above.
-unsafe impl Number for i32 {}
-// SAFETY: as above.
-unsafe impl Number for u32 {}
+macro_rules! numbers {
+    ($($number:ty),*) => {
+        // SAFETY: floats and integers have a value for every pattern of bits.
+        $(unsafe impl Number for $number {})*
+    };
+}
+numbers!(f32, f16, bf16, i32, u32);
 
 /// Blocks, threads of a block, and the dynamic shared memory of a block.
 #[derive(Debug, Clone, Copy)]
@@ -295,10 +292,8 @@ impl Gpu {
         self.hopper
     }
 
-    /// Free and total bytes.
-    pub fn memory(&self) -> Result<(u64, u64), CudaError> {
-        let (free, total) = self.context.mem_get_info()?;
-        Ok((free as u64, total as u64))
+    pub fn free_bytes(&self) -> Result<u64, CudaError> {
+        Ok(self.context.mem_get_info()?.0 as u64)
     }
 
     /// Uninitialised memory for `what`.

@@ -92,9 +92,8 @@ impl CudaEngine {
             return Err(EngineError::Backend(message.to_owned()));
         }
         let footprint = |dtype| decoder::footprint(spec, dtype, *batch, *max_positions, *prompt_tokens);
-        let (free, _) = gpu.memory()?;
         let lengths = *batch > 1 || *max_positions > 256;
-        memory::check_footprint(model, *dtype, &footprint, lengths, free, Some(&gpu.name()))
+        memory::check_footprint(model, *dtype, &footprint, lengths, gpu.free_bytes()?, Some(&gpu.name()))
     }
 
     /// Makes weights, cache and buffers, and runs every shape once, so that no code is loaded while a request is

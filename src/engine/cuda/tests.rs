@@ -742,7 +742,7 @@ fn errors_name_the_problem() {
     CudaEngine::new(&options(&spec, Dtype::F32, 1, 8, 8), 0, &mut |_, _, _| true).unwrap();
 
     let gpu = Gpu::open(0).unwrap();
-    let (free, _) = gpu.memory().unwrap();
+    let free = gpu.free_bytes().unwrap();
     let error = gpu.alloc("a test", free as usize + (1 << 30)).err().expect("more than is free").to_string();
     assert!(error.contains("a test needs") && error.contains("are free"), "{error}");
     gpu.alloc("a test", 1 << 20).unwrap();

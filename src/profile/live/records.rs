@@ -41,10 +41,7 @@ pub enum WorkKind {
     Kernel {
         /// The address of its name; 0 where CUPTI gives none.
         name_address: usize,
-        grid: Extent,
-        block: Extent,
-        registers: u16,
-        shared_bytes: u32,
+        launch: KernelLaunch,
     },
     Copy {
         direction: &'static str,
@@ -53,6 +50,14 @@ pub enum WorkKind {
     Memset {
         bytes: u64,
     },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KernelLaunch {
+    pub grid: Extent,
+    pub block: Extent,
+    pub registers: u16,
+    pub shared_bytes: u32,
 }
 
 /// The record at the beginning of `bytes`; `None` for other kinds, for external ids of other tools, and for truncated records.
@@ -73,14 +78,13 @@ pub fn read(bytes: &[u8]) -> Option<Record> {
     };
     match u32_at(0)? {
         kind::KERNEL => {
-            let kernel = WorkKind::Kernel {
-                name_address: u64_at(104)? as usize,
+            let launch = KernelLaunch {
                 grid: extent_at(52)?,
                 block: extent_at(64)?,
                 registers: u16_at(6)?,
                 shared_bytes: u32_at(76)?.saturating_add(u32_at(80)?),
             };
-            work(92, 144, kernel)
+            work(92, 144, WorkKind::Kernel { name_address: u64_at(104)? as usize, launch })
         }
         kind::MEMCPY => work(44, 64, WorkKind::Copy { direction: direction(u8_at(4)?), bytes: u64_at(8)? }),
         kind::MEMSET => work(44, 64, WorkKind::Memset { bytes: u64_at(8)? }),
@@ -132,13 +136,9 @@ pub mod tests {
 
     #[test]
     fn a_kernel_is_read() {
-        let kind = WorkKind::Kernel {
-            name_address: 0xabcd,
-            grid: [132, 1, 2],
-            block: [256, 1, 1],
-            registers: 96,
-            shared_bytes: 5120,
-        };
+        let launch =
+            KernelLaunch { grid: [132, 1, 2], block: [256, 1, 1], registers: 96, shared_bytes: 5120 };
+        let kind = WorkKind::Kernel { name_address: 0xabcd, launch };
         let expected = DeviceWork { correlation: 77, start_ns: 1_000, end_ns: 4_500, in_graph: true, kind };
         assert_eq!(read(&kernel()), Some(Record::Work(expected)));
         assert_eq!(read(&kernel()[..100]), None, "truncated");

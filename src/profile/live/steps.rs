@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, hash_map::Entry};
 
 use super::{
     external_id::ExternalId,
-    records::{DeviceWork, WorkKind},
+    records::{DeviceWork, KernelLaunch, WorkKind},
 };
 use crate::{
     event::{
@@ -65,16 +65,8 @@ struct Work {
     end_ns: u64,
     in_graph: bool,
     name: u32,
-    launch: Option<Launch>,
+    launch: Option<KernelLaunch>,
     bytes: Option<u64>,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Launch {
-    grid: Extent,
-    block: Extent,
-    registers: u32,
-    shared_bytes: u64,
 }
 
 #[derive(Default)]
@@ -125,7 +117,7 @@ struct Sum {
     squares: f64,
     min_ns: u64,
     max_ns: u64,
-    launch: Option<Launch>,
+    launch: Option<KernelLaunch>,
     bytes: Option<u64>,
 }
 
@@ -148,14 +140,8 @@ impl Steps {
     /// Adds work of the GPU; `name` reads a kernel's name from its address.
     pub fn add_work(&mut self, work: &DeviceWork, name: &dyn Fn(usize) -> String) {
         let (number, launch, bytes) = match &work.kind {
-            WorkKind::Kernel { name_address, grid, block, registers, shared_bytes } => {
-                let launch = Launch {
-                    grid: *grid,
-                    block: *block,
-                    registers: u32::from(*registers),
-                    shared_bytes: u64::from(*shared_bytes),
-                };
-                (self.names.number_at(*name_address, || name(*name_address)), Some(launch), None)
+            WorkKind::Kernel { name_address, launch } => {
+                (self.names.number_at(*name_address, || name(*name_address)), Some(*launch), None)
             }
             WorkKind::Copy { direction, bytes } => (self.names.number(direction), None, Some(*bytes)),
             WorkKind::Memset { bytes } => (self.names.number("memset"), None, Some(*bytes)),
@@ -328,8 +314,8 @@ impl Window {
                     stddev_ns: Some(spread.round()).filter(|spread| spread.is_finite()),
                     grid,
                     block: sum.launch.map(|launch| launch.block),
-                    registers: sum.launch.map(|launch| launch.registers),
-                    shared_bytes: sum.launch.map(|launch| launch.shared_bytes),
+                    registers: sum.launch.map(|launch| u32::from(launch.registers)),
+                    shared_bytes: sum.launch.map(|launch| u64::from(launch.shared_bytes)),
                     operator,
                     graph_calls: Some(sum.graph_calls),
                     bytes: sum.bytes.map(|bytes| bytes as f64),
@@ -385,13 +371,9 @@ mod tests {
     use super::*;
 
     fn kernel(correlation: u32, name: usize, from: u64, to: u64, in_graph: bool) -> DeviceWork {
-        let kind = WorkKind::Kernel {
-            name_address: name,
-            grid: [name as u32, 1, 1],
-            block: [128, 1, 1],
-            registers: 40,
-            shared_bytes: 0,
-        };
+        let grid = [name as u32, 1, 1];
+        let launch = KernelLaunch { grid, block: [128, 1, 1], registers: 40, shared_bytes: 0 };
+        let kind = WorkKind::Kernel { name_address: name, launch };
         DeviceWork { correlation, start_ns: from, end_ns: to, in_graph, kind }
     }
 

@@ -56,8 +56,7 @@ impl StockOptions {
             #[cfg(feature = "cuda")]
             event::Device::Cuda(index) => {
                 let gpu = crate::engine::cuda::Gpu::open(*index as usize)?;
-                let (free, _) = gpu.memory()?;
-                self.check_within(free, Some(&gpu.name()))
+                self.check_within(gpu.free_bytes()?, Some(&gpu.name()))
             }
             other => Err(unsupported(other)),
         }
