@@ -15,8 +15,8 @@ fn recorded(dir: &Path, name: &str, overrides: &[&str]) {
     fs::rename(record(dir, &all), dir.join(name)).unwrap();
 }
 
-fn object(said: &Said) -> Value {
-    serde_json::from_str(&said.out).unwrap_or_else(|e| panic!("{e}: {}{}", said.out, said.err))
+fn object(output: &Said) -> Value {
+    serde_json::from_str(&output.out).unwrap_or_else(|e| panic!("{e}: {}{}", output.out, output.err))
 }
 
 /// The verdict of a metric.
@@ -63,11 +63,11 @@ fn the_clock_is_not_the_code() {
     recorded(dir, "cool", &[]);
     recorded(dir, "throttled", &["runtime.seed=4", "runtime.sim.scenario=locked_clocks"]);
     for (a, b, word) in [("cool", "throttled", "lower"), ("throttled", "cool", "higher")] {
-        let said = run(dir, &["compare", a, b]);
-        assert_eq!(said.code, 3, "{}", said.out);
-        assert!(said.out.contains(&format!("the clock was {word} (")), "{}", said.out);
-        assert!(said.out.contains("not the code"), "{}", said.out);
-        for line in said.out.lines().filter(|line| line.starts_with("T")) {
+        let output = run(dir, &["compare", a, b]);
+        assert_eq!(output.code, 3, "{}", output.out);
+        assert!(output.out.contains(&format!("the clock was {word} (")), "{}", output.out);
+        assert!(output.out.contains("not the code"), "{}", output.out);
+        for line in output.out.lines().filter(|line| line.starts_with("T")) {
             assert!(!line.contains("SLOWER") && !line.contains("FASTER"), "{line}");
         }
     }
@@ -91,9 +91,9 @@ fn gates_have_exit_codes() {
     assert_eq!(code("same", &["tpot.p90<=+2%"]), 3);
     assert_eq!(code("slower", &["tpot.p90<=+2%", "tpot.p50<=+2%"]), 1);
     for (gate, word) in [("tpot<=2", "at character 7"), ("tpto<=2%", "no metric"), ("tpot", "no <= or >=")] {
-        let said = run(dir, &["compare", "a", "same", "--gate", gate]);
-        assert_eq!(said.code, 2, "{gate}");
-        assert!(said.err.contains(word), "{gate}: {}", said.err);
+        let output = run(dir, &["compare", "a", "same", "--gate", gate]);
+        assert_eq!(output.code, 2, "{gate}");
+        assert!(output.err.contains(word), "{gate}: {}", output.err);
     }
 }
 
@@ -122,9 +122,9 @@ fn baselines_are_saved_listed_and_compared_with() {
     fs::write(dir.join("baselines/odd.json"), "{\"schema\": 1}").unwrap();
     fs::write(dir.join("baselines/new.json"), "{\"schema\": 99}").unwrap();
     for (name, word) in [("odd", "is not a baseline"), ("new", "newer version")] {
-        let said = run(dir, &["compare", name, "main"]);
-        assert_eq!(said.code, 2, "{}", said.err);
-        assert!(said.err.contains(word), "{}", said.err);
+        let output = run(dir, &["compare", name, "main"]);
+        assert_eq!(output.code, 2, "{}", output.err);
+        assert!(output.err.contains(word), "{}", output.err);
     }
     assert!(run(dir, &["baseline", "list"]).out.contains("odd   baselines/odd.json is not a baseline"));
 }
@@ -145,10 +145,10 @@ fn both_sides_are_run_interleaved() {
     args.push("vs");
     args.extend(common);
     args.push("runtime.sim.itl_ms=4.1");
-    let said = run(dir, &args);
-    assert_eq!(said.code, 1, "{}{}", said.out, said.err);
-    assert!(said.out.starts_with("SLOWER: B is 7.9 % slower in TPOT"), "{}", said.out);
-    assert!(said.err.contains("pair 5 of 6: TPOT A "), "{}", said.err);
+    let output = run(dir, &args);
+    assert_eq!(output.code, 1, "{}{}", output.out, output.err);
+    assert!(output.out.starts_with("SLOWER: B is 7.9 % slower in TPOT"), "{}", output.out);
+    assert!(output.err.contains("pair 5 of 6: TPOT A "), "{}", output.err);
     let kept = fs::read_dir(dir.join("runs/compare")).unwrap().next().unwrap().unwrap().path();
     for name in ["a-01/events.ndjson", "b-05/events.ndjson", "compare.json", "compare.md"] {
         assert!(kept.join(name).exists(), "{name}");
@@ -162,9 +162,9 @@ fn both_sides_are_run_interleaved() {
         (&["compare", "--repeat", "5", "--", "runtime=sim", "vs", "runtime=smi"][..], "smi"),
         (&["compare", "a"][..], "<B>"),
     ] {
-        let said = run(dir, args);
-        assert_eq!(said.code, 2, "{args:?}: {}", said.err);
-        assert!(said.err.contains(word), "{args:?}: {}", said.err);
+        let output = run(dir, args);
+        assert_eq!(output.code, 2, "{args:?}: {}", output.err);
+        assert!(output.err.contains(word), "{args:?}: {}", output.err);
     }
 }
 
@@ -177,8 +177,8 @@ fn sweeps_are_compared_job_by_job() {
     args.extend(STEADY);
     args.push("hardware.cooldown_s=0");
     for name in ["one", "two"] {
-        let said = run(dir, &args);
-        assert_eq!(said.code, 0, "{}", said.err);
+        let output = run(dir, &args);
+        assert_eq!(output.code, 0, "{}", output.err);
         let made = fs::read_dir(dir.join("runs/baseline/multirun")).unwrap().next().unwrap().unwrap().path();
         fs::rename(made, dir.join(name)).unwrap();
     }
@@ -212,9 +212,9 @@ fn what_is_not_a_run_is_refused_by_name() {
         ("absent", "absent: no run, snapshot, sweep or baseline"),
         ("a/snapshots/x.json", "has no snapshot \"x\""),
     ] {
-        let said = run(dir, &["compare", "a", b]);
-        assert_eq!((said.code, said.out.as_str()), (2, ""), "{b}: {}", said.err);
-        assert!(said.err.contains(word), "{b}: {}", said.err);
+        let output = run(dir, &["compare", "a", b]);
+        assert_eq!((output.code, output.out.as_str()), (2, ""), "{b}: {}", output.err);
+        assert!(output.err.contains(word), "{b}: {}", output.err);
     }
     // A run without an end, and one that ends within a line, are compared up to there.
     let lines: Vec<&str> = events.lines().collect();
