@@ -3,19 +3,19 @@
 use std::path::Path;
 
 use llmprof::config::{
-    Composed, ConfTree, ConfigError, Dtype, Form, Probe, Runtime, Surroundings, ThemeName, compose,
+    ComposeContext, Composed, ConfTree, ConfigError, Dtype, Form, Probe, Runtime, ThemeName, compose,
     compose_in,
 };
 use llmprof::model::{ModelSpec, spec::RopeScaling};
 use proptest::prelude::*;
 
-fn surroundings() -> Surroundings {
-    Surroundings { now: "2024-02-03T04:05:06[UTC]".parse().unwrap(), cwd: "/here".into(), job: None }
+fn context() -> ComposeContext {
+    ComposeContext { now: "2024-02-03T04:05:06[UTC]".parse().unwrap(), cwd: "/here".into(), job: None }
 }
 
 fn composed(overrides: &[&str]) -> Result<Composed, ConfigError> {
     let overrides: Vec<String> = overrides.iter().map(|text| text.to_string()).collect();
-    compose_in(&ConfTree::built_in(), &overrides, &surroundings())
+    compose_in(&ConfTree::built_in(), &overrides, &context())
 }
 
 fn refusal(overrides: &[&str]) -> String {
@@ -50,13 +50,13 @@ fn defaults() {
     assert_eq!(run.config.hydra.job.name, "baseline");
     assert_eq!(run.choices["model"], "smollm2_135m");
     assert_eq!(run.choices.len(), 9);
-    let again = compose(&ConfTree::of_files([("config.yaml", run.to_yaml().as_str())]), &[]).unwrap();
+    let again = compose(&ConfTree::from_files([("config.yaml", run.to_yaml().as_str())]), &[]).unwrap();
     assert_eq!(again.tree, run.tree);
     assert!(run.tree.get("hydra").is_none(), "Hydra's own configuration is not the job's");
 }
 
 #[test]
-fn what_a_command_or_a_run_directory_wants() {
+fn packages_files_and_defaults_of_a_composition() {
     let run = composed(&["experiment=${model.name}", "infer=long", "hydra.job.name=j"]).unwrap();
     assert_eq!(run.package("experiment", Form::Resolved).unwrap(), "smollm2_135m");
     assert_eq!(run.package("experiment", Form::AsWritten).unwrap(), "${model.name}");
@@ -86,7 +86,7 @@ fn every_option_of_every_group_composes() {
         groups,
         ["dataset", "hardware", "hydra", "infer", "model", "output", "profiling", "runtime", "telemetry"]
     );
-    // The files of the repository, so that none is forgotten that was not built in.
+    // The number of files in the repository, to detect files that are not built in.
     let conf = Path::new(env!("CARGO_MANIFEST_DIR")).join("conf");
     for group in groups {
         let files = std::fs::read_dir(conf.join(&group)).unwrap().count();
@@ -99,11 +99,11 @@ fn every_option_of_every_group_composes() {
     }
 }
 
-/// What the published config.json of each model's repository (`hub`) on the Hugging Face hub says of that which the
-/// parameter count does not prove: rope_theta, rms_norm_eps, max_position_embeddings, tie_word_embeddings, the size of a
-/// head, the stretching of the rotary frequencies (as [`stretching`] says it) and the sliding window in use.
+/// The values of the published config.json of each model (`hub`) that the parameter count does not verify: rope_theta,
+/// rms_norm_eps, max_position_embeddings, tie_word_embeddings, head_dim, the RoPE scaling (see [`scaling_text`]) and the
+/// sliding window.
 #[test]
-fn shapes_are_the_published_ones() {
+fn shapes_equal_the_published_ones() {
     struct Published(&'static str, &'static str, f64, f64, usize, bool, usize, &'static str, Option<usize>);
     let table = [
         Published("smollm2_135m", "HuggingFaceTB/SmolLM2-135M", 1e5, 1e-5, 8192, true, 64, "", None),
@@ -179,21 +179,21 @@ fn shapes_are_the_published_ones() {
             Some(262_144),
         ),
     ];
-    // `local` has no shape of its own.
+    // The shape of `local` comes with its weights.
     assert_eq!(ConfTree::built_in().options("model").len(), table.len() + 1);
-    for Published(name, hub, theta, eps, positions, tied, head_dim, stretch, window) in table {
+    for Published(name, hub, theta, eps, positions, tied, head_dim, scaling, window) in table {
         let model = composed(&[&format!("model={name}")]).unwrap().config.model;
         assert_eq!(model.hub.as_deref(), Some(hub));
         let spec = ModelSpec::from_hf(&model.arch).unwrap();
         let found = (spec.rope_theta, spec.rms_eps, spec.max_positions, spec.tied_embeddings, spec.head_dim);
         assert_eq!(found, (theta, eps, positions, tied, head_dim), "{name}");
-        assert_eq!(stretching(spec.rope_scaling.as_ref()), stretch, "{name}");
+        assert_eq!(scaling_text(spec.rope_scaling.as_ref()), scaling, "{name}");
         assert_eq!(spec.sliding_window, window, "{name}");
     }
 }
 
-/// What the rotary frequencies are stretched by, in words.
-fn stretching(scaling: Option<&RopeScaling>) -> String {
+/// A short text of a RoPE scaling.
+fn scaling_text(scaling: Option<&RopeScaling>) -> String {
     let ends = |list: &[f64]| format!("{:.2} to {:.2}", list[0], list[list.len() - 1]);
     match scaling {
         None => String::new(),
@@ -210,7 +210,7 @@ fn stretching(scaling: Option<&RopeScaling>) -> String {
 }
 
 #[test]
-fn the_built_in_files_are_those_of_the_repository() {
+fn built_in_files_equal_those_of_the_repository() {
     let built_in = ConfTree::built_in();
     let on_disk = ConfTree::over_built_in(Path::new(env!("CARGO_MANIFEST_DIR")).join("conf")).unwrap();
     assert_eq!(built_in.groups(), on_disk.groups());
@@ -219,7 +219,7 @@ fn the_built_in_files_are_those_of_the_repository() {
     }
 }
 
-/// Parameters of a decoder of this shape: the published counts prove the shapes.
+/// The parameter count of a decoder with this shape, computed independently of `ModelSpec`.
 fn parameters(arch: &serde_json::Value) -> u64 {
     let number = |key: &str| arch[key].as_u64();
     let hidden = number("hidden_size").unwrap();
@@ -230,7 +230,7 @@ fn parameters(arch: &serde_json::Value) -> u64 {
     let extra = match arch["model_type"].as_str().unwrap() {
         "qwen2" => (heads + 2 * kv_heads) * head_dim,
         "qwen3" => 2 * head_dim,
-        // Norms after attention and MLP, and of the heads.
+        // Norms after attention and MLP, and norms of the heads.
         "gemma2" => 2 * hidden,
         "gemma3_text" => 2 * hidden + 2 * head_dim,
         _ => 0,
@@ -270,7 +270,7 @@ fn shapes_have_the_published_parameter_counts() {
         ("phi3_5_mini", 3_821_079_552),
     ];
     let mut models: Vec<_> = table.iter().map(|(name, _)| name.to_string()).collect();
-    // Its shape comes with the weights.
+    // The shape of `local` comes with its weights.
     models.push("local".to_owned());
     models.sort();
     assert_eq!(ConfTree::built_in().options("model"), models);
@@ -283,7 +283,7 @@ fn shapes_have_the_published_parameter_counts() {
 }
 
 #[test]
-fn overrides_change_what_they_name() {
+fn overrides_change_their_keys() {
     let run = composed(&[
         "model=qwen2_5_7b",
         "model.dtype=bf16",
@@ -322,7 +322,7 @@ fn overrides_change_what_they_name() {
 }
 
 #[test]
-fn refusals_name_what_is_wrong_and_what_would_do() {
+fn refusals_name_the_cause_and_a_remedy() {
     let table: &[(&[&str], &[&str])] = &[
         (
             &["model=qwen"],
@@ -348,37 +348,40 @@ fn refusals_name_what_is_wrong_and_what_would_do() {
             &["+runtime.batchsize=2"],
             &["unknown key \"runtime.batchsize\"; did you mean batch_size?", "the override"],
         ),
-        (&["+runtime.seed=2"], &["runtime.seed is there already; leave out the +"]),
-        (&["+runtime.seed.x=2"], &["runtime.seed: got keys and values, want a whole number"]),
-        (&["~runtime.threads"], &["runtime.threads is null: there is nothing to remove"]),
+        (&["+runtime.seed=2"], &["runtime.seed already exists; remove the +"]),
+        (&["+runtime.seed.x=2"], &["runtime.seed: got keys and values, expected an integer"]),
+        (&["~runtime.threads"], &["runtime.threads is null; nothing to remove"]),
         (&["~runtime.nope"], &["unknown key \"runtime.nope\""]),
         (&["~runtime.seed=9"], &["runtime.seed has another value"]),
         (&["~runtime.seed"], &["missing key \"runtime.seed\"", "the override \"~runtime.seed\""]),
         (&["~model"], &["missing key \"model\""]),
-        (&["model=null"], &["the group \"model\" takes the name of an option", "~model leaves it out"]),
-        (&["~model=qwen2_5_7b"], &["another option is chosen for \"model\""]),
-        (&["+model=qwen2_5_7b"], &["the group \"model\" is chosen already", "leave out the +"]),
+        (
+            &["model=null"],
+            &["the group \"model\" expects the name of an option", "write ~model to remove it"],
+        ),
+        (&["~model=qwen2_5_7b"], &["another option is selected for \"model\""]),
+        (&["+model=qwen2_5_7b"], &["the group \"model\" is already selected", "remove the +"]),
         (&["model=[a,b]"], &["unknown option \"b\" for group \"model\""]),
-        (&["model=a,b"], &["several values are several runs (-m, --multirun); for a list write model=[a,b]"]),
-        (&["model="], &["the group \"model\" takes the name of an option"]),
+        (&["model=a,b"], &["several values need --multirun (-m); for a list write model=[a,b]"]),
+        (&["model="], &["the group \"model\" expects the name of an option"]),
         (
             &["runtime.batch_size=many"],
             &[
-                "runtime.batch_size: got the text \"many\", want a whole number",
+                "runtime.batch_size: got the text \"many\", expected an integer",
                 "the override \"runtime.batch_size=many\"",
             ],
         ),
-        (&["runtime.batch_size=-1"], &["runtime.batch_size: got -1, want a whole number"]),
-        (&["runtime.batch_size=2.5"], &["runtime.batch_size: got 2.5, want a whole number"]),
-        (&["runtime.batch_size=99999999999"], &["got 99999999999, want a whole number from 0 to 4294967295"]),
-        (&["runtime.batch_size=null"], &["runtime.batch_size: got null, want a whole number"]),
-        (&["runtime.threads=x"], &["runtime.threads: got the text \"x\", want a whole number"]),
-        (&["output.record=yes"], &["output.record: got the text \"yes\", want true or false"]),
-        (&["model.dtype=f64"], &["model.dtype: got the text \"f64\", want one of f32, f16, bf16"]),
-        (&["model.dtype=32"], &["model.dtype: got 32, want one of f32, f16, bf16"]),
-        (&["model.name=[a]"], &["model.name: got a list of 1, want text"]),
-        (&["dataset.name=[a]"], &["dataset.name: got a list of 1, want text"]),
-        (&["runtime.sim=3"], &["runtime.sim: got 3, want keys and values"]),
+        (&["runtime.batch_size=-1"], &["runtime.batch_size: got -1, expected an integer"]),
+        (&["runtime.batch_size=2.5"], &["runtime.batch_size: got 2.5, expected an integer"]),
+        (&["runtime.batch_size=99999999999"], &["got 99999999999, expected an integer from 0 to 4294967295"]),
+        (&["runtime.batch_size=null"], &["runtime.batch_size: got null, expected an integer"]),
+        (&["runtime.threads=x"], &["runtime.threads: got the text \"x\", expected an integer"]),
+        (&["output.record=yes"], &["output.record: got the text \"yes\", expected true or false"]),
+        (&["model.dtype=f64"], &["model.dtype: got the text \"f64\", expected one of f32, f16, bf16"]),
+        (&["model.dtype=32"], &["model.dtype: got 32, expected one of f32, f16, bf16"]),
+        (&["model.name=[a]"], &["model.name: got a list of 1, expected text"]),
+        (&["dataset.name=[a]"], &["dataset.name: got a list of 1, expected text"]),
+        (&["runtime.sim=3"], &["runtime.sim: got 3, expected keys and values"]),
         (&["experiment=${nope}"], &["cannot resolve \"${nope}\" at experiment", "the override"]),
         (
             &["experiment=${hydra:job.name}"],
@@ -390,10 +393,10 @@ fn refusals_name_what_is_wrong_and_what_would_do() {
             &["hydra.job.name is not part of the job's configuration; write ${hydra:…}"],
         ),
     ];
-    for (overrides, wanted) in table {
+    for (overrides, expected) in table {
         let message = refusal(overrides);
-        for wanted in *wanted {
-            assert!(message.contains(wanted), "{overrides:?}: {message}\nwanted: {wanted}");
+        for expected in *expected {
+            assert!(message.contains(expected), "{overrides:?}: {message}\nexpected: {expected}");
         }
     }
     assert!(!refusal(&["runtime.batchsize=2"]).contains("to add it"));
@@ -424,15 +427,15 @@ fn ranges_are_checked_by_name() {
         ("runtime.sim.itl_ms=nan", "a finite number, 0 or more"),
         ("runtime.sim.jitter=-0.5", "a finite number, 0 or more"),
         ("runtime.sim.prefill_tok_s=0", "a finite number above 0"),
-        ("experiment=", "some text"),
-        ("hydra.run.dir=' '", "some text"),
+        ("experiment=", "text that is not empty"),
+        ("hydra.run.dir=' '", "text that is not empty"),
         ("model.arch=null", "keys and values, or a model.config_json"),
     ];
-    for (text, wants) in table {
+    for (text, expected) in table {
         let key = text.split('=').next().unwrap();
         let message = refusal(&[text]);
         assert!(message.starts_with(&format!("value out of range for {key}: got ")), "{message}");
-        assert!(message.contains(&format!("want {wants}; from the override {text:?}")), "{message}");
+        assert!(message.contains(&format!("expected {expected}; from the override {text:?}")), "{message}");
     }
     for text in ["output.tui.fps=1", "output.tui.fps=60", "runtime.sim.speed=0", "runtime.warmup=0"] {
         assert!(composed(&[text]).is_ok(), "{text}");
@@ -440,20 +443,20 @@ fn ranges_are_checked_by_name() {
 }
 
 #[test]
-fn files_of_a_directory_are_named_in_errors() {
+fn errors_name_the_files_of_a_directory() {
     let table = [
         ("model/smollm2_135m.yaml", "name: [a", "bad YAML in ", "line 2, column 1"),
         (
             "model/smollm2_135m.yaml",
             "- a\n",
             "wrong value for model/smollm2_135m: got a list of 1",
-            "want keys and values",
+            "expected keys and values",
         ),
         (
             "infer/default.yaml",
             "max_new_tokens: x\n",
             "infer.max_new_tokens: got the text \"x\"",
-            "want a whole",
+            "expected an integer",
         ),
         (
             "infer/default.yaml",
@@ -461,7 +464,7 @@ fn files_of_a_directory_are_named_in_errors() {
             "unknown key \"infer.max_new_token\"",
             "did you mean max_new_tokens?",
         ),
-        ("infer/default.yaml", "", "missing key \"infer.max_new_tokens\"", "wanted in "),
+        ("infer/default.yaml", "", "missing key \"infer.max_new_tokens\" in ", "default.yaml"),
         (
             "infer/default.yaml",
             "max_new_tokens: ${x}\n",
@@ -480,14 +483,14 @@ fn files_of_a_directory_are_named_in_errors() {
             "unknown group \"modell\"; did you mean model?",
             "all: ",
         ),
-        ("config.yaml", "defaults: 3\n", "bad defaults list in ", "want a list, got 3"),
+        ("config.yaml", "defaults: 3\n", "bad defaults list in ", "expected a list, got 3"),
         ("config.yaml", "defaults: [nope]\n", "bad defaults list in ", "there is no config \"nope\""),
-        ("config.yaml", "defaults: [config]\n", "bad defaults list in ", "names itself"),
+        ("config.yaml", "defaults: [config]\n", "bad defaults list in ", "cycle: config → config"),
         (
             "config.yaml",
             "defaults: [{model: '???'}]\n",
             "bad defaults list in ",
-            "choose an option for \"model\"",
+            "select an option for \"model\" with model=…",
         ),
         (
             "config.yaml",
@@ -499,7 +502,7 @@ fn files_of_a_directory_are_named_in_errors() {
             "config.yaml",
             "defaults:\n  - infer: default\n  - {infer: long}\n",
             "config.yaml, line 2",
-            "chosen already",
+            "is already selected",
         ),
         (
             "infer/default.yaml",
@@ -509,23 +512,23 @@ fn files_of_a_directory_are_named_in_errors() {
         ),
         (
             "infer/default.yaml",
-            "# words\nmax_new_tokens: [1]\n",
+            "# comment\nmax_new_tokens: [1]\n",
             "infer.max_new_tokens",
             "default.yaml, line 2",
         ),
-        ("config.yaml", "defaults: [_self_, _self_]\n", "bad defaults list in ", "_self_ stands there twice"),
+        ("config.yaml", "defaults: [_self_, _self_]\n", "bad defaults list in ", "_self_ is listed twice"),
     ];
-    for (path, text, what, more) in table {
+    for (path, text, error, detail) in table {
         let (_dir, tree) = tree_with(&[(path, text)]);
-        let message = compose_in(&tree, &[], &surroundings()).unwrap_err().to_string();
-        for wanted in [what, more, path] {
-            assert!(message.contains(wanted), "{path} {text:?}: {message}\nwanted: {wanted}");
+        let message = compose_in(&tree, &[], &context()).unwrap_err().to_string();
+        for expected in [error, detail, path] {
+            assert!(message.contains(expected), "{path} {text:?}: {message}\nexpected: {expected}");
         }
     }
 }
 
 #[test]
-fn the_order_of_self_decides_who_wins() {
+fn the_position_of_self_decides_which_value_wins() {
     let groups = "{model: smollm2_135m}, {dataset: synthetic}, {runtime: candle}, {hardware: single_gpu}, \
                   {telemetry: auto}, {profiling: minimal}, {output: default}, {hydra: default}, {infer: default}";
     let own = "experiment: e\ninfer: {max_new_tokens: 7}\n";
@@ -534,15 +537,15 @@ fn the_order_of_self_decides_who_wins() {
         (format!("defaults: [_self_, {groups}]\n{own}"), 64),
         (format!("defaults: [{groups}]\n{own}"), 7),
     ];
-    for (text, wanted) in table {
+    for (text, expected) in table {
         let (_dir, tree) = tree_with(&[("config.yaml", &text)]);
         let run = compose(&tree, &[]).unwrap();
-        assert_eq!(run.config.infer.max_new_tokens, wanted, "{text}");
+        assert_eq!(run.config.infer.max_new_tokens, expected, "{text}");
     }
 }
 
 #[test]
-fn a_file_may_build_on_others() {
+fn a_file_can_extend_others() {
     let (_dir, tree) = tree_with(&[
         ("model/mine.yaml", "defaults: [smollm2_135m, _self_]\nname: mine\narch: {vocab_size: 9}\n"),
         ("experiment_notes/long.yaml", "# @package _global_\ninfer: {max_new_tokens: 99}\n"),
@@ -565,12 +568,12 @@ proptest! {
     #[test]
     fn garbage_overrides_never_panic(overrides in prop::collection::vec(
         r"[+~]{0,2}(model|runtime|runtime\.seed|experiment|a|hydra\.run|model\.arch)(\.[a-c]){0,2}=?[\[\]{}':, 0-9a-e$_.]{0,12}", 0..4)) {
-        let _ = compose_in(&ConfTree::built_in(), &overrides, &surroundings());
+        let _ = compose_in(&ConfTree::built_in(), &overrides, &context());
     }
 
     #[test]
     fn garbage_files_never_panic(text in r"(defaults: |- |a: |model: |\$\{|\}|\[|\]|\n|  |_self_|&x |\*x|<<: |[a-c]|:){0,24}") {
-        let tree = ConfTree::of_files([("config.yaml", text.as_str()), ("model/a.yaml", text.as_str())]);
-        let _ = compose_in(&tree, &[], &surroundings());
+        let tree = ConfTree::from_files([("config.yaml", text.as_str()), ("model/a.yaml", text.as_str())]);
+        let _ = compose_in(&tree, &[], &context());
     }
 }

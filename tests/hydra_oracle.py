@@ -1,4 +1,4 @@
-"""Composes each case that stands on stdin (JSON) with the real Hydra, and writes what came out to stdout (JSON)."""
+"""Composes each case from stdin (JSON) with Hydra and writes the results to stdout (JSON)."""
 
 import copy
 import datetime
@@ -20,7 +20,7 @@ NOW = datetime.datetime(2024, 2, 3, 4, 5, 6)
 
 
 def tagged(value):
-    """Values with the types that JSON loses."""
+    """A value with the types that JSON does not have."""
     if isinstance(value, dict):
         return {"map": [[str(key), tagged(item)] for key, item in value.items()]}
     if isinstance(value, list):
@@ -50,9 +50,9 @@ def composed(case, conf):
             overrides = OverridesParser.create(config_loader=loader).parse_overrides(case["overrides"])
             loader.validate_sweep_overrides_legal(overrides, run_mode=MULTIRUN, from_shell=False)
             return {"runs": [list(run) for run in BasicSweeper.split_arguments(overrides, None)[0]]}
-        began = time.perf_counter()
+        start = time.perf_counter()
         cfg = compose("config", overrides=case["overrides"], return_hydra_config=True)
-        took = time.perf_counter() - began
+        elapsed = time.perf_counter() - start
         HydraConfig.instance().set_config(cfg)
         job = copy.deepcopy(cfg)
         OmegaConf.set_readonly(job, False)
@@ -71,24 +71,24 @@ def composed(case, conf):
             "job_name": tagged(cfg.hydra.job.name),
             "override_dirname": tagged(cfg.hydra.job.override_dirname),
             "task_overrides": tagged(OmegaConf.to_container(cfg.hydra.overrides.task)),
-            "seconds": took,
+            "seconds": elapsed,
         }
 
 
 def main():
     warnings.simplefilter("ignore")
-    outcomes = []
+    results = []
     for case in json.load(sys.stdin):
         try:
             if "conf" in case:
-                outcomes.append(composed(case, case["conf"]))
+                results.append(composed(case, case["conf"]))
             else:
                 with tempfile.TemporaryDirectory() as root:
                     write_tree(case["files"], root)
-                    outcomes.append(composed(case, root))
+                    results.append(composed(case, root))
         except Exception as error:
-            outcomes.append({"error": f"{type(error).__name__}: {error}"[:300]})
-    json.dump(outcomes, sys.stdout)
+            results.append({"error": f"{type(error).__name__}: {error}"[:300]})
+    json.dump(results, sys.stdout)
 
 
 if __name__ == "__main__":

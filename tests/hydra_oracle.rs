@@ -1,13 +1,13 @@
-//! Our composition beside the real Hydra's, value by value.
+//! Compares our composition with that of Hydra, value by value.
 //!
-//! Hydra runs in a virtual environment under the target directory, made once. Where Python or the package
-//! index cannot be reached the test says so and passes, except on CI (`CI=true`), where it must run.
+//! Hydra runs in a virtual environment under the target directory, which is created once. If Python or the package index
+//! is not available, the test is skipped, except on CI (`CI=true`), where it fails.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use llmprof::config::{Composition, ConfTree, ConfigError, Surroundings, expand_sweep};
+use llmprof::config::{ComposeContext, Composition, ConfTree, ConfigError, expand_sweep};
 use serde_json::{Value as Json, json};
 use serde_yaml_ng::Value;
 
@@ -16,7 +16,7 @@ mod cases;
 
 use cases::{CASES, Case, EXCEPTIONS, OWN, SWEEPS};
 
-/// The interpreter of an environment that has `hydra-core`, or why there is none.
+/// The interpreter of an environment with `hydra-core`, or why it is not available.
 fn python_with_hydra() -> Result<PathBuf, String> {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("hydra-oracle");
     let python = target.join("bin/python");
@@ -30,22 +30,22 @@ fn python_with_hydra() -> Result<PathBuf, String> {
     let run = |command: &mut Command| match command.output() {
         Ok(output) if output.status.success() => Ok(()),
         Ok(output) => {
-            Err(String::from_utf8_lossy(&output.stderr).lines().last().unwrap_or("no words").to_owned())
+            Err(String::from_utf8_lossy(&output.stderr).lines().last().unwrap_or("no message").to_owned())
         }
         Err(error) => Err(error.to_string()),
     };
     run(Command::new("python3").args(["-m", "venv"]).arg(&target))
-        .map_err(|e| format!("no Python environment: {e}"))?;
+        .map_err(|e| format!("cannot create a Python environment: {e}"))?;
     run(Command::new(&python).args(["-m", "pip", "install", "--quiet", "hydra-core==1.3.*"]))
-        .map_err(|e| format!("hydra-core cannot be installed: {e}"))?;
+        .map_err(|e| format!("cannot install hydra-core: {e}"))?;
     match imports(&python) {
         true => Ok(python),
-        false => Err("hydra-core was installed and cannot be imported".into()),
+        false => Err("hydra-core is installed but cannot be imported".into()),
     }
 }
 
-/// Hydra's answers to all cases, from one process.
-fn ask_hydra(python: &Path, questions: &Json) -> Vec<Json> {
+/// Hydra's results of all cases, from one process.
+fn run_hydra(python: &Path, requests: &Json) -> Vec<Json> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hydra_oracle.py");
     let mut child = Command::new(python)
         .arg(script)
@@ -55,25 +55,25 @@ fn ask_hydra(python: &Path, questions: &Json) -> Vec<Json> {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    child.stdin.take().unwrap().write_all(questions.to_string().as_bytes()).unwrap();
+    child.stdin.take().unwrap().write_all(requests.to_string().as_bytes()).unwrap();
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success());
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// Values with the types that JSON loses, as the script writes them.
+/// A value with the types that JSON does not have, as the script writes it.
 fn tagged(value: &Value) -> Json {
     match value {
         Value::Null => Json::Null,
         Value::Bool(flag) => json!(flag),
         Value::Number(number) if number.is_f64() => {
-            let real = number.as_f64().unwrap();
+            let value = number.as_f64().unwrap();
             let composed = Composition::new(
-                &ConfTree::of_files([("config.yaml", "a: 0\nb: x${a}\n")]),
-                &[format!("a={}", spelled(real))],
-                &surroundings(),
+                &ConfTree::from_files([("config.yaml", "a: 0\nb: x${a}\n")]),
+                &[format!("a={}", float_override(value))],
+                &context(),
             );
-            // The program's own way to print a float inside text is Python's; use it to compare.
+            // The composition prints floats inside text as Python does.
             let text = composed.unwrap().resolved_job().unwrap()["b"].as_str().unwrap()[1..].to_owned();
             json!({ "float": text })
         }
@@ -89,23 +89,18 @@ fn tagged(value: &Value) -> Json {
     }
 }
 
-fn spelled(real: f64) -> String {
-    match real {
-        real if real.is_nan() => "nan".into(),
-        real if real.is_infinite() => {
-            if real > 0.0 {
-                "inf".into()
-            } else {
-                "-inf".into()
-            }
-        }
-        real => format!("{real:e}"),
+fn float_override(value: f64) -> String {
+    match value {
+        f64::INFINITY => "inf".into(),
+        f64::NEG_INFINITY => "-inf".into(),
+        value if value.is_nan() => "nan".into(),
+        value => format!("{value:e}"),
     }
 }
 
-fn surroundings() -> Surroundings {
+fn context() -> ComposeContext {
     let cwd = Path::new(env!("CARGO_TARGET_TMPDIR")).canonicalize().unwrap();
-    Surroundings { now: "2024-02-03T04:05:06[UTC]".parse().unwrap(), cwd, job: None }
+    ComposeContext { now: "2024-02-03T04:05:06[UTC]".parse().unwrap(), cwd, job: None }
 }
 
 fn texts(overrides: &[&str]) -> Vec<String> {
@@ -113,7 +108,7 @@ fn texts(overrides: &[&str]) -> Vec<String> {
 }
 
 fn ours(tree: &ConfTree, overrides: &[&str]) -> Result<Json, ConfigError> {
-    let composition = Composition::new(tree, &texts(overrides), &surroundings())?;
+    let composition = Composition::new(tree, &texts(overrides), &context())?;
     let choices = composition
         .choices
         .iter()
@@ -134,7 +129,7 @@ fn our_runs(tree: &ConfTree, overrides: &[&str]) -> Result<Json, ConfigError> {
     expand_sweep(tree, &texts(overrides)).map(|runs| json!({ "runs": runs }))
 }
 
-/// Choices have no order that means anything.
+/// Sorts the choices, whose order has no meaning.
 fn sorted_choices(mut answer: Json) -> Json {
     if let Some(entries) = answer.pointer_mut("/choices/map").and_then(Json::as_array_mut) {
         entries.sort_by_key(|entry| entry[0].as_str().map(str::to_owned));
@@ -146,44 +141,44 @@ fn sorted_choices(mut answer: Json) -> Json {
 }
 
 fn tree_of(case: &Case) -> ConfTree {
-    ConfTree::of_files(case.files.iter().copied())
+    ConfTree::from_files(case.files.iter().copied())
 }
 
 #[test]
-fn our_compositions_are_those_of_hydra() {
+fn our_compositions_equal_those_of_hydra() {
     let python = match python_with_hydra() {
         Ok(python) => python,
-        Err(why) if std::env::var("CI").as_deref() == Ok("true") => panic!("CI wants the oracle: {why}"),
+        Err(why) if std::env::var("CI").as_deref() == Ok("true") => panic!("Hydra is required on CI: {why}"),
         Err(why) => {
-            eprintln!("SKIPPED: the real Hydra is not here to compare with: {why}");
+            eprintln!("SKIPPED: Hydra is not available: {why}");
             return;
         }
     };
     let conf = Path::new(env!("CARGO_MANIFEST_DIR")).join("conf");
     let own_tree = ConfTree::built_in();
-    let mut questions = Vec::new();
-    let mut answers = Vec::new();
+    let mut requests = Vec::new();
+    let mut results = Vec::new();
     for overrides in OWN {
-        questions.push(json!({ "kind": "compose", "conf": conf, "overrides": overrides }));
-        answers.push((format!("conf/ {overrides:?}"), ours(&own_tree, overrides)));
+        requests.push(json!({ "kind": "compose", "conf": conf, "overrides": overrides }));
+        results.push((format!("conf/ {overrides:?}"), ours(&own_tree, overrides)));
     }
     for case in CASES {
         let files: serde_json::Map<_, _> =
             case.files.iter().map(|(path, text)| (path.to_string(), json!(text))).collect();
-        questions.push(json!({ "kind": "compose", "files": files, "overrides": case.overrides }));
-        answers.push((case.name.to_owned(), ours(&tree_of(case), case.overrides)));
+        requests.push(json!({ "kind": "compose", "files": files, "overrides": case.overrides }));
+        results.push((case.name.to_owned(), ours(&tree_of(case), case.overrides)));
     }
     for (name, overrides) in SWEEPS {
-        questions.push(json!({ "kind": "sweep", "conf": conf, "overrides": overrides }));
-        answers.push((name.to_string(), our_runs(&own_tree, overrides)));
+        requests.push(json!({ "kind": "sweep", "conf": conf, "overrides": overrides }));
+        results.push((name.to_string(), our_runs(&own_tree, overrides)));
     }
-    assert!(questions.len() >= 60, "{} cases", questions.len());
+    assert!(requests.len() >= 60, "{} cases", requests.len());
 
-    let theirs = ask_hydra(&python, &Json::Array(questions));
+    let theirs = run_hydra(&python, &Json::Array(requests));
     let mut differences = Vec::new();
     let mut used = Vec::new();
     let (mut equal, mut refused_by_both) = (0, 0);
-    for ((name, ours), theirs) in answers.into_iter().zip(theirs) {
+    for ((name, ours), theirs) in results.into_iter().zip(theirs) {
         let refused = theirs.get("error").cloned();
         let agree = match (&ours, &refused) {
             (Err(_), Some(_)) => true,
@@ -200,7 +195,7 @@ fn our_compositions_are_those_of_hydra() {
         let exception = EXCEPTIONS.iter().find(|exception| exception.case == name);
         match exception {
             Some(exception) if agree => {
-                differences.push(format!("{name}: no exception any more ({})", exception.why))
+                differences.push(format!("{name}: no longer an exception ({})", exception.why))
             }
             Some(exception) => used.push(exception.case),
             None if agree => {}
@@ -216,7 +211,7 @@ fn our_compositions_are_those_of_hydra() {
     let unused: Vec<_> = EXCEPTIONS.iter().map(|e| e.case).filter(|case| !used.contains(case)).collect();
     assert!(differences.is_empty(), "{} differ:\n{}", differences.len(), differences.join("\n"));
     println!("{equal} equal, {refused_by_both} refused by both, {} exceptions", EXCEPTIONS.len());
-    // If Hydra refused nearly everything the comparison would say nothing.
+    // The comparison is meaningless if Hydra refuses almost everything.
     assert!(equal >= 100, "only {equal} cases were accepted by both");
     assert!(unused.is_empty(), "exceptions without a case: {unused:?}");
 }

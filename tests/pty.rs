@@ -222,7 +222,7 @@ fn snapshots_are_kept_and_compared() {
         terminal.press("s", "snapshot: its name");
         terminal.send(&format!("\x15{name}"));
         terminal.see(name);
-        terminal.press("\r", &format!("snapshot {name} is kept"));
+        terminal.press("\r", &format!("snapshot {name} saved"));
         let run = &run_dirs(terminal.path())[0];
         let kept = run.join("snapshots").join(format!("{name}.json"));
         let kept: serde_json::Value = serde_json::from_slice(&fs::read(kept).unwrap()).unwrap();

@@ -18,13 +18,13 @@ use llmprof::{
     },
     config::{ConfTree, Dtype, ThemeName, compose},
     event::{
-        Envelope, Event, GivenPeaks, GpuAbsent, GpuInfo, GpuLost, GpuSample, HostInfo, HostSample,
-        KernelReport, Level, Notice, Outcome, Phase, RequestFinished, RequestStarted, RunStarted, SCHEMA,
-        SnapshotTaken, Stamp, Token, ToolRun, ToolState, readings::Reading,
+        Device, EngineKind, Envelope, Event, GivenPeaks, GpuAbsent, GpuInfo, GpuLost, GpuSample, HostInfo,
+        HostSample, KernelReport, Level, Notice, Outcome, Phase, RequestFinished, RequestStarted, RunStarted,
+        SCHEMA, SnapshotTaken, Stamp, Token, ToolRun, ToolState, readings::Reading,
     },
     model::{Shape, Step},
     report::{plots::roofline_svg, report_md, run_json},
-    run::sweep::{Cooling, Heat, Job, JobResult, Sweep},
+    run::sweep::{CooldownStatus, Job, JobResult, Sweep, Temperature},
     rundir::{EventReader, Player},
     sim::{SimSteps, sim_kernels},
     state::{RunState, Snapshot},
@@ -96,8 +96,8 @@ fn run_started() -> RunStarted {
         experiment: "baseline".into(),
         model: "smollm2_135m".into(),
         dtype: "f32".into(),
-        engine: "candle".into(),
-        device: "cpu".into(),
+        engine: EngineKind::Candle,
+        device: Device::Cpu,
         synthetic_weights: true,
         simulated: false,
         parameters: 134_515_008,
@@ -360,11 +360,11 @@ fn sweep(at_work: bool) -> Sweep {
     sweep
 }
 
-fn cooling() -> Cooling {
-    Cooling {
+fn cooling() -> CooldownStatus {
+    CooldownStatus {
         left: Duration::from_secs(2),
         left_at_most: Duration::from_secs(120),
-        heat: Heat::At(54.0),
+        temperature: Temperature::Celsius(54.0),
         below_c: Some(45.0),
     }
 }

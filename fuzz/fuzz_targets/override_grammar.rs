@@ -2,11 +2,11 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use llmprof::config::{Given, Override};
+use llmprof::config::{Override, OverrideValue};
 
 fuzz_target!(|text: &str| {
-    if let Ok(Override { value: Some(Given::One(element)), .. }) = Override::parse(text) {
+    if let Ok(Override { value: Some(OverrideValue::Single(element)), .. }) = Override::parse(text) {
         let again = Override::parse(&format!("k={}", element.to_text()));
-        assert!(matches!(again, Ok(Override { value: Some(Given::One(_)), .. })), "{text:?}");
+        assert!(matches!(again, Ok(Override { value: Some(OverrideValue::Single(_)), .. })), "{text:?}");
     }
 });

@@ -184,7 +184,7 @@ pub(super) fn baseline(command: BaselineCommand) -> Result<u8, Failure> {
             print(&format!("saved {} as {} ({} requests)", sample.name, path.display(), sample.measured))?;
             if sample.facts.outcome.is_none() {
                 eprint_line(
-                    "note: the recording is incomplete: the run is still being written or was cut off",
+                    "note: the recording has no end: the run is still being recorded, or was interrupted",
                 );
             }
         }

@@ -87,7 +87,7 @@ fn of_run(path: &Path) -> Result<Vec<Diagnosed>, Failure> {
     let mut found = of_state(&state);
     for of_gpu in &mut found {
         if state.finished.is_none() {
-            of_gpu.source += ", incomplete: the run is still being written or was cut off";
+            of_gpu.source += ", without an end: the run is still being recorded, or was interrupted";
         }
         if reader.skipped() > 0 {
             of_gpu.source += &format!(", {} unreadable lines skipped", reader.skipped());

@@ -79,7 +79,7 @@ pub struct Cli {
 enum Command {
     /// Run the workload without the TUI
     Run(run::RunArgs),
-    /// Open a recorded run in the TUI; a run still being written is followed
+    /// Open a recorded run in the TUI; a run that is still being recorded is followed
     Replay(replay::ReplayArgs),
     /// Play a recording that is built into the program
     Demo(replay::DemoArgs),

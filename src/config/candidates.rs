@@ -1,37 +1,37 @@
-//! What an override may go on with: groups, options, keys and values that begin as its word does.
+//! Completion of an override: the groups, options, keys and values that start with a given prefix.
 
 use serde_yaml_ng::Value;
 
-use super::compose::Surroundings;
+use super::compose::ComposeContext;
 use super::composition::Composition;
 use super::conf_tree::ConfTree;
 use super::overrides::Action;
 use super::typed;
 use super::value_tree::{child_path, value_at};
 
-/// A word that could stand on the command line.
+/// A possible word of the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
     pub text: String,
-    /// What it is, in a few words; empty where there is nothing to say.
+    /// A short description; may be empty.
     pub note: String,
-    /// Whether the word ends here; else more is to follow (`model=`, `runtime.`).
-    pub whole: bool,
+    /// False if the word continues after `text`, as in `model=` and `runtime.`.
+    pub complete: bool,
 }
 
 impl Candidate {
-    pub fn whole(text: impl Into<String>, note: impl Into<String>) -> Candidate {
-        Candidate { text: text.into(), note: note.into(), whole: true }
+    pub fn complete(text: impl Into<String>, note: impl Into<String>) -> Candidate {
+        Candidate { text: text.into(), note: note.into(), complete: true }
     }
 
-    pub fn open(text: impl Into<String>, note: impl Into<String>) -> Candidate {
-        Candidate { text: text.into(), note: note.into(), whole: false }
+    pub fn partial(text: impl Into<String>, note: impl Into<String>) -> Candidate {
+        Candidate { text: text.into(), note: note.into(), complete: false }
     }
 }
 
-/// What there is to choose from, given the files and the overrides that stand on the line already.
+/// The possible overrides, given the files and the overrides before them on the command line.
 ///
-/// It answers whatever it is asked: files or overrides that do not compose are left out, and then it knows less.
+/// Files and overrides that do not compose are ignored: the list is then shorter.
 #[derive(Debug)]
 pub struct Candidates<'t> {
     tree: &'t ConfTree,
@@ -41,13 +41,13 @@ pub struct Candidates<'t> {
 }
 
 impl<'t> Candidates<'t> {
-    pub fn new(tree: &'t ConfTree, earlier: &[String]) -> Candidates<'t> {
-        let surroundings = Surroundings::here();
-        let compose = |overrides: &[String]| Composition::new(tree, overrides, &surroundings).ok();
-        // One bad word must not hide what the others did.
-        let composition = compose(earlier).or_else(|| {
-            let alone = |given: &&String| compose(std::slice::from_ref(*given)).is_some();
-            compose(&earlier.iter().filter(alone).cloned().collect::<Vec<_>>()).or_else(|| compose(&[]))
+    pub fn new(tree: &'t ConfTree, previous: &[String]) -> Candidates<'t> {
+        let context = ComposeContext::current();
+        let compose = |overrides: &[String]| Composition::new(tree, overrides, &context).ok();
+        // One invalid override must not hide the effect of the others.
+        let composition = compose(previous).or_else(|| {
+            let is_valid = |text: &&String| compose(std::slice::from_ref(*text)).is_some();
+            compose(&previous.iter().filter(is_valid).cloned().collect::<Vec<_>>()).or_else(|| compose(&[]))
         });
         let mut candidates = Candidates {
             tree,
@@ -66,9 +66,9 @@ impl<'t> Candidates<'t> {
         candidates
     }
 
-    /// The overrides that `word` is the beginning of, sorted; a key and its value are two steps.
+    /// The overrides that start with `word`, sorted. The key is completed first, then its value.
     pub fn overrides(&self, word: &str) -> Vec<Candidate> {
-        let (action, rest) = Action::of_prefix(word);
+        let (action, rest) = Action::split_prefix(word);
         let prefix = &word[..word.len() - rest.len()];
         let mut found = match rest.split_once('=') {
             Some((key, values)) => {
@@ -87,73 +87,78 @@ impl<'t> Candidates<'t> {
         found
     }
 
-    /// The options of `group` that begin with `partial`.
+    /// The options of `group` that start with `partial`.
     pub fn options(&self, group: &str, partial: &str) -> Vec<Candidate> {
         let mut options = self.tree.options(group);
         options.retain(|option| option.starts_with(partial));
-        options.into_iter().map(|option| Candidate::whole(&option, self.about(group, &option))).collect()
+        options
+            .into_iter()
+            .map(|option| Candidate::complete(&option, self.description(group, &option)))
+            .collect()
     }
 
-    /// The dotted keys of the job one step on from `partial`: those with keys of their own twice, to stop or go on.
+    /// The dotted keys of the job that start with `partial`, one level at a time. A map is listed twice: as `key` and `key.`.
     pub fn packages(&self, partial: &str) -> Vec<Candidate> {
         let keys = self.children(partial).into_iter().filter(|(key, _)| !key.starts_with("hydra"));
         keys.flat_map(|(key, value)| {
-            let below = value.is_mapping().then(|| Candidate::open(format!("{key}."), ""));
-            [Some(Candidate::whole(key, "")), below].into_iter().flatten()
+            let children = value.is_mapping().then(|| Candidate::partial(format!("{key}."), ""));
+            [Some(Candidate::complete(key, "")), children].into_iter().flatten()
         })
         .collect()
     }
 
-    /// What may stand before the `=`.
+    /// Completions of the part before the `=`.
     fn names(&self, action: Action, partial: &str) -> Vec<Candidate> {
         let mut found = Vec::new();
         for group in self.groups.iter().filter(|group| group.starts_with(partial)) {
-            let next = group[partial.len()..].find('/').map(|at| &group[..partial.len() + at]);
+            let parent = group[partial.len()..].find('/').map(|index| &group[..partial.len() + index]);
             let is_chosen = self.chosen.contains(group);
-            match (next, action) {
-                (Some(above), _) => found.push(Candidate::open(format!("{above}/"), "group")),
-                (None, Action::Remove) if is_chosen => found.push(Candidate::whole(group, "group")),
+            match (parent, action) {
+                (Some(parent), _) => found.push(Candidate::partial(format!("{parent}/"), "group")),
+                (None, Action::Remove) if is_chosen => found.push(Candidate::complete(group, "group")),
                 (None, Action::Remove) => {}
                 (None, Action::Add) if is_chosen => {}
                 (None, _) if self.tree.options(group).is_empty() => {}
-                (None, _) => found.push(Candidate::open(format!("{group}="), "group")),
+                (None, _) => found.push(Candidate::partial(format!("{group}="), "group")),
             }
         }
         for (key, value) in self.children(partial) {
             let is_map = value.is_mapping();
             if is_map {
-                found.push(Candidate::open(format!("{key}."), "keys"));
+                found.push(Candidate::partial(format!("{key}."), "keys"));
             }
             match action {
-                // What is there cannot be added; what is below it may not be there.
+                // An existing key cannot be added, but a key below it can.
                 Action::Add => {}
                 Action::Remove if is_map && !key.contains('.') => {}
-                Action::Remove => found.push(Candidate::whole(key, shown(value).unwrap_or_default())),
+                Action::Remove => {
+                    found.push(Candidate::complete(key, unquoted_text(value).unwrap_or_default()))
+                }
                 Action::Change | Action::Put if is_map => {}
                 Action::Change | Action::Put => {
-                    let note = shown(value).map(|value| format!("now {value}"));
-                    found.push(Candidate::open(format!("{key}="), note.unwrap_or_default()));
+                    let note = unquoted_text(value).map(|value| format!("now {value}"));
+                    found.push(Candidate::partial(format!("{key}="), note.unwrap_or_default()));
                 }
             }
         }
         found
     }
 
-    /// The keys that begin with `partial` and go one step on from its last dot.
+    /// The keys that start with `partial`, one level below its last dot.
     fn children(&self, partial: &str) -> Vec<(String, &Value)> {
-        let (above, begun) = partial.rsplit_once('.').unwrap_or(("", partial));
-        if begun.contains('/') {
+        let (parent, prefix) = partial.rsplit_once('.').unwrap_or(("", partial));
+        if prefix.contains('/') {
             return Vec::new();
         }
-        let entries = value_at(&self.keys, above).and_then(Value::as_mapping).into_iter().flatten();
+        let entries = value_at(&self.keys, parent).and_then(Value::as_mapping).into_iter().flatten();
         let named = entries.filter_map(|(name, value)| Some((name.as_str()?, value)));
         named
-            .filter(|(name, _)| name.starts_with(begun))
-            .map(|(name, value)| (child_path(above, name), value))
+            .filter(|(name, _)| name.starts_with(prefix))
+            .map(|(name, value)| (child_path(parent, name), value))
             .collect()
     }
 
-    /// What may stand after the `=` of `key`.
+    /// Completions of the part after the `=` of `key`.
     fn values(&self, key: &str, partial: &str) -> Vec<Candidate> {
         let group = key.split('@').next().unwrap_or(key);
         if self.groups.iter().any(|known| known == group) {
@@ -161,42 +166,42 @@ impl<'t> Candidates<'t> {
         }
         let mut values: Vec<(String, &str)> =
             typed::allowed_values(key, &self.keys).into_iter().map(|value| (value, "")).collect();
-        if let Some(now) = value_at(&self.keys, key).and_then(shown) {
+        if let Some(now) = value_at(&self.keys, key).and_then(unquoted_text) {
             match values.iter_mut().find(|(value, _)| *value == now) {
                 Some((_, note)) => *note = "now",
                 None => values.push((now, "now")),
             }
         }
         values.retain(|(value, _)| value.starts_with(partial));
-        values.into_iter().map(|(value, note)| Candidate::whole(value, note)).collect()
+        values.into_iter().map(|(value, note)| Candidate::complete(value, note)).collect()
     }
 
-    /// The first comment of an option's file.
-    fn about(&self, group: &str, option: &str) -> String {
+    /// The first line of an option's file, if it is a comment.
+    fn description(&self, group: &str, option: &str) -> String {
         let file = self.tree.read(&format!("{group}/{option}")).ok().flatten();
         let first = file.as_ref().and_then(|file| file.text.lines().next()?.strip_prefix("# "));
         first.filter(|line| !line.starts_with("@package")).unwrap_or_default().to_owned()
     }
 }
 
-/// The values before the last of a list (`a,b,`), and the last. A comma within brackets or quotes divides nothing.
+/// Splits a list before its last value (`a,b,` and `c`). A comma within brackets or quotes is not a separator.
 fn split_list(values: &str) -> (&str, &str) {
-    let (mut depth, mut quote, mut at) = (0u32, None, 0);
-    for (place, c) in values.char_indices() {
+    let (mut depth, mut quote, mut last_start) = (0u32, None, 0);
+    for (index, c) in values.char_indices() {
         match (c, quote) {
             (_, Some(open)) => quote = (c != open).then_some(open),
             ('\'' | '"', None) => quote = Some(c),
             ('[' | '{' | '(', None) => depth += 1,
             (']' | '}' | ')', None) => depth = depth.saturating_sub(1),
-            (',', None) if depth == 0 => at = place + 1,
+            (',', None) if depth == 0 => last_start = index + 1,
             _ => {}
         }
     }
-    values.split_at(at)
+    values.split_at(last_start)
 }
 
-/// A value as an override spells it; `None` for what would need quotes there, in a shell, or is no single value.
-fn shown(value: &Value) -> Option<String> {
+/// A scalar as an override writes it. `None` for lists, maps, and text that needs quotes in an override or in a shell.
+fn unquoted_text(value: &Value) -> Option<String> {
     let text = match value {
         Value::Null => "null".to_owned(),
         Value::Bool(flag) => flag.to_string(),
@@ -213,7 +218,7 @@ mod tests {
     use super::*;
 
     fn tree() -> ConfTree {
-        ConfTree::of_files([
+        ConfTree::from_files([
             (
                 "config.yaml",
                 "defaults:\n  - model: a\n  - _self_\nseed: 3\nname: 'x y'\nmap: {deep: {leaf: 1}}\n",
@@ -225,15 +230,15 @@ mod tests {
         ])
     }
 
-    fn texts(word: &str, earlier: &[&str]) -> Vec<String> {
-        let earlier: Vec<String> = earlier.iter().map(|text| text.to_string()).collect();
+    fn texts(word: &str, previous: &[&str]) -> Vec<String> {
+        let previous: Vec<String> = previous.iter().map(|text| text.to_string()).collect();
         let tree = tree();
-        let found = Candidates::new(&tree, &earlier).overrides(word);
-        found.into_iter().map(|one| if one.whole { one.text + "|" } else { one.text }).collect()
+        let found = Candidates::new(&tree, &previous).overrides(word);
+        found.into_iter().map(|one| if one.complete { one.text + "|" } else { one.text }).collect()
     }
 
     #[test]
-    fn one_step_at_a_time() {
+    fn overrides_complete_step_by_step() {
         let table: &[(&str, &[&str])] = &[
             ("mo", &["model.", "model/", "model="]),
             ("model=", &["model=a|", "model=b|"]),
@@ -263,13 +268,13 @@ mod tests {
             ("=", &[]),
             ("é=ü,", &[]),
         ];
-        for (word, wanted) in table {
-            assert_eq!(texts(word, &[]), *wanted, "{word}");
+        for (word, expected) in table {
+            assert_eq!(texts(word, &[]), *expected, "{word}");
         }
     }
 
     #[test]
-    fn what_stands_on_the_line_counts_and_what_is_wrong_there_does_not() {
+    fn previous_overrides_apply_and_invalid_ones_are_ignored() {
         assert_eq!(texts("model.", &["model=b"]), ["model.depth=", "model.width="]);
         assert_eq!(texts("model.d", &["model=b", "nope=1", "model.width=", "["]), ["model.depth="]);
         assert_eq!(texts("model.depth=", &["model=b"]), ["model.depth=null|"]);
@@ -277,15 +282,15 @@ mod tests {
     }
 
     #[test]
-    fn broken_files_leave_the_groups() {
-        let tree = ConfTree::of_files([("config.yaml", "a: ["), ("g/x.yaml", "# About x.\n")]);
+    fn groups_complete_even_if_a_file_is_invalid() {
+        let tree = ConfTree::from_files([("config.yaml", "a: ["), ("g/x.yaml", "# About x.\n")]);
         let candidates = Candidates::new(&tree, &[]);
-        assert_eq!(candidates.overrides(""), [Candidate::open("g=", "group")]);
-        assert_eq!(candidates.overrides("g="), [Candidate::whole("g=x", "About x.")]);
+        assert_eq!(candidates.overrides(""), [Candidate::partial("g=", "group")]);
+        assert_eq!(candidates.overrides("g="), [Candidate::complete("g=x", "About x.")]);
     }
 
     #[test]
-    fn typed_keys_know_their_values() {
+    fn typed_keys_complete_their_values() {
         let tree = ConfTree::built_in();
         let candidates = Candidates::new(&tree, &[]);
         let values = |word: &str| -> Vec<String> {
@@ -299,14 +304,14 @@ mod tests {
         assert_eq!(values("model.dtype=f32,"), ["bf16", "f16"]);
         assert_eq!(values("runtime.seed="), ["0"]);
         let notes = candidates.overrides("model=smollm2_135m");
-        assert_eq!(notes[0].note, "SmolLM2 135M: small enough for any laptop, and the default.");
+        assert_eq!(notes[0].note, "SmolLM2 135M: the default, small enough for any laptop.");
     }
 
     #[test]
-    fn packages_stop_or_go_on() {
+    fn packages_complete_with_and_without_a_dot() {
         let tree = tree();
         let found = Candidates::new(&tree, &[]).packages("m");
-        let texts: Vec<_> = found.iter().map(|one| (one.text.as_str(), one.whole)).collect();
+        let texts: Vec<_> = found.iter().map(|one| (one.text.as_str(), one.complete)).collect();
         assert_eq!(texts, [("model", true), ("model.", false), ("map", true), ("map.", false)]);
     }
 }

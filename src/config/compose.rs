@@ -1,4 +1,4 @@
-//! From files and overrides to one typed configuration, and the texts that tell how it came about.
+//! Composes files and overrides into one typed configuration, and writes it as the YAML files that Hydra keeps.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,13 +10,13 @@ use super::conf_tree::ConfTree;
 use super::defaults::DefaultsItem;
 use super::error::{ConfigError, Names};
 use super::interpolate::HYDRA;
-use super::overrides::{Given, Override};
+use super::overrides::{Override, OverrideValue};
 use super::python_text::str_of;
 use super::run_config::RunConfig;
 use super::typed;
 use super::value_tree::{keys_of, value_at};
 
-/// One composed configuration and how it came about.
+/// A composed configuration and the files and overrides it was made from.
 #[derive(Debug, Clone)]
 pub struct Composed {
     pub config: RunConfig,
@@ -29,7 +29,7 @@ pub struct Composed {
     composition: Composition,
 }
 
-/// Whether interpolations are shown or what they stand for.
+/// Whether interpolations are resolved or kept as `${…}`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     Resolved,
@@ -59,12 +59,12 @@ impl Composed {
         })
     }
 
-    /// The files in the order of merging, with where each one goes and what asked for it.
+    /// The merged files in order, with the package and the origin of each.
     pub fn defaults(&self) -> &[DefaultsItem] {
         &self.composition.defaults
     }
 
-    /// Where files were looked for, the first place first.
+    /// The directories searched for files, in order.
     pub fn search_path(&self) -> &[String] {
         &self.composition.search_path
     }
@@ -74,15 +74,15 @@ impl Composed {
         self.composition.hydra()
     }
 
-    /// Where the jobs of a sweep are kept, and this job below that; as `hydra.sweep` says.
-    pub fn sweep_places(&self) -> Result<(String, String), ConfigError> {
+    /// The directory of the sweep and the subdirectory of this job, from `hydra.sweep`.
+    pub fn sweep_dirs(&self) -> Result<(String, String), ConfigError> {
         let text = |key: &str| Ok(str_of(&self.composition.resolved_hydra(key)?));
         Ok((text("sweep.dir")?, text("sweep.subdir")?))
     }
 
     /// The overrides of the job as a YAML list, as they were typed.
     pub fn overrides_yaml(&self) -> String {
-        serde_yaml_ng::to_string(&self.composition.job_overrides()).unwrap_or_default()
+        yaml_text(&self.composition.job_overrides())
     }
 
     /// Hydra's own configuration as YAML, as it was written.
@@ -90,7 +90,7 @@ impl Composed {
         yaml_text(&Value::Mapping([(Value::from(HYDRA), self.hydra())].into_iter().collect()))
     }
 
-    /// The files that Hydra keeps in a run's `.hydra/` directory: name and content.
+    /// The name and content of each file in a run's `.hydra/` directory.
     pub fn hydra_files(&self) -> [(&'static str, String); 3] {
         [
             ("config.yaml", yaml_text(&self.job(Form::AsWritten))),
@@ -102,47 +102,47 @@ impl Composed {
 
 /// `value` as YAML text.
 pub fn yaml_text(value: &impl serde::Serialize) -> String {
-    // Keys are text and values are plain: there is nothing the writer could refuse.
+    // Cannot fail: keys are strings and values are plain.
     serde_yaml_ng::to_string(value).unwrap_or_default()
 }
 
-/// What interpolations may ask of the world outside the files.
+/// The time, directory and job number that interpolations can refer to.
 #[derive(Debug, Clone)]
-pub struct Surroundings {
+pub struct ComposeContext {
     pub now: jiff::Zoned,
     pub cwd: PathBuf,
-    /// The place of the job in its sweep, from 0; `None` for a single run.
+    /// The index of the job in its sweep, from 0; `None` for a single run.
     pub job: Option<usize>,
 }
 
-impl Surroundings {
-    /// This moment, in this process's working directory.
-    pub fn here() -> Surroundings {
+impl ComposeContext {
+    /// The current time and the working directory of this process.
+    pub fn current() -> ComposeContext {
         let cwd = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("."));
-        Surroundings { now: jiff::Zoned::now(), cwd, job: None }
+        ComposeContext { now: jiff::Zoned::now(), cwd, job: None }
     }
 }
 
 /// Composes `config.yaml`, the options its defaults list names, and `overrides`.
 pub fn compose(tree: &ConfTree, overrides: &[String]) -> Result<Composed, ConfigError> {
-    compose_in(tree, overrides, &Surroundings::here())
+    compose_in(tree, overrides, &ComposeContext::current())
 }
 
-/// `compose` at a given time and place.
+/// [`compose`] with a given time and working directory.
 pub fn compose_in(
     tree: &ConfTree,
     overrides: &[String],
-    surroundings: &Surroundings,
+    context: &ComposeContext,
 ) -> Result<Composed, ConfigError> {
-    match typed_composition(tree, overrides, surroundings) {
+    match typed_composition(tree, overrides, context) {
         Err(ConfigError::UnknownKey { key, names, origin, add_with: Some(plus) }) => {
-            // The + helps only where the key then has a place in the typed configuration.
+            // Suggest the + only if the typed configuration has the key.
             let added: Vec<String> = overrides
                 .iter()
                 .map(|text| if plus == format!("+{text}") { plus.clone() } else { text.clone() })
                 .collect();
             let still_unknown = matches!(
-                typed_composition(tree, &added, surroundings),
+                typed_composition(tree, &added, context),
                 Err(ConfigError::UnknownKey { add_with: None, .. } | ConfigError::BadMerge { .. })
             );
             let add_with = Some(plus).filter(|_| !still_unknown);
@@ -155,61 +155,61 @@ pub fn compose_in(
 fn typed_composition(
     tree: &ConfTree,
     overrides: &[String],
-    surroundings: &Surroundings,
+    context: &ComposeContext,
 ) -> Result<Composed, ConfigError> {
-    let composition = Composition::new(tree, overrides, surroundings)?;
+    let composition = Composition::new(tree, overrides, context)?;
     let origins = &composition.tree.origins;
     let resolved = composition.resolved_job().and_then(|job| {
-        let whole = with_hydra(&job, |key| composition.resolved_hydra(key))?;
-        Ok((job, whole))
+        let full = with_hydra(&job, |key| composition.resolved_hydra(key))?;
+        Ok((job, full))
     });
-    let (job, whole) = resolved.map_err(|error| {
-        // A reference to what was left out, or has no value: that is what is missing.
+    let (job, full) = resolved.map_err(|error| {
+        // If the unresolved reference is to a missing key, report that key instead.
         let as_written = with_hydra(&composition.job(), |key| Ok(Value::from(key)));
-        match as_written.and_then(|whole| typed::typed(&whole, origins)) {
+        match as_written.and_then(|full| typed::typed(&full, origins)) {
             Err(missing @ (ConfigError::MissingKey { .. } | ConfigError::MissingValue { .. })) => missing,
             _ => error,
         }
     })?;
-    let config = typed::typed(&whole, origins)?;
+    let config = typed::typed(&full, origins)?;
     let chosen = |(key, option): (&String, &Option<String>)| Some((key.clone(), option.clone()?));
     let choices = composition.choices.iter().filter_map(chosen).collect();
     Ok(Composed { config, tree: job, choices, overrides: overrides.to_vec(), composition })
 }
 
-/// What Hydra keeps of a sweep as `multirun.yaml`: the configuration without the keys that are swept, as written.
+/// The content of a sweep's `multirun.yaml`: the configuration as written, without the swept overrides.
 ///
-/// `jobs` are what `overrides` expand to. Where nothing composes without a swept key, the first job stands for all.
+/// `jobs` is the expansion of `overrides`. If nothing composes without the swept overrides, the first job is written.
 pub fn multirun_yaml(
     tree: &ConfTree,
     overrides: &[String],
     jobs: &[Vec<String>],
-    surroundings: &Surroundings,
+    context: &ComposeContext,
 ) -> Result<String, ConfigError> {
     let parsed = overrides.iter().map(|text| Override::parse(text)).collect::<Result<Vec<_>, _>>()?;
     let single: Vec<String> = parsed
         .iter()
-        .filter(|given| !matches!(given.value, Some(Given::Many(_))))
+        .filter(|given| !matches!(given.value, Some(OverrideValue::Sweep(_))))
         .map(|given| given.text.to_string())
         .collect();
-    let of_first = || jobs.first().cloned().unwrap_or_default();
-    let composition = Composition::new(tree, &single, surroundings)
-        .or_else(|_| Composition::new(tree, &of_first(), surroundings))?;
+    let first_job = || jobs.first().cloned().unwrap_or_default();
+    let composition = Composition::new(tree, &single, context)
+        .or_else(|_| Composition::new(tree, &first_job(), context))?;
     let mut hydra = composition.hydra();
-    let typed = parsed.iter().filter(|given| !given.is_of_hydra());
-    let typed: Vec<Value> = typed.map(|given| Value::from(given.text.to_string())).collect();
+    let job_overrides = parsed.iter().filter(|given| !given.is_hydra());
+    let job_overrides = job_overrides.map(|given| Value::from(given.text.as_str())).collect();
     if let Some(task) = hydra.get_mut("overrides").and_then(|overrides| overrides.get_mut("task")) {
-        *task = Value::Sequence(typed);
+        *task = Value::Sequence(job_overrides);
     }
     if let Some(mode) = hydra.get_mut("mode") {
         *mode = Value::from("MULTIRUN");
     }
-    let mut whole = Mapping::new();
-    whole.insert(Value::from(HYDRA), hydra);
+    let mut full = Mapping::new();
+    full.insert(Value::from(HYDRA), hydra);
     if let Value::Mapping(job) = composition.job() {
-        whole.extend(job);
+        full.extend(job);
     }
-    Ok(yaml_text(&whole))
+    Ok(yaml_text(&full))
 }
 
 /// The job's configuration and the part of Hydra's that a run reads.
@@ -223,9 +223,9 @@ fn with_hydra(
         let entry: Mapping = [(Value::from(name), value)].into_iter().collect();
         hydra.insert(Value::from(section), Value::Mapping(entry));
     }
-    let mut whole = job.clone();
-    if let Value::Mapping(entries) = &mut whole {
+    let mut full = job.clone();
+    if let Value::Mapping(entries) = &mut full {
         entries.insert(Value::from(HYDRA), Value::Mapping(hydra));
     }
-    Ok(whole)
+    Ok(full)
 }

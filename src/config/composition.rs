@@ -1,32 +1,32 @@
-//! A composition before it has a type: the files merged, the overrides on top, interpolations still as written.
+//! An untyped composition: merged files and applied overrides, with interpolations as written.
 
 use std::collections::BTreeMap;
 
 use serde_yaml_ng::Value;
 
-use super::compose::Surroundings;
+use super::compose::ComposeContext;
 use super::conf_tree::ConfTree;
 use super::defaults::{DefaultsItem, defaults_list};
 use super::error::{ConfigError, Names};
 use super::hydra_node;
 use super::interpolate::{HYDRA, resolve};
-use super::overrides::{Action, Element, Given, Override};
+use super::overrides::{Action, Element, Override, OverrideValue};
 use super::typed::described;
 use super::value_tree::{Keys, MISSING, ValueTree, child_path, keys_to_suggest, value_at};
 
 /// The file every composition starts from.
 const PRIMARY: &str = "config";
 
-/// Files and overrides put together as Hydra does, of any shape.
+/// Files and overrides composed by Hydra's rules, with any keys.
 #[derive(Debug, Clone)]
 pub struct Composition {
     pub(super) tree: ValueTree,
-    surroundings: Surroundings,
-    /// The option of each group, by the key an override names it with; `None` where nothing is chosen.
+    context: ComposeContext,
+    /// The selected option of each group by its override key; `None` where no option is selected.
     pub choices: BTreeMap<String, Option<String>>,
-    /// The files in the order of merging.
+    /// The merged files in order.
     pub defaults: Vec<DefaultsItem>,
-    /// Where files were looked for, the first place first.
+    /// The directories searched for files, in order.
     pub search_path: Vec<String>,
     overrides: Vec<Override>,
 }
@@ -36,18 +36,18 @@ impl Composition {
     pub fn new(
         conf: &ConfTree,
         overrides: &[String],
-        surroundings: &Surroundings,
+        context: &ComposeContext,
     ) -> Result<Composition, ConfigError> {
         let overrides = overrides.iter().map(|text| Override::parse(text)).collect::<Result<Vec<_>, _>>()?;
         for given in &overrides {
             refuse_sweep(given)?;
         }
-        let (of_groups, of_values): (Vec<&Override>, Vec<&Override>) =
-            overrides.iter().partition(|given| is_of_group(given, conf));
+        let (group_overrides, value_overrides): (Vec<&Override>, Vec<&Override>) =
+            overrides.iter().partition(|given| selects_option(given, conf));
 
-        let list = defaults_list(conf, PRIMARY, &of_groups)?;
+        let list = defaults_list(conf, PRIMARY, &group_overrides)?;
         let mut tree = ValueTree::default();
-        hydra_node::begin(&mut tree)?;
+        hydra_node::insert_defaults(&mut tree)?;
         for item in &list.items {
             if let Some(Some(loaded)) = list.files.get(&item.config) {
                 tree.merge_document(&item.package, &loaded.document, &loaded.origin)?;
@@ -56,17 +56,17 @@ impl Composition {
         hydra_node::check(&tree)?;
         let mut composition = Composition {
             tree,
-            surroundings: surroundings.clone(),
+            context: context.clone(),
             choices: list.choices,
             defaults: list.items,
             search_path: conf.search_path(),
             overrides: Vec::new(),
         };
-        for given in of_values {
+        for given in value_overrides {
             composition.apply(given, conf)?;
         }
         let choices = composition.choices.clone().into_iter();
-        hydra_node::finish(&mut composition.tree, &overrides, choices, conf, surroundings)?;
+        hydra_node::finish(&mut composition.tree, &overrides, choices, conf, context)?;
         composition.overrides = overrides;
         Ok(composition)
     }
@@ -82,14 +82,16 @@ impl Composition {
             });
         }
         let value = match &given.value {
-            Some(Given::One(element)) => Some(element.to_value().map_err(|message| given.bad(message))?),
+            Some(OverrideValue::Single(element)) => {
+                Some(element.to_value().map_err(|message| given.bad(message))?)
+            }
             _ => None,
         };
         let (key, origin) = (given.key.as_str(), given.origin());
-        let wanted = value.clone().unwrap_or_default();
+        let new_value = value.clone().unwrap_or_default();
         match given.action {
             Action::Change => {
-                self.tree.update(key, wanted, Keys::Closed, &origin).map_err(|error| match error {
+                self.tree.update(key, new_value, Keys::Closed, &origin).map_err(|error| match error {
                     ConfigError::UnknownKey { key: unknown, origin, .. } => {
                         let mut known = keys_to_suggest(&unknown, &self.tree.root);
                         known.extend(conf.groups());
@@ -100,21 +102,19 @@ impl Composition {
                     other => other,
                 })
             }
-            Action::Put => self.tree.update(key, wanted, Keys::Open, &origin),
+            Action::Put => self.tree.update(key, new_value, Keys::Open, &origin),
             Action::Add => {
-                let is_container = matches!(wanted, Value::Mapping(_) | Value::Sequence(_));
+                let is_container = matches!(new_value, Value::Mapping(_) | Value::Sequence(_));
                 if !is_container && self.selected(key)?.is_some() {
-                    return Err(given.bad(format!("{key} is there already; leave out the + to change it")));
+                    return Err(given.bad(format!("{key} already exists; remove the + to change it")));
                 }
-                self.tree.update(key, wanted, Keys::Open, &origin)
+                self.tree.update(key, new_value, Keys::Open, &origin)
             }
             Action::Remove => {
                 let Some(found) = self.selected(key)? else {
                     return Err(match value_at(&self.tree.root, key) {
-                        // As in Hydra, a null is as good as nothing.
-                        Some(null) => {
-                            given.bad(format!("{key} is {}: there is nothing to remove", described(null)))
-                        }
+                        // As in Hydra, null counts as absent.
+                        Some(null) => given.bad(format!("{key} is {}; nothing to remove", described(null))),
                         None => self.tree.unknown_key(key, &origin),
                     });
                 };
@@ -123,13 +123,13 @@ impl Composition {
                 }
                 match self.tree.remove(key, &origin) {
                     true => Ok(()),
-                    false => Err(given.bad(format!("{key} is an item of a list, which cannot be removed"))),
+                    false => Err(given.bad(format!("{key} is a list item and cannot be removed"))),
                 }
             }
         }
     }
 
-    /// The resolved value at `key`; `None` where it is not there, null, or still missing.
+    /// The resolved value at `key`; `None` if it is absent, null or `???`.
     fn selected(&self, key: &str) -> Result<Option<Value>, ConfigError> {
         if value_at(&self.tree.root, key).is_none() {
             return Ok(None);
@@ -139,7 +139,7 @@ impl Composition {
     }
 
     pub(super) fn resolve(&self, key: &str) -> Result<Value, ConfigError> {
-        resolve(&self.tree.root, key, &self.surroundings, &self.tree.origins)
+        resolve(&self.tree.root, key, &self.context, &self.tree.origins)
     }
 
     /// The job's configuration as it was written, without Hydra's own.
@@ -166,28 +166,28 @@ impl Composition {
         value_at(&self.tree.root, HYDRA).cloned().unwrap_or_default()
     }
 
-    /// The resolved value at `key` of Hydra's own configuration (`run.dir`); null where there is none.
+    /// The resolved value at `key` of Hydra's own configuration (`run.dir`); null if absent.
     pub fn resolved_hydra(&self, key: &str) -> Result<Value, ConfigError> {
         self.resolve(&child_path(HYDRA, key))
     }
 
-    /// The overrides of the job, as they were typed; those of Hydra itself are left out.
+    /// The overrides of the job as they were typed, without those of Hydra itself.
     pub fn job_overrides(&self) -> Vec<String> {
-        let of_job = self.overrides.iter().filter(|given| !given.is_of_hydra());
+        let of_job = self.overrides.iter().filter(|given| !given.is_hydra());
         of_job.map(|given| given.text.clone()).collect()
     }
 }
 
-/// A map as the value of a group's name is meant for its keys.
-fn is_of_group(given: &Override, conf: &ConfTree) -> bool {
-    let is_dict = matches!(&given.value, Some(Given::One(Element::Dict(_))));
+/// Whether an override selects an option of a group. With a map as its value it changes the keys of the group instead.
+fn selects_option(given: &Override, conf: &ConfTree) -> bool {
+    let is_dict = matches!(&given.value, Some(OverrideValue::Single(Element::Dict(_))));
     !is_dict && conf.has_group(&given.key)
 }
 
 fn refuse_sweep(given: &Override) -> Result<(), ConfigError> {
-    let Some(Given::Many(_)) = given.value else { return Ok(()) };
+    let Some(OverrideValue::Sweep(_)) = given.value else { return Ok(()) };
     let (key, values) = given.text.split_once('=').unwrap_or((&given.text, ""));
     Err(given.bad(format!(
-        "several values are several runs (-m, --multirun); for a list write {key}=[{values}], for text quote it"
+        "several values need --multirun (-m); for a list write {key}=[{values}], for text add quotes"
     )))
 }

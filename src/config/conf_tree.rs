@@ -1,4 +1,4 @@
-//! Where configuration files come from: a directory first, the files compiled into the program after it.
+//! The configuration files: those of a directory, then those compiled into the program.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,7 +12,7 @@ use super::yaml;
 
 static BUILT_IN: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/conf");
 
-/// Groups nest this deep at most, so that a link back up does not list for ever.
+/// Maximum depth of groups, so that listing ends even if a link points to a parent directory.
 const MAX_GROUP_DEPTH: usize = 6;
 
 /// The files of a configuration: groups are folders, options are the `.yaml` files in them.
@@ -22,7 +22,7 @@ pub struct ConfTree {
     built_in: BTreeMap<String, Cow<'static, str>>,
 }
 
-/// One file's text and where it came from.
+/// The text of a file and its origin.
 #[derive(Debug, Clone)]
 pub(super) struct ConfFile {
     pub(super) text: String,
@@ -30,7 +30,7 @@ pub(super) struct ConfFile {
 }
 
 impl ConfTree {
-    /// The files compiled into the program, alone.
+    /// Only the files compiled into the program.
     pub fn built_in() -> ConfTree {
         let mut files = BTreeMap::new();
         let mut folders = vec![&BUILT_IN];
@@ -45,7 +45,7 @@ impl ConfTree {
         ConfTree { dir: None, built_in: files }
     }
 
-    /// `dir` over the built-in files: for each file `dir` wins, what it lacks is taken from the program.
+    /// The files of `dir`, and the built-in files that `dir` does not have.
     pub fn over_built_in(dir: impl Into<PathBuf>) -> Result<ConfTree, ConfigError> {
         let dir = dir.into();
         if !dir.is_dir() {
@@ -54,8 +54,8 @@ impl ConfTree {
         Ok(ConfTree { dir: Some(dir), ..ConfTree::built_in() })
     }
 
-    /// The tree a command uses: `conf_dir` where one was named (it must exist), else `conf/` in `cwd`
-    /// where there is one, else the built-in files.
+    /// The tree that a command uses: `conf_dir` if given (it must exist), else `conf/` in `cwd` if it exists, else the
+    /// built-in files.
     pub fn find(conf_dir: Option<&Path>, cwd: &Path) -> Result<ConfTree, ConfigError> {
         match conf_dir {
             Some(dir) => ConfTree::over_built_in(dir),
@@ -64,8 +64,8 @@ impl ConfTree {
         }
     }
 
-    /// A tree of the given files (`model/tiny.yaml`) and nothing else.
-    pub fn of_files<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>) -> ConfTree {
+    /// A tree of the given files (`model/tiny.yaml`) only.
+    pub fn from_files<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>) -> ConfTree {
         let own = |(path, text): (&str, &str)| (path.to_owned(), Cow::Owned(text.to_owned()));
         ConfTree { dir: None, built_in: files.into_iter().map(own).collect() }
     }
@@ -80,7 +80,7 @@ impl ConfTree {
         groups.into_iter().collect()
     }
 
-    /// The options of `group`, sorted; empty for a group that is not there.
+    /// The options of `group`, sorted; empty if there is no such group.
     pub fn options(&self, group: &str) -> Vec<String> {
         let option = |path: &String| {
             let (parent, file) = path.rsplit_once('/')?;
@@ -89,7 +89,7 @@ impl ConfTree {
         self.paths().iter().filter_map(option).collect()
     }
 
-    /// Whether there is a folder of this name.
+    /// Whether there is a directory of this name.
     pub fn has_group(&self, group: &str) -> bool {
         if !is_plain_path(group) {
             return false;
@@ -99,13 +99,13 @@ impl ConfTree {
         in_dir || self.built_in.keys().any(inside)
     }
 
-    /// Where files are looked for, the first place first.
+    /// The directories searched for files, in order.
     pub fn search_path(&self) -> Vec<String> {
         let dir = self.dir.as_ref().map(|dir| dir.display().to_string());
         dir.into_iter().chain(["the files built into the program".to_owned()]).collect()
     }
 
-    /// The config `name` (a path without `.yaml`), or `None` where neither place has it.
+    /// The file `name` (a path without `.yaml`); `None` if there is none.
     pub(super) fn read(&self, name: &str) -> Result<Option<ConfFile>, ConfigError> {
         if !is_plain_path(name) {
             return Ok(None);
@@ -129,7 +129,7 @@ impl ConfTree {
         }))
     }
 
-    /// Every `.yaml` file of both places, relative to the tree, sorted.
+    /// All `.yaml` files of the directory and of the program, relative to the tree, sorted.
     fn paths(&self) -> BTreeSet<String> {
         let mut paths: BTreeSet<String> = self.built_in.keys().cloned().collect();
         if let Some(dir) = &self.dir {
@@ -140,25 +140,25 @@ impl ConfTree {
     }
 }
 
-/// A name is a path inside the tree: it may not climb out of it.
+/// Whether `name` is a relative path without `.` and `..`, which stays inside the tree.
 fn is_plain_path(name: &str) -> bool {
     let plain = |part: &str| !part.is_empty() && part != "." && part != ".." && !part.contains(['\\', '\0']);
     name.split('/').all(plain)
 }
 
-/// The text of a file; of one that is far too long, enough to be refused by its length.
+/// The text of a file, cut far above the size limit so that the parser still refuses a file that is too long.
 fn read_text(path: &Path) -> io::Result<String> {
     let kind = std::fs::metadata(path)?.file_type();
     if !kind.is_file() && !kind.is_dir() {
-        // Opening a pipe that nobody writes to would wait for ever.
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+        // Opening a pipe without a writer would block.
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
     }
     let mut text = String::new();
     std::fs::File::open(path)?.take(16 * yaml::MAX_BYTES as u64).read_to_string(&mut text)?;
     Ok(text)
 }
 
-/// A name too long for the file system is one that no file has.
+/// A name that is too long for the file system cannot exist either.
 fn is_absent(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -166,7 +166,7 @@ fn is_absent(error: &io::Error) -> bool {
     )
 }
 
-/// Adds the files under `dir`; what cannot be listed is left out, and reading it says why.
+/// Adds the files under `dir`. Directories that cannot be listed are skipped; reading a file in one reports the error.
 fn list(dir: &Path, prefix: &str, depth: usize, paths: &mut BTreeSet<String>) {
     let Ok(entries) = std::fs::read_dir(dir) else { return };
     for entry in entries.flatten() {
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn groups_and_options() {
-        let tree = ConfTree::of_files([
+        let tree = ConfTree::from_files([
             ("config.yaml", ""),
             ("model/a.yaml", ""),
             ("model/b.yaml", ""),
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_wins_file_by_file() {
+    fn files_of_a_directory_replace_built_in_ones() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(dir.path().join("model")).unwrap();
         std::fs::write(dir.path().join("model/mine.yaml"), "name: mine").unwrap();
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn names_do_not_climb_out() {
+    fn names_stay_inside_the_tree() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("conf")).unwrap();
         std::fs::write(dir.path().join("secret.yaml"), "a: 1").unwrap();

@@ -1,4 +1,4 @@
-//! YAML files beside the configuration (manifests, pins, facts), read into types and written from them.
+//! Other YAML files (manifests, pins, metadata), read into types and written from them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use thiserror::Error;
 use super::error::{ConfigError, Origin};
 use super::yaml;
 
-/// What can be wrong with such a file.
+/// Why a YAML file cannot be read or written.
 #[derive(Debug, Error)]
 pub enum DocumentError {
     #[error("cannot read {}: {source}", .path.display())]
@@ -37,29 +37,29 @@ pub fn read_yaml<T: DeserializeOwned>(path: &Path) -> Result<T, DocumentError> {
     parse_yaml(&text, path)
 }
 
-/// [`read_yaml`] of text already at hand; `path` is what errors call it.
+/// Parses `text` as [`read_yaml`] does; errors name `path`.
 pub fn parse_yaml<T: DeserializeOwned>(text: &str, path: &Path) -> Result<T, DocumentError> {
-    // The first reading bounds size and depth; the second one knows the lines.
+    // The first parse limits size and depth; the second one has typed errors with lines.
     yaml::parse(text, &Origin::File { path: path.display().to_string().into(), line: 1 })?;
     serde_path_to_error::deserialize(serde_yaml_ng::Deserializer::from_str(text)).map_err(|error| {
         let key = error.path().to_string();
         let inner = error.into_inner();
-        let line = inner.location().map_or(1, |at| at.line());
+        let line = inner.location().map_or(1, |location| location.line());
         let message = inner.to_string();
         let message = message.split(" at line ").next().unwrap_or_default();
-        // The parser repeats the path it knows; ours stands before the message already.
+        // The message of the parser starts with the key, which the error prints already.
         let message = message.strip_prefix(&format!("{key}: ")).unwrap_or(message).to_owned();
         DocumentError::WrongShape { path: path.to_owned(), line, key, message }
     })
 }
 
-/// Writes `value` as YAML below `heading` (comment lines, or nothing), all of it or nothing.
+/// Writes `value` as YAML after `heading` (comment lines or empty). The file is replaced atomically.
 pub fn write_yaml<T: Serialize>(path: &Path, heading: &str, value: &T) -> Result<(), DocumentError> {
     let failed = |source| DocumentError::Unwritable { path: path.to_owned(), source };
     let text = serde_yaml_ng::to_string(value).map_err(|e| failed(std::io::Error::other(e)))?;
-    let beside = path.with_extension("yaml.new");
-    fs::write(&beside, format!("{heading}{text}")).map_err(failed)?;
-    fs::rename(&beside, path).map_err(failed)
+    let temporary = path.with_extension("yaml.new");
+    fs::write(&temporary, format!("{heading}{text}")).map_err(failed)?;
+    fs::rename(&temporary, path).map_err(failed)
 }
 
 #[cfg(test)]
@@ -88,14 +88,14 @@ mod tests {
             ("- name: [\n", "bad YAML in pins.yaml, line "),
             ("a: &x [*x]", "pins.yaml"),
         ];
-        for (text, wanted) in table {
+        for (text, expected) in table {
             let message = read(text).unwrap_err().to_string();
-            assert!(message.contains(wanted) && message.contains("pins.yaml, line"), "{text:?}: {message}");
+            assert!(message.contains(expected) && message.contains("pins.yaml, line"), "{text:?}: {message}");
         }
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_documents_are_read_back() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("pins.yaml");
         let pins = vec![Pin { name: "a: #1".into(), files: vec![1, 2] }];

@@ -1,4 +1,4 @@
-//! What can be wrong with a configuration, told with the name and the place of it.
+//! Errors of a configuration, each with the key and the file or override it comes from.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,14 +9,13 @@ use thiserror::Error;
 /// Where a value came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
-    /// A line of a file of the configuration tree, which is a path the reader can open. The first line
-    /// stands for the file as a whole.
+    /// A line of a file of the configuration tree. Line 1 represents the file.
     File { path: Arc<str>, line: usize },
     /// A line of a file compiled into the program.
     BuiltIn { path: Arc<str>, line: usize },
     /// An override, as it was typed.
     Override(Arc<str>),
-    /// Nothing in particular: the composition as a whole.
+    /// The composition, where no single file or override is the cause.
     Composition,
 }
 
@@ -52,7 +51,7 @@ pub enum ConfigError {
     #[error("cannot read {}: {source}", .path.display())]
     Unreadable { path: PathBuf, source: std::io::Error },
 
-    #[error("{origin} is {bytes} bytes; at most {limit} are read")]
+    #[error("{origin} has {bytes} bytes; the maximum is {limit}")]
     TooLarge { origin: Origin, bytes: usize, limit: usize },
 
     #[error("bad YAML in {origin}, line {line}, column {column}: {message}")]
@@ -78,7 +77,7 @@ pub enum ConfigError {
         key: String,
         names: Box<Names>,
         origin: Origin,
-        /// The override that would add the key, where adding it would be accepted.
+        /// The override that would add the key, if the configuration accepts it.
         add_with: Option<String>,
     },
 
@@ -88,14 +87,14 @@ pub enum ConfigError {
     #[error("{key} has no value yet (???); set it with {key}=…; from {origin}")]
     MissingValue { key: String, origin: Origin },
 
-    #[error("missing key {key:?}; wanted in {origin}")]
+    #[error("missing key {key:?} in {origin}")]
     MissingKey { key: String, origin: Origin },
 
-    #[error("wrong value for {key}: got {got}, want {wants}; from {origin}")]
-    WrongType { key: String, got: String, wants: String, origin: Origin },
+    #[error("wrong value for {key}: got {got}, expected {expected}; from {origin}")]
+    WrongType { key: String, got: String, expected: String, origin: Origin },
 
-    #[error("value out of range for {key}: got {got}, want {wants}; from {origin}")]
-    OutOfRange { key: String, got: String, wants: &'static str, origin: Origin },
+    #[error("value out of range for {key}: got {got}, expected {expected}; from {origin}")]
+    OutOfRange { key: String, got: String, expected: &'static str, origin: Origin },
 
     #[error("cannot resolve {text:?} at {key}: {message}; from {origin}")]
     Interpolation { key: String, text: String, message: String, origin: Origin },
@@ -108,52 +107,52 @@ fn plus_note(add_with: &Option<String>) -> String {
     add_with.as_ref().map(|text| format!("; to add it, write {text:?}")).unwrap_or_default()
 }
 
-/// The names that would have been understood, the near ones first.
+/// The known names, and those similar to the unknown one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Names {
     pub near: Vec<String>,
-    /// Empty where the list would be too long to help.
+    /// Empty if the list is too long to be useful.
     pub all: Vec<String>,
 }
 
-/// Below this likeness (Jaro-Winkler) a suggestion confuses more than it helps.
-const NEAR: f64 = 0.8;
-const MOST_NEAR: usize = 3;
+/// Minimum Jaro-Winkler similarity of a suggestion.
+const MIN_SIMILARITY: f64 = 0.8;
+const MAX_SUGGESTIONS: usize = 3;
 
 impl Names {
-    /// Names close to `wanted` out of `all`, and `all`.
-    pub fn near(wanted: &str, all: &[String]) -> Names {
-        Names { near: nearest(wanted, all, strsim::jaro_winkler), all: all.to_vec() }
+    /// The names of `all` that are similar to `name`, and `all`.
+    pub fn near(name: &str, all: &[String]) -> Names {
+        Names { near: nearest(name, all, strsim::jaro_winkler), all: all.to_vec() }
     }
 
-    /// Dotted keys close to `wanted`, mostly by the last word, so that `batch_size` finds
-    /// `runtime.batch_size` and `runtime.batchsize` does not find all of `runtime`.
-    pub fn near_keys(wanted: &str, all: &[String]) -> Names {
+    /// The dotted keys of `all` that are similar to `key`. The last part has the most weight, so that `batch_size` finds
+    /// `runtime.batch_size`, and `runtime.batchsize` does not find every key of `runtime`.
+    pub fn near_keys(key: &str, all: &[String]) -> Names {
         fn parts(key: &str) -> (&str, &str) {
             key.rsplit_once('.').unwrap_or(("", key))
         }
-        let likeness = |a: &str, b: &str| {
-            let ((above_a, last_a), (above_b, last_b)) = (parts(a), parts(b));
-            0.9 * strsim::jaro_winkler(last_a, last_b) + 0.1 * strsim::jaro_winkler(above_a, above_b)
+        let similarity = |a: &str, b: &str| {
+            let ((parent_a, last_a), (parent_b, last_b)) = (parts(a), parts(b));
+            0.9 * strsim::jaro_winkler(last_a, last_b) + 0.1 * strsim::jaro_winkler(parent_a, parent_b)
         };
-        Names { near: nearest(wanted, all, likeness), all: Vec::new() }
+        Names { near: nearest(key, all, similarity), all: Vec::new() }
     }
 }
 
-fn nearest(wanted: &str, all: &[String], likeness: impl Fn(&str, &str) -> f64) -> Vec<String> {
-    // A likeness costs the product of both lengths, and no name is this long.
-    if wanted.len() > 256 {
+fn nearest(name: &str, all: &[String], similarity: impl Fn(&str, &str) -> f64) -> Vec<String> {
+    // The cost is the product of both lengths, and no known name is this long.
+    if name.len() > 256 {
         return Vec::new();
     }
-    let wanted = wanted.to_lowercase();
+    let unknown = name.to_lowercase();
     let mut scored: Vec<(f64, &String)> = all
         .iter()
-        .map(|name| (likeness(&wanted, &name.to_lowercase()), name))
-        .filter(|(score, _)| *score >= NEAR)
+        .map(|name| (similarity(&unknown, &name.to_lowercase()), name))
+        .filter(|(score, _)| *score >= MIN_SIMILARITY)
         .collect();
     scored.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(b.1)));
     scored.dedup_by(|a, b| a.1 == b.1);
-    scored.into_iter().take(MOST_NEAR).map(|(_, name)| name.clone()).collect()
+    scored.into_iter().take(MAX_SUGGESTIONS).map(|(_, name)| name.clone()).collect()
 }
 
 impl fmt::Display for Names {
@@ -177,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn near_names() {
+    fn similar_names_are_suggested() {
         let models = owned(&["llama3_2_1b", "mistral_7b", "qwen2_5_0_5b", "qwen2_5_7b", "smollm2_135m"]);
         let table = [
             ("qwen", vec!["qwen2_5_7b", "qwen2_5_0_5b"]),
@@ -186,20 +185,16 @@ mod tests {
             ("zzz", vec![]),
             ("", vec![]),
         ];
-        for (wanted, near) in table {
-            assert_eq!(Names::near(wanted, &models).near, near, "{wanted:?}");
+        for (name, near) in table {
+            assert_eq!(Names::near(name, &models).near, near, "{name:?}");
         }
     }
 
     #[test]
-    fn near_keys_by_their_last_word() {
+    fn similar_keys_are_found_by_their_last_part() {
         let keys = owned(&["runtime.batch_size", "runtime.seed", "infer.max_new_tokens"]);
-        for wanted in ["batch_size", "runtime.batchsize", "infer.batch_size"] {
-            assert_eq!(
-                Names::near_keys(wanted, &keys).near.first().unwrap(),
-                "runtime.batch_size",
-                "{wanted}"
-            );
+        for key in ["batch_size", "runtime.batchsize", "infer.batch_size"] {
+            assert_eq!(Names::near_keys(key, &keys).near.first().unwrap(), "runtime.batch_size", "{key}");
         }
     }
 

@@ -1,8 +1,8 @@
-//! Hydra's own configuration, the `hydra:` node that stands beside the job's: what runs are called and where they go.
+//! Hydra's own configuration, the `hydra:` node next to that of the job: names and directories of runs.
 
 use serde_yaml_ng::{Mapping, Value};
 
-use super::compose::Surroundings;
+use super::compose::ComposeContext;
 use super::conf_tree::ConfTree;
 use super::error::{ConfigError, Names, Origin};
 use super::interpolate::HYDRA;
@@ -11,7 +11,7 @@ use super::typed::described;
 use super::value_tree::{Keys, ValueTree, child_path, value_at};
 use super::yaml;
 
-/// What Hydra 1.3 begins with. Empty maps are open: the program does not read what users put there.
+/// The defaults of Hydra 1.3. Empty maps accept any key; the program does not read them.
 const BASE: &str = "\
 run:
   dir: outputs/${now:%Y-%m-%d}/${now:%H-%M-%S}
@@ -56,13 +56,13 @@ runtime:
 verbose: false
 ";
 
-/// Puts the beginnings of the node into `tree`, before any file.
-pub(super) fn begin(tree: &mut ValueTree) -> Result<(), ConfigError> {
+/// Adds the defaults to `tree`, before any file is merged.
+pub(super) fn insert_defaults(tree: &mut ValueTree) -> Result<(), ConfigError> {
     let origin = base_origin();
     tree.merge_document(HYDRA, &yaml::parse(BASE, &origin)?, &origin)
 }
 
-/// Refuses what Hydra has no place for, once all files are merged.
+/// Refuses keys that Hydra does not have, after all files are merged.
 pub(super) fn check(tree: &ValueTree) -> Result<(), ConfigError> {
     let base = yaml::parse(BASE, &base_origin())?.value;
     let node = value_at(&tree.root, HYDRA).unwrap_or(&Value::Null);
@@ -73,7 +73,7 @@ pub(super) fn check(tree: &ValueTree) -> Result<(), ConfigError> {
         Some(other) => Err(ConfigError::WrongType {
             key: key.to_owned(),
             got: described(other),
-            wants: "an empty list: more places to search are not supported, name one with --conf-dir".into(),
+            expected: "an empty list (use --conf-dir to search another directory)".into(),
             origin: tree.origins.of(key),
         }),
         None => Ok(()),
@@ -86,7 +86,7 @@ fn check_closed(node: &Value, base: &Value, path: &str, tree: &ValueTree) -> Res
         return Err(ConfigError::WrongType {
             key: path.to_owned(),
             got: described(node),
-            wants: "keys and values".into(),
+            expected: "keys and values".into(),
             origin: tree.origins.of(path),
         });
     };
@@ -106,15 +106,15 @@ fn check_closed(node: &Value, base: &Value, path: &str, tree: &ValueTree) -> Res
     Ok(())
 }
 
-/// Fills in what is known only now: the overrides, the choices, the places.
+/// Fills in the overrides, the choices and the directories after the composition.
 pub(super) fn finish(
     tree: &mut ValueTree,
     overrides: &[Override],
     choices: impl Iterator<Item = (String, Option<String>)>,
     conf: &ConfTree,
-    surroundings: &Surroundings,
+    context: &ComposeContext,
 ) -> Result<(), ConfigError> {
-    let (of_hydra, of_job): (Vec<_>, Vec<_>) = overrides.iter().partition(|given| given.is_of_hydra());
+    let (of_hydra, of_job): (Vec<_>, Vec<_>) = overrides.iter().partition(|given| given.is_hydra());
     let texts = |given: &[&Override]| {
         Value::Sequence(given.iter().map(|given| Value::from(given.text.as_str())).collect())
     };
@@ -126,11 +126,11 @@ pub(super) fn finish(
         ("overrides.hydra", texts(&of_hydra)),
         ("overrides.task", texts(&of_job)),
         ("runtime.choices", Value::Mapping(choices)),
-        ("runtime.cwd", Value::from(surroundings.cwd.display().to_string())),
+        ("runtime.cwd", Value::from(context.cwd.display().to_string())),
         ("runtime.config_sources", Value::Sequence(sources)),
         ("job.override_dirname", Value::from(dirname)),
     ];
-    if let Some(num) = surroundings.job {
+    if let Some(num) = context.job {
         known.push(("job.num", Value::from(num)));
         known.push(("job.id", Value::from(num.to_string())));
         known.push(("mode", Value::from("MULTIRUN")));
@@ -141,7 +141,7 @@ pub(super) fn finish(
     Ok(())
 }
 
-/// The job's overrides in one line, as names of directories use them.
+/// The job's overrides in one line, for use in directory names.
 fn override_dirname(tree: &ValueTree, of_job: &[&Override]) -> String {
     let setting = |name: &str| value_at(&tree.root, &format!("hydra.job.config.override_dirname.{name}"));
     let text = |name: &str| setting(name).and_then(Value::as_str).unwrap_or_default();

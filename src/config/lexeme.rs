@@ -1,9 +1,9 @@
-//! The smallest pieces of unquoted values, which overrides and interpolations have in common.
+//! The lexemes of unquoted values, shared by the grammars of overrides and interpolations.
 //!
-//! As in the grammars of Hydra and OmegaConf the longest piece wins, and of equally long ones the more
-//! special: `1e3` is a number, `1e3x` is a number and a name, which together are text.
+//! As in the grammars of Hydra and OmegaConf the longest match wins, then the more specific one: `1e3` is a number,
+//! `1e3x` is a number and a name, which together are text.
 
-/// One piece of an unquoted value.
+/// One lexeme of an unquoted value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lexeme {
     Null,
@@ -11,14 +11,14 @@ pub(super) enum Lexeme {
     Int,
     Float,
     Name,
-    /// Backslashes before characters that mean something; every other character is dropped.
+    /// Escaped characters, each with its backslash.
     Escape,
     Space,
-    /// One of the other characters that may stand in unquoted text.
+    /// Another character that is allowed in unquoted text.
     Other,
 }
 
-/// The piece at the start of `text` and its length in bytes; `None` where nothing unquoted begins.
+/// The lexeme at the start of `text` and its length in bytes; `None` if the first character needs quotes.
 pub(super) fn first_lexeme(text: &str) -> Option<(Lexeme, usize)> {
     let bytes = text.as_bytes();
     let first = *bytes.first()?;
@@ -55,19 +55,19 @@ pub(super) fn is_space(byte: u8) -> bool {
     byte == b' ' || byte == b'\t'
 }
 
-/// An escaped piece without its backslashes.
+/// The text of an `Escape` without its backslashes.
 pub(super) fn unescaped(text: &str) -> String {
     text.chars().skip(1).step_by(2).collect()
 }
 
-/// The number that an `Int` piece stands for; `None` where it is too large to keep.
+/// The value of an `Int`; `None` if it is too large.
 pub(super) fn int_value(text: &str) -> Option<i128> {
     text.replace('_', "").parse().ok()
 }
 
-/// The number that a `Float` piece stands for.
+/// The value of a `Float`.
 pub(super) fn float_value(text: &str) -> f64 {
-    // Rust reads all that the grammar lets through: digits, a point, an exponent, inf and nan.
+    // Rust parses everything the grammar accepts: digits, a point, an exponent, inf and nan.
     text.replace('_', "").parse().unwrap_or(f64::NAN)
 }
 
@@ -76,7 +76,7 @@ fn escape_len(bytes: &[u8]) -> usize {
     2 * bytes.chunks(2).take_while(escaped).count()
 }
 
-/// `0`, or digits without a leading zero; single underscores may stand between them.
+/// `0`, or digits without a leading zero, with single underscores between them.
 pub(super) fn unsigned_len(bytes: &[u8]) -> usize {
     match bytes.first() {
         Some(b'0') => 1,
@@ -86,7 +86,7 @@ pub(super) fn unsigned_len(bytes: &[u8]) -> usize {
 }
 
 fn digits_len(bytes: &[u8]) -> usize {
-    let digit = |at: usize| bytes.get(at).is_some_and(u8::is_ascii_digit);
+    let digit = |index: usize| bytes.get(index).is_some_and(u8::is_ascii_digit);
     if !digit(0) {
         return 0;
     }
@@ -122,24 +122,24 @@ fn float_len(bytes: &[u8]) -> usize {
     if special {
         return sign + 3;
     }
-    let whole = unsigned_len(body);
-    let point = body.get(whole) == Some(&b'.');
-    let fraction = if point { digits_len(&body[whole + 1..]) } else { 0 };
-    let mut end = match (whole, point, fraction) {
+    let integer = unsigned_len(body);
+    let point = body.get(integer) == Some(&b'.');
+    let fraction = if point { digits_len(&body[integer + 1..]) } else { 0 };
+    let mut end = match (integer, point, fraction) {
         (0, _, 0) => return 0,
-        (whole, true, fraction) => whole + 1 + fraction,
-        (whole, false, _) => whole,
+        (integer, true, fraction) => integer + 1 + fraction,
+        (integer, false, _) => integer,
     };
-    let mut real = point;
+    let mut is_float = point;
     if matches!(body.get(end), Some(b'e' | b'E')) {
         let after = end + 1 + sign_len(&body[end + 1..]);
         let exponent = digits_len(&body[after..]);
         if exponent > 0 {
             end = after + exponent;
-            real = true;
+            is_float = true;
         }
     }
-    if real { sign + end } else { 0 }
+    if is_float { sign + end } else { 0 }
 }
 
 #[cfg(test)]
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_longest_piece_wins() {
+    fn the_longest_match_wins() {
         let table = [
             ("1", Lexeme::Int, 1),
             ("1_000x", Lexeme::Int, 5),
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_pieces() {
+    fn values_of_lexemes() {
         assert_eq!(int_value("-1_000"), Some(-1000));
         assert_eq!(int_value("+5"), Some(5));
         assert_eq!(float_value("1_0.5e1"), 105.0);

@@ -1,8 +1,8 @@
 //! Hydra-style composition of `conf/` and the command line's overrides into one typed `RunConfig`.
 //!
-//! The way through: [`ConfTree`] finds files, `defaults` lists the ones to merge, `value_tree` merges
-//! them, `overrides` and `interpolate` speak the two grammars, `typed` gives the outcome its type.
-//! What is composed here is what Hydra 1.3 and OmegaConf 2.3 compose; `tests/hydra_oracle.rs` compares.
+//! [`ConfTree`] finds files, `defaults` lists the files to merge, `value_tree` merges them, `overrides` and `interpolate`
+//! parse the two grammars, `typed` deserialises the result. The result equals that of Hydra 1.3 and OmegaConf 2.3, which
+//! `tests/hydra_oracle.rs` checks.
 
 mod candidates;
 mod compose;
@@ -25,12 +25,12 @@ mod value_tree;
 mod yaml;
 
 pub use candidates::{Candidate, Candidates};
-pub use compose::{Composed, Form, Surroundings, compose, compose_in, multirun_yaml, yaml_text};
+pub use compose::{ComposeContext, Composed, Form, compose, compose_in, multirun_yaml, yaml_text};
 pub use composition::Composition;
 pub use conf_tree::ConfTree;
 pub use defaults::DefaultsItem;
 pub use documents::{DocumentError, parse_yaml, read_yaml, write_yaml};
 pub use error::{ConfigError, Names, Origin};
-pub use overrides::{Action, Element, Given, Override, Quote, Sweep, expand_sweep};
+pub use overrides::{Action, Element, Override, OverrideValue, Quote, Sweep, expand_sweep, glob_matches};
 pub use run_config::*;
 pub use tool_config::{ClockControl, NcuConfig, NsysConfig, Replay, ToolPhase};

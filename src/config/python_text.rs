@@ -1,8 +1,8 @@
-//! How Python writes values inside text: what `str()` and `repr()` give, which is what OmegaConf's users see.
+//! Values as Python's `str()` and `repr()` write them, as OmegaConf does for interpolations inside text.
 
 use serde_yaml_ng::{Number, Value};
 
-/// `str(value)`: text as it is, everything else as `repr`.
+/// `str(value)`: text unchanged, everything else as `repr`.
 pub(super) fn str_of(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -29,31 +29,31 @@ fn repr_of(value: &Value) -> String {
 
 fn number_text(number: &Number) -> String {
     match number.as_f64() {
-        Some(real) if number.is_f64() => float_text(real),
+        Some(float) if number.is_f64() => float_text(float),
         _ => number.to_string(),
     }
 }
 
-/// The shortest text that reads back as `real`, with Python's choice of when to use an exponent.
-pub(super) fn float_text(real: f64) -> String {
-    if real.is_nan() {
+/// The shortest text that parses back as `value`, with an exponent where Python uses one.
+pub(super) fn float_text(value: f64) -> String {
+    if value.is_nan() {
         return "nan".into();
     }
-    if real.is_infinite() {
-        return if real > 0.0 { "inf".into() } else { "-inf".into() };
+    if value.is_infinite() {
+        return if value > 0.0 { "inf".into() } else { "-inf".into() };
     }
-    let scientific = format!("{real:e}");
+    let scientific = format!("{value:e}");
     let (digits, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
     let exponent: i32 = exponent.parse().unwrap_or_default();
-    if real != 0.0 && !(-4..16).contains(&exponent) {
+    if value != 0.0 && !(-4..16).contains(&exponent) {
         let sign = if exponent < 0 { '-' } else { '+' };
         return format!("{digits}e{sign}{:02}", exponent.abs());
     }
-    let plain = format!("{real}");
+    let plain = format!("{value}");
     if plain.contains('.') { plain } else { format!("{plain}.0") }
 }
 
-/// Single quotes, unless the text has some and no double ones.
+/// In single quotes, or in double quotes if the text contains single quotes only.
 fn quoted(text: &str) -> String {
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
     let mut out = String::from(quote);
@@ -91,8 +91,8 @@ mod tests {
             (0.00001, "1e-05"),
             (f64::NEG_INFINITY, "-inf"),
         ];
-        for (real, wanted) in table {
-            assert_eq!(float_text(real), wanted);
+        for (value, expected) in table {
+            assert_eq!(float_text(value), expected);
         }
     }
 

@@ -1,4 +1,4 @@
-//! The resolved configuration of one run, typed.
+//! The typed, resolved configuration of default_one run.
 
 use std::{fmt, num::NonZeroU32, path::PathBuf};
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::tool_config::{NcuConfig, NsysConfig};
 
-/// Everything a run needs to know. `conf/` and the overrides compose to exactly this.
+/// The configuration of a run, composed from `conf/` and the overrides.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunConfig {
@@ -21,7 +21,7 @@ pub struct RunConfig {
     pub telemetry: TelemetryConfig,
     pub profiling: ProfilingConfig,
     pub output: OutputConfig,
-    /// Hydra's own configuration: it is not part of the job's, and not written with it.
+    /// Hydra's own configuration, which is not part of the job's and is not written with it.
     #[serde(skip_serializing)]
     pub hydra: HydraConfig,
 }
@@ -31,17 +31,17 @@ pub struct RunConfig {
 pub struct ModelConfig {
     #[serde(deserialize_with = "text_or_scalar")]
     pub name: String,
-    /// Repository on the Hugging Face hub the shape was taken from.
+    /// The Hugging Face repository whose `config.json` has the shape.
     pub hub: Option<String>,
     pub dtype: Dtype,
-    /// `synthetic` draws random ones of the true shape; a path is loaded, and brings its own shape.
+    /// `synthetic` for random weights of the model's shape, or a path; a checkpoint has its own shape.
     pub weights: Weights,
-    /// Make plain numbers of `dtype` from a GGUF file's quantised blocks.
+    /// Convert the quantised blocks of a GGUF file to `dtype`.
     #[serde(default)]
     pub dequantize: bool,
-    /// A `config.json` to read the shape from instead of `arch` or what lies beside the weights.
+    /// A `config.json` with the shape, used instead of `arch` or the file next to the weights.
     pub config_json: Option<String>,
-    /// The shape, in the words of a Hugging Face `config.json`.
+    /// The shape, with the keys of a Hugging Face `config.json`.
     pub arch: serde_json::Value,
 }
 
@@ -70,7 +70,7 @@ impl Dtype {
     }
 }
 
-/// Where weights come from, written as `synthetic` or as a path.
+/// The source of the weights, written as `synthetic` or as a path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Weights {
@@ -105,38 +105,38 @@ impl From<Weights> for String {
 pub struct DatasetConfig {
     #[serde(deserialize_with = "text_or_scalar")]
     pub name: String,
-    /// Random prompts of this many tokens; of given prompts, the most one may have.
+    /// Length of a random prompt in tokens, or maximum length of a prompt from a file.
     pub prompt_tokens: u32,
-    /// Texts rather than random tokens.
+    /// Prompts from a file; null for random tokens.
     #[serde(default)]
     pub prompts: Option<PromptsConfig>,
-    /// Which of the texts are taken, in which order; null takes all as they come.
+    /// Selection and order of the prompts; null for all in file order.
     #[serde(default)]
     pub sampling: Option<DatasetSampling>,
 }
 
-/// A choice among the texts of a dataset, drawn by `runtime.seed`.
+/// A selection of the samples of a dataset, seeded by `runtime.seed`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DatasetSampling {
-    /// Passes through the texts.
+    /// Passes over the samples.
     pub num_epochs: u32,
-    /// Texts of each pass; null takes all.
+    /// Samples per pass; null for all.
     pub num_samples_per_epoch: Option<u64>,
-    /// Whether each pass has an order of its own; else all have the file's.
+    /// Shuffle each pass; otherwise file order.
     pub randomize: bool,
-    /// A file that names the samples to choose from, one a line; null chooses from all.
+    /// A file with the names of the samples to use, default_one per line; null for all.
     pub subset_filelist: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PromptsConfig {
-    /// One JSON object a line, or a `.json` file with a list of them; `text::prompts` tells which.
+    /// One JSON object per line, or a `.json` file with a list of objects; see `text::prompts`.
     pub file: String,
-    /// Wrap each prompt in the model's chat template, where it has one.
+    /// Apply the model's chat template, if it has default_one.
     pub chat: bool,
-    /// Shorten a prompt of more than `prompt_tokens` tokens; otherwise it is refused.
+    /// Truncate prompts to `prompt_tokens` tokens; otherwise longer ones are an error.
     #[serde(default)]
     pub truncate: bool,
 }
@@ -147,85 +147,85 @@ pub struct RuntimeConfig {
     pub name: Runtime,
     /// `auto`, `cpu`, `cuda:0`, …
     pub device: String,
-    /// Worker threads of the CPU engine; null takes one for each core.
+    /// Worker threads of the CPU engine; null for default_one per core.
     pub threads: Option<u32>,
     pub batch_size: u32,
-    /// On a GPU, a decode step is launched as one CUDA graph rather than kernel by kernel.
-    #[serde(default = "yes")]
+    /// Launch a decode step on a GPU as default_one CUDA graph.
+    #[serde(default = "default_true")]
     pub cuda_graphs: bool,
-    /// Requests before measuring begins.
+    /// Unmeasured requests before the measured ones.
     pub warmup: u32,
-    /// Measured requests; null makes one of each text that `dataset.sampling` takes.
+    /// Measured requests; null for default_one per sample of `dataset.sampling`.
     pub requests: Option<u32>,
     pub seed: u64,
-    /// Go on after the last request until this holds.
+    /// Continue after the last request until this condition holds.
     #[serde(default)]
     pub until: Option<Until>,
-    /// But no longer than this.
-    #[serde(default = "until_max_s", deserialize_with = "seconds")]
+    /// Maximum duration of that.
+    #[serde(default = "default_until_max_s", deserialize_with = "seconds")]
     pub until_max_s: f64,
     pub sim: SimConfig,
 }
 
-/// What a run may wait for.
+/// A condition that ends a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Until {
-    /// Temperature and clock of the GPU have come to rest.
+    /// GPU temperature and clock have reached steady state.
     Steady,
 }
 
-fn until_max_s() -> f64 {
+fn default_until_max_s() -> f64 {
     900.0
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Runtime {
-    /// Our own decoder.
+    /// The decoder of this program.
     Candle,
-    /// candle-transformers' models as they are.
+    /// The unmodified models of candle-transformers.
     CandleStock,
     Sim,
-    /// Nothing of ours: the GPU is looked at while others use it.
+    /// No workload: the GPU is monitored while other processes use it.
     Watch,
 }
 
-/// The simulated engine: seeded, with a clock of its own.
+/// The simulated engine, with a seed and a virtual clock.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SimConfig {
     pub prefill_tok_s: f64,
     pub itl_ms: f64,
-    /// Relative spread of ITL.
+    /// Relative standard deviation of the ITL.
     pub jitter: f64,
-    /// Simulated seconds per real second; 0 runs as fast as it can.
+    /// Simulated seconds per real second; 0 for as fast as possible.
     pub speed: f64,
-    /// The script of things that go wrong; see `llmprof::scenario`.
+    /// The script of simulated faults; see `llmprof::sim`.
     pub scenario: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct InferConfig {
-    /// Tokens generated for each sequence, at most.
+    /// Maximum number of generated tokens per sequence.
     pub max_new_tokens: u32,
-    /// Go on past the end-of-text token, so that lengths are what was asked.
-    #[serde(default = "yes")]
+    /// Continue after the end-of-text token, so that every output has the maximum length.
+    #[serde(default = "default_true")]
     pub ignore_eos: bool,
-    /// Draw the next token; otherwise the likeliest is taken.
+    /// Sample the next token; otherwise greedy decoding.
     #[serde(default)]
     pub do_sample: bool,
-    /// Above one evens the odds of a draw out, below one sharpens them.
-    #[serde(default = "one", deserialize_with = "above_zero")]
+    /// Sampling temperature: above 1 flattens the distribution, below 1 sharpens it.
+    #[serde(default = "default_one", deserialize_with = "above_zero")]
     pub temperature: f64,
-    /// Draw among this many of the likeliest tokens; null draws among all.
+    /// Sample from this many of the most likely tokens; null for all.
     #[serde(default)]
     pub top_k: Option<NonZeroU32>,
-    /// Draw among the fewest likeliest tokens that together have this probability.
-    #[serde(default = "one", deserialize_with = "share")]
+    /// Sample from the smallest set of tokens with at least this total probability.
+    #[serde(default = "default_one", deserialize_with = "probability")]
     pub top_p: f64,
-    /// No sequence of this many tokens comes twice; 0 lets them.
+    /// Length of token sequences that must not repeat; 0 for no limit.
     #[serde(default)]
     pub no_repeat_ngram_size: u32,
 }
@@ -234,15 +234,15 @@ pub struct InferConfig {
 #[serde(deny_unknown_fields, default)]
 pub struct HardwareConfig {
     pub device_index: u32,
-    /// Rest between two jobs of a sweep, at least.
+    /// Minimum pause between two jobs of a sweep.
     #[serde(deserialize_with = "seconds")]
     pub cooldown_s: f64,
-    /// The rest lasts until the GPU is below this; null looks at the time alone.
+    /// The pause also lasts until the GPU is below this temperature; null for `cooldown_s` only.
     pub cooldown_until_c: Option<f64>,
-    /// A GPU that does not get there in this time is worked with as it is.
+    /// Maximum pause; the next job starts even if the GPU is warmer.
     #[serde(deserialize_with = "seconds")]
     pub cooldown_max_s: f64,
-    /// The power limit that the GPU should have. It is compared, never set.
+    /// The expected power limit of the GPU. It is checked and never changed.
     pub expected_power_limit_w: Option<f64>,
     pub isolation: IsolationConfig,
     pub peaks: PeaksConfig,
@@ -262,22 +262,22 @@ impl Default for HardwareConfig {
     }
 }
 
-/// What the device can do at most, for MFU, MBU and the roofline; null takes what is known of the GPU.
+/// Peak rates of the device for MFU, MBU and the roofline; null for the known values of the GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PeaksConfig {
-    /// Dense operations a second of `model.dtype`.
+    /// Dense FLOP/s in `model.dtype`.
     pub flops: Option<f64>,
-    /// Bytes a second of its memory.
+    /// Memory bandwidth in bytes per second.
     pub bytes_per_s: Option<f64>,
 }
 
-/// Whether others use the machine when a run begins.
+/// The check for external load at the start of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct IsolationConfig {
     pub check: bool,
-    /// More than this share of all cores in other processes is told.
+    /// Report a higher CPU utilisation by other processes than this percentage of all cores.
     pub max_other_cpu_pct: f64,
 }
 
@@ -291,14 +291,14 @@ impl Default for IsolationConfig {
 #[serde(deny_unknown_fields)]
 pub struct TelemetryConfig {
     pub probe: Probe,
-    /// Script for the simulated probe; null follows `runtime.sim.scenario`.
+    /// Script of the simulated probe; null for `runtime.sim.scenario`.
     pub scenario: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Probe {
-    /// NVML where there is a driver; simulated beside a simulated engine.
+    /// NVML if there is a driver; simulated with a simulated engine.
     Auto,
     Nvml,
     Sim,
@@ -310,18 +310,18 @@ pub enum Probe {
 pub struct ProfilingConfig {
     pub nvml: NvmlConfig,
     pub host: SamplerConfig,
-    /// Operators timed on the host.
+    /// Host times of operators.
     #[serde(default)]
     pub operators: ToolConfig,
-    /// Kernels as they run.
+    /// Live kernel activity.
     #[serde(default)]
     pub cupti: ToolConfig,
     #[serde(default)]
     pub nvtx: NvtxConfig,
-    /// The run under Nsight Systems.
+    /// Re-run under Nsight Systems.
     #[serde(default)]
     pub nsys: NsysConfig,
-    /// The run under Nsight Compute.
+    /// Re-run under Nsight Compute.
     #[serde(default)]
     pub ncu: NcuConfig,
 }
@@ -338,16 +338,16 @@ pub struct NvtxConfig {
     pub detail: NvtxDetail,
 }
 
-/// What gets an NVTX range.
+/// The level of detail of NVTX ranges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NvtxDetail {
-    /// Requests, prefill, decode and its steps.
+    /// Requests, prefill, decode and decode steps.
     #[default]
     Phase,
-    /// Layers too.
+    /// Also layers.
     Layer,
-    /// Layers and their operators too.
+    /// Also layers and their operators.
     Op,
 }
 
@@ -358,38 +358,38 @@ pub struct SamplerConfig {
     pub interval_ms: u32,
 }
 
-/// How often GPUs are looked at. What is dear is read less often.
+/// Sampling intervals of the GPU. Readings with a high overhead are sampled less often.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NvmlConfig {
     pub enable: bool,
-    /// Clocks, power, use, temperature, memory, clock event reasons.
+    /// Clocks, power, utilisation, temperature, memory, clock event reasons.
     pub interval_ms: u32,
-    /// Activity of SMs, tensor pipe and memory, on Hopper and newer; they cannot be read more often than every 100 ms.
-    #[serde(default = "gpm_interval_ms")]
+    /// SM, tensor pipe and memory activity on Hopper and newer; minimum 100 ms.
+    #[serde(default = "default_gpm_interval_ms")]
     pub gpm_interval_ms: u32,
     /// Throttle and energy counters, processes, fan, PCIe, ECC, limits.
-    #[serde(default = "slow_interval_ms")]
+    #[serde(default = "default_slow_interval_ms")]
     pub slow_interval_ms: u32,
 }
 
-fn gpm_interval_ms() -> u32 {
+fn default_gpm_interval_ms() -> u32 {
     200
 }
 
-fn slow_interval_ms() -> u32 {
+fn default_slow_interval_ms() -> u32 {
     2000
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OutputConfig {
-    /// Keep the run on disk.
+    /// Record the run on disk.
     pub record: bool,
-    /// Longest time an event waits in memory before it is on its way to disk.
+    /// Maximum time before an event is written to disk.
     pub flush_ms: u32,
-    /// Write the run as a trace for Chrome and Perfetto too.
-    #[serde(default = "yes")]
+    /// Also write a trace for Chrome and Perfetto.
+    #[serde(default = "default_true")]
     pub trace: bool,
     #[serde(default)]
     pub predictions: PredictionsConfig,
@@ -399,7 +399,7 @@ pub struct OutputConfig {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PredictionsConfig {
-    /// Keep what the model answered, as text.
+    /// Record the generated text.
     pub enable: bool,
 }
 
@@ -408,7 +408,7 @@ pub struct PredictionsConfig {
 pub struct TuiConfig {
     pub fps: u32,
     pub theme: ThemeName,
-    /// Draw with ASCII alone; null asks the locale.
+    /// Use ASCII characters only; null to follow the locale.
     pub ascii: Option<bool>,
     pub mouse: bool,
 }
@@ -442,39 +442,39 @@ pub struct HydraJob {
     pub name: String,
 }
 
-fn yes() -> bool {
+fn default_true() -> bool {
     true
 }
 
-fn one() -> f64 {
+fn default_one() -> f64 {
     1.0
 }
 
 pub(super) fn seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
-    checked(deserializer, |x| (0.0..=1e9).contains(&x), "a number of seconds, 0 or more")
+    validated(deserializer, |x| (0.0..=1e9).contains(&x), "a number of seconds, 0 or more")
 }
 
 fn above_zero<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
-    checked(deserializer, |x| x > 0.0, "a number above 0")
+    validated(deserializer, |x| x > 0.0, "a number above 0")
 }
 
-fn share<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
-    checked(deserializer, |x| x > 0.0 && x <= 1.0, "a number above 0, at most 1")
+fn probability<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    validated(deserializer, |x| x > 0.0 && x <= 1.0, "a number above 0, at most 1")
 }
 
-fn checked<'de, D: Deserializer<'de>>(
+fn validated<'de, D: Deserializer<'de>>(
     deserializer: D,
-    holds: fn(f64) -> bool,
-    wanted: &'static str,
+    is_valid: fn(f64) -> bool,
+    expected: &'static str,
 ) -> Result<f64, D::Error> {
     let x = f64::deserialize(deserializer)?;
-    match x.is_finite() && holds(x) {
+    match x.is_finite() && is_valid(x) {
         true => Ok(x),
-        false => Err(D::Error::invalid_value(Unexpected::Float(x), &wanted)),
+        false => Err(D::Error::invalid_value(Unexpected::Float(x), &expected)),
     }
 }
 
-/// Reads a name that may look like a number or a flag, as in `experiment=42`.
+/// Accepts a number or a boolean as a name, as in `experiment=42`.
 fn text_or_scalar<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     struct TextOrScalar;
 

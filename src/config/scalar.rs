@@ -1,4 +1,4 @@
-//! What a plain YAML word means: YAML 1.1 as PyYAML reads it, with OmegaConf's floats and no timestamps.
+//! Unquoted YAML scalars: YAML 1.1 as PyYAML reads it, with OmegaConf's floats and without timestamps.
 
 use serde_yaml_ng::{Number, Value};
 
@@ -19,29 +19,29 @@ pub(super) fn plain_scalar(text: &str) -> Result<Value, String> {
     if !text.starts_with(|c: char| c.is_ascii_digit() || "+-.".contains(c)) {
         return Ok(Value::from(text));
     }
-    if let Some(real) = float(text) {
-        return Ok(Value::from(real));
+    if let Some(value) = float(text) {
+        return Ok(Value::from(value));
     }
     match int(text) {
-        Some(whole) => whole_number(whole).map(Value::Number),
+        Some(value) => integer(value).map(Value::Number),
         None => Ok(Value::from(text)),
     }
 }
 
-/// A key is text; one that reads as a number or a flag is written as Python would print it.
-pub(super) fn readable_key(text: &str) -> Result<String, String> {
+/// The text of a key. A key that parses as a number or a boolean is written as Python prints it.
+pub(super) fn key_text(text: &str) -> Result<String, String> {
     match plain_scalar(text)? {
         Value::Null => Err("null cannot be a key".into()),
         key => Ok(str_of(&key)),
     }
 }
 
-/// `whole` as a YAML number, which has 64 bits.
-pub(super) fn whole_number(whole: i128) -> Result<Number, String> {
-    if let Ok(small) = i64::try_from(whole) {
-        return Ok(Number::from(small));
+/// `value` as a YAML number, which has 64 bits.
+pub(super) fn integer(value: i128) -> Result<Number, String> {
+    if let Ok(signed) = i64::try_from(value) {
+        return Ok(Number::from(signed));
     }
-    u64::try_from(whole).map(Number::from).map_err(|_| format!("{whole} does not fit in 64 bits"))
+    u64::try_from(value).map(Number::from).map_err(|_| format!("{value} does not fit in 64 bits"))
 }
 
 fn split_sign(text: &str) -> (i128, &str) {
@@ -56,9 +56,9 @@ fn int(text: &str) -> Option<i128> {
     let (sign, body) = split_sign(text);
     let radix = |digits: &str, radix: u32| {
         let plain = digits.replace('_', "");
-        let fits = !plain.is_empty() && plain.chars().all(|c| c.is_digit(radix));
-        // Longer ones saturate, and are refused as too large.
-        fits.then(|| i128::from_str_radix(&plain, radix).unwrap_or(i128::MAX))
+        let is_number = !plain.is_empty() && plain.chars().all(|c| c.is_digit(radix));
+        // Longer numbers saturate and are then refused as too large.
+        is_number.then(|| i128::from_str_radix(&plain, radix).unwrap_or(i128::MAX))
     };
     let magnitude = if let Some(digits) = body.strip_prefix("0b") {
         radix(digits, 2)
@@ -78,7 +78,7 @@ fn int(text: &str) -> Option<i128> {
     magnitude.map(|magnitude| sign.saturating_mul(magnitude))
 }
 
-/// `1:30` is ninety.
+/// Base 60: `1:30` is 90.
 fn sexagesimal(body: &str) -> Option<i128> {
     let mut parts = body.split(':');
     let head = parts.next()?.replace('_', "");
@@ -103,8 +103,8 @@ fn float(text: &str) -> Option<f64> {
         Some((mantissa, exponent)) => (mantissa, Some(exponent)),
         None => (body, None),
     };
-    let (whole, fraction) = match mantissa.split_once('.') {
-        Some((whole, fraction)) => (whole, Some(fraction)),
+    let (integer, fraction) = match mantissa.split_once('.') {
+        Some((integer, fraction)) => (integer, Some(fraction)),
         None => (mantissa, None),
     };
     if let Some(exponent) = exponent {
@@ -113,24 +113,24 @@ fn float(text: &str) -> Option<f64> {
         let plain = !unsigned.is_empty()
             && unsigned.len() + usize::from(signed) == exponent.len()
             && unsigned.bytes().all(|b| b.is_ascii_digit());
-        // `.5e3` is text for PyYAML: without digits before the point the exponent wants its sign.
-        if !plain || (whole.is_empty() && !signed) {
+        // `.5e3` is text for PyYAML: without digits before the point the exponent needs a sign.
+        if !plain || (integer.is_empty() && !signed) {
             return None;
         }
     }
-    if whole.contains(':') {
-        let minutes = sexagesimal(whole).filter(|_| exponent.is_none())? as f64;
+    if integer.contains(':') {
+        let minutes = sexagesimal(integer).filter(|_| exponent.is_none())? as f64;
         let fraction = fraction.filter(|fraction| digits(fraction))?.replace('_', "");
         return Some(sign * (minutes + format!("0.{fraction}0").parse::<f64>().ok()?));
     }
-    let begins_right = match whole.is_empty() {
+    let valid_start = match integer.is_empty() {
         true => body.len() == text.len() && fraction?.starts_with(|c: char| c.is_ascii_digit()),
-        false => whole.starts_with(|c: char| c.is_ascii_digit()) && digits(whole),
+        false => integer.starts_with(|c: char| c.is_ascii_digit()) && digits(integer),
     };
-    if !begins_right || !fraction.is_none_or(digits) || (fraction.is_none() && exponent.is_none()) {
+    if !valid_start || !fraction.is_none_or(digits) || (fraction.is_none() && exponent.is_none()) {
         return None;
     }
-    body.replace('_', "").parse::<f64>().ok().map(|real| sign * real)
+    body.replace('_', "").parse::<f64>().ok().map(|value| sign * value)
 }
 
 #[cfg(test)]
@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words() {
+    fn scalars_parse_as_in_pyyaml() {
         let table = [
             ("yes", Value::from(true)),
             ("Off", Value::from(false)),
@@ -164,11 +164,11 @@ mod tests {
             ("-", Value::from("-")),
             ("18446744073709551615", Value::from(u64::MAX)),
         ];
-        for (text, wanted) in table {
-            assert_eq!(plain_scalar(text), Ok(wanted), "{text:?}");
+        for (text, expected) in table {
+            assert_eq!(plain_scalar(text), Ok(expected), "{text:?}");
         }
         assert!(plain_scalar("18446744073709551616").is_err());
-        assert_eq!(readable_key("1"), Ok("1".into()));
-        assert!(readable_key("~").is_err());
+        assert_eq!(key_text("1"), Ok("1".into()));
+        assert!(key_text("~").is_err());
     }
 }

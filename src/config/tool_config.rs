@@ -1,10 +1,10 @@
-//! What runs under Nsight Systems and Nsight Compute are asked to do.
+//! The settings of runs under Nsight Systems and Nsight Compute.
 
 use serde::{Deserialize, Serialize};
 
 use super::run_config::seconds;
 
-/// What of a run a tool looks at.
+/// The phase that a tool captures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ToolPhase {
@@ -14,20 +14,20 @@ pub enum ToolPhase {
     Both,
 }
 
-/// The run under Nsight Systems.
+/// A run under Nsight Systems.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct NsysConfig {
     pub enable: bool,
     pub phase: ToolPhase,
-    /// Measured requests of that run; the phase of each is captured.
+    /// Measured requests; the phase of each is captured.
     pub requests: u32,
-    /// What nsys traces.
+    /// APIs to trace (`nsys profile --trace`).
     pub trace: Vec<String>,
-    /// It is ended when it takes longer.
+    /// Time limit of the run.
     #[serde(deserialize_with = "seconds")]
     pub timeout_s: f64,
-    /// More options of `nsys profile`.
+    /// Additional options of `nsys profile`.
     pub extra: Vec<String>,
 }
 
@@ -44,29 +44,30 @@ impl Default for NsysConfig {
     }
 }
 
-/// The runs under Nsight Compute, one for each kernel.
+/// Runs under Nsight Compute, one for each kernel.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct NcuConfig {
     pub enable: bool,
     pub phase: ToolPhase,
-    /// A list that `kernels top` wrote; null takes the longest kernels of the last table.
+    /// A file written by `kernels top`; null selects the kernels with the most time in the last table.
     pub kernels: Option<String>,
-    /// So many of them.
+    /// Number of kernels.
     pub top_k: u32,
-    /// Launches of a kernel that are let pass, and that are looked at then.
+    /// Launches of a kernel to skip.
     pub launch_skip: u32,
+    /// Launches of a kernel to profile after that.
     pub launch_count: u32,
-    /// Null asks for what suits the chip.
+    /// Null selects the metrics that the GPU supports.
     pub metrics: Option<Vec<String>>,
-    /// A set of ncu's own in place of metrics.
+    /// A predefined set of ncu, used instead of `metrics`.
     pub set: Option<String>,
     pub replay: Replay,
     pub clock_control: ClockControl,
-    /// All runs together are ended when they take longer.
+    /// Time limit of all runs together.
     #[serde(deserialize_with = "seconds")]
     pub timeout_s: f64,
-    /// More options of `ncu`.
+    /// Additional options of `ncu`.
     pub extra: Vec<String>,
 }
 
@@ -89,7 +90,7 @@ impl Default for NcuConfig {
     }
 }
 
-/// What is done again for the next counters.
+/// What ncu replays to collect further counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Replay {
@@ -97,7 +98,7 @@ pub enum Replay {
     Application,
 }
 
-/// Whether ncu holds the clocks.
+/// Whether ncu locks the GPU clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ClockControl {

@@ -1,4 +1,4 @@
-//! From the resolved tree to a `RunConfig`, with errors that name the key and where it came from.
+//! Deserialises the resolved tree into a `RunConfig`, with errors that name the key and its origin.
 
 use serde_yaml_ng::Value;
 
@@ -7,7 +7,7 @@ use super::run_config::RunConfig;
 use super::value_deserializer::{Mismatch, Node};
 use super::value_tree::{MISSING, Origins, child_path};
 
-/// Reads `tree` as a `RunConfig` and checks that its numbers make sense.
+/// Deserialises `tree` and validates its values.
 pub(super) fn typed(tree: &Value, origins: &Origins) -> Result<RunConfig, ConfigError> {
     if let Some(key) = first_missing(tree, "") {
         return Err(ConfigError::MissingValue { origin: origins.of(&key), key });
@@ -15,15 +15,15 @@ pub(super) fn typed(tree: &Value, origins: &Origins) -> Result<RunConfig, Config
     let config: RunConfig =
         serde_path_to_error::deserialize(Node(tree)).map_err(|error| explain(error, tree, origins))?;
     match first_out_of_range(&config) {
-        Some((key, got, wants)) => {
+        Some((key, got, expected)) => {
             let origin = origins.of(&key);
-            Err(ConfigError::OutOfRange { key, got, wants, origin })
+            Err(ConfigError::OutOfRange { key, got, expected, origin })
         }
         None => Ok(config),
     }
 }
 
-/// The first key that still wants its value. What is untyped is not read here, and may miss some.
+/// The first key whose value is `???`. The untyped `model.arch` is not checked.
 fn first_missing(node: &Value, key: &str) -> Option<String> {
     match node {
         Value::String(text) if text == MISSING => Some(key.to_owned()),
@@ -39,13 +39,13 @@ fn explain(error: serde_path_to_error::Error<Mismatch>, tree: &Value, origins: &
     let path = if path == "." { "" } else { path.as_str() };
     match error.into_inner() {
         Mismatch::UnknownKey { name, known } => {
-            // The path ends in the unknown key itself in some versions of the crates and above it in others.
-            let above = match path.rsplit_once('.') {
-                Some((above, last)) if last == name => above,
+            // Depending on the version of the crates the path ends in the unknown key or in its parent.
+            let parent = match path.rsplit_once('.') {
+                Some((parent, last)) if last == name => parent,
                 None if path == name => "",
                 _ => path,
             };
-            let key = child_path(above, &name);
+            let key = child_path(parent, &name);
             let known: Vec<String> = known.iter().map(|&name| name.to_owned()).collect();
             let names = Names::near(&name, &known).into();
             ConfigError::UnknownKey { origin: origins.of(&key), key, names, add_with: None }
@@ -55,26 +55,26 @@ fn explain(error: serde_path_to_error::Error<Mismatch>, tree: &Value, origins: &
         }
         mismatch => {
             let found = path.split('.').try_fold(tree, |node, part| node.get(part));
-            // A value that is no text is refused before its name is compared: ask which names there are.
+            // A value that is not text is refused before it is compared with the names. Query the names here.
             let names = found.filter(|value| !value.is_string()).and_then(|_| refusal(path, tree, ""));
-            let wants = match (names, mismatch) {
+            let expected = match (names, mismatch) {
                 (Some(Mismatch::UnknownName { known }), _) | (_, Mismatch::UnknownName { known }) => {
                     one_of(known)
                 }
-                (_, Mismatch::Expected(wanted)) => described_type(&wanted),
+                (_, Mismatch::Expected(expected)) => described_type(&expected),
                 (_, other) => other.to_string(),
             };
             ConfigError::WrongType {
                 key: path.to_owned(),
-                got: found.map_or_else(|| "something else".into(), described),
-                wants,
+                got: found.map_or_else(|| "another type".into(), described),
+                expected,
                 origin: origins.of(path),
             }
         }
     }
 }
 
-/// The values allowed at `path`, where there are only a few; otherwise none.
+/// The allowed values at `path` if it is an enumeration or a boolean, else empty.
 pub(super) fn allowed_values(path: &str, tree: &Value) -> Vec<String> {
     match refusal(path, tree, "") {
         Some(Mismatch::UnknownName { known }) => known.iter().map(|&name| name.to_owned()).collect(),
@@ -83,7 +83,7 @@ pub(super) fn allowed_values(path: &str, tree: &Value) -> Vec<String> {
     }
 }
 
-/// Why `value` cannot be the value at `path`; `None` where it can, or where there is no such path.
+/// Why `value` is invalid at `path`; `None` if it is valid or there is no such path.
 fn refusal(path: &str, tree: &Value, value: impl Into<Value>) -> Option<Mismatch> {
     let mut trial = tree.clone();
     *path.split('.').try_fold(&mut trial, |node, part| node.get_mut(part))? = value.into();
@@ -101,10 +101,11 @@ fn one_of(names: &[&str]) -> String {
 }
 
 /// A type as an error names it, from serde's description of it.
-fn described_type(wants: &str) -> String {
-    match wants {
-        "u32" => "a whole number from 0 to 4294967295".into(),
-        "u64" => "a whole number, 0 or more".into(),
+fn described_type(expected: &str) -> String {
+    match expected {
+        "u32" => "an integer from 0 to 4294967295".into(),
+        "a nonzero u32" => "an integer from 1 to 4294967295".into(),
+        "u64" => "an integer, 0 or more".into(),
         "f64" => "a number".into(),
         "a boolean" => "true or false".into(),
         "a string" => "text".into(),
@@ -115,13 +116,13 @@ fn described_type(wants: &str) -> String {
 
 /// A value as an error quotes it.
 pub(super) fn described(value: &Value) -> String {
-    const MOST: usize = 60;
+    const MAX_CHARS: usize = 60;
     match value {
         Value::Null => "null".into(),
         Value::Bool(flag) => flag.to_string(),
         Value::Number(number) => number.to_string(),
-        Value::String(text) if text.chars().count() > MOST => {
-            format!("the text {:?}…", text.chars().take(MOST).collect::<String>())
+        Value::String(text) if text.chars().count() > MAX_CHARS => {
+            format!("the text {:?}…", text.chars().take(MAX_CHARS).collect::<String>())
         }
         Value::String(text) => format!("the text {text:?}"),
         Value::Sequence(items) => format!("a list of {}", items.len()),
@@ -130,13 +131,13 @@ pub(super) fn described(value: &Value) -> String {
     }
 }
 
-/// The first value no run can use: its key, what it is and what it may be.
+/// The first invalid value: its key, the value and the expected range.
 fn first_out_of_range(config: &RunConfig) -> Option<(String, String, &'static str)> {
     let RunConfig { model, dataset, runtime, infer, hardware, profiling, output, hydra, .. } = config;
     let sim = &runtime.sim;
     let sampling = dataset.sampling.as_ref();
     let samples = sampling.and_then(|sampling| sampling.num_samples_per_epoch).unwrap_or(1);
-    let whole = [
+    let integers = [
         ("dataset.sampling.num_epochs", sampling.map_or(1, |s| s.num_epochs), 1, u32::MAX, "at least 1"),
         ("dataset.sampling.num_samples_per_epoch", samples.min(1) as u32, 1, 1, "null or at least 1"),
         ("dataset.prompt_tokens", dataset.prompt_tokens, 1, u32::MAX, "at least 1"),
@@ -152,7 +153,7 @@ fn first_out_of_range(config: &RunConfig) -> Option<(String, String, &'static st
         ("output.flush_ms", output.flush_ms, 1, 60_000, "1 to 60000"),
         ("output.tui.fps", output.tui.fps, 1, 60, "1 to 60"),
     ];
-    let real = [
+    let floats = [
         (
             "hardware.expected_power_limit_w",
             hardware.expected_power_limit_w.unwrap_or(1.0),
@@ -182,27 +183,27 @@ fn first_out_of_range(config: &RunConfig) -> Option<(String, String, &'static st
         ("runtime.sim.jitter", sim.jitter, 0.0, "a finite number, 0 or more"),
         ("runtime.sim.speed", sim.speed, 0.0, "a finite number, 0 or more"),
     ];
-    let text = [
+    let texts = [
         ("experiment", &config.experiment),
         ("model.name", &model.name),
         ("dataset.name", &dataset.name),
         ("runtime.device", &runtime.device),
         ("hydra.run.dir", &hydra.run.dir),
     ];
-    let whole = whole
+    let integer = integers
         .into_iter()
-        .find(|&(_, got, least, most, _)| got < least || got > most)
-        .map(|(key, got, _, _, wants)| (key.to_owned(), got.to_string(), wants));
-    let real = real
+        .find(|&(_, got, min, max, _)| got < min || got > max)
+        .map(|(key, got, _, _, expected)| (key.to_owned(), got.to_string(), expected));
+    let float = floats
         .into_iter()
-        .find(|&(_, got, least, _)| !got.is_finite() || got < least)
-        .map(|(key, got, _, wants)| (key.to_owned(), got.to_string(), wants));
-    let text = text
+        .find(|&(_, got, min, _)| !got.is_finite() || got < min)
+        .map(|(key, got, _, expected)| (key.to_owned(), got.to_string(), expected));
+    let text = texts
         .into_iter()
         .find(|(_, got)| got.trim().is_empty())
-        .map(|(key, got)| (key.to_owned(), format!("{got:?}"), "some text"));
+        .map(|(key, got)| (key.to_owned(), format!("{got:?}"), "text that is not empty"));
     let arch = (!model.arch.is_object() && model.config_json.is_none()).then(|| {
         ("model.arch".to_owned(), model.arch.to_string(), "keys and values, or a model.config_json")
     });
-    whole.or(real).or(text).or(arch)
+    integer.or(float).or(text).or(arch)
 }

@@ -1,4 +1,4 @@
-//! A deserializer over a YAML value whose errors are types, so that messages can be written from facts.
+//! A deserializer for YAML values with typed errors.
 
 use std::fmt::{self, Display};
 
@@ -8,7 +8,7 @@ use serde::de::{
 };
 use serde_yaml_ng::Value;
 
-/// Why a value does not have the type that was asked for.
+/// Why a value does not have the requested type.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Mismatch {
     UnknownKey {
@@ -19,7 +19,7 @@ pub(super) enum Mismatch {
     UnknownName {
         known: &'static [&'static str],
     },
-    /// The type that was asked for, as serde describes it.
+    /// The requested type, as serde describes it.
     Expected(String),
     Other(String),
 }
@@ -30,7 +30,7 @@ impl Display for Mismatch {
             Mismatch::UnknownKey { name, .. } => write!(f, "unknown key {name}"),
             Mismatch::MissingKey(name) => write!(f, "missing key {name}"),
             Mismatch::UnknownName { known } => write!(f, "expected one of {}", known.join(", ")),
-            Mismatch::Expected(wanted) => write!(f, "expected {wanted}"),
+            Mismatch::Expected(expected) => write!(f, "expected {expected}"),
             Mismatch::Other(message) => f.write_str(message),
         }
     }
@@ -64,7 +64,7 @@ impl de::Error for Mismatch {
     }
 }
 
-/// A YAML value, read by serde.
+/// A YAML value as a deserializer.
 #[derive(Clone, Copy)]
 pub(super) struct Node<'de>(pub(super) &'de Value);
 

@@ -1,4 +1,4 @@
-//! The tree of values: dotted keys, merging as OmegaConf merges, and where each value came from.
+//! The tree of values: dotted keys, OmegaConf's merge rules, and the origin of each value.
 
 use std::collections::BTreeMap;
 
@@ -8,29 +8,20 @@ use super::error::{ConfigError, Names, Origin};
 use super::typed;
 use super::yaml::Document;
 
-/// Keys nest this deep at most; deeper ones are a mistake, and deep trees cost stack.
+/// Maximum number of parts of a key, which limits the recursion depth.
 pub(super) const MAX_KEY_PARTS: usize = 32;
 
-/// A value that stands for one still to be given.
+/// The placeholder of a value that must be set.
 pub(super) const MISSING: &str = "???";
 
-/// Where the value at each dotted key came from.
+/// The origin of the value at each dotted key.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Origins(BTreeMap<String, Origin>);
 
 impl Origins {
-    /// The origin of `key`, or of the nearest key above it.
+    /// The origin of `key` or of its nearest ancestor.
     pub(super) fn of(&self, key: &str) -> Origin {
-        let mut key = key;
-        loop {
-            if let Some(origin) = self.0.get(key) {
-                return origin.clone();
-            }
-            match key.rsplit_once('.') {
-                Some((above, _)) => key = above,
-                None => return Origin::Composition,
-            }
-        }
+        nearest(&self.0, key).cloned().unwrap_or(Origin::Composition)
     }
 
     fn set(&mut self, key: &str, origin: Origin) {
@@ -38,14 +29,14 @@ impl Origins {
     }
 }
 
-/// Whether keys that are not there may be added.
+/// Whether new keys may be added.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Keys {
     Open,
     Closed,
 }
 
-/// A configuration in the making.
+/// A configuration during its composition.
 #[derive(Debug, Clone)]
 pub(super) struct ValueTree {
     pub(super) root: Value,
@@ -59,7 +50,7 @@ impl Default for ValueTree {
 }
 
 impl ValueTree {
-    /// Merges a file's content at `package`, making the maps above it.
+    /// Merges the content of a file at `package` and creates the maps above it.
     pub(super) fn merge_document(
         &mut self,
         package: &str,
@@ -75,12 +66,12 @@ impl ValueTree {
         let parts = package.split('.').filter(|part| !part.is_empty());
         let embedded = parts
             .rev()
-            .fold(content, |below, part| Value::Mapping([(Value::from(part), below)].into_iter().collect()));
+            .fold(content, |child, part| Value::Mapping([(Value::from(part), child)].into_iter().collect()));
         merge(&mut self.root, embedded, "", Keys::Open, &origin_of, &mut self.origins)
     }
 
-    /// Changes the value at `key`: lists and maps merge into those that are there, anything else
-    /// replaces. With closed keys only what is there can be changed.
+    /// Sets the value at `key`: lists and maps are merged, other values are replaced. With closed keys only existing keys
+    /// can be changed.
     pub(super) fn update(
         &mut self,
         key: &str,
@@ -88,13 +79,13 @@ impl ValueTree {
         keys: Keys,
         origin: &Origin,
     ) -> Result<(), ConfigError> {
-        let refused =
+        let bad =
             |message: String| ConfigError::BadMerge { key: key.to_owned(), message, origin: origin.clone() };
         let parts: Vec<&str> = key.split('.').collect();
         if parts.len() > MAX_KEY_PARTS {
-            return Err(refused(format!("the key has more than {MAX_KEY_PARTS} parts")));
+            return Err(bad(format!("the key has more than {MAX_KEY_PARTS} parts")));
         }
-        if keys == Keys::Closed && !self.admits(&parts) {
+        if keys == Keys::Closed && !self.contains(&parts) {
             return Err(self.unknown_key(key, origin));
         }
         let mut node = &mut self.root;
@@ -109,9 +100,9 @@ impl ValueTree {
                 Value::Sequence(items) => {
                     let len = items.len();
                     let item = part.parse::<usize>().ok().and_then(|n| items.get_mut(n));
-                    item.ok_or_else(|| refused(format!("{path} is a list of {len}; it has no {part:?}")))?
+                    item.ok_or_else(|| bad(format!("{path} is a list of {len}; it has no {part:?}")))?
                 }
-                _ => return Err(refused(format!("{path} has no keys"))),
+                _ => return Err(bad(format!("{path} has no keys"))),
             };
             path = child_path(&path, part);
         }
@@ -124,27 +115,27 @@ impl ValueTree {
         Ok(())
     }
 
-    /// Whether every part of a key is there. A scalar on the way counts as an empty map.
-    fn admits(&self, parts: &[&str]) -> bool {
+    /// Whether every part of a key exists. A scalar counts as an empty map.
+    fn contains(&self, parts: &[&str]) -> bool {
         parts.iter().try_fold(&self.root, |node, part| child(node, part)).is_some()
     }
 
-    /// Takes the entry at `key` out of its map; false where there is none.
+    /// Removes the entry at `key` from its map; false if there is none.
     pub(super) fn remove(&mut self, key: &str, origin: &Origin) -> bool {
-        let (above, name) = key.rsplit_once('.').unwrap_or(("", key));
-        let Some(Value::Mapping(entries)) = value_at_mut(&mut self.root, above) else { return false };
-        self.origins.set(above, origin.clone());
+        let (parent, name) = key.rsplit_once('.').unwrap_or(("", key));
+        let Some(Value::Mapping(entries)) = value_at_mut(&mut self.root, parent) else { return false };
+        self.origins.set(parent, origin.clone());
         entries.shift_remove(name).is_some()
     }
 
-    /// The error for a key that is not there.
+    /// The error for an unknown key.
     pub(super) fn unknown_key(&self, key: &str, origin: &Origin) -> ConfigError {
         let names = Names::near_keys(key, &keys_to_suggest(key, &self.root)).into();
         ConfigError::UnknownKey { key: key.to_owned(), names, origin: origin.clone(), add_with: None }
     }
 }
 
-/// Maps merge key by key, a missing value leaves what is there, anything else replaces it.
+/// Maps are merged key by key, `???` keeps the existing value, any other value replaces it.
 fn merge(
     target: &mut Value,
     value: Value,
@@ -207,9 +198,15 @@ fn key_text(key: &Value) -> String {
     key.as_str().unwrap_or_default().to_owned()
 }
 
-/// `above.name`, or `name` at the top.
-pub(super) fn child_path(above: &str, name: &str) -> String {
-    if above.is_empty() { name.to_owned() } else { format!("{above}.{name}") }
+/// `parent.name`, or `name` at the top.
+pub(super) fn child_path(parent: &str, name: &str) -> String {
+    if parent.is_empty() { name.to_owned() } else { format!("{parent}.{name}") }
+}
+
+/// The entry of `key` or of its nearest ancestor.
+pub(super) fn nearest<'m, T>(entries: &'m BTreeMap<String, T>, key: &str) -> Option<&'m T> {
+    let mut keys = std::iter::successors(Some(key), |key| key.rsplit_once('.').map(|(parent, _)| parent));
+    keys.find_map(|key| entries.get(key))
 }
 
 /// The entry of a map, or the item of a list, by its name.
@@ -221,7 +218,7 @@ pub(super) fn child<'v>(node: &'v Value, part: &str) -> Option<&'v Value> {
     }
 }
 
-/// The value at a dotted key; the empty key is the whole tree.
+/// The value at a dotted key; the empty key is the root.
 pub(super) fn value_at<'v>(root: &'v Value, key: &str) -> Option<&'v Value> {
     key.split('.').filter(|part| !part.is_empty()).try_fold(root, |node, part| child(node, part))
 }
@@ -235,9 +232,9 @@ fn value_at_mut<'v>(root: &'v mut Value, key: &str) -> Option<&'v mut Value> {
 pub(super) fn keys_of(root: &Value) -> Vec<String> {
     let mut keys = Vec::new();
     let mut pending = vec![(String::new(), root)];
-    while let Some((above, node)) = pending.pop() {
+    while let Some((parent, node)) = pending.pop() {
         for (name, value) in node.as_mapping().into_iter().flatten() {
-            let key = child_path(&above, name.as_str().unwrap_or_default());
+            let key = child_path(&parent, name.as_str().unwrap_or_default());
             pending.push((key.clone(), value));
             keys.push(key);
         }
@@ -245,11 +242,11 @@ pub(super) fn keys_of(root: &Value) -> Vec<String> {
     keys
 }
 
-/// The keys that one who wrote `key` may have meant: Hydra's own are not the job's.
+/// The keys to suggest for an unknown `key`. Hydra's own keys are suggested only for keys of Hydra.
 pub(super) fn keys_to_suggest(key: &str, root: &Value) -> Vec<String> {
-    let is_of_hydra = |key: &str| key.starts_with("hydra");
+    let is_hydra = |key: &str| key.starts_with("hydra");
     let mut keys = keys_of(root);
-    keys.retain(|known| is_of_hydra(key) || !is_of_hydra(known));
+    keys.retain(|known| is_hydra(key) || !is_hydra(known));
     keys
 }
 
@@ -266,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn updating() {
+    fn updates() {
         let table = [
             ("{}", "a.b", "1", Keys::Open, Some("{a: {b: 1}}")),
             ("{a: {b: 1, c: 2}}", "a", "{b: 3}", Keys::Closed, Some("{a: {b: 3, c: 2}}")),
@@ -282,18 +279,18 @@ mod tests {
             ("{a: [1, 2]}", "a", "{b: 3}", Keys::Open, None),
             ("{a: null}", "a.b", "1", Keys::Open, Some("{a: {b: 1}}")),
         ];
-        for (root, key, value, keys, wanted) in table {
+        for (root, key, value, keys, expected) in table {
             let mut tree = tree(root);
             let outcome = tree.update(key, yaml(value), keys, &Origin::Composition);
-            match wanted {
-                Some(wanted) => assert_eq!(tree.root, yaml(wanted), "{root} + {key}: {value}"),
+            match expected {
+                Some(expected) => assert_eq!(tree.root, yaml(expected), "{root} + {key}: {value}"),
                 None => assert!(outcome.is_err(), "{root} + {key}: {value}"),
             }
         }
     }
 
     #[test]
-    fn a_missing_value_leaves_what_is_there() {
+    fn a_missing_value_keeps_the_existing_one() {
         let mut tree = tree("{a: 1}");
         let document = Document { value: yaml("{a: '???', b: '???'}"), ..Document::default() };
         tree.merge_document("", &document, &Origin::Composition).unwrap();
@@ -301,22 +298,22 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_in_the_way_is_named() {
+    fn deep_keys_are_refused() {
         let deep = "a.".repeat(10_000) + "a";
         let error = tree("{}").update(&deep, Value::Null, Keys::Open, &Origin::Composition).unwrap_err();
         assert!(error.to_string().contains("more than 32 parts"));
     }
 
     #[test]
-    fn the_latest_origin_is_kept_for_each_key() {
+    fn each_key_has_its_latest_origin() {
         let file = Origin::File { path: "f".into(), line: 1 };
         let given = Origin::Override("o".into());
         let mut tree = ValueTree::default();
         let document = Document { value: yaml("{b: 1, c: {d: 2}}"), ..Document::default() };
         tree.merge_document("a", &document, &file).unwrap();
         tree.update("a.c.d", yaml("3"), Keys::Closed, &given).unwrap();
-        for (key, wanted) in [("a.b", &file), ("a.c", &file), ("a.c.d", &given), ("a.c.d.e", &given)] {
-            assert_eq!(tree.origins.of(key), *wanted, "{key}");
+        for (key, expected) in [("a.b", &file), ("a.c", &file), ("a.c.d", &given), ("a.c.d.e", &given)] {
+            assert_eq!(tree.origins.of(key), *expected, "{key}");
         }
         assert_eq!(tree.origins.of("x"), Origin::Composition);
     }

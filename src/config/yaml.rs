@@ -1,4 +1,4 @@
-//! Reading YAML into a tree of values with the line of each key; size and depth are bounded whatever the text says.
+//! Parses YAML into a tree of values with the line of each key. Size and depth are limited for any input.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -6,17 +6,17 @@ use saphyr_parser::{Event, Marker, Parser, ScalarStyle};
 use serde_yaml_ng::{Mapping, Value};
 
 use super::error::{ConfigError, Origin};
-use super::scalar::{plain_scalar, readable_key};
-use super::value_tree::child_path;
+use super::scalar::{key_text, plain_scalar};
+use super::value_tree::{child_path, nearest};
 
-/// Longest text read.
+/// Maximum length of a text.
 pub(super) const MAX_BYTES: usize = 64 * 1024;
 
-/// Bytes of keys and strings, plus a flat charge for each node, that one text may expand to.
+/// Maximum size of an expanded text: bytes of keys and strings, plus a constant for each node.
 const MAX_WEIGHT: usize = 4 * 1024 * 1024;
 const NODE_WEIGHT: usize = 64;
 
-/// Lists and maps open at any point. The reader itself does not recurse, but what uses the tree does.
+/// Maximum nesting of lists and maps. The parser does not recurse, but users of the tree do.
 const MAX_DEPTH: usize = 64;
 
 /// One YAML document.
@@ -28,23 +28,14 @@ pub(super) struct Document {
 }
 
 impl Document {
-    /// The line of `key`, or of the nearest key above it.
+    /// The line of `key` or of its nearest ancestor.
     pub(super) fn line_of(&self, key: &str) -> usize {
-        let mut key = key;
-        loop {
-            if let Some(line) = self.lines.get(key) {
-                return *line;
-            }
-            match key.rsplit_once('.') {
-                Some((above, _)) => key = above,
-                None => return 1,
-            }
-        }
+        nearest(&self.lines, key).copied().unwrap_or(1)
     }
 }
 
-/// Parses one document as PyYAML and OmegaConf do: YAML 1.1 words (`yes`, `off`, `0o` octals), no
-/// timestamps, keys once. Tags are refused; aliases are expanded up to a bound; an empty text is null.
+/// Parses one document as PyYAML and OmegaConf do: YAML 1.1 scalars (`yes`, `off`, octals), no timestamps, unique keys.
+/// Tags are refused, aliases are expanded up to a limit, and an empty text is null.
 pub(super) fn parse(text: &str, origin: &Origin) -> Result<Document, ConfigError> {
     if text.len() > MAX_BYTES {
         return Err(ConfigError::TooLarge { origin: origin.clone(), bytes: text.len(), limit: MAX_BYTES });
@@ -55,23 +46,23 @@ pub(super) fn parse(text: &str, origin: &Origin) -> Result<Document, ConfigError
             Ok((event, span)) => reader.take(event, span.start).map_err(|message| (span.start, message)),
             Err(error) => Err((*error.marker(), error.info().to_owned())),
         };
-        outcome.map_err(|(at, message)| ConfigError::BadYaml {
+        outcome.map_err(|(marker, message)| ConfigError::BadYaml {
             origin: origin.clone(),
-            line: at.line(),
-            column: at.col() + 1,
+            line: marker.line(),
+            column: marker.col() + 1,
             message,
         })?;
     }
     Ok(Document { value: reader.root.unwrap_or_default(), lines: reader.lines })
 }
 
-/// A list or a map that is still being read.
+/// A list or a map whose end has not been parsed.
 enum Open {
     List { items: Vec<Value>, anchor: usize },
     Map { entries: Mapping, merged: Mapping, key: Option<String>, path: String, anchor: usize },
 }
 
-/// The key that merges another map into this one.
+/// The key whose value is merged into the map.
 const MERGE: &str = "<<";
 
 #[derive(Default)]
@@ -85,12 +76,12 @@ struct Reader {
 }
 
 impl Reader {
-    fn take(&mut self, event: Event<'_>, at: Marker) -> Result<(), String> {
+    fn take(&mut self, event: Event<'_>, marker: Marker) -> Result<(), String> {
         match event {
             Event::DocumentStart(_) => {
                 self.documents += 1;
                 if self.documents > 1 {
-                    return Err("there is more than one document".into());
+                    return Err("more than one document".into());
                 }
                 Ok(())
             }
@@ -98,13 +89,13 @@ impl Reader {
                 let is_text = match &tag {
                     None => style != ScalarStyle::Plain,
                     Some(tag) if tag.is_yaml_core_schema() && tag.suffix == "str" => true,
-                    Some(tag) => return Err(format!("want a plain value without a tag, got {}", tag.suffix)),
+                    Some(tag) => return Err(format!("the tag {} is not supported", tag.suffix)),
                 };
                 self.charge(text.len())?;
                 if self.key_is_next() {
                     let is_merge = !is_text && text == MERGE;
-                    let key = if is_text || is_merge { text.into_owned() } else { readable_key(&text)? };
-                    return self.key(key, is_merge, at);
+                    let key = if is_text || is_merge { text.into_owned() } else { key_text(&text)? };
+                    return self.key(key, is_merge, marker);
                 }
                 let value = if is_text { Value::from(text.as_ref()) } else { plain_scalar(&text)? };
                 self.value(value, anchor)
@@ -118,8 +109,11 @@ impl Reader {
             }),
             Event::SequenceEnd | Event::MappingEnd => self.end(),
             Event::Alias(anchor) => {
-                let (value, weight) =
-                    self.anchors.get(&anchor).cloned().ok_or("an alias stands inside what it names")?;
+                let (value, weight) = self
+                    .anchors
+                    .get(&anchor)
+                    .cloned()
+                    .ok_or("an alias refers to a value that contains it")?;
                 self.charge(weight)?;
                 if self.key_is_next() {
                     return Err("an alias cannot be a key".into());
@@ -133,7 +127,7 @@ impl Reader {
     fn charge(&mut self, bytes: usize) -> Result<(), String> {
         self.weight += NODE_WEIGHT + bytes;
         match self.weight > MAX_WEIGHT {
-            true => Err("it expands to far more than a configuration holds (aliases of aliases?)".into()),
+            true => Err("the expanded size exceeds the limit; check for aliases of aliases".into()),
             false => Ok(()),
         }
     }
@@ -142,12 +136,12 @@ impl Reader {
         matches!(self.open.last(), Some(Open::Map { key: None, .. }))
     }
 
-    fn key(&mut self, name: String, is_merge: bool, at: Marker) -> Result<(), String> {
+    fn key(&mut self, name: String, is_merge: bool, marker: Marker) -> Result<(), String> {
         let Some(Open::Map { entries, key, path, .. }) = self.open.last_mut() else { return Ok(()) };
         if !is_merge && entries.contains_key(name.as_str()) {
-            return Err(format!("the key {name:?} stands here twice"));
+            return Err(format!("duplicate key {name:?}"));
         }
-        self.lines.insert(child_path(path, &name), at.line());
+        self.lines.insert(child_path(path, &name), marker.line());
         *key = Some(name);
         Ok(())
     }
@@ -158,13 +152,13 @@ impl Reader {
         open: impl FnOnce(String) -> Result<Open, String>,
     ) -> Result<(), String> {
         if tagged {
-            return Err("want plain values without a tag".into());
+            return Err("tags are not supported".into());
         }
         if self.key_is_next() {
-            return Err("a key is text, not a list or a map".into());
+            return Err("a key must be text, not a list or a map".into());
         }
         if self.open.len() == MAX_DEPTH {
-            return Err(format!("lists and maps nest deeper than {MAX_DEPTH}"));
+            return Err(format!("lists and maps are nested more than {MAX_DEPTH} deep"));
         }
         self.charge(0)?;
         let path = match self.open.last() {
@@ -230,14 +224,14 @@ impl Reader {
     }
 }
 
-/// Adds what `<<` names: a map, or a list of maps of which the first wins.
+/// Adds the value of `<<`: a map, or a list of maps of which the first wins.
 fn merge_maps(into: &mut Mapping, value: Value) -> Result<(), String> {
     let maps = match value {
         Value::Sequence(maps) => maps,
         map => vec![map],
     };
     for map in maps.into_iter().rev() {
-        let Value::Mapping(entries) = map else { return Err("<< wants a map, or a list of maps".into()) };
+        let Value::Mapping(entries) = map else { return Err("<< must be a map or a list of maps".into()) };
         for (key, value) in entries {
             into.insert(key, value);
         }
@@ -264,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_what_other_readers_read() {
+    fn values_equal_those_of_another_parser() {
         for text in ["", "a: 1", "a: [1, 2.5, x, null, true]", "a: &x {b: 1}\nc: *x", "- -3", "a: .inf"] {
             assert_eq!(read(text).unwrap(), serde_yaml_ng::from_str::<Value>(text).unwrap(), "{text:?}");
         }
@@ -277,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_know_their_lines() {
+    fn lines_of_keys() {
         let document =
             parse("# head\na:\n  b: 1\n  c:\n    - x: 1\n    - y: 2\n", &Origin::Composition).unwrap();
         for (key, line) in [("a", 2), ("a.b", 3), ("a.c", 4), ("a.c.0.x", 5), ("a.c.1.y", 6), ("a.b.z", 3)] {
@@ -286,22 +280,22 @@ mod tests {
     }
 
     #[test]
-    fn bad_text_is_told_with_its_place() {
+    fn errors_name_line_and_column() {
         let table = [
             ("a: 1\nb: [1,", "line 3, column 1"),
-            ("a: 1\na: 2\n", "line 2, column 1: the key \"a\" stands here twice"),
+            ("a: 1\na: 2\n", "line 2, column 1: duplicate key \"a\""),
             ("a: *x", "line 1, column 4"),
-            ("a: !tag 1", "without a tag"),
+            ("a: !tag 1", "the tag tag is not supported"),
             ("a: 1\n---\nb: 1", "more than one document"),
             ("a:\n\t- b\n", "line 2"),
-            ("? [a]\n: 1", "a key is text"),
-            ("a: &x [*x]", "inside what it names"),
-            ("a: {<<: 3}", "<< wants a map"),
+            ("? [a]\n: 1", "a key must be text"),
+            ("a: &x [*x]", "a value that contains it"),
+            ("a: {<<: 3}", "<< must be a map"),
         ];
-        for (text, wanted) in table {
+        for (text, expected) in table {
             let message = read(text).unwrap_err().to_string();
             assert!(message.starts_with("bad YAML in conf/a.yaml, line "), "{message}");
-            assert!(message.contains(wanted), "{text:?}: {message}");
+            assert!(message.contains(expected), "{text:?}: {message}");
         }
     }
 
@@ -309,8 +303,8 @@ mod tests {
     fn hostile_text_is_refused() {
         let mut bomb = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x]\n");
         for n in 1..12 {
-            let below = n - 1;
-            let nine = vec![format!("*a{below}"); 9].join(", ");
+            let previous = n - 1;
+            let nine = vec![format!("*a{previous}"); 9].join(", ");
             bomb.push_str(&format!("a{n}: &a{n} [{nine}]\n"));
         }
         let long = format!("a: &a {}\nb: [{}]", "x".repeat(20_000), vec!["*a"; 5_000].join(","));
@@ -325,9 +319,9 @@ mod tests {
             "- ".repeat(30_000),
             "x".repeat(MAX_BYTES + 1),
         ] {
-            let began = std::time::Instant::now();
+            let start = std::time::Instant::now();
             assert!(read(&text).is_err(), "{}…", &text[..20]);
-            assert!(began.elapsed().as_secs_f64() < 1.0, "{}…", &text[..20]);
+            assert!(start.elapsed().as_secs_f64() < 1.0, "{}…", &text[..20]);
         }
     }
 }

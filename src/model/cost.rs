@@ -1,22 +1,22 @@
-//! What a step of a model costs, operator by operator: operations, bytes, parameters. From the shape alone.
+//! The cost of a step by operator, computed from the shape: FLOPs, bytes and parameters.
 //!
-//! A multiplication and an addition are two operations. Bytes are those that have to be moved if nothing is kept in a
-//! cache between operators and everything within one: weights once, keys and values once, activations in and out.
-//! Operators are cut as our engine does them: `rope` has the biases, norms and rotation of queries and keys and the write
-//! into the cache, `gate_up` has the activation, products have the addition to what went past them.
+//! A multiply-add is two FLOPs. Bytes are the memory traffic without caching between operators and with perfect caching
+//! within one: weights once, keys and values once, activations in and out. The operators are those of our engine: `rope`
+//! includes the biases, norms and rotation of queries and keys and the KV cache write, `gate_up` includes the activation,
+//! matrix products include the residual addition.
 
 use serde::Serialize;
 
 use super::{Operator, shape::Shape};
 use crate::model::shape::LayerGroup;
 
-/// The positions that go through the model at once.
+/// A forward pass: the positions computed together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Step {
     pub batch: u64,
-    /// Positions of each sequence.
+    /// New positions of each sequence.
     pub new: u64,
-    /// Positions of each sequence that are in the cache already.
+    /// Positions of each sequence that are already in the KV cache.
     pub past: u64,
 }
 
@@ -25,7 +25,7 @@ impl Step {
         Step { batch, new: prompt, past: 0 }
     }
 
-    /// One more position after `context` of them.
+    /// One new position after `context` positions.
     pub fn decode(batch: u64, context: u64) -> Step {
         Step { batch, new: 1, past: context }
     }
@@ -34,33 +34,33 @@ impl Step {
         self.batch as f64 * self.new as f64
     }
 
-    /// Pairs of a position and one that it sees, of one sequence.
+    /// Pairs of a query and a key position in one sequence.
     fn pairs(&self, window: Option<u64>) -> f64 {
         let (new, past) = (self.new as f64, self.past as f64);
         let Some(window) = window.map(|window| window as f64) else {
             return new * past + new * (new + 1.0) / 2.0;
         };
-        // The first positions see all before them, the others a whole window.
+        // The first positions attend to all before them, the others to a full window.
         let growing = (window - past).clamp(0.0, new);
         growing * past + growing * (growing + 1.0) / 2.0 + (new - growing) * window
     }
 
-    /// Positions of one sequence whose keys and values are looked at.
-    fn seen(&self, window: Option<u64>) -> f64 {
+    /// Positions of one sequence whose keys and values are read.
+    fn attended(&self, window: Option<u64>) -> f64 {
         let all = self.past as f64 + self.new as f64;
         window.map_or(all, |window| all.min(window as f64 + self.new as f64 - 1.0))
     }
 }
 
-/// Amounts of one operator, or of several together.
+/// The cost of one operator, or the sum of several.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Amounts {
-    /// Products with weights.
+    /// Matrix products with weights.
     pub matmul_flops: f64,
-    /// Scores and the sum of values.
+    /// Scores and the weighted sum of values.
     pub attention_flops: f64,
     pub softmax_flops: f64,
-    /// Norms, rotation, activation, additions, the choice of a token.
+    /// Norms, rotary embedding, activation, additions, sampling.
     pub other_flops: f64,
     pub weight_bytes: f64,
     pub activation_bytes: f64,
@@ -78,12 +78,12 @@ impl Amounts {
         self.weight_bytes + self.activation_bytes + self.kv_read_bytes + self.kv_write_bytes
     }
 
-    /// Bytes that no cache spares: weights, keys and values.
+    /// Bytes that must be read from memory in any case: weights, keys and values.
     pub fn certain_bytes(&self) -> f64 {
         self.weight_bytes + self.kv_read_bytes + self.kv_write_bytes
     }
 
-    /// Operations for each byte; `None` where nothing is moved.
+    /// Arithmetic intensity in FLOPs per byte; `None` without memory traffic.
     pub fn intensity(&self) -> Option<f64> {
         (self.bytes() > 0.0).then(|| self.flops() / self.bytes())
     }
@@ -127,30 +127,30 @@ impl std::iter::Sum for Amounts {
     }
 }
 
-/// An operator over a whole step.
+/// The cost of an operator in a step.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct OperatorCost {
     pub operator: Operator,
-    /// How often a step does it: once, or once for each layer.
+    /// Calls per step: one, or one per layer.
     pub calls: u64,
-    /// All calls together.
+    /// The sum of all calls.
     #[serde(flatten)]
     pub all: Amounts,
 }
 
 impl OperatorCost {
-    /// A mean call. Calls differ where layers do.
+    /// The mean of the calls, which differ if layers differ.
     pub fn each(&self) -> Amounts {
         self.all.times(1.0 / self.calls.max(1) as f64)
     }
 }
 
-/// A step over the whole model, in the order in which it is done.
+/// The cost of a step, with its operators in execution order.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct StepCost {
     pub step: Step,
     pub operators: Vec<OperatorCost>,
-    /// The same for one layer of each kind.
+    /// The cost of one layer of each group.
     pub layers: Vec<LayerCost>,
 }
 
@@ -170,19 +170,19 @@ impl StepCost {
     }
 }
 
-/// Operations for each number of a norm: a square, a sum, a scale, a weight.
+/// FLOPs per element of a norm: square, sum, scale, weight.
 const NORM_FLOPS: f64 = 4.0;
-/// Of a score: a greatest, a difference, an exponential, a sum, a quotient.
+/// FLOPs per score of a softmax: maximum, difference, exponential, sum, quotient.
 const SOFTMAX_FLOPS: f64 = 5.0;
-/// Of a rotated number: two products and a sum for each of a pair, counted for one.
+/// FLOPs per element of the rotary embedding: two products and a sum.
 const ROTATION_FLOPS: f64 = 3.0;
-/// Of an activation: an exponential, a sum, a quotient, a product, and the product with what was gated.
+/// FLOPs per element of the gated activation: exponential, sum, quotient and two products.
 const ACTIVATION_FLOPS: f64 = 5.0;
-/// Logits are f32, whatever the model is.
+/// Logits are f32 for every model type.
 const LOGIT_BYTES: f64 = 4.0;
 
 impl Shape {
-    /// What `step` costs.
+    /// The cost of `step`.
     pub fn cost(&self, step: Step) -> StepCost {
         let layers: Vec<LayerCost> = self
             .layers
@@ -211,7 +211,7 @@ impl Shape {
         StepCost { step, operators, layers }
     }
 
-    /// What is not done in layers. Only the last position of each sequence gets logits.
+    /// The operators outside of layers. Logits are computed for the last position of each sequence only.
     fn outer_cost(&self, step: Step) -> Vec<OperatorCost> {
         let (rows, batch) = (step.rows(), step.batch as f64);
         let (h, vocab, number) = (self.hidden as f64, self.vocab as f64, self.number_bytes as f64);
@@ -260,7 +260,7 @@ impl Shape {
         }
     }
 
-    /// A norm of what an operator gives, and its addition to what went past.
+    /// A norm of an operator's output with the residual addition.
     fn post_norm(&self, rows: f64) -> Amounts {
         let h = self.hidden as f64;
         let added = Amounts {
@@ -271,18 +271,18 @@ impl Shape {
         self.norm(rows) + added
     }
 
-    /// `rows` rows of `from` numbers times a matrix, to rows of `to`.
-    fn product(&self, rows: f64, from: f64, to: f64) -> Amounts {
+    /// The product of `rows` rows with a weight matrix of `inputs` × `outputs`.
+    fn product(&self, rows: f64, inputs: f64, outputs: f64) -> Amounts {
         Amounts {
-            matmul_flops: 2.0 * rows * from * to,
-            weight_bytes: from * to * self.bytes_per_weight(),
-            activation_bytes: rows * (from + to) * self.number_bytes as f64,
-            parameters: from * to,
+            matmul_flops: 2.0 * rows * inputs * outputs,
+            weight_bytes: inputs * outputs * self.bytes_per_weight(),
+            activation_bytes: rows * (inputs + outputs) * self.number_bytes as f64,
+            parameters: inputs * outputs,
             ..Amounts::default()
         }
     }
 
-    /// What a product that adds to what went past it has besides.
+    /// The residual addition of a matrix product; part of the post norm if the model has one.
     fn residual(&self, rows: f64) -> Amounts {
         let numbers = if self.post_norms { 0.0 } else { rows * self.hidden as f64 };
         Amounts {
@@ -298,15 +298,15 @@ impl Shape {
         let (q, kv, h) = (q as f64, kv as f64, self.hidden as f64);
         let number = self.number_bytes as f64;
         let weight = self.bytes_per_weight();
-        let wide = q + 2.0 * kv;
+        let qkv = q + 2.0 * kv;
 
-        let bias = if self.qkv_bias { wide } else { 0.0 };
+        let bias = if self.qkv_bias { qkv } else { 0.0 };
         let normed = if self.qk_norm { q + kv } else { 0.0 };
         let norm_weights = if self.qk_norm { 2.0 * self.head_dim as f64 } else { 0.0 };
         let rope = Amounts {
             other_flops: rows * (bias + NORM_FLOPS * normed + ROTATION_FLOPS * (q + kv)),
             weight_bytes: (bias + norm_weights) * weight,
-            activation_bytes: rows * (wide + q) * number,
+            activation_bytes: rows * (qkv + q) * number,
             kv_write_bytes: rows * 2.0 * kv * number,
             parameters: bias + norm_weights,
             ..Amounts::default()
@@ -316,7 +316,7 @@ impl Shape {
             attention_flops: 4.0 * pairs * q,
             softmax_flops: SOFTMAX_FLOPS * pairs * self.heads as f64,
             activation_bytes: 2.0 * rows * q * number,
-            kv_read_bytes: step.batch as f64 * step.seen(group.window) * 2.0 * kv * number,
+            kv_read_bytes: step.batch as f64 * step.attended(group.window) * 2.0 * kv * number,
             ..Amounts::default()
         };
         let output_bias = if self.output_bias { h } else { 0.0 };
@@ -331,7 +331,7 @@ impl Shape {
         let (gate_up, down) = self.mlp(rows, group);
         let mut all = vec![
             once(Operator::AttentionNorm, self.norm(rows)),
-            once(Operator::Qkv, self.product(rows, h, wide)),
+            once(Operator::Qkv, self.product(rows, h, qkv)),
             once(Operator::Rope, rope),
             once(Operator::Attention, attention),
             once(Operator::AttentionOutput, output),
@@ -347,11 +347,11 @@ impl Shape {
         all
     }
 
-    /// Gate and up with the activation, and down; with the choice of experts where there are some.
+    /// The costs of gate and up with the activation and of down, including the router of experts.
     fn mlp(&self, rows: f64, group: &LayerGroup) -> (Amounts, Amounts) {
         let h = self.hidden as f64;
         let gated = |rows: f64, intermediate: f64| {
-            // Gate and up are never written out: only what is made of them.
+            // Gate and up are not written to memory, only their product.
             let mut product = self.product(rows, h, 2.0 * intermediate);
             product.activation_bytes = rows * (h + intermediate) * self.number_bytes as f64;
             product.other_flops = ACTIVATION_FLOPS * rows * intermediate;
@@ -363,10 +363,10 @@ impl Shape {
         };
         let (count, active) = (experts.count as f64, experts.active as f64);
         let (each, shared) = (experts.intermediate as f64, experts.shared_intermediate as f64);
-        // Experts that at least one row goes to, if each is as likely as any other.
-        let touched = count * (1.0 - (1.0 - active / count).powf(rows));
+        // The expected number of experts with at least one row, if all are equally likely.
+        let used = count * (1.0 - (1.0 - active / count).powf(rows));
         let of_experts = |mut one: Amounts| {
-            one.weight_bytes *= touched;
+            one.weight_bytes *= used;
             one.parameters *= count;
             one
         };
@@ -384,13 +384,13 @@ fn once(operator: Operator, all: Amounts) -> OperatorCost {
     OperatorCost { operator, calls: 1, all }
 }
 
-/// What a run takes of a GPU's memory.
+/// The GPU memory of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Memory {
     pub weight_bytes: u64,
-    /// The cache holds every position, in layers with a window too.
+    /// The KV cache of all positions, also in windowed layers.
     pub kv_bytes: u64,
-    /// Activations of a prefill, logits, and what cuBLAS wants.
+    /// Activations of a prefill, logits and the cuBLAS workspace.
     pub workspace_bytes: u64,
 }
 
@@ -400,22 +400,22 @@ impl Memory {
     }
 }
 
-/// What a CUDA context and its libraries keep for themselves, about.
+/// Approximate memory of a CUDA context and its libraries.
 pub const CONTEXT_BYTES: u64 = 600_000_000;
-/// Rows of a prefill that go through the MLP at a time.
+/// Rows of a prefill per MLP pass.
 const MLP_ROWS: u64 = 4096;
 const LIBRARY_BYTES: u64 = 40 << 20;
 
 impl Shape {
-    /// For `batch` sequences of at most `positions`, of which the first `prompt` come at once.
+    /// The memory for `batch` sequences of up to `positions` positions with prompts of `prompt` positions.
     pub fn memory(&self, batch: u64, prompt: u64, positions: u64) -> Memory {
         let (q, kv) = self.row_widths();
         let product = |factors: &[u64]| factors.iter().fold(1u64, |n, &f| n.saturating_mul(f));
         let rows = product(&[batch, prompt]);
         let row = 2 * self.hidden + (q + 2 * kv) + q;
         let widest = self.experts.map_or(self.intermediate, |experts| {
-            let chosen = experts.active * experts.intermediate + experts.shared_intermediate;
-            chosen.max(self.intermediate)
+            let active = experts.active * experts.intermediate + experts.shared_intermediate;
+            active.max(self.intermediate)
         });
         let mlp = product(&[rows.min(MLP_ROWS), 3, widest]);
         let numbers = product(&[rows, row]).saturating_add(mlp);
@@ -429,13 +429,13 @@ impl Shape {
         }
     }
 
-    /// The most sequences of `prompt` and `output` positions that fit into `free_bytes`; `None` if not one does.
+    /// The maximum batch size for `prompt` and `output` positions in `free_bytes`; `None` if no batch fits.
     pub fn largest_batch(&self, prompt: u64, output: u64, free_bytes: u64) -> Option<u64> {
         largest(|batch| self.memory(batch, prompt, prompt.saturating_add(output)).total() <= free_bytes)
     }
 
-    /// The most positions that `batch` sequences can have, prompt and output together, of which `output` are not part
-    /// of the prompt. No more than the model takes.
+    /// The maximum context (prompt and output) of `batch` sequences with `output` positions in `free_bytes`, limited by the
+    /// model; `None` if none fits.
     pub fn largest_context(&self, batch: u64, output: u64, free_bytes: u64) -> Option<u64> {
         let fits = |positions: u64| {
             let prompt = positions.saturating_sub(output);
@@ -445,7 +445,7 @@ impl Shape {
     }
 }
 
-/// The greatest number that `fits`, if 1 does; the greater the number, the less likely.
+/// The maximum n for which `fits` holds; `None` if 1 does not fit. `fits` must be monotonic.
 fn largest(fits: impl Fn(u64) -> bool) -> Option<u64> {
     if !fits(1) {
         return None;

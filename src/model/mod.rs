@@ -1,4 +1,4 @@
-//! What a model is: its shape, its tensors, its size, its operators, and what they cost.
+//! Models: shape, tensors, parameter count, operators and their cost.
 
 pub mod cost;
 mod operand_shapes;

@@ -1,19 +1,19 @@
-//! What goes into each operator, as sizes: `[1×896]·[896×9728]`.
+//! The shapes of operands as text: `[1×896]·[896×9728]`.
 
 use super::{Operator, cost::Step, shape::Shape};
 
-/// Sizes in brackets, the outermost first.
-fn sizes(all: &[u64]) -> String {
-    let texts: Vec<String> = all.iter().map(u64::to_string).collect();
+/// A shape in brackets, outermost dimension first.
+fn sizes(dimensions: &[u64]) -> String {
+    let texts: Vec<String> = dimensions.iter().map(u64::to_string).collect();
     format!("[{}]", texts.join("×"))
 }
 
-fn product(rows: u64, from: u64, to: u64) -> String {
-    format!("{}·{}", sizes(&[rows, from]), sizes(&[from, to]))
+fn product(rows: u64, inputs: u64, outputs: u64) -> String {
+    format!("{}·{}", sizes(&[rows, inputs]), sizes(&[inputs, outputs]))
 }
 
 impl Shape {
-    /// The operands of one call of `operator` in `step`. Layers that differ are told one after another.
+    /// The operands of one call of `operator` in `step`. Different shapes of layers are joined with "or".
     pub fn operand_shapes(&self, operator: Operator, step: Step) -> String {
         let rows = step.batch.saturating_mul(step.new);
         let (q, kv) = self.row_widths();
@@ -28,15 +28,15 @@ impl Shape {
             | Operator::PostMlpNorm => sizes(&[rows, h]),
             Operator::Qkv => product(rows, h, q.saturating_add(kv.saturating_mul(2))),
             Operator::Rope => {
-                let of = |heads: u64| sizes(&[batch, heads, step.new, dim]);
-                format!("q {} k {}", of(self.heads), of(self.kv_heads))
+                let shape = |heads: u64| sizes(&[batch, heads, step.new, dim]);
+                format!("q {} k {}", shape(self.heads), shape(self.kv_heads))
             }
             Operator::Attention => self.attention_shapes(step),
             Operator::AttentionOutput => product(rows, q, h),
-            Operator::GateUp => self.mlp_shapes(rows, |wide| (h, wide.saturating_mul(2))),
+            Operator::GateUp => self.mlp_shapes(rows, |width| (h, width.saturating_mul(2))),
             Operator::Activation => sizes(&[rows, self.intermediate.saturating_mul(2)]),
-            Operator::Down => self.mlp_shapes(rows, |wide| (wide, h)),
-            // Only the last position of each sequence gets logits.
+            Operator::Down => self.mlp_shapes(rows, |width| (width, h)),
+            // Logits are computed for the last position of each sequence only.
             Operator::FinalNorm => sizes(&[batch, h]),
             Operator::LmHead => product(batch, h, self.vocab),
             Operator::Sampling => sizes(&[batch, self.vocab]),
@@ -45,35 +45,35 @@ impl Shape {
 
     fn attention_shapes(&self, step: Step) -> String {
         let (batch, dim) = (step.batch, self.head_dim);
-        let mut seen: Vec<u64> = Vec::new();
+        let mut lengths: Vec<u64> = Vec::new();
         for group in &self.layers {
             let all = step.past.saturating_add(step.new);
             let in_window = |window: u64| all.min(window.saturating_add(step.new.saturating_sub(1)));
             let positions = group.window.map_or(all, in_window);
-            if !seen.contains(&positions) {
-                seen.push(positions);
+            if !lengths.contains(&positions) {
+                lengths.push(positions);
             }
         }
         let kv: Vec<String> =
-            seen.into_iter().map(|positions| sizes(&[batch, self.kv_heads, positions, dim])).collect();
+            lengths.into_iter().map(|positions| sizes(&[batch, self.kv_heads, positions, dim])).collect();
         format!("q {} kv {}", sizes(&[batch, self.heads, step.new, dim]), kv.join(" or "))
     }
 
-    /// A product of the MLP; `ends` gives where it leads from and to for a width.
-    fn mlp_shapes(&self, rows: u64, ends: impl Fn(u64) -> (u64, u64)) -> String {
-        let of = |rows: u64, wide: u64| {
-            let (from, to) = ends(wide);
-            product(rows, from, to)
+    /// A matrix product of the MLP; `matrix` gives the inputs and outputs for an intermediate size.
+    fn mlp_shapes(&self, rows: u64, matrix: impl Fn(u64) -> (u64, u64)) -> String {
+        let text = |rows: u64, intermediate: u64| {
+            let (inputs, outputs) = matrix(intermediate);
+            product(rows, inputs, outputs)
         };
         let mut texts = Vec::new();
         if self.layers.iter().any(|group| !group.has_experts) {
-            texts.push(of(rows, self.intermediate));
+            texts.push(text(rows, self.intermediate));
         }
         if let Some(experts) = self.experts.filter(|_| self.layers.iter().any(|group| group.has_experts)) {
-            let chosen = of(rows.saturating_mul(experts.active), experts.intermediate);
-            texts.push(format!("{chosen} over {} experts", experts.count));
+            let active = text(rows.saturating_mul(experts.active), experts.intermediate);
+            texts.push(format!("{active} over {} experts", experts.count));
             if experts.shared_intermediate > 0 {
-                texts.push(format!("{} shared", of(rows, experts.shared_intermediate)));
+                texts.push(format!("{} shared", text(rows, experts.shared_intermediate)));
             }
         }
         texts.join(" or ")
@@ -87,13 +87,13 @@ mod tests {
     use super::*;
     use crate::config::Dtype;
 
-    fn shape(more: serde_json::Value) -> Shape {
+    fn shape(changes: serde_json::Value) -> Shape {
         let mut config = json!({
             "model_type": "qwen2", "vocab_size": 151936, "hidden_size": 896, "intermediate_size": 4864,
             "num_hidden_layers": 24, "num_attention_heads": 14, "num_key_value_heads": 2,
             "max_position_embeddings": 32768
         });
-        for (key, value) in more.as_object().unwrap() {
+        for (key, value) in changes.as_object().unwrap() {
             config[key] = value.clone();
         }
         Shape::from_hf(&config, Dtype::Bf16).unwrap()
@@ -119,20 +119,20 @@ mod tests {
     }
 
     #[test]
-    fn layers_that_differ_are_told_one_after_another() {
+    fn different_layers_are_joined() {
         let gemma = shape(json!({"model_type": "gemma3_text", "head_dim": 64, "sliding_window": 100,
             "sliding_window_pattern": 6}));
-        let told = gemma.operand_shapes(Operator::Attention, Step::decode(1, 512));
-        assert_eq!(told, "q [1×14×1×64] kv [1×2×100×64] or [1×2×513×64]");
+        let text = gemma.operand_shapes(Operator::Attention, Step::decode(1, 512));
+        assert_eq!(text, "q [1×14×1×64] kv [1×2×100×64] or [1×2×513×64]");
         let sparse = shape(json!({"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2,
             "decoder_sparse_step": 2}));
-        let told = sparse.operand_shapes(Operator::Down, Step::decode(3, 9));
-        assert_eq!(told, "[3×4864]·[4864×896] or [6×4864]·[4864×896] over 8 experts");
+        let text = sparse.operand_shapes(Operator::Down, Step::decode(3, 9));
+        assert_eq!(text, "[3×4864]·[4864×896] or [6×4864]·[4864×896] over 8 experts");
     }
 
     #[test]
-    fn shapes_agree_with_the_cost() {
-        // Operations of a product are twice the product of its three sizes.
+    fn shapes_agree_with_costs() {
+        // The FLOPs of a matrix product are twice the product of its three sizes.
         let shape = shape(json!({}));
         let step = Step::prefill(2, 128);
         for operator in [Operator::Qkv, Operator::GateUp, Operator::Down, Operator::LmHead] {

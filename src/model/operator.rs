@@ -1,10 +1,10 @@
-//! The operators of a decoder by name: what an engine does, what a kernel works on, what a cost is reckoned for.
+//! The named operators of a decoder, used by engines, kernel tables and cost estimates.
 
 use serde::{Deserialize, Serialize};
 
 macro_rules! operators {
     ($($(#[$doc:meta])* $operator:ident $name:literal;)*) => {
-        /// A part of a step.
+        /// An operator of a step.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         #[repr(u8)]
         pub enum Operator {
@@ -12,7 +12,7 @@ macro_rules! operators {
         }
 
         impl Operator {
-            /// In the order in which a step does them.
+            /// All operators in execution order.
             pub const ALL: &[Operator] = &[$(Operator::$operator,)*];
 
             pub fn name(self) -> &'static str {
@@ -25,16 +25,16 @@ macro_rules! operators {
 operators! {
     Embedding "embedding";
     AttentionNorm "attn_norm";
-    /// Queries, keys and values.
+    /// Projections of queries, keys and values.
     Qkv "qkv";
-    /// Bias, norms and rotation of queries and keys, and the write into the cache.
+    /// Bias, norms and rotary embedding of queries and keys, and the write to the KV cache.
     Rope "rope";
-    /// Scores, softmax and the sum of values.
+    /// Scores, softmax and the weighted sum of values.
     Attention "attention";
     AttentionOutput "attn_out";
     PostAttentionNorm "post_attn_norm";
     MlpNorm "mlp_norm";
-    /// Gate and up, with the activation where one kernel does all of it.
+    /// Gate and up projections, with the activation if it is fused.
     GateUp "gate_up";
     Activation "activation";
     Down "down";
@@ -44,15 +44,15 @@ operators! {
     Sampling "sampling";
 }
 
-/// What sort of work an operator is.
+/// The kind of work of an operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum OperatorKind {
-    /// A product with weights.
+    /// A matrix product with weights.
     Matmul,
     Attention,
-    /// Norms, rotation, activations: little work on what is there anyway.
+    /// Norms, rotary embedding, activations.
     Pointwise,
-    /// Looking up embeddings, choosing tokens.
+    /// Embedding lookup and sampling.
     Ends,
 }
 
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_one_to_one() {
+    fn names_are_unique() {
         for (i, operator) in Operator::ALL.iter().enumerate() {
             assert_eq!(*operator as usize, i);
             assert_eq!(Operator::named(operator.name()), Some(*operator));

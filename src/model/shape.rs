@@ -1,4 +1,4 @@
-//! What of a model its cost follows from. It is recorded with a run, so that a recording can be reckoned with.
+//! The sizes of a model that determine its cost. They are recorded with a run, to compute costs from the recording.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -6,18 +6,18 @@ use serde_json::{Value, json};
 use super::{ModelSpec, SpecError};
 use crate::config::Dtype;
 
-/// Sizes, and how numbers are kept. Unlike a [`ModelSpec`] it may have experts, and it does not tell how to compute.
+/// Sizes and storage types. Unlike a [`ModelSpec`] it can have experts, and it does not define the computation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shape {
     pub vocab: u64,
     pub hidden: u64,
-    /// Of an MLP that every token goes through.
+    /// Intermediate size of the dense MLP.
     pub intermediate: u64,
     pub heads: u64,
     pub kv_heads: u64,
     pub head_dim: u64,
     pub max_positions: u64,
-    /// Layers that cost the same, together.
+    /// The layers, grouped by equal cost.
     pub layers: Vec<LayerGroup>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub experts: Option<Experts>,
@@ -31,39 +31,40 @@ pub struct Shape {
     pub qk_norm: bool,
     #[serde(default)]
     pub post_norms: bool,
-    /// The type of activations, cache and arithmetic: "f32", "f16", "bf16".
+    /// Type of activations, KV cache and arithmetic: "f32", "f16" or "bf16".
     pub dtype: String,
-    /// Of one number of that type.
+    /// Bytes of one number of that type.
     pub number_bytes: u64,
-    /// What all weights take as they are kept; less than `number_bytes` for each where they are quantised.
+    /// Bytes of all weights as stored; less than `number_bytes` for each if quantised.
     pub weight_bytes: u64,
 }
 
+/// Layers with equal cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LayerGroup {
     pub count: u64,
-    /// A position sees this many, itself included; `None` sees all.
+    /// Attention window in positions, including the current one; `None` for full attention.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window: Option<u64>,
-    /// Its MLP is a choice of experts.
+    /// Whether the MLP is a mixture of experts.
     #[serde(default)]
     pub has_experts: bool,
 }
 
-/// Experts of the layers that have them.
+/// The mixture of experts of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Experts {
     pub count: u64,
-    /// How many a token goes through.
+    /// Experts per token.
     pub active: u64,
-    /// Of each.
+    /// Intermediate size of each expert.
     pub intermediate: u64,
-    /// Of one that every token goes through besides, with a gate of its own; 0 where there is none.
+    /// Intermediate size of the shared expert, which has a gate; 0 if there is none.
     #[serde(default)]
     pub shared_intermediate: u64,
 }
 
-/// Families with experts, and the dense one that is the same but for them.
+/// Families with experts, and the dense family that is otherwise equal.
 const WITH_EXPERTS: [(&str, &str); 3] =
     [("mixtral", "mistral"), ("qwen2_moe", "qwen2"), ("qwen3_moe", "qwen3")];
 
@@ -95,7 +96,7 @@ impl Shape {
         }
     }
 
-    /// The shape that a parsed `config.json` tells, of the families that have a [`ModelSpec`] and of those with experts.
+    /// The shape in a parsed `config.json`, for the families of [`ModelSpec`] and those with experts.
     pub fn from_hf(config: &Value, dtype: Dtype) -> Result<Shape, SpecError> {
         let model_type = config.get("model_type").and_then(Value::as_str).unwrap_or_default();
         let mut shape = match WITH_EXPERTS.iter().find(|(name, _)| *name == model_type) {
@@ -122,13 +123,13 @@ impl Shape {
                 }),
             },
         };
-        let needed = |keys: &[&'static str]| {
+        let required = |keys: &[&'static str]| {
             size(keys)?.filter(|n| *n > 0).ok_or_else(|| SpecError::MissingKey { key: keys[0].to_owned() })
         };
-        let count = needed(&["num_experts", "num_local_experts"])?;
+        let count = required(&["num_experts", "num_local_experts"])?;
         let experts = Experts {
             count,
-            active: needed(&["num_experts_per_tok"])?.min(count),
+            active: required(&["num_experts_per_tok"])?.min(count),
             intermediate: size(&["moe_intermediate_size"])?.unwrap_or(spec.intermediate as u64),
             shared_intermediate: size(&["shared_expert_intermediate_size"])?
                 .filter(|_| dense == "qwen2")
@@ -150,7 +151,7 @@ impl Shape {
         Ok(Shape { layers, experts: Some(experts), ..Self::new(&spec, dtype, 0) })
     }
 
-    /// The same with weights of so many bits each.
+    /// The shape with weights of `bits` bits each.
     pub fn quantised(mut self, bits: f64) -> Shape {
         self.weight_bytes = (self.parameters() as f64 * bits / 8.0).round() as u64;
         self
@@ -160,38 +161,38 @@ impl Shape {
         self.layers.iter().map(|group| group.count).sum()
     }
 
-    /// Numbers of a query row, and of a key (or value) row.
+    /// Sizes of a query row and of a key or value row.
     pub fn row_widths(&self) -> (u64, u64) {
         (self.heads.saturating_mul(self.head_dim), self.kv_heads.saturating_mul(self.head_dim))
     }
 
-    /// Of all tensors; tied embeddings count once.
+    /// Parameters of all tensors; tied embeddings count once.
     pub fn parameters(&self) -> u64 {
-        self.counted(|experts| experts.count)
+        self.count_parameters(|experts| experts.count)
     }
 
-    /// Those that one token goes through: of the experts the chosen ones. Embedding tables are counted whole.
+    /// Parameters used for one token: only the active experts, but complete embedding tables.
     pub fn active_parameters(&self) -> u64 {
-        self.counted(|experts| experts.active)
+        self.count_parameters(|experts| experts.active)
     }
 
-    fn counted(&self, of_experts: impl Fn(&Experts) -> u64) -> u64 {
+    fn count_parameters(&self, expert_count: impl Fn(&Experts) -> u64) -> u64 {
         let (q, kv) = self.row_widths();
-        let (h, wide) = (u128::from(self.hidden), |a: u64, b: u64| u128::from(a) * u128::from(b));
-        let mut layer = wide(q + 2 * kv, self.hidden) + wide(q, self.hidden) + 2 * h;
+        let (h, matrix) = (u128::from(self.hidden), |a: u64, b: u64| u128::from(a) * u128::from(b));
+        let mut layer = matrix(q + 2 * kv, self.hidden) + matrix(q, self.hidden) + 2 * h;
         layer += if self.qkv_bias { u128::from(q + 2 * kv) } else { 0 };
         layer += if self.output_bias { h } else { 0 };
         layer += if self.qk_norm { 2 * u128::from(self.head_dim) } else { 0 };
         layer += if self.post_norms { 2 * h } else { 0 };
-        let mut all = wide(self.vocab, self.hidden) * if self.tied_embeddings { 1 } else { 2 } + h;
+        let mut all = matrix(self.vocab, self.hidden) * if self.tied_embeddings { 1 } else { 2 } + h;
         for group in &self.layers {
             let mlp = match self.experts.filter(|_| group.has_experts) {
-                None => 3 * wide(self.intermediate, self.hidden),
+                None => 3 * matrix(self.intermediate, self.hidden),
                 Some(experts) => {
-                    let shared = 3 * wide(experts.shared_intermediate, self.hidden);
+                    let shared = 3 * matrix(experts.shared_intermediate, self.hidden);
                     let gate = if experts.shared_intermediate > 0 { h } else { 0 };
-                    wide(experts.count, self.hidden)
-                        + 3 * wide(experts.intermediate, self.hidden) * u128::from(of_experts(&experts))
+                    matrix(experts.count, self.hidden)
+                        + 3 * matrix(experts.intermediate, self.hidden) * u128::from(expert_count(&experts))
                         + shared
                         + gate
                 }
@@ -201,13 +202,13 @@ impl Shape {
         u64::try_from(all).unwrap_or(u64::MAX)
     }
 
-    /// Bytes that one position of one sequence takes in the cache, over all layers.
+    /// KV cache bytes per position of one sequence, over all layers.
     pub fn kv_bytes_per_position(&self) -> u64 {
         let (_, kv) = self.row_widths();
         2 * kv * self.layer_count() * self.number_bytes
     }
 
-    /// Mean bytes of one weight as it is kept.
+    /// Mean bytes per weight as stored.
     pub fn bytes_per_weight(&self) -> f64 {
         self.weight_bytes as f64 / self.parameters().max(1) as f64
     }
@@ -234,15 +235,15 @@ mod tests {
         })
     }
 
-    fn with(mut base: Value, more: Value) -> Value {
-        for (key, value) in more.as_object().unwrap() {
+    fn with(mut base: Value, changes: Value) -> Value {
+        for (key, value) in changes.as_object().unwrap() {
             base[key] = value.clone();
         }
         base
     }
 
     #[test]
-    fn published_counts_of_models_with_experts() {
+    fn parameter_counts_of_models_with_experts() {
         let mixtral = with(base("mixtral"), json!({"num_local_experts": 8, "num_experts_per_tok": 2}));
         let qwen3 = json!({
             "model_type": "qwen3_moe", "vocab_size": 151936, "hidden_size": 2048, "intermediate_size": 6144,
@@ -256,7 +257,7 @@ mod tests {
             "num_attention_heads": 16, "num_key_value_heads": 16, "num_experts": 60, "num_experts_per_tok": 4,
             "max_position_embeddings": 8192, "decoder_sparse_step": 1
         });
-        // Mixtral-8x7B-v0.1, Qwen3-30B-A3B, Qwen1.5-MoE-A2.7B: as their checkpoints have them.
+        // Counts of the checkpoints of Mixtral-8x7B-v0.1, Qwen3-30B-A3B and Qwen1.5-MoE-A2.7B.
         for (name, config, all, active) in [
             ("mixtral", mixtral, 46_702_792_704, 12_879_925_248),
             ("qwen3_moe", qwen3, 30_532_122_624, 3_353_032_704),
@@ -270,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn layers_that_differ_are_told_apart() {
+    fn layers_are_grouped_by_cost() {
         let gemma = json!({
             "model_type": "gemma3_text", "vocab_size": 262144, "hidden_size": 1152, "intermediate_size": 6912,
             "num_hidden_layers": 26, "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 256,
@@ -285,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shape_comes_back_from_a_recording_as_it_was() {
+    fn shapes_are_serialised_and_parsed_back() {
         let shape = Shape::from_hf(&base("mistral"), Dtype::Bf16).unwrap().quantised(4.5);
         let text = serde_json::to_string(&shape).unwrap();
         assert_eq!(serde_json::from_str::<Shape>(&text).unwrap(), shape);
@@ -293,14 +294,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_odd_is_said() {
-        for (more, wanted) in [
+    fn errors_name_the_key() {
+        for (changes, expected) in [
             (json!({}), "num_experts is missing"),
             (json!({"num_local_experts": 8}), "num_experts_per_tok is missing"),
             (json!({"num_local_experts": "8"}), "num_local_experts must be an integer"),
         ] {
-            let error = Shape::from_hf(&with(base("mixtral"), more), Dtype::F32).unwrap_err().to_string();
-            assert!(error.contains(wanted), "{error}");
+            let error = Shape::from_hf(&with(base("mixtral"), changes), Dtype::F32).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
         }
         assert!(Shape::from_hf(&json!([]), Dtype::F32).is_err());
         assert!(Shape::from_hf(&base("falcon"), Dtype::F32).is_err());

@@ -1,4 +1,4 @@
-//! The shape of a decoder-only model, read from a Hugging Face `config.json` and checked.
+//! The validated shape of a decoder-only model, from a Hugging Face `config.json`.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ mod tests;
 
 use keys::{Keys, kind_of, not_divisible, text_part};
 
-/// Most parameters taken for a real model; a thousand times the largest of today.
+/// Maximum parameter count, far above that of real models.
 const MAX_PARAMETERS: u64 = 1_000_000_000_000_000;
 const MAX_LAYERS: u64 = 4096;
 
@@ -27,7 +27,7 @@ pub enum Family {
     Qwen3,
     Phi3,
     Gemma2,
-    /// The text part, where a model has others.
+    /// The text decoder, if the model has other parts.
     Gemma3,
 }
 
@@ -60,47 +60,47 @@ impl Family {
     }
 }
 
-/// What the gate of an MLP goes through.
+/// The activation function of the MLP gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Activation {
     Silu,
-    /// GELU in its tanh form.
+    /// GELU with the tanh approximation.
     GeluTanh,
-    /// GELU by the error function.
+    /// GELU with the error function.
     Gelu,
 }
 
-/// How rotary frequencies are stretched beyond the context a model was trained on.
+/// Scaling of the rotary frequencies for contexts longer than in training.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RopeScaling {
-    /// All alike.
+    /// All frequencies by one factor.
     Linear { factor: f64 },
-    /// By wavelength: long waves are stretched, short ones stay.
+    /// By wavelength: low frequencies are scaled, high ones are not.
     Llama3 { factor: f64, low_freq_factor: f64, high_freq_factor: f64, original_max_positions: usize },
-    /// By the number of turns over the original context, and with sharper scores.
+    /// By the number of rotations over the original context, with scaled attention scores.
     Yarn {
         factor: f64,
-        /// Frequencies that turn more often than this stay.
+        /// Frequencies with more rotations than this are not scaled.
         beta_fast: f64,
-        /// Frequencies that turn less often than this are stretched whole.
+        /// Frequencies with fewer rotations than this are scaled by the full factor.
         beta_slow: f64,
         original_max_positions: usize,
-        /// What cosines and sines are multiplied with.
+        /// Factor of the cosines and sines.
         attention_factor: f64,
     },
-    /// Each by a divisor of its own, of which there are two lists.
+    /// Each frequency by its own divisor, from one of two lists.
     LongRope {
         /// For sequences within the original context.
         short: Vec<f64>,
-        /// For longer ones.
+        /// For longer sequences.
         long: Vec<f64>,
         original_max_positions: usize,
-        /// What cosines and sines are multiplied with.
+        /// Factor of the cosines and sines.
         attention_factor: f64,
     },
 }
 
-/// A checked shape: sizes are positive, heads divide, and the parameter count fits.
+/// A validated shape: sizes are positive and divisible, and the parameter count is below the maximum.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelSpec {
     pub family: Family,
@@ -114,22 +114,22 @@ pub struct ModelSpec {
     pub rms_eps: f64,
     pub rope_theta: f64,
     pub rope_scaling: Option<RopeScaling>,
-    /// The rotary base of layers with a window, which are not stretched; `None` turns them as the others are.
+    /// RoPE base of windowed layers, which have no scaling; `None` if it is the same as that of the other layers.
     pub local_rope_theta: Option<f64>,
     pub activation: Activation,
-    /// Embeddings are multiplied with the root of `hidden`.
+    /// Whether embeddings are multiplied by the square root of `hidden`.
     pub scaled_embeddings: bool,
-    /// What is added to the weights of norms: some checkpoints keep them around zero.
+    /// Offset of the norm weights: some checkpoints store them centred at zero.
     pub norm_offset: f32,
-    /// What attention and MLP give is normed before it is added.
+    /// Whether the outputs of attention and MLP are normalised before the residual addition.
     pub post_norms: bool,
-    /// Scores are divided by the root of this: the size of a head, where nothing else is said.
+    /// Scores are divided by the square root of this; `head_dim` by default.
     pub score_scalar: f64,
-    /// Scores are squeezed into ± this.
+    /// Soft cap of the attention scores.
     pub score_softcap: Option<f64>,
-    /// Logits are squeezed into ± this.
+    /// Soft cap of the logits.
     pub logit_softcap: Option<f64>,
-    /// The output projection is the embedding.
+    /// Whether the output projection is the embedding table.
     pub tied_embeddings: bool,
     pub qkv_bias: bool,
     /// Bias of the attention's output projection.
@@ -137,9 +137,9 @@ pub struct ModelSpec {
     /// RMS norm over each query and key head.
     pub qk_norm: bool,
     pub max_positions: usize,
-    /// A position sees this many positions, itself included.
+    /// Attention window in positions, including the current one.
     pub sliding_window: Option<usize>,
-    /// Which layers keep to `sliding_window`; the others see everything.
+    /// The layers with `sliding_window`; the others have full attention.
     pub windowed_layers: Vec<bool>,
 }
 
@@ -158,27 +158,27 @@ pub enum SpecError {
     Corrupt { path: PathBuf, line: usize, column: usize, cause: String },
     #[error("{}: {cause}", path.display())]
     InFile { path: PathBuf, cause: Box<SpecError> },
-    #[error("a model's config must be an object, this is {found}")]
+    #[error("a model config must be an object, not {found}")]
     NotAnObject { found: &'static str },
     #[error("{key} is missing")]
     MissingKey { key: String },
-    #[error("{key} must be {expected}, this is {found}")]
+    #[error("{key} must be {expected}, not {found}")]
     WrongType { key: String, expected: &'static str, found: String },
-    #[error("{key} must list {wanted}, this lists {found}")]
-    WrongLength { key: String, wanted: u64, found: usize },
+    #[error("{key} must have {expected} items, not {found}")]
+    WrongLength { key: String, expected: u64, found: usize },
     #[error("{key} is zero")]
     Zero { key: &'static str },
     #[error("{key} {value} is not divisible by {divisor_key} {divisor}")]
     NotDivisible { key: &'static str, value: u64, divisor_key: &'static str, divisor: u64 },
-    #[error("head_dim {0} is odd; rotary embedding turns pairs")]
+    #[error("head_dim {0} is odd; rotary embedding needs an even size")]
     OddHeadDim(u64),
-    #[error("{key} {value} is beyond any model this program can build (at most {limit})")]
+    #[error("{key} {value} is too large; the maximum is {limit}")]
     TooLarge { key: &'static str, value: u64, limit: u64 },
-    #[error("these sizes make more than {MAX_PARAMETERS} parameters; one of them must be wrong")]
+    #[error("the model has more than {MAX_PARAMETERS} parameters; check its sizes")]
     TooManyParameters,
-    #[error("unknown model_type {found:?}; known are {}", known_families())]
+    #[error("unknown model_type {found:?}; supported: {}", known_families())]
     UnknownFamily { found: String },
-    #[error("{key} {found:?} is not supported; {supported} is")]
+    #[error("{key} {found:?} is not supported; supported: {supported}")]
     Unsupported { key: &'static str, found: String, supported: &'static str },
 }
 
@@ -186,7 +186,7 @@ fn known_families() -> String {
     Family::ALL.map(Family::name).join(", ")
 }
 
-/// A `config.json`, whatever it holds.
+/// Parses a `config.json` without validation.
 pub fn read_config_json(path: &Path) -> Result<Value, SpecError> {
     let text = std::fs::read_to_string(path)
         .map_err(|cause| SpecError::Unreadable { path: path.to_owned(), cause })?;
@@ -199,19 +199,19 @@ pub fn read_config_json(path: &Path) -> Result<Value, SpecError> {
 }
 
 impl ModelSpec {
-    /// Reads and checks the file at `path`.
+    /// Reads and validates the file at `path`.
     pub fn from_config_json(path: impl AsRef<Path>) -> Result<Self, SpecError> {
         let path = path.as_ref();
         Self::from_hf(&read_config_json(path)?)
             .map_err(|cause| SpecError::InFile { path: path.to_owned(), cause: Box::new(cause) })
     }
 
-    /// Takes the shape out of a parsed `config.json`. Keys that do not bear on the shape are ignored.
+    /// The shape in a parsed `config.json`. Other keys are ignored.
     pub fn from_hf(config: &Value) -> Result<Self, SpecError> {
         let config = config.as_object().ok_or(SpecError::NotAnObject { found: kind_of(config) })?;
         let (family, config) = text_part(config)?;
         let keys = Keys(&config);
-        keys.refuse_unbuilt()?;
+        keys.refuse_unsupported()?;
 
         let hidden = keys.size("hidden_size")?;
         let heads = keys.size("num_attention_heads")?;
@@ -284,7 +284,7 @@ impl ModelSpec {
         let size = |t: &TensorShape| t.shape.iter().try_fold(1u64, |n, &d| n.checked_mul(d as u64));
         let sum =
             |tensors: &[TensorShape]| tensors.iter().try_fold(0u64, |total, t| total.checked_add(size(t)?));
-        // All layers are alike: one is counted, so that an absurd depth costs nothing.
+        // All layers are equal, so one is counted: a huge depth costs no time.
         let layers = sum(&self.layer_tensors(0))?.checked_mul(self.layers as u64)?;
         layers.checked_add(sum(&self.outer_tensors())?)
     }
@@ -293,36 +293,36 @@ impl ModelSpec {
         self.parameters().saturating_mul(dtype.bytes())
     }
 
-    /// The weights a decode step reads: an embedding table of its own is looked up, not read through.
+    /// Weight bytes read by a decode step. A separate embedding table is not counted: only one row is read.
     pub fn step_weight_bytes(&self, dtype: Dtype) -> u64 {
         let table =
             if self.tied_embeddings { 0 } else { self.vocab as u64 * self.hidden as u64 * dtype.bytes() };
         self.weight_bytes(dtype) - table
     }
 
-    /// Bytes of keys and values that one position of one sequence takes, over all layers.
+    /// KV cache bytes per position of one sequence, over all layers.
     pub fn kv_bytes_per_position(&self, dtype: Dtype) -> u64 {
         [2, self.layers, self.kv_heads, self.head_dim]
             .iter()
             .fold(dtype.bytes(), |bytes, &n| bytes.saturating_mul(n as u64))
     }
 
-    /// Query heads that share one key/value head.
+    /// Query heads per key/value head.
     pub fn group(&self) -> usize {
         self.heads / self.kv_heads
     }
 
-    /// How far back layer `layer` sees, itself included; `None` sees everything.
+    /// Attention window of a layer, including the current position; `None` for full attention.
     pub fn window_of_layer(&self, layer: usize) -> Option<usize> {
         self.sliding_window.filter(|_| self.windowed_layers[layer])
     }
 
-    /// Whether layer `layer` turns by `local_rope_theta`.
+    /// Whether a layer uses `local_rope_theta`.
     pub fn is_local(&self, layer: usize) -> bool {
         self.local_rope_theta.is_some() && self.windowed_layers[layer]
     }
 
-    /// What embeddings are multiplied with, as `dtype` holds it: models were trained with the rounded number.
+    /// The factor of the embeddings, rounded to `dtype` as in training.
     pub fn embedding_scale(&self, dtype: Dtype) -> f32 {
         let scale = if self.scaled_embeddings { (self.hidden as f32).sqrt() } else { 1.0 };
         match dtype {
@@ -332,28 +332,28 @@ impl ModelSpec {
         }
     }
 
-    /// The norm before the MLP, as a checkpoint names it.
+    /// The checkpoint name of the norm before the MLP.
     pub fn mlp_norm_name(&self) -> &'static str {
         if self.post_norms { "pre_feedforward_layernorm.weight" } else { "post_attention_layernorm.weight" }
     }
 
-    /// The norms after attention and after the MLP, where the model has them.
+    /// The checkpoint names of the norms after attention and after the MLP, if the model has them.
     pub fn post_norm_names(&self) -> Option<[&'static str; 2]> {
         self.post_norms.then_some(["post_attention_layernorm.weight", "post_feedforward_layernorm.weight"])
     }
 
-    /// Whether a checkpoint has queries, keys and values in one matrix, and gate and up in another.
+    /// Whether a checkpoint stores queries, keys and values in one matrix, and gate and up in another.
     fn is_fused(&self) -> bool {
         self.family == Family::Phi3
     }
 
-    /// Names of what makes queries, keys and values of a layer, to be stacked: `weight`s or `bias`es.
+    /// Names of the query, key and value tensors of a layer, to be stacked; `kind` is `weight` or `bias`.
     pub fn qkv_names(&self, layer: usize, kind: &str) -> Vec<String> {
         let parts: &[&str] = if self.is_fused() { &["qkv_proj"] } else { &["q_proj", "k_proj", "v_proj"] };
         parts.iter().map(|part| format!("model.layers.{layer}.self_attn.{part}.{kind}")).collect()
     }
 
-    /// Names of what makes gate and up of a layer, to be stacked.
+    /// Names of the gate and up tensors of a layer, to be stacked.
     pub fn gate_up_names(&self, layer: usize) -> Vec<String> {
         let parts: &[&str] = if self.is_fused() { &["gate_up_proj"] } else { &["gate_proj", "up_proj"] };
         parts.iter().map(|part| format!("model.layers.{layer}.mlp.{part}.weight")).collect()
@@ -382,7 +382,7 @@ impl ModelSpec {
     }
 
     fn layer_tensors(&self, layer: usize) -> Vec<TensorShape> {
-        // Sizes are at most u32::MAX each, so these products cannot overflow 64 bits.
+        // Sizes are at most u32::MAX, so these products cannot overflow 64 bits.
         let (q, kv) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
         let (hidden, intermediate) = (self.hidden, self.intermediate);
         let mut tensors = Vec::with_capacity(16);

@@ -1,4 +1,4 @@
-//! Chat templates: Jinja as Hugging Face and llama.cpp run it.
+//! Chat templates in Jinja, rendered as in Hugging Face transformers and llama.cpp.
 
 use minijinja::{Environment, Error, ErrorKind, context, syntax::SyntaxConfig};
 
@@ -16,19 +16,19 @@ pub(super) struct ChatTemplate {
 impl ChatTemplate {
     pub fn new(source: String, bos: Option<String>, eos: Option<String>) -> Result<Self, TextError> {
         let mut environment = Environment::new();
-        // As transformers sets its own environment up.
+        // The settings of transformers.
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
-        environment.set_syntax(syntax.map_err(|e| TextError::Template(told(&e)))?);
+        environment.set_syntax(syntax.map_err(|e| TextError::Template(message(&e)))?);
         environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         environment.add_function("raise_exception", |why: String| -> Result<String, Error> {
             Err(Error::new(ErrorKind::InvalidOperation, why))
         });
-        environment.add_template_owned(NAME, source).map_err(|e| TextError::Template(told(&e)))?;
+        environment.add_template_owned(NAME, source).map_err(|e| TextError::Template(message(&e)))?;
         Ok(ChatTemplate { environment, bos, eos })
     }
 
-    /// A conversation of one message, up to where the answer begins.
-    pub fn user_says(&self, text: &str) -> Result<String, TextError> {
+    /// A conversation with one message, up to the start of the answer.
+    pub fn user_message(&self, text: &str) -> Result<String, TextError> {
         let messages = vec![context! { role => "user", content => text }];
         let (bos_token, eos_token) = (self.bos.as_deref(), self.eos.as_deref());
         self.environment
@@ -38,11 +38,11 @@ impl ChatTemplate {
                     messages, bos_token, eos_token, add_generation_prompt => true,
                 })
             })
-            .map_err(|e| TextError::Template(told(&e)))
+            .map_err(|e| TextError::Template(message(&e)))
     }
 }
 
-fn told(error: &Error) -> String {
+fn message(error: &Error) -> String {
     let line = error.line().map_or_else(String::new, |line| format!(" (line {line})"));
     format!("{error}{line}")
 }

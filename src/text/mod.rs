@@ -1,4 +1,4 @@
-//! Between text and token ids: tokenizers, chat templates, and files of prompts.
+//! Tokenizers, chat templates and prompt files.
 
 mod chat;
 pub mod prompts;
@@ -16,15 +16,15 @@ use chat::ChatTemplate;
 pub enum TextError {
     #[error("cannot read {}: {cause}", file.display())]
     Unreadable { file: PathBuf, cause: std::io::Error },
-    #[error("{} is no {what}: {cause}", file.display())]
+    #[error("{} is not a valid {what}: {cause}", file.display())]
     Corrupt { file: PathBuf, what: &'static str, cause: String },
-    #[error("the tokenizer's {what} {found:?} is not known; known are {known}")]
+    #[error("unknown {what} {found:?}; supported: {known}")]
     Unknown { what: &'static str, found: String, known: &'static str },
-    #[error("the vocabulary makes no tokenizer: {0}")]
+    #[error("invalid vocabulary: {0}")]
     Vocabulary(String),
-    #[error("the chat template fails: {0}")]
+    #[error("the chat template failed: {0}")]
     Template(String),
-    #[error("the tokenizer fails: {0}")]
+    #[error("the tokenizer failed: {0}")]
     Tokenizer(String),
     #[error("{}, line {line}: {cause}", file.display())]
     Prompt { file: PathBuf, line: usize, cause: String },
@@ -34,7 +34,7 @@ pub enum TextError {
     NoPrompts { file: PathBuf },
 }
 
-/// Turns prompts into token ids and token ids into text, as one model wants it.
+/// The tokenizer of a model, with its chat template and stop tokens.
 #[derive(Debug)]
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
@@ -43,8 +43,8 @@ pub struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// From a checkpoint's directory: `tokenizer.json`, and beside it `tokenizer_config.json`,
-    /// `chat_template.jinja`, `generation_config.json` and `config.json` as far as they are there.
+    /// Reads a checkpoint's directory: `tokenizer.json`, and if they exist `tokenizer_config.json`,
+    /// `chat_template.jinja`, `generation_config.json` and `config.json`.
     pub fn from_dir(dir: &Path) -> Result<Tokenizer, TextError> {
         let file = dir.join("tokenizer.json");
         let text = read(&file)?;
@@ -71,7 +71,7 @@ impl Tokenizer {
         Ok(Tokenizer { inner, chat, stop_ids })
     }
 
-    /// From what a GGUF file carries.
+    /// The tokenizer of a GGUF file.
     pub fn from_vocabulary(vocabulary: &Vocabulary) -> Result<Tokenizer, TextError> {
         let token = |id: Option<u32>| vocabulary.tokens.get(id? as usize).cloned();
         let (bos, eos) = (token(vocabulary.bos), token(vocabulary.stop_ids.first().copied()));
@@ -83,12 +83,12 @@ impl Tokenizer {
         })
     }
 
-    /// The ids of a prompt. With `chat`, and where the model has a template for it, the prompt is what a user
-    /// says and the ids end where the assistant's answer begins.
+    /// The token ids of a prompt. With `chat` and a chat template, the prompt is the message of a user, and the ids end at
+    /// the start of the assistant's answer.
     pub fn prompt_ids(&self, prompt: &str, chat: bool) -> Result<Vec<u32>, TextError> {
         let encoding = match &self.chat {
-            // The template writes the special tokens itself.
-            Some(template) if chat => self.inner.encode(template.user_says(prompt)?, false),
+            // The template contains the special tokens.
+            Some(template) if chat => self.inner.encode(template.user_message(prompt)?, false),
             _ => self.inner.encode(prompt, true),
         };
         Ok(encoding.map_err(|e| TextError::Tokenizer(e.to_string()))?.get_ids().to_vec())
@@ -109,24 +109,24 @@ fn read(file: &Path) -> Result<String, TextError> {
     std::fs::read_to_string(file).map_err(|cause| TextError::Unreadable { file: file.to_owned(), cause })
 }
 
-/// Null when the file is not there.
+/// The content of a JSON file; null if it does not exist.
 fn optional_json(file: &Path) -> Result<Value, TextError> {
     if !file.is_file() {
         return Ok(Value::Null);
     }
     serde_json::from_str(&read(file)?).map_err(|e| TextError::Corrupt {
         file: file.to_owned(),
-        what: "JSON",
+        what: "JSON file",
         cause: e.to_string(),
     })
 }
 
-/// A token is written as its text, or as an object that has it under `content`.
+/// The text of a token, which is a string or an object with the key `content`.
 fn token_text(value: &Value) -> Option<String> {
     value.as_str().or_else(|| value["content"].as_str()).map(str::to_owned)
 }
 
-/// One template, or a list of named ones of which `default` is meant.
+/// The template, or the one named `default` in a list.
 fn template_of(value: &Value) -> Option<String> {
     let named = |list: &Vec<Value>| {
         let default = list.iter().find(|entry| entry["name"] == "default")?;

@@ -1,11 +1,9 @@
-//! Files of prompts: one JSON object a line, or one JSON list of objects in a `.json` file.
+//! Prompt files: one JSON object per line, or one list of objects in a `.json` file.
 //!
-//! What is taken of an object, and whatever else it may carry:
-//!
-//! | key | the prompt |
+//! | key of the object | prompt |
 //! |---|---|
-//! | `prompt`, `text` | it |
-//! | `messages` (`role`, `content`), `conversations` (`from`, `value`) | the first that the user or human says |
+//! | `prompt`, `text` | its value |
+//! | `messages` (`role`, `content`), `conversations` (`from`, `value`) | the first message of the user or human |
 //! | `layout_dets` | the text of each block, in reading order |
 
 use std::path::Path;
@@ -14,29 +12,30 @@ use serde_json::Value;
 
 use super::{TextError, read};
 
-/// The set that comes with the program, for when its file is not beside it.
-const SHIPPED: (&str, &str) =
+/// The built-in prompts, used if their file does not exist.
+const BUILT_IN: (&str, &str) =
     ("datasets/prompts/prompts.jsonl", include_str!("../../datasets/prompts/prompts.jsonl"));
 
-/// A prompt as its file has it.
+/// A prompt and its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sample {
-    /// `id`, `name`, `source` or the path of the page's image, where the object has one.
+    /// `id`, `name`, `source` or the path of the page image, if the object has one.
     pub name: Option<String>,
     pub text: String,
 }
 
-/// The prompts of `file`, at least one. Empty lines, conversations in which no user speaks and pages
-/// without text are skipped.
+/// The prompts of `file`, at least one. Empty lines, conversations without a user message and pages without text are
+/// skipped.
 pub fn load(file: &Path) -> Result<Vec<Sample>, TextError> {
-    if file == Path::new(SHIPPED.0) && !file.exists() {
-        return parse(file, SHIPPED.1);
+    if file == Path::new(BUILT_IN.0) && !file.exists() {
+        return parse(file, BUILT_IN.1);
     }
     parse(file, &read(file)?)
 }
 
 fn parse(file: &Path, text: &str) -> Result<Vec<Sample>, TextError> {
-    let bad = |at: usize, cause: String| TextError::Prompt { file: file.to_owned(), line: at + 1, cause };
+    let bad =
+        |index: usize, cause: String| TextError::Prompt { file: file.to_owned(), line: index + 1, cause };
     let mut samples = Vec::new();
     if file.extension().is_some_and(|extension| extension == "json") {
         let corrupt = |e: serde_json::Error| TextError::Corrupt {
@@ -45,14 +44,14 @@ fn parse(file: &Path, text: &str) -> Result<Vec<Sample>, TextError> {
             cause: e.to_string(),
         };
         let list: Vec<Value> = serde_json::from_str(text).map_err(corrupt)?;
-        for (at, object) in list.iter().enumerate() {
-            let entry = |cause| TextError::Entry { file: file.to_owned(), number: at + 1, cause };
+        for (index, object) in list.iter().enumerate() {
+            let entry = |cause| TextError::Entry { file: file.to_owned(), number: index + 1, cause };
             samples.extend(sample(object).map_err(entry)?);
         }
     } else {
-        for (at, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-            let object = serde_json::from_str::<Value>(line).map_err(|e| bad(at, e.to_string()))?;
-            samples.extend(sample(&object).map_err(|cause| bad(at, cause))?);
+        for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+            let object = serde_json::from_str::<Value>(line).map_err(|e| bad(index, e.to_string()))?;
+            samples.extend(sample(&object).map_err(|cause| bad(index, cause))?);
         }
     }
     match samples.is_empty() {
@@ -61,22 +60,21 @@ fn parse(file: &Path, text: &str) -> Result<Vec<Sample>, TextError> {
     }
 }
 
-/// The prompt of one object; `None` for a conversation in which no user speaks and for a page without text.
+/// The prompt of one object; `None` for a conversation without a user message and for a page without text.
 fn sample(object: &Value) -> Result<Option<Sample>, String> {
     let text = match object.as_object() {
-        None => return Err("no JSON object".into()),
+        None => return Err("not a JSON object".into()),
         Some(keys) => {
             let known = |key: &&str| keys.contains_key(*key);
             match ["prompt", "text", "messages", "conversations", "layout_dets"].into_iter().find(known) {
                 Some(key @ ("prompt" | "text")) => {
-                    Some(object[key].as_str().ok_or(format!("{key} is no text"))?.to_owned())
+                    Some(object[key].as_str().ok_or(format!("{key} is not text"))?.to_owned())
                 }
-                Some(key @ "messages") => first_said(&object[key], "role", "content"),
-                Some(key @ "conversations") => first_said(&object[key], "from", "value"),
+                Some(key @ "messages") => first_user_message(&object[key], "role", "content"),
+                Some(key @ "conversations") => first_user_message(&object[key], "from", "value"),
                 Some(_) => Some(page_text(&object["layout_dets"])).filter(|text| !text.is_empty()),
                 None => {
-                    let wanted = "prompt, text, messages, conversations or layout_dets is wanted";
-                    return Err(wanted.into());
+                    return Err("expected a key prompt, text, messages, conversations or layout_dets".into());
                 }
             }
         }
@@ -87,18 +85,18 @@ fn sample(object: &Value) -> Result<Option<Sample>, String> {
     }
 }
 
-/// The first thing that a user says and that is not empty.
-fn first_said(turns: &Value, who: &str, what: &str) -> Option<String> {
-    let is_user = |turn: &&Value| matches!(turn[who].as_str(), Some("user" | "human"));
-    let mut said = turns.as_array()?.iter().filter(is_user).map(|turn| match &turn[what] {
-        // Messages may be made of parts, of which only text is for us.
+/// The first user message that is not empty.
+fn first_user_message(turns: &Value, role: &str, content: &str) -> Option<String> {
+    let is_user = |turn: &&Value| matches!(turn[role].as_str(), Some("user" | "human"));
+    let mut messages = turns.as_array()?.iter().filter(is_user).map(|turn| match &turn[content] {
+        // A message can consist of parts; only text parts are used.
         Value::Array(parts) => parts.iter().filter_map(|part| part["text"].as_str()).collect(),
         text => text.as_str().unwrap_or_default().to_owned(),
     });
-    said.find(|text: &String| !text.trim().is_empty())
+    messages.find(|text: &String| !text.trim().is_empty())
 }
 
-/// The texts of a page's blocks, in reading order where they tell it.
+/// The texts of a page's blocks, in reading order if it is given.
 fn page_text(blocks: &Value) -> String {
     let mut blocks: Vec<&Value> = blocks.as_array().into_iter().flatten().collect();
     blocks.sort_by_key(|block| block["order"].as_i64().unwrap_or(i64::MAX));
@@ -126,19 +124,23 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_prompts_and_bad_ones_are_named() {
+    fn errors_name_the_line_or_the_entry() {
         let two = "{\"prompt\": \"a\\nb\", \"answer\": 4}\n\n{\"text\":\"c\"}\n";
         assert_eq!(texts("p.jsonl", two), ["a\nb", "c"]);
         let table = [
             ("p.jsonl", "", "p.jsonl has no prompts"),
             ("p.jsonl", "{\"prompt\":\"a\"}\nnonsense", "p.jsonl, line 2: expected ident"),
-            ("p.jsonl", "{\"answer\":\"a\"}", "p.jsonl, line 1: prompt, text, messages, conversations or"),
+            (
+                "p.jsonl",
+                "{\"answer\":\"a\"}",
+                "p.jsonl, line 1: expected a key prompt, text, messages, conversations or",
+            ),
             ("p.jsonl", "{\"prompt\":7}", "p.jsonl, line 1: prompt is no text"),
             ("p.jsonl", "[1]", "p.jsonl, line 1: no JSON object"),
             ("p.jsonl", "{\"prompt\":\"\"}", "p.jsonl, line 1: the prompt is empty"),
             ("p.jsonl", "{\"messages\":[]}", "p.jsonl has no prompts"),
-            ("p.json", "{\"prompt\":\"a\"}", "p.json is no list of prompts: invalid type: map"),
-            ("p.json", "[{\"prompt\":\"a\"}, {}]", "p.json, entry 2: prompt, text,"),
+            ("p.json", "{\"prompt\":\"a\"}", "p.json is not a valid list of prompts: invalid type: map"),
+            ("p.json", "[{\"prompt\":\"a\"}, {}]", "p.json, entry 2: expected a key prompt, text,"),
         ];
         for (file, text, message) in table {
             let error = parse(Path::new(file), text).unwrap_err().to_string();
@@ -148,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn conversations_begin_with_what_the_user_says() {
+    fn the_prompt_of_a_conversation_is_the_first_user_message() {
         let table = [
             (
                 json!({"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]}),
@@ -175,9 +177,9 @@ mod tests {
             ),
             (json!({"messages": [{"role": "assistant", "content": "h"}]}), None),
         ];
-        for (object, wanted) in table {
+        for (object, expected) in table {
             let found = sample(&object).unwrap().map(|sample| sample.text);
-            assert_eq!(found.as_deref(), wanted, "{object}");
+            assert_eq!(found.as_deref(), expected, "{object}");
         }
         let list = json!([
             {"id": "x_0", "conversations": []},
@@ -190,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_are_their_blocks_in_reading_order() {
+    fn the_prompt_of_a_page_is_its_text_in_reading_order() {
         let page = json!({
             "layout_dets": [
                 {"category_type": "figure"},
@@ -201,12 +203,12 @@ mod tests {
             ],
             "page_info": {"image_path": "a.png"},
         });
-        let wanted = Sample { name: Some("a.png".into()), text: "first\n\nsecond\n\nabandoned".into() };
-        assert_eq!(sample(&page).unwrap().unwrap(), wanted);
+        let expected = Sample { name: Some("a.png".into()), text: "first\n\nsecond\n\nabandoned".into() };
+        assert_eq!(sample(&page).unwrap().unwrap(), expected);
     }
 
     #[test]
-    fn the_shipped_set_is_whole() {
-        assert!(parse(Path::new(SHIPPED.0), SHIPPED.1).unwrap().len() >= 10);
+    fn the_built_in_prompts_are_valid() {
+        assert!(parse(Path::new(BUILT_IN.0), BUILT_IN.1).unwrap().len() >= 10);
     }
 }

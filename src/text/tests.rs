@@ -1,6 +1,6 @@
 use super::*;
 
-/// `gpt2`: every letter of "ab 12" as a byte-level token, and two merges.
+/// `gpt2`: byte-level tokens of the characters of "ab 12", and three merges.
 fn gpt2(pre: &str) -> Vocabulary {
     let tokens = ["<s>", "</s>", "a", "b", "c", "Ġ", "1", "2", "ab", "Ġab", "12", "<tool>", "\u{10a}"];
     Vocabulary {
@@ -15,7 +15,7 @@ fn gpt2(pre: &str) -> Vocabulary {
     }
 }
 
-/// `llama`: pieces with scores, bytes for the rest.
+/// `llama`: pieces with scores, and byte tokens.
 fn llama() -> Vocabulary {
     let pieces = ["<unk>", "<s>", "</s>", "▁", "h", "i", "hi", "▁hi", "▁h", "<0xC3>", "<0xBC>"];
     Vocabulary {
@@ -31,8 +31,8 @@ fn llama() -> Vocabulary {
 }
 
 #[test]
-fn vocabularies_of_bytes() {
-    // way to cut words, text, ids
+fn byte_level_vocabularies() {
+    // pre-tokenizer, text, ids
     let table = [
         ("gpt-2", "ab ab12", vec![8, 9, 10]),
         ("smollm", "ab ab12", vec![8, 9, 6, 7]),
@@ -49,10 +49,10 @@ fn vocabularies_of_bytes() {
 }
 
 #[test]
-fn vocabularies_of_pieces() {
+fn sentence_piece_vocabularies() {
     let tokenizer = Tokenizer::from_vocabulary(&llama()).unwrap();
-    assert_eq!(tokenizer.prompt_ids("hi hi", false).unwrap(), [1, 7, 7], "it begins with <s>");
-    assert_eq!(tokenizer.prompt_ids("hü", false).unwrap(), [1, 8, 9, 10], "bytes stand in");
+    assert_eq!(tokenizer.prompt_ids("hi hi", false).unwrap(), [1, 7, 7], "starts with <s>");
+    assert_eq!(tokenizer.prompt_ids("hü", false).unwrap(), [1, 8, 9, 10], "byte fallback");
     assert_eq!(tokenizer.text(&[1, 7, 7, 8, 9, 10, 2]).unwrap(), "hi hi hü");
     let bare = Vocabulary { add_bos: Some(false), add_space_prefix: Some(false), ..llama() };
     let tokenizer = Tokenizer::from_vocabulary(&bare).unwrap();
@@ -64,28 +64,25 @@ fn chat_templates() {
     let template = "{% for m in messages %}\n[{{ m['role'] }}] {{ m.content.strip() }}{{ eos_token }}\n\
                     {% endfor %}\n{% if add_generation_prompt %}b{% endif %}";
     let template = template.replace("[{{ m['role'] }}] ", "{{ bos_token }}");
-    let chatty = Vocabulary { chat_template: Some(template), ..gpt2("smollm") };
-    let tokenizer = Tokenizer::from_vocabulary(&chatty).unwrap();
+    let with_template = Vocabulary { chat_template: Some(template), ..gpt2("smollm") };
+    let tokenizer = Tokenizer::from_vocabulary(&with_template).unwrap();
     assert_eq!(tokenizer.prompt_ids("  ab ", true).unwrap(), [0, 8, 1, 12, 3]);
-    assert_eq!(tokenizer.prompt_ids("ab", false).unwrap(), [8], "a template is not forced on anyone");
+    assert_eq!(tokenizer.prompt_ids("ab", false).unwrap(), [8], "without chat, no template");
     let plain = Tokenizer::from_vocabulary(&gpt2("smollm")).unwrap();
-    assert_eq!(plain.prompt_ids("ab", true).unwrap(), [8], "nor needed");
+    assert_eq!(plain.prompt_ids("ab", true).unwrap(), [8], "chat without a template");
     let failing = Vocabulary { chat_template: Some("{{ raise_exception('no') }}".into()), ..gpt2("smollm") };
     let error = Tokenizer::from_vocabulary(&failing).unwrap().prompt_ids("ab", true).unwrap_err();
     assert!(error.to_string().contains("no"), "{error}");
     let broken = Vocabulary { chat_template: Some("{% for %}".into()), ..gpt2("smollm") };
     let error = Tokenizer::from_vocabulary(&broken).unwrap_err().to_string();
-    assert!(error.starts_with("the chat template fails") && error.contains("line 1"), "{error}");
+    assert!(error.starts_with("the chat template failed") && error.contains("line 1"), "{error}");
 }
 
 #[test]
-fn what_is_not_known_is_named() {
+fn errors_name_the_unsupported_value() {
     let table = [
-        (gpt2("jina"), "the tokenizer's way to cut words \"jina\" is not known"),
-        (
-            Vocabulary { kind: "bert".to_owned(), ..gpt2("gpt-2") },
-            "the tokenizer's model \"bert\" is not known",
-        ),
+        (gpt2("jina"), "unknown pre-tokenizer \"jina\""),
+        (Vocabulary { kind: "bert".to_owned(), ..gpt2("gpt-2") }, "unknown tokenizer model \"bert\""),
         (Vocabulary { merges: vec!["ab".to_owned()], ..gpt2("gpt-2") }, "the merge \"ab\" is not two tokens"),
         (Vocabulary { scores: vec![], ..llama() }, "0 scores for 11 tokens"),
     ];
@@ -96,7 +93,7 @@ fn what_is_not_known_is_named() {
 }
 
 #[test]
-fn a_directory_with_its_files() {
+fn tokenizers_of_a_directory() {
     let dir = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
     let error = Tokenizer::from_dir(dir.path()).unwrap_err().to_string();
@@ -115,5 +112,5 @@ fn a_directory_with_its_files() {
     assert_eq!(Tokenizer::from_dir(dir.path()).unwrap().stop_ids(), [1, 4]);
     write("tokenizer.json", "{");
     let error = Tokenizer::from_dir(dir.path()).unwrap_err().to_string();
-    assert!(error.contains("tokenizer.json is no tokenizer"), "{error}");
+    assert!(error.contains("tokenizer.json is not a valid tokenizer"), "{error}");
 }

@@ -42,10 +42,10 @@ use crate::{
     run::{
         plan::Plan,
         rerun::Tool,
-        session::{Ended, Session},
-        sweep::{Cooling, Runner},
+        session::{Session, SessionSummary},
+        sweep::{CooldownStatus, Runner},
     },
-    rundir::{EventReader, Player, ReadError, RunDir, RunEntry, list_runs},
+    rundir::{EventReader, Loss, Player, ReadError, RunDir, RunEntry, list_runs},
     state::{RunState, Snapshot},
 };
 
@@ -99,12 +99,12 @@ pub struct App {
     runs: Vec<RunEntry>,
     /// Of earlier runs of this program; the current run's are in its state.
     earlier_snapshots: Vec<Snapshot>,
-    ended: Vec<Ended>,
+    ended: Vec<SessionSummary>,
     exported: Vec<Exported>,
     frame_every: Duration,
     dirty: bool,
     /// The rest before a sweep's next job, as it was shown last.
-    cooling: Option<Cooling>,
+    cooling: Option<CooldownStatus>,
     /// The tool that was at work when that was looked at last.
     tool: Option<Tool>,
     compared: Compared,
@@ -123,7 +123,7 @@ struct Compared {
 /// Why the screen was left, and what became of the runs.
 pub struct Stopped {
     pub cause: Option<Cause>,
-    pub runs: Vec<Ended>,
+    pub runs: Vec<SessionSummary>,
     /// What the user had written to files.
     pub exported: Vec<Exported>,
     pub sweep: Option<Runner>,
@@ -290,7 +290,7 @@ impl App {
         crash::fault_point("screen");
         let begun = Instant::now();
         let (runs, snapshots, loss) = (self.chosen_runs(), self.snapshots(), self.loss());
-        let view = self.view(&runs, &snapshots, loss.as_deref());
+        let view = self.view(&runs, &snapshots, loss.as_ref());
         screen.draw(|frame| frame.render_widget(Frame(view), frame.area()))?;
         if let Some(live) = &mut self.live {
             live.session.drew(begun.elapsed());
@@ -303,7 +303,7 @@ impl App {
         &'a self,
         runs: &'a [&'a RunEntry],
         snapshots: &'a [Snapshot],
-        loss: Option<&'a str>,
+        loss: Option<&'a Loss>,
     ) -> View<'a> {
         View {
             state: self.state(),
@@ -332,7 +332,7 @@ impl App {
         self.view(&[], &[], None).mode()
     }
 
-    fn loss(&self) -> Option<String> {
+    fn loss(&self) -> Option<Loss> {
         self.live.as_ref().filter(|_| self.player.is_none()).and_then(|l| l.session.loss())
     }
 
@@ -379,7 +379,7 @@ impl App {
         let was_loading = self.player.as_ref().is_some_and(|p| p.position().loading);
         self.with_player(|player| player.load(LOAD_BUDGET).map(|_| ()));
         let loaded = self.player.as_ref().filter(|p| was_loading && !p.position().loading);
-        if let Some(trouble) = loaded.and_then(Player::trouble) {
+        if let Some(trouble) = loaded.and_then(Player::warning) {
             self.ui.message = Some(trouble.text);
         }
     }
@@ -583,7 +583,7 @@ impl App {
             (None, live) => live.as_ref().and_then(|live| live.session.dir()),
         };
         let (runs, snapshots, loss) = (self.chosen_runs(), self.snapshots(), self.loss());
-        let told = export(&self.view(&runs, &snapshots, loss.as_deref()), screen, dir);
+        let told = export(&self.view(&runs, &snapshots, loss.as_ref()), screen, dir);
         self.ui.message = Some(match told {
             Ok(exported) => {
                 let words = exported.words();
@@ -752,7 +752,7 @@ impl App {
         let Some(runner) = &mut live.sweep else { return };
         match (runner.sweep.running(), runner.sweep.next()) {
             (Some(_), _) => live.session.cancel(),
-            (None, Some(_)) => runner.skip_rest(),
+            (None, Some(_)) => runner.skip_cooldown(),
             (None, None) => self.ui.message = Some("the sweep is over; q leaves, 6 compares its jobs".into()),
         }
     }
@@ -769,8 +769,8 @@ impl App {
         let mut moves = runner.sweep.running().is_some() && ending;
         if runner.sweep.running().is_none() && runner.sweep.next().is_some() {
             moves = true;
-            let cooling = runner.cooling(now);
-            let words = |cooling: &Option<Cooling>| cooling.map(|cooling| cooling.words());
+            let cooling = runner.cooldown(now);
+            let words = |cooling: &Option<CooldownStatus>| cooling.map(|cooling| cooling.to_string());
             self.dirty |= words(&cooling) != words(&self.cooling);
             self.cooling = cooling;
             if cooling.is_none() {

@@ -22,7 +22,7 @@ use super::{
 use crate::{
     base::units::{clock, grouped, percent},
     event::{Outcome, Phase},
-    rundir::Position,
+    rundir::{Loss, Position},
 };
 
 /// Where things are; the mouse asks the same as the pen.
@@ -181,7 +181,7 @@ fn status<'a>(view: &View<'_>) -> Vec<Vec<Span<'a>>> {
         return parts;
     }
     if let Some(loss) = view.loss {
-        let word = if loss.contains("not recorded") { "not recorded" } else { "not all recorded" };
+        let word = if matches!(loss, Loss::NotRecorded { .. }) { "not recorded" } else { "not all recorded" };
         parts.push(vec![Span::styled(word, theme.bad)]);
     }
     if let Some(word) = view.waiting {
@@ -265,7 +265,7 @@ fn sweep_strip(view: &View<'_>, at_work: SweepView<'_>, area: Rect, buf: &mut Bu
     let over = sweep.running().is_none() && sweep.next().is_none();
     let mut right: Vec<Span<'_>> = Vec::new();
     if let Some(cooling) = at_work.cooling {
-        right.push(Span::styled(theme.glyphs.plain(&cooling.words()), theme.warn));
+        right.push(Span::styled(theme.glyphs.plain(&cooling.to_string()), theme.warn));
     } else {
         let tallies = [
             (Outcome::Completed, theme.good),
@@ -285,8 +285,8 @@ fn sweep_strip(view: &View<'_>, at_work: SweepView<'_>, area: Rect, buf: &mut Bu
     let right = Line::from(right);
     let word = match (over, at_work.cooling) {
         (true, _) => format!(" sweep of {} over", sweep.jobs.len()),
-        (false, Some(_)) => format!(" next {}", sweep.place(job)),
-        (false, None) => format!(" {}", sweep.place(job)),
+        (false, Some(_)) => format!(" next {}", sweep.label(job)),
+        (false, None) => format!(" {}", sweep.label(job)),
     };
     let mut left = vec![Span::styled(word, theme.accent)];
     let used = left[0].width() + 2;
@@ -303,7 +303,7 @@ fn sweep_strip(view: &View<'_>, at_work: SweepView<'_>, area: Rect, buf: &mut Bu
         right.right_aligned().render(area, buf);
     } else if let Some(cooling) = at_work.cooling {
         // What is waited for tells more than what comes next.
-        let words = theme.glyphs.plain(&format!(" {}", cooling.words()));
+        let words = theme.glyphs.plain(&format!(" {}", cooling.to_string()));
         Clear.render(area, buf);
         Line::styled(cut(&words, area.width as usize, theme.glyphs.ascii), theme.warn).render(area, buf);
     }

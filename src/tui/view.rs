@@ -3,8 +3,8 @@
 use crate::{
     analysis::compare::Comparison,
     event::Stamp,
-    run::sweep::{Cooling, Sweep},
-    rundir::{Position, RunEntry},
+    run::sweep::{CooldownStatus, Sweep},
+    rundir::{Loss, Position, RunEntry},
     state::{GpuState, Incident, RunState, Snapshot},
     tui::{
         keys::Mode,
@@ -26,7 +26,7 @@ pub struct View<'a> {
     /// The workload was asked to pause and has not come to it yet, or to end before the next run begins.
     pub waiting: Option<&'a str>,
     /// What of the recording is missing.
-    pub loss: Option<&'a str>,
+    pub loss: Option<&'a Loss>,
     /// As filtered and sorted.
     pub runs: &'a [&'a RunEntry],
     /// Of this and earlier runs of the program, oldest first.
@@ -42,7 +42,7 @@ pub struct View<'a> {
 pub struct SweepView<'a> {
     pub sweep: &'a Sweep,
     /// Set while the next job has to wait.
-    pub cooling: Option<Cooling>,
+    pub cooling: Option<CooldownStatus>,
 }
 
 impl<'a> View<'a> {

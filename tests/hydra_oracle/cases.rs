@@ -1,4 +1,4 @@
-//! The cases: small trees that corner one rule each, overrides of our own `conf/`, and sweeps.
+//! The test cases: small trees that each test one rule, overrides of our `conf/`, and sweeps.
 
 pub struct Case {
     pub name: &'static str,
@@ -6,7 +6,7 @@ pub struct Case {
     pub overrides: &'static [&'static str],
 }
 
-/// A case where we differ from Hydra on purpose.
+/// A case with an intended difference from Hydra.
 pub struct Exception {
     pub case: &'static str,
     pub why: &'static str,
@@ -23,47 +23,44 @@ const fn case(
 pub const EXCEPTIONS: &[Exception] = &[
     Exception {
         case: "header: _group_",
-        why: "Hydra 1.3 takes `# @package _group_` for a key of that name; we keep the meaning it had before, \
-              which is what its writers want",
+        why: "Hydra 1.3 treats `# @package _group_` as a key of that name; we keep the previous meaning, the group's \
+              package",
     },
     Exception {
-        case: "hydra: a key that is not there",
-        why: "Hydra reads a misspelt ${hydra:…} as null; a run would be kept in a directory called None",
+        case: "hydra: an unknown key",
+        why: "Hydra resolves an unknown ${hydra:…} to null, so a run directory would be named None; we refuse it",
     },
     Exception {
-        case: "add: a group that is not there",
-        why: "Hydra makes a key called `nope/x`; it is a misspelt group every time",
+        case: "add: an unknown group",
+        why: "Hydra adds a key named `nope/x`; we refuse it as an unknown group",
     },
     Exception {
         case: "value: json_str",
-        why: "a function of Hydra's next version, which quoting JSON for a shell makes worth having now",
+        why: "a function of the next version of Hydra, useful to quote JSON for a shell",
     },
-    Exception { case: "sweep: sort", why: "the order of runs is the order they are written in" },
-    Exception { case: "sweep: shuffle", why: "runs are not shuffled: the order would differ each time" },
-    Exception { case: "sweep: tag", why: "no sweeper of ours reads tags" },
+    Exception { case: "sweep: sort", why: "runs keep the given order" },
+    Exception { case: "sweep: shuffle", why: "runs are not shuffled: the order would not be reproducible" },
+    Exception { case: "sweep: tag", why: "our sweeper does not support tags" },
     Exception {
         case: "value: beyond 64 bits",
-        why: "numbers have 64 bits here; a larger one is refused by name, never rounded",
+        why: "our integers have 64 bits; we refuse larger ones instead of rounding",
     },
     Exception {
         case: "yaml: a text for a file",
-        why: "OmegaConf makes the text a key with a null; it is a broken file every time",
+        why: "OmegaConf makes the text a key with the value null; we refuse the file",
     },
-    Exception {
-        case: "yaml: tags",
-        why: "tags make Python objects; plain values are all a configuration has",
-    },
+    Exception { case: "yaml: tags", why: "tags create Python objects; we support plain values only" },
     Exception {
         case: "merge: into a reference to a map",
-        why: "OmegaConf copies what the reference names and merges there; here the later value replaces it",
+        why: "OmegaConf copies the referenced map and merges into it; we replace the reference with the later value",
     },
     Exception {
         case: "hydra: its own logging",
-        why: "Hydra's own logging, launcher and help have no counterpart here, and their keys are not known",
+        why: "we do not support Hydra's logging, launcher and help, and do not know their keys",
     },
 ];
 
-/// Overrides of our own `conf/`.
+/// Overrides of our `conf/`.
 pub const OWN: &[&[&str]] = &[
     &[],
     &["model=qwen2_5_7b"],
@@ -378,7 +375,7 @@ pub const CASES: &[Case] = &[
         &[("config.yaml", "defaults: [{b: '${a}'}]\n"), ("b/x.yaml", "w: 1\n")],
         &[],
     ),
-    case("a list that names itself", &[("config.yaml", "defaults: [config]\n")], &[]),
+    case("a list that contains itself", &[("config.yaml", "defaults: [config]\n")], &[]),
     case(
         "a ring of lists",
         &[("config.yaml", "defaults: [a]\n"), ("a.yaml", "defaults: [b]\n"), ("b.yaml", "defaults: [a]\n")],
@@ -396,7 +393,7 @@ pub const CASES: &[Case] = &[
         &[],
     ),
     case("defaults: below the top is a plain key", &[("config.yaml", "a: {defaults: [1]}\n")], &[]),
-    case("add: a group that is not there", VALUES, &["+nope/x=y"]),
+    case("add: an unknown group", VALUES, &["+nope/x=y"]),
     case("change: a group that is not there", VALUES, &["nope/x=y"]),
     // Merging.
     case(
@@ -622,7 +619,7 @@ pub const CASES: &[Case] = &[
         ],
         &["+z=1"],
     ),
-    case("hydra: a key that is not there", &[("config.yaml", "a: '${hydra:job.nope}'\n")], &[]),
+    case("hydra: an unknown key", &[("config.yaml", "a: '${hydra:job.nope}'\n")], &[]),
     case(
         "hydra: in the primary file",
         &[("config.yaml", "hydra: {run: {dir: 'x/${a}'}, job: {name: n}}\na: 1\n")],
@@ -651,7 +648,7 @@ pub const CASES: &[Case] = &[
     case("resolve: an int for a key", &[("config.yaml", "a: 0\nb: [7]\nc: '${b.${a}}'\n")], &[]),
 ];
 
-/// Sweeps over our own `conf/`.
+/// Sweeps over our `conf/`.
 pub const SWEEPS: &[(&str, &[&str])] = &[
     ("sweep: nothing", &["runtime.seed=1"]),
     ("sweep: product", &["runtime.seed=1,2,3", "model=qwen2_5_7b,mistral_7b", "experiment=x"]),

@@ -4,9 +4,9 @@ use std::path::Path;
 
 use llmprof::{
     event::{
-        Allocator, AllocatorSample, HeapGrowth, HostSpan, HostTimeline, KernelReport, KernelSpan,
-        KernelTrace, KernelWindow, OperatorTime, OperatorWindow, Phase, StepTimeline, ToolRun, ToolState,
-        TraceState,
+        Allocator, AllocatorSample, Device, EngineKind, HeapGrowth, HostSpan, HostTimeline, KernelReport,
+        KernelSpan, KernelTrace, KernelWindow, OperatorTime, OperatorWindow, Phase, StepTimeline, ToolRun,
+        ToolState, TraceState,
         kernels::{Group, KernelRow, KernelTable, Kind, SortBy},
     },
     kernels::open,
@@ -27,7 +27,7 @@ const SIZES: [(u16, u16); 4] = [(80, 24), (120, 40), (200, 50), (30, 8)];
 
 fn folded(events: Vec<Event>) -> RunState {
     let mut state = RunState::default();
-    let started = RunStarted { device: "cuda:0".into(), engine: "cuda".into(), ..run_started() };
+    let started = RunStarted { device: Device::Cuda(0), engine: EngineKind::Cuda, ..run_started() };
     state.apply(&Envelope { t: Stamp(0), event: Event::RunStarted(Box::new(started)) });
     events.into_iter().for_each(|event| state.apply(&Envelope { t: Stamp(1_000_000_000), event }));
     state
@@ -82,7 +82,7 @@ fn on_cpu() -> RunState {
     };
     let mut state = RunState::default();
     for event in [
-        Event::RunStarted(Box::new(RunStarted { device: "cpu".into(), ..run_started() })),
+        Event::RunStarted(Box::new(RunStarted { device: Device::Cpu, ..run_started() })),
         Event::Operators(Box::new(window)),
         Event::HostTimeline(Box::new(timeline)),
         Event::Allocator(heap),

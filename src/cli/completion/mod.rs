@@ -118,7 +118,8 @@ fn candidates(mut command: Command, before: &[String], current: &str, cwd: &Path
     if cursor.positionals == 0 && !cursor.only_values {
         let commands = cursor.command.get_subcommands().filter(|command| !command.is_hide_set());
         let begun = commands.filter(|command| command.get_name().starts_with(current));
-        found.extend(begun.map(|command| Candidate::whole(command.get_name(), about(command.get_about()))));
+        found
+            .extend(begun.map(|command| Candidate::complete(command.get_name(), about(command.get_about()))));
     }
     if let Some(arg) = cursor.positional() {
         found.extend(values(arg, current));
@@ -209,7 +210,7 @@ impl<'c> Cursor<'c> {
                 values if !values.is_empty() => values
                     .iter()
                     .filter(|value| value.get_name().starts_with(partial))
-                    .map(|value| Candidate::whole(value.get_name(), about(value.get_help())))
+                    .map(|value| Candidate::complete(value.get_name(), about(value.get_help())))
                     .collect(),
                 _ if arg.get_value_hint() == ValueHint::AnyPath => paths::beginning_with(partial, cwd),
                 _ => Vec::new(),
@@ -226,12 +227,12 @@ fn overrides(known: &Candidates, word: &str, cwd: &Path) -> Vec<Candidate> {
         paths::beginning_with(partial, cwd)
     } else if plain == "telemetry.scenario" || plain == "runtime.sim.scenario" {
         let begun = Scenario::all().filter(|(name, _)| name.starts_with(partial));
-        begun.map(|(name, shows)| Candidate::whole(name, shows)).collect()
+        begun.map(|(name, shows)| Candidate::complete(name, shows)).collect()
     } else {
         return known.overrides(word);
     };
     if plain == "model.weights" && "synthetic".starts_with(partial) {
-        found.push(Candidate::whole("synthetic", "random weights of the model's shape"));
+        found.push(Candidate::complete("synthetic", "random weights of the model's shape"));
     }
     found.iter_mut().for_each(|one| one.text.insert_str(0, &format!("{key}=")));
     found
@@ -242,7 +243,7 @@ fn flags(command: &Command, partial: &str) -> Vec<Candidate> {
     let words = flags.flat_map(|arg| {
         let long = arg.get_long().map(|long| format!("--{long}"));
         let short = arg.get_short().map(|short| format!("-{short}"));
-        [long, short].into_iter().flatten().map(|word| Candidate::whole(word, about(arg.get_help())))
+        [long, short].into_iter().flatten().map(|word| Candidate::complete(word, about(arg.get_help())))
     });
     words.filter(|one| one.text.starts_with(partial)).collect()
 }
@@ -273,7 +274,7 @@ mod tests {
         let current = words.pop().unwrap();
         let nowhere = tempfile::tempdir().unwrap();
         let found = candidates(Cli::command(), &words, &current, nowhere.path());
-        found.into_iter().map(|one| if one.whole { one.text } else { one.text + "…" }).collect()
+        found.into_iter().map(|one| if one.complete { one.text } else { one.text + "…" }).collect()
     }
 
     #[test]

@@ -16,8 +16,8 @@ pub(super) fn beginning_with(partial: &str, cwd: &Path) -> Vec<Candidate> {
             // The output has one candidate per line.
             let printable = !name.contains(|c: char| c.is_control());
             (wanted && printable).then(|| match entry.path().is_dir() {
-                true => Candidate::open(format!("{above}{name}/"), ""),
-                false => Candidate::whole(format!("{above}{name}"), ""),
+                true => Candidate::partial(format!("{above}{name}/"), ""),
+                false => Candidate::complete(format!("{above}{name}"), ""),
             })
         })
         .collect();
@@ -46,7 +46,7 @@ mod tests {
         ];
         for (partial, wanted) in table {
             let found = beginning_with(partial, dir.path());
-            let found: Vec<_> = found.iter().map(|one| (one.text.as_str(), one.whole)).collect();
+            let found: Vec<_> = found.iter().map(|one| (one.text.as_str(), one.complete)).collect();
             assert_eq!(found, *wanted, "{partial}");
         }
     }

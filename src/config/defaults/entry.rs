@@ -1,16 +1,16 @@
-//! One entry of a defaults list, and the group, package and key that follow from where it stands.
+//! An entry of a defaults list, with its group, package and key relative to the file that contains it.
 
 use serde_yaml_ng::Value;
 
 use crate::config::error::Origin;
 use crate::config::typed;
 
-/// What an entry names.
+/// The target of an entry.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Target {
-    /// `_self_`: the file the list stands in.
+    /// `_self_`: the file that contains the list.
     Own,
-    /// A config by its path.
+    /// A file by its path.
     Config(String),
     /// Options of a group.
     Group { group: String, choice: Choice },
@@ -27,7 +27,10 @@ impl Choice {
     pub(super) fn read(value: &Value) -> Result<Choice, String> {
         let one = |option: &Value| match option {
             Value::String(name) => Ok(name.clone()),
-            other => Err(format!("an option is a name, not {} (quote it?)", typed::described(other))),
+            other => Err(format!(
+                "an option must be a name, not {}; if it is a name, add quotes",
+                typed::described(other)
+            )),
         };
         Ok(match value {
             Value::Null => Choice::Nothing,
@@ -37,13 +40,13 @@ impl Choice {
     }
 }
 
-/// An entry, once it is known which file it stands in.
+/// An entry of a file.
 #[derive(Debug, Clone)]
 pub(super) struct Entry {
     pub(super) target: Target,
-    /// What was written after `@`.
+    /// The package after `@`.
     package: Option<String>,
-    /// What the named file asks for with `# @package`.
+    /// The package in the `# @package` header of the named file.
     pub(super) header: Option<String>,
     pub(super) optional: bool,
     pub(super) overrides: bool,
@@ -51,7 +54,7 @@ pub(super) struct Entry {
     pub(super) added: bool,
     pub(super) deleted: bool,
     pub(super) primary: bool,
-    /// The group and the package of the file it stands in.
+    /// The group and the package of the file that contains the entry.
     parent_group: String,
     parent_package: String,
     pub(super) origin: Origin,
@@ -61,7 +64,7 @@ impl Entry {
     pub(super) fn new(target: Target, package: Option<String>, origin: Origin) -> Entry {
         Entry {
             target,
-            // `_here_` is where the naming file goes.
+            // `_here_` is the package of the file that contains the entry.
             package: package.map(|package| if package == "_here_" { String::new() } else { package }),
             header: None,
             optional: false,
@@ -75,13 +78,13 @@ impl Entry {
         }
     }
 
-    /// Reads one item of a `defaults:` list.
+    /// Parses one item of a `defaults:` list.
     pub(super) fn read(item: &Value, origin: Origin) -> Result<Entry, String> {
         if let Value::String(written) = item {
             let (path, package) = split_package(written)?;
             if path == "_self_" {
                 return match package {
-                    Some(_) => Err("_self_ takes no package".into()),
+                    Some(_) => Err("_self_ cannot have a package".into()),
                     None => Ok(Entry::new(Target::Own, None, origin)),
                 };
             }
@@ -89,7 +92,7 @@ impl Entry {
         }
         let single = item.as_mapping().filter(|entries| entries.len() == 1);
         let Some((Value::String(written), value)) = single.and_then(|entries| entries.iter().next()) else {
-            return Err(format!("want `group: option` or a name, got {}", typed::described(item)));
+            return Err(format!("expected `group: option` or a name, got {}", typed::described(item)));
         };
         let (words, package) = split_package(written)?;
         let mut words: Vec<&str> = words.split(' ').filter(|word| !word.is_empty()).collect();
@@ -98,7 +101,7 @@ impl Entry {
             return Err(format!("{odd:?} in {written:?} is neither `optional` nor `override`"));
         }
         if group.trim_start_matches('/').is_empty() {
-            return Err(format!("{written:?} names no group"));
+            return Err(format!("{written:?} has no group"));
         }
         let choice = Choice::read(value).map_err(|message| format!("{written:?}: {message}"))?;
         let mut entry = Entry::new(Target::Group { group: group.to_owned(), choice }, package, origin);
@@ -107,8 +110,8 @@ impl Entry {
         Ok(entry)
     }
 
-    /// Tells the entry which file it stands in.
-    pub(super) fn stand_in(&mut self, group: &str, package: &str) {
+    /// Sets the group and the package of the file that contains the entry.
+    pub(super) fn set_parent(&mut self, group: &str, package: &str) {
         self.parent_group = group.to_owned();
         self.parent_package = package.to_owned();
         if let Some(written) = self.package.as_ref().filter(|written| written.contains("_group_")) {
@@ -121,7 +124,7 @@ impl Entry {
         matches!(self.target, Target::Own)
     }
 
-    /// The path the entry names, relative to its file's group or absolute.
+    /// The path of the entry, absolute or relative to the group of its file.
     fn written_path(&self) -> &str {
         match &self.target {
             Target::Own => "",
@@ -147,12 +150,12 @@ impl Entry {
         }
     }
 
-    /// The group the named file is in.
+    /// The group of the named file.
     pub(super) fn group_path(&self) -> String {
         self.absolute(self.relative_group())
     }
 
-    /// The name of the chosen option; `None` where nothing is chosen.
+    /// The name of the selected option; `None` if no option is selected.
     pub(super) fn name(&self) -> Option<&str> {
         match &self.target {
             Target::Own => None,
@@ -174,25 +177,25 @@ impl Entry {
         self.group_path().replace('/', ".")
     }
 
-    /// Where the named file's content goes.
+    /// The package of the named file's content.
     pub(super) fn final_package(&self) -> String {
         self.package_with(self.package.as_deref().or(self.header.as_deref()))
     }
 
-    fn package_with(&self, asked: Option<&str>) -> String {
-        let below = asked.map_or_else(|| self.relative_group().replace('/', "."), str::to_owned);
-        let package = match (self.parent_package.as_str(), below.as_str()) {
-            ("", below) => below.to_owned(),
+    fn package_with(&self, written: Option<&str>) -> String {
+        let relative = written.map_or_else(|| self.relative_group().replace('/', "."), str::to_owned);
+        let package = match (self.parent_package.as_str(), relative.as_str()) {
+            ("", relative) => relative.to_owned(),
             (parent, "") => parent.to_owned(),
-            (parent, below) => format!("{parent}.{below}"),
+            (parent, relative) => format!("{parent}.{relative}"),
         };
         match package.rfind("_global_") {
-            Some(at) => package.get(at + "_global_".len() + 1..).unwrap_or_default().to_owned(),
+            Some(start) => package.get(start + "_global_".len() + 1..).unwrap_or_default().to_owned(),
             None => package,
         }
     }
 
-    /// What an override calls this choice: its group, with the package where that is not the usual one.
+    /// The override key of this choice: its group, with the package if it is not the default one.
     pub(super) fn choice_key(&self) -> String {
         let (group, package) = (self.group_path(), self.package_with(self.package.as_deref()));
         match package.as_str() {
@@ -202,7 +205,7 @@ impl Entry {
         }
     }
 
-    /// The same place with one option of several.
+    /// This entry with one of its options.
     pub(super) fn with_option(&self, group: &str, option: &str) -> Entry {
         let mut entry = self.clone();
         entry.target = Target::Config(format!("{group}/{option}"));
@@ -214,17 +217,17 @@ fn split_package(written: &str) -> Result<(&str, Option<String>), String> {
     match written.split_once('@') {
         None => Ok((written, None)),
         Some((_, package)) if package.contains(':') => {
-            Err(format!("{written:?} renames a package, which Hydra gave up; write group@package"))
+            Err(format!("{written:?} renames a package, which Hydra no longer supports; write group@package"))
         }
         Some((path, package)) => Ok((path, Some(package.to_owned()))),
     }
 }
 
-/// The package that a `# @package` line at the head of a file asks for, as an absolute one.
+/// The absolute package of a `# @package` line at the start of a file.
 pub(super) fn package_header(text: &str) -> Result<Option<String>, String> {
     let mut package = None;
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
-        // Only lines of this kind make up the head: an ordinary comment ends it.
+        // The header consists of `# @…` lines only; any other comment ends it.
         let Some(words) = line.strip_prefix('#').map(|rest| rest.trim_start_matches('#').trim_start()) else {
             break;
         };
@@ -232,11 +235,11 @@ pub(super) fn package_header(text: &str) -> Result<Option<String>, String> {
         match words.split_whitespace().collect::<Vec<_>>().as_slice() {
             ["package", name] => package = Some((*name).to_owned()),
             [_, _] => {}
-            _ => return Err(format!("want `# @package NAME`, got {line:?}")),
+            _ => return Err(format!("expected `# @package NAME`, got {line:?}")),
         }
     }
     Ok(package.and_then(|name| match name.as_str() {
-        // The group's own package is what there is without a header.
+        // The package of the group is the default.
         "_group_" => None,
         "_global_" => Some(name),
         other if other.starts_with("_global_.") => Some(name),
@@ -254,12 +257,12 @@ mod tests {
             ("a: 1", None),
             ("# @package _global_\na: 1", Some("_global_")),
             ("\n#@package a.b\n", Some("_global_.a.b")),
-            ("# words first\n# @package a\n", None),
+            ("# comment first\n# @package a\n", None),
             ("# @package _group_\n", None),
             ("# @other x\n# @package a\n", Some("_global_.a")),
         ];
-        for (text, wanted) in table {
-            assert_eq!(package_header(text).unwrap().as_deref(), wanted, "{text:?}");
+        for (text, expected) in table {
+            assert_eq!(package_header(text).unwrap().as_deref(), expected, "{text:?}");
         }
         assert!(package_header("# @package a b").is_err());
     }
@@ -285,12 +288,12 @@ mod tests {
             ("/db/mysql", "server", "server", "db/mysql", "server.db", "db@server.db"),
             ("mysql", "db", "db", "db/mysql", "db", "db"),
         ];
-        for (item, group, package, path, wanted, key) in table {
+        for (item, group, package, path, expected, key) in table {
             let item: Value = serde_yaml_ng::from_str(item).unwrap();
             let mut entry = Entry::read(&item, Origin::Composition).unwrap();
-            entry.stand_in(group, package);
+            entry.set_parent(group, package);
             assert_eq!(entry.config_path(), path, "{item:?}");
-            assert_eq!(entry.final_package(), wanted, "{item:?}");
+            assert_eq!(entry.final_package(), expected, "{item:?}");
             assert_eq!(entry.choice_key(), key, "{item:?}");
         }
     }

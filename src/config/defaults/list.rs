@@ -1,4 +1,4 @@
-//! From the primary file and the overrides to the list of files to merge, by Hydra's rules.
+//! Builds the list of files to merge from the primary file and the overrides, by Hydra's rules.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
@@ -9,42 +9,42 @@ use super::entry::{Choice, Entry, Target, package_header};
 use crate::config::conf_tree::ConfTree;
 use crate::config::error::{ConfigError, Names, Origin};
 use crate::config::interpolate::resolve_text;
-use crate::config::overrides::{Action, Given, Override};
+use crate::config::overrides::{Action, Override, OverrideValue};
 use crate::config::typed;
 use crate::config::value_tree::MISSING;
 use crate::config::yaml::{self, Document};
 
-/// Files may name files this deep, and this many in all.
+/// Maximum nesting of defaults lists and total number of files.
 const MAX_DEPTH: usize = 32;
 const MAX_ITEMS: usize = 2_000;
 
-/// One file of the composition, in the order of merging.
+/// A file of the composition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DefaultsItem {
     /// Path in the tree, without `.yaml`.
     pub config: String,
-    /// Dotted key its content goes under; empty is the top.
+    /// Dotted key of its content; empty for the root.
     pub package: String,
     /// The file whose defaults list names it.
     pub parent: Option<String>,
     /// Whether it is the `_self_` of a file that has a defaults list.
     pub is_self: bool,
-    /// What asked for it.
+    /// The list entry or override that selects it.
     pub origin: Origin,
     choice_key: Option<String>,
 }
 
-/// The files to merge, and what was chosen on the way.
+/// The files to merge in order, and the selected options.
 pub(crate) struct DefaultsList {
     pub(crate) items: Vec<DefaultsItem>,
-    /// The option of each group by the key an override would name; `None` where nothing is chosen.
+    /// The selected option of each group by its override key; `None` if no option is selected.
     pub(crate) choices: BTreeMap<String, Option<String>>,
     pub(crate) files: Files,
 }
 
-/// A file, read once.
+/// A parsed file.
 #[derive(Debug)]
-pub(crate) struct Loaded {
+pub(crate) struct LoadedFile {
     pub(crate) origin: Origin,
     /// Its content without the defaults list.
     pub(crate) document: Document,
@@ -52,17 +52,17 @@ pub(crate) struct Loaded {
     header: Option<String>,
 }
 
-/// The files read so far by their path in the tree.
-pub(crate) type Files = HashMap<String, Option<Rc<Loaded>>>;
+/// The parsed files by their path in the tree; `None` for a file that does not exist.
+pub(crate) type Files = HashMap<String, Option<Rc<LoadedFile>>>;
 
-/// Lists the files that `primary` and the overrides of groups compose.
+/// Lists the files that `primary` and the overrides of groups select.
 pub(crate) fn defaults_list(
     tree: &ConfTree,
     primary: &str,
-    of_groups: &[&Override],
+    group_overrides: &[&Override],
 ) -> Result<DefaultsList, ConfigError> {
     let mut builder = Builder::new(tree);
-    builder.take_overrides(of_groups)?;
+    builder.add_overrides(group_overrides)?;
     let mut root = Entry::new(Target::Config(primary.to_owned()), None, Origin::Composition);
     root.primary = true;
     let node = builder.expand(root, None, false, &mut Vec::new())?;
@@ -72,21 +72,21 @@ pub(crate) fn defaults_list(
     let mut seen = BTreeSet::new();
     for item in &items {
         if let Some(key) = item.choice_key.as_ref().filter(|key| !seen.insert((*key).clone())) {
-            let message = format!("the group {key} stands in the final list more than once");
+            let message = format!("the group {key} is listed more than once");
             return Err(ConfigError::BadDefaults { origin: item.origin.clone(), message });
         }
     }
     builder.ensure_all_used()?;
-    let choices = builder.known.into_iter().collect();
+    let choices = builder.choices.into_iter().collect();
     Ok(DefaultsList { items, choices, files: builder.files })
 }
 
-/// A choice that replaces the one a defaults list makes.
+/// A choice that replaces that of a defaults list.
 struct Replacement {
     choice: Choice,
     origin: Origin,
     used: bool,
-    /// As it was typed, where it came from the command line.
+    /// The override, if the replacement is from the command line.
     given: Option<Override>,
 }
 
@@ -96,7 +96,7 @@ struct Deletion {
     used: bool,
 }
 
-/// An entry and, where its file has a defaults list, what that names.
+/// An entry and the entries of its file's defaults list.
 struct Node {
     entry: Entry,
     children: Vec<Node>,
@@ -108,10 +108,10 @@ struct Builder<'t> {
     replacements: BTreeMap<String, Replacement>,
     deletions: BTreeMap<String, Deletion>,
     added: Vec<Entry>,
-    /// Choices in the order they became known.
-    known: Vec<(String, Option<String>)>,
+    /// The selected options in the order of expansion.
+    choices: Vec<(String, Option<String>)>,
     keys_of_group: BTreeMap<String, BTreeSet<String>>,
-    /// Keys of choices that a `+` made.
+    /// Keys of choices added with `+`.
     added_keys: BTreeSet<String>,
     count: usize,
 }
@@ -124,42 +124,45 @@ impl<'t> Builder<'t> {
             replacements: BTreeMap::new(),
             deletions: BTreeMap::new(),
             added: Vec::new(),
-            known: Vec::new(),
+            choices: Vec::new(),
             keys_of_group: BTreeMap::new(),
             added_keys: BTreeSet::new(),
             count: 0,
         }
     }
 
-    fn take_overrides(&mut self, of_groups: &[&Override]) -> Result<(), ConfigError> {
-        for given in of_groups {
+    fn add_overrides(&mut self, group_overrides: &[&Override]) -> Result<(), ConfigError> {
+        for given in group_overrides {
             let key = given.choice_key();
             let value = match &given.value {
                 None => Value::Null,
-                Some(Given::One(element)) => element.to_value().map_err(|message| given.bad(message))?,
-                Some(Given::Many(_)) => return Err(given.bad("several options want several runs")),
+                Some(OverrideValue::Single(element)) => {
+                    element.to_value().map_err(|message| given.bad(message))?
+                }
+                Some(OverrideValue::Sweep(_)) => {
+                    return Err(given.bad("several options need --multirun (-m)"));
+                }
             };
             let choice = |value: &Value| match value {
                 Value::String(name) if !name.is_empty() => Choice::read(value),
                 Value::Sequence(_) => Choice::read(value),
                 other => Err(format!(
-                    "the group {:?} takes the name of an option or a list of names, not {}; ~{key} leaves it out",
+                    "the group {:?} expects the name of an option or a list of names, not {}; write ~{key} to remove it",
                     given.key,
                     typed::described(other)
                 )),
             };
             match given.action {
                 Action::Put => {
-                    return Err(given.bad(format!("++ is for values; write {key}=… or +{key}=…")));
+                    return Err(given.bad(format!("++ cannot select an option; write {key}=… or +{key}=…")));
                 }
                 Action::Remove => {
                     let option = match value {
                         Value::Null => None,
                         Value::String(name) => Some(name),
                         other => {
-                            return Err(
-                                given.bad(format!("an option is a name, not {}", typed::described(&other)))
-                            );
+                            return Err(given
+                                .bad(format!("an option must be a name, not {}", typed::described(&other))));
                         }
                     };
                     self.deletions.insert(key, Deletion { option, given: (*given).clone(), used: false });
@@ -181,7 +184,7 @@ impl<'t> Builder<'t> {
         Ok(())
     }
 
-    fn load(&mut self, path: &str) -> Result<Option<Rc<Loaded>>, ConfigError> {
+    fn load(&mut self, path: &str) -> Result<Option<Rc<LoadedFile>>, ConfigError> {
         if let Some(known) = self.files.get(path) {
             return Ok(known.clone());
         }
@@ -190,7 +193,7 @@ impl<'t> Builder<'t> {
         Ok(loaded)
     }
 
-    fn read(&self, path: &str) -> Result<Option<Loaded>, ConfigError> {
+    fn read(&self, path: &str) -> Result<Option<LoadedFile>, ConfigError> {
         let Some(file) = self.tree.read(path)? else { return Ok(None) };
         let mut document = yaml::parse(&file.text, &file.origin)?;
         let bad = |line: usize, message: String| ConfigError::BadDefaults {
@@ -207,7 +210,7 @@ impl<'t> Builder<'t> {
                 return Err(ConfigError::WrongType {
                     key: path.to_owned(),
                     got: typed::described(other),
-                    wants: "keys and values".into(),
+                    expected: "keys and values".into(),
                     origin: file.origin,
                 });
             }
@@ -216,23 +219,23 @@ impl<'t> Builder<'t> {
             None => Vec::new(),
             Some(Value::Sequence(items)) => items,
             Some(other) => {
-                let message = format!("want a list, got {}", typed::described(&other));
+                let message = format!("expected a list, got {}", typed::described(&other));
                 return Err(bad(document.line_of("defaults"), message));
             }
         };
         let mut entries = Vec::new();
         for (n, item) in items.iter().enumerate() {
-            // The key of `group: option` knows its line; a bare name has the list's.
+            // The line of `group: option` is known; that of a plain name is the line of the list.
             let name = item.as_mapping().and_then(|entry| entry.keys().next()?.as_str()).unwrap_or_default();
             let line = document.line_of(&format!("defaults.{n}.{name}"));
             let entry = Entry::read(item, file.origin.at_line(line)).map_err(|message| bad(line, message))?;
             entries.push(entry);
         }
         let header = package_header(&file.text).map_err(|message| bad(1, message))?;
-        Ok(Some(Loaded { origin: file.origin, document, entries, header }))
+        Ok(Some(LoadedFile { origin: file.origin, document, entries, header }))
     }
 
-    /// Expands an entry into the tree of what its file names.
+    /// Expands an entry with the defaults list of its file.
     fn expand(
         &mut self,
         mut entry: Entry,
@@ -246,7 +249,7 @@ impl<'t> Builder<'t> {
         };
         self.count += 1;
         if self.count > MAX_ITEMS {
-            return Err(fail(format!("the files name more than {MAX_ITEMS} files")));
+            return Err(fail(format!("the defaults lists name more than {MAX_ITEMS} files")));
         }
         let path = entry.config_path();
         let is_missing = entry.name() == Some(MISSING);
@@ -258,13 +261,13 @@ impl<'t> Builder<'t> {
         if is_group {
             let key = entry.choice_key();
             let deletion = self.deletions.get_mut(&key);
-            let asked = |option: &Option<String>| option.is_none() || option.as_deref() == entry.name();
-            if let Some(deletion) = deletion.filter(|deletion| asked(&deletion.option)) {
+            let selected = |option: &Option<String>| option.is_none() || option.as_deref() == entry.name();
+            if let Some(deletion) = deletion.filter(|deletion| selected(&deletion.option)) {
                 deletion.used = true;
                 entry.deleted = true;
                 return leaf(entry);
             }
-            self.know(&key, &entry)?;
+            self.record_choice(&key, &entry)?;
         }
         if entry.name().is_none() {
             return leaf(entry);
@@ -272,7 +275,7 @@ impl<'t> Builder<'t> {
         if is_missing {
             let (group, key) = (entry.group_path(), entry.choice_key());
             let all = self.tree.options(&group).join(", ");
-            return Err(fail(format!("choose an option for {group:?} ({key}=…); there are {all}")));
+            return Err(fail(format!("select an option for {group:?} with {key}=…; the options are {all}")));
         }
         let Some(loaded) = self.load(&path)? else {
             if entry.optional {
@@ -282,10 +285,10 @@ impl<'t> Builder<'t> {
             return Err(self.not_found(&entry));
         };
         if open.contains(&path) {
-            return Err(fail(format!("{} → {path} names itself", open.join(" → "))));
+            return Err(fail(format!("cycle: {} → {path}", open.join(" → "))));
         }
         if open.len() == MAX_DEPTH {
-            return Err(fail("files name files too deep".into()));
+            return Err(fail("the defaults lists are nested too deep".into()));
         }
 
         let mut entries = loaded.entries.clone();
@@ -298,7 +301,7 @@ impl<'t> Builder<'t> {
                 }
                 0 | 1 => {}
                 _ => {
-                    let message = "_self_ stands there twice".into();
+                    let message = "_self_ is listed twice".into();
                     return Err(ConfigError::BadDefaults { origin: loaded.origin.clone(), message });
                 }
             }
@@ -308,7 +311,7 @@ impl<'t> Builder<'t> {
         }
         let (group, package) = (entry.group_path(), entry.final_package());
         for entry in entries.iter_mut().filter(|entry| !entry.is_own()) {
-            entry.stand_in(&group, &package);
+            entry.set_parent(&group, &package);
         }
         self.take_replacements(&entries, interpolated)?;
 
@@ -318,7 +321,7 @@ impl<'t> Builder<'t> {
         Ok(Node { entry, children })
     }
 
-    /// Expands entries from the last to the first, so that what a later one replaces is known earlier.
+    /// Expands entries in reverse order, so that the replacements of later entries apply to earlier ones.
     fn children(
         &mut self,
         entries: Vec<Entry>,
@@ -349,22 +352,24 @@ impl<'t> Builder<'t> {
                         if option.contains("${") {
                             return Err(ConfigError::BadDefaults {
                                 origin: entry.origin.clone(),
-                                message: format!("{option:?} cannot stand in a list of options"),
+                                message: format!(
+                                    "{option:?}: a list of options cannot contain interpolations"
+                                ),
                             });
                         }
                         let one = entry.with_option(group, option);
                         children.push(Ok(self.expand(one, Some(file), interpolated, open)?));
                     }
                 }
-                // What is written with ${…} waits until the other choices are known.
-                _ if written(&entry).contains("${") => children.push(Err(entry)),
+                // Entries with ${…} are expanded after the other choices are known.
+                _ if interpolated_text(&entry).contains("${") => children.push(Err(entry)),
                 _ => children.push(Ok(self.expand(entry, Some(file), interpolated, open)?)),
             }
         }
         let choice = |(key, option): &(String, Option<String>)| {
             (Value::from(key.as_str()), option.as_deref().map_or(Value::Null, Value::from))
         };
-        let known = Value::Mapping(self.known.iter().map(choice).collect());
+        let known = Value::Mapping(self.choices.iter().map(choice).collect());
         let mut expanded = Vec::new();
         for child in children {
             expanded.push(match child {
@@ -379,7 +384,7 @@ impl<'t> Builder<'t> {
         Ok(expanded)
     }
 
-    /// Notes what the `override` entries of a list replace; the first to speak of a group wins.
+    /// Records the replacements of the `override` entries of a list; the first one of a group wins.
     fn take_replacements(&mut self, entries: &[Entry], interpolated: bool) -> Result<(), ConfigError> {
         let mut seen: Option<&Entry> = None;
         for entry in entries.iter().filter(|entry| !entry.is_own()) {
@@ -387,7 +392,7 @@ impl<'t> Builder<'t> {
             if let Some(before) = seen.filter(|_| !entry.overrides && !entry.added) {
                 let key = before.choice_key();
                 return Err(fail(format!(
-                    "`override {key}` stands before {}: overrides come last in the list",
+                    "`override {key}` is listed before {}; put overrides last",
                     entry.choice_key()
                 )));
             }
@@ -398,9 +403,7 @@ impl<'t> Builder<'t> {
             seen = Some(entry);
             let key = entry.choice_key();
             if interpolated {
-                return Err(fail(format!(
-                    "`override {key}` cannot stand in a file that was chosen with ${{…}}"
-                )));
+                return Err(fail(format!("`override {key}` is not allowed in a file selected with ${{…}}")));
             }
             let replacement = Replacement {
                 choice: choice.clone(),
@@ -413,25 +416,25 @@ impl<'t> Builder<'t> {
         Ok(())
     }
 
-    fn know(&mut self, key: &str, entry: &Entry) -> Result<(), ConfigError> {
+    fn record_choice(&mut self, key: &str, entry: &Entry) -> Result<(), ConfigError> {
         let option = entry.name().map(str::to_owned);
         if entry.added {
             self.added_keys.insert(key.to_owned());
         }
-        match self.known.iter().find(|(known, _)| known == key) {
-            None => self.known.push((key.to_owned(), option)),
+        match self.choices.iter().find(|(known, _)| known == key) {
+            None => self.choices.push((key.to_owned(), option)),
             Some((_, before)) if *before == option => {}
             Some((_, before)) => {
                 let before = before.as_deref().unwrap_or("null");
                 let now = option.as_deref().unwrap_or("null");
                 let hint = match self.added_keys.contains(key) {
-                    true => "leave out the + to change it",
-                    false => "write `override` before the one that wins",
+                    true => "remove the + to change it",
+                    false => "write `override` before the entry that must win",
                 };
                 return Err(ConfigError::BadDefaults {
                     origin: entry.origin.clone(),
                     message: format!(
-                        "the group {key:?} is chosen already ({now} here, {before} elsewhere); {hint}"
+                        "the group {key:?} is already selected ({now} here, {before} elsewhere); {hint}"
                     ),
                 });
             }
@@ -475,19 +478,19 @@ impl<'t> Builder<'t> {
         match self.deletions.iter().find(|(_, deletion)| !deletion.used) {
             None => Ok(()),
             Some((key, Deletion { option: Some(_), given, .. }))
-                if self.known.iter().any(|(k, _)| k == key) =>
+                if self.choices.iter().any(|(k, _)| k == key) =>
             {
-                Err(given.bad(format!("another option is chosen for {key:?}")))
+                Err(given.bad(format!("another option is selected for {key:?}")))
             }
             Some((key, deletion)) => {
-                Err(deletion.given.bad(format!("no option is chosen for the group {key:?}")))
+                Err(deletion.given.bad(format!("no option is selected for the group {key:?}")))
             }
         }
     }
 }
 
-/// The part of an entry that may be written with `${…}`.
-fn written(entry: &Entry) -> &str {
+/// The part of an entry that can contain `${…}`.
+fn interpolated_text(entry: &Entry) -> &str {
     match &entry.target {
         Target::Config(path) => path,
         Target::Group { choice: Choice::One(name), .. } => name,
@@ -497,7 +500,7 @@ fn written(entry: &Entry) -> &str {
 
 fn resolve_entry(entry: &mut Entry, known: &Value) -> Result<(), ConfigError> {
     let fail = |message: String| ConfigError::BadDefaults { origin: entry.origin.clone(), message };
-    let text = written(entry).to_owned();
+    let text = interpolated_text(entry).to_owned();
     let resolved = match resolve_text(&text, known) {
         Ok(Value::String(resolved)) => resolved,
         Ok(other) => return Err(fail(format!("{text:?} is {}, not a name", typed::described(&other)))),

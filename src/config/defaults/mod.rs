@@ -1,4 +1,4 @@
-//! The defaults list: which files a configuration is made of, in which order, and where each one goes.
+//! The defaults list: the files of a configuration, their order and the package of each.
 
 mod entry;
 mod list;

@@ -2,26 +2,26 @@
 
 use crate::config::lexeme::{Lexeme, first_lexeme, is_space, unescaped};
 
-/// `${…}` inside `${…}`, lists and maps nest this deep at most.
+/// Maximum nesting of `${…}`, lists and maps.
 const MAX_DEPTH: usize = 32;
 
-/// A part of a text.
+/// A piece of a text.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Piece {
     Text(String),
     Reference(Reference),
 }
 
-/// What stands between `${` and `}`.
+/// The content of `${…}`.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Reference {
-    /// A key; `up` counts the dots of a relative one.
+    /// A key; `up` is the number of leading dots of a relative one.
     Key { up: usize, parts: Vec<Name> },
     /// A resolver and its arguments.
     Call { name: Vec<Name>, arguments: Vec<Argument> },
 }
 
-/// A name that is written out, or that another reference gives.
+/// A name, either literal or the value of another reference.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Name {
     Plain(String),
@@ -31,32 +31,32 @@ pub(super) enum Name {
 /// An argument of a resolver.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Argument {
-    /// Pieces between quotes: always text.
+    /// Quoted pieces, which are always text.
     Quoted(Vec<Piece>),
     List(Vec<Argument>),
     Dict(Vec<(Argument, Argument)>),
-    /// Unquoted pieces: one keeps its type, several are text.
-    Plain(Vec<Bit>),
+    /// Unquoted fragments: a single one keeps its type, several are text.
+    Plain(Vec<Fragment>),
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Bit {
+pub(super) enum Fragment {
     Lexeme(Lexeme, String),
     Reference(Reference),
 }
 
-/// Splits a text into what is plain and what is a reference.
+/// Splits a text into plain text and references.
 pub(super) fn parse_text(text: &str) -> Result<Vec<Piece>, String> {
     Cursor { rest: text, depth: 0 }.text(None)
 }
 
-/// Reads one value, as an argument would be written (`oc.decode`).
+/// Parses one value, written like an argument (`oc.decode`).
 pub(super) fn parse_argument(text: &str) -> Result<Argument, String> {
     let mut cursor = Cursor { rest: text.trim_matches([' ', '\t']), depth: 0 };
     let argument = cursor.argument()?;
     match cursor.rest {
         "" => Ok(argument),
-        rest => Err(format!("{} is not expected", first_of(rest))),
+        rest => Err(format!("unexpected {}", first_of(rest))),
     }
 }
 
@@ -66,7 +66,7 @@ struct Cursor<'t> {
 }
 
 impl<'t> Cursor<'t> {
-    /// Text up to its end, or up to the closing `quote`, which is taken.
+    /// Parses text up to its end, or up to and including the closing `quote`.
     fn text(&mut self, quote: Option<char>) -> Result<Vec<Piece>, String> {
         let mut pieces = Vec::new();
         let mut plain = String::new();
@@ -74,7 +74,7 @@ impl<'t> Cursor<'t> {
             let backslashes = self.rest.bytes().take_while(|&byte| byte == b'\\').count();
             let after = &self.rest[backslashes..];
             let at_quote = quote.is_some_and(|quote| after.starts_with(quote));
-            // Backslashes escape what means something, and each other before it.
+            // Backslashes before a special character escape it and each other.
             if after.starts_with("${") || at_quote {
                 plain.extend(std::iter::repeat_n('\\', backslashes / 2));
                 let len = if at_quote { 1 } else { 2 };
@@ -101,7 +101,7 @@ impl<'t> Cursor<'t> {
             self.rest = &after[c.len_utf8()..];
         }
         if let Some(quote) = quote {
-            return Err(format!("the quote {quote} is not closed"));
+            return Err(format!("missing closing quote {quote}"));
         }
         if !plain.is_empty() {
             pieces.push(Piece::Text(plain));
@@ -123,7 +123,7 @@ impl<'t> Cursor<'t> {
         }
     }
 
-    /// Takes `mark` with the space before it, and where it does not close anything after it.
+    /// Consumes `mark` and the space before it, and the space after it unless it is a closing bracket.
     fn eat_mark(&mut self, mark: char) -> bool {
         let before = self.rest;
         self.space();
@@ -137,9 +137,9 @@ impl<'t> Cursor<'t> {
         true
     }
 
-    fn deeper<T>(&mut self, step: impl FnOnce(&mut Self) -> Result<T, String>) -> Result<T, String> {
+    fn nested<T>(&mut self, step: impl FnOnce(&mut Self) -> Result<T, String>) -> Result<T, String> {
         if self.depth == MAX_DEPTH {
-            return Err("it nests too deep".into());
+            return Err("nested too deep".into());
         }
         self.depth += 1;
         let outcome = step(self);
@@ -147,9 +147,9 @@ impl<'t> Cursor<'t> {
         outcome
     }
 
-    /// From `${` to its `}`.
+    /// Parses from `${` to the matching `}`.
     fn reference(&mut self) -> Result<Reference, String> {
-        self.deeper(|cursor| {
+        self.nested(|cursor| {
             cursor.rest = &cursor.rest[2..];
             cursor.space();
             let dots = cursor.rest.bytes().take_while(|&byte| byte == b'.').count();
@@ -161,7 +161,7 @@ impl<'t> Cursor<'t> {
                     bracketed = true;
                     parts.push(cursor.name()?);
                     if !cursor.eat(']') {
-                        return Err("a [ without its ]".into());
+                        return Err("missing ] after [".into());
                     }
                 } else {
                     parts.push(cursor.name()?);
@@ -178,8 +178,8 @@ impl<'t> Cursor<'t> {
                 return Ok(Reference::Call { name: parts, arguments });
             }
             Err(match cursor.rest {
-                "" => "a ${ without its }".into(),
-                rest => format!("{} is not expected in ${{…}}", first_of(rest)),
+                "" => "missing } after ${".into(),
+                rest => format!("unexpected {} in ${{…}}", first_of(rest)),
             })
         })
     }
@@ -189,12 +189,12 @@ impl<'t> Cursor<'t> {
             return self.reference().map(Name::Reference);
         }
         let len = self.rest.find(|c| "\\{}()[]:. \t'\"".contains(c)).unwrap_or(self.rest.len());
-        // A `$` before a `{` opens another reference; it is no part of a name.
-        let len = self.rest.find("${").map_or(len, |at| at.min(len));
+        // A `$` before a `{` starts another reference and is not part of the name.
+        let len = self.rest.find("${").map_or(len, |start| start.min(len));
         if len == 0 {
             return Err(match self.rest {
-                "" => "a ${ without its }".into(),
-                rest => format!("a key is missing before {}", first_of(rest)),
+                "" => "missing } after ${".into(),
+                rest => format!("missing key before {}", first_of(rest)),
             });
         }
         let name = self.rest[..len].to_owned();
@@ -202,7 +202,7 @@ impl<'t> Cursor<'t> {
         Ok(Name::Plain(name))
     }
 
-    /// Arguments up to `close`, which is taken. One left out between commas is an empty text.
+    /// Parses arguments up to and including `close`. An empty argument is an empty text.
     fn arguments(&mut self, close: char) -> Result<Vec<Argument>, String> {
         let mut arguments = Vec::new();
         if self.eat_mark(close) {
@@ -217,15 +217,15 @@ impl<'t> Cursor<'t> {
             }
             if !self.eat_mark(',') {
                 return Err(match self.rest {
-                    "" => format!("a {close} is missing"),
-                    rest => format!("{} is not expected", first_of(rest)),
+                    "" => format!("missing {close}"),
+                    rest => format!("unexpected {}", first_of(rest)),
                 });
             }
         }
     }
 
     fn argument(&mut self) -> Result<Argument, String> {
-        self.deeper(|cursor| {
+        self.nested(|cursor| {
             if let Some(quote) = cursor.rest.chars().next().filter(|c| "'\"".contains(*c)) {
                 cursor.rest = &cursor.rest[1..];
                 return cursor.text(Some(quote)).map(Argument::Quoted);
@@ -250,24 +250,24 @@ impl<'t> Cursor<'t> {
         loop {
             let key = self.plain(false)?;
             if !self.eat_mark(':') {
-                return Err("a map wants `key: value`".into());
+                return Err("expected `key: value` in a map".into());
             }
             entries.push((key, self.argument()?));
             if self.eat_mark('}') {
                 return Ok(Argument::Dict(entries));
             }
             if !self.eat_mark(',') {
-                return Err("a map without its }".into());
+                return Err("missing } after {".into());
             }
         }
     }
 
-    /// Unquoted pieces up to a mark that ends them.
+    /// Parses unquoted fragments up to a mark that ends them.
     fn plain(&mut self, is_value: bool) -> Result<Argument, String> {
-        let mut bits = Vec::new();
+        let mut fragments = Vec::new();
         loop {
             if is_value && self.rest.starts_with("${") {
-                bits.push(Bit::Reference(self.reference()?));
+                fragments.push(Fragment::Reference(self.reference()?));
                 continue;
             }
             let spaces = self.rest.bytes().take_while(|&byte| is_space(byte)).count();
@@ -278,24 +278,24 @@ impl<'t> Cursor<'t> {
             if next == Some(':') {
                 let after = self.rest[spaces + 1..].bytes().take_while(|&byte| is_space(byte)).count();
                 let (colon, rest) = self.rest.split_at(spaces + 1 + after);
-                bits.push(Bit::Lexeme(Lexeme::Other, colon.to_owned()));
+                fragments.push(Fragment::Lexeme(Lexeme::Other, colon.to_owned()));
                 self.rest = rest;
                 continue;
             }
             let Some((lexeme, len)) = first_lexeme(self.rest) else {
-                return Err(format!("{} cannot stand outside of quotes", first_of(self.rest)));
+                return Err(format!("{} must be quoted", first_of(self.rest)));
             };
             let text = &self.rest[..len];
-            bits.push(match lexeme {
-                // `\=` and `\(` mean nothing here, but are unescaped all the same.
-                Lexeme::Escape => Bit::Lexeme(Lexeme::Name, unescaped(text)),
-                _ => Bit::Lexeme(lexeme, text.to_owned()),
+            fragments.push(match lexeme {
+                // `\=` and `\(` have no meaning here but are unescaped too.
+                Lexeme::Escape => Fragment::Lexeme(Lexeme::Name, unescaped(text)),
+                _ => Fragment::Lexeme(lexeme, text.to_owned()),
             });
             self.rest = &self.rest[len..];
         }
-        match bits.is_empty() {
-            true => Err("a value is missing".into()),
-            false => Ok(Argument::Plain(bits)),
+        match fragments.is_empty() {
+            true => Err("missing value".into()),
+            false => Ok(Argument::Plain(fragments)),
         }
     }
 }

@@ -1,89 +1,89 @@
-//! Resolving `${…}`: keys, keys inside text and inside other keys, and resolvers such as `${oc.env:HOME}`.
+//! Resolves `${…}`: keys, keys inside text and inside other keys, and resolvers such as `${oc.env:HOME}`.
 
 mod grammar;
 mod resolvers;
 
 use serde_yaml_ng::{Mapping, Value};
 
-use self::grammar::{Argument, Bit, Name, Piece, Reference, parse_text};
-use super::compose::Surroundings;
+use self::grammar::{Argument, Fragment, Name, Piece, Reference, parse_text};
+use super::compose::ComposeContext;
 use super::error::{ConfigError, Names};
 use super::lexeme::{Lexeme, float_value, int_value};
 use super::python_text::str_of;
-use super::scalar::whole_number;
+use super::scalar::integer;
 use super::value_tree::{MISSING, Origins, child, child_path, keys_to_suggest};
 
-/// How far values and references may nest. It bounds the stack, together and not each for itself.
+/// Maximum nesting of values and references together, which limits the recursion depth.
 const MAX_DEPTH: usize = 160;
 
-/// Bytes read and written, plus a flat charge for each node: references to references to lists grow
-/// without bound otherwise.
+/// Maximum size of the result: bytes read and written, plus a constant for each node. References to references to lists
+/// could grow without bound otherwise.
 const MAX_WEIGHT: usize = 8 * 1024 * 1024;
 const NODE_WEIGHT: usize = 64;
 
-/// The key of Hydra's own configuration, which the job's keys reach with `${hydra:…}` alone.
+/// The key of Hydra's own configuration. Keys of the job can refer to it with `${hydra:…}` only.
 pub(super) const HYDRA: &str = "hydra";
 
 /// A copy of the value at `key` without interpolations. Missing values stay missing.
 pub(super) fn resolve(
     root: &Value,
     key: &str,
-    surroundings: &Surroundings,
+    context: &ComposeContext,
     origins: &Origins,
 ) -> Result<Value, ConfigError> {
     let parts = key.split('.').filter(|part| !part.is_empty());
     let Some(node) = parts.into_iter().try_fold(root, child) else { return Ok(Value::Null) };
-    Resolver::new(root, Some(surroundings), origins).node(node, key)
+    Resolver::new(root, Some(context), origins).node(node, key)
 }
 
-/// Resolves a single text against the keys of `root`.
+/// Resolves one text with the keys of `root`.
 pub(super) fn resolve_text(text: &str, root: &Value) -> Result<Value, ConfigError> {
     let origins = Origins::default();
     let mut resolver = Resolver::new(root, None, &origins);
-    resolver.open(Site { key: "defaults", text })
+    resolver.text(Site { key: "defaults", text })
 }
 
 struct Resolver<'a> {
     root: &'a Value,
-    /// `None` where only keys can be asked for.
-    surroundings: Option<&'a Surroundings>,
+    /// `None` if only keys can be resolved, not resolvers.
+    context: Option<&'a ComposeContext>,
     origins: &'a Origins,
-    /// Keys whose text is being resolved, the outermost first.
-    open: Vec<String>,
+    /// Keys whose text is being resolved, outermost first.
+    active: Vec<String>,
     depth: usize,
     weight: usize,
 }
 
-/// The text being resolved and the key it stands at: what every error tells.
+/// The text being resolved and its key, for error messages.
 #[derive(Clone, Copy)]
 struct Site<'t> {
     key: &'t str,
     text: &'t str,
 }
 
-/// What a reference to a key found.
+/// The result of a lookup.
 enum Found {
     Value(Value),
-    /// There, but with no value yet.
+    /// The key exists with the value `???`.
     Missing,
-    Nothing,
+    Absent,
 }
 
 impl<'a> Resolver<'a> {
-    fn new(root: &'a Value, surroundings: Option<&'a Surroundings>, origins: &'a Origins) -> Resolver<'a> {
-        Resolver { root, surroundings, origins, open: Vec::new(), depth: 0, weight: 0 }
+    fn new(root: &'a Value, context: Option<&'a ComposeContext>, origins: &'a Origins) -> Resolver<'a> {
+        Resolver { root, context, origins, active: Vec::new(), depth: 0, weight: 0 }
     }
 
     fn node(&mut self, node: &Value, key: &str) -> Result<Value, ConfigError> {
         let site = Site { key, text: node.as_str().unwrap_or_default() };
         self.charge(site.text.len(), site)?;
         match node {
-            Value::String(text) if text.contains("${") => self.open(site),
-            Value::Sequence(items) => self.deeper(site, |this| {
+            Value::String(text) if text.contains("${") => self.text(site),
+            Value::Sequence(items) => self.nested(site, |this| {
                 let item = |(n, item)| this.node(item, &child_path(key, &format!("{n}")));
                 items.iter().enumerate().map(item).collect::<Result<_, _>>().map(Value::Sequence)
             }),
-            Value::Mapping(entries) => self.deeper(site, |this| {
+            Value::Mapping(entries) => self.nested(site, |this| {
                 let mut resolved = Mapping::new();
                 for (name, value) in entries {
                     let path = child_path(key, name.as_str().unwrap_or_default());
@@ -95,23 +95,23 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    /// Resolves the text at a key, unless that is already under way.
-    fn open(&mut self, site: Site) -> Result<Value, ConfigError> {
-        if let Some(start) = self.open.iter().position(|open| open == site.key) {
-            let mut path = self.open[start..].to_vec();
+    /// Resolves the text at a key. A key that is being resolved already is a cycle.
+    fn text(&mut self, site: Site) -> Result<Value, ConfigError> {
+        if let Some(start) = self.active.iter().position(|active| active == site.key) {
+            let mut path = self.active[start..].to_vec();
             path.push(site.key.to_owned());
             return Err(ConfigError::Cycle { path });
         }
-        self.open.push(site.key.to_owned());
-        let value = self.deeper(site, |this| {
+        self.active.push(site.key.to_owned());
+        let value = self.nested(site, |this| {
             let pieces = parse_text(site.text).map_err(|message| this.error(site, message))?;
             this.pieces(&pieces, site)
         });
-        self.open.pop();
+        self.active.pop();
         value
     }
 
-    /// Pieces put together. A reference that stands alone keeps the type of its value.
+    /// The concatenation of the pieces. A single reference keeps the type of its value.
     fn pieces(&mut self, pieces: &[Piece], site: Site) -> Result<Value, ConfigError> {
         if let [Piece::Reference(reference)] = pieces {
             return self.reference(reference, site);
@@ -132,7 +132,7 @@ impl<'a> Resolver<'a> {
 
     fn reference(&mut self, reference: &Reference, site: Site) -> Result<Value, ConfigError> {
         self.charge(0, site)?;
-        self.deeper(site, |this| match reference {
+        self.nested(site, |this| match reference {
             Reference::Key { up, parts } => {
                 let mut key = ".".repeat(*up);
                 for (n, part) in parts.iter().enumerate() {
@@ -144,7 +144,7 @@ impl<'a> Resolver<'a> {
                 match this.lookup(&key, site)? {
                     Found::Value(value) => Ok(value),
                     Found::Missing => Err(this.error(site, format!("{key} has no value yet (???)"))),
-                    Found::Nothing => Err(this.no_key(&key, site)),
+                    Found::Absent => Err(this.unknown_key(&key, site)),
                 }
             }
             Reference::Call { name, arguments } => {
@@ -163,7 +163,7 @@ impl<'a> Resolver<'a> {
             Name::Plain(text) => Ok(text.clone()),
             Name::Reference(reference) => match self.reference(reference, site)? {
                 Value::String(text) => Ok(text),
-                other => Err(self.error(site, format!("a key is text, not {}", str_of(&other)))),
+                other => Err(self.error(site, format!("a key must be text, not {}", str_of(&other)))),
             },
         }
     }
@@ -183,20 +183,20 @@ impl<'a> Resolver<'a> {
                 }
                 Ok(Value::Mapping(mapping))
             }
-            Argument::Plain(bits) => self.plain(bits, site),
+            Argument::Plain(fragments) => self.plain(fragments, site),
         }
     }
 
-    fn plain(&mut self, bits: &[Bit], site: Site) -> Result<Value, ConfigError> {
-        match bits {
-            [Bit::Reference(reference)] => return self.reference(reference, site),
-            [Bit::Lexeme(lexeme, text)] => {
+    fn plain(&mut self, fragments: &[Fragment], site: Site) -> Result<Value, ConfigError> {
+        match fragments {
+            [Fragment::Reference(reference)] => return self.reference(reference, site),
+            [Fragment::Lexeme(lexeme, text)] => {
                 return match lexeme {
                     Lexeme::Null => Ok(Value::Null),
                     Lexeme::Bool => Ok(Value::from(text.eq_ignore_ascii_case("true"))),
                     Lexeme::Int => int_value(text)
-                        .ok_or_else(|| format!("{text} does not fit in 64 bits"))
-                        .and_then(whole_number)
+                        .ok_or_else(|| format!("{text} does not fit in 64 fragments"))
+                        .and_then(integer)
                         .map(Value::Number)
                         .map_err(|message| self.error(site, message)),
                     Lexeme::Float => Ok(Value::from(float_value(text))),
@@ -206,17 +206,17 @@ impl<'a> Resolver<'a> {
             _ => {}
         }
         let mut out = String::new();
-        for bit in bits {
-            match bit {
-                Bit::Lexeme(_, text) => out.push_str(text),
-                Bit::Reference(reference) => out.push_str(&str_of(&self.reference(reference, site)?)),
+        for fragment in fragments {
+            match fragment {
+                Fragment::Lexeme(_, text) => out.push_str(text),
+                Fragment::Reference(reference) => out.push_str(&str_of(&self.reference(reference, site)?)),
             }
         }
         self.charge(out.len(), site)?;
         Ok(Value::from(out))
     }
 
-    /// The resolved value at `key`: absolute, or relative to the site's key (`.sibling`, `..uncle`).
+    /// The resolved value at `key`, which is absolute or relative to the key of the site (`.sibling`, `..uncle`).
     fn lookup(&mut self, key: &str, site: Site) -> Result<Found, ConfigError> {
         let absolute = self.absolute(key, site)?;
         let in_hydra = |key: &str| key == HYDRA || key.starts_with("hydra.");
@@ -224,10 +224,10 @@ impl<'a> Resolver<'a> {
             let message = format!("{key} is not part of the job's configuration; write ${{hydra:…}}");
             return Err(self.error(site, message));
         }
-        self.at(&absolute, site)
+        self.lookup_absolute(&absolute, site)
     }
 
-    /// `key` from the top, with list items as parts of it.
+    /// `key` relative to the root, with list indices as parts.
     fn absolute(&self, key: &str, site: Site) -> Result<String, ConfigError> {
         let name = key.trim_start_matches('.');
         let absolute = match key.len() - name.len() {
@@ -235,7 +235,7 @@ impl<'a> Resolver<'a> {
             up => {
                 let parts: Vec<&str> = site.key.split('.').collect();
                 let Some(kept) = parts.len().checked_sub(up) else {
-                    return Err(self.error(site, format!("{key:?} climbs above the top")));
+                    return Err(self.error(site, format!("{key:?} refers to a parent of the root")));
                 };
                 child_path(&parts[..kept].join("."), name)
             }
@@ -243,48 +243,47 @@ impl<'a> Resolver<'a> {
         Ok(absolute.replace("].", ".").replace('[', ".").replace(']', ""))
     }
 
-    fn at(&mut self, absolute: &str, site: Site) -> Result<Found, ConfigError> {
-        let root = self.root;
-        let mut at = At::Raw(root);
+    fn lookup_absolute(&mut self, key: &str, site: Site) -> Result<Found, ConfigError> {
+        let mut current = Node::Raw(self.root);
         let mut path = String::new();
-        for part in absolute.split('.').filter(|part| !part.is_empty()) {
-            // A key on the way may itself be an interpolation.
-            if let At::Raw(node @ Value::String(text)) = at {
+        for part in key.split('.').filter(|part| !part.is_empty()) {
+            // A parent of the key may be an interpolation.
+            if let Node::Raw(node @ Value::String(text)) = current {
                 if text == MISSING {
                     return Ok(Found::Missing);
                 }
-                at = At::Resolved(self.node(node, &path)?);
+                current = Node::Resolved(self.node(node, &path)?);
             }
             path = child_path(&path, part);
-            let below = match at {
-                At::Raw(node) => child(node, part).map(At::Raw),
-                At::Resolved(node) => child(&node, part).cloned().map(At::Resolved),
+            let child = match current {
+                Node::Raw(node) => child(node, part).map(Node::Raw),
+                Node::Resolved(node) => child(&node, part).cloned().map(Node::Resolved),
             };
-            match below {
-                Some(below) => at = below,
-                None => return Ok(Found::Nothing),
+            match child {
+                Some(child) => current = child,
+                None => return Ok(Found::Absent),
             }
         }
-        match at {
-            At::Raw(Value::String(text)) if text == MISSING => Ok(Found::Missing),
-            At::Raw(node) => self.deeper(site, |this| this.node(node, &path)).map(Found::Value),
-            At::Resolved(node) => Ok(Found::Value(node)),
+        match current {
+            Node::Raw(Value::String(text)) if text == MISSING => Ok(Found::Missing),
+            Node::Raw(node) => self.nested(site, |this| this.node(node, &path)).map(Found::Value),
+            Node::Resolved(node) => Ok(Found::Value(node)),
         }
     }
 
-    fn no_key(&self, key: &str, site: Site) -> ConfigError {
+    fn unknown_key(&self, key: &str, site: Site) -> ConfigError {
         let absolute = self.absolute(key, site).unwrap_or_else(|_| key.to_owned());
         let names = Names::near_keys(&absolute, &keys_to_suggest(&absolute, self.root));
         self.error(site, format!("there is no key {absolute:?}{names}"))
     }
 
-    fn deeper<T>(
+    fn nested<T>(
         &mut self,
         site: Site,
         step: impl FnOnce(&mut Self) -> Result<T, ConfigError>,
     ) -> Result<T, ConfigError> {
         if self.depth == MAX_DEPTH {
-            return Err(self.error(site, "it nests too deep".into()));
+            return Err(self.error(site, "nested too deep".into()));
         }
         self.depth += 1;
         let outcome = step(self);
@@ -295,7 +294,7 @@ impl<'a> Resolver<'a> {
     fn charge(&mut self, bytes: usize, site: Site) -> Result<(), ConfigError> {
         self.weight += NODE_WEIGHT + bytes;
         match self.weight > MAX_WEIGHT {
-            true => Err(self.error(site, "references expand to far more than a configuration holds".into())),
+            true => Err(self.error(site, "the expanded size exceeds the limit".into())),
             false => Ok(()),
         }
     }
@@ -310,8 +309,8 @@ impl<'a> Resolver<'a> {
     }
 }
 
-/// A place reached on the way to a key: still as written, or inside a resolved value.
-enum At<'v> {
+/// A node on the path to a key: as written, or inside a resolved value.
+enum Node<'v> {
     Raw(&'v Value),
     Resolved(Value),
 }

@@ -17,10 +17,10 @@ pub(super) fn call(
     arguments: Vec<Value>,
     site: Site<'_>,
 ) -> Result<Value, ConfigError> {
-    let Some(surroundings) = resolver.surroundings else {
-        return Err(resolver.error(site, format!("the resolver {name:?} cannot be asked here")));
+    let Some(context) = resolver.context else {
+        return Err(resolver.error(site, format!("the resolver {name:?} is not available here")));
     };
-    let least_and_most = match name {
+    let (min, max) = match name {
         "oc.env" | "oc.select" => (1, 2),
         _ if RESOLVERS.contains(&name) => (1, 1),
         _ => {
@@ -29,8 +29,8 @@ pub(super) fn call(
             return Err(resolver.error(site, message));
         }
     };
-    if arguments.len() < least_and_most.0 || arguments.len() > least_and_most.1 {
-        let message = format!("{name} takes {} argument(s), got {}", least_and_most.1, arguments.len());
+    if arguments.len() < min || arguments.len() > max {
+        let message = format!("{name} takes {max} argument(s), got {}", arguments.len());
         return Err(resolver.error(site, message));
     }
     let mut arguments = arguments.into_iter();
@@ -43,7 +43,7 @@ pub(super) fn call(
         return Ok(Value::Null);
     }
     let Value::String(first) = first else {
-        let message = format!("{name} wants text, got {}", described(&first));
+        let message = format!("{name} expects text, got {}", described(&first));
         return Err(resolver.error(site, message));
     };
     match name {
@@ -57,47 +57,45 @@ pub(super) fn call(
         },
         "oc.select" => match resolver.lookup(&first, site)? {
             Found::Value(value) => Ok(value),
-            Found::Missing | Found::Nothing => Ok(default.unwrap_or_default()),
+            Found::Missing | Found::Absent => Ok(default.unwrap_or_default()),
         },
         "oc.decode" => {
             let argument = parse_argument(&first)
                 .map_err(|message| resolver.error(site, format!("{first:?}: {message}")))?;
-            resolver.deeper(site, |resolver| resolver.argument(&argument, site))
+            resolver.nested(site, |resolver| resolver.argument(&argument, site))
         }
         "oc.dict.keys" | "oc.dict.values" => {
             let entries = match resolver.lookup(&first, site)? {
                 Found::Value(Value::Mapping(entries)) => entries,
                 Found::Value(other) => {
-                    let message = format!("{name} wants a map, and {first} is {}", described(&other));
+                    let message = format!("{name} expects a map, but {first} is {}", described(&other));
                     return Err(resolver.error(site, message));
                 }
-                Found::Missing | Found::Nothing => return Err(resolver.no_key(&first, site)),
+                Found::Missing | Found::Absent => return Err(resolver.unknown_key(&first, site)),
             };
-            let wanted = |(key, value)| if name == "oc.dict.keys" { key } else { value };
-            Ok(Value::Sequence(entries.into_iter().map(wanted).collect()))
+            let part = |(key, value)| if name == "oc.dict.keys" { key } else { value };
+            Ok(Value::Sequence(entries.into_iter().map(part).collect()))
         }
-        "now" => jiff::fmt::strtime::format(&first, &surroundings.now)
+        "now" => jiff::fmt::strtime::format(&first, &context.now)
             .map(Value::from)
             .map_err(|error| resolver.error(site, format!("bad time format {first:?}: {error}"))),
-        _ => match resolver.at(&format!("{HYDRA}.{first}"), site)? {
+        _ => match resolver.lookup_absolute(&format!("{HYDRA}.{first}"), site)? {
             Found::Value(value) => Ok(value),
-            Found::Missing => Err(resolver.error(site, format!("hydra.{first} is not known yet"))),
-            Found::Nothing => {
-                Err(resolver.error(site, format!("Hydra's configuration has no {first:?} here")))
-            }
+            Found::Missing => Err(resolver.error(site, format!("hydra.{first} has no value yet"))),
+            Found::Absent => Err(resolver.error(site, format!("hydra has no key {first:?}"))),
         },
     }
 }
 
-/// A list or a map made on the spot; text inside it may hold references of its own.
+/// `oc.create`: a list or a map, whose text can contain references.
 fn create(resolver: &mut Resolver<'_>, value: &Value, site: Site<'_>) -> Result<Value, ConfigError> {
     match value {
         Value::Sequence(_) | Value::Mapping(_) => {
-            resolver.deeper(site, |resolver| resolver.node(value, site.key))
+            resolver.nested(site, |resolver| resolver.node(value, site.key))
         }
         Value::Null => Ok(Value::Null),
         other => {
-            let message = format!("oc.create wants a list or a map, got {}", described(other));
+            let message = format!("oc.create expects a list or a map, got {}", described(other));
             Err(resolver.error(site, message))
         }
     }

@@ -4,13 +4,16 @@ use proptest::prelude::*;
 
 fn resolved(yaml: &str) -> Result<Value, ConfigError> {
     let root: Value = serde_yaml_ng::from_str(yaml).unwrap();
-    let surroundings =
-        Surroundings { now: "2024-02-03T04:05:06[UTC]".parse().unwrap(), cwd: "/work dir".into(), job: None };
-    resolve(&root, "", &surroundings, &Origins::default())
+    let context = ComposeContext {
+        now: "2024-02-03T04:05:06[UTC]".parse().unwrap(),
+        cwd: "/work dir".into(),
+        job: None,
+    };
+    resolve(&root, "", &context, &Origins::default())
 }
 
 #[test]
-fn values_take_the_place_of_references() {
+fn references_are_replaced_by_values() {
     let table = [
         ("{a: 1, b: '${a}'}", "b", "1"),
         ("{a: {x: [1, 2]}, b: '${a.x}'}", "b", "[1, 2]"),
@@ -47,41 +50,41 @@ fn values_take_the_place_of_references() {
         ("{b: $, c: '$ {x}'}", "c", "$ {x}"),
         ("{a: '???', b: 1}", "a", "???"),
     ];
-    for (yaml, key, wanted) in table {
+    for (yaml, key, expected) in table {
         let value = resolved(yaml).unwrap_or_else(|error| panic!("{yaml}: {error}"));
-        assert_eq!(value[key], serde_yaml_ng::from_str::<Value>(wanted).unwrap(), "{yaml}");
+        assert_eq!(value[key], serde_yaml_ng::from_str::<Value>(expected).unwrap(), "{yaml}");
     }
 }
 
 #[test]
-fn errors_say_what_and_where() {
+fn errors_name_the_key_and_the_cause() {
     let table = [
         ("{a: '${b}', b: '${c}', c: 'x${a}'}", "interpolation cycle: a → b → c → a"),
         ("{a: '${a}'}", "interpolation cycle: a → a"),
         ("{a: {b: '${a}'}}", "interpolation cycle: a.b → a.b"),
         ("{a: {b: '${nope}'}}", "at a.b: there is no key \"nope\""),
         ("{model: {name: x}, b: '${model.nmae}'}", "did you mean model.name?"),
-        ("{a: '${b'}", "a ${ without its }"),
-        ("{a: '${}'}", "a key is missing before '}'"),
-        ("{a: '${a.}'}", "a key is missing before '}'"),
-        ("{a: '${b c}'}", "' ' is not expected"),
-        ("{a: '${.....b}'}", "climbs above the top"),
+        ("{a: '${b'}", "missing } after ${"),
+        ("{a: '${}'}", "missing key before '}'"),
+        ("{a: '${a.}'}", "missing key before '}'"),
+        ("{a: '${b c}'}", "unexpected ' ' in ${…}"),
+        ("{a: '${.....b}'}", "refers to a parent of the root"),
         ("{a: '${noww:%Y}'}", "unknown resolver \"noww\"; did you mean now?"),
         ("{a: '${now:%}'}", "bad time format"),
         ("{a: '${now:a,b}'}", "now takes 1 argument(s), got 2"),
         ("{a: '???', b: '${a}'}", "a has no value yet (???)"),
-        ("{hydra: {x: 1}, b: '${hydra:y}'}", "has no \"y\""),
+        ("{hydra: {x: 1}, b: '${hydra:y}'}", "hydra has no key \"y\""),
         ("{hydra: {x: 1}, b: '${hydra.x}'}", "write ${hydra:…}"),
         ("{b: '${oc.env:LLMPROF_NOT_SET}'}", "LLMPROF_NOT_SET is not set"),
-        ("{b: '${oc.decode:5}'}", "oc.decode wants text, got 5"),
-        ("{b: '${oc.create:5}'}", "oc.create wants a list or a map"),
-        ("{a: 1, b: '${oc.dict.keys:a}'}", "wants a map"),
-        ("{b: \"${oc.env:X,'it''s'}\"}", "is not expected"),
-        ("{b: '${oc.env:X,(a)}'}", "cannot stand outside of quotes"),
+        ("{b: '${oc.decode:5}'}", "oc.decode expects text, got 5"),
+        ("{b: '${oc.create:5}'}", "oc.create expects a list or a map"),
+        ("{a: 1, b: '${oc.dict.keys:a}'}", "oc.dict.keys expects a map, but a is 1"),
+        ("{b: \"${oc.env:X,'it''s'}\"}", "unexpected "),
+        ("{b: '${oc.env:X,(a)}'}", "'(' must be quoted"),
     ];
-    for (yaml, wanted) in table {
+    for (yaml, expected) in table {
         let message = resolved(yaml).unwrap_err().to_string();
-        assert!(message.contains(wanted), "{yaml}: {message}");
+        assert!(message.contains(expected), "{yaml}: {message}");
     }
 }
 
@@ -102,18 +105,18 @@ fn growth_and_depth_are_bounded() {
         format!("a: '{}{}'", "${".repeat(20_000), "}".repeat(20_000)),
     ];
     for yaml in table {
-        let began = std::time::Instant::now();
+        let start = std::time::Instant::now();
         assert!(matches!(resolved(&yaml), Err(ConfigError::Interpolation { .. })), "{}…", &yaml[..40]);
-        assert!(began.elapsed().as_secs_f64() < 2.0, "{}…", &yaml[..40]);
+        assert!(start.elapsed().as_secs_f64() < 2.0, "{}…", &yaml[..40]);
     }
 }
 
 #[test]
-fn the_origin_of_the_text_is_told() {
+fn errors_name_the_origin_of_the_text() {
     let mut tree = crate::config::value_tree::ValueTree::default();
     let given = Origin::Override("a=${b}".into());
     tree.update("a", Value::from("${b}"), crate::config::value_tree::Keys::Open, &given).unwrap();
-    let error = resolve(&tree.root, "", &Surroundings::here(), &tree.origins).unwrap_err();
+    let error = resolve(&tree.root, "", &ComposeContext::current(), &tree.origins).unwrap_err();
     assert!(error.to_string().ends_with("from the override \"a=${b}\""), "{error}");
 }
 
@@ -121,7 +124,7 @@ proptest! {
     #[test]
     fn any_text_resolves_or_is_refused(text in any::<String>()) {
         let root = Value::Mapping([(Value::from("a"), Value::from(text.as_str()))].into_iter().collect());
-        let outcome = resolve(&root, "", &Surroundings::here(), &Origins::default());
+        let outcome = resolve(&root, "", &ComposeContext::current(), &Origins::default());
         if !text.contains("${") {
             prop_assert_eq!(outcome.unwrap(), root);
         }
@@ -134,6 +137,6 @@ proptest! {
     ) {
         let entries = [("a", Value::from(a)), ("b", Value::from(b)), ("c", Value::from(1))];
         let root = entries.into_iter().map(|(key, value)| (Value::from(key), value)).collect();
-        let _ = resolve(&Value::Mapping(root), "", &Surroundings::here(), &Origins::default());
+        let _ = resolve(&Value::Mapping(root), "", &ComposeContext::current(), &Origins::default());
     }
 }

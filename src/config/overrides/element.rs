@@ -1,11 +1,11 @@
-//! The values an override can give, and how they are written back as the text of an override.
+//! The values of overrides, and their text in an override.
 
 use serde_yaml_ng::{Mapping, Value};
 
 use crate::config::python_text::{float_text, str_of};
-use crate::config::scalar::whole_number;
+use crate::config::scalar::integer;
 
-/// One parsed value. It remembers its quotes, because writing it back needs them.
+/// One parsed value. It keeps its quotes, to be written as it was.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Element {
     Null,
@@ -34,13 +34,13 @@ impl Quote {
 }
 
 impl Element {
-    /// The value as the tree keeps it, or why it cannot.
+    /// The value in the tree, or why it is invalid.
     pub(crate) fn to_value(&self) -> Result<Value, String> {
         Ok(match self {
             Element::Null => Value::Null,
             Element::Bool(flag) => Value::from(*flag),
-            Element::Int(whole) => Value::Number(whole_number(*whole)?),
-            Element::Float(real) => Value::from(*real),
+            Element::Int(value) => Value::Number(integer(*value)?),
+            Element::Float(value) => Value::from(*value),
             Element::Text(text) | Element::Quoted(text, _) => Value::from(text.as_str()),
             Element::List(items) => {
                 Value::Sequence(items.iter().map(Element::to_value).collect::<Result<_, _>>()?)
@@ -58,15 +58,15 @@ impl Element {
         })
     }
 
-    /// The element as an override would spell it.
+    /// The element as an override writes it.
     pub fn to_text(&self) -> String {
         match self {
             Element::Null => "null".into(),
             Element::Bool(true) => "True".into(),
             Element::Bool(false) => "False".into(),
-            Element::Int(whole) => whole.to_string(),
-            Element::Float(real) => float_text(*real),
-            Element::Text(text) if text.chars().all(stands_unquoted) => escaped(text),
+            Element::Int(value) => value.to_string(),
+            Element::Float(value) => float_text(*value),
+            Element::Text(text) if text.chars().all(is_unquoted) => escaped(text),
             Element::Text(text) => quoted(text, Quote::Single.mark()),
             Element::Quoted(text, quote) => quoted(text, quote.mark()),
             Element::List(items) => {
@@ -89,15 +89,15 @@ impl Element {
     }
 }
 
-/// Characters that an unquoted text has after a backslash.
+/// Characters that need a backslash in unquoted text.
 const ESCAPED: &str = "\\()[]{}:=, \t";
 
-/// Whether a character can be written without quotes. Others come out of interpolations, which may hold anything.
-fn stands_unquoted(c: char) -> bool {
+/// Whether a character can be written without quotes. Interpolations can contain other characters.
+fn is_unquoted(c: char) -> bool {
     c.is_ascii_alphanumeric() || "_/-+.$%*@?|".contains(c) || ESCAPED.contains(c)
 }
 
-/// A backslash before each character that means something to the grammar.
+/// `text` with a backslash before each special character.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -109,7 +109,7 @@ fn escaped(text: &str) -> String {
     out
 }
 
-/// `text` between quotes: those inside, and the backslashes that stand before a quote, are escaped.
+/// `text` in quotes. Quotes inside it, and the backslashes before a quote, are escaped.
 fn quoted(text: &str, mark: char) -> String {
     let mut out = String::from(mark);
     let mut backslashes = 0;

@@ -1,37 +1,21 @@
-//! The functions of the override grammar: casts, and the sweeps that name their values.
+//! The functions of the override grammar: casts and sweeps.
 
+use super::OverrideValue;
 use super::element::{Element, Quote};
 use super::sweep::{Bound, Sweep};
 use crate::config::error::Names;
 use crate::config::python_text::float_text;
 
-/// What a call, or any other value, comes to.
-#[derive(Debug, Clone)]
-pub(super) enum Outcome {
-    One(Element),
-    Many(Sweep),
-}
-
-impl Outcome {
-    /// The single value, where a sweep makes no sense.
-    pub(super) fn one(self, inside: &str) -> Result<Element, String> {
-        match self {
-            Outcome::One(element) => Ok(element),
-            Outcome::Many(_) => Err(format!("a sweep cannot stand inside {inside}")),
-        }
-    }
-}
-
 /// A function and its arguments.
 pub(super) struct Call<'t> {
     pub(super) name: &'t str,
-    pub(super) positional: Vec<Outcome>,
-    pub(super) named: Vec<(&'t str, Outcome)>,
+    pub(super) positional: Vec<OverrideValue>,
+    pub(super) named: Vec<(&'t str, OverrideValue)>,
 }
 
 const FUNCTIONS: [&str; 8] = ["bool", "choice", "float", "glob", "int", "json_str", "range", "str"];
 
-pub(super) fn evaluate(call: Call<'_>) -> Result<Outcome, String> {
+pub(super) fn evaluate(call: Call<'_>) -> Result<OverrideValue, String> {
     let name = call.name;
     let explained = |message: String| format!("{name}: {message}");
     match name {
@@ -40,16 +24,16 @@ pub(super) fn evaluate(call: Call<'_>) -> Result<Outcome, String> {
         "str" => cast(call, to_str).map_err(explained),
         "bool" => cast(call, to_bool).map_err(explained),
         "json_str" => {
-            let value = call.arguments(&["value"])?.remove(0).ok_or("json_str wants a value")?;
-            let value = value.one("json_str")?.to_value()?;
+            let value = call.arguments(&["value"])?.remove(0).ok_or("json_str: missing value")?;
+            let value = value.single("json_str")?.to_value()?;
             let json = serde_json::to_string(&value).map_err(|error| explained(error.to_string()))?;
-            Ok(Outcome::One(Element::Quoted(json, Quote::Single)))
+            Ok(OverrideValue::Single(Element::Quoted(json, Quote::Single)))
         }
-        "choice" => choice(call).map(Outcome::Many),
-        "range" => range(call).map(Outcome::Many).map_err(explained),
-        "glob" => glob(call).map(Outcome::Many).map_err(explained),
-        "interval" => Err("interval(…) has no end of values; give a list, a choice(…) or a range(…)".into()),
-        "shuffle" => Err("shuffle(…) is not supported: runs keep the order they were asked for in".into()),
+        "choice" => choice(call).map(OverrideValue::Sweep),
+        "range" => range(call).map(OverrideValue::Sweep).map_err(explained),
+        "glob" => glob(call).map(OverrideValue::Sweep).map_err(explained),
+        "interval" => Err("interval(…) has infinitely many values; use a list, choice(…) or range(…)".into()),
+        "shuffle" => Err("shuffle(…) is not supported: runs keep the given order".into()),
         "sort" | "tag" => Err(format!("{name}(…) is not supported: write the values in the order you want")),
         _ => {
             let known = FUNCTIONS.map(str::to_owned);
@@ -59,17 +43,17 @@ pub(super) fn evaluate(call: Call<'_>) -> Result<Outcome, String> {
 }
 
 impl Call<'_> {
-    /// The arguments in the order of `names`, whether they were named or not.
-    fn arguments(self, names: &[&str]) -> Result<Vec<Option<Outcome>>, String> {
+    /// The positional and named arguments in the order of `names`.
+    fn arguments(self, names: &[&str]) -> Result<Vec<Option<OverrideValue>>, String> {
         if self.positional.len() > names.len() {
-            return Err(format!("{} takes {} arguments at most", self.name, names.len()));
+            return Err(format!("{} takes at most {} arguments", self.name, names.len()));
         }
-        let mut found: Vec<Option<Outcome>> = self.positional.into_iter().map(Some).collect();
+        let mut found: Vec<Option<OverrideValue>> = self.positional.into_iter().map(Some).collect();
         found.resize_with(names.len(), || None);
         for (name, value) in self.named {
-            let place = names.iter().position(|known| *known == name);
-            let place = place.ok_or_else(|| format!("{} has no argument {name:?}", self.name))?;
-            if found[place].replace(value).is_some() {
+            let index = names.iter().position(|known| *known == name);
+            let index = index.ok_or_else(|| format!("{} has no argument {name:?}", self.name))?;
+            if found[index].replace(value).is_some() {
                 return Err(format!("{} got {name} twice", self.name));
             }
         }
@@ -78,28 +62,30 @@ impl Call<'_> {
 }
 
 /// Casts a value, each item of a list, each value of a map, or each value of a sweep.
-fn cast(call: Call<'_>, to: fn(&Element) -> Result<Element, String>) -> Result<Outcome, String> {
+fn cast(call: Call<'_>, to: fn(&Element) -> Result<Element, String>) -> Result<OverrideValue, String> {
     let several = call.positional.len() > 1;
     if several && call.named.is_empty() {
-        let items = call.positional.into_iter().map(|value| value.one("a cast"));
-        let items = items.map(|item| within(&item?, to)).collect::<Result<_, _>>()?;
-        return Ok(Outcome::Many(Sweep::Choice { items, simple: true }));
+        let items = call.positional.into_iter().map(|value| value.single("a cast"));
+        let items = items.map(|item| cast_element(&item?, to)).collect::<Result<_, _>>()?;
+        return Ok(OverrideValue::Sweep(Sweep::Choice { items, simple: true }));
     }
     match call.arguments(&["value"])?.remove(0) {
-        None => Err("it wants a value".into()),
-        Some(Outcome::One(element)) => within(&element, to).map(Outcome::One),
-        Some(Outcome::Many(sweep)) => sweep.cast(&|element| within(element, to)).map(Outcome::Many),
+        None => Err("missing value".into()),
+        Some(OverrideValue::Single(element)) => cast_element(&element, to).map(OverrideValue::Single),
+        Some(OverrideValue::Sweep(sweep)) => {
+            sweep.cast(&|element| cast_element(element, to)).map(OverrideValue::Sweep)
+        }
     }
 }
 
-fn within(element: &Element, to: fn(&Element) -> Result<Element, String>) -> Result<Element, String> {
+fn cast_element(element: &Element, to: fn(&Element) -> Result<Element, String>) -> Result<Element, String> {
     match element {
         Element::List(items) => {
-            items.iter().map(|item| within(item, to)).collect::<Result<_, _>>().map(Element::List)
+            items.iter().map(|item| cast_element(item, to)).collect::<Result<_, _>>().map(Element::List)
         }
         Element::Dict(entries) => entries
             .iter()
-            .map(|(key, value)| Ok((key.clone(), within(value, to)?)))
+            .map(|(key, value)| Ok((key.clone(), cast_element(value, to)?)))
             .collect::<Result<_, _>>()
             .map(Element::Dict),
         scalar => to(scalar),
@@ -109,36 +95,36 @@ fn within(element: &Element, to: fn(&Element) -> Result<Element, String>) -> Res
 fn to_int(element: &Element) -> Result<Element, String> {
     match element {
         Element::Bool(flag) => Ok(Element::Int(i128::from(*flag))),
-        Element::Int(whole) => Ok(Element::Int(*whole)),
-        Element::Float(real) if real.is_finite() && real.abs() < 1e30 => Ok(Element::Int(*real as i128)),
+        Element::Int(value) => Ok(Element::Int(*value)),
+        Element::Float(value) if value.is_finite() && value.abs() < 1e30 => Ok(Element::Int(*value as i128)),
         Element::Text(text) | Element::Quoted(text, _) => {
             let digits = text.trim().replace('_', "");
-            digits.parse().map(Element::Int).map_err(|_| format!("{text:?} is not a whole number"))
+            digits.parse().map(Element::Int).map_err(|_| format!("{text:?} is not an integer"))
         }
-        other => Err(format!("{} cannot become a whole number", other.to_text())),
+        other => Err(format!("{} cannot be converted to an integer", other.to_text())),
     }
 }
 
 fn to_float(element: &Element) -> Result<Element, String> {
     match element {
         Element::Bool(flag) => Ok(Element::Float(f64::from(u8::from(*flag)))),
-        Element::Int(whole) => Ok(Element::Float(*whole as f64)),
-        Element::Float(real) => Ok(Element::Float(*real)),
+        Element::Int(value) => Ok(Element::Float(*value as f64)),
+        Element::Float(value) => Ok(Element::Float(*value)),
         Element::Text(text) | Element::Quoted(text, _) => {
             let digits = text.trim().replace('_', "");
             digits.parse().map(Element::Float).map_err(|_| format!("{text:?} is not a number"))
         }
-        other => Err(format!("{} cannot become a number", other.to_text())),
+        other => Err(format!("{} cannot be converted to a number", other.to_text())),
     }
 }
 
 fn to_str(element: &Element) -> Result<Element, String> {
     let text = match element {
         Element::Bool(flag) => flag.to_string(),
-        Element::Int(whole) => whole.to_string(),
-        Element::Float(real) => float_text(*real),
+        Element::Int(value) => value.to_string(),
+        Element::Float(value) => float_text(*value),
         Element::Text(text) | Element::Quoted(text, _) => text.clone(),
-        other => return Err(format!("{} cannot become text", other.to_text())),
+        other => return Err(format!("{} cannot be converted to text", other.to_text())),
     };
     Ok(Element::Text(text))
 }
@@ -147,8 +133,8 @@ fn to_bool(element: &Element) -> Result<Element, String> {
     let flag = match element {
         Element::Null => false,
         Element::Bool(flag) => *flag,
-        Element::Int(whole) => *whole != 0,
-        Element::Float(real) => *real != 0.0,
+        Element::Int(value) => *value != 0,
+        Element::Float(value) => *value != 0.0,
         Element::Text(text) | Element::Quoted(text, _) if text.eq_ignore_ascii_case("true") => true,
         Element::Text(text) | Element::Quoted(text, _) if text.eq_ignore_ascii_case("false") => false,
         other => return Err(format!("{} is neither true nor false", other.to_text())),
@@ -160,23 +146,23 @@ fn choice(call: Call<'_>) -> Result<Sweep, String> {
     if let Some((name, _)) = call.named.first() {
         return Err(format!("choice has no argument {name:?}"));
     }
-    let alone = call.positional.len() == 1;
+    let single = call.positional.len() == 1;
     let mut items = Vec::new();
     for value in call.positional {
         match value {
-            Outcome::One(Element::Quoted(text, _)) => items.push(Element::Text(text)),
-            Outcome::One(Element::Null) => {
-                return Err("choice takes no null; write it without choice: a,null".into());
+            OverrideValue::Single(Element::Quoted(text, _)) => items.push(Element::Text(text)),
+            OverrideValue::Single(Element::Null) => {
+                return Err("choice does not accept null; write a,null without choice".into());
             }
-            Outcome::One(element) => items.push(element),
-            Outcome::Many(Sweep::Choice { items, simple: true }) if alone => {
+            OverrideValue::Single(element) => items.push(element),
+            OverrideValue::Sweep(Sweep::Choice { items, simple: true }) if single => {
                 return Ok(Sweep::Choice { items, simple: false });
             }
-            Outcome::Many(_) => return Err("a choice cannot stand inside a choice".into()),
+            OverrideValue::Sweep(_) => return Err("a choice is not allowed inside a choice".into()),
         }
     }
     match items.is_empty() {
-        true => Err("choice wants at least one value".into()),
+        true => Err("choice needs at least one value".into()),
         false => Ok(Sweep::Choice { items, simple: false }),
     }
 }
@@ -186,18 +172,18 @@ fn range(call: Call<'_>) -> Result<Sweep, String> {
     for argument in call.arguments(&["start", "stop", "step"])? {
         bounds.push(match argument {
             None => None,
-            Some(Outcome::One(Element::Int(whole))) => Some(Bound::Whole(whole)),
-            Some(Outcome::One(Element::Float(real))) => Some(Bound::Real(real)),
-            Some(_) => return Err("it wants numbers".into()),
+            Some(OverrideValue::Single(Element::Int(value))) => Some(Bound::Int(value)),
+            Some(OverrideValue::Single(Element::Float(value))) => Some(Bound::Float(value)),
+            Some(_) => return Err("expected numbers".into()),
         });
     }
-    let zero = Bound::Whole(0);
+    let zero = Bound::Int(0);
     let (start, stop) = match (bounds[0], bounds[1]) {
-        (None, _) => return Err("it wants a start".into()),
+        (None, _) => return Err("missing start".into()),
         (Some(stop), None) => (zero, stop),
         (Some(start), Some(stop)) => (start, stop),
     };
-    let step = bounds[2].unwrap_or(Bound::Whole(1));
+    let step = bounds[2].unwrap_or(Bound::Int(1));
     if step.is_zero() {
         return Err("the step is 0".into());
     }
@@ -207,7 +193,7 @@ fn range(call: Call<'_>) -> Result<Sweep, String> {
 fn glob(call: Call<'_>) -> Result<Sweep, String> {
     let mut arguments = call.arguments(&["include", "exclude"])?.into_iter().map(|argument| {
         let Some(argument) = argument else { return Ok(Vec::new()) };
-        let patterns = match argument.one("glob")? {
+        let patterns = match argument.single("glob")? {
             Element::List(items) => items,
             pattern => vec![pattern],
         };
@@ -220,7 +206,7 @@ fn glob(call: Call<'_>) -> Result<Sweep, String> {
     let include = arguments.next().unwrap_or_else(|| Ok(Vec::new()))?;
     let exclude = arguments.next().unwrap_or_else(|| Ok(Vec::new()))?;
     match include.is_empty() {
-        true => Err("it wants a pattern".into()),
+        true => Err("missing pattern".into()),
         false => Ok(Sweep::Glob { include, exclude }),
     }
 }

@@ -1,52 +1,47 @@
-//! The grammar of an override, piece by piece as Hydra's lexer and parser read it.
+//! The grammar of overrides, as in Hydra's lexer and parser.
 
 use super::element::{Element, Quote};
-use super::function::{Call, Outcome, evaluate};
+use super::function::{Call, evaluate};
 use super::sweep::Sweep;
-use super::{Action, Given, Override};
+use super::{Action, Override, OverrideValue};
 use crate::config::lexeme::{
     Lexeme, first_lexeme, float_value, int_value, is_space, unescaped, unsigned_len,
 };
 use crate::config::value_tree::MAX_KEY_PARTS;
 
-/// Lists, maps and calls nest this deep at most.
+/// Maximum nesting of lists, maps and calls.
 const MAX_DEPTH: usize = 24;
 
 pub(super) fn parse(text: &str) -> Result<Override, String> {
-    let (action, rest) = match text {
-        _ if text.starts_with("++") => (Action::Put, &text[2..]),
-        _ if text.starts_with('+') => (Action::Add, &text[1..]),
-        _ if text.starts_with('~') => (Action::Remove, &text[1..]),
-        _ => (Action::Change, text),
-    };
+    let (action, rest) = Action::split_prefix(text);
     let (key, raw) = match rest.split_once('=') {
         Some((key, raw)) => (key, Some(raw)),
         None => (rest, None),
     };
     let (key, package) = parse_key(key)?;
     let value = match raw {
-        Some(raw) => Some(Values::parse(raw)?),
+        Some(raw) => Some(Parser::parse(raw)?),
         None if action == Action::Remove => None,
-        None => return Err(format!("no value; write {}{key}=VALUE", action.prefix())),
+        None => return Err(format!("missing value; write {}{key}=VALUE", action.prefix())),
     };
     Ok(Override { text: text.to_owned(), action, key, package, value })
 }
 
-/// `a.b`, `group`, `group/sub`, each perhaps with `@package`.
+/// `a.b`, `group` or `group/sub`, each with an optional `@package`.
 fn parse_key(key: &str) -> Result<(String, Option<String>), String> {
     let (key, package) = match key.split_once('@') {
         Some((key, package)) => (key, Some(package)),
         None => (key, None),
     };
     if package.is_some_and(|package| package.contains(':')) {
-        return Err("renaming a package (group@from:to) is not part of the grammar".into());
+        return Err("renaming a package (group@from:to) is not supported".into());
     }
     if key.is_empty() {
-        return Err("it names no key".into());
+        return Err("missing key".into());
     }
     match key.contains('/') {
         true if key.contains(['.', '$']) => {
-            return Err(format!("{key:?} mixes the two: write a group or a dotted key"));
+            return Err(format!("{key:?} mixes a group and a dotted key; write only one of them"));
         }
         true => key.split('/').try_for_each(|part| check_part(part, false))?,
         false => check_dotted(key)?,
@@ -63,111 +58,108 @@ fn check_dotted(key: &str) -> Result<(), String> {
     parts.iter().try_for_each(|part| check_part(part, parts.len() > 1))
 }
 
-/// A name of letters, digits, `_`, `-` and `$`, or where keys are dotted the number of a list's item.
+/// A part is a name of letters, digits, `_`, `-` and `$`. In a dotted key it can also be a list index.
 fn check_part(part: &str, may_be_number: bool) -> Result<(), String> {
     if let Some(c) = part.chars().find(|&c| !(c.is_ascii_alphanumeric() || "_-$".contains(c))) {
-        return Err(format!("{c:?} cannot stand in a key"));
+        return Err(format!("{c:?} is not allowed in a key"));
     }
     match part.as_bytes().first() {
-        None => Err("an empty part cannot stand in a key".into()),
-        Some(b'-') => Err("'-' cannot stand in a key as its first character".into()),
+        None => Err("an empty part is not allowed in a key".into()),
+        Some(b'-') => Err("'-' is not allowed in a key as its first character".into()),
         Some(digit) if digit.is_ascii_digit() => {
             match may_be_number && unsigned_len(part.as_bytes()) == part.len() {
                 true => Ok(()),
-                false => Err(format!("{part:?} cannot stand in a key: it begins with a digit")),
+                false => Err(format!("{part:?} is not allowed in a key: it starts with a digit")),
             }
         }
         Some(_) => Ok(()),
     }
 }
 
-/// One piece of the text after the `=`.
+/// A token of the text after the `=`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Token<'t> {
-    /// `( ) [ ] { } , : =`; the space around it belongs to it.
+    /// One of `( ) [ ] { } , : =`, with the space around it.
     Mark(char, &'t str),
     Quoted(&'t str, Quote),
     Interpolation(&'t str),
     Plain(Lexeme, &'t str),
 }
 
-/// The text after the `=`, in pieces.
-struct Values<'t> {
+/// The parser of the text after the `=`.
+struct Parser<'t> {
     tokens: Vec<Token<'t>>,
-    at: usize,
+    next: usize,
     depth: usize,
 }
 
-impl<'t> Values<'t> {
-    fn parse(raw: &'t str) -> Result<Given, String> {
+impl<'t> Parser<'t> {
+    fn parse(raw: &'t str) -> Result<OverrideValue, String> {
         let tokens = tokens(raw.trim_start_matches([' ', '\t']))?;
         if tokens.is_empty() {
-            return Ok(Given::One(Element::Text(String::new())));
+            return Ok(OverrideValue::Single(Element::Text(String::new())));
         }
-        let mut values = Values { tokens, at: 0, depth: 0 };
-        let first = values.outcome()?;
-        if values.at == values.tokens.len() {
-            return match first {
-                Outcome::One(element) => Ok(Given::One(element)),
-                Outcome::Many(sweep) => Ok(Given::Many(sweep)),
-            };
+        let mut parser = Parser { tokens, next: 0, depth: 0 };
+        let first = parser.value()?;
+        if parser.next == parser.tokens.len() {
+            return Ok(first);
         }
-        let mut items = vec![first.one("a list of choices")?];
-        while values.eat(',') {
-            items.push(values.outcome()?.one("a list of choices")?);
+        let mut items = vec![first.single("a list of choices")?];
+        while parser.eat(',') {
+            items.push(parser.element("a list of choices")?);
         }
-        match values.peek() {
-            None => Ok(Given::Many(Sweep::Choice { items, simple: true })),
-            Some(token) => Err(format!("{} is not expected here", told(token))),
+        match parser.peek() {
+            None => Ok(OverrideValue::Sweep(Sweep::Choice { items, simple: true })),
+            Some(token) => Err(format!("unexpected {}", quoted_text(token))),
         }
     }
 
     fn peek(&self) -> Option<Token<'t>> {
-        self.tokens.get(self.at).copied()
+        self.tokens.get(self.next).copied()
     }
 
     fn eat(&mut self, mark: char) -> bool {
         let found = matches!(self.peek(), Some(Token::Mark(found, _)) if found == mark);
-        self.at += usize::from(found);
+        self.next += usize::from(found);
         found
     }
 
-    fn element(&mut self, inside: &str) -> Result<Element, String> {
-        self.outcome()?.one(inside)
+    fn element(&mut self, context: &str) -> Result<Element, String> {
+        self.value()?.single(context)
     }
 
-    /// A value, or where a function makes one, a sweep.
-    fn outcome(&mut self) -> Result<Outcome, String> {
+    /// Parses a value, or a function that is a sweep.
+    fn value(&mut self) -> Result<OverrideValue, String> {
         if self.depth == MAX_DEPTH {
-            return Err("it nests too deep".into());
+            return Err("nested too deep".into());
         }
         self.depth += 1;
-        let outcome = match self.peek() {
-            Some(Token::Mark('[', _)) => self.list().map(Outcome::One),
-            Some(Token::Mark('{', _)) => self.dict().map(Outcome::One),
+        let value = match self.peek() {
+            Some(Token::Mark('[', _)) => self.list().map(OverrideValue::Single),
+            Some(Token::Mark('{', _)) => self.dict().map(OverrideValue::Single),
             Some(Token::Plain(Lexeme::Name, name))
-                if matches!(self.tokens.get(self.at + 1), Some(Token::Mark('(', _))) =>
+                if matches!(self.tokens.get(self.next + 1), Some(Token::Mark('(', _))) =>
             {
                 self.call(name)
             }
             Some(Token::Quoted(raw, quote)) => {
-                self.at += 1;
+                self.next += 1;
                 let text = unquoted(raw, quote);
                 match self.peek() {
                     Some(
                         Token::Plain(..) | Token::Quoted(..) | Token::Interpolation(_) | Token::Mark(':', _),
-                    ) => Err(format!("nothing may stand after the quoted text {raw}")),
-                    _ => Ok(Outcome::One(Element::Quoted(text, quote))),
+                    ) => Err(format!("unexpected text after the quoted text {raw}")),
+                    _ => Ok(OverrideValue::Single(Element::Quoted(text, quote))),
                 }
             }
-            _ => self.primitive(true).map(Outcome::One),
+            _ => self.primitive(true).map(OverrideValue::Single),
         };
         self.depth -= 1;
-        outcome
+        value
     }
 
     fn list(&mut self) -> Result<Element, String> {
-        self.at += 1;
+        self.next += 1;
         let mut items = Vec::new();
         if self.eat(']') {
             return Ok(Element::List(items));
@@ -184,21 +176,21 @@ impl<'t> Values<'t> {
     }
 
     fn dict(&mut self) -> Result<Element, String> {
-        self.at += 1;
+        self.next += 1;
         let mut entries: Vec<(Element, Element)> = Vec::new();
         if self.eat('}') {
             return Ok(Element::Dict(entries));
         }
         loop {
             if let Some(Token::Quoted(raw, _)) = self.peek() {
-                return Err(format!("{raw} cannot be a key of a map: keys are not quoted"));
+                return Err(format!("{raw} cannot be a key of a map: remove the quotes"));
             }
             let key = self.primitive(false)?;
             if !self.eat(':') {
-                return Err("the map wants `key: value`".into());
+                return Err("expected `key: value` in the map".into());
             }
             let value = self.element("a map")?;
-            // As in Python, the later of two equal keys wins and the first keeps its place.
+            // As in Python, the later of two equal keys wins, at the position of the first.
             match entries.iter_mut().find(|(known, _)| *known == key) {
                 Some(entry) => entry.1 = value,
                 None => entries.push((key, value)),
@@ -212,26 +204,26 @@ impl<'t> Values<'t> {
         }
     }
 
-    fn call(&mut self, name: &'t str) -> Result<Outcome, String> {
-        self.at += 2;
+    fn call(&mut self, name: &'t str) -> Result<OverrideValue, String> {
+        self.next += 2;
         let mut call = Call { name, positional: Vec::new(), named: Vec::new() };
         if self.eat(')') {
             return evaluate(call);
         }
         loop {
-            let named = match (self.peek(), self.tokens.get(self.at + 1)) {
+            let named = match (self.peek(), self.tokens.get(self.next + 1)) {
                 (Some(Token::Plain(Lexeme::Name, name)), Some(Token::Mark('=', _))) => Some(name),
                 _ => None,
             };
             if let Some(name) = named {
-                self.at += 2;
-                let value = self.outcome()?;
+                self.next += 2;
+                let value = self.value()?;
                 call.named.push((name, value));
             } else if call.named.is_empty() {
-                let value = self.outcome()?;
+                let value = self.value()?;
                 call.positional.push(value);
             } else {
-                return Err(format!("{name}: a plain argument follows a named one"));
+                return Err(format!("{name}: positional argument after a named one"));
             }
             if self.eat(')') {
                 return evaluate(call);
@@ -242,18 +234,18 @@ impl<'t> Values<'t> {
         }
     }
 
-    /// Unquoted text: one piece keeps its type, several are text.
+    /// Parses unquoted text: a single lexeme keeps its type, several are text.
     fn primitive(&mut self, colons: bool) -> Result<Element, String> {
-        let start = self.at;
+        let start = self.next;
         while let Some(token) = self.peek() {
             match token {
                 Token::Plain(..) => {}
                 Token::Interpolation(_) | Token::Mark(':', _) if colons => {}
                 _ => break,
             }
-            self.at += 1;
+            self.next += 1;
         }
-        let mut pieces = &self.tokens[start..self.at];
+        let mut pieces = &self.tokens[start..self.next];
         if let [Token::Plain(Lexeme::Space, _), rest @ ..] = pieces {
             pieces = rest;
         }
@@ -262,8 +254,8 @@ impl<'t> Values<'t> {
         }
         match pieces {
             [] => match self.peek() {
-                Some(Token::Mark(',' | ']' | '}' | ')', _)) | None => Err("a value is missing".into()),
-                Some(token) => Err(format!("{} is not expected here", told(token))),
+                Some(Token::Mark(',' | ']' | '}' | ')', _)) | None => Err("missing value".into()),
+                Some(token) => Err(format!("unexpected {}", quoted_text(token))),
             },
             [Token::Plain(lexeme, text)] => plain(*lexeme, text),
             pieces => Ok(Element::Text(pieces.iter().map(piece_text).collect())),
@@ -292,7 +284,7 @@ fn piece_text(token: &Token<'_>) -> String {
     }
 }
 
-fn told(token: Token<'_>) -> String {
+fn quoted_text(token: Token<'_>) -> String {
     match token {
         Token::Mark(mark, _) => format!("{mark:?}"),
         Token::Quoted(text, _) | Token::Interpolation(text) | Token::Plain(_, text) => format!("{text:?}"),
@@ -313,8 +305,8 @@ fn tokens(raw: &str) -> Result<Vec<Token<'_>>, String> {
             _ => match mark_token(rest) {
                 Some(found) => found,
                 None => {
-                    let (lexeme, len) = first_lexeme(rest)
-                        .ok_or_else(|| format!("{first:?} cannot stand outside of quotes"))?;
+                    let (lexeme, len) =
+                        first_lexeme(rest).ok_or_else(|| format!("{first:?} must be quoted"))?;
                     (Token::Plain(lexeme, &rest[..len]), len)
                 }
             },
@@ -325,7 +317,7 @@ fn tokens(raw: &str) -> Result<Vec<Token<'_>>, String> {
     Ok(tokens)
 }
 
-/// A mark with the space that belongs to it: before it except for `[` and `{`, after it except where it closes.
+/// A mark with its space: before it except for `[` and `{`, after it except for closing brackets.
 fn mark_token(rest: &str) -> Option<(Token<'_>, usize)> {
     let bytes = rest.as_bytes();
     let spaces = |from: usize| bytes[from..].iter().take_while(|&&byte| is_space(byte)).count();
@@ -340,19 +332,19 @@ fn mark_token(rest: &str) -> Option<(Token<'_>, usize)> {
     Some((Token::Mark(char::from(mark), &rest[..len]), len))
 }
 
-/// Quoted text ends at the first quote that an even number of backslashes stands before.
+/// Quoted text ends at the first quote after an even number of backslashes.
 fn quoted_token(rest: &str, quote: Quote) -> Result<(Token<'_>, usize), String> {
     let mut backslashes = 0;
-    for (at, c) in rest.char_indices().skip(1) {
+    for (index, c) in rest.char_indices().skip(1) {
         if c == quote.mark() && backslashes % 2 == 0 {
-            return Ok((Token::Quoted(&rest[..=at], quote), at + 1));
+            return Ok((Token::Quoted(&rest[..=index], quote), index + 1));
         }
         backslashes = if c == '\\' { backslashes + 1 } else { 0 };
     }
-    Err(format!("the quote {} is not closed", quote.mark()))
+    Err(format!("missing closing quote {}", quote.mark()))
 }
 
-/// The text between the quotes. Only backslashes that stand before a quote escape anything.
+/// The text between the quotes. Backslashes escape only before a quote.
 fn unquoted(raw: &str, quote: Quote) -> String {
     let mut out = String::new();
     let mut backslashes = 0;

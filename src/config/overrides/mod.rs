@@ -1,4 +1,4 @@
-//! One override of the command line: `key=value`, `group=option`, `+key=value`, `++key=value`, `~key`.
+//! Overrides on the command line: `key=value`, `group=option`, `+key=value`, `++key=value`, `~key`.
 
 mod element;
 mod function;
@@ -8,13 +8,13 @@ mod sweep;
 use std::sync::Arc;
 
 pub use element::{Element, Quote};
-pub use sweep::{Sweep, expand_sweep};
+pub use sweep::{Sweep, expand_sweep, glob_matches};
 
 use super::error::{ConfigError, Origin};
 
 const MAX_BYTES: usize = 16 * 1024;
 
-/// One parsed override. Whether its key is a group or a value is for the composition to know.
+/// A parsed override. The composition decides whether its key is a group or a value.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Override {
     /// As it was typed.
@@ -22,32 +22,32 @@ pub struct Override {
     pub action: Action,
     /// A dotted key or a group (`model/arch`).
     pub key: String,
-    /// What stands after `@`.
+    /// The package after `@`.
     pub package: Option<String>,
     /// `None` for `~key`.
-    pub value: Option<Given>,
+    pub value: Option<OverrideValue>,
 }
 
-/// What an override does with its key.
+/// The effect of an override on its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
-    /// `key=value`: the key is there.
+    /// `key=value`: the key must exist.
     Change,
-    /// `+key=value`: the key is not there.
+    /// `+key=value`: the key must not exist.
     Add,
-    /// `++key=value`: whether it is there or not.
+    /// `++key=value`: the key may exist.
     Put,
-    /// `~key`, or `~key=value` where it must have that value.
+    /// `~key`, or `~key=value` if the key must have that value.
     Remove,
 }
 
 impl Action {
-    /// What a word begins as, and the rest of it.
-    pub(super) fn of_prefix(word: &str) -> (Action, &str) {
-        let of = |action: Action| Some((action, word.strip_prefix(action.prefix())?));
-        of(Action::Put)
-            .or_else(|| of(Action::Add))
-            .or_else(|| of(Action::Remove))
+    /// The action of an override and the text after its prefix.
+    pub(super) fn split_prefix(word: &str) -> (Action, &str) {
+        let with = |action: Action| Some((action, word.strip_prefix(action.prefix())?));
+        with(Action::Put)
+            .or_else(|| with(Action::Add))
+            .or_else(|| with(Action::Remove))
             .unwrap_or((Action::Change, word))
     }
 
@@ -61,21 +61,30 @@ impl Action {
     }
 }
 
-/// What stands after the `=`.
+/// The value after the `=`.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Given {
-    /// One value.
-    One(Element),
-    /// Several, one for each run.
-    Many(Sweep),
+pub enum OverrideValue {
+    Single(Element),
+    /// Several values, one for each run.
+    Sweep(Sweep),
+}
+
+impl OverrideValue {
+    /// The value in a context that does not allow a sweep.
+    fn single(self, context: &str) -> Result<Element, String> {
+        match self {
+            OverrideValue::Single(element) => Ok(element),
+            OverrideValue::Sweep(_) => Err(format!("a sweep is not allowed inside {context}")),
+        }
+    }
 }
 
 impl Override {
-    /// Reads an override by Hydra's grammar.
+    /// Parses an override by Hydra's grammar.
     pub fn parse(text: &str) -> Result<Override, ConfigError> {
         let bad = |message: String| ConfigError::BadOverride { text: shortened(text), message };
         if text.len() > MAX_BYTES {
-            return Err(bad(format!("it is longer than {MAX_BYTES} bytes")));
+            return Err(bad(format!("longer than {MAX_BYTES} bytes")));
         }
         grammar::parse(text).map_err(bad)
     }
@@ -84,7 +93,7 @@ impl Override {
         Origin::Override(Arc::from(shortened(&self.text)))
     }
 
-    /// `key` or `group@package`: what names a choice in the defaults list.
+    /// `key` or `group@package`, the key of a choice in the defaults list.
     pub(super) fn choice_key(&self) -> String {
         match &self.package {
             Some(package) => format!("{}@{package}", self.key),
@@ -96,16 +105,16 @@ impl Override {
         ConfigError::BadOverride { text: shortened(&self.text), message: message.into() }
     }
 
-    /// Whether it speaks of Hydra itself rather than of the job.
-    pub(super) fn is_of_hydra(&self) -> bool {
+    /// Whether the key belongs to Hydra's own configuration.
+    pub(super) fn is_hydra(&self) -> bool {
         self.key.starts_with("hydra.") || self.key.starts_with("hydra/")
     }
 }
 
-/// An override as messages quote it.
+/// The text of an override in messages, truncated.
 fn shortened(text: &str) -> String {
-    const MOST: usize = 200;
-    match text.char_indices().nth(MOST) {
+    const MAX_CHARS: usize = 200;
+    match text.char_indices().nth(MAX_CHARS) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
     }
@@ -119,7 +128,7 @@ mod tests {
 
     fn value_of(text: &str) -> Value {
         match Override::parse(text).unwrap().value {
-            Some(Given::One(element)) => element.to_value().unwrap(),
+            Some(OverrideValue::Single(element)) => element.to_value().unwrap(),
             other => panic!("{text}: {other:?}"),
         }
     }
@@ -194,25 +203,25 @@ mod tests {
             ("float(value=1)", Value::from(1.0)),
             ("json_str({a: [1, null]})", Value::from(r#"{"a":[1,null]}"#)),
         ];
-        for (raw, wanted) in table {
-            assert_eq!(value_of(&format!("k={raw}")), wanted, "{raw}");
+        for (raw, expected) in table {
+            assert_eq!(value_of(&format!("k={raw}")), expected, "{raw}");
         }
     }
 
     #[test]
-    fn refusals() {
+    fn invalid_overrides_are_refused() {
         let table = [
-            ("", "names no key"),
-            ("=1", "names no key"),
-            ("model", "no value; write model=VALUE"),
-            ("+model", "no value; write +model=VALUE"),
-            ("--json", "cannot stand in a key"),
-            ("a b=1", "' ' cannot stand in a key"),
-            (" a=1", "' ' cannot stand in a key"),
-            ("a..b=1", "cannot stand in a key"),
-            (".a=1", "cannot stand in a key"),
-            ("a[0]=1", "'[' cannot stand in a key"),
-            ("a/b.c=1", "a group or a dotted key"),
+            ("", "missing key"),
+            ("=1", "missing key"),
+            ("model", "missing value; write model=VALUE"),
+            ("+model", "missing value; write +model=VALUE"),
+            ("--json", "is not allowed in a key"),
+            ("a b=1", "' ' is not allowed in a key"),
+            (" a=1", "' ' is not allowed in a key"),
+            ("a..b=1", "is not allowed in a key"),
+            (".a=1", "is not allowed in a key"),
+            ("a[0]=1", "'[' is not allowed in a key"),
+            ("a/b.c=1", "mixes a group and a dotted key"),
             ("a@b:c=1", "renaming a package"),
             ("a=[1", "the list is not closed"),
             ("a={b: 1", "the map is not closed"),
@@ -224,30 +233,32 @@ mod tests {
             ("a={'b': 1}", "a key of a map"),
             ("a=${b", "'{'"),
             ("a=nope(1)", "unknown function \"nope\""),
-            ("a=int(x)", "int: \"x\" is not a whole number"),
+            ("a=int(x)", "int: \"x\" is not an integer"),
             ("a=int(null)", "int: null"),
             ("a=bool(x)", "bool"),
-            ("a=choice()", "choice wants at least one value"),
-            ("a=choice(choice(1,2))", "choice cannot stand inside a choice"),
-            ("a=[choice(1,2)]", "cannot stand inside"),
+            ("a=choice()", "choice needs at least one value"),
+            ("a=choice(choice(1,2))", "choice is not allowed inside a choice"),
+            ("a=[choice(1,2)]", "a sweep is not allowed inside a list"),
             ("a=interval(0,1)", "interval"),
             ("a=shuffle(1,2)", "shuffle"),
             ("a=sort(1,2)", "sort"),
             ("a=tag(t,choice(1,2))", "tag"),
             ("a=range(1,2,0)", "step"),
-            ("a=1,,2", "a value is missing"),
+            ("a=1,,2", "missing value"),
             ("a=99999999999999999999", "64 bits"),
         ];
-        for (text, wanted) in table {
+        for (text, expected) in table {
             let outcome = Override::parse(text).and_then(|parsed| match &parsed.value {
-                Some(Given::One(element)) => element.to_value().map_err(|message| parsed.bad(message)),
+                Some(OverrideValue::Single(element)) => {
+                    element.to_value().map_err(|message| parsed.bad(message))
+                }
                 _ => Ok(Value::Null),
             });
             let message = match outcome {
                 Ok(_) => panic!("{text:?} was accepted"),
                 Err(error) => error.to_string(),
             };
-            assert!(message.contains(wanted), "{text:?}: {message}");
+            assert!(message.contains(expected), "{text:?}: {message}");
         }
         for text in [
             "a.".repeat(40) + "a=1",
@@ -260,10 +271,10 @@ mod tests {
     }
 
     #[test]
-    fn what_an_interpolation_holds_is_written_so_that_it_reads_back() {
+    fn interpolations_are_written_and_parsed_back() {
         for text in [r"a=[${.cy'\}]", r#"a=${b"'}"#, "a=${b#é}", "a=x${b\n}y"] {
             let given = |text: &str| match Override::parse(text).unwrap().value {
-                Some(Given::One(element)) => element,
+                Some(OverrideValue::Single(element)) => element,
                 other => panic!("{text}: {other:?}"),
             };
             let element = given(text);
@@ -284,11 +295,11 @@ mod tests {
         fn text_near_the_grammar(
             text in r"[+~]{0,3}[a-c./@]{0,6}=?([\[\]{}'():,= 0-9a-e_.$\\-]|choice\(|range\(|int\(|glob\(){0,16}"
         ) {
-            if let Ok(Override { value: Some(Given::One(element)), .. }) = Override::parse(&text) {
-                // What is written out reads back the same.
+            if let Ok(Override { value: Some(OverrideValue::Single(element)), .. }) = Override::parse(&text) {
+                // The written text parses to the same value.
                 let again = Override::parse(&format!("k={}", element.to_text())).unwrap();
                 match again.value {
-                    Some(Given::One(again)) => prop_assert_eq!(
+                    Some(OverrideValue::Single(again)) => prop_assert_eq!(
                         format!("{:?}", again.to_value()), format!("{:?}", element.to_value()), "{}", text
                     ),
                     other => prop_assert!(false, "{:?}", other),
@@ -297,7 +308,7 @@ mod tests {
         }
 
         #[test]
-        fn numbers_are_read_back(number in any::<i64>(), fraction in -1e12..1e12f64) {
+        fn numbers_are_parsed_back(number in any::<i64>(), fraction in -1e12..1e12f64) {
             prop_assert_eq!(value_of(&format!("k={number}")), Value::from(number));
             prop_assert_eq!(value_of(&format!("k={fraction:?}")), Value::from(fraction));
         }

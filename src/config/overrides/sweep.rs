@@ -1,52 +1,52 @@
-//! Several values for one key, and the runs that several such keys make.
+//! Sweeps: several values for one key, and the runs of all combinations.
 
 use super::element::Element;
-use super::{Given, Override};
+use super::{Override, OverrideValue};
 use crate::config::conf_tree::ConfTree;
 use crate::config::error::ConfigError;
 use crate::config::python_text::float_text;
 
-/// Values of one key, and runs of one sweep; more are a slip of the finger.
+/// Maximum number of values of one key and of runs of one sweep. More are most likely a mistake.
 const MAX_VALUES: usize = 10_000;
 const MAX_RUNS: usize = 100_000;
 
-/// The values that one override asks to try.
+/// The values of one swept override.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Sweep {
     /// `a,b,c`, or `choice(a,b,c)` where it is not `simple`.
     Choice { items: Vec<Element>, simple: bool },
-    /// `range(start,stop,step)`, without the stop.
+    /// `range(start,stop,step)`; `stop` is excluded.
     Range { start: Bound, stop: Bound, step: Bound },
-    /// `glob(…)`: the options of a group by their names.
+    /// `glob(…)`: options of a group by pattern.
     Glob { include: Vec<String>, exclude: Vec<String> },
 }
 
-/// An end of a range.
+/// A start, stop or step of a range.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Bound {
-    Whole(i128),
-    Real(f64),
+    Int(i128),
+    Float(f64),
 }
 
 impl Bound {
     pub(super) fn is_zero(self) -> bool {
         match self {
-            Bound::Whole(whole) => whole == 0,
-            Bound::Real(real) => real == 0.0,
+            Bound::Int(value) => value == 0,
+            Bound::Float(value) => value == 0.0,
         }
     }
 
     fn element(self) -> Element {
         match self {
-            Bound::Whole(whole) => Element::Int(whole),
-            Bound::Real(real) => Element::Float(real),
+            Bound::Int(value) => Element::Int(value),
+            Bound::Float(value) => Element::Float(value),
         }
     }
 
     fn of(element: Element) -> Result<Bound, String> {
         match element {
-            Element::Int(whole) => Ok(Bound::Whole(whole)),
-            Element::Float(real) => Ok(Bound::Real(real)),
+            Element::Int(value) => Ok(Bound::Int(value)),
+            Element::Float(value) => Ok(Bound::Float(value)),
             _ => Err("a range can only be cast to int or float".into()),
         }
     }
@@ -62,18 +62,18 @@ impl Sweep {
                 let bound = |bound: Bound| Bound::of(to(&bound.element())?);
                 Ok(Sweep::Range { start: bound(start)?, stop: bound(stop)?, step: bound(step)? })
             }
-            Sweep::Glob { .. } => Err("a glob names options and is not cast".into()),
+            Sweep::Glob { .. } => Err("a glob cannot be cast".into()),
         }
     }
 
-    /// The values as overrides spell them; `group` is where a glob looks.
+    /// The values as overrides write them. A glob selects options of `group`.
     fn texts(&self, tree: &ConfTree, group: &str) -> Result<Vec<String>, String> {
         match self {
             Sweep::Choice { items, .. } => Ok(items.iter().map(Element::to_text).collect()),
             Sweep::Range { start, stop, step } => range_texts(*start, *stop, *step),
             Sweep::Glob { include, exclude } => {
                 if !tree.has_group(group) {
-                    return Err(format!("glob names options, and {group:?} is not a group"));
+                    return Err(format!("glob selects options, but {group:?} is not a group"));
                 }
                 let any = |patterns: &[String], name: &str| patterns.iter().any(|p| glob_matches(p, name));
                 let mut options = tree.options(group);
@@ -85,63 +85,62 @@ impl Sweep {
 }
 
 fn range_texts(start: Bound, stop: Bound, step: Bound) -> Result<Vec<String>, String> {
-    let too_many = || format!("the range has more than {MAX_VALUES} values");
     if step.is_zero() {
         return Err("the step of the range is 0".into());
     }
-    if let (Bound::Whole(start), Bound::Whole(stop), Bound::Whole(step)) = (start, stop, step) {
-        return steps(start, stop, step)
-            .map(|whole| whole.map(|whole| whole.to_string()))
-            .take(MAX_VALUES + 1)
-            .collect::<Option<Vec<_>>>()
-            .filter(|values| values.len() <= MAX_VALUES)
-            .ok_or_else(too_many);
+    if let (Bound::Int(start), Bound::Int(stop), Bound::Int(step)) = (start, stop, step) {
+        return step_texts(start, stop, step, |value| value.to_string());
     }
-    // Decimal steps, as Hydra takes them: ten steps of 0.1 make 1.0.
+    // Decimal steps as in Hydra: ten steps of 0.1 are 1.0.
     let fixed = |bound: Bound| fixed_point(bound).ok_or_else(|| "the range is too wide".to_owned());
-    steps(fixed(start)?, fixed(stop)?, fixed(step)?)
-        .map(|fixed| fixed.map(|fixed| float_text(from_fixed(fixed))))
-        .take(MAX_VALUES + 1)
-        .collect::<Option<Vec<_>>>()
-        .filter(|values| values.len() <= MAX_VALUES)
-        .ok_or_else(too_many)
+    step_texts(fixed(start)?, fixed(stop)?, fixed(step)?, |value| float_text(from_fixed(value)))
 }
 
-/// From `start` by `step` to before `stop`; `None` ends what overflows.
-fn steps(start: i128, stop: i128, step: i128) -> impl Iterator<Item = Option<i128>> {
-    let within = move |at: i128| if step > 0 { at < stop } else { at > stop };
-    let first = within(start).then_some(Some(start));
-    std::iter::successors(first, move |at| {
-        let next = at.and_then(|at| at.checked_add(step));
-        next.is_none_or(within).then_some(next).filter(|_| at.is_some())
-    })
+/// The texts of the values from `start` by `step` up to, but without, `stop`.
+fn step_texts(
+    start: i128,
+    stop: i128,
+    step: i128,
+    text: impl Fn(i128) -> String,
+) -> Result<Vec<String>, String> {
+    let in_range = |value: i128| if step > 0 { value < stop } else { value > stop };
+    let mut texts = Vec::new();
+    let mut next = Some(start);
+    while let Some(value) = next.filter(|value| in_range(*value)) {
+        if texts.len() == MAX_VALUES {
+            return Err(format!("the range has more than {MAX_VALUES} values"));
+        }
+        texts.push(text(value));
+        next = value.checked_add(step);
+    }
+    Ok(texts)
 }
 
 const FIXED_DIGITS: usize = 24;
 
-/// A number times 10²⁴, from its exact decimal digits.
+/// A number times 10²⁴, rounded from its decimal digits.
 fn fixed_point(bound: Bound) -> Option<i128> {
     match bound {
-        Bound::Whole(whole) => whole.checked_mul(10i128.pow(FIXED_DIGITS as u32)),
-        Bound::Real(real) if real.is_finite() && real.abs() < 1e13 => {
-            format!("{real:.FIXED_DIGITS$}").replace('.', "").parse().ok()
+        Bound::Int(value) => value.checked_mul(10i128.pow(FIXED_DIGITS as u32)),
+        Bound::Float(value) if value.is_finite() && value.abs() < 1e13 => {
+            format!("{value:.FIXED_DIGITS$}").replace('.', "").parse().ok()
         }
-        Bound::Real(_) => None,
+        Bound::Float(_) => None,
     }
 }
 
 fn from_fixed(fixed: i128) -> f64 {
     let digits = format!("{:0width$}", fixed.unsigned_abs(), width = FIXED_DIGITS + 1);
-    let (whole, fraction) = digits.split_at(digits.len() - FIXED_DIGITS);
+    let (integer, fraction) = digits.split_at(digits.len() - FIXED_DIGITS);
     let sign = if fixed < 0 { "-" } else { "" };
-    format!("{sign}{whole}.{fraction}").parse().unwrap_or_default()
+    format!("{sign}{integer}.{fraction}").parse().unwrap_or_default()
 }
 
-/// Shell patterns: `*`, `?`, `[a-c]`, `[!a]`.
-fn glob_matches(pattern: &str, name: &str) -> bool {
+/// Whether `name` matches a shell pattern with `*`, `?`, `[a-c]` and `[!a]`.
+pub fn glob_matches(pattern: &str, name: &str) -> bool {
     let (pattern, name): (Vec<char>, Vec<char>) = (pattern.chars().collect(), name.chars().collect());
     let (mut p, mut n) = (0, 0);
-    // Where to go on after the last `*` took one character more.
+    // The position after the last `*`, and the number of characters before its next attempt.
     let mut star: Option<(usize, usize)> = None;
     while n < name.len() {
         let step = match pattern.get(p) {
@@ -171,52 +170,52 @@ fn glob_matches(pattern: &str, name: &str) -> bool {
     pattern[p..].iter().all(|&c| c == '*')
 }
 
-/// Whether `c` is in the class that `pattern` begins with, and the length of the class.
+/// Whether `c` is in the class at the start of `pattern`, and the length of the class.
 fn char_class(pattern: &[char], c: char) -> Option<(bool, usize)> {
     let negated = pattern.get(1) == Some(&'!');
     let start = 1 + usize::from(negated);
     let end = start + 1 + pattern.get(start + 1..)?.iter().position(|&c| c == ']')?;
     let members = &pattern[start..end];
     let mut found = false;
-    let mut at = 0;
-    while at < members.len() {
-        if members.get(at + 1) == Some(&'-') && at + 2 < members.len() {
-            found |= (members[at]..=members[at + 2]).contains(&c);
-            at += 3;
+    let mut index = 0;
+    while index < members.len() {
+        if members.get(index + 1) == Some(&'-') && index + 2 < members.len() {
+            found |= (members[index]..=members[index + 2]).contains(&c);
+            index += 3;
         } else {
-            found |= members[at] == c;
-            at += 1;
+            found |= members[index] == c;
+            index += 1;
         }
     }
     Some((found != negated, end + 1))
 }
 
-/// The overrides of each run that `overrides` ask for: every combination, the last key varying fastest.
+/// The overrides of each run of a sweep: all combinations, with the last key varying fastest.
 ///
-/// As in Hydra, values are written out anew, and of two overrides of one key the later counts.
+/// As in Hydra, values are normalised, and the later of two overrides of one key wins.
 pub fn expand_sweep(tree: &ConfTree, overrides: &[String]) -> Result<Vec<Vec<String>>, ConfigError> {
     let mut axes: Vec<(String, Vec<String>)> = Vec::new();
     for text in overrides {
         let given = Override::parse(text)?;
         let key = format!("{}{}", given.action.prefix(), given.choice_key());
         let values = match &given.value {
-            Some(Given::One(element)) => vec![element.to_text()],
-            Some(Given::Many(_)) if given.is_of_hydra() => {
+            Some(OverrideValue::Single(element)) => vec![element.to_text()],
+            Some(OverrideValue::Sweep(_)) if given.is_hydra() => {
                 return Err(given.bad("a sweep over Hydra's own configuration is not supported"));
             }
-            Some(Given::Many(sweep)) => {
+            Some(OverrideValue::Sweep(sweep)) => {
                 sweep.texts(tree, &given.key).map_err(|message| given.bad(message))?
             }
             None => vec!["null".to_owned()],
         };
-        let spelled = values.iter().map(|value| format!("{key}={value}")).collect();
+        let texts = values.iter().map(|value| format!("{key}={value}")).collect();
         match axes.iter_mut().find(|(known, _)| *known == key) {
-            Some(axis) => axis.1 = spelled,
-            None => axes.push((key, spelled)),
+            Some(axis) => axis.1 = texts,
+            None => axes.push((key, texts)),
         }
         let runs = axes.iter().try_fold(1usize, |runs, (_, values)| runs.checked_mul(values.len()));
         if runs.is_none_or(|runs| runs > MAX_RUNS) {
-            return Err(given.bad(format!("together these are more than {MAX_RUNS} runs")));
+            return Err(given.bad(format!("the sweep has more than {MAX_RUNS} runs")));
         }
     }
     let mut runs = vec![Vec::new()];
@@ -236,7 +235,7 @@ mod tests {
     use super::*;
 
     fn tree() -> ConfTree {
-        ConfTree::of_files([
+        ConfTree::from_files([
             ("config.yaml", ""),
             ("model/qwen_a.yaml", ""),
             ("model/qwen_b.yaml", ""),
@@ -250,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn sweeps() {
+    fn sweeps_expand_to_all_combinations() {
         let table: &[(&[&str], &[&str])] = &[
             (&[], &[""]),
             (&["a=1"], &["a=1"]),
@@ -271,29 +270,29 @@ mod tests {
             (&["model=glob([l*,*_a])"], &["model=llama", "model=qwen_a"]),
             (&["~a", "+b=1,2"], &["~a=null +b=1", "~a=null +b=2"]),
         ];
-        for (overrides, wanted) in table {
-            assert_eq!(runs(overrides).unwrap(), *wanted, "{overrides:?}");
+        for (overrides, expected) in table {
+            assert_eq!(runs(overrides).unwrap(), *expected, "{overrides:?}");
         }
     }
 
     #[test]
-    fn refusals() {
+    fn invalid_sweeps_are_refused() {
         let table = [
             ("a=glob(*)", "is not a group"),
             ("a=range(1000000)", "more than 10000 values"),
             ("hydra.run.dir=a,b", "Hydra's own configuration"),
             ("a=interval(0,1)", "interval"),
         ];
-        for (text, wanted) in table {
+        for (text, expected) in table {
             let message = runs(&[text]).unwrap_err().to_string();
-            assert!(message.contains(wanted), "{text}: {message}");
+            assert!(message.contains(expected), "{text}: {message}");
         }
         let message = runs(&["a=range(1000)", "b=range(1000)"]).unwrap_err().to_string();
         assert!(message.contains("more than 100000 runs"), "{message}");
     }
 
     #[test]
-    fn globs() {
+    fn shell_patterns() {
         let table = [
             ("*", "", true),
             ("a*c", "abc", true),
@@ -302,9 +301,15 @@ mod tests {
             ("[a-c]x", "bx", true),
             ("[!a-c]x", "bx", false),
             ("**a*b", "xaxxb", true),
+            ("*.py", "a.py", true),
+            ("*.py", "a.pyc", false),
+            ("LICENSE*", "LICENSE.txt", true),
+            ("model-*-of-*.safetensors", "model-1-of-2.safetensors", true),
+            ("a*a", "a", false),
+            ("config.json", "config.json", true),
         ];
-        for (pattern, name, wanted) in table {
-            assert_eq!(glob_matches(pattern, name), wanted, "{pattern} {name}");
+        for (pattern, name, expected) in table {
+            assert_eq!(glob_matches(pattern, name), expected, "{pattern} {name}");
         }
     }
 }

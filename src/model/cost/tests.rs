@@ -25,11 +25,11 @@ fn shape(config: &Value) -> Shape {
 }
 
 #[test]
-fn qwen2_5_7b_as_reckoned_by_hand() {
+fn cost_of_qwen2_5_7b_equals_the_manual_calculation() {
     let shape = shape(&qwen2_5_7b());
     assert_eq!(shape.parameters(), 7_615_616_512);
     // A layer: QKV 3,584 × 4,608, output 3,584², gate and up 2 × 3,584 × 18,944, down 18,944 × 3,584.
-    // 28 of them for each of 2,048 rows, and the head for the last row, two operations each.
+    // 28 layers for each of 2,048 rows, and the LM head for the last row, two FLOPs each.
     let prefill = shape.cost(Step::prefill(1, 2048)).total();
     assert_eq!(prefill.matmul_flops, 26_728_671_477_760.0);
     // 2,048 × 2,049 / 2 pairs, 28 heads of 128, scores and values, 28 layers.
@@ -38,7 +38,7 @@ fn qwen2_5_7b_as_reckoned_by_hand() {
 
     let decode = shape.cost(Step::decode(1, 512)).total();
     assert_eq!(decode.matmul_flops, 14_140_571_648.0);
-    // Every weight but the embedding table, of which one row is read.
+    // All weights except the embedding table, of which one row is read.
     assert_eq!(decode.weight_bytes, 14_141_238_272.0 + 3584.0 * 2.0);
     assert_eq!(decode.kv_read_bytes, 513.0 * 57_344.0);
     assert_eq!(decode.kv_write_bytes, 57_344.0);
@@ -47,7 +47,7 @@ fn qwen2_5_7b_as_reckoned_by_hand() {
 }
 
 #[test]
-fn llama3_1_8b_as_reckoned_by_hand() {
+fn cost_of_llama3_1_8b_equals_the_manual_calculation() {
     let shape = shape(&llama3_1_8b());
     assert_eq!(shape.parameters(), 8_030_261_248);
     let prefill = shape.cost(Step::prefill(1, 2048)).total();
@@ -60,16 +60,16 @@ fn llama3_1_8b_as_reckoned_by_hand() {
 }
 
 #[test]
-fn operators_are_those_of_a_step_in_order_and_add_up() {
+fn operators_are_in_order_and_sum_up() {
     let gemma = json!({
         "model_type": "gemma2", "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26
     });
-    for (config, wanted) in [(qwen2_5_7b(), 12), (gemma, 14)] {
+    for (config, expected) in [(qwen2_5_7b(), 12), (gemma, 14)] {
         let shape = shape(&config);
         let cost = shape.cost(Step::decode(4, 100));
         let order: Vec<Operator> = cost.operators.iter().map(|cost| cost.operator).collect();
         assert!(order.is_sorted(), "{order:?}");
-        assert_eq!(order.len(), wanted, "{order:?}");
+        assert_eq!(order.len(), expected, "{order:?}");
         assert_eq!(cost.total().parameters, shape.parameters() as f64);
         assert_eq!(cost.of(Operator::Qkv).unwrap().calls, shape.layer_count());
         assert_eq!(cost.of(Operator::LmHead).unwrap().calls, 1);
@@ -78,9 +78,9 @@ fn operators_are_those_of_a_step_in_order_and_add_up() {
 }
 
 #[test]
-fn every_shape_that_comes_with_the_program_adds_up() {
+fn costs_of_all_built_in_models_sum_up() {
     let tree = crate::config::ConfTree::built_in();
-    let mut seen = 0;
+    let mut models = 0;
     for model in tree.options("model") {
         let composed = crate::config::compose(&tree, &[format!("model={model}")]).unwrap();
         let Ok(spec) = ModelSpec::from_hf(&composed.config.model.arch) else { continue };
@@ -90,19 +90,19 @@ fn every_shape_that_comes_with_the_program_adds_up() {
         assert_eq!(cost.total().parameters, spec.parameters() as f64, "{model}");
         assert_eq!(shape.kv_bytes_per_position(), spec.kv_bytes_per_position(Dtype::Bf16), "{model}");
         let row = (shape.hidden * 2) as f64;
-        // Where the embedding is tied, the head reads all of it.
+        // With tied embeddings, the LM head reads the full table.
         let looked_up = cost.of(Operator::Embedding).unwrap().all.weight_bytes;
         assert_eq!(looked_up, row, "{model}");
         let read = cost.total().weight_bytes - looked_up;
         assert!((read / spec.step_weight_bytes(Dtype::Bf16) as f64 - 1.0).abs() < 1e-9, "{model}");
-        seen += 1;
+        models += 1;
     }
-    assert!(seen > 20, "{seen}");
+    assert!(models > 20, "{models}");
 }
 
 #[test]
-fn a_window_bounds_what_is_seen() {
-    for (step, window, pairs, seen) in [
+fn a_window_limits_the_attended_positions() {
+    for (step, window, pairs, attended) in [
         (Step::prefill(1, 4), None, 10.0, 4.0),
         (Step::prefill(1, 4), Some(2), 7.0, 4.0),
         (Step::prefill(1, 4), Some(9), 10.0, 4.0),
@@ -113,12 +113,12 @@ fn a_window_bounds_what_is_seen() {
         (Step { batch: 1, new: 2, past: 8 }, Some(4), 8.0, 5.0),
     ] {
         assert_eq!(step.pairs(window), pairs, "{step:?} {window:?}");
-        assert_eq!(step.seen(window), seen, "{step:?} {window:?}");
+        assert_eq!(step.attended(window), attended, "{step:?} {window:?}");
     }
 }
 
 #[test]
-fn of_experts_those_that_are_chosen_are_read() {
+fn only_active_experts_are_read() {
     let mixtral = json!({
         "model_type": "mixtral", "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 14336,
         "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
@@ -132,13 +132,13 @@ fn of_experts_those_that_are_chosen_are_read() {
     let all = 2.0 * (shape.parameters() as f64 - table + 4096.0 * 4096.0);
     assert!((many.weight_bytes / all - 1.0).abs() < 1e-9);
     assert_eq!(one.parameters, shape.parameters() as f64);
-    // Each of a batch chooses for itself, and some choose alike.
+    // Each sequence of a batch selects its own experts, and some select the same.
     let four = shape.cost(Step::decode(4, 0)).total().weight_bytes;
     assert!(four > one.weight_bytes * 2.0 && four < one.weight_bytes * 4.0);
 }
 
 #[test]
-fn quantised_weights_are_fewer_bytes_and_as_many_operations() {
+fn quantised_weights_have_fewer_bytes_and_equal_flops() {
     let plain = shape(&qwen2_5_7b());
     let small = plain.clone().quantised(4.5);
     let (a, b) = (plain.cost(Step::decode(1, 64)).total(), small.cost(Step::decode(1, 64)).total());
@@ -148,14 +148,14 @@ fn quantised_weights_are_fewer_bytes_and_as_many_operations() {
 }
 
 #[test]
-fn the_largest_that_fits_fits_and_one_more_does_not() {
+fn the_largest_batch_fits_and_one_more_does_not() {
     let shape = shape(&qwen2_5_7b());
     let free = 80_000_000_000;
     let batch = shape.largest_batch(1024, 1024, free).unwrap();
     assert!(shape.memory(batch, 1024, 2048).total() <= free);
     assert!(shape.memory(batch + 1, 1024, 2048).total() > free);
     assert_eq!(shape.largest_batch(1024, 1024, 10_000_000_000), None);
-    assert_eq!(shape.largest_context(1, 256, free), Some(131_072), "no more than the model takes");
+    assert_eq!(shape.largest_context(1, 256, free), Some(131_072), "limited by the model");
     let context = shape.largest_context(64, 256, free).unwrap();
     assert!(shape.memory(64, context - 256, context).total() <= free);
     assert!(shape.memory(64, context - 255, context + 1).total() > free);
@@ -163,7 +163,7 @@ fn the_largest_that_fits_fits_and_one_more_does_not() {
 
 proptest! {
     #[test]
-    fn whatever_is_asked_the_numbers_are_numbers(
+    fn costs_are_finite_for_any_step(
         batch in 0u64..=u64::MAX, new in 0u64..=u64::MAX, past in 0u64..=u64::MAX, window in proptest::option::of(1u64..),
     ) {
         let mut shape = shape(&qwen2_5_7b());
@@ -175,9 +175,9 @@ proptest! {
     }
 
     #[test]
-    fn a_prefill_in_two_parts_computes_as_much(first in 1u64..600, second in 1u64..600, window in proptest::option::of(1u64..700)) {
-        let whole = Step::prefill(1, first + second).pairs(window);
+    fn a_prefill_in_two_parts_has_the_same_cost(first in 1u64..600, second in 1u64..600, window in proptest::option::of(1u64..700)) {
+        let total = Step::prefill(1, first + second).pairs(window);
         let parts = Step::prefill(1, first).pairs(window) + Step { batch: 1, new: second, past: first }.pairs(window);
-        prop_assert!((whole - parts).abs() < 1e-6, "{whole} {parts}");
+        prop_assert!((total - parts).abs() < 1e-6, "{total} {parts}");
     }
 }

@@ -1,4 +1,4 @@
-//! Reading a `config.json` key by key: what each holds is checked, and what may be left out is filled in.
+//! The keys of a `config.json`, validated and with their defaults.
 
 use serde_json::{Map, Value, json};
 
@@ -7,14 +7,14 @@ use super::{Activation, Family, RopeScaling, SpecError};
 /// Keeps every product of two sizes inside `u64`.
 const MAX_SIZE: u64 = u32::MAX as u64;
 
-/// Keys whose null says "none", where a config without them means the default.
+/// Keys for which null means "none", while an absent key means the default.
 const NULL_IS_NONE: [&str; 3] = ["attn_logit_softcapping", "final_logit_softcapping", "sliding_window"];
 
-/// The family and the keys of its text decoder, with what may be left out filled in.
+/// The family and the keys of its text decoder, with defaults.
 pub(super) fn text_part(config: &Map<String, Value>) -> Result<(Family, Map<String, Value>), SpecError> {
-    let text = |keys: &Keys<'_>| Ok(keys.text("model_type")?.ok_or(missing("model_type"))?.to_owned());
+    let model_type = |keys: &Keys<'_>| Ok(keys.text("model_type")?.ok_or(missing("model_type"))?.to_owned());
     let outer = Keys(config);
-    let (name, mut inner) = match (text(&outer)?, outer.object("text_config")?) {
+    let (name, mut inner) = match (model_type(&outer)?, outer.object("text_config")?) {
         (name, Some(inner)) if name == "gemma3" => (Family::Gemma3.name().to_owned(), inner.0.clone()),
         (name, _) => (name, config.clone()),
     };
@@ -22,8 +22,9 @@ pub(super) fn text_part(config: &Map<String, Value>) -> Result<(Family, Map<Stri
         Family::ALL.into_iter().find(|f| f.name() == name).ok_or(SpecError::UnknownFamily { found: name })?;
     if let Value::Object(defaults) = defaults(family) {
         for (key, default) in defaults {
-            let said = inner.get(&key).is_some_and(|v| !v.is_null() || NULL_IS_NONE.contains(&key.as_str()));
-            if !said {
+            let is_set =
+                inner.get(&key).is_some_and(|v| !v.is_null() || NULL_IS_NONE.contains(&key.as_str()));
+            if !is_set {
                 inner.insert(key, default);
             }
         }
@@ -31,7 +32,7 @@ pub(super) fn text_part(config: &Map<String, Value>) -> Result<(Family, Map<Stri
     Ok((family, inner))
 }
 
-/// What a config may leave out, as Hugging Face fills it in.
+/// The defaults of Hugging Face.
 fn defaults(family: Family) -> Value {
     match family {
         Family::Gemma2 => json!({
@@ -50,15 +51,15 @@ fn defaults(family: Family) -> Value {
     }
 }
 
-/// How positions turn heads.
+/// The rotary embedding.
 pub(super) struct Rotation {
     pub theta: f64,
     pub scaling: Option<RopeScaling>,
-    /// Of the layers with a window, where they have one of their own.
+    /// The base of windowed layers, if it differs.
     pub local_theta: Option<f64>,
 }
 
-/// The keys of a config, or of an object inside it. A key that is null counts as absent.
+/// The keys of a config or of an object inside it. Null counts as absent.
 pub(super) struct Keys<'a>(pub &'a Map<String, Value>);
 
 impl<'a> Keys<'a> {
@@ -100,12 +101,12 @@ impl<'a> Keys<'a> {
         self.get(key).map(object).transpose()
     }
 
-    /// A positive number for each of `count`.
+    /// A list of `count` positive numbers.
     fn numbers(&self, key: &str, count: u64) -> Result<Vec<f64>, SpecError> {
         let value = self.get(key).ok_or(missing(key))?;
         let list = value.as_array().ok_or_else(|| wrong(key, "a list", value))?;
         if list.len() as u64 != count {
-            return Err(SpecError::WrongLength { key: key.to_owned(), wanted: count, found: list.len() });
+            return Err(SpecError::WrongLength { key: key.to_owned(), expected: count, found: list.len() });
         }
         let number = |v: &Value| match v.as_f64() {
             Some(x) if x.is_finite() && x > 0.0 => Ok(x),
@@ -114,11 +115,11 @@ impl<'a> Keys<'a> {
         list.iter().map(number).collect()
     }
 
-    /// Parts that some checkpoints of these families have and the decoder does not.
-    pub(super) fn refuse_unbuilt(&self) -> Result<(), SpecError> {
+    /// Refuses features that the decoder does not have.
+    pub(super) fn refuse_unsupported(&self) -> Result<(), SpecError> {
         match self.positive("partial_rotary_factor")? {
             None | Some(1.0) => {}
-            Some(part) => return Err(unsupported("partial_rotary_factor", &part.to_string(), "1")),
+            Some(factor) => return Err(unsupported("partial_rotary_factor", &factor.to_string(), "1")),
         }
         for key in ["mlp_bias", "use_bidirectional_attention"] {
             if self.flag(key)? == Some(true) {
@@ -129,7 +130,7 @@ impl<'a> Keys<'a> {
     }
 
     pub(super) fn activation(&self, family: Family) -> Result<Activation, SpecError> {
-        // Gemma's older key said "gelu" and meant the other form.
+        // Gemma's older key `hidden_act` has "gelu" for the tanh form.
         let key = if family.is_gemma() { "hidden_activation" } else { "hidden_act" };
         match self.text(key)? {
             None | Some("silu") => Ok(Activation::Silu),
@@ -139,7 +140,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// The window, where the family has one and uses it.
+    /// The window, if the family has one and uses it.
     pub(super) fn window(&self, family: Family) -> Result<Option<usize>, SpecError> {
         let used = match family {
             Family::Llama => false,
@@ -149,8 +150,8 @@ impl<'a> Keys<'a> {
         Ok(if used { self.optional_size("sliding_window")?.map(|w| w as usize) } else { None })
     }
 
-    /// Which layers keep to the window: those that are listed so; or, as the family does it where nothing is listed,
-    /// all but the last of every so many, all but the first so many, or all.
+    /// The windowed layers: those of `layer_types`, else by the rule of the family: all but every n-th layer, all but the
+    /// first n, or all.
     pub(super) fn windowed_layers(&self, family: Family, layers: u64) -> Result<Vec<bool>, SpecError> {
         if let Some(types) = self.get("layer_types").filter(|_| family != Family::Llama) {
             return layer_types(types, layers);
@@ -168,7 +169,7 @@ impl<'a> Keys<'a> {
         Ok((0..layers).map(|layer| layer >= full && (layer + 1) % pattern != 0).collect())
     }
 
-    /// Newer configs hold base and scaling under `rope_parameters`, once or for each kind of layer.
+    /// Newer configs have base and scaling under `rope_parameters`, once or for each layer type.
     pub(super) fn rope(&self, family: Family, head_dim: u64) -> Result<Rotation, SpecError> {
         let parameters = self.object("rope_parameters")?;
         let of_kind = |kind| parameters.as_ref().map_or(Ok(None), |p| p.object(kind));
@@ -194,7 +195,7 @@ impl<'a> Keys<'a> {
         Ok(Rotation { theta, scaling, local_theta })
     }
 
-    /// The kind of stretching; `None` is none.
+    /// The type of the scaling; `None` for no scaling.
     fn rope_kind(&self) -> Result<Option<&'a str>, SpecError> {
         let kind = match self.text("rope_type")? {
             Some(kind) => Some(kind),
@@ -203,7 +204,7 @@ impl<'a> Keys<'a> {
         Ok(kind.filter(|&kind| kind != "default"))
     }
 
-    /// `model` is the config around these keys.
+    /// `model` is the config that contains these keys.
     fn rope_scaling(&self, model: &Keys<'_>, head_dim: u64) -> Result<Option<RopeScaling>, SpecError> {
         let Some(kind) = self.rope_kind()? else { return Ok(None) };
         let number = |key| self.positive(key)?.ok_or(missing(key));
@@ -219,17 +220,19 @@ impl<'a> Keys<'a> {
             },
             "yarn" => {
                 let factor = number("factor")?;
-                let sharper = |by: f64| if factor <= 1.0 { 1.0 } else { 0.1 * by * factor.ln() + 1.0 };
+                let scale = |mscale: f64| if factor <= 1.0 { 1.0 } else { 0.1 * mscale * factor.ln() + 1.0 };
                 let attention_factor = match (self.positive("attention_factor")?, self.positive("mscale")?) {
                     (Some(given), _) => given,
-                    (None, Some(by)) => sharper(by) / self.positive("mscale_all_dim")?.map_or(1.0, sharper),
-                    (None, None) => sharper(1.0),
+                    (None, Some(mscale)) => {
+                        scale(mscale) / self.positive("mscale_all_dim")?.map_or(1.0, scale)
+                    }
+                    (None, None) => scale(1.0),
                 };
                 RopeScaling::Yarn {
                     factor,
                     beta_fast: self.positive("beta_fast")?.unwrap_or(32.0),
                     beta_slow: self.positive("beta_slow")?.unwrap_or(1.0),
-                    // Where the scaling does not say how many there were before, the model's.
+                    // The default is the context of the model.
                     original_max_positions: original()?
                         .or(positions()?)
                         .ok_or(missing("original_max_position_embeddings"))?
@@ -237,9 +240,9 @@ impl<'a> Keys<'a> {
                     attention_factor,
                 }
             }
-            // Phi-3's first name for it, and the one it got.
+            // Phi-3 used "su" before "longrope".
             "su" | "longrope" => {
-                // Phi-3 says it beside the scaling.
+                // Phi-3 has this key next to `rope_scaling`.
                 let original = match model.optional_size("original_max_position_embeddings")? {
                     Some(original) => Some(original),
                     None => original()?,
@@ -250,7 +253,7 @@ impl<'a> Keys<'a> {
                     (None, Some(positions)) => positions as f64 / original as f64,
                     (None, None) => 1.0,
                 };
-                let sharper = match factor > 1.0 && original > 1 {
+                let default_factor = match factor > 1.0 && original > 1 {
                     true => (1.0 + factor.ln() / (original as f64).ln()).sqrt(),
                     false => 1.0,
                 };
@@ -258,7 +261,7 @@ impl<'a> Keys<'a> {
                     short: self.numbers("short_factor", head_dim / 2)?,
                     long: self.numbers("long_factor", head_dim / 2)?,
                     original_max_positions: original as usize,
-                    attention_factor: self.positive("attention_factor")?.unwrap_or(sharper),
+                    attention_factor: self.positive("attention_factor")?.unwrap_or(default_factor),
                 }
             }
             other => return Err(unsupported("rope_scaling", other, "linear, llama3, yarn or longrope")),
@@ -266,12 +269,12 @@ impl<'a> Keys<'a> {
     }
 }
 
-/// Which of `layers` are listed as windowed.
+/// The windowed layers in `layer_types`.
 fn layer_types(types: &Value, layers: u64) -> Result<Vec<bool>, SpecError> {
     let key = "layer_types";
     let list = types.as_array().ok_or_else(|| wrong(key, "a list", types))?;
     if list.len() as u64 != layers {
-        return Err(SpecError::WrongLength { key: key.to_owned(), wanted: layers, found: list.len() });
+        return Err(SpecError::WrongLength { key: key.to_owned(), expected: layers, found: list.len() });
     }
     let is_windowed = |v: &Value| match v.as_str() {
         Some("sliding_attention") => Ok(true),

@@ -85,7 +85,7 @@ fn gemma3_1b() -> Value {
     })
 }
 
-/// google/gemma-3-4b-pt: the text part is nested, and most of it left out.
+/// google/gemma-3-4b-pt: the text decoder is nested, with most keys at their defaults.
 fn gemma3_4b() -> Value {
     json!({
         "model_type": "gemma3", "mm_tokens_per_image": 256, "vision_config": {"hidden_size": 1152},
@@ -97,7 +97,7 @@ fn gemma3_4b() -> Value {
     })
 }
 
-/// `base` with some keys replaced; null removes.
+/// `base` with some keys replaced.
 fn with(base: Value, changes: Value) -> Value {
     let mut base = base;
     for (key, value) in changes.as_object().unwrap() {
@@ -117,13 +117,13 @@ fn published_parameter_counts() {
         ("Mistral-7B-v0.1", mistral_7b(), 7_241_732_096),
         ("gemma-2-2b", gemma2_2b(), 2_614_341_888),
         ("gemma-3-1b", gemma3_1b(), 999_885_952),
-        ("gemma-3-4b, its text part", gemma3_4b(), 3_880_263_168),
+        ("gemma-3-4b, text decoder", gemma3_4b(), 3_880_263_168),
     ];
     for (name, config, parameters) in table {
         let spec = ModelSpec::from_hf(&config).unwrap();
         assert_eq!(spec.parameters(), parameters, "{name}");
         let listed: u64 = spec.tensors().iter().map(|t| t.shape.iter().product::<usize>() as u64).sum();
-        assert_eq!(listed, parameters, "{name}: the tensors listed");
+        assert_eq!(listed, parameters, "{name}: sum of the tensors");
         assert_eq!(spec.weight_bytes(Dtype::Bf16), 2 * parameters, "{name}");
     }
 }
@@ -136,7 +136,7 @@ fn cache_bytes() {
 }
 
 #[test]
-fn tensor_names_are_those_of_checkpoints() {
+fn tensor_names_equal_those_of_checkpoints() {
     let names = |config: &Value| -> Vec<String> {
         let spec = ModelSpec::from_hf(config).unwrap();
         spec.tensors().into_iter().map(|t| t.name).collect()
@@ -154,7 +154,7 @@ fn tensor_names_are_those_of_checkpoints() {
 }
 
 #[test]
-fn what_makes_gemma_different() {
+fn features_of_gemma() {
     let gemma2 = ModelSpec::from_hf(&gemma2_2b()).unwrap();
     assert_eq!(gemma2.activation, Activation::GeluTanh);
     assert!(gemma2.tied_embeddings && gemma2.post_norms && !gemma2.qk_norm);
@@ -167,7 +167,7 @@ fn what_makes_gemma_different() {
     for norm in ["input", "post_attention", "pre_feedforward", "post_feedforward"] {
         assert!(names.contains(&format!("model.layers.25.{norm}_layernorm.weight")), "{norm}");
     }
-    // Left out is not the same as none.
+    // An absent key is the default, null is none.
     let changes = json!({"attn_logit_softcapping": null, "query_pre_attn_scalar": 144});
     let mut other = with(gemma2_2b(), changes);
     other.as_object_mut().unwrap().remove("final_logit_softcapping");
@@ -186,12 +186,12 @@ fn what_makes_gemma_different() {
         assert_eq!(gemma3.window_of_layer(layer), if global { None } else { Some(1024) }, "{layer}");
         assert_eq!(gemma3.is_local(layer), !global, "{layer}");
     }
-    // The root of 2560 is 50.596; bf16 has no number nearer than 50.5.
+    // The square root of 2560 is 50.596; the nearest bf16 is 50.5.
     assert_eq!(gemma3.embedding_scale(Dtype::Bf16), 50.5);
     assert!((gemma3.embedding_scale(Dtype::F32) - 50.596_44).abs() < 1e-4);
     assert_eq!(ModelSpec::from_hf(&smollm2_135m()).unwrap().embedding_scale(Dtype::F32), 1.0);
 
-    // Newer configs say it all in other words.
+    // Newer configs have other keys.
     let mut newer = gemma3_4b()["text_config"].clone();
     newer["rope_scaling"] = json!(null);
     newer["rope_parameters"] = json!({
@@ -234,54 +234,51 @@ fn refusals_name_the_key() {
     let table = [
         (
             json!({"model_type": "gpt2"}),
-            "unknown model_type \"gpt2\"; known are llama, mistral, qwen2, qwen3, phi3, gemma2, gemma3_text",
+            "unknown model_type \"gpt2\"; supported: llama, mistral, qwen2, qwen3, phi3, gemma2, gemma3_text",
         ),
         (json!({"model_type": null}), "model_type is missing"),
         (json!({"hidden_size": null}), "hidden_size is missing"),
-        (json!({"hidden_size": "576"}), "hidden_size must be a positive integer, this is \"576\""),
-        (json!({"hidden_size": -1}), "hidden_size must be a positive integer, this is -1"),
-        (json!({"vocab_size": [1]}), "vocab_size must be a positive integer, this is a list"),
+        (json!({"hidden_size": "576"}), "hidden_size must be a positive integer, not \"576\""),
+        (json!({"hidden_size": -1}), "hidden_size must be a positive integer, not -1"),
+        (json!({"vocab_size": [1]}), "vocab_size must be a positive integer, not a list"),
         (json!({"hidden_size": 577}), "hidden_size 577 is not divisible by num_attention_heads 9"),
         (
             json!({"num_key_value_heads": 2}),
             "num_attention_heads 9 is not divisible by num_key_value_heads 2",
         ),
         (json!({"num_hidden_layers": 0}), "num_hidden_layers is zero"),
-        (json!({"head_dim": 63}), "head_dim 63 is odd; rotary embedding turns pairs"),
-        (
-            json!({"num_hidden_layers": 100000}),
-            "num_hidden_layers 100000 is beyond any model this program can build (at most 4096)",
-        ),
+        (json!({"head_dim": 63}), "head_dim 63 is odd; rotary embedding needs an even size"),
+        (json!({"num_hidden_layers": 100000}), "num_hidden_layers 100000 is too large; the maximum is 4096"),
         (
             json!({"hidden_size": 5_000_000_000u64}),
-            "hidden_size 5000000000 is beyond any model this program can build (at most 4294967295)",
+            "hidden_size 5000000000 is too large; the maximum is 4294967295",
         ),
         (
             json!({"vocab_size": 4_000_000_000u64, "hidden_size": 3_600_000_000u64}),
-            "these sizes make more than 1000000000000000 parameters; one of them must be wrong",
+            "the model has more than 1000000000000000 parameters; check its sizes",
         ),
         (
             json!({"num_attention_heads": 4_294_967_295u64, "num_key_value_heads": 1, "head_dim": 4_294_967_294u64}),
-            "these sizes make more than 1000000000000000 parameters; one of them must be wrong",
+            "the model has more than 1000000000000000 parameters; check its sizes",
         ),
         (
             json!({"rope_scaling": {"rope_type": "dynamic"}}),
-            "rope_scaling \"dynamic\" is not supported; linear, llama3, yarn or longrope is",
+            "rope_scaling \"dynamic\" is not supported; supported: linear, llama3, yarn or longrope",
         ),
         (json!({"rope_scaling": {"rope_type": "longrope"}}), "original_max_position_embeddings is missing"),
         (
             json!({"original_max_position_embeddings": 4096,
                 "rope_scaling": {"rope_type": "longrope", "short_factor": [1.0, 1.5]}}),
-            "short_factor must list 32, this lists 2",
+            "short_factor must have 32 items, not 2",
         ),
         (json!({"rope_scaling": {"rope_type": "yarn"}}), "factor is missing"),
         (json!({"rope_scaling": {"type": "llama3"}}), "factor is missing"),
         (
             json!({"hidden_act": "relu"}),
-            "hidden_act \"relu\" is not supported; silu, gelu_pytorch_tanh or gelu is",
+            "hidden_act \"relu\" is not supported; supported: silu, gelu_pytorch_tanh or gelu",
         ),
-        (json!({"rms_norm_eps": 0}), "rms_norm_eps must be a positive number, this is 0"),
-        (json!({"tie_word_embeddings": 1}), "tie_word_embeddings must be true or false, this is 1"),
+        (json!({"rms_norm_eps": 0}), "rms_norm_eps must be a positive number, not 0"),
+        (json!({"tie_word_embeddings": 1}), "tie_word_embeddings must be true or false, not 1"),
     ];
     for (changes, message) in table {
         let error = ModelSpec::from_hf(&with(smollm2_135m(), changes.clone())).unwrap_err();
@@ -289,7 +286,7 @@ fn refusals_name_the_key() {
     }
     assert_eq!(
         ModelSpec::from_hf(&json!([])).unwrap_err().to_string(),
-        "a model's config must be an object, this is a list"
+        "a model config must be an object, not a list"
     );
 }
 
@@ -332,7 +329,7 @@ proptest! {
         let _ = ModelSpec::from_hf(&value);
     }
 
-    /// A real config with a few keys replaced gets further than noise does.
+    /// A valid config with a few keys replaced reaches more of the code than random values.
     #[test]
     fn arbitrary_changes_never_panic(
         base in 0usize..8,

@@ -10,7 +10,7 @@ use unicode_width::UnicodeWidthStr;
 
 use super::first_run_row;
 use crate::{
-    run::sweep::{Column, Job, Sweep, Turn},
+    run::sweep::{Column, Job, JobState, Sweep},
     tui::{
         theme::Theme,
         view::View,
@@ -109,19 +109,19 @@ impl Columns {
     }
 
     fn row<'a>(&self, theme: &Theme, at: usize, job: &Job) -> Line<'a> {
-        let outcome = match (job.turn, &job.result) {
-            (Turn::Waiting, None) => "waiting".to_owned(),
-            _ => job.outcome_word(),
+        let outcome = match (job.state, &job.result) {
+            (JobState::Waiting, None) => "waiting".to_owned(),
+            _ => job.status(),
         };
-        let style = match (job.turn, outcome.as_str()) {
-            (Turn::Running, _) => theme.accent,
+        let style = match (job.state, outcome.as_str()) {
+            (JobState::Running, _) => theme.accent,
             (_, "completed") => theme.good,
             (_, "failed") => theme.bad,
             (_, "interrupted") => theme.warn,
             _ => theme.dim,
         };
-        let text = if job.turn == Turn::Waiting { theme.dim } else { theme.text };
-        let pointer = if job.turn == Turn::Running { theme.glyphs.pointer } else { " " };
+        let text = if job.state == JobState::Waiting { theme.dim } else { theme.text };
+        let pointer = if job.state == JobState::Running { theme.glyphs.pointer } else { " " };
         let mut line = vec![
             Text::styled(pointer, theme.accent),
             Text::styled(format!("{:>1$}  ", at + 1, self.number_width), text),

@@ -10,6 +10,7 @@ use ratatui::{
 
 use crate::{
     base::units::three_digits,
+    event::Outcome,
     rundir::RunEntry,
     tui::{
         ui::SortRuns,
@@ -92,12 +93,13 @@ fn row<'a>(view: &View<'_>, run: &RunEntry, wide: bool) -> Line<'a> {
     let metrics = run.result.as_ref().map(|r| r.metrics);
     let number = |v: Option<f64>| v.map_or_else(|| none.to_owned(), three_digits);
     let tok_s = number(metrics.and_then(|m| m.decode_tok_s));
-    let (outcome, style) = match run.result.as_ref().map(|r| r.outcome.as_str()) {
-        Some("completed") => ("completed".to_owned(), theme.good),
-        Some("failed") => ("failed".to_owned(), theme.bad),
-        Some(other) => (other.to_owned(), theme.warn),
-        None => ("no end".to_owned(), theme.warn),
+    let outcome = run.result.as_ref().map(|r| r.outcome);
+    let style = match outcome {
+        Some(Outcome::Completed) => theme.good,
+        Some(Outcome::Failed) => theme.bad,
+        Some(Outcome::Interrupted) | None => theme.warn,
     };
+    let outcome = outcome.map_or_else(|| "no end".to_owned(), |outcome| outcome.to_string());
     let cut = |text: &str, n: usize| text.chars().take(n - 1).collect::<String>();
     let model = if run.simulated() { format!("sim: {}", run.model) } else { run.model.clone() };
     if !wide {
