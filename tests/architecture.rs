@@ -72,8 +72,8 @@ const ROOMS: [(&str, &[&str]); 23] = [
     (
         "tui",
         &[
-            "base", "process", "config", "model", "event", "analysis", "kernels", "state", "rundir",
-            "report", "run", "compare",
+            "base", "process", "config", "model", "event", "analysis", "kernels", "state", "rundir", "run",
+            "compare",
         ],
     ),
     (

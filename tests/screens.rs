@@ -227,7 +227,7 @@ fn mfu_and_mbu_are_on_the_screen_and_in_the_report() {
         assert!((0.01..1.0).contains(&share), "{key} {share}");
     }
     let report = report_md(&state);
-    for words in ["## How near the limit", "decode gate_up", "roofline.svg", "989 TFLOP/s at 1,830 MHz"] {
+    for words in ["## Efficiency", "decode gate_up", "roofline.svg", "989 TFLOP/s at 1,830 MHz"] {
         assert!(report.contains(words), "{report}");
     }
     let svg = roofline_svg(&state).unwrap();
@@ -236,8 +236,8 @@ fn mfu_and_mbu_are_on_the_screen_and_in_the_report() {
     let cpu = without_gpu();
     let json = run_json(&cpu, None);
     assert!(json["mfu"].is_null() && json["mbu"].is_null());
-    assert!(report_md(&cpu).contains("No ceilings: no GPU is profiled"));
-    assert!(roofline_svg(&cpu).unwrap().contains("no ceilings are known"));
+    assert!(report_md(&cpu).contains("Peaks unknown: no GPU is profiled"));
+    assert!(roofline_svg(&cpu).unwrap().contains("peaks unknown"));
     assert_eq!(roofline_svg(&RunState::default()), None);
 }
 

@@ -6,7 +6,7 @@
 use std::io::{self, BufRead};
 
 /// A longer row is not a row of a table.
-pub const LONGEST_ROW: usize = 4 << 20;
+pub const MAX_ROW_BYTES: usize = 4 << 20;
 
 /// Reads rows one after another.
 ///
@@ -31,7 +31,7 @@ impl<R: BufRead> Rows<R> {
         Rows { input, line: Vec::new(), cells: Vec::new(), bytes_read: 0 }
     }
 
-    /// The next row; `None` at the end. A row longer than [`LONGEST_ROW`] is an error of the kind `InvalidData`.
+    /// The next row; `None` at the end. A row longer than [`MAX_ROW_BYTES`] is an error of the kind `InvalidData`.
     pub fn next_row(&mut self) -> io::Result<Option<Row<'_>>> {
         self.line.clear();
         self.cells.clear();
@@ -75,10 +75,10 @@ impl<R: BufRead> Rows<R> {
             self.line.extend_from_slice(&chunk[..taken]);
             self.input.consume(taken);
             self.bytes_read += taken as u64;
-            if self.line.len() > LONGEST_ROW {
+            if self.line.len() > MAX_ROW_BYTES {
                 return Err(io::Error::new(
                     io::ErrorKind::InvalidData,
-                    format!("a row of more than {} MB", LONGEST_ROW >> 20),
+                    format!("a row of more than {} MB", MAX_ROW_BYTES >> 20),
                 ));
             }
             if end.is_some() {
@@ -208,7 +208,7 @@ mod tests {
         let endless = io::BufReader::new(io::Read::take(io::repeat(b'x'), 1 << 30));
         let mut rows = Rows::new(endless);
         assert_eq!(rows.next_row().err().unwrap().kind(), io::ErrorKind::InvalidData);
-        assert!(rows.bytes_read < 2 * LONGEST_ROW as u64);
+        assert!(rows.bytes_read < 2 * MAX_ROW_BYTES as u64);
     }
 
     proptest! {
@@ -231,13 +231,13 @@ mod tests {
         fn chunk_size_does_not_change_the_rows(
             bytes in prop::collection::vec(prop::sample::select(b"ab,\"\n\r\xff".to_vec()), 0..60), chunk in 1usize..9
         ) {
-            let whole = all(&bytes);
+            let at_once = all(&bytes);
             let mut rows = Rows::new(io::BufReader::with_capacity(chunk, bytes.as_slice()));
             let mut parts = Vec::new();
             while let Some(row) = rows.next_row().unwrap() {
                 parts.push(row.iter().map(<[u8]>::to_vec).collect::<Vec<_>>());
             }
-            prop_assert_eq!(whole, parts);
+            prop_assert_eq!(at_once, parts);
         }
     }
 }

@@ -255,20 +255,20 @@ fn summary(table: &KernelTable) -> String {
     let (one, several) = table.kind.nouns();
     let calls = table.calls();
     let noun = if n == 1 { one } else { several };
-    let mut words = format!(
+    let mut text = format!(
         "{} {noun} in {} {}",
         grouped(n as i64),
         grouped(i64::try_from(calls).unwrap_or(i64::MAX)),
         if calls == 1 { table.kind.count_nouns().0 } else { table.kind.count_nouns().1 }
     );
     if let Some(total) = table.total() {
-        words += &format!(", {}", amount_text(table.kind.measure(), total));
+        text += &format!(", {}", amount_text(table.kind.measure(), total));
         let first: Option<f64> = table.rows.iter().take(3).map(|row| table.amount(row)).sum();
         if let Some(first) = first.filter(|_| n > 4 && total > 0.0) {
-            words += &format!("; the first three take {} of it", percent(first / total * 100.0));
+            text += &format!("; the first three take {} of it", percent(first / total * 100.0));
         }
     }
-    words + "."
+    text + "."
 }
 
 /// The share of the time of each class.
@@ -284,12 +284,12 @@ fn bounds(table: &KernelTable) -> Option<String> {
     }
     by_class.retain(|(_, ns)| *ns > 0.0);
     by_class.sort_by(|a, b| b.1.total_cmp(&a.1));
-    let (first, most) = *by_class.first()?;
+    let (first, first_ns) = *by_class.first()?;
     let parts: Vec<String> = by_class
         .iter()
         .map(|(class, ns)| format!("{} {}", class_name(*class), percent(ns / total * 100.0)))
         .collect();
-    let advice = if most >= total / 2.0 { format!(" {}", remedy(first)) } else { String::new() };
+    let advice = if first_ns >= total / 2.0 { format!(" {}", remedy(first)) } else { String::new() };
     Some(format!("Of the time: {}.{advice}", parts.join(", ")))
 }
 

@@ -217,8 +217,8 @@ fn gpu(out: &mut String, state: &RunState) {
     if !state.flight.incidents.is_empty() {
         let _ = writeln!(out, "## Incidents\n");
         for incident in &state.flight.incidents {
-            let meanwhile = Some(incident.meanwhile()).filter(|words| !words.is_empty());
-            let meanwhile = meanwhile.map_or_else(String::new, |words| format!(" ({words})"));
+            let meanwhile = Some(incident.meanwhile()).filter(|text| !text.is_empty());
+            let meanwhile = meanwhile.map_or_else(String::new, |text| format!(" ({text})"));
             let _ = writeln!(out, "- {:.3} s: {}{meanwhile}", incident.at.secs(), incident.describe());
         }
         out.push('\n');

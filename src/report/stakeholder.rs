@@ -124,7 +124,7 @@ fn limits(state: &RunState) -> Vec<String> {
             .iter()
             .find(|point| point.kind == PointKind::Phase && point.phase == phase)
             .and_then(|point| Some(bound(point.verdict.as_ref()?.class)));
-        let words = match (used, bound) {
+        let line = match (used, bound) {
             (Some(used), bound) => {
                 let bound = bound.map_or_else(String::new, |bound| format!("; estimated bound: {bound}"));
                 let share = percent(used.share * 100.0);
@@ -133,7 +133,7 @@ fn limits(state: &RunState) -> Vec<String> {
             (None, Some(bound)) => format!("{when}, estimated bound: {bound}."),
             (None, None) => continue,
         };
-        lines.push(words);
+        lines.push(line);
     }
     lines.extend(state.diagnosis().map(|diagnosis| diagnosis.verdict));
     if lines.is_empty() {

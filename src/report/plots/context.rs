@@ -18,7 +18,8 @@ pub fn context_svg(state: &RunState) -> Option<String> {
     let (from, to) = (first.from, last.to);
     let bound = lower_bound(state, from, to);
     let scaled = mean_speed(state, &measured, from, to);
-    let ys = || measured.iter().map(|at| at.mean_ms).chain(bound.iter().chain(&scaled).map(|(_, ms)| *ms));
+    let ys =
+        || measured.iter().map(|range| range.mean_ms).chain(bound.iter().chain(&scaled).map(|(_, ms)| *ms));
     let low = ys().fold(f64::INFINITY, f64::min);
     let high = ys().fold(0.0, f64::max);
     plot(state, 380, |area| {
@@ -29,11 +30,11 @@ pub fn context_svg(state: &RunState) -> Option<String> {
         let mut chart = chart(area, axes.0, axes.1, (COUNT, None))?;
         chart.draw_series(LineSeries::new(bound.iter().copied(), INK.stroke_width(2)))?;
         chart.draw_series(LineSeries::new(scaled.iter().copied(), ORANGE.stroke_width(2)))?;
-        let most = measured.iter().map(|at| at.n).max().unwrap_or(1).max(1) as f64;
-        for at in &measured {
+        let max_n = measured.iter().map(|range| range.n).max().unwrap_or(1).max(1) as f64;
+        for range in &measured {
             // A range with few tokens is a small point.
-            let size = 2 + (3.0 * (at.n as f64 / most).sqrt()) as i32;
-            chart.draw_series([Circle::new((at.middle(), at.mean_ms), size, BLUE.filled())])?;
+            let size = 2 + (3.0 * (range.n as f64 / max_n).sqrt()) as i32;
+            chart.draw_series([Circle::new((range.middle(), range.mean_ms), size, BLUE.filled())])?;
         }
         let entries = [
             ("measured: mean ITL of a range", BLUE, true),
@@ -67,8 +68,8 @@ fn mean_speed(state: &RunState, measured: &[AtContext], from: u64, to: u64) -> V
     let Some(shape) = state.run.as_ref().and_then(|run| run.shape.as_ref()) else { return Vec::new() };
     let batch = u64::from(state.batch());
     let bytes = |context: u64| shape.cost(Step::decode(batch, context)).total().certain_bytes();
-    let all_ms: f64 = measured.iter().map(|at| at.mean_ms * at.n as f64).sum();
-    let all_bytes: f64 = measured.iter().map(|at| bytes(at.middle() as u64) * at.n as f64).sum();
+    let all_ms: f64 = measured.iter().map(|range| range.mean_ms * range.n as f64).sum();
+    let all_bytes: f64 = measured.iter().map(|range| bytes(range.middle() as u64) * range.n as f64).sum();
     if all_bytes <= 0.0 {
         return Vec::new();
     }
