@@ -10,8 +10,7 @@ use std::{
     time::Instant,
 };
 
-use crossterm::event::{Event as Input, KeyCode, KeyEvent, KeyModifiers};
-use futures::channel::mpsc;
+use crossterm::event::{Event, KeyCode, KeyEvent, KeyModifiers};
 use llmprof::{
     base::cpu_time::thread_cpu_time,
     config::{ConfTree, compose},
@@ -25,9 +24,10 @@ use llmprof::{
     profile::listener::Listeners,
     run::{plan::Plan, session::Session},
     state::RunState,
-    tui::{App, Live},
+    tui::{App, Input, Live},
 };
 use ratatui::{Terminal, TerminalOptions, Viewport, backend::CrosstermBackend, layout::Rect};
+use tokio::sync::mpsc::unbounded_channel;
 
 const SCREEN: Rect = Rect::new(0, 0, 200, 50);
 const ROUNDS: usize = 12;
@@ -111,9 +111,9 @@ struct Watched {
 
 /// The same loop within a session and under the screen, as the program runs it.
 fn watched(plan: Plan, engine: Arc<Mutex<CandleEngine>>) -> Watched {
-    let (keys, input) = mpsc::unbounded();
-    let quit = Input::Key(KeyEvent::new(KeyCode::Char('q'), KeyModifiers::NONE));
-    let done = move || drop(keys.unbounded_send(Ok(quit.clone())));
+    let (keys, input) = unbounded_channel();
+    let quit = Event::Key(KeyEvent::new(KeyCode::Char('q'), KeyModifiers::NONE));
+    let done = move || drop(keys.send(Input::Event(quit.clone())));
     let tui = plan.composed.config.output.tui.clone();
     let options = TerminalOptions { viewport: Viewport::Fixed(SCREEN) };
     let mut screen = Terminal::with_options(CrosstermBackend::new(io::sink()), options).expect("a screen");

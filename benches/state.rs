@@ -192,7 +192,7 @@ fn record_hour(below: &Path) -> RunDir {
         HOUR.for_each(|envelope| recorder.record(&envelope));
         recorder.flush();
     });
-    assert_eq!(recorder.lost(), 0, "{:?}", recorder.trouble());
+    assert_eq!(recorder.loss(), None);
     let bytes = fs::metadata(run.events()).expect("the recording").len();
     row("Recorder, per event", &format!("{:.2} µs", took.as_secs_f64() * 1e6 / HOUR.tokens() as f64), "");
     row("the hour's size", &format!("{} MB", bytes / 1_000_000), "");

@@ -252,10 +252,12 @@ fn rooms_use_what_they_may_and_nothing_else() {
         }
     }
     assert!(wrong.is_empty(), "not allowed:\n{}", wrong.join("\n"));
+    let mut unused = Vec::new();
     for (index, (room, may_use)) in ROOMS.iter().enumerate() {
-        let unused: Vec<_> = may_use.iter().filter(|name| !used_by[index].contains(**name)).collect();
-        assert!(unused.is_empty(), "{room} no longer uses {unused:?}: remove it from the list");
+        let not_used = may_use.iter().filter(|name| !used_by[index].contains(**name));
+        unused.extend(not_used.map(|name| format!("{room} no longer uses {name}")));
     }
+    assert!(unused.is_empty(), "remove from the list:\n{}", unused.join("\n"));
 }
 
 #[test]

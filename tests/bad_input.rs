@@ -102,20 +102,20 @@ const CASES: [Case; 16] = [
     Case {
         name: "half of the first line",
         make: |dir| keep(dir, &lines(1)[..200]),
-        report: (1, "no recording of this program"),
-        diagnose: (1, "no recording of this program"),
-        compare: (2, "no recording of this program"),
-        baseline: (2, "no recording of this program"),
-        replay: (1, "no recording of this program"),
+        report: (1, "not a recording of this program"),
+        diagnose: (1, "not a recording of this program"),
+        compare: (2, "not a recording of this program"),
+        baseline: (2, "not a recording of this program"),
+        replay: (1, "not a recording of this program"),
     },
     Case {
         name: "a first line that lacks most fields",
         make: |dir| keep(dir, format!("{}\n{}", r#"{"t":0,"e":{"run_started":{"schema":1}}}"#, lines(90))),
-        report: (1, "its first line can't be read (missing field"),
-        diagnose: (1, "its first line can't be read"),
-        compare: (2, "its first line can't be read"),
-        baseline: (2, "its first line can't be read"),
-        replay: (1, "its first line can't be read"),
+        report: (1, "its first line cannot be read (missing field"),
+        diagnose: (1, "its first line cannot be read"),
+        compare: (2, "its first line cannot be read"),
+        baseline: (2, "its first line cannot be read"),
+        replay: (1, "its first line cannot be read"),
     },
     Case {
         name: "one token",
@@ -143,7 +143,7 @@ const CASES: [Case; 16] = [
             });
             keep(dir, spoilt.collect::<String>());
         },
-        report: (0, "unreadable lines of the recording were skipped"),
+        report: (0, "lines of the recording cannot be read and were skipped"),
         diagnose: (0, "unreadable lines skipped"),
         compare: (3, "UNDECIDED"),
         baseline: (0, "the recording has no end"),
@@ -223,11 +223,11 @@ const CASES: [Case; 16] = [
             });
             keep(dir, noise.collect::<Vec<u8>>());
         },
-        report: (1, "no recording of this program"),
-        diagnose: (1, "no recording of this program"),
-        compare: (2, "no recording of this program"),
-        baseline: (2, "no recording of this program"),
-        replay: (1, "no recording of this program"),
+        report: (1, "not a recording of this program"),
+        diagnose: (1, "not a recording of this program"),
+        compare: (2, "not a recording of this program"),
+        baseline: (2, "not a recording of this program"),
+        replay: (1, "not a recording of this program"),
     },
 ];
 

@@ -1,4 +1,4 @@
-//! Weights on disk: tiny checkpoints made here, read back, and every way in which one can be wrong.
+//! Checkpoints: tiny ones are written and read back, and invalid ones are refused.
 
 use std::{
     collections::HashMap,
@@ -23,7 +23,7 @@ use tempfile::TempDir;
 
 const SEED: u64 = 5;
 
-/// Heads of 32 and sizes that are whole blocks of every quantised type with blocks of 32.
+/// Sizes that are multiples of 32, the block size of the quantised types.
 fn config(family: &str) -> Value {
     json!({
         "model_type": family, "vocab_size": 96, "hidden_size": 64, "intermediate_size": 96,
@@ -40,7 +40,7 @@ fn tensors(spec: &ModelSpec) -> HashMap<String, Tensor> {
     spec.tensors().iter().map(|shape| (shape.name.clone(), tensor(shape))).collect()
 }
 
-/// A directory with a `config.json` and what `save` puts there.
+/// A directory with a `config.json` and the files that `save` writes.
 fn dir(config: &Value, save: impl FnOnce(&Path, HashMap<String, Tensor>)) -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("config.json"), config.to_string()).unwrap();
@@ -52,16 +52,16 @@ fn single(dir: &Path, tensors: HashMap<String, Tensor>) {
     candle_core::safetensors::save(&tensors, dir.join("model.safetensors")).unwrap();
 }
 
-/// Two shards, tensors dealt out by turns.
+/// Writes two shards with alternating tensors.
 fn sharded(dir: &Path, tensors: HashMap<String, Tensor>) {
     let mut shards = [HashMap::new(), HashMap::new()];
     let mut map = serde_json::Map::new();
-    for (at, (name, tensor)) in tensors.into_iter().enumerate() {
-        map.insert(name.clone(), json!(format!("model-{}.safetensors", at % 2)));
-        shards[at % 2].insert(name, tensor);
+    for (index, (name, tensor)) in tensors.into_iter().enumerate() {
+        map.insert(name.clone(), json!(format!("model-{}.safetensors", index % 2)));
+        shards[index % 2].insert(name, tensor);
     }
-    for (at, shard) in shards.iter().enumerate() {
-        candle_core::safetensors::save(shard, dir.join(format!("model-{at}.safetensors"))).unwrap();
+    for (index, shard) in shards.iter().enumerate() {
+        candle_core::safetensors::save(shard, dir.join(format!("model-{index}.safetensors"))).unwrap();
     }
     let index = json!({"metadata": {}, "weight_map": map});
     fs::write(dir.join("model.safetensors.index.json"), index.to_string()).unwrap();
@@ -81,34 +81,34 @@ fn max_diff(a: &[Vec<f32>], b: &[Vec<f32>]) -> f32 {
 }
 
 #[test]
-fn safetensors_give_the_weights_that_were_saved() {
+fn safetensors_are_read_back() {
     let config = config("qwen2");
     let spec = ModelSpec::from_hf(&config).unwrap();
-    let wanted = logits(&SyntheticWeights::new(SEED), &spec, Dtype::F32);
+    let expected = logits(&SyntheticWeights::new(SEED), &spec, Dtype::F32);
     for dir in [dir(&config, single), dir(&config, sharded)] {
         let checkpoint = Checkpoint::open(dir.path(), None).unwrap();
         assert_eq!(checkpoint.spec(), &spec);
         assert_eq!(checkpoint.weight_bytes(Dtype::Bf16), spec.weight_bytes(Dtype::Bf16));
-        assert_eq!(max_diff(&logits(&checkpoint, &spec, Dtype::F32), &wanted), 0.0);
+        assert_eq!(max_diff(&logits(&checkpoint, &spec, Dtype::F32), &expected), 0.0);
     }
     let alone = dir(&config, single);
     let file = alone.path().join("model.safetensors");
-    assert_eq!(logits(&Checkpoint::open(&file, None).unwrap(), &spec, Dtype::F32), wanted);
+    assert_eq!(logits(&Checkpoint::open(&file, None).unwrap(), &spec, Dtype::F32), expected);
 }
 
-/// A checkpoint of gemma3 with its vision part has the decoder inside, under names of two generations.
+/// A gemma3 checkpoint with a vision encoder has the decoder under another prefix, in two variants.
 #[test]
-fn a_decoder_within_a_larger_model_is_found() {
+fn the_decoder_of_a_multimodal_checkpoint_is_found() {
     let mut text = config("gemma3_text");
     text["tie_word_embeddings"] = json!(true);
     text["sliding_window"] = json!(4);
     let spec = ModelSpec::from_hf(&text).unwrap();
-    let wanted = logits(&SyntheticWeights::new(SEED), &spec, Dtype::F32);
-    let whole = json!({"model_type": "gemma3", "text_config": text, "vision_config": {}});
+    let expected = logits(&SyntheticWeights::new(SEED), &spec, Dtype::F32);
+    let multimodal = json!({"model_type": "gemma3", "text_config": text, "vision_config": {}});
     let names: [fn(&str) -> String; 2] =
         [|name| format!("language_model.{name}"), |name| name.replacen("model.", "model.language_model.", 1)];
     for renamed in names {
-        let dir = dir(&whole, |dir, tensors| {
+        let dir = dir(&multimodal, |dir, tensors| {
             let mut tensors: HashMap<_, _> =
                 tensors.into_iter().map(|(name, tensor)| (renamed(&name), tensor)).collect();
             let other = Tensor::zeros(3, DType::F32, &Device::Cpu).unwrap();
@@ -117,12 +117,12 @@ fn a_decoder_within_a_larger_model_is_found() {
         });
         let checkpoint = Checkpoint::open(dir.path(), None).unwrap();
         assert_eq!(checkpoint.spec(), &spec);
-        assert_eq!(logits(&checkpoint, &spec, Dtype::F32), wanted);
+        assert_eq!(logits(&checkpoint, &spec, Dtype::F32), expected);
     }
 }
 
 #[test]
-fn every_type_on_disk_becomes_every_type_in_memory() {
+fn types_are_converted() {
     let config = config("llama");
     let spec = ModelSpec::from_hf(&config).unwrap();
     for on_disk in [DType::F32, DType::F16, DType::BF16] {
@@ -136,19 +136,19 @@ fn every_type_on_disk_becomes_every_type_in_memory() {
             let shape = &spec.tensors()[2];
             let found = checkpoint.tensor(shape, dtype).unwrap();
             assert_eq!(found.dtype(), candle);
-            let wanted = tensor(shape).to_dtype(on_disk).unwrap().to_dtype(candle).unwrap();
+            let expected = tensor(shape).to_dtype(on_disk).unwrap().to_dtype(candle).unwrap();
             let numbers = |t: Tensor| t.to_dtype(DType::F32).unwrap().to_vec2::<f32>().unwrap();
-            assert_eq!(numbers(found), numbers(wanted), "{on_disk:?} as {dtype:?}");
+            assert_eq!(numbers(found), numbers(expected), "{on_disk:?} as {dtype:?}");
         }
     }
 }
 
 fn refusal(path: &Path) -> String {
-    Checkpoint::open(path, None).expect_err("a refusal").to_string()
+    Checkpoint::open(path, None).expect_err("an error").to_string()
 }
 
 #[test]
-fn what_is_wrong_with_safetensors_is_named() {
+fn invalid_safetensors_are_refused() {
     let config = config("llama");
     let name = "model.layers.1.mlp.up_proj.weight";
     let file = |dir: &TempDir| dir.path().join("model.safetensors").display().to_string();
@@ -163,38 +163,45 @@ fn what_is_wrong_with_safetensors_is_named() {
     });
     assert_eq!(refusal(lacking.path()), format!("{} has no tensor {name}", file(&lacking)));
 
-    let bent = dir(&config, |dir, mut tensors| {
+    let wrong_shape = dir(&config, |dir, mut tensors| {
         tensors.insert(name.to_owned(), Tensor::zeros((96, 63), DType::F32, &Device::Cpu).unwrap());
         single(dir, tensors);
     });
-    let message = format!("{}: {name} has shape [96, 63], the model wants [96, 64]", file(&bent));
-    assert_eq!(refusal(bent.path()), message);
+    let message = format!("{}: {name} has shape [96, 63], the model wants [96, 64]", file(&wrong_shape));
+    assert_eq!(refusal(wrong_shape.path()), message);
 
-    let whole_numbers = dir(&config, |dir, mut tensors| {
+    let wrong_type = dir(&config, |dir, mut tensors| {
         tensors.insert(name.to_owned(), Tensor::zeros((96, 64), DType::I64, &Device::Cpu).unwrap());
         single(dir, tensors);
     });
-    let message = format!("{}: {name} is i64; f32, f16 and bf16 can be read", file(&whole_numbers));
-    assert_eq!(refusal(whole_numbers.path()), message);
+    let message = format!("{}: {name} is i64; f32, f16 and bf16 can be read", file(&wrong_type));
+    assert_eq!(refusal(wrong_type.path()), message);
 
-    for (cut, wanted) in [(1000, "safetensors"), (4, "safetensors"), (0, "safetensors")] {
-        let cut_short = dir(&config, |dir, tensors| {
+    for len in [1000, 4, 0] {
+        let truncated = dir(&config, |dir, tensors| {
             single(dir, tensors);
             let file = dir.join("model.safetensors");
             let bytes = fs::read(&file).unwrap();
-            fs::write(&file, &bytes[..cut.min(bytes.len())]).unwrap();
+            fs::write(&file, &bytes[..len.min(bytes.len())]).unwrap();
         });
-        let message = refusal(cut_short.path());
-        assert!(message.starts_with(&format!("{} is no whole {wanted} file", file(&cut_short))), "{message}");
+        let message = refusal(truncated.path());
+        assert!(
+            message.starts_with(&format!("{} is no whole safetensors file", file(&truncated))),
+            "{message}"
+        );
     }
-    // The header is whole and the data is not.
-    let torn = dir(&config, |dir, tensors| {
+    // The header is complete, the data is not.
+    let truncated = dir(&config, |dir, tensors| {
         single(dir, tensors);
         let file = dir.join("model.safetensors");
         let bytes = fs::read(&file).unwrap();
         fs::write(&file, &bytes[..bytes.len() - 8]).unwrap();
     });
-    assert!(refusal(torn.path()).contains("is no whole safetensors file"), "{}", refusal(torn.path()));
+    assert!(
+        refusal(truncated.path()).contains("is no whole safetensors file"),
+        "{}",
+        refusal(truncated.path())
+    );
 
     let other =
         dir(&config, |dir, _| fs::write(dir.join("model.safetensors"), "GGUF nonsense here").unwrap());
@@ -208,7 +215,7 @@ fn what_is_wrong_with_safetensors_is_named() {
 }
 
 #[test]
-fn what_is_wrong_with_shards_is_named() {
+fn invalid_shards_are_refused() {
     let config = config("llama");
     let index = |dir: &TempDir| dir.path().join("model.safetensors.index.json");
     let broken = dir(&config, sharded);
@@ -216,28 +223,28 @@ fn what_is_wrong_with_shards_is_named() {
     let message = format!("{} names model-1.safetensors, which is not there", index(&broken).display());
     assert_eq!(refusal(broken.path()), message);
 
-    let emptied = dir(&config, sharded);
-    fs::write(index(&emptied), r#"{"weight_map": {}}"#).unwrap();
-    let message = refusal(emptied.path());
+    let empty = dir(&config, sharded);
+    fs::write(index(&empty), r#"{"weight_map": {}}"#).unwrap();
+    let message = refusal(empty.path());
     assert!(
-        message.starts_with(&format!("{} has no tensor model.embed", index(&emptied).display())),
+        message.starts_with(&format!("{} has no tensor model.embed", index(&empty).display())),
         "{message}"
     );
 
-    // The index promises a tensor that its shard does not have.
-    let lying = dir(&config, sharded);
-    let text = fs::read_to_string(index(&lying)).unwrap();
-    fs::write(index(&lying), text.replace("model-1.", "model-0.")).unwrap();
-    let message = refusal(lying.path());
+    // The index lists a tensor that its shard does not have.
+    let inconsistent = dir(&config, sharded);
+    let text = fs::read_to_string(index(&inconsistent)).unwrap();
+    fs::write(index(&inconsistent), text.replace("model-1.", "model-0.")).unwrap();
+    let message = refusal(inconsistent.path());
     assert!(message.contains("model-0.safetensors has no tensor"), "{message}");
 
-    let garbled = dir(&config, sharded);
-    fs::write(index(&garbled), "{").unwrap();
-    assert!(refusal(garbled.path()).contains("is no whole safetensors index file"));
+    let corrupt = dir(&config, sharded);
+    fs::write(index(&corrupt), "{").unwrap();
+    assert!(refusal(corrupt.path()).contains("is no whole safetensors index file"));
 }
 
-/// Rows of each head as llama.cpp's converter orders them for interleaved rotary pairs.
-fn pairs_from_halves(w: &Tensor, head_dim: usize) -> Tensor {
+/// Reorders the rows of each head as the llama.cpp converter does for interleaved rotary pairs.
+fn interleave_halves(w: &Tensor, head_dim: usize) -> Tensor {
     let dims = w.dims().to_vec();
     let heads = dims[0] / head_dim;
     let mut split = vec![heads, 2, head_dim / 2];
@@ -245,7 +252,7 @@ fn pairs_from_halves(w: &Tensor, head_dim: usize) -> Tensor {
     w.reshape(split).unwrap().transpose(1, 2).unwrap().contiguous().unwrap().reshape(dims).unwrap()
 }
 
-/// A GGUF file of `config` in the types that `kind` chooses by a tensor's GGUF name.
+/// A GGUF file of `config`; `kind` selects the type of a tensor by its GGUF name.
 fn gguf(
     config: &Value,
     kind: impl Fn(&str) -> GgmlDType,
@@ -291,7 +298,7 @@ fn gguf(
         let name = renames.iter().fold(shape.name.clone(), |name, (from, to)| name.replace(from, to));
         let mut values = tensor(&shape);
         if arch == "llama" && (name.contains("attn_q.") || name.contains("attn_k.")) {
-            values = pairs_from_halves(&values, spec.head_dim);
+            values = interleave_halves(&values, spec.head_dim);
         }
         let dtype = if shape.shape.len() == 1 { GgmlDType::F32 } else { kind(&name) };
         saved.push((name, QTensor::quantize(&values, dtype).unwrap()));
@@ -305,7 +312,7 @@ fn gguf(
 }
 
 #[test]
-fn gguf_in_plain_numbers_gives_the_weights_that_were_saved() {
+fn unquantised_gguf_is_read_back() {
     for family in ["llama", "qwen2", "qwen3"] {
         let config = config(family);
         let (_dir, path) = gguf(&config, |_| GgmlDType::F32, &[]);
@@ -313,13 +320,13 @@ fn gguf_in_plain_numbers_gives_the_weights_that_were_saved() {
         let spec = ModelSpec::from_hf(&config).unwrap();
         assert_eq!(checkpoint.spec().tensors(), spec.tensors());
         assert_eq!(checkpoint.spec().qk_norm, family == "qwen3");
-        let wanted = logits(&SyntheticWeights::new(SEED), &spec, Dtype::F32);
-        assert_eq!(max_diff(&logits(&checkpoint, checkpoint.spec(), Dtype::F32), &wanted), 0.0, "{family}");
+        let expected = logits(&SyntheticWeights::new(SEED), &spec, Dtype::F32);
+        assert_eq!(max_diff(&logits(&checkpoint, checkpoint.spec(), Dtype::F32), &expected), 0.0, "{family}");
         assert_eq!(checkpoint.type_name(Dtype::Bf16), "bf16");
     }
 }
 
-/// The same weights as plain numbers.
+/// The dequantised weights.
 struct Dequantised<'a>(&'a Checkpoint);
 
 impl WeightSource for Dequantised<'_> {
@@ -329,11 +336,11 @@ impl WeightSource for Dequantised<'_> {
 }
 
 #[test]
-fn quantised_blocks_are_multiplied_as_they_are() {
+fn quantised_blocks_are_multiplied_without_conversion() {
     for family in ["llama", "qwen3"] {
         let config = config(family);
         let spec = ModelSpec::from_hf(&config).unwrap();
-        // All alike; then values in another type than queries and keys, and one layer's in plain numbers.
+        // One type for all; then another type for values, unquantised in one layer.
         let kinds: [fn(&str) -> GgmlDType; 2] = [
             |_| GgmlDType::Q8_0,
             |name| match name {
@@ -345,7 +352,7 @@ fn quantised_blocks_are_multiplied_as_they_are() {
         for kind in kinds {
             let (_dir, path) = gguf(&config, kind, &[]);
             let checkpoint = Checkpoint::open(&path, None).unwrap();
-            // Activations are quantised too where blocks are multiplied as they are.
+            // Products with quantised blocks also quantise the activations.
             let plain = logits(&Dequantised(&checkpoint), &spec, Dtype::F32);
             let diff = max_diff(&logits(&checkpoint, &spec, Dtype::F32), &plain);
             assert!(diff > 0.0 && diff < 0.1, "{family}: {diff}");
@@ -357,7 +364,7 @@ fn quantised_blocks_are_multiplied_as_they_are() {
 }
 
 #[test]
-fn what_is_wrong_with_gguf_is_named() {
+fn invalid_gguf_is_refused() {
     let config = config("llama");
     let text = |text: &str| Some(Gguf::String(text.to_owned()));
     let plain = |_: &str| GgmlDType::F32;

@@ -223,17 +223,16 @@ fn a_failed_run_exits_1_with_its_cause() {
 
 #[test]
 fn a_panic_exits_1_with_the_run_closed() {
-    let mut cases = vec![("none", "runtime.sim.scenario=panic", "the engine panics here")];
+    let scenario = ["runtime.sim.scenario=panic", "runtime.sim.speed=50"];
+    let mut cases = vec![("none", &scenario[..], "the engine panics here")];
     if cfg!(feature = "fault-injection") {
-        let requested = |fault| (fault, "runtime.sim.scenario=steady", "requested by LLMPROF_FAULT");
+        let requested = |fault| (fault, &["infer=long"][..], "requested by LLMPROF_FAULT");
         cases.extend(["panic:engine", "panic:consumer"].map(requested));
     }
-    for (fault, scenario, message) in cases {
+    for (fault, args, message) in cases {
         let dir = tempfile::tempdir().unwrap();
         let mut run = program(dir.path());
-        // In real time: the run must not be over before the panic is noticed.
-        run.args(["run", "runtime=sim", "infer=long", scenario]);
-        run.env("LLMPROF_FAULT", fault);
+        run.args(["run", "runtime=sim"]).args(args).env("LLMPROF_FAULT", fault);
         let output = said(run.output().unwrap());
         assert_eq!(output.code, 1, "{fault}: {}", output.err);
         assert!(output.err.contains(message), "{fault}: {}", output.err);
@@ -399,7 +398,7 @@ fn a_profiling_option_without_effect_is_reported() {
     let output = run(dir.path(), &args);
     assert_eq!(output.code, 0, "{}", output.err);
     let expected =
-        "this run samples the GPU and the host; a simulated run has nothing that nsys and ncu could look at";
+        "this run samples the GPU and the host; a simulated run has nothing for nsys and ncu to profile";
     assert!(output.err.contains(&format!("note: {expected}")), "{}", output.err);
     let recorded = events(&dir.path().join("runs/full"))
         .into_iter()

@@ -203,7 +203,7 @@ fn what_is_not_a_run_is_refused_by_name() {
     for (b, word) in [
         ("nothing", "is not a run"),
         ("empty", "is empty"),
-        ("garbage", "is no recording of this program"),
+        ("garbage", "is not a recording of this program"),
         ("newer", "newer version (schema 7"),
         ("older", "schema 0"),
         ("absent", "absent: no run, snapshot, sweep or baseline"),

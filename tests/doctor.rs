@@ -471,7 +471,7 @@ fn a_tool_that_hangs_is_killed_with_its_children() {
         &report,
         "nsys",
         Warn,
-        &["/usr/bin/nsys: it does not answer: it was ended after 1."],
+        &["/usr/bin/nsys: it does not answer: stopped after 1."],
         &["by hand"],
     );
     assert_found(&report, "ncu", Warn, &["exit status: 7: dead"], &["by hand"]);

@@ -152,13 +152,13 @@ fn a_hub_without_ranges_restarts_the_download() {
 
 #[test]
 fn wrong_sizes_and_hashes_are_reported() {
-    for (sent, wanted) in [
+    for (sent, expected) in [
         (weights()[..799_000].to_vec(), "it has 799000 bytes, and the hub lists 800000"),
         ([weights(), vec![0]].concat(), "it has 800001 bytes, and the hub lists 800000"),
         (vec![0; 800_000], "its hash differs from the one the hub lists"),
     ] {
         let text = failure(&hub_with(Fault::Sends(sent)), 1);
-        assert!(text.contains("org/tiny, model.safetensors: ") && text.contains(wanted), "{text}");
+        assert!(text.contains("org/tiny, model.safetensors: ") && text.contains(expected), "{text}");
     }
 }
 
@@ -177,10 +177,10 @@ fn a_range_outside_the_file_is_reported() {
 fn refusals_are_reported_with_a_remedy() {
     let text = failure(&hub_with(Fault::Status(404)), 1);
     assert!(text.contains("the hub answers 404 for model.safetensors"), "{text}");
-    for (status, wanted) in [(429, "429: too many requests; wait"), (503, "503 Service Unavailable; run")] {
+    for (status, expected) in [(429, "429: too many requests; wait"), (503, "503 Service Unavailable; run")] {
         let hub = hub_with(Fault::Status(status));
         let text = failure(&hub, 1);
-        assert!(text.contains(&format!("model.safetensors: the hub answers {wanted}")), "{text}");
+        assert!(text.contains(&format!("model.safetensors: the hub answers {expected}")), "{text}");
         let attempts = hub.requests().iter().filter(|r| r.contains("/model.safetensors")).count();
         assert_eq!(attempts, 4, "transient errors are retried");
     }
@@ -355,7 +355,7 @@ fn offline_is_reported() {
 #[test]
 fn bad_arguments_are_usage_errors() {
     let (home, hub) = (home(), hub_with(Fault::None));
-    for (args, wanted) in [
+    for (args, expected) in [
         (vec!["fetch", "qwen2_5_0_5"], "did you mean qwen2_5_0_5b"),
         (vec!["fetch", "org/../x"], "bad hub repository"),
         (vec!["fetch", "org/tiny", "--revision", "../../x"], "bad revision"),
@@ -364,7 +364,7 @@ fn bad_arguments_are_usage_errors() {
         let output = llmprof(home.path(), &hub).args(&args).output().unwrap();
         let text = stderr(&output);
         assert_eq!(output.status.code(), Some(2), "{args:?}: {text}");
-        assert!(text.contains(wanted), "{args:?}: {text}");
+        assert!(text.contains(expected), "{args:?}: {text}");
     }
 }
 
@@ -374,7 +374,7 @@ fn file_names_outside_the_repository_are_refused() {
     hub.put("../../../evil.json", b"{}", false, Fault::None);
     let output = llmprof(home.path(), &hub).args(["fetch", "org/tiny"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
-    assert!(stderr(&output).contains("climbs out"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("contains \"..\""), "{}", stderr(&output));
 }
 
 #[test]

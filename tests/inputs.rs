@@ -1,4 +1,4 @@
-//! What is asked of weights, tokenizer and prompts before a run starts, and what is refused by name.
+//! Weights, tokenizer and prompts are validated before a run starts.
 
 use std::{collections::HashMap, fs, path::Path};
 
@@ -24,11 +24,11 @@ fn open(overrides: &[String]) -> Result<Inputs, String> {
     Inputs::open(&composed(overrides)?).map_err(|e| e.to_string())
 }
 
-fn words(text: &str) -> Vec<String> {
+fn split(text: &str) -> Vec<String> {
     text.split_whitespace().map(str::to_owned).collect()
 }
 
-/// A checkpoint of four words, with a tokenizer that knows them.
+/// A checkpoint with a tokenizer of four words.
 fn tiny() -> TempDir {
     let config = json!({
         "model_type": "llama", "vocab_size": 4, "hidden_size": 8, "intermediate_size": 8, "eos_token_id": 3,
@@ -57,14 +57,14 @@ fn write(dir: &Path, name: &str, text: &str) -> String {
 
 /// Overrides for the tiny checkpoint, and more.
 fn with(dir: &TempDir, more: &str) -> Vec<String> {
-    let mut all = words("model=local infer.max_new_tokens=4 dataset.prompt_tokens=4");
+    let mut all = split("model=local infer.max_new_tokens=4 dataset.prompt_tokens=4");
     all.push(format!("model.weights={}", dir.path().display()));
-    all.extend(words(more));
+    all.extend(split(more));
     all
 }
 
 #[test]
-fn nothing_asked_for_is_synthetic_and_without_text() {
+fn by_default_weights_are_synthetic_and_there_is_no_text() {
     let inputs = open(&[]).unwrap();
     assert!(inputs.model.weights_path().is_none() && inputs.tokenizer.is_none());
     assert_eq!(inputs.workload.prompts, PromptSet::Random { tokens: 128, vocab: 49152 });
@@ -72,11 +72,11 @@ fn nothing_asked_for_is_synthetic_and_without_text() {
 }
 
 #[test]
-fn weights_bring_their_shape_and_tokenizer() {
+fn weights_have_their_shape_and_tokenizer() {
     let dir = tiny();
     let inputs = open(&with(&dir, "")).unwrap();
     assert_eq!(inputs.model.vocab(), 4);
-    assert!(inputs.model.weights_path().is_some() && inputs.tokenizer.is_none(), "no text was asked for");
+    assert!(inputs.model.weights_path().is_some() && inputs.tokenizer.is_none(), "no setting needs text");
     let file = write(dir.path(), "p.jsonl", "{\"prompt\": \"hello world\"}\n{\"prompt\": \"hello you\"}\n");
     let more = format!("dataset=prompts dataset.prompts.file={file} infer.ignore_eos=false");
     let inputs = open(&with(&dir, &more)).unwrap();
@@ -86,32 +86,26 @@ fn weights_bring_their_shape_and_tokenizer() {
 }
 
 #[test]
-fn what_cannot_be_had_is_refused_by_name() {
-    let no_tokenizer = "needs a tokenizer; weights bring one: model.weights=";
+fn missing_inputs_are_refused_by_name() {
+    let no_tokenizer = "needs a tokenizer; trained weights have one: model.weights=";
     for more in ["dataset=prompts", "output.predictions.enable=true", "infer=answer", "infer=sampled"] {
-        let message = open(&words(more)).unwrap_err();
+        let message = open(&split(more)).unwrap_err();
         assert!(message.contains(no_tokenizer), "{more}: {message}");
     }
     let dir = tiny();
     let other = format!("model.weights={}", dir.path().display());
     let message = open(&[other]).unwrap_err();
     assert!(message.ends_with(
-        "is not smollm2_135m: its vocab_size is 4, not 49152; use model=local, with a model.name of your own"
+        "is not smollm2_135m: its vocab_size is 4, not 49152; use model=local and your own model.name"
     ));
     let long = write(dir.path(), "long.jsonl", "{\"prompt\": \"hello\"}\n{\"prompt\": \"a b c d e\"}\n");
     let prompts = |file: &str| format!("dataset=prompts dataset.prompt_tokens=4 dataset.prompts.file={file}");
     let message = open(&with(&dir, &prompts(&long))).unwrap_err();
-    assert!(
-        message.ends_with("prompt 2: 5 tokens are more than dataset.prompt_tokens 4 allows"),
-        "{message}"
-    );
+    assert!(message.ends_with("prompt 2: 5 tokens exceed dataset.prompt_tokens=4"), "{message}");
     let message = open(&with(&dir, &prompts("nowhere.jsonl"))).unwrap_err();
     assert!(message.starts_with("cannot read nowhere.jsonl"), "{message}");
     let message = open(&with(&dir, "dataset.prompt_tokens=61")).unwrap_err();
-    assert!(
-        message.contains("61 prompt tokens and 4 output tokens are more than the 64 positions"),
-        "{message}"
-    );
+    assert!(message.contains("61 prompt tokens and 4 output tokens exceed the 64 positions"), "{message}");
     fs::remove_file(dir.path().join("tokenizer.json")).unwrap();
     let message = open(&with(&dir, "output.predictions.enable=true")).unwrap_err();
     assert!(message.starts_with("cannot read") && message.contains("tokenizer.json"), "{message}");
@@ -126,23 +120,23 @@ fn keys_are_checked() {
         ("model.weights=''", "synthetic or a path"),
     ];
     for (change, message) in table {
-        let found = composed(&words(change)).unwrap_err();
+        let found = composed(&split(change)).unwrap_err();
         assert!(found.contains(message), "{change}: {found}");
     }
-    let config = composed(&words("model.weights=models/x infer.top_k=3")).unwrap();
+    let config = composed(&split("model.weights=models/x infer.top_k=3")).unwrap();
     assert_eq!(config.model.weights, Weights::Path("models/x".into()));
     assert_eq!(serde_json::to_value(&config).unwrap()["model"]["weights"], "models/x");
 }
 
-/// The texts that are asked, in the order of the measured requests.
-fn asked(overrides: &[String]) -> Vec<String> {
+/// The prompts of the measured requests, in order.
+fn prompts_of(overrides: &[String]) -> Vec<String> {
     let workload = open(overrides).unwrap().workload;
     let measured = workload.warmup..workload.warmup + workload.requests;
     measured.map(|request| workload.text(request).unwrap().to_owned()).collect()
 }
 
 #[test]
-fn sampling_chooses_prompts_and_their_order() {
+fn sampling_selects_prompts_and_their_order() {
     let dir = tiny();
     let lines: String =
         (0..10).map(|n| format!("{{\"id\": \"s{n}\", \"prompt\": \"hello {n}\"}}\n")).collect();
@@ -156,22 +150,22 @@ fn sampling_chooses_prompts_and_their_order() {
     };
     let hello = |numbers: &[u64]| numbers.iter().map(|n| format!("hello {n}")).collect::<Vec<_>>();
 
-    assert_eq!(asked(&with("")), hello(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]));
+    assert_eq!(prompts_of(&with("")), hello(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]));
     let few = "dataset.sampling.num_samples_per_epoch=2 dataset.sampling.num_epochs=2";
-    assert_eq!(asked(&with(few)), hello(&[0, 1, 0, 1]));
-    assert_eq!(asked(&with(&format!("{few} runtime.requests=5"))), hello(&[0, 1, 0, 1, 0]));
+    assert_eq!(prompts_of(&with(few)), hello(&[0, 1, 0, 1]));
+    assert_eq!(prompts_of(&with(&format!("{few} runtime.requests=5"))), hello(&[0, 1, 0, 1, 0]));
 
     let drawn = |seed: u64| {
         let sampling = Sampling { num_epochs: 2, num_samples_per_epoch: Some(3), randomize: true };
         hello(&sampling.indexes(10, seed).concat())
     };
     let random = "dataset.sampling.num_samples_per_epoch=3 dataset.sampling.num_epochs=2 dataset.sampling.randomize=true";
-    assert_eq!(asked(&with(random)), drawn(0));
-    assert_eq!(asked(&with(&format!("{random} runtime.seed=5"))), drawn(5));
+    assert_eq!(prompts_of(&with(random)), drawn(0));
+    assert_eq!(prompts_of(&with(&format!("{random} runtime.seed=5"))), drawn(5));
     assert_ne!(drawn(0), drawn(5));
 
     let subset = format!("dataset.sampling.subset_filelist={list}");
-    assert_eq!(asked(&with(&subset)), hello(&[7, 2, 4]));
+    assert_eq!(prompts_of(&with(&subset)), hello(&[7, 2, 4]));
 
     let nameless = write(dir.path(), "n.jsonl", "{\"prompt\": \"hello\"}\n");
     let wrong = write(dir.path(), "wrong.txt", "s1\ns11\n");
@@ -182,7 +176,7 @@ fn sampling_chooses_prompts_and_their_order() {
         ),
         ("dataset.sampling.subset_filelist=no.txt".into(), "subset_filelist: cannot read no.txt"),
         (format!("{subset} dataset.prompts.file={nameless}"), "sample 1 of "),
-        ("dataset.sampling.num_epochs=200000".into(), "more than the 1000000 requests"),
+        ("dataset.sampling.num_epochs=200000".into(), "more than the limit of 1000000 requests"),
     ];
     for (more, wanted) in table {
         let message = open(&with(&more)).unwrap_err();
@@ -191,17 +185,17 @@ fn sampling_chooses_prompts_and_their_order() {
     for (more, wanted) in [
         (
             "+dataset.sampling={num_epochs:1,num_samples_per_epoch:null,randomize:false,subset_filelist:null}",
-            "dataset=prompts has some",
+            "use dataset=prompts",
         ),
-        ("runtime.requests=null", "there is none; give a number"),
+        ("runtime.requests=null", "there are no texts; give a number"),
     ] {
-        let message = open(&words(more)).unwrap_err();
+        let message = open(&split(more)).unwrap_err();
         assert!(message.contains(wanted), "{more}: {message}");
     }
 }
 
 #[test]
-fn long_prompts_are_cut_where_that_is_asked_for() {
+fn long_prompts_are_cut_on_request() {
     let dir = tiny();
     let file = write(
         dir.path(),
@@ -210,14 +204,14 @@ fn long_prompts_are_cut_where_that_is_asked_for() {
     );
     let common =
         format!("dataset=prompts dataset.prompt_tokens=4 dataset.prompts.file={file} runtime.requests=null");
-    assert!(open(&with(&dir, &common)).unwrap_err().contains("prompt 1: 6 tokens are more than"));
+    assert!(open(&with(&dir, &common)).unwrap_err().contains("prompt 1: 6 tokens exceed"));
     let cut = with(&dir, &format!("{common} dataset.prompts.truncate=true"));
-    assert_eq!(asked(&cut), ["hello world hello world", "end"]);
+    assert_eq!(prompts_of(&cut), ["hello world hello world", "end"]);
     assert_eq!(open(&cut).unwrap().workload.prompt_tokens(), 4);
 }
 
 #[test]
-fn datasets_that_are_not_there_say_how_to_make_them() {
+fn missing_datasets_name_the_command_that_creates_them() {
     let dir = tiny();
     let elsewhere = tempfile::tempdir().unwrap();
     for (dataset, wanted) in [
@@ -228,20 +222,17 @@ fn datasets_that_are_not_there_say_how_to_make_them() {
         let mut run = assert_cmd::Command::cargo_bin("llmprof-tui").unwrap();
         let run =
             run.current_dir(elsewhere.path()).arg("run").args(with(&dir, &format!("dataset={dataset}")));
-        let said = run.assert().code(2).get_output().stderr.clone();
-        let said = String::from_utf8_lossy(&said).into_owned();
-        assert!(said.contains("make it with: ") && said.contains(wanted), "{said}");
+        let stderr = run.assert().code(2).get_output().stderr.clone();
+        let stderr = String::from_utf8_lossy(&stderr).into_owned();
+        assert!(stderr.contains("create it with: ") && stderr.contains(wanted), "{stderr}");
     }
 }
 
 #[test]
-fn dequantising_is_for_what_is_quantised() {
+fn only_quantised_weights_are_dequantised() {
     let dir = tiny();
-    for overrides in [words("model.dequantize=true"), with(&dir, "model.dequantize=true")] {
+    for overrides in [split("model.dequantize=true"), with(&dir, "model.dequantize=true")] {
         let message = open(&overrides).unwrap_err();
-        assert!(
-            message.starts_with("model.dequantize=true makes plain numbers of a GGUF file's blocks"),
-            "{message}"
-        );
+        assert!(message.starts_with("model.dequantize=true is for GGUF files"), "{message}");
     }
 }

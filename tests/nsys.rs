@@ -1,7 +1,7 @@
 //! A CPU run under the real nsys, gated by NVTX ranges, parsed and shown.
 //!
-//! It takes a build with the feature `nvtx`. On CI (`CI=true`) nsys is installed from Debian's packages where it is not
-//! there; elsewhere the test says that it is skipped.
+//! Needs a build with the feature `nvtx`. On CI (`CI=true`) nsys is installed from Debian's packages where it is missing;
+//! elsewhere the test reports that it is skipped.
 
 mod common;
 
@@ -14,7 +14,7 @@ fn has_nsys() -> bool {
     Command::new("nsys").arg("--version").output().is_ok_and(|output| output.status.success())
 }
 
-/// Debian's nsys, with the link that its package lacks.
+/// Debian's nsys, with the link that is missing from its package.
 const INSTALL: &str = "\
     set -e
     . /etc/os-release
@@ -26,8 +26,8 @@ const INSTALL: &str = "\
         ln -sfn $kind /usr/lib/$(uname -m)-linux-gnu/nsight-systems/$(basename $kind)
     done";
 
-/// Why there is no nsys to test with.
-fn why_not() -> Option<String> {
+/// Why nsys is not available.
+fn unavailable() -> Option<String> {
     if has_nsys() {
         return None;
     }
@@ -37,7 +37,7 @@ fn why_not() -> Option<String> {
             _ if has_nsys() => None,
             Ok(output) => Some(format!(
                 "nsys cannot be installed: {}",
-                String::from_utf8_lossy(&output.stderr).lines().last().unwrap_or("no words")
+                String::from_utf8_lossy(&output.stderr).lines().last().unwrap_or("no message")
             )),
             Err(e) => Some(format!("nsys cannot be installed: {e}")),
         };
@@ -46,11 +46,11 @@ fn why_not() -> Option<String> {
 }
 
 fn skipped(test: &str) -> bool {
-    let why = why_not();
-    if let Some(why) = &why {
-        eprintln!("skipped: {test}: {why}");
+    let reason = unavailable();
+    if let Some(reason) = &reason {
+        eprintln!("skipped: {test}: {reason}");
     }
-    why.is_some()
+    reason.is_some()
 }
 
 /// `run profiling=nsys` of a tiny model in `dir`; the object it prints.
@@ -102,7 +102,7 @@ fn a_cpu_run_under_nsys_is_gated_parsed_and_shown() {
     assert_eq!((calls("qkv"), calls("lm_head")), (10, 5), "{found:?}");
     let command = fs::read_to_string(dir.path().join("r/nsys/cmd.txt")).unwrap();
     assert!(command.contains("-p decode@llmprof") && command.contains("exit status: 0"), "{command}");
-    // What was seen can be played again, and is in the report.
+    // The ranges are in the report, and can be read again from the file.
     assert!(fs::read_to_string(dir.path().join("r/report.md")).unwrap().contains("decode_step"));
     let shown = common::run(dir.path(), &["kernels", "r/nsys/report.nsys-rep"]);
     assert!(shown.code == 0 && shown.out.contains("decode_step"), "{}", shown.err);

@@ -1,4 +1,4 @@
-//! The program on a real terminal: keys, mouse, sizes, and every way in which it can end.
+//! The program on a real terminal: keys, mouse, sizes, and every way it can end.
 
 mod common;
 #[path = "common/terminal.rs"]
@@ -15,8 +15,8 @@ use llmprof::{
     event::{Event, Outcome},
     report::NAMES,
     tui::{
-        keys::{self, BINDINGS, Mode},
-        ui::{Action, Pane},
+        keys::{BINDINGS, Mode},
+        ui::{Action, Effect, Pane, RunCommand},
     },
 };
 use terminal::{Terminal, sent_for};
@@ -24,10 +24,10 @@ use terminal::{Terminal, sent_for};
 /// Goes on for longer than any test.
 const ENDLESS: [&str; 4] = ["runtime=sim", "runtime.warmup=0", "runtime.requests=200", "infer=long"];
 
-/// What is seen on each pane of a live run, and nowhere else.
+/// A text that only this pane of a live run shows.
 const PANES: [(Pane, &str); 8] = [
     (Pane::Overview, "decode mean"),
-    (Pane::Gpu, "mem use %"),
+    (Pane::Gpu, "mem util %"),
     (Pane::Tokens, "tokens · "),
     (Pane::Kernels, "╭ kernels"),
     (Pane::Roofline, "╭ roofline"),
@@ -43,7 +43,7 @@ fn live() -> Terminal {
     terminal
 }
 
-/// Somewhere it says "<number> tok/s".
+/// Whether "<number> tok/s" is on the screen.
 fn has_rate(text: &str) -> bool {
     let words: Vec<&str> = text.split_whitespace().collect();
     words.windows(2).any(|w| w[1] == "tok/s" && w[0].replace(',', "").parse::<f64>().is_ok())
@@ -63,7 +63,7 @@ fn quit(terminal: &Terminal) {
 }
 
 #[test]
-fn quitting_gives_the_terminal_back_and_finishes_the_run() {
+fn quitting_restores_the_terminal_and_finishes_the_run() {
     let terminal = live();
     quit(&terminal);
     let runs = run_dirs(terminal.path());
@@ -93,11 +93,11 @@ fn panes_are_reached_by_number_tab_and_mouse() {
 }
 
 #[test]
-fn help_tells_every_key() {
+fn help_lists_every_key() {
     let terminal = Terminal::start_in(tempfile::tempdir().unwrap(), &ENDLESS, &[], (120, 110));
     terminal.see("decode mean");
-    // Its last line: what stands above is drawn by then.
-    terminal.press("?", "its wheel scrolls");
+    // The last line.
+    terminal.press("?", "the mouse wheel scrolls");
     let text = terminal.text();
     for binding in BINDINGS {
         assert!(text.contains(binding.help), "{:?} is not in\n{text}", binding.help);
@@ -115,11 +115,11 @@ fn files_of_kernels_have_a_screen() {
     terminal.see("ncu kernels · 1 of 5");
     terminal.see("nowhere.csv can't be read");
     terminal.press("\r", "what bounds it");
-    terminal.press("\x1b", "by family, most first");
+    terminal.press("\x1b", "by family, largest first");
     terminal.press("l", "nsys kernels · 2 of 5");
-    terminal.press("m", "by name, most first");
+    terminal.press("m", "by name, largest first");
     terminal.press("/rope\r", "containing \"rope\"");
-    terminal.press("K", "there is none");
+    terminal.press("K", "not available without a live run");
     terminal.press("1", "╭ throughput");
     terminal.press("8", "nowhere.csv can't be read");
     terminal.send("q");
@@ -141,7 +141,7 @@ fn endings(dir: &Path) -> Vec<String> {
 }
 
 #[test]
-fn what_is_on_the_screen_is_exported_beside_the_run_or_here() {
+fn the_screen_is_exported_to_the_run_or_the_current_directory() {
     let three = ["csv", "svg", "txt"];
     let terminal = live();
     let run = run_dirs(terminal.path()).pop().unwrap();
@@ -149,13 +149,13 @@ fn what_is_on_the_screen_is_exported_beside_the_run_or_here() {
     assert_eq!(endings(&run.join("exports")), three);
     fs::remove_dir_all(run.join("exports")).unwrap();
     fs::write(run.join("exports"), "in the way").unwrap();
-    terminal.press("3x", "to exports, as runs/");
+    terminal.press("3x", "to exports; cannot write runs/");
     assert_eq!(endings(&terminal.path().join("exports")), three);
     fs::remove_dir_all(terminal.path().join("exports")).unwrap();
     fs::write(terminal.path().join("exports"), "in the way too").unwrap();
-    terminal.press("1x", "can't be written");
+    terminal.press("1x", "cannot write runs/");
     quit(&terminal);
-    // Said again where it can be copied from.
+    // Printed again after the screen is left.
     assert!(terminal.text().contains("wrote gpu-"), "{}", terminal.text());
 
     let ncu = format!("{}/tests/fixtures/h200_ncu_details.csv", env!("CARGO_MANIFEST_DIR"));
@@ -180,18 +180,21 @@ fn what_is_on_the_screen_is_exported_beside_the_run_or_here() {
     assert!(!terminal.path().join("exports").exists());
 }
 
-/// Every key of the table on every pane. What opens an overlay is closed again.
+/// Presses every key of the table on every pane, and closes overlays.
 fn press_everything(terminal: &Terminal) {
     for number in 1..=Pane::ALL.len() {
-        for binding in BINDINGS.iter().filter(|b| b.action != Action::Quit) {
-            // Others may have led elsewhere, as into a replay.
+        for binding in BINDINGS.iter().filter(|b| b.action != Action::Do(Effect::Quit)) {
+            // The key before may have opened a replay.
             terminal.send(&format!("b{number}"));
             for key in binding.keys {
                 terminal.send(&sent_for(*key));
-                let applies = keys::applies(binding.scope, Pane::ALL[number - 1], Mode::Single);
+                let applies = binding.scope.applies(Pane::ALL[number - 1], Mode::Single);
                 let opens = matches!(
                     binding.action,
-                    Action::Help | Action::AskSnapshot | Action::AskOverrides | Action::AskFilter
+                    Action::Help
+                        | Action::AskSnapshotName
+                        | Action::AskFilter
+                        | Action::Do(Effect::Run(RunCommand::EditOverrides))
                 );
                 if opens && applies {
                     terminal.see("Esc closes");
@@ -204,12 +207,12 @@ fn press_everything(terminal: &Terminal) {
 }
 
 #[test]
-fn every_key_is_survived_on_every_pane() {
+fn every_key_works_on_every_pane() {
     let terminal = live();
-    // Something to open besides the run itself, in a format that may have lost its end.
+    // Another run to open.
     record(terminal.path(), &["runtime.requests=2", "experiment=other"]);
     press_everything(&terminal);
-    // Wherever that led, a live run can be come back to.
+    // The live run can always be returned to.
     terminal.send("b1");
     terminal.see("decode mean");
     quit(&terminal);
@@ -219,10 +222,10 @@ fn every_key_is_survived_on_every_pane() {
 fn snapshots_are_kept_and_compared() {
     let terminal = live();
     for name in ["before", "after"] {
-        terminal.press("s", "snapshot: its name");
+        terminal.press("s", "snapshot name");
         terminal.send(&format!("\x15{name}"));
         terminal.see(name);
-        terminal.press("\r", &format!("snapshot {name} is kept"));
+        terminal.press("\r", &format!("snapshot {name} saved"));
         let run = &run_dirs(terminal.path())[0];
         let kept = run.join("snapshots").join(format!("{name}.json"));
         let kept: serde_json::Value = serde_json::from_slice(&fs::read(kept).unwrap()).unwrap();
@@ -230,7 +233,7 @@ fn snapshots_are_kept_and_compared() {
         let tokens = events(run).len();
         eventually("more tokens", || (events(run).len() > tokens + 50).then_some(()));
     }
-    terminal.press("d", "95 % intervals");
+    terminal.press("d", "95 % confidence intervals");
     terminal.until("both names and a difference", |screen| {
         let text = screen.contents();
         let decode = text.lines().find(|line| line.starts_with("│ decode")).unwrap_or_default();
@@ -240,15 +243,15 @@ fn snapshots_are_kept_and_compared() {
     let taken = events(&run_dirs(terminal.path())[0]);
     let taken = taken.iter().filter(|e| matches!(e.event, Event::Snapshot(_))).count();
     assert_eq!(taken, 2);
-    // A run that was looked at while it was made is reported anew as it was at its end.
+    // Reports made from the recording equal those of the live run.
     let recorded = &run_dirs(terminal.path())[0];
     let read = || NAMES.map(|name| fs::read(recorded.join(name)).ok());
     let live = read();
     NAMES.iter().for_each(|name| drop(fs::remove_file(recorded.join(name))));
     assert_eq!(common::run(recorded, &["report", "."]).code, 0);
     assert!(live[0].is_some());
-    for (name, (live, anew)) in NAMES.into_iter().zip(live.into_iter().zip(read())) {
-        assert!(live == anew, "{name}");
+    for (name, (live, again)) in NAMES.into_iter().zip(live.into_iter().zip(read())) {
+        assert!(live == again, "{name}");
     }
 }
 
@@ -271,14 +274,14 @@ fn edited_overrides_are_refused_in_place_or_start_a_new_run() {
 }
 
 #[test]
-fn a_run_is_started_again_and_the_old_one_opened_beside_it() {
+fn a_run_is_started_again_and_the_old_one_opened() {
     let terminal = live();
     let first = run_dirs(terminal.path());
     terminal.send("r");
     next_run(&terminal, &first);
     terminal.press("7", "newest first");
     terminal.until("both runs", |s| s.contents().matches("smollm2_135m").count() >= 3);
-    terminal.press("\r", "that is the run on the screen");
+    terminal.press("\r", "this run is already on the screen");
     terminal.press("\x1b[B\r", "00:0");
     terminal.see("The run was interrupted: another run was started");
     terminal.send("b");
@@ -314,14 +317,14 @@ fn runs_and_log_are_filtered_and_sorted() {
     terminal.press("o", "fastest first");
     terminal.press("o", "by model");
     terminal.press("o", "newest first");
-    terminal.press("/", "show only what contains");
-    terminal.press("zzz\r", "no run contains that");
-    terminal.press("/", "show only what contains");
+    terminal.press("/", "show only rows that contain");
+    terminal.press("zzz\r", "no run contains this text");
+    terminal.press("/", "show only rows that contain");
     terminal.send("\x15smoll\r");
     terminal.see("containing \"smoll\"");
-    terminal.see_no("no run contains that");
+    terminal.see_no("no run contains this text");
     terminal.press("8", "ready after");
-    terminal.press("/", "show only what contains");
+    terminal.press("/", "show only rows that contain");
     terminal.send("zzz\r");
     terminal.see_no("ready after");
     quit(&terminal);
@@ -337,11 +340,11 @@ fn a_run_is_marked_and_another_compared_with_it() {
     let terminal = Terminal::start_in(dir, &ENDLESS, &[], (120, 40));
     terminal.see("decode mean");
     terminal.press("7", "newest first");
-    // Without a mark it is the snapshots that are compared.
+    // Without a marked run, the snapshots are compared.
     terminal.press("d", "No snapshot yet");
     terminal.press("7", "newest first");
-    terminal.press("\x1b[B\x1b[Bm", "this is A; choose another");
-    terminal.press("d", "that is the marked run itself");
+    terminal.press("\x1b[B\x1b[Bm", "marked as A; select another run");
+    terminal.press("d", "this is the marked run");
     terminal.press("\x1b[Ad", "SLOWER  B is 16 % slower in TPOT");
     terminal.see("meant: runtime.sim.itl_ms: 3.8 → 4.4");
     // The snapshots again.
@@ -350,7 +353,7 @@ fn a_run_is_marked_and_another_compared_with_it() {
 }
 
 #[test]
-fn themes_go_round() {
+fn themes_cycle() {
     let terminal = live();
     let colours = |screen: &vt100::Screen| {
         let (rows, columns) = screen.size();
@@ -415,7 +418,7 @@ fn any_size_is_drawn() {
 }
 
 #[test]
-fn signals_end_it_in_order() {
+fn signals_end_the_program() {
     let cases = [
         ("Ctrl-C", "Ctrl-C", 130),
         ("INT", "Ctrl-C", 130),
@@ -437,8 +440,8 @@ fn signals_end_it_in_order() {
 }
 
 #[test]
-fn a_signal_during_a_prompt_or_help_ends_it_too() {
-    for (key, shows) in [("s", "snapshot: its name"), ("?", "while replaying")] {
+fn a_signal_during_a_prompt_or_help_ends_the_program() {
+    for (key, shows) in [("s", "snapshot name"), ("?", "while replaying")] {
         let terminal = live();
         terminal.press(key, shows);
         terminal.send("\x03");
@@ -448,7 +451,7 @@ fn a_signal_during_a_prompt_or_help_ends_it_too() {
 }
 
 #[test]
-fn a_panic_anywhere_restores_the_terminal_and_is_told() {
+fn a_panic_restores_the_terminal_and_is_reported() {
     let tiny = [
         "model.config_json=tiny.json",
         "runtime.requests=100000",
@@ -476,8 +479,8 @@ fn a_panic_anywhere_restores_the_terminal_and_is_told() {
         let end = finished(run);
         assert_eq!(end.outcome, Outcome::Interrupted, "{fault}");
         assert!(end.cause.as_deref().is_some_and(|c| c.contains(words)), "{fault}: {end:?}");
-        let told = terminal.text().replace('\n', "");
-        assert!(told.contains(words), "{fault}: {told}");
+        let text = terminal.text().replace('\n', "");
+        assert!(text.contains(words), "{fault}: {text}");
         let log = fs::read_to_string(run.join("llmprof.log")).unwrap();
         assert!(log.contains(words), "{fault}: {log}");
     }
@@ -488,7 +491,7 @@ fn a_failed_run_stays_on_the_screen_with_its_cause() {
     let terminal = Terminal::start(&["runtime=sim", "runtime.sim.scenario=fail", "runtime.sim.speed=50"]);
     terminal.see("failed");
     terminal.see("the engine fails here");
-    terminal.press("p", "the run has ended");
+    terminal.press("p", "the run has finished");
     terminal.press("8", "the engine fails here");
     terminal.send("q");
     assert_eq!(terminal.exit_code(), 1, "{}", terminal.text());
@@ -498,7 +501,7 @@ fn a_failed_run_stays_on_the_screen_with_its_cause() {
 
 #[test]
 fn a_terminal_that_goes_away_ends_the_run() {
-    // As the leader of its session it is told by a signal; below a shell that lives on it is not.
+    // A session leader gets a signal; a program below a shell that stays alive does not.
     for start in [Terminal::start_alone, Terminal::start] {
         let mut terminal = start(&ENDLESS);
         terminal.until("tokens", |s| has_rate(&s.contents()));
@@ -511,7 +514,7 @@ fn a_terminal_that_goes_away_ends_the_run() {
 }
 
 #[test]
-fn a_terminal_that_goes_away_ends_a_screen_that_stands_still() {
+fn a_terminal_that_goes_away_ends_a_paused_replay() {
     let dir = tempfile::tempdir().unwrap();
     let run = record(dir.path(), &["runtime.requests=1"]).to_string_lossy().into_owned();
     let mut terminal = Terminal::start_in(dir, &["replay", "--at", "end", &run], &[], (120, 40));
@@ -520,17 +523,17 @@ fn a_terminal_that_goes_away_ends_a_screen_that_stands_still() {
     assert_eq!(terminal.code_after_hang_up(), 129);
 }
 
-/// The line that tells where a replay stands.
+/// The transport bar.
 fn transport(screen: &vt100::Screen) -> String {
     let (rows, columns) = screen.size();
     screen.rows(0, columns.get()).nth(rows.get() as usize - 2).unwrap_or_default()
 }
 
 #[track_caller]
-fn sees_transport(terminal: &Terminal, sign: &str, at: &str, word: &str) {
-    terminal.until(&format!("transport {sign} {at} {word}"), |screen| {
+fn sees_transport(terminal: &Terminal, sign: &str, time: &str, status: &str) {
+    terminal.until(&format!("transport {sign} {time} {status}"), |screen| {
         let line = transport(screen);
-        line.trim_start().starts_with(&format!("{sign} {at}")) && line.contains(word)
+        line.trim_start().starts_with(&format!("{sign} {time}")) && line.contains(status)
     });
 }
 
@@ -558,7 +561,26 @@ fn plays(terminal: &Terminal) {
         times.next().is_some_and(|at| at > "00:10" && times.next() == Some(at))
     });
     terminal.send("b");
-    terminal.see("there is no live run");
+    terminal.see("no live run to return to");
+}
+
+#[test]
+fn a_click_on_the_transport_bar_seeks() {
+    let terminal = Terminal::start(&["demo"]);
+    terminal.see("simulated");
+    terminal.send(" ");
+    sees_transport(&terminal, "⏸", "", "1×");
+    for speed in ["1×", "0.5×", "0.25×", "0.1×"] {
+        sees_transport(&terminal, "⏸", "", speed);
+        for column in [40, 90, 20] {
+            terminal.send(&format!("\x1b[<0;{};39M\x1b[<0;{};39m", column + 1, column + 1));
+            terminal.until(&format!("the knob in column {column} at {speed}"), |screen| {
+                transport(screen).chars().position(|c| c == '●') == Some(column)
+            });
+        }
+        terminal.send("<");
+    }
+    quit(&terminal);
 }
 
 #[test]
@@ -571,18 +593,20 @@ fn the_demo_plays() {
 }
 
 #[test]
-fn a_recording_plays_and_every_key_is_survived() {
+fn a_recording_plays_and_every_key_works() {
     let dir = tempfile::tempdir().unwrap();
     let run = record(dir.path(), &["runtime.requests=60"]);
     let run = run.to_string_lossy().into_owned();
     let terminal = Terminal::start_in(dir, &["replay", &run], &[], (120, 40));
     plays(&terminal);
     for number in 1..=Pane::ALL.len() {
-        for binding in BINDINGS.iter().filter(|b| !matches!(b.action, Action::Quit | Action::Help)) {
+        for binding in
+            BINDINGS.iter().filter(|b| !matches!(b.action, Action::Do(Effect::Quit) | Action::Help))
+        {
             terminal.send(&number.to_string());
             for key in binding.keys {
                 if binding.action == Action::AskFilter
-                    && keys::applies(binding.scope, Pane::ALL[number - 1], Mode::Replay)
+                    && binding.scope.applies(Pane::ALL[number - 1], Mode::Replay)
                 {
                     terminal.press(&sent_for(*key), "Esc closes");
                     terminal.send("\x1b");
@@ -598,7 +622,7 @@ fn a_recording_plays_and_every_key_is_survived() {
 }
 
 #[test]
-fn a_growing_recording_is_followed_and_a_killed_one_shown_to_its_last_second() {
+fn a_growing_recording_is_followed_and_a_killed_one_shown_to_its_end() {
     let dir = tempfile::tempdir().unwrap();
     let mut writer = program(dir.path());
     writer.args(["run", "output.flush_ms=50"]).args(ENDLESS).stdout(Stdio::null()).stderr(Stdio::null());
@@ -612,7 +636,7 @@ fn a_growing_recording_is_followed_and_a_killed_one_shown_to_its_last_second() {
     terminal.see("following");
     let shown = || terminal.with(|s| transport(s).split_whitespace().nth(1).map(str::to_owned));
     let first = shown();
-    eventually("time that goes on", || (shown() > first).then_some(()));
+    eventually("a later time", || (shown() > first).then_some(()));
     signal(writer.id(), "KILL");
     writer.wait().unwrap();
     quit(&terminal);
@@ -630,7 +654,7 @@ fn a_growing_recording_is_followed_and_a_killed_one_shown_to_its_last_second() {
 }
 
 #[test]
-fn what_is_no_recording_is_told_without_a_screen() {
+fn a_file_that_is_not_a_recording_is_reported_without_a_screen() {
     for (content, words) in [
         (None, "a run is a directory with an events.ndjson in it"),
         (Some(""), "is empty"),
@@ -648,10 +672,10 @@ fn what_is_no_recording_is_told_without_a_screen() {
 }
 
 #[test]
-fn the_run_under_nsys_is_followed_and_ended_by_its_key() {
+fn a_run_under_nsys_is_followed_and_cancelled_by_its_key() {
     let dir = tempfile::tempdir().unwrap();
     tiny_model(dir.path(), |_| {});
-    // Newer than any that may be installed; it hangs.
+    // Newer than any installed version; it hangs.
     let script = "#!/bin/sh\n[ \"$1\" = --version ] && echo NVIDIA Nsight Systems version 2099.1.1 && exit\nexec sleep 600\n";
     fs::create_dir(dir.path().join("bin")).unwrap();
     let nsys = dir.path().join("bin/nsys");
@@ -665,9 +689,9 @@ fn the_run_under_nsys_is_followed_and_ended_by_its_key() {
     terminal.until("a number of tokens per second", |s| has_rate(&s.contents()));
     terminal.press("n", "nsys: starting");
     terminal.see("paused");
-    terminal.press("p", "the workload waits for nsys");
+    terminal.press("p", "the workload is paused for nsys");
     terminal.press("c", "nsys is at work");
-    terminal.press("n", "nsys was ended");
+    terminal.press("n", "nsys was cancelled");
     terminal.see_no("paused");
     terminal.press("n", "nsys: starting");
     quit(&terminal);

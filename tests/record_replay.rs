@@ -1,4 +1,4 @@
-//! A recording holds the whole run: what is folded from it equals what was seen live.
+//! A recording has the complete run: its replay equals the live state.
 
 mod common;
 
@@ -33,8 +33,8 @@ fn fold<'a>(events: impl IntoIterator<Item = &'a Envelope>) -> RunState {
 fn assert_reports_match(run: &Path) {
     let state = fold(&events(run));
     for document in documents(&state) {
-        let kept = fs::read_to_string(run.join(document.name)).unwrap();
-        assert!(kept == document.content, "{} of {}", document.name, run.display());
+        let written = fs::read_to_string(run.join(document.name)).unwrap();
+        assert!(written == document.content, "{} of {}", document.name, run.display());
     }
     let (mut trace, mut lines) = (ChromeTrace::default(), String::new());
     events(run).iter().for_each(|envelope| trace.add(envelope, &mut lines));
@@ -42,7 +42,7 @@ fn assert_reports_match(run: &Path) {
 }
 
 #[test]
-fn reports_of_a_simulated_run_come_out_of_its_events_to_the_last_digit() {
+fn reports_of_a_simulated_run_follow_from_its_events() {
     let dir = tempfile::tempdir().unwrap();
     for overrides in
         [&["runtime.requests=30"][..], &["runtime.batch_size=3", "runtime.requests=2"], &["infer=long"]]
@@ -52,7 +52,7 @@ fn reports_of_a_simulated_run_come_out_of_its_events_to_the_last_digit() {
 }
 
 #[test]
-fn reports_of_a_measured_run_come_out_of_its_events_to_the_last_digit() {
+fn reports_of_a_measured_run_follow_from_its_events() {
     let dir = tempfile::tempdir().unwrap();
     tiny_model(dir.path(), |_| ());
     for _ in 0..5 {
@@ -68,7 +68,7 @@ fn reports_of_a_measured_run_come_out_of_its_events_to_the_last_digit() {
 
 #[test]
 fn equal_seeds_give_equal_recordings() {
-    let told = |overrides: &[&str]| {
+    let recorded = |overrides: &[&str]| {
         let dir = tempfile::tempdir().unwrap();
         let run = record(dir.path(), overrides);
         let mut events = events(&run);
@@ -80,9 +80,9 @@ fn equal_seeds_give_equal_recordings() {
         }
         events
     };
-    let (first, again) = (told(&["runtime.requests=20"]), told(&["runtime.requests=20"]));
+    let (first, again) = (recorded(&["runtime.requests=20"]), recorded(&["runtime.requests=20"]));
     assert_eq!(first, again);
-    assert_ne!(first, told(&["runtime.requests=20", "runtime.seed=1"]));
+    assert_ne!(first, recorded(&["runtime.requests=20", "runtime.seed=1"]));
 }
 
 /// A recording with its lines, changed.
@@ -104,7 +104,7 @@ fn changed(change: impl FnOnce(&mut Vec<Vec<u8>>)) -> (tempfile::TempDir, RunSta
 }
 
 #[test]
-fn a_torn_last_line_costs_that_line_alone() {
+fn a_torn_last_line_loses_only_that_line() {
     let (_dir, live, read, reader) = changed(|lines| {
         let last = lines.last_mut().unwrap();
         last.truncate(last.len() / 2);
@@ -137,30 +137,30 @@ fn garbage_is_skipped_and_counted() {
 }
 
 #[test]
-fn what_is_no_recording_is_refused_by_name() {
+fn other_files_are_refused_by_name() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("events.ndjson");
     let cases = [
         ("", "is empty"),
-        ("\n", "no recording of this program"),
-        ("hello\n", "no recording of this program"),
-        ("{\"t\":0,\"e\":{\"ready\":{\"prepare_ms\":1}}}\n", "no recording of this program"),
+        ("\n", "not a recording of this program"),
+        ("hello\n", "not a recording of this program"),
+        ("{\"t\":0,\"e\":{\"ready\":{\"prepare_ms\":1}}}\n", "not a recording of this program"),
         (
             "{\"t\":0,\"e\":{\"run_started\":{\"schema\":2,\"new\":true}}}\n",
             "schema 2, this program reads up to 1",
         ),
     ];
-    for (content, words) in cases {
+    for (content, message) in cases {
         fs::write(&file, content).unwrap();
         let refused = EventReader::open(&file).err().map(|e| e.to_string()).unwrap_or_default();
-        assert!(refused.contains(words) && refused.contains("events.ndjson"), "{content:?}: {refused}");
+        assert!(refused.contains(message) && refused.contains("events.ndjson"), "{content:?}: {refused}");
     }
     let missing = EventReader::open(&dir.path().join("none/events.ndjson")).err().unwrap().to_string();
     assert!(missing.contains("none/events.ndjson"), "{missing}");
 }
 
 #[test]
-fn a_growing_file_is_read_on() {
+fn a_growing_file_is_followed() {
     let dir = tempfile::tempdir().unwrap();
     let run = record(dir.path(), &["runtime.requests=1"]);
     let whole = fs::read(run.join("events.ndjson")).unwrap();
@@ -170,7 +170,7 @@ fn a_growing_file_is_read_on() {
     let mut reader = EventReader::open(&grown).unwrap();
     let mut out = OpenOptions::new().append(true).open(&grown).unwrap();
     let mut read = Vec::new();
-    // Pieces that end anywhere, mostly within a line.
+    // Pieces that mostly end within a line.
     for piece in whole[first..].chunks(37) {
         while let Next::Event(envelope) = reader.read_next().unwrap() {
             read.push(envelope);
@@ -195,7 +195,7 @@ enum Step {
 }
 
 #[test]
-fn wherever_a_player_stands_it_shows_the_fold_up_to_there() {
+fn the_player_shows_the_fold_up_to_its_position() {
     let dir = tempfile::tempdir().unwrap();
     // Long enough for a few checkpoints.
     let run = record(dir.path(), &["infer=long", "runtime.requests=90"]);
@@ -205,7 +205,7 @@ fn wherever_a_player_stands_it_shows_the_fold_up_to_there() {
     assert!(fs::metadata(&file).unwrap().len() > 3 << 20);
     let mut player = Player::open(move || EventReader::open(&file)).unwrap();
     while player.load(Duration::from_secs(1)).unwrap() {}
-    assert!(player.complete() && player.trouble().is_none());
+    assert!(player.complete() && player.warning().is_none());
     assert_eq!(player.state().events, fold(events.iter().take_while(|e| e.t <= Stamp::default())).events);
     let player = RefCell::new(player);
     let step = prop_oneof![
@@ -217,7 +217,7 @@ fn wherever_a_player_stands_it_shows_the_fold_up_to_there() {
         1 => Just(Step::End),
     ];
     let mut runner = TestRunner::new(Config { cases: 12, failure_persistence: None, ..Config::default() });
-    // One player all along: where it was before must not matter.
+    // One player for all cases: its earlier position must not matter.
     let outcome = runner.run(&vec(step, 1..6), |steps| {
         let mut player = player.borrow_mut();
         for step in steps {
@@ -239,18 +239,18 @@ fn wherever_a_player_stands_it_shows_the_fold_up_to_there() {
     outcome.unwrap();
 }
 
-/// Qwen2.5-7B on an H200, as it was recorded there.
+/// Qwen2.5-7B, recorded on an H200.
 #[test]
-fn a_recording_from_a_gpu_tells_what_happened_there() {
+fn a_recording_from_a_gpu_has_its_measurements() {
     let run = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/h200_qwen2_5_7b");
     let state = fold(&events(&run));
     let metrics = state.total.summary();
     assert_eq!((metrics.requests, metrics.itl_ms.n), (12, 6132));
-    // The GPU's own clock and the host's agree on the step, and the GPU hardly idled.
+    // The GPU's clock and the host's agree on the step, and the GPU was hardly idle.
     let (host, device) = (metrics.itl_ms.p50.unwrap(), metrics.device_step_ms.unwrap().p50.unwrap());
     assert!((host / device - 1.0).abs() < 0.01, "{host} {device}");
     assert!(metrics.device_share.unwrap() > 0.97);
-    // Prefills run into the power limit.
+    // Prefills reach the power limit.
     let gpu = state.profiled_gpu().unwrap();
     assert!(gpu.reasons.iter().any(|(bit, _)| *bit == 0x4));
     let report = report_md(&state);

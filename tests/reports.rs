@@ -109,7 +109,7 @@ fn a_directory_without_a_run_is_rejected_and_an_incomplete_run_is_remarked() {
     assert!(report().err.contains("a run is a directory with an events.ndjson in it"));
     for (content, words) in [
         ("", "is empty"),
-        ("hello\n", "no recording of this program"),
+        ("hello\n", "not a recording of this program"),
         ("{\"t\":0,\"e\":{\"run_started\":{\"schema\":0}}}\n", "schema 0"),
         ("{\"t\":0,\"e\":{\"run_started\":{\"schema\":99}}}\n", "newer version"),
     ] {

@@ -1,4 +1,4 @@
-//! Runs under nsys and ncu: stand-ins for the tools, on a system of their own, and everything that can go wrong.
+//! Re-runs under nsys and ncu, with stand-ins for the tools on a system of their own, and their failures.
 
 mod common;
 
@@ -23,7 +23,7 @@ use tempfile::TempDir;
 
 const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures");
 
-/// A folder with a system in it, a tiny model and a run.
+/// A directory with a system, a tiny model and a run.
 struct Bench {
     dir: TempDir,
 }
@@ -36,7 +36,7 @@ impl Bench {
         Bench { dir }
     }
 
-    /// A tool where the PATH has it. Another process writes it: one that this process had open could not be started by
+    /// A tool on the PATH. Another process writes it: a file that this process has open for writing cannot be started by
     /// its other threads.
     fn tool(&self, name: &str, script: &str) {
         self.tool_at(&format!("bin/{name}"), script);
@@ -69,11 +69,11 @@ impl Bench {
         Rerun {
             tool,
             config: self.config(overrides),
-            device: device.into(),
+            device: device.to_owned().into(),
             run_dir: self.dir.path().join("run"),
             kernels: None,
-            beside: false,
-            chip: Some(90),
+            model_in_memory: false,
+            compute_capability: Some(90),
             gated: true,
             program: PROGRAM.into(),
             system: System {
@@ -90,43 +90,43 @@ impl Bench {
     }
 }
 
-/// What was told of a run under a tool.
-struct Told {
+/// The events of a re-run.
+struct Observed {
     state: ToolState,
     doing: Vec<String>,
     report: Option<KernelReport>,
 }
 
-fn told(rerun: &Rerun) -> Told {
+fn observe(rerun: &Rerun) -> Observed {
     let (tx, mut rx) = channel(Clock::wall());
     let state = rerun.run(&tx);
     drop(tx);
-    let mut told = Told { state, doing: Vec::new(), report: None };
+    let mut observed = Observed { state, doing: Vec::new(), report: None };
     let mut last = None;
     while let Ok(envelope) = rx.try_recv() {
         match envelope.event {
             Event::ToolRun(run) => {
                 assert_eq!(run.tool, rerun.tool.name());
                 if let ToolState::Working { doing, .. } = &run.state {
-                    told.doing.push(doing.clone());
+                    observed.doing.push(doing.clone());
                 }
                 last = Some(run.state);
             }
-            Event::KernelReport(report) => told.report = Some(*report),
+            Event::KernelReport(report) => observed.report = Some(*report),
             Event::Notice(_) => {}
             other => panic!("{other:?}"),
         }
     }
-    assert_eq!(last.as_ref(), Some(&told.state), "the last word is the outcome");
+    assert_eq!(last.as_ref(), Some(&observed.state), "the last state is the outcome");
     assert_eq!(
-        told.report.is_some(),
-        told.state == ToolState::Done,
+        observed.report.is_some(),
+        observed.state == ToolState::Done,
         "a report comes with the end, or not at all"
     );
-    told
+    observed
 }
 
-/// A stand-in for nsys that does `body` with `$out`, the report's name without its end, and `"$@"`, the program.
+/// A stand-in for nsys that runs `body` with `$out`, the report's name without its extension, and `"$@"`, the program.
 fn nsys(body: &str) -> String {
     format!(
         "case \"$1\" in
@@ -140,7 +140,7 @@ fn nsys(body: &str) -> String {
 
 const NSYS_REPORT: &str = "printf 'NVIDIA Tegra Profiler Report 1.' > \"$out.nsys-rep\"";
 
-/// A stand-in for ncu, as that for nsys; what it imports is a page of an H200.
+/// A stand-in for ncu, like that for nsys. It imports a page of an H200.
 fn ncu(body: &str) -> String {
     format!(
         "case \"$1\" in
@@ -155,24 +155,24 @@ fn ncu(body: &str) -> String {
 const NCU_REPORT: &str = "printf 'NVR\\0report' > \"$out.ncu-rep\"";
 
 #[track_caller]
-fn failed(told: &Told) -> (&str, &str) {
-    match &told.state {
+fn failed(observed: &Observed) -> (&str, &str) {
+    match &observed.state {
         ToolState::Failed { reason, remedy } => (reason, remedy),
         other => panic!("{other:?}"),
     }
 }
 
 #[test]
-fn the_run_under_nsys_becomes_a_report() {
+fn a_rerun_under_nsys_becomes_a_report() {
     let bench = Bench::new();
     bench.tool("nsys", &nsys(&format!("\"$@\" || exit; {NSYS_REPORT}")));
-    let told = told(&bench.rerun(Tool::Nsys, "cpu", &[]));
-    assert_eq!(told.state, ToolState::Done, "{:?}", told.doing);
-    let report = told.report.unwrap();
+    let observed = observe(&bench.rerun(Tool::Nsys, "cpu", &[]));
+    assert_eq!(observed.state, ToolState::Done, "{:?}", observed.doing);
+    let report = observed.report.unwrap();
     assert_eq!((report.tool.as_str(), report.phase), ("nsys 2025.3.1", Some(Phase::Decode)));
     assert_eq!(report.file, "nsys/report.nsys-rep");
     assert!(report.tables.iter().any(|table| table.kind == Kind::Kernels && !table.rows.is_empty()));
-    assert!(told.doing.iter().any(|doing| doing == "reading the report"), "{:?}", told.doing);
+    assert!(observed.doing.iter().any(|doing| doing == "reading the report"), "{:?}", observed.doing);
 
     let command = bench.text("nsys/cmd.txt");
     for part in
@@ -180,7 +180,7 @@ fn the_run_under_nsys_becomes_a_report() {
     {
         assert!(command.contains(part), "{part}: {command}");
     }
-    assert!(bench.text("nsys/stdout.log").contains("tiny as f32 on cpu"));
+    assert!(bench.text("nsys/stdout.log").contains("tiny, f32, on cpu"));
 
     let child = bench.dir.path().join("run/nsys/child");
     let metrics: serde_json::Value = serde_json::from_str(&bench.text("nsys/child/metrics.json")).unwrap();
@@ -192,33 +192,33 @@ fn the_run_under_nsys_becomes_a_report() {
     assert_eq!(common::finished(&child).outcome, Outcome::Completed);
 
     // The next one does not overwrite it.
-    let again = told_again(&bench);
+    let again = observe_again(&bench);
     assert_eq!(again.report.unwrap().file, "nsys-2/report.nsys-rep");
 }
 
-fn told_again(bench: &Bench) -> Told {
-    told(&bench.rerun(Tool::Nsys, "cpu", &[]))
+fn observe_again(bench: &Bench) -> Observed {
+    observe(&bench.rerun(Tool::Nsys, "cpu", &[]))
 }
 
 #[test]
-fn several_requests_are_put_together() {
+fn several_requests_are_joined() {
     let bench = Bench::new();
     let body = "for n in 1 2; do printf 'NVIDIA Tegra Profiler Report 1.' > \"$out.$n.nsys-rep\"; done";
     bench.tool("nsys", &nsys(body));
-    let calls = |told: Told| {
-        let report = told.report.unwrap();
+    let calls = |observed: Observed| {
+        let report = observed.report.unwrap();
         report.tables.iter().find(|table| table.kind == Kind::Kernels).unwrap().calls()
     };
-    let two = calls(told(&bench.rerun(Tool::Nsys, "cpu", &["profiling.nsys.requests=2"])));
+    let two = calls(observe(&bench.rerun(Tool::Nsys, "cpu", &["profiling.nsys.requests=2"])));
     bench.tool("nsys", &nsys(NSYS_REPORT));
-    assert_eq!(two, 2 * calls(told_again(&bench)));
+    assert_eq!(two, 2 * calls(observe_again(&bench)));
 }
 
 #[test]
-fn what_goes_wrong_under_nsys_is_said_with_its_remedy() {
+fn failures_of_nsys_have_a_reason_and_a_remedy() {
     let cases = [
         ("the range never began", "\"$@\"", "the range decode@llmprof never began", "profiling.nsys.phase"),
-        ("the child crashed", "kill -SEGV $$", "ended in the middle (signal: 11", "stderr.log"),
+        ("the child crashed", "kill -SEGV $$", "ended early (signal: 11", "stderr.log"),
         (
             "out of memory",
             "echo 'error: tiny needs 9 GB as f32, 1 GB free; try another' >&2; exit 1",
@@ -241,14 +241,14 @@ fn what_goes_wrong_under_nsys_is_said_with_its_remedy() {
     for (name, body, reason, remedy) in cases {
         let bench = Bench::new();
         bench.tool("nsys", &nsys(body));
-        let told = told(&bench.rerun(Tool::Nsys, "cpu", &[]));
-        let found = failed(&told);
+        let observed = observe(&bench.rerun(Tool::Nsys, "cpu", &[]));
+        let found = failed(&observed);
         assert!(found.0.contains(reason) && found.1.contains(remedy), "{name}: {found:?}");
     }
 }
 
 #[test]
-fn a_false_start_of_nsys_is_tried_again() {
+fn a_false_start_of_nsys_is_retried() {
     let bench = Bench::new();
     let once = bench.dir.path().join("once");
     let body = format!(
@@ -256,47 +256,47 @@ fn a_false_start_of_nsys_is_tried_again() {
         once.display()
     );
     bench.tool("nsys", &nsys(&body));
-    assert_eq!(told(&bench.rerun(Tool::Nsys, "cpu", &[])).state, ToolState::Done);
+    assert_eq!(observe(&bench.rerun(Tool::Nsys, "cpu", &[])).state, ToolState::Done);
     bench.tool("nsys", &nsys("echo 'End of file' >&2; exit 1"));
-    let told = told(&bench.rerun(Tool::Nsys, "cpu", &[]));
-    assert!(failed(&told).0.contains("ended in the middle"), "{:?}", told.state);
+    let observed = observe(&bench.rerun(Tool::Nsys, "cpu", &[]));
+    assert!(failed(&observed).0.contains("ended early"), "{:?}", observed.state);
 }
 
 #[test]
-fn a_missing_tool_says_where_it_was_looked_for() {
-    for (tool, words) in [(Tool::Nsys, "/opt/nvidia/nsight-systems"), (Tool::Ncu, "/usr/local/cuda")] {
-        let told = told(&Bench::new().rerun(tool, "cuda:0", &[]));
-        let (reason, remedy) = failed(&told);
-        assert!(reason.contains("not installed") && reason.contains(words), "{reason}");
+fn a_missing_tool_is_reported_with_the_searched_paths() {
+    for (tool, path) in [(Tool::Nsys, "/opt/nvidia/nsight-systems"), (Tool::Ncu, "/usr/local/cuda")] {
+        let observed = observe(&Bench::new().rerun(tool, "cuda:0", &[]));
+        let (reason, remedy) = failed(&observed);
+        assert!(reason.contains("not installed") && reason.contains(path), "{reason}");
         assert!(remedy.contains("https://developer.nvidia.com/nsight-"), "{remedy}");
     }
 }
 
 #[test]
-fn a_capture_that_nobody_can_import_is_kept_and_named() {
+fn a_capture_that_cannot_be_imported_is_kept_and_named() {
     let bench = Bench::new();
-    let place = "opt/nvidia/nsight-compute/2025.3.1/host/target-linux-x64/nsys";
-    bench.tool_at(place, &nsys("printf '12345678NVIDIA Nsight Systems Stream' > \"$out.qdstrm\""));
-    // As on a machine that lacks a library.
+    let path = "opt/nvidia/nsight-compute/2025.3.1/host/target-linux-x64/nsys";
+    bench.tool_at(path, &nsys("printf '12345678NVIDIA Nsight Systems Stream' > \"$out.qdstrm\""));
+    // As on a machine without a library.
     let importer = "echo 'QdstrmImporter: error while loading shared libraries: libdw.so.1: cannot open shared object file' \
                     >&2; exit 127";
     bench.tool_at(
         "opt/nvidia/nsight-compute/2025.3.1/host/linux-desktop-glibc_2_11_3-x64/QdstrmImporter",
         importer,
     );
-    let told = told(&bench.rerun(Tool::Nsys, "cuda:0", &[]));
-    let (reason, remedy) = failed(&told);
+    let observed = observe(&bench.rerun(Tool::Nsys, "cuda:0", &[]));
+    let (reason, remedy) = failed(&observed);
     assert!(reason.contains("libdw.so.1") && reason.contains("nsys/report.qdstrm"), "{reason}");
     assert!(remedy.contains("apt install libdw1") && remedy.contains("llmprof-tui kernels"), "{remedy}");
 }
 
 #[test]
-fn a_gpu_run_without_kernels_is_no_success() {
+fn a_gpu_run_without_kernels_fails() {
     let bench = Bench::new();
     let script = nsys(NSYS_REPORT).replace("kernels.sqlite", "nvtx_only_2022_4.sqlite");
     bench.tool("nsys", &script);
-    let told = told(&bench.rerun(Tool::Nsys, "cuda:0", &[]));
-    assert!(failed(&told).0.contains("ranges and no kernels"), "{:?}", told.state);
+    let observed = observe(&bench.rerun(Tool::Nsys, "cuda:0", &[]));
+    assert!(failed(&observed).0.contains("ranges and no kernels"), "{:?}", observed.state);
 }
 
 fn list(names: &[&str]) -> TopList {
@@ -314,20 +314,20 @@ fn list(names: &[&str]) -> TopList {
 }
 
 #[test]
-fn each_kernel_has_a_run_under_ncu() {
+fn ncu_runs_once_per_kernel() {
     let bench = Bench::new();
     bench.tool("ncu", &ncu(NCU_REPORT));
-    let metrics = "profiling.ncu.metrics=[gpu__time_duration.sum,nobody__knows.sum]";
+    let metrics = "profiling.ncu.metrics=[gpu__time_duration.sum,no__such.sum]";
     let rerun =
         bench.rerun(Tool::Ncu, "cuda:0", &[metrics, "profiling.ncu.top_k=2", "profiling.ncu.launch_skip=4"]);
-    let told = told(&Rerun { kernels: Some(list(&["rope", "rmsnorm_bf16", "third"])), ..rerun });
-    assert_eq!(told.state, ToolState::Done, "{:?}", told.doing);
-    let report = told.report.unwrap();
+    let observed = observe(&Rerun { kernels: Some(list(&["rope", "rmsnorm_bf16", "third"])), ..rerun });
+    assert_eq!(observed.state, ToolState::Done, "{:?}", observed.doing);
+    let report = observed.report.unwrap();
     assert_eq!((report.tool.as_str(), report.file.as_str()), ("ncu 2025.3.1", "ncu"));
     let table = &report.tables[0];
     assert_eq!(table.calls(), 120, "two pages of sixty launches");
     assert!(
-        table.notes.iter().any(|note| note.ends_with("not given by ncu: nobody__knows.sum")),
+        table.notes.iter().any(|note| note.ends_with("not reported by ncu: no__such.sum")),
         "{:?}",
         table.notes
     );
@@ -342,20 +342,20 @@ fn each_kernel_has_a_run_under_ncu() {
     }
     assert!(bench.text("ncu/01-conf/config.yaml").contains("cuda_graphs: false"));
     assert!(!bench.dir.path().join("run/ncu/03-command.yaml").exists());
-    assert!(told.doing.iter().any(|doing| doing.starts_with("kernel 2 of 2: ")), "{:?}", told.doing);
+    assert!(observed.doing.iter().any(|doing| doing.starts_with("kernel 2 of 2: ")), "{:?}", observed.doing);
 }
 
 #[test]
-fn without_a_list_ncu_looks_at_what_comes_and_says_so() {
+fn without_a_list_ncu_profiles_the_first_launches() {
     let bench = Bench::new();
     bench.tool("ncu", &ncu(NCU_REPORT));
-    let told = told(&bench.rerun(Tool::Ncu, "cuda:0", &[]));
-    let notes = &told.report.unwrap().tables[0].notes;
+    let observed = observe(&bench.rerun(Tool::Ncu, "cuda:0", &[]));
+    let notes = &observed.report.unwrap().tables[0].notes;
     assert!(notes.iter().any(|note| note.contains("the first 100 launches")), "{notes:?}");
 }
 
 #[test]
-fn what_goes_wrong_under_ncu_is_said_with_its_remedy() {
+fn failures_of_ncu_have_a_reason_and_a_remedy() {
     let permission = "echo '==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU \
                       Performance Counters on the target device 0.'; exit 1";
     let nothing = "echo '==WARNING== No kernels were profiled.'";
@@ -364,77 +364,77 @@ fn what_goes_wrong_under_ncu_is_said_with_its_remedy() {
         (nothing, "cuda:0", "ncu saw no kernels in decode_step", "profiling.ncu.phase"),
         (nothing, "cpu", "runs on the CPU", "runtime.device=cuda:0"),
         ("true", "cuda:0", "ncu saw no kernels in decode_step", "profiling.ncu.phase"),
-        ("echo 'a driver resource was unavailable'; exit 9", "cuda:0", "another program holds", "dcgmi"),
+        ("echo 'a driver resource was unavailable'; exit 9", "cuda:0", "another program uses", "dcgmi"),
     ];
     for (body, device, reason, remedy) in cases {
         let bench = Bench::new();
         bench.tool("ncu", &ncu(body));
-        let told = told(&bench.rerun(Tool::Ncu, device, &[]));
-        let found = failed(&told);
+        let observed = observe(&bench.rerun(Tool::Ncu, device, &[]));
+        let found = failed(&observed);
         assert!(found.0.contains(reason) && found.1.contains(remedy), "{body}: {found:?}");
     }
 }
 
 #[test]
-fn a_kernel_that_never_comes_does_not_spoil_the_others() {
+fn a_kernel_that_is_not_launched_does_not_affect_the_others() {
     let bench = Bench::new();
     let body = format!(
         "case $all in *absent*) echo '==WARNING== No kernels were profiled.';; *) {NCU_REPORT};; esac"
     );
     bench.tool("ncu", &ncu(&body));
     let rerun = bench.rerun(Tool::Ncu, "cuda:0", &[]);
-    let told_of = |names: &[&str]| told(&Rerun { kernels: Some(list(names)), ..rerun.clone() });
-    let both = told_of(&["absent", "rope"]);
+    let observe_kernels = |names: &[&str]| observe(&Rerun { kernels: Some(list(names)), ..rerun.clone() });
+    let both = observe_kernels(&["absent", "rope"]);
     let notes = &both.report.unwrap().tables[0].notes;
     assert!(notes.iter().any(|note| note.contains("no launch of absent")), "{notes:?}");
-    let none = told_of(&["absent", "absent_too"]);
+    let none = observe_kernels(&["absent", "absent_too"]);
     assert!(failed(&none).0.contains("no launch of absent"), "{:?}", none.state);
 }
 
-/// A tool that hangs with a program in a session of its own, as nsys has; their numbers are in the file `pids`.
+/// A tool that hangs with a program in a session of its own, like nsys. Their pids are in the file `pids`.
 fn hangs(bench: &Bench) -> (PathBuf, String) {
     let pids = bench.dir.path().join("pids");
     let body = format!("setsid sleep 600 & echo $! $$ > {0}.new; mv {0}.new {0}; sleep 600", pids.display());
     (pids, body)
 }
 
-fn gone(pids: &Path) {
+fn assert_gone(pids: &Path) {
     for pid in fs::read_to_string(pids).unwrap().split_whitespace() {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         let runs = stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']));
-        assert!(!runs, "{pid} is still there: {stat}");
+        assert!(!runs, "{pid} still runs: {stat}");
     }
 }
 
 #[test]
-fn the_time_limit_leaves_nobody_running() {
+fn the_time_limit_leaves_no_process() {
     let bench = Bench::new();
     let (pids, body) = hangs(&bench);
     bench.tool("nsys", &nsys(&body));
-    let told = told(&bench.rerun(Tool::Nsys, "cpu", &["profiling.nsys.timeout_s=2"]));
-    assert!(failed(&told).0.contains("longer than profiling.nsys.timeout_s=2"), "{:?}", told.state);
-    gone(&pids);
+    let observed = observe(&bench.rerun(Tool::Nsys, "cpu", &["profiling.nsys.timeout_s=2"]));
+    assert!(failed(&observed).0.contains("exceeded profiling.nsys.timeout_s=2"), "{:?}", observed.state);
+    assert_gone(&pids);
 }
 
 #[test]
-fn a_cancel_leaves_nobody_running() {
+fn a_cancel_leaves_no_process() {
     let bench = Bench::new();
     let (pids, body) = hangs(&bench);
     bench.tool("ncu", &ncu(&body));
     let rerun = bench.rerun(Tool::Ncu, "cuda:0", &[]);
     let stop = Arc::clone(&rerun.system.stop);
-    let told = thread::scope(|scope| {
-        let told = scope.spawn(|| told(&rerun));
-        eventually("the tool at work", || pids.exists().then_some(()));
+    let observed = thread::scope(|scope| {
+        let observed = scope.spawn(|| observe(&rerun));
+        eventually("a running tool", || pids.exists().then_some(()));
         stop.store(true, Ordering::Release);
-        told.join().unwrap()
+        observed.join().unwrap()
     });
-    assert_eq!(told.state, ToolState::Cancelled);
-    gone(&pids);
+    assert_eq!(observed.state, ToolState::Cancelled);
+    assert_gone(&pids);
     assert!(bench.text("ncu/command.yaml").contains("exit: cancelled"));
 }
 
-/// The program with a stand-in for nsys before all others, newer than any that may be installed.
+/// The program with a stand-in for nsys first on the PATH, newer than any installed one.
 fn with_nsys(bench: &Bench, body: &str) -> Command {
     bench.tool("nsys", &nsys(body).replace("2025.3.1", "2099.1.1"));
     let path = std::env::var("PATH").unwrap();
@@ -452,24 +452,24 @@ fn with_nsys(bench: &Bench, body: &str) -> Command {
 }
 
 #[test]
-fn a_run_for_nsys_alone_prints_its_table_and_can_be_played() {
+fn a_run_for_nsys_alone_prints_its_table_and_can_be_replayed() {
     let bench = Bench::new();
     let done = said(with_nsys(&bench, &format!("\"$@\" || exit; {NSYS_REPORT}")).output().unwrap());
     assert_eq!(done.code, 0, "{}", done.err);
     assert!(done.out.starts_with("nsys 2099.1.1") && done.out.contains("launches"), "{}", done.out);
     assert!(done.out.trim_end().ends_with("recorded in r"), "{}", done.out);
-    assert!(!done.out.contains("TTFT"), "there is no workload of its own: {}", done.out);
+    assert!(!done.out.contains("TTFT"), "there is no other workload: {}", done.out);
     let events = common::events(&bench.dir.path().join("r"));
     assert!(matches!(events[0].event, Event::RunStarted(_)));
     assert!(events.iter().any(|envelope| matches!(envelope.event, Event::KernelReport(_))));
     assert_eq!(common::finished(&bench.dir.path().join("r")).outcome, Outcome::Completed);
-    // Its child is no run of its own in any list.
+    // The child is not listed as a run.
     let listed = llmprof::rundir::list_runs(bench.dir.path());
     assert_eq!(listed.iter().filter(|run| run.dir.path().starts_with(bench.dir.path().join("r"))).count(), 1);
 }
 
 #[test]
-fn a_run_for_nsys_alone_without_a_table_fails_in_words() {
+fn a_run_for_nsys_alone_without_a_table_fails_with_a_message() {
     let bench = Bench::new();
     let done = said(with_nsys(&bench, "exit 0").arg("--json").output().unwrap());
     assert_eq!(done.code, 1, "{}", done.err);
@@ -480,20 +480,20 @@ fn a_run_for_nsys_alone_without_a_table_fails_in_words() {
 }
 
 #[test]
-fn a_signal_ends_the_tool_and_all_it_started() {
+fn a_signal_ends_the_tool_and_its_processes() {
     let bench = Bench::new();
     let (pids, body) = hangs(&bench);
     let child = with_nsys(&bench, &body).stderr(std::process::Stdio::null()).spawn();
     let mut child = child.unwrap();
-    eventually("the tool at work", || pids.exists().then_some(()));
+    eventually("a running tool", || pids.exists().then_some(()));
     signal(child.id(), "INT");
     assert_eq!(child.wait().unwrap().code(), Some(130));
-    gone(&pids);
+    assert_gone(&pids);
     assert_eq!(common::finished(&bench.dir.path().join("r")).outcome, Outcome::Interrupted);
 }
 
 #[test]
-fn samplers_and_a_tool_are_a_run_and_then_the_tool() {
+fn with_samplers_the_rerun_follows_the_run() {
     let bench = Bench::new();
     let mut run = with_nsys(&bench, &format!("\"$@\" || exit; {NSYS_REPORT}"));
     run.args(["profiling.host.enable=true", "runtime.requests=2", "--json"]);
@@ -503,9 +503,10 @@ fn samplers_and_a_tool_are_a_run_and_then_the_tool() {
     assert_eq!((&object["requests"], &object["perturbed"]), (&2.into(), &serde_json::Value::Null));
     assert_eq!(object["kernel_reports"].as_array().unwrap().len(), 1);
     let events = common::events(&bench.dir.path().join("r"));
-    let at = |wanted: fn(&Event) -> bool| events.iter().position(|envelope| wanted(&envelope.event)).unwrap();
+    let position =
+        |wanted: fn(&Event) -> bool| events.iter().position(|envelope| wanted(&envelope.event)).unwrap();
     let (finished, report) =
-        (at(|e| matches!(e, Event::RunFinished(_))), at(|e| matches!(e, Event::KernelReport(_))));
+        (position(|e| matches!(e, Event::RunFinished(_))), position(|e| matches!(e, Event::KernelReport(_))));
     assert!(finished < report);
-    assert_eq!(events[finished].t, events[report].t, "what comes after does not make the run any longer");
+    assert_eq!(events[finished].t, events[report].t, "later events do not prolong the run");
 }

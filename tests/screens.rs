@@ -1,4 +1,4 @@
-//! Every pane at three sizes, in its four looks: no data yet, running, unavailable, too small.
+//! Every pane at three sizes, in four states: no data yet, running, not available, too small.
 
 #[path = "screens/export.rs"]
 mod export;
@@ -18,20 +18,20 @@ use llmprof::{
     },
     config::{ConfTree, Dtype, ThemeName, compose},
     event::{
-        Envelope, Event, GivenPeaks, GpuAbsent, GpuInfo, GpuLost, GpuSample, HostInfo, HostSample,
-        KernelReport, Level, Notice, Outcome, Phase, RequestFinished, RequestStarted, RunStarted, SCHEMA,
-        SnapshotTaken, Stamp, Token, ToolRun, ToolState, readings::Reading,
+        Device, EngineKind, Envelope, Event, GivenPeaks, GpuAbsent, GpuInfo, GpuLost, GpuSample, HostInfo,
+        HostSample, KernelReport, Level, Notice, Outcome, Phase, RequestFinished, RequestStarted, RunStarted,
+        SCHEMA, SnapshotTaken, Stamp, Token, ToolRun, ToolState, readings::Reading,
     },
     model::{Shape, Step},
     report::{plots::roofline_svg, report_md, run_json},
-    run::sweep::{Cooling, Heat, Job, JobResult, Sweep},
+    run::sweep::{CooldownStatus, Job, JobResult, Sweep, Temperature},
     rundir::{EventReader, Player},
     sim::{SimSteps, sim_kernels},
     state::{RunState, Snapshot},
     tui::{
         frame::Frame,
         theme::{Depth, Glyphs, Theme},
-        ui::{Asks, Overlay, Pane, UiState},
+        ui::{Overlay, Pane, PromptKind, UiState},
         view::{SweepView, View},
     },
 };
@@ -96,8 +96,8 @@ fn run_started() -> RunStarted {
         experiment: "baseline".into(),
         model: "smollm2_135m".into(),
         dtype: "f32".into(),
-        engine: "candle".into(),
-        device: "cpu".into(),
+        engine: EngineKind::Candle,
+        device: Device::Cpu,
         synthetic_weights: true,
         simulated: false,
         parameters: 134_515_008,
@@ -188,18 +188,18 @@ fn showing(pane: Pane) -> UiState {
 }
 
 #[test]
-fn panes_in_their_looks() {
-    let looks = [("no data", RunState::default()), ("running", running()), ("no gpu", without_gpu())];
+fn panes_in_every_state() {
+    let states = [("no data", RunState::default()), ("running", running()), ("no gpu", without_gpu())];
     for pane in Pane::ALL {
-        for (look, state) in &looks {
-            let name = format!("{} {look}", pane.title()).to_lowercase().replace(' ', "_");
+        for (state_name, state) in &states {
+            let name = format!("{} {state_name}", pane.title()).to_lowercase().replace(' ', "_");
             insta::assert_snapshot!(name, at_all_sizes(state, &showing(pane)));
         }
     }
 }
 
 #[test]
-fn the_roofline_has_operators_and_kernels_where_they_were_seen() {
+fn the_roofline_shows_operators_and_kernels() {
     let state = with_kernels(true);
     let mut ui = showing(Pane::Roofline);
     ui.point = 3;
@@ -217,7 +217,7 @@ fn the_roofline_has_operators_and_kernels_where_they_were_seen() {
 }
 
 #[test]
-fn what_was_used_of_the_card_is_on_the_screen_and_in_the_report() {
+fn mfu_and_mbu_are_on_the_screen_and_in_the_report() {
     let state = with_kernels(true);
     let screen = drawn(&state, &showing(Pane::Overview), Glyphs::UNICODE, (120, 40));
     assert!(screen.contains("MBU") && screen.contains("of 4.80 TB/s") && screen.contains("MFU"), "{screen}");
@@ -241,8 +241,8 @@ fn what_was_used_of_the_card_is_on_the_screen_and_in_the_report() {
     assert_eq!(roofline_svg(&RunState::default()), None);
 }
 
-/// A run with two snapshots of twelve requests each, the second with gaps so many times as long.
-fn two_snapshots(times: f64) -> RunState {
+/// A run with two snapshots of twelve requests each; `ratio` is the ITL of the second over that of the first.
+fn two_snapshots(ratio: f64) -> RunState {
     let mut state = RunState::default();
     let mut t = 0;
     let mut apply = |after_us: u64, event: Event| {
@@ -263,7 +263,7 @@ fn two_snapshots(times: f64) -> RunState {
             apply(1000, Event::RequestStarted(started));
             for index in 0..16u32 {
                 let noise = u64::from((index * 37 + request * 11) % 20);
-                let gap = if nth == 0 { 4000.0 } else { 4000.0 * times };
+                let gap = if nth == 0 { 4000.0 } else { 4000.0 * ratio };
                 let gap = if index == 0 { 40_000 } else { gap as u64 + noise };
                 apply(gap, Event::Token(Token { request: id, index, id: index, device_ns: None }));
             }
@@ -276,8 +276,8 @@ fn two_snapshots(times: f64) -> RunState {
 
 #[test]
 fn two_snapshots_have_a_verdict() {
-    for (name, times) in [("faster", 0.95), ("same", 1.0), ("slower", 1.2)] {
-        let state = two_snapshots(times);
+    for (name, ratio) in [("faster", 0.95), ("same", 1.0), ("slower", 1.2)] {
+        let state = two_snapshots(ratio);
         let screen = at_all_sizes(&state, &showing(Pane::Compare));
         assert!(screen.contains(&name.to_uppercase()), "{screen}");
         insta::assert_snapshot!(format!("compare_{name}"), screen);
@@ -286,7 +286,7 @@ fn two_snapshots_have_a_verdict() {
     }
 }
 
-/// The card that is profiled, one beside it, and one that has gone.
+/// The profiled GPU, another one, and one that is lost.
 fn several_gpus() -> RunState {
     let mut state = running();
     let t = state.now;
@@ -304,12 +304,12 @@ fn several_gpus() -> RunState {
 }
 
 #[test]
-fn every_gpu_has_a_strip_and_the_profiled_one_a_pane() {
+fn every_gpu_is_shown() {
     insta::assert_snapshot!("gpu_several", at_all_sizes(&several_gpus(), &showing(Pane::Gpu)));
 }
 
 #[test]
-fn the_verdict_has_its_evidence_and_an_incident_its_seconds() {
+fn evidence_and_an_open_incident() {
     let state = running();
     let evidence = UiState { overlay: Overlay::Evidence { scroll: 0 }, ..showing(Pane::Overview) };
     insta::assert_snapshot!("evidence", at_all_sizes(&state, &evidence));
@@ -323,8 +323,8 @@ fn the_verdict_has_its_evidence_and_an_incident_its_seconds() {
     assert!(ascii.is_ascii(), "{ascii}");
 }
 
-/// Six jobs: one completed, one failed, one at work unless `cooling`, the others still to come.
-fn sweep(at_work: bool) -> Sweep {
+/// Six jobs: completed, interrupted, failed, one running if `running`, the others waiting.
+fn sweep(running: bool) -> Sweep {
     let models = ["smollm2_135m", "qwen2_5_72b", "qwen3_0_6b"];
     let mut jobs = Vec::new();
     for model in models {
@@ -354,44 +354,44 @@ fn sweep(at_work: bool) -> Sweep {
         JobResult { outcome: Outcome::Interrupted, reason: Some("ended by the user".into()), ..done },
     );
     sweep.end(2, JobResult::failed("qwen2_5_72b needs 291 GB as f32, and 12.1 GB are free".into()));
-    if at_work {
+    if running {
         sweep.begin(3);
     }
     sweep
 }
 
-fn cooling() -> Cooling {
-    Cooling {
+fn cooling() -> CooldownStatus {
+    CooldownStatus {
         left: Duration::from_secs(2),
         left_at_most: Duration::from_secs(120),
-        heat: Heat::At(54.0),
+        temperature: Temperature::Celsius(54.0),
         below_c: Some(45.0),
     }
 }
 
 #[test]
-fn a_sweep_has_its_strip_and_its_table() {
-    let (state, working, resting) = (running(), sweep(true), sweep(false));
-    let mut over = sweep(false);
-    (3..6).for_each(|job| over.end(job, JobResult::failed("no reason in particular".into())));
-    let looks = [
-        ("at work", SweepView { sweep: &working, cooling: None }),
-        ("resting", SweepView { sweep: &resting, cooling: Some(cooling()) }),
-        ("over", SweepView { sweep: &over, cooling: None }),
+fn a_sweep_has_a_progress_line_and_a_table() {
+    let (state, working, waiting) = (running(), sweep(true), sweep(false));
+    let mut finished = sweep(false);
+    (3..6).for_each(|job| finished.end(job, JobResult::failed("no reason in particular".into())));
+    let sweeps = [
+        ("running", SweepView { sweep: &working, cooling: None }),
+        ("cooling", SweepView { sweep: &waiting, cooling: Some(cooling()) }),
+        ("finished", SweepView { sweep: &finished, cooling: None }),
     ];
-    for (look, at_work) in looks {
+    for (name, view) in sweeps {
         for pane in [Pane::Overview, Pane::Compare] {
             let mut state = state.clone();
-            if look == "at work" {
+            if name == "running" {
                 state.snapshots.clear();
             }
             let screens = [(80, 24), (200, 50), (30, 8)].map(|size| {
-                let screen = drawn_in(Some(at_work), &state, &showing(pane), Glyphs::UNICODE, size);
+                let screen = drawn_in(Some(view), &state, &showing(pane), Glyphs::UNICODE, size);
                 format!("{}x{}\n{screen}", size.0, size.1)
             });
-            let name = format!("sweep {look} {}", pane.title()).to_lowercase().replace(' ', "_");
+            let name = format!("sweep {name} {}", pane.title()).to_lowercase().replace(' ', "_");
             insta::assert_snapshot!(name, screens.join("\n"));
-            let ascii = drawn_in(Some(at_work), &state, &showing(pane), Glyphs::ASCII, (80, 24));
+            let ascii = drawn_in(Some(view), &state, &showing(pane), Glyphs::ASCII, (80, 24));
             assert!(ascii.is_ascii(), "{ascii}");
         }
     }
@@ -399,14 +399,14 @@ fn a_sweep_has_its_strip_and_its_table() {
 
 #[test]
 fn no_size_is_too_small_for_a_sweep() {
-    let (state, resting) = (running(), sweep(false));
+    let (state, waiting) = (running(), sweep(false));
     for pane in Pane::ALL {
         for width in [1, 12, 13, 20, 30, 40, 56, 60, 80, 200] {
             for height in [1, 3, 4, 6, 7, 8, 12, 24, 50] {
                 for cooling in [None, Some(cooling())] {
                     let mut ui = showing(pane);
                     ui.jobs_back = 5;
-                    let view = Some(SweepView { sweep: &resting, cooling });
+                    let view = Some(SweepView { sweep: &waiting, cooling });
                     drawn_in(view, &state, &ui, Glyphs::UNICODE, (width, height));
                     drawn_in(view, &state, &ui, Glyphs::ASCII, (width, height));
                 }
@@ -416,12 +416,12 @@ fn no_size_is_too_small_for_a_sweep() {
 }
 
 #[test]
-fn help_and_prompts_lie_on_top() {
+fn help_and_prompts_are_on_top() {
     let state = running();
     let mut ui = showing(Pane::Overview);
     ui.overlay = Overlay::Help { scroll: 0 };
     insta::assert_snapshot!("help", at_all_sizes(&state, &ui));
-    ui.ask(Asks::Overrides, "runtime.batch_size=two".into());
+    ui.open_prompt(PromptKind::Overrides, "runtime.batch_size=two".into());
     if let Overlay::Prompt(prompt) = &mut ui.overlay {
         prompt.error = Some("runtime.batch_size wants a whole number, got \"two\"".into());
     }
@@ -452,7 +452,7 @@ fn no_size_and_no_pane_panics() {
                         ui.overlay = overlay;
                         drawn(state, &ui, Glyphs::UNICODE, (width, height));
                     }
-                    ui.ask(Asks::SnapshotName, "x".repeat(300));
+                    ui.open_prompt(PromptKind::SnapshotName, "x".repeat(300));
                     drawn(state, &ui, Glyphs::ASCII, (width, height));
                 }
             }
@@ -461,13 +461,13 @@ fn no_size_and_no_pane_panics() {
 }
 
 #[test]
-fn a_small_terminal_still_tells_the_speed() {
+fn a_small_terminal_still_shows_the_rate() {
     let screen = drawn(&running(), &showing(Pane::Overview), Glyphs::UNICODE, (30, 8));
     assert!(screen.contains("tok/s") && screen.contains("TTFT"), "{screen}");
 }
 
 #[test]
-fn a_tool_at_work_is_in_every_header() {
+fn a_running_tool_is_in_every_header() {
     let mut state = running();
     let working = ToolState::Working { doing: "decode".into(), share: Some(0.45) };
     let run = ToolRun { tool: "nsys".into(), phase: Phase::Decode, state: working };

@@ -1,4 +1,4 @@
-//! Wherever a replay goes, forwards or back, it shows what was known at that moment.
+//! A seek, forwards or back, shows the state at that moment.
 
 #[path = "../benches/support/mod.rs"]
 mod support;
@@ -16,7 +16,7 @@ use support::MadeUpRun;
 /// Several checkpoints long.
 const RUN: MadeUpRun = MadeUpRun { tokens_per_s: 200, secs: 400 };
 
-fn known_at(t: Stamp) -> RunState {
+fn state_at(t: Stamp) -> RunState {
     let mut state = RunState::default();
     RUN.for_each(|envelope| {
         if envelope.t <= t {
@@ -27,7 +27,7 @@ fn known_at(t: Stamp) -> RunState {
 }
 
 #[test]
-fn a_seek_shows_what_was_known_then() {
+fn a_seek_shows_the_state_at_that_moment() {
     let dir = tempfile::tempdir().unwrap();
     let run = RunDir::create(&dir.path().join("run")).unwrap();
     let mut recorder = Recorder::create(&run, 0, Duration::from_secs(1)).unwrap();
@@ -39,9 +39,9 @@ fn a_seek_shows_what_was_known_then() {
     for nth in 0..12 {
         let to = Stamp(noise::bits(3, nth) % player.position().end.0);
         player.seek(to).unwrap();
-        let (shown, known) = (player.state(), known_at(to));
-        assert_eq!((shown.events, shown.now), (known.events, known.now), "at {to:?}");
-        assert_eq!(shown.total.summary(), known.total.summary(), "at {to:?}");
+        let (shown, expected) = (player.state(), state_at(to));
+        assert_eq!((shown.events, shown.now), (expected.events, expected.now), "at {to:?}");
+        assert_eq!(shown.total.summary(), expected.total.summary(), "at {to:?}");
         if nth % 4 == 3 {
             player.to_end();
         }

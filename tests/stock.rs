@@ -506,7 +506,7 @@ fn quantised_models_make_the_same_tokens_after_a_reset() {
     let refusal = run("candle").unwrap_err();
     assert_eq!(
         refusal,
-        "our own decoder reads no GGUF of gemma3, candle-transformers does: use runtime=candle_stock"
+        "this program's decoder does not read GGUF files of gemma3, candle-transformers does: use runtime=candle_stock"
     );
     run("candle_stock").unwrap();
 
@@ -537,7 +537,10 @@ fn a_run_takes_a_family_of_its_own_from_a_config_json() {
         all
     };
     let refusal = plan(&of("runtime=candle")).unwrap_err();
-    assert_eq!(refusal, "our own decoder has no mamba, candle-transformers has: use runtime=candle_stock");
+    assert_eq!(
+        refusal,
+        "this program's decoder does not support mamba, candle-transformers does: use runtime=candle_stock"
+    );
     let stocked = plan(&of("runtime=candle_stock runtime.device=cpu")).unwrap();
     stocked.check_machine().unwrap();
     assert!(stocked.engine_options().is_none());
@@ -561,7 +564,7 @@ fn every_model_of_conf_is_the_same_for_both_runtimes() {
                 .model
         };
         let (ours, stock) = (open("candle"), open("candle_stock"));
-        assert!(matches!(ours, Model::Ours { .. }) && matches!(stock, Model::Stock(_)));
+        assert!(matches!(ours, Model::Own { .. }) && matches!(stock, Model::Stock(_)));
         assert_eq!(ours.parameters(), stock.parameters(), "{option}");
         assert_eq!(
             ours.kv_bytes_per_position(Dtype::Bf16),

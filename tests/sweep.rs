@@ -16,7 +16,7 @@ use llmprof::event::Outcome;
 use serde_json::Value;
 use terminal::Terminal;
 
-/// A simulated run that takes no time.
+/// A simulated run without waiting.
 const QUICK: [&str; 7] = [
     "run",
     "-m",
@@ -72,8 +72,8 @@ fn jobs_run_in_hydras_order_and_end_in_a_table() {
         let line = &lines[at + 1];
         assert_eq!(line[..3], [(at + 1).to_string().as_str(), model, batch], "{}", said.out);
         assert_eq!(line.last(), Some(&"completed"));
-        let place = format!("job {}/4  model={model} runtime.batch_size={batch}", at + 1);
-        assert!(said.err.contains(&place), "{}", said.err);
+        let label = format!("job {}/4  model={model} runtime.batch_size={batch}", at + 1);
+        assert!(said.err.contains(&label), "{}", said.err);
     }
     let sweep = sweep_dir(dir.path());
     let rows = rows(&sweep);
@@ -88,16 +88,16 @@ fn jobs_run_in_hydras_order_and_end_in_a_table() {
         }
         assert!(kept("overrides.yaml").contains(&format!("- runtime.batch_size={batch}\n")));
         let hydra = kept(".hydra/hydra.yaml");
-        for words in [format!("num: {at}\n"), "mode: MULTIRUN".into(), format!("model: {model}\n")] {
-            assert!(hydra.contains(&words), "{words:?} is not in\n{hydra}");
+        for text in [format!("num: {at}\n"), "mode: MULTIRUN".into(), format!("model: {model}\n")] {
+            assert!(hydra.contains(&text), "{text:?} is not in\n{hydra}");
         }
         let metrics: Value = serde_json::from_str(&kept("metrics.json")).unwrap();
         let tpot: f64 = rows[at]["tpot_p50_ms"].as_str().unwrap().parse().unwrap();
         assert_eq!(metrics["metrics"]["tpot_ms"]["p50"].as_f64(), Some(tpot));
     }
     let multirun = fs::read_to_string(sweep.join("multirun.yaml")).unwrap();
-    for words in ["mode: MULTIRUN", "- runtime.batch_size=2,1", "subdir: ${hydra:job.num}"] {
-        assert!(multirun.contains(words), "{words:?} is not in\n{multirun}");
+    for text in ["mode: MULTIRUN", "- runtime.batch_size=2,1", "subdir: ${hydra:job.num}"] {
+        assert!(multirun.contains(text), "{text:?} is not in\n{multirun}");
     }
 }
 
@@ -141,7 +141,7 @@ fn directories_are_where_hydra_sweep_says() {
 }
 
 #[test]
-fn mistakes_are_told_before_anything_starts() {
+fn mistakes_are_reported_before_anything_starts() {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join("elsewhere")).unwrap();
     let cases: [(&[&str], &[&str]); 11] = [
@@ -167,7 +167,7 @@ fn mistakes_are_told_before_anything_starts() {
         let said = run(dir.path(), args);
         assert_eq!((said.code, said.out.as_str()), (2, ""), "{args:?}: {}", said.err);
         for word in words {
-            assert!(said.err.contains(word), "{args:?} does not say {word:?}: {}", said.err);
+            assert!(said.err.contains(word), "{args:?} does not report {word:?}: {}", said.err);
         }
     }
     let left: Vec<_> = fs::read_dir(dir.path()).unwrap().flatten().map(|e| e.file_name()).collect();
@@ -175,7 +175,7 @@ fn mistakes_are_told_before_anything_starts() {
 }
 
 #[test]
-fn a_failed_job_is_a_row_and_is_done_again() {
+fn a_failed_job_is_a_row_and_runs_again() {
     let dir = tempfile::tempdir().unwrap();
     let said = quick(dir.path(), &["runtime.requests=100", "runtime.sim.scenario=fail,steady"]);
     assert_eq!(said.code, 1, "{}", said.err);
@@ -193,7 +193,7 @@ fn a_failed_job_is_a_row_and_is_done_again() {
 
     let again = run(dir.path(), &["run", "--resume", sweep.to_str().unwrap()]);
     assert_eq!(again.code, 1, "{}", again.err);
-    assert!(again.err.contains("job 1/2 is done again") && again.err.contains("0-failed"), "{}", again.err);
+    assert!(again.err.contains("job 1/2 runs again") && again.err.contains("0-failed"), "{}", again.err);
     assert_eq!(finished(&sweep.join("0-failed")).outcome, Outcome::Failed);
     assert_eq!(finished(&sweep.join("0")).outcome, Outcome::Failed);
     assert_eq!(fs::read(sweep.join("1/events.ndjson")).unwrap(), completed);
@@ -205,7 +205,7 @@ fn a_model_that_does_not_fit_does_not_end_the_sweep() {
     let mut system = sysinfo::System::new().unwrap();
     system.refresh_memory();
     if system.total_memory() > 250_000_000_000 {
-        eprintln!("not tested: this machine may hold 291 GB");
+        eprintln!("skipped: this machine has memory for 291 GB");
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -237,7 +237,7 @@ fn a_job_that_changed_since_is_not_resumed() {
 }
 
 #[test]
-fn a_killed_sweep_is_taken_up_where_it_stopped() {
+fn a_killed_sweep_is_resumed_where_it_stopped() {
     let dir = tempfile::tempdir().unwrap();
     let mut child = program(dir.path())
         .args(SLOW)
@@ -262,9 +262,9 @@ fn a_killed_sweep_is_taken_up_where_it_stopped() {
     let first = fs::read(sweep.join("0/events.ndjson")).unwrap();
     let said = run(dir.path(), &resume);
     assert_eq!(said.code, 0, "{}", said.err);
-    assert!(said.err.contains("job 2/3 is done again"), "{}", said.err);
-    assert!(events(&sweep.join("1-interrupted")).len() > 20, "what was recorded is not lost");
-    assert_eq!(fs::read(sweep.join("0/events.ndjson")).unwrap(), first, "a completed job is left alone");
+    assert!(said.err.contains("job 2/3 runs again"), "{}", said.err);
+    assert!(events(&sweep.join("1-interrupted")).len() > 20, "the recording is not lost");
+    assert_eq!(fs::read(sweep.join("0/events.ndjson")).unwrap(), first, "a completed job does not run again");
     let rows = rows(&sweep);
     assert_eq!(column(&rows, "runtime.seed"), ["1", "2", "3"]);
     assert_eq!(column(&rows, "outcome"), ["completed"; 3]);
@@ -274,7 +274,7 @@ fn a_killed_sweep_is_taken_up_where_it_stopped() {
 }
 
 #[test]
-fn an_interrupted_sweep_tells_how_to_go_on() {
+fn an_interrupted_sweep_prints_how_to_resume() {
     let dir = tempfile::tempdir().unwrap();
     let child = program(dir.path())
         .args(SLOW)
@@ -299,10 +299,10 @@ fn an_interrupted_sweep_tells_how_to_go_on() {
 }
 
 #[test]
-fn the_rest_lasts_until_the_card_is_cool() {
+fn the_cooldown_lasts_until_the_gpu_is_cool() {
     let dir = tempfile::tempdir().unwrap();
     let begun = Instant::now();
-    // Sixty requests leave the simulated card near 49 °C; idle, it falls towards 38 °C.
+    // Sixty requests leave the simulated GPU near 49 °C; idle, it falls towards 38 °C.
     let said =
         quick(dir.path(), &["runtime.requests=60", "runtime.seed=1,2", "hardware.cooldown_until_c=41"]);
     assert_eq!(said.code, 0, "{}", said.err);
@@ -312,18 +312,22 @@ fn the_rest_lasts_until_the_card_is_cool() {
 }
 
 #[test]
-fn a_card_that_stays_warm_is_worked_with_after_a_while() {
+fn a_gpu_that_stays_warm_is_used_after_the_maximum() {
     let dir = tempfile::tempdir().unwrap();
     let said = quick(
         dir.path(),
         &["runtime.seed=1,2", "hardware.cooldown_until_c=20", "hardware.cooldown_max_s=0.3"],
     );
     assert_eq!(said.code, 0, "{}", said.err);
-    assert!(said.err.contains("after 0.3 s (hardware.cooldown_max_s): going on"), "{}", said.err);
+    assert!(
+        said.err.contains("after 0.3 s (hardware.cooldown_max_s): starting the next job"),
+        "{}",
+        said.err
+    );
 }
 
 #[test]
-fn without_a_temperature_that_is_said_once() {
+fn a_missing_temperature_is_reported_once() {
     let dir = tempfile::tempdir().unwrap();
     let begun = Instant::now();
     let said = quick(
@@ -331,9 +335,9 @@ fn without_a_temperature_that_is_said_once() {
         &["telemetry=none", "runtime.seed=1,2,3", "hardware.cooldown_until_c=20", "hardware.cooldown_s=0.4"],
     );
     assert_eq!(said.code, 0, "{}", said.err);
-    assert_eq!(said.err.matches("no temperature can be read").count(), 1, "{}", said.err);
+    assert_eq!(said.err.matches("the temperature cannot be read").count(), 1, "{}", said.err);
     assert!(said.err.contains("telemetry.probe=none") && said.err.contains("cooldown_s=0.4"), "{}", said.err);
-    assert!(begun.elapsed() > Duration::from_millis(800), "two rests: {:?}", begun.elapsed());
+    assert!(begun.elapsed() > Duration::from_millis(800), "two cool-downs: {:?}", begun.elapsed());
 }
 
 #[test]
@@ -358,7 +362,7 @@ fn the_screen_shows_a_sweep_and_its_keys_move_it() {
         let text = screen.contents();
         ["interrupted", "running", "waiting"].iter().all(|word| text.contains(word))
     });
-    // During the rest the same key ends the rest.
+    // During the cool-down the same key ends it.
     terminal.press("e", "next job 3/3");
     terminal.press("e", " job 3/3  runtime.seed=3");
     terminal.send("q");

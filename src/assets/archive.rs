@@ -1,4 +1,4 @@
-//! Archives (zip, tar, tar.gz) extracted whole or not at all, and never out of the directory they go to.
+//! Extraction of archives (zip, tar, tar.gz): all entries or none, and never outside of the target directory.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -8,17 +8,10 @@ use std::path::{Path, PathBuf};
 use super::error::AssetError;
 use super::paths;
 
-/// Longest text of a link within an archive.
+/// Maximum length of a link target in an archive.
 const MAX_LINK: u64 = 4096;
 
-/// What was extracted.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Extracted {
-    pub files: u64,
-    pub bytes: u64,
-}
-
-/// What one entry would become.
+/// The kind of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Kind {
     Directory,
@@ -28,38 +21,33 @@ enum Kind {
 
 /// Extracts `archive` to the directory `into`, which must not exist yet.
 ///
-/// Every entry is looked at before the first is written; one that would leave `into` is refused by
-/// name. The directory appears only when all of it is there.
-pub fn extract(archive: &Path, into: &Path) -> Result<Extracted, AssetError> {
+/// All entries are checked before the first one is written. An entry outside of `into` is an error. The directory is
+/// created only if all entries are extracted.
+pub(super) fn extract(archive: &Path, into: &Path) -> Result<(), AssetError> {
     check(archive)?;
     let name = into.file_name().unwrap_or_default().to_string_lossy();
     let partial = into.with_file_name(format!(".{name}.partial-{}", std::process::id()));
     if let Some(parent) = partial.parent() {
-        fs::create_dir_all(parent).map_err(AssetError::io("make", parent))?;
+        fs::create_dir_all(parent).map_err(AssetError::io("create", parent))?;
     }
-    fs::create_dir(&partial).map_err(AssetError::io("make", &partial))?;
-    let mut extracted = Extracted::default();
+    fs::create_dir(&partial).map_err(AssetError::io("create", &partial))?;
     let mut checker = Checker::new(archive);
-    let done = each(archive, &mut |entry, kind, content| {
-        let Some(path) = checker.admit(entry, &kind)? else { return Ok(()) };
-        let path = partial.join(path);
-        let bytes = write(&path, &kind, content)?;
-        extracted.files += u64::from(kind != Kind::Directory);
-        extracted.bytes += bytes;
-        Ok(())
+    let result = for_each_entry(archive, &mut |entry, kind, content| {
+        let Some(path) = checker.check(entry, &kind)? else { return Ok(()) };
+        write(&partial.join(path), &kind, content)
     })
-    .and_then(|()| fs::rename(&partial, into).map_err(AssetError::io("make", into)));
-    if done.is_err() {
-        // What led here is told; a directory that stays behind is hidden and harmless.
+    .and_then(|()| fs::rename(&partial, into).map_err(AssetError::io("create", into)));
+    if result.is_err() {
+        // If this fails, a hidden directory remains. The first error is the one to report.
         let _ = fs::remove_dir_all(&partial);
     }
-    done.map(|()| extracted)
+    result
 }
 
-/// Looks at every entry of `archive` without writing anything.
-pub fn check(archive: &Path) -> Result<(), AssetError> {
+/// Checks all entries of `archive` without writing anything.
+pub(super) fn check(archive: &Path) -> Result<(), AssetError> {
     let mut checker = Checker::new(archive);
-    each(archive, &mut |entry, kind, _| checker.admit(entry, &kind).map(drop))
+    for_each_entry(archive, &mut |entry, kind, _| checker.check(entry, &kind).map(drop))
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -70,7 +58,7 @@ enum Format {
 }
 
 impl Format {
-    fn of(name: &str) -> Option<Format> {
+    fn from_name(name: &str) -> Option<Format> {
         let name = name.to_ascii_lowercase();
         match () {
             () if name.ends_with(".zip") => Some(Format::Zip),
@@ -81,19 +69,20 @@ impl Format {
     }
 }
 
-/// Admits entries one after another, knowing those before.
+/// Checks entries in order.
 struct Checker<'a> {
     archive: &'a Path,
-    seen: HashMap<PathBuf, bool>,
+    /// The paths so far, and whether each is a directory.
+    is_dir: HashMap<PathBuf, bool>,
 }
 
 impl<'a> Checker<'a> {
     fn new(archive: &'a Path) -> Checker<'a> {
-        Checker { archive, seen: HashMap::new() }
+        Checker { archive, is_dir: HashMap::new() }
     }
 
-    /// The path of `entry` below the root; `None` for the root itself.
-    fn admit(&mut self, entry: &str, kind: &Kind) -> Result<Option<PathBuf>, AssetError> {
+    /// The path of `entry` relative to the root; `None` for the root itself.
+    fn check(&mut self, entry: &str, kind: &Kind) -> Result<Option<PathBuf>, AssetError> {
         let refuse = |why: String| AssetError::BadEntry {
             archive: self.archive.to_owned(),
             entry: entry.to_owned(),
@@ -108,16 +97,16 @@ impl<'a> Checker<'a> {
         {
             return Err(refuse(format!("is a link that points outside (to {target:?})")));
         }
-        // A name below a file or a link would be written through it, wherever that points.
-        if path.ancestors().skip(1).any(|above| self.seen.get(above) == Some(&false)) {
-            return Err(refuse("lies below an entry that is no directory".into()));
+        // A path below a link would be written to the target of the link.
+        if path.ancestors().skip(1).any(|parent| self.is_dir.get(parent) == Some(&false)) {
+            return Err(refuse("is below an entry that is not a directory".into()));
         }
         let is_dir = *kind == Kind::Directory;
-        match self.seen.insert(path.clone(), is_dir) {
-            Some(was_dir) if !(was_dir && is_dir) => Err(refuse("stands there twice".into())),
+        match self.is_dir.insert(path.clone(), is_dir) {
+            Some(was_dir) if !(was_dir && is_dir) => Err(refuse("is a duplicate".into())),
             _ => {
-                for above in path.ancestors().skip(1).filter(|above| !above.as_os_str().is_empty()) {
-                    self.seen.entry(above.to_owned()).or_insert(true);
+                for parent in path.ancestors().skip(1).filter(|parent| !parent.as_os_str().is_empty()) {
+                    self.is_dir.entry(parent.to_owned()).or_insert(true);
                 }
                 Ok(Some(path))
             }
@@ -127,18 +116,18 @@ impl<'a> Checker<'a> {
 
 type Visit<'v> = dyn FnMut(&str, Kind, &mut dyn Read) -> Result<(), AssetError> + 'v;
 
-fn each(archive: &Path, visit: &mut Visit<'_>) -> Result<(), AssetError> {
+fn for_each_entry(archive: &Path, visit: &mut Visit<'_>) -> Result<(), AssetError> {
     let name = archive.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let file = File::open(archive).map_err(AssetError::io("read", archive))?;
     if file.metadata().is_ok_and(|m| m.is_dir()) {
         return Err(bad(archive, "is a directory, not an archive"));
     }
     let file = BufReader::new(file);
-    match Format::of(&name) {
-        Some(Format::Zip) => each_of_zip(archive, file, visit),
-        Some(Format::Tar) => each_of_tar(archive, file, visit),
-        Some(Format::TarGz) => each_of_tar(archive, flate2::read::MultiGzDecoder::new(file), visit),
-        None => Err(bad(archive, "is none of .zip, .tar, .tar.gz, .tgz")),
+    match Format::from_name(&name) {
+        Some(Format::Zip) => for_each_in_zip(archive, file, visit),
+        Some(Format::Tar) => for_each_in_tar(archive, file, visit),
+        Some(Format::TarGz) => for_each_in_tar(archive, flate2::read::MultiGzDecoder::new(file), visit),
+        None => Err(bad(archive, "is not a .zip, .tar, .tar.gz or .tgz file")),
     }
 }
 
@@ -146,7 +135,7 @@ fn bad(archive: &Path, why: impl ToString) -> AssetError {
     AssetError::BadArchive { archive: archive.to_owned(), why: why.to_string() }
 }
 
-fn each_of_zip(archive: &Path, file: BufReader<File>, visit: &mut Visit<'_>) -> Result<(), AssetError> {
+fn for_each_in_zip(archive: &Path, file: BufReader<File>, visit: &mut Visit<'_>) -> Result<(), AssetError> {
     let mut zip = zip::ZipArchive::new(file).map_err(|e| bad(archive, e))?;
     for index in 0..zip.len() {
         let mut entry = zip.by_index(index).map_err(|e| bad(archive, e))?;
@@ -168,7 +157,7 @@ fn each_of_zip(archive: &Path, file: BufReader<File>, visit: &mut Visit<'_>) -> 
     Ok(())
 }
 
-fn each_of_tar(archive: &Path, stream: impl Read, visit: &mut Visit<'_>) -> Result<(), AssetError> {
+fn for_each_in_tar(archive: &Path, stream: impl Read, visit: &mut Visit<'_>) -> Result<(), AssetError> {
     use tar::EntryType;
     let mut tar = tar::Archive::new(stream);
     for entry in tar.entries().map_err(|e| bad(archive, e))? {
@@ -183,11 +172,11 @@ fn each_of_tar(archive: &Path, stream: impl Read, visit: &mut Visit<'_>) -> Resu
             EntryType::Directory => Kind::Directory,
             EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => Kind::File,
             EntryType::Symlink => {
-                let target = entry.link_name_bytes().ok_or_else(|| refuse("is a link to nothing"))?;
+                let target = entry.link_name_bytes().ok_or_else(|| refuse("is a link without a target"))?;
                 Kind::Link(String::from_utf8_lossy(&target).into_owned())
             }
             EntryType::XGlobalHeader => continue,
-            EntryType::Link => return Err(refuse("is a hard link, which this program does not make")),
+            EntryType::Link => return Err(refuse("is a hard link, which is not supported")),
             _ => return Err(refuse("is a device or a pipe")),
         };
         visit(&name, kind, &mut entry)?;
@@ -195,32 +184,32 @@ fn each_of_tar(archive: &Path, stream: impl Read, visit: &mut Visit<'_>) -> Resu
     Ok(())
 }
 
-fn write(path: &Path, kind: &Kind, content: &mut dyn Read) -> Result<u64, AssetError> {
+fn write(path: &Path, kind: &Kind, content: &mut dyn Read) -> Result<(), AssetError> {
     if *kind == Kind::Directory {
-        return fs::create_dir_all(path).map(|()| 0).map_err(AssetError::io("make", path));
+        return fs::create_dir_all(path).map_err(AssetError::io("create", path));
     }
     if let Some(parent) = path.parent() {
-        fs::create_dir_all(parent).map_err(AssetError::io("make", parent))?;
+        fs::create_dir_all(parent).map_err(AssetError::io("create", parent))?;
     }
     match kind {
-        Kind::Link(target) => make_link(target, path).map(|()| 0).map_err(AssetError::io("make", path)),
+        Kind::Link(target) => create_link(target, path).map_err(AssetError::io("create", path)),
         _ => {
-            // `create_new` never follows a link that stands there.
+            // `create_new` does not follow an existing link.
             let opened = OpenOptions::new().write(true).create_new(true).open(path);
-            let mut file = opened.map_err(AssetError::io("make", path))?;
-            io::copy(content, &mut file).map_err(AssetError::io("write", path))
+            let mut file = opened.map_err(AssetError::io("create", path))?;
+            io::copy(content, &mut file).map(drop).map_err(AssetError::io("write", path))
         }
     }
 }
 
 #[cfg(unix)]
-fn make_link(target: &str, path: &Path) -> io::Result<()> {
+fn create_link(target: &str, path: &Path) -> io::Result<()> {
     std::os::unix::fs::symlink(target, path)
 }
 
 #[cfg(not(unix))]
-fn make_link(_: &str, _: &Path) -> io::Result<()> {
-    Err(io::Error::new(io::ErrorKind::Unsupported, "links within archives are made on Unix alone"))
+fn create_link(_: &str, _: &Path) -> io::Result<()> {
+    Err(io::Error::new(io::ErrorKind::Unsupported, "links in archives are supported on Unix only"))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Links from `models/` and `datasets/` to where the data lies: a plan from the manifests, then the work.
+//! Links in `models/` and `datasets/` to the data on disk, as the manifests describe them.
 
 use std::fs;
 use std::io;
@@ -10,11 +10,12 @@ use super::archive;
 use super::error::AssetError;
 use super::hub;
 use super::manifest::{
-    ArchiveEntry, DatasetManifest, Env, ModelEntry, ModelManifest, dataset_manifests, known,
+    ArchiveEntry, DatasetManifest, Env, ModelEntry, ModelManifest, dataset_manifests, require_known,
 };
 use super::paths;
+use crate::config::glob_matches;
 
-/// The two kinds of things that are linked.
+/// The kinds of assets that are linked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -23,7 +24,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    fn one(self) -> &'static str {
+    fn singular(self) -> &'static str {
         match self {
             Kind::Models => "model",
             Kind::Datasets => "dataset",
@@ -31,22 +32,22 @@ impl Kind {
     }
 }
 
-/// One thing to link.
+/// A link to create.
 #[derive(Debug)]
 pub(crate) struct Item {
     kind: Kind,
     name: String,
     link: PathBuf,
     base: PathBuf,
-    /// Places below `base` where it may lie, the likeliest first.
-    places: Vec<PathBuf>,
+    /// Possible targets below `base`, most likely first.
+    candidates: Vec<PathBuf>,
     required: Vec<String>,
     archives: Vec<ArchiveEntry>,
     optional: bool,
     remedy: String,
 }
 
-/// How it stands with one thing, in the end.
+/// The result for one link.
 #[derive(Debug, Serialize)]
 pub(crate) struct Outcome {
     pub(crate) kind: Kind,
@@ -56,9 +57,9 @@ pub(crate) struct Outcome {
     pub(crate) state: State,
     /// Archives extracted, or to be extracted.
     pub(crate) extracted: Vec<PathBuf>,
-    /// What to know about it, in words.
+    /// The cause and the remedy, if there is a problem.
     pub(crate) note: Option<String>,
-    /// Whether this makes the command fail.
+    /// Whether the command fails because of it.
     pub(crate) failed: bool,
 }
 
@@ -68,7 +69,7 @@ pub(crate) enum State {
     Linked,
     Replaced,
     Unchanged,
-    /// The link there was is kept, as the answer was no.
+    /// The existing link was kept because the user declined.
     Kept,
     WouldLink,
     WouldReplace,
@@ -78,7 +79,7 @@ pub(crate) enum State {
 }
 
 impl State {
-    pub(crate) fn word(self) -> &'static str {
+    pub(crate) fn label(self) -> &'static str {
         match self {
             State::Linked => "linked",
             State::Replaced => "replaced",
@@ -101,7 +102,7 @@ pub(crate) fn plan(
     env: &Env,
 ) -> Result<Vec<Item>, AssetError> {
     let mut items = Vec::new();
-    // Datasets first, as in the workspace scripts this follows.
+
     if kind != Some(Kind::Models) {
         for (name, manifest) in dataset_manifests(root)? {
             items.push(dataset_item(root, &name, manifest, env)?);
@@ -116,42 +117,35 @@ pub(crate) fn plan(
     }
     if !names.is_empty() {
         let all: Vec<String> = items.iter().map(|item| item.name.clone()).collect();
-        known(kind.map_or("model or dataset", Kind::one), names, &all)?;
+        let kind = kind.map_or("model or dataset", Kind::singular);
+        require_known(kind, names.iter().map(String::as_str), &all)?;
         items.retain(|item| names.contains(&item.name));
-        // What is asked for by name has to be there.
+        // An asset requested by name must exist.
         items.iter_mut().for_each(|item| item.optional = false);
     }
     Ok(items)
 }
 
-fn below(what: &'static str, text: &str) -> Result<PathBuf, AssetError> {
-    paths::relative(text).map_err(|why| AssetError::BadName {
-        what,
-        name: text.to_owned(),
-        why: format!("it {why}"),
-    })
-}
-
 fn model_item(root: &Path, base: &Path, entry: ModelEntry) -> Result<Item, AssetError> {
-    let mut places = Vec::new();
+    let mut candidates = Vec::new();
     if let Some(path) = &entry.path {
-        places.push(base.join(below("path", path)?));
+        candidates.push(base.join(paths::require_relative("path", path)?));
     }
     if let Some(repo) = &entry.hub {
-        places.extend(hub::cached_snapshot(base, repo, &entry.revision));
-        places.push(base.join(below("hub repository", repo)?));
+        candidates.extend(hub::cached_snapshot(base, repo, &entry.revision));
+        candidates.push(base.join(paths::require_relative("hub repository", repo)?));
     }
-    places.push(base.join(&entry.name));
+    candidates.push(base.join(&entry.name));
     let remedy = match &entry.hub {
-        Some(repo) => format!("get it with: llmprof-tui fetch {repo}"),
-        None => "put it there, or set the variable".to_owned(),
+        Some(repo) => format!("run: llmprof-tui fetch {repo}"),
+        None => "copy it there, or set the environment variable".to_owned(),
     };
     Ok(Item {
         kind: Kind::Models,
         link: root.join("models").join(&entry.name),
         name: entry.name,
         base: base.to_owned(),
-        places,
+        candidates,
         required: entry.required,
         archives: Vec::new(),
         optional: entry.optional,
@@ -166,26 +160,26 @@ fn dataset_item(root: &Path, name: &str, manifest: DatasetManifest, env: &Env) -
         kind: Kind::Datasets,
         name: name.to_owned(),
         link: root.join("datasets").join(name).join("source-data"),
-        places: vec![base.join(below("path", &manifest.path)?)],
+        candidates: vec![base.join(paths::require_relative("path", &manifest.path)?)],
         base,
         required: manifest.required,
         archives: manifest.archives,
         optional: manifest.optional,
-        remedy: format!("put it there or set {vars}; datasets/{name}/README.md says where it comes from"),
+        remedy: format!("copy it there or set {vars}; see datasets/{name}/README.md"),
     })
 }
 
-/// What stands where the link should be.
-enum Standing {
+/// What exists at the path of the link.
+enum Existing {
     Nothing,
-    Same,
-    Other(PathBuf),
-    /// No link at all: never touched.
-    Occupied,
+    SameLink,
+    OtherLink(PathBuf),
+    /// A file or a directory, which is never replaced.
+    NotALink,
 }
 
 impl Item {
-    /// Does what is to be done, or with `dry_run` says what would be. `confirm` is asked before a link is replaced.
+    /// Creates the link, or reports with `dry_run` what would be done. `confirm` decides whether a link is replaced.
     pub(crate) fn apply(
         &self,
         dry_run: bool,
@@ -201,7 +195,7 @@ impl Item {
             note: None,
             failed: false,
         };
-        if let Err(e) = self.work(dry_run, confirm, &mut outcome) {
+        if let Err(e) = self.create(dry_run, confirm, &mut outcome) {
             outcome.state = State::Failed;
             outcome.note = Some(e.to_string());
         }
@@ -213,53 +207,53 @@ impl Item {
         outcome
     }
 
-    fn work(
+    fn create(
         &self,
         dry_run: bool,
         confirm: &mut dyn FnMut(&str) -> Result<bool, AssetError>,
         outcome: &mut Outcome,
     ) -> Result<(), AssetError> {
-        let Some(target) = self.find()? else {
+        let Some(target) = self.find_target()? else {
             outcome.state = State::Absent;
-            let looked = self.places.iter().map(|p| p.display().to_string()).collect::<Vec<_>>().join(", ");
-            outcome.note = Some(format!("not at {looked}; {}", self.remedy));
+            let searched: Vec<_> = self.candidates.iter().map(|path| path.display().to_string()).collect();
+            outcome.note = Some(format!("not found at {}; {}", searched.join(", "), self.remedy));
             return Ok(());
         };
         outcome.target = Some(target.clone());
-        let coming = self.extract(&target, dry_run, outcome)?;
-        let missing = self.missing(&target, &coming)?;
+        let planned = self.extract(&target, dry_run, outcome)?;
+        let missing = self.missing(&target, &planned)?;
         if !missing.is_empty() {
             outcome.state = State::Incomplete;
             let missing = missing.join(", ");
             outcome.note = Some(format!("{} lacks {missing}; {}", target.display(), self.remedy));
             return Ok(());
         }
-        outcome.state = match (self.standing(&target)?, dry_run) {
-            (Standing::Same, _) => State::Unchanged,
-            (Standing::Nothing, true) => State::WouldLink,
-            (Standing::Nothing, false) => {
-                self.make_link(&target)?;
+        outcome.state = match (self.existing(&target)?, dry_run) {
+            (Existing::SameLink, _) => State::Unchanged,
+            (Existing::Nothing, true) => State::WouldLink,
+            (Existing::Nothing, false) => {
+                self.write_link(&target)?;
                 State::Linked
             }
-            (Standing::Other(_), true) => State::WouldReplace,
-            (Standing::Other(old), false) => {
+            (Existing::OtherLink(_), true) => State::WouldReplace,
+            (Existing::OtherLink(old), false) => {
                 let question = format!(
-                    "{} points to {}; point it to {}?",
+                    "{} points to {}; replace it with a link to {}?",
                     self.link.display(),
                     old.display(),
                     target.display()
                 );
                 if confirm(&question)? {
-                    self.make_link(&target)?;
+                    self.write_link(&target)?;
                     State::Replaced
                 } else {
                     outcome.note = Some(format!("it points to {}", old.display()));
                     State::Kept
                 }
             }
-            (Standing::Occupied, _) => {
+            (Existing::NotALink, _) => {
                 return Err(AssetError::Failed(format!(
-                    "{} is there and is no link; move it away and run this again",
+                    "{} exists and is not a link; move it and run this command again",
                     self.link.display()
                 )));
             }
@@ -267,16 +261,16 @@ impl Item {
         Ok(())
     }
 
-    fn find(&self) -> Result<Option<PathBuf>, AssetError> {
+    fn find_target(&self) -> Result<Option<PathBuf>, AssetError> {
         if !self.base.is_dir() {
             return Ok(None);
         }
-        for place in &self.places {
-            if let Some(real) = paths::resolve_below(&self.base, place)? {
+        for candidate in &self.candidates {
+            if let Some(real) = paths::resolve_below(&self.base, candidate)? {
                 if !real.is_dir() {
                     return Err(AssetError::Failed(format!(
-                        "{} is a file; a directory was expected",
-                        place.display()
+                        "{} is a file, not a directory",
+                        candidate.display()
                     )));
                 }
                 return Ok(Some(real));
@@ -285,81 +279,81 @@ impl Item {
         Ok(None)
     }
 
-    /// Extracts what is not extracted yet; gives the directories that a dry run would have made.
+    /// Extracts the archives that are not extracted yet. Returns the directories that a dry run would create.
     fn extract(
         &self,
         target: &Path,
         dry_run: bool,
         outcome: &mut Outcome,
     ) -> Result<Vec<PathBuf>, AssetError> {
-        let mut coming = Vec::new();
+        let mut planned = Vec::new();
         for entry in &self.archives {
-            let file = target.join(below("archive", &entry.file)?);
-            let into = below("directory", &entry.into)?;
-            let place = target.join(&into);
-            if paths::resolve_below(target, &place)?.is_some() {
+            let file = target.join(paths::require_relative("archive", &entry.file)?);
+            let into = paths::require_relative("directory", &entry.into)?;
+            let directory = target.join(&into);
+            if paths::resolve_below(target, &directory)?.is_some() {
                 continue;
             }
             let Some(file) = paths::resolve_below(target, &file)? else { continue };
-            // A link above the place would carry the files elsewhere.
-            for above in into.ancestors().skip(1).filter(|a| !a.as_os_str().is_empty()) {
-                paths::resolve_below(target, &target.join(above))?;
+            // A parent that is a link could point outside of the target.
+            for parent in into.ancestors().skip(1).filter(|parent| !parent.as_os_str().is_empty()) {
+                paths::resolve_below(target, &target.join(parent))?;
             }
             if dry_run {
                 archive::check(&file)?;
-                coming.push(into);
+                planned.push(into);
             } else {
-                archive::extract(&file, &place)?;
+                archive::extract(&file, &directory)?;
             }
             outcome.extracted.push(file);
         }
-        Ok(coming)
+        Ok(planned)
     }
 
-    /// The required files that are not there, not counting what lies below `coming`.
-    fn missing(&self, target: &Path, coming: &[PathBuf]) -> Result<Vec<String>, AssetError> {
+    /// The required files that do not exist, except those below `planned`.
+    fn missing(&self, target: &Path, planned: &[PathBuf]) -> Result<Vec<String>, AssetError> {
         let mut missing = Vec::new();
         for pattern in &self.required {
-            let path = below("required file", pattern)?;
-            if coming.iter().any(|dir| path.starts_with(dir)) {
+            let path = paths::require_relative("required file", pattern)?;
+            if planned.iter().any(|dir| path.starts_with(dir)) {
                 continue;
             }
             let last = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            let there = if last.contains('*') {
+            let exists = if last.contains('*') {
                 let dir = target.join(path.parent().unwrap_or(Path::new("")));
                 let entries = fs::read_dir(&dir).into_iter().flatten().flatten();
-                let mut fitting = entries.filter(|e| paths::fits(&last, &e.file_name().to_string_lossy()));
-                fitting.any(|e| e.path().exists())
+                let mut matching = entries.filter(|e| glob_matches(&last, &e.file_name().to_string_lossy()));
+                matching.any(|e| e.path().exists())
             } else {
                 paths::resolve_below(&self.base, &target.join(&path))?.is_some()
             };
-            if !there {
+            if !exists {
                 missing.push(pattern.clone());
             }
         }
         Ok(missing)
     }
 
-    fn standing(&self, target: &Path) -> Result<Standing, AssetError> {
+    fn existing(&self, target: &Path) -> Result<Existing, AssetError> {
         match fs::symlink_metadata(&self.link) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Standing::Nothing),
-            Err(e) => Err(AssetError::io("look at", &self.link)(e)),
-            Ok(meta) if !meta.is_symlink() => Ok(Standing::Occupied),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Existing::Nothing),
+            Err(e) => Err(AssetError::io("access", &self.link)(e)),
+            Ok(meta) if !meta.is_symlink() => Ok(Existing::NotALink),
             Ok(_) => {
                 let old = fs::read_link(&self.link).map_err(AssetError::io("read", &self.link))?;
                 let same = old == target || self.link.canonicalize().is_ok_and(|real| real == target);
-                Ok(if same { Standing::Same } else { Standing::Other(old) })
+                Ok(if same { Existing::SameLink } else { Existing::OtherLink(old) })
             }
         }
     }
 
-    /// Makes the link, or turns it, in one step.
-    fn make_link(&self, target: &Path) -> Result<(), AssetError> {
-        let beside = self.link.with_file_name(format!(".{}.new-{}", self.name, std::process::id()));
-        link_to(target, &beside).map_err(AssetError::io("make the link", &self.link))?;
-        fs::rename(&beside, &self.link).map_err(|e| {
-            let _ = fs::remove_file(&beside);
-            AssetError::io("make the link", &self.link)(e)
+    /// Creates or replaces the link atomically.
+    fn write_link(&self, target: &Path) -> Result<(), AssetError> {
+        let temporary = self.link.with_file_name(format!(".{}.new-{}", self.name, std::process::id()));
+        link_to(target, &temporary).map_err(AssetError::io("create the link", &self.link))?;
+        fs::rename(&temporary, &self.link).map_err(|e| {
+            let _ = fs::remove_file(&temporary);
+            AssetError::io("create the link", &self.link)(e)
         })
     }
 }

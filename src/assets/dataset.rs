@@ -1,4 +1,4 @@
-//! Datasets: what there is, and variants made from the source data with a note of how.
+//! Datasets, and variants created from their source data with a record of the transform.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, BufWriter, Write};
@@ -7,18 +7,18 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::error::AssetError;
-use super::manifest::{dataset_names, known};
+use super::manifest::{dataset_names, require_known};
 use super::paths;
 use super::sampling::{Sampling, subset};
 use crate::config::{read_yaml, write_yaml};
 
-/// Where a dataset's own data is linked.
+/// The link to the source data of a dataset.
 pub(crate) const SOURCE: &str = "source-data";
 const METADATA: &str = "metadata.yaml";
 
-/// `metadata.yaml` of a dataset, as far as the program reads it; more may stand there.
+/// The keys of a dataset's `metadata.yaml` that the program reads; other keys are allowed.
 #[derive(Debug, Default, Deserialize)]
-struct Facts {
+struct Metadata {
     source: Option<String>,
     license: Option<String>,
 }
@@ -40,11 +40,11 @@ pub(crate) struct Size {
     pub(crate) disk_mb: f64,
 }
 
-/// A dataset as `dataset list` shows it.
+/// A dataset in `dataset list`.
 #[derive(Debug, Serialize)]
-pub(crate) struct Listed {
+pub(crate) struct DatasetInfo {
     pub(crate) name: String,
-    /// Where the source data is; absent where it is not linked, or the link leads nowhere.
+    /// The target of the link to the source data; `None` without a valid link.
     pub(crate) source_data: Option<PathBuf>,
     pub(crate) source: Option<String>,
     pub(crate) license: Option<String>,
@@ -58,20 +58,20 @@ pub(crate) struct Variant {
     pub(crate) provenance: Provenance,
 }
 
-/// Every dataset under `root`, with its variants.
-pub(crate) fn list(root: &Path) -> Result<Vec<Listed>, AssetError> {
+/// All datasets under `root` with their variants.
+pub(crate) fn list(root: &Path) -> Result<Vec<DatasetInfo>, AssetError> {
     let mut listed = Vec::new();
     for name in dataset_names(root)? {
         let dir = root.join("datasets").join(&name);
-        let facts = match dir.join(METADATA) {
+        let metadata = match dir.join(METADATA) {
             path if path.exists() => read_yaml(&path)?,
-            _ => Facts::default(),
+            _ => Metadata::default(),
         };
-        listed.push(Listed {
+        listed.push(DatasetInfo {
             source_data: dir.join(SOURCE).canonicalize().ok(),
             variants: variants(&dir)?,
-            source: facts.source,
-            license: facts.license,
+            source: metadata.source,
+            license: metadata.license,
             name,
         });
     }
@@ -94,31 +94,31 @@ fn variants(dir: &Path) -> Result<Vec<Variant>, AssetError> {
     Ok(found)
 }
 
-/// A variant to create.
+/// The settings of a new variant.
 #[derive(Debug)]
 pub(crate) struct VariantSpec<'a> {
     pub(crate) dataset: &'a str,
     pub(crate) variant: &'a str,
     pub(crate) samples: u64,
     pub(crate) seed: u64,
-    /// Only the files this list names.
+    /// A list of the files to use.
     pub(crate) filelist: Option<&'a Path>,
-    /// Replace a variant of that name.
+    /// Replace an existing variant.
     pub(crate) force: bool,
 }
 
-/// What was made.
+/// A created variant.
 #[derive(Debug, Serialize)]
 pub(crate) struct Prepared {
     pub(crate) schema: u32,
     pub(crate) dir: PathBuf,
-    /// How many samples there were to draw from.
+    /// Number of samples in the source data.
     pub(crate) of: u64,
     #[serde(flatten)]
     pub(crate) provenance: Provenance,
 }
 
-/// A file of the source data and how many samples it has.
+/// A file of the source data and its number of samples.
 struct SourceFile {
     name: String,
     path: PathBuf,
@@ -126,15 +126,15 @@ struct SourceFile {
 }
 
 impl SourceFile {
-    /// A text file is one sample; a JSONL file has one on each line.
+    /// Whether each line is a sample (JSONL); a text file is one sample.
     fn is_lines(&self) -> bool {
         self.name.ends_with(".jsonl")
     }
 }
 
-/// Draws samples from the JSONL and text files of a dataset's source data into a variant.
+/// Creates a variant from random samples of the JSONL and text files of the source data.
 pub(crate) fn prepare(root: &Path, spec: &VariantSpec) -> Result<Prepared, AssetError> {
-    known("dataset", &[spec.dataset.to_owned()], &dataset_names(root)?)?;
+    require_known("dataset", [spec.dataset], &dataset_names(root)?)?;
     paths::plain_name("variant", spec.variant)?;
     let dir = root.join("datasets").join(spec.dataset);
     let target = dir.join(spec.variant);
@@ -144,27 +144,27 @@ pub(crate) fn prepare(root: &Path, spec: &VariantSpec) -> Result<Prepared, Asset
     }
     if target.exists() && !spec.force {
         return Err(AssetError::Failed(format!(
-            "{} is there already; choose another name, or --force to make it anew",
+            "{} already exists; choose another name, or pass --force to replace it",
             target.display()
         )));
     }
-    // Only what this program made is ever replaced.
+    // Replace only directories that this program created.
     if target.exists() && !target.join(METADATA).exists() {
-        return Err(AssetError::Failed(format!("{} is no variant; it is left alone", target.display())));
+        return Err(AssetError::Failed(format!("{} is not a variant and is not replaced", target.display())));
     }
     let files = source_files(&dir.join(SOURCE), spec)?;
     let count: u64 = files.iter().map(|file| file.samples).sum();
     let sampling = Sampling { num_epochs: 1, num_samples_per_epoch: Some(spec.samples), randomize: true };
     let mut chosen = sampling.indexes(count, spec.seed).swap_remove(0);
-    // The source's order: one walk through the files finds them all.
+    // In source order, so that one pass over the files finds all samples.
     chosen.sort_unstable();
 
     let partial = dir.join(format!(".{}.partial-{}", spec.variant, std::process::id()));
-    let made = write_variant(&partial, &files, &chosen).and_then(|bytes| {
+    let created = write_variant(&partial, &files, &chosen).and_then(|bytes| {
         let provenance = Provenance {
             parent: SOURCE.into(),
             created: jiff::Zoned::now().strftime("%Y-%m-%d").to_string(),
-            transform: describe(spec, count, chosen.len() as u64),
+            transform: describe_transform(spec, count, chosen.len() as u64),
             seed: Some(spec.seed),
             size: Size { samples: chosen.len() as u64, disk_mb: (bytes as f64 / 1e4).round() / 100.0 },
         };
@@ -172,17 +172,17 @@ pub(crate) fn prepare(root: &Path, spec: &VariantSpec) -> Result<Prepared, Asset
         if target.exists() {
             fs::remove_dir_all(&target).map_err(AssetError::io("replace", &target))?;
         }
-        fs::rename(&partial, &target).map_err(AssetError::io("make", &target))?;
+        fs::rename(&partial, &target).map_err(AssetError::io("create", &target))?;
         Ok(provenance)
     });
-    if made.is_err() {
-        // The error is told; what stays behind is hidden.
+    if created.is_err() {
+        // If this fails, a hidden directory remains. The first error is the one to report.
         let _ = fs::remove_dir_all(&partial);
     }
-    Ok(Prepared { schema: 1, dir: target, of: count, provenance: made? })
+    Ok(Prepared { schema: 1, dir: target, of: count, provenance: created? })
 }
 
-fn describe(spec: &VariantSpec, count: u64, chosen: u64) -> String {
+fn describe_transform(spec: &VariantSpec, count: u64, chosen: u64) -> String {
     let from = match spec.filelist {
         Some(list) => format!(" of the files in {}", list.file_name().unwrap_or_default().to_string_lossy()),
         None => String::new(),
@@ -198,7 +198,7 @@ fn source_files(source: &Path, spec: &VariantSpec) -> Result<Vec<SourceFile>, As
     let name = spec.dataset;
     if !source.is_dir() {
         return Err(AssetError::Failed(format!(
-            "{} leads to no directory; run: llmprof-tui bootstrap datasets {name}",
+            "{} is not a link to a directory; run: llmprof-tui bootstrap datasets {name}",
             source.display()
         )));
     }
@@ -224,7 +224,7 @@ fn source_files(source: &Path, spec: &VariantSpec) -> Result<Vec<SourceFile>, As
     }
     if files.iter().all(|file| file.samples == 0) {
         return Err(AssetError::Failed(format!(
-            "{} has no sample in any .jsonl or .txt file; datasets/{name}/README.md says what belongs there",
+            "{} has no samples in .jsonl or .txt files; see datasets/{name}/README.md",
             source.display()
         )));
     }
@@ -234,11 +234,11 @@ fn source_files(source: &Path, spec: &VariantSpec) -> Result<Vec<SourceFile>, As
 fn collect(dir: &Path, prefix: &str, files: &mut Vec<SourceFile>) -> Result<(), AssetError> {
     for entry in fs::read_dir(dir).map_err(AssetError::io("list", dir))? {
         let entry = entry.map_err(AssetError::io("list", dir))?;
-        let Ok(own) = entry.file_name().into_string() else { continue };
-        let (path, name) = (entry.path(), format!("{prefix}{own}"));
-        // Directories behind links are left out: they may lead back up.
+        let Ok(file_name) = entry.file_name().into_string() else { continue };
+        let (path, name) = (entry.path(), format!("{prefix}{file_name}"));
+        // Linked directories are skipped: they could form a cycle.
         if path.is_dir() {
-            if !path.is_symlink() && !own.starts_with('.') {
+            if !path.is_symlink() && !file_name.starts_with('.') {
                 collect(&path, &format!("{name}/"), files)?;
             }
         } else if name.ends_with(".jsonl") || name.ends_with(".txt") {
@@ -248,10 +248,10 @@ fn collect(dir: &Path, prefix: &str, files: &mut Vec<SourceFile>) -> Result<(), 
     Ok(())
 }
 
-/// Calls `each` with the number and the bytes of every line that is not blank, until it says no.
-fn lines(
+/// Calls `visit` with the number and the bytes of each line that is not blank, until it returns false.
+fn for_each_line(
     path: &Path,
-    mut each: impl FnMut(u64, &[u8]) -> Result<bool, AssetError>,
+    mut visit: impl FnMut(u64, &[u8]) -> Result<bool, AssetError>,
 ) -> Result<(), AssetError> {
     let mut reader = BufReader::new(File::open(path).map_err(AssetError::io("read", path))?);
     let mut line = Vec::new();
@@ -263,7 +263,7 @@ fn lines(
         }
         number += 1;
         let text = line.trim_ascii();
-        if !text.is_empty() && !each(number, text)? {
+        if !text.is_empty() && !visit(number, text)? {
             return Ok(());
         }
     }
@@ -271,19 +271,19 @@ fn lines(
 
 fn count_lines(path: &Path) -> Result<u64, AssetError> {
     let mut count = 0;
-    lines(path, |_, _| {
+    for_each_line(path, |_, _| {
         count += 1;
         Ok(true)
     })?;
     Ok(count)
 }
 
-/// Writes the samples with the `chosen` numbers, which are sorted; gives the bytes written.
+/// Writes the samples with the sorted indices `chosen`; the number of bytes written.
 fn write_variant(partial: &Path, files: &[SourceFile], chosen: &[u64]) -> Result<u64, AssetError> {
     let data = partial.join("data");
-    fs::create_dir_all(&data).map_err(AssetError::io("make", &data))?;
+    fs::create_dir_all(&data).map_err(AssetError::io("create", &data))?;
     let path = data.join("samples.jsonl");
-    let file = File::create(&path).map_err(AssetError::io("make", &path))?;
+    let file = File::create(&path).map_err(AssetError::io("create", &path))?;
     let mut out = BufWriter::new(file);
     let mut bytes = 0;
     let mut put = |text: &[u8]| {
@@ -299,15 +299,18 @@ fn write_variant(partial: &Path, files: &[SourceFile], chosen: &[u64]) -> Result
             continue;
         }
         if file.is_lines() {
-            let mut at = first;
-            lines(&file.path, |number, text| {
-                if chosen.next_if_eq(&at).is_some() {
+            let mut index = first;
+            for_each_line(&file.path, |number, text| {
+                if chosen.next_if_eq(&index).is_some() {
                     serde_json::from_slice::<serde::de::IgnoredAny>(text).map_err(|e| {
-                        AssetError::Failed(format!("{}, line {number}: no JSON: {e}", file.path.display()))
+                        AssetError::Failed(format!(
+                            "{}, line {number}: invalid JSON: {e}",
+                            file.path.display()
+                        ))
                     })?;
                     put(text)?;
                 }
-                at += 1;
+                index += 1;
                 Ok(chosen.peek().is_some_and(|next| *next < end))
             })?;
         } else {

@@ -1,4 +1,4 @@
-//! The hashes the hub and git know a file by, computed while the bytes go by.
+//! The hashes of a file that the hub and git use, computed incrementally.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -13,16 +13,16 @@ pub(super) struct Hasher {
     git: Sha1,
 }
 
-/// What a file is known by.
+/// The hashes of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Digests {
     pub(super) sha256: String,
-    /// What git calls these bytes when they are stored as they are.
+    /// The git object id of the content.
     pub(super) git_blob: String,
 }
 
 impl Hasher {
-    /// Git hashes the size first, so it has to be known.
+    /// Git hashes the size first, so it must be known.
     pub(super) fn new(size: u64) -> Hasher {
         let mut git = Sha1::new();
         git.update(format!("blob {size}\0"));
@@ -39,7 +39,7 @@ impl Hasher {
     }
 }
 
-/// SHA-256 of `bytes` in hex.
+/// SHA-256 of `bytes` in hexadecimal.
 pub fn sha256_hex(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes))
 }
@@ -51,16 +51,15 @@ pub(super) fn of_bytes(bytes: &[u8]) -> Digests {
     hasher.finish()
 }
 
-/// The git object id of the pointer that stands in a repository for a large file.
+/// The git object id of the LFS pointer of a large file.
 ///
-/// A hub's listing names this id for large files; as the pointer holds the SHA-256 and the size, equal
-/// ids mean equal content.
+/// The hub lists this id for large files. The pointer contains the SHA-256 and the size, so equal ids mean equal content.
 pub(super) fn lfs_pointer_blob(sha256: &str, size: u64) -> String {
     let pointer = format!("version https://git-lfs.github.com/spec/v1\noid sha256:{sha256}\nsize {size}\n");
     of_bytes(pointer.as_bytes()).git_blob
 }
 
-/// Feeds up to `length` bytes of the file at `path` to `hasher`; gives how many there were.
+/// Hashes up to `length` bytes of the file at `path`; the number of bytes read.
 pub(super) fn feed(hasher: &mut Hasher, path: &Path, length: u64) -> io::Result<u64> {
     let mut file = File::open(path)?.take(length);
     let mut buffer = vec![0; 1 << 20];
@@ -85,7 +84,7 @@ mod tests {
 
     #[test]
     fn known_digests() {
-        // `git hash-object` and `sha256sum` of nothing and of "hello\n".
+        // `git hash-object` and `sha256sum` of the empty file and of "hello\n".
         assert_eq!(of_bytes(b"").git_blob, "e69de29bb2d1d6434b8b29ae775ad8c2e48c5391");
         let hello = of_bytes(b"hello\n");
         assert_eq!(hello.git_blob, "ce013625030ba8dba906f756967f9e9ca394464a");
@@ -93,8 +92,8 @@ mod tests {
     }
 
     #[test]
-    fn a_pointer_of_the_real_hub() {
-        // Listed by the hub for a file of a public repository: blob id, SHA-256 and size.
+    fn pointer_id_equals_that_of_the_hub() {
+        // Blob id, SHA-256 and size that the hub lists for a file of a public repository.
         let sha256 = "07f700e293baeaf3cd4240c3df1a948c4403f16961ea7979e86c8d6a9f8fd466";
         assert_eq!(lfs_pointer_blob(sha256, 383_865_448), "2414184f64bda500ff7d0997c6a5e1a5bf69f84f");
     }

@@ -1,4 +1,4 @@
-//! What can go wrong with assets, told with the name of the thing and what to do about it.
+//! Errors of the asset commands, each with the file or name and a remedy.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use crate::config::{ConfigError, DocumentError, Names};
 
 #[derive(Debug, Error)]
 pub enum AssetError {
-    #[error("no manifest at {}; run this in the project's directory or name it with --root", .path.display())]
+    #[error("no manifest at {}; run this command in the project directory or pass --root", .path.display())]
     NoManifest { path: PathBuf },
 
     #[error("{0}")]
@@ -27,14 +27,14 @@ pub enum AssetError {
     #[error("{0}")]
     Usage(String),
 
-    #[error("cannot {doing} {}: {source}{}", .path.display(), remedy(.source))]
-    Io { doing: &'static str, path: PathBuf, source: io::Error },
+    #[error("cannot {operation} {}: {source}{}", .path.display(), remedy(.source))]
+    Io { operation: &'static str, path: PathBuf, source: io::Error },
 
     #[error(
-        "{} leads out of {} (to {}); set the variable to the place itself, or link it by hand",
+        "{} points outside of {} (to {}); set the environment variable to that directory, or create the link by hand",
         .path.display(), .root.display(), .real.display()
     )]
-    LeadsOut { path: PathBuf, root: PathBuf, real: PathBuf },
+    OutsideRoot { path: PathBuf, root: PathBuf, real: PathBuf },
 
     #[error("{}: the entry {entry:?} {why}; nothing was extracted", .archive.display())]
     BadEntry { archive: PathBuf, entry: String, why: String },
@@ -56,7 +56,7 @@ pub enum AssetError {
 }
 
 impl AssetError {
-    /// Whether the caller's words are at fault (exit code 2), not the work (exit code 1).
+    /// Whether the arguments or manifests are invalid (exit code 2); other errors have exit code 1.
     pub fn is_usage(&self) -> bool {
         matches!(
             self,
@@ -69,19 +69,19 @@ impl AssetError {
         )
     }
 
-    /// For `map_err`: what was being done, and to what.
-    pub(super) fn io(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> AssetError {
+    /// For `map_err`: the failed operation and its path.
+    pub(super) fn io(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> AssetError {
         let path = path.to_owned();
-        move |source| AssetError::Io { doing, path, source }
+        move |source| AssetError::Io { operation, path, source }
     }
 }
 
 impl From<DocumentError> for AssetError {
-    /// The file errors of a document get the same remedies as all others.
+    /// File errors of documents get the same remedies as other file errors.
     fn from(error: DocumentError) -> AssetError {
         match error {
-            DocumentError::Unreadable { path, source } => AssetError::Io { doing: "read", path, source },
-            DocumentError::Unwritable { path, source } => AssetError::Io { doing: "write", path, source },
+            DocumentError::Unreadable { path, source } => AssetError::Io { operation: "read", path, source },
+            DocumentError::Unwritable { path, source } => AssetError::Io { operation: "write", path, source },
             other => AssetError::Document(other),
         }
     }
@@ -89,13 +89,13 @@ impl From<DocumentError> for AssetError {
 
 fn remedy(source: &io::Error) -> &'static str {
     match source.kind() {
-        io::ErrorKind::PermissionDenied => "; allow this user to write there, or choose another place",
-        io::ErrorKind::ReadOnlyFilesystem => "; the disk is mounted read-only: choose another place",
+        io::ErrorKind::PermissionDenied => "; give this user access, or choose another directory",
+        io::ErrorKind::ReadOnlyFilesystem => "; the disk is mounted read-only: choose another directory",
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-            "; make room and run the same command again: what is there is kept"
+            "; free some space and run the same command again: existing files are kept"
         }
-        io::ErrorKind::IsADirectory => "; a file was expected, and this is a directory",
-        io::ErrorKind::NotADirectory => "; a directory was expected above it, and that is a file",
+        io::ErrorKind::IsADirectory => "; it is a directory, not a file",
+        io::ErrorKind::NotADirectory => "; one of its parents is a file, not a directory",
         _ => "",
     }
 }
@@ -105,16 +105,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_of_the_disk_name_the_path_and_the_remedy() {
-        for (kind, wanted) in [
-            (io::ErrorKind::StorageFull, "make room"),
-            (io::ErrorKind::PermissionDenied, "allow this user"),
-            (io::ErrorKind::IsADirectory, "this is a directory"),
+    fn file_errors_name_the_path_and_the_remedy() {
+        for (kind, expected) in [
+            (io::ErrorKind::StorageFull, "free some space"),
+            (io::ErrorKind::PermissionDenied, "give this user access"),
+            (io::ErrorKind::IsADirectory, "it is a directory"),
             (io::ErrorKind::ReadOnlyFilesystem, "read-only"),
         ] {
             let error = AssetError::io("write", Path::new("cache/x"))(kind.into());
             let text = error.to_string();
-            assert!(text.starts_with("cannot write cache/x: ") && text.contains(wanted), "{text}");
+            assert!(text.starts_with("cannot write cache/x: ") && text.contains(expected), "{text}");
             assert!(!error.is_usage());
         }
     }

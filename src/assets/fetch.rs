@@ -14,7 +14,7 @@ use super::error::AssetError;
 use super::hub::{Hub, Listing, RemoteFile, RepoId, Source, check_free_space};
 use super::paths;
 use super::progress::Progress;
-use crate::config::{ConfTree, Names, compose};
+use crate::config::{ConfTree, Names, compose, glob_matches};
 
 /// Files downloaded in parallel: enough to hide the latency of the hub, without much load on it.
 const PARALLEL_DOWNLOADS: usize = 4;
@@ -241,7 +241,7 @@ pub(crate) fn changes(dir: &Path, receipt: &Receipt) -> Vec<String> {
 
 fn matches_any(patterns: &[&str], path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or(path);
-    patterns.iter().any(|pattern| paths::fits(pattern, name))
+    patterns.iter().any(|pattern| glob_matches(pattern, name))
 }
 
 fn require_files(repo: &RepoId, listing: &Listing, remedy: &str) -> Result<(), AssetError> {

@@ -1,4 +1,4 @@
-//! Git checkouts of reference sources: the commands, and what stands on disk.
+//! Git checkouts of reference sources.
 
 use std::ffi::OsStr;
 use std::io;
@@ -7,21 +7,21 @@ use std::process::Command;
 
 use super::error::AssetError;
 
-/// The commands that bring `revision` of `url` (only `paths`, if there are any) to `dir`.
+/// The commands that check out `revision` of `url` (only `paths`, if not empty) to `dir`.
 pub(super) fn checkout(dir: &Path, url: &str, revision: &str, paths: &[String]) -> Vec<Vec<String>> {
     let dir = dir.display().to_string();
-    let words = |words: &[&str]| words.iter().map(|w| w.to_string()).collect::<Vec<_>>();
+    let owned = |args: &[&str]| args.iter().map(|arg| arg.to_string()).collect::<Vec<_>>();
     let mut commands = vec![
-        words(&["init", "-q", &dir]),
-        words(&["-C", &dir, "config", "remote.origin.url", url]),
-        words(&["-C", &dir, "config", "remote.origin.fetch", "+refs/heads/*:refs/remotes/origin/*"]),
+        owned(&["init", "-q", &dir]),
+        owned(&["-C", &dir, "config", "remote.origin.url", url]),
+        owned(&["-C", &dir, "config", "remote.origin.fetch", "+refs/heads/*:refs/remotes/origin/*"]),
     ];
     if !paths.is_empty() {
-        let mut sparse = words(&["-C", &dir, "sparse-checkout", "set", "--"]);
+        let mut sparse = owned(&["-C", &dir, "sparse-checkout", "set", "--"]);
         sparse.extend(paths.iter().cloned());
         commands.push(sparse);
     }
-    commands.push(words(&[
+    commands.push(owned(&[
         "-C",
         &dir,
         "fetch",
@@ -32,44 +32,46 @@ pub(super) fn checkout(dir: &Path, url: &str, revision: &str, paths: &[String]) 
         "origin",
         revision,
     ]));
-    commands.push(words(&["-C", &dir, "checkout", "-q", "--detach", "FETCH_HEAD"]));
+    commands.push(owned(&["-C", &dir, "checkout", "-q", "--detach", "FETCH_HEAD"]));
     commands
 }
 
-/// Runs git without ever asking for a password; its output, trimmed.
+/// Runs git without password prompts; its output, trimmed.
 pub(super) fn run<S: AsRef<OsStr>>(args: &[S]) -> Result<String, AssetError> {
     let command = || args.iter().map(|a| a.as_ref().to_string_lossy()).collect::<Vec<_>>().join(" ");
-    let done = Command::new("git").args(args).env("GIT_TERMINAL_PROMPT", "0").output().map_err(|e| {
+    let output = Command::new("git").args(args).env("GIT_TERMINAL_PROMPT", "0").output().map_err(|e| {
         let why = match e.kind() {
-            io::ErrorKind::NotFound => "git is not installed; install it and run this again".to_owned(),
+            io::ErrorKind::NotFound => {
+                "git is not installed; install it and run this command again".to_owned()
+            }
             _ => e.to_string(),
         };
         AssetError::Git { command: command(), why }
     })?;
-    if !done.status.success() {
-        let why = String::from_utf8_lossy(&done.stderr).trim().to_owned();
+    if !output.status.success() {
+        let why = String::from_utf8_lossy(&output.stderr).trim().to_owned();
         return Err(AssetError::Git { command: command(), why });
     }
-    Ok(String::from_utf8_lossy(&done.stdout).trim().to_owned())
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
 /// The commit checked out at `dir`.
 pub(super) fn head(dir: &Path) -> Result<String, AssetError> {
-    // A checkout without a repository of its own would answer with that of the directory above.
+    // Without a `.git` here, git would use the repository of a parent directory.
     if !dir.join(".git").exists() {
         let command = format!("-C {} rev-parse HEAD", dir.display());
-        return Err(AssetError::Git { command, why: "this directory is no git checkout".into() });
+        return Err(AssetError::Git { command, why: "not a git checkout".into() });
     }
     run(&["-C".as_ref(), dir.as_os_str(), "rev-parse".as_ref(), "HEAD".as_ref()])
 }
 
-/// Whether files of the checkout were changed.
+/// Whether files of the checkout are edited.
 pub(super) fn is_changed(dir: &Path) -> Result<bool, AssetError> {
     let status = run(&["-C".as_ref(), dir.as_os_str(), "status".as_ref(), "--porcelain".as_ref()])?;
     Ok(!status.is_empty())
 }
 
-/// The commit `reference` is at the remote, now.
+/// The current commit of `reference` at the remote.
 pub(super) fn remote_commit(url: &str, reference: &str) -> Result<String, AssetError> {
     let answer = run(&["ls-remote", "--", url, reference])?;
     let commit = answer.split_whitespace().next().unwrap_or_default().to_owned();

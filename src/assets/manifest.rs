@@ -1,4 +1,4 @@
-//! `bootstrap.yaml`: what should be linked, where it is looked for, and what it must hold.
+//! `bootstrap.yaml`: the links to create, where to search for their targets, and the required files.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -11,14 +11,14 @@ use super::error::AssetError;
 use super::paths;
 use crate::config::{Names, read_yaml};
 
-/// How a variable of the environment is looked up; tests bring their own.
+/// Looks up an environment variable.
 pub(super) type Env<'a> = dyn Fn(&str) -> Option<OsString> + 'a;
 
-/// Where things are looked for: the first variable that is set, else the default.
+/// The base directory: that of the first variable that is set, else the default.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Base {
-    /// Names of variables; `HF_HOME/hub` is the directory `hub` below the variable's.
+    /// Environment variables; `HF_HOME/hub` is the directory `hub` below `$HF_HOME`.
     pub(super) env: Vec<String>,
     /// `~` is the home directory.
     pub(super) default: String,
@@ -27,10 +27,10 @@ pub(super) struct Base {
 impl Base {
     pub(super) fn resolve(&self, env: &Env) -> Result<PathBuf, AssetError> {
         for entry in &self.env {
-            let (name, below) = entry.split_once('/').unwrap_or((entry, ""));
+            let (name, subdir) = entry.split_once('/').unwrap_or((entry, ""));
             if let Some(value) = env(name).filter(|v| !v.is_empty()) {
                 let dir = PathBuf::from(value);
-                return Ok(absolute(&if below.is_empty() { dir } else { dir.join(below) }));
+                return Ok(absolute(&if subdir.is_empty() { dir } else { dir.join(subdir) }));
             }
         }
         let home = env("HOME").filter(|v| !v.is_empty()).map(PathBuf::from);
@@ -38,7 +38,7 @@ impl Base {
             Some(rest) => match home {
                 Some(home) => Ok(absolute(&home.join(rest.trim_start_matches('/')))),
                 None => Err(AssetError::Usage(format!(
-                    "HOME is not set, so {} names nothing; set {}",
+                    "HOME is not set, so {} cannot be resolved; set {}",
                     self.default,
                     self.env.join(" or ")
                 ))),
@@ -63,23 +63,23 @@ pub(super) struct ModelManifest {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ModelEntry {
-    /// The link's name; by custom that of the option in `conf/model/`.
+    /// The name of the link, usually that of the option in `conf/model/`.
     pub(super) name: String,
-    /// Repository on the hub, from which the places to look follow.
+    /// The repository on the hub, which determines where to search.
     pub(super) hub: Option<String>,
     #[serde(default = "main_branch")]
     pub(super) revision: String,
-    /// Where it lies below the base, where that does not follow from `hub`.
+    /// The path below the base, if `hub` does not determine it.
     pub(super) path: Option<String>,
-    /// Files it must hold; `*` stands for anything within the last name.
+    /// Required files; the last component can be a shell pattern.
     #[serde(default)]
     pub(super) required: Vec<String>,
-    /// Its absence is no failure unless it is asked for by name.
+    /// May be absent, unless it is requested by name.
     #[serde(default)]
     pub(super) optional: bool,
 }
 
-fn main_branch() -> String {
+pub(super) fn main_branch() -> String {
     "main".into()
 }
 
@@ -88,11 +88,11 @@ fn main_branch() -> String {
 #[serde(deny_unknown_fields)]
 pub(super) struct DatasetManifest {
     pub(super) base: Base,
-    /// Where it lies below the base.
+    /// The path below the base.
     pub(super) path: String,
     #[serde(default)]
     pub(super) required: Vec<String>,
-    /// Archives to extract beside themselves.
+    /// Archives to extract.
     #[serde(default)]
     pub(super) archives: Vec<ArchiveEntry>,
     #[serde(default)]
@@ -102,9 +102,9 @@ pub(super) struct DatasetManifest {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ArchiveEntry {
-    /// Below the dataset's directory.
+    /// The archive, relative to the dataset directory.
     pub(super) file: String,
-    /// The directory it becomes, below the dataset's; one that exists is left alone.
+    /// The target directory, relative to the dataset directory; skipped if it exists.
     pub(super) into: String,
 }
 
@@ -115,7 +115,7 @@ impl ModelManifest {
         for entry in &manifest.models {
             paths::plain_name("model name", &entry.name)?;
             if entry.hub.is_none() && entry.path.is_none() {
-                let why = format!("neither hub nor path is given for it in {}", path.display());
+                let why = format!("it has neither hub nor path in {}", path.display());
                 return Err(AssetError::BadName { what: "model", name: entry.name.clone(), why });
             }
         }
@@ -123,7 +123,7 @@ impl ModelManifest {
     }
 }
 
-/// Every dataset that has a manifest, by name; none is an empty map.
+/// The manifests of all datasets that have one, by name.
 pub(super) fn dataset_manifests(root: &Path) -> Result<BTreeMap<String, DatasetManifest>, AssetError> {
     let mut found = BTreeMap::new();
     for name in dataset_names(root)? {
@@ -162,13 +162,17 @@ fn read_manifest<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, Asset
     Ok(read_yaml(path)?)
 }
 
-/// Refuses names that are not among `all`.
-pub(super) fn known(kind: &'static str, names: &[String], all: &[String]) -> Result<(), AssetError> {
-    match names.iter().find(|name| !all.contains(name)) {
+/// Refuses names that are not in `all`.
+pub(super) fn require_known<'n>(
+    kind: &'static str,
+    names: impl IntoIterator<Item = &'n str>,
+    all: &[String],
+) -> Result<(), AssetError> {
+    match names.into_iter().find(|name| !all.iter().any(|known| known == name)) {
         None => Ok(()),
         Some(name) => Err(AssetError::Unknown {
             kind,
-            name: name.clone(),
+            name: name.to_owned(),
             names: Names::near(name, all).into(),
             note: "",
         }),
@@ -180,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_variable_that_is_set_wins() {
+    fn the_first_set_variable_is_used() {
         let base = Base { env: vec!["A".into(), "B/hub".into()], default: "~/x".into() };
         let with = |vars: &'static [(&str, &str)]| {
             let env = |name: &str| vars.iter().find(|(n, _)| *n == name).map(|(_, v)| OsString::from(*v));
@@ -189,6 +193,6 @@ mod tests {
         assert_eq!(with(&[("A", "/a"), ("B", "/b")]).unwrap(), "/a");
         assert_eq!(with(&[("A", ""), ("B", "/b")]).unwrap(), "/b/hub");
         assert_eq!(with(&[("HOME", "/home/u")]).unwrap(), "/home/u/x");
-        assert_eq!(with(&[]).unwrap_err(), "HOME is not set, so ~/x names nothing; set A or B/hub");
+        assert_eq!(with(&[]).unwrap_err(), "HOME is not set, so ~/x cannot be resolved; set A or B/hub");
     }
 }

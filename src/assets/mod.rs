@@ -1,6 +1,6 @@
 //! Models, datasets and reference sources on disk: links, downloads, archives, pins and variants.
 
-pub mod archive;
+mod archive;
 pub(crate) mod bootstrap;
 pub(crate) mod dataset;
 mod digest;
@@ -9,7 +9,7 @@ pub(crate) mod fetch;
 mod git;
 pub(crate) mod hub;
 mod manifest;
-pub mod paths;
+mod paths;
 mod progress;
 pub mod sampling;
 pub(crate) mod third_party;

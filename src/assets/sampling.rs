@@ -1,18 +1,18 @@
-//! Which samples of a dataset are used, in which order: a pure function of the settings and a seed.
+//! Selection and order of the samples of a dataset, a pure function of the settings and a seed.
 
 use std::collections::HashMap;
 
 use crate::base::noise;
 use crate::config::{DatasetSampling, Names};
 
-/// How many passes, how much of each, in which order.
+/// The number of passes, their size and their order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sampling {
-    /// Passes through the dataset.
+    /// Passes over the dataset.
     pub num_epochs: u32,
-    /// Samples of each pass; null takes all.
+    /// Samples per pass; `None` for all.
     pub num_samples_per_epoch: Option<u64>,
-    /// Whether each pass has an order of its own; else all have the dataset's.
+    /// Shuffle each pass; otherwise the order of the dataset.
     pub randomize: bool,
 }
 
@@ -23,21 +23,21 @@ impl Default for Sampling {
 }
 
 impl Sampling {
-    /// For each pass, the indexes of its samples among `count`.
+    /// The sample indices of each pass, out of `count`.
     ///
-    /// The same settings, count and seed give the same indexes on every machine. Within a pass no sample
-    /// comes twice; where fewer are there than are asked for, all are taken.
+    /// Equal settings, count and seed give equal indices on every machine. A pass has no duplicates; if there are fewer
+    /// samples than requested, it has all.
     pub fn indexes(&self, count: u64, seed: u64) -> Vec<Vec<u64>> {
         self.epochs(count, seed).collect()
     }
 
-    /// As [`indexes`](Self::indexes), one pass after the other as they are asked for.
+    /// [`indexes`](Self::indexes) as an iterator over passes.
     pub fn epochs(&self, count: u64, seed: u64) -> impl Iterator<Item = Vec<u64>> + use<> {
         let take = self.num_samples_per_epoch.unwrap_or(count).min(count);
         let randomize = self.randomize;
         (0..u64::from(self.num_epochs)).map(move |epoch| match randomize {
             false => (0..take).collect(),
-            true => drawn(count, take, noise::bits(seed, epoch)),
+            true => draw(count, take, noise::bits(seed, epoch)),
         })
     }
 }
@@ -49,35 +49,35 @@ impl From<&DatasetSampling> for Sampling {
     }
 }
 
-/// `take` different indexes below `count`, evenly drawn: the beginning of a shuffle, without the rest of it.
-fn drawn(count: u64, take: u64, seed: u64) -> Vec<u64> {
+/// `take` distinct indices below `count`, uniformly random: the start of a Fisher-Yates shuffle.
+fn draw(count: u64, take: u64, seed: u64) -> Vec<u64> {
     let mut moved: HashMap<u64, u64> = HashMap::new();
     let mut indexes = Vec::with_capacity(take as usize);
-    for at in 0..take {
-        let left = count - at;
-        // The bias of the remainder is below left / 2^64.
-        let chosen = at + noise::bits(seed, at) % left;
+    for position in 0..take {
+        let left = count - position;
+        // The modulo bias is below left / 2^64.
+        let chosen = position + noise::bits(seed, position) % left;
         let value = moved.get(&chosen).copied().unwrap_or(chosen);
-        let displaced = moved.get(&at).copied().unwrap_or(at);
+        let displaced = moved.get(&position).copied().unwrap_or(position);
         moved.insert(chosen, displaced);
         indexes.push(value);
     }
     indexes
 }
 
-/// The indexes in `names` of the names that the file list `text` has, in its order.
+/// The indices in `names` of the names in the file list `text`, in its order.
 ///
-/// Blank lines and lines that begin with `#` are skipped; a name that is not among `names` is an error
-/// that names it and its line.
+/// Blank lines and lines that start with `#` are skipped. An unknown name is an error with its line.
 pub fn subset(text: &str, names: &[String]) -> Result<Vec<usize>, String> {
-    let places: HashMap<&str, usize> = names.iter().enumerate().map(|(i, name)| (name.as_str(), i)).collect();
+    let indices: HashMap<&str, usize> =
+        names.iter().enumerate().map(|(i, name)| (name.as_str(), i)).collect();
     let mut chosen = Vec::new();
     for (number, line) in text.lines().enumerate() {
         let line = line.trim();
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
-        match places.get(line) {
+        match indices.get(line) {
             Some(index) => chosen.push(*index),
             None => {
                 let near = Names { all: Vec::new(), ..Names::near(line, names) };
@@ -86,7 +86,7 @@ pub fn subset(text: &str, names: &[String]) -> Result<Vec<usize>, String> {
         }
     }
     if chosen.is_empty() {
-        return Err("it names nothing".into());
+        return Err("the list has no names".into());
     }
     Ok(chosen)
 }
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn in_order() {
+    fn passes_in_file_order() {
         assert_eq!(sampling(1, Some(3), false).indexes(5, 9), [[0, 1, 2]]);
         assert_eq!(sampling(2, None, false).indexes(2, 9), [[0, 1], [0, 1]]);
         assert_eq!(sampling(1, Some(9), false).indexes(2, 9), [[0, 1]]);
@@ -113,17 +113,17 @@ mod tests {
     }
 
     #[test]
-    fn at_random_but_the_same_for_ever() {
+    fn shuffled_passes_are_reproducible() {
         let epochs = sampling(2, Some(4), true).indexes(10, 42);
         assert_eq!(epochs, sampling(2, Some(4), true).indexes(10, 42));
         assert_ne!(epochs[0], epochs[1]);
         assert_ne!(epochs, sampling(2, Some(4), true).indexes(10, 43));
-        // Fewer samples are the beginning of more.
+        // A smaller pass is the start of a larger one.
         assert_eq!(sampling(1, Some(2), true).indexes(10, 42)[0], epochs[0][..2]);
     }
 
     #[test]
-    fn every_sample_is_as_likely() {
+    fn samples_are_equally_likely() {
         let mut hits = [0u32; 10];
         for seed in 0..5000 {
             for index in &sampling(1, Some(3), true).indexes(10, seed)[0] {
@@ -135,7 +135,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_pass_has_no_sample_twice(count in 0u64..200, take in prop::option::of(0u64..300), seed: u64) {
+        fn a_pass_has_no_duplicates(count in 0u64..200, take in prop::option::of(0u64..300), seed: u64) {
             for epoch in sampling(2, take, true).indexes(count, seed) {
                 let distinct: BTreeSet<u64> = epoch.iter().copied().collect();
                 prop_assert_eq!(distinct.len(), epoch.len());
@@ -146,13 +146,13 @@ mod tests {
     }
 
     #[test]
-    fn subsets() {
+    fn subsets_of_a_file_list() {
         let names: Vec<String> = ["a.png", "b.png", "c.png"].map(String::from).to_vec();
         assert_eq!(subset("# two\nc.png\n\n a.png \n", &names).unwrap(), [2, 0]);
         assert_eq!(
             subset("a.png\nb.pmg", &names).unwrap_err(),
             "line 2: \"b.pmg\" is not in the dataset; did you mean b.png?"
         );
-        assert_eq!(subset("# none\n", &names).unwrap_err(), "it names nothing");
+        assert_eq!(subset("# none\n", &names).unwrap_err(), "the list has no names");
     }
 }

@@ -8,13 +8,13 @@ use super::error::AssetError;
 use super::fetch;
 use super::git;
 use super::hub::{Hub, RepoId};
-use super::manifest::known;
+use super::manifest::{main_branch, require_known};
 use super::paths;
 use crate::config::{read_yaml, write_yaml};
 
 const HEADING: &str = "\
-# Reference sources, pinned. `llmprof-tui third-party status` compares them with what is on disk,
-# `third-party update` brings them there; this file is written by both `update` and `fetch --source-only`.
+# Pinned reference sources. `llmprof-tui third-party status` compares them with the files on disk,
+# `third-party update` fetches them. `update` and `fetch --source-only` write this file.
 ";
 
 /// All pins.
@@ -47,10 +47,10 @@ pub(crate) struct GitPin {
     pub(crate) url: String,
     /// A commit or a tag.
     pub(crate) revision: String,
-    /// The commit that `revision` was, once it was fetched: tags can move.
+    /// The commit of `revision` when it was fetched: tags can move.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) commit: Option<String>,
-    /// The directories wanted of it; none are all.
+    /// The directories to check out; empty for all.
     #[serde(default)]
     pub(crate) paths: Vec<String>,
     #[serde(default = "main_branch")]
@@ -59,11 +59,7 @@ pub(crate) struct GitPin {
     pub(crate) license: Option<String>,
 }
 
-fn main_branch() -> String {
-    "main".into()
-}
-
-/// How it stands with one pin.
+/// The status of one pin.
 #[derive(Debug, Serialize)]
 pub(crate) struct Status {
     pub(crate) name: String,
@@ -77,18 +73,18 @@ pub(crate) struct Status {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum State {
-    /// What is on disk is what is pinned.
+    /// The files on disk equal the pinned ones.
     InPlace,
     Absent,
     /// Another revision is on disk.
     Differs,
-    /// The right revision, edited.
+    /// The pinned revision, edited.
     Changed,
     Unknown,
 }
 
 impl State {
-    pub(crate) fn word(self) -> &'static str {
+    pub(crate) fn label(self) -> &'static str {
         match self {
             State::InPlace => "in place",
             State::Absent => "absent",
@@ -99,10 +95,10 @@ impl State {
     }
 }
 
-/// Where a pin is to be moved before it is brought to disk.
+/// The new revision of a pin before it is fetched.
 #[derive(Debug, Clone)]
-pub(crate) enum Move {
-    Stay,
+pub(crate) enum PinUpdate {
+    Keep,
     To(String),
     Latest,
 }
@@ -127,15 +123,15 @@ impl Pins {
         Ok(pins)
     }
 
-    /// The pins there are; none where the file is not there yet.
-    pub(crate) fn read_or_none(root: &Path) -> Result<Pins, AssetError> {
+    /// The pins, or none if the file does not exist.
+    pub(crate) fn read_or_default(root: &Path) -> Result<Pins, AssetError> {
         if Pins::path(root).exists() { Pins::read(root) } else { Ok(Pins::default()) }
     }
 
     pub(crate) fn write(&self, root: &Path) -> Result<(), AssetError> {
         let path = Pins::path(root);
         if let Some(dir) = path.parent() {
-            std::fs::create_dir_all(dir).map_err(AssetError::io("make", dir))?;
+            std::fs::create_dir_all(dir).map_err(AssetError::io("create", dir))?;
         }
         Ok(write_yaml(&path, HEADING, self)?)
     }
@@ -145,7 +141,7 @@ impl Pins {
         hub.chain(self.github.iter().map(|pin| pin.name.clone())).collect()
     }
 
-    /// Keeps `repo` at `commit`.
+    /// Pins `repo` at `commit`.
     pub(crate) fn pin_hub(&mut self, repo: &RepoId, commit: &str) {
         let name = repo.to_string();
         match self.hf.iter_mut().find(|pin| pin.repo == name) {
@@ -154,12 +150,12 @@ impl Pins {
         }
     }
 
-    /// How it stands with all pins, or with the one of that name.
+    /// The status of all pins, or of the one with that name.
     pub(crate) fn status(&self, root: &Path, name: Option<&str>) -> Result<Vec<Status>, AssetError> {
-        known("pin", &name.map(str::to_owned).into_iter().collect::<Vec<_>>(), &self.names())?;
-        let asked = |own: &str| name.is_none_or(|name| name == own);
-        let hub = self.hf.iter().filter(|pin| asked(&pin.repo)).map(|pin| pin.status(root));
-        let git = self.github.iter().filter(|pin| asked(&pin.name)).map(|pin| pin.status(root));
+        require_known("pin", name, &self.names())?;
+        let selected = |own: &str| name.is_none_or(|name| name == own);
+        let hub = self.hf.iter().filter(|pin| selected(&pin.repo)).map(|pin| pin.status(root));
+        let git = self.github.iter().filter(|pin| selected(&pin.name)).map(|pin| pin.status(root));
         Ok(hub.chain(git).collect())
     }
 }
@@ -182,8 +178,8 @@ impl HubPin {
             Some(_) => State::InPlace,
         };
         let note = match state {
-            State::Changed => Some(format!("not as fetched: {}", changed.join(", "))),
-            State::Unknown => Some("it was not put there by this program".to_owned()),
+            State::Changed => Some(format!("edited or missing: {}", changed.join(", "))),
+            State::Unknown => Some("not created by this program".to_owned()),
             _ => None,
         };
         Status { name: self.repo.clone(), dir, pinned: self.revision.clone(), found, state, note }
@@ -195,19 +191,14 @@ impl GitPin {
         paths::plain_name("pin", &self.name)?;
         let schemes = ["https://", "ssh://", "git@", "file:///", "/"];
         if !schemes.iter().any(|scheme| self.url.starts_with(scheme)) {
-            let why = "a git address begins with https://, ssh://, git@ or file:///".into();
+            let why = "a git address starts with https://, ssh://, git@ or file:///".into();
             return Err(AssetError::BadName { what: "url", name: self.url.clone(), why });
         }
         for (what, text) in [("revision", &self.revision), ("track", &self.track)]
             .into_iter()
             .chain(self.paths.iter().map(|path| ("path", path)))
         {
-            let why = match paths::relative(text) {
-                Ok(_) if !text.starts_with('-') => continue,
-                Ok(_) => "begins with a dash".to_owned(),
-                Err(why) => why,
-            };
-            return Err(AssetError::BadName { what, name: text.clone(), why: format!("it {why}") });
+            paths::require_argument(what, text)?;
         }
         Ok(())
     }
@@ -227,15 +218,17 @@ impl GitPin {
         let found = git::head(&status.dir).and_then(|head| Ok((head, git::is_changed(&status.dir)?)));
         match found {
             Ok((head, changed)) => {
-                // A tag that was never fetched has no commit yet to compare with.
-                let named = self.commit.is_none() && !self.revision.bytes().all(|b| b.is_ascii_hexdigit());
+                // The commit of a tag is unknown before it is fetched.
+                let unresolved =
+                    self.commit.is_none() && !self.revision.bytes().all(|b| b.is_ascii_hexdigit());
                 status.state = match () {
-                    () if named => State::Unknown,
+                    () if unresolved => State::Unknown,
                     () if !head.starts_with(&status.pinned) => State::Differs,
                     () if changed => State::Changed,
                     () => State::InPlace,
                 };
-                status.note = named.then(|| "which commit that is, is not known before an update".to_owned());
+                status.note =
+                    unresolved.then(|| "the commit is unknown before `third-party update`".to_owned());
                 status.found = Some(head);
             }
             Err(e) => (status.state, status.note) = (State::Unknown, Some(e.to_string())),
@@ -243,69 +236,69 @@ impl GitPin {
         status
     }
 
-    /// The commands that would bring the pin to disk.
+    /// The commands that check out the pin.
     pub(crate) fn commands(&self, root: &Path) -> Vec<Vec<String>> {
         let revision = self.commit.as_deref().unwrap_or(&self.revision);
         git::checkout(&self.dir(root), &self.url, revision, &self.paths)
     }
 
-    fn shift(&mut self, to: &Move) -> Result<(), AssetError> {
+    fn apply(&mut self, to: &PinUpdate) -> Result<(), AssetError> {
         match to {
-            Move::Stay => return Ok(()),
-            Move::To(revision) => self.revision = revision.clone(),
-            Move::Latest => self.revision = git::remote_commit(&self.url, &self.track)?,
+            PinUpdate::Keep => return Ok(()),
+            PinUpdate::To(revision) => self.revision = revision.clone(),
+            PinUpdate::Latest => self.revision = git::remote_commit(&self.url, &self.track)?,
         }
         self.commit = None;
         self.check()
     }
 }
 
-/// Moves the pins (all, or the one of that name) and brings them to disk; `tell` hears each step.
+/// Updates the pins (all, or the one with that name) and fetches them. `report` receives each step.
 ///
-/// With `dry_run` nothing is written: `tell` hears the commands alone.
+/// With `dry_run` nothing is changed, and `report` receives the commands.
 pub(crate) fn update(
     root: &Path,
     name: Option<&str>,
-    to: &Move,
+    to: &PinUpdate,
     dry_run: bool,
-    tell: &mut dyn FnMut(String),
+    report: &mut dyn FnMut(String),
 ) -> Result<(), AssetError> {
     let mut pins = Pins::read(root)?;
-    known("pin", &name.map(str::to_owned).into_iter().collect::<Vec<_>>(), &pins.names())?;
-    let asked = |own: &str| name.is_none_or(|name| name == own);
+    require_known("pin", name, &pins.names())?;
+    let selected = |own: &str| name.is_none_or(|name| name == own);
     for index in 0..pins.hf.len() {
         let pin = pins.hf[index].clone();
-        if !asked(&pin.repo) {
+        if !selected(&pin.repo) {
             continue;
         }
         let (repo, hub) = (RepoId::parse(&pin.repo)?, Hub::from_env()?);
         let revision = match to {
-            Move::Stay => &pin.revision,
-            Move::To(revision) => revision,
-            Move::Latest => &pin.track,
+            PinUpdate::Keep => &pin.revision,
+            PinUpdate::To(revision) => revision,
+            PinUpdate::Latest => &pin.track,
         };
         if dry_run {
-            tell(format!("llmprof-tui fetch {repo} --source-only --revision {revision}"));
+            report(format!("llmprof-tui fetch {repo} --source-only --revision {revision}"));
             continue;
         }
         let commit = hub.resolve(&repo, revision)?;
         fetch::sources(&hub, &repo, &commit, &hub_dir(root, &repo), false)?;
-        tell(format!("{repo} is at {commit}"));
+        report(format!("{repo} is at {commit}"));
         pins.hf[index].revision = commit;
         pins.write(root)?;
     }
     for index in 0..pins.github.len() {
         let mut pin = pins.github[index].clone();
-        if !asked(&pin.name) {
+        if !selected(&pin.name) {
             continue;
         }
-        if !(dry_run && matches!(to, Move::Latest)) {
-            pin.shift(to)?;
+        if !(dry_run && matches!(to, PinUpdate::Latest)) {
+            pin.apply(to)?;
         }
         for command in pin.commands(root) {
             if dry_run {
-                let words = command.iter().map(String::as_str);
-                tell(format!("git {}", shlex::try_join(words).unwrap_or_else(|_| command.join(" "))));
+                let args = command.iter().map(String::as_str);
+                report(format!("git {}", shlex::try_join(args).unwrap_or_else(|_| command.join(" "))));
             } else {
                 git::run(&command)?;
             }
@@ -314,7 +307,7 @@ pub(crate) fn update(
             continue;
         }
         let commit = git::head(&pin.dir(root))?;
-        tell(format!("{} is at {commit}", pin.name));
+        report(format!("{} is at {commit}", pin.name));
         pin.commit = Some(commit);
         pins.github[index] = pin;
         pins.write(root)?;

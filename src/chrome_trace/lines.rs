@@ -1,31 +1,71 @@
-//! Chrome's trace events as lines of JSON, written by hand: a long run has a million of them.
+//! Chrome's trace events as lines of JSON.
 
-use std::fmt::Write;
+use serde::{Serialize, Serializer};
 
 use crate::event::Stamp;
 
-/// A thread of a process, as the trace counts them.
+/// A thread of a process of the trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
+pub struct TrackId {
     pub process: u64,
     pub thread: u64,
 }
 
-/// A value beside a slice.
-#[derive(Debug, Clone, Copy)]
-pub enum Args<'a> {
+/// A value in the arguments of an event.
+#[derive(Debug, Clone, Copy, Serialize)]
+#[serde(untagged)]
+pub enum Arg<'a> {
     Number(u64),
+    Value(f64),
     Text(&'a str),
 }
 
-/// Writes events after one another, with the names of the places when they are first used.
+pub type Args<'a> = &'a [(&'a str, Arg<'a>)];
+
+/// An event, with Chrome's field names.
+#[derive(Serialize, Default)]
+struct TraceEvent<'a> {
+    ph: &'static str,
+    pid: u64,
+    tid: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ts: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dur: Option<f64>,
+    /// The scope of an instant.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    s: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<&'a str>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty", serialize_with = "as_map")]
+    args: Args<'a>,
+}
+
+fn as_map<S: Serializer>(args: &Args<'_>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(args.iter().copied())
+}
+
+impl<'a> TraceEvent<'a> {
+    fn new(ph: &'static str, track: TrackId) -> TraceEvent<'a> {
+        TraceEvent { ph, pid: track.process, tid: track.thread, ..TraceEvent::default() }
+    }
+}
+
+/// Chrome counts in microseconds. A double is exact to the nanosecond for a hundred days.
+fn micros(ns: u64) -> f64 {
+    ns as f64 / 1e3
+}
+
+/// Writes events one after another, and the names of tracks when they are first used.
 #[derive(Default)]
 pub struct Lines {
+    /// The lines that have not been taken yet.
+    pub text: String,
     begun: bool,
     closed: bool,
-    named: Vec<Place>,
+    named: Vec<TrackId>,
     processes: Vec<u64>,
-    /// What each counter showed last: it is drawn as it was until it changes.
+    /// The last value of each counter. It is drawn until it changes.
     counters: Vec<(u64, &'static str, f64)>,
 }
 
@@ -38,8 +78,8 @@ fn process_name(process: u64) -> String {
     }
 }
 
-fn thread_name(place: Place) -> &'static str {
-    match place {
+fn thread_name(track: TrackId) -> &'static str {
+    match track {
         super::REQUESTS => "requests",
         super::OPERATORS => "operators",
         super::RANGES => "NVTX llmprof",
@@ -51,197 +91,84 @@ fn thread_name(place: Place) -> &'static str {
 }
 
 impl Lines {
-    /// Nothing can be added any more.
+    /// No events can be added any more.
     pub fn closed(&self) -> bool {
         self.closed
     }
 
-    pub fn close(&mut self, out: &mut String) {
-        if !self.begun {
-            out.push_str("[\n");
-        }
-        out.push_str("]\n");
+    pub fn close(&mut self) {
+        self.text.push_str(if self.begun { "]\n" } else { "[\n]\n" });
         self.closed = true;
     }
 
-    /// Names a process; only the first name counts.
-    pub fn name_process(&mut self, out: &mut String, process: u64, name: &str) {
+    fn push(&mut self, event: &TraceEvent<'_>) {
+        self.text.push_str(if std::mem::replace(&mut self.begun, true) { "," } else { "[\n" });
+        self.text.push_str(&serde_json::to_string(event).unwrap_or_default());
+        self.text.push('\n');
+    }
+
+    fn push_metadata(&mut self, track: TrackId, name: &str, args: Args<'_>) {
+        self.push(&TraceEvent { name: Some(name), args, ..TraceEvent::new("M", track) });
+    }
+
+    /// Names a process. Only the first name is used.
+    pub fn name_process(&mut self, process: u64, name: &str) {
         if self.processes.contains(&process) {
             return;
         }
         self.processes.push(process);
-        self.head(out, "M", Place { process, thread: 0 });
-        out.push_str(",\"name\":\"process_name\",\"args\":{\"name\":");
-        quoted(out, name);
-        out.push_str("}}\n");
-        self.head(out, "M", Place { process, thread: 0 });
-        out.push_str(",\"name\":\"process_sort_index\",\"args\":{\"sort_index\":");
-        number(out, process);
-        out.push_str("}}\n");
+        let track = TrackId { process, thread: 0 };
+        self.push_metadata(track, "process_name", &[("name", Arg::Text(name))]);
+        self.push_metadata(track, "process_sort_index", &[("sort_index", Arg::Number(process))]);
     }
 
-    fn name(&mut self, out: &mut String, place: Place) {
-        if self.named.contains(&place) {
+    fn name_track(&mut self, track: TrackId) {
+        if self.named.contains(&track) {
             return;
         }
-        self.named.push(place);
-        self.name_process(out, place.process, &process_name(place.process));
-        self.head(out, "M", place);
-        out.push_str(",\"name\":\"thread_name\",\"args\":{\"name\":");
-        quoted(out, thread_name(place));
-        out.push_str("}}\n");
+        self.named.push(track);
+        self.name_process(track.process, &process_name(track.process));
+        self.push_metadata(track, "thread_name", &[("name", Arg::Text(thread_name(track)))]);
     }
 
-    /// From here on, until an [`end`](Self::end) of the same place.
-    pub fn begin(&mut self, out: &mut String, place: Place, t: Stamp, name: &str, args: &[(&str, Args<'_>)]) {
-        self.name(out, place);
-        self.head(out, "B", place);
-        stamp(out, t);
-        rest(out, name, args);
+    /// Begins a slice that lasts until an [`end`](Self::end) on the same track.
+    pub fn begin(&mut self, track: TrackId, t: Stamp, name: &str, args: Args<'_>) {
+        self.name_track(track);
+        let ts = Some(micros(t.0));
+        self.push(&TraceEvent { ts, name: Some(name), args, ..TraceEvent::new("B", track) });
     }
 
-    pub fn end(&mut self, out: &mut String, place: Place, t: Stamp) {
-        self.head(out, "E", place);
-        stamp(out, t);
-        out.push_str("}\n");
+    pub fn end(&mut self, track: TrackId, t: Stamp) {
+        self.push(&TraceEvent { ts: Some(micros(t.0)), ..TraceEvent::new("E", track) });
     }
 
-    /// A whole slice.
-    pub fn slice(
-        &mut self,
-        out: &mut String,
-        place: Place,
-        from: Stamp,
-        ns: u64,
-        name: &str,
-        args: &[(&str, Args<'_>)],
-    ) {
-        self.name(out, place);
-        self.head(out, "X", place);
-        stamp(out, from);
-        out.push_str(",\"dur\":");
-        micros(out, ns);
-        rest(out, name, args);
+    /// A complete slice.
+    pub fn slice(&mut self, track: TrackId, from: Stamp, ns: u64, name: &str, args: Args<'_>) {
+        self.name_track(track);
+        let (ts, dur) = (Some(micros(from.0)), Some(micros(ns)));
+        self.push(&TraceEvent { ts, dur, name: Some(name), args, ..TraceEvent::new("X", track) });
     }
 
-    pub fn instant(
-        &mut self,
-        out: &mut String,
-        place: Place,
-        t: Stamp,
-        name: &str,
-        args: &[(&str, Args<'_>)],
-    ) {
-        self.name(out, place);
-        self.head(out, "i", place);
-        stamp(out, t);
-        out.push_str(",\"s\":\"t\"");
-        rest(out, name, args);
+    pub fn instant(&mut self, track: TrackId, t: Stamp, name: &str, args: Args<'_>) {
+        self.name_track(track);
+        let (ts, s) = (Some(micros(t.0)), Some("t"));
+        self.push(&TraceEvent { ts, s, name: Some(name), args, ..TraceEvent::new("i", track) });
     }
 
-    /// A counter of a process, to the thousandth. A value that is no number is not drawn, nor is one that has not changed.
-    pub fn counter(
-        &mut self,
-        out: &mut String,
-        process: u64,
-        t: Stamp,
-        name: &'static str,
-        unit: &str,
-        value: f64,
-    ) {
+    /// A counter of a process, to three decimals. A value that is not finite or has not changed is left out.
+    pub fn counter(&mut self, process: u64, t: Stamp, name: &'static str, unit: &str, value: f64) {
         let value = (value * 1e3).round() / 1e3;
         let known = self.counters.iter().position(|(of, known, _)| (*of, *known) == (process, name));
         match known {
             _ if !value.is_finite() => return,
-            Some(at) if self.counters[at].2 == value => return,
-            Some(at) => self.counters[at].2 = value,
+            Some(index) if self.counters[index].2 == value => return,
+            Some(index) => self.counters[index].2 = value,
             None => self.counters.push((process, name, value)),
         }
-        self.name_process(out, process, &process_name(process));
-        self.head(out, "C", Place { process, thread: 0 });
-        stamp(out, t);
-        out.push_str(",\"name\":\"");
-        out.push_str(name);
-        // Perfetto puts the two together: `power W`.
-        out.push_str("\",\"args\":{\"");
-        out.push_str(unit);
-        let _ = writeln!(out, "\":{value}}}}}");
+        self.name_process(process, &process_name(process));
+        let (track, ts) = (TrackId { process, thread: 0 }, Some(micros(t.0)));
+        // Perfetto shows name and unit together: `power W`.
+        let args = &[(unit, Arg::Value(value))];
+        self.push(&TraceEvent { ts, name: Some(name), args, ..TraceEvent::new("C", track) });
     }
-
-    /// The beginning of a line up to its place.
-    fn head(&mut self, out: &mut String, kind: &str, place: Place) {
-        out.push_str(if std::mem::replace(&mut self.begun, true) { "," } else { "[\n" });
-        out.push_str("{\"ph\":\"");
-        out.push_str(kind);
-        out.push_str("\",\"pid\":");
-        number(out, place.process);
-        out.push_str(",\"tid\":");
-        number(out, place.thread);
-    }
-}
-
-fn stamp(out: &mut String, t: Stamp) {
-    out.push_str(",\"ts\":");
-    micros(out, t.0);
-}
-
-fn rest(out: &mut String, name: &str, args: &[(&str, Args<'_>)]) {
-    out.push_str(",\"name\":");
-    quoted(out, name);
-    if !args.is_empty() {
-        for (at, (key, value)) in args.iter().enumerate() {
-            out.push_str(if at == 0 { ",\"args\":{" } else { "," });
-            quoted(out, key);
-            out.push(':');
-            match value {
-                Args::Number(n) => number(out, *n),
-                Args::Text(text) => quoted(out, text),
-            }
-        }
-        out.push('}');
-    }
-    out.push_str("}\n");
-}
-
-/// Microseconds to the nanosecond: the form has no finer unit.
-fn micros(out: &mut String, ns: u64) {
-    number(out, ns / 1000);
-    let rest = ns % 1000;
-    if rest > 0 {
-        out.push('.');
-        out.extend([rest / 100, rest / 10 % 10, rest % 10].map(digit));
-    }
-}
-
-fn digit(n: u64) -> char {
-    char::from(b'0' + n as u8)
-}
-
-fn number(out: &mut String, mut n: u64) {
-    let mut digits = [0u8; 20];
-    let mut at = digits.len();
-    loop {
-        at -= 1;
-        digits[at] = b'0' + (n % 10) as u8;
-        n /= 10;
-        if n == 0 {
-            break;
-        }
-    }
-    out.extend(digits[at..].iter().map(|digit| char::from(*digit)));
-}
-
-fn quoted(out: &mut String, text: &str) {
-    out.push('"');
-    for c in text.chars() {
-        match c {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            c if c.is_control() => {
-                let _ = write!(out, "\\u{:04x}", u32::from(c));
-            }
-            c => out.push(c),
-        }
-    }
-    out.push('"');
 }

@@ -1,7 +1,7 @@
-//! A run as Chrome and Perfetto draw it: `trace.json`, made line by line as events come.
+//! A run as a trace for Chrome and Perfetto: `trace.json`, written line by line as events come.
 //!
-//! The form is the array of Chrome's trace events. It is closed with the run; of a run that was killed it stays open, which
-//! both programs read. What comes after the end of a run is no part of it.
+//! The format is the array of Chrome's trace events. It is closed at the end of the run. After a kill it stays open, which
+//! both programs accept. Events after the end of a run are not part of it.
 
 mod lines;
 mod track;
@@ -9,7 +9,7 @@ mod track;
 use std::collections::HashMap;
 
 use self::{
-    lines::{Args, Lines, Place},
+    lines::{Arg, Args, Lines, TrackId},
     track::Track,
 };
 use crate::event::{
@@ -17,18 +17,18 @@ use crate::event::{
     RequestStarted, Stamp, StepTimeline, ToolState, TraceState, readings::Reading, reasons,
 };
 
-const REQUESTS: Place = Place { process: 1, thread: 1 };
-const OPERATORS: Place = Place { process: 1, thread: 2 };
-const RANGES: Place = Place { process: 1, thread: 3 };
-const MARKS: Place = Place { process: 1, thread: 4 };
-const STEPS: Place = Place { process: 2, thread: 1 };
-const KERNELS: Place = Place { process: 2, thread: 2 };
+const REQUESTS: TrackId = TrackId { process: 1, thread: 1 };
+const OPERATORS: TrackId = TrackId { process: 1, thread: 2 };
+const RANGES: TrackId = TrackId { process: 1, thread: 3 };
+const MARKS: TrackId = TrackId { process: 1, thread: 4 };
+const STEPS: TrackId = TrackId { process: 2, thread: 1 };
+const KERNELS: TrackId = TrackId { process: 2, thread: 2 };
 const DEVICE: u64 = 2;
 const HOST: u64 = 3;
-/// GPUs have a process each, from here on, for what was read of them.
+/// The process for the readings of the first GPU. The others follow.
 const FIRST_GPU: u64 = 10;
 
-/// What is drawn of a GPU's readings.
+/// The readings of a GPU that are drawn.
 const READINGS: [Reading; 13] = [
     Reading::Power,
     Reading::SmClock,
@@ -45,10 +45,10 @@ const READINGS: [Reading; 13] = [
     Reading::Fan,
 ];
 
-/// Steps that are drawn one by one: an hour of a small model has millions, more than anyone looks at or a program opens.
-const MOST_STEPS: u64 = 100_000;
+/// Steps that are drawn one by one. An hour of a small model has millions, more than a program opens.
+const MAX_STEPS: u64 = 100_000;
 
-/// Turns events into lines of `trace.json`.
+/// Converts events into lines of `trace.json`.
 pub struct ChromeTrace {
     lines: Lines,
     drawn_steps: u64,
@@ -58,7 +58,7 @@ pub struct ChromeTrace {
     steps: Track,
     kernels: Track,
     request: Option<Request>,
-    /// NVML's reason bits as they were last, by GPU.
+    /// The last clock event reasons of each GPU, as NVML's bits.
     reasons: HashMap<u32, u64>,
 }
 
@@ -81,72 +81,77 @@ impl Default for ChromeTrace {
 struct Request {
     warmup: bool,
     tokens: u64,
-    /// When the token before came, or the workload went on.
+    /// The time of the previous token, or when the workload resumed.
     since: Stamp,
 }
 
 impl ChromeTrace {
-    /// Appends what `envelope` is in the trace to `out`: whole lines, or nothing.
+    /// Appends the lines of `envelope` to `out`.
     pub fn add(&mut self, envelope: &Envelope, out: &mut String) {
-        if self.lines.closed() {
-            return;
+        if !self.lines.closed() {
+            self.draw(envelope);
+            out.push_str(&self.lines.text);
+            self.lines.text.clear();
         }
+    }
+
+    fn draw(&mut self, envelope: &Envelope) {
         let t = envelope.t;
         match &envelope.event {
             Event::RunStarted(run) => {
                 let name = format!("{} on {}", run.model, run.device);
-                self.lines.instant(out, MARKS, t, &name, &[("engine", Args::Text(&run.engine.to_string()))]);
+                self.lines.instant(MARKS, t, &name, &[("engine", Arg::Text(&run.engine.to_string()))]);
             }
-            Event::Preparing(_) if !self.requests.is_open() => self.begin(out, t, "preparing", &[]),
-            Event::Ready(_) => self.end_all(out, t),
-            Event::RequestStarted(started) => self.request_started(out, t, started),
-            Event::Token(token) => self.token(out, t, token.request, token.device_ns),
-            Event::RequestFinished(_) => self.end_all(out, t),
-            Event::WorkloadPaused => self.begin(out, t, "paused", &[]),
+            Event::Preparing(_) if !self.requests.is_open() => self.begin(t, "preparing", &[]),
+            Event::Ready(_) => self.end_all(t),
+            Event::RequestStarted(started) => self.request_started(t, started),
+            Event::Token(token) => self.token(t, token.request, token.device_ns),
+            Event::RequestFinished(_) => self.end_all(t),
+            Event::WorkloadPaused => self.begin(t, "paused", &[]),
             Event::WorkloadResumed => {
-                self.requests.end(&mut self.lines, out, t);
+                self.requests.end(&mut self.lines, t);
                 self.request.iter_mut().for_each(|request| request.since = t);
             }
-            Event::HostTimeline(timeline) => self.host_timeline(out, timeline),
-            Event::StepTimeline(timeline) => self.step_timeline(out, timeline),
+            Event::HostTimeline(timeline) => self.host_timeline(timeline),
+            Event::StepTimeline(timeline) => self.step_timeline(timeline),
             Event::GpuFound(info) => {
                 let name = format!("GPU {} · {}", info.index, info.name);
-                self.lines.name_process(out, FIRST_GPU + u64::from(info.index), &name);
+                self.lines.name_process(FIRST_GPU + u64::from(info.index), &name);
             }
-            Event::GpuSample(sample) => self.gpu_sample(out, t, sample),
-            Event::HostSample(sample) => self.host_sample(out, t, sample),
-            Event::Allocator(sample) => self.allocator(out, t, sample),
-            Event::Snapshot(taken) => self.mark(out, t, &format!("snapshot {}", taken.name), ""),
+            Event::GpuSample(sample) => self.gpu_sample(t, sample),
+            Event::HostSample(sample) => self.host_sample(t, sample),
+            Event::Allocator(sample) => self.allocator(t, sample),
+            Event::Snapshot(taken) => self.mark(t, &format!("snapshot {}", taken.name), ""),
             Event::Notice(Notice { level, source, text }) => {
                 let level = match level {
                     Level::Info => "note",
                     Level::Warn => "warning",
                     Level::Error => "error",
                 };
-                self.mark(out, t, &format!("{level} of {source}"), text);
+                self.mark(t, &format!("{level} of {source}"), text);
             }
-            Event::GpuLost(lost) => self.mark(out, t, &format!("GPU {} is lost", lost.gpu), &lost.reason),
+            Event::GpuLost(lost) => self.mark(t, &format!("GPU {} is lost", lost.gpu), &lost.reason),
             Event::KernelTrace(trace) => {
                 let state = match &trace.state {
                     TraceState::On => "records kernels",
-                    TraceState::Off => "records no more kernels",
-                    TraceState::Refused { .. } => "can't record kernels",
+                    TraceState::Off => "no longer records kernels",
+                    TraceState::Refused { .. } => "cannot record kernels",
                 };
-                self.mark(out, t, &format!("{} {state}", trace.tool), "");
+                self.mark(t, &format!("{} {state}", trace.tool), "");
             }
             Event::ToolRun(run) => {
                 let state = match &run.state {
                     ToolState::Working { .. } => return,
-                    ToolState::Done => "is done",
+                    ToolState::Done => "has finished",
                     ToolState::Failed { .. } => "failed",
-                    ToolState::Cancelled => "was called off",
+                    ToolState::Cancelled => "was cancelled",
                 };
-                self.mark(out, t, &format!("{} {state}", run.tool), "");
+                self.mark(t, &format!("{} {state}", run.tool), "");
             }
             Event::RunFinished(finished) => {
-                self.end_all(out, t);
-                self.mark(out, t, &finished.outcome.to_string(), finished.cause.as_deref().unwrap_or(""));
-                self.lines.close(out);
+                self.end_all(t);
+                self.mark(t, &finished.outcome.to_string(), finished.cause.as_deref().unwrap_or(""));
+                self.lines.close();
             }
             Event::Preparing(_)
             | Event::Prediction(_)
@@ -161,115 +166,115 @@ impl ChromeTrace {
         }
     }
 
-    fn mark(&mut self, out: &mut String, t: Stamp, name: &str, text: &str) {
-        let args = [("text", Args::Text(text))];
-        self.lines.instant(out, MARKS, t, name, if text.is_empty() { &[] } else { &args });
+    fn mark(&mut self, t: Stamp, name: &str, text: &str) {
+        let args = [("text", Arg::Text(text))];
+        self.lines.instant(MARKS, t, name, if text.is_empty() { &[] } else { &args });
     }
 
-    fn begin(&mut self, out: &mut String, t: Stamp, name: &str, args: &[(&str, Args<'_>)]) {
-        self.requests.begin(&mut self.lines, out, t, name, args);
+    fn begin(&mut self, t: Stamp, name: &str, args: Args<'_>) {
+        self.requests.begin(&mut self.lines, t, name, args);
     }
 
-    fn begin_range(&mut self, out: &mut String, t: Stamp, name: &str) {
-        self.ranges.begin(&mut self.lines, out, t, name, &[]);
+    fn begin_range(&mut self, t: Stamp, name: &str) {
+        self.ranges.begin(&mut self.lines, t, name, &[]);
     }
 
-    /// Whatever is under way has ended.
-    fn end_all(&mut self, out: &mut String, t: Stamp) {
+    /// Ends all open slices.
+    fn end_all(&mut self, t: Stamp) {
         self.request = None;
-        self.requests.end_all(&mut self.lines, out, t);
-        self.ranges.end_all(&mut self.lines, out, t);
+        self.requests.end_all(&mut self.lines, t);
+        self.ranges.end_all(&mut self.lines, t);
     }
 
-    fn request_started(&mut self, out: &mut String, t: Stamp, started: &RequestStarted) {
-        self.end_all(out, t);
+    fn request_started(&mut self, t: Stamp, started: &RequestStarted) {
+        self.end_all(t);
         let name = if started.warmup { "warm-up" } else { "request" };
         let args = [
-            ("batch", Args::Number(u64::from(started.batch))),
-            ("prompt_tokens", Args::Number(u64::from(started.prompt_tokens))),
-            ("output_tokens", Args::Number(u64::from(started.output_tokens))),
+            ("batch", Arg::Number(u64::from(started.batch))),
+            ("prompt_tokens", Arg::Number(u64::from(started.prompt_tokens))),
+            ("output_tokens", Arg::Number(u64::from(started.output_tokens))),
         ];
-        self.begin(out, t, &format!("{name} {}", started.request), &args);
-        self.begin(out, t, "prefill", &[]);
-        // As the engine names them to tools: phases of a warm-up have no range.
-        self.begin_range(out, t, if started.warmup { "warmup" } else { "request" });
+        self.begin(t, &format!("{name} {}", started.request), &args);
+        self.begin(t, "prefill", &[]);
+        // Like the NVTX ranges: phases of a warm-up have none.
+        self.begin_range(t, if started.warmup { "warmup" } else { "request" });
         if !started.warmup {
-            self.begin_range(out, t, "prefill");
+            self.begin_range(t, "prefill");
         }
         self.request = Some(Request { warmup: started.warmup, tokens: 0, since: t });
     }
 
-    fn token(&mut self, out: &mut String, t: Stamp, number: u32, device_ns: Option<u64>) {
+    fn token(&mut self, t: Stamp, number: u32, device_ns: Option<u64>) {
         let Some(Request { warmup, tokens, since }) = self.request.as_mut() else { return };
         let (warmup, first, from) = (*warmup, *tokens == 0, *since);
         (*tokens, *since) = (*tokens + 1, t);
         if first {
-            self.requests.end(&mut self.lines, out, t);
-            self.begin(out, t, "decode", &[]);
+            self.requests.end(&mut self.lines, t);
+            self.begin(t, "decode", &[]);
         }
         match (warmup, first) {
             (true, _) => {}
             (false, true) => {
-                self.ranges.end(&mut self.lines, out, t);
-                self.begin_range(out, t, "decode");
+                self.ranges.end(&mut self.lines, t);
+                self.begin_range(t, "decode");
             }
-            (false, false) if self.drawn_steps < MOST_STEPS => {
-                self.begin_range(out, from, "decode_step");
-                self.ranges.end(&mut self.lines, out, t);
+            (false, false) if self.drawn_steps < MAX_STEPS => {
+                self.begin_range(from, "decode_step");
+                self.ranges.end(&mut self.lines, t);
             }
             (false, false) => return,
         }
         self.drawn_steps += 1;
-        if self.drawn_steps == MOST_STEPS {
-            let text = "requests, prefills, the steps that were kept and the counters go on";
-            self.mark(out, t, "from here on steps are not drawn one by one", text);
+        if self.drawn_steps == MAX_STEPS {
+            let text = "requests, prefills, recorded timelines and counters continue";
+            self.mark(t, "steps are not drawn individually from here on", text);
         }
-        // It had ended when its token was there; how long before is not told.
+        // The step ended before its token arrived. How long before is unknown.
         if let Some(device_ns) = device_ns {
             let name = if first { "prefill" } else { "decode step" };
-            let args = [("request", Args::Number(u64::from(number))), ("device_ns", Args::Number(device_ns))];
+            let args = [("request", Arg::Number(u64::from(number))), ("device_ns", Arg::Number(device_ns))];
             let from = Stamp(t.0.saturating_sub(device_ns));
-            self.steps.slice(&mut self.lines, out, (from, t), name, &args);
+            self.steps.slice(&mut self.lines, (from, t), name, &args);
         }
     }
 
-    fn host_timeline(&mut self, out: &mut String, timeline: &HostTimeline) {
+    fn host_timeline(&mut self, timeline: &HostTimeline) {
         let when = |ns: u64| Stamp(timeline.at.0.saturating_add(ns.min(timeline.ns)));
         let (name, all) = (step_name(timeline.phase), (timeline.at, when(timeline.ns)));
-        let Some(step) = self.operators.slice(&mut self.lines, out, all, name, &[]) else { return };
+        let Some(step) = self.operators.slice(&mut self.lines, all, name, &[]) else { return };
         let mut within = self.operators.within(step);
         for span in &timeline.spans {
             let stretch = (when(span.start_ns), when(span.start_ns.saturating_add(span.ns)));
-            let layer = span.layer.map(|layer| ("layer", Args::Number(u64::from(layer))));
-            within.slice(&mut self.lines, out, stretch, span.operator.name(), layer.as_slice());
+            let layer = span.layer.map(|layer| ("layer", Arg::Number(u64::from(layer))));
+            within.slice(&mut self.lines, stretch, span.operator.name(), layer.as_slice());
         }
     }
 
-    /// A step of which nobody knows when it was has no place.
-    fn step_timeline(&mut self, out: &mut String, timeline: &StepTimeline) {
+    /// A step without a time is left out.
+    fn step_timeline(&mut self, timeline: &StepTimeline) {
         let last = timeline.spans.iter().map(|span| span.start_ns.saturating_add(span.ns)).max();
         let (Some(at), Some(last)) = (timeline.at, last) else { return };
         let when = |ns: u64| Stamp(at.0.saturating_add(ns));
         let (name, all) = (step_name(timeline.phase), (at, when(last)));
-        let Some(step) = self.kernels.slice(&mut self.lines, out, all, name, &[]) else { return };
+        let Some(step) = self.kernels.slice(&mut self.lines, all, name, &[]) else { return };
         let mut within = self.kernels.within(step);
         for span in &timeline.spans {
             let stretch = (when(span.start_ns), when(span.start_ns.saturating_add(span.ns)));
             let name = timeline.names.get(usize::from(span.name)).map_or("(unnamed)", String::as_str);
             let mut args = Vec::with_capacity(2);
-            args.extend(span.operator.map(|operator| ("operator", Args::Text(operator.name()))));
-            args.extend(span.layer.map(|layer| ("layer", Args::Number(u64::from(layer)))));
-            within.slice(&mut self.lines, out, stretch, name, &args);
+            args.extend(span.operator.map(|operator| ("operator", Arg::Text(operator.name()))));
+            args.extend(span.layer.map(|layer| ("layer", Arg::Number(u64::from(layer)))));
+            within.slice(&mut self.lines, stretch, name, &args);
         }
     }
 
-    fn gpu_sample(&mut self, out: &mut String, t: Stamp, sample: &GpuSample) {
+    fn gpu_sample(&mut self, t: Stamp, sample: &GpuSample) {
         let process = FIRST_GPU + u64::from(sample.gpu);
         for reading in READINGS {
             let Some(value) = sample.get(reading) else { continue };
             let about = reading.about();
             let (value, unit) = if about.unit == "B" { (mib(value), "MiB") } else { (value, about.unit) };
-            self.lines.counter(out, process, t, about.label, unit, value);
+            self.lines.counter(process, t, about.label, unit, value);
         }
         let Some(bits) = sample.reasons else { return };
         let before = self.reasons.insert(sample.gpu, bits);
@@ -277,11 +282,11 @@ impl ChromeTrace {
             return;
         }
         let names: Vec<String> = reasons::active(bits).map(|found| found.name().into_owned()).collect();
-        let name = if names.is_empty() { "nothing holds the clock".to_owned() } else { names.join(", ") };
-        self.lines.instant(out, Place { process, thread: 1 }, t, &name, &[("bits", Args::Number(bits))]);
+        let name = if names.is_empty() { "no clock event reasons".to_owned() } else { names.join(", ") };
+        self.lines.instant(TrackId { process, thread: 1 }, t, &name, &[("bits", Arg::Number(bits))]);
     }
 
-    fn host_sample(&mut self, out: &mut String, t: Stamp, sample: &HostSample) {
+    fn host_sample(&mut self, t: Stamp, sample: &HostSample) {
         let cores = sample.core_pct.len();
         let busy = (cores > 0).then(|| f64::from(sample.core_pct.iter().sum::<f32>()) / cores as f64);
         let mib_of = |bytes: Option<u64>| bytes.map(|bytes| mib(bytes as f64));
@@ -294,19 +299,19 @@ impl ChromeTrace {
             ("package power", "W", sample.package_power_w.map(f64::from)),
         ] {
             if let Some(value) = value {
-                self.lines.counter(out, HOST, t, name, unit, value);
+                self.lines.counter(HOST, t, name, unit, value);
             }
         }
     }
 
-    fn allocator(&mut self, out: &mut String, t: Stamp, sample: &AllocatorSample) {
+    fn allocator(&mut self, t: Stamp, sample: &AllocatorSample) {
         let (process, live, reserved) = match sample.allocator {
             Allocator::Heap => (HOST, "heap, live", "heap, reserved"),
             Allocator::Gpu => (DEVICE, "buffers, live", "buffers, reserved"),
         };
-        self.lines.counter(out, process, t, live, "MiB", mib(sample.live_bytes as f64));
+        self.lines.counter(process, t, live, "MiB", mib(sample.live_bytes as f64));
         if let Some(bytes) = sample.reserved_bytes {
-            self.lines.counter(out, process, t, reserved, "MiB", mib(bytes as f64));
+            self.lines.counter(process, t, reserved, "MiB", mib(bytes as f64));
         }
     }
 }

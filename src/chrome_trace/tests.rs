@@ -18,12 +18,12 @@ fn traced(events: &[(u64, Event)]) -> String {
     out
 }
 
-/// The events of a trace; one that was cut off is closed first, as Chrome and Perfetto do.
+/// The events of a trace. One that was cut off is closed first, as Chrome and Perfetto do.
 fn parsed(text: &str) -> Vec<Value> {
-    let whole = if text.ends_with("]\n") { text.to_owned() } else { format!("{text}]") };
-    match whole.as_str() {
+    let closed = if text.ends_with("]\n") { text.to_owned() } else { format!("{text}]") };
+    match closed.as_str() {
         "]" => Vec::new(),
-        whole => serde_json::from_str(whole).unwrap_or_else(|e| panic!("{e}: {whole}")),
+        closed => serde_json::from_str(closed).unwrap_or_else(|e| panic!("{e}: {closed}")),
     }
 }
 
@@ -31,31 +31,31 @@ fn ns(value: &Value) -> u64 {
     (value.as_f64().unwrap() * 1e3).round() as u64
 }
 
-/// Every beginning has its end or is open at the end, slices lie within each other or apart, and counters go on in time.
+/// Every begin has its end or is open at the end, slices are nested or separate, and the times of counters increase.
 fn assert_sound(events: &[Value]) {
     let mut tracks: std::collections::BTreeMap<(u64, u64), Vec<(u64, u64)>> = Default::default();
     let mut open: HashMap<(u64, u64), Vec<u64>> = HashMap::new();
     let mut counters: HashMap<(u64, String), u64> = HashMap::new();
     for event in events {
         let number = |key: &str| event[key].as_u64().unwrap();
-        let place = (number("pid"), number("tid"));
+        let track = (number("pid"), number("tid"));
         match event["ph"].as_str().unwrap() {
             "M" => assert!(!event["args"].as_object().unwrap().is_empty()),
-            "B" => open.entry(place).or_default().push(ns(&event["ts"])),
+            "B" => open.entry(track).or_default().push(ns(&event["ts"])),
             "E" => {
-                let from = open.get_mut(&place).and_then(Vec::pop).expect("an end without a beginning");
+                let from = open.get_mut(&track).and_then(Vec::pop).expect("an end without a begin");
                 let to = ns(&event["ts"]);
                 assert!(from <= to, "{event}");
-                tracks.entry(place).or_default().push((from, to));
+                tracks.entry(track).or_default().push((from, to));
             }
             "X" => {
                 let from = ns(&event["ts"]);
-                tracks.entry(place).or_default().push((from, from + ns(&event["dur"])));
+                tracks.entry(track).or_default().push((from, from + ns(&event["dur"])));
             }
             "i" => assert!(event["name"].is_string()),
             "C" => {
                 assert!(event["args"].as_object().unwrap().values().all(Value::is_number), "{event}");
-                let last = counters.entry((place.0, event["name"].to_string())).or_default();
+                let last = counters.entry((track.0, event["name"].to_string())).or_default();
                 assert!(*last <= ns(&event["ts"]), "{event}");
                 *last = ns(&event["ts"]);
             }
@@ -66,15 +66,15 @@ fn assert_sound(events: &[Value]) {
         let of_kind = events.iter().filter(|event| event["ph"] == kind);
         of_kind.map(|event| (event["pid"].as_u64().unwrap(), event["tid"].as_u64().unwrap())).collect()
     };
-    assert!(kinds("B").is_disjoint(&kinds("X")), "a track has either whole slices or beginnings and ends");
-    for (place, mut slices) in tracks {
+    assert!(kinds("B").is_disjoint(&kinds("X")), "a track has either complete slices or begins and ends");
+    for (track, mut slices) in tracks {
         slices.sort_by_key(|(from, to)| (*from, u64::MAX - to));
         let mut around: Vec<u64> = Vec::new();
         for (from, to) in slices {
             while around.last().is_some_and(|end| *end <= from && *end < to) {
                 around.pop();
             }
-            assert!(around.last().is_none_or(|end| to <= *end), "{place:?}: {from}–{to} overlaps {around:?}");
+            assert!(around.last().is_none_or(|end| to <= *end), "{track:?}: {from}–{to} overlaps {around:?}");
             around.push(to);
         }
     }
@@ -134,7 +134,7 @@ fn a_run_becomes_tracks() {
     assert!(text.starts_with("[\n{") && text.ends_with("}\n]\n"), "{text}");
     let events = parsed(&text);
     assert_sound(&events);
-    assert_eq!(named(&events, "request 0").len(), 1, "what comes after the end is no part of it");
+    assert_eq!(named(&events, "request 0").len(), 1, "events after the end are not part of it");
     assert_eq!(named(&events, "warm-up 0").len(), 1);
     let steps: Vec<(u64, u64)> = events
         .windows(2)
@@ -147,23 +147,23 @@ fn a_run_becomes_tracks() {
     let device: Vec<&Value> =
         events.iter().filter(|e| e["ph"] == "X" && e["pid"] == 2 && e["tid"] == 1).collect();
     assert_eq!((ns(&device[0]["ts"]), ns(&device[0]["dur"])), (11_123, 9_000));
-    // The second began before the first had ended, by the host's clock: what is left of it is drawn, what it took is told.
+    // By the host's clock the second began before the first ended: the rest of it is drawn, its duration is an argument.
     assert_eq!((ns(&device[1]["ts"]), ns(&device[1]["dur"])), (20_123, 9_877));
     assert_eq!(device[1]["args"]["device_ns"], 9_900);
     let kernel = named(&events, "a \"kernel\"\\\n");
-    assert_eq!((kernel.len(), kernel[0]["args"]["layer"].as_u64()), (1, Some(3)), "only what has a place");
+    assert_eq!((kernel.len(), kernel[0]["args"]["layer"].as_u64()), (1, Some(3)), "only steps with a time");
     assert_eq!(named(&events, "(unnamed)").len(), 1);
 }
 
 #[test]
-fn operators_lie_within_their_step() {
+fn operators_are_nested_in_their_step() {
     let span = |start_ns, ns| HostSpan { operator: Operator::Down, layer: Some(1), start_ns, ns };
     let timeline = |at, ns, spans| {
         Event::HostTimeline(Box::new(HostTimeline { phase: Phase::Decode, at: Stamp(at), ns, spans }))
     };
     let events = parsed(&traced(&[
         (500, timeline(100, 300, vec![span(0, 100), span(100, 150), span(290, 80)])),
-        // Stamps that contradict each other: what is drawn already stays.
+        // Contradictory stamps: slices that are drawn stay.
         (600, timeline(350, 100, vec![span(0, 20), span(60, 10)])),
     ]));
     assert_sound(&events);
@@ -200,13 +200,13 @@ fn counters_are_drawn_when_they_change() {
     assert_eq!(power, [600.5, 610.0]);
     assert_eq!(named(&events, "memory").len(), 1);
     assert_eq!(named(&events, "power cap").len(), 1);
-    assert_eq!(named(&events, "heap, reserved")[0]["args"]["MiB"], 4);
+    assert_eq!(named(&events, "heap, reserved")[0]["args"]["MiB"], 4.0);
     assert!(named(&events, "process_name").iter().any(|e| e["args"]["name"] == "GPU 1 · NVIDIA H200"));
     assert_eq!(named(&events, "snapshot x").len(), 1);
 }
 
 #[test]
-fn nothing_is_an_empty_trace() {
+fn no_events_give_an_empty_trace() {
     assert_eq!(traced(&[]), "");
     assert!(parsed(&traced(&[(0, end())])).iter().all(|e| e["ph"] != "B"));
 }
@@ -259,7 +259,7 @@ fn any_event() -> impl Strategy<Value = Event> {
 }
 
 #[test]
-fn a_long_run_has_no_longer_a_slice_for_every_step() {
+fn a_long_run_has_a_limited_number_of_steps() {
     let steps = |n: u64| {
         let tokens = (0..n).map(|i| (10 * i + 10, token(i as u32, Some(5))));
         let next = 10 * n + 20;
@@ -270,16 +270,16 @@ fn a_long_run_has_no_longer_a_slice_for_every_step() {
     };
     let count =
         |events: &[Value], name: &str| events.iter().filter(|event| event["name"] == name).count() as u64;
-    let long = steps(MOST_STEPS + 500);
+    let long = steps(MAX_STEPS + 500);
     assert_sound(&long);
-    assert_eq!(count(&long, "decode_step"), MOST_STEPS - 1, "the first token ends a prefill");
-    assert_eq!(count(&long, "from here on steps are not drawn one by one"), 1);
-    assert_eq!(count(&long, "request 0"), 2, "requests go on");
-    assert_eq!(count(&steps(50), "from here on steps are not drawn one by one"), 0);
+    assert_eq!(count(&long, "decode_step"), MAX_STEPS - 1, "the first token ends a prefill");
+    assert_eq!(count(&long, "steps are not drawn individually from here on"), 1);
+    assert_eq!(count(&long, "request 0"), 2, "requests continue");
+    assert_eq!(count(&steps(50), "steps are not drawn individually from here on"), 0);
 }
 
 proptest! {
-    /// In whatever order things happen, as long as time goes on.
+    /// In any order of events, as long as time increases.
     #[test]
     fn any_stream_gives_a_sound_trace(events in vec((0..2_000u64, any_event()), 0..60)) {
         let mut t = 0;

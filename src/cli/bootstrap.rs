@@ -62,7 +62,7 @@ fn text(outcomes: &[Outcome], dry_run: bool) -> String {
             let verb = if dry_run { "would extract" } else { "extracted" };
             text += &format!("{verb:<14}{}\n", archive.display());
         }
-        text += &format!("{:<14}{}", outcome.state.word(), outcome.link.display());
+        text += &format!("{:<14}{}", outcome.state.label(), outcome.link.display());
         if let Some(target) = &outcome.target {
             text += &format!(" -> {}", target.display());
         }

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::{Failure, args::ProjectArgs, print, print_json};
 use crate::{
-    assets::dataset::{self, Listed, VariantSpec},
+    assets::dataset::{self, DatasetInfo, VariantSpec},
     process::eprint_line,
 };
 
@@ -91,7 +91,7 @@ pub(super) fn run(command: DatasetCommand) -> Result<u8, Failure> {
     Ok(0)
 }
 
-fn list_text(datasets: &[Listed]) -> String {
+fn list_text(datasets: &[DatasetInfo]) -> String {
     let mut text = String::new();
     for one in datasets {
         let source = one

@@ -61,7 +61,7 @@ pub(super) fn run(args: &FetchArgs) -> Result<u8, Failure> {
     let fetched = if args.source_only {
         // Reads the pins first, to report an invalid file before the download.
         let root = &args.project.root;
-        let mut pins = Pins::read_or_none(root)?;
+        let mut pins = Pins::read_or_default(root)?;
         let commit = hub.resolve(&repo, &args.revision)?;
         let fetched = fetch::sources(&hub, &repo, &commit, &third_party::hub_dir(root, &repo), args.quiet)?;
         pins.pin_hub(&repo, &commit);

@@ -27,7 +27,7 @@ use crate::{
     },
     process::{eprint_line, shutdown::Shutdown},
     state::{KEPT_REPORTS, RunState},
-    tui::{self, App, ui::KernelsLook},
+    tui::{self, App, ui::KernelsSettings},
 };
 
 pub(super) const EXAMPLES: &str = "\
@@ -215,15 +215,15 @@ async fn show_in_tui(
         let file = file.display().to_string();
         add(Event::KernelReport(Box::new(KernelReport { tool, phase: None, file, tables })));
     }
-    let look = KernelsLook {
+    let settings = KernelsSettings {
         source: Some(0),
         group: args.group,
         sort: args.sort,
         filter: args.filter.unwrap_or_default(),
-        ..KernelsLook::default()
+        ..KernelsSettings::default()
     };
     let tui = composed.config.output.tui.clone();
     let shutdown = Shutdown::listen()?;
-    let app = App::of_files(&tui, state, look, runs_root(&composed));
+    let app = App::of_files(&tui, state, settings, runs_root(&composed));
     report_exit(app.run(tui.mouse, shutdown).await)
 }

@@ -69,7 +69,7 @@ pub(super) fn report_exit(stopped: tui::Stopped) -> Result<u8, Failure> {
         }
         code = code.max(run::report_end(ended));
     }
-    stopped.exported.iter().for_each(|exported| eprint_line(exported.words()));
+    stopped.exported.iter().for_each(eprint_line);
     if let Some(e) = stopped.error {
         return Err(Failure::work(format_args!("the terminal failed: {e}")));
     }

@@ -48,7 +48,7 @@ fn report_sweep(dir: &Path, out: Option<&Path>, json: bool) -> Result<u8, Failur
     let (mut written, mut errors) = (Vec::new(), Vec::new());
     for (i, job) in planned.jobs.iter().enumerate() {
         let run = planned.job_dir(i);
-        let label = planned.place(i);
+        let label = planned.label(i);
         if !RunDir::open(&run).events().exists() {
             eprint_line(format_args!("note: {label} was not recorded"));
             continue;

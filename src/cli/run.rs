@@ -15,7 +15,7 @@ use crate::{
     report::{kernels_text, run_json},
     run::{
         headless,
-        session::Ended,
+        session::SessionSummary,
         sweep::{Runner, sweep_json, table_text},
     },
     state::RunState,
@@ -49,7 +49,7 @@ pub(super) async fn run(args: RunArgs) -> Result<u8, Failure> {
     }
     let only_tools = plan.is_for_tools_alone();
     let finished = headless::run(plan, args.quiet).await?;
-    let dir = finished.ended.dir.as_deref();
+    let dir = finished.summary.dir.as_deref();
     if args.json {
         print_json(&run_json(&finished.state, dir))?;
     } else {
@@ -58,7 +58,7 @@ pub(super) async fn run(args: RunArgs) -> Result<u8, Failure> {
         let parts: Vec<String> = parts.into_iter().filter(|part| !part.is_empty()).collect();
         print(&parts.join("\n\n"))?;
     }
-    let code = report_end(&finished.ended);
+    let code = report_end(&finished.summary);
     if let Some(cause) = &finished.cause {
         eprint_line(format_args!("interrupted: {cause}"));
         return Ok(cause.exit_code());
@@ -77,19 +77,19 @@ async fn run_sweep(mut runner: Runner, json: bool, quiet: bool) -> Result<u8, Fa
 }
 
 /// Prints what went wrong with a run to stderr, and returns the exit code.
-pub(super) fn report_end(ended: &Ended) -> u8 {
+pub(super) fn report_end(ended: &SessionSummary) -> u8 {
     let failed = ended.finished.outcome == Outcome::Failed;
     if failed {
         eprint_line(format_args!("error: {}", ended.finished.cause.as_deref().unwrap_or("the run failed")));
     }
     // A run that is only for tools fails with them: its cause names them.
-    for trouble in ended.tool_troubles.iter().filter(|_| !failed) {
+    for trouble in ended.tool_failures.iter().filter(|_| !failed) {
         eprint_line(format_args!("error: {trouble}"));
     }
     if let Some(loss) = &ended.loss {
         eprint_line(format_args!("error: {loss}"));
     }
-    u8::from(failed || ended.loss.is_some() || !ended.tool_troubles.is_empty())
+    u8::from(failed || ended.loss.is_some() || !ended.tool_failures.is_empty())
 }
 
 /// The results as text.

@@ -4,7 +4,7 @@ use clap::Subcommand;
 use serde_json::json;
 
 use super::{Failure, args::ProjectArgs, print, print_json};
-use crate::assets::third_party::{self, Move, Pins, State, Status};
+use crate::assets::third_party::{self, PinUpdate, Pins, State, Status};
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
@@ -53,9 +53,9 @@ pub(super) fn run(command: ThirdPartyCommand) -> Result<u8, Failure> {
         }
         ThirdPartyCommand::Update { name, revision, latest, dry_run, project } => {
             let to = match (revision, latest) {
-                (Some(revision), _) => Move::To(revision),
-                (None, true) => Move::Latest,
-                (None, false) => Move::Stay,
+                (Some(revision), _) => PinUpdate::To(revision),
+                (None, true) => PinUpdate::Latest,
+                (None, false) => PinUpdate::Keep,
             };
             let mut lines = Vec::new();
             let mut step = |line: String| lines.push(line);
@@ -72,7 +72,7 @@ fn status_text(pins: &[Status]) -> String {
     }
     let mut text = String::new();
     for pin in pins {
-        text += &format!("{:<10}{:<32}pinned at {}", pin.state.word(), pin.name, pin.pinned);
+        text += &format!("{:<10}{:<32}pinned at {}", pin.state.label(), pin.name, pin.pinned);
         if let Some(found) = pin.found.as_ref().filter(|found| **found != pin.pinned) {
             text += &format!(", on disk {found}");
         }

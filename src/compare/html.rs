@@ -4,18 +4,18 @@ use std::fmt::Write;
 
 use super::{
     GatedComparison,
-    text::{COLUMNS, describe_difference, describe_method, describe_side, row_cells, visible_rows},
+    text::{COLUMNS, notes_markdown, row_cells, visible_rows},
 };
 use crate::{
     analysis::compare::{Comparison, Row, Verdict},
-    base::markup::{escaped, html_page},
+    base::markup::{escaped, html_from_markdown, html_page},
 };
 
 const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:62em;margin:2em auto;padding:0 1em;color:#222}\
 table{border-collapse:collapse;width:100%}td,th{padding:.25em .6em;text-align:right;border-bottom:1px solid #ddd}\
 td:first-child,th:first-child{text-align:left}.better{color:#0a7d32}.worse{color:#b3261e}.undecided{color:#8a6100}\
-.same{color:#666}.quiet{color:#666}h1{font-size:1.3em}@media(prefers-color-scheme:dark){body{background:#151515;color:#ddd}\
-td,th{border-color:#333}.better{color:#5bd083}.worse{color:#ff8a80}.undecided{color:#e0b040}.same,.quiet{color:#999}}";
+.same{color:#666}pre{overflow-x:auto}h1{font-size:1.3em}@media(prefers-color-scheme:dark){body{background:#151515;color:#ddd}\
+td,th{border-color:#333}.better{color:#5bd083}.worse{color:#ff8a80}.undecided{color:#e0b040}.same{color:#999}}";
 
 fn class(verdict: Verdict) -> &'static str {
     match verdict {
@@ -59,38 +59,7 @@ fn section(out: &mut String, gated: &GatedComparison) {
             bar(comparison, row)
         );
     }
-    let _ = writeln!(out, "</table><p class=\"quiet\">{}</p><ul>", escaped(&describe_method(comparison)));
-    for (name, side) in [("A", &comparison.a), ("B", &comparison.b)] {
-        let description = format!("{name}: {}, {}; {}", side.name, side.what, describe_side(side));
-        let _ = writeln!(out, "<li>{}</li>", escaped(&description));
-    }
-    for (kind, difference) in comparison.differences.iter().map(describe_difference) {
-        let _ = writeln!(out, "<li>{kind}: {}</li>", escaped(&difference));
-    }
-    for (gate, outcome) in &gated.gates {
-        let _ = writeln!(out, "<li>{}</li>", escaped(&format!("gate {gate}: {outcome}")));
-    }
-    for advice in &comparison.advice {
-        let _ = writeln!(out, "<li>→ {}</li>", escaped(advice));
-    }
-    let _ = writeln!(out, "</ul>");
-    if let Some(waterfall) = &comparison.waterfall {
-        let _ = writeln!(
-            out,
-            "<h3>Decode, µs per step</h3><table><tr><th></th><th>A</th><th>B</th><th>B − A</th></tr>"
-        );
-        for part in waterfall.parts.iter().take(20) {
-            let _ = writeln!(
-                out,
-                "<tr><td>{}</td><td>{:.2}</td><td>{:.2}</td><td>{:+.2}</td></tr>",
-                escaped(&part.what),
-                part.a_us,
-                part.b_us,
-                part.delta_us()
-            );
-        }
-        let _ = writeln!(out, "</table>");
-    }
+    let _ = writeln!(out, "</table>\n{}", html_from_markdown(&notes_markdown(gated)));
 }
 
 /// The interval on a scale of ±10 %, with the margin behind it.

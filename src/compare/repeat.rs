@@ -97,12 +97,12 @@ impl Repeat {
         if let Some(cause) = finished.cause {
             return Ok(Err(cause));
         }
-        if finished.ended.finished.outcome == Outcome::Failed {
+        if finished.summary.finished.outcome == Outcome::Failed {
             let reason =
-                finished.ended.finished.cause.unwrap_or_else(|| "without a reported cause".to_owned());
+                finished.summary.finished.cause.unwrap_or_else(|| "without a reported cause".to_owned());
             return Err(CompareError::Failed { side, reason });
         }
-        let dir = finished.ended.dir.ok_or(CompareError::NotRecorded { side })?;
+        let dir = finished.summary.dir.ok_or(CompareError::NotRecorded { side })?;
         read_run(&dir).map(Ok)
     }
 

@@ -10,7 +10,7 @@ use crate::{
         Comparison, Difference, Gate, GateOutcome, OVERRIDE, OperatorChange, Row, Side, Verdict, Waterfall,
     },
     base::{
-        table::aligned,
+        table,
         units::{percent, ratio_change, three_digits},
     },
 };
@@ -175,7 +175,7 @@ pub fn text(gated: &GatedComparison) -> String {
     }
     let mut rows = vec![COLUMNS.map(str::to_owned)];
     rows.extend(visible_rows(comparison).map(row_cells));
-    let _ = writeln!(out, "\n{}", aligned(&rows, |column| (1..6).contains(&column)));
+    let _ = writeln!(out, "\n{}", table::aligned(&rows, |column| (1..6).contains(&column)));
     let _ = writeln!(out, "\n{}", describe_method(comparison));
     for (labels, reason) in undecided_reasons(comparison) {
         let _ = writeln!(out, "{labels}: {reason}.");
@@ -207,26 +207,25 @@ pub fn text(gated: &GatedComparison) -> String {
 /// The same as Markdown, for a pull request.
 pub fn markdown(gated: &GatedComparison) -> String {
     let comparison = &gated.comparison;
-    let escape = |text: &str| text.replace('|', "\\|");
-    let mut out = String::new();
-    if let Some(label) = &gated.label {
-        let _ = writeln!(out, "### {}\n", escape(label));
-    }
-    let _ = writeln!(out, "**{}**: {}\n", comparison.word, comparison.sentence);
-    let _ = writeln!(out, "| {} |\n|{}", COLUMNS.join(" | "), "---|".repeat(COLUMNS.len()));
-    for row in visible_rows(comparison) {
-        let _ = writeln!(out, "| {} |", row_cells(row).join(" | "));
-    }
-    let _ = writeln!(out, "\n{}\n", describe_method(comparison));
+    let label = gated.label.as_ref().map_or_else(String::new, |label| format!("### {label}\n\n"));
+    let mut rows = vec![COLUMNS.map(str::to_owned)];
+    rows.extend(visible_rows(comparison).map(row_cells));
+    let table = table::markdown(&rows, |column| (1..6).contains(&column));
+    format!("{label}**{}**: {}\n\n{table}\n{}", comparison.word, comparison.sentence, notes_markdown(gated))
+}
+
+/// What follows the table: method, reasons, sides, differences, gates, waterfall, advice.
+pub(super) fn notes_markdown(gated: &GatedComparison) -> String {
+    let comparison = &gated.comparison;
+    let mut out = format!("{}\n\n", describe_method(comparison));
     for (labels, reason) in undecided_reasons(comparison) {
         let _ = writeln!(out, "- {labels}: {reason}");
     }
     for (name, side) in [("A", &comparison.a), ("B", &comparison.b)] {
-        let description = format!("{}; {}", side.what, describe_side(side));
-        let _ = writeln!(out, "- {name}: `{}`, {}", side.name, escape(&description));
+        let _ = writeln!(out, "- {name}: `{}`, {}; {}", side.name, side.what, describe_side(side));
     }
     for (kind, difference) in comparison.differences.iter().map(describe_difference) {
-        let _ = writeln!(out, "- {kind}: {}", escape(&difference));
+        let _ = writeln!(out, "- {kind}: {difference}");
     }
     for (gate, outcome) in &gated.gates {
         let _ = writeln!(out, "- gate `{gate}`: {outcome}");
@@ -236,7 +235,7 @@ pub fn markdown(gated: &GatedComparison) -> String {
         let _ = writeln!(out, "\nDecode, µs per step:\n\n```text\n{lines}\n```");
     }
     for advice in &comparison.advice {
-        let _ = writeln!(out, "\n→ {}.", escape(advice));
+        let _ = writeln!(out, "\n→ {advice}.");
     }
     out.trim_end().to_owned()
 }

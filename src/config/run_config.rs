@@ -413,9 +413,10 @@ pub struct TuiConfig {
     pub mouse: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ThemeName {
+    #[default]
     Dark,
     Light,
     HighContrast,

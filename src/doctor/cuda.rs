@@ -181,7 +181,8 @@ impl LibraryPaths<'_> {
             loadable.extend(machine.names_in(&directory).into_iter().map(|name| directory.join(name)));
         }
         let ldconfig = ["/sbin/ldconfig", "/usr/sbin/ldconfig"].into_iter().find(|path| machine.has(path));
-        if let Some(Ok(cache)) = ldconfig.map(|path| machine.said(Path::new(path), &["-p"], context.deadline))
+        if let Some(Ok(cache)) =
+            ldconfig.map(|path| machine.output(Path::new(path), &["-p"], context.deadline))
         {
             loadable.extend(parse::loader_cache(&cache).into_iter().map(|(_, path)| path));
         }

@@ -1,7 +1,7 @@
 //! Checks of Nsight Systems and Nsight Compute: which versions are installed, and whether they can be used.
 
 use super::{Context, Finding, inventory::Gpu, parse};
-use crate::tools::nsight::{self, COUNTERS_FOR_ALL, NCU, NSYS, Tool, Trouble, first_for_cuda};
+use crate::tools::nsight::{self, COUNTERS_FOR_ALL, NCU, NSYS, Problem, Tool, first_for_cuda};
 
 const CAP_SYS_ADMIN: u64 = 1 << 21;
 const CAP_PERFMON: u64 = 1 << 38;
@@ -17,17 +17,17 @@ pub(super) fn ncu(context: &Context) -> Finding {
 fn installed(context: &Context, tool: &Tool) -> Finding {
     let mut installed = nsight::installed(&context.machine, tool, context.deadline);
     let first_for = context.inventory.cuda().and_then(first_for_cuda);
-    nsight::best_first(&mut installed, first_for);
+    nsight::sort_best_first(&mut installed, first_for);
     let Some(best) = installed.first() else { return missing(context, tool) };
-    let mut text = best.words();
+    let mut text = best.to_string();
     if let Some(other) = installed.iter().find(|one| one.on_path && !best.on_path) {
-        text += &format!("; PATH has {}", other.words());
+        text += &format!("; PATH has {other}");
     } else if !best.on_path {
         text += ", not on PATH";
     }
-    match best.trouble(first_for) {
+    match best.problem(first_for) {
         None => Finding::pass(text),
-        Some(Trouble { what, remedy }) => Finding::warn(format!("{text}: {what}")).remedy(remedy),
+        Some(Problem { what, remedy }) => Finding::warn(format!("{text}: {what}")).remedy(remedy),
     }
 }
 

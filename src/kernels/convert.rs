@@ -63,7 +63,7 @@ pub fn convert(path: &Path, report: Report, system: &System) -> Result<Vec<Kerne
     // nsys is required even after an import, to export its result.
     let Some(tool) = found else {
         let tool = report.tool();
-        let what = format!("it is not installed (searched {})", tool.looked_at());
+        let what = format!("it is not installed (searched {})", tool.searched());
         return Err(error(what, format!("install it ({}), or {by_hand}", tool.url())));
     };
     match report {
@@ -81,7 +81,7 @@ pub fn convert(path: &Path, report: Report, system: &System) -> Result<Vec<Kerne
             };
             let exported = exported(&imported, folder.path(), &tool, system).map_err(|what| {
                 // A missing part of the installation explains more than the failure.
-                let missing = tool.trouble(None);
+                let missing = tool.problem(None);
                 let remedy =
                     missing.map_or(by_hand, |missing| format!("{}: {}", missing.what, missing.remedy));
                 error(what, remedy)
@@ -95,7 +95,7 @@ pub fn convert(path: &Path, report: Report, system: &System) -> Result<Vec<Kerne
 /// The best installation.
 fn found(tool: &Tool, system: &System) -> Option<Installed> {
     let mut installed = nsight::installed(system, tool, Instant::now() + VERSION_TIME_LIMIT);
-    nsight::best_first(&mut installed, None);
+    nsight::sort_best_first(&mut installed, None);
     installed.into_iter().next()
 }
 
@@ -113,7 +113,7 @@ fn imported(path: &Path, folder: &Path, system: &System) -> Result<PathBuf, (Str
     let made = folder.join("imported.nsys-rep");
     let (input, output) = (path.to_string_lossy(), made.to_string_lossy());
     let args = ["-i", &input, "-o", &output];
-    match system.said(&importer, &args, Instant::now() + TIME_LIMIT) {
+    match system.output(&importer, &args, Instant::now() + TIME_LIMIT) {
         Ok(_) if made.exists() => Ok(made),
         Ok(output) => Err((format!("{} wrote no report: {}", importer.display(), last_line(&output)), None)),
         Err(e) => Err((format!("{}: {e}", importer.display()), None)),
@@ -125,7 +125,7 @@ fn exported(path: &Path, folder: &Path, nsys: &Installed, system: &System) -> Re
     let made = folder.join("exported.sqlite");
     let (input, output) = (path.to_string_lossy(), made.to_string_lossy());
     let args = ["export", "--type", "sqlite", "--force-overwrite", "true", "--output", &output, &input];
-    match system.said(&nsys.path, &args, Instant::now() + TIME_LIMIT) {
+    match system.output(&nsys.path, &args, Instant::now() + TIME_LIMIT) {
         Ok(_) if made.exists() => Ok(made),
         Ok(output) => Err(format!("{} exported nothing: {}", nsys.path.display(), last_line(&output))),
         Err(e) => Err(format!("{}: {e}", nsys.path.display())),
@@ -148,7 +148,7 @@ fn printed_by_ncu(
     args[1] = path.as_os_str();
     let read = |stdout| ncu::read_raw(&file, BufReader::with_capacity(1 << 18, stdout));
     let program = system.at(&tool.path);
-    let (read, trouble) = process::streamed(&program, &args, Instant::now() + TIME_LIMIT, &system.stop, read)
+    let (read, trouble) = process::stream(&program, &args, Instant::now() + TIME_LIMIT, &system.stop, read)
         .map_err(|trouble| Err(format!("{}: {trouble}", tool.path.display())))?;
     match (read, trouble) {
         (Ok(table), None) => Ok(vec![table]),

@@ -11,7 +11,7 @@ use crate::{
         roofline::Roof,
     },
     base::{
-        table::aligned,
+        table,
         units::{bytes, grouped, millis, scaled, three_digits},
     },
     event::GivenPeaks,
@@ -35,6 +35,9 @@ pub const ASSUMPTIONS: [&str; 7] = [
     "lower bounds are the larger of FLOPs / peak and bytes of weights and KV cache / bandwidth; gaps between kernels are \
      not included",
 ];
+
+/// The column of the table that is text again.
+const BOUND_COLUMN: usize = 10;
 
 /// A model, a workload, and the GPU to estimate for, if any.
 #[derive(Debug, Clone)]
@@ -159,7 +162,7 @@ impl CostEstimate {
         let mut out = self.headline();
         out.push_str("\n\n");
         for (title, cost) in self.steps() {
-            let table = aligned(&self.rows(cost), |column| column > 0);
+            let table = table::aligned(&self.rows(cost), |column| (1..BOUND_COLUMN).contains(&column));
             let _ = writeln!(out, "{title}\n  {}\n", table.replace('\n', "\n  "));
         }
         out + &self.memory_and_bounds().join("\n")
@@ -169,14 +172,8 @@ impl CostEstimate {
     pub fn markdown(&self) -> String {
         let mut out = format!("# Cost of {}\n\n{}\n\n", self.query.model, self.headline());
         for (title, cost) in self.steps() {
-            let _ = writeln!(out, "## {title}\n");
-            for (i, row) in self.rows(cost).iter().enumerate() {
-                let _ = writeln!(out, "| {} |", row.join(" | "));
-                if i == 0 {
-                    let _ = writeln!(out, "|{}", "---|".repeat(row.len()));
-                }
-            }
-            out.push('\n');
+            let table = table::markdown(&self.rows(cost), |column| (1..BOUND_COLUMN).contains(&column));
+            let _ = writeln!(out, "## {title}\n\n{table}");
         }
         let list = |out: &mut String, lines: &[&str]| {
             for line in lines {

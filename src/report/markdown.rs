@@ -57,7 +57,7 @@ pub(super) fn summary_md(state: &RunState) -> String {
         let weights = if run.synthetic_weights { "synthetic weights" } else { "trained weights" };
         let _ = writeln!(
             out,
-            "{} parameters in {} ({}, {weights}), engine {}, device {}. {} requests after {} warm-up requests, batch {}, \
+            "{} parameters in {} ({}, {weights}), engine {}, device {}. {} requests (warm-up: {}), batch {}, \
              {} prompt tokens, {} output tokens.\n",
             grouped(run.parameters as i64),
             run.dtype,
@@ -161,7 +161,7 @@ fn efficiency(out: &mut String, state: &RunState) {
             let _ = writeln!(out, "{name}: {}.", percent(used.share * 100.0));
         }
     }
-    let mut rows = vec![["", "FLOP/B", "FLOP/s", "B/s", "of peak", "class", "time"].map(str::to_owned)];
+    let mut rows = vec![["", "FLOP/B", "FLOP/s", "B/s", "of peak", "class", "time share"].map(str::to_owned)];
     for point in &roofline.points {
         rows.push([
             point.label(),

@@ -221,9 +221,9 @@ mod tests {
     fn any_window() -> impl Strategy<Value = OperatorWindow> {
         let time = (0..Operator::ALL.len(), 1..50u64, 0..9_000u64);
         (any::<bool>(), 0..9u64, 0..3u64, 0..5_000u64, vec(time, 0..6)).prop_map(
-            |(prefill, told_steps, untold_steps, more_ns, times)| {
+            |(prefill, attributed_steps, unattributed_steps, more_ns, times)| {
                 let mut operators: Vec<OperatorTime> = Vec::new();
-                for (at, calls, ns) in times.into_iter().filter(|_| told_steps > 0) {
+                for (at, calls, ns) in times.into_iter().filter(|_| attributed_steps > 0) {
                     let operator = Operator::ALL[at];
                     if operators.iter().all(|known| known.operator != operator) {
                         let heap = Some(HeapGrowth { allocated_bytes: ns, peak_bytes: calls });
@@ -231,13 +231,13 @@ mod tests {
                     }
                 }
                 let inside: u64 = operators.iter().map(|time| time.ns).sum();
-                let untold_ns = untold_steps * 7;
+                let unattributed_ns = unattributed_steps * 7;
                 OperatorWindow {
                     phase: if prefill { Phase::Prefill } else { Phase::Decode },
-                    steps: told_steps + untold_steps,
-                    host_ns: if told_steps > 0 { inside + more_ns } else { 0 } + untold_ns,
-                    unattributed_steps: untold_steps,
-                    unattributed_ns: untold_ns,
+                    steps: attributed_steps + unattributed_steps,
+                    host_ns: if attributed_steps > 0 { inside + more_ns } else { 0 } + unattributed_ns,
+                    unattributed_steps,
+                    unattributed_ns,
                     operators,
                     ..OperatorWindow::default()
                 }
@@ -268,9 +268,9 @@ mod tests {
                 let total: u64 =
                     windows.iter().filter(|window| window.phase == phase).map(|window| window.host_ns).sum();
                 prop_assert!((ms(step, "host_total_ms") - total as f64 / 1e6).abs() < 1e-9);
-                let told = state.operators.of(phase).unwrap().attributed_steps() > 0;
-                prop_assert_eq!(step[at("host_self_ms")].is_empty(), !told, "never 0 for a missing value");
-                if told {
+                let attributed = state.operators.of(phase).unwrap().attributed_steps() > 0;
+                prop_assert_eq!(step[at("host_self_ms")].is_empty(), !attributed, "never 0 for a missing value");
+                if attributed {
                     let parts: f64 = parts.iter().map(|row| ms(row, "host_total_ms")).sum();
                     prop_assert!((parts + ms(step, "host_self_ms") - total as f64 / 1e6).abs() < 1e-4);
                 }

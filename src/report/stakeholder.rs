@@ -48,7 +48,7 @@ fn what_was_run(state: &RunState) -> Vec<String> {
             run.dtype
         ),
         format!(
-            "{} of {} requests were measured, after {} warm-up requests. Each request has {} of about {} tokens and \
+            "{} of {} requests were measured (warm-up: {}). Each request has {} of about {} tokens and \
              generates up to {} tokens{}. A token is a word or a part of one.",
             state.total.requests,
             run.requests,

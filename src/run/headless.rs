@@ -1,4 +1,4 @@
-//! A run without a screen: progress on stderr, the result left to the caller.
+//! Runs without a screen: progress is printed on stderr, the result is returned.
 
 use std::{
     io::{self, IsTerminal},
@@ -16,16 +16,17 @@ use crate::{
     },
     run::{
         plan::Plan,
-        session::{Ended, Session},
+        progress::progress,
+        session::{Session, SessionSummary},
         sweep::{Column, Runner, Sweep},
     },
     state::RunState,
 };
 
-/// How a headless run ended.
+/// A headless run that has ended.
 pub struct Finished {
     pub state: RunState,
-    pub ended: Ended,
+    pub summary: SessionSummary,
     pub cause: Option<Cause>,
 }
 
@@ -34,13 +35,11 @@ pub async fn run(plan: Plan, quiet: bool) -> io::Result<Finished> {
     let mut shutdown = Shutdown::listen()?;
     let mut session = Session::start(plan);
     let mut progress = Progress::new(quiet, None);
-    let cause = attend(&mut session, &mut shutdown, &mut progress).await;
-    let why = cause.as_ref().map(Cause::to_string);
-    let ended = session.end(Outcome::Interrupted, why);
-    Ok(Finished { state: std::mem::take(&mut session.state), ended, cause })
+    let cause = run_session(&mut session, &mut shutdown, &mut progress).await;
+    Ok(finish(session, Outcome::Interrupted, cause))
 }
 
-/// Looks at the GPUs for `time`, or until a signal ends it.
+/// Monitors the GPUs for `time`, or until a signal ends it.
 pub async fn watch(plan: Plan, time: Duration) -> io::Result<Finished> {
     let mut shutdown = Shutdown::listen()?;
     let mut session = Session::start(plan);
@@ -56,36 +55,44 @@ pub async fn watch(plan: Plan, time: Duration) -> io::Result<Finished> {
         }
     };
     let outcome = if cause.is_some() { Outcome::Interrupted } else { Outcome::Completed };
-    let ended = session.end(outcome, cause.as_ref().map(Cause::to_string));
-    Ok(Finished { state: std::mem::take(&mut session.state), ended, cause })
+    Ok(finish(session, outcome, cause))
 }
 
-/// Runs the jobs that are left, with a rest between them; gives the reason where a signal ended it.
+fn finish(mut session: Session, outcome: Outcome, cause: Option<Cause>) -> Finished {
+    let summary = session.end(outcome, cause.as_ref().map(Cause::to_string));
+    Finished { state: std::mem::take(&mut session.state), summary, cause }
+}
+
+/// Runs the remaining jobs, with a cool-down between them. Returns the cause where a signal ended it.
 pub async fn sweep(runner: &mut Runner, quiet: bool) -> io::Result<Option<Cause>> {
     let mut shutdown = Shutdown::listen()?;
     loop {
-        if let Some(cause) = rest(runner, &mut shutdown, quiet).await {
+        if let Some(cause) = cool_down(runner, &mut shutdown, quiet).await {
             return Ok(Some(cause));
         }
         let started = runner.start_next();
-        tell(runner.take_remarks());
+        print_remarks(runner);
         let Some(mut session) = started else { return Ok(None) };
         let job = runner.sweep.current();
         let mut progress = Progress::new(quiet, Some((&runner.sweep, job)));
-        let cause = attend(&mut session, &mut shutdown, &mut progress).await;
+        let cause = run_session(&mut session, &mut shutdown, &mut progress).await;
         runner.end_job(&mut session, Outcome::Interrupted, cause.as_ref().map(Cause::to_string));
         if !quiet {
             eprint_line(row(&runner.sweep, job));
         }
-        tell(runner.take_remarks());
+        print_remarks(runner);
         if cause.is_some() {
             return Ok(cause);
         }
     }
 }
 
-/// Takes in what happens until the run ends, or a signal comes.
-async fn attend(session: &mut Session, shutdown: &mut Shutdown, progress: &mut Progress) -> Option<Cause> {
+/// Takes events until the run ends, or a signal comes.
+async fn run_session(
+    session: &mut Session,
+    shutdown: &mut Shutdown,
+    progress: &mut Progress,
+) -> Option<Cause> {
     let cause = loop {
         tokio::select! {
             cause = shutdown.requested() => break Some(cause),
@@ -99,19 +106,19 @@ async fn attend(session: &mut Session, shutdown: &mut Shutdown, progress: &mut P
     cause
 }
 
-/// Waits out the rest before the next job.
-async fn rest(runner: &mut Runner, shutdown: &mut Shutdown, quiet: bool) -> Option<Cause> {
+/// Waits for the end of the cool-down before the next job.
+async fn cool_down(runner: &mut Runner, shutdown: &mut Shutdown, quiet: bool) -> Option<Cause> {
     let mut progress: Option<Progress> = None;
     let cause = loop {
-        let cooling = runner.cooling(Instant::now());
-        tell(runner.take_remarks());
-        let Some(cooling) = cooling else { break None };
+        let status = runner.cooldown(Instant::now());
+        print_remarks(runner);
+        let Some(status) = status else { break None };
         let next = runner.sweep.current();
         let progress = progress.get_or_insert_with(|| Progress::new(quiet, Some((&runner.sweep, next))));
-        progress.say(&cooling.words());
+        progress.show_text(status.to_string(), "");
         tokio::select! {
             cause = shutdown.requested() => break Some(cause),
-            () = tokio::time::sleep(BETWEEN_LOOKS) => {}
+            () = tokio::time::sleep(POLL_INTERVAL) => {}
         }
     };
     if let Some(progress) = progress {
@@ -120,21 +127,18 @@ async fn rest(runner: &mut Runner, shutdown: &mut Shutdown, quiet: bool) -> Opti
     cause
 }
 
-const BETWEEN_LOOKS: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-fn tell(remarks: Vec<String>) {
-    remarks.iter().for_each(eprint_line);
+fn print_remarks(runner: &mut Runner) {
+    runner.take_remarks().iter().for_each(eprint_line);
 }
 
-/// How a job ended, in a line.
+/// The result of a job in one line.
 fn row(sweep: &Sweep, job: usize) -> String {
-    let mut line = format!("{}  {}", label(sweep, job), sweep.jobs[job].outcome_word());
+    let mut line = format!("{}  {}", label(sweep, job), sweep.jobs[job].status());
     for column in Column::ALL {
         if let Some(cell) = column.cell(&sweep.jobs[job]) {
-            line += &match column.heading {
-                "tok/s" => format!("  {cell} tok/s"),
-                heading => format!("  {heading} {cell}"),
-            };
+            line += &format!("  {} {cell}", column.heading);
         }
     }
     if let Some(reason) = sweep.jobs[job].reason() {
@@ -145,17 +149,17 @@ fn row(sweep: &Sweep, job: usize) -> String {
 
 /// `job 2/6  model=qwen3_0_6b`.
 fn label(sweep: &Sweep, job: usize) -> String {
-    format!("{}  {}", sweep.place(job), sweep.swept_text(job)).trim_end().to_owned()
+    format!("{}  {}", sweep.label(job), sweep.swept_text(job)).trim_end().to_owned()
 }
 
-/// A bar on a terminal, plain lines elsewhere; the job of a sweep stands in front.
+/// A bar on a terminal, plain lines elsewhere, with the job of a sweep as a prefix.
 enum Progress {
     Bar(ProgressBar),
-    Lines { label: String, shown: Option<Instant>, said: String },
+    Lines { label: String, printed: Option<Instant>, last: String },
     Quiet,
 }
 
-const BETWEEN_LINES: Duration = Duration::from_secs(2);
+const LINE_INTERVAL: Duration = Duration::from_secs(2);
 
 impl Progress {
     fn new(quiet: bool, job: Option<(&Sweep, usize)>) -> Progress {
@@ -164,9 +168,9 @@ impl Progress {
         }
         let label = job.map_or_else(String::new, |(sweep, job)| label(sweep, job) + "  ");
         if !io::stderr().is_terminal() {
-            // The first words of a single run can wait; those of a job tell which one it is.
-            let shown = job.is_none().then(Instant::now);
-            return Progress::Lines { label, shown, said: String::new() };
+            // The first line of a job names the job, so it is printed at once.
+            let printed = job.is_none().then(Instant::now);
+            return Progress::Lines { label, printed, last: String::new() };
         }
         let bar = ProgressBar::with_draw_target(Some(1000), ProgressDrawTarget::stderr_with_hz(10));
         if let Ok(style) = ProgressStyle::with_template("{prefix}{bar:30.cyan} {percent:>3} %  {msg}") {
@@ -177,40 +181,26 @@ impl Progress {
     }
 
     fn show(&mut self, state: &RunState) {
-        match self {
-            Progress::Quiet => {}
-            Progress::Bar(bar) => {
-                let under = state.kernels.working().map(|(_, _, share)| share.unwrap_or(0.0));
-                bar.set_position((under.unwrap_or_else(|| state.request_share_done()) * 1000.0) as u64);
-                bar.set_message(words(state));
-            }
-            Progress::Lines { .. } => {
-                // The run's own time stands still while a tool does it again.
-                let at = match state.kernels.working() {
-                    Some(_) => String::new(),
-                    None => format!("{:>5.1} s  ", state.now.secs()),
-                };
-                self.line(&words(state), &at);
-            }
+        let (text, share) = describe(state);
+        if let Progress::Bar(bar) = self {
+            bar.set_position((share * 1000.0) as u64);
         }
+        // The time of the run does not advance during a re-run under a tool.
+        let time = state.kernels.working().is_none().then(|| format!("{:>5.1} s  ", state.now.secs()));
+        self.show_text(text, &time.unwrap_or_default());
     }
 
-    /// Words in place of a measure.
-    fn say(&mut self, words: &str) {
+    /// `time` is printed with a line, but alone it makes no new one.
+    fn show_text(&mut self, text: String, time: &str) {
         match self {
             Progress::Quiet => {}
-            Progress::Bar(bar) => bar.set_message(words.to_owned()),
-            Progress::Lines { .. } => self.line(words, ""),
-        }
-    }
-
-    fn line(&mut self, words: &str, time: &str) {
-        if let Progress::Lines { label, shown, said } = self
-            && shown.is_none_or(|shown| shown.elapsed() >= BETWEEN_LINES)
-            && words != said
-        {
-            eprint_line(format_args!("{label}{time}{words}"));
-            (*shown, *said) = (Some(Instant::now()), words.to_owned());
+            Progress::Bar(bar) => bar.set_message(text),
+            Progress::Lines { label, printed, last } => {
+                if printed.is_none_or(|printed| printed.elapsed() >= LINE_INTERVAL) && text != *last {
+                    eprint_line(format_args!("{label}{time}{text}"));
+                    (*printed, *last) = (Some(Instant::now()), text);
+                }
+            }
         }
     }
 
@@ -221,25 +211,21 @@ impl Progress {
     }
 }
 
-fn words(state: &RunState) -> String {
+/// What the run does with its latest measurements, and the share done.
+fn describe(state: &RunState) -> (String, f64) {
     if let Some((tool, doing, share)) = state.kernels.working() {
-        let share = share.map(|share| format!(" {}", percent(100.0 * share))).unwrap_or_default();
-        return format!("under {tool}: {doing}{share}");
+        let percentage = share.map(|share| format!(" {}", percent(100.0 * share))).unwrap_or_default();
+        return (format!("under {tool}: {doing}{percentage}"), share.unwrap_or(0.0));
     }
-    if let (Phase::Preparing, Some(p)) = (state.phase, &state.preparing) {
-        return format!("{} {} %", p.step, 100 * p.done / p.total.max(1));
+    let (mut text, share) = progress(state);
+    if let (Phase::Preparing, Some(share)) = (state.phase, share) {
+        text += &format!(" {}", percent(100.0 * share));
     }
-    let Some(run) = &state.run else { return "starting".to_owned() };
-    let mut words = match &state.active {
-        Some(active) if active.started.warmup => format!("warm-up {}/{}", state.warmup_done + 1, run.warmup),
-        _ => format!("request {}/{}", (state.requests_done + 1).min(run.requests), run.requests),
-    };
-    words += &format!("  {}", state.phase.name());
     if let Some(rate) = state.recent_decode_tok_s(2.0) {
-        words += &format!("  {} tok/s", three_digits(rate));
+        text += &format!("  {} tok/s", three_digits(rate));
     }
     if let Some(ttft) = state.total.ttft.last_ms() {
-        words += &format!("  TTFT {}", millis(ttft));
+        text += &format!("  TTFT {}", millis(ttft));
     }
-    words
+    (text, share.unwrap_or(0.0))
 }

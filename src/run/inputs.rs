@@ -1,4 +1,4 @@
-//! What a run works on, found and checked before anything starts: the model's shape, weights, tokenizer and prompts.
+//! The inputs of a run, validated before it starts: the model's shape, weights, tokenizer and prompts.
 
 mod model;
 
@@ -33,71 +33,71 @@ pub enum InputsError {
     Checkpoint(#[from] CheckpointError),
     #[error(transparent)]
     Stock(#[from] StockError),
-    #[error("our own decoder has no {model_type}, candle-transformers has: use runtime=candle_stock")]
+    #[error(
+        "this program's decoder does not support {model_type}, candle-transformers does: use runtime=candle_stock"
+    )]
     OnlyStock { model_type: String },
     #[error(
-        "our own decoder reads no GGUF of {architecture}, candle-transformers does: use runtime=candle_stock"
+        "this program's decoder does not read GGUF files of {architecture}, candle-transformers does: use runtime=candle_stock"
     )]
     OnlyStockGguf { architecture: String },
-    #[error("runtime=candle_stock keeps the blocks of a GGUF file as they are; use model.dequantize=false")]
+    #[error("runtime=candle_stock does not dequantise GGUF files; use model.dequantize=false")]
     StaysQuantised,
     #[error(transparent)]
     Text(#[from] TextError),
-    #[error(
-        "model.dequantize=true makes plain numbers of a GGUF file's blocks; {weights} has none, model.dtype is all it needs"
-    )]
+    #[error("model.dequantize=true is for GGUF files; {weights} is not quantised, use model.dtype instead")]
     NothingQuantised { weights: String },
     #[error(transparent)]
     Dataset(#[from] DatasetError),
     #[error(
-        "{} is not {model}: its {key} is {got}, not {wanted}; use model=local, with a model.name of your own",
+        "{} is not {model}: its {key} is {got}, not {wanted}; use model=local and your own model.name",
         weights.display()
     )]
     OtherModel { weights: PathBuf, model: String, key: &'static str, got: u64, wanted: u64 },
     #[error(
-        "{key} needs a tokenizer; weights bring one: model.weights=<a checkpoint's directory or a .gguf file>"
+        "{key} needs a tokenizer; trained weights have one: model.weights=<a checkpoint's directory or a .gguf file>"
     )]
     NoTokenizer { key: &'static str },
-    #[error("{file}, prompt {number}: {tokens} tokens are more than dataset.prompt_tokens {limit} allows")]
+    #[error("{file}, prompt {number}: {tokens} tokens exceed dataset.prompt_tokens={limit}")]
     PromptTooLong { file: String, number: usize, tokens: usize, limit: u32 },
-    #[error("{file}, prompt {number}: it has no tokens")]
+    #[error("{file}, prompt {number}: no tokens")]
     EmptyPrompt { file: String, number: usize },
-    #[error("the tokenizer knows token {id}, the model has {vocab}: they do not belong together")]
+    #[error(
+        "the tokenizer has token {id}, but the model has only {vocab} tokens: the tokenizer belongs to another model"
+    )]
     OtherTokenizer { id: u32, vocab: usize },
     #[error(
-        "{prompt} prompt tokens and {output} output tokens are more than the {limit} positions {model} was made for; lower dataset.prompt_tokens or infer.max_new_tokens"
+        "{prompt} prompt tokens and {output} output tokens exceed the {limit} positions of {model}; lower dataset.prompt_tokens or infer.max_new_tokens"
     )]
     TooLong { model: String, prompt: u32, output: u32, limit: usize },
 }
 
-/// What can be wrong with the choice of prompts.
+/// Errors in the choice of prompts.
 #[derive(Debug, Error)]
 pub enum DatasetError {
-    #[error("there is no {file}; make it with: {}", made_by.join(" "))]
-    NotMade { file: String, made_by: Vec<String> },
-    #[error("dataset.sampling chooses among texts, and there are none; dataset=prompts has some")]
+    #[error("{file} does not exist; create it with: {}", created_by.join(" "))]
+    Missing { file: String, created_by: Vec<String> },
+    #[error("dataset.sampling selects from texts, and there are none; use dataset=prompts")]
     NothingToSample,
-    #[error(
-        "runtime.requests=null takes every text of dataset.sampling once, and there is none; give a number"
-    )]
-    NoNumber,
-    #[error("dataset.sampling takes {got} texts, more than the {limit} requests a run may have")]
+    #[error("runtime.requests=null means one request per text, and there are no texts; give a number")]
+    NoRequests,
+    #[error("dataset.sampling selects {got} texts, more than the limit of {limit} requests")]
     TooMany { got: u64, limit: u64 },
     #[error("dataset.sampling.subset_filelist: cannot read {file}: {cause}")]
-    NoList { file: String, cause: std::io::Error },
+    UnreadableList { file: String, cause: std::io::Error },
     #[error("dataset.sampling.subset_filelist: {file}: {cause}")]
-    BadList { file: String, cause: String },
+    InvalidList { file: String, cause: String },
     #[error(
-        "dataset.sampling.subset_filelist names samples, and sample {number} of {file} has no name (id, name or source)"
+        "dataset.sampling.subset_filelist selects samples by name, and sample {number} of {file} has no name (id, name or source)"
     )]
-    Nameless { file: String, number: usize },
+    Unnamed { file: String, number: usize },
 }
 
-/// The model and what it is asked.
+/// The model and its workload.
 #[derive(Debug, Clone)]
 pub struct Inputs {
     pub model: Model,
-    /// There where text is to be read or written.
+    /// Where the run reads or writes text.
     pub tokenizer: Option<Arc<Tokenizer>>,
     pub workload: Workload,
 }
@@ -105,12 +105,12 @@ pub struct Inputs {
 impl Inputs {
     pub fn open(config: &RunConfig) -> Result<Inputs, InputsError> {
         let model = Model::open(config)?;
-        let tokenizer = match text_needed_by(config) {
+        let tokenizer = match setting_with_text(config) {
             Some(key) => Some(Arc::new(tokenizer(&model, key)?)),
             None => None,
         };
         let prompt_set = match (&config.dataset.prompts, &tokenizer) {
-            (Some(prompts), Some(tokenizer)) => given(prompts, config, tokenizer, model.vocab())?,
+            (Some(prompts), Some(tokenizer)) => read_prompts(prompts, config, tokenizer, model.vocab())?,
             _ if config.dataset.sampling.is_some() => return Err(DatasetError::NothingToSample.into()),
             _ => PromptSet::Random { tokens: config.dataset.prompt_tokens, vocab: model.vocab() as u32 },
         };
@@ -135,15 +135,15 @@ impl Inputs {
     }
 }
 
-/// The first key that asks for text, if any does.
-fn text_needed_by(config: &RunConfig) -> Option<&'static str> {
+/// The first setting that needs text, if there is one.
+fn setting_with_text(config: &RunConfig) -> Option<&'static str> {
     [
         ("dataset.prompts", config.dataset.prompts.is_some()),
         ("output.predictions.enable=true", config.output.predictions.enable),
         ("infer.ignore_eos=false", !config.infer.ignore_eos),
     ]
     .into_iter()
-    .find_map(|(key, asks)| asks.then_some(key))
+    .find_map(|(setting, needs_text)| needs_text.then_some(setting))
 }
 
 fn tokenizer(model: &Model, key: &'static str) -> Result<Tokenizer, InputsError> {
@@ -155,35 +155,35 @@ fn tokenizer(model: &Model, key: &'static str) -> Result<Tokenizer, InputsError>
     })
 }
 
-/// As many as are asked for, or one for each text that was chosen.
+/// As configured, or one for each text.
 fn requests(config: &RunConfig, prompts: &PromptSet) -> Result<u32, DatasetError> {
     match (config.runtime.requests, prompts) {
         (Some(requests), _) => Ok(requests),
         (None, PromptSet::Given(prompts)) => Ok(prompts.len() as u32),
-        (None, PromptSet::Random { .. }) => Err(DatasetError::NoNumber),
+        (None, PromptSet::Random { .. }) => Err(DatasetError::NoRequests),
     }
 }
 
-/// The most texts that a run without a number of its own takes.
-const MOST_SAMPLES: u64 = 1_000_000;
+/// The maximum number of texts without `runtime.requests`.
+const MAX_SAMPLES: u64 = 1_000_000;
 
 /// The prompts in the order of the requests.
-fn given(
+fn read_prompts(
     prompts: &PromptsConfig,
     config: &RunConfig,
     tokenizer: &Tokenizer,
     vocab: usize,
 ) -> Result<PromptSet, InputsError> {
     let file = &prompts.file;
-    let samples = prompts::load(Path::new(file)).map_err(|e| made_by(file, e))?;
-    // The first again after the last: more than there are requests would never be asked.
-    let most = config.runtime.requests.map_or(MOST_SAMPLES + 1, |n| u64::from(n.max(config.runtime.warmup)));
+    let samples = prompts::load(Path::new(file)).map_err(|e| with_command(file, e))?;
+    // After the last text the first is used again. More than there are requests are never used.
+    let max = config.runtime.requests.map_or(MAX_SAMPLES + 1, |n| u64::from(n.max(config.runtime.warmup)));
     let order = match &config.dataset.sampling {
-        Some(sampling) => chosen(sampling, &samples, file, config.runtime.seed, most)?,
-        None => (0..samples.len()).take(most as usize).collect(),
+        Some(sampling) => select(sampling, &samples, file, config.runtime.seed, max)?,
+        None => (0..samples.len()).take(max as usize).collect(),
     };
-    if order.len() as u64 > MOST_SAMPLES && config.runtime.requests.is_none() {
-        return Err(DatasetError::TooMany { got: order.len() as u64, limit: MOST_SAMPLES }.into());
+    if order.len() as u64 > MAX_SAMPLES && config.runtime.requests.is_none() {
+        return Err(DatasetError::TooMany { got: order.len() as u64, limit: MAX_SAMPLES }.into());
     }
     let mut read: HashMap<usize, Prompt> = HashMap::new();
     let mut set = Vec::with_capacity(order.len());
@@ -204,8 +204,8 @@ fn given(
     Ok(PromptSet::Given(set.into()))
 }
 
-/// A variant of a dataset that is not there is made by a command.
-fn made_by(file: &str, error: TextError) -> InputsError {
+/// Names the command that creates a missing variant of a dataset.
+fn with_command(file: &str, error: TextError) -> InputsError {
     let parts: Vec<&str> = file.split('/').collect();
     let command: &[&str] = match (&error, parts.as_slice()) {
         (TextError::Unreadable { cause, .. }, ["datasets", name, part, ..])
@@ -218,32 +218,33 @@ fn made_by(file: &str, error: TextError) -> InputsError {
         }
         _ => return error.into(),
     };
-    let made_by = std::iter::once("llmprof-tui").chain(command.iter().copied()).map(str::to_owned).collect();
-    DatasetError::NotMade { file: file.to_owned(), made_by }.into()
+    let created_by =
+        std::iter::once("llmprof-tui").chain(command.iter().copied()).map(str::to_owned).collect();
+    DatasetError::Missing { file: file.to_owned(), created_by }.into()
 }
 
-/// The indexes of the samples that are asked, in their order; at most `most`, never none.
-fn chosen(
+/// The indexes of the selected samples, in order; at least one, at most `max`.
+fn select(
     sampling: &DatasetSampling,
     samples: &[Sample],
     file: &str,
     seed: u64,
-    most: u64,
+    max: u64,
 ) -> Result<Vec<usize>, DatasetError> {
-    let among: Vec<usize> = match &sampling.subset_filelist {
+    let subset: Vec<usize> = match &sampling.subset_filelist {
         None => (0..samples.len()).collect(),
         Some(list) => {
-            let nameless = |number| DatasetError::Nameless { file: file.to_owned(), number };
-            let names = samples.iter().zip(1..).map(|(s, number)| s.name.clone().ok_or(nameless(number)));
+            let unnamed = |number| DatasetError::Unnamed { file: file.to_owned(), number };
+            let names = samples.iter().zip(1..).map(|(s, number)| s.name.clone().ok_or(unnamed(number)));
             let names = names.collect::<Result<Vec<String>, _>>()?;
             let text = std::fs::read_to_string(list)
-                .map_err(|cause| DatasetError::NoList { file: list.clone(), cause })?;
+                .map_err(|cause| DatasetError::UnreadableList { file: list.clone(), cause })?;
             sampling::subset(&text, &names)
-                .map_err(|cause| DatasetError::BadList { file: list.clone(), cause })?
+                .map_err(|cause| DatasetError::InvalidList { file: list.clone(), cause })?
         }
     };
-    let epochs = Sampling::from(sampling).epochs(among.len() as u64, seed);
-    Ok(epochs.flatten().take(most as usize).map(|index| among[index as usize]).collect())
+    let epochs = Sampling::from(sampling).epochs(subset.len() as u64, seed);
+    Ok(epochs.flatten().take(max as usize).map(|index| subset[index as usize]).collect())
 }
 
 fn prompt_of(
@@ -256,11 +257,11 @@ fn prompt_of(
     let limit = config.dataset.prompt_tokens as usize;
     let mut prompt = Prompt { text: text.to_owned(), ids: tokenizer.prompt_ids(text, prompts.chat)? };
     while prompts.truncate && prompt.ids.len() > limit && !prompt.text.is_empty() {
-        // The text is cut, not its ids: a chat template has words after it.
+        // The text is cut, not its ids: a chat template adds tokens after it.
         let plain = tokenizer.prompt_ids(&prompt.text, false)?;
-        let kept = plain.len().saturating_sub(prompt.ids.len() - limit);
-        let cut = tokenizer.text(&plain[..kept])?;
-        // Ids of special tokens have no text, and a cut must never be longer than what was cut.
+        let length = plain.len().saturating_sub(prompt.ids.len() - limit);
+        let cut = tokenizer.text(&plain[..length])?;
+        // Special tokens have no text, and the text must become shorter.
         prompt.text = if cut.len() < prompt.text.len() { cut } else { String::new() };
         prompt.ids = tokenizer.prompt_ids(&prompt.text, prompts.chat)?;
     }

@@ -5,6 +5,7 @@ pub mod inputs;
 pub mod observer;
 pub mod plan;
 pub mod probes;
+mod progress;
 pub mod rerun;
 pub mod session;
 pub mod support;

@@ -1,11 +1,11 @@
-//! What profiling costs: the consumer's own CPU time and the time of its frames.
+//! Measures the overhead of profiling: the CPU time of the consumer and the time of its frames.
 
 use std::time::{Duration, Instant};
 
 use crate::base::cpu_time::thread_cpu_time;
 use crate::event::ObserverSample;
 
-/// Meters the thread it is asked on; sums up once a second.
+/// Measures the calling thread, and reports once a second.
 pub struct Observer {
     since: Instant,
     cpu_at_start: Duration,
@@ -13,7 +13,7 @@ pub struct Observer {
     frame_time: Duration,
 }
 
-const EVERY: Duration = Duration::from_secs(1);
+const INTERVAL: Duration = Duration::from_secs(1);
 
 impl Default for Observer {
     fn default() -> Self {
@@ -27,15 +27,15 @@ impl Default for Observer {
 }
 
 impl Observer {
-    pub fn frame(&mut self, took: Duration) {
+    pub fn frame(&mut self, elapsed: Duration) {
         self.frames += 1;
-        self.frame_time += took;
+        self.frame_time += elapsed;
     }
 
-    /// The last second in numbers, when it is over.
+    /// The sample of the last second, when it is over.
     pub fn due(&mut self, backlog: u64, lost: u64) -> Option<ObserverSample> {
         let elapsed = self.since.elapsed();
-        if elapsed < EVERY {
+        if elapsed < INTERVAL {
             return None;
         }
         let cpu = thread_cpu_time().saturating_sub(self.cpu_at_start);

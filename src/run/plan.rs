@@ -1,4 +1,4 @@
-//! A run before it begins: its configuration, what it works on, and whether it can be done.
+//! Validates a run before it starts: its configuration, its inputs, and whether the machine can run it.
 
 use std::{path::PathBuf, time::SystemTime};
 
@@ -26,7 +26,7 @@ use crate::{
     tools::under,
 };
 
-/// What can be wrong before anything is started.
+/// Errors before a run starts.
 #[derive(Debug, Error)]
 pub enum PlanError {
     #[error(transparent)]
@@ -37,17 +37,17 @@ pub enum PlanError {
     Engine(#[from] EngineError),
     #[error(transparent)]
     Support(#[from] NothingToDo),
-    #[error("{key}={got} is more than the {limit} this program takes")]
+    #[error("{key}={got} exceeds the limit of {limit}")]
     TooMany { key: &'static str, got: u64, limit: u64 },
 }
 
-/// A run that was looked at and can be started.
+/// A validated run.
 #[derive(Debug, Clone)]
 pub struct Plan {
     pub composed: Composed,
-    /// What the run does not do of what was asked.
+    /// Settings that the run ignores.
     pub remarks: Vec<String>,
-    /// Where it is kept, if it is recorded.
+    /// Of the recording, if it is recorded.
     pub dir: PathBuf,
     pub(crate) inputs: Inputs,
     /// The device of the workload, "auto" resolved.
@@ -55,7 +55,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Checks what can be known without looking at the machine: the model's shape, weights, prompts, names.
+    /// Validates everything that does not depend on the machine: the model's shape, weights, prompts, names.
     pub fn new(composed: Composed) -> Result<Plan, PlanError> {
         let config = &composed.config;
         let remarks = support::remarks(config)?;
@@ -71,7 +71,7 @@ impl Plan {
             Runtime::Watch => Device::None,
         };
         let plan = Plan { composed, remarks, dir, inputs, device };
-        plan.check_amounts()?;
+        plan.check_limits()?;
         Ok(plan)
     }
 
@@ -79,52 +79,52 @@ impl Plan {
         &self.inputs.workload
     }
 
-    /// What the weights take in memory.
+    /// The size of the weights in memory.
     pub(crate) fn weight_bytes(&self) -> u64 {
         self.inputs.model.weight_bytes(self.composed.config.model.dtype)
     }
 
-    fn check_amounts(&self) -> Result<(), PlanError> {
+    fn check_limits(&self) -> Result<(), PlanError> {
         let w = &self.inputs.workload;
         let prompt = u64::from(w.batch) * u64::from(w.prompt_tokens());
-        let amounts = [
+        let limits = [
             ("runtime.requests", u64::from(w.requests), 10_000_000),
             ("runtime.warmup", u64::from(w.warmup), 10_000_000),
             ("runtime.batch_size", u64::from(w.batch), 65_536),
             ("runtime.batch_size × dataset.prompt_tokens", prompt, 1 << 30),
         ];
-        match amounts.into_iter().find(|(_, got, limit)| got > limit) {
+        match limits.into_iter().find(|(_, got, limit)| got > limit) {
             Some((key, got, limit)) => Err(PlanError::TooMany { key, got, limit }),
             None => Ok(()),
         }
     }
 
-    /// Whether the machine can hold it, before anything is allocated: device and memory.
+    /// Checks device and memory, before anything is allocated.
     pub fn check_machine(&self) -> Result<(), EngineError> {
-        match self.recipe() {
+        match self.options() {
             _ if self.simulated() || self.watches() => Ok(()),
-            Recipe::Ours(options) => device::check(&self.device, &options),
-            Recipe::Stock(options) => options.check(),
+            EngineOptions::Own(options) => device::check(&self.device, &options),
+            EngineOptions::Stock(options) => options.check(),
         }
     }
 
-    /// Makes the engine that really computes. `progress` may stop that.
+    /// Makes the engine of a run that is not simulated. `progress` may cancel that.
     pub(crate) fn make_engine(&self, progress: Progress<'_>) -> Result<Box<dyn Engine>, EngineError> {
-        match self.recipe() {
-            Recipe::Ours(options) => device::make_engine(&self.device, &options, progress),
-            Recipe::Stock(options) => Ok(Box::new(StockEngine::new(&options, progress)?)),
+        match self.options() {
+            EngineOptions::Own(options) => device::make_engine(&self.device, &options, progress),
+            EngineOptions::Stock(options) => Ok(Box::new(StockEngine::new(&options, progress)?)),
         }
     }
 
-    /// What our own engines are made from; `None` where candle-transformers makes the model.
+    /// The options of this program's engines; `None` where candle-transformers makes the model.
     pub fn engine_options(&self) -> Option<CandleOptions> {
-        match self.recipe() {
-            Recipe::Ours(options) => Some(*options),
-            Recipe::Stock(_) => None,
+        match self.options() {
+            EngineOptions::Own(options) => Some(*options),
+            EngineOptions::Stock(_) => None,
         }
     }
 
-    fn recipe(&self) -> Recipe {
+    fn options(&self) -> EngineOptions {
         let config = &self.composed.config;
         let workload = &self.inputs.workload;
         let (dtype, threads, seed) = (config.model.dtype, config.runtime.threads, config.runtime.seed);
@@ -134,7 +134,7 @@ impl Plan {
         let sampling = Sampling::from_config(&config.infer, seed);
         let name = config.model.name.clone();
         match &self.inputs.model {
-            Model::Ours { spec, checkpoint } => Recipe::Ours(Box::new(CandleOptions {
+            Model::Own { spec, checkpoint } => EngineOptions::Own(Box::new(CandleOptions {
                 model: name,
                 spec: spec.as_ref().clone(),
                 checkpoint: checkpoint.clone(),
@@ -145,9 +145,9 @@ impl Plan {
                 prompt_tokens,
                 seed,
                 sampling,
-                cuda_graphs: self.composed.config.runtime.cuda_graphs,
+                cuda_graphs: config.runtime.cuda_graphs,
             })),
-            Model::Stock(model) => Recipe::Stock(StockOptions {
+            Model::Stock(model) => EngineOptions::Stock(StockOptions {
                 model: model.clone(),
                 name,
                 device: self.device.clone(),
@@ -162,26 +162,26 @@ impl Plan {
         }
     }
 
-    /// The tools that the run is done again under, in order: what nsys finds is what ncu looks at.
+    /// The tools to re-run under, in order: ncu profiles kernels that nsys found.
     pub fn tools(&self) -> Vec<Tool> {
         let profiling = &self.composed.config.profiling;
-        let asked = [(profiling.nsys.enable, Tool::Nsys), (profiling.ncu.enable, Tool::Ncu)];
+        let tools = [(profiling.nsys.enable, Tool::Nsys), (profiling.ncu.enable, Tool::Ncu)];
         let possible = !self.simulated() && !self.watches();
-        asked.into_iter().filter_map(|(asked, tool)| (asked && possible).then_some(tool)).collect()
+        tools.into_iter().filter_map(|(enable, tool)| (enable && possible).then_some(tool)).collect()
     }
 
-    /// Nothing is asked of the run but what tools see of it, so there is no workload besides theirs.
+    /// The only workload is that under tools.
     pub fn is_for_tools_alone(&self) -> bool {
         let profiling = &self.composed.config.profiling;
         !profiling.nvml.enable && !profiling.host.enable && !self.tools().is_empty()
     }
 
-    /// There is no workload: others' work is looked at.
+    /// There is no workload: the GPU is monitored.
     pub(crate) fn watches(&self) -> bool {
         self.composed.config.runtime.name == Runtime::Watch
     }
 
-    /// What the driver calls the GPU that the workload runs on.
+    /// The driver's identifier of the GPU of the workload.
     pub(crate) fn gpu_uuid(&self) -> Option<String> {
         device::gpu_uuid(&self.device)
     }
@@ -233,9 +233,8 @@ impl Plan {
     }
 }
 
-/// What an engine is made from.
-enum Recipe {
-    Ours(Box<CandleOptions>),
+enum EngineOptions {
+    Own(Box<CandleOptions>),
     Stock(StockOptions),
 }
 

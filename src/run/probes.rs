@@ -31,8 +31,8 @@ fn source(config: &RunConfig) -> Result<Source, Absence> {
     }
 }
 
-/// The sampler for `config`. `activity` is what the workload is doing, `weight_bytes` the memory in use on a simulated
-/// GPU, `uuid` CUDA's own name of the GPU that the workload runs on, where known.
+/// The sampler for `config`. `activity` is the phase of the workload, `weight_bytes` the memory in use on a simulated GPU,
+/// `uuid` CUDA's identifier of the GPU of the workload, where known.
 fn sampler(
     config: &RunConfig,
     activity: &Activity,
@@ -50,7 +50,7 @@ fn sampler(
         }
     };
     let host = config.profiling.host.enable.then(|| -> Box<dyn HostProbe> {
-        // Readings of the real host would make two simulated runs of one seed differ.
+        // With readings of the real host, two simulated runs of one seed would differ.
         match config.runtime.name {
             Runtime::Sim => Box::new(SimHost::new(activity.clone(), seed, weight_bytes)),
             _ => Box::new(HostReader::open()),
@@ -70,7 +70,7 @@ pub fn sampler_for(plan: &Plan, activity: &Activity) -> Result<Sampler, UnknownS
 pub fn thermometer(config: &RunConfig, last_temp_c: Option<f32>) -> Result<Thermometer, Absence> {
     match source(config)? {
         Source::Simulated => {
-            // Scripted faults happen under load only.
+            // Scripted faults only happen under load.
             let probe = SimProbe::new(Scenario::steady(), Activity::default(), config.runtime.seed, 0);
             Ok(Thermometer::new(Box::new(probe.starting_at(last_temp_c)), 0))
         }
@@ -98,21 +98,21 @@ mod tests {
         config
     }
 
-    /// What the sampler of `config` announces about GPUs: the source, or why there is none.
+    /// What the sampler of `config` announces: the source of the GPU, or why there is none, and the host.
     fn announced(config: &RunConfig) -> Vec<String> {
         let sampler = sampler(config, &Activity::default(), 0, None).unwrap();
         let (tx, mut rx) = channel(Clock::virtual_clock());
         sampler.announce(&tx);
-        let mut seen = Vec::new();
+        let mut found = Vec::new();
         while let Ok(envelope) = rx.try_recv() {
             match envelope.event {
-                Event::GpuFound(info) => seen.push(info.source.to_string()),
-                Event::GpuAbsent(absent) => seen.push(absent.reason),
-                Event::HostFound(info) => seen.push(format!("host {}", info.os == "simulated")),
+                Event::GpuFound(info) => found.push(info.source.to_string()),
+                Event::GpuAbsent(absent) => found.push(absent.reason),
+                Event::HostFound(info) => found.push(format!("host {}", info.os == "simulated")),
                 other => panic!("{other:?}"),
             }
         }
-        seen
+        found
     }
 
     #[test]
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn the_probe_may_follow_a_script_of_its_own() {
+    fn the_probe_may_have_its_own_scenario() {
         let mut config = config(Runtime::Sim, Probe::Auto);
         config.telemetry.scenario = Some("sunny".to_owned());
         assert!(sampler(&config, &Activity::default(), 0, None).is_err());
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn the_device_says_which_gpu_is_profiled() {
+    fn the_device_selects_the_profiled_gpu() {
         for (device, expected) in [("auto", Some(2)), ("cuda", Some(2)), ("cuda:1", Some(1)), ("cpu", None)] {
             let mut config = config(Runtime::Candle, Probe::Auto);
             config.runtime.device = device.to_owned();

@@ -1,102 +1,81 @@
-//! One live run: the only place that starts and stops work, and the one consumer of its events.
+//! One live run: starts and stops its threads, and is the only consumer of its events.
 
+mod engine_thread;
+mod recording;
 mod tool_work;
 
 use std::{
     collections::VecDeque,
-    fs,
     path::{Path, PathBuf},
     sync::Arc,
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
-use serde::Serialize;
 use tempfile::TempDir;
 
-use self::tool_work::ToolWork;
+use self::{engine_thread::EngineThread, recording::Recording, tool_work::ToolWork};
 use crate::{
     analysis::metrics::MetricsSummary,
-    base::units::millis,
-    config::{Runtime, Until},
-    engine::{
-        Engine, EngineError, PrepareStep,
-        driver::{Control, Driver},
-    },
+    config::Until,
+    engine::{Engine, driver::Control},
     event::{
         self, Clock, Envelope, Event, EventRx, EventTx, KernelTrace, Level, Notice, Outcome, Phase,
-        Preparing, Ready, RunFinished, SnapshotTaken, TraceState,
+        RunFinished, SnapshotTaken, TraceState,
     },
-    process::{crash, logfile},
-    profile::{listener::Listeners, live::Tracer, nvtx_ranges, operator_clock::OperatorClock},
-    report::documents,
-    run::{inputs::Inputs, observer::Observer, plan::Plan, probes, rerun::Tool},
-    rundir::{Environment, Recorder, RunDir},
-    sim::{SimEngine, SimKernels},
+    process::crash,
+    profile::live::Tracer,
+    run::{observer::Observer, plan::Plan, probes, rerun::Tool},
+    rundir::{Loss, RunDir},
     state::RunState,
-    telemetry::Sampler,
 };
 
-/// A run under way, or ended and still looked at. Dropped early, it is closed as interrupted.
+/// A run in progress, or a finished one that is still shown. Dropped early, it is closed as interrupted.
 pub struct Session {
     pub state: RunState,
     pub control: Control,
-    /// Records kernels, where there are any.
+    /// Records kernels, on a GPU.
     tracer: Option<Arc<Tracer>>,
     plan: Plan,
     rx: EventRx,
     tx: EventTx,
     batch: Vec<Envelope>,
-    record: Record,
+    recording: Recording,
     observer: Observer,
     threads: Vec<JoinHandle<()>>,
-    /// The run under a tool that is under way, and those that come after the workload.
+    /// The re-run in progress, and the tools whose re-runs follow the workload.
     tool_work: Option<ToolWork>,
     tools_left: VecDeque<Tool>,
-    /// What went wrong under tools.
-    tool_troubles: Vec<String>,
-    /// Where tools work when the run is not recorded.
+    tool_failures: Vec<String>,
+    /// For the files of tools when the run is not recorded.
     scratch: Option<TempDir>,
-    loss_told: bool,
-    /// A file beside the recording that could not be written.
-    unwritten: Option<String>,
+    loss_reported: bool,
     closed: bool,
 }
 
-/// Where the run goes on disk.
-enum Record {
-    To(RunDir, Box<Recorder>),
-    /// It was asked for and could not be had.
-    Refused(String),
-    /// It was not asked for.
-    Off,
-}
-
-/// How a run ended, for exit codes and last words.
+/// How a session ended.
 #[derive(Debug, Clone)]
-pub struct Ended {
+pub struct SessionSummary {
     pub finished: RunFinished,
     pub metrics: MetricsSummary,
     pub dir: Option<PathBuf>,
-    /// What of the recording is missing, in words.
-    pub loss: Option<String>,
-    /// Which tools gave nothing, and why.
-    pub tool_troubles: Vec<String>,
+    pub loss: Option<Loss>,
+    /// Failures of tools that the configuration asked for.
+    pub tool_failures: Vec<String>,
 }
 
-/// Longest wait for threads that were asked to stop; a long prefill can't be interrupted.
-const PATIENCE: Duration = Duration::from_millis(1500);
-/// A GPU that has told no temperature by then will tell none.
-const HEAT_PATIENCE_S: f64 = 30.0;
-const EVENTS_AT_ONCE: usize = 4096;
-const BETWEEN_PROGRESS: Duration = Duration::from_millis(50);
+/// The longest wait for threads that were asked to stop. A long prefill cannot be interrupted.
+const STOP_TIMEOUT: Duration = Duration::from_millis(1500);
+/// A GPU that has reported no temperature by then reports none.
+const TEMPERATURE_TIMEOUT_S: f64 = 30.0;
+const BATCH_EVENTS: usize = 4096;
 
 impl Session {
     pub fn start(plan: Plan) -> Session {
         Self::launch(plan, None)
     }
 
-    /// As [`start`](Self::start), with an engine that is ready already rather than the one `plan` would make.
+    /// As [`start`](Self::start), with an engine that is ready instead of the one of the plan.
     pub fn start_on(plan: Plan, engine: Box<dyn Engine + Send>) -> Session {
         Self::launch(plan, Some(engine))
     }
@@ -105,39 +84,33 @@ impl Session {
         let clock = if plan.simulated() { Clock::virtual_clock() } else { Clock::wall() };
         let (tx, rx) = event::channel(clock);
         let started = plan.started();
-        let record = Record::open(&plan, started.started_unix_ms);
-        tx.send(Event::RunStarted(Box::new(started)));
-        for remark in &plan.remarks {
-            tx.notice(Level::Warn, "profiling", remark.clone());
-        }
-        if let Record::Refused(reason) = &record {
-            tx.notice(Level::Error, "recorder", format!("this run is not recorded: {reason}"));
-        }
         let tracer = plan.device.is_cuda().then(|| {
-            let wanted = plan.composed.config.profiling.cupti.enable;
-            Arc::new(Tracer::new(tx.clone(), wanted))
+            let enable = plan.composed.config.profiling.cupti.enable;
+            Arc::new(Tracer::new(tx.clone(), enable))
         });
         let mut session = Session {
             state: RunState::default(),
             control: Control::default(),
             tracer,
+            recording: Recording::open(&plan, started.started_unix_ms),
+            tools_left: plan.tools().into(),
             plan,
             rx,
             tx,
-            batch: Vec::with_capacity(EVENTS_AT_ONCE),
-            record,
+            batch: Vec::with_capacity(BATCH_EVENTS),
             observer: Observer::default(),
             threads: Vec::new(),
             tool_work: None,
-            tools_left: VecDeque::new(),
-            tool_troubles: Vec::new(),
+            tool_failures: Vec::new(),
             scratch: None,
-            loss_told: false,
-            unwritten: None,
+            loss_reported: false,
             closed: false,
         };
-        session.write_inputs();
-        session.tools_left = session.plan.tools().into();
+        session.emit(Event::RunStarted(Box::new(started)));
+        for remark in session.plan.remarks.clone() {
+            session.notice(Level::Warn, "profiling", remark);
+        }
+        session.recording.write_inputs(&session.plan.composed);
         if !session.plan.is_for_tools_alone() {
             session.spawn(engine);
         }
@@ -149,19 +122,18 @@ impl Session {
             // The load on a simulated GPU is a decode.
             self.tx.activity().set(Phase::Decode);
         }
-        let (control, tx, plan) = (self.control.clone(), self.tx.clone(), self.plan.clone());
-        let sampler = probes::sampler_for(&plan, tx.activity());
-        // A simulated run takes its samples within its own steps, so that it is the same every time.
+        let plan = self.plan.clone();
+        let sampler = probes::sampler_for(&plan, self.tx.activity());
         let mut inline = None;
         match sampler {
-            Err(unknown) => tx.notice(Level::Error, "telemetry", unknown.to_string()),
+            Err(unknown) => self.notice(Level::Error, "telemetry", unknown.to_string()),
             Ok(sampler) if plan.simulated() => {
-                sampler.announce(&tx);
+                sampler.announce(&self.tx);
                 inline = Some(sampler);
             }
             Ok(mut sampler) => {
-                let (tx, stop) = (tx.clone(), control.cancel_flag());
-                self.threads.push(named("llmprof-sampler", move || {
+                let (tx, stop) = (self.tx.clone(), self.control.cancel_flag());
+                self.threads.push(spawn_thread("llmprof-sampler", move || {
                     crash::fault_point("sampler");
                     sampler.announce(&tx);
                     sampler.run(&tx, &stop);
@@ -171,171 +143,161 @@ impl Session {
         if plan.watches() {
             return;
         }
-        let tracer = self.tracer.clone();
-        self.threads.push(named("llmprof-engine", move || {
-            crash::fault_point("engine");
-            if let Some(tracer) = &tracer {
-                tracer.begin();
-            }
-            let engine = match ready {
-                Some(engine) => Ok(engine as Box<dyn Engine>),
-                None => prepare(&plan, &control, &tx, inline),
-            };
-            work(engine, &plan, tracer, &control, &tx);
-        }));
+        let engine = EngineThread {
+            plan,
+            control: self.control.clone(),
+            tx: self.tx.clone(),
+            tracer: self.tracer.clone(),
+            sampler: inline,
+        };
+        self.threads.push(spawn_thread("llmprof-engine", move || engine.run(ready)));
     }
 
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// Takes in what has happened: records it, then folds it. Waits for something to happen, but not much
-    /// longer than a flush. Gives the number of events.
+    /// Takes events: records them, then applies them to the state. Waits for events, but not much longer than the
+    /// flush interval. Returns the number of events received.
     pub async fn pump(&mut self) -> usize {
         crash::fault_point("consumer");
         if self.closed && !self.has_tools() {
-            // Nothing more comes by itself.
+            // There will be no more events.
             std::future::pending::<()>().await;
         }
-        let wait =
-            Duration::from_millis(u64::from(self.plan.composed.config.output.flush_ms).clamp(10, 1000));
-        let n =
-            tokio::time::timeout(wait, self.rx.recv_many(&mut self.batch, EVENTS_AT_ONCE)).await.unwrap_or(0);
+        let flush_ms = u64::from(self.plan.composed.config.output.flush_ms);
+        let wait = Duration::from_millis(flush_ms.clamp(10, 1000));
+        let received = self.rx.recv_many(&mut self.batch, BATCH_EVENTS);
+        let received = tokio::time::timeout(wait, received).await.unwrap_or(0);
         self.take_in();
         self.tick();
-        n
+        received
+    }
+
+    /// Adds an event of the session itself, after all that were sent before it.
+    fn emit(&mut self, event: Event) {
+        self.tx.send(event);
+        self.drain();
+    }
+
+    fn notice(&mut self, level: Level, source: &str, text: String) {
+        self.emit(Event::Notice(Notice { level, source: source.to_owned(), text }));
+    }
+
+    /// Takes all events that have been sent so far.
+    fn drain(&mut self) {
+        while let Ok(envelope) = self.rx.try_recv() {
+            self.batch.push(envelope);
+        }
+        self.take_in();
+        if self.closed {
+            // Ticks may have stopped.
+            self.flush();
+        }
     }
 
     fn take_in(&mut self) {
         for mut envelope in std::mem::take(&mut self.batch).drain(..) {
             if self.state.finished.is_some() {
-                // What tools add after the end does not make the run any longer.
+                // Events after the end, such as reports of tools, do not prolong the run.
                 envelope.t = self.state.now;
             }
             if matches!(envelope.event, Event::Ready(_)) {
-                self.write_environment();
+                self.recording.write_environment(&self.state);
             }
-            self.add(&envelope);
+            if let Some(recorder) = self.recording.recorder() {
+                recorder.record(&envelope);
+            }
+            if let Event::Notice(notice) = &envelope.event {
+                tracing::info!(source = notice.source, level = ?notice.level, "{}", notice.text);
+            }
+            self.state.apply(&envelope);
         }
         if self.state.finished.is_some() {
             self.close();
         }
     }
 
-    /// Takes in what has been sent so far.
-    fn drain(&mut self) {
-        while let Ok(envelope) = self.rx.try_recv() {
-            self.batch.push(envelope);
-        }
-        self.take_in();
-    }
-
-    /// Records an event, then folds it.
-    fn add(&mut self, envelope: &Envelope) {
-        if let Record::To(_, recorder) = &mut self.record {
-            recorder.record(envelope);
-        }
-        if let Event::Notice(notice) = &envelope.event {
-            tracing::info!(source = notice.source, level = ?notice.level, "{}", notice.text);
-        }
-        self.state.apply(envelope);
-    }
-
-    /// Adds an event of the consumer's own.
-    fn add_now(&mut self, event: Event) {
-        // What is added after the end does not make the run any longer.
-        let ended = self.state.finished.is_some();
-        let t = if ended { self.state.now } else { self.state.now.max(self.tx.clock().now()) };
-        self.add(&Envelope { t, event });
-        self.flush();
-    }
-
-    fn note_trouble(&mut self, text: String) {
-        self.add_now(Event::Notice(Notice { level: Level::Error, source: "recorder".into(), text }));
-    }
-
     fn tick(&mut self) {
-        if let Record::To(_, recorder) = &mut self.record {
+        if let Some(recorder) = self.recording.recorder() {
             recorder.tick();
         }
-        if let Some(text) = self.loss().filter(|_| self.lost() > 0 || self.unwritten.is_some())
-            && !std::mem::replace(&mut self.loss_told, true)
+        if !self.loss_reported
+            && let Some(loss) = self.loss()
         {
-            self.note_trouble(text);
+            self.loss_reported = true;
+            self.notice(Level::Error, "recorder", loss.to_string());
         }
         self.follow_tool();
         if self.closed {
             return;
         }
-        self.wait_for_rest();
-        if let Some(sample) = self.observer.due(self.rx.len() as u64, self.lost()) {
-            self.tx.send(Event::Observer(sample));
+        self.finish_when_steady();
+        let lost = self.recording.recorder().map_or(0, |recorder| recorder.lost());
+        if let Some(sample) = self.observer.due(self.rx.len() as u64, lost) {
+            self.emit(Event::Observer(sample));
         }
     }
 
-    /// Lets a run that waits for the card's rest come to its end.
-    fn wait_for_rest(&mut self) {
+    /// Ends a run with `runtime.until=steady` once the GPU's temperature is steady.
+    fn finish_when_steady(&mut self) {
         let runtime = &self.plan.composed.config.runtime;
         if runtime.until != Some(Until::Steady) || self.control.is_finishing() {
             return;
         }
         let heat = self.state.profiled_gpu().and_then(|gpu| gpu.heat());
-        let ready = self.state.prepare_ms.is_some();
+        let is_ready = self.state.prepare_ms.is_some();
         let text = match heat {
             Some(heat) if heat.steady => heat.describe().unwrap_or_default(),
             _ if self.state.now.secs() >= runtime.until_max_s => {
-                format!("the card has not come to rest within runtime.until_max_s={}", runtime.until_max_s)
+                format!(
+                    "the GPU did not reach steady state within runtime.until_max_s={}",
+                    runtime.until_max_s
+                )
             }
-            None if ready && self.state.now.secs() > HEAT_PATIENCE_S => {
-                "runtime.until=steady needs a GPU that tells its temperature; there is none".to_owned()
+            None if is_ready && self.state.now.secs() > TEMPERATURE_TIMEOUT_S => {
+                "runtime.until=steady needs a GPU that reports its temperature; there is none".to_owned()
             }
             _ => return,
         };
         self.control.finish();
-        self.tx.notice(Level::Info, "gpu", format!("{text}: the run ends with this request"));
+        self.notice(Level::Info, "gpu", format!("{text}: the run ends with this request"));
     }
 
-    fn lost(&self) -> u64 {
-        match &self.record {
-            Record::To(_, recorder) => recorder.lost(),
-            _ => 0,
-        }
+    /// Adds the time of a frame to the overhead.
+    pub fn drew(&mut self, elapsed: Duration) {
+        self.observer.frame(elapsed);
     }
 
-    /// A frame took so long to draw.
-    pub fn drew(&mut self, took: Duration) {
-        self.observer.frame(took);
-    }
-
-    /// Pauses the workload or lets it go on. Not while a tool is at work, for which it waits.
+    /// Pauses or resumes the workload.
     pub fn toggle_pause(&mut self) {
         self.control.set_paused(!self.control.is_paused());
     }
 
-    /// Has kernels recorded as they run, or no longer. Gives what to tell the user; whether it could be done is an event.
+    /// Starts or stops recording single kernels. Returns a message for the user. Whether it worked is an event.
     pub fn toggle_kernels(&mut self) -> String {
         if self.state.finished.is_some() {
             return "the run has ended; r starts it again".to_owned();
         }
         if self.plan.simulated() {
-            return "a simulated run has simulated kernels with profiling.cupti.enable=true, from its beginning".to_owned();
+            return "simulated kernels are recorded from the start: set profiling.cupti.enable=true"
+                .to_owned();
         }
         let Some(tracer) = &self.tracer else {
             let (reason, remedy) =
                 ("this run has no kernels on a GPU", "run it on an NVIDIA GPU, in a build with CUDA");
             let state = TraceState::Refused { reason: reason.to_owned(), remedy: remedy.to_owned() };
-            self.add_now(Event::KernelTrace(KernelTrace { tool: "CUPTI".to_owned(), state }));
+            self.emit(Event::KernelTrace(KernelTrace { tool: "CUPTI".to_owned(), state }));
             return format!("{reason}; {remedy}");
         };
-        let wanted = !tracer.is_requested();
-        tracer.request(wanted);
-        let words =
-            if wanted { "kernels are recorded from now on" } else { "kernels are no longer recorded" };
-        words.to_owned()
+        let enable = !tracer.is_requested();
+        tracer.request(enable);
+        let message = if enable { "recording kernels" } else { "no longer recording kernels" };
+        message.to_owned()
     }
 
-    /// Names the current window and starts the next; the snapshot is kept under the run. Gives what to tell the
-    /// user.
+    /// Names the current window and starts the next. The snapshot is written to the run directory. Returns a message
+    /// for the user.
     pub fn snapshot(&mut self, name: &str) -> String {
         let taken = |name: &str| self.state.snapshots.iter().any(|s| s.name == name);
         let mut free = name.to_owned();
@@ -345,57 +307,40 @@ impl Session {
             n += 1;
         }
         let empty = self.state.window.output_tokens == 0;
-        self.add_now(Event::Snapshot(SnapshotTaken { name: free.clone() }));
-        if let Record::To(dir, _) = &self.record {
-            let path = dir.snapshot(&free);
-            if let Some(parent) = path.parent() {
-                // Whatever is wrong with the directory is wrong with the file too, and said there.
-                let _ = fs::create_dir_all(parent);
-            }
-            self.keep(&path, |state| state.snapshots.back().map_or_else(Vec::new, json));
-        }
+        self.emit(Event::Snapshot(SnapshotTaken { name: free.clone() }));
+        self.recording.write_snapshot(&self.state);
         if self.closed {
-            self.write_reports();
+            self.recording.write_reports(&self.state);
         }
-        match (empty, self.loss(), &self.record) {
-            (true, ..) => format!("snapshot {free}: nothing was measured since the last one"),
-            (_, Some(loss), _) => format!("snapshot {free} is on the screen only: {loss}"),
-            (_, None, Record::Off) => {
+        match self.loss() {
+            _ if empty => format!("snapshot {free}: nothing was measured since the last one"),
+            Some(loss) => format!("snapshot {free} is on the screen only: {loss}"),
+            None if self.dir().is_none() => {
                 format!("snapshot {free} is on the screen only: output.record is false")
             }
-            _ => format!("snapshot {free} is kept; d compares"),
+            None => format!("snapshot {free} saved; d compares"),
         }
     }
 
-    /// The directory of the run, when it is recorded.
+    /// The directory of the run, where it is recorded.
     pub fn dir(&self) -> Option<&Path> {
-        match &self.record {
-            Record::To(dir, _) => Some(dir.path()),
-            _ => None,
-        }
+        self.recording.dir().map(RunDir::path)
     }
 
-    /// What of the recording is missing, in words.
-    pub fn loss(&self) -> Option<String> {
-        match &self.record {
-            Record::Refused(reason) => Some(format!("the run was not recorded: {reason}")),
-            Record::To(_, recorder) if recorder.lost() > 0 => {
-                let trouble = recorder.trouble().unwrap_or("unknown trouble");
-                Some(format!("{} lines of the recording were lost: {trouble}", recorder.lost()))
-            }
-            _ => self.unwritten.clone().map(|file| format!("could not be written: {file}")),
-        }
+    /// What is missing from the recording.
+    pub fn loss(&self) -> Option<Loss> {
+        self.recording.loss()
     }
 
-    /// Stops the work, closes the recording, and says how it went. `cause` is why it ends early, if it does.
-    pub fn end(&mut self, outcome: Outcome, cause: Option<String>) -> Ended {
+    /// Stops the work and closes the recording. `outcome` and `cause` are for a run that has not ended by itself.
+    pub fn end(&mut self, outcome: Outcome, cause: Option<String>) -> SessionSummary {
         self.stop(outcome, cause);
-        Ended {
+        SessionSummary {
             finished: self.state.finished.clone().unwrap_or(RunFinished { outcome, cause: None }),
             metrics: self.state.total.summary(),
             dir: self.dir().map(Path::to_owned),
             loss: self.loss(),
-            tool_troubles: self.tool_troubles.clone(),
+            tool_failures: self.tool_failures.clone(),
         }
     }
 
@@ -406,7 +351,7 @@ impl Session {
         self.tools_left.clear();
     }
 
-    /// Nothing of this run computes any more.
+    /// No thread of this run is working.
     pub fn is_idle(&self) -> bool {
         self.threads.iter().all(JoinHandle::is_finished)
             && self.tool_work.as_ref().is_none_or(ToolWork::is_idle)
@@ -414,76 +359,31 @@ impl Session {
 
     fn stop(&mut self, outcome: Outcome, cause: Option<String>) {
         self.cancel();
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + STOP_TIMEOUT;
         while Instant::now() < deadline && !self.is_idle() {
             thread::sleep(Duration::from_millis(2));
         }
         self.drain();
         if self.state.finished.is_none() {
-            self.add_now(Event::RunFinished(RunFinished { outcome, cause }));
+            self.emit(Event::RunFinished(RunFinished { outcome, cause }));
         }
         self.close();
     }
 
-    /// The run has its last event: let the sampler go, and leave everything readable on disk.
+    /// Stops the sampler and writes the documents, after the last event of the run.
     fn close(&mut self) {
         if std::mem::replace(&mut self.closed, true) {
             return;
         }
         self.control.cancel();
-        self.write_environment();
-        self.write_reports();
+        self.recording.write_environment(&self.state);
+        self.recording.write_reports(&self.state);
         self.flush();
     }
 
     fn flush(&mut self) {
-        if let Record::To(_, recorder) = &mut self.record {
+        if let Some(recorder) = self.recording.recorder() {
             recorder.flush();
-        }
-    }
-
-    fn write_reports(&mut self) {
-        let Record::To(dir, _) = &self.record else { return };
-        let dir = dir.path().to_owned();
-        for document in documents(&self.state) {
-            self.keep(&dir.join(document.name), |_| document.content.into_bytes());
-        }
-    }
-
-    fn write_inputs(&mut self) {
-        let Record::To(dir, _) = &self.record else { return };
-        let (config, overrides, log, hydra) = (dir.config(), dir.overrides(), dir.log(), dir.hydra());
-        let (resolved, typed) = (self.plan.composed.to_yaml(), self.plan.composed.overrides_yaml());
-        self.keep(&config, |_| resolved.into_bytes());
-        self.keep(&overrides, |_| typed.into_bytes());
-        // What is wrong with the directory is said of the files in it.
-        let _ = fs::create_dir_all(&hydra);
-        for (name, content) in self.plan.composed.hydra_files() {
-            self.keep(&hydra.join(name), |_| content.into_bytes());
-        }
-        if let Err(e) = logfile::redirect(&log) {
-            self.unwritten = Some(format!("{}: {e}", log.display()));
-        }
-    }
-
-    fn write_environment(&mut self) {
-        let Record::To(dir, _) = &self.record else { return };
-        let path = dir.environment();
-        self.keep(&path, |state| {
-            json(&Environment {
-                host: state.host.info.clone(),
-                gpus: state.gpus.iter().map(|g| g.info.clone()).collect(),
-                gpu_absent: state.gpu_absent.as_ref().map(|a| a.reason.clone()),
-                ..Environment::here()
-            })
-        });
-    }
-
-    /// Writes a file that is made from the state; a failure is part of the run's loss.
-    fn keep(&mut self, path: &Path, content: impl FnOnce(&RunState) -> Vec<u8>) {
-        if let Err(e) = fs::write(path, content(&self.state)) {
-            tracing::error!("{}: {e}", path.display());
-            self.unwritten = Some(format!("{}: {e}", path.display()));
         }
     }
 }
@@ -496,139 +396,8 @@ impl Drop for Session {
     }
 }
 
-impl Record {
-    fn open(plan: &Plan, started_unix_ms: u64) -> Record {
-        let config = &plan.composed.config;
-        if !config.output.record {
-            return Record::Off;
-        }
-        let wanted = plan.dir.clone();
-        let flush_every = Duration::from_millis(u64::from(config.output.flush_ms));
-        let opened = RunDir::create(&wanted).and_then(|dir| {
-            let mut recorder = Recorder::create(&dir, started_unix_ms, flush_every)?;
-            if config.output.trace {
-                recorder = recorder.with_trace()?;
-            }
-            Ok(Record::To(dir, Box::new(recorder)))
-        });
-        opened.unwrap_or_else(|e| Record::Refused(format!("{}: {e}", wanted.display())))
-    }
-}
-
-fn json(value: &impl Serialize) -> Vec<u8> {
-    let mut text = serde_json::to_vec_pretty(value).unwrap_or_default();
-    text.push(b'\n');
-    text
-}
-
-fn named(name: &str, work: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
+fn spawn_thread(name: &str, work: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
     thread::Builder::new().name(name.to_owned()).spawn(work).expect("the system refuses a thread")
-}
-
-/// The engine's thread: runs the workload, says how it ended. A cancelled run says nothing; whoever cancelled
-/// it knows why.
-fn work(
-    engine: Result<Box<dyn Engine>, EngineError>,
-    plan: &Plan,
-    tracer: Option<Arc<Tracer>>,
-    control: &Control,
-    tx: &EventTx,
-) {
-    let Inputs { workload, tokenizer, .. } = &plan.inputs;
-    let predictions = tokenizer.as_deref().filter(|_| plan.composed.config.output.predictions.enable);
-    let done = engine.and_then(|mut engine| {
-        let nvtx = nvtx_ranges::listener(plan.composed.config.profiling.nvtx.detail);
-        let mut listeners: Listeners = nvtx.into_iter().collect();
-        if let Some(tracer) = &tracer {
-            listeners.add(tracer.clone());
-        }
-        let clock = plan.composed.config.profiling.operators.enable.then(|| {
-            let clock = Arc::new(OperatorClock::new(tx.clone(), workload.warmup));
-            // The last that hears of a beginning and the first of an end: what others do is not an operator's time.
-            listeners.add(clock.clone());
-            clock
-        });
-        engine.set_listeners(listeners.clone());
-        let listeners = &listeners;
-        let done = Driver { workload, control, listeners, tx, predictions }.run(engine.as_mut());
-        if let Some(clock) = &clock {
-            clock.finish();
-        }
-        if let Some(tracer) = &tracer {
-            tracer.finish();
-        }
-        done
-    });
-    let finished = match done {
-        Ok(()) => RunFinished { outcome: Outcome::Completed, cause: None },
-        Err(EngineError::Cancelled) => return,
-        Err(e) => {
-            tx.notice(Level::Error, "engine", e.to_string());
-            RunFinished { outcome: Outcome::Failed, cause: Some(e.to_string()) }
-        }
-    };
-    tx.send(Event::RunFinished(finished));
-}
-
-fn prepare(
-    plan: &Plan,
-    control: &Control,
-    tx: &EventTx,
-    sampler: Option<Sampler>,
-) -> Result<Box<dyn Engine>, EngineError> {
-    let begun = Instant::now();
-    let config = &plan.composed.config;
-    let engine: Box<dyn Engine> = match config.runtime.name {
-        Runtime::Sim => Box::new(simulated(plan, control, tx, sampler)?),
-        Runtime::Watch => return Err(EngineError::Cancelled),
-        Runtime::Candle | Runtime::CandleStock => {
-            let mut shown: Option<Instant> = None;
-            let mut progress = |step: PrepareStep<'_>, done: u64, total: u64| {
-                if step == PrepareStep::Kernels
-                    || shown.is_none_or(|shown| shown.elapsed() > BETWEEN_PROGRESS)
-                {
-                    shown = Some(Instant::now());
-                    tracing::debug!("{step:?}");
-                    tx.send(Event::Preparing(Preparing { step: step.to_string(), done, total }));
-                }
-                !control.is_cancelled()
-            };
-            plan.make_engine(&mut progress)?
-        }
-    };
-    // Simulated weights take no time; what the machine took would differ from run to run.
-    // In whole microseconds: a number with few digits comes back from the recording as it was.
-    let prepare_ms = if plan.simulated() { 0.0 } else { begun.elapsed().as_micros() as f64 / 1e3 };
-    tx.send(Event::Ready(Ready { prepare_ms }));
-    tx.notice(Level::Info, "engine", format!("ready after {}", millis(prepare_ms)));
-    Ok(engine)
-}
-
-fn simulated(
-    plan: &Plan,
-    control: &Control,
-    tx: &EventTx,
-    sampler: Option<Sampler>,
-) -> Result<SimEngine, EngineError> {
-    let config = &plan.composed.config;
-    let runtime = &config.runtime;
-    let vocab = plan.inputs.model.vocab() as u32;
-    let engine = SimEngine::new(&runtime.sim, runtime.seed, vocab, tx.clock().clone(), control.cancel_flag())
-        .map_err(|e| EngineError::Backend(e.to_string()))?;
-    let shape = plan.inputs.model.shape(config.model.dtype).filter(|_| config.profiling.cupti.enable);
-    let engine = match shape {
-        Some(shape) => {
-            engine.with_kernels(SimKernels::new(shape, tx.clone(), runtime.cuda_graphs, runtime.seed))
-        }
-        None => engine,
-    };
-    Ok(match sampler {
-        Some(mut sampler) => {
-            let tx = tx.clone();
-            engine.with_tick(Box::new(move |now| sampler.sample_due(now, &tx)))
-        }
-        None => engine,
-    })
 }
 
 #[cfg(all(test, feature = "cuda"))]

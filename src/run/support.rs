@@ -1,73 +1,66 @@
-//! What a configuration asks of profiling and this run will not do: told before a run, never passed over.
+//! Finds settings of profiling that a run cannot follow, before it starts.
 
 use thiserror::Error;
 
 use crate::{
-    config::{NvtxDetail, ProfilingConfig, RunConfig, Runtime},
+    config::{NvtxDetail, RunConfig, Runtime},
     profile::nvtx_ranges,
 };
 
-/// Everything of profiling that was asked for is missing here.
+/// No profiling that was asked for is possible.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error(
-    "{asked} would do nothing: {why}; profiling=minimal samples the GPU and the host, profiling=none measures latencies \
-     alone"
+    "{settings} would do nothing: {reason}; profiling=minimal samples the GPU and the host, profiling=none only measures \
+     latencies"
 )]
 pub struct NothingToDo {
-    asked: String,
-    why: String,
+    settings: String,
+    reason: &'static str,
 }
 
-/// What to tell of a run that does a part of what was asked.
+/// Remarks on the settings that are ignored.
 pub fn remarks(config: &RunConfig) -> Result<Vec<String>, NothingToDo> {
-    let ProfilingConfig { nvml, host, nsys, ncu, .. } = &config.profiling;
+    let profiling = &config.profiling;
     let no_tools = match config.runtime.name {
-        Runtime::Sim => Some("a simulated run has nothing that nsys and ncu could look at"),
-        Runtime::Watch => Some("there is no workload of ours to run under nsys and ncu"),
+        Runtime::Sim => Some("a simulated run has nothing for nsys and ncu to profile"),
+        Runtime::Watch => Some("there is no workload to run under nsys and ncu"),
         Runtime::Candle | Runtime::CandleStock => None,
     };
-    let asked = [
-        (nsys.enable, "profiling.nsys.enable=true", no_tools),
-        (ncu.enable, "profiling.ncu.enable=true", no_tools),
-    ];
-    let asked: Vec<(&str, Option<&str>)> =
-        asked.into_iter().filter_map(|(asked, key, why)| asked.then_some((key, why))).collect();
+    let tools = enabled([
+        (profiling.nsys.enable, "profiling.nsys.enable=true"),
+        (profiling.ncu.enable, "profiling.ncu.enable=true"),
+    ]);
     let mut remarks = Vec::new();
-    let mut reasons: Vec<&str> = asked.iter().filter_map(|(_, why)| *why).collect();
-    reasons.dedup();
-    if !reasons.is_empty() {
-        let missing = asked.iter().filter(|(_, why)| why.is_some()).map(|(key, _)| *key);
-        let missing = missing.collect::<Vec<_>>().join(", ");
-        let samplers = [(nvml.enable, "the GPU"), (host.enable, "the host")];
-        let sampled: Vec<&str> = samplers.into_iter().filter_map(|(on, what)| on.then_some(what)).collect();
-        let why = reasons.join(", ");
-        if sampled.is_empty() && asked.iter().all(|(_, why)| why.is_some()) {
-            return Err(NothingToDo { asked: missing, why });
+    if let Some(reason) = no_tools.filter(|_| !tools.is_empty()) {
+        let settings = tools.join(", ");
+        let sampled = enabled([(profiling.nvml.enable, "the GPU"), (profiling.host.enable, "the host")]);
+        if sampled.is_empty() {
+            return Err(NothingToDo { settings, reason });
         }
-        remarks.push(match sampled.is_empty() {
-            true => format!("{why} ({missing})"),
-            false => format!("this run samples {}; {why} ({missing})", sampled.join(" and ")),
-        });
+        remarks.push(format!("this run samples {}; {reason} ({settings})", sampled.join(" and ")));
     }
     remarks.extend(ranges_remark(config));
     Ok(remarks)
 }
 
-/// What is said where ranges finer than phases are asked for and nobody makes them.
+fn enabled(options: [(bool, &'static str); 2]) -> Vec<&'static str> {
+    options.into_iter().filter_map(|(enabled, name)| enabled.then_some(name)).collect()
+}
+
+/// Where ranges finer than phases are asked for and there are none.
 fn ranges_remark(config: &RunConfig) -> Option<String> {
-    let detail = config.profiling.nvtx.detail;
-    if detail == NvtxDetail::Phase {
+    if config.profiling.nvtx.detail == NvtxDetail::Phase {
         return None;
     }
-    let why = match (nvtx_ranges::AVAILABLE, config.runtime.name) {
-        (false, _) => "this build has no NVTX ranges; one with the feature nvtx or cuda has",
+    let reason = match (nvtx_ranges::AVAILABLE, config.runtime.name) {
+        (false, _) => "this build has no NVTX ranges; build with the feature nvtx or cuda",
         (_, Runtime::Candle) => return None,
         (_, Runtime::CandleStock) => {
-            "candle-transformers' models do not tell their layers; runtime=candle does"
+            "models of candle-transformers do not report their layers; runtime=candle does"
         }
         (_, Runtime::Sim | Runtime::Watch) => "this run has no layers",
     };
-    Some(format!("profiling.nvtx.detail asks for more than phases: {why}"))
+    Some(format!("profiling.nvtx.detail asks for more than phases: {reason}"))
 }
 
 #[cfg(test)]
@@ -75,44 +68,42 @@ mod tests {
     use super::*;
     use crate::config::{ConfTree, compose};
 
-    fn of(profiling: &str) -> Result<Vec<String>, String> {
-        let composed = compose(&ConfTree::built_in(), &[format!("profiling={profiling}")]).unwrap();
-        remarks(&composed.config).map_err(|e| e.to_string())
-    }
-
-    fn with(overrides: &[&str]) -> Result<Vec<String>, String> {
+    fn remarks_with(overrides: &[&str]) -> Result<Vec<String>, String> {
         let overrides: Vec<String> = overrides.iter().map(|text| (*text).to_owned()).collect();
         let composed = compose(&ConfTree::built_in(), &overrides).unwrap();
         remarks(&composed.config).map_err(|e| e.to_string())
     }
 
     #[test]
-    fn every_option_says_what_it_does_not_do() {
+    fn built_in_options_need_no_remarks() {
         for option in ConfTree::built_in().options("profiling") {
-            let said = of(&option);
+            let remarks = remarks_with(&[&format!("profiling={option}")]);
             match option.as_str() {
                 "minimal" | "none" | "nsys" | "ncu" | "full" | "roofline_only" => {
-                    assert_eq!(said, Ok(Vec::new()), "{option}");
+                    assert_eq!(remarks, Ok(Vec::new()), "{option}");
                 }
-                other => panic!("nothing is said of profiling={other}"),
+                other => panic!("profiling={other} is not covered"),
             }
         }
     }
 
     #[test]
-    fn a_simulated_run_is_not_done_again_under_tools() {
-        let said = with(&["runtime=sim", "profiling=nsys"]).unwrap_err();
-        assert!(said.contains("profiling.nsys.enable=true would do nothing: a simulated run"), "{said}");
-        let said = with(&["runtime=sim", "profiling=full"]).unwrap().join("");
-        assert!(said.contains("simulated run has nothing that nsys and ncu could look at"), "{said}");
+    fn a_simulated_run_is_not_repeated_under_tools() {
+        let refused = remarks_with(&["runtime=sim", "profiling=nsys"]).unwrap_err();
+        assert!(
+            refused.contains("profiling.nsys.enable=true would do nothing: a simulated run"),
+            "{refused}"
+        );
+        let remark = remarks_with(&["runtime=sim", "profiling=full"]).unwrap().join("");
+        assert!(remark.contains("simulated run has nothing for nsys and ncu to profile"), "{remark}");
     }
 
     #[test]
-    fn ranges_that_nobody_makes_are_said() {
+    fn missing_ranges_are_remarked_on() {
         let asked = "profiling.nvtx.detail=op";
-        let said = with(&["runtime=candle", asked]).unwrap();
-        assert_eq!(said.is_empty(), nvtx_ranges::AVAILABLE, "{said:?}");
-        assert_eq!(with(&["runtime=candle_stock", asked]).unwrap().len(), 1);
-        assert_eq!(with(&["runtime=sim", "profiling.nvtx.detail=layer"]).unwrap().len(), 1);
+        let remarks = remarks_with(&["runtime=candle", asked]).unwrap();
+        assert_eq!(remarks.is_empty(), nvtx_ranges::AVAILABLE, "{remarks:?}");
+        assert_eq!(remarks_with(&["runtime=candle_stock", asked]).unwrap().len(), 1);
+        assert_eq!(remarks_with(&["runtime=sim", "profiling.nvtx.detail=layer"]).unwrap().len(), 1);
     }
 }

@@ -1,10 +1,10 @@
-//! Where a run took place: `env.json`.
+//! The machine of a run: `env.json`.
 
 use serde::Serialize;
 
 use crate::event::{GpuInfo, HostInfo};
 
-/// Enough to tell, later, whether two runs had the same machine under them.
+/// What is needed to see whether two runs had the same machine.
 #[derive(Debug, Clone, Serialize)]
 pub struct Environment {
     pub program: String,
@@ -14,13 +14,13 @@ pub struct Environment {
     pub arch: &'static str,
     pub host: Option<HostInfo>,
     pub gpus: Vec<GpuInfo>,
-    /// Why there is no GPU in it.
+    /// Why there is no GPU.
     pub gpu_absent: Option<String>,
-    /// Variables that change how fast a run is.
+    /// Environment variables that affect performance.
     pub variables: Vec<(String, String)>,
 }
 
-const TELLING_VARIABLES: [&str; 9] = [
+const RELEVANT_VARIABLES: [&str; 9] = [
     "CANDLE_",
     "CUBLAS_",
     "CUDA_LAUNCH_BLOCKING",
@@ -34,10 +34,10 @@ const TELLING_VARIABLES: [&str; 9] = [
 
 impl Environment {
     pub fn here() -> Environment {
-        let telling = |name: &str| TELLING_VARIABLES.iter().any(|prefix| name.starts_with(prefix));
+        let is_relevant = |name: &str| RELEVANT_VARIABLES.iter().any(|prefix| name.starts_with(prefix));
         let mut variables: Vec<_> = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-            .filter(|(name, _)| telling(name))
+            .filter(|(name, _)| is_relevant(name))
             .collect();
         variables.sort();
         Environment {

@@ -1,4 +1,4 @@
-//! Where a run's files are, and which runs there are.
+//! The files of a run directory, and the list of runs.
 
 use std::{
     fs,
@@ -7,16 +7,16 @@ use std::{
     time::SystemTime,
 };
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 
-use crate::analysis::metrics::MetricsSummary;
+use crate::{analysis::metrics::MetricsSummary, event::Outcome};
 
 /// The directory of one run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunDir(PathBuf);
 
 impl RunDir {
-    /// Makes a fresh directory at `path`, or beside it with a number when it exists already.
+    /// Creates a new directory at `path`, or one with a number where it exists already.
     pub fn create(path: &Path) -> io::Result<RunDir> {
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent)?;
@@ -30,10 +30,10 @@ impl RunDir {
                 Err(e) => return Err(e),
             }
         }
-        Err(io::Error::new(io::ErrorKind::AlreadyExists, "a thousand runs of that name exist"))
+        Err(io::Error::new(io::ErrorKind::AlreadyExists, "a thousand runs have this name"))
     }
 
-    /// A run that is there already: its directory, or its `events.ndjson`.
+    /// An existing run, from its directory or its `events.ndjson`.
     pub fn open(path: &Path) -> RunDir {
         match path.file_name() {
             Some(name) if name == "events.ndjson" => {
@@ -68,7 +68,7 @@ impl RunDir {
         self.0.join("overrides.yaml")
     }
 
-    /// What Hydra keeps of a run: the configuration as written, its own settings, the overrides.
+    /// Hydra's files: the configuration as written, Hydra's settings, the overrides.
     pub fn hydra(&self) -> PathBuf {
         self.0.join(".hydra")
     }
@@ -85,7 +85,7 @@ impl RunDir {
         self.0.join("predictions").join("predictions.jsonl")
     }
 
-    /// How the run ended, as its `metrics.json` tells; `None` while it is being written, or when it was killed.
+    /// The result in `metrics.json`; `None` while the run is being recorded, or when it was killed.
     pub fn result(&self) -> Option<RunResult> {
         fs::read(self.metrics()).ok().and_then(|text| serde_json::from_slice(&text).ok())
     }
@@ -101,7 +101,7 @@ impl RunDir {
     }
 }
 
-/// A run as the Runs pane lists it.
+/// A run in the list of runs.
 #[derive(Debug, Clone)]
 pub struct RunEntry {
     pub dir: RunDir,
@@ -109,19 +109,26 @@ pub struct RunEntry {
     pub model: String,
     pub name: String,
     pub modified: SystemTime,
-    /// `None` while it is being written, or when it was killed.
+    /// `None` while the run is being recorded, or when it was killed.
     pub result: Option<RunResult>,
 }
 
-/// The part of `metrics.json` that a list shows.
+/// The part of `metrics.json` that the list shows.
 #[derive(Debug, Clone, Deserialize)]
 pub struct RunResult {
-    pub outcome: String,
+    #[serde(deserialize_with = "outcome")]
+    pub outcome: Outcome,
     #[serde(default)]
     pub cause: Option<String>,
     #[serde(default)]
     pub run: Option<RunKind>,
     pub metrics: MetricsSummary,
+}
+
+/// An unknown outcome is none that completed.
+fn outcome<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Outcome, D::Error> {
+    let known = serde_json::from_value(serde_json::Value::deserialize(deserializer)?);
+    Ok(known.unwrap_or(Outcome::Interrupted))
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -138,7 +145,7 @@ impl RunEntry {
     }
 }
 
-/// The runs below `root`, newest first. What can't be read is left out.
+/// The runs below `root`, newest first. Unreadable ones are left out.
 pub fn list_runs(root: &Path) -> Vec<RunEntry> {
     let mut runs = Vec::new();
     collect(root, root, 4, &mut runs);
@@ -155,7 +162,7 @@ fn collect(root: &Path, dir: &Path, depth: u32, runs: &mut Vec<RunEntry>) {
         let (parent, above) = (names.next().unwrap_or_default(), names.next().unwrap_or_default());
         let result = run.result();
         // The directories of a sweep's jobs are not named after their models.
-        let kind = result.as_ref().and_then(|result| result.run.clone()).or_else(|| begun(&run));
+        let kind = result.as_ref().and_then(|result| result.run.clone()).or_else(|| first_event(&run));
         let (model, experiment) = kind.map_or((None, None), |kind| (kind.model, kind.experiment));
         runs.push(RunEntry {
             model: model.unwrap_or(parent),
@@ -175,8 +182,8 @@ fn collect(root: &Path, dir: &Path, depth: u32, runs: &mut Vec<RunEntry>) {
     }
 }
 
-/// What a run that has no result yet said of itself in its first event.
-fn begun(run: &RunDir) -> Option<RunKind> {
+/// From the first event, for a run without a result.
+fn first_event(run: &RunDir) -> Option<RunKind> {
     let mut line = String::new();
     io::BufReader::new(fs::File::open(run.events()).ok()?).read_line(&mut line).ok()?;
     let event: serde_json::Value = serde_json::from_str(&line).ok()?;
@@ -188,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_runs_of_one_second_do_not_meet() {
+    fn two_runs_in_one_second_get_two_directories() {
         let root = tempfile::tempdir().unwrap();
         let wanted = root.path().join("baseline/tiny/2026-01-01");
         let (a, b) = (RunDir::create(&wanted).unwrap(), RunDir::create(&wanted).unwrap());
@@ -202,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_stays_under_its_run() {
+    fn a_snapshot_stays_inside_its_run() {
         let dir = RunDir(PathBuf::from("/runs/x"));
         for name in ["../../etc/passwd", "a b", "..", "/"] {
             assert_eq!(dir.snapshot(name).parent().unwrap(), Path::new("/runs/x/snapshots"), "{name}");

@@ -1,7 +1,8 @@
-//! A run on disk: its layout, how it is recorded, read back and played.
+//! Run directories: their layout, and how runs are recorded, read and replayed.
 
 mod environment;
 mod layout;
+mod loss;
 mod player;
 mod reader;
 mod recorder;
@@ -9,6 +10,7 @@ mod token_line;
 
 pub use environment::Environment;
 pub use layout::{RunDir, RunEntry, RunResult, list_runs};
-pub use player::{Player, Position};
+pub use loss::Loss;
+pub use player::{Player, Position, SPEEDS};
 pub use reader::{EventReader, Next, ReadError};
 pub use recorder::Recorder;

@@ -1,4 +1,4 @@
-//! Plays a recording: forwards at any speed, to any moment, and on behind a run that is still being written.
+//! Replays a recording: at any speed, from any moment, and following a run that is still being recorded.
 
 use std::time::{Duration, Instant};
 
@@ -8,24 +8,24 @@ use crate::{
     state::RunState,
 };
 
-/// Opens the same recording anew; the player needs it at two places at once.
+/// Opens the recording. The player reads it at two offsets at once.
 type Opener = Box<dyn Fn() -> Result<EventReader, ReadError>>;
 
-/// Holds two folds over one recording: `head` runs ahead to the end and leaves checkpoints, `view` stands
-/// where the user looks.
+/// Has two folds over one recording: `head` reads ahead to the end and leaves checkpoints, `view` is at the moment that
+/// is shown.
 pub struct Player {
     head: Fold,
     view: Fold,
     checkpoints: Vec<Checkpoint>,
     spacing_bytes: u64,
-    /// The run in it has ended.
+    /// The run has ended.
     complete: bool,
     loaded: bool,
-    /// When the recording was last seen to grow.
+    /// When the recording last grew.
     grew: Instant,
     pub playing: bool,
     pub speed: f64,
-    /// Stays at the end as it moves.
+    /// Stays at the end while it moves.
     pub following: bool,
     position: Stamp,
 }
@@ -33,7 +33,7 @@ pub struct Player {
 struct Fold {
     reader: EventReader,
     state: RunState,
-    /// Read but later than the moment asked for.
+    /// Read, but later than the requested moment.
     waiting: Option<Envelope>,
 }
 
@@ -42,7 +42,7 @@ struct Checkpoint {
     state: RunState,
 }
 
-/// Where the view stands.
+/// The position of the view.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Position {
     pub at: Stamp,
@@ -52,15 +52,16 @@ pub struct Position {
     pub speed: f64,
     /// The end is not known yet.
     pub loading: bool,
-    /// The run has no end, and nobody seems to write it any more.
+    /// The run has no end, and the recording does not grow any more.
     pub cut_off: bool,
 }
 
-/// A run that is being made tells of itself every second; longer than this, it has been cut off.
-const SILENCE: Duration = Duration::from_secs(5);
-const CHECKPOINTS: usize = 32;
+/// A run records something every second. After this time without growth it has been cut off.
+const GROWTH_TIMEOUT: Duration = Duration::from_secs(5);
+const MAX_CHECKPOINTS: usize = 32;
 const FIRST_SPACING_BYTES: u64 = 1 << 20;
-const SPEEDS: [f64; 9] = [0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 64.0];
+/// Playback speeds, in multiples of real time.
+pub const SPEEDS: [f64; 9] = [0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 64.0];
 
 impl Player {
     pub fn open(open: impl Fn() -> Result<EventReader, ReadError> + 'static) -> Result<Player, ReadError> {
@@ -82,7 +83,7 @@ impl Player {
         })
     }
 
-    /// Reads on towards the end for about `budget`. True while there is more to read right away.
+    /// Reads ahead for about `budget`. True while there is more to read.
     pub fn load(&mut self, budget: Duration) -> Result<bool, ReadError> {
         let started = Instant::now();
         loop {
@@ -100,7 +101,7 @@ impl Player {
                         if self.following && self.complete {
                             self.to_end();
                         }
-                        // What was written since may belong to the moment looked at.
+                        // New events may belong to the moment that is shown.
                         self.view.run_to(self.position)?;
                         self.view.state.unreadable_lines = self.head.reader.skipped();
                         return Ok(false);
@@ -119,7 +120,7 @@ impl Player {
             return;
         }
         self.checkpoints.push(Checkpoint { offset, state: self.head.state.clone() });
-        if self.checkpoints.len() > CHECKPOINTS {
+        if self.checkpoints.len() > MAX_CHECKPOINTS {
             let mut nth = 0;
             self.checkpoints.retain(|_| {
                 nth += 1;
@@ -129,7 +130,7 @@ impl Player {
         }
     }
 
-    /// The state to look at.
+    /// The state to show.
     pub fn state(&self) -> &RunState {
         if self.following { &self.head.state } else { &self.view.state }
     }
@@ -142,21 +143,21 @@ impl Player {
             following: self.following,
             speed: self.speed,
             loading: !self.loaded,
-            cut_off: self.loaded && !self.complete && self.grew.elapsed() > SILENCE,
+            cut_off: self.loaded && !self.complete && self.grew.elapsed() > GROWTH_TIMEOUT,
         }
     }
 
-    /// The run in it has ended: nothing more will come.
+    /// The run has ended: there will be no more events.
     pub fn complete(&self) -> bool {
         self.complete
     }
 
-    /// The view changes by itself: it plays, or there is more to read.
+    /// The view changes by itself: it is playing, or there is more to read.
     pub fn moves(&self) -> bool {
         !self.loaded || (self.playing && !(self.following && self.complete))
     }
 
-    /// Real time has passed. True when the view moved.
+    /// Advances the view by real time. True when it moved.
     pub fn advance(&mut self, elapsed: Duration) -> Result<bool, ReadError> {
         if self.following || !self.playing {
             return Ok(false);
@@ -171,7 +172,7 @@ impl Player {
         Ok(true)
     }
 
-    /// At the end a finished recording stops; a growing one is followed.
+    /// Jumps to the end. A finished recording stops there; a growing one is followed.
     pub fn to_end(&mut self) {
         self.following = true;
         self.position = self.head.state.now;
@@ -186,7 +187,7 @@ impl Player {
         self.following = false;
         let nearest = self.checkpoints.iter().rev().find(|c| c.state.now <= to);
         let offset = nearest.map_or(0, |c| c.offset);
-        // Forwards too, a checkpoint saves reading what lies before it.
+        // A checkpoint also saves reading when seeking forwards.
         if to < self.view.state.now || offset > self.view.reader.offset() {
             self.view.state = nearest.map_or_else(RunState::default, |c| c.state.clone());
             self.view.reader.seek(offset)?;
@@ -204,7 +205,7 @@ impl Player {
 
     pub fn toggle_play(&mut self) -> Result<(), ReadError> {
         if self.following && self.complete {
-            // Play again from the beginning.
+            // Replays from the start.
             self.seek(Stamp::default())?;
             self.playing = true;
         } else if self.following {
@@ -225,14 +226,16 @@ impl Player {
         self.speed = SPEEDS.into_iter().rev().find(|s| *s < self.speed).unwrap_or(self.speed);
     }
 
-    /// What the reader had to pass over, in words.
-    pub fn trouble(&self) -> Option<Notice> {
+    /// A notice about lines that were skipped.
+    pub fn warning(&self) -> Option<Notice> {
         let torn = self.loaded && !self.complete && self.head.reader.is_torn();
         let text = match (self.head.reader.skipped(), torn) {
             (0, false) => return None,
-            (0, true) => "the recording ends within a line; it is played up to the one before".to_owned(),
-            (n, false) => format!("{n} lines of the recording can't be read and were skipped"),
-            (n, true) => format!("{n} lines can't be read, and the last one is torn; they were skipped"),
+            (0, true) => "the recording ends within a line; that line is left out".to_owned(),
+            (n, false) => format!("{n} lines of the recording cannot be read and were skipped"),
+            (n, true) => format!(
+                "{n} lines of the recording cannot be read, and the last one is torn; they were skipped"
+            ),
         };
         Some(Notice { level: Level::Warn, source: "replay".into(), text })
     }

@@ -1,4 +1,4 @@
-//! Reads `events.ndjson`, also while it is being written, also after it was torn.
+//! Reads `events.ndjson`, also while it is written, and also when its end is torn.
 
 use std::{
     fs::File,
@@ -13,16 +13,16 @@ use crate::event::{Envelope, SCHEMA};
 
 #[derive(Debug, Error)]
 pub enum ReadError {
-    #[error("{path}: {source}; a run is a directory with an events.ndjson in it")]
+    #[error("{path}: {source}; a run is a directory with an events.ndjson")]
     Open { path: PathBuf, source: io::Error },
-    #[error("{name} can't be read: {source}")]
+    #[error("{name} cannot be read: {source}")]
     Io { name: String, source: io::Error },
     #[error("{name} is empty: the run ended before its first event was written; record it again")]
     Empty { name: String },
-    #[error("{name} is no recording of this program: its first line is not a run_started event")]
+    #[error("{name} is not a recording of this program: its first line is not a run_started event")]
     NotARun { name: String },
     #[error(
-        "{name} does not tell what was run: its first line can't be read ({reason}); record the run again"
+        "{name} does not say what was run: its first line cannot be read ({reason}); record the run again"
     )]
     Start { name: String, reason: String },
     #[error(
@@ -30,18 +30,18 @@ pub enum ReadError {
     )]
     Schema { name: String, found: u64 },
     #[error(
-        "{name} is of schema {found}, which no version of this program ever wrote (this one reads 1 to {SCHEMA}); record the run again"
+        "{name} has schema {found}, which no version of this program wrote (this one reads 1 to {SCHEMA}); record the run again"
     )]
     TooOld { name: String, found: u64 },
 }
 
-/// A longer first line is none of ours, and is not read to its end.
-const LONGEST_START: u64 = 16 << 20;
+/// A longer first line is not of this program, and is not read to its end.
+const MAX_FIRST_LINE_BYTES: u64 = 16 << 20;
 
 trait Source: BufRead + Seek + Send {}
 impl<T: BufRead + Seek + Send> Source for T {}
 
-/// Goes through a recording line by line. Lines that can't be read are skipped and counted.
+/// Reads a recording line by line. Lines that cannot be read are skipped and counted.
 pub struct EventReader {
     name: String,
     source: Box<dyn Source>,
@@ -50,11 +50,11 @@ pub struct EventReader {
     skipped: u64,
 }
 
-/// What comes next in a recording.
+/// The next item of a recording.
 #[derive(Debug)]
 pub enum Next {
     Event(Envelope),
-    /// Nothing more for now. `torn` when the file ends within a line.
+    /// The end for now. `torn` when the file ends within a line.
     End {
         torn: bool,
     },
@@ -79,13 +79,13 @@ impl EventReader {
     }
 
     fn check_schema(&mut self) -> Result<(), ReadError> {
-        let read = (&mut self.source).take(LONGEST_START).read_until(b'\n', &mut self.line);
+        let read = (&mut self.source).take(MAX_FIRST_LINE_BYTES).read_until(b'\n', &mut self.line);
         read.map_err(|e| self.io(e))?;
         let name = self.name.clone();
         if self.line.is_empty() {
             return Err(ReadError::Empty { name });
         }
-        // Looked at loosely, so that a newer form of the event is told from garbage.
+        // Parsed without its type first, to distinguish a newer schema from garbage.
         let first: serde_json::Value = serde_json::from_slice(&self.line).unwrap_or_default();
         match first.pointer("/e/run_started/schema").and_then(serde_json::Value::as_u64) {
             None => Err(ReadError::NotARun { name }),
@@ -98,7 +98,7 @@ impl EventReader {
         }
     }
 
-    /// The next event, or the end as it is now: a file that grows has more later.
+    /// The next event, or the current end: a file that grows has more later.
     pub fn read_next(&mut self) -> Result<Next, ReadError> {
         loop {
             self.source.read_until(b'\n', &mut self.line).map_err(|e| self.io(e))?;
@@ -115,24 +115,24 @@ impl EventReader {
         }
     }
 
-    /// Goes to `offset`, which must be one that [`offset`](Self::offset) gave.
+    /// Seeks to `offset`, which must come from [`offset`](Self::offset).
     pub fn seek(&mut self, offset: u64) -> Result<(), ReadError> {
         self.line.clear();
         self.offset = offset;
         self.source.seek(SeekFrom::Start(offset)).map(|_| ()).map_err(|e| self.io(e))
     }
 
-    /// Where the next line starts.
+    /// The start of the next line.
     pub fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// The file ends within a line, as of the last look.
+    /// The file ended within a line at the last read.
     pub fn is_torn(&self) -> bool {
         !self.line.is_empty()
     }
 
-    /// Lines that were there but could not be read.
+    /// Lines that could not be read.
     pub fn skipped(&self) -> u64 {
         self.skipped
     }

@@ -1,18 +1,19 @@
-//! Writes a run as it happens, and keeps count of what it could not write.
+//! Writes the files of a run while it happens, and counts lines that could not be written.
 
 use std::{
     fs::{self, File},
     io::{self, Write},
+    path::Path,
     time::{Duration, Instant},
 };
 
-use super::RunDir;
+use super::{Loss, RunDir};
 use crate::{
     chrome_trace::ChromeTrace,
     event::{Envelope, Event, GpuSample, Phase, Prediction, Stamp, readings::Reading},
 };
 
-/// The first columns of `nvml.csv`: the readings of the harness this format comes from, after `ts`.
+/// The first columns of `nvml.csv` after `ts`: those of the format that it extends.
 const FIRST: [Reading; 8] = [
     Reading::GpuUtil,
     Reading::MemUtil,
@@ -24,33 +25,35 @@ const FIRST: [Reading; 8] = [
     Reading::MemTotal,
 ];
 
-/// The readings that come after those of the harness.
-fn rest() -> impl Iterator<Item = Reading> {
+/// The readings after the first columns.
+fn other_readings() -> impl Iterator<Item = Reading> {
     Reading::ALL.iter().copied().filter(|reading| !FIRST.contains(reading))
 }
 
 fn nvml_header() -> String {
     let first = FIRST.iter().map(|reading| reading.about().column);
-    let rest = rest().map(|reading| reading.about().column);
+    let others = other_readings().map(|reading| reading.about().column);
     let ours = ["gpu", "t_s", "phase", "clock_event_reasons"];
-    std::iter::once("ts").chain(first).chain(ours).chain(rest).collect::<Vec<_>>().join(",")
+    std::iter::once("ts").chain(first).chain(ours).chain(others).collect::<Vec<_>>().join(",")
 }
 
-/// Appends events to `events.ndjson`, GPU samples to `nvml.csv`, predictions to a file that the first one makes, and where it is
-/// asked for the run as a trace to `trace.json`. A failing disk never stops the run: lines are lost, counted, and writing is
+/// Appends events to `events.ndjson`, GPU samples to `nvml.csv`, predictions to a file that the first one creates, and
+/// optionally the trace to `trace.json`. A failing disk never stops the run: lines are lost and counted, and writing is
 /// tried again at the next flush.
 pub struct Recorder {
     dir: RunDir,
     events: LineFile,
     nvml: LineFile,
     phase: Phase,
-    /// The GPU that the phases are of.
+    /// The GPU of the workload.
     profiled: Option<u32>,
     predictions: Option<LineFile>,
     trace: Option<TraceFile>,
     started_unix_s: f64,
     flush_every: Duration,
     flushed: Instant,
+    /// A document that could not be written.
+    unwritten: Option<String>,
 }
 
 struct TraceFile {
@@ -82,10 +85,11 @@ impl Recorder {
             started_unix_s: started_unix_ms as f64 / 1e3,
             flush_every,
             flushed: Instant::now(),
+            unwritten: None,
         })
     }
 
-    /// Writes `trace.json` too.
+    /// Also writes `trace.json`.
     pub fn with_trace(mut self) -> io::Result<Recorder> {
         let file = LineFile::create(File::create_new(self.dir.trace())?);
         self.trace = Some(TraceFile { trace: ChromeTrace::default(), file, lines: String::new() });
@@ -95,7 +99,7 @@ impl Recorder {
     pub fn record(&mut self, envelope: &Envelope) {
         match serde_json::to_vec(envelope) {
             Ok(line) => self.events.line(&line),
-            Err(e) => tracing::error!("an event has no recorded form: {e}"),
+            Err(e) => tracing::error!("an event cannot be serialised: {e}"),
         }
         if let Some(trace) = &mut self.trace {
             trace.add(envelope);
@@ -113,7 +117,7 @@ impl Recorder {
         }
     }
 
-    /// A prediction that has no file of its own is still in `events.ndjson`.
+    /// Without this file a prediction is still in `events.ndjson`.
     fn predict(&mut self, prediction: &Prediction) {
         if self.predictions.is_none() {
             let path = self.dir.predictions();
@@ -128,7 +132,7 @@ impl Recorder {
         }
     }
 
-    /// Flushes when it is time to. Call it at least as often as events come.
+    /// Flushes when the interval is over. Call it at least as often as events come.
     pub fn tick(&mut self) {
         if self.flushed.elapsed() >= self.flush_every {
             self.flush();
@@ -136,30 +140,53 @@ impl Recorder {
     }
 
     pub fn flush(&mut self) {
-        self.events.flush();
-        self.nvml.flush();
-        self.beside_mut().for_each(LineFile::flush);
+        let trace = self.trace.as_mut().map(|trace| &mut trace.file);
+        let files = [&mut self.events, &mut self.nvml].into_iter().chain(&mut self.predictions).chain(trace);
+        files.for_each(LineFile::flush);
         self.flushed = Instant::now();
     }
 
-    /// Files that not every run has.
-    fn beside(&self) -> impl Iterator<Item = &LineFile> {
-        self.predictions.iter().chain(self.trace.iter().map(|trace| &trace.file))
+    fn files(&self) -> impl Iterator<Item = &LineFile> {
+        let trace = self.trace.as_ref().map(|trace| &trace.file);
+        [&self.events, &self.nvml].into_iter().chain(&self.predictions).chain(trace)
     }
 
-    fn beside_mut(&mut self) -> impl Iterator<Item = &mut LineFile> {
-        self.predictions.iter_mut().chain(self.trace.iter_mut().map(|trace| &mut trace.file))
+    pub fn dir(&self) -> &RunDir {
+        &self.dir
+    }
+
+    /// Writes a document into the directory or one below it.
+    pub fn write(&mut self, path: &Path, content: impl AsRef<[u8]>) {
+        if let Some(parent) = path.parent().filter(|parent| *parent != self.dir.path()) {
+            // Where this fails, so does the write.
+            let _ = fs::create_dir(parent);
+        }
+        self.check(path, fs::write(path, content));
+    }
+
+    /// Remembers that `path` could not be written.
+    pub fn check(&mut self, path: &Path, written: io::Result<()>) {
+        if let Err(e) = written {
+            tracing::error!("{}: {e}", path.display());
+            self.unwritten = Some(format!("{}: {e}", path.display()));
+        }
     }
 
     /// Lines that did not reach the disk.
     pub fn lost(&self) -> u64 {
-        self.events.lost + self.nvml.lost + self.beside().map(|file| file.lost).sum::<u64>()
+        self.files().map(|file| file.lost).sum()
     }
 
-    /// What the disk said last, when it refused.
-    pub fn trouble(&self) -> Option<&str> {
-        let beside = || self.beside().find_map(|file| file.trouble.as_deref());
-        self.events.trouble.as_deref().or(self.nvml.trouble.as_deref()).or_else(beside)
+    /// What is missing on disk.
+    pub fn loss(&self) -> Option<Loss> {
+        let unwritten = || self.unwritten.clone().map(|reason| Loss::File { reason });
+        match self.lost() {
+            0 => unwritten(),
+            lost => {
+                let reason = self.files().find_map(|file| file.error.clone()).unwrap_or_default();
+                Some(Loss::Lines { lost, reason })
+            }
+        }
     }
 }
 
@@ -174,33 +201,33 @@ fn nvml_row(started_unix_s: f64, t: Stamp, phase: Option<Phase>, sample: &GpuSam
     cells.extend([sample.gpu.to_string(), format!("{:.6}", t.secs())]);
     cells.push(phase.map_or("", Phase::name).to_owned());
     cells.push(sample.reasons.map_or_else(String::new, |bits| format!("{bits:#x}")));
-    cells.extend(rest().map(cell));
+    cells.extend(other_readings().map(cell));
     cells.join(",")
 }
 
-/// A file of whole lines. Lines wait in memory until flushed; what can't be written is dropped and counted,
-/// and the next line that gets through starts on a line of its own.
+/// A file of lines. They are buffered until flushed. Lines that cannot be written are dropped and counted; the next one
+/// that is written starts on a new line.
 struct LineFile<W: Write = File> {
     out: W,
     pending: Vec<u8>,
     lost: u64,
-    /// The last thing on disk is half a line.
+    /// The file ends within a line.
     torn: bool,
-    trouble: Option<String>,
+    error: Option<String>,
 }
 
 const PENDING_BYTES: usize = 1 << 16;
 
 impl<W: Write> LineFile<W> {
     fn create(out: W) -> Self {
-        LineFile { out, pending: Vec::with_capacity(PENDING_BYTES), lost: 0, torn: false, trouble: None }
+        LineFile { out, pending: Vec::with_capacity(PENDING_BYTES), lost: 0, torn: false, error: None }
     }
 
     fn line(&mut self, text: &[u8]) {
         self.append(text, b"\n");
     }
 
-    /// Any number of whole lines.
+    /// Any number of complete lines.
     fn lines(&mut self, text: &[u8]) {
         if !text.is_empty() {
             self.append(text, b"");
@@ -222,20 +249,20 @@ impl<W: Write> LineFile<W> {
         let mut written = 0;
         while written < self.pending.len() {
             match self.out.write(&self.pending[written..]) {
-                Ok(0) => self.trouble = Some("the disk took no more bytes".into()),
+                Ok(0) => self.error = Some("no more bytes were accepted".into()),
                 Ok(n) => {
                     written += n;
                     continue;
                 }
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-                Err(e) => self.trouble = Some(e.to_string()),
+                Err(e) => self.error = Some(e.to_string()),
             }
             break;
         }
         if written > 0 {
             self.torn = self.pending[written - 1] != b'\n';
         }
-        // A line break in front ends what is on disk already: it is made up for, and no line of its own.
+        // A leading line break ends the torn line in the file, and is no line itself.
         let unwritten = &self.pending[written..];
         let unwritten = unwritten.strip_prefix(b"\n").unwrap_or(unwritten);
         self.lost += unwritten.iter().filter(|b| **b == b'\n').count() as u64;
@@ -247,7 +274,7 @@ impl<W: Write> LineFile<W> {
 mod tests {
     use super::*;
 
-    /// A disk with room for so many bytes, which someone may make room on again.
+    /// A disk with space for `room` bytes.
     #[derive(Default)]
     struct Disk {
         content: Vec<u8>,
@@ -271,14 +298,14 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_costs_lines_and_says_so() {
+    fn a_full_disk_loses_lines_and_counts_them() {
         let mut file = LineFile::create(Disk { room: 10, ..Disk::default() });
         for line in ["first", "second", "third"] {
             file.line(line.as_bytes());
         }
         file.flush();
         assert_eq!((file.lost, file.torn), (2, true));
-        assert!(file.trouble.is_some());
+        assert!(file.error.is_some());
         file.line(b"still full");
         file.flush();
         assert_eq!((file.lost, file.torn), (3, true));
@@ -290,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn unread_cells_are_empty() {
+    fn missing_readings_are_empty_cells() {
         let sample = GpuSample::of(0)
             .with(Reading::Power, 612.5)
             .with(Reading::MemUsed, f64::from(3 << 20))

@@ -1,8 +1,8 @@
-//! The line of a token, read by hand: nearly all lines of a recording are of this form, and nothing else reads it as fast.
+//! A parser for the lines of tokens, which are nearly all lines of a recording. It is much faster than serde.
 
 use crate::event::{Envelope, Event, Stamp, Token};
 
-/// The event of a line that the recorder wrote of a token; `None` of any other line, which is for serde to read.
+/// The event in a line that the recorder wrote for a token; `None` for any other line, which serde parses.
 pub fn token_line(line: &[u8]) -> Option<Envelope> {
     let mut rest = Rest(line);
     let t = rest.field(b"{\"t\":")?;
@@ -19,16 +19,16 @@ pub fn token_line(line: &[u8]) -> Option<Envelope> {
 struct Rest<'a>(&'a [u8]);
 
 impl Rest<'_> {
-    fn skip(&mut self, words: &[u8]) -> Option<()> {
-        self.0 = self.0.strip_prefix(words)?;
+    fn skip(&mut self, text: &[u8]) -> Option<()> {
+        self.0 = self.0.strip_prefix(text)?;
         Some(())
     }
 
-    /// The number after `words`. Where they do not stand next, nothing is taken.
-    fn field(&mut self, words: &[u8]) -> Option<u64> {
-        let after = self.0.strip_prefix(words)?;
+    /// The number after `name`. Consumes nothing where `name` is not next.
+    fn field(&mut self, name: &[u8]) -> Option<u64> {
+        let after = self.0.strip_prefix(name)?;
         let digits = after.iter().take_while(|byte| byte.is_ascii_digit()).count();
-        // JSON has no numbers that begin with a zero; twenty digits may be too many.
+        // JSON numbers have no leading zero; twenty digits may overflow.
         if digits == 0 || digits > 19 || (digits > 1 && after[0] == b'0') {
             return None;
         }
@@ -51,12 +51,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(t in 0..u64::MAX / 2, request: u32, index: u32, id: u32, device_ns in prop::option::of(0..u64::MAX / 2)) {
+        fn written_lines_read_back(t in 0..u64::MAX / 2, request: u32, index: u32, id: u32, device_ns in prop::option::of(0..u64::MAX / 2)) {
             let envelope = Envelope { t: Stamp(t), event: Event::Token(Token { request, index, id, device_ns }) };
             prop_assert_eq!(token_line(&written(&envelope)), Some(envelope));
         }
 
-        /// A line that is not quite of this form is left to serde, or means the same to both.
+        /// A line of almost this form is left to serde, or means the same to both.
         #[test]
         fn serde_agrees(device in prop::option::of(0u64..200), at in 0usize..80, byte in prop::sample::select(&b"0189{}\":,.-eE+ trnid\n"[..]), cut in 0usize..5) {
             let token = Token { request: 10, index: 255, id: 4_294_967_295, device_ns: device };
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn other_lines_are_left_alone() {
+    fn other_lines_are_left_to_serde() {
         for line in [
             "",
             "{\"t\":1,\"e\":\"workload_paused\"}\n",

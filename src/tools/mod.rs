@@ -1,4 +1,4 @@
-//! Programs of others: where they are installed, whether they would do, and how they are run.
+//! External programs: finds Nsight Systems and Nsight Compute, checks them, and runs programs with a time limit.
 
 pub mod nsight;
 pub mod process;

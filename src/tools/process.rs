@@ -1,4 +1,4 @@
-//! A program that is run for what it says, and ended with all it has started when it takes too long.
+//! Runs a program for its output, with a time limit for it and its children.
 
 use std::{
     ffi::OsStr,
@@ -17,147 +17,141 @@ use std::{
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use thiserror::Error;
 
-/// More than any version text.
-const MOST_BYTES: u64 = 64 << 10;
-const BETWEEN_LOOKS: Duration = Duration::from_millis(5);
-/// For what is still in the pipes when everyone who could write to them is gone.
-const LAST_WORDS: Duration = Duration::from_millis(200);
+/// Longer than any version text.
+const MAX_OUTPUT_BYTES: u64 = 64 << 10;
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// For what is left in the pipes once every writer has ended.
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(200);
 
+/// Why a program gave no output, or not all of it.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum ToolTrouble {
+pub enum ToolError {
     #[error("it cannot be started: {0}")]
     NotStarted(String),
-    #[error("it does not answer: it was ended after {0} s")]
-    TooLong(String),
-    #[error("it ends with {ending}: {said}")]
-    Failed { ending: String, said: String },
-    #[error("the program was told to stop")]
+    #[error("it does not answer: stopped after {:.1} s", .0.as_secs_f64())]
+    TimedOut(Duration),
+    #[error("it failed ({status}): {message}")]
+    Failed { status: String, message: String },
+    #[error("it was stopped")]
     Stopped,
 }
 
-/// What `program` prints, stdout before stderr, in plain English where it has several languages. By `until` it is done or
-/// it is ended; `stop` ends it at once. Nothing that it started in its own process group is left running either way.
-pub fn said(program: &Path, args: &[&str], until: Instant, stop: &AtomicBool) -> Result<String, ToolTrouble> {
-    let begun = Instant::now();
-    let mut command = Command::new(program);
-    command.args(args).env("LC_ALL", "C").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut running = Running::start(&mut command)?;
-    let streams = [running.0.stdout.take().map(collected), running.0.stderr.take().map(collected)];
+/// The output of `program`, stdout before stderr, in English where it has several languages. It is killed at `until`,
+/// or as soon as `stop` is set. Nothing that it started in its own process group is left running either way.
+pub fn output(program: &Path, args: &[&str], until: Instant, stop: &AtomicBool) -> Result<String, ToolError> {
+    let started = Instant::now();
+    let mut running = start_piped(program, args)?;
+    let streams = [running.0.stdout.take().map(collect), running.0.stderr.take().map(collect)];
     while !running.has_ended() {
-        if stop.load(Ordering::Acquire) {
-            return Err(ToolTrouble::Stopped);
+        if let Some(error) = interruption(started, until, stop) {
+            return Err(error);
         }
-        if Instant::now() >= until {
-            return Err(ToolTrouble::TooLong(format!("{:.1}", begun.elapsed().as_secs_f64())));
-        }
-        thread::sleep(BETWEEN_LOOKS);
+        thread::sleep(POLL_INTERVAL);
     }
     let status = running.end();
     let text: String =
-        streams.into_iter().flatten().filter_map(|text| text.recv_timeout(LAST_WORDS).ok()).collect();
-    match status {
-        Some(status) if status.success() => Ok(text),
-        status => Err(ToolTrouble::failed(status, &text)),
-    }
+        streams.into_iter().flatten().filter_map(|text| text.recv_timeout(DRAIN_TIMEOUT).ok()).collect();
+    failure(status, &text).map_or(Ok(text), Err)
 }
 
-/// Gives what `program` prints on stdout to `read` as it comes, and what `read` makes of it, with what went wrong if
-/// something did. Limits are those of [`said`].
-pub fn streamed<T>(
+/// Passes the stdout of `program` to `read` while it runs. Returns the result of `read`, and the error if the program
+/// failed. Limits are those of [`output`].
+pub fn stream<T>(
     program: &Path,
     args: &[&OsStr],
     until: Instant,
     stop: &AtomicBool,
     read: impl FnOnce(ChildStdout) -> T,
-) -> Result<(T, Option<ToolTrouble>), ToolTrouble> {
-    let begun = Instant::now();
-    let mut command = Command::new(program);
-    command.args(args).env("LC_ALL", "C").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut running = Running::start(&mut command)?;
-    let errors = running.0.stderr.take().map(collected);
+) -> Result<(T, Option<ToolError>), ToolError> {
+    let started = Instant::now();
+    let mut running = start_piped(program, args)?;
+    let errors = running.0.stderr.take().map(collect);
     let Some(stdout) = running.0.stdout.take() else {
-        return Err(ToolTrouble::NotStarted("it has no stdout".to_owned()));
+        return Err(ToolError::NotStarted("it has no stdout".to_owned()));
     };
     let finished = AtomicBool::new(false);
-    let ended = thread::scope(|scope| {
-        // Ended from outside, the pipe closes, and whoever reads it sees its end.
+    let (result, interrupted) = thread::scope(|scope| {
+        // A kill closes the pipe, which ends `read`.
         let (group, finished) = (running.pid(), &finished);
-        let watch = scope.spawn(move || {
+        let watchdog = scope.spawn(move || {
             while !finished.load(Ordering::Acquire) {
-                let trouble = match (stop.load(Ordering::Acquire), Instant::now() >= until) {
-                    (true, _) => ToolTrouble::Stopped,
-                    (_, true) => ToolTrouble::TooLong(format!("{:.1}", begun.elapsed().as_secs_f64())),
-                    _ => {
-                        thread::sleep(BETWEEN_LOOKS);
-                        continue;
-                    }
-                };
-                if let Some(group) = group {
-                    let _ = kill_process_group(group, Signal::KILL);
+                if let Some(error) = interruption(started, until, stop) {
+                    group.map(|group| kill_process_group(group, Signal::KILL));
+                    return Some(error);
                 }
-                return Some(trouble);
+                thread::sleep(POLL_INTERVAL);
             }
             None
         });
-        let made = read(stdout);
-        while !running.has_ended() && !watch.is_finished() {
-            thread::sleep(BETWEEN_LOOKS);
+        let result = read(stdout);
+        while !running.has_ended() && !watchdog.is_finished() {
+            thread::sleep(POLL_INTERVAL);
         }
         finished.store(true, Ordering::Release);
-        (made, watch.join().ok().flatten())
+        (result, watchdog.join().ok().flatten())
     });
     let status = running.end();
-    let (made, ended) = ended;
-    let words = errors.and_then(|text| text.recv_timeout(LAST_WORDS).ok()).unwrap_or_default();
-    let failed = || match status {
-        Some(status) if status.success() => None,
-        status => Some(ToolTrouble::failed(status, &words)),
-    };
-    Ok((made, ended.or_else(failed)))
+    let stderr = errors.and_then(|text| text.recv_timeout(DRAIN_TIMEOUT).ok()).unwrap_or_default();
+    Ok((result, interrupted.or_else(|| failure(status, &stderr))))
 }
 
-impl ToolTrouble {
-    fn failed(status: Option<ExitStatus>, text: &str) -> ToolTrouble {
-        let mut lines = text.lines().map(str::trim);
-        ToolTrouble::Failed {
-            ending: status.map_or_else(|| "nobody knows what".to_owned(), |status| status.to_string()),
-            said: lines.find(|line| !line.is_empty()).unwrap_or("nothing is said").to_owned(),
-        }
+fn start_piped(program: &Path, args: &[impl AsRef<OsStr>]) -> Result<Running, ToolError> {
+    let mut command = Command::new(program);
+    command.args(args).env("LC_ALL", "C").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    Running::start(&mut command)
+}
+
+/// Why a running program has to end now, if it has to.
+fn interruption(started: Instant, until: Instant, stop: &AtomicBool) -> Option<ToolError> {
+    if stop.load(Ordering::Acquire) {
+        return Some(ToolError::Stopped);
     }
+    (Instant::now() >= until).then(|| ToolError::TimedOut(started.elapsed()))
 }
 
-/// Everything a stream has to say, once it has ended.
-fn collected(stream: impl Read + Send + 'static) -> Receiver<String> {
+fn failure(status: Option<ExitStatus>, output: &str) -> Option<ToolError> {
+    if status.is_some_and(|status| status.success()) {
+        return None;
+    }
+    let first_line = output.lines().map(str::trim).find(|line| !line.is_empty());
+    Some(ToolError::Failed {
+        status: status.map_or_else(|| "exit status unknown".to_owned(), |status| status.to_string()),
+        message: first_line.unwrap_or("no message").to_owned(),
+    })
+}
+
+/// The text of a stream, once it has ended.
+fn collect(stream: impl Read + Send + 'static) -> Receiver<String> {
     let (tx, rx) = mpsc::sync_channel(1);
     thread::spawn(move || {
         let mut bytes = Vec::new();
-        let _ = stream.take(MOST_BYTES).read_to_end(&mut bytes);
+        let _ = stream.take(MAX_OUTPUT_BYTES).read_to_end(&mut bytes);
         let _ = tx.send(String::from_utf8_lossy(&bytes).into_owned());
     });
     rx
 }
 
-/// A child that leads a process group; dropped, the whole group is gone.
+/// A child that leads a process group. Dropping it kills the whole group.
 pub struct Running(Child);
 
 impl Running {
     /// Starts `command` as the leader of a group of its own.
-    pub fn start(command: &mut Command) -> Result<Running, ToolTrouble> {
+    pub fn start(command: &mut Command) -> Result<Running, ToolError> {
         let child = command.process_group(0).spawn();
-        child.map(Running).map_err(|e| ToolTrouble::NotStarted(e.to_string()))
+        child.map(Running).map_err(|e| ToolError::NotStarted(e.to_string()))
     }
 
     fn pid(&self) -> Option<Pid> {
         i32::try_from(self.0.id()).ok().and_then(Pid::from_raw)
     }
 
-    /// Whether it has ended. It is not reaped by that, so its number still belongs to it.
+    /// Whether it has ended. This does not reap it, so its pid stays its own.
     pub fn has_ended(&self) -> bool {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
         self.pid().is_none_or(|pid| !matches!(waitid(WaitId::Pid(pid), options), Ok(None)))
     }
 
-    /// Ends whoever is left of the group, then reaps the child.
+    /// Kills what is left of the group, then reaps the child.
     pub fn end(&mut self) -> Option<ExitStatus> {
         if let Some(group) = self.pid() {
             let _ = kill_process_group(group, Signal::KILL);
@@ -168,7 +162,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // After `end` there is nobody left, and the number may be another's by then.
+        // After `end` the group is gone, and its pid may belong to another process.
         if matches!(self.0.try_wait(), Ok(None)) {
             self.end();
         }
@@ -179,24 +173,24 @@ impl Drop for Running {
 mod tests {
     use super::*;
 
-    fn sh(script: &str, limit: Duration) -> Result<String, ToolTrouble> {
-        said(Path::new("/bin/sh"), &["-c", script], Instant::now() + limit, &AtomicBool::new(false))
+    fn sh(script: &str, limit: Duration) -> Result<String, ToolError> {
+        output(Path::new("/bin/sh"), &["-c", script], Instant::now() + limit, &AtomicBool::new(false))
     }
 
     const LONG: Duration = Duration::from_secs(20);
 
     #[test]
-    fn what_a_tool_says() {
+    fn output_is_stdout_then_stderr() {
         assert_eq!(sh("echo out; echo err >&2", LONG).unwrap(), "out\nerr\n");
         assert_eq!(sh("echo $LC_ALL", LONG).unwrap(), "C\n");
         let failed = sh("echo; echo no such thing >&2; exit 3", LONG).unwrap_err().to_string();
-        assert_eq!(failed, "it ends with exit status: 3: no such thing");
+        assert_eq!(failed, "it failed (exit status: 3): no such thing");
         let stop = AtomicBool::new(false);
-        let missing = said(Path::new("/nowhere/nsys"), &[], Instant::now() + LONG, &stop);
-        assert!(matches!(missing, Err(ToolTrouble::NotStarted(_))));
+        let missing = output(Path::new("/nowhere/nsys"), &[], Instant::now() + LONG, &stop);
+        assert!(matches!(missing, Err(ToolError::NotStarted(_))));
     }
 
-    /// Whether a process runs; one that has ended and waits to be reaped does not.
+    /// Whether a process runs. A zombie does not.
     fn runs(pid: &str) -> bool {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
@@ -205,61 +199,61 @@ mod tests {
     fn ends(pid: &str) -> bool {
         let deadline = Instant::now() + LONG;
         while runs(pid) && Instant::now() < deadline {
-            thread::sleep(BETWEEN_LOOKS);
+            thread::sleep(POLL_INTERVAL);
         }
         !runs(pid)
     }
 
     #[test]
-    fn one_that_hangs_is_ended_with_its_children() {
+    fn a_hanging_program_is_killed_with_its_children() {
         let folder = tempfile::tempdir().unwrap();
         let pids = folder.path().join("pids");
         let script = format!("sleep 600 & echo $! $$ > {}; wait", pids.display());
-        let begun = Instant::now();
+        let started = Instant::now();
         let hung = sh(&script, Duration::from_millis(700)).unwrap_err();
-        assert!(matches!(hung, ToolTrouble::TooLong(_)), "{hung}");
-        assert!(begun.elapsed() < Duration::from_secs(10));
+        assert!(matches!(hung, ToolError::TimedOut(_)), "{hung}");
+        assert!(started.elapsed() < Duration::from_secs(10));
         let pids = std::fs::read_to_string(&pids).unwrap();
         assert_eq!(pids.split_whitespace().count(), 2);
         assert!(pids.split_whitespace().all(ends), "{pids}");
     }
 
     #[test]
-    fn what_it_leaves_in_the_background_is_ended_too() {
-        let begun = Instant::now();
+    fn background_children_are_killed_too() {
+        let started = Instant::now();
         let pid = sh("sleep 600 & echo $!", LONG).unwrap();
-        assert!(begun.elapsed() < Duration::from_secs(10), "its child holds the pipe open");
+        assert!(started.elapsed() < Duration::from_secs(10), "the child holds the pipe open");
         assert!(ends(pid.trim()));
     }
 
-    fn streamed_sh(script: &str, limit: Duration) -> (String, Option<ToolTrouble>) {
+    fn stream_sh(script: &str, limit: Duration) -> (String, Option<ToolError>) {
         let args = ["-c", script].map(OsStr::new);
         let read = |mut stdout: ChildStdout| {
             let mut text = String::new();
             let _ = stdout.read_to_string(&mut text);
             text
         };
-        streamed(Path::new("/bin/sh"), &args, Instant::now() + limit, &AtomicBool::new(false), read).unwrap()
+        stream(Path::new("/bin/sh"), &args, Instant::now() + limit, &AtomicBool::new(false), read).unwrap()
     }
 
     #[test]
-    fn what_a_tool_prints_is_read_as_it_comes() {
-        let (text, trouble) = streamed_sh("seq 100000; echo heard >&2", LONG);
-        assert_eq!((text.lines().count(), trouble), (100_000, None));
-        let (text, trouble) = streamed_sh("echo half; echo broken >&2; exit 3", LONG);
+    fn stdout_is_read_while_the_program_runs() {
+        let (text, error) = stream_sh("seq 100000; echo heard >&2", LONG);
+        assert_eq!((text.lines().count(), error), (100_000, None));
+        let (text, error) = stream_sh("echo half; echo broken >&2; exit 3", LONG);
         assert_eq!(text, "half\n");
-        assert_eq!(trouble.unwrap().to_string(), "it ends with exit status: 3: broken");
-        let begun = Instant::now();
-        let (text, trouble) = streamed_sh("echo some; sleep 600", Duration::from_millis(500));
+        assert_eq!(error.unwrap().to_string(), "it failed (exit status: 3): broken");
+        let started = Instant::now();
+        let (text, error) = stream_sh("echo some; sleep 600", Duration::from_millis(500));
         assert_eq!(text, "some\n");
-        assert!(matches!(trouble, Some(ToolTrouble::TooLong(_))), "{trouble:?}");
-        assert!(begun.elapsed() < Duration::from_secs(10));
+        assert!(matches!(error, Some(ToolError::TimedOut(_))), "{error:?}");
+        assert!(started.elapsed() < Duration::from_secs(10));
     }
 
     #[test]
-    fn a_stop_ends_it() {
+    fn stop_ends_it() {
         let stop = AtomicBool::new(true);
-        let ended = said(Path::new("/bin/sh"), &["-c", "sleep 600"], Instant::now() + LONG, &stop);
-        assert_eq!(ended, Err(ToolTrouble::Stopped));
+        let ended = output(Path::new("/bin/sh"), &["-c", "sleep 600"], Instant::now() + LONG, &stop);
+        assert_eq!(ended, Err(ToolError::Stopped));
     }
 }

@@ -1,4 +1,4 @@
-//! The system as a look at its programs sees it: a test can present another.
+//! Files, variables and programs of the system. Tests present another one.
 
 use std::{
     collections::HashMap,
@@ -8,20 +8,20 @@ use std::{
     time::Instant,
 };
 
-use super::process::{self, ToolTrouble};
+use super::process::{self, ToolError};
 
-/// Files and variables.
+/// The root of the file system, and environment variables.
 #[derive(Debug, Clone)]
 pub struct System {
-    /// Where paths begin: `/`, or the folder that stands for it.
+    /// `/`, or the directory that is used in its place.
     pub root: PathBuf,
     pub variables: HashMap<String, String>,
-    /// Ends what is under way.
+    /// Stops running programs when set.
     pub stop: Arc<AtomicBool>,
 }
 
 impl System {
-    /// This one.
+    /// The system that this program runs on.
     pub fn here() -> System {
         let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
             Some((name.into_string().ok()?, value.into_string().ok()?))
@@ -33,12 +33,12 @@ impl System {
         }
     }
 
-    /// A variable that is set to something.
+    /// A variable that is set and not empty.
     pub fn variable(&self, name: &str) -> Option<&str> {
         self.variables.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
 
-    /// Where `path` lies on the disk.
+    /// The file system path of `path`.
     pub fn at(&self, path: impl AsRef<Path>) -> PathBuf {
         let below = path.as_ref().components().filter(|part| !matches!(part, Component::RootDir));
         self.root.join(below.collect::<PathBuf>())
@@ -52,7 +52,7 @@ impl System {
         self.at(path).exists()
     }
 
-    /// The paths that a pattern names, where a part may have one `*`; in order.
+    /// The existing paths that match a pattern, sorted. Each part of it may have one `*`.
     pub fn matching(&self, pattern: &str) -> Vec<PathBuf> {
         let mut found = vec![PathBuf::from("/")];
         for part in pattern.split('/').filter(|part| !part.is_empty()) {
@@ -76,7 +76,7 @@ impl System {
         found
     }
 
-    /// The names in a folder, in order; none where there is no such folder.
+    /// The names in a directory, sorted; empty where there is no such directory.
     pub fn names_in(&self, dir: &Path) -> Vec<String> {
         let entries = fs::read_dir(self.at(dir)).into_iter().flatten().flatten();
         let mut names: Vec<String> =
@@ -85,19 +85,19 @@ impl System {
         names
     }
 
-    /// The path behind all links, as seen from the root.
+    /// The path with all links resolved, relative to the root.
     pub fn real(&self, path: &Path) -> PathBuf {
         let Ok(real) = self.at(path).canonicalize() else { return path.to_owned() };
         let root = self.root.canonicalize().unwrap_or_else(|_| self.root.clone());
         real.strip_prefix(&root).map_or(real.clone(), |below| Path::new("/").join(below))
     }
 
-    /// What a program prints; ended at `until`.
-    pub fn said(&self, program: &Path, args: &[&str], until: Instant) -> Result<String, ToolTrouble> {
-        process::said(&self.at(program), args, until, &self.stop)
+    /// The output of a program, which is killed at `until`.
+    pub fn output(&self, program: &Path, args: &[&str], until: Instant) -> Result<String, ToolError> {
+        process::output(&self.at(program), args, until, &self.stop)
     }
 
-    /// The folders of a variable that lists some, such as PATH.
+    /// The directories in a variable such as PATH.
     pub fn folders(&self, variable: &str) -> Vec<PathBuf> {
         let listed = self.variable(variable).unwrap_or_default().split(':');
         listed.filter(|folder| folder.starts_with('/')).map(PathBuf::from).collect()
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns_name_what_is_there() {
+    fn patterns_match_existing_paths() {
         let root = tempfile::tempdir().unwrap();
         for dir in ["usr/local/cuda-12.4/bin", "usr/local/cuda-13.0/bin", "usr/local/other/bin", "opt"] {
             fs::create_dir_all(root.path().join(dir)).unwrap();

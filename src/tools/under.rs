@@ -1,4 +1,4 @@
-//! Runs under a tool: how a program knows of being in one, and who belongs to it.
+//! Runs under a tool: detects the tool, and finds all processes of one run.
 
 use std::{
     fs,
@@ -9,15 +9,15 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// A variable that everything inherits which a tool starts. Tools put programs into groups and sessions of their own,
-/// so a process group alone does not tell who belongs together.
+/// An environment variable that all processes of a run under a tool inherit. Tools start programs in process groups
+/// and sessions of their own, so the process group does not identify them.
 pub const VARIABLE: &str = "LLMPROF_UNDER";
 
-/// Longest wait for processes that were killed.
-const PATIENCE: Duration = Duration::from_secs(2);
-const BETWEEN_LOOKS: Duration = Duration::from_millis(5);
+/// The longest wait for killed processes.
+const KILL_TIMEOUT: Duration = Duration::from_secs(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// One run under `tool`, told from all others.
+/// Identifies one run under a tool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mark(String);
 
@@ -29,12 +29,12 @@ impl Mark {
         Mark(format!("{tool}/{}-{next}-{now}", std::process::id()))
     }
 
-    /// What the variable is set to.
+    /// The value of the variable.
     pub fn value(&self) -> &str {
         &self.0
     }
 
-    /// The processes that have the mark. One that has ended and waits to be reaped has none.
+    /// The processes that have the mark. A zombie has no environment, and so no mark.
     pub fn processes(&self) -> Vec<Pid> {
         let wanted = format!("{VARIABLE}={}", self.0);
         let own = std::process::id();
@@ -51,9 +51,9 @@ impl Mark {
             .collect()
     }
 
-    /// Ends whoever has the mark, and waits until nobody has.
+    /// Kills all processes that have the mark, and waits until they are gone.
     pub fn end_all(&self) {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + KILL_TIMEOUT;
         loop {
             let left = self.processes();
             if left.is_empty() || Instant::now() >= until {
@@ -62,12 +62,12 @@ impl Mark {
             for pid in left {
                 let _ = kill_process(pid, Signal::KILL);
             }
-            thread::sleep(BETWEEN_LOOKS);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 }
 
-/// The tool that this program runs under, by its variables: ours, that of nsys, or that of any tool of CUDA.
+/// The tool that this program runs under, from environment variables: ours, that of nsys, or CUDA's own.
 pub fn attached(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
     let set = |name: &str| variable(name).filter(|value| !value.is_empty());
     if let Some(mark) = set(VARIABLE) {
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tool_is_known_by_what_it_sets() {
+    fn a_tool_is_detected_by_its_variables() {
         for (name, value, wanted) in [
             (VARIABLE, "ncu/1-2-3", Some("ncu")),
             ("NSYS_PROFILING_SESSION_ID", "1011137", Some("nsys")),
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_left_the_group_is_ended_too() {
+    fn processes_outside_the_group_are_killed_too() {
         let (mark, other) = (Mark::new("nsys"), Mark::new("nsys"));
         assert_ne!(mark, other);
         let start = |mark: &Mark, script: &str| {
@@ -111,7 +111,7 @@ mod tests {
         let mut children = [start(&mark, "setsid sleep 600 & sleep 600"), start(&other, "exec sleep 600")];
         let until = Instant::now() + Duration::from_secs(20);
         while (mark.processes().len() < 3 || other.processes().is_empty()) && Instant::now() < until {
-            thread::sleep(BETWEEN_LOOKS);
+            thread::sleep(POLL_INTERVAL);
         }
         assert_eq!((mark.processes().len(), other.processes().len()), (3, 1));
         mark.end_all();

@@ -1,8 +1,8 @@
-//! What programs of others print of themselves.
+//! Versions of tools, and the loader's messages.
 
 use std::fmt;
 
-/// A release of a tool: year, release, patch.
+/// A tool's version: year, release, patch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version(pub u32, pub u32, pub u32);
 
@@ -12,7 +12,7 @@ impl fmt::Display for Version {
     }
 }
 
-/// The version in what `nsys --version` or `ncu --version` prints: the numbers after the word "version".
+/// The version in the output of `nsys --version` or `ncu --version`: the numbers after the word "version".
 pub fn tool_version(text: &str) -> Option<Version> {
     text.lines().find_map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -21,12 +21,12 @@ pub fn tool_version(text: &str) -> Option<Version> {
     })
 }
 
-/// The version that a folder is named after, as in `nsight-systems-2023.4.4` or `2025.3.1`.
+/// The version in the name of a directory, as in `nsight-systems-2023.4.4` or `2025.3.1`.
 pub fn folder_version(name: &str) -> Option<Version> {
     numbers(name.rsplit('-').next()?)
 }
 
-/// `2025.3.1.90-253135822126v0` as 2025.3.1; a part that is not there is zero.
+/// `2025.3.1.90-253135822126v0` as 2025.3.1; a missing part is zero.
 fn numbers(text: &str) -> Option<Version> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let mut parts = text[..end].split('.').map(str::parse);
@@ -35,7 +35,7 @@ fn numbers(text: &str) -> Option<Version> {
     Some(Version(first, next(), next()))
 }
 
-/// The library that a program could not be started without, by what the loader said.
+/// The library that the loader did not find, from its error message.
 pub fn library_not_loaded(text: &str) -> Option<&str> {
     let (_, rest) = text.split_once("error while loading shared libraries: ")?;
     rest.split(':').next().map(str::trim).filter(|name| !name.is_empty())
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_of_tools() {
+    fn versions_are_parsed() {
         let ncu = "NVIDIA (R) Nsight Compute Command Line Profiler\nCopyright (c) 2018-2025 NVIDIA Corporation\n\
                    Version 2025.3.1.0 (build 36398880) (public-release)\n";
         for (text, wanted) in [
@@ -69,10 +69,10 @@ mod tests {
     }
 
     #[test]
-    fn what_a_loader_misses() {
-        let said = "/opt/QdstrmImporter: error while loading shared libraries: libdw.so.1: cannot open shared object \
+    fn the_missing_library_is_found_in_the_message() {
+        let message = "/opt/QdstrmImporter: error while loading shared libraries: libdw.so.1: cannot open shared object \
                     file: No such file or directory\n";
-        assert_eq!(library_not_loaded(said), Some("libdw.so.1"));
+        assert_eq!(library_not_loaded(message), Some("libdw.so.1"));
         assert_eq!(library_not_loaded("usage: QdstrmImporter -i FILE"), None);
     }
 }

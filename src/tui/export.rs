@@ -1,11 +1,11 @@
-//! What is on the screen as files: a picture, its text, and the data behind it.
+//! The screen as files: a picture, its text, and the data behind it.
 
 mod data;
 mod table;
 
 use std::{
-    fs::{self, File},
-    io::{self, ErrorKind, Write},
+    fmt, fs,
+    io::{self, ErrorKind},
     path::{Path, PathBuf},
 };
 
@@ -22,10 +22,10 @@ use super::{
 };
 use crate::config::ThemeName;
 
-/// Below a run's directory, or below the current one.
+/// In a run's directory, or in the current one.
 const EXPORTS: &str = "exports";
 
-/// One screen in three forms.
+/// One screen in three formats.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Contents {
     pub svg: String,
@@ -34,7 +34,7 @@ pub struct Contents {
 }
 
 impl Contents {
-    /// The screen at this size. What lies over the pane is left out.
+    /// The screen at this size, without overlay and message.
     pub fn of(view: &View<'_>, size: Rect) -> Contents {
         let ui = UiState { overlay: Overlay::None, message: None, ..view.ui.clone() };
         let view = View { ui: &ui, ..*view };
@@ -46,62 +46,62 @@ impl Contents {
     }
 }
 
-/// Where an export is.
+/// The files of an export.
 #[derive(Debug)]
 pub struct Exported {
     pub dir: PathBuf,
-    /// Of all three files, without their endings.
+    /// Of all three files, without extension.
     pub name: String,
-    /// Why it is not where it belongs.
+    /// Why it is not in the run's directory.
     pub instead: Option<ExportError>,
 }
 
-impl Exported {
-    pub fn words(&self) -> String {
+impl fmt::Display for Exported {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Exported { dir, name, instead } = self;
-        let words = format!("wrote {name}.svg, .txt and .csv to {}", dir.display());
+        write!(f, "wrote {name}.svg, .txt and .csv to {}", dir.display())?;
         match instead {
-            Some(why) => format!("{words}, as {}", why.what()),
-            None => words,
+            Some(error) => write!(f, "; {}", error.problem()),
+            None => Ok(()),
         }
     }
 }
 
 #[derive(Debug, Error)]
-#[error("{}; {}", self.what(), self.remedy())]
+#[error("{}; {}", self.problem(), self.remedy())]
 pub struct ExportError {
     path: PathBuf,
     source: io::Error,
 }
 
 impl ExportError {
-    fn what(&self) -> String {
-        let why = match self.source.kind() {
+    fn problem(&self) -> String {
+        let reason = match self.source.kind() {
             ErrorKind::StorageFull => "the disk is full".to_owned(),
-            ErrorKind::QuotaExceeded => "your share of the disk is full".to_owned(),
-            ErrorKind::ReadOnlyFilesystem => "the disk is read-only".to_owned(),
-            ErrorKind::PermissionDenied => "it is not allowed".to_owned(),
+            ErrorKind::QuotaExceeded => "the disk quota is exceeded".to_owned(),
+            ErrorKind::ReadOnlyFilesystem => "the file system is read-only".to_owned(),
+            ErrorKind::PermissionDenied => "permission denied".to_owned(),
             _ => self.source.to_string(),
         };
-        format!("{} can't be written: {why}", self.path.display())
+        format!("cannot write {}: {reason}", self.path.display())
     }
 
     fn remedy(&self) -> &'static str {
         match self.source.kind() {
-            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "make room and press x",
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "free some space and press x again",
             ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
-                "start the program in a directory that can be written to"
+                "start the program in a writable directory"
             }
             ErrorKind::AlreadyExists | ErrorKind::NotADirectory => {
-                "a file is where the directory should be: move it"
+                "a file has the name of the directory: move it"
             }
             _ => "start the program in another directory",
         }
     }
 }
 
-/// Writes the screen at this size to `exports/` in the directory of the run it is of. Where there is none, or it can't
-/// be written, to `exports/` in the current directory. All three files are written, or none.
+/// Writes the screen at this size to `exports/` in the directory of its run. If there is none, or it is not writable,
+/// to `exports/` in the current directory. All three files are written, or none.
 pub fn export(view: &View<'_>, size: Rect, run: Option<&Path>) -> Result<Exported, ExportError> {
     let contents = Contents::of(view, size);
     let pane = view.ui.pane.title().to_lowercase();
@@ -109,26 +109,20 @@ pub fn export(view: &View<'_>, size: Rect, run: Option<&Path>) -> Result<Exporte
         Some(_) => format!("{pane}-{:.3}s", view.state.now.secs()),
         None => pane,
     };
-    let Some(run) = run else {
-        let dir = PathBuf::from(EXPORTS);
-        let name = write(&contents, &dir, &name)?;
-        return Ok(Exported { dir, name, instead: None });
-    };
-    let dir = run.join(EXPORTS);
+    let here = PathBuf::from(EXPORTS);
+    let dir = run.map_or_else(|| here.clone(), |run| run.join(EXPORTS));
     match write(&contents, &dir, &name) {
         Ok(name) => Ok(Exported { dir, name, instead: None }),
-        Err(why) => {
-            let here = PathBuf::from(EXPORTS);
-            // Told of the run's directory if both fail: that is where it belongs.
-            match write(&contents, &here, &name) {
-                Ok(name) => Ok(Exported { dir: here, name, instead: Some(why) }),
-                Err(_) => Err(why),
-            }
-        }
+        // If both fail, the error is that of the run's directory.
+        Err(error) if run.is_some() => match write(&contents, &here, &name) {
+            Ok(name) => Ok(Exported { dir: here, name, instead: Some(error) }),
+            Err(_) => Err(error),
+        },
+        Err(error) => Err(error),
     }
 }
 
-/// Gives the name that was free.
+/// Writes all three files; returns the name that was free.
 fn write(contents: &Contents, dir: &Path, name: &str) -> Result<String, ExportError> {
     let failed = |path: &Path| {
         let path = path.to_owned();
@@ -139,26 +133,24 @@ fn write(contents: &Contents, dir: &Path, name: &str) -> Result<String, ExportEr
         made => made.map_err(failed(dir))?,
     }
     let files = [("svg", &contents.svg), ("txt", &contents.text), ("csv", &contents.csv)];
-    for n in 1.. {
-        let name = if n == 1 { name.to_owned() } else { format!("{name}-{n}") };
-        let path = |ending: &str| dir.join(format!("{name}.{ending}"));
-        if files.iter().any(|(ending, _)| path(ending).exists()) {
-            continue;
-        }
-        for (at, (ending, content)) in files.iter().enumerate() {
-            let path_of_file = path(ending);
-            let written = File::create(&path_of_file).and_then(|mut file| file.write_all(content.as_bytes()));
-            if let Err(source) = written {
-                files[..=at].iter().for_each(|(ending, _)| drop(fs::remove_file(path(ending))));
-                return Err(failed(&path_of_file)(source));
-            }
-        }
-        return Ok(name);
+    let path = |name: &str, extension: &str| dir.join(format!("{name}.{extension}"));
+    let is_taken = |name: &str| files.iter().any(|(extension, _)| path(name, extension).exists());
+    let (mut free, mut n) = (name.to_owned(), 1);
+    while is_taken(&free) {
+        n += 1;
+        free = format!("{name}-{n}");
     }
-    unreachable!("there are always more numbers")
+    for (i, (extension, content)) in files.iter().enumerate() {
+        let file = path(&free, extension);
+        if let Err(source) = fs::write(&file, content) {
+            files[..=i].iter().for_each(|(extension, _)| drop(fs::remove_file(path(&free, extension))));
+            return Err(failed(&file)(source));
+        }
+    }
+    Ok(free)
 }
 
-/// The screen line by line, without blanks at the ends.
+/// The screen line by line, without trailing blanks.
 fn text(buffer: &Buffer) -> String {
     let area = buffer.area;
     let mut out = String::new();
@@ -168,7 +160,7 @@ fn text(buffer: &Buffer) -> String {
         while x < area.right() {
             let symbol = buffer[(x, y)].symbol();
             line.push_str(symbol);
-            // A wide character covers the cell behind it.
+            // A wide character covers the next cell.
             x += (symbol.width() as u16).max(1);
         }
         out.push_str(line.trim_end());
@@ -188,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn no_export_takes_the_place_of_another() {
+    fn no_export_overwrites_another() {
         let dir = tempfile::tempdir().unwrap();
         let exports = dir.path().join(EXPORTS);
         let names: Vec<String> =
@@ -198,15 +190,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_the_way_is_named_with_its_remedy_and_nothing_is_left_half() {
+    fn errors_name_the_path_and_a_remedy_and_leave_no_partial_export() {
         let dir = tempfile::tempdir().unwrap();
         let exports = dir.path().join(EXPORTS);
         fs::write(&exports, "a file").unwrap();
-        let words = write(&contents(), &exports, "gpu").unwrap_err().to_string();
-        assert!(words.contains(&*exports.to_string_lossy()) && words.ends_with("move it"), "{words}");
+        let text = write(&contents(), &exports, "gpu").unwrap_err().to_string();
+        assert!(text.contains(&*exports.to_string_lossy()) && text.ends_with("move it"), "{text}");
 
         let gone = write(&contents(), &dir.path().join("gone/exports"), "gpu").unwrap_err().to_string();
-        assert!(gone.contains("gone/exports"), "a run's directory is not made anew: {gone}");
+        assert!(gone.contains("gone/exports"), "a deleted run directory is not created again: {gone}");
 
         let exports = dir.path().join("other");
         write(&contents(), &exports, &"n".repeat(300)).unwrap_err();
@@ -216,21 +208,18 @@ mod tests {
     #[test]
     fn remedies_follow_the_reason() {
         for (kind, remedy) in [
-            (ErrorKind::StorageFull, "make room"),
-            (ErrorKind::ReadOnlyFilesystem, "can be written to"),
-            (ErrorKind::PermissionDenied, "can be written to"),
+            (ErrorKind::StorageFull, "free some space"),
+            (ErrorKind::ReadOnlyFilesystem, "writable directory"),
+            (ErrorKind::PermissionDenied, "writable directory"),
             (ErrorKind::Other, "another directory"),
         ] {
-            let words = ExportError { path: "runs/x/exports".into(), source: kind.into() }.to_string();
-            assert!(
-                words.starts_with("runs/x/exports can't be written") && words.contains(remedy),
-                "{words}"
-            );
+            let text = ExportError { path: "runs/x/exports".into(), source: kind.into() }.to_string();
+            assert!(text.starts_with("cannot write runs/x/exports: ") && text.contains(remedy), "{text}");
         }
     }
 
     #[test]
-    fn wide_characters_take_their_two_cells() {
+    fn a_wide_character_takes_two_cells() {
         let mut buffer = Buffer::empty(Rect::new(0, 0, 6, 2));
         buffer.set_string(0, 0, "日本x", Style::new());
         assert_eq!(text(&buffer), "日本x\n\n");

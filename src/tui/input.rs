@@ -1,38 +1,45 @@
-//! What the user does, heard outside of the loop: on a terminal that went away crossterm reads for ever and
-//! never returns, and the loop has a run to close.
+//! Keys and mouse events, read on threads of their own: crossterm never returns once the terminal is gone, and the
+//! event loop has a run to close.
 
 use std::{io, thread};
 
 use crossterm::event::{self, Event};
-use futures::channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
 use rustix::event::{PollFd, PollFlags, poll};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-/// Keys, mouse and sizes as they come. It ends when the terminal has gone.
-pub type Heard = UnboundedReceiver<io::Result<Event>>;
+/// What the terminal reports.
+#[derive(Debug)]
+pub enum Input {
+    /// A key, the mouse, pasted text or a new size.
+    Event(Event),
+    Failed(io::Error),
+    /// The terminal is gone.
+    HangUp,
+}
 
-/// Listens from now on; the threads behind it end with the program.
-pub fn listen() -> io::Result<Heard> {
-    let (tx, rx) = unbounded();
-    let watch = tx.clone();
+/// Starts to listen; the threads end with the program.
+pub fn listen() -> io::Result<UnboundedReceiver<Input>> {
+    let (tx, rx) = unbounded_channel();
+    let hang_up = tx.clone();
     thread::Builder::new().name("llmprof-input".into()).spawn(move || read(&tx))?;
     thread::Builder::new().name("llmprof-hang-up".into()).spawn(move || {
         wait_for_hang_up();
-        watch.close_channel();
+        drop(hang_up.send(Input::HangUp));
     })?;
     Ok(rx)
 }
 
-fn read(tx: &UnboundedSender<io::Result<Event>>) {
+fn read(tx: &UnboundedSender<Input>) {
     loop {
-        let heard = event::read();
-        let failed = heard.is_err();
-        if tx.unbounded_send(heard).is_err() || failed {
+        let input = event::read().map_or_else(Input::Failed, Input::Event);
+        let failed = matches!(input, Input::Failed(_));
+        if tx.send(input).is_err() || failed {
             return;
         }
     }
 }
 
-/// A hang-up is reported without being asked for, so nothing else is.
+/// `poll` reports a hang-up without being asked for it.
 fn wait_for_hang_up() {
     let stdin = io::stdin();
     let gone = PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL;
@@ -40,7 +47,7 @@ fn wait_for_hang_up() {
     while !terminal[0].revents().intersects(gone) {
         match poll(&mut terminal, None) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            // Not to be watched: the signal has to do.
+            // Cannot be watched: the signal has to suffice.
             Err(_) => loop {
                 thread::park();
             },

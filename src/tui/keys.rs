@@ -1,21 +1,19 @@
-//! The one table of keys: what is pressed, what it does, what help, footer and README say of it.
+//! The table of keys: which key, what it does, and how help, footer and documents describe it.
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-use super::ui::{Action, Pane};
-use crate::run::rerun::Tool;
+use super::ui::{Action, Effect, Pane, ReplayCommand, RunCommand, RunsCommand};
+use crate::{event::Stamp, run::rerun::Tool};
 
-/// Where a key means something.
+/// Where a key is active.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
     Anywhere,
-    /// Only while a run is being made.
+    /// During a live run or a sweep.
     Live,
-    /// Only while one run is being made by itself.
+    /// During a single live run.
     Single,
-    /// Only while a sweep is at work.
     Sweep,
-    /// Only while a recording is played.
     Replay,
     On(Pane),
 }
@@ -31,302 +29,190 @@ impl Scope {
             Scope::On(pane) => pane.title(),
         }
     }
+
+    pub fn applies(self, pane: Pane, mode: Mode) -> bool {
+        match self {
+            Scope::Anywhere => true,
+            Scope::Live => matches!(mode, Mode::Single | Mode::Sweep),
+            Scope::Single => mode == Mode::Single,
+            Scope::Sweep => mode == Mode::Sweep,
+            Scope::Replay => mode == Mode::Replay,
+            Scope::On(p) => p == pane,
+        }
+    }
+
+    /// Where two scopes share a key, the lower one takes it.
+    fn priority(self) -> u8 {
+        match self {
+            Scope::On(_) => 0,
+            Scope::Anywhere => 2,
+            _ => 1,
+        }
+    }
 }
 
-/// What the screen shows, as far as keys are concerned.
+/// What is on the screen, as far as keys are concerned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     Single,
     Sweep,
     Replay,
-    /// What files have in them, without a run.
+    /// Kernel reports without a run.
     Files,
 }
 
 pub struct Binding {
     pub keys: &'static [KeyCode],
-    /// How the key is written.
-    pub label: &'static str,
-    pub action: Action,
     pub scope: Scope,
-    /// One or two words for the footer; empty keeps it out.
+    pub action: Action,
+    /// One or two words for the footer; empty if the footer does not show the key.
     pub short: &'static str,
     pub help: &'static str,
 }
 
+impl Binding {
+    /// All its keys, as help and documents write them.
+    pub fn label(&self, ascii: bool) -> String {
+        self.keys.iter().map(|key| key_name(*key, ascii)).collect::<Vec<_>>().join(" ")
+    }
+}
+
+/// How a key is written.
+pub fn key_name(key: KeyCode, ascii: bool) -> String {
+    match key {
+        Char(' ') => "space".to_owned(),
+        PageUp => "PgUp".to_owned(),
+        PageDown => "PgDn".to_owned(),
+        BackTab => "Shift-Tab".to_owned(),
+        Left if !ascii => "←".to_owned(),
+        Right if !ascii => "→".to_owned(),
+        Up if !ascii => "↑".to_owned(),
+        Down if !ascii => "↓".to_owned(),
+        Left | Right | Up | Down => key.to_string().to_lowercase(),
+        key => key.to_string(),
+    }
+}
+
 const fn key(
     keys: &'static [KeyCode],
-    label: &'static str,
-    action: Action,
     scope: Scope,
+    action: Action,
     short: &'static str,
     help: &'static str,
 ) -> Binding {
-    Binding { keys, label, action, scope, short, help }
+    Binding { keys, action, scope, short, help }
+}
+
+const fn run(command: RunCommand) -> Action {
+    A::Do(Effect::Run(command))
+}
+
+const fn replay(command: ReplayCommand) -> Action {
+    A::Do(Effect::Replay(command))
+}
+
+const fn runs(command: RunsCommand) -> Action {
+    A::Do(Effect::Runs(command))
 }
 
 use Action as A;
-use KeyCode::{BackTab, Char, Down, End, Enter, Esc, Home, Left, PageDown, PageUp, Right, Tab, Up};
+use KeyCode::{BackTab, Char, Down, End, Enter, Esc, F, Home, Left, PageDown, PageUp, Right, Tab, Up};
 use Scope::{Anywhere, Live, On, Replay, Single, Sweep};
 
-/// Earlier rows win where two scopes share a key.
+const KERNELS: Scope = On(Pane::Kernels);
+const TOKENS: Scope = On(Pane::Tokens);
+const RUNS: Scope = On(Pane::Runs);
+
+/// In the order of the help.
+#[rustfmt::skip] // One row a line.
 pub const BINDINGS: &[Binding] = &[
-    key(
-        &[Char('s')],
-        "s",
-        A::AskSnapshot,
-        Live,
-        "snapshot",
-        "name the metrics since the last snapshot and keep them",
-    ),
-    key(&[Char('p')], "p", A::ToggleWorkload, Live, "pause", "pause the workload, or let it go on"),
-    key(
-        &[Char('K')],
-        "K",
-        A::ToggleKernels,
-        Live,
-        "",
-        "record kernels as they run, or stop that; the run goes on",
-    ),
-    key(&[Char('r')], "r", A::Rerun, Single, "re-run", "start the same run again"),
-    key(&[Char('e')], "e", A::AskOverrides, Single, "edit", "edit the overrides and start again with them"),
-    key(
-        &[Char('n')],
-        "n",
-        A::RunUnder(Tool::Nsys),
-        Single,
-        "nsys",
-        "do the run again under Nsight Systems, or end that",
-    ),
-    key(
-        &[Char('c')],
-        "c",
-        A::RunUnder(Tool::Ncu),
-        Single,
-        "ncu",
-        "counters of the longest kernels (Nsight Compute), or end that",
-    ),
-    key(
-        &[Char('e')],
-        "e",
-        A::EndJob,
-        Sweep,
-        "end job",
-        "end this job, or the cool-down, and go on to the next job",
-    ),
-    key(
-        &[Char(' ')],
-        "space",
-        A::ToggleView,
-        Live,
-        "freeze",
-        "freeze the view, or let it go on; the run is not touched",
-    ),
-    key(&[Char(' ')], "space", A::TogglePlay, Replay, "play", "play or pause"),
-    key(&[Char(',')], ",", A::Seek(-5.0), Replay, "", "back by 5 s"),
-    key(&[Char('.')], ".", A::Seek(5.0), Replay, "", "forward by 5 s"),
-    key(&[Char('<')], "<", A::Slower, Replay, "slower", "play slower"),
-    key(&[Char('>')], ">", A::Faster, Replay, "faster", "play faster"),
-    key(
-        &[Left, Char('h')],
-        "← h",
-        A::KernelSource(-1),
-        On(Pane::Kernels),
-        "",
-        "the source before: live phases, reports of nsys and ncu",
-    ),
-    key(&[Right, Char('l')], "→ l", A::KernelSource(1), On(Pane::Kernels), "", "the next source"),
-    key(
-        &[Enter],
-        "Enter",
-        A::OpenKernel,
-        On(Pane::Kernels),
-        "details",
-        "all that is known of the chosen kernel, or back",
-    ),
-    key(&[Esc], "Esc", A::CloseKernel, On(Pane::Kernels), "", "back to the table"),
-    key(
-        &[Char('m')],
-        "m",
-        A::GroupKernels,
-        On(Pane::Kernels),
-        "group",
-        "put together by operator, family, name, or single launches",
-    ),
-    key(&[Char('o')], "o", A::Sort, On(Pane::Kernels), "sort", "sort by time, calls or mean"),
-    key(
-        &[Char('/')],
-        "/",
-        A::AskFilter,
-        On(Pane::Kernels),
-        "filter",
-        "show only kernels that contain a text",
-    ),
-    key(
-        &[PageUp],
-        "PgUp",
-        A::PageKernels(-1),
-        On(Pane::Kernels),
-        "",
-        "up by a page, of the table or of what is open",
-    ),
-    key(&[PageDown], "PgDn", A::PageKernels(1), On(Pane::Kernels), "", "down by a page"),
-    key(&[Char('+'), Char('=')], "+", A::Zoom(-1), On(Pane::Kernels), "", "closer to the step's timeline"),
-    key(&[Char('-')], "-", A::Zoom(1), On(Pane::Kernels), "", "more of the step's timeline"),
-    key(&[Char('[')], "[", A::NextStretch(-1), On(Pane::Kernels), "", "an earlier part of the timeline"),
-    key(&[Char(']')], "]", A::NextStretch(1), On(Pane::Kernels), "", "a later part of the timeline"),
-    key(&[Esc, Char('b')], "b Esc", A::LeaveReplay, Replay, "", "back to the live run, if there is one"),
-    key(&[Char('g')], "g", A::NextGpu, On(Pane::Gpu), "", "look at the next GPU, where there are several"),
-    key(&[Left, Char('h')], "← h", A::Scrub(1), On(Pane::Tokens), "", "look at earlier tokens"),
-    key(&[Right, Char('l')], "→ l", A::Scrub(-1), On(Pane::Tokens), "", "look at later tokens"),
-    key(&[PageUp], "PgUp", A::Scrub(50), On(Pane::Tokens), "", "fifty tokens earlier"),
-    key(&[PageDown], "PgDn", A::Scrub(-50), On(Pane::Tokens), "", "fifty tokens later"),
-    key(&[End, Char('G')], "End G", A::ScrubToNow, On(Pane::Tokens), "", "the newest tokens"),
-    key(
-        &[Enter],
-        "Enter",
-        A::OpenIncident,
-        On(Pane::Tokens),
-        "incident",
-        "the seconds around the chosen incident, or back",
-    ),
-    key(&[Enter], "Enter", A::OpenRun, On(Pane::Runs), "open", "open the chosen run"),
-    key(
-        &[Char('m')],
-        "m",
-        A::MarkRun,
-        On(Pane::Runs),
-        "mark",
-        "mark the chosen run as A, to compare another with it",
-    ),
-    key(
-        &[Char('d')],
-        "d",
-        A::CompareRuns,
-        On(Pane::Runs),
-        "diff",
-        "compare the chosen run with the marked one, if one is",
-    ),
-    key(&[Char('o')], "o", A::Sort, On(Pane::Runs), "sort", "sort by another column"),
-    key(&[Char('R')], "R", A::RefreshRuns, On(Pane::Runs), "", "look for runs again"),
-    key(&[Char('/')], "/", A::AskFilter, On(Pane::Runs), "filter", "show only runs that contain a text"),
-    key(&[Char('/')], "/", A::AskFilter, On(Pane::Log), "filter", "show only lines that contain a text"),
-    key(&[Left], "←", A::Seek(-5.0), Replay, "", "back by 5 s"),
-    key(&[Right], "→", A::Seek(5.0), Replay, "", "forward by 5 s"),
-    key(&[Home, Char('g')], "Home g", A::SeekStart, Replay, "", "to the beginning"),
-    key(&[End, Char('G')], "End G", A::SeekEnd, Replay, "", "to the end, and on with it while it grows"),
-    key(&[Up, Char('k')], "↑ k", A::Move(-1), Anywhere, "", "up"),
-    key(&[Down, Char('j')], "↓ j", A::Move(1), Anywhere, "", "down"),
-    key(&[PageUp], "PgUp", A::Move(-20), Anywhere, "", "up by a page"),
-    key(&[PageDown], "PgDn", A::Move(20), Anywhere, "", "down by a page"),
-    key(&[Char('+'), Char('=')], "+", A::Zoom(-1), Anywhere, "", "a shorter stretch of time in the charts"),
-    key(&[Char('-')], "-", A::Zoom(1), Anywhere, "", "a longer stretch of time in the charts"),
-    key(
-        &[Char('d')],
-        "d",
-        A::ShowCompare,
-        Anywhere,
-        "diff",
-        "the last two snapshots side by side, with a verdict",
-    ),
-    key(
-        &[Char('v')],
-        "v",
-        A::ShowEvidence,
-        Anywhere,
-        "evidence",
-        "the numbers behind the verdict, and what to do",
-    ),
-    key(
-        &[Char('x')],
-        "x",
-        A::Export,
-        Anywhere,
-        "export",
-        "write what is on the screen to files: a picture, text, CSV",
-    ),
-    key(&[Char('t')], "t", A::NextTheme, Anywhere, "", "next theme"),
-    key(&[Tab], "Tab", A::NextPane, Anywhere, "", "next pane"),
-    key(&[BackTab], "Shift-Tab", A::PreviousPane, Anywhere, "", "previous pane"),
-    key(
-        &[Char('1')],
-        "1",
-        A::Show(Pane::Overview),
-        Anywhere,
-        "",
-        "Overview: how fast, how even, what limits it",
-    ),
-    key(
-        &[Char('2')],
-        "2",
-        A::Show(Pane::Gpu),
-        Anywhere,
-        "",
-        "GPU: power, clocks, use, temperature; the host without one",
-    ),
-    key(
-        &[Char('3')],
-        "3",
-        A::Show(Pane::Tokens),
-        Anywhere,
-        "",
-        "Tokens: every token by its ITL, over power and clock",
-    ),
-    key(
-        &[Char('4')],
-        "4",
-        A::Show(Pane::Kernels),
-        Anywhere,
-        "",
-        "Kernels: what the GPU's time goes to, kernel by kernel",
-    ),
-    key(
-        &[Char('5')],
-        "5",
-        A::Show(Pane::Roofline),
-        Anywhere,
-        "",
-        "Roofline: operators and kernels against what the card can do",
-    ),
-    key(
-        &[Char('6')],
-        "6",
-        A::Show(Pane::Compare),
-        Anywhere,
-        "",
-        "Compare: two snapshots or runs, judged, and a sweep's jobs",
-    ),
-    key(&[Char('7')], "7", A::Show(Pane::Runs), Anywhere, "", "Runs: what was recorded"),
-    key(&[Char('8')], "8", A::Show(Pane::Log), Anywhere, "", "Log: what the program has to say"),
-    key(&[Char('?'), KeyCode::F(1)], "?", A::Help, Anywhere, "help", "this list"),
-    key(&[Char('q')], "q", A::Quit, Anywhere, "quit", "quit; a sweep can be taken up again with --resume"),
+    key(&[Char('s')], Live, A::AskSnapshotName, "snapshot", "save the metrics since the last snapshot under a name"),
+    key(&[Char('p')], Live, run(RunCommand::TogglePause), "pause", "pause or resume the workload"),
+    key(&[Char('K')], Live, run(RunCommand::ToggleKernels), "", "start or stop recording kernels; the run continues"),
+    key(&[Char(' ')], Live, run(RunCommand::ToggleView), "freeze", "freeze or unfreeze the view; the run continues"),
+    key(&[Char('r')], Single, run(RunCommand::Rerun), "re-run", "start the same run again"),
+    key(&[Char('e')], Single, run(RunCommand::EditOverrides), "edit", "edit the overrides and start a new run"),
+    key(&[Char('n')], Single, run(RunCommand::RunUnder(Tool::Nsys)), "nsys", "re-run under nsys; press again to cancel"),
+    key(&[Char('c')], Single, run(RunCommand::RunUnder(Tool::Ncu)), "ncu", "collect kernel counters with ncu; press again to cancel"),
+    key(&[Char('e')], Sweep, run(RunCommand::EndJob), "end job", "end this job or the cool-down, continue with the next job"),
+    key(&[Char(' ')], Replay, replay(ReplayCommand::TogglePlay), "play", "play or pause"),
+    key(&[Char(','), Left], Replay, replay(ReplayCommand::SeekBy(-5.0)), "", "seek 5 s back"),
+    key(&[Char('.'), Right], Replay, replay(ReplayCommand::SeekBy(5.0)), "", "seek 5 s forward"),
+    key(&[Char('<')], Replay, replay(ReplayCommand::Slower), "slower", "play slower"),
+    key(&[Char('>')], Replay, replay(ReplayCommand::Faster), "faster", "play faster"),
+    key(&[Home, Char('g')], Replay, replay(ReplayCommand::SeekTo(Stamp(0))), "", "jump to the start"),
+    key(&[End, Char('G')], Replay, replay(ReplayCommand::SeekEnd), "", "jump to the end and follow"),
+    key(&[Char('b'), Esc], Replay, replay(ReplayCommand::Leave), "", "return to the live run"),
+    key(&[Left, Char('h')], KERNELS, A::StepKernelSource(-1), "", "previous source: live phases, nsys and ncu reports"),
+    key(&[Right, Char('l')], KERNELS, A::StepKernelSource(1), "", "next source"),
+    key(&[Enter], KERNELS, A::ToggleKernelDetails, "details", "show or hide the details of the selected kernel"),
+    key(&[Esc], KERNELS, A::CloseKernelDetails, "", "close the details"),
+    key(&[Char('m')], KERNELS, A::GroupKernels, "group", "group by operator, family, name, or not at all"),
+    key(&[Char('o')], KERNELS, A::Sort, "sort", "sort by time, calls or mean"),
+    key(&[Char('/')], KERNELS, A::AskFilter, "filter", "show only kernels that contain a text"),
+    key(&[PageUp], KERNELS, A::PageKernels(-1), "", "one page up, in the table or the details"),
+    key(&[PageDown], KERNELS, A::PageKernels(1), "", "one page down, in the table or the details"),
+    key(&[Char('+'), Char('=')], KERNELS, A::Zoom(1), "", "zoom in on the timeline of the step"),
+    key(&[Char('-')], KERNELS, A::Zoom(-1), "", "zoom out of the timeline of the step"),
+    key(&[Char('[')], KERNELS, A::StepTimelinePart(-1), "", "previous part of the timeline"),
+    key(&[Char(']')], KERNELS, A::StepTimelinePart(1), "", "next part of the timeline"),
+    key(&[Char('g')], On(Pane::Gpu), A::NextGpu, "", "select the next GPU"),
+    key(&[Left, Char('h')], TOKENS, A::Scrub(1), "", "select the previous token"),
+    key(&[Right, Char('l')], TOKENS, A::Scrub(-1), "", "select the next token"),
+    key(&[PageUp], TOKENS, A::Scrub(50), "", "50 tokens back"),
+    key(&[PageDown], TOKENS, A::Scrub(-50), "", "50 tokens forward"),
+    key(&[End, Char('G')], TOKENS, A::FollowTokens, "", "follow the newest token"),
+    key(&[Enter], TOKENS, A::ToggleIncident, "incident", "open or close the selected incident"),
+    key(&[Enter], RUNS, runs(RunsCommand::Open), "open", "open the selected run"),
+    key(&[Char('m')], RUNS, runs(RunsCommand::Mark), "mark", "mark the selected run as A, to compare another with it"),
+    key(&[Char('d')], RUNS, runs(RunsCommand::Compare), "diff", "compare the selected run with the marked one"),
+    key(&[Char('o')], RUNS, A::Sort, "sort", "sort by date, speed or model"),
+    key(&[Char('R')], RUNS, runs(RunsCommand::Refresh), "", "refresh the list"),
+    key(&[Char('/')], RUNS, A::AskFilter, "filter", "show only runs that contain a text"),
+    key(&[Char('/')], On(Pane::Log), A::AskFilter, "filter", "show only lines that contain a text"),
+    key(&[Up, Char('k')], Anywhere, A::Move(-1), "", "up"),
+    key(&[Down, Char('j')], Anywhere, A::Move(1), "", "down"),
+    key(&[PageUp], Anywhere, A::Move(-20), "", "one page up"),
+    key(&[PageDown], Anywhere, A::Move(20), "", "one page down"),
+    key(&[Char('+'), Char('=')], Anywhere, A::Zoom(1), "", "zoom in: the charts show a shorter time span"),
+    key(&[Char('-')], Anywhere, A::Zoom(-1), "", "zoom out: the charts show a longer time span"),
+    key(&[Char('d')], Anywhere, A::ShowSnapshots, "diff", "compare the last two snapshots"),
+    key(&[Char('v')], Anywhere, A::Evidence, "evidence", "show the numbers behind the verdict and what to do"),
+    key(&[Char('x')], Anywhere, A::Do(Effect::Export), "export", "export the screen as SVG, text and CSV"),
+    key(&[Char('t')], Anywhere, A::NextTheme, "", "next theme"),
+    key(&[Tab], Anywhere, A::StepPane(1), "", "next pane"),
+    key(&[BackTab], Anywhere, A::StepPane(-1), "", "previous pane"),
+    key(&[Char('1')], Anywhere, A::Show(Pane::Overview), "", "Overview: throughput, latency, and what limits them"),
+    key(&[Char('2')], Anywhere, A::Show(Pane::Gpu), "", "GPU: power, clocks, utilisation; without a GPU, the host"),
+    key(&[Char('3')], Anywhere, A::Show(Pane::Tokens), "", "Tokens: the ITL of every token, with power and clock"),
+    key(&[Char('4')], Anywhere, A::Show(Pane::Kernels), "", "Kernels: the GPU's time by kernel"),
+    key(&[Char('5')], Anywhere, A::Show(Pane::Roofline), "", "Roofline: operators and kernels against the GPU's peaks"),
+    key(&[Char('6')], Anywhere, A::Show(Pane::Compare), "", "Compare: two snapshots or runs with a verdict; sweep jobs"),
+    key(&[Char('7')], Anywhere, A::Show(Pane::Runs), "", "Runs: the recorded runs"),
+    key(&[Char('8')], Anywhere, A::Show(Pane::Log), "", "Log: the messages of the program"),
+    key(&[Char('?'), F(1)], Anywhere, A::Help, "help", "show this help"),
+    key(&[Char('q')], Anywhere, A::Do(Effect::Quit), "quit", "quit; continue a sweep later with --resume"),
 ];
 
-/// What a key means on this pane.
+/// The binding of a key on this pane.
+pub fn binding(key: KeyCode, pane: Pane, mode: Mode) -> Option<&'static Binding> {
+    let active = BINDINGS.iter().filter(|b| b.scope.applies(pane, mode) && b.keys.contains(&key));
+    active.min_by_key(|b| b.scope.priority())
+}
+
+/// What a key does on this pane.
 pub fn action(event: KeyEvent, pane: Pane, mode: Mode) -> Option<Action> {
     if event.modifiers.contains(KeyModifiers::CONTROL) {
-        return matches!(event.code, Char('c')).then_some(Action::Interrupt);
+        return matches!(event.code, Char('c')).then_some(A::Do(Effect::Interrupt));
     }
-    BINDINGS.iter().find(|b| applies(b.scope, pane, mode) && b.keys.contains(&event.code)).map(|b| b.action)
+    binding(event.code, pane, mode).map(|b| b.action.clone())
 }
 
-pub fn applies(scope: Scope, pane: Pane, mode: Mode) -> bool {
-    match scope {
-        Anywhere => true,
-        Live => matches!(mode, Mode::Single | Mode::Sweep),
-        Single => mode == Mode::Single,
-        Sweep => mode == Mode::Sweep,
-        Replay => mode == Mode::Replay,
-        On(p) => p == pane,
-    }
-}
-
-/// The table as the README shows it.
+/// The table as the documents show it.
 pub fn markdown() -> String {
     let mut out = String::from("| key | where | what |\n|---|---|---|\n");
     for b in BINDINGS {
-        let label = if b.label == "|" { "\\|" } else { b.label };
-        out += &format!("| `{label}` | {} | {} |\n", b.scope.title(), b.help);
+        out += &format!("| `{}` | {} | {} |\n", b.label(false), b.scope.title(), b.help);
     }
     out
 }
@@ -336,11 +222,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_key_means_two_things_in_one_scope() {
-        for (i, a) in BINDINGS.iter().enumerate() {
-            for b in &BINDINGS[i + 1..] {
-                let same = a.scope == b.scope && a.keys.iter().any(|k| b.keys.contains(k));
-                assert!(!same, "{} and {} share a key", a.help, b.help);
+    fn no_key_is_ambiguous() {
+        let modes = [Mode::Single, Mode::Sweep, Mode::Replay, Mode::Files];
+        for (pane, mode) in Pane::ALL.into_iter().flat_map(|pane| modes.map(|mode| (pane, mode))) {
+            let active: Vec<&Binding> = BINDINGS.iter().filter(|b| b.scope.applies(pane, mode)).collect();
+            for (i, a) in active.iter().enumerate() {
+                for b in &active[i + 1..] {
+                    let shared = a.keys.iter().any(|k| b.keys.contains(k));
+                    let same = shared && a.scope.priority() == b.scope.priority();
+                    assert!(!same, "{} and {} share a key", a.help, b.help);
+                }
             }
         }
     }
@@ -350,21 +241,30 @@ mod tests {
         for (i, pane) in Pane::ALL.into_iter().enumerate() {
             let digit = char::from_digit(i as u32 + 1, 10).unwrap();
             let press = KeyEvent::new(Char(digit), KeyModifiers::NONE);
-            assert_eq!(action(press, Pane::Overview, Mode::Single), Some(Action::Show(pane)));
+            assert_eq!(action(press, Pane::Overview, Mode::Single), Some(A::Show(pane)));
         }
     }
 
     #[test]
-    fn space_depends_on_what_is_shown() {
-        let space = KeyEvent::new(Char(' '), KeyModifiers::NONE);
-        assert_eq!(action(space, Pane::Gpu, Mode::Single), Some(Action::ToggleView));
-        assert_eq!(action(space, Pane::Gpu, Mode::Sweep), Some(Action::ToggleView));
-        assert_eq!(action(space, Pane::Gpu, Mode::Replay), Some(Action::TogglePlay));
+    fn a_key_depends_on_mode_and_pane() {
+        let press = |key, pane, mode| action(KeyEvent::new(key, KeyModifiers::NONE), pane, mode);
+        let freeze = Some(run(RunCommand::ToggleView));
+        assert_eq!(press(Char(' '), Pane::Gpu, Mode::Single), freeze);
+        assert_eq!(press(Char(' '), Pane::Gpu, Mode::Sweep), freeze);
+        assert_eq!(press(Char(' '), Pane::Gpu, Mode::Replay), Some(replay(ReplayCommand::TogglePlay)));
+        // A sweep is not restarted by a key.
+        assert_eq!(press(Char('e'), Pane::Overview, Mode::Sweep), Some(run(RunCommand::EndJob)));
+        assert_eq!(press(Char('r'), Pane::Overview, Mode::Sweep), None);
+        // A pane's own keys come first.
+        assert_eq!(press(Left, Pane::Tokens, Mode::Replay), Some(A::Scrub(1)));
+        assert_eq!(press(Left, Pane::Gpu, Mode::Replay), Some(replay(ReplayCommand::SeekBy(-5.0))));
+        assert_eq!(press(PageUp, Pane::Kernels, Mode::Single), Some(A::PageKernels(-1)));
     }
 
     #[test]
-    fn a_sweep_is_not_restarted_by_a_key() {
-        let press = |c| action(KeyEvent::new(Char(c), KeyModifiers::NONE), Pane::Overview, Mode::Sweep);
-        assert_eq!((press('e'), press('r')), (Some(Action::EndJob), None));
+    fn help_fits_its_box() {
+        for b in BINDINGS {
+            assert!(b.help.len() <= 62 && b.label(true).len() <= 10, "{}: {}", b.label(true), b.help);
+        }
     }
 }

@@ -5,6 +5,7 @@ pub mod export;
 pub mod frame;
 mod input;
 pub mod keys;
+pub mod layout;
 pub mod panes;
 pub mod svg;
 pub mod terminal;
@@ -14,3 +15,4 @@ pub mod view;
 pub mod widgets;
 
 pub use app::{App, Live, Stopped};
+pub use input::Input;

@@ -1,4 +1,4 @@
-//! A drawn screen as a picture: every cell at its place, in its colours.
+//! A drawn screen as an SVG picture.
 
 use crate::base::markup::escaped;
 
@@ -14,7 +14,7 @@ const CELL_HEIGHT: f32 = 17.0;
 const BASELINE: f32 = 13.0;
 const MARGIN: f32 = 10.0;
 
-/// The two colours a terminal has by itself.
+/// The default colours of a terminal.
 #[derive(Debug, Clone, Copy)]
 pub struct Paper {
     pub background: &'static str,
@@ -49,13 +49,13 @@ pub fn svg(buffer: &Buffer, paper: Paper) -> String {
     out
 }
 
-/// What a cell is drawn with, and on.
+/// Foreground and background of a cell.
 fn colours(cell: &Cell, paper: Paper) -> (String, String) {
     let (front, back) = (hex(cell.fg, paper.text), hex(cell.bg, paper.background));
     if cell.modifier.contains(Modifier::REVERSED) { (back, front) } else { (front, back) }
 }
 
-/// Cells of one colour as one rectangle: side by side they would show seams.
+/// Cells of one colour are one rectangle: separate ones would show seams.
 fn background(out: &mut String, buffer: &Buffer, y: u16, paper: Paper) {
     let area = buffer.area;
     let row: Vec<String> = (area.left()..area.right()).map(|x| colours(&buffer[(x, y)], paper).1).collect();
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cell_keeps_its_place_colour_and_weight() {
+    fn a_cell_keeps_its_position_colour_and_weight() {
         let mut buffer = Buffer::empty(Rect::new(0, 0, 3, 1));
         buffer.set_string(1, 0, "<", Style::new().fg(Color::Rgb(1, 2, 3)).add_modifier(Modifier::BOLD));
         let picture = svg(&buffer, Paper::DARK);

@@ -1,4 +1,4 @@
-//! The terminal while the program draws on it, and its way back.
+//! The terminal while the program draws on it, and how it is restored.
 
 use std::{
     io::{self, IsTerminal, Stdout, Write},
@@ -15,11 +15,10 @@ use ratatui::{Terminal, backend::CrosstermBackend};
 
 pub type Screen = Terminal<CrosstermBackend<Stdout>>;
 
-/// Holds the terminal in raw mode on the alternate screen; dropped, by return or by panic, it gives it back
-/// as it was.
+/// Keeps the terminal in raw mode on the alternate screen; restores it when dropped, by return or by panic.
 pub struct TerminalGuard {
-    /// Never dropped: it would say on stderr that it can't show the cursor, and panic where stderr is the
-    /// terminal that went away.
+    /// Never dropped: it would report on stderr that it cannot show the cursor, and panic if stderr is the
+    /// terminal that is gone.
     pub screen: ManuallyDrop<Screen>,
 }
 
@@ -46,7 +45,7 @@ impl Drop for TerminalGuard {
 }
 
 fn restore() {
-    // Each on its own: when one fails, the others are still worth trying.
+    // One by one: if one fails, the others are still tried.
     let mut out = io::stdout();
     let _ = execute!(out, DisableMouseCapture);
     let _ = execute!(out, DisableBracketedPaste);
@@ -56,7 +55,7 @@ fn restore() {
     let _ = out.flush();
 }
 
-/// Both ends are a terminal, so a screen can be drawn and keys be read.
+/// Whether stdin and stdout are terminals.
 pub fn is_there() -> bool {
     io::stdin().is_terminal() && io::stdout().is_terminal()
 }

@@ -7,18 +7,18 @@ use ratatui::style::{Color, Modifier, Style};
 use crate::{
     analysis::classify::Class,
     config::ThemeName,
-    event::{Level, Phase},
+    event::{Level, Outcome, Phase},
     model::OperatorKind,
 };
 
-/// How each meaning looks. Nothing else in the program names a colour.
+/// The style of each meaning. Nothing else in the program names a colour.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Theme {
     pub text: Style,
-    /// Labels, units, whatever is read second.
+    /// Labels, units and other secondary text.
     pub dim: Style,
     pub border: Style,
-    /// The program itself: its name, the chosen tab, the key to press.
+    /// Titles, the selected tab, keys.
     pub accent: Style,
     pub number: Style,
     pub good: Style,
@@ -27,13 +27,13 @@ pub struct Theme {
     pub prefill: Style,
     pub decode: Style,
     pub selected: Style,
-    /// Lines of a chart, by what they show.
+    /// Lines of a chart, by quantity.
     pub power: Style,
     pub clock: Style,
     pub temperature: Style,
     pub memory: Style,
     pub utilisation: Style,
-    /// From "as usual" to "far too slow".
+    /// From "at the median" to "far too slow".
     pub heat: [Style; 5],
     pub glyphs: Glyphs,
 }
@@ -47,7 +47,7 @@ pub enum Depth {
 }
 
 impl Depth {
-    /// As the terminal announces itself.
+    /// From the environment of the terminal.
     pub fn of_terminal() -> Depth {
         let var = |name| env::var(name).unwrap_or_default();
         match (var("COLORTERM").as_str(), var("TERM")) {
@@ -59,7 +59,7 @@ impl Depth {
         }
     }
 
-    /// The nearest colour there is.
+    /// The nearest colour at this depth.
     fn colour(self, rgb: u32) -> Color {
         let (r, g, b) = ((rgb >> 16) as u8, (rgb >> 8) as u8, rgb as u8);
         match self {
@@ -92,10 +92,10 @@ impl Depth {
     }
 }
 
-/// text, dim, border, accent, good, warn, bad, prefill, decode, power, clock, temperature, memory, use; heat.
-struct Palette([u32; 14], [u32; 5]);
+/// For text, dim, border, accent, good, warn, bad, prefill, decode, power, clock, temperature, memory, utilisation.
+type Roles<T> = [T; 14];
 
-const DARK: Palette = Palette(
+const DARK: (Roles<u32>, [u32; 5]) = (
     [
         0xd8dee9, 0x8a93a3, 0x4a5262, 0x88c0d0, 0xa3be8c, 0xebcb8b, 0xe06c75, 0xc099ff, 0x7aa2f7, 0xe5a06b,
         0x7fc7b5, 0xe78284, 0x9d9cf0, 0x8fb573,
@@ -103,7 +103,7 @@ const DARK: Palette = Palette(
     [0x5e8f8a, 0x8fb573, 0xe2c06b, 0xe5975a, 0xe5534b],
 );
 
-const LIGHT: Palette = Palette(
+const LIGHT: (Roles<u32>, [u32; 5]) = (
     [
         0x24292f, 0x656d76, 0xb6bdc6, 0x0b6e83, 0x2f7d32, 0x9a5b00, 0xb3261e, 0x7a3fb0, 0x1f5fb0, 0xa85a12,
         0x0f766e, 0xb23a48, 0x5147b8, 0x4d7c0f,
@@ -114,112 +114,68 @@ const LIGHT: Palette = Palette(
 impl Theme {
     pub fn new(name: ThemeName, depth: Depth, glyphs: Glyphs) -> Theme {
         match name {
-            ThemeName::Dark => Self::coloured(&DARK, depth, glyphs),
-            ThemeName::Light => Self::coloured(&LIGHT, depth, glyphs),
+            ThemeName::Dark => Self::coloured(DARK, depth, glyphs),
+            ThemeName::Light => Self::coloured(LIGHT, depth, glyphs),
             ThemeName::HighContrast => Self::high_contrast(glyphs),
             ThemeName::NoColour => Self::no_colour(glyphs),
         }
     }
 
-    fn coloured(Palette(roles, heat): &Palette, depth: Depth, glyphs: Glyphs) -> Theme {
-        let style = |rgb: u32| Style::new().fg(depth.colour(rgb));
-        let [
-            text,
-            dim,
-            border,
-            accent,
-            good,
-            warn,
-            bad,
-            prefill,
-            decode,
-            power,
-            clock,
-            temperature,
-            memory,
-            used,
-        ] = roles.map(style);
+    fn of_roles(roles: Roles<Style>, heat: [Style; 5], glyphs: Glyphs) -> Theme {
+        let [text, dim, border, accent, good, warn, bad, prefill, decode, lines @ ..] = roles;
+        let [power, clock, temperature, memory, utilisation] = lines;
+        let number = text.add_modifier(Modifier::BOLD);
+        let selected = accent.add_modifier(Modifier::REVERSED);
         Theme {
             text,
             dim,
             border,
             accent,
-            number: text.add_modifier(Modifier::BOLD),
+            number,
             good,
             warn,
             bad,
             prefill,
             decode,
-            selected: accent.add_modifier(Modifier::REVERSED),
+            selected,
             power,
             clock,
             temperature,
             memory,
-            utilisation: used,
-            heat: heat.map(style),
+            utilisation,
+            heat,
             glyphs,
         }
+    }
+
+    fn coloured((roles, heat): (Roles<u32>, [u32; 5]), depth: Depth, glyphs: Glyphs) -> Theme {
+        let style = |rgb: u32| Style::new().fg(depth.colour(rgb));
+        Self::of_roles(roles.map(style), heat.map(style), glyphs)
     }
 
     fn high_contrast(glyphs: Glyphs) -> Theme {
         let bold = |colour| Style::new().fg(colour).add_modifier(Modifier::BOLD);
         let white = Style::new().fg(Color::White);
-        Theme {
-            text: white,
-            dim: white,
-            border: white,
-            accent: bold(Color::LightCyan),
-            number: bold(Color::White),
-            good: bold(Color::LightGreen),
-            warn: bold(Color::LightYellow),
-            bad: bold(Color::LightRed).add_modifier(Modifier::UNDERLINED),
-            prefill: bold(Color::LightMagenta),
-            decode: bold(Color::LightCyan),
-            selected: Style::new().fg(Color::Black).bg(Color::White),
-            power: bold(Color::LightYellow),
-            clock: bold(Color::LightCyan),
-            temperature: bold(Color::LightRed),
-            memory: bold(Color::LightMagenta),
-            utilisation: bold(Color::LightGreen),
-            heat: [Color::White, Color::LightGreen, Color::LightYellow, Color::LightMagenta, Color::LightRed]
-                .map(bold),
-            glyphs,
-        }
+        let [cyan, green, yellow, red, magenta] =
+            [Color::LightCyan, Color::LightGreen, Color::LightYellow, Color::LightRed, Color::LightMagenta]
+                .map(bold);
+        let bad = red.add_modifier(Modifier::UNDERLINED);
+        let roles =
+            [white, white, white, cyan, green, yellow, bad, magenta, cyan, yellow, cyan, red, magenta, green];
+        let heat = [bold(Color::White), green, yellow, magenta, red];
+        let selected = Style::new().fg(Color::Black).bg(Color::White);
+        Theme { selected, ..Self::of_roles(roles, heat, glyphs) }
     }
 
-    /// Weight instead of colour.
+    /// Bold and dim instead of colours.
     fn no_colour(glyphs: Glyphs) -> Theme {
         let plain = Style::new();
         let (bold, dim) = (plain.add_modifier(Modifier::BOLD), plain.add_modifier(Modifier::DIM));
-        Theme {
-            text: plain,
-            dim,
-            border: dim,
-            accent: bold,
-            number: bold,
-            good: plain,
-            warn: bold,
-            bad: bold.add_modifier(Modifier::UNDERLINED),
-            prefill: bold,
-            decode: plain,
-            selected: plain.add_modifier(Modifier::REVERSED),
-            power: plain,
-            clock: plain,
-            temperature: plain,
-            memory: plain,
-            utilisation: plain,
-            heat: [dim, plain, plain, bold, bold.add_modifier(Modifier::REVERSED)],
-            glyphs,
-        }
-    }
-
-    /// As configured, unless the terminal or `NO_COLOR` says otherwise.
-    pub fn for_terminal(name: ThemeName, ascii: Option<bool>) -> Theme {
-        let no_colour = env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
-        let name =
-            if no_colour || env::var("TERM").is_ok_and(|t| t == "dumb") { ThemeName::NoColour } else { name };
-        let ascii = ascii.unwrap_or_else(|| !locale_is_utf8());
-        Theme::new(name, Depth::of_terminal(), if ascii { Glyphs::ASCII } else { Glyphs::UNICODE })
+        let bad = bold.add_modifier(Modifier::UNDERLINED);
+        let roles = [plain, dim, dim, bold, plain, bold, bad, bold, plain, plain, plain, plain, plain, plain];
+        let heat = [dim, plain, plain, bold, bold.add_modifier(Modifier::REVERSED)];
+        let selected = plain.add_modifier(Modifier::REVERSED);
+        Theme { selected, ..Self::of_roles(roles, heat, glyphs) }
     }
 
     pub fn phase(&self, phase: Phase) -> Style {
@@ -231,7 +187,7 @@ impl Theme {
         }
     }
 
-    /// What a kernel works on.
+    /// By what a kernel computes.
     pub fn operator(&self, kind: Option<OperatorKind>) -> Style {
         match kind {
             Some(OperatorKind::Matmul) => self.decode,
@@ -242,7 +198,7 @@ impl Theme {
         }
     }
 
-    /// What bounds a kernel: waiting is what one would do away with.
+    /// By what bounds a kernel.
     pub fn class(&self, class: Class) -> Style {
         match class {
             Class::Memory => self.memory,
@@ -250,6 +206,14 @@ impl Theme {
             Class::Balanced => self.good,
             Class::Latency => self.warn,
             Class::Launch => self.power,
+        }
+    }
+
+    pub fn outcome(&self, outcome: Outcome) -> Style {
+        match outcome {
+            Outcome::Completed => self.good,
+            Outcome::Interrupted => self.warn,
+            Outcome::Failed => self.bad,
         }
     }
 
@@ -262,14 +226,20 @@ impl Theme {
     }
 }
 
+/// The theme to start with: as configured, unless the terminal or `NO_COLOR` rules out colours.
+pub fn initial_theme(name: ThemeName) -> ThemeName {
+    let no_colour = env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
+    if no_colour || env::var("TERM").is_ok_and(|t| t == "dumb") { ThemeName::NoColour } else { name }
+}
+
 fn locale_is_utf8() -> bool {
     let set = |name: &str| env::var(name).ok().filter(|v| !v.is_empty());
     let locale = set("LC_ALL").or_else(|| set("LC_CTYPE")).or_else(|| set("LANG"));
-    // Without any word about it, a terminal of today is taken at its best.
+    // Without a locale, UTF-8 is assumed.
     locale.is_none_or(|l| l.to_lowercase().replace('-', "").contains("utf8"))
 }
 
-/// The characters drawn with, beyond letters and digits.
+/// The characters for drawing, beyond letters and digits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Glyphs {
     pub ascii: bool,
@@ -277,7 +247,7 @@ pub struct Glyphs {
     pub bars: [&'static str; 8],
     pub dot: &'static str,
     pub hollow_dot: &'static str,
-    /// Points at something unusual below.
+    /// Marks an incident below.
     pub mark: &'static str,
     pub separator: &'static str,
     pub first_token: &'static str,
@@ -288,10 +258,14 @@ pub struct Glyphs {
     pub knob: &'static str,
     pub play: &'static str,
     pub pause: &'static str,
-    pub arrow: &'static str,
 }
 
 impl Glyphs {
+    /// As configured, otherwise by the locale.
+    pub fn for_terminal(ascii: Option<bool>) -> Glyphs {
+        if ascii.unwrap_or_else(|| !locale_is_utf8()) { Glyphs::ASCII } else { Glyphs::UNICODE }
+    }
+
     pub const UNICODE: Glyphs = Glyphs {
         ascii: false,
         bars: ["▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"],
@@ -307,7 +281,6 @@ impl Glyphs {
         knob: "●",
         play: "▶",
         pause: "⏸",
-        arrow: "→",
     };
 
     pub const ASCII: Glyphs = Glyphs {
@@ -325,10 +298,9 @@ impl Glyphs {
         knob: "o",
         play: ">",
         pause: "=",
-        arrow: "->",
     };
 
-    /// Text as this terminal can show it.
+    /// Text with the characters that this terminal can show.
     pub fn plain(self, text: &str) -> String {
         if !self.ascii {
             return text.to_owned();
@@ -360,7 +332,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_poor_terminal_still_tells_colours_apart() {
+    fn good_warn_and_bad_differ_at_every_colour_depth() {
         for depth in [Depth::True, Depth::Indexed, Depth::Ansi] {
             let theme = Theme::new(ThemeName::Dark, depth, Glyphs::UNICODE);
             let mut seen = vec![theme.good.fg, theme.warn.fg, theme.bad.fg];
@@ -370,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn no_colour_means_none() {
+    fn the_theme_without_colour_has_none() {
         let theme = Theme::new(ThemeName::NoColour, Depth::True, Glyphs::UNICODE);
         for style in [theme.good, theme.bad, theme.accent, theme.selected, theme.heat[4]] {
             assert_eq!((style.fg, style.bg), (None, None));
@@ -378,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn ascii_is_ascii() {
+    fn ascii_glyphs_are_ascii() {
         let g = Glyphs::ASCII;
         let all = [
             g.dot,
@@ -393,7 +365,6 @@ mod tests {
             g.knob,
             g.play,
             g.pause,
-            g.arrow,
         ];
         assert!(all.iter().chain(&g.bars).all(|s| s.is_ascii()));
         assert!(g.plain("3.8 µs · 49 °C → 1×… ▂").is_ascii());

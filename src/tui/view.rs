@@ -3,11 +3,12 @@
 use crate::{
     analysis::compare::Comparison,
     event::Stamp,
-    run::sweep::{Cooling, Sweep},
-    rundir::{Position, RunEntry},
+    run::sweep::{CooldownStatus, Sweep},
+    rundir::{Loss, Position, RunEntry},
     state::{GpuState, Incident, RunState, Snapshot},
     tui::{
         keys::Mode,
+        panes::{gpu_rows, kernels_extent},
         theme::Theme,
         ui::{Extent, Pane, SPANS_S, UiState},
     },
@@ -19,21 +20,20 @@ pub struct View<'a> {
     pub state: &'a RunState,
     pub ui: &'a UiState,
     pub theme: &'a Theme,
-    /// Set while a recording is looked at.
+    /// Set while a recording is played.
     pub replay: Option<Position>,
-    /// The view stands still while the run goes on.
+    /// The view is frozen while the run continues.
     pub frozen: bool,
-    /// The workload was asked to pause and has not come to it yet, or to end before the next run begins.
-    pub waiting: Option<&'a str>,
-    /// What of the recording is missing.
-    pub loss: Option<&'a str>,
+    /// What was asked of the workload and has not happened yet.
+    pub pending: Option<&'static str>,
+    pub loss: Option<&'a Loss>,
     /// As filtered and sorted.
     pub runs: &'a [&'a RunEntry],
     /// Of this and earlier runs of the program, oldest first.
     pub snapshots: &'a [Snapshot],
-    /// Two runs, or the last two snapshots, held against each other.
+    /// Of two runs, or of the last two snapshots.
     pub comparison: Option<&'a Comparison>,
-    /// Set while a sweep is at work.
+    /// Set during a sweep.
     pub sweep: Option<SweepView<'a>>,
 }
 
@@ -41,12 +41,12 @@ pub struct View<'a> {
 #[derive(Clone, Copy)]
 pub struct SweepView<'a> {
     pub sweep: &'a Sweep,
-    /// Set while the next job has to wait.
-    pub cooling: Option<Cooling>,
+    /// Set while the next job waits.
+    pub cooling: Option<CooldownStatus>,
 }
 
 impl<'a> View<'a> {
-    /// A run by itself: no replay, no sweep, no other runs beside it.
+    /// A single run: no replay, no sweep, no other runs.
     pub fn of(state: &'a RunState, ui: &'a UiState, theme: &'a Theme) -> View<'a> {
         View {
             state,
@@ -54,7 +54,7 @@ impl<'a> View<'a> {
             theme,
             replay: None,
             frozen: false,
-            waiting: None,
+            pending: None,
             loss: None,
             runs: &[],
             snapshots: &[],
@@ -63,7 +63,6 @@ impl<'a> View<'a> {
         }
     }
 
-    /// What keys mean now.
     pub fn mode(&self) -> Mode {
         match (self.replay, self.sweep) {
             (Some(_), _) => Mode::Replay,
@@ -73,40 +72,38 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The stretch of time the charts show.
-    pub fn stretch(&self) -> (Stamp, Stamp) {
+    /// The time range of the charts.
+    pub fn time_range(&self) -> (Stamp, Stamp) {
         let now = self.state.now;
         let span = SPANS_S[self.ui.span].min(now.secs().max(1.0));
         let from = (now.secs() - span).max(0.0);
         (Stamp::from_secs_f64(from), if from == 0.0 { Stamp::from_secs_f64(span).max(now) } else { now })
     }
 
-    /// Tokens between the newest and the one looked at.
+    /// Tokens between the newest and the selected one.
     pub fn tokens_back(&self) -> usize {
         let newest = self.state.trail.seen().saturating_sub(1);
-        self.ui
-            .token
-            .map_or(0, |at| newest.saturating_sub(at) as usize)
-            .min(self.state.trail.len().saturating_sub(1))
+        let back = self.ui.token.map_or(0, |token| newest.saturating_sub(token) as usize);
+        back.min(self.state.trail.len().saturating_sub(1))
     }
 
-    /// The GPU that is looked at.
+    /// The selected GPU.
     pub fn gpu(&self) -> Option<&'a GpuState> {
-        let state: &'a RunState = self.state;
-        self.ui.gpu.and_then(|place| state.gpus.get(place)).or_else(|| state.main_gpu())
+        self.ui.gpu.and_then(|index| self.state.gpus.get(index)).or_else(|| self.state.main_gpu())
     }
 
-    /// The incident whose seconds are on the screen.
+    /// The GPU that the summary shows: the workload's, or any GPU without a workload.
+    pub fn workload_gpu(&self) -> Option<&'a GpuState> {
+        self.gpu().filter(|gpu| gpu.info.profiled || self.state.watches())
+    }
+
     pub fn open_incident(&self) -> Option<&'a Incident> {
-        let state: &'a RunState = self.state;
-        let at = self.ui.incident_open?;
-        state.flight.incidents.iter().find(|incident| incident.at == at)
+        let opened = self.ui.incident_open?;
+        self.state.flight.incidents.iter().find(|incident| incident.at == opened)
     }
 
-    /// The incident that is chosen, if there is any.
-    pub fn incident(&self) -> Option<&'a Incident> {
-        let state: &'a RunState = self.state;
-        let incidents = &state.flight.incidents;
+    pub fn selected_incident(&self) -> Option<&'a Incident> {
+        let incidents = &self.state.flight.incidents;
         let back = self.ui.incident.min(incidents.len().checked_sub(1)?);
         incidents.get(incidents.len() - 1 - back)
     }
@@ -115,17 +112,17 @@ impl<'a> View<'a> {
         Extent {
             tokens: self.state.trail.len(),
             tokens_seen: self.state.trail.seen(),
-            readings: self.gpu().map_or(0, |gpu| super::panes::gpu_rows(gpu).len()),
+            readings: self.gpu().map_or(0, |gpu| gpu_rows(gpu).len()),
             points: self.state.roofline().points.len(),
             incidents: self.state.flight.incidents.len(),
-            incident_at: self.incident().map(|incident| incident.at),
+            incident_at: self.selected_incident().map(|incident| incident.at),
             gpus: self.state.gpus.len(),
             runs: self.runs.len(),
             log_lines: self.state.log.len(),
             snapshots: self.snapshots.len(),
-            jobs: self.sweep.map_or(0, |at_work| at_work.sweep.current() + 1),
+            jobs: self.sweep.map_or(0, |view| view.sweep.current() + 1),
             kernels: match self.ui.pane {
-                Pane::Kernels => super::panes::kernels_extent(self),
+                Pane::Kernels => kernels_extent(self),
                 _ => Default::default(),
             },
         }

@@ -1,4 +1,4 @@
-//! What `x` writes of every pane: a picture that opens, the text of the screen, and data that reads back.
+//! The export of every pane: a well-formed picture, the text of the screen, and data that reads back.
 
 use std::{collections::HashMap, fs, path::Path};
 
@@ -19,7 +19,7 @@ fn demo(name: &str) -> RunState {
     player.state().clone()
 }
 
-/// The table as others read it; every row is as wide as the titles.
+/// The table as a CSV reader sees it.
 fn read(csv: &str) -> (Vec<String>, Vec<HashMap<String, String>>) {
     let mut reader = csv::Reader::from_reader(csv.as_bytes());
     let titles: Vec<String> = reader.headers().unwrap().iter().map(str::to_owned).collect();
@@ -53,14 +53,14 @@ fn contents(state: &RunState, ui: &UiState, (width, height): (u16, u16)) -> Cont
     with_view(state, ui, |view| Contents::of(view, Rect::new(0, 0, width, height)))
 }
 
-/// As the terminal's own test shows it, without quotes and blanks at the ends.
+/// As the test backend prints it, without quotes and trailing blanks.
 fn plain(screen: &str) -> String {
     let line = |line: &str| line.trim_matches('"').trim_end().to_owned() + "\n";
     screen.lines().map(line).collect()
 }
 
 #[test]
-fn every_pane_of_every_recording_has_three_forms() {
+fn every_pane_of_every_recording_is_exported() {
     let mut states: Vec<(String, RunState)> =
         DEMOS.iter().map(|name| (format!("demo {name}"), demo(name))).collect();
     states.push(("no data".into(), RunState::default()));
@@ -73,9 +73,9 @@ fn every_pane_of_every_recording_has_three_forms() {
             for size in [(80, 24), (200, 50), (30, 8), (1, 1)] {
                 let mut ui = showing(pane);
                 let screen = drawn(state, &ui, Glyphs::UNICODE, size);
-                // What lies on top is not what is exported.
+                // Overlays and messages are not exported.
                 ui.overlay = Overlay::Help { scroll: 0 };
-                ui.message = Some("a word".into());
+                ui.message = Some("a message".into());
                 let made = contents(state, &ui, size);
                 assert_well_formed(of, &made.svg);
                 assert_eq!(made.text, plain(&screen), "{of} {pane:?}");
@@ -89,7 +89,7 @@ fn every_pane_of_every_recording_has_three_forms() {
 }
 
 #[test]
-fn the_data_are_those_of_the_state_to_the_last_digit() {
+fn exported_numbers_equal_those_of_the_state() {
     let state = demo("h200_decode/");
     let rows_of = |state: &RunState, pane| read(&contents(state, &showing(pane), (120, 40)).csv).1;
 
@@ -112,7 +112,7 @@ fn the_data_are_those_of_the_state_to_the_last_digit() {
     let power: Vec<_> =
         rows_of(&state, Pane::Gpu).into_iter().filter(|row| row["reading"] == "power_w").collect();
     let ui = showing(Pane::Gpu);
-    let (from, to) = with_view(&state, &ui, |view| view.stretch());
+    let (from, to) = with_view(&state, &ui, |view| view.time_range());
     let kept: Vec<f64> = gpu
         .series(Reading::Power)
         .within(from, to)
@@ -128,8 +128,8 @@ fn the_data_are_those_of_the_state_to_the_last_digit() {
     let gaps: Vec<f64> = marks.iter().map(|mark| mark.gap_ns as f64 / 1e6).collect();
     assert_eq!(numbers(&tokens, "since_last_ms"), gaps);
     assert_eq!(tokens.last().unwrap()["token"], (state.trail.seen() - 1).to_string());
-    let told = tokens.iter().filter(|row| !row["incident"].is_empty()).count();
-    assert!(told <= state.flight.incidents.len());
+    let marked = tokens.iter().filter(|row| !row["incident"].is_empty()).count();
+    assert!(marked <= state.flight.incidents.len());
 
     let points = state.roofline().points;
     let rows = rows_of(&state, Pane::Roofline);
@@ -141,7 +141,7 @@ fn the_data_are_those_of_the_state_to_the_last_digit() {
 }
 
 #[test]
-fn what_is_chosen_on_the_screen_is_what_is_written() {
+fn the_export_follows_selection_and_filter() {
     // The source, the grouping and the filter of kernels.
     let state = with_kernels(true);
     let mut ui = showing(Pane::Kernels);
@@ -164,7 +164,7 @@ fn what_is_chosen_on_the_screen_is_what_is_written() {
     ui.log_filter = "no line has this".into();
     assert_eq!(read(&contents(&state, &ui, (80, 24)).csv).1.len(), 0);
 
-    // The seconds around an incident, and tokens up to the one looked at.
+    // The seconds around an incident, and tokens up to the selected one.
     let state = running();
     let incident = state.flight.incidents.last().unwrap();
     let ui = UiState { incident_open: Some(incident.at), ..showing(Pane::Tokens) };
@@ -176,7 +176,7 @@ fn what_is_chosen_on_the_screen_is_what_is_written() {
     let before = read(&contents(&state, &ui, (80, 24)).csv).1;
     assert_eq!(before.last().unwrap()["token"], (state.trail.seen() - 10).to_string());
 
-    // The comparison, or one snapshot and what came since.
+    // The comparison, or one snapshot and the time since.
     let mut state = two_snapshots(1.2);
     let judged = read(&contents(&state, &showing(Pane::Compare), (120, 40)).csv).1;
     let tpot = judged.iter().find(|row| row["metric"] == "tpot.p50").unwrap();
@@ -198,7 +198,7 @@ fn a_sweep_without_snapshots_exports_its_jobs() {
         Contents::of(&view, Rect::new(0, 0, 120, 40)).csv
     });
     let (_, rows) = read(&csv);
-    assert_eq!(rows.len(), 3, "those that have ended");
+    assert_eq!(rows.len(), 3, "jobs that have ended");
     assert_eq!((rows[0]["model"].as_str(), rows[2]["outcome"].as_str()), ("smollm2_135m", "failed"));
 }
 
@@ -213,13 +213,13 @@ fn runs_are_exported_as_listed() {
     });
     let (_, rows) = read(&csv);
     assert_eq!(rows.len(), listed.len());
-    // A recording alone tells no result: nothing stands for it.
+    // A recording without a result has empty cells.
     assert!(rows.iter().all(|row| row["decode_tok_s"].is_empty() && row["outcome"].is_empty()), "{rows:?}");
     assert!(rows[0]["recorded"].parse::<jiff::Timestamp>().is_ok());
 }
 
 #[test]
-fn the_files_are_beside_the_run_and_carry_the_moment() {
+fn files_are_in_the_run_directory_and_named_by_time() {
     let run = tempfile::tempdir().unwrap();
     let state = running();
     let ui = showing(Pane::Overview);
@@ -228,7 +228,7 @@ fn the_files_are_beside_the_run_and_carry_the_moment() {
     let (first, second) = (write(), write());
     let name = format!("overview-{:.3}s", state.now.secs());
     assert_eq!((first.name.as_str(), second.name), (name.as_str(), format!("{name}-2")));
-    assert!(first.words().contains(&*run.path().join("exports").to_string_lossy()), "{}", first.words());
+    assert!(first.to_string().contains(&*run.path().join("exports").to_string_lossy()), "{first}");
     let made = contents(&state, &ui, (80, 24));
     for (ending, content) in [("svg", made.svg), ("txt", made.text), ("csv", made.csv)] {
         let kept = fs::read_to_string(first.dir.join(format!("{name}.{ending}"))).unwrap();

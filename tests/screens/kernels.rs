@@ -1,17 +1,17 @@
-//! The Kernels pane: as kernels run, as tools wrote them, and without any.
+//! The Kernels pane: live kernels, reports of tools, and without any.
 
 use std::path::Path;
 
 use llmprof::{
     event::{
-        Allocator, AllocatorSample, HeapGrowth, HostSpan, HostTimeline, KernelReport, KernelSpan,
-        KernelTrace, KernelWindow, OperatorTime, OperatorWindow, Phase, StepTimeline, ToolRun, ToolState,
-        TraceState,
+        Allocator, AllocatorSample, Device, EngineKind, HeapGrowth, HostSpan, HostTimeline, KernelReport,
+        KernelSpan, KernelTrace, KernelWindow, OperatorTime, OperatorWindow, Phase, StepTimeline, ToolRun,
+        ToolState, TraceState,
         kernels::{Group, KernelRow, KernelTable, Kind, SortBy},
     },
     kernels::open,
     model::Operator,
-    tui::ui::{Action, Effect, KernelsLook, update},
+    tui::ui::{Action, Effect, KernelsSettings, ReplayCommand, RunCommand, update},
 };
 use proptest::{
     collection::vec,
@@ -27,7 +27,7 @@ const SIZES: [(u16, u16); 4] = [(80, 24), (120, 40), (200, 50), (30, 8)];
 
 fn folded(events: Vec<Event>) -> RunState {
     let mut state = RunState::default();
-    let started = RunStarted { device: "cuda:0".into(), engine: "cuda".into(), ..run_started() };
+    let started = RunStarted { device: Device::Cuda(0), engine: EngineKind::Cuda, ..run_started() };
     state.apply(&Envelope { t: Stamp(0), event: Event::RunStarted(Box::new(started)) });
     events.into_iter().for_each(|event| state.apply(&Envelope { t: Stamp(1_000_000_000), event }));
     state
@@ -37,7 +37,7 @@ fn live() -> RunState {
     folded(h200_step::events(200, true))
 }
 
-/// Thirty layers on the CPU, told by the engine's own clock.
+/// Thirty layers on the CPU, timed by the engine.
 fn on_cpu() -> RunState {
     let layer = [
         (Operator::AttentionNorm, 4_000),
@@ -82,7 +82,7 @@ fn on_cpu() -> RunState {
     };
     let mut state = RunState::default();
     for event in [
-        Event::RunStarted(Box::new(RunStarted { device: "cpu".into(), ..run_started() })),
+        Event::RunStarted(Box::new(RunStarted { device: Device::Cpu, ..run_started() })),
         Event::Operators(Box::new(window)),
         Event::HostTimeline(Box::new(timeline)),
         Event::Allocator(heap),
@@ -123,7 +123,7 @@ fn failed() -> Event {
     })
 }
 
-fn looking(kernels: KernelsLook) -> UiState {
+fn with_settings(kernels: KernelsSettings) -> UiState {
     UiState { kernels, ..showing(Pane::Kernels) }
 }
 
@@ -134,9 +134,9 @@ fn screens(state: &RunState, ui: &UiState) -> String {
 }
 
 #[test]
-fn kernels_in_their_looks() {
-    let usual = KernelsLook::default;
-    let opened = || KernelsLook { open: true, ..usual() };
+fn kernels_in_every_state() {
+    let default = KernelsSettings::default;
+    let opened = || KernelsSettings { open: true, ..default() };
     let with = |mut events: Vec<Event>, more: Event| {
         events.push(more);
         folded(events)
@@ -144,34 +144,34 @@ fn kernels_in_their_looks() {
     let ncu_raw = || report("h200_ncu_raw.csv", "ncu 2025.3.1", Some(Phase::Decode));
     let ncu_details = || report("h200_ncu_details.csv", "ncu 2025.3.1", Some(Phase::Decode));
     let nsys = || report("nsys/kernels.sqlite", "nsys 2022.4.2", None);
-    let looks: Vec<(&str, RunState, KernelsLook)> = vec![
-        ("live", live(), usual()),
-        ("live_without_graphs", folded(h200_step::events(3_000, false)), usual()),
+    let screens_of: Vec<(&str, RunState, KernelsSettings)> = vec![
+        ("live", live(), default()),
+        ("live_without_graphs", folded(h200_step::events(3_000, false)), default()),
         (
             "live_of_one_layer",
             live(),
-            KernelsLook { zoom: 2, stretch: 3, group: Some(Group::Name), ..usual() },
+            KernelsSettings { zoom: 2, part: 3, group: Some(Group::Name), ..default() },
         ),
-        ("live_opened", live(), KernelsLook { row: 1, ..opened() }),
-        ("wall_time", on_cpu(), usual()),
+        ("live_opened", live(), KernelsSettings { row: 1, ..opened() }),
+        ("wall_time", on_cpu(), default()),
         ("wall_time_opened", on_cpu(), opened()),
-        ("ncu", folded(vec![ncu_raw(), ncu_details()]), usual()),
-        ("ncu_opened", folded(vec![ncu_details()]), KernelsLook { row: 1, ..opened() }),
-        ("ncu_scrolled", folded(vec![ncu_details()]), KernelsLook { scroll: 30, ..opened() }),
-        ("nsys", folded(vec![nsys()]), usual()),
-        ("nsys_ranges", folded(vec![nsys()]), KernelsLook { source: Some(1), ..usual() }),
-        ("refused", folded(vec![refused()]), usual()),
-        ("tool_at_work", with(h200_step::events(200, true), working()), usual()),
-        ("tool_failed", with(vec![refused()], failed()), usual()),
-        ("filtered", live(), KernelsLook { filter: "SKINNY".into(), sort: SortBy::Mean, ..usual() }),
-        ("filtered_away", live(), KernelsLook { filter: "no such thing".into(), ..usual() }),
+        ("ncu", folded(vec![ncu_raw(), ncu_details()]), default()),
+        ("ncu_opened", folded(vec![ncu_details()]), KernelsSettings { row: 1, ..opened() }),
+        ("ncu_scrolled", folded(vec![ncu_details()]), KernelsSettings { scroll: 30, ..opened() }),
+        ("nsys", folded(vec![nsys()]), default()),
+        ("nsys_ranges", folded(vec![nsys()]), KernelsSettings { source: Some(1), ..default() }),
+        ("refused", folded(vec![refused()]), default()),
+        ("tool_at_work", with(h200_step::events(200, true), working()), default()),
+        ("tool_failed", with(vec![refused()], failed()), default()),
+        ("filtered", live(), KernelsSettings { filter: "SKINNY".into(), sort: SortBy::Mean, ..default() }),
+        ("filtered_away", live(), KernelsSettings { filter: "no such thing".into(), ..default() }),
     ];
-    for (look, state, kernels) in looks {
-        let ui = looking(kernels);
-        insta::assert_snapshot!(look, screens(&state, &ui));
+    for (name, state, kernels) in screens_of {
+        let ui = with_settings(kernels);
+        insta::assert_snapshot!(name, screens(&state, &ui));
         let ascii = drawn(&state, &ui, Glyphs::ASCII, (120, 40));
         let odd: Vec<char> = ascii.chars().filter(|c| !c.is_ascii()).collect();
-        assert!(odd.is_empty(), "{look}: {odd:?}\n{ascii}");
+        assert!(odd.is_empty(), "{name}: {odd:?}\n{ascii}");
     }
 }
 
@@ -195,53 +195,64 @@ fn a_recording_shows_the_same_screen() {
     let state = folded(events);
     for source in 0..7 {
         for open in [false, true] {
-            let ui = looking(KernelsLook { source: Some(source), open, ..KernelsLook::default() });
+            let ui =
+                with_settings(KernelsSettings { source: Some(source), open, ..KernelsSettings::default() });
             assert_eq!(screens(&replayed, &ui), screens(&state, &ui));
         }
     }
 }
 
-/// The answers of a few keys after each other.
+/// The effects of some actions in sequence.
 fn pressed(state: &RunState, ui: &mut UiState, actions: &[Action]) -> Vec<Option<Effect>> {
     let theme = Theme::new(ui.theme, Depth::True, Glyphs::UNICODE);
     let mut effects = Vec::new();
     for action in actions {
         let extent = View::of(state, ui, &theme).extent();
-        effects.push(update(ui, *action, extent));
+        effects.push(update(ui, action.clone(), extent));
     }
     effects
 }
 
 #[test]
-fn keys_move_in_what_there_is() {
+fn keys_move_within_the_content() {
     let mut events = h200_step::events(200, true);
     events.push(report("nsys/kernels.sqlite", "nsys 2022.4.2", None));
     let state = folded(events);
     let mut ui = showing(Pane::Kernels);
     let shown = |ui: &UiState| drawn(&state, ui, Glyphs::UNICODE, (120, 40));
-    assert!(shown(&ui).contains("nsys kernels · 3 of 6"), "a report that has come is shown\n{}", shown(&ui));
-    pressed(&state, &mut ui, &[Action::KernelSource(-1)]);
+    assert!(shown(&ui).contains("nsys kernels · 3 of 6"), "a new report is shown\n{}", shown(&ui));
+    pressed(&state, &mut ui, &[Action::StepKernelSource(-1)]);
     assert!(
         shown(&ui).contains("live decode · 2 of 6") && shown(&ui).contains("by operator"),
         "{}",
         shown(&ui)
     );
-    pressed(&state, &mut ui, &[Action::GroupKernels, Action::Sort, Action::Zoom(-1), Action::NextStretch(1)]);
+    pressed(
+        &state,
+        &mut ui,
+        &[Action::GroupKernels, Action::Sort, Action::Zoom(1), Action::StepTimelinePart(1)],
+    );
     let text = shown(&ui);
     for words in ["by family, most calls first", "layers 4 to 7"] {
         assert!(text.contains(words), "{words}\n{text}");
     }
-    let effects = pressed(&state, &mut ui, &[Action::Move(99), Action::OpenKernel, Action::CloseKernel]);
+    let effects = pressed(
+        &state,
+        &mut ui,
+        &[Action::Move(99), Action::ToggleKernelDetails, Action::CloseKernelDetails],
+    );
     assert_eq!(effects, [None, None, None]);
-    // With nothing left to close, Esc leaves a replay as elsewhere.
-    assert_eq!(pressed(&state, &mut ui, &[Action::CloseKernel]), [Some(Effect::LeaveReplay)]);
-    assert_eq!(pressed(&state, &mut ui, &[Action::ToggleKernels]), [Some(Effect::ToggleKernels)]);
-    pressed(&state, &mut ui, &[Action::KernelSource(99), Action::KernelSource(99)]);
+    // With nothing to close, Esc leaves a replay.
+    let leave = Effect::Replay(ReplayCommand::Leave);
+    assert_eq!(pressed(&state, &mut ui, &[Action::CloseKernelDetails]), [Some(leave)]);
+    let toggle = Effect::Run(RunCommand::ToggleKernels);
+    assert_eq!(pressed(&state, &mut ui, &[Action::Do(toggle.clone())]), [Some(toggle)]);
+    pressed(&state, &mut ui, &[Action::StepKernelSource(99), Action::StepKernelSource(99)]);
     assert!(shown(&ui).contains("6 of 6"), "{}", shown(&ui));
 }
 
 #[test]
-fn names_stand_under_each_other() {
+fn names_are_aligned() {
     for width in [40, 60, 80, 100, 120, 160, 200] {
         let screen = drawn(&live(), &showing(Pane::Kernels), Glyphs::UNICODE, (width, 40));
         let columns: Vec<usize> = screen
@@ -344,16 +355,17 @@ fn any_event() -> impl Strategy<Value = Event> {
 
 #[test]
 fn any_kernels_are_drawn_at_any_size() {
-    let look = (0usize..9, 0usize..9, 0usize..4, any::<bool>(), 0usize..90, 0usize..4, 0usize..9);
-    let given = (vec(any_event(), 0..6), look, 1u16..210, 1u16..60);
+    let settings = (0usize..9, 0usize..9, 0usize..4, any::<bool>(), 0usize..90, 0usize..4, 0usize..9);
+    let given = (vec(any_event(), 0..6), settings, 1u16..210, 1u16..60);
     let mut runner = TestRunner::new(Config { cases: 300, failure_persistence: None, ..Config::default() });
     let ran =
-        runner.run(&given, |(events, (source, row, group, open, scroll, zoom, stretch), width, height)| {
+        runner.run(&given, |(events, (source, row, group, open, scroll, zoom, part), width, height)| {
             let group = [Group::Operator, Group::Family, Group::Name, Group::None][group];
             let source = source.checked_sub(1);
             let (group, filter) = (Some(group), if row == 8 { "a".to_owned() } else { String::new() });
             let sort = [SortBy::Time, SortBy::Calls, SortBy::Mean][row % 3];
-            let ui = looking(KernelsLook { source, row, group, sort, filter, open, scroll, zoom, stretch });
+            let ui =
+                with_settings(KernelsSettings { source, row, group, sort, filter, open, scroll, zoom, part });
             let state = folded(events);
             let screen = drawn(&state, &ui, Glyphs::UNICODE, (width, height));
             prop_assert_eq!(screen.lines().count(), usize::from(height));

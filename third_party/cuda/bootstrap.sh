@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Makes a CUDA toolkit that is enough to build `--features cuda`, on a machine that has none: no GPU, no root.
+# Installs a CUDA toolkit that can build `--features cuda`. Needs no GPU and no root access.
 #
-#   third_party/cuda/bootstrap.sh [DIR]      (DIR: target/cuda-toolkit)
-#   eval "$(third_party/cuda/bootstrap.sh)"  puts it into the environment of this shell
+#   third_party/cuda/bootstrap.sh [DIR]      (default DIR: target/cuda-toolkit)
+#   eval "$(third_party/cuda/bootstrap.sh)"  also sets the environment of this shell
 #
-# Progress goes to stderr, the exports to stdout. Running it again changes nothing.
-# It takes the compiler, headers and libraries from NVIDIA's own packages on PyPI and lays them out as a toolkit.
-# libcuda belongs to the driver and is in no package: linking gets a stub of it, running needs the real one.
+# Prints progress to stderr and the exports to stdout. Running it again changes nothing.
+# The compiler, headers and libraries are from NVIDIA's packages on PyPI.
+# libcuda is part of the driver, not of a package: a stub is created to link against, running needs the driver.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-# What is built against; the binary runs with any driver that knows this version.
+# The CUDA version of the toolkit; the binary runs with any driver that supports it.
 VERSION=13.0
 PACKAGES=(
     "nvidia-cuda-nvcc==$VERSION.*" "nvidia-cuda-runtime==$VERSION.*" "nvidia-cuda-crt==$VERSION.*"
@@ -18,42 +18,42 @@ PACKAGES=(
     "nvidia-cuda-cupti==$VERSION.*" "nvidia-curand<11" "nvidia-cublas<13.2"
 )
 
-say() { echo "cuda/bootstrap: $*" >&2; }
-fail() { say "$*"; exit 1; }
+report() { echo "cuda/bootstrap: $*" >&2; }
+fail() { report "$*"; exit 1; }
 
 dir=${1:-target/cuda-toolkit}
 mkdir -p "$dir"
 dir=$(cd "$dir" && pwd)
 toolkit=$dir/toolkit
-done_mark=$dir/made-$VERSION
+complete_marker=$dir/made-$VERSION
 
-if [ ! -e "$done_mark" ]; then
+if [ ! -e "$complete_marker" ]; then
     command -v python3 >/dev/null || fail "python3 is missing; install it, or a CUDA $VERSION toolkit"
     command -v cc >/dev/null || fail "a C compiler is missing; install gcc"
-    say "fetching nvcc, headers and libraries of CUDA $VERSION into $dir (about 1.6 GB)"
-    python3 -m venv "$dir/packages" || fail "python3 cannot make a virtual environment; install python3-venv"
+    report "downloading nvcc, headers and libraries of CUDA $VERSION to $dir (about 1.6 GB)"
+    python3 -m venv "$dir/packages" || fail "python3 cannot create a virtual environment; install python3-venv"
     "$dir/packages/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps "${PACKAGES[@]}" \
-        || fail "the packages could not be fetched"
-    made=$(echo "$dir"/packages/lib/python3*/site-packages/nvidia/cu13)
-    [ -x "$made/bin/nvcc" ] || fail "the packages have no nvcc at $made/bin"
-    ln -sfn "$made" "$toolkit"
-    ln -sfn lib "$made/lib64"
-    for library in "$made"/lib/*.so.*; do
+        || fail "pip could not download the packages"
+    packages=$(echo "$dir"/packages/lib/python3*/site-packages/nvidia/cu13)
+    [ -x "$packages/bin/nvcc" ] || fail "the packages have no nvcc at $packages/bin"
+    ln -sfn "$packages" "$toolkit"
+    ln -sfn lib "$packages/lib64"
+    for library in "$packages"/lib/*.so.*; do
         name=${library##*/}
-        ln -sf "$name" "$made/lib/${name%%.so.*}.so"
+        ln -sf "$name" "$packages/lib/${name%%.so.*}.so"
     done
-    say "making a stub of libcuda to link against"
-    mkdir -p "$made/lib/stubs"
+    report "building a stub of libcuda to link against"
+    mkdir -p "$packages/lib/stubs"
     {
-        grep -ohE '\bcu[A-Z][A-Za-z0-9]*(_v[0-9]+)?(_ptsz|_ptds)?\b' "$made/include/cuda.h" | sort -u \
+        grep -ohE '\bcu[A-Z][A-Za-z0-9]*(_v[0-9]+)?(_ptsz|_ptds)?\b' "$packages/include/cuda.h" | sort -u \
             | sed 's/.*/int &(void) { return 999; }/'
     } > "$dir/libcuda_stub.c"
-    cc -shared -fPIC -w -Wl,-soname,libcuda.so.1 -o "$made/lib/stubs/libcuda.so" "$dir/libcuda_stub.c" \
-        || fail "the stub of libcuda could not be built"
-    touch "$done_mark"
+    cc -shared -fPIC -w -Wl,-soname,libcuda.so.1 -o "$packages/lib/stubs/libcuda.so" "$dir/libcuda_stub.c" \
+        || fail "cannot build the stub of libcuda"
+    touch "$complete_marker"
 fi
 
-say "ready: $("$toolkit/bin/nvcc" --version | grep -o 'release [0-9.]*') in $toolkit"
+report "ready: $("$toolkit/bin/nvcc" --version | grep -o 'release [0-9.]*') in $toolkit"
 cat <<EXPORTS
 export CUDA_HOME=$toolkit CUDA_PATH=$toolkit CUDA_ROOT=$toolkit
 export PATH=$toolkit/bin:\$PATH

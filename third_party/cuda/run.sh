@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Starts the llmprof-tui beside this script, with CUDA's libraries from wherever this machine has them: a toolkit, the
-# packages of a Python environment, or the loader's own path.
+# Starts the llmprof-tui in the directory of this script, with the CUDA libraries of this machine: of a toolkit, of Python
+# packages, or of the loader path.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 missing() { ldd "$here/llmprof-tui" | sed -n 's/^[[:space:]]*\(lib[^ ]*\) => not found.*/\1/p'; }
@@ -16,7 +16,7 @@ for library in $(missing); do
 done
 if [ -n "$(missing)" ]; then
     echo "not found: $(missing | tr '\n' ' ')" >&2
-    echo "libcuda.so.1 comes with the NVIDIA driver; the others with CUDA 13, or as the PyPI packages" >&2
+    echo "libcuda.so.1 is part of the NVIDIA driver; the others are part of CUDA 13 and of the PyPI packages" >&2
     echo "nvidia-cublas, nvidia-curand, nvidia-cuda-runtime and nvidia-cuda-nvrtc" >&2
     exit 1
 fi

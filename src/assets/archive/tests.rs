@@ -1,4 +1,4 @@
-//! Good archives come out whole; bad ones leave nothing behind.
+//! Valid archives are extracted completely; invalid ones leave no files.
 
 use std::io::Write;
 
@@ -7,18 +7,18 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// An entry: a name, and text or a link's target.
+/// An entry: a name, and its text or the target of a link.
 type Entry<'a> = (&'a str, Result<&'a str, &'a str>);
 
 fn tar_of(entries: &[Entry]) -> Vec<u8> {
     let mut tar = tar::Builder::new(Vec::new());
-    for (name, what) in entries {
+    for (name, content) in entries {
         let mut header = tar::Header::new_gnu();
-        // The builder refuses bad names, so they are put into the header by hand.
+        // The builder refuses invalid names, so the header is written directly.
         let bytes = name.as_bytes();
         header.as_gnu_mut().unwrap().name[..bytes.len()].copy_from_slice(bytes);
         header.set_mode(0o644);
-        let body = match what {
+        let body = match content {
             Ok(text) => text.as_bytes(),
             Err(target) => {
                 header.set_entry_type(tar::EntryType::Symlink);
@@ -36,8 +36,8 @@ fn tar_of(entries: &[Entry]) -> Vec<u8> {
 fn zip_of(entries: &[Entry]) -> Vec<u8> {
     let mut zip = zip::ZipWriter::new(io::Cursor::new(Vec::new()));
     let options = zip::write::SimpleFileOptions::default();
-    for (name, what) in entries {
-        match what {
+    for (name, content) in entries {
+        match content {
             Ok(text) => {
                 zip.start_file(*name, options).unwrap();
                 zip.write_all(text.as_bytes()).unwrap();
@@ -54,8 +54,8 @@ fn gz(bytes: &[u8]) -> Vec<u8> {
     out.finish().unwrap()
 }
 
-/// The archive in a directory of its own, and where it would be extracted.
-fn lay(name: &str, bytes: &[u8]) -> (TempDir, PathBuf, PathBuf) {
+/// Writes an archive to a new directory; its path and the target directory.
+fn write_archive(name: &str, bytes: &[u8]) -> (TempDir, PathBuf, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let archive = dir.path().join(name);
     fs::write(&archive, bytes).unwrap();
@@ -63,39 +63,41 @@ fn lay(name: &str, bytes: &[u8]) -> (TempDir, PathBuf, PathBuf) {
     (dir, archive, into)
 }
 
-fn all(entries: &[Entry]) -> Vec<(&'static str, Vec<u8>)> {
+fn all_formats(entries: &[Entry]) -> Vec<(&'static str, Vec<u8>)> {
     let tar = tar_of(entries);
     vec![("a.tar.gz", gz(&tar)), ("a.tar", tar), ("a.zip", zip_of(entries))]
 }
 
 #[test]
-fn good_archives_come_out_whole() {
+fn valid_archives_are_extracted_completely() {
     let entries =
         [("d/a.txt", Ok("alpha")), ("b.txt", Ok("")), ("d/link", Err("a.txt")), ("up/l", Err("../b.txt"))];
-    for (name, bytes) in all(&entries) {
-        let (_dir, archive, into) = lay(name, &bytes);
-        assert_eq!(extract(&archive, &into).unwrap(), Extracted { files: 4, bytes: 5 }, "{name}");
-        assert_eq!(fs::read_to_string(into.join("d/link")).unwrap(), "alpha");
-        assert_eq!(fs::read_to_string(into.join("up/l")).unwrap(), "");
+    for (name, bytes) in all_formats(&entries) {
+        let (_dir, archive, into) = write_archive(name, &bytes);
+        extract(&archive, &into).unwrap();
+        for (path, text) in [("d/a.txt", "alpha"), ("b.txt", ""), ("d/link", "alpha"), ("up/l", "")] {
+            assert_eq!(fs::read_to_string(into.join(path)).unwrap(), text, "{name}, {path}");
+        }
+        assert_eq!(fs::read_dir(&into).unwrap().count(), 3, "{name}");
     }
 }
 
 #[test]
-fn what_would_escape_is_refused_by_name_and_nothing_is_written() {
+fn entries_outside_of_the_target_are_refused_and_nothing_is_written() {
     let table: [(&[Entry], &str, &str); 7] = [
-        (&[("ok", Ok("x")), ("../evil", Ok("x"))], "../evil", "climbs out"),
-        (&[("a/../../evil", Ok("x"))], "a/../../evil", "climbs out"),
+        (&[("ok", Ok("x")), ("../evil", Ok("x"))], "../evil", "contains \"..\""),
+        (&[("a/../../evil", Ok("x"))], "a/../../evil", "contains \"..\""),
         (&[("/abs/evil", Ok("x"))], "/abs/evil", "absolute"),
         (&[("out", Err("../../etc"))], "out", "points outside"),
         (&[("out", Err("/etc/passwd"))], "out", "points outside"),
-        (&[("out", Err("d")), ("out/evil", Ok("x"))], "out/evil", "no directory"),
-        (&[("x", Ok("1")), ("x/y", Ok("2"))], "x/y", "no directory"),
+        (&[("out", Err("d")), ("out/evil", Ok("x"))], "out/evil", "not a directory"),
+        (&[("x", Ok("1")), ("x/y", Ok("2"))], "x/y", "not a directory"),
     ];
     for (entries, named, why) in table {
-        for (name, bytes) in all(entries) {
-            let (dir, archive, into) = lay(name, &bytes);
+        for (name, bytes) in all_formats(entries) {
+            let (dir, archive, into) = write_archive(name, &bytes);
             let message = extract(&archive, &into).unwrap_err().to_string();
-            // The zip writer makes names relative by itself; what it wrote is then harmless.
+
             assert!(message.contains(&format!("{named:?}")) && message.contains(why), "{name}: {message}");
             assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "{name}: something was written");
         }
@@ -103,29 +105,29 @@ fn what_would_escape_is_refused_by_name_and_nothing_is_written() {
 }
 
 #[test]
-fn a_link_through_a_link_does_not_climb() {
-    // Counting names, `a/b/x/..` is two deep; through the link it would be above the root.
-    for (name, bytes) in all(&[("a/b/x", Err("../..")), ("y", Err("a/b/x/.."))]) {
-        let (_dir, archive, into) = lay(name, &bytes);
+fn links_through_links_are_refused() {
+    // By its names `a/b/x/..` is inside of the target, but through the link `x` it is outside.
+    for (name, bytes) in all_formats(&[("a/b/x", Err("../..")), ("y", Err("a/b/x/.."))]) {
+        let (_dir, archive, into) = write_archive(name, &bytes);
         assert!(extract(&archive, &into).unwrap_err().to_string().contains("points outside"), "{name}");
     }
 }
 
 #[test]
-fn the_same_name_twice_and_hard_links_are_refused() {
-    let (_dir, archive, into) = lay("a.tar", &tar_of(&[("x", Err("d")), ("x", Ok("through"))]));
-    assert!(extract(&archive, &into).unwrap_err().to_string().contains("twice"));
+fn duplicates_and_hard_links_are_refused() {
+    let (_dir, archive, into) = write_archive("a.tar", &tar_of(&[("x", Err("d")), ("x", Ok("through"))]));
+    assert!(extract(&archive, &into).unwrap_err().to_string().contains("is a duplicate"));
     let mut tar = tar::Builder::new(Vec::new());
     let mut header = tar::Header::new_gnu();
     header.set_entry_type(tar::EntryType::Link);
     header.set_size(0);
     tar.append_link(&mut header, "h", "/etc/passwd").unwrap();
-    let (_dir, archive, into) = lay("a.tar", &tar.into_inner().unwrap());
+    let (_dir, archive, into) = write_archive("a.tar", &tar.into_inner().unwrap());
     assert!(extract(&archive, &into).unwrap_err().to_string().contains("hard link"));
 }
 
 #[test]
-fn torn_and_foreign_files_are_named() {
+fn errors_name_truncated_and_unknown_files() {
     let tar = tar_of(&[("a", Ok(&"x".repeat(5000)))]);
     let zipped = zip_of(&[("a", Ok("x"))]);
     for (name, bytes) in [
@@ -135,7 +137,7 @@ fn torn_and_foreign_files_are_named() {
         ("a.zip", b"<html>not found</html>".to_vec()),
         ("a.rar", b"Rar!".to_vec()),
     ] {
-        let (dir, archive, into) = lay(name, &bytes);
+        let (dir, archive, into) = write_archive(name, &bytes);
         let message = extract(&archive, &into).unwrap_err().to_string();
         assert!(message.contains(name), "{message}");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "{name}: something was written");
@@ -145,7 +147,7 @@ fn torn_and_foreign_files_are_named() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever the names say, only the directory itself appears beside the archive.
+    /// Only the target directory is created next to the archive, for any names.
     #[test]
     fn entries_never_escape(
         entries in prop::collection::vec(("[ab./]{1,10}", prop::option::of("[ab./]{1,10}")), 1..6)
@@ -154,23 +156,23 @@ proptest! {
             .iter()
             .map(|(name, link)| (name.as_str(), link.as_deref().map_or(Ok("text"), Err)))
             .collect();
-        let (dir, archive, into) = lay("a.tar", &tar_of(&entries));
-        let done = extract(&archive, &into).is_ok();
-        let mut beside: Vec<_> =
+        let (dir, archive, into) = write_archive("a.tar", &tar_of(&entries));
+        let extracted = extract(&archive, &into).is_ok();
+        let mut created: Vec<_> =
             fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
-        beside.sort();
-        prop_assert_eq!(beside, if done { vec!["a.tar", "images"] } else { vec!["a.tar"] });
-        if done {
+        created.sort();
+        prop_assert_eq!(created, if extracted { vec!["a.tar", "images"] } else { vec!["a.tar"] });
+        if extracted {
             let root = into.canonicalize().unwrap();
-            let mut open = vec![root.clone()];
-            while let Some(at) = open.pop() {
-                for entry in fs::read_dir(at).unwrap() {
+            let mut pending = vec![root.clone()];
+            while let Some(dir) = pending.pop() {
+                for entry in fs::read_dir(dir).unwrap() {
                     let path = entry.unwrap().path();
                     if let Ok(real) = path.canonicalize() {
-                        prop_assert!(real.starts_with(&root), "{path:?} leads to {real:?}");
+                        prop_assert!(real.starts_with(&root), "{path:?} points to {real:?}");
                     }
                     if path.is_dir() && !path.is_symlink() {
-                        open.push(path);
+                        pending.push(path);
                     }
                 }
             }

@@ -307,13 +307,13 @@ mod tests {
     #[test]
     fn redirects_resolve_to_absolute_addresses() {
         let from: Uri = "https://hub.example:8443/a/b?c=1".parse().unwrap();
-        for (location, wanted) in [
+        for (location, expected) in [
             ("/x?y=1", Some("https://hub.example:8443/x?y=1")),
             ("//cdn.example/x", Some("https://cdn.example/x")),
             ("http://cdn.example/x", Some("http://cdn.example/x")),
             ("x y", None),
         ] {
-            assert_eq!(redirect_target(&from, location).map(|uri| uri.to_string()).as_deref(), wanted);
+            assert_eq!(redirect_target(&from, location).map(|uri| uri.to_string()).as_deref(), expected);
         }
     }
 

@@ -301,6 +301,12 @@ mod tests {
             ("[a-c]x", "bx", true),
             ("[!a-c]x", "bx", false),
             ("**a*b", "xaxxb", true),
+            ("*.py", "a.py", true),
+            ("*.py", "a.pyc", false),
+            ("LICENSE*", "LICENSE.txt", true),
+            ("model-*-of-*.safetensors", "model-1-of-2.safetensors", true),
+            ("a*a", "a", false),
+            ("config.json", "config.json", true),
         ];
         for (pattern, name, expected) in table {
             assert_eq!(glob_matches(pattern, name), expected, "{pattern} {name}");

@@ -1,4 +1,4 @@
-//! The model of a run: one that our own decoder builds, or one that candle-transformers does.
+//! The model of a run, for this program's decoder or for candle-transformers.
 
 use std::{path::Path, sync::Arc};
 
@@ -13,29 +13,31 @@ use crate::{
     text::Vocabulary,
 };
 
-/// Who builds the model, and from what.
+/// A model and its source.
 #[derive(Debug, Clone)]
 pub enum Model {
-    Ours {
+    /// Built by this program's decoder.
+    Own {
         spec: Box<ModelSpec>,
-        /// Trained weights; `None` where they are synthetic.
+        /// Trained weights; `None` for synthetic ones.
         checkpoint: Option<Arc<Checkpoint>>,
     },
+    /// Built by candle-transformers.
     Stock(Arc<StockModel>),
 }
 
 impl Model {
-    /// Finds and checks the model that `config` names, for the runtime it names.
+    /// Opens and validates the model of `config` for its runtime.
     pub fn open(config: &RunConfig) -> Result<Model, InputsError> {
         let model = match config.runtime.name {
             Runtime::CandleStock => Self::stock(config)?,
-            Runtime::Candle | Runtime::Sim | Runtime::Watch => Self::ours(config).map_err(remedied)?,
+            Runtime::Candle | Runtime::Sim | Runtime::Watch => Self::own(config).map_err(with_remedy)?,
         };
-        model.is_the_one_named(config)?;
+        model.check_shape(config)?;
         Ok(model)
     }
 
-    fn ours(config: &RunConfig) -> Result<Model, InputsError> {
+    fn own(config: &RunConfig) -> Result<Model, InputsError> {
         let config_json = config.model.config_json.as_deref().map(Path::new);
         let path = match &config.model.weights {
             Weights::Path(path) => path,
@@ -47,7 +49,7 @@ impl Model {
                     Some(path) => ModelSpec::from_config_json(path)?,
                     None => ModelSpec::from_hf(&config.model.arch)?,
                 };
-                return Ok(Model::Ours { spec: Box::new(spec), checkpoint: None });
+                return Ok(Model::Own { spec: Box::new(spec), checkpoint: None });
             }
         };
         let checkpoint = match (Checkpoint::open(path, config_json)?, config.model.dequantize) {
@@ -56,7 +58,7 @@ impl Model {
             _ => return Err(InputsError::NothingQuantised { weights: path.display().to_string() }),
         };
         let spec = Box::new(checkpoint.spec().clone());
-        Ok(Model::Ours { spec, checkpoint: Some(Arc::new(checkpoint)) })
+        Ok(Model::Own { spec, checkpoint: Some(Arc::new(checkpoint)) })
     }
 
     fn stock(config: &RunConfig) -> Result<Model, InputsError> {
@@ -72,24 +74,14 @@ impl Model {
         Ok(Model::Stock(Arc::new(model)))
     }
 
-    /// A recording must not bear the name of a model it did not run: where the configuration has a shape, trained
-    /// weights have the same.
-    fn is_the_one_named(&self, config: &RunConfig) -> Result<(), InputsError> {
+    /// Trained weights must have the shape that the configuration names, so that a recording has the right model name.
+    fn check_shape(&self, config: &RunConfig) -> Result<(), InputsError> {
         let Some(weights) = self.weights_path() else { return Ok(()) };
         let named = ModelSpec::from_hf(&config.model.arch).ok();
-        let keys = [
-            "vocab_size",
-            "hidden_size",
-            "intermediate_size",
-            "num_hidden_layers",
-            "num_attention_heads",
-            "num_key_value_heads",
-            "head_dim",
-        ];
-        for key in keys {
+        for (key, size) in SIZES {
             let (got, wanted) = match self {
-                Model::Ours { spec, .. } => {
-                    (size(spec, key), named.as_ref().and_then(|spec| size(spec, key)))
+                Model::Own { spec, .. } => {
+                    (Some(size(spec) as u64), named.as_ref().map(|spec| size(spec) as u64))
                 }
                 Model::Stock(model) => {
                     (model.number(key), config.model.arch.get(key).and_then(|n| n.as_u64()))
@@ -105,57 +97,57 @@ impl Model {
         Ok(())
     }
 
-    /// Where trained weights are; `None` where they are synthetic.
+    /// Of trained weights; `None` for synthetic ones.
     pub fn weights_path(&self) -> Option<&Path> {
         match self {
-            Model::Ours { checkpoint, .. } => checkpoint.as_ref().map(|checkpoint| checkpoint.path()),
+            Model::Own { checkpoint, .. } => checkpoint.as_ref().map(|checkpoint| checkpoint.path()),
             Model::Stock(model) => model.path(),
         }
     }
 
-    /// The tokenizer a GGUF file carries.
+    /// The tokenizer in a GGUF file.
     pub fn vocabulary(&self) -> Option<&Vocabulary> {
         match self {
-            Model::Ours { checkpoint, .. } => checkpoint.as_ref()?.vocabulary(),
+            Model::Own { checkpoint, .. } => checkpoint.as_ref()?.vocabulary(),
             Model::Stock(model) => model.vocabulary(),
         }
     }
 
     pub fn vocab(&self) -> usize {
         match self {
-            Model::Ours { spec, .. } => spec.vocab,
+            Model::Own { spec, .. } => spec.vocab,
             Model::Stock(model) => model.vocab(),
         }
     }
 
-    /// The most positions of a sequence; `None` where nothing limits them.
+    /// The maximum number of positions of a sequence; `None` where there is no limit.
     pub fn max_positions(&self) -> Option<usize> {
         match self {
-            Model::Ours { spec, .. } => Some(spec.max_positions),
+            Model::Own { spec, .. } => Some(spec.max_positions),
             Model::Stock(model) => model.max_positions(),
         }
     }
 
     pub fn parameters(&self) -> u64 {
         match self {
-            Model::Ours { spec, .. } => spec.parameters(),
+            Model::Own { spec, .. } => spec.parameters(),
             Model::Stock(model) => model.parameters(),
         }
     }
 
-    /// What the weights take in memory.
+    /// The size of the weights in memory.
     pub fn weight_bytes(&self, dtype: Dtype) -> u64 {
         match self {
-            Model::Ours { checkpoint: Some(checkpoint), .. } => checkpoint.weight_bytes(dtype),
-            Model::Ours { spec, .. } => spec.weight_bytes(dtype),
+            Model::Own { checkpoint: Some(checkpoint), .. } => checkpoint.weight_bytes(dtype),
+            Model::Own { spec, .. } => spec.weight_bytes(dtype),
             Model::Stock(model) => model.weight_bytes(dtype),
         }
     }
 
-    /// The part of them that a decode step reads; `None` where that depends on the tokens.
+    /// The part that a decode step reads; `None` where that depends on the tokens.
     pub fn step_weight_bytes(&self, dtype: Dtype, batch: usize) -> Option<u64> {
         match self {
-            Model::Ours { spec, .. } => {
+            Model::Own { spec, .. } => {
                 let share = spec.step_weight_bytes(dtype) as f64 / spec.weight_bytes(dtype).max(1) as f64;
                 Some((self.weight_bytes(dtype) as f64 * share) as u64)
             }
@@ -163,48 +155,45 @@ impl Model {
         }
     }
 
-    /// Bytes that one position of one sequence leaves in the cache.
+    /// Bytes in the KV cache per position and sequence.
     pub fn kv_bytes_per_position(&self, dtype: Dtype) -> u64 {
         match self {
-            Model::Ours { spec, .. } => spec.kv_bytes_per_position(dtype),
+            Model::Own { spec, .. } => spec.kv_bytes_per_position(dtype),
             Model::Stock(model) => model.kv_bytes_per_position(dtype),
         }
     }
 
-    /// What its cost follows from; `None` where this program can't reckon it.
+    /// The shape that its cost is computed from; `None` where this program cannot compute it.
     pub fn shape(&self, dtype: Dtype) -> Option<Shape> {
         match self {
-            Model::Ours { spec, .. } => Some(Shape::new(spec, dtype, self.weight_bytes(dtype))),
+            Model::Own { spec, .. } => Some(Shape::new(spec, dtype, self.weight_bytes(dtype))),
             Model::Stock(model) => model.shape(dtype),
         }
     }
 
-    /// The type most of the weights are kept in.
+    /// The type of most of the weights.
     pub fn type_name(&self, dtype: Dtype) -> String {
         match self {
-            Model::Ours { checkpoint: Some(checkpoint), .. } => checkpoint.type_name(dtype),
-            Model::Ours { .. } => dtype.name().to_owned(),
+            Model::Own { checkpoint: Some(checkpoint), .. } => checkpoint.type_name(dtype),
+            Model::Own { .. } => dtype.name().to_owned(),
             Model::Stock(model) => model.type_name(dtype),
         }
     }
 }
 
-fn size(spec: &ModelSpec, key: &str) -> Option<u64> {
-    let size = match key {
-        "vocab_size" => spec.vocab,
-        "hidden_size" => spec.hidden,
-        "intermediate_size" => spec.intermediate,
-        "num_hidden_layers" => spec.layers,
-        "num_attention_heads" => spec.heads,
-        "num_key_value_heads" => spec.kv_heads,
-        "head_dim" => spec.head_dim,
-        _ => return None,
-    };
-    Some(size as u64)
-}
+/// The sizes that identify a model, by their keys in a `config.json`.
+const SIZES: [(&str, fn(&ModelSpec) -> usize); 7] = [
+    ("vocab_size", |spec| spec.vocab),
+    ("hidden_size", |spec| spec.hidden),
+    ("intermediate_size", |spec| spec.intermediate),
+    ("num_hidden_layers", |spec| spec.layers),
+    ("num_attention_heads", |spec| spec.heads),
+    ("num_key_value_heads", |spec| spec.kv_heads),
+    ("head_dim", |spec| spec.head_dim),
+];
 
-/// A family that our decoder does not have may be one of candle-transformers'.
-fn remedied(error: InputsError) -> InputsError {
+/// Points to candle-transformers where it has a family that this program's decoder does not have.
+fn with_remedy(error: InputsError) -> InputsError {
     let unknown = match &error {
         InputsError::Spec(cause) | InputsError::Checkpoint(CheckpointError::Shape { cause, .. }) => {
             unknown_family(cause)

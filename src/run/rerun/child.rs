@@ -1,6 +1,7 @@
-//! A tool at work on a run: started, followed by what the run records, ended in time.
+//! Runs a tool on a child run: follows the child by its recording, and ends it in time.
 
 use std::{
+    fmt,
     fs::File,
     io::{self, Read, Seek, SeekFrom},
     path::{Path, PathBuf},
@@ -10,130 +11,137 @@ use std::{
     time::{Duration, Instant},
 };
 
+use super::command::ToolCommand;
 use crate::{
-    event::{Phase, RunFinished},
+    event::RunFinished,
+    run::progress::progress,
     rundir::{EventReader, Next, RunDir},
     state::RunState,
     tools::{process::Running, under::Mark},
 };
 
-use super::command::ToolCommand;
-
-const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
-/// Of each stream, what matters of a failure is at its end.
-const LAST_BYTES: u64 = 64 << 10;
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// The end of each stream, where a failure is reported.
+const OUTPUT_TAIL_BYTES: u64 = 64 << 10;
 
 /// How a tool ended.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Ending {
-    Exit(ExitStatus),
+pub enum ToolExit {
+    Status(ExitStatus),
     NotStarted(String),
-    TimedOut {
-        limit_s: f64,
-    },
-    /// Whoever started it wanted it to end.
+    TimedOut { limit_s: f64 },
     Cancelled,
 }
 
-impl Ending {
-    pub fn words(&self) -> String {
+impl ToolExit {
+    pub fn is_success(&self) -> bool {
+        matches!(self, ToolExit::Status(status) if status.success())
+    }
+}
+
+impl fmt::Display for ToolExit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Ending::Exit(status) => status.to_string(),
-            Ending::NotStarted(why) => format!("not started: {why}"),
-            Ending::TimedOut { limit_s } => format!("ended after {limit_s} s"),
-            Ending::Cancelled => "cancelled".to_owned(),
+            ToolExit::Status(status) => write!(f, "{status}"),
+            ToolExit::NotStarted(error) => write!(f, "not started: {error}"),
+            ToolExit::TimedOut { limit_s } => write!(f, "stopped after {limit_s} s"),
+            ToolExit::Cancelled => f.write_str("cancelled"),
         }
     }
 }
 
-/// What is left of it.
+/// How a tool and the run under it ended.
 #[derive(Debug)]
-pub struct Ended {
-    pub ending: Ending,
-    /// The last of stderr, then of stdout.
-    pub said: String,
+pub struct ToolResult {
+    pub exit: ToolExit,
+    /// The end of stderr, then that of stdout.
+    pub output: String,
     /// The run itself has begun.
     pub began: bool,
-    /// How the run itself ended, where it came to that.
+    /// How the run itself ended, if it did.
     pub finished: Option<RunFinished>,
-    pub took: Duration,
+    pub elapsed: Duration,
 }
 
-/// nsys does not always reach the agent that it has just started; of version 2022.4, one start in 25 fails so.
+/// nsys does not always reach the agent that it has just started. With version 2022.4, one start in 25 fails like this.
 const FALSE_STARTS: [&str; 2] = ["End of file", "Local Endpoint is not available"];
 
-impl Ended {
-    /// The tool failed before it came to the run, of something that may go well the next time.
+impl ToolResult {
+    /// The tool failed before the run began, with an error that may not occur again.
     pub fn is_false_start(&self) -> bool {
-        let failed = matches!(self.ending, Ending::Exit(status) if !status.success());
-        failed && !self.began && FALSE_STARTS.iter().any(|text| self.said.contains(text))
+        let failed = matches!(self.exit, ToolExit::Status(status) if !status.success());
+        failed && !self.began && FALSE_STARTS.iter().any(|text| self.output.contains(text))
     }
 }
 
-/// Where a tool works, and for how long it may.
-pub struct Place<'a> {
-    /// What it prints goes to files here.
+/// Files and limits of a run under a tool.
+pub struct Launch<'a> {
+    /// The tool's output is written to these.
     pub stdout: &'a Path,
     pub stderr: &'a Path,
-    /// The directory of the run it looks at.
+    /// The directory of the child's recording.
     pub run_dir: &'a Path,
     pub mark: &'a Mark,
     pub until: Instant,
-    /// What `until` was made of.
+    /// The time limit that `until` follows from.
     pub limit_s: f64,
 }
 
-/// Runs a tool to its end, to the limit, or until `stop`. Tells what the run is at, in words, with its share of the whole.
-/// Nothing of it is left running, whatever happened.
-pub fn attend(
+/// Runs a tool to its end, to the limit, or until `stop` is set. Calls `report` with what the run does and the share
+/// done. No process of it is left running.
+pub fn supervise(
     command: &ToolCommand,
-    place: &Place<'_>,
+    launch: &Launch<'_>,
     stop: &AtomicBool,
-    tell: &mut dyn FnMut(&str, Option<f64>),
-) -> Ended {
-    let begun = Instant::now();
-    let mut follower = Follower::new(place.run_dir);
-    let ending = match started(command, place) {
-        Err(why) => Ending::NotStarted(why),
+    report: &mut dyn FnMut(&str, Option<f64>),
+) -> ToolResult {
+    let started = Instant::now();
+    let mut follower = Follower::new(launch.run_dir);
+    let exit = match start(command, launch) {
+        Err(error) => ToolExit::NotStarted(error),
         Ok(mut running) => {
-            let early = loop {
+            let interrupted = loop {
                 if running.has_ended() {
                     break None;
                 }
                 if stop.load(Ordering::Acquire) {
-                    break Some(Ending::Cancelled);
+                    break Some(ToolExit::Cancelled);
                 }
-                if Instant::now() >= place.until {
-                    break Some(Ending::TimedOut { limit_s: place.limit_s });
+                if Instant::now() >= launch.until {
+                    break Some(ToolExit::TimedOut { limit_s: launch.limit_s });
                 }
-                let (doing, share) = follower.look();
-                tell(&doing, share);
-                thread::sleep(BETWEEN_LOOKS);
+                let (doing, share) = follower.poll();
+                report(&doing, share);
+                thread::sleep(POLL_INTERVAL);
             };
             let status = running.end();
-            place.mark.end_all();
-            early.or(status.map(Ending::Exit)).unwrap_or(Ending::Cancelled)
+            launch.mark.end_all();
+            interrupted.or(status.map(ToolExit::Status)).unwrap_or(ToolExit::Cancelled)
         }
     };
-    follower.look();
-    let said = [last_of(place.stderr), last_of(place.stdout)].concat();
-    let began = follower.state.run.is_some();
-    Ended { ending, said, began, finished: follower.state.finished, took: begun.elapsed() }
+    follower.poll();
+    ToolResult {
+        exit,
+        output: [tail(launch.stderr), tail(launch.stdout)].concat(),
+        began: follower.state.run.is_some(),
+        finished: follower.state.finished,
+        elapsed: started.elapsed(),
+    }
 }
 
-fn started(command: &ToolCommand, place: &Place<'_>) -> Result<Running, String> {
+fn start(command: &ToolCommand, launch: &Launch<'_>) -> Result<Running, String> {
     let file = |path: &Path| File::create(path).map_err(|e| format!("{}: {e}", path.display()));
     let mut process = Command::new(&command.program);
     process.args(&command.args).envs(&command.environment);
-    process.stdin(Stdio::null()).stdout(file(place.stdout)?).stderr(file(place.stderr)?);
-    Running::start(&mut process).map_err(|trouble| trouble.to_string())
+    process.stdin(Stdio::null()).stdout(file(launch.stdout)?).stderr(file(launch.stderr)?);
+    Running::start(&mut process).map_err(|error| error.to_string())
 }
 
-fn last_of(path: &Path) -> String {
+fn tail(path: &Path) -> String {
     let read = || -> io::Result<Vec<u8>> {
         let mut file = File::open(path)?;
         let length = file.metadata()?.len();
-        file.seek(SeekFrom::Start(length.saturating_sub(LAST_BYTES)))?;
+        file.seek(SeekFrom::Start(length.saturating_sub(OUTPUT_TAIL_BYTES)))?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)?;
         Ok(bytes)
@@ -141,7 +149,7 @@ fn last_of(path: &Path) -> String {
     String::from_utf8_lossy(&read().unwrap_or_default()).into_owned()
 }
 
-/// Reads a run as it is written.
+/// Reads a recording while it is written.
 struct Follower {
     events: PathBuf,
     reader: Option<EventReader>,
@@ -153,10 +161,10 @@ impl Follower {
         Follower { events: RunDir::open(run_dir).events(), reader: None, state: RunState::default() }
     }
 
-    /// Takes in what is new, and says what the run is at.
-    fn look(&mut self) -> (String, Option<f64>) {
+    /// Reads new events, and gives what the run does now.
+    fn poll(&mut self) -> (String, Option<f64>) {
         if self.reader.is_none() {
-            // Until its first line is whole there is nothing to read.
+            // Fails until the first line is complete.
             self.reader = EventReader::open(&self.events).ok();
         }
         if let Some(reader) = &mut self.reader {
@@ -164,27 +172,9 @@ impl Follower {
                 self.state.apply(&envelope);
             }
         }
-        doing(&self.state)
-    }
-}
-
-fn doing(state: &RunState) -> (String, Option<f64>) {
-    let Some(run) = &state.run else { return ("starting".to_owned(), None) };
-    if state.finished.is_some() {
-        return ("writing its report".to_owned(), None);
-    }
-    if let (Phase::Preparing, Some(preparing)) = (state.phase, &state.preparing) {
-        let share = preparing.done as f64 / preparing.total.max(1) as f64;
-        return (format!("loading {}", preparing.step), Some(share));
-    }
-    let words = match &state.active {
-        None => "loading".to_owned(),
-        Some(active) if active.started.warmup => "warm-up".to_owned(),
-        Some(active) if run.requests > 1 => {
-            let request = active.started.request.saturating_sub(run.warmup) + 1;
-            format!("request {request}/{}, {}", run.requests, state.phase.name())
+        match self.state.finished {
+            Some(_) => ("writing its report".to_owned(), None),
+            None => progress(&self.state),
         }
-        Some(_) => state.phase.name().to_owned(),
-    };
-    (words, Some(state.request_share_done()).filter(|_| state.active.is_some()))
+    }
 }

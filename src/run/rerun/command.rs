@@ -1,4 +1,4 @@
-//! What nsys and ncu are started with. Pure: from a configuration to a command line.
+//! Command lines of nsys and ncu, from a configuration.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -10,17 +10,17 @@ use crate::{
     tools::under,
 };
 
-/// A command line, as it can be kept and repeated.
+/// A command that can be recorded and repeated.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ToolCommand {
     pub program: String,
     pub args: Vec<String>,
-    /// What is set beyond the environment of this program.
+    /// Set in addition to the environment of this program.
     pub environment: BTreeMap<String, String>,
 }
 
 impl ToolCommand {
-    /// As a shell would take it.
+    /// As a shell command.
     pub fn line(&self) -> String {
         let set = self.environment.iter().map(|(name, value)| format!("{name}={}", quoted(value)));
         let words = [&self.program].into_iter().chain(&self.args).map(|word| quoted(word));
@@ -28,7 +28,7 @@ impl ToolCommand {
     }
 }
 
-/// A word of a shell's line, in quotes where it needs them.
+/// A word of a shell command, quoted where necessary.
 pub fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./,:=@+%".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
@@ -37,14 +37,14 @@ pub fn quoted(word: &str) -> String {
     shlex::try_quote(word).map_or_else(|_| word.to_owned(), |quoted| quoted.into_owned())
 }
 
-/// The run that a tool looks at.
+/// The run that a tool profiles.
 #[derive(Debug, Clone, Copy)]
 pub struct Target<'a> {
     /// This program.
     pub program: &'a Path,
     /// The directory of its configuration.
     pub conf_dir: &'a Path,
-    /// Whether it names its phases, so that a tool can wait for one.
+    /// Whether it marks its phases, so that a tool can wait for one.
     pub gated: bool,
     /// The value of [`under::VARIABLE`].
     pub mark: &'a str,
@@ -58,13 +58,13 @@ impl Target<'_> {
     }
 
     fn environment(&self, more: &[(&str, &str)]) -> BTreeMap<String, String> {
-        // Messages are recognised by their English words.
+        // Messages are recognised in English.
         let set = [("LC_ALL", "C"), (under::VARIABLE, self.mark)];
         set.iter().chain(more).map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
     }
 }
 
-/// `nsys profile` of `target`, with its report beside `output`.
+/// `nsys profile` of `target`, with its report at `output`.
 pub fn nsys(tool: &Path, config: &NsysConfig, output: &Path, target: Target<'_>) -> ToolCommand {
     let mut args: Vec<String> = ["profile", "-t", &config.trace.join(","), "-s", "none", "--cpuctxsw=none"]
         .map(str::to_owned)
@@ -75,7 +75,7 @@ pub fn nsys(tool: &Path, config: &NsysConfig, output: &Path, target: Target<'_>)
             ToolPhase::Prefill => "prefill",
             ToolPhase::Both => "request",
         };
-        // Without one of these nsys ends the program at the end of the first range.
+        // By default nsys stops the program at the end of the first range.
         let end = match config.requests {
             1 => "stop".to_owned(),
             several => format!("repeat:{several}"),
@@ -87,33 +87,33 @@ pub fn nsys(tool: &Path, config: &NsysConfig, output: &Path, target: Target<'_>)
     args.extend(["-f".into(), "true".into()]);
     args.extend(config.extra.iter().cloned());
     args.extend(target.argv());
-    // Ranges whose names are not registered would be passed over as gates.
+    // Otherwise nsys ignores ranges whose names are not registered.
     let environment = target.environment(&[("NSYS_NVTX_PROFILER_REGISTER_ONLY", "0")]);
     ToolCommand { program: tool.display().to_string(), args, environment }
 }
 
-/// Launches looked at where nobody knows which kernels matter: some layers of a step.
-pub const LAUNCHES_OF_ALL: u32 = 100;
+/// Launches to profile where no kernels are selected: some layers of a step.
+pub const UNFILTERED_LAUNCHES: u32 = 100;
 
-/// What ncu looks for in one run.
+/// The kernels and metrics that ncu profiles in one run.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Pass<'a> {
-    /// As `-k regex:` takes it; `None` takes every kernel, up to [`LAUNCHES_OF_ALL`].
+pub struct Selection<'a> {
+    /// For `-k regex:`; `None` selects every kernel, up to [`UNFILTERED_LAUNCHES`].
     pub regex: Option<&'a str>,
     pub metrics: &'a [String],
 }
 
-/// `ncu` of `target`, with its report beside `output`.
+/// `ncu` of `target`, with its report at `output`.
 pub fn ncu(
     tool: &Path,
     config: &NcuConfig,
-    pass: &Pass<'_>,
+    selection: &Selection<'_>,
     output: &Path,
     target: Target<'_>,
 ) -> ToolCommand {
     let mut args: Vec<String> = vec!["--target-processes".into(), "all".into()];
     if target.gated {
-        // The slash means ranges that are pushed and popped.
+        // The slash selects push/pop ranges.
         let (decode, prefill) = ("llmprof@decode_step/", "llmprof@prefill/");
         let ranges = match config.phase {
             ToolPhase::Decode => vec![decode],
@@ -123,17 +123,17 @@ pub fn ncu(
         args.push("--nvtx".into());
         args.extend(ranges.into_iter().flat_map(|range| ["--nvtx-include".to_owned(), range.to_owned()]));
     }
-    let count = match pass.regex {
+    let count = match selection.regex {
         Some(regex) => {
             args.extend(["-k".into(), format!("regex:{regex}")]);
             config.launch_count
         }
-        None => LAUNCHES_OF_ALL,
+        None => UNFILTERED_LAUNCHES,
     };
     args.extend(["-s".into(), config.launch_skip.to_string(), "-c".into(), count.to_string()]);
     match &config.set {
         Some(set) => args.extend(["--set".into(), set.clone()]),
-        None => args.extend(["--metrics".into(), pass.metrics.join(",")]),
+        None => args.extend(["--metrics".into(), selection.metrics.join(",")]),
     }
     args.extend(["--replay-mode".into(), config.replay.name().into()]);
     args.extend(["--clock-control".into(), config.clock_control.name().into()]);
@@ -143,7 +143,7 @@ pub fn ncu(
     ToolCommand { program: tool.display().to_string(), args, environment: target.environment(&[]) }
 }
 
-/// What ncu is asked for: what the bounds, the bytes and the operations of a kernel are told by.
+/// The metrics that the bounds, bytes and operations of a kernel are computed from.
 const METRICS: [&str; 24] = [
     "gpu__time_duration.sum",
     "sm__throughput.avg.pct_of_peak_sustained_elapsed",
@@ -171,26 +171,24 @@ const METRICS: [&str; 24] = [
     "smsp__average_warps_issue_stalled_wait_per_issue_active.ratio",
 ];
 
-/// The metrics to ask for on a chip of compute capability `chip`, as 90 for 9.0; of a chip that nobody knows, those
-/// that all have.
-pub fn metrics(config: &NcuConfig, chip: Option<u32>) -> Vec<String> {
+/// The metrics to request on a GPU of this compute capability, as 90 for 9.0. Without one, those that all GPUs have.
+pub fn metrics(config: &NcuConfig, compute_capability: Option<u32>) -> Vec<String> {
     if let Some(asked) = &config.metrics {
         return asked.clone();
     }
     let mut metrics: Vec<&str> = METRICS.to_vec();
-    match chip {
+    match compute_capability {
         Some(120..) => metrics.extend(["dram__bytes_op_read.sum", "dram__bytes_op_write.sum"]),
         Some(80..) => metrics.extend(["dram__bytes_read.sum", "dram__bytes_write.sum"]),
         _ => {}
     }
-    if chip.is_some_and(|chip| chip >= 80) {
+    if compute_capability.is_some_and(|capability| capability >= 80) {
         metrics.push("sm__ops_path_tensor_src_bf16_dst_fp32.sum");
     }
     metrics.into_iter().map(str::to_owned).collect()
 }
 
-/// The configuration of the run that a tool looks at: the same model, lengths and seed, few requests, nobody who
-/// samples, and no tool of its own.
+/// The configuration of the run under a tool: the same model, lengths and seed, few requests, no sampling and no tools.
 pub fn child_config(config: &RunConfig, device: &Device, requests: u32) -> RunConfig {
     let mut child = config.clone();
     child.runtime.device = device.to_string();
@@ -199,7 +197,7 @@ pub fn child_config(config: &RunConfig, device: &Device, requests: u32) -> RunCo
     child.hardware.isolation.check = false;
     child.output.record = true;
     (child.output.predictions.enable, child.output.trace) = (false, false);
-    // It is followed while it runs.
+    // The parent follows the recording.
     child.output.flush_ms = 100;
     let profiling = &mut child.profiling;
     (profiling.nvml.enable, profiling.host.enable) = (false, false);
@@ -209,7 +207,7 @@ pub fn child_config(config: &RunConfig, device: &Device, requests: u32) -> RunCo
     child
 }
 
-/// As [`child_config`], for ncu: kernels are launched one by one, and nothing lies within the ranges that it waits for.
+/// As [`child_config`], for ncu: without CUDA graphs, and without ranges inside those that ncu waits for.
 pub fn child_config_for_ncu(config: &RunConfig, device: &Device) -> RunConfig {
     let mut child = child_config(config, device, 1);
     child.runtime.cuda_graphs = false;
@@ -217,10 +215,10 @@ pub fn child_config_for_ncu(config: &RunConfig, device: &Device) -> RunConfig {
     child
 }
 
-/// `config.yaml` of a directory that composes to exactly `config`, kept in `run_dir`.
+/// The `config.yaml` of a directory that composes to exactly `config`, recorded in `run_dir`.
 pub fn config_yaml(config: &RunConfig, run_dir: &Path) -> String {
     #[derive(Serialize)]
-    struct Whole<'a> {
+    struct Document<'a> {
         #[serde(flatten)]
         job: &'a RunConfig,
         hydra: Hydra<'a>,
@@ -234,8 +232,8 @@ pub fn config_yaml(config: &RunConfig, run_dir: &Path) -> String {
         run: [("dir", run_dir.display().to_string())].into(),
         job: [("name", config.hydra.job.name.as_str())].into(),
     };
-    // What looks like an interpolation was resolved before.
-    yaml_text(&Whole { job: config, hydra }).replace("${", "\\${")
+    // Interpolations are resolved already.
+    yaml_text(&Document { job: config, hydra }).replace("${", "\\${")
 }
 
 #[cfg(test)]
@@ -259,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn nsys_waits_for_the_phase() {
+    fn nsys_is_gated_to_the_phase() {
         let environment = "LC_ALL=C LLMPROF_UNDER=nsys/1 NSYS_NVTX_PROFILER_REGISTER_ONLY=0";
         let begin = format!("{environment} /usr/bin/nsys profile -t cuda,nvtx -s none --cpuctxsw=none");
         let end = format!("--cuda-graph-trace=node -o out -f true {CHILD}");
@@ -289,11 +287,11 @@ mod tests {
     }
 
     #[test]
-    fn ncu_counts_launches_within_ranges() {
+    fn ncu_selects_launches_in_ranges() {
         let line = |config: &NcuConfig, regex: Option<&str>, gated: bool| {
             let metrics = ["a.sum".to_owned(), "b.sum".to_owned()];
-            let pass = Pass { regex, metrics: &metrics };
-            ncu(Path::new("ncu"), config, &pass, Path::new("out"), Target { gated, ..target() }).line()
+            let selection = Selection { regex, metrics: &metrics };
+            ncu(Path::new("ncu"), config, &selection, Path::new("out"), Target { gated, ..target() }).line()
         };
         let environment = "LC_ALL=C LLMPROF_UNDER=nsys/1";
         let plain = NcuConfig::default();
@@ -325,23 +323,23 @@ mod tests {
     }
 
     #[test]
-    fn metrics_suit_the_chip() {
-        let asked = |chip| metrics(&NcuConfig::default(), chip);
-        let has = |chip, name: &str| asked(chip).iter().any(|metric| metric == name);
+    fn metrics_depend_on_the_compute_capability() {
+        let requested = |capability| metrics(&NcuConfig::default(), capability);
+        let has = |capability, name: &str| requested(capability).iter().any(|metric| metric == name);
         assert!(has(Some(90), "dram__bytes_read.sum") && !has(Some(90), "dram__bytes_op_read.sum"));
         assert!(has(Some(120), "dram__bytes_op_read.sum") && !has(Some(120), "dram__bytes_read.sum"));
-        assert_eq!(asked(None), METRICS.map(str::to_owned));
+        assert_eq!(requested(None), METRICS.map(str::to_owned));
         let own = NcuConfig { metrics: Some(vec!["x.sum".into()]), ..NcuConfig::default() };
         assert_eq!(metrics(&own, Some(90)), ["x.sum"]);
-        // The raw page of an H200 knows what is asked for there.
+        // The raw page of an H200 has most of the metrics.
         let page = include_str!("../../../tests/fixtures/h200_ncu_raw.csv");
         let header = page.lines().find(|line| line.contains("Kernel Name")).unwrap();
-        let known = asked(Some(90)).iter().filter(|metric| header.contains(metric.as_str())).count();
-        assert!(known >= 15, "{known} of {}", asked(Some(90)).len());
+        let known = requested(Some(90)).iter().filter(|metric| header.contains(metric.as_str())).count();
+        assert!(known >= 15, "{known} of {}", requested(Some(90)).len());
     }
 
     #[test]
-    fn the_child_does_the_same_run_and_no_other() {
+    fn the_child_repeats_the_run_without_profiling() {
         let dir = tempfile::tempdir().unwrap();
         for model in ConfTree::built_in().options("model").iter().filter(|model| *model != "local") {
             let overrides = [

@@ -1,8 +1,9 @@
-//! A run done again under Nsight Systems or Nsight Compute: by a child of this program, whose report becomes an event.
+//! Re-runs a workload under Nsight Systems or Nsight Compute: a child of this program does it, and its report becomes an
+//! event.
 
 mod child;
 mod command;
-mod kept;
+mod files;
 mod passes;
 mod reading;
 mod trouble;
@@ -14,16 +15,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub use self::trouble::Trouble;
+pub use self::trouble::{Trouble, TroubleKind};
 use self::{
-    child::{Ending, Place},
+    child::Launch,
     command::{Target, ToolCommand},
+    files::{CommandRecord, PassFiles},
     passes::Pass,
 };
 use crate::{
     config::{RunConfig, ToolPhase},
     event::{Device, Event, EventTx, KernelReport, Level, Phase, ToolRun, ToolState, kernels::KernelTable},
     kernels::top::TopList,
+    rundir::RunDir,
     tools::{
         System,
         nsight::{self, Installed},
@@ -31,7 +34,7 @@ use crate::{
     },
 };
 
-/// Who looks at the run.
+/// A profiler of NVIDIA.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tool {
     Nsys,
@@ -50,12 +53,34 @@ impl Tool {
         }
     }
 
-    /// The end of a report's name.
+    /// Of its reports.
     fn extension(self) -> &'static str {
         match self {
             Tool::Nsys => "nsys-rep",
             Tool::Ncu => "ncu-rep",
         }
+    }
+
+    fn configured_phase(self, config: &RunConfig) -> ToolPhase {
+        match self {
+            Tool::Nsys => config.profiling.nsys.phase,
+            Tool::Ncu => config.profiling.ncu.phase,
+        }
+    }
+
+    /// The phase that `config` asks it to record; `None` for both.
+    fn phase(self, config: &RunConfig) -> Option<Phase> {
+        match self.configured_phase(config) {
+            ToolPhase::Decode => Some(Phase::Decode),
+            ToolPhase::Prefill => Some(Phase::Prefill),
+            ToolPhase::Both => None,
+        }
+    }
+
+    /// The event for `state` of a run under this tool.
+    pub(super) fn event(self, config: &RunConfig, state: ToolState) -> Event {
+        let phase = self.phase(config).unwrap_or_default();
+        Event::ToolRun(Box::new(ToolRun { tool: self.name().to_owned(), phase, state }))
     }
 }
 
@@ -65,94 +90,63 @@ impl std::fmt::Display for Tool {
     }
 }
 
-/// A run to be done again.
+/// A run to repeat under a tool.
 #[derive(Debug, Clone)]
 pub struct Rerun {
     pub tool: Tool,
-    /// Of the run as it was.
+    /// Of the original run.
     pub config: RunConfig,
-    /// What its workload runs on, "auto" resolved.
+    /// Of the original run, "auto" resolved.
     pub device: Device,
-    /// Where its files are; a directory for this tool is made below.
+    /// The directory of the original run. The tool gets a directory in it.
     pub run_dir: PathBuf,
-    /// For ncu: the kernels to look at; without a list, whatever comes first.
+    /// The kernels for ncu to profile; without a list, the first that are launched.
     pub kernels: Option<TopList>,
-    /// The model of the run as it was is in memory meanwhile.
-    pub beside: bool,
-    /// The compute capability of its GPU, as 90 for 9.0.
-    pub chip: Option<u32>,
-    /// Whether this build names its phases to tools.
+    /// The model of the original run stays in memory.
+    pub model_in_memory: bool,
+    /// Of its GPU, as 90 for 9.0.
+    pub compute_capability: Option<u32>,
+    /// Whether this build marks phases with NVTX ranges.
     pub gated: bool,
     /// This program.
     pub program: PathBuf,
-    /// Where tools are looked for; its `stop` ends everything.
+    /// Where tools are searched. Its `stop` cancels the re-run.
     pub system: System,
 }
 
-/// For finding a tool and asking for its version.
-const SOON: Duration = Duration::from_secs(20);
-/// Words about progress are not worth more events than this.
-const BETWEEN_WORDS: Duration = Duration::from_millis(500);
-/// A tool that fails to start may try so often.
-const STARTS: u32 = 3;
-
-/// How it went: a report, or not.
-type Outcome<T> = Result<T, Stopped>;
-
-/// Why there is no report.
-#[derive(Debug)]
-enum Stopped {
-    Trouble(Trouble),
-    Cancelled,
-}
-
-impl From<Trouble> for Stopped {
-    fn from(trouble: Trouble) -> Stopped {
-        Stopped::Trouble(trouble)
-    }
-}
+/// To find a tool and read its version.
+const SEARCH_LIMIT: Duration = Duration::from_secs(20);
+/// Between two events that differ only in the share done.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
+/// Attempts to start a tool.
+const MAX_STARTS: u32 = 3;
 
 impl Rerun {
-    /// Does all of it, and tells how it goes: [`Event::ToolRun`]s, and a [`Event::KernelReport`] if it came to one. Gives
-    /// the last state.
+    /// Runs the workload under the tool. Sends [`Event::ToolRun`]s with its progress and, where there is one, the
+    /// [`Event::KernelReport`]. Returns the last state.
     pub fn run(&self, tx: &EventTx) -> ToolState {
-        let done = self.report(tx);
-        let state = match done {
+        let state = match self.report(tx) {
             Ok(report) => {
-                let report = Event::KernelReport(Box::new(report));
-                self.tell(tx, ToolState::Done);
-                tx.send(report);
+                self.send_state(tx, ToolState::Done);
+                tx.send(Event::KernelReport(Box::new(report)));
                 return ToolState::Done;
             }
-            Err(_) if self.is_stopped() => ToolState::Cancelled,
-            Err(Stopped::Cancelled) => ToolState::Cancelled,
-            Err(Stopped::Trouble(Trouble { reason, remedy })) => {
-                tx.notice(Level::Error, self.tool.name(), format!("{reason}; {remedy}"));
-                ToolState::Failed { reason, remedy }
+            Err(_) if self.system.stop.load(Ordering::Acquire) => ToolState::Cancelled,
+            Err(trouble) => {
+                tx.notice(Level::Error, self.tool.name(), trouble.to_string());
+                trouble.into()
             }
         };
-        self.tell(tx, state.clone());
+        self.send_state(tx, state.clone());
         state
     }
 
-    fn is_stopped(&self) -> bool {
-        self.system.stop.load(Ordering::Acquire)
+    fn send_state(&self, tx: &EventTx, state: ToolState) {
+        tx.send(self.tool.event(&self.config, state));
     }
 
-    fn tell(&self, tx: &EventTx, state: ToolState) {
-        let phase = self.phase().unwrap_or_default();
-        tx.send(Event::ToolRun(Box::new(ToolRun { tool: self.tool.name().to_owned(), phase, state })));
-    }
-
-    fn working(&self, tx: &EventTx, doing: &str, share: Option<f64>) {
-        self.tell(tx, ToolState::Working { doing: doing.to_owned(), share });
-    }
-
-    fn asked_phase(&self) -> ToolPhase {
-        match self.tool {
-            Tool::Nsys => self.config.profiling.nsys.phase,
-            Tool::Ncu => self.config.profiling.ncu.phase,
-        }
+    fn send_progress(&self, tx: &EventTx, doing: &str, share: Option<f64>) {
+        self.send_state(tx, ToolState::Working { doing: doing.to_owned(), share });
     }
 
     fn limit_s(&self) -> f64 {
@@ -162,91 +156,83 @@ impl Rerun {
         }
     }
 
-    /// The phase that is looked at; `None` for both.
-    fn phase(&self) -> Option<Phase> {
-        match self.asked_phase() {
-            ToolPhase::Decode => Some(Phase::Decode),
-            ToolPhase::Prefill => Some(Phase::Prefill),
-            ToolPhase::Both => None,
-        }
-    }
-
-    fn report(&self, tx: &EventTx) -> Outcome<KernelReport> {
-        self.working(tx, &format!("looking for {}", self.tool), None);
-        let installed = self.found()?;
-        let dir = fresh_dir(&self.run_dir, self.tool.name())?;
+    fn report(&self, tx: &EventTx) -> Result<KernelReport, Trouble> {
+        self.send_progress(tx, &format!("searching for {}", self.tool), None);
+        let installed = self.find_tool()?;
+        let dir = new_dir(&self.run_dir, self.tool.name())?;
         let until = Instant::now() + Duration::from_secs_f64(self.limit_s());
-        let passes = passes::of(self);
+        let passes = passes::passes(self);
         let mut reports: Vec<PathBuf> = Vec::new();
         let mut tables: Vec<KernelTable> = Vec::new();
         let mut notes: Vec<String> = Vec::new();
         let mut last: Option<Trouble> = None;
-        for (at, pass) in passes.iter().enumerate() {
+        for (number, pass) in passes.iter().enumerate() {
             let label = match passes.len() {
                 1 => String::new(),
-                several => format!("kernel {} of {several}: ", at + 1),
+                several => format!("kernel {} of {several}: ", number + 1),
             };
             match self.pass(tx, &installed, &dir, pass, &label, until) {
-                Ok((made, read)) => {
-                    reports.extend(made);
+                Ok((files, read)) => {
+                    reports.extend(files);
                     passes::join(&mut tables, read);
                 }
-                // A kernel that did not come says nothing of the others.
-                Err(Stopped::Trouble(trouble)) if pass.is_one_of_several && trouble.is_of_kernel() => {
-                    notes.push(trouble.reason.clone());
+                // The other kernels of the list may still be launched.
+                Err(trouble)
+                    if pass.is_one_of_several
+                        && matches!(trouble.kind, TroubleKind::KernelNotLaunched { .. }) =>
+                {
+                    notes.push(trouble.kind.to_string());
                     last = Some(trouble);
                 }
-                Err(stopped) => return Err(stopped),
+                Err(trouble) => return Err(trouble),
             }
         }
         if tables.is_empty() {
-            let nothing = || Trouble::new("there was nothing to look at", "give a list of kernels");
-            return Err(last.unwrap_or_else(nothing).into());
+            let no_tables = || TroubleKind::NoTables.with_remedy("give a list of kernels");
+            return Err(last.unwrap_or_else(no_tables));
         }
         notes.extend(passes.iter().find_map(|pass| pass.remark.clone()));
         if !self.gated {
             notes.push(
-                "this build names no phases to tools (feature nvtx): this is of the whole run, warm-up too"
+                "this build has no NVTX ranges (feature nvtx): the tables include all phases and the warm-up"
                     .to_owned(),
             );
         }
-        self.finish(&mut tables, notes)?;
+        self.complete(&mut tables, notes);
         let name = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
         let file = match &reports[..] {
             [one] => [name(&dir), name(one)].into_iter().flatten().collect::<Vec<_>>().join("/"),
             _ => name(&dir).unwrap_or_default(),
         };
         let version = installed.version().map(|version| format!(" {version}")).unwrap_or_default();
-        let phase = self.phase().filter(|_| self.gated);
+        let phase = self.tool.phase(&self.config).filter(|_| self.gated);
         Ok(KernelReport { tool: format!("{}{version}", self.tool), phase, file, tables })
     }
 
-    /// The best installation, or where there is none, where it was looked for.
-    fn found(&self) -> Outcome<Installed> {
+    /// The best installation of the tool.
+    fn find_tool(&self) -> Result<Installed, Trouble> {
         let tool = self.tool.installation();
-        let mut installed = nsight::installed(&self.system, tool, Instant::now() + SOON);
-        nsight::best_first(&mut installed, None);
+        let title = tool.title;
+        let mut installed = nsight::installed(&self.system, tool, Instant::now() + SEARCH_LIMIT);
+        nsight::sort_best_first(&mut installed, None);
         let Some(best) = installed.into_iter().next() else {
-            let remedy = format!(
-                "install {} ({}), or put the folder of {} on the PATH",
-                tool.title,
-                tool.url(),
-                tool.name
-            );
-            let reason = format!("{} is not installed (looked on {})", tool.title, tool.looked_at());
-            return Err(Trouble::new(reason, remedy).into());
+            let url = tool.url();
+            return Err(TroubleKind::NotInstalled { title, searched: tool.searched() }.with_remedy(format!(
+                "install {title} ({url}), or add the directory of {tool} to the PATH",
+                tool = tool.name
+            )));
         };
-        match best.trouble(None) {
-            // An importer that is missing may lie elsewhere; what is captured is worth keeping anyway.
-            Some(trouble) if best.version().is_none() => {
-                let reason = format!("{} at {}: {}", tool.title, best.path.display(), trouble.what);
-                Err(Trouble::new(reason, trouble.remedy).into())
+        match best.problem(None) {
+            // A missing importer may be found elsewhere, and the capture is useful without it.
+            Some(problem) if best.version().is_none() => {
+                let path = best.path.display().to_string();
+                Err(TroubleKind::Broken { title, path, problem: problem.what }.with_remedy(problem.remedy))
             }
             _ => Ok(best),
         }
     }
 
-    /// One run under the tool: its reports, and what is in them.
+    /// One run under the tool: its reports, and their tables.
     fn pass(
         &self,
         tx: &EventTx,
@@ -255,11 +241,11 @@ impl Rerun {
         pass: &Pass,
         label: &str,
         until: Instant,
-    ) -> Outcome<(Vec<PathBuf>, Vec<KernelTable>)> {
+    ) -> Result<(Vec<PathBuf>, Vec<KernelTable>), Trouble> {
         let mark = Mark::new(self.tool.name());
-        let files = kept::Files::of(dir, &pass.name);
+        let files = PassFiles::new(dir, self.tool, &pass.name);
         let config = command::config_yaml(&pass.config, &files.run_dir);
-        written(&files.conf_dir.join("config.yaml"), &config)?;
+        write_file(&files.conf_dir.join("config.yaml"), &config)?;
         let target = Target {
             program: &self.program,
             conf_dir: &files.conf_dir,
@@ -268,9 +254,9 @@ impl Rerun {
         };
         let tool_path = self.system.at(&installed.path);
         let command = self.command(&tool_path, pass, &files.report, target);
-        let mut record = kept::Record::new(self.tool, installed, &command, &files);
-        record.write(dir)?;
-        let place = Place {
+        let mut record = CommandRecord::new(self.tool, installed, &command, &files);
+        record.write()?;
+        let launch = Launch {
             stdout: &files.stdout,
             stderr: &files.stderr,
             run_dir: &files.run_dir,
@@ -278,61 +264,57 @@ impl Rerun {
             until,
             limit_s: self.limit_s(),
         };
-        let mut said = (String::new(), Instant::now());
-        let mut tell = |doing: &str, share: Option<f64>| {
-            if said.0 != doing || (share.is_some() && said.1.elapsed() >= BETWEEN_WORDS) {
-                said = (doing.to_owned(), Instant::now());
-                self.working(tx, &format!("{label}{doing}"), share);
+        let mut last = (String::new(), Instant::now());
+        let mut progress = |doing: &str, share: Option<f64>| {
+            if last.0 != doing || (share.is_some() && last.1.elapsed() >= PROGRESS_INTERVAL) {
+                last = (doing.to_owned(), Instant::now());
+                self.send_progress(tx, &format!("{label}{doing}"), share);
             }
         };
-        let mut ended = child::attend(&command, &place, &self.system.stop, &mut tell);
-        for _ in 1..STARTS {
-            if ended.is_false_start() {
-                ended = child::attend(&command, &place, &self.system.stop, &mut tell);
+        let mut result = child::supervise(&command, &launch, &self.system.stop, &mut progress);
+        for _ in 1..MAX_STARTS {
+            if result.is_false_start() {
+                result = child::supervise(&command, &launch, &self.system.stop, &mut progress);
             }
         }
-        record.ended(&ended);
-        record.write(dir)?;
-        if ended.ending == Ending::Cancelled {
-            return Err(Stopped::Cancelled);
-        }
-        self.working(tx, &format!("{label}reading the report"), None);
-        self.read(installed, &files, pass, &ended)
+        record.set_result(&result);
+        record.write()?;
+        self.send_progress(tx, &format!("{label}reading the report"), None);
+        self.read(installed, &files, pass, &result)
     }
 
     fn command(&self, tool: &Path, pass: &Pass, output: &Path, target: Target<'_>) -> ToolCommand {
         match self.tool {
             Tool::Nsys => command::nsys(tool, &self.config.profiling.nsys, output, target),
             Tool::Ncu => {
-                let metrics = command::metrics(&self.config.profiling.ncu, self.chip);
-                let looked_for = command::Pass { regex: pass.regex.as_deref(), metrics: &metrics };
-                command::ncu(tool, &self.config.profiling.ncu, &looked_for, output, target)
+                let metrics = command::metrics(&self.config.profiling.ncu, self.compute_capability);
+                let selection = command::Selection { regex: pass.regex.as_deref(), metrics: &metrics };
+                command::ncu(tool, &self.config.profiling.ncu, &selection, output, target)
             }
         }
     }
 }
 
-impl Trouble {
-    /// It is about one kernel alone.
-    fn is_of_kernel(&self) -> bool {
-        self.reason.starts_with("ncu saw no launch of ")
+impl From<Trouble> for ToolState {
+    fn from(Trouble { kind, remedy }: Trouble) -> ToolState {
+        ToolState::Failed { reason: kind.to_string(), remedy }
     }
 }
 
-/// A directory that is new: `nsys`, or `nsys-2` where that is there.
-fn fresh_dir(run_dir: &Path, name: &str) -> Outcome<PathBuf> {
-    let made = crate::rundir::RunDir::create(&run_dir.join(name));
-    let dir = made.map_err(|e| unwritten(&run_dir.join(name), &e))?;
-    // Tools and children may not share a working directory with whoever reads their command.
-    fs::canonicalize(dir.path()).map_err(|e| unwritten(dir.path(), &e).into())
+/// A new directory: `nsys`, or `nsys-2` where that exists.
+fn new_dir(run_dir: &Path, name: &str) -> Result<PathBuf, Trouble> {
+    let path = run_dir.join(name);
+    // Tools and children may have another working directory than those who read the command.
+    let made = RunDir::create(&path).and_then(|dir| fs::canonicalize(dir.path()));
+    made.map_err(|e| not_written(&path, &e))
 }
 
-fn written(path: &Path, text: &str) -> Outcome<()> {
+fn write_file(path: &Path, text: &str) -> Result<(), Trouble> {
     let made = path.parent().map_or(Ok(()), fs::create_dir_all);
-    made.and_then(|()| fs::write(path, text)).map_err(|e| unwritten(path, &e).into())
+    made.and_then(|()| fs::write(path, text)).map_err(|e| not_written(path, &e))
 }
 
-fn unwritten(path: &Path, e: &std::io::Error) -> Trouble {
-    let reason = format!("{} can't be written: {e}", path.display());
-    Trouble::new(reason, "free the disk, or keep runs elsewhere (hydra.run.dir)")
+fn not_written(path: &Path, error: &std::io::Error) -> Trouble {
+    let (action, error) = (format!("cannot write {}", path.display()), error.to_string());
+    TroubleKind::Io { action, error }.with_remedy("free disk space, or store runs elsewhere (hydra.run.dir)")
 }

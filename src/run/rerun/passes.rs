@@ -1,4 +1,4 @@
-//! How often a tool runs, for what, and how what it gives is put together.
+//! The passes of a tool over a run, and how their tables are joined.
 
 use super::{Rerun, Tool, command};
 use crate::{
@@ -11,22 +11,22 @@ use crate::{
     kernels::top::TopKernel,
 };
 
-/// One run under the tool. nsys sees all kernels at once; ncu counts launches of one kernel at a time, so that each gets
-/// its share: counted together, the first kernels would take all of it.
+/// One run under the tool. nsys records all kernels in one. ncu profiles one kernel in each: its limit on launches counts
+/// all kernels together, so that the first kernels would use it up.
 #[derive(Debug, Clone)]
 pub struct Pass {
-    /// What tells its files from those of others; empty for the only one.
+    /// Prefix of its files; empty for a single pass.
     pub name: String,
     pub config: RunConfig,
-    /// The kernel it looks for, in words and for ncu.
+    /// The kernel to profile: its name, and the pattern for ncu.
     pub kernel: Option<String>,
     pub regex: Option<String>,
     pub is_one_of_several: bool,
-    /// What the report has to say of the choice.
+    /// A note for the report on how kernels were chosen.
     pub remark: Option<String>,
 }
 
-pub fn of(rerun: &Rerun) -> Vec<Pass> {
+pub fn passes(rerun: &Rerun) -> Vec<Pass> {
     let (config, device) = (&rerun.config, &rerun.device);
     let single = |config: RunConfig, remark: Option<String>| {
         let name = String::new();
@@ -40,15 +40,15 @@ pub fn of(rerun: &Rerun) -> Vec<Pass> {
     let listed: Vec<&TopKernel> = rerun.kernels.iter().flat_map(|list| &list.kernels).take(k).collect();
     if listed.is_empty() {
         let remark = format!(
-            "no kernels were named (profiling.ncu.kernels), and no table of kernels was there to choose from: these are the \
-             first {} launches",
-            command::LAUNCHES_OF_ALL
+            "no list of kernels (profiling.ncu.kernels) and no table of kernels to choose from: these are the first {} \
+             launches",
+            command::UNFILTERED_LAUNCHES
         );
         return single(child, Some(remark));
     }
     let several = listed.len() > 1;
-    let pass = |(at, kernel): (usize, &&TopKernel)| Pass {
-        name: format!("{:02}", at + 1),
+    let pass = |(index, kernel): (usize, &&TopKernel)| Pass {
+        name: format!("{:02}", index + 1),
         config: child.clone(),
         kernel: Some(if kernel.family.is_empty() { kernel.name.clone() } else { kernel.family.clone() }),
         regex: Some(if kernel.regex.is_empty() { ncu_regex(&kernel.name) } else { kernel.regex.clone() }),
@@ -58,7 +58,7 @@ pub fn of(rerun: &Rerun) -> Vec<Pass> {
     listed.iter().enumerate().map(pass).collect()
 }
 
-/// Adds tables to those of the same kind: rows of the same kernel, grid and range become one.
+/// Adds tables to those of the same kind. Rows of the same kernel, grid and range are merged.
 pub fn join(tables: &mut Vec<KernelTable>, more: Vec<KernelTable>) {
     for table in more {
         let Some(known) = tables.iter_mut().find(|known| known.kind == table.kind) else {
@@ -77,9 +77,11 @@ pub fn join(tables: &mut Vec<KernelTable>, more: Vec<KernelTable>) {
                 None => known.rows.push(row),
             }
         }
-        known
-            .notes
-            .extend(table.notes.into_iter().filter(|note| !known.notes.contains(note)).collect::<Vec<_>>());
+        for note in table.notes {
+            if !known.notes.contains(&note) {
+                known.notes.push(note);
+            }
+        }
     }
 }
 

@@ -1,6 +1,7 @@
-//! The run done again under a tool, while the workload waits.
+//! The re-run under a tool, while the workload is paused.
 
 use std::{
+    io,
     path::Path,
     sync::{
         Arc,
@@ -9,39 +10,39 @@ use std::{
     thread::JoinHandle,
 };
 
-use super::{Session, named};
+use super::{Session, spawn_thread};
 use crate::{
     config::{ToolPhase, read_yaml},
     engine::device,
-    event::{Event, Level, Outcome, Phase, RunFinished, ToolRun, ToolState, kernels::Kind},
+    event::{Event, Level, Outcome, Phase, RunFinished, ToolState, kernels::Kind},
     kernels::top::{TopList, top},
     profile::nvtx_ranges,
-    run::rerun::{Rerun, Tool, Trouble},
+    run::rerun::{Rerun, Tool, Trouble, TroubleKind},
     tools::System,
 };
 
-/// A tool at work, or about to be.
+/// A re-run in progress, or about to start.
 pub(super) struct ToolWork {
     tool: Tool,
     stop: Arc<AtomicBool>,
-    at: At,
-    /// The workload was paused for it, and goes on afterwards.
+    stage: Stage,
+    /// The workload was paused for it, and resumes afterwards.
     resume: bool,
-    /// The configuration asks for it: if it fails, the run has not done all that was asked.
+    /// The configuration asks for it: its failure is a failure of the run.
     configured: bool,
 }
 
-enum At {
+enum Stage {
     /// The workload has not paused yet.
     Waiting(Box<Rerun>),
-    Working(JoinHandle<()>),
+    Running(JoinHandle<()>),
 }
 
 impl ToolWork {
     pub(super) fn is_idle(&self) -> bool {
-        match &self.at {
-            At::Waiting(_) => true,
-            At::Working(thread) => thread.is_finished(),
+        match &self.stage {
+            Stage::Waiting(_) => true,
+            Stage::Running(thread) => thread.is_finished(),
         }
     }
 
@@ -51,12 +52,12 @@ impl ToolWork {
 }
 
 impl Session {
-    /// The tool at work.
+    /// The tool of the re-run in progress.
     pub fn tool(&self) -> Option<Tool> {
         self.tool_work.as_ref().map(|work| work.tool)
     }
 
-    /// The run has ended, and no tool is at work or to come.
+    /// The run has ended, and no re-run is in progress or left.
     pub fn is_done(&self) -> bool {
         self.state.finished.is_some() && !self.has_tools()
     }
@@ -65,30 +66,30 @@ impl Session {
         self.tool_work.is_some() || !self.tools_left.is_empty()
     }
 
-    /// Does the run again under `tool`, or ends that where it is under way. Gives what to tell the user, if anything.
+    /// Starts a re-run under `tool`, or cancels the one in progress. Returns a message for the user, if there is one.
     pub fn rerun(&mut self, tool: Tool) -> Option<String> {
-        match self.tool() {
-            Some(at_work) if at_work == tool => {
-                self.tool_work.iter().for_each(ToolWork::cancel);
-                return Some(format!("ending {tool}"));
+        match &self.tool_work {
+            Some(work) if work.tool == tool => {
+                work.cancel();
+                return Some(format!("cancelling {tool}"));
             }
-            Some(at_work) => return Some(format!("{at_work} is at work; its key ends it")),
+            Some(work) => return Some(format!("{} is running; press its key to cancel it", work.tool)),
             None => {}
         }
         if self.plan.simulated() {
-            return Some(format!("this run is simulated: there is nothing that {tool} could look at"));
+            return Some(format!("this run is simulated: there is nothing for {tool} to profile"));
         }
         if self.plan.watches() {
-            return Some(format!("there is no workload of ours to do again under {tool}"));
+            return Some(format!("there is no workload to re-run under {tool}"));
         }
         if self.computes() && self.state.prepare_ms.is_none() {
-            return Some(format!("the model is not ready yet; {tool} can look at it then"));
+            return Some(format!("the model is not ready yet; press again for {tool} when it is"));
         }
         self.begin_tool(tool, false);
         None
     }
 
-    /// A workload of this process is under way.
+    /// A workload of this process is in progress.
     fn computes(&self) -> bool {
         !self.plan.is_for_tools_alone() && self.state.finished.is_none()
     }
@@ -101,65 +102,66 @@ impl Session {
         let resume = self.computes() && !self.control.is_paused();
         if resume {
             self.control.set_paused(true);
-            self.tell_tool(tool, working("waiting for the workload to pause"));
+            let doing = "waiting for the workload to pause".to_owned();
+            self.emit_tool_state(tool, ToolState::Working { doing, share: None });
         }
         let stop = Arc::clone(&rerun.system.stop);
-        self.tool_work = Some(ToolWork { tool, stop, at: At::Waiting(Box::new(rerun)), resume, configured });
+        let stage = Stage::Waiting(Box::new(rerun));
+        self.tool_work = Some(ToolWork { tool, stop, stage, resume, configured });
         self.follow_tool();
     }
 
     fn plan_rerun(&mut self, tool: Tool) -> Result<Rerun, Trouble> {
-        let kernels = if tool == Tool::Ncu { self.kernels_to_count()? } else { None };
-        let failed = |what: &str, e: std::io::Error| {
-            Trouble::new(format!("{what}: {e}"), "free the disk, or set output.record=true")
+        let kernels = if tool == Tool::Ncu { self.kernels_for_ncu()? } else { None };
+        let failed = |action: &str, e: io::Error| {
+            TroubleKind::Io { action: action.to_owned(), error: e.to_string() }
+                .with_remedy("free disk space, or set output.record=true")
         };
         let run_dir = match self.dir() {
             Some(dir) => dir.to_owned(),
-            // What is not recorded is kept as long as it can be looked at.
             None => {
-                let scratch = tempfile::tempdir().map_err(|e| failed("no folder for the tool", e))?;
-                self.scratch.insert(scratch).path().to_owned()
+                let dir =
+                    tempfile::tempdir().map_err(|e| failed("cannot create a directory for the tool", e))?;
+                self.scratch.insert(dir).path().to_owned()
             }
         };
-        let program = std::env::current_exe().map_err(|e| failed("this program can't be found", e))?;
-        let gpu = self.state.profiled_gpu();
-        let seen = gpu.and_then(|gpu| gpu.info.compute_capability.as_deref()).and_then(chip);
-        // Nobody samples in a run for tools alone, but the kernels of this build are for one generation.
-        let chip = seen.or_else(|| device::built_for().filter(|_| !self.plan.device.is_cpu()));
+        let program = std::env::current_exe().map_err(|e| failed("cannot find this program", e))?;
+        let reported = self.state.profiled_gpu().and_then(|gpu| gpu.info.compute_capability.as_deref());
+        // Nothing is sampled in a run for tools alone, but the kernels of this build are for one generation.
+        let built_for = || device::built_for().filter(|_| !self.plan.device.is_cpu());
         Ok(Rerun {
             tool,
             config: self.plan.composed.config.clone(),
             device: self.plan.device.clone(),
             run_dir,
             kernels,
-            beside: self.computes(),
-            chip,
+            model_in_memory: self.computes(),
+            compute_capability: reported.and_then(compute_capability).or_else(built_for),
             gated: nvtx_ranges::AVAILABLE,
             program,
             system: System { stop: Arc::default(), ..System::here() },
         })
     }
 
-    /// The kernels that ncu is to look at: those of a file, else the longest of nsys's last report, else the longest of
-    /// those seen as they ran.
-    fn kernels_to_count(&self) -> Result<Option<TopList>, Trouble> {
+    /// The kernels for ncu: those of a file, else the longest of the last report of nsys, else the longest that were
+    /// recorded live.
+    fn kernels_for_ncu(&self) -> Result<Option<TopList>, Trouble> {
         let config = &self.plan.composed.config.profiling.ncu;
         if let Some(path) = &config.kernels {
             let list: TopList = read_yaml(Path::new(path)).map_err(|e| {
-                Trouble::new(
-                    e.to_string(),
-                    "write one with llmprof-tui kernels top --from REPORT -o top-kernels.yaml",
-                )
+                TroubleKind::KernelList(e.to_string())
+                    .with_remedy("create one with llmprof-tui kernels top --from REPORT -o top-kernels.yaml")
             })?;
             return match list.kernels.is_empty() {
-                true => Err(Trouble::new(format!("{path} lists no kernels"), "give a list that has some")),
+                true => Err(TroubleKind::KernelList(format!("{path} lists no kernels"))
+                    .with_remedy("give a list with at least one")),
                 false => Ok(Some(list)),
             };
         }
         let k = config.top_k as usize;
         let kernels = &self.state.kernels;
         let of_nsys = kernels.reports.iter().rev().find(|report| {
-            report.tool.starts_with(Tool::Nsys.name())
+            report.tool.split(' ').next() == Some(Tool::Nsys.name())
                 && report.tables.iter().any(|table| table.kind == Kind::Kernels)
         });
         if let Some(report) = of_nsys {
@@ -170,53 +172,45 @@ impl Session {
         Ok(live.and_then(|live| top("live", &[live.table("live")], k)))
     }
 
-    fn refuse_tool(&mut self, tool: Tool, Trouble { reason, remedy }: Trouble, configured: bool) {
-        self.tx.notice(Level::Error, tool.name(), format!("{reason}; {remedy}"));
-        self.tell_tool(tool, ToolState::Failed { reason: reason.clone(), remedy: remedy.clone() });
+    fn refuse_tool(&mut self, tool: Tool, trouble: Trouble, configured: bool) {
+        self.notice(Level::Error, tool.name(), trouble.to_string());
         if configured {
-            self.tool_troubles.push(format!("{tool}: {reason}; {remedy}"));
+            self.tool_failures.push(format!("{tool}: {trouble}"));
         }
+        self.emit_tool_state(tool, trouble.into());
     }
 
-    fn tell_tool(&self, tool: Tool, state: ToolState) {
-        let profiling = &self.plan.composed.config.profiling;
-        let phase = match if tool == Tool::Nsys { profiling.nsys.phase } else { profiling.ncu.phase } {
-            ToolPhase::Decode => Phase::Decode,
-            ToolPhase::Prefill => Phase::Prefill,
-            ToolPhase::Both => Phase::Idle,
-        };
-        self.tx.send(Event::ToolRun(Box::new(ToolRun { tool: tool.name().to_owned(), phase, state })));
+    fn emit_tool_state(&mut self, tool: Tool, state: ToolState) {
+        self.emit(tool.event(&self.plan.composed.config, state));
     }
 
-    /// Starts what was asked for once the workload waits, lets the workload go on afterwards, and ends a run that is for
-    /// tools alone when the last one is done.
+    /// Starts a re-run once the workload is paused, resumes the workload afterwards, and ends a run that is for tools
+    /// alone after the last one.
     pub(super) fn follow_tool(&mut self) {
         match self.tool_work.take() {
-            Some(work) if work.stop.load(Ordering::Acquire) && matches!(work.at, At::Waiting(_)) => {
-                self.tell_tool(work.tool, ToolState::Cancelled);
+            Some(work) if work.stop.load(Ordering::Acquire) && matches!(work.stage, Stage::Waiting(_)) => {
+                self.emit_tool_state(work.tool, ToolState::Cancelled);
                 self.resume_after(&work);
             }
-            Some(ToolWork { tool, stop, at: At::Waiting(rerun), resume, configured }) => {
-                let waits = self.computes() && self.state.workload_paused_at.is_none();
-                let at = match waits {
-                    true => At::Waiting(rerun),
+            Some(ToolWork { tool, stop, stage: Stage::Waiting(rerun), resume, configured }) => {
+                let stage = match self.computes() && self.state.workload_paused_at.is_none() {
+                    true => Stage::Waiting(rerun),
                     false => {
                         let tx = self.tx.clone();
-                        At::Working(named("llmprof-tool", move || drop(rerun.run(&tx))))
+                        Stage::Running(spawn_thread("llmprof-tool", move || drop(rerun.run(&tx))))
                     }
                 };
-                self.tool_work = Some(ToolWork { tool, stop, at, resume, configured });
+                self.tool_work = Some(ToolWork { tool, stop, stage, resume, configured });
             }
             Some(work) if work.is_idle() => {
                 self.drain();
                 let last = self.state.kernels.tool_run.as_ref().map(|run| run.state.clone());
                 if let (Some(ToolState::Failed { reason, remedy }), true) = (last, work.configured) {
-                    self.tool_troubles.push(format!("{}: {reason}; {remedy}", work.tool));
+                    self.tool_failures.push(format!("{}: {reason}; {remedy}", work.tool));
                 }
                 self.resume_after(&work);
                 if self.closed {
-                    self.write_reports();
-                    self.flush();
+                    self.recording.write_reports(&self.state);
                 }
             }
             work @ Some(_) => self.tool_work = work,
@@ -235,15 +229,14 @@ impl Session {
         }
         if self.plan.is_for_tools_alone() && self.state.finished.is_none() {
             self.drain();
-            let cause = Some(self.tool_troubles.join("; ")).filter(|cause| !cause.is_empty());
+            let cause = Some(self.tool_failures.join("; ")).filter(|cause| !cause.is_empty());
             let last = self.state.kernels.tool_run.as_ref().map(|run| &run.state);
             let outcome = match (&cause, last) {
                 (Some(_), _) => Outcome::Failed,
                 (None, Some(ToolState::Done)) => Outcome::Completed,
                 (None, _) => Outcome::Interrupted,
             };
-            self.add_now(Event::RunFinished(RunFinished { outcome, cause }));
-            self.close();
+            self.emit(Event::RunFinished(RunFinished { outcome, cause }));
         }
     }
 
@@ -254,12 +247,8 @@ impl Session {
     }
 }
 
-fn working(doing: &str) -> ToolState {
-    ToolState::Working { doing: doing.to_owned(), share: None }
-}
-
 /// `9.0` as 90.
-fn chip(capability: &str) -> Option<u32> {
-    let (major, minor) = capability.split_once('.')?;
+fn compute_capability(text: &str) -> Option<u32> {
+    let (major, minor) = text.split_once('.')?;
     Some(major.parse::<u32>().ok()? * 10 + minor.parse::<u32>().ok()?)
 }

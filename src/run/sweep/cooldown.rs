@@ -1,147 +1,151 @@
-//! The rest between two jobs: for a time, or until the GPU is cool.
+//! The cool-down between two jobs: for a time, or until the GPU is below a temperature.
 
-use std::time::{Duration, Instant};
+use std::{
+    fmt,
+    time::{Duration, Instant},
+};
 
 use crate::{
     config::{HardwareConfig, RunConfig},
+    run::probes,
     telemetry::Thermometer,
 };
 
-/// How long to rest, as `hardware` says.
+/// How long to wait, from `hardware`.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Rest {
-    pub least: Duration,
-    /// Rest on until the GPU is below this.
+pub struct CooldownRule {
+    pub min: Duration,
+    /// Wait until the GPU is below this.
     pub below_c: Option<f64>,
-    pub most: Duration,
+    pub max: Duration,
 }
 
-/// What is known of the GPU's temperature.
+/// What is known about the GPU's temperature.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Heat {
-    At(f32),
-    /// The last look failed; the next may not.
-    NotNow,
+pub enum Temperature {
+    Celsius(f32),
+    /// The last reading failed; the next may not.
+    NotRead,
     /// It cannot be read at all.
-    Unknown,
+    Unavailable,
 }
 
-/// What to do now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Turn {
-    Rest,
-    GoOn,
-    /// It took too long to cool down.
-    GoOnWarm,
+pub enum CooldownStep {
+    Wait,
+    Proceed,
+    /// The maximum is over, and the GPU is not cool.
+    ProceedWarm,
 }
 
-impl Rest {
-    pub fn of(hardware: &HardwareConfig) -> Rest {
-        let least = Duration::from_secs_f64(hardware.cooldown_s);
-        let most = Duration::from_secs_f64(hardware.cooldown_max_s).max(least);
-        Rest { least, below_c: hardware.cooldown_until_c, most }
+impl CooldownRule {
+    pub fn new(hardware: &HardwareConfig) -> CooldownRule {
+        let min = Duration::from_secs_f64(hardware.cooldown_s);
+        let max = Duration::from_secs_f64(hardware.cooldown_max_s).max(min);
+        CooldownRule { min, below_c: hardware.cooldown_until_c, max }
     }
 
-    pub fn turn(&self, passed: Duration, heat: Heat) -> Turn {
-        match (self.below_c, heat) {
-            _ if passed < self.least => Turn::Rest,
-            (None, _) | (_, Heat::Unknown) => Turn::GoOn,
-            (Some(below), Heat::At(temp)) if f64::from(temp) < below => Turn::GoOn,
-            _ if passed < self.most => Turn::Rest,
-            _ => Turn::GoOnWarm,
+    pub fn step(&self, elapsed: Duration, temperature: Temperature) -> CooldownStep {
+        match (self.below_c, temperature) {
+            _ if elapsed < self.min => CooldownStep::Wait,
+            (None, _) | (_, Temperature::Unavailable) => CooldownStep::Proceed,
+            (Some(below), Temperature::Celsius(temp)) if f64::from(temp) < below => CooldownStep::Proceed,
+            _ if elapsed < self.max => CooldownStep::Wait,
+            _ => CooldownStep::ProceedWarm,
         }
     }
 }
 
-/// A rest as it is shown.
+/// A cool-down as it is shown: `cool-down 4 s`, `cool-down 54 °C to below 45 °C, at most 120 s`.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Cooling {
-    /// Until it is over, or may be where it depends on the temperature.
+pub struct CooldownStatus {
+    /// Until the minimum is over.
     pub left: Duration,
-    /// Until it is over in any case.
+    /// Until the maximum is over.
     pub left_at_most: Duration,
-    pub heat: Heat,
+    pub temperature: Temperature,
     pub below_c: Option<f64>,
 }
 
-impl Cooling {
-    /// `cool-down 4 s`, `cool-down 54 °C to below 45 °C, at most 120 s`.
-    pub fn words(&self) -> String {
+impl fmt::Display for CooldownStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let secs = |d: Duration| d.as_secs_f64().ceil() as u64;
-        let least = (!self.left.is_zero()).then(|| format!("{} s", secs(self.left)));
-        let heat = match (self.below_c, self.heat) {
+        let min = (!self.left.is_zero()).then(|| format!("{} s", secs(self.left)));
+        let temperature = match (self.below_c, self.temperature) {
             (None, _) => None,
-            (_, Heat::Unknown) => Some("no temperature".to_owned()),
-            (_, Heat::NotNow) => Some("temperature not read".to_owned()),
-            (Some(below), Heat::At(temp)) if f64::from(temp) < below => Some(format!("{temp:.0} °C")),
-            (Some(below), Heat::At(temp)) => Some(format!("{temp:.0} °C to below {below} °C")),
+            (_, Temperature::Unavailable) => Some("no temperature".to_owned()),
+            (_, Temperature::NotRead) => Some("temperature not read".to_owned()),
+            (Some(below), Temperature::Celsius(temp)) if f64::from(temp) < below => {
+                Some(format!("{temp:.0} °C"))
+            }
+            (Some(below), Temperature::Celsius(temp)) => Some(format!("{temp:.0} °C to below {below} °C")),
         };
-        let most = (self.left.is_zero() && self.below_c.is_some())
+        let max = (self.left.is_zero() && self.below_c.is_some())
             .then(|| format!("at most {} s", secs(self.left_at_most)));
-        let parts: Vec<String> = [least, heat, most].into_iter().flatten().collect();
-        format!("cool-down {}", parts.join(", "))
+        let parts: Vec<String> = [min, temperature, max].into_iter().flatten().collect();
+        write!(f, "cool-down {}", parts.join(", "))
     }
 }
 
-/// A rest under way.
-pub(super) struct CoolDown {
-    rest: Rest,
-    begun: Instant,
-    looked: Option<Instant>,
+/// A cool-down in progress.
+pub(super) struct Cooldown {
+    rule: CooldownRule,
+    started: Instant,
+    polled: Option<Instant>,
     thermometer: Option<Thermometer>,
-    heat: Heat,
+    temperature: Temperature,
 }
 
-const BETWEEN_LOOKS: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-impl CoolDown {
-    /// Begins the rest before a job of `config`; `last_temp_c` is what the GPU was at the end of the job before. What
-    /// keeps the temperature from being read is the second part.
-    pub(super) fn begin(config: &RunConfig, last_temp_c: Option<f32>) -> (CoolDown, Option<String>) {
-        let rest = Rest::of(&config.hardware);
-        let wanted = rest.below_c.map(|_| crate::run::probes::thermometer(config, last_temp_c));
-        let (thermometer, trouble) = match wanted {
-            None => (None, None),
-            Some(Ok(thermometer)) => (Some(thermometer), None),
-            Some(Err(absence)) => (None, Some(absence.to_string())),
+impl Cooldown {
+    /// Starts the cool-down before a job of `config`. `last_temp_c` is the temperature at the end of the job before. The
+    /// second value is why the temperature cannot be read.
+    pub(super) fn start(config: &RunConfig, last_temp_c: Option<f32>) -> (Cooldown, Option<String>) {
+        let rule = CooldownRule::new(&config.hardware);
+        let (thermometer, temperature, unavailable) = match rule.below_c {
+            None => (None, Temperature::NotRead, None),
+            Some(_) => match probes::thermometer(config, last_temp_c) {
+                Ok(thermometer) => (Some(thermometer), Temperature::NotRead, None),
+                Err(absence) => (None, Temperature::Unavailable, Some(absence.to_string())),
+            },
         };
-        let heat = if thermometer.is_none() && rest.below_c.is_some() { Heat::Unknown } else { Heat::NotNow };
-        (CoolDown { rest, begun: Instant::now(), looked: None, thermometer, heat }, trouble)
+        (Cooldown { rule, started: Instant::now(), polled: None, thermometer, temperature }, unavailable)
     }
 
-    /// Looks at the thermometer when it is time. A temperature that will not be read any more is told once.
-    pub(super) fn look(&mut self, now: Instant) -> Option<String> {
-        if self.looked.is_some_and(|looked| now - looked < BETWEEN_LOOKS) {
+    /// Reads the temperature when it is due. Returns the reason when it cannot be read any more.
+    pub(super) fn poll(&mut self, now: Instant) -> Option<String> {
+        if self.polled.is_some_and(|polled| now - polled < POLL_INTERVAL) {
             return None;
         }
-        self.looked = Some(now);
+        self.polled = Some(now);
         match self.thermometer.as_mut()?.read() {
             Ok(temp) => {
-                self.heat = temp.map_or(Heat::NotNow, Heat::At);
+                self.temperature = temp.map_or(Temperature::NotRead, Temperature::Celsius);
                 None
             }
             Err(reason) => {
-                (self.thermometer, self.heat) = (None, Heat::Unknown);
+                (self.thermometer, self.temperature) = (None, Temperature::Unavailable);
                 Some(reason)
             }
         }
     }
 
-    pub(super) fn turn(&self, now: Instant) -> Turn {
-        self.rest.turn(now - self.begun, self.heat)
+    pub(super) fn step(&self, now: Instant) -> CooldownStep {
+        self.rule.step(now - self.started, self.temperature)
     }
 
-    pub(super) fn rest(&self) -> Rest {
-        self.rest
+    pub(super) fn rule(&self) -> CooldownRule {
+        self.rule
     }
 
-    pub(super) fn cooling(&self, now: Instant) -> Cooling {
-        let left = |until: Duration| until.saturating_sub(now - self.begun);
-        Cooling {
-            left: left(self.rest.least),
-            left_at_most: left(self.rest.most),
-            heat: self.heat,
-            below_c: self.rest.below_c,
+    pub(super) fn status(&self, now: Instant) -> CooldownStatus {
+        let left = |until: Duration| until.saturating_sub(now - self.started);
+        CooldownStatus {
+            left: left(self.rule.min),
+            left_at_most: left(self.rule.max),
+            temperature: self.temperature,
+            below_c: self.rule.below_c,
         }
     }
 }
@@ -151,63 +155,66 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rest_lasts_as_long_as_it_has_to() {
-        use Heat::{At, NotNow, Unknown};
-        use Turn::{GoOn, GoOnWarm, Rest as Wait};
-        // (below, seconds passed, heat, what to do); at least 5 s, at most 60 s
+    fn the_cooldown_ends_between_its_limits() {
+        use CooldownStep::{Proceed, ProceedWarm, Wait};
+        use Temperature::{Celsius, NotRead, Unavailable};
+        // (below, seconds elapsed, temperature, step); at least 5 s, at most 60 s
         let table = [
-            (None, 4.9, NotNow, Wait),
-            (None, 5.0, NotNow, GoOn),
-            (Some(45.0), 4.9, At(40.0), Wait),
-            (Some(45.0), 5.0, At(44.0), GoOn),
-            (Some(45.0), 5.0, At(45.0), Wait),
-            (Some(45.0), 59.9, At(50.0), Wait),
-            (Some(45.0), 60.0, At(50.0), GoOnWarm),
-            (Some(45.0), 59.9, NotNow, Wait),
-            (Some(45.0), 60.0, NotNow, GoOnWarm),
-            (Some(45.0), 4.9, Unknown, Wait),
-            (Some(45.0), 5.0, Unknown, GoOn),
+            (None, 4.9, NotRead, Wait),
+            (None, 5.0, NotRead, Proceed),
+            (Some(45.0), 4.9, Celsius(40.0), Wait),
+            (Some(45.0), 5.0, Celsius(44.0), Proceed),
+            (Some(45.0), 5.0, Celsius(45.0), Wait),
+            (Some(45.0), 59.9, Celsius(50.0), Wait),
+            (Some(45.0), 60.0, Celsius(50.0), ProceedWarm),
+            (Some(45.0), 59.9, NotRead, Wait),
+            (Some(45.0), 60.0, NotRead, ProceedWarm),
+            (Some(45.0), 4.9, Unavailable, Wait),
+            (Some(45.0), 5.0, Unavailable, Proceed),
         ];
-        for (below_c, passed, heat, wanted) in table {
-            let rest = Rest { least: Duration::from_secs(5), below_c, most: Duration::from_secs(60) };
+        for (below_c, elapsed, temperature, wanted) in table {
+            let rule = CooldownRule { min: Duration::from_secs(5), below_c, max: Duration::from_secs(60) };
             assert_eq!(
-                rest.turn(Duration::from_secs_f64(passed), heat),
+                rule.step(Duration::from_secs_f64(elapsed), temperature),
                 wanted,
-                "{below_c:?} {passed} {heat:?}"
+                "{below_c:?} {elapsed} {temperature:?}"
             );
         }
     }
 
     #[test]
-    fn the_least_rest_wins_over_the_most() {
+    fn the_minimum_wins_over_the_maximum() {
         let hardware = HardwareConfig {
             cooldown_s: 10.0,
             cooldown_until_c: Some(40.0),
             cooldown_max_s: 1.0,
             ..HardwareConfig::default()
         };
-        let rest = Rest::of(&hardware);
-        assert_eq!(rest.turn(Duration::from_secs(9), Heat::At(80.0)), Turn::Rest);
-        assert_eq!(rest.turn(Duration::from_secs(10), Heat::At(80.0)), Turn::GoOnWarm);
+        let rule = CooldownRule::new(&hardware);
+        assert_eq!(rule.step(Duration::from_secs(9), Temperature::Celsius(80.0)), CooldownStep::Wait);
+        assert_eq!(rule.step(Duration::from_secs(10), Temperature::Celsius(80.0)), CooldownStep::ProceedWarm);
     }
 
     #[test]
-    fn what_is_waited_for_is_told() {
-        let cooling = |left, heat, below_c| Cooling {
+    fn the_status_is_shown() {
+        let status = |left, temperature, below_c| CooldownStatus {
             left: Duration::from_millis(left),
             left_at_most: Duration::from_secs(60),
-            heat,
+            temperature,
             below_c,
         };
         let table = [
-            (cooling(3200, Heat::NotNow, None), "cool-down 4 s"),
-            (cooling(3200, Heat::Unknown, Some(45.0)), "cool-down 4 s, no temperature"),
-            (cooling(3200, Heat::At(54.4), Some(45.0)), "cool-down 4 s, 54 °C to below 45 °C"),
-            (cooling(3200, Heat::At(44.4), Some(45.0)), "cool-down 4 s, 44 °C"),
-            (cooling(0, Heat::At(54.4), Some(45.0)), "cool-down 54 °C to below 45 °C, at most 60 s"),
+            (status(3200, Temperature::NotRead, None), "cool-down 4 s"),
+            (status(3200, Temperature::Unavailable, Some(45.0)), "cool-down 4 s, no temperature"),
+            (status(3200, Temperature::Celsius(54.4), Some(45.0)), "cool-down 4 s, 54 °C to below 45 °C"),
+            (status(3200, Temperature::Celsius(44.4), Some(45.0)), "cool-down 4 s, 44 °C"),
+            (
+                status(0, Temperature::Celsius(54.4), Some(45.0)),
+                "cool-down 54 °C to below 45 °C, at most 60 s",
+            ),
         ];
-        for (cooling, wanted) in table {
-            assert_eq!(cooling.words(), wanted);
+        for (status, wanted) in table {
+            assert_eq!(status.to_string(), wanted);
         }
     }
 }

@@ -1,42 +1,37 @@
-//! What can be wrong with a sweep.
+//! Errors of a sweep.
 
-use std::{io, path::PathBuf};
+use std::{error::Error, io, path::PathBuf};
 
-use thiserror::Error;
+use crate::config::ConfigError;
 
-use crate::{config::ConfigError, run::plan::PlanError};
-
-#[derive(Debug, Error)]
+#[derive(Debug, thiserror::Error)]
 pub enum SweepError {
     #[error(transparent)]
     Config(#[from] ConfigError),
     #[error("job {job} ({overrides}): {source}")]
-    JobConfig { job: usize, overrides: String, source: Box<ConfigError> },
-    #[error("job {job} ({overrides}): {source}")]
-    JobPlan { job: usize, overrides: String, source: Box<PlanError> },
-    #[error("these overrides make no job: one of them has no values")]
+    Job { job: usize, overrides: String, source: Box<dyn Error + Send + Sync> },
+    #[error("no jobs: one of the overrides has no values")]
     NoJobs,
     #[error(
-        "hydra.sweep.dir is {first:?} for the first job and {other:?} for job {job}; it is one directory for all, and \
-         what differs belongs into hydra.sweep.subdir"
+        "hydra.sweep.dir is {first:?} for the first job and {other:?} for job {job}; all jobs share one directory, put \
+         what differs into hydra.sweep.subdir"
     )]
     SeveralDirs { job: usize, first: String, other: String },
     #[error(
-        "hydra.sweep.subdir is {subdir:?} for job {job}, which is not a directory below the sweep's; \
-         ${{hydra:job.num}} always is"
+        "hydra.sweep.subdir is {subdir:?} for job {job}, which is not inside the sweep's directory; use ${{hydra:job.num}}"
     )]
     BadSubdir { job: usize, subdir: String },
     #[error(
-        "hydra.sweep.subdir gives job {job} the directory {subdir:?} of job {first}; ${{hydra:job.num}} tells them apart"
+        "hydra.sweep.subdir gives job {job} the same directory {subdir:?} as job {first}; add ${{hydra:job.num}}"
     )]
     SameSubdir { first: usize, job: usize, subdir: String },
-    #[error("{}: {reason}; a sweep is a directory that --multirun made, with a sweep.json in it", .dir.display())]
+    #[error("{}: {reason}; expected a directory that --multirun created, with a sweep.json", .dir.display())]
     NotASweep { dir: PathBuf, reason: String },
-    #[error("{}: another process is at work on this sweep", .dir.display())]
+    #[error("{}: another process is running this sweep", .dir.display())]
     InUse { dir: PathBuf },
     #[error(
-        "job {job} would not run as it was planned: conf/, the environment or the program has changed since the sweep \
-         began; start a new sweep"
+        "job {job} has changed since the sweep was started: conf/, the environment or the program is different; start a \
+         new sweep"
     )]
     Changed { job: usize },
     #[error("{}: {source}", .path.display())]
@@ -44,7 +39,15 @@ pub enum SweepError {
 }
 
 impl SweepError {
-    /// The caller's words are at fault, not the machine.
+    /// For an error of one job, counted from 0.
+    pub(super) fn of_job<E: Error + Send + Sync + 'static>(
+        job: usize,
+        overrides: &[String],
+    ) -> impl FnOnce(E) -> SweepError {
+        move |source| SweepError::Job { job: job + 1, overrides: overrides.join(" "), source: source.into() }
+    }
+
+    /// The error is in the command, not on the machine.
     pub fn is_usage(&self) -> bool {
         !matches!(self, SweepError::Io { .. } | SweepError::InUse { .. })
     }

@@ -1,10 +1,10 @@
-//! The jobs of a sweep and how far they are.
+//! The jobs of a sweep and their states.
 
 use std::path::PathBuf;
 
 use crate::{analysis::metrics::MetricsSummary, event::Outcome};
 
-/// A sweep's jobs in the order they are done, and where they are kept.
+/// A sweep's directory and its jobs, in order.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sweep {
     pub dir: PathBuf,
@@ -17,34 +17,34 @@ pub struct Job {
     pub overrides: Vec<String>,
     /// Its directory, below the sweep's.
     pub subdir: String,
-    pub turn: Turn,
-    /// How it ended, now or before the sweep was taken up again.
+    pub state: JobState,
+    /// How it ended, in this process or before the sweep was resumed.
     pub result: Option<JobResult>,
 }
 
-/// Where a job stands in this process.
+/// The state of a job in this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Turn {
+pub enum JobState {
     Waiting,
     Running,
-    Over,
+    Finished,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct JobResult {
     pub outcome: Outcome,
-    /// Why it ended as it did, or what of its recording is missing.
+    /// Why it ended, or what is missing from its recording.
     pub reason: Option<String>,
-    /// Not all of it is on disk.
+    /// The recording is not complete.
     pub lossy: bool,
     /// `None` where nothing was measured.
     pub metrics: Option<MetricsSummary>,
-    /// Where it is recorded, if it is.
+    /// Of the recording, if there is one.
     pub dir: Option<PathBuf>,
 }
 
 impl JobResult {
-    /// A job that could not even begin.
+    /// A job that could not be started.
     pub fn failed(reason: String) -> JobResult {
         JobResult { outcome: Outcome::Failed, reason: Some(reason), lossy: false, metrics: None, dir: None }
     }
@@ -52,21 +52,20 @@ impl JobResult {
 
 impl Job {
     pub fn new(overrides: Vec<String>, subdir: String) -> Job {
-        Job { overrides, subdir, turn: Turn::Waiting, result: None }
+        Job { overrides, subdir, state: JobState::Waiting, result: None }
     }
 
-    /// The override at place `at`, as a key and its value.
-    pub fn key_and_value(&self, at: usize) -> (&str, &str) {
-        let text = self.overrides.get(at).map_or("", String::as_str);
+    /// The override `index` as a key and its value.
+    pub fn key_and_value(&self, index: usize) -> (&str, &str) {
+        let text = self.overrides.get(index).map_or("", String::as_str);
         let (key, value) = text.split_once('=').unwrap_or((text, ""));
         (key.trim_start_matches('+'), value)
     }
 
-    /// The job was done before: it need not be done again where it was completed; otherwise it is, and until then
-    /// counts as what it was.
+    /// Sets the result of an earlier process. A completed job is not repeated; another keeps the result until it is.
     pub fn with_earlier(mut self, result: Option<JobResult>) -> Job {
         if result.as_ref().is_some_and(|result| result.outcome == Outcome::Completed) {
-            self.turn = Turn::Over;
+            self.state = JobState::Finished;
         }
         self.result = result;
         self
@@ -74,35 +73,35 @@ impl Job {
 }
 
 impl Sweep {
-    /// The first job that still has to be done.
+    /// The first job that has not been run.
     pub fn next(&self) -> Option<usize> {
-        self.jobs.iter().position(|job| job.turn == Turn::Waiting)
+        self.jobs.iter().position(|job| job.state == JobState::Waiting)
     }
 
     pub fn running(&self) -> Option<usize> {
-        self.jobs.iter().position(|job| job.turn == Turn::Running)
+        self.jobs.iter().position(|job| job.state == JobState::Running)
     }
 
-    /// The job to speak of: the one at work, or else the next one, or else the last.
+    /// The running job, else the next one, else the last.
     pub fn current(&self) -> usize {
         self.running().or_else(|| self.next()).unwrap_or_else(|| self.jobs.len().saturating_sub(1))
     }
 
     pub fn begin(&mut self, job: usize) {
-        (self.jobs[job].turn, self.jobs[job].result) = (Turn::Running, None);
+        (self.jobs[job].state, self.jobs[job].result) = (JobState::Running, None);
     }
 
     pub fn end(&mut self, job: usize, result: JobResult) {
-        (self.jobs[job].turn, self.jobs[job].result) = (Turn::Over, Some(result));
+        (self.jobs[job].state, self.jobs[job].result) = (JobState::Finished, Some(result));
     }
 
-    /// How many jobs ended so.
+    /// The number of jobs with this outcome.
     pub fn count(&self, outcome: Outcome) -> usize {
         let results = self.jobs.iter().filter_map(|job| job.result.as_ref());
         results.filter(|result| result.outcome == outcome).count()
     }
 
-    /// Some job failed, or is not wholly on disk.
+    /// A job failed, or its recording is not complete.
     pub fn has_failures(&self) -> bool {
         let bad = |result: &JobResult| result.outcome == Outcome::Failed || result.lossy;
         self.jobs.iter().filter_map(|job| job.result.as_ref()).any(bad)
@@ -113,33 +112,34 @@ impl Sweep {
         self.count(Outcome::Completed) == self.jobs.len()
     }
 
-    /// Which of the overrides are swept: those with one value for all jobs are not.
+    /// The indexes of the overrides that differ between jobs.
     pub fn swept(&self) -> Vec<usize> {
         let Some((first, others)) = self.jobs.split_first() else { return Vec::new() };
-        let varies = |at: &usize| others.iter().any(|job| job.overrides.get(*at) != first.overrides.get(*at));
+        let varies =
+            |index: &usize| others.iter().any(|job| job.overrides.get(*index) != first.overrides.get(*index));
         (0..first.overrides.len()).filter(varies).collect()
     }
 
-    /// What is particular about `job`, in one line: `model=a runtime.batch_size=4`.
+    /// The swept overrides of `job`: `model=a runtime.batch_size=4`.
     pub fn swept_text(&self, job: usize) -> String {
         self.swept_with(job, |key| key)
     }
 
-    /// The same with the last word of each key: `model=a batch_size=4`.
+    /// The same with the last part of each key: `model=a batch_size=4`.
     pub fn swept_short(&self, job: usize) -> String {
         self.swept_with(job, |key| key.rsplit('.').next().unwrap_or(key))
     }
 
     fn swept_with(&self, job: usize, name: impl Fn(&str) -> &str) -> String {
-        let pair = |at: usize| {
-            let (key, value) = self.jobs[job].key_and_value(at);
+        let pair = |index: usize| {
+            let (key, value) = self.jobs[job].key_and_value(index);
             format!("{}={value}", name(key))
         };
         self.swept().into_iter().map(pair).collect::<Vec<_>>().join(" ")
     }
 
     /// `job 2/6`.
-    pub fn place(&self, job: usize) -> String {
+    pub fn label(&self, job: usize) -> String {
         format!("job {}/{}", job + 1, self.jobs.len())
     }
 }
@@ -161,15 +161,15 @@ mod tests {
     }
 
     #[test]
-    fn only_what_varies_is_told() {
+    fn only_swept_overrides_are_shown() {
         assert_eq!(sweep(3).swept_text(1), "b.c=1 d=1");
         assert_eq!(sweep(3).swept_short(1), "c=1 d=1");
         assert_eq!(sweep(1).swept_text(0), "");
-        assert_eq!(sweep(3).place(1), "job 2/3");
+        assert_eq!(sweep(3).label(1), "job 2/3");
     }
 
     #[test]
-    fn a_result_from_before_counts_until_the_job_is_done_again() {
+    fn an_earlier_result_counts_until_the_job_runs_again() {
         let mut sweep = sweep(2);
         sweep.jobs[0] = sweep.jobs[0].clone().with_earlier(Some(ended(Outcome::Failed)));
         assert!(sweep.has_failures());
@@ -183,7 +183,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn taken_up_again_each_job_is_completed_once(
+        fn after_a_resume_each_job_is_completed_once(
             earlier in prop::collection::vec(prop::sample::select(vec![
                 None, Some(Outcome::Completed), Some(Outcome::Failed), Some(Outcome::Interrupted),
             ]), 1..40)

@@ -1,17 +1,17 @@
-//! Several runs from one command line, one after another: which jobs there are, how each ended, what is left to do.
+//! Sweeps: several runs from one command line, one after another.
 //!
-//! [`Sweep`] is the bookkeeping, `kept` puts it on disk and takes it up again, `table` shows it as text, CSV and JSON,
-//! `cooldown` decides how long to rest, and [`Runner`] takes one job after another.
+//! [`Sweep`] has the jobs and their results, `store` writes and reads them, `table` prints them as text, CSV and JSON,
+//! `cooldown` decides how long to wait between jobs, and [`Runner`] runs the jobs.
 
 mod cooldown;
 mod error;
 mod jobs;
-mod kept;
 mod runner;
+mod store;
 mod table;
 
-pub use cooldown::{Cooling, Heat, Rest, Turn as RestTurn};
+pub use cooldown::{CooldownRule, CooldownStatus, CooldownStep, Temperature};
 pub use error::SweepError;
-pub use jobs::{Job, JobResult, Sweep, Turn};
+pub use jobs::{Job, JobResult, JobState, Sweep};
 pub use runner::Runner;
 pub use table::{Column, csv_rows, sweep_json, table_text};

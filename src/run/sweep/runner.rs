@@ -1,4 +1,4 @@
-//! Takes the jobs of a sweep one after another, with a rest between them.
+//! Runs the jobs of a sweep one after another, with a cool-down between them.
 
 use std::{
     collections::HashMap,
@@ -8,10 +8,10 @@ use std::{
 };
 
 use super::{
-    cooldown::{CoolDown, Cooling, Heat, Turn as RestTurn},
+    cooldown::{Cooldown, CooldownStatus, CooldownStep, Temperature},
     error::SweepError,
-    jobs::{JobResult, Sweep},
-    kept::{KeptJob, KeptSweep, check_subdir},
+    jobs::{JobResult, JobState, Sweep},
+    store::{SCHEMA, StoredJob, StoredSweep, check_subdir},
 };
 use crate::{
     assets::sha256_hex,
@@ -19,32 +19,31 @@ use crate::{
     event::{Outcome, readings::Reading},
     run::{
         plan::Plan,
-        session::{Ended, Session},
+        session::{Session, SessionSummary},
     },
     rundir::RunDir,
     state::RunState,
 };
 
-/// A sweep at work. Each job's result is on disk before the next job begins.
+/// A sweep in progress. The result of a job is on disk before the next job starts.
 pub struct Runner {
     pub sweep: Sweep,
-    kept: KeptSweep,
+    stored: StoredSweep,
     tree: ConfTree,
     context: ComposeContext,
-    /// Open as long as this process works on the sweep.
-    _claim: File,
-    cool_down: Option<CoolDown>,
-    /// That no temperature can be read has been said.
-    told_no_temperature: bool,
+    /// Locks the sweep.
+    _lock: File,
+    cooldown: Option<Cooldown>,
+    no_temperature_reported: bool,
     /// The table could not be written.
     unwritten: Option<String>,
     remarks: Vec<String>,
 }
 
 impl Runner {
-    /// Looks at every job that `overrides` expand to, and makes the sweep's directory when all of them can be begun.
+    /// Validates every job, and creates the sweep's directory if all of them are valid.
     ///
-    /// `jobs` are the overrides of each job; `overrides` and `conf_dir` are kept as they were typed.
+    /// `jobs` are the overrides of each job; `overrides` and `conf_dir` are stored as typed.
     pub fn begin(
         tree: ConfTree,
         conf_dir: Option<PathBuf>,
@@ -53,91 +52,89 @@ impl Runner {
     ) -> Result<Runner, SweepError> {
         let context = ComposeContext::current();
         let yaml = multirun_yaml(&tree, &overrides, &jobs, &context)?;
-        let mut kept_jobs: Vec<KeptJob> = Vec::new();
+        let mut stored_jobs: Vec<StoredJob> = Vec::new();
         let mut taken: HashMap<String, usize> = HashMap::new();
         let mut wanted: Option<String> = None;
-        for (at, overrides) in jobs.into_iter().enumerate() {
-            let (composed, subdir) = looked_at(&tree, &context, at, &overrides, &mut wanted)?;
-            if let Some(first) = taken.insert(subdir.clone(), at + 1) {
-                return Err(SweepError::SameSubdir { first, job: at + 1, subdir });
+        for (job, overrides) in jobs.into_iter().enumerate() {
+            let (composed, subdir) = validate(&tree, &context, job, &overrides, &mut wanted)?;
+            if let Some(first) = taken.insert(subdir.clone(), job + 1) {
+                return Err(SweepError::SameSubdir { first, job: job + 1, subdir });
             }
-            kept_jobs.push(KeptJob { overrides, subdir, config_sha256: fingerprint(&composed) });
+            stored_jobs.push(StoredJob { overrides, subdir, config_sha256: fingerprint(&composed) });
         }
         let wanted = PathBuf::from(wanted.ok_or(SweepError::NoJobs)?);
-        let kept = KeptSweep::new(&context.now, conf_dir, overrides, kept_jobs);
+        let started = context.now.to_string();
+        let stored = StoredSweep { schema: SCHEMA, started, conf_dir, overrides, jobs: stored_jobs };
         let dir = RunDir::create(&wanted).map_err(|source| SweepError::Io { path: wanted, source })?;
-        let claim = kept.keep(dir.path(), &yaml)?;
-        let sweep = kept.sweep(dir.path().to_owned());
-        Ok(Runner::new(sweep, kept, tree, context, claim))
+        let lock = stored.write(dir.path(), &yaml)?;
+        let sweep = stored.sweep(dir.path().to_owned());
+        Ok(Runner::new(sweep, stored, tree, context, lock))
     }
 
-    /// Takes up the sweep in `dir` where it stopped. `tree_of` finds the configuration in the directory that was named
-    /// when the sweep began, if one was.
+    /// Resumes the sweep in `dir`. `open_tree` opens the configuration in the directory that was given when the sweep
+    /// was started, if one was.
     pub fn resume<E: From<SweepError>>(
         dir: &Path,
-        tree_of: impl FnOnce(Option<&Path>) -> Result<ConfTree, E>,
+        open_tree: impl FnOnce(Option<&Path>) -> Result<ConfTree, E>,
     ) -> Result<Runner, E> {
-        let (kept, claim) = KeptSweep::read(dir)?;
-        let tree = tree_of(kept.conf_dir.as_deref())?;
-        let now = kept.started.parse().map_err(|e| SweepError::NotASweep {
+        let (stored, lock) = StoredSweep::read(dir)?;
+        let tree = open_tree(stored.conf_dir.as_deref())?;
+        let now = stored.started.parse().map_err(|e| SweepError::NotASweep {
             dir: dir.to_owned(),
-            reason: format!("sweep.json has no time it began: {e}"),
+            reason: format!("sweep.json has no start time: {e}"),
         })?;
-        let mut sweep = kept.sweep(dir.to_owned());
-        sweep.find_results();
+        let mut sweep = stored.sweep(dir.to_owned());
+        sweep.read_results();
         let context = ComposeContext { now, ..ComposeContext::current() };
-        let mut runner = Runner::new(sweep, kept, tree, context, claim);
-        for at in 0..runner.sweep.jobs.len() {
-            if runner.sweep.jobs[at].turn == super::Turn::Waiting {
-                runner.plan(at)?;
+        let mut runner = Runner::new(sweep, stored, tree, context, lock);
+        for job in 0..runner.sweep.jobs.len() {
+            if runner.sweep.jobs[job].state == JobState::Waiting {
+                runner.plan(job)?;
             }
         }
         runner.write_table();
         Ok(runner)
     }
 
-    fn new(sweep: Sweep, kept: KeptSweep, tree: ConfTree, context: ComposeContext, claim: File) -> Runner {
+    fn new(sweep: Sweep, stored: StoredSweep, tree: ConfTree, context: ComposeContext, lock: File) -> Runner {
         Runner {
             sweep,
-            kept,
+            stored,
             tree,
             context,
-            _claim: claim,
-            cool_down: None,
-            told_no_temperature: false,
+            _lock: lock,
+            cooldown: None,
+            no_temperature_reported: false,
             unwritten: None,
             remarks: Vec::new(),
         }
     }
 
-    /// The job's configuration, which has to be what it was when the sweep began.
+    /// The job's configuration, which must be the same as when the sweep was started.
     fn composed(&self, job: usize) -> Result<Composed, SweepError> {
         let overrides = &self.sweep.jobs[job].overrides;
         let composed = composed(&self.tree, &self.context, job, overrides)?;
-        match fingerprint(&composed) == self.kept.jobs[job].config_sha256 {
+        match fingerprint(&composed) == self.stored.jobs[job].config_sha256 {
             true => Ok(composed),
             false => Err(SweepError::Changed { job: job + 1 }),
         }
     }
 
     fn plan(&self, job: usize) -> Result<Plan, SweepError> {
-        let plan = Plan::new(self.composed(job)?).map_err(|source| SweepError::JobPlan {
-            job: job + 1,
-            overrides: self.sweep.jobs[job].overrides.join(" "),
-            source: source.into(),
-        })?;
+        let plan = Plan::new(self.composed(job)?)
+            .map_err(SweepError::of_job(job, &self.sweep.jobs[job].overrides))?;
         Ok(Plan { dir: self.sweep.job_dir(job), ..plan })
     }
 
-    /// Begins the next job. One that can't be begun has failed, and the one after it is tried; `None` when none is
-    /// left.
+    /// Starts the next job. A job that cannot be started has failed, and the one after it is tried. `None` when no job
+    /// is left.
     pub fn start_next(&mut self) -> Option<Session> {
-        self.cool_down = None;
+        self.cooldown = None;
         while let Some(job) = self.sweep.next() {
-            let place = self.sweep.place(job);
+            let label = self.sweep.label(job);
             let ready = self.plan(job).map_err(|e| e.to_string()).and_then(|plan| {
                 let aside = self.sweep.set_aside(job);
-                let aside = aside.map_err(|e| format!("what it left before can't be moved aside: {e}"))?;
+                let aside = aside.map_err(|e| format!("its earlier recording cannot be moved: {e}"))?;
                 Ok((plan, aside))
             });
             match ready {
@@ -145,112 +142,119 @@ impl Runner {
                     if let Some(aside) = aside {
                         let aside = aside.strip_prefix(&self.sweep.dir).unwrap_or(&aside).display();
                         self.remarks
-                            .push(format!("{place} is done again; what it left before is kept as {aside}"));
+                            .push(format!("{label} runs again; its earlier recording is kept as {aside}"));
                     }
                     self.sweep.begin(job);
                     return Some(Session::start(plan));
                 }
                 Err(reason) => {
-                    self.remarks.push(format!("{place} can't be begun: {reason}"));
-                    self.ended(job, JobResult::failed(reason));
+                    self.remarks.push(format!("{label} cannot be started: {reason}"));
+                    self.set_result(job, JobResult::failed(reason));
                 }
             }
         }
         None
     }
 
-    /// Closes the job at work and writes its row; `outcome` and `cause` are for a job that has not ended by itself.
-    /// The rest before the next job begins now.
-    pub fn end_job(&mut self, session: &mut Session, outcome: Outcome, cause: Option<String>) -> Ended {
-        let ended = session.end(outcome, cause);
+    /// Ends the running job and writes its row; `outcome` and `cause` are for a job that has not ended by itself. The
+    /// cool-down before the next job starts.
+    pub fn end_job(
+        &mut self,
+        session: &mut Session,
+        outcome: Outcome,
+        cause: Option<String>,
+    ) -> SessionSummary {
+        let summary = session.end(outcome, cause);
         if let Some(job) = self.sweep.running() {
-            let measured = ended.metrics.output_tokens > 0;
-            self.ended(
+            let loss = summary.loss.as_ref();
+            let measured = summary.metrics.output_tokens > 0;
+            self.set_result(
                 job,
                 JobResult {
-                    outcome: ended.finished.outcome,
-                    reason: ended.finished.cause.clone().or_else(|| ended.loss.clone()),
-                    lossy: ended.loss.is_some(),
-                    metrics: measured.then_some(ended.metrics),
-                    dir: ended.dir.clone(),
+                    outcome: summary.finished.outcome,
+                    reason: summary.finished.cause.clone().or_else(|| loss.map(|loss| loss.to_string())),
+                    lossy: summary.loss.is_some(),
+                    metrics: measured.then_some(summary.metrics),
+                    dir: summary.dir.clone(),
                 },
             );
-            self.rest(&session.state);
+            self.start_cooldown(&session.state);
         }
-        ended
+        summary
     }
 
-    fn ended(&mut self, job: usize, result: JobResult) {
+    fn set_result(&mut self, job: usize, result: JobResult) {
         self.sweep.end(job, result);
         self.write_table();
     }
 
     fn write_table(&mut self) {
         if let Err(e) = self.sweep.write_csv(&self.sweep.dir) {
-            let trouble = e.to_string();
-            if self.unwritten.replace(trouble.clone()).is_none() {
-                self.remarks.push(format!("the table could not be written: {trouble}"));
+            let error = e.to_string();
+            if self.unwritten.replace(error.clone()).is_none() {
+                self.remarks.push(format!("the table cannot be written: {error}"));
             }
         } else {
             self.unwritten = None;
         }
     }
 
-    fn rest(&mut self, last: &RunState) {
+    fn start_cooldown(&mut self, last: &RunState) {
         let Some(Ok(next)) = self.sweep.next().map(|job| self.composed(job)) else { return };
         let last_temp_c =
             last.profiled_gpu().and_then(|gpu| gpu.value(Reading::Temp)).map(|celsius| celsius as f32);
-        let (cool_down, trouble) = CoolDown::begin(&next.config, last_temp_c);
-        self.tell_no_temperature(trouble, &cool_down);
-        self.cool_down = Some(cool_down);
+        let (cooldown, unavailable) = Cooldown::start(&next.config, last_temp_c);
+        self.report_no_temperature(unavailable, &cooldown);
+        self.cooldown = Some(cooldown);
     }
 
-    fn tell_no_temperature(&mut self, trouble: Option<String>, cool_down: &CoolDown) {
-        if let Some(reason) = trouble.filter(|_| !self.told_no_temperature) {
-            self.told_no_temperature = true;
-            let secs = cool_down.rest().least.as_secs_f64();
+    fn report_no_temperature(&mut self, reason: Option<String>, cooldown: &Cooldown) {
+        if let Some(reason) = reason.filter(|_| !self.no_temperature_reported) {
+            self.no_temperature_reported = true;
+            let secs = cooldown.rule().min.as_secs_f64();
             self.remarks.push(format!(
-                "no temperature can be read ({reason}): resting for hardware.cooldown_s={secs} s instead"
+                "the temperature cannot be read ({reason}): waiting hardware.cooldown_s={secs} s instead"
             ));
         }
     }
 
-    /// The rest before the next job, as long as it lasts.
-    pub fn cooling(&mut self, now: Instant) -> Option<Cooling> {
-        let mut cool_down = self.cool_down.take()?;
-        let trouble = cool_down.look(now);
-        self.tell_no_temperature(trouble, &cool_down);
-        let cooling = cool_down.cooling(now);
-        match cool_down.turn(now) {
-            RestTurn::Rest => {
-                self.cool_down = Some(cool_down);
-                Some(cooling)
+    /// The cool-down before the next job, while it lasts.
+    pub fn cooldown(&mut self, now: Instant) -> Option<CooldownStatus> {
+        let mut cooldown = self.cooldown.take()?;
+        let unavailable = cooldown.poll(now);
+        self.report_no_temperature(unavailable, &cooldown);
+        let status = cooldown.status(now);
+        match cooldown.step(now) {
+            CooldownStep::Wait => {
+                self.cooldown = Some(cooldown);
+                Some(status)
             }
-            RestTurn::GoOn => None,
-            RestTurn::GoOnWarm => {
-                let temp = match cooling.heat {
-                    Heat::At(temp) => format!("still at {temp:.0} °C"),
-                    _ => "not known to be cool".into(),
+            CooldownStep::Proceed => None,
+            CooldownStep::ProceedWarm => {
+                let temp = match status.temperature {
+                    Temperature::Celsius(temp) => format!("at {temp:.0} °C"),
+                    _ => "at an unknown temperature".into(),
                 };
-                let secs = cool_down.rest().most.as_secs_f64();
-                self.remarks
-                    .push(format!("the GPU is {temp} after {secs} s (hardware.cooldown_max_s): going on"));
+                let secs = cooldown.rule().max.as_secs_f64();
+                self.remarks.push(format!(
+                    "the GPU is still {temp} after {secs} s (hardware.cooldown_max_s): starting the next job"
+                ));
                 None
             }
         }
     }
 
-    /// The rest ends now.
-    pub fn skip_rest(&mut self) {
-        self.cool_down = None;
+    /// Ends the cool-down now.
+    pub fn skip_cooldown(&mut self) {
+        self.cooldown = None;
     }
 
-    /// What the user should hear, once.
+    /// New remarks for the user.
     pub fn take_remarks(&mut self) -> Vec<String> {
         std::mem::take(&mut self.remarks)
     }
 
-    /// 1 where a job failed or something could not be kept.
+    /// 1 where a job failed or something could not be written.
     pub fn exit_code(&self) -> u8 {
         u8::from(self.sweep.has_failures() || self.unwritten.is_some())
     }
@@ -266,17 +270,13 @@ fn composed(
     job: usize,
     overrides: &[String],
 ) -> Result<Composed, SweepError> {
-    let here = ComposeContext { job: Some(job), ..context.clone() };
-    compose_in(tree, overrides, &here).map_err(|source| SweepError::JobConfig {
-        job: job + 1,
-        overrides: overrides.join(" "),
-        source: source.into(),
-    })
+    let context = ComposeContext { job: Some(job), ..context.clone() };
+    compose_in(tree, overrides, &context).map_err(SweepError::of_job(job, overrides))
 }
 
-/// Checks a job as far as that is possible without the machine; gives its configuration and its directory. `dir` is
-/// the sweep's, which all jobs have to agree on.
-fn looked_at(
+/// Validates a job as far as possible without the machine; returns its configuration and its directory. `dir` is the
+/// sweep's, which must be the same for all jobs.
+fn validate(
     tree: &ConfTree,
     context: &ComposeContext,
     job: usize,
@@ -290,10 +290,6 @@ fn looked_at(
     if *first != wanted {
         return Err(SweepError::SeveralDirs { job: job + 1, first: first.clone(), other: wanted });
     }
-    let plan = Plan::new(composed).map_err(|source| SweepError::JobPlan {
-        job: job + 1,
-        overrides: overrides.join(" "),
-        source: source.into(),
-    })?;
+    let plan = Plan::new(composed).map_err(SweepError::of_job(job, overrides))?;
     Ok((plan.composed, subdir))
 }

@@ -1,8 +1,8 @@
-//! A sweep's results as a table, as CSV and as JSON. What is not there is empty or null, never 0.
+//! A sweep's results as a table, as CSV and as JSON. Missing values are empty or null, never 0.
 
 use serde_json::{Value, json};
 
-use super::jobs::{Job, JobResult, Sweep, Turn};
+use super::jobs::{Job, JobResult, JobState, Sweep};
 use crate::{
     analysis::{distribution::Summary, metrics::MetricsSummary},
     base::{
@@ -11,27 +11,27 @@ use crate::{
     },
 };
 
-/// Version of what `run --multirun --json` prints.
+/// Version of the output of `run --multirun --json`.
 const SCHEMA: u32 = 1;
 
-/// A measured column: its heading, its name in the CSV, its value, and how a person reads that.
+/// A measured column: its heading, its name in the CSV, its value and the format.
 pub struct Column {
     pub heading: &'static str,
     csv: &'static str,
     value: fn(&MetricsSummary) -> Option<f64>,
-    shown: fn(f64) -> String,
+    format: fn(f64) -> String,
 }
 
 impl Column {
     pub const ALL: [Column; 3] = [
-        Column { heading: "TTFT p50", csv: "ttft_p50_ms", value: |m| m.ttft_ms.p50, shown: millis },
-        Column { heading: "TPOT p50", csv: "tpot_p50_ms", value: |m| m.tpot_ms.p50, shown: millis },
-        Column { heading: "tok/s", csv: "decode_tok_s", value: |m| m.decode_tok_s, shown: three_digits },
+        Column { heading: "TTFT p50", csv: "ttft_p50_ms", value: |m| m.ttft_ms.p50, format: millis },
+        Column { heading: "TPOT p50", csv: "tpot_p50_ms", value: |m| m.tpot_ms.p50, format: millis },
+        Column { heading: "tok/s", csv: "decode_tok_s", value: |m| m.decode_tok_s, format: three_digits },
     ];
 
-    /// The cell of `job`; `None` where nothing was measured, or not enough.
+    /// The cell of `job`; `None` where too little was measured.
     pub fn cell(&self, job: &Job) -> Option<String> {
-        self.value(job).map(self.shown)
+        self.value(job).map(self.format)
     }
 
     fn value(&self, job: &Job) -> Option<f64> {
@@ -41,10 +41,10 @@ impl Column {
 }
 
 impl Job {
-    /// How far it is, in a word.
-    pub fn outcome_word(&self) -> String {
-        match (&self.result, self.turn) {
-            (_, Turn::Running) => "running".into(),
+    /// `running`, the outcome, or `not run`.
+    pub fn status(&self) -> String {
+        match (&self.result, self.state) {
+            (_, JobState::Running) => "running".into(),
             (Some(result), _) => result.outcome.to_string(),
             (None, _) => "not run".into(),
         }
@@ -57,26 +57,26 @@ impl Job {
     }
 }
 
-fn keys<'a>(sweep: &'a Sweep, places: &'a [usize]) -> impl Iterator<Item = &'a str> {
-    places.iter().map(|place| sweep.jobs[0].key_and_value(*place).0)
+fn keys<'a>(sweep: &'a Sweep, indexes: &'a [usize]) -> impl Iterator<Item = &'a str> {
+    indexes.iter().map(|index| sweep.jobs[0].key_and_value(*index).0)
 }
 
-/// One row for each job: what is swept, what was measured, how it ended.
+/// One row per job: swept values, measurements, outcome.
 pub fn table_text(sweep: &Sweep) -> String {
-    let places = sweep.swept();
+    let indexes = sweep.swept();
     let mut heading = vec!["job".to_owned()];
-    heading.extend(keys(sweep, &places).map(str::to_owned));
+    heading.extend(keys(sweep, &indexes).map(str::to_owned));
     let swept = heading.len();
     heading.extend(Column::ALL.map(|column| column.heading.to_owned()));
     heading.push("outcome".into());
     let mut rows = vec![heading];
-    for (at, job) in sweep.jobs.iter().enumerate() {
-        let mut row = vec![(at + 1).to_string()];
-        row.extend(places.iter().map(|place| job.key_and_value(*place).1.to_owned()));
+    for (number, job) in (1..).zip(&sweep.jobs) {
+        let mut row = vec![number.to_string()];
+        row.extend(indexes.iter().map(|index| job.key_and_value(*index).1.to_owned()));
         row.extend(Column::ALL.map(|column| column.cell(job).unwrap_or_else(|| "-".into())));
         row.push(match job.reason() {
-            Some(reason) => format!("{}: {reason}", job.outcome_word()),
-            None => job.outcome_word(),
+            Some(reason) => format!("{}: {reason}", job.status()),
+            None => job.status(),
         });
         rows.push(row);
     }
@@ -93,18 +93,18 @@ pub(super) fn csv_text(sweep: &Sweep) -> Result<Vec<u8>, csv::Error> {
     out.into_inner().map_err(|e| e.into_error().into())
 }
 
-/// Titles, then a row for each job that has ended.
+/// Column names, then a row for each job that has ended.
 pub fn csv_rows(sweep: &Sweep) -> Vec<Vec<String>> {
-    let places = sweep.swept();
+    let indexes = sweep.swept();
     let mut heading = vec!["job"];
-    heading.extend(keys(sweep, &places));
+    heading.extend(keys(sweep, &indexes));
     heading.extend(Column::ALL.iter().map(|column| column.csv));
     heading.extend(["outcome", "reason", "run_dir"]);
     let mut rows = vec![heading.into_iter().map(str::to_owned).collect::<Vec<_>>()];
-    for (at, job) in sweep.jobs.iter().enumerate() {
+    for (number, job) in (1..).zip(&sweep.jobs) {
         let Some(JobResult { outcome, dir, .. }) = &job.result else { continue };
-        let mut row = vec![(at + 1).to_string()];
-        row.extend(places.iter().map(|place| job.key_and_value(*place).1.to_owned()));
+        let mut row = vec![number.to_string()];
+        row.extend(indexes.iter().map(|index| job.key_and_value(*index).1.to_owned()));
         let number = |value: Option<f64>| value.map_or_else(String::new, |value| value.to_string());
         row.extend(Column::ALL.iter().map(|column| number(column.value(job))));
         let dir = dir.as_ref().map_or_else(String::new, |dir| dir.display().to_string());
@@ -114,19 +114,19 @@ pub fn csv_rows(sweep: &Sweep) -> Vec<Vec<String>> {
     rows
 }
 
-/// The same for machines.
+/// The sweep as JSON.
 pub fn sweep_json(sweep: &Sweep) -> Value {
-    let places = sweep.swept();
+    let indexes = sweep.swept();
     let latency = |s: Summary| json!({"n": s.n, "mean": s.mean, "p50": s.p50, "p90": s.p90, "p99": s.p99});
-    let job = |(at, job): (usize, &Job)| {
+    let job = |(index, job): (usize, &Job)| {
         let result = job.result.as_ref();
         let metrics = result.and_then(|result| result.metrics.as_ref());
         let pair = |(key, value): (&str, &str)| (key.to_owned(), json!(value));
         let swept: serde_json::Map<String, Value> =
-            places.iter().map(|place| pair(job.key_and_value(*place))).collect();
+            indexes.iter().map(|index| pair(job.key_and_value(*index))).collect();
         json!({
-            "job": at + 1,
-            "num": at,
+            "job": index + 1,
+            "num": index,
             "overrides": job.overrides,
             "swept": swept,
             "outcome": result.map(|result| result.outcome.to_string()),
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_is_aligned_and_has_no_zero_for_what_is_not_there() {
+    fn a_table_is_aligned_and_has_no_zero_for_missing_values() {
         let wanted = "\
 job  model  b  TTFT p50  TPOT p50  tok/s  outcome
   1  x      1   40.0 ms         -    250  completed
@@ -211,7 +211,7 @@ job  model  b  TTFT p50  TPOT p50  tok/s  outcome
     }
 
     #[test]
-    fn json_has_null_for_what_is_not_there() {
+    fn json_has_null_for_missing_values() {
         let value = sweep_json(&sweep());
         assert_eq!(value["jobs"][1]["ttft_ms"], Value::Null);
         assert_eq!(value["jobs"][2]["outcome"], Value::Null);

@@ -1,4 +1,4 @@
-//! The data behind each pane: from the state that the pane draws, by the settings it is drawn with.
+//! The data behind each pane, with the settings that it is drawn with.
 
 use jiff::Timestamp;
 
@@ -14,7 +14,8 @@ use crate::{
     state::{Series, Snapshot},
     tui::{
         panes::{
-            SNAPSHOT_ROWS, Stretch, besides, headline, kernel_rows, log_lines, side_by_side, verdict_words,
+            Rate, SNAPSHOT_ROWS, TokenWindow, headline, kernel_rows, log_lines, side_by_side, unjudged_rows,
+            verdict_text,
         },
         ui::Pane,
         view::View,
@@ -34,7 +35,7 @@ pub fn of_pane(view: &View<'_>) -> Table {
     }
 }
 
-/// Many kinds of things, so a row for each value.
+/// A row for each value.
 fn overview(view: &View<'_>) -> Table {
     let state = view.state;
     let mut table = Table::titled("part,name,what,unit,value");
@@ -55,12 +56,11 @@ fn overview(view: &View<'_>) -> Table {
         add("run", "simulated", "", "", run.simulated.to_string());
     }
     add("run", "time", "", "s", number(state.now.secs()));
-    let (now, unit) = headline(view);
-    let of = if unit.ends_with("now") { "now" } else { "mean" };
-    add("throughput", "decode", of, "tok/s", number(now));
-    if of == "now" {
-        add("throughput", "decode", "mean", "tok/s", number(state.total.decode_tok_s()));
+    let (now, rate) = headline(view);
+    if rate == Rate::Now {
+        add("throughput", "decode", "now", "tok/s", number(now));
     }
+    add("throughput", "decode", "mean", "tok/s", number(state.total.decode_tok_s()));
     add("throughput", "prefill", "mean", "tok/s", number(state.total.prefill_tok_s()));
     add("throughput", "MFU", "share", "1", number(state.mfu().map(|used| used.share)));
     let mbu = now.and_then(|rate| state.mbu_at(rate));
@@ -94,14 +94,14 @@ fn overview(view: &View<'_>) -> Table {
         add("trust", "score", &format!("of {}", trust.of), "", trust.score.to_string());
         trust.issues.iter().for_each(|issue| add("trust", "doubt", "", "", issue.to_string()));
     }
-    add("verdict", "", "", "", verdict_words(view));
+    add("verdict", "", "", "", verdict_text(view));
     table
 }
 
-/// The chosen GPU's, or the host's, over the stretch of the charts, as finely as they are kept.
+/// Of the selected GPU, or of the host, over the time range of the charts, at the resolution that is kept.
 fn readings(view: &View<'_>) -> Table {
     let mut table = Table::titled("device,reading,unit,t_s,min,mean,max");
-    let (from, to) = view.stretch();
+    let (from, to) = view.time_range();
     let mut add = |device: &str, reading: &str, unit: &str, series: &Series| {
         for (t, bucket) in series.within(from, to) {
             let about = [device, reading, unit].map(str::to_owned);
@@ -129,20 +129,20 @@ fn readings(view: &View<'_>) -> Table {
         add(&device, about.key, about.unit, gpu.series(*reading));
     }
     for (bit, series) in &gpu.reasons {
-        add(&device, &format!("held by {}", reasons::named(*bit).name()), "1 while it is", series);
+        add(&device, &format!("held by {}", reasons::named(*bit).name()), "1 while active", series);
     }
     table
 }
 
-/// All that are kept up to the one that is looked at, or those around the open incident.
+/// All tokens that are kept, up to the selected one; or those around the open incident.
 fn tokens(view: &View<'_>) -> Table {
     let state = view.state;
-    let stretch = Stretch::of(view, usize::MAX);
+    let window = TokenWindow::of(view, usize::MAX);
     let gpu = state.profiled_gpu();
     let beside = if gpu.is_some() { "sm_clock_mhz,power_w" } else { "cpu_pct,cpu_clock_mhz" };
     let mut table =
         Table::titled(&format!("token,t_s,request,id,first,warmup,since_last_ms,{beside},incident"));
-    for (mark, number_of) in stretch.tokens.iter().zip(stretch.first..) {
+    for (mark, number_of) in window.tokens.iter().zip(window.first..) {
         let mut row = vec![
             number_of.to_string(),
             number(mark.t.secs()),
@@ -154,12 +154,12 @@ fn tokens(view: &View<'_>) -> Table {
         ];
         row.extend(match gpu {
             Some(gpu) => [
-                stretch.value(gpu.series(Reading::SmClock), |look| look.sm_clock_mhz, mark.t),
-                stretch.value(gpu.series(Reading::Power), |look| look.power_w, mark.t),
+                window.value(gpu.series(Reading::SmClock), |sample| sample.sm_clock_mhz, mark.t),
+                window.value(gpu.series(Reading::Power), |sample| sample.power_w, mark.t),
             ]
             .map(cell),
             None => [&state.host.cpu_pct, &state.host.freq_mhz]
-                .map(|series| cell(stretch.value(series, |_| None, mark.t))),
+                .map(|series| cell(window.value(series, |_| None, mark.t))),
         });
         let incident = state.flight.incidents.iter().find(|incident| incident.token == number_of);
         row.push(cell(incident.map(|incident| incident.describe())));
@@ -168,7 +168,7 @@ fn tokens(view: &View<'_>) -> Table {
     table
 }
 
-/// The source, grouping, order and filter of the pane; each counter that any row has is a column of its own.
+/// As the pane groups, sorts and filters them; each counter is a column of its own.
 fn kernels(view: &View<'_>) -> Table {
     let mut table = Table::titled(
         "source,name,operator,range,calls,steps,share_pct,total_ns,mean_ns,median_ns,min_ns,max_ns,stddev_ns,grid,\
@@ -193,7 +193,7 @@ fn kernels(view: &View<'_>) -> Table {
             cell(row.operator.map(|operator| operator.name())),
             cell(row.range.clone()),
             row.calls.to_string(),
-            cell(known.steps.map(|(steps, _)| steps)),
+            cell(known.steps),
             number(known.shown.share(row)),
         ];
         cells.extend(times.map(number));
@@ -213,7 +213,7 @@ fn kernels(view: &View<'_>) -> Table {
     table
 }
 
-/// The points, and above them the ceilings.
+/// The ceilings, then the points.
 fn points(view: &View<'_>) -> Table {
     let roofline = view.state.roofline();
     let mut table = Table::titled(
@@ -247,19 +247,19 @@ fn points(view: &View<'_>) -> Table {
     table
 }
 
-/// As machines read it elsewhere.
+/// The serialised name.
 fn name_of(value: &impl serde::Serialize) -> Option<String> {
     serde_json::to_value(value).ok()?.as_str().map(str::to_owned)
 }
 
-/// The comparison that is shown, else snapshots side by side, else a sweep's jobs.
+/// The comparison that is shown, otherwise snapshots side by side, otherwise the jobs of a sweep.
 fn compared(view: &View<'_>) -> Table {
     if let Some(comparison) = view.comparison {
         return judged(view, comparison);
     }
     match (side_by_side(view), view.sweep) {
-        (None, Some(at_work)) if view.replay.is_none() => {
-            let mut rows = csv_rows(at_work.sweep).into_iter();
+        (None, Some(shown)) if view.replay.is_none() => {
+            let mut rows = csv_rows(shown.sweep).into_iter();
             Table { titles: rows.next().unwrap_or_default(), rows: rows.collect() }
         }
         (None, _) => Table::titled("metric,unit,a,b"),
@@ -277,9 +277,9 @@ fn judged(view: &View<'_>, comparison: &Comparison) -> Table {
         let part = |of: fn(ConfidenceInterval) -> f64| number(interval.map(of));
         [part(|i| i.estimate), part(|i| i.low), part(|i| i.high)]
     };
-    let besides = besides(view, comparison);
+    let unjudged = unjudged_rows(view, comparison);
     let judged = comparison.rows.iter().filter(|row| {
-        (row.a.is_some() || row.b.is_some()) && besides.iter().all(|other| other.name != row.label)
+        (row.a.is_some() || row.b.is_some()) && unjudged.iter().all(|other| other.name != row.label)
     });
     for row in judged {
         let mut cells =
@@ -292,7 +292,7 @@ fn judged(view: &View<'_>, comparison: &Comparison) -> Table {
         ]);
         table.add(cells.into_iter().chain(names.clone()));
     }
-    for row in besides.iter().filter(|row| row.a.is_some() || row.b.is_some()) {
+    for row in unjudged.iter().filter(|row| row.a.is_some() || row.b.is_some()) {
         let mut cells = vec![row.name.to_owned(), row.unit.to_owned(), number(row.a), number(row.b)];
         cells.resize(table.titles.len() - names.len(), String::new());
         table.add(cells.into_iter().chain(names.clone()));
@@ -300,7 +300,7 @@ fn judged(view: &View<'_>, comparison: &Comparison) -> Table {
     table
 }
 
-/// What [`Metric::value`] counts in.
+/// The unit of [`Metric::value`].
 fn unit(metric: Metric) -> &'static str {
     match metric {
         Metric::Ttft(_) | Metric::Tpot(_) | Metric::Itl(_) => "ms",
@@ -346,7 +346,7 @@ fn runs(view: &View<'_>) -> Table {
             run.experiment.clone(),
             run.model.clone(),
             cell(result.map(|result| result.outcome.clone())),
-            // Known of runs that have ended.
+            // Unknown until the run has ended.
             cell(result.map(|_| run.simulated())),
             cell(metrics.map(|m| m.requests)),
         ];
@@ -365,7 +365,7 @@ fn runs(view: &View<'_>) -> Table {
     table
 }
 
-/// The lines that are not filtered out.
+/// The lines that match the filter.
 fn log(view: &View<'_>) -> Table {
     let mut table = Table::titled("t_s,level,source,text");
     for (t, notice) in log_lines(view) {

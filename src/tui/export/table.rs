@@ -1,6 +1,6 @@
-//! Rows under titles, as CSV.
+//! Rows below titles, as CSV.
 
-/// Every row is as wide as the titles. What is not there is an empty cell, never 0.
+/// Every row has a cell for each title. A missing value is an empty cell, never 0.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Table {
     pub titles: Vec<String>,
@@ -8,7 +8,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// Titles with commas between them.
+    /// `titles` are separated by commas.
     pub fn titled(titles: &str) -> Table {
         Table { titles: titles.split(',').map(str::to_owned).collect(), rows: Vec::new() }
     }
@@ -23,19 +23,19 @@ impl Table {
     pub fn csv(&self) -> String {
         let mut out = csv::Writer::from_writer(Vec::new());
         for row in std::iter::once(&self.titles).chain(&self.rows) {
-            // Memory takes everything, and all rows are of one width.
+            // Writing to memory does not fail, and all rows have the same length.
             let _ = out.write_record(row);
         }
         out.into_inner().ok().and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_default()
     }
 }
 
-/// A cell of text, or of a number with all its digits.
+/// A value as text; empty without one.
 pub fn cell(value: Option<impl ToString>) -> String {
     value.map_or_else(String::new, |value| value.to_string())
 }
 
-/// A number that reads back as the same; empty where it is none.
+/// A number with all its digits; empty if it is not finite.
 pub fn number(value: impl Into<Option<f64>>) -> String {
     cell(value.into().filter(|value| value.is_finite()))
 }
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_there_is_empty() {
+    fn a_missing_value_is_empty() {
         for none in [None, Some(f64::NAN), Some(f64::INFINITY)] {
             assert_eq!(number(none), "");
         }

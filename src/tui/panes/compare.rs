@@ -10,21 +10,21 @@ use ratatui::{
     widgets::{Paragraph, Widget, Wrap},
 };
 
-use super::verdict::{Besides, verdict};
+use super::verdict::{UnjudgedRow, verdict};
 use crate::{
     analysis::compare::{Comparison, Row as Judged},
     base::units::{grouped, ratio_change, three_digits},
     state::Snapshot,
     tui::{
         panes::jobs,
-        view::View,
-        widgets::{boxed, note},
+        view::{SweepView, View},
+        widgets::{draw_box, note},
     },
 };
 
 pub struct ComparePane<'a>(pub View<'a>);
 
-/// A line of the table: what it is, its unit, and its value in a snapshot.
+/// A line of the table: name, unit, and the value in a snapshot.
 pub type Row = (&'static str, &'static str, fn(&Snapshot) -> Option<f64>);
 
 pub const ROWS: [Row; 14] = [
@@ -51,36 +51,34 @@ impl Widget for ComparePane<'_> {
         let nothing_else = view.snapshots.is_empty() && view.comparison.is_none();
         let area = match view.sweep.filter(|_| view.replay.is_none()) {
             None => area,
-            Some(at_work) if nothing_else || area.height < 12 => {
-                return jobs::Jobs { view, sweep: at_work.sweep }.render(area, buf);
+            Some(SweepView { sweep, .. }) if nothing_else || area.height < 12 => {
+                return jobs::Jobs { view, sweep }.render(area, buf);
             }
-            Some(at_work) => {
-                // As many rows as there are jobs, but the snapshots keep their half.
-                let wanted = (at_work.sweep.jobs.len() + 3).min(usize::from(area.height / 2)) as u16;
+            Some(SweepView { sweep, .. }) => {
+                // A row for each job, in at most half of the pane.
+                let wanted = (sweep.jobs.len() + 3).min(usize::from(area.height / 2)) as u16;
                 let [above, below] =
                     Layout::vertical([Constraint::Length(wanted), Constraint::Min(0)]).areas(area);
-                jobs::Jobs { view, sweep: at_work.sweep }.render(above, buf);
+                jobs::Jobs { view, sweep }.render(above, buf);
                 below
             }
         };
         let aside = match view.comparison {
             _ if area.width < 50 => "",
-            Some(_) => "95 % intervals",
+            Some(_) => "95 % confidence intervals",
             None => "differences, no verdict",
         };
-        let block = boxed(theme, "compare", aside);
-        let inner = block.inner(area);
-        block.render(area, buf);
+        let inner = draw_box(theme, ("compare", aside), area, buf);
         if let Some(comparison) = view.comparison {
-            let lines = verdict(theme, comparison, &besides(view, comparison), inner);
+            let lines = verdict(theme, comparison, &unjudged_rows(view, comparison), inner);
             return Paragraph::new(lines).wrap(Wrap { trim: false }).render(inner, buf);
         }
         let Some((a, b)) = side_by_side(view) else {
             let text = if view.replay.is_some() {
-                "This recording has no snapshots up to here."
+                "No snapshots up to this moment."
             } else {
-                "No snapshot yet. Press s to name what was measured so far, change something, press s again: \
-                        both stand here side by side."
+                "No snapshot yet. Press s to save what was measured so far, change something, and press s again: \
+                 the two snapshots are compared here."
             };
             return Paragraph::new(note(theme, text)).wrap(Wrap { trim: true }).render(inner, buf);
         };
@@ -88,7 +86,7 @@ impl Widget for ComparePane<'_> {
     }
 }
 
-/// The last two snapshots, or the only one and what came since; `None` without any.
+/// The last two snapshots, or the only one and the time since; `None` without any.
 pub fn side_by_side<'a>(view: &View<'a>) -> Option<(Cow<'a, Snapshot>, Cow<'a, Snapshot>)> {
     match view.snapshots {
         [] => None,
@@ -97,8 +95,8 @@ pub fn side_by_side<'a>(view: &View<'a>) -> Option<(Cow<'a, Snapshot>, Cow<'a, S
     }
 }
 
-/// What snapshots tell of that no verdict is for: single gaps and the card, and whatever has too little behind it.
-pub fn besides(view: &View<'_>, comparison: &Comparison) -> Vec<Besides> {
+/// The numbers of snapshots without a verdict: the maximum ITL, the GPU, and metrics with too few samples.
+pub fn unjudged_rows(view: &View<'_>, comparison: &Comparison) -> Vec<UnjudgedRow> {
     let [.., a, b] = view.snapshots else { return Vec::new() };
     if (&a.name, &b.name) != (&comparison.a.name, &comparison.b.name) {
         return Vec::new();
@@ -108,7 +106,7 @@ pub fn besides(view: &View<'_>, comparison: &Comparison) -> Vec<Besides> {
         comparison.rows.iter().any(both)
     };
     let rows = ROWS.iter().filter(|(name, ..)| !judged(name));
-    rows.map(|(name, unit, value)| Besides { name, unit, a: value(a), b: value(b) }).collect()
+    rows.map(|(name, unit, value)| UnjudgedRow { name, unit, a: value(a), b: value(b) }).collect()
 }
 
 fn table<'a>(view: &View<'_>, a: &Snapshot, b: &Snapshot, area: Rect) -> Vec<Line<'a>> {
@@ -148,13 +146,14 @@ fn table<'a>(view: &View<'_>, a: &Snapshot, b: &Snapshot, area: Rect) -> Vec<Lin
         };
         lines.push(row(name, unit, [cell(x), cell(y), difference], [theme.text, theme.text, theme.number]));
     }
-    let quiet = [theme.dim; 3];
-    let stretch = |s: &Snapshot| three_digits(s.metrics.to_s - s.metrics.from_s);
-    lines.push(row("stretch", "s", [stretch(a), stretch(b), String::new()], quiet));
-    let requests = |s: &Snapshot| grouped(s.metrics.requests as i64);
-    lines.push(row("requests", "n", [requests(a), requests(b), String::new()], quiet));
-    let tokens = |s: &Snapshot| grouped(s.metrics.output_tokens as i64);
-    lines.push(row("tokens", "n", [tokens(a), tokens(b), String::new()], quiet));
+    let counts: [(&str, &str, fn(&Snapshot) -> String); 3] = [
+        ("duration", "s", |s| three_digits(s.metrics.to_s - s.metrics.from_s)),
+        ("requests", "n", |s| grouped(s.metrics.requests as i64)),
+        ("tokens", "n", |s| grouped(s.metrics.output_tokens as i64)),
+    ];
+    for (name, unit, value) in counts {
+        lines.push(row(name, unit, [value(a), value(b), String::new()], [theme.dim; 3]));
+    }
     lines.push(Line::default());
     for snapshot in [a, b] {
         let overrides =

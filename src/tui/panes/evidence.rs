@@ -1,4 +1,4 @@
-//! The numbers behind the verdict: the ledger, what it rests on, what to do, and how far the run can be trusted.
+//! The numbers behind the verdict: limits of the clock, advice, energy, trust, and the overhead of sampling.
 
 use ratatui::text::{Line, Span as Text};
 
@@ -8,7 +8,7 @@ use crate::{
     tui::{theme::Theme, view::View},
 };
 
-/// All of it, as lines that may be longer than `width`; the table keeps within it.
+/// The evidence in lines that may be longer than `width`; the table is not.
 pub fn evidence<'a>(view: &View<'_>, width: u16) -> Vec<Line<'a>> {
     let theme = view.theme;
     let state = view.state;
@@ -18,16 +18,21 @@ pub fn evidence<'a>(view: &View<'_>, width: u16) -> Vec<Line<'a>> {
         Some(diagnosis) => {
             lines.push(Line::styled(plain(&diagnosis.verdict), theme.text));
             if !diagnosis.causes.is_empty() {
-                heading(theme, &mut lines, "what held the clock, and what that cost");
+                heading(theme, &mut lines, "what limited the clock, and its cost");
                 let text = plain(&table::text_within(&diagnosis.causes, width as usize - 2));
                 for (i, row) in text.lines().enumerate() {
                     let style = if i == 0 { theme.dim } else { theme.text };
                     lines.push(Line::styled(format!("  {row}"), style));
                 }
                 for cause in diagnosis.causes.iter().filter(|cause| cause.cost_pct.is_some()) {
-                    let looks = format!("{} s from samples only", three_digits(cause.sampled_s));
-                    let words = format!("  {}, {}: {}; {looks}", cause.phase, cause.reason, cause.basis);
-                    lines.push(Line::styled(plain(&words), theme.dim));
+                    let text = format!(
+                        "  {}, {}: {}; {} s from samples only",
+                        cause.phase,
+                        cause.reason,
+                        cause.basis,
+                        three_digits(cause.sampled_s)
+                    );
+                    lines.push(Line::styled(plain(&text), theme.dim));
                 }
             }
             if !diagnosis.advice.is_empty() {
@@ -35,21 +40,21 @@ pub fn evidence<'a>(view: &View<'_>, width: u16) -> Vec<Line<'a>> {
                 lines.extend(diagnosis.advice.iter().map(|advice| item(theme, &plain(advice))));
             }
         }
-        None => lines.push(Line::styled("Nothing was seen of a GPU.", theme.dim)),
+        None => lines.push(Line::styled("No GPU sample.", theme.dim)),
     }
     if let Some(gpu) = view.gpu() {
         if let Some(heat) = gpu.heat() {
-            heading(theme, &mut lines, "heat");
+            heading(theme, &mut lines, "temperature");
             let speed = |tok_s: Option<f64>| tok_s.map_or_else(|| "–".to_owned(), three_digits);
-            let words = format!(
-                "{:.0} °C, {:+.1} °C a minute; {}; one sequence at the start {} tok/s, lately {} tok/s",
+            let text = format!(
+                "{:.0} °C, {:+.1} °C/min, {}; one sequence: {} tok/s at the start, {} tok/s now",
                 heat.temp_c,
                 heat.c_per_min,
-                if heat.steady { "at rest" } else { "not at rest" },
+                if heat.steady { "steady" } else { "not steady" },
                 speed(heat.burst_tok_s),
                 speed(heat.sustained_tok_s)
             );
-            lines.push(item(theme, &plain(&words)));
+            lines.push(item(theme, &plain(&text)));
             lines.extend(heat.describe().map(|text| item(theme, &plain(&text))));
         }
         if let Some(energy) = energy(&gpu.ledger) {
@@ -57,7 +62,7 @@ pub fn evidence<'a>(view: &View<'_>, width: u16) -> Vec<Line<'a>> {
             lines.extend(energy.lines().iter().map(|line| item(theme, &plain(line))));
         }
         if !gpu.processes_seen.is_empty() {
-            heading(theme, &mut lines, "others on the card");
+            heading(theme, &mut lines, "other processes on the GPU");
             for (t, process) in &gpu.processes_seen {
                 lines.push(item(theme, &format!("{process}, first seen at {:.1} s", t.secs())));
             }
@@ -66,22 +71,21 @@ pub fn evidence<'a>(view: &View<'_>, width: u16) -> Vec<Line<'a>> {
     if let Some(trust) = state.trust() {
         heading(theme, &mut lines, &format!("trust: {} of {}", trust.score, trust.of));
         match trust.issues.is_empty() {
-            true => lines.push(item(theme, "nothing speaks against comparing this run")),
+            true => lines.push(item(theme, "no reason against comparing this run")),
             false => lines.extend(trust.issues.iter().map(|issue| item(theme, &plain(&issue.to_string())))),
         }
     }
     if let Some(cost) = &state.sampler {
-        heading(theme, &mut lines, "what looking costs");
+        heading(theme, &mut lines, "sampling overhead");
+        let number = |n: Option<f32>| n.map_or_else(|| "–".to_owned(), |n| three_digits(f64::from(n)));
         let cpu = cost.cpu_pct.map_or_else(|| "–".to_owned(), percent);
         let duty = percent(cost.duty_pct);
         lines.push(item(theme, &plain(&format!("{cpu} of a core; {duty} of the time in calls"))));
         for call in &cost.calls {
-            let micros =
-                |us: Option<f32>| us.map_or_else(|| "–".to_owned(), |us| three_digits(f64::from(us)));
-            let (p50, p99) = (micros(call.p50_us), micros(call.p99_us));
-            let words =
+            let (p50, p99) = (number(call.p50_us), number(call.p99_us));
+            let text =
                 format!("{:<24}{:<6}p50 {p50:>7} µs  p99 {p99:>7} µs  n={}", call.call, call.tier, call.n);
-            lines.push(item(theme, &plain(&words)));
+            lines.push(item(theme, &plain(&text)));
         }
     }
     lines

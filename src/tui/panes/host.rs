@@ -1,8 +1,9 @@
-//! The host: what the CPU and its memory do, in place of a GPU or beside it.
+//! The host: CPU and memory, if there is no GPU.
 
 use ratatui::{
     buffer::Buffer,
     layout::Rect,
+    style::Style,
     text::{Line, Span as Text},
     widgets::{Paragraph, Widget, Wrap},
 };
@@ -14,40 +15,16 @@ use crate::{
     state::{HostState, Series},
     tui::{
         view::View,
-        widgets::{boxed, label_value, note},
+        widgets::{draw_box, label_value, note},
     },
 };
 
-/// The host in full, and why there is no GPU.
+/// The host, and why there is no GPU.
 pub fn host_pane(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
     let host = &view.state.host;
-    let absent = absence(view);
-    let rows_of = |text: &str| (text.chars().count() as u16).div_ceil(area.width.saturating_sub(10).max(1));
-    let absent_height = match &absent {
-        Some((reason, remedy)) if area.height >= 12 => 2 + (rows_of(reason) + rows_of(remedy)).min(6),
-        Some(_) => 1,
-        None => 0,
-    };
-    let (top, bottom) =
-        (Rect { height: absent_height.min(area.height), ..area }, area.height.saturating_sub(absent_height));
-    if let Some((reason, remedy)) = absent {
-        let lines = vec![
-            Line::from(vec![
-                Text::styled("No GPU: ", theme.warn),
-                Text::styled(theme.glyphs.plain(&reason), theme.text),
-            ]),
-            note(theme, &remedy),
-        ];
-        let mut text = top;
-        if absent_height >= 4 {
-            let block = boxed(theme, "GPU", "the host is shown instead");
-            text = block.inner(top);
-            block.render(top, buf);
-        }
-        Paragraph::new(lines).wrap(Wrap { trim: true }).render(text, buf);
-    }
-    let area = Rect { y: area.y + absent_height.min(area.height), height: bottom, ..area };
+    let used = absence(view, area, buf);
+    let area = Rect { y: area.y + used, height: area.height - used, ..area };
     if area.height < 3 {
         return;
     }
@@ -55,105 +32,84 @@ pub fn host_pane(view: &View<'_>, area: Rect, buf: &mut Buffer) {
         Some(info) => (format!("host · {}", info.cpu), format!("{} cores", info.cores)),
         None => ("host".to_owned(), String::new()),
     };
-    if host.latest.is_none() {
-        let block = boxed(theme, &title, &aside);
-        note(theme, " no sample yet").render(block.inner(area), buf);
-        return block.render(area, buf);
-    }
-    let cores = host.latest.as_ref().map_or(0, |(_, s)| s.core_pct.len()).max(1);
+    let Some((_, latest)) = &host.latest else {
+        let inner = draw_box(theme, (&title, &aside), area, buf);
+        return note(theme, " no sample yet").render(inner, buf);
+    };
+    let cores = latest.core_pct.len().max(1);
     let core_rows = if cores <= 64 && area.height > 10 { 1 } else { 0 };
     let rest = rows_box(view, (&title, &aside), host_rows(view, host, cores), core_rows, area, buf);
     core_bars(view, rest, buf);
 }
 
-fn absence(view: &View<'_>) -> Option<(String, String)> {
-    view.state.gpu_absent.as_ref().map(|a| (a.reason.clone(), a.remedy.clone()))
+/// Draws why there is no GPU; returns the rows used.
+fn absence(view: &View<'_>, area: Rect, buf: &mut Buffer) -> u16 {
+    let theme = view.theme;
+    let Some(absent) = &view.state.gpu_absent else { return 0 };
+    let rows = |text: &str| (text.chars().count() as u16).div_ceil(area.width.saturating_sub(10).max(1));
+    let height = match area.height {
+        12.. => 2 + (rows(&absent.reason) + rows(&absent.remedy)).min(6),
+        height => height.min(1),
+    };
+    let mut place = Rect { height, ..area };
+    if height >= 4 {
+        place = draw_box(theme, ("GPU", "showing the host instead"), place, buf);
+    }
+    let lines = vec![
+        Line::from(vec![
+            Text::styled("No GPU: ", theme.warn),
+            Text::styled(theme.glyphs.plain(&absent.reason), theme.text),
+        ]),
+        note(theme, &absent.remedy),
+    ];
+    Paragraph::new(lines).wrap(Wrap { trim: true }).render(place, buf);
+    height
 }
 
 fn host_rows<'a>(view: &View<'a>, host: &'a HostState, cores: usize) -> Vec<Row<'a>> {
     let theme = view.theme;
     let latest = host.latest.as_ref().map(|(_, s)| s);
     let total = host.info.as_ref().and_then(|i| i.mem_total_bytes);
-    let top = |series: &Series| series.range().map_or(1.0, |r| r.1 * 1.05);
+    let row = |label, series: &'a Series, top: Option<f32>, style: Style, readout| {
+        let top = top.unwrap_or_else(|| series.range().map_or(1.0, |(_, max)| max * 1.05));
+        Row { label, series, range: (0.0, top), style, readout, reason: None, selected: false }
+    };
+    let cpu = host.cpu_pct.last().map(|(_, p)| percent(p));
+    let own_cpu =
+        latest.and_then(|s| s.process_pct).map(|p| format!("{} / {} %", percent_digits(p), cores * 100));
+    let clock = latest.and_then(|s| s.freq_mhz).map(|m| format!("{m:.0} MHz"));
+    let memory = latest.and_then(|s| s.mem_used_bytes).map(|b| match total {
+        Some(t) => format!("{} / {}", three_digits(b as f64 / 1e9), bytes(t)),
+        None => bytes(b),
+    });
+    let own_memory = latest.and_then(|s| s.process_rss_bytes).map(bytes);
+    let power = latest.and_then(|s| s.package_power_w).map(|w| format!("{w:.1} W"));
+    let max_memory = total.map(|t| t as f32);
     let mut rows = vec![
+        row("CPU %", &host.cpu_pct, Some(100.0), theme.utilisation, cpu),
+        row("own CPU %", &host.process_pct, Some(100.0 * cores as f32), theme.decode, own_cpu),
         Row {
-            label: "CPU %",
-            series: &host.cpu_pct,
-            range: (0.0, 100.0),
-            style: theme.utilisation,
-            readout: host.cpu_pct.last().map(|(_, p)| percent(p)),
-            why: None,
-            chosen: false,
+            reason: Some("the system reports no core clock".into()),
+            ..row("clock MHz", &host.freq_mhz, None, theme.clock, clock)
         },
+        row("memory", &host.mem_used_bytes, max_memory, theme.memory, memory),
+        row("own memory", &host.process_rss_bytes, max_memory, theme.memory, own_memory),
         Row {
-            label: "own CPU %",
-            series: &host.process_pct,
-            range: (0.0, 100.0 * cores as f32),
-            style: theme.decode,
-            readout: latest
-                .and_then(|s| s.process_pct)
-                .map(|p| format!("{} / {} %", percent_digits(p), cores * 100)),
-            why: None,
-            chosen: false,
-        },
-        Row {
-            label: "clock MHz",
-            series: &host.freq_mhz,
-            range: (0.0, top(&host.freq_mhz)),
-            style: theme.clock,
-            readout: latest.and_then(|s| s.freq_mhz).map(|m| format!("{m:.0} MHz")),
-            why: Some("the system tells no core clock".into()),
-            chosen: false,
-        },
-        Row {
-            label: "memory",
-            series: &host.mem_used_bytes,
-            range: (0.0, total.map_or(top(&host.mem_used_bytes), |t| t as f32)),
-            style: theme.memory,
-            readout: latest.and_then(|s| s.mem_used_bytes).map(|b| match total {
-                Some(t) => format!("{} / {}", three_digits(b as f64 / 1e9), bytes(t)),
-                None => bytes(b),
-            }),
-            why: None,
-            chosen: false,
-        },
-        Row {
-            label: "own memory",
-            series: &host.process_rss_bytes,
-            range: (0.0, total.map_or(top(&host.process_rss_bytes), |t| t as f32)),
-            style: theme.memory,
-            readout: latest.and_then(|s| s.process_rss_bytes).map(bytes),
-            why: None,
-            chosen: false,
-        },
-        Row {
-            label: "package W",
-            series: &host.package_power_w,
-            range: (0.0, top(&host.package_power_w)),
-            style: theme.power,
-            readout: latest.and_then(|s| s.package_power_w).map(|w| format!("{w:.1} W")),
-            why: host.info.as_ref().map(|i| i.power_source.clone()),
-            chosen: false,
+            reason: host.info.as_ref().map(|i| i.power_source.clone()),
+            ..row("package W", &host.package_power_w, None, theme.power, power)
         },
     ];
     let allocators = &view.state.allocators;
-    if let (Some(heap), Some(series)) =
-        (allocators.latest(Allocator::Heap), allocators.live_bytes(Allocator::Heap))
-    {
+    let heap = allocators.latest(Allocator::Heap).zip(allocators.live_bytes(Allocator::Heap));
+    rows.extend(heap.map(|(heap, series)| {
         let live = bytes(heap.live_bytes);
-        rows.push(Row {
-            label: "heap",
-            series,
-            range: (0.0, heap.reserved_bytes.unwrap_or(heap.peak_bytes) as f32),
-            style: theme.memory,
-            readout: Some(match heap.reserved_bytes {
-                Some(reserved) => format!("{live} / {}", bytes(reserved)),
-                None => live,
-            }),
-            why: None,
-            chosen: false,
-        });
-    }
+        let readout = match heap.reserved_bytes {
+            Some(reserved) => format!("{live} / {}", bytes(reserved)),
+            None => live,
+        };
+        let top = heap.reserved_bytes.unwrap_or(heap.peak_bytes) as f32;
+        row("heap", series, Some(top), theme.memory, Some(readout))
+    }));
     rows
 }
 
@@ -167,9 +123,9 @@ fn core_bars(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let mut line = vec![Text::styled(format!("{:<width$}", " cores", width = LABEL as usize), theme.dim)];
     for pct in &sample.core_pct {
         let step = ((pct / 100.0 * 7.0).round() as usize).min(7);
-        let style = theme.heat[[1, 1, 1, 1, 1, 1, 2, 2][step]];
+        let style = theme.heat[if step < 6 { 1 } else { 2 }];
         let bar = theme.glyphs.bars[step];
-        // Many cores are shown as bars alone.
+        // With many cores, only the bars.
         let cell =
             if sample.core_pct.len() > 6 { bar.to_owned() } else { format!("{bar} {:>5}   ", percent(*pct)) };
         line.push(Text::styled(cell, style));
@@ -177,7 +133,7 @@ fn core_bars(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     Line::from(line).render(area, buf);
 }
 
-/// The host in a line, most telling first.
+/// The host in a line, the most important part first.
 pub fn host_parts<'a>(view: &View<'_>) -> Vec<Vec<Text<'a>>> {
     let theme = view.theme;
     let host = &view.state.host;
@@ -185,27 +141,16 @@ pub fn host_parts<'a>(view: &View<'_>) -> Vec<Vec<Text<'a>>> {
         return vec![vec![Text::styled("no sample yet", theme.dim)]];
     };
     let mut parts = Vec::new();
-    if let Some((_, pct)) = host.cpu_pct.last() {
-        parts.push(label_value(
-            theme,
-            "CPU",
-            &percent_digits(pct),
-            &format!("% of {} cores", s.core_pct.len()),
-        ));
-    }
-    if let Some(p) = s.process_pct {
-        parts.push(label_value(theme, "own", &format!("{:.1}", p / 100.0), "cores"));
-    }
-    if let Some(used) = s.mem_used_bytes {
-        let total = host.info.as_ref().and_then(|i| i.mem_total_bytes);
-        let unit = total.map_or_else(|| "GB".into(), |t| format!("of {} GB", three_digits(t as f64 / 1e9)));
-        parts.push(label_value(theme, "memory", &three_digits(used as f64 / 1e9), &unit));
-    }
-    if let Some(mhz) = s.freq_mhz {
-        parts.push(label_value(theme, "", &three_digits(f64::from(mhz) / 1e3), "GHz"));
-    }
-    if let Some(w) = s.package_power_w {
-        parts.push(label_value(theme, "package", &format!("{w:.0}"), "W"));
-    }
+    let mut add = |label: &str, value: Option<String>, unit: &str| {
+        parts.extend(value.map(|value| label_value(theme, label, &value, unit)));
+    };
+    let cpu = host.cpu_pct.last().map(|(_, pct)| percent_digits(pct));
+    add("CPU", cpu, &format!("% of {} cores", s.core_pct.len()));
+    add("own", s.process_pct.map(|p| format!("{:.1}", p / 100.0)), "cores");
+    let total = host.info.as_ref().and_then(|i| i.mem_total_bytes);
+    let unit = total.map_or_else(|| "GB".into(), |t| format!("of {} GB", three_digits(t as f64 / 1e9)));
+    add("memory", s.mem_used_bytes.map(|used| three_digits(used as f64 / 1e9)), &unit);
+    add("", s.freq_mhz.map(|mhz| three_digits(f64::from(mhz) / 1e3)), "GHz");
+    add("package", s.package_power_w.map(|w| format!("{w:.0}")), "W");
     parts
 }

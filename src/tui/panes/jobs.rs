@@ -1,4 +1,4 @@
-//! The jobs of a sweep: what is swept, how each ended, what was measured.
+//! The jobs of a sweep: swept values, outcomes and metrics.
 
 use ratatui::{
     buffer::Buffer,
@@ -8,13 +8,12 @@ use ratatui::{
 };
 use unicode_width::UnicodeWidthStr;
 
-use super::first_run_row;
 use crate::{
-    run::sweep::{Column, Job, Sweep, Turn},
+    run::sweep::{Column, Job, JobState, Sweep},
     tui::{
         theme::Theme,
         view::View,
-        widgets::{boxed, cut},
+        widgets::{cut, draw_box},
     },
 };
 
@@ -25,7 +24,7 @@ pub(super) struct Jobs<'a> {
 
 const OUTCOME_WIDTH: usize = 11;
 const NUMBER_WIDTH: usize = 10;
-/// A reason in less is no reason.
+/// The minimum for a reason.
 const REASON_WIDTH: usize = 30;
 
 impl Widget for Jobs<'_> {
@@ -33,39 +32,37 @@ impl Widget for Jobs<'_> {
         let (view, sweep, theme) = (self.view, self.sweep, self.view.theme);
         let room = (area.width as usize).saturating_sub(12);
         let dir = sweep.dir.display().to_string();
-        let block = boxed(theme, "sweep", if dir.width() <= room { &dir } else { "" });
-        let inner = block.inner(area);
-        block.render(area, buf);
+        let inner = draw_box(theme, ("sweep", if dir.width() <= room { &dir } else { "" }), area, buf);
         let layout = Columns::of(sweep, inner.width as usize);
         let mut lines = vec![layout.heading(theme)];
         let rows = inner.height.saturating_sub(1) as usize;
         let current = sweep.current();
-        // The job at work is seen, and as many of those to come as there is room for.
+        // The current job is shown, and some of the next ones.
         let ahead = (rows / 3).min(sweep.jobs.len() - 1 - current);
         let last = (current + ahead).saturating_sub(view.ui.jobs_back);
-        let first = first_run_row(last.max(rows.min(sweep.jobs.len()).saturating_sub(1)), rows);
-        for at in (first..sweep.jobs.len()).take(rows) {
-            lines.push(layout.row(theme, at, &sweep.jobs[at]));
-        }
+        let last = last.max(rows.min(sweep.jobs.len()).saturating_sub(1));
+        let first = (last + 1).saturating_sub(rows.max(1));
+        let shown = || sweep.jobs.iter().enumerate().skip(first).take(rows);
+        lines.extend(shown().map(|(i, job)| layout.row(theme, i, job)));
         if layout.reason_width < REASON_WIDTH {
-            // Below the table where there is no room beside it.
-            let told = (first..sweep.jobs.len()).take(rows).filter_map(|at| {
-                let reason = theme.glyphs.plain(&format!(" job {}: {}", at + 1, sweep.jobs[at].reason()?));
+            // Without a column of their own, reasons are below the table.
+            let reasons = shown().filter_map(|(i, job)| {
+                let reason = theme.glyphs.plain(&format!(" job {}: {}", i + 1, job.reason()?));
                 Some(Line::styled(cut(&reason, inner.width as usize, theme.glyphs.ascii), theme.dim))
             });
-            lines.extend(std::iter::once(Line::default()).chain(told));
+            lines.extend(std::iter::once(Line::default()).chain(reasons));
         }
         Paragraph::new(lines).render(inner, buf);
     }
 }
 
-/// What there is room for.
+/// The columns that fit.
 struct Columns {
     number_width: usize,
-    /// Swept overrides by their place, with heading and width.
+    /// Indices of swept overrides, with heading and width.
     swept: Vec<(usize, String, usize)>,
     measured: Vec<Column>,
-    /// For the reason of a failure, at the right.
+    /// For the reason of a failure.
     reason_width: usize,
 }
 
@@ -75,7 +72,7 @@ impl Columns {
         let mut measured: Vec<Column> = Vec::from(Column::ALL);
         let fixed = 1 + number_width + 2 + OUTCOME_WIDTH;
         if fixed + measured.len() * NUMBER_WIDTH + 12 > width {
-            // The speed tells most.
+            // The decode rate is the most important.
             measured.drain(..measured.len() - 1);
         }
         let mut room = width.saturating_sub(fixed + measured.len() * NUMBER_WIDTH + 1);
@@ -84,7 +81,7 @@ impl Columns {
             let key = sweep.jobs[0].key_and_value(place).0.to_owned();
             let values = sweep.jobs.iter().map(|job| job.key_and_value(place).1.width());
             let widest = values.max().unwrap_or(0);
-            // The last word of a key says enough where the whole has no room.
+            // The last part of a key, if the whole key does not fit.
             let short = key.rsplit('.').next().unwrap_or(&key).to_owned();
             let heading = if key.width().max(widest) + 2 <= room / 2 { key } else { short };
             let wanted = (heading.width().max(widest).min(24) + 2).min(room);
@@ -108,23 +105,18 @@ impl Columns {
         Line::styled(text, theme.dim)
     }
 
-    fn row<'a>(&self, theme: &Theme, at: usize, job: &Job) -> Line<'a> {
-        let outcome = match (job.turn, &job.result) {
-            (Turn::Waiting, None) => "waiting".to_owned(),
-            _ => job.outcome_word(),
+    fn row<'a>(&self, theme: &Theme, index: usize, job: &Job) -> Line<'a> {
+        let (outcome, style) = match (job.state, &job.result) {
+            (JobState::Running, _) => ("running".to_owned(), theme.accent),
+            (_, Some(result)) => (result.outcome.to_string(), theme.outcome(result.outcome)),
+            (JobState::Waiting, None) => ("waiting".to_owned(), theme.dim),
+            (JobState::Finished, None) => ("not run".to_owned(), theme.dim),
         };
-        let style = match (job.turn, outcome.as_str()) {
-            (Turn::Running, _) => theme.accent,
-            (_, "completed") => theme.good,
-            (_, "failed") => theme.bad,
-            (_, "interrupted") => theme.warn,
-            _ => theme.dim,
-        };
-        let text = if job.turn == Turn::Waiting { theme.dim } else { theme.text };
-        let pointer = if job.turn == Turn::Running { theme.glyphs.pointer } else { " " };
+        let text = if job.state == JobState::Waiting { theme.dim } else { theme.text };
+        let pointer = if job.state == JobState::Running { theme.glyphs.pointer } else { " " };
         let mut line = vec![
             Text::styled(pointer, theme.accent),
-            Text::styled(format!("{:>1$}  ", at + 1, self.number_width), text),
+            Text::styled(format!("{:>1$}  ", index + 1, self.number_width), text),
         ];
         for (place, _, width) in &self.swept {
             let value = cut(job.key_and_value(*place).1, width - 2, theme.glyphs.ascii);
@@ -143,7 +135,7 @@ impl Columns {
     }
 }
 
-/// Filled up with blanks; wide characters count as such.
+/// Padded to `width` cells.
 fn padded(text: &str, width: usize) -> String {
     format!("{text}{}", " ".repeat(width.saturating_sub(text.width())))
 }

@@ -1,4 +1,4 @@
-//! Values over time as rows in a frame: a label, a line, the last value.
+//! Values over time as rows in a box: a label, a line, the last value.
 
 use ratatui::{
     buffer::Buffer,
@@ -11,16 +11,16 @@ use crate::{
     state::Series,
     tui::{
         view::View,
-        widgets::{Lane, boxed, note, spans},
+        widgets::{Lane, draw_box, note, spans},
     },
 };
 
 pub const LABEL: u16 = 12;
 pub const READOUT: u16 = 20;
-/// A sample is taken to hold until the next; longer than this it is a gap.
+/// A sample is valid until the next one, but no longer than this.
 pub const HOLD_NS: u64 = 2_500_000_000;
 
-/// One value over time, as a pane lists it.
+/// One value over time.
 pub struct Row<'a> {
     pub label: &'static str,
     pub series: &'a Series,
@@ -28,37 +28,30 @@ pub struct Row<'a> {
     pub style: Style,
     pub readout: Option<String>,
     /// Why there is no value.
-    pub why: Option<String>,
-    /// The user is looking at it.
-    pub chosen: bool,
+    pub reason: Option<String>,
+    pub selected: bool,
 }
 
-/// Draws the rows in a frame and gives what is left of it, `keep` lines at the least.
+/// Draws the rows in a box and returns the rest of it, at least `keep` lines.
 pub fn rows_box(
     view: &View<'_>,
-    titles: (&str, &str),
+    (title, aside): (&str, &str),
     rows: Vec<Row<'_>>,
     keep: u16,
     area: Rect,
     buf: &mut Buffer,
 ) -> Rect {
     let theme = view.theme;
-    let (from, to) = view.stretch();
+    let (from, to) = view.time_range();
     let span = to.since(from).as_secs_f64();
-    let aside = format!("{} · last {span:.0} s, + - zoom", titles.1);
-    let aside = if area.width as usize > titles.0.len() + aside.len() + 8 {
-        aside
-    } else {
-        format!("last {span:.0} s")
-    };
-    let block = boxed(theme, titles.0, &aside);
-    let inner = block.inner(area);
-    block.render(area, buf);
+    let long = format!("{aside} · last {span:.0} s, + - zoom");
+    let fits = area.width as usize > title.len() + long.len() + 8;
+    let aside = if fits { long } else { format!("last {span:.0} s") };
+    let inner = draw_box(theme, (title, &aside), area, buf);
     let (label, readout) =
         if inner.width >= 50 { (LABEL, READOUT) } else { (LABEL, inner.width.saturating_sub(LABEL)) };
     let keep = keep.min(inner.height / 3);
-    let count = rows.len() as u16;
-    let height = ((inner.height - keep) / count.max(1)).clamp(1, 6);
+    let height = ((inner.height - keep) / (rows.len() as u16).max(1)).clamp(1, 6);
     let mut y = inner.y;
     for row in rows {
         if y + height > inner.bottom() {
@@ -68,11 +61,10 @@ pub fn rows_box(
         y += height;
         let chart = Lane::plot_area(area, label, readout);
         let columns = row.series.held_columns(from, to, chart.width as usize * 2, HOLD_NS);
-        let readout_text =
-            row.readout.unwrap_or_else(|| if row.series.is_empty() { "n/a".into() } else { String::new() });
+        let missing = || if row.series.is_empty() { "n/a".into() } else { String::new() };
         let lane = Lane {
             label: &format!(" {}", row.label),
-            readout: format!("{readout_text} "),
+            readout: format!("{} ", row.readout.unwrap_or_else(missing)),
             columns: spans(&columns),
             range: row.range,
             style: row.style,
@@ -81,13 +73,13 @@ pub fn rows_box(
             readout_width: readout,
         };
         lane.render(area, buf);
-        if row.chosen {
-            let at = Rect { width: label.min(area.width), height: 1, ..area };
-            buf.set_style(at, theme.accent.add_modifier(Modifier::BOLD));
+        if row.selected {
+            let label = Rect { width: label.min(area.width), height: 1, ..area };
+            buf.set_style(label, theme.accent.add_modifier(Modifier::BOLD));
         }
-        if let (true, Some(why)) = (row.series.is_empty(), row.why) {
-            note(theme, &format!("n/a {dash} {why}", dash = theme.glyphs.none))
-                .render(Rect { y: area.y, height: 1, ..chart }, buf);
+        if let (true, Some(reason)) = (row.series.is_empty(), row.reason) {
+            note(theme, &format!("n/a {dash} {reason}", dash = theme.glyphs.none))
+                .render(Rect { height: 1, ..chart }, buf);
         }
     }
     Rect { y, height: inner.bottom() - y, ..inner }

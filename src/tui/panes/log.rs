@@ -1,4 +1,4 @@
-//! Log: what the program had to say, newest at the bottom.
+//! Log: the messages of the program, newest at the bottom.
 
 use ratatui::{
     buffer::Buffer,
@@ -12,7 +12,7 @@ use crate::{
     state::RunState,
     tui::{
         view::View,
-        widgets::{boxed, note},
+        widgets::{draw_box, note},
     },
 };
 
@@ -25,20 +25,20 @@ impl Widget for LogPane<'_> {
         let filter = view.ui.log_filter.to_lowercase();
         let aside =
             if filter.is_empty() { String::new() } else { format!("containing \"{}\"", view.ui.log_filter) };
-        let block = boxed(theme, "log", &aside);
-        let inner = block.inner(area);
-        block.render(area, buf);
+        let inner = draw_box(theme, ("log", &aside), area, buf);
         let matching: Vec<_> = matching(view).collect();
         if matching.is_empty() {
-            let text =
-                if filter.is_empty() { " nothing to report" } else { " no line contains that; / changes it" };
+            let text = match filter.as_str() {
+                "" => " no messages",
+                _ => " no line contains this text; press / to change it",
+            };
             return note(theme, text).render(inner, buf);
         }
         let end = matching.len() - view.ui.log_back.min(matching.len() - 1);
         let wide = inner.width >= 60;
         let lines: Vec<Line<'_>> =
             matching[..end].iter().map(|(t, notice)| line(view, *t, notice, wide)).collect();
-        // From the newest backwards as many as there is room for, long ones wrapped.
+        // As many as fit, from the newest backwards; long lines are wrapped.
         let width = inner.width.saturating_sub(4).max(1) as usize;
         let mut room = inner.height as usize;
         let mut first = lines.len();
@@ -51,7 +51,7 @@ impl Widget for LogPane<'_> {
     }
 }
 
-/// The lines that contain what the user asked for.
+/// The lines that contain the filter.
 pub fn matching<'a>(view: &View<'a>) -> impl Iterator<Item = &'a (Stamp, Notice)> {
     let state: &'a RunState = view.state;
     let filter = view.ui.log_filter.to_lowercase();

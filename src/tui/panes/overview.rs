@@ -1,8 +1,8 @@
-//! Overview: throughput, latency, the last tokens, the GPU in a line, and what it means.
+//! Overview: throughput, latency, the last tokens, the device in a line, and the verdict.
 
 use ratatui::{
     buffer::Buffer,
-    layout::{Constraint, Layout, Rect},
+    layout::{Constraint, Layout, Margin, Rect},
     text::{Line, Span as Text},
     widgets::{Paragraph, Widget, Wrap},
 };
@@ -14,7 +14,7 @@ use crate::{
     event::{Outcome, Phase},
     tui::{
         view::View,
-        widgets::{Span, boxed, fit, label_value, note, plot},
+        widgets::{Span, draw_box, draw_pointed, fit, label_value, note, plot},
     },
 };
 
@@ -27,9 +27,9 @@ impl Widget for OverviewPane<'_> {
             return in_few_lines(view, area, buf);
         }
         let mut verdict = verdict(view);
-        // Words do not break: some of every line stays empty.
+        // Lines break between words: some of every line stays empty.
         let rows = |line: &Line<'_>| (line.width() as u16).div_ceil(area.width.saturating_sub(9).max(1));
-        // What does not fit as a whole is left to the evidence.
+        // Sentences that do not fit are left to the evidence.
         while rows(&verdict) > VERDICT_ROWS && verdict.spans.len() > 1 {
             verdict.spans.pop();
         }
@@ -37,7 +37,7 @@ impl Widget for OverviewPane<'_> {
         let device_height = if area.height >= 24 { 4 } else { 3 };
         let chart_height =
             if area.height >= 34 { area.height - 7 - 9 - device_height - verdict_height } else { 0 };
-        let [top, chart, strip, device, words] = Layout::vertical([
+        let [top, chart, strip, device, below] = Layout::vertical([
             Constraint::Length(if area.height >= 18 { 6 } else { 5 }),
             Constraint::Length(chart_height),
             Constraint::Min(3),
@@ -54,87 +54,71 @@ impl Widget for OverviewPane<'_> {
         }
         tokens::strip_box(view, strip, buf);
         gpu::summary_box(view, device, buf);
-        let glyph = view.theme.glyphs.pointer;
-        let [mark, text] = Layout::horizontal([Constraint::Length(3), Constraint::Min(1)]).areas(words);
-        Line::styled(format!(" {glyph}"), view.theme.accent).render(mark, buf);
-        Paragraph::new(verdict).wrap(Wrap { trim: true }).render(text, buf);
+        draw_pointed(view.theme, verdict, below, buf);
     }
 }
 
 const VERDICT_ROWS: u16 = 5;
 
 /// The verdict as plain text.
-pub fn verdict_words(view: &View<'_>) -> String {
+pub fn verdict_text(view: &View<'_>) -> String {
     verdict(view).to_string().trim().to_owned()
 }
 
-/// What the run means, or why there is nothing to say yet.
+/// What the run shows, or why there is no verdict yet.
 fn verdict<'a>(view: &View<'a>) -> Line<'a> {
     let theme = view.theme;
     let plain = |text: &str| theme.glyphs.plain(text);
-    let failure = view.state.finished.as_ref().filter(|f| f.outcome != Outcome::Completed);
-    if let Some(finished) = failure {
+    let mut sentences = Vec::new();
+    if let Some(finished) = view.state.finished.as_ref().filter(|f| f.outcome != Outcome::Completed) {
         let cause = finished.cause.as_deref().unwrap_or("no cause was given");
-        let (word, style) = match finished.outcome {
-            Outcome::Failed => ("failed", theme.bad),
-            _ => ("was interrupted", theme.warn),
-        };
-        let mut words = vec![Text::styled(plain(&format!("The run {word}: {cause}. ")), style)];
-        words.extend(card_verdict(view));
-        words.extend(view.state.verdict().map(|sentence| Text::styled(plain(&sentence), theme.text)));
-        return Line::from(words);
+        let verb = if finished.outcome == Outcome::Failed { "failed" } else { "was interrupted" };
+        let style = theme.outcome(finished.outcome);
+        sentences.push(Text::styled(plain(&format!("The run {verb}: {cause}. ")), style));
     }
-    let mut words = card_verdict(view);
-    words.extend(view.state.verdict().map(|sentence| Text::styled(plain(&sentence), theme.text)));
-    if !words.is_empty() {
-        return Line::from(words);
+    sentences.extend(gpu_verdict(view));
+    sentences.extend(view.state.verdict().map(|sentence| Text::styled(plain(&sentence), theme.text)));
+    if !sentences.is_empty() {
+        return Line::from(sentences);
     }
-    match view.state.phase {
-        Phase::Preparing => note(theme, "Preparing: nothing is measured yet."),
-        _ if view.state.active.as_ref().is_some_and(|a| a.started.warmup) => {
-            note(theme, "Warming up: these tokens are shown, but not counted.")
-        }
-        _ if view.state.watches() => note(theme, "Nothing was seen of a GPU yet."),
-        _ => note(theme, "Nothing measured yet."),
-    }
+    let warming_up = view.state.active.as_ref().is_some_and(|a| a.started.warmup);
+    let reason = match view.state.phase {
+        Phase::Preparing => "Preparing: no measurements yet.",
+        _ if warming_up => "Warming up: these tokens are not counted.",
+        _ if view.state.watches() => "No GPU sample yet.",
+        _ => "No measurements yet.",
+    };
+    note(theme, reason)
 }
 
-/// What holds the card back, or that nothing does; coloured where something is wrong.
-pub fn card_verdict<'a>(view: &View<'_>) -> Vec<Text<'a>> {
+/// What limits the GPU; coloured if something is wrong.
+pub fn gpu_verdict<'a>(view: &View<'_>) -> Vec<Text<'a>> {
     let theme = view.theme;
-    let gpu = view.gpu().filter(|gpu| gpu.info.profiled || view.state.watches());
-    let Some((gpu, diagnosis)) = gpu.and_then(|gpu| Some((gpu, view.state.diagnosis_now(gpu)?))) else {
-        return Vec::new();
-    };
+    let diagnosed = view.workload_gpu().and_then(|gpu| Some((gpu, view.state.diagnosis_now(gpu)?)));
+    let Some((gpu, diagnosis)) = diagnosed else { return Vec::new() };
     let style = match diagnosis.tone {
         Tone::Fine => theme.good,
         Tone::Note | Tone::Unknown => theme.text,
         Tone::Bad => theme.warn,
     };
-    let mut words = vec![Text::styled(theme.glyphs.plain(&format!("{} ", diagnosis.verdict)), style)];
-    let coming = gpu.heat().filter(|heat| heat.slowdown_in_s.is_some()).and_then(|heat| heat.describe());
-    words.extend(coming.map(|coming| Text::styled(theme.glyphs.plain(&format!("{coming} ")), theme.warn)));
-    words
+    let mut sentences = vec![Text::styled(theme.glyphs.plain(&format!("{} ", diagnosis.verdict)), style)];
+    let slowdown = gpu.heat().filter(|heat| heat.slowdown_in_s.is_some()).and_then(|heat| heat.describe());
+    sentences.extend(slowdown.map(|text| Text::styled(theme.glyphs.plain(&format!("{text} ")), theme.warn)));
+    sentences
 }
 
 fn throughput(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
-    let block = boxed(theme, "throughput", "");
-    let inner = block.inner(area);
-    block.render(area, buf);
-    let (now, unit) = headline(view);
-    let number = now.map_or_else(|| theme.glyphs.none.to_owned(), three_digits);
-    let mut lines = vec![Line::from(label_value(theme, "", &number, unit))];
-    let mean = view.state.total.decode_tok_s().map(three_digits);
-    lines.push(Line::from(label_value(
-        theme,
-        "decode mean",
-        mean.as_deref().unwrap_or(theme.glyphs.none),
-        "tok/s",
-    )));
-    let prefill = view.state.total.prefill_tok_s().map(three_digits);
-    let mut prefill_line =
-        label_value(theme, "prefill", prefill.as_deref().unwrap_or(theme.glyphs.none), "tok/s");
+    let inner = draw_box(theme, ("throughput", ""), area, buf);
+    let (now, rate) = headline(view);
+    let number = |value: Option<f64>| value.map_or_else(|| theme.glyphs.none.to_owned(), three_digits);
+    let mean = number(view.state.total.decode_tok_s());
+    let mut lines = vec![
+        Line::from(label_value(theme, "", &number(now), rate.unit())),
+        Line::from(label_value(theme, "decode mean", &mean, "tok/s")),
+    ];
+    let prefill = number(view.state.total.prefill_tok_s());
+    let mut prefill_line = label_value(theme, "prefill", &prefill, "tok/s");
     if let Some(mfu) = view.state.mfu() {
         prefill_line.push(Text::raw("  "));
         prefill_line.extend(label_value(theme, "MFU", &percent(mfu.share * 100.0), ""));
@@ -145,31 +129,43 @@ fn throughput(view: &View<'_>, area: Rect, buf: &mut Buffer) {
         lines.push(Line::from(label_value(theme, "MBU", &percent(mbu.share * 100.0), &of)));
     } else if let (Some(bytes), Some(rate)) = (view.state.decode_step_bytes(), now) {
         let bytes_s = bytes as f64 * rate / f64::from(view.state.batch());
-        lines.push(Line::from(label_value(theme, "reads about", &scaled(bytes_s, "B/s"), "(estimate)")));
+        lines.push(Line::from(label_value(theme, "reads", &scaled(bytes_s, "B/s"), "(estimate)")));
     }
-    let width = lines.iter().map(Line::width).max().unwrap_or(0) as u16 + 2;
-    for (y, mut line) in (inner.top()..inner.bottom()).zip(lines) {
-        line.spans.insert(0, Text::raw(" "));
-        line.render(Rect { y, height: 1, ..inner }, buf);
-    }
-    let width = width + 1;
+    let width = lines.iter().map(Line::width).max().unwrap_or(0) as u16 + 3;
+    Paragraph::new(lines).render(inner.inner(Margin::new(1, 0)), buf);
     if inner.width > width + 8 && inner.height > 1 {
         let chart = Rect { x: inner.x + width, width: inner.width - width - 1, ..inner };
         tok_s_line(view, chart, buf);
     }
 }
 
-/// The number that stands first: the speed of this moment, and of the whole run once it is over.
-pub fn headline(view: &View<'_>) -> (Option<f64>, &'static str) {
-    match view.state.finished {
-        Some(_) => (view.state.total.decode_tok_s(), "tok/s"),
-        None => (view.state.recent_decode_tok_s(2.0), "tok/s now"),
+/// What the first number of the pane is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rate {
+    Now,
+    Mean,
+}
+
+impl Rate {
+    fn unit(self) -> &'static str {
+        match self {
+            Rate::Now => "tok/s now",
+            Rate::Mean => "tok/s",
+        }
     }
 }
 
-/// Decode tokens per second over the stretch the charts show.
+/// The decode rate now; of the whole run once it has finished.
+pub fn headline(view: &View<'_>) -> (Option<f64>, Rate) {
+    match view.state.finished {
+        Some(_) => (view.state.total.decode_tok_s(), Rate::Mean),
+        None => (view.state.recent_decode_tok_s(2.0), Rate::Now),
+    }
+}
+
+/// Draws decode tokens per second over the time range; returns the top of the axis.
 fn tok_s_line(view: &View<'_>, area: Rect, buf: &mut Buffer) -> Option<f32> {
-    let (from, to) = view.stretch();
+    let (from, to) = view.time_range();
     let batch = view.state.batch() as f32;
     let per_second = |itl_ms: f32| batch * 1e3 / itl_ms.max(1e-6);
     let columns: Vec<_> = view
@@ -177,27 +173,21 @@ fn tok_s_line(view: &View<'_>, area: Rect, buf: &mut Buffer) -> Option<f32> {
         .itl_ms
         .columns(from, to, area.width as usize * 2)
         .into_iter()
-        .map(|b| {
-            b.map(|b| Span {
-                low: per_second(b.mean()),
-                high: per_second(b.mean()),
-                mid: per_second(b.mean()),
-            })
-        })
+        .map(|b| b.map(|b| Span::flat(per_second(b.mean()))))
         .collect();
     let top = columns.iter().flatten().map(|s| s.mid).fold(0.0, f32::max) * 1.05;
     plot(buf, area, &join_gaps(columns), (0.0, top), view.theme.decode, view.theme);
     (top > 0.0).then_some(top)
 }
 
-/// Slow tokens leave dot columns without one; a column between two tokens takes the value of the later.
+/// Slow tokens leave columns empty; a column between two tokens gets the value of the later one.
 fn join_gaps(mut columns: Vec<Option<Span>>) -> Vec<Option<Span>> {
-    const LONGEST: usize = 12;
+    const MAX_GAP: usize = 12;
     let mut next: Option<(usize, Span)> = None;
     for i in (0..columns.len()).rev() {
         match (columns[i], next) {
             (Some(span), _) => next = Some((i, span)),
-            (None, Some((at, span))) if at - i < LONGEST && i > 0 => columns[i] = Some(span),
+            (None, Some((at, span))) if at - i < MAX_GAP && i > 0 => columns[i] = Some(span),
             _ => {}
         }
     }
@@ -205,11 +195,9 @@ fn join_gaps(mut columns: Vec<Option<Span>>) -> Vec<Option<Span>> {
 }
 
 fn throughput_chart(view: &View<'_>, area: Rect, buf: &mut Buffer) {
-    let (from, to) = view.stretch();
+    let (from, to) = view.time_range();
     let aside = format!("last {:.0} s", to.since(from).as_secs_f64());
-    let block = boxed(view.theme, "decode tok/s", &aside);
-    let inner = block.inner(area);
-    block.render(area, buf);
+    let inner = draw_box(view.theme, ("decode tok/s", &aside), area, buf);
     let chart = Rect { x: inner.x + 8, width: inner.width.saturating_sub(9), ..inner };
     if view.state.itl_ms.is_empty() {
         note(view.theme, " no token yet").render(inner, buf);
@@ -223,35 +211,36 @@ fn throughput_chart(view: &View<'_>, area: Rect, buf: &mut Buffer) {
 }
 
 fn axis_label(view: &View<'_>, area: Rect, y: u16, text: &str, buf: &mut Buffer) {
-    let at = Rect { y, height: 1, width: 7, ..area };
-    Line::styled(text.to_owned(), view.theme.dim).right_aligned().render(at, buf);
+    let place = Rect { y, height: 1, width: 7, ..area };
+    Line::styled(text.to_owned(), view.theme.dim).right_aligned().render(place, buf);
 }
 
-/// A column of the latency table: heading, and its value in a distribution.
-type Column = (&'static str, fn(&Distribution) -> Option<f64>);
+/// A column of the latency table.
+struct Column {
+    heading: &'static str,
+    value: fn(&Distribution) -> Option<f64>,
+    /// Dropped first if it is the highest.
+    rank: usize,
+}
+
+const COLUMNS: [Column; 5] = [
+    Column { heading: "last", value: Distribution::last_ms, rank: 1 },
+    Column { heading: "p50", value: |d| d.percentile_ms(50.0), rank: 0 },
+    Column { heading: "p90", value: |d| d.percentile_ms(90.0), rank: 3 },
+    Column { heading: "p99", value: |d| d.percentile_ms(99.0), rank: 2 },
+    Column { heading: "max", value: Distribution::max_ms, rank: 4 },
+];
 
 fn latency(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
-    let block = boxed(theme, "latency", "ms");
-    let inner = block.inner(area);
-    block.render(area, buf);
-    // Dropped from the front when there is not enough room for all.
-    let all: [Column; 5] = [
-        ("max", Distribution::max_ms),
-        ("p90", |d| d.percentile_ms(90.0)),
-        ("p99", |d| d.percentile_ms(99.0)),
-        ("last", Distribution::last_ms),
-        ("p50", |d| d.percentile_ms(50.0)),
-    ];
-    let order = ["last", "p50", "p90", "p99", "max"];
+    let inner = draw_box(theme, ("latency", "ms"), area, buf);
     let total = &view.state.total;
-    // The median by the GPU's own clock, beside the host's, where there is one.
+    // The median by the GPU's clock, next to the host's.
     let by_gpu = total.device_step.n() > 0;
     let room = (inner.width.saturating_sub(6 + 9) / 8).saturating_sub(by_gpu.into()).clamp(1, 5) as usize;
-    let mut columns = all[all.len() - room..].to_vec();
-    columns.sort_by_key(|(name, _)| order.iter().position(|o| o == name));
+    let columns: Vec<&Column> = COLUMNS.iter().filter(|column| column.rank < room).collect();
     let mut heading = vec![Text::raw("      ")];
-    heading.extend(columns.iter().map(|(name, _)| Text::styled(format!("{name:>8}"), theme.dim)));
+    heading.extend(columns.iter().map(|c| Text::styled(format!("{:>8}", c.heading), theme.dim)));
     if by_gpu {
         heading.push(Text::styled(format!("{:>8}", "GPU p50"), theme.dim));
     }
@@ -262,37 +251,35 @@ fn latency(view: &View<'_>, area: Rect, buf: &mut Buffer) {
         ("TPOT", &total.tpot, None),
         ("ITL", &total.itl, Some(&total.device_step)),
     ];
+    let cell = |ms: Option<f64>, style| {
+        let text = ms.map_or_else(|| theme.glyphs.none.to_owned(), three_digits);
+        Text::styled(format!("{text:>8}"), style)
+    };
     for (name, distribution, on_device) in rows {
         let mut line = vec![Text::styled(format!(" {name:<5}"), theme.accent)];
-        for (heading, value) in &columns {
-            let cell = value(distribution).map_or_else(|| theme.glyphs.none.to_owned(), three_digits);
-            let style = if *heading == "p50" { theme.number } else { theme.text };
-            line.push(Text::styled(format!("{cell:>8}"), style));
-        }
+        line.extend(columns.iter().map(|column| {
+            cell((column.value)(distribution), if column.rank == 0 { theme.number } else { theme.text })
+        }));
         if by_gpu {
-            let cell = on_device.and_then(|d| d.percentile_ms(50.0));
-            let cell = cell.map_or_else(|| theme.glyphs.none.to_owned(), three_digits);
-            line.push(Text::styled(format!("{cell:>8}"), theme.text));
+            line.push(cell(on_device.and_then(|d| d.percentile_ms(50.0)), theme.text));
         }
         line.push(Text::styled(format!("{:>9}", grouped(distribution.n() as i64)), theme.dim));
         lines.push(Line::from(line));
     }
-    for (y, line) in (inner.top()..inner.bottom()).zip(lines) {
-        line.render(Rect { y, height: 1, ..inner }, buf);
-    }
+    Paragraph::new(lines).render(inner, buf);
 }
 
-/// The essentials, for a terminal too small for frames.
+/// The essentials, for a terminal too small for boxes.
 fn in_few_lines(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
     let total = &view.state.total;
     let none = theme.glyphs.none;
     let rate = |v: Option<f64>| v.map_or_else(|| none.to_owned(), three_digits);
-    let (decode, unit) = headline(view);
+    let (decode, kind) = headline(view);
     let mut lines = vec![fit(
         theme,
         vec![
-            label_value(theme, "", &rate(decode), unit),
+            label_value(theme, "", &rate(decode), kind.unit()),
             label_value(theme, "prefill", &rate(total.prefill_tok_s()), ""),
         ],
         area.width,

@@ -1,4 +1,4 @@
-//! Roofline: phases, operators and kernels against what the card can do.
+//! Roofline: phases, operators and kernels against the peaks of the GPU.
 
 use ratatui::{
     buffer::Buffer,
@@ -14,15 +14,15 @@ use crate::{
     event::Phase,
     tui::{
         view::View,
-        widgets::{Dots, boxed, cut, note},
+        widgets::{Dots, ListLayout, cut, draw_box, draw_pointed, note, wrapped},
     },
 };
 
 pub struct RooflinePane<'a>(pub View<'a>);
 
-/// From here on plot and list stand side by side.
+/// From this width on, plot and list are side by side.
 const WIDE: u16 = 110;
-const LIST_WIDTH: u16 = 64;
+const LIST_WIDTH: u16 = 65;
 /// Room for `1 PFLOP/s`.
 const AXIS: u16 = 8;
 
@@ -30,16 +30,12 @@ impl Widget for RooflinePane<'_> {
     fn render(self, area: Rect, buf: &mut Buffer) {
         let view = &self.0;
         let roofline = view.state.roofline();
-        if let Some(why) = nothing(view, &roofline) {
-            let block = boxed(view.theme, "roofline", "");
-            let inner = block.inner(area);
-            block.render(area, buf);
-            Paragraph::new(note(view.theme, &format!(" {why}")))
-                .wrap(Wrap { trim: false })
-                .render(inner, buf);
-            return;
+        if roofline.points.is_empty() {
+            let inner = draw_box(view.theme, ("roofline", ""), area, buf);
+            let reason = note(view.theme, &format!(" {}", why_empty(view)));
+            return Paragraph::new(reason).wrap(Wrap { trim: false }).render(inner, buf);
         }
-        let chosen = view.ui.point.min(roofline.points.len().saturating_sub(1));
+        let selected = view.ui.point.min(roofline.points.len().saturating_sub(1));
         let hints = hints(view);
         let most = (area.height.saturating_sub(12) / 3).min(4);
         let used = hint_lines(view, &hints, Rect { height: most, ..area }, buf);
@@ -53,86 +49,64 @@ impl Widget for RooflinePane<'_> {
         if main.width >= WIDE && main.height >= 8 {
             let [left, right] =
                 Layout::horizontal([Constraint::Min(30), Constraint::Length(LIST_WIDTH)]).areas(main);
-            plot(view, &roofline, chosen, left, buf);
-            list(view, &roofline, chosen, right, buf);
+            plot(view, &roofline, selected, left, buf);
+            list(view, &roofline, selected, right, buf);
         } else if main.height >= 14 && main.width >= 40 {
             let rows = (roofline.points.len() as u16 + 3).clamp(4, main.height * 2 / 5);
             let [top, bottom] = Layout::vertical([Constraint::Min(8), Constraint::Length(rows)]).areas(main);
-            plot(view, &roofline, chosen, top, buf);
-            list(view, &roofline, chosen, bottom, buf);
+            plot(view, &roofline, selected, top, buf);
+            list(view, &roofline, selected, bottom, buf);
         } else {
-            list(view, &roofline, chosen, main, buf);
+            list(view, &roofline, selected, main, buf);
         }
-        details(view, &roofline, chosen, below, buf);
+        details(view, &roofline, selected, below, buf);
     }
 }
 
-/// Why there is nothing to draw, if there is nothing.
-fn nothing(view: &View<'_>, roofline: &Roofline) -> Option<String> {
-    if !roofline.points.is_empty() {
-        return None;
-    }
-    let words = match &view.state.run {
-        None => "nothing was recorded yet".to_owned(),
+fn why_empty(view: &View<'_>) -> String {
+    match &view.state.run {
+        None => "no data recorded yet".to_owned(),
         Some(_) if view.state.watches() => {
-            "there is no workload of ours whose operations could be counted; kernels with counters (ncu) would be shown"
-                .to_owned()
+            "no workload: operations cannot be counted; kernels with ncu counters are shown here".to_owned()
         }
         Some(run) if run.shape.is_none() => format!(
-            "what {} costs is not known: this recording does not tell the model's shape, or this program can't reckon it",
+            "the cost of {} is unknown: the recording has no model shape, or the architecture is not supported",
             run.model
         ),
-        Some(_) => "nothing was measured yet: the first request makes a point of its prefill and of its decode steps".to_owned(),
-    };
-    Some(words)
+        Some(_) => "no measurements yet: the first request adds its prefill and its decode steps".to_owned(),
+    }
 }
 
 fn hints(view: &View<'_>) -> Vec<String> {
     let of = |phase| view.state.kernel_hints(phase).into_iter();
     let (mut decode, mut prefill) = (of(Phase::Decode), of(Phase::Prefill));
-    // The first of each phase, then what else there is.
+    // The first of each phase, then the others.
     let first = decode.next().into_iter().chain(prefill.next());
     first.chain(decode).chain(prefill).collect()
 }
 
-/// Draws the first hints that fit as a whole; gives the rows they take.
+/// Draws the first hints that fit completely; returns the rows used.
 fn hint_lines(view: &View<'_>, hints: &[String], area: Rect, buf: &mut Buffer) -> u16 {
     let theme = view.theme;
     let mut used = 0;
     for hint in hints {
         let text = theme.glyphs.plain(hint);
-        let rows = wrapped_rows(&text, area.width.saturating_sub(3));
+        let rows = wrapped(&text, area.width.saturating_sub(3) as usize).len() as u16;
         if used + rows > area.height {
             break;
         }
-        let line = Rect { y: area.y + used, height: rows, ..area };
-        let [mark, words] = Layout::horizontal([Constraint::Length(3), Constraint::Min(1)]).areas(line);
-        Line::styled(format!(" {}", theme.glyphs.pointer), theme.accent).render(mark, buf);
-        Paragraph::new(Line::styled(text, theme.text)).wrap(Wrap { trim: true }).render(words, buf);
+        let place = Rect { y: area.y + used, height: rows, ..area };
+        draw_pointed(theme, Line::styled(text, theme.text), place, buf);
         used += rows;
     }
     used
-}
-
-/// Rows that `text` takes where words are not broken.
-fn wrapped_rows(text: &str, width: u16) -> u16 {
-    let (mut rows, mut used) = (1, 0);
-    for word in text.split(' ') {
-        let wide = word.chars().count() as u16;
-        if used > 0 && used + 1 + wide > width {
-            (rows, used) = (rows + 1, wide);
-        } else {
-            used += wide + u16::from(used > 0);
-        }
-    }
-    rows
 }
 
 /// The mark of the `i`-th point, in the plot and in the list.
 fn mark(point: &Point, i: usize) -> char {
     const LETTERS: &[u8] = b"abcdefghijklmnopqrstuvwxyz0123456789";
     match (point.kind, point.phase) {
-        (PointKind::Phase, "prefill") => 'P',
+        (PointKind::Phase, phase) if phase == Phase::Prefill.name() => 'P',
         (PointKind::Phase, _) => 'D',
         _ => LETTERS.get(i).map_or('*', |letter| *letter as char),
     }
@@ -142,12 +116,12 @@ fn style_of(view: &View<'_>, point: &Point) -> Style {
     let theme = view.theme;
     match (point.kind, point.phase) {
         (PointKind::Kernel, _) => theme.accent,
-        (_, "prefill") => theme.prefill,
+        (_, phase) if phase == Phase::Prefill.name() => theme.prefill,
         _ => theme.decode,
     }
 }
 
-/// The ceilings in as many words as there is room for.
+/// The ceilings, as far as they fit.
 fn ceilings(roofline: &Roofline, width: usize) -> String {
     let Ok(peaks) = &roofline.peaks else { return "no ceilings".to_owned() };
     let memory = scaled(peaks.bytes_per_s, "B/s");
@@ -159,15 +133,13 @@ fn ceilings(roofline: &Roofline, width: usize) -> String {
     let now = roofline.now().map(|roof| at(roof.flops, roofline.clock_mhz));
     let long = now.as_ref().map(|now| format!("{stated}, now {now} · {memory}"));
     let short = format!("{} · {memory}", now.unwrap_or(stated));
-    let fits = |words: &String| words.chars().count() + "roofline".len() + 6 <= width;
+    let fits = |text: &String| text.chars().count() + "roofline".len() + 6 <= width;
     long.filter(fits).or(Some(short).filter(fits)).unwrap_or_default()
 }
 
-fn plot(view: &View<'_>, roofline: &Roofline, chosen: usize, area: Rect, buf: &mut Buffer) {
+fn plot(view: &View<'_>, roofline: &Roofline, selected: usize, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
-    let block = boxed(theme, "roofline", &ceilings(roofline, area.width as usize));
-    let inner = block.inner(area);
-    block.render(area, buf);
+    let inner = draw_box(theme, ("roofline", &ceilings(roofline, area.width as usize)), area, buf);
     if inner.width < AXIS + 10 || inner.height < 4 {
         return;
     }
@@ -185,7 +157,7 @@ fn plot(view: &View<'_>, roofline: &Roofline, chosen: usize, area: Rect, buf: &m
         for x in 0..width {
             let intensity = 10f64.powf(xs[0] + (xs[1] - xs[0]) * x as f64 / (width - 1) as f64);
             let Some(y) = place(roof.ceiling(intensity), ys, height) else { continue };
-            // A steep line is drawn without holes.
+            // A steep line is drawn without gaps.
             for y in before.map_or(y, |before| (before + 1).min(y))..=y {
                 if (x + y) % every == 0 {
                     dots.set(x, y, style);
@@ -203,14 +175,14 @@ fn plot(view: &View<'_>, roofline: &Roofline, chosen: usize, area: Rect, buf: &m
     }
     dots.draw(buf);
     axes(view, (xs, ys), inner, field, buf);
-    // The chosen one last, so that none lies over it.
-    let order = (0..roofline.points.len()).filter(|i| *i != chosen).chain([chosen]);
+    // The selected one last, so that it is on top.
+    let order = (0..roofline.points.len()).filter(|i| *i != selected).chain([selected]);
     for i in order {
         let Some(point) = roofline.points.get(i) else { continue };
         let Some(intensity) = point.timed.flop_per_byte() else { continue };
         let at = place(intensity, xs, width).zip(place(point.timed.flop_per_s(), ys, height));
         let Some(cell) = at.and_then(|(x, y)| dots.cell(x, y)) else { continue };
-        let style = match i == chosen {
+        let style = match i == selected {
             true => style_of(view, point).add_modifier(Modifier::REVERSED | Modifier::BOLD),
             false => style_of(view, point).add_modifier(Modifier::BOLD),
         };
@@ -218,7 +190,7 @@ fn plot(view: &View<'_>, roofline: &Roofline, chosen: usize, area: Rect, buf: &m
     }
 }
 
-/// A power of ten in words: `10 G`.
+/// A power of ten with its prefix: `10 G`.
 fn power(exponent: f64) -> String {
     let value = 10f64.powf(exponent);
     match value {
@@ -234,7 +206,7 @@ fn power(exponent: f64) -> String {
 
 fn axes(view: &View<'_>, (xs, ys): ([f64; 2], [f64; 2]), inner: Rect, field: Rect, buf: &mut Buffer) {
     let dim = view.theme.dim;
-    // Whole powers of ten, and where they are along so many cells.
+    // Powers of ten and their cells.
     let ticks = |[low, high]: [f64; 2], cells: u16| {
         (low.ceil() as i32..=high.floor() as i32).map(move |power| {
             let share = (f64::from(power) - low) / (high - low);
@@ -262,20 +234,18 @@ fn axes(view: &View<'_>, (xs, ys): ([f64; 2], [f64; 2]), inner: Rect, field: Rec
     buf.set_string(x, inner.bottom() - 1, unit, dim);
 }
 
-fn list(view: &View<'_>, roofline: &Roofline, chosen: usize, area: Rect, buf: &mut Buffer) {
+fn list(view: &View<'_>, roofline: &Roofline, selected: usize, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
     let n = roofline.points.len();
-    let block = boxed(theme, "points", &format!("{} of {n}", chosen + 1));
-    let inner = block.inner(area);
-    block.render(area, buf);
+    let inner = draw_box(theme, ("points", &format!("{} of {n}", selected + 1)), area, buf);
     if inner.height == 0 {
         return;
     }
-    // Dropped from the end when there is not enough room for all.
+    // Dropped from the end if they do not fit.
     let columns: [(&str, usize); 5] =
-        [("of roof", 8), ("FLOP/s", 9), ("FLOP/B", 8), ("class", 9), ("time", 6)];
-    let all: usize = columns.iter().map(|(_, width)| width).sum();
-    let label = (inner.width as usize).saturating_sub(all + 3).clamp(16, 24);
+        [("of roof", 8), ("FLOP/s", 9), ("FLOP/B", 8), ("class", 9), ("time", 7)];
+    let total: usize = columns.iter().map(|(_, width)| width).sum();
+    let label = (inner.width as usize).saturating_sub(total + 3).clamp(16, 24);
     let label = label.min((inner.width as usize).saturating_sub(12)).max(6);
     let mut room = (inner.width as usize).saturating_sub(label + 3);
     let shown = columns.iter().take_while(|(_, width)| {
@@ -284,33 +254,26 @@ fn list(view: &View<'_>, roofline: &Roofline, chosen: usize, area: Rect, buf: &m
         fits
     });
     let shown: Vec<&(&str, usize)> = shown.collect();
-    let heading = shown.iter().map(|(title, width)| format!("{title:>width$}")).collect::<String>();
-    let heading = format!("   {:<label$}{heading}", "");
-    let mut lines = vec![Line::styled(heading, theme.dim)];
-    let rows = (inner.height as usize).saturating_sub(1).max(1);
-    if inner.height == 1 {
-        lines.clear();
+    let mut rows = inner;
+    if inner.height > 1 {
+        let heading = shown.iter().map(|(title, width)| format!("{title:>width$}")).collect::<String>();
+        Line::styled(format!("   {:<label$}{heading}", ""), theme.dim).render(inner, buf);
+        rows = Rect { y: inner.y + 1, height: inner.height - 1, ..inner };
     }
-    let first = chosen.saturating_sub(rows.saturating_sub(1)).min(n.saturating_sub(rows));
-    for (i, point) in roofline.points.iter().enumerate().skip(first).take(rows) {
+    for (i, place) in ListLayout::new(rows, n, selected).rows() {
+        let point = &roofline.points[i];
         let cells = cells(point, theme.glyphs.none);
-        let text: String = shown
-            .iter()
-            .map(|(title, width)| {
-                let at = columns.iter().position(|(name, _)| name == title).unwrap_or(0);
-                format!("{:>width$}", cells[at])
-            })
-            .collect();
+        let cells = shown.iter().zip(&cells).map(|((_, width), cell)| format!("{cell:>width$}"));
         let name = cut(&theme.glyphs.plain(&point.label()), label.saturating_sub(1), theme.glyphs.ascii);
         let line = Line::from(vec![
             Text::styled(format!(" {} ", mark(point, i)), style_of(view, point)),
             Text::styled(format!("{name:<label$}"), theme.text),
-            Text::styled(text, theme.number),
+            Text::styled(cells.collect::<String>(), theme.number),
         ]);
-        lines.push(if i == chosen { line.style(theme.selected) } else { line });
-    }
-    for (y, line) in (inner.top()..inner.bottom()).zip(lines) {
-        line.render(Rect { y, height: 1, ..inner }, buf);
+        line.render(place, buf);
+        if i == selected {
+            buf.set_style(place, theme.selected);
+        }
     }
 }
 
@@ -328,29 +291,29 @@ fn cells(point: &Point, none: &str) -> [String; 5] {
     ]
 }
 
-/// The chosen point in words.
-fn details(view: &View<'_>, roofline: &Roofline, chosen: usize, area: Rect, buf: &mut Buffer) {
+/// The selected point as text.
+fn details(view: &View<'_>, roofline: &Roofline, selected: usize, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
-    let Some(point) = roofline.points.get(chosen).filter(|_| area.height > 0) else { return };
+    let Some(point) = roofline.points.get(selected).filter(|_| area.height > 0) else { return };
     let plain = |text: &str| theme.glyphs.plain(text);
-    let mut words = vec![Line::from(vec![
+    let mut lines = vec![Line::from(vec![
         Text::styled(plain(&format!(" {}  ", point.label())), style_of(view, point)),
         Text::styled(plain(&point.describe()), theme.text),
     ])];
     match (&point.verdict, &roofline.peaks) {
         (Some(verdict), _) => {
-            words.push(Line::styled(
+            lines.push(Line::styled(
                 plain(&format!(" {}: {}", verdict.class.word(), verdict.rule)),
                 theme.text,
             ));
         }
-        (None, Err(why)) => words.push(Line::styled(plain(&format!(" No roof: {why}")), theme.warn)),
+        (None, Err(why)) => lines.push(Line::styled(plain(&format!(" No ceilings: {why}")), theme.warn)),
         (None, Ok(_)) => {}
     }
     let source = roofline
         .peaks
         .as_ref()
         .map_or_else(|_| String::new(), |peaks| format!("; ceilings: {}", peaks.source));
-    words.push(Line::styled(plain(&format!(" {}{source}", point.basis)), theme.dim));
-    Paragraph::new(words).wrap(Wrap { trim: false }).render(area, buf);
+    lines.push(Line::styled(plain(&format!(" {}{source}", point.basis)), theme.dim));
+    Paragraph::new(lines).wrap(Wrap { trim: false }).render(area, buf);
 }

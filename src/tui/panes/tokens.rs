@@ -1,4 +1,4 @@
-//! Tokens: one cell for each, coloured by ITL, above power and clock on the same axis.
+//! Tokens: one cell for each, coloured by ITL, with power and clock on the same axis.
 
 use ratatui::{
     buffer::Buffer,
@@ -7,20 +7,20 @@ use ratatui::{
     widgets::{Paragraph, Widget, Wrap},
 };
 
-use super::stretch::Stretch;
+use super::token_window::TokenWindow;
 use crate::{
     base::units::{millis, three_digits},
     event::{Stamp, readings::Reading},
     state::{KeptSample, Series},
     tui::{
         view::View,
-        widgets::{Lane, Span, TokenStrip, boxed, cut, fit, label_value, note},
+        widgets::{Lane, ListLayout, Span, TokenStrip, cut, draw_box, fit, label_value, note},
     },
 };
 
 pub struct TokensPane<'a>(pub View<'a>);
 
-/// Width of what stands left and right of the cells.
+/// Widths left and right of the cells.
 const LABEL: u16 = 8;
 const READOUT: u16 = 18;
 
@@ -31,7 +31,7 @@ impl Widget for TokensPane<'_> {
             return strip_box(view, area, buf);
         }
         let incidents = view.state.flight.incidents.len() as u16;
-        // What was unusual tells more than the ids.
+        // Incidents are more important than the ids.
         let below = match (incidents, area.height) {
             (0, 22..) => 5,
             (1.., 18..) => incidents.clamp(1, area.height / 4) + 2,
@@ -50,61 +50,57 @@ impl Widget for TokensPane<'_> {
     }
 }
 
-/// The median gap, which others are compared with.
-fn usual_ms(view: &View<'_>) -> f64 {
+/// The median ITL.
+fn median_ms(view: &View<'_>) -> f64 {
     view.state.total.itl.percentile_ms(50.0).or_else(|| median_of_trail(view)).unwrap_or(1.0).max(1e-6)
 }
 
-/// While nothing is measured yet, the tokens on the screen are compared with each other.
+/// The median of the last tokens, before anything is measured.
 fn median_of_trail(view: &View<'_>) -> Option<f64> {
     let mut gaps: Vec<u64> = view.state.trail.window(0, 200).filter(|m| !m.first).map(|m| m.gap_ns).collect();
     let middle = gaps.len() / 2;
     (!gaps.is_empty()).then(|| *gaps.select_nth_unstable(middle).1 as f64 / 1e6)
 }
 
-/// The token strip with its lanes, in a frame.
+/// The token strip with its lanes, in a box.
 pub fn strip_box(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
     let wide = area.width >= 60;
     let (label, readout) = if wide { (LABEL, READOUT) } else { (0, 0) };
     let cells = area.width.saturating_sub(2 + label + readout) as usize;
-    let stretch = Stretch::of(view, cells);
-    let shown = &stretch.tokens;
-    let slowest = shown.iter().filter(|m| !m.first).map(|m| m.gap_ns).max();
-    let aside = match slowest {
-        Some(ns) => format!("ITL usual {} · slowest {}", millis(usual_ms(view)), millis(ns as f64 / 1e6)),
-        None => String::new(),
-    };
-    let aside = if area.width as usize > 40 + stretch.title.chars().count() { aside.as_str() } else { "" };
-    let block = boxed(theme, &theme.glyphs.plain(&stretch.title), aside);
-    let inner = block.inner(area);
-    block.render(area, buf);
-    if shown.is_empty() {
-        let word = match view.open_incident() {
-            Some(incident) => format!(" no token then; {}", incident.meanwhile()),
+    let window = TokenWindow::of(view, cells);
+    let slowest = window.tokens.iter().filter(|m| !m.first).map(|m| m.gap_ns).max();
+    let aside = slowest
+        .filter(|_| area.width as usize > 40 + window.title.chars().count())
+        .map(|ns| format!("ITL median {} · max {}", millis(median_ms(view)), millis(ns as f64 / 1e6)))
+        .unwrap_or_default();
+    let inner = draw_box(theme, (&window.title, &aside), area, buf);
+    if window.tokens.is_empty() {
+        let text = match view.open_incident() {
+            Some(incident) => format!(" no token at that time; {}", incident.meanwhile()),
             None => " no token yet".to_owned(),
         };
-        return note(theme, &word).render(inner, buf);
+        return note(theme, &text).render(inner, buf);
     }
-    let lanes = lanes(view, &stretch);
-    let lane_rows = lanes.len().min(inner.height.saturating_sub(1) as usize) as u16;
-    let spare = inner.height - lane_rows;
-    // Half of what is left goes to the tokens; lanes grow with the rest.
-    let strip_rows = if lane_rows == 0 { inner.height } else { spare.div_ceil(2).clamp(1, 10) };
+    let mut lanes = lanes(view, &window);
+    lanes.truncate(inner.height.saturating_sub(1) as usize);
+    let spare = inner.height - lanes.len() as u16;
+    // Half of the spare rows go to the tokens, the rest to the lanes.
+    let strip_rows = if lanes.is_empty() { inner.height } else { spare.div_ceil(2).clamp(1, 10) };
     let cell_area = Rect { x: inner.x + label, width: cells as u16, ..inner };
     if wide {
         buf.set_string(inner.x + 1, inner.y, "ITL", theme.dim);
     }
-    TokenStrip { tokens: shown.clone(), usual_ms: usual_ms(view), theme, cursor: stretch.cursor }
-        .render(Rect { height: strip_rows, ..cell_area }, buf);
-    for column in &stretch.unusual {
+    let strip =
+        TokenStrip { tokens: window.tokens, median_ms: median_ms(view), theme, cursor: window.cursor };
+    strip.render(Rect { height: strip_rows, ..cell_area }, buf);
+    for column in &window.incidents {
         buf[(cell_area.x + *column as u16, cell_area.y)].set_symbol(theme.glyphs.mark).set_style(theme.bad);
     }
     let mut y = inner.y + strip_rows;
-    let mut lanes: Vec<TokenLane> = lanes.into_iter().take(lane_rows as usize).collect();
     let flags = lanes.iter().filter(|lane| lane.is_flag).count() as u16;
     let mut values = lanes.len() as u16 - flags;
-    for lane in lanes.drain(..) {
+    for lane in lanes {
         let height = if lane.is_flag {
             1
         } else {
@@ -124,7 +120,7 @@ struct TokenLane {
     columns: Vec<Option<Span>>,
     range: (f32, f32),
     style: ratatui::style::Style,
-    /// Active or not, rather than a value.
+    /// Active or not, instead of a value.
     is_flag: bool,
 }
 
@@ -153,43 +149,36 @@ impl TokenLane {
                 buf[(chart.x + x as u16, area.y)].set_symbol(view.theme.glyphs.active).set_style(self.style);
             }
         }
-        let at = Rect { x: chart.right(), width: readout, height: 1, ..area };
-        Line::styled(self.readout, self.style).render(at, buf);
+        let place = Rect { x: chart.right(), width: readout, height: 1, ..area };
+        Line::styled(self.readout, self.style).render(place, buf);
     }
 }
 
-/// The value while each token was made, twice, as a cell has two dot columns.
-fn over_tokens(stretch: &Stretch<'_>, value: impl Fn(Stamp) -> Option<f32>) -> Vec<Option<Span>> {
-    stretch
-        .tokens
-        .iter()
-        .flat_map(|mark| {
-            let value = value(mark.t).map(|v| Span { low: v, high: v, mid: v });
-            [value, value]
-        })
-        .collect()
+/// The value at each token, twice: a cell has two dot columns.
+fn over_tokens(window: &TokenWindow<'_>, value: impl Fn(Stamp) -> Option<f32>) -> Vec<Option<Span>> {
+    window.tokens.iter().flat_map(|mark| [value(mark.t).map(Span::flat); 2]).collect()
 }
 
-fn lanes(view: &View<'_>, stretch: &Stretch<'_>) -> Vec<TokenLane> {
+fn lanes(view: &View<'_>, window: &TokenWindow<'_>) -> Vec<TokenLane> {
     let theme = view.theme;
-    let nothing: fn(&KeptSample) -> Option<f64> = |_| None;
+    let none: fn(&KeptSample) -> Option<f64> = |_| None;
     let lane = |label: &str,
                 series: &Series,
-                kept: fn(&KeptSample) -> Option<f64>,
+                of_sample: fn(&KeptSample) -> Option<f64>,
                 top: Option<f32>,
                 unit: &str,
                 style| {
         let top = top.or(series.range().map(|r| r.1)).unwrap_or(1.0).max(1.0);
-        let value = |t| stretch.value(series, kept, t);
-        let looked_at = stretch.cursor.and_then(|i| stretch.tokens.get(i)).or(stretch.tokens.last());
-        let readout = match looked_at.and_then(|mark| value(mark.t)) {
+        let value = |t| window.value(series, of_sample, t);
+        let selected = window.cursor.and_then(|i| window.tokens.get(i)).or(window.tokens.last());
+        let readout = match selected.and_then(|mark| value(mark.t)) {
             Some(v) => format!("{} {unit}", three_digits(f64::from(v)).replace(',', "")),
             None => "n/a".to_owned(),
         };
         TokenLane {
             label: label.to_owned(),
             readout,
-            columns: over_tokens(stretch, value),
+            columns: over_tokens(window, value),
             range: (0.0, top),
             style,
             is_flag: false,
@@ -201,35 +190,23 @@ fn lanes(view: &View<'_>, stretch: &Stretch<'_>) -> Vec<TokenLane> {
             return Vec::new();
         }
         return vec![
-            lane("CPU", &host.cpu_pct, nothing, Some(100.0), "%", theme.utilisation),
-            lane("clock", &host.freq_mhz, nothing, None, "MHz", theme.clock),
+            lane("CPU", &host.cpu_pct, none, Some(100.0), "%", theme.utilisation),
+            lane("clock", &host.freq_mhz, none, None, "MHz", theme.clock),
         ];
     };
+    let max_clock = gpu.info.sm_clock_max_mhz.map(|v| v as f32);
+    let (clock, power) = (gpu.series(Reading::SmClock), gpu.series(Reading::Power));
     let mut lanes = vec![
-        lane(
-            "SM",
-            gpu.series(Reading::SmClock),
-            |look| look.sm_clock_mhz,
-            gpu.info.sm_clock_max_mhz.map(|v| v as f32),
-            "MHz",
-            theme.clock,
-        ),
-        lane(
-            "power",
-            gpu.series(Reading::Power),
-            |look| look.power_w,
-            gpu.info.power_limit_w,
-            "W",
-            theme.power,
-        ),
+        lane("SM", clock, |sample| sample.sm_clock_mhz, max_clock, "MHz", theme.clock),
+        lane("power", power, |sample| sample.power_w, gpu.info.power_limit_w, "W", theme.power),
     ];
     for (bit, series) in &gpu.reasons {
         let reason = crate::event::reasons::named(*bit);
-        let columns = match stretch.kept {
-            None => over_tokens(stretch, |t| series.at(t)),
-            Some(looks) => over_tokens(stretch, |t| {
-                let before = looks.partition_point(|look| look.t <= t);
-                let bits = looks[..before].last().and_then(|look| look.reasons)?;
+        let columns = match window.samples {
+            None => over_tokens(window, |t| series.at(t)),
+            Some(samples) => over_tokens(window, |t| {
+                let before = samples.partition_point(|sample| sample.t <= t);
+                let bits = samples[..before].last().and_then(|sample| sample.reasons)?;
                 Some(if bits & bit != 0 { 1.0 } else { 0.0 })
             }),
         };
@@ -247,34 +224,30 @@ fn lanes(view: &View<'_>, stretch: &Stretch<'_>) -> Vec<TokenLane> {
     lanes
 }
 
-/// What was unusual, the newest first.
+/// The incidents, newest first.
 fn incidents_box(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
     let incidents = &view.state.flight.incidents;
-    let block = boxed(theme, &format!("incidents · {}", incidents.len()), "Enter opens");
-    let inner = block.inner(area);
-    block.render(area, buf);
-    let chosen = view.ui.incident.min(incidents.len().saturating_sub(1));
-    let first = (chosen + 1).saturating_sub(inner.height as usize);
-    let rows = incidents.iter().rev().enumerate().skip(first).zip(inner.top()..inner.bottom());
-    for ((i, incident), y) in rows {
-        let style = if i == chosen { theme.selected } else { theme.text };
-        let mut words = format!(" {:>9.3} s  {}", incident.at.secs(), incident.describe());
+    let title = format!("incidents · {}", incidents.len());
+    let inner = draw_box(theme, (&title, "Enter opens"), area, buf);
+    let list = ListLayout::new(inner, incidents.len(), view.ui.incident);
+    for (i, place) in list.rows() {
+        let incident = &incidents[incidents.len() - 1 - i];
+        let style = if i == list.selected { theme.selected } else { theme.text };
+        let mut text = format!(" {:>9.3} s  {}", incident.at.secs(), incident.describe());
         let meanwhile = incident.meanwhile();
         if !meanwhile.is_empty() {
-            words += &format!("  ({meanwhile})");
+            text += &format!("  ({meanwhile})");
         }
-        let words = cut(&theme.glyphs.plain(&words), inner.width as usize, theme.glyphs.ascii);
-        Line::styled(words, style).render(Rect { y, height: 1, ..inner }, buf);
+        let text = cut(&theme.glyphs.plain(&text), place.width as usize, theme.glyphs.ascii);
+        Line::styled(text, style).render(place, buf);
     }
 }
 
-/// The token under the cursor, in words.
+/// The selected token.
 fn cursor_box(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
-    let block = boxed(theme, "this token", "← → to look around");
-    let inner = block.inner(area);
-    block.render(area, buf);
+    let inner = draw_box(theme, ("this token", "← → select"), area, buf);
     let at_incident = view.open_incident().and_then(|incident| {
         let at = incident.tokens.partition_point(|mark| mark.t < incident.at);
         incident.tokens.get(at)
@@ -291,7 +264,7 @@ fn cursor_box(view: &View<'_>, area: Rect, buf: &mut Buffer) {
         label_value(theme, "id", &mark.id.to_string(), ""),
     ];
     if !mark.first {
-        parts.insert(2, label_value(theme, "", &format!("{:.2}", gap / usual_ms(view)), "× usual"));
+        parts.insert(2, label_value(theme, "", &format!("{:.2}", gap / median_ms(view)), "× median"));
     }
     if let Some(gpu) = view.state.profiled_gpu() {
         if let Some(mhz) = gpu.series(Reading::SmClock).at(mark.t) {
@@ -304,12 +277,10 @@ fn cursor_box(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     fit(theme, parts, inner.width).render(inner, buf);
 }
 
-/// The newest token ids as they come.
+/// The newest token ids.
 fn ids_box(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
-    let block = boxed(theme, "token ids", "newest last");
-    let inner = block.inner(area);
-    block.render(area, buf);
+    let inner = draw_box(theme, ("token ids", "newest last"), area, buf);
     let room = inner.width as usize * inner.height as usize / 6;
     let mut spans = vec![Text::raw(" ")];
     for mark in view.state.trail.window(view.tokens_back(), room) {

@@ -1,4 +1,4 @@
-//! A comparison on the screen: the sentence, a line for each metric, why, and what else differs.
+//! A comparison: the sentence, a line for each metric, the reasons, and what else differs.
 
 use ratatui::{
     layout::Rect,
@@ -13,7 +13,7 @@ use crate::{
     tui::{theme::Theme, widgets::cut},
 };
 
-/// Columns of the table that are shown at a width, the name and the verdict aside.
+/// Columns of the table at a width, with their own widths; name and verdict are always shown.
 fn columns(width: u16) -> &'static [(usize, usize)] {
     match width {
         96.. => &[(1, 14), (2, 14), (3, 9), (4, 20), (5, 11)],
@@ -23,16 +23,21 @@ fn columns(width: u16) -> &'static [(usize, usize)] {
     }
 }
 
-/// A number of both that has no verdict.
-pub struct Besides {
+/// A number of both sides without a verdict.
+pub struct UnjudgedRow {
     pub name: &'static str,
     pub unit: &'static str,
     pub a: Option<f64>,
     pub b: Option<f64>,
 }
 
-/// All of it, as lines that may be longer than the area.
-pub fn verdict<'a>(theme: &Theme, comparison: &Comparison, besides: &[Besides], area: Rect) -> Vec<Line<'a>> {
+/// The comparison in lines that may be longer than the area.
+pub fn verdict<'a>(
+    theme: &Theme,
+    comparison: &Comparison,
+    unjudged: &[UnjudgedRow],
+    area: Rect,
+) -> Vec<Line<'a>> {
     let plain = |text: &str| theme.glyphs.plain(text);
     let mut lines = vec![Line::from(vec![
         Text::styled(format!(" {}  ", comparison.word), colour(theme, comparison.verdict)),
@@ -52,23 +57,23 @@ pub fn verdict<'a>(theme: &Theme, comparison: &Comparison, besides: &[Besides], 
         format!("{:>wide$}", cut(&plain(&name), wide - 1, theme.glyphs.ascii))
     });
     lines.push(Line::styled(format!(" {:<name_width$}{}", "", heading.collect::<String>()), theme.dim));
-    let rows = visible_rows(comparison).filter(|row| besides.iter().all(|other| other.name != row.label));
+    let rows = visible_rows(comparison).filter(|row| unjudged.iter().all(|other| other.name != row.label));
     lines.extend(rows.map(|row| line(theme, row, shown, name_width)));
-    let there = besides.iter().filter(|row| row.a.is_some() || row.b.is_some());
-    lines.extend(there.map(|row| quiet_line(theme, row, shown, name_width)));
+    let known = unjudged.iter().filter(|row| row.a.is_some() || row.b.is_some());
+    lines.extend(known.map(|row| unjudged_line(theme, row, shown, name_width)));
     lines.push(Line::default());
     for (labels, reason) in undecided_reasons(comparison) {
         lines.push(Line::styled(plain(&format!(" {labels}: {reason}.")), theme.dim));
     }
     for (name, side) in [("A", &comparison.a), ("B", &comparison.b)] {
         let style = if side.blocking_issues.is_empty() { theme.dim } else { theme.warn };
-        let words = format!(" {name} {}: {}; {}", short(side), side.what, describe_side(side));
-        lines.push(Line::styled(plain(&words), style));
+        let text = format!(" {name} {}: {}; {}", short(side), side.what, describe_side(side));
+        lines.push(Line::styled(plain(&text), style));
     }
     for difference in &comparison.differences {
-        let (kind, words) = describe_difference(difference);
+        let (kind, text) = describe_difference(difference);
         let style = if difference.blocks() { theme.warn } else { theme.dim };
-        lines.push(Line::styled(plain(&format!(" {kind}: {words}")), style));
+        lines.push(Line::styled(plain(&format!(" {kind}: {text}")), style));
     }
     for advice in &comparison.advice {
         lines.push(Line::styled(plain(&format!(" → {advice}.")), theme.text));
@@ -89,7 +94,12 @@ fn line<'a>(theme: &Theme, row: &Row, shown: &[(usize, usize)], name_width: usiz
     Line::from(spans)
 }
 
-fn quiet_line<'a>(theme: &Theme, row: &Besides, shown: &[(usize, usize)], name_width: usize) -> Line<'a> {
+fn unjudged_line<'a>(
+    theme: &Theme,
+    row: &UnjudgedRow,
+    shown: &[(usize, usize)],
+    name_width: usize,
+) -> Line<'a> {
     let none = || theme.glyphs.none.to_owned();
     let value = |value: Option<f64>| {
         value.map_or_else(none, |value| theme.glyphs.plain(&format!("{} {}", three_digits(value), row.unit)))

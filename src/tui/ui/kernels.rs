@@ -1,66 +1,64 @@
-//! What of the kernels is looked at, and what keys do to that.
+//! The settings of the Kernels pane, and what keys do to them.
 
+use super::action::moved;
 use crate::event::kernels::{Group, SortBy};
 
 /// The Kernels pane as the user has set it.
 #[derive(Debug, Clone, Default)]
-pub struct KernelsLook {
-    /// Which source, by its place; `None` leaves the choice to the program.
+pub struct KernelsSettings {
+    /// Index of the source; `None` lets the program choose.
     pub source: Option<usize>,
     pub row: usize,
-    /// `None` takes operators where they are told, families elsewhere.
+    /// `None` groups by operator where operators are known, by family elsewhere.
     pub group: Option<Group>,
     pub sort: SortBy,
     pub filter: String,
-    /// All that is known of the chosen row is on the screen.
+    /// The details of the selected row are shown.
     pub open: bool,
-    /// Lines of that above the first one shown.
+    /// First line of the details that is shown.
     pub scroll: usize,
-    /// How close the timeline is looked at; 0 is the whole step.
+    /// Zoom of the timeline; 0 is the whole step.
     pub zoom: usize,
-    /// Which stretch of the step, where not all of it is shown.
-    pub stretch: usize,
+    /// Which part of the step, if zoomed in.
+    pub part: usize,
 }
 
-/// What there is to look at.
+/// How far the keys can move in the Kernels pane.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct KernelsExtent {
     pub sources: usize,
-    /// The source that is on the screen.
+    /// The source that is shown.
     pub source: usize,
     pub rows: usize,
-    /// How they are put together.
     pub group: Group,
-    /// Whether operators are told.
+    /// Whether the source knows operators.
     pub operators: bool,
-    /// How close the timeline can be looked at.
+    /// Zoom levels of the timeline.
     pub zooms: usize,
-    /// Stretches of the step at this zoom.
-    pub stretches: usize,
+    /// Parts of the step at this zoom.
+    pub parts: usize,
 }
 
-/// More lines than there ever are of one kernel: scrolling ends where the text does.
-const MOST_LINES: usize = 2000;
+/// More lines than the details of a kernel have: drawing stops at the end of the text.
+const MAX_SCROLL: usize = 2000;
 
-impl KernelsLook {
+impl KernelsSettings {
     pub fn move_by(&mut self, by: isize, extent: KernelsExtent) {
-        let last = extent.rows.saturating_sub(1);
-        self.row = self.row.min(last).saturating_add_signed(by).min(last);
+        self.row = moved(self.row, by, extent.rows);
         self.scroll = 0;
     }
 
-    /// By a page: of what is open, else of the table.
-    pub fn page(&mut self, by: i32, extent: KernelsExtent) {
+    /// Scrolls the details if they are open, otherwise the table.
+    pub fn page(&mut self, by: isize, extent: KernelsExtent) {
         match self.open {
-            true => self.scroll = self.scroll.saturating_add_signed(10 * by as isize).min(MOST_LINES),
-            false => self.move_by(20 * by as isize, extent),
+            true => self.scroll = self.scroll.saturating_add_signed(10 * by).min(MAX_SCROLL),
+            false => self.move_by(20 * by, extent),
         }
     }
 
-    pub fn next_source(&mut self, by: i32, extent: KernelsExtent) {
-        let last = extent.sources.saturating_sub(1);
-        self.source = Some(extent.source.saturating_add_signed(by as isize).min(last));
-        (self.row, self.scroll, self.stretch) = (0, 0, 0);
+    pub fn step_source(&mut self, by: isize, extent: KernelsExtent) {
+        self.source = Some(moved(extent.source, by, extent.sources));
+        (self.row, self.scroll, self.part) = (0, 0, 0);
     }
 
     pub fn next_group(&mut self, extent: KernelsExtent) {
@@ -92,16 +90,14 @@ impl KernelsLook {
         self.scroll = 0;
     }
 
-    /// Looks closer at the timeline, or from further away.
-    pub fn zoom_by(&mut self, closer: i32, extent: KernelsExtent) {
-        let last = extent.zooms.saturating_sub(1);
-        self.zoom = self.zoom.min(last).saturating_add_signed(closer as isize).min(last);
-        self.stretch = 0;
+    /// Zooms the timeline in, or out if negative.
+    pub fn zoom_by(&mut self, by: isize, extent: KernelsExtent) {
+        self.zoom = moved(self.zoom, by, extent.zooms);
+        self.part = 0;
     }
 
-    pub fn next_stretch(&mut self, by: i32, extent: KernelsExtent) {
-        let last = extent.stretches.saturating_sub(1);
-        self.stretch = self.stretch.min(last).saturating_add_signed(by as isize).min(last);
+    pub fn step_part(&mut self, by: isize, extent: KernelsExtent) {
+        self.part = moved(self.part, by, extent.parts);
     }
 }
 
@@ -116,35 +112,35 @@ mod tests {
         group: Group::Operator,
         operators: true,
         zooms: 3,
-        stretches: 4,
+        parts: 4,
     };
 
     #[test]
-    fn nothing_moves_past_its_end_and_nothing_is_opened_of_nothing() {
+    fn no_setting_moves_past_its_end_and_an_empty_table_has_no_details() {
         for extent in [EXTENT, KernelsExtent::default()] {
-            let mut look = KernelsLook::default();
-            look.move_by(100, extent);
-            look.next_source(9, extent);
-            look.zoom_by(9, extent);
-            look.next_stretch(9, extent);
-            let ends = [extent.sources, extent.zooms, extent.stretches].map(|n| n.saturating_sub(1));
-            assert_eq!([look.source.unwrap(), look.zoom, look.stretch], ends);
-            look.toggle_open(extent);
-            assert_eq!(look.open, extent.rows > 0);
-            look.move_by(-100, extent);
-            assert_eq!(look.row, 0);
+            let mut settings = KernelsSettings::default();
+            settings.move_by(100, extent);
+            settings.step_source(9, extent);
+            settings.zoom_by(9, extent);
+            settings.step_part(9, extent);
+            let ends = [extent.sources, extent.zooms, extent.parts].map(|n| n.saturating_sub(1));
+            assert_eq!([settings.source.unwrap(), settings.zoom, settings.part], ends);
+            settings.toggle_open(extent);
+            assert_eq!(settings.open, extent.rows > 0);
+            settings.move_by(-100, extent);
+            assert_eq!(settings.row, 0);
         }
     }
 
     #[test]
-    fn groups_go_round_and_operators_only_where_they_are_told() {
+    fn groups_cycle_and_operators_only_if_known() {
         for (operators, turns) in [(true, 4), (false, 3)] {
-            let mut look = KernelsLook::default();
+            let mut settings = KernelsSettings::default();
             let mut extent = KernelsExtent { operators, group: Group::Family, ..EXTENT };
             let mut seen = Vec::new();
             for _ in 0..turns {
-                look.next_group(extent);
-                extent.group = look.group.unwrap();
+                settings.next_group(extent);
+                extent.group = settings.group.unwrap();
                 seen.push(extent.group);
             }
             assert_eq!(seen.last(), Some(&Group::Family));
@@ -153,14 +149,14 @@ mod tests {
     }
 
     #[test]
-    fn a_page_is_of_what_is_open() {
-        let mut look = KernelsLook::default();
-        look.page(1, EXTENT);
-        assert_eq!((look.row, look.scroll), (4, 0));
-        look.toggle_open(EXTENT);
-        look.page(1, EXTENT);
-        assert_eq!((look.row, look.scroll), (4, 10));
-        look.page(-9, EXTENT);
-        assert_eq!(look.scroll, 0);
+    fn paging_scrolls_the_details_if_open() {
+        let mut settings = KernelsSettings::default();
+        settings.page(1, EXTENT);
+        assert_eq!((settings.row, settings.scroll), (4, 0));
+        settings.toggle_open(EXTENT);
+        settings.page(1, EXTENT);
+        assert_eq!((settings.row, settings.scroll), (4, 10));
+        settings.page(-9, EXTENT);
+        assert_eq!(settings.scroll, 0);
     }
 }

@@ -1,8 +1,8 @@
-//! A field of braille dots to draw lines and marks on, or of plain characters where those can't be shown.
+//! A canvas of braille dots, or of plain characters in ASCII.
 
 use ratatui::{buffer::Buffer, layout::Rect, style::Style};
 
-/// Two dots wide and four high for each cell. The style that comes last in a cell stays.
+/// Two dots wide and four high for each cell. A cell has the style of its last dot.
 pub struct Dots {
     area: Rect,
     cells: Vec<(u8, Style)>,
@@ -19,7 +19,7 @@ impl Dots {
         (self.area.width as usize * 2, self.area.height as usize * 4)
     }
 
-    /// Sets the dot at `x` from the left and `y` from the bottom; outside nothing happens.
+    /// Sets the dot at `x` from the left and `y` from the bottom, if that is inside.
     pub fn set(&mut self, x: usize, y: usize, style: Style) {
         // Bits of a braille cell, by column and by row from the top.
         const DOTS: [[u8; 4]; 2] = [[0x01, 0x02, 0x04, 0x40], [0x08, 0x10, 0x20, 0x80]];
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dots_stand_where_they_were_set() {
+    fn dots_are_drawn_where_they_were_set() {
         let area = Rect::new(1, 1, 3, 2);
         let mut buf = Buffer::empty(Rect::new(0, 0, 5, 4));
         let mut dots = Dots::new(area, false);

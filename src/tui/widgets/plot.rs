@@ -1,7 +1,8 @@
-//! Values over time as lines of braille dots, or of plain characters where those can't be shown.
+//! Values over time as lines of braille dots, or as bars of plain characters in ASCII.
 
 use ratatui::{buffer::Buffer, layout::Rect, style::Style, text::Line, widgets::Widget};
 
+use super::Dots;
 use crate::{
     state::Bucket,
     tui::theme::{Glyphs, Theme},
@@ -15,13 +16,20 @@ pub struct Span {
     pub mid: f32,
 }
 
-/// Buckets as they are.
+impl Span {
+    /// A single value.
+    pub fn flat(value: f32) -> Span {
+        Span { low: value, high: value, mid: value }
+    }
+}
+
+/// Buckets as spans.
 pub fn spans(buckets: &[Option<Bucket>]) -> Vec<Option<Span>> {
     buckets.iter().map(|b| b.map(|b| Span { low: b.min, high: b.max, mid: b.mean() })).collect()
 }
 
 /// Draws `columns`, two for each cell, between `bottom` and `top`. A column without a value stays empty.
-/// What lies under the line is shaded, so that a tall chart reads as an amount.
+/// The area under the line is shaded.
 pub fn plot(
     buf: &mut Buffer,
     area: Rect,
@@ -33,87 +41,74 @@ pub fn plot(
     if area.is_empty() || top <= bottom {
         return;
     }
+    let share = |value: f32| ((value - bottom) / (top - bottom)).clamp(0.0, 1.0);
     if theme.glyphs.ascii {
-        plot_bars(buf, area, columns, (bottom, top), style, theme.glyphs);
+        plot_bars(buf, area, columns, share, style, theme.glyphs);
     } else {
-        plot_dots(buf, area, columns, (bottom, top), style, theme.border);
+        plot_dots(buf, area, columns, share, style, theme.border);
     }
 }
-
-/// A single dot in the middle of a cell.
-const SHADE: u8 = 0x02;
 
 fn plot_dots(
     buf: &mut Buffer,
     area: Rect,
     columns: &[Option<Span>],
-    (bottom, top): (f32, f32),
+    share: impl Fn(f32) -> f32,
     style: Style,
     shade: Style,
 ) {
-    // Bits of a braille cell, by column and by row from the top.
-    const DOTS: [[u8; 4]; 2] = [[0x01, 0x02, 0x04, 0x40], [0x08, 0x10, 0x20, 0x80]];
-    let (width, rows) = (area.width as usize, area.height as usize * 4);
-    let level = |value: f32| {
-        let share = ((value - bottom) / (top - bottom)).clamp(0.0, 1.0);
-        (share * (rows - 1) as f32).round() as usize
-    };
-    let mut cells = vec![0u8; width * area.height as usize];
-    let mut lowest = vec![usize::MAX; width];
+    let mut dots = Dots::new(area, false);
+    let (width, height) = dots.size();
+    let dot = |value: f32| (share(value) * (height - 1) as f32).round() as usize;
+    let mut lowest: Vec<Option<usize>> = vec![None; area.width as usize];
     let mut previous: Option<usize> = None;
-    for (x, span) in columns.iter().take(width * 2).enumerate() {
+    for (x, span) in columns.iter().take(width).enumerate() {
         let Some(span) = span else {
             previous = None;
             continue;
         };
-        let (mut low, mut high, mid) = (level(span.low), level(span.high), level(span.mid));
-        // A step between neighbours is drawn, so that the line does not fall apart.
+        let (mut low, mut high, mid) = (dot(span.low), dot(span.high), dot(span.mid));
+        // A step between neighbours is drawn, so that the line is continuous.
         if let Some(before) = previous {
             low = low.min(before + 1).min(mid);
             high = high.max(before.saturating_sub(1)).max(mid);
         }
-        for dot in low..=high {
-            let row = rows - 1 - dot;
-            cells[row / 4 * width + x / 2] |= DOTS[x % 2][row % 4];
-        }
-        lowest[x / 2] = lowest[x / 2].min(low);
+        (low..=high).for_each(|y| dots.set(x, y, style));
+        lowest[x / 2] = Some(lowest[x / 2].map_or(low, |lowest| lowest.min(low)));
         previous = Some(mid);
     }
-    for (i, bits) in cells.into_iter().enumerate() {
-        let (column, row) = (i % width, i / width);
-        let under = lowest[column] != usize::MAX && row > (rows - 1 - lowest[column]) / 4;
-        let (bits, style) = match bits {
-            0 if under => (SHADE, shade),
-            0 => continue,
-            bits => (bits, style),
-        };
-        let dots = char::from_u32(0x2800 + u32::from(bits)).unwrap_or(' ');
-        buf[(area.x + column as u16, area.y + row as u16)].set_char(dots).set_style(style);
+    for (column, low) in lowest.into_iter().enumerate() {
+        let Some((x, y)) = low.and_then(|low| dots.cell(2 * column, low)) else { continue };
+        (y + 1..area.bottom()).for_each(|y| {
+            buf[(x, y)].set_symbol("⠂").set_style(shade);
+        });
     }
+    dots.draw(buf);
 }
 
 fn plot_bars(
     buf: &mut Buffer,
     area: Rect,
     columns: &[Option<Span>],
-    (bottom, top): (f32, f32),
+    share: impl Fn(f32) -> f32,
     style: Style,
     glyphs: Glyphs,
 ) {
-    let steps = glyphs.bars.len();
-    let levels = area.height as usize * steps;
-    for (x, pair) in columns.chunks(2).take(area.width as usize).enumerate() {
-        let Some(span) = pair.iter().flatten().max_by(|a, b| a.mid.total_cmp(&b.mid)) else { continue };
-        let share = ((span.mid - bottom) / (top - bottom)).clamp(0.0, 1.0);
-        let mut left = (share * (levels - 1) as f32).round() as usize + 1;
-        for row in (0..area.height).rev() {
-            if left == 0 {
-                break;
-            }
-            let glyph = glyphs.bars[left.min(steps) - 1];
-            buf[(area.x + x as u16, area.y + row)].set_symbol(glyph).set_style(style);
-            left = left.saturating_sub(steps);
+    let steps = area.height as usize * glyphs.bars.len();
+    for (column, pair) in area.columns().zip(columns.chunks(2)) {
+        if let Some(span) = pair.iter().flatten().max_by(|a, b| a.mid.total_cmp(&b.mid)) {
+            let height = (share(span.mid) * (steps - 1) as f32).round() as usize + 1;
+            draw_bar(buf, column, height, glyphs, style);
         }
+    }
+}
+
+/// Draws a bar from the bottom of a column, `height` eighths of a cell high.
+pub fn draw_bar(buf: &mut Buffer, column: Rect, height: usize, glyphs: Glyphs, style: Style) {
+    let mut left = height;
+    for cell in column.rows().rev().take(height.div_ceil(8)) {
+        buf[cell.as_position()].set_symbol(glyphs.bars[left.min(8) - 1]).set_style(style);
+        left = left.saturating_sub(8);
     }
 }
 
@@ -130,7 +125,7 @@ pub struct Lane<'a> {
 }
 
 impl Lane<'_> {
-    /// The part of `area` that the line itself takes.
+    /// The part of `area` between label and readout.
     pub fn plot_area(area: Rect, label_width: u16, readout_width: u16) -> Rect {
         let width = area.width.saturating_sub(label_width + readout_width);
         Rect { x: area.x + label_width.min(area.width), width, ..area }
@@ -148,13 +143,8 @@ impl Widget for Lane<'_> {
         let chart = Self::plot_area(area, self.label_width, self.readout_width);
         plot(buf, chart, &self.columns, self.range, self.style, self.theme);
         let readout = Line::styled(glyphs.plain(&self.readout), self.theme.text).right_aligned();
-        let at = Rect {
-            x: chart.right(),
-            y: area.y,
-            width: area.right().saturating_sub(chart.right()),
-            height: 1,
-        };
-        readout.render(at, buf);
+        let x = chart.right();
+        readout.render(Rect { x, width: area.right().saturating_sub(x), height: 1, ..area }, buf);
     }
 }
 
@@ -166,7 +156,7 @@ mod tests {
     fn drawn(columns: &[Option<f32>], width: u16, height: u16, glyphs: Glyphs) -> String {
         let area = Rect::new(0, 0, width, height);
         let mut buf = Buffer::empty(area);
-        let spans: Vec<_> = columns.iter().map(|v| v.map(|v| Span { low: v, high: v, mid: v })).collect();
+        let spans: Vec<_> = columns.iter().map(|v| v.map(Span::flat)).collect();
         let theme = Theme::new(ThemeName::NoColour, Depth::Ansi, glyphs);
         plot(&mut buf, area, &spans, (0.0, 1.0), Style::new(), &theme);
         (0..height).map(|y| (0..width).map(|x| buf[(x, y)].symbol()).collect::<String>() + "\n").collect()

@@ -1,30 +1,31 @@
-//! One cell for each token: its height and colour tell its ITL.
+//! One cell for each token: its height and colour show its ITL.
 
 use ratatui::{buffer::Buffer, layout::Rect, style::Style, widgets::Widget};
 
+use super::plot::draw_bar;
 use crate::{state::TokenMark, tui::theme::Theme};
 
 /// Tokens from left to right, the newest last.
 pub struct TokenStrip<'a> {
     pub tokens: Vec<&'a TokenMark>,
-    /// What a gap is compared with: the run's median ITL in milliseconds.
-    pub usual_ms: f64,
+    /// The run's median ITL in milliseconds, which each gap is compared with.
+    pub median_ms: f64,
     pub theme: &'a Theme,
     /// Column under the cursor, if any.
     pub cursor: Option<usize>,
 }
 
-/// How far a gap is from usual: 0 as usual, 4 far too slow.
-pub fn heat_of(gap_ms: f64, usual_ms: f64) -> usize {
+/// How far a gap is above the median: 0 not at all, 4 far too slow.
+pub fn heat_of(gap_ms: f64, median_ms: f64) -> usize {
     const STEPS: [f64; 4] = [1.1, 1.3, 2.0, 4.0];
-    STEPS.iter().take_while(|step| gap_ms > usual_ms * **step).count()
+    STEPS.iter().take_while(|step| gap_ms > median_ms * **step).count()
 }
 
 impl TokenStrip<'_> {
-    /// Height of a gap in eighths of a cell, logarithmic between half and eight times the usual.
+    /// Height of a gap in eighths of a cell, logarithmic between half and eight times the median.
     fn eighths(&self, gap_ms: f64, rows: u16) -> usize {
         let full = usize::from(rows) * 8;
-        let share = ((gap_ms / self.usual_ms).log2() + 1.0) / 4.0;
+        let share = ((gap_ms / self.median_ms).log2() + 1.0) / 4.0;
         ((share * full as f64).round().max(1.0) as usize).min(full)
     }
 
@@ -32,34 +33,24 @@ impl TokenStrip<'_> {
         if mark.warmup {
             return self.theme.dim;
         }
-        self.theme.heat[heat_of(mark.gap_ns as f64 / 1e6, self.usual_ms)]
+        self.theme.heat[heat_of(mark.gap_ns as f64 / 1e6, self.median_ms)]
     }
 }
 
 impl Widget for TokenStrip<'_> {
     fn render(self, area: Rect, buf: &mut Buffer) {
         let glyphs = self.theme.glyphs;
-        for (x, mark) in self.tokens.iter().take(area.width as usize).enumerate() {
-            let column = area.x + x as u16;
+        for (x, (column, mark)) in area.columns().zip(&self.tokens).enumerate() {
             if mark.first {
-                for y in area.top()..area.bottom() {
-                    buf[(column, y)].set_symbol(glyphs.first_token).set_style(self.theme.prefill);
+                for cell in column.rows() {
+                    buf[cell.as_position()].set_symbol(glyphs.first_token).set_style(self.theme.prefill);
                 }
             } else {
-                let mut left = self.eighths(mark.gap_ns as f64 / 1e6, area.height);
-                for y in (area.top()..area.bottom()).rev() {
-                    if left == 0 {
-                        break;
-                    }
-                    buf[(column, y)].set_symbol(glyphs.bars[left.min(8) - 1]).set_style(self.style(mark));
-                    left = left.saturating_sub(8);
-                }
+                let height = self.eighths(mark.gap_ns as f64 / 1e6, area.height);
+                draw_bar(buf, column, height, glyphs, self.style(mark));
             }
             if self.cursor == Some(x) {
-                for y in area.top()..area.bottom() {
-                    let cell = &mut buf[(column, y)];
-                    cell.set_style(self.theme.selected);
-                }
+                buf.set_style(column, self.theme.selected);
             }
         }
     }
@@ -70,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn heat_grows_with_the_gap() {
+    fn heat_increases_with_the_gap() {
         let heats: Vec<usize> =
             [0.5, 1.0, 1.2, 1.5, 3.0, 9.0].into_iter().map(|gap| heat_of(gap, 1.0)).collect();
         assert_eq!(heats, [0, 0, 1, 2, 3, 4]);

@@ -1,11 +1,12 @@
-//! Lines and frames in the program's voice.
+//! Boxes and lines of text.
 
 use ratatui::{
-    layout::Rect,
+    buffer::Buffer,
+    layout::{Constraint, Layout, Rect},
     style::{Modifier, Style},
     symbols::border,
     text::{Line, Span},
-    widgets::{Block, Borders},
+    widgets::{Block, Borders, Paragraph, Widget, Wrap},
 };
 use tui_input::Input;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
@@ -23,8 +24,8 @@ const ASCII_BORDER: border::Set<'_> = border::Set {
     horizontal_bottom: "-",
 };
 
-/// A frame with a title at the left and a quieter one at the right.
-pub fn boxed<'a>(theme: &Theme, title: &str, aside: &str) -> Block<'a> {
+/// Draws a box with a title at the left and a dimmed one at the right; returns its inside.
+pub fn draw_box(theme: &Theme, (title, aside): (&str, &str), area: Rect, buf: &mut Buffer) -> Rect {
     let set = if theme.glyphs.ascii { ASCII_BORDER } else { border::ROUNDED };
     let mut block = Block::new()
         .borders(Borders::ALL)
@@ -35,10 +36,24 @@ pub fn boxed<'a>(theme: &Theme, title: &str, aside: &str) -> Block<'a> {
         block = block
             .title_top(Line::styled(format!(" {} ", theme.glyphs.plain(aside)), theme.dim).right_aligned());
     }
-    block
+    let inner = block.inner(area);
+    block.render(area, buf);
+    inner
 }
 
-/// `label value unit`, the value standing out.
+/// The inside of [`draw_box`].
+pub fn inside_box(area: Rect) -> Rect {
+    Block::new().borders(Borders::ALL).inner(area)
+}
+
+/// Draws wrapped text behind a pointer.
+pub fn draw_pointed(theme: &Theme, text: Line<'_>, area: Rect, buf: &mut Buffer) {
+    let [mark, place] = Layout::horizontal([Constraint::Length(3), Constraint::Min(1)]).areas(area);
+    Line::styled(format!(" {}", theme.glyphs.pointer), theme.accent).render(mark, buf);
+    Paragraph::new(text).wrap(Wrap { trim: true }).render(place, buf);
+}
+
+/// `label value unit`, with the value emphasised.
 pub fn label_value<'a>(theme: &Theme, label: &str, value: &str, unit: &str) -> Vec<Span<'a>> {
     let mut spans = Vec::with_capacity(3);
     if !label.is_empty() {
@@ -76,7 +91,7 @@ pub fn fit<'a>(theme: &Theme, parts: Vec<Vec<Span<'a>>>, width: u16) -> Line<'a>
     Line::from(line)
 }
 
-/// As much of a text as fits, and a sign where that is not all of it.
+/// As much of a text as fits, with an ellipsis if it is cut.
 pub fn cut(text: &str, width: usize, ascii: bool) -> String {
     if text.width() <= width {
         return text.to_owned();
@@ -92,12 +107,12 @@ pub fn cut(text: &str, width: usize, ascii: bool) -> String {
     if kept.is_empty() { kept } else { kept + sign }
 }
 
-/// A text in lines of at most `width`, broken between words where that can be; a longer word is broken anywhere.
+/// A text in lines of at most `width`, broken between words; a word longer than a line is broken anywhere.
 pub fn wrapped(text: &str, width: usize) -> Vec<String> {
     wrapped_behind(0, text, width)
 }
 
-/// The same where `taken` of the first line is taken already; that line stays empty where no word has room in it.
+/// The same if `taken` cells of the first line are in use; that line stays empty if no word fits into it.
 pub fn wrapped_behind(taken: usize, text: &str, width: usize) -> Vec<String> {
     let width = width.max(1);
     let (mut lines, mut line, mut used) = (Vec::new(), String::new(), taken);
@@ -129,25 +144,19 @@ pub fn wrapped_behind(taken: usize, text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// The text being typed with its cursor, scrolled so that the cursor is seen.
+/// The text being typed, scrolled so that the cursor is visible.
 pub fn input_line<'a>(theme: &Theme, input: &Input, area: Rect) -> Line<'a> {
     let width = area.width.saturating_sub(1) as usize;
     let skip = input.visual_scroll(width.max(1));
-    let mut before = String::new();
-    let mut at = " ".to_owned();
-    let mut after = String::new();
-    for (i, c) in input.value().chars().enumerate().skip(skip) {
-        match i.cmp(&input.cursor()) {
-            std::cmp::Ordering::Less => before.push(c),
-            std::cmp::Ordering::Equal => at = c.to_string(),
-            std::cmp::Ordering::Greater => after.push(c),
-        }
-    }
+    let shown: Vec<char> = input.value().chars().skip(skip).collect();
+    let (before, rest) = shown.split_at(input.cursor().saturating_sub(skip).min(shown.len()));
+    let (at, after) = rest.split_at(rest.len().min(1));
+    let text = |chars: &[char]| chars.iter().collect::<String>();
     let cursor = Style::new().add_modifier(Modifier::REVERSED);
     Line::from(vec![
-        Span::styled(before, theme.text),
-        Span::styled(at, theme.text.patch(cursor)),
-        Span::styled(after, theme.text),
+        Span::styled(text(before), theme.text),
+        Span::styled(if at.is_empty() { " ".to_owned() } else { text(at) }, theme.text.patch(cursor)),
+        Span::styled(text(after), theme.text),
     ])
 }
 
@@ -156,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_stay_whole_where_they_can() {
+    fn lines_break_between_words() {
         for (text, width, wanted) in [
             ("one two three", 7, &["one two", "three"][..]),
             ("one  two", 80, &["one two"]),

@@ -1,4 +1,4 @@
-// What all kernels share: number types, wide loads, reductions, and starting before the previous kernel has ended.
+// Shared by all kernels: number types, wide loads, reductions, and the start before the previous kernel has ended.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -56,8 +56,8 @@ template <> __device__ __forceinline__ void store8<float>(float* at, const float
     reinterpret_cast<float4*>(at)[1] = make_float4(in[4], in[5], in[6], in[7]);
 }
 
-// Programmatic dependent launch. A kernel may be started while the one before it still runs: until
-// `wait_for_previous` it touches nothing but weights. After `let_next_start` by every block the next one may come.
+// Programmatic dependent launch. A kernel may start while the previous one still runs: until `wait_for_previous` it
+// reads only weights. After `let_next_start` of every block the next kernel may start.
 __device__ __forceinline__ void wait_for_previous() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -75,7 +75,7 @@ __device__ __forceinline__ float warp_sum(float x) {
     return x;
 }
 
-// The sum over a block of at most 1,024 threads, given to all of them.
+// The sum over a block of at most 1,024 threads, returned to all of them.
 __device__ __forceinline__ float block_sum(float x) {
     __shared__ float parts[32];
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = (blockDim.x + 31) / 32;
@@ -84,7 +84,7 @@ __device__ __forceinline__ float block_sum(float x) {
     __syncthreads();
     x = lane < warps ? parts[lane] : 0.f;
     x = warp_sum(x);
-    // A second sum must not overwrite what is still read.
+    // A second sum must not overwrite parts that are still read.
     __syncthreads();
     return x;
 }
@@ -110,7 +110,7 @@ __device__ __forceinline__ void mma<f16>(float (&c)[4], uint32_t a0, uint32_t a1
                  : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-// What the gate goes through: 0 SiLU, 1 GELU in its tanh form, 2 GELU by the error function.
+// The activation of the gate: 0 SiLU, 1 GELU by tanh, 2 GELU by the error function.
 __device__ __forceinline__ float activate(float x, int activation) {
     if (activation == 0) return x / (1.f + __expf(-x));
     if (activation == 2) return 0.5f * x * (1.f + erff(x * 0.7071067811865476f));
@@ -118,5 +118,5 @@ __device__ __forceinline__ float activate(float x, int activation) {
     return 0.5f * x * (1.f + tanhf(inner));
 }
 
-// Squeezed into ±cap; 0 leaves it.
+// Limited to ±cap; 0 means no limit.
 __device__ __forceinline__ float softcapped(float x, float cap) { return cap > 0.f ? cap * tanhf(x / cap) : x; }

@@ -1,11 +1,11 @@
-// Attention of one new position to all before it. The cache is read once: a block takes one key/value head, up to eight
-// of the query heads that share it, and a stretch of positions. Blocks of a cluster put their stretches together through
-// each other's shared memory; where a chip has no clusters, the last block of a head to end does, through memory.
+// Attention of one new position to all before it. The cache is read once: a block computes up to eight query heads that
+// share one key/value head, for a range of positions. Blocks of a cluster combine their ranges through each other's
+// shared memory; on a GPU without clusters, the last block of a head combines them through global memory.
 //
-// Keys and values go straight from memory into the tensor cores' fragments, 16 bytes at a load. Scores are made
+// Keys and values are loaded from memory directly into the tensor cores' fragments, 16 bytes at a time. Scores are
 // transposed, positions × heads: the eight columns of a product are the eight heads. As in `skinny.cu` the order of the
-// summed dimension is free, so a lane's eight neighbours may be any eight of it; and so is the order of the rows of the
-// result, which is put right when it is written.
+// summed dimension is arbitrary, so a lane's eight neighbours may be any eight of it. The order of the rows of the result
+// is arbitrary too, and is restored when they are written.
 #include <cooperative_groups.h>
 
 #include "common.cuh"
@@ -13,10 +13,10 @@
 namespace groups = cooperative_groups;
 
 constexpr int HEADS = 8;         // query heads of a block
-constexpr int TILE = 16;         // positions of a warp's turn
-constexpr float LOWEST = -1e30f; // below every score, and still a number
+constexpr int TILE = 16;         // positions of one iteration of a warp
+constexpr float LOWEST = -1e30f; // below every score, and finite
 
-// Warps of a block: what they put together must fit into shared memory.
+// Warps of a block: their partial results must fit into shared memory.
 #define WARPS_OF(DIM) ((DIM) > 128 ? 4 : 8)
 constexpr int PLAIN_WARPS = 8;
 
@@ -37,7 +37,7 @@ __device__ __forceinline__ uint32_t upper_halves(uint32_t a, uint32_t b) { retur
 
 // qkv: (batch, (heads + 2·kv_heads)·DIM), queries first. Caches: (batch, kv_heads, capacity, DIM). out: (batch,
 // heads·DIM). parts: (batch, grid y, splits, HEADS, DIM + 4) of f32; arrived: (batch, grid y) counters that are zero
-// between calls. `*position` is the new one, already in the cache. window 0 sees everything.
+// between calls. `*position` is the new one, already in the cache. window 0 means no window.
 // Grid: (splits, kv_heads · (heads of the group in steps of HEADS), batch); with clusters, eight splits.
 template <typename T, int DIM, bool AHEAD>
 __device__ void decode_attention(T* out, const T* qkv, const T* keys, const T* values, float* parts, unsigned* arrived,
@@ -48,7 +48,7 @@ __device__ void decode_attention(T* out, const T* qkv, const T* keys, const T* v
     __shared__ float merged[WARPS][HEADS][DIM + 4];
     __shared__ float merged_top[WARPS][HEADS], merged_sum[WARPS][HEADS];
 #if __CUDA_ARCH__ >= 900
-    __shared__ float own[HEADS][DIM + 4]; // the block's result, its greatest score and its sum
+    __shared__ float own[HEADS][DIM + 4]; // the block's result, its maximum score and its sum
 #else
     __shared__ bool is_last;
 #endif
@@ -63,14 +63,14 @@ __device__ void decode_attention(T* out, const T* qkv, const T* keys, const T* v
     wait_for_previous();
 
     const int end = __ldcg(position) + 1, begin = window > 0 ? max(0, end - window) : 0;
-    // Short contexts use fewer blocks: a stretch gives every warp a turn.
+    // Short contexts use fewer blocks, so that every warp has an iteration.
     constexpr int LEAST = WARPS * TILE;
     const int fair = (end - begin + splits - 1) / splits, stretch = (fair + LEAST - 1) / LEAST * LEAST;
     const int used = (end - begin + stretch - 1) / stretch;
 #if __CUDA_ARCH__ < 900
     if (split >= used) return;
 #endif
-    // A block of a cluster whose stretch is empty goes on, with nothing to add.
+    // A block of a cluster with an empty range continues and adds nothing.
     const int from = begin + split * stretch, to = min(end, from + stretch);
 
     // The queries, as the second factor: column `group` is a head, and the lane holds its share of each chunk.
@@ -131,7 +131,7 @@ __device__ void decode_attention(T* out, const T* qkv, const T* keys, const T* v
             top[h] = now;
             score[h] = sees_low ? __expf(a - now) : 0.f;
             score[2 + h] = sees_high ? __expf(b - now) : 0.f;
-            // Each lane keeps the sum over its own positions.
+            // Each lane sums over its own positions.
             sum[h] = sum[h] * keep[h] + score[h] + score[2 + h];
         }
         uint32_t b0 = transposed(pack<T>(score[0], score[1])), b1 = transposed(pack<T>(score[2], score[3]));
@@ -159,7 +159,7 @@ __device__ void decode_attention(T* out, const T* qkv, const T* keys, const T* v
             }
         }
     };
-    // With AHEAD, the next tile is on its way while this one is worked on.
+    // With AHEAD, the next tile is loaded while this one is computed.
     constexpr int STEP = WARPS * TILE;
     Loaded even, odd;
     int first = from + warp * TILE;
@@ -231,7 +231,7 @@ __device__ void decode_attention(T* out, const T* qkv, const T* keys, const T* v
     }
     if (used == 1) return;
 #if __CUDA_ARCH__ >= 900
-    // The blocks of the cluster: each takes its share of the result.
+    // The blocks of the cluster: each computes its share of the result.
     groups::cluster_group cluster = groups::this_cluster();
     cluster.sync();
     const int blocks = cluster.num_blocks(), rank = cluster.block_rank();
@@ -248,10 +248,10 @@ __device__ void decode_attention(T* out, const T* qkv, const T* keys, const T* v
         }
         my_out[i] = narrow<T>(all / total);
     }
-    // Nobody leaves while another reads his memory.
+    // A block stays until no other reads its memory.
     cluster.sync();
 #else
-    // The blocks of the head: a warp takes a query head.
+    // The blocks of the head: a warp combines a query head.
     __threadfence();
     __syncthreads();
     if (threadIdx.x == 0) {
@@ -297,7 +297,7 @@ __device__ void decode_attention(T* out, const T* qkv, const T* keys, const T* v
 #endif
 }
 
-// Any number type and head dimension up to 256, without tensor cores: a block takes one head of one sequence.
+// Any number type and head dimension up to 256, without tensor cores: a block computes one head of one sequence.
 template <typename T>
 __device__ void plain_decode_attention(T* out, const T* qkv, const T* keys, const T* values, const int* position,
                                        int heads, int kv_heads, int capacity, int window, float scale, float cap,
@@ -350,7 +350,7 @@ __device__ void plain_decode_attention(T* out, const T* qkv, const T* keys, cons
 #else
 #define CLUSTER
 #endif
-// The next tile ahead takes the registers of a second block: it pays where there are few blocks, and up to 128
+// Loading the next tile ahead uses the registers of a second block: it is faster with few blocks and up to 128
 // dimensions.
 #define DECODE(T, DIM)                                                                                               \
     DECODE_AS(decode_attention_##DIM##_##T, T, DIM, (DIM <= 128))                                                    \

@@ -1,9 +1,9 @@
 // Causal attention of a whole prompt: tiles of keys and values stream through shared memory under an online softmax, on
-// the tensor cores. No matrix of scores is ever made.
+// the tensor cores. The matrix of scores is never stored.
 //
-// A block takes 64·M_TILES queries of one head; each of its four warps 16·M_TILES of them, so that what is read from
-// shared memory feeds M_TILES products. Keys and values are double-buffered: the next tile is on its way while this one
-// is worked on. Rows are padded by 16 bytes, which keeps `ldmatrix` free of bank conflicts.
+// A block computes 64·M_TILES queries of one head, each of its four warps 16·M_TILES of them, so that a load from
+// shared memory is used by M_TILES products. Keys and values are double-buffered: the next tile is loaded while this one
+// is computed. Rows are padded by 16 bytes, so that `ldmatrix` has no bank conflicts.
 #include "common.cuh"
 
 constexpr int WARPS = 4;
@@ -13,7 +13,7 @@ constexpr float LOG2_E = 1.4426950408889634f;
 __device__ __forceinline__ uint32_t shared_address(const void* at) {
     return static_cast<uint32_t>(__cvta_generic_to_shared(at));
 }
-// 16 bytes on their way to shared memory; zeros where there is nothing.
+// An asynchronous copy of 16 bytes to shared memory; zeros where `there` is false.
 __device__ __forceinline__ void copy16(void* to, const void* from, bool there) {
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
                  "r"(there ? 16 : 0));
@@ -33,8 +33,8 @@ __device__ __forceinline__ void load_transposed(uint32_t (&r)[4], const void* at
                  : "r"(shared_address(at)));
 }
 
-// qkv: (batch·length, (heads + 2·kv_heads)·DIM), queries first and already turned. Caches: (batch, kv_heads, capacity,
-// DIM), filled from position 0. out: (batch·length, heads·DIM). window 0 sees everything.
+// qkv: (batch·length, (heads + 2·kv_heads)·DIM), queries first and already rotated. Caches: (batch, kv_heads, capacity,
+// DIM), filled from position 0. out: (batch·length, heads·DIM). window 0 means no window.
 template <typename T, int DIM, int M_TILES, int TILE>
 __device__ void prefill_attention(T* out, const T* qkv, const T* keys, const T* values, int length, int heads,
                                   int kv_heads, int capacity, int window, float scale, float cap) {
@@ -45,7 +45,7 @@ __device__ void prefill_attention(T* out, const T* qkv, const T* keys, const T* 
     T* value_tiles = key_tiles + 2 * TILE * PITCH;
 
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = lane / 4, quad = lane % 4;
-    // The longest first: what starts last should end soon.
+    // The longest first, so that the last blocks are short.
     const int first_row = (gridDim.x - 1 - blockIdx.x) * ROWS, head = blockIdx.y, sequence = blockIdx.z;
     const int kv_head = head / (heads / kv_heads), stride = (heads + 2 * kv_heads) * DIM;
     const T* query_at = qkv + (size_t)sequence * length * stride + head * DIM;
@@ -75,7 +75,7 @@ __device__ void prefill_attention(T* out, const T* qkv, const T* keys, const T* 
 #pragma unroll
     for (int m = 0; m < M_TILES; m++) top[m][0] = top[m][1] = LOWEST, sum[m][0] = sum[m][1] = 0.f;
     const int warp_row = warp * M_TILES * 16;
-    // Turns scores into units of log2, so that exp2 serves.
+    // Converts scores to units of log2, for exp2.
     const float to_log2 = cap > 0.f ? LOG2_E : scale * LOG2_E;
 
     for (int tile = 0; tile < tiles; tile++) {
@@ -144,7 +144,7 @@ __device__ void prefill_attention(T* out, const T* qkv, const T* keys, const T* 
                 }
                 now = fmaxf(now, __shfl_xor_sync(ALL_LANES, now, 1));
                 now = fmaxf(now, __shfl_xor_sync(ALL_LANES, now, 2));
-                // The greatest score of a row hardly ever changes after the first tiles.
+                // The maximum of a row rarely changes after the first tiles.
                 if (__any_sync(ALL_LANES, now != top[m][half])) {
                     float keep = exp2f((top[m][half] - now) * to_log2);
                     sum[m][half] *= keep;
@@ -155,7 +155,7 @@ __device__ void prefill_attention(T* out, const T* qkv, const T* keys, const T* 
                     }
                 }
                 top[m][half] = now;
-                // A row that has seen nothing yet must not count what it does not see.
+                // A row whose positions were all masked so far must not count them.
                 float base = now == LOWEST ? 0.f : now * to_log2, added = 0.f;
 #pragma unroll
                 for (int n = 0; n < N_TILES; n++) {
@@ -217,7 +217,7 @@ __device__ void prefill_attention(T* out, const T* qkv, const T* keys, const T* 
     }
 }
 
-// Any number type and head dimension, without tensor cores: a warp takes one query. dim is at most 256.
+// Any number type and head dimension, without tensor cores: a warp computes one query. dim is at most 256.
 template <typename T>
 __device__ void plain_attention(T* out, const T* qkv, const T* keys, const T* values, int length, int heads,
                                 int kv_heads, int capacity, int window, float scale, float cap, int dim) {

@@ -1,7 +1,7 @@
-// Between the projections and the attention: bias, norm of each head, rotation, and the way into the cache.
+// Between the projections and the attention: bias, norm of each head, rotation, and the copy into the cache.
 #include "common.cuh"
 
-// A warp takes one head of one row of qkv = [heads·dim | kv_heads·dim | kv_heads·dim]. Queries stay in place; keys and
+// A warp computes one head of one row of qkv = [heads·dim | kv_heads·dim | kv_heads·dim]. Queries stay in place; keys and
 // values go to the caches, (batch, kv_heads, capacity, dim). Row b·length + i is position `*start + i` of sequence b.
 // dim is even and at most 256. Tables of cosines and sines: (capacity, dim / 2).
 template <typename T>

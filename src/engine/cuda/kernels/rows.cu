@@ -1,4 +1,4 @@
-// What is done to each row of activations: looking up embeddings, RMS norm, the gated product of a prefill.
+// Operations on rows of activations: embedding lookup, RMS norm, the gated product of a prefill.
 #include "common.cuh"
 
 // Rows of the table, one for each id.
@@ -91,7 +91,7 @@ template <typename T> __device__ void gated(T* out, const T* gate_up, size_t row
     }
 }
 
-// Each of n numbers squeezed into ±cap.
+// Limits each of n numbers to ±cap.
 extern "C" __global__ void softcap(float* x, size_t n, float cap) {
     let_next_start();
     wait_for_previous();

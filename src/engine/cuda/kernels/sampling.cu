@@ -1,14 +1,13 @@
-// The next token of each sequence, chosen where the logits are; then everything that must move on for the next step.
+// Chooses the next token of each sequence on the device, then updates the state for the next step.
 #include "common.cuh"
 
-// What a step leaves behind for the next one, on the device; and where the host looks.
+// The state on the device that a step leaves for the next one.
 struct Progress {
-    int position;  // of the tokens that go in next
-    unsigned step; // steps done
+    int position;  // of the next step's tokens
+    unsigned step; // finished steps
 };
 
-// Puts the chosen ids into the next step's input and into the host's ring, then counts the step. The host sees the
-// count after the ids. One thread.
+// Copies the chosen ids to the host's ring, then counts the step. The host sees the count after the ids. One thread.
 __device__ void move_on(const uint32_t* tokens, Progress* progress, volatile uint32_t* ring, volatile unsigned* done,
                         int batch, int slots, int advance) {
     unsigned step = progress->step;
@@ -23,7 +22,7 @@ struct Best {
     float value;
     int at;
 };
-// Of equals the first.
+// The first of equal values.
 __device__ __forceinline__ Best better(Best a, Best b) {
     return b.value > a.value || (b.value == a.value && b.at < a.at) ? b : a;
 }
@@ -44,7 +43,7 @@ __device__ __forceinline__ Best block_best(Best best) {
     return best;
 }
 
-// The likeliest token of each row of logits (batch, vocab). Grid: (blocks, batch); the last block to end chooses.
+// The most likely token of each row of logits (batch, vocab). Grid: (blocks, batch); the last block to end chooses.
 extern "C" __global__ void __launch_bounds__(256)
     pick_likeliest(uint32_t* tokens, const float* logits, Best* parts, unsigned* arrived, Progress* progress,
                    volatile uint32_t* ring, volatile unsigned* done, int batch, int vocab, int slots, int advance) {
@@ -73,7 +72,7 @@ extern "C" __global__ void __launch_bounds__(256)
             const Best* part = parts + sequence * gridDim.x + i;
             best = better(best, Best{__ldcg(&part->value), __ldcg(&part->at)});
         }
-        // Nothing compares with NaN: then there is no likeliest, and any token inside the vocabulary will do.
+        // A row of NaN has no maximum: any token of the vocabulary is taken.
         tokens[sequence] = best.at < vocab ? best.at : 0;
     }
     __syncthreads();
@@ -93,13 +92,13 @@ __device__ __forceinline__ uint64_t mixed(uint64_t seed, uint64_t n) {
     return z ^ (z >> 31);
 }
 
-// Draws a token of each row: among the top_k likeliest (0: all), of those among the fewest that together have top_p of
-// the probability, with odds exp(logit / temperature). Tokens as likely as the last one taken are taken too.
-// One block for each sequence. The count of steps makes each draw another.
+// Draws a token of each row: among the top_k most likely (0: all), and of those among the smallest set with at least top_p
+// of the probability, with weights exp(logit / temperature). Tokens as likely as the last of the set belong to it.
+// One block for each sequence. The number of the step makes each draw different.
 extern "C" __global__ void __launch_bounds__(1024)
     draw(uint32_t* tokens, const float* logits, const Progress* progress, int vocab, float temperature, int top_k,
          float top_p, uint64_t seed) {
-    // Masses are added as integers, so that their order does not matter.
+    // Weights are summed as integers, so that their order does not matter.
     constexpr float UNIT = 1099511627776.f; // 2^40
     __shared__ unsigned long long bins[256];
     __shared__ uint32_t prefix_shared;
@@ -112,7 +111,7 @@ extern "C" __global__ void __launch_bounds__(1024)
     const float by = 1.f / temperature;
     auto mass_of = [&](float logit) { return (unsigned long long)(__expf((logit - best.value) * by) * UNIT); };
 
-    // The least key that is taken: the one at which the count, or the mass, from the top reaches `wanted`.
+    // The minimum key of the set: the one at which the count, or the sum of weights, from the top reaches `wanted`.
     auto cut = [&](unsigned long long wanted, bool by_mass, uint32_t least) -> uint32_t {
         uint32_t prefix = 0;
         unsigned long long left = wanted;
@@ -154,13 +153,13 @@ extern "C" __global__ void __launch_bounds__(1024)
         __syncthreads();
         least = max(least, cut((unsigned long long)((double)total * top_p), true, least));
     }
-    // The greatest of logit / temperature + Gumbel noise falls on each token with its odds.
+    // The argmax of logit / temperature + Gumbel noise is each token with its probability.
     const uint64_t key = mixed(seed, (uint64_t)progress->step * gridDim.x + blockIdx.x);
     Best drawn = {-INFINITY, 0x7fffffff};
     for (int i = threadIdx.x; i < vocab; i += blockDim.x) {
         float logit = __ldcg(row + i);
         if (ordered(logit) < least) continue;
-        // 23 bits and a half: never 0 and never 1, whose logarithms would win against everything.
+        // 23 bits and a half: never 0 and never 1, whose logarithms are infinite.
         float unit = ((float)(mixed(key, i) >> 41) + 0.5f) * (1.f / 8388608.f);
         drawn = better(drawn, Best{(logit - best.value) * by - logf(-logf(unit)), i});
     }
@@ -168,7 +167,7 @@ extern "C" __global__ void __launch_bounds__(1024)
     if (threadIdx.x == 0) tokens[blockIdx.x] = drawn.at < vocab ? drawn.at : 0;
 }
 
-// After `draw`, or with tokens the host has put there.
+// After `draw`, or with tokens that the host has copied there.
 extern "C" __global__ void step_done(const uint32_t* tokens, Progress* progress, volatile uint32_t* ring,
                                      volatile unsigned* done, int batch, int slots, int advance) {
     wait_for_previous();

@@ -1,19 +1,19 @@
-// Weights times a few rows of activations: y[m, n] = Σ_k w[n, k] · x[m, k]. What a decode step does almost all the time.
+// Weights times a few rows of activations: y[m, n] = Σ_k w[n, k] · x[m, k]. Most of the time of a decode step.
 //
-// The weights are read once, straight from memory into the tensor cores' fragments, and nothing else costs anything
-// beside that. A warp takes 16 rows of the weights and a share of the columns; the warps of a block share the 16
-// rows, so that a block reads long runs of each row, and add up at the end. The order of k within a product is free: a
-// thread loads eight neighbours of a row at once, and weights and activations are permuted alike.
+// The weights are read once, from memory directly into the tensor cores' fragments; everything else is small in
+// comparison. A warp computes 16 rows of the weights and a share of the columns; the warps of a block share the 16
+// rows, so that a block reads long runs of each row, and sum up at the end. The order of k within a product is arbitrary:
+// a thread loads eight neighbours of a row at once, and weights and activations have the same permutation.
 //
-// The first weights are asked for before the previous kernel has ended: they do not depend on it.
+// The first weights are loaded before the previous kernel has ended: they do not depend on it.
 #include "common.cuh"
 
 constexpr int WARPS = 8;
 constexpr int CHUNK = 32;            // columns of one pair of products
 constexpr int UNROLL = 8;            // chunks in flight
-constexpr int SPAN = UNROLL * CHUNK; // columns of a warp's turn
+constexpr int SPAN = UNROLL * CHUNK; // columns of one iteration of a warp
 
-// Weights are read once: they need no place in L1, and whole lines of L2.
+// Weights are read once: not cached in L1, and in full lines of L2.
 __device__ __forceinline__ uint4 load_once(const void* at) {
     uint4 v;
     asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4];"
@@ -82,7 +82,7 @@ __device__ void skinny(Out* y, const T* w, const T* x, const T* bias, const T* r
         if (column < k) fetch(span, column);
     }
 
-    // Row of the weights, then row of x; a column of padding keeps the banks apart.
+    // Row of the weights, then row of x; a column of padding avoids bank conflicts.
     __shared__ float parts[WARPS][16][TILES * 8 + 1];
 #pragma unroll
     for (int tile = 0; tile < TILES; tile++) {
@@ -102,7 +102,7 @@ __device__ void skinny(Out* y, const T* w, const T* x, const T* bias, const T* r
         size_t to = (size_t)of * n + at;
         float sum = total(row, of);
         if (GATED) {
-            // Rounded where a product of its own would be.
+            // Rounded as the result of a separate product is.
             sum = activate(wide(narrow<T>(sum)), activation) * wide(narrow<T>(total(row + 8, of)));
         } else {
             if (bias) sum += wide(bias[at]);
@@ -112,7 +112,7 @@ __device__ void skinny(Out* y, const T* w, const T* x, const T* bias, const T* r
     }
 }
 
-// In f32 there is no tensor core to feed: a warp takes a row of the weights.
+// f32 has no tensor cores: a warp computes a row of the weights.
 template <bool GATED>
 __device__ void skinny_f32(float* y, const float* w, const float* x, const float* bias, const float* residual, int m,
                            int n, int k, int activation) {

@@ -8,7 +8,7 @@ __device__ __forceinline__ uint64_t mix64(uint64_t value) {
     return z ^ (z >> 31);
 }
 
-// Uniform within `spread` of `offset`. One block takes a row at a time; a vector counts as one row.
+// Uniform within `spread` of `offset`. One block fills a row at a time; a vector is one row.
 template <typename T>
 __device__ void synthetic(T* out, uint64_t key, size_t rows, int columns, float offset, float spread) {
     for (size_t row = blockIdx.x; row < rows; row += gridDim.x) {
@@ -20,7 +20,7 @@ __device__ void synthetic(T* out, uint64_t key, size_t rows, int columns, float 
             h = ((h ^ (h >> 15)) + high) * 0x846ca68bu;
             h ^= h >> 16;
             float unit = (float)((int)(h >> 8) - (1 << 23)) * (1.f / (1 << 23));
-            // Not fused: the CPU does not.
+            // Not fused, as on the CPU.
             out[row * columns + column] = narrow<T>(__fadd_rn(offset, __fmul_rn(spread, unit)));
         }
     }

@@ -1,4 +1,4 @@
-//! What bounds a row, by whatever tells it: its own counters, else the cost of its operator and the time it took.
+//! What bounds a row: by its own counters, otherwise by the cost of its operator and its time.
 
 use super::source::Source;
 use crate::{
@@ -10,7 +10,7 @@ use crate::{
     tui::view::View,
 };
 
-/// What is known of the operators that are looked at; nothing where they are no phase of this run.
+/// The operators of the phase that is shown; none for reports.
 pub struct Bounds {
     operators: Vec<OperatorRow>,
     group: Group,
@@ -25,22 +25,24 @@ impl Bounds {
         Bounds { operators, group: source.group(&view.ui.kernels) }
     }
 
-    /// What bounds a row, or why that can't be told.
+    /// What bounds a row, or why that is unknown.
     pub fn verdict(&self, row: &KernelRow) -> Result<Verdict, String> {
-        match self.whole(row) {
-            // A row of all that an operator does has the operator's class.
-            Some(whole) if self.group == Group::Operator && row.counters.is_empty() => whole.verdict.clone(),
+        match self.operator(row) {
+            // A row that is a whole operator has the operator's class.
+            Some(operator) if self.group == Group::Operator && row.counters.is_empty() => {
+                operator.verdict.clone()
+            }
             _ => kernel_verdict(row, &self.operators),
         }
     }
 
     /// The operator that a row is a part of.
-    pub fn whole(&self, row: &KernelRow) -> Option<&OperatorRow> {
+    pub fn operator(&self, row: &KernelRow) -> Option<&OperatorRow> {
         self.operators.iter().find(|known| known.operator.is_some() && known.operator == row.operator)
     }
 
     /// Whether any row may have a class.
-    pub fn are_told(&self, source: &Source<'_>, rows: &[KernelRow]) -> bool {
+    pub fn are_known(&self, source: &Source<'_>, rows: &[KernelRow]) -> bool {
         let counted = || rows.iter().any(|row| !row.counters.is_empty());
         source.kind() == Kind::Kernels && (counted() || self.operators.iter().any(|row| row.verdict.is_ok()))
     }

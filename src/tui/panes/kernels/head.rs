@@ -1,11 +1,14 @@
-//! What stands above the table: a tool at work, the source in numbers, what it says in words.
+//! The lines above the table: a running tool, the source in numbers, hints.
 
 use ratatui::text::{Line, Span as Text};
 
-use super::source::Source;
+use super::{
+    count,
+    source::{Source, StepUnit},
+};
 use crate::{
     analysis::launches::LaunchMeter,
-    base::units::{grouped, millis, percent, percent_digits, three_digits},
+    base::units::{millis, percent, percent_digits, three_digits},
     event::{ToolRun, ToolState, TraceState},
     kernels::show::Shown,
     tui::{
@@ -15,10 +18,10 @@ use crate::{
     },
 };
 
-/// A run under a tool, as far as it has come; nothing once its report is there.
+/// The progress of a run under a tool; nothing once its report is there.
 pub fn tool_run<'a>(theme: &Theme, run: &ToolRun, width: u16) -> Vec<Line<'a>> {
-    let what = format!("{} of {}", run.tool, run.phase.name());
-    let (words, style) = match &run.state {
+    let what = format!("{} {}", run.tool, run.phase.name());
+    let (text, style) = match &run.state {
         ToolState::Working { doing, share } => {
             let share = share.map(|share| format!(", {}", percent(share.clamp(0.0, 1.0) * 100.0)));
             (format!("{what}: {doing}{}", share.unwrap_or_default()), theme.accent)
@@ -27,52 +30,49 @@ pub fn tool_run<'a>(theme: &Theme, run: &ToolRun, width: u16) -> Vec<Line<'a>> {
             (format!("{what} failed: {reason}"), theme.bad)
         }
         ToolState::Failed { reason, remedy } => (format!("{what} failed: {reason}; {remedy}"), theme.bad),
-        ToolState::Cancelled => (format!("{what} was called off"), theme.warn),
+        ToolState::Cancelled => (format!("{what} was cancelled"), theme.warn),
         ToolState::Done => return Vec::new(),
     };
-    let words = theme.glyphs.plain(&words);
-    let lines = wrapped(&words, (width as usize).saturating_sub(2));
+    let lines = wrapped(&theme.glyphs.plain(&text), (width as usize).saturating_sub(2));
     lines.into_iter().map(|line| Line::styled(format!(" {line}"), style)).collect()
 }
 
-/// The source in numbers, as many as there is room for.
+/// The source in numbers, as many as fit.
 pub fn numbers<'a>(view: &View<'_>, source: &Source<'_>, width: u16) -> Line<'a> {
     let theme = view.theme;
     let parts = match source {
         Source::Live { phase, live, trace } => {
-            let (_, of) = source.steps().unwrap_or((0, "step"));
+            let unit = StepUnit::of(*phase);
             let mut parts = vec![vec![Text::styled(format!(" {}", phase.name()), theme.phase(*phase))]];
             if let Some(trace) = trace {
-                let word = match &trace.state {
-                    TraceState::On => trace.tool.clone(),
-                    TraceState::Off => format!("{}, switched off", trace.tool),
-                    TraceState::Refused { .. } => format!("{}, refused", trace.tool),
+                let (text, style) = match &trace.state {
+                    TraceState::On => (trace.tool.clone(), theme.dim),
+                    TraceState::Off => (format!("{}, off", trace.tool), theme.warn),
+                    TraceState::Refused { .. } => (format!("{}, not available", trace.tool), theme.warn),
                 };
-                let style = if trace.state == TraceState::On { theme.dim } else { theme.warn };
-                parts.push(vec![Text::styled(word, style)]);
+                parts.push(vec![Text::styled(text, style)]);
             }
             if live.total.dropped > 0 {
-                let words = format!("{} records dropped", grouped(count(live.total.dropped)));
-                parts.push(vec![Text::styled(words, theme.bad)]);
+                let text = format!("{} records dropped", count(live.total.dropped));
+                parts.push(vec![Text::styled(text, theme.bad)]);
             }
             if let Some(meter) = live.launch_meter() {
-                parts.extend(live_numbers(theme, &meter, of));
+                parts.extend(live_numbers(theme, &meter, unit));
             }
-            let word = if live.total.steps == 1 { "step" } else { "steps" };
-            parts.push(label_value(theme, "", &grouped(count(live.total.steps)), word));
+            let noun = if live.total.steps == 1 { "step" } else { "steps" };
+            parts.push(label_value(theme, "", &count(live.total.steps), noun));
             parts
         }
         Source::Timed { phase, host } => {
-            let told = host.attributed_steps().max(1) as f64;
-            let (_, of) = source.steps().unwrap_or((0, "step"));
-            let step_ms = host.attributed_ns() as f64 / told / 1e6;
+            let unit = StepUnit::of(*phase);
+            let step_ms = host.attributed_ns() as f64 / host.attributed_steps().max(1) as f64 / 1e6;
             let within = 1.0 - host.self_ns() as f64 / host.attributed_ns().max(1) as f64;
             vec![
                 vec![Text::styled(format!(" {}", phase.name()), theme.phase(*phase))],
-                vec![Text::styled("on the CPU, by the engine's thread", theme.dim)],
-                label_value(theme, "", &millis(step_ms), &format!("a {of}")),
+                vec![Text::styled("CPU, engine thread", theme.dim)],
+                label_value(theme, "", &millis(step_ms), &format!("per {unit}")),
                 label_value(theme, "", &percent_digits(within * 100.0), "% in operators"),
-                label_value(theme, "", &grouped(count(host.attributed_steps())), "steps"),
+                label_value(theme, "", &count(host.attributed_steps()), "steps"),
             ]
         }
         Source::Table { report, table } => {
@@ -91,20 +91,21 @@ pub fn numbers<'a>(view: &View<'_>, source: &Source<'_>, width: u16) -> Line<'a>
     fit(theme, parts, width)
 }
 
-fn live_numbers<'a>(theme: &Theme, meter: &LaunchMeter, of: &str) -> Vec<Vec<Text<'a>>> {
+fn live_numbers<'a>(theme: &Theme, meter: &LaunchMeter, unit: StepUnit) -> Vec<Vec<Text<'a>>> {
     let time = |ns: f64| millis(ns / 1e6);
-    let mut parts = vec![label_value(theme, "", &three_digits(meter.launches), &format!("kernels a {of}"))];
+    let mut parts =
+        vec![label_value(theme, "", &three_digits(meter.launches), &format!("kernels per {unit}"))];
     if let Some(share) = meter.busy_share() {
         let pct = percent_digits(share * 100.0);
         parts.push(label_value(theme, "GPU busy", &pct, "% of the step"));
     }
     parts.push(label_value(theme, "", &time(meter.busy_ns), "in kernels"));
-    parts.push(label_value(theme, "", &time(meter.gaps_ns), "between them"));
+    parts.push(label_value(theme, "", &time(meter.gaps_ns), "in gaps"));
     parts.push(label_value(theme, "", &time(meter.between_ns), "between steps"));
     parts
 }
 
-/// What it says, the most telling first.
+/// What the source shows, the most important first.
 pub fn hints(view: &View<'_>, source: &Source<'_>, shown: &Shown) -> Vec<String> {
     match source {
         Source::Live { phase, .. } => view.state.kernel_hints(*phase),
@@ -114,8 +115,4 @@ pub fn hints(view: &View<'_>, source: &Source<'_>, shown: &Shown) -> Vec<String>
             shown.hints.iter().cloned().chain(notes).collect()
         }
     }
-}
-
-fn count(n: u64) -> i64 {
-    i64::try_from(n).unwrap_or(i64::MAX)
 }

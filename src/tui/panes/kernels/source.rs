@@ -1,6 +1,6 @@
-//! Where kernels are known from: phases as they run, and tables of reports. On the CPU, operators stand for them.
+//! The sources of the pane: live phases and tables of reports. On the CPU, operators take the place of kernels.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, fmt};
 
 use crate::{
     event::{
@@ -9,10 +9,10 @@ use crate::{
     },
     kernels::show::{Asked, Shown},
     state::{HostOperators, LiveKernels, RunState},
-    tui::{ui::KernelsLook, view::View},
+    tui::{ui::KernelsSettings, view::View},
 };
 
-/// One of the things the pane can show.
+/// One source of the pane.
 #[derive(Clone, Copy)]
 pub enum Source<'a> {
     Live {
@@ -20,7 +20,7 @@ pub enum Source<'a> {
         live: &'a LiveKernels,
         trace: Option<&'a KernelTrace>,
     },
-    /// Operators that the CPU did.
+    /// Operators timed on the CPU.
     Timed {
         phase: Phase,
         host: &'a HostOperators,
@@ -31,16 +31,56 @@ pub enum Source<'a> {
     },
 }
 
-/// All there are: live ones first, reports as they came.
-pub fn sources(state: &RunState) -> Vec<Source<'_>> {
+/// All sources and which one is shown.
+pub struct Sources<'a> {
+    pub all: Vec<Source<'a>>,
+    pub index: usize,
+}
+
+impl<'a> Sources<'a> {
+    /// `None` without any. The default is the first table of the newest report, otherwise decode.
+    pub fn of(view: &View<'a>) -> Option<Sources<'a>> {
+        let all = sources(view.state);
+        let last = all.len().checked_sub(1)?;
+        let newest_report = || {
+            let Source::Table { report: newest, .. } = all[last] else { return None };
+            all.iter().position(
+                |source| matches!(source, Source::Table { report, .. } if std::ptr::eq(*report, newest)),
+            )
+        };
+        let index = view.ui.kernels.source.unwrap_or_else(|| newest_report().unwrap_or(last)).min(last);
+        Some(Sources { all, index })
+    }
+
+    /// The one that is shown.
+    pub fn shown(&self) -> Source<'a> {
+        self.all[self.index]
+    }
+
+    /// For a list. Reports of the same tool are distinguished by their files.
+    pub fn titles(&self) -> Vec<String> {
+        let titles: Vec<String> = self.all.iter().map(Source::title).collect();
+        let is_ambiguous = |title: &String| titles.iter().filter(|other| *other == title).count() > 1;
+        let full = |(title, source): (&String, &Source<'_>)| match source {
+            Source::Table { report, .. } if is_ambiguous(title) => {
+                format!("{title} of {}", report.file.rsplit('/').next().unwrap_or_default())
+            }
+            _ => title.clone(),
+        };
+        titles.iter().zip(&self.all).map(full).collect()
+    }
+}
+
+/// Live sources first, then reports in order.
+fn sources(state: &RunState) -> Vec<Source<'_>> {
     let kernels = &state.kernels;
-    let live = [Phase::Prefill, Phase::Decode].into_iter().filter_map(|phase| {
+    let phases = || [Phase::Prefill, Phase::Decode].into_iter();
+    let live = phases().filter_map(|phase| {
         let live = kernels.live(phase).filter(|live| !live.is_empty())?;
         Some(Source::Live { phase, live, trace: kernels.trace.as_ref() })
     });
-    let timed = [Phase::Prefill, Phase::Decode]
-        .into_iter()
-        .filter_map(|phase| Some(Source::Timed { phase, host: state.operators_on_cpu(phase)? }));
+    let timed =
+        phases().filter_map(|phase| Some(Source::Timed { phase, host: state.operators_on_cpu(phase)? }));
     let tables = kernels
         .reports
         .iter()
@@ -48,21 +88,30 @@ pub fn sources(state: &RunState) -> Vec<Source<'_>> {
     live.chain(timed).chain(tables).collect()
 }
 
-/// The source on the screen and its place. Until the user chooses: the first table of the newest report, else decode.
-pub fn chosen<'a>(all: &[Source<'a>], look: &KernelsLook) -> Option<(usize, Source<'a>)> {
-    let last = all.len().checked_sub(1)?;
-    let newest_report = || {
-        let Source::Table { report: newest, .. } = all[last] else { return None };
-        all.iter().position(
-            |source| matches!(source, Source::Table { report, .. } if std::ptr::eq(*report, newest)),
-        )
-    };
-    let at = look.source.unwrap_or_else(|| newest_report().unwrap_or(last)).min(last);
-    Some((at, all[at]))
+/// What calls and times are divided by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StepUnit {
+    Token,
+    Prefill,
+}
+
+impl StepUnit {
+    pub fn of(phase: Phase) -> StepUnit {
+        if phase == Phase::Decode { StepUnit::Token } else { StepUnit::Prefill }
+    }
+}
+
+impl fmt::Display for StepUnit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            StepUnit::Token => "token",
+            StepUnit::Prefill => "prefill",
+        })
+    }
 }
 
 impl<'a> Source<'a> {
-    /// Which tool, which phase, what of it.
+    /// Tool, phase and kind of table.
     pub fn title(&self) -> String {
         match self {
             Source::Live { phase, .. } => format!("live {}", phase.name()),
@@ -72,8 +121,8 @@ impl<'a> Source<'a> {
                 let what = match table.kind {
                     Kind::Kernels => "kernels",
                     Kind::ApiCalls => "CUDA calls",
-                    Kind::MemoryTime => "copies",
-                    Kind::MemorySize => "copies by size",
+                    Kind::MemoryTime => "memory copies",
+                    Kind::MemorySize => "memory copies by size",
                     Kind::Ranges => "ranges",
                     Kind::Products => "products",
                 };
@@ -100,7 +149,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// What a row is, in a word.
+    /// What a row is.
     pub fn noun(&self) -> &'static str {
         match self {
             Source::Timed { .. } => "operator",
@@ -108,7 +157,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// What a row counts, one and several.
+    /// What a row counts, in singular and plural.
     pub fn count_nouns(&self) -> (&'static str, &'static str) {
         match self {
             Source::Timed { .. } => ("call", "calls"),
@@ -116,19 +165,19 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Steps that calls and times are shared out over, and what one of them is.
-    pub fn steps(&self) -> Option<(u64, &'static str)> {
+    /// The number of steps that calls and times are divided by.
+    pub fn steps(&self) -> Option<(u64, StepUnit)> {
         match self {
-            Source::Live { live, .. } if live.total.steps == 0 => None,
-            Source::Live { phase: Phase::Decode, live, .. } => Some((live.total.steps, "token")),
-            Source::Live { live, .. } => Some((live.total.steps, "prefill")),
-            Source::Timed { phase: Phase::Decode, host } => Some((host.attributed_steps(), "token")),
-            Source::Timed { host, .. } => Some((host.attributed_steps(), "prefill")),
+            Source::Live { phase, live, .. } => {
+                (live.total.steps > 0).then(|| (live.total.steps, StepUnit::of(*phase)))
+            }
+            Source::Timed { phase, host } => Some((host.attributed_steps(), StepUnit::of(*phase))),
             Source::Table { .. } => None,
         }
     }
 
-    pub fn tells_operators(&self) -> bool {
+    /// Whether rows have operators.
+    pub fn has_operators(&self) -> bool {
         let rows = match self {
             Source::Live { live, .. } => &live.total.rows,
             Source::Timed { .. } => return true,
@@ -137,41 +186,19 @@ impl<'a> Source<'a> {
         rows.iter().any(|row| row.operator.is_some())
     }
 
-    /// What is put together: what the user wants, as far as the source allows.
-    pub fn group(&self, look: &KernelsLook) -> Group {
-        match look.group {
-            Some(Group::Operator) | None if self.tells_operators() => Group::Operator,
+    /// The grouping that the user has set, as far as the source allows it.
+    pub fn group(&self, settings: &KernelsSettings) -> Group {
+        match settings.group {
+            Some(Group::Operator) | None if self.has_operators() => Group::Operator,
             Some(Group::Operator) | None => Group::Family,
             Some(group) => group,
         }
     }
 
-    /// The rows as the user wants them.
-    pub fn shown(&self, look: &KernelsLook) -> Shown {
-        let filter = Some(look.filter.clone()).filter(|text| !text.is_empty());
-        let asked = Asked { group: self.group(look), sort: look.sort, filter, rows: None };
+    /// The rows, grouped, sorted and filtered.
+    pub fn shown(&self, settings: &KernelsSettings) -> Shown {
+        let filter = Some(settings.filter.clone()).filter(|text| !text.is_empty());
+        let asked = Asked { group: self.group(settings), sort: settings.sort, filter, rows: None };
         Shown::new(&self.table(), &asked)
     }
-}
-
-/// For a list of sources. Reports of one tool are told apart by their files.
-pub fn titles(all: &[Source<'_>]) -> Vec<String> {
-    let plain: Vec<String> = all.iter().map(Source::title).collect();
-    let file = |source: &Source<'_>| match source {
-        Source::Table { report, .. } => report.file.rsplit('/').next().map(str::to_owned),
-        Source::Live { .. } | Source::Timed { .. } => None,
-    };
-    let twice = |title: &String| plain.iter().filter(|other| *other == title).count() > 1;
-    let told = |(title, source): (&String, &Source<'_>)| match file(source).filter(|_| twice(title)) {
-        Some(file) => format!("{title} of {file}"),
-        None => title.clone(),
-    };
-    plain.iter().zip(all).map(told).collect()
-}
-
-/// What the view looks at, if there is anything.
-pub fn looked_at<'a>(view: &View<'a>) -> Option<(Vec<Source<'a>>, usize, Source<'a>)> {
-    let all = sources(view.state);
-    let (at, source) = chosen(&all, &view.ui.kernels)?;
-    Some((all, at, source))
 }

@@ -1,4 +1,4 @@
-//! The table of kernels: columns by importance, names at the end with what room is left.
+//! The table of kernels: as many columns as fit, the name last.
 
 use ratatui::{
     buffer::Buffer,
@@ -9,17 +9,20 @@ use ratatui::{
 };
 use unicode_width::UnicodeWidthStr;
 
-use super::{bound::Bounds, source::Source};
+use super::{
+    bound::Bounds,
+    count,
+    source::{Source, StepUnit},
+};
 use crate::{
     base::units::{grouped, millis, percent, scaled, three_digits},
     event::kernels::{Extent, KernelRow, Kind, Measure},
     kernels::show::{KERNEL_TIME, Shown, amount_text},
     model::Operator,
     tui::{
-        panes::first_run_row,
         theme::Theme,
         view::View,
-        widgets::{cut, note},
+        widgets::{ListLayout, cut, note},
     },
 };
 
@@ -30,8 +33,8 @@ enum Column {
     Amount,
     Calls,
     Mean,
-    Least,
-    Most,
+    Min,
+    Max,
     Launched,
     Grid,
     Block,
@@ -41,15 +44,15 @@ enum Column {
     Operator,
 }
 
-/// As they stand from left to right, each with its width and the order in which it is given up: the highest first.
+/// From left to right: each with its width and its rank. The highest rank is dropped first.
 const COLUMNS: [(Column, usize, u8); 14] = [
     (Column::Share, 7, 0),
     (Column::Bar, 11, 6),
     (Column::Amount, 11, 3),
-    (Column::Calls, 10, 4),
+    (Column::Calls, 11, 4),
     (Column::Mean, 10, 1),
-    (Column::Least, 10, 7),
-    (Column::Most, 10, 7),
+    (Column::Min, 10, 7),
+    (Column::Max, 10, 7),
     (Column::Launched, 13, 5),
     (Column::Grid, 14, 9),
     (Column::Block, 9, 10),
@@ -59,13 +62,13 @@ const COLUMNS: [(Column, usize, u8); 14] = [
     (Column::Operator, 16, 5),
 ];
 
-/// A name in less is no name.
-const LEAST_NAME: usize = 14;
-/// From here on a longer name is worth less than another column.
+/// The minimum for a name.
+const MIN_NAME: usize = 14;
+/// Beyond this, another column is worth more than a longer name.
 const GOOD_NAME: usize = 30;
 const BAR: usize = 9;
 
-/// Draws as many rows as there is room for, the chosen one among them.
+/// Draws as many rows as fit, the selected one among them.
 pub fn draw(view: &View<'_>, source: &Source<'_>, shown: &Shown, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
     if area.is_empty() {
@@ -74,8 +77,8 @@ pub fn draw(view: &View<'_>, source: &Source<'_>, shown: &Shown, area: Rect, buf
     let rows = &shown.table.rows;
     if rows.is_empty() {
         let text = match view.ui.kernels.filter.as_str() {
-            "" => " nothing was counted".to_owned(),
-            filter => format!(" nothing contains \"{filter}\"; / changes it"),
+            "" => " no rows".to_owned(),
+            filter => format!(" no row contains \"{filter}\"; press / to change it"),
         };
         return note(theme, &text).render(area, buf);
     }
@@ -83,25 +86,22 @@ pub fn draw(view: &View<'_>, source: &Source<'_>, shown: &Shown, area: Rect, buf
     let columns = fitting(bounds, source, shown, area.width as usize);
     let taken: usize = columns.iter().map(|(_, width)| width).sum();
     let name_width = (area.width as usize).saturating_sub(taken + 3);
-    // One line is a row rather than its titles.
+    // With one line only, a row instead of the heading.
     let titled = area.height > 1;
     if titled {
         heading(view, source, &columns, name_width).render(Rect { height: 1, ..area }, buf);
     }
     let body = Rect { y: area.y + u16::from(titled), height: area.height - u16::from(titled), ..area };
-    let chosen = view.ui.kernels.row.min(rows.len() - 1);
-    let first = first_run_row(chosen, body.height as usize);
-    for ((i, row), y) in rows.iter().enumerate().skip(first).zip(body.top()..body.bottom()) {
-        let at = Rect { y, height: 1, ..body };
-        let line = line(view, (source, bounds), shown, row, &columns, name_width);
-        line.render(at, buf);
-        if i == chosen {
-            buf.set_style(at, theme.selected);
+    let list = ListLayout::new(body, rows.len(), view.ui.kernels.row);
+    for (i, place) in list.rows() {
+        line(view, (source, bounds), shown, &rows[i], &columns, name_width).render(place, buf);
+        if i == list.selected {
+            buf.set_style(place, theme.selected);
         }
     }
 }
 
-/// The columns that the source fills and that there is room for, with their widths.
+/// The columns that the source has values for and that fit, with their widths.
 fn fitting(bounds: &Bounds, source: &Source<'_>, shown: &Shown, width: usize) -> Vec<(Column, usize)> {
     let rows = &shown.table.rows;
     let any = |has: fn(&KernelRow) -> bool| rows.iter().any(has);
@@ -109,8 +109,8 @@ fn fitting(bounds: &Bounds, source: &Source<'_>, shown: &Shown, width: usize) ->
         Column::Share | Column::Bar => shown.total.is_some_and(|total| total > 0.0),
         Column::Amount | Column::Calls => true,
         Column::Mean => any(|row| row.mean_ns.is_some()),
-        Column::Least => any(|row| row.min_ns.is_some()),
-        Column::Most => any(|row| row.max_ns.is_some()),
+        Column::Min => any(|row| row.min_ns.is_some()),
+        Column::Max => any(|row| row.max_ns.is_some()),
         Column::Launched => {
             source.kind() == Kind::Ranges && any(|row| row.counters.get(KERNEL_TIME).is_some())
         }
@@ -118,18 +118,18 @@ fn fitting(bounds: &Bounds, source: &Source<'_>, shown: &Shown, width: usize) ->
         Column::Block => any(|row| row.block.is_some()),
         Column::Registers => any(|row| row.registers.is_some()),
         Column::Shared => any(|row| row.shared_bytes.is_some()),
-        Column::Class => bounds.are_told(source, rows),
+        Column::Class => bounds.are_known(source, rows),
         Column::Operator => any(|row| row.operator.is_some_and(|operator| operator.name() != row.name)),
     };
     let mut columns: Vec<(Column, usize, u8)> =
         COLUMNS.into_iter().filter(|(column, ..)| filled(*column)).collect();
     let longest = rows.iter().map(|row| name(row).width()).max().unwrap_or(0);
-    let wanted = longest.clamp(LEAST_NAME, GOOD_NAME) + 3;
+    let wanted = longest.clamp(MIN_NAME, GOOD_NAME) + 3;
     while columns.iter().map(|(_, width, _)| width).sum::<usize>() + wanted > width {
-        let Some(least) = columns.iter().map(|(.., worth)| *worth).max().filter(|worth| *worth > 0) else {
+        let Some(last) = columns.iter().map(|(.., rank)| *rank).max().filter(|rank| *rank > 0) else {
             break;
         };
-        columns.retain(|(.., worth)| *worth != least);
+        columns.retain(|(.., rank)| *rank != last);
     }
     columns.into_iter().map(|(column, width, _)| (column, width)).collect()
 }
@@ -140,34 +140,36 @@ fn heading<'a>(
     columns: &[(Column, usize)],
     name_width: usize,
 ) -> Line<'a> {
-    let per = source.steps().map(|(_, of)| of);
+    let per = source.steps().map(|(_, unit)| unit);
     let title = |column: Column| match column {
-        Column::Share => "share".to_owned(),
-        Column::Bar => String::new(),
+        Column::Share => "share",
+        Column::Bar => "",
         Column::Amount => match (per, source.kind().measure()) {
-            (Some(of), _) => format!("a {of}"),
-            (None, Measure::Time) => "total".to_owned(),
-            (None, Measure::Bytes) => "bytes".to_owned(),
-            (None, Measure::Flops) => "FLOPs".to_owned(),
+            (Some(StepUnit::Token), _) => "per token",
+            (Some(StepUnit::Prefill), _) => "per step",
+            (None, Measure::Time) => "total",
+            (None, Measure::Bytes) => "bytes",
+            (None, Measure::Flops) => "FLOPs",
         },
         Column::Calls => match per {
-            Some(of) => format!("calls/{}", if of == "token" { "tok" } else { of }),
-            None => source.count_nouns().1.to_owned(),
+            Some(StepUnit::Token) => "calls/tok",
+            Some(StepUnit::Prefill) => "calls/step",
+            None => source.count_nouns().1,
         },
-        Column::Mean => "mean".to_owned(),
-        Column::Least => "least".to_owned(),
-        Column::Most => "most".to_owned(),
-        Column::Launched => KERNEL_TIME.to_owned(),
-        Column::Grid => "grid".to_owned(),
-        Column::Block => "block".to_owned(),
-        Column::Registers => "regs".to_owned(),
-        Column::Shared => "shared".to_owned(),
-        Column::Class => "class".to_owned(),
-        Column::Operator => "operator".to_owned(),
+        Column::Mean => "mean",
+        Column::Min => "min",
+        Column::Max => "max",
+        Column::Launched => KERNEL_TIME,
+        Column::Grid => "grid",
+        Column::Block => "block",
+        Column::Registers => "regs",
+        Column::Shared => "shared",
+        Column::Class => "class",
+        Column::Operator => "operator",
     };
     let mut text = String::new();
     for (column, width) in columns {
-        text += &padded(&title(*column), *width, is_word(*column));
+        text += &padded(title(*column), *width, is_word(*column));
     }
     text += &format!("  {}", cut(source.noun(), name_width, view.theme.glyphs.ascii));
     Line::styled(view.theme.glyphs.plain(&text), view.theme.dim)
@@ -218,13 +220,13 @@ fn cell(
         Column::Calls => {
             let calls = match steps {
                 Some(steps) => per_step(row.calls as f64 / steps),
-                None => grouped(i64::try_from(row.calls).unwrap_or(i64::MAX)),
+                None => count(row.calls),
             };
             (Some(calls), theme.text)
         }
         Column::Mean => (time(row.mean_ns), theme.text),
-        Column::Least => (time(row.min_ns), theme.dim),
-        Column::Most => (time(row.max_ns), theme.dim),
+        Column::Min => (time(row.min_ns), theme.dim),
+        Column::Max => (time(row.max_ns), theme.dim),
         Column::Launched => (time(row.counters.mean(KERNEL_TIME)), theme.text),
         Column::Grid => (row.grid.map(extent), theme.dim),
         Column::Block => (row.block.map(extent), theme.dim),
@@ -245,7 +247,7 @@ fn is_word(column: Column) -> bool {
     matches!(column, Column::Bar | Column::Class | Column::Operator)
 }
 
-/// Numbers to the right, words to the left behind two blanks; wide characters count as such.
+/// Numbers right-aligned, text left-aligned behind two blanks; wide characters take two cells.
 fn padded(text: &str, width: usize, word: bool) -> String {
     let blank = |n: usize| " ".repeat(n);
     match word {
@@ -254,12 +256,12 @@ fn padded(text: &str, width: usize, word: bool) -> String {
     }
 }
 
-/// `28`, `0.25`: whole numbers as such.
+/// `28`, `0.25`: integers without decimals.
 fn per_step(n: f64) -> String {
     if n.fract().abs() < 0.005 { grouped(n.round() as i64) } else { three_digits(n) }
 }
 
-/// `152×4`: what is 1 at the end goes without saying.
+/// `152×4`: trailing ones are left out.
 pub fn extent([x, y, z]: Extent) -> String {
     match (y, z) {
         (1, 1) => x.to_string(),
@@ -268,7 +270,7 @@ pub fn extent([x, y, z]: Extent) -> String {
     }
 }
 
-/// A share as a bar of `width` cells, to an eighth where that can be drawn.
+/// A share as a bar of `width` cells, in eighths of a cell unless ASCII.
 pub fn bar(theme: &Theme, share: f64, width: usize) -> String {
     const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
     let share = if share.is_finite() { share.clamp(0.0, 1.0) } else { 0.0 };
@@ -279,7 +281,7 @@ pub fn bar(theme: &Theme, share: f64, width: usize) -> String {
     "█".repeat(eighths / 8) + EIGHTHS[eighths % 8]
 }
 
-/// What a row is called, and in which range.
+/// The name of a row, with its range.
 fn name(row: &KernelRow) -> String {
     match &row.range {
         Some(range) => format!("{} in {range}", row.name),

@@ -1,4 +1,4 @@
-//! One step as lanes over time: which operator is at work when, and when none is.
+//! One step as lanes over time: when each operator runs, and when none does.
 
 use ratatui::{
     buffer::Buffer,
@@ -16,29 +16,34 @@ use crate::{
     tui::{
         theme::Theme,
         view::View,
-        widgets::{boxed, cut},
+        widgets::{cut, draw_box},
     },
 };
 
 const LABEL: u16 = 16;
 const READOUT: u16 = 18;
 /// Layers in view at each zoom; the first is the whole step.
-const LAYERS_AT: [usize; 3] = [usize::MAX, 4, 1];
-/// A step without layers is cut into so many parts, and each of these again.
-const PARTS_AT: [u64; 3] = [1, 8, 64];
-/// Rows beside the lanes: the frame, the idle lane, the axis.
-const AROUND: u16 = 4;
+const LAYERS_IN_VIEW: [usize; 3] = [usize::MAX, 4, 1];
+/// Parts of a step without layers, at each zoom.
+const EQUAL_PARTS: [u64; 3] = [1, 8, 64];
+/// Rows besides the lanes: the box, the idle lane, the axis.
+const OTHER_ROWS: u16 = 4;
 
-/// How close a timeline can be looked at.
+/// Zoom levels.
 pub const ZOOMS: usize = 3;
 
 /// Part of a step.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Stretch {
+pub struct Part {
     pub from_ns: u64,
     pub to_ns: u64,
-    /// Which part it is, in words.
-    pub words: String,
+    pub title: String,
+}
+
+impl Part {
+    fn ns(&self) -> u64 {
+        self.to_ns.saturating_sub(self.from_ns)
+    }
 }
 
 /// The end of the last kernel.
@@ -46,7 +51,7 @@ fn end_ns(timeline: &StepTimeline) -> u64 {
     timeline.spans.iter().map(|span| span.start_ns.saturating_add(span.ns)).max().unwrap_or(0)
 }
 
-/// Where each layer begins, in the order of time.
+/// Where each layer begins, in order.
 fn layers(timeline: &StepTimeline) -> Vec<(u16, u64)> {
     let mut begins: Vec<(u16, u64)> = Vec::new();
     for span in &timeline.spans {
@@ -58,44 +63,41 @@ fn layers(timeline: &StepTimeline) -> Vec<(u16, u64)> {
     begins
 }
 
-/// How many stretches there are at a zoom.
-pub fn stretches(timeline: &StepTimeline, zoom: usize) -> usize {
+/// The number of parts at a zoom.
+pub fn parts(timeline: &StepTimeline, zoom: usize) -> usize {
     let zoom = zoom.min(ZOOMS - 1);
     match layers(timeline).len() {
-        0 => PARTS_AT[zoom] as usize,
-        n => n.div_ceil(LAYERS_AT[zoom].min(n)),
+        0 => EQUAL_PARTS[zoom] as usize,
+        n => n.div_ceil(LAYERS_IN_VIEW[zoom].min(n)),
     }
 }
 
-/// The `nth` stretch at a zoom; the last one where there are fewer.
-pub fn stretch(timeline: &StepTimeline, zoom: usize, nth: usize) -> Stretch {
+/// The `nth` part at a zoom; the last one if there are fewer.
+pub fn part(timeline: &StepTimeline, zoom: usize, nth: usize) -> Part {
     let (zoom, end) = (zoom.min(ZOOMS - 1), end_ns(timeline));
-    let nth = nth.min(stretches(timeline, zoom) - 1);
+    let nth = nth.min(parts(timeline, zoom) - 1);
     let begins = layers(timeline);
     if zoom == 0 {
-        return Stretch { from_ns: 0, to_ns: end, words: "the whole step".to_owned() };
+        return Part { from_ns: 0, to_ns: end, title: "whole step".to_owned() };
     }
     if begins.is_empty() {
-        let (parts, nth) = (PARTS_AT[zoom], nth as u64);
-        let at = |part: u64| (u128::from(end) * u128::from(part) / u128::from(parts)) as u64;
-        return Stretch {
-            from_ns: at(nth),
-            to_ns: at(nth + 1),
-            words: format!("part {} of {parts}", nth + 1),
-        };
+        let (parts, nth) = (EQUAL_PARTS[zoom], nth as u64);
+        let start = |part: u64| (u128::from(end) * u128::from(part) / u128::from(parts)) as u64;
+        let title = format!("part {} of {parts}", nth + 1);
+        return Part { from_ns: start(nth), to_ns: start(nth + 1), title };
     }
-    let n = LAYERS_AT[zoom].min(begins.len());
+    let n = LAYERS_IN_VIEW[zoom].min(begins.len());
     let first = nth * n;
     let last = (first + n).min(begins.len()) - 1;
     let (layer, from_ns) = begins[first];
-    // What comes before the first layer and after the last one belongs to them.
+    // The time before the first layer and after the last one belongs to them.
     let from_ns = if first == 0 { 0 } else { from_ns };
     let to_ns = begins.get(last + 1).map_or(end, |(_, begin)| *begin);
-    let words = match n {
+    let title = match n {
         1 => format!("layer {layer}"),
         _ => format!("layers {layer} to {}", begins[last].0),
     };
-    Stretch { from_ns, to_ns, words }
+    Part { from_ns, to_ns, title }
 }
 
 /// A row of the timeline.
@@ -105,14 +107,14 @@ struct Lane {
     belongs: Box<dyn Fn(&KernelSpan) -> bool>,
 }
 
-/// The rows a timeline would like: one for each operator, and what is around them.
+/// The height for a lane for each operator.
 pub fn wanted_height(timeline: &StepTimeline) -> u16 {
-    operators(timeline).len() as u16 + AROUND + 1
+    operators(timeline).len() as u16 + OTHER_ROWS + 1
 }
 
-/// The least rows it can be drawn in: one for each kind of operator.
-pub fn least_height(timeline: &StepTimeline) -> u16 {
-    kinds(timeline).len() as u16 + AROUND
+/// The height for a lane for each kind of operator.
+pub fn min_height(timeline: &StepTimeline) -> u16 {
+    kinds(timeline).len() as u16 + OTHER_ROWS
 }
 
 fn operators(timeline: &StepTimeline) -> Vec<Option<Operator>> {
@@ -122,7 +124,7 @@ fn operators(timeline: &StepTimeline) -> Vec<Option<Operator>> {
             found.push(span.operator);
         }
     }
-    // Those without a name come last.
+    // Unknown operators come last.
     found.sort_by_key(|operator| (operator.is_none(), *operator));
     found
 }
@@ -151,10 +153,10 @@ fn lanes(theme: &Theme, timeline: &StepTimeline, rows: usize) -> Vec<Lane> {
         .into_iter()
         .map(|kind| Lane {
             label: match kind {
-                Some(OperatorKind::Matmul) => "products",
+                Some(OperatorKind::Matmul) => "matmul",
                 Some(OperatorKind::Attention) => "attention",
                 Some(OperatorKind::Pointwise) => "norms, rope",
-                Some(OperatorKind::Ends) => "ends",
+                Some(OperatorKind::Ends) => "embed, head",
                 None => "other",
             }
             .to_owned(),
@@ -164,29 +166,29 @@ fn lanes(theme: &Theme, timeline: &StepTimeline, rows: usize) -> Vec<Lane> {
         .collect()
 }
 
-/// How much of each of `cells` equal parts of a stretch the spans take, 0–1 each. Spans may lie over each other: what
-/// is taken twice counts once if they are in order of their beginnings.
+/// The busy share of each of `cells` equal intervals, 0–1, and the busy time. Spans are in order of their starts and
+/// may overlap: overlapping time counts once.
 fn busy_shares<'s>(
     spans: impl Iterator<Item = &'s KernelSpan>,
-    stretch: &Stretch,
+    part: &Part,
     cells: usize,
 ) -> (Vec<f64>, u64) {
     let mut shares = vec![0.0; cells];
-    let length = stretch.to_ns.saturating_sub(stretch.from_ns) as f64;
-    let (mut covered_to, mut busy) = (stretch.from_ns, 0);
+    let length = part.ns() as f64;
+    let (mut covered_to, mut busy) = (part.from_ns, 0);
     if length <= 0.0 || cells == 0 {
         return (shares, 0);
     }
     let cell_ns = length / cells as f64;
     for span in spans {
         let from = span.start_ns.max(covered_to);
-        let to = span.start_ns.saturating_add(span.ns).min(stretch.to_ns);
+        let to = span.start_ns.saturating_add(span.ns).min(part.to_ns);
         if to <= from {
             continue;
         }
         covered_to = to;
         busy += to - from;
-        let (from, to) = ((from - stretch.from_ns) as f64 / cell_ns, (to - stretch.from_ns) as f64 / cell_ns);
+        let (from, to) = ((from - part.from_ns) as f64 / cell_ns, (to - part.from_ns) as f64 / cell_ns);
         for (cell, share) in
             shares.iter_mut().enumerate().skip(from as usize).take(to.ceil() as usize - from as usize)
         {
@@ -196,17 +198,14 @@ fn busy_shares<'s>(
     (shares, busy)
 }
 
-/// Draws the step in a frame.
+/// Draws the step in a box.
 pub fn draw(view: &View<'_>, timeline: &StepTimeline, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
-    let look = &view.ui.kernels;
-    let stretch = stretch(timeline, look.zoom, look.stretch);
-    let length = millis(stretch.to_ns.saturating_sub(stretch.from_ns) as f64 / 1e6);
-    let title = format!("one {} step · {} · {length}", timeline.phase.name(), stretch.words);
-    let aside = if area.width as usize > title.width() + 40 { "+ - zoom · [ ] earlier, later" } else { "" };
-    let block = boxed(theme, &title, aside);
-    let inner = block.inner(area);
-    block.render(area, buf);
+    let part = part(timeline, view.ui.kernels.zoom, view.ui.kernels.part);
+    let length = millis(part.ns() as f64 / 1e6);
+    let title = format!("one {} step · {} · {length}", timeline.phase.name(), part.title);
+    let aside = if area.width as usize > title.width() + 40 { "+ - zoom · [ ] previous, next" } else { "" };
+    let inner = draw_box(theme, (&title, aside), area, buf);
     if inner.height < 3 || inner.width < 20 || timeline.spans.is_empty() {
         return;
     }
@@ -214,67 +213,62 @@ pub fn draw(view: &View<'_>, timeline: &StepTimeline, area: Rect, buf: &mut Buff
     let cells = inner.width.saturating_sub(label + readout);
     let mut lanes = lanes(theme, timeline, inner.height.saturating_sub(2) as usize);
     lanes.truncate(inner.height as usize - 2);
-    let mut y = inner.y;
-    for lane in &lanes {
+    let mut rows = inner.rows();
+    for (lane, row) in lanes.iter().zip(&mut rows) {
         let spans = timeline.spans.iter().filter(|span| (lane.belongs)(span));
-        let (shares, busy) = busy_shares(spans, &stretch, cells as usize);
-        let at = Rect { y, height: 1, ..inner };
-        lane_line(theme, (&lane.label, lane.style), &shares, (busy, &stretch), (label, readout), at, buf);
-        y += 1;
+        let (shares, busy_ns) = busy_shares(spans, &part, cells as usize);
+        draw_lane(theme, (&lane.label, lane.style), &shares, (busy_ns, &part), (label, readout), row, buf);
     }
-    let (shares, busy) = busy_shares(timeline.spans.iter(), &stretch, cells as usize);
+    let (shares, busy_ns) = busy_shares(timeline.spans.iter(), &part, cells as usize);
     let idle: Vec<f64> =
         shares.iter().map(|share| 1.0 - share).map(|idle| if idle < NO_GAP { 0.0 } else { idle }).collect();
-    let waiting = stretch.to_ns.saturating_sub(stretch.from_ns).saturating_sub(busy);
-    let at = Rect { y, height: 1, ..inner };
-    lane_line(theme, ("idle", theme.warn), &idle, (waiting, &stretch), (label, readout), at, buf);
-    axis(theme, timeline, &stretch, Rect { x: inner.x + label, y: y + 1, width: cells, height: 1 }, buf);
-    let ends = Rect { x: inner.x + label + cells, y: y + 1, width: readout, height: 1 };
-    let words = format!("to {} ", millis(stretch.to_ns as f64 / 1e6));
-    Line::styled(theme.glyphs.plain(&words), theme.dim).right_aligned().render(ends, buf);
-    let from = format!(" from {}", millis(stretch.from_ns as f64 / 1e6));
-    buf.set_stringn(inner.x, y + 1, theme.glyphs.plain(&from), label.saturating_sub(1) as usize, theme.dim);
-    if y + 2 < inner.bottom() {
-        longest(theme, timeline, &stretch, inner.width).render(Rect { y: y + 2, height: 1, ..inner }, buf);
+    let idle_ns = part.ns().saturating_sub(busy_ns);
+    let Some(row) = rows.next() else { return };
+    draw_lane(theme, ("idle", theme.warn), &idle, (idle_ns, &part), (label, readout), row, buf);
+    let Some(row) = rows.next() else { return };
+    axis(theme, timeline, &part, Rect { x: inner.x + label, width: cells, ..row }, buf);
+    let ends = Rect { x: inner.x + label + cells, width: readout, ..row };
+    let to = format!("to {} ", millis(part.to_ns as f64 / 1e6));
+    Line::styled(theme.glyphs.plain(&to), theme.dim).right_aligned().render(ends, buf);
+    let from = format!(" from {}", millis(part.from_ns as f64 / 1e6));
+    buf.set_stringn(inner.x, row.y, theme.glyphs.plain(&from), label.saturating_sub(1) as usize, theme.dim);
+    if let Some(row) = rows.next() {
+        longest(theme, timeline, &part, inner.width).render(row, buf);
     }
 }
 
-/// Less than this of a cell is nothing but rounding.
-const UNSEEN: f64 = 1e-6;
-/// Gaps that take less than this of a cell are in the number beside the lane, but not worth a mark.
+/// Smaller shares are rounding errors.
+const ROUNDING: f64 = 1e-6;
+/// Gaps below this share of a cell are counted but not drawn.
 const NO_GAP: f64 = 0.02;
 
-fn lane_line(
+fn draw_lane(
     theme: &Theme,
     (name, style): (&str, Style),
     shares: &[f64],
-    (busy_ns, stretch): (u64, &Stretch),
+    (busy_ns, part): (u64, &Part),
     (label, readout): (u16, u16),
     area: Rect,
     buf: &mut Buffer,
 ) {
     buf.set_stringn(area.x + 1, area.y, name, label.saturating_sub(2) as usize, style);
-    for (x, share) in shares.iter().enumerate().filter(|(_, share)| **share > UNSEEN) {
-        // The height tells how much of the cell's time it is.
+    for (x, share) in shares.iter().enumerate().filter(|(_, share)| **share > ROUNDING) {
+        // The height is the share of the cell's time.
         let height = ((share * 8.0).round() as usize).clamp(1, 8);
         buf[(area.x + label + x as u16, area.y)].set_symbol(theme.glyphs.bars[height - 1]).set_style(style);
     }
     if busy_ns == 0 {
         return;
     }
-    let length = stretch.to_ns.saturating_sub(stretch.from_ns).max(1);
-    let words = format!(
-        "{:>9} {:>7} ",
-        millis(busy_ns as f64 / 1e6),
-        percent(busy_ns as f64 / length as f64 * 100.0)
-    );
-    let at = Rect { x: area.right().saturating_sub(readout), width: readout, ..area };
-    Line::styled(theme.glyphs.plain(&words), theme.text).right_aligned().render(at, buf);
+    let share = percent(busy_ns as f64 / part.ns().max(1) as f64 * 100.0);
+    let text = format!("{:>9} {share:>7} ", millis(busy_ns as f64 / 1e6));
+    let place = Rect { x: area.right().saturating_sub(readout), width: readout, ..area };
+    Line::styled(theme.glyphs.plain(&text), theme.text).right_aligned().render(place, buf);
 }
 
-/// Where layers begin, with their numbers as far as there is room.
-fn axis(theme: &Theme, timeline: &StepTimeline, stretch: &Stretch, area: Rect, buf: &mut Buffer) {
-    let length = stretch.to_ns.saturating_sub(stretch.from_ns);
+/// Where layers begin, with their numbers as far as they fit.
+fn axis(theme: &Theme, timeline: &StepTimeline, part: &Part, area: Rect, buf: &mut Buffer) {
+    let length = part.ns();
     if length == 0 || area.is_empty() {
         return;
     }
@@ -283,10 +277,10 @@ fn axis(theme: &Theme, timeline: &StepTimeline, stretch: &Stretch, area: Rect, b
     }
     let mut free_from = area.x;
     for (layer, begin) in layers(timeline) {
-        if !(stretch.from_ns..stretch.to_ns).contains(&begin) {
+        if !(part.from_ns..part.to_ns).contains(&begin) {
             continue;
         }
-        let share = (begin - stretch.from_ns) as f64 / length as f64;
+        let share = (begin - part.from_ns) as f64 / length as f64;
         let x = area.x + (share * f64::from(area.width)) as u16;
         let text = layer.to_string();
         if x >= free_from && x + text.len() as u16 <= area.right() {
@@ -296,17 +290,14 @@ fn axis(theme: &Theme, timeline: &StepTimeline, stretch: &Stretch, area: Rect, b
     }
 }
 
-/// The kernels in view that take the most time, each kind once.
-fn longest<'a>(theme: &Theme, timeline: &StepTimeline, stretch: &Stretch, width: u16) -> Line<'a> {
-    let mut most: Vec<&KernelSpan> = timeline
-        .spans
-        .iter()
-        .filter(|span| (stretch.from_ns..stretch.to_ns).contains(&span.start_ns))
-        .collect();
-    most.sort_by_key(|span| std::cmp::Reverse(span.ns));
+/// The longest kernels in view, each kind once.
+fn longest<'a>(theme: &Theme, timeline: &StepTimeline, part: &Part, width: u16) -> Line<'a> {
+    let mut spans: Vec<&KernelSpan> =
+        timeline.spans.iter().filter(|span| (part.from_ns..part.to_ns).contains(&span.start_ns)).collect();
+    spans.sort_by_key(|span| std::cmp::Reverse(span.ns));
     let mut seen: Vec<(u16, Option<Operator>)> = Vec::new();
     let mut line = vec![Text::styled(" longest", theme.dim)];
-    for span in most {
+    for span in spans {
         if seen.contains(&(span.name, span.operator)) {
             continue;
         }
@@ -314,17 +305,17 @@ fn longest<'a>(theme: &Theme, timeline: &StepTimeline, stretch: &Stretch, width:
         let kernel =
             timeline.names.get(span.name as usize).map(|name| names::family(name)).unwrap_or_default();
         let time = millis(span.ns as f64 / 1e6);
-        let words = match span.operator {
+        let text = match span.operator {
             Some(operator) if operator.name() == kernel => format!("  {operator} {time}"),
             Some(operator) => format!("  {operator} {time} ({kernel})"),
             None => format!("  {kernel} {time}"),
         };
         let used: usize = line.iter().map(Text::width).sum();
-        if used + words.width() > width as usize || seen.len() > 5 {
+        if used + text.width() > width as usize || seen.len() > 5 {
             break;
         }
         let style = theme.operator(span.operator.map(Operator::kind));
-        line.push(Text::styled(cut(&theme.glyphs.plain(&words), width as usize, theme.glyphs.ascii), style));
+        line.push(Text::styled(cut(&theme.glyphs.plain(&text), width as usize, theme.glyphs.ascii), style));
     }
     Line::from(line)
 }
@@ -342,44 +333,44 @@ mod tests {
     }
 
     #[test]
-    fn a_cell_shows_the_part_of_its_time_that_was_busy() {
-        let whole = Stretch { from_ns: 0, to_ns: 400, words: String::new() };
+    fn a_cell_shows_its_busy_share() {
+        let step = Part { from_ns: 0, to_ns: 400, title: String::new() };
         // Ten of a hundred, a gap, one that begins before the last has ended.
         let spans = [span(None, 0, 10), span(None, 100, 150), span(None, 200, 100)];
-        let (shares, busy) = busy_shares(spans.iter(), &whole, 4);
+        let (shares, busy) = busy_shares(spans.iter(), &step, 4);
         assert_eq!(busy, 210);
         for (share, wanted) in shares.iter().zip([0.1, 1.0, 1.0, 0.0]) {
             assert!((share - wanted).abs() < 1e-9, "{shares:?}");
         }
-        let part = Stretch { from_ns: 150, to_ns: 250, words: String::new() };
-        assert_eq!(busy_shares(spans.iter(), &part, 3).1, 100);
-        assert_eq!(busy_shares(spans.iter(), &Stretch { to_ns: 0, ..whole.clone() }, 3).1, 0);
-        assert_eq!(busy_shares(spans.iter(), &whole, 0).0.len(), 0);
+        let middle = Part { from_ns: 150, to_ns: 250, title: String::new() };
+        assert_eq!(busy_shares(spans.iter(), &middle, 3).1, 100);
+        assert_eq!(busy_shares(spans.iter(), &Part { to_ns: 0, ..step.clone() }, 3).1, 0);
+        assert_eq!(busy_shares(spans.iter(), &step, 0).0.len(), 0);
     }
 
     #[test]
-    fn stretches_cover_the_step_without_gaps() {
+    fn parts_cover_the_step_without_gaps() {
         let layered: Vec<KernelSpan> = (0..28).map(|l| span(Some(l), 5 + u64::from(l) * 100, 90)).collect();
         let plain: Vec<KernelSpan> = (0..28).map(|i| span(None, i * 100, 90)).collect();
         for timeline in [step(layered), step(plain), step(Vec::new()), step(vec![span(Some(3), 0, u64::MAX)])]
         {
             for zoom in 0..ZOOMS + 1 {
-                let n = stretches(&timeline, zoom);
-                let all: Vec<Stretch> = (0..n).map(|nth| stretch(&timeline, zoom, nth)).collect();
+                let n = parts(&timeline, zoom);
+                let all: Vec<Part> = (0..n).map(|nth| part(&timeline, zoom, nth)).collect();
                 assert_eq!(all[0].from_ns, 0);
                 assert_eq!(all[n - 1].to_ns, end_ns(&timeline));
                 assert!(all.windows(2).all(|two| two[0].to_ns == two[1].from_ns), "{all:?}");
-                assert_eq!(stretch(&timeline, zoom, n + 5), all[n - 1]);
+                assert_eq!(part(&timeline, zoom, n + 5), all[n - 1]);
             }
         }
     }
 
     #[test]
-    fn a_stretch_says_which_layers_it_has() {
+    fn a_part_names_its_layers() {
         let timeline = step((0..28).map(|l| span(Some(l), u64::from(l) * 100, 90)).collect());
-        for (zoom, nth, words) in [(0, 0, "the whole step"), (1, 1, "layers 4 to 7"), (2, 27, "layer 27")] {
-            assert_eq!(stretch(&timeline, zoom, nth).words, words);
+        for (zoom, nth, title) in [(0, 0, "whole step"), (1, 1, "layers 4 to 7"), (2, 27, "layer 27")] {
+            assert_eq!(part(&timeline, zoom, nth).title, title);
         }
-        assert_eq!(stretches(&timeline, 1), 7);
+        assert_eq!(parts(&timeline, 1), 7);
     }
 }

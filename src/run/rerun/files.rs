@@ -1,4 +1,4 @@
-//! What is kept of a run under a tool besides its report: the command, the environment, versions, logs, the exit.
+//! The files of a run under a tool: the report, the logs, and the command with its environment, version and exit.
 
 use std::{
     fs,
@@ -8,44 +8,53 @@ use std::{
 use serde::Serialize;
 
 use super::{
-    Outcome, Tool,
-    child::Ended,
+    Tool, Trouble,
+    child::ToolResult,
     command::{ToolCommand, quoted},
-    written,
+    write_file,
 };
 use crate::{config::yaml_text, tools::nsight::Installed};
 
-/// Where one pass keeps its things.
+/// The paths of one pass.
 #[derive(Debug, Clone)]
-pub struct Files {
+pub struct PassFiles {
     pub conf_dir: PathBuf,
-    /// The directory of the run that the tool looks at.
+    /// The directory of the child's recording.
     pub run_dir: PathBuf,
     /// Without its extension, which the tool adds.
     pub report: PathBuf,
     pub stdout: PathBuf,
     pub stderr: PathBuf,
+    /// The command as it was run.
+    pub command: PathBuf,
 }
 
-impl Files {
-    /// In `dir`; `pass` tells several from each other, and is empty for the only one.
-    pub fn of(dir: &Path, pass: &str) -> Files {
-        let named = |name: &str| if pass.is_empty() { name.to_owned() } else { format!("{pass}-{name}") };
-        Files {
-            conf_dir: dir.join(named("conf")),
-            run_dir: dir.join(named("child")),
+impl PassFiles {
+    /// In `dir`. `pass` is the prefix of one of several passes; it is empty for a single one.
+    pub fn new(dir: &Path, tool: Tool, pass: &str) -> PassFiles {
+        let path = |name: &str| match pass.is_empty() {
+            true => dir.join(name),
+            false => dir.join(format!("{pass}-{name}")),
+        };
+        PassFiles {
+            conf_dir: path("conf"),
+            run_dir: path("child"),
             report: dir.join(if pass.is_empty() { "report" } else { pass }),
-            stdout: dir.join(named("stdout.log")),
-            stderr: dir.join(named("stderr.log")),
+            stdout: path("stdout.log"),
+            stderr: path("stderr.log"),
+            command: path(match tool {
+                Tool::Nsys => "cmd.txt",
+                Tool::Ncu => "command.yaml",
+            }),
         }
     }
 
-    /// The reports that are there: one, or several with numbers (`report.1.nsys-rep`), in order.
+    /// The existing reports: one, or several with numbers (`report.1.nsys-rep`), in order.
     pub fn reports(&self, extension: &str) -> Vec<PathBuf> {
         let folder = self.report.parent().unwrap_or(Path::new("."));
         let name =
             self.report.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        let place = |path: &Path| {
+        let number = |path: &Path| {
             let file = path.file_name()?.to_str()?;
             let middle = file.strip_prefix(name.as_str())?.strip_suffix(extension)?;
             match middle.trim_matches('.') {
@@ -54,20 +63,21 @@ impl Files {
             }
         };
         let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
-        let mut found: Vec<(u32, PathBuf)> = entries.filter_map(|path| Some((place(&path)?, path))).collect();
+        let mut found: Vec<(u32, PathBuf)> =
+            entries.filter_map(|path| Some((number(&path)?, path))).collect();
         found.sort();
         found.into_iter().map(|(_, path)| path).collect()
     }
 }
 
-/// One command as it was given, and how it ended.
+/// A command as it was run, and how it ended.
 #[derive(Debug, Clone, Serialize)]
-pub struct Record {
+pub struct CommandRecord {
     #[serde(skip)]
-    tool: Option<Tool>,
+    tool: Tool,
     #[serde(skip)]
-    file: String,
-    /// As a shell takes it.
+    file: PathBuf,
+    /// As a shell command.
     line: String,
     version: Option<String>,
     program: String,
@@ -80,17 +90,11 @@ pub struct Record {
     seconds: Option<f64>,
 }
 
-impl Record {
-    pub fn new(tool: Tool, installed: &Installed, command: &ToolCommand, files: &Files) -> Record {
-        let pass =
-            files.report.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        Record {
-            tool: Some(tool),
-            file: match (tool, pass.as_str()) {
-                (Tool::Nsys, _) => "cmd.txt".to_owned(),
-                (Tool::Ncu, "report") => "command.yaml".to_owned(),
-                (Tool::Ncu, pass) => format!("{pass}-command.yaml"),
-            },
+impl CommandRecord {
+    pub fn new(tool: Tool, installed: &Installed, command: &ToolCommand, files: &PassFiles) -> CommandRecord {
+        CommandRecord {
+            tool,
+            file: files.command.clone(),
             line: command.line(),
             version: installed.version().map(|version| format!("{tool} {version}")),
             program: format!("llmprof-tui {}", env!("CARGO_PKG_VERSION")),
@@ -103,35 +107,29 @@ impl Record {
         }
     }
 
-    pub fn ended(&mut self, ended: &Ended) {
-        self.exit = Some(ended.ending.words());
-        self.seconds = Some((ended.took.as_secs_f64() * 1e3).round() / 1e3);
+    pub fn set_result(&mut self, result: &ToolResult) {
+        self.exit = Some(result.exit.to_string());
+        self.seconds = Some((result.elapsed.as_secs_f64() * 1e3).round() / 1e3);
     }
 
-    pub fn write(&self, dir: &Path) -> Outcome<()> {
+    pub fn write(&self) -> Result<(), Trouble> {
         let text = match self.tool {
-            Some(Tool::Nsys) => self.text(),
-            _ => yaml_text(self),
+            Tool::Nsys => self.script(),
+            Tool::Ncu => yaml_text(self),
         };
-        written(&dir.join(&self.file), &text)
+        write_file(&self.file, &text)
     }
 
-    /// A script that does the same again, with what is known of it in comments.
-    fn text(&self) -> String {
-        let mut text = String::from("#!/bin/sh\n");
-        let mut note = |words: String| text += &format!("# {words}\n");
-        note(format!(
-            "{} for {}",
-            self.version.as_deref().unwrap_or("a version that is not told"),
-            self.program
-        ));
+    /// A script that repeats the command, with its version and result in comments.
+    fn script(&self) -> String {
+        let version = self.version.as_deref().unwrap_or("unknown version");
+        let mut text = format!("#!/bin/sh\n# {version} for {}\n", self.program);
         if let Some(exit) = &self.exit {
-            note(format!("{exit} after {} s", self.seconds.unwrap_or_default()));
+            text += &format!("# {exit} after {} s\n", self.seconds.unwrap_or_default());
         }
-        note(format!("stdout in {}, stderr in {}", self.stdout.display(), self.stderr.display()));
+        text += &format!("# stdout in {}, stderr in {}\n", self.stdout.display(), self.stderr.display());
         if let Some(folder) = &self.working_directory {
-            let folder = quoted(&folder.display().to_string());
-            text += &format!("cd {folder}\n");
+            text += &format!("cd {}\n", quoted(&folder.display().to_string()));
         }
         text + &self.line + "\n"
     }
@@ -144,7 +142,7 @@ mod tests {
     #[test]
     fn reports_are_found_in_order() {
         let dir = tempfile::tempdir().unwrap();
-        let files = Files::of(dir.path(), "");
+        let files = PassFiles::new(dir.path(), Tool::Nsys, "");
         assert!(files.reports("nsys-rep").is_empty());
         for name in
             ["report.10.nsys-rep", "report.2.nsys-rep", "report.qdstrm", "report.txt", "other.nsys-rep"]
@@ -160,8 +158,9 @@ mod tests {
         };
         assert_eq!(names("nsys-rep"), ["report.2.nsys-rep", "report.10.nsys-rep"]);
         assert_eq!(names("qdstrm"), ["report.qdstrm"]);
-        let pass = Files::of(dir.path(), "01");
+        let pass = PassFiles::new(dir.path(), Tool::Ncu, "01");
         assert_eq!(pass.report, dir.path().join("01"));
         assert_eq!(pass.run_dir, dir.path().join("01-child"));
+        assert_eq!(pass.command, dir.path().join("01-command.yaml"));
     }
 }

@@ -1,4 +1,4 @@
-//! A sweep on disk: `multirun.yaml` as Hydra keeps it, `sweep.json` with the jobs, and what became of each.
+//! A sweep on disk: Hydra's `multirun.yaml`, `sweep.json` with the jobs, and their results.
 
 use std::{
     fs::{self, File, TryLockError},
@@ -6,7 +6,6 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-use jiff::Zoned;
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -19,60 +18,51 @@ use crate::{
     rundir::{RunDir, RunResult},
 };
 
-const SCHEMA: u32 = 1;
+/// Of `sweep.json`.
+pub(super) const SCHEMA: u32 = 1;
 const PLAN: &str = "sweep.json";
 
-/// What is written once, when a sweep begins, and read when it is taken up again.
+/// The content of `sweep.json`: written when a sweep starts, read when it is resumed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct KeptSweep {
+pub(super) struct StoredSweep {
     pub(super) schema: u32,
-    /// What `${now:…}` means to all jobs.
+    /// The time of `${now:…}` for all jobs.
     pub(super) started: String,
-    /// As `--conf-dir` named it.
+    /// As given to `--conf-dir`.
     pub(super) conf_dir: Option<PathBuf>,
     /// As they were typed.
     pub(super) overrides: Vec<String>,
-    pub(super) jobs: Vec<KeptJob>,
+    pub(super) jobs: Vec<StoredJob>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct KeptJob {
+pub(super) struct StoredJob {
     pub(super) overrides: Vec<String>,
     pub(super) subdir: String,
-    /// Of the resolved configuration, to see whether the job would still be the same.
+    /// Of the resolved configuration, to detect changes.
     pub(super) config_sha256: String,
 }
 
-impl KeptSweep {
-    pub(super) fn new(
-        now: &Zoned,
-        conf_dir: Option<PathBuf>,
-        overrides: Vec<String>,
-        jobs: Vec<KeptJob>,
-    ) -> Self {
-        KeptSweep { schema: SCHEMA, started: now.to_string(), conf_dir, overrides, jobs }
-    }
-
+impl StoredSweep {
     pub(super) fn sweep(&self, dir: PathBuf) -> Sweep {
-        let job = |job: &KeptJob| Job::new(job.overrides.clone(), job.subdir.clone());
+        let job = |job: &StoredJob| Job::new(job.overrides.clone(), job.subdir.clone());
         Sweep { dir, jobs: self.jobs.iter().map(job).collect() }
     }
 
-    /// Writes what is needed to take the sweep up again into `dir`, and marks the sweep as worked on while the file
-    /// that comes back is open.
-    pub(super) fn keep(&self, dir: &Path, multirun_yaml: &str) -> Result<File, SweepError> {
+    /// Writes the sweep into `dir`, and locks it while the returned file is open.
+    pub(super) fn write(&self, dir: &Path, multirun_yaml: &str) -> Result<File, SweepError> {
         let yaml = dir.join("multirun.yaml");
         fs::write(&yaml, multirun_yaml).map_err(|source| SweepError::Io { path: yaml, source })?;
         let path = dir.join(PLAN);
         let text = serde_json::to_vec_pretty(self).map_err(io::Error::from);
-        let written = text.and_then(|text| write_whole(&path, &text));
+        let written = text.and_then(|text| write_atomically(&path, &text));
         written.map_err(|source| SweepError::Io { path: path.clone(), source })?;
         let file = File::open(&path).map_err(|source| SweepError::Io { path, source })?;
-        claimed(file, dir)
+        lock(file, dir)
     }
 
-    /// Reads what [`keep`](Self::keep) wrote.
-    pub(super) fn read(dir: &Path) -> Result<(KeptSweep, File), SweepError> {
+    /// Reads and locks the sweep in `dir`.
+    pub(super) fn read(dir: &Path) -> Result<(StoredSweep, File), SweepError> {
         let not_a_sweep = |reason: String| SweepError::NotASweep { dir: dir.to_owned(), reason };
         if !dir.is_dir() {
             return Err(not_a_sweep("there is no such directory".into()));
@@ -80,31 +70,31 @@ impl KeptSweep {
         let path = dir.join(PLAN);
         let text = fs::read(&path).map_err(|e| match e.kind() {
             io::ErrorKind::NotFound => not_a_sweep("this is not a sweep".into()),
-            _ => not_a_sweep(format!("{PLAN} can't be read: {e}")),
+            _ => not_a_sweep(format!("{PLAN} cannot be read: {e}")),
         })?;
-        let kept: KeptSweep =
-            serde_json::from_slice(&text).map_err(|e| not_a_sweep(format!("{PLAN} is not in order: {e}")))?;
-        if kept.schema > SCHEMA {
-            return Err(not_a_sweep("it was made by a newer version of this program".into()));
+        let stored: StoredSweep =
+            serde_json::from_slice(&text).map_err(|e| not_a_sweep(format!("{PLAN} is invalid: {e}")))?;
+        if stored.schema > SCHEMA {
+            return Err(not_a_sweep("it was created by a newer version of this program".into()));
         }
-        for (at, job) in kept.jobs.iter().enumerate() {
-            check_subdir(at, &job.subdir)?;
+        for (index, job) in stored.jobs.iter().enumerate() {
+            check_subdir(index, &job.subdir)?;
         }
         let file = File::open(&path).map_err(|source| SweepError::Io { path, source })?;
-        Ok((kept, claimed(file, dir)?))
+        Ok((stored, lock(file, dir)?))
     }
 }
 
-/// Holds the sweep in `dir` for this process.
-fn claimed(file: File, dir: &Path) -> Result<File, SweepError> {
+/// Locks the sweep in `dir` for this process.
+fn lock(file: File, dir: &Path) -> Result<File, SweepError> {
     match file.try_lock() {
         Err(TryLockError::WouldBlock) => Err(SweepError::InUse { dir: dir.to_owned() }),
-        // Not every file system has locks; the claim is a courtesy.
+        // Not every file system has locks.
         Ok(()) | Err(TryLockError::Error(_)) => Ok(file),
     }
 }
 
-/// Refuses a directory that is not below the sweep's.
+/// Refuses a directory that is not inside the sweep's.
 pub(super) fn check_subdir(job: usize, subdir: &str) -> Result<(), SweepError> {
     let path = Path::new(subdir);
     let below = path.components().all(|part| matches!(part, Component::Normal(_)));
@@ -114,21 +104,21 @@ pub(super) fn check_subdir(job: usize, subdir: &str) -> Result<(), SweepError> {
     }
 }
 
-/// Replaces the file at `path` by `content`, all of it or nothing.
-pub(super) fn write_whole(path: &Path, content: &[u8]) -> io::Result<()> {
+/// Replaces the file at `path` by `content`.
+fn write_atomically(path: &Path, content: &[u8]) -> io::Result<()> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".new");
-    let beside = path.with_file_name(name);
-    fs::write(&beside, content)?;
-    fs::rename(&beside, path)
+    let new = path.with_file_name(name);
+    fs::write(&new, content)?;
+    fs::rename(&new, path)
 }
 
 impl Sweep {
-    /// A sweep that nobody works on, with what became of its jobs.
+    /// A sweep that is not running, with the results of its jobs.
     pub fn open(dir: &Path) -> Result<Sweep, SweepError> {
-        let (kept, _claim) = KeptSweep::read(dir)?;
-        let mut sweep = kept.sweep(dir.to_owned());
-        sweep.find_results();
+        let (stored, _lock) = StoredSweep::read(dir)?;
+        let mut sweep = stored.sweep(dir.to_owned());
+        sweep.read_results();
         Ok(sweep)
     }
 
@@ -137,43 +127,43 @@ impl Sweep {
         dir.join(PLAN).is_file() && !RunDir::open(dir).events().exists()
     }
 
-    /// Writes `sweep.csv` into `dir`; gives where.
+    /// Writes `sweep.csv` into `dir`, and returns its path.
     pub fn write_csv(&self, dir: &Path) -> Result<PathBuf, SweepError> {
         let path = dir.join("sweep.csv");
         let text = csv_text(self).map_err(io::Error::from);
-        match text.and_then(|text| write_whole(&path, &text)) {
+        match text.and_then(|text| write_atomically(&path, &text)) {
             Ok(()) => Ok(path),
             Err(source) => Err(SweepError::Io { path, source }),
         }
     }
 
-    /// Where `job` is, or would be, recorded.
+    /// The directory of the recording of `job`.
     pub fn job_dir(&self, job: usize) -> PathBuf {
         self.dir.join(&self.jobs[job].subdir)
     }
 
-    /// Looks in the directories of all jobs for what became of them.
-    pub(super) fn find_results(&mut self) {
-        for at in 0..self.jobs.len() {
-            let result = result_in(&self.job_dir(at));
-            self.jobs[at] = self.jobs[at].clone().with_earlier(result);
+    /// Reads the results from the directories of all jobs.
+    pub(super) fn read_results(&mut self) {
+        for index in 0..self.jobs.len() {
+            let result = result_in(&self.job_dir(index));
+            self.jobs[index] = self.jobs[index].clone().with_earlier(result);
         }
     }
 
-    /// Moves what a job left behind out of the way of doing it again; gives where it is now.
+    /// Moves the recording of a job away so that it can run again. Returns its new path.
     pub(super) fn set_aside(&self, job: usize) -> io::Result<Option<PathBuf>> {
         let dir = self.job_dir(job);
         if !dir.try_exists()? {
             return Ok(None);
         }
-        let word = match result_in(&dir) {
+        let suffix = match result_in(&dir) {
             Some(JobResult { outcome: Outcome::Failed, .. }) => "failed",
             _ => "interrupted",
         };
         let name = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let numbered = (1..).map(|n| match n {
-            1 => dir.with_file_name(format!("{name}-{word}")),
-            n => dir.with_file_name(format!("{name}-{word}-{n}")),
+            1 => dir.with_file_name(format!("{name}-{suffix}")),
+            n => dir.with_file_name(format!("{name}-{suffix}-{n}")),
         });
         for aside in numbered {
             if !aside.try_exists()? {
@@ -185,7 +175,7 @@ impl Sweep {
     }
 }
 
-/// What became of the job in `dir`; `None` where it was not begun.
+/// The result of the job in `dir`; `None` where it was not started.
 fn result_in(dir: &Path) -> Option<JobResult> {
     let run = RunDir::open(dir);
     if !dir.is_dir() {
@@ -193,11 +183,7 @@ fn result_in(dir: &Path) -> Option<JobResult> {
     }
     Some(match run.result() {
         Some(RunResult { outcome, cause, metrics, .. }) => JobResult {
-            outcome: match outcome.as_str() {
-                "completed" => Outcome::Completed,
-                "failed" => Outcome::Failed,
-                _ => Outcome::Interrupted,
-            },
+            outcome,
             reason: cause,
             lossy: false,
             metrics: Some(metrics).filter(|metrics| metrics.output_tokens > 0),
@@ -205,7 +191,7 @@ fn result_in(dir: &Path) -> Option<JobResult> {
         },
         None => JobResult {
             outcome: Outcome::Interrupted,
-            reason: Some("cut off: no end is recorded".into()),
+            reason: Some("cut off: the recording has no end".into()),
             lossy: false,
             metrics: None,
             dir: Some(dir.to_owned()),
@@ -218,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_subdir_stays_below_the_sweep() {
+    fn a_subdir_stays_inside_the_sweep() {
         for good in ["0", "a=1,b=2", "a/b", "model=x"] {
             check_subdir(0, good).unwrap();
         }
@@ -228,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_job_left_is_never_written_over() {
+    fn earlier_recordings_are_never_overwritten() {
         let root = tempfile::tempdir().unwrap();
         let sweep = Sweep { dir: root.path().to_owned(), jobs: vec![Job::new(Vec::new(), "0".into())] };
         assert_eq!(sweep.set_aside(0).unwrap(), None);

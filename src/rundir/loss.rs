@@ -1,0 +1,24 @@
+//! What is missing from the recording of a run.
+
+use std::fmt;
+
+/// A loss of the recording.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Loss {
+    /// The directory or the files could not be created.
+    NotRecorded { reason: String },
+    /// Lines could not be written.
+    Lines { lost: u64, reason: String },
+    /// A file other than the events could not be written.
+    File { reason: String },
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Loss::NotRecorded { reason } => write!(f, "the run was not recorded: {reason}"),
+            Loss::Lines { lost, reason } => write!(f, "{lost} lines of the recording were lost: {reason}"),
+            Loss::File { reason } => write!(f, "could not be written: {reason}"),
+        }
+    }
+}

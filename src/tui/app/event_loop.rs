@@ -1,0 +1,176 @@
+//! The event loop: one task that consumes events and input, and draws when something has changed.
+
+use std::{
+    io,
+    ops::ControlFlow,
+    time::{Duration, Instant},
+};
+
+use crossterm::event::{Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use ratatui::{Terminal, backend::Backend};
+use tokio::sync::mpsc::UnboundedReceiver;
+use tui_input::InputRequest;
+
+use super::{App, Live};
+use crate::{
+    process::{
+        crash,
+        shutdown::{Cause, Shutdown},
+    },
+    rundir::Player,
+    tui::{
+        frame::Frame,
+        input::{self, Input},
+        keys::{self, Mode},
+        layout::ScreenLayout,
+        terminal::TerminalGuard,
+        ui::{Action, Effect, Overlay, OverlayKey, update, update_overlay},
+    },
+};
+
+/// After the terminal has failed, how long to wait for the reason.
+const FAILURE_DELAY: Duration = Duration::from_millis(200);
+
+impl App {
+    pub(super) async fn run_on_terminal(
+        &mut self,
+        mouse: bool,
+        shutdown: &mut Shutdown,
+    ) -> io::Result<Option<Cause>> {
+        let mut guard = TerminalGuard::enter(mouse)?;
+        let mut input = input::listen()?;
+        match self.run_loop(&mut *guard.screen, &mut input, shutdown).await {
+            Err(e) => cause_of_failure(&mut input, shutdown).await.map(Some).ok_or(e),
+            left => left,
+        }
+    }
+
+    pub(super) async fn run_loop<B: Backend<Error = io::Error>>(
+        &mut self,
+        screen: &mut Terminal<B>,
+        input: &mut UnboundedReceiver<Input>,
+        shutdown: &mut Shutdown,
+    ) -> io::Result<Option<Cause>> {
+        let mut next_frame = Instant::now();
+        let mut last_frame = Instant::now();
+        loop {
+            let now = Instant::now();
+            let replay_moves = self.player.as_ref().is_some_and(Player::moves);
+            self.start_next();
+            self.follow_tool();
+            let sweep_moves = self.follow_sweep(now);
+            let compares = self.follow_comparison();
+            let moves = replay_moves || sweep_moves || compares || self.next.is_some();
+            if !replay_moves {
+                last_frame = now;
+            }
+            if now >= next_frame && (self.dirty || moves) {
+                self.play(now - last_frame);
+                if self.dirty {
+                    self.draw(screen)?;
+                }
+                (last_frame, next_frame) = (now, now + self.frame_interval);
+            }
+            let frame_due = tokio::time::sleep_until(next_frame.into());
+            let loading = self.player.as_ref().is_some_and(|p| p.position().loading);
+            tokio::select! {
+                biased;
+                cause = shutdown.requested() => return Ok(Some(cause)),
+                event = input.recv() => match event {
+                    Some(Input::Event(event)) => {
+                        if let Some(effect) = self.handle(event)
+                            && let ControlFlow::Break(cause) = self.perform(effect, screen.size()?.into())
+                        {
+                            return Ok(cause);
+                        }
+                    }
+                    Some(Input::Failed(e)) => return Err(e),
+                    Some(Input::HangUp) | None => return Ok(Some(Cause::HangUp)),
+                },
+                () = frame_due, if self.dirty || moves => {}
+                n = pump(&mut self.live) => self.dirty |= n > 0 && self.frozen.is_none(),
+                // While there is nothing else to do, the recording is read.
+                () = tokio::task::yield_now(), if loading => self.load(),
+            }
+        }
+    }
+
+    fn draw<B: Backend<Error = io::Error>>(&mut self, screen: &mut Terminal<B>) -> io::Result<()> {
+        crash::fault_point("screen");
+        let started = Instant::now();
+        let mut layout = ScreenLayout::default();
+        self.with_view(|view| {
+            let draw = |frame: &mut ratatui::Frame<'_>| {
+                layout = ScreenLayout::of(view, frame.area());
+                frame.render_widget(Frame(*view), frame.area());
+            };
+            screen.draw(draw).map(|_| ())
+        })?;
+        (self.layout, self.dirty) = (layout, false);
+        if let Some(live) = &mut self.live {
+            live.session.drew(started.elapsed());
+        }
+        Ok(())
+    }
+
+    fn handle(&mut self, event: Event) -> Option<Effect> {
+        self.dirty = true;
+        match event {
+            Event::Key(key) if key.kind != KeyEventKind::Release => self.handle_key(key),
+            Event::Mouse(mouse) => self.handle_mouse(mouse),
+            Event::Paste(text) => {
+                let text = text.replace(['\n', '\t'], " ");
+                for c in text.chars().filter(|c| !c.is_control()) {
+                    update_overlay(&mut self.ui, OverlayKey::Edit(InputRequest::InsertChar(c)));
+                }
+                None
+            }
+            _ => None,
+        }
+    }
+
+    fn handle_key(&mut self, key: KeyEvent) -> Option<Effect> {
+        let interrupt = key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
+        if !matches!(self.ui.overlay, Overlay::None) && !interrupt {
+            let key = OverlayKey::of(&self.ui.overlay, key)?;
+            return update_overlay(&mut self.ui, key);
+        }
+        let mode = self.with_view(|view| view.mode());
+        if let Some(action) = keys::action(key, self.ui.pane, mode) {
+            return self.act(action);
+        }
+        if keys::action(key, self.ui.pane, Mode::Single).is_some() {
+            let reason = match mode {
+                Mode::Replay => "in a replay: this key controls a live run",
+                Mode::Sweep => "in a sweep: e ends this job, q ends the sweep",
+                Mode::Files | Mode::Single => "without a live run",
+            };
+            self.ui.message = Some(format!("not available {reason}"));
+        }
+        None
+    }
+
+    pub(super) fn act(&mut self, action: Action) -> Option<Effect> {
+        let extent = self.with_view(|view| view.extent());
+        update(&mut self.ui, action, extent)
+    }
+}
+
+/// A terminal that is going away fails before the hang-up is reported.
+async fn cause_of_failure(input: &mut UnboundedReceiver<Input>, shutdown: &mut Shutdown) -> Option<Cause> {
+    let hung_up = async { while !matches!(input.recv().await, Some(Input::HangUp) | None) {} };
+    let cause = async {
+        tokio::select! {
+            cause = shutdown.requested() => cause,
+            () = hung_up => Cause::HangUp,
+        }
+    };
+    tokio::time::timeout(FAILURE_DELAY, cause).await.ok()
+}
+
+async fn pump(live: &mut Option<Live>) -> usize {
+    match live {
+        Some(live) => live.session.pump().await,
+        None => std::future::pending().await,
+    }
+}

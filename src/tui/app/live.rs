@@ -1,0 +1,187 @@
+//! The live run on the screen: commands to it, the next run, the jobs of a sweep.
+
+use std::time::Instant;
+
+use super::App;
+use crate::{
+    event::{Outcome, ToolState},
+    run::{
+        plan::Plan,
+        session::Session,
+        sweep::{CooldownStatus, Runner},
+    },
+    tui::ui::{Overlay, PromptKind, RunCommand},
+};
+
+/// Makes a plan from the overrides the user typed.
+pub type Replan = Box<dyn Fn(&[String]) -> Result<Plan, String>>;
+
+/// A live run, and how to plan the next one.
+pub struct Live {
+    pub session: Session,
+    pub replan: Replan,
+    /// The sweep that the run is a job of.
+    pub sweep: Option<Runner>,
+}
+
+impl Live {
+    /// What the workload was asked to do and has not done yet.
+    pub(super) fn pending(&self, run_follows: bool) -> Option<&'static str> {
+        let paused = self.session.state.workload_paused_at.is_some() || self.session.state.finished.is_some();
+        if run_follows {
+            Some("ending this run")
+        } else if self.is_ending_job() {
+            Some("ending this job")
+        } else {
+            (self.session.control.is_paused() && !paused).then_some("pausing")
+        }
+    }
+
+    /// A job of a sweep has ended or was cancelled, and is not closed yet.
+    fn is_ending_job(&self) -> bool {
+        let running = self.sweep.as_ref().is_some_and(|runner| runner.sweep.running().is_some());
+        let cancelled = self.session.state.finished.is_none() && self.session.control.is_cancelled();
+        running && (self.session.is_done() || cancelled)
+    }
+
+    fn overrides(&self) -> &[String] {
+        &self.session.plan().composed.overrides
+    }
+}
+
+impl App {
+    pub(super) fn command_run(&mut self, command: RunCommand) {
+        let Some(live) = &mut self.live else { return };
+        match command {
+            RunCommand::ToggleView => {
+                self.frozen = match self.frozen.take() {
+                    Some(_) => None,
+                    None => Some(Box::new(live.session.state.clone())),
+                };
+            }
+            RunCommand::TogglePause => {
+                if live.session.state.finished.is_some() {
+                    let message = match live.sweep {
+                        Some(_) => "the job has finished",
+                        None => "the run has finished; press r to start it again",
+                    };
+                    self.ui.message = Some(message.into());
+                } else if let Some(tool) = live.session.tool() {
+                    let message = format!("the workload is paused for {tool}; press its key to cancel");
+                    self.ui.message = Some(message);
+                } else {
+                    live.session.toggle_pause();
+                }
+            }
+            RunCommand::ToggleKernels => self.ui.message = Some(live.session.toggle_kernels()),
+            RunCommand::Snapshot(name) => self.ui.message = Some(live.session.snapshot(&name)),
+            RunCommand::Rerun => {
+                let overrides = live.overrides().to_vec();
+                self.restart(&overrides);
+            }
+            RunCommand::EditOverrides => {
+                self.ui.open_prompt(PromptKind::Overrides, live.overrides().join(" "));
+            }
+            RunCommand::Start(text) => match shlex::split(&text) {
+                Some(overrides) => self.restart(&overrides),
+                None => self.ui.report_error("a quote is not closed".into()),
+            },
+            RunCommand::RunUnder(tool) => self.ui.message = live.session.rerun(tool),
+            RunCommand::EndJob => self.end_job(),
+        }
+    }
+
+    /// Cancels the current run and has the next one started, if its overrides are valid.
+    fn restart(&mut self, overrides: &[String]) {
+        let Some(live) = &mut self.live else { return };
+        match (live.replan)(overrides) {
+            Ok(plan) => {
+                live.session.cancel();
+                self.next = Some(plan);
+                self.ui.overlay = Overlay::None;
+            }
+            Err(e) => self.ui.report_error(e),
+        }
+    }
+
+    /// Starts the next run once the current one no longer computes: two would disturb each other.
+    pub(super) fn start_next(&mut self) {
+        let Some(live) = self.live.as_mut().filter(|live| live.session.is_idle()) else { return };
+        let Some(plan) = self.next.take() else { return };
+        self.ended.push(live.session.end(Outcome::Interrupted, Some("another run was started".into())));
+        self.show_session(Session::start(plan));
+    }
+
+    /// Puts a new run on the screen.
+    fn show_session(&mut self, session: Session) {
+        let Some(live) = &mut self.live else { return };
+        self.earlier_snapshots.extend(live.session.state.snapshots.iter().cloned());
+        live.session = session;
+        self.frozen = None;
+        (self.ui.token, self.ui.log_back, self.ui.jobs_back) = (None, 0, 0);
+        self.dirty = true;
+    }
+
+    /// Reports how a run under a tool ended.
+    pub(super) fn follow_tool(&mut self) {
+        let Some(session) = self.live.as_ref().map(|live| &live.session) else { return };
+        let before = std::mem::replace(&mut self.tool, session.tool());
+        let (Some(tool), None) = (before, self.tool) else { return };
+        let last = session.state.kernels.tool_run.as_ref().map(|run| &run.state);
+        self.ui.message = match last {
+            Some(ToolState::Done) => Some(format!("{tool} finished: its report is in the Kernels pane (4)")),
+            Some(ToolState::Failed { reason, remedy }) => Some(format!("{tool}: {reason}; {remedy}")),
+            Some(ToolState::Cancelled) => Some(format!("{tool} was cancelled")),
+            _ => None,
+        };
+        self.dirty = true;
+    }
+
+    /// Ends the current job, or the cool-down before the next one.
+    fn end_job(&mut self) {
+        let Some(live) = &mut self.live else { return };
+        let Some(runner) = &mut live.sweep else { return };
+        match (runner.sweep.running(), runner.sweep.next()) {
+            (Some(_), _) => live.session.cancel(),
+            (None, Some(_)) => runner.skip_cooldown(),
+            (None, None) => {
+                self.ui.message =
+                    Some("the sweep has finished; press 6 to compare its jobs, q to quit".into());
+            }
+        }
+    }
+
+    /// Closes a job that has ended, cools down, and starts the next one. Returns whether more will happen soon.
+    pub(super) fn follow_sweep(&mut self, now: Instant) -> bool {
+        let Some(live) = &mut self.live else { return false };
+        let ending = live.is_ending_job();
+        let Some(runner) = &mut live.sweep else { return false };
+        if ending && live.session.is_idle() {
+            runner.end_job(&mut live.session, Outcome::Interrupted, Some("ended by the user".into()));
+            self.dirty = true;
+        }
+        let running = runner.sweep.running().is_some();
+        let waiting = !running && runner.sweep.next().is_some();
+        if waiting {
+            let cooling = runner.cooldown(now);
+            let shown = |cooling: Option<CooldownStatus>| cooling.map(|cooling| cooling.to_string());
+            self.dirty |= shown(cooling) != shown(self.cooling);
+            self.cooling = cooling;
+            if cooling.is_none() {
+                self.dirty = true;
+                if let Some(session) = runner.start_next() {
+                    self.show_session(session);
+                }
+            }
+        }
+        self.report_remarks();
+        waiting || (running && ending)
+    }
+
+    fn report_remarks(&mut self) {
+        let remarks = self.live.as_mut().and_then(|live| live.sweep.as_mut()).map(Runner::take_remarks);
+        if let Some(remarks) = remarks.filter(|remarks| !remarks.is_empty()) {
+            (self.ui.message, self.dirty) = (Some(remarks.join("; ")), true);
+        }
+    }
+}

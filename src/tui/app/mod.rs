@@ -1,0 +1,241 @@
+//! The screen as a program: what it shows, and what feeds it.
+
+mod commands;
+mod comparison;
+mod event_loop;
+mod live;
+mod mouse;
+mod replay;
+
+use std::{io, path::PathBuf, time::Duration};
+
+use ratatui::{Terminal, backend::Backend};
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use self::comparison::Compared;
+pub use self::live::Live;
+use super::{
+    export::Exported,
+    input::Input,
+    layout::ScreenLayout,
+    theme::{Depth, Glyphs, Theme, initial_theme},
+    ui::{KernelsSettings, Pane, RunOrder, UiState},
+    view::{SweepView, View},
+};
+use crate::{
+    config::TuiConfig,
+    event::Outcome,
+    process::shutdown::{Cause, Shutdown},
+    run::{
+        plan::Plan,
+        rerun::Tool,
+        session::SessionSummary,
+        sweep::{CooldownStatus, Runner},
+    },
+    rundir::{Player, RunDir, RunEntry},
+    state::{RunState, Snapshot},
+};
+
+/// What is on the screen and what feeds it.
+pub struct App {
+    ui: UiState,
+    depth: Depth,
+    glyphs: Glyphs,
+    /// As last drawn.
+    layout: ScreenLayout,
+    live: Option<Live>,
+    /// Started once the current run no longer computes.
+    next: Option<Plan>,
+    player: Option<Player>,
+    /// The directory of the recording that is played, if it has one.
+    played: Option<RunDir>,
+    /// Kernel reports without a run.
+    files: Option<Box<RunState>>,
+    /// The state when the view was frozen.
+    frozen: Option<Box<RunState>>,
+    runs_root: PathBuf,
+    runs: Vec<RunEntry>,
+    /// Of earlier runs of this program; the current run's are in its state.
+    earlier_snapshots: Vec<Snapshot>,
+    ended: Vec<SessionSummary>,
+    exported: Vec<Exported>,
+    frame_interval: Duration,
+    /// The screen is out of date.
+    dirty: bool,
+    /// The cool-down before a sweep's next job, as last shown.
+    cooling: Option<CooldownStatus>,
+    /// The tool that was running at the last check.
+    tool: Option<Tool>,
+    compared: Compared,
+}
+
+/// Why the screen was left, and how the runs ended.
+pub struct Stopped {
+    pub cause: Option<Cause>,
+    pub runs: Vec<SessionSummary>,
+    pub exported: Vec<Exported>,
+    pub sweep: Option<Runner>,
+    pub error: Option<io::Error>,
+}
+
+impl App {
+    fn new(config: &TuiConfig, runs_root: PathBuf) -> App {
+        App {
+            ui: UiState::new(initial_theme(config.theme)),
+            depth: Depth::of_terminal(),
+            glyphs: Glyphs::for_terminal(config.ascii),
+            layout: ScreenLayout::default(),
+            live: None,
+            next: None,
+            player: None,
+            played: None,
+            files: None,
+            frozen: None,
+            runs_root,
+            runs: Vec::new(),
+            earlier_snapshots: Vec::new(),
+            ended: Vec::new(),
+            exported: Vec::new(),
+            frame_interval: Duration::from_secs_f64(1.0 / f64::from(config.fps.max(1))),
+            dirty: true,
+            cooling: None,
+            tool: None,
+            compared: Compared::default(),
+        }
+    }
+
+    /// A live run.
+    pub fn of_run(config: &TuiConfig, live: Live, runs_root: PathBuf) -> App {
+        let mut app = App::new(config, runs_root);
+        let plan = live.session.plan();
+        if plan.is_for_tools_alone() {
+            app.ui.pane = Pane::Kernels;
+        } else if plan.watches() {
+            app.ui.pane = Pane::Gpu;
+        }
+        app.live = Some(live);
+        app
+    }
+
+    /// A recording, and the run's directory if it has one.
+    pub fn of_recording(config: &TuiConfig, player: Player, dir: Option<RunDir>, runs_root: PathBuf) -> App {
+        App { player: Some(player), played: dir, ..App::new(config, runs_root) }
+    }
+
+    /// Kernel reports in the Kernels pane, without a run.
+    pub fn of_files(
+        config: &TuiConfig,
+        state: RunState,
+        settings: KernelsSettings,
+        runs_root: PathBuf,
+    ) -> App {
+        let mut app = App::new(config, runs_root);
+        (app.ui.pane, app.ui.kernels) = (Pane::Kernels, settings);
+        app.ui.message = state.log.back().map(|(_, notice)| notice.text.clone());
+        app.files = Some(Box::new(state));
+        app
+    }
+
+    /// Takes the terminal, runs until the user or a signal ends it, and restores the terminal.
+    pub async fn run(mut self, mouse: bool, mut shutdown: Shutdown) -> Stopped {
+        let left = self.run_on_terminal(mouse, &mut shutdown).await;
+        self.stop(left)
+    }
+
+    /// As [`run`](Self::run), with any screen and any input; a closed input is a hang-up.
+    pub async fn run_on<B: Backend<Error = io::Error>>(
+        mut self,
+        screen: &mut Terminal<B>,
+        mut input: UnboundedReceiver<Input>,
+        mut shutdown: Shutdown,
+    ) -> Stopped {
+        let left = self.run_loop(screen, &mut input, &mut shutdown).await;
+        self.stop(left)
+    }
+
+    /// Ends the run, after the event loop was left for the reason given.
+    fn stop(mut self, left: io::Result<Option<Cause>>) -> Stopped {
+        let (cause, error) = match left {
+            Ok(cause) => (cause, None),
+            Err(e) => (None, Some(e)),
+        };
+        let mut sweep = None;
+        if let Some(mut live) = self.live.take() {
+            let reason = match (&cause, &error) {
+                (Some(cause), _) => cause.to_string(),
+                (None, Some(e)) => format!("the screen cannot be drawn: {e}"),
+                (None, None) => "quit by the user".to_owned(),
+            };
+            match &mut live.sweep {
+                Some(runner) => drop(runner.end_job(&mut live.session, Outcome::Interrupted, Some(reason))),
+                None => self.ended.push(live.session.end(Outcome::Interrupted, Some(reason))),
+            }
+            sweep = live.sweep;
+        }
+        Stopped { cause, runs: self.ended, exported: self.exported, sweep, error }
+    }
+
+    fn with_view<T>(&self, use_view: impl FnOnce(&View<'_>) -> T) -> T {
+        let theme = Theme::new(self.ui.theme, self.depth, self.glyphs);
+        let (runs, snapshots) = (self.listed_runs(), self.snapshots());
+        let live = self.live.as_ref().filter(|_| self.player.is_none());
+        let loss = live.and_then(|live| live.session.loss());
+        let runner = self.live.as_ref().and_then(|live| live.sweep.as_ref());
+        use_view(&View {
+            state: self.state(),
+            ui: &self.ui,
+            theme: &theme,
+            replay: self.player.as_ref().map(Player::position),
+            frozen: self.frozen.is_some() && self.player.is_none(),
+            pending: live.and_then(|live| live.pending(self.next.is_some())),
+            loss: loss.as_ref(),
+            runs: &runs,
+            snapshots: &snapshots,
+            comparison: self.compared.comparison.as_ref(),
+            sweep: runner.map(|runner| SweepView { sweep: &runner.sweep, cooling: self.cooling }),
+        })
+    }
+
+    fn state(&self) -> &RunState {
+        static EMPTY: std::sync::LazyLock<RunState> = std::sync::LazyLock::new(RunState::default);
+        match (&self.player, &self.frozen, &self.live) {
+            (Some(player), ..) => player.state(),
+            (None, Some(frozen), _) => frozen,
+            (None, None, Some(live)) => &live.session.state,
+            (None, None, None) => self.files.as_deref().unwrap_or(&EMPTY),
+        }
+    }
+
+    fn snapshots(&self) -> Vec<Snapshot> {
+        match (&self.player, &self.live) {
+            (Some(player), _) => player.state().snapshots.iter().cloned().collect(),
+            // Not of the frozen state: that lacks snapshots taken since.
+            (None, Some(live)) => {
+                self.earlier_snapshots.iter().chain(&live.session.state.snapshots).cloned().collect()
+            }
+            (None, None) => Vec::new(),
+        }
+    }
+
+    /// The runs as filtered and sorted.
+    fn listed_runs(&self) -> Vec<&RunEntry> {
+        let filter = self.ui.runs_filter.to_lowercase();
+        let matches = |run: &&RunEntry| {
+            [&run.experiment, &run.model, &run.name].iter().any(|text| text.to_lowercase().contains(&filter))
+        };
+        let mut runs: Vec<&RunEntry> = self.runs.iter().filter(matches).collect();
+        let speed = |run: &RunEntry| run.result.as_ref().and_then(|r| r.metrics.decode_tok_s).unwrap_or(0.0);
+        match self.ui.run_order {
+            RunOrder::Newest => {}
+            RunOrder::Fastest => runs.sort_by(|a, b| speed(b).total_cmp(&speed(a))),
+            RunOrder::Model => runs.sort_by(|a, b| a.model.cmp(&b.model)),
+        }
+        runs
+    }
+
+    fn selected_run(&self) -> Option<RunDir> {
+        let runs = self.listed_runs();
+        let last = runs.len().checked_sub(1)?;
+        Some(runs[self.ui.run_selected.min(last)].dir.clone())
+    }
+}

@@ -1,0 +1,156 @@
+//! The header: which run, and how far it is.
+
+use ratatui::{
+    buffer::Buffer,
+    layout::Rect,
+    style::Style,
+    text::{Line, Span},
+    widgets::Widget,
+};
+use unicode_width::UnicodeWidthStr;
+
+use crate::{
+    base::units::{clock, grouped, percent},
+    event::{Phase, Stamp},
+    rundir::Loss,
+    tui::{
+        view::View,
+        widgets::{cut, label_value},
+    },
+};
+
+/// Cells for what a tool is doing.
+const TOOL_WIDTH: usize = 24;
+
+pub fn draw(view: &View<'_>, area: Rect, buf: &mut Buffer) {
+    let left = identity(view, area.width);
+    let room = area.width.saturating_sub(left.width() as u16 + 2) as usize;
+    left.render(area, buf);
+    let mut right = Line::default();
+    for part in status(view) {
+        if right.width() + 3 + part.iter().map(Span::width).sum::<usize>() <= room {
+            if !right.spans.is_empty() {
+                right.push_span("   ");
+            }
+            right.extend(part);
+        }
+    }
+    right.push_span(" ");
+    right.right_aligned().render(area, buf);
+}
+
+/// The program, the model and what it runs on.
+fn identity<'a>(view: &View<'_>, width: u16) -> Line<'a> {
+    let theme = view.theme;
+    // Shown at every width: a simulation must not be taken for a measurement.
+    let simulated = view.state.run.as_ref().is_some_and(|run| run.simulated);
+    let brand = match (simulated, width >= 50) {
+        (true, true) => " llmprof simulated ",
+        (true, false) => " sim ",
+        (false, true) => " llmprof ",
+        (false, false) => "",
+    };
+    let mut line = Line::from(vec![Span::styled(brand, theme.selected), Span::raw(" ")]);
+    if let Some(run) = &view.state.run {
+        line.push_span(Span::styled(run.model.clone(), theme.number));
+        let gpu = view.state.profiled_gpu().map(|g| g.info.name.trim_start_matches("NVIDIA ").to_owned());
+        let mut facts = vec![run.dtype.clone()];
+        if view.state.watches() {
+            facts.clear();
+        } else if !run.simulated {
+            facts.extend([gpu.unwrap_or_else(|| run.device.to_string()), run.engine.to_string()]);
+            facts.extend((run.batch > 1).then(|| format!("batch {}", run.batch)));
+        }
+        // The right half of the line shows the status.
+        let room = width.saturating_sub(52).max(22) as usize;
+        for fact in facts {
+            if line.width() + fact.len() + 3 <= room {
+                line.push_span(Span::styled(format!(" {} ", theme.glyphs.separator), theme.border));
+                line.push_span(Span::styled(fact, theme.dim));
+            }
+        }
+    }
+    if view.state.is_of_files() {
+        let files: Vec<&str> = view.state.kernels.reports.iter().map(|report| report.file.as_str()).collect();
+        let room = (width as usize).saturating_sub(brand.width() + 2);
+        let files = cut(&theme.glyphs.plain(&files.join(", ")), room, theme.glyphs.ascii);
+        line.push_span(Span::styled(files, theme.number));
+    }
+    line
+}
+
+/// The status of the run, the most important part first.
+fn status<'a>(view: &View<'_>) -> Vec<Vec<Span<'a>>> {
+    let theme = view.theme;
+    let state = view.state;
+    let mut parts = Vec::new();
+    if state.is_of_files() {
+        return parts;
+    }
+    if let Some(loss) = view.loss {
+        let text = match loss {
+            Loss::NotRecorded { .. } => "not recorded",
+            Loss::Lines { .. } | Loss::File { .. } => "recording incomplete",
+        };
+        parts.push(vec![Span::styled(text, theme.bad)]);
+    }
+    if let Some(pending) = view.pending {
+        parts.push(vec![Span::styled(pending, theme.warn)]);
+    }
+    if view.frozen {
+        parts.push(vec![Span::styled("view frozen", theme.warn)]);
+    }
+    if let Some((tool, doing, share)) = state.kernels.working() {
+        let share = share.map(|share| format!(" {}", percent(100.0 * share))).unwrap_or_default();
+        let doing = cut(doing, TOOL_WIDTH, theme.glyphs.ascii);
+        parts.push(vec![Span::styled(format!("{tool}: {doing}{share}"), theme.accent)]);
+    }
+    let (text, style) = phase(view);
+    parts.push(vec![Span::styled(format!("{} ", theme.glyphs.dot), style), Span::styled(text, style)]);
+    if let Some(run) = &state.run {
+        let ratio = |label, done: u32, of: u32| label_value(theme, label, &format!("{done}/{of}"), "");
+        // A run that waits for steady state may do more requests than planned.
+        if state.finished.is_some() {
+            parts.push(ratio("requests", state.requests_done, run.requests.max(state.requests_done)));
+        } else if state.active.as_ref().is_some_and(|active| active.started.warmup) {
+            parts.push(ratio("warm-up", state.warmup_done + 1, run.warmup));
+        } else if state.active.is_some() || state.requests_done > 0 {
+            let done = (state.requests_done + u32::from(state.active.is_some())).max(1);
+            parts.push(ratio("request", done, run.requests.max(done)));
+        }
+    }
+    if let Some(active) = &state.active {
+        let of = format!("{}/{}", active.tokens, active.started.output_tokens);
+        parts.push(label_value(theme, "", &of, "tok"));
+    } else if state.finished.is_some() {
+        parts.push(label_value(theme, "", &grouped(state.total.output_tokens as i64), "tok"));
+    }
+    parts.push(vec![Span::styled(clock(state.now.since(Stamp(0))), theme.text)]);
+    if let Some(trust) = state.trust() {
+        let dots = |n: u32, dot: &str| dot.repeat(n as usize);
+        let style = if trust.score + 1 >= trust.of { theme.good } else { theme.warn };
+        parts.push(vec![
+            Span::styled("trust ", theme.dim),
+            Span::styled(dots(trust.score, theme.glyphs.dot), style),
+            Span::styled(dots(trust.of - trust.score, theme.glyphs.hollow_dot), theme.dim),
+        ]);
+    }
+    parts
+}
+
+/// The phase or the outcome, with its colour.
+fn phase(view: &View<'_>) -> (String, Style) {
+    let (theme, state) = (view.theme, view.state);
+    if let Some(finished) = &state.finished {
+        return (finished.outcome.to_string(), theme.outcome(finished.outcome));
+    }
+    if state.workload_paused_at.is_some() {
+        return ("paused".to_owned(), theme.warn);
+    }
+    let text = match (&state.preparing, state.phase) {
+        _ if state.watches() => "monitoring".to_owned(),
+        (Some(p), Phase::Preparing) if p.total > 0 => format!("{} {} %", p.step, 100 * p.done / p.total),
+        (_, phase) => phase.name().to_owned(),
+    };
+    (text, theme.phase(state.phase))
+}

@@ -1,0 +1,48 @@
+//! A whole frame: header, pane, transport bar, footer, and the overlay on top.
+
+mod footer;
+mod header;
+mod overlay;
+mod sweep;
+mod transport;
+
+use ratatui::{buffer::Buffer, layout::Rect, text::Line, widgets::Widget};
+
+use super::{
+    layout::ScreenLayout,
+    panes::{ComparePane, GpuPane, KernelsPane, LogPane, OverviewPane, RooflinePane, RunsPane, TokensPane},
+    ui::Pane,
+    view::View,
+};
+
+/// Draws everything the user sees.
+pub struct Frame<'a>(pub View<'a>);
+
+impl Widget for Frame<'_> {
+    fn render(self, area: Rect, buf: &mut Buffer) {
+        let view = self.0;
+        if area.width < 12 || area.height < 3 {
+            return Line::raw("llmprof: too small").render(area, buf);
+        }
+        let layout = ScreenLayout::of(&view, area);
+        header::draw(&view, layout.header, buf);
+        if let Some(sweep) = view.sweep {
+            sweep::draw(&view, sweep, layout.sweep, buf);
+        }
+        match view.ui.pane {
+            Pane::Overview => OverviewPane(view).render(layout.body, buf),
+            Pane::Gpu => GpuPane(view).render(layout.body, buf),
+            Pane::Tokens => TokensPane(view).render(layout.body, buf),
+            Pane::Kernels => KernelsPane(view).render(layout.body, buf),
+            Pane::Roofline => RooflinePane(view).render(layout.body, buf),
+            Pane::Compare => ComparePane(view).render(layout.body, buf),
+            Pane::Runs => RunsPane(view).render(layout.body, buf),
+            Pane::Log => LogPane(view).render(layout.body, buf),
+        }
+        if let Some((bar, position)) = layout.transport.as_ref().zip(view.replay) {
+            transport::draw(view.theme, bar, position, buf);
+        }
+        footer::draw(&view, &layout, buf);
+        overlay::draw(&view, area, buf);
+    }
+}

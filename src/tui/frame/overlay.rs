@@ -1,0 +1,93 @@
+//! What is drawn on top of the pane: help, evidence, a prompt.
+
+use ratatui::{
+    buffer::Buffer,
+    layout::{Margin, Rect},
+    text::{Line, Span},
+    widgets::{Clear, Paragraph, Widget, Wrap},
+};
+
+use crate::tui::{
+    keys::{BINDINGS, Scope},
+    panes::evidence,
+    ui::{Overlay, Prompt},
+    view::View,
+    widgets::{draw_box, input_line},
+};
+
+pub fn draw(view: &View<'_>, area: Rect, buf: &mut Buffer) {
+    match &view.ui.overlay {
+        Overlay::None => {}
+        Overlay::Help { scroll } => help(view, *scroll, area, buf),
+        Overlay::Evidence { scroll } => evidence_box(view, *scroll, area, buf),
+        Overlay::Prompt(asked) => prompt(view, asked, area, buf),
+    }
+}
+
+/// An empty box in the middle of `area`; returns its inside.
+fn popup(
+    view: &View<'_>,
+    (title, aside): (&str, &str),
+    (width, height): (u16, u16),
+    area: Rect,
+    buf: &mut Buffer,
+) -> Rect {
+    let (width, height) = (width.min(area.width), height.min(area.height));
+    let (x, y) = (area.x + (area.width - width) / 2, area.y + (area.height - height) / 2);
+    let area = Rect { x, y, width, height };
+    Clear.render(area, buf);
+    draw_box(view.theme, (title, aside), area, buf)
+}
+
+/// How to scroll and close a box.
+fn scroll_hint(view: &View<'_>) -> &'static str {
+    if view.theme.glyphs.ascii { "up, down scroll - Esc closes" } else { "↑ ↓ scroll · Esc closes" }
+}
+
+fn help(view: &View<'_>, scroll: usize, area: Rect, buf: &mut Buffer) {
+    let theme = view.theme;
+    let mut lines: Vec<Line<'_>> = Vec::new();
+    let mut scope: Option<Scope> = None;
+    for b in BINDINGS {
+        if scope.replace(b.scope) != Some(b.scope) {
+            lines.extend((!lines.is_empty()).then(Line::default));
+            lines.push(Line::styled(format!(" {}", b.scope.title()), theme.accent));
+        }
+        lines.push(Line::from(vec![
+            Span::styled(format!("  {:<10} ", b.label(theme.glyphs.ascii)), theme.number),
+            Span::styled(b.help, theme.text),
+        ]));
+    }
+    lines.push(Line::default());
+    lines.push(Line::styled(" Click tabs, runs and the replay bar; the mouse wheel scrolls.", theme.dim));
+    let inner = popup(view, ("help", scroll_hint(view)), (78, lines.len() as u16 + 2), area, buf);
+    let last = lines.len().saturating_sub(inner.height as usize);
+    Paragraph::new(lines).scroll((scroll.min(last) as u16, 0)).render(inner, buf);
+}
+
+fn evidence_box(view: &View<'_>, scroll: usize, area: Rect, buf: &mut Buffer) {
+    let width = area.width.saturating_sub(4).min(130);
+    let room = width.saturating_sub(4).max(2);
+    let lines = evidence(view, room);
+    let rows = |line: &Line<'_>| line.width().max(1).div_ceil(room as usize) as u16;
+    let height: u16 = lines.iter().map(rows).sum::<u16>() + 3;
+    let inner = popup(view, ("evidence", scroll_hint(view)), (width, height), area, buf);
+    let inner = inner.inner(Margin::new(1, 0));
+    let last = (height as usize).saturating_sub(inner.height as usize + 2);
+    Paragraph::new(lines).wrap(Wrap { trim: false }).scroll((scroll.min(last) as u16, 0)).render(inner, buf);
+}
+
+fn prompt(view: &View<'_>, asked: &Prompt, area: Rect, buf: &mut Buffer) {
+    let theme = view.theme;
+    let width = area.width.saturating_sub(4).clamp(20, 100);
+    let error_rows =
+        asked.error.as_ref().map_or(0, |e| (e.chars().count() as u16).div_ceil(width.max(3) - 2).clamp(1, 6));
+    let inner = popup(view, (asked.kind.title(), "Esc closes"), (width, 3 + error_rows), area, buf);
+    input_line(theme, &asked.input, inner).render(Rect { height: 1.min(inner.height), ..inner }, buf);
+    if let Some(error) = &asked.error {
+        let below = Rect { y: inner.y + 1, height: inner.height.saturating_sub(1), ..inner };
+        Paragraph::new(Line::styled(theme.glyphs.plain(error), theme.bad))
+            .wrap(Wrap { trim: true })
+            .render(below, buf);
+    }
+}

@@ -1,0 +1,70 @@
+//! The tokens on the screen: the newest, those up to the selected one, or those around an incident.
+
+use crate::{
+    base::units::grouped,
+    event::Stamp,
+    state::{Incident, KeptSample, Series, TokenMark},
+    tui::{ui::Pane, view::View},
+};
+
+pub struct TokenWindow<'a> {
+    pub tokens: Vec<&'a TokenMark>,
+    /// The number of the first of them, counted from the run's first.
+    pub first: u64,
+    pub title: String,
+    /// The column of the selected token.
+    pub cursor: Option<usize>,
+    /// Columns with an incident.
+    pub incidents: Vec<usize>,
+    /// The GPU samples kept with an incident: the run's history is coarser.
+    pub samples: Option<&'a [KeptSample]>,
+}
+
+impl<'a> TokenWindow<'a> {
+    /// At most `cells` tokens, the selected one among them.
+    pub fn of(view: &View<'a>, cells: usize) -> TokenWindow<'a> {
+        match view.open_incident().filter(|_| view.ui.pane == Pane::Tokens) {
+            Some(incident) => TokenWindow::around(incident, cells),
+            None => TokenWindow::of_trail(view, cells),
+        }
+    }
+
+    fn of_trail(view: &View<'a>, cells: usize) -> TokenWindow<'a> {
+        let state = view.state;
+        let back = view.tokens_back();
+        let tokens: Vec<&TokenMark> = state.trail.window(back, cells).collect();
+        let first = (state.trail.seen() - back as u64).saturating_sub(tokens.len() as u64);
+        let column = |incident: &Incident| {
+            let column = incident.token.checked_sub(first)? as usize;
+            (column < tokens.len()).then_some(column)
+        };
+        let incidents = state.flight.incidents.iter().filter_map(column).collect();
+        let (title, cursor) = match back {
+            0 => (format!("tokens · last {}", tokens.len()), None),
+            _ => (format!("tokens · {} before the newest", grouped(back as i64)), Some(tokens.len() - 1)),
+        };
+        TokenWindow { tokens, first, title, cursor, incidents, samples: None }
+    }
+
+    fn around(incident: &'a Incident, cells: usize) -> TokenWindow<'a> {
+        let at = incident.tokens.partition_point(|mark| mark.t < incident.at);
+        let from = at.saturating_sub(cells / 2).min(incident.tokens.len().saturating_sub(cells));
+        let tokens: Vec<&TokenMark> = incident.tokens.iter().skip(from).take(cells).collect();
+        let cursor = (at >= from && at - from < tokens.len()).then(|| at - from);
+        let title = format!("incident at {:.3} s · {}", incident.at.secs(), incident.describe());
+        let first = (incident.token + from as u64).saturating_sub(at as u64);
+        let incidents = cursor.into_iter().collect();
+        TokenWindow { tokens, first, title, cursor, incidents, samples: Some(&incident.samples) }
+    }
+
+    /// The last value of a reading before a token.
+    pub fn value(&self, series: &Series, of_sample: fn(&KeptSample) -> Option<f64>, t: Stamp) -> Option<f32> {
+        match self.samples {
+            None => series.at(t),
+            Some(samples) => {
+                let before = samples.partition_point(|sample| sample.t <= t);
+                samples[..before].iter().rev().find_map(of_sample).map(|value| value as f32)
+            }
+        }
+    }
+}
