@@ -36,8 +36,8 @@ fn assert_reports_match(run: &Path) {
         let written = fs::read_to_string(run.join(document.name)).unwrap();
         assert!(written == document.content, "{} of {}", document.name, run.display());
     }
-    let (mut trace, mut lines) = (ChromeTrace::default(), String::new());
-    events(run).iter().for_each(|envelope| trace.add(envelope, &mut lines));
+    let mut trace = ChromeTrace::default();
+    let lines: String = events(run).iter().map(|envelope| trace.lines_of(envelope)).collect();
     assert!(fs::read_to_string(run.join("trace.json")).unwrap() == lines, "trace.json of {}", run.display());
 }
 

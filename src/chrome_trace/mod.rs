@@ -86,13 +86,12 @@ struct Request {
 }
 
 impl ChromeTrace {
-    /// Appends the lines of `envelope` to `out`.
-    pub fn add(&mut self, envelope: &Envelope, out: &mut String) {
+    /// The lines of `envelope`.
+    pub fn lines_of(&mut self, envelope: &Envelope) -> String {
         if !self.lines.closed() {
             self.draw(envelope);
-            out.push_str(&self.lines.text);
-            self.lines.text.clear();
         }
+        std::mem::take(&mut self.lines.text)
     }
 
     fn draw(&mut self, envelope: &Envelope) {

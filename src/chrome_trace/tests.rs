@@ -11,11 +11,9 @@ use crate::{
 };
 
 fn traced(events: &[(u64, Event)]) -> String {
-    let (mut trace, mut out) = (ChromeTrace::default(), String::new());
-    for (t, event) in events {
-        trace.add(&Envelope { t: Stamp(*t), event: event.clone() }, &mut out);
-    }
-    out
+    let mut trace = ChromeTrace::default();
+    let lines = |(t, event): &(u64, Event)| trace.lines_of(&Envelope { t: Stamp(*t), event: event.clone() });
+    events.iter().map(lines).collect()
 }
 
 /// The events of a trace. One that was cut off is closed first, as Chrome and Perfetto do.

@@ -70,7 +70,6 @@ struct TraceWriter {
     path: PathBuf,
     file: BufWriter<File>,
     trace: ChromeTrace,
-    lines: String,
 }
 
 impl TraceWriter {
@@ -79,16 +78,14 @@ impl TraceWriter {
         match File::create(&path) {
             Ok(file) => {
                 let file = BufWriter::with_capacity(1 << 18, file);
-                Ok(TraceWriter { target, path, file, trace: ChromeTrace::default(), lines: String::new() })
+                Ok(TraceWriter { target, path, file, trace: ChromeTrace::default() })
             }
             Err(source) => Err(ReportError::Write { path, source }),
         }
     }
 
     fn add(&mut self, envelope: &Envelope) -> Result<(), ReportError> {
-        self.lines.clear();
-        self.trace.add(envelope, &mut self.lines);
-        let written = self.file.write_all(self.lines.as_bytes());
+        let written = self.file.write_all(self.trace.lines_of(envelope).as_bytes());
         written.map_err(|source| ReportError::Write { path: self.path.clone(), source })
     }
 

@@ -33,8 +33,8 @@ fn other_readings() -> impl Iterator<Item = Reading> {
 fn nvml_header() -> String {
     let first = FIRST.iter().map(|reading| reading.about().column);
     let others = other_readings().map(|reading| reading.about().column);
-    let ours = ["gpu", "t_s", "phase", "clock_event_reasons"];
-    std::iter::once("ts").chain(first).chain(ours).chain(others).collect::<Vec<_>>().join(",")
+    let added = ["gpu", "t_s", "phase", "clock_event_reasons"];
+    std::iter::once("ts").chain(first).chain(added).chain(others).collect::<Vec<_>>().join(",")
 }
 
 /// Appends events to `events.ndjson`, GPU samples to `nvml.csv`, predictions to a file that the first one creates, and
@@ -48,26 +48,12 @@ pub struct Recorder {
     /// The GPU of the workload.
     profiled: Option<u32>,
     predictions: Option<LineFile>,
-    trace: Option<TraceFile>,
+    trace: Option<(ChromeTrace, LineFile)>,
     started_unix_s: f64,
     flush_every: Duration,
     flushed: Instant,
     /// A document that could not be written.
     unwritten: Option<String>,
-}
-
-struct TraceFile {
-    trace: ChromeTrace,
-    file: LineFile,
-    lines: String,
-}
-
-impl TraceFile {
-    fn add(&mut self, envelope: &Envelope) {
-        self.lines.clear();
-        self.trace.add(envelope, &mut self.lines);
-        self.file.lines(self.lines.as_bytes());
-    }
 }
 
 impl Recorder {
@@ -92,7 +78,7 @@ impl Recorder {
     /// Also writes `trace.json`.
     pub fn with_trace(mut self) -> io::Result<Recorder> {
         let file = LineFile::create(File::create_new(self.dir.trace())?);
-        self.trace = Some(TraceFile { trace: ChromeTrace::default(), file, lines: String::new() });
+        self.trace = Some((ChromeTrace::default(), file));
         Ok(self)
     }
 
@@ -101,8 +87,8 @@ impl Recorder {
             Ok(line) => self.events.line(&line),
             Err(e) => tracing::error!("an event cannot be serialised: {e}"),
         }
-        if let Some(trace) = &mut self.trace {
-            trace.add(envelope);
+        if let Some((trace, file)) = &mut self.trace {
+            file.lines(trace.lines_of(envelope).as_bytes());
         }
         self.phase = self.phase.after(&envelope.event);
         match &envelope.event {
@@ -140,14 +126,14 @@ impl Recorder {
     }
 
     pub fn flush(&mut self) {
-        let trace = self.trace.as_mut().map(|trace| &mut trace.file);
+        let trace = self.trace.as_mut().map(|(_, file)| file);
         let files = [&mut self.events, &mut self.nvml].into_iter().chain(&mut self.predictions).chain(trace);
         files.for_each(LineFile::flush);
         self.flushed = Instant::now();
     }
 
     fn files(&self) -> impl Iterator<Item = &LineFile> {
-        let trace = self.trace.as_ref().map(|trace| &trace.file);
+        let trace = self.trace.as_ref().map(|(_, file)| file);
         [&self.events, &self.nvml].into_iter().chain(&self.predictions).chain(trace)
     }
 

@@ -230,8 +230,8 @@ impl Importer {
         else {
             return Importer::Unknown;
         };
-        let beside = |folder: &str| find_importer(system, &[&format!("{}/{folder}", install.display())]);
-        if let Some(path) = beside("host-*").or_else(|| beside("linux-desktop-*")) {
+        let next_to = |folder: &str| find_importer(system, &[&format!("{}/{folder}", install.display())]);
+        if let Some(path) = next_to("host-*").or_else(|| next_to("linux-desktop-*")) {
             return match start_error(system, &path, until) {
                 Some(why) => Importer::Broken { path, why },
                 None => Importer::Works,

@@ -67,7 +67,7 @@ impl Mark {
     }
 }
 
-/// The tool that this program runs under, from environment variables: ours, that of nsys, or CUDA's own.
+/// The tool that this program runs under, from environment variables: that of this program, of nsys or of CUDA.
 pub fn attached(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
     let set = |name: &str| variable(name).filter(|value| !value.is_empty());
     if let Some(mark) = set(VARIABLE) {

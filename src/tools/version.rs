@@ -16,8 +16,8 @@ impl fmt::Display for Version {
 pub fn tool_version(text: &str) -> Option<Version> {
     text.lines().find_map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
-        let at = words.iter().position(|word| word.eq_ignore_ascii_case("version"))?;
-        numbers(words.get(at + 1)?)
+        let index = words.iter().position(|word| word.eq_ignore_ascii_case("version"))?;
+        numbers(words.get(index + 1)?)
     })
 }
 

@@ -23,8 +23,8 @@ impl ToolCommand {
     /// As a shell command.
     pub fn line(&self) -> String {
         let set = self.environment.iter().map(|(name, value)| format!("{name}={}", quoted(value)));
-        let words = [&self.program].into_iter().chain(&self.args).map(|word| quoted(word));
-        set.chain(words).collect::<Vec<_>>().join(" ")
+        let arguments = [&self.program].into_iter().chain(&self.args).map(|word| quoted(word));
+        set.chain(arguments).collect::<Vec<_>>().join(" ")
     }
 }
 
