@@ -111,7 +111,11 @@ mod tests {
     #[test]
     fn inserted_text() {
         let put = |line: &str, text: &str, whole| {
-            split(line, BREAKS).insertion(&Candidate { text: text.into(), note: String::new(), complete: whole })
+            split(line, BREAKS).insertion(&Candidate {
+                text: text.into(),
+                note: String::new(),
+                complete: whole,
+            })
         };
         assert_eq!(put("p mo", "model=", false).unwrap(), "model=");
         assert_eq!(put("p model=q", "model=qwen", true).unwrap(), "qwen ");
