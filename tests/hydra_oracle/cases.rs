@@ -27,7 +27,7 @@ pub const EXCEPTIONS: &[Exception] = &[
               package",
     },
     Exception {
-        case: "hydra: an unknown key",
+        case: "hydra: a reference to an unknown key",
         why: "Hydra resolves an unknown ${hydra:…} to null, so a run directory would be named None; we refuse it",
     },
     Exception {
@@ -619,7 +619,7 @@ pub const CASES: &[Case] = &[
         ],
         &["+z=1"],
     ),
-    case("hydra: an unknown key", &[("config.yaml", "a: '${hydra:job.nope}'\n")], &[]),
+    case("hydra: a reference to an unknown key", &[("config.yaml", "a: '${hydra:job.nope}'\n")], &[]),
     case(
         "hydra: in the primary file",
         &[("config.yaml", "hydra: {run: {dir: 'x/${a}'}, job: {name: n}}\na: 1\n")],

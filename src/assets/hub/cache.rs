@@ -19,7 +19,7 @@ pub(in crate::assets) fn is_commit(revision: &str) -> bool {
     revision.len() == 40 && revision.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
-/// The snapshot of `repo` at `revision` in the cache `base`, where there is one.
+/// The snapshot of `repo` at `revision` in the cache `base`, if there is one.
 pub(in crate::assets) fn cached_snapshot(base: &Path, repo: &str, revision: &str) -> Option<PathBuf> {
     let repo = RepoId::parse(repo).ok()?;
     let cache = Cache::new(hf_hub::Cache::new(base.to_owned()));

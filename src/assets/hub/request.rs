@@ -129,7 +129,7 @@ impl Hub {
         Err(ureq::Error::TooManyRedirects.into())
     }
 
-    /// The JSON at `address`, and the query of the next page where there is one.
+    /// The JSON at `address`, and the query of the next page if there is one.
     pub(super) fn get_json<T: DeserializeOwned>(
         &self,
         repository: &ApiRepo,

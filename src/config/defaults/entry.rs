@@ -94,10 +94,10 @@ impl Entry {
         let Some((Value::String(written), value)) = single.and_then(|entries| entries.iter().next()) else {
             return Err(format!("expected `group: option` or a name, got {}", typed::described(item)));
         };
-        let (words, package) = split_package(written)?;
-        let mut words: Vec<&str> = words.split(' ').filter(|word| !word.is_empty()).collect();
-        let group = words.pop().unwrap_or_default();
-        if let Some(odd) = words.iter().find(|word| !["optional", "override"].contains(word)) {
+        let (text, package) = split_package(written)?;
+        let mut keywords: Vec<&str> = text.split(' ').filter(|word| !word.is_empty()).collect();
+        let group = keywords.pop().unwrap_or_default();
+        if let Some(odd) = keywords.iter().find(|word| !["optional", "override"].contains(word)) {
             return Err(format!("{odd:?} in {written:?} is neither `optional` nor `override`"));
         }
         if group.trim_start_matches('/').is_empty() {
@@ -105,8 +105,8 @@ impl Entry {
         }
         let choice = Choice::read(value).map_err(|message| format!("{written:?}: {message}"))?;
         let mut entry = Entry::new(Target::Group { group: group.to_owned(), choice }, package, origin);
-        entry.optional = words.contains(&"optional");
-        entry.overrides = words.contains(&"override");
+        entry.optional = keywords.contains(&"optional");
+        entry.overrides = keywords.contains(&"override");
         Ok(entry)
     }
 
@@ -228,11 +228,12 @@ pub(super) fn package_header(text: &str) -> Result<Option<String>, String> {
     let mut package = None;
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
         // The header consists of `# @…` lines only; any other comment ends it.
-        let Some(words) = line.strip_prefix('#').map(|rest| rest.trim_start_matches('#').trim_start()) else {
+        let Some(comment) = line.strip_prefix('#').map(|rest| rest.trim_start_matches('#').trim_start())
+        else {
             break;
         };
-        let Some(words) = words.strip_prefix('@') else { break };
-        match words.split_whitespace().collect::<Vec<_>>().as_slice() {
+        let Some(comment) = comment.strip_prefix('@') else { break };
+        match comment.split_whitespace().collect::<Vec<_>>().as_slice() {
             ["package", name] => package = Some((*name).to_owned()),
             [_, _] => {}
             _ => return Err(format!("expected `# @package NAME`, got {line:?}")),

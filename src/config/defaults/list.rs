@@ -69,9 +69,9 @@ pub(crate) fn defaults_list(
     let mut items = Vec::new();
     flatten(&node, None, None, &mut items);
 
-    let mut seen = BTreeSet::new();
+    let mut keys = BTreeSet::new();
     for item in &items {
-        if let Some(key) = item.choice_key.as_ref().filter(|key| !seen.insert((*key).clone())) {
+        if let Some(key) = item.choice_key.as_ref().filter(|key| !keys.insert((*key).clone())) {
             let message = format!("the group {key} is listed more than once");
             return Err(ConfigError::BadDefaults { origin: item.origin.clone(), message });
         }
@@ -386,10 +386,10 @@ impl<'t> Builder<'t> {
 
     /// Records the replacements of the `override` entries of a list; the first one of a group wins.
     fn take_replacements(&mut self, entries: &[Entry], interpolated: bool) -> Result<(), ConfigError> {
-        let mut seen: Option<&Entry> = None;
+        let mut last_override: Option<&Entry> = None;
         for entry in entries.iter().filter(|entry| !entry.is_own()) {
             let fail = |message: String| ConfigError::BadDefaults { origin: entry.origin.clone(), message };
-            if let Some(before) = seen.filter(|_| !entry.overrides && !entry.added) {
+            if let Some(before) = last_override.filter(|_| !entry.overrides && !entry.added) {
                 let key = before.choice_key();
                 return Err(fail(format!(
                     "`override {key}` is listed before {}; put overrides last",
@@ -400,7 +400,7 @@ impl<'t> Builder<'t> {
             if !entry.overrides {
                 continue;
             }
-            seen = Some(entry);
+            last_override = Some(entry);
             let key = entry.choice_key();
             if interpolated {
                 return Err(fail(format!("`override {key}` is not allowed in a file selected with ${{…}}")));
