@@ -206,7 +206,7 @@ fn the_roofline_shows_operators_and_kernels() {
     insta::assert_snapshot!("roofline_operators", at_all_sizes(&state, &ui));
     ui.point = 1000;
     let last = drawn(&with_kernels(false), &ui, Glyphs::UNICODE, (160, 50));
-    assert!(last.contains("CUDA graph a step would save"), "{last}");
+    assert!(last.contains("A CUDA graph would save about"), "{last}");
     for (width, height) in
         [(200, 50), (120, 40), (80, 24), (110, 12), (60, 16), (40, 14), (30, 8), (13, 4), (1, 1)]
     {

@@ -125,7 +125,7 @@ const RUNS: Scope = On(Pane::Runs);
 
 /// In the order of the help.
 #[rustfmt::skip] // One row a line.
-pub const BINDINGS: &[Binding] = &[
+pub static BINDINGS: &[Binding] = &[
     key(&[Char('s')], Live, A::AskSnapshotName, "snapshot", "save the metrics since the last snapshot under a name"),
     key(&[Char('p')], Live, run(RunCommand::TogglePause), "pause", "pause or resume the workload"),
     key(&[Char('K')], Live, run(RunCommand::ToggleKernels), "", "start or stop recording kernels; the run continues"),

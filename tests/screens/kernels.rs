@@ -148,7 +148,7 @@ fn kernels_in_every_state() {
         ("live", live(), default()),
         ("live_without_graphs", folded(h200_step::events(3_000, false)), default()),
         (
-            "live_of_one_layer",
+            "live_one_layer",
             live(),
             KernelsSettings { zoom: 2, part: 3, group: Some(Group::Name), ..default() },
         ),
@@ -161,10 +161,10 @@ fn kernels_in_every_state() {
         ("nsys", folded(vec![nsys()]), default()),
         ("nsys_ranges", folded(vec![nsys()]), KernelsSettings { source: Some(1), ..default() }),
         ("refused", folded(vec![refused()]), default()),
-        ("tool_at_work", with(h200_step::events(200, true), working()), default()),
+        ("tool_running", with(h200_step::events(200, true), working()), default()),
         ("tool_failed", with(vec![refused()], failed()), default()),
         ("filtered", live(), KernelsSettings { filter: "SKINNY".into(), sort: SortBy::Mean, ..default() }),
-        ("filtered_away", live(), KernelsSettings { filter: "no such thing".into(), ..default() }),
+        ("filtered_empty", live(), KernelsSettings { filter: "no such thing".into(), ..default() }),
     ];
     for (name, state, kernels) in screens_of {
         let ui = with_settings(kernels);

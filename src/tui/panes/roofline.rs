@@ -121,9 +121,9 @@ fn style_of(view: &View<'_>, point: &Point) -> Style {
     }
 }
 
-/// The ceilings, as far as they fit.
-fn ceilings(roofline: &Roofline, width: usize) -> String {
-    let Ok(peaks) = &roofline.peaks else { return "no ceilings".to_owned() };
+/// The peaks, as far as they fit.
+fn peaks_text(roofline: &Roofline, width: usize) -> String {
+    let Ok(peaks) = &roofline.peaks else { return "peaks unknown".to_owned() };
     let memory = scaled(peaks.bytes_per_s, "B/s");
     let at = |flops: f64, mhz: Option<f64>| match mhz {
         Some(mhz) => format!("{} at {} MHz", scaled(flops, "FLOP/s"), three_digits(mhz)),
@@ -139,7 +139,7 @@ fn ceilings(roofline: &Roofline, width: usize) -> String {
 
 fn plot(view: &View<'_>, roofline: &Roofline, selected: usize, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
-    let inner = draw_box(theme, ("roofline", &ceilings(roofline, area.width as usize)), area, buf);
+    let inner = draw_box(theme, ("roofline", &peaks_text(roofline, area.width as usize)), area, buf);
     if inner.width < AXIS + 10 || inner.height < 4 {
         return;
     }
@@ -243,7 +243,7 @@ fn list(view: &View<'_>, roofline: &Roofline, selected: usize, area: Rect, buf: 
     }
     // Dropped from the end if they do not fit.
     let columns: [(&str, usize); 5] =
-        [("of roof", 8), ("FLOP/s", 9), ("FLOP/B", 8), ("class", 9), ("time", 7)];
+        [("of peak", 8), ("FLOP/s", 9), ("FLOP/B", 8), ("class", 9), ("time", 7)];
     let total: usize = columns.iter().map(|(_, width)| width).sum();
     let label = (inner.width as usize).saturating_sub(total + 3).clamp(16, 24);
     let label = label.min((inner.width as usize).saturating_sub(12)).max(6);
@@ -307,13 +307,11 @@ fn details(view: &View<'_>, roofline: &Roofline, selected: usize, area: Rect, bu
                 theme.text,
             ));
         }
-        (None, Err(why)) => lines.push(Line::styled(plain(&format!(" No ceilings: {why}")), theme.warn)),
+        (None, Err(why)) => lines.push(Line::styled(plain(&format!(" Peaks unknown: {why}")), theme.warn)),
         (None, Ok(_)) => {}
     }
-    let source = roofline
-        .peaks
-        .as_ref()
-        .map_or_else(|_| String::new(), |peaks| format!("; ceilings: {}", peaks.source));
+    let source =
+        roofline.peaks.as_ref().map_or_else(|_| String::new(), |peaks| format!("; peaks: {}", peaks.source));
     lines.push(Line::styled(plain(&format!(" {}{source}", point.basis)), theme.dim));
     Paragraph::new(lines).wrap(Wrap { trim: false }).render(area, buf);
 }
