@@ -2,32 +2,23 @@
 //!
 //! ```text
 //! engine (own thread)    ┐
-//! telemetry (own thread) ┴─ EventTx ─► session ─► rundir::Recorder ─► events.ndjson, nvml.csv
-//!                                             └─► state::RunState ─► tui panes, reports
-//! rundir::Player: events.ndjson ─────────────────► state::RunState ─► the same panes
+//! telemetry (own thread) ┴─ EventTx ─► run::session ─► rundir::Recorder ─► events.ndjson, nvml.csv
+//!                                                  └─► state::RunState ─► tui panes, reports
+//! rundir::Player: events.ndjson ──────────────────────► state::RunState ─► the same panes
 //! ```
 //!
-//! - [`event`]: the vocabulary all parts share; [`state`] folds it, [`rundir`] keeps and replays it
-//! - [`readings`], [`reasons`]: what can be read of a GPU, and what its clock event bits mean
-//! - [`config`]: `conf/` and overrides become one [`config::RunConfig`]; [`model`]: what a model is
-//! - [`text`]: prompts become token ids, token ids text; [`inputs`]: a run's weights, tokenizer and prompts, checked
-//! - [`engine`]: runs the model; [`telemetry`]: reads the GPU and the host; [`scenario`]: scripts both in simulation
-//! - [`analysis`]: from numbers to meaning, pure
-//! - [`assets`]: models, datasets and reference sources on disk: links, downloads, pins, variants
-//! - [`plan`]: a run that was looked at and can be started; [`support`]: what of it this version does not do
-//! - [`session`]: one live run, the only place that starts and stops work; [`headless`] and [`tui`] show it
-//! - [`sweep`]: several runs from one command line, one after another
-//! - [`cost`]: what a model would do on a card, from its shape alone
-//! - [`diagnose`]: ledger and verdict of what was recorded; [`compare`]: whether one run is better than another
-//! - [`report`]: a run in documents, pictures and numbers, from its state alone
-//! - [`kernels`]: kernels as they run, and as nsys, ncu and cuBLAS wrote them; [`listener`]: what the engine tells of itself
-//! - [`operator_clock`]: operators timed on the host; [`heap`]: what memory they take; [`chrome_trace`]: a run over time, for
-//!   Perfetto and Chrome
-//! - [`rerun`]: a run done again under nsys or ncu, by a child of this program; [`tools`]: where such programs are, and how they
-//!   are run
-//! - [`doctor`]: what works on this machine, and what looking at it costs
-//! - [`cli`]: the commands; [`completion`]: what a shell offers at TAB; [`crash`], [`shutdown`], [`logfile`],
-//!   [`observer`]: what a program needs around its work
+//! - [`base`], [`process`], [`tools`]: units and tables; signals, panics, log file; other programs
+//! - [`config`]: `conf/` and overrides become one [`config::RunConfig`]
+//! - [`model`]: the shape of a model and its cost; [`text`]: prompts to token ids and back
+//! - [`event`]: the vocabulary all rooms share; [`state`] folds it; [`rundir`] records and replays it
+//! - [`engine`] runs a model; [`profile`] observes it; [`telemetry`] samples the GPU and the host; [`sim`] simulates both
+//! - [`analysis`]: from numbers to meaning, pure; [`kernels`]: files of other profilers
+//! - [`run`]: plans, sessions, sweeps and re-runs under tools: the only place that starts and stops work
+//! - [`report`], [`chrome_trace`]: documents and traces of a run; [`compare`]: verdicts on two runs
+//! - [`assets`]: models and datasets on disk; [`doctor`]: checks of this machine
+//! - [`tui`]: the screen; [`cli`]: the commands
+//!
+//! `ARCHITECTURE.md` lists what each room may use.
 
 pub mod analysis;
 pub mod assets;

@@ -167,7 +167,7 @@ fn invalid_safetensors_are_refused() {
         tensors.insert(name.to_owned(), Tensor::zeros((96, 63), DType::F32, &Device::Cpu).unwrap());
         single(dir, tensors);
     });
-    let message = format!("{}: {name} has shape [96, 63], the model wants [96, 64]", file(&wrong_shape));
+    let message = format!("{}: {name} has shape [96, 63], the model needs [96, 64]", file(&wrong_shape));
     assert_eq!(refusal(wrong_shape.path()), message);
 
     let wrong_type = dir(&config, |dir, mut tensors| {
@@ -186,7 +186,7 @@ fn invalid_safetensors_are_refused() {
         });
         let message = refusal(truncated.path());
         assert!(
-            message.starts_with(&format!("{} is no whole safetensors file", file(&truncated))),
+            message.starts_with(&format!("{} is not a complete safetensors file", file(&truncated))),
             "{message}"
         );
     }
@@ -198,14 +198,18 @@ fn invalid_safetensors_are_refused() {
         fs::write(&file, &bytes[..bytes.len() - 8]).unwrap();
     });
     assert!(
-        refusal(truncated.path()).contains("is no whole safetensors file"),
+        refusal(truncated.path()).contains("is not a complete safetensors file"),
         "{}",
         refusal(truncated.path())
     );
 
     let other =
         dir(&config, |dir, _| fs::write(dir.join("model.safetensors"), "GGUF nonsense here").unwrap());
-    assert!(refusal(other.path()).contains("is no whole safetensors file"), "{}", refusal(other.path()));
+    assert!(
+        refusal(other.path()).contains("is not a complete safetensors file"),
+        "{}",
+        refusal(other.path())
+    );
 
     let without_config = dir(&config, |dir, tensors| {
         single(dir, tensors);
@@ -220,7 +224,7 @@ fn invalid_shards_are_refused() {
     let index = |dir: &TempDir| dir.path().join("model.safetensors.index.json");
     let broken = dir(&config, sharded);
     fs::remove_file(broken.path().join("model-1.safetensors")).unwrap();
-    let message = format!("{} names model-1.safetensors, which is not there", index(&broken).display());
+    let message = format!("{} names model-1.safetensors, which does not exist", index(&broken).display());
     assert_eq!(refusal(broken.path()), message);
 
     let empty = dir(&config, sharded);
@@ -240,7 +244,7 @@ fn invalid_shards_are_refused() {
 
     let corrupt = dir(&config, sharded);
     fs::write(index(&corrupt), "{").unwrap();
-    assert!(refusal(corrupt.path()).contains("is no whole safetensors index file"));
+    assert!(refusal(corrupt.path()).contains("is not a complete safetensors index file"));
 }
 
 /// Reorders the rows of each head as the llama.cpp converter does for interleaved rotary pairs.
@@ -370,8 +374,8 @@ fn invalid_gguf_is_refused() {
     let plain = |_: &str| GgmlDType::F32;
     let table = [
         (vec![("general.architecture", text("gemma"))], "general.architecture \"gemma\" is not supported"),
-        (vec![("general.architecture", None)], "does not say general.architecture"),
-        (vec![("llama.block_count", None)], "does not say llama.block_count"),
+        (vec![("general.architecture", None)], "has no general.architecture"),
+        (vec![("llama.block_count", None)], "has no llama.block_count"),
         (vec![("llama.block_count", Some(Gguf::U32(3)))], "has no tensor blk.2.attn_norm.weight"),
         (vec![("llama.block_count", Some(Gguf::U32(0)))], "num_hidden_layers is zero"),
         (vec![("llama.expert_count", Some(Gguf::U32(8)))], "llama.expert_count \"8\" is not supported"),
@@ -380,7 +384,7 @@ fn invalid_gguf_is_refused() {
         (vec![("llama.rope.scaling.type", text("yarn"))], "factor is missing"),
         (
             vec![("llama.feed_forward_length", Some(Gguf::U32(95)))],
-            "blk.0.ffn_gate.weight has shape [96, 64], the model wants [95, 64]",
+            "blk.0.ffn_gate.weight has shape [96, 64], the model needs [95, 64]",
         ),
     ];
     for (changes, message) in table {
@@ -392,12 +396,12 @@ fn invalid_gguf_is_refused() {
     let bytes = fs::read(&path).unwrap();
     for (bytes, message) in [
         (&bytes[..bytes.len() - 4000], "ends at byte"),
-        (&bytes[..300], "tiny.gguf is no whole GGUF file"),
+        (&bytes[..300], "tiny.gguf is not a complete GGUF file"),
         (&b"GGML or something else"[..], "unknown magic"),
-        (&b""[..], "tiny.gguf is no whole GGUF file"),
+        (&b""[..], "tiny.gguf is not a complete GGUF file"),
     ] {
         fs::write(&path, bytes).unwrap();
         let found = refusal(&path);
-        assert!(found.contains(message) && found.contains("is no whole GGUF file"), "{found}");
+        assert!(found.contains(message) && found.contains("is not a complete GGUF file"), "{found}");
     }
 }

@@ -494,7 +494,7 @@ fn quantised_models_make_the_same_tokens_after_a_reset() {
         let bytes = fs::read(&path).unwrap();
         fs::write(&path, &bytes[..bytes.len() - 64]).unwrap();
         let torn = StockModel::open(&path, None).unwrap_err().to_string();
-        assert!(torn.contains("tiny.gguf is no whole GGUF file"), "{torn}");
+        assert!(torn.contains("tiny.gguf is not a complete GGUF file"), "{torn}");
     }
     let (_dir, path) = gguf("gemma3");
     let run = |runtime: &str| {

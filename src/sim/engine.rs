@@ -1,4 +1,4 @@
-//! The simulated engine: a seed, a script and a clock of its own, and no model.
+//! The simulated engine: a seed, a scenario and a virtual clock, without a model.
 
 use std::{
     sync::{
@@ -18,16 +18,16 @@ use crate::{
     sim::scenario::{Fault, Scenario, UnknownScenario},
 };
 
-/// Called when simulated time has reached the stamp it asked for last; answers the next one it wants to see.
+/// Called when simulated time reaches the time it requested last; returns the next one.
 pub type Tick = Box<dyn FnMut(Stamp) -> Option<Stamp> + Send>;
 
-/// What one more position of context adds to a decode step, as a share of it.
+/// The relative cost of one more position of context in a decode step.
 const COST_PER_POSITION: f64 = 1.0e-5;
 
-/// The longest sleep between two looks at the stop flag.
+/// The longest sleep between two checks of the stop flag.
 const SLICE: Duration = Duration::from_millis(20);
 
-/// Behind by more than this, simulated time does not hurry: the machine was asleep or the workload paused.
+/// If simulated time is behind by more than this, it does not catch up: the machine slept or the workload was paused.
 const CATCH_UP_LIMIT: Duration = Duration::from_millis(250);
 
 /// An [`Engine`] whose steps take the time that [`SimConfig`] and its scenario say.
@@ -74,14 +74,14 @@ impl SimEngine {
         })
     }
 
-    /// Lets `tick` look at the simulation in the middle of a step, at exactly the stamps it asks for.
+    /// Calls `tick` within steps, at exactly the times it requests.
     pub fn with_tick(mut self, tick: Tick) -> SimEngine {
         self.tick_due = Some(self.clock.now());
         self.tick = Some(tick);
         self
     }
 
-    /// Lets `kernels` tell what the steps were made of.
+    /// Sends the kernels of the steps through `kernels`.
     pub fn with_kernels(mut self, kernels: SimKernels) -> SimEngine {
         self.kernels = Some(kernels);
         self
@@ -100,7 +100,7 @@ impl SimEngine {
         self.draws
     }
 
-    /// `nominal_s` with this step's share of noise.
+    /// `nominal_s` with the noise of this step.
     fn jittered(&mut self, nominal_s: f64) -> f64 {
         let noise = noise::bell(self.seed, self.draw());
         nominal_s * (1.0 + self.config.jitter * noise).max(0.1)
@@ -123,7 +123,7 @@ impl SimEngine {
         }
     }
 
-    /// Lets `secs` of simulated time pass.
+    /// Advances simulated time by `secs`.
     fn spend(&mut self, secs: f64) -> Result<(), EngineError> {
         let end = self.clock.now() + bounded(secs);
         loop {
@@ -158,7 +158,7 @@ impl SimEngine {
             if real_now.saturating_duration_since(due) > CATCH_UP_LIMIT {
                 *pace = Pace { real: real_now, simulated: t };
             }
-            // Against an absolute due time one oversleep is made up for by the next steps.
+            // With an absolute due time the next steps make up for an oversleep.
             match due.checked_duration_since(real_now) {
                 Some(left) if !left.is_zero() => std::thread::sleep(left.min(SLICE)),
                 _ => return Ok(()),
@@ -167,12 +167,12 @@ impl SimEngine {
     }
 }
 
-/// A duration whatever the configured numbers make of it: nothing for what is no number, 11 days at most.
+/// A duration from any configured number: zero for NaN, at most 11 days.
 fn bounded(secs: f64) -> Duration {
     if secs.is_nan() { Duration::ZERO } else { Duration::from_secs_f64(secs.clamp(0.0, 1e6)) }
 }
 
-/// A moment at which real and simulated time were together.
+/// A moment at which real and simulated time were equal.
 struct Pace {
     real: Instant,
     simulated: Stamp,

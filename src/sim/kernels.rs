@@ -14,27 +14,27 @@ use crate::{
     model::{Operator, Shape, Step, cost::Amounts},
 };
 
-/// The card that is simulated.
+/// The simulated GPU.
 const GPU: &str = "NVIDIA H200";
 /// Simulated time between two windows, and between two timelines.
 const WINDOW_NS: u64 = 1_000_000_000;
 const TIMELINE_NS: u64 = 3_000_000_000;
-/// What a kernel takes that has next to nothing to do.
+/// The duration of a nearly empty kernel.
 const LEAST_NS: f64 = 1_600.0;
 /// Between two kernels: as nodes of a graph, and launched one by one.
 const GRAPH_GAP_NS: f64 = 350.0;
 const LAUNCH_GAP_NS: f64 = 2_600.0;
-/// Of a step's time, what the host has.
+/// The host's share of a step.
 const HOST_SHARE: f64 = 0.02;
 
 /// Steps of one phase to make kernels for.
 pub struct SimSteps<'a> {
     pub shape: &'a Shape,
     pub phase: Phase,
-    /// One like all of them.
+    /// A representative step.
     pub step: Step,
     pub steps: u64,
-    /// Of each, on the host.
+    /// Duration of each on the host.
     pub step_ns: u64,
     /// The step is one CUDA graph.
     pub graph: bool,
@@ -56,7 +56,7 @@ pub fn sim_kernels(of: &SimSteps<'_>) -> (KernelWindow, StepTimeline) {
     let mut launches = launches(of);
     let gap_ns = if of.graph { GRAPH_GAP_NS } else { LAUNCH_GAP_NS };
     let span_ns = of.step_ns as f64 * (1.0 - HOST_SHARE);
-    // Where the step is shorter than its gaps, they shrink too.
+    // Where the step is shorter than its gaps, the gaps shrink too.
     let gaps_ns = (gap_ns * launches.len().saturating_sub(1) as f64).min(span_ns / 2.0);
     let at_work: f64 = launches.iter().map(|launch| launch.ns).sum();
     let scale = (span_ns - gaps_ns) / at_work.max(1.0);
@@ -178,7 +178,7 @@ fn of_operator(
     let decode = of.phase == Phase::Decode;
     let (dtype, dim) = (&of.shape.dtype, of.shape.head_dim);
     let rows = (of.step.batch * of.step.new).clamp(1, 1 << 20) as u32;
-    // How much of either ceiling such a kernel gets.
+    // The share of either ceiling that such a kernel reaches.
     let (name, reach, grid, block) = match operator {
         Operator::Embedding => (format!("embed_{dtype}"), 0.5, [rows, 1, 1], 256),
         Operator::Rope => (format!("rope_{dtype}"), 0.4, [rows, of.shape.heads as u32, 1], 128),
@@ -215,7 +215,7 @@ fn of_operator(
     }
 }
 
-/// Tells of kernels as simulated time goes on.
+/// Sends kernel events as simulated time advances.
 pub struct SimKernels {
     shape: Shape,
     tx: EventTx,
@@ -224,12 +224,12 @@ pub struct SimKernels {
     phases: [Gathered; 2],
 }
 
-/// Steps of one phase that were not told yet.
+/// Steps of one phase that were not sent yet.
 struct Gathered {
     phase: Phase,
     steps: u64,
     ns: u64,
-    /// The newest of them, and when it began.
+    /// The latest of them and its start.
     last: Option<(Step, Stamp)>,
     window_at: Stamp,
     timeline_at: Option<Stamp>,
@@ -242,7 +242,7 @@ impl Gathered {
 }
 
 impl SimKernels {
-    /// Says that kernels are recorded. With `graphs`, a decode step is one CUDA graph.
+    /// Announces that kernels are recorded. With `graphs`, a decode step is one CUDA graph.
     pub fn new(shape: Shape, tx: EventTx, graphs: bool, seed: u64) -> SimKernels {
         tx.send(Event::KernelTrace(KernelTrace { tool: "simulated".to_owned(), state: TraceState::On }));
         let now = tx.clock().now();
@@ -250,7 +250,7 @@ impl SimKernels {
         SimKernels { shape, tx, graphs, seed, phases }
     }
 
-    /// A step that began at `start` took `ns`. What is due is told.
+    /// Adds a step that began at `start` and took `ns`; sends what is due.
     pub fn step(&mut self, phase: Phase, step: Step, start: Stamp, ns: u64) {
         let now = self.tx.clock().now();
         for at in 0..self.phases.len() {
@@ -260,18 +260,18 @@ impl SimKernels {
                     (gathered.steps + 1, gathered.ns + ns, Some((step, start)));
             }
             if now.since(gathered.window_at).as_nanos() >= u128::from(WINDOW_NS) {
-                self.tell(at, now);
+                self.send(at, now);
             }
         }
     }
 
-    /// Tells of what is left.
+    /// Sends what is left.
     pub fn finish(&mut self) {
         let now = self.tx.clock().now();
-        (0..self.phases.len()).for_each(|at| self.tell(at, now));
+        (0..self.phases.len()).for_each(|at| self.send(at, now));
     }
 
-    fn tell(&mut self, at: usize, now: Stamp) {
+    fn send(&mut self, at: usize, now: Stamp) {
         let gathered = &mut self.phases[at];
         gathered.window_at = now;
         let Some((step, began)) = gathered.last.take() else { return };
@@ -288,7 +288,7 @@ impl SimKernels {
         };
         let (window, mut timeline) = sim_kernels(&of);
         timeline.at = Some(began);
-        let due = |told: Stamp| now.since(told).as_nanos() >= u128::from(TIMELINE_NS);
+        let due = |last: Stamp| now.since(last).as_nanos() >= u128::from(TIMELINE_NS);
         let drawn = gathered.timeline_at.is_none_or(due);
         if drawn {
             gathered.timeline_at = Some(now);
@@ -346,7 +346,7 @@ mod tests {
     fn they_are_those_of_the_engine() {
         let shape = shape();
         let (window, timeline) = decode(&shape, 3_800_000, true, 1);
-        // An embedding, eight a layer, a norm, the head, the choice.
+        // Embedding, eight per layer, norm, head, sampling.
         assert_eq!(timeline.spans.len(), 1 + 28 * 8 + 3);
         let gate_up = window.rows.iter().find(|row| row.operator == Some(Operator::GateUp)).unwrap();
         assert_eq!((gate_up.name.as_str(), gate_up.calls), ("skinny_gated_bf16", 280));

@@ -1,4 +1,4 @@
-//! Scripted episodes that the simulated engine and the simulated card both follow, so that they agree.
+//! Scenarios: scripted episodes that the simulated engine and the simulated GPU both follow.
 
 use thiserror::Error;
 
@@ -7,14 +7,14 @@ use crate::{
     event::{Phase, Stamp, reasons},
 };
 
-/// What a script asks for at one moment, in one phase of the workload.
+/// The conditions at one moment, in one phase of the workload.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Conditions {
     /// A step takes this many times as long.
     pub time_factor: f64,
     /// The SM clock, as a share of its maximum.
     pub sm_clock_factor: f64,
-    /// Heat on top of what the load explains.
+    /// Temperature above that of the load.
     pub extra_temp_c: f64,
     /// Clock event reason bits.
     pub reasons: u64,
@@ -25,40 +25,40 @@ impl Conditions {
         Conditions { time_factor: 1.0, sm_clock_factor: 1.0, extra_temp_c: 0.0, reasons: 0 };
 }
 
-/// What a script does to the engine once, and for good.
+/// A permanent failure of the engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     EnginePanic,
     EngineError,
 }
 
-/// Oddities of the simulated card itself.
+/// Properties of the simulated GPU.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Card {
     /// The lanes of its PCIe link that are in use.
     pub pcie_width: u32,
-    /// From this second on, another process computes on it.
+    /// From this second on, another process uses it.
     pub shared_from_s: Option<f64>,
     /// At this second it falls off the bus.
     pub vanishes_at_s: Option<f64>,
-    /// A card for gamers, which tells less of itself.
+    /// A consumer GPU, which reports fewer readings.
     pub consumer: bool,
 }
 
 impl Card {
-    /// A card of a data centre, in order.
+    /// A data-centre GPU without faults.
     pub const IN_ORDER: Card =
         Card { pcie_width: 16, shared_from_s: None, vanishes_at_s: None, consumer: false };
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("no scenario {asked:?}; there are {known}")]
+#[error("unknown scenario {asked:?}; known are {known}")]
 pub struct UnknownScenario {
     pub asked: String,
     pub known: String,
 }
 
-/// A script and the seed of its chances. A pure function of time.
+/// A script and its seed: a pure function of time.
 #[derive(Debug, Clone, Copy)]
 pub struct Scenario {
     script: &'static Script,
@@ -76,12 +76,12 @@ impl Scenario {
         }
     }
 
-    /// The one in which nothing happens.
+    /// The scenario without episodes.
     pub fn steady() -> Scenario {
         Scenario { script: &SCRIPTS[0], seed: 0 }
     }
 
-    /// The name of every scenario, and what it shows.
+    /// The name and description of every scenario.
     pub fn all() -> impl Iterator<Item = (&'static str, &'static str)> {
         SCRIPTS.iter().map(|script| (script.name, script.about))
     }
@@ -95,13 +95,13 @@ impl Scenario {
         self.script.name
     }
 
-    /// What holds at `t` for a workload in `phase`.
+    /// The conditions at `t` for a workload in `phase`.
     pub fn at(&self, t: Stamp, phase: Phase) -> Conditions {
         let mut now = Conditions::UNDISTURBED;
         for episode in self.script.episodes {
             let strength = episode.strength(t.secs(), phase);
             if strength > 0.0 {
-                // Limits do not add up: the tightest one holds.
+                // Limits do not add up: the tightest one applies.
                 now.time_factor = now.time_factor.max(1.0 + strength * (episode.time_factor - 1.0));
                 let clock = 1.0 + strength * (episode.sm_clock_mhz / MAX_SM_CLOCK_MHZ - 1.0);
                 now.sm_clock_factor = now.sm_clock_factor.min(clock);
@@ -126,12 +126,12 @@ impl Scenario {
             .sum()
     }
 
-    /// What is odd about the card, whatever the workload does.
+    /// The properties of the GPU.
     pub fn card(&self) -> Card {
         self.script.card
     }
 
-    /// The fault that has struck by `t`.
+    /// The fault that has happened by `t`.
     pub fn fault(&self, t: Stamp) -> Option<Fault> {
         self.script.fault.filter(|&(at_s, _)| t.secs() >= at_s).map(|(_, fault)| fault)
     }
@@ -150,7 +150,7 @@ struct Script {
     fault: Option<(f64, Fault)>,
 }
 
-/// A stretch of each period in which something limits the card.
+/// A part of each period in which something limits the GPU.
 #[derive(Debug, Clone, Copy)]
 struct Episode {
     /// Only in this phase of the workload.
@@ -173,7 +173,7 @@ enum Shape {
 }
 
 impl Episode {
-    /// An episode that does nothing yet: scripts name what differs.
+    /// An episode without effect: scripts set what differs.
     const QUIET: Episode = Episode {
         phase: None,
         period_s: 180.0,
@@ -218,7 +218,7 @@ const PREFILL_POWER_CAP: Episode = Episode {
     ..Episode::QUIET
 };
 
-/// The heat at which a card under a decode load starts to slow down by itself.
+/// The temperature at which a GPU under a decode load starts thermal slowdown.
 const SLOWDOWN_EXTRA_TEMP_C: f64 = 38.0;
 
 const fn warming(from_s: f64, to_s: f64) -> Episode {
@@ -229,7 +229,7 @@ const fn cooling(from_s: f64, to_s: f64) -> Episode {
     Episode { from_s, to_s, shape: Shape::Fall, extra_temp_c: SLOWDOWN_EXTRA_TEMP_C, ..Episode::QUIET }
 }
 
-/// Decode waits for memory, so it loses less than the clock does.
+/// Decode is memory-bound, so it slows down less than the clock.
 const fn thermal_step(from_s: f64, to_s: f64, sm_clock_mhz: f64, time_factor: f64) -> Episode {
     Episode {
         from_s,
@@ -245,7 +245,7 @@ const fn thermal_step(from_s: f64, to_s: f64, sm_clock_mhz: f64, time_factor: f6
 const QUIET_SCRIPT: Script =
     Script { name: "", about: "", episodes: &[], spikes: None, card: Card::IN_ORDER, fault: None };
 
-/// A limit that holds whatever the workload does: a prefill follows the clock, a decode only a part of the way.
+/// A limit in all phases: prefill follows the clock, decode only in part.
 const fn held(from_s: f64, sm_clock_mhz: f64, reasons: u64) -> [Episode; 2] {
     let prefill = Episode {
         phase: Some(Phase::Prefill),
@@ -269,7 +269,7 @@ const SCRIPTS: &[Script] = &[
     },
     Script {
         name: "thermal",
-        about: "the card warms for two minutes, then slows itself down",
+        about: "the GPU warms up for two minutes, then thermal slowdown starts",
         episodes: &[
             warming(0.0, 120.0),
             thermal_step(120.0, 130.0, 1755.0, 1.10),
@@ -281,13 +281,13 @@ const SCRIPTS: &[Script] = &[
     },
     Script {
         name: "itl_spikes",
-        about: "every few seconds a token comes late",
+        about: "every few seconds a token is late",
         spikes: Some(Spikes { every_s: 3.0, steps: 2.5 }),
         ..QUIET_SCRIPT
     },
     Script {
         name: "mixed",
-        about: "a power-capped prefill, now and then a late token, a hot half minute in every three",
+        about: "a power-capped prefill, occasional late tokens, thermal slowdown for half a minute in every three",
         episodes: &[
             PREFILL_POWER_CAP,
             warming(25.0, 60.0),
@@ -301,13 +301,13 @@ const SCRIPTS: &[Script] = &[
     },
     Script {
         name: "power_brake",
-        about: "after 2 s the power supply asks the card to brake, to half its clock",
+        about: "after 2 s the power brake halves the clock",
         episodes: &held(2.0, 1005.0, reasons::HW_SLOWDOWN | reasons::HW_POWER_BRAKE),
         ..QUIET_SCRIPT
     },
     Script {
         name: "locked_clocks",
-        about: "someone has set the clock to 1410 MHz",
+        about: "the clock is locked to 1410 MHz",
         episodes: &held(0.0, 1410.0, reasons::APPLICATION_CLOCKS),
         ..QUIET_SCRIPT
     },
@@ -319,21 +319,21 @@ const SCRIPTS: &[Script] = &[
     },
     Script {
         name: "shared",
-        about: "after 2 s another process computes on the card, and tokens take longer",
+        about: "after 2 s another process uses the GPU, and tokens take longer",
         episodes: &[Episode { from_s: 2.0, time_factor: 1.5, ..Episode::QUIET }],
         card: Card { shared_from_s: Some(2.0), ..Card::IN_ORDER },
         ..QUIET_SCRIPT
     },
     Script {
         name: "vanished",
-        about: "after 3 s the card falls off the bus, and the engine with it",
+        about: "after 3 s the GPU is lost, and the engine fails",
         card: Card { vanishes_at_s: Some(3.0), ..Card::IN_ORDER },
         fault: Some((3.0, Fault::EngineError)),
         ..QUIET_SCRIPT
     },
     Script {
         name: "consumer",
-        about: "a card for gamers that refuses half of the calls",
+        about: "a consumer GPU that refuses half of the calls",
         card: Card { consumer: true, ..Card::IN_ORDER },
         ..QUIET_SCRIPT
     },
@@ -459,7 +459,7 @@ mod tests {
             prop_assert!(now.sm_clock_factor > 0.5 && now.sm_clock_factor <= 1.0);
             prop_assert!((0.0..50.0).contains(&now.extra_temp_c));
             prop_assert_eq!(now, scenario.at(Stamp(t), phase));
-            // A limited clock always has a reason to show for it.
+            // A limited clock always has a reason.
             prop_assert_eq!(now.sm_clock_factor < 1.0, now.reasons != 0);
         }
     }

@@ -1,4 +1,4 @@
-//! A simulated card and its host: they follow the scenario, the workload's phase and the clock.
+//! A simulated GPU and its host: they follow the scenario, the workload's phase and the clock.
 
 use crate::telemetry::{GpuProbe, HostProbe, ProbeError, Selection, Tier};
 use crate::{
@@ -14,15 +14,15 @@ const MEM_TOTAL_BYTES: u64 = 143_771 << 20;
 const MEM_CLOCK_MHZ: u32 = 3201;
 const POWER_LIMIT_W: f64 = 700.0;
 const IDLE_POWER_W: f64 = 122.0;
-/// What a context takes before any weights are there.
+/// Memory of a CUDA context without weights.
 const CONTEXT_BYTES: u64 = 683_540_480;
-/// The clock moves in steps of this size.
+/// The clock changes in steps of this size.
 const CLOCK_STEP_MHZ: f64 = 15.0;
 const POWER_LAG_S: f64 = 0.05;
 const AVERAGE_LAG_S: f64 = 0.5;
 const TEMP_LAG_S: f64 = 1.2;
 
-/// What a phase settles at, as captured from a real card.
+/// Steady-state values of a phase, captured from a real GPU.
 struct Load {
     power_w: f64,
     temp_c: f64,
@@ -97,7 +97,7 @@ fn consumer_refusals() -> Vec<Refused> {
         .collect()
 }
 
-/// One card. Equal calls give equal samples.
+/// One GPU. Equal calls give equal samples.
 pub struct SimProbe {
     scenario: Scenario,
     activity: Activity,
@@ -108,7 +108,7 @@ pub struct SimProbe {
     refused: Vec<Refused>,
 }
 
-/// Where the slow quantities and the counters were at the last look.
+/// The slow quantities and the counters at the last sample.
 #[derive(Clone, Copy)]
 struct Settled {
     at: Stamp,
@@ -145,26 +145,26 @@ const COUNTERS: [(u64, Reading); 5] = [
 ];
 
 impl SimProbe {
-    /// `activity` is the workload's; `weight_bytes` is what it keeps on the card.
+    /// `activity` is the workload's; `weight_bytes` is its memory on the GPU.
     pub fn new(scenario: Scenario, activity: Activity, seed: u64, weight_bytes: u64) -> SimProbe {
         let mem_used_bytes = (CONTEXT_BYTES + weight_bytes).min(MEM_TOTAL_BYTES);
         let refused = if scenario.card().consumer { consumer_refusals() } else { Vec::new() };
         SimProbe { scenario, activity, seed, mem_used_bytes, settled: None, samples: 0, refused }
     }
 
-    /// As a card that comes from a load: this warm, and idle by now.
+    /// Starts at this temperature, idle after a load.
     pub fn starting_at(mut self, temp_c: Option<f32>) -> SimProbe {
         self.settled =
             temp_c.map(|temp_c| Settled { temp_c: f64::from(temp_c), ..Settled::cold(Stamp::default()) });
         self
     }
 
-    /// Between -1 and 1, another for every `channel` of every sample.
+    /// A value in [-1, 1) for each `channel` of each sample.
     fn wobble(&self, channel: u64) -> f64 {
         2.0 * noise::unit(self.seed ^ 0x6770_7500, self.samples * 16 + channel) - 1.0
     }
 
-    /// A share in percent with some noise; what is zero stays so.
+    /// A percentage with some noise; zero stays zero.
     fn share(&self, pct: f64, spread: f64, channel: u64) -> f64 {
         if pct == 0.0 { 0.0 } else { (pct + spread * self.wobble(channel)).clamp(0.0, 100.0) }
     }
@@ -200,7 +200,7 @@ impl SimProbe {
         let load = load(phase);
 
         let limited = reasons::faults(conditions.reasons) != 0;
-        // Held by a limit, the clock hunts around it; free, it stands at its maximum.
+        // Under a limit the clock oscillates around it; otherwise it is at its maximum.
         let hunting_mhz = if limited { CLOCK_STEP_MHZ * (1.5 * self.wobble(0)).round() } else { 0.0 };
         let target_mhz = MAX_SM_CLOCK_MHZ * conditions.sm_clock_factor;
         let sm_clock_mhz = (target_mhz / CLOCK_STEP_MHZ).round() * CLOCK_STEP_MHZ + hunting_mhz;
@@ -329,7 +329,7 @@ impl GpuProbe for SimProbe {
 
 const CORES: u32 = 16;
 
-/// The machine around the simulated card: one thread keeps it busy, the others idle.
+/// The host of the simulated GPU: one busy thread, the others idle.
 pub struct SimHost {
     activity: Activity,
     seed: u64,
@@ -358,7 +358,7 @@ impl HostProbe for SimHost {
         self.samples += 1;
         let draw = |channel: u64| noise::unit(self.seed, self.samples * 32 + channel);
         let busy = self.activity.get() != Phase::Idle;
-        // The launching thread wanders over the cores now and then.
+        // The launching thread migrates between cores now and then.
         let launching_core = noise::bits(self.seed, self.samples / 16) % u64::from(CORES);
         let core_pct: Vec<f32> = (0..u64::from(CORES))
             .map(
@@ -388,7 +388,7 @@ mod tests {
 
     const STEP: Duration = Duration::from_millis(100);
 
-    /// Samples each 100 ms while the workload is `phase` from `from_s` on; the last of them.
+    /// The last of samples taken every 100 ms in `phase` from `from_s` on.
     fn after(scenario: &str, phase: Phase, from_s: f64, secs: f64) -> GpuSample {
         let activity = Activity::default();
         activity.set(phase);

@@ -13,14 +13,14 @@ use crate::model::ModelSpec;
 /// Queries of one prefill block. Bounds the scores to `heads · QUERY_BLOCK · context` at a time.
 pub(super) const QUERY_BLOCK: usize = 128;
 
-/// What a layer's queries see, and how scores become shares.
+/// The mask of a layer, and how scores become attention weights.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sight {
-    /// A query sees itself and what came before it, at most this many positions in all.
+    /// A query attends to itself and earlier positions, at most this many.
     pub window: Option<usize>,
-    /// Scores are divided by the root of this.
+    /// Scores are divided by the square root of this.
     pub scalar: f64,
-    /// Scores are squeezed into ± this.
+    /// Scores are capped to ± this.
     pub softcap: Option<f32>,
 }
 
@@ -33,7 +33,7 @@ impl Sight {
         }
     }
 
-    /// The positions that the query at `position` sees.
+    /// The positions that the query at `position` attends to.
     fn at(&self, position: usize) -> std::ops::Range<usize> {
         let from = self.window.map_or(0, |window| (position + 1).saturating_sub(window));
         from..position + 1
@@ -43,7 +43,7 @@ impl Sight {
         1.0 / (self.scalar as f32).sqrt()
     }
 
-    /// Turns products of queries and keys into shares of one, in place.
+    /// Softmax of the scores, in place.
     #[inline(always)]
     fn shares(&self, scores: &mut [f32]) {
         let scale = self.scale();
@@ -74,11 +74,10 @@ pub(super) fn attention(
     for start in (0..t).step_by(QUERY_BLOCK) {
         let rows = QUERY_BLOCK.min(t - start);
         let first_query = position + start;
-        // The block's first query sees farthest back, its last one farthest on.
+        // The block's first query has the earliest start of its window, the last one the latest end.
         let from = sight.at(first_query).start;
         let to = first_query + rows;
-        // Query heads of a group lie next to each other: as rows of one product they share their keys
-        // without a copy of them.
+        // Query heads of a group are adjacent in memory: as rows of one product they share their keys without a copy.
         let queries = q.narrow(2, start, rows)?.contiguous()?.reshape((b, kv_heads, (), d))?;
         let keys = filled(keys, from, to)?;
         let scores = queries.matmul(&keys.transpose(2, 3)?)?;
@@ -138,7 +137,7 @@ fn filled(cache: &Tensor, from: usize, to: usize) -> Result<Tensor> {
     }
 }
 
-/// Softmax over the last dimension of (…, group · rows, keys), with what a query must not see at zero.
+/// Softmax over the last dimension of (…, group · rows, keys), with masked positions at zero.
 struct CausalSoftmax {
     rows: usize,
     first_query: usize,
@@ -155,7 +154,7 @@ impl CausalSoftmax {
         self.by_mask(&scores)
     }
 
-    /// The same in candle's own operations, for devices without a loop of ours.
+    /// The same in candle's own operations, for devices without our fused loop.
     fn by_mask(&self, scores: &Tensor) -> Result<Tensor> {
         let (b, kv_heads, grouped, keys) = scores.dims4()?;
         let mask: Vec<f32> = (0..self.rows)
@@ -173,7 +172,7 @@ impl CausalSoftmax {
         candle_nn::ops::softmax_last_dim(&scores)?.reshape((b, kv_heads, grouped, keys))
     }
 
-    /// The columns that row `row` of a block sees.
+    /// The columns that row `row` of a block attends to.
     fn seen(&self, row: usize) -> std::ops::Range<usize> {
         let seen = self.sight.at(self.first_query + row);
         seen.start.saturating_sub(self.first_key)..seen.end - self.first_key
@@ -187,7 +186,7 @@ impl InplaceOp1 for CausalSoftmax {
 
     fn cpu_fwd(&self, scores: &mut CpuStorage, layout: &Layout) -> Result<()> {
         let (_, _, _, keys) = layout.shape().dims4()?;
-        let CpuStorage::F32(scores) = scores else { bail!("causal-softmax: f32 was expected") };
+        let CpuStorage::F32(scores) = scores else { bail!("causal-softmax: expected f32") };
         let Some((from, to)) = layout.contiguous_offsets() else { bail!("causal-softmax: not contiguous") };
         scores[from..to].par_chunks_mut(self.rows * keys).for_each(|block| {
             vectorised(
@@ -206,7 +205,7 @@ impl InplaceOp1 for CausalSoftmax {
     }
 }
 
-/// One query for each head over the cache as it is kept: no view, no copy, no widened keys.
+/// One query for each head over the cache in its storage type: no view, no copy, no widened keys.
 struct DecodeAttention {
     span: std::ops::Range<usize>,
     sight: Sight,

@@ -1,4 +1,4 @@
-//! Keys and values of all positions so far, in buffers made once and written in place.
+//! Keys and values of all positions so far, in buffers that are allocated once and written in place.
 
 use candle_core::{DType, Device, Result, Tensor};
 
@@ -16,8 +16,8 @@ impl LayerCache {
         })
     }
 
-    /// Writes keys and values (batch, kv heads, t, head dim) from `position` on. What lies behind them stays,
-    /// and is never read: attention ends at the newest position.
+    /// Writes keys and values (batch, kv heads, t, head dim) from `position` on. Later positions are not
+    /// cleared and never read: attention ends at the newest position.
     pub fn write(&self, keys: &Tensor, values: &Tensor, position: usize) -> Result<()> {
         let dtype = self.keys.dtype();
         self.keys.slice_set(&keys.to_dtype(dtype)?.contiguous()?, 2, position)?;

@@ -1,4 +1,4 @@
-//! Trained weights on disk: opened, held against the model's shape, and read when the decoder is made.
+//! Trained weights on disk: opened, checked against the model's shape, and read when the decoder is created.
 
 use std::path::{Path, PathBuf};
 
@@ -18,21 +18,21 @@ pub enum CheckpointError {
     #[error("cannot read {}: {cause}", file.display())]
     Unreadable { file: PathBuf, cause: std::io::Error },
     #[error(
-        "{} has no weights: model.safetensors, model.safetensors.index.json or the path of a .gguf file is wanted",
+        "{} has no weights: model.safetensors, model.safetensors.index.json or the path of a .gguf file is expected",
         dir.display()
     )]
     NoWeights { dir: PathBuf },
-    #[error("{} is no whole {format} file: {cause}", file.display())]
+    #[error("{} is not a complete {format} file: {cause}", file.display())]
     Corrupt { file: PathBuf, format: &'static str, cause: String },
-    #[error("{} names {shard}, which is not there", index.display())]
+    #[error("{} names {shard}, which does not exist", index.display())]
     MissingShard { index: PathBuf, shard: String },
     #[error("{} has no tensor {tensor}", file.display())]
     MissingTensor { file: PathBuf, tensor: String },
-    #[error("{}: {tensor} has shape {got:?}, the model wants {wanted:?}", file.display())]
+    #[error("{}: {tensor} has shape {got:?}, the model needs {wanted:?}", file.display())]
     WrongShape { file: PathBuf, tensor: String, got: Vec<usize>, wanted: Vec<usize> },
     #[error("{}: {tensor} is {got}; f32, f16 and bf16 can be read", file.display())]
     WrongType { file: PathBuf, tensor: String, got: String },
-    #[error("{} does not say {key}", file.display())]
+    #[error("{} has no {key}", file.display())]
     MissingKey { file: PathBuf, key: String },
     #[error("{}: {key} {found:?} is not supported; {supported}", file.display())]
     Unsupported { file: PathBuf, key: String, found: String, supported: &'static str },
@@ -40,13 +40,13 @@ pub enum CheckpointError {
     Shape { file: PathBuf, cause: SpecError },
 }
 
-/// A model on disk whose tensors are all there, in the right shapes.
+/// A model on disk with all its tensors in the right shapes.
 #[derive(Debug)]
 pub struct Checkpoint {
     path: PathBuf,
     spec: ModelSpec,
     files: Files,
-    /// Quantised blocks are read as plain numbers.
+    /// Quantised blocks are dequantised when they are read.
     dequantised: bool,
 }
 
@@ -79,12 +79,12 @@ impl Checkpoint {
         Ok(Checkpoint { path: path.to_owned(), spec, files, dequantised: false })
     }
 
-    /// The same weights with every quantised block made into plain numbers.
+    /// The same weights, dequantised.
     pub fn dequantised(self) -> Checkpoint {
         Checkpoint { dequantised: true, ..self }
     }
 
-    /// Whether quantised blocks are kept as they are.
+    /// Whether the weights stay quantised.
     #[cfg(feature = "cuda")]
     pub fn is_quantised(&self) -> bool {
         self.is_gguf() && !self.dequantised
@@ -103,7 +103,7 @@ impl Checkpoint {
         &self.spec
     }
 
-    /// What the weights take in memory where plain numbers are kept as `dtype`.
+    /// Bytes of the weights in memory, with unquantised ones as `dtype`.
     pub fn weight_bytes(&self, dtype: Dtype) -> u64 {
         match &self.files {
             Files::Gguf(file) if !self.dequantised => file.weight_bytes(&self.spec, dtype),
@@ -111,7 +111,7 @@ impl Checkpoint {
         }
     }
 
-    /// The type most of the weights are kept in: `dtype`, or a quantised one such as `q4_1`.
+    /// The type of most weights: `dtype`, or a quantised one such as `q4_1`.
     pub fn type_name(&self, dtype: Dtype) -> String {
         match &self.files {
             Files::Gguf(file) if !self.dequantised => file.type_name(&self.spec, dtype),
@@ -119,7 +119,7 @@ impl Checkpoint {
         }
     }
 
-    /// The tokenizer a GGUF file carries.
+    /// The tokenizer in a GGUF file.
     pub fn vocabulary(&self) -> Option<&Vocabulary> {
         match &self.files {
             Files::Safetensors(_) => None,
@@ -151,7 +151,7 @@ impl WeightSource for Checkpoint {
     }
 }
 
-/// `parts` one below the other.
+/// `parts`, stacked by rows.
 pub(super) fn below_each_other(parts: Vec<Tensor>) -> candle_core::Result<Tensor> {
     match parts.as_slice() {
         [one] => Ok(one.clone()),

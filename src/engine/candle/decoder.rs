@@ -26,10 +26,10 @@ pub struct Decoder {
     embedding: Matrix,
     layers: Vec<Layer>,
     norm: Tensor,
-    /// The embedding once more where the two are tied.
+    /// The embedding again where the two are tied.
     head: Matrix,
     rope: Rope,
-    /// Of the layers that turn by a base of their own.
+    /// For layers with their own rotary base.
     local_rope: Option<Rope>,
     embedding_scale: f32,
     batch: usize,
@@ -49,7 +49,7 @@ struct Layer {
     output: Matrix,
     output_bias: Option<Tensor>,
     mlp_norm: Tensor,
-    /// Of what attention and MLP give, before it is added.
+    /// Norms of the outputs of attention and MLP, before the residual is added.
     post_attention_norm: Option<Tensor>,
     post_mlp_norm: Option<Tensor>,
     /// Gate and up in one product.
@@ -62,7 +62,7 @@ struct Layer {
 
 impl Decoder {
     /// Takes the weights from `source` and makes the cache: `batch` sequences of `capacity` positions.
-    /// `progress` hears of every tensor and may stop the work. The caller has made sure that memory suffices.
+    /// `progress` is called for every tensor and may cancel. The caller has checked that memory suffices.
     pub fn new(
         spec: &ModelSpec,
         dtype: Dtype,
@@ -109,8 +109,8 @@ impl Decoder {
     }
 
     /// The same model without fused loops: attention and activation are candle's own operations, in the order in
-    /// which candle-transformers calls them. Slower, and equal to its quantised llama to the last bit: where
-    /// activations are rounded to eight bits, any other order of a sum grows into other tokens.
+    /// which candle-transformers calls them. Slower, and bit-identical to its quantised llama: where
+    /// activations are rounded to eight bits, another order of summation leads to other tokens.
     pub fn step_by_step(self) -> Decoder {
         Decoder { step_by_step: true, ..self }
     }
@@ -152,7 +152,7 @@ impl Decoder {
             x = layer.forward(&x, self, position)?;
         }
         let last = part(Operator::FinalNorm, &|| {
-            // Earlier positions have done their work in the cache.
+            // Only the last position needs logits.
             let last = x.narrow(1, t - 1, 1)?.contiguous()?;
             rms_norm(&last, &self.norm, self.spec.rms_eps as f32)
         })?;
@@ -235,19 +235,19 @@ impl Layer {
         add(&x, (Operator::Down, &down), (Operator::PostMlpNorm, &self.post_mlp_norm))
     }
 
-    /// Does `work` as an operator of this layer.
+    /// Runs `work` as an operator of this layer.
     fn part<T>(&self, model: &Decoder, operator: Operator, work: impl FnOnce() -> T) -> T {
         model.listeners.operator(operator, Some(self.index), work)
     }
 
-    /// Gate, up and activation; what is left is the product with `down`.
+    /// Gate, up and activation, without the product with `down`.
     fn think(&self, x: &Tensor, model: &Decoder) -> Result<Tensor> {
         let gate_up = self.part(model, Operator::GateUp, || self.gate_up.linear(x, None))?;
         let gated = if model.step_by_step { gated_step_by_step } else { gated };
         self.part(model, Operator::Activation, || gated(&gate_up, model.spec.activation))
     }
 
-    /// Everything of attention but the product with `output`.
+    /// Attention without the product with `output`.
     fn attend(&self, x: &Tensor, model: &Decoder, position: usize) -> Result<Tensor> {
         let spec = &model.spec;
         let rope = model.local_rope.as_ref().filter(|_| self.is_local).unwrap_or(&model.rope);
@@ -275,7 +275,7 @@ impl Layer {
     }
 }
 
-/// Hands out tensors by name and tells how far it has come.
+/// Loads tensors by name and reports progress.
 struct Loader<'a> {
     shapes: HashMap<String, TensorShape>,
     source: &'a dyn WeightSource,
@@ -296,19 +296,19 @@ impl Loader<'_> {
         }
     }
 
-    /// As the source keeps it, at best in the model's own type.
+    /// In the storage type of the source, otherwise in the model's type.
     fn matrix(&mut self, names: &[impl AsRef<str>]) -> std::result::Result<Matrix, EngineError> {
         let parts = self.parts(names)?;
         Ok(self.source.matrix(&parts, self.dtype)?.to_device(self.device)?)
     }
 
-    /// The weights of a norm, as they are multiplied with.
+    /// The scale of a norm, with the model's offset added.
     fn norm(&mut self, name: &str) -> std::result::Result<Tensor, EngineError> {
         let weight = self.vector(&[name])?;
         Ok(if self.norm_offset == 0.0 { weight } else { (weight + f64::from(self.norm_offset))? })
     }
 
-    /// Norms and biases, small as they are, are widened once and for all.
+    /// Norms and biases are small and are widened once.
     fn vector(&mut self, names: &[impl AsRef<str>]) -> std::result::Result<Tensor, EngineError> {
         let parts = self.parts(names)?;
         Ok(widen(&self.source.stacked(&parts, self.dtype)?.to_device(self.device)?)?)

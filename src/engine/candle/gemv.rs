@@ -1,12 +1,12 @@
-//! Matrix times few rows on the CPU: reads each weight once, in whatever type it is kept.
+//! Matrix times few rows on the CPU: reads each weight once, in its storage type.
 
 use candle_core::{CpuStorage, CustomOp2, DType, Layout, Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
 use super::simd::{Stored, dots, vectorised};
 
-/// Weight bytes in one unit of work. Small, so that a core that is taken away by someone else
-/// delays the others by little; large enough that handing out units costs nothing next to reading them.
+/// Weight bytes per work item. Small, so that a preempted core delays the others little; large
+/// enough that scheduling costs nothing next to reading.
 const UNIT_BYTES: usize = 64 * 1024;
 /// Activation rows multiplied in one pass over a weight row.
 const PASS: usize = 4;
@@ -39,7 +39,7 @@ impl CustomOp2 for Gemv {
         let (n, k) = w_l.shape().dims2()?;
         let mut dims = x_l.dims().to_vec();
         if dims.pop() != Some(k) {
-            bail!("gemv: {:?} and {:?} do not fit", x_l.shape(), w_l.shape());
+            bail!("gemv: {:?} and {:?} do not match", x_l.shape(), w_l.shape());
         }
         dims.push(n);
         let x = contiguous(x.as_slice::<f32>()?, x_l)?;
@@ -56,7 +56,7 @@ impl CustomOp2 for Gemv {
 pub(super) fn contiguous<'a, T>(data: &'a [T], layout: &Layout) -> Result<&'a [T]> {
     match layout.contiguous_offsets() {
         Some((from, to)) => Ok(&data[from..to]),
-        None => bail!("a contiguous tensor was expected, strides are {:?}", layout.stride()),
+        None => bail!("expected a contiguous tensor; strides are {:?}", layout.stride()),
     }
 }
 
@@ -65,7 +65,7 @@ fn product<W: Stored>(x: &[f32], w: &[W], n: usize, k: usize) -> Vec<f32> {
     let m = x.len() / k;
     let rows: Vec<&[f32]> = x.chunks_exact(k).collect();
     let unit = (UNIT_BYTES / (k * size_of::<W>())).clamp(1, n);
-    // Units write columns of the result: they are kept together as (n, m) until the end.
+    // Work items write columns of the result, which is (n, m) until the end.
     let mut by_column = vec![0f32; n * m];
     by_column.par_chunks_mut(unit * m).zip(w.par_chunks(unit * k)).with_max_len(1).for_each(|(y, w)| {
         vectorised(

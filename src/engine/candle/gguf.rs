@@ -1,4 +1,4 @@
-//! GGUF: quantised blocks stay as they are; the rest of the file is told in the words of a Hugging Face checkpoint.
+//! GGUF: quantised blocks are kept; names and shapes are translated to those of a Hugging Face checkpoint.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -27,7 +27,7 @@ use crate::{
     text::Vocabulary,
 };
 
-/// Divisors of the rotary frequencies: how Llama 3's stretching is written down in GGUF.
+/// Divisors of the rotary frequencies: Llama 3's rotary scaling in GGUF.
 const ROPE_DIVISORS: &str = "rope_freqs.weight";
 
 /// A GGUF file whose header has been read.
@@ -38,7 +38,7 @@ pub(super) struct GgufFile {
     vocabulary: Option<Vocabulary>,
     tensors: HashMap<String, TensorInfo>,
     data_offset: u64,
-    /// Queries and keys lie in the order of interleaved rotary pairs.
+    /// Queries and keys are in the order of interleaved rotary pairs.
     interleaved: bool,
 }
 
@@ -48,7 +48,7 @@ impl std::fmt::Debug for GgufFile {
     }
 }
 
-/// Rows of one tensor as the file keeps them, in the order our decoder wants.
+/// Rows of one tensor as stored in the file, in the order of our decoder.
 struct Blocks {
     dtype: GgmlDType,
     bytes: Vec<u8>,
@@ -56,7 +56,7 @@ struct Blocks {
 }
 
 impl GgufFile {
-    /// Reads the header; tensors are read when they are asked for.
+    /// Reads the header; tensors are read on request.
     pub fn open(path: &Path) -> std::result::Result<Self, CheckpointError> {
         let unreadable = |cause| CheckpointError::Unreadable { file: path.to_owned(), cause };
         let mut file = File::open(path).map_err(unreadable)?;
@@ -76,7 +76,7 @@ impl GgufFile {
         })
     }
 
-    /// The shape the metadata tells.
+    /// The shape from the metadata.
     pub fn spec(&self) -> std::result::Result<ModelSpec, CheckpointError> {
         ModelSpec::from_hf(&self.config)
             .map_err(|cause| CheckpointError::Shape { file: self.path.clone(), cause })
@@ -86,7 +86,7 @@ impl GgufFile {
         self.vocabulary.as_ref()
     }
 
-    /// Every tensor of `spec` is there, in its shape and whole.
+    /// Checks that every tensor of `spec` exists, complete and with its shape.
     pub fn check(&self, spec: &ModelSpec) -> std::result::Result<(), CheckpointError> {
         let file = || self.path.clone();
         let length = {
@@ -116,7 +116,7 @@ impl GgufFile {
         self.bytes_by_type(spec, dtype).values().sum()
     }
 
-    /// The type that takes most of the bytes.
+    /// The type of most bytes.
     pub fn type_name(&self, spec: &ModelSpec, dtype: Dtype) -> String {
         let by_type = self.bytes_by_type(spec, dtype);
         by_type.into_iter().max_by_key(|&(_, bytes)| bytes).map_or_else(String::new, |(name, _)| name)
@@ -136,7 +136,7 @@ impl GgufFile {
         bytes
     }
 
-    /// The tensors as plain numbers.
+    /// The tensors, dequantised.
     pub fn stacked(&self, spec: &ModelSpec, parts: &[TensorShape], dtype: Dtype) -> Result<Tensor> {
         let read = |part: &TensorShape| self.plain(&self.blocks(spec, part)?, &part.shape, dtype);
         below_each_other(parts.iter().map(read).collect::<Result<_>>()?)
@@ -201,8 +201,9 @@ impl Blocks {
     }
 }
 
-/// Puts the rows of each head back into the order of a Hugging Face checkpoint. GGUF's llama turns rows 2i and
-/// 2i + 1 as a pair, our decoder i and i + head_dim / 2. A row is whole blocks, so it moves without being read.
+/// Puts the rows of each head back into the order of a Hugging Face checkpoint. GGUF's llama rotates rows 2i and
+/// 2i + 1 as a pair, our decoder i and i + head_dim / 2. A row consists of complete blocks, so it moves without being
+/// decoded.
 fn halves_from_pairs(bytes: &[u8], rows: usize, head_dim: usize) -> Vec<u8> {
     let row_bytes = bytes.len() / rows;
     let half = head_dim / 2;
@@ -219,7 +220,7 @@ pub(super) fn is_plain(dtype: GgmlDType) -> bool {
     matches!(dtype, GgmlDType::F32 | GgmlDType::F16 | GgmlDType::BF16)
 }
 
-/// As llama.cpp writes it, in small letters: `q4_1`, `q6_k`.
+/// As llama.cpp writes it, in lower case: `q4_1`, `q6_k`.
 pub(super) fn type_name(dtype: GgmlDType) -> String {
     format!("{dtype:?}").replace('K', "_K").to_lowercase()
 }

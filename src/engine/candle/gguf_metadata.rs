@@ -1,4 +1,4 @@
-//! What a GGUF file says about its model: the shape in the words of a `config.json`, and the vocabulary.
+//! The metadata of a GGUF file: the shape with the keys of a `config.json`, and the vocabulary.
 
 use std::{collections::HashMap, path::Path};
 
@@ -17,7 +17,7 @@ pub(super) struct Metadata<'a> {
 }
 
 impl Metadata<'_> {
-    /// The shape, as the `config.json` of the same model would say it. What has no key is read off the tensors.
+    /// The shape as the `config.json` of the same model has it. Values without a key come from the tensors.
     pub fn hf_config(
         &self,
         tensors: &HashMap<String, TensorInfo>,

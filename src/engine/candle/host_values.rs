@@ -1,4 +1,4 @@
-//! Weights as plain numbers on the host, for devices that candle does not drive.
+//! Weights as numbers in host memory, for devices that candle does not drive.
 
 use candle_core::DType;
 use half::{bf16, f16};
@@ -6,7 +6,7 @@ use half::{bf16, f16};
 use super::WeightSource;
 use crate::{config::Dtype, engine::EngineError, model::spec::TensorShape};
 
-/// Numbers in the type that was asked for.
+/// Values in the requested type.
 pub enum HostValues {
     F32(Vec<f32>),
     F16(Vec<f16>),

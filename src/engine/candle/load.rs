@@ -16,13 +16,13 @@ use crate::{
 
 /// Rows and columns of a product's matrices.
 const SIDE: usize = 1024;
-/// Of what is read or copied: far more than caches hold.
+/// Bytes read or copied: far more than the caches hold.
 const BYTES: usize = 256 << 20;
 const COLUMNS: usize = 4096;
-/// What one thread copies at a time.
+/// Bytes that one thread copies at a time.
 const PIECE: usize = 64 * 1024;
 
-/// All cores, or as many threads as were asked for.
+/// All cores, or the requested number of threads.
 pub struct LoadedCpu {
     pool: ThreadPool,
     work: Option<Work>,
@@ -49,7 +49,7 @@ impl Loadable for LoadedCpu {
         format!("cpu, {} threads", self.pool.current_num_threads())
     }
 
-    /// The engine multiplies in f32 here, whatever type weights are kept in.
+    /// The engine multiplies in f32 here, for all storage types.
     fn loads(&self) -> Vec<Load> {
         vec![Load::Product(Dtype::F32), Load::Read, Load::Copy]
     }
@@ -59,7 +59,7 @@ impl Loadable for LoadedCpu {
         self.work = Some(match load {
             Load::Product(_) => Work::Product(random(&[SIDE, SIDE])?, random(&[SIDE, SIDE])?),
             Load::Read => {
-                // What the values are is nothing to a read.
+                // The values do not matter for a read.
                 let matrix = Tensor::ones((BYTES / 4 / COLUMNS, COLUMNS), DType::F32, &Device::Cpu)?;
                 Work::Read { matrix, vector: random(&[1, COLUMNS])? }
             }
@@ -72,7 +72,7 @@ impl Loadable for LoadedCpu {
         let begun = Instant::now();
         let done = |amount: usize, took: Duration| LoadDone { amount: amount as f64, took };
         let Some(work) = &mut self.work else {
-            return Err(EngineError::Backend("a load has to be prepared".to_owned()));
+            return Err(EngineError::Backend("the load is not prepared".to_owned()));
         };
         self.pool.install(|| match work {
             Work::Product(a, b) => {

@@ -1,4 +1,4 @@
-//! A weight as it is kept in memory: plain numbers of the model's type, or a GGUF file's quantised blocks.
+//! A weight matrix in memory: in the model's type, or as quantised GGUF blocks.
 
 use std::sync::Arc;
 
@@ -6,8 +6,8 @@ use candle_core::{Result, Tensor, quantized::QTensor};
 
 use super::ops;
 
-/// A matrix (rows, columns) that activations are multiplied with. It may be kept in several parts, one below
-/// the other: quantised parts of different types cannot be joined.
+/// A matrix (rows, columns) that activations are multiplied with. It may consist of several parts, stacked by
+/// rows: quantised parts of different types cannot be joined.
 #[derive(Clone)]
 pub struct Matrix(Vec<Part>);
 
@@ -26,7 +26,7 @@ impl Matrix {
         Matrix(vec![Part::Quantised(Arc::new(blocks))])
     }
 
-    /// All of `matrices`, one below the other.
+    /// All of `matrices`, stacked by rows.
     pub fn stacked(matrices: impl IntoIterator<Item = Matrix>) -> Matrix {
         Matrix(matrices.into_iter().flat_map(|matrix| matrix.0).collect())
     }
@@ -58,14 +58,14 @@ impl Matrix {
         match self.0.as_slice() {
             [Part::Plain(w)] => ops::widen(&w.index_select(ids, 0)?),
             [Part::Quantised(w)] => w.embedding(ids),
-            _ => candle_core::bail!("rows can only be taken from a matrix that is kept in one part"),
+            _ => candle_core::bail!("rows can only be read from a matrix of one part"),
         }
     }
 
     pub(super) fn to_device(&self, device: &candle_core::Device) -> Result<Matrix> {
         let moved = self.0.iter().map(|part| match part {
             Part::Plain(w) => Ok(Part::Plain(w.to_device(device)?)),
-            // Blocks are read straight to where they are used.
+            // Blocks are read directly into their final buffer.
             Part::Quantised(w) => Ok(Part::Quantised(Arc::clone(w))),
         });
         Ok(Matrix(moved.collect::<Result<_>>()?))
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn parts_of_different_types_multiply_as_one_matrix() {
-        // The same numbers every time: how far blocks are from what they stand for depends on them.
+        // Fixed values: the quantisation error depends on them.
         let random = |seed: u64, count: usize, spread: f64| -> Vec<f32> {
             (0..count as u64).map(|i| (spread * (2.0 * noise::unit(seed, i) - 1.0)) as f32).collect()
         };

@@ -1,4 +1,4 @@
-//! Whether a model fits, asked before anything is allocated.
+//! Checks whether a model fits, before anything is allocated.
 
 use super::attention::QUERY_BLOCK;
 use crate::{config::Dtype, engine::EngineError, model::ModelSpec};
@@ -19,7 +19,7 @@ impl Footprint {
     /// For `weight_bytes` of weights and `batch` sequences of `positions` each, on the CPU.
     pub fn new(spec: &ModelSpec, dtype: Dtype, weight_bytes: u64, batch: usize, positions: usize) -> Self {
         let rows = product(&[batch, positions]);
-        // Wide activations of one layer are alive at a time, beside the residual stream and its norm.
+        // The wide activations of one layer are live at a time, plus the residual stream and its norm.
         let row_floats = product(&[3, spec.intermediate])
             .saturating_add(product(&[4, spec.hidden]))
             .saturating_add(product(&[2, spec.heads, spec.head_dim]));
@@ -30,7 +30,7 @@ impl Footprint {
             .saturating_add(product(&[batch, spec.vocab]));
         let widened = match dtype {
             Dtype::F32 => 0,
-            // The head is only ever multiplied with one row for each sequence.
+            // The head is multiplied with one row per sequence.
             Dtype::F16 | Dtype::Bf16 => product(&[2, spec.intermediate, spec.hidden]),
         };
         Footprint {
@@ -45,17 +45,17 @@ impl Footprint {
     }
 }
 
-/// A product that stays at the maximum rather than overflow.
+/// A saturating product.
 pub fn product(factors: &[usize]) -> u64 {
     factors.iter().fold(1, |product: u64, &factor| product.saturating_mul(factor as u64))
 }
 
-/// Memory that can be had without swapping; `None` where the system does not say.
+/// Memory available without swapping; `None` where the system does not report it.
 pub fn free_bytes() -> Option<u64> {
     let mut system = sysinfo::System::new().ok()?;
     system.refresh_memory();
     let available = system.available_memory();
-    // A container may allow less than the machine has. Its file cache gives way, so only what is resident counts.
+    // A container may allow less than the machine has. Its file cache can be evicted, so only resident memory counts.
     let allowed = system.cgroup_limits().map(|limits| limits.total_memory.saturating_sub(limits.rss));
     Some(allowed.map_or(available, |allowed| allowed.min(available))).filter(|&bytes| bytes > 0)
 }

@@ -1,4 +1,4 @@
-//! A decoder of our own on candle's tensors: the engine that really computes.
+//! Our own decoder on candle's tensors, on the CPU.
 
 mod attention;
 mod cache;
@@ -47,26 +47,26 @@ impl From<candle_core::Error> for EngineError {
     }
 }
 
-/// What to run, and on what.
+/// The model, the workload and the device settings.
 #[derive(Debug, Clone)]
 pub struct CandleOptions {
     pub spec: ModelSpec,
     /// The model's name, for messages.
     pub model: String,
     pub dtype: Dtype,
-    /// Threads of the CPU engine; `None` takes one for each core.
+    /// Threads of the CPU engine; `None` uses one per core.
     ///
     /// Everything of ours and candle's matrix products run on a pool of this size. What candle does on threads
     /// of its own (element-wise operations on large tensors, counted by `CANDLE_NUM_THREADS`) is not used.
     pub threads: Option<u32>,
     pub batch: usize,
-    /// Prompt and output together.
+    /// Prompt plus output tokens.
     pub max_positions: usize,
-    /// Of the longest prompt.
+    /// Tokens of the longest prompt.
     pub prompt_tokens: usize,
-    /// Of the synthetic weights.
+    /// Seed of the synthetic weights.
     pub seed: u64,
-    /// Trained weights; `None` makes synthetic ones.
+    /// Trained weights; `None` for synthetic ones.
     pub checkpoint: Option<Arc<Checkpoint>>,
     pub sampling: Sampling,
     /// On a GPU, a decode step is launched as one CUDA graph.
@@ -74,7 +74,7 @@ pub struct CandleOptions {
 }
 
 impl CandleOptions {
-    /// Whether batch and lengths are such that a model can be made, wherever.
+    /// Checks batch and lengths, for any device.
     pub fn check_lengths(&self) -> Result<(), EngineError> {
         let CandleOptions { spec, batch, max_positions, .. } = self;
         if *batch == 0 || *max_positions == 0 {
@@ -86,7 +86,7 @@ impl CandleOptions {
         Ok(())
     }
 
-    /// Whether everything fits into `free_bytes` of memory.
+    /// Checks that everything fits into `free_bytes` of memory.
     fn check(&self, free_bytes: u64) -> Result<(), EngineError> {
         self.check_lengths()?;
         let CandleOptions { spec, model, dtype, batch, max_positions, .. } = self;
@@ -110,18 +110,18 @@ pub struct CandleEngine {
 }
 
 impl CandleEngine {
-    /// Whether the model could be made on this machine's CPU, without making it: lengths, memory.
+    /// Checks lengths and memory for this machine's CPU, without creating the model.
     pub fn check(options: &CandleOptions) -> Result<(), EngineError> {
-        // Where free memory is not to be known, the attempt is made.
+        // Where free memory is unknown, try.
         options.check(memory::free_bytes().unwrap_or(u64::MAX))
     }
 
-    /// Checks that the model fits, then makes its weights. `progress` may stop that.
+    /// Checks that the model fits, then creates its weights. `progress` may cancel.
     pub fn new(options: &CandleOptions, progress: Progress<'_>) -> Result<Self, EngineError> {
         Self::with_free_memory(options, memory::free_bytes().unwrap_or(u64::MAX), progress)
     }
 
-    /// As [`CandleEngine::new`], on a machine said to have `free_bytes` of free memory.
+    /// As [`CandleEngine::new`], with `free_bytes` as the free memory.
     pub fn with_free_memory(
         options: &CandleOptions,
         free_bytes: u64,
@@ -148,8 +148,8 @@ impl CandleEngine {
             return Err(EngineError::ContextTooLong { capacity: self.decoder.capacity(), asked: end });
         }
         let (decoder, picker, position) = (&self.decoder, &mut self.picker, self.position);
-        // Inside the pool from the start: a caller from outside would be put to sleep and woken at every product.
-        // Listeners hear of all of a step on the one thread that does it.
+        // Inside the pool from the start: a caller outside of it would sleep and wake at every product.
+        // Listeners are called on the one thread that runs the step.
         let listeners = decoder.listeners();
         let mut step = || {
             let logits = decoder.forward(ids, position)?;
@@ -178,7 +178,7 @@ impl Engine for CandleEngine {
 
     fn decode(&mut self) -> Result<Vec<u32>, EngineError> {
         if self.last.is_empty() {
-            return Err(EngineError::Backend("decode was asked for before prefill".to_owned()));
+            return Err(EngineError::Backend("decode called before prefill".to_owned()));
         }
         let last = std::mem::take(&mut self.last);
         let next = self.step(Phase::Decode, &last);
@@ -189,7 +189,7 @@ impl Engine for CandleEngine {
     }
 
     fn synchronize(&mut self) -> Result<(), EngineError> {
-        // The CPU has finished whatever it returned from.
+        // CPU work is finished when it returns.
         Ok(())
     }
 
@@ -213,7 +213,7 @@ fn thread_pool(threads: Option<u32>) -> Result<ThreadPool, EngineError> {
         .map_err(|e| EngineError::Backend(format!("cannot start the engine's threads: {e}")))
 }
 
-/// A source whose work is done on `pool`.
+/// A source that works on `pool`.
 struct InPool<'a> {
     pool: &'a ThreadPool,
     source: &'a dyn WeightSource,

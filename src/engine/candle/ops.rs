@@ -1,4 +1,4 @@
-//! What a layer is made of, apart from attention: on the CPU fused loops, elsewhere candle's operations.
+//! The operators of a layer except attention: fused loops on the CPU, candle's operations elsewhere.
 
 use std::f32::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI};
 
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::model::spec::Activation;
 
-/// Elements of one unit of work of the loops below.
+/// Elements per work item of the loops below.
 const UNIT: usize = 16 * 1024;
 
 /// `x · wᵀ + bias`, for `x` (b, t, k) and `w` (n, k). On the CPU `x` is f32 whatever `w` is.
@@ -23,7 +23,7 @@ pub(super) fn linear(x: &Tensor, w: &Tensor, bias: Option<&Tensor>) -> Result<Te
         gemv(&x.contiguous()?, w)?
     } else {
         // A half-precision weight is widened for this one product: candle's own half products on the CPU
-        // are slower than that, and a whole widened copy would take the memory that half precision saved.
+        // are slower than that, and a widened copy of all weights would use the memory that half precision saves.
         let w = if x.device().is_cpu() { widen(w)? } else { w.clone() };
         x.reshape((b * t, k))?.matmul(&w.t()?)?.reshape((b, t, ()))?
     };
@@ -58,7 +58,7 @@ pub(super) fn scaled(x: &Tensor, by: f32) -> Result<Tensor> {
     if x.device().is_cpu() { each(x, "scaled", move |x| x * by) } else { x * f64::from(by) }
 }
 
-/// `x` squeezed into ± `cap`.
+/// `cap · tanh(x / cap)`.
 pub(super) fn softcapped(x: &Tensor, cap: f32) -> Result<Tensor> {
     if x.device().is_cpu() {
         return each(x, "softcapped", move |x| cap * tanh(x / cap));
@@ -86,7 +86,7 @@ pub(super) fn widen(x: &Tensor) -> Result<Tensor> {
     }
 }
 
-/// `f` of each number, in parts that the threads share.
+/// Applies `f` to each element, in parallel.
 fn mapped<T: Sync>(x: &[T], f: impl Fn(&T) -> f32 + Sync) -> Vec<f32> {
     let mut out = vec![0f32; x.len()];
     out.par_chunks_mut(UNIT).zip(x.par_chunks(UNIT)).for_each(|(out, x)| {
@@ -119,7 +119,7 @@ impl CustomOp1 for Widen {
     }
 }
 
-/// `f` of each number of an f32 tensor on the CPU.
+/// Applies `f` to each element of an f32 tensor on the CPU.
 fn each<F: Fn(f32) -> f32 + Sync>(x: &Tensor, name: &'static str, f: F) -> Result<Tensor> {
     x.apply_op1_no_bwd(&Each { name, f })
 }
@@ -175,7 +175,7 @@ impl Gated {
     /// `out = activation(gate) · up`.
     #[inline(always)]
     fn row(&self, out: &mut [f32], gate: &[f32], up: &[f32]) {
-        // Each loop knows its activation, so that it becomes vector code.
+        // One loop per activation, so that each is vectorised.
         match self.0 {
             Activation::Silu => product(out, gate, up, |gate, up| up * gate / (1.0 + exp(-gate))),
             Activation::GeluTanh => product(out, gate, up, |gate, up| {

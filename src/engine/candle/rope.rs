@@ -1,4 +1,4 @@
-//! Rotary position tables, in f32 whatever the weights are: half precision is wrong past a few hundred positions.
+//! Rotary position tables, in f32 for all weight types: half precision is wrong past a few hundred positions.
 
 use candle_core::{Device, Result, Tensor};
 
@@ -19,7 +19,7 @@ impl Rope {
         Ok(Rope { cos: tensor(cos)?, sin: tensor(sin)? })
     }
 
-    /// Turns `x` (batch, heads, t, head dim), whose first row is at `position`.
+    /// Rotates `x` (batch, heads, t, head dim), whose first row is at `position`.
     pub fn turn(&self, x: &Tensor, position: usize) -> Result<Tensor> {
         let t = x.dim(2)?;
         let (cos, sin) = (self.cos.narrow(0, position, t)?, self.sin.narrow(0, position, t)?);
@@ -27,8 +27,8 @@ impl Rope {
     }
 }
 
-/// The tables of a run whose sequences have at most `capacity` positions. `divisors`, one for each frequency, come on
-/// top of the spec's own scaling.
+/// The tables of a run whose sequences have at most `capacity` positions. `divisors`, one per frequency, are applied in
+/// addition to the spec's scaling.
 pub fn tables(spec: &ModelSpec, divisors: Option<&[f32]>, capacity: usize) -> Result<Tables> {
     let mut frequencies = frequencies(spec, capacity);
     if let Some(divisors) = divisors {
@@ -46,7 +46,7 @@ pub fn tables(spec: &ModelSpec, divisors: Option<&[f32]>, capacity: usize) -> Re
     Ok(turns(&frequencies, sharper, capacity))
 }
 
-/// As [`tables`], of the layers that turn by a base of their own, where the model has such.
+/// As [`tables`], for layers with their own rotary base, where the model has such.
 pub fn local_tables(spec: &ModelSpec, capacity: usize) -> Option<Tables> {
     let theta = spec.local_rope_theta?;
     Some(turns(&plain(spec.head_dim, theta).collect::<Vec<_>>(), 1.0, capacity))
@@ -59,7 +59,7 @@ fn turns(frequencies: &[f32], sharper: f32, capacity: usize) -> Tables {
     (table(f32::cos), table(f32::sin))
 }
 
-/// Frequencies that nothing stretches.
+/// Frequencies without scaling.
 fn plain(d: usize, theta: f64) -> impl Iterator<Item = f32> {
     (0..d).step_by(2).map(move |i| 1f32 / (theta as f32).powf(i as f32 / d as f32))
 }
@@ -71,8 +71,8 @@ fn frequencies(spec: &ModelSpec, capacity: usize) -> Vec<f32> {
         None => plain.collect(),
         &Some(RopeScaling::Linear { factor }) => plain.map(|w| w / factor as f32).collect(),
         Some(RopeScaling::LongRope { short, long, original_max_positions, .. }) => {
-            // Hugging Face turns to the long list at the step that outgrows the original context, and leaves keys
-            // that are in the cache as they were turned. Here one list serves a whole run: its longest sequence decides.
+            // Hugging Face switches to the long list at the step that exceeds the original context and leaves the keys
+            // in the cache as they are. Here one list is used for the whole run, chosen by its longest sequence.
             let divisors = if capacity > *original_max_positions { long } else { short };
             plain.zip(divisors).map(|(w, divisor)| w / *divisor as f32).collect()
         }
@@ -81,7 +81,7 @@ fn frequencies(spec: &ModelSpec, capacity: usize) -> Vec<f32> {
             plain.map(|w| by_wavelength(w, original_max_positions as f32, factor, low, high)).collect()
         }
         &Some(RopeScaling::Yarn { factor, beta_fast, beta_slow, original_max_positions, .. }) => {
-            // Which of the frequencies turns `turns` times over the original context.
+            // The index of the frequency that rotates `turns` times over the original context.
             let turning = |turns: f64| {
                 let positions = original_max_positions as f64 / (turns * 2.0 * std::f64::consts::PI);
                 d as f64 * positions.ln() / (2.0 * spec.rope_theta.ln())
@@ -97,7 +97,7 @@ fn frequencies(spec: &ModelSpec, capacity: usize) -> Vec<f32> {
     }
 }
 
-/// Long waves are stretched, short ones stay, and those between are blended.
+/// Long wavelengths are scaled, short ones are kept, and those between are interpolated.
 fn by_wavelength(frequency: f32, original: f32, factor: f32, low: f32, high: f32) -> f32 {
     let wavelength = 2.0 * std::f32::consts::PI / frequency;
     if wavelength < original / high {

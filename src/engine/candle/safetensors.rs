@@ -18,9 +18,9 @@ const INDEX: &str = "model.safetensors.index.json";
 /// Files whose headers have been read, and which of them holds which tensor.
 pub(super) struct SafetensorsFiles {
     files: Vec<(PathBuf, MmapedSafetensors)>,
-    /// Tensor name to its place in `files`.
+    /// Tensor name to its index in `files`.
     home: HashMap<String, usize>,
-    /// What to name when a tensor is in none of them: the index, or the only file.
+    /// The file to name when a tensor is missing: the index, or the only file.
     whole: PathBuf,
 }
 
@@ -90,8 +90,7 @@ impl SafetensorsFiles {
         self.place_of(tensor).is_some()
     }
 
-    /// The name a tensor is kept under and the file that has it. A model that is part of a larger one is looked for
-    /// there: `model.norm.weight` may be `language_model.model.norm.weight` or `model.language_model.norm.weight`.
+    /// The stored name of a tensor and its file. The text part of a larger model is searched under its prefix: `model.norm.weight` may be `language_model.model.norm.weight` or `model.language_model.norm.weight`.
     fn place_of(&self, tensor: &str) -> Option<(String, usize)> {
         let within = format!("language_model.{tensor}");
         let of_larger = tensor.replacen("model.", "model.language_model.", 1);
@@ -100,7 +99,7 @@ impl SafetensorsFiles {
             .find_map(|name| self.home.get(&name).map(|&file| (name, file)))
     }
 
-    /// Every one of `wanted` is there, in its shape and in a type that can be read.
+    /// Checks that every one of `wanted` exists with its shape and in a readable type.
     pub fn check(&self, wanted: &[TensorShape]) -> Result<(), CheckpointError> {
         for TensorShape { name, shape } in wanted {
             let missing =
@@ -134,9 +133,9 @@ impl SafetensorsFiles {
 }
 
 fn map(path: &Path) -> Result<MmapedSafetensors, CheckpointError> {
-    // SAFETY: the mapping is sound as long as nobody cuts or rewrites the file while it is mapped. Weights are
+    // SAFETY: the mapping is sound as long as the file is not truncated or rewritten while it is mapped. Weights are
     // written once and then only read; the mapping is read-only, private to this process, and lives no longer
-    // than the checkpoint. Reading a 15 GB file through a copy instead would need its size twice over.
+    // than the checkpoint. Reading a 15 GB file through a copy instead would need twice its size.
     #[allow(unsafe_code, reason = "the only way to map a file; see SAFETY")]
     let mapped = unsafe { MmapedSafetensors::new(path) };
     mapped.map_err(|e| CheckpointError::Corrupt {
@@ -146,7 +145,7 @@ fn map(path: &Path) -> Result<MmapedSafetensors, CheckpointError> {
     })
 }
 
-/// The cause alone: candle wraps it in the path, which the message has already.
+/// The cause without the path that candle adds: the message has it already.
 fn innermost(error: candle_core::Error) -> String {
     match error {
         candle_core::Error::WithPath { inner, .. } | candle_core::Error::WithBacktrace { inner, .. } => {

@@ -1,9 +1,9 @@
-//! Loops over floats that the compiler turns into vector code, and the types weights are kept in.
+//! Loops over floats that the compiler turns into vector code, and the types that weights are stored in.
 
 use half::{bf16, f16};
 
-/// Runs `body` compiled for the widest vectors that this CPU has. Closures must be `#[inline(always)]`, and what
-/// they call too: code that stays outside is compiled for the oldest CPU.
+/// Runs `body` compiled for the widest vectors of this CPU. Closures and what they call must be `#[inline(always)]`:
+/// code that is not inlined is compiled for the baseline CPU.
 #[inline(always)]
 pub(super) fn vectorised(body: impl FnMut()) {
     // Not pulp's own dispatch of closures: it calls them by `FnOnce`, through a shim that is not inlined.
@@ -19,7 +19,7 @@ pub(super) fn vectorised(body: impl FnMut()) {
     pulp::Arch::new().dispatch(Body(body));
 }
 
-/// A type that weights and caches are kept in; arithmetic is done in `f32`.
+/// A storage type of weights and caches; arithmetic is in `f32`.
 pub(super) trait Stored: Copy + Send + Sync + Default + 'static {
     /// Exact for finite values.
     fn widen(self) -> f32;
@@ -138,7 +138,7 @@ pub(super) fn tanh(x: f32) -> f32 {
     ((1.0 - t) / (1.0 + t)).copysign(x)
 }
 
-/// Turns scores into shares of one, in place, after multiplying them by `scale`.
+/// Softmax of `scale · scores`, in place.
 #[inline(always)]
 pub(super) fn softmax(scores: &mut [f32], scale: f32) {
     let mut maxima = [f32::NEG_INFINITY; 16];
@@ -195,7 +195,7 @@ mod tests {
         for i in -8700..=8700 {
             let x = i as f32 * 0.01;
             let error = (f64::from(exp(x)) / f64::from(x).exp() - 1.0).abs();
-            assert!(error < 2.5e-7, "exp({x}) is off by {error}");
+            assert!(error < 2.5e-7, "exp({x}) has an error of {error}");
         }
         assert!(exp(f32::NAN).is_nan());
         assert!(exp(-1e9) < 1.3e-38);
@@ -206,7 +206,7 @@ mod tests {
         for i in -2000..=2000 {
             let x = i as f32 * 0.01;
             let error = (f64::from(tanh(x)) - f64::from(x).tanh()).abs();
-            assert!(error < 2e-7, "tanh({x}) is off by {error}");
+            assert!(error < 2e-7, "tanh({x}) has an error of {error}");
         }
         assert_eq!((tanh(-1e9), tanh(0.0), tanh(1e9)), (-1.0, 0.0, 1.0));
     }

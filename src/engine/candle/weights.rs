@@ -1,4 +1,4 @@
-//! Where weights come from: random ones of the true shape, reproducible from a seed.
+//! Sources of weights; among them random ones of the right shape, reproducible from a seed.
 
 use candle_core::{Device, Tensor};
 use half::{bf16, f16};
@@ -22,27 +22,27 @@ pub trait WeightSource: Sync {
         self.stacked(std::slice::from_ref(tensor), dtype)
     }
 
-    /// The named tensors, stacked, as what activations are multiplied with. A source that keeps quantised
-    /// blocks gives those, whatever `dtype` is.
+    /// The named tensors, stacked, as a weight matrix. A source with quantised blocks returns those, regardless of
+    /// `dtype`.
     fn matrix(&self, parts: &[TensorShape], dtype: Dtype) -> candle_core::Result<Matrix> {
         self.stacked(parts, dtype).map(Matrix::plain)
     }
 
-    /// What each rotary frequency is divided by, where a checkpoint says so by numbers rather than by a rule.
+    /// Divisors of the rotary frequencies, where a checkpoint lists them.
     fn rope_divisors(&self) -> candle_core::Result<Option<Vec<f32>>> {
         Ok(None)
     }
 }
 
-/// Random weights. A value is a function of (seed, tensor name, row, column) alone, so it depends neither
-/// on the number of threads nor on what was drawn before, and any device can compute it.
+/// Random weights. A value is a function of (seed, tensor name, row, column) alone, so it does not
+/// depend on the number of threads or on earlier draws, and any device can compute it.
 ///
 /// Matrices are uniform with variance 1 / columns, so that activations keep their size through any depth;
-/// what norms multiply with lies within 10 % of one; biases within 0.05 of zero.
+/// norm scales are within 10 % of one, biases within 0.05 of zero.
 #[derive(Debug, Clone, Copy)]
 pub struct SyntheticWeights {
     seed: u64,
-    /// Of the weights of norms.
+    /// The offset that the model adds to norm weights.
     norm_middle: f32,
 }
 
@@ -56,7 +56,7 @@ impl WeightSource for SyntheticWeights {
     }
 }
 
-/// Elements of one unit of work.
+/// Elements per work item.
 const UNIT: usize = 64 * 1024;
 
 impl SyntheticWeights {
@@ -64,7 +64,7 @@ impl SyntheticWeights {
         SyntheticWeights { seed, norm_middle: 1.0 }
     }
 
-    /// The same for a model that may add something to the weights of its norms.
+    /// The same for a model that may add an offset to its norm weights.
     pub fn for_model(self, spec: &ModelSpec) -> SyntheticWeights {
         SyntheticWeights { norm_middle: 1.0 - spec.norm_offset, ..self }
     }
@@ -115,7 +115,7 @@ impl SyntheticWeights {
         });
     }
 
-    /// What another device needs to draw the same values: the key, and middle and half width of the distribution.
+    /// Parameters for another device to draw the same values: the key, and centre and half width of the distribution.
     #[cfg(feature = "cuda")]
     pub fn recipe(&self, tensor: &TensorShape) -> (u64, (f32, f32)) {
         (self.key(&tensor.name), self.distribution(tensor))
@@ -129,7 +129,7 @@ impl SyntheticWeights {
         mix64(hash ^ mix64(self.seed))
     }
 
-    /// Middle and half width of a tensor's uniform distribution.
+    /// Centre and half width of a tensor's uniform distribution.
     fn distribution(&self, tensor: &TensorShape) -> (f32, f32) {
         match tensor.shape.as_slice() {
             [_, columns] => (0.0, (3.0 / *columns as f32).sqrt()),

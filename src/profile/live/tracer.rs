@@ -35,7 +35,7 @@ pub struct Tracer {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// Shared by the engine's thread, the reader's thread and whoever switches recording.
+/// Shared by the engine's thread, the reader's thread and the thread that switches recording.
 #[derive(Default)]
 struct Shared {
     requested: AtomicBool,

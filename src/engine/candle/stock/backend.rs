@@ -15,7 +15,7 @@ use crate::{
     model::spec::TensorShape,
 };
 
-/// From this many numbers on, a tensor whose values nobody compares is drawn where it is used.
+/// From this many numbers on, a tensor whose values are not compared is drawn on its device.
 const DRAWN_ON_DEVICE: usize = 1 << 20;
 
 /// Notes what a model asks for, each time it does, and answers with zeros that take no memory.
@@ -55,13 +55,13 @@ fn nothing(shape: &Shape, dtype: DType, device: &Device) -> Result<Tensor> {
 pub(super) enum Values<'a> {
     Synthetic {
         weights: SyntheticWeights,
-        /// The same on every device, to be held against another engine.
+        /// The same values on every device, for comparison with another engine.
         comparable: bool,
     },
     Files(&'a SafetensorsFiles),
 }
 
-/// Hands out the tensors of a model and tells how far it has come.
+/// Loads the tensors of a model and reports progress.
 pub(super) struct Feeding<'a> {
     pub values: Values<'a>,
     pub has: &'a (dyn Fn(&str) -> bool + Sync),
@@ -78,10 +78,12 @@ impl<'a> Feeding<'a> {
     }
 
     /// Whether to go on.
-    fn told(&self, name: &str) -> bool {
+    fn report(&self, name: &str) -> bool {
         let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
-        let (tell, done) = &mut *progress;
-        if !self.cancelled.load(Ordering::Relaxed) && !tell(PrepareStep::Weights(name), *done, self.total) {
+        let (progress_fn, done) = &mut *progress;
+        if !self.cancelled.load(Ordering::Relaxed)
+            && !progress_fn(PrepareStep::Weights(name), *done, self.total)
+        {
             self.cancelled.store(true, Ordering::Relaxed);
         }
         *done += 1;
@@ -91,7 +93,7 @@ impl<'a> Feeding<'a> {
 
 impl SimpleBackend for Feeding<'_> {
     fn get(&self, shape: Shape, name: &str, _: Init, dtype: DType, device: &Device) -> Result<Tensor> {
-        if !self.told(name) {
+        if !self.report(name) {
             return nothing(&shape, dtype, device);
         }
         let wanted = TensorShape { name: name.to_owned(), shape: shape.dims().to_vec() };

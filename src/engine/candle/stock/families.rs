@@ -130,7 +130,7 @@ fn expanded_latents(config: &Config) -> u64 {
         * (width("qk_nope_head_dim") + width("qk_rope_head_dim") + width("v_head_dim"))
 }
 
-/// Models that are told the position and clear their caches themselves.
+/// Models that take the position and clear their caches themselves.
 macro_rules! told_the_position {
     ($($model:ty),+) => {$(
         impl CausalLm for $model {
@@ -500,7 +500,7 @@ fn make_mamba(parts: Parts) -> Made {
 }
 
 fn make_mamba2(parts: Parts) -> Made {
-    // One key of each pair: candle takes both names for the same thing and refuses to be told twice.
+    // One key of each pair: candle accepts both names for the same key and refuses duplicates.
     let config = parts.config.clone().without("d_model").without("n_layer");
     let config: mamba2::Config = config.parse(json!({}))?;
     let state = mamba2::State::new(parts.batch, &config, parts.dtype(), parts.device())?;

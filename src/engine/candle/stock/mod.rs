@@ -161,7 +161,7 @@ impl Engine for StockEngine {
 
     fn decode(&mut self) -> Result<Vec<u32>, EngineError> {
         if self.last.is_empty() {
-            return Err(EngineError::Backend("decode was asked for before prefill".to_owned()));
+            return Err(EngineError::Backend("decode called before prefill".to_owned()));
         }
         let last = std::mem::take(&mut self.last);
         let listeners = self.listeners.clone();

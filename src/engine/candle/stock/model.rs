@@ -95,7 +95,7 @@ enum Build {
         family: &'static Family,
         tensors: Vec<TensorShape>,
         files: Option<SafetensorsFiles>,
-        /// The same in our own decoder, where it has the family: both can be held against each other.
+        /// The same in our own decoder, where it has the family, for comparison.
         ours: Option<Box<ModelSpec>>,
     },
     Quantised {
@@ -121,7 +121,7 @@ impl std::fmt::Debug for Build {
 }
 
 impl StockModel {
-    /// A model of the shape `config` tells, with synthetic weights.
+    /// A model of the shape in `config`, with synthetic weights.
     pub fn synthetic(config: &Value) -> Result<StockModel, StockError> {
         Self::plain(config, None, None)
     }
@@ -312,7 +312,7 @@ impl StockModel {
         }
     }
 
-    /// The weights that a decode step reads: an embedding table that is only looked up is not, and of the experts
+    /// The weights that a decode step reads: an embedding table of which only rows are read is not included, and of the experts
     /// those that are chosen. `None` where a batch may choose any number of them.
     pub fn step_weight_bytes(&self, dtype: Dtype, batch: usize) -> Option<u64> {
         let experts = self.config.number(&["num_experts", "num_local_experts", "n_routed_experts"]);
@@ -475,13 +475,13 @@ fn numbers<'a>(tensors: impl Iterator<Item = &'a TensorShape>) -> u64 {
     tensors.map(|tensor| tensor.shape.iter().map(|&n| n as u64).product::<u64>()).sum()
 }
 
-/// Where the config tells more than candle-transformers builds, such as biases, it would be another model.
+/// Where the config has parts that candle-transformers does not build, such as biases, it would be another model.
 fn same_tensors(spec: &ModelSpec, made: &[TensorShape]) -> Result<(), String> {
-    let told = spec.tensors();
-    if let Some(tensor) = told.iter().find(|tensor| !made.contains(tensor)) {
+    let expected = spec.tensors();
+    if let Some(tensor) = expected.iter().find(|tensor| !made.contains(tensor)) {
         return Err(format!("it does not know {} {:?}", tensor.name, tensor.shape));
     }
-    match made.iter().find(|tensor| !told.contains(tensor)) {
+    match made.iter().find(|tensor| !expected.contains(tensor)) {
         Some(tensor) => Err(format!("it wants {} {:?} besides", tensor.name, tensor.shape)),
         None => Ok(()),
     }
