@@ -81,7 +81,6 @@ const ROOMS: [(&str, &[&str]); 23] = [
         &[
             "base",
             "process",
-            "tools",
             "config",
             "model",
             "event",
@@ -103,7 +102,7 @@ const ROOMS: [(&str, &[&str]); 23] = [
 ];
 
 /// Vendor crates and the one place of each.
-const VENDORS: [(&str, &str); 23] = [
+const VENDORS: [(&str, &str); 26] = [
     ("candle_core", "engine/candle"),
     ("candle_nn", "engine/candle"),
     ("candle_transformers", "engine/candle"),
@@ -119,6 +118,9 @@ const VENDORS: [(&str, &str); 23] = [
     ("minijinja_contrib", "text"),
     ("hdrhistogram", "analysis/distribution.rs"),
     ("hf_hub", "assets/hub"),
+    ("ureq", "assets/hub"),
+    ("pulldown_cmark", "base/markup.rs"),
+    ("statrs", "analysis"),
     ("zip", "assets/archive"),
     ("tar", "assets/archive"),
     ("flate2", "assets/archive"),

@@ -58,10 +58,10 @@ const CASES: [Case; 16] = [
         name: "schema 0",
         make: |dir| keep(dir, schema(0)),
         report: (1, "record the run again"),
-        diagnose: (1, "is of schema 0"),
-        compare: (2, "is of schema 0"),
-        baseline: (2, "is of schema 0"),
-        replay: (1, "is of schema 0"),
+        diagnose: (1, "has schema 0"),
+        compare: (2, "has schema 0"),
+        baseline: (2, "has schema 0"),
+        replay: (1, "has schema 0"),
     },
     Case {
         name: "schema 99",
@@ -75,7 +75,7 @@ const CASES: [Case; 16] = [
     Case {
         name: "an empty directory",
         make: |dir| fs::create_dir(dir).unwrap(),
-        report: (1, "a run is a directory with an events.ndjson in it"),
+        report: (1, "a run is a directory with an events.ndjson"),
         diagnose: (1, "a run is a directory with"),
         compare: (2, "runs are below runs/"),
         baseline: (2, "a run is a directory with"),
@@ -187,7 +187,7 @@ const CASES: [Case; 16] = [
             fs::create_dir(dir).unwrap();
             fs::write(dir.join("notes.txt"), "hello").unwrap();
         },
-        report: (1, "a run is a directory with an events.ndjson in it"),
+        report: (1, "a run is a directory with an events.ndjson"),
         diagnose: (1, "a run is a directory with"),
         compare: (2, "is not a run"),
         baseline: (2, "a run is a directory with"),
@@ -196,7 +196,7 @@ const CASES: [Case; 16] = [
     Case {
         name: "a file",
         make: |dir| fs::write(dir, "hello\n").unwrap(),
-        report: (1, "a run is a directory with an events.ndjson in it"),
+        report: (1, "a run is a directory with an events.ndjson"),
         diagnose: (1, "has no time column"),
         compare: (2, "a run is a directory with"),
         baseline: (2, "a run is a directory with"),
@@ -205,7 +205,7 @@ const CASES: [Case; 16] = [
     Case {
         name: "nothing",
         make: |_| {},
-        report: (1, "a run is a directory with an events.ndjson in it"),
+        report: (1, "a run is a directory with an events.ndjson"),
         diagnose: (1, "diagnose reads a run directory"),
         compare: (2, "no run, snapshot, sweep or baseline has this name"),
         baseline: (2, "a run is a directory with"),
@@ -331,7 +331,7 @@ fn a_sweep_is_reported_job_by_job() {
         check(args[0], "a sweep", &run(dir.path(), &args), (code, "a run is a directory with"));
     }
     fs::write(sweep.join("sweep.json"), "{").unwrap();
-    check("report", "a sweep", &run(dir.path(), &["report", "sweep"]), (1, "is not in order"));
+    check("report", "a sweep", &run(dir.path(), &["report", "sweep"]), (1, "sweep.json is invalid"));
 }
 
 #[test]

@@ -474,7 +474,7 @@ fn a_tool_that_hangs_is_killed_with_its_children() {
         &["/usr/bin/nsys: it does not answer: stopped after 1."],
         &["by hand"],
     );
-    assert_found(&report, "ncu", Warn, &["exit status: 7: dead"], &["by hand"]);
+    assert_found(&report, "ncu", Warn, &["(exit status: 7): dead"], &["by hand"]);
     for pid in fs::read_to_string(&pids).unwrap().split_whitespace() {
         common::eventually("the tool to be gone", || {
             let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();

@@ -113,7 +113,7 @@ fn files_of_kernels_have_a_screen() {
     let (ncu, nsys) = (fixture("h200_ncu_details.csv"), fixture("nsys/kernels.sqlite"));
     let terminal = Terminal::start(&["kernels", &ncu, &nsys, "nowhere.csv"]);
     terminal.see("ncu kernels · 1 of 5");
-    terminal.see("nowhere.csv can't be read");
+    terminal.see("cannot read nowhere.csv");
     terminal.press("\r", "what bounds it");
     terminal.press("\x1b", "by family, largest first");
     terminal.press("l", "nsys kernels · 2 of 5");
@@ -121,7 +121,7 @@ fn files_of_kernels_have_a_screen() {
     terminal.press("/rope\r", "containing \"rope\"");
     terminal.press("K", "not available without a live run");
     terminal.press("1", "╭ throughput");
-    terminal.press("8", "nowhere.csv can't be read");
+    terminal.press("8", "cannot read nowhere.csv");
     terminal.send("q");
     assert_eq!(terminal.exit_code(), 1, "a file could not be read");
     terminal.assert_restored();
@@ -346,7 +346,7 @@ fn a_run_is_marked_and_another_compared_with_it() {
     terminal.press("\x1b[B\x1b[Bm", "marked as A; select another run");
     terminal.press("d", "this is the marked run");
     terminal.press("\x1b[Ad", "SLOWER  B is 16 % slower in TPOT");
-    terminal.see("meant: runtime.sim.itl_ms: 3.8 → 4.4");
+    terminal.see("intended: runtime.sim.itl_ms: 3.8 → 4.4");
     // The snapshots again.
     terminal.press("d", "No snapshot yet");
     quit(&terminal);
@@ -656,7 +656,7 @@ fn a_growing_recording_is_followed_and_a_killed_one_shown_to_its_end() {
 #[test]
 fn a_file_that_is_not_a_recording_is_reported_without_a_screen() {
     for (content, words) in [
-        (None, "a run is a directory with an events.ndjson in it"),
+        (None, "a run is a directory with an events.ndjson"),
         (Some(""), "is empty"),
         (Some("hello\n"), "is no recording"),
         (Some("{\"t\":0,\"e\":{\"run_started\":{\"schema\":99}}}\n"), "schema 99"),
@@ -690,7 +690,7 @@ fn a_run_under_nsys_is_followed_and_cancelled_by_its_key() {
     terminal.press("n", "nsys: starting");
     terminal.see("paused");
     terminal.press("p", "the workload is paused for nsys");
-    terminal.press("c", "nsys is at work");
+    terminal.press("c", "nsys is running; press its key to cancel it");
     terminal.press("n", "nsys was cancelled");
     terminal.see_no("paused");
     terminal.press("n", "nsys: starting");

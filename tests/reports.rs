@@ -106,7 +106,7 @@ fn a_directory_without_a_run_is_rejected_and_an_incomplete_run_is_remarked() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("events.ndjson");
     let report = || run(dir.path(), &["report", "."]);
-    assert!(report().err.contains("a run is a directory with an events.ndjson in it"));
+    assert!(report().err.contains("a run is a directory with an events.ndjson"));
     for (content, words) in [
         ("", "is empty"),
         ("hello\n", "not a recording of this program"),

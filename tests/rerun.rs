@@ -188,7 +188,7 @@ fn a_rerun_under_nsys_becomes_a_report() {
     assert_eq!((&metrics["run"]["seed"], &metrics["run"]["requests"]), (&7.into(), &1.into()));
     assert_eq!(metrics["trust"]["score"], 0);
     assert!(metrics["trust"]["doubts"][0].as_str().unwrap().contains("it ran under nsys"));
-    assert!(bench.text("nsys/child/report.md").contains("**Under nsys:"));
+    assert!(bench.text("nsys/child/report.md").contains("**Recorded under nsys"));
     assert_eq!(common::finished(&child).outcome, Outcome::Completed);
 
     // The next one does not overwrite it.

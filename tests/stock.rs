@@ -550,7 +550,7 @@ fn a_run_takes_a_family_of_its_own_from_a_config_json() {
     let refusal = plan(&of("runtime=candle_stock model.dequantize=true")).unwrap_err();
     assert!(refusal.contains("use model.dequantize=false"), "{refusal}");
     let refusal = plan(&of("runtime=candle_stock infer.max_new_tokens=500")).unwrap_err();
-    assert!(refusal.contains("more than the 128 positions"), "{refusal}");
+    assert!(refusal.contains("exceed the 128 positions"), "{refusal}");
 }
 
 #[test]
