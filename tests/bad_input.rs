@@ -143,7 +143,7 @@ const CASES: [Case; 16] = [
             });
             keep(dir, spoilt.collect::<String>());
         },
-        report: (0, "lines of the recording cannot be read and were skipped"),
+        report: (0, "unreadable lines of the recording were skipped"),
         diagnose: (0, "unreadable lines skipped"),
         compare: (3, "UNDECIDED"),
         baseline: (0, "the recording has no end"),

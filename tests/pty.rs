@@ -658,7 +658,7 @@ fn a_file_that_is_not_a_recording_is_reported_without_a_screen() {
     for (content, words) in [
         (None, "a run is a directory with an events.ndjson"),
         (Some(""), "is empty"),
-        (Some("hello\n"), "is no recording"),
+        (Some("hello\n"), "is not a recording"),
         (Some("{\"t\":0,\"e\":{\"run_started\":{\"schema\":99}}}\n"), "schema 99"),
     ] {
         let dir = tempfile::tempdir().unwrap();

@@ -92,7 +92,7 @@ pub(super) fn disk(context: &Context) -> Finding {
     let text = format!("{} free for {dir}", bytes(free));
     match free {
         ..FULL_DISK_BYTES => Finding::fail(format!("{text}: runs would not be recorded")).remedy(remedy),
-        ..LOW_DISK_BYTES => {
+        FULL_DISK_BYTES..LOW_DISK_BYTES => {
             Finding::warn(text).remedy("free some space, or set hydra.run.dir to another disk")
         }
         _ => Finding::pass(text),

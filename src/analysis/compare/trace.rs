@@ -185,7 +185,7 @@ impl Meter {
 
     fn secs_since_sample(&self, t: Stamp) -> Option<f64> {
         let gap = t.since(self.sampled_at?);
-        (gap <= MAX_SAMPLE_GAP).then(|| gap.as_secs_f64())
+        (gap <= MAX_SAMPLE_GAP).then_some(gap.as_secs_f64())
     }
 
     fn read(&self, t: Stamp) -> Option<MeterReading> {

@@ -69,6 +69,12 @@ struct Work {
     bytes: Option<u64>,
 }
 
+impl Work {
+    fn is_timed(&self) -> bool {
+        self.start_ns > 0 && self.end_ns >= self.start_ns
+    }
+}
+
 #[derive(Default)]
 struct Names {
     /// By the address of a name: CUPTI uses one address for each kernel.
@@ -149,7 +155,7 @@ impl Steps {
         let work = Work {
             correlation: work.correlation,
             start_ns: work.start_ns,
-            end_ns: work.end_ns.max(work.start_ns),
+            end_ns: work.end_ns,
             in_graph: work.in_graph,
             name: number,
             launch,
@@ -209,6 +215,12 @@ impl Steps {
     }
 
     fn close(&mut self, number: u32, mut step: Step) {
+        // CUPTI has no times of work that was under way when recording was switched. Such a step has no span.
+        let untimed = step.works.iter().filter(|(work, _)| !work.is_timed()).count();
+        if untimed > 0 {
+            self.dropped += untimed as u64;
+            return;
+        }
         step.works.sort_by_key(|(work, _)| (work.start_ns, work.end_ns));
         let in_graph = step.works.iter().filter(|(work, _)| work.in_graph).count();
         // The nodes of a graph with lost records cannot be distinguished.
@@ -370,11 +382,14 @@ impl Names {
 mod tests {
     use super::*;
 
+    /// Times of the tests begin here: CUPTI has 0 for "no time".
+    const EPOCH: u64 = 1;
+
     fn kernel(correlation: u32, name: usize, from: u64, to: u64, in_graph: bool) -> DeviceWork {
         let grid = [name as u32, 1, 1];
         let launch = KernelLaunch { grid, block: [128, 1, 1], registers: 40, shared_bytes: 0 };
         let kind = WorkKind::Kernel { name_address: name, launch };
-        DeviceWork { correlation, start_ns: from, end_ns: to, in_graph, kind }
+        DeviceWork { correlation, start_ns: EPOCH + from, end_ns: EPOCH + to, in_graph, kind }
     }
 
     fn named(address: usize) -> String {
@@ -454,7 +469,7 @@ mod tests {
         let timelines = steps.timelines();
         assert_eq!(timelines.len(), 1);
         let spans = &timelines[0].timeline.spans;
-        assert_eq!((timelines[0].step, timelines[0].first_ns), (0, 0));
+        assert_eq!((timelines[0].step, timelines[0].first_ns), (0, EPOCH));
         assert_eq!(spans[1].layer, Some(0));
         assert_eq!((spans[2].start_ns, spans[2].ns), (60, 40));
         assert!(steps.timelines().is_empty());
@@ -506,11 +521,28 @@ mod tests {
     }
 
     #[test]
+    fn steps_with_records_without_times_are_left_out() {
+        let mut steps = Steps::default();
+        let times = [(1, 1_000, 1_500), (2, 0, 0), (2, 1_600, 1_700), (3, 1_800, 0), (4, 2_000, 2_400)];
+        for (step, start_ns, end_ns) in times {
+            let correlation = step * 10 + u32::from(start_ns == 0);
+            steps.add_id(correlation, decode(step, Some(instance(Operator::Qkv, Some(0)))));
+            let work = DeviceWork { start_ns, end_ns, ..kernel(correlation, 1, 0, 0, false) };
+            steps.add_work(&work, &named);
+        }
+        let windows = closed(&mut steps);
+        assert_eq!(windows.len(), 1);
+        let window = &windows[0];
+        assert_eq!((window.steps, window.span_ns, window.busy_ns), (2, 900, 900));
+        assert_eq!(window.dropped, 2, "the records without times");
+    }
+
+    #[test]
     fn copies_have_bytes() {
         let mut steps = Steps::default();
         let kind = WorkKind::Copy { direction: "copy, host to device", bytes: 2048 };
         steps.add_id(1, ExternalId { phase: Phase::Prefill, step: 0, operator: None });
-        for start_ns in [0, 100] {
+        for start_ns in [EPOCH, 100] {
             let (end_ns, kind) = (start_ns + 5, kind.clone());
             let work = DeviceWork { correlation: 1, start_ns, end_ns, in_graph: false, kind };
             steps.add_work(&work, &named);

@@ -181,8 +181,11 @@ impl Model {
     }
 }
 
+/// A key of a `config.json` and how its value is read.
+type Size = (&'static str, fn(&ModelSpec) -> usize);
+
 /// The sizes that identify a model, by their keys in a `config.json`.
-const SIZES: [(&str, fn(&ModelSpec) -> usize); 7] = [
+const SIZES: [Size; 7] = [
     ("vocab_size", |spec| spec.vocab),
     ("hidden_size", |spec| spec.hidden),
     ("intermediate_size", |spec| spec.intermediate),

@@ -345,7 +345,7 @@ fn runs(view: &View<'_>) -> Table {
             cell(Timestamp::try_from(run.modified).ok()),
             run.experiment.clone(),
             run.model.clone(),
-            cell(result.map(|result| result.outcome.clone())),
+            cell(result.map(|result| result.outcome)),
             // Unknown until the run has ended.
             cell(result.map(|_| run.simulated())),
             cell(metrics.map(|m| m.requests)),

@@ -55,7 +55,7 @@ pub fn draw(view: &View<'_>, SweepView { sweep, cooling }: SweepView<'_>, area: 
         right.right_aligned().render(area, buf);
     } else if let Some(cooling) = cooling {
         // The cool-down is more important than the next job.
-        let text = theme.glyphs.plain(&format!(" {}", cooling.to_string()));
+        let text = theme.glyphs.plain(&format!(" {cooling}"));
         Clear.render(area, buf);
         Line::styled(cut(&text, area.width as usize, theme.glyphs.ascii), theme.warn).render(area, buf);
     }

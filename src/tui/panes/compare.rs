@@ -146,13 +146,17 @@ fn table<'a>(view: &View<'_>, a: &Snapshot, b: &Snapshot, area: Rect) -> Vec<Lin
         };
         lines.push(row(name, unit, [cell(x), cell(y), difference], [theme.text, theme.text, theme.number]));
     }
-    let counts: [(&str, &str, fn(&Snapshot) -> String); 3] = [
-        ("duration", "s", |s| three_digits(s.metrics.to_s - s.metrics.from_s)),
-        ("requests", "n", |s| grouped(s.metrics.requests as i64)),
-        ("tokens", "n", |s| grouped(s.metrics.output_tokens as i64)),
-    ];
-    for (name, unit, value) in counts {
-        lines.push(row(name, unit, [value(a), value(b), String::new()], [theme.dim; 3]));
+    let counts = |snapshot: &Snapshot| {
+        let metrics = &snapshot.metrics;
+        [
+            three_digits(metrics.to_s - metrics.from_s),
+            grouped(metrics.requests as i64),
+            grouped(metrics.output_tokens as i64),
+        ]
+    };
+    let titles = [("duration", "s"), ("requests", "n"), ("tokens", "n")];
+    for ((name, unit), (of_a, of_b)) in titles.into_iter().zip(counts(a).into_iter().zip(counts(b))) {
+        lines.push(row(name, unit, [of_a, of_b, String::new()], [theme.dim; 3]));
     }
     lines.push(Line::default());
     for snapshot in [a, b] {
