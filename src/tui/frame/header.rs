@@ -10,6 +10,7 @@ use ratatui::{
 use unicode_width::UnicodeWidthStr;
 
 use crate::{
+    analysis::trust::Severity,
     base::units::{clock, grouped, percent},
     event::{Phase, Stamp},
     rundir::Loss,
@@ -128,11 +129,15 @@ fn status<'a>(view: &View<'_>) -> Vec<Vec<Span<'a>>> {
     parts.push(vec![Span::styled(clock(state.now.since(Stamp(0))), theme.text)]);
     if let Some(trust) = state.trust() {
         let dots = |n: u32, dot: &str| dot.repeat(n as usize);
-        let style = if trust.score + 1 >= trust.of { theme.good } else { theme.warn };
+        let (style, missing) = match trust.severity {
+            None => (theme.good, theme.dim),
+            Some(Severity::LowersTrust) => (theme.warn, theme.dim),
+            Some(Severity::BlocksComparison) => (theme.bad, theme.bad),
+        };
         parts.push(vec![
             Span::styled("trust ", theme.dim),
             Span::styled(dots(trust.score, theme.glyphs.dot), style),
-            Span::styled(dots(trust.of - trust.score, theme.glyphs.hollow_dot), theme.dim),
+            Span::styled(dots(trust.of - trust.score, theme.glyphs.hollow_dot), missing),
         ]);
     }
     parts
