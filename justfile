@@ -1,4 +1,4 @@
-# What is done with this project; `just` lists it.
+# Recipes of this project; `just` lists them.
 
 default:
     @just --list
@@ -7,7 +7,7 @@ default:
 run *OVERRIDES:
     cargo run --release -- {{OVERRIDES}}
 
-# Everything that has to hold before a change lands
+# Run all tests
 test:
     cargo test
 
@@ -16,7 +16,7 @@ lint:
     cargo fmt --check
     cargo clippy --all-targets -- -D warnings
 
-# The figures of docs/performance.md
+# Print the figures of docs/performance.md
 bench:
     cargo bench --bench compose
     cargo bench --bench decode
@@ -25,12 +25,12 @@ bench:
     cargo bench --bench operators
     cargo bench --bench state
 
-# Write the generated parts of the README and the pictures anew
+# Update the generated tables of the documents and the pictures
 docs:
     UPDATE_DOCS=1 cargo test --test docs
     cargo run --example pictures
 
-# Record the demo anew (needs tmux)
+# Record the demo again (needs tmux)
 demo-recording: build
     assets/demo/make.sh target/release/llmprof-tui
 
@@ -41,14 +41,14 @@ build:
 deny:
     cargo deny check
 
-# Build for NVIDIA GPUs; without nvcc on the PATH a toolkit is made under target/
+# Build for NVIDIA GPUs; without nvcc on the PATH a toolkit is created under target/
 cuda *ARGS:
     #!/usr/bin/env bash
     set -euo pipefail
     command -v nvcc >/dev/null || eval "$(third_party/cuda/bootstrap.sh)"
     cargo build --release --features cuda {{ARGS}}
 
-# A stripped binary and a script that starts it where there is only CUDA's libraries
+# A stripped binary, and a script that starts it with the CUDA libraries of another machine
 cuda-bundle: cuda
     #!/usr/bin/env bash
     set -euo pipefail
@@ -57,7 +57,7 @@ cuda-bundle: cuda
     cp third_party/cuda/run.sh target/cuda-bundle/
     ls -l target/cuda-bundle
 
-# Every kernel against candle on the CPU, and kernels recorded live; needs a GPU
+# Compare every kernel with candle on the CPU and test live kernels; needs a GPU
 gpu-test:
     #!/usr/bin/env bash
     set -euo pipefail

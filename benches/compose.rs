@@ -1,6 +1,6 @@
-//! Time to compose the whole configuration, beside Hydra's own for the same files in the same run.
+//! Time to compose the configuration, compared with Hydra on the same files in the same run.
 //!
-//! `cargo bench --bench compose`. Hydra takes part where the oracle test has made its environment
+//! `cargo bench --bench compose`. Hydra is measured where the oracle test has created its environment
 //! (`cargo test --test hydra_oracle`).
 
 use std::io::Write;

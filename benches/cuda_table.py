@@ -36,12 +36,12 @@ def ours(program, overrides, runtime):
         done = subprocess.run(command + overrides, capture_output=True, text=True)
     if done.returncode:
         return {"error": done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "failed"}
-    told = json.loads(done.stdout)
+    result = json.loads(done.stdout)
     return {
-        "tpot": told["tpot_ms"]["p50"],
-        "ttft": told["ttft_ms"]["p50"],
-        "tok_s": told["decode_tok_s"],
-        "idle": None if told.get("device_share") is None else 100 * (1 - told["device_share"]),
+        "tpot": result["tpot_ms"]["p50"],
+        "ttft": result["ttft_ms"]["p50"],
+        "tok_s": result["decode_tok_s"],
+        "idle": None if result.get("device_share") is None else 100 * (1 - result["device_share"]),
     }
 
 
@@ -115,11 +115,11 @@ def main():
             print(f"without PyTorch: {cause}", file=sys.stderr)
     for repeat in range(asked.repeats):
         for row, overrides, figure in ROWS:
-            told = ours(asked.program, overrides, "candle")
-            if "error" in told:
-                print(f"{row}: {told['error']}", file=sys.stderr)
-            add("ours", row, told.get(figure))
-            add("idle", row, told.get("idle") if figure != "ttft" else None)
+            result = ours(asked.program, overrides, "candle")
+            if "error" in result:
+                print(f"{row}: {result['error']}", file=sys.stderr)
+            add("ours", row, result.get(figure))
+            add("idle", row, result.get("idle") if figure != "ttft" else None)
             if not asked.no_stock and repeat == 0 and "8,192" not in row:
                 add("stock", row, ours(asked.program, overrides, "candle_stock").get(figure))
         if torch:
@@ -130,7 +130,7 @@ def main():
                     add("torch", "7B decode, B=1, ctx 512", torch.decode_ms(512))
             except Exception as cause:
                 print(f"PyTorch: {str(cause).splitlines()[0]}", file=sys.stderr)
-    print("| | candle-transformers | PyTorch | **ours** | least–most | GPU idle |\n|---|---|---|---|---|---|")
+    print("| | candle-transformers | PyTorch | **ours** | min–max | GPU idle |\n|---|---|---|---|---|---|")
     for row, _, figure in ROWS:
         def cell(column, digits=2):
             values = found.get((column, row))

@@ -30,8 +30,8 @@ def run(program, overrides, cupti):
         done = subprocess.run(command + overrides, capture_output=True, text=True)
         if done.returncode:
             raise SystemExit(done.stderr)
-        told = json.loads(done.stdout)
-        figures = {"tpot": told["tpot_ms"]["p50"], "ttft": told["ttft_ms"]["p50"]}
+        result = json.loads(done.stdout)
+        figures = {"tpot": result["tpot_ms"]["p50"], "ttft": result["ttft_ms"]["p50"]}
         if cupti:
             figures |= kernels(pathlib.Path(there, "run", "events.ndjson"))
     return figures
@@ -79,7 +79,7 @@ def main():
             # A B, B A, …: whatever drifts does so for both.
             for cupti in (False, True) if repeat % 2 == 0 else (True, False):
                 found[name][cupti].append(run(asked.program, overrides, cupti))
-    print("| | TPOT without | with CUPTI | cost | least–most | launches | kernels added up | busy | step by CUDA events | between kernels | operators told |")
+    print("| | TPOT without | with CUPTI | cost | min–max | launches | kernels added up | busy | step by CUDA events | between kernels | operators known |")
     print("|---|---|---|---|---|---|---|---|---|---|---|")
     for name, _ in SETTINGS:
         off, on = found[name]

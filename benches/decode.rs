@@ -1,6 +1,6 @@
 //! Decode speed of SmolLM2-135M's shape on the CPU: ours, and candle-transformers' llama on the same weights.
 //!
-//! The two take turns (A B B A …), so that whatever else the machine does hits both alike.
+//! The two are interleaved (A B B A …), so that external load affects both alike.
 
 use std::{hint::black_box, time::Instant};
 

@@ -1,4 +1,4 @@
-//! How fast files of kernels are read: a raw page of ncu, and the SQLite of nsys.
+//! Reading speed of kernel files: a raw page of ncu and the SQLite of nsys.
 //!
 //! `cargo bench --bench kernels`. Where python3 has pandas, it reads the same files for comparison.
 

@@ -1,6 +1,6 @@
-//! What being watched costs an inference: decode tok/s alone, and with sampler, recording and screen around it.
+//! Profiler overhead: decode tok/s alone, and with sampler, recording and screen.
 //!
-//! The two take turns (A B B A …) on one engine, so that whatever else the machine does hits both alike.
+//! The two are interleaved (A B B A …) on one engine, so that external load affects both alike.
 
 use std::{
     io,
@@ -46,7 +46,7 @@ fn plan(runs: &Path, nth: usize) -> Plan {
     Plan::new(compose(&tree, &overrides).expect("a good configuration")).expect("a run that fits")
 }
 
-/// The one engine, lent to each run in turn; says when the workload is through.
+/// The one engine, lent to one run after another; signals the end of the workload.
 struct Lent {
     engine: Arc<Mutex<CandleEngine>>,
     done: Box<dyn Fn() + Send>,

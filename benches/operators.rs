@@ -1,4 +1,4 @@
-//! What timing operators costs: a part by itself, and decode steps with the clock and without, in turn on one engine.
+//! Overhead of the operator clock: an empty operator, and decode steps with and without the clock, interleaved on one engine.
 
 use std::{hint::black_box, path::Path, sync::Arc, time::Instant};
 

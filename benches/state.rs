@@ -1,4 +1,4 @@
-//! What following a run costs: folding events, drawing frames, replaying a recorded hour, the first frame.
+//! Cost of folding events, drawing frames, replaying a recorded hour, and the first frame.
 
 mod support;
 

@@ -9,7 +9,7 @@ use llmprof::kernels::{
     show::{Asked, Shown},
 };
 
-/// A small recording, of which the input replaces some bytes: a whole database is not found by chance.
+/// A small recording, of which the input replaces some bytes: a complete database is not found by chance.
 const WHOLE: &[u8] = include_bytes!("../../tests/fixtures/nsys/kernels.sqlite");
 
 fuzz_target!(|changes: &[u8]| {
