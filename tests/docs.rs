@@ -1,6 +1,9 @@
 //! The documents agree with the program.
 
-use std::{env, fs};
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+};
 
 use llmprof::{cli, tui::keys};
 
@@ -36,18 +39,72 @@ fn the_readme_is_short() {
     assert!(fs::read_to_string(README).unwrap().lines().count() <= 220);
 }
 
-#[test]
-fn every_picture_of_the_readme_exists() {
-    let text = fs::read_to_string(README).unwrap();
-    let pictures: Vec<&str> = text
-        .match_indices("](docs/pictures/")
-        .map(|(at, _)| text[at + 2..].split(')').next().unwrap())
-        .collect();
-    assert!(pictures.len() >= 3);
-    for picture in pictures {
-        assert!(
-            fs::metadata(format!("{}/{picture}", env!("CARGO_MANIFEST_DIR"))).is_ok(),
-            "{picture} does not exist"
-        );
+/// Every file below `dir` that ends in one of `endings`.
+fn files(dir: &Path, endings: &[&str], found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(dir).unwrap().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            files(&path, endings, found);
+        } else if endings.iter().any(|ending| path.to_string_lossy().ends_with(ending)) {
+            found.push(path);
+        }
     }
+}
+
+fn documents() -> Vec<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut found: Vec<PathBuf> =
+        ["README.md", "ARCHITECTURE.md", "CHANGELOG.md"].iter().map(|name| root.join(name)).collect();
+    files(&root.join("docs"), &[".md"], &mut found);
+    found
+}
+
+#[test]
+fn every_link_leads_to_a_file() {
+    let mut links = 0;
+    for document in documents() {
+        let text = fs::read_to_string(&document).unwrap();
+        for (at, _) in text.match_indices("](") {
+            let target = text[at + 2..].split([')', '#']).next().unwrap();
+            if !target.is_empty() && !target.starts_with("http") {
+                links += 1;
+                let path = document.parent().unwrap().join(target);
+                assert!(path.exists(), "{}: {target} does not exist", document.display());
+            }
+        }
+    }
+    assert!(links > 40, "{links} links");
+}
+
+#[test]
+fn texts_use_the_terms_of_the_field() {
+    const AVOIDED: [&str; 10] = [
+        "reckon",
+        "held against",
+        "come to rest",
+        "whoever",
+        "nobody",
+        "anew",
+        "stands for",
+        "what looking",
+        "looked at",
+        "make of it",
+    ];
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut texts = documents();
+    files(&root.join("src"), &[".rs"], &mut texts);
+    files(&root.join("conf"), &[".yaml"], &mut texts);
+    for path in texts {
+        let text = fs::read_to_string(&path).unwrap().to_lowercase();
+        for term in AVOIDED {
+            let line = text.lines().position(|line| line.contains(term));
+            assert_eq!(line, None, "{}: {term:?} (the line counts from 0)", path.display());
+        }
+    }
+}
+
+#[test]
+fn the_readme_has_pictures() {
+    let pictures = fs::read_to_string(README).unwrap().matches("](docs/pictures/").count();
+    assert!(pictures >= 3, "{pictures}");
 }
