@@ -42,12 +42,9 @@ fn complete(live: &LiveKernels, what: &str) {
         let rows = live.total.rows.iter().filter(|row| row.operator == Some(operator));
         rows.map(|row| row.calls).sum::<u64>() as f64 / live.total.steps as f64
     };
-    assert!(
-        live.total.steps > 0 && live.total.dropped == 0,
-        "{what}: {} steps, {} dropped",
-        live.total.steps,
-        live.total.dropped
-    );
+    assert!(live.total.steps > 0, "{what}");
+    let untimed = live.total.rows.iter().find(|row| row.min_ns.is_none_or(|ns| ns <= 0.0));
+    assert!(untimed.is_none(), "{what}: {untimed:?}");
     for (operator, times) in [
         (Operator::Embedding, 1),
         (Operator::Qkv, LAYERS),
@@ -83,6 +80,7 @@ fn cuda_kernels_are_recorded_with_graphs_and_without() {
         assert!((2 * 255..2 * 258).contains(&kernels.decode.total.steps), "{}", kernels.decode.total.steps);
         complete(&kernels.prefill, "prefill");
         complete(&kernels.decode, graphs);
+        assert_eq!((kernels.prefill.total.dropped, kernels.decode.total.dropped), (0, 0));
         let in_graphs = if graphs == "true" { kernels.decode.total.launches } else { 0 };
         assert_eq!(kernels.decode.total.graph_launches, in_graphs);
         let timeline = kernels.decode.timeline.as_ref().unwrap();
