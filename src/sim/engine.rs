@@ -88,7 +88,7 @@ impl SimEngine {
     }
 
     /// A step of `phase` that began at `start` is over.
-    fn tell_kernels(&mut self, phase: Phase, step: Step, start: Stamp) {
+    fn send_kernels(&mut self, phase: Phase, step: Step, start: Stamp) {
         let took = self.clock.now().since(start);
         if let Some(kernels) = &mut self.kernels {
             kernels.step(phase, step, start, took.as_nanos() as u64);
@@ -188,7 +188,7 @@ impl Engine for SimEngine {
         let secs = self.jittered(nominal_s) * factor;
         self.spend(secs)?;
         self.strike_faults()?;
-        self.tell_kernels(Phase::Prefill, Step::prefill(self.batch as u64, self.context as u64), start);
+        self.send_kernels(Phase::Prefill, Step::prefill(self.batch as u64, self.context as u64), start);
         Ok(self.token_ids())
     }
 
@@ -201,7 +201,7 @@ impl Engine for SimEngine {
         let spike_steps = self.scenario.spike_steps(start, start + bounded(step_s));
         self.spend(step_s + spike_steps * nominal_s)?;
         self.strike_faults()?;
-        self.tell_kernels(Phase::Decode, Step::decode(self.batch as u64, self.context as u64), start);
+        self.send_kernels(Phase::Decode, Step::decode(self.batch as u64, self.context as u64), start);
         self.context += 1;
         Ok(self.token_ids())
     }

@@ -1,8 +1,8 @@
-//! The state of a run for screens and reports: a pure fold over events. Uses `base`, `event`, `model` and `analysis`.
+//! The state of a run for screens and reports: a pure fold over events.
 
 mod by_context;
-mod cost;
 mod diagnosis;
+mod efficiency;
 mod incidents;
 mod kernels;
 mod operators;
@@ -16,7 +16,7 @@ use std::{collections::VecDeque, sync::Arc};
 
 pub use crate::analysis::roofline::OperatorBasis;
 pub use by_context::{AtContext, ByContext};
-pub use cost::Used;
+pub use efficiency::Used;
 pub use incidents::{FlightRecorder, Incident, IncidentKind, KeptSample};
 pub use kernels::{KEPT_REPORTS, KernelState, LiveKernels};
 pub use operators::{AllocatorState, HostOperators, OperatorState};

@@ -5,8 +5,8 @@ use serde::Serialize;
 use super::{
     Basis, Ledger, Limit, TimeSource, Work,
     advice::{describe_limit, remedy},
-    cost::{Workload, cost, free_clock, is_explained},
     findings::findings,
+    slowdown::{Workload, cost, free_clock, is_explained},
 };
 use crate::{
     analysis::as_text,

@@ -3,15 +3,15 @@
 mod account;
 mod advice;
 mod basis;
-mod cost;
 mod counter;
 mod diagnosis;
 mod findings;
 mod ledger;
+mod slowdown;
 pub mod table;
 
 pub use account::{Account, COUNTERS, Limit, LimitTime, TimeSource, Unlimited, WeightedMean, Work};
 pub use basis::{Basis, ClockSensitivity, ReferenceClock};
-pub use cost::{Workload, clock_sensitivity};
 pub use diagnosis::{Cause, Diagnosis, Evidence, Tone, diagnose};
 pub use ledger::Ledger;
+pub use slowdown::{Workload, clock_sensitivity};
