@@ -19,10 +19,10 @@ const ROOMS: [(&str, &[&str]); 23] = [
     ("analysis", &["base", "event", "model"]),
     ("kernels", &["base", "tools", "event", "analysis"]),
     ("profile", &["config", "model", "event"]),
-    ("telemetry", &["base", "config", "event", "analysis", "profile"]),
+    ("telemetry", &["base", "tools", "config", "event", "analysis", "profile"]),
     ("engine", &["base", "process", "config", "text", "model", "event", "profile"]),
     ("sim", &["base", "config", "model", "event", "analysis", "telemetry", "engine"]),
-    ("state", &["model", "event", "analysis"]),
+    ("state", &["base", "model", "event", "analysis"]),
     ("chrome_trace", &["event"]),
     ("rundir", &["event", "analysis", "state", "chrome_trace"]),
     (

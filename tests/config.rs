@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use llmprof::config::{
-    ComposeContext, Composed, ConfTree, ConfigError, Dtype, Form, Probe, Runtime, ThemeName, compose,
+    ComposeContext, Composed, ConfTree, ConfigError, DtypeChoice, Form, Probe, Runtime, ThemeName, compose,
     compose_in,
 };
 use llmprof::model::{ModelSpec, spec::RopeScaling};
@@ -42,7 +42,7 @@ fn defaults() {
     let run = composed(&[]).unwrap();
     assert_eq!(run.config.experiment, "baseline");
     assert_eq!(run.config.model.name, "smollm2_135m");
-    assert_eq!(run.config.model.dtype, Dtype::F32);
+    assert_eq!(run.config.model.dtype, DtypeChoice::Auto);
     assert_eq!(run.config.runtime.name, Runtime::Candle);
     assert_eq!(run.config.telemetry.probe, Probe::Auto);
     assert_eq!(run.config.output.tui.theme, ThemeName::Dark);
@@ -299,7 +299,7 @@ fn overrides_change_their_keys() {
     ])
     .unwrap();
     let config = &run.config;
-    assert_eq!(config.model.dtype, Dtype::Bf16);
+    assert_eq!(config.model.dtype, DtypeChoice::Bf16);
     assert_eq!(config.runtime.name, Runtime::Sim);
     assert_eq!(config.runtime.sim.speed, 0.0);
     assert_eq!(config.runtime.requests, Some(20));

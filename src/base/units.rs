@@ -86,6 +86,15 @@ pub fn millis(ms: f64) -> String {
 }
 
 /// `03:41`, `1:02:05`.
+/// A duration as one says it: `40 s`, `12 min`, `3.5 h`.
+pub fn rough_seconds(seconds: f64) -> String {
+    match seconds {
+        s if s < 90.0 => format!("{} s", s.ceil().max(1.0)),
+        s if s < 5400.0 => format!("{:.0} min", s / 60.0),
+        s => format!("{:.1} h", s / 3600.0),
+    }
+}
+
 pub fn clock(elapsed: Duration) -> String {
     let secs = elapsed.as_secs();
     match secs / 3600 {

@@ -153,6 +153,7 @@ impl ChromeTrace {
                 self.lines.close();
             }
             Event::Preparing(_)
+            | Event::PrefillProgress(_)
             | Event::Prediction(_)
             | Event::GpuAbsent(_)
             | Event::GpuProcesses(_)

@@ -94,9 +94,9 @@ fn gpu_named(name: &str) -> Result<&'static GpuPeaks, Failure> {
 
 /// The shape of the configured model: from its weights where some are given, else from a `config.json` or `model.arch`.
 fn shape_of(config: &RunConfig) -> Result<Shape, Failure> {
-    let dtype = config.model.dtype;
+    let dtype = config.model.nominal_dtype();
     if let Weights::Path(path) = &config.model.weights {
-        return Model::open(config).map_err(Failure::usage)?.shape(dtype).ok_or_else(|| {
+        return Model::open(config).map_err(Failure::usage)?.0.shape(dtype).ok_or_else(|| {
             let path = path.display();
             Failure::usage(format_args!(
                 "cannot estimate the model in {path}: its architecture is not supported"

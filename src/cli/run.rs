@@ -44,7 +44,7 @@ pub(super) async fn run(args: RunArgs) -> Result<u8, Failure> {
     }
     let plan = args.config.plan()?;
     plan.check_machine()?;
-    for remark in &plan.remarks {
+    for remark in plan.remarks.iter().chain(&plan.choices) {
         eprint_line(format_args!("note: {remark}"));
     }
     let only_tools = plan.is_for_tools_alone();

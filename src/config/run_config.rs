@@ -1,4 +1,4 @@
-//! The typed, resolved configuration of default_one run.
+//! The typed, resolved configuration of one run.
 
 use std::{fmt, num::NonZeroU32, path::PathBuf};
 
@@ -33,8 +33,9 @@ pub struct ModelConfig {
     pub name: String,
     /// The Hugging Face repository whose `config.json` has the shape.
     pub hub: Option<String>,
-    pub dtype: Dtype,
-    /// `synthetic` for random weights of the model's shape, or a path; a checkpoint has its own shape.
+    pub dtype: DtypeChoice,
+    /// `synthetic` for random weights of the model's shape, or a path; a checkpoint has its own shape. `auto` is
+    /// `models/<name>` if it holds the weights of this model, else `synthetic`.
     pub weights: Weights,
     /// Convert the quantised blocks of a GGUF file to `dtype`.
     #[serde(default)]
@@ -43,6 +44,47 @@ pub struct ModelConfig {
     pub config_json: Option<String>,
     /// The shape, with the keys of a Hugging Face `config.json`.
     pub arch: serde_json::Value,
+}
+
+impl ModelConfig {
+    /// The type in which the weights are published, from `torch_dtype` or `dtype` of the shape; without it bf16, in which
+    /// nearly all decoders of the last years are.
+    pub fn published_dtype(&self) -> Dtype {
+        let named = ["torch_dtype", "dtype"].iter().find_map(|key| self.arch.get(key)?.as_str());
+        match named {
+            Some("float32") => Dtype::F32,
+            Some("float16") => Dtype::F16,
+            _ => Dtype::Bf16,
+        }
+    }
+
+    /// The type without regard to a device: as given, else as published.
+    pub fn nominal_dtype(&self) -> Dtype {
+        self.dtype.given().unwrap_or_else(|| self.published_dtype())
+    }
+}
+
+/// `model.dtype`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DtypeChoice {
+    /// As it suits the device: see `run::dtype`.
+    Auto,
+    F32,
+    F16,
+    Bf16,
+}
+
+impl DtypeChoice {
+    /// `None` for `auto`.
+    pub fn given(self) -> Option<Dtype> {
+        match self {
+            DtypeChoice::Auto => None,
+            DtypeChoice::F32 => Some(Dtype::F32),
+            DtypeChoice::F16 => Some(Dtype::F16),
+            DtypeChoice::Bf16 => Some(Dtype::Bf16),
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,10 +112,12 @@ impl Dtype {
     }
 }
 
-/// The source of the weights, written as `synthetic` or as a path.
+/// The source of the weights, written as `auto`, `synthetic` or a path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Weights {
+    /// `models/<name>` if it holds the weights of the model, else synthetic ones.
+    Auto,
     Synthetic,
     /// A directory with safetensors, a safetensors file or a GGUF file.
     Path(PathBuf),
@@ -84,8 +128,9 @@ impl TryFrom<String> for Weights {
 
     fn try_from(text: String) -> Result<Self, Self::Error> {
         match text.as_str() {
+            "auto" => Ok(Weights::Auto),
             "synthetic" => Ok(Weights::Synthetic),
-            text if text.trim().is_empty() => Err("expected synthetic or a path"),
+            text if text.trim().is_empty() => Err("expected auto, synthetic or a path"),
             text => Ok(Weights::Path(text.into())),
         }
     }
@@ -94,6 +139,7 @@ impl TryFrom<String> for Weights {
 impl From<Weights> for String {
     fn from(weights: Weights) -> String {
         match weights {
+            Weights::Auto => "auto".to_owned(),
             Weights::Synthetic => "synthetic".to_owned(),
             Weights::Path(path) => path.to_string_lossy().into_owned(),
         }
@@ -125,7 +171,7 @@ pub struct DatasetSampling {
     pub num_samples_per_epoch: Option<u64>,
     /// Shuffle each pass; otherwise file order.
     pub randomize: bool,
-    /// A file with the names of the samples to use, default_one per line; null for all.
+    /// A file with the names of the samples to use, one per line; null for all.
     pub subset_filelist: Option<String>,
 }
 
@@ -134,7 +180,7 @@ pub struct DatasetSampling {
 pub struct PromptsConfig {
     /// One JSON object per line, or a `.json` file with a list of objects; see `text::prompts`.
     pub file: String,
-    /// Apply the model's chat template, if it has default_one.
+    /// Apply the model's chat template, if it has one.
     pub chat: bool,
     /// Truncate prompts to `prompt_tokens` tokens; otherwise longer ones are an error.
     #[serde(default)]
@@ -147,15 +193,15 @@ pub struct RuntimeConfig {
     pub name: Runtime,
     /// `auto`, `cpu`, `cuda:0`, …
     pub device: String,
-    /// Worker threads of the CPU engine; null for default_one per core.
+    /// Worker threads of the CPU engine; null for one per core.
     pub threads: Option<u32>,
     pub batch_size: u32,
-    /// Launch a decode step on a GPU as default_one CUDA graph.
+    /// Launch a decode step on a GPU as one CUDA graph.
     #[serde(default = "default_true")]
     pub cuda_graphs: bool,
     /// Unmeasured requests before the measured ones.
     pub warmup: u32,
-    /// Measured requests; null for default_one per sample of `dataset.sampling`.
+    /// Measured requests; null for one per sample of `dataset.sampling`.
     pub requests: Option<u32>,
     pub seed: u64,
     /// Continue after the last request until this condition holds.

@@ -81,6 +81,15 @@ pub fn gpu_uuid(device: &Device) -> Option<String> {
     }
 }
 
+/// The compute capability of a GPU, as 90 for 9.0; `None` for other devices, and where the driver does not report it.
+pub fn compute_capability(device: &Device) -> Option<u32> {
+    match device {
+        #[cfg(feature = "cuda")]
+        Device::Cuda(index) => super::cuda::Gpu::capability(*index as usize),
+        _ => None,
+    }
+}
+
 /// The compute capability that the kernels of this build are for, as 90 for 9.0; `None` in a build without CUDA.
 pub fn built_for() -> Option<u32> {
     option_env!("LLMPROF_CUDA_CAP").filter(|_| cfg!(feature = "cuda")).and_then(|text| text.parse().ok())

@@ -117,7 +117,8 @@ impl fmt::Display for PrepareStep<'_> {
     }
 }
 
-/// Called with the step of preparing an engine, how many parts of it are done, and their total. Returns false to stop.
+/// Called with the step of preparing an engine, how much of it is done, and the total: numbers of weights, otherwise steps.
+/// Returns false to stop.
 pub type Progress<'a> = &'a mut (dyn FnMut(PrepareStep<'_>, u64, u64) -> bool + Send);
 
 #[cfg(test)]

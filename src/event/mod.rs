@@ -36,8 +36,8 @@ pub use self::{
     readings::GpuSample,
     request::{Ending, Prediction, RequestFinished, RequestStarted, Token},
     run::{
-        GivenPeaks, Level, Notice, ObserverSample, Outcome, Preparing, Ready, RunFinished, RunStarted,
-        SnapshotTaken,
+        GivenPeaks, Level, Notice, ObserverSample, Outcome, PrefillProgress, Preparing, Ready, RunFinished,
+        RunStarted, SnapshotTaken,
     },
     time::{Clock, Stamp},
 };
@@ -61,6 +61,8 @@ pub enum Event {
     Preparing(Preparing),
     Ready(Ready),
     RequestStarted(RequestStarted),
+    /// A long prefill is at this layer.
+    PrefillProgress(PrefillProgress),
     Token(Token),
     RequestFinished(RequestFinished),
     /// Prompt and answer of a sequence, where they are recorded.

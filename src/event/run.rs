@@ -69,6 +69,14 @@ pub struct Preparing {
     pub total: u64,
 }
 
+/// How far a prefill is, where the engine reports its layers and the prefill is long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PrefillProgress {
+    /// The layer that is computed, from 0.
+    pub layer: u16,
+    pub layers: u16,
+}
+
 /// The engine can take requests.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Ready {

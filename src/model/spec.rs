@@ -150,6 +150,13 @@ pub struct TensorShape {
     pub shape: Vec<usize>,
 }
 
+impl TensorShape {
+    /// The number of its values.
+    pub fn elements(&self) -> u64 {
+        self.shape.iter().map(|&size| size as u64).product()
+    }
+}
+
 #[derive(Debug, Error)]
 pub enum SpecError {
     #[error("cannot read {}: {cause}", path.display())]

@@ -5,3 +5,4 @@ pub mod listener;
 pub mod live;
 pub mod nvtx_ranges;
 pub mod operator_clock;
+pub mod prefill_progress;

@@ -393,7 +393,7 @@ mod tests {
         let config = compose(&ConfTree::built_in(), &overrides).unwrap().config;
         CostQuery {
             model: config.model.name.clone(),
-            shape: Shape::from_hf(&config.model.arch, config.model.dtype).unwrap(),
+            shape: Shape::from_hf(&config.model.arch, config.model.nominal_dtype()).unwrap(),
             batch: 1,
             prompt_tokens: 2048,
             output_tokens: 0,

@@ -55,7 +55,7 @@ pub enum InputsError {
     )]
     OtherModel { weights: PathBuf, model: String, key: &'static str, got: u64, wanted: u64 },
     #[error(
-        "{key} needs a tokenizer; trained weights have one: model.weights=<a checkpoint's directory or a .gguf file>"
+        "{key} needs a tokenizer; trained weights have one: model.weights=<a checkpoint's directory or a .gguf file>, or `llmprof-tui fetch` and `llmprof-tui bootstrap models`"
     )]
     NoTokenizer { key: &'static str },
     #[error("{file}, prompt {number}: {tokens} tokens exceed dataset.prompt_tokens={limit}")]
@@ -100,11 +100,13 @@ pub struct Inputs {
     /// Where the run reads or writes text.
     pub tokenizer: Option<Arc<Tokenizer>>,
     pub workload: Workload,
+    /// What `auto` became.
+    pub choices: Vec<String>,
 }
 
 impl Inputs {
     pub fn open(config: &RunConfig) -> Result<Inputs, InputsError> {
-        let model = Model::open(config)?;
+        let (model, weights_remark) = Model::open(config)?;
         let tokenizer = match setting_with_text(config) {
             Some(key) => Some(Arc::new(tokenizer(&model, key)?)),
             None => None,
@@ -131,7 +133,7 @@ impl Inputs {
             let model = config.model.name.clone();
             return Err(InputsError::TooLong { model, prompt, output, limit });
         }
-        Ok(Inputs { model, tokenizer, workload })
+        Ok(Inputs { model, tokenizer, workload, choices: weights_remark.into_iter().collect() })
     }
 }
 

@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::SystemTime};
 use thiserror::Error;
 
 use crate::{
-    config::{Composed, Runtime},
+    config::{Composed, Dtype, Runtime},
     engine::{
         Engine, EngineError, Progress,
         candle::{
@@ -18,6 +18,7 @@ use crate::{
     },
     event::{Device, EngineKind, GivenPeaks, RunStarted, SCHEMA},
     run::{
+        dtype::{ChosenDtype, Circumstances},
         inputs::{Inputs, InputsError, Model},
         rerun::Tool,
         support::{self, NothingToDo},
@@ -47,11 +48,15 @@ pub struct Plan {
     pub composed: Composed,
     /// Settings that the run ignores.
     pub remarks: Vec<String>,
+    /// What `auto` became, with the reason.
+    pub choices: Vec<String>,
     /// Of the recording, if it is recorded.
     pub dir: PathBuf,
     pub(crate) inputs: Inputs,
     /// The device of the workload, "auto" resolved.
     pub(crate) device: Device,
+    /// The type of the weights, "auto" resolved.
+    pub(crate) dtype: Dtype,
 }
 
 impl Plan {
@@ -70,8 +75,15 @@ impl Plan {
             Runtime::Sim => Device::Sim,
             Runtime::Watch => Device::None,
         };
-        let plan = Plan { composed, remarks, dir, inputs, device };
+        let dtype = config.model.nominal_dtype();
+        let mut plan =
+            Plan { choices: inputs.choices.clone(), composed, remarks, dir, inputs, device, dtype };
         plan.check_limits()?;
+        let chosen = plan.choose_dtype();
+        plan.dtype = chosen.dtype;
+        if !plan.watches() {
+            plan.choices.extend(chosen.remark());
+        }
         Ok(plan)
     }
 
@@ -79,9 +91,23 @@ impl Plan {
         &self.inputs.workload
     }
 
+    fn choose_dtype(&self) -> ChosenDtype {
+        let model = &self.composed.config.model;
+        ChosenDtype::new(
+            model.dtype,
+            &Circumstances {
+                published: model.published_dtype(),
+                device: &self.device,
+                capability: device::compute_capability(&self.device),
+                fastest_on_cpu: self.inputs.model.fastest_on_cpu(),
+                fits: &|dtype| self.check_with(dtype).is_ok(),
+            },
+        )
+    }
+
     /// The size of the weights in memory.
     pub(crate) fn weight_bytes(&self) -> u64 {
-        self.inputs.model.weight_bytes(self.composed.config.model.dtype)
+        self.inputs.model.weight_bytes(self.dtype)
     }
 
     fn check_limits(&self) -> Result<(), PlanError> {
@@ -101,7 +127,11 @@ impl Plan {
 
     /// Checks device and memory, before anything is allocated.
     pub fn check_machine(&self) -> Result<(), EngineError> {
-        match self.options() {
+        self.check_with(self.dtype)
+    }
+
+    fn check_with(&self, dtype: Dtype) -> Result<(), EngineError> {
+        match self.options(dtype) {
             _ if self.simulated() || self.watches() => Ok(()),
             EngineOptions::Own(options) => device::check(&self.device, &options),
             EngineOptions::Stock(options) => options.check(),
@@ -110,7 +140,7 @@ impl Plan {
 
     /// Makes the engine of a run that is not simulated. `progress` may cancel that.
     pub(crate) fn make_engine(&self, progress: Progress<'_>) -> Result<Box<dyn Engine>, EngineError> {
-        match self.options() {
+        match self.options(self.dtype) {
             EngineOptions::Own(options) => device::make_engine(&self.device, &options, progress),
             EngineOptions::Stock(options) => Ok(Box::new(StockEngine::new(&options, progress)?)),
         }
@@ -118,16 +148,16 @@ impl Plan {
 
     /// The options of this program's engines; `None` where candle-transformers makes the model.
     pub fn engine_options(&self) -> Option<CandleOptions> {
-        match self.options() {
+        match self.options(self.dtype) {
             EngineOptions::Own(options) => Some(*options),
             EngineOptions::Stock(_) => None,
         }
     }
 
-    fn options(&self) -> EngineOptions {
+    fn options(&self, dtype: Dtype) -> EngineOptions {
         let config = &self.composed.config;
         let workload = &self.inputs.workload;
-        let (dtype, threads, seed) = (config.model.dtype, config.runtime.threads, config.runtime.seed);
+        let (threads, seed) = (config.runtime.threads, config.runtime.seed);
         let batch = workload.batch as usize;
         let max_positions = (workload.prompt_tokens() + workload.output_tokens) as usize;
         let prompt_tokens = workload.prompt_tokens() as usize;
@@ -193,7 +223,7 @@ impl Plan {
     pub(crate) fn started(&self) -> RunStarted {
         let config = &self.composed.config;
         let Inputs { model, workload, .. } = &self.inputs;
-        let dtype = config.model.dtype;
+        let dtype = self.dtype;
         let engine = match config.runtime.name {
             Runtime::Candle if self.device.is_cuda() => EngineKind::Cuda,
             Runtime::Candle => EngineKind::Candle,

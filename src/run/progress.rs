@@ -1,18 +1,32 @@
 //! What a run does at the moment.
 
-use crate::{event::Phase, state::RunState};
+use crate::{
+    base::units::rough_seconds,
+    event::{Phase, PrefillProgress},
+    state::RunState,
+};
 
 /// What the run does, and the share of it that is done.
 pub fn progress(state: &RunState) -> (String, Option<f64>) {
     let Some(run) = &state.run else { return ("starting".to_owned(), None) };
-    if let (Phase::Preparing, Some(preparing)) = (state.phase, &state.preparing) {
-        let share = preparing.done as f64 / preparing.total.max(1) as f64;
-        return (format!("loading {}", preparing.step), Some(share));
+    if let (Phase::Preparing, Some(loading)) = (state.phase, &state.loading) {
+        return (loading.describe(run.weight_bytes).trim_end_matches('.').to_owned(), loading.share());
     }
     let (name, done, total) = match &state.active {
         Some(active) if active.started.warmup => ("warm-up", state.warmup_done, run.warmup),
         _ => ("request", state.requests_done, run.requests),
     };
-    let text = format!("{name} {}/{total}  {}", (done + 1).min(total), state.phase.name());
+    let mut text = format!("{name} {}/{total}  {}", (done + 1).min(total), state.phase.name());
+    if let Some(PrefillProgress { layer, layers }) = prefill_progress(state) {
+        text += &format!(", layer {}/{layers}", layer + 1);
+    }
+    if let Some(left) = state.time_left_s().filter(|left| *left >= 1.0) {
+        text += &format!("  about {} left", rough_seconds(left));
+    }
     (text, state.active.is_some().then(|| state.request_share_done()))
+}
+
+/// The last report of a prefill that is in progress.
+fn prefill_progress(state: &RunState) -> Option<PrefillProgress> {
+    state.active.as_ref().filter(|active| active.tokens == 0)?.prefill
 }

@@ -110,6 +110,9 @@ impl Session {
         for remark in session.plan.remarks.clone() {
             session.notice(Level::Warn, "profiling", remark);
         }
+        for choice in session.plan.choices.clone() {
+            session.notice(Level::Info, "model", choice);
+        }
         session.recording.write_inputs(&session.plan.composed);
         if !session.plan.is_for_tools_alone() {
             session.spawn(engine);
@@ -363,6 +366,8 @@ impl Session {
         while Instant::now() < deadline && !self.is_idle() {
             thread::sleep(Duration::from_millis(2));
         }
+        // The processes of a tool are killed. What is left of its thread only waits for them.
+        self.tool_work = None;
         self.drain();
         if self.state.finished.is_none() {
             self.emit(Event::RunFinished(RunFinished { outcome, cause }));

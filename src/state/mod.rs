@@ -5,6 +5,7 @@ mod diagnosis;
 mod efficiency;
 mod incidents;
 mod kernels;
+mod loading;
 mod operators;
 mod requests;
 mod sample;
@@ -19,6 +20,7 @@ pub use by_context::{AtContext, ByContext};
 pub use efficiency::Used;
 pub use incidents::{FlightRecorder, Incident, IncidentKind, KeptSample};
 pub use kernels::{KEPT_REPORTS, KernelState, LiveKernels};
+pub use loading::Loading;
 pub use operators::{AllocatorState, HostOperators, OperatorState};
 pub use requests::ActiveRequest;
 use serde::{Deserialize, Serialize};
@@ -33,8 +35,8 @@ use crate::{
         throttle::Work,
     },
     event::{
-        EngineKind, Envelope, Event, GpuAbsent, Notice, ObserverSample, Phase, Preparing, RunFinished,
-        RunStarted, SamplerCost, Stamp, readings::Reading,
+        EngineKind, Envelope, Event, GpuAbsent, Notice, ObserverSample, Phase, RunFinished, RunStarted,
+        SamplerCost, Stamp, readings::Reading,
     },
 };
 
@@ -56,10 +58,12 @@ pub struct RunState {
     pub now: Stamp,
     pub run: Option<RunStarted>,
     pub phase: Phase,
-    pub preparing: Option<Preparing>,
+    pub loading: Option<Loading>,
     pub prepare_ms: Option<f64>,
     pub workload_paused_at: Option<Stamp>,
     pub active: Option<ActiveRequest>,
+    /// Without pauses since.
+    first_request_at: Option<Stamp>,
     pub warmup_done: u32,
     pub requests_done: u32,
     /// The run so far.
@@ -165,6 +169,7 @@ impl RunState {
             Event::HostSample(sample) => self.host.record(t, sample),
             Event::Observer(sample) => self.observer = Some(*sample),
             Event::RequestStarted(started) => {
+                self.first_request_at.get_or_insert(t);
                 self.active = Some(ActiveRequest::new(t, started.clone()));
                 if !started.warmup && self.total.ttft.n() == 0 && self.requests_done == 0 {
                     // Measurement starts here; earlier time belongs to no window.
@@ -172,21 +177,29 @@ impl RunState {
                 }
             }
             Event::RequestFinished(finished) => self.request_finished(finished.complete),
+            Event::PrefillProgress(progress) => {
+                if let Some(active) = &mut self.active {
+                    active.prefill = Some(*progress);
+                }
+            }
             // Predictions are only recorded.
             Event::Prediction(_) => {}
             Event::WorkloadPaused => self.workload_paused_at = Some(t),
             Event::WorkloadResumed => {
-                if let (Some(paused_at), Some(active)) = (self.workload_paused_at.take(), &mut self.active) {
-                    active.leave_out(t.since(paused_at));
+                let pause =
+                    self.workload_paused_at.take().map(|paused_at| t.since(paused_at)).unwrap_or_default();
+                self.first_request_at = self.first_request_at.map(|start| start + pause);
+                if let Some(active) = self.active.as_mut().filter(|_| !pause.is_zero()) {
+                    active.leave_out(pause);
                     self.traces().for_each(RequestTrace::paused);
                 }
             }
             Event::RunStarted(run) => self.run = Some((**run).clone()),
             Event::Preparing(preparing) => {
-                self.preparing = Some(preparing.clone());
+                Loading::update(&mut self.loading, t, preparing);
             }
             Event::Ready(ready) => {
-                self.preparing = None;
+                self.loading = None;
                 self.prepare_ms = Some(ready.prepare_ms);
             }
             Event::GpuFound(info) => {
@@ -204,7 +217,7 @@ impl RunState {
             }
             Event::RunFinished(finished) => {
                 self.active = None;
-                self.preparing = None;
+                self.loading = None;
                 self.workload_paused_at = None;
                 self.finished = Some(finished.clone());
             }

@@ -4,13 +4,15 @@ use std::time::Duration;
 
 use crate::{
     analysis::compare::RequestSample,
-    event::{RequestStarted, Stamp},
+    event::{PrefillProgress, RequestStarted, Stamp},
 };
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct ActiveRequest {
     pub started: RequestStarted,
     pub tokens: u32,
+    /// The last report of a long prefill.
+    pub prefill: Option<PrefillProgress>,
     start: Stamp,
     pub first_token: Option<Stamp>,
     last_token: Stamp,
@@ -18,7 +20,7 @@ pub struct ActiveRequest {
 
 impl ActiveRequest {
     pub(super) fn new(t: Stamp, started: RequestStarted) -> Self {
-        ActiveRequest { started, tokens: 0, start: t, first_token: None, last_token: t }
+        ActiveRequest { started, tokens: 0, prefill: None, start: t, first_token: None, last_token: t }
     }
 
     /// Counts a token; returns the time since the previous one, or since the start.

@@ -151,11 +151,16 @@ impl Running {
         self.pid().is_none_or(|pid| !matches!(waitid(WaitId::Pid(pid), options), Ok(None)))
     }
 
-    /// Kills what is left of the group, then reaps the child.
-    pub fn end(&mut self) -> Option<ExitStatus> {
+    /// Kills what is left of the group, without waiting for it.
+    pub fn kill(&self) {
         if let Some(group) = self.pid() {
             let _ = kill_process_group(group, Signal::KILL);
         }
+    }
+
+    /// Kills what is left of the group, then reaps the child.
+    pub fn end(&mut self) -> Option<ExitStatus> {
+        self.kill();
         self.0.wait().ok()
     }
 }

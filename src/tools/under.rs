@@ -16,6 +16,8 @@ pub const VARIABLE: &str = "LLMPROF_UNDER";
 /// The longest wait for killed processes.
 const KILL_TIMEOUT: Duration = Duration::from_secs(2);
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// More than any chain of parents has.
+const MAX_ANCESTORS: usize = 64;
 
 /// Identifies one run under a tool.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,20 +53,47 @@ impl Mark {
             .collect()
     }
 
+    /// Kills all processes that have the mark. Returns whether there was one.
+    pub fn kill_all(&self) -> bool {
+        let left = self.processes();
+        for pid in &left {
+            let _ = kill_process(*pid, Signal::KILL);
+        }
+        !left.is_empty()
+    }
+
     /// Kills all processes that have the mark, and waits until they are gone.
     pub fn end_all(&self) {
         let until = Instant::now() + KILL_TIMEOUT;
-        loop {
-            let left = self.processes();
-            if left.is_empty() || Instant::now() >= until {
-                return;
-            }
-            for pid in left {
-                let _ = kill_process(pid, Signal::KILL);
-            }
+        while self.kill_all() && Instant::now() < until {
             thread::sleep(POLL_INTERVAL);
         }
     }
+}
+
+/// Whether a process belongs to the same run as this one: a child, a process that a tool started for a re-run, or, in a
+/// re-run, the program that asked for it.
+pub fn is_of_same_run(pid: u32) -> bool {
+    let own = std::process::id();
+    let asked_by = |value: &str| value.split('/').nth(1)?.split('-').next()?.parse::<u32>().ok();
+    let marked_by = |pid: u32| {
+        let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
+        let variable =
+            environment.split(|byte| *byte == 0).filter_map(|entry| std::str::from_utf8(entry).ok());
+        variable.filter_map(|entry| entry.strip_prefix(VARIABLE)?.strip_prefix('=')).find_map(asked_by)
+    };
+    let asked_for_this = std::env::var(VARIABLE).ok().as_deref().and_then(asked_by);
+    pid == own || descends(pid, own) || marked_by(pid) == Some(own) || asked_for_this == Some(pid)
+}
+
+/// Whether `pid` is a child of `ancestor`, or a child's child, and so on.
+fn descends(pid: u32, ancestor: u32) -> bool {
+    let parent = |pid: &u32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // The name, in parentheses, may contain anything.
+        stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse::<u32>().ok()
+    };
+    std::iter::successors(Some(pid), parent).skip(1).take(MAX_ANCESTORS).any(|parent| parent == ancestor)
 }
 
 /// The tool that this program runs under, from environment variables: that of this program, of nsys or of CUDA.
@@ -98,6 +127,31 @@ mod tests {
             let found = attached(|asked| (asked == name).then(|| value.to_owned()));
             assert_eq!(found.as_deref(), wanted, "{name}={value}");
         }
+    }
+
+    #[test]
+    fn processes_of_this_run_are_known() {
+        assert!(is_of_same_run(std::process::id()));
+        assert!(!is_of_same_run(1), "init");
+        // The shell ends at once, so `sleep` gets another parent, as the programs that nsys starts do.
+        let mark = Mark::new("nsys");
+        let orphan = |mark: Option<&Mark>| {
+            let mut command = Command::new("sh");
+            command.args(["-c", "setsid sleep 600 >/dev/null & echo $!"]);
+            mark.map(|mark| command.env(VARIABLE, mark.value()));
+            let output = command.output().unwrap();
+            String::from_utf8(output.stdout).unwrap().trim().parse::<u32>().unwrap()
+        };
+        let (ours, foreign) = (orphan(Some(&mark)), orphan(None));
+        assert!(is_of_same_run(ours), "it has the mark");
+        assert!(!is_of_same_run(foreign));
+        let mut child = Command::new("sleep").arg("600").spawn().unwrap();
+        assert!(is_of_same_run(child.id()));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        mark.end_all();
+        let foreign = i32::try_from(foreign).ok().and_then(Pid::from_raw).unwrap();
+        kill_process(foreign, Signal::KILL).unwrap();
     }
 
     #[test]

@@ -231,8 +231,13 @@ fn overrides(known: &Candidates, word: &str, cwd: &Path) -> Vec<Candidate> {
     } else {
         return known.overrides(word);
     };
-    if plain == "model.weights" && "synthetic".starts_with(partial) {
-        found.push(Candidate::complete("synthetic", "random weights of the model's shape"));
+    if plain == "model.weights" {
+        let names = [
+            ("auto", "models/<name> if it is there, else synthetic"),
+            ("synthetic", "random weights of the model's shape"),
+        ];
+        let begun = names.into_iter().filter(|(name, _)| name.starts_with(partial));
+        found.extend(begun.map(|(name, note)| Candidate::complete(name, note)));
     }
     found.iter_mut().for_each(|one| one.text.insert_str(0, &format!("{key}=")));
     found

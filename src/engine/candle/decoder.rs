@@ -73,7 +73,7 @@ impl Decoder {
         progress: Progress<'_>,
     ) -> std::result::Result<Self, EngineError> {
         let tensors = spec.tensors();
-        let total = tensors.len() as u64;
+        let total = tensors.iter().map(TensorShape::elements).sum();
         let shapes = tensors.into_iter().map(|t| (t.name.clone(), t)).collect();
         let norm_offset = spec.norm_offset;
         let mut loader = Loader { shapes, source, dtype, norm_offset, device, progress, done: 0, total };
@@ -320,9 +320,10 @@ impl Loader<'_> {
             if !(self.progress)(PrepareStep::Weights(name), self.done, self.total) {
                 return Err(EngineError::Cancelled);
             }
-            self.done += 1;
             let shape = self.shapes.get(name);
-            parts.push(shape.cloned().ok_or_else(|| EngineError::Backend(format!("no tensor {name}")))?);
+            let shape = shape.ok_or_else(|| EngineError::Backend(format!("no tensor {name}")))?;
+            self.done += shape.elements();
+            parts.push(shape.clone());
         }
         Ok(parts)
     }

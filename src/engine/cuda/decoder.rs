@@ -127,7 +127,7 @@ impl Decoder {
             softcap: spec.score_softcap.map_or(0.0, |cap| cap as f32),
         };
         let tensors = spec.tensors();
-        let total = tensors.len() as u64;
+        let total = tensors.iter().map(TensorShape::elements).sum();
         let norm_offset = spec.norm_offset;
         let mut loader =
             Loader { kernels: &kernels, weights, tensors, norm_offset, progress, done: 0, total };
@@ -433,10 +433,10 @@ impl Loader<'_> {
                 found.cloned().ok_or_else(|| EngineError::Backend(format!("the model has no tensor {name}")))
             })
             .collect::<Result<_, _>>()?;
-        self.done += names.len() as u64;
         if !(self.progress)(PrepareStep::Weights(names[0].as_ref()), self.done, self.total) {
             return Err(EngineError::Cancelled);
         }
+        self.done += shapes.iter().map(TensorShape::elements).sum::<u64>();
         Ok(shapes)
     }
 

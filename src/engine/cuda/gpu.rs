@@ -232,6 +232,19 @@ impl Gpu {
         Some(format!("GPU-{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]))
     }
 
+    /// The compute capability, as 90 for 9.0, without a context on the device.
+    pub fn capability(index: usize) -> Option<u32> {
+        use sys::CUdevice_attribute_enum::{
+            CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR as MAJOR,
+            CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR as MINOR,
+        };
+        result::init().ok()?;
+        let device = result::device::get(i32::try_from(index).ok()?).ok()?;
+        // SAFETY: the device is one that the driver has just returned.
+        let part = |attribute| unsafe { result::device::get_attribute(device, attribute) }.ok();
+        u32::try_from(part(MAJOR)? * 10 + part(MINOR)?).ok()
+    }
+
     pub fn open(index: usize) -> Result<Gpu, CudaError> {
         let count = Self::count()?;
         if count == 0 {

@@ -27,24 +27,51 @@ pub enum Model {
 }
 
 impl Model {
-    /// Opens and validates the model of `config` for its runtime.
-    pub fn open(config: &RunConfig) -> Result<Model, InputsError> {
+    /// Opens and validates the model of `config` for its runtime. With `model.weights=auto` also says which weights it
+    /// has.
+    pub fn open(config: &RunConfig) -> Result<(Model, Option<String>), InputsError> {
+        let open = |weights| Self::with_weights(config, weights);
+        if config.model.weights != Weights::Auto {
+            return Ok((open(&config.model.weights)?, None));
+        }
+        let dir = Path::new("models").join(&config.model.name);
+        if config.runtime.name == Runtime::Watch || !dir.exists() {
+            // The header and reports say that weights are synthetic.
+            return Ok((open(&Weights::Synthetic)?, None));
+        }
+        match open(&Weights::Path(dir.clone())) {
+            Ok(model) => Ok((model, Some(format!("model.weights=auto is {}", dir.display())))),
+            Err(error) => {
+                let remark =
+                    format!("model.weights=auto is synthetic: {} cannot be used: {error}", dir.display());
+                Ok((open(&Weights::Synthetic)?, Some(remark)))
+            }
+        }
+    }
+
+    fn with_weights(config: &RunConfig, weights: &Weights) -> Result<Model, InputsError> {
+        let path = match weights {
+            Weights::Path(path) => Some(path.as_path()),
+            Weights::Synthetic | Weights::Auto => None,
+        };
         let model = match config.runtime.name {
-            Runtime::CandleStock => Self::stock(config)?,
-            Runtime::Candle | Runtime::Sim | Runtime::Watch => Self::own(config).map_err(with_remedy)?,
+            Runtime::CandleStock => Self::stock(config, path)?,
+            Runtime::Candle | Runtime::Sim | Runtime::Watch => {
+                Self::own(config, path).map_err(with_remedy)?
+            }
         };
         model.check_shape(config)?;
         Ok(model)
     }
 
-    fn own(config: &RunConfig) -> Result<Model, InputsError> {
+    fn own(config: &RunConfig, weights: Option<&Path>) -> Result<Model, InputsError> {
         let config_json = config.model.config_json.as_deref().map(Path::new);
-        let path = match &config.model.weights {
-            Weights::Path(path) => path,
-            Weights::Synthetic if config.model.dequantize => {
+        let path = match weights {
+            Some(path) => path,
+            None if config.model.dequantize => {
                 return Err(InputsError::NothingQuantised { weights: "synthetic".into() });
             }
-            Weights::Synthetic => {
+            None => {
                 let spec = match config_json {
                     Some(path) => ModelSpec::from_config_json(path)?,
                     None => ModelSpec::from_hf(&config.model.arch)?,
@@ -61,15 +88,15 @@ impl Model {
         Ok(Model::Own { spec, checkpoint: Some(Arc::new(checkpoint)) })
     }
 
-    fn stock(config: &RunConfig) -> Result<Model, InputsError> {
+    fn stock(config: &RunConfig, weights: Option<&Path>) -> Result<Model, InputsError> {
         if config.model.dequantize {
             return Err(InputsError::StaysQuantised);
         }
         let config_json = config.model.config_json.as_deref().map(Path::new);
-        let model = match (&config.model.weights, config_json) {
-            (Weights::Path(path), _) => StockModel::open(path, config_json)?,
-            (Weights::Synthetic, Some(path)) => StockModel::synthetic_from(path)?,
-            (Weights::Synthetic, None) => StockModel::synthetic(&config.model.arch)?,
+        let model = match (weights, config_json) {
+            (Some(path), _) => StockModel::open(path, config_json)?,
+            (None, Some(path)) => StockModel::synthetic_from(path)?,
+            (None, None) => StockModel::synthetic(&config.model.arch)?,
         };
         Ok(Model::Stock(Arc::new(model)))
     }
@@ -95,6 +122,18 @@ impl Model {
             }
         }
         Ok(())
+    }
+
+    /// The types on the CPU, fastest first. A decode step of this program's engine reads half the bytes in bf16; candle
+    /// itself multiplies fastest in f32, and so does everything around quantised weights.
+    pub fn fastest_on_cpu(&self) -> &'static [Dtype] {
+        match self {
+            Model::Own { checkpoint: Some(checkpoint), .. } if checkpoint.is_gguf() => {
+                &[Dtype::F32, Dtype::Bf16]
+            }
+            Model::Own { .. } => &[Dtype::Bf16, Dtype::F32],
+            Model::Stock(_) => &[Dtype::F32, Dtype::Bf16],
+        }
     }
 
     /// Of trained weights; `None` for synthetic ones.
@@ -125,6 +164,14 @@ impl Model {
         match self {
             Model::Own { spec, .. } => Some(spec.max_positions),
             Model::Stock(model) => model.max_positions(),
+        }
+    }
+
+    /// The number of its layers, where the engine reports them as it computes.
+    pub fn layers(&self) -> Option<u16> {
+        match self {
+            Model::Own { spec, .. } => u16::try_from(spec.layers).ok(),
+            Model::Stock(_) => None,
         }
     }
 

@@ -114,6 +114,10 @@ pub fn supervise(
                 report(&doing, share);
                 thread::sleep(POLL_INTERVAL);
             };
+            // A process that a driver call holds dies late. Every other one must be killed before that wait: this program
+            // may exit in the meantime.
+            running.kill();
+            launch.mark.kill_all();
             let status = running.end();
             launch.mark.end_all();
             interrupted.or(status.map(ToolExit::Status)).unwrap_or(ToolExit::Cancelled)

@@ -14,7 +14,10 @@ use crate::{
     },
     event::{Event, EventTx, Level, Outcome, Preparing, Ready, RunFinished},
     process::crash,
-    profile::{listener::Listeners, live::Tracer, nvtx_ranges, operator_clock::OperatorClock},
+    profile::{
+        listener::Listeners, live::Tracer, nvtx_ranges, operator_clock::OperatorClock,
+        prefill_progress::PrefillReporter,
+    },
     run::{inputs::Inputs, plan::Plan},
     sim::{SimEngine, SimKernels},
     telemetry::Sampler,
@@ -65,6 +68,9 @@ impl EngineThread {
         let mut listeners: Listeners = nvtx.into_iter().collect();
         if let Some(tracer) = tracer {
             listeners.add(tracer.clone());
+        }
+        if let Some(layers) = plan.inputs.model.layers().filter(|_| plan.device.is_cpu()) {
+            listeners.add(Arc::new(PrefillReporter::new(tx.clone(), layers)));
         }
         let clock = config.profiling.operators.enable.then(|| {
             let clock = Arc::new(OperatorClock::new(tx.clone(), workload.warmup));
@@ -118,7 +124,7 @@ impl EngineThread {
         let (clock, cancel) = (tx.clock().clone(), self.control.cancel_flag());
         let mut engine = SimEngine::new(&runtime.sim, runtime.seed, model.vocab() as u32, clock, cancel)
             .map_err(|e| EngineError::Backend(e.to_string()))?;
-        if let Some(shape) = model.shape(config.model.dtype).filter(|_| config.profiling.cupti.enable) {
+        if let Some(shape) = model.shape(self.plan.dtype).filter(|_| config.profiling.cupti.enable) {
             let kernels = SimKernels::new(shape, tx.clone(), runtime.cuda_graphs, runtime.seed);
             engine = engine.with_kernels(kernels);
         }

@@ -22,7 +22,10 @@ use nvml_wrapper::{
 use trouble::{absence, is_lost, under_wsl};
 
 use super::{GpuProbe, ProbeError, Selection, Tier, absent::Absence};
-use crate::event::{CallCost, GpuInfo, GpuProcess, GpuSample, GpuSource, Refusal, Refused, Stamp};
+use crate::{
+    event::{CallCost, GpuInfo, GpuProcess, GpuSample, GpuSource, Refusal, Refused, Stamp},
+    tools::under::is_of_same_run,
+};
 
 /// Locations of the library: the loader's path, WSL, NixOS.
 #[cfg(not(windows))]
@@ -149,7 +152,7 @@ impl GpuProbe for NvmlProbe {
         if let Ok(card) = self.card_mut(gpu) {
             card.calls.listed(started.elapsed());
         }
-        let others = running.into_iter().filter(|process| process.pid != std::process::id());
+        let others = running.into_iter().filter(|process| !is_of_same_run(process.pid));
         let others: Vec<GpuProcess> = others
             .map(|process| GpuProcess {
                 pid: process.pid,

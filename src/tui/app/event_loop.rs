@@ -30,6 +30,9 @@ use crate::{
 
 /// After the terminal has failed, how long to wait for the reason.
 const FAILURE_DELAY: Duration = Duration::from_millis(200);
+/// The longest wait for a tool that was killed. A driver call may hold its process for longer.
+const TOOL_STOP_TIMEOUT: Duration = Duration::from_secs(1);
+const TOOL_STOP_POLL: Duration = Duration::from_millis(20);
 
 impl App {
     pub(super) async fn run_on_terminal(
@@ -81,6 +84,7 @@ impl App {
                         if let Some(effect) = self.handle(event)
                             && let ControlFlow::Break(cause) = self.perform(effect, screen.size()?.into())
                         {
+                            self.end_tool(screen).await?;
                             return Ok(cause);
                         }
                     }
@@ -93,6 +97,20 @@ impl App {
                 () = tokio::task::yield_now(), if loading => self.load(),
             }
         }
+    }
+
+    /// Ends a re-run under a tool, and shows that, before the screen is left.
+    async fn end_tool<B: Backend<Error = io::Error>>(&mut self, screen: &mut Terminal<B>) -> io::Result<()> {
+        let Some(live) = &mut self.live else { return Ok(()) };
+        let Some(tool) = live.session.tool() else { return Ok(()) };
+        live.session.cancel();
+        self.ui.message = Some(format!("stopping {tool}…"));
+        self.draw(screen)?;
+        let deadline = Instant::now() + TOOL_STOP_TIMEOUT;
+        while Instant::now() < deadline && self.live.as_ref().is_some_and(|live| !live.session.is_idle()) {
+            tokio::time::sleep(TOOL_STOP_POLL).await;
+        }
+        Ok(())
     }
 
     fn draw<B: Backend<Error = io::Error>>(&mut self, screen: &mut Terminal<B>) -> io::Result<()> {

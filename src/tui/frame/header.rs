@@ -11,7 +11,7 @@ use unicode_width::UnicodeWidthStr;
 
 use crate::{
     analysis::trust::Severity,
-    base::units::{clock, grouped, percent},
+    base::units::{clock, grouped, percent, rough_seconds},
     event::{Phase, Stamp},
     rundir::Loss,
     tui::{
@@ -22,6 +22,8 @@ use crate::{
 
 /// Cells for what a tool is doing.
 const TOOL_WIDTH: usize = 24;
+/// A shorter rest is not worth a number.
+const MIN_LEFT_S: f64 = 20.0;
 
 pub fn draw(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let left = identity(view, area.width);
@@ -59,6 +61,7 @@ fn identity<'a>(view: &View<'_>, width: u16) -> Line<'a> {
         if view.state.watches() {
             facts.clear();
         } else if !run.simulated {
+            facts.extend(run.synthetic_weights.then(|| "synthetic weights".to_owned()));
             facts.extend([gpu.unwrap_or_else(|| run.device.to_string()), run.engine.to_string()]);
             facts.extend((run.batch > 1).then(|| format!("batch {}", run.batch)));
         }
@@ -127,6 +130,9 @@ fn status<'a>(view: &View<'_>) -> Vec<Vec<Span<'a>>> {
         parts.push(label_value(theme, "", &grouped(state.total.output_tokens as i64), "tok"));
     }
     parts.push(vec![Span::styled(clock(state.now.since(Stamp(0))), theme.text)]);
+    if let Some(left) = state.time_left_s().filter(|left| *left >= MIN_LEFT_S) {
+        parts.push(vec![Span::styled(format!("{} left", rough_seconds(left)), theme.dim)]);
+    }
     if let Some(trust) = state.trust() {
         let dots = |n: u32, dot: &str| dot.repeat(n as usize);
         let (style, missing) = match trust.severity {
@@ -152,10 +158,18 @@ fn phase(view: &View<'_>) -> (String, Style) {
     if state.workload_paused_at.is_some() {
         return ("paused".to_owned(), theme.warn);
     }
-    let text = match (&state.preparing, state.phase) {
+    let share = |share: f64| format!("{:.0} %", (100.0 * share).floor());
+    let prefill = state.active.as_ref().filter(|active| active.tokens == 0).and_then(|active| active.prefill);
+    let text = match (&state.loading, state.phase, prefill) {
         _ if state.watches() => "monitoring".to_owned(),
-        (Some(p), Phase::Preparing) if p.total > 0 => format!("{} {} %", p.step, 100 * p.done / p.total),
-        (_, phase) => phase.name().to_owned(),
+        (Some(loading), Phase::Preparing, _) => match loading.share() {
+            Some(done) => format!("loading {} {}", loading.step, share(done)),
+            None => format!("loading {}", loading.step),
+        },
+        (_, Phase::Prefill, Some(prefill)) => {
+            format!("prefill {}", share(f64::from(prefill.layer) / f64::from(prefill.layers.max(1))))
+        }
+        (_, phase, _) => phase.name().to_owned(),
     };
     (text, theme.phase(state.phase))
 }

@@ -81,6 +81,14 @@ fn verdict<'a>(view: &View<'a>) -> Line<'a> {
     if !sentences.is_empty() {
         return Line::from(sentences);
     }
+    if let (Phase::Preparing, Some(loading), Some(run)) =
+        (view.state.phase, &view.state.loading, &view.state.run)
+    {
+        return Line::from(vec![
+            Text::styled(gauge(view, loading.share()), theme.accent),
+            Text::styled(plain(&loading.describe(run.weight_bytes)), theme.text),
+        ]);
+    }
     let warming_up = view.state.active.as_ref().is_some_and(|a| a.started.warmup);
     let reason = match view.state.phase {
         Phase::Preparing => "Preparing: no measurements yet.",
@@ -89,6 +97,15 @@ fn verdict<'a>(view: &View<'a>) -> Line<'a> {
         _ => "No measurements yet.",
     };
     note(theme, reason)
+}
+
+/// A short bar, in blocks; empty where the share is not known.
+fn gauge(view: &View<'_>, share: Option<f64>) -> String {
+    const CELLS: usize = 20;
+    let Some(share) = share else { return String::new() };
+    let (full, empty) = if view.theme.glyphs.ascii { ("#", ".") } else { ("█", "░") };
+    let filled = (share * CELLS as f64).round() as usize;
+    format!("{}{} ", full.repeat(filled), empty.repeat(CELLS.saturating_sub(filled)))
 }
 
 /// What limits the GPU; coloured if something is wrong.

@@ -78,7 +78,7 @@ impl<'a> Feeding<'a> {
     }
 
     /// Whether to go on.
-    fn report(&self, name: &str) -> bool {
+    fn report(&self, name: &str, elements: usize) -> bool {
         let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
         let (progress_fn, done) = &mut *progress;
         if !self.cancelled.load(Ordering::Relaxed)
@@ -86,14 +86,14 @@ impl<'a> Feeding<'a> {
         {
             self.cancelled.store(true, Ordering::Relaxed);
         }
-        *done += 1;
+        *done += elements as u64;
         !self.cancelled.load(Ordering::Relaxed)
     }
 }
 
 impl SimpleBackend for Feeding<'_> {
     fn get(&self, shape: Shape, name: &str, _: Init, dtype: DType, device: &Device) -> Result<Tensor> {
-        if !self.report(name) {
+        if !self.report(name, shape.elem_count()) {
             return nothing(&shape, dtype, device);
         }
         let wanted = TensorShape { name: name.to_owned(), shape: shape.dims().to_vec() };

@@ -429,7 +429,7 @@ impl StockModel {
                     values,
                     has: &has,
                     progress: Mutex::new((progress, 0)),
-                    total: tensors.len() as u64,
+                    total: tensors.iter().map(TensorShape::elements).sum(),
                     cancelled: &cancelled,
                 };
                 let builder = feeding.builder(candle_dtype(dtype), device);
