@@ -1,8 +1,9 @@
-//! The typed, resolved configuration of default_one run.
+//! The typed, resolved configuration of one run.
 
-use std::{fmt, num::NonZeroU32, path::PathBuf};
+use std::{num::NonZeroU32, path::PathBuf};
 
-use serde::de::{Deserializer, Error, Unexpected, Visitor};
+use hydra_config::{HydraConfig, text_or_scalar};
+use serde::de::{Deserializer, Error, Unexpected};
 use serde::{Deserialize, Serialize};
 
 use super::tool_config::{NcuConfig, NsysConfig};
@@ -125,7 +126,7 @@ pub struct DatasetSampling {
     pub num_samples_per_epoch: Option<u64>,
     /// Shuffle each pass; otherwise file order.
     pub randomize: bool,
-    /// A file with the names of the samples to use, default_one per line; null for all.
+    /// A file with the names of the samples to use, one per line; null for all.
     pub subset_filelist: Option<String>,
 }
 
@@ -134,7 +135,7 @@ pub struct DatasetSampling {
 pub struct PromptsConfig {
     /// One JSON object per line, or a `.json` file with a list of objects; see `text::prompts`.
     pub file: String,
-    /// Apply the model's chat template, if it has default_one.
+    /// Apply the model's chat template, if it has one.
     pub chat: bool,
     /// Truncate prompts to `prompt_tokens` tokens; otherwise longer ones are an error.
     #[serde(default)]
@@ -147,15 +148,15 @@ pub struct RuntimeConfig {
     pub name: Runtime,
     /// `auto`, `cpu`, `cuda:0`, …
     pub device: String,
-    /// Worker threads of the CPU engine; null for default_one per core.
+    /// Worker threads of the CPU engine; null for one per core.
     pub threads: Option<u32>,
     pub batch_size: u32,
-    /// Launch a decode step on a GPU as default_one CUDA graph.
+    /// Launch a decode step on a GPU as one CUDA graph.
     #[serde(default = "default_true")]
     pub cuda_graphs: bool,
     /// Unmeasured requests before the measured ones.
     pub warmup: u32,
-    /// Measured requests; null for default_one per sample of `dataset.sampling`.
+    /// Measured requests; null for one per sample of `dataset.sampling`.
     pub requests: Option<u32>,
     pub seed: u64,
     /// Continue after the last request until this condition holds.
@@ -423,26 +424,6 @@ pub enum ThemeName {
     NoColour,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct HydraConfig {
-    pub run: HydraRun,
-    pub job: HydraJob,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct HydraRun {
-    pub dir: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct HydraJob {
-    #[serde(deserialize_with = "text_or_scalar")]
-    pub name: String,
-}
-
 fn default_true() -> bool {
     true
 }
@@ -473,39 +454,4 @@ fn validated<'de, D: Deserializer<'de>>(
         true => Ok(x),
         false => Err(D::Error::invalid_value(Unexpected::Float(x), &expected)),
     }
-}
-
-/// Accepts a number or a boolean as a name, as in `experiment=42`.
-fn text_or_scalar<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
-    struct TextOrScalar;
-
-    impl Visitor<'_> for TextOrScalar {
-        type Value = String;
-
-        fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
-            f.write_str("a string")
-        }
-
-        fn visit_str<E: Error>(self, value: &str) -> Result<String, E> {
-            Ok(value.to_owned())
-        }
-
-        fn visit_bool<E: Error>(self, value: bool) -> Result<String, E> {
-            Ok(value.to_string())
-        }
-
-        fn visit_i64<E: Error>(self, value: i64) -> Result<String, E> {
-            Ok(value.to_string())
-        }
-
-        fn visit_u64<E: Error>(self, value: u64) -> Result<String, E> {
-            Ok(value.to_string())
-        }
-
-        fn visit_f64<E: Error>(self, value: f64) -> Result<String, E> {
-            Ok(value.to_string())
-        }
-    }
-
-    deserializer.deserialize_any(TextOrScalar)
 }
