@@ -77,7 +77,7 @@ mod tests {
     #[test]
     fn typed_keys_complete_their_values() {
         let tree = built_in();
-        let candidates = Candidates::<Value>::new(&tree, &[]);
+        let candidates = Candidates::new(&tree, &[]);
         let values = |word: &str| -> Vec<String> {
             candidates.overrides(word).into_iter().map(|one| one.text[word.len()..].to_owned()).collect()
         };
