@@ -13,8 +13,8 @@ test:
 
 # Formatting and lints
 lint:
-    cargo fmt --check
-    cargo clippy --all-targets -- -D warnings
+    cargo fmt --all --check
+    cargo clippy --workspace --all-targets -- -D warnings
 
 # Print the figures of docs/performance.md
 bench:

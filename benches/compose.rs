@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use llmprof::config::{ConfTree, compose};
+use llmprof::config::{built_in, compose, over_built_in};
 
 /// The bar: no one should notice the configuration when a command starts.
 const BAR: Duration = Duration::from_millis(5);
@@ -24,10 +24,10 @@ fn main() {
     let mut slowest = Duration::ZERO;
     for (name, given) in [("defaults", &[][..]), ("4 overrides", &overrides)] {
         let built_in = median(|| {
-            compose(&ConfTree::built_in(), given).expect("the built-in configuration composes");
+            compose(&built_in(), given).expect("the built-in configuration composes");
         });
         let on_disk = median(|| {
-            let tree = ConfTree::over_built_in(&conf).expect("conf/ is there");
+            let tree = over_built_in(&conf).expect("conf/ is there");
             compose(&tree, given).expect("conf/ composes");
         });
         println!("{name:<12} built in {:>8.3} ms   conf/ on disk {:>8.3} ms", ms(built_in), ms(on_disk));

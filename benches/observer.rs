@@ -13,7 +13,7 @@ use std::{
 use crossterm::event::{Event, KeyCode, KeyEvent, KeyModifiers};
 use llmprof::{
     base::cpu_time::thread_cpu_time,
-    config::{ConfTree, compose},
+    config::{compose, find_tree},
     engine::{
         Engine, EngineError, Prompts,
         candle::CandleEngine,
@@ -42,7 +42,7 @@ const WORKLOAD: [&str; 5] = [
 fn plan(runs: &Path, nth: usize) -> Plan {
     let dir = format!("hydra.run.dir={}/{nth}", runs.display());
     let overrides: Vec<String> = WORKLOAD.into_iter().map(str::to_owned).chain([dir]).collect();
-    let tree = ConfTree::find(None, Path::new(env!("CARGO_MANIFEST_DIR"))).expect("conf/");
+    let tree = find_tree(None, Path::new(env!("CARGO_MANIFEST_DIR"))).expect("conf/");
     Plan::new(compose(&tree, &overrides).expect("a good configuration")).expect("a run that fits")
 }
 

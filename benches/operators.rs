@@ -3,7 +3,7 @@
 use std::{hint::black_box, path::Path, sync::Arc, time::Instant};
 
 use llmprof::{
-    config::{ConfTree, compose},
+    config::{compose, find_tree},
     engine::{Engine, Prompts, candle::CandleEngine},
     event::{self, Clock, EventRx, Phase},
     model::Operator,
@@ -62,7 +62,7 @@ fn main() {
 
     let overrides =
         ["model=smollm2_135m", "runtime.device=cpu", "infer.max_new_tokens=64"].map(str::to_owned);
-    let tree = ConfTree::find(None, Path::new(env!("CARGO_MANIFEST_DIR"))).expect("conf/");
+    let tree = find_tree(None, Path::new(env!("CARGO_MANIFEST_DIR"))).expect("conf/");
     let plan = Plan::new(compose(&tree, &overrides).expect("a good configuration")).expect("a run that fits");
     let options = plan.engine_options().expect("our own engine");
     let mut engine = CandleEngine::new(&options, &mut |_, _, _| true).expect("an engine");

@@ -102,7 +102,7 @@ const ROOMS: [(&str, &[&str]); 23] = [
 ];
 
 /// Vendor crates and the one place of each.
-const VENDORS: [(&str, &str); 26] = [
+const VENDORS: [(&str, &str); 25] = [
     ("candle_core", "engine/candle"),
     ("candle_nn", "engine/candle"),
     ("candle_transformers", "engine/candle"),
@@ -111,8 +111,7 @@ const VENDORS: [(&str, &str); 26] = [
     ("nvml_wrapper", "telemetry/nvml"),
     ("ratatui", "tui"),
     ("crossterm", "tui"),
-    ("saphyr_parser", "config/yaml.rs"),
-    ("serde_yaml_ng", "config"),
+    ("hydra_config", "config"),
     ("tokenizers", "text"),
     ("minijinja", "text"),
     ("minijinja_contrib", "text"),

@@ -3,19 +3,24 @@
 use std::path::Path;
 
 use llmprof::config::{
-    ComposeContext, Composed, ConfTree, ConfigError, DtypeChoice, Form, Probe, Runtime, ThemeName, compose,
-    compose_in,
+    ComposeContext, Composed, ConfTree, ConfigError, DtypeChoice, Form, Probe, Runtime, ThemeName, built_in,
+    compose, compose_in, over_built_in,
 };
 use llmprof::model::{ModelSpec, spec::RopeScaling};
 use proptest::prelude::*;
 
 fn context() -> ComposeContext {
-    ComposeContext { now: "2024-02-03T04:05:06[UTC]".parse().unwrap(), cwd: "/here".into(), job: None }
+    ComposeContext {
+        now: "2024-02-03T04:05:06[UTC]".parse().unwrap(),
+        cwd: "/here".into(),
+        job_name: "app".into(),
+        job: None,
+    }
 }
 
 fn composed(overrides: &[&str]) -> Result<Composed, ConfigError> {
     let overrides: Vec<String> = overrides.iter().map(|text| text.to_string()).collect();
-    compose_in(&ConfTree::built_in(), &overrides, &context())
+    compose_in(&built_in(), &overrides, &context())
 }
 
 fn refusal(overrides: &[&str]) -> String {
@@ -33,7 +38,7 @@ fn tree_with(files: &[(&str, &str)]) -> (tempfile::TempDir, ConfTree) {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, text).unwrap();
     }
-    let tree = ConfTree::over_built_in(dir.path()).unwrap();
+    let tree = over_built_in(dir.path()).unwrap();
     (dir, tree)
 }
 
@@ -80,7 +85,7 @@ fn packages_files_and_defaults_of_a_composition() {
 
 #[test]
 fn every_option_of_every_group_composes() {
-    let tree = ConfTree::built_in();
+    let tree = built_in();
     let groups = tree.groups();
     assert_eq!(
         groups,
@@ -180,7 +185,7 @@ fn shapes_equal_the_published_ones() {
         ),
     ];
     // The shape of `local` comes with its weights.
-    assert_eq!(ConfTree::built_in().options("model").len(), table.len() + 1);
+    assert_eq!(built_in().options("model").len(), table.len() + 1);
     for Published(name, hub, theta, eps, positions, tied, head_dim, scaling, window) in table {
         let model = composed(&[&format!("model={name}")]).unwrap().config.model;
         assert_eq!(model.hub.as_deref(), Some(hub));
@@ -211,11 +216,11 @@ fn scaling_text(scaling: Option<&RopeScaling>) -> String {
 
 #[test]
 fn built_in_files_equal_those_of_the_repository() {
-    let built_in = ConfTree::built_in();
-    let on_disk = ConfTree::over_built_in(Path::new(env!("CARGO_MANIFEST_DIR")).join("conf")).unwrap();
-    assert_eq!(built_in.groups(), on_disk.groups());
-    for group in built_in.groups() {
-        assert_eq!(built_in.options(&group), on_disk.options(&group));
+    let compiled = built_in();
+    let on_disk = over_built_in(Path::new(env!("CARGO_MANIFEST_DIR")).join("conf")).unwrap();
+    assert_eq!(compiled.groups(), on_disk.groups());
+    for group in compiled.groups() {
+        assert_eq!(compiled.options(&group), on_disk.options(&group));
     }
 }
 
@@ -273,7 +278,7 @@ fn shapes_have_the_published_parameter_counts() {
     // The shape of `local` comes with its weights.
     models.push("local".to_owned());
     models.sort();
-    assert_eq!(ConfTree::built_in().options("model"), models);
+    assert_eq!(built_in().options("model"), models);
     for (name, published) in table {
         let model = composed(&[&format!("model={name}")]).unwrap().config.model;
         assert_eq!(model.name, name);
@@ -528,6 +533,14 @@ fn errors_name_the_files_of_a_directory() {
 }
 
 #[test]
+fn numbers_out_of_range_are_refused() {
+    for text in ["runtime.sim.itl_ms=nan", "runtime.sim.speed=inf", "runtime.seed=1e400"] {
+        let error = refusal(&[text]);
+        assert!(error.contains(text.split('=').next().unwrap()), "{error}");
+    }
+}
+
+#[test]
 fn the_position_of_self_decides_which_value_wins() {
     let groups = "{model: smollm2_135m}, {dataset: synthetic}, {runtime: candle}, {hardware: single_gpu}, \
                   {telemetry: auto}, {profiling: minimal}, {output: default}, {hydra: default}, {infer: default}";
@@ -568,7 +581,7 @@ proptest! {
     #[test]
     fn garbage_overrides_never_panic(overrides in prop::collection::vec(
         r"[+~]{0,2}(model|runtime|runtime\.seed|experiment|a|hydra\.run|model\.arch)(\.[a-c]){0,2}=?[\[\]{}':, 0-9a-e$_.]{0,12}", 0..4)) {
-        let _ = compose_in(&ConfTree::built_in(), &overrides, &context());
+        let _ = compose_in(&built_in(), &overrides, &context());
     }
 
     #[test]

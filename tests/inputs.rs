@@ -4,7 +4,7 @@ use std::{collections::HashMap, fs, path::Path};
 
 use llmprof::{
     assets::sampling::Sampling,
-    config::{ConfTree, Dtype, RunConfig, Weights, compose},
+    config::{Dtype, RunConfig, Weights, built_in, compose},
     engine::{
         candle::{SyntheticWeights, WeightSource},
         workload::PromptSet,
@@ -16,7 +16,7 @@ use serde_json::json;
 use tempfile::TempDir;
 
 fn composed(overrides: &[String]) -> Result<RunConfig, String> {
-    let composed = compose(&ConfTree::built_in(), overrides);
+    let composed = compose(&built_in(), overrides);
     composed.map(|composed| composed.config).map_err(|e| e.to_string())
 }
 

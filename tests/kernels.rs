@@ -14,6 +14,7 @@ use std::{
 
 use common::run;
 use llmprof::{
+    config::parse_yaml,
     event::kernels::{Group, KernelTable, Kind},
     kernels::open,
 };
@@ -243,7 +244,7 @@ fn a_list_of_the_top_kernels() {
     let output = run(dir.path(), &args);
     assert_eq!((output.code, output.out.as_str()), (0, ""), "{}", output.err);
     let text = fs::read_to_string(dir.path().join("top-kernels.yaml")).unwrap();
-    let list: Value = serde_yaml_ng::from_str(&text).unwrap();
+    let list: Value = parse_yaml(&text, Path::new("top-kernels.yaml")).unwrap();
     assert_eq!(list["kernels"].as_array().unwrap().len(), 2);
     let first = &list["kernels"][0];
     assert_eq!(

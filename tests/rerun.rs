@@ -13,7 +13,7 @@ use std::{
 
 use common::{PROGRAM, eventually, program, said, signal, tiny_model};
 use llmprof::{
-    config::{ConfTree, RunConfig, compose},
+    config::{RunConfig, built_in, compose},
     event::{Clock, Event, KernelReport, Outcome, Phase, ToolState, channel, kernels::Kind},
     kernels::top::{TopKernel, TopList},
     run::rerun::{Rerun, Tool},
@@ -60,7 +60,7 @@ impl Bench {
             "runtime.seed=7",
         ];
         let all: Vec<String> = fixed.iter().chain(overrides).map(|text| (*text).to_owned()).collect();
-        compose(&ConfTree::built_in(), &all).unwrap().config
+        compose(&built_in(), &all).unwrap().config
     }
 
     fn rerun(&self, tool: Tool, device: &str, overrides: &[&str]) -> Rerun {

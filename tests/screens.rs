@@ -16,7 +16,7 @@ use llmprof::{
         compare::{Options, compare},
         metrics::Metrics,
     },
-    config::{ConfTree, Dtype, ThemeName, compose},
+    config::{Dtype, ThemeName, built_in, compose},
     event::{
         Device, EngineKind, Envelope, Event, GivenPeaks, GpuAbsent, GpuInfo, GpuLost, GpuSample, HostInfo,
         HostSample, KernelReport, Level, Notice, Outcome, Phase, RequestFinished, RequestStarted, RunStarted,
@@ -119,7 +119,7 @@ fn run_started() -> RunStarted {
 
 /// As the configuration that comes with the program has it.
 fn shape(model: &str, dtype: Dtype) -> Shape {
-    let composed = compose(&ConfTree::built_in(), &[format!("model={model}")]).unwrap();
+    let composed = compose(&built_in(), &[format!("model={model}")]).unwrap();
     Shape::from_hf(&composed.config.model.arch, dtype).unwrap()
 }
 

@@ -8,7 +8,7 @@ use candle_core::{
     quantized::{GgmlDType, QTensor, gguf_file, gguf_file::Value as Gguf},
 };
 use llmprof::{
-    config::{ConfTree, Dtype, compose},
+    config::{Dtype, built_in, compose},
     engine::{
         Engine, EngineError, PrepareStep, Prompts,
         candle::{
@@ -519,7 +519,7 @@ fn quantised_models_make_the_same_tokens_after_a_reset() {
 }
 
 fn plan(overrides: &[String]) -> Result<Plan, String> {
-    let composed = compose(&ConfTree::built_in(), overrides).map_err(|e| e.to_string())?;
+    let composed = compose(&built_in(), overrides).map_err(|e| e.to_string())?;
     Plan::new(composed).map_err(|e| e.to_string())
 }
 
@@ -555,7 +555,7 @@ fn a_run_takes_a_family_of_its_own_from_a_config_json() {
 
 #[test]
 fn every_model_of_conf_is_the_same_for_both_runtimes() {
-    let tree = ConfTree::built_in();
+    let tree = built_in();
     for option in tree.options("model").into_iter().filter(|option| option != "local") {
         let open = |runtime: &str| {
             let overrides = [format!("model={option}"), format!("runtime={runtime}")];

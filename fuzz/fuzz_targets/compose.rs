@@ -2,12 +2,12 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use llmprof::config::{Composition, ConfTree, ComposeContext};
+use hydra_config::{ComposeContext, Composition, ConfTree};
 
 fuzz_target!(|input: (&str, &str, &str)| {
     let (primary, option, given) = input;
     let tree = ConfTree::from_files([("config.yaml", primary), ("g/a.yaml", option), ("g/h/b.yaml", option)]);
-    if let Ok(composition) = Composition::new(&tree, &[given.to_owned()], &ComposeContext::current()) {
+    if let Ok(composition) = Composition::new(&tree, &[given.to_owned()], &ComposeContext::current("app")) {
         let _ = composition.resolved_job();
         let _ = composition.resolved_hydra("run.dir");
     }

@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use llmprof::config::{Override, OverrideValue};
+use hydra_config::{Override, OverrideValue};
 
 fuzz_target!(|text: &str| {
     if let Ok(Override { value: Some(OverrideValue::Single(element)), .. }) = Override::parse(text) {

@@ -10,7 +10,7 @@ use clap::{Args, CommandFactory, ValueEnum};
 
 use super::{Cli, Failure};
 use crate::{
-    config::{Composed, ConfTree, compose},
+    config::{Composed, ConfTree, compose, find_tree},
     run::plan::Plan,
 };
 
@@ -65,7 +65,7 @@ impl ConfigArgs {
     pub(super) fn tree(&self) -> Result<ConfTree, Failure> {
         let cwd = env::current_dir()
             .map_err(|e| Failure::usage(format_args!("cannot read the working directory: {e}")))?;
-        ConfTree::find(self.conf_dir.as_deref(), &cwd).map_err(Failure::usage)
+        find_tree(self.conf_dir.as_deref(), &cwd).map_err(Failure::usage)
     }
 
     pub(super) fn compose(&self) -> Result<Composed, Failure> {

@@ -1,131 +1,52 @@
-//! Composes files and overrides into one typed configuration, and writes it as the YAML files that Hydra keeps.
+//! Composes runs from the files compiled into the program and those of a directory.
 
-use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use serde_yaml_ng::{Mapping, Value};
+use hydra_config::{ComposeContext, ConfTree, ConfigError};
+use include_dir::{Dir, include_dir};
 
-use super::composition::Composition;
-use super::conf_tree::ConfTree;
-use super::defaults::DefaultsItem;
-use super::error::{ConfigError, Names};
-use super::interpolate::HYDRA;
-use super::overrides::{Override, OverrideValue};
-use super::python_text::str_of;
-use super::run_config::RunConfig;
-use super::typed;
-use super::value_tree::{keys_of, value_at};
+use super::Composed;
 
-/// A composed configuration and the files and overrides it was made from.
-#[derive(Debug, Clone)]
-pub struct Composed {
-    pub config: RunConfig,
-    /// The job's configuration, interpolations resolved, without Hydra's own.
-    pub tree: Value,
-    /// The option chosen for each group.
-    pub choices: BTreeMap<String, String>,
-    /// As they were typed.
-    pub overrides: Vec<String>,
-    composition: Composition,
-}
+static BUILT_IN: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/conf");
 
-/// Whether interpolations are resolved or kept as `${…}`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
-    Resolved,
-    AsWritten,
-}
-
-impl Composed {
-    /// The resolved configuration as YAML, in the order of the files.
-    pub fn to_yaml(&self) -> String {
-        yaml_text(&self.tree)
-    }
-
-    /// The job's configuration in either form.
-    pub fn job(&self, form: Form) -> Value {
-        match form {
-            Form::Resolved => self.tree.clone(),
-            Form::AsWritten => self.composition.job(),
+/// Only the files compiled into the program.
+pub fn built_in() -> ConfTree {
+    let mut files = Vec::new();
+    let mut folders = vec![&BUILT_IN];
+    while let Some(folder) = folders.pop() {
+        folders.extend(folder.dirs());
+        for file in folder.files() {
+            if let (Some(path), Some(text)) = (file.path().to_str(), file.contents_utf8()) {
+                files.push((path.replace('\\', "/"), text));
+            }
         }
     }
+    ConfTree::from_files(files)
+}
 
-    /// The sub-tree at a dotted path (`runtime.sim`).
-    pub fn package(&self, path: &str, form: Form) -> Result<Value, ConfigError> {
-        let job = self.job(form);
-        value_at(&job, path).cloned().ok_or_else(|| ConfigError::UnknownPackage {
-            names: Names::near_keys(path, &keys_of(&job)).into(),
-            package: path.to_owned(),
-        })
-    }
+/// The files of `dir`, and the built-in files that `dir` does not have.
+pub fn over_built_in(dir: impl Into<PathBuf>) -> Result<ConfTree, ConfigError> {
+    built_in().with_dir(dir)
+}
 
-    /// The merged files in order, with the package and the origin of each.
-    pub fn defaults(&self) -> &[DefaultsItem] {
-        &self.composition.defaults
-    }
-
-    /// The directories searched for files, in order.
-    pub fn search_path(&self) -> &[String] {
-        &self.composition.search_path
-    }
-
-    /// Hydra's own configuration as it was written.
-    pub fn hydra(&self) -> Value {
-        self.composition.hydra()
-    }
-
-    /// The directory of the sweep and the subdirectory of this job, from `hydra.sweep`.
-    pub fn sweep_dirs(&self) -> Result<(String, String), ConfigError> {
-        let text = |key: &str| Ok(str_of(&self.composition.resolved_hydra(key)?));
-        Ok((text("sweep.dir")?, text("sweep.subdir")?))
-    }
-
-    /// The overrides of the job as a YAML list, as they were typed.
-    pub fn overrides_yaml(&self) -> String {
-        yaml_text(&self.composition.job_overrides())
-    }
-
-    /// Hydra's own configuration as YAML, as it was written.
-    pub fn hydra_yaml(&self) -> String {
-        yaml_text(&Value::Mapping([(Value::from(HYDRA), self.hydra())].into_iter().collect()))
-    }
-
-    /// The name and content of each file in a run's `.hydra/` directory.
-    pub fn hydra_files(&self) -> [(&'static str, String); 3] {
-        [
-            ("config.yaml", yaml_text(&self.job(Form::AsWritten))),
-            ("hydra.yaml", self.hydra_yaml()),
-            ("overrides.yaml", self.overrides_yaml()),
-        ]
+/// The tree that a command uses: `conf_dir` if given (it must exist), else `conf/` in `cwd` if it exists, else the
+/// built-in files.
+pub fn find_tree(conf_dir: Option<&Path>, cwd: &Path) -> Result<ConfTree, ConfigError> {
+    match conf_dir {
+        Some(dir) => over_built_in(dir),
+        None if cwd.join("conf").is_dir() => over_built_in(cwd.join("conf")),
+        None => Ok(built_in()),
     }
 }
 
-/// `value` as YAML text.
-pub fn yaml_text(value: &impl serde::Serialize) -> String {
-    // Cannot fail: keys are strings and values are plain.
-    serde_yaml_ng::to_string(value).unwrap_or_default()
-}
-
-/// The time, directory and job number that interpolations can refer to.
-#[derive(Debug, Clone)]
-pub struct ComposeContext {
-    pub now: jiff::Zoned,
-    pub cwd: PathBuf,
-    /// The index of the job in its sweep, from 0; `None` for a single run.
-    pub job: Option<usize>,
-}
-
-impl ComposeContext {
-    /// The current time and the working directory of this process.
-    pub fn current() -> ComposeContext {
-        let cwd = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("."));
-        ComposeContext { now: jiff::Zoned::now(), cwd, job: None }
-    }
+/// The current time and the working directory of this process.
+pub fn current_context() -> ComposeContext {
+    ComposeContext::current(env!("CARGO_PKG_NAME"))
 }
 
 /// Composes `config.yaml`, the options its defaults list names, and `overrides`.
 pub fn compose(tree: &ConfTree, overrides: &[String]) -> Result<Composed, ConfigError> {
-    compose_in(tree, overrides, &ComposeContext::current())
+    compose_in(tree, overrides, &current_context())
 }
 
 /// [`compose`] with a given time and working directory.
@@ -134,98 +55,40 @@ pub fn compose_in(
     overrides: &[String],
     context: &ComposeContext,
 ) -> Result<Composed, ConfigError> {
-    match typed_composition(tree, overrides, context) {
-        Err(ConfigError::UnknownKey { key, names, origin, add_with: Some(plus) }) => {
-            // Suggest the + only if the typed configuration has the key.
-            let added: Vec<String> = overrides
-                .iter()
-                .map(|text| if plus == format!("+{text}") { plus.clone() } else { text.clone() })
-                .collect();
-            let still_unknown = matches!(
-                typed_composition(tree, &added, context),
-                Err(ConfigError::UnknownKey { add_with: None, .. } | ConfigError::BadMerge { .. })
-            );
-            let add_with = Some(plus).filter(|_| !still_unknown);
-            Err(ConfigError::UnknownKey { key, names, origin, add_with })
-        }
-        outcome => outcome,
-    }
+    hydra_config::compose(tree, overrides, context)
 }
 
-fn typed_composition(
-    tree: &ConfTree,
-    overrides: &[String],
-    context: &ComposeContext,
-) -> Result<Composed, ConfigError> {
-    let composition = Composition::new(tree, overrides, context)?;
-    let origins = &composition.tree.origins;
-    let resolved = composition.resolved_job().and_then(|job| {
-        let full = with_hydra(&job, |key| composition.resolved_hydra(key))?;
-        Ok((job, full))
-    });
-    let (job, full) = resolved.map_err(|error| {
-        // If the unresolved reference is to a missing key, report that key instead.
-        let as_written = with_hydra(&composition.job(), |key| Ok(Value::from(key)));
-        match as_written.and_then(|full| typed::typed(&full, origins)) {
-            Err(missing @ (ConfigError::MissingKey { .. } | ConfigError::MissingValue { .. })) => missing,
-            _ => error,
-        }
-    })?;
-    let config = typed::typed(&full, origins)?;
-    let chosen = |(key, option): (&String, &Option<String>)| Some((key.clone(), option.clone()?));
-    let choices = composition.choices.iter().filter_map(chosen).collect();
-    Ok(Composed { config, tree: job, choices, overrides: overrides.to_vec(), composition })
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Candidates;
 
-/// The content of a sweep's `multirun.yaml`: the configuration as written, without the swept overrides.
-///
-/// `jobs` is the expansion of `overrides`. If nothing composes without the swept overrides, the first job is written.
-pub fn multirun_yaml(
-    tree: &ConfTree,
-    overrides: &[String],
-    jobs: &[Vec<String>],
-    context: &ComposeContext,
-) -> Result<String, ConfigError> {
-    let parsed = overrides.iter().map(|text| Override::parse(text)).collect::<Result<Vec<_>, _>>()?;
-    let single: Vec<String> = parsed
-        .iter()
-        .filter(|given| !matches!(given.value, Some(OverrideValue::Sweep(_))))
-        .map(|given| given.text.to_string())
-        .collect();
-    let first_job = || jobs.first().cloned().unwrap_or_default();
-    let composition = Composition::new(tree, &single, context)
-        .or_else(|_| Composition::new(tree, &first_job(), context))?;
-    let mut hydra = composition.hydra();
-    let job_overrides = parsed.iter().filter(|given| !given.is_hydra());
-    let job_overrides = job_overrides.map(|given| Value::from(given.text.as_str())).collect();
-    if let Some(task) = hydra.get_mut("overrides").and_then(|overrides| overrides.get_mut("task")) {
-        *task = Value::Sequence(job_overrides);
+    #[test]
+    fn a_command_finds_its_tree() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(find_tree(None, dir.path()).unwrap().search_path().len(), 1);
+        std::fs::create_dir(dir.path().join("conf")).unwrap();
+        assert_eq!(find_tree(None, dir.path()).unwrap().search_path().len(), 2);
+        assert!(find_tree(None, Path::new("/nowhere")).is_ok());
+        let error = find_tree(Some(Path::new("/nowhere/conf")), Path::new("/")).unwrap_err();
+        assert_eq!(error.to_string(), "no configuration directory at /nowhere/conf");
     }
-    if let Some(mode) = hydra.get_mut("mode") {
-        *mode = Value::from("MULTIRUN");
-    }
-    let mut full = Mapping::new();
-    full.insert(Value::from(HYDRA), hydra);
-    if let Value::Mapping(job) = composition.job() {
-        full.extend(job);
-    }
-    Ok(yaml_text(&full))
-}
 
-/// The job's configuration and the part of Hydra's that a run reads.
-fn with_hydra(
-    job: &Value,
-    hydra_at: impl Fn(&str) -> Result<Value, ConfigError>,
-) -> Result<Value, ConfigError> {
-    let mut hydra = Mapping::new();
-    for (section, name) in [("run", "dir"), ("job", "name")] {
-        let value = hydra_at(&format!("{section}.{name}"))?;
-        let entry: Mapping = [(Value::from(name), value)].into_iter().collect();
-        hydra.insert(Value::from(section), Value::Mapping(entry));
+    #[test]
+    fn typed_keys_complete_their_values() {
+        let tree = built_in();
+        let candidates = Candidates::new(&tree, &[]);
+        let values = |word: &str| -> Vec<String> {
+            candidates.overrides(word).into_iter().map(|one| one.text[word.len()..].to_owned()).collect()
+        };
+        assert_eq!(values("model.dtype="), ["bf16", "f16", "f32"]);
+        assert_eq!(values("output.record="), ["false", "true"]);
+        assert_eq!(values("output.tui.ascii="), ["false", "null", "true"]);
+        assert_eq!(values("output.tui.theme=li"), ["ght"]);
+        assert_eq!(values("telemetry.probe="), ["auto", "none", "nvml", "sim"]);
+        assert_eq!(values("model.dtype=f32,"), ["bf16", "f16"]);
+        assert_eq!(values("runtime.seed="), ["0"]);
+        let notes = candidates.overrides("model=smollm2_135m");
+        assert_eq!(notes[0].note, "SmolLM2 135M: the default, small enough for any laptop.");
     }
-    let mut full = job.clone();
-    if let Value::Mapping(entries) = &mut full {
-        entries.insert(Value::from(HYDRA), Value::Mapping(hydra));
-    }
-    Ok(full)
 }

@@ -1,36 +1,24 @@
-//! Hydra-style composition of `conf/` and the command line's overrides into one typed `RunConfig`.
+//! The configuration of a run: `conf/` and the command line's overrides become one [`RunConfig`].
 //!
-//! [`ConfTree`] finds files, `defaults` lists the files to merge, `value_tree` merges them, `overrides` and `interpolate`
-//! parse the two grammars, `typed` deserialises the result. The result equals that of Hydra 1.3 and OmegaConf 2.3, which
-//! `tests/hydra_oracle.rs` checks.
+//! `hydra_config` composes; this room has the type of the result, the valid ranges, and the files compiled into the
+//! program. Other rooms use `hydra_config` through it.
 
-mod candidates;
 mod compose;
-mod composition;
-mod conf_tree;
-mod defaults;
-mod documents;
-mod error;
-mod hydra_node;
-mod interpolate;
-mod lexeme;
-mod overrides;
-mod python_text;
+mod range;
 mod run_config;
-mod scalar;
 mod tool_config;
-mod typed;
-mod value_deserializer;
-mod value_tree;
-mod yaml;
 
-pub use candidates::{Candidate, Candidates};
-pub use compose::{ComposeContext, Composed, Form, compose, compose_in, multirun_yaml, yaml_text};
-pub use composition::Composition;
-pub use conf_tree::ConfTree;
-pub use defaults::DefaultsItem;
-pub use documents::{DocumentError, parse_yaml, read_yaml, write_yaml};
-pub use error::{ConfigError, Names, Origin};
-pub use overrides::{Action, Element, Override, OverrideValue, Quote, Sweep, expand_sweep, glob_matches};
+pub use compose::{built_in, compose, compose_in, current_context, find_tree, over_built_in};
+pub use hydra_config::{
+    Action, Candidate, ComposeContext, Composition, ConfTree, ConfigError, DefaultsItem, DocumentError,
+    Element, Form, HydraConfig, HydraJob, HydraRun, Names, Origin, Override, OverrideValue, Quote, Sweep,
+    expand_sweep, glob_matches, multirun_yaml, parse_yaml, read_yaml, write_yaml, yaml_text,
+};
 pub use run_config::*;
 pub use tool_config::{ClockControl, NcuConfig, NsysConfig, Replay, ToolPhase};
+
+/// A composed run.
+pub type Composed = hydra_config::Composed<RunConfig>;
+
+/// Completion of overrides of a run.
+pub type Candidates<'t> = hydra_config::Candidates<'t, RunConfig>;

@@ -1,8 +1,9 @@
 //! The typed, resolved configuration of one run.
 
-use std::{fmt, num::NonZeroU32, path::PathBuf};
+use std::{num::NonZeroU32, path::PathBuf};
 
-use serde::de::{Deserializer, Error, Unexpected, Visitor};
+use hydra_config::{HydraConfig, text_or_scalar};
+use serde::de::{Deserializer, Error, Unexpected};
 use serde::{Deserialize, Serialize};
 
 use super::tool_config::{NcuConfig, NsysConfig};
@@ -469,26 +470,6 @@ pub enum ThemeName {
     NoColour,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct HydraConfig {
-    pub run: HydraRun,
-    pub job: HydraJob,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct HydraRun {
-    pub dir: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct HydraJob {
-    #[serde(deserialize_with = "text_or_scalar")]
-    pub name: String,
-}
-
 fn default_true() -> bool {
     true
 }
@@ -519,39 +500,4 @@ fn validated<'de, D: Deserializer<'de>>(
         true => Ok(x),
         false => Err(D::Error::invalid_value(Unexpected::Float(x), &expected)),
     }
-}
-
-/// Accepts a number or a boolean as a name, as in `experiment=42`.
-fn text_or_scalar<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
-    struct TextOrScalar;
-
-    impl Visitor<'_> for TextOrScalar {
-        type Value = String;
-
-        fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
-            f.write_str("a string")
-        }
-
-        fn visit_str<E: Error>(self, value: &str) -> Result<String, E> {
-            Ok(value.to_owned())
-        }
-
-        fn visit_bool<E: Error>(self, value: bool) -> Result<String, E> {
-            Ok(value.to_string())
-        }
-
-        fn visit_i64<E: Error>(self, value: i64) -> Result<String, E> {
-            Ok(value.to_string())
-        }
-
-        fn visit_u64<E: Error>(self, value: u64) -> Result<String, E> {
-            Ok(value.to_string())
-        }
-
-        fn visit_f64<E: Error>(self, value: f64) -> Result<String, E> {
-            Ok(value.to_string())
-        }
-    }
-
-    deserializer.deserialize_any(TextOrScalar)
 }

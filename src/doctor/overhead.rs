@@ -420,7 +420,7 @@ mod tests {
     use super::*;
     use crate::{
         base::noise,
-        config::{ConfTree, compose},
+        config::{built_in, compose},
     };
 
     fn overhead(slower: f64, pairs: usize) -> Overhead {
@@ -428,7 +428,7 @@ mod tests {
         let pairs: Vec<Pair> = (0..pairs)
             .map(|i| Pair { on_ms: 5.0 * slower * noise(i, 1), off_ms: 5.0 * noise(i, 2) })
             .collect();
-        let composed = compose(&ConfTree::built_in(), &[]).unwrap();
+        let composed = compose(&built_in(), &[]).unwrap();
         Overhead {
             run: plan(composed).unwrap().started(),
             change_pct: change_pct(&pairs, 0),
@@ -507,7 +507,7 @@ mod tests {
     fn a_run_without_overhead_is_refused() {
         let planned = |overrides: &[&str]| {
             let overrides: Vec<String> = overrides.iter().map(|text| (*text).to_owned()).collect();
-            plan(compose(&ConfTree::built_in(), &overrides).unwrap())
+            plan(compose(&built_in(), &overrides).unwrap())
         };
         assert!(matches!(planned(&["runtime=sim"]), Err(OverheadError::Simulated)));
         assert!(matches!(planned(&["runtime=watch"]), Err(OverheadError::NoWorkload)));

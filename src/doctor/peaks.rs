@@ -230,14 +230,14 @@ mod tests {
         let measured = MeasuredPeaks { device: Device::Cpu, name: "cpu".into(), rows };
         let overrides: Vec<String> =
             measured.overrides(Dtype::F32).unwrap().split(' ').map(str::to_owned).collect();
-        let tree = crate::config::ConfTree::built_in();
+        let tree = crate::config::built_in();
         let peaks = crate::config::compose(&tree, &overrides).unwrap().config.hardware.peaks;
         assert_eq!((peaks.flops, peaks.bytes_per_s), (Some(96.12e9), Some(21.4e9)));
     }
 
     #[test]
     fn a_simulated_device_is_refused() {
-        let tree = crate::config::ConfTree::built_in();
+        let tree = crate::config::built_in();
         let simulated = crate::config::compose(&tree, &["runtime=sim".to_owned()]).unwrap();
         assert!(matches!(device(&simulated), Err(PeaksError::Simulated)));
     }

@@ -386,11 +386,11 @@ fn step_json(cost: &StepCost) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{ConfTree, compose};
+    use crate::config::{built_in, compose};
 
     fn query(overrides: &[&str], gpu: Option<&str>) -> CostQuery {
         let overrides: Vec<String> = overrides.iter().map(|text| (*text).to_owned()).collect();
-        let config = compose(&ConfTree::built_in(), &overrides).unwrap().config;
+        let config = compose(&built_in(), &overrides).unwrap().config;
         CostQuery {
             model: config.model.name.clone(),
             shape: Shape::from_hf(&config.model.arch, config.model.nominal_dtype()).unwrap(),

@@ -86,13 +86,12 @@ pub fn thermometer(config: &RunConfig, last_temp_c: Option<f32>) -> Result<Therm
 mod tests {
     use super::*;
     use crate::{
-        config::{ConfTree, compose},
+        config::{built_in, compose},
         event::{Clock, Event, GpuInfo, Phase, Stamp, channel},
     };
 
     fn config(runtime: Runtime, probe: Probe) -> RunConfig {
-        let mut config =
-            compose(&ConfTree::built_in(), &["hardware.isolation.check=false".to_owned()]).unwrap().config;
+        let mut config = compose(&built_in(), &["hardware.isolation.check=false".to_owned()]).unwrap().config;
         config.runtime.name = runtime;
         config.telemetry.probe = probe;
         config

@@ -66,17 +66,17 @@ fn ranges_remark(config: &RunConfig) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{ConfTree, compose};
+    use crate::config::{built_in, compose};
 
     fn remarks_with(overrides: &[&str]) -> Result<Vec<String>, String> {
         let overrides: Vec<String> = overrides.iter().map(|text| (*text).to_owned()).collect();
-        let composed = compose(&ConfTree::built_in(), &overrides).unwrap();
+        let composed = compose(&built_in(), &overrides).unwrap();
         remarks(&composed.config).map_err(|e| e.to_string())
     }
 
     #[test]
     fn built_in_options_need_no_remarks() {
-        for option in ConfTree::built_in().options("profiling") {
+        for option in built_in().options("profiling") {
             let remarks = remarks_with(&[&format!("profiling={option}")]);
             match option.as_str() {
                 "minimal" | "none" | "nsys" | "ncu" | "full" | "roofline_only" => {

@@ -20,7 +20,7 @@ use clap::{Arg, Args, Command, CommandFactory, ValueEnum, ValueHint};
 
 use super::Cli;
 use crate::{
-    config::{Candidate, Candidates, ConfTree},
+    config::{Candidate, Candidates, ConfTree, built_in, find_tree},
     sim::scenario::Scenario,
 };
 
@@ -97,10 +97,10 @@ fn candidates(mut command: Command, before: &[String], current: &str, cwd: &Path
     command.build();
     let cursor = Cursor::after(&command, before);
     let tree = match &cursor.conf_dir {
-        Some(dir) => ConfTree::find(Some(&cwd.join(dir)), cwd),
-        None => ConfTree::find(None, cwd),
+        Some(dir) => find_tree(Some(&cwd.join(dir)), cwd),
+        None => find_tree(None, cwd),
     };
-    let tree = tree.unwrap_or_else(|_| ConfTree::built_in());
+    let tree = tree.unwrap_or_else(|_| built_in());
     let values = |arg: &Arg, partial: &str| cursor.values_of(arg, partial, &tree, cwd);
     if let Some(arg) = cursor.pending {
         return values(arg, current);

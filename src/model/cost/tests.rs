@@ -79,7 +79,7 @@ fn operators_are_in_order_and_sum_up() {
 
 #[test]
 fn costs_of_all_built_in_models_sum_up() {
-    let tree = crate::config::ConfTree::built_in();
+    let tree = crate::config::built_in();
     let mut models = 0;
     for model in tree.options("model") {
         let composed = crate::config::compose(&tree, &[format!("model={model}")]).unwrap();

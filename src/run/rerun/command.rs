@@ -239,7 +239,7 @@ pub fn config_yaml(config: &RunConfig, run_dir: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{ClockControl, ConfTree, Replay, compose};
+    use crate::config::{ClockControl, Replay, built_in, compose, over_built_in};
 
     fn target() -> Target<'static> {
         Target {
@@ -341,7 +341,7 @@ mod tests {
     #[test]
     fn the_child_repeats_the_run_without_profiling() {
         let dir = tempfile::tempdir().unwrap();
-        for model in ConfTree::built_in().options("model").iter().filter(|model| *model != "local") {
+        for model in built_in().options("model").iter().filter(|model| *model != "local") {
             let overrides = [
                 format!("model={model}"),
                 "experiment=42".to_owned(),
@@ -351,11 +351,11 @@ mod tests {
                 "dataset.prompt_tokens=33".to_owned(),
                 "infer=sampled".to_owned(),
             ];
-            let parent = compose(&ConfTree::built_in(), &overrides).unwrap().config;
+            let parent = compose(&built_in(), &overrides).unwrap().config;
             let wanted = child_config(&parent, &Device::Cpu, 2);
             let run_dir = dir.path().join("child ${x}");
             std::fs::write(dir.path().join("config.yaml"), config_yaml(&wanted, &run_dir)).unwrap();
-            let tree = ConfTree::over_built_in(dir.path()).unwrap();
+            let tree = over_built_in(dir.path()).unwrap();
             let mut child = compose(&tree, &[]).unwrap().config;
             assert_eq!(child.hydra.run.dir, run_dir.display().to_string());
             child.hydra = wanted.hydra.clone();

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::Session;
 use crate::{
-    config::{ConfTree, compose},
+    config::{built_in, compose},
     event::{Outcome, TraceState},
     model::Operator,
     run::plan::Plan,
@@ -24,7 +24,7 @@ fn start(overrides: &[&str]) -> Session {
         "telemetry=none",
     ];
     let asked: Vec<String> = asked.iter().chain(overrides).map(|o| (*o).to_owned()).collect();
-    Session::start(Plan::new(compose(&ConfTree::built_in(), &asked).unwrap()).unwrap())
+    Session::start(Plan::new(compose(&built_in(), &asked).unwrap()).unwrap())
 }
 
 fn pump(session: &mut Session, what: &str, until: impl Fn(&Session) -> bool) {

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     assets::sha256_hex,
-    config::{ComposeContext, Composed, ConfTree, compose_in, multirun_yaml},
+    config::{ComposeContext, Composed, ConfTree, compose_in, current_context, multirun_yaml},
     event::{Outcome, readings::Reading},
     run::{
         plan::Plan,
@@ -50,7 +50,7 @@ impl Runner {
         overrides: Vec<String>,
         jobs: Vec<Vec<String>>,
     ) -> Result<Runner, SweepError> {
-        let context = ComposeContext::current();
+        let context = current_context();
         let yaml = multirun_yaml(&tree, &overrides, &jobs, &context)?;
         let mut stored_jobs: Vec<StoredJob> = Vec::new();
         let mut taken: HashMap<String, usize> = HashMap::new();
@@ -85,7 +85,7 @@ impl Runner {
         })?;
         let mut sweep = stored.sweep(dir.to_owned());
         sweep.read_results();
-        let context = ComposeContext { now, ..ComposeContext::current() };
+        let context = ComposeContext { now, ..current_context() };
         let mut runner = Runner::new(sweep, stored, tree, context, lock);
         for job in 0..runner.sweep.jobs.len() {
             if runner.sweep.jobs[job].state == JobState::Waiting {

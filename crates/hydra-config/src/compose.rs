@@ -1,0 +1,228 @@
+//! Composes files and overrides into one typed configuration, and writes it as the YAML files that Hydra keeps.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde_yaml_ng::{Mapping, Value};
+
+use crate::composition::Composition;
+use crate::conf_tree::ConfTree;
+use crate::defaults::DefaultsItem;
+use crate::error::{ConfigError, Names};
+use crate::interpolate::HYDRA;
+use crate::overrides::{Override, OverrideValue};
+use crate::python_text::str_of;
+use crate::schema::Schema;
+use crate::typed;
+use crate::value_tree::{keys_of, value_at};
+
+/// A composed configuration and the files and overrides it was made from.
+#[derive(Debug, Clone)]
+pub struct Composed<C> {
+    pub config: C,
+    /// The job's configuration, interpolations resolved, without Hydra's own.
+    pub tree: Value,
+    /// The option chosen for each group.
+    pub choices: BTreeMap<String, String>,
+    /// As they were typed.
+    pub overrides: Vec<String>,
+    composition: Composition,
+}
+
+/// Whether interpolations are resolved or kept as `${…}`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    Resolved,
+    AsWritten,
+}
+
+impl<C> Composed<C> {
+    /// The resolved configuration as YAML, in the order of the files.
+    pub fn to_yaml(&self) -> String {
+        yaml_text(&self.tree)
+    }
+
+    /// The job's configuration in either form.
+    pub fn job(&self, form: Form) -> Value {
+        match form {
+            Form::Resolved => self.tree.clone(),
+            Form::AsWritten => self.composition.job(),
+        }
+    }
+
+    /// The sub-tree at a dotted path (`runtime.sim`).
+    pub fn package(&self, path: &str, form: Form) -> Result<Value, ConfigError> {
+        let job = self.job(form);
+        value_at(&job, path).cloned().ok_or_else(|| ConfigError::UnknownPackage {
+            names: Names::near_keys(path, &keys_of(&job)).into(),
+            package: path.to_owned(),
+        })
+    }
+
+    /// The merged files in order, with the package and the origin of each.
+    pub fn defaults(&self) -> &[DefaultsItem] {
+        &self.composition.defaults
+    }
+
+    /// The directories searched for files, in order.
+    pub fn search_path(&self) -> &[String] {
+        &self.composition.search_path
+    }
+
+    /// Hydra's own configuration as it was written.
+    pub fn hydra(&self) -> Value {
+        self.composition.hydra()
+    }
+
+    /// The directory of the sweep and the subdirectory of this job, from `hydra.sweep`.
+    pub fn sweep_dirs(&self) -> Result<(String, String), ConfigError> {
+        let text = |key: &str| Ok(str_of(&self.composition.resolved_hydra(key)?));
+        Ok((text("sweep.dir")?, text("sweep.subdir")?))
+    }
+
+    /// The overrides of the job as a YAML list, as they were typed.
+    pub fn overrides_yaml(&self) -> String {
+        yaml_text(&self.composition.job_overrides())
+    }
+
+    /// Hydra's own configuration as YAML, as it was written.
+    pub fn hydra_yaml(&self) -> String {
+        yaml_text(&Value::Mapping([(Value::from(HYDRA), self.hydra())].into_iter().collect()))
+    }
+
+    /// The name and content of each file in a run's `.hydra/` directory.
+    pub fn hydra_files(&self) -> [(&'static str, String); 3] {
+        [
+            ("config.yaml", yaml_text(&self.job(Form::AsWritten))),
+            ("hydra.yaml", self.hydra_yaml()),
+            ("overrides.yaml", self.overrides_yaml()),
+        ]
+    }
+}
+
+/// `value` as YAML text.
+pub fn yaml_text(value: &impl serde::Serialize) -> String {
+    // Cannot fail: keys are strings and values are plain.
+    serde_yaml_ng::to_string(value).unwrap_or_default()
+}
+
+/// The time, directory and job number that interpolations can refer to.
+#[derive(Debug, Clone)]
+pub struct ComposeContext {
+    pub now: jiff::Zoned,
+    pub cwd: PathBuf,
+    /// `hydra.job.name` where no file sets it.
+    pub job_name: String,
+    /// The index of the job in its sweep, from 0; `None` for a single run.
+    pub job: Option<usize>,
+}
+
+impl ComposeContext {
+    /// The current time and the working directory of this process.
+    pub fn current(job_name: impl Into<String>) -> ComposeContext {
+        let cwd = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("."));
+        ComposeContext { now: jiff::Zoned::now(), cwd, job_name: job_name.into(), job: None }
+    }
+}
+
+/// Composes `config.yaml`, the options its defaults list names, and `overrides`.
+pub fn compose<C: Schema>(
+    tree: &ConfTree,
+    overrides: &[String],
+    context: &ComposeContext,
+) -> Result<Composed<C>, ConfigError> {
+    match typed_composition(tree, overrides, context) {
+        Err(ConfigError::UnknownKey { key, names, origin, add_with: Some(plus) }) => {
+            // Suggest the + only if the typed configuration has the key.
+            let added: Vec<String> = overrides
+                .iter()
+                .map(|text| if plus == format!("+{text}") { plus.clone() } else { text.clone() })
+                .collect();
+            let still_unknown = matches!(
+                typed_composition::<C>(tree, &added, context),
+                Err(ConfigError::UnknownKey { add_with: None, .. } | ConfigError::BadMerge { .. })
+            );
+            let add_with = Some(plus).filter(|_| !still_unknown);
+            Err(ConfigError::UnknownKey { key, names, origin, add_with })
+        }
+        outcome => outcome,
+    }
+}
+
+fn typed_composition<C: Schema>(
+    tree: &ConfTree,
+    overrides: &[String],
+    context: &ComposeContext,
+) -> Result<Composed<C>, ConfigError> {
+    let composition = Composition::new(tree, overrides, context)?;
+    let origins = &composition.tree.origins;
+    let resolved = composition.resolved_job().and_then(|job| {
+        let full = with_hydra(&job, |key| composition.resolved_hydra(key))?;
+        Ok((job, full))
+    });
+    let (job, full) = resolved.map_err(|error| {
+        // If the unresolved reference is to a missing key, report that key instead.
+        let as_written = with_hydra(&composition.job(), |key| Ok(Value::from(key)));
+        match as_written.and_then(|full| typed::typed::<C>(&full, origins)) {
+            Err(missing @ (ConfigError::MissingKey { .. } | ConfigError::MissingValue { .. })) => missing,
+            _ => error,
+        }
+    })?;
+    let config = typed::typed(&full, origins)?;
+    let chosen = |(key, option): (&String, &Option<String>)| Some((key.clone(), option.clone()?));
+    let choices = composition.choices.iter().filter_map(chosen).collect();
+    Ok(Composed { config, tree: job, choices, overrides: overrides.to_vec(), composition })
+}
+
+/// The content of a sweep's `multirun.yaml`: the configuration as written, without the swept overrides.
+///
+/// `jobs` is the expansion of `overrides`. If nothing composes without the swept overrides, the first job is written.
+pub fn multirun_yaml(
+    tree: &ConfTree,
+    overrides: &[String],
+    jobs: &[Vec<String>],
+    context: &ComposeContext,
+) -> Result<String, ConfigError> {
+    let parsed = overrides.iter().map(|text| Override::parse(text)).collect::<Result<Vec<_>, _>>()?;
+    let single: Vec<String> = parsed
+        .iter()
+        .filter(|given| !matches!(given.value, Some(OverrideValue::Sweep(_))))
+        .map(|given| given.text.to_string())
+        .collect();
+    let first_job = || jobs.first().cloned().unwrap_or_default();
+    let composition = Composition::new(tree, &single, context)
+        .or_else(|_| Composition::new(tree, &first_job(), context))?;
+    let mut hydra = composition.hydra();
+    let job_overrides = parsed.iter().filter(|given| !given.is_hydra());
+    let job_overrides = job_overrides.map(|given| Value::from(given.text.as_str())).collect();
+    if let Some(task) = hydra.get_mut("overrides").and_then(|overrides| overrides.get_mut("task")) {
+        *task = Value::Sequence(job_overrides);
+    }
+    if let Some(mode) = hydra.get_mut("mode") {
+        *mode = Value::from("MULTIRUN");
+    }
+    let mut full = Mapping::new();
+    full.insert(Value::from(HYDRA), hydra);
+    if let Value::Mapping(job) = composition.job() {
+        full.extend(job);
+    }
+    Ok(yaml_text(&full))
+}
+
+/// The job's configuration and the part of Hydra's that a run reads.
+fn with_hydra(
+    job: &Value,
+    hydra_at: impl Fn(&str) -> Result<Value, ConfigError>,
+) -> Result<Value, ConfigError> {
+    let mut hydra = Mapping::new();
+    for (section, name) in [("run", "dir"), ("job", "name")] {
+        let value = hydra_at(&format!("{section}.{name}"))?;
+        let entry: Mapping = [(Value::from(name), value)].into_iter().collect();
+        hydra.insert(Value::from(section), Value::Mapping(entry));
+    }
+    let mut full = job.clone();
+    if let Value::Mapping(entries) = &mut full {
+        entries.insert(Value::from(HYDRA), Value::Mapping(hydra));
+    }
+    Ok(full)
+}

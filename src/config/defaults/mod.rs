@@ -1,7 +1,0 @@
-//! The defaults list: the files of a configuration, their order and the package of each.
-
-mod entry;
-mod list;
-
-pub use list::DefaultsItem;
-pub(super) use list::defaults_list;

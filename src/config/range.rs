@@ -1,0 +1,93 @@
+//! The valid ranges of values.
+
+use hydra_config::{OutOfRange, Schema};
+
+use super::RunConfig;
+
+impl Schema for RunConfig {
+    fn out_of_range(&self) -> Option<OutOfRange> {
+        let (key, got, expected) = first_out_of_range(self)?;
+        Some(OutOfRange { key, got, expected })
+    }
+
+    fn is_untyped(key: &str) -> bool {
+        key == "model.arch"
+    }
+}
+
+/// The first invalid value: its key, the value and the expected range.
+fn first_out_of_range(config: &RunConfig) -> Option<(String, String, &'static str)> {
+    let RunConfig { model, dataset, runtime, infer, hardware, profiling, output, hydra, .. } = config;
+    let sim = &runtime.sim;
+    let sampling = dataset.sampling.as_ref();
+    let samples = sampling.and_then(|sampling| sampling.num_samples_per_epoch).unwrap_or(1);
+    let integers = [
+        ("dataset.sampling.num_epochs", sampling.map_or(1, |s| s.num_epochs), 1, u32::MAX, "at least 1"),
+        ("dataset.sampling.num_samples_per_epoch", samples.min(1) as u32, 1, 1, "null or at least 1"),
+        ("dataset.prompt_tokens", dataset.prompt_tokens, 1, u32::MAX, "at least 1"),
+        ("runtime.threads", runtime.threads.unwrap_or(1), 1, 4096, "null or 1 to 4096"),
+        ("runtime.batch_size", runtime.batch_size, 1, u32::MAX, "at least 1"),
+        ("runtime.requests", runtime.requests.unwrap_or(1), 1, u32::MAX, "null or at least 1"),
+        ("infer.max_new_tokens", infer.max_new_tokens, 1, u32::MAX, "at least 1"),
+        ("profiling.nvml.interval_ms", profiling.nvml.interval_ms, 10, u32::MAX, "at least 10"),
+        ("profiling.host.interval_ms", profiling.host.interval_ms, 10, u32::MAX, "at least 10"),
+        ("profiling.nsys.requests", profiling.nsys.requests, 1, 100, "1 to 100"),
+        ("profiling.ncu.top_k", profiling.ncu.top_k, 1, 100, "1 to 100"),
+        ("profiling.ncu.launch_count", profiling.ncu.launch_count, 1, 100_000, "1 to 100000"),
+        ("output.flush_ms", output.flush_ms, 1, 60_000, "1 to 60000"),
+        ("output.tui.fps", output.tui.fps, 1, 60, "1 to 60"),
+    ];
+    let floats = [
+        (
+            "hardware.expected_power_limit_w",
+            hardware.expected_power_limit_w.unwrap_or(1.0),
+            f64::MIN_POSITIVE,
+            "null or a finite number above 0",
+        ),
+        (
+            "hardware.peaks.flops",
+            hardware.peaks.flops.unwrap_or(1.0),
+            f64::MIN_POSITIVE,
+            "null or a finite number above 0",
+        ),
+        (
+            "hardware.peaks.bytes_per_s",
+            hardware.peaks.bytes_per_s.unwrap_or(1.0),
+            f64::MIN_POSITIVE,
+            "null or a finite number above 0",
+        ),
+        (
+            "hardware.isolation.max_other_cpu_pct",
+            hardware.isolation.max_other_cpu_pct,
+            0.0,
+            "a finite number, 0 or more",
+        ),
+        ("runtime.sim.prefill_tok_s", sim.prefill_tok_s, f64::MIN_POSITIVE, "a finite number above 0"),
+        ("runtime.sim.itl_ms", sim.itl_ms, 0.0, "a finite number, 0 or more"),
+        ("runtime.sim.jitter", sim.jitter, 0.0, "a finite number, 0 or more"),
+        ("runtime.sim.speed", sim.speed, 0.0, "a finite number, 0 or more"),
+    ];
+    let texts = [
+        ("experiment", &config.experiment),
+        ("model.name", &model.name),
+        ("dataset.name", &dataset.name),
+        ("runtime.device", &runtime.device),
+        ("hydra.run.dir", &hydra.run.dir),
+    ];
+    let integer = integers
+        .into_iter()
+        .find(|&(_, got, min, max, _)| got < min || got > max)
+        .map(|(key, got, _, _, expected)| (key.to_owned(), got.to_string(), expected));
+    let float = floats
+        .into_iter()
+        .find(|&(_, got, min, _)| !got.is_finite() || got < min)
+        .map(|(key, got, _, expected)| (key.to_owned(), got.to_string(), expected));
+    let text = texts
+        .into_iter()
+        .find(|(_, got)| got.trim().is_empty())
+        .map(|(key, got)| (key.to_owned(), format!("{got:?}"), "text that is not empty"));
+    let arch = (!model.arch.is_object() && model.config_json.is_none()).then(|| {
+        ("model.arch".to_owned(), model.arch.to_string(), "keys and values, or a model.config_json")
+    });
+    integer.or(float).or(text).or(arch)
+}
