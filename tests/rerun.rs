@@ -180,7 +180,7 @@ fn a_rerun_under_nsys_becomes_a_report() {
     {
         assert!(command.contains(part), "{part}: {command}");
     }
-    assert!(bench.text("nsys/stdout.log").contains("tiny, f32, on cpu"));
+    assert!(bench.text("nsys/stdout.log").contains("tiny, bf16, on cpu"));
 
     let child = bench.dir.path().join("run/nsys/child");
     let metrics: serde_json::Value = serde_json::from_str(&bench.text("nsys/child/metrics.json")).unwrap();

@@ -88,6 +88,16 @@ impl DtypeChoice {
     }
 }
 
+impl From<Dtype> for DtypeChoice {
+    fn from(dtype: Dtype) -> DtypeChoice {
+        match dtype {
+            Dtype::F32 => DtypeChoice::F32,
+            Dtype::F16 => DtypeChoice::F16,
+            Dtype::Bf16 => DtypeChoice::Bf16,
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Dtype {

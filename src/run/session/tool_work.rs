@@ -129,9 +129,12 @@ impl Session {
         let reported = self.state.profiled_gpu().and_then(|gpu| gpu.info.compute_capability.as_deref());
         // Nothing is sampled in a run for tools alone, but the kernels of this build are for one generation.
         let built_for = || device::built_for().filter(|_| !self.plan.device.is_cpu());
+        let mut config = self.plan.composed.config.clone();
+        // While this run has the memory, the child might choose another type.
+        config.model.dtype = self.plan.dtype.into();
         Ok(Rerun {
             tool,
-            config: self.plan.composed.config.clone(),
+            config,
             device: self.plan.device.clone(),
             run_dir,
             kernels,
