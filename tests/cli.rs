@@ -49,7 +49,7 @@ fn help_lists_commands_and_exit_codes() {
 #[test]
 fn mistakes_are_named_with_suggestions() {
     let dir = tempfile::tempdir().unwrap();
-    let cases: [(&[&str], &[&str]); 14] = [
+    let cases: [(&[&str], &[&str]); 16] = [
         (&["--model", "qwen"], &["\"qwen\"", "qwen2_5_7b"]),
         (&["run", "model=smollm"], &["\"smollm\"", "smollm2_135m"]),
         (&["run", "modle=smollm2_135m"], &["\"modle\"", "model"]),
@@ -60,6 +60,8 @@ fn mistakes_are_named_with_suggestions() {
         (&["run", "runtime=sim", "runtime.sim.scenario=sunny"], &["\"sunny\"", "steady"]),
         (&["run", "dataset.prompt_tokens=9000"], &["8192", "dataset.prompt_tokens"]),
         (&["rnu"], &["\"rnu\"", "Did you mean run?"]),
+        (&["runtime=sim", "run"], &["\"run\" is a command", ": llmprof-tui run runtime=sim\n"]),
+        (&["--model", "smollm2_135m", "a=b c", "cost"], &["llmprof-tui cost model=smollm2_135m 'a=b c'"]),
         (&["replya", "x"], &["\"replya\"", "Did you mean replay?"]),
         (&["--modle", "x"], &["--modle", "--model"]),
         (&["replay", "x", "--at", "soon"], &["soon", "\"end\""]),

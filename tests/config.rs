@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use llmprof::config::{
-    ComposeContext, Composed, ConfTree, ConfigError, DtypeChoice, Form, Probe, Runtime, ThemeName, built_in,
+    ComposeContext, Composed, ConfTree, ConfigError, DtypeChoice, Probe, Runtime, ThemeName, Weights, built_in,
     compose, compose_in, over_built_in,
 };
 use llmprof::model::{ModelSpec, spec::RopeScaling};
@@ -63,10 +63,10 @@ fn defaults() {
 #[test]
 fn packages_files_and_defaults_of_a_composition() {
     let run = composed(&["experiment=${model.name}", "infer=long", "hydra.job.name=j"]).unwrap();
-    assert_eq!(run.package("experiment", Form::Resolved).unwrap(), "smollm2_135m");
-    assert_eq!(run.package("experiment", Form::AsWritten).unwrap(), "${model.name}");
-    assert_eq!(run.package("model.arch.vocab_size", Form::Resolved).unwrap(), 49152);
-    let message = run.package("model.arhc", Form::Resolved).unwrap_err().to_string();
+    assert_eq!(run.package("experiment").unwrap(), "smollm2_135m");
+    assert_eq!(run.composition.package("experiment").unwrap(), "${model.name}");
+    assert_eq!(run.package("model.arch.vocab_size").unwrap(), 49152);
+    let message = run.package("model.arhc").unwrap_err().to_string();
     assert!(message.contains("did you mean model.arch?"), "{message}");
 
     let [(_, config), (_, hydra), (_, overrides)] = run.hydra_files();
@@ -75,12 +75,12 @@ fn packages_files_and_defaults_of_a_composition() {
     assert_eq!(overrides, "- experiment=${model.name}\n- infer=long\n");
     assert_eq!(run.overrides.len(), 3);
 
-    let infer = run.defaults().iter().find(|item| item.config == "infer/long").unwrap();
+    let infer = run.composition.defaults.iter().find(|item| item.config == "infer/long").unwrap();
     assert_eq!((infer.package.as_str(), infer.parent.as_deref()), ("infer", Some("config")));
     assert_eq!(infer.origin.to_string(), "the override \"infer=long\"");
-    let own = run.defaults().last().unwrap();
+    let own = run.composition.defaults.last().unwrap();
     assert_eq!((own.config.as_str(), own.is_self), ("config", true));
-    assert_eq!(run.search_path(), ["the files built into the program"]);
+    assert_eq!(run.composition.search_path, ["the files built into the program"]);
 }
 
 #[test]
@@ -530,6 +530,70 @@ fn errors_name_the_files_of_a_directory() {
             assert!(message.contains(expected), "{path} {text:?}: {message}\nexpected: {expected}");
         }
     }
+}
+
+#[test]
+fn keys_of_ones_own_are_kept_at_the_top() {
+    let (_dir, tree) = tree_with(&[
+        ("paths/default.yaml", "root: /data\nlater: ???\n"),
+        ("model/mine.yaml", "defaults: [smollm2_135m, _self_]\nname: mine\nweights: ${paths.root}/mine\n"),
+    ]);
+    let given =
+        |overrides: &[&str]| -> Vec<String> { overrides.iter().map(|text| text.to_string()).collect() };
+    let run = compose(&tree, &given(&["+paths=default", "model=mine", "+note=a b", "+data.x=1"])).unwrap();
+    assert_eq!(run.config.model.weights, Weights::Path("/data/mine".into()));
+    assert_eq!(run.package("paths.root").unwrap(), "/data");
+    assert!(run.to_yaml().contains("note: a b\n"), "{}", run.to_yaml());
+
+    let unknown = |text: &str| compose(&tree, &given(&[text])).unwrap_err().to_string();
+    for (text, expected) in [
+        ("+modle.x=1", "unknown key \"modle\"; did you mean model?"),
+        ("+experimnets=1", "unknown key \"experimnets\"; did you mean experiment?"),
+        ("+runtime.note=1", "unknown key \"runtime.note\""),
+        ("+model.sub.note=1", "unknown key \"model.sub\""),
+        ("note=1", "to add it, write \"+note=1\""),
+    ] {
+        let message = unknown(text);
+        assert!(message.contains(expected), "{text}: {message}");
+    }
+}
+
+#[test]
+fn other_names_of_keys_are_understood() {
+    let (dir, tree) = tree_with(&[
+        ("runtime/pytorch.yaml", "defaults: [candle, _self_]\nnum_new_tokens: 9\n"),
+        ("model/mine.yaml", "name: mine\ndtype: bf16\npath: ${hydra:runtime.cwd}/models/mine\n"),
+    ]);
+    let run = |overrides: &[&str]| {
+        let overrides: Vec<String> = overrides.iter().map(|text| text.to_string()).collect();
+        compose_in(&tree, &overrides, &context()).unwrap()
+    };
+    let remarks =
+        |run: &Composed| -> Vec<String> { run.composition.aliases.iter().map(ToString::to_string).collect() };
+    let file = dir.path().join("runtime/pytorch.yaml").display().to_string();
+    let both = run(&["runtime=pytorch", "model=mine", "experiment=${infer.max_new_tokens}"]);
+    assert_eq!(both.config.infer.max_new_tokens, 9);
+    assert_eq!(both.config.experiment, "9");
+    assert_eq!(both.config.model.weights, Weights::Path("/here/models/mine".into()));
+    let remark = format!("runtime.num_new_tokens is read as infer.max_new_tokens; from {file}, line 2");
+    assert_eq!(remarks(&both)[0], remark);
+    assert!(
+        remarks(&both)[1].starts_with("model.path is read as model.weights; from "),
+        "{:?}",
+        remarks(&both)
+    );
+
+    // What is set under its own name, and what is typed, has precedence.
+    let given = run(&["runtime=pytorch", "infer.max_new_tokens=5"]);
+    assert_eq!(given.config.infer.max_new_tokens, 5);
+    assert!(remarks(&given)[0].contains("is ignored, because infer.max_new_tokens comes from the override"));
+    for text in ["runtime.num_new_tokens=7", "+runtime.num_new_tokens=7", "++runtime.num_new_tokens=7"] {
+        assert_eq!(run(&[text]).config.infer.max_new_tokens, 7, "{text}");
+    }
+    assert!(remarks(&run(&[])).is_empty());
+    let wrong = compose(&tree, &["runtime.num_new_tokens=few".to_owned()]).unwrap_err().to_string();
+    assert!(wrong.contains("infer.max_new_tokens: got the text \"few\""), "{wrong}");
+    assert!(wrong.contains("the override \"runtime.num_new_tokens=few\""), "{wrong}");
 }
 
 #[test]

@@ -22,6 +22,14 @@ fn what_it_prints() {
         (&["config", "--package", "runtime.sim.itl_ms"], &["3.8\n"], &[":"]),
         (&["config", "experiment=${model.name}"], &["experiment: smollm2_135m\n"], &["${"]),
         (&["config", "experiment=${model.name}", "--no-resolve"], &["experiment: ${model.name}\n"], &[]),
+        (&["config", "experiment=${nope}", "--no-resolve"], &["experiment: ${nope}\n"], &[]),
+        (&["config", "dataset.name=???", "--no-resolve", "--package", "dataset.name"], &["???"], &[]),
+        (&["config", "experiment=${oc.env:NOT_SET_ANYWHERE}", "--info", "defaults"], &["_global_"], &[]),
+        (
+            &["config", "--json", "+model.arch.x=[inf, -inf, nan]", "--package", "model.arch.x"],
+            &["[\n  \"inf\",\n  \"-inf\",\n  \"nan\"\n]\n"],
+            &[],
+        ),
         (
             &["config", "--json", "--package", "telemetry"],
             &["{\n  \"probe\": \"auto\",\n  \"scenario\": null\n}\n"],

@@ -192,8 +192,10 @@ fn press_everything(terminal: &Terminal) {
                 let opens = matches!(
                     binding.action,
                     Action::Help
+                        | Action::Evidence
                         | Action::AskSnapshotName
                         | Action::AskFilter
+                        | Action::Do(Effect::Run(RunCommand::AskRerun))
                         | Action::Do(Effect::Run(RunCommand::EditOverrides))
                 );
                 if opens && applies {
@@ -223,7 +225,7 @@ fn snapshots_are_kept_and_compared() {
     let terminal = live();
     for name in ["before", "after"] {
         terminal.press("s", "snapshot name");
-        terminal.send(&format!("\x15{name}"));
+        terminal.send(name);
         terminal.see(name);
         terminal.press("\r", &format!("snapshot {name} saved"));
         let run = &run_dirs(terminal.path())[0];
@@ -277,7 +279,11 @@ fn edited_overrides_are_refused_in_place_or_start_a_new_run() {
 fn a_run_is_started_again_and_the_old_one_opened() {
     let terminal = live();
     let first = run_dirs(terminal.path());
-    terminal.send("r");
+    terminal.press("r", "End this run and start it again?");
+    terminal.press("n", "decode mean");
+    assert_eq!(run_dirs(terminal.path()), first);
+    terminal.press("r", "End this run and start it again?");
+    terminal.send("y");
     next_run(&terminal, &first);
     terminal.press("7", "newest first");
     terminal.until("both runs", |s| s.contents().matches("smollm2_135m").count() >= 3);
@@ -396,7 +402,8 @@ fn any_size_is_drawn() {
         terminal.send(&number.to_string());
     }
     terminal.send("?\x1b[B");
-    terminal.send("1");
+    // Closes the help and not the program.
+    terminal.send("q");
     terminal.send("1");
     terminal.until("a rate on a small screen", |s| has_rate(&s.contents()));
     terminal.resize(10, 2);
@@ -441,7 +448,7 @@ fn signals_end_the_program() {
 
 #[test]
 fn a_signal_during_a_prompt_or_help_ends_the_program() {
-    for (key, shows) in [("s", "snapshot name"), ("?", "while replaying")] {
+    for (key, shows) in [("s", "snapshot name"), ("?", "while profiling")] {
         let terminal = live();
         terminal.press(key, shows);
         terminal.send("\x03");
@@ -605,7 +612,7 @@ fn a_recording_plays_and_every_key_works() {
         {
             terminal.send(&number.to_string());
             for key in binding.keys {
-                if binding.action == Action::AskFilter
+                if matches!(binding.action, Action::AskFilter | Action::Evidence)
                     && binding.scope.applies(Pane::ALL[number - 1], Mode::Replay)
                 {
                     terminal.press(&sent_for(*key), "Esc closes");

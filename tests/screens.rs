@@ -421,6 +421,8 @@ fn help_and_prompts_are_on_top() {
     let mut ui = showing(Pane::Overview);
     ui.overlay = Overlay::Help { scroll: 0 };
     insta::assert_snapshot!("help", at_all_sizes(&state, &ui));
+    ui.overlay = Overlay::ConfirmRerun;
+    insta::assert_snapshot!("confirm_rerun", at_all_sizes(&state, &ui));
     ui.open_prompt(PromptKind::Overrides, "runtime.batch_size=two".into());
     if let Overlay::Prompt(prompt) = &mut ui.overlay {
         prompt.error = Some("runtime.batch_size wants a whole number, got \"two\"".into());
@@ -448,7 +450,7 @@ fn no_size_and_no_pane_panics() {
             for width in widths {
                 for height in [1, 2, 3, 4, 6, 8, 9, 12, 15, 24, 34, 50] {
                     let mut ui = showing(pane);
-                    for overlay in [Overlay::None, Overlay::Help { scroll: 99 }] {
+                    for overlay in [Overlay::None, Overlay::ConfirmRerun, Overlay::Help { scroll: 99 }] {
                         ui.overlay = overlay;
                         drawn(state, &ui, Glyphs::UNICODE, (width, height));
                     }

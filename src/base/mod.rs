@@ -1,7 +1,8 @@
-//! What every room may use: units, plain-text tables, markup, seeded noise, CPU time of a thread. Uses no other room.
+//! What every room may use: units, plain-text tables, markup, shell words, seeded noise, CPU time of a thread. Uses no other room.
 
 pub mod cpu_time;
 pub mod markup;
 pub mod noise;
+pub mod shell;
 pub mod table;
 pub mod units;

@@ -10,7 +10,8 @@ use clap::{Args, CommandFactory, ValueEnum};
 
 use super::{Cli, Failure};
 use crate::{
-    config::{Composed, ConfTree, compose, find_tree},
+    base::shell::quoted,
+    config::{Composed, Composition, ConfTree, compose, compose_untyped, find_tree},
     run::plan::Plan,
 };
 
@@ -73,6 +74,12 @@ impl ConfigArgs {
         compose(&self.tree()?, &with_model_name(self.typed_overrides())).map_err(Failure::usage)
     }
 
+    /// The configuration as it was written: `${…}` unresolved, values of any type.
+    pub(super) fn compose_untyped(&self) -> Result<Composition, Failure> {
+        self.reject_bare_words()?;
+        compose_untyped(&self.tree()?, &with_model_name(self.typed_overrides())).map_err(Failure::usage)
+    }
+
     pub(super) fn plan(&self) -> Result<Plan, Failure> {
         Ok(Plan::new(self.compose()?)?)
     }
@@ -85,6 +92,15 @@ impl ConfigArgs {
         let cli = Cli::command();
         let commands: Vec<&str> =
             cli.get_subcommands().filter(|command| !command.is_hide_set()).map(|c| c.get_name()).collect();
+        if commands.contains(&word.as_str()) {
+            let rest = self.typed_overrides().into_iter().filter(|o| o != word);
+            let line: Vec<String> =
+                ["llmprof-tui".to_owned(), word.clone()].into_iter().chain(rest).collect();
+            let line = line.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ");
+            return Err(Failure::usage(format_args!(
+                "{word:?} is a command and comes before the overrides: {line}"
+            )));
+        }
         let near: Vec<&str> =
             commands.iter().filter(|c| strsim::damerau_levenshtein(c, word) <= 2).copied().collect();
         let hint =

@@ -1,7 +1,6 @@
 //! `config`, and `--cfg` of other commands: the composed configuration.
 
 use clap::{Args, ValueEnum};
-use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{
@@ -11,7 +10,8 @@ use super::{
 };
 use crate::{
     base::table::aligned,
-    config::{Composed, DefaultsItem, Form, yaml_text},
+    config::{Composition, DefaultsItem, FoundAlias, YamlValue, to_json, yaml_text},
+    process::eprint_line,
 };
 
 #[derive(Debug, Default, Args)]
@@ -19,13 +19,13 @@ pub(super) struct PrintArgs {
     /// Print only this part
     #[arg(long, value_name = "KEY")]
     pub(super) package: Option<String>,
-    /// Leave ${…} unresolved
+    /// Print ${…} as it was written, without checking values
     #[arg(long)]
     pub(super) no_resolve: bool,
     /// Print how the configuration was composed instead
     #[arg(long, value_name = "WHAT", conflicts_with_all = ["package", "no_resolve"])]
     pub(super) info: Option<Info>,
-    /// Print JSON instead of YAML
+    /// Print JSON instead of YAML; infinite numbers and NaN are the texts inf, -inf and nan
     #[arg(long)]
     pub(super) json: bool,
 }
@@ -39,42 +39,53 @@ pub(super) enum Info {
 }
 
 pub(super) fn run(config: &ConfigArgs, args: &PrintArgs) -> Result<u8, Failure> {
-    let composed = config.compose()?;
-    match (args.info, config.cfg) {
-        (Some(Info::Searchpath), _) if args.json => print_json(&composed.search_path())?,
-        (Some(Info::Searchpath), _) => print(&composed.search_path().join("\n"))?,
-        (Some(Info::Defaults), _) if args.json => print_json(&defaults_json(&composed))?,
-        (Some(Info::Defaults), _) => print(&defaults_table(&composed))?,
-        (None, Some(WhichConfig::Hydra)) => print_value(&composed.hydra(), args.json)?,
-        (None, _) => {
-            let form = if args.no_resolve { Form::AsWritten } else { Form::Resolved };
-            let value = composed.package(args.package.as_deref().unwrap_or_default(), form);
+    if args.info.is_none() && config.cfg != Some(WhichConfig::Hydra) && !args.no_resolve {
+        let composed = config.compose()?;
+        note_aliases(&composed.composition.aliases);
+        let value = composed.package(args.package.as_deref().unwrap_or_default());
+        print_value(&value.map_err(Failure::usage)?, args.json)?;
+        return Ok(0);
+    }
+    let composition = config.compose_untyped()?;
+    match args.info {
+        Some(Info::Searchpath) if args.json => print_json(&composition.search_path)?,
+        Some(Info::Searchpath) => print(&composition.search_path.join("\n"))?,
+        Some(Info::Defaults) if args.json => print_json(&defaults_json(&composition))?,
+        Some(Info::Defaults) => print(&defaults_table(&composition))?,
+        None if config.cfg == Some(WhichConfig::Hydra) => print_value(&composition.hydra(), args.json)?,
+        None => {
+            note_aliases(&composition.aliases);
+            let value = composition.package(args.package.as_deref().unwrap_or_default());
             print_value(&value.map_err(Failure::usage)?, args.json)?;
         }
     }
     Ok(0)
 }
 
-fn print_value(value: &impl Serialize, json: bool) -> Result<(), Failure> {
+fn note_aliases(aliases: &[FoundAlias]) {
+    aliases.iter().for_each(|alias| eprint_line(format_args!("note: {alias}")));
+}
+
+fn print_value(value: &YamlValue, json: bool) -> Result<(), Failure> {
     match json {
-        true => print_json(value),
+        true => print_json(&to_json(value)),
         false => print(yaml_text(value).trim_end()),
     }
 }
 
-fn defaults_json(composed: &Composed) -> Value {
+fn defaults_json(composition: &Composition) -> Value {
     let item = |item: &DefaultsItem| {
         json!({
             "config": item.config, "package": item.package, "parent": item.parent,
             "self": item.is_self, "from": item.origin.to_string(),
         })
     };
-    composed.defaults().iter().map(item).collect()
+    composition.defaults.iter().map(item).collect()
 }
 
-fn defaults_table(composed: &Composed) -> String {
+fn defaults_table(composition: &Composition) -> String {
     let mut rows = vec![["CONFIG", "PACKAGE", "SELECTED BY", "FROM"].map(str::to_owned)];
-    for item in composed.defaults() {
+    for item in &composition.defaults {
         let config = if item.is_self { format!("{} (_self_)", item.config) } else { item.config.clone() };
         let package = if item.package.is_empty() { "_global_".into() } else { item.package.clone() };
         let parent = item.parent.clone().unwrap_or_else(|| "-".into());

@@ -10,9 +10,10 @@ use serde_json::{Value, json};
 
 use super::{Failure, print};
 use crate::{
+    base::units::percent,
     process::eprint_line,
-    report::{Remade, remake},
-    run::sweep::Sweep,
+    report::{Remade, ReportError, remake},
+    run::{progress_line::ProgressLine, sweep::Sweep, time_left::TimeLeft},
     rundir::RunDir,
 };
 
@@ -32,10 +33,27 @@ pub(super) fn run(args: &ReportArgs) -> Result<u8, Failure> {
     if Sweep::is_in(&args.run) {
         return report_sweep(&args.run, args.out.as_deref(), args.json);
     }
-    let written = remake(&args.run, args.out.as_deref()).map_err(Failure::work)?;
+    let written =
+        remake_shown(&args.run, args.out.as_deref(), "", (&TimeLeft::start(), 1)).map_err(Failure::work)?;
     print(&if args.json { written.json().to_string() } else { written.text() })?;
     print_remarks(&written);
     Ok(0)
+}
+
+/// Writes the reports of a run, with progress on stderr.
+fn remake_shown(
+    run: &Path,
+    out: Option<&Path>,
+    label: &str,
+    (time_left, parts): (&TimeLeft, usize),
+) -> Result<Remade, ReportError> {
+    let mut line = ProgressLine::new(false, "");
+    let made = remake(run, out, &mut |share| {
+        line.show_share(share);
+        line.show(format!("{label}{} read", percent(100.0 * share)), "", time_left.estimate(parts, share));
+    });
+    line.clear();
+    made
 }
 
 fn print_remarks(written: &Remade) {
@@ -46,14 +64,25 @@ fn print_remarks(written: &Remade) {
 fn report_sweep(dir: &Path, out: Option<&Path>, json: bool) -> Result<u8, Failure> {
     let planned = Sweep::open(dir).map_err(Failure::work)?;
     let (mut written, mut errors) = (Vec::new(), Vec::new());
+    let recorded = |job: usize| RunDir::open(&planned.job_dir(job)).events().exists();
+    let mut left = (0..planned.jobs.len()).filter(|job| recorded(*job)).count();
+    let mut time_left = TimeLeft::start();
     for (i, job) in planned.jobs.iter().enumerate() {
         let run = planned.job_dir(i);
         let label = planned.label(i);
-        if !RunDir::open(&run).events().exists() {
+        if !recorded(i) {
             eprint_line(format_args!("note: {label} was not recorded"));
             continue;
         }
-        match remake(&run, out.map(|out| out.join(&job.subdir)).as_deref()) {
+        let made = remake_shown(
+            &run,
+            out.map(|out| out.join(&job.subdir)).as_deref(),
+            &format!("{label}: "),
+            (&time_left, left),
+        );
+        time_left.part_done();
+        left -= 1;
+        match made {
             Ok(of_job) => {
                 eprint_line(format_args!("{label}: {}", of_job.dir.display()));
                 print_remarks(&of_job);

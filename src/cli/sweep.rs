@@ -9,6 +9,7 @@ use super::{
     args::{ConfigArgs, with_model_name},
 };
 use crate::{
+    base::shell::quoted,
     config::expand_sweep,
     event::Outcome,
     process::{eprint_line, shutdown::Cause},
@@ -64,8 +65,7 @@ pub(super) fn report_end(runner: &Runner, cause: Option<&Cause>, command: &str) 
     }
     if !sweep.is_complete() {
         let (total, completed) = (sweep.jobs.len(), sweep.count(Outcome::Completed));
-        let dir = sweep.dir.display().to_string();
-        let dir = shlex::try_quote(&dir).map_or_else(|_| dir.clone(), |quoted| quoted.into_owned());
+        let dir = quoted(&sweep.dir.display().to_string());
         eprint_line(format_args!(
             "{completed} of {total} jobs completed; to run the others: {command} --resume {dir}"
         ));

@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use hydra_config::{ComposeContext, ConfTree, ConfigError};
+use hydra_config::{ComposeContext, Composition, ConfTree, ConfigError};
 use include_dir::{Dir, include_dir};
 
-use super::Composed;
+use super::{Composed, RunConfig};
 
 static BUILT_IN: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/conf");
 
@@ -56,6 +56,21 @@ pub fn compose_in(
     context: &ComposeContext,
 ) -> Result<Composed, ConfigError> {
     hydra_config::compose(tree, overrides, context)
+}
+
+/// The content of a sweep's `multirun.yaml`; see [`hydra_config::multirun_yaml`].
+pub fn multirun_yaml(
+    tree: &ConfTree,
+    overrides: &[String],
+    jobs: &[Vec<String>],
+    context: &ComposeContext,
+) -> Result<String, ConfigError> {
+    hydra_config::multirun_yaml::<RunConfig>(tree, overrides, jobs, context)
+}
+
+/// The composition as it was written: nothing is resolved, and values may have any type.
+pub fn compose_untyped(tree: &ConfTree, overrides: &[String]) -> Result<Composition, ConfigError> {
+    Composition::of::<RunConfig>(tree, overrides, &current_context())
 }
 
 #[cfg(test)]

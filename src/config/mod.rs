@@ -1,18 +1,21 @@
 //! The configuration of a run: `conf/` and the command line's overrides become one [`RunConfig`].
 //!
-//! `hydra_config` composes; this room has the type of the result, the valid ranges, and the files compiled into the
+//! `hydra_config` composes; this room has the type of the result, its valid ranges, and the files compiled into the
 //! program. Other rooms use `hydra_config` through it.
 
 mod compose;
-mod range;
 mod run_config;
+mod schema;
 mod tool_config;
 
-pub use compose::{built_in, compose, compose_in, current_context, find_tree, over_built_in};
+pub use compose::{
+    built_in, compose, compose_in, compose_untyped, current_context, find_tree, multirun_yaml, over_built_in,
+};
 pub use hydra_config::{
     Action, Candidate, ComposeContext, Composition, ConfTree, ConfigError, DefaultsItem, DocumentError,
-    Element, Form, HydraConfig, HydraJob, HydraRun, Names, Origin, Override, OverrideValue, Quote, Sweep,
-    expand_sweep, glob_matches, multirun_yaml, parse_yaml, read_yaml, write_yaml, yaml_text,
+    Element, FoundAlias, HydraConfig, HydraJob, HydraRun, Names, Origin, Override, OverrideValue, Quote,
+    Sweep, Value as YamlValue, expand_sweep, glob_matches, parse_yaml, read_yaml, to_json, write_yaml,
+    yaml_text,
 };
 pub use run_config::*;
 pub use tool_config::{ClockControl, NcuConfig, NsysConfig, Replay, ToolPhase};

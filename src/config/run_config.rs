@@ -2,7 +2,7 @@
 
 use std::{num::NonZeroU32, path::PathBuf};
 
-use hydra_config::{HydraConfig, text_or_scalar};
+use hydra_config::{HydraConfig, json_value, text_or_scalar};
 use serde::de::{Deserializer, Error, Unexpected};
 use serde::{Deserialize, Serialize};
 
@@ -44,6 +44,7 @@ pub struct ModelConfig {
     /// A `config.json` with the shape, used instead of `arch` or the file next to the weights.
     pub config_json: Option<String>,
     /// The shape, with the keys of a Hugging Face `config.json`.
+    #[serde(default = "default_arch", deserialize_with = "json_value")]
     pub arch: serde_json::Value,
 }
 
@@ -291,9 +292,9 @@ pub struct InferConfig {
 #[serde(deny_unknown_fields, default)]
 pub struct HardwareConfig {
     pub device_index: u32,
-    /// Minimum pause between two jobs of a sweep.
-    #[serde(deserialize_with = "seconds")]
-    pub cooldown_s: f64,
+    /// Minimum pause between two jobs of a sweep; null for a few seconds after a job on a GPU, and none after others.
+    #[serde(deserialize_with = "optional_seconds")]
+    pub cooldown_s: Option<f64>,
     /// The pause also lasts until the GPU is below this temperature; null for `cooldown_s` only.
     pub cooldown_until_c: Option<f64>,
     /// Maximum pause; the next job starts even if the GPU is warmer.
@@ -309,7 +310,7 @@ impl Default for HardwareConfig {
     fn default() -> HardwareConfig {
         HardwareConfig {
             device_index: 0,
-            cooldown_s: 0.0,
+            cooldown_s: None,
             cooldown_until_c: None,
             cooldown_max_s: 300.0,
             expected_power_limit_w: None,
@@ -484,12 +485,23 @@ fn default_true() -> bool {
     true
 }
 
+fn default_arch() -> serde_json::Value {
+    serde_json::Value::Object(Default::default())
+}
+
 fn default_one() -> f64 {
     1.0
 }
 
 pub(super) fn seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     validated(deserializer, |x| (0.0..=1e9).contains(&x), "a number of seconds, 0 or more")
+}
+
+fn optional_seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
+    #[derive(Deserialize)]
+    struct Seconds(#[serde(deserialize_with = "seconds")] f64);
+
+    Ok(Option::<Seconds>::deserialize(deserializer)?.map(|Seconds(secs)| secs))
 }
 
 fn above_zero<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {

@@ -36,15 +36,25 @@ pub struct Remade {
     pub remarks: Vec<String>,
 }
 
-/// Reads the run at `path` and writes its documents into `out`, or next to the events.
-pub fn remake(path: &Path, out: Option<&Path>) -> Result<Remade, ReportError> {
+/// Events between two calls of `progress`.
+const PROGRESS_STEP: usize = 4096;
+
+/// Reads the run at `path` and writes its documents into `out`, or next to the events. `progress` gets the share that
+/// has been read.
+pub fn remake(path: &Path, out: Option<&Path>, progress: &mut dyn FnMut(f64)) -> Result<Remade, ReportError> {
     let run = RunDir::open(path);
     let mut reader = EventReader::open(&run.events())?;
+    let total = fs::metadata(run.events()).map_or(0, |metadata| metadata.len());
     let dir = out.unwrap_or(run.path()).to_owned();
     fs::create_dir_all(&dir).map_err(|source| ReportError::Write { path: dir.clone(), source })?;
     let mut state = RunState::default();
     let mut trace = TraceWriter::create(&dir)?;
+    let mut read = 0_usize;
     while let Next::Event(envelope) = reader.read_next()? {
+        if read.is_multiple_of(PROGRESS_STEP) {
+            progress(reader.offset() as f64 / total.max(1) as f64);
+        }
+        read += 1;
         state.apply(&envelope);
         trace.add(&envelope)?;
     }

@@ -1,11 +1,9 @@
 //! Runs without a screen: progress is printed on stderr, the result is returned.
 
 use std::{
-    io::{self, IsTerminal},
+    io,
     time::{Duration, Instant},
 };
-
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::{
     base::units::{millis, percent, three_digits},
@@ -17,8 +15,10 @@ use crate::{
     run::{
         plan::Plan,
         progress::progress,
+        progress_line::ProgressLine,
         session::{Session, SessionSummary},
         sweep::{Column, Runner, Sweep},
+        time_left::{Estimate, TimeLeft},
     },
     state::RunState,
 };
@@ -34,8 +34,8 @@ pub struct Finished {
 pub async fn run(plan: Plan, quiet: bool) -> io::Result<Finished> {
     let mut shutdown = Shutdown::listen()?;
     let mut session = Session::start(plan);
-    let mut progress = Progress::new(quiet, None);
-    let cause = run_session(&mut session, &mut shutdown, &mut progress).await;
+    let mut line = ProgressLine::new(quiet, "");
+    let cause = run_session(&mut session, &mut shutdown, &mut line, (&TimeLeft::start(), 1)).await;
     Ok(finish(session, Outcome::Interrupted, cause))
 }
 
@@ -66,6 +66,7 @@ fn finish(mut session: Session, outcome: Outcome, cause: Option<Cause>) -> Finis
 /// Runs the remaining jobs, with a cool-down between them. Returns the cause where a signal ended it.
 pub async fn sweep(runner: &mut Runner, quiet: bool) -> io::Result<Option<Cause>> {
     let mut shutdown = Shutdown::listen()?;
+    let mut time_left = TimeLeft::start();
     loop {
         if let Some(cause) = cool_down(runner, &mut shutdown, quiet).await {
             return Ok(Some(cause));
@@ -74,11 +75,17 @@ pub async fn sweep(runner: &mut Runner, quiet: bool) -> io::Result<Option<Cause>
         print_remarks(runner);
         let Some(mut session) = started else { return Ok(None) };
         let job = runner.sweep.current();
-        let mut progress = Progress::new(quiet, Some((&runner.sweep, job)));
-        let cause = run_session(&mut session, &mut shutdown, &mut progress).await;
+        let mut line = ProgressLine::new(quiet, &label(&runner.sweep, job));
+        let cause =
+            run_session(&mut session, &mut shutdown, &mut line, (&time_left, runner.sweep.left())).await;
+        time_left.part_done();
         runner.end_job(&mut session, Outcome::Interrupted, cause.as_ref().map(Cause::to_string));
         if !quiet {
-            eprint_line(row(&runner.sweep, job));
+            let left = time_left
+                .estimate(runner.sweep.left(), 0.0)
+                .map(|left| format!("; {left}"))
+                .unwrap_or_default();
+            eprint_line(format_args!("{}{left}", row(&runner.sweep, job)));
         }
         print_remarks(runner);
         if cause.is_some() {
@@ -91,38 +98,47 @@ pub async fn sweep(runner: &mut Runner, quiet: bool) -> io::Result<Option<Cause>
 async fn run_session(
     session: &mut Session,
     shutdown: &mut Shutdown,
-    progress: &mut Progress,
+    line: &mut ProgressLine,
+    (time_left, parts): (&TimeLeft, usize),
 ) -> Option<Cause> {
     let cause = loop {
         tokio::select! {
             cause = shutdown.requested() => break Some(cause),
-            _ = session.pump() => progress.show(&session.state),
+            _ = session.pump() => show(line, &session.state, |share| time_left.estimate(parts, share)),
         }
         if session.is_done() {
             break None;
         }
     };
-    progress.clear();
+    line.clear();
     cause
+}
+
+fn show(line: &mut ProgressLine, state: &RunState, left: impl Fn(f64) -> Option<Estimate>) {
+    let (text, share) = describe(state);
+    // The time of the run does not advance during a re-run under a tool.
+    let time = state.kernels.working().is_none().then(|| format!("{:>5.1} s  ", state.now.secs()));
+    line.show_share(share);
+    line.show(text, &time.unwrap_or_default(), left(share));
 }
 
 /// Waits for the end of the cool-down before the next job.
 async fn cool_down(runner: &mut Runner, shutdown: &mut Shutdown, quiet: bool) -> Option<Cause> {
-    let mut progress: Option<Progress> = None;
+    let mut line: Option<ProgressLine> = None;
     let cause = loop {
         let status = runner.cooldown(Instant::now());
         print_remarks(runner);
         let Some(status) = status else { break None };
         let next = runner.sweep.current();
-        let progress = progress.get_or_insert_with(|| Progress::new(quiet, Some((&runner.sweep, next))));
-        progress.show_text(status.to_string(), "");
+        let line = line.get_or_insert_with(|| ProgressLine::new(quiet, &label(&runner.sweep, next)));
+        line.show(status.to_string(), "", None);
         tokio::select! {
             cause = shutdown.requested() => break Some(cause),
             () = tokio::time::sleep(POLL_INTERVAL) => {}
         }
     };
-    if let Some(progress) = progress {
-        progress.clear();
+    if let Some(line) = line {
+        line.clear();
     }
     cause
 }
@@ -150,65 +166,6 @@ fn row(sweep: &Sweep, job: usize) -> String {
 /// `job 2/6  model=qwen3_0_6b`.
 fn label(sweep: &Sweep, job: usize) -> String {
     format!("{}  {}", sweep.label(job), sweep.swept_text(job)).trim_end().to_owned()
-}
-
-/// A bar on a terminal, plain lines elsewhere, with the job of a sweep as a prefix.
-enum Progress {
-    Bar(ProgressBar),
-    Lines { label: String, printed: Option<Instant>, last: String },
-    Quiet,
-}
-
-const LINE_INTERVAL: Duration = Duration::from_secs(2);
-
-impl Progress {
-    fn new(quiet: bool, job: Option<(&Sweep, usize)>) -> Progress {
-        if quiet {
-            return Progress::Quiet;
-        }
-        let label = job.map_or_else(String::new, |(sweep, job)| label(sweep, job) + "  ");
-        if !io::stderr().is_terminal() {
-            // The first line of a job names the job, so it is printed at once.
-            let printed = job.is_none().then(Instant::now);
-            return Progress::Lines { label, printed, last: String::new() };
-        }
-        let bar = ProgressBar::with_draw_target(Some(1000), ProgressDrawTarget::stderr_with_hz(10));
-        if let Ok(style) = ProgressStyle::with_template("{prefix}{bar:30.cyan} {percent:>3} %  {msg}") {
-            bar.set_style(style.progress_chars("━╸─"));
-        }
-        bar.set_prefix(label);
-        Progress::Bar(bar)
-    }
-
-    fn show(&mut self, state: &RunState) {
-        let (text, share) = describe(state);
-        if let Progress::Bar(bar) = self {
-            bar.set_position((share * 1000.0) as u64);
-        }
-        // The time of the run does not advance during a re-run under a tool.
-        let time = state.kernels.working().is_none().then(|| format!("{:>5.1} s  ", state.now.secs()));
-        self.show_text(text, &time.unwrap_or_default());
-    }
-
-    /// `time` is printed with a line, but alone it makes no new one.
-    fn show_text(&mut self, text: String, time: &str) {
-        match self {
-            Progress::Quiet => {}
-            Progress::Bar(bar) => bar.set_message(text),
-            Progress::Lines { label, printed, last } => {
-                if printed.is_none_or(|printed| printed.elapsed() >= LINE_INTERVAL) && text != *last {
-                    eprint_line(format_args!("{label}{time}{text}"));
-                    (*printed, *last) = (Some(Instant::now()), text);
-                }
-            }
-        }
-    }
-
-    fn clear(&self) {
-        if let Progress::Bar(bar) = self {
-            bar.finish_and_clear();
-        }
-    }
 }
 
 /// What the run does with its latest measurements, and the share done.

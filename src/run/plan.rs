@@ -46,7 +46,7 @@ pub enum PlanError {
 #[derive(Debug, Clone)]
 pub struct Plan {
     pub composed: Composed,
-    /// Settings that the run ignores.
+    /// Settings that the run ignores or reads under another name.
     pub remarks: Vec<String>,
     /// What `auto` became, with the reason.
     pub choices: Vec<String>,
@@ -63,7 +63,8 @@ impl Plan {
     /// Validates everything that does not depend on the machine: the model's shape, weights, prompts, names.
     pub fn new(composed: Composed) -> Result<Plan, PlanError> {
         let config = &composed.config;
-        let remarks = support::remarks(config)?;
+        let mut remarks: Vec<String> = composed.composition.aliases.iter().map(ToString::to_string).collect();
+        remarks.extend(support::remarks(config)?);
         let inputs = Inputs::open(config)?;
         for name in config.telemetry.scenario.iter().chain([&config.runtime.sim.scenario]) {
             Scenario::named(name)?;

@@ -9,6 +9,8 @@ use crate::{event::Stamp, run::rerun::Tool};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
     Anywhere,
+    /// Anywhere, to select a pane.
+    Panes,
     /// During a live run or a sweep.
     Live,
     /// During a single live run.
@@ -22,6 +24,7 @@ impl Scope {
     pub fn title(self) -> &'static str {
         match self {
             Scope::Anywhere => "everywhere",
+            Scope::Panes => "panes",
             Scope::Live => "while profiling",
             Scope::Single => "while profiling one run",
             Scope::Sweep => "in a sweep",
@@ -32,7 +35,7 @@ impl Scope {
 
     pub fn applies(self, pane: Pane, mode: Mode) -> bool {
         match self {
-            Scope::Anywhere => true,
+            Scope::Anywhere | Scope::Panes => true,
             Scope::Live => matches!(mode, Mode::Single | Mode::Sweep),
             Scope::Single => mode == Mode::Single,
             Scope::Sweep => mode == Mode::Sweep,
@@ -45,7 +48,7 @@ impl Scope {
     fn priority(self) -> u8 {
         match self {
             Scope::On(_) => 0,
-            Scope::Anywhere => 2,
+            Scope::Anywhere | Scope::Panes => 2,
             _ => 1,
         }
     }
@@ -117,7 +120,7 @@ const fn runs(command: RunsCommand) -> Action {
 
 use Action as A;
 use KeyCode::{BackTab, Char, Down, End, Enter, Esc, F, Home, Left, PageDown, PageUp, Right, Tab, Up};
-use Scope::{Anywhere, Live, On, Replay, Single, Sweep};
+use Scope::{Anywhere, Live, On, Panes, Replay, Single, Sweep};
 
 const KERNELS: Scope = On(Pane::Kernels);
 const TOKENS: Scope = On(Pane::Tokens);
@@ -126,11 +129,21 @@ const RUNS: Scope = On(Pane::Runs);
 /// In the order of the help.
 #[rustfmt::skip] // One row a line.
 pub static BINDINGS: &[Binding] = &[
+    key(&[Char('1')], Panes, A::Show(Pane::Overview), "", "Overview: throughput, latency, and what limits them"),
+    key(&[Char('2')], Panes, A::Show(Pane::Gpu), "", "GPU: power, clocks, utilisation; without a GPU, the host"),
+    key(&[Char('3')], Panes, A::Show(Pane::Tokens), "", "Tokens: the ITL of every token, with power and clock"),
+    key(&[Char('4')], Panes, A::Show(Pane::Kernels), "", "Kernels: the GPU's time by kernel"),
+    key(&[Char('5')], Panes, A::Show(Pane::Roofline), "", "Roofline: operators and kernels against the GPU's peaks"),
+    key(&[Char('6')], Panes, A::Show(Pane::Compare), "", "Compare: two snapshots or runs with a verdict; sweep jobs"),
+    key(&[Char('7')], Panes, A::Show(Pane::Runs), "", "Runs: the recorded runs"),
+    key(&[Char('8')], Panes, A::Show(Pane::Log), "", "Log: the messages of the program"),
+    key(&[Tab], Panes, A::StepPane(1), "", "next pane"),
+    key(&[BackTab], Panes, A::StepPane(-1), "", "previous pane"),
     key(&[Char('s')], Live, A::AskSnapshotName, "snapshot", "save the metrics since the last snapshot under a name"),
     key(&[Char('p')], Live, run(RunCommand::TogglePause), "pause", "pause or resume the workload"),
     key(&[Char('K')], Live, run(RunCommand::ToggleKernels), "", "start or stop recording kernels; the run continues"),
     key(&[Char(' ')], Live, run(RunCommand::ToggleView), "freeze", "freeze or unfreeze the view; the run continues"),
-    key(&[Char('r')], Single, run(RunCommand::Rerun), "re-run", "start the same run again"),
+    key(&[Char('r')], Single, run(RunCommand::AskRerun), "re-run", "end this run and start it again; asks first"),
     key(&[Char('e')], Single, run(RunCommand::EditOverrides), "edit", "edit the overrides and start a new run"),
     key(&[Char('n')], Single, run(RunCommand::RunUnder(Tool::Nsys)), "nsys", "re-run under nsys; press again to cancel"),
     key(&[Char('c')], Single, run(RunCommand::RunUnder(Tool::Ncu)), "ncu", "collect kernel counters with ncu; press again to cancel"),
@@ -180,16 +193,6 @@ pub static BINDINGS: &[Binding] = &[
     key(&[Char('v')], Anywhere, A::Evidence, "evidence", "show the numbers behind the verdict and what to do"),
     key(&[Char('x')], Anywhere, A::Do(Effect::Export), "export", "export the screen as SVG, text and CSV"),
     key(&[Char('t')], Anywhere, A::NextTheme, "", "next theme"),
-    key(&[Tab], Anywhere, A::StepPane(1), "", "next pane"),
-    key(&[BackTab], Anywhere, A::StepPane(-1), "", "previous pane"),
-    key(&[Char('1')], Anywhere, A::Show(Pane::Overview), "", "Overview: throughput, latency, and what limits them"),
-    key(&[Char('2')], Anywhere, A::Show(Pane::Gpu), "", "GPU: power, clocks, utilisation; without a GPU, the host"),
-    key(&[Char('3')], Anywhere, A::Show(Pane::Tokens), "", "Tokens: the ITL of every token, with power and clock"),
-    key(&[Char('4')], Anywhere, A::Show(Pane::Kernels), "", "Kernels: the GPU's time by kernel"),
-    key(&[Char('5')], Anywhere, A::Show(Pane::Roofline), "", "Roofline: operators and kernels against the GPU's peaks"),
-    key(&[Char('6')], Anywhere, A::Show(Pane::Compare), "", "Compare: two snapshots or runs with a verdict; sweep jobs"),
-    key(&[Char('7')], Anywhere, A::Show(Pane::Runs), "", "Runs: the recorded runs"),
-    key(&[Char('8')], Anywhere, A::Show(Pane::Log), "", "Log: the messages of the program"),
     key(&[Char('?'), F(1)], Anywhere, A::Help, "help", "show this help"),
     key(&[Char('q')], Anywhere, A::Do(Effect::Quit), "quit", "quit; continue a sweep later with --resume"),
 ];

@@ -107,7 +107,8 @@ impl UiState {
 
     /// Opens a prompt with `text` in it.
     pub fn open_prompt(&mut self, kind: PromptKind, text: String) {
-        self.overlay = Overlay::Prompt(Prompt { kind, input: Input::new(text), error: None });
+        let proposed = kind == PromptKind::SnapshotName;
+        self.overlay = Overlay::Prompt(Prompt { kind, input: Input::new(text), proposed, error: None });
     }
 
     /// Reports why something was not done: in the open prompt, otherwise in the footer.

@@ -5,16 +5,14 @@ use std::path::PathBuf;
 
 use serde_yaml_ng::{Mapping, Value};
 
-use crate::composition::Composition;
+use crate::composition::{Composition, package};
 use crate::conf_tree::ConfTree;
-use crate::defaults::DefaultsItem;
-use crate::error::{ConfigError, Names};
+use crate::error::ConfigError;
 use crate::interpolate::HYDRA;
 use crate::overrides::{Override, OverrideValue};
 use crate::python_text::str_of;
 use crate::schema::Schema;
 use crate::typed;
-use crate::value_tree::{keys_of, value_at};
 
 /// A composed configuration and the files and overrides it was made from.
 #[derive(Debug, Clone)]
@@ -26,14 +24,8 @@ pub struct Composed<C> {
     pub choices: BTreeMap<String, String>,
     /// As they were typed.
     pub overrides: Vec<String>,
-    composition: Composition,
-}
-
-/// Whether interpolations are resolved or kept as `${…}`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
-    Resolved,
-    AsWritten,
+    /// The same as it was written.
+    pub composition: Composition,
 }
 
 impl<C> Composed<C> {
@@ -42,36 +34,9 @@ impl<C> Composed<C> {
         yaml_text(&self.tree)
     }
 
-    /// The job's configuration in either form.
-    pub fn job(&self, form: Form) -> Value {
-        match form {
-            Form::Resolved => self.tree.clone(),
-            Form::AsWritten => self.composition.job(),
-        }
-    }
-
-    /// The sub-tree at a dotted path (`runtime.sim`).
-    pub fn package(&self, path: &str, form: Form) -> Result<Value, ConfigError> {
-        let job = self.job(form);
-        value_at(&job, path).cloned().ok_or_else(|| ConfigError::UnknownPackage {
-            names: Names::near_keys(path, &keys_of(&job)).into(),
-            package: path.to_owned(),
-        })
-    }
-
-    /// The merged files in order, with the package and the origin of each.
-    pub fn defaults(&self) -> &[DefaultsItem] {
-        &self.composition.defaults
-    }
-
-    /// The directories searched for files, in order.
-    pub fn search_path(&self) -> &[String] {
-        &self.composition.search_path
-    }
-
-    /// Hydra's own configuration as it was written.
-    pub fn hydra(&self) -> Value {
-        self.composition.hydra()
+    /// The part of the resolved configuration at a dotted path (`runtime.sim`).
+    pub fn package(&self, path: &str) -> Result<Value, ConfigError> {
+        package(&self.tree, path)
     }
 
     /// The directory of the sweep and the subdirectory of this job, from `hydra.sweep`.
@@ -87,13 +52,13 @@ impl<C> Composed<C> {
 
     /// Hydra's own configuration as YAML, as it was written.
     pub fn hydra_yaml(&self) -> String {
-        yaml_text(&Value::Mapping([(Value::from(HYDRA), self.hydra())].into_iter().collect()))
+        yaml_text(&Value::Mapping([(Value::from(HYDRA), self.composition.hydra())].into_iter().collect()))
     }
 
     /// The name and content of each file in a run's `.hydra/` directory.
     pub fn hydra_files(&self) -> [(&'static str, String); 3] {
         [
-            ("config.yaml", yaml_text(&self.job(Form::AsWritten))),
+            ("config.yaml", yaml_text(&self.composition.job())),
             ("hydra.yaml", self.hydra_yaml()),
             ("overrides.yaml", self.overrides_yaml()),
         ]
@@ -154,7 +119,7 @@ fn typed_composition<C: Schema>(
     overrides: &[String],
     context: &ComposeContext,
 ) -> Result<Composed<C>, ConfigError> {
-    let composition = Composition::new(tree, overrides, context)?;
+    let composition = Composition::of::<C>(tree, overrides, context)?;
     let origins = &composition.tree.origins;
     let resolved = composition.resolved_job().and_then(|job| {
         let full = with_hydra(&job, |key| composition.resolved_hydra(key))?;
@@ -177,7 +142,7 @@ fn typed_composition<C: Schema>(
 /// The content of a sweep's `multirun.yaml`: the configuration as written, without the swept overrides.
 ///
 /// `jobs` is the expansion of `overrides`. If nothing composes without the swept overrides, the first job is written.
-pub fn multirun_yaml(
+pub fn multirun_yaml<C: Schema>(
     tree: &ConfTree,
     overrides: &[String],
     jobs: &[Vec<String>],
@@ -190,8 +155,8 @@ pub fn multirun_yaml(
         .map(|given| given.text.to_string())
         .collect();
     let first_job = || jobs.first().cloned().unwrap_or_default();
-    let composition = Composition::new(tree, &single, context)
-        .or_else(|_| Composition::new(tree, &first_job(), context))?;
+    let composition = Composition::of::<C>(tree, &single, context)
+        .or_else(|_| Composition::of::<C>(tree, &first_job(), context))?;
     let mut hydra = composition.hydra();
     let job_overrides = parsed.iter().filter(|given| !given.is_hydra());
     let job_overrides = job_overrides.map(|given| Value::from(given.text.as_str())).collect();

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_yaml_ng::Value;
 
+use crate::alias::{self, Alias, FoundAlias};
 use crate::compose::ComposeContext;
 use crate::conf_tree::ConfTree;
 use crate::defaults::{DefaultsItem, defaults_list};
@@ -11,8 +12,9 @@ use crate::error::{ConfigError, Names};
 use crate::hydra_node;
 use crate::interpolate::{HYDRA, resolve};
 use crate::overrides::{Action, Element, Override, OverrideValue};
+use crate::schema::Schema;
 use crate::typed::described;
-use crate::value_tree::{Keys, MISSING, ValueTree, child_path, keys_to_suggest, value_at};
+use crate::value_tree::{Keys, MISSING, ValueTree, child_path, keys_of, keys_to_suggest, value_at};
 
 /// The file every composition starts from.
 const PRIMARY: &str = "config";
@@ -28,12 +30,23 @@ pub struct Composition {
     pub defaults: Vec<DefaultsItem>,
     /// The directories searched for files, in order.
     pub search_path: Vec<String>,
+    /// Keys that are read under another name.
+    pub aliases: Vec<FoundAlias>,
     overrides: Vec<Override>,
 }
 
 impl Composition {
     /// Composes `config.yaml`, the files its defaults list names, and `overrides`.
     pub fn new(
+        conf: &ConfTree,
+        overrides: &[String],
+        context: &ComposeContext,
+    ) -> Result<Composition, ConfigError> {
+        Composition::of::<Value>(conf, overrides, context)
+    }
+
+    /// [`new`](Self::new) with the aliases of `C`.
+    pub fn of<C: Schema>(
         conf: &ConfTree,
         overrides: &[String],
         context: &ComposeContext,
@@ -45,7 +58,7 @@ impl Composition {
         let (group_overrides, value_overrides): (Vec<&Override>, Vec<&Override>) =
             overrides.iter().partition(|given| selects_option(given, conf));
 
-        let list = defaults_list(conf, PRIMARY, &group_overrides)?;
+        let list = defaults_list(conf, PRIMARY, &group_overrides, context)?;
         let mut tree = ValueTree::default();
         hydra_node::insert_defaults(&mut tree, context)?;
         for item in &list.items {
@@ -60,11 +73,13 @@ impl Composition {
             choices: list.choices,
             defaults: list.items,
             search_path: conf.search_path(),
+            aliases: Vec::new(),
             overrides: Vec::new(),
         };
         for given in value_overrides {
-            composition.apply(given, conf)?;
+            composition.apply(given, conf, C::ALIASES)?;
         }
+        composition.aliases = alias::apply(&mut composition.tree, C::ALIASES)?;
         let choices = composition.choices.clone().into_iter();
         hydra_node::finish(&mut composition.tree, &overrides, choices, conf, context)?;
         composition.overrides = overrides;
@@ -72,7 +87,7 @@ impl Composition {
     }
 
     /// Applies an override of a value.
-    fn apply(&mut self, given: &Override, conf: &ConfTree) -> Result<(), ConfigError> {
+    fn apply(&mut self, given: &Override, conf: &ConfTree, aliases: &[Alias]) -> Result<(), ConfigError> {
         if given.key.contains('/') || given.package.is_some() {
             let names = Names::near(&given.key, &conf.groups()).into();
             return Err(ConfigError::UnknownGroup {
@@ -90,6 +105,9 @@ impl Composition {
         let (key, origin) = (given.key.as_str(), given.origin());
         let new_value = value.clone().unwrap_or_default();
         match given.action {
+            Action::Change if aliases.iter().any(|alias| alias.name == key) => {
+                self.tree.update(key, new_value, Keys::Open, &origin)
+            }
             Action::Change => {
                 self.tree.update(key, new_value, Keys::Closed, &origin).map_err(|error| match error {
                     ConfigError::UnknownKey { key: unknown, origin, .. } => {
@@ -149,6 +167,11 @@ impl Composition {
         Value::Mapping(job.map(|(name, value)| (name.clone(), value.clone())).collect())
     }
 
+    /// The part of the job's configuration at a dotted path (`runtime.sim`), as it was written.
+    pub fn package(&self, path: &str) -> Result<Value, ConfigError> {
+        package(&self.job(), path)
+    }
+
     /// The job's configuration with interpolations resolved.
     pub fn resolved_job(&self) -> Result<Value, ConfigError> {
         let mut job = serde_yaml_ng::Mapping::new();
@@ -176,6 +199,14 @@ impl Composition {
         let of_job = self.overrides.iter().filter(|given| !given.is_hydra());
         of_job.map(|given| given.text.clone()).collect()
     }
+}
+
+/// The part of `job` at a dotted path.
+pub(crate) fn package(job: &Value, path: &str) -> Result<Value, ConfigError> {
+    value_at(job, path).cloned().ok_or_else(|| ConfigError::UnknownPackage {
+        names: Names::near_keys(path, &keys_of(job)).into(),
+        package: path.to_owned(),
+    })
 }
 
 /// Whether an override selects an option of a group. With a map as its value it changes the keys of the group instead.

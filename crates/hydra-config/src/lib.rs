@@ -43,6 +43,7 @@
 //! parse the two grammars, `typed` deserialises the result. A [`Composition`] is the result without types,
 //! [`Candidates`] completes overrides in a shell, [`expand_sweep`] lists the jobs of a multirun.
 
+mod alias;
 mod candidates;
 mod compose;
 mod composition;
@@ -52,6 +53,7 @@ mod documents;
 mod error;
 mod hydra_node;
 mod interpolate;
+mod json;
 mod lexeme;
 mod overrides;
 mod python_text;
@@ -62,12 +64,15 @@ mod value_deserializer;
 mod value_tree;
 mod yaml;
 
+pub use alias::{Alias, FoundAlias};
 pub use candidates::{Candidate, Candidates};
-pub use compose::{ComposeContext, Composed, Form, compose, multirun_yaml, yaml_text};
+pub use compose::{ComposeContext, Composed, compose, multirun_yaml, yaml_text};
 pub use composition::Composition;
 pub use conf_tree::ConfTree;
 pub use defaults::DefaultsItem;
 pub use documents::{DocumentError, parse_yaml, read_yaml, write_yaml};
 pub use error::{ConfigError, Names, Origin};
+pub use json::{json_value, to_json};
 pub use overrides::{Action, Element, Override, OverrideValue, Quote, Sweep, expand_sweep, glob_matches};
 pub use schema::{HydraConfig, HydraJob, HydraRun, OutOfRange, Schema, text_or_scalar};
+pub use serde_yaml_ng::Value;

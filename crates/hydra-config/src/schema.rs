@@ -6,10 +6,17 @@ use serde::de::{DeserializeOwned, Deserializer, Error, Visitor};
 use serde::{Deserialize, Serialize};
 use serde_yaml_ng::Value;
 
+use crate::alias::Alias;
+
 /// A type that a configuration is deserialised into.
 ///
 /// Besides the keys of the job it gets `hydra`, with what a job needs of Hydra's own configuration; see [`HydraConfig`].
+/// Keys of the user's own at the top, which other values refer to, are not passed to it unless they are misspelled
+/// keys of the schema.
 pub trait Schema: DeserializeOwned {
+    /// Keys that are accepted under another name.
+    const ALIASES: &'static [Alias] = &[];
+
     /// The first value outside its range.
     fn out_of_range(&self) -> Option<OutOfRange> {
         None

@@ -4,11 +4,12 @@ use serde_yaml_ng::Value;
 
 use crate::error::{ConfigError, Names};
 use crate::schema::{OutOfRange, Schema};
-use crate::value_deserializer::{Mismatch, Node};
+use crate::value_deserializer::{Mismatch, Node, fields_of};
 use crate::value_tree::{MISSING, Origins, child_path};
 
 /// Deserialises `tree` and validates its values.
 pub(crate) fn typed<C: Schema>(tree: &Value, origins: &Origins) -> Result<C, ConfigError> {
+    let tree = &known_part::<C>(tree);
     if let Some(key) = first_missing::<C>(tree, "") {
         return Err(ConfigError::MissingValue { origin: origins.of(&key), key });
     }
@@ -20,6 +21,37 @@ pub(crate) fn typed<C: Schema>(tree: &Value, origins: &Origins) -> Result<C, Con
             Err(ConfigError::OutOfRange { key, got, expected, origin })
         }
         None => Ok(config),
+    }
+}
+
+/// `tree` without aliases and without the user's own keys at the top. Misspelled keys of the schema are left in it, and
+/// are then refused.
+fn known_part<C: Schema>(tree: &Value) -> Value {
+    let mut part = tree.clone();
+    for alias in C::ALIASES {
+        remove(&mut part, alias.name);
+    }
+    if let (Value::Mapping(entries), Some(known)) = (&mut part, fields_of::<C>()) {
+        entries.retain(|name, _| {
+            let name = name.as_str().unwrap_or_default();
+            known.contains(&name) || known.iter().any(|known| is_misspelling(name, known))
+        });
+    }
+    part
+}
+
+/// Whether `name` differs from `known` by a typing error: one letter, or two in a longer name.
+fn is_misspelling(name: &str, known: &str) -> bool {
+    let allowed = if known.len() > 6 { 2 } else { 1 };
+    name.len().abs_diff(known.len()) <= allowed && strsim::damerau_levenshtein(name, known) <= allowed
+}
+
+fn remove(tree: &mut Value, key: &str) {
+    let (parent, name) = key.rsplit_once('.').unwrap_or(("", key));
+    let parent =
+        parent.split('.').filter(|part| !part.is_empty()).try_fold(tree, |node, part| node.get_mut(part));
+    if let Some(Value::Mapping(entries)) = parent {
+        entries.shift_remove(name);
     }
 }
 
@@ -89,7 +121,7 @@ pub(crate) fn allowed_values<C: Schema>(path: &str, tree: &Value) -> Vec<String>
 
 /// Why `value` is invalid at `path`; `None` if it is valid or there is no such path.
 fn refusal<C: Schema>(path: &str, tree: &Value, value: impl Into<Value>) -> Option<Mismatch> {
-    let mut trial = tree.clone();
+    let mut trial = known_part::<C>(tree);
     *path.split('.').try_fold(&mut trial, |node, part| node.get_mut(part))? = value.into();
     let error = serde_path_to_error::deserialize::<_, C>(Node(&trial)).err()?;
     (error.path().to_string() == path).then(|| error.into_inner())

@@ -3,7 +3,7 @@
 use std::fmt::{self, Display};
 
 use serde::de::{
-    self, Expected, IntoDeserializer, Unexpected, Visitor,
+    self, DeserializeOwned, Expected, IntoDeserializer, Unexpected, Visitor,
     value::{MapDeserializer, SeqDeserializer, StrDeserializer},
 };
 use serde_yaml_ng::Value;
@@ -61,6 +61,39 @@ impl de::Error for Mismatch {
 
     fn unknown_variant(_: &str, known: &'static [&'static str]) -> Mismatch {
         Mismatch::UnknownName { known }
+    }
+}
+
+/// The fields of a struct; `None` for other types.
+pub(crate) fn fields_of<T: DeserializeOwned>() -> Option<&'static [&'static str]> {
+    match T::deserialize(Fields).err()? {
+        Mismatch::UnknownKey { known, .. } => Some(known),
+        _ => None,
+    }
+}
+
+/// A deserializer that refuses everything, and a struct with the names of its fields.
+struct Fields;
+
+impl<'de> de::Deserializer<'de> for Fields {
+    type Error = Mismatch;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Mismatch> {
+        Err(de::Error::invalid_type(Unexpected::Unit, &visitor))
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        fields: &'static [&'static str],
+        _: V,
+    ) -> Result<V::Value, Mismatch> {
+        Err(de::Error::unknown_field("", fields))
+    }
+
+    serde::forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit unit_struct seq tuple
+        tuple_struct map enum option newtype_struct identifier ignored_any
     }
 }
 

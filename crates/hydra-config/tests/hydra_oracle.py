@@ -43,6 +43,8 @@ def write_tree(files, root):
 
 
 def composed(case, conf):
+    # The configuration of the case before must not be seen by this one.
+    HydraConfig.instance().cfg = None
     with initialize_config_dir(version_base="1.3", config_dir=conf, job_name="llmprof-tui"):
         OmegaConf.register_new_resolver("now", lambda pattern: NOW.strftime(pattern), replace=True)
         if case["kind"] == "sweep":

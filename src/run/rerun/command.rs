@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, path::Path};
 use serde::Serialize;
 
 use crate::{
+    base::shell::quoted,
     config::{NcuConfig, NsysConfig, NvtxDetail, RunConfig, ToolPhase, yaml_text},
     event::Device,
     tools::under,
@@ -26,15 +27,6 @@ impl ToolCommand {
         let arguments = [&self.program].into_iter().chain(&self.args).map(|word| quoted(word));
         set.chain(arguments).collect::<Vec<_>>().join(" ")
     }
-}
-
-/// A word of a shell command, quoted where necessary.
-pub fn quoted(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./,:=@+%".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        return word.to_owned();
-    }
-    shlex::try_quote(word).map_or_else(|_| word.to_owned(), |quoted| quoted.into_owned())
 }
 
 /// The run that a tool profiles.

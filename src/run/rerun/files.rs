@@ -7,13 +7,8 @@ use std::{
 
 use serde::Serialize;
 
-use super::{
-    Tool, Trouble,
-    child::ToolResult,
-    command::{ToolCommand, quoted},
-    write_file,
-};
-use crate::{config::yaml_text, tools::nsight::Installed};
+use super::{Tool, Trouble, child::ToolResult, command::ToolCommand, write_file};
+use crate::{base::shell::quoted, config::yaml_text, tools::nsight::Installed};
 
 /// The paths of one pass.
 #[derive(Debug, Clone)]

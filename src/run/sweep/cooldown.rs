@@ -7,6 +7,7 @@ use std::{
 
 use crate::{
     config::{HardwareConfig, RunConfig},
+    event::Device,
     run::probes,
     telemetry::Thermometer,
 };
@@ -38,9 +39,14 @@ pub enum CooldownStep {
     ProceedWarm,
 }
 
+/// The pause after a job on a GPU where `hardware.cooldown_s` is null.
+const AFTER_GPU_S: f64 = 5.0;
+
 impl CooldownRule {
-    pub fn new(hardware: &HardwareConfig) -> CooldownRule {
-        let min = Duration::from_secs_f64(hardware.cooldown_s);
+    /// The rule after a job on `last`. Simulated and CPU jobs leave no GPU to cool.
+    pub fn new(hardware: &HardwareConfig, last: &Device) -> CooldownRule {
+        let default = if last.is_cuda() { AFTER_GPU_S } else { 0.0 };
+        let min = Duration::from_secs_f64(hardware.cooldown_s.unwrap_or(default));
         let max = Duration::from_secs_f64(hardware.cooldown_max_s).max(min);
         CooldownRule { min, below_c: hardware.cooldown_until_c, max }
     }
@@ -99,10 +105,14 @@ pub(super) struct Cooldown {
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 impl Cooldown {
-    /// Starts the cool-down before a job of `config`. `last_temp_c` is the temperature at the end of the job before. The
-    /// second value is why the temperature cannot be read.
-    pub(super) fn start(config: &RunConfig, last_temp_c: Option<f32>) -> (Cooldown, Option<String>) {
-        let rule = CooldownRule::new(&config.hardware);
+    /// Starts the cool-down before a job of `config`, after a job on `last`. `last_temp_c` is the temperature at the end
+    /// of that job. The second value is why the temperature cannot be read.
+    pub(super) fn start(
+        config: &RunConfig,
+        last: &Device,
+        last_temp_c: Option<f32>,
+    ) -> (Cooldown, Option<String>) {
+        let rule = CooldownRule::new(&config.hardware, last);
         let (thermometer, temperature, unavailable) = match rule.below_c {
             None => (None, Temperature::NotRead, None),
             Some(_) => match probes::thermometer(config, last_temp_c) {
@@ -185,14 +195,24 @@ mod tests {
     #[test]
     fn the_minimum_wins_over_the_maximum() {
         let hardware = HardwareConfig {
-            cooldown_s: 10.0,
+            cooldown_s: Some(10.0),
             cooldown_until_c: Some(40.0),
             cooldown_max_s: 1.0,
             ..HardwareConfig::default()
         };
-        let rule = CooldownRule::new(&hardware);
+        let rule = CooldownRule::new(&hardware, &Device::Cpu);
         assert_eq!(rule.step(Duration::from_secs(9), Temperature::Celsius(80.0)), CooldownStep::Wait);
         assert_eq!(rule.step(Duration::from_secs(10), Temperature::Celsius(80.0)), CooldownStep::ProceedWarm);
+    }
+
+    #[test]
+    fn only_a_gpu_is_left_to_cool() {
+        let wait = |cooldown_s, last: Device| {
+            let hardware = HardwareConfig { cooldown_s, ..HardwareConfig::default() };
+            CooldownRule::new(&hardware, &last).min.as_secs_f64()
+        };
+        assert_eq!([Device::Cpu, Device::Sim, Device::Cuda(0)].map(|last| wait(None, last)), [0.0, 0.0, 5.0]);
+        assert_eq!([Device::Cpu, Device::Sim, Device::Cuda(0)].map(|last| wait(Some(2.0), last)), [2.0; 3]);
     }
 
     #[test]

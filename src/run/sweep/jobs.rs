@@ -78,6 +78,11 @@ impl Sweep {
         self.jobs.iter().position(|job| job.state == JobState::Waiting)
     }
 
+    /// Jobs that are running or waiting.
+    pub fn left(&self) -> usize {
+        self.jobs.iter().filter(|job| job.state != JobState::Finished).count()
+    }
+
     pub fn running(&self) -> Option<usize> {
         self.jobs.iter().position(|job| job.state == JobState::Running)
     }

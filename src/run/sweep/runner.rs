@@ -22,7 +22,6 @@ use crate::{
         session::{Session, SessionSummary},
     },
     rundir::RunDir,
-    state::RunState,
 };
 
 /// A sweep in progress. The result of a job is on disk before the next job starts.
@@ -178,7 +177,7 @@ impl Runner {
                     dir: summary.dir.clone(),
                 },
             );
-            self.start_cooldown(&session.state);
+            self.start_cooldown(session);
         }
         summary
     }
@@ -199,11 +198,11 @@ impl Runner {
         }
     }
 
-    fn start_cooldown(&mut self, last: &RunState) {
+    fn start_cooldown(&mut self, last: &Session) {
         let Some(Ok(next)) = self.sweep.next().map(|job| self.composed(job)) else { return };
-        let last_temp_c =
-            last.profiled_gpu().and_then(|gpu| gpu.value(Reading::Temp)).map(|celsius| celsius as f32);
-        let (cooldown, unavailable) = Cooldown::start(&next.config, last_temp_c);
+        let gpu = last.state.profiled_gpu();
+        let last_temp_c = gpu.and_then(|gpu| gpu.value(Reading::Temp)).map(|celsius| celsius as f32);
+        let (cooldown, unavailable) = Cooldown::start(&next.config, &last.plan().device, last_temp_c);
         self.report_no_temperature(unavailable, &cooldown);
         self.cooldown = Some(cooldown);
     }

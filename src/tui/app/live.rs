@@ -75,7 +75,10 @@ impl App {
             }
             RunCommand::ToggleKernels => self.ui.message = Some(live.session.toggle_kernels()),
             RunCommand::Snapshot(name) => self.ui.message = Some(live.session.snapshot(&name)),
-            RunCommand::Rerun => {
+            RunCommand::AskRerun if live.session.state.finished.is_none() => {
+                self.ui.overlay = Overlay::ConfirmRerun;
+            }
+            RunCommand::AskRerun | RunCommand::Rerun => {
                 let overrides = live.overrides().to_vec();
                 self.restart(&overrides);
             }

@@ -13,7 +13,7 @@ use unicode_width::UnicodeWidthStr;
 use crate::tui::{
     keys::{BINDINGS, Binding, Scope, binding, key_name},
     layout::ScreenLayout,
-    ui::{Action, Effect},
+    ui::{Action, Effect, ReplayCommand, RunCommand},
     view::View,
 };
 
@@ -39,11 +39,25 @@ pub fn draw(view: &View<'_>, layout: &ScreenLayout, buf: &mut Buffer) {
     keys(view, Rect { x: end, width: layout.footer.right().saturating_sub(end), ..layout.footer }, buf);
 }
 
+/// What a key does now; some keys switch something on and off.
+fn short(view: &View<'_>, b: &Binding) -> &'static str {
+    match &b.action {
+        Action::Do(Effect::Replay(ReplayCommand::TogglePlay)) if view.replay.is_some_and(|r| r.playing) => {
+            "pause"
+        }
+        Action::Do(Effect::Run(RunCommand::TogglePause)) if view.state.workload_paused_at.is_some() => {
+            "resume"
+        }
+        Action::Do(Effect::Run(RunCommand::ToggleView)) if view.frozen => "unfreeze",
+        _ => b.short,
+    }
+}
+
 /// As many keys as there is room for; help and quit always.
 fn keys(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
     let label = |b: &Binding| key_name(b.keys[0], theme.glyphs.ascii);
-    let width = |b: &Binding| label(b).width() + b.short.len() + 3;
+    let width = |b: &Binding| label(b).width() + short(view, b).len() + 3;
     let always = |b: &Binding| matches!(b.action, Action::Help | Action::Do(Effect::Quit));
     let mode = view.mode();
     let is_active = |b: &Binding| binding(b.keys[0], view.ui.pane, mode).is_some_and(|a| ptr::eq(a, b));
@@ -64,7 +78,7 @@ fn keys(view: &View<'_>, area: Rect, buf: &mut Buffer) {
         .flat_map(|b| {
             [
                 Span::styled(format!("  {}", label(b)), theme.accent),
-                Span::styled(format!(" {}", b.short), theme.dim),
+                Span::styled(format!(" {}", short(view, b)), theme.dim),
             ]
         })
         .collect();
@@ -72,5 +86,47 @@ fn keys(view: &View<'_>, area: Rect, buf: &mut Buffer) {
         line.right_aligned().render(area, buf);
     } else if area.width >= 7 {
         Line::styled("? help ", theme.dim).right_aligned().render(area, buf);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        config::ThemeName,
+        event::Stamp,
+        rundir::Position,
+        state::RunState,
+        tui::{
+            theme::{Depth, Glyphs, Theme},
+            ui::UiState,
+        },
+    };
+
+    #[test]
+    fn keys_are_named_by_what_they_do_now() {
+        let (at, end) = (Stamp(0), Stamp::from_secs_f64(9.0));
+        let playing =
+            Position { at, end, playing: true, following: false, speed: 1.0, loading: false, cut_off: false };
+        let paused = Position { playing: false, ..playing };
+        let (ui, theme) =
+            (UiState::new(ThemeName::Dark), Theme::new(ThemeName::Dark, Depth::True, Glyphs::UNICODE));
+        let (running, mut stopped) = (RunState::default(), RunState::default());
+        stopped.workload_paused_at = Some(at);
+        let live = View::of(&running, &ui, &theme);
+        for (view, wanted) in [
+            (View { replay: Some(playing), ..live }, "space pause "),
+            (View { replay: Some(paused), ..live }, "space play "),
+            (live, "p pause "),
+            (View { state: &stopped, ..live }, "p resume "),
+            (live, "space freeze "),
+            (View { frozen: true, ..live }, "space unfreeze "),
+        ] {
+            let area = Rect::new(0, 0, 200, 30);
+            let mut buf = Buffer::empty(area);
+            draw(&view, &ScreenLayout::of(&view, area), &mut buf);
+            let text: String = buf.content().iter().map(|cell| cell.symbol()).collect();
+            assert!(text.contains(wanted), "no {wanted:?} in {}", text.trim());
+        }
     }
 }

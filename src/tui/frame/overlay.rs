@@ -1,4 +1,4 @@
-//! What is drawn on top of the pane: help, evidence, a prompt.
+//! What is drawn on top of the pane: help, evidence, a question, a prompt.
 
 use ratatui::{
     buffer::Buffer,
@@ -20,6 +20,7 @@ pub fn draw(view: &View<'_>, area: Rect, buf: &mut Buffer) {
         Overlay::None => {}
         Overlay::Help { scroll } => help(view, *scroll, area, buf),
         Overlay::Evidence { scroll } => evidence_box(view, *scroll, area, buf),
+        Overlay::ConfirmRerun => confirm_rerun(view, area, buf),
         Overlay::Prompt(asked) => prompt(view, asked, area, buf),
     }
 }
@@ -77,13 +78,20 @@ fn evidence_box(view: &View<'_>, scroll: usize, area: Rect, buf: &mut Buffer) {
     Paragraph::new(lines).wrap(Wrap { trim: false }).scroll((scroll.min(last) as u16, 0)).render(inner, buf);
 }
 
+fn confirm_rerun(view: &View<'_>, area: Rect, buf: &mut Buffer) {
+    let inner = popup(view, ("re-run", "y starts it, Esc closes"), (64, 3), area, buf);
+    let text = " End this run and start it again? Its recording is kept.";
+    Line::styled(text, view.theme.text).render(inner, buf);
+}
+
 fn prompt(view: &View<'_>, asked: &Prompt, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
     let width = area.width.saturating_sub(4).clamp(20, 100);
     let error_rows =
         asked.error.as_ref().map_or(0, |e| (e.chars().count() as u16).div_ceil(width.max(3) - 2).clamp(1, 6));
     let inner = popup(view, (asked.kind.title(), "Esc closes"), (width, 3 + error_rows), area, buf);
-    input_line(theme, &asked.input, inner).render(Rect { height: 1.min(inner.height), ..inner }, buf);
+    let text = if asked.proposed { theme.selected } else { theme.text };
+    input_line(text, &asked.input, inner).render(Rect { height: 1.min(inner.height), ..inner }, buf);
     if let Some(error) = &asked.error {
         let below = Rect { y: inner.y + 1, height: inner.height.saturating_sub(1), ..inner };
         Paragraph::new(Line::styled(theme.glyphs.plain(error), theme.bad))

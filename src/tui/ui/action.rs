@@ -54,6 +54,8 @@ pub enum RunCommand {
     TogglePause,
     ToggleKernels,
     Snapshot(String),
+    /// Asks first while the run is going on.
+    AskRerun,
     Rerun,
     EditOverrides,
     /// A new run with these overrides.

@@ -16,6 +16,8 @@ pub enum Overlay {
     Evidence {
         scroll: usize,
     },
+    /// Whether to end the run and start it again.
+    ConfirmRerun,
     Prompt(Prompt),
 }
 
@@ -24,6 +26,8 @@ pub enum Overlay {
 pub struct Prompt {
     pub kind: PromptKind,
     pub input: Input,
+    /// The text is a proposal: the first typed character replaces it.
+    pub proposed: bool,
     /// Why the last answer was refused.
     pub error: Option<String>,
 }
@@ -57,14 +61,18 @@ pub enum OverlayKey {
 impl OverlayKey {
     pub fn of(overlay: &Overlay, key: KeyEvent) -> Option<OverlayKey> {
         use InputRequest as R;
-        if matches!(overlay, Overlay::Help { .. } | Overlay::Evidence { .. }) {
-            return Some(match key.code {
-                KeyCode::Up | KeyCode::Char('k') => OverlayKey::Scroll(-1),
-                KeyCode::Down | KeyCode::Char('j') => OverlayKey::Scroll(1),
-                KeyCode::PageUp => OverlayKey::Scroll(-10),
-                KeyCode::PageDown => OverlayKey::Scroll(10),
-                _ => OverlayKey::Close,
-            });
+        match (overlay, key.code) {
+            (Overlay::None | Overlay::Prompt(_), _) => {}
+            (Overlay::ConfirmRerun, KeyCode::Enter | KeyCode::Char('y')) => return Some(OverlayKey::Accept),
+            (Overlay::ConfirmRerun, KeyCode::Char('n')) => return Some(OverlayKey::Close),
+            (Overlay::Help { .. }, KeyCode::Char('?') | KeyCode::F(1))
+            | (Overlay::Evidence { .. }, KeyCode::Char('v'))
+            | (_, KeyCode::Esc | KeyCode::Char('q')) => return Some(OverlayKey::Close),
+            (_, KeyCode::Up | KeyCode::Char('k')) => return Some(OverlayKey::Scroll(-1)),
+            (_, KeyCode::Down | KeyCode::Char('j')) => return Some(OverlayKey::Scroll(1)),
+            (_, KeyCode::PageUp) => return Some(OverlayKey::Scroll(-10)),
+            (_, KeyCode::PageDown) => return Some(OverlayKey::Scroll(10)),
+            _ => return None,
         }
         let control = key.modifiers.contains(KeyModifiers::CONTROL);
         Some(match key.code {
@@ -96,7 +104,14 @@ pub fn update_overlay(ui: &mut UiState, key: OverlayKey) -> Option<Effect> {
         (Overlay::Help { scroll } | Overlay::Evidence { scroll }, OverlayKey::Scroll(by)) => {
             *scroll = scroll.saturating_add_signed(by).min(MAX_SCROLL);
         }
+        (Overlay::ConfirmRerun, OverlayKey::Accept) => {
+            ui.overlay = Overlay::None;
+            return Some(Effect::Run(RunCommand::Rerun));
+        }
         (Overlay::Prompt(prompt), OverlayKey::Edit(request)) => {
+            if std::mem::take(&mut prompt.proposed) && matches!(request, InputRequest::InsertChar(_)) {
+                prompt.input.reset();
+            }
             prompt.input.handle(request);
             prompt.error = None;
         }
@@ -134,6 +149,60 @@ mod tests {
         config::ThemeName,
         tui::ui::{Action, Extent, update},
     };
+
+    fn press(overlay: &Overlay, code: KeyCode) -> Option<OverlayKey> {
+        OverlayKey::of(overlay, KeyEvent::new(code, KeyModifiers::NONE))
+    }
+
+    #[test]
+    fn only_their_own_keys_close_help_and_evidence() {
+        let (help, evidence) = (Overlay::Help { scroll: 0 }, Overlay::Evidence { scroll: 0 });
+        for (overlay, own) in [(&help, ['?', 'q']), (&evidence, ['v', 'q'])] {
+            for code in own.map(KeyCode::Char).into_iter().chain([KeyCode::Esc]) {
+                assert_eq!(press(overlay, code), Some(OverlayKey::Close), "{code}");
+            }
+            for code in [KeyCode::Char('x'), KeyCode::Char('1'), KeyCode::Enter, KeyCode::Tab] {
+                assert_eq!(press(overlay, code), None, "{code}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_question_is_answered() {
+        let mut ui = UiState::new(ThemeName::Dark);
+        for (code, done) in [
+            (KeyCode::Char('y'), Some(Effect::Run(RunCommand::Rerun))),
+            (KeyCode::Enter, Some(Effect::Run(RunCommand::Rerun))),
+            (KeyCode::Char('n'), None),
+            (KeyCode::Esc, None),
+        ] {
+            ui.overlay = Overlay::ConfirmRerun;
+            let key = press(&ui.overlay, code).unwrap();
+            assert_eq!(update_overlay(&mut ui, key), done, "{code}");
+            assert!(matches!(ui.overlay, Overlay::None), "{code}");
+        }
+        // Another key is no answer.
+        assert_eq!(press(&Overlay::ConfirmRerun, KeyCode::Char('r')), None);
+    }
+
+    #[test]
+    fn a_typed_name_replaces_the_proposed_one() {
+        let typed = |requests: &[InputRequest]| {
+            let mut ui = UiState::new(ThemeName::Dark);
+            update(&mut ui, Action::AskSnapshotName, Extent::default());
+            for request in requests {
+                update_overlay(&mut ui, OverlayKey::Edit(*request));
+            }
+            update_overlay(&mut ui, OverlayKey::Accept)
+        };
+        let saved = |name: &str| Some(Effect::Run(RunCommand::Snapshot(name.into())));
+        let (a, b) = (InputRequest::InsertChar('a'), InputRequest::InsertChar('b'));
+        assert_eq!(typed(&[]), saved("snap-1"));
+        assert_eq!(typed(&[a, b]), saved("ab"));
+        // Who moves the cursor edits the proposal.
+        assert_eq!(typed(&[InputRequest::GoToEnd, a]), saved("snap-1a"));
+        assert_eq!(typed(&[InputRequest::DeletePrevChar, a]), saved("snap-a"));
+    }
 
     #[test]
     fn a_snapshot_needs_a_name() {

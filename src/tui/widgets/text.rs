@@ -145,7 +145,7 @@ pub fn wrapped_behind(taken: usize, text: &str, width: usize) -> Vec<String> {
 }
 
 /// The text being typed, scrolled so that the cursor is visible.
-pub fn input_line<'a>(theme: &Theme, input: &Input, area: Rect) -> Line<'a> {
+pub fn input_line<'a>(style: Style, input: &Input, area: Rect) -> Line<'a> {
     let width = area.width.saturating_sub(1) as usize;
     let skip = input.visual_scroll(width.max(1));
     let shown: Vec<char> = input.value().chars().skip(skip).collect();
@@ -154,9 +154,9 @@ pub fn input_line<'a>(theme: &Theme, input: &Input, area: Rect) -> Line<'a> {
     let text = |chars: &[char]| chars.iter().collect::<String>();
     let cursor = Style::new().add_modifier(Modifier::REVERSED);
     Line::from(vec![
-        Span::styled(text(before), theme.text),
-        Span::styled(if at.is_empty() { " ".to_owned() } else { text(at) }, theme.text.patch(cursor)),
-        Span::styled(text(after), theme.text),
+        Span::styled(text(before), style),
+        Span::styled(if at.is_empty() { " ".to_owned() } else { text(at) }, style.patch(cursor)),
+        Span::styled(text(after), style),
     ])
 }
 

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use serde_yaml_ng::{Mapping, Value};
 
 use super::entry::{Choice, Entry, Target, package_header};
+use crate::compose::ComposeContext;
 use crate::conf_tree::ConfTree;
 use crate::error::{ConfigError, Names, Origin};
 use crate::interpolate::resolve_text;
@@ -60,8 +61,9 @@ pub(crate) fn defaults_list(
     tree: &ConfTree,
     primary: &str,
     group_overrides: &[&Override],
+    context: &ComposeContext,
 ) -> Result<DefaultsList, ConfigError> {
-    let mut builder = Builder::new(tree);
+    let mut builder = Builder::new(tree, context);
     builder.add_overrides(group_overrides)?;
     let mut root = Entry::new(Target::Config(primary.to_owned()), None, Origin::Composition);
     root.primary = true;
@@ -104,6 +106,7 @@ struct Node {
 
 struct Builder<'t> {
     tree: &'t ConfTree,
+    context: &'t ComposeContext,
     files: Files,
     replacements: BTreeMap<String, Replacement>,
     deletions: BTreeMap<String, Deletion>,
@@ -117,9 +120,10 @@ struct Builder<'t> {
 }
 
 impl<'t> Builder<'t> {
-    fn new(tree: &'t ConfTree) -> Builder<'t> {
+    fn new(tree: &'t ConfTree, context: &'t ComposeContext) -> Builder<'t> {
         Builder {
             tree,
+            context,
             files: HashMap::new(),
             replacements: BTreeMap::new(),
             deletions: BTreeMap::new(),
@@ -375,7 +379,7 @@ impl<'t> Builder<'t> {
             expanded.push(match child {
                 Ok(node) => node,
                 Err(mut entry) => {
-                    resolve_entry(&mut entry, &known)?;
+                    resolve_entry(&mut entry, &known, self.context)?;
                     self.expand(entry, Some(file), true, open)?
                 }
             });
@@ -498,10 +502,10 @@ fn interpolated_text(entry: &Entry) -> &str {
     }
 }
 
-fn resolve_entry(entry: &mut Entry, known: &Value) -> Result<(), ConfigError> {
+fn resolve_entry(entry: &mut Entry, known: &Value, context: &ComposeContext) -> Result<(), ConfigError> {
     let fail = |message: String| ConfigError::BadDefaults { origin: entry.origin.clone(), message };
     let text = interpolated_text(entry).to_owned();
-    let resolved = match resolve_text(&text, known) {
+    let resolved = match resolve_text(&text, known, context) {
         Ok(Value::String(resolved)) => resolved,
         Ok(other) => return Err(fail(format!("{text:?} is {}, not a name", typed::described(&other)))),
         Err(error) => {

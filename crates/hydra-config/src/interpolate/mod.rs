@@ -33,20 +33,19 @@ pub(crate) fn resolve(
 ) -> Result<Value, ConfigError> {
     let parts = key.split('.').filter(|part| !part.is_empty());
     let Some(node) = parts.into_iter().try_fold(root, child) else { return Ok(Value::Null) };
-    Resolver::new(root, Some(context), origins).node(node, key)
+    Resolver::new(root, context, origins).node(node, key)
 }
 
 /// Resolves one text with the keys of `root`.
-pub(crate) fn resolve_text(text: &str, root: &Value) -> Result<Value, ConfigError> {
+pub(crate) fn resolve_text(text: &str, root: &Value, context: &ComposeContext) -> Result<Value, ConfigError> {
     let origins = Origins::default();
-    let mut resolver = Resolver::new(root, None, &origins);
+    let mut resolver = Resolver::new(root, context, &origins);
     resolver.text(Site { key: "defaults", text })
 }
 
 struct Resolver<'a> {
     root: &'a Value,
-    /// `None` if only keys can be resolved, not resolvers.
-    context: Option<&'a ComposeContext>,
+    context: &'a ComposeContext,
     origins: &'a Origins,
     /// Keys whose text is being resolved, outermost first.
     active: Vec<String>,
@@ -70,7 +69,7 @@ enum Found {
 }
 
 impl<'a> Resolver<'a> {
-    fn new(root: &'a Value, context: Option<&'a ComposeContext>, origins: &'a Origins) -> Resolver<'a> {
+    fn new(root: &'a Value, context: &'a ComposeContext, origins: &'a Origins) -> Resolver<'a> {
         Resolver { root, context, origins, active: Vec::new(), depth: 0, weight: 0 }
     }
 

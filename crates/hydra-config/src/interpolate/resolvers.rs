@@ -17,9 +17,6 @@ pub(super) fn call(
     arguments: Vec<Value>,
     site: Site<'_>,
 ) -> Result<Value, ConfigError> {
-    let Some(context) = resolver.context else {
-        return Err(resolver.error(site, format!("the resolver {name:?} is not available here")));
-    };
     let (min, max) = match name {
         "oc.env" | "oc.select" => (1, 2),
         _ if RESOLVERS.contains(&name) => (1, 1),
@@ -76,7 +73,7 @@ pub(super) fn call(
             let part = |(key, value)| if name == "oc.dict.keys" { key } else { value };
             Ok(Value::Sequence(entries.into_iter().map(part).collect()))
         }
-        "now" => jiff::fmt::strtime::format(&first, &context.now)
+        "now" => jiff::fmt::strtime::format(&first, &resolver.context.now)
             .map(Value::from)
             .map_err(|error| resolver.error(site, format!("bad time format {first:?}: {error}"))),
         _ => match resolver.lookup_absolute(&format!("{HYDRA}.{first}"), site)? {

@@ -371,6 +371,54 @@ pub const CASES: &[Case] = &[
         &[],
     ),
     case(
+        "interpolated choice: oc.decode",
+        &[
+            ("config.yaml", "defaults: [{g: a}, {h: '${oc.decode:${g}}'}]\n"),
+            ("g/a.yaml", "x: 1\n"),
+            ("h/a.yaml", "y: 1\n"),
+        ],
+        &[],
+    ),
+    case(
+        "interpolated choice: oc.env",
+        &[
+            ("config.yaml", "defaults: [{g: a}, {h: '${oc.env:LLMPROF_NOT_SET,${g}}_x'}]\n"),
+            ("g/a.yaml", "x: 1\n"),
+            ("h/a_x.yaml", "y: 1\n"),
+        ],
+        &[],
+    ),
+    case(
+        "interpolated choice: oc.select",
+        &[("config.yaml", "defaults: [{g: '${oc.select:nope,b}'}]\n"), ("g/b.yaml", "x: 1\n")],
+        &[],
+    ),
+    case(
+        "interpolated choice: now",
+        &[("config.yaml", "defaults: [{g: '${now:%Y}'}]\n"), ("g/2024.yaml", "x: 1\n")],
+        &[],
+    ),
+    case(
+        "interpolated choice: a number",
+        &[("config.yaml", "defaults: [{g: '${oc.decode:\"1\"}'}]\n"), ("g/1.yaml", "x: 1\n")],
+        &[],
+    ),
+    case(
+        "interpolated choice: hydra",
+        &[("config.yaml", "defaults: [{g: '${hydra:job.name}'}]\n"), ("g/llmprof-tui.yaml", "x: 1\n")],
+        &[],
+    ),
+    case(
+        "interpolated choice: an unknown resolver",
+        &[("config.yaml", "defaults: [{g: '${nope:a}'}]\n"), ("g/a.yaml", "x: 1\n")],
+        &[],
+    ),
+    case(
+        "interpolated config: oc.decode",
+        &[("config.yaml", "defaults: [\"${oc.decode:'a'}\"]\n"), ("a.yaml", "x: 1\n")],
+        &[],
+    ),
+    case(
         "interpolated choice of nothing",
         &[("config.yaml", "defaults: [{b: '${a}'}]\n"), ("b/x.yaml", "w: 1\n")],
         &[],

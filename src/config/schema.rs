@@ -1,10 +1,16 @@
-//! The valid ranges of values.
+//! What the composition must know about the configuration: other names of keys, and valid ranges.
 
-use hydra_config::{OutOfRange, Schema};
+use hydra_config::{Alias, OutOfRange, Schema};
 
 use super::RunConfig;
 
 impl Schema for RunConfig {
+    /// Names of keys in configurations that were written for PyTorch harnesses.
+    const ALIASES: &'static [Alias] = &[
+        Alias { name: "runtime.num_new_tokens", key: "infer.max_new_tokens" },
+        Alias { name: "model.path", key: "model.weights" },
+    ];
+
     fn out_of_range(&self) -> Option<OutOfRange> {
         let (key, got, expected) = first_out_of_range(self)?;
         Some(OutOfRange { key, got, expected })
