@@ -12,6 +12,11 @@ use crate::{
 
 /// A GPU with less utilisation is idle.
 const BUSY_PCT: f64 = 5.0;
+/// A GPU with more has no time for more work.
+const FULL_LOAD_PCT: f64 = 90.0;
+/// Where utilisation is not known, a GPU below this share of its maximum clock or of its power limit is idle.
+const IDLE_CLOCK: f64 = 0.3;
+const IDLE_POWER: f64 = 0.2;
 /// An activity counter is attributed to a phase that fills this share of its window.
 const ONE_PHASE: f64 = 0.8;
 /// Samples further apart than this, and than the usual interval, do not represent the time between them.
@@ -28,7 +33,10 @@ struct Observation {
     work: Work,
     reasons: Option<u64>,
     clock_mhz: Option<f64>,
+    mem_clock_mhz: Option<f64>,
     power_w: Option<f64>,
+    temp_c: Option<f64>,
+    full_load: bool,
 }
 
 /// A pure fold of samples, phases and tokens. Its memory does not grow with the run.
@@ -49,6 +57,8 @@ pub struct Ledger {
     usual_gap_ns: Option<f64>,
     /// The highest PCIe generation under load.
     pcie_gen: Option<f64>,
+    clock_max_mhz: Option<f64>,
+    power_limit_w: Option<f64>,
     first: Option<Stamp>,
     last: Stamp,
 }
@@ -63,6 +73,11 @@ impl Ledger {
         self.first.map_or(0.0, |first| self.last.since(first).as_secs_f64())
     }
 
+    /// Whether the phases of a workload are known.
+    pub fn has_phases(&self) -> bool {
+        self.has_phases
+    }
+
     /// Whether the GPU has reported clock event reasons.
     pub fn has_reasons(&self) -> bool {
         self.accounts.iter().any(|account| account.sampled_ns > 0.0)
@@ -73,9 +88,22 @@ impl Ledger {
         !self.has_reasons() && self.last_sample.is_some_and(|sample| sample.reasons.is_some())
     }
 
-    /// The faults in the last sample.
+    /// The independent faults in the last sample.
     pub fn current_faults(&self) -> u64 {
-        self.last_sample.and_then(|sample| sample.reasons).map_or(0, reasons::faults)
+        let bits = self.last_sample.and_then(|sample| sample.reasons);
+        bits.map_or(0, |bits| reasons::faults(reasons::distinct(bits)))
+    }
+
+    /// Whether the counters of power cap, thermal slowdown and power brake were read and did not grow.
+    pub fn counters_stand_still(&self) -> bool {
+        let limits =
+            [reasons::SW_POWER_CAP, reasons::SW_THERMAL, reasons::HW_THERMAL, reasons::HW_POWER_BRAKE];
+        limits.into_iter().all(|bit| {
+            let counters =
+                self.counters.iter().zip(COUNTERS).filter(|(_, (limit, _))| *limit == Limit::Bit(bit));
+            let grown: Vec<f64> = counters.filter_map(|(counter, _)| counter.grown()).collect();
+            !grown.is_empty() && grown.iter().all(|ns| *ns <= 0.0)
+        })
     }
 
     /// The PCIe generation under load, where it was read: an idle link drops to a slower one to save power.
@@ -130,6 +158,8 @@ impl Ledger {
         }
         self.first.get_or_insert(t);
         self.last = self.last.max(t);
+        self.clock_max_mhz = sample.get(Reading::SmClockMax).or(self.clock_max_mhz);
+        self.power_limit_w = sample.get(Reading::PowerLimit).or(self.power_limit_w);
         if sample.reasons.is_some() || sample.get(Reading::SmClock).is_some() {
             self.observe(t, sample);
         }
@@ -171,13 +201,15 @@ impl Ledger {
 
     /// Accounts for the time since the last sample, phase by phase.
     fn observe(&mut self, t: Stamp, sample: &GpuSample) {
-        let idle = self.has_phases || sample.get(Reading::GpuUtil).is_some_and(|pct| pct < BUSY_PCT);
         let now = Observation {
             t,
-            work: Work::of(self.phase, idle),
-            reasons: sample.reasons,
+            work: Work::of(self.phase, self.has_phases || self.is_idle(sample)),
+            reasons: sample.reasons.map(reasons::distinct),
             clock_mhz: sample.get(Reading::SmClock).filter(|mhz| *mhz > 0.0),
+            mem_clock_mhz: sample.get(Reading::MemClock).filter(|mhz| *mhz > 0.0),
             power_w: sample.get(Reading::Power),
+            temp_c: sample.get(Reading::Temp),
+            full_load: sample.get(Reading::GpuUtil).is_some_and(|pct| pct >= FULL_LOAD_PCT),
         };
         let changes = std::mem::take(&mut self.changes);
         if let Some(before) = self.last_sample {
@@ -202,6 +234,22 @@ impl Ledger {
         }
         self.accounts[now.work as usize].samples += 1;
         self.last_sample = Some(now);
+    }
+
+    /// Whether the GPU does nothing: by its utilisation, otherwise by the idle reason, or by a clock or a power that no limit
+    /// explains.
+    fn is_idle(&self, sample: &GpuSample) -> bool {
+        if let Some(pct) = sample.get(Reading::GpuUtil).or(sample.get(Reading::SmActive)) {
+            return pct < BUSY_PCT;
+        }
+        let bits = sample.reasons.unwrap_or(0);
+        let below = |reading, limit: Option<f64>, share: f64| {
+            sample.get(reading).zip(limit).is_some_and(|(value, limit)| value < share * limit)
+        };
+        bits & reasons::GPU_IDLE != 0
+            || reasons::faults(bits) == 0
+                && (below(Reading::SmClock, self.clock_max_mhz, IDLE_CLOCK)
+                    || below(Reading::Power, self.power_limit_w, IDLE_POWER))
     }
 
     /// The longest time between samples that they represent. A long sampling interval is allowed if it is the usual one.
@@ -239,8 +287,14 @@ impl Ledger {
         if let Some(mhz) = sample.clock_mhz {
             account.clock_mhz.add(mhz, ns);
         }
+        if let Some(mhz) = sample.mem_clock_mhz.filter(|_| sample.full_load) {
+            account.full_load_mem_mhz.add(mhz, ns);
+        }
         let Some(bits) = sample.reasons else { return };
-        account.add_sampled(bits, sample.clock_mhz, ns);
+        account.add_sampled(bits, sample.clock_mhz, sample.temp_c, ns);
+        if let Some(mhz) = sample.clock_mhz.filter(|_| sample.full_load && bits == 0) {
+            account.full_load_mhz.add(mhz, ns);
+        }
         for (counter, (limit, _)) in self.counters.iter_mut().zip(COUNTERS) {
             counter.add_sampled(limit, work, bits, ns);
         }

@@ -11,7 +11,7 @@ mod slowdown;
 pub mod table;
 
 pub use account::{Account, COUNTERS, Limit, LimitTime, TimeSource, Unlimited, WeightedMean, Work};
-pub use basis::{Basis, ClockSensitivity, ReferenceClock};
+pub use basis::{Basis, ClockSensitivity, Cost, FreeClock};
 pub use diagnosis::{Cause, Diagnosis, Evidence, Tone, diagnose};
 pub use ledger::Ledger;
 pub use slowdown::{Workload, clock_sensitivity};

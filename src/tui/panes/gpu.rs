@@ -296,7 +296,7 @@ fn gpu_parts<'a>(view: &View<'_>, gpu: &GpuState) -> Vec<Vec<Text<'a>>> {
     let power_unit = info.power_limit_w.map_or_else(|| "W".into(), |limit| format!("of {limit:.0} W"));
     add("", rounded(Reading::Power), &power_unit);
     add("SM", rounded(Reading::SmClock), "MHz");
-    let margin = info.slowdown_temp_c.zip(value(Reading::Temp)).map(|(limit, t)| f64::from(limit) - t);
+    let margin = gpu.slowdown_temp_ahead_c().zip(value(Reading::Temp)).map(|(limit, t)| f64::from(limit) - t);
     let temp_unit = margin.map_or_else(|| "°C".into(), |m| format!("°C, {m:.0} below slowdown"));
     add("", rounded(Reading::Temp), &temp_unit);
     let pct = |reading| value(reading).map(percent_digits);
