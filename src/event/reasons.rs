@@ -79,9 +79,10 @@ pub fn active(mask: u64) -> impl Iterator<Item = ActiveReason> {
     (0..u64::BITS).map(|shift| 1u64 << shift).filter(move |bit| mask & bit != 0).map(named)
 }
 
-/// The bits of `mask` that slow the GPU down.
+/// The independent reasons of `mask` that slow the GPU down.
 pub fn faults(mask: u64) -> u64 {
-    REASONS.iter().filter(|reason| reason.fault).fold(0, |bits, reason| bits | reason.bit) & mask
+    let faults = REASONS.iter().filter(|reason| reason.fault).fold(0, |bits, reason| bits | reason.bit);
+    distinct(mask) & faults
 }
 
 /// The bits of `mask` that are not in [`REASONS`].
@@ -105,7 +106,7 @@ mod tests {
             (0x1, &["idle"], 0x0),
             (0x4, &["power cap"], 0x4),
             (0x22, &["application clocks", "thermal slowdown"], 0x20),
-            (0x88, &["hardware slowdown", "power brake"], 0x88),
+            (0x88, &["hardware slowdown", "power brake"], 0x80),
             (0x404, &["power cap", "reason 0x400"], 0x4),
             (1 << 63, &["reason 0x8000000000000000"], 0x0),
         ];

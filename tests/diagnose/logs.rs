@@ -122,6 +122,15 @@ fn gpus_without_an_index_are_kept_apart() {
             &["in 61 rows of a log)", "power-capped: 100 %"],
             &["GPU 1"],
         ),
+        case(
+            "one GPU, sampled in bursts",
+            (0..5).fold(format!("timestamp, {LOAD}\n"), |text, minute| {
+                let row = |i| format!("2026/11/15 08:{minute:02}:00.{}00, {capped}\n", i);
+                text + &(0..10).map(row).collect::<String>()
+            }),
+            &["in 50 rows of a log"],
+            &["GPU 1"],
+        ),
     ]);
 }
 

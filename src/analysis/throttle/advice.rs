@@ -28,13 +28,13 @@ pub(super) fn describe_limit(evidence: &Evidence<'_>, limit: Limit) -> Option<St
         }
         // The driver slows down at a target of its own, below the temperature at which the hardware does.
         Limit::Bit(SW_THERMAL) => {
-            Some(format!("It reached {:.0} °C while it was throttled.", hottest(evidence, limit)?))
+            Some(format!("The GPU reached {:.0} °C while it was throttled.", hottest(evidence, limit)?))
         }
         Limit::Bit(HW_THERMAL | HW_SLOWDOWN) => {
             let temp = hottest(evidence, limit)?;
             Some(match info.slowdown_temp_c.filter(|slowdown| temp >= f64::from(*slowdown)) {
-                Some(slowdown) => format!("It reached {temp:.0} °C; it slows down at {slowdown} °C."),
-                None => format!("It reached {temp:.0} °C while it was throttled."),
+                Some(slowdown) => format!("The GPU reached {temp:.0} °C; it slows down at {slowdown} °C."),
+                None => format!("The GPU reached {temp:.0} °C while it was throttled."),
             })
         }
         _ => None,
@@ -132,9 +132,9 @@ mod tests {
     #[test]
     fn a_threshold_is_named_where_it_fits_the_limit() {
         for (bits, temp_c, ends) in [
-            (SW_THERMAL, 87.0, "It reached 87 °C while it was throttled."),
-            (HW_THERMAL | HW_SLOWDOWN, 93.0, "It reached 93 °C; it slows down at 92 °C."),
-            (HW_THERMAL | HW_SLOWDOWN, 87.0, "It reached 87 °C while it was throttled."),
+            (SW_THERMAL, 87.0, "The GPU reached 87 °C while it was throttled."),
+            (HW_THERMAL | HW_SLOWDOWN, 93.0, "The GPU reached 93 °C; it slows down at 92 °C."),
+            (HW_THERMAL | HW_SLOWDOWN, 87.0, "The GPU reached 87 °C while it was throttled."),
         ] {
             let verdict = verdict(bits, temp_c);
             assert!(verdict.ends_with(ends) && !verdict.contains("below"), "{verdict}");

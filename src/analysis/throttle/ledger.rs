@@ -1,6 +1,10 @@
 //! Accounts of the GPU's time: for each kind of work, how long each limit was active and what the clock was.
 
-use super::{Account, COUNTERS, Limit, LimitTime, Work, counter::LimitCounter};
+use super::{
+    Account, COUNTERS, Limit, LimitTime, Work,
+    counter::LimitCounter,
+    observation::{Maxima, Observation},
+};
 use crate::{
     analysis::energy::EnergyMeter,
     event::{
@@ -10,13 +14,6 @@ use crate::{
     },
 };
 
-/// A GPU with less utilisation is idle.
-const BUSY_PCT: f64 = 5.0;
-/// A GPU with more has no time for more work.
-const FULL_LOAD_PCT: f64 = 90.0;
-/// Where utilisation is not known, a GPU below this share of its maximum clock or of its power limit is idle.
-const IDLE_CLOCK: f64 = 0.3;
-const IDLE_POWER: f64 = 0.2;
 /// An activity counter is attributed to a phase that fills this share of its window.
 const ONE_PHASE: f64 = 0.8;
 /// Samples further apart than this, and than the usual interval, do not represent the time between them.
@@ -25,19 +22,6 @@ const MAX_GAP_NS: f64 = 5e9;
 const FIRST_MAX_GAP_NS: f64 = 60e9;
 /// With more changes of phase since the last sample, sampling has stopped.
 const MAX_PHASES: usize = 4096;
-
-/// The state at one sample.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct Observation {
-    t: Stamp,
-    work: Work,
-    reasons: Option<u64>,
-    clock_mhz: Option<f64>,
-    mem_clock_mhz: Option<f64>,
-    power_w: Option<f64>,
-    temp_c: Option<f64>,
-    full_load: bool,
-}
 
 /// A pure fold of samples, phases and tokens. Its memory does not grow with the run.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -57,8 +41,7 @@ pub struct Ledger {
     usual_gap_ns: Option<f64>,
     /// The highest PCIe generation under load.
     pcie_gen: Option<f64>,
-    clock_max_mhz: Option<f64>,
-    power_limit_w: Option<f64>,
+    maxima: Maxima,
     first: Option<Stamp>,
     last: Stamp,
 }
@@ -88,10 +71,9 @@ impl Ledger {
         !self.has_reasons() && self.last_sample.is_some_and(|sample| sample.reasons.is_some())
     }
 
-    /// The independent faults in the last sample.
+    /// The faults in the last sample.
     pub fn current_faults(&self) -> u64 {
-        let bits = self.last_sample.and_then(|sample| sample.reasons);
-        bits.map_or(0, |bits| reasons::faults(reasons::distinct(bits)))
+        self.last_sample.and_then(|sample| sample.reasons).map_or(0, reasons::faults)
     }
 
     /// Whether the counters of power cap, thermal slowdown and power brake were read and did not grow.
@@ -158,8 +140,7 @@ impl Ledger {
         }
         self.first.get_or_insert(t);
         self.last = self.last.max(t);
-        self.clock_max_mhz = sample.get(Reading::SmClockMax).or(self.clock_max_mhz);
-        self.power_limit_w = sample.get(Reading::PowerLimit).or(self.power_limit_w);
+        self.maxima.update(sample);
         if sample.reasons.is_some() || sample.get(Reading::SmClock).is_some() {
             self.observe(t, sample);
         }
@@ -201,16 +182,8 @@ impl Ledger {
 
     /// Accounts for the time since the last sample, phase by phase.
     fn observe(&mut self, t: Stamp, sample: &GpuSample) {
-        let now = Observation {
-            t,
-            work: Work::of(self.phase, self.has_phases || self.is_idle(sample)),
-            reasons: sample.reasons.map(reasons::distinct),
-            clock_mhz: sample.get(Reading::SmClock).filter(|mhz| *mhz > 0.0),
-            mem_clock_mhz: sample.get(Reading::MemClock).filter(|mhz| *mhz > 0.0),
-            power_w: sample.get(Reading::Power),
-            temp_c: sample.get(Reading::Temp),
-            full_load: sample.get(Reading::GpuUtil).is_some_and(|pct| pct >= FULL_LOAD_PCT),
-        };
+        let idle = self.has_phases || self.maxima.is_idle(sample);
+        let now = Observation::new(t, Work::of(self.phase, idle), sample);
         let changes = std::mem::take(&mut self.changes);
         if let Some(before) = self.last_sample {
             let gap = t.since(before.t).as_nanos() as f64;
@@ -234,22 +207,6 @@ impl Ledger {
         }
         self.accounts[now.work as usize].samples += 1;
         self.last_sample = Some(now);
-    }
-
-    /// Whether the GPU does nothing: by its utilisation, otherwise by the idle reason, or by a clock or a power that no limit
-    /// explains.
-    fn is_idle(&self, sample: &GpuSample) -> bool {
-        if let Some(pct) = sample.get(Reading::GpuUtil).or(sample.get(Reading::SmActive)) {
-            return pct < BUSY_PCT;
-        }
-        let bits = sample.reasons.unwrap_or(0);
-        let below = |reading, limit: Option<f64>, share: f64| {
-            sample.get(reading).zip(limit).is_some_and(|(value, limit)| value < share * limit)
-        };
-        bits & reasons::GPU_IDLE != 0
-            || reasons::faults(bits) == 0
-                && (below(Reading::SmClock, self.clock_max_mhz, IDLE_CLOCK)
-                    || below(Reading::Power, self.power_limit_w, IDLE_POWER))
     }
 
     /// The longest time between samples that they represent. A long sampling interval is allowed if it is the usual one.

@@ -7,6 +7,7 @@ mod counter;
 mod diagnosis;
 mod findings;
 mod ledger;
+mod observation;
 mod slowdown;
 pub mod table;
 

@@ -52,6 +52,8 @@ pub(super) enum GpuOfRow {
 
 /// More rows per poll are not looked for.
 const MAX_PER_POLL: u64 = 16;
+/// nvidia-smi writes the rows of a poll faster than this, in seconds.
+const MAX_ROW_GAP_S: f64 = 0.05;
 /// The time between two polls is at least this many times that between the rows of a poll.
 const POLL_RATIO: f64 = 4.0;
 
@@ -118,6 +120,7 @@ fn rows_per_poll(rows: &[Row]) -> Option<(u64, u64)> {
         let (between, within): (Vec<_>, Vec<_>) = gaps.partition(|(number, _)| number % n == *first);
         let shortest = between.iter().map(|(_, gap)| *gap).fold(f64::INFINITY, f64::min);
         let longest = within.iter().map(|(_, gap)| *gap).fold(0.0, f64::max);
-        between.len() >= 2 && within.len() >= 2 && shortest > POLL_RATIO * longest
+        let enough = between.len() >= 2 && within.len() >= 2;
+        enough && longest <= MAX_ROW_GAP_S && shortest > POLL_RATIO * longest
     })
 }
