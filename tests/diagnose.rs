@@ -103,6 +103,12 @@ fn trust_agrees_with_the_verdict() {
         let slowed = !metrics["diagnosis"]["verdict"].as_str().unwrap().starts_with("Not slowed down");
         let doubted = metrics["trust"]["doubts"].to_string().contains("throttled");
         assert_eq!((slowed, doubted), (throttled, throttled), "{name}: {metrics:#}");
+        let compared = run(dir.path(), &["compare", &recorded, &recorded]);
+        assert!(
+            compared.out.contains("clock limited in") && !compared.out.contains("throttled"),
+            "{}",
+            compared.out
+        );
     }
 }
 

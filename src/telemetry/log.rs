@@ -157,6 +157,7 @@ pub fn read(name: &str, input: impl Read) -> Result<TelemetryLog, LogError> {
         log.add_row(name, t, &rows.header, &row, gpu_of_row.key(&row))?;
     }
     log.skipped = rows.skipped;
+    log.gpus.sort_by_key(|gpu| gpu.info.index);
     match log.gpus.is_empty() {
         true => Err(LogError::Empty { name: name.to_owned(), first: rows.first_skipped }),
         false => Ok(log),

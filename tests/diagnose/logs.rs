@@ -295,6 +295,15 @@ fn all_causes_are_named_once() {
             &["The GPU is thermally throttled: 80 %"],
             &["\nhardware slowdown"],
         ),
+        case(
+            "a counter of both thermal limits",
+            log(&format!("{LOAD}, viol_thermal_ns"), 100, 1000, |i| match i < 20 {
+                true => "99 %, 1980 MHz, 0x0, 0".to_owned(),
+                false => format!("99 %, 990 MHz, 0x48, {}", u64::from(i - 20) * 1_000_000_000),
+            }),
+            &["The GPU is thermally throttled: 80 % of the time, SM 1980 → 990 MHz", "counter"],
+            &["\nthermal slowdown", "and thermally"],
+        ),
     ]);
 }
 

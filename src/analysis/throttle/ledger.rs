@@ -147,6 +147,9 @@ impl Ledger {
         self.add_activity(t, sample);
         for (i, (limit, reading)) in COUNTERS.into_iter().enumerate() {
             if let Some(value) = sample.get(reading) {
+                // This counter is of both thermal limits.
+                let hardware = reading == Reading::ThermalNs && self.only_hardware_thermal();
+                let limit = if hardware { Limit::Bit(reasons::HW_THERMAL) } else { limit };
                 self.read_counter(i, limit, value);
             }
         }
@@ -255,6 +258,12 @@ impl Ledger {
         for (counter, (limit, _)) in self.counters.iter_mut().zip(COUNTERS) {
             counter.add_sampled(limit, work, bits, ns);
         }
+    }
+
+    /// Whether samples found the hardware's thermal slowdown and never the driver's.
+    fn only_hardware_thermal(&self) -> bool {
+        let found = |bit| self.accounts.iter().any(|account| account.limit(Limit::Bit(bit)).is_some());
+        found(reasons::HW_THERMAL) && !found(reasons::SW_THERMAL)
     }
 
     fn read_counter(&mut self, i: usize, limit: Limit, value: f64) {
