@@ -144,7 +144,7 @@ fn assert_complete(run: &Path) {
 }
 
 /// The documented keys of `run --json`.
-const DOCUMENTED: [&str; 14] = [
+const DOCUMENTED: [&str; 17] = [
     "schema",
     "run_dir",
     "outcome",
@@ -158,6 +158,9 @@ const DOCUMENTED: [&str; 14] = [
     "energy_j_per_token",
     "mfu",
     "mbu",
+    "verdict",
+    "causes",
+    "advice",
     "trust",
 ];
 /// The other keys.
@@ -199,7 +202,7 @@ fn json_is_one_object_with_known_keys_and_null_for_what_is_not_known() {
     }
     let unseen = run(dir.path(), &[&QUICK[..], &["--json", "telemetry=none"]].concat());
     let unseen: Value = serde_json::from_str(&unseen.out).unwrap();
-    for unknown in ["mfu", "mbu", "energy_j_per_token"] {
+    for unknown in ["mfu", "mbu", "energy_j_per_token", "verdict", "causes", "advice"] {
         assert!(unseen[unknown].is_null(), "{unknown}");
     }
     assert!(value["energy_j_per_token"].is_number(), "a simulated card counts its energy");

@@ -20,11 +20,10 @@ fuzz_target!(|rows: &[u8]| {
             workload: None,
             tpot_ms: None,
             device_share: None,
-            temp_c: None,
             fan_pct: None,
             pcie_width: None,
             others: &[],
-            lost: None,
+            lost: gpu.lost.as_ref(),
         });
     }
 });

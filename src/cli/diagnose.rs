@@ -19,7 +19,7 @@ use crate::{
     event::readings::Reading,
     rundir::{EventReader, Next, RunDir},
     state::{GpuState, RunState},
-    telemetry::log::{self, LoggedGpu},
+    telemetry::log::{self, LoggedGpu, TelemetryLog},
 };
 
 pub(super) const EXAMPLES: &str = "\
@@ -119,28 +119,39 @@ fn of_log(path: &Path) -> Result<Vec<Diagnosed>, Failure> {
         ))
     })?;
     let log = log::read(&name, BufReader::new(file)).map_err(Failure::work)?;
-    Ok(log.gpus.iter().filter_map(|gpu| of_logged(gpu, log.skipped)).collect())
+    Ok(log.gpus.iter().filter_map(|gpu| of_logged(gpu, &log)).collect())
 }
 
-fn of_logged(gpu: &LoggedGpu, skipped: u64) -> Option<Diagnosed> {
+fn of_logged(gpu: &LoggedGpu, log: &TelemetryLog) -> Option<Diagnosed> {
     let diagnosis = diagnose(&Evidence {
         info: &gpu.info,
         ledger: &gpu.ledger,
         workload: None,
         tpot_ms: None,
         device_share: None,
-        temp_c: gpu.last.get(Reading::Temp),
         fan_pct: gpu.last.get(Reading::Fan),
         pcie_width: gpu.last.get(Reading::PcieWidth),
         others: &[],
-        lost: None,
+        lost: gpu.lost.as_ref(),
     })?;
-    let skipped = if skipped > 0 { format!(", {skipped} unreadable rows skipped") } else { String::new() };
+    let mut source = format!("{} s in {} rows of a log", three_digits(gpu.ledger.span_s()), gpu.rows);
+    if log.skipped > 0 {
+        source += &format!(", {} unreadable rows skipped", log.skipped);
+    }
+    if log.gpus.len() > 1 {
+        source += &format!("; {}", log.identified_by);
+    }
+    if log.assumed_interval {
+        source += "; no times: 1 s between polls is assumed, nvidia-smi dmon -o DT records them";
+    }
+    if gpu.last.get(Reading::GpuUtil).is_none() && !gpu.ledger.has_phases() {
+        source += "; no utilisation: load is estimated from clock event reasons, clock and power";
+    }
     Some(Diagnosed {
         gpu: format!("GPU {} · {}", gpu.info.index, gpu.info.name),
         diagnosis,
         energy: energy(&gpu.ledger),
-        source: format!("{} s in {} rows of a log{skipped}", three_digits(gpu.ledger.span_s()), gpu.rows),
+        source,
     })
 }
 

@@ -115,6 +115,9 @@ fn summary(state: &RunState, dir: Option<&Path>) -> String {
     if let Some(sentence) = state.verdict() {
         out += &format!("{sentence}\n");
     }
+    if let Some(diagnosis) = state.workload_diagnosis() {
+        out += &format!("{}\n", diagnosis.verdict);
+    }
     out + "\n" + &recorded_in(dir)
 }
 

@@ -104,7 +104,7 @@ pub fn describe_side(side: &Side) -> String {
     }
     for (phase, share) in [("prefill", side.throttled_prefill), ("decode", side.throttled_decode)] {
         if share >= 0.005 {
-            let _ = write!(text, ", throttled {} of {phase}", percent(100.0 * share));
+            let _ = write!(text, ", clock limited in {} of {phase}", percent(100.0 * share));
         }
     }
     for remark in &side.remarks {

@@ -12,6 +12,9 @@ pub const HW_THERMAL: u64 = 0x40;
 pub const HW_POWER_BRAKE: u64 = 0x80;
 pub const DISPLAY_CLOCKS: u64 = 0x100;
 
+/// The reasons that are a temperature.
+pub const THERMAL: u64 = SW_THERMAL | HW_THERMAL;
+
 /// One bit of the mask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reason {
@@ -76,9 +79,20 @@ pub fn active(mask: u64) -> impl Iterator<Item = ActiveReason> {
     (0..u64::BITS).map(|shift| 1u64 << shift).filter(move |bit| mask & bit != 0).map(named)
 }
 
-/// The bits of `mask` that slow the GPU down.
+/// The independent reasons of `mask` that slow the GPU down.
 pub fn faults(mask: u64) -> u64 {
-    REASONS.iter().filter(|reason| reason.fault).fold(0, |bits, reason| bits | reason.bit) & mask
+    let faults = REASONS.iter().filter(|reason| reason.fault).fold(0, |bits, reason| bits | reason.bit);
+    distinct(mask) & faults
+}
+
+/// The bits of `mask` that are not in [`REASONS`].
+pub fn unknown(mask: u64) -> u64 {
+    REASONS.iter().fold(mask, |bits, reason| bits & !reason.bit)
+}
+
+/// The independent reasons of `mask`: a hardware slowdown is left out where the mask has its cause.
+pub fn distinct(mask: u64) -> u64 {
+    if mask & (HW_THERMAL | HW_POWER_BRAKE) == 0 { mask } else { mask & !HW_SLOWDOWN }
 }
 
 #[cfg(test)]
@@ -92,14 +106,22 @@ mod tests {
             (0x1, &["idle"], 0x0),
             (0x4, &["power cap"], 0x4),
             (0x22, &["application clocks", "thermal slowdown"], 0x20),
-            (0x88, &["hardware slowdown", "power brake"], 0x88),
+            (0x88, &["hardware slowdown", "power brake"], 0x80),
             (0x404, &["power cap", "reason 0x400"], 0x4),
             (1 << 63, &["reason 0x8000000000000000"], 0x0),
         ];
         for &(mask, names, fault_bits) in cases {
             assert_eq!(active(mask).map(ActiveReason::name).collect::<Vec<_>>(), names, "{mask:#x}");
             assert_eq!(faults(mask), fault_bits, "{mask:#x}");
+            assert_eq!(unknown(mask), mask & !0x1ff, "{mask:#x}");
             assert_eq!(active(mask).fold(0, |bits, one| bits | one.bit()), mask, "no bit is lost");
+        }
+    }
+
+    #[test]
+    fn a_reason_and_its_consequence_are_one() {
+        for (mask, independent) in [(0x8, 0x8), (0x88, 0x80), (0x48, 0x40), (0xc8, 0xc0), (0x24, 0x24)] {
+            assert_eq!(distinct(mask), independent, "{mask:#x}");
         }
     }
 }

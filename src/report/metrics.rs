@@ -193,6 +193,7 @@ pub fn metrics_json(state: &RunState) -> Value {
 pub fn run_json(state: &RunState, run_dir: Option<&Path>) -> Value {
     let run = state.run.as_ref();
     let metrics = state.total.summary();
+    let diagnosis = state.workload_diagnosis();
     let latency = |s: Summary| json!({"n": s.n, "mean": s.mean, "p50": s.p50, "p90": s.p90, "p99": s.p99});
     json!({
         "schema": RUN_SCHEMA,
@@ -217,6 +218,9 @@ pub fn run_json(state: &RunState, run_dir: Option<&Path>) -> Value {
         "energy_j_per_token": energy_of(state).and_then(|energy| energy.of(Work::Decode)?.j_per_token),
         "mfu": state.mfu().map(|used| used.share),
         "mbu": state.mbu().map(|used| used.share),
+        "verdict": diagnosis.as_ref().map(|diagnosis| &diagnosis.verdict),
+        "causes": diagnosis.as_ref().map(|diagnosis| &diagnosis.causes),
+        "advice": diagnosis.as_ref().map(|diagnosis| &diagnosis.advice),
         "trust": state.trust(),
         "kernel_reports": state.kernels.reports.iter().map(kernel_report).collect::<Vec<_>>(),
     })

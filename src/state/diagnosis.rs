@@ -17,6 +17,11 @@ impl RunState {
         self.diagnosis_of(gpu)
     }
 
+    /// The diagnosis of the GPU that the workload runs on, as the screen shows it; `None` on the CPU.
+    pub fn workload_diagnosis(&self) -> Option<Diagnosis> {
+        self.diagnosis_of(self.profiled_gpu()?)
+    }
+
     /// How far the run can be trusted; `None` until something was measured.
     pub fn trust(&self) -> Option<Trust> {
         let run = self.run.as_ref().filter(|_| self.total.itl.n() > 0)?;
@@ -79,7 +84,6 @@ impl RunState {
             workload: workload.map(|run| Workload { batch: run.batch, prompt_tokens: run.prompt_tokens }),
             tpot_ms: self.total.itl.mean_ms().filter(|_| profiled),
             device_share: self.total.device_share().filter(|_| profiled),
-            temp_c: gpu.value(Reading::Temp),
             fan_pct: gpu.value(Reading::Fan),
             pcie_width: gpu.value(Reading::PcieWidth),
             others: &others,

@@ -83,7 +83,14 @@ impl GpuState {
 
     /// The thermal state, once it is under load.
     pub fn heat(&self) -> Option<Heat> {
-        self.heat.heat(self.info.slowdown_temp_c)
+        self.heat.heat(self.slowdown_temp_ahead_c())
+    }
+
+    /// The temperature at which the hardware slows down; `None` while a thermal limit is active, which may have a threshold of
+    /// its own.
+    pub fn slowdown_temp_ahead_c(&self) -> Option<u32> {
+        let limited = self.reasons_now.is_some_and(|(_, bits)| bits & reasons::THERMAL != 0);
+        self.info.slowdown_temp_c.filter(|_| !limited)
     }
 
     pub(super) fn record(&mut self, t: Stamp, sample: &GpuSample) {

@@ -1,24 +1,31 @@
-//! Telemetry logs: our `nvml.csv`, or the output of `nvidia-smi --query-gpu=… --format=csv`.
+//! Telemetry logs: our `nvml.csv`, and the output of `nvidia-smi --query-gpu=… --format=csv` and of `nvidia-smi dmon`.
 
 mod columns;
+mod gpus;
+mod header;
+mod lines;
 
-use std::io::{BufRead, BufReader, Read};
+use std::{
+    fmt,
+    io::{self, Read},
+};
 
-use columns::{Column, column, mask, number, phase_named, seconds_of_date};
-use csv::StringRecord;
+use columns::{Column, has_other_unit, is_ambiguous, mask, number, phase_named, says_lost, text};
+pub use gpus::IdentifiedBy;
+use gpus::{GpuKey, GpuOfRow};
+use header::{Clock, Header, Row, Rows};
 use thiserror::Error;
 
+use super::absent::Absence;
 use crate::{
     analysis::throttle::Ledger,
-    event::{GpuInfo, GpuSample, GpuSource, Stamp, readings::Reading},
+    event::{GpuInfo, GpuLost, GpuSample, GpuSource, Stamp, readings::Reading, reasons},
 };
 
 #[derive(Debug, Error)]
 pub enum LogError {
-    #[error(
-        "cannot read {name} as CSV: {source}; supported are nvml.csv and logs of nvidia-smi --format=csv"
-    )]
-    Csv { name: String, source: csv::Error },
+    #[error("cannot read {name}: {source}")]
+    Read { name: String, source: io::Error },
     #[error(
         "{name} has no time column (timestamp, ts or t_s): add timestamp to nvidia-smi's --query-gpu, and keep the header \
          (--format=csv, without noheader)"
@@ -26,17 +33,67 @@ pub enum LogError {
     NoTime { name: String },
     #[error("{name} has no column with a known reading; its columns are {columns}")]
     NoReadings { name: String, columns: String },
-    #[error("{name} has no row with a valid time")]
-    Empty { name: String },
+    #[error("{name} has no row with a valid time{}", .first.as_ref().map_or_else(String::new, |row| format!(": {row}")))]
+    Empty { name: String, first: Option<Unreadable> },
     #[error(
-        "{name} is UTF-16, as PowerShell's > writes it; use UTF-8: nvidia-smi -f FILE, or | Out-File -Encoding utf8"
+        "{name} is UTF-16 without a byte order mark; convert it to UTF-8: iconv -f UTF-16LE -t UTF-8, or write it with \
+         nvidia-smi -f FILE"
     )]
     Utf16 { name: String },
+    #[error(
+        "{name} lists processes, not readings of GPUs: record nvidia-smi dmon, or nvidia-smi --query-gpu=… --format=csv"
+    )]
+    Processes { name: String },
     #[error(
         "{name} has several rows for the same time and no column that identifies the GPU: add index or uuid to nvidia-smi's \
          --query-gpu"
     )]
     GpusUnnamed { name: String },
+    #[error("{name}, line {line}: more than {MAX_GPUS} GPUs: the values do not belong to the header")]
+    TooManyGpus { name: String, line: u64 },
+    #[error(
+        "{name}, line {line}: {values} values for {columns} columns, so their columns are not known. Decimal commas need \
+         quotes, or ; between the values: run nvidia-smi with LC_ALL=C"
+    )]
+    TooManyValues { name: String, line: u64, values: usize, columns: usize },
+    #[error("{name}, line {line}: {value:?} in the column {column} {problem}")]
+    Value { name: String, line: u64, column: String, value: String, problem: Problem },
+}
+
+/// What is wrong with a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum Problem {
+    #[error(
+        "is no mask of clock event reasons (nvidia-smi writes 0x0000000000000004): the values do not belong to the header"
+    )]
+    NotAMask,
+    #[error("has another unit than the column: the values do not belong to the header")]
+    OtherUnit,
+    #[error(
+        "may have a decimal comma or a separator of thousands: write numbers without separators (LC_ALL=C)"
+    )]
+    Ambiguous,
+}
+
+/// A row that was skipped.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unreadable {
+    Short { line: u64, values: usize, columns: usize },
+    Time { line: u64, cell: String },
+}
+
+impl fmt::Display for Unreadable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Unreadable::Short { line, values, columns } => {
+                write!(f, "line {line} has {values} values for {columns} columns")
+            }
+            Unreadable::Time { line, cell } => write!(
+                f,
+                "line {line} has {cell:?}; supported are seconds, 2026/11/15 08:00:00.000 and 15.11.2026 08:00:00"
+            ),
+        }
+    }
 }
 
 /// A GPU in a log.
@@ -47,147 +104,199 @@ pub struct LoggedGpu {
     /// The last value of every reading.
     pub last: GpuSample,
     pub rows: u64,
+    pub lost: Option<GpuLost>,
+    key: GpuKey,
+    last_row: Stamp,
+    /// Time under the power cap, where the log has it in percent.
+    capped_ns: f64,
 }
 
 #[derive(Debug, Clone)]
 pub struct TelemetryLog {
     pub gpus: Vec<LoggedGpu>,
-    /// Rows without a valid time.
+    /// Rows without a valid time, or with too few values.
     pub skipped: u64,
+    pub identified_by: IdentifiedBy,
+    /// The log has no times: its polls are assumed to be one second apart.
+    pub assumed_interval: bool,
+    /// The GPU of the last row.
+    last_gpu: usize,
 }
+
+/// The rows that decide which GPU a row belongs to.
+const FIRST_ROWS: usize = 64;
+const MAX_GPUS: usize = 256;
 
 /// Reads a log row by row; cells without a value are ignored.
 pub fn read(name: &str, input: impl Read) -> Result<TelemetryLog, LogError> {
-    let name = name.to_owned();
-    let broken = |source| LogError::Csv { name: name.clone(), source };
-    let mut input = BufReader::new(input);
-    let start = input.fill_buf().map_err(|source| broken(source.into()))?;
-    if start.starts_with(&[0xff, 0xfe]) || start.starts_with(&[0xfe, 0xff]) {
-        return Err(LogError::Utf16 { name });
-    }
-    let mut reader = csv::ReaderBuilder::new().flexible(true).trim(csv::Trim::All).from_reader(input);
-    let header = reader.headers().map_err(broken)?.clone();
-    let columns: Vec<Option<Column>> = header.iter().map(column).collect();
-    // Our own logs have two time columns; the one that starts with the run is more precise.
-    let is_time = |column: &Column| matches!(column, Column::Seconds | Column::Date);
-    let time = columns.iter().rposition(|column| column.as_ref().is_some_and(is_time));
-    let Some(time) = time else { return Err(LogError::NoTime { name }) };
-    if !columns
-        .iter()
-        .flatten()
-        .any(|column| matches!(column, Column::Reading(..) | Column::Mask | Column::Bit(_)))
+    let mut rows = Rows::open(name, input)?;
+    let mut first_rows = Vec::new();
+    while first_rows.len() < FIRST_ROWS
+        && let Some(row) = rows.read_next()?
     {
-        return Err(LogError::NoReadings { name, columns: header.iter().collect::<Vec<_>>().join(", ") });
+        first_rows.push(row);
     }
-    let named = columns.iter().flatten().any(|column| matches!(column, Column::Gpu | Column::Identity));
-    let mut log = TelemetryLog { gpus: Vec::new(), skipped: 0 };
-    // The start of the log's clock, and the last row by both clocks.
-    let (mut start, mut now) = (None, None::<(f64, Stamp)>);
-    let mut record = StringRecord::new();
-    loop {
-        match reader.read_record(&mut record) {
-            Ok(true) => {}
-            Ok(false) => break,
-            Err(source) if source.is_io_error() => return Err(broken(source)),
-            Err(_) => {
-                log.skipped += 1;
-                continue;
-            }
-        }
-        let secs = record.get(time).and_then(|cell| match columns[time] {
-            Some(Column::Date) => seconds_of_date(cell),
-            _ => number(cell),
-        });
-        let Some(secs) = secs.filter(|secs| secs.is_finite()) else {
-            log.skipped += 1;
-            continue;
-        };
-        let mut t = Stamp::from_secs_f64((secs - *start.get_or_insert(secs)).max(0.0));
-        if let Some((_, before)) = now.filter(|(_, before)| *before > t) {
+    let gpu_of_row = GpuOfRow::find(name, &rows.header, &first_rows)?;
+    let mut log = TelemetryLog {
+        gpus: Vec::new(),
+        skipped: 0,
+        identified_by: gpu_of_row.identified_by(&rows.header),
+        assumed_interval: matches!(rows.header.clock, Clock::Polls(_)),
+        last_gpu: 0,
+    };
+    let mut first_rows = first_rows.into_iter();
+    // The start of the log's clock, and the time of the last row.
+    let (mut start, mut now) = (None, None::<Stamp>);
+    while let Some(row) = first_rows.next().map_or_else(|| rows.read_next(), |row| Ok(Some(row)))? {
+        let mut t = Stamp::from_secs_f64((row.secs - *start.get_or_insert(row.secs)).max(0.0));
+        if let Some(before) = now.filter(|before| *before > t) {
             // The clock was set back: time continues from the last row.
-            (start, t) = (Some(secs - before.secs()), before);
+            (start, t) = (Some(row.secs - before.secs()), before);
         }
-        let same_time = now.is_some_and(|(before, _)| before == secs);
-        if !named && same_time && matches!(columns[time], Some(Column::Date)) {
-            return Err(LogError::GpusUnnamed { name });
-        }
-        now = Some((secs, t));
-        log.add_row(t, &columns, &record);
+        now = Some(t);
+        log.add_row(name, t, &rows.header, &row, gpu_of_row.key(&row))?;
     }
-    if log.gpus.is_empty() { Err(LogError::Empty { name }) } else { Ok(log) }
+    log.skipped = rows.skipped;
+    log.gpus.sort_by_key(|gpu| gpu.info.index);
+    match log.gpus.is_empty() {
+        true => Err(LogError::Empty { name: name.to_owned(), first: rows.first_skipped }),
+        false => Ok(log),
+    }
 }
 
 impl TelemetryLog {
-    fn add_row(&mut self, t: Stamp, columns: &[Option<Column>], record: &StringRecord) {
-        let mut sample = GpuSample::default();
-        let mut phase = None;
-        let (mut name, mut identity, mut index) = (None, None, None);
-        let mut properties = Vec::new();
-        for (column, cell) in columns.iter().zip(record.iter()).filter_map(|(c, cell)| Some(((*c)?, cell))) {
+    fn add_row(
+        &mut self,
+        log: &str,
+        t: Stamp,
+        header: &Header,
+        row: &Row,
+        key: Option<GpuKey>,
+    ) -> Result<(), LogError> {
+        self.last_gpu = self.position(key);
+        if self.gpus.len() > MAX_GPUS {
+            return Err(LogError::TooManyGpus { name: log.to_owned(), line: row.line });
+        }
+        let gpu = &mut self.gpus[self.last_gpu];
+        gpu.rows += 1;
+        if row.cells.iter().any(|cell| says_lost(cell)) {
+            gpu.lose(row.line, t);
+            return Ok(());
+        }
+        let mut sample = GpuSample::of(gpu.info.index);
+        for (field, cell) in header.fields.iter().zip(&row.cells) {
+            let Some(column) = field.column else { continue };
+            let problem = |problem| LogError::Value {
+                name: log.to_owned(),
+                line: row.line,
+                column: field.name.clone(),
+                value: cell.clone(),
+                problem,
+            };
+            if field.unit.as_ref().is_some_and(|unit| has_other_unit(cell, unit)) {
+                return Err(problem(Problem::OtherUnit));
+            }
+            let value = number(cell);
+            if value.is_some() && is_ambiguous(cell) {
+                return Err(problem(Problem::Ambiguous));
+            }
+            let add_reason = |sample: &mut GpuSample, bits: u64| {
+                sample.reasons = Some(sample.reasons.unwrap_or(0) | bits);
+            };
             match column {
-                Column::Gpu => index = number(cell).map(|index| index as u32),
-                Column::Name => name = Some(cell),
-                Column::Identity => identity = identity.or(Some(cell)),
-                Column::Phase => phase = phase_named(cell),
-                Column::Mask => sample.reasons = mask(cell),
-                Column::Bit(bit) => match cell {
-                    "Active" => sample.reasons = Some(sample.reasons.unwrap_or(0) | bit),
-                    "Not Active" => sample.reasons = Some(sample.reasons.unwrap_or(0)),
+                Column::Name => text(cell).into_iter().for_each(|name| gpu.info.name = name.to_owned()),
+                Column::Identity if gpu.info.uuid.is_empty() => {
+                    text(cell).into_iter().for_each(|identity| gpu.info.uuid = identity.to_owned());
+                }
+                Column::Phase => phase_named(cell).into_iter().for_each(|phase| gpu.ledger.phase(t, phase)),
+                Column::Mask => {
+                    let bits = mask(cell).map_err(|_| problem(Problem::NotAMask))?;
+                    bits.into_iter().for_each(|bits| add_reason(&mut sample, bits));
+                }
+                Column::Bit(bit) => match cell.as_str() {
+                    "Active" | "1" => add_reason(&mut sample, bit),
+                    "Not Active" | "0" => add_reason(&mut sample, 0),
                     _ => {}
                 },
+                Column::PowerCapPct => {
+                    if let Some(pct) = value {
+                        let passed = t.since(gpu.last_row).as_nanos() as f64;
+                        gpu.capped_ns += passed * (pct / 100.0).clamp(0.0, 1.0);
+                        sample.set(Reading::PowerCapNs, Some(gpu.capped_ns));
+                        add_reason(&mut sample, if pct > 0.0 { reasons::SW_POWER_CAP } else { 0 });
+                    }
+                }
                 Column::Reading(reading, scale) => {
-                    if let Some(value) = number(cell) {
+                    if let Some(value) = value {
                         sample.set(reading, Some(value * scale));
                     }
                 }
-                Column::Property(set) => properties.extend(number(cell).map(|value| (set, value))),
-                Column::Seconds | Column::Date => {}
+                Column::Property(set) => value.into_iter().for_each(|value| set(&mut gpu.info, value)),
+                Column::Seconds
+                | Column::Date
+                | Column::Day
+                | Column::TimeOfDay
+                | Column::Gpu
+                | Column::Identity
+                | Column::Process => {}
             }
         }
         // Without instant power, the average is the power.
         if sample.get(Reading::Power).is_none() {
             sample.set(Reading::Power, sample.get(Reading::PowerAverage));
         }
-        let gpu = self.gpu(index, identity.unwrap_or_default());
-        sample.gpu = gpu.info.index;
-        gpu.rows += 1;
-        if let Some(name) = name.filter(|name| !name.is_empty()) {
-            gpu.info.name = name.to_owned();
-        }
-        for (set, value) in properties {
-            set(&mut gpu.info, value);
-        }
         gpu.info.update(&sample);
-        if let Some(phase) = phase {
-            gpu.ledger.phase(t, phase);
-        }
         gpu.ledger.sample(t, &sample);
         gpu.last.merge(&sample);
+        gpu.last_row = t;
+        Ok(())
     }
 
-    /// The GPU with that index, or with that identifier where there is no index.
-    fn gpu(&mut self, index: Option<u32>, identity: &str) -> &mut LoggedGpu {
-        let same = |gpu: &LoggedGpu| match index {
-            Some(index) => gpu.info.index == index,
-            None => gpu.info.uuid == identity,
+    /// The GPU of a row, which is added with a new key. Without a key it is the one after that of the last row.
+    fn position(&mut self, key: Option<GpuKey>) -> usize {
+        let known = self.gpus.len();
+        let key = match key {
+            None if known > 0 => return (self.last_gpu + 1) % known,
+            key => key.unwrap_or(GpuKey::Index(0)),
         };
-        let position = self.gpus.iter().position(same).unwrap_or_else(|| {
-            let index = index.unwrap_or(self.gpus.len() as u32);
-            self.gpus.push(LoggedGpu {
-                info: GpuInfo {
-                    index,
-                    name: format!("GPU {index}"),
-                    uuid: identity.to_owned(),
-                    source: GpuSource::Log,
-                    ..GpuInfo::default()
-                },
-                ledger: Ledger::default(),
-                last: GpuSample::of(index),
-                rows: 0,
-            });
-            self.gpus.len() - 1
-        });
-        &mut self.gpus[position]
+        self.gpus.iter().position(|gpu| gpu.key == key).unwrap_or_else(|| {
+            self.gpus.push(LoggedGpu::new(key, known));
+            known
+        })
+    }
+}
+
+impl LoggedGpu {
+    fn new(key: GpuKey, position: usize) -> LoggedGpu {
+        let index = match &key {
+            GpuKey::Index(index) => *index,
+            GpuKey::Text(_) => position as u32,
+        };
+        LoggedGpu {
+            info: GpuInfo {
+                index,
+                name: format!("GPU {index}"),
+                source: GpuSource::Log,
+                ..GpuInfo::default()
+            },
+            ledger: Ledger::default(),
+            last: GpuSample::of(index),
+            rows: 0,
+            lost: None,
+            key,
+            last_row: Stamp::default(),
+            capped_ns: 0.0,
+        }
+    }
+
+    fn lose(&mut self, line: u64, t: Stamp) {
+        if self.lost.is_some() {
+            return;
+        }
+        let gpu = self.info.index;
+        let detail = format!("GPU {gpu} is lost: line {line} of the log, after {:.1} s", t.secs());
+        let absence = Absence::Lost { detail };
+        self.lost = Some(GpuLost { gpu, reason: absence.to_string(), remedy: absence.remedy().to_owned() });
     }
 }
 
@@ -239,7 +348,7 @@ torn li";
         let back = "timestamp,clocks.sm,utilization.gpu\n2026/11/15 08:00:00,1,9\n2026/11/15 08:00:02,1,9\n\
                     2026/11/15 07:00:02,1,9\n2026/11/15 07:00:05,1,9\n";
         assert_eq!(read("x", back.as_bytes()).unwrap().gpus[0].ledger.span_s(), 5.0);
-        assert!(read("x", [0xff, 0xfe, b't', 0].as_slice()).unwrap_err().to_string().contains("UTF-16"));
+        assert!(read("x", b"t\0i\0m\0e\0".as_slice()).unwrap_err().to_string().contains("UTF-16"));
     }
 
     #[test]

@@ -142,6 +142,8 @@ pub struct LimitTime {
     pub counted_ns: Option<f64>,
     pub covered_ns: f64,
     pub clock_mhz: WeightedMean,
+    /// The highest temperature while it was active.
+    pub max_temp_c: Option<f64>,
     /// Steps that ended while it was active.
     pub steps: StepTimes,
 }
@@ -187,6 +189,9 @@ pub struct Account {
     /// While no reason at all was active.
     pub unlimited: Unlimited,
     pub clock_mhz: WeightedMean,
+    /// The SM clock at full utilisation while no reason was active, and the memory clock at full utilisation.
+    pub full_load_mhz: WeightedMean,
+    pub full_load_mem_mhz: WeightedMean,
     /// By activity counters, in percent.
     pub tensor_pct: WeightedMean,
     pub dram_pct: WeightedMean,
@@ -232,7 +237,7 @@ impl Account {
     }
 
     /// A sample with the reasons in `bits` represents `ns` of the work.
-    pub(super) fn add_sampled(&mut self, bits: u64, clock_mhz: Option<f64>, ns: f64) {
+    pub(super) fn add_sampled(&mut self, bits: u64, clock_mhz: Option<f64>, temp_c: Option<f64>, ns: f64) {
         self.sampled_ns += ns;
         if let Some(mhz) = clock_mhz {
             self.for_each_class(bits, |class| class.clock_mhz.add(mhz, ns));
@@ -240,6 +245,7 @@ impl Account {
         for reason in reasons::active(bits) {
             let limit = self.limit_mut(Limit::Bit(reason.bit()));
             limit.sampled_ns += ns;
+            limit.max_temp_c = limit.max_temp_c.into_iter().chain(temp_c).reduce(f64::max);
             if let Some(mhz) = clock_mhz {
                 limit.clock_mhz.add(mhz, ns);
             }

@@ -1,6 +1,6 @@
 //! Limits in detail, and what to do about them.
 
-use super::{Evidence, Limit};
+use super::{Evidence, Limit, Work};
 use crate::{
     base::units::percent,
     event::reasons::{HW_POWER_BRAKE, HW_SLOWDOWN, HW_THERMAL, SW_POWER_CAP, SW_THERMAL, SYNC_BOOST},
@@ -26,18 +26,25 @@ pub(super) fn describe_limit(evidence: &Evidence<'_>, limit: Limit) -> Option<St
                 _ => format!("The limit is {limit:.0} W."),
             })
         }
-        Limit::Bit(SW_THERMAL | HW_THERMAL | HW_SLOWDOWN) => {
-            let (temp, slowdown) = (evidence.temp_c?, info.slowdown_temp_c?);
-            let margin = f64::from(slowdown) - temp;
-            Some(match margin > 0.0 {
-                true => format!(
-                    "It is at {temp:.0} °C, {margin:.0} °C below its slowdown temperature ({slowdown} °C)."
-                ),
-                false => format!("It is at {temp:.0} °C; it slows down at {slowdown} °C."),
+        // The driver slows down at a target of its own, below the temperature at which the hardware does.
+        Limit::Bit(SW_THERMAL) => {
+            Some(format!("The GPU reached {:.0} °C while it was throttled.", hottest(evidence, limit)?))
+        }
+        Limit::Bit(HW_THERMAL | HW_SLOWDOWN) => {
+            let temp = hottest(evidence, limit)?;
+            Some(match info.slowdown_temp_c.filter(|slowdown| temp >= f64::from(*slowdown)) {
+                Some(slowdown) => format!("The GPU reached {temp:.0} °C; it slows down at {slowdown} °C."),
+                None => format!("The GPU reached {temp:.0} °C while it was throttled."),
             })
         }
         _ => None,
     }
+}
+
+/// The highest temperature while the limit was active.
+fn hottest(evidence: &Evidence<'_>, limit: Limit) -> Option<f64> {
+    let times = Work::ALL.into_iter().filter_map(|work| evidence.ledger.of(work).limit(limit));
+    times.filter_map(|time| time.max_temp_c).reduce(f64::max)
 }
 
 pub(super) fn remedy(evidence: &Evidence<'_>, limit: Limit) -> Option<String> {
@@ -88,4 +95,49 @@ pub(super) fn remedy(evidence: &Evidence<'_>, limit: Limit) -> Option<String> {
         Limit::Bit(_) => return None,
     };
     Some(text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        analysis::throttle::{Ledger, diagnose},
+        event::{GpuInfo, GpuSample, Stamp, readings::Reading},
+    };
+
+    /// The verdict on a GPU that is at `temp_c` with the reasons in `bits`, and cooler without them.
+    fn verdict(bits: u64, temp_c: f64) -> String {
+        let mut ledger = Ledger::default();
+        for i in 0..200 {
+            let (mhz, bits, temp_c) = if i < 100 { (1980.0, 0, 60.0) } else { (1500.0, bits, temp_c) };
+            let sample = GpuSample::of(0).with(Reading::GpuUtil, 99.0).with(Reading::SmClock, mhz);
+            let sample = sample.with(Reading::Temp, temp_c).with_reasons(bits);
+            ledger.sample(Stamp::from_secs_f64(0.1 * f64::from(i)), &sample);
+        }
+        let info = GpuInfo { slowdown_temp_c: Some(92), ..GpuInfo::default() };
+        let evidence = Evidence {
+            info: &info,
+            ledger: &ledger,
+            workload: None,
+            tpot_ms: None,
+            device_share: None,
+            fan_pct: None,
+            pcie_width: None,
+            others: &[],
+            lost: None,
+        };
+        diagnose(&evidence).unwrap().verdict
+    }
+
+    #[test]
+    fn a_threshold_is_named_where_it_fits_the_limit() {
+        for (bits, temp_c, ends) in [
+            (SW_THERMAL, 87.0, "The GPU reached 87 °C while it was throttled."),
+            (HW_THERMAL | HW_SLOWDOWN, 93.0, "The GPU reached 93 °C; it slows down at 92 °C."),
+            (HW_THERMAL | HW_SLOWDOWN, 87.0, "The GPU reached 87 °C while it was throttled."),
+        ] {
+            let verdict = verdict(bits, temp_c);
+            assert!(verdict.ends_with(ends) && !verdict.contains("below"), "{verdict}");
+        }
+    }
 }

@@ -15,11 +15,18 @@ pub(super) struct LimitCounter {
     time: PerWork,
     /// The total time between readings.
     pub(super) covered: PerWork,
+    /// The growth between the first and the last reading.
+    grown: Option<f64>,
 }
 
 impl LimitCounter {
     pub(super) fn is_read(&self) -> bool {
         self.last.is_some()
+    }
+
+    /// By how much it has grown; `None` before the second reading.
+    pub(super) fn grown(&self) -> Option<f64> {
+        self.grown
     }
 
     pub(super) fn add_time(&mut self, work: Work, ns: f64) {
@@ -36,7 +43,7 @@ impl LimitCounter {
 
     /// Forgets the last reading: the growth until the next one belongs to an unknown time.
     pub(super) fn restart(&mut self) {
-        *self = LimitCounter { covered: self.covered, ..LimitCounter::default() };
+        *self = LimitCounter { covered: self.covered, grown: self.grown, ..LimitCounter::default() };
     }
 
     /// The counter reads `value`: its growth, divided between kinds of work in proportion to the time that samples found the
@@ -50,6 +57,9 @@ impl LimitCounter {
         if growth > 0.0 && total <= 0.0 {
             // No time has passed for it yet: it is divided at a later reading.
             return None;
+        }
+        if last.is_some() {
+            *self.grown.get_or_insert(0.0) += growth.max(0.0);
         }
         let time = self.time;
         self.restart();

@@ -3,10 +3,10 @@
 use serde::Serialize;
 
 use super::{
-    Basis, Ledger, Limit, TimeSource, Work,
+    Basis, Cost, FreeClock, Ledger, Limit, TimeSource, Work,
     advice::{describe_limit, remedy},
-    findings::findings,
-    slowdown::{Workload, cost, free_clock, is_explained},
+    findings::{findings, unexplained_clocks},
+    slowdown::{Workload, cost, free_clock},
 };
 use crate::{
     analysis::as_text,
@@ -27,7 +27,6 @@ pub struct Evidence<'a> {
     pub tpot_ms: Option<f64>,
     /// The share of the decode time in which the GPU worked, by its own clock.
     pub device_share: Option<f64>,
-    pub temp_c: Option<f64>,
     pub fan_pct: Option<f64>,
     pub pcie_width: Option<f64>,
     /// All other processes that used the GPU.
@@ -63,9 +62,17 @@ pub struct Cause {
     /// By samples alone.
     pub sampled_s: f64,
     pub clock_mhz: Option<f64>,
+    /// Without the limit; the middle of what it may be, where it was not sampled.
     pub clock_free_mhz: Option<f64>,
-    /// Loss of speed over the phase.
+    #[serde(skip)]
+    pub free_clock: Option<FreeClock>,
+    /// Loss of speed over the phase; the middle of what it may be.
     pub cost_pct: Option<f64>,
+    /// What it may be, where it is not one value.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost_range_pct: Option<[f64; 2]>,
+    #[serde(skip)]
+    pub cost: Option<Cost>,
     pub ms_per_token: Option<f64>,
     pub tokens_lost: Option<f64>,
     /// The share of the run in which it was active during this phase.
@@ -88,6 +95,10 @@ pub struct Diagnosis {
 pub(super) const MIN_COST_PCT: f64 = 0.5;
 /// A smaller share of a phase's time is not reported.
 pub(super) const MIN_TIME_SHARE: f64 = 0.02;
+/// The same for a second limit of a phase.
+const MIN_FURTHER_TIME_SHARE: f64 = 0.1;
+/// With fewer samples in a phase, a limit may have been active between them.
+const MIN_SAMPLES: u64 = 10;
 
 /// The verdict on the evidence; `None` before the first sample of the GPU.
 pub fn diagnose(evidence: &Evidence<'_>) -> Option<Diagnosis> {
@@ -106,6 +117,7 @@ pub fn diagnose(evidence: &Evidence<'_>) -> Option<Diagnosis> {
     }
     let throttling = throttling(evidence, &causes);
     let throttled = throttling.is_some();
+    let unexplained = unexplained_clocks(evidence, &causes);
     match throttling {
         Some((sentence, limits)) => {
             tone = Tone::Bad;
@@ -122,10 +134,13 @@ pub fn diagnose(evidence: &Evidence<'_>) -> Option<Diagnosis> {
                 }
             });
         }
-        None if evidence.lost.is_some() => {}
-        None => sentences.push(harmless(evidence, &causes).unwrap_or_else(|| unthrottled(evidence))),
+        None if evidence.lost.is_some() || !unexplained.is_empty() => {}
+        None => {
+            sentences.push(harmless(&causes).unwrap_or_else(|| unthrottled(evidence)));
+            sentences.extend(unjudged(evidence));
+        }
     }
-    for finding in findings(evidence, &causes) {
+    for finding in unexplained.into_iter().chain(findings(evidence, &causes)) {
         tone = match (tone, finding.tone) {
             (Tone::Fine | Tone::Note, Tone::Bad) => Tone::Bad,
             (Tone::Fine, Tone::Note) => Tone::Note,
@@ -151,8 +166,11 @@ fn causes(evidence: &Evidence<'_>) -> Vec<Cause> {
             }
             let active_s = time_share * account.time_ns / 1e9;
             let (cost, basis) = cost(ledger, phase, (*limit, time), info, workload);
-            let lost = cost.map(|while_active| time_share * while_active);
-            let free_mhz = free_clock(ledger, phase, (*limit, time), info).map(|(mhz, _)| mhz);
+            let cost = cost.map(|while_active| while_active.over(time_share));
+            let lost = cost.map(Cost::expected);
+            let clock_mhz = time.clock_mhz.value();
+            let free_clock = free_clock(ledger, phase, (*limit, time), info);
+            let free_range = free_clock.zip(clock_mhz).map(|(free, limited)| free.range(limited));
             causes.push(Cause {
                 reason: limit.name(),
                 limit: *limit,
@@ -162,9 +180,12 @@ fn causes(evidence: &Evidence<'_>) -> Vec<Cause> {
                 active_s,
                 time_source,
                 sampled_s: time.sampled_ns / 1e9,
-                clock_mhz: time.clock_mhz.value(),
-                clock_free_mhz: free_mhz,
+                clock_mhz,
+                clock_free_mhz: free_range.map(|(least, most)| (least + most) / 2.0),
+                free_clock,
                 cost_pct: lost.map(|lost| 100.0 * lost),
+                cost_range_pct: cost.and_then(Cost::range_pct),
+                cost,
                 ms_per_token: lost.zip(tpot_ms.filter(|_| phase == Work::Decode)).map(|(lost, ms)| ms * lost),
                 tokens_lost: lost
                     .filter(|_| account.tokens > 0)
@@ -179,40 +200,46 @@ fn causes(evidence: &Evidence<'_>) -> Vec<Cause> {
     causes
 }
 
-/// Whether a cause is a fault that is active often enough to report, and not part of a more specific one.
-fn is_relevant_fault(evidence: &Evidence<'_>, cause: &Cause) -> bool {
-    cause.fault == Some(true)
-        && !is_explained(evidence.ledger.of(cause.phase), cause.limit)
-        && cause.time_share >= MIN_TIME_SHARE
+/// Whether a cause is a fault that is active often enough to report.
+fn is_relevant_fault(cause: &Cause) -> bool {
+    cause.fault == Some(true) && cause.time_share >= MIN_TIME_SHARE
+}
+
+/// The work that is judged. External load is judged only where there is no workload.
+fn judged_work(ledger: &Ledger) -> Vec<Work> {
+    let mut present = vec![Work::Prefill, Work::Decode];
+    present.retain(|work| ledger.of(*work).time_ns > 0.0);
+    if present.is_empty() { vec![Work::Busy] } else { present }
 }
 
 /// What is throttled and what is not, in one sentence, with the limits it names.
 fn throttling(evidence: &Evidence<'_>, causes: &[Cause]) -> Option<(String, Vec<Limit>)> {
-    let ledger = evidence.ledger;
-    let mut present = vec![Work::Prefill, Work::Decode];
-    present.retain(|work| ledger.of(*work).time_ns > 0.0);
-    if present.is_empty() {
-        // External load is judged only where there is no workload.
-        present.push(Work::Busy);
-    }
     let (mut throttled, mut unaffected, mut unknown) = (Vec::new(), Vec::new(), Vec::new());
     let mut limits = Vec::new();
-    for work in present {
+    for work in judged_work(evidence.ledger) {
+        let account = evidence.ledger.of(work);
         let subject = if work == Work::Busy { "the GPU" } else { work.name() };
         let costs = |cause: &&Cause| {
             cause.phase == work
-                && is_relevant_fault(evidence, cause)
+                && is_relevant_fault(cause)
                 && cause.cost_pct.is_none_or(|pct| pct >= MIN_COST_PCT)
         };
-        match causes.iter().find(costs) {
-            Some(cause) => {
-                throttled.push(format!("{subject} is {}", describe(cause)));
-                if !limits.contains(&cause.limit) {
-                    limits.push(cause.limit);
+        let active: Vec<&Cause> = causes.iter().filter(costs).collect();
+        match active.split_first() {
+            Some((first, others)) => {
+                let (mut together, mut further) = (vec![*first], String::new());
+                for cause in others.iter().filter(|cause| cause.time_share >= MIN_FURTHER_TIME_SHARE) {
+                    match coincide(first, cause) {
+                        true => together.push(cause),
+                        false => further += &format!(", and {}", describe_further(first, cause)),
+                    }
                 }
+                let named = active.iter().filter(|cause| cause.time_share >= MIN_FURTHER_TIME_SHARE);
+                limits.extend([first].into_iter().chain(named).map(|cause| cause.limit));
+                throttled.push(format!("{subject} is {}{further}", describe(&together, account.samples)));
             }
-            None if ledger.of(work).sampled_ns > 0.0 => unaffected.push(subject),
-            None => unknown.push(subject),
+            None if account.samples >= MIN_SAMPLES => unaffected.push(subject),
+            None => unknown.push(format!("{subject} ({})", account.samples)),
         }
     }
     if throttled.is_empty() {
@@ -224,24 +251,56 @@ fn throttling(evidence: &Evidence<'_>, causes: &[Cause]) -> Option<(String, Vec<
         sentence += &format!("; {} {are} not affected", unaffected.join(" and "));
     }
     if !unknown.is_empty() {
-        sentence += &format!("; {} was too short to be sampled", unknown.join(" and "));
+        sentence += &format!("; too few samples in {} to judge it", unknown.join(" and "));
     }
-    Some((sentence + ".", limits))
+    Some((sentence + ".", distinct(&limits)))
+}
+
+/// In order of their first mention.
+fn distinct(limits: &[Limit]) -> Vec<Limit> {
+    let mut distinct = Vec::new();
+    for limit in limits {
+        if !distinct.contains(limit) {
+            distinct.push(*limit);
+        }
+    }
+    distinct
+}
+
+/// Whether two limits were active at the same time, as far as their totals show it.
+fn coincide(a: &Cause, b: &Cause) -> bool {
+    let close = |a: f64, b: f64, by: f64| (a - b).abs() <= by * a.max(b);
+    let same_clock = a.clock_mhz.zip(b.clock_mhz).is_some_and(|(a, b)| close(a, b, 0.01));
+    a.sampled_s > 0.0 && close(a.sampled_s, b.sampled_s, 0.02) && same_clock
 }
 
 /// "power-capped: 99 % of the time, SM 1980 → 1440 MHz, about 27 % slower"
-fn describe(cause: &Cause) -> String {
-    let mut text =
-        format!("{}: {} of the time", throttled_by(cause.limit), percent(100.0 * cause.time_share));
-    if let (Some(free), Some(clock)) = (cause.clock_free_mhz, cause.clock_mhz) {
-        text += &format!(", SM {free:.0} → {clock:.0} MHz");
+fn describe(together: &[&Cause], samples: u64) -> String {
+    let Some(cause) = together.first() else { return String::new() };
+    let limits: Vec<String> = together.iter().map(|cause| throttled_by(cause.limit)).collect();
+    let mut text = format!("{}: {} of the time", limits.join(" and "), percent(100.0 * cause.time_share));
+    if cause.time_source == TimeSource::Samples && samples < MIN_SAMPLES {
+        let s = if samples == 1 { "" } else { "s" };
+        text += &format!(" ({samples} sample{s} only)");
     }
-    match (cause.cost_pct, cause.basis) {
-        (Some(pct), Basis::Measured { .. }) => text += &format!(", {} slower (measured)", percent(pct)),
-        (Some(pct), _) => text += &format!(", about {} slower", percent(pct)),
+    if let (Some(free), Some(clock)) = (cause.free_clock, cause.clock_mhz) {
+        text += &format!(", SM {free} → {clock:.0} MHz");
+    }
+    match (cause.cost, cause.basis) {
+        (Some(cost), Basis::Measured { .. }) => text += &format!(", {cost} slower (measured)"),
+        (Some(cost), _) if cost.range_pct().is_some() => text += &format!(", {cost} slower"),
+        (Some(cost), _) => text += &format!(", about {cost} slower"),
         (None, _) => {}
     }
     text
+}
+
+/// Another limit than `first`. Where both were active at once for a part of the time, its own cost is not known.
+fn describe_further(first: &Cause, cause: &Cause) -> String {
+    match first.time_share + cause.time_share > 1.0 {
+        true => format!("{}: {} of the time", throttled_by(cause.limit), percent(100.0 * cause.time_share)),
+        false => describe(&[cause], u64::MAX),
+    }
 }
 
 fn throttled_by(limit: Limit) -> String {
@@ -256,8 +315,8 @@ fn throttled_by(limit: Limit) -> String {
 }
 
 /// The limit that was active longest without a cost.
-fn harmless(evidence: &Evidence<'_>, causes: &[Cause]) -> Option<String> {
-    let active = causes.iter().filter(|cause| cause.phase.is_load() && is_relevant_fault(evidence, cause));
+fn harmless(causes: &[Cause]) -> Option<String> {
+    let active = causes.iter().filter(|cause| cause.phase.is_load() && is_relevant_fault(cause));
     let cause = active.max_by(|a, b| a.active_s.total_cmp(&b.active_s))?;
     Some(format!(
         "Not slowed down: the {} was active in {} of the {} time, without measurable cost.",
@@ -280,6 +339,22 @@ fn unthrottled(evidence: &Evidence<'_>) -> String {
         true => format!("Not throttled{}.", mean_clock(evidence)),
         false => "The GPU is idle.".to_owned(),
     }
+}
+
+/// The phases of a workload that have too few samples to judge them. Counters that stand still make up for samples.
+fn unjudged(evidence: &Evidence<'_>) -> Option<String> {
+    let ledger = evidence.ledger;
+    if ledger.counters_stand_still() {
+        return None;
+    }
+    let judged = judged_work(ledger);
+    let load_ns: f64 = judged.iter().map(|work| ledger.of(*work).time_ns).sum();
+    let too_few = judged.iter().filter(|work| {
+        let account = ledger.of(**work);
+        **work != Work::Busy && account.samples < MIN_SAMPLES && account.time_ns >= MIN_TIME_SHARE * load_ns
+    });
+    let named: Vec<String> = too_few.map(|work| format!("{work} ({})", ledger.of(*work).samples)).collect();
+    (!named.is_empty()).then(|| format!("Too few samples in {} to judge it.", named.join(" and ")))
 }
 
 /// Why there are no clock event reasons.

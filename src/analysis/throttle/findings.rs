@@ -1,13 +1,19 @@
 //! What else affects the run: other processes, the PCIe link, set clocks, unknown reasons, waiting for the CPU.
 
 use super::{
-    Cause, Evidence, Limit, Tone,
+    Account, Cause, Evidence, Limit, Tone, WeightedMean, Work,
     diagnosis::{MIN_COST_PCT, MIN_TIME_SHARE},
 };
 use crate::{
     base::units::percent,
     event::{GpuProcess, reasons::APPLICATION_CLOCKS},
 };
+
+/// A clock below this share of its maximum at full load has a cause, even where the driver reports none. Many GPUs stay some
+/// percent below their maximum.
+const FAR_BELOW: f64 = 0.75;
+/// A shorter time at full load may be the start of the load.
+const MIN_FULL_LOAD_NS: f64 = 1e9;
 
 /// A GPU that works for a smaller share of the decode time waits for the CPU.
 const BUSY_ENOUGH: f64 = 0.85;
@@ -26,6 +32,52 @@ impl Finding {
     fn note(sentence: String, remedy: String) -> Finding {
         Finding { sentence, remedy, tone: Tone::Note }
     }
+}
+
+/// Clocks far below their maximum at full load for which the GPU reports no reason.
+pub(super) fn unexplained_clocks(evidence: &Evidence<'_>, causes: &[Cause]) -> Vec<Finding> {
+    let info = evidence.info;
+    let index = info.index;
+    let mut found = Vec::new();
+    let sm = |account: &Account| account.full_load_mhz;
+    let counted = |cause: &Cause| !matches!(cause.limit, Limit::Bit(_)) && cause.time_share >= MIN_TIME_SHARE;
+    if let Some(clock) =
+        far_below(evidence, sm, info.sm_clock_max_mhz).filter(|_| !causes.iter().any(counted))
+    {
+        found.push(Finding::bad(
+            format!("The SM clock is below its maximum for an unknown reason: {clock} at full load."),
+            &format!(
+                "Candidates: a locked clock (`sudo nvidia-smi -i {index} -rgc` resets it), a power profile of the laptop or the \
+                 BIOS, a limit of the hypervisor, a reason that the driver does not report. `nvidia-smi -i {index} -q -d \
+                 CLOCK,PERFORMANCE` shows clocks and performance state"
+            ),
+        ));
+    }
+    let memory = |account: &Account| account.full_load_mem_mhz;
+    if let Some(clock) = far_below(evidence, memory, info.mem_clock_max_mhz) {
+        found.push(Finding::bad(
+            format!("The memory clock is below its maximum for an unknown reason: {clock} at full load."),
+            &format!(
+                "Candidates: a locked memory clock (`sudo nvidia-smi -i {index} -rmc` resets it), application clocks (`-rac`), a \
+                 performance state that the driver does not leave. `nvidia-smi -i {index} -q -d CLOCK,PERFORMANCE` shows them"
+            ),
+        ));
+    }
+    found
+}
+
+/// "1200 of 1980 MHz", where the clock of the work with most time at full load is far below its maximum.
+fn far_below(
+    evidence: &Evidence<'_>,
+    clock: fn(&Account) -> WeightedMean,
+    max_mhz: Option<u32>,
+) -> Option<String> {
+    let loads = [Work::Prefill, Work::Decode, Work::Busy].map(|work| evidence.ledger.of(work));
+    let account = loads.into_iter().max_by(|a, b| clock(a).weight().total_cmp(&clock(b).weight()))?;
+    let mean = clock(account);
+    let long_enough = mean.weight() >= MIN_FULL_LOAD_NS.max(0.1 * account.time_ns);
+    let (mhz, max_mhz) = mean.value().filter(|_| long_enough).zip(max_mhz)?;
+    (mhz < FAR_BELOW * f64::from(max_mhz)).then(|| format!("{mhz:.0} of {max_mhz} MHz"))
 }
 
 pub(super) fn findings(evidence: &Evidence<'_>, causes: &[Cause]) -> Vec<Finding> {
@@ -60,9 +112,11 @@ pub(super) fn findings(evidence: &Evidence<'_>, causes: &[Cause]) -> Vec<Finding
     if let Some(cause) = set_clock(causes) {
         let clock = cause.clock_mhz.unwrap_or_default();
         let max = info.sm_clock_max_mhz.map_or_else(String::new, |mhz| format!(" of {mhz}"));
-        let cost = cause.cost_pct.filter(|pct| *pct >= MIN_COST_PCT);
-        let cost = cost
-            .map_or_else(String::new, |pct| format!(": {} is about {} slower", cause.phase, percent(pct)));
+        let cost = cause.cost.filter(|cost| 100.0 * cost.expected() >= MIN_COST_PCT);
+        let cost = cost.map_or_else(String::new, |cost| {
+            let about = if cost.range_pct().is_some() { "" } else { "about " };
+            format!(": {} is {about}{cost} slower", cause.phase)
+        });
         found.push(Finding::note(
             format!("The SM clock is set to {clock:.0}{max} MHz{cost}."),
             format!(

@@ -1,6 +1,10 @@
 //! Accounts of the GPU's time: for each kind of work, how long each limit was active and what the clock was.
 
-use super::{Account, COUNTERS, Limit, LimitTime, Work, counter::LimitCounter};
+use super::{
+    Account, COUNTERS, Limit, LimitTime, Work,
+    counter::LimitCounter,
+    observation::{Maxima, Observation},
+};
 use crate::{
     analysis::energy::EnergyMeter,
     event::{
@@ -10,8 +14,6 @@ use crate::{
     },
 };
 
-/// A GPU with less utilisation is idle.
-const BUSY_PCT: f64 = 5.0;
 /// An activity counter is attributed to a phase that fills this share of its window.
 const ONE_PHASE: f64 = 0.8;
 /// Samples further apart than this, and than the usual interval, do not represent the time between them.
@@ -20,16 +22,6 @@ const MAX_GAP_NS: f64 = 5e9;
 const FIRST_MAX_GAP_NS: f64 = 60e9;
 /// With more changes of phase since the last sample, sampling has stopped.
 const MAX_PHASES: usize = 4096;
-
-/// The state at one sample.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct Observation {
-    t: Stamp,
-    work: Work,
-    reasons: Option<u64>,
-    clock_mhz: Option<f64>,
-    power_w: Option<f64>,
-}
 
 /// A pure fold of samples, phases and tokens. Its memory does not grow with the run.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -49,6 +41,7 @@ pub struct Ledger {
     usual_gap_ns: Option<f64>,
     /// The highest PCIe generation under load.
     pcie_gen: Option<f64>,
+    maxima: Maxima,
     first: Option<Stamp>,
     last: Stamp,
 }
@@ -61,6 +54,11 @@ impl Ledger {
     /// The time between the first sample and the last.
     pub fn span_s(&self) -> f64 {
         self.first.map_or(0.0, |first| self.last.since(first).as_secs_f64())
+    }
+
+    /// Whether the phases of a workload are known.
+    pub fn has_phases(&self) -> bool {
+        self.has_phases
     }
 
     /// Whether the GPU has reported clock event reasons.
@@ -76,6 +74,18 @@ impl Ledger {
     /// The faults in the last sample.
     pub fn current_faults(&self) -> u64 {
         self.last_sample.and_then(|sample| sample.reasons).map_or(0, reasons::faults)
+    }
+
+    /// Whether the counters of power cap, thermal slowdown and power brake were read and did not grow.
+    pub fn counters_stand_still(&self) -> bool {
+        let limits =
+            [reasons::SW_POWER_CAP, reasons::SW_THERMAL, reasons::HW_THERMAL, reasons::HW_POWER_BRAKE];
+        limits.into_iter().all(|bit| {
+            let counters =
+                self.counters.iter().zip(COUNTERS).filter(|(_, (limit, _))| *limit == Limit::Bit(bit));
+            let grown: Vec<f64> = counters.filter_map(|(counter, _)| counter.grown()).collect();
+            !grown.is_empty() && grown.iter().all(|ns| *ns <= 0.0)
+        })
     }
 
     /// The PCIe generation under load, where it was read: an idle link drops to a slower one to save power.
@@ -130,12 +140,16 @@ impl Ledger {
         }
         self.first.get_or_insert(t);
         self.last = self.last.max(t);
+        self.maxima.update(sample);
         if sample.reasons.is_some() || sample.get(Reading::SmClock).is_some() {
             self.observe(t, sample);
         }
         self.add_activity(t, sample);
         for (i, (limit, reading)) in COUNTERS.into_iter().enumerate() {
             if let Some(value) = sample.get(reading) {
+                // This counter is of both thermal limits.
+                let hardware = reading == Reading::ThermalNs && self.only_hardware_thermal();
+                let limit = if hardware { Limit::Bit(reasons::HW_THERMAL) } else { limit };
                 self.read_counter(i, limit, value);
             }
         }
@@ -171,14 +185,8 @@ impl Ledger {
 
     /// Accounts for the time since the last sample, phase by phase.
     fn observe(&mut self, t: Stamp, sample: &GpuSample) {
-        let idle = self.has_phases || sample.get(Reading::GpuUtil).is_some_and(|pct| pct < BUSY_PCT);
-        let now = Observation {
-            t,
-            work: Work::of(self.phase, idle),
-            reasons: sample.reasons,
-            clock_mhz: sample.get(Reading::SmClock).filter(|mhz| *mhz > 0.0),
-            power_w: sample.get(Reading::Power),
-        };
+        let idle = self.has_phases || self.maxima.is_idle(sample);
+        let now = Observation::new(t, Work::of(self.phase, idle), sample);
         let changes = std::mem::take(&mut self.changes);
         if let Some(before) = self.last_sample {
             let gap = t.since(before.t).as_nanos() as f64;
@@ -239,11 +247,23 @@ impl Ledger {
         if let Some(mhz) = sample.clock_mhz {
             account.clock_mhz.add(mhz, ns);
         }
+        if let Some(mhz) = sample.mem_clock_mhz.filter(|_| sample.full_load) {
+            account.full_load_mem_mhz.add(mhz, ns);
+        }
         let Some(bits) = sample.reasons else { return };
-        account.add_sampled(bits, sample.clock_mhz, ns);
+        account.add_sampled(bits, sample.clock_mhz, sample.temp_c, ns);
+        if let Some(mhz) = sample.clock_mhz.filter(|_| sample.full_load && bits == 0) {
+            account.full_load_mhz.add(mhz, ns);
+        }
         for (counter, (limit, _)) in self.counters.iter_mut().zip(COUNTERS) {
             counter.add_sampled(limit, work, bits, ns);
         }
+    }
+
+    /// Whether samples found the hardware's thermal slowdown and never the driver's.
+    fn only_hardware_thermal(&self) -> bool {
+        let found = |bit| self.accounts.iter().any(|account| account.limit(Limit::Bit(bit)).is_some());
+        found(reasons::HW_THERMAL) && !found(reasons::SW_THERMAL)
     }
 
     fn read_counter(&mut self, i: usize, limit: Limit, value: f64) {

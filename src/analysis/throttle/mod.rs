@@ -7,11 +7,12 @@ mod counter;
 mod diagnosis;
 mod findings;
 mod ledger;
+mod observation;
 mod slowdown;
 pub mod table;
 
 pub use account::{Account, COUNTERS, Limit, LimitTime, TimeSource, Unlimited, WeightedMean, Work};
-pub use basis::{Basis, ClockSensitivity, ReferenceClock};
+pub use basis::{Basis, ClockSensitivity, Cost, FreeClock};
 pub use diagnosis::{Cause, Diagnosis, Evidence, Tone, diagnose};
 pub use ledger::Ledger;
 pub use slowdown::{Workload, clock_sensitivity};

@@ -1,12 +1,12 @@
 //! The cost of a limit: measured where the run itself shows it, otherwise estimated from the clock.
 
 use super::{
-    Account, Basis, ClockSensitivity, Ledger, Limit, LimitTime, ReferenceClock, Unlimited, Work,
+    Account, Basis, ClockSensitivity, Cost, FreeClock, Ledger, Limit, LimitTime, Unlimited, Work,
     basis::BUSY_PIPE_PCT,
 };
-use crate::event::{
-    GpuInfo,
-    reasons::{HW_POWER_BRAKE, HW_SLOWDOWN, HW_THERMAL},
+use crate::{
+    analysis::peaks::GpuPeaks,
+    event::{GpuInfo, reasons::GPU_IDLE},
 };
 
 /// The shape of the workload, which determines what it is bound by.
@@ -45,37 +45,44 @@ fn without(account: &Account, limit: Limit) -> &Unlimited {
     if limit.fault() == Some(true) { &account.faultless } else { &account.unlimited }
 }
 
-/// The clock without the limit, and its source. A reference below the clock with the limit was limited by something else
-/// and is not used.
+/// The clock without the limit: sampled, else bounded by the GPU's own clocks. A reference below the clock with the limit was
+/// limited by something else and is not used.
 pub fn free_clock(
     ledger: &Ledger,
     work: Work,
     (limit, time): (Limit, &LimitTime),
     info: &GpuInfo,
-) -> Option<(f64, ReferenceClock)> {
+) -> Option<FreeClock> {
     let limited = time.clock_mhz.value()?;
     let sampled = |work: Work| {
         let free = without(ledger.of(work), limit).clock_mhz;
         let mhz = free.value().filter(|mhz| free.weight() >= MIN_FREE_NS && *mhz >= 0.995 * limited)?;
-        Some((mhz, ReferenceClock::Sampled(work)))
+        Some((mhz, work))
     };
     let others = [Work::Decode, Work::Prefill, Work::Busy].into_iter().filter_map(sampled);
-    let maximum = || {
-        let mhz = f64::from(info.sm_clock_max_mhz?);
-        (mhz >= limited).then_some((mhz, ReferenceClock::Maximum))
-    };
-    sampled(work).or_else(|| others.max_by(|a, b| a.0.total_cmp(&b.0))).or_else(maximum)
+    if let Some((mhz, work)) = sampled(work).or_else(|| others.max_by(|a, b| a.0.total_cmp(&b.0))) {
+        return Some(FreeClock::Sampled { mhz, work });
+    }
+    let max_mhz = info.sm_clock_max_mhz.map(f64::from).filter(|max| *max >= limited)?;
+    // A GPU without load runs below its maximum, or shows that it reaches it.
+    let at_maximum = |(mhz, _): &(f64, Work)| *mhz >= 0.99 * max_mhz;
+    let without_load = [Work::Preparing, Work::Idle].into_iter().filter_map(sampled).find(at_maximum);
+    let stated_mhz = GpuPeaks::named(&info.name).and_then(|peaks| peaks.clock_mhz);
+    Some(match without_load {
+        Some((mhz, work)) => FreeClock::Sampled { mhz, work },
+        None => FreeClock::Bounded { stated_mhz, max_mhz },
+    })
 }
 
-/// The share of speed that `work` loses while the limit is active, 0–1, and how it was determined.
+/// What `work` loses while the limit is active, and how it was determined.
 pub fn cost(
     ledger: &Ledger,
     work: Work,
     (limit, time): (Limit, &LimitTime),
     info: &GpuInfo,
     workload: Option<Workload>,
-) -> (Option<f64>, Basis) {
-    if !work.is_load() {
+) -> (Option<Cost>, Basis) {
+    if !work.is_load() || limit == Limit::Bit(GPU_IDLE) {
         return (None, Basis::NoLoad);
     }
     let account = ledger.of(work);
@@ -85,22 +92,20 @@ pub fn cost(
         && time.steps.n.min(free.n) >= enough
     {
         let basis = Basis::Measured { work, limited_ms, limited_n: time.steps.n, free_ms, free_n: free.n };
-        return (Some((1.0 - free_ms / limited_ms).max(0.0)), basis);
+        return (Some(Cost::exactly((1.0 - free_ms / limited_ms).max(0.0))), basis);
     }
-    let reference = free_clock(ledger, work, (limit, time), info);
-    let (Some(limited_mhz), Some((free_mhz, reference))) = (time.clock_mhz.value(), reference) else {
+    let free_clock = free_clock(ledger, work, (limit, time), info);
+    let (Some(limited_mhz), Some(free_clock)) = (time.clock_mhz.value(), free_clock) else {
         return (None, Basis::Unknown);
     };
     let sensitivity = clock_sensitivity(work, account, workload);
-    let longer = sensitivity.share() * (free_mhz / limited_mhz - 1.0).max(0.0);
-    (Some(1.0 - 1.0 / (1.0 + longer)), Basis::Estimated { sensitivity, free_mhz, reference })
-}
-
-/// Whether a more specific reason is active for nearly all of a hardware slowdown.
-pub fn is_explained(account: &Account, limit: Limit) -> bool {
-    let sampled_ns = |bit| account.limit(Limit::Bit(bit)).map_or(0.0, |time| time.sampled_ns);
-    limit == Limit::Bit(HW_SLOWDOWN)
-        && sampled_ns(HW_THERMAL) + sampled_ns(HW_POWER_BRAKE) >= 0.9 * sampled_ns(HW_SLOWDOWN)
+    let lost = |free_mhz: f64| {
+        let longer = sensitivity.share() * (free_mhz / limited_mhz - 1.0).max(0.0);
+        1.0 - 1.0 / (1.0 + longer)
+    };
+    let (least_mhz, most_mhz) = free_clock.range(limited_mhz);
+    let cost = Cost { least: lost(least_mhz), most: lost(most_mhz) };
+    (Some(cost), Basis::Estimated { sensitivity, free_clock })
 }
 
 #[cfg(test)]

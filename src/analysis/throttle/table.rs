@@ -11,14 +11,14 @@ pub const COLUMNS: [&str; 8] = ["limit", "phase", "active", "of the phase", "by"
 /// The cells of a cause, in the order of [`COLUMNS`].
 pub fn cells(cause: &Cause) -> [String; 8] {
     let none = || "–".to_owned();
-    let clock = match (cause.clock_free_mhz, cause.clock_mhz) {
-        (Some(free), Some(clock)) => format!("{free:.0} → {clock:.0}"),
+    let clock = match (cause.free_clock, cause.clock_mhz) {
+        (Some(free), Some(clock)) => format!("{free} → {clock:.0}"),
         (None, Some(clock)) => format!("{clock:.0}"),
         _ => none(),
     };
-    let cost = match (cause.cost_pct, cause.ms_per_token) {
-        (Some(pct), Some(ms)) => format!("{}, {} ms/token", percent(pct), three_digits(ms)),
-        (Some(pct), None) => percent(pct),
+    let cost = match (cause.cost, cause.ms_per_token) {
+        (Some(cost), Some(ms)) => format!("{cost}, {} ms/token", three_digits(ms)),
+        (Some(cost), None) => cost.to_string(),
         (None, _) => none(),
     };
     [

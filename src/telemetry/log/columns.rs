@@ -1,6 +1,6 @@
 //! The columns of a telemetry log and the values of their cells.
 
-use jiff::civil::DateTime;
+use jiff::civil::{Date, DateTime, Time};
 
 use crate::event::{GpuInfo, Phase, readings::Reading, reasons};
 
@@ -11,14 +11,21 @@ pub(super) enum Column {
     Seconds,
     /// A date and a time of day.
     Date,
+    /// A date alone.
+    Day,
+    TimeOfDay,
     Gpu,
     Name,
     /// An identifier of the GPU.
     Identity,
+    /// A process on a GPU.
+    Process,
     Phase,
     Mask,
-    /// "Active" or "Not Active" for one reason.
+    /// "Active" or "Not Active", or 1 or 0, for one reason.
     Bit(u64),
+    /// Percent of the time since the last row in which the power cap was active.
+    PowerCapPct,
     Reading(Reading, f64),
     /// A constant property of the GPU.
     Property(fn(&mut GpuInfo, f64)),
@@ -26,7 +33,7 @@ pub(super) enum Column {
 
 const EPOCH: DateTime = DateTime::constant(1970, 1, 1, 0, 0, 0, 0);
 pub(super) const MIB: f64 = (1u64 << 20) as f64;
-const POWER_LIMIT: Column = Column::Property(|info, w| info.power_limit_w = Some(w as f32));
+const POWER_LIMIT: Column = Column::Reading(Reading::PowerLimit, 1.0);
 const MEM_CLOCK_MAX: Column = Column::Property(|info, mhz| info.mem_clock_max_mhz = Some(mhz as u32));
 
 /// Column names of other programs, without units.
@@ -42,6 +49,9 @@ const ALIASES: &[(&str, Column)] = &[
     ("gpu_uuid", Column::Identity),
     ("pci.bus_id", Column::Identity),
     ("gpu_bus_id", Column::Identity),
+    ("serial", Column::Identity),
+    ("gpu_serial", Column::Identity),
+    ("pid", Column::Process),
     ("phase", Column::Phase),
     ("clock_event_reasons", Column::Mask),
     ("clocks_event_reasons", Column::Mask),
@@ -73,7 +83,9 @@ const ALIASES: &[(&str, Column)] = &[
     ("enforced.power.limit", POWER_LIMIT),
     ("power.default_limit", Column::Property(|info, w| info.power_limit_default_w = Some(w as f32))),
     ("power.max_limit", Column::Property(|info, w| info.power_limit_max_w = Some(w as f32))),
-    ("clocks.max.sm", Column::Property(|info, mhz| info.sm_clock_max_mhz = Some(mhz as u32))),
+    ("clocks.max.sm", Column::Reading(Reading::SmClockMax, 1.0)),
+    ("clocks.max.graphics", Column::Reading(Reading::SmClockMax, 1.0)),
+    ("clocks.max.gr", Column::Reading(Reading::SmClockMax, 1.0)),
     ("clocks.max.memory", MEM_CLOCK_MAX),
     ("clocks.max.mem", MEM_CLOCK_MAX),
     ("pcie.link.width.max", Column::Property(|info, lanes| info.pcie_width_max = Some(lanes as u32))),
@@ -86,6 +98,25 @@ const ALIASES: &[(&str, Column)] = &[
     ("gpm_dram_bw", Column::Reading(Reading::Dram, 1.0)),
     ("gpm_pcie_tx_mib", Column::Reading(Reading::PcieTx, 1.0)),
     ("gpm_pcie_rx_mib", Column::Reading(Reading::PcieRx, 1.0)),
+];
+
+/// Column names of `nvidia-smi dmon`.
+const DMON: &[(&str, Column)] = &[
+    ("date", Column::Day),
+    ("time", Column::TimeOfDay),
+    ("pwr", Column::Reading(Reading::PowerAverage, 1.0)),
+    ("temp", Column::Reading(Reading::Temp, 1.0)),
+    ("gtemp", Column::Reading(Reading::Temp, 1.0)),
+    ("mtemp", Column::Reading(Reading::MemTemp, 1.0)),
+    ("sm", Column::Reading(Reading::GpuUtil, 1.0)),
+    ("mem", Column::Reading(Reading::MemUtil, 1.0)),
+    ("mclk", Column::Reading(Reading::MemClock, 1.0)),
+    ("pclk", Column::Reading(Reading::SmClock, 1.0)),
+    ("fb", Column::Reading(Reading::MemUsed, MIB)),
+    ("rxpci", Column::Reading(Reading::PcieRx, 1.0)),
+    ("txpci", Column::Reading(Reading::PcieTx, 1.0)),
+    ("pviol", Column::PowerCapPct),
+    ("tviol", Column::Bit(reasons::SW_THERMAL)),
 ];
 
 /// nvidia-smi's names of single reasons, after `clocks_event_reasons.` or `clocks_throttle_reasons.`.
@@ -109,11 +140,11 @@ const COUNTER_COLUMNS: &[(&str, Reading)] = &[
     ("hw_power_brake_slowdown", Reading::PowerBrakeNs),
 ];
 
-/// The column with this header; `None` for an unknown one.
-pub(super) fn column(header: &str) -> Option<Column> {
-    let name =
-        header.split('[').next().unwrap_or_default().trim().trim_start_matches('\u{feff}').to_lowercase();
-    if let Some((_, column)) = ALIASES.iter().find(|(alias, _)| *alias == name) {
+/// The column with this header, in a log of `nvidia-smi dmon` or in any other; `None` for an unknown one.
+pub(super) fn column(header: &str, dmon: bool) -> Option<Column> {
+    let name = header.split('[').next().unwrap_or_default().trim().to_lowercase();
+    let more: &[(&str, Column)] = if dmon { DMON } else { &[] };
+    if let Some((_, column)) = more.iter().chain(ALIASES).find(|(alias, _)| *alias == name) {
         return Some(*column);
     }
     if let Some(counter) = name.strip_prefix("clocks_event_reasons_counters.") {
@@ -130,18 +161,55 @@ pub(super) fn column(header: &str) -> Option<Column> {
     Some(Column::Reading(*ours, scale))
 }
 
-/// The number at the start of a cell, which may have a unit; `None` for `[N/A]` and the like.
+/// The unit that a header names in brackets.
+pub(super) fn unit(header: &str) -> Option<&str> {
+    let (_, unit) = header.split_once('[')?;
+    unit.strip_suffix(']')
+}
+
+/// The number at the start of a cell, which may have a unit and a decimal comma; `None` for `[N/A]` and the like.
 pub(super) fn number(cell: &str) -> Option<f64> {
-    let value: f64 = cell.split_whitespace().next()?.parse().ok()?;
+    let value: f64 = cell.split_whitespace().next()?.replace(',', ".").parse().ok()?;
     value.is_finite().then_some(value)
 }
 
-/// A mask of clock event reasons, hexadecimal or decimal.
-pub(super) fn mask(cell: &str) -> Option<u64> {
-    match cell.strip_prefix("0x").or(cell.strip_prefix("0X")) {
-        Some(hex) => u64::from_str_radix(hex, 16).ok(),
-        None => cell.parse().ok(),
+/// Whether the comma of a number may be a decimal comma or separate thousands: "1,440".
+pub(super) fn is_ambiguous(cell: &str) -> bool {
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let number = cell.split_whitespace().next().and_then(|number| number.split_once(','));
+    number.is_some_and(|(whole, rest)| digits(whole) && whole != "0" && digits(rest) && rest.len() == 3)
+}
+
+/// Whether a cell has a number with another unit than its column.
+pub(super) fn has_other_unit(cell: &str, unit: &str) -> bool {
+    let found = cell.split_once(' ').map(|(_, found)| found.trim());
+    number(cell).is_some() && found.is_some_and(|found| found != unit)
+}
+
+/// A cell that is no mask of clock event reasons but a number of something else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct NotAMask;
+
+/// A mask of clock event reasons: hexadecimal, as nvidia-smi writes it, or decimal with known bits only.
+pub(super) fn mask(cell: &str) -> Result<Option<u64>, NotAMask> {
+    if let Some(hex) = cell.strip_prefix("0x").or(cell.strip_prefix("0X")) {
+        return Ok(u64::from_str_radix(hex, 16).ok());
     }
+    match cell.parse::<u64>() {
+        Ok(bits) if reasons::unknown(bits) == 0 => Ok(Some(bits)),
+        Err(_) if number(cell).is_none() => Ok(None),
+        _ => Err(NotAMask),
+    }
+}
+
+/// Whether nvidia-smi writes into a cell that the GPU no longer responds.
+pub(super) fn says_lost(cell: &str) -> bool {
+    matches!(cell.trim_matches(['[', ']']), "GPU is lost" | "GPU requires reset")
+}
+
+/// The text of a cell; `None` where it is empty or an error in brackets, such as `[N/A]`.
+pub(super) fn text(cell: &str) -> Option<&str> {
+    Some(cell).filter(|cell| !cell.is_empty() && !cell.starts_with('[') && *cell != "N/A")
 }
 
 /// The phase of that name; `None` for an empty cell.
@@ -150,11 +218,31 @@ pub(super) fn phase_named(cell: &str) -> Option<Phase> {
     (!cell.is_empty()).then_some(known.unwrap_or(Phase::Idle))
 }
 
-/// Seconds of `2026/01/31 12:00:59.123` from a fixed start; `None` for anything else.
+/// Seconds of `2026/01/31 12:00:59.123` or `31.01.2026 12:00:59,123` from a fixed start; `None` for anything else.
 pub(super) fn seconds_of_date(cell: &str) -> Option<f64> {
-    let date: DateTime = cell.trim_end_matches('Z').replace('/', "-").parse().ok()?;
-    // A date alone is no time.
-    cell.contains(':').then(|| date.duration_since(EPOCH).as_secs_f64())
+    let (day, time) = cell.trim_end_matches('Z').split_once([' ', 'T'])?;
+    let date: DateTime = format!("{}T{}", year_first(day), time.trim().replace(',', ".")).parse().ok()?;
+    Some(date.duration_since(EPOCH).as_secs_f64())
+}
+
+/// Seconds of a date alone: `20260131`, or as in [`seconds_of_date`].
+pub(super) fn seconds_of_day(cell: &str) -> Option<f64> {
+    let date: Date = year_first(cell).parse().ok()?;
+    Some(date.to_datetime(Time::midnight()).duration_since(EPOCH).as_secs_f64())
+}
+
+/// Seconds of `12:00:59` since midnight.
+pub(super) fn seconds_of_time(cell: &str) -> Option<f64> {
+    let time: Time = cell.replace(',', ".").parse().ok().filter(|_| cell.contains(':'))?;
+    Some(time.duration_since(Time::midnight()).as_secs_f64())
+}
+
+/// `31.01.2026` and `2026/01/31` as `2026-01-31`.
+fn year_first(day: &str) -> String {
+    match day.split('.').collect::<Vec<_>>()[..] {
+        [day, month, year] if year.len() == 4 => format!("{year}-{month:0>2}-{day:0>2}"),
+        _ => day.replace('/', "-"),
+    }
 }
 
 #[cfg(test)]
@@ -168,8 +256,35 @@ mod tests {
         assert!((passed("2026/11/15 08:02:29.260", "2026/11/15 08:02:30.010") - 0.75).abs() < 1e-4);
         assert_eq!(passed("2024/02/28 23:59:59", "2024/03/01 00:00:00"), 86_401.0);
         assert_eq!(passed("2025-12-31T23:00:00Z", "2026-01-01T01:00:00Z"), 7200.0);
-        for text in ["", "soon", "2026/13/01 00:00:00", "2026/01/01", "[N/A]"] {
+        assert_eq!(seconds("15.11.2026 08:02:30,250"), seconds("2026/11/15 08:02:30.250"));
+        assert_eq!(seconds("5.1.2026 08:02:30"), seconds("2026/01/05 08:02:30"));
+        let parts = seconds_of_day("20261115").zip(seconds_of_time("08:02:30"));
+        assert_eq!(parts.map(|(day, time)| day + time), Some(seconds("2026/11/15 08:02:30")));
+        for text in ["", "soon", "2026/13/01 00:00:00", "2026/01/01", "[N/A]", "11/15/2026 08:02:30"] {
             assert_eq!(seconds_of_date(text), None, "{text}");
         }
+    }
+
+    #[test]
+    fn masks_are_hexadecimal_or_known_bits() {
+        for (cell, expected) in [
+            ("0x0000000000000004", Ok(Some(4))),
+            ("0x404", Ok(Some(0x404))),
+            ("36", Ok(Some(36))),
+            ("[N/A]", Ok(None)),
+            ("", Ok(None)),
+            ("690", Err(NotAMask)),
+            ("55 C", Err(NotAMask)),
+            ("12.5", Err(NotAMask)),
+        ] {
+            assert_eq!(mask(cell), expected, "{cell}");
+        }
+    }
+
+    #[test]
+    fn a_comma_may_be_a_decimal_comma() {
+        assert_eq!((number("690,10 W"), number("0,125"), number("[N/A]")), (Some(690.1), Some(0.125), None));
+        let ambiguous = ["1,440 MHz", "12,500", "690,10 W", "0,125", "1440", "1,2,3"].map(is_ambiguous);
+        assert_eq!(ambiguous, [true, true, false, false, false, false]);
     }
 }

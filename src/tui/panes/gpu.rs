@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     base::units::{bytes, percent, percent_digits, three_digits},
-    event::{Allocator, GpuSource, Refused, Stamp, readings::Reading},
+    event::{Allocator, GpuSource, Refused, Stamp, readings::Reading, reasons},
     state::GpuState,
     tui::{
         view::View,
@@ -251,7 +251,7 @@ fn reason_lanes(view: &View<'_>, gpu: &GpuState, area: Rect, buf: &mut Buffer) {
     let (label, readout) = if area.width >= 50 { (LABEL, READOUT) } else { (LABEL, 0) };
     let chart = Lane::plot_area(area, label, readout);
     for ((bit, series), y) in gpu.reasons.iter().zip(area.top()..area.bottom()) {
-        let reason = crate::event::reasons::named(*bit);
+        let reason = reasons::named(*bit);
         let active = series.last().is_some_and(|(_, v)| v > 0.0);
         let style = if reason.fault() { theme.warn } else { theme.dim };
         buf.set_stringn(area.x + 1, y, "reason", label as usize - 2, theme.dim);
@@ -296,7 +296,7 @@ fn gpu_parts<'a>(view: &View<'_>, gpu: &GpuState) -> Vec<Vec<Text<'a>>> {
     let power_unit = info.power_limit_w.map_or_else(|| "W".into(), |limit| format!("of {limit:.0} W"));
     add("", rounded(Reading::Power), &power_unit);
     add("SM", rounded(Reading::SmClock), "MHz");
-    let margin = info.slowdown_temp_c.zip(value(Reading::Temp)).map(|(limit, t)| f64::from(limit) - t);
+    let margin = gpu.slowdown_temp_ahead_c().zip(value(Reading::Temp)).map(|(limit, t)| f64::from(limit) - t);
     let temp_unit = margin.map_or_else(|| "°C".into(), |m| format!("°C, {m:.0} below slowdown"));
     add("", rounded(Reading::Temp), &temp_unit);
     let pct = |reading| value(reading).map(percent_digits);
@@ -309,12 +309,9 @@ fn gpu_parts<'a>(view: &View<'_>, gpu: &GpuState) -> Vec<Vec<Text<'a>>> {
     let total = value(Reading::MemTotal).or(info.mem_total_bytes.map(|bytes| bytes as f64));
     let memory_unit = total.map_or_else(|| "GB".into(), |total| format!("of {} GB", gigabytes(total)));
     add("memory", value(Reading::MemUsed).map(gigabytes), &memory_unit);
-    let active = gpu.reasons_now.map_or(0, |(_, bits)| bits);
-    for (bit, _) in gpu.reasons.iter().filter(|(bit, _)| active & bit != 0) {
-        let reason = crate::event::reasons::named(*bit);
-        if reason.fault() {
-            parts.insert(0, vec![Text::styled(reason.name(), theme.warn)]);
-        }
+    let faults = gpu.reasons_now.map_or(0, |(_, bits)| reasons::faults(bits));
+    for reason in reasons::active(faults) {
+        parts.insert(0, vec![Text::styled(reason.name(), theme.warn)]);
     }
     if let Some(age) = stale(view.state.now, at) {
         parts.insert(0, vec![Text::styled(age, theme.bad)]);
