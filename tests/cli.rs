@@ -409,8 +409,11 @@ fn a_profiling_option_without_effect_is_reported() {
 #[test]
 fn cost_needs_no_gpu_and_no_weights() {
     let dir = tempfile::tempdir().unwrap();
-    let output =
-        run(dir.path(), &["cost", "--model", "qwen2_5_7b", "--gpu", "NVIDIA H200", "model.dtype=bf16"]);
+    let args = ["cost", "--model", "qwen2_5_7b", "--gpu", "NVIDIA H200", "model.dtype=bf16"];
+    let output = run(dir.path(), &args);
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "nothing is written unasked");
+    assert!(!output.err.contains("static_compute"), "{}", output.err);
+    let output = run(dir.path(), &[&args[..], &["-o", "."]].concat());
     assert_eq!(output.code, 0, "{}", output.err);
     for expected in ["7,615,616,512 parameters", "lm_head", "Lower bounds: TTFT", "at most"] {
         assert!(output.out.contains(expected), "{expected}: {}", output.out);

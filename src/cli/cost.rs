@@ -9,13 +9,14 @@ use clap::Args;
 
 use super::{Failure, args::ConfigArgs, print};
 use crate::{
-    analysis::peaks::GpuPeaks,
+    analysis::peaks::{GpuPeaks, OVERRIDE, Peaks, peaks, peaks_of},
     config::{RunConfig, Weights},
     event::GivenPeaks,
     model::{Shape, SpecError, spec},
     process::eprint_line,
-    report::cost::{CostEstimate, CostQuery, known_gpus},
+    report::cost::{CostEstimate, CostGpu, CostQuery, known_gpus},
     run::inputs::Model,
+    telemetry::{GpuProbe, nvml::NvmlProbe},
 };
 
 pub(super) const EXAMPLES: &str = "\
@@ -34,9 +35,8 @@ pub(super) struct CostArgs {
     /// Bits per weight of a quantised model: 4.5, 8
     #[arg(long, value_name = "BITS")]
     weight_bits: Option<f64>,
-    /// Write static_compute.json and static_compute.md into this directory (default: the current one; with --json, no
-    /// files)
-    #[arg(long, value_name = "DIR")]
+    /// Write static_compute.json and static_compute.md into this directory
+    #[arg(short, long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Print one JSON object on stdout instead of text
     #[arg(long)]
@@ -52,22 +52,24 @@ pub(super) fn run(args: &CostArgs) -> Result<u8, Failure> {
         }
         shape = shape.quantised(bits);
     }
+    let given =
+        GivenPeaks { flops: config.hardware.peaks.flops, bytes_per_s: config.hardware.peaks.bytes_per_s };
+    let (gpu, peaks) = match &args.gpu {
+        Some(name) => gpu_and_peaks(name, &shape.dtype, given)?,
+        None => (None, peaks(None, &shape.dtype, given)),
+    };
     let estimate = CostEstimate::new(CostQuery {
         model: config.model.name.clone(),
         shape,
         batch: u64::from(config.runtime.batch_size),
         prompt_tokens: u64::from(config.dataset.prompt_tokens),
         output_tokens: u64::from(config.infer.max_new_tokens),
-        gpu: args.gpu.as_deref().map(gpu_named).transpose()?,
-        given_peaks: GivenPeaks {
-            flops: config.hardware.peaks.flops,
-            bytes_per_s: config.hardware.peaks.bytes_per_s,
-        },
+        gpu,
+        peaks,
     });
     let json = serde_json::to_string_pretty(&estimate.json()).map_err(Failure::work)?;
     print(&if args.json { json.clone() } else { estimate.text() })?;
-    let default_out = || (!args.json).then(|| PathBuf::from("."));
-    if let Some(dir) = args.out.clone().or_else(default_out) {
+    if let Some(dir) = &args.out {
         for (name, content) in
             [("static_compute.json", json + "\n"), ("static_compute.md", estimate.markdown())]
         {
@@ -82,14 +84,25 @@ pub(super) fn run(args: &CostArgs) -> Result<u8, Failure> {
     Ok(0)
 }
 
-fn gpu_named(name: &str) -> Result<&'static GpuPeaks, Failure> {
-    GpuPeaks::named(name).ok_or_else(|| {
-        Failure::usage(format_args!(
-            "--gpu {name}: no peaks known for it; known GPUs: {}; or leave --gpu out and give \
-             hardware.peaks.flops=… hardware.peaks.bytes_per_s=…",
+/// The GPU called `name`: one of this machine, of which the driver reports memory and clocks, else the one in the table.
+fn gpu_and_peaks(
+    name: &str,
+    dtype: &str,
+    given: GivenPeaks,
+) -> Result<(Option<CostGpu>, Result<Peaks, String>), Failure> {
+    let known = GpuPeaks::named(name);
+    let here = NvmlProbe::open().map_or_else(|_| Vec::new(), |probe| probe.gpus()).into_iter().find(|gpu| {
+        let row = GpuPeaks::matching(&gpu.name, gpu.mem_total_bytes);
+        gpu.name.eq_ignore_ascii_case(name) || (row.is_some() && row == known)
+    });
+    match (here, known) {
+        (Some(info), _) => Ok((Some(CostGpu::reported(&info)), peaks_of(Some(&info), dtype, given))),
+        (None, Some(gpu)) => Ok((Some(gpu.into()), peaks(Some(gpu.name), dtype, given))),
+        (None, None) => Err(Failure::usage(format_args!(
+            "--gpu {name}: no peaks known for it; known GPUs: {}; or leave --gpu out and give {OVERRIDE}",
             known_gpus()
-        ))
-    })
+        ))),
+    }
 }
 
 /// The shape of the configured model: from its weights where some are given, else from a `config.json` or `model.arch`.
