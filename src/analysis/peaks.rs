@@ -15,8 +15,9 @@ mod table;
 mod tests;
 mod units;
 
+pub use names::is_part;
 use table::Figures;
-pub use table::{GPUS, GpuPeaks};
+pub use table::{GPUS, GpuPeaks, markdown};
 use units::{TYPES, Units};
 
 /// The rates of a large matrix product and a large read.
@@ -38,6 +39,16 @@ pub enum Basis {
     Estimated,
     /// Settings of the user.
     Given,
+}
+
+impl fmt::Display for Basis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Basis::Stated => "stated",
+            Basis::Estimated => "estimated",
+            Basis::Given => "given",
+        })
+    }
 }
 
 /// What the size of a memory is based on.

@@ -16,7 +16,7 @@ use crate::{
     },
     event::GpuInfo,
     model::{
-        Shape, Step,
+        Operator, OperatorKind, Shape, Step,
         cost::{Amounts, CONTEXT_BYTES, OperatorCost, StepCost},
     },
 };
@@ -52,6 +52,8 @@ pub struct CostQuery {
     pub gpu: Option<CostGpu>,
     /// Of that GPU or given; or why they are not known.
     pub peaks: Result<Peaks, String>,
+    /// FLOP/s of the type that quantised matrices are multiplied in, where the GPU has it.
+    pub narrow_flops: Option<f64>,
 }
 
 /// A GPU and its memory, where that is known.
@@ -133,10 +135,25 @@ impl CostEstimate {
     }
 
     fn latency_bounds(&self, roof: &Roof) -> LatencyBounds {
-        let bound = |total: Amounts| lower_bound(roof, total.flops(), total.certain_bytes());
-        let (ttft_s, ttft_class) = bound(self.prefill.total());
-        let (tpot_s, tpot_class) = bound(self.decode.total());
+        let bound = |cost: &StepCost| {
+            let flops = cost.operators.iter().map(|cost| self.equivalent_flops(cost)).sum();
+            lower_bound(roof, flops, cost.total().certain_bytes())
+        };
+        let (ttft_s, ttft_class) = bound(&self.prefill);
+        let (tpot_s, tpot_class) = bound(&self.decode);
         LatencyBounds { ttft_s, ttft_class, tpot_s, tpot_class }
+    }
+
+    /// FLOPs that take as long in the model's type as the operator does, where quantised matrices are multiplied faster.
+    fn equivalent_flops(&self, cost: &OperatorCost) -> f64 {
+        let flops = cost.all.flops();
+        let is_narrow = cost.operator.kind() == OperatorKind::Matmul && cost.operator != Operator::LmHead;
+        match (&self.query.peaks, self.query.narrow_flops) {
+            (Ok(peaks), Some(narrow)) if is_narrow => {
+                flops - cost.all.matmul_flops * (1.0 - peaks.flops / narrow).max(0.0)
+            }
+            _ => flops,
+        }
     }
 
     /// `static_compute.json`.
@@ -217,16 +234,33 @@ impl CostEstimate {
         let CostQuery { model, shape, batch, prompt_tokens, output_tokens, .. } = &self.query;
         let active = match shape.experts {
             None => String::new(),
-            Some(_) => format!(" ({} active per token)", grouped(shape.active_parameters() as i64)),
+            Some(_) => {
+                let active = shape.active_parameters();
+                // The published figures of some models leave the table out of which a token reads one row.
+                let table = if shape.tied_embeddings { 0 } else { shape.vocab * shape.hidden };
+                let without = grouped(active.saturating_sub(table) as i64);
+                format!(
+                    " ({} active per token, {without} without the embedding table)",
+                    grouped(active as i64)
+                )
+            }
         };
         let bits = 8.0 * shape.bytes_per_weight();
         let quantised = match (bits - 8.0 * shape.number_bytes as f64).abs() < 0.01 {
             true => String::new(),
             false => format!(" ({} bits per weight)", three_digits(bits)),
         };
+        let state = match shape.state_bytes() {
+            0 => String::new(),
+            state => format!(", {} of state per sequence", bytes(state)),
+        };
+        let stored = match &shape.quantisation {
+            None => String::new(),
+            Some(found) => format!("Quantised: {found}.\n"),
+        };
         format!(
-            "{model}, {}: {} parameters{active}, {} of weights{quantised}, {} of KV cache per position.\n\
-             Batch {batch}, {prompt_tokens} prompt tokens, {output_tokens} output tokens.",
+            "{model}, {}: {} parameters{active}, {} of weights{quantised}, {} of KV cache per position{state}.\n\
+             {stored}Batch {batch}, {prompt_tokens} prompt tokens, {output_tokens} output tokens.",
             shape.dtype,
             grouped(shape.parameters() as i64),
             bytes(shape.weight_bytes),
@@ -270,8 +304,9 @@ impl CostEstimate {
         }
         let mut rows = vec![titles.into_iter().map(str::to_owned).collect::<Vec<_>>()];
         let (mut calls_of_all, mut seconds_of_all) = (0, 0.0);
-        for OperatorCost { operator, calls, all } in &cost.operators {
-            let time = roof.map(|roof| lower_bound(&roof, all.flops(), all.bytes()));
+        for one in &cost.operators {
+            let OperatorCost { operator, calls, all } = one;
+            let time = roof.map(|roof| lower_bound(&roof, self.equivalent_flops(one), all.bytes()));
             calls_of_all += calls;
             seconds_of_all += time.map_or(0.0, |(seconds, _)| seconds);
             rows.push(row(operator.name(), *calls, all, time.map(|(seconds, class)| (seconds, Some(class)))));
@@ -338,6 +373,14 @@ impl CostEstimate {
             scaled(peaks.bytes_per_s, "B/s"),
             peaks.source
         ));
+        if let (Some(narrow), Some(found)) = (self.query.narrow_flops, &shape.quantisation)
+            && let Some(arithmetic) = &found.arithmetic
+        {
+            lines.push(format!(
+                "Matrix products of quantised weights: {} in {arithmetic}.",
+                scaled(narrow, "FLOP/s")
+            ));
+        }
         lines.push(self.bounds_line("Lower bounds", &Roof::stated(peaks)));
         if let (Some(roof), Some(found)) = (measured(peaks, &shape.dtype), peaks.measured) {
             let reached = format!("{} and {}", scaled(roof.flops, "FLOP/s"), scaled(roof.bytes_per_s, "B/s"));

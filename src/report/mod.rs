@@ -80,6 +80,7 @@ fn cost_estimate(state: &RunState) -> Option<CostEstimate> {
         output_tokens: u64::from(run.output_tokens),
         gpu: state.profiled_gpu().map(|gpu| CostGpu::reported(&gpu.info)),
         peaks: state.peaks(),
+        narrow_flops: None,
     }))
 }
 

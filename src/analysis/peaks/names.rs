@@ -34,7 +34,7 @@ fn words(name: &str) -> Vec<String> {
 }
 
 /// The name of a part of a GPU: a MIG slice ("… MIG 1g.10gb") or a vGPU profile ("GRID A100-10C").
-pub(super) fn is_part(name: &str) -> bool {
+pub fn is_part(name: &str) -> bool {
     let is_profile = |word: &String| {
         let digits = word.trim_start_matches(|c: char| c.is_ascii_digit());
         digits.len() < word.len() && (matches!(digits, "a" | "b" | "c" | "q") || digits.starts_with("g."))

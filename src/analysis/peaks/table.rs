@@ -1,5 +1,10 @@
 //! The GPUs whose peaks are built in, each with the source of its figures.
 
+use crate::base::{
+    table,
+    units::{bytes, grouped, scaled},
+};
+
 use super::{
     Basis, Measured, MemoryBasis,
     units::{self, Units},
@@ -217,3 +222,33 @@ pub const GPUS: &[GpuPeaks] = &[
     estimated(("jetson_orin_nx_16gb", "orin nx 16gb", boost(&units::ORIN, 8, 918.0), 102.4, shared_gb(16), ORIN)),
     estimated(("jetson_orin_nano_8gb", "orin nano 8gb", boost(&units::ORIN, 8, 625.0), 68.0, shared_gb(8), ORIN)),
 ];
+
+/// The table as Markdown.
+pub fn markdown() -> String {
+    let heading =
+        ["`--gpu`", "f32", "bf16, else f16", "memory bandwidth", "memory", "source"].map(str::to_owned);
+    let mut rows = vec![heading.to_vec()];
+    for gpu in GPUS {
+        let rate = |dtype: &str| {
+            let at = gpu
+                .clock_of(dtype)
+                .map_or_else(String::new, |mhz| format!(" at {} MHz", grouped(mhz as i64)));
+            Some(format!("{}{at}", scaled(gpu.flops_of(dtype)?, "FLOP/s")))
+        };
+        let mark = match gpu.mem_basis {
+            MemoryBasis::Driver | MemoryBasis::NvidiaSmi => "",
+            MemoryBasis::Nominal => ", nominal",
+            MemoryBasis::Shared => ", shared",
+        };
+        let estimate = if gpu.basis == Basis::Estimated { "estimate: " } else { "" };
+        rows.push(vec![
+            format!("`{}`", gpu.name),
+            rate("f32").unwrap_or_default(),
+            rate("bf16").or_else(|| rate("f16")).unwrap_or_default(),
+            scaled(gpu.bytes_per_s, "B/s"),
+            format!("{}{mark}", bytes(gpu.mem_bytes)),
+            format!("{estimate}{}", gpu.source),
+        ]);
+    }
+    table::markdown(&rows, |column| (1..5).contains(&column))
+}

@@ -16,6 +16,7 @@ fn query(overrides: &[&str], gpu: Option<&str>) -> CostQuery {
         output_tokens: 0,
         gpu: gpu.map(|name| GpuPeaks::named(name).unwrap().into()),
         peaks: peaks(gpu, &shape.dtype, GivenPeaks::default()),
+        narrow_flops: None,
         shape,
     }
 }
