@@ -414,8 +414,11 @@ fn a_profiling_option_without_effect_is_reported() {
 #[test]
 fn cost_needs_no_gpu_and_no_weights() {
     let dir = tempfile::tempdir().unwrap();
-    let output =
-        run(dir.path(), &["cost", "--model", "qwen2_5_7b", "--gpu", "NVIDIA H200", "model.dtype=bf16"]);
+    let args = ["cost", "--model", "qwen2_5_7b", "--gpu", "NVIDIA H200", "model.dtype=bf16"];
+    let output = run(dir.path(), &args);
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "nothing is written unasked");
+    assert!(!output.err.contains("static_compute"), "{}", output.err);
+    let output = run(dir.path(), &[&args[..], &["-o", "."]].concat());
     assert_eq!(output.code, 0, "{}", output.err);
     for expected in ["7,615,616,512 parameters", "lm_head", "Lower bounds: TTFT", "at most"] {
         assert!(output.out.contains(expected), "{expected}: {}", output.out);
@@ -437,12 +440,38 @@ fn cost_needs_no_gpu_and_no_weights() {
 
     for (args, expected) in [
         (&["cost", "--gpu", "voodoo2"][..], &["voodoo2", "h100"][..]),
+        (&["cost", "--gpu", "NVIDIA H100 80GB HBM3 MIG 1g.10gb"], &["a part of a GPU"]),
         (&["cost", "--weight-bits", "900"], &["0.5 to 64"]),
         (&["cost", "model.config_json=nowhere.json"], &["nowhere.json"]),
         (&["cost", "hardware.peaks.flops=-1"], &["hardware.peaks.flops"]),
     ] {
         assert_refused(empty.path(), args, expected);
     }
+}
+
+#[test]
+fn cost_knows_more_than_the_engine_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = serde_json::json!({
+        "model_type": "gpt_oss", "vocab_size": 201_088, "hidden_size": 2880, "intermediate_size": 2880,
+        "num_hidden_layers": 24, "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64,
+        "num_local_experts": 32, "num_experts_per_tok": 4, "attention_bias": true, "sliding_window": 128,
+        "max_position_embeddings": 131_072,
+        "quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]}
+    });
+    fs::write(dir.path().join("config.json"), config.to_string()).unwrap();
+    let file = "model.config_json=config.json";
+    let output = run(dir.path(), &["cost", file, "--gpu", "h100", "model.dtype=bf16"]);
+    assert_eq!(output.code, 0, "{}", output.err);
+    for expected in
+        ["20,914,757,184 parameters", "13.8 GB of weights", "mxfp4 stores the matrices of the MLP"]
+    {
+        assert!(output.out.contains(expected), "{expected}: {}", output.out);
+    }
+    // Weights that the engine cannot run are estimated too.
+    let output = run(dir.path(), &["cost", "model=local", "model.weights=.", "model.dtype=bf16"]);
+    assert!(output.out.contains("20,914,757,184 parameters"), "{}", output.err);
+    assert_refused(dir.path(), &["run", file], &["cannot run", "gpt_oss", "llama", "llmprof-tui cost"]);
 }
 
 #[test]

@@ -5,9 +5,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use llmprof::{cli, tui::keys};
+use llmprof::{analysis::peaks, cli, tui::keys};
 
 const README: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/README.md");
+const GPUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/gpus.md");
 const KEYS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/keys.md");
 
 /// The part of `file` between its comments for `section` is `expected`; with UPDATE_DOCS=1 it is written.
@@ -27,6 +28,11 @@ fn assert_generated(file: &str, section: &str, source: &str, expected: &str) {
 #[test]
 fn the_keys_are_listed() {
     assert_generated(KEYS, "keys", "the key table", &keys::markdown());
+}
+
+#[test]
+fn the_gpus_are_listed() {
+    assert_generated(GPUS, "gpus", "the table of GPUs", &peaks::markdown());
 }
 
 #[test]

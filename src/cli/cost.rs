@@ -6,16 +6,18 @@ use std::{
 };
 
 use clap::Args;
+use serde_json::Value;
 
 use super::{Failure, args::ConfigArgs, print};
 use crate::{
-    analysis::peaks::GpuPeaks,
-    config::{RunConfig, Weights},
-    event::GivenPeaks,
+    analysis::peaks::{GpuPeaks, OVERRIDE, Peaks, is_part, peaks, peaks_of},
+    config::{Dtype, RunConfig, Weights},
+    event::{GivenPeaks, GpuInfo},
     model::{Shape, SpecError, spec},
     process::eprint_line,
-    report::cost::{CostEstimate, CostQuery, known_gpus},
+    report::cost::{CostEstimate, CostGpu, CostQuery, known_gpus},
     run::inputs::Model,
+    telemetry::{GpuProbe, nvml::NvmlProbe},
 };
 
 pub(super) const EXAMPLES: &str = "\
@@ -34,9 +36,8 @@ pub(super) struct CostArgs {
     /// Bits per weight of a quantised model: 4.5, 8
     #[arg(long, value_name = "BITS")]
     weight_bits: Option<f64>,
-    /// Write static_compute.json and static_compute.md into this directory (default: the current one; with --json, no
-    /// files)
-    #[arg(long, value_name = "DIR")]
+    /// Write static_compute.json and static_compute.md into this directory
+    #[arg(short, long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Print one JSON object on stdout instead of text
     #[arg(long)]
@@ -45,29 +46,32 @@ pub(super) struct CostArgs {
 
 pub(super) fn run(args: &CostArgs) -> Result<u8, Failure> {
     let config = args.config.compose()?.config;
-    let mut shape = shape_of(&config)?;
-    if let Some(bits) = args.weight_bits {
-        if !(0.5..=64.0).contains(&bits) {
-            return Err(Failure::usage(format_args!("--weight-bits {bits}: expected 0.5 to 64 bits")));
-        }
-        shape = shape.quantised(bits);
+    if let Some(bits) = args.weight_bits.filter(|bits| !(0.5..=64.0).contains(bits)) {
+        return Err(Failure::usage(format_args!("--weight-bits {bits}: expected 0.5 to 64 bits")));
     }
+    let shape = shape_of(&config, args.weight_bits)?;
+    let given =
+        GivenPeaks { flops: config.hardware.peaks.flops, bytes_per_s: config.hardware.peaks.bytes_per_s };
+    let gpu = args.gpu.as_deref().map(Gpu::named).transpose()?;
+    let peaks_in = |dtype: &str| match &gpu {
+        Some(gpu) => gpu.peaks(dtype, given),
+        None => peaks(None, dtype, given),
+    };
+    let arithmetic = shape.quantisation.as_ref().and_then(|found| found.arithmetic.as_deref());
+    let narrow = arithmetic.filter(|_| given.flops.is_none()).and_then(|dtype| peaks_in(dtype).ok());
     let estimate = CostEstimate::new(CostQuery {
         model: config.model.name.clone(),
-        shape,
         batch: u64::from(config.runtime.batch_size),
         prompt_tokens: u64::from(config.dataset.prompt_tokens),
         output_tokens: u64::from(config.infer.max_new_tokens),
-        gpu: args.gpu.as_deref().map(gpu_named).transpose()?,
-        given_peaks: GivenPeaks {
-            flops: config.hardware.peaks.flops,
-            bytes_per_s: config.hardware.peaks.bytes_per_s,
-        },
+        gpu: gpu.as_ref().map(Gpu::for_cost),
+        peaks: peaks_in(&shape.dtype),
+        narrow_flops: narrow.map(|peaks| peaks.flops),
+        shape,
     });
     let json = serde_json::to_string_pretty(&estimate.json()).map_err(Failure::work)?;
     print(&if args.json { json.clone() } else { estimate.text() })?;
-    let default_out = || (!args.json).then(|| PathBuf::from("."));
-    if let Some(dir) = args.out.clone().or_else(default_out) {
+    if let Some(dir) = &args.out {
         for (name, content) in
             [("static_compute.json", json + "\n"), ("static_compute.md", estimate.markdown())]
         {
@@ -82,33 +86,82 @@ pub(super) fn run(args: &CostArgs) -> Result<u8, Failure> {
     Ok(0)
 }
 
-fn gpu_named(name: &str) -> Result<&'static GpuPeaks, Failure> {
-    GpuPeaks::named(name).ok_or_else(|| {
-        Failure::usage(format_args!(
-            "--gpu {name}: no peaks known for it; known GPUs: {}; or leave --gpu out and give \
-             hardware.peaks.flops=… hardware.peaks.bytes_per_s=…",
-            known_gpus()
-        ))
-    })
+/// The GPU to estimate for.
+enum Gpu {
+    /// Of this machine: its driver reports memory and clocks.
+    Here(Box<GpuInfo>),
+    Known(&'static GpuPeaks),
 }
 
-/// The shape of the configured model: from its weights where some are given, else from a `config.json` or `model.arch`.
-fn shape_of(config: &RunConfig) -> Result<Shape, Failure> {
-    let dtype = config.model.nominal_dtype();
-    if let Weights::Path(path) = &config.model.weights {
-        return Model::open(config).map_err(Failure::usage)?.0.shape(dtype).ok_or_else(|| {
-            let path = path.display();
-            Failure::usage(format_args!(
-                "cannot estimate the model in {path}: its architecture is not supported"
-            ))
-        });
+impl Gpu {
+    fn named(name: &str) -> Result<Gpu, Failure> {
+        let known = GpuPeaks::named(name);
+        let is_it = |gpu: &GpuInfo| {
+            let row = GpuPeaks::matching(&gpu.name, gpu.mem_total_bytes);
+            gpu.name.eq_ignore_ascii_case(name) || (row.is_some() && row == known)
+        };
+        let gpus = NvmlProbe::open().map_or_else(|_| Vec::new(), |probe| probe.gpus());
+        match (gpus.into_iter().find(is_it), known) {
+            (Some(info), _) => Ok(Gpu::Here(Box::new(info))),
+            (None, Some(gpu)) => Ok(Gpu::Known(gpu)),
+            (None, None) if is_part(name) => Err(Failure::usage(format_args!(
+                "--gpu {name}: a part of a GPU (MIG or vGPU) has no known peaks; leave --gpu out and give {OVERRIDE}"
+            ))),
+            (None, None) => Err(Failure::usage(format_args!(
+                "--gpu {name}: no peaks known for it; known GPUs: {}; or leave --gpu out and give {OVERRIDE}",
+                known_gpus()
+            ))),
+        }
     }
-    let shape = match &config.model.config_json {
-        Some(path) => spec::read_config_json(Path::new(path)).and_then(|json| {
-            Shape::from_hf(&json, dtype)
-                .map_err(|cause| SpecError::InFile { path: path.into(), cause: Box::new(cause) })
-        }),
-        None => Shape::from_hf(&config.model.arch, dtype),
+
+    fn peaks(&self, dtype: &str, given: GivenPeaks) -> Result<Peaks, String> {
+        match self {
+            Gpu::Here(info) => peaks_of(Some(info), dtype, given),
+            Gpu::Known(gpu) => peaks(Some(gpu.name), dtype, given),
+        }
+    }
+
+    fn for_cost(&self) -> CostGpu {
+        match self {
+            Gpu::Here(info) => CostGpu::reported(info),
+            Gpu::Known(gpu) => CostGpu::from(*gpu),
+        }
+    }
+}
+
+/// The shape of the configured model: from its weights where some are given, else from a `config.json` or `model.arch`; with
+/// weights of `bits` bits, if given.
+fn shape_of(config: &RunConfig, bits: Option<f64>) -> Result<Shape, Failure> {
+    let dtype = config.model.nominal_dtype();
+    let with_bits = |shape: Shape| match bits {
+        Some(bits) => shape.quantised(bits),
+        None => shape,
     };
-    shape.map_err(Failure::usage)
+    let in_file = |path: &Path| {
+        let in_file = |cause| SpecError::InFile { path: path.to_owned(), cause: Box::new(cause) };
+        spec::read_config_json(path).and_then(|json| read_shape(json, dtype, bits).map_err(in_file))
+    };
+    match (&config.model.weights, &config.model.config_json) {
+        (Weights::Path(path), _) => match Model::open(config) {
+            Ok((model, _)) => model.shape(dtype).map(with_bits).ok_or_else(|| {
+                let path = path.display();
+                Failure::usage(format_args!(
+                    "cannot estimate the model in {path}: its architecture is not supported"
+                ))
+            }),
+            // The engine may not run what can be estimated.
+            Err(error) => in_file(&path.join("config.json")).map_err(|_| Failure::usage(error)),
+        },
+        (_, Some(path)) => in_file(Path::new(path)).map_err(Failure::usage),
+        (_, None) => read_shape(config.model.arch.clone(), dtype, bits).map_err(Failure::usage),
+    }
+}
+
+/// The shape in a `config.json`; with weights of `bits` bits, if given, instead of those that it states.
+fn read_shape(mut json: Value, dtype: Dtype, bits: Option<f64>) -> Result<Shape, SpecError> {
+    let Some(bits) = bits else { return Shape::from_hf(&json, dtype) };
+    if let Some(object) = json.as_object_mut() {
+        object.remove("quantization_config");
+    }
+    Ok(Shape::from_hf(&json, dtype)?.quantised(bits))
 }

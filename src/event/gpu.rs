@@ -26,6 +26,11 @@ pub struct GpuInfo {
     pub compute_capability: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mem_total_bytes: Option<u64>,
+    /// f32 cores of all SMs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cores: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mem_bus_bits: Option<u32>,
     /// The limit in force; the others are the default and the maximum it can be set to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub power_limit_w: Option<f32>,

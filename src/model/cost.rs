@@ -7,8 +7,13 @@
 
 use serde::Serialize;
 
-use super::{Operator, shape::Shape};
-use crate::model::shape::LayerGroup;
+use super::{
+    Operator,
+    quantisation::Part,
+    shape::{LayerGroup, Shape},
+};
+
+mod layer;
 
 /// A forward pass: the positions computed together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -215,7 +220,8 @@ impl Shape {
     fn outer_cost(&self, step: Step) -> Vec<OperatorCost> {
         let (rows, batch) = (step.rows(), step.batch as f64);
         let (h, vocab, number) = (self.hidden as f64, self.vocab as f64, self.number_bytes as f64);
-        let weight = self.bytes_per_weight();
+        let weight = self.weight_size(Part::Other);
+        let head = self.weight_size(if self.tied_embeddings { Part::Other } else { Part::Head });
         let table = vocab * h;
         vec![
             once(
@@ -232,7 +238,7 @@ impl Shape {
                 Operator::LmHead,
                 Amounts {
                     matmul_flops: 2.0 * batch * table,
-                    weight_bytes: table * weight,
+                    weight_bytes: table * head,
                     activation_bytes: batch * (h * number + vocab * LOGIT_BYTES),
                     parameters: if self.tied_embeddings { 0.0 } else { table },
                     ..Amounts::default()
@@ -253,7 +259,7 @@ impl Shape {
         let h = self.hidden as f64;
         Amounts {
             other_flops: NORM_FLOPS * rows * h,
-            weight_bytes: h * self.bytes_per_weight(),
+            weight_bytes: h * self.weight_size(Part::Other),
             activation_bytes: 2.0 * rows * h * self.number_bytes as f64,
             parameters: h,
             ..Amounts::default()
@@ -271,13 +277,23 @@ impl Shape {
         self.norm(rows) + added
     }
 
-    /// The product of `rows` rows with a weight matrix of `inputs` × `outputs`.
-    fn product(&self, rows: f64, inputs: f64, outputs: f64) -> Amounts {
+    /// The product of `rows` rows with a weight matrix of `inputs` × `outputs` in `part`.
+    fn product(&self, part: Part, rows: f64, inputs: f64, outputs: f64) -> Amounts {
         Amounts {
             matmul_flops: 2.0 * rows * inputs * outputs,
-            weight_bytes: inputs * outputs * self.bytes_per_weight(),
+            weight_bytes: inputs * outputs * self.weight_size(part),
             activation_bytes: rows * (inputs + outputs) * self.number_bytes as f64,
             parameters: inputs * outputs,
+            ..Amounts::default()
+        }
+    }
+
+    /// The addition of a bias of `numbers` to `rows` rows.
+    fn bias(&self, rows: f64, numbers: f64) -> Amounts {
+        Amounts {
+            other_flops: rows * numbers,
+            weight_bytes: numbers * self.weight_size(Part::Other),
+            parameters: numbers,
             ..Amounts::default()
         }
     }
@@ -291,93 +307,6 @@ impl Shape {
             ..Amounts::default()
         }
     }
-
-    fn layer_cost(&self, step: Step, group: &LayerGroup) -> Vec<OperatorCost> {
-        let rows = step.rows();
-        let (q, kv) = self.row_widths();
-        let (q, kv, h) = (q as f64, kv as f64, self.hidden as f64);
-        let number = self.number_bytes as f64;
-        let weight = self.bytes_per_weight();
-        let qkv = q + 2.0 * kv;
-
-        let bias = if self.qkv_bias { qkv } else { 0.0 };
-        let normed = if self.qk_norm { q + kv } else { 0.0 };
-        let norm_weights = if self.qk_norm { 2.0 * self.head_dim as f64 } else { 0.0 };
-        let rope = Amounts {
-            other_flops: rows * (bias + NORM_FLOPS * normed + ROTATION_FLOPS * (q + kv)),
-            weight_bytes: (bias + norm_weights) * weight,
-            activation_bytes: rows * (qkv + q) * number,
-            kv_write_bytes: rows * 2.0 * kv * number,
-            parameters: bias + norm_weights,
-            ..Amounts::default()
-        };
-        let pairs = step.batch as f64 * step.pairs(group.window);
-        let attention = Amounts {
-            attention_flops: 4.0 * pairs * q,
-            softmax_flops: SOFTMAX_FLOPS * pairs * self.heads as f64,
-            activation_bytes: 2.0 * rows * q * number,
-            kv_read_bytes: step.batch as f64 * step.attended(group.window) * 2.0 * kv * number,
-            ..Amounts::default()
-        };
-        let output_bias = if self.output_bias { h } else { 0.0 };
-        let output = self.product(rows, q, h)
-            + self.residual(rows)
-            + Amounts {
-                other_flops: rows * output_bias,
-                weight_bytes: output_bias * weight,
-                parameters: output_bias,
-                ..Amounts::default()
-            };
-        let (gate_up, down) = self.mlp(rows, group);
-        let mut all = vec![
-            once(Operator::AttentionNorm, self.norm(rows)),
-            once(Operator::Qkv, self.product(rows, h, qkv)),
-            once(Operator::Rope, rope),
-            once(Operator::Attention, attention),
-            once(Operator::AttentionOutput, output),
-            once(Operator::MlpNorm, self.norm(rows)),
-            once(Operator::GateUp, gate_up),
-            once(Operator::Down, down + self.residual(rows)),
-        ];
-        if self.post_norms {
-            all.push(once(Operator::PostAttentionNorm, self.post_norm(rows)));
-            all.push(once(Operator::PostMlpNorm, self.post_norm(rows)));
-        }
-        all.sort_by_key(|cost| cost.operator);
-        all
-    }
-
-    /// The costs of gate and up with the activation and of down, including the router of experts.
-    fn mlp(&self, rows: f64, group: &LayerGroup) -> (Amounts, Amounts) {
-        let h = self.hidden as f64;
-        let gated = |rows: f64, intermediate: f64| {
-            // Gate and up are not written to memory, only their product.
-            let mut product = self.product(rows, h, 2.0 * intermediate);
-            product.activation_bytes = rows * (h + intermediate) * self.number_bytes as f64;
-            product.other_flops = ACTIVATION_FLOPS * rows * intermediate;
-            product
-        };
-        let Some(experts) = self.experts.filter(|_| group.has_experts) else {
-            let intermediate = self.intermediate as f64;
-            return (gated(rows, intermediate), self.product(rows, intermediate, h));
-        };
-        let (count, active) = (experts.count as f64, experts.active as f64);
-        let (each, shared) = (experts.intermediate as f64, experts.shared_intermediate as f64);
-        // The expected number of experts with at least one row, if all are equally likely.
-        let used = count * (1.0 - (1.0 - active / count).powf(rows));
-        let of_experts = |mut one: Amounts| {
-            one.weight_bytes *= used;
-            one.parameters *= count;
-            one
-        };
-        let mut gate_up = of_experts(gated(rows * active, each)) + self.product(rows, h, count);
-        let mut down = of_experts(self.product(rows * active, each, h));
-        if shared > 0.0 {
-            gate_up = gate_up + gated(rows, shared) + self.product(rows, h, 1.0);
-            down = down + self.product(rows, shared, h);
-        }
-        (gate_up, down)
-    }
 }
 
 fn once(operator: Operator, all: Amounts) -> OperatorCost {
@@ -388,7 +317,7 @@ fn once(operator: Operator, all: Amounts) -> OperatorCost {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Memory {
     pub weight_bytes: u64,
-    /// The KV cache of all positions, also in windowed layers.
+    /// The KV cache of all positions, also in windowed layers, and the states of linear attention.
     pub kv_bytes: u64,
     /// Activations of a prefill, logits and the cuBLAS workspace.
     pub workspace_bytes: u64,
@@ -421,7 +350,8 @@ impl Shape {
         let numbers = product(&[rows, row]).saturating_add(mlp);
         Memory {
             weight_bytes: self.weight_bytes,
-            kv_bytes: product(&[batch, positions, self.kv_bytes_per_position()]),
+            kv_bytes: product(&[batch, positions, self.kv_bytes_per_position()])
+                .saturating_add(product(&[batch, self.state_bytes()])),
             workspace_bytes: product(&[numbers, self.number_bytes])
                 .saturating_add(product(&[batch, self.vocab, LOGIT_BYTES as u64]))
                 .saturating_add(product(&[positions, self.head_dim, 4]))

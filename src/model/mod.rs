@@ -1,12 +1,15 @@
 //! Models: shape, tensors, parameter count, operators and their cost.
 
+mod architectures;
 pub mod cost;
 mod operand_shapes;
 pub mod operator;
+pub mod quantisation;
 pub mod shape;
 pub mod spec;
 
 pub use cost::Step;
 pub use operator::{Operator, OperatorKind};
+pub use quantisation::Quantisation;
 pub use shape::Shape;
 pub use spec::{ModelSpec, SpecError};

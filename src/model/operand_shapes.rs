@@ -1,6 +1,10 @@
 //! The shapes of operands as text: `[1×896]·[896×9728]`.
 
-use super::{Operator, cost::Step, shape::Shape};
+use super::{
+    Operator,
+    cost::Step,
+    shape::{LayerGroup, Shape},
+};
 
 /// A shape in brackets, outermost dimension first.
 fn sizes(dimensions: &[u64]) -> String {
@@ -16,7 +20,6 @@ impl Shape {
     /// The operands of one call of `operator` in `step`. Different shapes of layers are joined with "or".
     pub fn operand_shapes(&self, operator: Operator, step: Step) -> String {
         let rows = step.batch.saturating_mul(step.new);
-        let (q, kv) = self.row_widths();
         let (h, batch, dim) = (self.hidden, step.batch, self.head_dim);
         match operator {
             Operator::Embedding => {
@@ -26,13 +29,19 @@ impl Shape {
             | Operator::PostAttentionNorm
             | Operator::MlpNorm
             | Operator::PostMlpNorm => sizes(&[rows, h]),
-            Operator::Qkv => product(rows, h, q.saturating_add(kv.saturating_mul(2))),
+            Operator::Qkv => self.by_group(|group| {
+                let all = self.attention_tensors(group).projections;
+                all.iter().map(|(a, b)| product(rows, *a, *b)).collect::<Vec<_>>().join(" and ")
+            }),
             Operator::Rope => {
                 let shape = |heads: u64| sizes(&[batch, heads, step.new, dim]);
                 format!("q {} k {}", shape(self.heads), shape(self.kv_heads))
             }
             Operator::Attention => self.attention_shapes(step),
-            Operator::AttentionOutput => product(rows, q, h),
+            Operator::AttentionOutput => self.by_group(|group| {
+                let (inputs, outputs) = self.attention_tensors(group).output;
+                product(rows, inputs, outputs)
+            }),
             Operator::GateUp => self.mlp_shapes(rows, |width| (h, width.saturating_mul(2))),
             Operator::Activation => sizes(&[rows, self.intermediate.saturating_mul(2)]),
             Operator::Down => self.mlp_shapes(rows, |width| (width, h)),
@@ -43,20 +52,34 @@ impl Shape {
         }
     }
 
+    /// The texts of layers, each once.
+    fn by_group(&self, text: impl Fn(&LayerGroup) -> String) -> String {
+        let mut texts: Vec<String> = Vec::new();
+        for group in &self.layers {
+            let text = text(group);
+            if !texts.contains(&text) {
+                texts.push(text);
+            }
+        }
+        texts.join(" or ")
+    }
+
     fn attention_shapes(&self, step: Step) -> String {
         let (batch, dim) = (step.batch, self.head_dim);
-        let mut lengths: Vec<u64> = Vec::new();
-        for group in &self.layers {
+        let kv = self.by_group(|group| {
+            if let Some(linear) = self.linear.filter(|_| group.is_linear) {
+                let state = sizes(&[batch, linear.value_heads, linear.key_dim, linear.value_dim]);
+                return format!("state {state}");
+            }
             let all = step.past.saturating_add(step.new);
             let in_window = |window: u64| all.min(window.saturating_add(step.new.saturating_sub(1)));
             let positions = group.window.map_or(all, in_window);
-            if !lengths.contains(&positions) {
-                lengths.push(positions);
+            match self.latent {
+                Some(latent) => sizes(&[batch, positions, latent.kv_rank + latent.rope_dim]),
+                None => sizes(&[batch, self.kv_heads, positions, dim]),
             }
-        }
-        let kv: Vec<String> =
-            lengths.into_iter().map(|positions| sizes(&[batch, self.kv_heads, positions, dim])).collect();
-        format!("q {} kv {}", sizes(&[batch, self.heads, step.new, dim]), kv.join(" or "))
+        });
+        format!("q {} kv {kv}", sizes(&[batch, self.heads, step.new, dim]))
     }
 
     /// A matrix product of the MLP; `matrix` gives the inputs and outputs for an intermediate size.

@@ -1,12 +1,15 @@
 //! The sizes of a model that determine its cost. They are recorded with a run, to compute costs from the recording.
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
 
-use super::{ModelSpec, SpecError};
+use super::{
+    ModelSpec,
+    quantisation::{Part, Quantisation},
+};
 use crate::config::Dtype;
 
-/// Sizes and storage types. Unlike a [`ModelSpec`] it can have experts, and it does not define the computation.
+/// Sizes and storage types. Unlike a [`ModelSpec`] it can have experts, latent and linear attention, and it does not define
+/// the computation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shape {
     pub vocab: u64,
@@ -21,14 +24,35 @@ pub struct Shape {
     pub layers: Vec<LayerGroup>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub experts: Option<Experts>,
+    /// Attention with compressed keys and values (MLA).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latent: Option<Latent>,
+    /// The attention of layers without a KV cache.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub linear: Option<Linear>,
     #[serde(default)]
     pub tied_embeddings: bool,
     #[serde(default)]
     pub qkv_bias: bool,
     #[serde(default)]
     pub output_bias: bool,
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub mlp_bias: bool,
     #[serde(default)]
     pub qk_norm: bool,
+    /// Whether that norm has a weight for each number of a row, not of a head.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub qk_norm_by_row: bool,
+    /// Whether the query projection also makes a gate of the output.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub output_gate: bool,
+    /// Whether each head has a learned score that no position has.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub sinks: bool,
+    /// Norms before attention and MLP.
+    #[serde(default = "yes", skip_serializing_if = "is_true")]
+    pub pre_norms: bool,
+    /// Norms after attention and MLP.
     #[serde(default)]
     pub post_norms: bool,
     /// Type of activations, KV cache and arithmetic: "f32", "f16" or "bf16".
@@ -37,6 +61,21 @@ pub struct Shape {
     pub number_bytes: u64,
     /// Bytes of all weights as stored; less than `number_bytes` for each if quantised.
     pub weight_bytes: u64,
+    /// How the matrices are stored, where the model says so; else all weights have equal size.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quantisation: Option<Quantisation>,
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn is_true(value: &bool) -> bool {
+    *value
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 /// Layers with equal cost.
@@ -49,6 +88,9 @@ pub struct LayerGroup {
     /// Whether the MLP is a mixture of experts.
     #[serde(default)]
     pub has_experts: bool,
+    /// Whether the attention is linear.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub is_linear: bool,
 }
 
 /// The mixture of experts of a layer.
@@ -59,21 +101,81 @@ pub struct Experts {
     pub active: u64,
     /// Intermediate size of each expert.
     pub intermediate: u64,
-    /// Intermediate size of the shared expert, which has a gate; 0 if there is none.
+    /// Intermediate size of the shared experts together; 0 if there are none.
     #[serde(default)]
     pub shared_intermediate: u64,
+    /// Whether the shared expert has a gate.
+    #[serde(default = "yes")]
+    pub shared_gate: bool,
+    /// Whether the router has a bias for each expert.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub router_bias: bool,
+    /// Whether the matrices of experts have biases.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub bias: bool,
 }
 
-/// Families with experts, and the dense family that is otherwise equal.
-const WITH_EXPERTS: [(&str, &str); 3] =
-    [("mixtral", "mistral"), ("qwen2_moe", "qwen2"), ("qwen3_moe", "qwen3")];
+impl Experts {
+    pub(super) fn has_shared_gate(&self) -> bool {
+        self.shared_gate && self.shared_intermediate > 0
+    }
+}
+
+/// Attention whose keys and values are made of one short row for each position; only that row is cached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Latent {
+    /// Width of compressed queries; `None` if queries are not compressed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub q_rank: Option<u64>,
+    pub kv_rank: u64,
+    /// Part of a head without rotary embedding.
+    pub nope_dim: u64,
+    /// Part with it; the heads share one key of this width.
+    pub rope_dim: u64,
+    pub value_dim: u64,
+}
+
+/// Attention with a state of constant size for each sequence (gated delta rule).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Linear {
+    pub key_heads: u64,
+    pub key_dim: u64,
+    pub value_heads: u64,
+    pub value_dim: u64,
+    /// Positions that the convolution before it covers.
+    pub convolution: u64,
+}
+
+impl Linear {
+    /// Widths of a key row and of a value row.
+    pub(super) fn row_widths(&self) -> (u64, u64) {
+        (self.key_heads * self.key_dim, self.value_heads * self.value_dim)
+    }
+
+    /// Numbers of the state of one sequence in one layer.
+    pub(super) fn state(&self) -> u64 {
+        let (key, value) = self.row_widths();
+        self.value_heads * self.key_dim * self.value_dim
+            + (2 * key + value) * self.convolution.saturating_sub(1)
+    }
+}
+
+/// The tensors of a layer's attention.
+pub(super) struct AttentionTensors {
+    /// Matrices before attention, as (inputs, outputs).
+    pub projections: Vec<(u64, u64)>,
+    /// Weights of biases, norms and convolutions.
+    pub small: u64,
+    /// The matrix after attention.
+    pub output: (u64, u64),
+}
 
 impl Shape {
     pub fn new(spec: &ModelSpec, dtype: Dtype, weight_bytes: u64) -> Shape {
         let mut layers: Vec<LayerGroup> = Vec::new();
         for layer in 0..spec.layers {
             let window = spec.window_of_layer(layer).map(|window| window as u64);
-            add_layer(&mut layers, LayerGroup { count: 1, window, has_experts: false });
+            add_layer(&mut layers, LayerGroup { count: 1, window, has_experts: false, is_linear: false });
         }
         Shape {
             vocab: spec.vocab as u64,
@@ -85,74 +187,28 @@ impl Shape {
             max_positions: spec.max_positions as u64,
             layers,
             experts: None,
+            latent: None,
+            linear: None,
             tied_embeddings: spec.tied_embeddings,
             qkv_bias: spec.qkv_bias,
             output_bias: spec.output_bias,
+            mlp_bias: false,
             qk_norm: spec.qk_norm,
+            qk_norm_by_row: false,
+            output_gate: false,
+            sinks: false,
+            pre_norms: true,
             post_norms: spec.post_norms,
             dtype: dtype.name().to_owned(),
             number_bytes: dtype.bytes(),
             weight_bytes,
+            quantisation: None,
         }
-    }
-
-    /// The shape in a parsed `config.json`, for the families of [`ModelSpec`] and those with experts.
-    pub fn from_hf(config: &Value, dtype: Dtype) -> Result<Shape, SpecError> {
-        let model_type = config.get("model_type").and_then(Value::as_str).unwrap_or_default();
-        let mut shape = match WITH_EXPERTS.iter().find(|(name, _)| *name == model_type) {
-            Some((_, dense)) => Self::with_experts(config, dense, dtype)?,
-            None => Self::new(&ModelSpec::from_hf(config)?, dtype, 0),
-        };
-        shape.weight_bytes = shape.parameters().saturating_mul(shape.number_bytes);
-        Ok(shape)
-    }
-
-    fn with_experts(config: &Value, dense: &str, dtype: Dtype) -> Result<Shape, SpecError> {
-        let mut as_dense = config.clone();
-        as_dense["model_type"] = json!(dense);
-        let spec = ModelSpec::from_hf(&as_dense)?;
-        let size = |keys: &[&str]| match keys.iter().find_map(|key| Some((key, config.get(key)?))) {
-            None => Ok(None),
-            Some((_, Value::Null)) => Ok(None),
-            Some((key, value)) => match value.as_u64().filter(|n| *n <= u64::from(u32::MAX)) {
-                Some(n) => Ok(Some(n)),
-                None => Err(SpecError::WrongType {
-                    key: (*key).to_owned(),
-                    expected: "an integer below 2^32",
-                    found: value.to_string(),
-                }),
-            },
-        };
-        let required = |keys: &[&'static str]| {
-            size(keys)?.filter(|n| *n > 0).ok_or_else(|| SpecError::MissingKey { key: keys[0].to_owned() })
-        };
-        let count = required(&["num_experts", "num_local_experts"])?;
-        let experts = Experts {
-            count,
-            active: required(&["num_experts_per_tok"])?.min(count),
-            intermediate: size(&["moe_intermediate_size"])?.unwrap_or(spec.intermediate as u64),
-            shared_intermediate: size(&["shared_expert_intermediate_size"])?
-                .filter(|_| dense == "qwen2")
-                .unwrap_or(0),
-        };
-        let every = size(&["decoder_sparse_step"])?.unwrap_or(1).max(1);
-        let dense_layers: Vec<u64> = config
-            .get("mlp_only_layers")
-            .and_then(Value::as_array)
-            .map(|list| list.iter().filter_map(Value::as_u64).collect())
-            .unwrap_or_default();
-        let mut layers = Vec::new();
-        for layer in 0..spec.layers {
-            let number = layer as u64;
-            let has_experts = !dense_layers.contains(&number) && (number + 1).is_multiple_of(every);
-            let window = spec.window_of_layer(layer).map(|window| window as u64);
-            add_layer(&mut layers, LayerGroup { count: 1, window, has_experts });
-        }
-        Ok(Shape { layers, experts: Some(experts), ..Self::new(&spec, dtype, 0) })
     }
 
     /// The shape with weights of `bits` bits each.
     pub fn quantised(mut self, bits: f64) -> Shape {
+        self.quantisation = None;
         self.weight_bytes = (self.parameters() as f64 * bits / 8.0).round() as u64;
         self
     }
@@ -166,6 +222,47 @@ impl Shape {
         (self.heads.saturating_mul(self.head_dim), self.kv_heads.saturating_mul(self.head_dim))
     }
 
+    /// Numbers in the KV cache per position and sequence, in one layer of `group`.
+    pub(super) fn cached_numbers(&self, group: &LayerGroup) -> u64 {
+        match self.latent {
+            _ if group.is_linear => 0,
+            Some(latent) => latent.kv_rank + latent.rope_dim,
+            None => 2 * self.row_widths().1,
+        }
+    }
+
+    pub(super) fn attention_tensors(&self, group: &LayerGroup) -> AttentionTensors {
+        let (h, (q, kv)) = (self.hidden, self.row_widths());
+        if let Some(linear) = self.linear.filter(|_| group.is_linear) {
+            let (key, value) = linear.row_widths();
+            return AttentionTensors {
+                // Queries, keys, values and the gate; two numbers per head for decay and update.
+                projections: vec![(h, 2 * key + 2 * value + 2 * linear.value_heads)],
+                small: linear.convolution * (2 * key + value) + 2 * linear.value_heads + linear.value_dim,
+                output: (value, h),
+            };
+        }
+        if let Some(Latent { q_rank, kv_rank, nope_dim, rope_dim, value_dim }) = self.latent {
+            let mut projections = match q_rank {
+                Some(rank) => vec![(h, rank), (rank, q)],
+                None => vec![(h, q)],
+            };
+            projections.push((h, kv_rank + rope_dim));
+            projections.push((kv_rank, self.heads * (nope_dim + value_dim)));
+            let small = q_rank.unwrap_or(0) + kv_rank;
+            return AttentionTensors { projections, small, output: (self.heads * value_dim, h) };
+        }
+        let outputs = q + 2 * kv;
+        let norm = if self.qk_norm_by_row { q + kv } else { 2 * self.head_dim };
+        AttentionTensors {
+            projections: vec![(h, outputs + if self.output_gate { q } else { 0 })],
+            small: if self.qkv_bias { outputs } else { 0 }
+                + if self.qk_norm { norm } else { 0 }
+                + if self.sinks { self.heads } else { 0 },
+            output: (q, h),
+        }
+    }
+
     /// Parameters of all tensors; tied embeddings count once.
     pub fn parameters(&self) -> u64 {
         self.count_parameters(|experts| experts.count)
@@ -177,35 +274,69 @@ impl Shape {
     }
 
     fn count_parameters(&self, expert_count: impl Fn(&Experts) -> u64) -> u64 {
-        let (q, kv) = self.row_widths();
-        let (h, matrix) = (u128::from(self.hidden), |a: u64, b: u64| u128::from(a) * u128::from(b));
-        let mut layer = matrix(q + 2 * kv, self.hidden) + matrix(q, self.hidden) + 2 * h;
-        layer += if self.qkv_bias { u128::from(q + 2 * kv) } else { 0 };
-        layer += if self.output_bias { h } else { 0 };
-        layer += if self.qk_norm { 2 * u128::from(self.head_dim) } else { 0 };
-        layer += if self.post_norms { 2 * h } else { 0 };
-        let mut all = matrix(self.vocab, self.hidden) * if self.tied_embeddings { 1 } else { 2 } + h;
-        for group in &self.layers {
-            let mlp = match self.experts.filter(|_| group.has_experts) {
-                None => 3 * matrix(self.intermediate, self.hidden),
-                Some(experts) => {
-                    let shared = 3 * matrix(experts.shared_intermediate, self.hidden);
-                    let gate = if experts.shared_intermediate > 0 { h } else { 0 };
-                    matrix(experts.count, self.hidden)
-                        + 3 * matrix(experts.intermediate, self.hidden) * u128::from(expert_count(&experts))
-                        + shared
-                        + gate
-                }
-            };
-            all += (layer + mlp) * u128::from(group.count);
-        }
+        let all: u128 = self.parameters_by_part(expert_count).iter().map(|(_, n)| n).sum();
         u64::try_from(all).unwrap_or(u64::MAX)
+    }
+
+    /// Parameters by the part of the model that they are stored with.
+    fn parameters_by_part(&self, expert_count: impl Fn(&Experts) -> u64) -> [(Part, u128); 4] {
+        let (h, matrix) = (u128::from(self.hidden), |a: u64, b: u64| u128::from(a) * u128::from(b));
+        let table = matrix(self.vocab, self.hidden);
+        let norms = if self.pre_norms { 2 * h } else { 0 } + if self.post_norms { 2 * h } else { 0 };
+        let small_of_all = norms + if self.output_bias { h } else { 0 };
+        let (mut attention, mut mlp, mut other) = (0, 0, table + h);
+        for group in &self.layers {
+            let count = u128::from(group.count);
+            let AttentionTensors { projections, small, output } = self.attention_tensors(group);
+            let matrices: u128 = projections.iter().map(|(a, b)| matrix(*a, *b)).sum();
+            attention += count * (matrices + matrix(output.0, output.1));
+            other += count * (u128::from(small) + small_of_all);
+            let gated = |intermediate: u64| 3 * matrix(intermediate, self.hidden);
+            let bias = |intermediate: u64| h + 2 * u128::from(intermediate);
+            match self.experts.filter(|_| group.has_experts) {
+                None => {
+                    mlp += count * gated(self.intermediate);
+                    other += if self.mlp_bias { count * bias(self.intermediate) } else { 0 };
+                }
+                Some(experts) => {
+                    let used = u128::from(expert_count(&experts));
+                    mlp += count * (used * gated(experts.intermediate) + gated(experts.shared_intermediate));
+                    let mut small = matrix(experts.count, self.hidden);
+                    small += if experts.router_bias { u128::from(experts.count) } else { 0 };
+                    small += if experts.bias { used * bias(experts.intermediate) } else { 0 };
+                    small += if experts.has_shared_gate() { h } else { 0 };
+                    other += count * small;
+                }
+            }
+        }
+        let head = if self.tied_embeddings { 0 } else { table };
+        [(Part::Attention, attention), (Part::Mlp, mlp), (Part::Head, head), (Part::Other, other)]
+    }
+
+    /// Mean bytes of a weight of `part`.
+    pub(super) fn weight_size(&self, part: Part) -> f64 {
+        match &self.quantisation {
+            None => self.bytes_per_weight(),
+            Some(quantisation) => quantisation.bytes(part, self.number_bytes as f64),
+        }
+    }
+
+    /// Bytes of all weights, each part as `quantisation` stores it.
+    pub(super) fn stored_bytes(&self) -> f64 {
+        let parts = self.parameters_by_part(|experts| experts.count);
+        parts.iter().map(|(part, n)| *n as f64 * self.weight_size(*part)).sum()
     }
 
     /// KV cache bytes per position of one sequence, over all layers.
     pub fn kv_bytes_per_position(&self) -> u64 {
-        let (_, kv) = self.row_widths();
-        2 * kv * self.layer_count() * self.number_bytes
+        let numbers = |group: &LayerGroup| self.cached_numbers(group).saturating_mul(group.count);
+        self.layers.iter().map(numbers).fold(0, u64::saturating_add).saturating_mul(self.number_bytes)
+    }
+
+    /// Bytes of the states of linear attention of one sequence, over all layers.
+    pub fn state_bytes(&self) -> u64 {
+        let layers: u64 = self.layers.iter().filter(|group| group.is_linear).map(|group| group.count).sum();
+        self.linear.map_or(0, |linear| linear.state().saturating_mul(layers).saturating_mul(STATE_BYTES))
     }
 
     /// Mean bytes per weight as stored.
@@ -214,9 +345,11 @@ impl Shape {
     }
 }
 
-fn add_layer(groups: &mut Vec<LayerGroup>, layer: LayerGroup) {
-    let same =
-        |group: &&mut LayerGroup| (group.window, group.has_experts) == (layer.window, layer.has_experts);
+/// The states of linear attention are f32.
+pub(super) const STATE_BYTES: u64 = 4;
+
+pub(super) fn add_layer(groups: &mut Vec<LayerGroup>, layer: LayerGroup) {
+    let same = |group: &&mut LayerGroup| LayerGroup { count: layer.count, ..**group } == layer;
     match groups.iter_mut().find(same) {
         Some(group) => group.count += layer.count,
         None => groups.push(layer),
@@ -225,6 +358,8 @@ fn add_layer(groups: &mut Vec<LayerGroup>, layer: LayerGroup) {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
 
     fn base(model_type: &str) -> Value {
@@ -298,7 +433,7 @@ mod tests {
         for (changes, expected) in [
             (json!({}), "num_experts is missing"),
             (json!({"num_local_experts": 8}), "num_experts_per_tok is missing"),
-            (json!({"num_local_experts": "8"}), "num_local_experts must be an integer"),
+            (json!({"num_local_experts": "8"}), "num_local_experts must be a positive integer"),
         ] {
             let error = Shape::from_hf(&with(base("mixtral"), changes), Dtype::F32).unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");

@@ -8,15 +8,16 @@ use thiserror::Error;
 
 use crate::config::Dtype;
 
-mod keys;
+pub(super) mod keys;
 #[cfg(test)]
 mod tests;
 
-use keys::{Keys, kind_of, not_divisible, text_part};
+use super::architectures;
+use keys::{Keys, Sizes, kind_of, text_part};
 
 /// Maximum parameter count, far above that of real models.
-const MAX_PARAMETERS: u64 = 1_000_000_000_000_000;
-const MAX_LAYERS: u64 = 4096;
+pub(super) const MAX_PARAMETERS: u64 = 1_000_000_000_000_000;
+pub(super) const MAX_LAYERS: u64 = 4096;
 
 /// The model families this program can build.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -183,14 +184,30 @@ pub enum SpecError {
     TooLarge { key: &'static str, value: u64, limit: u64 },
     #[error("the model has more than {MAX_PARAMETERS} parameters; check its sizes")]
     TooManyParameters,
-    #[error("unknown model_type {found:?}; supported: {}", known_families())]
+    #[error(
+        "unknown model_type {found:?}; the engine runs {}; cost knows {} as well",
+        engine_list(),
+        cost_list()
+    )]
     UnknownFamily { found: String },
+    #[error(
+        "the engine cannot run model_type {found:?}: it runs {}; `llmprof-tui cost` estimates it",
+        engine_list()
+    )]
+    CostOnly { found: String },
     #[error("{key} {found:?} is not supported; supported: {supported}")]
     Unsupported { key: &'static str, found: String, supported: &'static str },
 }
 
-fn known_families() -> String {
-    Family::ALL.map(Family::name).join(", ")
+/// The model types that the engine runs.
+fn engine_list() -> String {
+    architectures::runnable().collect::<Vec<_>>().join(", ")
+}
+
+/// The others whose cost is known.
+fn cost_list() -> String {
+    let others = architectures::known().filter(|name| architectures::runnable().all(|other| other != *name));
+    others.collect::<Vec<_>>().join(", ")
 }
 
 /// Parses a `config.json` without validation.
@@ -220,26 +237,12 @@ impl ModelSpec {
         let keys = Keys(&config);
         keys.refuse_unsupported()?;
 
-        let hidden = keys.size("hidden_size")?;
-        let heads = keys.size("num_attention_heads")?;
-        let kv_heads = keys.optional_size("num_key_value_heads")?.unwrap_or(heads);
-        if heads % kv_heads != 0 {
-            return Err(not_divisible("num_attention_heads", heads, "num_key_value_heads", kv_heads));
-        }
-        let head_dim = match keys.optional_size("head_dim")? {
-            Some(head_dim) => head_dim,
-            None if hidden % heads != 0 => {
-                return Err(not_divisible("hidden_size", hidden, "num_attention_heads", heads));
-            }
-            None => hidden / heads,
-        };
+        let sizes = keys.sizes()?;
+        let head_dim = keys.head_dim(&sizes)?;
         if head_dim % 2 != 0 {
             return Err(SpecError::OddHeadDim(head_dim));
         }
-        let layers = keys.size("num_hidden_layers")?;
-        if layers > MAX_LAYERS {
-            return Err(SpecError::TooLarge { key: "num_hidden_layers", value: layers, limit: MAX_LAYERS });
-        }
+        let Sizes { hidden, heads, kv_heads, layers } = sizes;
         let attention_bias = keys.flag("attention_bias")?.unwrap_or(false);
         let sliding_window = keys.window(family)?;
         let rope = keys.rope(family, head_dim)?;

@@ -7,16 +7,16 @@ use serde_json::{Value, json};
 use crate::{
     analysis::{
         classify::Class,
-        peaks::{GPUS, GpuPeaks, Peaks, peaks},
+        peaks::{GPUS, GpuPeaks, MemoryBasis, Peaks},
         roofline::Roof,
     },
     base::{
         table,
         units::{bytes, grouped, millis, scaled, three_digits},
     },
-    event::GivenPeaks,
+    event::GpuInfo,
     model::{
-        Shape, Step,
+        Operator, OperatorKind, Shape, Step,
         cost::{Amounts, CONTEXT_BYTES, OperatorCost, StepCost},
     },
 };
@@ -25,13 +25,15 @@ use crate::{
 pub const SCHEMA: u32 = 1;
 
 /// The assumptions behind the estimate.
-pub const ASSUMPTIONS: [&str; 7] = [
+pub const ASSUMPTIONS: [&str; 8] = [
     "a multiplication and an addition count as two FLOPs",
     "weights, keys and values are read once per step; every operator reads and writes its activations",
     "logits are computed for the last position of each sequence only, in f32",
     "gate_up includes the activation function; rope includes biases, head norms and the KV cache write",
     "experts are equally likely; routing is part of gate_up",
     "the decode step is estimated at the middle of the output",
+    "unfused: the time at the peaks if every operator is a kernel of its own and its activations pass through memory; lower \
+     bounds assume that activations stay on the chip, so they are shorter",
     "lower bounds are the larger of FLOPs / peak and bytes of weights and KV cache / bandwidth; gaps between kernels are \
      not included",
 ];
@@ -47,8 +49,34 @@ pub struct CostQuery {
     pub batch: u64,
     pub prompt_tokens: u64,
     pub output_tokens: u64,
-    pub gpu: Option<&'static GpuPeaks>,
-    pub given_peaks: GivenPeaks,
+    pub gpu: Option<CostGpu>,
+    /// Of that GPU or given; or why they are not known.
+    pub peaks: Result<Peaks, String>,
+    /// FLOP/s of the type that quantised matrices are multiplied in, where the GPU has it.
+    pub narrow_flops: Option<f64>,
+}
+
+/// A GPU and its memory, where that is known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CostGpu {
+    pub name: String,
+    pub memory: Option<(u64, MemoryBasis)>,
+}
+
+impl CostGpu {
+    /// As the driver describes it: its memory is what the driver reports, else that of the table.
+    pub fn reported(info: &GpuInfo) -> CostGpu {
+        let known = GpuPeaks::matching(&info.name, info.mem_total_bytes);
+        let name = known.map_or_else(|| info.name.clone(), |gpu| gpu.name.to_owned());
+        let reported = info.mem_total_bytes.map(|bytes| (bytes, MemoryBasis::Driver));
+        CostGpu { name, memory: reported.or(known.map(|gpu| (gpu.mem_bytes, gpu.mem_basis))) }
+    }
+}
+
+impl From<&GpuPeaks> for CostGpu {
+    fn from(gpu: &GpuPeaks) -> CostGpu {
+        CostGpu { name: gpu.name.to_owned(), memory: Some((gpu.mem_bytes, gpu.mem_basis)) }
+    }
 }
 
 /// The names of the GPUs whose peaks are built in.
@@ -61,7 +89,6 @@ pub struct CostEstimate {
     query: CostQuery,
     prefill: StepCost,
     decode: StepCost,
-    peaks: Result<Peaks, String>,
 }
 
 /// What fits into the memory of a GPU; `None` where not even one fits.
@@ -89,18 +116,17 @@ struct LatencyBounds {
 
 impl CostEstimate {
     pub fn new(query: CostQuery) -> CostEstimate {
-        let CostQuery { shape, batch, prompt_tokens, output_tokens, gpu, given_peaks, .. } = &query;
+        let CostQuery { shape, batch, prompt_tokens, output_tokens, .. } = &query;
         CostEstimate {
             prefill: shape.cost(Step::prefill(*batch, *prompt_tokens)),
             decode: shape.cost(Step::decode(*batch, prompt_tokens.saturating_add(output_tokens / 2))),
-            peaks: peaks(gpu.map(|gpu| gpu.name), &shape.dtype, *given_peaks),
             query,
         }
     }
 
     fn capacity(&self) -> Option<Capacity> {
         let CostQuery { shape, batch, prompt_tokens, output_tokens, gpu, .. } = &self.query;
-        let free_bytes = gpu.as_ref()?.mem_bytes.saturating_sub(CONTEXT_BYTES);
+        let free_bytes = gpu.as_ref()?.memory?.0.saturating_sub(CONTEXT_BYTES);
         Some(Capacity {
             free_bytes,
             largest_batch: shape.largest_batch(*prompt_tokens, *output_tokens, free_bytes),
@@ -109,10 +135,25 @@ impl CostEstimate {
     }
 
     fn latency_bounds(&self, roof: &Roof) -> LatencyBounds {
-        let bound = |total: Amounts| lower_bound(roof, total.flops(), total.certain_bytes());
-        let (ttft_s, ttft_class) = bound(self.prefill.total());
-        let (tpot_s, tpot_class) = bound(self.decode.total());
+        let bound = |cost: &StepCost| {
+            let flops = cost.operators.iter().map(|cost| self.equivalent_flops(cost)).sum();
+            lower_bound(roof, flops, cost.total().certain_bytes())
+        };
+        let (ttft_s, ttft_class) = bound(&self.prefill);
+        let (tpot_s, tpot_class) = bound(&self.decode);
         LatencyBounds { ttft_s, ttft_class, tpot_s, tpot_class }
+    }
+
+    /// FLOPs that take as long in the model's type as the operator does, where quantised matrices are multiplied faster.
+    fn equivalent_flops(&self, cost: &OperatorCost) -> f64 {
+        let flops = cost.all.flops();
+        let is_narrow = cost.operator.kind() == OperatorKind::Matmul && cost.operator != Operator::LmHead;
+        match (&self.query.peaks, self.query.narrow_flops) {
+            (Ok(peaks), Some(narrow)) if is_narrow => {
+                flops - cost.all.matmul_flops * (1.0 - peaks.flops / narrow).max(0.0)
+            }
+            _ => flops,
+        }
     }
 
     /// `static_compute.json`.
@@ -128,7 +169,7 @@ impl CostEstimate {
                 "decode_tok_s": *batch as f64 / tpot_s,
             })
         };
-        let peaks = self.peaks.as_ref().ok();
+        let peaks = self.query.peaks.as_ref().ok();
         json!({
             "schema": SCHEMA,
             "model": model,
@@ -144,13 +185,14 @@ impl CostEstimate {
                 "weight_bytes": memory.weight_bytes, "kv_bytes": memory.kv_bytes,
                 "workspace_bytes": memory.workspace_bytes, "total_bytes": memory.total(),
             },
-            "gpu": gpu.map(|gpu| gpu.name),
-            "gpu_memory_bytes": gpu.map(|gpu| gpu.mem_bytes),
+            "gpu": gpu.as_ref().map(|gpu| &gpu.name),
+            "gpu_memory_bytes": gpu.as_ref().and_then(|gpu| Some(gpu.memory?.0)),
+            "gpu_memory_basis": gpu.as_ref().and_then(|gpu| Some(gpu.memory?.1)),
             "fits": capacity.as_ref().map(|capacity| memory.total() <= capacity.free_bytes),
             "largest_batch": capacity.as_ref().and_then(|capacity| capacity.largest_batch),
             "largest_context": capacity.as_ref().and_then(|capacity| capacity.largest_context),
             "peaks": peaks,
-            "no_peaks": self.peaks.as_ref().err(),
+            "no_peaks": self.query.peaks.as_ref().err(),
             "lower_bounds": peaks.map(|peaks| bounds(&Roof::stated(peaks))),
             "lower_bounds_as_measured": peaks.and_then(|peaks| Some(bounds(&measured(peaks, &shape.dtype)?))),
             "assumptions": ASSUMPTIONS,
@@ -192,16 +234,33 @@ impl CostEstimate {
         let CostQuery { model, shape, batch, prompt_tokens, output_tokens, .. } = &self.query;
         let active = match shape.experts {
             None => String::new(),
-            Some(_) => format!(" ({} active per token)", grouped(shape.active_parameters() as i64)),
+            Some(_) => {
+                let active = shape.active_parameters();
+                // The published figures of some models leave the table out of which a token reads one row.
+                let table = if shape.tied_embeddings { 0 } else { shape.vocab * shape.hidden };
+                let without = grouped(active.saturating_sub(table) as i64);
+                format!(
+                    " ({} active per token, {without} without the embedding table)",
+                    grouped(active as i64)
+                )
+            }
         };
         let bits = 8.0 * shape.bytes_per_weight();
         let quantised = match (bits - 8.0 * shape.number_bytes as f64).abs() < 0.01 {
             true => String::new(),
             false => format!(" ({} bits per weight)", three_digits(bits)),
         };
+        let state = match shape.state_bytes() {
+            0 => String::new(),
+            state => format!(", {} of state per sequence", bytes(state)),
+        };
+        let stored = match &shape.quantisation {
+            None => String::new(),
+            Some(found) => format!("Quantised: {found}.\n"),
+        };
         format!(
-            "{model}, {}: {} parameters{active}, {} of weights{quantised}, {} of KV cache per position.\n\
-             Batch {batch}, {prompt_tokens} prompt tokens, {output_tokens} output tokens.",
+            "{model}, {}: {} parameters{active}, {} of weights{quantised}, {} of KV cache per position{state}.\n\
+             {stored}Batch {batch}, {prompt_tokens} prompt tokens, {output_tokens} output tokens.",
             shape.dtype,
             grouped(shape.parameters() as i64),
             bytes(shape.weight_bytes),
@@ -228,7 +287,7 @@ impl CostEstimate {
 
     /// The operators of a step as a table with a heading and a row of totals.
     fn rows(&self, cost: &StepCost) -> Vec<Vec<String>> {
-        let roof = self.peaks.as_ref().ok().map(Roof::stated);
+        let roof = self.query.peaks.as_ref().ok().map(Roof::stated);
         let mut titles = vec![
             "operator",
             "calls",
@@ -241,32 +300,19 @@ impl CostEstimate {
             "FLOP/B",
         ];
         if roof.is_some() {
-            titles.extend(["at least", "bound"]);
+            titles.extend(["unfused", "bound"]);
         }
         let mut rows = vec![titles.into_iter().map(str::to_owned).collect::<Vec<_>>()];
-        let operators = cost.operators.iter().map(|cost| (cost.operator.name(), cost.calls, cost.all));
-        let calls: u64 = cost.operators.iter().map(|cost| cost.calls).sum();
-        for (name, calls, amounts) in operators.chain([("total", calls, cost.total())]) {
-            let amount = |value: f64, unit: &str| {
-                if value > 0.0 { scaled(value, unit).trim().to_owned() } else { "–".to_owned() }
-            };
-            let mut row = vec![
-                name.to_owned(),
-                grouped(calls as i64),
-                amount(amounts.parameters, ""),
-                amount(amounts.flops(), ""),
-                amount(amounts.weight_bytes, "B"),
-                amount(amounts.activation_bytes, "B"),
-                amount(amounts.kv_read_bytes, "B"),
-                amount(amounts.kv_write_bytes, "B"),
-                amounts.intensity().map_or_else(|| "–".to_owned(), three_digits),
-            ];
-            if let Some(roof) = &roof {
-                let (seconds, class) = lower_bound(roof, amounts.flops(), amounts.bytes());
-                row.extend([millis(seconds * 1e3), class.word().to_owned()]);
-            }
-            rows.push(row);
+        let (mut calls_of_all, mut seconds_of_all) = (0, 0.0);
+        for one in &cost.operators {
+            let OperatorCost { operator, calls, all } = one;
+            let time = roof.map(|roof| lower_bound(&roof, self.equivalent_flops(one), all.bytes()));
+            calls_of_all += calls;
+            seconds_of_all += time.map_or(0.0, |(seconds, _)| seconds);
+            rows.push(row(operator.name(), *calls, all, time.map(|(seconds, class)| (seconds, Some(class)))));
         }
+        // Its operators have different limits.
+        rows.push(row("total", calls_of_all, &cost.total(), roof.map(|_| (seconds_of_all, None))));
         rows
     }
 
@@ -289,18 +335,9 @@ impl CostEstimate {
                 grouped(shape.max_positions as i64)
             ));
         }
-        let peaks = match (&self.peaks, gpu) {
-            (Ok(peaks), _) => peaks,
-            (Err(_), None) => {
-                lines.push(format!("For latency bounds pass --gpu: {}.", known_gpus()));
-                return lines;
-            }
-            (Err(why), Some(_)) => {
-                lines.push(format!("No lower bounds: {why}."));
-                return lines;
-            }
-        };
-        if let (Some(gpu), Some(capacity)) = (gpu, self.capacity()) {
+        if let Some(CostGpu { name, memory: Some((mem_bytes, basis)) }) = gpu
+            && let Some(capacity) = self.capacity()
+        {
             let fits = if memory.total() <= capacity.free_bytes { "Fits" } else { "Does not fit" };
             let largest_batch = match capacity.largest_batch {
                 Some(batch) => format!("the largest batch with these lengths is {}", grouped(batch as i64)),
@@ -313,11 +350,21 @@ impl CostEstimate {
                 None => "no context with this batch fits".to_owned(),
             };
             lines.push(format!(
-                "{fits} into {} of GPU memory ({}): {largest_batch}, {longest_context}.",
-                bytes(gpu.mem_bytes),
-                gpu.name,
+                "{fits} into {} of GPU memory ({name}, {basis}): {largest_batch}, {longest_context}.",
+                bytes(*mem_bytes),
             ));
         }
+        let peaks = match (&self.query.peaks, gpu) {
+            (Ok(peaks), _) => peaks,
+            (Err(_), None) => {
+                lines.push(format!("For latency bounds pass --gpu: {}.", known_gpus()));
+                return lines;
+            }
+            (Err(why), Some(_)) => {
+                lines.push(format!("No lower bounds: {why}."));
+                return lines;
+            }
+        };
         let clock = peaks.clock_mhz.map_or_else(String::new, |mhz| format!(" at {} MHz", three_digits(mhz)));
         lines.push(format!(
             "Peaks: {} in {}{clock}, {} ({}).",
@@ -326,6 +373,14 @@ impl CostEstimate {
             scaled(peaks.bytes_per_s, "B/s"),
             peaks.source
         ));
+        if let (Some(narrow), Some(found)) = (self.query.narrow_flops, &shape.quantisation)
+            && let Some(arithmetic) = &found.arithmetic
+        {
+            lines.push(format!(
+                "Matrix products of quantised weights: {} in {arithmetic}.",
+                scaled(narrow, "FLOP/s")
+            ));
+        }
         lines.push(self.bounds_line("Lower bounds", &Roof::stated(peaks)));
         if let (Some(roof), Some(found)) = (measured(peaks, &shape.dtype), peaks.measured) {
             let reached = format!("{} and {}", scaled(roof.flops, "FLOP/s"), scaled(roof.bytes_per_s, "B/s"));
@@ -345,6 +400,28 @@ impl CostEstimate {
             three_digits(self.query.batch as f64 / tpot_s)
         )
     }
+}
+
+/// A row of the table of operators, with its time at the peaks and the limit that sets it, where they are known.
+fn row(name: &str, calls: u64, amounts: &Amounts, time: Option<(f64, Option<Class>)>) -> Vec<String> {
+    let amount = |value: f64, unit: &str| {
+        if value > 0.0 { scaled(value, unit).trim().to_owned() } else { "–".to_owned() }
+    };
+    let mut row = vec![
+        name.to_owned(),
+        grouped(calls as i64),
+        amount(amounts.parameters, ""),
+        amount(amounts.flops(), ""),
+        amount(amounts.weight_bytes, "B"),
+        amount(amounts.activation_bytes, "B"),
+        amount(amounts.kv_read_bytes, "B"),
+        amount(amounts.kv_write_bytes, "B"),
+        amounts.intensity().map_or_else(|| "–".to_owned(), three_digits),
+    ];
+    if let Some((seconds, class)) = time {
+        row.extend([millis(seconds * 1e3), class.map_or("–", Class::word).to_owned()]);
+    }
+    row
 }
 
 /// The measured peaks, for the types that they were measured with.
@@ -384,85 +461,4 @@ fn step_json(cost: &StepCost) -> Value {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::config::{built_in, compose};
-
-    fn query(overrides: &[&str], gpu: Option<&str>) -> CostQuery {
-        let overrides: Vec<String> = overrides.iter().map(|text| (*text).to_owned()).collect();
-        let config = compose(&built_in(), &overrides).unwrap().config;
-        CostQuery {
-            model: config.model.name.clone(),
-            shape: Shape::from_hf(&config.model.arch, config.model.nominal_dtype()).unwrap(),
-            batch: 1,
-            prompt_tokens: 2048,
-            output_tokens: 0,
-            gpu: gpu.map(|name| GpuPeaks::named(name).unwrap()),
-            given_peaks: GivenPeaks::default(),
-        }
-    }
-
-    #[test]
-    fn a_7b_on_an_h200_matches_the_estimate_by_hand() {
-        let estimate = CostEstimate::new(query(&["model=qwen2_5_7b", "model.dtype=bf16"], Some("h200")));
-        let json = estimate.json();
-        // 14.14 GB of weights and 117 MB of cache at 4.8 TB/s; at the measured 4.5 TB/s, 3.17 ms.
-        let tpot = json["lower_bounds"]["tpot_ms"].as_f64().unwrap();
-        assert!((tpot - 2.9706).abs() < 0.001, "{tpot}");
-        let tpot = json["lower_bounds_as_measured"]["tpot_ms"].as_f64().unwrap();
-        assert!((tpot - 3.17).abs() < 0.01, "{tpot}");
-        // 27.6 TFLOP at 989 TFLOP/s.
-        let ttft = json["lower_bounds"]["ttft_ms"].as_f64().unwrap();
-        assert!((ttft - 27.9).abs() < 0.1, "{ttft}");
-        assert_eq!(json["lower_bounds"]["tpot_bound"], "memory");
-        assert_eq!(json["lower_bounds"]["ttft_bound"], "compute");
-        assert_eq!(json["parameters"], 7_615_616_512u64);
-        assert_eq!(json["fits"], true);
-        assert_eq!(json["largest_context"], 131_072);
-        assert_eq!(json["decode"]["operators"].as_array().unwrap().len(), 12);
-        let text = estimate.text();
-        for expected in [
-            "7,615,616,512 parameters",
-            "gate_up",
-            "Lower bounds: TTFT 27.9 ms (compute), TPOT 2.97 ms",
-            "4.50 TB/s",
-        ] {
-            assert!(text.contains(expected), "{text}");
-        }
-        assert!(estimate.markdown().contains("| operator | calls |"));
-    }
-
-    #[test]
-    fn without_a_gpu_the_known_ones_are_listed() {
-        let query = query(&["model=llama3_1_8b"], None);
-        let estimate = CostEstimate::new(query.clone());
-        assert!(estimate.text().contains("pass --gpu: ") && estimate.text().contains("h100_pcie"));
-        assert_eq!(estimate.json()["lower_bounds"], Value::Null);
-        let given_peaks = GivenPeaks { flops: Some(1e12), bytes_per_s: Some(1e11) };
-        let given = CostEstimate::new(CostQuery { given_peaks, ..query });
-        assert!(given.text().contains("(given: hardware.peaks)"));
-    }
-
-    #[test]
-    fn positions_beyond_the_models_maximum_are_reported() {
-        let text = |prompt_tokens| {
-            CostEstimate::new(CostQuery { prompt_tokens, ..query(&["model=llama3_1_8b"], None) }).text()
-        };
-        let expected = "200,000 positions exceed the model's maximum of 131,072";
-        assert!(text(200_000).contains(expected), "{}", text(200_000));
-        assert!(!text(2000).contains("exceed"));
-    }
-
-    #[test]
-    fn a_model_that_does_not_fit_is_reported() {
-        let query = query(&["model=llama3_1_70b", "model.dtype=bf16"], Some("h100"));
-        let estimate = CostEstimate::new(query.clone());
-        assert_eq!(estimate.json()["fits"], false);
-        assert_eq!(estimate.json()["largest_batch"], Value::Null);
-        let expected = "Does not fit into 80.0 GB of GPU memory (h100): no batch with these lengths fits";
-        assert!(estimate.text().contains(expected), "{}", estimate.text());
-        let small = CostEstimate::new(CostQuery { shape: query.shape.clone().quantised(4.5), ..query });
-        assert_eq!(small.json()["fits"], true);
-        assert!(small.text().contains("(4.50 bits per weight)"), "{}", small.text());
-    }
-}
+mod tests;

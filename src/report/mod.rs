@@ -19,8 +19,8 @@ pub use ops_csv::COLUMNS as OPS_COLUMNS;
 pub use remake::{Remade, ReportError, remake};
 use serde::Serialize;
 
-use crate::{analysis::peaks::GpuPeaks, state::RunState};
-use cost::{CostEstimate, CostQuery};
+use crate::state::RunState;
+use cost::{CostEstimate, CostGpu, CostQuery};
 
 /// A file of a run's reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,8 +78,9 @@ fn cost_estimate(state: &RunState) -> Option<CostEstimate> {
         batch: u64::from(run.batch),
         prompt_tokens: u64::from(run.prompt_tokens),
         output_tokens: u64::from(run.output_tokens),
-        gpu: state.profiled_gpu().and_then(|gpu| GpuPeaks::named(&gpu.info.name)),
-        given_peaks: run.peaks,
+        gpu: state.profiled_gpu().map(|gpu| CostGpu::reported(&gpu.info)),
+        peaks: state.peaks(),
+        narrow_flops: None,
     }))
 }
 

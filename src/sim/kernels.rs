@@ -3,7 +3,7 @@
 
 use crate::{
     analysis::{
-        peaks::{GpuPeaks, Peaks, peaks},
+        peaks::{Basis, GpuPeaks, Peaks, peaks},
         roofline::Roof,
     },
     base::noise,
@@ -161,6 +161,7 @@ fn roof(dtype: &str) -> Roof {
         flops: 1e12,
         bytes_per_s: GpuPeaks::named(GPU).map_or(1e12, |gpu| gpu.bytes_per_s),
         clock_mhz: None,
+        basis: Basis::Estimated,
         source: String::new(),
         measured: None,
     };

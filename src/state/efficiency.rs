@@ -5,7 +5,7 @@ use crate::{
     analysis::{
         kernel_hints::{self, PhaseKernels},
         operators::{OperatorRow, Spent, operator_rows},
-        peaks::{OVERRIDE, Peaks, peaks},
+        peaks::{OVERRIDE, Peaks, peaks_of},
         roofline::{OperatorBasis, Point, PointBasis, PointKind, Roof, Roofline, Timed, estimated},
         throttle::Work,
     },
@@ -33,8 +33,8 @@ impl RunState {
     pub fn peaks(&self) -> Result<Peaks, String> {
         let run = self.run.as_ref().ok_or("no run has begun")?;
         let dtype = run.shape.as_ref().map_or(run.dtype.as_str(), |shape| shape.dtype.as_str());
-        let gpu = self.profiled_gpu().map(|gpu| gpu.info.name.as_str());
-        match peaks(gpu, dtype, run.peaks) {
+        let gpu = self.profiled_gpu().map(|gpu| &gpu.info);
+        match peaks_of(gpu, dtype, run.peaks) {
             Err(_) if gpu.is_none() && run.device.is_cuda() => {
                 Err(format!("the GPU is not known: set profiling.nvml.enable=true, or {OVERRIDE}"))
             }

@@ -2,7 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Activation, Family, RopeScaling, SpecError};
+use super::{Activation, Family, MAX_LAYERS, RopeScaling, SpecError};
+use crate::model::architectures;
 
 /// Keeps every product of two sizes inside `u64`.
 const MAX_SIZE: u64 = u32::MAX as u64;
@@ -12,24 +13,33 @@ const NULL_IS_NONE: [&str; 3] = ["attn_logit_softcapping", "final_logit_softcapp
 
 /// The family and the keys of its text decoder, with defaults.
 pub(super) fn text_part(config: &Map<String, Value>) -> Result<(Family, Map<String, Value>), SpecError> {
-    let model_type = |keys: &Keys<'_>| Ok(keys.text("model_type")?.ok_or(missing("model_type"))?.to_owned());
     let outer = Keys(config);
-    let (name, mut inner) = match (model_type(&outer)?, outer.object("text_config")?) {
-        (name, Some(inner)) if name == "gemma3" => (Family::Gemma3.name().to_owned(), inner.0.clone()),
-        (name, _) => (name, config.clone()),
+    let name = outer.text("model_type")?.ok_or(missing("model_type"))?;
+    let (name, inner) = match outer.object("text_config")? {
+        Some(inner) if name == "gemma3" => (Family::Gemma3.name(), inner.0),
+        _ => (name, config),
     };
-    let family =
-        Family::ALL.into_iter().find(|f| f.name() == name).ok_or(SpecError::UnknownFamily { found: name })?;
+    let family = Family::ALL.into_iter().find(|family| family.name() == name);
+    let found = || name.to_owned();
+    let family = family.ok_or_else(|| match architectures::known().any(|known| known == name) {
+        true => SpecError::CostOnly { found: found() },
+        false => SpecError::UnknownFamily { found: found() },
+    })?;
+    Ok((family, decoder_keys(family, inner)))
+}
+
+/// The keys of a decoder with the defaults of its family.
+pub(in crate::model) fn decoder_keys(family: Family, config: &Map<String, Value>) -> Map<String, Value> {
+    let mut keys = config.clone();
     if let Value::Object(defaults) = defaults(family) {
         for (key, default) in defaults {
-            let is_set =
-                inner.get(&key).is_some_and(|v| !v.is_null() || NULL_IS_NONE.contains(&key.as_str()));
+            let is_set = keys.get(&key).is_some_and(|v| !v.is_null() || NULL_IS_NONE.contains(&key.as_str()));
             if !is_set {
-                inner.insert(key, default);
+                keys.insert(key, default);
             }
         }
     }
-    Ok((family, inner))
+    keys
 }
 
 /// The defaults of Hugging Face.
@@ -59,15 +69,23 @@ pub(super) struct Rotation {
     pub local_theta: Option<f64>,
 }
 
+/// The sizes of attention and the number of layers.
+pub(in crate::model) struct Sizes {
+    pub hidden: u64,
+    pub heads: u64,
+    pub kv_heads: u64,
+    pub layers: u64,
+}
+
 /// The keys of a config or of an object inside it. Null counts as absent.
-pub(super) struct Keys<'a>(pub &'a Map<String, Value>);
+pub(in crate::model) struct Keys<'a>(pub &'a Map<String, Value>);
 
 impl<'a> Keys<'a> {
-    fn get(&self, key: &str) -> Option<&'a Value> {
+    pub(in crate::model) fn get(&self, key: &str) -> Option<&'a Value> {
         self.0.get(key).filter(|v| !v.is_null())
     }
 
-    pub(super) fn optional_size(&self, key: &'static str) -> Result<Option<u64>, SpecError> {
+    pub(in crate::model) fn optional_size(&self, key: &'static str) -> Result<Option<u64>, SpecError> {
         let Some(value) = self.get(key) else { return Ok(None) };
         match value.as_u64().ok_or_else(|| wrong(key, "a positive integer", value))? {
             0 => Err(SpecError::Zero { key }),
@@ -76,7 +94,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    pub(super) fn size(&self, key: &'static str) -> Result<u64, SpecError> {
+    pub(in crate::model) fn size(&self, key: &'static str) -> Result<u64, SpecError> {
         self.optional_size(key)?.ok_or(missing(key))
     }
 
@@ -88,17 +106,57 @@ impl<'a> Keys<'a> {
         }
     }
 
-    pub(super) fn flag(&self, key: &str) -> Result<Option<bool>, SpecError> {
+    pub(in crate::model) fn flag(&self, key: &str) -> Result<Option<bool>, SpecError> {
         self.get(key).map(|v| v.as_bool().ok_or_else(|| wrong(key, "true or false", v))).transpose()
     }
 
-    fn text(&self, key: &str) -> Result<Option<&'a str>, SpecError> {
+    pub(in crate::model) fn text(&self, key: &str) -> Result<Option<&'a str>, SpecError> {
         self.get(key).map(|v| v.as_str().ok_or_else(|| wrong(key, "a string", v))).transpose()
     }
 
-    fn object(&self, key: &str) -> Result<Option<Keys<'a>>, SpecError> {
+    pub(in crate::model) fn object(&self, key: &str) -> Result<Option<Keys<'a>>, SpecError> {
         let object = |v: &'a Value| v.as_object().map(Keys).ok_or_else(|| wrong(key, "an object", v));
         self.get(key).map(object).transpose()
+    }
+
+    pub(in crate::model) fn sizes(&self) -> Result<Sizes, SpecError> {
+        let heads = self.size("num_attention_heads")?;
+        let kv_heads = self.optional_size("num_key_value_heads")?.unwrap_or(heads);
+        if heads % kv_heads != 0 {
+            return Err(not_divisible("num_attention_heads", heads, "num_key_value_heads", kv_heads));
+        }
+        let (hidden, layers) = (self.size("hidden_size")?, self.size("num_hidden_layers")?);
+        if layers > MAX_LAYERS {
+            return Err(SpecError::TooLarge { key: "num_hidden_layers", value: layers, limit: MAX_LAYERS });
+        }
+        Ok(Sizes { hidden, heads, kv_heads, layers })
+    }
+
+    /// The size of a head: given, or the share of a head in the hidden size.
+    pub(in crate::model) fn head_dim(&self, sizes: &Sizes) -> Result<u64, SpecError> {
+        let Sizes { hidden, heads, .. } = *sizes;
+        match self.optional_size("head_dim")? {
+            Some(head_dim) => Ok(head_dim),
+            None if hidden % heads != 0 => {
+                Err(not_divisible("hidden_size", hidden, "num_attention_heads", heads))
+            }
+            None => Ok(hidden / heads),
+        }
+    }
+
+    /// The layers that `layer_types` gives this kind; `None` without that key.
+    pub(in crate::model) fn layers_of_type(
+        &self,
+        kind: &str,
+        count: u64,
+    ) -> Result<Option<Vec<bool>>, SpecError> {
+        let key = "layer_types";
+        let Some(types) = self.get(key) else { return Ok(None) };
+        let list = types.as_array().ok_or_else(|| wrong(key, "a list", types))?;
+        if list.len() as u64 != count {
+            return Err(SpecError::WrongLength { key: key.to_owned(), expected: count, found: list.len() });
+        }
+        Ok(Some(list.iter().map(|value| value.as_str() == Some(kind)).collect()))
     }
 
     /// A list of `count` positive numbers.
@@ -141,7 +199,7 @@ impl<'a> Keys<'a> {
     }
 
     /// The window, if the family has one and uses it.
-    pub(super) fn window(&self, family: Family) -> Result<Option<usize>, SpecError> {
+    pub(in crate::model) fn window(&self, family: Family) -> Result<Option<usize>, SpecError> {
         let used = match family {
             Family::Llama => false,
             Family::Mistral | Family::Phi3 | Family::Gemma2 | Family::Gemma3 => true,
@@ -152,7 +210,11 @@ impl<'a> Keys<'a> {
 
     /// The windowed layers: those of `layer_types`, else by the rule of the family: all but every n-th layer, all but the
     /// first n, or all.
-    pub(super) fn windowed_layers(&self, family: Family, layers: u64) -> Result<Vec<bool>, SpecError> {
+    pub(in crate::model) fn windowed_layers(
+        &self,
+        family: Family,
+        layers: u64,
+    ) -> Result<Vec<bool>, SpecError> {
         if let Some(types) = self.get("layer_types").filter(|_| family != Family::Llama) {
             return layer_types(types, layers);
         }
@@ -285,11 +347,11 @@ fn layer_types(types: &Value, layers: u64) -> Result<Vec<bool>, SpecError> {
     list.iter().map(is_windowed).collect()
 }
 
-fn missing(key: &str) -> SpecError {
+pub(in crate::model) fn missing(key: &str) -> SpecError {
     SpecError::MissingKey { key: key.to_owned() }
 }
 
-fn wrong(key: &str, expected: &'static str, found: &Value) -> SpecError {
+pub(in crate::model) fn wrong(key: &str, expected: &'static str, found: &Value) -> SpecError {
     let found = match found {
         Value::Number(_) | Value::Bool(_) | Value::String(_) => found.to_string(),
         other => kind_of(other).to_owned(),
@@ -297,20 +359,15 @@ fn wrong(key: &str, expected: &'static str, found: &Value) -> SpecError {
     SpecError::WrongType { key: key.to_owned(), expected, found }
 }
 
-fn unsupported(key: &'static str, found: &str, supported: &'static str) -> SpecError {
+pub(in crate::model) fn unsupported(key: &'static str, found: &str, supported: &'static str) -> SpecError {
     SpecError::Unsupported { key, found: found.to_owned(), supported }
 }
 
-pub(super) fn not_divisible(
-    key: &'static str,
-    value: u64,
-    divisor_key: &'static str,
-    divisor: u64,
-) -> SpecError {
+fn not_divisible(key: &'static str, value: u64, divisor_key: &'static str, divisor: u64) -> SpecError {
     SpecError::NotDivisible { key, value, divisor_key, divisor }
 }
 
-pub(super) fn kind_of(value: &Value) -> &'static str {
+pub(in crate::model) fn kind_of(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
         Value::Bool(_) => "a boolean",

@@ -234,7 +234,9 @@ fn refusals_name_the_key() {
     let table = [
         (
             json!({"model_type": "gpt2"}),
-            "unknown model_type \"gpt2\"; supported: llama, mistral, qwen2, qwen3, phi3, gemma2, gemma3_text",
+            "unknown model_type \"gpt2\"; the engine runs llama, mistral, qwen2, qwen3, phi3, gemma2, gemma3_text, gemma3; \
+             cost knows mixtral, qwen2_moe, qwen3_moe, qwen3_next, deepseek_v2, deepseek_v3, kimi_k2, gpt_oss, llama4_text, \
+             phi4, gemma, olmo2, olmo3, granite, granitemoe, smollm3, glm, glm4, glm4_moe, mistral3, llama4 as well",
         ),
         (json!({"model_type": null}), "model_type is missing"),
         (json!({"hidden_size": null}), "hidden_size is missing"),

@@ -129,7 +129,7 @@ fn legend(area: &Area<'_>, roofline: &Roofline) -> Result<(), DrawError> {
             let clock =
                 peaks.clock_mhz.map_or_else(String::new, |mhz| format!(" at {} MHz", three_digits(mhz)));
             y += 16;
-            text(&format!("{}{clock}, stated", scaled(peaks.flops, "FLOP/s")), 0, y, STATED)?;
+            text(&format!("{}{clock}, {}", scaled(peaks.flops, "FLOP/s"), peaks.basis), 0, y, STATED)?;
         }
     }
     if let (Some(now), Some(mhz)) = (roofline.now(), roofline.clock_mhz) {

@@ -263,7 +263,7 @@ fn with_remedy(error: InputsError) -> InputsError {
 
 fn unknown_family(error: &SpecError) -> Option<&str> {
     match error {
-        SpecError::UnknownFamily { found } => Some(found),
+        SpecError::UnknownFamily { found } | SpecError::CostOnly { found } => Some(found),
         SpecError::InFile { cause, .. } => unknown_family(cause),
         _ => None,
     }

@@ -239,6 +239,8 @@ fn describe(session: &mut QuerySession<'_>) {
     session.info.uuid = session.query("uuid", |device| device.uuid()).unwrap_or_default();
     session.info.mem_total_bytes =
         session.query("memory", |device| device.memory_info()).map(|memory| memory.total);
+    session.info.cores = session.query("cores", |device| device.num_cores());
+    session.info.mem_bus_bits = session.query("memory bus", |device| device.memory_bus_width());
     session.info.power_limit_w =
         session.query("power limit", |device| device.enforced_power_limit()).map(watts);
     session.info.power_limit_default_w =

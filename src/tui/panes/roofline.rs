@@ -9,7 +9,10 @@ use ratatui::{
 };
 
 use crate::{
-    analysis::roofline::{Point, PointKind, Roof, Roofline},
+    analysis::{
+        peaks::Basis,
+        roofline::{Point, PointKind, Roof, Roofline},
+    },
     base::units::{percent, scaled, three_digits},
     event::Phase,
     tui::{
@@ -129,7 +132,8 @@ fn peaks_text(roofline: &Roofline, width: usize) -> String {
         Some(mhz) => format!("{} at {} MHz", scaled(flops, "FLOP/s"), three_digits(mhz)),
         None => scaled(flops, "FLOP/s"),
     };
-    let stated = at(peaks.flops, peaks.clock_mhz);
+    let label = if peaks.basis == Basis::Estimated { "estimated " } else { "" };
+    let stated = format!("{label}{}", at(peaks.flops, peaks.clock_mhz));
     let now = roofline.now().map(|roof| at(roof.flops, roofline.clock_mhz));
     let long = now.as_ref().map(|now| format!("{stated}, now {now} · {memory}"));
     let short = format!("{} · {memory}", now.unwrap_or(stated));

@@ -342,7 +342,7 @@ impl StockModel {
     pub fn shape(&self, dtype: Dtype) -> Option<Shape> {
         let shape = Shape::from_hf(&self.config.to_value(), dtype).ok()?;
         let same = shape.parameters() == self.parameters();
-        same.then(|| Shape { weight_bytes: self.weight_bytes(dtype), ..shape })
+        same.then(|| Shape { weight_bytes: self.weight_bytes(dtype), quantisation: None, ..shape })
     }
 
     /// Bytes that one position of one sequence leaves in the cache, over all layers. A state that does not grow
