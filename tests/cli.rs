@@ -142,7 +142,7 @@ fn assert_complete(run: &Path) {
 }
 
 /// The documented keys of `run --json`.
-const DOCUMENTED: [&str; 14] = [
+const DOCUMENTED: [&str; 16] = [
     "schema",
     "run_dir",
     "outcome",
@@ -151,15 +151,17 @@ const DOCUMENTED: [&str; 14] = [
     "ttft_ms",
     "tpot_ms",
     "itl_ms",
+    "e2e_ms",
     "prefill_tok_s",
     "decode_tok_s",
+    "output_tok_s",
     "energy_j_per_token",
     "mfu",
     "mbu",
     "trust",
 ];
 /// The other keys.
-const OTHER_KEYS: [&str; 10] = [
+const OTHER_KEYS: [&str; 14] = [
     "cause",
     "kernel_reports",
     "perturbed",
@@ -170,6 +172,10 @@ const OTHER_KEYS: [&str; 10] = [
     "device_prefill_ms",
     "device_step_ms",
     "device_share",
+    "energy_prefill_j_per_token",
+    "energy_decode_j_per_token",
+    "kernel_recording",
+    "gpu_idle",
 ];
 
 #[test]
@@ -183,7 +189,7 @@ fn json_is_one_object_with_known_keys_and_null_for_what_is_not_known() {
     let mut keys: Vec<&str> = value.as_object().unwrap().keys().map(String::as_str).collect();
     keys.sort_unstable();
     assert_eq!(keys, wanted);
-    for name in ["ttft_ms", "tpot_ms", "itl_ms"] {
+    for name in ["ttft_ms", "tpot_ms", "itl_ms", "e2e_ms"] {
         let latency = value[name].as_object().unwrap();
         assert_eq!(latency.len(), 5);
         for key in ["n", "mean", "p50"] {
@@ -197,10 +203,12 @@ fn json_is_one_object_with_known_keys_and_null_for_what_is_not_known() {
     }
     let unseen = run(dir.path(), &[&QUICK[..], &["--json", "telemetry=none"]].concat());
     let unseen: Value = serde_json::from_str(&unseen.out).unwrap();
-    for unknown in ["mfu", "mbu", "energy_j_per_token"] {
+    for unknown in ["mfu", "mbu", "energy_j_per_token", "energy_decode_j_per_token"] {
         assert!(unseen[unknown].is_null(), "{unknown}");
     }
     assert!(value["energy_j_per_token"].is_number(), "a simulated card counts its energy");
+    let (whole, decode) = (&value["energy_j_per_token"], &value["energy_decode_j_per_token"]);
+    assert!(whole.as_f64() > decode.as_f64(), "a prefill uses energy too: {whole} {decode}");
     assert_eq!(
         value["trust"]["doubts"].as_array().unwrap().len() as u64 + value["trust"]["score"].as_u64().unwrap(),
         5
