@@ -1,7 +1,7 @@
 //! The engine's thread: prepares the engine, runs the workload, and reports how it ended.
 
 use std::{
-    sync::Arc,
+    sync::{Arc, atomic::AtomicBool},
     time::{Duration, Instant},
 };
 
@@ -16,7 +16,7 @@ use crate::{
     process::crash,
     profile::{listener::Listeners, live::Tracer, nvtx_ranges, operator_clock::OperatorClock},
     run::{inputs::Inputs, plan::Plan},
-    sim::{SimEngine, SimKernels},
+    sim::{SimEngine, SimKernels, SimTiming},
     telemetry::Sampler,
 };
 
@@ -29,6 +29,8 @@ pub(super) struct EngineThread {
     pub tx: EventTx,
     /// Records kernels, on a GPU.
     pub tracer: Option<Arc<Tracer>>,
+    /// Whether a simulated run records kernels.
+    pub sim_kernels: Arc<AtomicBool>,
     /// Of a simulated run, which takes its samples between its steps so that equal seeds give equal runs.
     pub sampler: Option<Sampler>,
 }
@@ -118,9 +120,11 @@ impl EngineThread {
         let (clock, cancel) = (tx.clock().clone(), self.control.cancel_flag());
         let mut engine = SimEngine::new(&runtime.sim, runtime.seed, model.vocab() as u32, clock, cancel)
             .map_err(|e| EngineError::Backend(e.to_string()))?;
-        if let Some(shape) = model.shape(config.model.dtype).filter(|_| config.profiling.cupti.enable) {
-            let kernels = SimKernels::new(shape, tx.clone(), runtime.cuda_graphs, runtime.seed);
-            engine = engine.with_kernels(kernels);
+        if let Some(shape) = model.shape(config.model.dtype) {
+            let (card, graphs) = (engine.card(), runtime.cuda_graphs);
+            engine = engine.with_timing(SimTiming::new(shape.clone(), card, graphs));
+            let (tx, requested) = (tx.clone(), self.sim_kernels.clone());
+            engine = engine.with_kernels(SimKernels::new(shape, card, tx, (graphs, runtime.seed), requested));
         }
         if let Some(mut sampler) = self.sampler.take() {
             let tx = tx.clone();
