@@ -286,8 +286,15 @@ fn a_closed_stdout_or_stderr_is_no_panic() {
     }
     let mut child = program(dir.path());
     // Long enough for progress to be printed.
-    let args =
-        ["run", "runtime=sim", "infer=long", "runtime.requests=5", "runtime.sim.speed=4", "experiment=deaf"];
+    let args = [
+        "run",
+        "runtime=sim",
+        "runtime.sim.itl_ms=3.8",
+        "infer=long",
+        "runtime.requests=5",
+        "runtime.sim.speed=4",
+        "experiment=deaf",
+    ];
     let mut child = child.args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     drop(child.stderr.take());
     let output = said(child.wait_with_output().unwrap());

@@ -28,8 +28,15 @@ const QUICK: [&str; 7] = [
 ];
 
 /// Jobs of about a second each.
-const SLOW: [&str; 6] =
-    ["run", "-m", "runtime=sim", "runtime.requests=15", "infer=short", "hardware.cooldown_s=0.1"];
+const SLOW: [&str; 7] = [
+    "run",
+    "-m",
+    "runtime=sim",
+    "runtime.sim.itl_ms=3.8",
+    "runtime.requests=15",
+    "infer=short",
+    "hardware.cooldown_s=0.1",
+];
 
 fn quick(dir: &Path, more: &[&str]) -> Said {
     run(dir, &[&QUICK[..], more].concat())

@@ -92,7 +92,7 @@ impl RunState {
             ledger,
             workload: workload.map(|run| Workload { batch: run.batch, prompt_tokens: run.prompt_tokens }),
             tpot_ms: self.total.itl.mean_ms().filter(|_| profiled),
-            device_share: self.gpu_idle().map(|idle| 1.0 - idle.share).filter(|_| profiled),
+            device_share: self.total.device_share().filter(|_| profiled),
             temp_c: gpu.value(Reading::Temp),
             fan_pct: gpu.value(Reading::Fan),
             pcie_width: gpu.value(Reading::PcieWidth),

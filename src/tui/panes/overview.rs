@@ -301,7 +301,8 @@ fn in_few_lines(view: &View<'_>, area: Rect, buf: &mut Buffer) {
         area.width,
     )];
     let rows = [("TTFT", &total.ttft), ("TPOT", &total.tpot), ("ITL", &total.itl), ("E2E", &total.e2e)];
-    for (name, d) in rows {
+    // The last one only where the device and the verdict fit too.
+    for (name, d) in rows.into_iter().take(if area.height > 6 { 4 } else { 3 }) {
         let ms = |v: Option<f64>| v.map_or_else(|| none.to_owned(), millis);
         lines.push(fit(
             theme,

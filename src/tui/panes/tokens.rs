@@ -164,7 +164,7 @@ fn lanes(view: &View<'_>, window: &TokenWindow<'_>) -> Vec<TokenLane> {
     if window.tokens.iter().any(|mark| mark.recorded) {
         let columns = window.tokens.iter().flat_map(|mark| [mark.recorded.then_some(Span::flat(1.0)); 2]);
         lanes.push(TokenLane {
-            label: "kernels".into(),
+            label: "kernel".into(),
             readout: " recorded".into(),
             columns: columns.collect(),
             range: (0.0, 1.0),

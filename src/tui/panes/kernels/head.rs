@@ -52,6 +52,13 @@ pub fn numbers<'a>(view: &View<'_>, source: &Source<'_>, width: u16) -> Line<'a>
                 };
                 parts.push(vec![Text::styled(text, style)]);
             }
+            if live.total.dropped > 0 {
+                let text = format!("{} records dropped", count(live.total.dropped));
+                parts.push(vec![Text::styled(text, theme.bad)]);
+            }
+            if let Some(meter) = live.launch_meter() {
+                parts.extend(live_numbers(theme, &meter, unit));
+            }
             if let Some(cost) = view.state.kernels.recording.cost().filter(|_| *phase == Phase::Decode) {
                 parts.push(label_value(
                     theme,
@@ -59,13 +66,6 @@ pub fn numbers<'a>(view: &View<'_>, source: &Source<'_>, width: u16) -> Line<'a>
                     &percent_change(cost.cost_pct),
                     "of a step",
                 ));
-            }
-            if live.total.dropped > 0 {
-                let text = format!("{} records dropped", count(live.total.dropped));
-                parts.push(vec![Text::styled(text, theme.bad)]);
-            }
-            if let Some(meter) = live.launch_meter() {
-                parts.extend(live_numbers(theme, &meter, unit));
             }
             let noun = if live.total.steps == 1 { "step" } else { "steps" };
             parts.push(label_value(theme, "", &count(live.total.steps), noun));
