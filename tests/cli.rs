@@ -9,11 +9,19 @@ use std::{
     process::{Command, Stdio},
 };
 
-use common::{PROGRAM, events, finished, program, run, run_dirs, said, signal, tiny_model};
+use common::{PROGRAM, SIM_TIMES, events, finished, program, run, run_dirs, said, signal, tiny_model};
 use llmprof::event::{Event, Outcome};
 use serde_json::Value;
 
-const QUICK: [&str; 5] = ["run", "runtime=sim", "runtime.sim.speed=0", "runtime.requests=3", "infer=short"];
+const QUICK: [&str; 7] = [
+    "run",
+    "runtime=sim",
+    "runtime.sim.speed=0",
+    SIM_TIMES[0],
+    SIM_TIMES[1],
+    "runtime.requests=3",
+    "infer=short",
+];
 
 /// Bad usage: exit code 2, a message on stderr only, and no run started.
 #[track_caller]
@@ -207,8 +215,13 @@ fn json_is_one_object_with_known_keys_and_null_for_what_is_not_known() {
         assert!(unseen[unknown].is_null(), "{unknown}");
     }
     assert!(value["energy_j_per_token"].is_number(), "a simulated card counts its energy");
-    let (whole, decode) = (&value["energy_j_per_token"], &value["energy_decode_j_per_token"]);
-    assert!(whole.as_f64() > decode.as_f64(), "a prefill uses energy too: {whole} {decode}");
+    let long = run(dir.path(), &[&QUICK[..], &["--json", "dataset.prompt_tokens=8000"]].concat());
+    let long: Value = serde_json::from_str(&long.out).unwrap();
+    let [whole, decode] =
+        ["energy_j_per_token", "energy_decode_j_per_token"].map(|key| long[key].as_f64().unwrap());
+    assert!(whole > 2.0 * decode, "most of the energy is that of the prefills: {whole} {decode}");
+    let [output, decode] = ["output_tok_s", "decode_tok_s"].map(|key| long[key].as_f64().unwrap());
+    assert!(output < decode / 2.0, "prefills take most of the time: {output} {decode}");
     assert_eq!(
         value["trust"]["doubts"].as_array().unwrap().len() as u64 + value["trust"]["score"].as_u64().unwrap(),
         5
