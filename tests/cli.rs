@@ -9,11 +9,19 @@ use std::{
     process::{Command, Stdio},
 };
 
-use common::{PROGRAM, events, finished, program, run, run_dirs, said, signal, tiny_model};
+use common::{PROGRAM, SIM_TIMES, events, finished, program, run, run_dirs, said, signal, tiny_model};
 use llmprof::event::{Event, Outcome};
 use serde_json::Value;
 
-const QUICK: [&str; 5] = ["run", "runtime=sim", "runtime.sim.speed=0", "runtime.requests=3", "infer=short"];
+const QUICK: [&str; 7] = [
+    "run",
+    "runtime=sim",
+    "runtime.sim.speed=0",
+    SIM_TIMES[0],
+    SIM_TIMES[1],
+    "runtime.requests=3",
+    "infer=short",
+];
 
 /// Bad usage: exit code 2, a message on stderr only, and no run started.
 #[track_caller]
@@ -144,7 +152,7 @@ fn assert_complete(run: &Path) {
 }
 
 /// The documented keys of `run --json`.
-const DOCUMENTED: [&str; 17] = [
+const DOCUMENTED: [&str; 19] = [
     "schema",
     "run_dir",
     "outcome",
@@ -153,8 +161,10 @@ const DOCUMENTED: [&str; 17] = [
     "ttft_ms",
     "tpot_ms",
     "itl_ms",
+    "e2e_ms",
     "prefill_tok_s",
     "decode_tok_s",
+    "output_tok_s",
     "energy_j_per_token",
     "mfu",
     "mbu",
@@ -164,7 +174,7 @@ const DOCUMENTED: [&str; 17] = [
     "trust",
 ];
 /// The other keys.
-const OTHER_KEYS: [&str; 10] = [
+const OTHER_KEYS: [&str; 14] = [
     "cause",
     "kernel_reports",
     "perturbed",
@@ -175,6 +185,10 @@ const OTHER_KEYS: [&str; 10] = [
     "device_prefill_ms",
     "device_step_ms",
     "device_share",
+    "energy_prefill_j_per_token",
+    "energy_decode_j_per_token",
+    "kernel_recording",
+    "gpu_idle",
 ];
 
 #[test]
@@ -188,7 +202,7 @@ fn json_is_one_object_with_known_keys_and_null_for_what_is_not_known() {
     let mut keys: Vec<&str> = value.as_object().unwrap().keys().map(String::as_str).collect();
     keys.sort_unstable();
     assert_eq!(keys, wanted);
-    for name in ["ttft_ms", "tpot_ms", "itl_ms"] {
+    for name in ["ttft_ms", "tpot_ms", "itl_ms", "e2e_ms"] {
         let latency = value[name].as_object().unwrap();
         assert_eq!(latency.len(), 5);
         for key in ["n", "mean", "p50"] {
@@ -202,10 +216,17 @@ fn json_is_one_object_with_known_keys_and_null_for_what_is_not_known() {
     }
     let unseen = run(dir.path(), &[&QUICK[..], &["--json", "telemetry=none"]].concat());
     let unseen: Value = serde_json::from_str(&unseen.out).unwrap();
-    for unknown in ["mfu", "mbu", "energy_j_per_token", "verdict", "causes", "advice"] {
+    for unknown in ["mfu", "mbu", "energy_j_per_token", "energy_decode_j_per_token", "verdict", "causes", "advice"] {
         assert!(unseen[unknown].is_null(), "{unknown}");
     }
     assert!(value["energy_j_per_token"].is_number(), "a simulated card counts its energy");
+    let long = run(dir.path(), &[&QUICK[..], &["--json", "dataset.prompt_tokens=8000"]].concat());
+    let long: Value = serde_json::from_str(&long.out).unwrap();
+    let [whole, decode] =
+        ["energy_j_per_token", "energy_decode_j_per_token"].map(|key| long[key].as_f64().unwrap());
+    assert!(whole > 2.0 * decode, "most of the energy is that of the prefills: {whole} {decode}");
+    let [output, decode] = ["output_tok_s", "decode_tok_s"].map(|key| long[key].as_f64().unwrap());
+    assert!(output < decode / 2.0, "prefills take most of the time: {output} {decode}");
     assert_eq!(
         value["trust"]["doubts"].as_array().unwrap().len() as u64 + value["trust"]["score"].as_u64().unwrap(),
         5
@@ -283,8 +304,15 @@ fn a_closed_stdout_or_stderr_is_no_panic() {
     }
     let mut child = program(dir.path());
     // Long enough for progress to be printed.
-    let args =
-        ["run", "runtime=sim", "infer=long", "runtime.requests=5", "runtime.sim.speed=4", "experiment=deaf"];
+    let args = [
+        "run",
+        "runtime=sim",
+        "runtime.sim.itl_ms=3.8",
+        "infer=long",
+        "runtime.requests=5",
+        "runtime.sim.speed=4",
+        "experiment=deaf",
+    ];
     let mut child = child.args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     drop(child.stderr.take());
     let output = said(child.wait_with_output().unwrap());

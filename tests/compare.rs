@@ -38,7 +38,7 @@ fn a_faster_run_is_found_and_the_cause_is_the_code() {
         "the cause is the code",
         "TPOT p50",
         "Differences:",
-        "runtime.sim.itl_ms: (default) → 3.6",
+        "runtime.sim.itl_ms: 3.8 → 3.6",
         "Rows are tested separately: expect about 1 false positive in 20.",
     ] {
         assert!(text.out.contains(part), "{part}: {}", text.out);
@@ -139,6 +139,7 @@ fn both_sides_are_run_interleaved() {
     ];
     let mut args = vec!["compare", "--repeat", "6", "--gate", "tpot<=+2%", "--"];
     args.extend(common);
+    args.push("runtime.sim.itl_ms=3.8");
     args.push("vs");
     args.extend(common);
     args.push("runtime.sim.itl_ms=4.1");

@@ -307,7 +307,7 @@ fn overrides_change_their_keys() {
     assert_eq!(config.model.dtype, DtypeChoice::Bf16);
     assert_eq!(config.runtime.name, Runtime::Sim);
     assert_eq!(config.runtime.sim.speed, 0.0);
-    assert_eq!(config.runtime.requests, Some(20));
+    assert_eq!(config.runtime.requests, Some(200));
     assert_eq!(config.runtime.batch_size, 4);
     assert_eq!(config.runtime.threads, Some(2));
     assert_eq!(config.telemetry.probe, Probe::None);
@@ -429,9 +429,9 @@ fn ranges_are_checked_by_name() {
         ("profiling.ncu.launch_count=0", "1 to 100000"),
         ("runtime.sim.speed=-1", "a finite number, 0 or more"),
         ("runtime.sim.speed=inf", "a finite number, 0 or more"),
-        ("runtime.sim.itl_ms=nan", "a finite number, 0 or more"),
+        ("runtime.sim.itl_ms=nan", "null or a finite number, 0 or more"),
         ("runtime.sim.jitter=-0.5", "a finite number, 0 or more"),
-        ("runtime.sim.prefill_tok_s=0", "a finite number above 0"),
+        ("runtime.sim.prefill_tok_s=0", "null or a finite number above 0"),
         ("experiment=", "text that is not empty"),
         ("hydra.run.dir=' '", "text that is not empty"),
         ("model.arch=null", "keys and values, or a model.config_json"),

@@ -19,7 +19,7 @@ fn what_it_prints() {
             &["hidden_size: 3584\n"],
             &["model:", "dtype"],
         ),
-        (&["config", "--package", "runtime.sim.itl_ms"], &["3.8\n"], &[":"]),
+        (&["config", "--package", "runtime.sim.jitter"], &["0.02\n"], &[":"]),
         (&["config", "experiment=${model.name}"], &["experiment: smollm2_135m\n"], &["${"]),
         (&["config", "experiment=${model.name}", "--no-resolve"], &["experiment: ${model.name}\n"], &[]),
         (&["config", "experiment=${nope}", "--no-resolve"], &["experiment: ${nope}\n"], &[]),

@@ -166,7 +166,7 @@ fn a_gpu_that_vanishes_is_reported_and_the_run_is_kept() {
             "runtime=sim",
             "runtime.sim.speed=0",
             "runtime.sim.scenario=vanished",
-            "runtime.requests=90",
+            "runtime.requests=200",
         ],
     );
     assert_eq!(output.code, 1, "{}", output.err);

@@ -26,7 +26,7 @@ use llmprof::{
     report::{plots::roofline_svg, report_md, run_json},
     run::sweep::{CooldownStatus, Job, JobResult, Sweep, Temperature},
     rundir::{EventReader, Player},
-    sim::{SimSteps, sim_kernels},
+    sim::{SimSteps, card::H200, sim_kernels},
     state::{RunState, Snapshot},
     tui::{
         frame::Frame,
@@ -129,7 +129,7 @@ fn with_kernels(graph: bool) -> RunState {
     let t = state.now;
     let shape = shape("qwen2_5_7b", Dtype::Bf16);
     let of = |phase, step, steps, step_ns, graph| {
-        sim_kernels(&SimSteps { shape: &shape, phase, step, steps, step_ns, graph, seed: 1 })
+        sim_kernels(&SimSteps { shape: &shape, card: &H200, phase, step, steps, step_ns, graph, seed: 1 })
     };
     let windows = [
         of(Phase::Decode, Step::decode(1, 1152), 500, 3_800_000, graph),

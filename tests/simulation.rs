@@ -26,8 +26,8 @@ fn record(scenario: &str, seed: u64, secs: f64) -> Vec<(Phase, Envelope)> {
     );
     sampler.announce(&tx);
     let config = SimConfig {
-        prefill_tok_s: 40_000.0,
-        itl_ms: 4.0,
+        prefill_tok_s: Some(40_000.0),
+        itl_ms: Some(4.0),
         jitter: 0.02,
         speed: 0.0,
         scenario: scenario.to_owned(),

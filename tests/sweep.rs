@@ -11,25 +11,35 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{Said, events, eventually, finished, program, run, said, signal};
+use common::{SIM_TIMES, Said, events, eventually, finished, program, run, said, signal};
 use llmprof::event::Outcome;
 use serde_json::Value;
 use terminal::Terminal;
 
 /// A simulated run without waiting.
-const QUICK: [&str; 7] = [
+const QUICK: [&str; 9] = [
     "run",
     "-m",
     "runtime=sim",
     "runtime.sim.speed=0",
+    SIM_TIMES[0],
+    SIM_TIMES[1],
     "runtime.requests=3",
     "infer=short",
     "hardware.cooldown_s=0",
 ];
 
 /// Jobs of about a second each.
-const SLOW: [&str; 6] =
-    ["run", "-m", "runtime=sim", "runtime.requests=15", "infer=short", "hardware.cooldown_s=0.1"];
+const SLOW: [&str; 8] = [
+    "run",
+    "-m",
+    "runtime=sim",
+    SIM_TIMES[0],
+    SIM_TIMES[1],
+    "runtime.requests=15",
+    "infer=short",
+    "hardware.cooldown_s=0.1",
+];
 
 fn quick(dir: &Path, more: &[&str]) -> Said {
     run(dir, &[&QUICK[..], more].concat())
@@ -127,7 +137,7 @@ fn directories_are_where_hydra_sweep_says() {
             "runtime.seed=1,2",
             "hydra.sweep.dir=swept/${experiment}",
             "hydra.sweep.subdir=${hydra:job.num}/${hydra:job.override_dirname}",
-            "hydra.job.config.override_dirname.exclude_keys=[runtime,infer,runtime.sim.speed,hardware.cooldown_s]",
+            "hydra.job.config.override_dirname.exclude_keys=[runtime,infer,runtime.sim.speed,runtime.sim.prefill_tok_s,runtime.sim.itl_ms,hardware.cooldown_s]",
         ],
     );
     assert_eq!(said.code, 0, "{}", said.err);

@@ -3,46 +3,84 @@
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-/// Durations in nanoseconds. Count, sum, minimum and maximum are exact; percentiles are within 0.1 %.
-#[derive(Debug, Clone)]
+/// Durations in nanoseconds. Count, sum, minimum and maximum are exact. Percentiles interpolate linearly between the two
+/// nearest ranks. Up to [`MAX_EXACT`] durations they are exact, beyond that within 0.1 %.
+#[derive(Debug, Clone, Default)]
 pub struct Distribution {
-    histogram: Histogram<u32>,
+    values: Values,
+    /// Empty, and used again once there are more than [`MAX_EXACT`] durations.
+    spare: Option<Box<Histogram<u32>>>,
+    n: u64,
     sum_ns: u128,
     min_ns: u64,
     max_ns: u64,
     last_ns: Option<u64>,
 }
 
+/// So many durations are kept one by one.
+pub const MAX_EXACT: usize = 1024;
 /// Longer durations are not distinguished: ten hours.
 const MAX_NS: u64 = 36_000_000_000_000;
 
-impl Default for Distribution {
-    fn default() -> Self {
-        // Allocated at once: a histogram that grows would do so at the first slow token, hours into a run.
-        let histogram =
-            Histogram::new_with_bounds(1, MAX_NS, 3).expect("bounds are within the crate's limits");
-        Distribution { histogram, sum_ns: 0, min_ns: u64::MAX, max_ns: 0, last_ns: None }
+#[derive(Debug, Clone)]
+enum Values {
+    /// In ascending order.
+    Exact(Vec<u64>),
+    Counted(Box<Histogram<u32>>),
+}
+
+impl Default for Values {
+    fn default() -> Values {
+        Values::Exact(Vec::new())
     }
+}
+
+/// Allocated at once: a histogram that grows would do so at the first slow token, hours into a run.
+fn histogram() -> Box<Histogram<u32>> {
+    Box::new(Histogram::new_with_bounds(1, MAX_NS, 3).expect("bounds are within the crate's limits"))
+}
+
+fn count(histogram: &mut Histogram<u32>, ns: u64) {
+    // Cannot fail: the value is clamped to the bounds.
+    let _ = histogram.record(ns.clamp(1, MAX_NS));
 }
 
 impl Distribution {
     pub fn record(&mut self, ns: u64) {
-        // Cannot fail: the value is clamped to the bounds.
-        let _ = self.histogram.record(ns.clamp(1, MAX_NS));
-        self.sum_ns += u128::from(ns);
-        self.min_ns = self.min_ns.min(ns);
+        match &mut self.values {
+            Values::Exact(values) if values.len() < MAX_EXACT => {
+                let at = values.partition_point(|known| *known <= ns);
+                values.insert(at, ns);
+            }
+            Values::Exact(values) => {
+                let mut counted = self.spare.take().unwrap_or_else(histogram);
+                values.iter().for_each(|known| count(&mut counted, *known));
+                count(&mut counted, ns);
+                self.values = Values::Counted(counted);
+            }
+            Values::Counted(counted) => count(counted, ns),
+        }
+        self.min_ns = if self.n == 0 { ns } else { self.min_ns.min(ns) };
         self.max_ns = self.max_ns.max(ns);
+        self.n += 1;
+        self.sum_ns += u128::from(ns);
         self.last_ns = Some(ns);
     }
 
-    /// Removes all values without freeing memory.
+    /// Removes all values; a histogram is kept for later.
     pub fn clear(&mut self) {
-        self.histogram.reset();
-        (self.sum_ns, self.min_ns, self.max_ns, self.last_ns) = (0, u64::MAX, 0, None);
+        let spare = match std::mem::take(self) {
+            Distribution { values: Values::Counted(mut counted), .. } => {
+                counted.reset();
+                Some(counted)
+            }
+            Distribution { spare, .. } => spare,
+        };
+        self.spare = spare;
     }
 
     pub fn n(&self) -> u64 {
-        self.histogram.len()
+        self.n
     }
 
     pub fn last_ms(&self) -> Option<f64> {
@@ -61,23 +99,54 @@ impl Distribution {
         (self.n() > 0).then(|| ms(self.max_ns))
     }
 
-    /// The value that `percentile` percent of the durations do not exceed; `None` when there are too few.
+    /// The value between the two durations that are nearest to `percentile` in rank, by linear interpolation; `None`
+    /// when there are too few durations.
     pub fn percentile_ms(&self, percentile: f64) -> Option<f64> {
-        (self.n() >= samples_needed(percentile))
-            .then(|| ms(self.histogram.value_at_percentile(percentile).clamp(self.min_ns, self.max_ns)))
+        (self.n >= samples_needed(percentile)).then(|| {
+            let rank = percentile / 100.0 * (self.n - 1) as f64;
+            let (below, above) = (self.nth_ms(rank.floor() as u64), self.nth_ms(rank.ceil() as u64));
+            below + (above - below) * rank.fract()
+        })
+    }
+
+    /// The duration with this rank, counted from 0; there has to be one.
+    fn nth_ms(&self, rank: u64) -> f64 {
+        match &self.values {
+            Values::Exact(values) => ms(values[rank as usize]),
+            Values::Counted(counted) => {
+                self.clamped_ms(counted.value_at_quantile((rank as f64 + 0.5) / self.n as f64))
+            }
+        }
+    }
+
+    /// Every distinct duration in ascending order, and how often it occurs.
+    fn counts(&self) -> Vec<(f64, u64)> {
+        match &self.values {
+            Values::Exact(values) => {
+                values.chunk_by(|a, b| a == b).map(|same| (ms(same[0]), same.len() as u64)).collect()
+            }
+            Values::Counted(counted) => {
+                let steps = counted.iter_recorded();
+                steps
+                    .map(|step| {
+                        (self.clamped_ms(step.value_iterated_to()), step.count_since_last_iteration())
+                    })
+                    .collect()
+            }
+        }
     }
 
     /// The number of durations in each of `bins` equal parts of `from_ms..to_ms`; others are not counted.
     pub fn bins(&self, from_ms: f64, to_ms: f64, bins: usize) -> Vec<u64> {
         let mut counts = vec![0; bins];
         let width = (to_ms - from_ms) / bins as f64;
-        for step in self.histogram.iter_recorded() {
-            let bin = (self.clamped_ms(step.value_iterated_to()) - from_ms) / width;
+        for (ms, n) in self.counts() {
+            let bin = (ms - from_ms) / width;
             if bin >= 0.0
                 && width > 0.0
                 && let Some(count) = counts.get_mut(bin as usize)
             {
-                *count += step.count_since_last_iteration();
+                *count += n;
             }
         }
         counts
@@ -85,13 +154,12 @@ impl Distribution {
 
     /// The empirical distribution function: milliseconds in ascending order, and the share of durations up to each.
     pub fn ecdf(&self) -> Vec<(f64, f64)> {
-        let n = self.n() as f64;
         let mut seen = 0;
-        self.histogram
-            .iter_recorded()
-            .map(|step| {
-                seen += step.count_since_last_iteration();
-                (self.clamped_ms(step.value_iterated_to()), seen as f64 / n)
+        self.counts()
+            .into_iter()
+            .map(|(ms, n)| {
+                seen += n;
+                (ms, seen as f64 / self.n as f64)
             })
             .collect()
     }
@@ -158,15 +226,57 @@ mod tests {
     }
 
     #[test]
-    fn percentiles_are_within_a_thousandth() {
-        let mut d = Distribution::default();
-        (1..=1000u64).for_each(|i| d.record(i * 1_000_000));
-        let s = d.summary();
-        assert_eq!(s.mean, Some(500.5));
-        assert_eq!((s.min, s.max), (Some(1.0), Some(1000.0)));
-        for (got, want) in [(s.p50, 500.0), (s.p90, 900.0), (s.p99, 990.0)] {
-            assert!((got.unwrap() - want).abs() / want < 1e-3, "{got:?} is not {want}");
+    fn percentiles_of_few_are_interpolated() {
+        // As numpy.percentile, whose default is linear.
+        for (values, p50, p90) in [
+            (&[10, 20][..], 15.0, None),
+            (&[7, 1, 3], 3.0, None),
+            (&[5, 1, 2, 4, 3, 10, 6, 7, 8, 9], 5.5, Some(9.1)),
+            (&[100, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1], 1.0, Some(1.0)),
+        ] {
+            let mut d = Distribution::default();
+            values.iter().for_each(|ms| d.record(ms * 1_000_000));
+            let s = d.summary();
+            assert!((s.p50.unwrap() - p50).abs() < 1e-9, "{values:?}: {s:?}");
+            assert_eq!(s.p90.map(|ms| (ms * 1e9).round() / 1e9), p90, "{values:?}: {s:?}");
         }
+    }
+
+    #[test]
+    fn percentiles_are_within_a_thousandth() {
+        for n in [1000u64, 20_000] {
+            let mut d = Distribution::default();
+            (1..=n).rev().for_each(|i| d.record(i * 1_000_000));
+            let s = d.summary();
+            let n = n as f64;
+            assert_eq!(s.mean, Some((n + 1.0) / 2.0));
+            assert_eq!((s.n as f64, s.min, s.max), (n, Some(1.0), Some(n)));
+            for (got, share) in [(s.p50, 0.5), (s.p90, 0.9), (s.p99, 0.99)] {
+                let want = 1.0 + share * (n - 1.0);
+                assert!((got.unwrap() - want).abs() / want < 1e-3, "{got:?} is not {want}");
+            }
+        }
+    }
+
+    #[test]
+    fn one_more_than_are_kept_changes_little() {
+        let mut d = Distribution::default();
+        let next = |d: &mut Distribution| {
+            let i = d.n();
+            d.record(1_000_000 + (i * 7919) % 100_000);
+        };
+        while d.n() < MAX_EXACT as u64 {
+            next(&mut d);
+        }
+        let exact = d.summary();
+        next(&mut d);
+        let counted = d.summary();
+        assert_eq!(counted.n, MAX_EXACT as u64 + 1);
+        for (exact, counted) in [(exact.p50, counted.p50), (exact.p99, counted.p99)] {
+            assert!((exact.unwrap() / counted.unwrap() - 1.0).abs() < 1e-3, "{exact:?} {counted:?}");
+        }
+        let seen: u64 = d.bins(0.0, 10.0, 7).iter().sum();
+        assert_eq!((seen, d.ecdf().last().map(|last| last.1)), (d.n(), Some(1.0)));
     }
 
     #[test]
@@ -185,9 +295,13 @@ mod tests {
     #[test]
     fn a_cleared_distribution_is_empty() {
         let mut d = Distribution::default();
-        d.record(5);
-        d.clear();
-        assert_eq!(d.summary(), Summary::default());
-        assert_eq!(d.last_ms(), None);
+        for n in [1, 2 * MAX_EXACT as u64, 1] {
+            (0..n).for_each(|i| d.record(5 + i));
+            d.clear();
+            assert_eq!(d.summary(), Summary::default());
+            assert_eq!(d.last_ms(), None);
+        }
+        d.record(8_000_000);
+        assert_eq!((d.n(), d.max_ms()), (1, Some(8.0)));
     }
 }

@@ -96,7 +96,18 @@ pub struct Energy {
     pub method: EnergyMethod,
     /// What may be wrong with it.
     pub uncertainty: String,
+    /// All requests, where there were any.
+    pub requests: Option<RequestsEnergy>,
     pub phases: Vec<PhaseEnergy>,
+}
+
+/// The GPU's energy in all requests: prefill and decode, warm-up included, without loading and idle time.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct RequestsEnergy {
+    pub joules: f64,
+    /// Generated tokens of all sequences, first ones included.
+    pub output_tokens: u64,
+    pub j_per_output_token: f64,
 }
 
 /// How energy was measured.
@@ -126,7 +137,7 @@ pub struct PhaseEnergy {
     pub phase: Work,
     pub joules: f64,
     pub mean_w: Option<f64>,
-    /// Tokens of the prompts in a prefill, generated tokens in a decode.
+    /// Tokens of the prompts in a prefill, generated tokens after the first in a decode.
     pub tokens: u64,
     pub j_per_token: Option<f64>,
 }
@@ -161,7 +172,18 @@ pub fn energy(ledger: &Ledger) -> Option<Energy> {
             "5 % (NVML's stated accuracy of power) and changes of power between samples".to_owned(),
         ),
     };
-    Some(Energy { method, uncertainty, phases })
+    Some(Energy { method, uncertainty, requests: requests(ledger), phases })
+}
+
+fn requests(ledger: &Ledger) -> Option<RequestsEnergy> {
+    let joules: f64 =
+        [Work::Prefill, Work::Decode].into_iter().map(|work| ledger.energy().joules(work as usize)).sum();
+    let output_tokens = ledger.output_tokens();
+    (joules > 0.0 && output_tokens > 0).then(|| RequestsEnergy {
+        joules,
+        output_tokens,
+        j_per_output_token: joules / output_tokens as f64,
+    })
 }
 
 /// "12 samples in prefill, 205 in decode"
@@ -177,14 +199,23 @@ fn sample_counts(ledger: &Ledger) -> String {
 }
 
 impl Energy {
-    /// A line for each phase, then the method and its uncertainty.
+    /// A line for all requests and one for each phase, then the method and its uncertainty.
     pub fn lines(&self) -> Vec<String> {
+        let requests = self.requests.map(|all| {
+            format!(
+                "{:<10}{} J, {} J per output token: prefill and decode",
+                "requests",
+                three_digits(all.joules),
+                three_digits(all.j_per_output_token)
+            )
+        });
         let phase = |phase: &PhaseEnergy| {
-            let each = phase.j_per_token.map(|joules| format!(", {} J/token", three_digits(joules)));
+            let token = if phase.phase == Work::Prefill { "prompt token" } else { "token after the first" };
+            let each = phase.j_per_token.map(|joules| format!(", {} J per {token}", three_digits(joules)));
             format!("{:<10}{} J{}", phase.phase.name(), three_digits(phase.joules), each.unwrap_or_default())
         };
         let basis = format!("by {}; uncertainty: {}", self.method, self.uncertainty);
-        self.phases.iter().map(phase).chain([basis]).collect()
+        requests.into_iter().chain(self.phases.iter().map(phase)).chain([basis]).collect()
     }
 
     pub fn of(&self, phase: Work) -> Option<&PhaseEnergy> {
@@ -215,6 +246,34 @@ mod tests {
         assert!((decode.joules - 600.0).abs() < 1e-6 && decode.tokens == 275, "{decode:?}");
         assert!((decode.j_per_token.unwrap() - 600.0 / 275.0).abs() < 1e-9);
         assert_eq!(energy.method, EnergyMethod::SampledPower);
+    }
+
+    #[test]
+    fn an_output_token_costs_its_share_of_the_prefill_too() {
+        let mut ledger = Ledger::default();
+        let sample = |ms: u64, ledger: &mut Ledger| {
+            let sample = GpuSample::of(0).with(Reading::Power, 500.0).with(Reading::SmClock, 1980.0);
+            ledger.sample(Stamp(ms * 1_000_000), &sample.with_reasons(0));
+        };
+        ledger.phase(Stamp(0), Phase::Prefill);
+        (0..=600).step_by(100).for_each(|ms| sample(ms, &mut ledger));
+        ledger.token(Stamp(600_000_000), true, 600_000_000, 4096, false);
+        ledger.generated(2);
+        ledger.phase(Stamp(600_000_000), Phase::Decode);
+        for ms in (700..=1000).step_by(100) {
+            sample(ms, &mut ledger);
+            ledger.token(Stamp(ms * 1_000_000), false, 100_000_000, 2, false);
+            ledger.generated(2);
+        }
+        let energy = energy(&ledger).unwrap();
+        let requests = energy.requests.unwrap();
+        // 600 ms of prefill and 400 ms of decode at 500 W for ten tokens, of which eight are after a first one.
+        assert_eq!(requests.output_tokens, 10);
+        assert!((requests.j_per_output_token - 50.0).abs() < 1e-9, "{requests:?}");
+        assert!((energy.of(Work::Decode).unwrap().j_per_token.unwrap() - 25.0).abs() < 1e-9);
+        let lines = energy.lines();
+        assert_eq!(lines[0], "requests  500 J, 50.0 J per output token: prefill and decode");
+        assert_eq!(lines[2], "decode    200 J, 25.0 J per token after the first");
     }
 
     #[test]

@@ -173,7 +173,7 @@ mod tests {
         );
         // 0.5 ms of gaps per step, of which the 227 gaps of a graph would keep 0.11.
         assert!(
-            found[1].starts_with("decode: 228 launches/token, 85 of them shorter than 3 µs. The GPU waits"),
+            found[1].starts_with("decode: 228 launches/token, 85 of them shorter than 3 µs. The GPU is idle"),
             "{found:?}"
         );
         assert!(found[1].contains("would save about 0.387 ms per step (8.5 %)"), "{found:?}");

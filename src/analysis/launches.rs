@@ -20,11 +20,11 @@ pub struct LaunchMeter {
     pub between_ns: f64,
 }
 
-/// From this share of waiting on, a step is launch-bound.
+/// From this idle share on, a step is launch-bound.
 const BOUND_SHARE: f64 = 0.2;
 /// The assumed gap between two nodes of a CUDA graph; programmatic dependent launches have less.
 const GRAPH_GAP_NS: f64 = 500.0;
-/// A smaller share of waiting is negligible.
+/// A smaller idle share is negligible.
 const SMALL_SHARE: f64 = 0.05;
 /// Steps in graphs may have a few launches outside of them.
 const MOSTLY_GRAPHS: f64 = 0.9;
@@ -48,14 +48,8 @@ impl LaunchMeter {
         self.busy_ns + self.gaps_ns + self.between_ns
     }
 
-    /// The busy share of a step from the start of its first kernel to the end of its last, 0–1.
-    pub fn busy_share(&self) -> Option<f64> {
-        let span = self.busy_ns + self.gaps_ns;
-        (span > 0.0).then(|| self.busy_ns / span)
-    }
-
-    /// The share of a step in which the GPU waited for work, 0–1.
-    pub fn waiting_share(&self) -> Option<f64> {
+    /// The share of the time in which nothing ran on the GPU, 0–1.
+    pub fn idle_share(&self) -> Option<f64> {
         (self.step_ns() > 0.0).then(|| (self.gaps_ns + self.between_ns) / self.step_ns())
     }
 
@@ -72,12 +66,12 @@ impl LaunchMeter {
 
     /// Whether it is launch-bound, and what CUDA graphs change or would change.
     pub fn describe(&self) -> String {
-        let waiting = self.waiting_share().unwrap_or(0.0);
-        let pct = percent(waiting * 100.0);
-        let text = match waiting {
-            w if w >= BOUND_SHARE => format!("Launch-bound: the GPU waits for work {pct} of the time."),
-            w if w >= SMALL_SHARE => format!("The GPU waits for work {pct} of the time."),
-            _ => format!("Not launch-bound: the GPU waits for work {pct} of the time."),
+        let idle = self.idle_share().unwrap_or(0.0);
+        let pct = percent(idle * 100.0);
+        let text = match idle {
+            share if share >= BOUND_SHARE => format!("Launch-bound: the GPU is idle {pct} of the time."),
+            share if share >= SMALL_SHARE => format!("The GPU is idle {pct} of the time."),
+            _ => format!("Not launch-bound: the GPU is idle {pct} of the time."),
         };
         text + &match self.saved_by_graphs_ns() {
             None => " Each step runs as a CUDA graph.".to_owned(),
@@ -115,15 +109,15 @@ mod tests {
         for (given, wanted) in [
             (
                 steps(2250, 3740, 50, 20),
-                "Not launch-bound: the GPU waits for work 1.8 % of the time. Each step runs",
+                "Not launch-bound: the GPU is idle 1.8 % of the time. Each step runs",
             ),
             (
                 steps(0, 3740, 250, 20),
-                "The GPU waits for work 6.7 % of the time. A CUDA graph would save about 0.138 ms per step (3.4 %)",
+                "The GPU is idle 6.7 % of the time. A CUDA graph would save about 0.138 ms per step (3.4 %)",
             ),
             (
                 steps(0, 4000, 5000, 1000),
-                "Launch-bound: the GPU waits for work 60 % of the time. A CUDA graph would save about 4.89 ms per step (49 %)",
+                "Launch-bound: the GPU is idle 60 % of the time. A CUDA graph would save about 4.89 ms per step (49 %)",
             ),
         ] {
             let meter = LaunchMeter::of(&given).unwrap();
@@ -136,7 +130,7 @@ mod tests {
     fn steps_without_launches() {
         assert_eq!(LaunchMeter::of(&KernelWindow::default()), None);
         let empty = LaunchMeter::of(&KernelWindow { steps: 1, ..KernelWindow::default() }).unwrap();
-        assert_eq!((empty.busy_share(), empty.waiting_share()), (None, None));
+        assert_eq!(empty.idle_share(), None);
         assert!(empty.describe().contains("0 %"), "{}", empty.describe());
         // A clock that went backwards gives no negative gap.
         let odd = KernelWindow { steps: 1, span_ns: 5, busy_ns: 9, ..KernelWindow::default() };

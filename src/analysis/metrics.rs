@@ -13,6 +13,8 @@ pub struct Metrics {
     pub ttft: Distribution,
     pub tpot: Distribution,
     pub itl: Distribution,
+    /// Complete requests from their start to the last token.
+    pub e2e: Distribution,
     /// Steps by the device's own clock, where it has one: prefills, and decode steps.
     pub device_prefill: Distribution,
     pub device_step: Distribution,
@@ -23,6 +25,8 @@ pub struct Metrics {
     pub decode_tokens: u64,
     /// Tokens of all sequences, with first ones.
     pub output_tokens: u64,
+    /// Within `from..to`, up to the last token, without pauses of the workload.
+    pub wall_ns: u64,
 }
 
 impl Metrics {
@@ -31,10 +35,12 @@ impl Metrics {
         self.ttft.clear();
         self.tpot.clear();
         self.itl.clear();
+        self.e2e.clear();
         self.device_prefill.clear();
         self.device_step.clear();
         (self.from, self.to) = (now, now);
         (self.requests, self.prompt_tokens, self.decode_tokens, self.output_tokens) = (0, 0, 0, 0);
+        self.wall_ns = 0;
     }
 
     pub fn first_token(&mut self, ttft_ns: u64, prompt_tokens: u64, batch: u64) {
@@ -56,7 +62,8 @@ impl Metrics {
 
     /// The measured latencies by name: those of the host, then those of the device if it has any.
     pub fn latencies(&self) -> Vec<(&'static str, &Distribution)> {
-        let mut all = vec![("TTFT", &self.ttft), ("TPOT", &self.tpot), ("ITL", &self.itl)];
+        let mut all =
+            vec![("TTFT", &self.ttft), ("TPOT", &self.tpot), ("ITL", &self.itl), ("E2E", &self.e2e)];
         let device = [("GPU prefill", &self.device_prefill), ("GPU step", &self.device_step)];
         all.extend(device.into_iter().filter(|(_, d)| d.n() > 0));
         all
@@ -77,6 +84,11 @@ impl Metrics {
         rate(self.decode_tokens, self.itl.sum_secs())
     }
 
+    /// All output tokens over the time that passed: prefills and the time between requests included.
+    pub fn output_tok_s(&self) -> Option<f64> {
+        rate(self.output_tokens, self.wall_ns as f64 / 1e9)
+    }
+
     pub fn summary(&self) -> MetricsSummary {
         MetricsSummary {
             from_s: self.from.secs(),
@@ -86,11 +98,13 @@ impl Metrics {
             ttft_ms: self.ttft.summary(),
             tpot_ms: self.tpot.summary(),
             itl_ms: self.itl.summary(),
+            e2e_ms: (self.e2e.n() > 0).then(|| self.e2e.summary()),
             device_prefill_ms: (self.device_prefill.n() > 0).then(|| self.device_prefill.summary()),
             device_step_ms: (self.device_step.n() > 0).then(|| self.device_step.summary()),
             device_share: self.device_share(),
             prefill_tok_s: self.prefill_tok_s(),
             decode_tok_s: self.decode_tok_s(),
+            output_tok_s: self.output_tok_s(),
         }
     }
 }
@@ -109,6 +123,8 @@ pub struct MetricsSummary {
     pub ttft_ms: Summary,
     pub tpot_ms: Summary,
     pub itl_ms: Summary,
+    #[serde(default)]
+    pub e2e_ms: Option<Summary>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_prefill_ms: Option<Summary>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -117,4 +133,6 @@ pub struct MetricsSummary {
     pub device_share: Option<f64>,
     pub prefill_tok_s: Option<f64>,
     pub decode_tok_s: Option<f64>,
+    #[serde(default)]
+    pub output_tok_s: Option<f64>,
 }

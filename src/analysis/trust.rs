@@ -79,7 +79,12 @@ pub enum TrustIssue {
     UnevenTpot(f64),
     FewRequests(usize),
     Throttled,
+    /// The share of the decode time in which kernels were recorded, where no request is without it.
+    KernelsRecorded(f64),
 }
+
+/// From this share on, kernels were recorded all the time.
+const RECORDED_THROUGHOUT: f64 = 0.999;
 
 impl TrustIssue {
     pub fn severity(&self) -> Severity {
@@ -87,6 +92,8 @@ impl TrustIssue {
             TrustIssue::UnevenTpot(_) | TrustIssue::FewRequests(_) | TrustIssue::Throttled => {
                 Severity::LowersTrust
             }
+            // All requests have the same overhead.
+            TrustIssue::KernelsRecorded(share) if *share >= RECORDED_THROUGHOUT => Severity::LowersTrust,
             _ => Severity::BlocksComparison,
         }
     }
@@ -109,16 +116,21 @@ impl fmt::Display for TrustIssue {
                 "TPOT drifts: {} from the first third of the requests to the last; increase runtime.warmup or set runtime.until=steady",
                 percent_change(100.0 * change)
             ),
-            TrustIssue::UnstableTpot(variation) => {
-                write!(f, "TPOT is unstable: its coefficient of variation is {}", percent(100.0 * variation))
-            }
-            TrustIssue::UnevenTpot(variation) => {
-                write!(f, "TPOT is uneven: its coefficient of variation is {}", percent(100.0 * variation))
-            }
+            TrustIssue::UnstableTpot(variation) => Evenness::Unstable(*variation).fmt(f),
+            TrustIssue::UnevenTpot(variation) => Evenness::Uneven(*variation).fmt(f),
             TrustIssue::FewRequests(n) => {
                 write!(f, "too few requests with a TPOT: {n} of at least {MIN_REQUESTS}")
             }
             TrustIssue::Throttled => f.write_str("the GPU was throttled"),
+            TrustIssue::KernelsRecorded(share) if *share >= RECORDED_THROUGHOUT => {
+                f.write_str("kernels were recorded all the time, which makes steps longer")
+            }
+            TrustIssue::KernelsRecorded(share) => write!(
+                f,
+                "kernels were recorded in {} of the decode time, in every request, so TPOT has no typical value; measure \
+                 requests without recording (key K)",
+                percent(100.0 * share)
+            ),
         }
     }
 }
@@ -141,6 +153,9 @@ pub struct Conditions {
     pub events_lost: u64,
     #[serde(default)]
     pub throttled: bool,
+    /// The share of the decode time in which kernels were recorded, where no request is without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recorded_share: Option<f64>,
 }
 
 impl Conditions {
@@ -152,6 +167,10 @@ impl Conditions {
             external_cpu_share: shares.into_iter().flatten().reduce(f32::max),
             events_lost: self.events_lost + other.events_lost,
             throttled: self.throttled || other.throttled,
+            recorded_share: [self.recorded_share, other.recorded_share]
+                .into_iter()
+                .flatten()
+                .reduce(f64::max),
         }
     }
 }
@@ -172,7 +191,8 @@ pub struct TrustInput<'a> {
 
 /// Judges a run.
 pub fn trust(input: &TrustInput<'_>) -> Trust {
-    let Conditions { other_gpu_processes, external_cpu_share, events_lost, throttled } = input.conditions;
+    let Conditions { other_gpu_processes, external_cpu_share, events_lost, throttled, recorded_share } =
+        input.conditions;
     let mut issues = Vec::new();
     if let Some(tool) = input.tool {
         issues.push(TrustIssue::RanUnderTool(tool.to_owned()));
@@ -189,15 +209,16 @@ pub fn trust(input: &TrustInput<'_>) -> Trust {
     if events_lost > 0 {
         issues.push(TrustIssue::LostEvents(events_lost));
     }
-    if let Some(change) = drift(input.tpots_ns).filter(|_| !input.interleaved) {
+    // Recording that was switched on or off is the cause of any drift and variation.
+    let switched = recorded_share.filter(|share| *share < RECORDED_THROUGHOUT);
+    issues.extend(switched.map(TrustIssue::KernelsRecorded));
+    if let Some(change) = drift(input.tpots_ns).filter(|_| !input.interleaved && switched.is_none()) {
         issues.push(TrustIssue::Drift(change));
     }
-    match coefficient_of_variation(input.tpots_ns) {
-        Some(variation) if variation > MAX_STABLE_VARIATION => {
-            issues.push(TrustIssue::UnstableTpot(variation));
-        }
-        Some(variation) if variation > MAX_EVEN_VARIATION => issues.push(TrustIssue::UnevenTpot(variation)),
-        _ => {}
+    match evenness(input.tpots_ns).filter(|_| switched.is_none()) {
+        Some(Evenness::Unstable(variation)) => issues.push(TrustIssue::UnstableTpot(variation)),
+        Some(Evenness::Uneven(variation)) => issues.push(TrustIssue::UnevenTpot(variation)),
+        Some(Evenness::Even(_)) | None => {}
     }
     if input.tpots_ns.len() < MIN_REQUESTS {
         issues.push(TrustIssue::FewRequests(input.tpots_ns.len()));
@@ -205,7 +226,40 @@ pub fn trust(input: &TrustInput<'_>) -> Trust {
     if throttled {
         issues.push(TrustIssue::Throttled);
     }
+    if switched.is_none() {
+        issues.extend(recorded_share.map(TrustIssue::KernelsRecorded));
+    }
     Trust::of(issues)
+}
+
+/// Whether TPOT is even between requests, with its coefficient of variation: the one rule for the words of the summary and
+/// for trust.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Evenness {
+    Even(f64),
+    Uneven(f64),
+    /// TPOT has no typical value.
+    Unstable(f64),
+}
+
+/// `None` for fewer than two requests.
+pub fn evenness(tpots_ns: &[f64]) -> Option<Evenness> {
+    coefficient_of_variation(tpots_ns).map(|variation| match variation {
+        variation if variation > MAX_STABLE_VARIATION => Evenness::Unstable(variation),
+        variation if variation > MAX_EVEN_VARIATION => Evenness::Uneven(variation),
+        variation => Evenness::Even(variation),
+    })
+}
+
+impl fmt::Display for Evenness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (word, variation) = match self {
+            Evenness::Even(variation) => ("even", variation),
+            Evenness::Uneven(variation) => ("uneven", variation),
+            Evenness::Unstable(variation) => ("unstable", variation),
+        };
+        write!(f, "TPOT is {word}: its coefficient of variation is {}", percent(100.0 * variation))
+    }
 }
 
 /// The standard deviation over the mean; `None` for fewer than two values.
@@ -279,6 +333,20 @@ mod tests {
         {
             assert_eq!(judged(&spread(share), none, None).severity, severity, "{share}");
         }
+    }
+
+    #[test]
+    fn recording_is_named_as_the_cause() {
+        let jump: Vec<f64> = (0..30).map(|i| if i < 15 { 0.8e6 } else { 1.1e6 }).collect();
+        let none = Conditions::default();
+        let drifts = judged(&jump, none, None);
+        assert!(drifts.issues.iter().any(|issue| matches!(issue, TrustIssue::Drift(_))), "{drifts:?}");
+        let partly = judged(&jump, Conditions { recorded_share: Some(0.4), ..none }, None);
+        assert_eq!(partly.issues, [TrustIssue::KernelsRecorded(0.4)]);
+        assert!(partly.blocks_comparison());
+        assert!(partly.issues[0].to_string().contains("40 % of the decode time"));
+        let throughout = judged(&[1e6; 20], Conditions { recorded_share: Some(1.0), ..none }, None);
+        assert_eq!((throughout.score, throughout.severity), (4, Some(Severity::LowersTrust)));
     }
 
     #[test]

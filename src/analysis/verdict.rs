@@ -1,12 +1,18 @@
 //! The summary of a run in a few sentences.
 
-use super::metrics::Metrics;
-use crate::base::units::{millis, percent, scaled, three_digits};
+use super::{gpu_idle::GpuIdle, metrics::Metrics, recording_cost::RecordingCost, trust::Evenness};
+use crate::base::units::{grouped, millis, percent, percent_change, scaled, three_digits};
 
 /// The input of the summary. Everything is measured, except for the bytes of a step.
 #[derive(Debug, Clone, Copy)]
 pub struct Measurements<'a> {
     pub metrics: &'a Metrics,
+    /// Whether TPOT is even between requests; `None` for fewer than two.
+    pub tpot: Option<Evenness>,
+    pub idle: Option<GpuIdle>,
+    /// What is left out of `metrics` because kernels were recorded.
+    pub recorded: Option<&'a Metrics>,
+    pub recording_cost: Option<RecordingCost>,
     pub batch: u32,
     /// Bytes that a decode step reads, from the model's shape.
     pub step_bytes: Option<u64>,
@@ -35,14 +41,9 @@ pub fn summary(run: &Measurements<'_>) -> Option<String> {
     let share = 100.0 * decode / (prefill + decode);
     let share = if share > 99.0 { "More than 99 %".to_owned() } else { percent(share) };
     text += &format!("{share} of the measured time is decode. ");
-    text += &variation(m);
-    if let Some(share) = m.device_share() {
-        let idle = (100.0 * (1.0 - share)).max(0.0);
-        text += &format!(
-            " The GPU is idle between decode steps {} of the time, by its own clock.",
-            percent(idle)
-        );
-    }
+    text += &variation(run);
+    text += &recording(run).map_or_else(String::new, |sentence| format!(" {sentence}"));
+    text += &run.idle.map_or_else(String::new, |idle| format!(" {idle}"));
     if let Some(taken) = run.cpu_taken_by_others.filter(|taken| *taken >= MIN_EXTERNAL_LOAD) {
         text += &format!(
             " External load: other processes used {} of the CPU during the run.",
@@ -55,30 +56,49 @@ pub fn summary(run: &Measurements<'_>) -> Option<String> {
     Some(text)
 }
 
-fn variation(m: &Metrics) -> String {
-    let (Some(p50), Some(p99)) = (m.itl.percentile_ms(50.0), m.itl.percentile_ms(99.0)) else {
-        return format!("Too few tokens (n={}) for ITL p99.", m.itl.n());
+/// How TPOT varies between requests, and ITL between tokens.
+fn variation(run: &Measurements<'_>) -> String {
+    let itl = &run.metrics.itl;
+    let tokens = match (itl.percentile_ms(50.0), itl.percentile_ms(99.0)) {
+        (Some(p50), Some(p99)) => {
+            format!("ITL p99 {} is {} × p50 {}.", millis(p99), three_digits(p99 / p50), millis(p50))
+        }
+        _ => format!("Too few tokens (n={}) for ITL p99.", itl.n()),
     };
-    let ratio = p99 / p50;
-    match ratio {
-        r if r < 1.25 => format!("Token latency is stable: ITL p99 is {} × p50.", three_digits(r)),
-        r if r < 2.0 => format!("Token latency varies a little: ITL p99 is {} × p50.", three_digits(r)),
-        r => format!(
-            "Token latency varies: ITL p99 {} is {} × p50 {}.",
-            millis(p99),
-            three_digits(r),
-            millis(p50)
-        ),
+    run.tpot.map_or_else(String::new, |evenness| format!("{evenness}. ")) + &tokens
+}
+
+/// What was left out because kernels were recorded, and what recording costs.
+fn recording(run: &Measurements<'_>) -> Option<String> {
+    let recorded = run.recorded?;
+    let mut text = format!(
+        "Latencies leave out {} while kernels were recorded",
+        match recorded.output_tokens / u64::from(run.batch.max(1)) {
+            1 => "1 step".to_owned(),
+            steps => format!("{} steps", grouped(steps as i64)),
+        }
+    );
+    if let (Some(without), Some(with)) = (run.metrics.itl.mean_ms(), recorded.itl.mean_ms()) {
+        text += &format!(": mean ITL {} without, {} with", millis(without), millis(with));
     }
+    if let Some(cost) = run.recording_cost {
+        text += &format!("; recording costs {} of a step", percent_change(cost.cost_pct));
+    }
+    Some(text + ".")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::analysis::trust::{Conditions, TrustInput, evenness, trust};
 
     fn run(m: &Metrics) -> Measurements<'_> {
         Measurements {
             metrics: m,
+            tpot: None,
+            idle: None,
+            recorded: None,
+            recording_cost: None,
             batch: 1,
             step_bytes: Some(538_000_000),
             cpu_taken_by_others: None,
@@ -98,9 +118,51 @@ mod tests {
             "{early}"
         );
         (0..200).for_each(|_| m.next_token(50_000_000, 1));
-        assert!(summary(&run(&m)).unwrap().contains("latency is stable"));
+        assert!(summary(&run(&m)).unwrap().contains("ITL p99 50.0 ms is 1.00 × p50 50.0 ms"));
         (0..10).for_each(|_| m.next_token(500_000_000, 1));
-        assert!(summary(&run(&m)).unwrap().contains("latency varies: "));
+        assert!(summary(&run(&m)).unwrap().contains("ITL p99 500 ms is 10.0 × p50 50.0 ms"));
+    }
+
+    #[test]
+    fn the_words_for_variation_are_those_of_trust() {
+        let mut m = Metrics::default();
+        m.first_token(100_000_000, 128, 1);
+        (0..200).for_each(|_| m.next_token(50_000_000, 1));
+        for (tpots, word) in
+            [([1.0, 1.01, 0.99], "even"), ([1.0, 1.1, 0.9], "uneven"), ([1.0, 2.0, 0.5], "unstable")]
+        {
+            let text = summary(&Measurements { tpot: evenness(&tpots), ..run(&m) }).unwrap();
+            assert!(text.contains(&format!("TPOT is {word}: ")), "{text}");
+            let conditions = Conditions::default();
+            let judged = trust(&TrustInput {
+                conditions,
+                tool: None,
+                outcome: None,
+                tpots_ns: &tpots,
+                interleaved: false,
+            });
+            let issue =
+                judged.issues.iter().map(ToString::to_string).find(|issue| issue.starts_with("TPOT is"));
+            match issue {
+                Some(issue) => assert!(text.contains(&issue), "{text} {issue}"),
+                None => assert_eq!(word, "even"),
+            }
+        }
+    }
+
+    #[test]
+    fn what_recording_left_out_is_given_beside_it() {
+        let (mut without, mut with) = (Metrics::default(), Metrics::default());
+        without.first_token(100_000_000, 128, 1);
+        (0..200).for_each(|_| without.next_token(800_000, 1));
+        (0..100).for_each(|_| with.next_token(1_100_000, 1));
+        let text = summary(&Measurements { recorded: Some(&with), ..run(&without) }).unwrap();
+        assert!(
+            text.contains(
+                "leave out 100 steps while kernels were recorded: mean ITL 0.800 ms without, 1.10 ms with."
+            ),
+            "{text}"
+        );
     }
 
     #[test]

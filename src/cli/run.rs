@@ -111,7 +111,9 @@ fn summary(state: &RunState, dir: Option<&Path>) -> String {
     }
     out += &aligned(&rows, |column| column > 0);
     let rate = |v: Option<f64>| v.map_or_else(|| "–".to_owned(), |v| format!("{} tok/s", three_digits(v)));
-    out += &format!("\n\nprefill {}, decode {}\n", rate(total.prefill_tok_s()), rate(total.decode_tok_s()));
+    let [output, prefill, decode] =
+        [total.output_tok_s(), total.prefill_tok_s(), total.decode_tok_s()].map(rate);
+    out += &format!("\n\noutput {output} by the wall clock, prefill {prefill}, decode {decode}\n");
     if let Some(sentence) = state.verdict() {
         out += &format!("{sentence}\n");
     }

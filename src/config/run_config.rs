@@ -253,8 +253,12 @@ pub enum Runtime {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SimConfig {
-    pub prefill_tok_s: f64,
-    pub itl_ms: f64,
+    /// Prompt tokens per second; null for what follows from the model's cost on the simulated GPU.
+    #[serde(default)]
+    pub prefill_tok_s: Option<f64>,
+    /// Time between tokens; null as above.
+    #[serde(default)]
+    pub itl_ms: Option<f64>,
     /// Relative standard deviation of the ITL.
     pub jitter: f64,
     /// Simulated seconds per real second; 0 for as fast as possible.

@@ -68,8 +68,13 @@ fn first_out_of_range(config: &RunConfig) -> Option<(String, String, &'static st
             0.0,
             "a finite number, 0 or more",
         ),
-        ("runtime.sim.prefill_tok_s", sim.prefill_tok_s, f64::MIN_POSITIVE, "a finite number above 0"),
-        ("runtime.sim.itl_ms", sim.itl_ms, 0.0, "a finite number, 0 or more"),
+        (
+            "runtime.sim.prefill_tok_s",
+            sim.prefill_tok_s.unwrap_or(1.0),
+            f64::MIN_POSITIVE,
+            "null or a finite number above 0",
+        ),
+        ("runtime.sim.itl_ms", sim.itl_ms.unwrap_or(0.0), 0.0, "null or a finite number, 0 or more"),
         ("runtime.sim.jitter", sim.jitter, 0.0, "a finite number, 0 or more"),
         ("runtime.sim.speed", sim.speed, 0.0, "a finite number, 0 or more"),
     ];

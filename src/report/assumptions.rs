@@ -54,7 +54,8 @@ fn times(state: &RunState) -> Vec<String> {
     let mut lines = vec![
         "a token is timed when its id reaches the host".to_owned(),
         "pauses of the workload are excluded from latencies".to_owned(),
-        "percentiles are accurate to 0.1 % and need a minimum number of samples (p50: 2, p90: 10, p99: 100)"
+        "percentiles are linear interpolations between the two nearest ranks, exact up to 1,024 samples and to 0.1 % \
+         beyond, and need a minimum number of samples (p50: 2, p90: 10, p99: 100)"
             .to_owned(),
     ];
     if state.total.device_step.n() > 0 {
@@ -108,7 +109,11 @@ fn kernels(state: &RunState) -> Vec<String> {
             lines.push(format!("kernels were not recorded by {tool}: {reason}"));
         }
         Some((tool, _)) => {
-            lines.push(format!("kernels were recorded by {tool} during the run, which has some overhead"));
+            let latencies = match state.total.is_recorded() {
+                true => "latencies include its overhead",
+                false => "latencies leave that time out",
+            };
+            lines.push(format!("kernels were recorded by {tool} during the run: {latencies}"));
         }
         None => lines.push("kernels were not recorded during the run".to_owned()),
     }

@@ -7,7 +7,7 @@ use super::{
     plots::{self, Plot},
 };
 use crate::{
-    analysis::throttle,
+    analysis::{distribution::Distribution, metrics::Metrics, throttle},
     base::{
         table,
         units::{bytes, grouped, millis, percent, scaled, three_digits},
@@ -76,16 +76,26 @@ pub(super) fn summary_md(state: &RunState) -> String {
     let _ =
         writeln!(out, "Outcome: {}{cause}. {} s recorded.\n", outcome(state), three_digits(state.now.secs()));
     let mut rows = vec![["", "n", "mean", "p50", "p90", "p99", "min", "max"].map(str::to_owned)];
-    for (name, distribution) in state.total.latencies() {
+    let mut row = |name: String, distribution: &Distribution| {
         let s = distribution.summary();
         let time = |ms: Option<f64>| ms.map_or_else(none, millis);
         let [mean, p50, p90, p99, min, max] = [s.mean, s.p50, s.p90, s.p99, s.min, s.max].map(time);
-        rows.push([name.to_owned(), grouped(s.n as i64), mean, p50, p90, p99, min, max]);
+        rows.push([name, grouped(s.n as i64), mean, p50, p90, p99, min, max]);
+    };
+    state.total.latencies().into_iter().for_each(|(name, distribution)| row(name.to_owned(), distribution));
+    for (name, distribution) in state.total.left_out().into_iter().flat_map(Metrics::latencies) {
+        row(format!("{name} while kernels were recorded"), distribution);
     }
     out += &table::markdown(&rows, |column| column > 0);
     let rate = |tok_s: Option<f64>| tok_s.map_or_else(none, |v| format!("{} tok/s", three_digits(v)));
-    let (prefill, decode) = (state.total.prefill_tok_s(), state.total.decode_tok_s());
-    let _ = writeln!(out, "\nPrefill {}, decode {}.\n", rate(prefill), rate(decode));
+    let total = &state.total;
+    let _ = writeln!(
+        out,
+        "\nOutput {} by the wall clock, from the first request to the last token. Prefill {}, decode {}.\n",
+        rate(total.output_tok_s()),
+        rate(total.prefill_tok_s()),
+        rate(total.decode_tok_s())
+    );
     if let Some(verdict) = state.verdict() {
         let _ = writeln!(out, "{verdict}\n");
     }
@@ -195,9 +205,18 @@ fn gpu(out: &mut String, state: &RunState) {
         list(out, &advice.collect::<Vec<_>>());
     }
     if let Some(energy) = energy_of(state) {
-        let mut rows = vec![["phase", "J", "mean W", "tokens", "J/token"].map(str::to_owned)];
+        let mut rows = vec![["", "J", "mean W", "tokens", "J/token"].map(str::to_owned)];
+        let number = |value: Option<f64>| value.map_or_else(none, three_digits);
+        if let Some(requests) = energy.requests {
+            rows.push([
+                "requests: prefill and decode".to_owned(),
+                three_digits(requests.joules),
+                none(),
+                format!("{} output", grouped(requests.output_tokens as i64)),
+                three_digits(requests.j_per_output_token),
+            ]);
+        }
         for phase in &energy.phases {
-            let number = |value: Option<f64>| value.map_or_else(none, three_digits);
             rows.push([
                 phase.phase.to_string(),
                 three_digits(phase.joules),
@@ -222,6 +241,9 @@ fn gpu(out: &mut String, state: &RunState) {
             let _ = writeln!(out, "- {:.3} s: {}{meanwhile}", incident.at.secs(), incident.describe());
         }
         out.push('\n');
+    }
+    if let Some(cost) = state.kernels.recording.cost() {
+        let _ = writeln!(out, "## Recording of kernels\n\nCost: {cost}.\n");
     }
     if let Some(trust) = state.trust() {
         let issues: Vec<String> = trust.issues.iter().map(ToString::to_string).collect();

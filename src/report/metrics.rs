@@ -12,9 +12,9 @@ use crate::{
         energy::{Energy, energy},
         throttle::Work,
     },
-    event::{AllocatorSample, KernelReport, Phase, SCHEMA},
+    event::{AllocatorSample, KernelReport, Phase, SCHEMA, Stamp},
     kernels::show::{Asked, Shown},
-    state::{RunState, Used},
+    state::{Measured, RecordedSpan, RunState, Used},
 };
 
 /// Version of `metrics.json`.
@@ -65,6 +65,12 @@ pub const DEFINITIONS: &[Definition] = &[
         "measured tokens after the first of a request",
     ),
     define(
+        "e2e_ms",
+        "ms",
+        "end-to-end latency: request start to the last token on the host; pauses of the workload are excluded",
+        "complete measured requests",
+    ),
+    define(
         "device_prefill_ms",
         "ms",
         "duration of a prefill by the device's clock, if it has one",
@@ -83,8 +89,22 @@ pub const DEFINITIONS: &[Definition] = &[
          waits within a step that is not one CUDA graph",
         "as device_step_ms",
     ),
+    define(
+        "gpu_idle",
+        "1",
+        "share of the decode time in which nothing runs on the GPU; basis kernels: gaps between recorded kernels, copies and \
+         memsets / time from the first to the last; basis steps: 1 - device_share, a lower bound",
+        "decode steps",
+    ),
     define("prefill_tok_s", "tokens/s", "prompt tokens of all sequences / sum of TTFT", "as ttft_ms"),
     define("decode_tok_s", "tokens/s", "tokens after the first of all sequences / sum of ITL", "as itl_ms"),
+    define(
+        "output_tok_s",
+        "tokens/s",
+        "wall-clock output throughput: output tokens of all sequences / time from the start of the first measured request to \
+         the last token; prefills and the time between requests are included, pauses of the workload are not",
+        "output tokens of all sequences",
+    ),
     define(
         "mfu",
         "1",
@@ -100,10 +120,17 @@ pub const DEFINITIONS: &[Definition] = &[
         "as itl_ms",
     ),
     define(
+        "j_per_output_token",
+        "J",
+        "energy of all requests (prefill and decode) / their output tokens; warm-up is included, loading and idle time \
+         are not; energy_j_per_token of run --json",
+        "output tokens of all sequences",
+    ),
+    define(
         "j_per_token",
         "J",
-        "energy of a phase / tokens of the phase: prompt tokens for prefill, generated tokens for decode; warm-up is \
-         included",
+        "energy of a phase / tokens of the phase: prompt tokens for prefill, generated tokens after the first for decode; \
+         warm-up is included",
         "tokens of the phase",
     ),
     define(
@@ -148,9 +175,18 @@ pub const DEFINITIONS: &[Definition] = &[
     define(
         "percentiles",
         "as their metric",
-        "the value that this percentage of the samples does not exceed, to 0.1 %; null if there are too few samples: p50 \
-         needs 2, p90 10, p99 100",
+        "linear interpolation between the two nearest ranks, at rank p / 100 * (n - 1) counted from 0 (the default of \
+         numpy.percentile); exact up to 1,024 samples, to 0.1 % beyond; null if there are too few samples: p50 needs 2, p90 \
+         10, p99 100",
         "as their metric",
+    ),
+    define(
+        "kernel_recording",
+        "",
+        "what was measured while single kernels were recorded (key K, profiling.cupti.enable), which makes steps longer. \
+         Metrics leave it out unless there is nothing else; a request counts as recorded if a part of it is. cost_pct \
+         compares the median step of each span with those of up to 64 steps before and after it",
+        "decode steps in the spans",
     ),
 ];
 
@@ -174,6 +210,7 @@ pub fn metrics_json(state: &RunState) -> Value {
         "prepare_ms": state.prepare_ms,
         "duration_s": state.now.secs(),
         "metrics": state.total.summary(),
+        "kernel_recording": recording_json(state),
         "snapshots": state.snapshots,
         "diagnosis": state.diagnosis(),
         "heat": state.profiled_gpu().and_then(|gpu| gpu.heat()),
@@ -194,6 +231,8 @@ pub fn run_json(state: &RunState, run_dir: Option<&Path>) -> Value {
     let run = state.run.as_ref();
     let metrics = state.total.summary();
     let diagnosis = state.workload_diagnosis();
+    let energy = energy_of(state);
+    let phase_energy = |phase: Work| energy.as_ref().and_then(|energy| energy.of(phase)?.j_per_token);
     let latency = |s: Summary| json!({"n": s.n, "mean": s.mean, "p50": s.p50, "p90": s.p90, "p99": s.p99});
     json!({
         "schema": RUN_SCHEMA,
@@ -210,19 +249,41 @@ pub fn run_json(state: &RunState, run_dir: Option<&Path>) -> Value {
         "ttft_ms": latency(metrics.ttft_ms),
         "tpot_ms": latency(metrics.tpot_ms),
         "itl_ms": latency(metrics.itl_ms),
+        "e2e_ms": metrics.e2e_ms.map(latency),
         "device_prefill_ms": metrics.device_prefill_ms.map(latency),
         "device_step_ms": metrics.device_step_ms.map(latency),
         "device_share": metrics.device_share,
         "prefill_tok_s": metrics.prefill_tok_s,
         "decode_tok_s": metrics.decode_tok_s,
-        "energy_j_per_token": energy_of(state).and_then(|energy| energy.of(Work::Decode)?.j_per_token),
+        "output_tok_s": metrics.output_tok_s,
+        "kernel_recording": recording_json(state),
+        "energy_j_per_token": energy.as_ref().and_then(|energy| Some(energy.requests?.j_per_output_token)),
+        "energy_prefill_j_per_token": phase_energy(Work::Prefill),
+        "energy_decode_j_per_token": phase_energy(Work::Decode),
         "mfu": state.mfu().map(|used| used.share),
         "mbu": state.mbu().map(|used| used.share),
         "verdict": diagnosis.as_ref().map(|diagnosis| &diagnosis.verdict),
         "causes": diagnosis.as_ref().map(|diagnosis| &diagnosis.causes),
         "advice": diagnosis.as_ref().map(|diagnosis| &diagnosis.advice),
+        "gpu_idle": state.gpu_idle().map(|idle| idle.share),
         "trust": state.trust(),
         "kernel_reports": state.kernels.reports.iter().map(kernel_report).collect::<Vec<_>>(),
+    })
+}
+
+/// The spans in which kernels were recorded, what they cost, and what was left out because of them; null without any.
+fn recording_json(state: &RunState) -> Value {
+    let recording = &state.kernels.recording;
+    if !recording.is_used() {
+        return Value::Null;
+    }
+    let span = |span: RecordedSpan| json!({"from_s": span.from.secs(), "to_s": span.to.map(Stamp::secs)});
+    json!({
+        "spans": recording.spans().map(span).collect::<Vec<_>>(),
+        "decode_time_share": state.total.recorded_share(),
+        "cost": recording.cost(),
+        "left_out_of_metrics": !state.total.is_recorded(),
+        "metrics": (!state.total.with.is_empty()).then(|| state.total.with.summary()),
     })
 }
 
@@ -249,6 +310,7 @@ fn efficiency_json(state: &RunState) -> Value {
     json!({
         "mfu": used(state.mfu()),
         "mbu": used(state.mbu()),
+        "gpu_idle": state.gpu_idle(),
         "peaks": peaks,
         "no_peaks": no_peaks,
         "sm_clock_mhz": roofline.clock_mhz,

@@ -103,8 +103,25 @@ fn how_fast(state: &RunState) -> Vec<String> {
         };
         lines.push(format!("Then {} tokens per second follow{all}.", three_digits(each)));
     }
-    if let Some(joules) = energy_of(state).and_then(|energy| energy.of(Work::Decode)?.j_per_token) {
-        lines.push(format!("Each generated token uses {} J of GPU energy.", three_digits(joules)));
+    if let Some(ms) = metrics.e2e_ms.as_ref().and_then(typical) {
+        lines.push(format!("A whole request takes {} (median of {}).", millis(ms), metrics.requests));
+    }
+    if let Some(rate) = metrics.output_tok_s {
+        lines.push(format!(
+            "From the first request to the last token, {} tokens per second are generated.",
+            three_digits(rate)
+        ));
+    }
+    if let Some(energy) = energy_of(state)
+        && let Some(requests) = energy.requests
+    {
+        let decode = energy.of(Work::Decode).and_then(|decode| decode.j_per_token);
+        let decode = decode.map(|joules| format!("; generating alone, {} J", three_digits(joules)));
+        lines.push(format!(
+            "Each output token uses {} J of GPU energy, reading the prompt included{}.",
+            three_digits(requests.j_per_output_token),
+            decode.unwrap_or_default()
+        ));
     }
     if lines.is_empty() {
         lines.push("Nothing was measured.".to_owned());

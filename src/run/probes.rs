@@ -2,9 +2,11 @@
 
 use crate::{
     config::{Probe, RunConfig, Runtime},
-    event::Activity,
+    event::{Activity, Phase},
+    model::{Shape, Step},
     run::plan::Plan,
     sim::{
+        SimTiming,
         scenario::{Scenario, UnknownScenario},
         telemetry::{SimHost, SimProbe},
     },
@@ -31,14 +33,50 @@ fn source(config: &RunConfig) -> Result<Source, Absence> {
     }
 }
 
-/// The sampler for `config`. `activity` is the phase of the workload, `weight_bytes` the memory in use on a simulated GPU,
-/// `uuid` CUDA's identifier of the GPU of the workload, where known.
+/// The model on a simulated GPU.
+#[derive(Default)]
+struct SimModel {
+    weight_bytes: u64,
+    cache_bytes: u64,
+    /// Its shape, where it is known, and a prefill and a decode step.
+    steps: Option<(Shape, [Step; 2])>,
+}
+
+impl SimModel {
+    fn of(plan: &Plan) -> SimModel {
+        let (inputs, dtype) = (&plan.inputs, plan.composed.config.model.dtype);
+        let workload = plan.workload();
+        let (batch, prompt, output) = (
+            u64::from(workload.batch),
+            u64::from(workload.prompt_tokens()),
+            u64::from(workload.output_tokens),
+        );
+        let steps = [Step::prefill(batch, prompt), Step::decode(batch, prompt + output / 2)];
+        SimModel {
+            weight_bytes: plan.weight_bytes(),
+            cache_bytes: inputs.model.kv_bytes_per_position(dtype) * batch * (prompt + output),
+            steps: inputs.model.shape(dtype).map(|shape| (shape, steps)),
+        }
+    }
+
+    fn probe(self, scenario: Scenario, activity: &Activity, config: &RunConfig) -> SimProbe {
+        let bytes = self.weight_bytes + self.cache_bytes;
+        let probe = SimProbe::new(scenario, activity.clone(), config.runtime.seed, bytes);
+        let Some((shape, [prefill, decode])) = self.steps else { return probe };
+        let timing = SimTiming::new(shape, scenario.card().model(), config.runtime.cuda_graphs);
+        probe.with_load(timing.load(Phase::Prefill, prefill), timing.load(Phase::Decode, decode))
+    }
+}
+
+/// The sampler for `config`. `activity` is the phase of the workload, `model` what a simulated GPU runs, `uuid` CUDA's
+/// identifier of the GPU of the workload, where known.
 fn sampler(
     config: &RunConfig,
     activity: &Activity,
-    weight_bytes: u64,
+    model: SimModel,
     uuid: Option<&str>,
 ) -> Result<Sampler, UnknownScenario> {
+    let weight_bytes = model.weight_bytes;
     let seed = config.runtime.seed;
     let probe: Result<Box<dyn GpuProbe>, Absence> = match source(config) {
         Err(absence) => Err(absence),
@@ -46,7 +84,7 @@ fn sampler(
         Ok(Source::Simulated) => {
             let name = config.telemetry.scenario.as_ref().unwrap_or(&config.runtime.sim.scenario);
             let scenario = Scenario::named(name)?.with_seed(seed);
-            Ok(Box::new(SimProbe::new(scenario, activity.clone(), seed, weight_bytes)))
+            Ok(Box::new(model.probe(scenario, activity, config)))
         }
     };
     let host = config.profiling.host.enable.then(|| -> Box<dyn HostProbe> {
@@ -63,7 +101,7 @@ fn sampler(
 pub fn sampler_for(plan: &Plan, activity: &Activity) -> Result<Sampler, UnknownScenario> {
     let mut config = plan.composed.config.clone();
     config.runtime.device = plan.device.to_string();
-    sampler(&config, activity, plan.weight_bytes(), plan.gpu_uuid().as_deref())
+    sampler(&config, activity, SimModel::of(plan), plan.gpu_uuid().as_deref())
 }
 
 /// The thermometer for `config`; a simulated GPU starts at `last_temp_c`.
@@ -99,7 +137,7 @@ mod tests {
 
     /// What the sampler of `config` announces: the source of the GPU, or why there is none, and the host.
     fn announced(config: &RunConfig) -> Vec<String> {
-        let sampler = sampler(config, &Activity::default(), 0, None).unwrap();
+        let sampler = sampler(config, &Activity::default(), SimModel::default(), None).unwrap();
         let (tx, mut rx) = channel(Clock::virtual_clock());
         sampler.announce(&tx);
         let mut found = Vec::new();
@@ -132,11 +170,11 @@ mod tests {
     fn the_probe_may_have_its_own_scenario() {
         let mut config = config(Runtime::Sim, Probe::Auto);
         config.telemetry.scenario = Some("sunny".to_owned());
-        assert!(sampler(&config, &Activity::default(), 0, None).is_err());
+        assert!(sampler(&config, &Activity::default(), SimModel::default(), None).is_err());
         config.telemetry.scenario = Some("steady".to_owned());
         let activity = Activity::default();
         activity.set(Phase::Prefill);
-        let mut sampler = sampler(&config, &activity, 0, None).unwrap();
+        let mut sampler = sampler(&config, &activity, SimModel::default(), None).unwrap();
         let (tx, mut rx) = channel(Clock::virtual_clock());
         sampler.sample_due(Stamp(0), &tx);
         match rx.try_recv().unwrap().event {

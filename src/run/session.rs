@@ -7,7 +7,10 @@ mod tool_work;
 use std::{
     collections::VecDeque,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
@@ -36,6 +39,8 @@ pub struct Session {
     pub control: Control,
     /// Records kernels, on a GPU.
     tracer: Option<Arc<Tracer>>,
+    /// Whether a simulated run records kernels.
+    sim_kernels: Arc<AtomicBool>,
     plan: Plan,
     rx: EventRx,
     tx: EventTx,
@@ -92,6 +97,7 @@ impl Session {
             state: RunState::default(),
             control: Control::default(),
             tracer,
+            sim_kernels: Arc::new(AtomicBool::new(plan.composed.config.profiling.cupti.enable)),
             recording: Recording::open(&plan, started.started_unix_ms),
             tools_left: plan.tools().into(),
             plan,
@@ -151,6 +157,7 @@ impl Session {
             control: self.control.clone(),
             tx: self.tx.clone(),
             tracer: self.tracer.clone(),
+            sim_kernels: self.sim_kernels.clone(),
             sampler: inline,
         };
         self.threads.push(spawn_thread("llmprof-engine", move || engine.run(ready)));
@@ -282,9 +289,12 @@ impl Session {
         if self.state.finished.is_some() {
             return "the run has ended; r starts it again".to_owned();
         }
+        let message = |enable: bool| match enable {
+            true => "recording kernels".to_owned(),
+            false => "no longer recording kernels".to_owned(),
+        };
         if self.plan.simulated() {
-            return "simulated kernels are recorded from the start: set profiling.cupti.enable=true"
-                .to_owned();
+            return message(!self.sim_kernels.fetch_xor(true, Ordering::Relaxed));
         }
         let Some(tracer) = &self.tracer else {
             let (reason, remedy) =
@@ -295,8 +305,7 @@ impl Session {
         };
         let enable = !tracer.is_requested();
         tracer.request(enable);
-        let message = if enable { "recording kernels" } else { "no longer recording kernels" };
-        message.to_owned()
+        message(enable)
     }
 
     /// Names the current window and starts the next. The snapshot is written to the run directory. Returns a message

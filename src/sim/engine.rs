@@ -1,4 +1,4 @@
-//! The simulated engine: a seed, a scenario and a virtual clock, without a model.
+//! The simulated engine: a seed, a scenario and a virtual clock. It has the cost of a model, not its weights.
 
 use std::{
     sync::{
@@ -8,7 +8,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::kernels::SimKernels;
+use super::{
+    card::{SimCard, SimTiming},
+    kernels::SimKernels,
+};
 use crate::engine::{Engine, EngineError, Prompts};
 use crate::{
     base::noise,
@@ -21,7 +24,11 @@ use crate::{
 /// Called when simulated time reaches the time it requested last; returns the next one.
 pub type Tick = Box<dyn FnMut(Stamp) -> Option<Stamp> + Send>;
 
-/// The relative cost of one more position of context in a decode step.
+/// Used where neither the configuration nor a model's cost gives the duration of steps.
+const PREFILL_TOK_S: f64 = 47_000.0;
+const ITL_MS: f64 = 3.8;
+
+/// The relative cost of one more position of context in a decode step of a configured duration.
 const COST_PER_POSITION: f64 = 1.0e-5;
 
 /// The longest sleep between two checks of the stop flag.
@@ -30,7 +37,7 @@ const SLICE: Duration = Duration::from_millis(20);
 /// If simulated time is behind by more than this, it does not catch up: the machine slept or the workload was paused.
 const CATCH_UP_LIMIT: Duration = Duration::from_millis(250);
 
-/// An [`Engine`] whose steps take the time that [`SimConfig`] and its scenario say.
+/// An [`Engine`] whose steps take the time that follows from a model's cost, or that [`SimConfig`] gives, and from its scenario.
 pub struct SimEngine {
     config: SimConfig,
     scenario: Scenario,
@@ -40,6 +47,7 @@ pub struct SimEngine {
     stop: Arc<AtomicBool>,
     tick: Option<Tick>,
     tick_due: Option<Stamp>,
+    timing: Option<SimTiming>,
     kernels: Option<SimKernels>,
     pace: Option<Pace>,
     batch: usize,
@@ -66,6 +74,7 @@ impl SimEngine {
             stop,
             tick: None,
             tick_due: None,
+            timing: None,
             kernels: None,
             pace: None,
             batch: 1,
@@ -81,10 +90,47 @@ impl SimEngine {
         self
     }
 
+    /// The GPU it runs on.
+    pub fn card(&self) -> &'static SimCard {
+        self.scenario.card().model()
+    }
+
+    /// Takes durations that are not configured from `timing`.
+    pub fn with_timing(mut self, timing: SimTiming) -> SimEngine {
+        self.timing = Some(timing);
+        self
+    }
+
+    /// The undisturbed duration of a prefill.
+    fn prefill_s(&self) -> f64 {
+        let (batch, prompt) = (self.batch as u64, self.context as u64);
+        match (self.config.prefill_tok_s, &self.timing) {
+            (None, Some(timing)) => timing.prefill_s(batch, prompt),
+            (configured, _) => (batch * prompt) as f64 / configured.unwrap_or(PREFILL_TOK_S),
+        }
+    }
+
+    /// The undisturbed duration of a decode step.
+    fn decode_s(&mut self) -> f64 {
+        let (batch, context) = (self.batch as u64, self.context as u64);
+        match (self.config.itl_ms, &mut self.timing) {
+            (None, Some(timing)) => timing.decode_s(batch, context),
+            (configured, _) => {
+                let growth = 1.0 + COST_PER_POSITION * (context * batch) as f64;
+                configured.unwrap_or(ITL_MS) / 1e3 * growth
+            }
+        }
+    }
+
     /// Sends the kernels of the steps through `kernels`.
     pub fn with_kernels(mut self, kernels: SimKernels) -> SimEngine {
         self.kernels = Some(kernels);
         self
+    }
+
+    /// What recording its kernels adds to a step.
+    fn overhead_s(&mut self, phase: Phase, nominal_s: f64) -> f64 {
+        self.kernels.as_mut().map_or(0.0, |kernels| kernels.overhead_s(phase, nominal_s))
     }
 
     /// A step of `phase` that began at `start` is over.
@@ -184,8 +230,8 @@ impl Engine for SimEngine {
         self.batch = prompts.batch;
         let start = self.clock.now();
         let factor = self.scenario.at(start, Phase::Prefill).time_factor;
-        let nominal_s = prompts.ids.len() as f64 / self.config.prefill_tok_s;
-        let secs = self.jittered(nominal_s) * factor;
+        let nominal_s = self.prefill_s();
+        let secs = self.jittered(nominal_s) * factor + self.overhead_s(Phase::Prefill, nominal_s);
         self.spend(secs)?;
         self.strike_faults()?;
         self.send_kernels(Phase::Prefill, Step::prefill(self.batch as u64, self.context as u64), start);
@@ -195,9 +241,8 @@ impl Engine for SimEngine {
     fn decode(&mut self) -> Result<Vec<u32>, EngineError> {
         let start = self.clock.now();
         let factor = self.scenario.at(start, Phase::Decode).time_factor;
-        let nominal_s = self.config.itl_ms / 1e3;
-        let growth = 1.0 + COST_PER_POSITION * (self.context * self.batch) as f64;
-        let step_s = self.jittered(nominal_s) * growth * factor;
+        let nominal_s = self.decode_s();
+        let step_s = self.jittered(nominal_s) * factor + self.overhead_s(Phase::Decode, nominal_s);
         let spike_steps = self.scenario.spike_steps(start, start + bounded(step_s));
         self.spend(step_s + spike_steps * nominal_s)?;
         self.strike_faults()?;
@@ -227,8 +272,8 @@ mod tests {
 
     fn config(scenario: &str) -> SimConfig {
         SimConfig {
-            prefill_tok_s: 50_000.0,
-            itl_ms: 4.0,
+            prefill_tok_s: Some(50_000.0),
+            itl_ms: Some(4.0),
             jitter: 0.02,
             speed: 0.0,
             scenario: scenario.to_owned(),
@@ -286,7 +331,12 @@ mod tests {
     #[test]
     fn odd_numbers_do_not_panic() {
         for odd in [0.0, -1.0, f64::NAN, f64::INFINITY, f64::MIN_POSITIVE, f64::MAX] {
-            let config = SimConfig { prefill_tok_s: odd, itl_ms: odd, jitter: odd, ..config("itl_spikes") };
+            let config = SimConfig {
+                prefill_tok_s: Some(odd),
+                itl_ms: Some(odd),
+                jitter: odd,
+                ..config("itl_spikes")
+            };
             let mut engine = engine(&config, 1);
             engine.prefill(&prompts(4, 1)).unwrap();
             engine.decode().unwrap();
@@ -309,11 +359,13 @@ mod tests {
     #[test]
     fn a_tick_sees_the_stamps_it_asked_for_even_inside_a_long_prefill() {
         let (tx, rx) = mpsc::channel();
-        let mut engine = engine(&SimConfig { prefill_tok_s: 1000.0, jitter: 0.0, ..config("steady") }, 1)
-            .with_tick(Box::new(move |now| {
-                tx.send(now).unwrap();
-                Some(now + Duration::from_millis(100))
-            }));
+        let mut engine =
+            engine(&SimConfig { prefill_tok_s: Some(1000.0), jitter: 0.0, ..config("steady") }, 1).with_tick(
+                Box::new(move |now| {
+                    tx.send(now).unwrap();
+                    Some(now + Duration::from_millis(100))
+                }),
+            );
         engine.prefill(&prompts(450, 1)).unwrap();
         let seen: Vec<u64> = rx.try_iter().map(|stamp| stamp.0 / 1_000_000).collect();
         assert_eq!(seen, [0, 100, 200, 300, 400]);
@@ -321,12 +373,12 @@ mod tests {
 
     #[test]
     fn faults_end_the_run_as_scripted() {
-        let mut failing = engine(&SimConfig { prefill_tok_s: 100.0, ..config("fail") }, 1);
+        let mut failing = engine(&SimConfig { prefill_tok_s: Some(100.0), ..config("fail") }, 1);
         assert!(failing.prefill(&prompts(100, 1)).is_ok());
         assert!(
             matches!(failing.prefill(&prompts(300, 1)), Err(EngineError::Backend(text)) if text.contains("fail"))
         );
-        let mut panicking = engine(&SimConfig { prefill_tok_s: 100.0, ..config("panic") }, 1);
+        let mut panicking = engine(&SimConfig { prefill_tok_s: Some(100.0), ..config("panic") }, 1);
         let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || {
             panicking.prefill(&prompts(400, 1))
         }));

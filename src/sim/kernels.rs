@@ -1,21 +1,22 @@
-//! Simulated kernels: those of our CUDA engine by name, with times that follow from a model's cost on an H200 and add up
-//! to the simulated step.
+//! Simulated kernels: those of our CUDA engine by name, with times that follow from a model's cost on a card and add up to
+//! the simulated step.
 
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use super::card::SimCard;
 use crate::{
-    analysis::{
-        peaks::{Basis, GpuPeaks, Peaks, peaks},
-        roofline::Roof,
-    },
+    analysis::roofline::Roof,
     base::noise,
     event::{
-        Event, EventTx, GivenPeaks, KernelSpan, KernelTrace, KernelWindow, Phase, Stamp, StepTimeline,
-        TraceState, kernels::KernelRow,
+        Event, EventTx, KernelSpan, KernelTrace, KernelWindow, Phase, Stamp, StepTimeline, TraceState,
+        kernels::KernelRow,
     },
     model::{Operator, Shape, Step, cost::Amounts},
 };
 
-/// The simulated GPU.
-const GPU: &str = "NVIDIA H200";
 /// Simulated time between two windows, and between two timelines.
 const WINDOW_NS: u64 = 1_000_000_000;
 const TIMELINE_NS: u64 = 3_000_000_000;
@@ -24,12 +25,16 @@ const LEAST_NS: f64 = 1_600.0;
 /// Between two kernels: as nodes of a graph, and launched one by one.
 const GRAPH_GAP_NS: f64 = 350.0;
 const LAUNCH_GAP_NS: f64 = 2_600.0;
+/// What recording costs: a share of a step in a graph, and the time of each launch without one.
+const RECORDED_GRAPH_SHARE: f64 = 0.01;
+const RECORDED_LAUNCH_NS: f64 = 1_500.0;
 /// The host's share of a step.
 const HOST_SHARE: f64 = 0.02;
 
 /// Steps of one phase to make kernels for.
 pub struct SimSteps<'a> {
     pub shape: &'a Shape,
+    pub card: &'static SimCard,
     pub phase: Phase,
     /// A representative step.
     pub step: Step,
@@ -51,10 +56,22 @@ struct Launch {
     ns: f64,
 }
 
+/// The duration of such a step on the card: its kernels, the gaps between them and the host's share.
+pub(super) fn nominal_ns(of: &SimSteps<'_>) -> f64 {
+    let launches = launches(of);
+    let at_work: f64 = launches.iter().map(|launch| launch.ns).sum();
+    let gaps_ns = gap_ns(of) * launches.len().saturating_sub(1) as f64;
+    (at_work + gaps_ns) / (1.0 - HOST_SHARE)
+}
+
+fn gap_ns(of: &SimSteps<'_>) -> f64 {
+    if of.graph { GRAPH_GAP_NS } else { LAUNCH_GAP_NS }
+}
+
 /// The kernels of these steps, and of one of them one by one.
 pub fn sim_kernels(of: &SimSteps<'_>) -> (KernelWindow, StepTimeline) {
     let mut launches = launches(of);
-    let gap_ns = if of.graph { GRAPH_GAP_NS } else { LAUNCH_GAP_NS };
+    let gap_ns = gap_ns(of);
     let span_ns = of.step_ns as f64 * (1.0 - HOST_SHARE);
     // Where the step is shorter than its gaps, the gaps shrink too.
     let gaps_ns = (gap_ns * launches.len().saturating_sub(1) as f64).min(span_ns / 2.0);
@@ -133,7 +150,7 @@ fn timeline(phase: Phase, launches: &[Launch], gap_ns: f64) -> StepTimeline {
 /// A step's kernels in order, each with the time it would take.
 fn launches(of: &SimSteps<'_>) -> Vec<Launch> {
     let cost = of.shape.cost(of.step);
-    let roof = roof(&of.shape.dtype);
+    let roof = of.card.roof(&of.shape.dtype);
     let once = |operator: Operator, all: &mut Vec<Launch>| {
         if let Some(cost) = cost.of(operator) {
             all.extend(of_operator(of, operator, None, &cost.each(), &roof));
@@ -151,21 +168,6 @@ fn launches(of: &SimSteps<'_>) -> Vec<Launch> {
         once(operator, &mut all);
     }
     all
-}
-
-/// What the simulated card can do in a type; of one it has no figure for, as in f32.
-fn roof(dtype: &str) -> Roof {
-    let known = |dtype: &str| peaks(Some(GPU), dtype, GivenPeaks::default()).ok();
-    let peaks = known(dtype).or_else(|| known("f32"));
-    let none = || Peaks {
-        flops: 1e12,
-        bytes_per_s: GpuPeaks::named(GPU).map_or(1e12, |gpu| gpu.bytes_per_s),
-        clock_mhz: None,
-        basis: Basis::Estimated,
-        source: String::new(),
-        measured: None,
-    };
-    Roof::stated(&peaks.unwrap_or_else(none))
 }
 
 /// The kernels of one call of an operator; most have one.
@@ -216,9 +218,12 @@ fn of_operator(
     }
 }
 
-/// Sends kernel events as simulated time advances.
+/// Sends kernel events as simulated time advances, while they are requested.
 pub struct SimKernels {
+    requested: Arc<AtomicBool>,
+    recording: bool,
     shape: Shape,
+    card: &'static SimCard,
     tx: EventTx,
     graphs: bool,
     seed: u64,
@@ -243,16 +248,51 @@ impl Gathered {
 }
 
 impl SimKernels {
-    /// Announces that kernels are recorded. With `graphs`, a decode step is one CUDA graph.
-    pub fn new(shape: Shape, tx: EventTx, graphs: bool, seed: u64) -> SimKernels {
-        tx.send(Event::KernelTrace(KernelTrace { tool: "simulated".to_owned(), state: TraceState::On }));
+    /// Records while `requested` is set. With `graphs`, a decode step is one CUDA graph.
+    pub fn new(
+        shape: Shape,
+        card: &'static SimCard,
+        tx: EventTx,
+        (graphs, seed): (bool, u64),
+        requested: Arc<AtomicBool>,
+    ) -> SimKernels {
         let now = tx.clock().now();
         let phases = [Phase::Prefill, Phase::Decode].map(|phase| Gathered::new(phase, now));
-        SimKernels { shape, tx, graphs, seed, phases }
+        let mut kernels = SimKernels { requested, recording: false, shape, card, tx, graphs, seed, phases };
+        kernels.follow_request();
+        kernels
+    }
+
+    /// Begins or ends recording as requested.
+    fn follow_request(&mut self) {
+        let requested = self.requested.load(Ordering::Relaxed);
+        if requested == self.recording {
+            return;
+        }
+        self.finish();
+        self.recording = requested;
+        let state = if requested { TraceState::On } else { TraceState::Off };
+        self.tx.send(Event::KernelTrace(KernelTrace { tool: "simulated".to_owned(), state }));
+    }
+
+    /// How much longer the next step of `phase` takes because it is recorded.
+    pub fn overhead_s(&mut self, phase: Phase, step_s: f64) -> f64 {
+        self.follow_request();
+        if !self.recording {
+            return 0.0;
+        }
+        let layers: u64 = self.shape.layers.iter().map(|group| group.count).sum();
+        match self.graphs && phase == Phase::Decode {
+            true => step_s * RECORDED_GRAPH_SHARE,
+            false => (8 * layers + 4) as f64 * RECORDED_LAUNCH_NS / 1e9,
+        }
     }
 
     /// Adds a step that began at `start` and took `ns`; sends what is due.
     pub fn step(&mut self, phase: Phase, step: Step, start: Stamp, ns: u64) {
+        if !self.recording {
+            return;
+        }
         let now = self.tx.clock().now();
         for at in 0..self.phases.len() {
             let gathered = &mut self.phases[at];
@@ -280,6 +320,7 @@ impl SimKernels {
         let step_ns = std::mem::take(&mut gathered.ns) / steps;
         let of = SimSteps {
             shape: &self.shape,
+            card: self.card,
             phase: gathered.phase,
             step,
             steps,
@@ -306,7 +347,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::config::Dtype;
+    use crate::{config::Dtype, sim::card::H200};
 
     fn shape() -> Shape {
         let config = json!({
@@ -319,7 +360,7 @@ mod tests {
 
     fn decode(shape: &Shape, step_ns: u64, graph: bool, seed: u64) -> (KernelWindow, StepTimeline) {
         let (phase, step) = (Phase::Decode, Step::decode(1, 512));
-        sim_kernels(&SimSteps { shape, phase, step, steps: 10, step_ns, graph, seed })
+        sim_kernels(&SimSteps { shape, card: &H200, phase, step, steps: 10, step_ns, graph, seed })
     }
 
     #[test]

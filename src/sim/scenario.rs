@@ -5,6 +5,7 @@ use thiserror::Error;
 use crate::{
     base::noise,
     event::{Phase, Stamp, reasons},
+    sim::card::{H200, RTX_4090, SimCard},
 };
 
 /// The conditions at one moment, in one phase of the workload.
@@ -46,6 +47,11 @@ pub struct Card {
 }
 
 impl Card {
+    /// The GPU that it is.
+    pub fn model(&self) -> &'static SimCard {
+        if self.consumer { &RTX_4090 } else { &H200 }
+    }
+
     /// A data-centre GPU without faults.
     pub const IN_ORDER: Card =
         Card { pcie_width: 16, shared_from_s: None, vanishes_at_s: None, consumer: false };

@@ -7,13 +7,12 @@ use crate::{
         Activity, GpuInfo, GpuProcess, GpuSample, GpuSource, HostInfo, HostSample, Phase, Query, Refusal,
         Refused, Stamp, readings::Reading, reasons,
     },
-    sim::scenario::{MAX_SM_CLOCK_MHZ, Scenario},
+    sim::{
+        card::{SimCard, SimLoad},
+        scenario::Scenario,
+    },
 };
 
-const MEM_TOTAL_BYTES: u64 = 143_771 << 20;
-const MEM_CLOCK_MHZ: u32 = 3201;
-const POWER_LIMIT_W: f64 = 700.0;
-const IDLE_POWER_W: f64 = 122.0;
 /// Memory of a CUDA context without weights.
 const CONTEXT_BYTES: u64 = 683_540_480;
 /// The clock changes in steps of this size.
@@ -22,10 +21,18 @@ const POWER_LAG_S: f64 = 0.05;
 const AVERAGE_LAG_S: f64 = 0.5;
 const TEMP_LAG_S: f64 = 1.2;
 
-/// Steady-state values of a phase, captured from a real GPU.
+/// The temperature without load.
+const IDLE_TEMP_C: f64 = 38.0;
+/// The shares of dynamic power that any kernel draws, and that a fully used ceiling adds.
+const BASE_POWER: f64 = 0.1;
+const CEILING_POWER: f64 = 0.9;
+
+/// Steady-state values of a phase.
+#[derive(Debug, Clone, Copy, Default)]
 struct Load {
-    power_w: f64,
-    temp_c: f64,
+    /// The share of the power between idle and the limit.
+    power: f64,
+    extra_temp_c: f64,
     gpu_util_pct: f64,
     mem_util_pct: f64,
     sm_active_pct: f64,
@@ -34,50 +41,31 @@ struct Load {
     dram_pct: f64,
 }
 
-const IDLE: Load = Load {
-    power_w: IDLE_POWER_W,
-    temp_c: 38.0,
-    gpu_util_pct: 0.0,
-    mem_util_pct: 0.0,
-    sm_active_pct: 0.0,
-    occupancy_pct: 0.0,
-    tensor_pct: 0.0,
-    dram_pct: 0.0,
-};
+impl Load {
+    const PREPARING: Load = Load {
+        power: 0.12,
+        extra_temp_c: 3.0,
+        gpu_util_pct: 20.0,
+        mem_util_pct: 12.0,
+        sm_active_pct: 15.0,
+        occupancy_pct: 5.0,
+        tensor_pct: 0.0,
+        dram_pct: 10.0,
+    };
 
-fn load(phase: Phase) -> Load {
-    match phase {
-        Phase::Idle => IDLE,
-        Phase::Preparing => Load {
-            power_w: 190.0,
-            temp_c: 41.0,
-            gpu_util_pct: 20.0,
-            mem_util_pct: 12.0,
-            sm_active_pct: 15.0,
-            occupancy_pct: 5.0,
-            dram_pct: 10.0,
-            ..IDLE
-        },
-        Phase::Prefill => Load {
-            power_w: 655.0,
-            temp_c: 57.0,
-            gpu_util_pct: 99.0,
-            mem_util_pct: 24.0,
-            sm_active_pct: 95.6,
-            occupancy_pct: 14.1,
-            tensor_pct: 92.9,
-            dram_pct: 16.9,
-        },
-        Phase::Decode => Load {
-            power_w: 597.0,
-            temp_c: 49.0,
-            gpu_util_pct: 97.0,
-            mem_util_pct: 100.0,
-            sm_active_pct: 66.7,
-            occupancy_pct: 9.4,
-            tensor_pct: 3.1,
-            dram_pct: 78.6,
-        },
+    /// A phase that uses the ceilings as `used` says. The relations between the counters are those of a real GPU.
+    fn of(used: SimLoad, extra_temp_c: f64, gpu_util_pct: f64, occupancy_pct: f64) -> Load {
+        let (tensor_pct, dram_pct) = (100.0 * used.compute, 100.0 * used.memory);
+        Load {
+            power: BASE_POWER + CEILING_POWER * used.compute.max(used.memory).min(1.0),
+            extra_temp_c,
+            gpu_util_pct,
+            mem_util_pct: (1.3 * dram_pct).min(100.0),
+            sm_active_pct: tensor_pct.max(0.85 * dram_pct).min(100.0),
+            occupancy_pct,
+            tensor_pct,
+            dram_pct,
+        }
     }
 }
 
@@ -102,6 +90,9 @@ pub struct SimProbe {
     scenario: Scenario,
     activity: Activity,
     seed: u64,
+    card: &'static SimCard,
+    prefill: SimLoad,
+    decode: SimLoad,
     mem_used_bytes: u64,
     settled: Option<Settled>,
     samples: u64,
@@ -122,12 +113,12 @@ struct Settled {
 }
 
 impl Settled {
-    fn cold(at: Stamp) -> Settled {
+    fn cold(at: Stamp, card: &SimCard) -> Settled {
         Settled {
             at,
-            power_w: IDLE_POWER_W,
-            average_w: IDLE_POWER_W,
-            temp_c: 38.0,
+            power_w: card.idle_power_w,
+            average_w: card.idle_power_w,
+            temp_c: IDLE_TEMP_C,
             energy_mj: 2_981_197.0,
             reasons: 0,
             limited_ns: [0.0; COUNTERS.len()],
@@ -145,17 +136,43 @@ const COUNTERS: [(u64, Reading); 5] = [
 ];
 
 impl SimProbe {
-    /// `activity` is the workload's; `weight_bytes` is its memory on the GPU.
-    pub fn new(scenario: Scenario, activity: Activity, seed: u64, weight_bytes: u64) -> SimProbe {
-        let mem_used_bytes = (CONTEXT_BYTES + weight_bytes).min(MEM_TOTAL_BYTES);
-        let refused = if scenario.card().consumer { consumer_refusals() } else { Vec::new() };
-        SimProbe { scenario, activity, seed, mem_used_bytes, settled: None, samples: 0, refused }
+    /// `activity` is the workload's; `model_bytes` is its memory on the GPU.
+    pub fn new(scenario: Scenario, activity: Activity, seed: u64, model_bytes: u64) -> SimProbe {
+        let card = scenario.card().model();
+        SimProbe {
+            refused: if scenario.card().consumer { consumer_refusals() } else { Vec::new() },
+            scenario,
+            activity,
+            seed,
+            card,
+            prefill: SimLoad::PREFILL,
+            decode: SimLoad::DECODE,
+            mem_used_bytes: (CONTEXT_BYTES + model_bytes).min(card.mem_bytes),
+            settled: None,
+            samples: 0,
+        }
+    }
+
+    /// With the load of a model instead of a typical one.
+    pub fn with_load(self, prefill: SimLoad, decode: SimLoad) -> SimProbe {
+        SimProbe { prefill, decode, ..self }
+    }
+
+    fn load(&self) -> Load {
+        match self.activity.get() {
+            Phase::Idle => Load::default(),
+            Phase::Preparing => Load::PREPARING,
+            Phase::Prefill => Load::of(self.prefill, 19.0, 99.0, 14.1),
+            Phase::Decode => Load::of(self.decode, 11.0, 97.0, 9.4),
+        }
     }
 
     /// Starts at this temperature, idle after a load.
     pub fn starting_at(mut self, temp_c: Option<f32>) -> SimProbe {
-        self.settled =
-            temp_c.map(|temp_c| Settled { temp_c: f64::from(temp_c), ..Settled::cold(Stamp::default()) });
+        self.settled = temp_c.map(|temp_c| Settled {
+            temp_c: f64::from(temp_c),
+            ..Settled::cold(Stamp::default(), self.card)
+        });
         self
     }
 
@@ -171,7 +188,7 @@ impl SimProbe {
 
     fn settle(&mut self, now: Stamp, power_w: f64, temp_c: f64, reasons: u64) -> Settled {
         let Some(last) = self.settled else {
-            return Settled { reasons, ..Settled::cold(now) };
+            return Settled { reasons, ..Settled::cold(now, self.card) };
         };
         let passed = now.since(last.at);
         let passed_s = passed.as_secs_f64();
@@ -197,35 +214,37 @@ impl SimProbe {
         self.samples += 1;
         let phase = self.activity.get();
         let conditions = self.scenario.at(now, phase);
-        let load = load(phase);
+        let (load, card) = (self.load(), self.card);
 
         let limited = reasons::faults(conditions.reasons) != 0;
         // Under a limit the clock oscillates around it; otherwise it is at its maximum.
         let hunting_mhz = if limited { CLOCK_STEP_MHZ * (1.5 * self.wobble(0)).round() } else { 0.0 };
-        let target_mhz = MAX_SM_CLOCK_MHZ * conditions.sm_clock_factor;
+        let target_mhz = f64::from(card.sm_clock_max_mhz) * conditions.sm_clock_factor;
         let sm_clock_mhz = (target_mhz / CLOCK_STEP_MHZ).round() * CLOCK_STEP_MHZ + hunting_mhz;
 
         let power_w = if conditions.reasons & reasons::SW_POWER_CAP != 0 {
-            POWER_LIMIT_W - 10.0 + 25.0 * self.wobble(1)
+            card.power_limit_w - 10.0 + 25.0 * self.wobble(1)
         } else {
             // Dynamic power falls faster than the clock, because the voltage falls with it.
-            let dynamic_w = (load.power_w - IDLE_POWER_W) * conditions.sm_clock_factor.powf(1.8);
-            IDLE_POWER_W + dynamic_w * (1.0 + 0.015 * self.wobble(1)) + 0.5 * self.wobble(2)
+            let range_w = card.power_limit_w - card.idle_power_w;
+            let dynamic_w = load.power * range_w * conditions.sm_clock_factor.powf(1.8);
+            card.idle_power_w + dynamic_w * (1.0 + 0.015 * self.wobble(1)) + 0.5 * self.wobble(2)
         };
-        let settled = self.settle(now, power_w, load.temp_c + conditions.extra_temp_c, conditions.reasons);
+        let temp_c = IDLE_TEMP_C + load.extra_temp_c + conditions.extra_temp_c;
+        let settled = self.settle(now, power_w, temp_c, conditions.reasons);
         self.settled = Some(settled);
 
         let mut sample = GpuSample::of(gpu)
             .with(Reading::GpuUtil, self.share(load.gpu_util_pct, 1.5, 3).round())
             .with(Reading::MemUtil, self.share(load.mem_util_pct, 1.5, 4).round())
             .with(Reading::SmClock, sm_clock_mhz)
-            .with(Reading::MemClock, f64::from(MEM_CLOCK_MHZ))
+            .with(Reading::MemClock, f64::from(card.mem_clock_mhz))
             .with(Reading::Power, settled.power_w)
             .with(Reading::PowerAverage, settled.average_w)
             .with(Reading::Temp, settled.temp_c.round())
             .with(Reading::MemTemp, (settled.temp_c + 9.0).round())
             .with(Reading::MemUsed, self.mem_used_bytes as f64)
-            .with(Reading::MemTotal, MEM_TOTAL_BYTES as f64)
+            .with(Reading::MemTotal, card.mem_bytes as f64)
             .with(Reading::PowerCapNs, settled.limited_ns[0])
             .with_reasons(conditions.reasons);
         sample.read_us = Some((26.0 + 6.0 * self.wobble(5)) as u32);
@@ -233,7 +252,7 @@ impl SimProbe {
     }
 
     fn activity_counters(&self, gpu: u32) -> GpuSample {
-        let load = load(self.activity.get());
+        let load = self.load();
         GpuSample::of(gpu)
             .with(Reading::SmActive, self.share(load.sm_active_pct, 1.5, 6))
             .with(Reading::Occupancy, self.share(load.occupancy_pct, 0.3, 7))
@@ -244,14 +263,14 @@ impl SimProbe {
     }
 
     fn slow(&self, gpu: u32) -> GpuSample {
-        let settled = self.settled.unwrap_or_else(|| Settled::cold(Stamp::default()));
+        let settled = self.settled.unwrap_or_else(|| Settled::cold(Stamp::default(), self.card));
         let mut sample = GpuSample::of(gpu)
             .with(Reading::Energy, settled.energy_mj.round())
             .with(Reading::BoardLimitNs, 0.0)
             .with(Reading::ReliabilityNs, 0.0)
-            .with(Reading::PowerLimit, POWER_LIMIT_W)
-            .with(Reading::SmClockMax, MAX_SM_CLOCK_MHZ)
-            .with(Reading::PcieGen, 5.0)
+            .with(Reading::PowerLimit, self.card.power_limit_w)
+            .with(Reading::SmClockMax, f64::from(self.card.sm_clock_max_mhz))
+            .with(Reading::PcieGen, f64::from(self.card.pcie_gen))
             .with(Reading::PcieWidth, f64::from(self.scenario.card().pcie_width))
             .with(Reading::EccCorrected, 0.0)
             .with(Reading::EccUncorrected, 0.0);
@@ -264,23 +283,23 @@ impl SimProbe {
 
 impl GpuProbe for SimProbe {
     fn gpus(&self) -> Vec<GpuInfo> {
-        let consumer = self.scenario.card().consumer;
+        let card = self.card;
         vec![GpuInfo {
             index: 0,
-            name: if consumer { "NVIDIA GeForce" } else { "NVIDIA H200" }.to_owned(),
+            name: card.name.to_owned(),
             uuid: "GPU-00000000-0000-0000-0000-000000000000".to_owned(),
             driver: "simulated".to_owned(),
             source: GpuSource::Sim,
             profiled: true,
-            architecture: Some(if consumer { "Ada" } else { "Hopper" }.to_owned()),
-            mem_total_bytes: Some(MEM_TOTAL_BYTES),
-            power_limit_w: Some(POWER_LIMIT_W as f32),
-            power_limit_default_w: Some(POWER_LIMIT_W as f32),
-            power_limit_max_w: Some(POWER_LIMIT_W as f32),
-            sm_clock_max_mhz: Some(MAX_SM_CLOCK_MHZ as u32),
-            mem_clock_max_mhz: Some(MEM_CLOCK_MHZ),
-            slowdown_temp_c: Some(92),
-            pcie_gen_max: Some(5),
+            architecture: Some(card.architecture.to_owned()),
+            mem_total_bytes: Some(card.mem_bytes),
+            power_limit_w: Some(card.power_limit_w as f32),
+            power_limit_default_w: Some(card.power_limit_w as f32),
+            power_limit_max_w: Some(card.power_limit_w as f32),
+            sm_clock_max_mhz: Some(card.sm_clock_max_mhz),
+            mem_clock_max_mhz: Some(card.mem_clock_mhz),
+            slowdown_temp_c: Some(card.slowdown_temp_c),
+            pcie_gen_max: Some(card.pcie_gen),
             pcie_width_max: Some(16),
             persistence: Some(true),
             refused: self.refused.clone(),
@@ -432,6 +451,30 @@ mod tests {
         let early = after("steady", Phase::Decode, 0.0, 0.3);
         assert!(early.get(Reading::Power).unwrap() > 560.0, "{early:?}");
         assert!(early.get(Reading::Temp).unwrap() < 44.0, "{early:?}");
+    }
+
+    #[test]
+    fn a_consumer_card_is_one() {
+        let probe = SimProbe::new(Scenario::named("consumer").unwrap(), Activity::default(), 1, 0);
+        let info = &probe.gpus()[0];
+        assert_eq!(info.name, "NVIDIA GeForce RTX 4090");
+        assert_eq!((info.power_limit_w, info.mem_total_bytes), (Some(450.0), Some(24_564 << 20)));
+    }
+
+    #[test]
+    fn a_light_load_draws_less() {
+        let sample = |decode: SimLoad| {
+            let activity = Activity::default();
+            activity.set(Phase::Decode);
+            let mut probe =
+                SimProbe::new(Scenario::steady(), activity, 1, 0).with_load(SimLoad::PREFILL, decode);
+            (0..20)
+                .map(|i| probe.sample(0, Selection::Tier(Tier::Fast), Stamp(i * 100_000_000)).unwrap())
+                .last()
+        };
+        let watts =
+            |memory: f64| sample(SimLoad { compute: 0.0, memory }).unwrap().get(Reading::Power).unwrap();
+        assert!(watts(0.1) < 250.0 && watts(0.8) > 550.0);
     }
 
     #[test]

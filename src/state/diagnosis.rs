@@ -3,8 +3,9 @@
 use super::{GpuState, RunState};
 use crate::{
     analysis::{
+        gpu_idle::GpuIdle,
         throttle::{Diagnosis, Evidence, Ledger, Workload, diagnose},
-        trust::{Conditions, Trust, TrustInput, trust},
+        trust::{Conditions, Trust, TrustInput, evenness, trust},
         verdict,
     },
     event::{GpuProcess, Stamp, readings::Reading},
@@ -26,7 +27,10 @@ impl RunState {
     pub fn trust(&self) -> Option<Trust> {
         let run = self.run.as_ref().filter(|_| self.total.itl.n() > 0)?;
         Some(trust(&TrustInput {
-            conditions: self.conditions(self.total.from),
+            conditions: self.conditions(
+                self.total.from,
+                self.tpots_ns.is_recorded().then(|| self.total.recorded_share()),
+            ),
             tool: run.perturbed.as_deref(),
             outcome: self.finished.as_ref().map(|finished| finished.outcome),
             tpots_ns: self.tpots_ns.values(),
@@ -34,8 +38,8 @@ impl RunState {
         }))
     }
 
-    /// What happened around the run since `from`.
-    pub(super) fn conditions(&self, from: Stamp) -> Conditions {
+    /// What happened around the run since `from`, where `recorded_share` of the compared time has kernels recorded.
+    pub(super) fn conditions(&self, from: Stamp, recorded_share: Option<f64>) -> Conditions {
         let gpu = self.profiled_gpu();
         let on_cpu = self.run.as_ref().is_some_and(|run| run.device.is_cpu());
         Conditions {
@@ -45,7 +49,13 @@ impl RunState {
             throttled: gpu
                 .and_then(|gpu| self.diagnosis_of(gpu))
                 .is_some_and(|diagnosis| diagnosis.throttled),
+            recorded_share,
         }
+    }
+
+    /// How long the GPU is idle during decode; `None` where neither kernels nor steps were timed on it.
+    pub fn gpu_idle(&self) -> Option<GpuIdle> {
+        GpuIdle::of(self.kernels.decode.launch_meter().as_ref(), self.total.device_share())
     }
 
     /// The summary of the run so far; `None` until something was measured.
@@ -53,6 +63,10 @@ impl RunState {
         let run = self.run.as_ref()?;
         verdict::summary(&verdict::Measurements {
             metrics: &self.total,
+            tpot: evenness(self.tpots_ns.values()),
+            idle: self.gpu_idle(),
+            recorded: self.total.left_out(),
+            recording_cost: self.kernels.recording.cost(),
             batch: run.batch,
             step_bytes: self.decode_step_bytes(),
             cpu_taken_by_others: self

@@ -73,19 +73,21 @@ impl Incident {
         }
     }
 
-    /// Changes of the GPU's clock around the incident, and the active faults.
+    /// Whether its token was recorded kernel by kernel, changes of the GPU's clock around the incident, and the active
+    /// faults.
     pub fn meanwhile(&self) -> String {
+        let recorded = self.tokens.iter().any(|mark| mark.t == self.at && mark.recorded);
         let clocks: Vec<f64> = self.samples.iter().filter_map(|sample| sample.sm_clock_mhz).collect();
-        let (Some(min), Some(max)) =
-            (clocks.iter().copied().reduce(f64::min), clocks.iter().copied().reduce(f64::max))
-        else {
-            return String::new();
-        };
+        let ends = clocks.iter().copied().reduce(f64::min).zip(clocks.iter().copied().reduce(f64::max));
+        let clock = ends.filter(|(min, max)| max - min > 15.0);
         let bits = self.samples.iter().filter_map(|sample| sample.reasons).fold(0, |all, bits| all | bits);
-        let names: Vec<String> =
-            reasons::active(reasons::faults(bits)).map(|reason| reason.name().into_owned()).collect();
-        let clock = if max - min > 15.0 { format!("SM {min:.0}–{max:.0} MHz") } else { String::new() };
-        [clock, names.join(", ")].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(", ")
+        let faults = reasons::active(reasons::faults(bits)).map(|reason| reason.name().into_owned());
+        let parts = recorded
+            .then(|| "kernels were recorded".to_owned())
+            .into_iter()
+            .chain(clock.map(|(min, max)| format!("SM {min:.0}–{max:.0} MHz")))
+            .chain(faults);
+        parts.collect::<Vec<_>>().join(", ")
     }
 
     fn severity(&self) -> f64 {
@@ -219,7 +221,15 @@ mod tests {
 
     fn mark(n: u64, gap_ms: f64) -> TokenMark {
         let t = Stamp(n * 4_000_000);
-        TokenMark { t, gap_ns: (gap_ms * 1e6) as u64, id: 0, request: 0, first: false, warmup: false }
+        TokenMark {
+            t,
+            gap_ns: (gap_ms * 1e6) as u64,
+            id: 0,
+            request: 0,
+            first: false,
+            warmup: false,
+            recorded: false,
+        }
     }
 
     #[test]

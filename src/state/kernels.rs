@@ -2,11 +2,11 @@
 
 use std::collections::VecDeque;
 
-use super::push_bounded;
+use super::{Recording, push_bounded};
 use crate::{
     analysis::launches::LaunchMeter,
     event::{
-        KernelReport, KernelTrace, KernelWindow, Phase, StepTimeline, ToolRun, ToolState,
+        KernelReport, KernelTrace, KernelWindow, Phase, Stamp, StepTimeline, ToolRun, ToolState,
         kernels::{KernelRow, KernelTable, Kind, OTHERS},
     },
 };
@@ -20,6 +20,7 @@ const MAX_ROWS: usize = 256;
 pub struct KernelState {
     /// The tool that records kernels as they run, and whether it does.
     pub trace: Option<KernelTrace>,
+    pub recording: Recording,
     pub prefill: LiveKernels,
     pub decode: LiveKernels,
     /// Reports of nsys and ncu, the newest last.
@@ -61,6 +62,11 @@ impl KernelState {
             Phase::Decode => Some(&mut self.decode),
             _ => None,
         }
+    }
+
+    pub(super) fn switched(&mut self, t: Stamp, trace: &KernelTrace) {
+        self.recording.switched(t, &trace.state);
+        self.trace = Some(trace.clone());
     }
 
     pub(super) fn window(&mut self, window: &KernelWindow) {

@@ -7,6 +7,7 @@ mod incidents;
 mod kernels;
 mod loading;
 mod operators;
+mod recording;
 mod requests;
 mod sample;
 mod series;
@@ -22,6 +23,7 @@ pub use incidents::{FlightRecorder, Incident, IncidentKind, KeptSample};
 pub use kernels::{KEPT_REPORTS, KernelState, LiveKernels};
 pub use loading::Loading;
 pub use operators::{AllocatorState, HostOperators, OperatorState};
+pub use recording::{Measured, RecordedSpan, Recording, Split};
 pub use requests::ActiveRequest;
 use serde::{Deserialize, Serialize};
 pub use series::{Bucket, Series};
@@ -41,6 +43,8 @@ use crate::{
 };
 
 const LOG_LINES: usize = 1000;
+/// A rate is that of at least so many tokens.
+const RATE_TOKENS: usize = 8;
 const KEPT_SNAPSHOTS: usize = 64;
 
 /// Appends `item`; the oldest item is dropped once there are `max`.
@@ -67,24 +71,26 @@ pub struct RunState {
     pub warmup_done: u32,
     pub requests_done: u32,
     /// The run so far.
-    pub total: Metrics,
+    pub total: Split<Metrics>,
     /// Since the last snapshot.
-    pub window: Metrics,
+    pub window: Split<Metrics>,
+    /// Up to here, measured time was added to the metrics.
+    counted_to: Option<Stamp>,
     /// The requests since the last snapshot, one by one.
-    trace: RequestTrace,
+    trace: Split<RequestTrace>,
     /// All requests, with the gaps between tokens, where they are needed.
-    full_trace: Option<Box<RequestTrace>>,
+    full_trace: Option<Box<Split<RequestTrace>>>,
     pub trail: TokenTrail,
     /// ITL in milliseconds over the run, warm-up included.
     pub itl_ms: Series,
     /// TTFT in milliseconds over the run, warm-up included, at the time of the first token.
     pub ttft_ms: Series,
     /// Measured ITL by the length of the context.
-    pub by_context: ByContext,
+    pub by_context: Split<ByContext>,
     /// The seconds around incidents.
     pub flight: FlightRecorder,
     /// TPOT of the measured requests in order of time.
-    tpots_ns: Thinned<f64>,
+    tpots_ns: Split<Thinned<f64>>,
     pub gpus: Vec<GpuState>,
     pub gpu_absent: Option<GpuAbsent>,
     pub host: HostState,
@@ -158,7 +164,7 @@ impl RunState {
                 }
             }
             Event::SamplerCost(cost) => self.sampler = Some((**cost).clone()),
-            Event::KernelTrace(trace) => self.kernels.trace = Some(trace.clone()),
+            Event::KernelTrace(trace) => self.kernels.switched(t, trace),
             Event::Kernels(window) => self.kernels.window(window),
             Event::StepTimeline(timeline) => self.kernels.timeline(timeline),
             Event::Operators(window) => self.operators.window(window),
@@ -171,9 +177,10 @@ impl RunState {
             Event::RequestStarted(started) => {
                 self.first_request_at.get_or_insert(t);
                 self.active = Some(ActiveRequest::new(t, started.clone()));
-                if !started.warmup && self.total.ttft.n() == 0 && self.requests_done == 0 {
+                if !started.warmup && self.counted_to.is_none() {
                     // Measurement starts here; earlier time belongs to no window.
-                    (self.total.from, self.window.from) = (t, t);
+                    self.metrics().for_each(|metrics| metrics.from = t);
+                    self.counted_to = Some(t);
                 }
             }
             Event::RequestFinished(finished) => self.request_finished(finished.complete),
@@ -186,12 +193,14 @@ impl RunState {
             Event::Prediction(_) => {}
             Event::WorkloadPaused => self.workload_paused_at = Some(t),
             Event::WorkloadResumed => {
-                let pause =
-                    self.workload_paused_at.take().map(|paused_at| t.since(paused_at)).unwrap_or_default();
-                self.first_request_at = self.first_request_at.map(|start| start + pause);
-                if let Some(active) = self.active.as_mut().filter(|_| !pause.is_zero()) {
-                    active.leave_out(pause);
-                    self.traces().for_each(RequestTrace::paused);
+                if let Some(paused_at) = self.workload_paused_at.take() {
+                    let pause = t.since(paused_at);
+                    self.counted_to = self.counted_to.map(|to| to + pause);
+                    self.first_request_at = self.first_request_at.map(|start| start + pause);
+                    if let Some(active) = &mut self.active {
+                        active.leave_out(pause);
+                        self.traces().for_each(RequestTrace::paused);
+                    }
                 }
             }
             Event::RunStarted(run) => self.run = Some((**run).clone()),
@@ -219,10 +228,17 @@ impl RunState {
                 self.active = None;
                 self.loading = None;
                 self.workload_paused_at = None;
+                self.kernels.recording.end(t);
                 self.finished = Some(finished.clone());
             }
         }
-        (self.total.to, self.window.to) = (self.now, self.now);
+        let now = self.now;
+        self.metrics().for_each(|metrics| metrics.to = now);
+    }
+
+    /// All metrics of the run and of the window.
+    fn metrics(&mut self) -> impl Iterator<Item = &mut Metrics> {
+        self.total.both_mut().into_iter().chain(self.window.both_mut())
     }
 
     fn token(&mut self, t: Stamp, token: crate::event::Token) {
@@ -231,16 +247,26 @@ impl RunState {
         };
         let first = active.first_token.is_none();
         let gap_ns = active.token(t);
+        let from = Stamp(t.0.saturating_sub(gap_ns));
+        let recorded = self.kernels.recording.overlaps(from, t);
+        active.recorded |= recorded;
         let context = u64::from(active.started.prompt_tokens) + u64::from(active.tokens) - 1;
         let (warmup, batch) = (active.started.warmup, u64::from(active.started.batch));
         let prompt = u64::from(active.started.prompt_tokens);
+        if !first {
+            self.kernels.recording.step(from, t);
+        }
+        // Slow because of the recording, not because of the GPU.
+        let left_out = recorded && !self.total.without.is_empty();
         for gpu in self.gpus.iter_mut().filter(|gpu| gpu.info.profiled) {
-            if !first {
+            if !first && !left_out {
                 gpu.heat.token(t, gap_ns);
             }
-            gpu.ledger.token(t, first, gap_ns, if first { prompt * batch } else { batch }, warmup);
+            let tokens = if first { prompt * batch } else { batch };
+            gpu.ledger.token(t, first, gap_ns, tokens, warmup || left_out);
+            gpu.ledger.generated(batch);
         }
-        let mark = TokenMark { t, gap_ns, id: token.id, request: token.request, first, warmup };
+        let mark = TokenMark { t, gap_ns, id: token.id, request: token.request, first, warmup, recorded };
         self.flight.token(mark, self.trail.seen());
         self.trail.push(mark);
         match first {
@@ -250,9 +276,11 @@ impl RunState {
         if !warmup {
             self.traces().for_each(|trace| trace.token(t, first, gap_ns));
             if !first {
-                self.by_context.token(context, gap_ns);
+                self.by_context.of(recorded).token(context, gap_ns);
             }
-            for metrics in [&mut self.total, &mut self.window] {
+            let wall_ns = self.counted_to.replace(t).map_or(0, |to| t.since(to).as_nanos() as u64);
+            for metrics in [&mut self.total, &mut self.window].map(|metrics| metrics.of(recorded)) {
+                metrics.wall_ns += wall_ns;
                 match first {
                     true => metrics.first_token(gap_ns, prompt, batch),
                     false => metrics.next_token(gap_ns, batch),
@@ -271,16 +299,19 @@ impl RunState {
             return;
         }
         let sample = active.sample().filter(|_| complete);
-        self.traces().for_each(|trace| trace.request_ended(sample));
+        let recorded = active.recorded;
+        for trace in self.full_trace.as_deref_mut().into_iter().chain([&mut self.trace]) {
+            trace.of(recorded).request_ended(sample);
+            trace.of(!recorded).request_ended(None);
+        }
         if complete {
             self.requests_done += 1;
-            let tpot_ns = active.tpot_ns();
-            sample.and_then(|sample| sample.tpot_ns()).into_iter().for_each(|ns| self.tpots_ns.push(ns));
-            for metrics in [&mut self.total, &mut self.window] {
+            let tpots_ns = self.tpots_ns.of(recorded);
+            sample.and_then(|sample| sample.tpot_ns()).into_iter().for_each(|ns| tpots_ns.push(ns));
+            for metrics in [&mut self.total, &mut self.window].map(|metrics| metrics.of(recorded)) {
                 metrics.requests += 1;
-                if let Some(tpot_ns) = tpot_ns {
-                    metrics.tpot.record(tpot_ns);
-                }
+                active.tpot_ns().into_iter().for_each(|ns| metrics.tpot.record(ns));
+                active.e2e_ns().into_iter().for_each(|ns| metrics.e2e.record(ns));
             }
         }
     }
@@ -288,12 +319,14 @@ impl RunState {
     fn take_snapshot(&mut self, name: &str) {
         let snapshot = self.window_snapshot(name);
         push_bounded(&mut self.snapshots, KEPT_SNAPSHOTS, snapshot);
-        self.window.restart(self.now);
-        self.trace.restart();
+        let now = self.now;
+        self.window.both_mut().into_iter().for_each(|metrics| metrics.restart(now));
+        self.trace.both_mut().into_iter().for_each(RequestTrace::restart);
     }
 
     fn traces(&mut self) -> impl Iterator<Item = &mut RequestTrace> {
-        self.full_trace.as_deref_mut().into_iter().chain([&mut self.trace])
+        let full = self.full_trace.as_deref_mut();
+        full.into_iter().chain([&mut self.trace]).flat_map(Split::both_mut)
     }
 
     /// The current window as a snapshot would keep it.
@@ -343,21 +376,28 @@ impl RunState {
         self.run.as_ref().map_or(1, |r| r.batch)
     }
 
-    /// Decode tokens per second over the last `span_s` seconds, or of the last token when that took longer; `None` when
-    /// nothing is being decoded.
+    /// ITL in `columns` equal parts of `from..to`, each of at least [`RATE_TOKENS`] tokens: what a chart of the decode rate
+    /// shows. A single gap is no rate: after a late token the next one may be early.
+    pub fn itl_columns(&self, from: Stamp, to: Stamp, columns: usize) -> Vec<Option<Bucket>> {
+        let mut columns = self.itl_ms.columns(from, to, columns);
+        Bucket::pool(&mut columns, RATE_TOKENS as u32);
+        columns
+    }
+
+    /// Decode tokens per second over the last `span_s` seconds, or over the last [`RATE_TOKENS`] steps of the request where
+    /// they took longer; `None` when nothing is being decoded.
     pub fn recent_decode_tok_s(&self, span_s: f64) -> Option<f64> {
         let active = self.active.as_ref()?;
         let from = Stamp(self.now.0.saturating_sub((span_s * 1e9) as u64));
-        let mut recent = self.trail.since(from).filter(|mark| !mark.first).peekable();
-        let batch = u64::from(self.batch());
-        let (tokens, ns) = match recent.peek() {
-            Some(_) => recent.fold((0, 0), |(n, ns), mark| (n + batch, ns + mark.gap_ns)),
-            None => {
-                let last = self.trail.last().filter(|m| !m.first && m.request == active.started.request)?;
-                (batch, last.gap_ns)
-            }
-        };
-        (ns > 0).then(|| tokens as f64 * 1e9 / ns as f64)
+        let recent = self.trail.since(from).count().max(RATE_TOKENS);
+        let counted =
+            |mark: &&TokenMark| !mark.first && (mark.t >= from || mark.request == active.started.request);
+        let (steps, ns) = self
+            .trail
+            .window(0, recent)
+            .filter(counted)
+            .fold((0, 0), |(n, ns), mark| (n + 1, ns + mark.gap_ns));
+        (ns > 0).then(|| f64::from(self.batch()) * f64::from(steps) * 1e9 / ns as f64)
     }
 
     /// Bytes that a decode step reads in the middle of a request: the weights once, and the cache of every sequence.

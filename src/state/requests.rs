@@ -16,11 +16,13 @@ pub struct ActiveRequest {
     start: Stamp,
     pub first_token: Option<Stamp>,
     last_token: Stamp,
+    /// Kernels were recorded during a part of it.
+    pub(super) recorded: bool,
 }
 
 impl ActiveRequest {
     pub(super) fn new(t: Stamp, started: RequestStarted) -> Self {
-        ActiveRequest { started, tokens: 0, prefill: None, start: t, first_token: None, last_token: t }
+        ActiveRequest { started, tokens: 0, prefill: None, start: t, first_token: None, last_token: t, recorded: false }
     }
 
     /// Counts a token; returns the time since the previous one, or since the start.
@@ -45,6 +47,11 @@ impl ActiveRequest {
     pub(super) fn tpot_ns(&self) -> Option<u64> {
         let first = self.first_token.filter(|_| self.tokens > 1)?;
         Some(self.last_token.since(first).as_nanos() as u64 / u64::from(self.tokens - 1))
+    }
+
+    /// From its start to its last token; `None` before its first.
+    pub(super) fn e2e_ns(&self) -> Option<u64> {
+        self.first_token.map(|_| self.last_token.since(self.start).as_nanos() as u64)
     }
 
     /// Its data for comparisons; `None` before its first token.

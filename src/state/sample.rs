@@ -1,12 +1,15 @@
 //! The sample of a run that is compared with others, from its state.
 
-use super::RunState;
+use super::{RunState, Split};
 use crate::{
     analysis::{
-        compare::{Clocks, Facts, GpuFacts, KernelProfile, LimitShare, RequestTrace, SAMPLE_SCHEMA, Sample},
+        compare::{
+            Clocks, Facts, GpuFacts, KernelProfile, LimitShare, RequestTrace, SAMPLE_SCHEMA, Sample, Thinned,
+        },
+        metrics::Metrics,
         throttle::{Account, Work},
     },
-    event::{KernelWindow, Outcome, Phase, Stamp, readings::Reading},
+    event::{KernelWindow, Outcome, Phase, readings::Reading},
 };
 
 /// The number of requests kept of a run.
@@ -17,31 +20,36 @@ const MIN_SAMPLES: u64 = 20;
 impl RunState {
     /// A state that keeps all requests with the gaps between tokens, for [`run_sample`](Self::run_sample).
     pub fn for_comparison() -> RunState {
-        RunState { full_trace: Some(Box::new(RequestTrace::with_gaps(MAX_REQUESTS))), ..RunState::default() }
+        let trace = || RequestTrace::with_gaps(MAX_REQUESTS);
+        let full_trace = Some(Box::new(Split { without: trace(), with: trace() }));
+        RunState { full_trace, ..RunState::default() }
     }
 
     /// Starts the compared window here; earlier requests are dropped.
     pub fn forget_requests(&mut self) {
         if let Some(trace) = &mut self.full_trace {
-            trace.restart();
+            trace.both_mut().into_iter().for_each(RequestTrace::restart);
         }
-        self.tpots_ns.clear();
-        self.total.restart(self.now);
+        self.tpots_ns.both_mut().into_iter().for_each(Thinned::clear);
+        let now = self.now;
+        self.counted_to = self.counted_to.map(|_| now);
+        self.total.both_mut().into_iter().for_each(|metrics| metrics.restart(now));
     }
 
     /// The sample of the run; `None` before its first event, and where requests were not kept.
     pub fn run_sample(&self, name: &str) -> Option<Sample> {
-        self.sample_of(name, self.full_trace.as_deref()?, self.total.from)
+        self.sample_of(name, self.full_trace.as_deref()?, &self.total)
     }
 
     /// The sample of the window since the last snapshot, which is complete even while the run continues.
     pub(super) fn window_sample(&self, name: &str) -> Option<Sample> {
-        let mut sample = self.sample_of(name, &self.trace, self.window.from)?;
+        let mut sample = self.sample_of(name, &self.trace, &self.window)?;
         sample.facts.outcome = Some(Outcome::Completed);
         Some(sample)
     }
 
-    fn sample_of(&self, name: &str, trace: &RequestTrace, from: Stamp) -> Option<Sample> {
+    fn sample_of(&self, name: &str, trace: &Split<RequestTrace>, metrics: &Split<Metrics>) -> Option<Sample> {
+        let from = metrics.from;
         let run = self.run.as_ref()?;
         let gpu = self.profiled_gpu();
         let requests = trace.requests();
@@ -84,7 +92,7 @@ impl RunState {
                 let phases = [(Phase::Prefill, Work::Prefill), (Phase::Decode, Work::Decode)];
                 phases.into_iter().flat_map(|(phase, work)| limits(phase, gpu.ledger.of(work))).collect()
             }),
-            conditions: self.conditions(from),
+            conditions: self.conditions(from, trace.is_recorded().then(|| metrics.recorded_share())),
             peak_mem_bytes: peak.filter(|bytes| *bytes > 0),
             decode: profile(&self.kernels.decode.total),
             requests,

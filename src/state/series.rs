@@ -34,6 +34,31 @@ impl Bucket {
     pub fn sum(&self) -> f64 {
         self.sum
     }
+
+    /// Puts neighbours together until each has `min_n` values: their mean and extremes replace those of every bucket of the
+    /// group.
+    pub fn pool(columns: &mut [Option<Bucket>], min_n: u32) {
+        let mut groups: Vec<(Bucket, Vec<usize>)> = Vec::new();
+        for (i, bucket) in columns.iter().enumerate().filter_map(|(i, bucket)| Some((i, (*bucket)?))) {
+            match groups.last_mut().filter(|(pooled, _)| pooled.n < min_n) {
+                Some((pooled, members)) => {
+                    pooled.merge(bucket);
+                    members.push(i);
+                }
+                None => groups.push((bucket, vec![i])),
+            }
+        }
+        // What is left at the end belongs to the group before it.
+        if let [.., (before, members), (last, left)] = &mut groups[..]
+            && last.n < min_n
+        {
+            before.merge(*last);
+            members.append(left);
+        }
+        for (pooled, members) in groups {
+            members.into_iter().for_each(|i| columns[i] = Some(pooled));
+        }
+    }
 }
 
 const RECENT: usize = 1024;
@@ -207,6 +232,27 @@ mod tests {
         let held = s.held_columns(at(0.0), at(10.0), 10, 3_000_000_000);
         let filled: Vec<bool> = held.iter().map(Option::is_some).collect();
         assert_eq!(filled, [false, true, true, true, true, false, false, false, false, true]);
+    }
+
+    #[test]
+    fn neighbours_are_pooled_until_there_are_enough_values() {
+        let mut s = Series::default();
+        // A late value, then an early one: 30 + 1.5 + 4 * 4 over six.
+        for (i, value) in [30.0, 1.5, 4.0, 4.0, 4.0, 4.0, 4.0].into_iter().enumerate() {
+            s.push(at(i as f64 + 0.5), value);
+        }
+        let mut columns = s.columns(at(0.0), at(10.0), 10);
+        Bucket::pool(&mut columns, 4);
+        let means: Vec<Option<f32>> = columns.iter().map(|bucket| bucket.map(|b| b.mean())).collect();
+        let all = 51.5 / 7.0;
+        assert_eq!(means[..7], [Some(all); 7], "the last three are too few for a group of their own");
+        assert_eq!(means[7..], [None; 3]);
+        assert_eq!(columns[0].map(|b| (b.min, b.max)), Some((1.5, 30.0)));
+        let mut enough = s.columns(at(0.0), at(10.0), 10);
+        Bucket::pool(&mut enough, 3);
+        let mean = |i: usize| enough[i].unwrap().mean();
+        assert_eq!((mean(0), mean(3), mean(6)), (35.5 / 3.0, 4.0, 4.0));
+        Bucket::pool(&mut [], 4);
     }
 
     #[test]

@@ -41,6 +41,125 @@ fn latencies_match_their_definitions() {
     assert_eq!(s.prefill_tok_s, Some(400.0));
     assert!((s.decode_tok_s.unwrap() - 4.0 / 0.030).abs() < 1e-9);
     assert_eq!((s.requests, s.output_tokens), (1, 6));
+    assert_eq!(s.e2e_ms.map(|e2e| (e2e.n, e2e.mean)), Some((1, Some(80.0))));
+    assert!((s.output_tok_s.unwrap() - 6.0 / 0.080).abs() < 1e-9);
+}
+
+#[test]
+fn the_wall_clock_includes_prefills_and_the_time_between_requests() {
+    let one = |start: u64, id: u32| {
+        vec![
+            request(start, id, id == 0),
+            token(start + 600, id, 0),
+            token(start + 610, id, 1),
+            token(start + 620, id, 2),
+            finished(start + 621, id),
+        ]
+    };
+    let state = fold(&[one(0, 0), one(1000, 1), one(2000, 2)].concat());
+    let s = state.total.summary();
+    // From 1,000 to 2,620 ms: twice three tokens of two sequences. Warm-up is left out.
+    assert!((s.output_tok_s.unwrap() - 12.0 / 1.620).abs() < 1e-9, "{s:?}");
+    assert!((s.decode_tok_s.unwrap() - 8.0 / 0.040).abs() < 1e-9, "{s:?}");
+    assert_eq!(s.e2e_ms.unwrap().p50, Some(620.0));
+}
+
+fn recording(ms: u64, state: TraceState) -> Envelope {
+    envelope(ms, Event::KernelTrace(KernelTrace { tool: "CUPTI".into(), state }))
+}
+
+/// Requests of 20 tokens, each a second long from its number on, 10 ms a token; 15 ms while kernels are recorded.
+fn run_with(spans: &[(u64, u64)], requests: u32) -> RunState {
+    let recorded = |ms: u64| spans.iter().any(|(from, to)| (*from..*to).contains(&ms));
+    let mut events: Vec<Envelope> = Vec::new();
+    for (from, to) in spans {
+        events.extend([recording(*from, TraceState::On), recording(*to, TraceState::Off)]);
+    }
+    for id in 0..requests {
+        let mut at = u64::from(id) * 1000 + 1;
+        events.push(request(at, id, false));
+        for index in 0..20 {
+            at += if recorded(at) { 15 } else { 10 };
+            events.push(token(at, id, index));
+        }
+        events.push(finished(at + 1, id));
+    }
+    events.sort_by_key(|event| event.t);
+    fold(&events)
+}
+
+#[test]
+fn what_is_recorded_is_left_out_and_shown_beside_it() {
+    let state = run_with(&[(3000, 5000), (7000, 8000)], 10);
+    let total = &state.total;
+    assert_eq!((total.requests, total.itl.n(), total.itl.mean_ms()), (7, 7 * 19, Some(10.0)));
+    assert_eq!(total.tpot.percentile_ms(50.0), Some(10.0));
+    let left_out = total.left_out().unwrap();
+    assert_eq!((left_out.requests, left_out.itl.n(), left_out.itl.mean_ms()), (3, 3 * 19, Some(15.0)));
+    let cost = state.kernels.recording.cost().unwrap();
+    assert_eq!((cost.spans, cost.steps), (2, 57));
+    assert!((cost.cost_pct - 50.0).abs() < 1e-9, "{cost:?}");
+    assert_eq!(state.tpots_ns.values().len(), 7);
+    let verdict = RunState { run: Some(run_started()), ..state }.verdict().unwrap();
+    assert!(verdict.contains("mean ITL 10.0 ms without, 15.0 ms with"), "{verdict}");
+}
+
+#[test]
+fn without_the_events_nothing_is_left_out() {
+    let state = run_with(&[], 3);
+    assert!(state.total.left_out().is_none() && !state.kernels.recording.is_used());
+    assert_eq!((state.total.itl.n(), state.kernels.recording.cost()), (57, None));
+}
+
+#[test]
+fn a_run_that_is_recorded_throughout_keeps_its_latencies() {
+    let state = run_with(&[(0, 60_000)], 12);
+    assert!(state.total.is_recorded() && state.total.left_out().is_none());
+    assert_eq!((state.total.requests, state.total.itl.mean_ms()), (12, Some(15.0)));
+    let trust = RunState { run: Some(run_started()), ..state }.trust().unwrap();
+    assert!(!trust.blocks_comparison() && trust.score == 4, "{trust:?}");
+}
+
+#[test]
+fn a_snapshot_over_a_recorded_span_has_the_requests_without_it() {
+    let mut state = run_with(&[(12_000, 20_000)], 24);
+    state.run = Some(run_started());
+    let sample = state.window_sample("all").unwrap();
+    assert_eq!((sample.requests.len(), sample.conditions.recorded_share), (16, None));
+    let trust = sample.trust(false);
+    assert!(trust.issues.is_empty(), "{trust:?}");
+    // Each request has a part with recording: TPOT drifts, and recording is the cause.
+    let spans: Vec<(u64, u64)> = (0..24).map(|i| (i * 1000 + 150 - 5 * i, i * 1000 + 900)).collect();
+    let mut state = run_with(&spans, 24);
+    state.run = Some(run_started());
+    let trust = state.window_sample("all").unwrap().trust(false);
+    assert!(trust.issues[0].to_string().contains("kernels were recorded in"), "{trust:?}");
+}
+
+fn run_started() -> RunStarted {
+    serde_json::from_value(serde_json::json!({
+        "schema": 1, "program": "", "started_unix_ms": 0, "experiment": "", "model": "tiny", "dtype": "f32",
+        "engine": "sim", "device": "cuda:0", "synthetic_weights": true, "simulated": true, "parameters": 1,
+        "weight_bytes": 4, "step_weight_bytes": 4, "kv_bytes_per_position": 1, "requests": 24, "warmup": 0,
+        "batch": 2, "prompt_tokens": 10, "output_tokens": 20, "seed": 0, "overrides": []
+    }))
+    .unwrap()
+}
+
+#[test]
+fn the_rate_is_that_of_several_tokens() {
+    let mut events = vec![request(0, 0, false), token(100, 0, 0)];
+    let mut at = 100;
+    // A late token is followed by an early one.
+    for (index, gap) in (1..).zip([10, 10, 10, 10, 10, 10, 48, 2]) {
+        at += gap;
+        events.push(token(at, 0, index));
+    }
+    let state = fold(&events);
+    let columns = state.itl_columns(Stamp(0), Stamp(at * 1_000_000), 100);
+    let fastest = columns.iter().flatten().map(|bucket| bucket.mean()).fold(f32::INFINITY, f32::min);
+    assert!((fastest - 110.0 / 8.0).abs() < 1e-3, "{fastest} ms is the fastest mean");
+    assert!((state.recent_decode_tok_s(0.001).unwrap() - 8.0 / 0.110).abs() < 1e-6);
 }
 
 #[test]

@@ -15,6 +15,8 @@ pub struct TokenMark {
     pub request: u32,
     pub first: bool,
     pub warmup: bool,
+    /// Kernels were recorded while it was generated.
+    pub recorded: bool,
 }
 
 const KEPT: usize = 8192;

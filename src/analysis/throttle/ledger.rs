@@ -42,6 +42,8 @@ pub struct Ledger {
     /// The highest PCIe generation under load.
     pcie_gen: Option<f64>,
     maxima: Maxima,
+    /// Generated tokens of all sequences, first ones and warm-up included.
+    output_tokens: u64,
     first: Option<Stamp>,
     last: Stamp,
 }
@@ -95,6 +97,15 @@ impl Ledger {
 
     pub fn energy(&self) -> &EnergyMeter<{ Work::ALL.len() }> {
         &self.energy
+    }
+
+    pub fn output_tokens(&self) -> u64 {
+        self.output_tokens
+    }
+
+    /// A step generated `tokens`, in all sequences.
+    pub fn generated(&mut self, tokens: u64) {
+        self.output_tokens += tokens;
     }
 
     /// Whether the GPU was under load at the last sample.

@@ -242,7 +242,7 @@ fn the_engine_runs_the_families_of_the_table() {
         assert_eq!(one.like.name(), one.model_type);
     }
     // Of these, the table and the engine read the same shape.
-    let tree = crate::config::ConfTree::built_in();
+    let tree = crate::config::built_in();
     for model in tree.options("model") {
         let composed = crate::config::compose(&tree, &[format!("model={model}")]).unwrap();
         let Ok(spec) = ModelSpec::from_hf(&composed.config.model.arch) else { continue };

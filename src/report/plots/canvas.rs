@@ -4,7 +4,8 @@ use plotters::{coord::Shift, prelude::*};
 
 use crate::{
     base::{markup::without_controls, units::grouped},
-    state::RunState,
+    event::Stamp,
+    state::{RecordedSpan, RunState},
 };
 
 pub type DrawError = DrawingAreaErrorKind<<SVGBackend<'static> as DrawingBackend>::ErrorType>;
@@ -129,6 +130,20 @@ pub type Chart<'a, DB> = ChartContext<
     DB,
     Cartesian2d<plotters::coord::types::RangedCoordf64, plotters::coord::types::RangedCoordf64>,
 >;
+
+/// Marks the time in which kernels were recorded.
+pub fn recorded_bands<DB: DrawingBackend>(
+    chart: &mut Chart<'_, DB>,
+    state: &RunState,
+    (bottom, top): (f64, f64),
+) -> Result<(), DrawingAreaErrorKind<DB::ErrorType>> {
+    let end = state.now.secs();
+    let band = |span: RecordedSpan| {
+        let (from, to) = (span.from.secs(), span.to.map_or(end, Stamp::secs));
+        Rectangle::new([(from, bottom), (to.min(end), top)], GREEN.mix(0.14).filled())
+    };
+    chart.draw_series(state.kernels.recording.spans().map(band)).map(|_| ())
+}
 
 #[cfg(test)]
 mod tests {

@@ -4,7 +4,8 @@ use plotters::prelude::*;
 
 use super::{
     canvas::{
-        Area, BLUE, COLUMNS, DrawError, FAINT, GREEN, INK, ORANGE, RED, chart, label, plot, with_margin,
+        Area, BLUE, COLUMNS, DrawError, FAINT, GREEN, INK, ORANGE, RED, chart, label, plot, recorded_bands,
+        with_margin,
     },
     throughput::segments,
 };
@@ -73,7 +74,9 @@ fn draw_lane(
     };
     let (low, high) = (f64::from(low), f64::from(high).max(limit.unwrap_or(f64::MIN)));
     let end = state.now.secs().max(1e-3);
-    let mut chart = chart(area, (0.0..end, ""), (with_margin(low, high), unit), (None, None))?;
+    let range = with_margin(low, high);
+    let mut chart = chart(area, (0.0..end, ""), (range.clone(), unit), (None, None))?;
+    recorded_bands(&mut chart, state, (range.start, range.end))?;
     if let Some(limit) = limit {
         chart.draw_series(LineSeries::new([(0.0, limit), (end, limit)], FAINT))?;
     }

@@ -2,7 +2,7 @@
 
 use plotters::prelude::*;
 
-use super::canvas::{BLUE, COLUMNS, FAINT, ORANGE, PURPLE, RED, chart, legend, plot};
+use super::canvas::{BLUE, COLUMNS, FAINT, GREEN, ORANGE, PURPLE, RED, chart, legend, plot, recorded_bands};
 use crate::{
     event::Stamp,
     state::{Bucket, RunState},
@@ -14,7 +14,7 @@ pub fn throughput_svg(state: &RunState) -> Option<String> {
     let end = state.now.secs().max(1e-3);
     let batch = f64::from(state.batch());
     let column_s = end / COLUMNS as f64;
-    let columns = state.itl_ms.columns(Stamp(0), state.now, COLUMNS);
+    let columns = state.itl_columns(Stamp(0), state.now, COLUMNS);
     let rate = |ms: f32| if ms > 0.0 { batch * 1e3 / f64::from(ms) } else { 0.0 };
     let x = |i: usize| (i as f64 + 0.5) * column_s;
     let known = || columns.iter().enumerate().filter_map(|(i, bucket)| Some((i, (*bucket)?)));
@@ -27,6 +27,7 @@ pub fn throughput_svg(state: &RunState) -> Option<String> {
         if measured > 0.0 && state.total.ttft.n() > 0 {
             chart.draw_series([Rectangle::new([(0.0, 0.0), (measured, top)], FAINT.mix(0.12).filled())])?;
         }
+        recorded_bands(&mut chart, state, (0.0, top))?;
         for (i, bucket) in state.ttft_ms.columns(Stamp(0), state.now, COLUMNS).iter().enumerate() {
             let Some(bucket) = bucket else { continue };
             let to = (i as f64 + 1.0) * column_s;
@@ -34,9 +35,9 @@ pub fn throughput_svg(state: &RunState) -> Option<String> {
             let band = Rectangle::new([(from, 0.0), (to, top)], PURPLE.mix(0.16).filled());
             chart.draw_series([band])?;
         }
-        // The slowest and the fastest token of a column, then its mean.
+        // The slowest token of a column, then its mean. The fastest is no rate: it may follow a late one.
         for (i, bucket) in known() {
-            let ends = [rate(bucket.max), rate(bucket.min)].map(|rate| (x(i), rate.min(top)));
+            let ends = [rate(bucket.max), rate(bucket.mean())].map(|rate| (x(i), rate));
             chart.draw_series(LineSeries::new(ends, BLUE.mix(0.25)))?;
         }
         // Columns between two slow tokens are empty: the line continues for as long as the tokens took.
@@ -54,13 +55,14 @@ pub fn throughput_svg(state: &RunState) -> Option<String> {
             chart.draw_series([Circle::new((x, top * 0.97), 3, RED.filled())])?;
         }
         let entries = [
-            ("mean; thin: slowest to fastest token", BLUE),
+            ("mean of at least 8 tokens; thin: down to the slowest", BLUE),
             ("prefill", PURPLE),
             ("before measurement", FAINT),
             ("incident", RED),
-            ("the recording has no end", ORANGE),
         ];
-        legend(area, entries.into_iter().take(if state.finished.is_none() { 5 } else { 4 }))
+        let recorded = state.kernels.recording.is_used().then_some(("kernels recorded", GREEN));
+        let no_end = state.finished.is_none().then_some(("the recording has no end", ORANGE));
+        legend(area, entries.into_iter().chain(recorded).chain(no_end))
     })
 }
 

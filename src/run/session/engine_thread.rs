@@ -1,7 +1,7 @@
 //! The engine's thread: prepares the engine, runs the workload, and reports how it ended.
 
 use std::{
-    sync::Arc,
+    sync::{Arc, atomic::AtomicBool},
     time::{Duration, Instant},
 };
 
@@ -19,7 +19,7 @@ use crate::{
         prefill_progress::PrefillReporter,
     },
     run::{inputs::Inputs, plan::Plan},
-    sim::{SimEngine, SimKernels},
+    sim::{SimEngine, SimKernels, SimTiming},
     telemetry::Sampler,
 };
 
@@ -32,6 +32,8 @@ pub(super) struct EngineThread {
     pub tx: EventTx,
     /// Records kernels, on a GPU.
     pub tracer: Option<Arc<Tracer>>,
+    /// Whether a simulated run records kernels.
+    pub sim_kernels: Arc<AtomicBool>,
     /// Of a simulated run, which takes its samples between its steps so that equal seeds give equal runs.
     pub sampler: Option<Sampler>,
 }
@@ -124,9 +126,11 @@ impl EngineThread {
         let (clock, cancel) = (tx.clock().clone(), self.control.cancel_flag());
         let mut engine = SimEngine::new(&runtime.sim, runtime.seed, model.vocab() as u32, clock, cancel)
             .map_err(|e| EngineError::Backend(e.to_string()))?;
-        if let Some(shape) = model.shape(self.plan.dtype).filter(|_| config.profiling.cupti.enable) {
-            let kernels = SimKernels::new(shape, tx.clone(), runtime.cuda_graphs, runtime.seed);
-            engine = engine.with_kernels(kernels);
+        if let Some(shape) = model.shape(self.plan.dtype) {
+            let (card, graphs) = (engine.card(), runtime.cuda_graphs);
+            engine = engine.with_timing(SimTiming::new(shape.clone(), card, graphs));
+            let (tx, requested) = (tx.clone(), self.sim_kernels.clone());
+            engine = engine.with_kernels(SimKernels::new(shape, card, tx, (graphs, runtime.seed), requested));
         }
         if let Some(mut sampler) = self.sampler.take() {
             let tx = tx.clone();

@@ -136,8 +136,10 @@ pub fn sweep_json(sweep: &Sweep) -> Value {
             "ttft_ms": metrics.map(|m| latency(m.ttft_ms)),
             "tpot_ms": metrics.map(|m| latency(m.tpot_ms)),
             "itl_ms": metrics.map(|m| latency(m.itl_ms)),
+            "e2e_ms": metrics.and_then(|m| m.e2e_ms).map(latency),
             "prefill_tok_s": metrics.and_then(|m| m.prefill_tok_s),
             "decode_tok_s": metrics.and_then(|m| m.decode_tok_s),
+            "output_tok_s": metrics.and_then(|m| m.output_tok_s),
         })
     };
     json!({

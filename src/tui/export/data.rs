@@ -6,7 +6,9 @@ use super::table::{Table, cell, number};
 use crate::{
     analysis::{
         compare::{Comparison, Metric},
+        energy::energy,
         interval::ConfidenceInterval,
+        metrics::Metrics,
         roofline::Roof,
     },
     event::{Level, kernels::Extent, readings::Reading, reasons},
@@ -62,6 +64,8 @@ fn overview(view: &View<'_>) -> Table {
     }
     add("throughput", "decode", "mean", "tok/s", number(state.total.decode_tok_s()));
     add("throughput", "prefill", "mean", "tok/s", number(state.total.prefill_tok_s()));
+    add("throughput", "output", "wall clock", "tok/s", number(state.total.output_tok_s()));
+    add("throughput", "GPU idle", "share", "1", number(state.gpu_idle().map(|idle| idle.share)));
     add("throughput", "MFU", "share", "1", number(state.mfu().map(|used| used.share)));
     let mbu = now.and_then(|rate| state.mbu_at(rate));
     add("throughput", "MBU", "share", "1", number(mbu.map(|used| used.share)));
@@ -72,8 +76,24 @@ fn overview(view: &View<'_>) -> Table {
         let ends = [("min", s.min), ("max", s.max), ("last", distribution.last_ms())];
         values.into_iter().chain(ends).for_each(|(what, ms)| add("latency", name, what, "ms", number(ms)));
     }
+    for (name, distribution) in state.total.left_out().into_iter().flat_map(Metrics::latencies) {
+        let s = distribution.summary();
+        add("latency, kernels recorded", name, "n", "", s.n.to_string());
+        add("latency, kernels recorded", name, "mean", "ms", number(s.mean));
+        add("latency, kernels recorded", name, "p50", "ms", number(s.p50));
+    }
+    let cost = state.kernels.recording.cost();
+    add("latency, kernels recorded", "cost", "of a step", "%", number(cost.map(|cost| cost.cost_pct)));
     if let Some(gpu) = view.gpu() {
         add("GPU", "name", "", "", gpu.info.name.clone());
+        if let Some(energy) = energy(&gpu.ledger) {
+            let requests = energy.requests.map(|requests| requests.j_per_output_token);
+            add("energy", "requests", "per output token", "J", number(requests));
+            for phase in &energy.phases {
+                add("energy", phase.phase.name(), "", "J", number(phase.joules));
+                add("energy", phase.phase.name(), "per token", "J", number(phase.j_per_token));
+            }
+        }
         for reading in Reading::ALL {
             let about = reading.about();
             add("GPU", about.key, "last", about.unit, number(gpu.value(*reading)));
@@ -140,8 +160,9 @@ fn tokens(view: &View<'_>) -> Table {
     let window = TokenWindow::of(view, usize::MAX);
     let gpu = state.profiled_gpu();
     let beside = if gpu.is_some() { "sm_clock_mhz,power_w" } else { "cpu_pct,cpu_clock_mhz" };
-    let mut table =
-        Table::titled(&format!("token,t_s,request,id,first,warmup,since_last_ms,{beside},incident"));
+    let mut table = Table::titled(&format!(
+        "token,t_s,request,id,first,warmup,since_last_ms,{beside},incident,kernels_recorded"
+    ));
     for (mark, number_of) in window.tokens.iter().zip(window.first..) {
         let mut row = vec![
             number_of.to_string(),
@@ -163,6 +184,7 @@ fn tokens(view: &View<'_>) -> Table {
         });
         let incident = state.flight.incidents.iter().find(|incident| incident.token == number_of);
         row.push(cell(incident.map(|incident| incident.describe())));
+        row.push(mark.recorded.to_string());
         table.add(row);
     }
     table

@@ -11,7 +11,7 @@ use unicode_width::UnicodeWidthStr;
 
 use crate::{
     analysis::trust::Severity,
-    base::units::{clock, grouped, percent, rough_seconds},
+    base::units::{clock, grouped, millis, percent, rough_seconds, three_digits},
     event::{Phase, Stamp},
     rundir::Loss,
     tui::{
@@ -145,6 +145,12 @@ fn status<'a>(view: &View<'_>) -> Vec<Vec<Span<'a>>> {
             Span::styled(dots(trust.score, theme.glyphs.dot), style),
             Span::styled(dots(trust.of - trust.score, theme.glyphs.hollow_dot), missing),
         ]);
+    }
+    if let Some(rate) = state.total.output_tok_s() {
+        parts.push(label_value(theme, "output", &three_digits(rate), "tok/s"));
+    }
+    if let Some(ms) = state.total.e2e.percentile_ms(50.0) {
+        parts.push(label_value(theme, "E2E p50", &millis(ms), ""));
     }
     parts
 }

@@ -40,7 +40,7 @@ impl Widget for Frame<'_> {
             Pane::Log => LogPane(view).render(layout.body, buf),
         }
         if let Some((bar, position)) = layout.transport.as_ref().zip(view.replay) {
-            transport::draw(view.theme, bar, position, buf);
+            transport::draw(view.theme, bar, position, &view.state.kernels.recording, buf);
         }
         footer::draw(&view, &layout, buf);
         overlay::draw(&view, area, buf);

@@ -8,11 +8,13 @@ use ratatui::{
 };
 
 use crate::{
+    event::Stamp,
     rundir::Position,
+    state::Recording,
     tui::{layout::TransportBar, theme::Theme},
 };
 
-pub fn draw(theme: &Theme, bar: &TransportBar, position: Position, buf: &mut Buffer) {
+pub fn draw(theme: &Theme, bar: &TransportBar, position: Position, recording: &Recording, buf: &mut Buffer) {
     let style = match (position.following, position.playing) {
         (true, true) => theme.good,
         (false, true) => theme.accent,
@@ -24,9 +26,14 @@ pub fn draw(theme: &Theme, bar: &TransportBar, position: Position, buf: &mut Buf
     ]);
     left.render(bar.area, buf);
     let knob = bar.knob().unwrap_or(bar.track.x);
-    for x in bar.track.left()..bar.track.right() {
+    let recorded = recording.columns(Stamp(0), position.end, bar.track.width as usize);
+    for (x, recorded) in (bar.track.left()..bar.track.right()).zip(recorded) {
         let glyph = if x == knob { theme.glyphs.knob } else { theme.glyphs.line };
-        let style = if x <= knob { theme.accent } else { theme.border };
+        let style = match x <= knob {
+            true if recorded => theme.warn,
+            true => theme.accent,
+            false => theme.border,
+        };
         buf[(x, bar.track.y)].set_symbol(glyph).set_style(style);
     }
     let right = Line::from(vec![

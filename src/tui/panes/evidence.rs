@@ -68,6 +68,10 @@ pub fn evidence<'a>(view: &View<'_>, width: u16) -> Vec<Line<'a>> {
             }
         }
     }
+    if let Some(cost) = state.kernels.recording.cost() {
+        heading(theme, &mut lines, "recording of kernels");
+        lines.push(item(theme, &plain(&cost.to_string())));
+    }
     if let Some(trust) = state.trust() {
         heading(theme, &mut lines, &format!("trust: {} of {}", trust.score, trust.of));
         match trust.issues.is_empty() {

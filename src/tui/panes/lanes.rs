@@ -4,6 +4,7 @@ use ratatui::{
     buffer::Buffer,
     layout::Rect,
     style::{Modifier, Style},
+    text::Line,
     widgets::Widget,
 };
 
@@ -32,6 +33,21 @@ pub struct Row<'a> {
     pub selected: bool,
 }
 
+/// Marks the columns of `area` in which kernels were recorded, in its first row, over the time range; returns the rest. All
+/// of it where there were none, or where it has no row to spare.
+pub fn mark_recorded(view: &View<'_>, area: Rect, buf: &mut Buffer) -> Rect {
+    let (from, to) = view.time_range();
+    if area.height < 2 || !view.state.kernels.recording.overlaps(from, to) {
+        return area;
+    }
+    let theme = view.theme;
+    let recorded = view.state.kernels.recording.columns(from, to, area.width as usize);
+    for (x, _) in (area.left()..area.right()).zip(recorded).filter(|(_, recorded)| *recorded) {
+        buf[(x, area.y)].set_symbol(theme.glyphs.active).set_style(theme.accent);
+    }
+    Rect { y: area.y + 1, height: area.height - 1, ..area }
+}
+
 /// Draws the rows in a box and returns the rest of it, at least `keep` lines.
 pub fn rows_box(
     view: &View<'_>,
@@ -51,8 +67,16 @@ pub fn rows_box(
     let (label, readout) =
         if inner.width >= 50 { (LABEL, READOUT) } else { (LABEL, inner.width.saturating_sub(LABEL)) };
     let keep = keep.min(inner.height / 3);
-    let height = ((inner.height - keep) / (rows.len() as u16).max(1)).clamp(1, 6);
     let mut y = inner.y;
+    if view.state.kernels.recording.overlaps(from, to) && inner.height > keep + rows.len() as u16 {
+        let row = Lane::plot_area(Rect { height: 2, ..inner }, label, readout);
+        mark_recorded(view, row, buf);
+        buf.set_stringn(inner.x + 1, y, "kernels", label.saturating_sub(2) as usize, theme.dim);
+        let place = Rect { x: row.right(), y, width: inner.right() - row.right(), height: 1 };
+        Line::styled("recorded ", theme.accent).right_aligned().render(place, buf);
+        y += 1;
+    }
+    let height = ((inner.bottom() - y - keep) / (rows.len() as u16).max(1)).clamp(1, 6);
     for row in rows {
         if y + height > inner.bottom() {
             break;

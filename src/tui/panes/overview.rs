@@ -7,7 +7,7 @@ use ratatui::{
     widgets::{Paragraph, Widget, Wrap},
 };
 
-use super::{gpu, tokens};
+use super::{gpu, lanes::mark_recorded, tokens};
 use crate::{
     analysis::{distribution::Distribution, throttle::Tone},
     base::units::{grouped, millis, percent, scaled, three_digits},
@@ -36,9 +36,13 @@ impl Widget for OverviewPane<'_> {
         let verdict_height = rows(&verdict).clamp(1, VERDICT_ROWS);
         let device_height = if area.height >= 24 { 4 } else { 3 };
         let chart_height =
-            if area.height >= 34 { area.height - 7 - 9 - device_height - verdict_height } else { 0 };
+            if area.height >= 34 { area.height - 8 - 9 - device_height - verdict_height } else { 0 };
         let [top, chart, strip, device, below] = Layout::vertical([
-            Constraint::Length(if area.height >= 18 { 6 } else { 5 }),
+            Constraint::Length(match area.height {
+                20.. => 7,
+                18.. => 6,
+                _ => 5,
+            }),
             Constraint::Length(chart_height),
             Constraint::Min(3),
             Constraint::Length(device_height),
@@ -141,6 +145,8 @@ fn throughput(view: &View<'_>, area: Rect, buf: &mut Buffer) {
         prefill_line.extend(label_value(theme, "MFU", &percent(mfu.share * 100.0), ""));
     }
     lines.push(Line::from(prefill_line));
+    let output = number(view.state.total.output_tok_s());
+    lines.insert(1, Line::from(label_value(theme, "output", &output, "tok/s wall clock")));
     if let Some(mbu) = now.and_then(|rate| view.state.mbu_at(rate)) {
         let of = format!("of {}", scaled(mbu.peak, "B/s"));
         lines.push(Line::from(label_value(theme, "MBU", &percent(mbu.share * 100.0), &of)));
@@ -187,13 +193,13 @@ fn tok_s_line(view: &View<'_>, area: Rect, buf: &mut Buffer) -> Option<f32> {
     let per_second = |itl_ms: f32| batch * 1e3 / itl_ms.max(1e-6);
     let columns: Vec<_> = view
         .state
-        .itl_ms
-        .columns(from, to, area.width as usize * 2)
+        .itl_columns(from, to, area.width as usize * 2)
         .into_iter()
         .map(|b| b.map(|b| Span::flat(per_second(b.mean()))))
         .collect();
     let top = columns.iter().flatten().map(|s| s.mid).fold(0.0, f32::max) * 1.05;
-    plot(buf, area, &join_gaps(columns), (0.0, top), view.theme.decode, view.theme);
+    let chart = mark_recorded(view, area, buf);
+    plot(buf, chart, &join_gaps(columns), (0.0, top), view.theme.decode, view.theme);
     (top > 0.0).then_some(top)
 }
 
@@ -214,7 +220,9 @@ fn join_gaps(mut columns: Vec<Option<Span>>) -> Vec<Option<Span>> {
 fn throughput_chart(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let (from, to) = view.time_range();
     let aside = format!("last {:.0} s", to.since(from).as_secs_f64());
-    let inner = draw_box(view.theme, ("decode tok/s", &aside), area, buf);
+    let recorded = view.state.kernels.recording.overlaps(from, to);
+    let title = if recorded { "decode tok/s · kernels recorded where marked" } else { "decode tok/s" };
+    let inner = draw_box(view.theme, (title, &aside), area, buf);
     let chart = Rect { x: inner.x + 8, width: inner.width.saturating_sub(9), ..inner };
     if view.state.itl_ms.is_empty() {
         note(view.theme, " no token yet").render(inner, buf);
@@ -250,7 +258,13 @@ const COLUMNS: [Column; 5] = [
 
 fn latency(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
-    let inner = draw_box(theme, ("latency", "ms"), area, buf);
+    // A recorded run has nothing else.
+    let aside = match (view.state.total.is_recorded(), view.state.total.left_out().is_some()) {
+        (true, _) => "ms, kernels recorded",
+        (false, true) => "ms, without recording",
+        (false, false) => "ms",
+    };
+    let inner = draw_box(theme, ("latency", aside), area, buf);
     let total = &view.state.total;
     // The median by the GPU's clock, next to the host's.
     let by_gpu = total.device_step.n() > 0;
@@ -267,6 +281,7 @@ fn latency(view: &View<'_>, area: Rect, buf: &mut Buffer) {
         ("TTFT", &total.ttft, Some(&total.device_prefill)),
         ("TPOT", &total.tpot, None),
         ("ITL", &total.itl, Some(&total.device_step)),
+        ("E2E", &total.e2e, None),
     ];
     let cell = |ms: Option<f64>, style| {
         let text = ms.map_or_else(|| theme.glyphs.none.to_owned(), three_digits);
@@ -297,11 +312,14 @@ fn in_few_lines(view: &View<'_>, area: Rect, buf: &mut Buffer) {
         theme,
         vec![
             label_value(theme, "", &rate(decode), kind.unit()),
+            label_value(theme, "output", &rate(total.output_tok_s()), ""),
             label_value(theme, "prefill", &rate(total.prefill_tok_s()), ""),
         ],
         area.width,
     )];
-    for (name, d) in [("TTFT", &total.ttft), ("TPOT", &total.tpot), ("ITL", &total.itl)] {
+    let rows = [("TTFT", &total.ttft), ("TPOT", &total.tpot), ("ITL", &total.itl), ("E2E", &total.e2e)];
+    // The last one only where the device and the verdict fit too.
+    for (name, d) in rows.into_iter().take(if area.height > 6 { 4 } else { 3 }) {
         let ms = |v: Option<f64>| v.map_or_else(|| none.to_owned(), millis);
         lines.push(fit(
             theme,

@@ -160,6 +160,22 @@ fn over_tokens(window: &TokenWindow<'_>, value: impl Fn(Stamp) -> Option<f32>) -
 }
 
 fn lanes(view: &View<'_>, window: &TokenWindow<'_>) -> Vec<TokenLane> {
+    let mut lanes = device_lanes(view, window);
+    if window.tokens.iter().any(|mark| mark.recorded) {
+        let columns = window.tokens.iter().flat_map(|mark| [mark.recorded.then_some(Span::flat(1.0)); 2]);
+        lanes.push(TokenLane {
+            label: "kernel".into(),
+            readout: " recorded".into(),
+            columns: columns.collect(),
+            range: (0.0, 1.0),
+            style: view.theme.accent,
+            is_flag: true,
+        });
+    }
+    lanes
+}
+
+fn device_lanes(view: &View<'_>, window: &TokenWindow<'_>) -> Vec<TokenLane> {
     let theme = view.theme;
     let none: fn(&KeptSample) -> Option<f64> = |_| None;
     let lane = |label: &str,
@@ -265,6 +281,9 @@ fn cursor_box(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     ];
     if !mark.first {
         parts.insert(2, label_value(theme, "", &format!("{:.2}", gap / median_ms(view)), "× median"));
+    }
+    if mark.recorded {
+        parts.push(vec![Text::styled("kernels recorded", theme.accent)]);
     }
     if let Some(gpu) = view.state.profiled_gpu() {
         if let Some(mhz) = gpu.series(Reading::SmClock).at(mark.t) {

@@ -8,8 +8,8 @@ use super::{
 };
 use crate::{
     analysis::launches::LaunchMeter,
-    base::units::{millis, percent, percent_digits, three_digits},
-    event::{ToolRun, ToolState, TraceState},
+    base::units::{millis, percent, percent_change, percent_digits, three_digits},
+    event::{Phase, ToolRun, ToolState, TraceState},
     kernels::show::Shown,
     tui::{
         theme::Theme,
@@ -59,6 +59,14 @@ pub fn numbers<'a>(view: &View<'_>, source: &Source<'_>, width: u16) -> Line<'a>
             if let Some(meter) = live.launch_meter() {
                 parts.extend(live_numbers(theme, &meter, unit));
             }
+            if let Some(cost) = view.state.kernels.recording.cost().filter(|_| *phase == Phase::Decode) {
+                parts.push(label_value(
+                    theme,
+                    "recording costs",
+                    &percent_change(cost.cost_pct),
+                    "of a step",
+                ));
+            }
             let noun = if live.total.steps == 1 { "step" } else { "steps" };
             parts.push(label_value(theme, "", &count(live.total.steps), noun));
             parts
@@ -95,12 +103,12 @@ fn live_numbers<'a>(theme: &Theme, meter: &LaunchMeter, unit: StepUnit) -> Vec<V
     let time = |ns: f64| millis(ns / 1e6);
     let mut parts =
         vec![label_value(theme, "", &three_digits(meter.launches), &format!("kernels per {unit}"))];
-    if let Some(share) = meter.busy_share() {
+    if let Some(share) = meter.idle_share() {
         let pct = percent_digits(share * 100.0);
-        parts.push(label_value(theme, "GPU busy", &pct, "% of the step"));
+        parts.push(label_value(theme, "GPU idle", &pct, "% of the time"));
     }
     parts.push(label_value(theme, "", &time(meter.busy_ns), "in kernels"));
-    parts.push(label_value(theme, "", &time(meter.gaps_ns), "in gaps"));
+    parts.push(label_value(theme, "", &time(meter.gaps_ns), "between kernels"));
     parts.push(label_value(theme, "", &time(meter.between_ns), "between steps"));
     parts
 }

@@ -224,7 +224,7 @@ pub fn draw(view: &View<'_>, timeline: &StepTimeline, area: Rect, buf: &mut Buff
         shares.iter().map(|share| 1.0 - share).map(|idle| if idle < NO_GAP { 0.0 } else { idle }).collect();
     let idle_ns = part.ns().saturating_sub(busy_ns);
     let Some(row) = rows.next() else { return };
-    draw_lane(theme, ("idle", theme.warn), &idle, (idle_ns, &part), (label, readout), row, buf);
+    draw_lane(theme, ("gaps", theme.warn), &idle, (idle_ns, &part), (label, readout), row, buf);
     let Some(row) = rows.next() else { return };
     axis(theme, timeline, &part, Rect { x: inner.x + label, width: cells, ..row }, buf);
     let ends = Rect { x: inner.x + label + cells, width: readout, ..row };
