@@ -15,11 +15,13 @@ pub enum KernelsError {
     Skipped { file: String, message: String, remedy: &'static str },
     #[error("{file} has {what}, but no readable row; {remedy}")]
     NoRows { file: String, what: String, remedy: &'static str },
+    #[error("{file} is not read: it has {metric} at {percent:.0} %, which no metric reaches; {remedy}")]
+    Implausible { file: String, metric: String, percent: f64, remedy: &'static str },
     #[error("unknown format of {file}: {seen}. Known formats: {KNOWN}")]
     Unknown { file: String, seen: String },
     #[error("cannot read {file} as a database: {source}; export it again with nsys export --type sqlite")]
     Database { file: String, source: rusqlite::Error },
-    #[error("{file} has neither kernels nor ranges ({missing}); {remedy}")]
+    #[error("{file} has neither kernels nor ranges nor calls ({missing}); {remedy}")]
     NothingRecorded { file: String, missing: &'static str, remedy: &'static str },
     #[error("reading {file} requires {tool}: {what}; {remedy}")]
     Tool { file: String, tool: &'static str, what: String, remedy: String },

@@ -4,10 +4,13 @@
 //! Every source becomes a [`KernelTable`](crate::event::kernels::KernelTable). Files are read as streams in bounded
 //! memory: a row for each kernel, grid and range, not for each launch.
 
+mod busy;
 mod cells;
 mod convert;
 pub mod cublas;
+mod dialect;
 mod error;
+mod gpu;
 pub mod ncu;
 pub mod nsys;
 mod open;
