@@ -28,9 +28,11 @@ pub enum KernelsError {
 }
 
 /// The formats that can be read.
-const KNOWN: &str = "nsys stats reports as CSV or JSON (cuda_gpu_kern_sum, cuda_api_sum, cuda_gpu_mem_time_sum, \
-                     cuda_gpu_mem_size_sum, nvtx_gpu_proj_sum, nvtx_kern_sum, nvtx_pushpop_sum), SQLite of nsys export, \
-                     ncu --csv with the pages raw and details, logs of cuBLAS and cublasLt, .nsys-rep, .qdstrm and .ncu-rep";
+const KNOWN: &str = "reports of nsys stats as CSV, TSV, JSON, columns or table (cuda_gpu_kern_sum, cuda_kern_exec_sum, cuda_gpu_sum, \
+                     cuda_gpu_trace, cuda_api_sum, cuda_api_trace, cuda_api_gpu_sum, cuda_gpu_mem_time_sum, cuda_gpu_mem_size_sum, \
+                     nvtx_gpu_proj_sum, nvtx_kern_sum, nvtx_pushpop_sum), SQLite of nsys export, ncu --csv with the pages raw and \
+                     details, traces of PyTorch's profiler as .json or .json.gz, logs of cuBLAS and cublasLt, .nsys-rep, .qdstrm \
+                     and .ncu-rep";
 
 /// The remedy for reports that nsys skipped or left empty.
 pub const RECORD_KERNELS: &str = "record with nsys profile -t cuda,nvtx and a version of nsys that matches the driver (llmprof-tui doctor \

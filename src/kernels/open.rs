@@ -12,8 +12,9 @@ use super::{
     cublas,
     dialect::{BEGINNING, DELIMITERS},
     error::{KernelsError, RECORD_KERNELS},
-    ncu, nsys,
+    ncu, nsys, torch,
 };
+use crate::base::gzip;
 use crate::event::kernels::{KernelRow, KernelTable, Kind};
 use crate::tools::System;
 
@@ -30,6 +31,9 @@ pub enum Format {
     NcuRaw,
     NcuDetails,
     CublasLog,
+    /// Of PyTorch's profiler.
+    Trace,
+    CompressedTrace,
     /// Only the profiler that wrote it can read it.
     Report(Report),
 }
@@ -60,6 +64,8 @@ pub fn open_on(path: &Path, system: &System) -> Result<Vec<KernelTable>, Kernels
         Format::NcuRaw => ncu::read_raw(&file, input).map(|table| vec![table]),
         Format::NcuDetails => ncu::read_details(&file, input).map(|table| vec![table]),
         Format::CublasLog => cublas::read_log(&file, input).map(|table| vec![table]),
+        Format::Trace => torch::read_trace(&file, input),
+        Format::CompressedTrace => torch::read_compressed(&file, input),
         Format::Report(report) => convert::convert(path, report, system),
     }?;
     mark_graphs(&mut tables);
@@ -108,13 +114,18 @@ fn format_of(path: &Path, input: &mut impl BufRead) -> Result<Format, Unrecognis
     if head.starts_with(b"NVR\0") {
         return Ok(Format::Report(Report::Ncu));
     }
+    if head.starts_with(&gzip::SIGNATURE) {
+        return Ok(Format::CompressedTrace);
+    }
     if head.contains(&0) {
         return binary(path, head);
     }
-    if let [b'[', b'\n' | b' ' | b'{' | b']', ..] = head.trim_ascii_start() {
-        return Ok(Format::NsysJson);
+    match head.trim_ascii_start() {
+        [b'{', ..] => Ok(Format::Trace),
+        [b'[', b'\n' | b'\r' | b' ' | b'{' | b']', ..] if torch::is_list_of_events(head) => Ok(Format::Trace),
+        [b'[', b'\n' | b'\r' | b' ' | b'{' | b']', ..] => Ok(Format::NsysJson),
+        _ => text_format(input),
     }
-    text_format(input)
 }
 
 /// Reports of profilers have no signature that all versions share: they are recognised by extension.
@@ -193,6 +204,16 @@ mod tests {
             (by_range.as_bytes(), Some(Format::NsysCsv)),
             (b"SKIPPED: x.sqlite does not contain CUDA kernel data.", Some(Format::NsysCsv)),
             (b"[\n  {\"Name\": 1}]", Some(Format::NsysJson)),
+            (b"[\n{\"ph\": \"X\"}]", Some(Format::Trace)),
+            (b"\n  {\"schemaVersion\": 1, \"traceEvents\": [", Some(Format::Trace)),
+            (b"\x1f\x8b\x08\0", Some(Format::CompressedTrace)),
+            (b" Total Time (ns)  Instances  Name\n ---  ---  ---\n", None),
+            (
+                b" Total Time (ns)  Instances  Name\n ---------------  ---------  ----\n",
+                Some(Format::NsysLayout),
+            ),
+            (b"Total Time (ns);Instances;Name\n", Some(Format::NsysCsv)),
+            (b"ID;Kernel Name;x__y.sum\n", Some(Format::NcuRaw)),
             (b"I! cuBLAS (v13.4.1) function cublasStatus_t x() called:", Some(Format::CublasLog)),
             (b"[2026-05-04 15:08:47][cublasLt][5][Trace][cublasLtMatmul] A=0", Some(Format::CublasLog)),
             (b"SQLite format 3\0...", Some(Format::NsysDatabase)),

@@ -27,7 +27,8 @@ struct Columns {
     grid: [Option<usize>; 3],
     block: [Option<usize>; 3],
     registers: Option<usize>,
-    shared: [Option<Scaled>; 2],
+    /// Static and dynamic; only in bytes, because thousandths of a megabyte round most of them away.
+    shared: [Option<usize>; 2],
     bytes: Option<Scaled>,
     device: Option<usize>,
 }
@@ -64,7 +65,8 @@ impl Trace {
             grid: ["grdx", "grdy", "grdz"].map(at),
             block: ["blkx", "blky", "blkz"].map(at),
             registers: at("reg/trd"),
-            shared: ["stcsmem", "dymsmem"].map(scaled),
+            shared: ["stcsmem", "dymsmem"]
+                .map(|name| Some(scaled(name).filter(|(_, factor)| *factor == 1.0)?.0)),
             bytes: scaled("bytes"),
             device: at("device"),
         };
@@ -119,12 +121,12 @@ impl Trace {
             key.extend(size.to_le_bytes());
         }
         gpu.launch(&key, &name, ran, || {
-            let [fixed, dynamic] = columns.shared.map(|column| column.and_then(scaled));
+            let [fixed, dynamic] = columns.shared.map(|column| column.and_then(whole));
             KernelRow {
                 grid,
                 block,
                 registers: columns.registers.and_then(whole),
-                shared_bytes: fixed.zip(dynamic).map(|(a, b)| (a + b).round() as u64),
+                shared_bytes: fixed.zip(dynamic).map(|(a, b)| u64::from(a) + u64::from(b)),
                 ..KernelRow::named(names::demangled(&name))
             }
         });
@@ -190,7 +192,7 @@ mod tests {
         let gemv = tables[0].rows.iter().find(|row| row.family == "gemv").unwrap();
         assert_eq!((gemv.calls, gemv.total_ns, gemv.median_ns), (2, Some(80.0), Some(40.0)));
         assert_eq!((gemv.grid, gemv.block), (Some([8, 1, 1]), Some([32, 1, 1])));
-        assert_eq!((gemv.registers, gemv.shared_bytes), (Some(40), Some(3000)));
+        assert_eq!((gemv.registers, gemv.shared_bytes), (Some(40), None));
         // From 100 to 300; between 150 and 200 nothing runs.
         let busy = tables[0].busy.unwrap();
         assert_eq!((busy.busy_ns, busy.span_ns), (150.0, 200.0));
@@ -200,10 +202,11 @@ mod tests {
 
     #[test]
     fn a_trace_with_semicolons_and_seconds() {
-        let text = "Start(sec);Duration(nsec);CorrId;GrdX;GrdY;GrdZ;BlkX;BlkY;BlkZ;Reg/Trd;Device;Name\n\
-                    0,000001;1.500;1;8;1;1;32;1;1;40;A (0);k\n0,000004;500;1;8;1;1;32;1;1;40;A (0);k\n";
+        let text = "Start(sec);Duration(nsec);CorrId;GrdX;GrdY;GrdZ;BlkX;BlkY;BlkZ;Reg/Trd;StcSMem (B);DymSMem (B);Device;Name\n\
+                    0,000001;1.500;1;8;1;1;32;1;1;40;16;1024;A (0);k\n0,000004;500;1;8;1;1;32;1;1;40;16;1024;A (0);k\n";
         let table = read_csv("trace.csv", text.as_bytes()).unwrap().remove(0);
         assert_eq!((table.rows[0].calls, table.rows[0].total_ns), (2, Some(2000.0)));
+        assert_eq!(table.rows[0].shared_bytes, Some(1040));
         let busy = table.busy.unwrap();
         assert_eq!((busy.busy_ns, busy.span_ns), (2000.0, 3500.0));
     }

@@ -1,6 +1,9 @@
 //! One event of a trace. Only what is used is kept; everything else is skipped while it is read.
 
-use std::fmt;
+use std::{
+    fmt,
+    hash::{DefaultHasher, Hash, Hasher},
+};
 
 use serde::{
     Deserialize, Deserializer,
@@ -120,6 +123,13 @@ impl Scalar {
         }
     }
 
+    fn into_text(self) -> String {
+        match self {
+            Scalar::Text(text) => text,
+            _ => String::new(),
+        }
+    }
+
     fn extent(&self) -> Option<Extent> {
         match self {
             Scalar::Extent(extent) => Some(*extent),
@@ -127,8 +137,21 @@ impl Scalar {
         }
     }
 
-    fn whole(&self) -> Option<i64> {
+    pub fn whole(&self) -> Option<i64> {
         self.number().filter(|number| number.abs() < 9e15).map(|number| number as i64)
+    }
+
+    /// A number that differs where the values differ.
+    pub fn key(&self) -> u64 {
+        match self {
+            Scalar::None | Scalar::Extent(_) => 0,
+            Scalar::Number(number) => number.to_bits(),
+            Scalar::Text(text) => {
+                let mut hasher = DefaultHasher::new();
+                text.hash(&mut hasher);
+                hasher.finish()
+            }
+        }
     }
 
     fn id(&self) -> Option<u64> {
@@ -194,39 +217,184 @@ impl<'de> Deserialize<'de> for Scalar {
     }
 }
 
+/// The keys of an event.
+#[derive(Deserialize)]
+#[serde(field_identifier, rename_all = "lowercase")]
+enum Key {
+    Ph,
+    Cat,
+    Name,
+    Pid,
+    Tid,
+    Id,
+    Ts,
+    Dur,
+    Args,
+    #[serde(other)]
+    Other,
+}
+
+/// The keys of arguments. Versions differ in the spelling of some.
+#[derive(Deserialize)]
+#[serde(field_identifier)]
+enum ArgKey {
+    #[serde(rename = "External id", alias = "external id")]
+    External,
+    #[serde(rename = "correlation")]
+    Correlation,
+    #[serde(rename = "device")]
+    Device,
+    #[serde(rename = "stream")]
+    Stream,
+    #[serde(rename = "grid")]
+    Grid,
+    #[serde(rename = "block")]
+    Block,
+    #[serde(rename = "registers per thread")]
+    Registers,
+    #[serde(rename = "shared memory")]
+    Shared,
+    #[serde(rename = "est. achieved occupancy %")]
+    Occupancy,
+    #[serde(rename = "graph node id")]
+    GraphNode,
+    #[serde(rename = "bytes")]
+    Size,
+    #[serde(rename = "In msg nelems")]
+    ElementsIn,
+    #[serde(rename = "Out msg nelems")]
+    ElementsOut,
+    #[serde(rename = "dtype")]
+    ElementType,
+    #[serde(rename = "Device Type")]
+    DeviceType,
+    #[serde(rename = "Device Id")]
+    DeviceId,
+    #[serde(rename = "Bytes")]
+    Change,
+    #[serde(rename = "Total Allocated")]
+    Allocated,
+    #[serde(rename = "Total Reserved")]
+    Reserved,
+    #[serde(other)]
+    Other,
+}
+
 impl<'de> Deserialize<'de> for Event {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Event, D::Error> {
-        struct EventVisitor;
-        impl<'de> Visitor<'de> for EventVisitor {
-            type Value = Event;
+        from.deserialize_map(EventVisitor)
+    }
+}
 
-            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
-                f.write_str("an event")
-            }
+struct EventVisitor;
 
-            fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Event, A::Error> {
-                let mut event = Event::default();
-                while let Some(key) = entries.next_key::<Key>()? {
-                    if key.0 == "args" {
-                        event.args = entries.next_value::<Args>()?;
-                        continue;
-                    }
+impl<'de> Visitor<'de> for EventVisitor {
+    type Value = Event;
+
+    fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str("an event")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Event, A::Error> {
+        let mut event = Event::default();
+        while let Some(key) = entries.next_key::<Key>()? {
+            match key {
+                Key::Args => event.args = entries.next_value()?,
+                Key::Other => {
+                    entries.next_value::<IgnoredAny>()?;
+                }
+                key => {
                     let value: Scalar = entries.next_value()?;
-                    match key.0.as_str() {
-                        "ph" => event.phase = value.text().and_then(|phase| phase.bytes().next()),
-                        "cat" => event.category = value.into_text(),
-                        "name" => event.name = value.into_text(),
-                        "pid" => event.process = value,
-                        "tid" => event.thread = value,
-                        "id" => event.id = value,
-                        "ts" => event.start_us = value.number(),
-                        "dur" => event.duration_us = value.number(),
-                        _ => {}
+                    match key {
+                        Key::Ph => event.phase = value.text().and_then(|phase| phase.bytes().next()),
+                        Key::Cat => event.category = value.into_text(),
+                        Key::Name => event.name = value.into_text(),
+                        Key::Pid => event.process = value,
+                        Key::Tid => event.thread = value,
+                        Key::Id => event.id = value,
+                        Key::Ts => event.start_us = value.number(),
+                        Key::Dur => event.duration_us = value.number(),
+                        Key::Args | Key::Other => {}
                     }
                 }
-                Ok(event)
             }
         }
-        from.deserialize_map(EventVisitor)
+        Ok(event)
+    }
+}
+
+impl<'de> Deserialize<'de> for Args {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Args, D::Error> {
+        from.deserialize_any(ArgsVisitor)
+    }
+}
+
+struct ArgsVisitor;
+
+impl<'de> Visitor<'de> for ArgsVisitor {
+    type Value = Args;
+
+    fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str("arguments of an event")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Args, A::Error> {
+        let mut args = Args::default();
+        while let Some(key) = entries.next_key::<ArgKey>()? {
+            if matches!(key, ArgKey::Other) {
+                entries.next_value::<IgnoredAny>()?;
+                continue;
+            }
+            let value: Scalar = entries.next_value()?;
+            match key {
+                ArgKey::External => args.external = value.id(),
+                ArgKey::Correlation => args.correlation = value.id(),
+                ArgKey::Device => args.device = value.whole(),
+                ArgKey::Stream => args.stream = value.whole(),
+                ArgKey::Grid => args.grid = value.extent(),
+                ArgKey::Block => args.block = value.extent(),
+                ArgKey::Registers => args.registers = value.number(),
+                ArgKey::Shared => args.shared_bytes = value.number(),
+                ArgKey::Occupancy => args.occupancy_pct = value.number(),
+                ArgKey::GraphNode => args.graph_node = value.number(),
+                ArgKey::Size => args.bytes = value.number(),
+                ArgKey::ElementsIn => args.elements_in = value.number(),
+                ArgKey::ElementsOut => args.elements_out = value.number(),
+                ArgKey::ElementType => args.element_type = value.text().map(str::to_owned),
+                ArgKey::DeviceType => args.device_type = value.number(),
+                ArgKey::DeviceId => args.device_id = value.number(),
+                ArgKey::Change => args.change_bytes = value.number(),
+                ArgKey::Allocated => args.allocated_bytes = value.number(),
+                ArgKey::Reserved => args.reserved_bytes = value.number(),
+                ArgKey::Other => {}
+            }
+        }
+        Ok(args)
+    }
+
+    // Events of other programs may have anything here.
+    fn visit_str<E>(self, _: &str) -> Result<Args, E> {
+        Ok(Args::default())
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Args, E> {
+        Ok(Args::default())
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Args, E> {
+        Ok(Args::default())
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Args, E> {
+        Ok(Args::default())
+    }
+
+    fn visit_unit<E>(self) -> Result<Args, E> {
+        Ok(Args::default())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut values: A) -> Result<Args, A::Error> {
+        while values.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(Args::default())
     }
 }

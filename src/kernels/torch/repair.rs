@@ -145,7 +145,10 @@ mod tests {
         for (text, wanted) in [
             (r#"{"a": nan, "b": [-inf, inf], "c": NaN}"#, r#"{"a": "" , "b": [""  , "" ], "c": "" }"#),
             (r#"{"a": ncclFloat32, "b": 0x262ca50}"#, r#"{"a": ""         , "b": ""       }"#),
-            (r#"{"a": true, "b": -1.5e+3, "c": null, "d": false}"#, r#"{"a": true, "b": -1.5e+3, "c": null, "d": false}"#),
+            (
+                r#"{"a": true, "b": -1.5e+3, "c": null, "d": false}"#,
+                r#"{"a": true, "b": -1.5e+3, "c": null, "d": false}"#,
+            ),
             (r#"{"nan": "nan \" inf \\", "b": 1}"#, r#"{"nan": "nan \" inf \\", "b": 1}"#),
             ("inf", "\"\" "),
             ("", ""),
