@@ -136,7 +136,7 @@ impl Fold {
             return;
         };
         self.used += 1;
-        let ran = Ran { start_ns: (start * 1e3).round() as i64, ns: (duration * 1e3).round() };
+        let ran = Ran { start_ns: ns_of(start), ns: ns_of(duration) as f64 };
         match category {
             Category::Operator | Category::Annotation => self.host(event, category, ran),
             Category::GpuAnnotation => {
@@ -436,6 +436,11 @@ pub fn timed(
 /// A row whose family is its name.
 fn simple_row(name: String) -> KernelRow {
     KernelRow { family: name.clone(), name, ..KernelRow::default() }
+}
+
+/// Exact to the nanosecond, also for times since 1970 that have more digits than a float in ns.
+fn ns_of(us: f64) -> i64 {
+    (us.trunc() as i64).saturating_mul(1000).saturating_add((us.fract() * 1e3).round() as i64)
 }
 
 fn gpu_of(event: &Event) -> i64 {

@@ -1,11 +1,12 @@
 //! Traces made for one question each, and garbage.
 
-use std::io::Write;
+use std::{collections::HashMap, io::Write};
 
 use proptest::prelude::*;
+use serde_json::Value;
 
 use super::*;
-use crate::event::kernels::{KernelRow, Kind};
+use crate::event::kernels::{Group, KernelRow, Kind};
 
 fn read(text: &str) -> Result<Vec<KernelTable>, KernelsError> {
     read_trace("trace.json", text.as_bytes())
@@ -144,6 +145,17 @@ fn operators_out_of_order_have_no_time_of_their_own() {
     );
 }
 
+/// Versions before 2.4 write µs since 1970. Operators that follow each other do not enclose each other.
+#[test]
+fn times_since_1970_are_exact() {
+    let events: Vec<String> = (0..100)
+        .map(|n| host("cpu_op", &format!("op{}", n % 3), 1_794_786_671_253_840.0 + f64::from(n), 1.0, 1))
+        .collect();
+    let tables = read(&trace(&events.concat())).unwrap();
+    assert_eq!(tables[0].total(), Some(100_000.0));
+    assert!(tables[0].rows.iter().all(|row| row.min_ns == Some(1000.0) && row.max_ns == Some(1000.0)));
+}
+
 #[test]
 fn copies_memory_collectives_graphs_and_two_gpus() {
     let collective = "\"External id\": 4, \"graph node id\": 17, \"Collective name\": \"allreduce\", \"In msg nelems\": 1000, \
@@ -274,4 +286,92 @@ proptest! {
             }
         }
     }
+}
+
+/// Traces of PyTorch 2.3 on the CPU, and one of a GPU in Kineto's format, compared with a plain reading of the whole JSON.
+#[test]
+fn totals_are_those_of_a_plain_reading() {
+    let fixtures = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/torch");
+    for name in ["cpu_2_3.json", "backward_2_3.json.gz", "gpu_rank1.json"] {
+        let path = fixtures.join(name);
+        let tables = crate::kernels::open(&path).unwrap();
+        let bytes = std::fs::read(&path).unwrap();
+        let json: Value = match name.ends_with(".gz") {
+            true => serde_json::from_reader(gzip::decompressed(bytes.as_slice())).unwrap(),
+            false => serde_json::from_slice(&bytes).unwrap(),
+        };
+        let events = json["traceEvents"].as_array().unwrap();
+        let kernels = kernel_totals(events);
+        let shown = tables.iter().find(|table| table.kind == Kind::Kernels);
+        assert_eq!(shown.is_some(), !kernels.is_empty(), "{name}");
+        for row in shown.map(|table| table.grouped(Group::Name).rows).unwrap_or_default() {
+            assert_eq!((row.calls, row.total_ns.unwrap()), kernels[&row.name], "{name}: {}", row.name);
+        }
+        let operators = operator_totals(events);
+        let shown = of_kind(&tables, Kind::Operators);
+        assert_eq!(shown.rows.len(), operators.len());
+        for row in &shown.rows {
+            let (calls, own, with_children) = operators[&row.name];
+            assert_eq!((row.calls, row.total_ns), (calls, Some(own)), "{name}: {}", row.name);
+            assert_eq!(row.counters.mean("with children"), Some(with_children), "{name}: {}", row.name);
+        }
+        assert!(
+            !tables[0].notes.iter().any(|note| note.contains("could not")),
+            "{name}: {:?}",
+            tables[0].notes
+        );
+    }
+}
+
+fn ns(value: &Value) -> f64 {
+    (value.as_f64().unwrap() * 1000.0).round()
+}
+
+fn kernel_totals(events: &[Value]) -> HashMap<String, (u64, f64)> {
+    let mut totals: HashMap<String, (u64, f64)> = HashMap::new();
+    for event in events.iter().filter(|event| event["cat"] == "kernel") {
+        let (calls, sum) = totals.entry(event["name"].as_str().unwrap().to_owned()).or_default();
+        *calls += 1;
+        *sum += ns(&event["dur"]);
+    }
+    totals
+}
+
+/// Calls, own time and time with children: an operator is within the shortest other event of its thread that encloses it.
+fn operator_totals(events: &[Value]) -> HashMap<String, (u64, f64, f64)> {
+    let is_host = |event: &&Value| event["cat"] == "cpu_op" || event["cat"] == "user_annotation";
+    let host: Vec<&Value> = events.iter().filter(is_host).collect();
+    let span = |event: &Value| {
+        let start = event["ts"].as_f64().unwrap();
+        (start, start + event["dur"].as_f64().unwrap())
+    };
+    let mut totals: HashMap<String, (u64, f64, f64)> = HashMap::new();
+    for (at, event) in host.iter().enumerate() {
+        let (start, end) = span(event);
+        let encloses = |(other_at, other): &(usize, &&Value)| {
+            let (first, last) = span(other);
+            // Of events with the same times, the first encloses the others.
+            let is_same = (first, last) == (start, end);
+            other["tid"] == event["tid"]
+                && first <= start
+                && end <= last + 1e-6
+                && start < last
+                && if is_same { *other_at < at } else { true }
+        };
+        let inner = host.iter().enumerate().filter(encloses).min_by(|(a, x), (b, y)| {
+            let length = |event: &Value| event["dur"].as_f64().unwrap();
+            length(x).total_cmp(&length(y)).then(b.cmp(a))
+        });
+        let duration = ns(&event["dur"]);
+        if let Some((_, around)) = inner.filter(|(_, around)| around["cat"] == "cpu_op") {
+            totals.entry(around["name"].as_str().unwrap().to_owned()).or_default().1 -= duration;
+        }
+        if event["cat"] == "cpu_op" {
+            let (calls, own, all) = totals.entry(event["name"].as_str().unwrap().to_owned()).or_default();
+            *calls += 1;
+            *own += duration;
+            *all += duration;
+        }
+    }
+    totals
 }
