@@ -122,7 +122,7 @@ const VENDORS: [(&str, &str); 25] = [
     ("statrs", "analysis"),
     ("zip", "assets/archive"),
     ("tar", "assets/archive"),
-    ("flate2", "assets/archive"),
+    ("flate2", "base/gzip.rs"),
     ("rusqlite", "kernels"),
     ("cpp_demangle", "event/kernels/names.rs"),
     ("plotters", "report/plots"),

@@ -15,7 +15,7 @@ use std::{
 use common::run;
 use llmprof::{
     config::parse_yaml,
-    event::kernels::{Group, KernelTable, Kind},
+    event::kernels::{Group, KernelRow, KernelTable, Kind},
     kernels::open,
 };
 use serde_json::Value;
@@ -61,6 +61,41 @@ fn kernels_match_the_report_of_nsys() {
         assert_near("mean", ours.mean_ns, theirs.mean_ns);
         assert_near("standard deviation", ours.stddev_ns, theirs.stddev_ns);
     }
+}
+
+/// Rows by name: calls and time.
+fn sums(table: &KernelTable) -> BTreeMap<String, (u64, f64)> {
+    let rows = table.grouped(Group::Name).rows.into_iter();
+    rows.map(|row| (row.name, (row.calls, row.total_ns.unwrap()))).collect()
+}
+
+#[test]
+fn the_same_kernels_in_every_report_and_format() {
+    let wanted = recorded(Kind::Kernels);
+    let summary = reported("gpukernsum_2022_4.csv");
+    for name in ["gpukernsum_2022_4_column.txt", "gpukernsum_2022_4_table.txt"] {
+        let table = reported(name);
+        assert_eq!((table.kind, table.rows.len()), (Kind::Kernels, summary.rows.len()), "{name}");
+        for (ours, theirs) in table.rows.iter().zip(&summary.rows) {
+            // Names have at most a hundred characters here.
+            let shared: String = theirs.name.chars().take(80).collect();
+            let named = |row: &KernelRow| KernelRow { name: shared.clone(), ..row.clone() };
+            assert!(ours.name.starts_with(&shared), "{}", ours.name);
+            assert_eq!(named(ours), named(theirs), "{name}");
+        }
+    }
+    let trace = tables("nsys/gputrace_2022_4.csv");
+    assert_eq!(sums(&trace[0]), sums(&wanted));
+    assert_eq!((trace[0].busy, trace[0].device.as_deref()), (wanted.busy, Some("NVIDIA H200 (0)")));
+    assert_eq!(trace[1].total(), recorded(Kind::MemoryTime).total());
+    let launches = reported("kernexecsum_2022_4.csv");
+    assert_eq!(sums(&launches), sums(&wanted));
+    let several = tables("nsys/apigpusum_2022_4.csv");
+    let kinds: Vec<Kind> = several.iter().map(|table| table.kind).collect();
+    assert_eq!(kinds, [Kind::Kernels, Kind::ApiCalls, Kind::MemoryTime]);
+    assert_eq!(sums(&several[0]), sums(&wanted));
+    // Every start and end of the recording, by hand: kernels never overlap, and their times add up.
+    assert_eq!(wanted.busy.unwrap().busy_ns, wanted.total().unwrap());
 }
 
 #[test]

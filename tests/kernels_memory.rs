@@ -1,8 +1,8 @@
-//! Memory use does not depend on the length of a kernel file.
+//! Memory use does not depend on the length of a kernel file, or hardly.
 
 use std::io::{BufReader, Read};
 
-use llmprof::kernels::ncu::read_raw;
+use llmprof::kernels::{ncu::read_raw, torch::read_trace};
 use peak_alloc::PeakAlloc;
 
 #[global_allocator]
@@ -17,6 +17,59 @@ fn repeated(times: usize) -> impl Read {
     let launches = (0..times)
         .fold(Box::new(std::io::empty()) as Box<dyn Read>, |all, _| Box::new(all.chain(rows.as_bytes())));
     header.as_bytes().chain(launches)
+}
+
+/// A trace of `steps` steps: an operator, a call and a kernel of a kilobyte together, generated while it is read.
+struct Steps {
+    steps: u64,
+    done: u64,
+    ready: std::io::Cursor<Vec<u8>>,
+}
+
+impl Read for Steps {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        loop {
+            match self.ready.read(buffer)? {
+                0 if self.done <= self.steps => self.ready = std::io::Cursor::new(self.next().into_bytes()),
+                read => return Ok(read),
+            }
+        }
+    }
+}
+
+impl Steps {
+    fn next(&mut self) -> String {
+        let n = self.done;
+        self.done += 1;
+        if n == self.steps {
+            return "{}]}".to_owned();
+        }
+        let (begin, ts) = (if n == 0 { "{\"traceEvents\": [" } else { "" }, 10 * n);
+        let dims = "[[8, 64], [128, 64]], ".repeat(20);
+        format!(
+            "{begin}{{\"ph\": \"X\", \"cat\": \"cpu_op\", \"name\": \"aten::mm\", \"pid\": 1, \"tid\": 1, \"ts\": {ts}, \"dur\": 5, \
+             \"args\": {{\"External id\": {n}, \"Input Dims\": [{dims}[]]}}}},
+             {{\"ph\": \"X\", \"cat\": \"cuda_runtime\", \"name\": \"cudaLaunchKernel\", \"pid\": 1, \"tid\": 1, \"ts\": {ts}, \"dur\": 2, \
+             \"args\": {{\"External id\": {n}, \"correlation\": {n}}}}},
+             {{\"ph\": \"X\", \"cat\": \"kernel\", \"name\": \"gemm\", \"pid\": 0, \"tid\": 7, \"ts\": {ts}.500, \"dur\": 4.250, \
+             \"args\": {{\"External id\": {n}, \"device\": 0, \"stream\": 7, \"correlation\": {n}, \"grid\": [8, 1, 1]}}}},\n"
+        )
+    }
+}
+
+#[test]
+fn a_trace_keeps_only_the_links_between_its_events() {
+    let peak = |steps: u64| {
+        let input = BufReader::new(Steps { steps, done: 0, ready: Default::default() });
+        MEMORY.reset_peak_usage();
+        let before = MEMORY.current_usage();
+        let tables = read_trace("trace", input).unwrap();
+        assert_eq!((tables[0].calls(), tables[0].total()), (steps, Some(steps as f64 * 4250.0)));
+        MEMORY.peak_usage() - before
+    };
+    // Links of 16 bytes for the operator and twice for the call, doubled while they are sorted, of a kilobyte.
+    let (short, long) = (peak(1000), peak(60_000));
+    assert!(long < short + 60_000 * 200, "{short} and {long} bytes");
 }
 
 #[test]

@@ -14,6 +14,7 @@ pub const MAX_ROW_BYTES: usize = 4 << 20;
 /// the file ends a quoted cell. Rows may have any number of cells; a blank line is a row without cells.
 pub struct Rows<R> {
     input: R,
+    delimiter: u8,
     line: Vec<u8>,
     cells: Vec<(usize, usize)>,
     bytes_read: u64,
@@ -27,8 +28,8 @@ pub struct Row<'r> {
 }
 
 impl<R: BufRead> Rows<R> {
-    pub fn new(input: R) -> Rows<R> {
-        Rows { input, line: Vec::new(), cells: Vec::new(), bytes_read: 0 }
+    pub fn new(input: R, delimiter: u8) -> Rows<R> {
+        Rows { input, delimiter, line: Vec::new(), cells: Vec::new(), bytes_read: 0 }
     }
 
     /// The next row; `None` at the end. A row longer than [`MAX_ROW_BYTES`] is an error of the kind `InvalidData`.
@@ -88,11 +89,11 @@ impl<R: BufRead> Rows<R> {
         Ok(self.line.len() > before)
     }
 
-    /// The cell from `at` to a comma or the end of the line, and where the next cell begins.
+    /// The cell from `at` to a delimiter or the end of the line, and where the next cell begins.
     fn plain(&self, at: usize) -> ((usize, usize), Option<usize>) {
         let end = trimmed_end(&self.line).max(at);
-        match memchr::memchr(b',', &self.line[at..end]) {
-            Some(comma) => ((at, at + comma), Some(at + comma + 1)),
+        match memchr::memchr(self.delimiter, &self.line[at..end]) {
+            Some(next) => ((at, at + next), Some(at + next + 1)),
             None => ((at, end), None),
         }
     }
@@ -113,11 +114,11 @@ impl<R: BufRead> Rows<R> {
                     written += 1;
                     from = quote + 2;
                 }
-                Some(b',') => return Ok(((begin, written), Some(quote + 2))),
-                // Text between the closing quote and the comma is dropped.
+                Some(after) if *after == self.delimiter => return Ok(((begin, written), Some(quote + 2))),
+                // Text between the closing quote and the delimiter is dropped.
                 _ => {
                     let rest = (quote + 1).min(self.line.len());
-                    let next = memchr::memchr(b',', &self.line[rest..]).map(|comma| rest + comma + 1);
+                    let next = memchr::memchr(self.delimiter, &self.line[rest..]).map(|at| rest + at + 1);
                     return Ok(((begin, written), next));
                 }
             }
@@ -151,6 +152,11 @@ impl<'r> Row<'r> {
         self.cells.is_empty()
     }
 
+    /// The number of cells.
+    pub fn len(&self) -> usize {
+        self.cells.len()
+    }
+
     /// The cell in a column; `None` if the row is shorter.
     #[inline]
     pub fn get(&self, column: usize) -> Option<&'r [u8]> {
@@ -181,7 +187,7 @@ mod tests {
     use super::*;
 
     fn all(text: &[u8]) -> Vec<Vec<Vec<u8>>> {
-        let mut rows = Rows::new(text);
+        let mut rows = Rows::new(text, b',');
         let mut found = Vec::new();
         while let Some(row) = rows.next_row().unwrap() {
             found.push(row.iter().map(<[u8]>::to_vec).collect());
@@ -204,9 +210,16 @@ mod tests {
     }
 
     #[test]
+    fn cells_are_separated_by_the_delimiter_alone() {
+        let mut rows = Rows::new(&b"\"a;b\" x;1.234,5;\"c\";\n"[..], b';');
+        let row = rows.next_row().unwrap().unwrap();
+        assert_eq!(row.texts(), ["a;b", "1.234,5", "c", ""]);
+    }
+
+    #[test]
     fn a_file_without_lines_is_rejected_before_it_fills_the_memory() {
         let endless = io::BufReader::new(io::Read::take(io::repeat(b'x'), 1 << 30));
-        let mut rows = Rows::new(endless);
+        let mut rows = Rows::new(endless, b',');
         assert_eq!(rows.next_row().err().unwrap().kind(), io::ErrorKind::InvalidData);
         assert!(rows.bytes_read < 2 * MAX_ROW_BYTES as u64);
     }
@@ -232,7 +245,7 @@ mod tests {
             bytes in prop::collection::vec(prop::sample::select(b"ab,\"\n\r\xff".to_vec()), 0..60), chunk in 1usize..9
         ) {
             let at_once = all(&bytes);
-            let mut rows = Rows::new(io::BufReader::with_capacity(chunk, bytes.as_slice()));
+            let mut rows = Rows::new(io::BufReader::with_capacity(chunk, bytes.as_slice()), b',');
             let mut parts = Vec::new();
             while let Some(row) = rows.next_row().unwrap() {
                 parts.push(row.iter().map(<[u8]>::to_vec).collect::<Vec<_>>());

@@ -15,20 +15,24 @@ pub enum KernelsError {
     Skipped { file: String, message: String, remedy: &'static str },
     #[error("{file} has {what}, but no readable row; {remedy}")]
     NoRows { file: String, what: String, remedy: &'static str },
+    #[error("{file} is not read: it has {metric} at {percent:.0} %, which no metric reaches; {remedy}")]
+    Implausible { file: String, metric: String, percent: f64, remedy: &'static str },
     #[error("unknown format of {file}: {seen}. Known formats: {KNOWN}")]
     Unknown { file: String, seen: String },
     #[error("cannot read {file} as a database: {source}; export it again with nsys export --type sqlite")]
     Database { file: String, source: rusqlite::Error },
-    #[error("{file} has neither kernels nor ranges ({missing}); {remedy}")]
+    #[error("{file} has neither kernels nor ranges nor calls ({missing}); {remedy}")]
     NothingRecorded { file: String, missing: &'static str, remedy: &'static str },
     #[error("reading {file} requires {tool}: {what}; {remedy}")]
     Tool { file: String, tool: &'static str, what: String, remedy: String },
 }
 
 /// The formats that can be read.
-const KNOWN: &str = "nsys stats reports as CSV or JSON (cuda_gpu_kern_sum, cuda_api_sum, cuda_gpu_mem_time_sum, \
-                     cuda_gpu_mem_size_sum, nvtx_gpu_proj_sum, nvtx_kern_sum, nvtx_pushpop_sum), SQLite of nsys export, \
-                     ncu --csv with the pages raw and details, logs of cuBLAS and cublasLt, .nsys-rep, .qdstrm and .ncu-rep";
+const KNOWN: &str = "reports of nsys stats as CSV, TSV, JSON, columns or table (cuda_gpu_kern_sum, cuda_kern_exec_sum, cuda_gpu_sum, \
+                     cuda_gpu_trace, cuda_api_sum, cuda_api_trace, cuda_api_gpu_sum, cuda_gpu_mem_time_sum, cuda_gpu_mem_size_sum, \
+                     nvtx_gpu_proj_sum, nvtx_kern_sum, nvtx_pushpop_sum), SQLite of nsys export, ncu --csv with the pages raw and \
+                     details, traces of PyTorch's profiler as .json or .json.gz, logs of cuBLAS and cublasLt, .nsys-rep, .qdstrm \
+                     and .ncu-rep";
 
 /// The remedy for reports that nsys skipped or left empty.
 pub const RECORD_KERNELS: &str = "record with nsys profile -t cuda,nvtx and a version of nsys that matches the driver (llmprof-tui doctor \

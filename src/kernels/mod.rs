@@ -1,13 +1,16 @@
-//! Readers for the files of other profilers: summaries and recordings of Nsight Systems, counters of Nsight Compute,
-//! shapes from the logs of cuBLAS.
+//! Readers for the files of other profilers: reports and recordings of Nsight Systems, counters of Nsight Compute, traces of
+//! PyTorch, shapes from the logs of cuBLAS.
 //!
 //! Every source becomes a [`KernelTable`](crate::event::kernels::KernelTable). Files are read as streams in bounded
 //! memory: a row for each kernel, grid and range, not for each launch.
 
+mod busy;
 mod cells;
 mod convert;
 pub mod cublas;
+mod dialect;
 mod error;
+mod gpu;
 pub mod ncu;
 pub mod nsys;
 mod open;
@@ -15,6 +18,7 @@ mod quantity;
 pub mod show;
 pub mod tally;
 pub mod top;
+pub mod torch;
 
 pub use error::KernelsError;
 pub use open::{open, open_on};

@@ -7,28 +7,33 @@ use std::{
 };
 
 use super::{
-    cells::Rows,
+    cells::{Row, Rows},
     convert::{self, Report},
     cublas,
+    dialect::{BEGINNING, DELIMITERS},
     error::{KernelsError, RECORD_KERNELS},
-    ncu, nsys,
+    ncu, nsys, torch,
 };
-use crate::event::kernels::KernelTable;
+use crate::base::gzip;
+use crate::event::kernels::{KernelRow, KernelTable, Kind};
 use crate::tools::System;
 
-/// Output of the profiler and the program precedes the header; it is searched for in so many bytes.
-const HEADER_LIMIT: u64 = 1 << 20;
 const BUFFER: usize = 1 << 18;
 
 /// The format of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     NsysCsv,
+    /// Columns or a grid, for a reader.
+    NsysLayout,
     NsysJson,
     NsysDatabase,
     NcuRaw,
     NcuDetails,
     CublasLog,
+    /// Of PyTorch's profiler.
+    Trace,
+    CompressedTrace,
     /// Only the profiler that wrote it can read it.
     Report(Report),
 }
@@ -51,14 +56,28 @@ pub fn open_on(path: &Path, system: &System) -> Result<Vec<KernelTable>, Kernels
     let mut input = BufReader::with_capacity(BUFFER, opened);
     let format = format_of(path, &mut input).map_err(|reason| unknown(&file, reason))?;
     input.seek(SeekFrom::Start(0)).map_err(KernelsError::read(&file))?;
-    match format {
+    let mut tables = match format {
         Format::NsysCsv => nsys::read_csv(&file, input),
+        Format::NsysLayout => nsys::read_layout(&file, input),
         Format::NsysJson => nsys::read_json(&file, input),
         Format::NsysDatabase => nsys::read_database(path),
         Format::NcuRaw => ncu::read_raw(&file, input).map(|table| vec![table]),
         Format::NcuDetails => ncu::read_details(&file, input).map(|table| vec![table]),
         Format::CublasLog => cublas::read_log(&file, input).map(|table| vec![table]),
+        Format::Trace => torch::read_trace(&file, input),
+        Format::CompressedTrace => torch::read_compressed(&file, input),
         Format::Report(report) => convert::convert(path, report, system),
+    }?;
+    mark_graphs(&mut tables);
+    Ok(tables)
+}
+
+/// Calls that launch CUDA graphs are a fact about the kernels.
+fn mark_graphs(tables: &mut [KernelTable]) {
+    let launches_graph = |row: &KernelRow| row.name.contains("GraphLaunch");
+    let calls = tables.iter().filter(|table| table.kind == Kind::ApiCalls);
+    if calls.flat_map(|table| &table.rows).any(launches_graph) {
+        tables.iter_mut().filter(|table| table.kind == Kind::Kernels).for_each(|table| table.graphs = true);
     }
 }
 
@@ -95,63 +114,73 @@ fn format_of(path: &Path, input: &mut impl BufRead) -> Result<Format, Unrecognis
     if head.starts_with(b"NVR\0") {
         return Ok(Format::Report(Report::Ncu));
     }
+    if head.starts_with(&gzip::SIGNATURE) {
+        return Ok(Format::CompressedTrace);
+    }
     if head.contains(&0) {
-        return binary(path);
+        return binary(path, head);
     }
-    if let [b'[', b'\n' | b' ' | b'{' | b']', ..] = head.trim_ascii_start() {
-        return Ok(Format::NsysJson);
+    match head.trim_ascii_start() {
+        [b'{', ..] => Ok(Format::Trace),
+        [b'[', b'\n' | b'\r' | b' ' | b'{' | b']', ..] if torch::is_list_of_events(head) => Ok(Format::Trace),
+        [b'[', b'\n' | b'\r' | b' ' | b'{' | b']', ..] => Ok(Format::NsysJson),
+        _ => text_format(input),
     }
-    text_format(input)
 }
 
 /// Reports of profilers have no signature that all versions share: they are recognised by extension.
-fn binary(path: &Path) -> Result<Format, Unrecognised> {
+fn binary(path: &Path, head: &[u8]) -> Result<Format, Unrecognised> {
     let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
     match extension {
         "nsys-rep" | "qdrep" => Ok(Format::Report(Report::Nsys)),
         "qdstrm" => Ok(Format::Report(Report::Qdstrm)),
         "ncu-rep" | "nsight-cuprof-report" => Ok(Format::Report(Report::Ncu)),
+        _ if head.starts_with(&[0xff, 0xfe]) || head.starts_with(&[0xfe, 0xff]) => {
+            let remedy = "it is text in UTF-16; convert it with iconv -f UTF-16 -t UTF-8";
+            Err(Unrecognised::Other(remedy.to_owned()))
+        }
         _ => Err(Unrecognised::Other("it is neither text nor a database".to_owned())),
     }
 }
 
-/// Searches for the first row that identifies the format.
+/// Searches for the first row that identifies the format, with every delimiter.
 fn text_format(input: &mut impl BufRead) -> Result<Format, Unrecognised> {
-    let mut rows = Rows::new(BufReader::new(input.take(HEADER_LIMIT)));
-    let mut first = None;
-    let mut has_message = false;
-    loop {
-        let row = match rows.next_row() {
-            Ok(Some(row)) => row,
-            Ok(None) => break,
-            Err(e) if e.kind() == std::io::ErrorKind::InvalidData => break,
-            Err(e) => return Err(Unrecognised::Unreadable(e)),
-        };
-        let Some(beginning) = row.text(0) else { continue };
-        let has = |title: &[u8]| row.iter().any(|cell| cell.trim_ascii() == title);
-        if beginning.starts_with("I! cuBLAS") || beginning.contains("[cublasLt]") {
-            return Ok(Format::CublasLog);
-        }
-        if has(b"Metric Name") && has(b"Kernel Name") {
-            return Ok(Format::NcuDetails);
-        }
-        if has(b"Kernel Name") && has(b"ID") {
-            return Ok(Format::NcuRaw);
-        }
-        if nsys::summary::skipped(row).is_some() || nsys::is_header(&row.texts()) {
-            return Ok(Format::NsysCsv);
-        }
-        has_message |= beginning.starts_with("==ERROR==") || beginning.starts_with("==WARNING==");
-        if !beginning.is_empty() {
-            first.get_or_insert_with(|| row.texts().join(","));
+    let mut beginning = Vec::new();
+    input.take(BEGINNING).read_to_end(&mut beginning).map_err(Unrecognised::Unreadable)?;
+    if nsys::is_layout(&beginning) {
+        return Ok(Format::NsysLayout);
+    }
+    for delimiter in DELIMITERS {
+        let mut rows = Rows::new(beginning.as_slice(), delimiter);
+        while let Ok(Some(row)) = rows.next_row() {
+            if let Some(format) = format_of_row(row) {
+                return Ok(format);
+            }
         }
     }
+    let lines = || beginning.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
     // An error of ncu explains why there is nothing else.
-    if has_message {
+    if lines().any(|line| line.starts_with(b"==ERROR==") || line.starts_with(b"==WARNING==")) {
         return Ok(Format::NcuRaw);
     }
-    let first: String = first.ok_or(Unrecognised::Empty)?.chars().take(60).collect();
+    let first = lines().find(|line| !line.is_empty()).ok_or(Unrecognised::Empty)?;
+    let first: String = String::from_utf8_lossy(first).chars().take(60).collect();
     Err(Unrecognised::Other(format!("it starts with {first:?}")))
+}
+
+fn format_of_row(row: Row) -> Option<Format> {
+    let beginning = row.text(0)?;
+    let has = |title: &[u8]| row.iter().any(|cell| cell.trim_ascii() == title);
+    if beginning.starts_with("I! cuBLAS") || beginning.contains("[cublasLt]") {
+        return Some(Format::CublasLog);
+    }
+    if has(b"Metric Name") && has(b"Kernel Name") {
+        return Some(Format::NcuDetails);
+    }
+    if has(b"Kernel Name") && has(b"ID") {
+        return Some(Format::NcuRaw);
+    }
+    nsys::is_report(row).then_some(Format::NsysCsv)
 }
 
 #[cfg(test)]
@@ -175,6 +204,16 @@ mod tests {
             (by_range.as_bytes(), Some(Format::NsysCsv)),
             (b"SKIPPED: x.sqlite does not contain CUDA kernel data.", Some(Format::NsysCsv)),
             (b"[\n  {\"Name\": 1}]", Some(Format::NsysJson)),
+            (b"[\n{\"ph\": \"X\"}]", Some(Format::Trace)),
+            (b"\n  {\"schemaVersion\": 1, \"traceEvents\": [", Some(Format::Trace)),
+            (b"\x1f\x8b\x08\0", Some(Format::CompressedTrace)),
+            (b" Total Time (ns)  Instances  Name\n ---  ---  ---\n", None),
+            (
+                b" Total Time (ns)  Instances  Name\n ---------------  ---------  ----\n",
+                Some(Format::NsysLayout),
+            ),
+            (b"Total Time (ns);Instances;Name\n", Some(Format::NsysCsv)),
+            (b"ID;Kernel Name;x__y.sum\n", Some(Format::NcuRaw)),
             (b"I! cuBLAS (v13.4.1) function cublasStatus_t x() called:", Some(Format::CublasLog)),
             (b"[2026-05-04 15:08:47][cublasLt][5][Trace][cublasLtMatmul] A=0", Some(Format::CublasLog)),
             (b"SQLite format 3\0...", Some(Format::NsysDatabase)),

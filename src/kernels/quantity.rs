@@ -1,57 +1,133 @@
 //! Numbers and units as profilers print them.
 
-/// The number in a cell. Thousands may be separated by commas; text in parentheses after it is dropped.
-///
-/// `None` for `n/a`, `nan`, `inf` and words: a missing value is not zero.
-pub fn number(cell: &[u8]) -> Option<f64> {
-    let cell = cell.trim_ascii();
-    plain(cell).or_else(|| unusual(cell))
+/// How a file marks decimals. The other mark separates thousands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Decimal {
+    /// `1,234.5`
+    #[default]
+    Point,
+    /// `1.234,5`, as in most European locales.
+    Comma,
+}
+
+impl Decimal {
+    fn mark(self) -> u8 {
+        match self {
+            Decimal::Point => b'.',
+            Decimal::Comma => b',',
+        }
+    }
+
+    fn thousands(self) -> u8 {
+        match self {
+            Decimal::Point => b',',
+            Decimal::Comma => b'.',
+        }
+    }
+
+    /// The number in a cell. Thousands may be separated; text in parentheses after it is dropped.
+    ///
+    /// `None` for `n/a`, `nan`, `inf` and words, and where the marks cannot be those of this locale: a missing value is not
+    /// zero, and not a wrong number.
+    pub fn number(self, cell: &[u8]) -> Option<f64> {
+        let cell = cell.trim_ascii();
+        self.plain(cell).or_else(|| self.unusual(cell))
+    }
+
+    /// Up to fifteen digits with marks: digits and power of ten are exact, so their quotient is the nearest number.
+    #[inline]
+    fn plain(self, cell: &[u8]) -> Option<f64> {
+        let (mark, thousands) = (self.mark(), self.thousands());
+        let (negative, digits) = match cell.split_first()? {
+            (b'-', rest) => (true, rest),
+            _ => (false, cell),
+        };
+        let (mut value, mut count, mut behind) = (0u64, 0u32, None);
+        // Digits since the last mark of thousands.
+        let mut group = None;
+        for byte in digits {
+            match *byte {
+                digit @ b'0'..=b'9' => {
+                    value = value * 10 + u64::from(digit - b'0');
+                    count += 1;
+                    if count > 15 {
+                        return None;
+                    }
+                    match &mut behind {
+                        Some(behind) => *behind += 1,
+                        None => group = group.map(|n: u32| n + 1),
+                    }
+                }
+                byte if byte == thousands && behind.is_none() && count > 0 => group = Some(0),
+                byte if byte == mark && behind.is_none() => behind = Some(0usize),
+                _ => return None,
+            }
+        }
+        if count == 0 || group.is_some_and(|digits| digits != 3) {
+            return None;
+        }
+        let value = value as f64 / TENS[behind.unwrap_or(0)];
+        Some(if negative { -value } else { value })
+    }
+
+    /// Exponents, long numbers, `12 (3; 4; 5)`, thousands separated by an apostrophe or a space that does not break.
+    fn unusual(self, cell: &[u8]) -> Option<f64> {
+        let text = std::str::from_utf8(cell).ok()?;
+        let text = text.split(" (").next()?.trim().trim_end_matches('%').trim_end();
+        if !text.starts_with(|c: char| c.is_ascii_digit() || "+-.,".contains(c)) {
+            return None;
+        }
+        let (mark, thousands) = (char::from(self.mark()), char::from(self.thousands()));
+        let (whole, fraction) =
+            text.split_once(mark).map_or((text, None), |(whole, rest)| (whole, Some(rest)));
+        if whole.rsplit_once(thousands).is_some_and(|(_, group)| group.len() != 3) {
+            return None;
+        }
+        let whole = whole.replace([thousands, '\'', '\u{a0}', '\u{202f}'], "");
+        let text = fraction.map_or_else(|| whole.clone(), |fraction| format!("{whole}.{fraction}"));
+        text.parse().ok().filter(|value: &f64| value.is_finite())
+    }
 }
 
 /// The powers of ten that are exact.
 const TENS: [f64; 16] =
     [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15];
 
-/// Up to fifteen digits with commas and at most one point: digits and power of ten are exact, so their quotient is the
-/// nearest number.
-#[inline]
-fn plain(cell: &[u8]) -> Option<f64> {
-    let (negative, digits) = match cell.split_first()? {
-        (b'-', rest) => (true, rest),
-        _ => (false, cell),
-    };
-    let (mut value, mut count, mut behind) = (0u64, 0u32, None);
-    for byte in digits {
-        match byte {
-            b'0'..=b'9' => {
-                value = value * 10 + u64::from(byte - b'0');
-                count += 1;
-                if count > 15 {
-                    return None;
-                }
-                behind = behind.map(|n: usize| n + 1);
-            }
-            b',' if behind.is_none() && count > 0 => {}
-            b'.' if behind.is_none() => behind = Some(0),
-            _ => return None,
-        }
-    }
-    if count == 0 {
-        return None;
-    }
-    let value = value as f64 / TENS[behind.unwrap_or(0)];
-    Some(if negative { -value } else { value })
+/// Numbers that can be read in one locale only, counted for each.
+#[derive(Debug, Default)]
+pub struct DecimalVotes {
+    point: u64,
+    comma: u64,
 }
 
-/// Exponents, long numbers, `12 (3; 4; 5)`.
-fn unusual(cell: &[u8]) -> Option<f64> {
-    let text = std::str::from_utf8(cell).ok()?;
-    let text = text.split(" (").next()?.trim().trim_end_matches('%').trim_end();
-    if !text.starts_with(|c: char| c.is_ascii_digit() || "+-.".contains(c)) {
-        return None;
+impl DecimalVotes {
+    /// Counts a cell. `1,234` is a number in both locales and counts for none.
+    pub fn count(&mut self, cell: &[u8]) {
+        let cell = cell.trim_ascii();
+        // Whole numbers without marks are most cells.
+        if !cell.iter().any(|byte| matches!(byte, b'.' | b',')) {
+            return;
+        }
+        match (decisive(Decimal::Point, cell), decisive(Decimal::Comma, cell)) {
+            (true, false) => self.point += 1,
+            (false, true) => self.comma += 1,
+            _ => {}
+        }
     }
-    let value: f64 = text.replace(',', "").parse().ok()?;
-    value.is_finite().then_some(value)
+
+    /// The locale that most of them are of; the decimal point where none decides.
+    pub fn decided(&self) -> Decimal {
+        if self.comma > self.point { Decimal::Comma } else { Decimal::Point }
+    }
+}
+
+/// Whether a cell is a number of this locale. Thousands do not begin with a zero and have at most three digits before their
+/// first mark.
+fn decisive(decimal: Decimal, cell: &[u8]) -> bool {
+    let digits = cell.strip_prefix(b"-").unwrap_or(cell);
+    let first = digits.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(digits.len());
+    let grouped = digits.get(first) == Some(&decimal.thousands());
+    decimal.plain(cell).is_some() && !(grouped && (first > 3 || digits.starts_with(b"0")))
 }
 
 /// A base unit, and the factor that converts a value to it.
@@ -171,9 +247,51 @@ mod tests {
             (".", None),
             ("PolicySpread", None),
             ("(8, 14, 1)", None),
+            ("65,77", None),
+            ("1.234,5", None),
+            ("1'234.5", Some(1234.5)),
         ];
         for (text, wanted) in table {
-            assert_eq!(number(text.as_bytes()), *wanted, "{text}");
+            assert_eq!(Decimal::Point.number(text.as_bytes()), *wanted, "{text}");
+        }
+    }
+
+    #[test]
+    fn numbers_with_a_decimal_comma() {
+        let table: &[(&str, Option<f64>)] = &[
+            ("1.351.350.066", Some(1_351_350_066.0)),
+            ("1.234,5", Some(1234.5)),
+            ("65,77", Some(65.77)),
+            ("-0,5", Some(-0.5)),
+            ("1,5e3", Some(1500.0)),
+            ("1\u{a0}234,5", Some(1234.5)),
+            ("1\u{202f}234\u{202f}567", Some(1_234_567.0)),
+            ("45,1 %", Some(45.1)),
+            ("12,5 (3; 4; 5)", Some(12.5)),
+            ("65.77", None),
+            ("n/a", None),
+            (",", None),
+        ];
+        for (text, wanted) in table {
+            assert_eq!(Decimal::Comma.number(text.as_bytes()), *wanted, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_locale_is_that_of_the_numbers_that_decide() {
+        for (cells, wanted) in [
+            (&["1,234", "5,678"][..], Decimal::Point),
+            (&["1,234", "65,77"], Decimal::Comma),
+            (&["1.234", "0,123"], Decimal::Comma),
+            (&["1.234.567"], Decimal::Comma),
+            (&["1,234,567", "12"], Decimal::Point),
+            (&["12345,678"], Decimal::Comma),
+            (&["65.77", "1,234"], Decimal::Point),
+            (&["(8, 14, 1)", "a,b", ""], Decimal::Point),
+        ] {
+            let mut votes = DecimalVotes::default();
+            cells.iter().for_each(|cell| votes.count(cell.as_bytes()));
+            assert_eq!(votes.decided(), wanted, "{cells:?}");
         }
     }
 
@@ -218,12 +336,16 @@ mod tests {
         #[test]
         fn numbers_are_parsed_as_rust_parses_them(value in -1e12f64..1e12, digits in 0usize..6) {
             let text = format!("{value:.digits$}");
-            prop_assert_eq!(number(text.as_bytes()), text.parse().ok());
+            prop_assert_eq!(Decimal::Point.number(text.as_bytes()), text.parse().ok());
+            let comma = text.replace('.', ",");
+            prop_assert_eq!(Decimal::Comma.number(comma.as_bytes()), text.parse().ok());
         }
 
         #[test]
         fn any_bytes_are_a_finite_number_or_none(bytes in prop::collection::vec(any::<u8>(), 0..24)) {
-            prop_assert!(number(&bytes).is_none_or(f64::is_finite));
+            for decimal in [Decimal::Point, Decimal::Comma] {
+                prop_assert!(decimal.number(&bytes).is_none_or(f64::is_finite));
+            }
             let _ = three(&bytes);
             let _ = base(&String::from_utf8_lossy(&bytes));
         }

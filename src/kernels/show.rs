@@ -8,7 +8,7 @@ use crate::{
         table::aligned,
         units::{grouped, millis, percent, scaled},
     },
-    event::kernels::{Group, KernelRow, KernelTable, Kind, Measure, SortBy},
+    event::kernels::{Busy, Group, KernelRow, KernelTable, Kind, Measure, SortBy},
 };
 
 /// Which rows of a table to show.
@@ -92,7 +92,7 @@ impl Shown {
     fn cells(&self) -> Vec<Vec<String>> {
         let classes = self.table.kind == Kind::Kernels;
         let amount_title = match self.table.kind.measure() {
-            Measure::Time => "total",
+            Measure::Time => self.table.kind.time_noun(),
             Measure::Bytes => "bytes",
             Measure::Flops => "FLOPs",
         };
@@ -136,6 +136,10 @@ impl Shown {
             "source": self.table.source,
             "kind": self.table.kind,
             "device": self.table.device,
+            "busy": self.table.busy.map(|busy| json!({
+                "busy_ns": busy.busy_ns, "span_ns": busy.span_ns, "share": busy.share(),
+            })),
+            "graphs": self.table.has_graphs(),
             "measure": match self.table.kind.measure() {
                 Measure::Time => "ns",
                 Measure::Bytes => "byte",
@@ -237,6 +241,7 @@ fn named(row: &KernelRow) -> String {
 fn hints(table: &KernelTable) -> Vec<String> {
     let mut hints = vec![summary(table)];
     if table.kind == Kind::Kernels {
+        hints.extend(table.busy.and_then(busy));
         hints.extend(bounds(table));
         hints.extend(short_kernels(table));
         hints.extend(first_verdict(table));
@@ -271,6 +276,15 @@ fn summary(table: &KernelTable) -> String {
     text + "."
 }
 
+fn busy(busy: Busy) -> Option<String> {
+    Some(format!(
+        "GPU busy {} of {}: kernels run for {} from the start of the first to the end of the last.",
+        percent(busy.share()? * 100.0),
+        millis(busy.span_ns / 1e6),
+        millis(busy.busy_ns / 1e6)
+    ))
+}
+
 /// The share of the time of each class.
 fn bounds(table: &KernelTable) -> Option<String> {
     let total = table.total().filter(|total| *total > 0.0)?;
@@ -289,7 +303,11 @@ fn bounds(table: &KernelTable) -> Option<String> {
         .iter()
         .map(|(class, ns)| format!("{} {}", class_name(*class), percent(ns / total * 100.0)))
         .collect();
-    let advice = if first_ns >= total / 2.0 { format!(" {}", remedy(first)) } else { String::new() };
+    let advice = if first_ns >= total / 2.0 {
+        format!(" {}", remedy(first, table.has_graphs()))
+    } else {
+        String::new()
+    };
     Some(format!("Of the time: {}.{advice}", parts.join(", ")))
 }
 
@@ -303,7 +321,7 @@ fn class_name(class: Class) -> &'static str {
     }
 }
 
-fn remedy(class: Class) -> &'static str {
+fn remedy(class: Class, has_graphs: bool) -> &'static str {
     match class {
         Class::Memory => {
             "Moving fewer bytes helps: smaller data types, fused kernels, a larger batch per read of the weights."
@@ -311,6 +329,7 @@ fn remedy(class: Class) -> &'static str {
         Class::Compute => "Lower precision or fewer operations help; faster memory does not.",
         Class::Balanced => "Memory and SMs are both busy: only less work helps.",
         Class::Latency => "The GPU waits: more work per launch helps, or more warps per SM.",
+        Class::Launch if has_graphs => "The kernels are too short: fusing them helps.",
         Class::Launch => "The kernels are too short: fusing them or CUDA graphs help.",
     }
 }
@@ -325,9 +344,13 @@ fn short_kernels(table: &KernelTable) -> Option<String> {
     let calls = short().fold(0u64, |sum, row| sum.saturating_add(row.calls));
     let ns: f64 = short().filter_map(|row| row.total_ns).sum();
     let share = calls as f64 / table.calls().max(1) as f64;
+    let remedy = match table.has_graphs() {
+        true => "fusing them may help. The program already launches CUDA graphs.",
+        false => "fusing them or CUDA graphs may help.",
+    };
     (share >= 0.2).then(|| {
         format!(
-            "{} of the launches are shorter than {} µs ({} of the time): fusing them or CUDA graphs may help.",
+            "{} of the launches are shorter than {} µs ({} of the time): {remedy}",
             percent(share * 100.0),
             SHORT_NS / 1e3,
             percent(ns / total * 100.0)
@@ -394,6 +417,34 @@ mod tests {
         let table = read_details("details", DETAILS).unwrap();
         let text = Shown::new(&table, &Asked::default()).text();
         assert!(text.contains("ncu on "), "{text}");
+    }
+
+    #[test]
+    fn graphs_are_not_recommended_to_a_program_that_has_them() {
+        let row =
+            KernelRow { calls: 9, total_ns: Some(900.0), mean_ns: Some(100.0), ..KernelRow::named("k") };
+        let mut table = KernelTable { rows: vec![row], ..KernelTable::new("test", Kind::Kernels) };
+        let text = |table: &KernelTable| Shown::new(table, &Asked::default()).text();
+        assert!(text(&table).contains("fusing them or CUDA graphs may help"), "{}", text(&table));
+        table.graphs = true;
+        assert!(text(&table).contains("already launches CUDA graphs"), "{}", text(&table));
+        table.graphs = false;
+        table.rows[0].graph_calls = Some(9);
+        assert!(!text(&table).contains("graphs may help"), "{}", text(&table));
+    }
+
+    #[test]
+    fn the_busy_share_is_stated() {
+        let mut table = read_raw("raw", RAW).unwrap();
+        assert!(!Shown::new(&table, &Asked::default()).text().contains("GPU busy"));
+        table.busy = Some(Busy { busy_ns: 2e6, span_ns: 8e6 });
+        let shown = Shown::new(&table, &Asked::default());
+        assert!(
+            shown.text().contains("GPU busy 25 % of 8.00 ms: kernels run for 2.00 ms"),
+            "{}",
+            shown.text()
+        );
+        assert_eq!(shown.json("raw.csv")["busy"]["share"], 0.25);
     }
 
     #[test]

@@ -36,8 +36,12 @@ pub struct TopKernel {
 
 /// The first `k` kernels by time; `None` if no table has kernels.
 pub fn top(from: &str, tables: &[KernelTable], k: usize) -> Option<TopList> {
-    let table = tables.iter().find(|table| table.kind == Kind::Kernels)?;
-    let mut table = table.grouped(Group::Name);
+    // Each GPU has a table of its own.
+    let kernels = || tables.iter().filter(|table| table.kind == Kind::Kernels);
+    let first = kernels().next()?;
+    let same_source = kernels().filter(|table| table.source == first.source);
+    let rows = same_source.flat_map(|table| table.rows.iter().cloned()).collect();
+    let mut table = KernelTable { rows, ..first.clone() }.grouped(Group::Name);
     table.sort(Default::default());
     if table.nested {
         // The first row of a name is that of the outermost range.

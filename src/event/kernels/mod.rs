@@ -1,5 +1,6 @@
 //! The one form of kernels from every source: rows with calls, times and counters.
 
+mod busy;
 pub mod counters;
 pub mod live;
 pub mod names;
@@ -10,6 +11,7 @@ use std::{cmp::Ordering, collections::HashMap};
 
 use serde::{Deserialize, Serialize};
 
+pub use busy::Busy;
 pub use row::{Advice, Extent, KernelRow, Product};
 
 use crate::model::Operator;
@@ -33,6 +35,12 @@ pub enum Kind {
     Ranges,
     /// Matrix products by shape.
     Products,
+    /// Operators of a framework on the host. Their time is without that of the operators they call.
+    Operators,
+    /// Streams of a GPU.
+    Streams,
+    /// Memory that a framework allocated and freed.
+    Allocations,
 }
 
 impl Kind {
@@ -44,6 +52,9 @@ impl Kind {
             Kind::MemoryTime | Kind::MemorySize => ("kind of copy", "kinds of copies"),
             Kind::Ranges => ("range", "ranges"),
             Kind::Products => ("matrix product", "matrix products"),
+            Kind::Operators => ("operator", "operators"),
+            Kind::Streams => ("stream", "streams"),
+            Kind::Allocations => ("kind of event", "kinds of events"),
         }
     }
 
@@ -51,16 +62,25 @@ impl Kind {
     pub fn count_nouns(self) -> (&'static str, &'static str) {
         match self {
             Kind::Kernels => ("launch", "launches"),
-            Kind::MemoryTime | Kind::MemorySize => ("operation", "operations"),
+            Kind::MemoryTime | Kind::MemorySize | Kind::Streams => ("operation", "operations"),
+            Kind::Allocations => ("event", "events"),
             Kind::Ranges => ("instance", "instances"),
-            Kind::ApiCalls | Kind::Products => ("call", "calls"),
+            Kind::ApiCalls | Kind::Products | Kind::Operators => ("call", "calls"),
+        }
+    }
+
+    /// The time of a row.
+    pub fn time_noun(self) -> &'static str {
+        match self {
+            Kind::Operators => "self",
+            _ => "total",
         }
     }
 
     /// The quantity that shares refer to.
     pub fn measure(self) -> Measure {
         match self {
-            Kind::MemorySize => Measure::Bytes,
+            Kind::MemorySize | Kind::Allocations => Measure::Bytes,
             Kind::Products => Measure::Flops,
             _ => Measure::Time,
         }
@@ -115,6 +135,12 @@ pub struct KernelTable {
     pub kind: Kind,
     /// The GPU, where the source names it.
     pub device: Option<String>,
+    /// How long its kernels ran, where the source has their times.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub busy: Option<Busy>,
+    /// The program launches CUDA graphs.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub graphs: bool,
     /// Rows nest, or are counted in every range around them: they do not add up to a total.
     pub nested: bool,
     pub rows: Vec<KernelRow>,
@@ -128,10 +154,17 @@ impl KernelTable {
             source: source.into(),
             kind,
             device: None,
+            busy: None,
+            graphs: false,
             nested: kind == Kind::Ranges,
             rows: Vec::new(),
             notes: Vec::new(),
         }
+    }
+
+    /// Whether the program launches CUDA graphs, as far as the source shows.
+    pub fn has_graphs(&self) -> bool {
+        self.graphs || self.rows.iter().any(|row| row.graph_calls.is_some_and(|n| n > 0))
     }
 
     /// The sum of all rows; `None` if a row does not have its part, or rows do not add up.
@@ -364,9 +397,10 @@ mod tests {
             #[test]
             fn a_recorded_table_is_read_back_unchanged(
                 rows in vec(row(), 0..4), nested in any::<bool>(), device in of(any::<String>()),
-                notes in vec(any::<String>(), 0..2),
+                notes in vec(any::<String>(), 0..2), graphs in any::<bool>(),
             ) {
-                let table = KernelTable { device, nested, rows, notes, ..KernelTable::new("a tool", Kind::Kernels) };
+                let busy = graphs.then_some(Busy { busy_ns: 1.0, span_ns: 2.0 });
+                let table = KernelTable { device, busy, graphs, nested, rows, notes, ..KernelTable::new("a tool", Kind::Kernels) };
                 let text = serde_json::to_string(&table).unwrap();
                 prop_assert!(!text.contains('\n'), "a recording has an event on a line");
                 prop_assert_eq!(serde_json::from_str::<KernelTable>(&text).unwrap(), table);

@@ -2,22 +2,25 @@
 
 use std::{collections::HashSet, io::BufRead, sync::Arc};
 
-use super::{LaunchColumns, Launches, find_header, finish, is_message, keep_message};
+use super::{LaunchColumns, Launches, check_percent, find_header, finish, is_message, keep_message};
 use crate::{
     event::kernels::{
         Advice, KernelRow, KernelTable, Kind,
         counters::{Counter, Counters, DURATION, is_rate},
     },
     kernels::{
-        cells::{Row, Rows},
+        cells::Row,
+        dialect,
         error::KernelsError,
-        quantity::{base, number},
+        quantity::{Decimal, base},
         tally::{Scope, Tally},
     },
 };
 
 /// The columns of the page.
 struct Header {
+    /// The number of columns.
+    len: usize,
     launch: LaunchColumns,
     id: Option<usize>,
     process: Option<usize>,
@@ -36,6 +39,7 @@ impl Header {
     fn of(titles: &[String]) -> Option<Header> {
         let at = |title: &str| titles.iter().position(|one| one == title);
         Some(Header {
+            len: titles.len(),
             launch: LaunchColumns::of(titles),
             id: at("ID"),
             process: at("Process ID"),
@@ -93,9 +97,11 @@ const MAX_RULES: usize = 256;
 
 /// Reads the page, one launch in memory at a time. Rows may lack the columns of rules.
 pub fn read_details(file: &str, input: impl BufRead) -> Result<KernelTable, KernelsError> {
-    let mut rows = Rows::new(input);
     let is_header =
         |row: Row| row.iter().any(|cell| cell == b"Metric Name").then(|| Header::of(&row.texts()))?;
+    let values =
+        |row: Row| is_header(row).map(|header| [header.value].into_iter().chain(header.speedup).collect());
+    let (mut rows, decimal) = dialect::rows(input, values).map_err(KernelsError::read(file))?;
     let (header, mut messages) = find_header(file, &mut rows, is_header)?;
     let mut tally = Tally::default();
     let mut current: Option<Current> = None;
@@ -106,7 +112,7 @@ pub fn read_details(file: &str, input: impl BufRead) -> Result<KernelTable, Kern
             keep_message(row, &mut messages);
             continue;
         }
-        if header.launch.name(row).is_none() {
+        if header.launch.name(row).is_none() || row.len() > header.len {
             unread += 1;
             continue;
         }
@@ -123,7 +129,7 @@ pub fn read_details(file: &str, input: impl BufRead) -> Result<KernelTable, Kern
             header.launch.key(row, &mut key);
             Current { id: id.clone(), key, row: header.launch.launch(row), ..Current::default() }
         });
-        take(&header, row, current, &mut interned);
+        take(file, (&header, row, decimal), current, &mut interned)?;
     }
     if let Some(done) = current {
         add(done, &mut tally);
@@ -135,19 +141,26 @@ pub fn read_details(file: &str, input: impl BufRead) -> Result<KernelTable, Kern
     finish(file, "details", table, messages, unread)
 }
 
-fn take(header: &Header, row: Row, current: &mut Current, interned: &mut Interned) {
+fn take(
+    file: &str,
+    (header, row, decimal): (&Header, Row, Decimal),
+    current: &mut Current,
+    interned: &mut Interned,
+) -> Result<(), KernelsError> {
     let text = |column: Option<usize>| column.and_then(|at| row.text(at)).unwrap_or_default();
+    let number = |column: usize| row.get(column).and_then(|cell| decimal.number(cell));
     let metric = text(Some(header.metric));
     if !metric.is_empty() {
-        let Some(value) = row.get(header.value).and_then(number) else { return };
+        let Some(value) = number(header.value) else { return Ok(()) };
         if interned.0.len() >= MAX_METRICS || current.values.len() >= MAX_METRICS {
-            return;
+            return Ok(());
         }
         let scale = base(&text(header.unit));
         let name = interned.get(&full_name(&text(header.section), &metric));
+        check_percent(file, &name, &scale.unit, value)?;
         let unit = interned.get(&scale.unit);
         current.values.push((name, unit, value * scale.factor));
-        return;
+        return Ok(());
     }
     let rule = text(header.rule);
     if !rule.is_empty() && current.advice.len() < MAX_RULES {
@@ -155,10 +168,11 @@ fn take(header: &Header, row: Row, current: &mut Current, interned: &mut Interne
             rule: rule.into_owned(),
             kind: text(header.rule_kind).into_owned(),
             text: text(header.rule_text).into_owned(),
-            speedup_pct: header.speedup.and_then(|at| row.get(at)).and_then(number),
+            speedup_pct: header.speedup.and_then(number),
             speedup_of: Some(text(header.speedup_of).into_owned()).filter(|of| !of.is_empty()),
         });
     }
+    Ok(())
 }
 
 /// Counts a launch whose rows were all read.
@@ -236,6 +250,20 @@ mod tests {
         let row = read_details("x", text.as_bytes()).unwrap().rows.remove(0);
         assert_eq!((row.total_ns, row.counters.len()), (Some(3000.0), 1));
         assert_eq!(row.counters.mean("gpu__time_duration.sum"), Some(3000.0));
+    }
+
+    #[test]
+    fn a_decimal_comma_is_detected() {
+        let text = |value: &str| {
+            format!(
+                "{HEADER}\"0\",\"k\",\"(1,1,1)\",\"(1,1,1)\",\"GPU Speed Of Light Throughput\",\"Duration\",\"us\",\"1.003,25\",\n\
+                 \"0\",\"k\",\"(1,1,1)\",\"(1,1,1)\",\"GPU Speed Of Light Throughput\",\"DRAM Throughput\",\"%\",\"{value}\",\n"
+            )
+        };
+        let row = read_details("x", text("65,77").as_bytes()).unwrap().rows.remove(0);
+        assert_eq!((row.total_ns, row.known().dram_pct), (Some(1_003_250.0), Some(65.77)));
+        let e = read_details("x", text("6.577").as_bytes()).unwrap_err().to_string();
+        assert!(e.contains("GPU Speed Of Light Throughput: DRAM Throughput at 6577 %"), "{e}");
     }
 
     proptest! {

@@ -23,6 +23,22 @@ use crate::event::kernels::{
 const REMEDY: &str =
     "profile with ncu --csv --page raw, or print a report with ncu --import FILE.ncu-rep --page raw --csv";
 
+/// The remedy for numbers that were read wrong.
+const WRITE_AGAIN: &str = "its numbers may be in a locale that could not be detected: print them again with LC_ALL=C \
+                           ncu --import FILE.ncu-rep --page raw --csv";
+/// Hit rates exceed 100 %. More than this is a number read wrong.
+const MAX_PERCENT: f64 = 1000.0;
+
+/// Rejects a percentage that no metric reaches. The maximum over all units (`.max.`) is relative to the peak of one, and
+/// may be anything.
+fn check_percent(file: &str, metric: &str, unit: &str, value: f64) -> Result<(), KernelsError> {
+    if unit != "%" || value.abs() <= MAX_PERCENT || metric.contains(".max.") {
+        return Ok(());
+    }
+    let (file, metric) = (file.to_owned(), metric.to_owned());
+    Err(KernelsError::Implausible { file, metric, percent: value, remedy: WRITE_AGAIN })
+}
+
 /// Whether it is a message of ncu between the rows.
 fn is_message(row: Row) -> bool {
     row.get(0).is_some_and(|first| first.starts_with(b"=="))

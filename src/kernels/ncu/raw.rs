@@ -2,16 +2,17 @@
 
 use std::{io::BufRead, sync::Arc};
 
-use super::{LaunchColumns, Launches, find_header, finish, is_message, keep_message};
+use super::{LaunchColumns, Launches, check_percent, find_header, finish, is_message, keep_message};
 use crate::{
     event::kernels::{
         KernelTable, Kind,
         counters::{Counter, Counters, DURATION, is_rate},
     },
     kernels::{
-        cells::{Row, Rows},
+        cells::Row,
+        dialect,
         error::KernelsError,
-        quantity::{base, number},
+        quantity::{Decimal, base},
         tally::Tally,
     },
 };
@@ -47,17 +48,18 @@ const IDENTITY: [&str; 11] = [
     "CC",
 ];
 
+/// Whether a column has a metric of the launch. Attributes of the device are the same for all launches.
+fn is_counted(title: &str) -> bool {
+    title.contains("__") && !title.starts_with("device__attribute") && !IDENTITY.contains(&title)
+}
+
 impl Header {
     fn of(titles: &[String], units: &[String]) -> Header {
         let unit = |at: usize| base(units.get(at).map_or("", String::as_str));
-        // Attributes of the device are the same for all launches.
-        let counted = |title: &str| {
-            title.contains("__") && !title.starts_with("device__attribute") && !IDENTITY.contains(&title)
-        };
         let metrics = titles
             .iter()
             .enumerate()
-            .filter(|(_, title)| counted(title))
+            .filter(|(_, title)| is_counted(title))
             .map(|(column, title)| {
                 let scale = unit(column);
                 Metric {
@@ -92,9 +94,13 @@ impl Header {
 /// Values keep the names that ncu gives them, and are converted to base units by the row of units. Percentages above 100
 /// stay as they are; `n/a` and `nan` are missing values.
 pub fn read_raw(file: &str, input: impl BufRead) -> Result<KernelTable, KernelsError> {
-    let mut rows = Rows::new(input);
-    let mut table = KernelTable::new("ncu, counters of launches", Kind::Kernels);
     let is_header = |row: Row| row.iter().any(|cell| cell == b"Kernel Name").then(|| row.texts());
+    let counted = |row: Row| {
+        let titles = is_header(row)?;
+        Some((0..titles.len()).filter(|at| is_counted(&titles[*at])).collect())
+    };
+    let (mut rows, decimal) = dialect::rows(input, counted).map_err(KernelsError::read(file))?;
+    let mut table = KernelTable::new("ncu, counters of launches", Kind::Kernels);
     let (titles, mut messages) = find_header(file, &mut rows, is_header)?;
     let launch = LaunchColumns::of(&titles);
     let mut header: Option<Header> = None;
@@ -115,7 +121,7 @@ pub fn read_raw(file: &str, input: impl BufRead) -> Result<KernelTable, KernelsE
             }
             None => header.insert(Header::of(&titles, &[])),
         };
-        let Some(name) = name else {
+        let Some(name) = name.filter(|_| row.len() <= titles.len()) else {
             unread += 1;
             continue;
         };
@@ -126,7 +132,7 @@ pub fn read_raw(file: &str, input: impl BufRead) -> Result<KernelTable, KernelsE
         let launches = tally.row(key.as_slice(), name, |scope| {
             Launches::new(scope.limit(launch.launch(row)), vec![Counter::NONE; header.metrics.len()])
         });
-        count(header, row, launches);
+        count(file, header, row, decimal, launches)?;
     }
     table.notes.extend(tally.note());
     if let Some(header) = &header {
@@ -136,13 +142,21 @@ pub fn read_raw(file: &str, input: impl BufRead) -> Result<KernelTable, KernelsE
     finish(file, "raw", table, messages, unread)
 }
 
-fn count(header: &Header, row: Row, launches: &mut Launches<Vec<Counter>>) {
-    let ns = header.duration.and_then(|(at, factor)| Some(number(row.get(at)?)? * factor));
+fn count(
+    file: &str,
+    header: &Header,
+    row: Row,
+    decimal: Decimal,
+    launches: &mut Launches<Vec<Counter>>,
+) -> Result<(), KernelsError> {
+    let ns = header.duration.and_then(|(at, factor)| Some(decimal.number(row.get(at)?)? * factor));
     let weight = launches.count(ns);
     for (metric, counter) in header.metrics.iter().zip(&mut launches.counters) {
-        let Some(value) = row.get(metric.column).and_then(number) else { continue };
+        let Some(value) = row.get(metric.column).and_then(|cell| decimal.number(cell)) else { continue };
+        check_percent(file, &metric.name, &metric.unit, value)?;
         counter.add(value * metric.factor, if metric.rate { weight } else { 1.0 });
     }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -191,6 +205,60 @@ mod tests {
         let without = format!("{HEADER}\"0\",\"k\",\"(32, 1, 1)\",\"(4, 1, 1)\",\"2500\",\"n/a\",\"nan\"\n");
         let row = read_raw("x", without.as_bytes()).unwrap().rows.remove(0);
         assert_eq!((row.total_ns, row.counters.len()), (Some(2500.0), 1));
+    }
+
+    /// The fixture as ncu prints it with a decimal comma.
+    fn european(delimiter: char) -> String {
+        let swapped = |number: &str| number.replace(',', "'").replace('.', ",").replace('\'', ".");
+        let mut csv = csv::ReaderBuilder::new().has_headers(false).flexible(true).from_reader(H200);
+        let mut out = String::new();
+        for record in csv.records().map(Result::unwrap) {
+            let cells: Vec<String> = record
+                .iter()
+                .enumerate()
+                .map(|(column, cell)| match Decimal::Point.number(cell.as_bytes()) {
+                    Some(_) if column > 10 => format!("\"{}\"", swapped(cell)),
+                    _ => format!("\"{cell}\""),
+                })
+                .collect();
+            out += &(cells.join(&delimiter.to_string()) + "\n");
+        }
+        out
+    }
+
+    #[test]
+    fn a_decimal_comma_is_detected() {
+        let wanted = read_raw("h200.csv", H200).unwrap();
+        for delimiter in [',', ';'] {
+            let text = european(delimiter);
+            assert!(text.contains("\"115,15\"") && !text.contains("\"115.15\""));
+            assert_eq!(read_raw("h200.csv", text.as_bytes()).unwrap(), wanted, "{delimiter}");
+        }
+    }
+
+    #[test]
+    fn percentages_beyond_any_sense_are_refused_with_the_name_of_the_metric() {
+        let text = |value: &str| {
+            format!(
+                "{HEADER}\"\",\"\",\"\",\"\",\"ns\",\"byte\",\"%\"\n\"0\",\"k\",\"(1,1,1)\",\"(1,1,1)\",\"10\",\"5\",\"{value}\"\n"
+            )
+        };
+        // A number of both locales: 6.577 % or 6577 %.
+        let e = read_raw("x.csv", text("6,577").as_bytes()).unwrap_err().to_string();
+        assert!(e.contains("x.csv") && e.contains("x__y.pct at 6577 %") && e.contains("LC_ALL=C"), "{e}");
+        let row = read_raw("x.csv", text("65,77").as_bytes()).unwrap().rows.remove(0);
+        assert_eq!(row.counters.mean("x__y.pct"), Some(65.77));
+        assert!(read_raw("x.csv", text("808.41").as_bytes()).is_ok());
+    }
+
+    #[test]
+    fn rows_longer_than_the_header_are_not_read() {
+        let text = format!("{HEADER}0,k,1,1,10,5,1,8\n1,k,1,1,10,5,1\n");
+        let table = read_raw("x.csv", text.as_bytes()).unwrap();
+        assert_eq!(
+            (table.calls(), table.notes.as_slice()),
+            (1, &["1 rows could not be read".to_owned()][..])
+        );
     }
 
     #[test]

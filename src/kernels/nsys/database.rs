@@ -4,15 +4,20 @@
 //! Kernels are assigned to ranges through the calls that launched them: a launch and its call share a correlation id
 //! within a process, and the call was made on a thread within that thread's ranges.
 
-use std::{collections::HashMap, path::Path, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    path::Path,
+};
 
 use rusqlite::{Connection, OpenFlags, OptionalExtension, types::ValueRef};
 
-use super::ranges::{OUTSIDE, PathId, Ranges};
+use super::ranges::{OUTSIDE, PathId, Ranges, range_table};
 use crate::{
-    event::kernels::{KernelRow, KernelTable, Kind, OTHERS, counters::Counter, names},
+    event::kernels::{KernelRow, KernelTable, Kind, OTHERS, names},
     kernels::{
+        busy::BusyTime,
         error::{KernelsError, RECORD_KERNELS},
+        gpu::filled,
         tally::{Durations, Scope, Tally},
     },
 };
@@ -23,19 +28,21 @@ const GRAPHS: &str = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE";
 const COPIES: &str = "CUPTI_ACTIVITY_KIND_MEMCPY";
 const MEMSETS: &str = "CUPTI_ACTIVITY_KIND_MEMSET";
 const RANGES: &str = "NVTX_EVENTS";
+/// More than a machine has.
+const MAX_GPUS: usize = 256;
 const PUSH_POP: i64 = 59;
 const START_END: i64 = 60;
 
-/// Reads a recording: kernels, then ranges, CUDA calls and memory operations, as far as they were recorded.
+/// Reads a recording: the kernels of each GPU, then ranges, CUDA calls and memory operations, as far as they were recorded.
 ///
-/// The file is opened read-only. A recording without kernels and without ranges is an error.
+/// The file is opened read-only. A recording without any of them is an error.
 pub fn read_database(path: &Path) -> Result<Vec<KernelTable>, KernelsError> {
     let file = path.display().to_string();
     match read(path) {
         Err(source) => Err(KernelsError::Database { file, source }),
         Ok(tables) if tables.is_empty() => Err(KernelsError::NothingRecorded {
             file,
-            missing: "no rows in CUPTI_ACTIVITY_KIND_KERNEL and NVTX_EVENTS",
+            missing: "no rows in CUPTI_ACTIVITY_KIND_KERNEL, CUPTI_ACTIVITY_KIND_RUNTIME and NVTX_EVENTS",
             remedy: RECORD_KERNELS,
         }),
         Ok(tables) => Ok(tables),
@@ -57,19 +64,16 @@ fn read(path: &Path) -> rusqlite::Result<Vec<KernelTable>> {
     });
     let (calls, links) = database.calls(&mut ranges)?;
     let mut launched: Vec<(u64, f64)> = Vec::new();
-    let mut kernels = database.kernels(&ranges, &links, &mut launched)?;
-    let device = database.device();
-    let ranges = range_table(&ranges, by_path, &launched);
-    if let (None, Some(ranges)) = (&kernels, &ranges) {
-        let mut noted = ranges.clone();
-        noted.notes.push(format!("no kernels were recorded; {RECORD_KERNELS}"));
-        return Ok([Some(noted), calls, database.memory()?].into_iter().flatten().collect());
+    let mut tables = database.kernels(&ranges, &links, &mut launched)?;
+    let without_kernels = tables.is_empty();
+    let source = "nsys SQLite, NVTX ranges on the host";
+    tables.extend(range_table(source, &ranges.paths, by_path, &launched));
+    tables.extend(calls);
+    tables.extend(database.memory()?);
+    if let Some(first) = tables.first_mut().filter(|_| without_kernels) {
+        first.notes.push(format!("no kernels were recorded; {RECORD_KERNELS}"));
     }
-    if let Some(kernels) = &mut kernels {
-        kernels.device = device;
-    }
-    let all = [kernels, ranges, calls, database.memory()?];
-    Ok(if all[0].is_none() && all[1].is_none() { Vec::new() } else { all.into_iter().flatten().collect() })
+    Ok(tables)
 }
 
 /// The number that a call and its launches share: the process, and the correlation id within it.
@@ -107,9 +111,13 @@ impl Links {
     }
 }
 
+/// The number of a GPU; `None` where the recording does not have it.
+type Device = Option<i64>;
+
 /// What distinguishes launches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct LaunchKey {
+    device: Device,
     name: i64,
     grid: [u32; 3],
     block: [u32; 3],
@@ -197,9 +205,22 @@ impl Database {
         ask.query_row([id], |row| row.get(0)).optional()
     }
 
-    fn device(&self) -> Option<String> {
-        let ask = "SELECT name FROM TARGET_INFO_GPU LIMIT 1";
-        self.connection.query_row(ask, [], |row| row.get(0)).ok()
+    /// The name of a GPU, with its number where the recording has several.
+    fn device(&self, device: Device, several: bool) -> Option<String> {
+        let of_number = "SELECT name FROM TARGET_INFO_GPU WHERE id = ?1";
+        // Where numbers are missing, GPUs of the same name cannot be confused.
+        let same = "SELECT name FROM TARGET_INFO_GPU HAVING min(name) = max(name)";
+        let ask = |sql: &str, values: &[Option<i64>]| {
+            let values = rusqlite::params_from_iter(values);
+            self.connection.query_row(sql, values, |row| row.get::<_, String>(0)).ok()
+        };
+        let name = ask(of_number, &[device]).or_else(|| ask(same, &[]));
+        match device.filter(|_| several) {
+            Some(number) => {
+                Some(name.map_or(format!("GPU {number}"), |name| format!("{name} (GPU {number})")))
+            }
+            None => name,
+        }
     }
 
     fn ranges(&self) -> rusqlite::Result<Ranges> {
@@ -260,21 +281,22 @@ impl Database {
             let name = self.string(id)?.unwrap_or_else(|| format!("call {id}"));
             rows.push(durations.into_row(simple_row(without_version(&name).to_owned())));
         }
-        Ok((filled("nsys SQLite, CUDA calls", Kind::ApiCalls, rows), links))
+        Ok((filled("nsys SQLite, CUDA calls", Kind::ApiCalls, rows, None), links))
     }
 
-    /// The kernels. `launched` receives the number of launches and their time for each nesting of ranges.
+    /// The kernels of each GPU. `launched` receives the number of launches and their time for each nesting of ranges.
     fn kernels(
         &self,
         ranges: &Ranges,
         links: &Links,
         launched: &mut Vec<(u64, f64)>,
-    ) -> rusqlite::Result<Option<KernelTable>> {
+    ) -> rusqlite::Result<Vec<KernelTable>> {
         launched.resize(ranges.paths.len(), (0, 0.0));
         let columns = self.columns(KERNELS)?;
         let has = |name: &str| columns.iter().any(|column| column == name);
         let name = ["demangledName", "shortName", "mangledName"].into_iter().find(|name| has(name));
         let mut tally: Tally<LaunchKey, Launches> = Tally::default();
+        let mut busy: BTreeMap<Device, BusyTime> = BTreeMap::new();
         let (mut unread, mut hint, mut outside) = (0u64, 0, 0u64);
         let mut wanted = vec![
             "rowid",
@@ -288,6 +310,7 @@ impl Database {
             "blockY",
             "blockZ",
             "graphNodeId",
+            "deviceId",
         ];
         if !links.0.is_empty() {
             wanted.extend(["correlationId", "globalPid"]);
@@ -300,20 +323,29 @@ impl Database {
             };
             let path = match links.0.is_empty() {
                 true => OUTSIDE,
-                false => match (number(11)?, number(12)?) {
+                false => match (number(12)?, number(13)?) {
                     (Some(correlation), Some(process)) => links.find(link(process, correlation), &mut hint),
                     _ => OUTSIDE,
                 },
             };
             let size = |at| number(at).map(|n| n.and_then(|n| u32::try_from(n).ok()).unwrap_or(0));
+            let device = number(11)?;
+            // Further GPUs than a machine has are counted as one.
+            let known = busy.len() < MAX_GPUS || busy.contains_key(&device);
+            let device = device.filter(|_| known);
+            busy.entry(device).or_default().add(start, end);
             let key = LaunchKey {
+                device,
                 name,
                 grid: [size(4)?, size(5)?, size(6)?],
                 block: [size(7)?, size(8)?, size(9)?],
                 path,
             };
             let example = number(0)?.unwrap_or(-1);
-            let launches = tally.row(&key, &name.to_le_bytes(), |scope| Launches {
+            let mut named = [0; 16];
+            named[..8].copy_from_slice(&name.to_le_bytes());
+            named[8..].copy_from_slice(&device.unwrap_or(-1).to_le_bytes());
+            let launches = tally.row(&key, &named, |scope| Launches {
                 key,
                 scope,
                 example,
@@ -330,27 +362,40 @@ impl Database {
             Ok(())
         })?;
         let note = tally.note();
-        let mut rows = self.rows_of(tally.into_rows(), ranges)?;
-        let graph_rows = self.graphs()?;
-        let graphs: u64 = graph_rows.iter().map(|row| row.calls).sum();
-        rows.extend(graph_rows);
-        let Some(mut table) = filled("nsys SQLite, kernels", Kind::Kernels, rows) else { return Ok(None) };
+        let mut by_device: BTreeMap<Device, Vec<KernelRow>> = BTreeMap::new();
+        for (device, row) in self.rows_of(tally.into_rows(), ranges)? {
+            by_device.entry(device).or_default().push(row);
+        }
+        let graphs = self.graphs(&mut busy)?;
+        let unresolved: u64 = graphs.iter().map(|(_, row)| row.calls).sum();
+        graphs.into_iter().for_each(|(device, row)| by_device.entry(device).or_default().push(row));
+        let several = by_device.len() > 1;
+        let mut tables = Vec::new();
+        for (device, rows) in by_device {
+            let name = self.device(device, several);
+            let mut table = filled("nsys SQLite, kernels", Kind::Kernels, rows, name.as_deref());
+            if let Some(table) = &mut table {
+                table.busy = busy.get(&device).and_then(BusyTime::total);
+            }
+            tables.extend(table);
+        }
+        let Some(table) = tables.first_mut() else { return Ok(tables) };
         table.notes.extend(note);
         if unread > 0 {
             table.notes.push(format!("{unread} launches could not be read"));
         }
-        if graphs > 0 {
+        if unresolved > 0 {
             table.notes.push(format!(
-                "{graphs} launches of CUDA graphs were recorded without their kernels; use nsys profile --cuda-graph-trace=node"
+                "{unresolved} launches of CUDA graphs were recorded without their kernels; use nsys profile --cuda-graph-trace=node"
             ));
         }
         if !ranges.is_empty() && outside > 0 {
             table.notes.push(format!("{outside} launches were made outside all NVTX ranges"));
         }
-        Ok(Some(table))
+        Ok(tables)
     }
 
-    fn rows_of(&self, all: Vec<Launches>, ranges: &Ranges) -> rusqlite::Result<Vec<KernelRow>> {
+    fn rows_of(&self, all: Vec<Launches>, ranges: &Ranges) -> rusqlite::Result<Vec<(Device, KernelRow)>> {
         let wanted = ["registersPerThread", "staticSharedMemory", "dynamicSharedMemory"];
         let mut rows = Vec::with_capacity(all.len());
         for Launches { key, scope, example, in_graphs, durations } in all {
@@ -375,37 +420,43 @@ impl Database {
                     Ok(())
                 })?;
             }
-            rows.push(row);
+            rows.push((key.device, row));
         }
         Ok(rows)
     }
 
     /// Graphs that were recorded without their nodes.
-    fn graphs(&self) -> rusqlite::Result<Vec<KernelRow>> {
-        let mut by_graph: HashMap<Option<i64>, Durations> = HashMap::new();
-        self.each(GRAPHS, &["start", "end", "graphId"], "", |row| {
-            if let Some(span) = span(row)? {
-                by_graph.entry(integer(row, 2)?).or_default().add(duration_ns(span));
+    fn graphs(&self, busy: &mut BTreeMap<Device, BusyTime>) -> rusqlite::Result<Vec<(Device, KernelRow)>> {
+        let mut by_graph: HashMap<(Device, Option<i64>), Durations> = HashMap::new();
+        self.each(GRAPHS, &["start", "end", "graphId", "deviceId"], "", |row| {
+            if let Some((start, end)) = span(row)? {
+                let device = integer(row, 3)?;
+                by_graph.entry((device, integer(row, 2)?)).or_default().add(duration_ns((start, end)));
+                busy.entry(device).or_default().add(start, end);
             }
             Ok(())
         })?;
-        let row = |(graph, durations): (Option<i64>, Durations)| {
+        let row = |((device, graph), durations): ((Device, Option<i64>), Durations)| {
             let family = "[CUDA graph]".to_owned();
             let name = graph.map_or(family.clone(), |id| format!("[CUDA graph {id}]"));
-            durations.into_row(KernelRow { family, name, ..KernelRow::default() })
+            let row = durations.into_row(KernelRow { family, name, ..KernelRow::default() });
+            (device, KernelRow { graph_calls: Some(row.calls), ..row })
         };
         Ok(by_graph.into_iter().map(row).collect())
     }
 
-    /// Copies and memsets.
-    fn memory(&self) -> rusqlite::Result<Option<KernelTable>> {
-        let mut by_name: HashMap<String, (f64, Durations)> = HashMap::new();
+    /// Copies and memsets of each GPU.
+    fn memory(&self) -> rusqlite::Result<Vec<KernelTable>> {
+        let mut by_device: BTreeMap<Device, HashMap<String, (f64, Durations)>> = BTreeMap::new();
         for (table, kind) in [(COPIES, "copyKind"), (MEMSETS, "")] {
-            self.each(table, &["start", "end", "bytes", kind], "", |row| {
+            self.each(table, &["start", "end", "bytes", "deviceId", kind], "", |row| {
                 let Some(span) = span(row)? else { return Ok(()) };
                 let name =
-                    if table == COPIES { copy_name(integer(row, 3)?) } else { "[CUDA memset]".to_owned() };
-                let (bytes, durations) = by_name.entry(name).or_default();
+                    if table == COPIES { copy_name(integer(row, 4)?) } else { "[CUDA memset]".to_owned() };
+                let device = integer(row, 3)?;
+                let known = by_device.len() < MAX_GPUS || by_device.contains_key(&device);
+                let device = device.filter(|_| known);
+                let (bytes, durations) = by_device.entry(device).or_default().entry(name).or_default();
                 *bytes += integer(row, 2)?.unwrap_or(0) as f64;
                 durations.add(duration_ns(span));
                 Ok(())
@@ -414,8 +465,13 @@ impl Database {
         let row = |(name, (bytes, durations)): (String, (f64, Durations))| {
             durations.into_row(KernelRow { bytes: Some(bytes), ..simple_row(name) })
         };
-        let rows = by_name.into_iter().map(row).collect();
-        Ok(filled("nsys SQLite, memory operations", Kind::MemoryTime, rows))
+        let several = by_device.len() > 1;
+        let tables = by_device.into_iter().filter_map(|(device, by_name)| {
+            let name = self.device(device, several).filter(|_| several);
+            let rows = by_name.into_iter().map(row).collect();
+            filled("nsys SQLite, memory operations", Kind::MemoryTime, rows, name.as_deref())
+        });
+        Ok(tables.collect())
     }
 }
 
@@ -443,154 +499,5 @@ fn copy_name(kind: Option<i64>) -> String {
     format!("[CUDA memcpy {between}]")
 }
 
-/// A sorted table; `None` without rows.
-fn filled(source: &str, kind: Kind, rows: Vec<KernelRow>) -> Option<KernelTable> {
-    let mut table = KernelTable { rows, ..KernelTable::new(source, kind) };
-    table.sort(Default::default());
-    (!table.rows.is_empty()).then_some(table)
-}
-
-/// The ranges by nesting: their time on the host, and the kernels launched in them.
-fn range_table(
-    ranges: &Ranges,
-    by_path: Vec<(Durations, u64)>,
-    launched: &[(u64, f64)],
-) -> Option<KernelTable> {
-    // A launch in a range is also in all ranges that enclose it.
-    let mut within = launched.to_vec();
-    for path in (1..within.len()).rev() {
-        let (calls, ns) = within[path];
-        let outer = &mut within[ranges.paths.outer(path as PathId) as usize];
-        outer.0 += calls;
-        outer.1 += ns;
-    }
-    let (ns_unit, one): (Arc<str>, Arc<str>) = (Arc::from("ns"), Arc::from(""));
-    let mut rows = Vec::new();
-    for (path, (durations, count)) in by_path.into_iter().enumerate() {
-        let Some(text) = ranges.paths.text(path as PathId).filter(|_| count > 0) else { continue };
-        let mut row = KernelRow {
-            name: text.to_owned(),
-            family: text.rsplit('/').next().unwrap_or(text).to_owned(),
-            calls: count,
-            ..KernelRow::default()
-        };
-        durations.fill(&mut row);
-        if let Some((calls, ns)) = within.get(path).filter(|(calls, _)| *calls > 0) {
-            for (name, unit, value) in [("kernel time", &ns_unit, *ns), ("kernels", &one, *calls as f64)] {
-                let mut counter = Counter::NONE;
-                counter.add(value, 1.0);
-                row.counters.merge(&Arc::from(name), unit, &counter);
-            }
-        }
-        rows.push(row);
-    }
-    filled("nsys SQLite, NVTX ranges on the host", Kind::Ranges, rows)
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const THREAD: i64 = (1 << 48) | (77 << 24) | 5;
-    const PROCESS: i64 = (1 << 48) | (77 << 24);
-
-    fn made(sql: &str) -> (tempfile::TempDir, std::path::PathBuf) {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("x.sqlite");
-        Connection::open(&path).unwrap().execute_batch(sql).unwrap();
-        (dir, path)
-    }
-
-    fn recording() -> String {
-        format!(
-            "CREATE TABLE StringIds (id INTEGER NOT NULL PRIMARY KEY, value TEXT NOT NULL);
-             INSERT INTO StringIds VALUES (1, 'void gemv<4>(int)'), (2, 'rope'), (3, 'cudaLaunchKernel_v7000'), (4, 'step');
-             CREATE TABLE {KERNELS} (start, end, correlationId, globalPid, demangledName, shortName, gridX, gridY, gridZ,
-                 blockX, blockY, blockZ, registersPerThread, staticSharedMemory, dynamicSharedMemory, graphNodeId);
-             INSERT INTO {KERNELS} VALUES
-                 (1000, 1100, 10, {PROCESS}, 1, 1, 8, 1, 1, 32, 1, 1, 40, 16, 1024, NULL),
-                 (1200, 1400, 11, {PROCESS}, 1, 1, 8, 1, 1, 32, 1, 1, 40, 16, 1024, NULL),
-                 (1500, 1550, 11, {PROCESS}, 2, 2, 4, 1, 1, 32, 1, 1, 20, 0, 0, 99),
-                 (1600, 1700, 12, {PROCESS}, 1, 1, 8, 1, 1, 32, 1, 1, 40, 16, 1024, NULL),
-                 (1600, 1700, 10, {PROCESS} + (1 << 24), 2, 2, 4, 1, 1, 32, 1, 1, 20, 0, 0, NULL),
-                 (NULL, 'x', 12, 0, NULL, 1, 8, 1, 1, 32, 1, 1, 40, 16, 1024, NULL);
-             CREATE TABLE {CALLS} (start, end, globalTid, correlationId, nameId);
-             INSERT INTO {CALLS} VALUES (110, 115, {THREAD}, 10, 3), (150, 155, {THREAD}, 11, 3), (500, 505, {THREAD}, 12, 3);
-             CREATE TABLE {RANGES} (start, end, eventType, text, globalTid, endGlobalTid, textId, domainId);
-             INSERT INTO {RANGES} VALUES
-                 (100, 200, 59, 'decode', {THREAD}, NULL, NULL, 1), (140, 160, 60, NULL, {THREAD}, NULL, 4, 1),
-                 (0, 900, 59, 'elsewhere', {THREAD} + 1, NULL, NULL, 1), (50, NULL, 34, 'mark', {THREAD}, NULL, NULL, 0),
-                 (0, 900, 60, 'crossing', {THREAD}, {THREAD} + 1, NULL, 0);
-             CREATE TABLE {COPIES} (start, end, bytes, copyKind);
-             INSERT INTO {COPIES} VALUES (1, 5, 4096, 1), (6, 9, 4096, 1);"
-        )
-    }
-
-    #[test]
-    fn kernels_are_assigned_to_their_ranges() {
-        let (_dir, path) = made(&recording());
-        let tables = read_database(&path).unwrap();
-        let kinds: Vec<Kind> = tables.iter().map(|table| table.kind).collect();
-        assert_eq!(kinds, [Kind::Kernels, Kind::Ranges, Kind::ApiCalls, Kind::MemoryTime]);
-        let kernels = &tables[0];
-        let of = |name: &str, range: Option<&str>| {
-            kernels
-                .rows
-                .iter()
-                .find(|row| row.family == name && row.range.as_deref() == range)
-                .unwrap_or_else(|| panic!("no {name} in {range:?}: {:#?}", kernels.rows))
-        };
-        assert_eq!(of("gemv", Some("decode")).total_ns, Some(100.0));
-        let step = of("gemv", Some("decode/step"));
-        assert_eq!((step.total_ns, step.registers, step.shared_bytes), (Some(200.0), Some(40), Some(1040)));
-        assert_eq!((step.grid, step.block), (Some([8, 1, 1]), Some([32, 1, 1])));
-        assert_eq!(of("gemv", None).calls, 1);
-        assert_eq!(of("rope", Some("decode/step")).graph_calls, Some(1));
-        // The same correlation id in another process is another call.
-        assert_eq!(of("rope", None).graph_calls, Some(0));
-        assert!(kernels.notes.iter().any(|note| note.starts_with("1 launches could not be read")));
-        assert!(kernels.notes.iter().any(|note| note.starts_with("2 launches were made outside all")));
-        let decode = tables[1].rows.iter().find(|row| row.name == "decode").unwrap();
-        assert_eq!((decode.total_ns, decode.calls), (Some(100.0), 1));
-        assert_eq!(decode.counters.mean("kernel time"), Some(350.0));
-        assert_eq!(decode.counters.mean("kernels"), Some(3.0));
-        assert_eq!((tables[2].rows[0].name.as_str(), tables[2].rows[0].calls), ("cudaLaunchKernel", 3));
-        assert_eq!((tables[3].rows[0].bytes, tables[3].rows[0].total_ns), (Some(8192.0), Some(7.0)));
-    }
-
-    #[test]
-    fn tables_and_columns_may_be_missing() {
-        let (_dir, path) = made(
-            "CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT);
-             INSERT INTO StringIds VALUES (1, 'k');
-             CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start, end, shortName);
-             INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (0, 10, 1), (20, 40, 1);",
-        );
-        let tables = read_database(&path).unwrap();
-        assert_eq!(tables.len(), 1);
-        let row = &tables[0].rows[0];
-        assert_eq!((row.name.as_str(), row.calls, row.total_ns), ("k", 2, Some(30.0)));
-        assert_eq!((row.grid, row.registers, row.range.as_deref()), (None, None, None));
-    }
-
-    #[test]
-    fn graphs_without_nodes_are_reported() {
-        let (_dir, path) = made(
-            "CREATE TABLE CUPTI_ACTIVITY_KIND_GRAPH_TRACE (start, end, graphId);
-             INSERT INTO CUPTI_ACTIVITY_KIND_GRAPH_TRACE VALUES (0, 10, 7), (20, 40, 7);",
-        );
-        let table = read_database(&path).unwrap().remove(0);
-        assert_eq!((table.rows[0].name.as_str(), table.rows[0].calls), ("[CUDA graph 7]", 2));
-        assert!(table.notes[0].contains("--cuda-graph-trace=node"), "{:?}", table.notes);
-    }
-
-    #[test]
-    fn nothing_recorded_and_no_database_are_errors() {
-        let (_dir, path) = made("CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT);");
-        let e = read_database(&path).unwrap_err().to_string();
-        assert!(e.contains("x.sqlite has neither kernels nor ranges") && e.contains("-t cuda"), "{e}");
-        std::fs::write(&path, "SQLite format 3\0 and then something else entirely").unwrap();
-        let e = read_database(&path).unwrap_err().to_string();
-        assert!(e.contains("x.sqlite") && e.contains("nsys export"), "{e}");
-    }
-}
+mod tests;

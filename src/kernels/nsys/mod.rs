@@ -1,8 +1,13 @@
-//! Files of Nsight Systems: summaries as CSV and JSON, and recordings as SQLite.
+//! Files of Nsight Systems: reports as text, CSV and JSON, and recordings as SQLite.
 
 pub mod database;
+mod header;
+mod layout;
 pub mod ranges;
+mod report;
 pub mod summary;
+mod trace;
 
 pub use database::read_database;
-pub use summary::{is_header, read_csv, read_json};
+pub use layout::{is_layout, read_layout};
+pub use summary::{is_report, read_csv, read_json};

@@ -1,8 +1,15 @@
 //! NVTX ranges of threads, and which of them enclose a call.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
-use crate::kernels::tally::MAX_ROWS;
+use crate::{
+    event::kernels::{KernelRow, KernelTable, Kind, counters::Counter},
+    kernels::{
+        gpu::filled,
+        show::KERNEL_TIME,
+        tally::{Durations, MAX_ROWS},
+    },
+};
 
 /// A nesting of ranges by name, numbered in order of appearance; its number is greater than that of the enclosing one.
 pub type PathId = u32;
@@ -30,7 +37,8 @@ impl Default for Paths {
 }
 
 impl Paths {
-    fn within(&mut self, outer: PathId, name: &str) -> PathId {
+    /// The nesting of `name` in `outer`.
+    pub fn within(&mut self, outer: PathId, name: &str) -> PathId {
         let depth = self.all[outer as usize].2 + 1;
         if depth > MAX_DEPTH {
             return outer;
@@ -189,6 +197,44 @@ impl Ranges {
             .rev()
             .fold(OUTSIDE, |outer, name| self.paths.within(outer, &self.names[*name as usize]))
     }
+}
+
+/// The ranges by nesting: their time on the host, and the kernels launched in them.
+pub fn range_table(
+    source: &str,
+    paths: &Paths,
+    by_path: Vec<(Durations, u64)>,
+    launched: &[(u64, f64)],
+) -> Option<KernelTable> {
+    // A launch in a range is also in all ranges that enclose it.
+    let mut within = launched.to_vec();
+    for path in (1..within.len()).rev() {
+        let (calls, ns) = within[path];
+        let outer = &mut within[paths.outer(path as PathId) as usize];
+        outer.0 += calls;
+        outer.1 += ns;
+    }
+    let (ns_unit, one): (Arc<str>, Arc<str>) = (Arc::from("ns"), Arc::from(""));
+    let mut rows = Vec::new();
+    for (path, (durations, count)) in by_path.into_iter().enumerate() {
+        let Some(text) = paths.text(path as PathId).filter(|_| count > 0) else { continue };
+        let mut row = KernelRow {
+            name: text.to_owned(),
+            family: text.rsplit('/').next().unwrap_or(text).to_owned(),
+            calls: count,
+            ..KernelRow::default()
+        };
+        durations.fill(&mut row);
+        if let Some((calls, ns)) = within.get(path).filter(|(calls, _)| *calls > 0) {
+            for (name, unit, value) in [(KERNEL_TIME, &ns_unit, *ns), ("kernels", &one, *calls as f64)] {
+                let mut counter = Counter::NONE;
+                counter.add(value, 1.0);
+                row.counters.merge(&Arc::from(name), unit, &counter);
+            }
+        }
+        rows.push(row);
+    }
+    filled(source, Kind::Ranges, rows, None)
 }
 
 #[cfg(test)]

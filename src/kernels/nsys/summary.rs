@@ -1,9 +1,8 @@
-//! The summaries of `nsys stats`, with the headers of all versions since 2021.
+//! The output of `nsys stats` as CSV and as JSON.
 
 use std::{
     fmt,
     io::{BufRead, Read},
-    sync::Arc,
 };
 
 use serde::{
@@ -12,298 +11,48 @@ use serde::{
 };
 use serde_json::{Map, Value};
 
+use super::{
+    header::Cell,
+    report::{Report, Reports, skipped},
+};
 use crate::{
-    event::kernels::{KernelRow, KernelTable, Kind, OTHERS, counters::Counter, names},
-    kernels::{
-        cells::{Row, Rows},
-        error::{KernelsError, RECORD_KERNELS},
-        quantity::{self, base},
-        tally::MAX_ROWS,
-    },
+    event::kernels::KernelTable,
+    kernels::{cells::Row, dialect, error::KernelsError},
 };
 
-/// What a column is.
-#[derive(Debug, Clone, PartialEq)]
-enum Column {
-    Name,
-    /// The range of a kernel.
-    Range,
-    Calls,
-    Total(f64),
-    Mean(f64),
-    Median(f64),
-    Min(f64),
-    Max(f64),
-    Spread(f64),
-    Grid,
-    Block,
-    /// Another number, with its name, base unit and factor.
-    Other(Arc<str>, Arc<str>, f64),
-    /// Shares are computed here; process and style are not needed.
-    Unused,
-}
-
-/// The columns of a report, and what its rows are.
-#[derive(Debug, Clone)]
-struct Header {
-    columns: Vec<Column>,
-    kind: Kind,
-    source: &'static str,
-}
-
-impl Header {
-    /// `None` for a row that is not the header of a summary.
-    fn of(titles: &[String]) -> Option<Header> {
-        let plain: Vec<(String, &str)> = titles.iter().map(|title| split_unit(title)).collect();
-        let has = |name: &str| plain.iter().any(|(title, _)| title == name);
-        let by_kernel = has("kernelname");
-        let columns: Vec<Column> = plain
-            .iter()
-            .zip(titles)
-            .map(|((name, unit), title)| column(name, unit, title, by_kernel))
-            .collect();
-        let total = columns.iter().any(|column| matches!(column, Column::Total(_)));
-        if !total || !columns.contains(&Column::Name) || !columns.contains(&Column::Calls) {
-            return None;
-        }
-        let (kind, source) = if by_kernel {
-            (Kind::Kernels, "nsys, kernels by NVTX range")
-        } else if has("operation") && plain.iter().any(|(name, unit)| name == "total" && is_size(unit)) {
-            (Kind::MemorySize, "nsys, memory operations by size")
-        } else if has("operation") {
-            (Kind::MemoryTime, "nsys, memory operations by time")
-        } else if has("totalprojtime") {
-            (Kind::Ranges, "nsys, NVTX ranges projected on the GPU")
-        } else if has("range") {
-            (Kind::Ranges, "nsys, NVTX ranges on the host")
-        } else if has("numcalls") || has("calls") {
-            (Kind::ApiCalls, "nsys, CUDA calls")
-        } else {
-            (Kind::Kernels, "nsys, kernels")
-        };
-        Some(Header { columns, kind, source })
-    }
-
-    fn row<'c>(&self, cell: impl Fn(usize) -> Option<Cell<'c>>) -> Option<KernelRow> {
-        let mut row = KernelRow::default();
-        let (mut name, mut calls) = (None, None);
-        for (at, column) in self.columns.iter().enumerate() {
-            let Some(cell) = cell(at) else { continue };
-            let scaled = |factor: &f64| cell.number().map(|value| value * factor);
-            match column {
-                Column::Name => name = Some(cell.text()).filter(|name| !name.is_empty()),
-                Column::Range => row.range = Some(cell.text()).filter(|range| !range.is_empty()),
-                Column::Calls => calls = cell.number().filter(|n| *n >= 0.0).map(|n| n as u64),
-                Column::Total(by) if self.kind == Kind::MemorySize => row.bytes = scaled(by),
-                Column::Total(by) => row.total_ns = scaled(by),
-                // Only the total of sizes is kept.
-                _ if self.kind == Kind::MemorySize => {}
-                Column::Mean(by) => row.mean_ns = scaled(by),
-                Column::Median(by) => row.median_ns = scaled(by),
-                Column::Min(by) => row.min_ns = scaled(by),
-                Column::Max(by) => row.max_ns = scaled(by),
-                Column::Spread(by) => row.stddev_ns = scaled(by),
-                Column::Grid => row.grid = quantity::three(cell.text().as_bytes()),
-                Column::Block => row.block = quantity::three(cell.text().as_bytes()),
-                Column::Other(name, unit, by) => {
-                    if let Some(value) = scaled(by) {
-                        let mut counter = Counter::NONE;
-                        counter.add(value, 1.0);
-                        row.counters.merge(name, unit, &counter);
-                    }
-                }
-                Column::Unused => {}
-            }
-        }
-        // A range in the default domain begins with a colon.
-        let name = name?;
-        let name = if self.kind == Kind::Ranges { name.trim_start_matches(':') } else { &name };
-        let known = KernelRow::named(names::demangled(name));
-        let family = if self.kind == Kind::Kernels { known.family } else { name.to_owned() };
-        let mean_ns = row.mean_ns.or_else(|| Some(row.total_ns? / calls.filter(|n| *n > 0)? as f64));
-        Some(KernelRow { name: known.name, family, calls: calls?, mean_ns, ..row })
-    }
-}
-
-/// Whether `titles` are the header of a summary.
-pub fn is_header(titles: &[String]) -> bool {
-    Header::of(titles).is_some()
-}
-
-/// The name of a column in lower case without spaces, and the unit in parentheses after it.
-fn split_unit(title: &str) -> (String, &str) {
-    let (name, unit) = match title.rsplit_once('(') {
-        Some((name, unit)) if title.ends_with(')') => (name, unit.trim_end_matches(')').trim()),
-        _ => (title, ""),
-    };
-    let name =
-        name.chars().filter(|c| !c.is_whitespace() && *c != '_').flat_map(char::to_lowercase).collect();
-    (name, unit)
-}
-
-fn is_size(unit: &str) -> bool {
-    base(unit).unit == "byte"
-}
-
-fn column(name: &str, unit: &str, title: &str, by_kernel: bool) -> Column {
-    // Times without a unit are in ns.
-    let by = base(unit).factor;
-    match name {
-        "name" | "operation" | "kernelname" => Column::Name,
-        "range" if !by_kernel => Column::Name,
-        "range" | "nvtxrange" => Column::Range,
-        "instances" | "numcalls" | "calls" | "count" | "operations" | "kerninst" | "rangeinstances" => {
-            Column::Calls
-        }
-        "totaltime" | "total" | "totalprojtime" => Column::Total(by),
-        "avg" | "average" | "projavg" => Column::Mean(by),
-        "med" | "median" | "projmed" => Column::Median(by),
-        "min" | "minimum" | "projmin" => Column::Min(by),
-        "max" | "maximum" | "projmax" => Column::Max(by),
-        "stddev" | "projstddev" => Column::Spread(by),
-        "gridxyz" => Column::Grid,
-        "blockxyz" => Column::Block,
-        "time" | "time(%)" | "style" | "pid" | "tid" => Column::Unused,
-        _ => {
-            let scale = base(unit);
-            let bare =
-                if unit.is_empty() { title } else { title.rsplit_once('(').map_or(title, |(name, _)| name) };
-            Column::Other(Arc::from(bare.trim()), Arc::from(scale.unit), scale.factor)
-        }
-    }
-}
-
-/// A cell of a CSV or a JSON row.
-enum Cell<'c> {
-    Bytes(&'c [u8]),
-    Json(&'c Value),
-}
-
-impl Cell<'_> {
-    fn number(&self) -> Option<f64> {
-        match self {
-            Cell::Bytes(bytes) => quantity::number(bytes),
-            Cell::Json(Value::String(text)) => quantity::number(text.as_bytes()),
-            Cell::Json(value) => value.as_f64(),
-        }
-    }
-
-    fn text(&self) -> String {
-        match self {
-            Cell::Bytes(bytes) => String::from_utf8_lossy(bytes.trim_ascii()).into_owned(),
-            Cell::Json(Value::String(text)) => text.trim().to_owned(),
-            Cell::Json(Value::Number(value)) => value.to_string(),
-            Cell::Json(_) => String::new(),
-        }
-    }
-}
-
-/// A table of bounded size.
-struct Collected {
-    header: Header,
-    table: KernelTable,
-    unread: u64,
-}
-
-impl Collected {
-    fn new(header: Header) -> Collected {
-        let mut table = KernelTable::new(header.source, header.kind);
-        table.nested |= header.columns.contains(&Column::Range);
-        Collected { header, table, unread: 0 }
-    }
-
-    fn add(&mut self, row: Option<KernelRow>) {
-        let Some(row) = row else {
-            self.unread += 1;
-            return;
-        };
-        if self.table.rows.len() < MAX_ROWS {
-            self.table.rows.push(row);
-            return;
-        }
-        let others = KernelRow { name: OTHERS.to_owned(), family: OTHERS.to_owned(), ..row };
-        match self.table.rows.get_mut(MAX_ROWS) {
-            Some(known) => known.absorb(&others),
-            None => self.table.rows.push(others),
-        }
-    }
-
-    fn done(mut self) -> KernelTable {
-        if self.unread > 0 {
-            self.table.notes.push(format!("{} rows could not be read", self.unread));
-        }
-        self.table
-    }
+/// Whether a row is the header of a report, or a message about a skipped one.
+pub fn is_report(row: Row) -> bool {
+    row.text(0).is_some_and(|first| skipped(&first).is_some()) || Report::of(&row.texts()).is_some()
 }
 
 /// Reads the output of `nsys stats -f csv`: one table or several, with messages between them.
-///
-/// A report that was skipped or has only a header is an error, never an empty table.
 pub fn read_csv(file: &str, input: impl BufRead) -> Result<Vec<KernelTable>, KernelsError> {
-    let mut rows = Rows::new(input);
-    let mut tables: Vec<KernelTable> = Vec::new();
-    let mut current: Option<Collected> = None;
-    let (mut message, mut any) = (None, false);
+    let numbers = |row: Row| {
+        let report = Report::of(&row.texts())?;
+        Some((0..row.len()).filter(|column| report.is_number(*column)).collect())
+    };
+    let (mut rows, decimal) = dialect::rows(input, numbers).map_err(KernelsError::read(file))?;
+    let mut reports = Reports::new(file);
     while let Some(row) = rows.next_row().map_err(KernelsError::read(file))? {
         if row.is_empty() {
-            tables.extend(current.take().map(Collected::done));
-            continue;
-        }
-        any = true;
-        if let Some(text) = skipped(row) {
-            message.get_or_insert(text);
-            continue;
-        }
-        match &mut current {
-            Some(table) => {
-                let read = table.header.row(|at| row.get(at).map(Cell::Bytes));
-                table.add(read);
+            reports.end();
+        } else if row.text(0).is_some_and(|first| skipped(&first).is_some()) {
+            reports.line(&row.texts().join(","));
+        } else if reports.is_within() {
+            reports.add(|at| row.get(at).map(|cell| Cell::Bytes(cell, decimal)));
+        } else {
+            match Report::of(&row.texts()) {
+                Some(report) => reports.begin(report),
+                None => reports.line(&row.texts().join(",")),
             }
-            None => current = Header::of(&row.texts()).map(Collected::new),
         }
     }
-    tables.extend(current.map(Collected::done));
-    finished(file, tables, message, any)
-}
-
-/// The message of nsys about a report it skipped.
-pub(in crate::kernels) fn skipped(row: Row) -> Option<String> {
-    // It may follow a progress message on the same line.
-    let first = row.text(0)?;
-    let at = first.find("SKIPPED:").filter(|at| *at == 0 || first.starts_with("Processing ["))?;
-    Some(row.texts().join(",")[at..].to_owned())
-}
-
-fn finished(
-    file: &str,
-    tables: Vec<KernelTable>,
-    message: Option<String>,
-    any: bool,
-) -> Result<Vec<KernelTable>, KernelsError> {
-    let file = file.to_owned();
-    let with_rows = tables.iter().any(|table| !table.rows.is_empty());
-    match (with_rows, message) {
-        (true, message) => {
-            let mut tables: Vec<KernelTable> =
-                tables.into_iter().filter(|table| !table.rows.is_empty()).collect();
-            tables[0].notes.extend(message);
-            Ok(tables)
-        }
-        (false, Some(message)) => Err(KernelsError::Skipped { file, message, remedy: RECORD_KERNELS }),
-        (false, None) if !any => Err(KernelsError::Empty { file, remedy: RECORD_KERNELS }),
-        (false, None) => match tables.first() {
-            Some(table) => {
-                let what = format!("the header of a report ({})", table.source);
-                Err(KernelsError::NoRows { file, what, remedy: RECORD_KERNELS })
-            }
-            None => Err(KernelsError::Unknown { file, seen: "no row is the header of a report".to_owned() }),
-        },
-    }
+    reports.finish(file)
 }
 
 /// Reads the output of `nsys stats -f json`: a list of objects, one in memory at a time.
 pub fn read_json(file: &str, input: impl Read) -> Result<Vec<KernelTable>, KernelsError> {
-    let mut rows = JsonRows::default();
+    let mut rows = JsonRows { reports: Reports::new(file), keys: Vec::new() };
     if let Err(e) = serde_json::Deserializer::from_reader(input).deserialize_seq(&mut rows) {
         let file = file.to_owned();
         return Err(match e.is_io() {
@@ -311,33 +60,29 @@ pub fn read_json(file: &str, input: impl Read) -> Result<Vec<KernelTable>, Kerne
             false => KernelsError::Unknown { file, seen: format!("it is not a list of rows ({e})") },
         });
     }
-    let tables = rows.tables.into_iter().map(Collected::done).collect();
-    finished(file, tables, None, rows.any)
+    rows.reports.finish(file)
 }
 
-#[derive(Default)]
 struct JsonRows {
-    tables: Vec<Collected>,
-    /// The keys of the last table.
+    reports: Reports,
+    /// The keys of the last report.
     keys: Vec<String>,
-    any: bool,
 }
 
 impl JsonRows {
     fn add(&mut self, row: Map<String, Value>) {
-        self.any = true;
         // All objects of a report have the same keys: its header is made once.
         if !row.keys().eq(&self.keys) {
             let keys: Vec<String> = row.keys().cloned().collect();
-            let Some(header) = Header::of(&keys) else { return };
-            self.tables.push(Collected::new(header));
+            let Some(report) = Report::of(&keys) else {
+                self.reports.line("");
+                return;
+            };
+            self.reports.begin(report);
             self.keys = keys;
         }
-        if let Some(table) = self.tables.last_mut() {
-            let cells: Vec<&Value> = row.values().collect();
-            let row = table.header.row(|at| cells.get(at).copied().map(Cell::Json));
-            table.add(row);
-        }
+        let cells: Vec<&Value> = row.values().collect();
+        self.reports.add(|at| cells.get(at).copied().map(Cell::Json));
     }
 }
 
@@ -361,6 +106,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::{event::kernels::Kind, kernels::nsys::header::Header};
 
     fn csv(text: &str) -> Result<Vec<KernelTable>, KernelsError> {
         read_csv("report.csv", text.as_bytes())
@@ -457,6 +203,63 @@ mod tests {
         );
         assert_eq!(kernels.rows[0].range.as_deref(), Some("llmprof:decode"));
         assert_eq!((kernels.rows[1].range.as_deref(), kernels.rows[1].calls), (None, 3));
+    }
+
+    #[test]
+    fn kernels_with_the_times_of_their_launches() {
+        let tables = csv(
+            "PID,TID,DevId,Count,QCount,TAvg (ns),AAvg (ns),QAvg (ns),KAvg (ns),KMed (ns),KMin (ns),KMax (ns),KStdDev (ns),API Name,Kernel Name\n\
+             7,7,0,4000,3999,293413.0,1712.7,290855.5,844.8,833.0,800,900,10.5,cudaLaunchKernel_v7000,tiny(int)\n\
+             7,7,1,2,2,100.0,20.0,30.0,50.0,50.0,40,60,14.1,cudaLaunchKernel_v7000,tiny(int)\n",
+        )
+        .unwrap();
+        let of: Vec<(Kind, Option<&str>)> =
+            tables.iter().map(|table| (table.kind, table.device.as_deref())).collect();
+        assert_eq!(of, [(Kind::Kernels, Some("GPU 0")), (Kind::Kernels, Some("GPU 1"))]);
+        let row = &tables[0].rows[0];
+        assert_eq!((row.calls, row.mean_ns, row.total_ns), (4000, Some(844.8), Some(844.8 * 4000.0)));
+        assert_eq!((row.median_ns, row.max_ns, row.stddev_ns), (Some(833.0), Some(900.0), Some(10.5)));
+        assert_eq!(row.counters.mean("wait in the queue"), Some(290_855.5));
+        assert_eq!(row.counters.mean("call of the launch"), Some(1712.7));
+        assert!(!tables[0].nested);
+    }
+
+    #[test]
+    fn a_summary_of_several_kinds_is_split() {
+        let tables = csv(
+            "Time (%),Total Time (ns),Instances,Avg (ns),Category,Operation\n\
+             60.0,60,2,30.0,CUDA_KERNEL,k\n30.0,30,1,30.0,MEMORY_OPER,[CUDA memset]\n10.0,10,1,10.0,CUDA_API,cudaFree\n",
+        )
+        .unwrap();
+        let kinds: Vec<Kind> = tables.iter().map(|table| table.kind).collect();
+        assert_eq!(kinds, [Kind::Kernels, Kind::MemoryTime, Kind::ApiCalls]);
+        assert_eq!((tables[0].total(), tables[0].rows.len()), (Some(60.0), 1));
+    }
+
+    #[test]
+    fn semicolons_and_decimal_commas() {
+        let wanted =
+            only("Time (%),Total Time (ns),Instances,Avg (ns),Name\n100.0,3000,3,1000.5,\"f<a, b>\"\n");
+        let semicolons =
+            only("Time (%);Total Time (ns);Instances;Avg (ns);Name\n100,0;3.000;3;1.000,5;f<a, b>\n");
+        assert_eq!(semicolons, wanted);
+        let tabs =
+            only("Time (%)\tTotal Time (ns)\tInstances\tAvg (ns)\tName\n100.0\t3000\t3\t1000.5\tf<a, b>\n");
+        assert_eq!(tabs, wanted);
+    }
+
+    #[test]
+    fn calls_of_the_operating_system_are_not_calls_of_cuda() {
+        let both = csv(
+            "Processing [out.sqlite] with [/opt/reports/osrt_sum.py]...\nTime (%),Total Time (ns),Num Calls,Avg (ns),Name\n100.0,7,1,7.0,poll\n\n\
+             Processing [out.sqlite] with [/opt/reports/cuda_api_sum.py]...\nTime (%),Total Time (ns),Num Calls,Avg (ns),Name\n100.0,7,1,7.0,cudaFree\n",
+        )
+        .unwrap();
+        assert_eq!((both.len(), both[0].rows[0].name.as_str()), (1, "cudaFree"));
+        assert!(both[0].notes[0].contains("osrt_sum"), "{:?}", both[0].notes);
+        let e =
+            read_csv("base_osrt_sum.csv", &b"Total Time (ns),Num Calls,Name\n7,1,poll\n"[..]).unwrap_err();
+        assert!(e.to_string().contains("calls of the operating system"), "{e}");
     }
 
     #[test]

@@ -58,13 +58,16 @@ pub fn passes(rerun: &Rerun) -> Vec<Pass> {
     listed.iter().enumerate().map(pass).collect()
 }
 
-/// Adds tables to those of the same kind. Rows of the same kernel, grid and range are merged.
+/// Adds tables to those of the same kind and GPU. Rows of the same kernel, grid and range are merged.
 pub fn join(tables: &mut Vec<KernelTable>, more: Vec<KernelTable>) {
     for table in more {
-        let Some(known) = tables.iter_mut().find(|known| known.kind == table.kind) else {
+        let same = |known: &&mut KernelTable| known.kind == table.kind && known.device == table.device;
+        let Some(known) = tables.iter_mut().find(same) else {
             tables.push(table);
             continue;
         };
+        known.busy = known.busy.zip(table.busy).map(|(known, more)| known.plus(more));
+        known.graphs |= table.graphs;
         for row in table.rows {
             let same = known.rows.iter_mut().find(|one| {
                 one.name == row.name

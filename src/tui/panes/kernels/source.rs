@@ -111,7 +111,7 @@ impl fmt::Display for StepUnit {
 }
 
 impl<'a> Source<'a> {
-    /// Tool, phase and kind of table.
+    /// Tool, phase and kind of table; with several GPUs, which one.
     pub fn title(&self) -> String {
         match self {
             Source::Live { phase, .. } => format!("live {}", phase.name()),
@@ -125,9 +125,16 @@ impl<'a> Source<'a> {
                     Kind::MemorySize => "memory copies by size",
                     Kind::Ranges => "ranges",
                     Kind::Products => "products",
+                    Kind::Operators => "operators",
+                    Kind::Streams => "streams",
+                    Kind::Allocations => "allocations",
                 };
                 let tool = report.tool.split(' ').next().unwrap_or(&report.tool);
-                format!("{tool} {phase}{what}")
+                let same_kind = report.tables.iter().filter(|other| other.kind == table.kind);
+                let several = same_kind.map(|other| &other.device).any(|device| *device != table.device);
+                let device = table.device.as_ref().filter(|_| several);
+                let device = device.map(|name| format!(" on {name}")).unwrap_or_default();
+                format!("{tool} {phase}{what}{device}")
             }
         }
     }

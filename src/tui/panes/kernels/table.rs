@@ -112,7 +112,8 @@ fn fitting(bounds: &Bounds, source: &Source<'_>, shown: &Shown, width: usize) ->
         Column::Min => any(|row| row.min_ns.is_some()),
         Column::Max => any(|row| row.max_ns.is_some()),
         Column::Launched => {
-            source.kind() == Kind::Ranges && any(|row| row.counters.get(KERNEL_TIME).is_some())
+            matches!(source.kind(), Kind::Ranges | Kind::Operators)
+                && any(|row| row.counters.get(KERNEL_TIME).is_some())
         }
         Column::Grid => any(|row| row.grid.is_some()),
         Column::Block => any(|row| row.block.is_some()),
@@ -147,7 +148,7 @@ fn heading<'a>(
         Column::Amount => match (per, source.kind().measure()) {
             (Some(StepUnit::Token), _) => "per token",
             (Some(StepUnit::Prefill), _) => "per step",
-            (None, Measure::Time) => "total",
+            (None, Measure::Time) => source.kind().time_noun(),
             (None, Measure::Bytes) => "bytes",
             (None, Measure::Flops) => "FLOPs",
         },

@@ -1,0 +1,121 @@
+//! Operators and annotations of threads: what encloses what, and the time of an operator without those it calls.
+
+use std::collections::HashMap;
+
+use super::event::Scalar;
+use crate::kernels::{
+    nsys::ranges::{OUTSIDE, PathId},
+    tally::MAX_ROWS,
+};
+
+/// More threads than a process has; events of further ones are counted as of one.
+const MAX_THREADS: usize = 1 << 14;
+
+/// The number of an operator's name.
+pub type NameId = u32;
+
+/// Names, each once.
+#[derive(Debug, Default)]
+pub struct Names {
+    numbers: HashMap<Box<str>, NameId>,
+    all: Vec<Box<str>>,
+}
+
+/// The name for all beyond the limit.
+const OTHERS: &str = "(other operators)";
+
+impl Names {
+    pub fn number(&mut self, name: &str) -> NameId {
+        if let Some(number) = self.numbers.get(name) {
+            return *number;
+        }
+        let name = if self.all.len() < MAX_ROWS { name } else { OTHERS };
+        let next = self.all.len() as NameId;
+        let number = *self.numbers.entry(name.into()).or_insert(next);
+        if number == next {
+            self.all.push(name.into());
+        }
+        number
+    }
+
+    pub fn text(&self, number: NameId) -> &str {
+        self.all.get(number as usize).map_or(OTHERS, |name| name)
+    }
+}
+
+/// An operator or an annotation that has begun.
+#[derive(Debug, Clone, Copy)]
+struct Open {
+    operator: Option<NameId>,
+    path: PathId,
+    end_ns: i64,
+    ns: f64,
+    /// The time of those it calls.
+    within_ns: f64,
+}
+
+#[derive(Debug, Default)]
+struct Thread {
+    open: Vec<Open>,
+    last_start_ns: i64,
+}
+
+/// The threads of all processes.
+#[derive(Debug, Default)]
+pub struct Threads {
+    all: HashMap<[u64; 2], Thread>,
+    /// Events of a thread were not in the order of their start: what encloses what is unknown.
+    pub unordered: bool,
+}
+
+impl Threads {
+    /// Begins an operator, or an annotation where `operator` is `None`. `path` makes its annotations from those around it.
+    /// Operators that ended before are passed to `ended` with their own time.
+    pub fn begin(
+        &mut self,
+        thread: [&Scalar; 2],
+        (start_ns, ns): (i64, f64),
+        operator: Option<NameId>,
+        path: impl FnOnce(PathId) -> PathId,
+        ended: &mut impl FnMut(NameId, f64),
+    ) -> PathId {
+        let key = thread.map(Scalar::key);
+        let full = self.all.len() >= MAX_THREADS && !self.all.contains_key(&key);
+        let thread = self.all.entry(if full { [u64::MAX; 2] } else { key }).or_default();
+        if !thread.open.is_empty() && start_ns < thread.last_start_ns {
+            self.unordered = true;
+        }
+        thread.last_start_ns = start_ns;
+        while let Some(done) = thread.open.pop_if(|open| open.end_ns <= start_ns) {
+            done.end(ended);
+        }
+        let around = thread.open.last_mut();
+        let path = path(around.as_ref().map_or(OUTSIDE, |around| around.path));
+        if let Some(around) = around {
+            around.within_ns += ns.min((around.end_ns.saturating_sub(start_ns)) as f64);
+        }
+        let end_ns = start_ns.saturating_add(ns as i64);
+        // Deeper nesting than any program has.
+        if thread.open.len() < MAX_DEPTH {
+            thread.open.push(Open { operator, path, end_ns, ns, within_ns: 0.0 });
+        }
+        path
+    }
+
+    /// Ends all that is open.
+    pub fn end(&mut self, ended: &mut impl FnMut(NameId, f64)) {
+        for thread in self.all.values_mut() {
+            thread.open.drain(..).for_each(|open| open.end(ended));
+        }
+    }
+}
+
+const MAX_DEPTH: usize = 4096;
+
+impl Open {
+    fn end(self, ended: &mut impl FnMut(NameId, f64)) {
+        if let Some(operator) = self.operator {
+            ended(operator, (self.ns - self.within_ns).max(0.0));
+        }
+    }
+}
