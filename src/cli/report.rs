@@ -8,7 +8,7 @@ use std::{
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::{Failure, print};
+use super::{Failure, args::resolve_run, print};
 use crate::{
     process::eprint_line,
     report::{Remade, remake},
@@ -18,7 +18,7 @@ use crate::{
 
 #[derive(Debug, Args)]
 pub(super) struct ReportArgs {
-    /// A run directory, its events.ndjson, or the directory of a sweep
+    /// A run directory, its events.ndjson, or the directory of a sweep; also latest, latest~1 or a part of its path
     run: PathBuf,
     /// Write the reports into this directory (default: the run's own)
     #[arg(long, value_name = "DIR")]
@@ -29,10 +29,11 @@ pub(super) struct ReportArgs {
 }
 
 pub(super) fn run(args: &ReportArgs) -> Result<u8, Failure> {
-    if Sweep::is_in(&args.run) {
-        return report_sweep(&args.run, args.out.as_deref(), args.json);
+    let run = resolve_run(&args.run)?;
+    if Sweep::is_in(&run) {
+        return report_sweep(&run, args.out.as_deref(), args.json);
     }
-    let written = remake(&args.run, args.out.as_deref()).map_err(Failure::work)?;
+    let written = remake(&run, args.out.as_deref()).map_err(Failure::work)?;
     print(&if args.json { written.json().to_string() } else { written.text() })?;
     print_remarks(&written);
     Ok(0)

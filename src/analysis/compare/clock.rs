@@ -46,8 +46,13 @@ pub enum ClockComparison {
         b_mhz: f64,
         effect: ClockEffect,
     },
-    /// Not sampled, or too seldom.
-    Unknown,
+    /// The GPU was not sampled at all.
+    NotSampled,
+    /// Too few samples fell into the phase, and it may be unknown too what throttled one side in it.
+    Unknown {
+        phase: Phase,
+        side: Option<&'static str>,
+    },
 }
 
 /// Cycles are comparable between GPUs of one kind only.
@@ -60,13 +65,19 @@ pub fn compare_clocks(a: &Sample, b: &Sample, metric: Metric) -> ClockComparison
     let Some(phase) = metric.phase().filter(|_| same_gpu(a, b) && a.facts.gpu.is_some()) else {
         return ClockComparison::Irrelevant;
     };
-    let decode = a.clocks.decode_sm_mhz.zip(b.clocks.decode_sm_mhz);
+    // The clock of one phase says nothing about another: a power cap lowers it in prefill alone.
     let sm_mhz = match phase {
-        // Where prefills were too short to be sampled, the clock of the decode is the best estimate.
-        Phase::Prefill => a.clocks.prefill_sm_mhz.zip(b.clocks.prefill_sm_mhz).or(decode),
-        _ => decode,
+        Phase::Prefill => a.clocks.prefill_sm_mhz.zip(b.clocks.prefill_sm_mhz),
+        _ => a.clocks.decode_sm_mhz.zip(b.clocks.decode_sm_mhz),
     };
-    let Some((a_mhz, b_mhz)) = sm_mhz else { return ClockComparison::Unknown };
+    let Some((a_mhz, b_mhz)) = sm_mhz else {
+        if !a.has_telemetry() && !b.has_telemetry() {
+            return ClockComparison::NotSampled;
+        }
+        let sides = [("A", a), ("B", b)];
+        let side = sides.into_iter().find(|(_, sample)| !sample.knows_limits_in(phase));
+        return ClockComparison::Unknown { phase, side: side.map(|(name, _)| name) };
+    };
     let memory = match phase {
         Phase::Prefill => 1.0,
         _ => a.clocks.decode_mem_mhz.zip(b.clocks.decode_mem_mhz).map_or(1.0, |(a, b)| a / b),
