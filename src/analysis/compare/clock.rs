@@ -48,12 +48,24 @@ pub enum ClockComparison {
     },
     /// The GPU was not sampled at all.
     NotSampled,
-    /// Too few samples fell into the phase, and it may be unknown too what throttled one side in it.
+    /// Too few samples fell into the phase.
     Unknown {
         phase: Phase,
-        side: Option<&'static str>,
+        doubt: Option<Doubt>,
     },
 }
+
+/// Why an unknown clock may have differed.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Doubt {
+    /// It is not known either what throttled this side.
+    LimitsUnknown { side: &'static str },
+    /// The clocks differed in the other phase.
+    OtherPhase { phase: Phase, a_mhz: f64, b_mhz: f64 },
+}
+
+/// Clocks that differ by less than this are the same.
+const MAX_CLOCK_DIFFERENCE: f64 = 0.01;
 
 /// Cycles are comparable between GPUs of one kind only.
 pub fn same_gpu(a: &Sample, b: &Sample) -> bool {
@@ -66,17 +78,22 @@ pub fn compare_clocks(a: &Sample, b: &Sample, metric: Metric) -> ClockComparison
         return ClockComparison::Irrelevant;
     };
     // The clock of one phase says nothing about another: a power cap lowers it in prefill alone.
-    let sm_mhz = match phase {
-        Phase::Prefill => a.clocks.prefill_sm_mhz.zip(b.clocks.prefill_sm_mhz),
-        _ => a.clocks.decode_sm_mhz.zip(b.clocks.decode_sm_mhz),
+    let prefill = a.clocks.prefill_sm_mhz.zip(b.clocks.prefill_sm_mhz);
+    let decode = a.clocks.decode_sm_mhz.zip(b.clocks.decode_sm_mhz);
+    let (sm_mhz, other, in_other) = match phase {
+        Phase::Prefill => (prefill, Phase::Decode, decode),
+        _ => (decode, Phase::Prefill, prefill),
     };
     let Some((a_mhz, b_mhz)) = sm_mhz else {
         if !a.has_telemetry() && !b.has_telemetry() {
             return ClockComparison::NotSampled;
         }
-        let sides = [("A", a), ("B", b)];
-        let side = sides.into_iter().find(|(_, sample)| !sample.knows_limits_in(phase));
-        return ClockComparison::Unknown { phase, side: side.map(|(name, _)| name) };
+        let unknown = [("A", a), ("B", b)].into_iter().find(|(_, sample)| !sample.knows_limits_in(phase));
+        let unknown = unknown.map(|(side, _)| Doubt::LimitsUnknown { side });
+        let other = in_other
+            .filter(|(a_mhz, b_mhz)| (b_mhz / a_mhz).ln().abs() > MAX_CLOCK_DIFFERENCE)
+            .map(|(a_mhz, b_mhz)| Doubt::OtherPhase { phase: other, a_mhz, b_mhz });
+        return ClockComparison::Unknown { phase, doubt: unknown.or(other) };
     };
     let memory = match phase {
         Phase::Prefill => 1.0,

@@ -9,7 +9,7 @@ use super::{
     metric::{HEADLINE, Metric},
     ratio,
     sample::Sample,
-    sentence::verdict_word,
+    sentence::{unknown_clock, verdict_word},
     verdict::Verdict,
     waterfall::waterfall,
 };
@@ -228,23 +228,13 @@ impl<'a> Comparer<'a> {
             ClockComparison::Known { effect, .. } => effect,
             ClockComparison::Irrelevant | ClockComparison::NotSampled => ClockEffect::NONE,
             ClockComparison::Unknown { .. } if !differs => ClockEffect::NONE,
-            ClockComparison::Unknown { phase, side } => match (&limits, side) {
-                (Some(limits), _) => {
-                    row.blocked = true;
-                    row.reason =
-                        Some(format!("the GPU was throttled ({limits}), and its clock is not known"));
+            ClockComparison::Unknown { phase, doubt } => {
+                if let Some(reason) = unknown_clock(phase, limits.as_deref(), doubt) {
+                    (row.blocked, row.reason) = (true, Some(reason));
                     return ClockEffect::NONE;
                 }
-                (None, Some(side)) => {
-                    row.blocked = true;
-                    row.reason = Some(format!(
-                        "the clock of {side} in {} is not known: too few GPU samples fell into it; use more or longer requests, or a shorter profiling.nvml.interval_ms",
-                        phase.name()
-                    ));
-                    return ClockEffect::NONE;
-                }
-                (None, None) => ClockEffect::NONE,
-            },
+                ClockEffect::NONE
+            }
         };
         row.code = Some(self.attributable(metric, ratio, effect));
         let clocks_differ = effect.range() > 1.0 + margin;

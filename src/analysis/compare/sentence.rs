@@ -1,7 +1,7 @@
 //! The result in words: the sentence, the reasons, what to do.
 
 use super::{
-    clock::ClockComparison,
+    clock::{ClockComparison, Doubt},
     comparison::{Cause, Row, Subject},
     metric::Metric,
     rows::Comparer,
@@ -10,7 +10,26 @@ use super::{
 use crate::{
     analysis::interval::ConfidenceInterval,
     base::units::{percent, ratio_change},
+    event::Phase,
 };
+
+/// Why an unknown clock may explain a difference; `None` where nothing suggests that.
+pub(super) fn unknown_clock(phase: Phase, limits: Option<&str>, doubt: Option<Doubt>) -> Option<String> {
+    let phase = phase.name();
+    Some(match (limits, doubt) {
+        (Some(limits), _) => {
+            format!("the GPU was throttled ({limits}), and its clock in {phase} is not known")
+        }
+        (None, None) => return None,
+        (None, Some(Doubt::OtherPhase { phase: other, a_mhz, b_mhz })) => format!(
+            "the clock in {phase} is not known, and in {} it differed (SM {a_mhz:.0} → {b_mhz:.0} MHz)",
+            other.name()
+        ),
+        (None, Some(Doubt::LimitsUnknown { side })) => format!(
+            "the clock of {side} in {phase} is not known: too few GPU samples fell into it; use more or longer requests, or a shorter profiling.nvml.interval_ms"
+        ),
+    })
+}
 
 /// The change without its sign.
 fn change_size(ratio: f64) -> String {

@@ -278,6 +278,12 @@ fn the_clock_of_decode_is_not_that_of_prefill() {
             assert!(matches!(gate.check(row), GateOutcome::Undecided(_)), "{row:?}");
         }
     }
+    // Locked clocks are no limit that throttles: those of decode differ too.
+    let (a, mut b) = (unsampled(cool, &[], &both), unsampled(capped, &[], &both));
+    b.clocks.decode_sm_mhz = Some(1440.0);
+    let locked = compare(&a, &b, &options);
+    assert_eq!(locked.verdict, Verdict::Undecided, "{}", locked.sentence);
+    assert!(locked.sentence.contains("in decode it differed (SM 1980 → 1440 MHz)"), "{}", locked.sentence);
     // Known to be without a limit on both sides: slower, but the cause is not known.
     let (a, b) = (unsampled(cool, &[], &both), unsampled(capped, &[], &both));
     let row = &compare(&a, &b, &options).rows[0];
