@@ -216,7 +216,9 @@ fn json_is_one_object_with_known_keys_and_null_for_what_is_not_known() {
     }
     let unseen = run(dir.path(), &[&QUICK[..], &["--json", "telemetry=none"]].concat());
     let unseen: Value = serde_json::from_str(&unseen.out).unwrap();
-    for unknown in ["mfu", "mbu", "energy_j_per_token", "energy_decode_j_per_token", "verdict", "causes", "advice"] {
+    for unknown in
+        ["mfu", "mbu", "energy_j_per_token", "energy_decode_j_per_token", "verdict", "causes", "advice"]
+    {
         assert!(unseen[unknown].is_null(), "{unknown}");
     }
     assert!(value["energy_j_per_token"].is_number(), "a simulated card counts its energy");

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use llmprof::config::{
-    ComposeContext, Composed, ConfTree, ConfigError, DtypeChoice, Probe, Runtime, ThemeName, Weights, built_in,
-    compose, compose_in, over_built_in,
+    ComposeContext, Composed, ConfTree, ConfigError, DtypeChoice, Probe, Runtime, ThemeName, Weights,
+    built_in, compose, compose_in, over_built_in,
 };
 use llmprof::model::{ModelSpec, spec::RopeScaling};
 use proptest::prelude::*;

@@ -1,17 +1,18 @@
-//! 95 % confidence intervals: by the studentised bootstrap, or by Student's t where there are too few values to resample.
+//! Confidence intervals: by the studentised bootstrap, or by Student's t where there are too few values to resample.
 
 use serde::Serialize;
 use statrs::distribution::{ContinuousCDF, Normal, StudentsT};
 
 use super::bootstrap::{Resampler, bootstrap, quantile};
 
+/// The share of 95 % intervals that miss the true value.
+pub const ALPHA: f64 = 0.05;
+
 /// Fewer values do not show their own spread.
 pub const MIN_VALUES: usize = 5;
 /// Fewer values are not resampled: a single outlier is missing from many resamples, which then have almost no spread.
 const MIN_RESAMPLED: usize = 12;
 const RESAMPLES: usize = 2000;
-/// The probability on each side of a 95 % interval.
-const TAIL_PROBABILITY: f64 = 0.025;
 /// A standard error below this is rounding.
 const NO_ERROR: f64 = 1e-12;
 
@@ -54,49 +55,9 @@ impl ConfidenceInterval {
         ConfidenceInterval { estimate: f(self.estimate), low: f(self.low), high: f(self.high) }
     }
 
-    /// The interval of an estimate from `n` independent values. `resampled` draws a resample and estimates the same from it.
-    ///
-    /// Quantiles of resampled estimates alone give intervals that are too narrow for few values. Each is therefore divided by the
-    /// standard error of its own resample, which corrects that without an assumption on the distribution of the values.
-    pub fn studentised(
-        estimate: Estimate,
-        n: usize,
-        seed: u64,
-        mut resampled: impl FnMut(&mut Resampler) -> Option<Estimate>,
-    ) -> Option<ConfidenceInterval> {
-        let Estimate { value, standard_error } = estimate;
-        if standard_error < NO_ERROR {
-            return Some(ConfidenceInterval::exact(value));
-        }
-        if n < MIN_RESAMPLED {
-            let half = student_t_quantile(n as f64 - 1.0) * standard_error;
-            return Some(ConfidenceInterval { estimate: value, low: value - half, high: value + half });
-        }
-        let mut t_statistics = bootstrap(seed, RESAMPLES, |resampler| {
-            let resampled = resampled(resampler)?;
-            // One value drawn every time has no spread.
-            (resampled.standard_error > 0.0).then(|| (resampled.value - value) / resampled.standard_error)
-        });
-        t_statistics.sort_by(f64::total_cmp);
-        let upper = quantile(&t_statistics, 1.0 - TAIL_PROBABILITY)?;
-        let lower = quantile(&t_statistics, TAIL_PROBABILITY)?;
-        Some(ConfidenceInterval {
-            estimate: value,
-            low: value - upper * standard_error,
-            high: value - lower * standard_error,
-        })
-    }
-
     /// The mean of `values`; `None` for fewer than [`MIN_VALUES`], or where one is not finite.
     pub fn of_mean(values: &[f64], seed: u64) -> Option<ConfidenceInterval> {
-        if values.len() < MIN_VALUES || values.iter().any(|value| !value.is_finite()) {
-            return None;
-        }
-        let mut resample = values.to_vec();
-        ConfidenceInterval::studentised(Estimate::of_mean(values), values.len(), seed, |resampler| {
-            resampler.fill(&mut resample, values);
-            Some(Estimate::of_mean(&resample))
-        })
+        SamplingDistribution::of_mean(values, seed)?.interval(ALPHA)
     }
 
     /// By how much the first of each pair exceeds the second, in percent of the second; `None` for fewer than [`MIN_VALUES`]
@@ -110,15 +71,170 @@ impl ConfidenceInterval {
     }
 }
 
-/// The 97.5th percentile of Student's t distribution.
-pub fn student_t_quantile(degrees_of_freedom: f64) -> f64 {
+/// What is known about an estimate: the source of its interval for any confidence.
+#[derive(Debug, Clone, PartialEq)]
+pub enum SamplingDistribution {
+    /// Counted, or from values without any spread.
+    Point(f64),
+    StudentT {
+        estimate: Estimate,
+        degrees_of_freedom: f64,
+    },
+    /// The t statistics of resamples, in ascending order.
+    ///
+    /// Quantiles of resampled estimates alone give intervals that are too narrow for few values. Each is therefore divided by
+    /// the standard error of its own resample, which corrects that without an assumption on the distribution of the values.
+    Studentised {
+        estimate: Estimate,
+        t_statistics: Vec<f64>,
+    },
+    /// The estimates from resamples of so many blocks, in ascending order.
+    Percentile {
+        estimate: f64,
+        resampled: Vec<f64>,
+        blocks: usize,
+    },
+    /// The wider interval of two.
+    Wider(Box<[SamplingDistribution; 2]>),
+}
+
+impl SamplingDistribution {
+    /// Of an estimate from `n` independent values. `resampled` draws a resample and estimates the same from it.
+    pub fn studentised(
+        estimate: Estimate,
+        n: usize,
+        seed: u64,
+        mut resampled: impl FnMut(&mut Resampler) -> Option<Estimate>,
+    ) -> SamplingDistribution {
+        let Estimate { value, standard_error } = estimate;
+        if standard_error < NO_ERROR {
+            return SamplingDistribution::Point(value);
+        }
+        if n < MIN_RESAMPLED {
+            return SamplingDistribution::StudentT { estimate, degrees_of_freedom: n as f64 - 1.0 };
+        }
+        let mut t_statistics = bootstrap(seed, RESAMPLES, |resampler| {
+            let resampled = resampled(resampler)?;
+            // One value drawn every time has no spread.
+            (resampled.standard_error > 0.0).then(|| (resampled.value - value) / resampled.standard_error)
+        });
+        t_statistics.sort_by(f64::total_cmp);
+        SamplingDistribution::Studentised { estimate, t_statistics }
+    }
+
+    /// Of the mean of `values`; `None` for fewer than [`MIN_VALUES`], or where one is not finite.
+    pub fn of_mean(values: &[f64], seed: u64) -> Option<SamplingDistribution> {
+        if values.len() < MIN_VALUES || values.iter().any(|value| !value.is_finite()) {
+            return None;
+        }
+        let mut resample = values.to_vec();
+        Some(SamplingDistribution::studentised(Estimate::of_mean(values), values.len(), seed, |resampler| {
+            resampler.fill(&mut resample, values);
+            Some(Estimate::of_mean(&resample))
+        }))
+    }
+
+    /// Of a percentile: the values that `resampled` has, from resamples of so many blocks.
+    pub fn percentile(estimate: f64, mut resampled: Vec<f64>, blocks: usize) -> SamplingDistribution {
+        resampled.sort_by(f64::total_cmp);
+        SamplingDistribution::Percentile { estimate, resampled, blocks }
+    }
+
+    pub fn estimate(&self) -> f64 {
+        match self {
+            SamplingDistribution::Point(estimate) | SamplingDistribution::Percentile { estimate, .. } => {
+                *estimate
+            }
+            SamplingDistribution::StudentT { estimate, .. }
+            | SamplingDistribution::Studentised { estimate, .. } => estimate.value,
+            SamplingDistribution::Wider(both) => both[0].estimate(),
+        }
+    }
+
+    /// The interval that misses the true value with probability `alpha`; `None` where nothing could be resampled.
+    pub fn interval(&self, alpha: f64) -> Option<ConfidenceInterval> {
+        let tail = alpha / 2.0;
+        Some(match self {
+            SamplingDistribution::Point(value) => ConfidenceInterval::exact(*value),
+            SamplingDistribution::StudentT {
+                estimate: Estimate { value, standard_error },
+                degrees_of_freedom,
+            } => {
+                let half = student_t_quantile(*degrees_of_freedom, tail) * standard_error;
+                ConfidenceInterval { estimate: *value, low: value - half, high: value + half }
+            }
+            SamplingDistribution::Studentised {
+                estimate: Estimate { value, standard_error },
+                t_statistics,
+            } => ConfidenceInterval {
+                estimate: *value,
+                low: value - quantile(t_statistics, 1.0 - tail)? * standard_error,
+                high: value - quantile(t_statistics, tail)? * standard_error,
+            },
+            SamplingDistribution::Percentile { estimate, resampled, blocks } => {
+                let tail = percentile_tail(*blocks, tail);
+                ConfidenceInterval {
+                    estimate: *estimate,
+                    low: quantile(resampled, tail)?.min(*estimate),
+                    high: quantile(resampled, 1.0 - tail)?.max(*estimate),
+                }
+            }
+            SamplingDistribution::Wider(both) => {
+                let [first, second] = [both[0].interval(alpha)?, both[1].interval(alpha)?];
+                ConfidenceInterval {
+                    estimate: first.estimate,
+                    low: first.low.min(second.low),
+                    high: first.high.max(second.high),
+                }
+            }
+        })
+    }
+
+    /// The distribution of the negative: of the logarithm of a reciprocal.
+    pub fn negated(self) -> SamplingDistribution {
+        let negative = |Estimate { value, standard_error }| Estimate { value: -value, standard_error };
+        let mirrored = |values: Vec<f64>| values.into_iter().rev().map(|value| -value).collect();
+        match self {
+            SamplingDistribution::Point(value) => SamplingDistribution::Point(-value),
+            SamplingDistribution::StudentT { estimate, degrees_of_freedom } => {
+                SamplingDistribution::StudentT { estimate: negative(estimate), degrees_of_freedom }
+            }
+            SamplingDistribution::Studentised { estimate, t_statistics } => {
+                SamplingDistribution::Studentised {
+                    estimate: negative(estimate),
+                    t_statistics: mirrored(t_statistics),
+                }
+            }
+            SamplingDistribution::Percentile { estimate, resampled, blocks } => {
+                SamplingDistribution::Percentile {
+                    estimate: -estimate,
+                    resampled: mirrored(resampled),
+                    blocks,
+                }
+            }
+            SamplingDistribution::Wider(both) => {
+                SamplingDistribution::Wider(Box::new((*both).map(SamplingDistribution::negated)))
+            }
+        }
+    }
+}
+
+/// The tail probability at which a percentile bootstrap over few blocks is as wide as one of `tail` should be: it accounts for
+/// Student's t instead of the normal distribution, and for the factor (n - 1) / n in the variance of a resample.
+fn percentile_tail(blocks: usize, tail: f64) -> f64 {
+    let n = blocks as f64;
+    normal_tail(student_t_quantile(2.0 * (n - 1.0), tail) * (n / (n - 1.0)).sqrt())
+}
+
+/// The value that Student's t exceeds with probability `tail`.
+fn student_t_quantile(degrees_of_freedom: f64, tail: f64) -> f64 {
     StudentsT::new(0.0, 1.0, degrees_of_freedom)
         .expect("degrees of freedom are above zero")
-        .inverse_cdf(1.0 - TAIL_PROBABILITY)
+        .inverse_cdf(1.0 - tail)
 }
 
 /// The probability that a standard normal variable exceeds `z`.
-pub fn normal_tail(z: f64) -> f64 {
+fn normal_tail(z: f64) -> f64 {
     Normal::standard().sf(z)
 }
 
@@ -145,7 +261,7 @@ mod tests {
         for (degrees, expected) in
             [(4.0, 2.7764), (8.0, 2.3060), (14.0, 2.1448), (38.0, 2.0244), (1000.0, 1.9623)]
         {
-            let quantile = student_t_quantile(degrees);
+            let quantile = student_t_quantile(degrees, ALPHA / 2.0);
             assert!((quantile - expected).abs() < 1e-4, "{degrees}: {quantile}");
         }
         assert!((normal_tail(1.959_963_984_540_054) - 0.025).abs() < 1e-9);
@@ -183,6 +299,21 @@ mod tests {
         let values: Vec<f64> = (0..15).map(|i| noise::unit(4, i)).collect();
         assert_eq!(ConfidenceInterval::of_mean(&values, 7), ConfidenceInterval::of_mean(&values, 7));
         assert_ne!(ConfidenceInterval::of_mean(&values, 7), ConfidenceInterval::of_mean(&values, 8));
+    }
+
+    #[test]
+    fn more_confidence_is_wider_and_a_reciprocal_is_the_mirror_image() {
+        let values: Vec<f64> = (0..15).map(|i| noise::unit(4, i)).collect();
+        for n in [8, 15] {
+            let of = SamplingDistribution::of_mean(&values[..n], 7).unwrap();
+            let [narrow, wide] = [0.05, 0.005].map(|alpha| of.interval(alpha).unwrap());
+            assert!(wide.low < narrow.low && narrow.high < wide.high, "{narrow:?} {wide:?}");
+            let mirror = of.negated().interval(0.05).unwrap();
+            assert_eq!(
+                (mirror.low, mirror.estimate, mirror.high),
+                (-narrow.high, -narrow.estimate, -narrow.low)
+            );
+        }
     }
 
     #[test]

@@ -13,6 +13,7 @@ use crate::{
     base::shell::quoted,
     config::{Composed, Composition, ConfTree, compose, compose_untyped, find_tree},
     run::plan::Plan,
+    rundir::find_run,
 };
 
 /// The configuration: files, and overrides on the command line.
@@ -136,4 +137,15 @@ pub(super) fn runs_root(composed: &Composed) -> PathBuf {
         .next()
         .filter(|_| dir.is_relative())
         .map_or_else(|| dir.ancestors().nth(3).unwrap_or(&dir).to_owned(), PathBuf::from)
+}
+
+/// A path as it is, or the run that a short name means: `latest`, `latest~1`, a part of a path. A name without a run stays as it
+/// is, for the error about it.
+pub(super) fn resolve_run(name: &Path) -> Result<PathBuf, Failure> {
+    if name.exists() {
+        return Ok(name.to_owned());
+    }
+    let runs = runs_root(&ConfigArgs::default().compose()?);
+    let found = find_run(&runs, &name.to_string_lossy()).map_err(Failure::usage)?;
+    Ok(found.unwrap_or_else(|| name.to_owned()))
 }

@@ -6,21 +6,23 @@ use clap::{Args, Subcommand};
 
 use super::{
     Failure,
-    args::{ConfigArgs, runs_root},
+    args::{ConfigArgs, resolve_run, runs_root},
     print, print_json,
 };
 use crate::{
-    analysis::compare::{DEFAULT_METRICS, Gate, Metric, Options, fact_names},
-    compare::{self, CompareError, GatedComparison, Repeat},
+    analysis::compare::{DEFAULT_METRICS, Gate, MIN_RUNS, Metric, Options, fact_names},
+    compare::{self, CompareError, GatedComparison, Repeat, RepeatSide, Written},
     process::{eprint_line, shutdown::Cause},
     run::plan::Plan,
 };
 
 pub(super) const EXAMPLES: &str = "\
 A and B are runs, snapshots (RUN/snapshots/NAME.json), sweeps (compared job by job) or baselines.
+A run may be given as latest, latest~1 (the one before it), or any part of its path that no other has.
 
 Two recorded runs:
-  llmprof-tui compare runs/…/2026-01-01_12-00-00 runs/…/2026-01-01_12-10-00
+  llmprof-tui compare latest~1 latest
+  llmprof-tui compare runs/…/2026-01-01_12-00-00 12-10-00
 In CI, with a baseline named main:
   llmprof-tui compare main runs/… --gate 'tpot.p50<=+2%' --gate 'ttft.p50<=+5%'
   llmprof-tui compare main runs/… --metric tpot.p50,itl.p99 --md
@@ -59,12 +61,15 @@ pub(super) struct CompareArgs {
     /// Print a self-contained HTML page
     #[arg(long)]
     html: bool,
-    /// Run both sides interleaved, at most N times each, and compare them pair by pair
+    /// Run both sides interleaved, N times each (at least 5), and compare them pair by pair
     #[arg(long, value_name = "N", requires = "sides", conflicts_with_all = ["a", "b"])]
     repeat: Option<usize>,
     /// With --repeat, start no new pair after this many seconds
     #[arg(long, value_name = "SECONDS", requires = "repeat")]
     max_time: Option<f64>,
+    /// With --repeat, run everything in this process instead of one process for each run
+    #[arg(long, requires = "repeat")]
+    same_process: bool,
     /// With --repeat: the overrides of A, the word vs, the overrides of B
     #[arg(last = true, value_name = "OVERRIDES", requires = "repeat")]
     sides: Vec<String>,
@@ -75,7 +80,8 @@ pub(super) enum BaselineCommand {
     /// Save a run as a small file, baselines/NAME.json
     Save {
         name: String,
-        /// A run directory (default: the newest run)
+        /// A run directory, latest, latest~1 or a part of its path (default: the newest run, if it was measured and is not
+        /// part of a sweep)
         run: Option<PathBuf>,
     },
     /// List the saved baselines
@@ -84,7 +90,7 @@ pub(super) enum BaselineCommand {
 
 pub(super) async fn run(args: CompareArgs) -> Result<u8, Failure> {
     match args.repeat {
-        Some(max_pairs) => compare_interleaved(&args, max_pairs).await,
+        Some(n) => compare_interleaved(&args, n).await,
         None => compare_recorded(&args),
     }
 }
@@ -131,11 +137,12 @@ fn compare_recorded(args: &CompareArgs) -> Result<u8, Failure> {
     if fs::canonicalize(a).is_ok_and(|first| fs::canonicalize(b).is_ok_and(|second| first == second)) {
         eprint_line("note: A and B are the same recording; a row that is not SAME has too few samples");
     }
-    args.print(&compare::compare_recordings(a, b, &options, &args.gate)?)
+    let runs = runs_root(&ConfigArgs::default().compose()?);
+    args.print(&compare::compare_recordings(a, b, &runs, &options, &args.gate)?)
 }
 
 /// Runs both sides interleaved and compares them pair by pair.
-async fn compare_interleaved(args: &CompareArgs, max_pairs: usize) -> Result<u8, Failure> {
+async fn compare_interleaved(args: &CompareArgs, n: usize) -> Result<u8, Failure> {
     let options = args.options()?;
     let limit = args.max_time.map(Duration::try_from_secs_f64).transpose();
     let limit = limit.map_err(|_| Failure::usage("--max-time: expected a number of seconds"))?;
@@ -149,8 +156,22 @@ async fn compare_interleaved(args: &CompareArgs, max_pairs: usize) -> Result<u8,
     let mut remarks: Vec<&String> = a.remarks.iter().chain(&b.remarks).collect();
     remarks.dedup();
     remarks.into_iter().for_each(|remark| eprint_line(format_args!("note: {remark}")));
+    let (pairs, note) = compare::pairs_to_run(n);
+    note.iter().for_each(|note| eprint_line(format_args!("note: {note}")));
     let dir = compare::repeat_dir(&runs_root(&a.composed));
-    let repeat = Repeat { a, b, max_pairs, limit, dir };
+    let side = |plan: &Plan, overrides: &[String]| RepeatSide {
+        overrides: overrides.to_vec(),
+        seed: plan.composed.config.runtime.seed,
+    };
+    let plan_run = |overrides: &[String]| planned(overrides).map_err(|failure| failure.to_string());
+    let repeat = Repeat {
+        a: side(&a, &of_a),
+        b: side(&b, &of_b),
+        pairs,
+        limit,
+        dir,
+        same_process: args.same_process.then_some(&plan_run),
+    };
     let repeated = repeat.run(&options).await?;
     if let Some(cause) = &repeated.cause {
         eprint_line(format_args!("interrupted: {cause}"));
@@ -179,9 +200,27 @@ impl From<CompareError> for Failure {
 pub(super) fn baseline(command: BaselineCommand) -> Result<u8, Failure> {
     match command {
         BaselineCommand::Save { name, run } => {
-            let root = runs_root(&ConfigArgs::default().compose()?);
-            let (path, sample) = compare::save_baseline(&name, run.as_deref(), &root)?;
-            print(&format!("saved {} as {} ({} requests)", sample.name, path.display(), sample.measured))?;
+            let (which, run) = match run {
+                Some(run) => ("", resolve_run(&run)?),
+                None => {
+                    let runs = runs_root(&ConfigArgs::default().compose()?);
+                    ("the newest run, ", compare::newest_for_baseline(&runs)?)
+                }
+            };
+            let Written { path, sample, runs } = compare::save_baseline(&name, &run)?;
+            let path = path.display();
+            print(&format!("saved {which}{} as {path} ({} requests)", sample.name, sample.measured))?;
+            if runs > 1 {
+                print(&format!(
+                    "{runs} runs of this workload are saved under this name{}",
+                    match runs.checked_sub(MIN_RUNS) {
+                        Some(_) => ": comparisons of it include their variation from run to run".to_owned(),
+                        None => format!(
+                            "; from {MIN_RUNS} on, comparisons include their variation from run to run"
+                        ),
+                    }
+                ))?;
+            }
             if sample.facts.outcome.is_none() {
                 eprint_line(
                     "note: the recording has no end: the run is still being recorded, or was interrupted",

@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 
 use super::{
     Failure,
-    args::{ConfigArgs, runs_root},
+    args::{ConfigArgs, resolve_run, runs_root},
     profile::{report_exit, require_terminal},
 };
 use crate::{
@@ -18,7 +18,7 @@ use crate::{
 
 #[derive(Debug, Args)]
 pub(super) struct ReplayArgs {
-    /// A run directory, or its events.ndjson
+    /// A run directory or its events.ndjson; also latest, latest~1 or a part of its path
     run: PathBuf,
     /// Start at this time: seconds, or "end"
     #[arg(long, default_value = "0", value_name = "SECONDS|end")]
@@ -84,7 +84,7 @@ impl DemoRecording {
 }
 
 pub(super) async fn run(args: ReplayArgs) -> Result<u8, Failure> {
-    let dir = RunDir::open(&args.run);
+    let dir = RunDir::open(&resolve_run(&args.run)?);
     let events = dir.events();
     let player = Player::open(move || EventReader::open(&events)).map_err(Failure::work)?;
     play(player, Some(dir), args.at, args.speed).await

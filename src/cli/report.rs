@@ -8,7 +8,7 @@ use std::{
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::{Failure, print};
+use super::{Failure, args::resolve_run, print};
 use crate::{
     base::units::percent,
     process::eprint_line,
@@ -19,7 +19,7 @@ use crate::{
 
 #[derive(Debug, Args)]
 pub(super) struct ReportArgs {
-    /// A run directory, its events.ndjson, or the directory of a sweep
+    /// A run directory, its events.ndjson, or the directory of a sweep; also latest, latest~1 or a part of its path
     run: PathBuf,
     /// Write the reports into this directory (default: the run's own)
     #[arg(long, value_name = "DIR")]
@@ -30,11 +30,12 @@ pub(super) struct ReportArgs {
 }
 
 pub(super) fn run(args: &ReportArgs) -> Result<u8, Failure> {
-    if Sweep::is_in(&args.run) {
-        return report_sweep(&args.run, args.out.as_deref(), args.json);
+    let run = resolve_run(&args.run)?;
+    if Sweep::is_in(&run) {
+        return report_sweep(&run, args.out.as_deref(), args.json);
     }
     let written =
-        remake_shown(&args.run, args.out.as_deref(), "", (&TimeLeft::start(), 1)).map_err(Failure::work)?;
+        remake_shown(&run, args.out.as_deref(), "", (&TimeLeft::start(), 1)).map_err(Failure::work)?;
     print(&if args.json { written.json().to_string() } else { written.text() })?;
     print_remarks(&written);
     Ok(0)

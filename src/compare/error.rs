@@ -4,13 +4,15 @@ use std::{io, path::PathBuf};
 
 use thiserror::Error;
 
-use crate::rundir::ReadError;
+use crate::rundir::{FindError, ReadError};
 
 #[derive(Debug, Error)]
 pub enum CompareError {
     #[error(transparent)]
     Run(#[from] ReadError),
-    #[error("{name}: no run, snapshot, sweep or baseline has this name{known}")]
+    #[error(
+        "{name}: no run, snapshot, sweep or baseline has this name, nor is it a part of a run's path{known}"
+    )]
     NotFound { name: String, known: String },
     #[error("{path} is not a run: it contains neither events.ndjson nor sweep.json; runs are below runs/")]
     NotARun { path: PathBuf },
@@ -24,6 +26,12 @@ pub enum CompareError {
     BadName { name: String },
     #[error("there is no run below {root}; pass one: llmprof-tui baseline save NAME RUN")]
     NoRuns { root: PathBuf },
+    #[error(
+        "the newest run, {newest}, {objection}; pass the one to save: llmprof-tui baseline save NAME RUN{other}"
+    )]
+    PassARun { newest: PathBuf, objection: &'static str, other: String },
+    #[error(transparent)]
+    Ambiguous(#[from] FindError),
     #[error("{path}: {source}")]
     Io { path: PathBuf, source: io::Error },
     #[error("no job of {a} has the same overrides as a job of {b}; compare single runs")]

@@ -9,14 +9,17 @@ mod text;
 #[cfg(test)]
 mod trust_tests;
 
-pub use baseline::{Baseline, baselines, baselines_text, save as save_baseline};
+pub use baseline::{
+    Baseline, Saved, Written, baseline_names, baselines, baselines_text, newest as newest_for_baseline,
+    run_spread, save as save_baseline,
+};
 pub use error::CompareError;
 pub use html::html;
 pub use read::{compare_recordings, read_run};
-pub use repeat::{Repeat, Repeated, repeat_dir, split_sides};
+pub use repeat::{PlanRun, Repeat, RepeatSide, Repeated, pairs_to_run, repeat_dir, split_sides};
 pub use text::{
-    describe_difference, describe_side, exit_code, json, markdown, row_cells, text, undecided_reasons,
-    visible_rows,
+    describe_difference, describe_method, describe_side, exit_code, json, markdown, row_cells, text,
+    undecided_reasons, visible_rows,
 };
 
 use crate::analysis::compare::{Comparison, Gate, GateOutcome};

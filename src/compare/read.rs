@@ -12,7 +12,7 @@ use super::{GatedComparison, baseline, error::CompareError};
 use crate::{
     analysis::compare::{Gate, Options, Sample, compare},
     event::{Envelope, Event, Outcome},
-    rundir::{EventReader, Next, RunDir},
+    rundir::{EventReader, Next, RunDir, find_run},
     state::RunState,
 };
 
@@ -26,9 +26,25 @@ enum Subject {
     },
 }
 
-/// Reads the directory of a run, its events.ndjson, a snapshot below a run, the directory of a sweep, or a baseline by name.
-fn read_subject(name: &str) -> Result<Subject, CompareError> {
+/// Reads the directory of a run, its events.ndjson, a snapshot below a run, the directory of a sweep, a baseline by name, or a
+/// run below `runs` by its age or a part of its path.
+fn read_subject(name: &str, runs: &Path) -> Result<Subject, CompareError> {
     let path = Path::new(name);
+    if path.exists() || snapshot_of(path).is_some() {
+        return read_path(path);
+    }
+    if let Some(baseline) = baseline::named(name)? {
+        return Ok(Subject::One(Box::new(baseline)));
+    }
+    if let Some(found) = find_run(runs, name)? {
+        return read_path(&found);
+    }
+    let known = baseline::baseline_names(Path::new(""));
+    let known = if known.is_empty() { String::new() } else { format!("; baselines: {}", known.join(", ")) };
+    Err(CompareError::NotFound { name: name.to_owned(), known })
+}
+
+fn read_path(path: &Path) -> Result<Subject, CompareError> {
     if let Some((run, snapshot)) = snapshot_of(path) {
         return Ok(Subject::One(Box::new(read_snapshot(&run, &snapshot)?)));
     }
@@ -39,36 +55,31 @@ fn read_subject(name: &str) -> Result<Subject, CompareError> {
             (false, false) => Err(CompareError::NotARun { path: path.to_owned() }),
         };
     }
-    if path.extension().is_some_and(|extension| extension == "json") && path.is_file() {
-        return Ok(Subject::One(Box::new(baseline::read(path)?)));
-    }
-    if path.is_file() {
-        return Ok(Subject::One(Box::new(read_run(path)?)));
-    }
-    if let Some(baseline) = baseline::named(name)? {
-        return Ok(Subject::One(Box::new(baseline)));
-    }
-    let known: Vec<String> = baseline::baselines().into_iter().map(|baseline| baseline.name).collect();
-    let known = if known.is_empty() { String::new() } else { format!("; baselines: {}", known.join(", ")) };
-    Err(CompareError::NotFound { name: name.to_owned(), known })
+    Ok(Subject::One(Box::new(match path.extension().is_some_and(|extension| extension == "json") {
+        true => baseline::read(path)?.sample,
+        false => read_run(path)?,
+    })))
 }
 
 /// Compares two recordings, job by job where they are sweeps. Both are read at the same time.
 pub fn compare_recordings(
     a: &str,
     b: &str,
+    runs: &Path,
     options: &Options,
     gates: &[Gate],
 ) -> Result<Vec<GatedComparison>, CompareError> {
     let (first, second) = thread::scope(|scope| {
-        let first = scope.spawn(|| read_subject(a));
-        let second = read_subject(b);
+        let first = scope.spawn(|| read_subject(a, runs));
+        let second = read_subject(b, runs);
         (first.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), second)
     });
     let (first, second) = (first?, second?);
+    let baselines = baseline::baselines();
     let gated = |label: &[String], a: &Sample, b: &Sample| {
         let label = Some(label.join(" ")).filter(|label| !label.is_empty());
-        GatedComparison::new(label, compare(a, b, options), gates)
+        let spread = baseline::run_spread(&baselines, &a.facts);
+        GatedComparison::new(label, compare(a, b, &Options { spread, ..options.clone() }), gates)
     };
     Ok(match (first, second) {
         (Subject::One(a), Subject::One(b)) => vec![gated(&[], &a, &b)],

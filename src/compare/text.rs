@@ -64,7 +64,8 @@ pub fn visible_rows(comparison: &Comparison) -> impl Iterator<Item = &Row> {
     comparison.rows.iter().filter(move |row| nothing || known(row))
 }
 
-/// Why rows are undecided: the labels of the rows, and their reason. The headline's is in the sentence.
+/// Why rows are undecided, or with what reservation they are not: the labels of the rows, and the reason. The headline's is in
+/// the sentence.
 pub fn undecided_reasons(comparison: &Comparison) -> Vec<(String, &str)> {
     let in_sentence = comparison.headline().and_then(|row| row.reason.as_deref());
     let mut reasons: Vec<(String, &str)> = Vec::new();
@@ -118,17 +119,22 @@ pub fn describe_side(side: &Side) -> String {
 }
 
 /// How to read the verdicts.
-pub(super) fn describe_method(comparison: &Comparison) -> String {
+pub fn describe_method(comparison: &Comparison) -> String {
     let method = match comparison.pairs {
         Some(pairs) => {
-            format!("{pairs} interleaved pairs of runs; the intervals are for the mean over pairs")
+            format!(" A, B and the intervals are geometric means over {pairs} interleaved pairs of runs.")
         }
-        None => "Bootstrap over requests; tokens in blocks of whole requests".to_owned(),
+        None => " Requests are resampled; tokens in blocks of whole requests.".to_owned(),
     };
-    format!(
-        "SAME: the interval is within ±{}. Rows are tested separately: expect about 1 false positive in 20. {method}.",
-        percent(100.0 * comparison.margin)
-    )
+    let headline = comparison.headline().map_or_else(String::new, |row| {
+        format!(" {} is tested at 5 %: expect 1 false positive in 20.", row.label)
+    });
+    let others = match comparison.corrected_rows {
+        0 => String::new(),
+        1 => " One other row is tested, at 5 % too.".to_owned(),
+        n => format!(" The other {n} rows are corrected together (Holm), at 5 % for all of them."),
+    };
+    format!("SAME: the interval is within ±{}.{headline}{others}{method}", percent(100.0 * comparison.margin))
 }
 
 /// The changes of operators, the largest first, with a bar relative to it.

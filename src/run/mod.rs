@@ -1,5 +1,6 @@
 //! Starts and stops work: plans a run, carries it out as a session, repeats it in sweeps and under nsys or ncu.
 
+pub mod child;
 pub mod dtype;
 pub mod headless;
 pub mod inputs;

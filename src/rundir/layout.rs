@@ -109,6 +109,7 @@ pub struct RunEntry {
     pub model: String,
     pub name: String,
     pub modified: SystemTime,
+    simulated: bool,
     /// `None` while the run is being recorded, or when it was killed.
     pub result: Option<RunResult>,
 }
@@ -141,7 +142,7 @@ pub struct RunKind {
 impl RunEntry {
     /// Nothing in it was measured.
     pub fn simulated(&self) -> bool {
-        self.result.as_ref().and_then(|r| r.run.as_ref()).is_some_and(|run| run.simulated)
+        self.simulated
     }
 }
 
@@ -163,11 +164,13 @@ fn collect(root: &Path, dir: &Path, depth: u32, runs: &mut Vec<RunEntry>) {
         let result = run.result();
         // The directories of a sweep's jobs are not named after their models.
         let kind = result.as_ref().and_then(|result| result.run.clone()).or_else(|| first_event(&run));
+        let simulated = kind.as_ref().is_some_and(|kind| kind.simulated);
         let (model, experiment) = kind.map_or((None, None), |kind| (kind.model, kind.experiment));
         runs.push(RunEntry {
             model: model.unwrap_or(parent),
             experiment: experiment.unwrap_or(above),
             name,
+            simulated,
             modified: events.modified().unwrap_or(SystemTime::UNIX_EPOCH),
             result,
             dir: run,

@@ -1,6 +1,7 @@
 //! Run directories: their layout, and how runs are recorded, read and replayed.
 
 mod environment;
+mod find;
 mod layout;
 mod loss;
 mod player;
@@ -9,6 +10,7 @@ mod recorder;
 mod token_line;
 
 pub use environment::Environment;
+pub use find::{FindError, LATEST, find_run};
 pub use layout::{RunDir, RunEntry, RunResult, list_runs};
 pub use loss::Loss;
 pub use player::{Player, Position, SPEEDS};

@@ -22,7 +22,15 @@ pub struct ActiveRequest {
 
 impl ActiveRequest {
     pub(super) fn new(t: Stamp, started: RequestStarted) -> Self {
-        ActiveRequest { started, tokens: 0, prefill: None, start: t, first_token: None, last_token: t, recorded: false }
+        ActiveRequest {
+            started,
+            tokens: 0,
+            prefill: None,
+            start: t,
+            first_token: None,
+            last_token: t,
+            recorded: false,
+        }
     }
 
     /// Counts a token; returns the time since the previous one, or since the start.

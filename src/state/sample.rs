@@ -16,6 +16,8 @@ use crate::{
 const MAX_REQUESTS: usize = 1 << 14;
 /// The clock of a phase is not known with fewer samples.
 const MIN_SAMPLES: u64 = 20;
+/// What throttles the GPU in a phase is not known with fewer samples, unless the GPU counts it.
+const MIN_LIMIT_SAMPLES: u64 = 5;
 
 impl RunState {
     /// A state that keeps all requests with the gaps between tokens, for [`run_sample`](Self::run_sample).
@@ -61,6 +63,11 @@ impl RunState {
             let account = gpu?.ledger.of(work);
             account.clock_mhz.value().filter(|_| account.samples >= MIN_SAMPLES)
         };
+        let by_requests =
+            (secs > 0.0 && trace.decode_clock_samples() >= MIN_LIMIT_SAMPLES).then(|| mcycles / secs);
+        let phases = [(Phase::Prefill, Work::Prefill), (Phase::Decode, Work::Decode)];
+        let knows_limits =
+            |work: Work| gpu.is_some_and(|gpu| gpu.ledger.knows_limits(work, MIN_LIMIT_SAMPLES));
         let memory = match gpu {
             Some(gpu) => gpu.series(Reading::MemUsed),
             None => &self.host.process_rss_bytes,
@@ -83,13 +90,14 @@ impl RunState {
             },
             measured: trace.measured(),
             itl_ns: trace.itl_ns().cloned(),
+            token_blocks: trace.token_blocks().clone(),
             clocks: Clocks {
                 prefill_sm_mhz: by_samples(Work::Prefill),
-                decode_sm_mhz: if secs > 0.0 { Some(mcycles / secs) } else { by_samples(Work::Decode) },
+                decode_sm_mhz: by_requests.or_else(|| by_samples(Work::Decode)),
                 decode_mem_mhz: trace.mem_clock_mhz(),
             },
+            limits_known_in: phases.iter().filter(|(_, work)| knows_limits(*work)).map(|(p, _)| *p).collect(),
             limits: gpu.map_or_else(Vec::new, |gpu| {
-                let phases = [(Phase::Prefill, Work::Prefill), (Phase::Decode, Work::Decode)];
                 phases.into_iter().flat_map(|(phase, work)| limits(phase, gpu.ledger.of(work))).collect()
             }),
             conditions: self.conditions(from, trace.is_recorded().then(|| metrics.recorded_share())),

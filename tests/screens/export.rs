@@ -179,7 +179,7 @@ fn the_export_follows_selection_and_filter() {
     // The comparison, or one snapshot and the time since.
     let mut state = two_snapshots(1.2);
     let judged = read(&contents(&state, &showing(Pane::Compare), (120, 40)).csv).1;
-    let tpot = judged.iter().find(|row| row["metric"] == "tpot.p50").unwrap();
+    let tpot = judged.iter().find(|row| row["metric"] == "tpot.mean").unwrap();
     assert_eq!((tpot["verdict"].as_str(), tpot["unit"].as_str()), ("slower", "ms"));
     assert!((tpot["ratio"].parse::<f64>().unwrap() - 1.2).abs() < 0.01, "{tpot:?}");
     assert_eq!((tpot["a_name"].as_str(), tpot["b_name"].as_str()), ("before", "after"));

@@ -46,9 +46,26 @@ pub enum ClockComparison {
         b_mhz: f64,
         effect: ClockEffect,
     },
-    /// Not sampled, or too seldom.
-    Unknown,
+    /// The GPU was not sampled at all.
+    NotSampled,
+    /// Too few samples fell into the phase.
+    Unknown {
+        phase: Phase,
+        doubt: Option<Doubt>,
+    },
 }
+
+/// Why an unknown clock may have differed.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Doubt {
+    /// It is not known either what throttled this side.
+    LimitsUnknown { side: &'static str },
+    /// The clocks differed in the other phase.
+    OtherPhase { phase: Phase, a_mhz: f64, b_mhz: f64 },
+}
+
+/// Clocks that differ by less than this are the same.
+const MAX_CLOCK_DIFFERENCE: f64 = 0.01;
 
 /// Cycles are comparable between GPUs of one kind only.
 pub fn same_gpu(a: &Sample, b: &Sample) -> bool {
@@ -60,13 +77,24 @@ pub fn compare_clocks(a: &Sample, b: &Sample, metric: Metric) -> ClockComparison
     let Some(phase) = metric.phase().filter(|_| same_gpu(a, b) && a.facts.gpu.is_some()) else {
         return ClockComparison::Irrelevant;
     };
+    // The clock of one phase says nothing about another: a power cap lowers it in prefill alone.
+    let prefill = a.clocks.prefill_sm_mhz.zip(b.clocks.prefill_sm_mhz);
     let decode = a.clocks.decode_sm_mhz.zip(b.clocks.decode_sm_mhz);
-    let sm_mhz = match phase {
-        // Where prefills were too short to be sampled, the clock of the decode is the best estimate.
-        Phase::Prefill => a.clocks.prefill_sm_mhz.zip(b.clocks.prefill_sm_mhz).or(decode),
-        _ => decode,
+    let (sm_mhz, other, in_other) = match phase {
+        Phase::Prefill => (prefill, Phase::Decode, decode),
+        _ => (decode, Phase::Prefill, prefill),
     };
-    let Some((a_mhz, b_mhz)) = sm_mhz else { return ClockComparison::Unknown };
+    let Some((a_mhz, b_mhz)) = sm_mhz else {
+        if !a.has_telemetry() && !b.has_telemetry() {
+            return ClockComparison::NotSampled;
+        }
+        let unknown = [("A", a), ("B", b)].into_iter().find(|(_, sample)| !sample.knows_limits_in(phase));
+        let unknown = unknown.map(|(side, _)| Doubt::LimitsUnknown { side });
+        let other = in_other
+            .filter(|(a_mhz, b_mhz)| (b_mhz / a_mhz).ln().abs() > MAX_CLOCK_DIFFERENCE)
+            .map(|(a_mhz, b_mhz)| Doubt::OtherPhase { phase: other, a_mhz, b_mhz });
+        return ClockComparison::Unknown { phase, doubt: unknown.or(other) };
+    };
     let memory = match phase {
         Phase::Prefill => 1.0,
         _ => a.clocks.decode_mem_mhz.zip(b.clocks.decode_mem_mhz).map_or(1.0, |(a, b)| a / b),

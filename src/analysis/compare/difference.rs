@@ -97,6 +97,15 @@ pub fn differences(a: &Facts, b: &Facts, intended: &[String]) -> Vec<Difference>
     overrides.into_iter().map(of_override).chain(found).collect()
 }
 
+/// Whether both are runs of one workload, on machines that are alike.
+pub fn same_workload(a: &Facts, b: &Facts) -> bool {
+    let matters = |difference: &Difference| {
+        difference.forbids
+            || (difference.what == OVERRIDE && difference.meant.as_deref() != Some("runtime.seed"))
+    };
+    a.cpu == b.cpu && !differences(a, b, &[]).iter().any(matters)
+}
+
 struct Change {
     key: String,
     a: String,

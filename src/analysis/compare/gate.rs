@@ -6,8 +6,8 @@ use serde::Serialize;
 use thiserror::Error;
 
 use super::{
+    comparison::Row,
     metric::{Metric, UnknownMetric},
-    rows::Row,
 };
 use crate::base::units::ratio_change;
 

@@ -3,25 +3,38 @@
 
 mod blocks;
 mod clock;
+mod comparison;
 mod difference;
+mod estimate;
 mod gate;
+mod holm;
 mod metric;
 mod ratio;
 mod rows;
 mod sample;
+mod sentence;
 #[cfg(test)]
 mod simulation;
+mod spread;
+#[cfg(test)]
+mod statistics_tests;
 mod thinned;
+mod token_blocks;
 mod trace;
 mod verdict;
+#[cfg(test)]
+mod verdict_tests;
 mod waterfall;
 
 pub use blocks::BlockHistogram;
-pub use difference::{Difference, OVERRIDE, fact_names};
+pub use comparison::{Cause, Comparison, Options, Row, RowTest, Side, Subject};
+pub use difference::{Difference, OVERRIDE, fact_names, same_workload};
+pub use estimate::SampleSize;
 pub use gate::{Gate, GateError, GateOutcome};
 pub use metric::{DEFAULT_METRICS, HEADLINE, Metric, Statistic, UnknownMetric};
-pub use rows::{Cause, Comparison, Options, Row, Side, compare, compare_pairs};
+pub use rows::{compare, compare_pairs};
 pub use sample::{Clocks, Facts, GpuFacts, KernelProfile, LimitShare, RequestSample, SAMPLE_SCHEMA, Sample};
+pub use spread::{MIN_RUNS, RunSpread, RunValues};
 pub use thinned::Thinned;
 pub use trace::RequestTrace;
 pub use verdict::Verdict;

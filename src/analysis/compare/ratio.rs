@@ -1,4 +1,4 @@
-//! The ratio of B to A with its 95 % confidence interval. The same seed gives the same interval.
+//! The logarithm of the ratio of B to A with its sampling distribution. The same seed gives the same distribution.
 //!
 //! Means and rates use the studentised bootstrap of the log ratio, or Student's t where there are too few values to resample.
 //! Percentiles use the percentile bootstrap over blocks, widened for few blocks as Student's t is. Autocorrelated values are
@@ -6,8 +6,8 @@
 
 use super::blocks::{BlockCounts, BlockHistogram, MAX_BLOCKS, bucket_value};
 use crate::analysis::{
-    bootstrap::{bootstrap, quantile},
-    interval::{ConfidenceInterval, Estimate, MIN_VALUES, normal_tail, student_t_quantile},
+    bootstrap::bootstrap,
+    interval::{ALPHA, ConfidenceInterval, Estimate, MIN_VALUES, SamplingDistribution},
 };
 
 /// A percentile needs at least so many blocks.
@@ -24,9 +24,14 @@ pub fn values_needed(percentile: f64) -> usize {
     (MIN_TAIL_VALUES / thinner - 1e-6).ceil() as usize
 }
 
+/// The 95 % interval of a ratio, from the distribution of its logarithm.
+pub fn interval(log_ratio: &SamplingDistribution) -> Option<ConfidenceInterval> {
+    Some(log_ratio.interval(ALPHA)?.map(f64::exp))
+}
+
 /// The ratio of two rates, each a sum of numerators over a sum of denominators. `None` where a side has fewer than
 /// [`MIN_VALUES`], or a sum is not above zero.
-pub fn of_rates(a: &[(f64, f64)], b: &[(f64, f64)], seed: u64) -> Option<ConfidenceInterval> {
+pub fn of_rates(a: &[(f64, f64)], b: &[(f64, f64)], seed: u64) -> Option<SamplingDistribution> {
     if a.len().min(b.len()) < MIN_VALUES {
         return None;
     }
@@ -41,12 +46,11 @@ pub fn of_rates(a: &[(f64, f64)], b: &[(f64, f64)], seed: u64) -> Option<Confide
     let estimate = log_ratio(&a, &b, (inflation_a, inflation_b))?;
     let (mut resample_a, mut resample_b) = (a.clone(), b.clone());
     // For Student's t, the degrees of freedom of the smaller side are a lower bound.
-    let interval = ConfidenceInterval::studentised(estimate, a.len().min(b.len()), seed, |resampler| {
+    Some(SamplingDistribution::studentised(estimate, a.len().min(b.len()), seed, |resampler| {
         resampler.fill(&mut resample_a, &a);
         resampler.fill(&mut resample_b, &b);
         log_ratio(&resample_a, &resample_b, (1.0, 1.0))
-    })?;
-    Some(interval.map(f64::exp))
+    }))
 }
 
 /// The ratio of a percentile of `b` to that of `a`; `None` where there are too few blocks, or too few values beyond it.
@@ -55,22 +59,16 @@ pub fn of_percentile(
     b: &BlockHistogram,
     percentile: f64,
     seed: u64,
-) -> Option<ConfidenceInterval> {
+) -> Option<SamplingDistribution> {
     let blocks = a.blocks().len().min(b.blocks().len());
     if blocks < MIN_BLOCKS || a.n().min(b.n()) < values_needed(percentile) as u64 {
         return None;
     }
-    let estimate = percentile_of(b, percentile)? / percentile_of(a, percentile)?;
+    let estimate = (percentile_of(b, percentile)? / percentile_of(a, percentile)?).ln();
     let from_a = resampled_percentiles(a, percentile, seed);
     let from_b = resampled_percentiles(b, percentile, seed ^ 0x5EED);
-    let mut ratios: Vec<f64> = from_a.iter().zip(&from_b).map(|(a, b)| b / a).collect();
-    ratios.sort_by(f64::total_cmp);
-    let tail = percentile_tail(blocks);
-    Some(ConfidenceInterval {
-        estimate,
-        low: quantile(&ratios, tail)?.min(estimate),
-        high: quantile(&ratios, 1.0 - tail)?.max(estimate),
-    })
+    let log_ratios = from_a.iter().zip(&from_b).map(|(a, b)| (b / a).ln()).collect();
+    Some(SamplingDistribution::percentile(estimate, log_ratios, blocks))
 }
 
 /// A percentile of all values; `None` where there are none.
@@ -92,13 +90,6 @@ fn resampled_percentiles(histogram: &BlockHistogram, percentile: f64, seed: u64)
         }
         indexed.percentile(&counts, percentile)
     })
-}
-
-/// The tail probability at which a percentile bootstrap over few blocks is as wide as it should be: it accounts for Student's t
-/// instead of the normal distribution, and for the factor (n - 1) / n in the variance of a resample.
-fn percentile_tail(blocks: usize) -> f64 {
-    let n = blocks as f64;
-    normal_tail(student_t_quantile(2.0 * (n - 1.0)) * (n / (n - 1.0)).sqrt())
 }
 
 /// The lag-1 autocorrelation; `None` where it is not significant, or there are too few values.
@@ -217,7 +208,7 @@ mod tests {
 
     fn of_means(a: &[f64], b: &[f64], seed: u64) -> Option<ConfidenceInterval> {
         let terms = |values: &[f64]| values.iter().map(|value| (*value, 1.0)).collect::<Vec<_>>();
-        of_rates(&terms(a), &terms(b), seed)
+        interval(&of_rates(&terms(a), &terms(b), seed)?)
     }
 
     fn noisy(trial: u64, stream: u64, n: u64, mean: f64, noise_share: f64) -> Vec<f64> {
@@ -236,7 +227,7 @@ mod tests {
         let same = of_means(&[3.0; 9], &[6.0; 7], 1).unwrap();
         assert!((same.estimate - 2.0).abs() < 1e-12 && same.low == same.high, "{same:?}");
         let histogram = BlockHistogram::of_chunks(&[3e6; 20], 1);
-        let same = of_percentile(&histogram, &histogram, 50.0, 1).unwrap();
+        let same = interval(&of_percentile(&histogram, &histogram, 50.0, 1).unwrap()).unwrap();
         assert_eq!(same, ConfidenceInterval::exact(1.0));
     }
 

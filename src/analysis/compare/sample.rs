@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::blocks::BlockHistogram;
+use super::{blocks::BlockHistogram, token_blocks::TokenBlocks};
 use crate::{
     analysis::trust::{Conditions, Trust, TrustInput, trust},
     event::{Outcome, Phase, RunStarted},
@@ -24,11 +24,17 @@ pub struct Sample {
     pub requests: Vec<RequestSample>,
     /// How many requests were completed.
     pub measured: u64,
+    /// The times of consecutive tokens, also of a request that is not completed.
+    #[serde(default)]
+    pub token_blocks: TokenBlocks,
     /// Gaps between tokens in nanoseconds, in blocks of complete requests; `None` where they were not kept.
     pub itl_ns: Option<BlockHistogram>,
     pub clocks: Clocks,
     /// What throttled the GPU, and for how much of each phase.
     pub limits: Vec<LimitShare>,
+    /// The phases in which it is known what throttled the GPU, and that nothing else did.
+    #[serde(default)]
+    pub limits_known_in: Vec<Phase>,
     #[serde(flatten)]
     pub conditions: Conditions,
     /// Peak memory after the model was ready: of the GPU, or of this process where there is none.
@@ -143,6 +149,7 @@ impl Sample {
         };
         let kept = samples.iter().map(|sample| sample.itl_ns.as_ref()).collect::<Option<Vec<_>>>();
         all.itl_ns = kept.map(|kept| BlockHistogram::concat(&kept));
+        all.limits_known_in.retain(|phase| samples.iter().all(|sample| sample.knows_limits_in(*phase)));
         all.limits = Vec::new();
         for limit in samples.iter().flat_map(|sample| &sample.limits) {
             let share = limit.share / samples.len() as f64;
@@ -153,6 +160,16 @@ impl Sample {
             }
         }
         Some(all)
+    }
+
+    /// Whether it is known what throttled the GPU in a phase.
+    pub fn knows_limits_in(&self, phase: Phase) -> bool {
+        self.limits_known_in.contains(&phase)
+    }
+
+    /// Whether the GPU was sampled at all.
+    pub fn has_telemetry(&self) -> bool {
+        self.clocks != Clocks::default() || !self.limits.is_empty() || !self.limits_known_in.is_empty()
     }
 
     pub fn limits_in(&self, phase: Phase) -> impl Iterator<Item = &LimitShare> {

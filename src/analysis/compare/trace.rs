@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{blocks::BlockHistogram, sample::RequestSample, thinned::Thinned};
+use super::{blocks::BlockHistogram, sample::RequestSample, thinned::Thinned, token_blocks::TokenBlocks};
 use crate::{
     analysis::energy::EnergyMeter,
     event::{
@@ -19,6 +19,7 @@ const MAX_SAMPLE_GAP: Duration = Duration::from_secs(5);
 pub struct RequestTrace {
     requests: Thinned<RequestSample>,
     itl_ns: Option<BlockHistogram>,
+    token_blocks: TokenBlocks,
     meter: Meter,
     /// The meter at the first and at the last token of the active request.
     first: Option<MeterReading>,
@@ -40,6 +41,7 @@ impl RequestTrace {
         RequestTrace {
             requests: Thinned::new(capacity),
             itl_ns: None,
+            token_blocks: TokenBlocks::default(),
             meter: Meter::default(),
             first: None,
             last: None,
@@ -56,12 +58,14 @@ impl RequestTrace {
     pub fn restart(&mut self) {
         self.requests.clear();
         self.mem_clock = (0.0, 0);
+        self.meter.decode_samples = 0;
+        self.token_blocks = TokenBlocks::default();
         self.itl_ns = self.itl_ns.as_ref().map(|_| BlockHistogram::default());
     }
 
     /// A sample of the GPU that the workload runs on.
     pub fn gpu_sample(&mut self, t: Stamp, phase: Phase, sample: &GpuSample) {
-        self.meter.gpu_sample(t, sample);
+        self.meter.gpu_sample(t, phase, sample);
         if let Some(mhz) = sample.get(Reading::MemClock).filter(|_| phase == Phase::Decode) {
             self.mem_clock = (self.mem_clock.0 + mhz, self.mem_clock.1 + 1);
         }
@@ -72,8 +76,11 @@ impl RequestTrace {
         let now = self.meter.read(t);
         if first {
             self.first = now;
-        } else if let Some(gaps) = &mut self.itl_ns {
-            gaps.record(gap_ns as f64);
+        } else {
+            self.token_blocks.token(gap_ns);
+            if let Some(gaps) = &mut self.itl_ns {
+                gaps.record(gap_ns as f64);
+            }
         }
         self.last = now;
     }
@@ -86,6 +93,7 @@ impl RequestTrace {
     /// The active request has ended; `None` when it was not completed.
     pub fn request_ended(&mut self, request: Option<RequestSample>) {
         let (first, last) = (self.first.take(), self.last.take());
+        self.token_blocks.close();
         let Some(request) = request else {
             if let Some(gaps) = &mut self.itl_ns {
                 gaps.discard_open();
@@ -119,16 +127,27 @@ impl RequestTrace {
         self.itl_ns.as_ref()
     }
 
+    pub fn token_blocks(&self) -> &TokenBlocks {
+        &self.token_blocks
+    }
+
+    /// How many samples of the SM clock fell into decode.
+    pub fn decode_clock_samples(&self) -> u64 {
+        self.meter.decode_samples
+    }
+
     pub fn mem_clock_mhz(&self) -> Option<f64> {
         (self.mem_clock.1 > 0).then(|| self.mem_clock.0 / f64::from(self.mem_clock.1))
     }
 }
 
-/// The SM clock and the power, integrated over time from the last sample of each.
+/// The SM clock in decode and the power, integrated over time from the last sample of each.
 #[derive(Debug, Clone, Default)]
 struct Meter {
     sampled_at: Option<Stamp>,
+    /// The clock at the last sample in decode: that of a prefill says nothing about it.
     mhz: Option<f64>,
+    decode_samples: u64,
     watts: Option<f64>,
     mcycles: f64,
     joules: f64,
@@ -157,7 +176,7 @@ impl MeterReading {
 }
 
 impl Meter {
-    fn gpu_sample(&mut self, t: Stamp, sample: &GpuSample) {
+    fn gpu_sample(&mut self, t: Stamp, phase: Phase, sample: &GpuSample) {
         let (mhz, watts) = (sample.get(Reading::SmClock), sample.get(Reading::Power));
         if mhz.is_none() && watts.is_none() && sample.get(Reading::Energy).is_none() {
             return;
@@ -176,7 +195,10 @@ impl Meter {
         }
         self.sampled_at = Some(t);
         // A sample without one of them leaves it unchanged.
-        self.mhz = mhz.filter(|mhz| *mhz > 0.0).or(self.mhz);
+        if let Some(mhz) = mhz.filter(|mhz| *mhz > 0.0 && phase == Phase::Decode) {
+            self.mhz = Some(mhz);
+            self.decode_samples += 1;
+        }
         self.watts = watts.or(self.watts);
         if let Some(millijoules) = sample.get(Reading::Energy) {
             self.energy.read_counter(millijoules / 1e3);
@@ -241,6 +263,23 @@ mod tests {
         // The counter says 500 W where the samples say 400.
         assert!((kept.decode_j.unwrap() - 300.0).abs() < 1e-9, "{kept:?}");
         assert_eq!(trace.itl_ns().unwrap().n(), 6);
+    }
+
+    #[test]
+    fn the_clock_of_a_prefill_is_not_that_of_the_decode() {
+        let mut trace = RequestTrace::of_requests(8);
+        for (from, decode_sample) in [(0, true), (1000, false)] {
+            trace.gpu_sample(at(from + 10), Phase::Prefill, &gpu(1440.0, 700.0));
+            if decode_sample {
+                trace.gpu_sample(at(from + 90), Phase::Decode, &gpu(1980.0, 500.0));
+            }
+            trace.token(at(from + 100), true, 0);
+            trace.token(at(from + 200), false, 100_000_000);
+            trace.request_ended(Some(request(100)));
+        }
+        let mcycles: Vec<f64> = trace.requests().iter().filter_map(|kept| kept.decode_mcycles).collect();
+        assert!(mcycles.iter().all(|mcycles| (mcycles - 198.0).abs() < 1e-9), "{mcycles:?}");
+        assert_eq!((mcycles.len(), trace.decode_clock_samples()), (2, 1));
     }
 
     #[test]

@@ -23,6 +23,9 @@ const FIRST_MAX_GAP_NS: f64 = 60e9;
 /// With more changes of phase since the last sample, sampling has stopped.
 const MAX_PHASES: usize = 4096;
 
+/// Limits that were active for this share of some work's time, at unknown times, may be disregarded.
+const MAX_UNATTRIBUTED: f64 = 0.01;
+
 /// A pure fold of samples, phases and tokens. Its memory does not grow with the run.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Ledger {
@@ -66,6 +69,21 @@ impl Ledger {
     /// Whether the GPU has reported clock event reasons.
     pub fn has_reasons(&self) -> bool {
         self.accounts.iter().any(|account| account.sampled_ns > 0.0)
+    }
+
+    /// Whether it is known what limited `work`: from so many samples in it, or from counters that did not grow. Growth alone
+    /// does not show in which work a limit was active.
+    pub fn knows_limits(&self, work: Work, min_samples: u64) -> bool {
+        let account = self.of(work);
+        if account.sampled_ns > 0.0 && account.samples >= min_samples {
+            return true;
+        }
+        let covered = |counter: &LimitCounter| counter.covered[work as usize] > 0.5 * account.time_ns;
+        let counted: f64 =
+            self.accounts.iter().flat_map(|of| &of.limits).filter_map(|(_, time)| time.counted_ns).sum();
+        account.time_ns > 0.0
+            && self.counters.iter().any(covered)
+            && counted <= MAX_UNATTRIBUTED * account.time_ns
     }
 
     /// Whether samples have clock event reasons but are too far apart to represent the time between them.

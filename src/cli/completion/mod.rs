@@ -7,6 +7,7 @@
 
 mod line;
 mod paths;
+mod recorded;
 
 use std::{
     env,
@@ -20,6 +21,7 @@ use clap::{Arg, Args, Command, CommandFactory, ValueEnum, ValueHint};
 
 use super::Cli;
 use crate::{
+    analysis::peaks::GPUS,
     config::{Candidate, Candidates, ConfTree, built_in, find_tree},
     sim::scenario::Scenario,
 };
@@ -206,6 +208,9 @@ impl<'c> Cursor<'c> {
             "overrides" => overrides(&known(), partial, cwd),
             "model" => known().options("model", partial),
             "package" => known().packages(partial),
+            "gpu" => cards(partial),
+            "run" => recorded::runs(partial, tree, cwd),
+            "a" | "b" => recorded::runs_and_baselines(partial, tree, cwd),
             _ => match arg.get_possible_values() {
                 values if !values.is_empty() => values
                     .iter()
@@ -241,6 +246,12 @@ fn overrides(known: &Candidates, word: &str, cwd: &Path) -> Vec<Candidate> {
     }
     found.iter_mut().for_each(|one| one.text.insert_str(0, &format!("{key}=")));
     found
+}
+
+/// GPUs whose peaks are known.
+fn cards(partial: &str) -> Vec<Candidate> {
+    let names = GPUS.iter().map(|gpu| gpu.name).filter(|name| name.starts_with(partial));
+    names.map(|name| Candidate::complete(name, "")).collect()
 }
 
 fn flags(command: &Command, partial: &str) -> Vec<Candidate> {
@@ -304,6 +315,7 @@ mod tests {
             ("completion ", &["bash", "zsh", "fish"]),
             ("dataset pre", &["prepare"]),
             ("bootstrap m", &["models"]),
+            ("cost --gpu h100_n", &["h100_nvl"]),
             ("__comp", &[]),
             ("run nonsense ~~ =x run", &["runtime.…", "runtime=…"]),
         ];

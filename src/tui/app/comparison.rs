@@ -4,8 +4,8 @@ use std::{path::PathBuf, sync::mpsc, thread};
 
 use super::App;
 use crate::{
-    analysis::compare::{Comparison, Options, compare},
-    compare::read_run,
+    analysis::compare::{Comparison, Options, Subject, compare},
+    compare::{baselines, read_run, run_spread},
     tui::ui::Pane,
 };
 
@@ -29,7 +29,10 @@ impl App {
         let (tx, rx) = mpsc::channel();
         let work = move || {
             let read = |dir: PathBuf| read_run(&dir).map_err(|e| e.to_string());
-            let compared = read(a).and_then(|a| Ok(compare(&a, &read(b)?, &Options::default())));
+            let compared = read(a).and_then(|a| {
+                let options = Options { spread: run_spread(&baselines(), &a.facts), ..Options::default() };
+                Ok(compare(&a, &read(b)?, &options))
+            });
             tx.send(compared).is_ok()
         };
         match thread::Builder::new().name("llmprof-compare".to_owned()).spawn(work) {
@@ -66,7 +69,8 @@ impl App {
         }
         self.compared.comparison = match &self.snapshots()[..] {
             [.., a, b] => {
-                a.sample.as_ref().zip(b.sample.as_ref()).map(|(a, b)| compare(a, b, &Options::default()))
+                let options = Options { subject: Subject::Snapshots, ..Options::default() };
+                a.sample.as_ref().zip(b.sample.as_ref()).map(|(a, b)| compare(a, b, &options))
             }
             _ => None,
         };

@@ -9,7 +9,9 @@ use ratatui::{
 use crate::{
     analysis::compare::{Comparison, Row, Side, Verdict},
     base::units::{ratio_change, three_digits},
-    compare::{describe_difference, describe_side, row_cells, undecided_reasons, visible_rows},
+    compare::{
+        describe_difference, describe_method, describe_side, row_cells, undecided_reasons, visible_rows,
+    },
     tui::{theme::Theme, widgets::cut},
 };
 
@@ -65,6 +67,7 @@ pub fn verdict<'a>(
     for (labels, reason) in undecided_reasons(comparison) {
         lines.push(Line::styled(plain(&format!(" {labels}: {reason}.")), theme.dim));
     }
+    lines.push(Line::styled(plain(&format!(" {}", describe_method(comparison))), theme.dim));
     for (name, side) in [("A", &comparison.a), ("B", &comparison.b)] {
         let style = if side.blocking_issues.is_empty() { theme.dim } else { theme.warn };
         let text = format!(" {name} {}: {}; {}", short(side), side.what, describe_side(side));

@@ -1,0 +1,56 @@
+//! A headless run in a process of its own: it begins as the first run of the program, whatever ran before.
+
+use std::{
+    env, fs, io,
+    path::Path,
+    process::{Command, ExitStatus, Stdio},
+    time::Duration,
+};
+
+use crate::{
+    process::shutdown::{Cause, Shutdown},
+    tools::process::Running,
+};
+
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// How a run in a process of its own ended.
+pub struct Ended {
+    pub status: Option<ExitStatus>,
+    /// What it wrote to stderr.
+    pub messages: String,
+    /// The signal that ended it early.
+    pub cause: Option<Cause>,
+}
+
+/// Runs the workload of `overrides`, recorded in `dir`, to its end, or until a signal ends it.
+pub async fn run(overrides: &[String], dir: &Path) -> io::Result<Ended> {
+    let mut shutdown = Shutdown::listen()?;
+    if let Some(parent) = dir.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    let messages = dir.with_extension("stderr");
+    let mut command = Command::new(env::current_exe()?);
+    command.args(["run", "--quiet"]).args(overrides).arg(format!("hydra.run.dir={}", quoted(dir)));
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(fs::File::create(&messages)?);
+    let mut running = Running::start(&mut command).map_err(io::Error::other)?;
+    let cause = loop {
+        if running.has_ended() {
+            break None;
+        }
+        tokio::select! {
+            cause = shutdown.requested() => break Some(cause),
+            () = tokio::time::sleep(POLL_INTERVAL) => {}
+        }
+    };
+    let status = running.end();
+    let text = fs::read(&messages).map(|text| String::from_utf8_lossy(&text).into_owned());
+    let _ = fs::remove_file(&messages);
+    Ok(Ended { status, messages: text.unwrap_or_default(), cause })
+}
+
+/// A path as the value of an override.
+fn quoted(path: &Path) -> String {
+    let text = path.display().to_string().replace('\\', "\\\\").replace('\'', "\\'");
+    format!("'{text}'")
+}
