@@ -44,7 +44,7 @@ struct SimModel {
 
 impl SimModel {
     fn of(plan: &Plan) -> SimModel {
-        let (inputs, dtype) = (&plan.inputs, plan.composed.config.model.dtype);
+        let (inputs, dtype) = (&plan.inputs, plan.dtype);
         let workload = plan.workload();
         let (batch, prompt, output) = (
             u64::from(workload.batch),

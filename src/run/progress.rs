@@ -1,7 +1,6 @@
 //! What a run does at the moment.
 
 use crate::{
-    base::units::rough_seconds,
     event::{Phase, PrefillProgress},
     state::RunState,
 };
@@ -19,9 +18,6 @@ pub fn progress(state: &RunState) -> (String, Option<f64>) {
     let mut text = format!("{name} {}/{total}  {}", (done + 1).min(total), state.phase.name());
     if let Some(PrefillProgress { layer, layers }) = prefill_progress(state) {
         text += &format!(", layer {}/{layers}", layer + 1);
-    }
-    if let Some(left) = state.time_left_s().filter(|left| *left >= 1.0) {
-        text += &format!("  about {} left", rough_seconds(left));
     }
     (text, state.active.is_some().then(|| state.request_share_done()))
 }

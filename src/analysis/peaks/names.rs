@@ -1,6 +1,6 @@
 //! GPUs by the names of drivers: "NVIDIA H100 80GB HBM3", "NVIDIA GeForce RTX 4090".
 
-use super::table::{GPUS, GpuPeaks};
+use super::table::{Figures, GPUS, GpuPeaks};
 
 /// Words that make a name that of another GPU, unless the row has them too.
 const QUALIFIERS: [&str; 18] = [
@@ -43,6 +43,14 @@ pub fn is_part(name: &str) -> bool {
 }
 
 impl GpuPeaks {
+    /// The boost clock of the vendor's figures outside of the tensor cores, where the vendor states it.
+    pub fn core_mhz(&self) -> Option<f64> {
+        match self.figures {
+            Figures::Clocks { core_mhz, .. } => Some(core_mhz),
+            Figures::Tera(_) => None,
+        }
+    }
+
     /// By the driver's name ("NVIDIA H100 80GB HBM3") or the short name. Parts of a GPU have none.
     pub fn named(name: &str) -> Option<&'static GpuPeaks> {
         Self::matching(name, None)

@@ -67,7 +67,7 @@ pub fn free_clock(
     // A GPU without load runs below its maximum, or shows that it reaches it.
     let at_maximum = |(mhz, _): &(f64, Work)| *mhz >= 0.99 * max_mhz;
     let without_load = [Work::Preparing, Work::Idle].into_iter().filter_map(sampled).find(at_maximum);
-    let stated_mhz = GpuPeaks::named(&info.name).and_then(|peaks| peaks.clock_mhz);
+    let stated_mhz = GpuPeaks::named(&info.name).and_then(GpuPeaks::core_mhz);
     Some(match without_load {
         Some((mhz, work)) => FreeClock::Sampled { mhz, work },
         None => FreeClock::Bounded { stated_mhz, max_mhz },
