@@ -76,6 +76,8 @@ pub const OWN: &[&[&str]] = &[
     &["~telemetry=auto"],
     &["~telemetry=nvml"],
     &["experiment=${model.name}"],
+    &["+paths.root=/data", "model.weights=${paths.root}/x"],
+    &["paths.root=/data"],
     &["experiment=a b"],
     &["experiment='a, b'"],
     &["experiment=${hydra:runtime.choices.model}-${hydra:job.config_name}"],
