@@ -55,6 +55,7 @@ mod tests {
     use std::fs;
 
     use super::*;
+    use crate::config::built_in;
 
     #[test]
     fn runs_and_baselines_are_offered_before_paths() {
@@ -64,7 +65,7 @@ mod tests {
             fs::create_dir_all(cwd.join(path).parent().unwrap()).unwrap();
             fs::write(cwd.join(path), "").unwrap();
         }
-        let tree = ConfTree::built_in();
+        let tree = built_in();
         let texts = |found: Vec<Candidate>| found.into_iter().map(|one| one.text).collect::<Vec<_>>();
         assert_eq!(texts(runs("", &tree, cwd)), ["latest", "runs/base/tiny/01"]);
         assert_eq!(texts(runs("ru", &tree, cwd)), ["runs/base/tiny/01"]);

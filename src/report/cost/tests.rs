@@ -1,7 +1,7 @@
 use super::*;
 use crate::{
     analysis::peaks::peaks,
-    config::{ConfTree, compose},
+    config::{built_in, compose},
     event::GivenPeaks,
 };
 
