@@ -25,12 +25,15 @@ use crate::{
 pub(super) const EXAMPLES: &str = "\
 Record a log to diagnose:
   nvidia-smi -lms 200 --format=csv -f gpu.csv --query-gpu=timestamp,index,name,utilization.gpu,utilization.memory,\
-clocks.sm,clocks.mem,power.draw,temperature.gpu,clocks_event_reasons.active,power.limit,power.max_limit,clocks.max.sm
-  llmprof-tui diagnose gpu.csv";
+clocks.sm,clocks.mem,power.draw,temperature.gpu,clocks_event_reasons.active,power.limit,power.max_limit,clocks.max.sm,\
+clocks.max.mem
+  llmprof-tui diagnose gpu.csv
+  nvidia-smi dmon -s pucv -o DT -f dmon.txt
+  llmprof-tui diagnose dmon.txt";
 
 #[derive(Debug, Args)]
 pub(super) struct DiagnoseArgs {
-    /// A run directory, or a CSV file
+    /// A run directory, or a log: nvml.csv, nvidia-smi --format=csv, nvidia-smi dmon
     path: PathBuf,
     /// Print one JSON object on stdout instead of text
     #[arg(long)]
@@ -115,7 +118,7 @@ fn of_log(path: &Path) -> Result<Vec<Diagnosed>, Failure> {
     let name = path.display().to_string();
     let file = File::open(path).map_err(|e| {
         Failure::work(format_args!(
-            "{name}: {e}; diagnose reads a run directory, an nvml.csv or an nvidia-smi CSV log"
+            "{name}: {e}; diagnose reads a run directory, an nvml.csv or a log of nvidia-smi"
         ))
     })?;
     let log = log::read(&name, BufReader::new(file)).map_err(Failure::work)?;

@@ -137,7 +137,7 @@ pub const DEFINITIONS: &[Definition] = &[
         "cost_pct",
         "%",
         "slowdown of a phase by a limit: measured if the phase also ran without the limit, otherwise estimated; the field \
-         basis says which",
+         basis says which; the middle of cost_range_pct if it is a range",
         "samples of the GPU",
     ),
     define(

@@ -67,10 +67,10 @@ impl ChosenDtype {
         ChosenDtype { dtype, reason }
     }
 
-    /// What was chosen and why; `None` where nothing was.
+    /// What was chosen and why; `None` for a type that is expected.
     pub fn remark(&self) -> Option<String> {
-        let given = self.reason == DtypeReason::Given;
-        (!given).then(|| format!("model.dtype=auto is {}: {}", self.dtype.name(), self.reason))
+        let expected = matches!(self.reason, DtypeReason::Given | DtypeReason::Published);
+        (!expected).then(|| format!("model.dtype=auto is {}: {}", self.dtype.name(), self.reason))
     }
 }
 

@@ -278,6 +278,27 @@ fn all_causes_are_named_once() {
             &[],
         ),
         case(
+            "equal times and clocks, one after the other",
+            rows(|i| {
+                (
+                    if i < 20 { 1980 } else { 1200 },
+                    if i < 20 { 0 } else { [0x4, 0x20][(i / 40) as usize % 2] },
+                )
+            }),
+            &["is thermally throttled: 40 %", "about 16 % slower, and power-capped: 40 %"],
+            &["power-capped and thermally"],
+        ),
+        case(
+            "one within the other",
+            rows(|i| {
+                (if i < 20 { 1980 } else { 1200 }, if i < 20 { 0 } else { [0x4, 0x24][(i / 60) as usize] })
+            }),
+            &[
+                "The GPU is power-capped: 80 % of the time, SM 1980 → 1200 MHz, about 32 % slower, and thermally throttled: 40 % of the time.",
+            ],
+            &[],
+        ),
+        case(
             "two causes at once",
             rows(|i| if i < 20 { (1980, 0) } else { (1200, 0x24) }),
             &["The GPU is power-capped and thermally throttled: 80 % of the time, SM 1980 → 1200 MHz"],
@@ -354,7 +375,7 @@ fn a_phase_with_few_samples_is_not_judged() {
     check(vec![case(
         "one sample in prefill",
         text,
-        &["Decode is power-capped", "too few samples in prefill (1) to judge it"],
+        &["Decode is power-capped", "too few samples in prefill (1) to judge"],
         &["prefill is not affected"],
     )]);
 }

@@ -136,8 +136,9 @@ impl StepTimes {
 /// How long a limit was active during one kind of work.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct LimitTime {
-    /// By samples that found it active.
+    /// By samples that found it active, and by those that found no other fault.
     pub sampled_ns: f64,
+    pub alone_ns: f64,
     /// By the GPU's own counter, where it has one, and the time between the readings of the counter.
     pub counted_ns: Option<f64>,
     pub covered_ns: f64,
@@ -243,8 +244,10 @@ impl Account {
             self.for_each_class(bits, |class| class.clock_mhz.add(mhz, ns));
         }
         for reason in reasons::active(bits) {
+            let alone = reasons::faults(bits & !reason.bit()) == 0;
             let limit = self.limit_mut(Limit::Bit(reason.bit()));
             limit.sampled_ns += ns;
+            limit.alone_ns += if alone { ns } else { 0.0 };
             limit.max_temp_c = limit.max_temp_c.into_iter().chain(temp_c).reduce(f64::max);
             if let Some(mhz) = clock_mhz {
                 limit.clock_mhz.add(mhz, ns);

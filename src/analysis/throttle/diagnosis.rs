@@ -61,6 +61,9 @@ pub struct Cause {
     pub time_source: TimeSource,
     /// By samples alone.
     pub sampled_s: f64,
+    /// The part of it in which no other fault was active.
+    #[serde(skip)]
+    pub alone_s: f64,
     pub clock_mhz: Option<f64>,
     /// Without the limit; the middle of what it may be, where it was not sampled.
     pub clock_free_mhz: Option<f64>,
@@ -180,6 +183,7 @@ fn causes(evidence: &Evidence<'_>) -> Vec<Cause> {
                 active_s,
                 time_source,
                 sampled_s: time.sampled_ns / 1e9,
+                alone_s: time.alone_ns / 1e9,
                 clock_mhz,
                 clock_free_mhz: free_range.map(|(least, most)| (least + most) / 2.0),
                 free_clock,
@@ -231,7 +235,7 @@ fn throttling(evidence: &Evidence<'_>, causes: &[Cause]) -> Option<(String, Vec<
                 for cause in others.iter().filter(|cause| cause.time_share >= MIN_FURTHER_TIME_SHARE) {
                     match coincide(first, cause) {
                         true => together.push(cause),
-                        false => further += &format!(", and {}", describe_further(first, cause)),
+                        false => further += &format!(", and {}", describe_further(cause)),
                     }
                 }
                 let named = active.iter().filter(|cause| cause.time_share >= MIN_FURTHER_TIME_SHARE);
@@ -251,7 +255,7 @@ fn throttling(evidence: &Evidence<'_>, causes: &[Cause]) -> Option<(String, Vec<
         sentence += &format!("; {} {are} not affected", unaffected.join(" and "));
     }
     if !unknown.is_empty() {
-        sentence += &format!("; too few samples in {} to judge it", unknown.join(" and "));
+        sentence += &format!("; too few samples in {} to judge", unknown.join(" and "));
     }
     Some((sentence + ".", distinct(&limits)))
 }
@@ -267,11 +271,10 @@ fn distinct(limits: &[Limit]) -> Vec<Limit> {
     distinct
 }
 
-/// Whether two limits were active at the same time, as far as their totals show it.
+/// Whether two limits were only active together.
 fn coincide(a: &Cause, b: &Cause) -> bool {
-    let close = |a: f64, b: f64, by: f64| (a - b).abs() <= by * a.max(b);
-    let same_clock = a.clock_mhz.zip(b.clock_mhz).is_some_and(|(a, b)| close(a, b, 0.01));
-    a.sampled_s > 0.0 && close(a.sampled_s, b.sampled_s, 0.02) && same_clock
+    let never_alone = |cause: &Cause| cause.sampled_s > 0.0 && cause.alone_s <= 0.02 * cause.sampled_s;
+    never_alone(a) && never_alone(b) && (a.sampled_s / b.sampled_s - 1.0).abs() <= 0.02
 }
 
 /// "power-capped: 99 % of the time, SM 1980 → 1440 MHz, about 27 % slower"
@@ -295,9 +298,9 @@ fn describe(together: &[&Cause], samples: u64) -> String {
     text
 }
 
-/// Another limit than `first`. Where both were active at once for a part of the time, its own cost is not known.
-fn describe_further(first: &Cause, cause: &Cause) -> String {
-    match first.time_share + cause.time_share > 1.0 {
+/// A further limit. Where another one was active at the same time, its own cost is not known.
+fn describe_further(cause: &Cause) -> String {
+    match cause.alone_s < 0.9 * cause.sampled_s {
         true => format!("{}: {} of the time", throttled_by(cause.limit), percent(100.0 * cause.time_share)),
         false => describe(&[cause], u64::MAX),
     }
@@ -354,7 +357,7 @@ fn unjudged(evidence: &Evidence<'_>) -> Option<String> {
         **work != Work::Busy && account.samples < MIN_SAMPLES && account.time_ns >= MIN_TIME_SHARE * load_ns
     });
     let named: Vec<String> = too_few.map(|work| format!("{work} ({})", ledger.of(*work).samples)).collect();
-    (!named.is_empty()).then(|| format!("Too few samples in {} to judge it.", named.join(" and ")))
+    (!named.is_empty()).then(|| format!("Too few samples in {} to judge.", named.join(" and ")))
 }
 
 /// Why there are no clock event reasons.
