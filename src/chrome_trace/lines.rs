@@ -84,6 +84,7 @@ fn thread_name(track: TrackId) -> &'static str {
         super::OPERATORS => "operators",
         super::RANGES => "NVTX llmprof",
         super::MARKS => "notes",
+        super::RECORDING => "recording of kernels",
         super::STEPS => "steps",
         super::KERNELS => "kernels",
         _ => "clock event reasons",

@@ -21,6 +21,7 @@ const REQUESTS: TrackId = TrackId { process: 1, thread: 1 };
 const OPERATORS: TrackId = TrackId { process: 1, thread: 2 };
 const RANGES: TrackId = TrackId { process: 1, thread: 3 };
 const MARKS: TrackId = TrackId { process: 1, thread: 4 };
+const RECORDING: TrackId = TrackId { process: 1, thread: 5 };
 const STEPS: TrackId = TrackId { process: 2, thread: 1 };
 const KERNELS: TrackId = TrackId { process: 2, thread: 2 };
 const DEVICE: u64 = 2;
@@ -57,6 +58,7 @@ pub struct ChromeTrace {
     operators: Track,
     steps: Track,
     kernels: Track,
+    recording: Track,
     request: Option<Request>,
     /// The last clock event reasons of each GPU, as NVML's bits.
     reasons: HashMap<u32, u64>,
@@ -72,6 +74,7 @@ impl Default for ChromeTrace {
             operators: Track::new(OPERATORS),
             steps: Track::new(STEPS),
             kernels: Track::new(KERNELS),
+            recording: Track::new(RECORDING),
             request: None,
             reasons: HashMap::new(),
         }
@@ -137,6 +140,13 @@ impl ChromeTrace {
                     TraceState::Refused { .. } => "cannot record kernels",
                 };
                 self.mark(t, &format!("{} {state}", trace.tool), "");
+                match trace.state {
+                    TraceState::On if self.recording.is_open() => {}
+                    TraceState::On => self.recording.begin(&mut self.lines, t, "kernels recorded", &[]),
+                    TraceState::Off | TraceState::Refused { .. } => {
+                        self.recording.end(&mut self.lines, t);
+                    }
+                }
             }
             Event::ToolRun(run) => {
                 let state = match &run.state {
@@ -149,6 +159,7 @@ impl ChromeTrace {
             }
             Event::RunFinished(finished) => {
                 self.end_all(t);
+                self.recording.end_all(&mut self.lines, t);
                 self.mark(t, &finished.outcome.to_string(), finished.cause.as_deref().unwrap_or(""));
                 self.lines.close();
             }

@@ -293,3 +293,26 @@ proptest! {
         assert_sound(&parsed(&traced(&events[..events.len() / 2])));
     }
 }
+
+#[test]
+fn recorded_spans_are_slices() {
+    let switch = |t: u64, state: TraceState| {
+        (t, Event::KernelTrace(crate::event::KernelTrace { tool: "CUPTI".to_owned(), state }))
+    };
+    let text = traced(&[
+        switch(5, TraceState::Off),
+        switch(10, TraceState::On),
+        switch(15, TraceState::On),
+        switch(20, TraceState::Off),
+        switch(30, TraceState::On),
+        (40, Event::RunFinished(RunFinished { outcome: Outcome::Completed, cause: None })),
+    ]);
+    let events = parsed(&text);
+    assert_sound(&events);
+    let recording: Vec<(&str, u64)> = events
+        .iter()
+        .filter(|event| event["tid"] == RECORDING.thread && event["ph"] != "M")
+        .map(|event| (event["ph"].as_str().unwrap(), ns(&event["ts"])))
+        .collect();
+    assert_eq!(recording, [("B", 10), ("E", 20), ("B", 30), ("E", 40)]);
+}

@@ -165,6 +165,11 @@ impl<T: Measured> Split<T> {
 }
 
 impl Split<Metrics> {
+    /// Output tokens with and without recording.
+    pub fn all_output_tokens(&self) -> u64 {
+        self.without.output_tokens + self.with.output_tokens
+    }
+
     /// The share of the decode time in which kernels were recorded.
     pub fn recorded_share(&self) -> f64 {
         let [without, with] = [&self.without, &self.with].map(|metrics| metrics.itl.sum_secs());

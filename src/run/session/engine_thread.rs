@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::{
-    base::units::millis,
+    base::units::{bytes, millis},
     config::Runtime,
     engine::{
         Engine, EngineError, PrepareStep,
@@ -129,6 +129,11 @@ impl EngineThread {
         if let Some(shape) = model.shape(self.plan.dtype) {
             let (card, graphs) = (engine.card(), runtime.cuda_graphs);
             engine = engine.with_timing(SimTiming::new(shape.clone(), card, graphs));
+            if self.plan.weight_bytes() > card.mem_bytes {
+                let (needed, there) = (bytes(self.plan.weight_bytes()), bytes(card.mem_bytes));
+                let text = format!("the weights need {needed}, the simulated {} has {there}", card.name);
+                tx.notice(Level::Warn, "engine", text);
+            }
             let (tx, requested) = (tx.clone(), self.sim_kernels.clone());
             engine = engine.with_kernels(SimKernels::new(shape, card, tx, (graphs, runtime.seed), requested));
         }

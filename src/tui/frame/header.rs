@@ -127,7 +127,7 @@ fn status<'a>(view: &View<'_>) -> Vec<Vec<Span<'a>>> {
         let of = format!("{}/{}", active.tokens, active.started.output_tokens);
         parts.push(label_value(theme, "", &of, "tok"));
     } else if state.finished.is_some() {
-        parts.push(label_value(theme, "", &grouped(state.total.output_tokens as i64), "tok"));
+        parts.push(label_value(theme, "", &grouped(state.total.all_output_tokens() as i64), "tok"));
     }
     parts.push(vec![Span::styled(clock(state.now.since(Stamp(0))), theme.text)]);
     if let Some(left) = state.time_left_s().filter(|left| *left >= MIN_LEFT_S) {
