@@ -45,7 +45,8 @@ fn the_cost_is_reckoned_of_the_tensors_that_are_made() {
         assert!((read / wanted - 1.0).abs() < 1e-9, "{model_type}: {read} {wanted}");
         reckoned.push(model_type);
     }
-    for model_type in ["llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "phi3"] {
+    let wanted = ["llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "phi3"];
+    for model_type in wanted.into_iter().chain(["gemma", "gemma2", "olmo2", "granite", "glm4"]) {
         assert!(reckoned.contains(&model_type), "{reckoned:?}");
     }
 }

@@ -1,22 +1,10 @@
-//! The decoders whose cost is known, and how their sizes are read from a `config.json`.
+//! The decoders whose cost is known, and how they differ.
 
-use serde_json::{Map, Value};
+use super::spec::Family;
 
-use super::{
-    Shape, SpecError,
-    quantisation::Quantisation,
-    shape::{Experts, Latent, LayerGroup, Linear, add_layer},
-    spec::{
-        Family, MAX_PARAMETERS,
-        keys::{Keys, decoder_keys, kind_of, missing, wrong},
-    },
-};
-use crate::config::Dtype;
-
-/// Sizes above this are refused, so that products of them fit.
-const MAX_SIZE: u64 = 1 << 24;
-/// The same for counts and sizes of heads.
-const MAX_HEAD_SIZE: u64 = 1 << 16;
+mod reader;
+#[cfg(test)]
+mod tests;
 
 /// A decoder: what it has in common with a family of the engine, and how it differs.
 #[derive(Debug, Clone, Copy)]
@@ -184,6 +172,10 @@ const ARCHITECTURES: &[Architecture] = &[
         ..like(Family::Llama, "llama4_text")
     },
     Architecture { runs: false, model_type: "phi4", ..PHI3 },
+    Architecture { runs: false, model_type: "qwen2_vl_text", ..QWEN2 },
+    Architecture { runs: false, model_type: "qwen2_5_vl_text", ..QWEN2 },
+    Architecture { runs: false, model_type: "qwen3_vl_text", ..QWEN3 },
+    Architecture { runs: false, model_type: "qwen3_vl_moe_text", experts: ExpertStyle::Qwen, ..QWEN3 },
     like(Family::Llama, "gemma"),
     OLMO2,
     Architecture { model_type: "olmo3", windows: Windows::LayerTypes, ..OLMO2 },
@@ -196,8 +188,15 @@ const ARCHITECTURES: &[Architecture] = &[
 ];
 
 /// Models with a text decoder in `text_config`, and the decoder's `model_type` where that is not given.
-const WITH_TEXT_PART: [(&str, &str); 3] =
-    [("gemma3", "gemma3_text"), ("mistral3", "mistral"), ("llama4", "llama4_text")];
+const WITH_TEXT_PART: [(&str, &str); 7] = [
+    ("gemma3", "gemma3_text"),
+    ("mistral3", "mistral"),
+    ("llama4", "llama4_text"),
+    ("qwen2_vl", "qwen2_vl_text"),
+    ("qwen2_5_vl", "qwen2_5_vl_text"),
+    ("qwen3_vl", "qwen3_vl_text"),
+    ("qwen3_vl_moe", "qwen3_vl_moe_text"),
+];
 
 /// Every `model_type` whose cost is known.
 pub(super) fn known() -> impl Iterator<Item = &'static str> {
@@ -209,246 +208,3 @@ pub(super) fn known() -> impl Iterator<Item = &'static str> {
 pub(super) fn runnable() -> impl Iterator<Item = &'static str> {
     ARCHITECTURES.iter().filter(|one| one.runs).map(|one| one.model_type).chain(["gemma3"])
 }
-
-/// The decoder of a model and its keys.
-fn decoder(config: &Map<String, Value>) -> Result<(&'static Architecture, Map<String, Value>), SpecError> {
-    let keys = Keys(config);
-    let outer = keys.text("model_type")?.ok_or(missing("model_type"))?;
-    let part = WITH_TEXT_PART.iter().find(|(name, _)| *name == outer);
-    let (name, inner) = match (part, keys.object("text_config")?) {
-        (Some((_, default)), Some(inner)) => (inner.text("model_type")?.unwrap_or(default), inner.0),
-        (Some((_, default)), None) => (*default, config),
-        (None, _) => (outer, config),
-    };
-    let found = ARCHITECTURES.iter().find(|one| one.model_type == name);
-    let architecture = found.ok_or_else(|| SpecError::UnknownFamily { found: name.to_owned() })?;
-    Ok((architecture, decoder_keys(architecture.like, inner)))
-}
-
-impl Shape {
-    /// The shape in a parsed `config.json`.
-    pub fn from_hf(config: &Value, dtype: Dtype) -> Result<Shape, SpecError> {
-        let config = config.as_object().ok_or(SpecError::NotAnObject { found: kind_of(config) })?;
-        let (architecture, inner) = decoder(config)?;
-        let mut shape = architecture.shape(&Keys(&inner), dtype)?;
-        let parameters = shape.parameters();
-        if parameters > MAX_PARAMETERS {
-            return Err(SpecError::TooManyParameters);
-        }
-        shape.quantisation = Quantisation::from_hf(config, shape.layer_count())?;
-        shape.weight_bytes = match shape.quantisation {
-            None => parameters.saturating_mul(shape.number_bytes),
-            Some(_) => shape.stored_bytes().round() as u64,
-        };
-        Ok(shape)
-    }
-}
-
-impl Architecture {
-    fn shape(&self, keys: &Keys<'_>, dtype: Dtype) -> Result<Shape, SpecError> {
-        let size = |key| bounded(key, keys.size(key)?, MAX_SIZE);
-        let sizes = keys.sizes()?;
-        let latent = self.latent(keys)?;
-        let head_dim = match latent {
-            Some(latent) => latent.nope_dim + latent.rope_dim,
-            None => bounded("head_dim", keys.head_dim(&sizes)?, MAX_HEAD_SIZE)?,
-        };
-        let attention_bias = keys.flag("attention_bias")?.unwrap_or(false);
-        let experts = self.experts(keys)?;
-        let linear = self.linear(keys)?;
-        let dense = match self.experts {
-            ExpertStyle::Llama4 => keys.optional_size("intermediate_size_mlp")?,
-            _ => None,
-        };
-        Ok(Shape {
-            vocab: size("vocab_size")?,
-            hidden: bounded("hidden_size", sizes.hidden, MAX_SIZE)?,
-            intermediate: match dense {
-                Some(dense) => bounded("intermediate_size_mlp", dense, MAX_SIZE)?,
-                None => size("intermediate_size")?,
-            },
-            heads: bounded("num_attention_heads", sizes.heads, MAX_HEAD_SIZE)?,
-            kv_heads: if latent.is_some() { sizes.heads } else { sizes.kv_heads },
-            head_dim,
-            max_positions: keys.size("max_position_embeddings")?,
-            layers: self.layers(keys, sizes.layers)?,
-            experts,
-            latent,
-            linear,
-            tied_embeddings: keys.flag("tie_word_embeddings")?.unwrap_or(self.model_type == "gemma"),
-            qkv_bias: match self.bias {
-                Bias::None => false,
-                Bias::Qkv => true,
-                Bias::QkvIfSet | Bias::AllIfSet => attention_bias,
-            },
-            output_bias: attention_bias && matches!(self.bias, Bias::AllIfSet),
-            mlp_bias: keys.flag("mlp_bias")?.unwrap_or(false),
-            qk_norm: match self.qk_norm {
-                QkNorm::None => false,
-                QkNorm::Heads | QkNorm::Rows => true,
-                QkNorm::IfSet => keys.flag("use_qk_norm")?.unwrap_or(false),
-            },
-            qk_norm_by_row: matches!(self.qk_norm, QkNorm::Rows),
-            output_gate: matches!(self.attention, Attention::Hybrid),
-            sinks: matches!(self.attention, Attention::Sinks),
-            pre_norms: !matches!(self.norms, Norms::After),
-            post_norms: !matches!(self.norms, Norms::Before),
-            dtype: dtype.name().to_owned(),
-            number_bytes: dtype.bytes(),
-            weight_bytes: 0,
-            quantisation: None,
-        })
-    }
-
-    fn latent(&self, keys: &Keys<'_>) -> Result<Option<Latent>, SpecError> {
-        if !matches!(self.attention, Attention::Latent) {
-            return Ok(None);
-        }
-        let size = |key| bounded(key, keys.size(key)?, MAX_HEAD_SIZE);
-        Ok(Some(Latent {
-            q_rank: match keys.optional_size("q_lora_rank")? {
-                Some(rank) => Some(bounded("q_lora_rank", rank, MAX_SIZE)?),
-                None => None,
-            },
-            kv_rank: size("kv_lora_rank")?,
-            nope_dim: size("qk_nope_head_dim")?,
-            rope_dim: size("qk_rope_head_dim")?,
-            value_dim: size("v_head_dim")?,
-        }))
-    }
-
-    fn linear(&self, keys: &Keys<'_>) -> Result<Option<Linear>, SpecError> {
-        if !matches!(self.attention, Attention::Hybrid) {
-            return Ok(None);
-        }
-        let size = |key| bounded(key, keys.size(key)?, 1 << 12);
-        Ok(Some(Linear {
-            key_heads: size("linear_num_key_heads")?,
-            key_dim: size("linear_key_head_dim")?,
-            value_heads: size("linear_num_value_heads")?,
-            value_dim: size("linear_value_head_dim")?,
-            convolution: size("linear_conv_kernel_dim")?,
-        }))
-    }
-
-    fn experts(&self, keys: &Keys<'_>) -> Result<Option<Experts>, SpecError> {
-        let first = |names: &[&'static str]| -> Result<Option<u64>, SpecError> {
-            for name in names {
-                if keys.get(name).is_some_and(|value| value.as_u64() == Some(0)) {
-                    continue;
-                }
-                if let Some(size) = keys.optional_size(name)? {
-                    return Ok(Some(bounded(name, size, MAX_SIZE)?));
-                }
-            }
-            Ok(None)
-        };
-        let required = |names: &[&'static str]| first(names)?.ok_or(missing(names[0]));
-        if self.experts == ExpertStyle::None {
-            return Ok(None);
-        }
-        let count = required(&["num_experts", "num_local_experts", "n_routed_experts"])?;
-        let intermediate = match self.experts {
-            ExpertStyle::Qwen | ExpertStyle::DeepSeek => {
-                required(&["moe_intermediate_size", "intermediate_size"])?
-            }
-            _ => required(&["intermediate_size"])?,
-        };
-        let shared_intermediate = match self.experts {
-            ExpertStyle::Qwen if self.model_type != "qwen3_moe" => {
-                first(&["shared_expert_intermediate_size"])?.unwrap_or(0)
-            }
-            ExpertStyle::DeepSeek => first(&["n_shared_experts"])?.unwrap_or(0).saturating_mul(intermediate),
-            ExpertStyle::Llama4 => intermediate,
-            _ => 0,
-        };
-        Ok(Some(Experts {
-            count,
-            active: required(&["num_experts_per_tok", "experts_per_token"])?.min(count),
-            intermediate,
-            shared_intermediate: bounded("n_shared_experts", shared_intermediate, MAX_SIZE)?,
-            shared_gate: self.experts == ExpertStyle::Qwen,
-            router_bias: match self.experts {
-                ExpertStyle::GptOss => true,
-                // The correction of the scores.
-                ExpertStyle::DeepSeek => self.model_type != "deepseek_v2",
-                _ => false,
-            },
-            bias: self.experts == ExpertStyle::GptOss,
-        }))
-    }
-
-    fn layers(&self, keys: &Keys<'_>, count: u64) -> Result<Vec<LayerGroup>, SpecError> {
-        let number = |key: &str, default: u64| match keys.get(key) {
-            None => Ok(default),
-            Some(value) => value.as_u64().ok_or_else(|| wrong(key, "an integer", value)),
-        };
-        let every = |key: &str| Ok::<u64, SpecError>(number(key, 1)?.max(1));
-        let (dense_first, frequency) = (number("first_k_dense_replace", 0)?, every("moe_layer_freq")?);
-        let (sparse_step, interleave) = (every("decoder_sparse_step")?, every("interleave_moe_layer_step")?);
-        let dense_layers = numbers(keys, "mlp_only_layers")?;
-        let has_experts = |layer: u64| match self.experts {
-            ExpertStyle::None => false,
-            ExpertStyle::DeepSeek => layer >= dense_first && layer.is_multiple_of(frequency),
-            ExpertStyle::Llama4 => (layer + 1).is_multiple_of(interleave),
-            _ => !dense_layers.contains(&layer) && (layer + 1).is_multiple_of(sparse_step),
-        };
-        let full_every = number("full_attention_interval", 4)?.max(1);
-        let linear_types = keys.layers_of_type("linear_attention", count)?;
-        let is_linear = |layer: u64| {
-            let by_interval = || !(layer + 1).is_multiple_of(full_every);
-            matches!(self.attention, Attention::Hybrid)
-                && linear_types.as_ref().map_or_else(by_interval, |list| list[layer as usize])
-        };
-        let (window, windowed) = self.windows(keys, count)?;
-        let mut layers = Vec::new();
-        for layer in 0..count {
-            let group = LayerGroup {
-                count: 1,
-                window: window.filter(|_| windowed[layer as usize]),
-                has_experts: has_experts(layer),
-                is_linear: is_linear(layer),
-            };
-            add_layer(&mut layers, group);
-        }
-        Ok(layers)
-    }
-
-    /// The window, and the layers that have it.
-    fn windows(&self, keys: &Keys<'_>, count: u64) -> Result<(Option<u64>, Vec<bool>), SpecError> {
-        let none = || vec![false; count as usize];
-        Ok(match self.windows {
-            Windows::None => (None, none()),
-            Windows::OfFamily => {
-                let window = keys.window(self.like)?.map(|window| window as u64);
-                (window, keys.windowed_layers(self.like, count)?)
-            }
-            Windows::LayerTypes => {
-                let windowed = keys.layers_of_type("sliding_attention", count)?;
-                // Without a list, every other layer, beginning with the first.
-                let windowed = windowed.unwrap_or_else(|| (0..count).map(|layer| layer % 2 == 0).collect());
-                (keys.optional_size("sliding_window")?, windowed)
-            }
-            Windows::Chunks => {
-                let windowed = keys.layers_of_type("chunked_attention", count)?;
-                let windowed =
-                    windowed.unwrap_or_else(|| (0..count).map(|layer| (layer + 1) % 4 != 0).collect());
-                (keys.optional_size("attention_chunk_size")?, windowed)
-            }
-        })
-    }
-}
-
-fn bounded(key: &'static str, value: u64, limit: u64) -> Result<u64, SpecError> {
-    if value > limit { Err(SpecError::TooLarge { key, value, limit }) } else { Ok(value) }
-}
-
-/// A list of integers, empty where the key is missing.
-fn numbers(keys: &Keys<'_>, key: &str) -> Result<Vec<u64>, SpecError> {
-    let Some(value) = keys.get(key) else { return Ok(Vec::new()) };
-    let list = value.as_array().ok_or_else(|| wrong(key, "a list", value))?;
-    Ok(list.iter().filter_map(Value::as_u64).collect())
-}
-
-#[cfg(test)]
-mod tests;

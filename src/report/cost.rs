@@ -5,21 +5,22 @@ use std::fmt::Write;
 use serde_json::{Value, json};
 
 use crate::{
-    analysis::{
-        classify::Class,
-        peaks::{GPUS, GpuPeaks, MemoryBasis, Peaks},
-        roofline::Roof,
-    },
+    analysis::{classify::Class, peaks::Peaks, roofline::Roof},
     base::{
         table,
         units::{bytes, grouped, millis, scaled, three_digits},
     },
-    event::GpuInfo,
     model::{
         Operator, OperatorKind, Shape, Step,
         cost::{Amounts, CONTEXT_BYTES, OperatorCost, StepCost},
     },
 };
+
+mod gpu;
+#[cfg(test)]
+mod tests;
+
+pub use gpu::{CostGpu, known_gpus};
 
 /// Version of `static_compute.json` and `cost --json`.
 pub const SCHEMA: u32 = 1;
@@ -54,34 +55,6 @@ pub struct CostQuery {
     pub peaks: Result<Peaks, String>,
     /// FLOP/s of the type that quantised matrices are multiplied in, where the GPU has it.
     pub narrow_flops: Option<f64>,
-}
-
-/// A GPU and its memory, where that is known.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CostGpu {
-    pub name: String,
-    pub memory: Option<(u64, MemoryBasis)>,
-}
-
-impl CostGpu {
-    /// As the driver describes it: its memory is what the driver reports, else that of the table.
-    pub fn reported(info: &GpuInfo) -> CostGpu {
-        let known = GpuPeaks::matching(&info.name, info.mem_total_bytes);
-        let name = known.map_or_else(|| info.name.clone(), |gpu| gpu.name.to_owned());
-        let reported = info.mem_total_bytes.map(|bytes| (bytes, MemoryBasis::Driver));
-        CostGpu { name, memory: reported.or(known.map(|gpu| (gpu.mem_bytes, gpu.mem_basis))) }
-    }
-}
-
-impl From<&GpuPeaks> for CostGpu {
-    fn from(gpu: &GpuPeaks) -> CostGpu {
-        CostGpu { name: gpu.name.to_owned(), memory: Some((gpu.mem_bytes, gpu.mem_basis)) }
-    }
-}
-
-/// The names of the GPUs whose peaks are built in.
-pub fn known_gpus() -> String {
-    GPUS.iter().map(|gpu| gpu.name).collect::<Vec<_>>().join(", ")
 }
 
 /// FLOPs, bytes, memory and latency bounds of one [`CostQuery`].
@@ -459,6 +432,3 @@ fn step_json(cost: &StepCost) -> Value {
         "layers": layers,
     })
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,7 +1,10 @@
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
-use crate::model::{ModelSpec, Operator, Step};
+use crate::{
+    config::Dtype,
+    model::{ModelSpec, Operator, Shape, Step},
+};
 
 /// Keys that most configs have, changed by `changes`.
 fn config(model_type: &str, changes: Value) -> Value {
@@ -119,6 +122,12 @@ fn parameters_are_the_published_ones() {
         ("Llama-4-Maverick, 400B, 17B", llama4(128, 2), 400_711_848_960, 17_184_691_200),
         ("Qwen3-Next-80B-A3B", qwen3_next(), 79_674_391_296, 3_874_929_408),
         ("GLM-4.5-Air, 106B", glm_air, 106_852_251_264, 13_424_129_664),
+        (
+            "Qwen2.5-VL-7B, the decoder of Qwen2.5-7B",
+            dense("qwen2_5_vl", [152_064, 3584, 18944, 28, 28, 4, 128], json!({"use_sliding_window": false})),
+            7_615_616_512,
+            7_615_616_512,
+        ),
         (
             "Gemma-7B, 8.54B",
             dense("gemma", [256_000, 3072, 24576, 28, 16, 16, 256], json!({})),

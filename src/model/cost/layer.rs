@@ -65,7 +65,7 @@ impl Shape {
             rope: Amounts {
                 other_flops: rows * (bias + NORM_FLOPS * normed + ROTATION_FLOPS * (q + kv)),
                 activation_bytes: rows * (q + 2.0 * kv + q) * number,
-                kv_write_bytes: rows * 2.0 * kv * number,
+                kv_write_bytes: rows * 2.0 * kv * self.kv_number_bytes(),
                 ..Amounts::default()
             },
             attention: Amounts {
@@ -73,7 +73,7 @@ impl Shape {
                 softmax_flops: SOFTMAX_FLOPS * pairs * self.heads as f64,
                 other_flops: ACTIVATION_FLOPS * rows * gate,
                 activation_bytes: rows * (2.0 * q + gate) * number,
-                kv_read_bytes: batch * step.attended(group.window) * 2.0 * kv * number,
+                kv_read_bytes: batch * step.attended(group.window) * 2.0 * kv * self.kv_number_bytes(),
                 ..Amounts::default()
             },
         }
@@ -95,14 +95,14 @@ impl Shape {
             rope: Amounts {
                 other_flops: rows * (NORM_FLOPS * (q_rank + rank) + ROTATION_FLOPS * (heads + 1.0) * rope),
                 activation_bytes: rows * 2.0 * (q_rank + cached + heads * rope) * number,
-                kv_write_bytes: rows * cached * number,
+                kv_write_bytes: rows * cached * self.kv_number_bytes(),
                 ..Amounts::default()
             },
             attention: Amounts {
                 attention_flops: by_heads.min(by_rows),
                 softmax_flops: SOFTMAX_FLOPS * pairs * heads,
                 activation_bytes: rows * heads * (nope + rope + value) * number,
-                kv_read_bytes: batch * step.attended(None) * cached * number,
+                kv_read_bytes: batch * step.attended(None) * cached * self.kv_number_bytes(),
                 ..Amounts::default()
             },
         }
@@ -163,10 +163,11 @@ impl Shape {
         gate_up = gate_up + self.bias(rows, if experts.router_bias { count } else { 0.0 });
         if experts.shared_intermediate > 0 {
             let (shared_gate_up, shared_down) = gated(rows, experts.shared_intermediate as f64, false);
-            let gate = if experts.has_shared_gate() { 1.0 } else { 0.0 };
-            let gate = if gate > 0.0 { self.product(Part::Other, rows, h, gate) } else { Amounts::default() };
-            gate_up = gate_up + shared_gate_up + gate;
+            gate_up = gate_up + shared_gate_up;
             down = down + shared_down;
+        }
+        if experts.has_shared_gate() {
+            gate_up = gate_up + self.product(Part::Other, rows, h, 1.0);
         }
         (gate_up, down)
     }

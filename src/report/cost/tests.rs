@@ -1,8 +1,8 @@
 use super::*;
 use crate::{
-    analysis::peaks::peaks,
+    analysis::peaks::{GpuPeaks, MemoryBasis, peaks},
     config::{built_in, compose},
-    event::GivenPeaks,
+    event::{GivenPeaks, GpuInfo},
 };
 
 fn query(overrides: &[&str], gpu: Option<&str>) -> CostQuery {

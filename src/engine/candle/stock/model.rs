@@ -338,10 +338,15 @@ impl StockModel {
         }
     }
 
-    /// What its cost follows from, where the tensors that were counted are those that the shape makes.
+    /// What its cost follows from, where the tensors that were counted are those that the shape makes, and the cache is the one
+    /// that it needs: candle-transformers caches keys and values that others make again.
     pub fn shape(&self, dtype: Dtype) -> Option<Shape> {
         let shape = Shape::from_hf(&self.config.to_value(), dtype).ok()?;
-        let same = shape.parameters() == self.parameters();
+        let same_cache = match self.build {
+            Build::Plain { .. } => shape.kv_bytes_per_position() == self.kv_bytes_per_position(dtype),
+            Build::Quantised { .. } => true,
+        };
+        let same = same_cache && shape.parameters() == self.parameters();
         same.then(|| Shape { weight_bytes: self.weight_bytes(dtype), quantisation: None, ..shape })
     }
 
