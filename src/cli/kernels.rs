@@ -1,4 +1,4 @@
-//! `kernels`: kernel tables from the files of nsys, ncu and cuBLAS, as text or in the TUI.
+//! `kernels`: kernel tables from the files of nsys, ncu, PyTorch and cuBLAS, as text or in the TUI.
 
 use std::{
     fs,
@@ -33,7 +33,8 @@ use crate::{
 pub(super) const EXAMPLES: &str = "\
 Examples:
   llmprof-tui kernels out.sqlite                   from nsys export --type sqlite
-  llmprof-tui kernels base_cuda_gpu_kern_sum.csv   from nsys stats -f csv (or json)
+  llmprof-tui kernels base_cuda_gpu_kern_sum.csv   from nsys stats, in any format
+  llmprof-tui kernels trace.json.gz                from torch.profiler: kernels by operator
   llmprof-tui kernels ncu.csv --group family       from ncu --csv --page raw (or details)
   llmprof-tui kernels cublas.log                   from CUBLAS_LOGINFO_DBG=1: shapes and FLOPs
   llmprof-tui kernels out.sqlite --text            text instead of the TUI
@@ -52,7 +53,7 @@ const DEFAULT_ROWS: usize = 20;
 pub(super) struct KernelsArgs {
     #[command(subcommand)]
     command: Option<KernelsCommand>,
-    /// Files written by nsys, ncu or cuBLAS
+    /// Files written by nsys, ncu, PyTorch's profiler or cuBLAS
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
     /// Print one JSON object on stdout instead of text
@@ -79,7 +80,7 @@ pub(super) struct KernelsArgs {
 enum KernelsCommand {
     /// Write a list of the most expensive kernels, to profile them with ncu
     Top {
-        /// A file written by nsys or ncu
+        /// A file written by nsys, ncu or PyTorch's profiler
         #[arg(long, value_name = "FILE")]
         from: PathBuf,
         /// Number of kernels
@@ -148,7 +149,7 @@ fn write_top(from: &Path, k: usize, output: Option<&Path>) -> Result<u8, Failure
     let tables = open(from).map_err(Failure::work)?;
     let list = top(&from.display().to_string(), &tables, k).ok_or_else(|| {
         Failure::work(format_args!(
-            "{} has no kernels to list; use nsys output with kernels (cuda_gpu_kern_sum, SQLite) or ncu pages",
+            "{} has no kernels to list; use nsys output with kernels (cuda_gpu_kern_sum, SQLite), ncu pages or traces of PyTorch",
             from.display()
         ))
     })?;

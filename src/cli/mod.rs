@@ -94,7 +94,7 @@ enum Command {
     Diagnose(diagnose::DiagnoseArgs),
     /// Write the reports of a recorded run or sweep again, from its events
     Report(report::ReportArgs),
-    /// Show the most expensive kernels in nsys, ncu or cuBLAS files, and what bounds them
+    /// Show the most expensive kernels in nsys, ncu, PyTorch or cuBLAS files, and what bounds them
     #[command(after_help = kernels::EXAMPLES)]
     Kernels(kernels::KernelsArgs),
     /// Estimate a model's FLOPs, bytes, memory and latency bounds on a GPU

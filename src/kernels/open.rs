@@ -74,7 +74,7 @@ pub fn open_on(path: &Path, system: &System) -> Result<Vec<KernelTable>, Kernels
 
 /// Calls that launch CUDA graphs are a fact about the kernels.
 fn mark_graphs(tables: &mut [KernelTable]) {
-    let launches_graph = |row: &KernelRow| row.name.contains("GraphLaunch");
+    let launches_graph = |row: &KernelRow| nsys::is_graph_launch(&row.name);
     let calls = tables.iter().filter(|table| table.kind == Kind::ApiCalls);
     if calls.flat_map(|table| &table.rows).any(launches_graph) {
         tables.iter_mut().filter(|table| table.kind == Kind::Kernels).for_each(|table| table.graphs = true);

@@ -247,7 +247,7 @@ fn hints(table: &KernelTable) -> Vec<String> {
         hints.extend(first_verdict(table));
         hints.extend(first_advice(table));
     }
-    if table.nested {
+    if table.nested && table.kind != Kind::Allocations {
         hints.push(
             "Ranges are nested: the time of a range is also part of all ranges that enclose it.".to_owned(),
         );

@@ -7,7 +7,7 @@ use llmprof::{
         Allocator, AllocatorSample, Device, EngineKind, HeapGrowth, HostSpan, HostTimeline, KernelReport,
         KernelSpan, KernelTrace, KernelWindow, OperatorTime, OperatorWindow, Phase, StepTimeline, ToolRun,
         ToolState, TraceState,
-        kernels::{Group, KernelRow, KernelTable, Kind, SortBy},
+        kernels::{Busy, Group, KernelRow, KernelTable, Kind, SortBy},
     },
     kernels::open,
     model::Operator,
@@ -341,11 +341,30 @@ fn any_event() -> impl Strategy<Value = Event> {
             spans,
         }))
     });
-    let kinds =
-        [Kind::Kernels, Kind::ApiCalls, Kind::MemoryTime, Kind::MemorySize, Kind::Ranges, Kind::Products];
-    let table = (select(kinds.to_vec()), rows(), any::<bool>()).prop_map(|(kind, rows, nested)| {
-        KernelTable { rows, nested, notes: vec!["a note".into()], ..KernelTable::new("source", kind) }
-    });
+    let kinds = [
+        Kind::Kernels,
+        Kind::ApiCalls,
+        Kind::MemoryTime,
+        Kind::MemorySize,
+        Kind::Ranges,
+        Kind::Products,
+        Kind::Operators,
+        Kind::Streams,
+        Kind::Allocations,
+    ];
+    let device = of(select(vec!["GPU 0".to_owned(), "GPU 1".to_owned()]));
+    let table =
+        (select(kinds.to_vec()), rows(), any::<bool>(), device).prop_map(|(kind, rows, nested, device)| {
+            let busy = nested.then_some(Busy { busy_ns: 1.0, span_ns: rows.len() as f64 });
+            KernelTable {
+                rows,
+                nested,
+                device,
+                busy,
+                notes: vec!["a note".into()],
+                ..KernelTable::new("source", kind)
+            }
+        });
     let report = (of(phase()), vec(table, 0..3)).prop_map(|(phase, tables)| {
         let (tool, file) = (String::new(), "x/y".to_owned());
         Event::KernelReport(Box::new(KernelReport { tool, phase, file, tables }))

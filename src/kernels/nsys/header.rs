@@ -28,6 +28,8 @@ pub enum Column {
     Device,
     /// What a row is, in a summary of several kinds.
     Category,
+    /// The function that launched.
+    Launcher,
     /// Another number, with its name, base unit and factor.
     Other(Arc<str>, Arc<str>, f64),
     /// Shares are computed here; process and style are not needed.
@@ -95,14 +97,22 @@ impl Header {
     pub fn is_number(&self, column: usize) -> bool {
         !matches!(
             self.columns.get(column),
-            Some(Column::Name | Column::Range | Column::Grid | Column::Block | Column::Unused) | None
+            Some(
+                Column::Name
+                    | Column::Range
+                    | Column::Grid
+                    | Column::Block
+                    | Column::Category
+                    | Column::Launcher
+                    | Column::Unused
+            ) | None
         )
     }
 
     pub fn row<'c>(&self, cell: impl Fn(usize) -> Option<Cell<'c>>) -> Option<Placed> {
         let mut row = KernelRow::default();
         let (mut name, mut calls, mut device) = (None, None, None);
-        let mut kind = self.kind;
+        let (mut kind, mut in_graphs) = (self.kind, None);
         for (at, column) in self.columns.iter().enumerate() {
             let Some(cell) = cell(at) else { continue };
             let scaled = |factor: &f64| cell.number().map(|value| value * factor);
@@ -123,6 +133,7 @@ impl Header {
                 Column::Block => row.block = quantity::three(cell.text().as_bytes()),
                 Column::Device => device = Some(cell.text()).filter(|id| !id.is_empty()),
                 Column::Category => kind = category(&cell.text()),
+                Column::Launcher => in_graphs = Some(is_graph_launch(&cell.text())),
                 Column::Other(name, unit, by) => {
                     if let Some(value) = scaled(by) {
                         let mut counter = Counter::NONE;
@@ -142,9 +153,15 @@ impl Header {
         let mean_ns = row.mean_ns.or_else(|| Some(row.total_ns? / Some(calls).filter(|n| *n > 0)? as f64));
         // Sizes have no times.
         let total_ns = row.total_ns.or_else(|| Some(mean_ns? * calls as f64));
-        let row = KernelRow { name: known.name, family, calls, mean_ns, total_ns, ..row };
+        let graph_calls = in_graphs.map(|in_graphs: bool| if in_graphs { calls } else { 0 });
+        let row = KernelRow { name: known.name, family, calls, mean_ns, total_ns, graph_calls, ..row };
         Some(Placed { kind, device: device.map(|id| format!("GPU {id}")), row })
     }
+}
+
+/// Whether a function launches a CUDA graph.
+pub fn is_graph_launch(function: &str) -> bool {
+    function.contains("GraphLaunch")
 }
 
 /// The kind of a row in a summary of several kinds.
@@ -209,6 +226,7 @@ fn launch_column(name: &str, unit: &str) -> Column {
         "kernelname" => Column::Name,
         "count" => Column::Calls,
         "devid" => Column::Device,
+        "apiname" | "apifunction" => Column::Launcher,
         "kavg" => Column::Mean(by),
         "kmed" => Column::Median(by),
         "kmin" => Column::Min(by),

@@ -31,6 +31,7 @@ struct Columns {
     shared: [Option<usize>; 2],
     bytes: Option<Scaled>,
     device: Option<usize>,
+    correlation: Option<usize>,
 }
 
 /// Operations or calls of a trace, counted.
@@ -38,6 +39,9 @@ struct Columns {
 pub struct Trace {
     columns: Columns,
     counted: Counted,
+    /// The launch of the last kernel. Kernels of the same launch are nodes of a graph.
+    last_launch: Option<f64>,
+    graphs: bool,
     unread: u64,
 }
 
@@ -69,8 +73,9 @@ impl Trace {
                 .map(|name| Some(scaled(name).filter(|(_, factor)| *factor == 1.0)?.0)),
             bytes: scaled("bytes"),
             device: at("device"),
+            correlation: at("corrid"),
         };
-        Some(Trace { columns, counted, unread: 0 })
+        Some(Trace { columns, counted, last_launch: None, graphs: false, unread: 0 })
     }
 
     /// Whether a column has numbers.
@@ -110,6 +115,9 @@ impl Trace {
             gpu.copy(&name, columns.bytes.and_then(scaled), ran);
             return Some(());
         }
+        let launch = columns.correlation.and_then(|at| cell(at)?.number()).filter(|id| *id > 0.0);
+        self.graphs |= launch.is_some() && launch == self.last_launch;
+        self.last_launch = launch;
         let whole =
             |at: usize| cell(at)?.number().filter(|n| (0.0..=4_294_967_295.0).contains(n)).map(|n| n as u32);
         let extent = |at: [Option<usize>; 3]| -> Option<Extent> {
@@ -153,6 +161,10 @@ impl Trace {
                 kernels.into_iter().chain(copies).flatten().collect()
             }
         };
+        tables
+            .iter_mut()
+            .filter(|table| table.kind == Kind::Kernels)
+            .for_each(|table| table.graphs = self.graphs);
         if tables.is_empty() {
             tables.push(KernelTable::new("nsys trace", Kind::Kernels));
         }
@@ -170,9 +182,9 @@ mod tests {
     const TRACE: &str = "\
         Start (ns),Duration (ns),CorrId,GrdX,GrdY,GrdZ,BlkX,BlkY,BlkZ,Reg/Trd,StcSMem (MB),DymSMem (MB),Bytes (MB),Throughput (MB/s),SrcMemKd,DstMemKd,Device,Ctx,GreenCtx,Strm,Name\n\
         100,50,1,8,1,1,32,1,1,40,0.001,0.002,,,,,NVIDIA H200 (0),1,,7,\"void gemv<4>(int)\"\n\
-        200,30,2,8,1,1,32,1,1,40,0.001,0.002,,,,,NVIDIA H200 (0),1,,7,\"void gemv<4>(int)\"\n\
+        200,30,1,8,1,1,32,1,1,40,0.001,0.002,,,,,NVIDIA H200 (0),1,,7,\"void gemv<4>(int)\"\n\
         210,90,3,4,1,1,32,1,1,16,0.000,0.000,,,,,NVIDIA H200 (0),1,,8,rope\n\
-        210,10,3,4,1,1,32,1,1,16,0.000,0.000,,,,,NVIDIA H200 (1),1,,8,rope\n\
+        210,10,5,4,1,1,32,1,1,16,0.000,0.000,,,,,NVIDIA H200 (1),1,,8,rope\n\
         400,20,4,,,,,,,,,,1.500,75000,Pageable,Device,NVIDIA H200 (0),1,,7,[CUDA memcpy Host-to-Device]\n\
         bad,20,4,,,,,,,,,,1.500,,,,NVIDIA H200 (0),1,,7,x\n";
 
@@ -198,6 +210,7 @@ mod tests {
         assert_eq!((busy.busy_ns, busy.span_ns), (150.0, 200.0));
         assert_eq!((tables[2].rows[0].bytes, tables[2].rows[0].total_ns), (Some(1.5e6), Some(20.0)));
         assert_eq!(tables[0].notes, ["1 rows could not be read"]);
+        assert!(tables[0].has_graphs(), "two kernels of launch 1");
     }
 
     #[test]

@@ -82,17 +82,18 @@ impl Threads {
         let key = thread.map(Scalar::key);
         let full = self.all.len() >= MAX_THREADS && !self.all.contains_key(&key);
         let thread = self.all.entry(if full { [u64::MAX; 2] } else { key }).or_default();
-        if !thread.open.is_empty() && start_ns < thread.last_start_ns {
+        let slack_ns = if start_ns > SINCE_1970_NS { SLACK_NS } else { 0 };
+        if !thread.open.is_empty() && start_ns.saturating_add(slack_ns) < thread.last_start_ns {
             self.unordered = true;
         }
         thread.last_start_ns = start_ns;
-        while let Some(done) = thread.open.pop_if(|open| open.end_ns <= start_ns) {
+        while let Some(done) = thread.open.pop_if(|open| open.end_ns <= start_ns.saturating_add(slack_ns)) {
             done.end(ended);
         }
         let around = thread.open.last_mut();
         let path = path(around.as_ref().map_or(OUTSIDE, |around| around.path));
         if let Some(around) = around {
-            around.within_ns += ns.min((around.end_ns.saturating_sub(start_ns)) as f64);
+            around.within_ns += ns.min((around.end_ns.saturating_sub(start_ns)).max(0) as f64);
         }
         let end_ns = start_ns.saturating_add(ns as i64);
         // Deeper nesting than any program has.
@@ -111,6 +112,10 @@ impl Threads {
 }
 
 const MAX_DEPTH: usize = 4096;
+/// Times after this are since 1970; in µs with decimals they have more digits than a float.
+const SINCE_1970_NS: i64 = 100_000_000_000_000_000;
+/// How far off they may be.
+const SLACK_NS: i64 = 499;
 
 impl Open {
     fn end(self, ended: &mut impl FnMut(NameId, f64)) {
