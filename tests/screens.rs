@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use llmprof::{
     analysis::{
-        compare::{Options, compare},
+        compare::{Options, Subject, compare},
         metrics::Metrics,
     },
     config::{Dtype, ThemeName, built_in, compose},
@@ -166,7 +166,8 @@ fn drawn_in(
     let snapshots: Vec<Snapshot> = state.snapshots.iter().cloned().collect();
     let comparison = match &snapshots[..] {
         [.., a, b] if ui.pane == Pane::Compare => {
-            a.sample.as_ref().zip(b.sample.as_ref()).map(|(a, b)| compare(a, b, &Options::default()))
+            let options = Options { subject: Subject::Snapshots, ..Options::default() };
+            a.sample.as_ref().zip(b.sample.as_ref()).map(|(a, b)| compare(a, b, &options))
         }
         _ => None,
     };
@@ -243,6 +244,10 @@ fn mfu_and_mbu_are_on_the_screen_and_in_the_report() {
 
 /// A run with two snapshots of twelve requests each; `ratio` is the ITL of the second over that of the first.
 fn two_snapshots(ratio: f64) -> RunState {
+    two_snapshots_of(12, 16, ratio)
+}
+
+fn two_snapshots_of(requests: u32, tokens: u32, ratio: f64) -> RunState {
     let mut state = RunState::default();
     let mut t = 0;
     let mut apply = |after_us: u64, event: Event| {
@@ -251,17 +256,17 @@ fn two_snapshots(ratio: f64) -> RunState {
     };
     apply(0, Event::RunStarted(Box::new(run_started())));
     for (nth, name) in ["before", "after"].into_iter().enumerate() {
-        for request in 0..12u32 {
-            let id = 12 * nth as u32 + request;
+        for request in 0..requests {
+            let id = requests * nth as u32 + request;
             let started = RequestStarted {
                 request: id,
                 warmup: false,
                 batch: 1,
                 prompt_tokens: 128,
-                output_tokens: 16,
+                output_tokens: tokens,
             };
             apply(1000, Event::RequestStarted(started));
-            for index in 0..16u32 {
+            for index in 0..tokens {
                 let noise = u64::from((index * 37 + request * 11) % 20);
                 let gap = if nth == 0 { 4000.0 } else { 4000.0 * ratio };
                 let gap = if index == 0 { 40_000 } else { gap as u64 + noise };
@@ -284,6 +289,15 @@ fn two_snapshots_have_a_verdict() {
         let ascii = drawn(&state, &showing(Pane::Compare), Glyphs::ASCII, (120, 40));
         assert!(ascii.is_ascii(), "{ascii}");
     }
+}
+
+#[test]
+fn snapshots_of_two_requests_have_a_verdict_by_their_tokens() {
+    let state = two_snapshots_of(2, 101, 1.05);
+    let screen = drawn(&state, &showing(Pane::Compare), Glyphs::UNICODE, (120, 40));
+    let wanted = "SLOWER  B is 5.0 % slower in TPOT in these two snapshots (95 % CI: +5.0 % to +5.0 %, n = 200 and 200 tokens)";
+    assert!(screen.contains(wanted), "{screen}");
+    assert!(screen.contains("TPOT is from blocks of consecutive tokens"), "{screen}");
 }
 
 /// The profiled GPU, another one, and one that is lost.

@@ -24,8 +24,8 @@ Two recorded runs:
   llmprof-tui compare latest~1 latest
   llmprof-tui compare runs/…/2026-01-01_12-00-00 12-10-00
 In CI, with a baseline named main:
-  llmprof-tui compare main runs/… --gate 'tpot.p50<=+2%' --gate 'ttft.p50<=+5%'
-  llmprof-tui compare main runs/… --metric tpot.p50,itl.p99 --md
+  llmprof-tui compare main runs/… --gate 'tpot<=+2%' --gate 'ttft<=+5%'
+  llmprof-tui compare main runs/… --metric tpot,itl.p99 --md
 Interleaved runs of two configurations:
   llmprof-tui compare --repeat 20 -- runtime.cuda_graphs=true vs runtime.cuda_graphs=false
 
@@ -43,7 +43,7 @@ pub(super) struct CompareArgs {
     /// Compare only these metrics: ttft, tpot, itl (with .mean, .p50, .p90, .p99), decode_tok_s, prefill_tok_s, …
     #[arg(long, value_delimiter = ',', value_name = "METRIC")]
     metric: Vec<Metric>,
-    /// A limit that has to hold, such as tpot.p50<=+2%; may be repeated
+    /// A limit that has to hold, such as tpot<=+2%; may be repeated
     #[arg(long, value_name = "GATE")]
     gate: Vec<Gate>,
     /// Ignore differences up to this many percent

@@ -6,8 +6,12 @@ use serde_json::{Value, json};
 
 use super::GatedComparison;
 use crate::{
-    analysis::compare::{
-        Comparison, Difference, Gate, GateOutcome, OVERRIDE, OperatorChange, Row, Side, Verdict, Waterfall,
+    analysis::{
+        compare::{
+            Comparison, Difference, Gate, GateOutcome, Metric, OVERRIDE, OperatorChange, Row, SampleSize,
+            Side, Statistic, Verdict, Waterfall,
+        },
+        interval::MIN_VALUES,
     },
     base::{
         table,
@@ -118,12 +122,21 @@ pub fn describe_side(side: &Side) -> String {
     }
 }
 
+/// A mean that would be from requests if there were more of them.
+fn is_from_tokens(row: &Row) -> bool {
+    let of_percentile = matches!(row.metric, Metric::Itl(Statistic::Percentile(_)));
+    matches!(row.n, Some(SampleSize::Tokens { .. })) && !of_percentile
+}
+
 /// How to read the verdicts.
 pub fn describe_method(comparison: &Comparison) -> String {
     let method = match comparison.pairs {
         Some(pairs) => {
             format!(" A, B and the intervals are geometric means over {pairs} interleaved pairs of runs.")
         }
+        None if comparison.rows.iter().any(is_from_tokens) => format!(
+            " With fewer than {MIN_VALUES} requests, TPOT is from blocks of consecutive tokens; requests may vary more."
+        ),
         None => " Requests are resampled; tokens in blocks of whole requests.".to_owned(),
     };
     let headline = comparison.headline().map_or_else(String::new, |row| {

@@ -40,9 +40,11 @@ fn with_view<T>(state: &RunState, ui: &UiState, use_it: impl FnOnce(&View<'_>) -
     let theme = Theme::new(ui.theme, Depth::True, Glyphs::UNICODE);
     let snapshots: Vec<Snapshot> = state.snapshots.iter().cloned().collect();
     let comparison = match &snapshots[..] {
-        [.., a, b] => {
-            a.sample.as_ref().zip(b.sample.as_ref()).map(|(a, b)| compare(a, b, &Options::default()))
-        }
+        [.., a, b] => a
+            .sample
+            .as_ref()
+            .zip(b.sample.as_ref())
+            .map(|(a, b)| compare(a, b, &Options { subject: Subject::Snapshots, ..Options::default() })),
         _ => None,
     };
     let view = View { snapshots: &snapshots, comparison: comparison.as_ref(), ..View::of(state, ui, &theme) };

@@ -48,8 +48,9 @@ impl Subject {
 impl Comparer<'_> {
     /// The interval, and what would decide.
     pub(super) fn too_wide(&self, row: &Row, ratio: ConfidenceInterval) -> String {
+        let of = row.n.map_or_else(String::new, |n| format!(" (n = {n})"));
         let between =
-            format!("the change is between {} and {}", ratio_change(ratio.low), ratio_change(ratio.high));
+            format!("the change is between {} and {}{of}", ratio_change(ratio.low), ratio_change(ratio.high));
         // More requests do not reduce the variation from run to run.
         let n = row.n.filter(|_| self.run_spread(row.metric).is_none());
         let needed =

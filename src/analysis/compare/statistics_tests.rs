@@ -207,6 +207,8 @@ fn few_requests_are_compared_by_their_tokens() {
 // The figures of docs/compare.md: `cargo test --release --lib figures_of -- --ignored --nocapture`.
 
 const TRIALS: u64 = 2000;
+/// Of comparisons with all rows.
+const FEWER_TRIALS: u64 = 500;
 
 fn print_verdicts(what: &str, a: SimulatedRun, b: SimulatedRun, names: &[&str]) {
     for (name, [same, better, worse, undecided]) in names.iter().zip(verdicts(a, b, &metrics(names), TRIALS))
@@ -287,9 +289,9 @@ fn figures_of_the_variation_from_run_to_run() {
 fn figures_of_many_rows() {
     for requests in [20, 60] {
         let run = SimulatedRun { requests, request_noise: 0.02, steps: 20, gpu: false, ..BASE_RUN };
-        let (any, others) = with_a_false_row(run, 1000);
+        let (any, others) = with_a_false_row(run, FEWER_TRIALS);
         println!(
-            "no difference, {requests} requests: a false row in {any}, beside the headline in {others} of 1000"
+            "no difference, {requests} requests: a false row in {any}, beside the headline in {others} of {FEWER_TRIALS}"
         );
     }
 }

@@ -67,7 +67,6 @@ pub fn verdict<'a>(
     for (labels, reason) in undecided_reasons(comparison) {
         lines.push(Line::styled(plain(&format!(" {labels}: {reason}.")), theme.dim));
     }
-    lines.push(Line::styled(plain(&format!(" {}", describe_method(comparison))), theme.dim));
     for (name, side) in [("A", &comparison.a), ("B", &comparison.b)] {
         let style = if side.blocking_issues.is_empty() { theme.dim } else { theme.warn };
         let text = format!(" {name} {}: {}; {}", short(side), side.what, describe_side(side));
@@ -78,6 +77,7 @@ pub fn verdict<'a>(
         let style = if difference.blocks() { theme.warn } else { theme.dim };
         lines.push(Line::styled(plain(&format!(" {kind}: {text}")), style));
     }
+    lines.push(Line::styled(plain(&format!(" {}", describe_method(comparison))), theme.dim));
     for advice in &comparison.advice {
         lines.push(Line::styled(plain(&format!(" → {advice}.")), theme.text));
     }
