@@ -153,9 +153,10 @@ impl Span {
 }
 
 fn median_ms(steps: &[u64]) -> Option<f64> {
-    let mut sorted = Distribution::default();
-    steps.iter().for_each(|ns| sorted.record(*ns));
-    sorted.percentile_ms(50.0)
+    let mut sorted = steps.to_vec();
+    sorted.sort_unstable();
+    let middle = |from_end: usize| sorted.get((sorted.len() - 1 + from_end) / 2).map(|ns| *ns as f64 / 1e6);
+    (!sorted.is_empty()).then(|| Some((middle(0)? + middle(1)?) / 2.0))?
 }
 
 #[cfg(test)]
