@@ -155,8 +155,8 @@ impl Span {
 fn median_ms(steps: &[u64]) -> Option<f64> {
     let mut sorted = steps.to_vec();
     sorted.sort_unstable();
-    let middle = |from_end: usize| sorted.get((sorted.len() - 1 + from_end) / 2).map(|ns| *ns as f64 / 1e6);
-    (!sorted.is_empty()).then(|| Some((middle(0)? + middle(1)?) / 2.0))?
+    let last = sorted.len().checked_sub(1)?;
+    Some((sorted[last / 2] + sorted[last.div_ceil(2)]) as f64 / 2e6)
 }
 
 #[cfg(test)]
