@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Default)]
 pub struct Distribution {
     values: Values,
-    /// Empty, and used again once there are more than [`MAX_EXACT`] durations.
+    /// Empty, for more than [`MAX_EXACT`] durations. Allocated with the first: memory does not grow hours into a run.
     spare: Option<Box<Histogram<u32>>>,
     n: u64,
     sum_ns: u128,
@@ -35,7 +35,7 @@ impl Default for Values {
     }
 }
 
-/// Allocated at once: a histogram that grows would do so at the first slow token, hours into a run.
+/// With all its buckets: one that grows would do so at the first slow token.
 fn histogram() -> Box<Histogram<u32>> {
     Box::new(Histogram::new_with_bounds(1, MAX_NS, 3).expect("bounds are within the crate's limits"))
 }
@@ -49,6 +49,8 @@ impl Distribution {
     pub fn record(&mut self, ns: u64) {
         match &mut self.values {
             Values::Exact(values) if values.len() < MAX_EXACT => {
+                self.spare.get_or_insert_with(histogram);
+                values.reserve_exact(MAX_EXACT - values.len());
                 let at = values.partition_point(|known| *known <= ns);
                 values.insert(at, ns);
             }
