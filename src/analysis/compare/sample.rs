@@ -167,6 +167,12 @@ impl Sample {
         self.limits_known_in.contains(&phase)
     }
 
+    /// Whether all of several requests took exactly the same time.
+    pub fn has_equal_requests(&self) -> bool {
+        let times = |request: &RequestSample| (request.ttft_ns, request.decode_ns, request.steps);
+        self.requests.len() > 1 && self.requests.windows(2).all(|pair| times(&pair[0]) == times(&pair[1]))
+    }
+
     /// Whether the GPU was sampled at all.
     pub fn has_telemetry(&self) -> bool {
         self.clocks != Clocks::default() || !self.limits.is_empty() || !self.limits_known_in.is_empty()
