@@ -6,7 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{blocks::BlockHistogram, token_blocks::TokenBlocks};
 use crate::{
-    analysis::trust::{Conditions, Trust, TrustInput, trust},
+    analysis::{
+        interval::MIN_VALUES,
+        trust::{Conditions, Trust, TrustInput, trust},
+    },
     event::{Outcome, Phase, RunStarted},
 };
 
@@ -167,10 +170,11 @@ impl Sample {
         self.limits_known_in.contains(&phase)
     }
 
-    /// Whether all of several requests took exactly the same time.
+    /// Whether all requests took exactly the same time. Of fewer than an interval needs, the tokens decide.
     pub fn has_equal_requests(&self) -> bool {
         let times = |request: &RequestSample| (request.ttft_ns, request.decode_ns, request.steps);
-        self.requests.len() > 1 && self.requests.windows(2).all(|pair| times(&pair[0]) == times(&pair[1]))
+        self.requests.len() >= MIN_VALUES
+            && self.requests.windows(2).all(|pair| times(&pair[0]) == times(&pair[1]))
     }
 
     /// Whether the GPU was sampled at all.
