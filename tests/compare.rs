@@ -203,7 +203,7 @@ fn saved_runs_show_the_variation_from_run_to_run() {
     let known = run(dir, &["compare", "run1", "run2"]);
     assert!(known.out.starts_with("UNDECIDED: ") || known.out.starts_with("SAME: "), "{}", known.out);
     let json = object(&run(dir, &["compare", "run1", "run2", "--json"]));
-    assert_eq!(json["run_spread"][1], 4, "{json}");
+    assert_eq!(json["run_spread"]["runs"], 4, "{json}");
     assert!(run(dir, &["baseline", "list"]).out.contains(" from run to run in 4 saved runs"));
 }
 

@@ -94,6 +94,11 @@ pub enum SamplingDistribution {
         resampled: Vec<f64>,
         blocks: usize,
     },
+    /// From rounded values without any spread: all that is known is that rounding hides it.
+    Rounded {
+        estimate: f64,
+        half_width: f64,
+    },
     /// The wider interval of two.
     Wider(Box<[SamplingDistribution; 2]>),
 }
@@ -142,9 +147,9 @@ impl SamplingDistribution {
 
     pub fn estimate(&self) -> f64 {
         match self {
-            SamplingDistribution::Point(estimate) | SamplingDistribution::Percentile { estimate, .. } => {
-                *estimate
-            }
+            SamplingDistribution::Point(estimate)
+            | SamplingDistribution::Percentile { estimate, .. }
+            | SamplingDistribution::Rounded { estimate, .. } => *estimate,
             SamplingDistribution::StudentT { estimate, .. }
             | SamplingDistribution::Studentised { estimate, .. } => estimate.value,
             SamplingDistribution::Wider(both) => both[0].estimate(),
@@ -179,6 +184,11 @@ impl SamplingDistribution {
                     high: quantile(resampled, 1.0 - tail)?.max(*estimate),
                 }
             }
+            SamplingDistribution::Rounded { estimate, half_width } => ConfidenceInterval {
+                estimate: *estimate,
+                low: estimate - half_width,
+                high: estimate + half_width,
+            },
             SamplingDistribution::Wider(both) => {
                 let [first, second] = [both[0].interval(alpha)?, both[1].interval(alpha)?];
                 ConfidenceInterval {
@@ -211,6 +221,9 @@ impl SamplingDistribution {
                     resampled: mirrored(resampled),
                     blocks,
                 }
+            }
+            SamplingDistribution::Rounded { estimate, half_width } => {
+                SamplingDistribution::Rounded { estimate: -estimate, half_width }
             }
             SamplingDistribution::Wider(both) => {
                 SamplingDistribution::Wider(Box::new((*both).map(SamplingDistribution::negated)))

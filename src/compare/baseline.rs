@@ -189,8 +189,8 @@ pub fn baselines_text(found: &[Baseline]) -> String {
                 let runs = match (spread, saved.earlier.len() + 1) {
                     (_, 1) => String::new(),
                     (None, runs) => format!(", {runs} saved runs"),
-                    (Some((deviation, _)), runs) => {
-                        format!(", {} from run to run in {runs} saved runs", percent(100.0 * deviation))
+                    (Some(deviation), runs) => {
+                        format!(", {} from run to run in {runs} saved runs", percent(100.0 * deviation.share))
                     }
                 };
                 format!(

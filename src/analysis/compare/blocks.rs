@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 /// The relative width of a bucket.
-const BUCKET_WIDTH: f64 = 2.5e-4;
+pub const BUCKET_WIDTH: f64 = 2.5e-4;
 /// Values are counted in batches of this size: many at once are faster than one by one.
 const MAX_UNCOUNTED: usize = 4096;
 

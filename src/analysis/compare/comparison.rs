@@ -7,7 +7,7 @@ use super::{
     estimate::SampleSize,
     metric::{DEFAULT_METRICS, HEADLINE, Metric},
     sample::Sample,
-    spread::RunSpread,
+    spread::{RunDeviation, RunSpread},
     verdict::Verdict,
     waterfall::Waterfall,
 };
@@ -132,8 +132,8 @@ pub struct Comparison {
     pub margin: f64,
     /// The number of interleaved runs of each side; `None` for a comparison of one run with another.
     pub pairs: Option<usize>,
-    /// The standard deviation of the headline from run to run as a share, and the number of saved runs it is from.
-    pub run_spread: Option<(f64, usize)>,
+    /// The variation of the headline from run to run, where it is known from saved runs.
+    pub run_spread: Option<RunDeviation>,
     /// How many rows are corrected together.
     pub corrected_rows: usize,
     pub a: Side,

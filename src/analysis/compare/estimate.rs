@@ -227,7 +227,12 @@ impl Metric {
             let log_ratio = Ok(SamplingDistribution::Point((b / a).ln()));
             return Estimated { a: Some(a), b: Some(b), log_ratio, n: None };
         }
-        let log_ratio = log_ratio_of_pairs(&values, seed);
+        let log_ratio = match log_ratio_of_pairs(&values, seed) {
+            Some(SamplingDistribution::Point(log_ratio)) if self.is_percentile() => {
+                Some(ratio::of_buckets(log_ratio))
+            }
+            log_ratio => log_ratio,
+        };
         Estimated {
             a: Some(mean(&|pair| pair.0.ln()).exp()),
             b: Some(mean(&|pair| pair.1.ln()).exp()),

@@ -182,6 +182,12 @@ impl Metric {
         }
     }
 
+    /// It is a percentile, and computed from buckets.
+    pub fn is_percentile(self) -> bool {
+        use Statistic::Percentile;
+        matches!(self, Metric::Ttft(Percentile(_)) | Metric::Tpot(Percentile(_)) | Metric::Itl(Percentile(_)))
+    }
+
     /// It is counted once in a run, and has no interval.
     pub fn is_count(self) -> bool {
         matches!(self, Metric::PeakMemory | Metric::KernelsPerToken)

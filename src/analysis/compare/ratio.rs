@@ -4,7 +4,7 @@
 //! Percentiles use the percentile bootstrap over blocks, widened for few blocks as Student's t is. Autocorrelated values are
 //! drawn in blocks.
 
-use super::blocks::{BlockCounts, BlockHistogram, MAX_BLOCKS, bucket_value};
+use super::blocks::{BUCKET_WIDTH, BlockCounts, BlockHistogram, MAX_BLOCKS, bucket_value};
 use crate::analysis::{
     bootstrap::bootstrap,
     interval::{ALPHA, ConfidenceInterval, Estimate, MIN_VALUES, SamplingDistribution},
@@ -67,8 +67,19 @@ pub fn of_percentile(
     let estimate = (percentile_of(b, percentile)? / percentile_of(a, percentile)?).ln();
     let from_a = resampled_percentiles(a, percentile, seed);
     let from_b = resampled_percentiles(b, percentile, seed ^ 0x5EED);
-    let log_ratios = from_a.iter().zip(&from_b).map(|(a, b)| (b / a).ln()).collect();
-    Some(SamplingDistribution::percentile(estimate, log_ratios, blocks))
+    let log_ratios: Vec<f64> = from_a.iter().zip(&from_b).map(|(a, b)| (b / a).ln()).collect();
+    Some(match log_ratios.iter().all(|log_ratio| *log_ratio == estimate) {
+        true => of_buckets(estimate),
+        false => SamplingDistribution::percentile(estimate, log_ratios, blocks),
+    })
+}
+
+/// The logarithm of a ratio of percentiles that are always in the same buckets.
+pub fn of_buckets(log_ratio: f64) -> SamplingDistribution {
+    match log_ratio == 0.0 {
+        true => SamplingDistribution::Point(log_ratio),
+        false => SamplingDistribution::Rounded { estimate: log_ratio, half_width: BUCKET_WIDTH },
+    }
 }
 
 /// A percentile of all values; `None` where there are none.
@@ -229,6 +240,10 @@ mod tests {
         let histogram = BlockHistogram::of_chunks(&[3e6; 20], 1);
         let same = interval(&of_percentile(&histogram, &histogram, 50.0, 1).unwrap()).unwrap();
         assert_eq!(same, ConfidenceInterval::exact(1.0));
+        // Rounding may hide a spread.
+        let slower = BlockHistogram::of_chunks(&[6e6; 20], 1);
+        let rounded = interval(&of_percentile(&histogram, &slower, 50.0, 1).unwrap()).unwrap();
+        assert!((rounded.high / rounded.low - 1.0 - 2.0 * BUCKET_WIDTH).abs() < 1e-6, "{rounded:?}");
     }
 
     #[test]

@@ -10,6 +10,7 @@ use super::{
     ratio,
     sample::Sample,
     sentence::{unknown_clock, verdict_word},
+    spread::RunDeviation,
     verdict::Verdict,
     waterfall::waterfall,
 };
@@ -18,7 +19,8 @@ use crate::analysis::interval::{ALPHA, ConfidenceInterval, SamplingDistribution}
 /// Compares B with A.
 pub fn compare(a: &Sample, b: &Sample, options: &Options) -> Comparison {
     let spread = &options.spread;
-    Comparer::new(a, b, options, None).comparison(&|metric| {
+    let copies = [a, b].into_iter().all(Sample::has_equal_requests);
+    Comparer::new(a, b, options, None, copies).comparison(&|metric| {
         let mut estimated = metric.estimate(a, b, options.seed);
         estimated.log_ratio = estimated.log_ratio.map(|log_ratio| spread.widened(metric, log_ratio));
         let ratio = estimated.log_ratio.as_ref().ok().and_then(ratio::interval);
@@ -30,8 +32,10 @@ pub fn compare(a: &Sample, b: &Sample, options: &Options) -> Comparison {
 /// of a pair cancels. `None` without a pair.
 pub fn compare_pairs(pairs: &[(Sample, Sample)], options: &Options) -> Option<Comparison> {
     let (a, b): (Vec<Sample>, Vec<Sample>) = pairs.iter().cloned().unzip();
+    let is_copy = |pair: &[Sample]| pair[0].requests == pair[1].requests;
+    let copies = [&a, &b].into_iter().all(|side| side.windows(2).all(is_copy));
     let (a, b) = (Sample::pooled(&a)?, Sample::pooled(&b)?);
-    Some(Comparer::new(&a, &b, options, Some(pairs.len())).comparison(&|metric| {
+    Some(Comparer::new(&a, &b, options, Some(pairs.len()), copies).comparison(&|metric| {
         (metric.estimate_in_pairs(pairs, options.seed), metric.cycles_ratio_in_pairs(pairs, options.seed))
     }))
 }
@@ -42,6 +46,8 @@ pub(super) struct Comparer<'a> {
     pub(super) options: &'a Options,
     pub(super) pairs: Option<usize>,
     pub(super) differences: Vec<Difference>,
+    /// All pairs, or all requests of each side, are identical.
+    copies: bool,
     sides: [Side; 2],
 }
 
@@ -53,10 +59,16 @@ struct JudgedRow {
 }
 
 impl<'a> Comparer<'a> {
-    fn new(a: &'a Sample, b: &'a Sample, options: &'a Options, pairs: Option<usize>) -> Comparer<'a> {
+    fn new(
+        a: &'a Sample,
+        b: &'a Sample,
+        options: &'a Options,
+        pairs: Option<usize>,
+        copies: bool,
+    ) -> Comparer<'a> {
         let differences = differences(&a.facts, &b.facts, &options.meant);
         let sides = [a, b].map(|sample| Side::of(sample, pairs.is_some()));
-        Comparer { a, b, options, pairs, differences, sides }
+        Comparer { a, b, options, pairs, differences, copies, sides }
     }
 
     /// `estimate` gives a metric of both sides, and its ratio in cycles.
@@ -91,7 +103,7 @@ impl<'a> Comparer<'a> {
     }
 
     /// The variation from run to run that a comparison of two runs takes into account.
-    pub(super) fn run_spread(&self, metric: Metric) -> Option<(f64, usize)> {
+    pub(super) fn run_spread(&self, metric: Metric) -> Option<RunDeviation> {
         self.options.spread.deviation(metric).filter(|_| self.pairs.is_none())
     }
 
@@ -217,7 +229,7 @@ impl<'a> Comparer<'a> {
         let in_time = Verdict::of(ratio, margin, rates);
         let differs = matches!(in_time, Verdict::Better | Verdict::Worse);
         // Copies have no spread. That is no evidence of a difference.
-        if differs && !metric.is_count() && ratio.low == ratio.high {
+        if differs && !metric.is_count() && (self.copies || ratio.low == ratio.high) {
             row.blocked = true;
             row.reason = Some(self.no_spread());
             return ClockEffect::NONE;

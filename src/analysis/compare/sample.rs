@@ -6,7 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{blocks::BlockHistogram, token_blocks::TokenBlocks};
 use crate::{
-    analysis::trust::{Conditions, Trust, TrustInput, trust},
+    analysis::{
+        interval::MIN_VALUES,
+        trust::{Conditions, Trust, TrustInput, trust},
+    },
     event::{Outcome, Phase, RunStarted},
 };
 
@@ -165,6 +168,13 @@ impl Sample {
     /// Whether it is known what throttled the GPU in a phase.
     pub fn knows_limits_in(&self, phase: Phase) -> bool {
         self.limits_known_in.contains(&phase)
+    }
+
+    /// Whether all requests took exactly the same time. Of fewer than an interval needs, the tokens decide.
+    pub fn has_equal_requests(&self) -> bool {
+        let times = |request: &RequestSample| (request.ttft_ns, request.decode_ns, request.steps);
+        self.requests.len() >= MIN_VALUES
+            && self.requests.windows(2).all(|pair| times(&pair[0]) == times(&pair[1]))
     }
 
     /// Whether the GPU was sampled at all.

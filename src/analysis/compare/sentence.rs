@@ -5,6 +5,7 @@ use super::{
     comparison::{Cause, Row, Subject},
     metric::Metric,
     rows::Comparer,
+    spread::RunDeviation,
     verdict::{Verdict, required_sample_size},
 };
 use crate::{
@@ -140,8 +141,8 @@ impl Comparer<'_> {
         if let Some(n) = row.n {
             text += &format!(", n = {n}");
         }
-        if let Some((deviation, runs)) = self.run_spread(row.metric) {
-            text += &format!(", {} from run to run in {runs} saved runs", percent(100.0 * deviation));
+        if let Some(RunDeviation { share, runs }) = self.run_spread(row.metric) {
+            text += &format!(", {} from run to run in {runs} saved runs", percent(100.0 * share));
         }
         text
     }

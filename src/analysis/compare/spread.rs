@@ -34,6 +34,15 @@ impl RunValues {
     }
 }
 
+/// How much a metric varies from run to run.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct RunDeviation {
+    /// The standard deviation of its logarithm: nearly its relative standard deviation.
+    pub share: f64,
+    /// The runs it is from.
+    pub runs: usize,
+}
+
 /// Several runs of one workload.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct RunSpread {
@@ -52,8 +61,8 @@ impl RunSpread {
         spread
     }
 
-    /// The standard deviation of the metric's logarithm from run to run, and the number of runs; `None` for too few.
-    pub fn deviation(&self, metric: Metric) -> Option<(f64, usize)> {
+    /// The variation of a metric; `None` for too few runs.
+    pub fn deviation(&self, metric: Metric) -> Option<RunDeviation> {
         let name = metric.to_string();
         let logs: Vec<f64> = self.runs.iter().filter_map(|run| Some(run.values.get(&name)?.ln())).collect();
         let n = logs.len();
@@ -62,16 +71,16 @@ impl RunSpread {
         }
         let mean = logs.iter().sum::<f64>() / n as f64;
         let squares: f64 = logs.iter().map(|log| (log - mean).powi(2)).sum();
-        Some(((squares / (n - 1) as f64).sqrt(), n))
+        Some(RunDeviation { share: (squares / (n - 1) as f64).sqrt(), runs: n })
     }
 
     /// The ratio of one run to another: at least as uncertain as that of two of these runs.
     pub fn widened(&self, metric: Metric, log_ratio: SamplingDistribution) -> SamplingDistribution {
-        let Some((deviation, runs)) = self.deviation(metric).filter(|_| !metric.is_count()) else {
+        let Some(RunDeviation { share, runs }) = self.deviation(metric).filter(|_| !metric.is_count()) else {
             return log_ratio;
         };
         let estimate =
-            Estimate { value: log_ratio.estimate(), standard_error: std::f64::consts::SQRT_2 * deviation };
+            Estimate { value: log_ratio.estimate(), standard_error: std::f64::consts::SQRT_2 * share };
         let of_runs = SamplingDistribution::StudentT { estimate, degrees_of_freedom: runs as f64 - 1.0 };
         SamplingDistribution::Wider(Box::new([log_ratio, of_runs]))
     }

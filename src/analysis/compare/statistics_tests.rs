@@ -303,9 +303,9 @@ fn figures_of_few_requests() {
         for requests in [2, 3, 4] {
             let run = SimulatedRun { requests, request_noise, steps: 128, ..FEW };
             let [same, slower] =
-                [1.0, 1.03].map(|slower| decided(TRIALS, |trial| of_few_requests(run, slower, trial)));
+                [1.0, 1.03].map(|slower| decided(FEWER_TRIALS, |trial| of_few_requests(run, slower, trial)));
             println!(
-                "{requests} requests of 128 tokens, noise {request_noise}: {same} false, {slower} of 3 % found, of {TRIALS}"
+                "{requests} requests of 128 tokens, noise {request_noise}: {same} false, {slower} of 3 % found, of {FEWER_TRIALS}"
             );
         }
     }

@@ -173,6 +173,28 @@ fn copies_are_no_evidence() {
     assert!(comparison.sentence.contains("all 6 pairs are identical"), "{}", comparison.sentence);
     let gate: Gate = "tpot<=-50%".parse().unwrap();
     assert!(matches!(gate.check(comparison.row(HEADLINE).unwrap()), GateOutcome::Undecided(_)));
+    assert!(comparison.rows.iter().all(|row| matches!(row.verdict, Verdict::Undecided | Verdict::Same)));
+    // Times without any visible spread that are no copies.
+    let still = |seed: u64, itl_ms: f64| {
+        let mut sample =
+            SimulatedRun { token_noise: 0.0, request_noise: 0.0, seed, itl_ms, ..BASE_RUN }.sample(true);
+        sample
+            .requests
+            .iter_mut()
+            .enumerate()
+            .for_each(|(i, request)| request.decode_ns += 7 * seed + i as u64 % 3);
+        sample
+    };
+    let fine: Vec<_> = (0..6).map(|nth| (still(nth, 3.8), still(nth + 9, 4.0))).collect();
+    for comparison in [
+        compare(&fine[0].0, &fine[0].1, &Options::default()),
+        compare_pairs(&fine, &Options::default()).unwrap(),
+    ] {
+        for metric in ["tpot.mean", "itl.p50", "decode_tok_s"] {
+            let row = comparison.row(metric.parse().unwrap()).unwrap();
+            assert_eq!(row.verdict, Verdict::Worse, "{}: {row:?}", comparison.sentence);
+        }
+    }
     // Equal values are the same, with or without spread.
     let equal = pairs(6, |_, _, run| SimulatedRun { seed: 0, ..run });
     let comparison = compare_pairs(&equal, &Options::default()).unwrap();
