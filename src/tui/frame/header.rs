@@ -22,6 +22,8 @@ use crate::{
 
 /// Cells for what a tool is doing.
 const TOOL_WIDTH: usize = 24;
+/// Of the weights; shortened where it does not fit.
+const SYNTHETIC: &str = "synthetic weights";
 /// A shorter rest is not worth a number.
 const MIN_LEFT_S: f64 = 20.0;
 
@@ -61,13 +63,16 @@ fn identity<'a>(view: &View<'_>, width: u16) -> Line<'a> {
         if view.state.watches() {
             facts.clear();
         } else if !run.simulated {
-            facts.extend(run.synthetic_weights.then(|| "synthetic weights".to_owned()));
+            facts.extend(run.synthetic_weights.then(|| SYNTHETIC.to_owned()));
             facts.extend([gpu.unwrap_or_else(|| run.device.to_string()), run.engine.to_string()]);
             facts.extend((run.batch > 1).then(|| format!("batch {}", run.batch)));
         }
         // The right half of the line shows the status.
         let room = width.saturating_sub(52).max(22) as usize;
-        for fact in facts {
+        for mut fact in facts {
+            if fact == SYNTHETIC && line.width() + fact.len() + 3 > room {
+                fact = "synthetic".to_owned();
+            }
             if line.width() + fact.len() + 3 <= room {
                 line.push_span(Span::styled(format!(" {} ", theme.glyphs.separator), theme.border));
                 line.push_span(Span::styled(fact, theme.dim));
