@@ -88,7 +88,13 @@ fn the_same_kernels_in_every_report_and_format() {
     assert_eq!((trace[0].busy, trace[0].device.as_deref()), (wanted.busy, Some("NVIDIA H200 (0)")));
     assert_eq!(trace[1].total(), recorded(Kind::MemoryTime).total());
     let launches = reported("kernexecsum_2022_4.csv");
-    assert_eq!(sums(&launches), sums(&wanted));
+    for (name, (calls, total)) in sums(&launches) {
+        let (wanted_calls, wanted_total) = sums(&wanted)[&name];
+        // It has means of launches, rounded to a tenth.
+        assert!((total - wanted_total).abs() <= 0.051 * calls as f64, "{name}: {total} and {wanted_total}");
+        assert_eq!(calls, wanted_calls, "{name}");
+    }
+    assert!(launches.has_graphs() && trace[0].has_graphs() && wanted.has_graphs());
     let several = tables("nsys/apigpusum_2022_4.csv");
     let kinds: Vec<Kind> = several.iter().map(|table| table.kind).collect();
     assert_eq!(kinds, [Kind::Kernels, Kind::ApiCalls, Kind::MemoryTime]);

@@ -14,7 +14,7 @@ use super::{
     error::{KernelsError, RECORD_KERNELS},
     ncu, nsys, torch,
 };
-use crate::base::gzip;
+use crate::base::gz;
 use crate::event::kernels::{KernelRow, KernelTable, Kind};
 use crate::tools::System;
 
@@ -114,7 +114,7 @@ fn format_of(path: &Path, input: &mut impl BufRead) -> Result<Format, Unrecognis
     if head.starts_with(b"NVR\0") {
         return Ok(Format::Report(Report::Ncu));
     }
-    if head.starts_with(&gzip::SIGNATURE) {
+    if head.starts_with(&gz::SIGNATURE) {
         return Ok(Format::CompressedTrace);
     }
     if head.contains(&0) {

@@ -297,7 +297,7 @@ fn totals_are_those_of_a_plain_reading() {
         let tables = crate::kernels::open(&path).unwrap();
         let bytes = std::fs::read(&path).unwrap();
         let json: Value = match name.ends_with(".gz") {
-            true => serde_json::from_reader(gzip::decompressed(bytes.as_slice())).unwrap(),
+            true => serde_json::from_reader(gz::decompressed(bytes.as_slice())).unwrap(),
             false => serde_json::from_slice(&bytes).unwrap(),
         };
         let events = json["traceEvents"].as_array().unwrap();
