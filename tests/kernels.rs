@@ -218,6 +218,33 @@ fn the_command_prints_hints_and_a_table() {
     }
 }
 
+#[test]
+fn a_trace_of_pytorch_is_shown_by_operator() {
+    let dir = tempfile::tempdir().unwrap();
+    let trace = fixture("torch/gpu_rank1.json");
+    let output = run(dir.path(), &["kernels", trace.to_str().unwrap()]);
+    assert_eq!((output.code, output.err.as_str()), (0, ""));
+    for words in [
+        "PyTorch trace, kernels on NVIDIA H200",
+        "rank 1 of 2",
+        "GPU busy",
+        "already launches CUDA graphs",
+        "in ProfilerStep/decode/aten::addmm",
+        "6 operators in 32 calls",
+        "Memcpy HtoD (Pinned -> Device)",
+        "stream 20",
+        "GPU 1: at most 1.05 MB in use",
+    ] {
+        assert!(output.out.contains(words), "{words}: {}", output.out);
+    }
+    let args = ["kernels", "top", "--from", trace.to_str().unwrap(), "-k", "1"];
+    assert!(run(dir.path(), &args).out.contains("regex: ^ncclDevKernel_AllReduce_Sum_bf16_RING_LL$"));
+    fs::write(dir.path().join("other.json"), "{\"a\": 1}").unwrap();
+    let output = run(dir.path(), &["kernels", "other.json"]);
+    assert_eq!(output.code, 1);
+    assert!(output.err.contains("traces of PyTorch's profiler as .json or .json.gz"), "{}", output.err);
+}
+
 /// A recording with changed bytes or a cut end is read or rejected with a message, never a panic.
 #[test]
 fn a_broken_recording_is_read_or_rejected() {

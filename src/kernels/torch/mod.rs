@@ -3,6 +3,7 @@
 //! A trace has gigabytes. It is read event by event; what is kept does not grow with it, except for the links between
 //! operators, calls and kernels, which have a limit.
 
+mod device;
 mod event;
 mod fold;
 mod host;

@@ -183,7 +183,7 @@ fn copies_memory_collectives_graphs_and_two_gpus() {
     assert_eq!((nccl.bytes, nccl.graph_calls), (Some(2000.0), Some(1)));
     assert!(tables[0].has_graphs() && !tables[1].has_graphs());
     assert!(
-        tables[0].notes.iter().any(|note| note.starts_with("1 kernel of NCCL take")),
+        tables[0].notes.iter().any(|note| note.starts_with("1 kernel of NCCL takes 100 %")),
         "{:?}",
         tables[0].notes
     );
