@@ -121,7 +121,8 @@ fn format_of(path: &Path, input: &mut impl BufRead) -> Result<Format, Unrecognis
         return binary(path, head);
     }
     match head.trim_ascii_start() {
-        [b'{', ..] => Ok(Format::Trace),
+        // A program under ncu may print JSON before the page.
+        [b'{', ..] => Ok(text_format(input).unwrap_or(Format::Trace)),
         [b'[', b'\n' | b'\r' | b' ' | b'{' | b']', ..] if torch::is_list_of_events(head) => Ok(Format::Trace),
         [b'[', b'\n' | b'\r' | b' ' | b'{' | b']', ..] => Ok(Format::NsysJson),
         _ => text_format(input),
@@ -206,6 +207,7 @@ mod tests {
             (b"[\n  {\"Name\": 1}]", Some(Format::NsysJson)),
             (b"[\n{\"ph\": \"X\"}]", Some(Format::Trace)),
             (b"\n  {\"schemaVersion\": 1, \"traceEvents\": [", Some(Format::Trace)),
+            (b"{\"loss\": 1}\n\"ID\",\"Kernel Name\",\"x__y.sum\"\n", Some(Format::NcuRaw)),
             (b"\x1f\x8b\x08\0", Some(Format::CompressedTrace)),
             (b" Total Time (ns)  Instances  Name\n ---  ---  ---\n", None),
             (
