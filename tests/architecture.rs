@@ -122,7 +122,7 @@ const VENDORS: [(&str, &str); 25] = [
     ("statrs", "analysis"),
     ("zip", "assets/archive"),
     ("tar", "assets/archive"),
-    ("flate2", "base/gzip.rs"),
+    ("flate2", "base/gz.rs"),
     ("rusqlite", "kernels"),
     ("cpp_demangle", "event/kernels/names.rs"),
     ("plotters", "report/plots"),

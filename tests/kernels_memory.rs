@@ -1,12 +1,18 @@
 //! Memory use does not depend on the length of a kernel file, or hardly.
 
-use std::io::{BufReader, Read};
+use std::{
+    io::{BufReader, Read},
+    sync::{Mutex, PoisonError},
+};
 
 use llmprof::kernels::{ncu::read_raw, torch::read_trace};
 use peak_alloc::PeakAlloc;
 
 #[global_allocator]
 static MEMORY: PeakAlloc = PeakAlloc;
+
+/// One measurement at a time: the tests share the allocator.
+static ALONE: Mutex<()> = Mutex::new(());
 
 const RAW: &str = include_str!("fixtures/h200_ncu_raw.csv");
 
@@ -59,6 +65,7 @@ impl Steps {
 
 #[test]
 fn a_trace_keeps_only_the_links_between_its_events() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let peak = |steps: u64| {
         let input = BufReader::new(Steps { steps, done: 0, ready: Default::default() });
         MEMORY.reset_peak_usage();
@@ -74,6 +81,7 @@ fn a_trace_keeps_only_the_links_between_its_events() {
 
 #[test]
 fn memory_does_not_grow_with_the_launches() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let peak = |times: usize| {
         let input = BufReader::new(repeated(times));
         MEMORY.reset_peak_usage();

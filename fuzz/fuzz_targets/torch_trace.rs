@@ -20,7 +20,7 @@ fuzz_target!(|input: &[u8]| {
             changed.truncate(at.max(1));
         }
     }
-    let events = [b"{\"traceEvents\": [", input, b"]}"].concat();
+    let events = [&b"{\"traceEvents\": ["[..], input, &b"]}"[..]].concat();
     for bytes in [input, &events, &changed] {
         let Ok(tables) = read_trace("any", bytes) else { continue };
         assert!(!tables.is_empty());

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::error::AssetError;
 use super::paths;
-use crate::base::gzip;
+use crate::base::gz;
 
 /// Maximum length of a link target in an archive.
 const MAX_LINK: u64 = 4096;
@@ -127,7 +127,7 @@ fn for_each_entry(archive: &Path, visit: &mut Visit<'_>) -> Result<(), AssetErro
     match Format::from_name(&name) {
         Some(Format::Zip) => for_each_in_zip(archive, file, visit),
         Some(Format::Tar) => for_each_in_tar(archive, file, visit),
-        Some(Format::TarGz) => for_each_in_tar(archive, gzip::decompressed(file), visit),
+        Some(Format::TarGz) => for_each_in_tar(archive, gz::decompressed(file), visit),
         None => Err(bad(archive, "is not a .zip, .tar, .tar.gz or .tgz file")),
     }
 }

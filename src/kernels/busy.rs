@@ -1,6 +1,6 @@
 //! The time in which at least one of many intervals runs, in bounded memory.
 
-use std::collections::BTreeMap;
+use std::collections::VecDeque;
 
 use crate::event::kernels::Busy;
 
@@ -10,10 +10,8 @@ const MAX_KEPT: usize = 1 << 14;
 /// Intervals in any order, merged where they overlap.
 #[derive(Debug, Clone, Default)]
 pub struct BusyTime {
-    /// The one that starts last. Most intervals extend or follow it.
-    last: Option<(i64, i64)>,
-    /// Starts of the others with their ends; none overlap.
-    kept: BTreeMap<i64, i64>,
+    /// Starts and ends, in order; none overlap.
+    kept: VecDeque<(i64, i64)>,
     /// The time before `since`.
     before_ns: i64,
     since: Option<i64>,
@@ -27,37 +25,28 @@ impl BusyTime {
         self.span = Some(self.span.map_or((start, end), |(first, last)| (first.min(start), last.max(end))));
         let start = self.since.map_or(start, |since| start.max(since));
         let end = end.max(start);
-        match &mut self.last {
-            Some((last, until)) if (*last..=*until).contains(&start) => *until = end.max(*until),
-            Some((last, until)) if start > *until => {
-                self.kept.insert(*last, *until);
-                (*last, *until) = (start, end);
-                if self.kept.len() > MAX_KEPT {
-                    self.complete_half();
-                }
-            }
+        match self.kept.back_mut() {
+            // Most follow the last one.
+            Some((_, until)) if start > *until => self.kept.push_back((start, end)),
+            Some((last, until)) if start >= *last => *until = end.max(*until),
             _ => self.insert(start, end),
+        }
+        if self.kept.len() > MAX_KEPT {
+            self.complete_half();
         }
     }
 
-    /// Inserts one that begins before the last.
     fn insert(&mut self, mut start: i64, mut end: i64) {
-        self.kept.extend(self.last.take());
-        while let Some((other, until)) =
-            self.kept.range(..=end).next_back().map(|(start, until)| (*start, *until))
-            && until >= start
-        {
-            self.kept.remove(&other);
+        let from = self.kept.partition_point(|(_, until)| *until < start);
+        let to = self.kept.partition_point(|(other, _)| *other <= end);
+        for (other, until) in self.kept.drain(from..to.max(from)) {
             (start, end) = (start.min(other), end.max(until));
         }
-        self.kept.insert(start, end);
-        self.last = self.kept.pop_last();
+        self.kept.insert(from, (start, end));
     }
 
     fn complete_half(&mut self) {
-        while self.kept.len() > MAX_KEPT / 2
-            && let Some((start, end)) = self.kept.pop_first()
-        {
+        for (start, end) in self.kept.drain(..MAX_KEPT / 2) {
             self.before_ns = self.before_ns.saturating_add(end.saturating_sub(start));
             self.since = Some(end);
         }
@@ -66,10 +55,9 @@ impl BusyTime {
     /// `None` without intervals.
     pub fn total(&self) -> Option<Busy> {
         let (first, last) = self.span?;
-        let kept = self.kept.iter().map(|(start, end)| (*start, *end)).chain(self.last);
-        let kept = kept.fold(0i64, |sum, (start, end)| sum.saturating_add(end.saturating_sub(start)));
-        let span_ns = last.saturating_sub(first) as f64;
-        Some(Busy { busy_ns: self.before_ns.saturating_add(kept) as f64, span_ns })
+        let length = |sum: i64, (start, end): &(i64, i64)| sum.saturating_add(end.saturating_sub(*start));
+        let busy_ns = self.kept.iter().fold(self.before_ns, length) as f64;
+        Some(Busy { busy_ns, span_ns: last.saturating_sub(first) as f64 })
     }
 }
 

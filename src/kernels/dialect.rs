@@ -51,7 +51,8 @@ pub fn rows<R: BufRead>(
     mut input: R,
     header: impl Fn(Row) -> Option<Vec<usize>>,
 ) -> io::Result<(Rows<impl BufRead>, Decimal)> {
-    let mut beginning = Vec::new();
+    // Of this size from the beginning: growing would need twice as much.
+    let mut beginning = Vec::with_capacity(BEGINNING as usize);
     input.by_ref().take(BEGINNING).read_to_end(&mut beginning)?;
     let Dialect { delimiter, decimal } = Dialect::of(&beginning, header);
     Ok((Rows::new(io::Cursor::new(beginning).chain(input), delimiter), decimal))

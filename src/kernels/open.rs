@@ -14,7 +14,7 @@ use super::{
     error::{KernelsError, RECORD_KERNELS},
     ncu, nsys, torch,
 };
-use crate::base::gzip;
+use crate::base::gz;
 use crate::event::kernels::{KernelRow, KernelTable, Kind};
 use crate::tools::System;
 
@@ -114,14 +114,15 @@ fn format_of(path: &Path, input: &mut impl BufRead) -> Result<Format, Unrecognis
     if head.starts_with(b"NVR\0") {
         return Ok(Format::Report(Report::Ncu));
     }
-    if head.starts_with(&gzip::SIGNATURE) {
+    if head.starts_with(&gz::SIGNATURE) {
         return Ok(Format::CompressedTrace);
     }
     if head.contains(&0) {
         return binary(path, head);
     }
     match head.trim_ascii_start() {
-        [b'{', ..] => Ok(Format::Trace),
+        // A program under ncu may print JSON before the page.
+        [b'{', ..] => Ok(text_format(input).unwrap_or(Format::Trace)),
         [b'[', b'\n' | b'\r' | b' ' | b'{' | b']', ..] if torch::is_list_of_events(head) => Ok(Format::Trace),
         [b'[', b'\n' | b'\r' | b' ' | b'{' | b']', ..] => Ok(Format::NsysJson),
         _ => text_format(input),
@@ -206,6 +207,7 @@ mod tests {
             (b"[\n  {\"Name\": 1}]", Some(Format::NsysJson)),
             (b"[\n{\"ph\": \"X\"}]", Some(Format::Trace)),
             (b"\n  {\"schemaVersion\": 1, \"traceEvents\": [", Some(Format::Trace)),
+            (b"{\"loss\": 1}\n\"ID\",\"Kernel Name\",\"x__y.sum\"\n", Some(Format::NcuRaw)),
             (b"\x1f\x8b\x08\0", Some(Format::CompressedTrace)),
             (b" Total Time (ns)  Instances  Name\n ---  ---  ---\n", None),
             (

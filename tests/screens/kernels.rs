@@ -180,6 +180,11 @@ fn files_have_a_screen_without_a_run() {
     let mut state = RunState::default();
     state.apply(&Envelope { t: Stamp(0), event: report("nsys/kernels.sqlite", "nsys SQLite", None) });
     insta::assert_snapshot!("files", screens(&state, &showing(Pane::Kernels)));
+    let mut trace = RunState::default();
+    trace.apply(&Envelope { t: Stamp(0), event: report("torch/gpu_rank1.json", "PyTorch trace", None) });
+    let operators = KernelsSettings { source: Some(1), ..KernelsSettings::default() };
+    insta::assert_snapshot!("torch", screens(&trace, &showing(Pane::Kernels)));
+    insta::assert_snapshot!("torch_operators", screens(&trace, &with_settings(operators)));
     let overview = drawn(&state, &showing(Pane::Overview), Glyphs::UNICODE, (80, 24));
     assert!(!overview.contains("snapshot") && !overview.contains("idle"), "{overview}");
 }

@@ -75,14 +75,14 @@ pub struct Args {
 impl Event {
     /// `None` for events that are not used.
     pub fn about(&self) -> Option<Category> {
-        let category = self.category.to_ascii_lowercase();
-        Some(match category.as_str() {
-            "cpu_op" | "operator" => Category::Operator,
+        // Versions before 1.13 write some of them with a capital letter.
+        Some(match self.category.as_str() {
+            "cpu_op" | "Operator" => Category::Operator,
             "user_annotation" => Category::Annotation,
             "gpu_user_annotation" => Category::GpuAnnotation,
-            "kernel" => Category::Kernel,
-            "gpu_memcpy" | "gpu_memset" | "memcpy" | "memset" => Category::Copy,
-            "runtime" => Category::Call,
+            "kernel" | "Kernel" => Category::Kernel,
+            "gpu_memcpy" | "gpu_memset" | "Memcpy" | "Memset" => Category::Copy,
+            "Runtime" => Category::Call,
             "cpu_instant_event" if self.name == "[memory]" => Category::Memory,
             name if name.ends_with("_runtime") || name.ends_with("_driver") => Category::Call,
             // The profiler before Kineto.

@@ -6,26 +6,24 @@ use std::{
 };
 
 use super::{
-    event::{Args, Category, Event},
+    device::{GpuEvents, gpu_of},
+    event::{Category, Event},
     host::{NameId, Names, Threads},
     links::Links,
     memory::Memory,
     nccl::Asynchronous,
 };
 use crate::{
-    base::units::{grouped, percent},
-    event::kernels::{KernelRow, KernelTable, Kind, counters::Counter, names},
+    base::units::grouped,
+    event::kernels::{KernelRow, KernelTable, Kind, counters::Counter},
     kernels::{
-        gpu::{Gpu, Ran, filled},
+        gpu::{Ran, filled},
         nsys::ranges::{Paths, range_table},
         show::KERNEL_TIME,
         tally::{Durations, MAX_ROWS},
     },
 };
 
-/// More than a machine has.
-const MAX_GPUS: usize = 256;
-const MAX_STREAMS: usize = 1 << 12;
 /// Kernels whose operator may follow in the file: 24 bytes each.
 const MAX_WAITING: usize = 1 << 22;
 
@@ -66,15 +64,6 @@ struct OperatorTimes {
     kernel_ns: f64,
 }
 
-#[derive(Debug, Default)]
-struct GpuEvents {
-    operations: Gpu,
-    /// Operations and their time.
-    streams: BTreeMap<i64, (u64, f64)>,
-    kernel_ns: f64,
-    collectives: (u64, f64),
-}
-
 /// A kernel that was read before its operator.
 #[derive(Debug, Clone, Copy)]
 struct Waiting {
@@ -93,6 +82,16 @@ struct Launcher {
 impl Launcher {
     fn packed(self) -> u64 {
         u64::from(self.operator.map_or(0, |operator| operator + 1)) << 32 | u64::from(self.path)
+    }
+
+    /// The annotations around a launch, then the operator.
+    fn range(self, paths: &Paths, names: &Names) -> Option<String> {
+        let path = paths.text(self.path);
+        let operator = self.operator.map(|operator| names.text(operator));
+        match (path, operator) {
+            (Some(path), Some(operator)) => Some(format!("{path}/{operator}")),
+            (path, operator) => path.or(operator).map(str::to_owned),
+        }
     }
 
     fn of(packed: u64) -> Launcher {
@@ -195,25 +194,12 @@ impl Fold {
         self.by_external.get(external).map(Launcher::of)
     }
 
-    fn gpu(&mut self, event: &Event, ran: Ran) -> &mut GpuEvents {
-        let number = gpu_of(event);
-        let known = self.gpus.len() < MAX_GPUS || self.gpus.contains_key(&number);
-        let gpu = self.gpus.entry(if known { number } else { i64::MAX }).or_default();
-        let stream = event.args.stream.or_else(|| event.thread.whole()).unwrap_or(-1);
-        if gpu.streams.len() < MAX_STREAMS || gpu.streams.contains_key(&stream) {
-            let (operations, ns) = gpu.streams.entry(stream).or_default();
-            *operations += 1;
-            *ns += ran.ns;
-        }
-        gpu
-    }
-
     fn copy(&mut self, event: &Event, ran: Ran) {
-        self.gpu(event, ran).operations.copy(&event.name, event.args.bytes, ran);
+        GpuEvents::of(&mut self.gpus, event, ran).operations.copy(&event.name, event.args.bytes, ran);
     }
 
     fn kernel(&mut self, event: &Event, ran: Ran) {
-        let Event { name, args, .. } = event;
+        let args = &event.args;
         self.kernels += 1;
         let launcher = self.launcher(args.external, args.correlation);
         match launcher {
@@ -225,52 +211,10 @@ impl Fold {
             None => self.without_operator += 1,
         }
         let called = args.correlation.and_then(|correlation| self.start_of_call.get(correlation));
-        let range = launcher.and_then(|launcher| self.range(launcher));
-        let mut key = name.as_bytes().to_vec();
-        key.extend(launcher.map_or(u64::MAX, Launcher::packed).to_le_bytes());
-        for size in [args.grid, args.block].into_iter().flatten().flatten() {
-            key.extend(size.to_le_bytes());
-        }
-        let gpu = self.gpu(event, ran);
-        gpu.kernel_ns += ran.ns;
-        if name.starts_with("nccl") {
-            gpu.collectives.0 += 1;
-            gpu.collectives.1 += ran.ns;
-        }
-        let row = gpu.operations.launch(&key, name, ran, || KernelRow {
-            grid: args.grid,
-            block: args.block,
-            registers: args.registers.filter(|n| *n >= 0.0).map(|n| n as u32),
-            shared_bytes: args.shared_bytes.filter(|n| *n >= 0.0).map(|n| n as u64),
-            range,
-            ..KernelRow::named(names::demangled(name))
-        });
-        if let Some(node) = args.graph_node {
-            row.graph_calls = Some(row.graph_calls.unwrap_or(0) + u64::from(node > 0.0));
-        }
-        if let Some(bytes) = message_bytes(args) {
-            row.bytes = Some(row.bytes.unwrap_or(0.0) + bytes);
-        }
-        let delay = called.map(|called| ran.start_ns.saturating_sub(called as i64) as f64);
-        for (counter, unit, value, weight) in [
-            ("est. achieved occupancy", "%", args.occupancy_pct, ran.ns.max(1.0)),
-            ("from the call to the start", "ns", delay, 1.0),
-        ] {
-            let Some(value) = value.filter(|value| *value >= 0.0) else { continue };
-            let mut one = Counter::NONE;
-            one.add(value, weight);
-            row.counters.merge(&Arc::from(counter), &Arc::from(unit), &one);
-        }
-    }
-
-    /// The annotations around a launch, then the operator.
-    fn range(&self, launcher: Launcher) -> Option<String> {
-        let path = self.paths.text(launcher.path);
-        let operator = launcher.operator.map(|operator| self.names.text(operator));
-        match (path, operator) {
-            (Some(path), Some(operator)) => Some(format!("{path}/{operator}")),
-            (path, operator) => path.or(operator).map(str::to_owned),
-        }
+        let Fold { gpus, paths, names, .. } = self;
+        let number = launcher.map_or(u64::MAX, Launcher::packed);
+        let range = || launcher.and_then(|launcher| launcher.range(paths, names));
+        GpuEvents::of(gpus, event, ran).kernel(event, ran, number, called.map(|ns| ns as i64), range);
     }
 
     fn launch(&mut self, launcher: Launcher, ns: f64) {
@@ -304,7 +248,7 @@ impl Fold {
         let (mut kernels, mut copies, mut streams) = (Vec::new(), Vec::new(), Vec::new());
         for (number, gpu) in std::mem::take(&mut self.gpus) {
             let named = device(number);
-            let note = collectives(&gpu);
+            let note = gpu.collectives();
             streams.extend(gpu.streams.iter().map(|(stream, (operations, ns))| {
                 let name = if several {
                     format!("GPU {number}, stream {stream}")
@@ -443,38 +387,10 @@ fn ns_of(us: f64) -> i64 {
     (us.trunc() as i64).saturating_mul(1000).saturating_add((us.fract() * 1e3).round() as i64)
 }
 
-fn gpu_of(event: &Event) -> i64 {
-    event.args.device.or_else(|| event.process.whole()).unwrap_or(0)
-}
-
 /// `ProfilerStep` of `ProfilerStep#12`: the steps are one annotation.
 fn step_name(name: &str) -> &str {
     match name.split_once('#') {
         Some((step @ "ProfilerStep", _)) => step,
         _ => name,
     }
-}
-
-/// The size of the message of a collective operation.
-fn message_bytes(args: &Args) -> Option<f64> {
-    let elements = args.elements_in?.max(args.elements_out?);
-    let bytes = match args.element_type.as_deref()? {
-        "Double" | "Long" | "ComplexFloat" | "UInt64" => 8.0,
-        "Float" | "Int" | "UInt32" => 4.0,
-        "Half" | "BFloat16" | "Short" | "UInt16" => 2.0,
-        "Byte" | "Char" | "Bool" => 1.0,
-        name if name.starts_with("Float8") => 1.0,
-        _ => return None,
-    };
-    Some(elements * bytes)
-}
-
-fn collectives(gpu: &GpuEvents) -> Option<String> {
-    let (kernels @ 1.., ns) = gpu.collectives else { return None };
-    let share = percent(ns / gpu.kernel_ns.max(1.0) * 100.0);
-    let noun = if kernels == 1 { "kernel" } else { "kernels" };
-    let kernels = grouped(i64::try_from(kernels).unwrap_or(i64::MAX));
-    Some(format!(
-        "{kernels} {noun} of NCCL take {share} of the kernel time, waiting for other ranks included"
-    ))
 }

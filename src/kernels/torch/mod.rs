@@ -3,6 +3,7 @@
 //! A trace has gigabytes. It is read event by event; what is kept does not grow with it, except for the links between
 //! operators, calls and kernels, which have a limit.
 
+mod device;
 mod event;
 mod fold;
 mod host;
@@ -27,7 +28,7 @@ use self::{
     repair::Repaired,
 };
 use super::error::KernelsError;
-use crate::{base::gzip, event::kernels::KernelTable};
+use crate::{base::gz, event::kernels::KernelTable};
 
 /// A trace of a long run has some gigabytes.
 const MAX_DECOMPRESSED: u64 = 64_000_000_000;
@@ -44,7 +45,7 @@ pub fn is_list_of_events(head: &[u8]) -> bool {
 
 /// Reads a compressed trace.
 pub fn read_compressed(file: &str, input: impl BufRead) -> Result<Vec<KernelTable>, KernelsError> {
-    read_trace(file, BufReader::with_capacity(BUFFER, gzip::decompressed_up_to(input, MAX_DECOMPRESSED)))
+    read_trace(file, BufReader::with_capacity(BUFFER, gz::decompressed_up_to(input, MAX_DECOMPRESSED)))
 }
 
 /// Reads a trace: an object with `traceEvents`, or a list of events.
