@@ -1,7 +1,7 @@
 //! Two samples become rows with verdicts, and the rows a sentence.
 
 use super::{
-    clock::{ClockComparison, ClockEffect, compare_clocks, limit_difference, same_gpu},
+    clock::{ClockComparison, ClockEffect, Doubt, compare_clocks, limit_difference, same_gpu},
     comparison::{Cause, Comparison, Options, Row, RowTest, Side, headline},
     difference::{Difference, differences},
     estimate::Estimated,
@@ -236,35 +236,35 @@ impl<'a> Comparer<'a> {
         }
         let clocks = compare_clocks(self.a, self.b, metric);
         let limits = limit_difference(self.a, self.b, metric);
-        let effect = match clocks {
-            ClockComparison::Known { effect, .. } => effect,
-            ClockComparison::Irrelevant | ClockComparison::NotSampled => ClockEffect::NONE,
-            ClockComparison::Unknown { .. } if !differs => ClockEffect::NONE,
+        let (effect, unknown) = match clocks {
+            ClockComparison::Known { effect, .. } => (effect, None),
+            ClockComparison::Irrelevant | ClockComparison::NotSampled => (ClockEffect::NONE, None),
             ClockComparison::Unknown { phase, doubt } => {
-                if let Some(reason) = unknown_clock(phase, limits.as_deref(), doubt) {
-                    (row.blocked, row.reason) = (true, Some(reason));
-                    return ClockEffect::NONE;
-                }
-                ClockEffect::NONE
+                // Without a sign that the clocks differed, equal times are just equal.
+                let doubt = doubt.filter(|doubt| differs || matches!(doubt, Doubt::OtherPhase { .. }));
+                (ClockEffect::NONE, unknown_clock(phase, limits.as_deref(), doubt))
             }
         };
-        row.code = Some(self.attributable(metric, ratio, effect));
+        if differs && unknown.is_some() {
+            (row.blocked, row.reason) = (true, unknown);
+            return effect;
+        }
         let clocks_differ = effect.range() > 1.0 + margin;
+        let is_energy = metric == Metric::JPerToken;
+        let attributable = unknown.is_none() && !(is_energy && clocks_differ);
+        row.code = attributable.then(|| self.attributable(metric, ratio, effect));
+        let described = || self.describe_clocks(clocks, limits.as_deref());
         if in_time == Verdict::Same {
             // The times are the same. Whether the code is, depends on the clocks.
             row.verdict = Verdict::Same;
-            row.reason = clocks_differ.then(|| {
-                let clocks = self.describe_clocks(clocks, limits.as_deref());
-                format!("the values are the same although {clocks}; at equal clocks they may differ")
+            row.reason = unknown.or_else(|| clocks_differ.then(described)).map(|why| {
+                format!("the values are the same although {why}; at equal clocks they may differ")
             });
             return effect;
         }
-        if metric == Metric::JPerToken && clocks_differ {
-            (row.blocked, row.code) = (true, None);
-            row.reason = Some(format!(
-                "{}, which changes the energy",
-                self.describe_clocks(clocks, limits.as_deref())
-            ));
+        if is_energy && clocks_differ {
+            row.blocked = true;
+            row.reason = Some(format!("{}, which changes the energy", described()));
             return effect;
         }
         row.verdict = row.code.map_or(Verdict::Undecided, |code| Verdict::of(code, margin, rates));
@@ -278,7 +278,7 @@ impl<'a> Comparer<'a> {
                     cycles.contains(1.0) || Verdict::of(cycles, margin, rates) != in_time
                 });
                 row.cause = Some(if same_in_cycles { Cause::Clock } else { Cause::Unclear });
-                row.reason = Some(self.describe_clocks(clocks, limits.as_deref()));
+                row.reason = Some(described());
             }
             Verdict::Undecided => row.reason = Some(self.too_wide(row, ratio)),
             Verdict::Same => {}

@@ -300,6 +300,19 @@ fn the_clock_of_decode_is_not_that_of_prefill() {
             assert!(matches!(gate.check(row), GateOutcome::Undecided(_)), "{row:?}");
         }
     }
+    // A cap on one side may hide a change of the code where the times are the same.
+    let both_cool = SimulatedRun { seed: 1, ..cool };
+    let capped_limit = LimitShare { phase: Phase::Prefill, limit: "power cap".into(), share: 1.0 };
+    let (a, b) = (unsampled(cool, &[], &both), unsampled(both_cool, &[capped_limit], &both));
+    let comparison = compare(&a, &b, &options);
+    assert_eq!(comparison.verdict, Verdict::Same, "{}", comparison.sentence);
+    assert!(comparison.sentence.contains("at equal clocks they may differ"), "{}", comparison.sentence);
+    let gate: Gate = "ttft.p50<=+5%".parse().unwrap();
+    assert!(matches!(gate.check(&comparison.rows[0]), GateOutcome::Undecided(_)));
+    // Without a sign of that, they are the same.
+    let (a, b) = (unsampled(cool, &[], &[]), unsampled(both_cool, &[], &[]));
+    let comparison = compare(&a, &b, &options);
+    assert_eq!(gate.check(&comparison.rows[0]), GateOutcome::Held, "{}", comparison.sentence);
     // Locked clocks are no limit that throttles: those of decode differ too.
     let (a, mut b) = (unsampled(cool, &[], &both), unsampled(capped, &[], &both));
     b.clocks.decode_sm_mhz = Some(1440.0);
