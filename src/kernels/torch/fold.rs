@@ -24,8 +24,8 @@ use crate::{
     },
 };
 
-/// Kernels whose operator may follow in the file: 24 bytes each.
-const MAX_WAITING: usize = 1 << 22;
+/// Kernels whose operator may follow in the file: 40 bytes each.
+const MAX_WAITING: usize = 1 << 21;
 
 /// What was counted so far.
 #[derive(Debug, Default)]
@@ -165,7 +165,9 @@ impl Fold {
                 let times = of_number(operators, operator);
                 times.calls += 1;
                 times.with_children_ns += ran.ns;
-                own_by_end_ns.into_iter().for_each(|ns| times.own_by_end.add(ns));
+                if let Some(ns) = own_by_end_ns {
+                    times.own_by_end.add(ns);
+                }
             }
             None => {
                 let (durations, count) = of_number(&mut self.annotations, path);
