@@ -75,7 +75,7 @@ pub struct Args {
 impl Event {
     /// `None` for events that are not used.
     pub fn about(&self) -> Option<Category> {
-        // Versions before 1.13 write some of them with a capital letter.
+        // Versions of 2021 write some of them with a capital letter.
         Some(match self.category.as_str() {
             "cpu_op" | "Operator" => Category::Operator,
             "user_annotation" => Category::Annotation,

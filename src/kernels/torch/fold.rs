@@ -8,7 +8,7 @@ use std::{
 use super::{
     device::{GpuEvents, gpu_of},
     event::{Category, Event},
-    host::{NameId, Names, Threads},
+    host::{Begun, NameId, Names, Order, Threads},
     links::Links,
     memory::Memory,
     nccl::Asynchronous,
@@ -24,8 +24,8 @@ use crate::{
     },
 };
 
-/// Kernels whose operator may follow in the file: 24 bytes each.
-const MAX_WAITING: usize = 1 << 22;
+/// Kernels whose operator may follow in the file: 40 bytes each.
+const MAX_WAITING: usize = 1 << 21;
 
 /// What was counted so far.
 #[derive(Debug, Default)]
@@ -58,7 +58,9 @@ pub struct Fold {
 #[derive(Debug, Default)]
 struct OperatorTimes {
     calls: u64,
-    own: Durations,
+    /// If events are in the order of their start, or of their end.
+    own_by_start: Durations,
+    own_by_end: Durations,
     with_children_ns: f64,
     kernels: u64,
     kernel_ns: f64,
@@ -153,15 +155,19 @@ impl Fold {
         let name = step_name(&event.name);
         let operator = (category == Category::Operator).then(|| self.names.number(name));
         let Fold { operators, paths, threads, .. } = self;
-        let own = &mut |operator: NameId, ns: f64| of_number(operators, operator).own.add(ns);
+        let own = &mut |operator: NameId, ns: f64| of_number(operators, operator).own_by_start.add(ns);
         let enter = |around| if operator.is_some() { around } else { paths.within(around, name) };
         let thread = [&event.process, &event.thread];
-        let path = threads.begin(thread, (ran.start_ns, ran.ns), operator, enter, own);
+        let Begun { path, own_by_end_ns } =
+            threads.begin(thread, (ran.start_ns, ran.ns), operator, enter, own);
         match operator {
             Some(operator) => {
                 let times = of_number(operators, operator);
                 times.calls += 1;
                 times.with_children_ns += ran.ns;
+                if let Some(ns) = own_by_end_ns {
+                    times.own_by_end.add(ns);
+                }
             }
             None => {
                 let (durations, count) = of_number(&mut self.annotations, path);
@@ -237,7 +243,7 @@ impl Fold {
             }
         }
         let Fold { threads, operators, .. } = &mut self;
-        threads.end(&mut |operator, ns| of_number(operators, operator).own.add(ns));
+        threads.end(&mut |operator, ns| of_number(operators, operator).own_by_start.add(ns));
         let notes = self.notes(about);
         let several = self.gpus.len() > 1;
         let device = |number: i64| match (about.gpus.get(&number), several) {
@@ -302,9 +308,10 @@ impl Fold {
                 continue;
             }
             let row = simple_row(self.names.text(number as NameId).to_owned());
-            let mut row = match self.threads.unordered {
-                true => KernelRow { calls: times.calls, ..row },
-                false => times.own.into_row(row),
+            let mut row = match self.threads.order() {
+                Order::ByStart => times.own_by_start.into_row(row),
+                Order::ByEnd => times.own_by_end.into_row(row),
+                Order::Unknown => row,
             };
             row.calls = times.calls;
             let kernel_ns = (times.kernels > 0).then_some(times.kernel_ns);
@@ -339,8 +346,12 @@ impl Fold {
                 n(self.kernels)
             ));
         }
-        if self.threads.unordered {
-            notes.push("operators are not in the order of their start: their own time is unknown".to_owned());
+        match self.threads.order() {
+            Order::ByStart => {}
+            Order::ByEnd => notes.push(
+                "annotations of kernels are unknown: operators are in the order of their end".to_owned(),
+            ),
+            Order::Unknown => notes.push("operators are in no order: their own time is unknown".to_owned()),
         }
         let dropped = self.by_external.dropped + self.external_of_call.dropped;
         if dropped > 0 {

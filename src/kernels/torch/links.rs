@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 /// More are not kept: 16 bytes each.
-const MAX_LINKS: usize = 1 << 24;
+const MAX_LINKS: usize = 1 << 23;
 /// Links are sorted into the others in groups of this size.
 const GROUP: usize = 1 << 16;
 

@@ -93,6 +93,7 @@ struct Trace {
 #[serde(field_identifier, rename_all = "camelCase")]
 enum Key {
     TraceEvents,
+    #[serde(alias = "computeProperties")]
     DeviceProperties,
     DistributedInfo,
     #[serde(other)]
