@@ -22,7 +22,7 @@ use crate::{
     },
     kernels::{
         KernelsError, open,
-        show::{Asked, Shown},
+        show::{RowQuery, TableView},
         top::top,
     },
     process::{eprint_line, shutdown::Shutdown},
@@ -164,16 +164,16 @@ fn write_top(from: &Path, k: usize, output: Option<&Path>) -> Result<u8, Failure
 }
 
 fn print_tables(read: &[FileTables], args: KernelsArgs) -> Result<u8, Failure> {
-    let asked = Asked {
+    let asked = RowQuery {
         group: args.group.unwrap_or_default(),
         sort: args.sort,
         filter: args.filter,
         rows: args.k.or((!args.json).then_some(DEFAULT_ROWS)),
     };
-    let shown: Vec<(String, Vec<Shown>)> = read
+    let shown: Vec<(String, Vec<TableView>)> = read
         .iter()
         .map(|(file, tables)| {
-            (file.display().to_string(), tables.iter().map(|table| Shown::new(table, &asked)).collect())
+            (file.display().to_string(), tables.iter().map(|table| TableView::new(table, &asked)).collect())
         })
         .collect();
     if args.json {
@@ -187,7 +187,7 @@ fn print_tables(read: &[FileTables], args: KernelsArgs) -> Result<u8, Failure> {
         if shown.len() > 1 {
             parts.push(format!("{file}:"));
         }
-        parts.extend(tables.iter().map(Shown::text));
+        parts.extend(tables.iter().map(TableView::text));
     }
     if !parts.is_empty() {
         print(&parts.join("\n\n"))?;

@@ -13,7 +13,7 @@ use crate::{
 
 /// Which rows of a table to show.
 #[derive(Debug, Clone, Default)]
-pub struct Asked {
+pub struct RowQuery {
     pub group: Group,
     pub sort: SortBy,
     pub filter: Option<String>,
@@ -23,7 +23,7 @@ pub struct Asked {
 
 /// A table with the requested rows, and findings about it.
 #[derive(Debug, Clone)]
-pub struct Shown {
+pub struct TableView {
     pub table: KernelTable,
     /// The number of omitted rows, and their amount.
     pub left_out: (usize, Option<f64>),
@@ -32,21 +32,21 @@ pub struct Shown {
     pub hints: Vec<String>,
 }
 
-impl Shown {
-    pub fn new(table: &KernelTable, asked: &Asked) -> Shown {
-        let mut table = table.grouped(asked.group);
-        table.sort(asked.sort);
+impl TableView {
+    pub fn new(table: &KernelTable, query: &RowQuery) -> TableView {
+        let mut table = table.grouped(query.group);
+        table.sort(query.sort);
         let total = table.total();
         let hints = hints(&table);
-        if let Some(text) = &asked.filter {
+        if let Some(text) = &query.filter {
             table.filter(text);
         }
         let mut left_out = (0, None);
-        if let Some(k) = asked.rows.filter(|k| *k < table.rows.len()) {
+        if let Some(k) = query.rows.filter(|k| *k < table.rows.len()) {
             let rest: Option<f64> = table.rows[k..].iter().map(|row| table.amount(row)).sum();
             left_out = (table.top(k), rest);
         }
-        Shown { table, left_out, total, hints }
+        TableView { table, left_out, total, hints }
     }
 
     /// A row's share of the total, in percent, if the total is known.
@@ -397,7 +397,7 @@ mod tests {
     #[test]
     fn a_table_with_its_hints() {
         let table = read_raw("raw", RAW).unwrap();
-        let shown = Shown::new(&table, &Asked { rows: Some(3), ..Asked::default() });
+        let shown = TableView::new(&table, &RowQuery { rows: Some(3), ..RowQuery::default() });
         let text = shown.text();
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0], "ncu, counters of launches on NVIDIA H200");
@@ -408,14 +408,15 @@ mod tests {
         let title = lines.iter().position(|line| line.contains("share")).unwrap();
         let at = |line: &str, word: &str| line.find(word).map(|at| line[..at].chars().count());
         assert_eq!(at(lines[title], "kernel"), at(lines[title + 1], "rmsnorm_bf16"), "{text}");
-        let nothing = Shown::new(&table, &Asked { filter: Some("zzz".to_owned()), ..Asked::default() });
+        let nothing =
+            TableView::new(&table, &RowQuery { filter: Some("zzz".to_owned()), ..RowQuery::default() });
         assert!(nothing.text().contains("no row matches the filter"));
     }
 
     #[test]
     fn the_advice_of_ncu_is_shown() {
         let table = read_details("details", DETAILS).unwrap();
-        let text = Shown::new(&table, &Asked::default()).text();
+        let text = TableView::new(&table, &RowQuery::default()).text();
         assert!(text.contains("ncu on "), "{text}");
     }
 
@@ -424,7 +425,7 @@ mod tests {
         let row =
             KernelRow { calls: 9, total_ns: Some(900.0), mean_ns: Some(100.0), ..KernelRow::named("k") };
         let mut table = KernelTable { rows: vec![row], ..KernelTable::new("test", Kind::Kernels) };
-        let text = |table: &KernelTable| Shown::new(table, &Asked::default()).text();
+        let text = |table: &KernelTable| TableView::new(table, &RowQuery::default()).text();
         assert!(text(&table).contains("fusing them or CUDA graphs may help"), "{}", text(&table));
         table.graphs = true;
         assert!(text(&table).contains("already launches CUDA graphs"), "{}", text(&table));
@@ -436,9 +437,9 @@ mod tests {
     #[test]
     fn the_busy_share_is_stated() {
         let mut table = read_raw("raw", RAW).unwrap();
-        assert!(!Shown::new(&table, &Asked::default()).text().contains("GPU busy"));
+        assert!(!TableView::new(&table, &RowQuery::default()).text().contains("GPU busy"));
         table.busy = Some(Busy { busy_ns: 2e6, span_ns: 8e6 });
-        let shown = Shown::new(&table, &Asked::default());
+        let shown = TableView::new(&table, &RowQuery::default());
         assert!(
             shown.text().contains("GPU busy 25 % of 8.00 ms: kernels run for 2.00 ms"),
             "{}",
@@ -450,7 +451,7 @@ mod tests {
     #[test]
     fn json_has_shares_rules_and_counters() {
         let table = read_raw("raw", RAW).unwrap();
-        let json = Shown::new(&table, &Asked::default()).json("raw.csv");
+        let json = TableView::new(&table, &RowQuery::default()).json("raw.csv");
         assert_eq!(json["rows"].as_array().unwrap().len(), 16);
         let shares: f64 =
             json["rows"].as_array().unwrap().iter().map(|row| row["share_pct"].as_f64().unwrap()).sum();

@@ -29,12 +29,12 @@ pub enum Span {
 
 /// Called on the thread that does the work: the launches of a GPU engine, the computation of a CPU engine.
 pub trait Listener: Send + Sync {
-    /// Whether requests and phases are reported to it. Asked once.
+    /// Whether requests and phases are reported to it. RowQuery once.
     fn wants_requests(&self) -> bool {
         false
     }
 
-    /// Whether steps and operators are reported to it. Asked once.
+    /// Whether steps and operators are reported to it. RowQuery once.
     fn wants_steps(&self) -> bool {
         true
     }

@@ -13,18 +13,18 @@ use crate::{
         units::{bytes, grouped, millis, percent, scaled, three_digits},
     },
     event::{Level, Phase},
-    kernels::show::{Asked, Shown},
+    kernels::show::{RowQuery, TableView},
     state::RunState,
 };
 
 /// The tables that nsys and ncu reported, `rows` of each.
 pub fn kernels_text(state: &RunState, rows: usize) -> String {
-    let asked = Asked { rows: Some(rows), ..Asked::default() };
+    let asked = RowQuery { rows: Some(rows), ..RowQuery::default() };
     let mut parts = Vec::new();
     for report in &state.kernels.reports {
         let phase = report.phase.map(|phase| format!(", {}", phase.name())).unwrap_or_default();
         parts.push(format!("{}{phase} ({}):", report.tool, report.file));
-        parts.extend(report.tables.iter().map(|table| Shown::new(table, &asked).text()));
+        parts.extend(report.tables.iter().map(|table| TableView::new(table, &asked).text()));
     }
     parts.join("\n\n")
 }

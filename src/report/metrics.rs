@@ -13,7 +13,7 @@ use crate::{
         throttle::Work,
     },
     event::{AllocatorSample, KernelReport, Phase, SCHEMA, Stamp},
-    kernels::show::{Asked, Shown},
+    kernels::show::{RowQuery, TableView},
     state::{Measured, RecordedSpan, RunState, Used},
 };
 
@@ -289,7 +289,8 @@ fn recording_json(state: &RunState) -> Value {
 
 /// The report of a profiler, in the form of `kernels --json`.
 fn kernel_report(report: &KernelReport) -> Value {
-    let shown = report.tables.iter().map(|table| Shown::new(table, &Asked::default()).json(&report.file));
+    let shown =
+        report.tables.iter().map(|table| TableView::new(table, &RowQuery::default()).json(&report.file));
     json!({
         "tool": report.tool,
         "phase": report.phase,

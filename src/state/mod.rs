@@ -141,7 +141,7 @@ impl RunState {
             Event::GpuSample(sample) => {
                 let main = self.main_gpu().map(|gpu| gpu.info.index);
                 if main == Some(sample.gpu) {
-                    self.flight.gpu_sample(t, sample, self.trail.seen());
+                    self.flight.gpu_sample(t, sample, self.trail.count());
                 }
                 if let Some(gpu) = self.gpus.iter_mut().find(|g| g.info.index == sample.gpu) {
                     gpu.record(t, sample);
@@ -160,7 +160,7 @@ impl RunState {
             Event::GpuLost(lost) => {
                 if let Some(gpu) = self.gpus.iter_mut().find(|g| g.info.index == lost.gpu) {
                     gpu.lost = Some((t, lost.clone()));
-                    self.flight.lost(t, lost.gpu, self.trail.seen());
+                    self.flight.lost(t, lost.gpu, self.trail.count());
                 }
             }
             Event::SamplerCost(cost) => self.sampler = Some((**cost).clone()),
@@ -267,7 +267,7 @@ impl RunState {
             gpu.ledger.generated(batch);
         }
         let mark = TokenMark { t, gap_ns, id: token.id, request: token.request, first, warmup, recorded };
-        self.flight.token(mark, self.trail.seen());
+        self.flight.token(mark, self.trail.count());
         self.trail.push(mark);
         match first {
             true => self.ttft_ms.push(t, gap_ns as f32 / 1e6),

@@ -24,24 +24,24 @@ const KEPT: usize = 8192;
 #[derive(Debug, Clone)]
 pub struct TokenTrail {
     marks: VecDeque<TokenMark>,
-    seen: u64,
+    count: u64,
 }
 
 impl Default for TokenTrail {
     fn default() -> Self {
-        TokenTrail { marks: VecDeque::with_capacity(KEPT), seen: 0 }
+        TokenTrail { marks: VecDeque::with_capacity(KEPT), count: 0 }
     }
 }
 
 impl TokenTrail {
     pub(super) fn push(&mut self, mark: TokenMark) {
         push_bounded(&mut self.marks, KEPT, mark);
-        self.seen += 1;
+        self.count += 1;
     }
 
     /// The number of tokens so far; the newest has this number less one.
-    pub fn seen(&self) -> u64 {
-        self.seen
+    pub fn count(&self) -> u64 {
+        self.count
     }
 
     pub fn len(&self) -> usize {

@@ -82,7 +82,7 @@ impl<'a> View<'a> {
 
     /// Tokens between the newest and the selected one.
     pub fn tokens_back(&self) -> usize {
-        let newest = self.state.trail.seen().saturating_sub(1);
+        let newest = self.state.trail.count().saturating_sub(1);
         let back = self.ui.token.map_or(0, |token| newest.saturating_sub(token) as usize);
         back.min(self.state.trail.len().saturating_sub(1))
     }
@@ -111,7 +111,7 @@ impl<'a> View<'a> {
     pub fn extent(&self) -> Extent {
         Extent {
             tokens: self.state.trail.len(),
-            tokens_seen: self.state.trail.seen(),
+            tokens_seen: self.state.trail.count(),
             readings: self.gpu().map_or(0, |gpu| gpu_rows(gpu).len()),
             points: self.state.roofline().points.len(),
             incidents: self.state.flight.incidents.len(),

@@ -129,7 +129,7 @@ fn exported_numbers_equal_those_of_the_state() {
     assert_eq!(tokens.len(), marks.len());
     let gaps: Vec<f64> = marks.iter().map(|mark| mark.gap_ns as f64 / 1e6).collect();
     assert_eq!(numbers(&tokens, "since_last_ms"), gaps);
-    assert_eq!(tokens.last().unwrap()["token"], (state.trail.seen() - 1).to_string());
+    assert_eq!(tokens.last().unwrap()["token"], (state.trail.count() - 1).to_string());
     let marked = tokens.iter().filter(|row| !row["incident"].is_empty()).count();
     assert!(marked <= state.flight.incidents.len());
 
@@ -174,9 +174,9 @@ fn the_export_follows_selection_and_filter() {
     assert_eq!(around.len(), incident.tokens.len());
     let at = around.iter().find(|row| row["token"] == incident.token.to_string());
     assert!(at.is_none_or(|row| row["incident"] == incident.describe()), "{at:?}");
-    let ui = UiState { token: Some(state.trail.seen() - 10), ..showing(Pane::Tokens) };
+    let ui = UiState { token: Some(state.trail.count() - 10), ..showing(Pane::Tokens) };
     let before = read(&contents(&state, &ui, (80, 24)).csv).1;
-    assert_eq!(before.last().unwrap()["token"], (state.trail.seen() - 10).to_string());
+    assert_eq!(before.last().unwrap()["token"], (state.trail.count() - 10).to_string());
 
     // The comparison, or one snapshot and the time since.
     let mut state = two_snapshots(1.2);

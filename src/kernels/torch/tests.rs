@@ -310,7 +310,7 @@ proptest! {
         if let Ok(tables) = read_trace("any", bytes.as_slice()) {
             prop_assert!(!tables.is_empty() && tables.iter().all(|table| !table.rows.is_empty()));
             for table in &tables {
-                let _ = crate::kernels::show::Shown::new(table, &Default::default()).text();
+                let _ = crate::kernels::show::TableView::new(table, &Default::default()).text();
             }
         }
     }

@@ -92,7 +92,7 @@ fn cuda_kernels_are_recorded_with_graphs_and_without() {
 #[ignore = "needs a GPU and CUPTI"]
 fn cuda_kernels_can_be_switched_on_late_and_off() {
     let mut session = start(&["runtime.requests=2000"]);
-    pump(&mut session, "token", |session| session.state.trail.seen() > 300);
+    pump(&mut session, "token", |session| session.state.trail.count() > 300);
     assert!(session.state.kernels.trace.is_none());
     for _ in 0..2 {
         let before = session.state.kernels.decode.total.steps;
@@ -104,8 +104,8 @@ fn cuda_kernels_can_be_switched_on_late_and_off() {
             session.state.kernels.trace.as_ref().is_some_and(|trace| trace.state == TraceState::Off)
         };
         pump(&mut session, "end of the recording", off);
-        let (steps, seen) = (session.state.kernels.decode.total.steps, session.state.trail.seen());
-        pump(&mut session, "token", |session| session.state.trail.seen() > seen + 600);
+        let (steps, seen) = (session.state.kernels.decode.total.steps, session.state.trail.count());
+        pump(&mut session, "token", |session| session.state.trail.count() > seen + 600);
         assert_eq!(session.state.kernels.decode.total.steps, steps, "off is off");
     }
     session.end(Outcome::Interrupted, None);

@@ -33,7 +33,7 @@ impl<'a> TokenWindow<'a> {
         let state = view.state;
         let back = view.tokens_back();
         let tokens: Vec<&TokenMark> = state.trail.window(back, cells).collect();
-        let first = (state.trail.seen() - back as u64).saturating_sub(tokens.len() as u64);
+        let first = (state.trail.count() - back as u64).saturating_sub(tokens.len() as u64);
         let column = |incident: &Incident| {
             let column = incident.token.checked_sub(first)? as usize;
             (column < tokens.len()).then_some(column)

@@ -18,7 +18,7 @@ use super::{
 use crate::{
     base::units::{millis, percent, scaled, three_digits},
     event::kernels::{Advice, Group, KernelRow, Kind, counters::Known, names},
-    kernels::show::{Shown, amount_text},
+    kernels::show::{TableView, amount_text},
     tui::{
         theme::Theme,
         view::View,
@@ -37,7 +37,7 @@ const ASIDE: usize = 24;
 const LABEL: usize = 22;
 
 /// Draws the details of the selected row in a box.
-pub fn draw(view: &View<'_>, source: &Source<'_>, shown: &Shown, area: Rect, buf: &mut Buffer) {
+pub fn draw(view: &View<'_>, source: &Source<'_>, shown: &TableView, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
     let rows = &shown.table.rows;
     let Some(row) = rows.get(view.ui.kernels.row).or(rows.last()) else { return };
@@ -67,7 +67,7 @@ impl<'l> Page<'_, 'l> {
         mut self,
         view: &View<'_>,
         source: &Source<'_>,
-        shown: &Shown,
+        shown: &TableView,
         row: &KernelRow,
     ) -> Vec<Line<'l>> {
         self.times(source, shown, row);
@@ -144,7 +144,7 @@ impl<'l> Page<'_, 'l> {
         self.lines.push(Line::from(spans));
     }
 
-    fn times(&mut self, source: &Source<'_>, shown: &Shown, row: &KernelRow) {
+    fn times(&mut self, source: &Source<'_>, shown: &TableView, row: &KernelRow) {
         let (one, several) = source.count_nouns();
         let mut calls = format!("{} {}", count(row.calls), if row.calls == 1 { one } else { several });
         if let Some((steps, unit)) = source.steps() {

@@ -10,7 +10,7 @@ use crate::{
     analysis::launches::LaunchMeter,
     base::units::{millis, percent, percent_change, percent_digits, three_digits},
     event::{Phase, ToolRun, ToolState, TraceState},
-    kernels::show::Shown,
+    kernels::show::TableView,
     tui::{
         theme::Theme,
         view::View,
@@ -114,7 +114,7 @@ fn live_numbers<'a>(theme: &Theme, meter: &LaunchMeter, unit: StepUnit) -> Vec<V
 }
 
 /// What the source shows, the most important first.
-pub fn hints(view: &View<'_>, source: &Source<'_>, shown: &Shown) -> Vec<String> {
+pub fn hints(view: &View<'_>, source: &Source<'_>, shown: &TableView) -> Vec<String> {
     match source {
         Source::Live { phase, .. } => view.state.kernel_hints(*phase),
         Source::Timed { .. } => Vec::new(),

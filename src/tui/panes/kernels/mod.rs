@@ -26,7 +26,7 @@ use crate::{
         StepTimeline, TraceState,
         kernels::{Group, SortBy},
     },
-    kernels::show::Shown,
+    kernels::show::TableView,
     tui::{
         ui::KernelsExtent,
         view::View,
@@ -88,7 +88,7 @@ pub struct KernelRows {
     pub source: String,
     /// Steps that calls and times are divided by.
     pub steps: Option<u64>,
-    pub shown: Shown,
+    pub shown: TableView,
     /// One for each row.
     pub classes: Vec<Option<Class>>,
 }
@@ -129,7 +129,7 @@ fn split(timeline: Option<&StepTimeline>, area: Rect) -> (Rect, Rect) {
 }
 
 /// The source in numbers and hints, and its rows.
-fn table_box(view: &View<'_>, sources: &Sources<'_>, shown: &Shown, area: Rect, buf: &mut Buffer) {
+fn table_box(view: &View<'_>, sources: &Sources<'_>, shown: &TableView, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
     let source = &sources.shown();
     let what = if matches!(source, Source::Timed { .. }) { "operators" } else { "kernels" };

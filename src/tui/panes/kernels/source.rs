@@ -7,7 +7,7 @@ use crate::{
         KernelReport, KernelTrace, Phase,
         kernels::{Group, KernelTable, Kind},
     },
-    kernels::show::{Asked, Shown},
+    kernels::show::{RowQuery, TableView},
     state::{HostOperators, LiveKernels, RunState},
     tui::{ui::KernelsSettings, view::View},
 };
@@ -203,9 +203,9 @@ impl<'a> Source<'a> {
     }
 
     /// The rows, grouped, sorted and filtered.
-    pub fn shown(&self, settings: &KernelsSettings) -> Shown {
+    pub fn shown(&self, settings: &KernelsSettings) -> TableView {
         let filter = Some(settings.filter.clone()).filter(|text| !text.is_empty());
-        let asked = Asked { group: self.group(settings), sort: settings.sort, filter, rows: None };
-        Shown::new(&self.table(), &asked)
+        let query = RowQuery { group: self.group(settings), sort: settings.sort, filter, rows: None };
+        TableView::new(&self.table(), &query)
     }
 }

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     base::units::{grouped, millis, percent, scaled, three_digits},
     event::kernels::{Extent, KernelRow, Kind, Measure},
-    kernels::show::{KERNEL_TIME, Shown, amount_text},
+    kernels::show::{KERNEL_TIME, TableView, amount_text},
     model::Operator,
     tui::{
         theme::Theme,
@@ -69,7 +69,7 @@ const GOOD_NAME: usize = 30;
 const BAR: usize = 9;
 
 /// Draws as many rows as fit, the selected one among them.
-pub fn draw(view: &View<'_>, source: &Source<'_>, shown: &Shown, area: Rect, buf: &mut Buffer) {
+pub fn draw(view: &View<'_>, source: &Source<'_>, shown: &TableView, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
     if area.is_empty() {
         return;
@@ -102,7 +102,7 @@ pub fn draw(view: &View<'_>, source: &Source<'_>, shown: &Shown, area: Rect, buf
 }
 
 /// The columns that the source has values for and that fit, with their widths.
-fn fitting(bounds: &Bounds, source: &Source<'_>, shown: &Shown, width: usize) -> Vec<(Column, usize)> {
+fn fitting(bounds: &Bounds, source: &Source<'_>, shown: &TableView, width: usize) -> Vec<(Column, usize)> {
     let rows = &shown.table.rows;
     let any = |has: fn(&KernelRow) -> bool| rows.iter().any(has);
     let filled = |column: Column| match column {
@@ -179,7 +179,7 @@ fn heading<'a>(
 fn line<'a>(
     view: &View<'_>,
     of: (&Source<'_>, &Bounds),
-    shown: &Shown,
+    shown: &TableView,
     row: &KernelRow,
     columns: &[(Column, usize)],
     name_width: usize,
@@ -201,7 +201,7 @@ fn line<'a>(
 fn cell(
     view: &View<'_>,
     (source, bounds): (&Source<'_>, &Bounds),
-    shown: &Shown,
+    shown: &TableView,
     row: &KernelRow,
     column: Column,
 ) -> (Option<String>, Style) {
