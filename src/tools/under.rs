@@ -137,7 +137,7 @@ mod tests {
         let mark = Mark::new("nsys");
         let orphan = |mark: Option<&Mark>| {
             let mut command = Command::new("sh");
-            command.args(["-c", "setsid sleep 600 >/dev/null & echo $!"]);
+            command.args(["-c", "setsid sleep 600 >/dev/null 2>&1 & echo $!"]);
             mark.map(|mark| command.env(VARIABLE, mark.value()));
             let output = command.output().unwrap();
             String::from_utf8(output.stdout).unwrap().trim().parse::<u32>().unwrap()
