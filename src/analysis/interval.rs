@@ -156,6 +156,15 @@ impl SamplingDistribution {
         }
     }
 
+    /// Where it is known by itself.
+    pub fn standard_error(&self) -> Option<f64> {
+        match self {
+            SamplingDistribution::StudentT { estimate, .. }
+            | SamplingDistribution::Studentised { estimate, .. } => Some(estimate.standard_error),
+            _ => None,
+        }
+    }
+
     /// The interval that misses the true value with probability `alpha`; `None` where nothing could be resampled.
     pub fn interval(&self, alpha: f64) -> Option<ConfidenceInterval> {
         let tail = alpha / 2.0;

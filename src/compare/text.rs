@@ -134,9 +134,9 @@ pub fn describe_method(comparison: &Comparison) -> String {
         Some(pairs) => {
             format!(" A, B and the intervals are geometric means over {pairs} interleaved pairs of runs.")
         }
-        None if comparison.rows.iter().any(is_from_tokens) => format!(
-            " With fewer than {MIN_VALUES} requests, TPOT is from blocks of consecutive tokens; requests may vary more."
-        ),
+        None if comparison.rows.iter().any(is_from_tokens) => {
+            format!(" With fewer than {MIN_VALUES} requests, TPOT is from blocks of consecutive tokens.")
+        }
         None => " Requests are resampled; tokens in blocks of whole requests.".to_owned(),
     };
     let headline = comparison.headline().map_or_else(String::new, |row| {

@@ -13,10 +13,15 @@ use super::{
 use crate::{
     analysis::{
         distribution::samples_needed,
-        interval::{ConfidenceInterval, MIN_VALUES, SamplingDistribution},
+        interval::{ConfidenceInterval, Estimate, MIN_VALUES, SamplingDistribution},
     },
     base::units::grouped,
 };
+
+/// From so many requests of both sides together on, their deviation is estimated.
+const MIN_POOLED_REQUESTS: usize = 4;
+/// The relative deviation of TPOT from request to request where it cannot be estimated.
+const ASSUMED_REQUEST_DEVIATION: f64 = 0.005;
 
 /// A metric of both sides. The estimate of the ratio is `b / a`.
 #[derive(Debug, Clone, PartialEq)]
@@ -179,7 +184,8 @@ impl Metric {
             (blocks.len() >= MIN_BLOCKS).then(|| terms.collect())
         };
         let (of_a, of_b) = (terms(a)?, terms(b)?);
-        let log_ratio = ratio::of_rates(&of_a, &of_b, seed)?;
+        let of_tokens = ratio::of_rates(&of_a, &of_b, seed)?;
+        let log_ratio = with_request_variation(of_tokens, a, b, of_a.len().min(of_b.len()));
         Some(Estimated {
             a: Some(self.rate(&of_a)),
             b: Some(self.rate(&of_b)),
@@ -313,6 +319,40 @@ impl Metric {
             (n, _) if n < needed => Err(format!("{side} has {n} requests, {needed} are needed")),
             _ => Ok(()),
         }
+    }
+}
+
+/// Requests vary by more than their tokens do. Where there are at least four, the interval is at least that of Student's t over
+/// requests, with one deviation for both sides; for fewer, their deviation is assumed.
+fn with_request_variation(
+    of_tokens: SamplingDistribution,
+    a: &Sample,
+    b: &Sample,
+    blocks: usize,
+) -> SamplingDistribution {
+    let logs = |sample: &Sample| sample.tpots_ns().into_iter().map(f64::ln).collect::<Vec<f64>>();
+    let sides = [logs(a), logs(b)];
+    let per_side = |logs: &Vec<f64>| 1.0 / logs.len().max(1) as f64;
+    let unevenness = sides.iter().map(per_side).sum::<f64>().sqrt();
+    let n: usize = sides.iter().map(Vec::len).sum();
+    let value = of_tokens.estimate();
+    if n >= MIN_POOLED_REQUESTS && sides.iter().all(|logs| !logs.is_empty()) {
+        let squares = |logs: &Vec<f64>| {
+            let mean = logs.iter().sum::<f64>() / logs.len() as f64;
+            logs.iter().map(|log| (log - mean).powi(2)).sum::<f64>()
+        };
+        let degrees_of_freedom = (n - 2) as f64;
+        let deviation = (sides.iter().map(squares).sum::<f64>() / degrees_of_freedom).sqrt();
+        let estimate = Estimate { value, standard_error: deviation * unevenness };
+        let of_requests = SamplingDistribution::StudentT { estimate, degrees_of_freedom };
+        return SamplingDistribution::Wider(Box::new([of_tokens, of_requests]));
+    }
+    match of_tokens.standard_error() {
+        None => of_tokens,
+        Some(error) => SamplingDistribution::StudentT {
+            estimate: Estimate { value, standard_error: error.hypot(ASSUMED_REQUEST_DEVIATION * unevenness) },
+            degrees_of_freedom: blocks as f64 - 1.0,
+        },
     }
 }
 

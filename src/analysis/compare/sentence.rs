@@ -3,6 +3,7 @@
 use super::{
     clock::{ClockComparison, Doubt},
     comparison::{Cause, Row, Subject},
+    estimate::SampleSize,
     metric::Metric,
     rows::Comparer,
     spread::RunDeviation,
@@ -52,6 +53,9 @@ impl Comparer<'_> {
         let of = row.n.map_or_else(String::new, |n| format!(" (n = {n})"));
         let between =
             format!("the change is between {} and {}{of}", ratio_change(ratio.low), ratio_change(ratio.high));
+        if matches!(row.n, Some(SampleSize::Tokens { .. })) && !row.metric.is_percentile() {
+            return format!("{between}; more requests would decide");
+        }
         // More requests do not reduce the variation from run to run.
         let n = row.n.filter(|_| self.run_spread(row.metric).is_none());
         let needed =

@@ -199,6 +199,12 @@ fn few_requests_are_compared_by_their_tokens() {
     assert!(false_positives <= 15 + 12, "{false_positives} of 300");
     let found = decided(100, |trial| of_few_requests(FEW, 1.03, trial));
     assert!(found >= 90, "{found} of 100");
+    // Requests that vary by themselves are not taken for a difference, even where there is one on each side.
+    for requests in [1, 3] {
+        let uneven = SimulatedRun { requests, request_noise: 0.005, steps: 192, token_noise: 0.02, ..FEW };
+        let false_positives = decided(200, |trial| of_few_requests(uneven, 1.0, trial));
+        assert!(false_positives <= 10 + 9, "{requests} requests: {false_positives} of 200");
+    }
     // Fewer tokens than that show no spread.
     let short = of_few_requests(SimulatedRun { requests: 1, ..FEW }, 1.05, 1);
     assert!(short.sentence.contains("A has 1 requests, 5 are needed"), "{}", short.sentence);
@@ -300,8 +306,8 @@ fn figures_of_many_rows() {
 #[ignore = "takes minutes; its output is in docs/compare.md"]
 fn figures_of_few_requests() {
     for request_noise in [0.0, 0.005] {
-        for requests in [2, 3, 4] {
-            let run = SimulatedRun { requests, request_noise, steps: 128, ..FEW };
+        for requests in [1, 2, 3, 4] {
+            let run = SimulatedRun { requests, request_noise, steps: 128, token_noise: 0.02, ..FEW };
             let [same, slower] =
                 [1.0, 1.03].map(|slower| decided(FEWER_TRIALS, |trial| of_few_requests(run, slower, trial)));
             println!(
