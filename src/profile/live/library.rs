@@ -61,6 +61,8 @@ pub struct Cupti {
     version: u32,
     enable: unsafe extern "C" fn(u32) -> Status,
     disable: unsafe extern "C" fn(u32) -> Status,
+    register: unsafe extern "C" fn(OnRequest, OnComplete) -> Status,
+    finalize: unsafe extern "C" fn() -> Status,
     flush_all: unsafe extern "C" fn(u32) -> Status,
     next_record: unsafe extern "C" fn(*mut u8, usize, *mut *mut u8) -> Status,
     dropped: unsafe extern "C" fn(*mut c_void, u32, *mut usize) -> Status,
@@ -146,8 +148,6 @@ impl Cupti {
             }};
         }
         let get_version: unsafe extern "C" fn(*mut u32) -> Status = function!("cuptiGetVersion");
-        let register: unsafe extern "C" fn(OnRequest, OnComplete) -> Status =
-            function!("cuptiActivityRegisterCallbacks");
         let mut version = 0;
         // SAFETY: it writes one number.
         unsafe { get_version(&mut version) };
@@ -158,6 +158,8 @@ impl Cupti {
             version,
             enable: function!("cuptiActivityEnable"),
             disable: function!("cuptiActivityDisable"),
+            register: function!("cuptiActivityRegisterCallbacks"),
+            finalize: function!("cuptiFinalize"),
             flush_all: function!("cuptiActivityFlushAll"),
             next_record: function!("cuptiActivityGetNextRecord"),
             dropped: function!("cuptiActivityGetNumDroppedRecords"),
@@ -168,9 +170,6 @@ impl Cupti {
             _library: library,
         };
         buffers().reserve();
-        // SAFETY: both functions live as long as the program, and so does the library.
-        let status = unsafe { register(on_request, on_complete) };
-        cupti.check("its buffer callbacks", status)?;
         Ok(cupti)
     }
 
@@ -189,6 +188,9 @@ impl Cupti {
     }
 
     fn enable_all(&self) -> Result<(), Refusal> {
+        // SAFETY: both functions live as long as the program, and so does the library.
+        let status = unsafe { (self.register)(on_request, on_complete) };
+        self.check("its buffer callbacks", status)?;
         for (kind, name) in KINDS {
             // SAFETY: a number.
             self.check(name, unsafe { (self.enable)(kind) })?;
@@ -200,6 +202,17 @@ impl Cupti {
         for (kind, _) in KINDS {
             // SAFETY: a number. An error for a kind that was not enabled does not matter.
             let _ = unsafe { (self.disable)(kind) };
+        }
+    }
+
+    /// Removes CUPTI from the process until the next [`start`](Self::start): disabled, it still makes launches slower.
+    ///
+    /// Call it on the thread that calls CUDA, between two calls.
+    pub fn detach(&self) {
+        // SAFETY: no call of CUDA is in progress, so no code of CUPTI is running that this removes.
+        let status = unsafe { (self.finalize)() };
+        if let Err(refusal) = self.check("its removal", status) {
+            tracing::warn!("{refusal}");
         }
     }
 

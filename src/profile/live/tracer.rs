@@ -40,6 +40,10 @@ pub struct Tracer {
 struct Shared {
     requested: AtomicBool,
     recording: AtomicBool,
+    /// Recording has stopped, and CUPTI is still in the process. Only the engine's thread may remove it.
+    idle: AtomicBool,
+    /// Held while CUPTI is added to the process or removed from it.
+    attaching: Mutex<()>,
     finished: AtomicBool,
     changed: (Mutex<()>, Condvar),
     /// The number of the next step.
@@ -92,6 +96,9 @@ impl Tracer {
     fn begin_step(&self, phase: Phase) {
         let shared = &self.shared;
         let step = shared.step.fetch_add(1, Ordering::Relaxed);
+        if shared.idle.load(Ordering::Relaxed) {
+            shared.detach();
+        }
         if shared.recording.load(Ordering::Acquire) {
             *shared.phase.lock().unwrap_or_else(PoisonError::into_inner) = phase;
             shared.add_launch(step, self.tx.clock().now());
@@ -120,6 +127,24 @@ impl Shared {
     fn wake(&self) {
         let _guard = self.changed.0.lock().unwrap_or_else(PoisonError::into_inner);
         self.changed.1.notify_all();
+    }
+
+    /// Removes CUPTI, unless it has been started again. Called between two steps.
+    fn detach(&self) {
+        let _guard = self.attaching.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.idle.swap(false, Ordering::Relaxed)
+            && let Ok(cupti) = Cupti::get()
+        {
+            cupti.detach();
+        }
+    }
+
+    fn start(&self) -> Result<&'static Cupti, Refusal> {
+        let _guard = self.attaching.lock().unwrap_or_else(PoisonError::into_inner);
+        let cupti = Cupti::get()?;
+        cupti.start()?;
+        self.idle.store(false, Ordering::Relaxed);
+        Ok(cupti)
     }
 
     fn add_launch(&self, step: u32, at: Stamp) {
@@ -228,7 +253,7 @@ impl Reader {
     /// Starts or stops recording as requested, and reports it.
     fn switch(&mut self) {
         match (self.shared.requested.load(Ordering::Acquire), self.cupti) {
-            (true, None) => match Cupti::get().and_then(|cupti| cupti.start().map(|()| cupti)) {
+            (true, None) => match self.shared.start() {
                 Ok(cupti) => {
                     self.cupti = Some(cupti);
                     self.timeline_at = None;
@@ -242,6 +267,7 @@ impl Reader {
                 self.read(true);
                 cupti.stop();
                 self.cupti = None;
+                self.shared.idle.store(true, Ordering::Relaxed);
                 self.report(cupti.name(), TraceState::Off);
             }
             _ => {}
