@@ -123,6 +123,7 @@ impl Desk {
             model: "qwen2_5_7b".into(),
             name: format!("2026-01-01_00-00-{nth:02}"),
             modified: SystemTime::UNIX_EPOCH,
+            simulated: false,
             result: None,
         };
         let theme = Theme::new(ThemeName::Dark, Depth::True, Glyphs::UNICODE);
@@ -209,7 +210,9 @@ fn report(run: &RunDir, dir: &Path) {
 /// The hour against itself: both sides are read, and every metric is resampled.
 fn compare(run: &RunDir) {
     let name = run.path().display().to_string();
-    let took = timed(|| compare_recordings(&name, &name, &Options::default(), &[]).expect("two runs"));
+    let took = timed(|| {
+        compare_recordings(&name, &name, Path::new("runs"), &Options::default(), &[]).expect("two runs")
+    });
     row("compare, two such hours", &format!("{:.2} s", took.as_secs_f64()), "≤ 3 s");
 }
 

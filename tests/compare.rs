@@ -135,7 +135,7 @@ fn baselines_are_saved_listed_and_compared_with() {
     assert!(saved.out.contains(" as baselines/main.json (16 requests)"), "{}", saved.out);
     assert!(fs::metadata(dir.join("baselines/main.json")).unwrap().len() < 100_000);
     let list = run(dir, &["baseline", "list"]);
-    assert!(list.out.contains("main  smollm2_135m as f32 on"), "{}", list.out);
+    assert!(list.out.contains("main  smollm2_135m as bf16 on"), "{}", list.out);
     let same = run(dir, &["compare", "main", newest.to_str().unwrap(), "--gate", "tpot<=+2%"]);
     assert_eq!(same.code, 0, "{}{}", same.out, same.err);
     assert!(same.out.starts_with("SAME: "), "{}", same.out);

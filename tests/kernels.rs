@@ -246,6 +246,31 @@ fn a_trace_of_pytorch_is_shown_by_operator() {
     assert!(output.err.contains("traces of PyTorch's profiler as .json or .json.gz"), "{}", output.err);
 }
 
+/// A trace of an H200. The totals are those of PyTorch's own table of the same run.
+#[test]
+fn a_trace_of_a_gpu_has_the_totals_of_pytorch() {
+    let dir = tempfile::tempdir().unwrap();
+    let trace = fixture("torch/h200.json.gz");
+    let output = run(dir.path(), &["kernels", "--json", trace.to_str().unwrap()]);
+    assert_eq!((output.code, output.err.as_str()), (0, ""));
+    let json: Value = serde_json::from_str(&output.out).unwrap();
+    let total_us = |kernel: &str| {
+        let tables = json["tables"].as_array().unwrap().iter();
+        let rows = tables.flat_map(|table| table["rows"].as_array().unwrap());
+        let row = rows.into_iter().find(|row| row["name"].as_str().unwrap().contains(kernel));
+        let number = |key: &str| row.unwrap_or_else(|| panic!("{kernel}"))[key].as_f64().unwrap();
+        number("mean_ns") * number("calls") / 1e3
+    };
+    for (kernel, expected) in [
+        ("nvjet_sm90_hsh_64x16_64x16_4x1_v_bz_splitK_bias_TNT", 26.399),
+        ("nvjet_sm90_hsh_64x8_64x16_1x2_h_bz_bias_TNT", 25.377),
+        ("splitKreduce_kernel", 12.161),
+        ("GeluCUDAKernelImpl", 7.424),
+    ] {
+        assert!((total_us(kernel) - expected).abs() < 0.002, "{kernel}: {}", total_us(kernel));
+    }
+}
+
 /// A recording with changed bytes or a cut end is read or rejected with a message, never a panic.
 #[test]
 fn a_broken_recording_is_read_or_rejected() {

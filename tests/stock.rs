@@ -355,15 +355,15 @@ fn memory_and_length_are_checked_before_anything_is_made() {
 #[test]
 fn making_a_model_can_be_stopped() {
     for model_type in ["llama", "granite", "stablelm", "mamba2"] {
-        let mut told = 0;
+        let mut reports = 0;
         let mut stop = |_: PrepareStep<'_>, done: u64, total: u64| {
             assert!(done < total);
-            told += 1;
-            done < 4
+            reports += 1;
+            reports < 5
         };
         let made = StockEngine::new(&options(stock(model_type), 1, 16), &mut stop);
         assert!(matches!(made, Err(EngineError::Cancelled)), "{model_type}");
-        assert_eq!(told, 5, "{model_type}");
+        assert_eq!(reports, 5, "{model_type}");
     }
 }
 

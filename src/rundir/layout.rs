@@ -109,7 +109,7 @@ pub struct RunEntry {
     pub model: String,
     pub name: String,
     pub modified: SystemTime,
-    simulated: bool,
+    pub simulated: bool,
     /// `None` while the run is being recorded, or when it was killed.
     pub result: Option<RunResult>,
 }

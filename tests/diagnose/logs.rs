@@ -89,7 +89,7 @@ fn values_that_do_not_belong_to_their_column_are_refused_with_the_line() {
 /// Two GPUs in one log: the first is power-capped, the second is idle.
 fn two(header: &str, first: &str, second: &str) -> String {
     let row = |i: u32| format!("2026/11/15 08:00:{:02}.{:03}", i / 2, 4 * (i % 2));
-    let cells = |i: u32| if i % 2 == 0 { first } else { second };
+    let cells = |i: u32| if i.is_multiple_of(2) { first } else { second };
     let rows: String = (0..80).map(|i| format!("{}, {}\n", row(i), cells(i))).collect();
     format!("timestamp, {header}\n{rows}")
 }

@@ -293,7 +293,7 @@ impl Fold {
             first.notes.extend(notes);
             if without_kernels && first.kind == Kind::Operators {
                 first.notes.push(
-                    "no kernels were recorded: the program ran on the CPU, or without ProfilerActivity.CUDA"
+                    "no kernels were recorded: the program launched none, or ran without ProfilerActivity.CUDA"
                         .to_owned(),
                 );
             }

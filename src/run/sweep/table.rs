@@ -105,7 +105,10 @@ pub fn csv_rows(sweep: &Sweep) -> Vec<Vec<String>> {
         let Some(JobResult { outcome, dir, .. }) = &job.result else { continue };
         let mut row = vec![number.to_string()];
         row.extend(indexes.iter().map(|index| job.key_and_value(*index).1.to_owned()));
-        let number = |value: Option<f64>| value.map_or_else(String::new, |value| value.to_string());
+        // More digits than any measurement has, and fewer than a number loses when the sweep is read again.
+        let number = |value: Option<f64>| {
+            value.map_or_else(String::new, |value| ((value * 1e6).round() / 1e6).to_string())
+        };
         row.extend(Column::ALL.iter().map(|column| number(column.value(job))));
         let dir = dir.as_ref().map_or_else(String::new, |dir| dir.display().to_string());
         row.extend([outcome.to_string(), job.reason().unwrap_or_default(), dir]);

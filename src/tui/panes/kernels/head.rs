@@ -100,7 +100,8 @@ pub fn numbers<'a>(view: &View<'_>, source: &Source<'_>, width: u16) -> Line<'a>
 }
 
 fn live_numbers<'a>(theme: &Theme, meter: &LaunchMeter, unit: StepUnit) -> Vec<Vec<Text<'a>>> {
-    let time = |ns: f64| millis(ns / 1e6);
+    // A mean below a nanosecond is none.
+    let time = |ns: f64| if ns < 1.0 { "0 ms".to_owned() } else { millis(ns / 1e6) };
     let mut parts =
         vec![label_value(theme, "", &three_digits(meter.launches), &format!("kernels per {unit}"))];
     if let Some(share) = meter.idle_share() {
