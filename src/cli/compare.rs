@@ -149,7 +149,11 @@ async fn compare_interleaved(args: &CompareArgs, n: usize) -> Result<u8, Failure
     let (of_a, of_b) = compare::split_sides(&args.sides)?;
     let planned = |overrides: &[String]| {
         let plan = ConfigArgs::with_overrides(overrides).plan()?;
-        plan.check_machine()?;
+        // A process that has opened a GPU stays on it, and would be another process to those of the runs, which check for
+        // themselves.
+        if args.same_process || !plan.uses_gpu() {
+            plan.check_machine()?;
+        }
         Ok::<Plan, Failure>(plan)
     };
     let (a, b) = (planned(&of_a)?, planned(&of_b)?);

@@ -217,6 +217,11 @@ impl Plan {
         device::gpu_uuid(&self.device)
     }
 
+    /// The workload runs on a GPU.
+    pub fn uses_gpu(&self) -> bool {
+        self.device.is_cuda()
+    }
+
     pub(crate) fn simulated(&self) -> bool {
         self.composed.config.runtime.name == Runtime::Sim
     }
