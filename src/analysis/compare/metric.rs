@@ -132,7 +132,7 @@ impl Metric {
             Metric::Itl(of) => format!("ITL {of}"),
             Metric::DecodeTokS => "decode".to_owned(),
             Metric::PrefillTokS => "prefill".to_owned(),
-            Metric::JPerToken => "energy".to_owned(),
+            Metric::JPerToken => "decode energy".to_owned(),
             Metric::PeakMemory => "peak memory".to_owned(),
             Metric::KernelsPerToken => "kernels".to_owned(),
         }
