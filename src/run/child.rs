@@ -31,7 +31,7 @@ pub async fn run(overrides: &[String], dir: &Path) -> io::Result<Ended> {
     }
     let messages = dir.with_extension("stderr");
     let mut command = Command::new(env::current_exe()?);
-    command.args(["run", "--quiet"]).args(overrides).arg(format!("hydra.run.dir={}", quoted(dir)));
+    command.args(["run", "--quiet", "--"]).args(overrides).arg(format!("hydra.run.dir={}", quoted(dir)));
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(fs::File::create(&messages)?);
     let mut running = Running::start(&mut command).map_err(io::Error::other)?;
     let cause = loop {
