@@ -24,7 +24,7 @@ const ROOMS: [(&str, &[&str]); 23] = [
     ("sim", &["base", "config", "model", "event", "analysis", "telemetry", "engine"]),
     ("state", &["base", "model", "event", "analysis"]),
     ("chrome_trace", &["event"]),
-    ("rundir", &["event", "analysis", "state", "chrome_trace"]),
+    ("rundir", &["base", "event", "analysis", "state", "chrome_trace"]),
     (
         "report",
         &["base", "config", "model", "event", "analysis", "kernels", "state", "chrome_trace", "rundir"],
