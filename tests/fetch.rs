@@ -298,7 +298,7 @@ fn an_endless_listing_is_refused() {
     hub.list_in_pages(0);
     let output = llmprof(home.path(), &hub).args(["fetch", "org/tiny"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
-    assert!(stderr(&output).contains("more than 1000 pages"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("the list of its files does not end (page 1)"), "{}", stderr(&output));
 }
 
 /// Waits until `condition` holds.
@@ -688,4 +688,22 @@ fn sources_are_not_written_through_links() {
         fs::remove_file(&link).unwrap();
     }
     assert_eq!(fs::read_dir(&victim).unwrap().count(), 0);
+    // Neither the file of an earlier download nor the list of hashes.
+    let file = victim.join("kept");
+    fs::write(&file, "kept").unwrap();
+    let partial = dir.join(format!(".{}.incomplete", git_blob(b"def op(): ...\n")));
+    symlink(&file, &partial).unwrap();
+    symlink(&file, dir.join(".pin.json")).unwrap();
+    let fetch = || llmprof(home.path(), &hub).args(["fetch", "org/tiny", "--source-only"]).output().unwrap();
+    assert_eq!(fetch().status.code(), Some(1));
+    fs::remove_file(&partial).unwrap();
+    assert!(fetch().status.success());
+    assert_eq!(fs::read_to_string(&file).unwrap(), "kept");
+    assert!(!dir.join(".pin.json").is_symlink());
+    // A foreign list of hashes removes nothing elsewhere.
+    fs::remove_dir_all(dir.join("sub")).unwrap();
+    symlink(&victim, dir.join("sub")).unwrap();
+    fs::write(dir.join(".pin.json"), r#"{"revision":"x","files":{"sub/kept":"0"}}"#).unwrap();
+    assert_eq!(fetch().status.code(), Some(1));
+    assert_eq!(fs::read_to_string(&file).unwrap(), "kept");
 }

@@ -8,9 +8,10 @@ use std::{
     fs,
     os::unix::fs::chown,
     path::{Path, PathBuf},
+    process::Command,
 };
 
-use common::{eventually, run, tiny_model};
+use common::{eventually, program, run, said, tiny_model};
 use tempfile::TempDir;
 use terminal::Terminal;
 
@@ -31,7 +32,8 @@ fn waiting_sweep(overrides: &[&str]) -> (TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     tiny_model(dir.path(), |_| {});
     let fixed = ["run", "-m", "--quiet", "runtime.requests=1", "infer=short", "runtime.seed=1,2"];
-    let shape = ["model.config_json=tiny.json", "dataset.prompt_tokens=8", "hardware.cooldown_s=0"];
+    let model = format!("model.config_json={}", dir.path().join("tiny.json").display());
+    let shape = [&model, "dataset.prompt_tokens=8", "hardware.cooldown_s=0"];
     run(dir.path(), &[&fixed[..], &shape, overrides].concat());
     let sweep = sweep_dir(dir.path());
     for job in ["0", "1"] {
@@ -157,4 +159,38 @@ fn a_configuration_adds_no_words_to_a_command_line() {
         assert!(said.err.contains(got), "{settings}: {}", said.err);
     }
     assert!(!dir.path().join("mark").exists() && !dir.path().join("runs").exists());
+}
+
+#[test]
+fn files_of_the_working_directory_are_no_settings_of_a_tool() {
+    let dir = tempfile::tempdir().unwrap();
+    tiny_model(dir.path(), |_| {});
+    fs::write(dir.path().join("config.ini"), "").unwrap();
+    // As nsys does, it reads config.ini. It runs the program and writes no report.
+    let script = format!(
+        "#!/bin/sh\n[ \"$1\" = --version ] && echo NVIDIA Nsight Systems version 2099.1.1 && exit\n\
+         [ -e config.ini ] && touch {}\n\
+         while [ \"$1\" != -f ]; do shift; done; shift 2; exec \"$@\"\n",
+        dir.path().join("mark").display()
+    );
+    fs::create_dir(dir.path().join("bin")).unwrap();
+    // Another process writes it: a file that this process has open for writing cannot be started by its other threads.
+    let write = "printf '%s' \"$2\" > \"$1\" && chmod 755 \"$1\"";
+    let nsys = dir.path().join("bin/nsys");
+    let written = Command::new("sh").args(["-c", write, "sh"]).arg(&nsys).arg(script).status();
+    assert!(written.unwrap().success());
+    let path = format!("{}:{}", dir.path().join("bin").display(), std::env::var("PATH").unwrap());
+    let mut run = program(dir.path());
+    run.args([
+        "run",
+        "profiling=nsys",
+        "runtime.device=cpu",
+        "model.config_json=tiny.json",
+        "hydra.run.dir=r",
+    ]);
+    run.args(["dataset.prompt_tokens=8", "infer.max_new_tokens=6"]).env("PATH", path);
+    let said = said(run.output().unwrap());
+    assert!(said.err.contains("nsys"), "{}", said.err);
+    assert!(dir.path().join("r/nsys/child/metrics.json").exists(), "relative paths are found: {}", said.err);
+    assert!(!dir.path().join("mark").exists(), "the tool read config.ini");
 }

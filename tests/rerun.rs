@@ -201,6 +201,25 @@ fn observe_again(bench: &Bench) -> Observed {
 }
 
 #[test]
+fn a_tool_reads_no_settings_from_the_working_directory() {
+    let bench = Bench::new();
+    let seen = bench.dir.path().join("seen");
+    let body = format!("pwd > {}; \"$@\" || exit; {NSYS_REPORT}", seen.display());
+    bench.tool("nsys", &nsys(&body));
+    let extra = "profiling.nsys.extra=['--gpu-metrics-devices=none']";
+    let observed = observe(&bench.rerun(Tool::Nsys, "cpu", &[extra]));
+    assert_eq!(observed.state, ToolState::Done, "{:?}", observed.doing);
+    assert_eq!(fs::read_to_string(seen).unwrap(), "/\n");
+    let command = bench.text("nsys/cmd.txt");
+    let here = std::env::current_dir().unwrap();
+    assert!(command.contains(&format!("run --quiet --working-dir {}", here.display())), "{command}");
+    assert!(
+        command.contains("\ncd /\n") && command.contains(" profile --gpu-metrics-devices=none -t "),
+        "{command}"
+    );
+}
+
+#[test]
 fn several_requests_are_joined() {
     let bench = Bench::new();
     let body = "for n in 1 2; do printf 'NVIDIA Tegra Profiler Report 1.' > \"$out.$n.nsys-rep\"; done";

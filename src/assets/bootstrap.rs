@@ -13,6 +13,7 @@ use super::manifest::{
     ArchiveEntry, DatasetManifest, Env, ModelEntry, ModelManifest, dataset_manifests, require_known,
 };
 use super::paths;
+use crate::base::shell::quoted;
 use crate::config::glob_matches;
 
 /// The kinds of assets that are linked.
@@ -137,7 +138,7 @@ fn model_item(root: &Path, base: &Path, entry: ModelEntry) -> Result<Item, Asset
     }
     candidates.push(base.join(&entry.name));
     let remedy = match &entry.hub {
-        Some(repo) => format!("run: llmprof-tui fetch {repo}"),
+        Some(repo) => format!("run: llmprof-tui fetch {}", quoted(repo)),
         None => "copy it there, or set the environment variable".to_owned(),
     };
     Ok(Item {

@@ -10,6 +10,7 @@ use super::error::AssetError;
 use super::manifest::{dataset_names, require_known};
 use super::paths;
 use super::sampling::{Sampling, subset};
+use crate::base::shell::quoted;
 use crate::config::{read_yaml, write_yaml};
 
 /// The link to the source data of a dataset.
@@ -198,8 +199,9 @@ fn source_files(source: &Path, spec: &VariantSpec) -> Result<Vec<SourceFile>, As
     let name = spec.dataset;
     if !source.is_dir() {
         return Err(AssetError::Failed(format!(
-            "{} is not a link to a directory; run: llmprof-tui bootstrap datasets {name}",
-            source.display()
+            "{} is not a link to a directory; run: llmprof-tui bootstrap datasets {}",
+            source.display(),
+            quoted(name)
         )));
     }
     let mut files = Vec::new();
@@ -281,7 +283,8 @@ fn count_lines(path: &Path) -> Result<u64, AssetError> {
 /// Writes the samples with the sorted indices `chosen`; the number of bytes written.
 fn write_variant(partial: &Path, files: &[SourceFile], chosen: &[u64]) -> Result<u64, AssetError> {
     let data = partial.join("data");
-    fs::create_dir_all(&data).map_err(AssetError::io("create", &data))?;
+    // New ones: nothing is written through a link.
+    fs::create_dir(partial).and_then(|()| fs::create_dir(&data)).map_err(AssetError::io("create", &data))?;
     let path = data.join("samples.jsonl");
     let file = File::create(&path).map_err(AssetError::io("create", &path))?;
     let mut out = BufWriter::new(file);

@@ -1,11 +1,12 @@
 //! The hashes of a file that the hub and git use, computed incrementally.
 
-use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
 use sha1::Sha1;
 use sha2::{Digest, Sha256};
+
+use crate::base::dir::open_file;
 
 /// SHA-256 of the bytes, and the git object id of a blob of `size` bytes.
 pub(super) struct Hasher {
@@ -61,7 +62,7 @@ pub(super) fn lfs_pointer_blob(sha256: &str, size: u64) -> String {
 
 /// Hashes up to `length` bytes of the file at `path`; the number of bytes read.
 pub(super) fn feed(hasher: &mut Hasher, path: &Path, length: u64) -> io::Result<u64> {
-    let mut file = File::open(path)?.take(length);
+    let mut file = open_file(path)?.take(length);
     let mut buffer = vec![0; 1 << 20];
     let mut fed = 0;
     loop {

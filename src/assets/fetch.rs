@@ -14,6 +14,7 @@ use super::error::AssetError;
 use super::hub::{Hub, Listing, RemoteFile, RepoId, Source, check_free_space};
 use super::paths;
 use super::progress::Progress;
+use crate::base::dir::{read_file, write};
 use crate::config::{ConfTree, Names, compose, glob_matches};
 
 /// Files downloaded in parallel: enough to hide the latency of the hub, without much load on it.
@@ -27,6 +28,7 @@ const SOURCE_FILES: [&str; 3] = ["*.py", "config.json", "LICENSE*"];
 
 /// The file in a directory of fetched sources that records their hashes, to detect edits.
 const RECEIPT: &str = ".pin.json";
+const MAX_RECEIPT_BYTES: u64 = 64 << 20;
 
 /// The result of a fetch.
 #[derive(Debug, Serialize)]
@@ -196,13 +198,15 @@ pub(crate) fn sources(
     progress.clear();
     for old in before.unwrap_or_default().files.keys().filter(|old| !receipt.files.contains_key(*old)) {
         if let Ok(old) = paths::relative(old) {
+            let old = dir.join(old);
+            paths::require_no_links(dir, old.parent().unwrap_or(dir))?;
             // It is fine if the file is already missing.
-            let _ = fs::remove_file(dir.join(old));
+            let _ = fs::remove_file(old);
         }
     }
     let path = dir.join(RECEIPT);
     let text = serde_json::to_string_pretty(&receipt).map_err(|e| AssetError::Failed(e.to_string()))?;
-    fs::write(&path, text).map_err(AssetError::io("write", &path))?;
+    write(&path, text).map_err(AssetError::io("write", &path))?;
     let (repo, commit, dir) = (repo.to_string(), commit.to_owned(), dir.to_owned());
     Ok(Fetched { schema: 1, repo, commit, dir, files: fetched_files(Vec::new(), listing.files) })
 }
@@ -217,17 +221,17 @@ fn download_source(
 ) -> Result<(PathBuf, Digests), AssetError> {
     paths::plain_name("object id", &file.oid)?;
     let partial = dir.join(format!(".{}.incomplete", file.oid));
-    if let Some(same) = same {
-        // The download finds it complete. A copy with permissions would be read-only.
-        let copied = fs::read(same).and_then(|content| fs::write(&partial, content));
-        copied.map_err(AssetError::io("copy", same))?;
-    }
-    let digests = source.download(file, &partial, progress)?;
     let path = dir.join(paths::relative(&file.path).map_err(AssetError::Failed)?);
     if let Some(parent) = path.parent() {
         paths::require_no_links(dir, parent)?;
         fs::create_dir_all(parent).map_err(AssetError::io("create", parent))?;
     }
+    if let Some(same) = same {
+        // The download finds it complete. A copy with permissions would be read-only.
+        let copied = fs::read(same).and_then(|content| write(&partial, content));
+        copied.map_err(AssetError::io("copy", same))?;
+    }
+    let digests = source.download(file, &partial, progress)?;
     let mut permissions = fs::metadata(&partial).map_err(AssetError::io("read", &partial))?.permissions();
     permissions.set_readonly(true);
     fs::set_permissions(&partial, permissions).map_err(AssetError::io("write", &partial))?;
@@ -236,8 +240,8 @@ fn download_source(
 }
 
 pub(crate) fn read_receipt(dir: &Path) -> Option<Receipt> {
-    let text = fs::read_to_string(dir.join(RECEIPT)).ok()?;
-    let receipt: Receipt = serde_json::from_str(&text).ok()?;
+    let text = read_file(&dir.join(RECEIPT), MAX_RECEIPT_BYTES).ok()?;
+    let receipt: Receipt = serde_json::from_slice(&text).ok()?;
     receipt.files.keys().all(|path| paths::relative(path).is_ok()).then_some(receipt)
 }
 

@@ -10,6 +10,7 @@ use super::git;
 use super::hub::{Hub, RepoId};
 use super::manifest::{main_branch, require_known};
 use super::paths;
+use crate::base::shell::quoted;
 use crate::config::{read_yaml, write_yaml};
 
 const HEADING: &str = "\
@@ -292,6 +293,7 @@ pub(crate) fn update(
             PinUpdate::Latest => &pin.track,
         };
         if dry_run {
+            let revision = quoted(revision);
             report(format!("llmprof-tui fetch {repo} --source-only --revision {revision}"));
             continue;
         }
@@ -315,8 +317,8 @@ pub(crate) fn update(
         }
         for command in pin.commands(root) {
             if dry_run {
-                let args = command.iter().map(String::as_str);
-                report(format!("git {}", shlex::try_join(args).unwrap_or_else(|_| command.join(" "))));
+                let words: Vec<String> = command.iter().map(|word| quoted(word)).collect();
+                report(format!("git {}", words.join(" ")));
             } else {
                 git::run(&command)?;
             }

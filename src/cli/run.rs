@@ -1,6 +1,9 @@
 //! `run`: the workload without the TUI.
 
-use std::path::Path;
+use std::{
+    env,
+    path::{Path, PathBuf},
+};
 
 use clap::Args;
 
@@ -36,9 +39,15 @@ pub(super) struct RunArgs {
     /// Print no progress on stderr
     #[arg(long, short)]
     quiet: bool,
+    /// Change to this directory first: tools start their programs elsewhere
+    #[arg(long, value_name = "DIR", hide = true)]
+    working_dir: Option<PathBuf>,
 }
 
 pub(super) async fn run(args: RunArgs) -> Result<u8, Failure> {
+    if let Some(dir) = &args.working_dir {
+        env::set_current_dir(dir).map_err(|e| Failure::usage(format_args!("{}: {e}", dir.display())))?;
+    }
     if let Some(runner) = args.sweep.runner(&args.config, || Ok(()))? {
         return run_sweep(runner, args.json, args.quiet).await;
     }

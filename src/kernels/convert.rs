@@ -8,6 +8,7 @@ use std::{
 };
 
 use super::{error::KernelsError, ncu, nsys};
+use crate::base::shell::quoted;
 use crate::event::kernels::KernelTable;
 use crate::tools::{
     System,
@@ -41,7 +42,7 @@ impl Report {
 
     /// The command that does the conversion.
     fn command(self, path: &Path) -> String {
-        let file = path.display();
+        let file = quoted(&path.display().to_string());
         match self {
             Report::Nsys => format!("nsys export --type sqlite {file}"),
             Report::Qdstrm => format!("QdstrmImporter -i {file}"),
@@ -77,7 +78,7 @@ pub fn convert(path: &Path, report: Report, system: &System) -> Result<Vec<Kerne
                     Ok(imported) => imported,
                     Err((what, remedy)) => return Err(error(what, remedy.unwrap_or(by_hand))),
                 },
-                _ => not_an_option(path),
+                _ => absolute(path),
             };
             let exported = exported(&imported, folder.path(), &tool, system).map_err(|what| {
                 // A missing part of the installation explains more than the failure.
@@ -92,8 +93,8 @@ pub fn convert(path: &Path, report: Report, system: &System) -> Result<Vec<Kerne
     }
 }
 
-/// The absolute path: a relative one may begin with a dash.
-fn not_an_option(path: &Path) -> PathBuf {
+/// The absolute path: tools have another working directory, and a relative path may begin with a dash.
+fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
@@ -115,8 +116,8 @@ fn imported(path: &Path, folder: &Path, system: &System) -> Result<PathBuf, (Str
         );
         return Err((what.to_owned(), Some(remedy)));
     };
-    let made = folder.join("imported.nsys-rep");
-    let input = not_an_option(path);
+    let made = absolute(&folder.join("imported.nsys-rep"));
+    let input = absolute(path);
     let (input, output) = (input.to_string_lossy(), made.to_string_lossy());
     let args = ["-i", &input, "-o", &output];
     match system.output(&importer, &args, Instant::now() + TIME_LIMIT) {
@@ -128,7 +129,7 @@ fn imported(path: &Path, folder: &Path, system: &System) -> Result<PathBuf, (Str
 
 /// Exports a report as SQLite.
 fn exported(path: &Path, folder: &Path, nsys: &Installed, system: &System) -> Result<PathBuf, String> {
-    let made = folder.join("exported.sqlite");
+    let made = absolute(&folder.join("exported.sqlite"));
     let (input, output) = (path.to_string_lossy(), made.to_string_lossy());
     let args = ["export", "--type", "sqlite", "--force-overwrite", "true", "--output", &output, &input];
     match system.output(&nsys.path, &args, Instant::now() + TIME_LIMIT) {
@@ -149,10 +150,9 @@ fn printed_by_ncu(
     system: &System,
 ) -> Result<Vec<KernelTable>, Result<KernelsError, String>> {
     let file = path.display().to_string();
-    let input = not_an_option(path);
+    let input = absolute(path);
     let mut args = vec![OsStr::new("--import"), input.as_os_str()];
-    // A config.ncu-cfg in the working directory could add any option.
-    args.extend(["--config-file", "off", "--page", "raw", "--csv", "--print-units", "base"].map(OsStr::new));
+    args.extend(["--page", "raw", "--csv", "--print-units", "base"].map(OsStr::new));
     let read = |stdout| ncu::read_raw(&file, BufReader::with_capacity(1 << 18, stdout));
     let program = system.at(&tool.path);
     let (read, trouble) = process::stream(&program, &args, Instant::now() + TIME_LIMIT, &system.stop, read)

@@ -23,6 +23,10 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// For what is left in the pipes once every writer has ended.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(200);
 
+/// The working directory of tools. nsys and ncu read settings from theirs (`config.ini`, `config.ncu-cfg`), and that of this program
+/// may be somebody else's.
+pub const WORKING_DIR: &str = "/";
+
 /// Why a program gave no output, or not all of it.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ToolError {
@@ -98,7 +102,7 @@ pub fn stream<T>(
 fn start_piped(program: &Path, args: &[impl AsRef<OsStr>]) -> Result<Running, ToolError> {
     let mut command = Command::new(program);
     command.args(args).env("LC_ALL", "C").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    Running::start(&mut command)
+    Running::start(command.current_dir(WORKING_DIR))
 }
 
 /// Why a running program has to end now, if it has to.
@@ -188,6 +192,7 @@ mod tests {
     fn output_is_stdout_then_stderr() {
         assert_eq!(sh("echo out; echo err >&2", LONG).unwrap(), "out\nerr\n");
         assert_eq!(sh("echo $LC_ALL", LONG).unwrap(), "C\n");
+        assert_eq!(sh("pwd", LONG).unwrap(), "/\n");
         let failed = sh("echo; echo no such thing >&2; exit 3", LONG).unwrap_err().to_string();
         assert_eq!(failed, "it failed (exit status: 3): no such thing");
         let stop = AtomicBool::new(false);

@@ -2,6 +2,7 @@
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -57,8 +58,14 @@ impl<'a> Source<'a> {
         partial: &Path,
         progress: &mut dyn FnMut(u64),
     ) -> Result<Digests, AssetError> {
-        let opened = OpenOptions::new().create(true).read(true).append(true).open(partial);
+        // Below `third_party/` the directory may be somebody else's.
+        let no_link = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
+        let opened =
+            OpenOptions::new().create(true).read(true).append(true).custom_flags(no_link).open(partial);
         let mut out = opened.map_err(AssetError::io("write", partial))?;
+        if !out.metadata().is_ok_and(|found| found.is_file()) {
+            return Err(self.refuse(file, "the file of an earlier download is not a file", "remove it"));
+        }
         match out.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {

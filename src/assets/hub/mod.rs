@@ -186,17 +186,17 @@ impl Hub {
         let mut files = Vec::new();
         let mut pages = 0;
         while let Some(page) = query {
-            pages += 1;
-            if pages > MAX_PAGES {
-                return Err(AssetError::Hub {
-                    repo: repo.to_string(),
-                    why: format!("the hub lists more than {MAX_PAGES} pages of files"),
-                    remedy: "check that HF_ENDPOINT is the address of a hub".into(),
-                });
-            }
             let (entries, next_page) = self
                 .get_json::<Vec<TreeEntry>>(&repository, &format!("{tree}?{page}"))
                 .map_err(|e| self.describe(repo, Target::Revision(commit), &e))?;
+            pages += 1;
+            if next_page.is_some() && (entries.is_empty() || pages >= MAX_PAGES) {
+                return Err(AssetError::Hub {
+                    repo: repo.to_string(),
+                    why: format!("the list of its files does not end (page {pages})"),
+                    remedy: "check that HF_ENDPOINT is the address of a hub".into(),
+                });
+            }
             for entry in entries.into_iter().filter(|entry| entry.kind == "file") {
                 paths::relative(&entry.path).map_err(|why| AssetError::HubFile {
                     repo: repo.to_string(),

@@ -11,27 +11,27 @@ pub(super) struct Line {
     pub(super) current: String,
     /// Bytes of `current` that bash treats as an earlier word and keeps.
     kept: usize,
-    /// Whether the cursor is within quotes.
-    quoted: bool,
+    /// The quote that is open at the cursor.
+    quote: Option<char>,
 }
 
 impl Line {
     /// The text that replaces what bash treats as the word; `None` for a candidate that does not continue it.
     ///
-    /// A finished word is followed by a space, except within quotes, which the user closes.
+    /// The shell reads it as the candidate and nothing else: names of files are not the user's own words. A finished word is
+    /// followed by a space, except within quotes, which the user closes.
     pub(super) fn insertion(&self, candidate: &Candidate) -> Option<String> {
         let rest = candidate.text.strip_prefix(&self.current[..self.kept])?;
-        if self.quoted {
-            return Some(rest.to_owned());
-        }
         let mut text = String::with_capacity(rest.len() + 1);
         for c in rest.chars() {
-            if " \"'\\$`!&;|<>()[]{}*?#".contains(c) {
-                text.push('\\');
+            match self.quote {
+                Some('\'') if c == '\'' => text.push_str("'\\''"),
+                Some('"') if "\"\\$`".contains(c) => text.extend(['\\', c]),
+                None if " \"'\\$`!&;|<>()[]{}*?#".contains(c) => text.extend(['\\', c]),
+                _ => text.push(c),
             }
-            text.push(c);
         }
-        if candidate.complete {
+        if candidate.complete && self.quote.is_none() {
             text.push(' ');
         }
         Some(text)
@@ -74,7 +74,7 @@ pub(super) fn split(line: &str, breaks: &str) -> Line {
     let is_assignment = |word: &String| word.contains('=');
     let program = words.iter().position(|word| !is_assignment(word)).map_or(words.len(), |i| i + 1);
     word.before = words.split_off(program);
-    word.quoted = quote.is_some();
+    word.quote = quote;
     word
 }
 
@@ -86,25 +86,25 @@ mod tests {
 
     #[test]
     fn words_and_word_breaks() {
-        let table: &[(&str, &[&str], &str, usize, bool)] = &[
-            ("llmprof-tui ", &[], "", 0, false),
-            ("llmprof-tui run mo", &["run"], "mo", 0, false),
-            ("llmprof-tui model=", &[], "model=", 6, false),
-            ("llmprof-tui model=a,b", &[], "model=a,b", 6, false),
-            ("A=1 B=2 ./llmprof-tui  run  x", &["run"], "x", 0, false),
-            ("llmprof-tui 'a b' \"c\\\"d\" e\\ f", &["a b", "c\"d"], "e f", 0, false),
-            ("llmprof-tui \"model=q", &[], "model=q", 0, true),
-            ("llmprof-tui model='q", &[], "model=q", 6, true),
-            ("llmprof-tui '' x", &[""], "x", 0, false),
-            ("llmprof-tui é=ü", &[], "é=ü", 3, false),
-            ("llmprof-tui x\\", &[], "x", 0, false),
-            ("", &[], "", 0, false),
+        let table: &[(&str, &[&str], &str, usize, Option<char>)] = &[
+            ("llmprof-tui ", &[], "", 0, None),
+            ("llmprof-tui run mo", &["run"], "mo", 0, None),
+            ("llmprof-tui model=", &[], "model=", 6, None),
+            ("llmprof-tui model=a,b", &[], "model=a,b", 6, None),
+            ("A=1 B=2 ./llmprof-tui  run  x", &["run"], "x", 0, None),
+            ("llmprof-tui 'a b' \"c\\\"d\" e\\ f", &["a b", "c\"d"], "e f", 0, None),
+            ("llmprof-tui \"model=q", &[], "model=q", 0, Some('"')),
+            ("llmprof-tui model='q", &[], "model=q", 6, Some('\'')),
+            ("llmprof-tui '' x", &[""], "x", 0, None),
+            ("llmprof-tui é=ü", &[], "é=ü", 3, None),
+            ("llmprof-tui x\\", &[], "x", 0, None),
+            ("", &[], "", 0, None),
         ];
-        for (line, before, current, kept, quoted) in table {
+        for (line, before, current, kept, quote) in table {
             let split = split(line, BREAKS);
-            let wanted = (*before, *current, *kept, *quoted);
+            let wanted = (*before, *current, *kept, *quote);
             let before: Vec<&str> = split.before.iter().map(String::as_str).collect();
-            assert_eq!((&before[..], split.current.as_str(), split.kept, split.quoted), wanted, "{line}");
+            assert_eq!((&before[..], split.current.as_str(), split.kept, split.quote), wanted, "{line}");
         }
     }
 
@@ -121,6 +121,8 @@ mod tests {
         assert_eq!(put("p model=q", "model=qwen", true).unwrap(), "qwen ");
         assert_eq!(put("p x=a", "x=a b$", true).unwrap(), "a\\ b\\$ ");
         assert_eq!(put("p \"model=q", "model=qwen", true).unwrap(), "model=qwen");
+        assert_eq!(put("p \"x=a", "x=a$(b)`c`\"", true).unwrap(), "x=a\\$(b)\\`c\\`\\\"");
+        assert_eq!(put("p x='a", "x=a$(b)'c", true).unwrap(), "a$(b)'\\''c");
         assert_eq!(put("p ~mo", "~model", true).unwrap(), "~model ");
         assert_eq!(put("p model=q", "other", true), None);
     }

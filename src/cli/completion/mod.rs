@@ -82,16 +82,23 @@ fn lines(shell: Shell, sent: &[String], cwd: &Path) -> String {
         Shell::Bash => {
             let [line, breaks] = [0, 1].map(|i| sent.get(i).map_or("", String::as_str));
             let line = line::split(line, breaks);
-            let found = candidates(Cli::command(), &line.before, &line.current, cwd);
+            let found = printable(candidates(Cli::command(), &line.before, &line.current, cwd));
             found.iter().filter_map(|one| line.insertion(one)).map(|text| text + "\n").collect()
         }
         Shell::Zsh | Shell::Fish => {
             let (current, before) =
                 sent.split_last().map_or(("", sent), |(last, rest)| (last.as_str(), rest));
-            let found = candidates(Cli::command(), before, current, cwd);
+            let found = printable(candidates(Cli::command(), before, current, cwd));
             found.iter().map(|one| format!("{}\t{}\n", one.text, one.note)).collect()
         }
     }
+}
+
+/// The candidates that are one line each. Names of files and options may contain anything.
+fn printable(mut found: Vec<Candidate>) -> Vec<Candidate> {
+    found.retain(|one| !one.text.contains(char::is_control));
+    found.iter_mut().for_each(|one| one.note = one.note.replace(char::is_control, " "));
+    found
 }
 
 /// The candidates for the word `current`, after the words `before` it.

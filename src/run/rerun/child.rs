@@ -17,7 +17,10 @@ use crate::{
     run::progress::progress,
     rundir::{EventReader, Next, RunDir},
     state::RunState,
-    tools::{process::Running, under::Mark},
+    tools::{
+        process::{Running, WORKING_DIR},
+        under::Mark,
+    },
 };
 
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -136,7 +139,7 @@ pub fn supervise(
 fn start(command: &ToolCommand, launch: &Launch<'_>) -> Result<Running, String> {
     let file = |path: &Path| File::create(path).map_err(|e| format!("{}: {e}", path.display()));
     let mut process = Command::new(&command.program);
-    process.args(&command.args).envs(&command.environment);
+    process.args(&command.args).envs(&command.environment).current_dir(WORKING_DIR);
     process.stdin(Stdio::null()).stdout(file(launch.stdout)?).stderr(file(launch.stderr)?);
     Running::start(&mut process).map_err(|error| error.to_string())
 }

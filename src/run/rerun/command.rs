@@ -41,6 +41,8 @@ pub struct Target<'a> {
     pub program: &'a Path,
     /// The directory of its configuration.
     pub conf_dir: &'a Path,
+    /// Where relative paths of the configuration begin. The tool itself runs elsewhere.
+    pub working_dir: &'a Path,
     /// Whether it marks its phases, so that a tool can wait for one.
     pub gated: bool,
     /// The value of [`under::VARIABLE`].
@@ -49,9 +51,10 @@ pub struct Target<'a> {
 
 impl Target<'_> {
     fn argv(&self) -> Vec<String> {
-        let conf_dir = self.conf_dir.display().to_string();
-        [self.program.display().to_string(), "run".into(), "--quiet".into(), "--conf-dir".into(), conf_dir]
-            .into()
+        let [program, working_dir, conf_dir] =
+            [self.program, self.working_dir, self.conf_dir].map(|path| path.display().to_string());
+        let options = ["run".into(), "--quiet".into(), "--working-dir".into(), working_dir];
+        [program].into_iter().chain(options).chain(["--conf-dir".into(), conf_dir]).collect()
     }
 
     fn environment(&self, more: &[(&str, &str)]) -> BTreeMap<String, String> {
@@ -113,9 +116,7 @@ pub fn ncu(
     output: &Path,
     target: Target<'_>,
 ) -> ToolCommand {
-    // A config.ncu-cfg in the working directory could add any option.
-    let mut args: Vec<String> = vec!["--config-file".into(), "off".into()];
-    args.extend(config.extra.iter().cloned());
+    let mut args = config.extra.clone();
     args.extend(["--target-processes".into(), "all".into()]);
     if target.gated {
         // The slash selects push/pop ranges.
@@ -248,13 +249,15 @@ mod tests {
     fn target() -> Target<'static> {
         Target {
             program: Path::new("/bin/llmprof-tui"),
-            conf_dir: Path::new("runs/a b/nsys/conf"),
+            conf_dir: Path::new("/runs/a b/nsys/conf"),
+            working_dir: Path::new("/home/me"),
             gated: true,
             mark: "nsys/1",
         }
     }
 
-    const CHILD: &str = "/bin/llmprof-tui run --quiet --conf-dir 'runs/a b/nsys/conf'";
+    const CHILD: &str =
+        "/bin/llmprof-tui run --quiet --working-dir /home/me --conf-dir '/runs/a b/nsys/conf'";
 
     fn nsys_line(config: &NsysConfig, target: Target<'_>) -> String {
         nsys(Path::new("/usr/bin/nsys"), config, Path::new("out"), target).line()
@@ -304,7 +307,7 @@ mod tests {
         assert_eq!(
             line(&plain, Some("^rope$"), true),
             format!(
-                "{environment} ncu --config-file off --target-processes all --nvtx --nvtx-include llmprof@decode_step/ \
+                "{environment} ncu --target-processes all --nvtx --nvtx-include llmprof@decode_step/ \
                  -k regex:'^rope$' -s 0 -c 3 --metrics a.sum,b.sum --replay-mode kernel --clock-control none -f -o out {CHILD}"
             )
         );
@@ -320,7 +323,7 @@ mod tests {
         assert_eq!(
             line(&other, None, true),
             format!(
-                "{environment} ncu --config-file off --cache-control=none --target-processes all --nvtx --nvtx-include \
+                "{environment} ncu --cache-control=none --target-processes all --nvtx --nvtx-include \
                  llmprof@prefill/ --nvtx-include llmprof@decode_step/ -s 7 -c 100 --set full --replay-mode application \
                  --clock-control base -f -o out {CHILD}"
             )

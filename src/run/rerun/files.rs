@@ -8,7 +8,10 @@ use std::{
 use serde::Serialize;
 
 use super::{Tool, Trouble, child::ToolResult, command::ToolCommand, write_file};
-use crate::{base::shell::quoted, config::yaml_text, tools::nsight::Installed};
+use crate::{
+    config::yaml_text,
+    tools::{nsight::Installed, process::WORKING_DIR},
+};
 
 /// The paths of one pass.
 #[derive(Debug, Clone)]
@@ -76,7 +79,7 @@ pub struct CommandRecord {
     line: String,
     version: Option<String>,
     program: String,
-    working_directory: Option<PathBuf>,
+    working_directory: &'static str,
     command: ToolCommand,
     stdout: PathBuf,
     stderr: PathBuf,
@@ -93,7 +96,7 @@ impl CommandRecord {
             line: command.line(),
             version: installed.version().map(|version| format!("{tool} {version}")),
             program: format!("llmprof-tui {}", env!("CARGO_PKG_VERSION")),
-            working_directory: std::env::current_dir().ok(),
+            working_directory: WORKING_DIR,
             command: command.clone(),
             stdout: files.stdout.clone(),
             stderr: files.stderr.clone(),
@@ -117,22 +120,42 @@ impl CommandRecord {
 
     /// A script that repeats the command, with its version and result in comments.
     fn script(&self) -> String {
+        // A comment ends with its line, and what follows would be a command.
+        let comment = |text: String| format!("# {}\n", text.replace(char::is_control, " "));
         let version = self.version.as_deref().unwrap_or("unknown version");
-        let mut text = format!("#!/bin/sh\n# {version} for {}\n", self.program);
+        let mut text = "#!/bin/sh\n".to_owned() + &comment(format!("{version} for {}", self.program));
         if let Some(exit) = &self.exit {
-            text += &format!("# {exit} after {} s\n", self.seconds.unwrap_or_default());
+            text += &comment(format!("{exit} after {} s", self.seconds.unwrap_or_default()));
         }
-        text += &format!("# stdout in {}, stderr in {}\n", self.stdout.display(), self.stderr.display());
-        if let Some(folder) = &self.working_directory {
-            text += &format!("cd {}\n", quoted(&folder.display().to_string()));
-        }
-        text + &self.line + "\n"
+        text += &comment(format!("stdout in {}, stderr in {}", self.stdout.display(), self.stderr.display()));
+        text + "cd " + self.working_directory + "\n" + &self.line + "\n"
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_is_no_command() {
+        let file = |name: &str| PathBuf::from(format!("/runs/a\ntouch x\n/{name}"));
+        let record = CommandRecord {
+            tool: Tool::Nsys,
+            file: file("cmd.txt"),
+            line: "nsys profile".to_owned(),
+            version: None,
+            program: "llmprof-tui".to_owned(),
+            working_directory: WORKING_DIR,
+            command: ToolCommand { program: "nsys".to_owned(), args: Vec::new(), environment: [].into() },
+            stdout: file("stdout.log"),
+            stderr: file("stderr.log"),
+            exit: Some("not started: /runs/a\ntouch x".to_owned()),
+            seconds: None,
+        };
+        let script = record.script();
+        let commands: Vec<&str> = script.lines().filter(|line| !line.starts_with('#')).collect();
+        assert_eq!(commands, ["cd /", "nsys profile"], "{script}");
+    }
 
     #[test]
     fn reports_are_found_in_order() {

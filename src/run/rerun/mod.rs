@@ -57,15 +57,15 @@ impl Tool {
 
     /// The command line of a re-run of `config`, as far as it is known before.
     pub fn command_line(self, config: &RunConfig) -> String {
-        let (program, conf_dir) = (Path::new("llmprof-tui"), Path::new("…"));
-        let target = Target { program, conf_dir, gated: nvtx_ranges::AVAILABLE, mark: "" };
-        let (tool, output) = (Path::new(self.name()), Path::new("…"));
+        let (program, tool, later) = (Path::new("llmprof-tui"), Path::new(self.name()), Path::new("…"));
+        let gated = nvtx_ranges::AVAILABLE;
+        let target = Target { program, conf_dir: later, working_dir: later, gated, mark: "" };
         let command = match self {
-            Tool::Nsys => command::nsys(tool, &config.profiling.nsys, output, target),
+            Tool::Nsys => command::nsys(tool, &config.profiling.nsys, later, target),
             Tool::Ncu => {
                 let metrics = command::metrics(&config.profiling.ncu, None);
                 let selection = command::Selection { regex: None, metrics: &metrics };
-                command::ncu(tool, &config.profiling.ncu, &selection, output, target)
+                command::ncu(tool, &config.profiling.ncu, &selection, later, target)
             }
         };
         command.words()
@@ -271,9 +271,14 @@ impl Rerun {
         let files = PassFiles::new(dir, self.tool, &pass.name);
         let config = command::config_yaml(&pass.config, &files.run_dir);
         write_file(&files.conf_dir.join("config.yaml"), &config)?;
+        let working_dir = std::env::current_dir().map_err(|e| {
+            let action = "cannot read the working directory".to_owned();
+            TroubleKind::Io { action, error: e.to_string() }.with_remedy("start in a directory that exists")
+        })?;
         let target = Target {
             program: &self.program,
             conf_dir: &files.conf_dir,
+            working_dir: &working_dir,
             gated: self.gated,
             mark: mark.value(),
         };

@@ -11,6 +11,7 @@ use super::{
     trouble::{Observation, Trouble, TroubleKind, diagnose, no_kernels_profiled},
 };
 use crate::{
+    base::shell::quoted,
     config::ToolPhase,
     event::kernels::{KernelTable, Kind, SortBy},
     kernels,
@@ -108,16 +109,13 @@ impl Rerun {
 
 /// For a report that its own tool cannot read. Most often a part of the tool is missing, and the capture is not lost.
 fn unreadable(installed: &Installed, report: &Path, error: String) -> Trouble {
-    let report = report.display();
+    let report = report.display().to_string();
+    let read_it = format!("llmprof-tui kernels {}", quoted(&report));
     match installed.problem(None) {
-        Some(problem) => TroubleKind::NotImported {
-            installed: installed.to_string(),
-            problem: problem.what,
-            report: report.to_string(),
+        Some(problem) => {
+            TroubleKind::NotImported { installed: installed.to_string(), problem: problem.what, report }
+                .with_remedy(format!("{}; then run {read_it}", problem.remedy))
         }
-        .with_remedy(format!("{}; then run llmprof-tui kernels {report}", problem.remedy)),
-        None => {
-            TroubleKind::Unreadable(error).with_remedy(format!("try again with llmprof-tui kernels {report}"))
-        }
+        None => TroubleKind::Unreadable(error).with_remedy(format!("try again with {read_it}")),
     }
 }
