@@ -130,6 +130,10 @@ const VENDORS: [(&str, &str); 25] = [
     ("sha2", "assets/digest.rs"),
 ];
 
+/// The files that start programs. Their command lines hold no word of a file that is not validated (SECURITY.md).
+const STARTS_PROGRAMS: [&str; 4] =
+    ["assets/git.rs", "run/child.rs", "run/rerun/child.rs", "tools/process.rs"];
+
 fn src() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
 }
@@ -283,6 +287,14 @@ fn vendor_crates_stay_in_their_place() {
             assert!(!uses || allowed, "src/{file} uses {vendor}");
         }
     }
+}
+
+#[test]
+fn programs_are_started_in_few_places() {
+    let starts = sources().into_iter().filter(|(_, text)| text.contains("Command::new("));
+    let mut files: Vec<String> = starts.map(|(file, _)| file).collect();
+    files.sort();
+    assert_eq!(files, STARTS_PROGRAMS);
 }
 
 #[test]
