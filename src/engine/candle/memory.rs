@@ -1,7 +1,7 @@
 //! Checks whether a model fits, before anything is allocated.
 
-use super::attention::QUERY_BLOCK;
 use crate::{config::Dtype, engine::EngineError, model::ModelSpec};
+use decoder_ops::QUERY_BLOCK;
 
 /// The smallest model that comes with the program.
 const SMALLEST_MODEL: &str = "smollm2_135m";
