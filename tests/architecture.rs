@@ -10,7 +10,7 @@ use std::{
 /// are no cycles. Tests may use any room.
 const ROOMS: [(&str, &[&str]); 23] = [
     ("base", &[]),
-    ("process", &[]),
+    ("process", &["base"]),
     ("tools", &[]),
     ("config", &[]),
     ("text", &[]),
