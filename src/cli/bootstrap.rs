@@ -13,6 +13,7 @@ use crate::assets::{
     AssetError,
     bootstrap::{self, Kind, Outcome},
 };
+use crate::base::foreign::Lines;
 
 pub(super) const EXAMPLES: &str = "\
 Reads models/bootstrap.yaml and datasets/*/bootstrap.yaml. Searches for models in
@@ -79,7 +80,7 @@ fn ask(question: &str) -> Result<bool, AssetError> {
     if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
         return Err(AssetError::Failed(format!("{question} Not a terminal: pass --yes")));
     }
-    eprint!("{question} [y/N] ");
+    eprint!("{} [y/N] ", Lines(question));
     let mut answer = String::new();
     let read = io::stderr().flush().and_then(|()| io::stdin().read_line(&mut answer));
     read.map_err(|e| AssetError::Failed(format!("cannot read the answer: {e}")))?;

@@ -32,6 +32,7 @@ use serde::Serialize;
 
 use crate::{
     assets::AssetError,
+    base::foreign::{Lines, is_hidden, visible},
     engine::EngineError,
     process::{crash, eprint_line, logfile, shutdown::Cause},
     run::plan::PlanError,
@@ -211,7 +212,7 @@ pub fn main() -> ExitCode {
         Err(e) => {
             // Help and version are not errors.
             let code = if e.use_stderr() { 2 } else { 0 };
-            let _ = e.print();
+            print_clap(&e);
             return ExitCode::from(code);
         }
     };
@@ -271,7 +272,7 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
         Command::Config { config, print } => config::run(&config, &print),
         Command::Doctor(args) => runtime.block_on(doctor::run(args)),
         Command::Completion { shell } => {
-            print(shell.script().trim_end())?;
+            print_data(shell.script().trim_end())?;
             Ok(0)
         }
         Command::Complete(args) => Ok(completion::complete(&args)),
@@ -279,6 +280,16 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
         Command::Fetch(args) => fetch::run(&args),
         Command::ThirdParty(command) => third_party::run(command),
         Command::Dataset(command) => dataset::run(command),
+    }
+}
+
+/// Prints help, or what is wrong with the arguments: with colours, unless the text has hidden characters of an argument.
+fn print_clap(error: &clap::Error) {
+    let text = error.render().to_string();
+    match text.contains(is_hidden) {
+        true => eprint_line(text.trim_end()),
+        // Without a reader, there is nothing to do.
+        false => drop(error.print()),
     }
 }
 
@@ -296,8 +307,19 @@ pub fn commands_markdown() -> String {
     table
 }
 
-/// Prints a result to stdout. A reader that closes the pipe early is not an error.
+/// Prints a result for people to stdout.
 fn print(text: &str) -> Result<(), Failure> {
+    print_styled(&Lines(text).to_string())
+}
+
+/// Prints a result for programs to stdout: lines of any length.
+fn print_data(text: &str) -> Result<(), Failure> {
+    print_styled(&visible(text))
+}
+
+/// Prints text to stdout as it is: it may have colours, and no text of others that was not made visible. A reader that
+/// closes the pipe early is not an error.
+fn print_styled(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     match writeln!(out, "{text}").and_then(|()| out.flush()) {
         Err(e) if e.kind() != io::ErrorKind::BrokenPipe => Err(e.into()),
@@ -306,5 +328,5 @@ fn print(text: &str) -> Result<(), Failure> {
 }
 
 fn print_json(value: &impl Serialize) -> Result<(), Failure> {
-    print(&serde_json::to_string_pretty(value).map_err(Failure::work)?)
+    print_data(&serde_json::to_string_pretty(value).map_err(Failure::work)?)
 }

@@ -9,7 +9,10 @@ use std::{
     io::{self, Write},
 };
 
+use crate::base::foreign::Lines;
+
 /// Prints a line to stderr. Unlike `eprintln!` it does not panic when stderr is closed: a run goes on without a reader.
 pub fn eprint_line(line: impl Display) {
-    let _ = writeln!(io::stderr(), "{line}");
+    // One write: lines of several threads do not mix.
+    let _ = io::stderr().write_all(format!("{}\n", Lines(line)).as_bytes());
 }

@@ -7,7 +7,11 @@ use std::{
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::{process::eprint_line, run::time_left::Estimate};
+use crate::{
+    base::foreign::{MAX_LINE, line},
+    process::eprint_line,
+    run::time_left::Estimate,
+};
 
 const LINE_INTERVAL: Duration = Duration::from_secs(2);
 
@@ -35,7 +39,7 @@ impl ProgressLine {
         if let Ok(style) = ProgressStyle::with_template("{prefix}{bar:30.cyan} {percent:>3} %  {msg}") {
             bar.set_style(style.progress_chars("━╸─"));
         }
-        bar.set_prefix(label);
+        bar.set_prefix(line(&label, MAX_LINE));
         ProgressLine::Bar(bar)
     }
 
@@ -51,7 +55,7 @@ impl ProgressLine {
         let left = left.map(|left| format!("  {left}")).unwrap_or_default();
         match self {
             ProgressLine::Quiet => {}
-            ProgressLine::Bar(bar) => bar.set_message(text + &left),
+            ProgressLine::Bar(bar) => bar.set_message(line(&(text + &left), MAX_LINE)),
             ProgressLine::Lines { label, printed, last } => {
                 if printed.is_none_or(|printed| printed.elapsed() >= LINE_INTERVAL) && text != *last {
                     eprint_line(format_args!("{label}{time}{text}{left}"));

@@ -9,7 +9,17 @@ use std::{
 
 use serde::{Deserialize, Deserializer};
 
-use crate::{analysis::metrics::MetricsSummary, event::Outcome};
+use crate::{
+    analysis::metrics::MetricsSummary,
+    base::dir::{open_file, read_file},
+    event::Outcome,
+};
+
+/// Of a `metrics.json`: many times what a run writes.
+const MAX_RESULT_BYTES: u64 = 64 << 20;
+
+/// Characters of a snapshot's name: with a number after it, it is a valid name of a file in every script.
+pub const MAX_SNAPSHOT_NAME: usize = 60;
 
 /// The directory of one run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,6 +55,11 @@ impl RunDir {
 
     pub fn path(&self) -> &Path {
         &self.0
+    }
+
+    /// `path`, which is in this directory, as seen from it.
+    pub fn below<'a>(&self, path: &'a Path) -> &'a Path {
+        path.strip_prefix(&self.0).unwrap_or(path)
     }
 
     pub fn events(&self) -> PathBuf {
@@ -87,7 +102,7 @@ impl RunDir {
 
     /// The result in `metrics.json`; `None` while the run is being recorded, or when it was killed.
     pub fn result(&self) -> Option<RunResult> {
-        fs::read(self.metrics()).ok().and_then(|text| serde_json::from_slice(&text).ok())
+        read_file(&self.metrics(), MAX_RESULT_BYTES).ok().and_then(|text| serde_json::from_slice(&text).ok())
     }
 
     pub fn log(&self) -> PathBuf {
@@ -95,10 +110,15 @@ impl RunDir {
     }
 
     pub fn snapshot(&self, name: &str) -> PathBuf {
-        let safe = |c: char| if c.is_alphanumeric() || "-_.".contains(c) { c } else { '_' };
-        let name: String = name.chars().map(safe).collect();
-        self.0.join("snapshots").join(format!("{}.json", name.trim_start_matches('.')))
+        self.0.join("snapshots").join(snapshot_file(name))
     }
+}
+
+/// The name of the file of a snapshot. Different snapshots may have the same.
+pub fn snapshot_file(name: &str) -> String {
+    let safe = |c: char| if c.is_alphanumeric() || "-_.".contains(c) { c } else { '_' };
+    let name: String = name.chars().map(safe).collect();
+    format!("{}.json", name.trim_start_matches('.'))
 }
 
 /// A run in the list of runs.
@@ -188,7 +208,7 @@ fn collect(root: &Path, dir: &Path, depth: u32, runs: &mut Vec<RunEntry>) {
 /// From the first event, for a run without a result.
 fn first_event(run: &RunDir) -> Option<RunKind> {
     let mut line = String::new();
-    io::BufReader::new(fs::File::open(run.events()).ok()?).read_line(&mut line).ok()?;
+    io::BufReader::new(open_file(&run.events()).ok()?).read_line(&mut line).ok()?;
     let event: serde_json::Value = serde_json::from_str(&line).ok()?;
     RunKind::deserialize(event.pointer("/e/run_started")?).ok()
 }

@@ -1,7 +1,6 @@
 //! Reads `events.ndjson`, also while it is written, and also when its end is torn.
 
 use std::{
-    fs::File,
     io::{self, BufRead, BufReader, Cursor, Read, Seek, SeekFrom},
     path::{Path, PathBuf},
 };
@@ -9,7 +8,10 @@ use std::{
 use thiserror::Error;
 
 use super::token_line::token_line;
-use crate::event::{Envelope, SCHEMA};
+use crate::{
+    base::dir::open_file,
+    event::{Envelope, SCHEMA},
+};
 
 #[derive(Debug, Error)]
 pub enum ReadError {
@@ -62,7 +64,7 @@ pub enum Next {
 
 impl EventReader {
     pub fn open(path: &Path) -> Result<EventReader, ReadError> {
-        let file = File::open(path).map_err(|source| ReadError::Open { path: path.to_owned(), source })?;
+        let file = open_file(path).map_err(|source| ReadError::Open { path: path.to_owned(), source })?;
         Self::checked(path.display().to_string(), Box::new(BufReader::with_capacity(1 << 18, file)))
     }
 
