@@ -11,7 +11,7 @@ mod token_line;
 
 pub use environment::Environment;
 pub use find::{FindError, LATEST, find_run};
-pub use layout::{MAX_SNAPSHOT_NAME, RunDir, RunEntry, RunResult, list_runs, snapshot_file};
+pub use layout::{MAX_SNAPSHOT_NAME, NoNewDir, RunDir, RunEntry, RunResult, list_runs, snapshot_file};
 pub use loss::Loss;
 pub use player::{Player, Position, SPEEDS};
 pub use reader::{EventReader, Next, ReadError};
