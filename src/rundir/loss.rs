@@ -9,6 +9,8 @@ pub enum Loss {
     NotRecorded { reason: String },
     /// Lines could not be written.
     Lines { lost: u64, reason: String },
+    /// Events came faster than they could be taken.
+    Events { lost: u64 },
     /// A file other than the events could not be written.
     File { reason: String },
 }
@@ -18,6 +20,10 @@ impl fmt::Display for Loss {
         match self {
             Loss::NotRecorded { reason } => write!(f, "the run was not recorded: {reason}"),
             Loss::Lines { lost, reason } => write!(f, "{lost} lines of the recording were lost: {reason}"),
+            Loss::Events { lost } => write!(
+                f,
+                "{lost} events were lost: they came faster than they could be recorded; the disk or the machine is too slow"
+            ),
             Loss::File { reason } => write!(f, "could not be written: {reason}"),
         }
     }
