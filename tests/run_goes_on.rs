@@ -1,4 +1,4 @@
-//! What must not stop a run, lose it or keep it from ending: terminals that nobody reads, signals, limits.
+//! What must not stop a run, lose it or keep it from ending: terminals that are not read, signals, limits.
 
 mod common;
 #[path = "common/terminal.rs"]
@@ -44,7 +44,7 @@ fn headless(dir: &Path, args: &[&str]) -> Child {
 }
 
 #[test]
-fn a_terminal_that_nobody_reads_stops_neither_the_recording_nor_signals() {
+fn a_terminal_that_is_not_read_stops_neither_the_recording_nor_signals() {
     let terminal = Terminal::start(&ENDLESS);
     terminal.see("decode mean");
     terminal.set_unread(true);
@@ -78,7 +78,7 @@ fn a_terminal_that_nobody_reads_stops_neither_the_recording_nor_signals() {
 }
 
 #[test]
-fn progress_that_nobody_reads_stops_no_run() {
+fn progress_that_is_not_read_stops_no_run() {
     let dir = tempfile::tempdir().unwrap();
     let args: Vec<&str> = ["run"].into_iter().chain(ENDLESS).collect();
     let terminal = Terminal::start_in(dir, &args, &[], (200, 24));
@@ -115,14 +115,14 @@ fn a_stopped_program_gives_the_terminal_back_and_takes_it_again() {
         terminal.signal("CONT");
         terminal.until("its screen", |s| s.alternate_screen() && s.contents().contains("decode mean"));
     }
-    // Somebody else stops it and uses the screen meanwhile.
+    // Another program stops it and uses the screen meanwhile.
     terminal.signal("STOP");
     eventually("a stop", || (state(pid) == 'T').then_some(()));
-    terminal.write_as_other("\x1b[?1049l\x1b[2J\x1b[Hsomebody else");
-    terminal.see("somebody else");
+    terminal.write_as_other("\x1b[?1049l\x1b[2J\x1b[Hanother program");
+    terminal.see("another program");
     terminal.signal("CONT");
     terminal.until("its screen", |s| s.alternate_screen() && s.contents().contains("decode mean"));
-    terminal.see_no("somebody else");
+    terminal.see_no("another program");
     terminal.press("8", "ready after");
     terminal.send("q");
     assert_eq!(terminal.exit_code(), 0);
@@ -223,4 +223,80 @@ fn a_run_that_is_killed_at_once_has_its_start_on_disk() {
     run.kill().unwrap();
     run.wait().unwrap();
     assert!(matches!(events(&recorded)[0].event, Event::RunStarted(_)));
+}
+
+/// The lines of stderr that no user should see.
+fn assert_words(said: &common::Said, expected: &str) {
+    assert_eq!(said.code, 1, "{}{}", said.out, said.err);
+    assert!(said.err.contains(expected), "{}", said.err);
+    for bug in ["panicked", "bug in the program", "RUST_BACKTRACE"] {
+        assert!(!said.err.contains(bug), "{}", said.err);
+    }
+}
+
+#[test]
+fn the_memory_check_knows_the_limit_on_address_space() {
+    let dir = tempfile::tempdir().unwrap();
+    let args = ["run", "--quiet", "model=smollm2_135m", "runtime.device=cpu"];
+    let said = limited(dir.path(), "-v 600000", &args);
+    assert_words(&said, "smollm2_135m needs ");
+    assert!(said.err.contains(" MB free") || said.err.contains(" 0."), "{}", said.err);
+}
+
+#[test]
+fn few_descriptors_are_reported_in_words() {
+    let dir = tempfile::tempdir().unwrap();
+    let args = ["run", "--quiet", "runtime=sim", UNPACED, "runtime.requests=2"];
+    for limit in 3..24 {
+        let said = limited(dir.path(), &format!("-n {limit}"), &args);
+        if said.code == 0 {
+            assert!(limit > 6, "{limit}");
+            return;
+        }
+        assert_words(&said, "Too many open files");
+    }
+    panic!("24 descriptors are enough");
+}
+
+#[test]
+fn an_allocation_that_fails_ends_the_run_in_order() {
+    let dir = tempfile::tempdir().unwrap();
+    for fault in ["allocation:engine", "allocation:consumer"] {
+        let mut run = program(dir.path());
+        run.args(["run", "--quiet", "runtime=sim", "runtime.requests=1000"]).env("LLMPROF_FAULT", fault);
+        let said = said(run.output().unwrap());
+        assert_words(&said, "out of memory: ");
+        let recorded = run_dirs(dir.path()).into_iter().next().unwrap();
+        assert!(matches!(events(&recorded)[0].event, Event::RunStarted(_)));
+        if fault == "allocation:engine" {
+            let end = finished(&recorded);
+            assert!(end.cause.unwrap().starts_with("out of memory: "));
+        }
+        fs::remove_dir_all(dir.path().join("runs")).unwrap();
+        let terminal = Terminal::start_in(
+            tempfile::tempdir().unwrap(),
+            &ENDLESS,
+            &[("LLMPROF_FAULT", fault)],
+            (120, 40),
+        );
+        assert_eq!(terminal.exit_code(), 1, "{}", terminal.text());
+        terminal.see("out of memory: ");
+        terminal.assert_restored();
+    }
+}
+
+#[test]
+fn a_terminal_of_65535_columns_is_drawn() {
+    let dir = tempfile::tempdir().unwrap();
+    let terminal = Terminal::start_in(dir, &ENDLESS, &[], (120, 40));
+    terminal.see("decode mean");
+    terminal.resize_program(65535, 65535);
+    let run = run_dirs(terminal.path()).pop().unwrap();
+    let so_far = events(&run).len();
+    eventually("more events", || (events(&run).len() > so_far + 500).then_some(()));
+    terminal.resize(120, 40);
+    terminal.press("8", "ready after");
+    terminal.send("q");
+    assert_eq!(terminal.exit_code(), 0);
+    terminal.assert_restored();
 }

@@ -1,4 +1,4 @@
-//! Text on stdout and stderr. A terminal that nobody reads neither stops a run nor keeps the program from ending.
+//! Text on stdout and stderr. A terminal that is not read neither stops a run nor keeps the program from ending.
 
 use std::{
     fmt::Display,

@@ -68,7 +68,7 @@ impl TerminalGuard {
 impl Drop for TerminalGuard {
     fn drop(&mut self) {
         if !restore(self.outlet.clone()) {
-            // Last words are for nobody.
+            // There is no reader for what follows.
             shutdown::request();
         }
     }

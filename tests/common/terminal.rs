@@ -194,6 +194,11 @@ impl Terminal {
         self.master.borrow().as_ref().expect("a terminal").resize(size(cols, rows)).unwrap();
     }
 
+    /// The program is given a size that the emulator does not have.
+    pub fn resize_program(&self, cols: u16, rows: u16) {
+        self.master.borrow().as_ref().expect("a terminal").resize(size(cols, rows)).unwrap();
+    }
+
     /// The terminal goes away under the program.
     pub fn hang_up(&self) {
         self.gone.store(true, Ordering::Relaxed);
@@ -204,7 +209,7 @@ impl Terminal {
         self.master.take();
     }
 
-    /// From now on nobody reads what the program draws, as on a hung connection, or somebody does again.
+    /// Whether what the program draws stays unread, as on a hung connection.
     pub fn set_unread(&self, unread: bool) {
         self.unread.store(unread, Ordering::Relaxed);
     }
