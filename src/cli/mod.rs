@@ -22,8 +22,7 @@ mod watch;
 
 use std::{
     fmt::{self, Display},
-    io::{self, Write},
-    panic,
+    io, panic,
     path::Path,
     process::ExitCode,
 };
@@ -35,7 +34,12 @@ use crate::{
     assets::AssetError,
     base::foreign::{Lines, is_hidden, visible},
     engine::EngineError,
-    process::{crash, eprint_line, logfile, shutdown::Cause},
+    process::{
+        abort, crash, eprint_line, logfile, output,
+        shutdown::{self, Cause},
+        stops,
+    },
+    profile::heap,
     run::plan::PlanError,
 };
 use args::ConfigArgs;
@@ -219,7 +223,11 @@ pub fn main() -> ExitCode {
     };
     crash::keep_panics();
     logfile::install();
-    let code = match panic::catch_unwind(|| dispatch(cli)) {
+    heap::on_failure(abort::allocation_failed);
+    let prepared =
+        abort::prepare().and_then(|()| shutdown::survive_file_size_limit()).and_then(|()| stops::watch());
+    let work = || prepared.map_err(Failure::from).and_then(|()| dispatch(cli));
+    let code = match panic::catch_unwind(panic::AssertUnwindSafe(work)) {
         Ok(Ok(code)) => code,
         Ok(Err(failure)) => {
             let label = if matches!(failure, Failure::Interrupted(_)) { "interrupted" } else { "error" };
@@ -233,6 +241,7 @@ pub fn main() -> ExitCode {
             1
         }
     };
+    output::finish_stderr();
     ExitCode::from(code)
 }
 
@@ -255,7 +264,9 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
     if let Some((config, json)) = cli.printed_config() {
         return config::run(&config, &config::PrintArgs { json, ..Default::default() });
     }
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|e| {
+        Failure::work(format_args!("cannot wait for events: {e}; raise the limit on open files (ulimit -n)"))
+    })?;
     let Some(command) = cli.command else {
         return runtime.block_on(profile::run(cli.config, &cli.sweep));
     };
@@ -321,8 +332,7 @@ fn print_data(text: &str) -> Result<(), Failure> {
 /// Prints text to stdout as it is: it may have colours, and no text of others that was not made visible. A reader that
 /// closes the pipe early is not an error.
 fn print_styled(text: &str) -> Result<(), Failure> {
-    let mut out = io::stdout().lock();
-    match writeln!(out, "{text}").and_then(|()| out.flush()) {
+    match output::print(&format!("{text}\n")) {
         Err(e) if e.kind() != io::ErrorKind::BrokenPipe => Err(e.into()),
         _ => Ok(()),
     }
