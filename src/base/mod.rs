@@ -1,9 +1,10 @@
-//! What every room may use: units, plain-text tables, markup, gzip, shell words, seeded noise, CPU time of a thread. Uses no other room.
+//! What every room may use: units, plain-text tables, markup, gzip, limited reading of files, shell words, seeded noise, CPU time of a thread. Uses no other room.
 
 pub mod cpu_time;
 pub mod gz;
 pub mod markup;
 pub mod noise;
+pub mod read;
 pub mod shell;
 pub mod table;
 pub mod units;

@@ -6,6 +6,7 @@ mod checkpoint;
 mod decoder;
 mod gemv;
 mod gguf;
+mod gguf_header;
 mod gguf_metadata;
 #[cfg(feature = "cuda")]
 pub mod host_values;
