@@ -1,6 +1,7 @@
-//! What every room may use: units, plain-text tables, markup, gzip, limited reading of files, shell words, seeded noise, CPU time of a thread. Uses no other room.
+//! What every room may use: units, plain-text tables, markup, files without links, limited reading, gzip, shell words, seeded noise, CPU time of a thread. Uses no other room.
 
 pub mod cpu_time;
+pub mod dir;
 pub mod gz;
 pub mod markup;
 pub mod noise;

@@ -3,7 +3,6 @@
 use std::{
     fs::File,
     io::{self, Write},
-    path::Path,
     sync::{Mutex, PoisonError},
 };
 
@@ -47,9 +46,7 @@ pub fn install() {
     let _ = subscriber.try_init();
 }
 
-/// Sends the log to `path` from now on.
-pub fn redirect(path: &Path) -> io::Result<()> {
-    let file = File::create(path)?;
+/// Sends the log to `file` from now on.
+pub fn redirect(file: File) {
     *CURRENT.lock().unwrap_or_else(PoisonError::into_inner) = Some(file);
-    Ok(())
 }

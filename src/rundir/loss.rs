@@ -1,6 +1,6 @@
 //! What is missing from the recording of a run.
 
-use std::fmt;
+use std::{fmt, path::PathBuf};
 
 /// A loss of the recording.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -9,6 +9,8 @@ pub enum Loss {
     NotRecorded { reason: String },
     /// Lines could not be written.
     Lines { lost: u64, reason: String },
+    /// The directory was moved or deleted while the run was recorded.
+    Displaced { dir: PathBuf },
     /// A file other than the events could not be written.
     File { reason: String },
 }
@@ -18,6 +20,9 @@ impl fmt::Display for Loss {
         match self {
             Loss::NotRecorded { reason } => write!(f, "the run was not recorded: {reason}"),
             Loss::Lines { lost, reason } => write!(f, "{lost} lines of the recording were lost: {reason}"),
+            Loss::Displaced { dir } => {
+                write!(f, "{} was moved or deleted during the run: the recording is not there", dir.display())
+            }
             Loss::File { reason } => write!(f, "could not be written: {reason}"),
         }
     }

@@ -23,6 +23,7 @@ use self::{
     passes::Pass,
 };
 use crate::{
+    base::dir,
     config::{RunConfig, ToolPhase},
     event::{Device, Event, EventTx, KernelReport, Level, Phase, ToolRun, ToolState, kernels::KernelTable},
     kernels::top::TopList,
@@ -311,7 +312,7 @@ fn new_dir(run_dir: &Path, name: &str) -> Result<PathBuf, Trouble> {
 
 fn write_file(path: &Path, text: &str) -> Result<(), Trouble> {
     let made = path.parent().map_or(Ok(()), fs::create_dir_all);
-    made.and_then(|()| fs::write(path, text)).map_err(|e| not_written(path, &e))
+    made.and_then(|()| dir::write(path, text)).map_err(|e| not_written(path, &e))
 }
 
 fn not_written(path: &Path, error: &std::io::Error) -> Trouble {

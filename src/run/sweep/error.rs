@@ -27,6 +27,8 @@ pub enum SweepError {
     SameSubdir { first: usize, job: usize, subdir: String },
     #[error("{}: {reason}; expected a directory that --multirun created, with a sweep.json", .dir.display())]
     NotASweep { dir: PathBuf, reason: String },
+    #[error("the directory of job {job} is a link: {}; remove it, or start a new sweep", .path.display())]
+    LinkedJob { job: usize, path: PathBuf },
     #[error("{}: another process is running this sweep", .dir.display())]
     InUse { dir: PathBuf },
     #[error(

@@ -62,8 +62,8 @@ impl App {
             self.start_next();
             self.follow_tool();
             let sweep_moves = self.follow_sweep(now);
-            let compares = self.follow_comparison();
-            let moves = replay_moves || sweep_moves || compares || self.next.is_some();
+            let reads = self.follow_comparison() | self.follow_runs();
+            let moves = replay_moves || sweep_moves || reads || self.next.is_some();
             if !replay_moves {
                 last_frame = now;
             }
