@@ -1,14 +1,11 @@
 //! `bootstrap`: links from the project to stored models and datasets.
 
-use std::{
-    env,
-    io::{self, IsTerminal, Write},
-};
+use std::env;
 
 use clap::Args;
 use serde_json::json;
 
-use super::{Failure, args::ProjectArgs, print, print_json};
+use super::{Failure, args::ProjectArgs, ask::ask, print, print_json};
 use crate::assets::{
     AssetError, Limits,
     bootstrap::{self, Kind, Outcome},
@@ -49,7 +46,10 @@ pub(super) struct BootstrapArgs {
 
 pub(super) fn run(args: &BootstrapArgs) -> Result<u8, Failure> {
     let items = bootstrap::plan(&args.project.root, args.kind, &args.names, &|name| env::var_os(name))?;
-    let mut confirm = |question: &str| if args.yes { Ok(true) } else { ask(question) };
+    let mut confirm = |question: &str| match args.yes {
+        true => Ok(true),
+        false => ask(question).map_err(|e| AssetError::Failed(format!("{question} {e}"))),
+    };
     let limits = if args.no_archive_limits { Limits::NONE } else { Limits::DEFAULT };
     let outcomes: Vec<Outcome> =
         items.iter().map(|item| item.apply(args.dry_run, limits, &mut confirm)).collect();
@@ -77,16 +77,4 @@ fn text(outcomes: &[Outcome], dry_run: bool) -> String {
         text.push('\n');
     }
     text
-}
-
-/// Asks on the terminal; without one it fails.
-fn ask(question: &str) -> Result<bool, AssetError> {
-    if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
-        return Err(AssetError::Failed(format!("{question} Not a terminal: pass --yes")));
-    }
-    eprint!("{question} [y/N] ");
-    let mut answer = String::new();
-    let read = io::stderr().flush().and_then(|()| io::stdin().read_line(&mut answer));
-    read.map_err(|e| AssetError::Failed(format!("cannot read the answer: {e}")))?;
-    Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
 }

@@ -1,6 +1,7 @@
 //! The command line: arguments, dispatch and exit codes. Each command has a file of its own.
 
 mod args;
+mod ask;
 mod bootstrap;
 mod compare;
 mod completion;

@@ -33,7 +33,7 @@ pub async fn run(overrides: &[String], dir: &Path) -> io::Result<Ended> {
     }
     let mut messages = tempfile::tempfile()?;
     let mut command = Command::new(env::current_exe()?);
-    command.args(["run", "--quiet"]).args(overrides).arg(format!("hydra.run.dir={}", quoted(dir)));
+    command.args(["run", "--quiet", "--"]).args(overrides).arg(format!("hydra.run.dir={}", quoted(dir)));
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(messages.try_clone()?);
     let mut running = Running::start(&mut command).map_err(io::Error::other)?;
     let cause = loop {

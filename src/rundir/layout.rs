@@ -1,12 +1,14 @@
 //! The files of a run directory, and the list of runs.
 
 use std::{
+    ffi::OsStr,
     fs, io,
     path::{Path, PathBuf},
     time::SystemTime,
 };
 
 use serde::{Deserialize, Deserializer};
+use thiserror::Error;
 
 use crate::{analysis::metrics::MetricsSummary, base::dir::read_file, event::Outcome};
 
@@ -16,6 +18,13 @@ const MAX_RESULT_BYTES: u64 = 64 << 20;
 /// Characters of a snapshot's name: with a number after it, it is a valid name of a file in every script.
 pub const MAX_SNAPSHOT_NAME: usize = 60;
 
+/// A path at which no directory can be created.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{} is not the path of a new directory; give one, such as runs/mine", .path.display())]
+pub struct NoNewDir {
+    path: PathBuf,
+}
+
 /// The directory of one run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunDir(PathBuf);
@@ -23,10 +32,11 @@ pub struct RunDir(PathBuf);
 impl RunDir {
     /// Creates a new directory at `path`, or one with a number where it exists already.
     pub fn create(path: &Path) -> io::Result<RunDir> {
+        let name = RunDir::name_in(path).map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
+        let name = name.to_string_lossy();
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent)?;
         }
-        let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
         for n in 1..1000 {
             let candidate = if n == 1 { path.to_owned() } else { path.with_file_name(format!("{name}-{n}")) };
             match fs::create_dir(&candidate) {
@@ -36,6 +46,12 @@ impl RunDir {
             }
         }
         Err(io::Error::new(io::ErrorKind::AlreadyExists, "a thousand runs have this name"))
+    }
+
+    /// The name of a directory that can be created at `path`. `.` and `..` have none: they exist, and a number would make
+    /// another name of them.
+    pub fn name_in(path: &Path) -> Result<&OsStr, NoNewDir> {
+        path.file_name().ok_or_else(|| NoNewDir { path: path.to_owned() })
     }
 
     /// An existing run, from its directory or its `events.ndjson`.
@@ -194,6 +210,15 @@ mod tests {
         assert_eq!(runs.len(), 1);
         assert_eq!((runs[0].experiment.as_str(), runs[0].model.as_str()), ("baseline", "tiny"));
         assert!(runs[0].result.is_none());
+    }
+
+    #[test]
+    fn a_directory_without_a_name_is_refused() {
+        for path in [".", "..", "/", "a/.."] {
+            let error = RunDir::create(Path::new(path)).unwrap_err().to_string();
+            assert!(error.starts_with(path) && error.contains("such as runs/mine"), "{error}");
+        }
+        assert_eq!(RunDir::name_in(Path::new("./a/.")).unwrap(), "a");
     }
 
     #[test]

@@ -13,7 +13,7 @@ mod token_line;
 
 pub use environment::Environment;
 pub use find::{FindError, LATEST, find_run};
-pub use layout::{MAX_SNAPSHOT_NAME, RunDir, RunEntry, RunResult, snapshot_file};
+pub use layout::{MAX_SNAPSHOT_NAME, NoNewDir, RunDir, RunEntry, RunResult, snapshot_file};
 pub use listing::{Listing, list_runs};
 pub use loss::Loss;
 pub use player::{Player, Position, SPEEDS};
