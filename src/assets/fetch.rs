@@ -14,6 +14,7 @@ use super::error::AssetError;
 use super::hub::{Hub, Listing, RemoteFile, RepoId, Source, check_free_space};
 use super::paths;
 use super::progress::Progress;
+use crate::base::read::{self, MAX_DOCUMENT};
 use crate::config::{ConfTree, Names, compose, glob_matches};
 
 /// Files downloaded in parallel: enough to hide the latency of the hub, without much load on it.
@@ -236,7 +237,7 @@ fn download_source(
 }
 
 pub(crate) fn read_receipt(dir: &Path) -> Option<Receipt> {
-    let text = fs::read_to_string(dir.join(RECEIPT)).ok()?;
+    let text = read::text(&dir.join(RECEIPT), MAX_DOCUMENT).ok()?;
     let receipt: Receipt = serde_json::from_str(&text).ok()?;
     receipt.files.keys().all(|path| paths::relative(path).is_ok()).then_some(receipt)
 }

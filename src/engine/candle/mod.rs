@@ -4,6 +4,7 @@ mod cache;
 mod checkpoint;
 mod decoder;
 mod gguf;
+mod gguf_header;
 mod gguf_metadata;
 #[cfg(feature = "cuda")]
 pub mod host_values;
