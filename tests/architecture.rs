@@ -10,11 +10,11 @@ use std::{
 /// are no cycles. Tests may use any room.
 const ROOMS: [(&str, &[&str]); 23] = [
     ("base", &[]),
-    ("process", &[]),
+    ("process", &["base"]),
     ("tools", &[]),
     ("config", &[]),
-    ("text", &[]),
-    ("model", &["config"]),
+    ("text", &["base", "process"]),
+    ("model", &["base", "config"]),
     ("event", &["model"]),
     ("analysis", &["base", "event", "model"]),
     ("kernels", &["base", "tools", "event", "analysis"]),

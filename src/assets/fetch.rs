@@ -14,7 +14,8 @@ use super::error::AssetError;
 use super::hub::{Hub, Listing, RemoteFile, RepoId, Source, check_free_space};
 use super::paths;
 use super::progress::Progress;
-use crate::base::dir::{read_file, write};
+use crate::base::dir::write;
+use crate::base::read::{self, MAX_DOCUMENT};
 use crate::config::{ConfTree, Names, compose, glob_matches};
 
 /// Files downloaded in parallel: enough to hide the latency of the hub, without much load on it.
@@ -28,7 +29,6 @@ const SOURCE_FILES: [&str; 3] = ["*.py", "config.json", "LICENSE*"];
 
 /// The file in a directory of fetched sources that records their hashes, to detect edits.
 const RECEIPT: &str = ".pin.json";
-const MAX_RECEIPT_BYTES: u64 = 64 << 20;
 
 /// The result of a fetch.
 #[derive(Debug, Serialize)]
@@ -240,8 +240,8 @@ fn download_source(
 }
 
 pub(crate) fn read_receipt(dir: &Path) -> Option<Receipt> {
-    let text = read_file(&dir.join(RECEIPT), MAX_RECEIPT_BYTES).ok()?;
-    let receipt: Receipt = serde_json::from_slice(&text).ok()?;
+    let text = read::text(&dir.join(RECEIPT), MAX_DOCUMENT).ok()?;
+    let receipt: Receipt = serde_json::from_str(&text).ok()?;
     receipt.files.keys().all(|path| paths::relative(path).is_ok()).then_some(receipt)
 }
 

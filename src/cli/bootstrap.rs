@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::{Failure, args::ProjectArgs, ask::ask, print, print_json};
 use crate::assets::{
-    AssetError,
+    AssetError, Limits,
     bootstrap::{self, Kind, Outcome},
 };
 
@@ -31,6 +31,9 @@ pub(super) struct BootstrapArgs {
     /// Replace links without asking
     #[arg(long, short)]
     yes: bool,
+    /// Extract archives of any size: without it at most 500 GB, 200 times the archive and a million entries
+    #[arg(long)]
+    no_archive_limits: bool,
     /// Print what would be done, and do nothing
     #[arg(long)]
     dry_run: bool,
@@ -47,7 +50,9 @@ pub(super) fn run(args: &BootstrapArgs) -> Result<u8, Failure> {
         true => Ok(true),
         false => ask(question).map_err(|e| AssetError::Failed(format!("{question} {e}"))),
     };
-    let outcomes: Vec<Outcome> = items.iter().map(|item| item.apply(args.dry_run, &mut confirm)).collect();
+    let limits = if args.no_archive_limits { Limits::NONE } else { Limits::DEFAULT };
+    let outcomes: Vec<Outcome> =
+        items.iter().map(|item| item.apply(args.dry_run, limits, &mut confirm)).collect();
     match args.json {
         true => print_json(&json!({ "schema": 1, "dry_run": args.dry_run, "items": outcomes }))?,
         false => print(text(&outcomes, args.dry_run).trim_end())?,

@@ -82,7 +82,9 @@ pub fn newest(runs: &Path) -> Result<PathBuf, CompareError> {
 /// Why a run is not taken without being asked for.
 fn objection(run: &RunEntry, runs: &Path) -> Option<&'static str> {
     let above = run.dir.path().ancestors().skip(1).take_while(|dir| *dir != runs);
-    if run.simulated() {
+    if !run.answers {
+        Some("does not answer")
+    } else if run.simulated() {
         Some("is simulated")
     } else if above.clone().any(|dir| dir.join("sweep.json").is_file()) {
         Some("is a job of a sweep")

@@ -2,8 +2,7 @@
 
 use std::{
     ffi::OsStr,
-    fs,
-    io::{self, BufRead},
+    fs, io,
     path::{Path, PathBuf},
     time::SystemTime,
 };
@@ -11,11 +10,7 @@ use std::{
 use serde::{Deserialize, Deserializer};
 use thiserror::Error;
 
-use crate::{
-    analysis::metrics::MetricsSummary,
-    base::dir::{open_file, read_file},
-    event::Outcome,
-};
+use crate::{analysis::metrics::MetricsSummary, base::dir::read_file, event::Outcome};
 
 /// Of a `metrics.json`: many times what a run writes.
 const MAX_RESULT_BYTES: u64 = 64 << 20;
@@ -148,6 +143,8 @@ pub struct RunEntry {
     pub simulated: bool,
     /// `None` while the run is being recorded, or when it was killed.
     pub result: Option<RunResult>,
+    /// False where the directory did not answer in time; nothing else is known of it.
+    pub answers: bool,
 }
 
 /// The part of `metrics.json` that the list shows.
@@ -176,62 +173,30 @@ pub struct RunKind {
 }
 
 impl RunEntry {
+    /// A directory that does not answer.
+    pub(super) fn silent(root: &Path, dir: &Path) -> RunEntry {
+        let name = dir.strip_prefix(root).ok().filter(|below| !below.as_os_str().is_empty()).unwrap_or(dir);
+        RunEntry {
+            dir: RunDir(dir.to_owned()),
+            experiment: String::new(),
+            model: String::new(),
+            name: name.display().to_string(),
+            modified: SystemTime::UNIX_EPOCH,
+            simulated: false,
+            result: None,
+            answers: false,
+        }
+    }
+
     /// Nothing in it was measured.
     pub fn simulated(&self) -> bool {
         self.simulated
     }
 }
 
-/// The runs below `root`, newest first. Unreadable ones are left out.
-pub fn list_runs(root: &Path) -> Vec<RunEntry> {
-    let mut runs = Vec::new();
-    collect(root, root, 4, &mut runs);
-    runs.sort_by(|a, b| b.modified.cmp(&a.modified).then_with(|| b.name.cmp(&a.name)));
-    runs
-}
-
-fn collect(root: &Path, dir: &Path, depth: u32, runs: &mut Vec<RunEntry>) {
-    let run = RunDir(dir.to_owned());
-    if let Ok(events) = fs::metadata(run.events()) {
-        let mut names =
-            dir.strip_prefix(root).unwrap_or(dir).iter().rev().map(|n| n.to_string_lossy().into_owned());
-        let name = names.next().unwrap_or_default();
-        let (parent, above) = (names.next().unwrap_or_default(), names.next().unwrap_or_default());
-        let result = run.result();
-        // The directories of a sweep's jobs are not named after their models.
-        let kind = result.as_ref().and_then(|result| result.run.clone()).or_else(|| first_event(&run));
-        let simulated = kind.as_ref().is_some_and(|kind| kind.simulated);
-        let (model, experiment) = kind.map_or((None, None), |kind| (kind.model, kind.experiment));
-        runs.push(RunEntry {
-            model: model.unwrap_or(parent),
-            experiment: experiment.unwrap_or(above),
-            name,
-            simulated,
-            modified: events.modified().unwrap_or(SystemTime::UNIX_EPOCH),
-            result,
-            dir: run,
-        });
-        return;
-    }
-    let Ok(entries) = fs::read_dir(dir) else { return };
-    if depth > 0 {
-        for entry in entries.flatten().filter(|e| e.file_type().is_ok_and(|t| t.is_dir())) {
-            collect(root, &entry.path(), depth - 1, runs);
-        }
-    }
-}
-
-/// From the first event, for a run without a result.
-fn first_event(run: &RunDir) -> Option<RunKind> {
-    let mut line = String::new();
-    io::BufReader::new(open_file(&run.events()).ok()?).read_line(&mut line).ok()?;
-    let event: serde_json::Value = serde_json::from_str(&line).ok()?;
-    RunKind::deserialize(event.pointer("/e/run_started")?).ok()
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::list_runs, *};
 
     #[test]
     fn two_runs_in_one_second_get_two_directories() {

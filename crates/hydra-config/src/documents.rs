@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use thiserror::Error;
 
+use crate::conf_tree::read_text;
 use crate::error::{ConfigError, Origin};
 use crate::yaml;
 
@@ -33,8 +34,8 @@ fn at_key(key: &str) -> String {
 
 /// Reads the YAML file `path` as a `T`; an error names the file, the line and the key.
 pub fn read_yaml<T: DeserializeOwned>(path: &Path) -> Result<T, DocumentError> {
-    let text = fs::read_to_string(path)
-        .map_err(|source| DocumentError::Unreadable { path: path.to_owned(), source })?;
+    let text =
+        read_text(path).map_err(|source| DocumentError::Unreadable { path: path.to_owned(), source })?;
     parse_yaml(&text, path)
 }
 

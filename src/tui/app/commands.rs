@@ -4,10 +4,10 @@ use std::ops::ControlFlow;
 
 use ratatui::layout::Rect;
 
-use super::{App, comparison::Compared};
+use super::{App, comparison::Compared, event_loop::Left};
 use crate::{
     process::shutdown::Cause,
-    rundir::{RunDir, list_runs},
+    rundir::{Listing, RunDir},
     tui::{
         export::export,
         ui::{Effect, Pane, RunsCommand},
@@ -15,11 +15,12 @@ use crate::{
 };
 
 impl App {
-    /// Performs an effect. Breaks if the program ends, with the cause unless the user quits.
-    pub(super) fn perform(&mut self, effect: Effect, screen: Rect) -> ControlFlow<Option<Cause>> {
+    /// Performs an effect. Breaks if the screen is left.
+    pub(super) fn perform(&mut self, effect: Effect, screen: Rect) -> ControlFlow<Left> {
         match effect {
-            Effect::Quit => return ControlFlow::Break(None),
-            Effect::Interrupt => return ControlFlow::Break(Some(Cause::Interrupt)),
+            Effect::Quit => return ControlFlow::Break(Left::Ended(None)),
+            Effect::Interrupt => return ControlFlow::Break(Left::Ended(Some(Cause::Interrupt))),
+            Effect::Suspend => return ControlFlow::Break(Left::Suspended),
             Effect::Export => self.export(screen),
             Effect::CompareSnapshots => self.compared = Compared::default(),
             Effect::Run(command) => self.command_run(command),
@@ -47,7 +48,10 @@ impl App {
 
     fn command_runs(&mut self, command: RunsCommand) {
         match command {
-            RunsCommand::Refresh => self.runs = list_runs(&self.runs_root),
+            RunsCommand::Refresh => match Listing::start(&self.runs_root) {
+                Ok(listing) => self.listing = Some(listing),
+                Err(e) => self.ui.message = Some(format!("cannot list the runs: {e}")),
+            },
             RunsCommand::Open => self.open_selected_run(),
             RunsCommand::Mark => self.mark_selected_run(),
             RunsCommand::Compare => match (self.ui.run_marked.clone(), self.selected_run()) {
@@ -59,6 +63,14 @@ impl App {
                 }
             },
         }
+    }
+
+    /// Takes the list of runs when it is complete. Returns whether it is still being read.
+    pub(super) fn follow_runs(&mut self) -> bool {
+        let Some(listing) = &mut self.listing else { return false };
+        let Some(runs) = listing.poll() else { return true };
+        (self.runs, self.listing, self.dirty) = (runs, None, true);
+        false
     }
 
     /// Marks the selected run, to compare others with it, or removes its mark.
