@@ -64,7 +64,7 @@ impl SweepArgs {
         if self.yes {
             return Ok(());
         }
-        eprint_line(consent);
+        consent.to_string().lines().for_each(eprint_line);
         match ask("Resume it?").map_err(Failure::usage)? {
             true => Ok(()),
             false => Err(Failure::work("not resumed")),

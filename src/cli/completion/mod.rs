@@ -340,6 +340,19 @@ mod tests {
     }
 
     #[test]
+    fn names_of_files_are_one_line_each() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(dir.path().join("conf/model")).unwrap();
+        for (name, text) in [("x1\nrm", "name: x"), ("x2", "# A\u{1b}]0;title\u{7} note.\nname: x")] {
+            std::fs::write(dir.path().join(format!("conf/model/{name}.yaml")), text).unwrap();
+        }
+        assert_eq!(lines(Shell::Bash, &["llmprof-tui model=x".into(), "=:".into()], dir.path()), "x2 \n");
+        let fish = lines(Shell::Fish, &["model=x".into()], dir.path());
+        assert!(fish.starts_with("model=x2\t") && fish.lines().count() == 1, "{fish:?}");
+        assert!(!fish.contains(['\u{1b}', '\u{7}']), "{fish:?}");
+    }
+
+    #[test]
     fn the_conf_dir_on_the_line_is_used() {
         let dir = tempfile::tempdir().unwrap();
         for (path, text) in [("mine/model/mine.yaml", "name: x"), ("conf/model/here.yaml", "name: x")] {

@@ -39,9 +39,9 @@ impl Consent {
     /// Adds a job that would run.
     pub(super) fn add(&mut self, label: &str, overrides: &[String], config: &RunConfig) {
         let words: Vec<String> = overrides.iter().map(|word| quoted(word)).collect();
-        self.jobs.push(format!("{label}: {}", words.join(" ")));
+        self.jobs.push(in_one_line(&format!("{label}: {}", words.join(" "))));
         for tool in Tool::configured(config) {
-            let command = tool.command_line(config);
+            let command = in_one_line(&tool.command_line(config));
             if !self.commands.contains(&command) {
                 self.commands.push(command);
             }
@@ -54,6 +54,11 @@ impl Consent {
     }
 }
 
+/// A text of the sweep is not a line of its own in the question.
+fn in_one_line(text: &str) -> String {
+    text.replace(char::is_control, " ")
+}
+
 /// The first owner that is not this user.
 fn other_owner(owners: &[u32], user: u32) -> Option<u32> {
     owners.iter().copied().find(|owner| *owner != user)
@@ -61,12 +66,12 @@ fn other_owner(owners: &[u32], user: u32) -> Option<u32> {
 
 impl fmt::Display for Consent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "To resume the sweep in {}:", self.dir.display())?;
+        write!(f, "To resume the sweep in {}:", in_one_line(&self.dir.display().to_string()))?;
         if let Some(owner) = self.owner {
             write!(f, "\n  It belongs to another user (uid {owner}).")?;
         }
         if let Some(dir) = &self.conf_dir {
-            write!(f, "\n  Its configuration is in {}.", dir.display())?;
+            write!(f, "\n  Its configuration is in {}.", in_one_line(&dir.display().to_string()))?;
         }
         if !self.commands.is_empty() {
             f.write_str("\n  It starts programs:")?;
@@ -117,5 +122,8 @@ mod tests {
         let foreign = Consent { owner: Some(8), ..asked(&["runtime=candle"]) };
         assert!(foreign.is_needed() && foreign.to_string().contains("another user (uid 8)"));
         assert!(!Consent { owner: Some(8), ..Consent::default() }.is_needed(), "no job is left");
+        let mut spoof = Consent { dir: "runs/x\nall is well".into(), ..foreign };
+        spoof.add("job 3/3", &["a=\nall is well".to_owned()], &compose(&built_in(), &[]).unwrap().config);
+        assert!(!spoof.to_string().lines().any(|line| line.starts_with("all is well")), "{spoof}");
     }
 }
