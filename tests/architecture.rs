@@ -86,6 +86,7 @@ const ROOMS: [(&str, &[&str]); 23] = [
             "event",
             "analysis",
             "kernels",
+            "profile",
             "telemetry",
             "engine",
             "sim",
