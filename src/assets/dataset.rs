@@ -283,7 +283,7 @@ fn write_variant(partial: &Path, files: &[SourceFile], chosen: &[u64]) -> Result
     let data = partial.join("data");
     fs::create_dir_all(&data).map_err(AssetError::io("create", &data))?;
     let path = data.join("samples.jsonl");
-    let file = File::create(&path).map_err(AssetError::io("create", &path))?;
+    let file = File::create_new(&path).map_err(AssetError::io("create", &path))?;
     let mut out = BufWriter::new(file);
     let mut bytes = 0;
     let mut put = |text: &[u8]| {

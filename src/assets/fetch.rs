@@ -14,6 +14,7 @@ use super::error::AssetError;
 use super::hub::{Hub, Listing, RemoteFile, RepoId, Source, check_free_space};
 use super::paths;
 use super::progress::Progress;
+use crate::base::dir;
 use crate::config::{ConfTree, Names, compose, glob_matches};
 
 /// Files downloaded in parallel: enough to hide the latency of the hub, without much load on it.
@@ -195,7 +196,7 @@ pub(crate) fn sources(
     }
     let path = dir.join(RECEIPT);
     let text = serde_json::to_string_pretty(&receipt).map_err(|e| AssetError::Failed(e.to_string()))?;
-    fs::write(&path, text).map_err(AssetError::io("write", &path))?;
+    dir::write(&path, text).map_err(AssetError::io("write", &path))?;
     let (repo, commit, dir) = (repo.to_string(), commit.to_owned(), dir.to_owned());
     Ok(Fetched { schema: 1, repo, commit, dir, files: fetched_files(Vec::new(), listing.files) })
 }

@@ -1,6 +1,7 @@
 //! Other YAML files (manifests, pins, metadata), read into types and written from them.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -58,7 +59,10 @@ pub fn write_yaml<T: Serialize>(path: &Path, heading: &str, value: &T) -> Result
     let failed = |source| DocumentError::Unwritable { path: path.to_owned(), source };
     let text = serde_yaml_ng::to_string(value).map_err(|e| failed(std::io::Error::other(e)))?;
     let temporary = path.with_extension("yaml.new");
-    fs::write(&temporary, format!("{heading}{text}")).map_err(failed)?;
+    // A link that has this name is removed, not followed.
+    let _ = fs::remove_file(&temporary);
+    let created = File::create_new(&temporary);
+    created.and_then(|mut file| file.write_all(format!("{heading}{text}").as_bytes())).map_err(failed)?;
     fs::rename(&temporary, path).map_err(failed)
 }
 

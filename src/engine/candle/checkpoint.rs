@@ -7,6 +7,7 @@ use thiserror::Error;
 
 use super::{Matrix, WeightSource, gguf::GgufFile, safetensors::SafetensorsFiles};
 use crate::{
+    base::foreign::line,
     config::Dtype,
     model::{ModelSpec, SpecError, spec::TensorShape},
     text::Vocabulary,
@@ -22,7 +23,7 @@ pub enum CheckpointError {
         dir.display()
     )]
     NoWeights { dir: PathBuf },
-    #[error("{} is not a complete {format} file: {cause}", file.display())]
+    #[error("{} is not a complete {format} file: {}", file.display(), line(cause, MAX_CAUSE))]
     Corrupt { file: PathBuf, format: &'static str, cause: String },
     #[error("{} names {shard}, which does not exist", index.display())]
     MissingShard { index: PathBuf, shard: String },
@@ -39,6 +40,9 @@ pub enum CheckpointError {
     #[error("{}: {cause}", file.display())]
     Shape { file: PathBuf, cause: SpecError },
 }
+
+/// Causes repeat names of the file, which may be any bytes.
+const MAX_CAUSE: usize = 200;
 
 /// A model on disk with all its tensors in the right shapes.
 #[derive(Debug)]
