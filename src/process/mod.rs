@@ -9,10 +9,16 @@ use std::{
     io::{self, Write},
 };
 
-use crate::base::foreign::Lines;
+use crate::base::foreign::{Lines, MAX_LINE, line};
 
-/// Prints a line to stderr. Unlike `eprintln!` it does not panic when stderr is closed: a run goes on without a reader.
-pub fn eprint_line(line: impl Display) {
+/// Prints one line to stderr, whatever is in it: paths and messages may be of others. Unlike `eprintln!` it does not panic
+/// when stderr is closed: a run goes on without a reader.
+pub fn eprint_line(text: impl Display) {
+    eprint_lines(line(&text.to_string(), MAX_LINE));
+}
+
+/// Prints a text of several lines to stderr.
+pub fn eprint_lines(text: impl Display) {
     // One write: lines of several threads do not mix.
-    let _ = io::stderr().write_all(format!("{}\n", Lines(line)).as_bytes());
+    let _ = io::stderr().write_all(format!("{}\n", Lines(text)).as_bytes());
 }
