@@ -74,11 +74,7 @@ pub(super) fn report_exit(stopped: tui::Stopped) -> Result<u8, Failure> {
         return Err(Failure::work(format_args!("the terminal failed: {e}")));
     }
     if let Some(runner) = &stopped.sweep {
-        eprint_lines(format_args!(
-            "{}\n\nrecorded in {}",
-            table_text(&runner.sweep),
-            runner.sweep.dir.display()
-        ));
+        eprint_lines(run::sweep_text(&runner.sweep));
         return Ok(sweep::report_end(runner, stopped.cause.as_ref(), "llmprof-tui"));
     }
     match stopped.cause {

@@ -9,12 +9,12 @@ use std::{
     io::{self, Write},
 };
 
-use crate::base::foreign::{Lines, MAX_LINE, line};
+use crate::base::foreign::{Lines, message};
 
 /// Prints one line to stderr, whatever is in it: paths and messages may be of others. Unlike `eprintln!` it does not panic
 /// when stderr is closed: a run goes on without a reader.
 pub fn eprint_line(text: impl Display) {
-    eprint_lines(line(&text.to_string(), MAX_LINE));
+    eprint_lines(message(&text.to_string()));
 }
 
 /// Prints a text of several lines to stderr.

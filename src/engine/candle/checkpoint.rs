@@ -25,7 +25,7 @@ pub enum CheckpointError {
     NoWeights { dir: PathBuf },
     #[error("{} is not a complete {format} file: {}", file.display(), line(cause, MAX_CAUSE))]
     Corrupt { file: PathBuf, format: &'static str, cause: String },
-    #[error("{} names {shard}, which does not exist", index.display())]
+    #[error("{} names {}, which does not exist", index.display(), line(shard, MAX_CAUSE))]
     MissingShard { index: PathBuf, shard: String },
     #[error("{} has no tensor {tensor}", file.display())]
     MissingTensor { file: PathBuf, tensor: String },
@@ -35,7 +35,7 @@ pub enum CheckpointError {
     WrongType { file: PathBuf, tensor: String, got: String },
     #[error("{} has no {key}", file.display())]
     MissingKey { file: PathBuf, key: String },
-    #[error("{}: {key} {found:?} is not supported; {supported}", file.display())]
+    #[error("{}: {key} {:?} is not supported; {supported}", file.display(), line(found, MAX_CAUSE))]
     Unsupported { file: PathBuf, key: String, found: String, supported: &'static str },
     #[error("{}: {cause}", file.display())]
     Shape { file: PathBuf, cause: SpecError },
