@@ -23,7 +23,7 @@ const ROOMS: [(&str, &[&str]); 23] = [
     ("engine", &["base", "process", "config", "text", "model", "event", "profile"]),
     ("sim", &["base", "config", "model", "event", "analysis", "telemetry", "engine"]),
     ("state", &["base", "model", "event", "analysis"]),
-    ("chrome_trace", &["event"]),
+    ("chrome_trace", &["base", "event"]),
     ("rundir", &["base", "event", "analysis", "state", "chrome_trace"]),
     (
         "report",

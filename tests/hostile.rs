@@ -14,6 +14,7 @@ use std::{
 use common::{Said, eventually, program, record, run, run_dirs, said};
 use llmprof::{
     base::foreign::is_hidden,
+    cli::commands_markdown,
     config::ThemeName,
     event::Envelope,
     report::NAMES,
@@ -26,6 +27,7 @@ use llmprof::{
     },
 };
 
+use pulldown_cmark::{Event, Options, Parser};
 use ratatui::layout::Rect;
 use serde_json::Value;
 
@@ -105,8 +107,14 @@ fn assert_safe_document(name: &str, text: &str) {
     assert_safe(name, text);
     if [".md", ".html", ".svg"].iter().any(|extension| name.ends_with(extension)) {
         assert!(!text.contains("<script"), "{name} has a script");
-        assert!(!text.contains("<img"), "{name} has a picture of others");
         assert!(!text.lines().any(|line| line.starts_with("# owned")), "{name} has a heading of others");
+    }
+    if name.ends_with(".md") {
+        let mut events = Parser::new_ext(text, Options::ENABLE_TABLES);
+        let html = events.find(|event| matches!(event, Event::Html(_) | Event::InlineHtml(_)));
+        assert_eq!(html, None, "{name} has HTML of others");
+    } else if [".html", ".svg"].iter().any(|extension| name.ends_with(extension)) {
+        assert!(!text.contains("<img"), "{name} has a picture of others");
     }
     if name.ends_with(".csv") {
         for record in csv::ReaderBuilder::new().flexible(true).from_reader(text.as_bytes()).records() {
@@ -124,7 +132,7 @@ fn assert_safe_documents(dir: &Path) -> usize {
     for entry in fs::read_dir(dir).unwrap().flatten() {
         let name = entry.file_name().into_string().unwrap();
         if NAMES.contains(&name.as_str())
-            || ["sweep.csv", "compare.md", "llmprof.log"].contains(&name.as_str())
+            || ["sweep.csv", "compare.md", "llmprof.log", "trace.json"].contains(&name.as_str())
         {
             assert_safe_document(&name, &fs::read_to_string(entry.path()).unwrap());
             n += 1;
@@ -223,6 +231,10 @@ fn no_command_prints_or_writes_what_acts() {
         vec!["__complete", "fish", "report", ""],
         vec![HOSTILE],
     ];
+    for line in commands_markdown().lines().skip(3) {
+        let name = line.trim_start_matches("| `llmprof-tui ").split('`').next().unwrap();
+        assert!(commands.iter().any(|command| command[0] == name), "{name} is not walked");
+    }
     for command in commands {
         let mut program = program(dir.path());
         program.args(&command).env("HF_ENDPOINT", "http://127.0.0.1:9").env("HF_HOME", dir.path().join("hf"));
@@ -248,7 +260,11 @@ fn no_command_prints_or_writes_what_acts() {
         }
     }
     for dir in [&a, &b] {
-        assert_eq!(assert_safe_documents(Path::new(dir)), NAMES.len(), "every document was written");
+        assert_eq!(
+            assert_safe_documents(Path::new(dir)),
+            NAMES.len() + 1,
+            "every document and the trace were written"
+        );
     }
     for run in run_dirs(dir.path()) {
         assert!(assert_safe_documents(&run) > 5);

@@ -288,7 +288,7 @@ fn write_variant(partial: &Path, files: &[SourceFile], chosen: &[u64]) -> Result
     // New ones: nothing is written through a link.
     fs::create_dir(partial).and_then(|()| fs::create_dir(&data)).map_err(AssetError::io("create", &data))?;
     let path = data.join("samples.jsonl");
-    let file = File::create(&path).map_err(AssetError::io("create", &path))?;
+    let file = File::create_new(&path).map_err(AssetError::io("create", &path))?;
     let mut out = BufWriter::new(file);
     let mut bytes = 0;
     let mut put = |text: &[u8]| {

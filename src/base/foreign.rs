@@ -53,6 +53,19 @@ pub fn line(text: &str, max: usize) -> String {
     out
 }
 
+/// A message in one line of at most [`MAX_LINE`] characters, cut in the middle: the thing is named at its beginning, the
+/// remedy at its end.
+pub fn message(text: &str) -> String {
+    let shown = line(text, usize::MAX);
+    let length = shown.chars().count();
+    if length <= MAX_LINE {
+        return shown;
+    }
+    let tail = MAX_LINE / 4;
+    let chars = |from: usize, n: usize| shown.chars().skip(from).take(n).collect::<String>();
+    format!("{}…{}", chars(0, MAX_LINE - tail - 1), chars(length - tail, tail))
+}
+
 /// Lines for people: hidden characters are visible, and no line is longer than [`MAX_LINE`].
 pub struct Lines<T>(pub T);
 
@@ -92,6 +105,14 @@ mod tests {
         }
         assert_eq!(line("a\nb\u{1b}c", 9), "a b\\u001bc");
         assert_eq!((line("abc", 3), line("abcd", 3)), ("abc".to_owned(), "abc…".to_owned()));
+    }
+
+    #[test]
+    fn a_long_message_keeps_its_remedy() {
+        let text = message(&format!("x.gguf: \n{}: use another", "\u{1b}".repeat(6_000)));
+        assert!(text.starts_with("x.gguf:  \\u001b") && text.ends_with(": use another"), "{text}");
+        assert_eq!(text.chars().count(), MAX_LINE);
+        assert_eq!(message("short\n"), "short ");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use serde::{Serialize, Serializer};
 
-use crate::event::Stamp;
+use crate::{base::foreign::visible, event::Stamp};
 
 /// A thread of a process of the trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,7 +104,7 @@ impl Lines {
 
     fn push(&mut self, event: &TraceEvent<'_>) {
         self.text.push_str(if std::mem::replace(&mut self.begun, true) { "," } else { "[\n" });
-        self.text.push_str(&serde_json::to_string(event).unwrap_or_default());
+        self.text.push_str(&visible(&serde_json::to_string(event).unwrap_or_default()));
         self.text.push('\n');
     }
 

@@ -15,7 +15,10 @@ use crate::{
         energy::{Energy, energy},
         throttle::{Diagnosis, Evidence, diagnose, table},
     },
-    base::units::three_digits,
+    base::{
+        foreign::{MAX_LINE, line},
+        units::three_digits,
+    },
     event::readings::Reading,
     rundir::{EventReader, Next, RunDir},
     state::{GpuState, RunState},
@@ -160,7 +163,8 @@ fn of_logged(gpu: &LoggedGpu, log: &TelemetryLog) -> Option<Diagnosed> {
 
 fn text(found: &Diagnosed) -> String {
     let Diagnosed { gpu, diagnosis, energy, source } = found;
-    let mut out = format!("{gpu} ({source})\n\n{}\n", diagnosis.verdict);
+    let heading = line(&format!("{gpu} ({source})"), MAX_LINE);
+    let mut out = format!("{heading}\n\n{}\n", diagnosis.verdict);
     if !diagnosis.causes.is_empty() {
         out += &format!("\n{}\n\n", table::text(&diagnosis.causes));
         for cause in diagnosis.causes.iter().filter(|cause| cause.cost_pct.is_some()) {

@@ -21,6 +21,7 @@ mod third_party;
 mod watch;
 
 use std::{
+    env,
     fmt::{self, Display},
     io, panic,
     path::Path,
@@ -35,7 +36,7 @@ use crate::{
     base::foreign::{Lines, is_hidden, visible},
     engine::EngineError,
     process::{
-        abort, crash, eprint_line, logfile, output,
+        abort, crash, eprint_line, eprint_lines, logfile, output,
         shutdown::{self, Cause},
         stops,
     },
@@ -295,11 +296,11 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
     }
 }
 
-/// Prints help, or what is wrong with the arguments: with colours, unless the text has hidden characters of an argument.
+/// Prints help, or what is wrong with the arguments: with colours, unless an argument, which may be the name of a file, has
+/// hidden characters.
 fn print_clap(error: &clap::Error) {
-    let text = error.render().to_string();
-    match text.contains(is_hidden) {
-        true => eprint_line(text.trim_end()),
+    match env::args_os().any(|argument| argument.to_string_lossy().contains(is_hidden)) {
+        true => eprint_lines(error.render().to_string().trim_end()),
         // Without a reader, there is nothing to do.
         false => drop(error.print()),
     }

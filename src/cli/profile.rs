@@ -7,7 +7,7 @@ use super::{
     sweep::SweepArgs,
 };
 use crate::{
-    process::{eprint_line, shutdown::Shutdown},
+    process::{eprint_line, eprint_lines, shutdown::Shutdown},
     run::{
         session::Session,
         sweep::{Runner, table_text},
@@ -43,7 +43,7 @@ async fn profile_sweep(mut runner: Runner) -> Result<u8, Failure> {
     let shutdown = Shutdown::listen()?;
     let Some(session) = runner.start_next() else {
         runner.take_remarks().iter().for_each(eprint_line);
-        eprint_line(table_text(&runner.sweep));
+        eprint_lines(table_text(&runner.sweep));
         return Ok(sweep::report_end(&runner, None, "llmprof-tui"));
     };
     let composed = &session.plan().composed;
@@ -74,11 +74,7 @@ pub(super) fn report_exit(stopped: tui::Stopped) -> Result<u8, Failure> {
         return Err(Failure::work(format_args!("the terminal failed: {e}")));
     }
     if let Some(runner) = &stopped.sweep {
-        eprint_line(format_args!(
-            "{}\n\nrecorded in {}",
-            table_text(&runner.sweep),
-            runner.sweep.dir.display()
-        ));
+        eprint_lines(run::sweep_text(&runner.sweep));
         return Ok(sweep::report_end(runner, stopped.cause.as_ref(), "llmprof-tui"));
     }
     match stopped.cause {

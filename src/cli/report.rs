@@ -1,6 +1,9 @@
 //! `report`: the reports of a recorded run or sweep, written again from its events.
 
-use std::path::{Path, PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use clap::Args;
 use serde_json::{Value, json};
@@ -96,6 +99,7 @@ fn report_sweep(dir: &Path, out: Option<&Path>, json: bool) -> Result<u8, Failur
         }
     }
     let csv_dir = out.unwrap_or(dir);
+    fs::create_dir_all(csv_dir).map_err(Failure::cannot_write(csv_dir))?;
     // Opened again: the outcome of each job is read from the reports just written.
     let csv = Sweep::open(dir).and_then(|sweep| sweep.write_csv(csv_dir)).map_err(Failure::work)?;
     let code = u8::from(!errors.is_empty());

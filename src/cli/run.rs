@@ -19,7 +19,7 @@ use crate::{
     run::{
         headless,
         session::SessionSummary,
-        sweep::{Runner, sweep_json, table_text},
+        sweep::{Runner, Sweep, sweep_json, table_text},
     },
     state::RunState,
 };
@@ -80,7 +80,7 @@ async fn run_sweep(mut runner: Runner, json: bool, quiet: bool) -> Result<u8, Fa
     if json {
         print_json(&sweep_json(&runner.sweep))?;
     } else {
-        print(&format!("{}\n\nrecorded in {}", table_text(&runner.sweep), runner.sweep.dir.display()))?;
+        print(&sweep_text(&runner.sweep))?;
     }
     Ok(sweep::report_end(&runner, cause.as_ref(), "llmprof-tui run"))
 }
@@ -130,6 +130,12 @@ fn summary(state: &RunState, dir: Option<&Path>) -> String {
         out += &format!("{}\n", diagnosis.verdict);
     }
     out + "\n" + &recorded_in(dir)
+}
+
+/// The results of a sweep as text.
+pub(super) fn sweep_text(sweep: &Sweep) -> String {
+    let dir = Some(sweep.dir.as_path()).filter(|dir| dir.is_dir());
+    format!("{}\n\n{}", table_text(sweep), recorded_in(dir)).trim_end().to_owned()
 }
 
 fn recorded_in(dir: Option<&Path>) -> String {

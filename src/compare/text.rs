@@ -14,6 +14,7 @@ use crate::{
         interval::MIN_VALUES,
     },
     base::{
+        foreign::{MAX_LINE, line},
         markup::inert_markdown,
         table,
         units::{percent, ratio_change, three_digits},
@@ -187,11 +188,13 @@ pub fn text(gated: &GatedComparison) -> String {
     let comparison = &gated.comparison;
     let mut out = String::new();
     if let Some(label) = &gated.label {
-        let _ = writeln!(out, "{label}");
+        let _ = writeln!(out, "{}", one_line(label));
     }
     let _ = writeln!(out, "{}: {}\n", comparison.word, comparison.sentence);
     for (name, side) in [("A", &comparison.a), ("B", &comparison.b)] {
-        let _ = writeln!(out, "{name}  {}\n   {}\n   {}", side.name, side.what, describe_side(side));
+        let [side_name, what, more] =
+            [&side.name, &side.what, &describe_side(side)].map(|text| one_line(text));
+        let _ = writeln!(out, "{name}  {side_name}\n   {what}\n   {more}");
     }
     let mut rows = vec![COLUMNS.map(str::to_owned)];
     rows.extend(visible_rows(comparison).map(row_cells));
@@ -203,7 +206,7 @@ pub fn text(gated: &GatedComparison) -> String {
     if !comparison.differences.is_empty() {
         let _ = writeln!(out, "\nDifferences:");
         for (kind, difference) in comparison.differences.iter().map(describe_difference) {
-            let _ = writeln!(out, "  {kind:<12}{difference}");
+            let _ = writeln!(out, "  {kind:<12}{}", one_line(&difference));
         }
     }
     if let Some(waterfall) = waterfall_of(comparison) {
@@ -224,10 +227,15 @@ pub fn text(gated: &GatedComparison) -> String {
     out.trim_end().to_owned()
 }
 
+/// Names of runs, models and GPUs are of others.
+fn one_line(text: &str) -> String {
+    line(text, MAX_LINE)
+}
+
 /// The same as Markdown, for a pull request.
 pub fn markdown(gated: &GatedComparison) -> String {
     let comparison = &gated.comparison;
-    let label = gated.label.as_ref().map_or_else(String::new, |label| format!("### {label}\n\n"));
+    let label = gated.label.as_ref().map_or_else(String::new, |label| format!("### {}\n\n", one_line(label)));
     let mut rows = vec![COLUMNS.map(str::to_owned)];
     rows.extend(visible_rows(comparison).map(row_cells));
     let table = table::markdown(&rows, |column| (1..6).contains(&column));
@@ -240,13 +248,14 @@ pub(super) fn notes_markdown(gated: &GatedComparison) -> String {
     let comparison = &gated.comparison;
     let mut out = format!("{}\n\n", describe_method(comparison));
     for (labels, reason) in undecided_reasons(comparison) {
-        let _ = writeln!(out, "- {labels}: {reason}");
+        let _ = writeln!(out, "- {}", one_line(&format!("{labels}: {reason}")));
     }
     for (name, side) in [("A", &comparison.a), ("B", &comparison.b)] {
-        let _ = writeln!(out, "- {name}: `{}`, {}; {}", side.name, side.what, describe_side(side));
+        let text = format!("{name}: `{}`, {}; {}", side.name, side.what, describe_side(side));
+        let _ = writeln!(out, "- {}", one_line(&text));
     }
     for (kind, difference) in comparison.differences.iter().map(describe_difference) {
-        let _ = writeln!(out, "- {kind}: {difference}");
+        let _ = writeln!(out, "- {}", one_line(&format!("{kind}: {difference}")));
     }
     for (gate, outcome) in &gated.gates {
         let _ = writeln!(out, "- gate `{gate}`: {outcome}");

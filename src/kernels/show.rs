@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 use crate::{
     analysis::classify::{Class, SHORT_NS},
     base::{
+        foreign::{MAX_LINE, line},
         table::aligned,
         units::{grouped, millis, percent, scaled},
     },
@@ -63,10 +64,10 @@ impl TableView {
     pub fn text(&self) -> String {
         let mut out = format!("{}\n", self.headline());
         for hint in &self.hints {
-            out += &format!("  {hint}\n");
+            out += &format!("  {}\n", line(hint, MAX_LINE));
         }
         for note in &self.table.notes {
-            out += &format!("  note: {note}\n");
+            out += &format!("  note: {}\n", line(note, MAX_LINE));
         }
         if self.table.rows.is_empty() {
             return out + "\n  no row matches the filter";
@@ -86,7 +87,7 @@ impl TableView {
 
     fn headline(&self) -> String {
         let device = self.table.device.as_ref().map(|name| format!(" on {name}")).unwrap_or_default();
-        format!("{}{device}", self.table.source)
+        line(&format!("{}{device}", self.table.source), MAX_LINE)
     }
 
     fn cells(&self) -> Vec<Vec<String>> {
@@ -227,12 +228,9 @@ pub fn amount_text(measure: Measure, amount: f64) -> String {
 const MAX_NAME: usize = 100;
 
 fn named(row: &KernelRow) -> String {
-    let mut name: String = row.name.chars().take(MAX_NAME).collect();
-    if row.name.chars().count() > MAX_NAME {
-        name.push('…');
-    }
+    let name = line(&row.name, MAX_NAME);
     match &row.range {
-        Some(range) => format!("{name} in {range}"),
+        Some(range) => format!("{name} in {}", line(range, MAX_NAME)),
         None => name,
     }
 }

@@ -8,4 +8,7 @@ pub mod output;
 pub mod shutdown;
 pub mod stops;
 
-pub use self::{outlet::Outlet, output::eprint_line};
+pub use self::{
+    outlet::Outlet,
+    output::{eprint_line, eprint_lines},
+};

@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{Outlet, shutdown};
-use crate::base::foreign::Lines;
+use crate::base::foreign::{Lines, message};
 
 /// How long a program that was asked to end waits for its terminal.
 const LAST_WORDS: Duration = Duration::from_millis(300);
@@ -22,9 +22,15 @@ pub fn stderr_terminal() -> Option<&'static Outlet> {
     STDERR.as_ref()
 }
 
-/// Prints a line to stderr. Unlike `eprintln!` it does not panic when stderr is closed: a run goes on without a reader.
-pub fn eprint_line(line: impl Display) {
-    let line = format!("{}\n", Lines(line));
+/// Prints one line to stderr, whatever is in it: paths and messages may be of others. Unlike `eprintln!` it does not panic
+/// when stderr is closed: a run goes on without a reader.
+pub fn eprint_line(text: impl Display) {
+    eprint_lines(message(&text.to_string()));
+}
+
+/// Prints a text of several lines to stderr.
+pub fn eprint_lines(text: impl Display) {
+    let line = format!("{}\n", Lines(text));
     let _ = match stderr_terminal().cloned() {
         Some(mut terminal) => terminal.write_all(line.as_bytes()).and_then(|()| terminal.flush()),
         None => io::stderr().write_all(line.as_bytes()),

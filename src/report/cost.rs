@@ -4,9 +4,11 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
+use super::{MAX_TITLE, list_item};
 use crate::{
     analysis::{classify::Class, peaks::Peaks, roofline::Roof},
     base::{
+        foreign::{MAX_LINE, line},
         table,
         units::{bytes, grouped, millis, scaled, three_digits},
     },
@@ -185,15 +187,14 @@ impl CostEstimate {
 
     /// `static_compute.md`.
     pub fn markdown(&self) -> String {
-        let mut out = format!("# Cost of {}\n\n{}\n\n", self.query.model, self.headline());
+        let model = line(&self.query.model, MAX_TITLE);
+        let mut out = format!("# Cost of {model}\n\n{}\n\n", self.headline());
         for (title, cost) in self.steps() {
             let table = table::markdown(&self.rows(cost), |column| (1..BOUND_COLUMN).contains(&column));
             let _ = writeln!(out, "## {title}\n\n{table}");
         }
         let list = |out: &mut String, lines: &[&str]| {
-            for line in lines {
-                let _ = writeln!(out, "- {line}");
-            }
+            lines.iter().for_each(|line| *out += &list_item(line));
         };
         let _ = writeln!(out, "## Memory and lower bounds\n");
         let lines = self.memory_and_bounds();
@@ -229,15 +230,18 @@ impl CostEstimate {
         };
         let stored = match &shape.quantisation {
             None => String::new(),
-            Some(found) => format!("Quantised: {found}.\n"),
+            Some(found) => line(&format!("Quantised: {found}."), MAX_LINE) + "\n",
         };
-        format!(
-            "{model}, {}: {} parameters{active}, {} of weights{quantised}, {} of KV cache per position{state}.\n\
-             {stored}Batch {batch}, {prompt_tokens} prompt tokens, {output_tokens} output tokens.",
+        let size = format!(
+            "{model}, {}: {} parameters{active}, {} of weights{quantised}, {} of KV cache per position{state}.",
             shape.dtype,
             grouped(shape.parameters() as i64),
             bytes(shape.weight_bytes),
             bytes(shape.kv_bytes_per_position()),
+        );
+        format!(
+            "{}\n{stored}Batch {batch}, {prompt_tokens} prompt tokens, {output_tokens} output tokens.",
+            line(&size, MAX_LINE)
         )
     }
 

@@ -5,12 +5,14 @@ use std::fmt::Write;
 use super::{
     list_item,
     metrics::{DEFINITIONS, energy_of, outcome},
+    paragraph,
     plots::{self, Plot},
     title,
 };
 use crate::{
     analysis::{distribution::Distribution, metrics::Metrics, throttle},
     base::{
+        foreign::{MAX_LINE, line},
         table,
         units::{bytes, grouped, millis, percent, scaled, three_digits},
     },
@@ -25,7 +27,7 @@ pub fn kernels_text(state: &RunState, rows: usize) -> String {
     let mut parts = Vec::new();
     for report in &state.kernels.reports {
         let phase = report.phase.map(|phase| format!(", {}", phase.name())).unwrap_or_default();
-        parts.push(format!("{}{phase} ({}):", report.tool, report.file));
+        parts.push(line(&format!("{}{phase} ({}):", report.tool, report.file), MAX_LINE));
         parts.extend(report.tables.iter().map(|table| TableView::new(table, &asked).text()));
     }
     parts.join("\n\n")
@@ -50,17 +52,15 @@ pub(super) fn summary_md(state: &RunState) -> String {
             let _ = writeln!(out, "**Simulated: nothing in this report was measured.**\n");
         }
         if let Some(tool) = &run.perturbed {
-            let _ = writeln!(
-                out,
+            out += &paragraph(&format!(
                 "**Recorded under {tool}: every time in this report includes its overhead. Do not compare these times \
-                 with other runs.**\n"
-            );
+                 with other runs.**"
+            ));
         }
         let weights = if run.synthetic_weights { "synthetic weights" } else { "trained weights" };
-        let _ = writeln!(
-            out,
+        out += &paragraph(&format!(
             "{} parameters in {} ({}, {weights}), engine {}, device {}. {} requests (warm-up: {}), batch {}, \
-             {} prompt tokens, {} output tokens.\n",
+             {} prompt tokens, {} output tokens.",
             grouped(run.parameters as i64),
             run.dtype,
             bytes(run.weight_bytes),
@@ -71,12 +71,12 @@ pub(super) fn summary_md(state: &RunState) -> String {
             run.batch,
             grouped(i64::from(run.prompt_tokens)),
             grouped(i64::from(run.output_tokens))
-        );
+        ));
     }
     let cause = state.finished.as_ref().and_then(|finished| finished.cause.as_deref());
     let cause = cause.map_or_else(String::new, |cause| format!(": {cause}"));
-    let _ =
-        writeln!(out, "Outcome: {}{cause}. {} s recorded.\n", outcome(state), three_digits(state.now.secs()));
+    let recorded = three_digits(state.now.secs());
+    out += &paragraph(&format!("Outcome: {}{cause}. {recorded} s recorded.", outcome(state)));
     let mut rows = vec![["", "n", "mean", "p50", "p90", "p99", "min", "max"].map(str::to_owned)];
     let mut row = |name: String, distribution: &Distribution| {
         let s = distribution.summary();
@@ -99,7 +99,7 @@ pub(super) fn summary_md(state: &RunState) -> String {
         rate(total.decode_tok_s())
     );
     if let Some(verdict) = state.verdict() {
-        let _ = writeln!(out, "{verdict}\n");
+        out += &paragraph(&verdict.to_string());
     }
     out
 }
@@ -155,15 +155,16 @@ fn efficiency(out: &mut String, state: &RunState) {
         return;
     }
     let _ = writeln!(out, "## Efficiency\n");
-    let _ = match &roofline.peaks {
+    let peaks = match &roofline.peaks {
         Ok(peaks) => {
             let clock =
                 peaks.clock_mhz.map_or_else(String::new, |mhz| format!(" at {} MHz", three_digits(mhz)));
             let (flops, bytes) = (scaled(peaks.flops, "FLOP/s"), scaled(peaks.bytes_per_s, "B/s"));
-            writeln!(out, "Peaks: {flops}{clock}, {bytes} ({}).", peaks.source)
+            format!("Peaks: {flops}{clock}, {bytes} ({}).", peaks.source)
         }
-        Err(reason) => writeln!(out, "Peaks unknown: {reason}."),
+        Err(reason) => format!("Peaks unknown: {reason}."),
     };
+    let _ = writeln!(out, "{}", line(&peaks, MAX_LINE));
     if let (Some(now), Some(mhz)) = (roofline.now(), roofline.clock_mhz) {
         let flops = scaled(now.flops, "FLOP/s");
         let _ = writeln!(out, "Peak at the run's SM clock of {} MHz: {flops}.", three_digits(mhz));
@@ -189,17 +190,18 @@ fn efficiency(out: &mut String, state: &RunState) {
     list(out, &all_hints(state));
     let mut bases: Vec<String> = roofline.points.iter().map(|point| point.basis.to_string()).collect();
     bases.dedup();
-    let _ = writeln!(out, "Basis: {}. Classes without hardware counters are estimates.\n", bases.join("; "));
+    let basis = bases.join("; ");
+    *out += &paragraph(&format!("Basis: {basis}. Classes without hardware counters are estimates."));
 }
 
 /// Throttling, energy, incidents, trust.
 fn gpu(out: &mut String, state: &RunState) {
     if let Some(diagnosis) = state.diagnosis() {
-        let _ = writeln!(out, "## Throttling\n\n{}\n", diagnosis.verdict);
+        let _ = write!(out, "## Throttling\n\n{}", paragraph(&diagnosis.verdict.to_string()));
         if !diagnosis.causes.is_empty() {
             let _ = writeln!(out, "{}", throttle::table::markdown(&diagnosis.causes));
             for cause in diagnosis.causes.iter().filter(|cause| cause.cost_pct.is_some()) {
-                let _ = writeln!(out, "- {}, {}: {}", cause.phase, cause.reason, cause.basis);
+                *out += &list_item(&format!("{}, {}: {}", cause.phase, cause.reason, cause.basis));
             }
             out.push('\n');
         }
@@ -227,30 +229,28 @@ fn gpu(out: &mut String, state: &RunState) {
                 number(phase.j_per_token),
             ]);
         }
-        let _ = writeln!(
-            out,
-            "## Energy\n\n{}\nMethod: {}. Uncertainty: {}. Warm-up is included.\n",
-            table::markdown(&rows, |column| column > 0),
-            energy.method,
-            energy.uncertainty
-        );
+        let table = table::markdown(&rows, |column| column > 0);
+        let method =
+            format!("Method: {}. Uncertainty: {}. Warm-up is included.", energy.method, energy.uncertainty);
+        let _ = write!(out, "## Energy\n\n{table}\n{}", paragraph(&method));
     }
     if !state.flight.incidents.is_empty() {
         let _ = writeln!(out, "## Incidents\n");
         for incident in &state.flight.incidents {
             let meanwhile = Some(incident.meanwhile()).filter(|text| !text.is_empty());
             let meanwhile = meanwhile.map_or_else(String::new, |text| format!(" ({text})"));
-            let _ = writeln!(out, "- {:.3} s: {}{meanwhile}", incident.at.secs(), incident.describe());
+            *out += &list_item(&format!("{:.3} s: {}{meanwhile}", incident.at.secs(), incident.describe()));
         }
         out.push('\n');
     }
     if let Some(cost) = state.kernels.recording.cost() {
-        let _ = writeln!(out, "## Recording of kernels\n\nCost: {cost}.\n");
+        let _ = write!(out, "## Recording of kernels\n\n{}", paragraph(&format!("Cost: {cost}.")));
     }
     if let Some(trust) = state.trust() {
         let issues: Vec<String> = trust.issues.iter().map(ToString::to_string).collect();
         let issues = if issues.is_empty() { "no issues".to_owned() } else { issues.join("; ") };
-        let _ = writeln!(out, "## Trust\n\n{} of {} points: {issues}.\n", trust.score, trust.of);
+        let text = format!("{} of {} points: {issues}.", trust.score, trust.of);
+        let _ = write!(out, "## Trust\n\n{}", paragraph(&text));
     }
 }
 

@@ -96,6 +96,11 @@ fn list_item(text: &str) -> String {
     format!("- {}\n", line(text, MAX_LINE))
 }
 
+/// A paragraph of one line.
+fn paragraph(text: &str) -> String {
+    format!("{}\n\n", line(text, MAX_LINE))
+}
+
 const MAX_TITLE: usize = 200;
 
 /// The cost of the run's model on the run's GPU, where its shape was recorded.

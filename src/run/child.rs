@@ -2,7 +2,7 @@
 
 use std::{
     env, fs,
-    io::{self, Read, Seek},
+    io::{self, Read, Seek, SeekFrom},
     path::Path,
     process::{Command, ExitStatus, Stdio},
     time::Duration,
@@ -14,6 +14,7 @@ use crate::{
 };
 
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// The end of longer messages is kept.
 const MAX_MESSAGES_BYTES: u64 = 1 << 20;
 
 /// How a run in a process of its own ended.
@@ -47,7 +48,9 @@ pub async fn run(overrides: &[String], dir: &Path) -> io::Result<Ended> {
     };
     let status = running.end();
     let mut text = Vec::new();
-    messages.rewind().and_then(|()| messages.take(MAX_MESSAGES_BYTES).read_to_end(&mut text))?;
+    let length = messages.metadata()?.len();
+    messages.seek(SeekFrom::Start(length.saturating_sub(MAX_MESSAGES_BYTES)))?;
+    messages.take(MAX_MESSAGES_BYTES).read_to_end(&mut text)?;
     Ok(Ended { status, messages: String::from_utf8_lossy(&text).into_owned(), cause })
 }
 

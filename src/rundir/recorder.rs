@@ -61,7 +61,7 @@ pub struct Recorder {
     flushed: Instant,
     /// A document that could not be written.
     unwritten: Option<String>,
-    /// The directory is no longer at its path.
+    /// The recording is no longer at its path.
     displaced: bool,
 }
 
@@ -147,7 +147,7 @@ impl Recorder {
         let trace = self.trace.as_mut().map(|(_, file)| file);
         let files = [&mut self.events, &mut self.nvml].into_iter().chain(&mut self.predictions).chain(trace);
         files.for_each(LineFile::flush);
-        self.displaced = !self.opened.is_in_place();
+        self.displaced = matches!(self.dir.events().try_exists(), Ok(false));
         self.flushed = Instant::now();
     }
 

@@ -7,6 +7,7 @@ use thiserror::Error;
 
 use super::{Matrix, WeightSource, gguf::GgufFile, safetensors::SafetensorsFiles};
 use crate::{
+    base::foreign::line,
     config::Dtype,
     model::{ModelSpec, SpecError, spec::TensorShape},
     text::Vocabulary,
@@ -22,9 +23,9 @@ pub enum CheckpointError {
         dir.display()
     )]
     NoWeights { dir: PathBuf },
-    #[error("{} is not a complete {format} file: {cause}", file.display())]
+    #[error("{} is not a complete {format} file: {}", file.display(), line(cause, MAX_CAUSE))]
     Corrupt { file: PathBuf, format: &'static str, cause: String },
-    #[error("{} names {shard}, which does not exist", index.display())]
+    #[error("{} names {}, which does not exist", index.display(), line(shard, MAX_CAUSE))]
     MissingShard { index: PathBuf, shard: String },
     #[error("{} has no tensor {tensor}", file.display())]
     MissingTensor { file: PathBuf, tensor: String },
@@ -34,11 +35,14 @@ pub enum CheckpointError {
     WrongType { file: PathBuf, tensor: String, got: String },
     #[error("{} has no {key}", file.display())]
     MissingKey { file: PathBuf, key: String },
-    #[error("{}: {key} {found:?} is not supported; {supported}", file.display())]
+    #[error("{}: {key} {:?} is not supported; {supported}", file.display(), line(found, MAX_CAUSE))]
     Unsupported { file: PathBuf, key: String, found: String, supported: &'static str },
     #[error("{}: {cause}", file.display())]
     Shape { file: PathBuf, cause: SpecError },
 }
+
+/// Causes repeat names of the file, which may be any bytes.
+const MAX_CAUSE: usize = 200;
 
 /// A model on disk with all its tensors in the right shapes.
 #[derive(Debug)]

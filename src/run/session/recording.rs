@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::{
+    base::foreign::visible,
     config::Composed,
     process::logfile,
     report::documents,
@@ -98,8 +99,7 @@ impl Recording {
     }
 }
 
-fn json(value: &impl Serialize) -> Vec<u8> {
-    let mut text = serde_json::to_vec_pretty(value).unwrap_or_default();
-    text.push(b'\n');
-    text
+fn json(value: &impl Serialize) -> String {
+    let text = serde_json::to_string_pretty(value).unwrap_or_default();
+    visible(&text).into_owned() + "\n"
 }

@@ -120,10 +120,10 @@ fn check_unlinked(job: usize, sweep: &Path, subdir: &str) -> Result<(), SweepErr
     Ok(())
 }
 
-/// Replaces the file `name` in `dir`, which is created where it is missing.
+/// Replaces the file `name` in `dir`.
 fn write_in(dir: &Path, name: &str, content: &[u8]) -> Result<PathBuf, SweepError> {
     let path = dir.join(name);
-    match Dir::open_or_create(dir).and_then(|dir| dir.write(name, content)) {
+    match Dir::open(dir).and_then(|dir| dir.write(name, content)) {
         Ok(()) => Ok(path),
         Err(source) => Err(SweepError::Io { path, source }),
     }

@@ -45,16 +45,19 @@ impl Widget for Frame<'_> {
         }
         footer::draw(&view, &layout, buf);
         overlay::draw(&view, area, buf);
-        replace_hidden(if view.theme.glyphs.ascii { "?" } else { "\u{fffd}" }, area, buf);
+        replace_hidden(if view.theme.glyphs.ascii { "?" } else { "\u{fffd}" }, buf);
     }
 }
 
-/// Shows `sign` in every cell with a hidden character: names of others may turn the direction of a line. Control
-/// characters are never drawn into cells.
-fn replace_hidden(sign: &str, area: Rect, buf: &mut Buffer) {
-    for position in area.intersection(buf.area).positions() {
-        let cell = &mut buf[position];
-        if !cell.symbol().is_ascii() && cell.symbol().contains(is_hidden) {
+/// A character with all its marks is shorter.
+const MAX_SYMBOL_BYTES: usize = 64;
+
+/// Shows `sign` in every cell with a hidden character, or with any number of marks: names of others may turn the direction
+/// of a line. Control characters are never drawn into cells.
+fn replace_hidden(sign: &str, buf: &mut Buffer) {
+    for cell in &mut buf.content {
+        let symbol = cell.symbol();
+        if !symbol.is_ascii() && (symbol.contains(is_hidden) || symbol.len() > MAX_SYMBOL_BYTES) {
             cell.set_symbol(sign);
         }
     }

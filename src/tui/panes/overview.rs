@@ -268,9 +268,8 @@ fn latency(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let total = &view.state.total;
     // The median by the GPU's clock, next to the host's.
     let by_gpu = total.device_step.n() > 0;
-    // Wide enough for a gap before the largest count.
     let counts = [&total.ttft, &total.tpot, &total.itl, &total.e2e].map(|d| grouped(d.n() as i64));
-    let n_width = counts.iter().map(|n| n.len() + 1).max().unwrap_or(0).max(9);
+    let n_width = count_width(&counts);
     let room = (inner.width.saturating_sub(6 + n_width as u16) / 8).saturating_sub(by_gpu.into()).clamp(1, 5)
         as usize;
     let columns: Vec<&Column> = COLUMNS.iter().filter(|column| column.rank < room).collect();
@@ -303,6 +302,11 @@ fn latency(view: &View<'_>, area: Rect, buf: &mut Buffer) {
         lines.push(Line::from(line));
     }
     Paragraph::new(lines).render(inner, buf);
+}
+
+/// The width of the column `n`, with a gap before the largest count.
+fn count_width(counts: &[String]) -> usize {
+    counts.iter().map(|n| n.len() + 1).max().unwrap_or(0).max(9)
 }
 
 /// The essentials, for a terminal too small for boxes.
@@ -341,4 +345,18 @@ fn in_few_lines(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     lines.push(gpu::summary_line(view, area.width));
     lines.push(verdict(view));
     Paragraph::new(lines).wrap(Wrap { trim: true }).render(area, buf);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_count_touches_its_neighbour() {
+        for (n, width) in [(7, 9), (9_999_999, 10), (12_345_678, 11), (1_234_567_890, 14)] {
+            let counts = [grouped(1), grouped(n)];
+            assert_eq!(count_width(&counts), width);
+            assert!(format!("{:>width$}", counts[1]).starts_with(' '), "{n}");
+        }
+    }
 }
