@@ -190,6 +190,8 @@ impl Session {
             // There will be no more events.
             std::future::pending::<()>().await;
         }
+        // Signals and keys are heard between two batches, however many events wait.
+        tokio::task::yield_now().await;
         let flush_ms = u64::from(self.plan.composed.config.output.flush_ms);
         let wait = Duration::from_millis(flush_ms.clamp(10, 1000));
         let received = self.rx.recv_many(&mut self.batch, BATCH_EVENTS);
