@@ -240,6 +240,7 @@ fn the_memory_check_knows_the_limit_on_address_space() {
     let args = ["run", "--quiet", "model=smollm2_135m", "runtime.device=cpu"];
     let said = limited(dir.path(), "-v 400000", &args);
     assert_words(&said, "smollm2_135m needs ");
+    assert!(said.err.contains("try a higher limit on address space (ulimit -v)"), "{}", said.err);
 }
 
 #[test]
