@@ -125,6 +125,7 @@ impl Desk {
             modified: SystemTime::UNIX_EPOCH,
             simulated: false,
             result: None,
+            answers: true,
         };
         let theme = Theme::new(ThemeName::Dark, Depth::True, Glyphs::UNICODE);
         Desk { state, to_come, theme, runs: (0..60).map(entry).collect() }

@@ -10,11 +10,11 @@ use std::{
 /// are no cycles. Tests may use any room.
 const ROOMS: [(&str, &[&str]); 23] = [
     ("base", &[]),
-    ("process", &[]),
+    ("process", &["base"]),
     ("tools", &[]),
     ("config", &[]),
-    ("text", &[]),
-    ("model", &["config"]),
+    ("text", &["base", "process"]),
+    ("model", &["base", "config"]),
     ("event", &["model"]),
     ("analysis", &["base", "event", "model"]),
     ("kernels", &["base", "tools", "event", "analysis"]),
@@ -24,7 +24,7 @@ const ROOMS: [(&str, &[&str]); 23] = [
     ("sim", &["base", "config", "model", "event", "analysis", "telemetry", "engine"]),
     ("state", &["base", "model", "event", "analysis"]),
     ("chrome_trace", &["event"]),
-    ("rundir", &["event", "analysis", "state", "chrome_trace"]),
+    ("rundir", &["base", "event", "analysis", "state", "chrome_trace"]),
     (
         "report",
         &["base", "config", "model", "event", "analysis", "kernels", "state", "chrome_trace", "rundir"],

@@ -15,7 +15,7 @@ use candle_core::{
 };
 use llmprof::{
     config::Dtype,
-    engine::candle::{Checkpoint, Decoder, SyntheticWeights, WeightSource},
+    engine::candle::{Checkpoint, Decoder, SyntheticWeights, WeightSource, stock::StockModel},
     model::{ModelSpec, spec::TensorShape},
 };
 use serde_json::{Value, json};
@@ -403,5 +403,37 @@ fn invalid_gguf_is_refused() {
         fs::write(&path, bytes).unwrap();
         let found = refusal(&path);
         assert!(found.contains(message) && found.contains("is not a complete GGUF file"), "{found}");
+    }
+}
+
+#[test]
+fn gguf_sizes_beyond_the_file_are_refused_by_both_runtimes() {
+    let config = config("llama");
+    let (_dir, path) = gguf(&config, |_| GgmlDType::F32, &[]);
+    let bytes = fs::read(&path).unwrap();
+    let name = b"output_norm.weight";
+    // The number of dimensions and the first of them follow the name; the offset follows the type.
+    let at = bytes.windows(name.len()).position(|part| part == name).unwrap() + name.len() + 4;
+    let changed = |place: usize, value: u64| {
+        let mut changed = bytes.clone();
+        changed[place..place + 8].copy_from_slice(&value.to_le_bytes());
+        changed
+    };
+    let table = [
+        (changed(at, (1 << 63) + 64), "has shape [9223372036854775872], which is more than any file holds"),
+        (changed(at, 1 << 62), "has shape [4611686018427387904], which is more than any file holds"),
+        (changed(at, 1 << 40), "ends at byte"),
+        (changed(at + 12, u64::MAX - 8), "ends at byte 18446744073709551615"),
+    ];
+    for (bytes, message) in table {
+        fs::write(&path, bytes).unwrap();
+        for found in [refusal(&path), StockModel::open(&path, None).unwrap_err().to_string()] {
+            assert!(found.contains(message) && found.contains("is not a complete GGUF file"), "{found}");
+        }
+    }
+    let aligned = [("general.alignment", Some(Gguf::U32(0)))];
+    let (_dir, path) = gguf(&config, |_| GgmlDType::F32, &aligned);
+    for found in [refusal(&path), StockModel::open(&path, None).unwrap_err().to_string()] {
+        assert!(found.contains("divide by zero"), "{found}");
     }
 }

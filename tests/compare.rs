@@ -150,6 +150,15 @@ fn baselines_are_saved_listed_and_compared_with() {
         assert!(output.err.contains(word), "{}", output.err);
     }
     assert!(run(dir, &["baseline", "list"]).out.contains("odd   baselines/odd.json is not a baseline"));
+    // A baseline that cannot be written leaves nothing.
+    fs::create_dir(dir.join("baselines/taken.json")).unwrap();
+    let failed = run(dir, &["baseline", "save", "taken", "latest"]);
+    assert_eq!(failed.code, 1, "{}", failed.err);
+    assert!(failed.err.contains("baselines/taken.json"), "{}", failed.err);
+    let left = fs::read_dir(dir.join("baselines")).unwrap().map(|entry| entry.unwrap().file_name());
+    let mut left: Vec<_> = left.collect();
+    left.sort();
+    assert_eq!(left, ["main.json", "new.json", "odd.json", "taken.json"]);
 }
 
 /// Makes a simulated recording pass as a measured one.

@@ -5,10 +5,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use llmprof::{analysis::peaks, cli, tui::keys};
+use llmprof::{analysis::peaks, cli, config, tui::keys};
 
 const README: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/README.md");
 const GPUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/gpus.md");
+const TOOLS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/tools.md");
 const KEYS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/keys.md");
 
 /// The part of `file` between its comments for `section` is `expected`; with UPDATE_DOCS=1 it is written.
@@ -36,6 +37,11 @@ fn the_gpus_are_listed() {
 }
 
 #[test]
+fn the_options_of_tools_are_listed() {
+    assert_generated(TOOLS, "options", "the table of options", &config::tool_options_markdown());
+}
+
+#[test]
 fn the_commands_are_listed() {
     assert_generated(README, "commands", "the command line", &cli::commands_markdown());
 }
@@ -59,8 +65,10 @@ fn files(dir: &Path, endings: &[&str], found: &mut Vec<PathBuf>) {
 
 fn documents() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut found: Vec<PathBuf> =
-        ["README.md", "ARCHITECTURE.md", "CHANGELOG.md"].iter().map(|name| root.join(name)).collect();
+    let mut found: Vec<PathBuf> = ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "SECURITY.md"]
+        .iter()
+        .map(|name| root.join(name))
+        .collect();
     files(&root.join("docs"), &[".md"], &mut found);
     found
 }

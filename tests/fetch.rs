@@ -4,6 +4,7 @@ mod test_hub;
 
 use std::{
     fs,
+    os::unix::fs::{PermissionsExt, symlink},
     path::{Path, PathBuf},
     process, thread,
     time::{Duration, Instant},
@@ -101,6 +102,25 @@ fn files_with_the_same_content_are_downloaded_once() {
     }
     assert!(snapshot(home.path()).join("empty.json").exists());
     assert_eq!(hub.requests().iter().filter(|r| r.contains(".safetensors")).count(), 1);
+}
+
+#[test]
+fn sources_with_the_same_content_are_downloaded_once() {
+    let (home, hub) = (home(), hub_with(Fault::None));
+    for name in ["a/__init__.py", "b/__init__.py", "ops.py", "same.py"] {
+        let content: &[u8] = if name.contains("init") { b"" } else { b"def op(): ...\n" };
+        hub.put(name, content, false, Fault::None);
+    }
+    llmprof(home.path(), &hub).args(["fetch", "org/tiny", "--source-only"]).assert().success();
+    let dir = home.path().join("third_party/hf/org/tiny");
+    for name in ["ops.py", "same.py"] {
+        assert_eq!(fs::read_to_string(dir.join(name)).unwrap(), "def op(): ...\n");
+        assert!(fs::metadata(dir.join(name)).unwrap().permissions().readonly());
+    }
+    assert!(dir.join("a/__init__.py").exists() && dir.join("b/__init__.py").exists());
+    let downloads = hub.requests().iter().filter(|r| r.contains("/ops.py") || r.contains("/same.py")).count();
+    assert_eq!(downloads, 1);
+    assert!(llmprof(home.path(), &hub).args(["third-party", "status"]).output().unwrap().status.success());
 }
 
 #[test]
@@ -260,6 +280,27 @@ fn a_listing_in_pages_is_complete() {
     assert_eq!(hub.requests().iter().filter(|r| r.contains("/tree/")).count(), 3);
 }
 
+#[test]
+fn the_next_page_is_requested_from_the_hub_alone() {
+    let (home, hub, other) = (home(), hub_with(Fault::None), TestHub::start());
+    hub.list_in_pages(2);
+    hub.continue_listings_at(&other.address);
+    let mut command = llmprof(home.path(), &hub);
+    let output = command.env("HF_TOKEN", "hf_secret").args(["fetch", "org/tiny"]).output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert_eq!(hub.requests().iter().filter(|r| r.contains("/tree/")).count(), 2);
+    assert_eq!(other.requests(), [String::new(); 0], "a page was requested from another server");
+}
+
+#[test]
+fn an_endless_listing_is_refused() {
+    let (home, hub) = (home(), hub_with(Fault::None));
+    hub.list_in_pages(0);
+    let output = llmprof(home.path(), &hub).args(["fetch", "org/tiny"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("more than 1000 pages"), "{}", stderr(&output));
+}
+
 /// Waits until `condition` holds.
 fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
@@ -410,53 +451,241 @@ fn sources_are_pinned_and_edits_detected() {
     status(0, "absent");
 }
 
+/// A git repository with two commits, the first tagged v1.
+struct Upstream {
+    url: String,
+    commits: [String; 2],
+}
+
+impl Upstream {
+    fn new(dir: &Path) -> Upstream {
+        let git = |args: &[&str]| {
+            let mut command = process::Command::new("git");
+            command.args(["-c", "user.name=t", "-c", "user.email=t@example.org", "-C"]).arg(dir).args(args);
+            let output = command.output().expect("git is installed");
+            assert!(output.status.success(), "{args:?}: {}", stderr(&output));
+            String::from_utf8_lossy(&output.stdout).trim().to_owned()
+        };
+        fs::create_dir_all(dir.join("src/llama")).unwrap();
+        fs::create_dir_all(dir.join("docs")).unwrap();
+        fs::write(dir.join("src/llama/m.py"), "one").unwrap();
+        fs::write(dir.join("docs/big.md"), "unwanted").unwrap();
+        git(&["init", "-q", "-b", "main"]);
+        git(&["add", "-A"]);
+        git(&["commit", "-qm", "one"]);
+        git(&["tag", "v1"]);
+        let first = git(&["rev-parse", "HEAD"]);
+        fs::write(dir.join("src/llama/m.py"), "two").unwrap();
+        git(&["commit", "-qam", "two"]);
+        let second = git(&["rev-parse", "HEAD"]);
+        Upstream { url: format!("file://{}", dir.display()), commits: [first, second] }
+    }
+}
+
+/// A project with a pin of a git repository on disk.
+struct PinnedProject {
+    home: TempDir,
+    hub: TestHub,
+    upstream: Upstream,
+}
+
+impl PinnedProject {
+    fn new() -> PinnedProject {
+        let (home, hub) = (home(), TestHub::start());
+        let upstream = Upstream::new(&home.path().join("upstream"));
+        let project = PinnedProject { home, hub, upstream };
+        project.pin("revision: v1, paths: [src/llama]");
+        project
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        self.home.path().join(path)
+    }
+
+    fn manifest(&self) -> PathBuf {
+        self.path("third_party/third_party.yaml")
+    }
+
+    fn checkout(&self) -> PathBuf {
+        self.path("third_party/github/up")
+    }
+
+    /// Pins the repository with these settings.
+    fn pin(&self, settings: &str) {
+        fs::create_dir_all(self.path("third_party")).unwrap();
+        let url =
+            if settings.contains("url:") { String::new() } else { format!("url: '{}', ", self.upstream.url) };
+        fs::write(self.manifest(), format!("github:\n- {{ name: up, {url}{settings} }}\n")).unwrap();
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = llmprof(self.home.path(), &self.hub);
+        command.arg("third-party").args(args);
+        command
+    }
+
+    /// Its stdout and stderr.
+    #[track_caller]
+    fn run(&self, args: &[&str], code: i32) -> String {
+        let output = self.command(args).output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {}", stderr(&output));
+        String::from_utf8_lossy(&output.stdout).into_owned() + &stderr(&output)
+    }
+
+    /// A program that leaves a mark when it is started.
+    fn trap(&self) -> PathBuf {
+        let path = self.path("trap.sh");
+        let script = format!("#!/bin/sh\ntouch {}\nexit 1\n", self.path("mark").display());
+        fs::write(&path, script).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        path
+    }
+
+    #[track_caller]
+    fn assert_nothing_was_started(&self) {
+        assert!(!self.path("mark").exists(), "a foreign program was started");
+    }
+}
+
 #[test]
 fn git_sources_are_pinned_and_edits_detected() {
-    let (home, hub) = (home(), TestHub::start());
-    let upstream = home.path().join("upstream");
-    let git = |args: &[&str]| {
-        let mut command = process::Command::new("git");
-        command.args(["-c", "user.name=t", "-c", "user.email=t@example.org", "-C"]).arg(&upstream).args(args);
-        let output = command.output().expect("git is installed");
-        assert!(output.status.success(), "{args:?}: {}", stderr(&output));
-        String::from_utf8_lossy(&output.stdout).trim().to_owned()
-    };
-    fs::create_dir_all(upstream.join("src/llama")).unwrap();
-    fs::create_dir_all(upstream.join("docs")).unwrap();
-    fs::write(upstream.join("src/llama/m.py"), "one").unwrap();
-    fs::write(upstream.join("docs/big.md"), "unwanted").unwrap();
-    git(&["init", "-q", "-b", "main"]);
-    git(&["add", "-A"]);
-    git(&["commit", "-qm", "one"]);
-    git(&["tag", "v1"]);
-    let first = git(&["rev-parse", "HEAD"]);
-    fs::write(upstream.join("src/llama/m.py"), "two").unwrap();
-    git(&["commit", "-qam", "two"]);
-    let second = git(&["rev-parse", "HEAD"]);
-
-    fs::create_dir_all(home.path().join("third_party")).unwrap();
-    let manifest = home.path().join("third_party/third_party.yaml");
-    let url = format!("file://{}", upstream.display());
-    let pin = format!("github:\n- {{ name: up, url: '{url}', revision: v1, paths: [src/llama] }}\n");
-    fs::write(&manifest, pin).unwrap();
-    let run = |args: &[&str], code: i32| {
-        let output = llmprof(home.path(), &hub).arg("third-party").args(args).output().unwrap();
-        assert_eq!(output.status.code(), Some(code), "{args:?}: {}", stderr(&output));
-        String::from_utf8_lossy(&output.stdout).into_owned()
-    };
+    let project = PinnedProject::new();
+    let [first, second] = &project.upstream.commits;
+    let checkout = project.checkout();
+    let run = |args: &[&str], code: i32| project.run(args, code);
     assert!(run(&["status"], 0).starts_with("absent"));
     assert!(run(&["update", "up", "--dry-run"], 0).contains("sparse-checkout set -- src/llama"));
-    assert!(!home.path().join("third_party/github").exists(), "a dry run changes nothing");
-    assert!(run(&["update"], 0).contains(&first));
-    let checkout = home.path().join("third_party/github/up");
+    assert!(!project.path("third_party/github").exists(), "a dry run changes nothing");
+    assert!(run(&["update"], 0).contains(first));
     assert_eq!(fs::read_to_string(checkout.join("src/llama/m.py")).unwrap(), "one");
     assert!(!checkout.join("docs").exists(), "only the selected paths");
-    assert!(fs::read_to_string(&manifest).unwrap().contains(&first));
+    assert!(fs::read_to_string(project.manifest()).unwrap().contains(first));
     assert!(run(&["status"], 0).starts_with("in place"));
     fs::write(checkout.join("src/llama/m.py"), "edited").unwrap();
     assert!(run(&["status", "up"], 1).starts_with("changed"));
     fs::write(checkout.join("src/llama/m.py"), "one").unwrap();
-    assert!(run(&["update", "--latest"], 0).contains(&second));
+    assert!(run(&["update", "--latest"], 0).contains(second));
     assert_eq!(fs::read_to_string(checkout.join("src/llama/m.py")).unwrap(), "two");
     run(&["update", "nothing"], 2);
+}
+
+#[test]
+fn pins_name_no_options_and_no_programs() {
+    let project = PinnedProject::new();
+    let trap = project.trap();
+    let trap = trap.display();
+    let [first, _] = &project.upstream.commits;
+    for (settings, expected) in [
+        (format!("revision: v1, commit: '--upload-pack={trap}'"), "bad commit"),
+        (format!("revision: v1, commit: {}", &first[..12]), "bad commit"),
+        (format!("revision: '--upload-pack={trap}'"), "bad revision"),
+        ("revision: '+refs/heads/*:refs/heads/*'".into(), "bad revision"),
+        (format!("revision: v1, track: '--upload-pack={trap}'"), "bad track"),
+        (format!("revision: v1, paths: ['--upload-pack={trap}']"), "bad path"),
+        (format!("url: 'ext::{trap}', revision: v1"), "bad url"),
+        ("url: 'ssh://-oProxyCommand=x/y', revision: v1".into(), "bad url"),
+    ] {
+        project.pin(&settings);
+        for args in [&["update"][..], &["update", "--latest"], &["update", "--dry-run"], &["status"]] {
+            let text = project.run(args, 2);
+            assert!(text.contains(expected), "{settings}, {args:?}: {text}");
+        }
+    }
+    project.pin("revision: v1");
+    let option = format!("--upload-pack={trap}");
+    project.run(&["update", "up", &format!("--revision={option}")], 2);
+    project.assert_nothing_was_started();
+    assert!(!project.checkout().exists());
+}
+
+#[test]
+fn a_checkout_that_came_with_the_tree_starts_nothing() {
+    let project = PinnedProject::new();
+    project.run(&["update"], 0);
+    let git_dir = project.checkout().join(".git");
+    let trap = project.trap();
+    // Hooks are never run.
+    fs::create_dir_all(git_dir.join("hooks")).unwrap();
+    for hook in ["post-checkout", "post-index-change", "reference-transaction", "pre-auto-gc"] {
+        fs::copy(&trap, git_dir.join("hooks").join(hook)).unwrap();
+    }
+    project.run(&["update", "--latest"], 0);
+    assert!(project.run(&["status"], 0).starts_with("in place"));
+    project.assert_nothing_was_started();
+    // Settings that name programs are refused.
+    let config = fs::read_to_string(git_dir.join("config")).unwrap();
+    for (section, key) in [
+        ("core", "fsmonitor"),
+        ("core", "sshCommand"),
+        ("core", "alternateRefsCommand"),
+        ("filter \"x\"", "smudge"),
+        ("remote \"origin\"", "uploadpack"),
+        ("include", "path"),
+        ("core", "worktree"),
+    ] {
+        let more = format!("\n[{section}]\n\t{key} = {}\n", trap.display());
+        for (name, text) in [("config", format!("{config}{more}")), ("config.worktree", more)] {
+            let before = fs::read(git_dir.join(name)).ok();
+            fs::write(git_dir.join(name), text).unwrap();
+            let status = project.run(&["status"], 1);
+            assert!(
+                status.starts_with("unknown") && status.contains(&format!(".git/{name} sets ")),
+                "{status}"
+            );
+            assert!(
+                project.run(&["update"], 1).contains("remove it, then run llmprof-tui third-party update")
+            );
+            before
+                .map_or_else(
+                    || fs::remove_file(git_dir.join(name)),
+                    |text| fs::write(git_dir.join(name), text),
+                )
+                .unwrap();
+        }
+    }
+    project.assert_nothing_was_started();
+    // Neither is a repository elsewhere used, nor written to.
+    fs::rename(&git_dir, project.path("elsewhere")).unwrap();
+    fs::write(&git_dir, format!("gitdir: {}\n", project.path("elsewhere").display())).unwrap();
+    assert!(project.run(&["update"], 1).contains("it has no .git directory"));
+    fs::remove_dir_all(project.checkout()).unwrap();
+    fs::create_dir(project.path("victim")).unwrap();
+    symlink(project.path("victim"), project.checkout()).unwrap();
+    assert!(project.run(&["update"], 1).contains("third_party/github/up is a link"));
+    assert_eq!(fs::read_dir(project.path("victim")).unwrap().count(), 0);
+}
+
+#[test]
+fn the_environment_of_other_git_commands_is_ignored() {
+    let project = PinnedProject::new();
+    let trap = project.trap();
+    for args in [&["update"][..], &["status"]] {
+        let mut command = project.command(args);
+        command.env("GIT_DIR", project.path("upstream/.git")).env("GIT_WORK_TREE", project.path("upstream"));
+        command.env("GIT_CONFIG_COUNT", "1").env("GIT_CONFIG_KEY_0", "core.fsmonitor");
+        command.env("GIT_CONFIG_VALUE_0", &trap).env("GIT_SSH_COMMAND", &trap);
+        command.assert().success();
+    }
+    assert_eq!(fs::read_to_string(project.path("upstream/src/llama/m.py")).unwrap(), "two");
+    assert_eq!(fs::read_to_string(project.checkout().join("src/llama/m.py")).unwrap(), "one");
+    project.assert_nothing_was_started();
+}
+
+#[test]
+fn sources_are_not_written_through_links() {
+    let (home, hub) = (home(), hub_with(Fault::None));
+    hub.put("sub/ops.py", b"def op(): ...\n", false, Fault::None);
+    let victim = home.path().join("victim");
+    fs::create_dir(&victim).unwrap();
+    let dir = home.path().join("third_party/hf/org/tiny");
+    for link in [dir.clone(), dir.join("sub")] {
+        fs::create_dir_all(link.parent().unwrap()).unwrap();
+        symlink(&victim, &link).unwrap();
+        let output =
+            llmprof(home.path(), &hub).args(["fetch", "org/tiny", "--source-only"]).output().unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        assert!(stderr(&output).contains(" is a link"), "{}", stderr(&output));
+        fs::remove_file(&link).unwrap();
+    }
+    assert_eq!(fs::read_dir(&victim).unwrap().count(), 0);
 }

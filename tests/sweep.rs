@@ -154,7 +154,9 @@ fn directories_are_where_hydra_sweep_says() {
 fn mistakes_are_reported_before_anything_starts() {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join("elsewhere")).unwrap();
-    let cases: [(&[&str], &[&str]); 11] = [
+    let cases: [(&[&str], &[&str]); 13] = [
+        (&["run", "runtime=sim", "hydra.run.dir=."], &["hydra.run.dir: . is not", "runs/mine"]),
+        (&["run", "-m", "runtime=sim", "hydra.sweep.dir=."], &["hydra.sweep.dir: . is not", "runs/mine"]),
         (&["run", "runtime=sim", "runtime.seed=1,2"], &["runtime.seed=1,2", "-m", "--multirun"]),
         (&["runtime=sim", "runtime.seed=1,2"], &["-m"]),
         (&["run", "-m", "runtime=sim", "runtime.requests=3,many"], &["job 2", "runtime.requests", "many"]),

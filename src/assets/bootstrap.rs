@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::archive;
+use super::archive::{self, Limits};
 use super::error::AssetError;
 use super::hub;
 use super::manifest::{
@@ -183,6 +183,7 @@ impl Item {
     pub(crate) fn apply(
         &self,
         dry_run: bool,
+        limits: Limits,
         confirm: &mut dyn FnMut(&str) -> Result<bool, AssetError>,
     ) -> Outcome {
         let mut outcome = Outcome {
@@ -195,7 +196,7 @@ impl Item {
             note: None,
             failed: false,
         };
-        if let Err(e) = self.create(dry_run, confirm, &mut outcome) {
+        if let Err(e) = self.create(dry_run, limits, confirm, &mut outcome) {
             outcome.state = State::Failed;
             outcome.note = Some(e.to_string());
         }
@@ -210,6 +211,7 @@ impl Item {
     fn create(
         &self,
         dry_run: bool,
+        limits: Limits,
         confirm: &mut dyn FnMut(&str) -> Result<bool, AssetError>,
         outcome: &mut Outcome,
     ) -> Result<(), AssetError> {
@@ -220,7 +222,7 @@ impl Item {
             return Ok(());
         };
         outcome.target = Some(target.clone());
-        let planned = self.extract(&target, dry_run, outcome)?;
+        let planned = self.extract(&target, dry_run, limits, outcome)?;
         let missing = self.missing(&target, &planned)?;
         if !missing.is_empty() {
             outcome.state = State::Incomplete;
@@ -284,6 +286,7 @@ impl Item {
         &self,
         target: &Path,
         dry_run: bool,
+        limits: Limits,
         outcome: &mut Outcome,
     ) -> Result<Vec<PathBuf>, AssetError> {
         let mut planned = Vec::new();
@@ -300,10 +303,10 @@ impl Item {
                 paths::resolve_below(target, &target.join(parent))?;
             }
             if dry_run {
-                archive::check(&file)?;
+                archive::check(&file, limits)?;
                 planned.push(into);
             } else {
-                archive::extract(&file, &directory)?;
+                archive::extract(&file, &directory, limits)?;
             }
             outcome.extracted.push(file);
         }

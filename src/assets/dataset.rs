@@ -1,7 +1,7 @@
 //! Datasets, and variants created from their source data with a record of the transform.
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, BufWriter, Write};
+use std::io::{BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -10,11 +10,14 @@ use super::error::AssetError;
 use super::manifest::{dataset_names, require_known};
 use super::paths;
 use super::sampling::{Sampling, subset};
+use crate::base::read::{self, MAX_DOCUMENT};
 use crate::config::{read_yaml, write_yaml};
 
 /// The link to the source data of a dataset.
 pub(crate) const SOURCE: &str = "source-data";
 const METADATA: &str = "metadata.yaml";
+/// A line or a text file.
+const MAX_SAMPLE: u64 = 100_000_000;
 
 /// The keys of a dataset's `metadata.yaml` that the program reads; other keys are allowed.
 #[derive(Debug, Default, Deserialize)]
@@ -206,7 +209,7 @@ fn source_files(source: &Path, spec: &VariantSpec) -> Result<Vec<SourceFile>, As
     collect(source, "", &mut files)?;
     files.sort_by(|a, b| a.name.cmp(&b.name));
     if let Some(list) = spec.filelist {
-        let text = fs::read_to_string(list).map_err(AssetError::io("read", list))?;
+        let text = read::text(list, MAX_DOCUMENT).map_err(AssetError::io("read", list))?;
         let names: Vec<String> = files.iter().map(|file| file.name.clone()).collect();
         let keep =
             subset(&text, &names).map_err(|why| AssetError::Usage(format!("{}: {why}", list.display())))?;
@@ -253,12 +256,11 @@ fn for_each_line(
     path: &Path,
     mut visit: impl FnMut(u64, &[u8]) -> Result<bool, AssetError>,
 ) -> Result<(), AssetError> {
-    let mut reader = BufReader::new(File::open(path).map_err(AssetError::io("read", path))?);
+    let mut reader = BufReader::new(read::open(path).map_err(AssetError::io("read", path))?);
     let mut line = Vec::new();
     let mut number = 0;
     loop {
-        line.clear();
-        if reader.read_until(b'\n', &mut line).map_err(AssetError::io("read", path))? == 0 {
+        if !read::line(&mut reader, MAX_SAMPLE, &mut line).map_err(AssetError::io("read", path))? {
             return Ok(());
         }
         number += 1;
@@ -315,7 +317,7 @@ fn write_variant(partial: &Path, files: &[SourceFile], chosen: &[u64]) -> Result
             })?;
         } else {
             chosen.next();
-            let text = fs::read(&file.path).map_err(AssetError::io("read", &file.path))?;
+            let text = read::bytes(&file.path, MAX_SAMPLE).map_err(AssetError::io("read", &file.path))?;
             let sample = serde_json::json!({ "text": String::from_utf8_lossy(&text), "source": file.name });
             put(sample.to_string().as_bytes())?;
         }

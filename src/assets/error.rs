@@ -48,6 +48,12 @@ pub enum AssetError {
     #[error("{repo}, {file}: {why}; {remedy}")]
     HubFile { repo: String, file: String, why: String, remedy: String },
 
+    #[error("{} is not a checkout of this program: {why}; remove it, then run llmprof-tui third-party update", .dir.display())]
+    ForeignCheckout { dir: PathBuf, why: String },
+
+    #[error("{} is a link; remove it: this program writes only below {}", .path.display(), .root.display())]
+    Link { path: PathBuf, root: PathBuf },
+
     #[error("git {command}: {why}")]
     Git { command: String, why: String },
 

@@ -1,6 +1,6 @@
 //! Downloads a model, or its sources only, from the hub.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -14,6 +14,7 @@ use super::error::AssetError;
 use super::hub::{Hub, Listing, RemoteFile, RepoId, Source, check_free_space};
 use super::paths;
 use super::progress::Progress;
+use crate::base::read::{self, MAX_DOCUMENT};
 use crate::config::{ConfTree, Names, compose, glob_matches};
 
 /// Files downloaded in parallel: enough to hide the latency of the hub, without much load on it.
@@ -122,7 +123,11 @@ pub(crate) fn model(
     progress.clear();
     downloaded?;
     for file in copies {
-        cache.reuse(repo, &commit, file)?;
+        if !cache.reuse(repo, &commit, file)? {
+            let why = "another process removed the file with the same content".into();
+            let (repo, file) = (repo.to_string(), file.path.clone());
+            return Err(AssetError::HubFile { repo, file, why, remedy: "run the same command again".into() });
+        }
     }
     // Last, so that a revision never refers to an incomplete snapshot.
     cache.record_revision(repo, revision, &commit)?;
@@ -180,9 +185,12 @@ pub(crate) fn sources(
     let progress = Progress::new(listing.files.iter().map(|f| f.size).sum(), quiet);
     let source = Source::new(hub, repo, commit);
     let mut receipt = Receipt { revision: commit.to_owned(), files: BTreeMap::new() };
+    let mut first_with: HashMap<&str, PathBuf> = HashMap::new();
     for file in &listing.files {
         let mut shown = progress.file(&file.path, file.size);
-        let digests = download_source(&source, file, dir, &mut |present| shown.set(present))?;
+        let same = first_with.get(file.oid.as_str()).map(PathBuf::as_path);
+        let (path, digests) = download_source(&source, file, dir, same, &mut |present| shown.set(present))?;
+        first_with.entry(&file.oid).or_insert(path);
         shown.finish();
         receipt.files.insert(file.path.clone(), digests.git_blob);
     }
@@ -200,28 +208,36 @@ pub(crate) fn sources(
     Ok(Fetched { schema: 1, repo, commit, dir, files: fetched_files(Vec::new(), listing.files) })
 }
 
+/// Downloads `file` to its path in `dir`, or copies it from `same`, which has the same content.
 fn download_source(
     source: &Source<'_>,
     file: &RemoteFile,
     dir: &Path,
+    same: Option<&Path>,
     progress: &mut dyn FnMut(u64),
-) -> Result<Digests, AssetError> {
+) -> Result<(PathBuf, Digests), AssetError> {
     paths::plain_name("object id", &file.oid)?;
     let partial = dir.join(format!(".{}.incomplete", file.oid));
+    if let Some(same) = same {
+        // The download finds it complete. A copy with permissions would be read-only.
+        let copied = fs::read(same).and_then(|content| fs::write(&partial, content));
+        copied.map_err(AssetError::io("copy", same))?;
+    }
     let digests = source.download(file, &partial, progress)?;
     let path = dir.join(paths::relative(&file.path).map_err(AssetError::Failed)?);
     if let Some(parent) = path.parent() {
+        paths::require_no_links(dir, parent)?;
         fs::create_dir_all(parent).map_err(AssetError::io("create", parent))?;
     }
     let mut permissions = fs::metadata(&partial).map_err(AssetError::io("read", &partial))?.permissions();
     permissions.set_readonly(true);
     fs::set_permissions(&partial, permissions).map_err(AssetError::io("write", &partial))?;
     fs::rename(&partial, &path).map_err(AssetError::io("create", &path))?;
-    Ok(digests)
+    Ok((path, digests))
 }
 
 pub(crate) fn read_receipt(dir: &Path) -> Option<Receipt> {
-    let text = fs::read_to_string(dir.join(RECEIPT)).ok()?;
+    let text = read::text(&dir.join(RECEIPT), MAX_DOCUMENT).ok()?;
     let receipt: Receipt = serde_json::from_str(&text).ok()?;
     receipt.files.keys().all(|path| paths::relative(path).is_ok()).then_some(receipt)
 }

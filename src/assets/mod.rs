@@ -14,5 +14,6 @@ mod progress;
 pub mod sampling;
 pub(crate) mod third_party;
 
+pub(crate) use archive::Limits;
 pub use digest::sha256_hex;
 pub use error::AssetError;

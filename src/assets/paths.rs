@@ -8,6 +8,9 @@ use super::error::AssetError;
 /// Maximum length of a path.
 const MAX_LEN: usize = 4096;
 
+/// Maximum length of the name of a branch or a tag.
+const MAX_REFERENCE: usize = 200;
+
 /// `text` as a relative path, or why it is invalid.
 ///
 /// The result has no `..`, no root, no drive and no empty name, so that joined to a directory it stays inside.
@@ -45,7 +48,34 @@ pub(super) fn require_relative(what: &'static str, text: &str) -> Result<PathBuf
     relative(text).map_err(bad)
 }
 
-/// Refuses a revision or a path that is not relative or that git would parse as an option.
+/// Refuses a name that git does not accept for a branch, a tag or a commit, or reads in another way: as an option, or as a rule for
+/// what to fetch (`a:b`).
+pub(super) fn require_reference(what: &'static str, text: &str) -> Result<(), AssetError> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || "-_.+/".contains(c);
+    let part_fits =
+        |part: &str| !part.is_empty() && !part.starts_with(['.', '-']) && !part.ends_with(".lock");
+    let why = if text.is_empty() || text.len() > MAX_REFERENCE {
+        "a branch, a tag or a commit has 1 to 200 characters"
+    } else if !text.chars().all(fits) || text.contains("..") || text.ends_with('.') || text.starts_with('+') {
+        "only letters, digits, '-', '_', '.', '+' and '/' are allowed"
+    } else if !text.split('/').all(part_fits) {
+        "none of its parts may be empty, start with a dot or a dash, or end in .lock"
+    } else {
+        return Ok(());
+    };
+    Err(AssetError::BadName { what, name: text.to_owned(), why: why.into() })
+}
+
+/// Refuses `path`, below `root`, where it or a directory on the way to it is a link: what is written there would be elsewhere.
+pub(super) fn require_no_links(root: &Path, path: &Path) -> Result<(), AssetError> {
+    let is_link = |path: &&Path| path.symlink_metadata().is_ok_and(|found| found.is_symlink());
+    match path.ancestors().take_while(|path| *path != root).find(is_link) {
+        Some(link) => Err(AssetError::Link { path: link.to_owned(), root: root.to_owned() }),
+        None => Ok(()),
+    }
+}
+
+/// Refuses a path that is not relative or that git would parse as an option.
 pub(super) fn require_argument(what: &'static str, text: &str) -> Result<(), AssetError> {
     if text.starts_with('-') {
         let why = "it starts with a dash".into();
@@ -156,10 +186,51 @@ mod tests {
 
     #[test]
     fn arguments_of_git_have_no_leading_dash() {
-        assert!(require_argument("revision", "v1.0").is_ok());
+        assert!(require_argument("path", "src/a b").is_ok());
         for invalid in ["--upload-pack=x", "-b", "../x", ""] {
-            assert!(require_argument("revision", invalid).is_err(), "{invalid:?}");
+            assert!(require_argument("path", invalid).is_err(), "{invalid:?}");
+            assert!(require_reference("revision", invalid).is_err(), "{invalid:?}");
         }
+    }
+
+    #[test]
+    fn references_are_those_of_git() {
+        for valid in ["main", "v1.0", "refs/pr/1", "release-4.57", "0123456789abcdef", "a_b+c"] {
+            require_reference("revision", valid).unwrap();
+        }
+        let invalid = [
+            "a:b",
+            "+refs/heads/x",
+            "refs/heads/*",
+            "a..b",
+            "a~1",
+            "HEAD^",
+            "@{u}",
+            "a b",
+            "a\nb",
+            "/a",
+            "a/",
+            "a//b",
+            "a/-b",
+            "a/.b",
+            "a.lock",
+            "a.",
+        ];
+        for invalid in invalid {
+            assert!(require_reference("revision", invalid).is_err(), "{invalid:?}");
+        }
+    }
+
+    #[test]
+    fn links_on_the_way_are_found() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("a/b/c");
+        std::fs::create_dir_all(root.path().join("a/real")).unwrap();
+        require_no_links(root.path(), &path).unwrap();
+        std::os::unix::fs::symlink("real", root.path().join("a/b")).unwrap();
+        let error = require_no_links(root.path(), &path).unwrap_err().to_string();
+        assert!(error.contains("a/b is a link"), "{error}");
+        require_no_links(&root.path().join("a/b"), &path).unwrap();
     }
 
     proptest! {

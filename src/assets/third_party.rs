@@ -116,6 +116,8 @@ impl Pins {
         let pins: Pins = read_yaml(&path)?;
         for pin in &pins.hf {
             RepoId::parse(&pin.repo)?;
+            paths::require_reference("revision", &pin.revision)?;
+            paths::require_reference("track", &pin.track)?;
         }
         for pin in &pins.github {
             pin.check()?;
@@ -160,8 +162,11 @@ impl Pins {
     }
 }
 
-pub(crate) fn hub_dir(root: &Path, repo: &RepoId) -> PathBuf {
-    root.join("third_party/hf").join(repo.to_string())
+/// The directory for the sources of `repo`, which no link leads to.
+pub(crate) fn hub_dir(root: &Path, repo: &RepoId) -> Result<PathBuf, AssetError> {
+    let dir = root.join("third_party/hf").join(repo.to_string());
+    paths::require_no_links(root, &dir)?;
+    Ok(dir)
 }
 
 impl HubPin {
@@ -189,16 +194,15 @@ impl HubPin {
 impl GitPin {
     fn check(&self) -> Result<(), AssetError> {
         paths::plain_name("pin", &self.name)?;
-        let schemes = ["https://", "ssh://", "git@", "file:///", "/"];
-        if !schemes.iter().any(|scheme| self.url.starts_with(scheme)) {
-            let why = "a git address starts with https://, ssh://, git@ or file:///".into();
-            return Err(AssetError::BadName { what: "url", name: self.url.clone(), why });
+        git::require_url(&self.url)?;
+        paths::require_reference("revision", &self.revision)?;
+        paths::require_reference("track", &self.track)?;
+        if let Some(commit) = self.commit.as_ref().filter(|commit| !git::is_commit(commit)) {
+            let why = "a commit has 40 or 64 hexadecimal digits".into();
+            return Err(AssetError::BadName { what: "commit", name: commit.clone(), why });
         }
-        for (what, text) in [("revision", &self.revision), ("track", &self.track)]
-            .into_iter()
-            .chain(self.paths.iter().map(|path| ("path", path)))
-        {
-            paths::require_argument(what, text)?;
+        for path in &self.paths {
+            paths::require_argument("path", path)?;
         }
         Ok(())
     }
@@ -234,6 +238,16 @@ impl GitPin {
             Err(e) => (status.state, status.note) = (State::Unknown, Some(e.to_string())),
         }
         status
+    }
+
+    /// Refuses to write through links, and into a checkout that this program did not make.
+    fn require_own(&self, root: &Path) -> Result<(), AssetError> {
+        let dir = self.dir(root);
+        paths::require_no_links(root, &dir)?;
+        match dir.join(".git").symlink_metadata() {
+            Ok(_) => git::require_own(&dir),
+            Err(_) => Ok(()),
+        }
     }
 
     /// The commands that check out the pin.
@@ -281,8 +295,9 @@ pub(crate) fn update(
             report(format!("llmprof-tui fetch {repo} --source-only --revision {revision}"));
             continue;
         }
+        let dir = hub_dir(root, &repo)?;
         let commit = hub.resolve(&repo, revision)?;
-        fetch::sources(&hub, &repo, &commit, &hub_dir(root, &repo), false)?;
+        fetch::sources(&hub, &repo, &commit, &dir, false)?;
         report(format!("{repo} is at {commit}"));
         pins.hf[index].revision = commit;
         pins.write(root)?;
@@ -294,6 +309,9 @@ pub(crate) fn update(
         }
         if !(dry_run && matches!(to, PinUpdate::Latest)) {
             pin.apply(to)?;
+        }
+        if !dry_run {
+            pin.require_own(root)?;
         }
         for command in pin.commands(root) {
             if dry_run {

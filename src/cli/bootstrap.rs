@@ -1,16 +1,13 @@
 //! `bootstrap`: links from the project to stored models and datasets.
 
-use std::{
-    env,
-    io::{self, IsTerminal, Write},
-};
+use std::env;
 
 use clap::Args;
 use serde_json::json;
 
-use super::{Failure, args::ProjectArgs, print, print_json};
+use super::{Failure, args::ProjectArgs, ask::ask, print, print_json};
 use crate::assets::{
-    AssetError,
+    AssetError, Limits,
     bootstrap::{self, Kind, Outcome},
 };
 
@@ -34,6 +31,9 @@ pub(super) struct BootstrapArgs {
     /// Replace links without asking
     #[arg(long, short)]
     yes: bool,
+    /// Extract archives of any size: without it at most 500 GB, 200 times the archive and a million entries
+    #[arg(long)]
+    no_archive_limits: bool,
     /// Print what would be done, and do nothing
     #[arg(long)]
     dry_run: bool,
@@ -46,8 +46,13 @@ pub(super) struct BootstrapArgs {
 
 pub(super) fn run(args: &BootstrapArgs) -> Result<u8, Failure> {
     let items = bootstrap::plan(&args.project.root, args.kind, &args.names, &|name| env::var_os(name))?;
-    let mut confirm = |question: &str| if args.yes { Ok(true) } else { ask(question) };
-    let outcomes: Vec<Outcome> = items.iter().map(|item| item.apply(args.dry_run, &mut confirm)).collect();
+    let mut confirm = |question: &str| match args.yes {
+        true => Ok(true),
+        false => ask(question).map_err(|e| AssetError::Failed(format!("{question} {e}"))),
+    };
+    let limits = if args.no_archive_limits { Limits::NONE } else { Limits::DEFAULT };
+    let outcomes: Vec<Outcome> =
+        items.iter().map(|item| item.apply(args.dry_run, limits, &mut confirm)).collect();
     match args.json {
         true => print_json(&json!({ "schema": 1, "dry_run": args.dry_run, "items": outcomes }))?,
         false => print(text(&outcomes, args.dry_run).trim_end())?,
@@ -72,16 +77,4 @@ fn text(outcomes: &[Outcome], dry_run: bool) -> String {
         text.push('\n');
     }
     text
-}
-
-/// Asks on the terminal; without one it fails.
-fn ask(question: &str) -> Result<bool, AssetError> {
-    if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
-        return Err(AssetError::Failed(format!("{question} Not a terminal: pass --yes")));
-    }
-    eprint!("{question} [y/N] ");
-    let mut answer = String::new();
-    let read = io::stderr().flush().and_then(|()| io::stdin().read_line(&mut answer));
-    read.map_err(|e| AssetError::Failed(format!("cannot read the answer: {e}")))?;
-    Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
 }

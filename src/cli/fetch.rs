@@ -62,8 +62,9 @@ pub(super) fn run(args: &FetchArgs) -> Result<u8, Failure> {
         // Reads the pins first, to report an invalid file before the download.
         let root = &args.project.root;
         let mut pins = Pins::read_or_default(root)?;
+        let dir = third_party::hub_dir(root, &repo)?;
         let commit = hub.resolve(&repo, &args.revision)?;
-        let fetched = fetch::sources(&hub, &repo, &commit, &third_party::hub_dir(root, &repo), args.quiet)?;
+        let fetched = fetch::sources(&hub, &repo, &commit, &dir, args.quiet)?;
         pins.pin_hub(&repo, &commit);
         pins.write(root)?;
         fetched

@@ -1,6 +1,7 @@
 //! The command line: arguments, dispatch and exit codes. Each command has a file of its own.
 
 mod args;
+mod ask;
 mod bootstrap;
 mod compare;
 mod completion;
@@ -34,6 +35,7 @@ use serde::Serialize;
 
 use crate::{
     assets::AssetError,
+    base::foreign::{Lines, is_hidden, visible},
     engine::EngineError,
     process::{
         abort, crash, eprint_line, logfile, output,
@@ -217,7 +219,7 @@ pub fn main() -> ExitCode {
         Err(e) => {
             // Help and version are not errors.
             let code = if e.use_stderr() { 2 } else { 0 };
-            let _ = e.print();
+            print_clap(&e);
             return ExitCode::from(code);
         }
     };
@@ -282,7 +284,7 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
         Command::Config { config, print } => config::run(&config, &print),
         Command::Doctor(args) => runtime.block_on(doctor::run(args)),
         Command::Completion { shell } => {
-            print(shell.script().trim_end())?;
+            print_data(shell.script().trim_end())?;
             Ok(0)
         }
         Command::Complete(args) => Ok(completion::complete(&args)),
@@ -307,6 +309,16 @@ fn require_descriptors() -> Result<(), Failure> {
     }
 }
 
+/// Prints help, or what is wrong with the arguments: with colours, unless the text has hidden characters of an argument.
+fn print_clap(error: &clap::Error) {
+    let text = error.render().to_string();
+    match text.contains(is_hidden) {
+        true => eprint_line(text.trim_end()),
+        // Without a reader, there is nothing to do.
+        false => drop(error.print()),
+    }
+}
+
 /// The commands as a Markdown table, for the documentation.
 pub fn commands_markdown() -> String {
     let row = |name: &str, about: Option<&StyledStr>| {
@@ -321,8 +333,19 @@ pub fn commands_markdown() -> String {
     table
 }
 
-/// Prints a result to stdout. A reader that closes the pipe early is not an error.
+/// Prints a result for people to stdout.
 fn print(text: &str) -> Result<(), Failure> {
+    print_styled(&Lines(text).to_string())
+}
+
+/// Prints a result for programs to stdout: lines of any length.
+fn print_data(text: &str) -> Result<(), Failure> {
+    print_styled(&visible(text))
+}
+
+/// Prints text to stdout as it is: it may have colours, and no text of others that was not made visible. A reader that
+/// closes the pipe early is not an error.
+fn print_styled(text: &str) -> Result<(), Failure> {
     match output::print(&format!("{text}\n")) {
         Err(e) if e.kind() != io::ErrorKind::BrokenPipe => Err(e.into()),
         _ => Ok(()),
@@ -330,5 +353,5 @@ fn print(text: &str) -> Result<(), Failure> {
 }
 
 fn print_json(value: &impl Serialize) -> Result<(), Failure> {
-    print(&serde_json::to_string_pretty(value).map_err(Failure::work)?)
+    print_data(&serde_json::to_string_pretty(value).map_err(Failure::work)?)
 }

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     event::Stamp,
     process::shutdown::Shutdown,
-    rundir::{EventReader, Player, RunDir},
+    rundir::{DISK_TIMEOUT, EventReader, Player, RunDir},
     tui::App,
 };
 
@@ -86,7 +86,8 @@ impl DemoRecording {
 pub(super) async fn run(args: ReplayArgs) -> Result<u8, Failure> {
     let dir = RunDir::open(&resolve_run(&args.run)?);
     let events = dir.events();
-    let player = Player::open(move || EventReader::open(&events)).map_err(Failure::work)?;
+    let player =
+        Player::open(move || EventReader::open_within(&events, DISK_TIMEOUT)).map_err(Failure::work)?;
     play(player, Some(dir), args.at, args.speed).await
 }
 

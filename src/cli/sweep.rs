@@ -7,13 +7,14 @@ use clap::Args;
 use super::{
     Failure,
     args::{ConfigArgs, with_model_name},
+    ask::ask,
 };
 use crate::{
     base::shell::quoted,
     config::expand_sweep,
     event::Outcome,
     process::{eprint_line, shutdown::Cause},
-    run::sweep::{Runner, SweepError},
+    run::sweep::{Consent, Runner, SweepError},
 };
 
 #[derive(Debug, Clone, Default, Args)]
@@ -24,6 +25,9 @@ pub(super) struct SweepArgs {
     /// Resume an interrupted sweep
     #[arg(long, value_name = "DIR", conflicts_with_all = ["multirun", "model", "conf_dir", "cfg", "overrides"])]
     resume: Option<PathBuf>,
+    /// With --resume: do not ask before a sweep that belongs to another user or starts nsys or ncu
+    #[arg(long, short, requires = "resume")]
+    yes: bool,
 }
 
 impl SweepArgs {
@@ -39,7 +43,7 @@ impl SweepArgs {
             let tree_of = |conf_dir: Option<&Path>| {
                 ConfigArgs { conf_dir: conf_dir.map(Path::to_owned), ..ConfigArgs::default() }.tree()
             };
-            let runner = Runner::resume(dir, tree_of)?;
+            let runner = Runner::resume(dir, tree_of, |consent| self.confirm(consent))?;
             if runner.sweep.is_complete() {
                 eprint_line("every job of this sweep has already completed");
             }
@@ -54,6 +58,17 @@ impl SweepArgs {
         let jobs = jobs.into_iter().map(with_model_name).collect();
         precondition()?;
         Ok(Some(Runner::begin(tree, config.conf_dir.clone(), typed, jobs)?))
+    }
+
+    fn confirm(&self, consent: &Consent) -> Result<(), Failure> {
+        if self.yes {
+            return Ok(());
+        }
+        eprint_line(consent);
+        match ask("Resume it?").map_err(Failure::usage)? {
+            true => Ok(()),
+            false => Err(Failure::work("not resumed")),
+        }
     }
 }
 

@@ -6,10 +6,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{error::CompareError, read};
+use super::{error::CompareError, read, read::MAX_FILE_BYTES};
 use crate::{
     analysis::compare::{Facts, HEADLINE, RunSpread, RunValues, SAMPLE_SCHEMA, Sample, same_workload},
     base::{
+        dir::{Dir, read_file},
         table::aligned,
         units::{millis, percent},
     },
@@ -81,7 +82,9 @@ pub fn newest(runs: &Path) -> Result<PathBuf, CompareError> {
 /// Why a run is not taken without being asked for.
 fn objection(run: &RunEntry, runs: &Path) -> Option<&'static str> {
     let above = run.dir.path().ancestors().skip(1).take_while(|dir| *dir != runs);
-    if run.simulated() {
+    if !run.answers {
+        Some("does not answer")
+    } else if run.simulated() {
         Some("is simulated")
     } else if above.clone().any(|dir| dir.join("sweep.json").is_file()) {
         Some("is a job of a sweep")
@@ -105,15 +108,14 @@ pub fn save(name: &str, run: &Path) -> Result<Written, CompareError> {
     earlier.retain(|run| run.started_unix_ms != sample.facts.run.started_unix_ms);
     earlier.drain(..earlier.len().saturating_sub(MAX_EARLIER));
     let io_error = |source| CompareError::Io { path: path.clone(), source };
-    fs::create_dir_all(DIR).map_err(io_error)?;
     let document = || {
         let mut document = serde_json::to_value(&sample)?;
         document["earlier"] = serde_json::to_value(&earlier)?;
         serde_json::to_vec(&document)
     };
     let text = document().map_err(|e| io_error(e.into()))?;
-    let temporary = path.with_extension("json.new");
-    fs::write(&temporary, text).and_then(|()| fs::rename(&temporary, &path)).map_err(io_error)?;
+    let file = path.file_name().unwrap_or_default();
+    Dir::open_or_create(Path::new(DIR)).and_then(|dir| dir.write(file, text)).map_err(io_error)?;
     Ok(Written { path, sample, runs: earlier.len() + 1 })
 }
 
@@ -154,7 +156,8 @@ pub fn named(name: &str) -> Result<Option<Sample>, CompareError> {
 
 /// Reads a baseline from its file.
 pub fn read(path: &Path) -> Result<Saved, CompareError> {
-    let text = fs::read(path).map_err(|source| CompareError::Io { path: path.to_owned(), source })?;
+    let text = read_file(path, MAX_FILE_BYTES)
+        .map_err(|source| CompareError::Io { path: path.to_owned(), source })?;
     let bad = |reason: String| CompareError::BadBaseline { path: path.to_owned(), reason };
     let mut found: serde_json::Value = serde_json::from_slice(&text).map_err(|e| bad(e.to_string()))?;
     match found.get("schema").and_then(serde_json::Value::as_u64) {

@@ -1,7 +1,6 @@
 //! Resolves the names given to `compare`, and reads the samples.
 
 use std::{
-    fs,
     path::{Path, PathBuf},
     thread,
 };
@@ -11,10 +10,14 @@ use serde::Deserialize;
 use super::{GatedComparison, baseline, error::CompareError};
 use crate::{
     analysis::compare::{Gate, Options, Sample, compare},
+    base::dir::read_file,
     event::{Envelope, Event, Outcome},
     rundir::{EventReader, Next, RunDir, find_run},
     state::RunState,
 };
+
+/// Of a plan of a sweep, and of a baseline.
+pub(super) const MAX_FILE_BYTES: u64 = 64 << 20;
 
 /// One side of a comparison.
 enum Subject {
@@ -193,7 +196,7 @@ struct PlannedJob {
 fn read_sweep(dir: &Path) -> Result<Subject, CompareError> {
     let path = dir.join("sweep.json");
     let io_error = |source| CompareError::Io { path: path.clone(), source };
-    let plan: Plan = serde_json::from_slice(&fs::read(&path).map_err(io_error)?)
+    let plan: Plan = serde_json::from_slice(&read_file(&path, MAX_FILE_BYTES).map_err(io_error)?)
         .map_err(|e| CompareError::Io { path: path.clone(), source: e.into() })?;
     let mut jobs = Vec::new();
     for job in plan.jobs {

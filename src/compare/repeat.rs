@@ -1,7 +1,6 @@
 //! Runs both sides interleaved, pair by pair: A B, B A, A B, …
 
 use std::{
-    fs,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -17,7 +16,11 @@ use crate::{
         compare::{Comparison, HEADLINE, Options, Sample, compare_pairs},
         interval::MIN_VALUES,
     },
-    base::units::{clock, millis, ratio_change},
+    base::{
+        dir::Dir,
+        foreign::visible,
+        units::{clock, millis, ratio_change},
+    },
     event::Outcome,
     process::{eprint_line, shutdown::Cause},
     run::{child, headless, plan::Plan},
@@ -184,11 +187,12 @@ impl Repeat<'_> {
     /// Writes the result into the directory of the runs.
     pub fn save(&self, gated: &GatedComparison) -> Result<(), CompareError> {
         let write = |name: &str, text: String| {
-            let path = self.dir.join(name);
-            fs::write(&path, text).map_err(|source| CompareError::Io { path, source })
+            let written = Dir::open(&self.dir).and_then(|dir| dir.write(name, text));
+            written.map_err(|source| CompareError::Io { path: self.dir.join(name), source })
         };
         let object = json(std::slice::from_ref(gated));
-        write("compare.json", serde_json::to_string_pretty(&object).unwrap_or_default() + "\n")?;
+        let text = serde_json::to_string_pretty(&object).unwrap_or_default() + "\n";
+        write("compare.json", visible(&text).into_owned())?;
         write("compare.md", markdown(gated) + "\n")
     }
 }

@@ -7,6 +7,7 @@ mod compose;
 mod run_config;
 mod schema;
 mod tool_config;
+mod tool_options;
 
 pub use compose::{
     built_in, compose, compose_in, compose_untyped, current_context, find_tree, multirun_yaml, over_built_in,
@@ -19,6 +20,7 @@ pub use hydra_config::{
 };
 pub use run_config::*;
 pub use tool_config::{ClockControl, NcuConfig, NsysConfig, Replay, ToolPhase};
+pub use tool_options::tool_options_markdown;
 
 /// A composed run.
 pub type Composed = hydra_config::Composed<RunConfig>;

@@ -2,7 +2,7 @@
 
 use hydra_config::{Alias, OutOfRange, Schema};
 
-use super::RunConfig;
+use super::{RunConfig, tool_config::BadWord};
 
 impl Schema for RunConfig {
     /// Names of keys in configurations that were written for PyTorch harnesses.
@@ -13,7 +13,7 @@ impl Schema for RunConfig {
 
     fn out_of_range(&self) -> Option<OutOfRange> {
         let (key, got, expected) = first_out_of_range(self)?;
-        Some(OutOfRange { key, got, expected })
+        Some(OutOfRange { key: key.to_owned(), got, expected })
     }
 
     fn is_untyped(key: &str) -> bool {
@@ -22,7 +22,7 @@ impl Schema for RunConfig {
 }
 
 /// The first invalid value: its key, the value and the expected range.
-fn first_out_of_range(config: &RunConfig) -> Option<(String, String, &'static str)> {
+fn first_out_of_range(config: &RunConfig) -> Option<(&'static str, String, String)> {
     let RunConfig { model, dataset, runtime, infer, hardware, profiling, output, hydra, .. } = config;
     let sim = &runtime.sim;
     let sampling = dataset.sampling.as_ref();
@@ -88,17 +88,19 @@ fn first_out_of_range(config: &RunConfig) -> Option<(String, String, &'static st
     let integer = integers
         .into_iter()
         .find(|&(_, got, min, max, _)| got < min || got > max)
-        .map(|(key, got, _, _, expected)| (key.to_owned(), got.to_string(), expected));
+        .map(|(key, got, _, _, expected)| (key, got.to_string(), expected.to_owned()));
     let float = floats
         .into_iter()
         .find(|&(_, got, min, _)| !got.is_finite() || got < min)
-        .map(|(key, got, _, expected)| (key.to_owned(), got.to_string(), expected));
+        .map(|(key, got, _, expected)| (key, got.to_string(), expected.to_owned()));
     let text = texts
         .into_iter()
         .find(|(_, got)| got.trim().is_empty())
-        .map(|(key, got)| (key.to_owned(), format!("{got:?}"), "text that is not empty"));
+        .map(|(key, got)| (key, format!("{got:?}"), "text that is not empty".to_owned()));
     let arch = (!model.arch.is_object() && model.config_json.is_none()).then(|| {
-        ("model.arch".to_owned(), model.arch.to_string(), "keys and values, or a model.config_json")
+        ("model.arch", model.arch.to_string(), "keys and values, or a model.config_json".to_owned())
     });
-    integer.or(float).or(text).or(arch)
+    let word = profiling.nsys.bad_word().or_else(|| profiling.ncu.bad_word());
+    let word = word.map(|BadWord { key, word, expected }| (key, format!("{word:?}"), expected));
+    integer.or(float).or(text).or(arch).or(word)
 }

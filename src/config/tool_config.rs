@@ -2,7 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::run_config::seconds;
+use super::{
+    run_config::seconds,
+    tool_options::{NCU_OPTIONS, NSYS_OPTIONS, expected_option, is_metric, is_name},
+};
 
 /// The phase that a tool captures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -27,7 +30,7 @@ pub struct NsysConfig {
     /// Time limit of the run.
     #[serde(deserialize_with = "seconds")]
     pub timeout_s: f64,
-    /// Additional options of `nsys profile`.
+    /// Additional options of `nsys profile`, each one of [`NSYS_OPTIONS`].
     pub extra: Vec<String>,
 }
 
@@ -67,7 +70,7 @@ pub struct NcuConfig {
     /// Time limit of all runs together.
     #[serde(deserialize_with = "seconds")]
     pub timeout_s: f64,
-    /// Additional options of `ncu`.
+    /// Additional options of `ncu`, each one of [`NCU_OPTIONS`].
     pub extra: Vec<String>,
 }
 
@@ -87,6 +90,46 @@ impl Default for NcuConfig {
             timeout_s: 900.0,
             extra: Vec::new(),
         }
+    }
+}
+
+/// A word that may not be part of a tool's command line.
+pub(super) struct BadWord {
+    pub(super) key: &'static str,
+    pub(super) word: String,
+    pub(super) expected: String,
+}
+
+impl BadWord {
+    /// The first of `words` for which something else is expected.
+    fn first(
+        key: &'static str,
+        words: &[String],
+        expected: impl Fn(&str) -> Option<String>,
+    ) -> Option<BadWord> {
+        let refused = |word: &String| Some(BadWord { key, expected: expected(word)?, word: word.clone() });
+        words.iter().find_map(refused)
+    }
+}
+
+impl NsysConfig {
+    pub(super) fn bad_word(&self) -> Option<BadWord> {
+        let api = |word: &str| (!is_name(word)).then(|| "the name of an API, such as cuda".to_owned());
+        BadWord::first("profiling.nsys.trace", &self.trace, api).or_else(|| {
+            BadWord::first("profiling.nsys.extra", &self.extra, |word| expected_option(NSYS_OPTIONS, word))
+        })
+    }
+}
+
+impl NcuConfig {
+    pub(super) fn bad_word(&self) -> Option<BadWord> {
+        let metric = |word: &str| (!is_metric(word)).then(|| "the name of a metric".to_owned());
+        let set = |word: &str| (!is_name(word)).then(|| "the name of a set, such as full".to_owned());
+        BadWord::first("profiling.ncu.metrics", self.metrics.as_deref().unwrap_or_default(), metric)
+            .or_else(|| BadWord::first("profiling.ncu.set", self.set.as_slice(), set))
+            .or_else(|| {
+                BadWord::first("profiling.ncu.extra", &self.extra, |word| expected_option(NCU_OPTIONS, word))
+            })
     }
 }
 

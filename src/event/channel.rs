@@ -247,7 +247,11 @@ mod tests {
     fn a_simulation_waits_for_its_consumer() {
         let (tx, mut rx) = patient_channel(Clock::virtual_clock());
         let total = 5 * PATIENT_BACKLOG as u32;
-        let sender = thread::spawn(move || (0..total).for_each(|index| drop(tx.send(token(index)))));
+        let sender = thread::spawn(move || {
+            (0..total).for_each(|index| {
+                tx.send(token(index));
+            })
+        });
         for expected in 0..total {
             assert!(rx.len() <= PATIENT_BACKLOG);
             let Event::Token(token) = rx.blocking_recv().unwrap().event else { panic!("a token") };

@@ -77,7 +77,7 @@ pub fn convert(path: &Path, report: Report, system: &System) -> Result<Vec<Kerne
                     Ok(imported) => imported,
                     Err((what, remedy)) => return Err(error(what, remedy.unwrap_or(by_hand))),
                 },
-                _ => path.to_owned(),
+                _ => not_an_option(path),
             };
             let exported = exported(&imported, folder.path(), &tool, system).map_err(|what| {
                 // A missing part of the installation explains more than the failure.
@@ -90,6 +90,11 @@ pub fn convert(path: &Path, report: Report, system: &System) -> Result<Vec<Kerne
             tables.map_err(|e| e.of_file(&path.display().to_string()))
         }
     }
+}
+
+/// The absolute path: a relative one may begin with a dash.
+fn not_an_option(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
 /// The best installation.
@@ -111,7 +116,8 @@ fn imported(path: &Path, folder: &Path, system: &System) -> Result<PathBuf, (Str
         return Err((what.to_owned(), Some(remedy)));
     };
     let made = folder.join("imported.nsys-rep");
-    let (input, output) = (path.to_string_lossy(), made.to_string_lossy());
+    let input = not_an_option(path);
+    let (input, output) = (input.to_string_lossy(), made.to_string_lossy());
     let args = ["-i", &input, "-o", &output];
     match system.output(&importer, &args, Instant::now() + TIME_LIMIT) {
         Ok(_) if made.exists() => Ok(made),
@@ -143,9 +149,10 @@ fn printed_by_ncu(
     system: &System,
 ) -> Result<Vec<KernelTable>, Result<KernelsError, String>> {
     let file = path.display().to_string();
-    let args = ["--import", "", "--page", "raw", "--csv", "--print-units", "base"].map(OsStr::new);
-    let mut args = args.to_vec();
-    args[1] = path.as_os_str();
+    let input = not_an_option(path);
+    let mut args = vec![OsStr::new("--import"), input.as_os_str()];
+    // A config.ncu-cfg in the working directory could add any option.
+    args.extend(["--config-file", "off", "--page", "raw", "--csv", "--print-units", "base"].map(OsStr::new));
     let read = |stdout| ncu::read_raw(&file, BufReader::with_capacity(1 << 18, stdout));
     let program = system.at(&tool.path);
     let (read, trouble) = process::stream(&program, &args, Instant::now() + TIME_LIMIT, &system.stop, read)

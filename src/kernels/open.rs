@@ -1,8 +1,7 @@
 //! Opens a file of any known format, recognised by its content.
 
 use std::{
-    fs::File,
-    io::{BufRead, BufReader, Read, Seek, SeekFrom},
+    io::{BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom},
     path::Path,
 };
 
@@ -14,7 +13,7 @@ use super::{
     error::{KernelsError, RECORD_KERNELS},
     ncu, nsys, torch,
 };
-use crate::base::gz;
+use crate::base::{gz, read};
 use crate::event::kernels::{KernelRow, KernelTable, Kind};
 use crate::tools::System;
 
@@ -48,11 +47,13 @@ pub fn open(path: &Path) -> Result<Vec<KernelTable>, KernelsError> {
 /// Like [`open`], on another system.
 pub fn open_on(path: &Path, system: &System) -> Result<Vec<KernelTable>, KernelsError> {
     let file = path.display().to_string();
-    let opened = File::open(path).map_err(KernelsError::read(&file))?;
-    if opened.metadata().is_ok_and(|about| about.is_dir()) {
-        let seen = "it is a directory; pass the files in it".to_owned();
-        return Err(KernelsError::Unknown { file, seen });
-    }
+    let opened = match read::open(path) {
+        Err(e) if e.kind() == ErrorKind::IsADirectory => {
+            let seen = "it is a directory; pass the files in it".to_owned();
+            return Err(KernelsError::Unknown { file, seen });
+        }
+        opened => opened.map_err(KernelsError::read(&file))?,
+    };
     let mut input = BufReader::with_capacity(BUFFER, opened);
     let format = format_of(path, &mut input).map_err(|reason| unknown(&file, reason))?;
     input.seek(SeekFrom::Start(0)).map_err(KernelsError::read(&file))?;
@@ -76,9 +77,9 @@ pub fn open_on(path: &Path, system: &System) -> Result<Vec<KernelTable>, Kernels
 fn mark_graphs(tables: &mut [KernelTable]) {
     let launches_graph = |row: &KernelRow| nsys::is_graph_launch(&row.name);
     let calls = tables.iter().filter(|table| table.kind == Kind::ApiCalls);
-    if calls.flat_map(|table| &table.rows).any(launches_graph) {
-        tables.iter_mut().filter(|table| table.kind == Kind::Kernels).for_each(|table| table.graphs = true);
-    }
+    let known = calls.map(|table| table.rows.iter().any(launches_graph)).max();
+    let kernels = tables.iter_mut().filter(|table| table.kind == Kind::Kernels);
+    kernels.for_each(|table| table.graphs = table.graphs.max(known));
 }
 
 /// Why a format was not recognised.

@@ -6,7 +6,10 @@ use half::{bf16, f16};
 use serde_json::Value;
 use thiserror::Error;
 
-use crate::config::Dtype;
+use crate::{
+    base::read::{self, MAX_DOCUMENT},
+    config::Dtype,
+};
 
 pub(super) mod keys;
 #[cfg(test)]
@@ -212,7 +215,7 @@ fn cost_list() -> String {
 
 /// Parses a `config.json` without validation.
 pub fn read_config_json(path: &Path) -> Result<Value, SpecError> {
-    let text = std::fs::read_to_string(path)
+    let text = read::text(path, MAX_DOCUMENT)
         .map_err(|cause| SpecError::Unreadable { path: path.to_owned(), cause })?;
     serde_json::from_str(&text).map_err(|e| SpecError::Corrupt {
         path: path.to_owned(),

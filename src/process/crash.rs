@@ -1,15 +1,27 @@
 //! Keeps the first panic of any thread, so that the run is closed in order and the panic is reported at the end.
 
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::{
+    cell::Cell,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{LazyLock, Mutex, PoisonError},
+};
 
 use tokio::sync::Notify;
 
 static FIRST_PANIC: Mutex<Option<String>> = Mutex::new(None);
 static PANICKED: LazyLock<Notify> = LazyLock::new(Notify::new);
 
+thread_local! {
+    /// This thread is inside [`contained`].
+    static CONTAINED: Cell<bool> = const { Cell::new(false) };
+}
+
 /// From now on panics are kept instead of printed: the TUI may be open, and the run has to be closed first.
 pub fn keep_panics() {
     std::panic::set_hook(Box::new(|info| {
+        if CONTAINED.get() {
+            return;
+        }
         let thread = std::thread::current();
         let name = thread.name().unwrap_or("unnamed").to_owned();
         let message = info.payload_as_str().unwrap_or("no message");
@@ -19,6 +31,17 @@ pub fn keep_panics() {
         FIRST_PANIC.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(text);
         PANICKED.notify_one();
     }));
+}
+
+/// Calls code of other crates that panics on bad input. A panic becomes an error with its message; it does not end the program.
+pub fn contained<T>(work: impl FnOnce() -> T) -> Result<T, String> {
+    let outer = CONTAINED.replace(true);
+    let result = catch_unwind(AssertUnwindSafe(work));
+    CONTAINED.set(outer);
+    result.map_err(|payload| {
+        let text = payload.downcast_ref::<String>().map(String::as_str);
+        text.or(payload.downcast_ref::<&str>().copied()).unwrap_or("no message").to_owned()
+    })
 }
 
 /// The thread, location and message of the first panic.

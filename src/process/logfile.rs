@@ -3,11 +3,12 @@
 use std::{
     fs::File,
     io::{self, Write},
-    path::Path,
     sync::{Mutex, PoisonError},
 };
 
 use tracing_subscriber::{EnvFilter, fmt::MakeWriter};
+
+use crate::base::foreign::visible;
 
 static CURRENT: Mutex<Option<File>> = Mutex::new(None);
 
@@ -28,7 +29,7 @@ impl Write for CurrentFile {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
         if let Some(file) = CURRENT.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
             // A full disk must not end the run; the recorder counts what is lost.
-            let _ = file.write_all(buf);
+            let _ = file.write_all(visible(&String::from_utf8_lossy(buf)).as_bytes());
         }
         Ok(buf.len())
     }
@@ -47,9 +48,7 @@ pub fn install() {
     let _ = subscriber.try_init();
 }
 
-/// Sends the log to `path` from now on.
-pub fn redirect(path: &Path) -> io::Result<()> {
-    let file = File::create(path)?;
+/// Sends the log to `file` from now on.
+pub fn redirect(file: File) {
     *CURRENT.lock().unwrap_or_else(PoisonError::into_inner) = Some(file);
-    Ok(())
 }

@@ -8,6 +8,7 @@ use std::{
 };
 
 use super::{Outlet, shutdown};
+use crate::base::foreign::Lines;
 
 /// How long a program that was asked to end waits for its terminal.
 const LAST_WORDS: Duration = Duration::from_millis(300);
@@ -23,7 +24,7 @@ pub fn stderr_terminal() -> Option<&'static Outlet> {
 
 /// Prints a line to stderr. Unlike `eprintln!` it does not panic when stderr is closed: a run goes on without a reader.
 pub fn eprint_line(line: impl Display) {
-    let line = format!("{line}\n");
+    let line = format!("{}\n", Lines(line));
     let _ = match stderr_terminal().cloned() {
         Some(mut terminal) => terminal.write_all(line.as_bytes()).and_then(|()| terminal.flush()),
         None => io::stderr().write_all(line.as_bytes()),

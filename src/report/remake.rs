@@ -1,8 +1,8 @@
 //! `report RUN`: writes the documents of a recorded run again, from its events.
 
 use std::{
-    fs::{self, File},
-    io::{self, BufWriter, Write},
+    fs,
+    io::{self, Write},
     path::{Path, PathBuf},
 };
 
@@ -11,7 +11,10 @@ use thiserror::Error;
 
 use super::{documents, metrics::outcome};
 use crate::{
-    base::units::three_digits,
+    base::{
+        dir::{Dir, Replacement},
+        units::three_digits,
+    },
     chrome_trace::ChromeTrace,
     event::Envelope,
     rundir::{EventReader, Next, ReadError, RunDir},
@@ -46,9 +49,11 @@ pub fn remake(path: &Path, out: Option<&Path>, progress: &mut dyn FnMut(f64)) ->
     let mut reader = EventReader::open(&run.events())?;
     let total = fs::metadata(run.events()).map_or(0, |metadata| metadata.len());
     let dir = out.unwrap_or(run.path()).to_owned();
-    fs::create_dir_all(&dir).map_err(|source| ReportError::Write { path: dir.clone(), source })?;
+    let failed = |path: PathBuf| move |source| ReportError::Write { path, source };
+    let opened = Dir::open_or_create(&dir).map_err(failed(dir.clone()))?;
     let mut state = RunState::default();
-    let mut trace = TraceWriter::create(&dir)?;
+    let trace_failed = || failed(dir.join(TRACE));
+    let mut trace = TraceWriter::create(&opened).map_err(trace_failed())?;
     let mut read = 0_usize;
     while let Next::Event(envelope) = reader.read_next()? {
         if read.is_multiple_of(PROGRESS_STEP) {
@@ -56,14 +61,15 @@ pub fn remake(path: &Path, out: Option<&Path>, progress: &mut dyn FnMut(f64)) ->
         }
         read += 1;
         state.apply(&envelope);
-        trace.add(&envelope)?;
+        trace.add(&envelope).map_err(trace_failed())?;
     }
     state.unreadable_lines = reader.skipped();
-    trace.finish(state.finished.is_some())?;
+    if state.finished.is_some() || !opened.has(TRACE) {
+        trace.file.finish().map_err(trace_failed())?;
+    }
     let mut files = Vec::new();
     for document in documents(&state) {
-        let path = dir.join(document.name);
-        fs::write(&path, document.content).map_err(|source| ReportError::Write { path, source })?;
+        opened.write(document.name, document.content).map_err(failed(dir.join(document.name)))?;
         files.push(document.name);
     }
     files.push(TRACE);
@@ -74,38 +80,19 @@ pub fn remake(path: &Path, out: Option<&Path>, progress: &mut dyn FnMut(f64)) ->
 /// The trace for Chrome and Perfetto, made from the events themselves and not from the final state.
 const TRACE: &str = "trace.json";
 
-/// Written to a temporary file first: the run may still be writing its own trace.
+/// An existing trace of a run without an end is not replaced: the run may still be writing it.
 struct TraceWriter {
-    target: PathBuf,
-    path: PathBuf,
-    file: BufWriter<File>,
+    file: Replacement,
     trace: ChromeTrace,
 }
 
 impl TraceWriter {
-    fn create(dir: &Path) -> Result<TraceWriter, ReportError> {
-        let (target, path) = (dir.join(TRACE), dir.join(format!("{TRACE}.part")));
-        match File::create(&path) {
-            Ok(file) => {
-                let file = BufWriter::with_capacity(1 << 18, file);
-                Ok(TraceWriter { target, path, file, trace: ChromeTrace::default() })
-            }
-            Err(source) => Err(ReportError::Write { path, source }),
-        }
+    fn create(dir: &Dir) -> io::Result<TraceWriter> {
+        Ok(TraceWriter { file: dir.replace(TRACE)?, trace: ChromeTrace::default() })
     }
 
-    fn add(&mut self, envelope: &Envelope) -> Result<(), ReportError> {
-        let written = self.file.write_all(self.trace.lines_of(envelope).as_bytes());
-        written.map_err(|source| ReportError::Write { path: self.path.clone(), source })
-    }
-
-    /// Replaces the target. An existing trace of a run without an end stays: the run may still be writing it.
-    fn finish(mut self, run_has_ended: bool) -> Result<(), ReportError> {
-        let replaced = self.file.flush().and_then(|()| match run_has_ended || !self.target.exists() {
-            true => fs::rename(&self.path, &self.target),
-            false => fs::remove_file(&self.path),
-        });
-        replaced.map_err(|source| ReportError::Write { path: self.path.clone(), source })
+    fn add(&mut self, envelope: &Envelope) -> io::Result<()> {
+        self.file.write_all(self.trace.lines_of(envelope).as_bytes())
     }
 }
 

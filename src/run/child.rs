@@ -1,7 +1,8 @@
 //! A headless run in a process of its own: it begins as the first run of the program, whatever ran before.
 
 use std::{
-    env, fs, io,
+    env, fs,
+    io::{self, Read, Seek},
     path::Path,
     process::{Command, ExitStatus, Stdio},
     time::Duration,
@@ -13,6 +14,7 @@ use crate::{
 };
 
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
+const MAX_MESSAGES_BYTES: u64 = 1 << 20;
 
 /// How a run in a process of its own ended.
 pub struct Ended {
@@ -29,10 +31,10 @@ pub async fn run(overrides: &[String], dir: &Path) -> io::Result<Ended> {
     if let Some(parent) = dir.parent() {
         fs::create_dir_all(parent)?;
     }
-    let messages = dir.with_extension("stderr");
+    let mut messages = tempfile::tempfile()?;
     let mut command = Command::new(env::current_exe()?);
-    command.args(["run", "--quiet"]).args(overrides).arg(format!("hydra.run.dir={}", quoted(dir)));
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(fs::File::create(&messages)?);
+    command.args(["run", "--quiet", "--"]).args(overrides).arg(format!("hydra.run.dir={}", quoted(dir)));
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(messages.try_clone()?);
     let mut running = Running::start(&mut command).map_err(io::Error::other)?;
     let cause = loop {
         if running.has_ended() {
@@ -44,9 +46,9 @@ pub async fn run(overrides: &[String], dir: &Path) -> io::Result<Ended> {
         }
     };
     let status = running.end();
-    let text = fs::read(&messages).map(|text| String::from_utf8_lossy(&text).into_owned());
-    let _ = fs::remove_file(&messages);
-    Ok(Ended { status, messages: text.unwrap_or_default(), cause })
+    let mut text = Vec::new();
+    messages.rewind().and_then(|()| messages.take(MAX_MESSAGES_BYTES).read_to_end(&mut text))?;
+    Ok(Ended { status, messages: String::from_utf8_lossy(&text).into_owned(), cause })
 }
 
 /// A path as the value of an override.

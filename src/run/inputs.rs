@@ -13,6 +13,7 @@ use thiserror::Error;
 
 use crate::{
     assets::sampling::{self, Sampling},
+    base::read::{self, MAX_DOCUMENT},
     config::{DatasetSampling, PromptsConfig, RunConfig},
     engine::{
         candle::{CheckpointError, stock::StockError},
@@ -239,7 +240,7 @@ fn select(
             let unnamed = |number| DatasetError::Unnamed { file: file.to_owned(), number };
             let names = samples.iter().zip(1..).map(|(s, number)| s.name.clone().ok_or(unnamed(number)));
             let names = names.collect::<Result<Vec<String>, _>>()?;
-            let text = std::fs::read_to_string(list)
+            let text = read::text(Path::new(list), MAX_DOCUMENT)
                 .map_err(|cause| DatasetError::UnreadableList { file: list.clone(), cause })?;
             sampling::subset(&text, &names)
                 .map_err(|cause| DatasetError::InvalidList { file: list.clone(), cause })?

@@ -23,6 +23,7 @@ use crate::{
         rerun::Tool,
         support::{self, NothingToDo},
     },
+    rundir::{NoNewDir, RunDir},
     sim::scenario::{Scenario, UnknownScenario},
     tools::under,
 };
@@ -38,6 +39,8 @@ pub enum PlanError {
     Engine(#[from] EngineError),
     #[error(transparent)]
     Support(#[from] NothingToDo),
+    #[error("hydra.run.dir: {0}")]
+    RunDir(#[from] NoNewDir),
     #[error("{key}={got} exceeds the limit of {limit}")]
     TooMany { key: &'static str, got: u64, limit: u64 },
 }
@@ -70,6 +73,9 @@ impl Plan {
             Scenario::named(name)?;
         }
         let dir = PathBuf::from(&config.hydra.run.dir);
+        if config.output.record {
+            RunDir::name_in(&dir)?;
+        }
         let resolved = device::resolve(&config.runtime.device, config.hardware.device_index)?;
         let device = match config.runtime.name {
             Runtime::Candle | Runtime::CandleStock => resolved,
@@ -195,10 +201,7 @@ impl Plan {
 
     /// The tools to re-run under, in order: ncu profiles kernels that nsys found.
     pub fn tools(&self) -> Vec<Tool> {
-        let profiling = &self.composed.config.profiling;
-        let tools = [(profiling.nsys.enable, Tool::Nsys), (profiling.ncu.enable, Tool::Ncu)];
-        let possible = !self.simulated() && !self.watches();
-        tools.into_iter().filter_map(|(enable, tool)| (enable && possible).then_some(tool)).collect()
+        Tool::configured(&self.composed.config)
     }
 
     /// The only workload is that under tools.

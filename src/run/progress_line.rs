@@ -10,6 +10,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle, TermLike};
 use rustix::termios::tcgetwinsize;
 
 use crate::{
+    base::foreign::{MAX_LINE, line},
     process::{Outlet, eprint_line, output::stderr_terminal},
     run::time_left::Estimate,
 };
@@ -42,7 +43,7 @@ impl ProgressLine {
         if let Ok(style) = ProgressStyle::with_template("{prefix}{bar:30.cyan} {percent:>3} %  {msg}") {
             bar.set_style(style.progress_chars("━╸─"));
         }
-        bar.set_prefix(label);
+        bar.set_prefix(line(&label, MAX_LINE));
         ProgressLine::Bar(bar)
     }
 
@@ -58,7 +59,7 @@ impl ProgressLine {
         let left = left.map(|left| format!("  {left}")).unwrap_or_default();
         match self {
             ProgressLine::Quiet => {}
-            ProgressLine::Bar(bar) => bar.set_message(text + &left),
+            ProgressLine::Bar(bar) => bar.set_message(line(&(text + &left), MAX_LINE)),
             ProgressLine::Lines { label, printed, last } => {
                 if printed.is_none_or(|printed| printed.elapsed() >= LINE_INTERVAL) && text != *last {
                     eprint_line(format_args!("{label}{time}{text}{left}"));

@@ -29,7 +29,7 @@ use crate::{
     process::{crash, stops::Stops},
     profile::live::Tracer,
     run::{observer::Observer, plan::Plan, probes, rerun::Tool},
-    rundir::{Loss, RunDir},
+    rundir::{Loss, RunDir, snapshot_file},
     state::RunState,
 };
 
@@ -249,7 +249,7 @@ impl Session {
         if self.closed || self.plan.simulated() {
             return;
         }
-        let Some(ago) = self.stops.next() else { return };
+        let Some(ago) = self.stops.unreported() else { return };
         let went_on = Stamp(self.tx.clock().now().0.saturating_sub(ago.as_nanos() as u64));
         let at = self.batch.partition_point(|envelope| envelope.t < went_on);
         let since = self.batch[..at].iter().map(|envelope| envelope.t).fold(self.state.now, Stamp::max);
@@ -349,7 +349,10 @@ impl Session {
     /// Names the current window and starts the next. The snapshot is written to the run directory. Returns a message
     /// for the user.
     pub fn snapshot(&mut self, name: &str) -> String {
-        let taken = |name: &str| self.state.snapshots.iter().any(|s| s.name == name);
+        let taken = |name: &str| {
+            let file = snapshot_file(name);
+            self.state.snapshots.iter().any(|snapshot| snapshot_file(&snapshot.name) == file)
+        };
         let mut free = name.to_owned();
         let mut n = 2;
         while taken(&free) {
@@ -389,11 +392,12 @@ impl Session {
     /// Stops the work and closes the recording. `outcome` and `cause` are for a run that has not ended by itself.
     pub fn end(&mut self, outcome: Outcome, cause: Option<String>) -> SessionSummary {
         self.stop(outcome, cause);
+        let loss = self.loss();
         SessionSummary {
             finished: self.state.finished.clone().unwrap_or(RunFinished { outcome, cause: None }),
             metrics: self.state.total.summary(),
-            dir: self.dir().map(Path::to_owned),
-            loss: self.loss(),
+            dir: self.dir().filter(|_| !matches!(loss, Some(Loss::Displaced { .. }))).map(Path::to_owned),
+            loss,
             tool_failures: self.tool_failures.clone(),
         }
     }

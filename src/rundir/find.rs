@@ -7,7 +7,7 @@ use std::{
 
 use thiserror::Error;
 
-use super::layout::list_runs;
+use super::listing::list_runs;
 
 /// The name of the newest run.
 pub const LATEST: &str = "latest";
@@ -18,6 +18,8 @@ const MAX_LISTED: usize = 5;
 pub enum FindError {
     #[error("{name}: there are {runs} runs below {root}")]
     TooOld { name: String, runs: usize, root: PathBuf },
+    #[error("{name}: {dir} does not answer, and may have a newer run; give the path of the run")]
+    Silent { name: String, dir: PathBuf },
     #[error("{name:?} is a part of {n} paths: {listed}; give a longer part")]
     Ambiguous { name: String, n: usize, listed: String },
 }
@@ -25,7 +27,11 @@ pub enum FindError {
 /// The run below `root` that `name` means: `latest`, `latest~1` for the one before it, or a part of the path of exactly one run
 /// or sweep. `None` where no path has it.
 pub fn find_run(root: &Path, name: &str) -> Result<Option<PathBuf>, FindError> {
-    let runs: Vec<PathBuf> = list_runs(root).into_iter().map(|run| run.dir.path().to_owned()).collect();
+    let (answering, silent): (Vec<_>, Vec<_>) = list_runs(root).into_iter().partition(|run| run.answers);
+    let runs: Vec<PathBuf> = answering.into_iter().map(|run| run.dir.path().to_owned()).collect();
+    if let (Some(run), Some(_)) = (silent.first(), age(name)) {
+        return Err(FindError::Silent { name: name.to_owned(), dir: run.dir.path().to_owned() });
+    }
     if let Some(age) = age(name) {
         let too_old = || FindError::TooOld { name: name.to_owned(), runs: runs.len(), root: root.to_owned() };
         return runs.get(age).cloned().map(Some).ok_or_else(too_old);

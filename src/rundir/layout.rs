@@ -1,15 +1,29 @@
 //! The files of a run directory, and the list of runs.
 
 use std::{
-    fs,
-    io::{self, BufRead},
+    ffi::OsStr,
+    fs, io,
     path::{Path, PathBuf},
     time::SystemTime,
 };
 
 use serde::{Deserialize, Deserializer};
+use thiserror::Error;
 
-use crate::{analysis::metrics::MetricsSummary, event::Outcome};
+use crate::{analysis::metrics::MetricsSummary, base::dir::read_file, event::Outcome};
+
+/// Of a `metrics.json`: many times what a run writes.
+const MAX_RESULT_BYTES: u64 = 64 << 20;
+
+/// Characters of a snapshot's name: with a number after it, it is a valid name of a file in every script.
+pub const MAX_SNAPSHOT_NAME: usize = 60;
+
+/// A path at which no directory can be created.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{} is not the path of a new directory; give one, such as runs/mine", .path.display())]
+pub struct NoNewDir {
+    path: PathBuf,
+}
 
 /// The directory of one run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,10 +32,11 @@ pub struct RunDir(PathBuf);
 impl RunDir {
     /// Creates a new directory at `path`, or one with a number where it exists already.
     pub fn create(path: &Path) -> io::Result<RunDir> {
+        let name = RunDir::name_in(path).map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
+        let name = name.to_string_lossy();
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent)?;
         }
-        let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
         for n in 1..1000 {
             let candidate = if n == 1 { path.to_owned() } else { path.with_file_name(format!("{name}-{n}")) };
             match fs::create_dir(&candidate) {
@@ -31,6 +46,12 @@ impl RunDir {
             }
         }
         Err(io::Error::new(io::ErrorKind::AlreadyExists, "a thousand runs have this name"))
+    }
+
+    /// The name of a directory that can be created at `path`. `.` and `..` have none: they exist, and a number would make
+    /// another name of them.
+    pub fn name_in(path: &Path) -> Result<&OsStr, NoNewDir> {
+        path.file_name().ok_or_else(|| NoNewDir { path: path.to_owned() })
     }
 
     /// An existing run, from its directory or its `events.ndjson`.
@@ -45,6 +66,11 @@ impl RunDir {
 
     pub fn path(&self) -> &Path {
         &self.0
+    }
+
+    /// `path`, which is in this directory, as seen from it.
+    pub fn below<'a>(&self, path: &'a Path) -> &'a Path {
+        path.strip_prefix(&self.0).unwrap_or(path)
     }
 
     pub fn events(&self) -> PathBuf {
@@ -87,7 +113,7 @@ impl RunDir {
 
     /// The result in `metrics.json`; `None` while the run is being recorded, or when it was killed.
     pub fn result(&self) -> Option<RunResult> {
-        fs::read(self.metrics()).ok().and_then(|text| serde_json::from_slice(&text).ok())
+        read_file(&self.metrics(), MAX_RESULT_BYTES).ok().and_then(|text| serde_json::from_slice(&text).ok())
     }
 
     pub fn log(&self) -> PathBuf {
@@ -95,10 +121,15 @@ impl RunDir {
     }
 
     pub fn snapshot(&self, name: &str) -> PathBuf {
-        let safe = |c: char| if c.is_alphanumeric() || "-_.".contains(c) { c } else { '_' };
-        let name: String = name.chars().map(safe).collect();
-        self.0.join("snapshots").join(format!("{}.json", name.trim_start_matches('.')))
+        self.0.join("snapshots").join(snapshot_file(name))
     }
+}
+
+/// The name of the file of a snapshot. Different snapshots may have the same.
+pub fn snapshot_file(name: &str) -> String {
+    let safe = |c: char| if c.is_alphanumeric() || "-_.".contains(c) { c } else { '_' };
+    let name: String = name.chars().map(safe).collect();
+    format!("{}.json", name.trim_start_matches('.'))
 }
 
 /// A run in the list of runs.
@@ -112,6 +143,8 @@ pub struct RunEntry {
     pub simulated: bool,
     /// `None` while the run is being recorded, or when it was killed.
     pub result: Option<RunResult>,
+    /// False where the directory did not answer in time; nothing else is known of it.
+    pub answers: bool,
 }
 
 /// The part of `metrics.json` that the list shows.
@@ -140,62 +173,30 @@ pub struct RunKind {
 }
 
 impl RunEntry {
+    /// A directory that does not answer.
+    pub(super) fn silent(root: &Path, dir: &Path) -> RunEntry {
+        let name = dir.strip_prefix(root).ok().filter(|below| !below.as_os_str().is_empty()).unwrap_or(dir);
+        RunEntry {
+            dir: RunDir(dir.to_owned()),
+            experiment: String::new(),
+            model: String::new(),
+            name: name.display().to_string(),
+            modified: SystemTime::UNIX_EPOCH,
+            simulated: false,
+            result: None,
+            answers: false,
+        }
+    }
+
     /// Nothing in it was measured.
     pub fn simulated(&self) -> bool {
         self.simulated
     }
 }
 
-/// The runs below `root`, newest first. Unreadable ones are left out.
-pub fn list_runs(root: &Path) -> Vec<RunEntry> {
-    let mut runs = Vec::new();
-    collect(root, root, 4, &mut runs);
-    runs.sort_by(|a, b| b.modified.cmp(&a.modified).then_with(|| b.name.cmp(&a.name)));
-    runs
-}
-
-fn collect(root: &Path, dir: &Path, depth: u32, runs: &mut Vec<RunEntry>) {
-    let run = RunDir(dir.to_owned());
-    if let Ok(events) = fs::metadata(run.events()) {
-        let mut names =
-            dir.strip_prefix(root).unwrap_or(dir).iter().rev().map(|n| n.to_string_lossy().into_owned());
-        let name = names.next().unwrap_or_default();
-        let (parent, above) = (names.next().unwrap_or_default(), names.next().unwrap_or_default());
-        let result = run.result();
-        // The directories of a sweep's jobs are not named after their models.
-        let kind = result.as_ref().and_then(|result| result.run.clone()).or_else(|| first_event(&run));
-        let simulated = kind.as_ref().is_some_and(|kind| kind.simulated);
-        let (model, experiment) = kind.map_or((None, None), |kind| (kind.model, kind.experiment));
-        runs.push(RunEntry {
-            model: model.unwrap_or(parent),
-            experiment: experiment.unwrap_or(above),
-            name,
-            simulated,
-            modified: events.modified().unwrap_or(SystemTime::UNIX_EPOCH),
-            result,
-            dir: run,
-        });
-        return;
-    }
-    let Ok(entries) = fs::read_dir(dir) else { return };
-    if depth > 0 {
-        for entry in entries.flatten().filter(|e| e.file_type().is_ok_and(|t| t.is_dir())) {
-            collect(root, &entry.path(), depth - 1, runs);
-        }
-    }
-}
-
-/// From the first event, for a run without a result.
-fn first_event(run: &RunDir) -> Option<RunKind> {
-    let mut line = String::new();
-    io::BufReader::new(fs::File::open(run.events()).ok()?).read_line(&mut line).ok()?;
-    let event: serde_json::Value = serde_json::from_str(&line).ok()?;
-    RunKind::deserialize(event.pointer("/e/run_started")?).ok()
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::list_runs, *};
 
     #[test]
     fn two_runs_in_one_second_get_two_directories() {
@@ -209,6 +210,15 @@ mod tests {
         assert_eq!(runs.len(), 1);
         assert_eq!((runs[0].experiment.as_str(), runs[0].model.as_str()), ("baseline", "tiny"));
         assert!(runs[0].result.is_none());
+    }
+
+    #[test]
+    fn a_directory_without_a_name_is_refused() {
+        for path in [".", "..", "/", "a/.."] {
+            let error = RunDir::create(Path::new(path)).unwrap_err().to_string();
+            assert!(error.starts_with(path) && error.contains("such as runs/mine"), "{error}");
+        }
+        assert_eq!(RunDir::name_in(Path::new("./a/.")).unwrap(), "a");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What is missing from the recording of a run.
 
-use std::fmt;
+use std::{fmt, path::PathBuf};
 
 /// A loss of the recording.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -9,6 +9,8 @@ pub enum Loss {
     NotRecorded { reason: String },
     /// Lines could not be written.
     Lines { lost: u64, reason: String },
+    /// The directory was moved or deleted while the run was recorded.
+    Displaced { dir: PathBuf },
     /// Events came faster than they could be taken.
     Events { lost: u64 },
     /// A file other than the events could not be written.
@@ -20,6 +22,9 @@ impl fmt::Display for Loss {
         match self {
             Loss::NotRecorded { reason } => write!(f, "the run was not recorded: {reason}"),
             Loss::Lines { lost, reason } => write!(f, "{lost} lines of the recording were lost: {reason}"),
+            Loss::Displaced { dir } => {
+                write!(f, "{} was moved or deleted during the run: the recording is not there", dir.display())
+            }
             Loss::Events { lost } => write!(
                 f,
                 "{lost} events were lost: they came faster than they could be recorded; the disk or the machine is too slow"

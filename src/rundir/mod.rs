@@ -3,16 +3,19 @@
 mod environment;
 mod find;
 mod layout;
+mod listing;
 mod loss;
 mod player;
 mod reader;
 mod recorder;
+mod timed_file;
 mod token_line;
 
 pub use environment::Environment;
 pub use find::{FindError, LATEST, find_run};
-pub use layout::{RunDir, RunEntry, RunResult, list_runs};
+pub use layout::{MAX_SNAPSHOT_NAME, NoNewDir, RunDir, RunEntry, RunResult, snapshot_file};
+pub use listing::{Listing, list_runs};
 pub use loss::Loss;
 pub use player::{Player, Position, SPEEDS};
-pub use reader::{EventReader, Next, ReadError};
+pub use reader::{DISK_TIMEOUT, EventReader, Next, ReadError};
 pub use recorder::Recorder;

@@ -1,15 +1,18 @@
 //! Reads `events.ndjson`, also while it is written, and also when its end is torn.
 
 use std::{
-    fs::File,
     io::{self, BufRead, BufReader, Cursor, Read, Seek, SeekFrom},
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use thiserror::Error;
 
-use super::token_line::token_line;
-use crate::event::{Envelope, SCHEMA};
+use super::{timed_file::TimedFile, token_line::token_line};
+use crate::{
+    base::dir::open_file,
+    event::{Envelope, SCHEMA},
+};
 
 #[derive(Debug, Error)]
 pub enum ReadError {
@@ -35,8 +38,13 @@ pub enum ReadError {
     TooOld { name: String, found: u64 },
 }
 
+/// How long a screen waits for a disk.
+pub const DISK_TIMEOUT: Duration = Duration::from_secs(2);
 /// A longer first line is not of this program, and is not read to its end.
 const MAX_FIRST_LINE_BYTES: u64 = 16 << 20;
+/// A longer line is skipped. The largest ones are tables of kernels, of a few megabytes.
+const MAX_LINE_BYTES: u64 = 64 << 20;
+const BUFFER_BYTES: usize = 1 << 18;
 
 trait Source: BufRead + Seek + Send {}
 impl<T: BufRead + Seek + Send> Source for T {}
@@ -48,6 +56,8 @@ pub struct EventReader {
     line: Vec<u8>,
     offset: u64,
     skipped: u64,
+    /// Within a line that is too long.
+    skipping: bool,
 }
 
 /// The next item of a recording.
@@ -62,8 +72,15 @@ pub enum Next {
 
 impl EventReader {
     pub fn open(path: &Path) -> Result<EventReader, ReadError> {
-        let file = File::open(path).map_err(|source| ReadError::Open { path: path.to_owned(), source })?;
-        Self::checked(path.display().to_string(), Box::new(BufReader::with_capacity(1 << 18, file)))
+        let file = open_file(path).map_err(|source| ReadError::Open { path: path.to_owned(), source })?;
+        Self::checked(path.display().to_string(), Box::new(BufReader::with_capacity(BUFFER_BYTES, file)))
+    }
+
+    /// Like [`open`](Self::open), for a screen: waiting for the disk for longer than `limit` is an error.
+    pub fn open_within(path: &Path, limit: Duration) -> Result<EventReader, ReadError> {
+        let opened = TimedFile::open(path, limit);
+        let file = opened.map_err(|source| ReadError::Open { path: path.to_owned(), source })?;
+        Self::checked(path.display().to_string(), Box::new(BufReader::with_capacity(BUFFER_BYTES, file)))
     }
 
     /// A recording that is part of the program.
@@ -72,7 +89,8 @@ impl EventReader {
     }
 
     fn checked(name: String, source: Box<dyn Source>) -> Result<EventReader, ReadError> {
-        let mut reader = EventReader { name, source, line: Vec::with_capacity(256), offset: 0, skipped: 0 };
+        let line = Vec::with_capacity(256);
+        let mut reader = EventReader { name, source, line, offset: 0, skipped: 0, skipping: false };
         reader.check_schema()?;
         reader.seek(0)?;
         Ok(reader)
@@ -101,11 +119,20 @@ impl EventReader {
     /// The next event, or the current end: a file that grows has more later.
     pub fn read_next(&mut self) -> Result<Next, ReadError> {
         loop {
-            self.source.read_until(b'\n', &mut self.line).map_err(|e| self.io(e))?;
-            if self.line.last() != Some(&b'\n') {
-                return Ok(Next::End { torn: !self.line.is_empty() });
+            let room = MAX_LINE_BYTES.saturating_sub(self.line.len() as u64);
+            let read = (&mut self.source).take(room).read_until(b'\n', &mut self.line);
+            read.map_err(|e| self.io(e))?;
+            let whole = self.line.last() == Some(&b'\n');
+            if !whole && (self.line.len() as u64) < MAX_LINE_BYTES {
+                return Ok(Next::End { torn: self.is_torn() });
             }
             self.offset += self.line.len() as u64;
+            if self.skipping || !whole {
+                self.skipped += u64::from(whole);
+                self.skipping = !whole;
+                self.line.clear();
+                continue;
+            }
             let read = token_line(&self.line).or_else(|| serde_json::from_slice(&self.line).ok());
             self.line.clear();
             match read {
@@ -118,6 +145,7 @@ impl EventReader {
     /// Seeks to `offset`, which must come from [`offset`](Self::offset).
     pub fn seek(&mut self, offset: u64) -> Result<(), ReadError> {
         self.line.clear();
+        self.skipping = false;
         self.offset = offset;
         self.source.seek(SeekFrom::Start(offset)).map(|_| ()).map_err(|e| self.io(e))
     }
@@ -129,7 +157,7 @@ impl EventReader {
 
     /// The file ended within a line at the last read.
     pub fn is_torn(&self) -> bool {
-        !self.line.is_empty()
+        self.skipping || !self.line.is_empty()
     }
 
     /// Lines that could not be read.

@@ -1,7 +1,7 @@
 //! Writes the files of a run while it happens, and counts lines that could not be written.
 
 use std::{
-    fs::{self, File},
+    fs::File,
     io::{self, Write},
     path::Path,
     time::{Duration, Instant},
@@ -9,6 +9,7 @@ use std::{
 
 use super::{Loss, RunDir};
 use crate::{
+    base::dir::Dir,
     chrome_trace::ChromeTrace,
     event::{Envelope, Event, GpuSample, Phase, Prediction, Stamp, readings::Reading},
 };
@@ -45,6 +46,8 @@ fn nvml_header() -> String {
 /// tried again at the next flush.
 pub struct Recorder {
     dir: RunDir,
+    /// The directory as it was opened at the start.
+    opened: Dir,
     events: LineFile,
     nvml: LineFile,
     phase: Phase,
@@ -58,15 +61,19 @@ pub struct Recorder {
     flushed: Instant,
     /// A document that could not be written.
     unwritten: Option<String>,
+    /// The directory is no longer at its path.
+    displaced: bool,
 }
 
 impl Recorder {
     pub fn create(dir: &RunDir, started_unix_ms: u64, flush_every: Duration) -> io::Result<Recorder> {
-        let mut nvml = LineFile::create(File::create_new(dir.nvml_csv())?);
+        let opened = Dir::open(dir.path())?;
+        let create = |path: &Path| opened.create_new(dir.below(path)).map(LineFile::create);
+        let mut nvml = create(&dir.nvml_csv())?;
         nvml.line(nvml_header().as_bytes());
         Ok(Recorder {
             dir: dir.clone(),
-            events: LineFile::create(File::create_new(dir.events())?),
+            events: create(&dir.events())?,
             nvml,
             phase: Phase::default(),
             profiled: None,
@@ -77,12 +84,18 @@ impl Recorder {
             created: Instant::now(),
             flushed: Instant::now(),
             unwritten: None,
+            displaced: false,
+            opened,
         })
+    }
+
+    fn create_new(&self, path: &Path) -> io::Result<LineFile> {
+        self.opened.create_new(self.dir.below(path)).map(LineFile::create)
     }
 
     /// Also writes `trace.json`.
     pub fn with_trace(mut self) -> io::Result<Recorder> {
-        let file = LineFile::create(File::create_new(self.dir.trace())?);
+        let file = self.create_new(&self.dir.trace())?;
         self.trace = Some((ChromeTrace::default(), file));
         Ok(self)
     }
@@ -112,9 +125,8 @@ impl Recorder {
     fn predict(&mut self, prediction: &Prediction) {
         if self.predictions.is_none() {
             let path = self.dir.predictions();
-            let made = path.parent().map_or(Ok(()), fs::create_dir_all);
-            match made.and_then(|()| File::create_new(&path)) {
-                Ok(file) => self.predictions = Some(LineFile::create(file)),
+            match self.create_new(&path) {
+                Ok(file) => self.predictions = Some(file),
                 Err(e) => tracing::error!("{}: {e}", path.display()),
             }
         }
@@ -135,6 +147,7 @@ impl Recorder {
         let trace = self.trace.as_mut().map(|(_, file)| file);
         let files = [&mut self.events, &mut self.nvml].into_iter().chain(&mut self.predictions).chain(trace);
         files.for_each(LineFile::flush);
+        self.displaced = !self.opened.is_in_place();
         self.flushed = Instant::now();
     }
 
@@ -149,18 +162,25 @@ impl Recorder {
 
     /// Writes a document into the directory or one below it.
     pub fn write(&mut self, path: &Path, content: impl AsRef<[u8]>) {
-        if let Some(parent) = path.parent().filter(|parent| *parent != self.dir.path()) {
-            // Where this fails, so does the write.
-            let _ = fs::create_dir(parent);
-        }
-        self.check(path, fs::write(path, content));
+        let written = self.opened.write(self.dir.below(path), content);
+        self.check(path, written);
+    }
+
+    /// A new file in the directory; `None`, which is remembered, where it could not be created.
+    pub fn create_file(&mut self, path: &Path) -> Option<File> {
+        let created = self.opened.create_new(self.dir.below(path));
+        self.check(path, created)
     }
 
     /// Remembers that `path` could not be written.
-    pub fn check(&mut self, path: &Path, written: io::Result<()>) {
-        if let Err(e) = written {
-            tracing::error!("{}: {e}", path.display());
-            self.unwritten = Some(format!("{}: {e}", path.display()));
+    fn check<T>(&mut self, path: &Path, written: io::Result<T>) -> Option<T> {
+        match written {
+            Ok(written) => Some(written),
+            Err(e) => {
+                tracing::error!("{}: {e}", path.display());
+                self.unwritten = Some(format!("{}: {e}", path.display()));
+                None
+            }
         }
     }
 
@@ -171,6 +191,9 @@ impl Recorder {
 
     /// What is missing on disk.
     pub fn loss(&self) -> Option<Loss> {
+        if self.displaced {
+            return Some(Loss::Displaced { dir: self.dir.path().to_owned() });
+        }
         let unwritten = || self.unwritten.clone().map(|reason| Loss::File { reason });
         match self.lost() {
             0 => unwritten(),

@@ -7,6 +7,9 @@ use crate::{
     event::{PrefillProgress, RequestStarted, Stamp},
 };
 
+/// Tokens from which the length of a request can be estimated.
+const MIN_TOKENS: u32 = 8;
+
 #[derive(Debug, Clone, PartialEq)]
 pub struct ActiveRequest {
     pub started: RequestStarted,
@@ -81,6 +84,13 @@ impl ActiveRequest {
     pub(super) fn tpot_ns(&self) -> Option<u64> {
         let first = self.first_token.filter(|_| self.tokens > 1)?;
         Some(self.last_token.since(first).as_nanos() as u64 / u64::from(self.tokens - 1))
+    }
+
+    /// How long it takes in all, from its first tokens; `None` before there are enough of them.
+    pub(super) fn expected_s(&self) -> Option<f64> {
+        let tpot = self.tpot_ns().filter(|_| self.tokens > MIN_TOKENS)? as f64;
+        let ttft = self.first_token?.since(self.start).as_secs_f64();
+        Some(ttft + f64::from(self.started.output_tokens.saturating_sub(1)) * tpot / 1e9)
     }
 
     /// From its start to its last token; `None` before its first.

@@ -325,3 +325,20 @@ fn a_child_under_a_tool_is_not_another_process() {
     state.apply(&processes(4));
     assert_eq!(state.gpus[0].processes_seen.len(), 1);
 }
+
+#[test]
+fn the_length_of_a_run_is_known_from_its_first_tokens() {
+    let run = RunStarted { requests: 9, warmup: 1, ..run_started() };
+    let started =
+        RequestStarted { request: 0, warmup: true, batch: 1, prompt_tokens: 10, output_tokens: 101 };
+    let mut events = vec![
+        envelope(0, Event::RunStarted(Box::new(run))),
+        envelope(1000, Event::RequestStarted(started)),
+        token(3000, 0, 0),
+    ];
+    assert_eq!(fold(&events).time_left_s(), None, "no token after the first");
+    events.extend((1..=10).map(|i| token(3000 + 100 * u64::from(i), 0, i)));
+    // Ten requests of 2 s and a hundred tokens of 0.1 s, of which 3 s are over.
+    let left = fold(&events).time_left_s().unwrap();
+    assert!((left - (10.0 * 12.0 - 3.0)).abs() < 1e-9, "{left}");
+}

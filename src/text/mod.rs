@@ -12,6 +12,14 @@ pub use vocabulary::Vocabulary;
 
 use chat::ChatTemplate;
 
+use crate::{
+    base::read::{self, MAX_DOCUMENT},
+    process::crash::contained,
+};
+
+/// The largest published `tokenizer.json` has 35 MB.
+const MAX_TOKENIZER: u64 = 512_000_000;
+
 #[derive(Debug, Error)]
 pub enum TextError {
     #[error("cannot read {}: {cause}", file.display())]
@@ -47,15 +55,16 @@ impl Tokenizer {
     /// `chat_template.jinja`, `generation_config.json` and `config.json`.
     pub fn from_dir(dir: &Path) -> Result<Tokenizer, TextError> {
         let file = dir.join("tokenizer.json");
-        let text = read(&file)?;
-        let inner: tokenizers::Tokenizer = text.parse().map_err(|e: tokenizers::Error| {
-            TextError::Corrupt { file, what: "tokenizer", cause: e.to_string() }
-        })?;
+        let text = read(&file, MAX_TOKENIZER)?;
+        // The crate panics on some contradictions in a file.
+        let inner = contained(|| text.parse::<tokenizers::Tokenizer>().map_err(|e| e.to_string()))
+            .flatten()
+            .map_err(|cause| TextError::Corrupt { file, what: "tokenizer", cause })?;
         let config = optional_json(&dir.join("tokenizer_config.json"))?;
         let token = |name: &str| token_text(&config[name]);
-        let template = match std::fs::read_to_string(dir.join("chat_template.jinja")) {
-            Ok(template) => Some(template),
-            Err(_) => template_of(&config["chat_template"]),
+        let template = match dir.join("chat_template.jinja") {
+            file if file.exists() => Some(read(&file, MAX_DOCUMENT)?),
+            _ => template_of(&config["chat_template"]),
         };
         let (bos, eos) = (token("bos_token"), token("eos_token"));
         let mut stop_ids = Vec::new();
@@ -77,7 +86,7 @@ impl Tokenizer {
         let (bos, eos) = (token(vocabulary.bos), token(vocabulary.stop_ids.first().copied()));
         let template = vocabulary.chat_template.clone();
         Ok(Tokenizer {
-            inner: vocabulary.tokenizer()?,
+            inner: contained(|| vocabulary.tokenizer()).map_err(TextError::Vocabulary).flatten()?,
             chat: template.map(|template| ChatTemplate::new(template, bos, eos)).transpose()?,
             stop_ids: vocabulary.stop_ids.clone(),
         })
@@ -86,17 +95,17 @@ impl Tokenizer {
     /// The token ids of a prompt. With `chat` and a chat template, the prompt is the message of a user, and the ids end at
     /// the start of the assistant's answer.
     pub fn prompt_ids(&self, prompt: &str, chat: bool) -> Result<Vec<u32>, TextError> {
-        let encoding = match &self.chat {
+        let (text, special) = match &self.chat {
             // The template contains the special tokens.
-            Some(template) if chat => self.inner.encode(template.user_message(prompt)?, false),
-            _ => self.inner.encode(prompt, true),
+            Some(template) if chat => (template.user_message(prompt)?, false),
+            _ => (prompt.to_owned(), true),
         };
-        Ok(encoding.map_err(|e| TextError::Tokenizer(e.to_string()))?.get_ids().to_vec())
+        guarded(|| Ok(self.inner.encode(text, special)?.get_ids().to_vec()))
     }
 
     /// The text of `ids`, without special tokens.
     pub fn text(&self, ids: &[u32]) -> Result<String, TextError> {
-        self.inner.decode(ids, true).map_err(|e| TextError::Tokenizer(e.to_string()))
+        guarded(|| self.inner.decode(ids, true))
     }
 
     /// Tokens that end a text.
@@ -105,16 +114,21 @@ impl Tokenizer {
     }
 }
 
-fn read(file: &Path) -> Result<String, TextError> {
-    std::fs::read_to_string(file).map_err(|cause| TextError::Unreadable { file: file.to_owned(), cause })
+/// Calls a tokenizer, which may panic where its file contradicts itself.
+fn guarded<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, TextError> {
+    contained(|| call().map_err(|e| e.to_string())).flatten().map_err(TextError::Tokenizer)
+}
+
+fn read(file: &Path, limit: u64) -> Result<String, TextError> {
+    read::text(file, limit).map_err(|cause| TextError::Unreadable { file: file.to_owned(), cause })
 }
 
 /// The content of a JSON file; null if it does not exist.
 fn optional_json(file: &Path) -> Result<Value, TextError> {
-    if !file.is_file() {
+    if !file.exists() {
         return Ok(Value::Null);
     }
-    serde_json::from_str(&read(file)?).map_err(|e| TextError::Corrupt {
+    serde_json::from_str(&read(file, MAX_DOCUMENT)?).map_err(|e| TextError::Corrupt {
         file: file.to_owned(),
         what: "JSON file",
         cause: e.to_string(),

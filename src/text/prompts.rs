@@ -16,6 +16,9 @@ use super::{TextError, read};
 const BUILT_IN: (&str, &str) =
     ("datasets/prompts/prompts.jsonl", include_str!("../../datasets/prompts/prompts.jsonl"));
 
+/// All prompts are kept in memory.
+const MAX_PROMPTS: u64 = 4_000_000_000;
+
 /// A prompt and its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sample {
@@ -30,7 +33,7 @@ pub fn load(file: &Path) -> Result<Vec<Sample>, TextError> {
     if file == Path::new(BUILT_IN.0) && !file.exists() {
         return parse(file, BUILT_IN.1);
     }
-    parse(file, &read(file)?)
+    parse(file, &read(file, MAX_PROMPTS)?)
 }
 
 fn parse(file: &Path, text: &str) -> Result<Vec<Sample>, TextError> {

@@ -114,3 +114,58 @@ fn tokenizers_of_a_directory() {
     let error = Tokenizer::from_dir(dir.path()).unwrap_err().to_string();
     assert!(error.contains("tokenizer.json is not a valid tokenizer"), "{error}");
 }
+
+#[test]
+fn chat_templates_are_limited() {
+    let bombs = [
+        ("{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}", "50,000 steps"),
+        (
+            "{% for a in range(9999) %}{{ 'x' * 100000 }}{% endfor %}",
+            "its output is longer than the limit of 1.00 MB",
+        ),
+        ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "recursion limit"),
+        ("{{ 'x' * 9999999999 }}", "too large"),
+    ];
+    for (template, message) in bombs {
+        let vocabulary = Vocabulary { chat_template: Some(template.into()), ..gpt2("smollm") };
+        let error = Tokenizer::from_vocabulary(&vocabulary).unwrap().prompt_ids("ab", true).unwrap_err();
+        assert!(error.to_string().contains(message), "{error}");
+    }
+    // A long message is no reason to refuse a template.
+    let twice = "{{ messages[0].content }}{{ messages[0].content }}";
+    let vocabulary = Vocabulary { chat_template: Some(twice.into()), ..gpt2("smollm") };
+    let ids = Tokenizer::from_vocabulary(&vocabulary).unwrap().prompt_ids(&"1".repeat(600_000), true);
+    assert_eq!(ids.unwrap().len(), 1_200_000);
+}
+
+#[test]
+fn tokenizers_that_panic_are_refused_in_words() {
+    let charsmap = serde_json::json!({"type": "Precompiled", "precompiled_charsmap": "AAAAAA=="});
+    let dir = tempfile::tempdir().unwrap();
+    let write = |change: &dyn Fn(&mut serde_json::Value)| {
+        let made = gpt2("smollm").tokenizer().unwrap().to_string(false).unwrap();
+        let mut json = serde_json::from_str(&made).unwrap();
+        change(&mut json);
+        std::fs::write(dir.path().join("tokenizer.json"), json.to_string()).unwrap();
+    };
+    write(&|json| {
+        json["normalizer"] = charsmap.clone();
+        json["added_tokens"][0]["normalized"] = true.into();
+    });
+    let error = Tokenizer::from_dir(dir.path()).unwrap_err().to_string();
+    assert!(error.contains("tokenizer.json is not a valid tokenizer: index out of bounds"), "{error}");
+    write(&|json| json["normalizer"] = charsmap.clone());
+    let tokenizer = Tokenizer::from_dir(dir.path()).unwrap();
+    let error = tokenizer.prompt_ids("ab12", false).unwrap_err().to_string();
+    assert!(error.starts_with("the tokenizer failed: index out of bounds"), "{error}");
+}
+
+#[test]
+fn files_without_an_end_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink("/dev/zero", dir.path().join("tokenizer.json")).unwrap();
+    let error = Tokenizer::from_dir(dir.path()).unwrap_err().to_string();
+    assert!(error.ends_with("tokenizer.json: it is a device, not a regular file"), "{error}");
+    let error = prompts::load(std::path::Path::new("/dev/zero")).unwrap_err().to_string();
+    assert_eq!(error, "cannot read /dev/zero: it is a device, not a regular file");
+}

@@ -4,7 +4,7 @@ mod data;
 mod table;
 
 use std::{
-    fmt, fs,
+    fmt,
     io::{self, ErrorKind},
     path::{Path, PathBuf},
 };
@@ -20,7 +20,7 @@ use super::{
     ui::{Overlay, UiState},
     view::View,
 };
-use crate::config::ThemeName;
+use crate::{base::dir::Dir, config::ThemeName};
 
 /// In a run's directory, or in the current one.
 const EXPORTS: &str = "exports";
@@ -93,7 +93,7 @@ impl ExportError {
                 "start the program in a writable directory"
             }
             ErrorKind::AlreadyExists | ErrorKind::NotADirectory => {
-                "a file has the name of the directory: move it"
+                "a file or a link has the name of the directory: move it"
             }
             _ => "start the program in another directory",
         }
@@ -109,45 +109,39 @@ pub fn export(view: &View<'_>, size: Rect, run: Option<&Path>) -> Result<Exporte
         Some(_) => format!("{pane}-{:.3}s", view.state.now.secs()),
         None => pane,
     };
-    let here = PathBuf::from(EXPORTS);
-    let dir = run.map_or_else(|| here.clone(), |run| run.join(EXPORTS));
-    match write(&contents, &dir, &name) {
-        Ok(name) => Ok(Exported { dir, name, instead: None }),
+    let here = Path::new("");
+    match write(&contents, run.unwrap_or(here), &name) {
         // If both fail, the error is that of the run's directory.
-        Err(error) if run.is_some() => match write(&contents, &here, &name) {
-            Ok(name) => Ok(Exported { dir: here, name, instead: Some(error) }),
+        Err(error) if run.is_some() => match write(&contents, here, &name) {
+            Ok(exported) => Ok(Exported { instead: Some(error), ..exported }),
             Err(_) => Err(error),
         },
-        Err(error) => Err(error),
+        written => written,
     }
 }
 
-/// Writes all three files; returns the name that was free.
-fn write(contents: &Contents, dir: &Path, name: &str) -> Result<String, ExportError> {
-    let failed = |path: &Path| {
-        let path = path.to_owned();
-        move |source| ExportError { path, source }
-    };
-    match fs::create_dir(dir) {
-        Err(e) if e.kind() == ErrorKind::AlreadyExists && dir.is_dir() => {}
-        made => made.map_err(failed(dir))?,
-    }
+/// Writes all three files to `exports/` in `parent`.
+fn write(contents: &Contents, parent: &Path, name: &str) -> Result<Exported, ExportError> {
+    let path = parent.join(EXPORTS);
+    let failed = |path: PathBuf| move |source| ExportError { path, source };
+    let dir = Dir::open(parent).and_then(|parent| parent.subdir(Path::new(EXPORTS)));
+    let dir = dir.map_err(failed(path.clone()))?;
     let files = [("svg", &contents.svg), ("txt", &contents.text), ("csv", &contents.csv)];
-    let path = |name: &str, extension: &str| dir.join(format!("{name}.{extension}"));
-    let is_taken = |name: &str| files.iter().any(|(extension, _)| path(name, extension).exists());
+    let file = |name: &str, extension: &str| format!("{name}.{extension}");
+    let is_taken = |name: &str| files.iter().any(|(extension, _)| dir.has(file(name, extension)));
     let (mut free, mut n) = (name.to_owned(), 1);
     while is_taken(&free) {
         n += 1;
         free = format!("{name}-{n}");
     }
     for (i, (extension, content)) in files.iter().enumerate() {
-        let file = path(&free, extension);
-        if let Err(source) = fs::write(&file, content) {
-            files[..=i].iter().for_each(|(extension, _)| drop(fs::remove_file(path(&free, extension))));
-            return Err(failed(&file)(source));
+        let name = file(&free, extension);
+        if let Err(source) = dir.write(&name, content) {
+            files[..i].iter().for_each(|(extension, _)| drop(dir.remove(file(&free, extension))));
+            return Err(failed(path.join(name))(source));
         }
     }
-    Ok(free)
+    Ok(Exported { dir: path, name: free, instead: None })
 }
 
 /// The screen line by line, without trailing blanks.
@@ -171,6 +165,8 @@ fn text(buffer: &Buffer) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use ratatui::style::Style;
 
     use super::*;
@@ -182,27 +178,35 @@ mod tests {
     #[test]
     fn no_export_overwrites_another() {
         let dir = tempfile::tempdir().unwrap();
-        let exports = dir.path().join(EXPORTS);
         let names: Vec<String> =
-            (0..3).map(|_| write(&contents(), &exports, "gpu-1.000s").unwrap()).collect();
+            (0..3).map(|_| write(&contents(), dir.path(), "gpu-1.000s").unwrap().name).collect();
         assert_eq!(names, ["gpu-1.000s", "gpu-1.000s-2", "gpu-1.000s-3"]);
-        assert_eq!(fs::read_dir(&exports).unwrap().count(), 9);
+        assert_eq!(fs::read_dir(dir.path().join(EXPORTS)).unwrap().count(), 9);
     }
 
     #[test]
     fn errors_name_the_path_and_a_remedy_and_leave_no_partial_export() {
         let dir = tempfile::tempdir().unwrap();
         let exports = dir.path().join(EXPORTS);
+        write(&contents(), dir.path(), &"n".repeat(300)).unwrap_err();
+        assert_eq!(fs::read_dir(&exports).unwrap().count(), 0);
+
+        fs::remove_dir(&exports).unwrap();
         fs::write(&exports, "a file").unwrap();
-        let text = write(&contents(), &exports, "gpu").unwrap_err().to_string();
+        let text = write(&contents(), dir.path(), "gpu").unwrap_err().to_string();
         assert!(text.contains(&*exports.to_string_lossy()) && text.ends_with("move it"), "{text}");
 
-        let gone = write(&contents(), &dir.path().join("gone/exports"), "gpu").unwrap_err().to_string();
+        let gone = write(&contents(), &dir.path().join("gone"), "gpu").unwrap_err().to_string();
         assert!(gone.contains("gone/exports"), "a deleted run directory is not created again: {gone}");
+    }
 
-        let exports = dir.path().join("other");
-        write(&contents(), &exports, &"n".repeat(300)).unwrap_err();
-        assert_eq!(fs::read_dir(&exports).unwrap().count(), 0);
+    #[test]
+    fn a_linked_directory_gets_no_export() {
+        let (run, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        std::os::unix::fs::symlink(elsewhere.path(), run.path().join(EXPORTS)).unwrap();
+        let text = write(&contents(), run.path(), "gpu").unwrap_err().to_string();
+        assert!(text.contains("is a link or a file") && text.ends_with("move it"), "{text}");
+        assert_eq!(fs::read_dir(elsewhere.path()).unwrap().count(), 0);
     }
 
     #[test]

@@ -29,6 +29,8 @@ pub struct View<'a> {
     pub loss: Option<&'a Loss>,
     /// As filtered and sorted.
     pub runs: &'a [&'a RunEntry],
+    /// The list of runs is being read.
+    pub listing: bool,
     /// Of this and earlier runs of the program, oldest first.
     pub snapshots: &'a [Snapshot],
     /// Of two runs, or of the last two snapshots.
@@ -57,6 +59,7 @@ impl<'a> View<'a> {
             pending: None,
             loss: None,
             runs: &[],
+            listing: false,
             snapshots: &[],
             comparison: None,
             sweep: None,

@@ -44,6 +44,8 @@ struct State {
     refusal: Option<(u16, String)>,
     /// Lists this many files on a page.
     page_size: Option<usize>,
+    /// The server that the address of the next page names.
+    next_page_at: Option<String>,
     requests: Vec<String>,
 }
 
@@ -79,6 +81,10 @@ impl TestHub {
 
     pub fn list_in_pages(&self, page_size: usize) {
         self.state.lock().unwrap().page_size = Some(page_size);
+    }
+
+    pub fn continue_listings_at(&self, address: &str) {
+        self.state.lock().unwrap().next_page_at = Some(address.to_owned());
     }
 
     /// The first line of each request, with its range and authorization.
@@ -128,7 +134,8 @@ fn answer(stream: TcpStream, state: &Mutex<State>) {
         let start: usize = start.map_or(0, |(_, start)| start.parse().unwrap());
         let end = start.saturating_add(page_size).min(state.files.len());
         let body = listing(&state.files, start..end);
-        let link = format!("<http://elsewhere.example{path}?recursive=true&start={end}>; rel=\"next\"");
+        let server = state.next_page_at.as_deref().unwrap_or("http://elsewhere.example");
+        let link = format!("<{server}{path}?recursive=true&start={end}>; rel=\"next\"");
         let headers = [("Link", &link[..])];
         let headers = if end < state.files.len() { &headers[..] } else { &[] };
         return send(out, method, 200, headers, body.as_bytes());

@@ -117,7 +117,7 @@ fn is_plain_path(name: &str) -> bool {
 }
 
 /// The text of a file, cut far above the size limit so that the parser still refuses a file that is too long.
-fn read_text(path: &Path) -> io::Result<String> {
+pub(crate) fn read_text(path: &Path) -> io::Result<String> {
     let kind = std::fs::metadata(path)?.file_type();
     if !kind.is_file() && !kind.is_dir() {
         // Opening a pipe without a writer would block.

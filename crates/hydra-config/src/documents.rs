@@ -1,12 +1,14 @@
 //! Other YAML files (manifests, pins, metadata), read into types and written from them.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use thiserror::Error;
 
+use crate::conf_tree::read_text;
 use crate::error::{ConfigError, Origin};
 use crate::yaml;
 
@@ -32,8 +34,8 @@ fn at_key(key: &str) -> String {
 
 /// Reads the YAML file `path` as a `T`; an error names the file, the line and the key.
 pub fn read_yaml<T: DeserializeOwned>(path: &Path) -> Result<T, DocumentError> {
-    let text = fs::read_to_string(path)
-        .map_err(|source| DocumentError::Unreadable { path: path.to_owned(), source })?;
+    let text =
+        read_text(path).map_err(|source| DocumentError::Unreadable { path: path.to_owned(), source })?;
     parse_yaml(&text, path)
 }
 
@@ -53,13 +55,21 @@ pub fn parse_yaml<T: DeserializeOwned>(text: &str, path: &Path) -> Result<T, Doc
     })
 }
 
-/// Writes `value` as YAML after `heading` (comment lines or empty). The file is replaced atomically.
+/// Writes `value` as YAML after `heading` (comment lines or empty). The file is replaced atomically, and links are replaced
+/// rather than followed.
 pub fn write_yaml<T: Serialize>(path: &Path, heading: &str, value: &T) -> Result<(), DocumentError> {
     let failed = |source| DocumentError::Unwritable { path: path.to_owned(), source };
     let text = serde_yaml_ng::to_string(value).map_err(|e| failed(std::io::Error::other(e)))?;
     let temporary = path.with_extension("yaml.new");
-    fs::write(&temporary, format!("{heading}{text}")).map_err(failed)?;
-    fs::rename(&temporary, path).map_err(failed)
+    // What an earlier attempt left, or a link.
+    let _ = fs::remove_file(&temporary);
+    let written = File::create_new(&temporary)
+        .and_then(|mut file| file.write_all(format!("{heading}{text}").as_bytes()))
+        .and_then(|()| fs::rename(&temporary, path));
+    if written.is_err() {
+        let _ = fs::remove_file(&temporary);
+    }
+    written.map_err(failed)
 }
 
 #[cfg(test)]
@@ -104,5 +114,23 @@ mod tests {
         assert!(fs::read_to_string(&path).unwrap().starts_with("# Pins.\n"));
         let error = read_yaml::<Vec<Pin>>(dir.path()).unwrap_err().to_string();
         assert!(error.starts_with("cannot read "), "{error}");
+    }
+
+    #[test]
+    fn links_are_not_written_through() {
+        let dir = tempfile::tempdir().unwrap();
+        let [path, temporary, other] =
+            ["pins.yaml", "pins.yaml.new", "other"].map(|name| dir.path().join(name));
+        fs::write(&other, "kept").unwrap();
+        for link in [&path, &temporary] {
+            std::os::unix::fs::symlink(&other, link).unwrap();
+        }
+        write_yaml(&path, "", &Vec::<Pin>::new()).unwrap();
+        assert_eq!(fs::read_to_string(&other).unwrap(), "kept");
+        assert!(!path.is_symlink() && !temporary.is_symlink());
+        fs::remove_file(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        write_yaml(&path, "", &Vec::<Pin>::new()).unwrap_err();
+        assert!(!temporary.exists(), "a failed attempt leaves nothing");
     }
 }

@@ -94,7 +94,7 @@ pub enum ConfigError {
     WrongType { key: String, got: String, expected: String, origin: Origin },
 
     #[error("value out of range for {key}: got {got}, expected {expected}; from {origin}")]
-    OutOfRange { key: String, got: String, expected: &'static str, origin: Origin },
+    OutOfRange { key: String, got: String, expected: String, origin: Origin },
 
     #[error("cannot resolve {text:?} at {key}: {message}; from {origin}")]
     Interpolation { key: String, text: String, message: String, origin: Origin },

@@ -40,7 +40,7 @@ impl Schema for Value {
 pub struct OutOfRange {
     pub key: String,
     pub got: String,
-    pub expected: &'static str,
+    pub expected: String,
 }
 
 /// The part of Hydra's own configuration that a job needs.

@@ -8,6 +8,7 @@ use super::{RemoteFile, RepoId};
 use crate::assets::digest::{self, Digests};
 use crate::assets::error::AssetError;
 use crate::assets::paths;
+use crate::base::read::{self, MAX_DOCUMENT};
 
 /// A cache directory (`$HF_HUB_CACHE`, `$HF_HOME/hub`, `~/.cache/huggingface/hub`).
 pub(in crate::assets) struct Cache {
@@ -51,7 +52,7 @@ impl Cache {
         }
         let name = paths::relative(revision).ok()?;
         let folder = self.root().join(repo.at_revision(revision).folder_name());
-        let text = fs::read_to_string(folder.join("refs").join(name)).ok()?;
+        let text = read::text(&folder.join("refs").join(name), MAX_DOCUMENT).ok()?;
         Some(text.trim().to_owned()).filter(|commit| is_commit(commit))
     }
 

@@ -30,6 +30,9 @@ const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
 /// Longest wait for a connection, for a response, and for the next bytes of one.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
+/// A page has up to a thousand files.
+const MAX_PAGES: usize = 1000;
+
 /// A validated `org/name`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RepoId {
@@ -158,7 +161,7 @@ impl Hub {
     /// The current commit of `revision`.
     pub(crate) fn resolve(&self, repo: &RepoId, revision: &str) -> Result<String, AssetError> {
         // A revision becomes part of addresses and file names.
-        paths::require_argument("revision", revision)?;
+        paths::require_reference("revision", revision)?;
         if is_commit(revision) {
             return Ok(revision.to_owned());
         }
@@ -181,7 +184,16 @@ impl Hub {
         let tree = format!("{}/api/models/{repo}/tree/{commit}", self.endpoint);
         let mut query = Some("recursive=true".to_owned());
         let mut files = Vec::new();
+        let mut pages = 0;
         while let Some(page) = query {
+            pages += 1;
+            if pages > MAX_PAGES {
+                return Err(AssetError::Hub {
+                    repo: repo.to_string(),
+                    why: format!("the hub lists more than {MAX_PAGES} pages of files"),
+                    remedy: "check that HF_ENDPOINT is the address of a hub".into(),
+                });
+            }
             let (entries, next_page) = self
                 .get_json::<Vec<TreeEntry>>(&repository, &format!("{tree}?{page}"))
                 .map_err(|e| self.describe(repo, Target::Revision(commit), &e))?;

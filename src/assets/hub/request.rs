@@ -1,6 +1,5 @@
 //! Requests to the hub: headers, redirects, time limits, and what a failed request means.
 
-use std::fs;
 use std::io;
 use std::ops::Range;
 use std::path::Path;
@@ -14,6 +13,7 @@ use ureq::tls::{PemItem, TlsConfig, parse_pem};
 
 use super::{Hub, RepoId};
 use crate::assets::error::AssetError;
+use crate::base::read::{self, MAX_DOCUMENT};
 
 const MAX_REDIRECTS: usize = 10;
 
@@ -64,7 +64,7 @@ pub(super) fn percent_encode(path: &str) -> String {
 
 /// TLS that trusts the certificates in the file `path`, for networks with their own certificate authority.
 pub(super) fn tls_with_roots(path: &Path) -> Result<TlsConfig, AssetError> {
-    let pem = fs::read(path).map_err(AssetError::io("read the certificates in", path))?;
+    let pem = read::bytes(path, MAX_DOCUMENT).map_err(AssetError::io("read the certificates in", path))?;
     let certificates: Vec<_> = parse_pem(&pem)
         .filter_map(|item| match item {
             Ok(PemItem::Certificate(certificate)) => Some(certificate),

@@ -36,7 +36,7 @@ fn recorded(partial: &str, tree: &ConfTree, cwd: &Path) -> Vec<Candidate> {
     let latest = !runs.is_empty() && LATEST.starts_with(partial);
     let mut found: Vec<Candidate> =
         latest.then(|| Candidate::complete(LATEST, "the newest run")).into_iter().collect();
-    for run in &runs {
+    for run in runs.iter().filter(|run| run.answers) {
         // As it would be typed: relative where the directory of the runs is.
         let path = run.dir.path();
         let path = if root.is_relative() { path.strip_prefix(cwd).unwrap_or(path) } else { path };

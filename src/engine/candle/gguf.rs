@@ -3,22 +3,19 @@
 use std::{
     collections::{BTreeMap, HashMap},
     fs::File,
-    io::BufReader,
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
 };
 
 use candle_core::{
     Device, Result, Tensor,
-    quantized::{
-        GgmlDType, QStorage, QTensor,
-        gguf_file::{Content, TensorInfo},
-    },
+    quantized::{GgmlDType, QStorage, QTensor, gguf_file::TensorInfo},
 };
 
 use super::{
     Matrix,
     checkpoint::{CheckpointError, below_each_other, candle_dtype},
+    gguf_header::{read_header, size_bytes},
     gguf_metadata::Metadata,
 };
 use crate::{
@@ -58,16 +55,12 @@ struct Blocks {
 impl GgufFile {
     /// Reads the header; tensors are read on request.
     pub fn open(path: &Path) -> std::result::Result<Self, CheckpointError> {
-        let unreadable = |cause| CheckpointError::Unreadable { file: path.to_owned(), cause };
-        let mut file = File::open(path).map_err(unreadable)?;
-        let content = Content::read(&mut BufReader::new(&mut file)).map_err(|e| {
-            CheckpointError::Corrupt { file: path.to_owned(), format: "GGUF", cause: e.to_string() }
-        })?;
+        let (file, content) = read_header(path)?;
         let metadata = Metadata { file: path, entries: &content.metadata };
         let config = metadata.hf_config(&content.tensor_infos)?;
         Ok(GgufFile {
             path: path.to_owned(),
-            file: Mutex::new(file),
+            file: Mutex::new(file.into_inner()),
             interleaved: config["model_type"] == "llama",
             config,
             vocabulary: metadata.vocabulary(),
@@ -86,14 +79,9 @@ impl GgufFile {
         self.vocabulary.as_ref()
     }
 
-    /// Checks that every tensor of `spec` exists, complete and with its shape.
+    /// Checks that every tensor of `spec` exists and has its shape.
     pub fn check(&self, spec: &ModelSpec) -> std::result::Result<(), CheckpointError> {
         let file = || self.path.clone();
-        let length = {
-            let handle = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-            let read = handle.metadata();
-            read.map_err(|cause| CheckpointError::Unreadable { file: file(), cause })?.len()
-        };
         for TensorShape { name, shape } in spec.tensors() {
             let tensor = gguf_name(&name);
             let Some(info) = self.tensors.get(&tensor) else {
@@ -102,11 +90,6 @@ impl GgufFile {
             if info.shape.dims() != shape {
                 let got = info.shape.dims().to_vec();
                 return Err(CheckpointError::WrongShape { file: file(), tensor, got, wanted: shape });
-            }
-            let end = self.data_offset.saturating_add(info.offset).saturating_add(size_bytes(info));
-            if end > length {
-                let cause = format!("{tensor} ends at byte {end}, the file at {length}");
-                return Err(CheckpointError::Corrupt { file: file(), format: "GGUF", cause });
             }
         }
         Ok(())
@@ -223,11 +206,6 @@ pub(super) fn is_plain(dtype: GgmlDType) -> bool {
 /// As llama.cpp writes it, in lower case: `q4_1`, `q6_k`.
 pub(super) fn type_name(dtype: GgmlDType) -> String {
     format!("{dtype:?}").replace('K', "_K").to_lowercase()
-}
-
-pub(super) fn size_bytes(info: &TensorInfo) -> u64 {
-    let blocks = info.shape.elem_count() / info.ggml_dtype.block_size();
-    blocks as u64 * info.ggml_dtype.type_size() as u64
 }
 
 /// The GGUF name of a tensor of a Hugging Face checkpoint.

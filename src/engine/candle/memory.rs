@@ -1,13 +1,12 @@
 //! Checks whether a model fits, before anything is allocated.
 
+use crate::{config::Dtype, engine::EngineError, model::ModelSpec};
+use decoder_ops::QUERY_BLOCK;
 use rustix::{
     param::page_size,
     process::{Resource, getrlimit},
 };
 use sysinfo::{CGroupLimits, ProcessRefreshKind, ProcessesToUpdate};
-
-use super::attention::QUERY_BLOCK;
-use crate::{config::Dtype, engine::EngineError, model::ModelSpec};
 
 /// The smallest model that comes with the program.
 const SMALLEST_MODEL: &str = "smollm2_135m";

@@ -10,7 +10,11 @@ use candle_core::{DType, Device, Tensor, safetensors::MmapedSafetensors};
 use serde::Deserialize;
 
 use super::checkpoint::{CheckpointError, below_each_other, candle_dtype};
-use crate::{config::Dtype, model::spec::TensorShape};
+use crate::{
+    base::read::{self, MAX_DOCUMENT},
+    config::Dtype,
+    model::spec::TensorShape,
+};
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
@@ -57,7 +61,7 @@ impl SafetensorsFiles {
     }
 
     fn sharded(index: &Path) -> Result<Self, CheckpointError> {
-        let text = std::fs::read_to_string(index)
+        let text = read::text(index, MAX_DOCUMENT)
             .map_err(|cause| CheckpointError::Unreadable { file: index.to_owned(), cause })?;
         let Index { weight_map } = serde_json::from_str(&text).map_err(|e| CheckpointError::Corrupt {
             file: index.to_owned(),

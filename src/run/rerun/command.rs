@@ -24,8 +24,13 @@ impl ToolCommand {
     /// As a shell command.
     pub fn line(&self) -> String {
         let set = self.environment.iter().map(|(name, value)| format!("{name}={}", quoted(value)));
-        let arguments = [&self.program].into_iter().chain(&self.args).map(|word| quoted(word));
-        set.chain(arguments).collect::<Vec<_>>().join(" ")
+        set.chain([self.words()]).collect::<Vec<_>>().join(" ")
+    }
+
+    /// As a shell command, without its environment.
+    pub fn words(&self) -> String {
+        let words = [&self.program].into_iter().chain(&self.args).map(|word| quoted(word));
+        words.collect::<Vec<_>>().join(" ")
     }
 }
 
@@ -58,9 +63,10 @@ impl Target<'_> {
 
 /// `nsys profile` of `target`, with its report at `output`.
 pub fn nsys(tool: &Path, config: &NsysConfig, output: &Path, target: Target<'_>) -> ToolCommand {
-    let mut args: Vec<String> = ["profile", "-t", &config.trace.join(","), "-s", "none", "--cpuctxsw=none"]
-        .map(str::to_owned)
-        .to_vec();
+    // Additional options come first: the word before the program is always one of ours.
+    let mut args = vec!["profile".to_owned()];
+    args.extend(config.extra.iter().cloned());
+    args.extend(["-t", &config.trace.join(","), "-s", "none", "--cpuctxsw=none"].map(str::to_owned));
     if target.gated {
         let range = match config.phase {
             ToolPhase::Decode => "decode",
@@ -75,13 +81,17 @@ pub fn nsys(tool: &Path, config: &NsysConfig, output: &Path, target: Target<'_>)
         args.extend(["-c".into(), "nvtx".into(), "-p".into(), format!("{range}@llmprof")]);
         args.push(format!("--capture-range-end={end}"));
     }
-    args.extend(["--cuda-graph-trace=node".into(), "-o".into(), output.display().to_string()]);
+    args.extend(["--cuda-graph-trace=node".into(), "-o".into(), output_name(output)]);
     args.extend(["-f".into(), "true".into()]);
-    args.extend(config.extra.iter().cloned());
     args.extend(target.argv());
     // Otherwise nsys ignores ranges whose names are not registered.
     let environment = target.environment(&[("NSYS_NVTX_PROFILER_REGISTER_ONLY", "0")]);
     ToolCommand { program: tool.display().to_string(), args, environment }
+}
+
+/// A path as both tools read it: `%q{NAME}` would become the value of a variable.
+fn output_name(path: &Path) -> String {
+    path.display().to_string().replace('%', "%%")
 }
 
 /// Launches to profile where no kernels are selected: some layers of a step.
@@ -103,7 +113,10 @@ pub fn ncu(
     output: &Path,
     target: Target<'_>,
 ) -> ToolCommand {
-    let mut args: Vec<String> = vec!["--target-processes".into(), "all".into()];
+    // A config.ncu-cfg in the working directory could add any option.
+    let mut args: Vec<String> = vec!["--config-file".into(), "off".into()];
+    args.extend(config.extra.iter().cloned());
+    args.extend(["--target-processes".into(), "all".into()]);
     if target.gated {
         // The slash selects push/pop ranges.
         let (decode, prefill) = ("llmprof@decode_step/", "llmprof@prefill/");
@@ -129,8 +142,7 @@ pub fn ncu(
     }
     args.extend(["--replay-mode".into(), config.replay.name().into()]);
     args.extend(["--clock-control".into(), config.clock_control.name().into()]);
-    args.extend(["-f".into(), "-o".into(), output.display().to_string()]);
-    args.extend(config.extra.iter().cloned());
+    args.extend(["-f".into(), "-o".into(), output_name(output)]);
     args.extend(target.argv());
     ToolCommand { program: tool.display().to_string(), args, environment: target.environment(&[]) }
 }
@@ -274,8 +286,10 @@ mod tests {
             ..plain
         };
         let line = nsys_line(&more, target());
-        assert!(line.contains(" -t cuda,osrt "), "{line}");
-        assert!(line.ends_with(&format!("-f true --gpu-metrics-device=0 {CHILD}")), "{line}");
+        assert!(line.contains(" profile --gpu-metrics-device=0 -t cuda,osrt "), "{line}");
+        assert!(line.ends_with(&format!(" -o out -f true {CHILD}")), "{line}");
+        let command = nsys(Path::new("nsys"), &more, Path::new("/runs/50%q{HOME}"), target());
+        assert!(command.args.contains(&"/runs/50%%q{HOME}".to_owned()), "{:?}", command.args);
     }
 
     #[test]
@@ -290,8 +304,8 @@ mod tests {
         assert_eq!(
             line(&plain, Some("^rope$"), true),
             format!(
-                "{environment} ncu --target-processes all --nvtx --nvtx-include llmprof@decode_step/ -k regex:'^rope$' \
-                 -s 0 -c 3 --metrics a.sum,b.sum --replay-mode kernel --clock-control none -f -o out {CHILD}"
+                "{environment} ncu --config-file off --target-processes all --nvtx --nvtx-include llmprof@decode_step/ \
+                 -k regex:'^rope$' -s 0 -c 3 --metrics a.sum,b.sum --replay-mode kernel --clock-control none -f -o out {CHILD}"
             )
         );
         let other = NcuConfig {
@@ -300,15 +314,15 @@ mod tests {
             set: Some("full".into()),
             replay: Replay::Application,
             clock_control: ClockControl::Base,
-            extra: vec!["--cache-control".into(), "none".into()],
+            extra: vec!["--cache-control=none".into()],
             ..plain
         };
         assert_eq!(
             line(&other, None, true),
             format!(
-                "{environment} ncu --target-processes all --nvtx --nvtx-include llmprof@prefill/ --nvtx-include \
-                 llmprof@decode_step/ -s 7 -c 100 --set full --replay-mode application --clock-control base -f -o out \
-                 --cache-control none {CHILD}"
+                "{environment} ncu --config-file off --cache-control=none --target-processes all --nvtx --nvtx-include \
+                 llmprof@prefill/ --nvtx-include llmprof@decode_step/ -s 7 -c 100 --set full --replay-mode application \
+                 --clock-control base -f -o out {CHILD}"
             )
         );
         assert!(!line(&other, None, false).contains("nvtx"));

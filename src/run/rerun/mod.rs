@@ -23,9 +23,11 @@ use self::{
     passes::Pass,
 };
 use crate::{
-    config::{RunConfig, ToolPhase},
+    base::dir,
+    config::{RunConfig, Runtime, ToolPhase},
     event::{Device, Event, EventTx, KernelReport, Level, Phase, ToolRun, ToolState, kernels::KernelTable},
     kernels::top::TopList,
+    profile::nvtx_ranges,
     rundir::RunDir,
     tools::{
         System,
@@ -44,6 +46,29 @@ pub enum Tool {
 impl Tool {
     pub fn name(self) -> &'static str {
         self.installation().name
+    }
+
+    /// The tools that `config` asks to re-run under, in order: ncu profiles kernels that nsys found.
+    pub fn configured(config: &RunConfig) -> Vec<Tool> {
+        let tools = [(config.profiling.nsys.enable, Tool::Nsys), (config.profiling.ncu.enable, Tool::Ncu)];
+        let possible = matches!(config.runtime.name, Runtime::Candle | Runtime::CandleStock);
+        tools.into_iter().filter_map(|(enable, tool)| (enable && possible).then_some(tool)).collect()
+    }
+
+    /// The command line of a re-run of `config`, as far as it is known before.
+    pub fn command_line(self, config: &RunConfig) -> String {
+        let (program, conf_dir) = (Path::new("llmprof-tui"), Path::new("…"));
+        let target = Target { program, conf_dir, gated: nvtx_ranges::AVAILABLE, mark: "" };
+        let (tool, output) = (Path::new(self.name()), Path::new("…"));
+        let command = match self {
+            Tool::Nsys => command::nsys(tool, &config.profiling.nsys, output, target),
+            Tool::Ncu => {
+                let metrics = command::metrics(&config.profiling.ncu, None);
+                let selection = command::Selection { regex: None, metrics: &metrics };
+                command::ncu(tool, &config.profiling.ncu, &selection, output, target)
+            }
+        };
+        command.words()
     }
 
     fn installation(self) -> &'static nsight::Tool {
@@ -311,7 +336,7 @@ fn new_dir(run_dir: &Path, name: &str) -> Result<PathBuf, Trouble> {
 
 fn write_file(path: &Path, text: &str) -> Result<(), Trouble> {
     let made = path.parent().map_or(Ok(()), fs::create_dir_all);
-    made.and_then(|()| fs::write(path, text)).map_err(|e| not_written(path, &e))
+    made.and_then(|()| dir::write(path, text)).map_err(|e| not_written(path, &e))
 }
 
 fn not_written(path: &Path, error: &std::io::Error) -> Trouble {

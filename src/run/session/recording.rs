@@ -69,7 +69,7 @@ impl Recording {
         for (name, content) in composed.hydra_files() {
             recorder.write(&dir.hydra().join(name), content);
         }
-        recorder.check(&dir.log(), logfile::redirect(&dir.log()));
+        recorder.create_file(&dir.log()).into_iter().for_each(logfile::redirect);
     }
 
     pub(super) fn write_environment(&mut self, state: &RunState) {

@@ -2,7 +2,7 @@
 
 use std::{error::Error, io, path::PathBuf};
 
-use crate::config::ConfigError;
+use crate::{config::ConfigError, rundir::NoNewDir};
 
 #[derive(Debug, thiserror::Error)]
 pub enum SweepError {
@@ -25,8 +25,12 @@ pub enum SweepError {
         "hydra.sweep.subdir gives job {job} the same directory {subdir:?} as job {first}; add ${{hydra:job.num}}"
     )]
     SameSubdir { first: usize, job: usize, subdir: String },
+    #[error("hydra.sweep.dir: {0}")]
+    SweepDir(#[from] NoNewDir),
     #[error("{}: {reason}; expected a directory that --multirun created, with a sweep.json", .dir.display())]
     NotASweep { dir: PathBuf, reason: String },
+    #[error("the directory of job {job} is a link: {}; remove it, or start a new sweep", .path.display())]
+    LinkedJob { job: usize, path: PathBuf },
     #[error("{}: another process is running this sweep", .dir.display())]
     InUse { dir: PathBuf },
     #[error(

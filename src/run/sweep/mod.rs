@@ -1,8 +1,9 @@
 //! Sweeps: several runs from one command line, one after another.
 //!
 //! [`Sweep`] has the jobs and their results, `store` writes and reads them, `table` prints them as text, CSV and JSON,
-//! `cooldown` decides how long to wait between jobs, and [`Runner`] runs the jobs.
+//! `consent` has what the user must agree to, `cooldown` decides how long to wait between jobs, and [`Runner`] runs the jobs.
 
+mod consent;
 mod cooldown;
 mod error;
 mod jobs;
@@ -10,6 +11,7 @@ mod runner;
 mod store;
 mod table;
 
+pub use consent::Consent;
 pub use cooldown::{CooldownRule, CooldownStatus, CooldownStep, Temperature};
 pub use error::SweepError;
 pub use jobs::{Job, JobResult, JobState, Sweep};

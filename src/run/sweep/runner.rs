@@ -8,6 +8,7 @@ use std::{
 };
 
 use super::{
+    consent::Consent,
     cooldown::{Cooldown, CooldownStatus, CooldownStep, Temperature},
     error::SweepError,
     jobs::{JobResult, JobState, Sweep},
@@ -62,6 +63,7 @@ impl Runner {
             stored_jobs.push(StoredJob { overrides, subdir, config_sha256: fingerprint(&composed) });
         }
         let wanted = PathBuf::from(wanted.ok_or(SweepError::NoJobs)?);
+        RunDir::name_in(&wanted)?;
         let started = context.now.to_string();
         let stored = StoredSweep { schema: SCHEMA, started, conf_dir, overrides, jobs: stored_jobs };
         let dir = RunDir::create(&wanted).map_err(|source| SweepError::Io { path: wanted, source })?;
@@ -71,12 +73,15 @@ impl Runner {
     }
 
     /// Resumes the sweep in `dir`. `open_tree` opens the configuration in the directory that was given when the sweep
-    /// was started, if one was.
+    /// was started, if one was. `confirm` is called where the user has to agree; nothing is written before.
     pub fn resume<E: From<SweepError>>(
         dir: &Path,
         open_tree: impl FnOnce(Option<&Path>) -> Result<ConfTree, E>,
+        confirm: impl FnOnce(&Consent) -> Result<(), E>,
     ) -> Result<Runner, E> {
         let (stored, lock) = StoredSweep::read(dir)?;
+        let consent = Consent::new(dir, &lock, stored.conf_dir.as_deref());
+        let mut consent = consent.map_err(|source| SweepError::Io { path: dir.to_owned(), source })?;
         let tree = open_tree(stored.conf_dir.as_deref())?;
         let now = stored.started.parse().map_err(|e| SweepError::NotASweep {
             dir: dir.to_owned(),
@@ -86,10 +91,17 @@ impl Runner {
         sweep.read_results();
         let context = ComposeContext { now, ..current_context() };
         let mut runner = Runner::new(sweep, stored, tree, context, lock);
-        for job in 0..runner.sweep.jobs.len() {
-            if runner.sweep.jobs[job].state == JobState::Waiting {
-                runner.plan(job)?;
-            }
+        let waiting = |job: &usize| runner.sweep.jobs[*job].state == JobState::Waiting;
+        let waiting: Vec<usize> = (0..runner.sweep.jobs.len()).filter(waiting).collect();
+        for job in waiting.iter().copied() {
+            let composed = runner.composed(job)?;
+            consent.add(&runner.sweep.label(job), &runner.sweep.jobs[job].overrides, &composed.config);
+        }
+        if consent.is_needed() {
+            confirm(&consent)?;
+        }
+        for job in waiting {
+            runner.plan(job)?;
         }
         runner.write_table();
         Ok(runner)

@@ -11,9 +11,10 @@ use serde::{Deserialize, Serialize};
 use super::{
     error::SweepError,
     jobs::{Job, JobResult, Sweep},
-    table::csv_text,
+    table::sweep_csv,
 };
 use crate::{
+    base::dir::{Dir, open_file, read_file},
     event::Outcome,
     rundir::{RunDir, RunResult},
 };
@@ -21,6 +22,9 @@ use crate::{
 /// Of `sweep.json`.
 pub(super) const SCHEMA: u32 = 1;
 const PLAN: &str = "sweep.json";
+const TABLE: &str = "sweep.csv";
+/// Of a `sweep.json`: more jobs than anyone runs.
+const MAX_PLAN_BYTES: u64 = 64 << 20;
 
 /// The content of `sweep.json`: written when a sweep starts, read when it is resumed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -51,13 +55,12 @@ impl StoredSweep {
 
     /// Writes the sweep into `dir`, and locks it while the returned file is open.
     pub(super) fn write(&self, dir: &Path, multirun_yaml: &str) -> Result<File, SweepError> {
-        let yaml = dir.join("multirun.yaml");
-        fs::write(&yaml, multirun_yaml).map_err(|source| SweepError::Io { path: yaml, source })?;
+        write_in(dir, "multirun.yaml", multirun_yaml.as_bytes())?;
         let path = dir.join(PLAN);
-        let text = serde_json::to_vec_pretty(self).map_err(io::Error::from);
-        let written = text.and_then(|text| write_atomically(&path, &text));
-        written.map_err(|source| SweepError::Io { path: path.clone(), source })?;
-        let file = File::open(&path).map_err(|source| SweepError::Io { path, source })?;
+        let text = serde_json::to_vec_pretty(self)
+            .map_err(|e| SweepError::Io { path: path.clone(), source: e.into() })?;
+        write_in(dir, PLAN, &text)?;
+        let file = open_file(&path).map_err(|source| SweepError::Io { path, source })?;
         lock(file, dir)
     }
 
@@ -68,7 +71,7 @@ impl StoredSweep {
             return Err(not_a_sweep("there is no such directory".into()));
         }
         let path = dir.join(PLAN);
-        let text = fs::read(&path).map_err(|e| match e.kind() {
+        let text = read_file(&path, MAX_PLAN_BYTES).map_err(|e| match e.kind() {
             io::ErrorKind::NotFound => not_a_sweep("this is not a sweep".into()),
             _ => not_a_sweep(format!("{PLAN} cannot be read: {e}")),
         })?;
@@ -79,8 +82,9 @@ impl StoredSweep {
         }
         for (index, job) in stored.jobs.iter().enumerate() {
             check_subdir(index, &job.subdir)?;
+            check_unlinked(index, dir, &job.subdir)?;
         }
-        let file = File::open(&path).map_err(|source| SweepError::Io { path, source })?;
+        let file = open_file(&path).map_err(|source| SweepError::Io { path, source })?;
         Ok((stored, lock(file, dir)?))
     }
 }
@@ -104,13 +108,25 @@ pub(super) fn check_subdir(job: usize, subdir: &str) -> Result<(), SweepError> {
     }
 }
 
-/// Replaces the file at `path` by `content`.
-fn write_atomically(path: &Path, content: &[u8]) -> io::Result<()> {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(".new");
-    let new = path.with_file_name(name);
-    fs::write(&new, content)?;
-    fs::rename(&new, path)
+/// Refuses a directory that a link leads to: its job would be recorded elsewhere.
+fn check_unlinked(job: usize, sweep: &Path, subdir: &str) -> Result<(), SweepError> {
+    let mut path = sweep.to_owned();
+    for part in Path::new(subdir) {
+        path.push(part);
+        if path.is_symlink() {
+            return Err(SweepError::LinkedJob { job: job + 1, path });
+        }
+    }
+    Ok(())
+}
+
+/// Replaces the file `name` in `dir`, which is created where it is missing.
+fn write_in(dir: &Path, name: &str, content: &[u8]) -> Result<PathBuf, SweepError> {
+    let path = dir.join(name);
+    match Dir::open_or_create(dir).and_then(|dir| dir.write(name, content)) {
+        Ok(()) => Ok(path),
+        Err(source) => Err(SweepError::Io { path, source }),
+    }
 }
 
 impl Sweep {
@@ -129,12 +145,7 @@ impl Sweep {
 
     /// Writes `sweep.csv` into `dir`, and returns its path.
     pub fn write_csv(&self, dir: &Path) -> Result<PathBuf, SweepError> {
-        let path = dir.join("sweep.csv");
-        let text = csv_text(self).map_err(io::Error::from);
-        match text.and_then(|text| write_atomically(&path, &text)) {
-            Ok(()) => Ok(path),
-            Err(source) => Err(SweepError::Io { path, source }),
-        }
+        write_in(dir, TABLE, sweep_csv(self).as_bytes())
     }
 
     /// The directory of the recording of `job`.

@@ -7,7 +7,7 @@ use ratatui::layout::Rect;
 use super::{App, comparison::Compared, event_loop::Left};
 use crate::{
     process::shutdown::Cause,
-    rundir::{RunDir, list_runs},
+    rundir::{Listing, RunDir},
     tui::{
         export::export,
         ui::{Effect, Pane, RunsCommand},
@@ -48,7 +48,10 @@ impl App {
 
     fn command_runs(&mut self, command: RunsCommand) {
         match command {
-            RunsCommand::Refresh => self.runs = list_runs(&self.runs_root),
+            RunsCommand::Refresh => match Listing::start(&self.runs_root) {
+                Ok(listing) => self.listing = Some(listing),
+                Err(e) => self.ui.message = Some(format!("cannot list the runs: {e}")),
+            },
             RunsCommand::Open => self.open_selected_run(),
             RunsCommand::Mark => self.mark_selected_run(),
             RunsCommand::Compare => match (self.ui.run_marked.clone(), self.selected_run()) {
@@ -60,6 +63,14 @@ impl App {
                 }
             },
         }
+    }
+
+    /// Takes the list of runs when it is complete. Returns whether it is still being read.
+    pub(super) fn follow_runs(&mut self) -> bool {
+        let Some(listing) = &mut self.listing else { return false };
+        let Some(runs) = listing.poll() else { return true };
+        (self.runs, self.listing, self.dirty) = (runs, None, true);
+        false
     }
 
     /// Marks the selected run, to compare others with it, or removes its mark.

@@ -1,6 +1,11 @@
 //! The comparison of two runs, or of the last two snapshots.
 
-use std::{path::PathBuf, sync::mpsc, thread};
+use std::{
+    path::PathBuf,
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
+};
 
 use super::App;
 use crate::{
@@ -9,14 +14,17 @@ use crate::{
     tui::ui::Pane,
 };
 
+/// Two recordings of an hour are read in seconds.
+const READING_TIMEOUT: Duration = Duration::from_secs(60);
+
 /// What the Compare pane shows.
 #[derive(Default)]
 pub(super) struct Compared {
     pub(super) comparison: Option<Comparison>,
     /// The snapshots it was made from: whether they are a recording's, and how many. `None` if it is of two runs.
     snapshots: Option<(bool, usize)>,
-    /// Two runs that are being read.
-    reading: Option<mpsc::Receiver<Result<Comparison, String>>>,
+    /// Two runs that are being read, and since when.
+    reading: Option<(mpsc::Receiver<Result<Comparison, String>>, Instant)>,
 }
 
 impl App {
@@ -37,7 +45,7 @@ impl App {
         };
         match thread::Builder::new().name("llmprof-compare".to_owned()).spawn(work) {
             Ok(_) => {
-                self.compared = Compared { reading: Some(rx), ..Compared::default() };
+                self.compared = Compared { reading: Some((rx, Instant::now())), ..Compared::default() };
                 (self.ui.pane, self.ui.message) = (Pane::Compare, Some("reading both runs".into()));
             }
             Err(e) => self.ui.message = Some(format!("cannot compare the runs: {e}")),
@@ -46,9 +54,15 @@ impl App {
 
     /// Takes a finished comparison, or compares new snapshots. Returns whether a comparison is still being made.
     pub(super) fn follow_comparison(&mut self) -> bool {
-        if let Some(reading) = &self.compared.reading {
+        if let Some((reading, since)) = &self.compared.reading {
             match reading.try_recv() {
-                Err(mpsc::TryRecvError::Empty) => return true,
+                Err(mpsc::TryRecvError::Empty) if since.elapsed() < READING_TIMEOUT => return true,
+                Err(mpsc::TryRecvError::Empty) => {
+                    let waited = READING_TIMEOUT.as_secs();
+                    self.ui.message = Some(format!(
+                        "the runs were not read within {waited} s: see whether their disk answers"
+                    ));
+                }
                 Ok(Ok(comparison)) => {
                     self.compared.comparison = Some(comparison);
                     self.ui.message = None;

@@ -84,9 +84,9 @@ impl App {
             self.start_next();
             self.follow_tool();
             let sweep_moves = self.follow_sweep(now);
-            let compares = self.follow_comparison();
+            let reads = self.follow_comparison() | self.follow_runs();
             let is_drawn = is_drawn()?;
-            let moves = replay_moves || sweep_moves || compares || self.next.is_some() || !is_drawn;
+            let moves = replay_moves || sweep_moves || reads || self.next.is_some() || !is_drawn;
             if !replay_moves {
                 last_frame = now;
             }

@@ -32,7 +32,7 @@ use crate::{
         session::SessionSummary,
         sweep::{CooldownStatus, Runner},
     },
-    rundir::{Player, RunDir, RunEntry},
+    rundir::{Listing, Player, RunDir, RunEntry},
     state::{RunState, Snapshot},
 };
 
@@ -55,6 +55,8 @@ pub struct App {
     frozen: Option<Box<RunState>>,
     runs_root: PathBuf,
     runs: Vec<RunEntry>,
+    /// The list of runs that is being read.
+    listing: Option<Listing>,
     /// Of earlier runs of this program; the current run's are in its state.
     earlier_snapshots: Vec<Snapshot>,
     ended: Vec<SessionSummary>,
@@ -93,6 +95,7 @@ impl App {
             frozen: None,
             runs_root,
             runs: Vec::new(),
+            listing: None,
             earlier_snapshots: Vec::new(),
             ended: Vec::new(),
             exported: Vec::new(),
@@ -197,6 +200,7 @@ impl App {
             pending: live.and_then(|live| live.pending(self.next.is_some())),
             loss: loss.as_ref(),
             runs: &runs,
+            listing: self.listing.is_some(),
             snapshots: &snapshots,
             comparison: self.compared.comparison.as_ref(),
             sweep: runner.map(|runner| SweepView { sweep: &runner.sweep, cooling: self.cooling }),

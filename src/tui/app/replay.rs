@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::App;
 use crate::{
-    rundir::{EventReader, Player, ReadError},
+    rundir::{DISK_TIMEOUT, EventReader, Player, ReadError},
     tui::ui::{Pane, ReplayCommand},
 };
 
@@ -65,7 +65,7 @@ impl App {
             return;
         }
         let events = dir.events();
-        match Player::open(move || EventReader::open(&events)) {
+        match Player::open(move || EventReader::open_within(&events, DISK_TIMEOUT)) {
             Ok(mut player) => {
                 player.to_end();
                 (self.player, self.played) = (Some(player), Some(dir));

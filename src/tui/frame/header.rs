@@ -98,7 +98,7 @@ fn status<'a>(view: &View<'_>) -> Vec<Vec<Span<'a>>> {
     }
     if let Some(loss) = view.loss {
         let text = match loss {
-            Loss::NotRecorded { .. } => "not recorded",
+            Loss::NotRecorded { .. } | Loss::Displaced { .. } => "not recorded",
             Loss::Lines { .. } | Loss::Events { .. } | Loss::File { .. } => "recording incomplete",
         };
         parts.push(vec![Span::styled(text, theme.bad)]);

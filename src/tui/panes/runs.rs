@@ -44,6 +44,7 @@ impl Widget for RunsPane<'_> {
         let inner = draw_box(theme, ("runs", &aside), area, buf);
         if view.runs.is_empty() {
             let text = match view.ui.runs_filter.as_str() {
+                _ if view.listing => " reading the list of runs",
                 "" => " no recorded runs",
                 _ => " no run contains this text; press / to change it",
             };
@@ -75,6 +76,10 @@ impl Widget for RunsPane<'_> {
 
 fn row<'a>(view: &View<'_>, run: &RunEntry, wide: bool) -> Line<'a> {
     let theme = view.theme;
+    if !run.answers {
+        let text = format!(" {} does not answer: its disk may be offline; press R to try again", run.name);
+        return Line::styled(text, theme.bad);
+    }
     let format = if wide { "%Y-%m-%d %H:%M:%S" } else { "%m-%d %H:%M" };
     let recorded = Timestamp::try_from(run.modified)
         .map(|t| t.to_zoned(TimeZone::system()).strftime(format).to_string())
@@ -110,6 +115,6 @@ fn row<'a>(view: &View<'_>, run: &RunEntry, wide: bool) -> Line<'a> {
         Text::styled(format!("{outcome:<13}"), style),
         Text::styled(format!("{tok_s:>10}"), theme.number),
         Text::styled(format!("{ttft:>12}"), theme.text),
-        Text::styled(format!("{n:>7}"), theme.dim),
+        Text::styled(format!(" {n:>6}"), theme.dim),
     ])
 }

@@ -4,6 +4,7 @@ use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use tui_input::{Input, InputRequest};
 
 use super::{Effect, Pane, RunCommand, UiState};
+use crate::rundir::MAX_SNAPSHOT_NAME;
 
 #[derive(Debug, Clone, Default)]
 pub enum Overlay {
@@ -123,6 +124,10 @@ pub fn update_overlay(ui: &mut UiState, key: OverlayKey) -> Option<Effect> {
                 PromptKind::SnapshotName if text.is_empty() => {
                     prompt.error = Some("a snapshot needs a name".into());
                 }
+                PromptKind::SnapshotName if text.chars().count() > MAX_SNAPSHOT_NAME => {
+                    let error = format!("a snapshot's name has at most {MAX_SNAPSHOT_NAME} characters");
+                    prompt.error = Some(error);
+                }
                 PromptKind::SnapshotName => {
                     ui.overlay = Overlay::None;
                     return Some(Effect::Run(RunCommand::Snapshot(text)));
@@ -211,6 +216,13 @@ mod tests {
         update_overlay(&mut ui, OverlayKey::Edit(InputRequest::DeleteLine));
         assert_eq!(update_overlay(&mut ui, OverlayKey::Accept), None);
         assert!(matches!(&ui.overlay, Overlay::Prompt(p) if p.error.is_some()));
+        for _ in 0..=MAX_SNAPSHOT_NAME {
+            update_overlay(&mut ui, OverlayKey::Edit(InputRequest::InsertChar('x')));
+        }
+        assert_eq!(update_overlay(&mut ui, OverlayKey::Accept), None);
+        let error = matches!(&ui.overlay, Overlay::Prompt(p) if p.error.as_ref().is_some_and(|e| e.contains("at most 60")));
+        assert!(error, "{:?}", ui.overlay);
+        update_overlay(&mut ui, OverlayKey::Edit(InputRequest::DeleteLine));
         update_overlay(&mut ui, OverlayKey::Edit(InputRequest::InsertChar('x')));
         let snapshot = Effect::Run(RunCommand::Snapshot("x".into()));
         assert_eq!(update_overlay(&mut ui, OverlayKey::Accept), Some(snapshot));

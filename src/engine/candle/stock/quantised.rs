@@ -7,7 +7,10 @@ use candle_transformers::models::{
     quantized_gemma3, quantized_llama, quantized_phi3, quantized_qwen2, quantized_qwen3,
 };
 
-use super::families::{CausalLm, Renewed, told_the_position};
+use super::{
+    super::gguf_header::read_header,
+    families::{CausalLm, Renewed, told_the_position},
+};
 
 type Made = Result<Box<dyn CausalLm>>;
 
@@ -69,8 +72,8 @@ pub(super) static ARCHITECTURES: [Architecture; 5] = [
 
 impl Architecture {
     pub fn make(&self, path: &Path, device: &Device) -> Made {
-        let mut file = BufReader::new(File::open(path)?);
-        let content = Content::read(&mut file)?;
+        let read = read_header(path).map_err(|e| candle_core::Error::Msg(e.to_string()));
+        let (mut file, content) = read?;
         (self.make)(content, &mut file, device)
     }
 }

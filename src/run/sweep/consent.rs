@@ -1,0 +1,121 @@
+//! What a resumed sweep needs consent for: files of another user, and programs that its configuration starts.
+
+use std::{
+    fmt,
+    fs::File,
+    io,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+};
+
+use crate::{base::shell::quoted, config::RunConfig, run::rerun::Tool};
+
+/// Jobs in the text of the question.
+const MAX_JOBS: usize = 20;
+
+/// What a sweep would do, for the user to agree to.
+#[derive(Debug, Default)]
+pub struct Consent {
+    dir: PathBuf,
+    /// The user that the sweep belongs to, if it is another one.
+    owner: Option<u32>,
+    conf_dir: Option<PathBuf>,
+    jobs: Vec<String>,
+    /// The command lines of the tools, each once.
+    commands: Vec<String>,
+}
+
+impl Consent {
+    /// For the sweep in `dir`, whose jobs are in the open file `plan`.
+    pub(super) fn new(dir: &Path, plan: &File, conf_dir: Option<&Path>) -> io::Result<Consent> {
+        let mut owners = vec![dir.metadata()?.uid(), plan.metadata()?.uid()];
+        // A directory that is missing is an error of its own.
+        owners.extend(conf_dir.and_then(|dir| dir.metadata().ok()).map(|folder| folder.uid()));
+        let owner = other_owner(&owners, rustix::process::geteuid().as_raw());
+        let conf_dir = conf_dir.map(Path::to_owned);
+        Ok(Consent { dir: dir.to_owned(), owner, conf_dir, ..Consent::default() })
+    }
+
+    /// Adds a job that would run.
+    pub(super) fn add(&mut self, label: &str, overrides: &[String], config: &RunConfig) {
+        let words: Vec<String> = overrides.iter().map(|word| quoted(word)).collect();
+        self.jobs.push(format!("{label}: {}", words.join(" ")));
+        for tool in Tool::configured(config) {
+            let command = tool.command_line(config);
+            if !self.commands.contains(&command) {
+                self.commands.push(command);
+            }
+        }
+    }
+
+    /// Whether the user has to agree before the sweep is resumed.
+    pub(super) fn is_needed(&self) -> bool {
+        !self.jobs.is_empty() && (self.owner.is_some() || !self.commands.is_empty())
+    }
+}
+
+/// The first owner that is not this user.
+fn other_owner(owners: &[u32], user: u32) -> Option<u32> {
+    owners.iter().copied().find(|owner| *owner != user)
+}
+
+impl fmt::Display for Consent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "To resume the sweep in {}:", self.dir.display())?;
+        if let Some(owner) = self.owner {
+            write!(f, "\n  It belongs to another user (uid {owner}).")?;
+        }
+        if let Some(dir) = &self.conf_dir {
+            write!(f, "\n  Its configuration is in {}.", dir.display())?;
+        }
+        if !self.commands.is_empty() {
+            f.write_str("\n  It starts programs:")?;
+        }
+        for command in &self.commands {
+            write!(f, "\n    {command}")?;
+        }
+        f.write_str("\n  It runs:")?;
+        for job in self.jobs.iter().take(MAX_JOBS) {
+            write!(f, "\n    {job}")?;
+        }
+        match self.jobs.len().saturating_sub(MAX_JOBS) {
+            0 => Ok(()),
+            more => write!(f, "\n    … and {more} more jobs"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{built_in, compose};
+
+    #[test]
+    fn files_of_another_user_need_consent() {
+        assert_eq!(other_owner(&[7, 7], 7), None);
+        assert_eq!(other_owner(&[7, 8, 7], 7), Some(8));
+        assert_eq!(other_owner(&[7, 7], 0), Some(7), "a superuser is asked too");
+    }
+
+    #[test]
+    fn tools_need_consent_and_are_shown() {
+        let asked = |overrides: &[&str]| {
+            let overrides: Vec<String> = overrides.iter().map(|text| (*text).to_owned()).collect();
+            let config = compose(&built_in(), &overrides).unwrap().config;
+            let mut consent = Consent { dir: "runs/x".into(), ..Consent::default() };
+            consent.add("job 1/2", &overrides, &config);
+            consent.add("job 2/2", &overrides, &config);
+            consent
+        };
+        assert!(!asked(&["runtime=candle"]).is_needed());
+        assert!(!asked(&["runtime=sim", "profiling=nsys"]).is_needed(), "a simulated run starts nothing");
+        let consent = asked(&["profiling=nsys", "profiling.nsys.extra=['--gpuctxsw=true']"]);
+        assert!(consent.is_needed());
+        let text = consent.to_string();
+        assert_eq!(text.matches("nsys profile --gpuctxsw=true -t cuda,nvtx").count(), 1, "{text}");
+        assert!(text.contains("job 2/2: profiling=nsys ") && !text.contains("uid"), "{text}");
+        let foreign = Consent { owner: Some(8), ..asked(&["runtime=candle"]) };
+        assert!(foreign.is_needed() && foreign.to_string().contains("another user (uid 8)"));
+        assert!(!Consent { owner: Some(8), ..Consent::default() }.is_needed(), "no job is left");
+    }
+}

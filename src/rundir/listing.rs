@@ -1,0 +1,253 @@
+//! The list of runs, read in the background: a directory on a disk that does not answer is reported and left behind.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    thread,
+    time::{Instant, SystemTime},
+};
+
+use serde::Deserialize;
+
+use super::{
+    layout::{RunDir, RunEntry, RunKind},
+    reader::DISK_TIMEOUT,
+};
+use crate::base::read::{self, MAX_DOCUMENT};
+
+/// Each of them holds a thread until its disk answers.
+const MAX_SILENT: usize = 8;
+/// Directories between the root and a run.
+const MAX_DEPTH: u32 = 4;
+
+/// The runs below `root`, newest first, then the directories that did not answer in time. Unreadable ones are left out.
+pub fn list_runs(root: &Path) -> Vec<RunEntry> {
+    let mut listing = Listing::new(root);
+    // Without a thread, there is no time limit.
+    if listing.start_worker().is_err() {
+        work(&listing.shared, &visit);
+    }
+    loop {
+        if let Some(runs) = listing.poll() {
+            return runs;
+        }
+        let work = listing.shared.lock();
+        if !work.is_done() {
+            drop(listing.shared.changed.wait_timeout(work, DISK_TIMEOUT / 10));
+        }
+    }
+}
+
+/// A list that is being read.
+pub struct Listing {
+    shared: Arc<Shared>,
+}
+
+/// What the threads of a listing share with it.
+struct Shared {
+    root: PathBuf,
+    work: Mutex<Work>,
+    changed: Condvar,
+}
+
+struct Work {
+    /// Directories to read, and how many levels below them.
+    waiting: Vec<(PathBuf, u32)>,
+    /// Directories that are being read, each by one thread.
+    reading: Vec<(PathBuf, Instant)>,
+    found: Vec<RunEntry>,
+    silent: usize,
+}
+
+/// What a directory is.
+enum Step {
+    Run(Box<RunEntry>),
+    Folder(Vec<PathBuf>),
+}
+
+impl Listing {
+    /// Starts to read the runs below `root`.
+    pub fn start(root: &Path) -> io::Result<Listing> {
+        let listing = Listing::new(root);
+        listing.start_worker()?;
+        Ok(listing)
+    }
+
+    fn new(root: &Path) -> Listing {
+        let waiting = vec![(root.to_owned(), MAX_DEPTH)];
+        let work = Work { waiting, reading: Vec::new(), found: Vec::new(), silent: 0 };
+        let shared = Shared { root: root.to_owned(), work: Mutex::new(work), changed: Condvar::new() };
+        Listing { shared: Arc::new(shared) }
+    }
+
+    fn start_worker(&self) -> io::Result<()> {
+        let shared = Arc::clone(&self.shared);
+        let worker = thread::Builder::new().name("llmprof-runs".to_owned());
+        worker.spawn(move || work(&shared, &visit)).map(drop)
+    }
+
+    /// The list, once it is complete. It never waits for a disk.
+    pub fn poll(&mut self) -> Option<Vec<RunEntry>> {
+        let (done, left_behind) = {
+            let mut work = self.shared.lock();
+            let left_behind = work.leave_silent(Instant::now(), &self.shared.root);
+            (work.is_done(), left_behind)
+        };
+        if left_behind > 0 && !done && self.start_worker().is_err() {
+            self.shared.lock().waiting.clear();
+        }
+        let mut work = self.shared.lock();
+        work.is_done().then(|| {
+            let mut runs = std::mem::take(&mut work.found);
+            runs.sort_by(|a, b| b.modified.cmp(&a.modified).then_with(|| b.name.cmp(&a.name)));
+            runs
+        })
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Work> {
+        self.work.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Work {
+    fn is_done(&self) -> bool {
+        self.waiting.is_empty() && self.reading.is_empty()
+    }
+
+    /// Lists what has been read for too long as silent. Returns how many that are.
+    fn leave_silent(&mut self, now: Instant, root: &Path) -> usize {
+        let late = |since: &Instant| now.saturating_duration_since(*since) > DISK_TIMEOUT;
+        let silent: Vec<_> = self.reading.extract_if(.., |(_, since)| late(since)).collect();
+        self.found.extend(silent.iter().map(|(dir, _)| RunEntry::silent(root, dir)));
+        self.silent += silent.len();
+        if self.silent >= MAX_SILENT {
+            self.waiting.clear();
+        }
+        silent.len()
+    }
+}
+
+/// Reads directories until there is none left, or until the one that it reads is left behind.
+fn work(shared: &Shared, visit: &dyn Fn(&Path, &Path) -> Step) {
+    loop {
+        let (dir, depth) = {
+            let mut work = shared.lock();
+            let Some(next) = work.waiting.pop() else { break };
+            work.reading.push((next.0.clone(), Instant::now()));
+            next
+        };
+        let step = visit(&shared.root, &dir);
+        let mut work = shared.lock();
+        let Some(place) = work.reading.iter().position(|(reading, _)| *reading == dir) else { break };
+        work.reading.swap_remove(place);
+        match step {
+            Step::Run(run) => work.found.push(*run),
+            Step::Folder(below) if depth > 0 => {
+                work.waiting.extend(below.into_iter().map(|dir| (dir, depth - 1)));
+            }
+            Step::Folder(_) => {}
+        }
+    }
+    shared.changed.notify_all();
+}
+
+fn visit(root: &Path, dir: &Path) -> Step {
+    let run = RunDir::open(dir);
+    let Ok(events) = fs::metadata(run.events()) else {
+        let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+        let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        return Step::Folder(folders.map(|entry| entry.path()).collect());
+    };
+    let mut names =
+        dir.strip_prefix(root).unwrap_or(dir).iter().rev().map(|n| n.to_string_lossy().into_owned());
+    let name = names.next().unwrap_or_default();
+    let (parent, above) = (names.next().unwrap_or_default(), names.next().unwrap_or_default());
+    let result = run.result();
+    // The directories of a sweep's jobs are not named after their models.
+    let kind = result.as_ref().and_then(|result| result.run.clone()).or_else(|| first_event(&run));
+    let simulated = kind.as_ref().is_some_and(|kind| kind.simulated);
+    let (model, experiment) = kind.map_or((None, None), |kind| (kind.model, kind.experiment));
+    Step::Run(Box::new(RunEntry {
+        model: model.unwrap_or(parent),
+        experiment: experiment.unwrap_or(above),
+        name,
+        simulated,
+        modified: events.modified().unwrap_or(SystemTime::UNIX_EPOCH),
+        result,
+        answers: true,
+        dir: run,
+    }))
+}
+
+/// From the first event, for a run without a result.
+fn first_event(run: &RunDir) -> Option<RunKind> {
+    let mut line = Vec::new();
+    read::line(&mut io::BufReader::new(read::open(&run.events()).ok()?), MAX_DOCUMENT, &mut line).ok()?;
+    let event: serde_json::Value = serde_json::from_slice(&line).ok()?;
+    RunKind::deserialize(event.pointer("/e/run_started")?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::mpsc, time::Duration};
+
+    use super::*;
+
+    #[test]
+    fn a_directory_that_does_not_answer_is_listed_as_such() {
+        let root = tempfile::tempdir().unwrap();
+        for name in ["a/tiny/1", "b/stuck", "c/tiny/2"] {
+            fs::create_dir_all(root.path().join(name)).unwrap();
+            fs::write(root.path().join(name).join("events.ndjson"), "").unwrap();
+        }
+        let (release, released) = mpsc::channel::<()>();
+        let released = Arc::new(Mutex::new(released));
+        let visit_slowly = move |root: &Path, dir: &Path| {
+            if dir.ends_with("stuck") {
+                let _ = released.lock().unwrap().recv();
+            }
+            visit(root, dir)
+        };
+        let mut listing = Listing::new(root.path());
+        let start = |shared: Arc<Shared>| {
+            let visit = visit_slowly.clone();
+            thread::spawn(move || work(&shared, &visit))
+        };
+        let first = start(Arc::clone(&listing.shared));
+        let reading = |listing: &Listing| listing.shared.lock().reading.first().map(|(dir, _)| dir.clone());
+        while reading(&listing).is_none_or(|dir| !dir.ends_with("stuck")) {
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert!(listing.poll().is_none(), "its time is not over");
+        let later = Instant::now() + 2 * DISK_TIMEOUT;
+        assert_eq!(listing.shared.lock().leave_silent(later, root.path()), 1);
+        start(Arc::clone(&listing.shared)).join().unwrap();
+        let runs = listing.poll().unwrap();
+        let listed: Vec<_> = runs.iter().map(|run| (run.name.as_str(), run.answers)).collect();
+        assert_eq!(listed.len(), 3, "{listed:?}");
+        assert!(listed[..2].iter().all(|(_, answers)| *answers), "{listed:?}");
+        assert_eq!(listed[2], ("b/stuck", false), "its row is the last");
+        drop(release);
+        first.join().unwrap();
+        assert!(listing.shared.lock().found.is_empty(), "an answer that comes late is not listed again");
+    }
+
+    #[test]
+    fn pipes_and_devices_do_not_stop_the_list() {
+        let root = tempfile::tempdir().unwrap();
+        let dirs = ["pipe", "device", "run"].map(|name| root.path().join(name));
+        dirs.iter().for_each(|dir| fs::create_dir(dir).unwrap());
+        use rustix::fs::{CWD, FileType, Mode, mknodat};
+        for name in ["events.ndjson", "metrics.json"] {
+            mknodat(CWD, dirs[0].join(name), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+            std::os::unix::fs::symlink("/dev/zero", dirs[1].join(name)).unwrap();
+        }
+        fs::write(dirs[2].join("events.ndjson"), "").unwrap();
+        let runs = list_runs(root.path());
+        assert_eq!(runs.len(), 3);
+        assert!(runs.iter().all(|run| run.answers && run.result.is_none()));
+    }
+}

@@ -1,0 +1,160 @@
+//! Somebody else's directory does not act for them: configurations and sweeps name no programs, and a sweep asks.
+
+mod common;
+#[path = "common/terminal.rs"]
+mod terminal;
+
+use std::{
+    fs,
+    os::unix::fs::chown,
+    path::{Path, PathBuf},
+};
+
+use common::{eventually, run, tiny_model};
+use tempfile::TempDir;
+use terminal::Terminal;
+
+/// Overrides for which a shell would leave a file.
+fn shell(dir: &Path) -> String {
+    format!("[sh, -c, 'touch {}']", dir.join("mark").display())
+}
+
+fn sweep_dir(dir: &Path) -> PathBuf {
+    eventually("a sweep's directory", || {
+        let found = fs::read_dir(dir.join("runs/baseline/multirun")).ok()?.flatten().next()?.path();
+        found.join("sweep.json").exists().then_some(found)
+    })
+}
+
+/// A sweep of two jobs that have not been run.
+fn waiting_sweep(overrides: &[&str]) -> (TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    tiny_model(dir.path(), |_| {});
+    let fixed = ["run", "-m", "--quiet", "runtime.requests=1", "infer=short", "runtime.seed=1,2"];
+    let shape = ["model.config_json=tiny.json", "dataset.prompt_tokens=8", "hardware.cooldown_s=0"];
+    run(dir.path(), &[&fixed[..], &shape, overrides].concat());
+    let sweep = sweep_dir(dir.path());
+    for job in ["0", "1"] {
+        fs::remove_dir_all(sweep.join(job)).unwrap();
+    }
+    (dir, sweep)
+}
+
+const TOOLS: [&str; 3] =
+    ["runtime.device=cpu", "profiling=nsys", "profiling.nsys.extra=['--gpu-metrics-devices=none']"];
+const SIMULATED: [&str; 2] = ["runtime=sim", "runtime.sim.speed=0"];
+
+#[test]
+fn a_sweep_that_starts_tools_shows_them_and_asks() {
+    let (dir, sweep) = waiting_sweep(&TOOLS);
+    let table = fs::read(sweep.join("sweep.csv")).unwrap();
+    let resume = ["run", "--resume", sweep.to_str().unwrap()];
+    let said = run(dir.path(), &resume);
+    assert_eq!((said.code, said.out.as_str()), (2, ""), "{}", said.err);
+    for words in [
+        "nsys profile --gpu-metrics-devices=none -t cuda,nvtx",
+        "job 1/2: ",
+        "job 2/2: ",
+        "runtime.seed=2",
+        "not a terminal: pass --yes",
+    ] {
+        assert!(said.err.contains(words), "{words}: {}", said.err);
+    }
+    assert!(!sweep.join("0").exists(), "nothing runs without consent");
+    assert_eq!(fs::read(sweep.join("sweep.csv")).unwrap(), table, "nothing is written without consent");
+
+    let said = run(dir.path(), &[&resume[..], &["--yes"]].concat());
+    assert!(sweep.join("0/events.ndjson").exists(), "{}", said.err);
+    assert!(!said.err.contains("pass --yes"), "{}", said.err);
+}
+
+#[test]
+fn the_answer_is_read_from_the_terminal() {
+    let (_dir, sweep) = waiting_sweep(&TOOLS);
+    let terminal = Terminal::start(&["run", "--resume", sweep.to_str().unwrap()]);
+    terminal.see("Resume it? [y/N]");
+    terminal.send("n\r");
+    assert_eq!(terminal.exit_code(), 1, "{}", terminal.text());
+    assert!(terminal.text().contains("not resumed"), "{}", terminal.text());
+    assert!(!sweep.join("0").exists());
+
+    // The screen comes after the answer.
+    let terminal = Terminal::start(&["--resume", sweep.to_str().unwrap()]);
+    terminal.see("Resume it? [y/N]");
+    terminal.send("y\r");
+    eventually("the first job", || sweep.join("0/events.ndjson").exists().then_some(()));
+    terminal.see("job ");
+    terminal.send("q");
+    terminal.exit_code();
+}
+
+#[test]
+fn a_sweep_of_another_user_asks() {
+    let (dir, sweep) = waiting_sweep(&SIMULATED);
+    if chown(&sweep, Some(12345), None).is_err() {
+        eprintln!("skipped: only a superuser can give files away");
+        return;
+    }
+    let resume = ["run", "--resume", sweep.to_str().unwrap()];
+    let said = run(dir.path(), &resume);
+    assert_eq!(said.code, 2, "{}", said.err);
+    assert!(said.err.contains("another user (uid 12345)"), "{}", said.err);
+    assert!(!sweep.join("0").exists());
+    chown(&sweep, Some(rustix::process::geteuid().as_raw()), None).unwrap();
+    chown(sweep.join("sweep.json"), Some(12345), None).unwrap();
+    assert_eq!(run(dir.path(), &resume).code, 2, "the file counts too");
+    let said = run(dir.path(), &[&resume[..], &["--yes"]].concat());
+    assert_eq!(said.code, 0, "{}", said.err);
+}
+
+#[test]
+fn a_sweep_of_this_user_without_tools_is_resumed_at_once() {
+    let (dir, sweep) = waiting_sweep(&SIMULATED);
+    let said = run(dir.path(), &["run", "--resume", sweep.to_str().unwrap()]);
+    assert_eq!(said.code, 0, "{}", said.err);
+}
+
+#[test]
+fn a_sweep_adds_no_words_to_a_command_line() {
+    let (dir, sweep) = waiting_sweep(&TOOLS);
+    let path = sweep.join("sweep.json");
+    let mut stored: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    for job in stored["jobs"].as_array_mut().unwrap() {
+        let words = format!("profiling.nsys.extra={}", shell(dir.path()));
+        job["overrides"].as_array_mut().unwrap().push(words.into());
+    }
+    fs::write(&path, stored.to_string()).unwrap();
+    let said = run(dir.path(), &["run", "--resume", sweep.to_str().unwrap(), "--yes"]);
+    assert_eq!(said.code, 2, "{}", said.err);
+    assert!(said.err.contains("profiling.nsys.extra: got \"sh\""), "{}", said.err);
+    assert!(!dir.path().join("mark").exists());
+}
+
+#[test]
+fn a_configuration_adds_no_words_to_a_command_line() {
+    let dir = tempfile::tempdir().unwrap();
+    tiny_model(dir.path(), |_| {});
+    fs::create_dir_all(dir.path().join("conf/mine")).unwrap();
+    let config = |settings: &str| {
+        let text = format!("defaults: [/profiling/nsys@profiling, _self_]\n{settings}\n");
+        fs::write(dir.path().join("conf/mine/x.yaml"), format!("# @package _global_\n{text}")).unwrap();
+    };
+    for (settings, got) in [
+        (
+            format!("profiling: {{nsys: {{extra: {}}}}}", shell(dir.path())),
+            "profiling.nsys.extra: got \"sh\"",
+        ),
+        ("profiling: {nsys: {extra: ['--output=/tmp/x']}}".into(), "got \"--output=/tmp/x\""),
+        ("profiling: {nsys: {trace: ['cuda', '-e']}}".into(), "profiling.nsys.trace: got \"-e\""),
+        (format!("profiling: {{ncu: {{extra: {}}}}}", shell(dir.path())), "profiling.ncu.extra: got \"sh\""),
+        ("profiling: {ncu: {extra: ['--section-folder=.']}}".into(), "got \"--section-folder=.\""),
+        ("profiling: {ncu: {metrics: ['--log-file=x']}}".into(), "profiling.ncu.metrics: got"),
+        ("profiling: {ncu: {set: '--export'}}".into(), "profiling.ncu.set: got"),
+    ] {
+        config(&settings);
+        let said = run(dir.path(), &["run", "+mine=x", "model.config_json=tiny.json"]);
+        assert_eq!(said.code, 2, "{settings}: {}", said.err);
+        assert!(said.err.contains(got), "{settings}: {}", said.err);
+    }
+    assert!(!dir.path().join("mark").exists() && !dir.path().join("runs").exists());
+}
