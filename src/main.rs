@@ -1,10 +1,14 @@
 //! `llmprof-tui`: everything is in the library.
 
-use llmprof::profile::heap::CountingHeap;
+use llmprof::{
+    process::abort,
+    profile::heap::{self, CountingHeap},
+};
 
 #[global_allocator]
 static HEAP: CountingHeap = CountingHeap;
 
 fn main() -> std::process::ExitCode {
+    heap::on_failure(abort::allocation_failed);
     llmprof::cli::main()
 }

@@ -86,7 +86,6 @@ const ROOMS: [(&str, &[&str]); 23] = [
             "event",
             "analysis",
             "kernels",
-            "profile",
             "telemetry",
             "engine",
             "sim",
@@ -103,7 +102,7 @@ const ROOMS: [(&str, &[&str]); 23] = [
 ];
 
 /// Vendor crates and the one place of each.
-const VENDORS: [(&str, &str); 25] = [
+const VENDORS: [(&str, &str); 26] = [
     ("candle_core", "engine/candle"),
     ("candle_nn", "engine/candle"),
     ("candle_transformers", "engine/candle"),
@@ -129,6 +128,7 @@ const VENDORS: [(&str, &str); 25] = [
     ("plotters", "report/plots"),
     ("sha1", "assets/digest.rs"),
     ("sha2", "assets/digest.rs"),
+    ("signal_hook", "process"),
 ];
 
 /// The files that start programs. Their command lines hold no word of a file that is not validated (SECURITY.md).

@@ -23,12 +23,15 @@ mod watch;
 use std::{
     env,
     fmt::{self, Display},
-    io, panic,
+    io,
+    os::fd::OwnedFd,
+    panic,
     path::Path,
     process::ExitCode,
 };
 
 use clap::{CommandFactory, Parser, Subcommand, builder::StyledStr};
+use rustix::io::Errno;
 use serde::Serialize;
 
 use crate::{
@@ -40,7 +43,6 @@ use crate::{
         shutdown::{self, Cause},
         stops,
     },
-    profile::heap,
     run::plan::PlanError,
 };
 use args::ConfigArgs;
@@ -224,7 +226,6 @@ pub fn main() -> ExitCode {
     };
     crash::keep_panics();
     logfile::install();
-    heap::on_failure(abort::allocation_failed);
     let prepared =
         abort::prepare().and_then(|()| shutdown::survive_file_size_limit()).and_then(|()| stops::watch());
     let work = || prepared.map_err(Failure::from).and_then(|()| dispatch(cli));
@@ -265,9 +266,8 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
     if let Some((config, json)) = cli.printed_config() {
         return config::run(&config, &config::PrintArgs { json, ..Default::default() });
     }
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|e| {
-        Failure::work(format_args!("cannot wait for events: {e}; raise the limit on open files (ulimit -n)"))
-    })?;
+    require_descriptors()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let Some(command) = cli.command else {
         return runtime.block_on(profile::run(cli.config, &cli.sweep));
     };
@@ -293,6 +293,20 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
         Command::Fetch(args) => fetch::run(&args),
         Command::ThirdParty(command) => third_party::run(command),
         Command::Dataset(command) => dataset::run(command),
+    }
+}
+
+/// Refuses to start where too few files can be opened: what needs them later would fail in many ways.
+fn require_descriptors() -> Result<(), Failure> {
+    const NEEDED: usize = 16;
+    let spare: Result<Vec<OwnedFd>, Errno> =
+        (0..NEEDED).map(|_| rustix::io::dup(rustix::stdio::stderr())).collect();
+    match spare {
+        Err(Errno::MFILE | Errno::NFILE) => Err(Failure::work(
+            "too few open files are allowed; raise the limit on open files (ulimit -n) to 32 or more",
+        )),
+        // A closed stderr says nothing about the limit.
+        _ => Ok(()),
     }
 }
 

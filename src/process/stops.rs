@@ -51,7 +51,7 @@ impl Default for Stops {
 
 impl Stops {
     /// How long ago the process went on after a stop that was not reported yet.
-    pub fn next(&mut self) -> Option<Duration> {
+    pub fn unreported(&mut self) -> Option<Duration> {
         let went_on_ns = WENT_ON_NS.load(Ordering::Acquire);
         if went_on_ns == self.seen_ns {
             return None;

@@ -53,7 +53,7 @@ fn workload(state: &RunState) -> Vec<String> {
 fn times(state: &RunState) -> Vec<String> {
     let mut lines = vec![
         "a token is timed when its id reaches the host".to_owned(),
-        "pauses of the workload are excluded from latencies".to_owned(),
+        "pauses of the workload and time in which the process was stopped are excluded from latencies".to_owned(),
         "percentiles are linear interpolations between the two nearest ranks, exact up to 1,024 samples and to 0.1 % \
          beyond, and need a minimum number of samples (p50: 2, p90: 10, p99: 100)"
             .to_owned(),

@@ -101,15 +101,14 @@ async fn run_session(
     line: &mut ProgressLine,
     (time_left, parts): (&TimeLeft, usize),
 ) -> Option<Cause> {
-    let cause = loop {
+    let mut cause = None;
+    // It may have failed at its start.
+    while cause.is_none() && !session.is_done() {
         tokio::select! {
-            cause = shutdown.requested() => break Some(cause),
+            requested = shutdown.requested() => cause = Some(requested),
             _ = session.pump() => show(line, &session.state, |share| time_left.estimate(parts, share)),
         }
-        if session.is_done() {
-            break None;
-        }
-    };
+    }
     line.clear();
     cause
 }

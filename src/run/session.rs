@@ -190,6 +190,8 @@ impl Session {
             // There will be no more events.
             std::future::pending::<()>().await;
         }
+        // Signals and keys are heard between two batches, however many events wait.
+        tokio::task::yield_now().await;
         let flush_ms = u64::from(self.plan.composed.config.output.flush_ms);
         let wait = Duration::from_millis(flush_ms.clamp(10, 1000));
         let received = self.rx.recv_many(&mut self.batch, BATCH_EVENTS);
@@ -247,7 +249,7 @@ impl Session {
         if self.closed || self.plan.simulated() {
             return;
         }
-        let Some(ago) = self.stops.next() else { return };
+        let Some(ago) = self.stops.unreported() else { return };
         let went_on = Stamp(self.tx.clock().now().0.saturating_sub(ago.as_nanos() as u64));
         let at = self.batch.partition_point(|envelope| envelope.t < went_on);
         let since = self.batch[..at].iter().map(|envelope| envelope.t).fold(self.state.now, Stamp::max);

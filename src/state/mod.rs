@@ -201,9 +201,13 @@ impl RunState {
                     self.leave_out(t.since(paused_at), ActiveRequest::leave_out);
                 }
             }
-            // A pause of the workload is left out as a whole.
-            Event::ProcessStopped(_) if self.workload_paused_at.is_some() => {}
-            Event::ProcessStopped(stop) => self.leave_out(t.since(stop.since), ActiveRequest::stopped),
+            Event::ProcessStopped(stop) => {
+                self.operators.stopped();
+                // A pause of the workload is left out as a whole.
+                if self.workload_paused_at.is_none() {
+                    self.leave_out(t.since(stop.since), ActiveRequest::stopped);
+                }
+            }
             Event::RunStarted(run) => self.run = Some((**run).clone()),
             Event::Preparing(preparing) => {
                 Loading::update(&mut self.loading, t, preparing);

@@ -33,6 +33,8 @@ pub struct HostOperators {
     pub times: Vec<OperatorTime>,
     /// The last timeline of a step, with the names of operators.
     pub timeline: Option<StepTimeline>,
+    /// The process was stopped since the last window.
+    stopped: bool,
 }
 
 impl OperatorState {
@@ -55,9 +57,16 @@ impl OperatorState {
     pub(super) fn window(&mut self, window: &OperatorWindow) {
         if window.warmup {
             self.warmup_steps += window.steps;
-        } else if let Some(known) = self.of_mut(window.phase) {
+        } else if let Some(known) = self.of_mut(window.phase)
+            && !std::mem::take(&mut known.stopped)
+        {
             known.add(window);
         }
+    }
+
+    /// The process was stopped: the next window of each phase is left out.
+    pub(super) fn stopped(&mut self) {
+        (self.prefill.stopped, self.decode.stopped) = (true, true);
     }
 
     pub(super) fn timeline(&mut self, timeline: &HostTimeline) {
@@ -219,5 +228,9 @@ mod tests {
         assert_eq!((down.calls, down.ns, down.min_ns, down.max_ns), (3, 100, 20, 40));
         assert_eq!(down.heap, Some(HeapGrowth { allocated_bytes: 100, peak_bytes: 80 }));
         assert_eq!(decode.self_ns(), 300 - 170);
+        state.stopped();
+        state.window(&window(false, 1, 1 << 40, &[(Operator::Qkv, 1, 1 << 40)]));
+        state.window(&window(false, 1, 100, &[(Operator::Qkv, 1, 10)]));
+        assert_eq!(state.of(Phase::Decode).unwrap().host_ns, 400);
     }
 }

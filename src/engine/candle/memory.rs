@@ -123,8 +123,12 @@ pub fn check_footprint(
     if model != SMALLEST_MODEL {
         remedies.push(&smallest);
     }
+    let needed = footprint.total_bytes();
     remedies.push(match gpu {
         Some(_) => "stopping other processes on the GPU",
+        None if free_address_space().is_some_and(|left| left < needed) => {
+            "a higher limit on address space (ulimit -v)"
+        }
         None => "a CUDA build",
     });
     Err(EngineError::OutOfMemory {

@@ -18,8 +18,8 @@ mod weights;
 
 use std::sync::Arc;
 
-use candle_core::{D, Device, Tensor};
-use rayon::ThreadPool;
+use candle_core::{D, Device};
+use rayon::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder};
 
 pub use checkpoint::{Checkpoint, CheckpointError};
 pub use decoder::Decoder;
@@ -35,7 +35,7 @@ use crate::profile::listener::{Listeners, Span};
 use crate::{
     config::Dtype,
     event::Phase,
-    model::{ModelSpec, Operator, spec::TensorShape},
+    model::{ModelSpec, Operator},
 };
 
 impl From<candle_core::Error> for EngineError {
@@ -132,8 +132,9 @@ impl CandleEngine {
             Some(checkpoint) => checkpoint.as_ref(),
             None => &synthetic,
         };
-        let weights = InPool { pool: &pool, source };
-        let decoder = Decoder::new(spec, *dtype, &weights, *batch, *max_positions, &Device::Cpu, progress)?;
+        // Outside of this pool, parallel work would start another one.
+        let decoder = pool
+            .install(|| Decoder::new(spec, *dtype, source, *batch, *max_positions, &Device::Cpu, progress))?;
         let picker = Picker::new(options.sampling.clone());
         Ok(CandleEngine { decoder, picker, pool, last: Vec::new(), position: 0 })
     }
@@ -203,31 +204,16 @@ impl Engine for CandleEngine {
 
 /// Threads of an engine on the CPU; `None` takes one for each core.
 fn thread_pool(threads: Option<u32>) -> Result<ThreadPool, EngineError> {
-    rayon::ThreadPoolBuilder::new()
+    let refused = |e: ThreadPoolBuildError| {
+        EngineError::Backend(format!(
+            "cannot start the engine's threads: {e}; raise the limit on processes (ulimit -u), or set runtime.threads=1"
+        ))
+    };
+    ThreadPoolBuilder::new()
         .num_threads(threads.unwrap_or(0) as usize)
         .thread_name(|i| format!("engine-{i}"))
         .build()
-        .map_err(|e| EngineError::Backend(format!("cannot start the engine's threads: {e}")))
-}
-
-/// A source that works on `pool`.
-struct InPool<'a> {
-    pool: &'a ThreadPool,
-    source: &'a dyn WeightSource,
-}
-
-impl WeightSource for InPool<'_> {
-    fn stacked(&self, parts: &[TensorShape], dtype: Dtype) -> candle_core::Result<Tensor> {
-        self.pool.install(|| self.source.stacked(parts, dtype))
-    }
-
-    fn matrix(&self, parts: &[TensorShape], dtype: Dtype) -> candle_core::Result<Matrix> {
-        self.pool.install(|| self.source.matrix(parts, dtype))
-    }
-
-    fn rope_divisors(&self) -> candle_core::Result<Option<Vec<f32>>> {
-        self.source.rope_divisors()
-    }
+        .map_err(refused)
 }
 
 #[cfg(test)]
