@@ -37,9 +37,10 @@ demo-recording: build
 build:
     cargo build --release
 
-# Licences and advisories of the dependencies (needs cargo-deny)
+# Licences, versions and sources of the dependencies; advisories where cargo-deny is installed
 deny:
-    cargo deny check
+    python3 .ci/dependencies.py
+    if command -v cargo-deny >/dev/null; then cargo deny check; else echo "advisories not checked: cargo-deny is not installed"; fi
 
 # Build for NVIDIA GPUs; without nvcc on the PATH a toolkit is created under target/
 cuda *ARGS:
