@@ -10,7 +10,7 @@ use std::{
 /// are no cycles. Tests may use any room.
 const ROOMS: [(&str, &[&str]); 23] = [
     ("base", &[]),
-    ("process", &[]),
+    ("process", &["base"]),
     ("tools", &[]),
     ("config", &[]),
     ("text", &["base", "process"]),
@@ -86,6 +86,7 @@ const ROOMS: [(&str, &[&str]); 23] = [
             "event",
             "analysis",
             "kernels",
+            "profile",
             "telemetry",
             "engine",
             "sim",

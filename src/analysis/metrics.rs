@@ -55,6 +55,11 @@ impl Metrics {
         self.output_tokens += batch;
     }
 
+    /// Tokens whose latency is not known.
+    pub fn unmeasured_tokens(&mut self, tokens: u64) {
+        self.output_tokens = self.output_tokens.saturating_add(tokens);
+    }
+
     /// The duration of a step on the device; `first` for a prefill.
     pub fn on_device(&mut self, first: bool, ns: u64) {
         if first { self.device_prefill.record(ns) } else { self.device_step.record(ns) }

@@ -6,7 +6,10 @@ use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
-use crate::base::units;
+use crate::base::{
+    foreign::{MAX_LINE, line},
+    units,
+};
 
 const LINE_INTERVAL: Duration = Duration::from_secs(5);
 const STYLE: &str = "{msg:32!} {bar:24.cyan} {bytes:>10} of {total_bytes:<10} {bytes_per_sec:>12} {eta:>4}";
@@ -51,6 +54,7 @@ impl Progress {
     }
 
     pub(super) fn file(&self, name: &str, size: u64) -> FileProgress<'_> {
+        let name = &line(name, MAX_LINE);
         let bar = match &self.output {
             Output::Bars { bars, all } => Some(bars.insert_before(all, styled_bar(size, name))),
             _ => None,

@@ -1,7 +1,10 @@
-//! What every room may use: units, plain-text tables, markup, files without links, limited reading, gzip, shell words, seeded noise, CPU time of a thread. Uses no other room.
+//! What every room may use: units, plain-text tables, CSV, markup, text of others, files without links, limited reading, gzip, shell words,
+//! seeded noise, CPU time of a thread. Uses no other room.
 
 pub mod cpu_time;
+pub mod csv;
 pub mod dir;
+pub mod foreign;
 pub mod gz;
 pub mod markup;
 pub mod noise;

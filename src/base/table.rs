@@ -2,15 +2,17 @@
 
 use unicode_width::UnicodeWidthStr;
 
+use super::foreign;
+
 /// Aligned columns, two spaces apart, without frames. Columns for which `is_number` holds are aligned to the right; a
 /// column without any text is left out.
 pub fn aligned<R: AsRef<[String]>>(rows: &[R], is_number: impl Fn(usize) -> bool) -> String {
-    let columns = rows.iter().map(|row| row.as_ref().len()).max().unwrap_or(0);
-    let width =
-        |column: usize| rows.iter().filter_map(|row| row.as_ref().get(column)).map(|cell| cell.width()).max();
+    let rows: Vec<Vec<String>> = rows.iter().map(cells).collect();
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.width()).max();
     let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
-    let line = |row: &R| {
-        let cells = row.as_ref().iter().zip(&widths).enumerate().filter(|(_, (_, width))| **width > 0);
+    let line = |row: &Vec<String>| {
+        let cells = row.iter().zip(&widths).enumerate().filter(|(_, (_, width))| **width > 0);
         let cells = cells.map(|(column, (cell, width))| {
             let padding = " ".repeat(width - cell.width());
             if is_number(column) { padding + cell } else { cell.to_owned() + &padding }
@@ -20,11 +22,18 @@ pub fn aligned<R: AsRef<[String]>>(rows: &[R], is_number: impl Fn(usize) -> bool
     rows.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
+/// Characters of a cell. Longer texts are cut.
+const MAX_CELL: usize = 1_000;
+
+/// Names in cells may be anyone's: each cell is one line.
+fn cells<R: AsRef<[String]>>(row: &R) -> Vec<String> {
+    row.as_ref().iter().map(|cell| foreign::line(cell, MAX_CELL)).collect()
+}
+
 /// A Markdown table, with the same alignment. Every row ends with a line break.
 pub fn markdown<R: AsRef<[String]>>(rows: &[R], is_number: impl Fn(usize) -> bool) -> String {
     let line = |row: &R| {
-        let cells: Vec<String> =
-            row.as_ref().iter().map(|cell| cell.replace('|', "\\|").replace('\n', " ")).collect();
+        let cells: Vec<String> = cells(row).iter().map(|cell| cell.replace('|', "\\|")).collect();
         format!("| {} |\n", cells.join(" | "))
     };
     let Some((heading, rest)) = rows.split_first() else { return String::new() };

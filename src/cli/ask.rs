@@ -2,6 +2,8 @@
 
 use std::io::{self, IsTerminal, Write};
 
+use crate::base::foreign::Lines;
+
 /// Why a question has no answer.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NoAnswer {
@@ -17,7 +19,7 @@ pub(super) fn ask(question: &str) -> Result<bool, NoAnswer> {
         return Err(NoAnswer::NotATerminal);
     }
     let mut out = io::stderr();
-    write!(out, "{question} [y/N] ").and_then(|()| out.flush())?;
+    write!(out, "{} [y/N] ", Lines(question)).and_then(|()| out.flush())?;
     let mut answer = String::new();
     io::stdin().read_line(&mut answer)?;
     Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))

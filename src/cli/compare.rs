@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use super::{
     Failure,
     args::{ConfigArgs, resolve_run, runs_root},
-    print, print_json,
+    print, print_data, print_json,
 };
 use crate::{
     analysis::compare::{DEFAULT_METRICS, Gate, MIN_RUNS, Metric, Options, fact_names},
@@ -123,8 +123,8 @@ impl CompareArgs {
         };
         match (self.json, self.md, self.html) {
             (true, ..) => print_json(&compare::json(comparisons))?,
-            (_, true, _) => print(&each(compare::markdown))?,
-            (.., true) => print(&compare::html(comparisons))?,
+            (_, true, _) => print_data(&each(compare::markdown))?,
+            (.., true) => print_data(&compare::html(comparisons))?,
             _ => print(&each(compare::text))?,
         }
         Ok(compare::exit_code(comparisons))

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::{
     Failure,
     args::{ConfigArgs, WhichConfig},
-    print, print_json,
+    print, print_data, print_json,
 };
 use crate::{
     base::table::aligned,
@@ -69,7 +69,7 @@ fn note_aliases(aliases: &[FoundAlias]) {
 fn print_value(value: &YamlValue, json: bool) -> Result<(), Failure> {
     match json {
         true => print_json(&to_json(value)),
-        false => print(yaml_text(value).trim_end()),
+        false => print_data(yaml_text(value).trim_end()),
     }
 }
 

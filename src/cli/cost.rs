@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde_json::Value;
 
-use super::{Failure, args::ConfigArgs, print};
+use super::{Failure, args::ConfigArgs, print, print_data};
 use crate::{
     analysis::peaks::{GpuPeaks, OVERRIDE, Peaks, is_part, peaks, peaks_of},
-    base::dir::Dir,
+    base::{dir::Dir, foreign::visible, markup::inert_markdown},
     config::{Dtype, RunConfig, Weights},
     event::{GivenPeaks, GpuInfo},
     model::{Shape, SpecError, spec},
@@ -68,12 +68,16 @@ pub(super) fn run(args: &CostArgs) -> Result<u8, Failure> {
         shape,
     });
     let json = serde_json::to_string_pretty(&estimate.json()).map_err(Failure::work)?;
-    print(&if args.json { json.clone() } else { estimate.text() })?;
+    match args.json {
+        true => print_data(&json)?,
+        false => print(&estimate.text())?,
+    }
     if let Some(dir) = &args.out {
         let opened = Dir::open(dir).map_err(Failure::cannot_write(dir))?;
-        for (name, content) in
-            [("static_compute.json", json + "\n"), ("static_compute.md", estimate.markdown())]
-        {
+        for (name, content) in [
+            ("static_compute.json", visible(&json).into_owned() + "\n"),
+            ("static_compute.md", inert_markdown(&estimate.markdown())),
+        ] {
             opened.write(name, content).map_err(Failure::cannot_write(&dir.join(name)))?;
         }
         eprint_line(format_args!(

@@ -9,7 +9,7 @@ use std::{
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::{Failure, print};
+use super::{Failure, print, print_data};
 use crate::{
     analysis::{
         energy::{Energy, energy},
@@ -57,7 +57,7 @@ pub(super) fn run(args: &DiagnoseArgs) -> Result<u8, Failure> {
 /// Prints the diagnosis of every GPU.
 pub(super) fn print_all(found: &[Diagnosed], json: bool) -> Result<(), Failure> {
     match json {
-        true => print(&to_json(found).to_string()),
+        true => print_data(&to_json(found).to_string()),
         false => print(&found.iter().map(text).collect::<Vec<_>>().join("\n\n")),
     }
 }

@@ -15,7 +15,7 @@ use serde_json::Value;
 use super::{
     Failure,
     args::{ConfigArgs, runs_root},
-    print, print_json,
+    print_json, print_styled,
 };
 use crate::{
     base::units::three_digits,
@@ -82,7 +82,7 @@ impl DoctorArgs {
     fn print(&self, json: &Value, text: &str) -> Result<(), Failure> {
         match self.json {
             true => print_json(json),
-            false => print(text.trim_end()),
+            false => print_styled(text.trim_end()),
         }
     }
 }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::{
     Failure,
     args::{ConfigArgs, runs_root},
-    print,
+    print, print_data,
     profile::report_exit,
 };
 use crate::{
@@ -154,7 +154,7 @@ fn write_top(from: &Path, k: usize, output: Option<&Path>) -> Result<u8, Failure
         ))
     })?;
     match output {
-        None => print(yaml_text(&list).trim_end())?,
+        None => print_data(yaml_text(&list).trim_end())?,
         Some(path) => {
             fs::write(path, yaml_text(&list)).map_err(Failure::cannot_write(path))?;
             eprint_line(format_args!("{} kernels listed in {}", list.kernels.len(), path.display()));
@@ -179,7 +179,7 @@ fn print_tables(read: &[FileTables], args: KernelsArgs) -> Result<u8, Failure> {
     if args.json {
         let tables: Vec<Value> =
             shown.iter().flat_map(|(file, tables)| tables.iter().map(|table| table.json(file))).collect();
-        print(&json!({ "schema": 1, "tables": tables }).to_string())?;
+        print_data(&json!({ "schema": 1, "tables": tables }).to_string())?;
         return Ok(0);
     }
     let mut parts = Vec::new();

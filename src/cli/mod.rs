@@ -22,8 +22,7 @@ mod watch;
 
 use std::{
     fmt::{self, Display},
-    io::{self, Write},
-    panic,
+    io, panic,
     path::Path,
     process::ExitCode,
 };
@@ -33,8 +32,14 @@ use serde::Serialize;
 
 use crate::{
     assets::AssetError,
+    base::foreign::{Lines, is_hidden, visible},
     engine::EngineError,
-    process::{crash, eprint_line, logfile, shutdown::Cause},
+    process::{
+        abort, crash, eprint_line, logfile, output,
+        shutdown::{self, Cause},
+        stops,
+    },
+    profile::heap,
     run::plan::PlanError,
 };
 use args::ConfigArgs;
@@ -212,13 +217,17 @@ pub fn main() -> ExitCode {
         Err(e) => {
             // Help and version are not errors.
             let code = if e.use_stderr() { 2 } else { 0 };
-            let _ = e.print();
+            print_clap(&e);
             return ExitCode::from(code);
         }
     };
     crash::keep_panics();
     logfile::install();
-    let code = match panic::catch_unwind(|| dispatch(cli)) {
+    heap::on_failure(abort::allocation_failed);
+    let prepared =
+        abort::prepare().and_then(|()| shutdown::survive_file_size_limit()).and_then(|()| stops::watch());
+    let work = || prepared.map_err(Failure::from).and_then(|()| dispatch(cli));
+    let code = match panic::catch_unwind(panic::AssertUnwindSafe(work)) {
         Ok(Ok(code)) => code,
         Ok(Err(failure)) => {
             let label = if matches!(failure, Failure::Interrupted(_)) { "interrupted" } else { "error" };
@@ -232,6 +241,7 @@ pub fn main() -> ExitCode {
             1
         }
     };
+    output::finish_stderr();
     ExitCode::from(code)
 }
 
@@ -254,7 +264,9 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
     if let Some((config, json)) = cli.printed_config() {
         return config::run(&config, &config::PrintArgs { json, ..Default::default() });
     }
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|e| {
+        Failure::work(format_args!("cannot wait for events: {e}; raise the limit on open files (ulimit -n)"))
+    })?;
     let Some(command) = cli.command else {
         return runtime.block_on(profile::run(cli.config, &cli.sweep));
     };
@@ -272,7 +284,7 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
         Command::Config { config, print } => config::run(&config, &print),
         Command::Doctor(args) => runtime.block_on(doctor::run(args)),
         Command::Completion { shell } => {
-            print(shell.script().trim_end())?;
+            print_data(shell.script().trim_end())?;
             Ok(0)
         }
         Command::Complete(args) => Ok(completion::complete(&args)),
@@ -280,6 +292,16 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
         Command::Fetch(args) => fetch::run(&args),
         Command::ThirdParty(command) => third_party::run(command),
         Command::Dataset(command) => dataset::run(command),
+    }
+}
+
+/// Prints help, or what is wrong with the arguments: with colours, unless the text has hidden characters of an argument.
+fn print_clap(error: &clap::Error) {
+    let text = error.render().to_string();
+    match text.contains(is_hidden) {
+        true => eprint_line(text.trim_end()),
+        // Without a reader, there is nothing to do.
+        false => drop(error.print()),
     }
 }
 
@@ -297,15 +319,25 @@ pub fn commands_markdown() -> String {
     table
 }
 
-/// Prints a result to stdout. A reader that closes the pipe early is not an error.
+/// Prints a result for people to stdout.
 fn print(text: &str) -> Result<(), Failure> {
-    let mut out = io::stdout().lock();
-    match writeln!(out, "{text}").and_then(|()| out.flush()) {
+    print_styled(&Lines(text).to_string())
+}
+
+/// Prints a result for programs to stdout: lines of any length.
+fn print_data(text: &str) -> Result<(), Failure> {
+    print_styled(&visible(text))
+}
+
+/// Prints text to stdout as it is: it may have colours, and no text of others that was not made visible. A reader that
+/// closes the pipe early is not an error.
+fn print_styled(text: &str) -> Result<(), Failure> {
+    match output::print(&format!("{text}\n")) {
         Err(e) if e.kind() != io::ErrorKind::BrokenPipe => Err(e.into()),
         _ => Ok(()),
     }
 }
 
 fn print_json(value: &impl Serialize) -> Result<(), Failure> {
-    print(&serde_json::to_string_pretty(value).map_err(Failure::work)?)
+    print_data(&serde_json::to_string_pretty(value).map_err(Failure::work)?)
 }

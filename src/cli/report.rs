@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::{Failure, args::resolve_run, print};
+use super::{Failure, args::resolve_run, print, print_data};
 use crate::{
     base::units::percent,
     process::eprint_line,
@@ -33,7 +33,10 @@ pub(super) fn run(args: &ReportArgs) -> Result<u8, Failure> {
     }
     let written =
         remake_shown(&run, args.out.as_deref(), "", (&TimeLeft::start(), 1)).map_err(Failure::work)?;
-    print(&if args.json { written.json().to_string() } else { written.text() })?;
+    match args.json {
+        true => print_data(&written.json().to_string())?,
+        false => print(&written.text())?,
+    }
     print_remarks(&written);
     Ok(0)
 }
@@ -98,7 +101,7 @@ fn report_sweep(dir: &Path, out: Option<&Path>, json: bool) -> Result<u8, Failur
     let code = u8::from(!errors.is_empty());
     if json {
         let jobs: Vec<Value> = written.iter().map(Remade::json).collect();
-        print(&json!({"schema": 1, "sweep_csv": csv, "jobs": jobs, "errors": errors}).to_string())?;
+        print_data(&json!({"schema": 1, "sweep_csv": csv, "jobs": jobs, "errors": errors}).to_string())?;
     } else {
         let dirs = written.iter().map(|of_job| of_job.dir.display().to_string());
         let lines: Vec<String> = dirs.chain([csv.display().to_string()]).collect();

@@ -73,9 +73,14 @@ pub fn compare_recordings(
     gates: &[Gate],
 ) -> Result<Vec<GatedComparison>, CompareError> {
     let (first, second) = thread::scope(|scope| {
-        let first = scope.spawn(|| read_subject(a, runs));
+        let first = thread::Builder::new().spawn_scoped(scope, || read_subject(a, runs));
         let second = read_subject(b, runs);
-        (first.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), second)
+        let first = match first {
+            Ok(first) => first.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+            // Without another thread, one after the other.
+            Err(_) => read_subject(a, runs),
+        };
+        (first, second)
     });
     let (first, second) = (first?, second?);
     let baselines = baseline::baselines();

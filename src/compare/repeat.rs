@@ -18,6 +18,7 @@ use crate::{
     },
     base::{
         dir::Dir,
+        foreign::visible,
         units::{clock, millis, ratio_change},
     },
     event::Outcome,
@@ -190,7 +191,8 @@ impl Repeat<'_> {
             written.map_err(|source| CompareError::Io { path: self.dir.join(name), source })
         };
         let object = json(std::slice::from_ref(gated));
-        write("compare.json", serde_json::to_string_pretty(&object).unwrap_or_default() + "\n")?;
+        let text = serde_json::to_string_pretty(&object).unwrap_or_default() + "\n";
+        write("compare.json", visible(&text).into_owned())?;
         write("compare.md", markdown(gated) + "\n")
     }
 }

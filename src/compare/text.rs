@@ -14,6 +14,7 @@ use crate::{
         interval::MIN_VALUES,
     },
     base::{
+        markup::inert_markdown,
         table,
         units::{percent, ratio_change, three_digits},
     },
@@ -230,7 +231,8 @@ pub fn markdown(gated: &GatedComparison) -> String {
     let mut rows = vec![COLUMNS.map(str::to_owned)];
     rows.extend(visible_rows(comparison).map(row_cells));
     let table = table::markdown(&rows, |column| (1..6).contains(&column));
-    format!("{label}**{}**: {}\n\n{table}\n{}", comparison.word, comparison.sentence, notes_markdown(gated))
+    let notes = notes_markdown(gated);
+    inert_markdown(&format!("{label}**{}**: {}\n\n{table}\n{notes}", comparison.word, comparison.sentence))
 }
 
 /// What follows the table: method, reasons, sides, differences, gates, waterfall, advice.

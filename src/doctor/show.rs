@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use unicode_width::UnicodeWidthStr;
 
 use super::{Check, Machine, Report, Status, host};
+use crate::base::foreign;
 
 /// How to print text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,9 +86,14 @@ fn lines_of(check: &Check, width: usize, style: Style) -> String {
     // A symbol, the status and the gaps around the name.
     let indent = 6 + 2 + width + 2;
     let room = style.columns.map_or(usize::MAX, |columns| columns.saturating_sub(indent).max(20));
-    let mut lines = wrapped(&finding.found, room);
+    let mut lines = wrapped(&foreign::line(&finding.found, foreign::MAX_LINE), room);
     let arrow = if style.unicode { "→ " } else { "> " };
-    for (i, line) in finding.remedy.iter().flat_map(|remedy| wrapped(remedy, room - 2)).enumerate() {
+    for (i, line) in finding
+        .remedy
+        .iter()
+        .flat_map(|remedy| wrapped(&foreign::line(remedy, foreign::MAX_LINE), room - 2))
+        .enumerate()
+    {
         lines.push(format!("{}{line}", if i == 0 { arrow } else { "  " }));
     }
     let mut out = format!("{status}  {:<width$}  {}\n", check.id, lines.first().map_or("", String::as_str));

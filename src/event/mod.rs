@@ -20,7 +20,7 @@ mod time;
 use serde::{Deserialize, Serialize};
 
 pub use self::{
-    channel::{EventRx, EventTx, channel},
+    channel::{EventRx, EventTx, channel, patient_channel},
     device::{Device, EngineKind},
     gpu::{
         CallCost, GpuAbsent, GpuInfo, GpuLost, GpuProcess, GpuProcesses, GpuSource, Query, Refusal, Refused,
@@ -36,8 +36,8 @@ pub use self::{
     readings::GpuSample,
     request::{Ending, Prediction, RequestFinished, RequestStarted, Token},
     run::{
-        GivenPeaks, Level, Notice, ObserverSample, Outcome, PrefillProgress, Preparing, Ready, RunFinished,
-        RunStarted, SnapshotTaken,
+        GivenPeaks, Level, Notice, ObserverSample, Outcome, PrefillProgress, Preparing, ProcessStopped,
+        Ready, RunFinished, RunStarted, SnapshotTaken,
     },
     time::{Clock, Stamp},
 };
@@ -69,6 +69,8 @@ pub enum Event {
     Prediction(Box<Prediction>),
     WorkloadPaused,
     WorkloadResumed,
+    /// The process goes on after it was stopped, by Ctrl-Z or SIGSTOP.
+    ProcessStopped(ProcessStopped),
     GpuFound(Box<GpuInfo>),
     GpuAbsent(GpuAbsent),
     GpuSample(Box<GpuSample>),

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Device, EngineKind};
+use super::{Device, EngineKind, Stamp};
 use crate::model::Shape;
 
 /// The first event of every recording: the configuration of the run.
@@ -83,6 +83,12 @@ pub struct Ready {
     pub prepare_ms: f64,
 }
 
+/// The process was stopped for a part of the time from `since` to this event, and did nothing else in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessStopped {
+    pub since: Stamp,
+}
+
 /// Overhead of the profiler itself over the last second or so.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -95,7 +101,7 @@ pub struct ObserverSample {
     pub frame_ms: Option<f32>,
     /// Events waiting in the channel.
     pub backlog: u64,
-    /// Total number of events that could not be written to disk.
+    /// Total number of events that are missing on disk.
     pub lost: u64,
 }
 

@@ -77,9 +77,9 @@ pub fn open_on(path: &Path, system: &System) -> Result<Vec<KernelTable>, Kernels
 fn mark_graphs(tables: &mut [KernelTable]) {
     let launches_graph = |row: &KernelRow| nsys::is_graph_launch(&row.name);
     let calls = tables.iter().filter(|table| table.kind == Kind::ApiCalls);
-    if calls.flat_map(|table| &table.rows).any(launches_graph) {
-        tables.iter_mut().filter(|table| table.kind == Kind::Kernels).for_each(|table| table.graphs = true);
-    }
+    let known = calls.map(|table| table.rows.iter().any(launches_graph)).max();
+    let kernels = tables.iter_mut().filter(|table| table.kind == Kind::Kernels);
+    kernels.for_each(|table| table.graphs = table.graphs.max(known));
 }
 
 /// Why a format was not recognised.

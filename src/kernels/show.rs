@@ -321,7 +321,7 @@ fn class_name(class: Class) -> &'static str {
     }
 }
 
-fn remedy(class: Class, has_graphs: bool) -> &'static str {
+fn remedy(class: Class, has_graphs: Option<bool>) -> &'static str {
     match class {
         Class::Memory => {
             "Moving fewer bytes helps: smaller data types, fused kernels, a larger batch per read of the weights."
@@ -329,8 +329,11 @@ fn remedy(class: Class, has_graphs: bool) -> &'static str {
         Class::Compute => "Lower precision or fewer operations help; faster memory does not.",
         Class::Balanced => "Memory and SMs are both busy: only less work helps.",
         Class::Latency => "The GPU waits: more work per launch helps, or more warps per SM.",
-        Class::Launch if has_graphs => "The kernels are too short: fusing them helps.",
-        Class::Launch => "The kernels are too short: fusing them or CUDA graphs help.",
+        Class::Launch => match has_graphs {
+            Some(true) => "The kernels are too short: fusing them helps.",
+            Some(false) => "The kernels are too short: fusing them or CUDA graphs help.",
+            None => "The kernels are too short: fusing them helps, or CUDA graphs if the program has none.",
+        },
     }
 }
 
@@ -345,8 +348,9 @@ fn short_kernels(table: &KernelTable) -> Option<String> {
     let ns: f64 = short().filter_map(|row| row.total_ns).sum();
     let share = calls as f64 / table.calls().max(1) as f64;
     let remedy = match table.has_graphs() {
-        true => "fusing them may help. The program already launches CUDA graphs.",
-        false => "fusing them or CUDA graphs may help.",
+        Some(true) => "fusing them may help. The program already launches CUDA graphs.",
+        Some(false) => "fusing them or CUDA graphs may help.",
+        None => "fusing them may help. This file does not show whether the program launches CUDA graphs.",
     };
     (share >= 0.2).then(|| {
         format!(
@@ -426,10 +430,12 @@ mod tests {
             KernelRow { calls: 9, total_ns: Some(900.0), mean_ns: Some(100.0), ..KernelRow::named("k") };
         let mut table = KernelTable { rows: vec![row], ..KernelTable::new("test", Kind::Kernels) };
         let text = |table: &KernelTable| TableView::new(table, &RowQuery::default()).text();
+        assert!(text(&table).contains("does not show whether"), "{}", text(&table));
+        table.graphs = Some(false);
         assert!(text(&table).contains("fusing them or CUDA graphs may help"), "{}", text(&table));
-        table.graphs = true;
+        table.graphs = Some(true);
         assert!(text(&table).contains("already launches CUDA graphs"), "{}", text(&table));
-        table.graphs = false;
+        table.graphs = None;
         table.rows[0].graph_calls = Some(9);
         assert!(!text(&table).contains("graphs may help"), "{}", text(&table));
     }

@@ -20,9 +20,13 @@ struct Architecture {
     windows: Windows,
     experts: ExpertStyle,
     attention: Attention,
+    mlp: Mlp,
+    positions: Positions,
+    /// Whether the head is the embedding, if `tie_word_embeddings` is missing.
+    is_tied: bool,
 }
 
-/// Biases of attention.
+/// Biases of attention, and of the MLP and the norms in older decoders.
 #[derive(Debug, Clone, Copy)]
 enum Bias {
     None,
@@ -30,8 +34,12 @@ enum Bias {
     Qkv,
     /// The same, if `attention_bias` is set.
     QkvIfSet,
-    /// Of all matrices, if `attention_bias` is set.
+    /// Of all matrices of attention, if `attention_bias` is set.
     AllIfSet,
+    /// Of all matrices of layers, and of norms, which are layer norms.
+    Everywhere,
+    /// Of norms; of matrices by this key, or this default.
+    EverywhereIf(&'static str, bool),
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -39,6 +47,25 @@ enum Norms {
     Before,
     After,
     Both,
+    /// One norm before attention and MLP, which run side by side.
+    Shared,
+    /// One or two before, as Falcon's keys say.
+    Falcon,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Mlp {
+    /// Gate, up and down.
+    Gated,
+    /// Up and down.
+    Plain,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Positions {
+    Computed,
+    /// A table with so many more rows than positions.
+    Learned(u64),
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -48,6 +75,7 @@ enum QkNorm {
     Rows,
     /// If `use_qk_norm` is set.
     IfSet,
+    RowsIfSet,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -97,7 +125,15 @@ const fn like(like: Family, model_type: &'static str) -> Architecture {
         windows: Windows::None,
         experts: ExpertStyle::None,
         attention: Attention::Grouped,
+        mlp: Mlp::Gated,
+        positions: Positions::Computed,
+        is_tied: false,
     }
+}
+
+/// As in GPT-2: layer norms, biases, an MLP without a gate.
+const fn older(model_type: &'static str) -> Architecture {
+    Architecture { bias: Bias::Everywhere, mlp: Mlp::Plain, is_tied: true, ..like(Family::Llama, model_type) }
 }
 
 const LLAMA: Architecture = Architecture { runs: true, ..like(Family::Llama, "llama") };
@@ -138,6 +174,12 @@ const DEEPSEEK: Architecture = Architecture {
     attention: Attention::Latent,
     ..like(Family::Llama, "deepseek_v2")
 };
+const COHERE: Architecture = Architecture {
+    norms: Norms::Shared,
+    qk_norm: QkNorm::RowsIfSet,
+    is_tied: true,
+    ..like(Family::Llama, "cohere")
+};
 
 /// Every decoder whose cost is known.
 const ARCHITECTURES: &[Architecture] = &[
@@ -176,7 +218,7 @@ const ARCHITECTURES: &[Architecture] = &[
     Architecture { runs: false, model_type: "qwen2_5_vl_text", ..QWEN2 },
     Architecture { runs: false, model_type: "qwen3_vl_text", ..QWEN3 },
     Architecture { runs: false, model_type: "qwen3_vl_moe_text", experts: ExpertStyle::Qwen, ..QWEN3 },
-    like(Family::Llama, "gemma"),
+    Architecture { is_tied: true, ..like(Family::Llama, "gemma") },
     OLMO2,
     Architecture { model_type: "olmo3", windows: Windows::LayerTypes, ..OLMO2 },
     like(Family::Llama, "granite"),
@@ -185,6 +227,31 @@ const ARCHITECTURES: &[Architecture] = &[
     GLM,
     Architecture { model_type: "glm4", norms: Norms::Both, ..GLM },
     Architecture { model_type: "glm4_moe", experts: ExpertStyle::DeepSeek, qk_norm: QkNorm::IfSet, ..GLM },
+    COHERE,
+    Architecture { model_type: "cohere2", windows: Windows::LayerTypes, qk_norm: QkNorm::None, ..COHERE },
+    Architecture { bias: Bias::EverywhereIf("bias", false), norms: Norms::Falcon, ..older("falcon") },
+    Architecture { positions: Positions::Learned(0), ..older("gpt2") },
+    Architecture { positions: Positions::Learned(0), ..older("gpt_bigcode") },
+    Architecture { is_tied: false, ..older("gpt_neox") },
+    Architecture { positions: Positions::Learned(2), ..older("opt") },
+    Architecture { is_tied: false, norms: Norms::Shared, ..older("phi") },
+    Architecture {
+        bias: Bias::EverywhereIf("use_bias", true),
+        windows: Windows::OfFamily,
+        like: Family::Mistral,
+        ..older("starcoder2")
+    },
+];
+
+/// Older names of keys.
+const RENAMED: &[(&str, &str)] = &[
+    ("n_embd", "hidden_size"),
+    ("n_inner", "intermediate_size"),
+    ("ffn_dim", "intermediate_size"),
+    ("ffn_hidden_size", "intermediate_size"),
+    ("n_layer", "num_hidden_layers"),
+    ("n_head", "num_attention_heads"),
+    ("n_positions", "max_position_embeddings"),
 ];
 
 /// Models with a text decoder in `text_config`, and the decoder's `model_type` where that is not given.

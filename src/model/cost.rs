@@ -223,13 +223,15 @@ impl Shape {
         let weight = self.weight_size(Part::Other);
         let head = self.weight_size(if self.tied_embeddings { Part::Other } else { Part::Head });
         let table = vocab * h;
+        let tables = if self.position_table > 0 { 2.0 } else { 1.0 };
+        let head_bias = self.bias(batch, if self.head_bias { vocab } else { 0.0 });
         vec![
             once(
                 Operator::Embedding,
                 Amounts {
-                    weight_bytes: rows * h * weight,
+                    weight_bytes: tables * rows * h * weight,
                     activation_bytes: rows * h * number,
-                    parameters: table,
+                    parameters: table + self.position_table as f64 * h,
                     ..Amounts::default()
                 },
             ),
@@ -242,7 +244,7 @@ impl Shape {
                     activation_bytes: batch * (h * number + vocab * LOGIT_BYTES),
                     parameters: if self.tied_embeddings { 0.0 } else { table },
                     ..Amounts::default()
-                },
+                } + head_bias,
             ),
             once(
                 Operator::Sampling,
@@ -259,9 +261,9 @@ impl Shape {
         let h = self.hidden as f64;
         Amounts {
             other_flops: NORM_FLOPS * rows * h,
-            weight_bytes: h * self.weight_size(Part::Other),
+            weight_bytes: self.norm_numbers() as f64 * self.weight_size(Part::Other),
             activation_bytes: 2.0 * rows * h * self.number_bytes as f64,
-            parameters: h,
+            parameters: self.norm_numbers() as f64,
             ..Amounts::default()
         }
     }

@@ -42,8 +42,8 @@ impl Shape {
                 let (inputs, outputs) = self.attention_tensors(group).output;
                 product(rows, inputs, outputs)
             }),
-            Operator::GateUp => self.mlp_shapes(rows, |width| (h, width.saturating_mul(2))),
-            Operator::Activation => sizes(&[rows, self.intermediate.saturating_mul(2)]),
+            Operator::GateUp => self.mlp_shapes(rows, |width| (h, self.up_width(width))),
+            Operator::Activation => sizes(&[rows, self.up_width(self.intermediate)]),
             Operator::Down => self.mlp_shapes(rows, |width| (width, h)),
             // Logits are computed for the last position of each sequence only.
             Operator::FinalNorm => sizes(&[batch, h]),

@@ -38,6 +38,14 @@ pub struct Shape {
     pub output_bias: bool,
     #[serde(default, skip_serializing_if = "is_false")]
     pub mlp_bias: bool,
+    /// Whether the MLP has no gate: up and down only.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub plain_mlp: bool,
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub head_bias: bool,
+    /// Rows of the table of learned positions; 0 without one.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub position_table: u64,
     #[serde(default)]
     pub qk_norm: bool,
     /// Whether that norm has a weight for each number of a row, not of a head.
@@ -52,9 +60,15 @@ pub struct Shape {
     /// Norms before attention and MLP.
     #[serde(default = "yes", skip_serializing_if = "is_true")]
     pub pre_norms: bool,
+    /// Whether attention and MLP have one norm before them, not two.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub shared_norm: bool,
     /// Norms after attention and MLP.
     #[serde(default)]
     pub post_norms: bool,
+    /// Whether norms have a bias too.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub norm_bias: bool,
     /// Type of activations, KV cache and arithmetic: "f32", "f16" or "bf16".
     pub dtype: String,
     /// Bytes of one number of that type.
@@ -76,6 +90,10 @@ fn is_true(value: &bool) -> bool {
 
 fn is_false(value: &bool) -> bool {
     !value
+}
+
+fn is_zero(value: &u64) -> bool {
+    *value == 0
 }
 
 /// Layers with equal cost.
@@ -193,12 +211,17 @@ impl Shape {
             qkv_bias: spec.qkv_bias,
             output_bias: spec.output_bias,
             mlp_bias: false,
+            plain_mlp: false,
+            head_bias: false,
+            position_table: 0,
             qk_norm: spec.qk_norm,
             qk_norm_by_row: false,
             output_gate: false,
             sinks: false,
             pre_norms: true,
+            shared_norm: false,
             post_norms: spec.post_norms,
+            norm_bias: false,
             dtype: dtype.name().to_owned(),
             number_bytes: dtype.bytes(),
             weight_bytes,
@@ -220,6 +243,16 @@ impl Shape {
     /// Sizes of a query row and of a key or value row.
     pub fn row_widths(&self) -> (u64, u64) {
         (self.heads.saturating_mul(self.head_dim), self.kv_heads.saturating_mul(self.head_dim))
+    }
+
+    /// Outputs of the first product of an MLP.
+    pub(super) fn up_width(&self, intermediate: u64) -> u64 {
+        if self.plain_mlp { intermediate } else { intermediate.saturating_mul(2) }
+    }
+
+    /// Weights of a norm of a row.
+    pub(super) fn norm_numbers(&self) -> u64 {
+        if self.norm_bias { 2 * self.hidden } else { self.hidden }
     }
 
     /// Numbers in the KV cache per position and sequence, in one layer of `group`.
@@ -282,17 +315,21 @@ impl Shape {
     fn parameters_by_part(&self, expert_count: impl Fn(&Experts) -> u64) -> [(Part, u128); 4] {
         let (h, matrix) = (u128::from(self.hidden), |a: u64, b: u64| u128::from(a) * u128::from(b));
         let table = matrix(self.vocab, self.hidden);
-        let norms = if self.pre_norms { 2 * h } else { 0 } + if self.post_norms { 2 * h } else { 0 };
+        let norm = u128::from(self.norm_numbers());
+        let before = if !self.pre_norms { 0 } else { 2 - u128::from(self.shared_norm) };
+        let norms = norm * (before + if self.post_norms { 2 } else { 0 });
         let small_of_all = norms + if self.output_bias { h } else { 0 };
-        let (mut attention, mut mlp, mut other) = (0, 0, table + h);
+        let (mut attention, mut mlp, mut other) = (0, 0, table + norm);
+        other += matrix(self.position_table, self.hidden);
+        other += if self.head_bias { u128::from(self.vocab) } else { 0 };
         for group in &self.layers {
             let count = u128::from(group.count);
             let AttentionTensors { projections, small, output } = self.attention_tensors(group);
             let matrices: u128 = projections.iter().map(|(a, b)| matrix(*a, *b)).sum();
             attention += count * (matrices + matrix(output.0, output.1));
             other += count * (u128::from(small) + small_of_all);
-            let gated = |intermediate: u64| 3 * matrix(intermediate, self.hidden);
-            let bias = |intermediate: u64| h + 2 * u128::from(intermediate);
+            let gated = |intermediate: u64| matrix(self.up_width(intermediate) + intermediate, self.hidden);
+            let bias = |intermediate: u64| h + u128::from(self.up_width(intermediate));
             match self.experts.filter(|_| group.has_experts) {
                 None => {
                     mlp += count * gated(self.intermediate);

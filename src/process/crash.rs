@@ -71,10 +71,16 @@ pub fn fault_requested(fault: &str) -> bool {
     FAULT.as_deref() == Some(fault)
 }
 
-/// Panics where `LLMPROF_FAULT=panic:<point>` requests it; does nothing in a build without the feature `fault-injection`.
+/// Panics where `LLMPROF_FAULT=panic:<point>` requests it, and has no memory where `allocation:<point>` does; does nothing in a
+/// build without the feature `fault-injection`.
 pub fn fault_point(_point: &str) {
     #[cfg(feature = "fault-injection")]
-    if fault_requested(&format!("panic:{_point}")) {
-        panic!("requested by LLMPROF_FAULT");
+    {
+        if fault_requested(&format!("panic:{_point}")) {
+            panic!("requested by LLMPROF_FAULT");
+        }
+        if fault_requested(&format!("allocation:{_point}")) {
+            std::hint::black_box(Vec::<u8>::with_capacity(isize::MAX as usize));
+        }
     }
 }

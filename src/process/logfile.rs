@@ -8,6 +8,8 @@ use std::{
 
 use tracing_subscriber::{EnvFilter, fmt::MakeWriter};
 
+use crate::base::foreign::visible;
+
 static CURRENT: Mutex<Option<File>> = Mutex::new(None);
 
 struct ToCurrent;
@@ -27,7 +29,7 @@ impl Write for CurrentFile {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
         if let Some(file) = CURRENT.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
             // A full disk must not end the run; the recorder counts what is lost.
-            let _ = file.write_all(buf);
+            let _ = file.write_all(visible(&String::from_utf8_lossy(buf)).as_bytes());
         }
         Ok(buf.len())
     }

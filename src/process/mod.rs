@@ -1,15 +1,11 @@
-//! The process around the work: signals, panics, the log file and stderr.
+//! The process around the work: signals, panics, the log file, stdout and stderr.
 
+pub mod abort;
 pub mod crash;
 pub mod logfile;
+pub mod outlet;
+pub mod output;
 pub mod shutdown;
+pub mod stops;
 
-use std::{
-    fmt::Display,
-    io::{self, Write},
-};
-
-/// Prints a line to stderr. Unlike `eprintln!` it does not panic when stderr is closed: a run goes on without a reader.
-pub fn eprint_line(line: impl Display) {
-    let _ = writeln!(io::stderr(), "{line}");
-}
+pub use self::{outlet::Outlet, output::eprint_line};

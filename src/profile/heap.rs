@@ -5,7 +5,10 @@
 use std::{
     alloc::{GlobalAlloc, Layout, System},
     cell::Cell,
-    sync::atomic::{AtomicI64, Ordering},
+    sync::{
+        OnceLock,
+        atomic::{AtomicI64, Ordering},
+    },
 };
 
 use crate::event::{Allocator, AllocatorSample, HeapGrowth};
@@ -16,6 +19,23 @@ pub struct CountingHeap;
 /// Of all threads. The peak may miss what another thread allocates in the same nanoseconds.
 static LIVE: AtomicI64 = AtomicI64::new(0);
 static PEAK: AtomicI64 = AtomicI64::new(0);
+
+/// Called with the size of an allocation that failed. Returns whether to try again.
+static ON_FAILURE: OnceLock<fn(usize) -> bool> = OnceLock::new();
+
+/// Has `handler` called when an allocation fails. It must neither allocate nor panic.
+pub fn on_failure(handler: fn(usize) -> bool) {
+    let _ = ON_FAILURE.set(handler);
+}
+
+/// Allocates `bytes` by `allocate`, and once more where the handler of failures made room.
+fn with_second_try(bytes: usize, allocate: impl Fn() -> *mut u8) -> *mut u8 {
+    let memory = allocate();
+    if memory.is_null() && ON_FAILURE.get().is_some_and(|handler| handler(bytes)) {
+        return allocate();
+    }
+    memory
+}
 
 thread_local! {
     /// Constant and without a destructor: an allocator may use it at any moment of a thread's life.
@@ -47,11 +67,12 @@ fn count_freed(bytes: usize) {
     let _ = THREAD.try_with(|account| account.live.set(account.live.get() - bytes as i64));
 }
 
-// SAFETY: every call goes to the system's allocator with the same arguments; counting neither allocates nor panics.
+// SAFETY: every call goes to the system's allocator with the same arguments, a failed one perhaps twice; counting and the handler
+// of failures neither allocate nor panic.
 unsafe impl GlobalAlloc for CountingHeap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's contract is that of the system's allocator.
-        let memory = unsafe { System.alloc(layout) };
+        let memory = with_second_try(layout.size(), || unsafe { System.alloc(layout) });
         if !memory.is_null() {
             count_allocated(layout.size());
         }
@@ -60,7 +81,7 @@ unsafe impl GlobalAlloc for CountingHeap {
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         // SAFETY: as above.
-        let memory = unsafe { System.alloc_zeroed(layout) };
+        let memory = with_second_try(layout.size(), || unsafe { System.alloc_zeroed(layout) });
         if !memory.is_null() {
             count_allocated(layout.size());
         }
@@ -75,7 +96,7 @@ unsafe impl GlobalAlloc for CountingHeap {
 
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         // SAFETY: as above.
-        let moved = unsafe { System.realloc(memory, layout, size) };
+        let moved = with_second_try(size, || unsafe { System.realloc(memory, layout, size) });
         if !moved.is_null() {
             // It may have grown in place: only the difference counts.
             match size.checked_sub(layout.size()) {

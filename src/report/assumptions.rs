@@ -2,11 +2,11 @@
 
 use std::fmt::Write;
 
-use super::{cost::ASSUMPTIONS, metrics::energy_of};
+use super::{cost::ASSUMPTIONS, list_item, metrics::energy_of, title};
 use crate::{event::TraceState, state::RunState};
 
 pub(super) fn assumptions_md(state: &RunState) -> String {
-    let title = state.run.as_ref().map_or("run", |run| &run.model);
+    let title = title(state);
     let mut out = format!("# Assumptions: {title}\n\n");
     let sections = [
         ("Workload", workload(state)),
@@ -18,7 +18,7 @@ pub(super) fn assumptions_md(state: &RunState) -> String {
     for (title, lines) in sections {
         let _ = writeln!(out, "## {title}\n");
         for line in lines {
-            let _ = writeln!(out, "- {line}");
+            out += &list_item(&line);
         }
         out.push('\n');
     }

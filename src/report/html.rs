@@ -3,6 +3,7 @@
 use super::{
     markdown::{details_md, summary_md},
     plots::Plot,
+    title,
 };
 use crate::{
     base::markup::{escaped, html_from_markdown, html_page},
@@ -27,12 +28,12 @@ table{font-size:9pt}th,td{padding-right:.6rem}pre{font-size:7.5pt}pre,th,td{whit
 
 /// The report for a browser.
 pub(super) fn report_html(state: &RunState, plots: &[Plot]) -> String {
-    let title = state.run.as_ref().map_or("run", |run| &run.model);
+    let title = title(state);
     let mut body = html_from_markdown(&summary_md(state));
     for plot in plots {
         let caption = escaped(plot.title);
         body += &format!("<figure>{}<figcaption>{caption}</figcaption></figure>\n", plot.svg.trim());
     }
     body += &html_from_markdown(&details_md(state));
-    html_page(title, STYLE, &body)
+    html_page(&title, STYLE, &body)
 }

@@ -3,8 +3,10 @@
 use std::fmt::Write;
 
 use super::{
+    list_item,
     metrics::{DEFINITIONS, energy_of, outcome},
     plots::{self, Plot},
+    title,
 };
 use crate::{
     analysis::{distribution::Distribution, metrics::Metrics, throttle},
@@ -41,7 +43,7 @@ pub(super) fn report_with_plots(state: &RunState, plots: &[Plot]) -> String {
 
 /// What ran, its latencies and rates, and the verdict: the part before the plots.
 pub(super) fn summary_md(state: &RunState) -> String {
-    let title = state.run.as_ref().map_or("run", |r| &r.model);
+    let title = title(state);
     let mut out = format!("# {title}\n\n");
     if let Some(run) = &state.run {
         if run.simulated {
@@ -139,7 +141,7 @@ pub(super) fn hints(state: &RunState, phase: Phase) -> Vec<String> {
 /// A list with one item for each sentence, and an empty line after it.
 pub(super) fn list(out: &mut String, sentences: &[String]) {
     for sentence in sentences {
-        let _ = writeln!(out, "- {sentence}.");
+        *out += &list_item(&format!("{sentence}."));
     }
     if !sentences.is_empty() {
         out.push('\n');
@@ -302,7 +304,7 @@ fn notices(out: &mut String, state: &RunState) {
     }
     let _ = writeln!(out, "## Notices\n");
     for (t, notice) in notices {
-        let _ = writeln!(out, "- {:.1} s, {}: {}", t.secs(), notice.source, notice.text);
+        *out += &list_item(&format!("{:.1} s, {}: {}", t.secs(), notice.source, notice.text));
     }
     out.push('\n');
 }

@@ -19,7 +19,13 @@ pub use ops_csv::COLUMNS as OPS_COLUMNS;
 pub use remake::{Remade, ReportError, remake};
 use serde::Serialize;
 
-use crate::state::RunState;
+use crate::{
+    base::{
+        foreign::{MAX_LINE, line, visible},
+        markup::inert_markdown,
+    },
+    state::RunState,
+};
 use cost::{CostEstimate, CostGpu, CostQuery};
 
 /// A file of a run's reports.
@@ -66,8 +72,31 @@ pub fn documents(state: &RunState) -> Vec<Document> {
         "static_compute.md" => cost.as_ref().map(CostEstimate::markdown),
         plot => plots.iter().find(|made| made.name == plot).map(|made| made.svg.clone()),
     };
-    NAMES.into_iter().filter_map(|name| Some(Document { name, content: content(name)? })).collect()
+    NAMES
+        .into_iter()
+        .filter_map(|name| Some(Document { name, content: safe(name, content(name)?) }))
+        .collect()
 }
+
+/// Names and messages of others neither act nor hide in a document.
+fn safe(name: &str, content: String) -> String {
+    match name.ends_with(".md") {
+        true => inert_markdown(&content),
+        false => visible(&content).into_owned(),
+    }
+}
+
+/// The name of what was run, for headings.
+fn title(state: &RunState) -> String {
+    state.run.as_ref().map_or_else(|| "run".to_owned(), |run| line(&run.model, MAX_TITLE))
+}
+
+/// One item of a list, on a line of its own.
+fn list_item(text: &str) -> String {
+    format!("- {}\n", line(text, MAX_LINE))
+}
+
+const MAX_TITLE: usize = 200;
 
 /// The cost of the run's model on the run's GPU, where its shape was recorded.
 fn cost_estimate(state: &RunState) -> Option<CostEstimate> {

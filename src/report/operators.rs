@@ -3,7 +3,10 @@
 
 use std::fmt::Write;
 
-use super::markdown::{hints, list, none};
+use super::{
+    markdown::{hints, list, none},
+    title,
+};
 use crate::{
     base::{
         table,
@@ -16,7 +19,7 @@ use crate::{
 
 /// `None` where neither kernels nor a shape were recorded.
 pub(super) fn operators_md(state: &RunState) -> Option<String> {
-    let title = state.run.as_ref().map_or("run", |run| &run.model);
+    let title = title(state);
     let mut out = format!("# Operators: {title}\n\n");
     let mut any = false;
     for phase in [Phase::Prefill, Phase::Decode] {

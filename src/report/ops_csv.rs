@@ -1,6 +1,7 @@
 //! The operators of a run as rows: `ops.csv`. A value that was not measured is an empty cell.
 
 use crate::{
+    base::csv::csv_text,
     event::{HeapGrowth, OperatorTime, Phase, kernels::KernelRow},
     model::{
         Operator,
@@ -36,17 +37,11 @@ pub const COLUMNS: [&str; 21] = [
 
 /// `None` where neither operators nor kernels nor a shape were recorded.
 pub(super) fn ops_csv(state: &RunState) -> Option<String> {
-    let mut out = csv::Writer::from_writer(Vec::new());
-    let mut any = false;
-    out.write_record(COLUMNS).ok()?;
+    let mut all = vec![COLUMNS.map(str::to_owned)];
     for phase in [Phase::Prefill, Phase::Decode] {
-        for row in rows(state, phase) {
-            any = true;
-            out.write_record(row.cells(phase)).ok()?;
-        }
+        all.extend(rows(state, phase).iter().map(|row| row.cells(phase)));
     }
-    let text = String::from_utf8(out.into_inner().ok()?).ok()?;
-    any.then_some(text)
+    (all.len() > 1).then(|| csv_text(&all))
 }
 
 #[derive(Default)]

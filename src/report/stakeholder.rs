@@ -2,7 +2,11 @@
 
 use std::fmt::Write;
 
-use super::metrics::{energy_of, outcome};
+use super::{
+    list_item,
+    metrics::{energy_of, outcome},
+    title,
+};
 use crate::{
     analysis::{classify::Class, roofline::PointKind, throttle::Work},
     base::units::{grouped, millis, percent, three_digits},
@@ -12,7 +16,7 @@ use crate::{
 
 /// What was run, how fast, what limits it, what to do.
 pub(super) fn summary_md(state: &RunState) -> String {
-    let title = state.run.as_ref().map_or("run", |run| &run.model);
+    let title = title(state);
     let mut out = format!("# {title}: summary\n\n");
     section(&mut out, "What was run", &what_was_run(state));
     section(&mut out, "How fast", &how_fast(state));
@@ -26,7 +30,7 @@ pub(super) fn summary_md(state: &RunState) -> String {
 fn section(out: &mut String, title: &str, lines: &[String]) {
     let _ = writeln!(out, "## {title}\n");
     for line in lines {
-        let _ = writeln!(out, "- {line}");
+        *out += &list_item(line);
     }
     out.push('\n');
 }

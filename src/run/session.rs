@@ -24,9 +24,9 @@ use crate::{
     engine::{Engine, driver::Control},
     event::{
         self, Clock, Envelope, Event, EventRx, EventTx, KernelTrace, Level, Notice, Outcome, Phase,
-        RunFinished, SnapshotTaken, TraceState,
+        ProcessStopped, RunFinished, SnapshotTaken, Stamp, TraceState,
     },
-    process::crash,
+    process::{crash, stops::Stops},
     profile::live::Tracer,
     run::{observer::Observer, plan::Plan, probes, rerun::Tool},
     rundir::{Loss, RunDir, snapshot_file},
@@ -55,6 +55,7 @@ pub struct Session {
     /// For the files of tools when the run is not recorded.
     scratch: Option<TempDir>,
     loss_reported: bool,
+    stops: Stops,
     closed: bool,
 }
 
@@ -86,8 +87,10 @@ impl Session {
     }
 
     fn launch(plan: Plan, engine: Option<Box<dyn Engine + Send>>) -> Session {
-        let clock = if plan.simulated() { Clock::virtual_clock() } else { Clock::wall() };
-        let (tx, rx) = event::channel(clock);
+        let (tx, rx) = match plan.simulated() {
+            true => event::patient_channel(Clock::virtual_clock()),
+            false => event::channel(Clock::wall()),
+        };
         let started = plan.started();
         let tracer = plan.device.is_cuda().then(|| {
             let enable = plan.composed.config.profiling.cupti.enable;
@@ -110,6 +113,7 @@ impl Session {
             tool_failures: Vec::new(),
             scratch: None,
             loss_reported: false,
+            stops: Stops::default(),
             closed: false,
         };
         session.emit(Event::RunStarted(Box::new(started)));
@@ -119,6 +123,7 @@ impl Session {
         for choice in session.plan.choices.clone() {
             session.notice(Level::Info, "model", choice);
         }
+        session.flush();
         session.recording.write_inputs(&session.plan.composed);
         if !session.plan.is_for_tools_alone() {
             session.spawn(engine);
@@ -142,11 +147,15 @@ impl Session {
             }
             Ok(mut sampler) => {
                 let (tx, stop) = (self.tx.clone(), self.control.cancel_flag());
-                self.threads.push(spawn_thread("llmprof-sampler", move || {
+                let thread = spawn_thread("llmprof-sampler", move || {
                     crash::fault_point("sampler");
                     sampler.announce(&tx);
                     sampler.run(&tx, &stop);
-                }));
+                });
+                match thread {
+                    Ok(thread) => self.threads.push(thread),
+                    Err(refused) => self.notice(Level::Error, "telemetry", refused),
+                }
             }
         }
         if plan.watches() {
@@ -160,7 +169,13 @@ impl Session {
             sim_kernels: self.sim_kernels.clone(),
             sampler: inline,
         };
-        self.threads.push(spawn_thread("llmprof-engine", move || engine.run(ready)));
+        match spawn_thread("llmprof-engine", move || engine.run(ready)) {
+            Ok(thread) => self.threads.push(thread),
+            Err(refused) => {
+                let finished = RunFinished { outcome: Outcome::Failed, cause: Some(refused) };
+                self.emit(Event::RunFinished(finished));
+            }
+        }
     }
 
     pub fn plan(&self) -> &Plan {
@@ -186,7 +201,7 @@ impl Session {
 
     /// Adds an event of the session itself, after all that were sent before it.
     fn emit(&mut self, event: Event) {
-        self.tx.send(event);
+        self.tx.send_as_consumer(event);
         self.drain();
     }
 
@@ -196,9 +211,7 @@ impl Session {
 
     /// Takes all events that have been sent so far.
     fn drain(&mut self) {
-        while let Ok(envelope) = self.rx.try_recv() {
-            self.batch.push(envelope);
-        }
+        self.rx.take_waiting(&mut self.batch);
         self.take_in();
         if self.closed {
             // Ticks may have stopped.
@@ -207,6 +220,7 @@ impl Session {
     }
 
     fn take_in(&mut self) {
+        self.mark_stop();
         for mut envelope in std::mem::take(&mut self.batch).drain(..) {
             if self.state.finished.is_some() {
                 // Events after the end, such as reports of tools, do not prolong the run.
@@ -228,6 +242,27 @@ impl Session {
         }
     }
 
+    /// Puts a stop of the process between the last event before it and the first one after it. Simulated time did not advance.
+    fn mark_stop(&mut self) {
+        if self.closed || self.plan.simulated() {
+            return;
+        }
+        let Some(ago) = self.stops.next() else { return };
+        let went_on = Stamp(self.tx.clock().now().0.saturating_sub(ago.as_nanos() as u64));
+        let at = self.batch.partition_point(|envelope| envelope.t < went_on);
+        let since = self.batch[..at].iter().map(|envelope| envelope.t).fold(self.state.now, Stamp::max);
+        let t = went_on.max(since);
+        let text = format!(
+            "the process was stopped for {:.1} s; the tokens of that time are left out of all latencies",
+            t.since(since).as_secs_f64()
+        );
+        let events = [
+            Event::ProcessStopped(ProcessStopped { since }),
+            Event::Notice(Notice { level: Level::Warn, source: "process".to_owned(), text }),
+        ];
+        self.batch.splice(at..at, events.map(|event| Envelope { t, event }));
+    }
+
     fn tick(&mut self) {
         if let Some(recorder) = self.recording.recorder() {
             recorder.tick();
@@ -243,7 +278,8 @@ impl Session {
             return;
         }
         self.finish_when_steady();
-        let lost = self.recording.recorder().map_or(0, |recorder| recorder.lost());
+        let unwritten = self.recording.recorder().map_or(0, |recorder| recorder.lost());
+        let lost = unwritten + self.rx.lost();
         if let Some(sample) = self.observer.due(self.rx.len() as u64, lost) {
             self.emit(Event::Observer(sample));
         }
@@ -344,7 +380,11 @@ impl Session {
 
     /// What is missing from the recording.
     pub fn loss(&self) -> Option<Loss> {
-        self.recording.loss()
+        let dropped = || match self.rx.lost() {
+            0 => None,
+            lost => Some(Loss::Events { lost }),
+        };
+        self.recording.loss().or_else(dropped)
     }
 
     /// Stops the work and closes the recording. `outcome` and `cause` are for a run that has not ended by itself.
@@ -377,6 +417,8 @@ impl Session {
         self.cancel();
         let deadline = Instant::now() + STOP_TIMEOUT;
         while Instant::now() < deadline && !self.is_idle() {
+            // A simulated engine may be waiting for room.
+            self.drain();
             thread::sleep(Duration::from_millis(2));
         }
         // The processes of a tool are killed. What is left of its thread only waits for them.
@@ -414,8 +456,14 @@ impl Drop for Session {
     }
 }
 
-fn spawn_thread(name: &str, work: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
-    thread::Builder::new().name(name.to_owned()).spawn(work).expect("the system refuses a thread")
+/// Starts a thread, or says why the system refuses it.
+fn spawn_thread(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, String> {
+    thread::Builder::new().name(name.to_owned()).spawn(work).map_err(|e| {
+        format!(
+            "cannot start the thread {name}: {e}; end other programs, or raise the limits on processes (ulimit -u) and memory \
+             (ulimit -v)"
+        )
+    })
 }
 
 #[cfg(all(test, feature = "cuda"))]

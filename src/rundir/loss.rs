@@ -11,6 +11,8 @@ pub enum Loss {
     Lines { lost: u64, reason: String },
     /// The directory was moved or deleted while the run was recorded.
     Displaced { dir: PathBuf },
+    /// Events came faster than they could be taken.
+    Events { lost: u64 },
     /// A file other than the events could not be written.
     File { reason: String },
 }
@@ -23,6 +25,10 @@ impl fmt::Display for Loss {
             Loss::Displaced { dir } => {
                 write!(f, "{} was moved or deleted during the run: the recording is not there", dir.display())
             }
+            Loss::Events { lost } => write!(
+                f,
+                "{lost} events were lost: they came faster than they could be recorded; the disk or the machine is too slow"
+            ),
             Loss::File { reason } => write!(f, "could not be written: {reason}"),
         }
     }

@@ -26,6 +26,9 @@ const FIRST: [Reading; 8] = [
     Reading::MemTotal,
 ];
 
+/// From the start of a recording.
+const FLUSHED_AT_ONCE: Duration = Duration::from_secs(1);
+
 /// The readings after the first columns.
 fn other_readings() -> impl Iterator<Item = Reading> {
     Reading::ALL.iter().copied().filter(|reading| !FIRST.contains(reading))
@@ -54,6 +57,7 @@ pub struct Recorder {
     trace: Option<(ChromeTrace, LineFile)>,
     started_unix_s: f64,
     flush_every: Duration,
+    created: Instant,
     flushed: Instant,
     /// A document that could not be written.
     unwritten: Option<String>,
@@ -77,6 +81,7 @@ impl Recorder {
             trace: None,
             started_unix_s: started_unix_ms as f64 / 1e3,
             flush_every,
+            created: Instant::now(),
             flushed: Instant::now(),
             unwritten: None,
             displaced: false,
@@ -130,9 +135,10 @@ impl Recorder {
         }
     }
 
-    /// Flushes when the interval is over. Call it at least as often as events come.
+    /// Flushes when the interval is over, and always in the first second: a run that is killed early has its start on disk. Call
+    /// it at least as often as events come.
     pub fn tick(&mut self) {
-        if self.flushed.elapsed() >= self.flush_every {
+        if self.created.elapsed() < FLUSHED_AT_ONCE || self.flushed.elapsed() >= self.flush_every {
             self.flush();
         }
     }

@@ -62,15 +62,19 @@ impl Loading {
 }
 
 impl RunState {
-    /// The rest of the run in seconds, from the requests so far; `None` before the first has ended and while it cannot
-    /// be known.
+    /// The rest of the run in seconds, from the requests so far or the first tokens of the first request; `None` while
+    /// it cannot be known.
     pub fn time_left_s(&self) -> Option<f64> {
-        let finished = self.requests_done + self.warmup_done;
-        if self.finished.is_some() || self.workload_paused_at.is_some() || finished == 0 {
+        if self.finished.is_some() || self.workload_paused_at.is_some() {
             return None;
         }
-        let share = self.request_share_done();
         let elapsed = self.now.since(self.first_request_at?).as_secs_f64();
+        if self.requests_done + self.warmup_done == 0 {
+            let run = self.run.as_ref()?;
+            let planned = f64::from(run.requests) + f64::from(run.warmup);
+            return Some((planned * self.active.as_ref()?.expected_s()? - elapsed).max(0.0));
+        }
+        let share = self.request_share_done();
         (share < 1.0).then(|| elapsed * (1.0 - share) / share)
     }
 }

@@ -14,7 +14,7 @@ mod series;
 mod telemetry;
 mod trail;
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 pub use crate::analysis::roofline::OperatorBasis;
 pub use by_context::{AtContext, ByContext};
@@ -25,6 +25,7 @@ pub use loading::Loading;
 pub use operators::{AllocatorState, HostOperators, OperatorState};
 pub use recording::{Measured, RecordedSpan, Recording, Split};
 pub use requests::ActiveRequest;
+use requests::Gap;
 use serde::{Deserialize, Serialize};
 pub use series::{Bucket, Series};
 pub use telemetry::{GpuState, HostState};
@@ -37,8 +38,8 @@ use crate::{
         throttle::Work,
     },
     event::{
-        EngineKind, Envelope, Event, GpuAbsent, Notice, ObserverSample, Phase, RunFinished, RunStarted,
-        SamplerCost, Stamp, readings::Reading,
+        EngineKind, Envelope, Event, GpuAbsent, Notice, ObserverSample, Phase, RequestFinished, RunFinished,
+        RunStarted, SamplerCost, Stamp, readings::Reading,
     },
 };
 
@@ -134,6 +135,9 @@ impl RunState {
         let under_tool = self.kernels.working().is_some();
         let phase = if under_tool { Phase::Idle } else { self.phase };
         for gpu in self.gpus.iter_mut().filter(|gpu| gpu.info.profiled) {
+            if let Event::ProcessStopped(stop) = &envelope.event {
+                gpu.ledger.phase(stop.since, Phase::Idle);
+            }
             gpu.ledger.phase(t, phase);
         }
         match &envelope.event {
@@ -183,7 +187,7 @@ impl RunState {
                     self.counted_to = Some(t);
                 }
             }
-            Event::RequestFinished(finished) => self.request_finished(finished.complete),
+            Event::RequestFinished(finished) => self.request_finished(*finished),
             Event::PrefillProgress(progress) => {
                 if let Some(active) = &mut self.active {
                     active.prefill = Some(*progress);
@@ -194,15 +198,12 @@ impl RunState {
             Event::WorkloadPaused => self.workload_paused_at = Some(t),
             Event::WorkloadResumed => {
                 if let Some(paused_at) = self.workload_paused_at.take() {
-                    let pause = t.since(paused_at);
-                    self.counted_to = self.counted_to.map(|to| to + pause);
-                    self.first_request_at = self.first_request_at.map(|start| start + pause);
-                    if let Some(active) = &mut self.active {
-                        active.leave_out(pause);
-                        self.traces().for_each(RequestTrace::paused);
-                    }
+                    self.leave_out(t.since(paused_at), ActiveRequest::leave_out);
                 }
             }
+            // A pause of the workload is left out as a whole.
+            Event::ProcessStopped(_) if self.workload_paused_at.is_some() => {}
+            Event::ProcessStopped(stop) => self.leave_out(t.since(stop.since), ActiveRequest::stopped),
             Event::RunStarted(run) => self.run = Some((**run).clone()),
             Event::Preparing(preparing) => {
                 Loading::update(&mut self.loading, t, preparing);
@@ -241,23 +242,33 @@ impl RunState {
         self.total.both_mut().into_iter().chain(self.window.both_mut())
     }
 
+    /// Excludes `time` from what is measured; `leave_out` does so for the active request.
+    fn leave_out(&mut self, time: Duration, leave_out: impl FnOnce(&mut ActiveRequest, Duration)) {
+        self.counted_to = self.counted_to.map(|to| to + time);
+        self.first_request_at = self.first_request_at.map(|start| start + time);
+        if let Some(active) = &mut self.active {
+            leave_out(active, time);
+            self.traces().for_each(RequestTrace::paused);
+        }
+    }
+
     fn token(&mut self, t: Stamp, token: crate::event::Token) {
         let Some(active) = self.active.as_mut().filter(|a| a.started.request == token.request) else {
             return;
         };
         let first = active.first_token.is_none();
-        let gap_ns = active.token(t);
+        let Gap { ns: gap_ns, steps, is_latency } = active.token(t, token.index);
         let from = Stamp(t.0.saturating_sub(gap_ns));
         let recorded = self.kernels.recording.overlaps(from, t);
         active.recorded |= recorded;
         let context = u64::from(active.started.prompt_tokens) + u64::from(active.tokens) - 1;
         let (warmup, batch) = (active.started.warmup, u64::from(active.started.batch));
         let prompt = u64::from(active.started.prompt_tokens);
-        if !first {
+        if !first && is_latency {
             self.kernels.recording.step(from, t);
         }
-        // Slow because of the recording, not because of the GPU.
-        let left_out = recorded && !self.total.without.is_empty();
+        // Slow because of the recording or of a stop, not because of the GPU.
+        let left_out = !is_latency || (recorded && !self.total.without.is_empty());
         for gpu in self.gpus.iter_mut().filter(|gpu| gpu.info.profiled) {
             if !first && !left_out {
                 gpu.heat.token(t, gap_ns);
@@ -270,17 +281,25 @@ impl RunState {
         self.flight.token(mark, self.trail.count());
         self.trail.push(mark);
         match first {
+            _ if !is_latency => {}
             true => self.ttft_ms.push(t, gap_ns as f32 / 1e6),
             false => self.itl_ms.push(t, gap_ns as f32 / 1e6),
         }
         if !warmup {
-            self.traces().for_each(|trace| trace.token(t, first, gap_ns));
-            if !first {
+            self.traces().for_each(|trace| match is_latency {
+                true => trace.token(t, first, gap_ns),
+                false => trace.paused(),
+            });
+            if !first && is_latency {
                 self.by_context.of(recorded).token(context, gap_ns);
             }
             let wall_ns = self.counted_to.replace(t).map_or(0, |to| t.since(to).as_nanos() as u64);
             for metrics in [&mut self.total, &mut self.window].map(|metrics| metrics.of(recorded)) {
                 metrics.wall_ns += wall_ns;
+                if !is_latency {
+                    metrics.unmeasured_tokens(batch * u64::from(steps));
+                    continue;
+                }
                 match first {
                     true => metrics.first_token(gap_ns, prompt, batch),
                     false => metrics.next_token(gap_ns, batch),
@@ -292,13 +311,14 @@ impl RunState {
         }
     }
 
-    fn request_finished(&mut self, complete: bool) {
-        let Some(active) = self.active.take() else { return };
+    fn request_finished(&mut self, RequestFinished { request, complete }: RequestFinished) {
+        let Some(active) = self.active.take_if(|active| active.started.request == request) else { return };
         if active.started.warmup {
             self.warmup_done += 1;
             return;
         }
-        let sample = active.sample().filter(|_| complete);
+        let measured = complete && !active.stopped;
+        let sample = active.sample().filter(|_| measured);
         let recorded = active.recorded;
         for trace in self.full_trace.as_deref_mut().into_iter().chain([&mut self.trace]) {
             trace.of(recorded).request_ended(sample);
@@ -310,6 +330,9 @@ impl RunState {
             sample.and_then(|sample| sample.tpot_ns()).into_iter().for_each(|ns| tpots_ns.push(ns));
             for metrics in [&mut self.total, &mut self.window].map(|metrics| metrics.of(recorded)) {
                 metrics.requests += 1;
+                if !measured {
+                    continue;
+                }
                 active.tpot_ns().into_iter().for_each(|ns| metrics.tpot.record(ns));
                 active.e2e_ns().into_iter().for_each(|ns| metrics.e2e.record(ns));
             }

@@ -7,6 +7,9 @@ use crate::{
     event::{PrefillProgress, RequestStarted, Stamp},
 };
 
+/// Tokens from which the length of a request can be estimated.
+const MIN_TOKENS: u32 = 8;
+
 #[derive(Debug, Clone, PartialEq)]
 pub struct ActiveRequest {
     pub started: RequestStarted,
@@ -18,6 +21,21 @@ pub struct ActiveRequest {
     last_token: Stamp,
     /// Kernels were recorded during a part of it.
     pub(super) recorded: bool,
+    /// The process was stopped during a part of it: its latencies are not known.
+    pub(super) stopped: bool,
+    /// The process was stopped since the last token.
+    stopped_since_token: bool,
+}
+
+/// The time before a token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Gap {
+    /// Since the previous token, or since the start. A mean where tokens before it were lost.
+    pub(super) ns: u64,
+    /// The steps in it: more than one where tokens were lost.
+    pub(super) steps: u32,
+    /// It is the latency of this one token.
+    pub(super) is_latency: bool,
 }
 
 impl ActiveRequest {
@@ -30,16 +48,27 @@ impl ActiveRequest {
             first_token: None,
             last_token: t,
             recorded: false,
+            stopped: false,
+            stopped_since_token: false,
         }
     }
 
-    /// Counts a token; returns the time since the previous one, or since the start.
-    pub(super) fn token(&mut self, t: Stamp) -> u64 {
-        let gap = t.since(self.last_token).as_nanos() as u64;
+    /// Counts the token number `index`, and those before it that were lost.
+    pub(super) fn token(&mut self, t: Stamp, index: u32) -> Gap {
+        let known = index < self.started.output_tokens;
+        let steps = if known { (index + 1).saturating_sub(self.tokens).max(1) } else { 1 };
+        let ns = t.since(self.last_token).as_nanos() as u64 / u64::from(steps);
+        let stopped = std::mem::take(&mut self.stopped_since_token);
         self.first_token.get_or_insert(t);
         self.last_token = t;
-        self.tokens += 1;
-        gap
+        self.tokens = self.tokens.saturating_add(steps);
+        Gap { ns, steps, is_latency: steps == 1 && !stopped }
+    }
+
+    /// The process was stopped for a part of `time`, which is excluded from all latencies.
+    pub(super) fn stopped(&mut self, time: Duration) {
+        self.leave_out(time);
+        (self.stopped, self.stopped_since_token) = (true, true);
     }
 
     /// Excludes a pause of the workload from all latencies.
@@ -55,6 +84,13 @@ impl ActiveRequest {
     pub(super) fn tpot_ns(&self) -> Option<u64> {
         let first = self.first_token.filter(|_| self.tokens > 1)?;
         Some(self.last_token.since(first).as_nanos() as u64 / u64::from(self.tokens - 1))
+    }
+
+    /// How long it takes in all, from its first tokens; `None` before there are enough of them.
+    pub(super) fn expected_s(&self) -> Option<f64> {
+        let tpot = self.tpot_ns().filter(|_| self.tokens > MIN_TOKENS)? as f64;
+        let ttft = self.first_token?.since(self.start).as_secs_f64();
+        Some(ttft + f64::from(self.started.output_tokens.saturating_sub(1)) * tpot / 1e9)
     }
 
     /// From its start to its last token; `None` before its first.

@@ -192,6 +192,71 @@ fn a_pause_belongs_to_no_latency() {
 }
 
 #[test]
+fn time_in_which_the_process_was_stopped_belongs_to_no_latency() {
+    let stopped = |since: u64, ms| {
+        envelope(ms, Event::ProcessStopped(ProcessStopped { since: Stamp(since * 1_000_000) }))
+    };
+    let state = fold(&[
+        request(0, 0, false),
+        token(50, 0, 0),
+        stopped(50, 8050),
+        token(8055, 0, 1),
+        token(8065, 0, 2),
+        finished(8066, 0),
+        request(8100, 1, false),
+        stopped(8100, 9100),
+        token(9120, 1, 0),
+        token(9130, 1, 1),
+        token(9140, 1, 2),
+        finished(9141, 1),
+        request(9200, 2, false),
+        token(9250, 2, 0),
+        token(9260, 2, 1),
+        token(9270, 2, 2),
+        finished(9271, 2),
+    ]);
+    let s = state.total.summary();
+    assert_eq!((s.ttft_ms.n, s.ttft_ms.mean), (2, Some(50.0)));
+    // The token of the first request that spans the stop is left out, and so are both requests.
+    assert_eq!((s.itl_ms.n, s.itl_ms.mean), (5, Some(10.0)));
+    assert_eq!((s.tpot_ms.n, s.tpot_ms.mean, s.requests), (1, Some(10.0), 3));
+    assert_eq!((s.output_tokens, s.e2e_ms.map(|e2e| e2e.n)), (18, Some(1)));
+    assert!(s.output_tok_s.unwrap() > 18.0 / 0.3, "{s:?}");
+}
+
+#[test]
+fn a_stop_within_a_pause_is_left_out_once() {
+    let stopped = envelope(900, Event::ProcessStopped(ProcessStopped { since: Stamp(100_000_000) }));
+    let state = fold(&[
+        request(0, 0, false),
+        token(50, 0, 0),
+        envelope(60, Event::WorkloadPaused),
+        stopped,
+        envelope(1060, Event::WorkloadResumed),
+        token(1070, 0, 1),
+        finished(1071, 0),
+    ]);
+    assert_eq!(state.total.summary().itl_ms.mean, Some(20.0));
+}
+
+#[test]
+fn lost_tokens_make_no_latency() {
+    let state = fold(&[
+        request(0, 0, false),
+        token(50, 0, 0),
+        // Token 1 is lost, and so are the start of the next request and the end of this one.
+        token(70, 0, 2),
+        finished(101, 1),
+        finished(71, 0),
+    ]);
+    let s = state.total.summary();
+    assert_eq!((s.itl_ms.n, s.tpot_ms.mean, s.output_tokens, s.requests), (0, Some(10.0), 6, 1));
+    // A number that cannot be right counts as the next one.
+    let state = fold(&[request(0, 0, false), token(50, 0, 0), token(60, 0, u32::MAX), token(70, 0, 1)]);
+    assert_eq!((state.total.itl.n(), state.total.output_tokens), (2, 6));
+}
+
+#[test]
 fn a_snapshot_starts_a_new_window_and_leaves_the_total() {
     let snap = envelope(200, Event::Snapshot(SnapshotTaken { name: "before".into() }));
     let state = fold(&[request(0, 0, false), token(50, 0, 0), token(60, 0, 1), snap, token(230, 0, 2)]);
@@ -259,4 +324,21 @@ fn a_child_under_a_tool_is_not_another_process() {
     state.apply(&tool(3, ToolState::Done));
     state.apply(&processes(4));
     assert_eq!(state.gpus[0].processes_seen.len(), 1);
+}
+
+#[test]
+fn the_length_of_a_run_is_known_from_its_first_tokens() {
+    let run = RunStarted { requests: 9, warmup: 1, ..run_started() };
+    let started =
+        RequestStarted { request: 0, warmup: true, batch: 1, prompt_tokens: 10, output_tokens: 101 };
+    let mut events = vec![
+        envelope(0, Event::RunStarted(Box::new(run))),
+        envelope(1000, Event::RequestStarted(started)),
+        token(3000, 0, 0),
+    ];
+    assert_eq!(fold(&events).time_left_s(), None, "no token after the first");
+    events.extend((1..=10).map(|i| token(3000 + 100 * u64::from(i), 0, i)));
+    // Ten requests of 2 s and a hundred tokens of 0.1 s, of which 3 s are over.
+    let left = fold(&events).time_left_s().unwrap();
+    assert!((left - (10.0 * 12.0 - 3.0)).abs() < 1e-9, "{left}");
 }

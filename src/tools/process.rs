@@ -2,7 +2,7 @@
 
 use std::{
     ffi::OsStr,
-    io::Read,
+    io::{self, Read},
     os::unix::process::CommandExt,
     path::Path,
     process::{Child, ChildStdout, Command, ExitStatus, Stdio},
@@ -41,7 +41,10 @@ pub enum ToolError {
 pub fn output(program: &Path, args: &[&str], until: Instant, stop: &AtomicBool) -> Result<String, ToolError> {
     let started = Instant::now();
     let mut running = start_piped(program, args)?;
-    let streams = [running.0.stdout.take().map(collect), running.0.stderr.take().map(collect)];
+    let streams = [
+        running.0.stdout.take().map(collect).transpose()?,
+        running.0.stderr.take().map(collect).transpose()?,
+    ];
     while !running.has_ended() {
         if let Some(error) = interruption(started, until, stop) {
             return Err(error);
@@ -65,7 +68,7 @@ pub fn stream<T>(
 ) -> Result<(T, Option<ToolError>), ToolError> {
     let started = Instant::now();
     let mut running = start_piped(program, args)?;
-    let errors = running.0.stderr.take().map(collect);
+    let errors = running.0.stderr.take().map(collect).transpose()?;
     let Some(stdout) = running.0.stdout.take() else {
         return Err(ToolError::NotStarted("it has no stdout".to_owned()));
     };
@@ -73,7 +76,7 @@ pub fn stream<T>(
     let (result, interrupted) = thread::scope(|scope| {
         // A kill closes the pipe, which ends `read`.
         let (group, finished) = (running.pid(), &finished);
-        let watchdog = scope.spawn(move || {
+        let watch = move || {
             while !finished.load(Ordering::Acquire) {
                 if let Some(error) = interruption(started, until, stop) {
                     group.map(|group| kill_process_group(group, Signal::KILL));
@@ -82,14 +85,15 @@ pub fn stream<T>(
                 thread::sleep(POLL_INTERVAL);
             }
             None
-        });
+        };
+        let watchdog = thread::Builder::new().spawn_scoped(scope, watch).map_err(no_thread)?;
         let result = read(stdout);
         while !running.has_ended() && !watchdog.is_finished() {
             thread::sleep(POLL_INTERVAL);
         }
         finished.store(true, Ordering::Release);
-        (result, watchdog.join().ok().flatten())
-    });
+        Ok((result, watchdog.join().ok().flatten()))
+    })?;
     let status = running.end();
     let stderr = errors.and_then(|text| text.recv_timeout(DRAIN_TIMEOUT).ok()).unwrap_or_default();
     Ok((result, interrupted.or_else(|| failure(status, &stderr))))
@@ -121,14 +125,19 @@ fn failure(status: Option<ExitStatus>, output: &str) -> Option<ToolError> {
 }
 
 /// The text of a stream, once it has ended.
-fn collect(stream: impl Read + Send + 'static) -> Receiver<String> {
+fn collect(stream: impl Read + Send + 'static) -> Result<Receiver<String>, ToolError> {
     let (tx, rx) = mpsc::sync_channel(1);
-    thread::spawn(move || {
+    let work = move || {
         let mut bytes = Vec::new();
         let _ = stream.take(MAX_OUTPUT_BYTES).read_to_end(&mut bytes);
         let _ = tx.send(String::from_utf8_lossy(&bytes).into_owned());
-    });
-    rx
+    };
+    thread::Builder::new().spawn(work).map(|_| rx).map_err(no_thread)
+}
+
+/// There is no thread to read its output.
+fn no_thread(e: io::Error) -> ToolError {
+    ToolError::NotStarted(format!("{e}; raise the limit on processes (ulimit -u)"))
 }
 
 /// A child that leads a process group. Dropping it kills the whole group.

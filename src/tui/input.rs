@@ -4,8 +4,14 @@
 use std::{io, thread};
 
 use crossterm::event::{self, Event};
-use rustix::event::{PollFd, PollFlags, poll};
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    process::Signal,
+};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
+};
 
 /// What the terminal reports.
 #[derive(Debug)]
@@ -13,20 +19,46 @@ pub enum Input {
     /// A key, the mouse, pasted text or a new size.
     Event(Event),
     Failed(io::Error),
+    /// The process is asked to stop.
+    Suspend,
+    /// The process goes on after it was stopped.
+    Resumed,
     /// The terminal is gone.
     HangUp,
 }
 
-/// Starts to listen; the threads end with the program.
+/// Starts to listen; the threads end with the program. Call it within a runtime.
 pub fn listen() -> io::Result<UnboundedReceiver<Input>> {
     let (tx, rx) = unbounded_channel();
     let hang_up = tx.clone();
-    thread::Builder::new().name("llmprof-input".into()).spawn(move || read(&tx))?;
-    thread::Builder::new().name("llmprof-hang-up".into()).spawn(move || {
+    let mut stop = signal(SignalKind::from_raw(Signal::TSTP.as_raw()))?;
+    let mut resume = signal(SignalKind::from_raw(Signal::CONT.as_raw()))?;
+    let job_control = tx.clone();
+    tokio::spawn(async move {
+        loop {
+            let input = tokio::select! {
+                _ = stop.recv() => Input::Suspend,
+                _ = resume.recv() => Input::Resumed,
+            };
+            if job_control.send(input).is_err() {
+                return;
+            }
+        }
+    });
+    spawn("llmprof-input", move || read(&tx))?;
+    spawn("llmprof-hang-up", move || {
         wait_for_hang_up();
         drop(hang_up.send(Input::HangUp));
     })?;
     Ok(rx)
+}
+
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    let spawned = thread::Builder::new().name(name.to_owned()).spawn(work);
+    spawned.map(drop).map_err(|e| {
+        let words = format!("cannot start the thread {name}: {e}; raise the limit on processes (ulimit -u)");
+        io::Error::new(e.kind(), words)
+    })
 }
 
 fn read(tx: &UnboundedSender<Input>) {

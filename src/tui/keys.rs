@@ -206,7 +206,11 @@ pub fn binding(key: KeyCode, pane: Pane, mode: Mode) -> Option<&'static Binding>
 /// What a key does on this pane.
 pub fn action(event: KeyEvent, pane: Pane, mode: Mode) -> Option<Action> {
     if event.modifiers.contains(KeyModifiers::CONTROL) {
-        return matches!(event.code, Char('c')).then_some(A::Do(Effect::Interrupt));
+        return match event.code {
+            Char('c') => Some(A::Do(Effect::Interrupt)),
+            Char('z') => Some(A::Do(Effect::Suspend)),
+            _ => None,
+        };
     }
     binding(event.code, pane, mode).map(|b| b.action.clone())
 }

@@ -1,6 +1,7 @@
 //! The screen: keys and events in, frames out.
 
 mod app;
+mod bounded;
 pub mod export;
 pub mod frame;
 mod input;

@@ -1,58 +1,109 @@
 //! The terminal while the program draws on it, and how it is restored.
 
 use std::{
-    io::{self, IsTerminal, Stdout, Write},
+    io::{self, IsTerminal, Write},
     mem::ManuallyDrop,
+    time::Duration,
 };
 
 use crossterm::{
     cursor,
     event::{DisableBracketedPaste, DisableMouseCapture, EnableBracketedPaste, EnableMouseCapture},
-    execute,
+    queue,
     terminal::{EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode},
 };
 use ratatui::{Terminal, backend::CrosstermBackend};
 
-pub type Screen = Terminal<CrosstermBackend<Stdout>>;
+use super::bounded::Bounded;
+use crate::process::{Outlet, abort, shutdown, stops};
+
+pub type Screen = Terminal<Bounded<CrosstermBackend<Outlet>>>;
+
+/// How long the last frame may take before it is given up, when the screen is left.
+const LAST_FRAME: Duration = Duration::from_millis(100);
+/// Ends an escape sequence that was cut off.
+const CANCEL: &[u8] = b"\x18";
 
 /// Keeps the terminal in raw mode on the alternate screen; restores it when dropped, by return or by panic.
 pub struct TerminalGuard {
     /// Never dropped: it would report on stderr that it cannot show the cursor, and panic if stderr is the
     /// terminal that is gone.
     pub screen: ManuallyDrop<Screen>,
+    pub outlet: Outlet,
+    mouse: bool,
 }
 
 impl TerminalGuard {
     pub fn enter(mouse: bool) -> io::Result<TerminalGuard> {
-        enable_raw_mode()?;
-        let entered = execute!(io::stdout(), EnterAlternateScreen, EnableBracketedPaste, cursor::Hide)
-            .and_then(|()| if mouse { execute!(io::stdout(), EnableMouseCapture) } else { Ok(()) })
-            .and_then(|()| Terminal::new(CrosstermBackend::new(io::stdout())));
+        let outlet = Outlet::open(io::stdout())?;
+        abort::restore_terminal_by(restore_after_abort);
+        let entered = take(outlet.clone(), mouse)
+            .and_then(|()| Terminal::new(Bounded(CrosstermBackend::new(outlet.clone()))));
         match entered {
-            Ok(screen) => Ok(TerminalGuard { screen: ManuallyDrop::new(screen) }),
+            Ok(screen) => Ok(TerminalGuard { screen: ManuallyDrop::new(screen), outlet, mouse }),
             Err(e) => {
-                restore();
+                restore(outlet);
                 Err(e)
             }
         }
+    }
+
+    /// Gives the terminal back, stops the process, and takes the terminal again when it goes on.
+    pub fn suspend(&mut self) -> io::Result<()> {
+        restore(self.outlet.clone());
+        stops::stop()?;
+        self.take_again()
+    }
+
+    /// Takes the terminal after a stop: its modes and its content may be another program's.
+    pub fn take_again(&mut self) -> io::Result<()> {
+        disable_raw_mode()?;
+        take(self.outlet.clone(), self.mouse)?;
+        // Clears it; `clear` would ask the terminal for the cursor's position and wait for the answer.
+        let size = self.screen.size()?;
+        self.screen.resize(size.into())
     }
 }
 
 impl Drop for TerminalGuard {
     fn drop(&mut self) {
-        restore();
+        if !restore(self.outlet.clone()) {
+            // There is no reader for what follows.
+            shutdown::request();
+        }
     }
 }
 
-fn restore() {
-    // One by one: if one fails, the others are still tried.
-    let mut out = io::stdout();
-    let _ = execute!(out, DisableMouseCapture);
-    let _ = execute!(out, DisableBracketedPaste);
-    let _ = execute!(out, LeaveAlternateScreen);
-    let _ = execute!(out, cursor::Show);
+fn take(mut outlet: Outlet, mouse: bool) -> io::Result<()> {
+    enable_raw_mode()?;
+    queue!(outlet, EnterAlternateScreen, EnableBracketedPaste, cursor::Hide)?;
+    if mouse {
+        queue!(outlet, EnableMouseCapture)?;
+    }
+    outlet.flush()
+}
+
+/// Returns whether the terminal is read.
+fn restore(mut outlet: Outlet) -> bool {
+    let read = outlet.write_within(LAST_FRAME).unwrap_or(false);
+    if !read {
+        // There is room for what follows if the rest of the frame is given up.
+        outlet.discard();
+        let _ = outlet.write_all(CANCEL);
+    }
+    // Kept in memory, so that none of these fails.
+    let _ = queue!(outlet, DisableMouseCapture, DisableBracketedPaste, LeaveAlternateScreen, cursor::Show);
+    let _ = outlet.flush();
     let _ = disable_raw_mode();
-    let _ = out.flush();
+    read
+}
+
+/// As [`restore`], without memory: what the terminal takes at once.
+fn restore_after_abort() {
+    const SEQUENCES: &[u8] =
+        b"\x18\x1b[?1006l\x1b[?1015l\x1b[?1003l\x1b[?1002l\x1b[?1000l\x1b[?2004l\x1b[?1049l\x1b[?25h";
+    let _ = rustix::io::write(io::stdout(), SEQUENCES);
+    let _ = disable_raw_mode();
 }
 
 /// Whether stdin and stdout are terminals.

@@ -41,6 +41,7 @@ pub struct Terminal {
     master: RefCell<Option<Box<dyn MasterPty>>>,
     keyboard: RefCell<Option<Box<dyn Write + Send>>>,
     gone: Arc<AtomicBool>,
+    unread: Arc<AtomicBool>,
     reader: RefCell<Option<JoinHandle<()>>>,
     shell: Box<dyn Child + Send + Sync>,
 }
@@ -90,14 +91,18 @@ impl Terminal {
         drop(pty.slave);
         let screen = Arc::new(Mutex::new(vt100::Parser::new(cells(rows), cells(cols), 0)));
         let gone = Arc::new(AtomicBool::new(false));
-        let (mut output, shown, stop) =
-            (pty.master.try_clone_reader().unwrap(), Arc::clone(&screen), Arc::clone(&gone));
+        let unread = Arc::new(AtomicBool::new(false));
+        let (mut output, shown) = (pty.master.try_clone_reader().unwrap(), Arc::clone(&screen));
+        let (stop, wait) = (Arc::clone(&gone), Arc::clone(&unread));
         let reader = std::thread::spawn(move || {
             let mut bytes = [0; 1 << 16];
             while let Ok(n @ 1..) = output.read(&mut bytes) {
                 shown.lock().unwrap().process(&bytes[..n]);
                 if stop.load(Ordering::Relaxed) {
                     break;
+                }
+                while wait.load(Ordering::Relaxed) {
+                    std::thread::sleep(Duration::from_millis(5));
                 }
             }
         });
@@ -107,6 +112,7 @@ impl Terminal {
             keyboard: RefCell::new(Some(pty.master.take_writer().unwrap())),
             master: RefCell::new(Some(pty.master)),
             gone,
+            unread,
             reader: RefCell::new(Some(reader)),
             shell,
         }
@@ -188,6 +194,11 @@ impl Terminal {
         self.master.borrow().as_ref().expect("a terminal").resize(size(cols, rows)).unwrap();
     }
 
+    /// The program is given a size that the emulator does not have.
+    pub fn resize_program(&self, cols: u16, rows: u16) {
+        self.master.borrow().as_ref().expect("a terminal").resize(size(cols, rows)).unwrap();
+    }
+
     /// The terminal goes away under the program.
     pub fn hang_up(&self) {
         self.gone.store(true, Ordering::Relaxed);
@@ -196,6 +207,11 @@ impl Terminal {
         self.settled();
         self.keyboard.take();
         self.master.take();
+    }
+
+    /// Whether what the program draws stays unread, as on a hung connection.
+    pub fn set_unread(&self, unread: bool) {
+        self.unread.store(unread, Ordering::Relaxed);
     }
 
     pub fn pid(&self) -> u32 {
@@ -207,7 +223,14 @@ impl Terminal {
         signal(self.pid(), name);
     }
 
-    fn code(&self) -> Option<i32> {
+    /// Another program draws on the same terminal.
+    pub fn write_as_other(&self, text: &str) {
+        let tty = self.master.borrow().as_ref().expect("a terminal").tty_name().expect("its name");
+        fs::OpenOptions::new().write(true).open(tty).unwrap().write_all(text.as_bytes()).unwrap();
+    }
+
+    /// The exit code, once the program has ended.
+    pub fn code(&self) -> Option<i32> {
         fs::read_to_string(self.path().join("code")).ok()?.trim().parse().ok()
     }
 
@@ -252,6 +275,7 @@ impl Drop for Terminal {
         if self.code().is_none() && matches!(self.shell.try_wait(), Ok(None)) {
             signal(self.pid(), "KILL");
         }
+        self.set_unread(false);
         let _ = self.shell.wait();
     }
 }

@@ -22,6 +22,7 @@ use clap::{Arg, Args, Command, CommandFactory, ValueEnum, ValueHint};
 use super::Cli;
 use crate::{
     analysis::peaks::GPUS,
+    base::foreign::is_hidden,
     config::{Candidate, Candidates, ConfTree, built_in, find_tree},
     sim::scenario::Scenario,
 };
@@ -72,7 +73,10 @@ pub(super) fn complete(args: &CompleteArgs) -> u8 {
     let sent: Vec<String> = args.sent.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     let cwd = env::current_dir().unwrap_or_default();
     let lines = panic::catch_unwind(|| lines(args.shell, &sent, &cwd));
-    let _ = io::stdout().write_all(lines.unwrap_or_default().as_bytes());
+    // A name that is not shown as it is cannot be completed.
+    let lines = lines.unwrap_or_default();
+    let shown: String = lines.split_inclusive('\n').filter(|line| !line.contains(is_hidden)).collect();
+    let _ = io::stdout().write_all(shown.as_bytes());
     0
 }
 

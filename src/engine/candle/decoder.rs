@@ -4,19 +4,25 @@ use std::collections::HashMap;
 
 use candle_core::{DType, Device, Result, Tensor};
 use candle_nn::ops::rms_norm;
+use decoder_ops::{
+    Activation, Sight, attention, attention_step_by_step, gated, gated_step_by_step, scaled, softcapped, sum,
+    widen,
+};
 
 use super::{
-    attention::{Sight, attention, attention_step_by_step},
     cache::LayerCache,
+    checkpoint::candle_dtype,
     matrix::Matrix,
-    ops::{gated, gated_step_by_step, scaled, softcapped, sum, widen},
     rope::{self, Rope},
     weights::WeightSource,
 };
 use crate::{
     config::Dtype,
     engine::{EngineError, PrepareStep, Progress},
-    model::{ModelSpec, Operator, spec::TensorShape},
+    model::{
+        ModelSpec, Operator,
+        spec::{self, TensorShape},
+    },
     profile::listener::Listeners,
 };
 
@@ -202,7 +208,7 @@ impl Layer {
             post_mlp_norm,
             gate_up: loader.matrix(&spec.gate_up_names(index))?,
             down: loader.matrix(&[&name("mlp.down_proj.weight")])?,
-            sight: Sight::of_layer(spec, index),
+            sight: sight_of_layer(spec, index),
             is_local: spec.is_local(index),
             cache: LayerCache::new(cache_shape, loader.dtype(), loader.device)?,
         })
@@ -244,7 +250,7 @@ impl Layer {
     fn think(&self, x: &Tensor, model: &Decoder) -> Result<Tensor> {
         let gate_up = self.part(model, Operator::GateUp, || self.gate_up.linear(x, None))?;
         let gated = if model.step_by_step { gated_step_by_step } else { gated };
-        self.part(model, Operator::Activation, || gated(&gate_up, model.spec.activation))
+        self.part(model, Operator::Activation, || gated(&gate_up, activation(&model.spec)))
     }
 
     /// Attention without the product with `output`.
@@ -287,13 +293,26 @@ struct Loader<'a> {
     total: u64,
 }
 
+/// The mask and the scores of a layer.
+fn sight_of_layer(spec: &ModelSpec, layer: usize) -> Sight {
+    Sight {
+        window: spec.window_of_layer(layer),
+        scalar: spec.score_scalar,
+        softcap: spec.score_softcap.map(|cap| cap as f32),
+    }
+}
+
+fn activation(spec: &ModelSpec) -> Activation {
+    match spec.activation {
+        spec::Activation::Silu => Activation::Silu,
+        spec::Activation::GeluTanh => Activation::GeluTanh,
+        spec::Activation::Gelu => Activation::Gelu,
+    }
+}
+
 impl Loader<'_> {
     fn dtype(&self) -> DType {
-        match self.dtype {
-            Dtype::F32 => DType::F32,
-            Dtype::F16 => DType::F16,
-            Dtype::Bf16 => DType::BF16,
-        }
+        candle_dtype(self.dtype)
     }
 
     /// In the storage type of the source, otherwise in the model's type.

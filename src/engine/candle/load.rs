@@ -3,9 +3,10 @@
 use std::time::{Duration, Instant};
 
 use candle_core::{DType, Device, Tensor};
+use decoder_ops::gemv;
 use rayon::{ThreadPool, prelude::*};
 
-use super::{gemv::gemv, thread_pool};
+use super::thread_pool;
 use crate::{
     config::Dtype,
     engine::{

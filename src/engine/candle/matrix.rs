@@ -4,8 +4,6 @@ use std::sync::Arc;
 
 use candle_core::{Result, Tensor, quantized::QTensor};
 
-use super::ops;
-
 /// A matrix (rows, columns) that activations are multiplied with. It may consist of several parts, stacked by
 /// rows: quantised parts of different types cannot be joined.
 #[derive(Clone)]
@@ -36,11 +34,11 @@ impl Matrix {
     /// Quantised parts are multiplied by candle, on the CPU by threads of its own (`CANDLE_NUM_THREADS`).
     pub(super) fn linear(&self, x: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
         if let [Part::Plain(w)] = self.0.as_slice() {
-            return ops::linear(x, w, bias);
+            return decoder_ops::linear(x, w, bias);
         }
         let x = x.contiguous()?;
         let product = |part: &Part| match part {
-            Part::Plain(w) => ops::linear(&x, w, None),
+            Part::Plain(w) => decoder_ops::linear(&x, w, None),
             Part::Quantised(w) => x.apply_op1_no_bwd(w.as_ref()),
         };
         let y = match self.0.as_slice() {
@@ -56,7 +54,7 @@ impl Matrix {
     /// The rows that `ids` name, in f32.
     pub(super) fn rows(&self, ids: &Tensor) -> Result<Tensor> {
         match self.0.as_slice() {
-            [Part::Plain(w)] => ops::widen(&w.index_select(ids, 0)?),
+            [Part::Plain(w)] => decoder_ops::widen(&w.index_select(ids, 0)?),
             [Part::Quantised(w)] => w.embedding(ids),
             _ => candle_core::bail!("rows can only be read from a matrix of one part"),
         }

@@ -1,7 +1,12 @@
 //! Checks whether a model fits, before anything is allocated.
 
-use super::attention::QUERY_BLOCK;
 use crate::{config::Dtype, engine::EngineError, model::ModelSpec};
+use decoder_ops::QUERY_BLOCK;
+use rustix::{
+    param::page_size,
+    process::{Resource, getrlimit},
+};
+use sysinfo::{CGroupLimits, ProcessRefreshKind, ProcessesToUpdate};
 
 /// The smallest model that comes with the program.
 const SMALLEST_MODEL: &str = "smollm2_135m";
@@ -50,14 +55,31 @@ pub fn product(factors: &[usize]) -> u64 {
     factors.iter().fold(1, |product: u64, &factor| product.saturating_mul(factor as u64))
 }
 
-/// Memory available without swapping; `None` where the system does not report it.
+/// Memory available without swapping, within the limits of the process and of its control groups; `None` where the system does
+/// not report it.
 pub fn free_bytes() -> Option<u64> {
     let mut system = sysinfo::System::new().ok()?;
     system.refresh_memory();
-    let available = system.available_memory();
-    // A container may allow less than the machine has. Its file cache can be evicted, so only resident memory counts.
-    let allowed = system.cgroup_limits().map(|limits| limits.total_memory.saturating_sub(limits.rss));
-    Some(allowed.map_or(available, |allowed| allowed.min(available))).filter(|&bytes| bytes > 0)
+    let own = sysinfo::get_current_pid().ok();
+    system.refresh_processes_specifics(
+        ProcessesToUpdate::Some(own.as_slice()),
+        true,
+        ProcessRefreshKind::nothing(),
+    );
+    // The file cache of a control group can be evicted, so only resident memory counts.
+    let group = |limits: CGroupLimits| limits.total_memory.saturating_sub(limits.rss);
+    let own_group = own.and_then(|pid| system.process(pid)?.cgroup_limits());
+    let available = Some(system.available_memory()).filter(|&bytes| bytes > 0);
+    let groups = system.cgroup_limits().into_iter().chain(own_group).map(group);
+    groups.chain(available).chain(free_address_space()).min()
+}
+
+/// What is left of the limit on address space (`ulimit -v`), if there is one.
+fn free_address_space() -> Option<u64> {
+    let limit = getrlimit(Resource::As).current?;
+    let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
+    let pages: u64 = statm.split(' ').next()?.parse().ok()?;
+    Some(limit.saturating_sub(pages.saturating_mul(page_size() as u64)))
 }
 
 /// Refuses a model that does not fit into `free_bytes`, with what would fit. `weight_bytes` says what its weights

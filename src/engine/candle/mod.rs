@@ -1,10 +1,8 @@
 //! Our own decoder on candle's tensors, on the CPU.
 
-mod attention;
 mod cache;
 mod checkpoint;
 mod decoder;
-mod gemv;
 mod gguf;
 mod gguf_header;
 mod gguf_metadata;
@@ -13,10 +11,8 @@ pub mod host_values;
 mod load;
 mod matrix;
 pub mod memory;
-mod ops;
 pub(super) mod rope;
 mod safetensors;
-mod simd;
 pub mod stock;
 mod weights;
 

@@ -1,13 +1,9 @@
 //! Sources of weights; among them random ones of the right shape, reproducible from a seed.
 
-use candle_core::{Device, Tensor};
-use half::{bf16, f16};
-use rayon::prelude::*;
+use candle_core::Tensor;
+use decoder_ops::{Uniform, mix64, uniform};
 
-use super::{
-    matrix::Matrix,
-    simd::{Stored, vectorised},
-};
+use super::{checkpoint::candle_dtype, matrix::Matrix};
 use crate::{
     config::Dtype,
     model::{ModelSpec, spec::TensorShape},
@@ -48,16 +44,12 @@ pub struct SyntheticWeights {
 
 impl WeightSource for SyntheticWeights {
     fn stacked(&self, parts: &[TensorShape], dtype: Dtype) -> candle_core::Result<Tensor> {
-        match dtype {
-            Dtype::F32 => self.stack::<f32>(parts),
-            Dtype::F16 => self.stack::<f16>(parts),
-            Dtype::Bf16 => self.stack::<bf16>(parts),
-        }
+        let uniforms: Vec<Uniform> = parts.iter().map(|part| self.uniform(part)).collect();
+        let mut shape = parts[0].shape.clone();
+        shape[0] = parts.iter().map(|part| part.shape[0]).sum();
+        uniform(&uniforms, &shape, candle_dtype(dtype))
     }
 }
-
-/// Elements per work item.
-const UNIT: usize = 64 * 1024;
 
 impl SyntheticWeights {
     pub fn new(seed: u64) -> SyntheticWeights {
@@ -69,50 +61,12 @@ impl SyntheticWeights {
         SyntheticWeights { norm_middle: 1.0 - spec.norm_offset, ..self }
     }
 
-    fn stack<T: Stored + candle_core::WithDType>(
-        &self,
-        parts: &[TensorShape],
-    ) -> candle_core::Result<Tensor> {
-        let len = |t: &TensorShape| t.shape.iter().product::<usize>();
-        let mut values = vec![T::default(); parts.iter().map(len).sum()];
-        let mut rest = values.as_mut_slice();
-        let mut rows = 0;
-        for part in parts {
-            let (mine, others) = rest.split_at_mut(len(part));
-            self.fill(part, mine);
-            rest = others;
-            rows += part.shape[0];
-        }
-        let mut shape = parts[0].shape.clone();
-        shape[0] = rows;
-        Tensor::from_vec(values, shape, &Device::Cpu)
-    }
-
-    fn fill<T: Stored>(&self, tensor: &TensorShape, out: &mut [T]) {
-        let key = self.key(&tensor.name);
+    fn uniform(&self, tensor: &TensorShape) -> Uniform {
         // A vector counts as one row.
         let columns = *tensor.shape.last().unwrap_or(&1);
-        let (offset, spread) = self.distribution(tensor);
-        let rows_per_unit = (UNIT / columns).max(1);
-        out.par_chunks_mut(rows_per_unit * columns).enumerate().for_each(|(unit, out)| {
-            vectorised(
-                #[inline(always)]
-                || {
-                    let mut wide = [0f32; 256];
-                    for (row, out) in out.chunks_mut(columns).enumerate() {
-                        let key = mix64(key.wrapping_add((unit * rows_per_unit + row) as u64));
-                        let (low, high) = (key as u32, (key >> 32) as u32);
-                        for (block, out) in out.chunks_mut(wide.len()).enumerate() {
-                            let first = (block * wide.len()) as u32;
-                            for (i, value) in wide.iter_mut().enumerate() {
-                                *value = offset + spread * unit_interval(first + i as u32, low, high);
-                            }
-                            T::narrow_slice(&wide[..out.len()], out);
-                        }
-                    }
-                },
-            );
-        });
+        let rows = tensor.shape.iter().product::<usize>() / columns;
+        let (centre, half_width) = self.distribution(tensor);
+        Uniform { key: self.key(&tensor.name), centre, half_width, rows, columns }
     }
 
     /// Parameters for another device to draw the same values: the key, and centre and half width of the distribution.
@@ -137,25 +91,6 @@ impl SyntheticWeights {
             _ => (self.norm_middle, 0.1),
         }
     }
-}
-
-/// Uniform in [-1, 1). In 32-bit arithmetic, of which a vector holds twice as much as of 64-bit.
-#[inline(always)]
-fn unit_interval(column: u32, low: u32, high: u32) -> f32 {
-    let mut h = column.wrapping_mul(0x9e37_79b9) ^ low;
-    h = (h ^ (h >> 16)).wrapping_mul(0x7feb_352d);
-    h = (h ^ (h >> 15)).wrapping_add(high).wrapping_mul(0x846c_a68b);
-    h ^= h >> 16;
-    // The top 24 bits are what f32 holds exactly.
-    ((h >> 8) as i32 - (1 << 23)) as f32 * (1.0 / (1 << 23) as f32)
-}
-
-/// SplitMix64's finaliser.
-fn mix64(value: u64) -> u64 {
-    let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 #[cfg(test)]

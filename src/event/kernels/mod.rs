@@ -138,9 +138,9 @@ pub struct KernelTable {
     /// How long its kernels ran, where the source has their times.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub busy: Option<Busy>,
-    /// The program launches CUDA graphs.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub graphs: bool,
+    /// Whether the program launches CUDA graphs, where the source shows its launches.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub graphs: Option<bool>,
     /// Rows nest, or are counted in every range around them: they do not add up to a total.
     pub nested: bool,
     pub rows: Vec<KernelRow>,
@@ -155,16 +155,17 @@ impl KernelTable {
             kind,
             device: None,
             busy: None,
-            graphs: false,
+            graphs: None,
             nested: kind == Kind::Ranges,
             rows: Vec::new(),
             notes: Vec::new(),
         }
     }
 
-    /// Whether the program launches CUDA graphs, as far as the source shows.
-    pub fn has_graphs(&self) -> bool {
-        self.graphs || self.rows.iter().any(|row| row.graph_calls.is_some_and(|n| n > 0))
+    /// Whether the program launches CUDA graphs; `None` if the source does not show it.
+    pub fn has_graphs(&self) -> Option<bool> {
+        let in_rows = self.rows.iter().filter_map(|row| row.graph_calls).map(|calls| calls > 0).max();
+        self.graphs.max(in_rows)
     }
 
     /// The sum of all rows; `None` if a row does not have its part, or rows do not add up.
@@ -397,9 +398,9 @@ mod tests {
             #[test]
             fn a_recorded_table_is_read_back_unchanged(
                 rows in vec(row(), 0..4), nested in any::<bool>(), device in of(any::<String>()),
-                notes in vec(any::<String>(), 0..2), graphs in any::<bool>(),
+                notes in vec(any::<String>(), 0..2), graphs in any::<Option<bool>>(),
             ) {
-                let busy = graphs.then_some(Busy { busy_ns: 1.0, span_ns: 2.0 });
+                let busy = graphs.map(|_| Busy { busy_ns: 1.0, span_ns: 2.0 });
                 let table = KernelTable { device, busy, graphs, nested, rows, notes, ..KernelTable::new("a tool", Kind::Kernels) };
                 let text = serde_json::to_string(&table).unwrap();
                 prop_assert!(!text.contains('\n'), "a recording has an event on a line");

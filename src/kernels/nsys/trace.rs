@@ -164,7 +164,7 @@ impl Trace {
         tables
             .iter_mut()
             .filter(|table| table.kind == Kind::Kernels)
-            .for_each(|table| table.graphs = self.graphs);
+            .for_each(|table| table.graphs = self.last_launch.map(|_| self.graphs));
         if tables.is_empty() {
             tables.push(KernelTable::new("nsys trace", Kind::Kernels));
         }
@@ -210,7 +210,7 @@ mod tests {
         assert_eq!((busy.busy_ns, busy.span_ns), (150.0, 200.0));
         assert_eq!((tables[2].rows[0].bytes, tables[2].rows[0].total_ns), (Some(1.5e6), Some(20.0)));
         assert_eq!(tables[0].notes, ["1 rows could not be read"]);
-        assert!(tables[0].has_graphs(), "two kernels of launch 1");
+        assert_eq!(tables[0].has_graphs(), Some(true), "two kernels of launch 1");
     }
 
     #[test]

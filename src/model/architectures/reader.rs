@@ -3,7 +3,8 @@
 use serde_json::{Map, Value};
 
 use super::{
-    ARCHITECTURES, Architecture, Attention, Bias, ExpertStyle, Norms, QkNorm, WITH_TEXT_PART, Windows,
+    ARCHITECTURES, Architecture, Attention, Bias, ExpertStyle, Mlp, Norms, Positions, QkNorm, RENAMED,
+    WITH_TEXT_PART, Windows,
 };
 use crate::{
     config::Dtype,
@@ -35,7 +36,38 @@ fn decoder(config: &Map<String, Value>) -> Result<(&'static Architecture, Map<St
     };
     let found = ARCHITECTURES.iter().find(|one| one.model_type == name);
     let architecture = found.ok_or_else(|| SpecError::UnknownFamily { found: name.to_owned() })?;
-    Ok((architecture, decoder_keys(architecture.like, inner)))
+    let mut keys = decoder_keys(architecture.like, inner);
+    if architecture.mlp == Mlp::Plain {
+        modernise(&mut keys, architecture.model_type);
+    }
+    Ok((architecture, keys))
+}
+
+/// Gives the keys of an older decoder their present names, and sizes that follow from others.
+fn modernise(keys: &mut Map<String, Value>, model_type: &str) {
+    for (old, new) in RENAMED {
+        if let Some(value) = keys.get(*old).filter(|value| !value.is_null()).cloned() {
+            keys.entry(*new).or_insert(value);
+        }
+    }
+    let hidden = keys.get("hidden_size").and_then(Value::as_u64);
+    if let Some(hidden) = hidden.filter(|_| keys.get("intermediate_size").is_none_or(Value::is_null)) {
+        keys.insert("intermediate_size".into(), hidden.saturating_mul(4).into());
+    }
+    let is_set = |key: &str, default: bool| keys.get(key).and_then(Value::as_bool).unwrap_or(default);
+    let kv_heads = match model_type {
+        "falcon" if is_set("new_decoder_architecture", false) => keys.get("num_kv_heads").cloned(),
+        "falcon" | "gpt_bigcode" if is_set("multi_query", true) => Some(1.into()),
+        "falcon" | "gpt_bigcode" => None,
+        _ => return,
+    };
+    match kv_heads {
+        Some(count) => keys.insert("num_key_value_heads".into(), count),
+        None => keys.remove("num_key_value_heads"),
+    };
+    if model_type == "falcon" {
+        keys.entry("max_position_embeddings").or_insert(2048.into());
+    }
 }
 
 impl Shape {
@@ -67,6 +99,12 @@ impl Architecture {
             None => bounded("head_dim", keys.head_dim(&sizes)?, MAX_HEAD_SIZE)?,
         };
         let attention_bias = keys.flag("attention_bias")?.unwrap_or(false);
+        let everywhere = match self.bias {
+            Bias::Everywhere => true,
+            Bias::EverywhereIf(key, default) => keys.flag(key)?.unwrap_or(default),
+            _ => false,
+        };
+        let max_positions = keys.size("max_position_embeddings")?;
         let experts = self.experts(keys)?;
         let linear = self.linear(keys)?;
         let dense = match self.experts {
@@ -83,29 +121,42 @@ impl Architecture {
             heads: bounded("num_attention_heads", sizes.heads, MAX_HEAD_SIZE)?,
             kv_heads: if latent.is_some() { sizes.heads } else { sizes.kv_heads },
             head_dim,
-            max_positions: keys.size("max_position_embeddings")?,
+            max_positions,
             layers: self.layers(keys, sizes.layers)?,
             experts,
             latent,
             linear,
-            tied_embeddings: keys.flag("tie_word_embeddings")?.unwrap_or(self.model_type == "gemma"),
+            tied_embeddings: keys.flag("tie_word_embeddings")?.unwrap_or(self.is_tied),
             qkv_bias: match self.bias {
                 Bias::None => false,
                 Bias::Qkv => true,
                 Bias::QkvIfSet | Bias::AllIfSet => attention_bias,
+                Bias::Everywhere | Bias::EverywhereIf(..) => everywhere,
             },
-            output_bias: attention_bias && matches!(self.bias, Bias::AllIfSet),
-            mlp_bias: keys.flag("mlp_bias")?.unwrap_or(false),
+            output_bias: everywhere || (attention_bias && matches!(self.bias, Bias::AllIfSet)),
+            mlp_bias: everywhere || keys.flag("mlp_bias")?.unwrap_or(false),
+            plain_mlp: self.mlp == Mlp::Plain,
+            norm_bias: matches!(self.bias, Bias::Everywhere | Bias::EverywhereIf(..)),
+            shared_norm: match self.norms {
+                Norms::Shared => true,
+                Norms::Falcon => falcon_shares_its_norm(keys)?,
+                _ => false,
+            },
+            position_table: match self.positions {
+                Positions::Computed => 0,
+                Positions::Learned(more) => max_positions.saturating_add(more),
+            },
+            head_bias: self.model_type == "phi",
             qk_norm: match self.qk_norm {
                 QkNorm::None => false,
                 QkNorm::Heads | QkNorm::Rows => true,
-                QkNorm::IfSet => keys.flag("use_qk_norm")?.unwrap_or(false),
+                QkNorm::IfSet | QkNorm::RowsIfSet => keys.flag("use_qk_norm")?.unwrap_or(false),
             },
-            qk_norm_by_row: matches!(self.qk_norm, QkNorm::Rows),
+            qk_norm_by_row: matches!(self.qk_norm, QkNorm::Rows | QkNorm::RowsIfSet),
             output_gate: matches!(self.attention, Attention::Hybrid),
             sinks: matches!(self.attention, Attention::Sinks),
             pre_norms: !matches!(self.norms, Norms::After),
-            post_norms: !matches!(self.norms, Norms::Before),
+            post_norms: matches!(self.norms, Norms::After | Norms::Both),
             dtype: dtype.name().to_owned(),
             number_bytes: dtype.bytes(),
             weight_bytes: 0,
@@ -238,8 +289,11 @@ impl Architecture {
             }
             Windows::LayerTypes => {
                 let windowed = keys.layers_of_type("sliding_attention", count)?;
-                // Without a list, every other layer, beginning with the first.
-                let windowed = windowed.unwrap_or_else(|| (0..count).map(|layer| layer % 2 == 0).collect());
+                // Without a list, all but every n-th layer.
+                let full_every = keys.optional_size("sliding_window_pattern")?.unwrap_or(2);
+                let windowed = windowed.unwrap_or_else(|| {
+                    (0..count).map(|layer| !(layer + 1).is_multiple_of(full_every)).collect()
+                });
                 (keys.optional_size("sliding_window")?, windowed)
             }
             Windows::Chunks => {
@@ -250,6 +304,14 @@ impl Architecture {
             }
         })
     }
+}
+
+/// Falcon runs attention and MLP side by side; the newer ones may have a norm for each.
+fn falcon_shares_its_norm(keys: &Keys<'_>) -> Result<bool, SpecError> {
+    if keys.flag("new_decoder_architecture")? == Some(true) {
+        return Ok(keys.optional_size("num_ln_in_parallel_attn")? == Some(1));
+    }
+    Ok(keys.flag("parallel_attn")?.unwrap_or(true))
 }
 
 fn bounded(key: &'static str, value: u64, limit: u64) -> Result<u64, SpecError> {

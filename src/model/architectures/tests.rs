@@ -177,6 +177,93 @@ fn parameters_are_the_published_ones() {
 }
 
 #[test]
+fn parameters_of_older_decoders_are_the_published_ones() {
+    for (name, config, parameters) in [
+        (
+            "GPT-2, 124M",
+            json!({"model_type": "gpt2", "vocab_size": 50_257, "n_embd": 768, "n_layer": 12, "n_head": 12,
+                "n_positions": 1024, "n_inner": null}),
+            124_439_808,
+        ),
+        (
+            "Pythia-6.9B",
+            json!({"model_type": "gpt_neox", "vocab_size": 50_432, "hidden_size": 4096, "num_hidden_layers": 32,
+                "num_attention_heads": 32, "intermediate_size": 16384, "max_position_embeddings": 2048,
+                "tie_word_embeddings": false}),
+            6_857_302_016,
+        ),
+        (
+            "OPT-125M",
+            json!({"model_type": "opt", "vocab_size": 50_272, "hidden_size": 768, "num_hidden_layers": 12,
+                "num_attention_heads": 12, "ffn_dim": 3072, "max_position_embeddings": 2048}),
+            125_239_296,
+        ),
+        (
+            "Phi-2, 2.78B",
+            json!({"model_type": "phi", "vocab_size": 51_200, "hidden_size": 2560, "num_hidden_layers": 32,
+                "num_attention_heads": 32, "intermediate_size": 10240, "max_position_embeddings": 2048}),
+            2_779_683_840,
+        ),
+        (
+            "Falcon-7B",
+            json!({"model_type": "falcon", "vocab_size": 65_024, "hidden_size": 4544, "num_hidden_layers": 32,
+                "num_attention_heads": 71, "multi_query": true, "parallel_attn": true, "bias": false}),
+            6_921_720_704,
+        ),
+        (
+            "Falcon-40B",
+            json!({"model_type": "falcon", "vocab_size": 65_024, "hidden_size": 8192, "num_hidden_layers": 60,
+                "num_attention_heads": 128, "num_kv_heads": 8, "new_decoder_architecture": true,
+                "parallel_attn": true, "bias": false}),
+            41_303_293_952,
+        ),
+        (
+            "StarCoder2-3B",
+            json!({"model_type": "starcoder2", "vocab_size": 49_152, "hidden_size": 3072,
+                "num_hidden_layers": 30, "num_attention_heads": 24, "num_key_value_heads": 2,
+                "intermediate_size": 12288, "max_position_embeddings": 16384, "sliding_window": 4096}),
+            3_030_371_328,
+        ),
+        (
+            "StarCoder, 15.5B",
+            json!({"model_type": "gpt_bigcode", "vocab_size": 49_152, "n_embd": 6144, "n_layer": 40,
+                "n_head": 48, "n_positions": 8192, "n_inner": 24576, "multi_query": true}),
+            15_517_456_384,
+        ),
+        (
+            "Command-R, 35B",
+            json!({"model_type": "cohere", "vocab_size": 256_000, "hidden_size": 8192, "num_hidden_layers": 40,
+                "num_attention_heads": 64, "num_key_value_heads": 64, "intermediate_size": 22528,
+                "max_position_embeddings": 8192, "use_qk_norm": false}),
+            34_980_831_232,
+        ),
+        (
+            "Command-R7B",
+            json!({"model_type": "cohere2", "vocab_size": 256_000, "hidden_size": 4096, "num_hidden_layers": 32,
+                "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336,
+                "max_position_embeddings": 8192, "sliding_window": 4096, "sliding_window_pattern": 4}),
+            8_028_033_024,
+        ),
+    ] {
+        let shape = Shape::from_hf(&config, Dtype::Bf16).unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert_eq!(shape.parameters(), parameters, "{name}");
+        assert_eq!(shape.cost(Step::decode(1, 64)).total().parameters, parameters as f64, "{name}");
+        let text = serde_json::to_string(&shape).unwrap();
+        assert_eq!(serde_json::from_str::<Shape>(&text).unwrap(), shape, "{name}");
+    }
+}
+
+#[test]
+fn an_mlp_without_a_gate_has_two_products() {
+    let gpt2 = json!({"model_type": "gpt2", "vocab_size": 50_257, "n_embd": 768, "n_layer": 12, "n_head": 12,
+        "n_positions": 1024});
+    let shape = Shape::from_hf(&gpt2, Dtype::Bf16).unwrap();
+    let up = shape.cost(Step::decode(1, 64)).of(Operator::GateUp).unwrap().each();
+    assert_eq!(up.matmul_flops, 2.0 * 768.0 * 3072.0);
+    assert_eq!(shape.operand_shapes(Operator::GateUp, Step::decode(1, 64)), "[1×768]·[768×3072]");
+}
+
+#[test]
 fn latent_attention_caches_one_short_row() {
     let shape = Shape::from_hf(&deepseek_v3(), Dtype::Bf16).unwrap();
     // 512 + 64 numbers in each of 61 layers: 70 KB per token, as published.
@@ -262,7 +349,7 @@ fn the_engine_runs_the_families_of_the_table() {
 
 #[test]
 fn errors_list_every_model_type() {
-    let unknown = Shape::from_hf(&config("falcon", json!({})), Dtype::F32).unwrap_err().to_string();
+    let unknown = Shape::from_hf(&config("mamba", json!({})), Dtype::F32).unwrap_err().to_string();
     for name in known() {
         assert!(unknown.contains(name), "{name}: {unknown}");
     }

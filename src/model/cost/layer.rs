@@ -43,6 +43,8 @@ impl Shape {
         ];
         if self.pre_norms {
             all.push(once(Operator::AttentionNorm, self.norm(rows)));
+        }
+        if self.pre_norms && !self.shared_norm {
             all.push(once(Operator::MlpNorm, self.norm(rows)));
         }
         if self.post_norms {
@@ -137,12 +139,13 @@ impl Shape {
         let h = self.hidden as f64;
         let gated = |rows: f64, intermediate: f64, has_bias: bool| {
             // Gate and up are not written to memory, only their product.
-            let mut gate_up = self.product(Part::Mlp, rows, h, 2.0 * intermediate);
+            let up = if self.plain_mlp { intermediate } else { 2.0 * intermediate };
+            let mut gate_up = self.product(Part::Mlp, rows, h, up);
             gate_up.activation_bytes = rows * (h + intermediate) * self.number_bytes as f64;
             gate_up.other_flops = ACTIVATION_FLOPS * rows * intermediate;
             let down = self.product(Part::Mlp, rows, intermediate, h);
             match has_bias {
-                true => (gate_up + self.bias(rows, 2.0 * intermediate), down + self.bias(rows, h)),
+                true => (gate_up + self.bias(rows, up), down + self.bias(rows, h)),
                 false => (gate_up, down),
             }
         };

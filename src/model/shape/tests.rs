@@ -79,5 +79,5 @@ fn errors_name_the_key() {
         assert!(error.contains(expected), "{error}");
     }
     assert!(Shape::from_hf(&json!([]), Dtype::F32).is_err());
-    assert!(Shape::from_hf(&base("falcon"), Dtype::F32).is_err());
+    assert!(Shape::from_hf(&base("mamba"), Dtype::F32).is_err());
 }

@@ -3,7 +3,7 @@
 use plotters::{coord::Shift, prelude::*};
 
 use crate::{
-    base::{markup::without_controls, units::grouped},
+    base::{foreign::line, units::grouped},
     event::Stamp,
     state::{RecordedSpan, RunState},
 };
@@ -21,6 +21,8 @@ pub const GREEN: RGBColor = RGBColor(30, 120, 70);
 const LIGHT_GRID: RGBColor = RGBColor(244, 245, 246);
 const GRID: RGBColor = RGBColor(228, 231, 234);
 
+/// Characters of a label.
+const MAX_TEXT: usize = 200;
 pub const WIDTH: u32 = 1000;
 /// Columns of a chart over time.
 pub const COLUMNS: usize = 450;
@@ -58,7 +60,7 @@ pub fn label(
     size: u32,
     colour: RGBColor,
 ) -> Text<'static, (i32, i32), String> {
-    Text::new(without_controls(&text.into()), at, ("sans-serif", size).into_font().color(&colour))
+    Text::new(line(&text.into(), MAX_TEXT), at, ("sans-serif", size).into_font().color(&colour))
 }
 
 /// A line of coloured entries at the top of `area`.

@@ -67,7 +67,7 @@ pub fn join(tables: &mut Vec<KernelTable>, more: Vec<KernelTable>) {
             continue;
         };
         known.busy = known.busy.zip(table.busy).map(|(known, more)| known.plus(more));
-        known.graphs |= table.graphs;
+        known.graphs = known.graphs.max(table.graphs);
         for row in table.rows {
             let same = known.rows.iter_mut().find(|one| {
                 one.name == row.name

@@ -196,14 +196,26 @@ impl Session {
                 self.resume_after(&work);
             }
             Some(ToolWork { tool, stop, stage: Stage::Waiting(rerun), resume, configured }) => {
-                let stage = match self.computes() && self.state.workload_paused_at.is_none() {
-                    true => Stage::Waiting(rerun),
-                    false => {
-                        let tx = self.tx.clone();
-                        Stage::Running(spawn_thread("llmprof-tool", move || drop(rerun.run(&tx))))
-                    }
+                let waits = self.computes() && self.state.workload_paused_at.is_none();
+                let tx = self.tx.clone();
+                let stage = match waits {
+                    true => Ok(Stage::Waiting(rerun)),
+                    false => spawn_thread("llmprof-tool", move || drop(rerun.run(&tx))).map(Stage::Running),
                 };
-                self.tool_work = Some(ToolWork { tool, stop, stage, resume, configured });
+                match stage {
+                    Ok(stage) => {
+                        self.tool_work = Some(ToolWork { tool, stop, stage, resume, configured });
+                    }
+                    Err(refused) => {
+                        let remedy = "then run it again";
+                        let trouble =
+                            TroubleKind::Io { action: format!("cannot start {tool}"), error: refused };
+                        self.refuse_tool(tool, trouble.with_remedy(remedy), configured);
+                        if resume {
+                            self.control.set_paused(false);
+                        }
+                    }
+                }
             }
             Some(work) if work.is_idle() => {
                 self.drain();

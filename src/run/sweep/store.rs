@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     error::SweepError,
     jobs::{Job, JobResult, Sweep},
-    table::csv_text,
+    table::sweep_csv,
 };
 use crate::{
     base::dir::{Dir, open_file, read_file},
@@ -145,8 +145,7 @@ impl Sweep {
 
     /// Writes `sweep.csv` into `dir`, and returns its path.
     pub fn write_csv(&self, dir: &Path) -> Result<PathBuf, SweepError> {
-        let text = csv_text(self).map_err(|e| SweepError::Io { path: dir.join(TABLE), source: e.into() })?;
-        write_in(dir, TABLE, &text)
+        write_in(dir, TABLE, sweep_csv(self).as_bytes())
     }
 
     /// The directory of the recording of `job`.

@@ -6,6 +6,7 @@ use super::jobs::{Job, JobResult, JobState, Sweep};
 use crate::{
     analysis::{distribution::Summary, metrics::MetricsSummary},
     base::{
+        csv::csv_text,
         table::aligned,
         units::{millis, three_digits},
     },
@@ -85,12 +86,8 @@ pub fn table_text(sweep: &Sweep) -> String {
 }
 
 /// `sweep.csv`.
-pub(super) fn csv_text(sweep: &Sweep) -> Result<Vec<u8>, csv::Error> {
-    let mut out = csv::Writer::from_writer(Vec::new());
-    for row in csv_rows(sweep) {
-        out.write_record(&row)?;
-    }
-    out.into_inner().map_err(|e| e.into_error().into())
+pub(super) fn sweep_csv(sweep: &Sweep) -> String {
+    csv_text(csv_rows(sweep))
 }
 
 /// Column names, then a row for each job that has ended.
@@ -191,8 +188,8 @@ job  model  b  TTFT p50  TPOT p50  tok/s  outcome
 
     #[test]
     fn the_csv_reads_back() {
-        let text = csv_text(&sweep()).unwrap();
-        let mut reader = csv::Reader::from_reader(text.as_slice());
+        let text = sweep_csv(&sweep());
+        let mut reader = csv::Reader::from_reader(text.as_bytes());
         let heading: Vec<String> = reader.headers().unwrap().iter().map(str::to_owned).collect();
         assert_eq!(
             heading,

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use ratatui::layout::Rect;
 
-use super::{App, comparison::Compared};
+use super::{App, comparison::Compared, event_loop::Left};
 use crate::{
     process::shutdown::Cause,
     rundir::{Listing, RunDir},
@@ -15,11 +15,12 @@ use crate::{
 };
 
 impl App {
-    /// Performs an effect. Breaks if the program ends, with the cause unless the user quits.
-    pub(super) fn perform(&mut self, effect: Effect, screen: Rect) -> ControlFlow<Option<Cause>> {
+    /// Performs an effect. Breaks if the screen is left.
+    pub(super) fn perform(&mut self, effect: Effect, screen: Rect) -> ControlFlow<Left> {
         match effect {
-            Effect::Quit => return ControlFlow::Break(None),
-            Effect::Interrupt => return ControlFlow::Break(Some(Cause::Interrupt)),
+            Effect::Quit => return ControlFlow::Break(Left::Ended(None)),
+            Effect::Interrupt => return ControlFlow::Break(Left::Ended(Some(Cause::Interrupt))),
+            Effect::Suspend => return ControlFlow::Break(Left::Suspended),
             Effect::Export => self.export(screen),
             Effect::CompareSnapshots => self.compared = Compared::default(),
             Effect::Run(command) => self.command_run(command),

@@ -28,6 +28,16 @@ use crate::{
     },
 };
 
+/// Why the event loop was left.
+pub(super) enum Left {
+    /// The program ends, for a cause unless the user quits.
+    Ended(Option<Cause>),
+    /// The user asks to stop the process.
+    Suspended,
+    /// The process goes on after it was stopped.
+    Resumed,
+}
+
 /// After the terminal has failed, how long to wait for the reason.
 const FAILURE_DELAY: Duration = Duration::from_millis(200);
 /// The longest wait for a tool that was killed. A driver call may hold its process for longer.
@@ -42,18 +52,30 @@ impl App {
     ) -> io::Result<Option<Cause>> {
         let mut guard = TerminalGuard::enter(mouse)?;
         let mut input = input::listen()?;
-        match self.run_loop(&mut *guard.screen, &mut input, shutdown).await {
-            Err(e) => cause_of_failure(&mut input, shutdown).await.map(Some).ok_or(e),
-            left => left,
+        let outlet = guard.outlet.clone();
+        loop {
+            let left = self.run_loop(&mut *guard.screen, || outlet.is_done(), &mut input, shutdown).await;
+            let again = match left {
+                Ok(Left::Ended(cause)) => return Ok(cause),
+                Ok(Left::Suspended) => guard.suspend(),
+                Ok(Left::Resumed) => guard.take_again(),
+                Err(e) => Err(e),
+            };
+            if let Err(e) = again {
+                return cause_of_failure(&mut input, shutdown).await.map(Some).ok_or(e);
+            }
+            self.dirty = true;
         }
     }
 
+    /// Draws only when `is_drawn`: the last frame has reached the screen. A screen that is stuck delays nothing else.
     pub(super) async fn run_loop<B: Backend<Error = io::Error>>(
         &mut self,
         screen: &mut Terminal<B>,
+        is_drawn: impl Fn() -> io::Result<bool>,
         input: &mut UnboundedReceiver<Input>,
         shutdown: &mut Shutdown,
-    ) -> io::Result<Option<Cause>> {
+    ) -> io::Result<Left> {
         let mut next_frame = Instant::now();
         let mut last_frame = Instant::now();
         loop {
@@ -63,13 +85,14 @@ impl App {
             self.follow_tool();
             let sweep_moves = self.follow_sweep(now);
             let reads = self.follow_comparison() | self.follow_runs();
-            let moves = replay_moves || sweep_moves || reads || self.next.is_some();
+            let is_drawn = is_drawn()?;
+            let moves = replay_moves || sweep_moves || reads || self.next.is_some() || !is_drawn;
             if !replay_moves {
                 last_frame = now;
             }
             if now >= next_frame && (self.dirty || moves) {
                 self.play(now - last_frame);
-                if self.dirty {
+                if self.dirty && is_drawn {
                     self.draw(screen)?;
                 }
                 (last_frame, next_frame) = (now, now + self.frame_interval);
@@ -78,18 +101,22 @@ impl App {
             let loading = self.player.as_ref().is_some_and(|p| p.position().loading);
             tokio::select! {
                 biased;
-                cause = shutdown.requested() => return Ok(Some(cause)),
+                cause = shutdown.requested() => return Ok(Left::Ended(Some(cause))),
                 event = input.recv() => match event {
                     Some(Input::Event(event)) => {
                         if let Some(effect) = self.handle(event)
-                            && let ControlFlow::Break(cause) = self.perform(effect, screen.size()?.into())
+                            && let ControlFlow::Break(left) = self.perform(effect, screen.size()?.into())
                         {
-                            self.end_tool(screen).await?;
-                            return Ok(cause);
+                            if matches!(left, Left::Ended(_)) {
+                                self.end_tool(screen).await?;
+                            }
+                            return Ok(left);
                         }
                     }
+                    Some(Input::Suspend) => return Ok(Left::Suspended),
+                    Some(Input::Resumed) => return Ok(Left::Resumed),
                     Some(Input::Failed(e)) => return Err(e),
-                    Some(Input::HangUp) | None => return Ok(Some(Cause::HangUp)),
+                    Some(Input::HangUp) | None => return Ok(Left::Ended(Some(Cause::HangUp))),
                 },
                 () = frame_due, if self.dirty || moves => {}
                 n = pump(&mut self.live) => self.dirty |= n > 0 && self.frozen.is_none(),
@@ -148,8 +175,9 @@ impl App {
     }
 
     fn handle_key(&mut self, key: KeyEvent) -> Option<Effect> {
-        let interrupt = key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
-        if !matches!(self.ui.overlay, Overlay::None) && !interrupt {
+        let of_the_process =
+            matches!(key.code, KeyCode::Char('c' | 'z')) && key.modifiers.contains(KeyModifiers::CONTROL);
+        if !matches!(self.ui.overlay, Overlay::None) && !of_the_process {
             let key = OverlayKey::of(&self.ui.overlay, key)?;
             return update_overlay(&mut self.ui, key);
         }

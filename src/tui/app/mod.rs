@@ -12,8 +12,8 @@ use std::{io, path::PathBuf, time::Duration};
 use ratatui::{Terminal, backend::Backend};
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use self::comparison::Compared;
 pub use self::live::Live;
+use self::{comparison::Compared, event_loop::Left};
 use super::{
     export::Exported,
     input::Input,
@@ -152,7 +152,14 @@ impl App {
         mut input: UnboundedReceiver<Input>,
         mut shutdown: Shutdown,
     ) -> Stopped {
-        let left = self.run_loop(screen, &mut input, &mut shutdown).await;
+        let left = loop {
+            match self.run_loop(screen, || Ok(true), &mut input, &mut shutdown).await {
+                Ok(Left::Ended(cause)) => break Ok(cause),
+                // There is no terminal to give back.
+                Ok(Left::Suspended | Left::Resumed) => {}
+                Err(e) => break Err(e),
+            }
+        };
         self.stop(left)
     }
 

@@ -14,6 +14,7 @@ use super::{
     ui::Pane,
     view::View,
 };
+use crate::base::foreign::is_hidden;
 
 /// Draws everything the user sees.
 pub struct Frame<'a>(pub View<'a>);
@@ -44,5 +45,17 @@ impl Widget for Frame<'_> {
         }
         footer::draw(&view, &layout, buf);
         overlay::draw(&view, area, buf);
+        replace_hidden(if view.theme.glyphs.ascii { "?" } else { "\u{fffd}" }, area, buf);
+    }
+}
+
+/// Shows `sign` in every cell with a hidden character: names of others may turn the direction of a line. Control
+/// characters are never drawn into cells.
+fn replace_hidden(sign: &str, area: Rect, buf: &mut Buffer) {
+    for position in area.intersection(buf.area).positions() {
+        let cell = &mut buf[position];
+        if !cell.symbol().is_ascii() && cell.symbol().contains(is_hidden) {
+            cell.set_symbol(sign);
+        }
     }
 }

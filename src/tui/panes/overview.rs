@@ -268,14 +268,18 @@ fn latency(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let total = &view.state.total;
     // The median by the GPU's clock, next to the host's.
     let by_gpu = total.device_step.n() > 0;
-    let room = (inner.width.saturating_sub(6 + 9) / 8).saturating_sub(by_gpu.into()).clamp(1, 5) as usize;
+    // Wide enough for a gap before the largest count.
+    let counts = [&total.ttft, &total.tpot, &total.itl, &total.e2e].map(|d| grouped(d.n() as i64));
+    let n_width = counts.iter().map(|n| n.len() + 1).max().unwrap_or(0).max(9);
+    let room = (inner.width.saturating_sub(6 + n_width as u16) / 8).saturating_sub(by_gpu.into()).clamp(1, 5)
+        as usize;
     let columns: Vec<&Column> = COLUMNS.iter().filter(|column| column.rank < room).collect();
     let mut heading = vec![Text::raw("      ")];
     heading.extend(columns.iter().map(|c| Text::styled(format!("{:>8}", c.heading), theme.dim)));
     if by_gpu {
         heading.push(Text::styled(format!("{:>8}", "GPU p50"), theme.dim));
     }
-    heading.push(Text::styled(format!("{:>9}", "n"), theme.dim));
+    heading.push(Text::styled(format!("{:>n_width$}", "n"), theme.dim));
     let mut lines = vec![Line::from(heading)];
     let rows = [
         ("TTFT", &total.ttft, Some(&total.device_prefill)),
@@ -287,7 +291,7 @@ fn latency(view: &View<'_>, area: Rect, buf: &mut Buffer) {
         let text = ms.map_or_else(|| theme.glyphs.none.to_owned(), three_digits);
         Text::styled(format!("{text:>8}"), style)
     };
-    for (name, distribution, on_device) in rows {
+    for ((name, distribution, on_device), n) in rows.into_iter().zip(&counts) {
         let mut line = vec![Text::styled(format!(" {name:<5}"), theme.accent)];
         line.extend(columns.iter().map(|column| {
             cell((column.value)(distribution), if column.rank == 0 { theme.number } else { theme.text })
@@ -295,7 +299,7 @@ fn latency(view: &View<'_>, area: Rect, buf: &mut Buffer) {
         if by_gpu {
             line.push(cell(on_device.and_then(|d| d.percentile_ms(50.0)), theme.text));
         }
-        line.push(Text::styled(format!("{:>9}", grouped(distribution.n() as i64)), theme.dim));
+        line.push(Text::styled(format!("{n:>n_width$}"), theme.dim));
         lines.push(Line::from(line));
     }
     Paragraph::new(lines).render(inner, buf);

@@ -115,6 +115,6 @@ fn row<'a>(view: &View<'_>, run: &RunEntry, wide: bool) -> Line<'a> {
         Text::styled(format!("{outcome:<13}"), style),
         Text::styled(format!("{tok_s:>10}"), theme.number),
         Text::styled(format!("{ttft:>12}"), theme.text),
-        Text::styled(format!("{n:>7}"), theme.dim),
+        Text::styled(format!(" {n:>6}"), theme.dim),
     ])
 }

@@ -39,6 +39,8 @@ pub enum Action {
 pub enum Effect {
     Quit,
     Interrupt,
+    /// Stop the process, as Ctrl-Z does elsewhere.
+    Suspend,
     /// Write the screen to files.
     Export,
     CompareSnapshots,

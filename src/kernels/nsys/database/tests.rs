@@ -93,7 +93,7 @@ fn graphs_without_nodes_are_reported() {
     let table = read_database(&path).unwrap().remove(0);
     assert_eq!((table.rows[0].name.as_str(), table.rows[0].calls), ("[CUDA graph 7]", 2));
     assert!(table.notes[0].contains("--cuda-graph-trace=node"), "{:?}", table.notes);
-    assert!(table.has_graphs());
+    assert_eq!(table.has_graphs(), Some(true));
 }
 
 #[test]

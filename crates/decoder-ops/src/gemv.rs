@@ -3,7 +3,7 @@
 use candle_core::{CpuStorage, CustomOp2, DType, Layout, Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
-use super::simd::{Stored, dots, vectorised};
+use crate::simd::{Stored, dots, vectorised};
 
 /// Weight bytes per work item. Small, so that a preempted core delays the others little; large
 /// enough that scheduling costs nothing next to reading.
@@ -12,13 +12,13 @@ const UNIT_BYTES: usize = 64 * 1024;
 const PASS: usize = 4;
 
 /// Rows up to which [`gemv`] beats widening the weight and a general matrix product.
-pub(super) fn max_rows(weight: DType) -> usize {
+pub(crate) fn max_rows(weight: DType) -> usize {
     if weight == DType::F32 { 4 } else { 12 }
 }
 
 /// `x · wᵀ` for `x` (…, k) in f32 and `w` (n, k) in f32, bf16 or f16; both contiguous. Gives (…, n) in f32.
 /// Runs on the current rayon pool.
-pub(super) fn gemv(x: &Tensor, w: &Tensor) -> Result<Tensor> {
+pub fn gemv(x: &Tensor, w: &Tensor) -> Result<Tensor> {
     x.apply_op2_no_bwd(w, &Gemv)
 }
 
@@ -53,7 +53,7 @@ impl CustomOp2 for Gemv {
     }
 }
 
-pub(super) fn contiguous<'a, T>(data: &'a [T], layout: &Layout) -> Result<&'a [T]> {
+pub(crate) fn contiguous<'a, T>(data: &'a [T], layout: &Layout) -> Result<&'a [T]> {
     match layout.contiguous_offsets() {
         Some((from, to)) => Ok(&data[from..to]),
         None => bail!("expected a contiguous tensor; strides are {:?}", layout.stride()),

@@ -5,7 +5,7 @@ use half::{bf16, f16};
 /// Runs `body` compiled for the widest vectors of this CPU. Closures and what they call must be `#[inline(always)]`:
 /// code that is not inlined is compiled for the baseline CPU.
 #[inline(always)]
-pub(super) fn vectorised(body: impl FnMut()) {
+pub(crate) fn vectorised(body: impl FnMut()) {
     // Not pulp's own dispatch of closures: it calls them by `FnOnce`, through a shim that is not inlined.
     struct Body<F>(F);
     impl<F: FnMut()> pulp::WithSimd for Body<F> {
@@ -20,7 +20,7 @@ pub(super) fn vectorised(body: impl FnMut()) {
 }
 
 /// A storage type of weights and caches; arithmetic is in `f32`.
-pub(super) trait Stored: Copy + Send + Sync + Default + 'static {
+pub(crate) trait Stored: Copy + Send + Sync + Default + 'static {
     /// Exact for finite values.
     fn widen(self) -> f32;
     /// Rounds to nearest, ties to even.
@@ -77,7 +77,7 @@ const LANES: usize = 32;
 /// Dot products of one weight row with each of `M` activation rows of the same length.
 /// To be inlined into a `pulp` dispatch, which decides the width of the vectors.
 #[inline(always)]
-pub(super) fn dots<W: Stored, const M: usize>(weights: &[W], rows: &[&[f32]; M]) -> [f32; M] {
+pub(crate) fn dots<W: Stored, const M: usize>(weights: &[W], rows: &[&[f32]; M]) -> [f32; M] {
     let mut sums = [[0f32; LANES]; M];
     let (blocks, tail) = weights.as_chunks::<LANES>();
     for (i, block) in blocks.iter().enumerate() {
@@ -106,7 +106,7 @@ pub(super) fn dots<W: Stored, const M: usize>(weights: &[W], rows: &[&[f32]; M])
 
 /// `sum += scale * row`
 #[inline(always)]
-pub(super) fn accumulate<W: Stored>(sum: &mut [f32], row: &[W], scale: f32) {
+pub(crate) fn accumulate<W: Stored>(sum: &mut [f32], row: &[W], scale: f32) {
     for (sum, x) in sum.iter_mut().zip(row) {
         *sum += scale * x.widen();
     }
@@ -115,7 +115,7 @@ pub(super) fn accumulate<W: Stored>(sum: &mut [f32], row: &[W], scale: f32) {
 /// `eˣ` to within 2 ulp, without a branch or a call, so that loops over it become vector code.
 /// Arguments beyond what `f32` holds give the nearest end of its normal range.
 #[inline(always)]
-pub(super) fn exp(x: f32) -> f32 {
+pub(crate) fn exp(x: f32) -> f32 {
     // Adding 1.5 · 2²³ leaves the rounded integer in the low bits of the sum.
     const ROUND: f32 = 12_582_912.0;
     let x = x.clamp(-87.3, 88.0);
@@ -133,14 +133,14 @@ pub(super) fn exp(x: f32) -> f32 {
 
 /// `tanh x` to within 2 · 10⁻⁷, as vector code.
 #[inline(always)]
-pub(super) fn tanh(x: f32) -> f32 {
+pub(crate) fn tanh(x: f32) -> f32 {
     let t = exp(-2.0 * x.abs());
     ((1.0 - t) / (1.0 + t)).copysign(x)
 }
 
 /// Softmax of `scale · scores`, in place.
 #[inline(always)]
-pub(super) fn softmax(scores: &mut [f32], scale: f32) {
+pub(crate) fn softmax(scores: &mut [f32], scale: f32) {
     let mut maxima = [f32::NEG_INFINITY; 16];
     for block in scores.chunks(16) {
         for (max, &score) in maxima.iter_mut().zip(block) {

@@ -3,19 +3,18 @@
 use candle_core::{CpuStorage, CustomOp3, InplaceOp1, Layout, Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
-use super::{
+use crate::{
     gemv::contiguous,
     ops::{softcapped_step_by_step, widen},
     simd::{Stored, accumulate, dots, softmax, tanh, vectorised},
 };
-use crate::model::ModelSpec;
 
 /// Queries of one prefill block. Bounds the scores to `heads · QUERY_BLOCK · context` at a time.
-pub(super) const QUERY_BLOCK: usize = 128;
+pub const QUERY_BLOCK: usize = 128;
 
 /// The mask of a layer, and how scores become attention weights.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Sight {
+pub struct Sight {
     /// A query attends to itself and earlier positions, at most this many.
     pub window: Option<usize>,
     /// Scores are divided by the square root of this.
@@ -25,14 +24,6 @@ pub(super) struct Sight {
 }
 
 impl Sight {
-    pub fn of_layer(spec: &ModelSpec, layer: usize) -> Sight {
-        Sight {
-            window: spec.window_of_layer(layer),
-            scalar: spec.score_scalar,
-            softcap: spec.score_softcap.map(|cap| cap as f32),
-        }
-    }
-
     /// The positions that the query at `position` attends to.
     fn at(&self, position: usize) -> std::ops::Range<usize> {
         let from = self.window.map_or(0, |window| (position + 1).saturating_sub(window));
@@ -57,7 +48,7 @@ impl Sight {
 
 /// Attention of `q` (b, heads, t, d), whose first query is at `position`, over keys and values
 /// (b, kv heads, capacity, d) that are filled up to `position + t`. Gives (b, t, heads · d).
-pub(super) fn attention(
+pub fn attention(
     q: &Tensor,
     keys: &Tensor,
     values: &Tensor,
@@ -94,7 +85,7 @@ pub(super) fn attention(
 
 /// As [`attention`], in candle's own operations and in candle-transformers' order: keys and values are repeated for
 /// each query head, and a head's rows lie as interleaved rotary pairs, which orders the sums of the scores.
-pub(super) fn attention_step_by_step(
+pub fn attention_step_by_step(
     q: &Tensor,
     keys: &Tensor,
     values: &Tensor,

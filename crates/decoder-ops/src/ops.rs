@@ -7,17 +7,25 @@ use candle_core::{
 };
 use rayon::prelude::*;
 
-use super::{
+use crate::{
     gemv::{contiguous, gemv, max_rows},
     simd::{Stored, exp, tanh, vectorised},
 };
-use crate::model::spec::Activation;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Activation {
+    Silu,
+    /// GELU with the tanh approximation.
+    GeluTanh,
+    /// GELU with the error function.
+    Gelu,
+}
 
 /// Elements per work item of the loops below.
 const UNIT: usize = 16 * 1024;
 
 /// `x · wᵀ + bias`, for `x` (b, t, k) and `w` (n, k). On the CPU `x` is f32 whatever `w` is.
-pub(super) fn linear(x: &Tensor, w: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+pub fn linear(x: &Tensor, w: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
     let (b, t, k) = x.dims3()?;
     let y = if x.device().is_cpu() && b * t <= max_rows(w.dtype()) {
         gemv(&x.contiguous()?, w)?
@@ -34,7 +42,7 @@ pub(super) fn linear(x: &Tensor, w: &Tensor, bias: Option<&Tensor>) -> Result<Te
 }
 
 /// `activation(gate) · up` for a tensor that holds gate and up one after the other in its last dimension.
-pub(super) fn gated(gate_up: &Tensor, activation: Activation) -> Result<Tensor> {
+pub fn gated(gate_up: &Tensor, activation: Activation) -> Result<Tensor> {
     if gate_up.device().is_cpu() {
         return gate_up.apply_op1_no_bwd(&Gated(activation));
     }
@@ -42,7 +50,7 @@ pub(super) fn gated(gate_up: &Tensor, activation: Activation) -> Result<Tensor> 
 }
 
 /// As [`gated`], in candle's own operations.
-pub(super) fn gated_step_by_step(gate_up: &Tensor, activation: Activation) -> Result<Tensor> {
+pub fn gated_step_by_step(gate_up: &Tensor, activation: Activation) -> Result<Tensor> {
     let half = gate_up.dim(D::Minus1)? / 2;
     let gate = gate_up.narrow(D::Minus1, 0, half)?;
     let gate = match activation {
@@ -54,12 +62,12 @@ pub(super) fn gated_step_by_step(gate_up: &Tensor, activation: Activation) -> Re
 }
 
 /// `x · by`.
-pub(super) fn scaled(x: &Tensor, by: f32) -> Result<Tensor> {
+pub fn scaled(x: &Tensor, by: f32) -> Result<Tensor> {
     if x.device().is_cpu() { each(x, "scaled", move |x| x * by) } else { x * f64::from(by) }
 }
 
 /// `cap · tanh(x / cap)`.
-pub(super) fn softcapped(x: &Tensor, cap: f32) -> Result<Tensor> {
+pub fn softcapped(x: &Tensor, cap: f32) -> Result<Tensor> {
     if x.device().is_cpu() {
         return each(x, "softcapped", move |x| cap * tanh(x / cap));
     }
@@ -67,18 +75,18 @@ pub(super) fn softcapped(x: &Tensor, cap: f32) -> Result<Tensor> {
 }
 
 /// As [`softcapped`], in candle's own operations.
-pub(super) fn softcapped_step_by_step(x: &Tensor, cap: f32) -> Result<Tensor> {
+pub fn softcapped_step_by_step(x: &Tensor, cap: f32) -> Result<Tensor> {
     (x / f64::from(cap))?.tanh()? * f64::from(cap)
 }
 
 /// `a + b` of equal shapes. candle's own addition of large tensors runs on threads that cannot be counted
 /// from here; this one stays on the current pool.
-pub(super) fn sum(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+pub fn sum(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     if a.device().is_cpu() { a.apply_op2_no_bwd(b, &Sum) } else { a + b }
 }
 
 /// The tensor in f32; itself if it is that already.
-pub(super) fn widen(x: &Tensor) -> Result<Tensor> {
+pub fn widen(x: &Tensor) -> Result<Tensor> {
     match x.dtype() {
         DType::F32 => Ok(x.clone()),
         DType::BF16 | DType::F16 if x.device().is_cpu() => x.apply_op1_no_bwd(&Widen),

@@ -1,0 +1,17 @@
+//! The operators of a decoder on candle's tensors: fused vector loops on the CPU, candle's operations elsewhere.
+//!
+//! A crate of its own because its loops are fast only if everything in them is inlined, which needs one codegen unit.
+//! For the same reason nothing public here is generic: a generic function is compiled in the crate that calls it.
+
+mod attention;
+mod gemv;
+mod ops;
+mod simd;
+mod uniform;
+
+pub use attention::{QUERY_BLOCK, Sight, attention, attention_step_by_step};
+pub use gemv::gemv;
+pub use ops::{
+    Activation, gated, gated_step_by_step, linear, scaled, softcapped, softcapped_step_by_step, sum, widen,
+};
+pub use uniform::{Uniform, mix64, uniform};
