@@ -64,3 +64,12 @@ gpu-test:
     set -euo pipefail
     command -v nvcc >/dev/null || eval "$(third_party/cuda/bootstrap.sh)"
     cargo test --release --features cuda --lib cuda -- --ignored --test-threads 1
+
+# Random kills, signals, stalls and full disks over simulated runs
+chaos SECONDS="600":
+    LLMPROF_CHAOS_SECONDS={{SECONDS}} cargo test --test chaos -- --nocapture
+
+# Fuzz one parser (ls fuzz/fuzz_targets)
+fuzz TARGET SECONDS="120":
+    fuzz/build.sh {{TARGET}}
+    fuzz/run.sh {{TARGET}} {{SECONDS}}
