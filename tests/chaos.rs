@@ -10,6 +10,7 @@ mod terminal;
 use std::{
     env, fs,
     os::unix::process::{CommandExt, ExitStatusExt},
+    panic::{self, AssertUnwindSafe},
     path::Path,
     process::{Command, ExitStatus, Stdio},
     sync::{
@@ -190,7 +191,8 @@ fn screen(dice: &mut Dice, late: &Lateness) {
     let end = dice.one_of(&["KILL", "KILL", "TERM", "INT", "HUP", "key"]);
     println!("  screen: {end}");
     match end {
-        "key" => terminal.send("\x1b\x1b\x03"),
+        // Escape just before it makes it another key for the program.
+        "key" => terminal.send(dice.one_of(&["\x03", "\x1b\x03", "\x1b\x1b\x03"])),
         name => terminal.signal(name),
     }
     let ended = unix_now();
@@ -285,9 +287,13 @@ fn runs_survive_whatever_happens() {
                     let seed = first.wrapping_add(lane + LANES * rounds);
                     println!("LLMPROF_CHAOS_SEED={seed}");
                     let mut dice = Dice { seed, drawn: 0 };
-                    match dice.below(3) {
+                    let round = panic::catch_unwind(AssertUnwindSafe(|| match dice.below(3) {
                         0 => headless(&mut dice, late),
                         _ => screen(&mut dice, late),
+                    }));
+                    if let Err(why) = round {
+                        eprintln!("failed: LLMPROF_CHAOS_SEED={seed}");
+                        panic::resume_unwind(why);
                     }
                     rounds += 1;
                     if given.is_some() && seconds == DEFAULT_SECONDS {
@@ -299,7 +305,7 @@ fn runs_survive_whatever_happens() {
         };
         let lanes = if given.is_some() { 1 } else { LANES };
         let lanes: Vec<_> = (0..lanes).map(|lane| scope.spawn(work(lane))).collect();
-        lanes.into_iter().map(|lane| lane.join().expect("see the seed printed last")).sum::<u64>()
+        lanes.into_iter().map(|lane| lane.join().expect("see the seed that failed")).sum::<u64>()
     });
     println!("{lanes} runs in {seconds} s from seed {first}");
 }
