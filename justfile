@@ -37,9 +37,10 @@ demo-recording: build
 build:
     cargo build --release
 
-# Licences and advisories of the dependencies (needs cargo-deny)
+# Licences, versions and sources of the dependencies; advisories where cargo-deny is installed
 deny:
-    cargo deny check
+    python3 .ci/dependencies.py
+    if command -v cargo-deny >/dev/null; then cargo deny check; else echo "advisories not checked: cargo-deny is not installed"; fi
 
 # Build for NVIDIA GPUs; without nvcc on the PATH a toolkit is created under target/
 cuda *ARGS:
@@ -63,3 +64,12 @@ gpu-test:
     set -euo pipefail
     command -v nvcc >/dev/null || eval "$(third_party/cuda/bootstrap.sh)"
     cargo test --release --features cuda --lib cuda -- --ignored --test-threads 1
+
+# Random kills, signals, stalls and full disks over simulated runs
+chaos SECONDS="600":
+    LLMPROF_CHAOS_SECONDS={{SECONDS}} cargo test --test chaos -- --nocapture
+
+# Fuzz one parser (ls fuzz/fuzz_targets)
+fuzz TARGET SECONDS="120":
+    fuzz/build.sh {{TARGET}}
+    fuzz/run.sh {{TARGET}} {{SECONDS}}

@@ -28,6 +28,21 @@ fn a_thread_counts_its_own_allocations() {
 }
 
 #[test]
+fn an_allocation_beyond_the_limit_of_a_thread_fails() {
+    let reserve = |bytes: usize| Vec::<u8>::new().try_reserve_exact(bytes).is_ok();
+    heap::limited(4 * MIB as u64, || {
+        assert!(reserve(3 * MIB) && !reserve(5 * MIB));
+        let kept = vec![0u8; 2 * MIB];
+        assert!(!reserve(3 * MIB), "what is alive counts");
+        drop(kept);
+        assert!(reserve(3 * MIB));
+        heap::limited(u64::MAX, || assert!(!reserve(5 * MIB), "an inner limit is not above the outer one"));
+        thread::spawn(move || assert!(reserve(64 * MIB), "other threads have no limit")).join().unwrap();
+    });
+    assert!(reserve(64 * MIB));
+}
+
+#[test]
 fn growing_in_place_counts_the_difference() {
     let checkpoint = heap::checkpoint().unwrap();
     let mut bytes: Vec<u8> = Vec::with_capacity(MIB);

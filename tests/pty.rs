@@ -7,7 +7,7 @@ mod terminal;
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::Stdio,
+    process::{Command, Stdio},
 };
 
 use common::{events, eventually, finished, program, record, run_dirs, signal, tiny_model};
@@ -88,6 +88,51 @@ fn panes_are_reached_by_number_tab_and_mouse() {
     for (i, (pane, shows)) in PANES.into_iter().enumerate() {
         terminal.click(&format!("{} {}", i + 1, pane.title()));
         terminal.see(shows);
+    }
+    quit(&terminal);
+}
+
+/// A library with which a directory named `stuck` never answers, as on a network disk whose server is gone.
+fn stuck_disk(dir: &Path) -> String {
+    let (source, library) = (dir.join("stuck.c"), dir.join("stuck.so"));
+    let code = r#"
+        #define _GNU_SOURCE
+        #include <dirent.h>
+        #include <dlfcn.h>
+        #include <string.h>
+        #include <unistd.h>
+        DIR *opendir(const char *name) {
+            while (strstr(name, "/stuck")) pause();
+            return ((DIR *(*)(const char *))dlsym(RTLD_NEXT, "opendir"))(name);
+        }
+    "#;
+    fs::write(&source, code).unwrap();
+    let built = Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).status();
+    assert!(built.unwrap().success());
+    library.display().to_string()
+}
+
+#[test]
+fn a_disk_that_does_not_answer_does_not_stop_the_screen() {
+    let dir = tempfile::tempdir().unwrap();
+    record(dir.path(), &["runtime.requests=1", "runtime.warmup=0"]);
+    for name in ["stuck", "pipe", "device"] {
+        fs::create_dir_all(dir.path().join("runs/disk").join(name)).unwrap();
+    }
+    let pipe = dir.path().join("runs/disk/pipe/events.ndjson");
+    assert!(Command::new("mkfifo").arg(pipe).status().unwrap().success());
+    std::os::unix::fs::symlink("/dev/zero", dir.path().join("runs/disk/device/events.ndjson")).unwrap();
+    let library = stuck_disk(dir.path());
+    let terminal = Terminal::start_in(dir, &ENDLESS, &[("LD_PRELOAD", &library)], (120, 40));
+    terminal.see("decode mean");
+    terminal.press("7", "reading the list of runs");
+    terminal.press("1", "decode mean");
+    terminal.press("7", "disk/stuck does not answer");
+    // The pipe, the device and this run have no end, the other run has one.
+    terminal.see("completed");
+    assert_eq!(terminal.text().matches("no end").count(), 3, "{}", terminal.text());
+    for _ in 0..4 {
+        terminal.send("\x1b[A");
     }
     quit(&terminal);
 }

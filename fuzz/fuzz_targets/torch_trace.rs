@@ -12,14 +12,7 @@ const WHOLE: &[u8] = include_bytes!("../../tests/fixtures/torch/gpu_rank1.json")
 
 fuzz_target!(|input: &[u8]| {
     let _ = read_compressed("any", input);
-    let mut changed = WHOLE.to_vec();
-    for change in input.chunks_exact(4) {
-        let at = usize::from(u16::from_le_bytes([change[0], change[1]])) % changed.len();
-        changed[at] = change[2];
-        if change[3] == 0 {
-            changed.truncate(at.max(1));
-        }
-    }
+    let changed = llmprof_fuzz::changed(WHOLE, input);
     let events = [&b"{\"traceEvents\": ["[..], input, &b"]}"[..]].concat();
     for bytes in [input, &events, &changed] {
         let Ok(tables) = read_trace("any", bytes) else { continue };

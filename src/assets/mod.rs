@@ -17,3 +17,4 @@ pub(crate) mod third_party;
 pub(crate) use archive::Limits;
 pub use digest::sha256_hex;
 pub use error::AssetError;
+pub use third_party::pinned_names;

@@ -104,6 +104,12 @@ pub(crate) enum PinUpdate {
     Latest,
 }
 
+/// The names of the pinned sources below `root`. Every field of every pin is checked.
+pub fn pinned_names(root: &Path) -> Result<Vec<String>, AssetError> {
+    let Pins { hf, github } = Pins::read(root)?;
+    Ok(hf.into_iter().map(|pin| pin.repo).chain(github.into_iter().map(|pin| pin.name)).collect())
+}
+
 impl Pins {
     fn path(root: &Path) -> PathBuf {
         root.join("third_party/third_party.yaml")

@@ -111,7 +111,7 @@ impl fmt::Display for Reason {
             0 => f.write_str("a thread of the program aborted"),
             bytes => write!(
                 f,
-                "out of memory: {bytes} bytes could not be allocated; use a smaller model or batch, or raise the limit (ulimit -v)"
+                "out of memory: {bytes} bytes could not be allocated; use a smaller model or batch, check the chat template, or raise the limit (ulimit -v)"
             ),
         }
     }

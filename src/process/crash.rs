@@ -19,7 +19,7 @@ thread_local! {
 /// From now on panics are kept instead of printed: the TUI may be open, and the run has to be closed first.
 pub fn keep_panics() {
     std::panic::set_hook(Box::new(|info| {
-        if CONTAINED.get() {
+        if is_contained() {
             return;
         }
         let thread = std::thread::current();
@@ -31,6 +31,11 @@ pub fn keep_panics() {
         FIRST_PANIC.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(text);
         PANICKED.notify_one();
     }));
+}
+
+/// Whether this thread is inside [`contained`]: a panic of it is not one of the program.
+pub fn is_contained() -> bool {
+    CONTAINED.get()
 }
 
 /// Calls code of other crates that panics on bad input. A panic becomes an error with its message; it does not end the program.

@@ -30,6 +30,7 @@ pub fn on_failure(handler: fn(usize) -> bool) {
 
 /// Allocates `bytes` by `allocate`, and once more where the handler of failures made room.
 fn with_second_try(bytes: usize, allocate: impl Fn() -> *mut u8) -> *mut u8 {
+    let allocate = || if is_beyond_limit(bytes) { std::ptr::null_mut() } else { allocate() };
     let memory = allocate();
     if memory.is_null() && ON_FAILURE.get().is_some_and(|handler| handler(bytes)) {
         return allocate();
@@ -37,7 +38,33 @@ fn with_second_try(bytes: usize, allocate: impl Fn() -> *mut u8) -> *mut u8 {
     memory
 }
 
+/// Calls `work`, for which this thread may have `bytes` more of the heap. An allocation beyond that fails.
+pub fn limited<T>(bytes: u64, work: impl FnOnce() -> T) -> T {
+    let live = THREAD.with(|account| account.live.get());
+    let limit = live.saturating_add_unsigned(bytes);
+    let outer = LIMIT.replace(limit);
+    LIMIT.set(limit.min(outer));
+    let _restore = RestoreLimit(outer);
+    work()
+}
+
+/// Also after a panic.
+struct RestoreLimit(i64);
+
+impl Drop for RestoreLimit {
+    fn drop(&mut self) {
+        LIMIT.set(self.0);
+    }
+}
+
+fn is_beyond_limit(bytes: usize) -> bool {
+    let limit = LIMIT.try_with(Cell::get).unwrap_or(i64::MAX);
+    limit < i64::MAX && THREAD.try_with(|account| account.live.get()).unwrap_or(0) + bytes as i64 > limit
+}
+
 thread_local! {
+    /// Of live bytes of a thread.
+    static LIMIT: Cell<i64> = const { Cell::new(i64::MAX) };
     /// Constant and without a destructor: an allocator may use it at any moment of a thread's life.
     static THREAD: Account = const { Account { allocated: Cell::new(0), live: Cell::new(0), peak: Cell::new(0) } };
 }

@@ -20,11 +20,15 @@ use crate::{
         workload::{Prompt, PromptSet, Workload},
     },
     model::SpecError,
+    profile::heap,
     text::{
         TextError, Tokenizer,
         prompts::{self, Sample},
     },
 };
+
+/// Chat templates can double a text at every step.
+const MAX_PROMPT_MEMORY: u64 = 2_000_000_000;
 
 #[derive(Debug, Error)]
 pub enum InputsError {
@@ -195,7 +199,9 @@ fn read_prompts(
             Some(prompt) => prompt.clone(),
             None => {
                 let number = index + 1;
-                let prompt = prompt_of(&samples[index].text, number, prompts, config, tokenizer)?;
+                let text = &samples[index].text;
+                let prompt =
+                    heap::limited(MAX_PROMPT_MEMORY, || prompt_of(text, number, prompts, config, tokenizer))?;
                 if let Some(&id) = prompt.ids.iter().find(|&&id| id as usize >= vocab) {
                     return Err(InputsError::OtherTokenizer { id, vocab });
                 }

@@ -60,6 +60,13 @@ struct Work {
     silent: usize,
 }
 
+/// Directories that threads still wait for. They are not read by another thread.
+static BLOCKED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+fn blocked() -> MutexGuard<'static, Vec<PathBuf>> {
+    BLOCKED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// What a directory is.
 enum Step {
     Run(Box<RunEntry>),
@@ -121,12 +128,19 @@ impl Work {
     fn leave_silent(&mut self, now: Instant, root: &Path) -> usize {
         let late = |since: &Instant| now.saturating_duration_since(*since) > DISK_TIMEOUT;
         let silent: Vec<_> = self.reading.extract_if(.., |(_, since)| late(since)).collect();
-        self.found.extend(silent.iter().map(|(dir, _)| RunEntry::silent(root, dir)));
-        self.silent += silent.len();
+        for (dir, _) in &silent {
+            blocked().push(dir.clone());
+            self.add_silent(root, dir);
+        }
+        silent.len()
+    }
+
+    fn add_silent(&mut self, root: &Path, dir: &Path) {
+        self.found.push(RunEntry::silent(root, dir));
+        self.silent += 1;
         if self.silent >= MAX_SILENT {
             self.waiting.clear();
         }
-        silent.len()
     }
 }
 
@@ -136,12 +150,19 @@ fn work(shared: &Shared, visit: &dyn Fn(&Path, &Path) -> Step) {
         let (dir, depth) = {
             let mut work = shared.lock();
             let Some(next) = work.waiting.pop() else { break };
+            if blocked().contains(&next.0) {
+                work.add_silent(&shared.root, &next.0);
+                continue;
+            }
             work.reading.push((next.0.clone(), Instant::now()));
             next
         };
         let step = visit(&shared.root, &dir);
         let mut work = shared.lock();
-        let Some(place) = work.reading.iter().position(|(reading, _)| *reading == dir) else { break };
+        let Some(place) = work.reading.iter().position(|(reading, _)| *reading == dir) else {
+            blocked().retain(|other| *other != dir);
+            break;
+        };
         work.reading.swap_remove(place);
         match step {
             Step::Run(run) => work.found.push(*run),
@@ -230,9 +251,12 @@ mod tests {
         assert_eq!(listed.len(), 3, "{listed:?}");
         assert!(listed[..2].iter().all(|(_, answers)| *answers), "{listed:?}");
         assert_eq!(listed[2], ("b/stuck", false), "its row is the last");
+        let again = list_runs(root.path());
+        assert_eq!(again.iter().filter(|run| !run.answers).count(), 1, "no other thread waits for it");
         drop(release);
         first.join().unwrap();
         assert!(listing.shared.lock().found.is_empty(), "an answer that comes late is not listed again");
+        assert!(list_runs(root.path()).iter().all(|run| run.answers));
     }
 
     #[test]

@@ -133,9 +133,8 @@ fn chat_templates_are_limited() {
     }
     // A long message is no reason to refuse a template.
     let twice = "{{ messages[0].content }}{{ messages[0].content }}";
-    let vocabulary = Vocabulary { chat_template: Some(twice.into()), ..gpt2("smollm") };
-    let ids = Tokenizer::from_vocabulary(&vocabulary).unwrap().prompt_ids(&"1".repeat(600_000), true);
-    assert_eq!(ids.unwrap().len(), 1_200_000);
+    let template = ChatTemplate::new(twice.into(), None, None).unwrap();
+    assert_eq!(template.user_message(&"1".repeat(600_000)).unwrap().len(), 1_200_000);
 }
 
 #[test]

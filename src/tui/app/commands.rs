@@ -48,6 +48,7 @@ impl App {
 
     fn command_runs(&mut self, command: RunsCommand) {
         match command {
+            RunsCommand::Refresh if self.listing.is_some() => {}
             RunsCommand::Refresh => match Listing::start(&self.runs_root) {
                 Ok(listing) => self.listing = Some(listing),
                 Err(e) => self.ui.message = Some(format!("cannot list the runs: {e}")),
