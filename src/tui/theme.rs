@@ -47,33 +47,28 @@ pub struct Theme {
     pub glyphs: Glyphs,
 }
 
-/// Colours between those of equal steps, the first at 0 and the last at 1.
+/// Styles from 0 to 1.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Ramp {
-    stops: Vec<u32>,
-    depth: Depth,
-    /// Instead of colours, where a theme has none to mix.
-    plain: Option<Style>,
+pub enum Ramp {
+    /// Colours at equal distances, mixed between them.
+    Mixed { stops: Vec<u32>, depth: Depth },
+    /// Where there is nothing to mix: equal parts with a style each.
+    Steps(Vec<Style>),
 }
 
 impl Ramp {
-    fn plain(style: Style) -> Ramp {
-        Ramp { stops: Vec::new(), depth: Depth::Ansi, plain: Some(style) }
-    }
-
     /// The style at `share`, from 0 to 1.
     pub fn at(&self, share: f32) -> Style {
-        if let Some(style) = self.plain {
-            return style;
+        let share = share.clamp(0.0, 1.0);
+        match self {
+            Ramp::Steps(steps) => steps[((share * steps.len() as f32) as usize).min(steps.len() - 1)],
+            Ramp::Mixed { stops, depth } => {
+                let place = share * (stops.len() - 1) as f32;
+                let from = (place as usize).min(stops.len() - 2);
+                let rgb = mixed(stops[from], stops[from + 1], place - from as f32);
+                Style::new().fg(depth.colour(rgb))
+            }
         }
-        let last = self.stops.len() - 1;
-        let place = share.clamp(0.0, 1.0) * last as f32;
-        let (from, part) = ((place as usize).min(last.saturating_sub(1)), place.fract());
-        let part = if place >= last as f32 { 1.0 } else { part };
-        // Sixteen colours have nothing between two of them.
-        let part = if self.depth == Depth::Ansi { part.round() } else { part };
-        let to = (from + 1).min(last);
-        Style::new().fg(self.depth.colour(mixed(self.stops[from], self.stops[to], part)))
     }
 }
 
@@ -107,39 +102,24 @@ impl Depth {
         }
     }
 
-    /// The nearest colour at this depth.
+    /// The nearest colour at this depth. Sixteen colours have themes of their own.
     fn colour(self, rgb: u32) -> Color {
         let (r, g, b) = ((rgb >> 16) as u8, (rgb >> 8) as u8, rgb as u8);
         match self {
-            Depth::True => Color::Rgb(r, g, b),
-            Depth::Indexed => {
-                let step = |c: u8| (u32::from(c) * 5 + 127) / 255;
-                let spread = r.max(g).max(b) - r.min(g).min(b);
-                let index = match spread {
-                    0..12 => 232 + (u32::from(r) + u32::from(g) + u32::from(b)) / 3 * 23 / 255,
-                    _ => 16 + 36 * step(r) + 6 * step(g) + step(b),
-                };
-                Color::Indexed(index as u8)
+            Depth::True | Depth::Ansi => Color::Rgb(r, g, b),
+            Depth::Indexed if r.max(g).max(b) - r.min(g).min(b) < 12 => {
+                let grey = (u32::from(r) + u32::from(g) + u32::from(b)) / 3;
+                Color::Indexed(match grey {
+                    0..4 => 16,
+                    4..247 => 232 + ((grey.max(8) - 8 + 5) / 10).min(23) as u8,
+                    _ => 231,
+                })
             }
-            Depth::Ansi => {
-                let bright = r.max(g).max(b);
-                if bright - r.min(g).min(b) < 40 {
-                    return match bright {
-                        201.. => Color::White,
-                        151.. => Color::Gray,
-                        61.. => Color::DarkGray,
-                        _ => Color::Black,
-                    };
-                }
-                let half = bright / 2 + bright / 8;
-                match (r > half, g > half, b > half) {
-                    (true, true, false) => Color::Yellow,
-                    (true, false, true) => Color::Magenta,
-                    (false, true, true) => Color::Cyan,
-                    (true, ..) => Color::Red,
-                    (_, true, _) => Color::Green,
-                    _ => Color::Blue,
-                }
+            Depth::Indexed => {
+                // The levels of the colour cube.
+                const LEVELS: [u8; 6] = [0, 95, 135, 175, 215, 255];
+                let level = |c: u8| (0..6u8).min_by_key(|n| LEVELS[*n as usize].abs_diff(c)).unwrap_or(0);
+                Color::Indexed(16 + 36 * level(r) + 6 * level(g) + level(b))
             }
         }
     }
@@ -161,9 +141,9 @@ struct Palette {
 
 const DARK: Palette = Palette {
     ground: 0x14171c,
-    selection: 0x2b3442,
+    selection: 0x282c32,
     roles: [
-        0xd8dee9, 0x8a93a3, 0x4a5262, 0x88c0d0, 0xa3be8c, 0xebcb8b, 0xe06c75, 0xc099ff, 0x7aa2f7, 0xe5a06b,
+        0xd8dee9, 0x98a1b1, 0x4a5262, 0x88c0d0, 0xa3be8c, 0xebcb8b, 0xee7f86, 0xc099ff, 0x7aa2f7, 0xe5a06b,
         0x7fc7b5, 0xe78284, 0x9d9cf0, 0x8fb573,
     ],
     heat: [0x5e8f8a, 0x8fb573, 0xe2c06b, 0xe5975a, 0xe5534b],
@@ -172,10 +152,10 @@ const DARK: Palette = Palette {
 
 const LIGHT: Palette = Palette {
     ground: 0xffffff,
-    selection: 0xdbe7f3,
+    selection: 0xe9ecf0,
     roles: [
-        0x24292f, 0x656d76, 0xb6bdc6, 0x0b6e83, 0x2f7d32, 0x9a5b00, 0xb3261e, 0x7a3fb0, 0x1f5fb0, 0xa85a12,
-        0x0f766e, 0xb23a48, 0x5147b8, 0x4d7c0f,
+        0x24292f, 0x5a5f66, 0xb6bdc6, 0x0b5f72, 0x1f6b24, 0x825000, 0xa8201a, 0x6a2fa0, 0x1f57a0, 0x8a4a10,
+        0x0b5f58, 0x9c1f33, 0x4a40ac, 0x42690d,
     ],
     heat: [0x3b8a82, 0x4d7c0f, 0xa67c00, 0xc2570c, 0xb3261e],
     load: [0x9fd3cd, 0x6fb7a6, 0xa7b65a, 0xd99a3c, 0xc2412f],
@@ -183,12 +163,13 @@ const LIGHT: Palette = Palette {
 
 impl Theme {
     pub fn new(name: ThemeName, depth: Depth, glyphs: Glyphs) -> Theme {
-        match name {
-            ThemeName::Dark => Self::coloured(DARK, depth, glyphs),
-            ThemeName::Light if depth == Depth::Ansi => Self::light_in_sixteen_colours(glyphs),
-            ThemeName::Light => Self::coloured(LIGHT, depth, glyphs),
-            ThemeName::HighContrast => Self::high_contrast(glyphs),
-            ThemeName::NoColour => Self::no_colour(glyphs),
+        match (name, depth) {
+            (ThemeName::Dark, Depth::Ansi) => Self::dark_in_sixteen_colours(glyphs),
+            (ThemeName::Dark, _) => Self::coloured(DARK, depth, glyphs),
+            (ThemeName::Light, Depth::Ansi) => Self::light_in_sixteen_colours(glyphs),
+            (ThemeName::Light, _) => Self::coloured(LIGHT, depth, glyphs),
+            (ThemeName::HighContrast, _) => Self::high_contrast(glyphs),
+            (ThemeName::NoColour, _) => Self::no_colour(glyphs),
         }
     }
 
@@ -227,14 +208,32 @@ impl Theme {
     fn coloured(palette: Palette, depth: Depth, glyphs: Glyphs) -> Theme {
         let style = |rgb: u32| Style::new().fg(depth.colour(rgb));
         let ground = style(palette.roles[0]).bg(depth.colour(palette.ground));
-        let load = Ramp { stops: palette.load.to_vec(), depth, plain: None };
+        let load = Ramp::Mixed { stops: palette.load.to_vec(), depth };
         let theme = Self::of_roles(ground, palette.roles.map(style), palette.heat.map(style), load, glyphs);
-        // Sixteen colours have none that is near the background but not the background.
-        let selected = match depth {
-            Depth::Ansi => theme.selected,
-            _ => Style::new().bg(depth.colour(palette.selection)).add_modifier(Modifier::BOLD),
-        };
+        let selected = Style::new().bg(depth.colour(palette.selection)).add_modifier(Modifier::BOLD);
         Theme { selected, ..theme }
+    }
+
+    fn dark_in_sixteen_colours(glyphs: Glyphs) -> Theme {
+        let style = |colour| Style::new().fg(colour);
+        let [white, grey, dark_grey] = [Color::White, Color::Gray, Color::DarkGray].map(style);
+        let [cyan, green, yellow, red, magenta, blue] = [
+            Color::LightCyan,
+            Color::LightGreen,
+            Color::LightYellow,
+            Color::LightRed,
+            Color::LightMagenta,
+            Color::LightBlue,
+        ]
+        .map(style);
+        let orange = style(Color::Yellow);
+        let roles = [
+            white, grey, dark_grey, cyan, green, yellow, red, magenta, blue, orange, cyan, red, magenta,
+            green,
+        ];
+        let heat = [style(Color::Cyan), green, yellow, orange, red];
+        let load = Ramp::Steps(vec![style(Color::Cyan), green, orange, red]);
+        Self::of_roles(white.bg(Color::Black), roles, heat, load, glyphs)
     }
 
     /// Of the sixteen colours, only these can be read on white.
@@ -245,7 +244,8 @@ impl Theme {
         let roles =
             [black, grey, grey, blue, blue, magenta, red, magenta, blue, magenta, blue, red, magenta, blue];
         let heat = [grey, blue, magenta, magenta, red];
-        Self::of_roles(black.bg(Color::White), roles, heat, Ramp::plain(blue), glyphs)
+        let load = Ramp::Steps(vec![blue, blue, magenta, red]);
+        Self::of_roles(black.bg(Color::White), roles, heat, load, glyphs)
     }
 
     fn high_contrast(glyphs: Glyphs) -> Theme {
@@ -260,7 +260,11 @@ impl Theme {
         let heat = [bold(Color::White), green, yellow, magenta, red];
         let selected = Style::new().fg(Color::Black).bg(Color::White);
         let ground = white.bg(Color::Black);
-        Theme { selected, badge: selected, ..Self::of_roles(ground, roles, heat, Ramp::plain(white), glyphs) }
+        Theme {
+            selected,
+            badge: selected,
+            ..Self::of_roles(ground, roles, heat, Ramp::Steps(vec![white]), glyphs)
+        }
     }
 
     /// Bold and dim instead of colours.
@@ -271,7 +275,7 @@ impl Theme {
         let roles = [plain, dim, dim, bold, plain, bold, bad, bold, plain, plain, plain, plain, plain, plain];
         let heat = [dim, plain, plain, bold, bold.add_modifier(Modifier::REVERSED)];
         let selected = plain.add_modifier(Modifier::REVERSED);
-        Theme { selected, ..Self::of_roles(plain, roles, heat, Ramp::plain(plain), glyphs) }
+        Theme { selected, ..Self::of_roles(plain, roles, heat, Ramp::Steps(vec![plain]), glyphs) }
     }
 
     /// The colours of a quantity that has a limit, by its share of the limit.
@@ -297,9 +301,9 @@ impl Theme {
             (Some(Color::Rgb(r, g, b)), Some(Color::Rgb(back_r, back_g, back_b))) => {
                 let colour = u32::from_be_bytes([0, r, g, b]);
                 let ground = u32::from_be_bytes([0, back_r, back_g, back_b]);
-                Ramp { stops: vec![mixed(ground, colour, 0.45), colour], depth: Depth::True, plain: None }
+                Ramp::Mixed { stops: vec![mixed(ground, colour, 0.45), colour], depth: Depth::True }
             }
-            _ => Ramp::plain(style),
+            _ => Ramp::Steps(vec![style]),
         }
     }
 
@@ -529,6 +533,7 @@ mod tests {
             Color::LightYellow => [0xfc, 0xe9, 0x4f],
             Color::LightMagenta => [0xad, 0x7f, 0xa8],
             Color::LightCyan => [0x34, 0xe2, 0xe2],
+            Color::LightBlue => [0x72, 0x9f, 0xcf],
             other => panic!("{other:?} is not a colour of a theme"),
         }
     }
