@@ -1,5 +1,5 @@
 //! Makes the README's pictures from the demo recording, and one from a recording made on a GPU:
-//! `cargo run --example pictures`.
+//! `cargo run --example pictures`. With a directory as argument, every pane at three sizes in two themes is written there.
 
 use std::{error::Error, fs, path::Path};
 
@@ -45,37 +45,73 @@ const PICTURES: [Picture; 10] = [
     ("overview-light", DEMO, Pane::Overview, 78.0, (110, 30), ThemeName::Light),
 ];
 
+/// Every pane: the recording and the moment that shows it best.
+const PANES: [(&str, &str, Pane, f64); 8] = [
+    ("overview", H200_PREFILL, Pane::Overview, 20.0),
+    ("gpu", H200_PREFILL, Pane::Gpu, 20.0),
+    ("tokens", DEMO, Pane::Tokens, 65.2),
+    ("kernels", H200_KERNELS, Pane::Kernels, 1.2),
+    ("roofline", H200_KERNELS, Pane::Roofline, 60.0),
+    ("compare", DEMO, Pane::Compare, 95.0),
+    ("runs", DEMO, Pane::Runs, 95.0),
+    ("log", DEMO, Pane::Log, 95.0),
+];
+const SIZES: [(u16, u16); 3] = [(80, 24), (120, 40), (200, 50)];
+
 fn main() -> Result<(), Box<dyn Error>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    if let Some(dir) = std::env::args().nth(1) {
+        return every_pane(root, Path::new(&dir));
+    }
     fs::create_dir_all(root.join("docs/pictures"))?;
-    for (name, recording, pane, at, (width, height), theme_name) in PICTURES {
-        let path = root.join(recording);
-        let mut player = Player::open(move || EventReader::open(&path))?;
-        player.seek(Stamp::from_secs_f64(at))?;
-        let theme = Theme::new(theme_name, Depth::True, Glyphs::UNICODE);
-        let overlay = match name {
-            "evidence" => Overlay::Evidence { scroll: 0 },
-            _ => Overlay::None,
-        };
-        let ui = UiState { pane, overlay, ..UiState::new(theme_name) };
-        let snapshots: Vec<Snapshot> = player.state().snapshots.iter().cloned().collect();
-        let comparison = match &snapshots[..] {
-            [.., a, b] => {
-                a.sample.as_ref().zip(b.sample.as_ref()).map(|(a, b)| compare(a, b, &Options::default()))
-            }
-            _ => None,
-        };
-        let view = View {
-            snapshots: &snapshots,
-            comparison: comparison.as_ref(),
-            ..View::of(player.state(), &ui, &theme)
-        };
-        let area = Rect::new(0, 0, width, height);
-        let mut buffer = Buffer::empty(area);
-        Frame(view).render(area, &mut buffer);
-        let paper = if theme_name == ThemeName::Light { Paper::LIGHT } else { Paper::DARK };
-        fs::write(root.join(format!("docs/pictures/{name}.svg")), svg(&buffer, paper))?;
-        println!("docs/pictures/{name}.svg");
+    for picture in PICTURES {
+        let path = root.join(format!("docs/pictures/{}.svg", picture.0));
+        fs::write(&path, drawn(root, picture)?)?;
+        println!("docs/pictures/{}.svg", picture.0);
     }
     Ok(())
+}
+
+fn every_pane(root: &Path, dir: &Path) -> Result<(), Box<dyn Error>> {
+    fs::create_dir_all(dir)?;
+    for (name, recording, pane, at) in PANES {
+        for (width, height) in SIZES {
+            for (theme, suffix) in [(ThemeName::Dark, "dark"), (ThemeName::Light, "light")] {
+                let picture = drawn(root, (name, recording, pane, at, (width, height), theme))?;
+                fs::write(dir.join(format!("{name}-{width}x{height}-{suffix}.svg")), picture)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The picture as SVG.
+fn drawn(root: &Path, picture: Picture) -> Result<String, Box<dyn Error>> {
+    let (name, recording, pane, at, (width, height), theme_name) = picture;
+    let path = root.join(recording);
+    let mut player = Player::open(move || EventReader::open(&path))?;
+    player.seek(Stamp::from_secs_f64(at))?;
+    let theme = Theme::new(theme_name, Depth::True, Glyphs::UNICODE);
+    let overlay = match name {
+        "evidence" => Overlay::Evidence { scroll: 0 },
+        _ => Overlay::None,
+    };
+    let ui = UiState { pane, overlay, ..UiState::new(theme_name) };
+    let snapshots: Vec<Snapshot> = player.state().snapshots.iter().cloned().collect();
+    let comparison = match &snapshots[..] {
+        [.., a, b] => {
+            a.sample.as_ref().zip(b.sample.as_ref()).map(|(a, b)| compare(a, b, &Options::default()))
+        }
+        _ => None,
+    };
+    let view = View {
+        snapshots: &snapshots,
+        comparison: comparison.as_ref(),
+        ..View::of(player.state(), &ui, &theme)
+    };
+    let area = Rect::new(0, 0, width, height);
+    let mut buffer = Buffer::empty(area);
+    Frame(view).render(area, &mut buffer);
+    let paper = if theme_name == ThemeName::Light { Paper::LIGHT } else { Paper::DARK };
+    Ok(svg(&buffer, paper))
 }

@@ -97,6 +97,29 @@ impl Distribution {
         (self.n() > 0).then(|| self.sum_ns as f64 / self.n() as f64 / 1e6)
     }
 
+    pub fn min_ms(&self) -> Option<f64> {
+        (self.n() > 0).then(|| ms(self.min_ns))
+    }
+
+    /// How many durations are in each of `bins` equal parts of `from..to` milliseconds; those outside are in the first and
+    /// the last.
+    pub fn bins_ms(&self, from: f64, to: f64, bins: usize) -> Vec<u64> {
+        let mut counts = vec![0; bins];
+        let mut add = |ns: u64, count: u64| {
+            let share = ((ms(ns) - from) / (to - from)).clamp(0.0, 1.0);
+            if let Some(bin) = counts.get_mut(((share * bins as f64) as usize).min(bins.saturating_sub(1))) {
+                *bin += count;
+            }
+        };
+        match &self.values {
+            Values::Exact(values) => values.iter().for_each(|ns| add(*ns, 1)),
+            Values::Counted(counted) => counted
+                .iter_recorded()
+                .for_each(|step| add(step.value_iterated_to(), step.count_since_last_iteration())),
+        }
+        counts
+    }
+
     pub fn max_ms(&self) -> Option<f64> {
         (self.n() > 0).then(|| ms(self.max_ns))
     }

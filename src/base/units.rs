@@ -37,6 +37,11 @@ pub fn bytes(n: u64) -> String {
     scaled(n as f64, "B")
 }
 
+/// `14.8 GiB`, as nvidia-smi counts memory.
+pub fn gibibytes(n: u64) -> String {
+    format!("{} GiB", three_digits(n as f64 / f64::from(1 << 30)))
+}
+
 /// `4.30 TB/s`, decimal.
 pub fn scaled(value: f64, unit: &str) -> String {
     const STEPS: [(f64, &str); 4] = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")];

@@ -61,8 +61,7 @@ impl ScreenLayout {
                 .filter(|_| !transport.is_empty())
                 .map(|position| TransportBar::new(position, view.theme.glyphs, transport)),
             footer,
-            // A message covers them.
-            tabs: if view.ui.message.is_some() { Vec::new() } else { tabs(footer) },
+            tabs: tabs(footer),
             runs: (view.ui.pane == Pane::Runs).then(|| runs_list(view, body)),
             covered: !matches!(view.ui.overlay, Overlay::None),
         }

@@ -8,6 +8,7 @@ use ratatui::{
     buffer::{Buffer, Cell},
     style::{Color, Modifier},
 };
+use unicode_width::UnicodeWidthStr;
 
 const CELL_WIDTH: f32 = 8.4;
 const CELL_HEIGHT: f32 = 17.0;
@@ -36,14 +37,12 @@ pub fn svg(buffer: &Buffer, paper: Paper) -> String {
     let mut out = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width:.0}\" height=\"{height:.0}\" \
          viewBox=\"0 0 {width:.0} {height:.0}\">\n<rect width=\"100%\" height=\"100%\" rx=\"8\" fill=\"{}\"/>\n\
-         <g font-family=\"DejaVu Sans Mono, Menlo, Consolas, monospace\" font-size=\"14\" xml:space=\"preserve\">\n",
+         <g font-family=\"DejaVu Sans Mono, Menlo, Consolas, monospace\" font-size=\"14\" shape-rendering=\"crispEdges\">\n",
         paper.background
     );
     for y in area.top()..area.bottom() {
         background(&mut out, buffer, y, paper);
-        for x in area.left()..area.right() {
-            symbol(&mut out, buffer, (x, y), paper);
-        }
+        symbols(&mut out, buffer, y, paper);
     }
     out += "</g>\n</svg>\n";
     out
@@ -74,22 +73,131 @@ fn background(out: &mut String, buffer: &Buffer, y: u16, paper: Paper) {
     }
 }
 
-fn symbol(out: &mut String, buffer: &Buffer, (x, y): (u16, u16), paper: Paper) {
-    let cell = &buffer[(x, y)];
-    let (front, _) = colours(cell, paper);
-    let (left, top) = (MARGIN + f32::from(x) * CELL_WIDTH, MARGIN + f32::from(y) * CELL_HEIGHT);
-    let symbol = cell.symbol().trim();
-    if symbol.is_empty() {
+/// Cells of one style: words are one text with the exact width of its cells, blocks and dots are drawn.
+fn symbols(out: &mut String, buffer: &Buffer, y: u16, paper: Paper) {
+    let area = buffer.area;
+    let style = |x: u16| {
+        let cell = &buffer[(x, y)];
+        (colours(cell, paper).0, cell.modifier & (Modifier::BOLD | Modifier::DIM), is_drawn(cell.symbol()))
+    };
+    let xs: Vec<u16> = (area.left()..area.right()).collect();
+    for run in xs.chunk_by(|a, b| style(*a) == style(*b)) {
+        let (front, modifier, drawn) = style(run[0]);
+        match drawn {
+            true => {
+                run.chunk_by(|a, b| buffer[(*a, y)].symbol() == buffer[(*b, y)].symbol()).for_each(|same| {
+                    draw_cells(out, buffer[(same[0], y)].symbol(), (same[0], y), same.len(), &front);
+                })
+            }
+            false => {
+                let text: String = run.iter().map(|x| buffer[(*x, y)].symbol()).collect();
+                write_text(out, &text, (run[0], y), &front, modifier);
+            }
+        }
+    }
+}
+
+fn corner((x, y): (u16, u16)) -> (f32, f32) {
+    (MARGIN + f32::from(x) * CELL_WIDTH, MARGIN + f32::from(y) * CELL_HEIGHT)
+}
+
+fn write_text(out: &mut String, text: &str, (x, y): (u16, u16), front: &str, modifier: Modifier) {
+    let skipped = (text.len() - text.trim_start().len()) as u16;
+    let text = text.trim();
+    if text.is_empty() {
         return;
     }
-    let weight = if cell.modifier.contains(Modifier::BOLD) { " font-weight=\"bold\"" } else { "" };
-    let faint = if cell.modifier.contains(Modifier::DIM) { " opacity=\"0.6\"" } else { "" };
-    let text = escaped(symbol);
+    let (left, top) = corner((x + skipped, y));
     let baseline = top + BASELINE;
+    let weight = if modifier.contains(Modifier::BOLD) { " font-weight=\"bold\"" } else { "" };
+    let faint = if modifier.contains(Modifier::DIM) { " opacity=\"0.6\"" } else { "" };
+    let width = text.width() as f32 * CELL_WIDTH;
     let _ = writeln!(
         out,
-        "<text x=\"{left:.1}\" y=\"{baseline:.1}\" fill=\"{front}\"{weight}{faint}>{text}</text>"
+        "<text x=\"{left:.1}\" y=\"{baseline:.1}\" textLength=\"{width:.1}\" fill=\"{front}\"{weight}{faint}>{}</text>",
+        // Spaces side by side would become one.
+        escaped(text).replace(' ', "\u{a0}")
     );
+}
+
+/// Whether the cell is drawn as shapes: fonts put blocks and braille dots a little beside their cells.
+fn is_drawn(symbol: &str) -> bool {
+    matches!(symbol.chars().next(), Some('▀'..='▟' | '\u{2800}'..='\u{28ff}'))
+}
+
+/// Draws `count` equal cells.
+fn draw_cells(out: &mut String, symbol: &str, at: (u16, u16), count: usize, front: &str) {
+    let Some(symbol) = symbol.chars().next() else { return };
+    let (left, top) = corner(at);
+    let mut rect = |x: f32, y: f32, width: f32, height: f32, opacity: f32| {
+        let opacity = if opacity < 1.0 { format!(" opacity=\"{opacity}\"") } else { String::new() };
+        let _ = writeln!(
+            out,
+            "<rect x=\"{x:.2}\" y=\"{y:.2}\" width=\"{width:.2}\" height=\"{height:.2}\" fill=\"{front}\"{opacity}/>"
+        );
+    };
+    let across = count as f32 * CELL_WIDTH;
+    let from_bottom =
+        |eighths: u32| (top + CELL_HEIGHT * (8 - eighths) as f32 / 8.0, CELL_HEIGHT * eighths as f32 / 8.0);
+    match symbol {
+        '▀' => rect(left, top, across, CELL_HEIGHT / 2.0, 1.0),
+        '▁'..='█' => {
+            let (y, height) = from_bottom(symbol as u32 - '▁' as u32 + 1);
+            rect(left, y, across, height, 1.0);
+        }
+        '░' | '▒' | '▓' => {
+            let opacity = 0.25 * (symbol as u32 - '░' as u32 + 1) as f32;
+            rect(left, top, across, CELL_HEIGHT, opacity);
+        }
+        _ => {
+            for i in 0..count {
+                let left = left + i as f32 * CELL_WIDTH;
+                draw_one(&mut rect, symbol, left, top);
+            }
+        }
+    }
+}
+
+/// A cell whose symbol does not reach from side to side.
+fn draw_one(rect: &mut impl FnMut(f32, f32, f32, f32, f32), symbol: char, left: f32, top: f32) {
+    let (half_w, half_h) = (CELL_WIDTH / 2.0, CELL_HEIGHT / 2.0);
+    // Upper left, upper right, lower left, lower right.
+    let quadrants: &[usize] = match symbol {
+        '▉'..='▏' => {
+            let eighths = 8 - (symbol as u32 - '█' as u32);
+            return rect(left, top, CELL_WIDTH * eighths as f32 / 8.0, CELL_HEIGHT, 1.0);
+        }
+        '▐' => &[1, 3],
+        '▖' => &[2],
+        '▗' => &[3],
+        '▘' => &[0],
+        '▙' => &[0, 2, 3],
+        '▚' => &[0, 3],
+        '▛' => &[0, 1, 2],
+        '▜' => &[0, 1, 3],
+        '▝' => &[1],
+        '▞' => &[1, 2],
+        '▟' => &[1, 2, 3],
+        braille => {
+            // By row from the top, then by column.
+            const BITS: [[u32; 2]; 4] = [[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]];
+            let bits = braille as u32 - 0x2800;
+            const SIDE: f32 = 2.2;
+            for (row, columns) in BITS.iter().enumerate() {
+                for (column, bit) in columns.iter().enumerate().filter(|(_, bit)| bits & **bit != 0) {
+                    let _ = bit;
+                    let x = left + half_w * (column as f32 + 0.5) - SIDE / 2.0;
+                    let y = top + CELL_HEIGHT / 4.0 * (row as f32 + 0.5) - SIDE / 2.0;
+                    rect(x, y, SIDE, SIDE, 1.0);
+                }
+            }
+            return;
+        }
+    };
+    for quadrant in quadrants {
+        let (column, row) = (quadrant % 2, quadrant / 2);
+        rect(left + half_w * column as f32, top + half_h * row as f32, half_w, half_h, 1.0);
+    }
 }
 
 fn hex(colour: Color, fallback: &str) -> String {

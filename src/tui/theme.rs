@@ -7,17 +7,21 @@ use ratatui::style::{Color, Modifier, Style};
 use crate::{
     analysis::classify::Class,
     config::ThemeName,
-    event::{Level, Outcome, Phase},
+    event::{Level, Outcome, Phase, reasons},
     model::OperatorKind,
 };
 
 /// The style of each meaning. Nothing else in the program names a colour.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Theme {
+    /// The background and the default text of the whole screen.
+    pub ground: Style,
     pub text: Style,
     /// Labels, units and other secondary text.
     pub dim: Style,
     pub border: Style,
+    /// The line of a limit in a chart.
+    pub limit: Style,
     /// Titles, the selected tab, keys.
     pub accent: Style,
     pub number: Style,
@@ -26,7 +30,10 @@ pub struct Theme {
     pub bad: Style,
     pub prefill: Style,
     pub decode: Style,
+    /// Behind a selected row or cell, which keeps its colours.
     pub selected: Style,
+    /// The name of the program, the shown tab.
+    pub badge: Style,
     /// Lines of a chart, by quantity.
     pub power: Style,
     pub clock: Style,
@@ -35,7 +42,43 @@ pub struct Theme {
     pub utilisation: Style,
     /// From "at the median" to "far too slow".
     pub heat: [Style; 5],
+    /// From "far from the limit" to "at the limit".
+    load: Ramp,
     pub glyphs: Glyphs,
+}
+
+/// Styles from 0 to 1.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Ramp {
+    /// Colours at equal distances, mixed between them.
+    Mixed { stops: Vec<u32>, depth: Depth },
+    /// Where there is nothing to mix: equal parts with a style each.
+    Steps(Vec<Style>),
+}
+
+impl Ramp {
+    /// The style at `share`, from 0 to 1.
+    pub fn at(&self, share: f32) -> Style {
+        let share = share.clamp(0.0, 1.0);
+        match self {
+            Ramp::Steps(steps) => steps[((share * steps.len() as f32) as usize).min(steps.len() - 1)],
+            Ramp::Mixed { stops, depth } => {
+                let place = share * (stops.len() - 1) as f32;
+                let from = (place as usize).min(stops.len() - 2);
+                let rgb = mixed(stops[from], stops[from + 1], place - from as f32);
+                Style::new().fg(depth.colour(rgb))
+            }
+        }
+    }
+}
+
+/// `from` and `to` in these parts: 0 is `from`, 1 is `to`.
+fn mixed(from: u32, to: u32, part: f32) -> u32 {
+    let channel = |shift: u32| {
+        let (a, b) = ((from >> shift & 0xff) as f32, (to >> shift & 0xff) as f32);
+        ((a + (b - a) * part).round() as u32) << shift
+    };
+    channel(16) | channel(8) | channel(0)
 }
 
 /// How many colours the terminal can show.
@@ -59,34 +102,24 @@ impl Depth {
         }
     }
 
-    /// The nearest colour at this depth.
+    /// The nearest colour at this depth. Sixteen colours have themes of their own.
     fn colour(self, rgb: u32) -> Color {
         let (r, g, b) = ((rgb >> 16) as u8, (rgb >> 8) as u8, rgb as u8);
         match self {
-            Depth::True => Color::Rgb(r, g, b),
-            Depth::Indexed => {
-                let step = |c: u8| (u32::from(c) * 5 + 127) / 255;
-                let spread = r.max(g).max(b) - r.min(g).min(b);
-                let index = match spread {
-                    0..12 => 232 + (u32::from(r) + u32::from(g) + u32::from(b)) / 3 * 23 / 255,
-                    _ => 16 + 36 * step(r) + 6 * step(g) + step(b),
-                };
-                Color::Indexed(index as u8)
+            Depth::True | Depth::Ansi => Color::Rgb(r, g, b),
+            Depth::Indexed if r.max(g).max(b) - r.min(g).min(b) < 12 => {
+                let grey = (u32::from(r) + u32::from(g) + u32::from(b)) / 3;
+                Color::Indexed(match grey {
+                    0..4 => 16,
+                    4..247 => 232 + ((grey.max(8) - 8 + 5) / 10).min(23) as u8,
+                    _ => 231,
+                })
             }
-            Depth::Ansi => {
-                let bright = r.max(g).max(b);
-                if bright - r.min(g).min(b) < 40 {
-                    return if bright > 160 { Color::White } else { Color::DarkGray };
-                }
-                let half = bright / 2 + bright / 8;
-                match (r > half, g > half, b > half) {
-                    (true, true, false) => Color::Yellow,
-                    (true, false, true) => Color::Magenta,
-                    (false, true, true) => Color::Cyan,
-                    (true, ..) => Color::Red,
-                    (_, true, _) => Color::Green,
-                    _ => Color::Blue,
-                }
+            Depth::Indexed => {
+                // The levels of the colour cube.
+                const LEVELS: [u8; 6] = [0, 95, 135, 175, 215, 255];
+                let level = |c: u8| (0..6u8).min_by_key(|n| LEVELS[*n as usize].abs_diff(c)).unwrap_or(0);
+                Color::Indexed(16 + 36 * level(r) + 6 * level(g) + level(b))
             }
         }
     }
@@ -95,41 +128,63 @@ impl Depth {
 /// For text, dim, border, accent, good, warn, bad, prefill, decode, power, clock, temperature, memory, utilisation.
 type Roles<T> = [T; 14];
 
-const DARK: (Roles<u32>, [u32; 5]) = (
-    [
-        0xd8dee9, 0x8a93a3, 0x4a5262, 0x88c0d0, 0xa3be8c, 0xebcb8b, 0xe06c75, 0xc099ff, 0x7aa2f7, 0xe5a06b,
+/// The colours of a theme.
+#[derive(Clone, Copy)]
+struct Palette {
+    ground: u32,
+    /// Behind a selected row.
+    selection: u32,
+    roles: Roles<u32>,
+    heat: [u32; 5],
+    load: [u32; 5],
+}
+
+const DARK: Palette = Palette {
+    ground: 0x14171c,
+    selection: 0x282c32,
+    roles: [
+        0xd8dee9, 0x98a1b1, 0x4a5262, 0x88c0d0, 0xa3be8c, 0xebcb8b, 0xee7f86, 0xc099ff, 0x7aa2f7, 0xe5a06b,
         0x7fc7b5, 0xe78284, 0x9d9cf0, 0x8fb573,
     ],
-    [0x5e8f8a, 0x8fb573, 0xe2c06b, 0xe5975a, 0xe5534b],
-);
+    heat: [0x5e8f8a, 0x8fb573, 0xe2c06b, 0xe5975a, 0xe5534b],
+    load: [0x2f6f73, 0x4f9a86, 0x9bb36b, 0xe2b45f, 0xe0635a],
+};
 
-const LIGHT: (Roles<u32>, [u32; 5]) = (
-    [
-        0x24292f, 0x656d76, 0xb6bdc6, 0x0b6e83, 0x2f7d32, 0x9a5b00, 0xb3261e, 0x7a3fb0, 0x1f5fb0, 0xa85a12,
-        0x0f766e, 0xb23a48, 0x5147b8, 0x4d7c0f,
+const LIGHT: Palette = Palette {
+    ground: 0xffffff,
+    selection: 0xe9ecf0,
+    roles: [
+        0x24292f, 0x5a5f66, 0xb6bdc6, 0x0b5f72, 0x1f6b24, 0x825000, 0xa8201a, 0x6a2fa0, 0x1f57a0, 0x8a4a10,
+        0x0b5f58, 0x9c1f33, 0x4a40ac, 0x42690d,
     ],
-    [0x3b8a82, 0x4d7c0f, 0xa67c00, 0xc2570c, 0xb3261e],
-);
+    heat: [0x3b8a82, 0x4d7c0f, 0xa67c00, 0xc2570c, 0xb3261e],
+    load: [0x9fd3cd, 0x6fb7a6, 0xa7b65a, 0xd99a3c, 0xc2412f],
+};
 
 impl Theme {
     pub fn new(name: ThemeName, depth: Depth, glyphs: Glyphs) -> Theme {
-        match name {
-            ThemeName::Dark => Self::coloured(DARK, depth, glyphs),
-            ThemeName::Light => Self::coloured(LIGHT, depth, glyphs),
-            ThemeName::HighContrast => Self::high_contrast(glyphs),
-            ThemeName::NoColour => Self::no_colour(glyphs),
+        match (name, depth) {
+            (ThemeName::Dark, Depth::Ansi) => Self::dark_in_sixteen_colours(glyphs),
+            (ThemeName::Dark, _) => Self::coloured(DARK, depth, glyphs),
+            (ThemeName::Light, Depth::Ansi) => Self::light_in_sixteen_colours(glyphs),
+            (ThemeName::Light, _) => Self::coloured(LIGHT, depth, glyphs),
+            (ThemeName::HighContrast, _) => Self::high_contrast(glyphs),
+            (ThemeName::NoColour, _) => Self::no_colour(glyphs),
         }
     }
 
-    fn of_roles(roles: Roles<Style>, heat: [Style; 5], glyphs: Glyphs) -> Theme {
+    fn of_roles(ground: Style, roles: Roles<Style>, heat: [Style; 5], load: Ramp, glyphs: Glyphs) -> Theme {
         let [text, dim, border, accent, good, warn, bad, prefill, decode, lines @ ..] = roles;
         let [power, clock, temperature, memory, utilisation] = lines;
         let number = text.add_modifier(Modifier::BOLD);
         let selected = accent.add_modifier(Modifier::REVERSED);
+        let badge = selected;
         Theme {
+            ground,
             text,
             dim,
             border,
+            limit: bad,
             accent,
             number,
             good,
@@ -138,19 +193,59 @@ impl Theme {
             prefill,
             decode,
             selected,
+            badge,
             power,
             clock,
             temperature,
             memory,
             utilisation,
             heat,
+            load,
             glyphs,
         }
     }
 
-    fn coloured((roles, heat): (Roles<u32>, [u32; 5]), depth: Depth, glyphs: Glyphs) -> Theme {
+    fn coloured(palette: Palette, depth: Depth, glyphs: Glyphs) -> Theme {
         let style = |rgb: u32| Style::new().fg(depth.colour(rgb));
-        Self::of_roles(roles.map(style), heat.map(style), glyphs)
+        let ground = style(palette.roles[0]).bg(depth.colour(palette.ground));
+        let load = Ramp::Mixed { stops: palette.load.to_vec(), depth };
+        let theme = Self::of_roles(ground, palette.roles.map(style), palette.heat.map(style), load, glyphs);
+        let selected = Style::new().bg(depth.colour(palette.selection)).add_modifier(Modifier::BOLD);
+        Theme { selected, ..theme }
+    }
+
+    fn dark_in_sixteen_colours(glyphs: Glyphs) -> Theme {
+        let style = |colour| Style::new().fg(colour);
+        let [white, grey, dark_grey] = [Color::White, Color::Gray, Color::DarkGray].map(style);
+        let [cyan, green, yellow, red, magenta, blue] = [
+            Color::LightCyan,
+            Color::LightGreen,
+            Color::LightYellow,
+            Color::LightRed,
+            Color::LightMagenta,
+            Color::LightBlue,
+        ]
+        .map(style);
+        let orange = style(Color::Yellow);
+        let roles = [
+            white, grey, dark_grey, cyan, green, yellow, red, magenta, blue, orange, cyan, red, magenta,
+            green,
+        ];
+        let heat = [style(Color::Cyan), green, yellow, orange, red];
+        let load = Ramp::Steps(vec![style(Color::Cyan), green, orange, red]);
+        Self::of_roles(white.bg(Color::Black), roles, heat, load, glyphs)
+    }
+
+    /// Of the sixteen colours, only these can be read on white.
+    fn light_in_sixteen_colours(glyphs: Glyphs) -> Theme {
+        let [black, grey, blue, magenta, red] =
+            [Color::Black, Color::DarkGray, Color::Blue, Color::Magenta, Color::Red]
+                .map(|colour| Style::new().fg(colour));
+        let roles =
+            [black, grey, grey, blue, blue, magenta, red, magenta, blue, magenta, blue, red, magenta, blue];
+        let heat = [grey, blue, magenta, magenta, red];
+        let load = Ramp::Steps(vec![blue, blue, magenta, red]);
+        Self::of_roles(black.bg(Color::White), roles, heat, load, glyphs)
     }
 
     fn high_contrast(glyphs: Glyphs) -> Theme {
@@ -164,7 +259,12 @@ impl Theme {
             [white, white, white, cyan, green, yellow, bad, magenta, cyan, yellow, cyan, red, magenta, green];
         let heat = [bold(Color::White), green, yellow, magenta, red];
         let selected = Style::new().fg(Color::Black).bg(Color::White);
-        Theme { selected, ..Self::of_roles(roles, heat, glyphs) }
+        let ground = white.bg(Color::Black);
+        Theme {
+            selected,
+            badge: selected,
+            ..Self::of_roles(ground, roles, heat, Ramp::Steps(vec![white]), glyphs)
+        }
     }
 
     /// Bold and dim instead of colours.
@@ -175,7 +275,36 @@ impl Theme {
         let roles = [plain, dim, dim, bold, plain, bold, bad, bold, plain, plain, plain, plain, plain, plain];
         let heat = [dim, plain, plain, bold, bold.add_modifier(Modifier::REVERSED)];
         let selected = plain.add_modifier(Modifier::REVERSED);
-        Theme { selected, ..Self::of_roles(roles, heat, glyphs) }
+        Theme { selected, ..Self::of_roles(plain, roles, heat, Ramp::Steps(vec![plain]), glyphs) }
+    }
+
+    /// The colours of a quantity that has a limit, by its share of the limit.
+    pub fn load(&self) -> Ramp {
+        self.load.clone()
+    }
+
+    /// A background in a hint of a colour; none where colours cannot be mixed.
+    pub fn tint(&self, style: Style) -> Style {
+        match (style.fg, self.ground.bg) {
+            (Some(Color::Rgb(r, g, b)), Some(Color::Rgb(back_r, back_g, back_b))) => {
+                let colour = u32::from_be_bytes([0, r, g, b]);
+                let ground = u32::from_be_bytes([0, back_r, back_g, back_b]);
+                Style::new().bg(Depth::True.colour(mixed(ground, colour, 0.12)))
+            }
+            _ => Style::new(),
+        }
+    }
+
+    /// The shades of one colour: darker at the foot of a chart.
+    pub fn shades(&self, style: Style) -> Ramp {
+        match (style.fg, self.ground.bg) {
+            (Some(Color::Rgb(r, g, b)), Some(Color::Rgb(back_r, back_g, back_b))) => {
+                let colour = u32::from_be_bytes([0, r, g, b]);
+                let ground = u32::from_be_bytes([0, back_r, back_g, back_b]);
+                Ramp::Mixed { stops: vec![mixed(ground, colour, 0.45), colour], depth: Depth::True }
+            }
+            _ => Ramp::Steps(vec![style]),
+        }
     }
 
     pub fn phase(&self, phase: Phase) -> Style {
@@ -195,6 +324,18 @@ impl Theme {
             Some(OperatorKind::Pointwise) => self.clock,
             Some(OperatorKind::Ends) => self.power,
             None => self.dim,
+        }
+    }
+
+    /// By what limits the clock.
+    pub fn reason(&self, bit: u64) -> Style {
+        match bit {
+            reasons::SW_POWER_CAP => self.power,
+            reasons::HW_POWER_BRAKE => self.warn,
+            bit if bit & reasons::THERMAL != 0 => self.temperature,
+            reasons::HW_SLOWDOWN => self.bad,
+            reasons::SYNC_BOOST => self.prefill,
+            _ => self.dim,
         }
     }
 
@@ -239,10 +380,35 @@ fn locale_is_utf8() -> bool {
     locale.is_none_or(|l| l.to_lowercase().replace('-', "").contains("utf8"))
 }
 
+/// How finely a chart is drawn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Resolution {
+    /// One column and eight steps in a cell.
+    Block,
+    /// Two columns and two steps.
+    Quadrant,
+    /// Two columns and four steps.
+    Braille,
+    /// One column and eight steps, in plain characters.
+    Ascii,
+}
+
+impl Resolution {
+    /// Steps of height in a cell.
+    pub fn rows(self) -> usize {
+        match self {
+            Resolution::Block | Resolution::Ascii => 8,
+            Resolution::Braille => 4,
+            Resolution::Quadrant => 2,
+        }
+    }
+}
+
 /// The characters for drawing, beyond letters and digits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Glyphs {
     pub ascii: bool,
+    pub chart: Resolution,
     /// Eight heights from low to full.
     pub bars: [&'static str; 8],
     pub dot: &'static str,
@@ -268,6 +434,7 @@ impl Glyphs {
 
     pub const UNICODE: Glyphs = Glyphs {
         ascii: false,
+        chart: Resolution::Block,
         bars: ["▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"],
         dot: "●",
         hollow_dot: "○",
@@ -285,6 +452,7 @@ impl Glyphs {
 
     pub const ASCII: Glyphs = Glyphs {
         ascii: true,
+        chart: Resolution::Ascii,
         bars: ["_", ".", "-", "=", "+", "*", "%", "#"],
         dot: "*",
         hollow_dot: ".",
@@ -339,6 +507,88 @@ mod tests {
             seen.dedup();
             assert_eq!(seen.len(), 3, "{depth:?}");
         }
+    }
+
+    /// The colour that a terminal shows, with the usual values of the sixteen.
+    fn rgb(colour: Color) -> [u8; 3] {
+        match colour {
+            Color::Rgb(r, g, b) => [r, g, b],
+            Color::Indexed(i @ 232..) => [8 + 10 * (i - 232); 3],
+            Color::Indexed(i @ 16..) => {
+                let level = |n: u8| if n == 0 { 0 } else { 55 + 40 * n };
+                [level((i - 16) / 36), level((i - 16) / 6 % 6), level((i - 16) % 6)]
+            }
+            Color::Black => [0, 0, 0],
+            Color::DarkGray => [0x55, 0x57, 0x53],
+            Color::Gray => [0xd3, 0xd7, 0xcf],
+            Color::White => [0xff, 0xff, 0xff],
+            Color::Red => [0xcc, 0, 0],
+            Color::Green => [0x4e, 0x9a, 0x06],
+            Color::Yellow => [0xc4, 0xa0, 0],
+            Color::Blue => [0x34, 0x65, 0xa4],
+            Color::Magenta => [0x75, 0x50, 0x7b],
+            Color::Cyan => [0x06, 0x98, 0x9a],
+            Color::LightRed => [0xef, 0x29, 0x29],
+            Color::LightGreen => [0x8a, 0xe2, 0x34],
+            Color::LightYellow => [0xfc, 0xe9, 0x4f],
+            Color::LightMagenta => [0xad, 0x7f, 0xa8],
+            Color::LightCyan => [0x34, 0xe2, 0xe2],
+            Color::LightBlue => [0x72, 0x9f, 0xcf],
+            other => panic!("{other:?} is not a colour of a theme"),
+        }
+    }
+
+    /// By the definition of the Web Content Accessibility Guidelines.
+    fn contrast(a: Color, b: Color) -> f64 {
+        let luminance = |colour: Color| {
+            let linear = |c: u8| match f64::from(c) / 255.0 {
+                c if c <= 0.04045 => c / 12.92,
+                c => ((c + 0.055) / 1.055).powf(2.4),
+            };
+            let [r, g, b] = rgb(colour).map(linear);
+            0.2126 * r + 0.7152 * g + 0.0722 * b
+        };
+        let (a, b) = (luminance(a), luminance(b));
+        (a.max(b) + 0.05) / (a.min(b) + 0.05)
+    }
+
+    #[test]
+    fn every_text_can_be_read_on_its_background() {
+        let mut poor = Vec::new();
+        for name in [ThemeName::Dark, ThemeName::Light, ThemeName::HighContrast] {
+            for depth in [Depth::True, Depth::Indexed, Depth::Ansi] {
+                let t = Theme::new(name, depth, Glyphs::UNICODE);
+                let ground = t.ground.bg.unwrap();
+                let texts = [
+                    ("text", t.text),
+                    ("dim", t.dim),
+                    ("accent", t.accent),
+                    ("number", t.number),
+                    ("good", t.good),
+                    ("warn", t.warn),
+                    ("bad", t.bad),
+                    ("prefill", t.prefill),
+                    ("decode", t.decode),
+                    ("power", t.power),
+                    ("clock", t.clock),
+                    ("temperature", t.temperature),
+                    ("memory", t.memory),
+                    ("utilisation", t.utilisation),
+                ];
+                let selection = t.selected.bg.filter(|_| t.selected.fg.is_none());
+                for (role, style) in texts {
+                    let text = style.fg.unwrap();
+                    for (place, back) in [("ground", Some(ground)), ("selection", selection)] {
+                        let Some(back) = back else { continue };
+                        let ratio = contrast(text, back);
+                        if ratio < 4.5 {
+                            poor.push(format!("{name:?} {depth:?}: {role} on {place} {ratio:.2}"));
+                        }
+                    }
+                }
+            }
+        }
+        assert!(poor.is_empty(), "{}", poor.join("\n"));
     }
 
     #[test]

@@ -15,19 +15,17 @@ use crate::tui::{
     layout::ScreenLayout,
     ui::{Action, Effect, ReplayCommand, RunCommand},
     view::View,
+    widgets::wrapped,
 };
 
 pub fn draw(view: &View<'_>, layout: &ScreenLayout, buf: &mut Buffer) {
     let theme = view.theme;
     if let Some(message) = &view.ui.message {
-        Clear.render(layout.footer, buf);
-        let text = Line::styled(format!(" {}", theme.glyphs.plain(message)), theme.warn);
-        return text.render(layout.footer, buf);
+        draw_message(view, message, layout, buf);
     }
     for (i, (pane, area)) in layout.tabs.iter().enumerate() {
         let selected = *pane == view.ui.pane;
-        let (number, title) =
-            if selected { (theme.selected, theme.selected) } else { (theme.accent, theme.dim) };
+        let (number, title) = if selected { (theme.badge, theme.badge) } else { (theme.accent, theme.dim) };
         let name = match area.width {
             0..=3 => " ".to_owned(),
             width => format!(" {:<1$}", pane.title(), width as usize - 3),
@@ -37,6 +35,20 @@ pub fn draw(view: &View<'_>, layout: &ScreenLayout, buf: &mut Buffer) {
     }
     let end = layout.tabs.last().map_or(layout.footer.x, |(_, area)| area.right());
     keys(view, Rect { x: end, width: layout.footer.right().saturating_sub(end), ..layout.footer }, buf);
+}
+
+/// A message above the tabs, over the pane, in as many rows as it needs.
+fn draw_message(view: &View<'_>, message: &str, layout: &ScreenLayout, buf: &mut Buffer) {
+    let theme = view.theme;
+    let width = layout.footer.width.saturating_sub(2);
+    let lines = wrapped(&theme.glyphs.plain(message), width as usize);
+    let height = (lines.len() as u16).min(layout.footer.y.saturating_sub(1));
+    let place = Rect { y: layout.footer.y - height, height, ..layout.footer };
+    Clear.render(place, buf);
+    buf.set_style(place, theme.ground.patch(theme.selected));
+    for (line, y) in lines.into_iter().zip(place.top()..place.bottom()) {
+        buf.set_string(place.x + 1, y, line, theme.warn);
+    }
 }
 
 /// What a key does now; some keys switch something on and off.
@@ -84,8 +96,10 @@ fn keys(view: &View<'_>, area: Rect, buf: &mut Buffer) {
         .collect();
     if line.width() <= area.width as usize {
         line.right_aligned().render(area, buf);
-    } else if area.width >= 7 {
-        Line::styled("? help ", theme.dim).right_aligned().render(area, buf);
+    } else if area.width >= 9 {
+        let key = |text| Span::styled(text, theme.accent);
+        let line = Line::from(vec![key(" ? "), key("q"), Span::styled(" quit", theme.dim)]);
+        line.right_aligned().render(area, buf);
     }
 }
 

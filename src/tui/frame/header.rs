@@ -55,7 +55,7 @@ fn identity<'a>(view: &View<'_>, width: u16) -> Line<'a> {
         (false, true) => " llmprof ",
         (false, false) => "",
     };
-    let mut line = Line::from(vec![Span::styled(brand, theme.selected), Span::raw(" ")]);
+    let mut line = Line::from(vec![Span::styled(brand, theme.badge), Span::raw(" ")]);
     if let Some(run) = &view.state.run {
         line.push_span(Span::styled(run.model.clone(), theme.number));
         let gpu = view.state.profiled_gpu().map(|g| g.info.name.trim_start_matches("NVIDIA ").to_owned());

@@ -22,6 +22,7 @@ pub struct Frame<'a>(pub View<'a>);
 impl Widget for Frame<'_> {
     fn render(self, area: Rect, buf: &mut Buffer) {
         let view = self.0;
+        buf.set_style(area, view.theme.ground);
         if area.width < 12 || area.height < 3 {
             return Line::raw("llmprof: too small").render(area, buf);
         }

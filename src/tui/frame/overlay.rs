@@ -37,6 +37,7 @@ fn popup(
     let (x, y) = (area.x + (area.width - width) / 2, area.y + (area.height - height) / 2);
     let area = Rect { x, y, width, height };
     Clear.render(area, buf);
+    buf.set_style(area, view.theme.ground);
     draw_box(view.theme, (title, aside), area, buf)
 }
 
@@ -90,7 +91,7 @@ fn prompt(view: &View<'_>, asked: &Prompt, area: Rect, buf: &mut Buffer) {
     let error_rows =
         asked.error.as_ref().map_or(0, |e| (e.chars().count() as u16).div_ceil(width.max(3) - 2).clamp(1, 6));
     let inner = popup(view, (asked.kind.title(), "Esc closes"), (width, 3 + error_rows), area, buf);
-    let text = if asked.proposed { theme.selected } else { theme.text };
+    let text = if asked.proposed { theme.badge } else { theme.text };
     input_line(text, &asked.input, inner).render(Rect { height: 1.min(inner.height), ..inner }, buf);
     if let Some(error) = &asked.error {
         let below = Rect { y: inner.y + 1, height: inner.height.saturating_sub(1), ..inner };

@@ -2,43 +2,47 @@
 
 use ratatui::{
     buffer::Buffer,
-    layout::{Margin, Rect},
-    style::Style,
+    layout::{Constraint, Layout, Rect},
+    style::{Modifier, Style},
     text::{Line, Span as Text},
     widgets::{Paragraph, Widget},
 };
 
 use super::{
     host::{host_pane, host_parts},
-    lanes::{HOLD_NS, LABEL, READOUT, Row, rows_box},
+    lanes::{HOLD_NS, LABEL, Row, draw_rows, margins},
     overview::gpu_verdict,
 };
 use crate::{
-    base::units::{bytes, percent, percent_digits, three_digits},
+    base::units::{bytes, gibibytes, percent, percent_digits, three_digits},
     event::{Allocator, GpuSource, Refused, Stamp, readings::Reading, reasons},
     state::GpuState,
     tui::{
         view::View,
-        widgets::{Lane, draw_box, draw_pointed, fit, label_value, note},
+        widgets::{
+            Chart, Lane, cut, draw_box, draw_gauge, draw_pointed, fit, label_value, note, spans, time_axis,
+        },
     },
 };
 
 pub struct GpuPane<'a>(pub View<'a>);
 
-/// The rows of the pane with their labels.
+/// The readings with their labels: charts first, then those with a bar.
 const ROWS: [(Reading, &str); 11] = [
     (Reading::Power, "power W"),
     (Reading::SmClock, "SM MHz"),
-    (Reading::MemClock, "memory MHz"),
-    (Reading::GpuUtil, "GPU util %"),
-    (Reading::SmActive, "SM active %"),
-    (Reading::Occupancy, "occupancy %"),
-    (Reading::Tensor, "tensor %"),
-    (Reading::Dram, "DRAM %"),
-    (Reading::MemUtil, "mem util %"),
     (Reading::Temp, "temp °C"),
+    (Reading::GpuUtil, "GPU util"),
+    (Reading::SmActive, "SM active"),
+    (Reading::Tensor, "tensor"),
+    (Reading::Dram, "DRAM"),
+    (Reading::MemUtil, "mem util"),
+    (Reading::Occupancy, "occupancy"),
+    (Reading::MemClock, "memory MHz"),
     (Reading::MemUsed, "memory"),
 ];
+/// So many of them are always drawn large.
+const LARGE: usize = 3;
 
 impl Widget for GpuPane<'_> {
     fn render(self, area: Rect, buf: &mut Buffer) {
@@ -86,20 +90,111 @@ fn gpu_box(view: &View<'_>, gpu: &GpuState, area: Rect, buf: &mut Buffer) {
     } else if let Some(age) = gpu.last_read().and_then(|at| stale(view.state.now, at)) {
         aside = format!("{age}, {aside}");
     }
+    let inner = draw_box(view.theme, (&title, &aside), area, buf);
+    let readings = rows(gpu);
+    let (large, bars): (Vec<_>, Vec<_>) = readings.iter().copied().enumerate().partition(|(i, _)| *i < LARGE);
+    // The selected one is drawn large too.
+    let selected = bars.iter().find(|(i, _)| *i == view.ui.reading).copied();
+    let large: Vec<_> = large.into_iter().chain(selected).collect();
+    let across = if inner.width >= 96 { 2 } else { 1 };
+    let bar_rows = (bars.len() as u16).div_ceil(across);
     let flags = gpu.reasons.len() as u16;
-    let detail = 3.min(area.height.saturating_sub(8));
-    let rows =
-        rows(gpu).into_iter().enumerate().map(|(i, (reading, label))| row(view, gpu, reading, label, i));
-    let left = rows_box(view, (&title, &aside), rows.collect(), flags + detail, area, buf);
-    let lanes = Rect { height: left.height.saturating_sub(detail), ..left };
+    let detail = 3.min(inner.height / 6);
+    // Charts keep three rows each; bars, then processes, get what is left.
+    let spare = inner.height.saturating_sub(flags + detail + 1 + 3 * large.len() as u16);
+    let bar_rows = bar_rows.min(spare);
+    let listed = gpu.processes.len().min(6) as u16;
+    let processes = if listed > 0 && spare >= bar_rows + listed + 9 { listed + 1 } else { 0 };
+    let [charts, axis, lanes, bar_area, process_area, below] = Layout::vertical([
+        Constraint::Min(0),
+        Constraint::Length(1),
+        Constraint::Length(flags),
+        Constraint::Length(bar_rows),
+        Constraint::Length(processes),
+        Constraint::Length(detail),
+    ])
+    .areas(inner);
+    let large = large.into_iter().map(|(i, (reading, label))| row(view, gpu, reading, label, i)).collect();
+    draw_rows(view, large, charts, buf);
+    let (label, readout) = margins(inner.width);
+    time_axis(buf, Lane::plot_area(axis, label, readout), view.time_range(), view.theme);
     reason_lanes(view, gpu, lanes, buf);
-    let below = Rect { y: lanes.bottom(), height: left.height - lanes.height, ..left };
+    draw_bars(view, gpu, &bars, across, bar_area, buf);
+    draw_processes(view, gpu, process_area, buf);
     let lines = vec![
         reading_line(view, gpu, below.width),
         also_line(view, gpu, below.width),
         sampler_line(view, below.width),
     ];
     Paragraph::new(lines).render(below, buf);
+}
+
+/// Label, bar, value and history of each reading, in one or two columns.
+fn draw_bars(
+    view: &View<'_>,
+    gpu: &GpuState,
+    bars: &[(usize, (Reading, &'static str))],
+    across: u16,
+    area: Rect,
+    buf: &mut Buffer,
+) {
+    const BAR: u16 = 16;
+    let theme = view.theme;
+    let (from, to) = view.time_range();
+    if area.height == 0 {
+        return;
+    }
+    let width = area.width / across;
+    for (n, (i, (reading, label))) in bars.iter().enumerate() {
+        let (column, line) = (n as u16 / area.height, n as u16 % area.height);
+        if column >= across {
+            break;
+        }
+        let place = Rect { x: area.x + column * width, y: area.y + line, width, height: 1 };
+        let row = row(view, gpu, *reading, label, *i);
+        let style = if row.selected { theme.accent.add_modifier(Modifier::BOLD) } else { theme.dim };
+        buf.set_stringn(place.x + 1, place.y, label, LABEL as usize - 2, style);
+        let rest = Rect { x: place.x + LABEL, width: width.saturating_sub(LABEL + 1), ..place };
+        if row.series.is_empty() {
+            let reason = row
+                .reason
+                .map_or_else(|| "n/a".to_owned(), |reason| format!("n/a {} {reason}", theme.glyphs.none));
+            note(theme, &cut(&reason, rest.width as usize, theme.glyphs.ascii)).render(rest, buf);
+            continue;
+        }
+        let bar = Rect { width: BAR.min(rest.width / 3), ..rest };
+        let share = gpu.value(*reading).map_or(0.0, |value| value as f32 / row.range.1);
+        draw_gauge(buf, bar, share, &theme.shades(row.style), theme);
+        let value = row.readout.unwrap_or_default();
+        let wide = 15.min(rest.width - bar.width);
+        let readout = Rect { x: bar.right() + 1, width: wide, ..rest };
+        Line::styled(theme.glyphs.plain(&value), theme.text).right_aligned().render(readout, buf);
+        let x = readout.right() + 2;
+        let history = Rect { x, width: rest.right().saturating_sub(x), ..rest };
+        let columns = spans(&row.series.held_columns(from, to, history.width as usize * 2, HOLD_NS));
+        Chart::new(theme, &columns, row.range, row.style).render(history, buf);
+    }
+}
+
+/// The processes on the GPU.
+fn draw_processes(view: &View<'_>, gpu: &GpuState, area: Rect, buf: &mut Buffer) {
+    let theme = view.theme;
+    if area.height < 2 {
+        return;
+    }
+    let row = |pid: &str, memory: &str, name: &str| format!(" {pid:>9} {memory:>12}  {name}");
+    let heading = Line::styled(row("pid", "memory", "process"), theme.dim);
+    heading.render(Rect { height: 1, ..area }, buf);
+    for (process, y) in gpu.processes.iter().zip(area.y + 1..area.bottom()) {
+        let memory = process.mem_bytes.map_or_else(|| theme.glyphs.none.to_owned(), gibibytes);
+        let text = row(
+            &process.pid.to_string(),
+            &memory,
+            process.name.as_deref().unwrap_or("outside of this container"),
+        );
+        let text = cut(&theme.glyphs.plain(&text), area.width as usize, theme.glyphs.ascii);
+        Line::styled(text, theme.text).render(Rect { y, height: 1, ..area }, buf);
+    }
 }
 
 /// The rows of a GPU. If it has no GPM counters, one row gives the reason for all of them.
@@ -113,7 +208,13 @@ pub fn rows(gpu: &GpuState) -> Vec<(Reading, &'static str)> {
 }
 
 /// A reading as a row.
-fn row<'a>(view: &View<'a>, gpu: &'a GpuState, reading: Reading, label: &'static str, i: usize) -> Row<'a> {
+pub fn row<'a>(
+    view: &View<'a>,
+    gpu: &'a GpuState,
+    reading: Reading,
+    label: &'static str,
+    i: usize,
+) -> Row<'a> {
     let theme = view.theme;
     let info = &gpu.info;
     let series = gpu.series(reading);
@@ -139,6 +240,7 @@ fn row<'a>(view: &View<'a>, gpu: &'a GpuState, reading: Reading, label: &'static
         style,
         readout: gpu.value(reading).map(|value| readout(reading, value, limit)),
         reason,
+        limit: limit.filter(|_| matches!(reading, Reading::Power | Reading::SmClock | Reading::Temp)),
         selected: view.ui.reading == i,
     }
 }
@@ -149,7 +251,9 @@ fn readout(reading: Reading, value: f64, limit: Option<f32>) -> String {
         None => value,
     };
     match reading {
-        Reading::MemUsed => of(three_digits(value / 1e9), limit.map(|limit| bytes(limit as u64))),
+        Reading::MemUsed => {
+            of(three_digits(value / f64::from(1 << 30)), limit.map(|limit| gibibytes(limit as u64)))
+        }
         Reading::Temp => of(format!("{value:.0}"), limit.map(|limit| format!("{limit:.0} °C"))),
         Reading::Power => of(format!("{value:.0}"), limit.map(|limit| format!("{limit:.0} W"))),
         Reading::SmClock | Reading::MemClock => {
@@ -244,28 +348,28 @@ fn sampler_line<'a>(view: &View<'_>, width: u16) -> Line<'a> {
     fit(theme, parts, width)
 }
 
-/// Clock event reasons over time, a line for each that was ever active.
+/// Clock event reasons over time, a line with the name of each that was ever active.
 fn reason_lanes(view: &View<'_>, gpu: &GpuState, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
     let (from, to) = view.time_range();
-    let (label, readout) = if area.width >= 50 { (LABEL, READOUT) } else { (LABEL, 0) };
+    let (label, readout) = margins(area.width);
     let chart = Lane::plot_area(area, label, readout);
     for ((bit, series), y) in gpu.reasons.iter().zip(area.top()..area.bottom()) {
         let reason = reasons::named(*bit);
         let active = series.last().is_some_and(|(_, v)| v > 0.0);
-        let style = if reason.fault() { theme.warn } else { theme.dim };
-        buf.set_stringn(area.x + 1, y, "reason", label as usize - 2, theme.dim);
+        let style = theme.reason(*bit);
+        let name = cut(&reason.name(), label as usize - 2, theme.glyphs.ascii);
+        buf.set_stringn(area.x + 1, y, name, label as usize - 2, style);
         for (x, part) in series.held_columns(from, to, chart.width as usize, HOLD_NS).into_iter().enumerate()
         {
             if part.is_some_and(|b| b.max > 0.0) {
-                buf[(chart.x + x as u16, y)].set_symbol(theme.glyphs.active).set_style(style);
+                let block = if theme.glyphs.ascii { "#" } else { "▄" };
+                buf[(chart.x + x as u16, y)].set_symbol(block).set_style(style);
             }
         }
-        if readout > 0 {
-            let place = Rect { x: chart.right(), y, width: readout, height: 1 };
-            let style = if active { style } else { theme.dim };
-            Line::styled(format!("{} ", reason.name()), style).right_aligned().render(place, buf);
-        }
+        let state = if active { "active " } else { "" };
+        let place = Rect { x: chart.right(), y, width: readout, height: 1 };
+        Line::styled(state, style).right_aligned().render(place, buf);
     }
 }
 
@@ -305,10 +409,10 @@ fn gpu_parts<'a>(view: &View<'_>, gpu: &GpuState) -> Vec<Vec<Text<'a>>> {
         Some(dram) => add("DRAM", Some(dram), "%"),
         None => add("util", pct(Reading::GpuUtil), "%"),
     }
-    let gigabytes = |bytes: f64| three_digits(bytes / 1e9);
+    let gib = |bytes: f64| three_digits(bytes / f64::from(1 << 30));
     let total = value(Reading::MemTotal).or(info.mem_total_bytes.map(|bytes| bytes as f64));
-    let memory_unit = total.map_or_else(|| "GB".into(), |total| format!("of {} GB", gigabytes(total)));
-    add("memory", value(Reading::MemUsed).map(gigabytes), &memory_unit);
+    let memory_unit = total.map_or_else(|| "GiB".into(), |total| format!("of {} GiB", gib(total)));
+    add("memory", value(Reading::MemUsed).map(gib), &memory_unit);
     let faults = gpu.reasons_now.map_or(0, |(_, bits)| reasons::faults(bits));
     for reason in reasons::active(faults) {
         parts.insert(0, vec![Text::styled(reason.name(), theme.warn)]);
@@ -325,36 +429,14 @@ fn stale(now: Stamp, at: Stamp) -> Option<String> {
     (age > 3.0).then(|| format!("{age:.0} s old"))
 }
 
-/// The device in a box, for Overview.
-pub fn summary_box(view: &View<'_>, area: Rect, buf: &mut Buffer) {
-    let theme = view.theme;
-    let (title, aside) = match (view.workload_gpu(), &view.state.host.info) {
-        (Some(gpu), _) => (title(gpu), ""),
-        (None, None) => ("host".to_owned(), ""),
-        (None, Some(info)) => {
-            let reason = if view.state.gpus.is_empty() { "no GPU, see 2" } else { "GPU not used, see 2" };
-            (format!("host · {}", info.cpu), reason)
-        }
-    };
-    let inner = draw_box(theme, (&title, aside), area, buf).inner(Margin::new(1, 0));
-    let lines = vec![summary_line(view, inner.width), observer_line(view, inner.width)];
-    Paragraph::new(lines).render(inner, buf);
-}
-
-/// The overhead of the profiler.
-fn observer_line<'a>(view: &View<'_>, width: u16) -> Line<'a> {
-    let theme = view.theme;
-    let Some(o) = &view.state.observer else { return note(theme, "profiler overhead: not measured yet") };
+/// The overhead of the profiler, in a few words.
+pub fn overhead(view: &View<'_>) -> Option<String> {
+    let observer = view.state.observer.as_ref()?;
     let mut parts = Vec::new();
-    if let Some(pct) = o.consumer_pct {
-        parts.push(label_value(theme, "profiler overhead", &format!("{pct:.1}"), "% of a core"));
+    if observer.lost > 0 {
+        parts.push(format!("{} events lost", observer.lost));
     }
-    if let Some(ms) = o.frame_ms {
-        parts.push(label_value(theme, "frame", &three_digits(f64::from(ms)), "ms"));
-    }
-    parts.push(label_value(theme, "backlog", &o.backlog.to_string(), "events"));
-    if o.lost > 0 {
-        parts.insert(0, vec![Text::styled(format!("{} events lost", o.lost), theme.bad)]);
-    }
-    fit(theme, parts, width)
+    parts.extend(observer.consumer_pct.map(|pct| format!("profiler overhead {pct:.1} % of a core")));
+    parts.extend(observer.frame_ms.map(|ms| format!("frame {} ms", three_digits(f64::from(ms)))));
+    Some(parts.join(" · ")).filter(|text| !text.is_empty())
 }

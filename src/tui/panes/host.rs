@@ -72,7 +72,7 @@ fn host_rows<'a>(view: &View<'a>, host: &'a HostState, cores: usize) -> Vec<Row<
     let total = host.info.as_ref().and_then(|i| i.mem_total_bytes);
     let row = |label, series: &'a Series, top: Option<f32>, style: Style, readout| {
         let top = top.unwrap_or_else(|| series.range().map_or(1.0, |(_, max)| max * 1.05));
-        Row { label, series, range: (0.0, top), style, readout, reason: None, selected: false }
+        Row { label, series, range: (0.0, top), style, readout, reason: None, limit: None, selected: false }
     };
     let cpu = host.cpu_pct.last().map(|(_, p)| percent(p));
     let own_cpu =

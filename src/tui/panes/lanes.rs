@@ -9,7 +9,8 @@ use ratatui::{
 };
 
 use crate::{
-    state::Series,
+    event::reasons,
+    state::{Bucket, Series},
     tui::{
         view::View,
         widgets::{Lane, draw_box, note, spans},
@@ -27,6 +28,8 @@ pub struct Row<'a> {
     pub series: &'a Series,
     pub range: (f32, f32),
     pub style: Style,
+    /// The line across the chart: near it, the colour warns.
+    pub limit: Option<f32>,
     pub readout: Option<String>,
     /// Why there is no value.
     pub reason: Option<String>,
@@ -64,8 +67,7 @@ pub fn rows_box(
     let fits = area.width as usize > title.len() + long.len() + 8;
     let aside = if fits { long } else { format!("last {span:.0} s") };
     let inner = draw_box(theme, (title, &aside), area, buf);
-    let (label, readout) =
-        if inner.width >= 50 { (LABEL, READOUT) } else { (LABEL, inner.width.saturating_sub(LABEL)) };
+    let (label, readout) = margins(inner.width);
     let keep = keep.min(inner.height / 3);
     let mut y = inner.y;
     if view.state.kernels.recording.overlaps(from, to) && inner.height > keep + rows.len() as u16 {
@@ -76,12 +78,28 @@ pub fn rows_box(
         Line::styled("recorded ", theme.accent).right_aligned().render(place, buf);
         y += 1;
     }
-    let height = ((inner.bottom() - y - keep) / (rows.len() as u16).max(1)).clamp(1, 6);
+    let rows_area = Rect { y, height: (inner.bottom() - y).saturating_sub(keep), ..inner };
+    let used = draw_rows(view, rows, rows_area, buf);
+    Rect { y: y + used, height: inner.bottom() - y - used, ..inner }
+}
+
+/// Widths of label and readout.
+pub fn margins(width: u16) -> (u16, u16) {
+    if width >= 50 { (LABEL, READOUT) } else { (LABEL, width.saturating_sub(LABEL)) }
+}
+
+/// Draws the rows below each other, equally high; returns the height used.
+pub fn draw_rows(view: &View<'_>, rows: Vec<Row<'_>>, area: Rect, buf: &mut Buffer) -> u16 {
+    let theme = view.theme;
+    let (from, to) = view.time_range();
+    let (label, readout) = margins(area.width);
+    let height = (area.height / (rows.len() as u16).max(1)).clamp(1, 12);
+    let mut y = area.y;
     for row in rows {
-        if y + height > inner.bottom() {
+        if y + height > area.bottom() {
             break;
         }
-        let area = Rect { y, height, ..inner };
+        let area = Rect { y, height, ..area };
         y += height;
         let chart = Lane::plot_area(area, label, readout);
         let columns = row.series.held_columns(from, to, chart.width as usize * 2, HOLD_NS);
@@ -92,6 +110,8 @@ pub fn rows_box(
             columns: spans(&columns),
             range: row.range,
             style: row.style,
+            ramp: row.limit.map(|_| theme.load()),
+            limit: row.limit,
             theme,
             label_width: label,
             readout_width: readout,
@@ -106,5 +126,34 @@ pub fn rows_box(
                 .render(Rect { height: 1, ..chart }, buf);
         }
     }
-    Rect { y, height: inner.bottom() - y, ..inner }
+    y - area.y
+}
+
+/// A reason that was active, and its colour.
+pub type Limit = (std::borrow::Cow<'static, str>, Style);
+
+/// Draws a row at the bottom of `area` in which the throttled columns of `cells` have the colour of the reason. Returns the
+/// reasons; without one, nothing is drawn.
+pub fn reason_strip(view: &View<'_>, cells: Rect, area: Rect, buf: &mut Buffer) -> Vec<Limit> {
+    let theme = view.theme;
+    let (from, to) = view.time_range();
+    let Some(gpu) = view.workload_gpu().filter(|_| area.height >= 4) else { return Vec::new() };
+    let mut limits = Vec::new();
+    let y = area.bottom() - 1;
+    for (bit, series) in gpu.reasons.iter().filter(|(bit, _)| reasons::named(*bit).fault()) {
+        let style = theme.reason(*bit);
+        let columns = series.held_columns(from, to, cells.width as usize, HOLD_NS);
+        let active = |part: &Option<Bucket>| part.is_some_and(|b| b.max > 0.0);
+        for (x, _) in (cells.left()..cells.right()).zip(&columns).filter(|(_, part)| active(part)) {
+            buf[(x, y)].set_symbol(if theme.glyphs.ascii { "#" } else { "▀" }).set_style(style);
+        }
+        if columns.iter().any(active) {
+            limits.push((reasons::named(*bit).name(), style));
+        }
+    }
+    if !limits.is_empty() {
+        let label = Line::styled("limit ", theme.dim).right_aligned();
+        label.render(Rect { y, height: 1, width: cells.x - area.x, ..area }, buf);
+    }
+    limits
 }

@@ -3,6 +3,7 @@
 mod compare;
 mod evidence;
 mod gpu;
+mod histogram;
 mod host;
 mod jobs;
 mod kernels;
@@ -11,6 +12,7 @@ mod log;
 mod overview;
 mod roofline;
 mod runs;
+mod tiles;
 mod token_window;
 mod tokens;
 mod verdict;

@@ -1,68 +1,96 @@
-//! Overview: throughput, latency, the last tokens, the device in a line, and the verdict.
+//! Overview: tiles, tok/s over time with what throttled it, throughput, latency, and the verdict.
 
 use ratatui::{
     buffer::Buffer,
-    layout::{Constraint, Layout, Margin, Rect},
+    layout::{Constraint, Layout, Rect},
+    style::Modifier,
     text::{Line, Span as Text},
     widgets::{Paragraph, Widget, Wrap},
 };
 
-use super::{gpu, lanes::mark_recorded, tokens};
+use super::{
+    gpu,
+    histogram::{Histogram, MIN_WIDTH},
+    lanes::{HOLD_NS, mark_recorded, reason_strip},
+    tiles,
+};
 use crate::{
     analysis::{distribution::Distribution, throttle::Tone},
     base::units::{grouped, millis, percent, scaled, three_digits},
-    event::{Outcome, Phase},
+    event::{Outcome, Phase, readings::Reading},
+    state::GpuState,
     tui::{
         view::View,
-        widgets::{Span, draw_box, draw_pointed, fit, label_value, note, plot},
+        widgets::{Chart, Span, TICKS, cut, draw_box, fit, label_value, note, spans, time_axis, wrapped},
     },
 };
 
 pub struct OverviewPane<'a>(pub View<'a>);
 
+/// Rows of the verdict; what does not fit is in the evidence.
+const VERDICT: u16 = 3;
+/// Rows of the boxes of throughput and latency.
+const TABLES: u16 = 7;
+
 impl Widget for OverviewPane<'_> {
     fn render(self, area: Rect, buf: &mut Buffer) {
         let view = &self.0;
-        if area.height < 13 || area.width < 56 {
+        if area.height < 18 || area.width < 56 {
             return in_few_lines(view, area, buf);
         }
-        let mut verdict = verdict(view);
-        // Lines break between words: some of every line stays empty.
-        let rows = |line: &Line<'_>| (line.width() as u16).div_ceil(area.width.saturating_sub(9).max(1));
-        // Sentences that do not fit are left to the evidence.
-        while rows(&verdict) > VERDICT_ROWS && verdict.spans.len() > 1 {
-            verdict.spans.pop();
-        }
-        let verdict_height = rows(&verdict).clamp(1, VERDICT_ROWS);
-        let device_height = if area.height >= 24 { 4 } else { 3 };
-        let chart_height =
-            if area.height >= 34 { area.height - 8 - 9 - device_height - verdict_height } else { 0 };
-        let [top, chart, strip, device, below] = Layout::vertical([
-            Constraint::Length(match area.height {
-                20.. => 7,
-                18.. => 6,
-                _ => 5,
-            }),
-            Constraint::Length(chart_height),
-            Constraint::Min(3),
-            Constraint::Length(device_height),
-            Constraint::Length(verdict_height),
+        let [top, chart, tables, below] = Layout::vertical([
+            Constraint::Length(tiles::ROWS),
+            Constraint::Min(4),
+            Constraint::Length(TABLES),
+            Constraint::Length(VERDICT),
         ])
         .areas(area);
+        tiles::draw(view, top, buf);
+        throughput_chart(view, chart, buf);
         let [left, right] =
-            Layout::horizontal([Constraint::Percentage(45), Constraint::Percentage(55)]).areas(top);
+            Layout::horizontal([Constraint::Length(34.min(area.width * 2 / 5)), Constraint::Min(0)])
+                .areas(tables);
         throughput(view, left, buf);
-        latency(view, right, buf);
-        if chart_height >= 5 {
-            throughput_chart(view, chart, buf);
+        let wide = right.width >= LATENCY_WIDTH + MIN_WIDTH;
+        let [table, rest] = Layout::horizontal([
+            if wide { Constraint::Length(LATENCY_WIDTH) } else { Constraint::Fill(1) },
+            if wide { Constraint::Fill(1) } else { Constraint::Length(0) },
+        ])
+        .areas(right);
+        latency(view, table, buf);
+        if wide {
+            Histogram { distribution: &view.state.total.itl, title: "ITL", theme: view.theme }
+                .render(rest, buf);
         }
-        tokens::strip_box(view, strip, buf);
-        gpu::summary_box(view, device, buf);
-        draw_pointed(view.theme, verdict, below, buf);
+        draw_verdict(view, below, buf);
     }
 }
 
-const VERDICT_ROWS: u16 = 5;
+/// Enough for all columns of the latency table.
+const LATENCY_WIDTH: u16 = 68;
+
+/// One fact a line, the first emphasised. What does not fit is in the evidence.
+fn draw_verdict(view: &View<'_>, area: Rect, buf: &mut Buffer) {
+    let theme = view.theme;
+    let width = area.width.saturating_sub(4) as usize;
+    let mut rows: Vec<Line<'_>> = Vec::new();
+    for (i, fact) in verdict(view).spans.into_iter().enumerate() {
+        let style = if i == 0 { fact.style.add_modifier(Modifier::BOLD) } else { fact.style };
+        let lines = wrapped(fact.content.trim(), width);
+        rows.extend(lines.into_iter().map(|line| Line::styled(line, style)));
+    }
+    let hidden = rows.len() > area.height as usize;
+    rows.truncate(area.height as usize);
+    if hidden && let Some(last) = rows.last_mut() {
+        let style = last.spans.first().map_or(theme.text, |span| span.style).patch(last.style);
+        let more = if theme.glyphs.ascii { "... v for more" } else { "… v for more" };
+        let text = cut(&last.to_string(), width.saturating_sub(more.chars().count() + 1), theme.glyphs.ascii);
+        let text = text.trim_end_matches(['…', '.', ' ']).to_owned();
+        *last = Line::from(vec![Text::styled(format!("{text} "), style), Text::styled(more, theme.accent)]);
+    }
+    buf.set_string(area.x + 1, area.y, theme.glyphs.pointer, theme.accent);
+    Paragraph::new(rows).render(Rect { x: area.x + 3, width: width as u16, ..area }, buf);
+}
 
 /// The verdict as plain text.
 pub fn verdict_text(view: &View<'_>) -> String {
@@ -130,36 +158,35 @@ pub fn gpu_verdict<'a>(view: &View<'_>) -> Vec<Text<'a>> {
 
 fn throughput(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
-    let inner = draw_box(theme, ("throughput", ""), area, buf);
-    let (now, rate) = headline(view);
+    let inner = draw_box(theme, ("throughput", "tok/s"), area, buf);
     let number = |value: Option<f64>| value.map_or_else(|| theme.glyphs.none.to_owned(), three_digits);
-    let mean = number(view.state.total.decode_tok_s());
-    let mut lines = vec![
-        Line::from(label_value(theme, "", &number(now), rate.unit())),
-        Line::from(label_value(theme, "decode mean", &mean, "tok/s")),
+    let (now, _) = headline(view);
+    let mut rows = vec![
+        ("decode, mean", number(view.state.total.decode_tok_s()), String::new()),
+        ("output, wall clock", number(view.state.total.output_tok_s()), String::new()),
+        ("prefill", number(view.state.total.prefill_tok_s()), String::new()),
     ];
-    let prefill = number(view.state.total.prefill_tok_s());
-    let mut prefill_line = label_value(theme, "prefill", &prefill, "tok/s");
     if let Some(mfu) = view.state.mfu() {
-        prefill_line.push(Text::raw("  "));
-        prefill_line.extend(label_value(theme, "MFU", &percent(mfu.share * 100.0), ""));
+        rows.push(("MFU", percent(mfu.share * 100.0), String::new()));
     }
-    lines.push(Line::from(prefill_line));
-    let output = number(view.state.total.output_tok_s());
-    lines.insert(1, Line::from(label_value(theme, "output", &output, "tok/s wall clock")));
     if let Some(mbu) = now.and_then(|rate| view.state.mbu_at(rate)) {
-        let of = format!("of {}", scaled(mbu.peak, "B/s"));
-        lines.push(Line::from(label_value(theme, "MBU", &percent(mbu.share * 100.0), &of)));
+        rows.push(("MBU", percent(mbu.share * 100.0), format!("of {}", scaled(mbu.peak, "B/s"))));
     } else if let (Some(bytes), Some(rate)) = (view.state.decode_step_bytes(), now) {
         let bytes_s = bytes as f64 * rate / f64::from(view.state.batch());
-        lines.push(Line::from(label_value(theme, "reads", &scaled(bytes_s, "B/s"), "(estimate)")));
+        rows.push(("reads, estimate", scaled(bytes_s, "B/s"), String::new()));
     }
-    let width = lines.iter().map(Line::width).max().unwrap_or(0) as u16 + 3;
-    Paragraph::new(lines).render(inner.inner(Margin::new(1, 0)), buf);
-    if inner.width > width + 8 && inner.height > 1 {
-        let chart = Rect { x: inner.x + width, width: inner.width - width - 1, ..inner };
-        tok_s_line(view, chart, buf);
-    }
+    let lines = rows.into_iter().map(|(label, value, of)| {
+        let width = inner.width.saturating_sub(2) as usize;
+        let label = if of.is_empty() { label.to_owned() } else { format!("{label} {of}") };
+        let room = width.saturating_sub(value.chars().count() + 1);
+        let label = cut(&label, room, theme.glyphs.ascii);
+        let gap = " ".repeat(width.saturating_sub(label.chars().count() + value.chars().count()));
+        Line::from(vec![
+            Text::styled(format!(" {label}{gap}"), theme.dim),
+            Text::styled(theme.glyphs.plain(&value), theme.number),
+        ])
+    });
+    Paragraph::new(lines.collect::<Vec<_>>()).render(inner, buf);
 }
 
 /// What the first number of the pane is.
@@ -186,21 +213,13 @@ pub fn headline(view: &View<'_>) -> (Option<f64>, Rate) {
     }
 }
 
-/// Draws decode tokens per second over the time range; returns the top of the axis.
-fn tok_s_line(view: &View<'_>, area: Rect, buf: &mut Buffer) -> Option<f32> {
+/// Decode tokens per second over the time range, two for each of `cells` cells.
+fn tok_s_columns(view: &View<'_>, cells: u16) -> Vec<Option<Span>> {
     let (from, to) = view.time_range();
     let batch = view.state.batch() as f32;
     let per_second = |itl_ms: f32| batch * 1e3 / itl_ms.max(1e-6);
-    let columns: Vec<_> = view
-        .state
-        .itl_columns(from, to, area.width as usize * 2)
-        .into_iter()
-        .map(|b| b.map(|b| Span::flat(per_second(b.mean()))))
-        .collect();
-    let top = columns.iter().flatten().map(|s| s.mid).fold(0.0, f32::max) * 1.05;
-    let chart = mark_recorded(view, area, buf);
-    plot(buf, chart, &join_gaps(columns), (0.0, top), view.theme.decode, view.theme);
-    (top > 0.0).then_some(top)
+    let columns = view.state.itl_columns(from, to, cells as usize * 2);
+    join_gaps(columns.into_iter().map(|b| b.map(|b| Span::flat(per_second(b.mean())))).collect())
 }
 
 /// Slow tokens leave columns empty; a column between two tokens gets the value of the later one.
@@ -217,27 +236,89 @@ fn join_gaps(mut columns: Vec<Option<Span>>) -> Vec<Option<Span>> {
     columns
 }
 
+/// Decode tok/s as an area with its median, prefills below it, and what throttled the GPU.
 fn throughput_chart(view: &View<'_>, area: Rect, buf: &mut Buffer) {
+    let theme = view.theme;
     let (from, to) = view.time_range();
-    let aside = format!("last {:.0} s", to.since(from).as_secs_f64());
+    let inside = area.width.saturating_sub(2);
+    let columns = tok_s_columns(view, inside.saturating_sub(TICKS + 1));
+    let mut sorted: Vec<f32> = columns.iter().flatten().map(|span| span.mid).collect();
+    sorted.sort_by(f32::total_cmp);
+    let aside = match sorted.as_slice() {
+        [] => String::new(),
+        [min, .., max] if area.width >= 70 => {
+            let [min, p50, max] = [*min, sorted[sorted.len() / 2], *max].map(|v| three_digits(f64::from(v)));
+            format!("min {min} · p50 {p50} · max {max}")
+        }
+        _ => format!("p50 {}", three_digits(f64::from(sorted[sorted.len() / 2]))),
+    };
     let recorded = view.state.kernels.recording.overlaps(from, to);
     let title = if recorded { "decode tok/s · kernels recorded where marked" } else { "decode tok/s" };
-    let inner = draw_box(view.theme, (title, &aside), area, buf);
-    let chart = Rect { x: inner.x + 8, width: inner.width.saturating_sub(9), ..inner };
-    if view.state.itl_ms.is_empty() {
-        note(view.theme, " no token yet").render(inner, buf);
-        return;
+    let inner = draw_box(theme, (title, &aside), area, buf);
+    if sorted.is_empty() {
+        return note(theme, " no token yet").render(inner, buf);
     }
-    if let Some(top) = tok_s_line(view, chart, buf) {
-        axis_label(view, inner, inner.y, &three_digits(f64::from(top)), buf);
-        axis_label(view, inner, inner.y + inner.height / 2, &three_digits(f64::from(top) / 2.0), buf);
-        axis_label(view, inner, inner.bottom() - 1, "0", buf);
+    let chart = Rect { width: inner.width.saturating_sub(1), ..inner };
+    let cells = Chart::cells(chart, true);
+    let (lanes, lanes_height) = device_lanes(view, chart.height);
+    let [chart, below] =
+        Layout::vertical([Constraint::Min(0), Constraint::Length(lanes_height)]).areas(chart);
+    draw_lanes(view, lanes, below, buf);
+    let limits = reason_strip(view, cells, chart, buf);
+    let mut x = area.x + title.chars().count() as u16 + 5;
+    for (name, style) in &limits {
+        let text = format!("{} {name} ", if theme.glyphs.ascii { "#" } else { "■" });
+        if usize::from(x) + text.len() + aside.len() + 4 < usize::from(area.right()) {
+            buf.set_string(x, area.y, &text, *style);
+            x += text.chars().count() as u16 + 1;
+        }
     }
+    let chart = Rect { height: chart.height.saturating_sub((!limits.is_empty()).into()), ..chart };
+    let marked = mark_recorded(view, Chart::cells(chart, true), buf);
+    let chart = Rect { y: marked.y, height: marked.height, ..chart };
+    let top = sorted.last().copied().unwrap_or(1.0) * 1.08;
+    let mut area_chart = Chart::new(theme, &columns, (0.0, top), theme.decode);
+    area_chart.median = Some(sorted[sorted.len() / 2]);
+    area_chart.ticks = true;
+    area_chart.render(chart, buf);
+    time_axis(buf, Rect { y: area.bottom() - 1, height: 1, ..cells }, (from, to), theme);
 }
 
-fn axis_label(view: &View<'_>, area: Rect, y: u16, text: &str, buf: &mut Buffer) {
-    let place = Rect { y, height: 1, width: 7, ..area };
-    Line::styled(text.to_owned(), view.theme.dim).right_aligned().render(place, buf);
+/// Power and clock below tok/s, where there is room, and their height.
+fn device_lanes<'a>(view: &View<'a>, height: u16) -> (Vec<(&'static str, Reading, &'a GpuState)>, u16) {
+    let Some(gpu) = view.workload_gpu().filter(|_| height >= 14) else { return (Vec::new(), 0) };
+    let lanes = [("power W", Reading::Power), ("SM MHz", Reading::SmClock), ("temp °C", Reading::Temp)];
+    let lanes: Vec<_> = lanes
+        .into_iter()
+        .take(if height >= 24 { 3 } else { 2 })
+        .filter(|(_, reading)| !gpu.series(*reading).is_empty())
+        .map(|(label, reading)| (label, reading, gpu))
+        .collect();
+    let each = (height / 7).clamp(3, 5);
+    let all = lanes.len() as u16 * each;
+    (lanes, all)
+}
+
+fn draw_lanes(view: &View<'_>, lanes: Vec<(&'static str, Reading, &GpuState)>, area: Rect, buf: &mut Buffer) {
+    let theme = view.theme;
+    let (from, to) = view.time_range();
+    let places = Layout::vertical(vec![Constraint::Fill(1); lanes.len()]).split(area);
+    for ((label, reading, gpu), place) in lanes.into_iter().zip(places.iter()) {
+        // A blank row keeps it apart from the chart above.
+        let heading = Rect { height: 1, ..*place };
+        let place = Rect { y: place.y + 1, height: place.height.saturating_sub(1), ..*place };
+        let row = gpu::row(view, gpu, reading, label, usize::MAX);
+        let cells = Chart::cells(place, true);
+        let columns = spans(&row.series.held_columns(from, to, cells.width as usize * 2, HOLD_NS));
+        let title = Line::from(vec![
+            Text::styled(format!("{label}  "), row.style),
+            Text::styled(theme.glyphs.plain(&row.readout.unwrap_or_default()), theme.text),
+        ]);
+        title.render(Rect { x: cells.x, width: cells.width, ..heading }, buf);
+        let mut chart = Chart::new(theme, &columns, row.range, row.style);
+        chart.ticks = true;
+        chart.render(place, buf);
+    }
 }
 
 /// A column of the latency table.
@@ -302,6 +383,13 @@ fn latency(view: &View<'_>, area: Rect, buf: &mut Buffer) {
         lines.push(Line::from(line));
     }
     Paragraph::new(lines).render(inner, buf);
+    if let Some(text) = gpu::overhead(view) {
+        let text = format!(" {} ", theme.glyphs.plain(&text));
+        let width = text.chars().count() as u16;
+        if width + 4 <= area.width {
+            buf.set_string(area.right() - width - 2, area.bottom() - 1, text, theme.dim);
+        }
+    }
 }
 
 /// The width of the column `n`, with a gap before the largest count.

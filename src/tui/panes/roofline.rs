@@ -177,20 +177,74 @@ fn plot(view: &View<'_>, roofline: &Roofline, selected: usize, area: Rect, buf: 
     if let Some(roof) = roofline.now() {
         roof_line(&roof, theme.number, 1);
     }
+    if let Some(roof) = roofline.now().or(roofline.stated()) {
+        shade(view, &roof, (xs, ys), field, buf);
+    }
     dots.draw(buf);
     axes(view, (xs, ys), inner, field, buf);
-    // The selected one last, so that it is on top.
-    let order = (0..roofline.points.len()).filter(|i| *i != selected).chain([selected]);
+    // Short ones are left to the list; the selected one comes last, so that it is on top.
+    let is_shown =
+        |i: &usize| *i != selected && roofline.points[*i].time_pct.is_none_or(|pct| pct >= MIN_TIME_PCT);
+    let order = (0..roofline.points.len()).filter(is_shown).chain([selected]);
+    let mut used: Vec<(u16, u16)> = Vec::new();
     for i in order {
         let Some(point) = roofline.points.get(i) else { continue };
         let Some(intensity) = point.timed.flop_per_byte() else { continue };
         let at = place(intensity, xs, width).zip(place(point.timed.flop_per_s(), ys, height));
         let Some(cell) = at.and_then(|(x, y)| dots.cell(x, y)) else { continue };
-        let style = match i == selected {
-            true => style_of(view, point).add_modifier(Modifier::REVERSED | Modifier::BOLD),
-            false => style_of(view, point).add_modifier(Modifier::BOLD),
+        let style = style_of(view, point).add_modifier(Modifier::BOLD);
+        let (symbol, style) = match (i == selected, used.contains(&cell)) {
+            (true, _) => (mark(point, i), style.add_modifier(Modifier::REVERSED)),
+            (false, true) => (if theme.glyphs.ascii { '+' } else { '◆' }, theme.number),
+            (false, false) => (mark(point, i), style),
         };
-        buf[cell].set_char(mark(point, i)).set_style(style);
+        buf[cell].set_char(symbol).set_style(style);
+        // A long one has a halo.
+        let side = (cell.0 + 1, cell.1);
+        if point.time_pct.is_some_and(|pct| pct >= LONG_TIME_PCT)
+            && side.0 < field.right()
+            && !used.contains(&side)
+        {
+            buf[side].set_char(if theme.glyphs.ascii { '*' } else { '●' }).set_style(style_of(view, point));
+        }
+        used.push(cell);
+    }
+}
+
+/// Points with a smaller share of the time are not drawn until they are selected.
+const MIN_TIME_PCT: f64 = 1.0;
+/// Points with a larger share are drawn larger.
+const LONG_TIME_PCT: f64 = 10.0;
+
+/// Colours what is below the roof: bound by memory left of the ridge, by compute right of it, and names the ridge.
+fn shade(view: &View<'_>, roof: &Roof, (xs, ys): ([f64; 2], [f64; 2]), field: Rect, buf: &mut Buffer) {
+    let theme = view.theme;
+    let ridge = roof.flops / roof.bytes_per_s;
+    let (memory, compute) = (theme.tint(theme.memory), theme.tint(theme.utilisation));
+    let mut ridge_at = None;
+    for (i, x) in (field.left()..field.right()).enumerate() {
+        let share = (i as f64 + 0.5) / f64::from(field.width);
+        let intensity = 10f64.powf(xs[0] + (xs[1] - xs[0]) * share);
+        let up = (roof.ceiling(intensity).log10() - ys[0]) / (ys[1] - ys[0]);
+        let rows = (up.clamp(0.0, 1.0) * f64::from(field.height)).round() as u16;
+        let column =
+            Rect { x, y: field.bottom() - rows.min(field.height), width: 1, height: rows.min(field.height) };
+        buf.set_style(column, if intensity < ridge { memory } else { compute });
+        if intensity >= ridge {
+            ridge_at.get_or_insert(x);
+        }
+    }
+    let text = format!("ridge {} FLOP/B ", three_digits(ridge));
+    let mark = if theme.glyphs.ascii { "v" } else { "▾" };
+    if let Some(x) = ridge_at.filter(|x| *x > field.x + text.len() as u16) {
+        buf.set_string(x - text.len() as u16, field.y, text, theme.dim);
+        buf.set_string(x, field.y, mark, theme.accent);
+    }
+    let low = field.bottom() - 1;
+    buf.set_string(field.x + 1, low, "memory-bound", theme.memory);
+    let text = "compute-bound";
+    if ridge_at.is_some_and(|x| x + (text.len() as u16) < field.right()) {
+        buf.set_string(field.right() - text.len() as u16 - 1, low, text, theme.utilisation);
     }
 }
 

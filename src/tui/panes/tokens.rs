@@ -4,17 +4,17 @@ use ratatui::{
     buffer::Buffer,
     layout::{Constraint, Layout, Rect},
     text::{Line, Span as Text},
-    widgets::{Paragraph, Widget, Wrap},
+    widgets::{Paragraph, Widget},
 };
 
-use super::token_window::TokenWindow;
+use super::{histogram::Histogram, token_window::TokenWindow};
 use crate::{
     base::units::{millis, three_digits},
     event::{Stamp, readings::Reading},
     state::{KeptSample, Series},
     tui::{
         view::View,
-        widgets::{Lane, ListLayout, Span, TokenStrip, cut, draw_box, fit, label_value, note},
+        widgets::{Lane, ListLayout, Span, TokenStrip, cut, draw_box, draw_dashes, fit, label_value, note},
     },
 };
 
@@ -31,23 +31,46 @@ impl Widget for TokensPane<'_> {
             return strip_box(view, area, buf);
         }
         let incidents = view.state.flight.incidents.len() as u16;
-        // Incidents are more important than the ids.
-        let below = match (incidents, area.height) {
-            (0, 22..) => 5,
-            (1.., 18..) => incidents.clamp(1, area.height / 4) + 2,
+        let side = if area.width >= 150 && area.height >= 16 { SIDE } else { 0 };
+        let [main, beside] = Layout::horizontal([Constraint::Min(0), Constraint::Length(side)]).areas(area);
+        let below = match area.height {
+            18.. if side == 0 => (area.height / 4).clamp(4, 9),
             _ => 0,
         };
         let [strip, detail, rest] =
             Layout::vertical([Constraint::Min(8), Constraint::Length(3), Constraint::Length(below)])
-                .areas(area);
+                .areas(main);
         strip_box(view, strip, buf);
         cursor_box(view, detail, buf);
-        match incidents {
-            _ if rest.height == 0 => {}
-            0 => ids_box(view, rest, buf),
-            _ => incidents_box(view, rest, buf),
+        let (first, second) = match side {
+            // Incidents are more important than the distribution.
+            0 if area.width < 100 && incidents > 0 => (rest, Rect::default()),
+            0 if area.width < 100 => (Rect::default(), rest),
+            0 => {
+                let [left, right] =
+                    Layout::horizontal([Constraint::Fill(1), Constraint::Length(SIDE)]).areas(rest);
+                (left, right)
+            }
+            _ => {
+                let [above, below] =
+                    Layout::vertical([Constraint::Min(0), Constraint::Length(area.height / 3)]).areas(beside);
+                (above, below)
+            }
+        };
+        if !first.is_empty() {
+            incidents_box(view, first, buf);
+        }
+        if !second.is_empty() {
+            histogram(view).render(second, buf);
         }
     }
+}
+
+/// Columns of incidents and distribution beside the tokens.
+const SIDE: u16 = 46;
+
+fn histogram<'a>(view: &View<'a>) -> Histogram<'a> {
+    Histogram { distribution: &view.state.total.itl, title: "ITL", theme: view.theme }
 }
 
 /// The median ITL.
@@ -85,15 +108,24 @@ pub fn strip_box(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let mut lanes = lanes(view, &window);
     lanes.truncate(inner.height.saturating_sub(1) as usize);
     let spare = inner.height - lanes.len() as u16;
-    // Half of the spare rows go to the tokens, the rest to the lanes.
-    let strip_rows = if lanes.is_empty() { inner.height } else { spare.div_ceil(2).clamp(1, 10) };
+    // Two rows for each lane if there is room, the rest for the tokens.
+    let values = lanes.iter().filter(|lane| !lane.is_flag).count() as u16;
+    let strip_rows = spare.saturating_sub(values).max(spare.div_ceil(2));
     let cell_area = Rect { x: inner.x + label, width: cells as u16, ..inner };
+    let median = median_ms(view);
+    let strip_area = Rect { height: strip_rows, ..cell_area };
     if wide {
-        buf.set_string(inner.x + 1, inner.y, "ITL", theme.dim);
+        let ticks = Rect { x: inner.x, width: label - 1, ..strip_area };
+        itl_ticks(view, median, ticks, strip_area, buf);
     }
-    let strip =
-        TokenStrip { tokens: window.tokens, median_ms: median_ms(view), theme, cursor: window.cursor };
-    strip.render(Rect { height: strip_rows, ..cell_area }, buf);
+    let strip = TokenStrip { tokens: window.tokens, median_ms: median, theme, cursor: window.cursor };
+    strip.render(strip_area, buf);
+    if !strip_area.is_empty() {
+        draw_dashes(buf, Rect { y: row_of(1.0, strip_area), height: 1, ..strip_area }, theme);
+    }
+    if wide {
+        legend(view, median, Rect { x: cell_area.right() + 1, width: readout - 2, ..strip_area }, buf);
+    }
     for column in &window.incidents {
         buf[(cell_area.x + *column as u16, cell_area.y)].set_symbol(theme.glyphs.mark).set_style(theme.bad);
     }
@@ -111,6 +143,47 @@ pub fn strip_box(view: &View<'_>, area: Rect, buf: &mut Buffer) {
         lane.draw(view, Rect { y, height, ..inner }, (label, readout), buf);
         y += height;
     }
+}
+
+/// The row of cells with this multiple of the median.
+fn row_of(factor: f64, cells: Rect) -> u16 {
+    let from_bottom = (TokenStrip::share(factor) * f64::from(cells.height)).ceil() as u16;
+    cells.bottom() - from_bottom.max(1).min(cells.height)
+}
+
+/// The ITL in ms at the left, and a line behind the tokens at multiples of the median.
+fn itl_ticks(view: &View<'_>, median: f64, labels: Rect, cells: Rect, buf: &mut Buffer) {
+    let theme = view.theme;
+    for factor in [4.0, 2.0, 1.0] {
+        let y = row_of(factor, cells);
+        let text = Line::styled(three_digits(median * factor), theme.dim).right_aligned();
+        text.render(Rect { y, height: 1, ..labels }, buf);
+        let line = if theme.glyphs.ascii { "." } else { "┈" };
+        (cells.left()..cells.right()).filter(|_| factor > 1.0).for_each(|x| {
+            buf[(x, y)].set_symbol(line).set_style(theme.border);
+        });
+    }
+    let unit = Line::styled("ITL ms", theme.dim).right_aligned();
+    unit.render(Rect { height: 1, ..labels }, buf);
+}
+
+/// What the colours of tokens mean.
+fn legend(view: &View<'_>, median: f64, area: Rect, buf: &mut Buffer) {
+    let theme = view.theme;
+    if area.height < 8 || area.width < 14 {
+        return;
+    }
+    let mark = if theme.glyphs.ascii { "#" } else { "■" };
+    let row = |style, text: String| {
+        Line::from(vec![Text::styled(format!("{mark} "), style), Text::styled(text, theme.dim)])
+    };
+    let mut lines = vec![Line::styled(format!("p50 {}", millis(median)), theme.text)];
+    for (heat, step) in theme.heat.iter().skip(1).zip(TokenStrip::STEPS).rev() {
+        lines.push(row(*heat, theme.glyphs.plain(&format!("over {step} ×"))));
+    }
+    lines.push(row(theme.heat[0], "usual".to_owned()));
+    lines.push(row(theme.prefill, "first token".to_owned()));
+    Paragraph::new(lines).render(area, buf);
 }
 
 /// A lane whose columns are tokens.
@@ -134,6 +207,8 @@ impl TokenLane {
                 columns: self.columns,
                 range: self.range,
                 style: self.style,
+                ramp: None,
+                limit: None,
                 theme: view.theme,
                 label_width: label,
                 readout_width: readout,
@@ -228,11 +303,11 @@ fn device_lanes(view: &View<'_>, window: &TokenWindow<'_>) -> Vec<TokenLane> {
         };
         if reason.fault() && columns.iter().flatten().any(|s| s.mid > 0.0) {
             lanes.push(TokenLane {
-                label: "reason".into(),
+                label: "limit".into(),
                 readout: format!(" {}", reason.name()),
                 columns,
                 range: (0.0, 1.0),
-                style: theme.warn,
+                style: theme.reason(*bit),
                 is_flag: true,
             });
         }
@@ -245,12 +320,15 @@ fn incidents_box(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
     let incidents = &view.state.flight.incidents;
     let title = format!("incidents · {}", incidents.len());
-    let inner = draw_box(theme, (&title, "Enter opens"), area, buf);
+    let inner = draw_box(theme, (&title, if incidents.is_empty() { "" } else { "Enter opens" }), area, buf);
+    if incidents.is_empty() {
+        return note(theme, " none").render(inner, buf);
+    }
     let list = ListLayout::new(inner, incidents.len(), view.ui.incident);
     for (i, place) in list.rows() {
         let incident = &incidents[incidents.len() - 1 - i];
         let style = if i == list.selected { theme.selected } else { theme.text };
-        let mut text = format!(" {:>9.3} s  {}", incident.at.secs(), incident.describe());
+        let mut text = format!(" {:>8.3} s  {}", incident.at.secs(), incident.describe());
         let meanwhile = incident.meanwhile();
         if !meanwhile.is_empty() {
             text += &format!("  ({meanwhile})");
@@ -294,20 +372,4 @@ fn cursor_box(view: &View<'_>, area: Rect, buf: &mut Buffer) {
         }
     }
     fit(theme, parts, inner.width).render(inner, buf);
-}
-
-/// The newest token ids.
-fn ids_box(view: &View<'_>, area: Rect, buf: &mut Buffer) {
-    let theme = view.theme;
-    let inner = draw_box(theme, ("token ids", "newest last"), area, buf);
-    let room = inner.width as usize * inner.height as usize / 6;
-    let mut spans = vec![Text::raw(" ")];
-    for mark in view.state.trail.window(view.tokens_back(), room) {
-        if mark.first {
-            spans.push(Text::styled(format!("{} ", theme.glyphs.first_token), theme.prefill));
-        }
-        let style = if mark.warmup { theme.dim } else { theme.text };
-        spans.push(Text::styled(format!("{} ", mark.id), style));
-    }
-    Paragraph::new(Line::from(spans)).wrap(Wrap { trim: true }).render(inner, buf);
 }

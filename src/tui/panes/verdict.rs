@@ -8,16 +8,20 @@ use ratatui::{
 
 use crate::{
     analysis::compare::{Comparison, Row, Side, Verdict},
-    base::units::{ratio_change, three_digits},
+    base::units::{percent, ratio_change, three_digits},
     compare::{
         describe_difference, describe_method, describe_side, row_cells, undecided_reasons, visible_rows,
     },
     tui::{theme::Theme, widgets::cut},
 };
 
+/// The column with the interval drawn around zero.
+const WHISKER: usize = 6;
+
 /// Columns of the table at a width, with their own widths; name and verdict are always shown.
 fn columns(width: u16) -> &'static [(usize, usize)] {
     match width {
+        118.. => &[(1, 14), (2, 14), (3, 9), (4, 20), (5, 11), (WHISKER, 25)],
         96.. => &[(1, 14), (2, 14), (3, 9), (4, 20), (5, 11)],
         70.. => &[(1, 13), (2, 13), (3, 8), (4, 19)],
         46.. => &[(1, 12), (2, 12), (3, 8)],
@@ -47,6 +51,7 @@ pub fn verdict<'a>(
     ])];
     lines.push(Line::default());
     let shown = columns(area.width);
+    let scale = Scale::of(comparison);
     let name_width = if area.width >= 46 { 13 } else { 10 };
     let heading = shown.iter().map(|(column, wide)| {
         let name = match column {
@@ -54,13 +59,14 @@ pub fn verdict<'a>(
             2 => format!("B {}", short(&comparison.b)),
             3 => "B vs A".to_owned(),
             4 => "95 % CI".to_owned(),
-            _ => "in cycles".to_owned(),
+            5 => "in cycles".to_owned(),
+            _ => return plain(&format!("{:^wide$}", format!("-{0} to +{0}", percent(scale.reach * 100.0)))),
         };
         format!("{:>wide$}", cut(&plain(&name), wide - 1, theme.glyphs.ascii))
     });
     lines.push(Line::styled(format!(" {:<name_width$}{}", "", heading.collect::<String>()), theme.dim));
     let rows = visible_rows(comparison).filter(|row| unjudged.iter().all(|other| other.name != row.label));
-    lines.extend(rows.map(|row| line(theme, row, shown, name_width)));
+    lines.extend(rows.map(|row| line(theme, row, shown, name_width, scale)));
     let known = unjudged.iter().filter(|row| row.a.is_some() || row.b.is_some());
     lines.extend(known.map(|row| unjudged_line(theme, row, shown, name_width)));
     lines.push(Line::default());
@@ -84,11 +90,60 @@ pub fn verdict<'a>(
     lines
 }
 
-fn line<'a>(theme: &Theme, row: &Row, shown: &[(usize, usize)], name_width: usize) -> Line<'a> {
+/// What the whiskers of a comparison are drawn on.
+#[derive(Clone, Copy)]
+struct Scale {
+    /// The change at both ends: the largest of all intervals, within reason.
+    reach: f64,
+    /// Changes within this are none.
+    margin: f64,
+}
+
+impl Scale {
+    fn of(comparison: &Comparison) -> Scale {
+        let ratios = comparison.rows.iter().filter_map(|row| row.ratio);
+        let ends = ratios.flat_map(|ratio| [ratio.low, ratio.high]).map(|end| (end - 1.0).abs());
+        let margin = comparison.margin;
+        Scale { reach: ends.fold(3.0 * margin, f64::max).min(0.5), margin }
+    }
+}
+
+/// An interval around zero: its ends, its middle, and the band in which a change is none.
+fn whisker<'a>(theme: &Theme, row: &Row, width: usize, scale: Scale) -> Vec<Text<'a>> {
+    let inside = width - 2;
+    let place = |change: f64| {
+        let share = (change / scale.reach).clamp(-1.0, 1.0) / 2.0 + 0.5;
+        (share * (inside - 1) as f64).round() as usize
+    };
+    let (low, middle, high) = match row.ratio {
+        Some(ratio) => (place(ratio.low - 1.0), place(ratio.estimate - 1.0), place(ratio.high - 1.0)),
+        None => return vec![Text::raw(" ".repeat(width))],
+    };
+    let (zero, band) = (place(0.0), theme.tint(theme.dim));
+    let [axis, line, point] = if theme.glyphs.ascii { ["|", "-", "o"] } else { ["│", "━", "●"] };
+    let mut spans = vec![Text::raw("  ")];
+    for cell in 0..inside {
+        let is_same = (place(-scale.margin)..=place(scale.margin)).contains(&cell);
+        let (symbol, style) = match cell {
+            cell if cell == middle => (point, colour(theme, row.verdict)),
+            cell if (low..=high).contains(&cell) => (line, colour(theme, row.verdict)),
+            cell if cell == zero => (axis, theme.dim),
+            _ => (" ", theme.dim),
+        };
+        spans.push(Text::styled(symbol, if is_same { style.patch(band) } else { style }));
+    }
+    spans
+}
+
+fn line<'a>(theme: &Theme, row: &Row, shown: &[(usize, usize)], name_width: usize, scale: Scale) -> Line<'a> {
     let cells = row_cells(row);
     let name = cut(&row.label, name_width - 1, theme.glyphs.ascii);
     let mut spans = vec![Text::styled(format!(" {name:<name_width$}"), theme.text)];
     for (column, wide) in shown {
+        if *column == WHISKER {
+            spans.extend(whisker(theme, row, *wide, scale));
+            continue;
+        }
         let style = if *column == 3 { theme.number } else { theme.text };
         let cell = theme.glyphs.plain(&cells[*column]);
         spans.push(Text::styled(format!("{cell:>wide$}"), style));

@@ -2,7 +2,7 @@
 
 use ratatui::{buffer::Buffer, layout::Rect, style::Style, widgets::Widget};
 
-use super::plot::draw_bar;
+use super::chart::draw_bar;
 use crate::{state::TokenMark, tui::theme::Theme};
 
 /// Tokens from left to right, the newest last.
@@ -17,15 +17,22 @@ pub struct TokenStrip<'a> {
 
 /// How far a gap is above the median: 0 not at all, 4 far too slow.
 pub fn heat_of(gap_ms: f64, median_ms: f64) -> usize {
-    const STEPS: [f64; 4] = [1.1, 1.3, 2.0, 4.0];
-    STEPS.iter().take_while(|step| gap_ms > median_ms * **step).count()
+    TokenStrip::STEPS.iter().take_while(|step| gap_ms > median_ms * **step).count()
 }
 
 impl TokenStrip<'_> {
-    /// Height of a gap in eighths of a cell, logarithmic between half and eight times the median.
+    /// Multiples of the median at which the colour changes.
+    pub const STEPS: [f64; 4] = [1.1, 1.3, 2.0, 4.0];
+
+    /// The height of a multiple of the median: logarithmic, from half of it at 0 to four times at 1.
+    pub fn share(factor: f64) -> f64 {
+        (factor.log2() + 1.0) / 3.0
+    }
+
+    /// Height of a gap in eighths of a cell.
     fn eighths(&self, gap_ms: f64, rows: u16) -> usize {
         let full = usize::from(rows) * 8;
-        let share = ((gap_ms / self.median_ms).log2() + 1.0) / 4.0;
+        let share = TokenStrip::share(gap_ms / self.median_ms);
         ((share * full as f64).round().max(1.0) as usize).min(full)
     }
 

@@ -208,7 +208,7 @@ fn tabs<'a>(view: &View<'_>, sources: &Sources<'_>, width: u16) -> Line<'a> {
     }
     let mut spans = vec![Text::raw(" ")];
     for i in first..=last {
-        let style = if i == at { theme.selected } else { theme.dim };
+        let style = if i == at { theme.badge } else { theme.dim };
         spans.push(Text::styled(cut(&title(i), width as usize, theme.glyphs.ascii), style));
     }
     Line::from(spans)

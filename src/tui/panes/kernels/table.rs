@@ -211,7 +211,9 @@ fn cell(
     match column {
         Column::Share => (shown.share(row).map(percent), theme.number),
         Column::Bar => {
-            let bar = bar(theme, shown.share(row).unwrap_or(0.0) / 100.0, BAR);
+            // Scaled to the largest: the share beside it is of the whole.
+            let largest = shown.table.rows.iter().filter_map(|row| shown.share(row)).fold(0.0, f64::max);
+            let bar = bar(theme, shown.share(row).unwrap_or(0.0) / largest.max(1e-9), BAR);
             (Some(bar), theme.operator(row.operator.map(Operator::kind)))
         }
         Column::Amount => {

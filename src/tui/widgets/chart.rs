@@ -1,0 +1,444 @@
+//! Values over time as a filled area, with its limit, its median, ticks and a time axis.
+
+use ratatui::{buffer::Buffer, layout::Rect, style::Style, text::Line, widgets::Widget};
+
+use crate::{
+    base::units::three_digits,
+    event::Stamp,
+    state::Bucket,
+    tui::theme::{Glyphs, Ramp, Resolution, Theme},
+};
+
+/// What half a cell shows: the extremes within it and the mean.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Span {
+    pub low: f32,
+    pub high: f32,
+    pub mid: f32,
+}
+
+impl Span {
+    /// A single value.
+    pub fn flat(value: f32) -> Span {
+        Span { low: value, high: value, mid: value }
+    }
+}
+
+/// Buckets as spans.
+pub fn spans(buckets: &[Option<Bucket>]) -> Vec<Option<Span>> {
+    buckets.iter().map(|b| b.map(|b| Span { low: b.min, high: b.max, mid: b.mean() })).collect()
+}
+
+/// A filled area between the bottom of the range and the values. Columns without a value stay empty.
+pub struct Chart<'a> {
+    /// Two for each cell.
+    pub columns: &'a [Option<Span>],
+    pub range: (f32, f32),
+    pub ramp: Ramp,
+    /// A line across: the power limit, the maximum clock.
+    pub limit: Option<f32>,
+    /// A dashed line across.
+    pub median: Option<f32>,
+    /// Values at the left, with a line behind the chart for each.
+    pub ticks: bool,
+    /// The column of cells under the cursor.
+    pub cursor: Option<u16>,
+    pub theme: &'a Theme,
+}
+
+/// Cells left of a chart for its ticks.
+pub const TICKS: u16 = 7;
+/// Below this, a chart has no row to spare for the line of its limit.
+const MIN_ROWS_FOR_A_LIMIT: u16 = 3;
+
+impl<'a> Chart<'a> {
+    pub fn new(theme: &'a Theme, columns: &'a [Option<Span>], range: (f32, f32), style: Style) -> Chart<'a> {
+        let ramp = theme.shades(style);
+        Chart { columns, range, ramp, limit: None, median: None, ticks: false, cursor: None, theme }
+    }
+
+    /// The cells of `area` that hold values.
+    pub fn cells(area: Rect, ticks: bool) -> Rect {
+        let left = if ticks { TICKS.min(area.width) } else { 0 };
+        Rect { x: area.x + left, width: area.width - left, ..area }
+    }
+
+    /// The range with one row above the limit, which holds its line.
+    fn range_with_limit(&self, rows: u16) -> (f32, f32) {
+        let (bottom, top) = self.range;
+        match self.limit.filter(|limit| *limit > bottom && rows >= MIN_ROWS_FOR_A_LIMIT) {
+            Some(limit) if top <= limit * 1.001 => {
+                (bottom, bottom + (limit - bottom) * f32::from(rows) / f32::from(rows - 1))
+            }
+            _ => (bottom, top),
+        }
+    }
+}
+
+/// Where values are in the cells of a chart.
+struct Scale {
+    area: Rect,
+    bottom: f32,
+    top: f32,
+}
+
+impl Scale {
+    fn share(&self, value: f32) -> f32 {
+        ((value - self.bottom) / (self.top - self.bottom)).clamp(0.0, 1.0)
+    }
+
+    /// The row of cells that a value is in.
+    fn row(&self, value: f32) -> u16 {
+        let from_bottom = (self.share(value) * f32::from(self.area.height)).ceil().max(1.0) as u16;
+        self.area.bottom() - from_bottom.min(self.area.height)
+    }
+
+    /// The middle of a row, 0 at the bottom and 1 at the top.
+    fn share_of_row(&self, y: u16) -> f32 {
+        (f32::from(self.area.bottom() - y) - 0.5) / f32::from(self.area.height)
+    }
+}
+
+impl Widget for Chart<'_> {
+    fn render(self, area: Rect, buf: &mut Buffer) {
+        let ticks = self.ticks && area.width > 3 * TICKS;
+        let cells = Chart::cells(area, ticks);
+        let (bottom, top) = self.range_with_limit(area.height);
+        if cells.is_empty() || top <= bottom {
+            return;
+        }
+        let scale = Scale { area: cells, bottom, top };
+        if ticks {
+            self.draw_ticks(area, &scale, buf);
+        }
+        self.draw_limit(&scale, buf);
+        self.fill(&scale, buf);
+        self.draw_median(&scale, buf);
+        if let Some(x) = self.cursor.filter(|x| *x < cells.width) {
+            buf.set_style(Rect { x: cells.x + x, width: 1, ..cells }, self.theme.selected);
+        }
+    }
+}
+
+impl Chart<'_> {
+    fn fill(&self, scale: &Scale, buf: &mut Buffer) {
+        let cells = scale.area;
+        let resolution = self.theme.glyphs.chart;
+        let steps = usize::from(cells.height) * resolution.rows();
+        let height = |span: &Option<Span>| {
+            span.map_or(0, |span| ((scale.share(span.mid) * steps as f32).round() as usize).max(1))
+        };
+        for (x, pair) in (cells.left()..cells.right()).zip(self.columns.chunks(2)) {
+            let heights: Vec<usize> = pair.iter().map(height).collect();
+            let heights = [heights[0], *heights.get(1).unwrap_or(&heights[0])];
+            for y in cells.top()..cells.bottom() {
+                let below = usize::from(cells.bottom() - 1 - y) * resolution.rows();
+                let filled = heights.map(|height| height.saturating_sub(below).min(resolution.rows()));
+                if let Some(symbol) = symbol(self.theme.glyphs, filled) {
+                    let style = self.ramp.at(scale.share_of_row(y));
+                    buf[(x, y)].set_symbol(&symbol).set_style(style);
+                }
+            }
+        }
+    }
+
+    fn draw_limit(&self, scale: &Scale, buf: &mut Buffer) {
+        let cells = scale.area;
+        let Some(limit) = self.limit.filter(|limit| *limit < scale.top) else { return };
+        let row = scale.row(limit).saturating_sub(1).max(cells.y);
+        let line = if self.theme.glyphs.ascii { "_" } else { "▁" };
+        for x in cells.left()..cells.right() {
+            buf[(x, row)].set_symbol(line).set_style(self.theme.limit);
+        }
+    }
+
+    fn draw_median(&self, scale: &Scale, buf: &mut Buffer) {
+        let Some(median) = self.median.filter(|m| (scale.bottom..=scale.top).contains(m)) else { return };
+        draw_dashes(buf, Rect { y: scale.row(median), height: 1, ..scale.area }, self.theme);
+    }
+
+    fn draw_ticks(&self, area: Rect, scale: &Scale, buf: &mut Buffer) {
+        let line = if self.theme.glyphs.ascii { "." } else { "┈" };
+        let above = self.limit.filter(|limit| *limit < scale.top);
+        let highest = above.unwrap_or(scale.top);
+        let mut values = vec![highest];
+        if area.height >= 5 {
+            values.push(scale.bottom + (highest - scale.bottom) / 2.0);
+        }
+        if area.height >= 2 {
+            values.push(scale.bottom);
+        }
+        for value in values {
+            let row = scale.row(value);
+            let text = Line::styled(tick(value), self.theme.dim).right_aligned();
+            text.render(Rect { y: row, height: 1, width: TICKS - 1, ..area }, buf);
+            if value > scale.bottom {
+                for x in scale.area.left()..scale.area.right() {
+                    buf[(x, row)].set_symbol(line).set_style(self.theme.border);
+                }
+            }
+        }
+    }
+}
+
+/// Dashes across a row: bare where nothing is drawn, on the area's colour elsewhere.
+pub fn draw_dashes(buf: &mut Buffer, row: Rect, theme: &Theme) {
+    let (full, dash) = if theme.glyphs.ascii { ("#", "-") } else { ("█", "╌") };
+    for x in row.left()..row.right() {
+        let cell = &mut buf[(x, row.y)];
+        match cell.symbol() {
+            " " | "┈" | "." => {
+                cell.set_symbol(dash).set_style(theme.dim);
+            }
+            symbol if symbol == full => {
+                let area = cell.fg;
+                cell.set_symbol(dash).set_fg(theme.text.fg.unwrap_or(area)).set_bg(area);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// A value on an axis, without digits that it does not need.
+fn tick(value: f32) -> String {
+    let whole = (value - value.round()).abs() < 1e-3 * value.abs().max(1e-3);
+    match value.abs() {
+        _ if whole && value.abs() < 10_000.0 => format!("{value:.0}"),
+        _ => three_digits(f64::from(value)),
+    }
+}
+
+/// The symbol of a cell filled this high in its halves; `None` if it is empty.
+fn symbol(glyphs: Glyphs, [left, right]: [usize; 2]) -> Option<String> {
+    let highest = left.max(right);
+    if highest == 0 {
+        return None;
+    }
+    Some(match glyphs.chart {
+        Resolution::Ascii | Resolution::Block => {
+            // One column in a cell: the mean of the halves.
+            let height = if left == 0 || right == 0 { highest } else { (left + right).div_ceil(2) };
+            glyphs.bars[height - 1].to_owned()
+        }
+        Resolution::Quadrant => {
+            const QUADRANTS: [[&str; 3]; 3] = [[" ", "▗", "▐"], ["▖", "▄", "▟"], ["▌", "▙", "█"]];
+            QUADRANTS[left][right].to_owned()
+        }
+        Resolution::Braille => {
+            const LEFT: [u32; 5] = [0x00, 0x40, 0x44, 0x46, 0x47];
+            const RIGHT: [u32; 5] = [0x00, 0x80, 0xa0, 0xb0, 0xb8];
+            char::from_u32(0x2800 + LEFT[left] + RIGHT[right]).unwrap_or(' ').to_string()
+        }
+    })
+}
+
+/// Draws a bar from the bottom of a column, `height` eighths of a cell high.
+pub fn draw_bar(buf: &mut Buffer, column: Rect, height: usize, glyphs: Glyphs, style: Style) {
+    let mut left = height;
+    for cell in column.rows().rev().take(height.div_ceil(8)) {
+        buf[cell.as_position()].set_symbol(glyphs.bars[left.min(8) - 1]).set_style(style);
+        left = left.saturating_sub(8);
+    }
+}
+
+/// A share as a bar in one row, in eighths of a cell, on a dim track.
+pub fn draw_gauge(buf: &mut Buffer, area: Rect, share: f32, ramp: &Ramp, theme: &Theme) {
+    const PARTS: [&str; 8] = ["▏", "▎", "▍", "▌", "▋", "▊", "▉", "█"];
+    let eighths = (share.clamp(0.0, 1.0) * f32::from(area.width) * 8.0).round() as usize;
+    let track = if theme.glyphs.ascii { "." } else { "·" };
+    for (i, x) in (area.left()..area.right()).enumerate() {
+        let filled = eighths.saturating_sub(8 * i).min(8);
+        let cell = &mut buf[(x, area.y)];
+        match filled {
+            0 => cell.set_symbol(track).set_style(theme.border),
+            _ if theme.glyphs.ascii => cell.set_symbol("#").set_style(ramp.at(share)),
+            filled => cell.set_symbol(PARTS[filled - 1]).set_style(ramp.at(share)),
+        };
+    }
+}
+
+/// Times of `from..to` under the columns of `area`, as seconds before the end, in one row.
+pub fn time_axis(buf: &mut Buffer, area: Rect, (from, to): (Stamp, Stamp), theme: &Theme) {
+    let seconds = to.since(from).as_secs_f64();
+    if area.width < 16 || seconds <= 0.0 {
+        return;
+    }
+    // A label about every 20 cells.
+    let step = nice_step(seconds * 20.0 / f64::from(area.width));
+    let mut label = |before: f64, text: &str| {
+        let x = area.right() - 1 - (before / seconds * f64::from(area.width - 1)).round() as u16;
+        let width = text.chars().count() as u16;
+        let x = x.saturating_sub(width / 2).clamp(area.x, area.right() - width);
+        buf.set_string(x, area.y, text, theme.dim);
+    };
+    let mut before = step;
+    while before < seconds * 0.97 {
+        label(before, &format!(" -{} ", short_seconds(before)));
+        before += step;
+    }
+    label(0.0, " now ");
+}
+
+fn short_seconds(seconds: f64) -> String {
+    match seconds {
+        s if s >= 60.0 && (s % 60.0) < 1e-6 => format!("{:.0} min", s / 60.0),
+        s if s >= 1.0 => format!("{s:.0} s"),
+        s => format!("{:.0} ms", s * 1e3),
+    }
+}
+
+/// The next of 1, 2, 5, 10 … seconds, then of minutes.
+fn nice_step(at_least: f64) -> f64 {
+    let steps = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0];
+    steps.into_iter().find(|step| *step >= at_least).unwrap_or_else(|| (at_least / 1200.0).ceil() * 1200.0)
+}
+
+/// A labelled chart with its latest value at the right.
+pub struct Lane<'a> {
+    pub label: &'a str,
+    pub readout: String,
+    pub columns: Vec<Option<Span>>,
+    pub range: (f32, f32),
+    pub style: Style,
+    /// The colours of the area; those of `style` without it.
+    pub ramp: Option<Ramp>,
+    pub limit: Option<f32>,
+    pub theme: &'a Theme,
+    pub label_width: u16,
+    pub readout_width: u16,
+}
+
+impl Lane<'_> {
+    /// The part of `area` between label and readout.
+    pub fn plot_area(area: Rect, label_width: u16, readout_width: u16) -> Rect {
+        let width = area.width.saturating_sub(label_width + readout_width);
+        Rect { x: area.x + label_width.min(area.width), width, ..area }
+    }
+}
+
+impl Widget for Lane<'_> {
+    fn render(self, area: Rect, buf: &mut Buffer) {
+        if area.is_empty() {
+            return;
+        }
+        let glyphs = self.theme.glyphs;
+        let label = glyphs.plain(self.label);
+        buf.set_stringn(area.x, area.y, label, self.label_width.saturating_sub(1) as usize, self.theme.dim);
+        let place = Self::plot_area(area, self.label_width, self.readout_width);
+        let mut chart = Chart::new(self.theme, &self.columns, self.range, self.style);
+        chart.ramp = self.ramp.unwrap_or(chart.ramp);
+        chart.limit = self.limit;
+        chart.render(place, buf);
+        let readout = Line::styled(glyphs.plain(&self.readout), self.theme.text).right_aligned();
+        let x = place.right();
+        readout.render(Rect { x, width: area.right().saturating_sub(x), height: 1, ..area }, buf);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{config::ThemeName, tui::theme::Depth};
+
+    fn theme(glyphs: Glyphs) -> Theme {
+        Theme::new(ThemeName::NoColour, Depth::Ansi, glyphs)
+    }
+
+    fn text(buf: &Buffer) -> String {
+        let area = buf.area;
+        (0..area.height)
+            .map(|y| (0..area.width).map(|x| buf[(x, y)].symbol()).collect::<String>() + "\n")
+            .collect()
+    }
+
+    fn drawn(
+        columns: &[Option<f32>],
+        (width, height): (u16, u16),
+        glyphs: Glyphs,
+        change: fn(&mut Chart<'_>),
+    ) -> String {
+        let area = Rect::new(0, 0, width, height);
+        let mut buf = Buffer::empty(area);
+        let spans: Vec<_> = columns.iter().map(|v| v.map(Span::flat)).collect();
+        let theme = theme(glyphs);
+        let mut chart = Chart::new(&theme, &spans, (0.0, 1.0), Style::new());
+        change(&mut chart);
+        chart.render(area, &mut buf);
+        text(&buf)
+    }
+
+    #[test]
+    fn an_area_is_filled_at_every_resolution_and_a_gap_stays_empty() {
+        let rise = [Some(0.0), Some(0.25), Some(0.5), Some(1.0), None, None];
+        for (chart, wanted) in
+            [(Resolution::Block, "▂▆ \n"), (Resolution::Quadrant, "▄▟ \n"), (Resolution::Braille, "⣀⣼ \n")]
+        {
+            let glyphs = Glyphs { chart, ..Glyphs::UNICODE };
+            assert_eq!(drawn(&rise, (3, 1), glyphs, |_| {}), wanted, "{chart:?}");
+        }
+        assert_eq!(
+            drawn(&[Some(0.0), Some(0.0), Some(1.0), Some(1.0)], (2, 1), Glyphs::ASCII, |_| {}),
+            "_#\n"
+        );
+        assert_eq!(
+            drawn(&[Some(0.5), Some(0.5), Some(1.0), Some(1.0)], (2, 2), Glyphs::UNICODE, |_| {}),
+            " █\n██\n"
+        );
+    }
+
+    #[test]
+    fn values_out_of_range_are_drawn_at_the_edge() {
+        assert_eq!(drawn(&[Some(9.0), Some(9.0), Some(-9.0), None], (2, 1), Glyphs::UNICODE, |_| {}), "█▁\n");
+    }
+
+    #[test]
+    fn the_limit_is_a_line_above_the_area() {
+        let full = [Some(1.0); 6];
+        assert_eq!(drawn(&full, (3, 3), Glyphs::UNICODE, |chart| chart.limit = Some(1.0)), "▁▁▁\n███\n███\n");
+        // Two rows are too few for it.
+        assert_eq!(drawn(&full, (3, 2), Glyphs::UNICODE, |chart| chart.limit = Some(1.0)), "███\n███\n");
+    }
+
+    #[test]
+    fn the_median_is_dashed() {
+        let half = [Some(0.5), Some(0.5), None, None];
+        let text = drawn(&half, (2, 4), Glyphs::UNICODE, |chart| chart.median = Some(0.3));
+        assert_eq!(text, "  \n  \n╌╌\n█ \n");
+    }
+
+    #[test]
+    fn ticks_have_their_values() {
+        let text = drawn(&[Some(0.5); 60], (30, 5), Glyphs::UNICODE, |chart| {
+            chart.ticks = true;
+            chart.range = (0.0, 700.0);
+        });
+        let starts: Vec<&str> = text.lines().map(|line| line[..6].trim()).collect();
+        assert_eq!(starts, ["700", "", "350", "", "0"], "{text}");
+        assert_eq!(tick(3.75), "3.75");
+    }
+
+    #[test]
+    fn times_are_seconds_before_the_end() {
+        let axis = |seconds: u64, width: u16| {
+            let mut buf = Buffer::empty(Rect::new(0, 0, width, 1));
+            let range = (Stamp(0), Stamp(seconds * 1_000_000_000));
+            time_axis(&mut buf, Rect::new(0, 0, width, 1), range, &theme(Glyphs::UNICODE));
+            text(&buf)
+        };
+        let minute = axis(60, 80);
+        assert!(
+            minute.contains(" -45 s ") && minute.contains(" -15 s ") && minute.ends_with(" now \n"),
+            "{minute}"
+        );
+        assert!(axis(1200, 100).contains(" -5 min "), "{}", axis(1200, 100));
+        assert_eq!(axis(60, 10).trim(), "");
+    }
+
+    #[test]
+    fn a_gauge_ends_in_eighths_of_a_cell() {
+        let mut buf = Buffer::empty(Rect::new(0, 0, 4, 1));
+        let theme = theme(Glyphs::UNICODE);
+        draw_gauge(&mut buf, Rect::new(0, 0, 4, 1), 0.375, &theme.load(), &theme);
+        assert_eq!(text(&buf), "█▌··\n");
+    }
+}
