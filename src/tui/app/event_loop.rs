@@ -179,6 +179,11 @@ impl App {
             matches!(key.code, KeyCode::Char('c' | 'z')) && key.modifiers.contains(KeyModifiers::CONTROL);
         if !matches!(self.ui.overlay, Overlay::None) && !of_the_process {
             let key = OverlayKey::of(&self.ui.overlay, key)?;
+            if let (Overlay::Palette(palette), OverlayKey::Accept) = (&self.ui.overlay, key) {
+                let action = palette.chosen();
+                self.ui.overlay = Overlay::None;
+                return self.act(action?);
+            }
             return update_overlay(&mut self.ui, key);
         }
         let mode = self.with_view(|view| view.mode());
