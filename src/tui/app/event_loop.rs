@@ -95,7 +95,8 @@ impl App {
                 if self.dirty && is_drawn {
                     self.draw(screen)?;
                 }
-                (last_frame, next_frame) = (now, now + self.frame_interval);
+                // However slow a frame is, half of the time is left for events.
+                (last_frame, next_frame) = (now, now + self.frame_interval.max(2 * now.elapsed()));
             }
             let frame_due = tokio::time::sleep_until(next_frame.into());
             let loading = self.player.as_ref().is_some_and(|p| p.position().loading);
