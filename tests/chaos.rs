@@ -183,22 +183,22 @@ fn screen(dice: &mut Dice, late: &Lateness) {
             _ => thread::sleep(dice.millis(10, 300)),
         }
     }
-    // Overlays take keys; an unread terminal takes longer.
     terminal.resize(120, 40);
-    if dice.below(4) == 0 {
-        terminal.set_unread(true);
-    }
+    let unread = dice.below(4) == 0;
+    terminal.set_unread(unread);
     let end = dice.one_of(&["KILL", "KILL", "TERM", "INT", "HUP", "key"]);
-    println!("  screen: {end}");
+    println!("  screen: {end}{}", if unread { ", unread" } else { "" });
     match end {
         // Escape just before it makes it another key for the program.
         "key" => terminal.send(dice.one_of(&["\x03", "\x1b\x03", "\x1b\x1b\x03"])),
         name => terminal.signal(name),
     }
     let ended = unix_now();
-    let code = eventually("the end of the program", || terminal.code());
-    terminal.set_unread(false);
-    terminal.exit_code();
+    if unread {
+        eventually("the end of the program", || terminal.code());
+        terminal.set_unread(false);
+    }
+    let code = terminal.exit_code();
     match end {
         "KILL" => {
             assert_eq!(code, 137);

@@ -124,9 +124,9 @@ fn a_disk_that_does_not_answer_does_not_stop_the_screen() {
     std::os::unix::fs::symlink("/dev/zero", dir.path().join("runs/disk/device/events.ndjson")).unwrap();
     let library = stuck_disk(dir.path());
     let terminal = Terminal::start_in(dir, &ENDLESS, &[("LD_PRELOAD", &library)], (120, 40));
-    terminal.see("decode mean");
+    terminal.see("● decode");
     terminal.press("7", "reading the list of runs");
-    terminal.press("1", "decode mean");
+    terminal.press("8", "ready after");
     terminal.press("7", "disk/stuck does not answer");
     // The pipe, the device and this run have no end, the other run has one.
     terminal.see("completed");

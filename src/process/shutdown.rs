@@ -79,14 +79,16 @@ impl Shutdown {
     pub fn listen() -> io::Result<Shutdown> {
         static HANG_UP_IGNORED: LazyLock<bool> = LazyLock::new(|| is_ignored(SIGHUP));
         let hang_up = (!*HANG_UP_IGNORED).then_some(SIGHUP);
-        for number in [SIGINT, SIGTERM].into_iter().chain(hang_up) {
-            flag::register(number, Arc::clone(&REQUESTED))?;
-        }
-        Ok(Shutdown {
+        // First: from the first handler on, a signal no longer ends the process.
+        let shutdown = Shutdown {
             interrupt: signal(SignalKind::interrupt())?,
             terminate: signal(SignalKind::terminate())?,
             hang_up: hang_up.map(|number| signal(SignalKind::from_raw(number))).transpose()?,
-        })
+        };
+        for number in [SIGINT, SIGTERM].into_iter().chain(hang_up) {
+            flag::register(number, Arc::clone(&REQUESTED))?;
+        }
+        Ok(shutdown)
     }
 
     /// Waits for the first request to end.
