@@ -136,14 +136,17 @@ impl ChromeTrace {
             Event::GpuLost(lost) => self.mark(t, &format!("GPU {} is lost", lost.gpu), &lost.reason),
             Event::KernelTrace(trace) => {
                 let state = match &trace.state {
+                    TraceState::Starting => "starts to record kernels",
                     TraceState::On => "records kernels",
                     TraceState::Off => "no longer records kernels",
                     TraceState::Refused { .. } => "cannot record kernels",
                 };
                 self.mark(t, &format!("{} {state}", trace.tool), "");
                 match trace.state {
-                    TraceState::On if self.recording.is_open() => {}
-                    TraceState::On => self.recording.begin(&mut self.lines, t, "kernels recorded", &[]),
+                    TraceState::Starting | TraceState::On if self.recording.is_open() => {}
+                    TraceState::Starting | TraceState::On => {
+                        self.recording.begin(&mut self.lines, t, "kernels recorded", &[])
+                    }
                     TraceState::Off | TraceState::Refused { .. } => {
                         self.recording.end(&mut self.lines, t);
                     }

@@ -45,10 +45,10 @@ impl Recording {
     pub(super) fn switched(&mut self, t: Stamp, state: &TraceState) {
         let is_on = self.is_on();
         match state {
-            TraceState::On if !is_on => {
+            TraceState::Starting | TraceState::On if !is_on => {
                 push_bounded(&mut self.spans, KEPT_SPANS, RecordedSpan { from: t, to: None });
             }
-            TraceState::On => {}
+            TraceState::Starting | TraceState::On => {}
             TraceState::Off | TraceState::Refused { .. } => self.end(t),
         }
     }

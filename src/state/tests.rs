@@ -327,6 +327,21 @@ fn a_child_under_a_tool_is_not_another_process() {
 }
 
 #[test]
+fn a_token_that_waits_for_the_recorder_to_start_is_recorded() {
+    let recording = |ms: u64, state: TraceState| {
+        envelope(ms, Event::KernelTrace(KernelTrace { tool: "CUPTI".into(), state }))
+    };
+    let started = RequestStarted { request: 0, warmup: false, batch: 1, prompt_tokens: 10, output_tokens: 9 };
+    let mut events = vec![envelope(0, Event::RequestStarted(started))];
+    events.extend((0..5).map(|i| token(100 + 4 * u64::from(i), 0, i)));
+    // The next token is late; that recording is on comes after it.
+    events.extend([recording(117, TraceState::Starting), token(132, 0, 5), recording(133, TraceState::On)]);
+    let state = fold(&events);
+    assert_eq!(state.total.itl.max_ms(), Some(4.0));
+    assert_eq!(state.total.left_out().map(|recorded| recorded.itl.max_ms()), Some(Some(16.0)));
+}
+
+#[test]
 fn the_length_of_a_run_is_known_from_its_first_tokens() {
     let run = RunStarted { requests: 9, warmup: 1, ..run_started() };
     let started =

@@ -19,6 +19,8 @@ pub struct KernelTrace {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TraceState {
+    /// Being switched on, which delays the workload.
+    Starting,
     On,
     /// Switched off by the user.
     Off,

@@ -253,7 +253,7 @@ impl Reader {
     /// Starts or stops recording as requested, and reports it.
     fn switch(&mut self) {
         match (self.shared.requested.load(Ordering::Acquire), self.cupti) {
-            (true, None) => match self.shared.start() {
+            (true, None) => match self.start() {
                 Ok(cupti) => {
                     self.cupti = Some(cupti);
                     self.timeline_at = None;
@@ -272,6 +272,13 @@ impl Reader {
             }
             _ => {}
         }
+    }
+
+    /// Steps wait while CUPTI starts: what is late then must be known as recorded before it arrives.
+    fn start(&self) -> Result<&'static Cupti, Refusal> {
+        let cupti = Cupti::get()?;
+        self.report(cupti.name(), TraceState::Starting);
+        self.shared.start()
     }
 
     fn refuse(&self, refusal: &Refusal) {
@@ -369,7 +376,7 @@ mod tests {
         while let Ok(envelope) = rx.try_recv() {
             events.push(envelope.event);
         }
-        assert!((1..=2).contains(&events.len()), "{events:?}");
+        assert!((1..=4).contains(&events.len()), "{events:?}");
         for event in events {
             let Event::KernelTrace(KernelTrace { tool, state }) = event else { panic!("{event:?}") };
             assert!(tool.starts_with("CUPTI"), "{tool}");
@@ -377,6 +384,7 @@ mod tests {
                 TraceState::Refused { reason, remedy } => {
                     assert!(refused && !reason.is_empty() && !remedy.is_empty(), "{reason} {remedy}");
                 }
+                TraceState::Starting => {}
                 state => assert!(!refused && state == TraceState::On, "{state:?}"),
             }
         }

@@ -46,7 +46,7 @@ pub fn numbers<'a>(view: &View<'_>, source: &Source<'_>, width: u16) -> Line<'a>
             let mut parts = vec![vec![Text::styled(format!(" {}", phase.name()), theme.phase(*phase))]];
             if let Some(trace) = trace {
                 let (text, style) = match &trace.state {
-                    TraceState::On => (trace.tool.clone(), theme.dim),
+                    TraceState::Starting | TraceState::On => (trace.tool.clone(), theme.dim),
                     TraceState::Off => (format!("{}, off", trace.tool), theme.warn),
                     TraceState::Refused { .. } => (format!("{}, not available", trace.tool), theme.warn),
                 };

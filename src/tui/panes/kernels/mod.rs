@@ -239,7 +239,7 @@ fn empty(view: &View<'_>, area: Rect, buf: &mut Buffer) {
             lines.push(Line::styled(plain(reason), theme.text));
             (remedy.clone(), vec![tools])
         }
-        Some((tool, TraceState::On)) => {
+        Some((tool, TraceState::Starting | TraceState::On)) => {
             (format!("{tool} is recording; the first kernels appear within seconds."), vec![tools])
         }
         Some((_, TraceState::Off)) => ("Kernels are not being recorded.".to_owned(), vec![live, tools]),
