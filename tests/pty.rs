@@ -26,8 +26,8 @@ const ENDLESS: [&str; 4] = ["runtime=sim", "runtime.warmup=0", "runtime.requests
 
 /// A text that only this pane of a live run shows.
 const PANES: [(Pane, &str); 8] = [
-    (Pane::Overview, "decode mean"),
-    (Pane::Gpu, "mem util %"),
+    (Pane::Overview, "decode, mean"),
+    (Pane::Gpu, "mem util"),
     (Pane::Tokens, "tokens · "),
     (Pane::Kernels, "╭ kernels"),
     (Pane::Roofline, "╭ roofline"),
@@ -38,15 +38,15 @@ const PANES: [(Pane, &str); 8] = [
 
 fn live() -> Terminal {
     let terminal = Terminal::start(&ENDLESS);
-    terminal.see("decode mean");
+    terminal.see("decode, mean");
     terminal.until("a number of tokens per second", |s| has_rate(&s.contents()));
     terminal
 }
 
-/// Whether "<number> tok/s" is on the screen.
+/// Whether "<number> now" is on the screen.
 fn has_rate(text: &str) -> bool {
     let words: Vec<&str> = text.split_whitespace().collect();
-    words.windows(2).any(|w| w[1] == "tok/s" && w[0].replace(',', "").parse::<f64>().is_ok())
+    words.windows(2).any(|w| w[1] == "now" && w[0].replace(',', "").parse::<f64>().is_ok())
 }
 
 /// Waits for a run directory besides `known`.
@@ -140,7 +140,7 @@ fn a_disk_that_does_not_answer_does_not_stop_the_screen() {
 #[test]
 fn help_lists_every_key() {
     let terminal = Terminal::start_in(tempfile::tempdir().unwrap(), &ENDLESS, &[], (120, 110));
-    terminal.see("decode mean");
+    terminal.see("decode, mean");
     // The last line.
     terminal.press("?", "the mouse wheel scrolls");
     let text = terminal.text();
@@ -218,7 +218,7 @@ fn the_screen_is_exported_to_the_run_or_the_current_directory() {
     let dir = tempfile::tempdir().unwrap();
     let run = record(dir.path(), &["runtime.requests=2"]);
     let terminal = Terminal::start_in(dir, &["replay", &run.to_string_lossy()], &[], (120, 40));
-    terminal.see("decode mean");
+    terminal.see("decode, mean");
     terminal.press("8x", "wrote log-");
     assert_eq!(endings(&run.join("exports")), three);
     quit(&terminal);
@@ -261,7 +261,7 @@ fn every_key_works_on_every_pane() {
     press_everything(&terminal);
     // The live run can always be returned to.
     terminal.send("b1");
-    terminal.see("decode mean");
+    terminal.see("decode, mean");
     quit(&terminal);
 }
 
@@ -325,7 +325,7 @@ fn a_run_is_started_again_and_the_old_one_opened() {
     let terminal = live();
     let first = run_dirs(terminal.path());
     terminal.press("r", "End this run and start it again?");
-    terminal.press("n", "decode mean");
+    terminal.press("n", "decode, mean");
     assert_eq!(run_dirs(terminal.path()), first);
     terminal.press("r", "End this run and start it again?");
     terminal.send("y");
@@ -389,7 +389,7 @@ fn a_run_is_marked_and_another_compared_with_it() {
         record(dir.path(), &steady.iter().copied().chain([itl]).collect::<Vec<_>>());
     }
     let terminal = Terminal::start_in(dir, &ENDLESS, &[], (120, 40));
-    terminal.see("decode mean");
+    terminal.see("decode, mean");
     terminal.press("7", "newest first");
     // Without a marked run, the snapshots are compared.
     terminal.press("d", "No snapshot yet");
@@ -458,13 +458,13 @@ fn any_size_is_drawn() {
     }
     terminal.send("1");
     terminal.resize(200, 50);
-    terminal.see("decode mean");
+    terminal.see("decode, mean");
     terminal.until("the whole width", |s| {
         s.contents().lines().any(|line| line.chars().count() >= 199 && line.contains('╮'))
     });
     terminal.resize(120, 40);
     terminal.until("the old width", |s| {
-        s.contents().contains("decode mean") && s.contents().lines().all(|line| line.chars().count() <= 120)
+        s.contents().contains("decode, mean") && s.contents().lines().all(|line| line.chars().count() <= 120)
     });
     quit(&terminal);
 }
@@ -669,7 +669,7 @@ fn a_recording_plays_and_every_key_works() {
             }
         }
     }
-    terminal.press("1", "decode mean");
+    terminal.press("1", "decode, mean");
     quit(&terminal);
 }
 

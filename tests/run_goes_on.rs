@@ -46,7 +46,7 @@ fn headless(dir: &Path, args: &[&str]) -> Child {
 #[test]
 fn a_terminal_that_is_not_read_stops_neither_the_recording_nor_signals() {
     let terminal = Terminal::start(&ENDLESS);
-    terminal.see("decode mean");
+    terminal.see("decode, mean");
     terminal.set_unread(true);
     let run = run_dirs(terminal.path()).pop().unwrap();
     // Every frame differs from the last one, so the terminal is soon full.
@@ -58,7 +58,7 @@ fn a_terminal_that_is_not_read_stops_neither_the_recording_nor_signals() {
     eventually("more events", || (events(&run).len() > so_far + 500).then_some(()));
     // It catches up.
     terminal.set_unread(false);
-    terminal.press("1", "decode mean");
+    terminal.press("1", "decode, mean");
     terminal.press("8", "ready after");
     terminal.set_unread(true);
     for _ in 0..20 {
@@ -103,7 +103,7 @@ fn a_stopped_program_gives_the_terminal_back_and_takes_it_again() {
         stat.rsplit(')').next().unwrap().trim().chars().next().unwrap()
     };
     let terminal = Terminal::start(&ENDLESS);
-    terminal.see("decode mean");
+    terminal.see("decode, mean");
     let pid = terminal.pid();
     for how in ["key", "TSTP"] {
         match how {
@@ -113,7 +113,7 @@ fn a_stopped_program_gives_the_terminal_back_and_takes_it_again() {
         eventually("a stop", || (state(pid) == 'T').then_some(()));
         terminal.until("the shell's screen", |s| !s.alternate_screen() && !s.hide_cursor());
         terminal.signal("CONT");
-        terminal.until("its screen", |s| s.alternate_screen() && s.contents().contains("decode mean"));
+        terminal.until("its screen", |s| s.alternate_screen() && s.contents().contains("decode, mean"));
     }
     // Another program stops it and uses the screen meanwhile.
     terminal.signal("STOP");
@@ -121,7 +121,7 @@ fn a_stopped_program_gives_the_terminal_back_and_takes_it_again() {
     terminal.write_as_other("\x1b[?1049l\x1b[2J\x1b[Hanother program");
     terminal.see("another program");
     terminal.signal("CONT");
-    terminal.until("its screen", |s| s.alternate_screen() && s.contents().contains("decode mean"));
+    terminal.until("its screen", |s| s.alternate_screen() && s.contents().contains("decode, mean"));
     terminal.see_no("another program");
     terminal.press("8", "ready after");
     terminal.send("q");
@@ -289,7 +289,7 @@ fn an_allocation_that_fails_ends_the_run_in_order() {
 fn a_terminal_of_65535_columns_is_drawn() {
     let dir = tempfile::tempdir().unwrap();
     let terminal = Terminal::start_in(dir, &ENDLESS, &[], (120, 40));
-    terminal.see("decode mean");
+    terminal.see("decode, mean");
     terminal.resize_program(65535, 65535);
     let run = run_dirs(terminal.path()).pop().unwrap();
     let so_far = events(&run).len();

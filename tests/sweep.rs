@@ -364,7 +364,7 @@ fn the_screen_shows_a_sweep_and_its_keys_move_it() {
     ];
     let terminal = Terminal::start(&endless);
     terminal.see("job 1/3  runtime.seed=1");
-    terminal.see("decode mean");
+    terminal.see("decode, mean");
     terminal.press("r", "not available in a sweep");
     terminal.press("e", "next job 2/3");
     terminal.see("cool-down");
