@@ -11,7 +11,7 @@ use llmprof::{
     state::Snapshot,
     tui::{
         frame::Frame,
-        svg::{Paper, svg},
+        svg::{Paper, animated_svg, svg},
         theme::{Depth, Glyphs, Theme},
         ui::{Overlay, Pane, UiState},
         view::View,
@@ -69,6 +69,14 @@ fn main() -> Result<(), Box<dyn Error>> {
         fs::write(&path, drawn(root, picture)?)?;
         println!("docs/pictures/{}.svg", picture.0);
     }
+    let screens: Result<Vec<Buffer>, Box<dyn Error>> = PANES
+        .into_iter()
+        .filter(|(_, _, pane, _)| !matches!(pane, Pane::Runs | Pane::Log))
+        .map(|(name, recording, pane, at)| {
+            screen(root, (name, recording, pane, at, (120, 36), ThemeName::Dark))
+        })
+        .collect();
+    fs::write(root.join("docs/pictures/tour.svg"), animated_svg(&screens?, 4.0, Paper::DARK))?;
     Ok(())
 }
 
@@ -87,6 +95,12 @@ fn every_pane(root: &Path, dir: &Path) -> Result<(), Box<dyn Error>> {
 
 /// The picture as SVG.
 fn drawn(root: &Path, picture: Picture) -> Result<String, Box<dyn Error>> {
+    let paper = if picture.5 == ThemeName::Light { Paper::LIGHT } else { Paper::DARK };
+    Ok(svg(&screen(root, picture)?, paper))
+}
+
+/// The screen of a picture.
+fn screen(root: &Path, picture: Picture) -> Result<Buffer, Box<dyn Error>> {
     let (name, recording, pane, at, (width, height), theme_name) = picture;
     let path = root.join(recording);
     let mut player = Player::open(move || EventReader::open(&path))?;
@@ -112,6 +126,5 @@ fn drawn(root: &Path, picture: Picture) -> Result<String, Box<dyn Error>> {
     let area = Rect::new(0, 0, width, height);
     let mut buffer = Buffer::empty(area);
     Frame(view).render(area, &mut buffer);
-    let paper = if theme_name == ThemeName::Light { Paper::LIGHT } else { Paper::DARK };
-    Ok(svg(&buffer, paper))
+    Ok(buffer)
 }

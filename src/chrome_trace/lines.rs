@@ -104,7 +104,12 @@ impl Lines {
 
     fn push(&mut self, event: &TraceEvent<'_>) {
         self.text.push_str(if std::mem::replace(&mut self.begun, true) { "," } else { "[\n" });
-        self.text.push_str(&visible(&serde_json::to_string(event).unwrap_or_default()));
+        let json = serde_json::to_string(event).unwrap_or_default();
+        // The writer has escaped the controls below 0x20. Nearly all lines are plain: a line for each token is on this path.
+        match json.is_ascii() && !json.contains('\u{7f}') {
+            true => self.text.push_str(&json),
+            false => self.text.push_str(&visible(&json)),
+        }
         self.text.push('\n');
     }
 

@@ -13,7 +13,7 @@ use crate::{
     base::shell::quoted,
     config::expand_sweep,
     event::Outcome,
-    process::{eprint_line, shutdown::Cause},
+    process::{eprint_line, eprint_lines, shutdown::Cause},
     run::sweep::{Consent, Runner, SweepError},
 };
 
@@ -64,7 +64,7 @@ impl SweepArgs {
         if self.yes {
             return Ok(());
         }
-        consent.to_string().lines().for_each(eprint_line);
+        eprint_lines(consent);
         match ask("Resume it?").map_err(Failure::usage)? {
             true => Ok(()),
             false => Err(Failure::work("not resumed")),

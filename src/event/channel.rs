@@ -12,7 +12,7 @@ use super::{Activity, Clock, Envelope, Event, Level, Notice, Stamp};
 /// Events that wait in a channel that loses them. Tokens of a fast engine for minutes, in a few tens of megabytes.
 const LOSSY_BACKLOG: usize = 1 << 17;
 /// Events that wait in a channel whose senders wait.
-const PATIENT_BACKLOG: usize = 1 << 13;
+const PATIENT_BACKLOG: usize = 1 << 11;
 
 /// What a sender does while the consumer is behind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -112,3 +112,42 @@ impl Write for Outlet {
         self.write_within(PATIENCE).map(drop)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+
+    #[test]
+    fn what_is_not_read_stays_pending_and_arrives_later() {
+        let (mut reader, writer) = io::pipe().unwrap();
+        let mut outlet = Outlet::open(&writer).unwrap();
+        drop(writer);
+        let frame: Vec<u8> = (0..1_000_000_u32).map(|i| i as u8).collect();
+        outlet.write_all(&frame).unwrap();
+        outlet.flush().unwrap();
+        assert!(!outlet.is_done().unwrap());
+        // Too much is pending for another one.
+        outlet.write_all(&frame).unwrap();
+        outlet.write_all(b"lost").unwrap();
+        let read = std::thread::spawn(move || {
+            let mut bytes = Vec::new();
+            reader.read_to_end(&mut bytes).unwrap();
+            bytes
+        });
+        while !outlet.write_within(Duration::from_secs(1)).unwrap() {}
+        drop(outlet);
+        assert_eq!(read.join().unwrap(), [frame.clone(), frame].concat());
+    }
+
+    #[test]
+    fn without_a_reader_nothing_stays_pending() {
+        let (reader, writer) = io::pipe().unwrap();
+        let mut outlet = Outlet::open(&writer).unwrap();
+        drop(reader);
+        outlet.write_all(b"text").unwrap();
+        assert_eq!(outlet.is_done().unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+        assert!(outlet.is_done().unwrap());
+    }
+}

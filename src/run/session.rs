@@ -74,7 +74,8 @@ pub struct SessionSummary {
 const STOP_TIMEOUT: Duration = Duration::from_millis(1500);
 /// A GPU that has reported no temperature by then reports none.
 const TEMPERATURE_TIMEOUT_S: f64 = 30.0;
-const BATCH_EVENTS: usize = 4096;
+/// Taken in before signals, keys and frames have their turn.
+const BATCH_EVENTS: usize = 1024;
 
 impl Session {
     pub fn start(plan: Plan) -> Session {

@@ -55,8 +55,9 @@ impl Scope {
 }
 
 /// What is on the screen, as far as keys are concerned.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
+    #[default]
     Single,
     Sweep,
     Replay,
@@ -193,6 +194,7 @@ pub static BINDINGS: &[Binding] = &[
     key(&[Char('v')], Anywhere, A::Evidence, "evidence", "show the numbers behind the verdict and what to do"),
     key(&[Char('x')], Anywhere, A::Do(Effect::Export), "export", "export the screen as SVG, text and CSV"),
     key(&[Char('t')], Anywhere, A::NextTheme, "", "next theme"),
+    key(&[Char(':')], Anywhere, A::Palette, "", "find any action by name (also Ctrl-P)"),
     key(&[Char('?'), F(1)], Anywhere, A::Help, "help", "show this help"),
     key(&[Char('q')], Anywhere, A::Do(Effect::Quit), "quit", "quit; continue a sweep later with --resume"),
 ];
@@ -209,6 +211,7 @@ pub fn action(event: KeyEvent, pane: Pane, mode: Mode) -> Option<Action> {
         return match event.code {
             Char('c') => Some(A::Do(Effect::Interrupt)),
             Char('z') => Some(A::Do(Effect::Suspend)),
+            Char('p') => Some(A::Palette),
             _ => None,
         };
     }

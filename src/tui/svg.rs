@@ -29,6 +29,31 @@ impl Paper {
 
 /// The screen in `buffer` as an SVG document.
 pub fn svg(buffer: &Buffer, paper: Paper) -> String {
+    document(buffer, paper, |out| screen(out, buffer, paper))
+}
+
+/// Screens of one size, one after the other for `seconds` each, again and again, as one SVG document.
+pub fn animated_svg(screens: &[Buffer], seconds: f64, paper: Paper) -> String {
+    let Some(first) = screens.first() else { return String::new() };
+    let all = seconds * screens.len() as f64;
+    document(first, paper, |out| {
+        let share = 100.0 / screens.len() as f64;
+        let _ = writeln!(
+            out,
+            "<style>@keyframes shown{{0%{{visibility:visible}}{share:.3}%{{visibility:hidden}}}}\
+             .screen{{visibility:hidden;animation:shown {all}s step-end infinite}}</style>"
+        );
+        for (i, buffer) in screens.iter().enumerate() {
+            let delay = seconds * i as f64;
+            let _ = writeln!(out, "<g class=\"screen\" style=\"animation-delay:{delay}s\">");
+            screen(out, buffer, paper);
+            *out += "</g>\n";
+        }
+    })
+}
+
+/// A document of the size of `buffer` with this content.
+fn document(buffer: &Buffer, paper: Paper, content: impl FnOnce(&mut String)) -> String {
     let area = buffer.area;
     let (width, height) = (
         f32::from(area.width) * CELL_WIDTH + 2.0 * MARGIN,
@@ -40,12 +65,16 @@ pub fn svg(buffer: &Buffer, paper: Paper) -> String {
          <g font-family=\"DejaVu Sans Mono, Menlo, Consolas, monospace\" font-size=\"14\" shape-rendering=\"crispEdges\">\n",
         paper.background
     );
-    for y in area.top()..area.bottom() {
-        background(&mut out, buffer, y, paper);
-        symbols(&mut out, buffer, y, paper);
-    }
+    content(&mut out);
     out += "</g>\n</svg>\n";
     out
+}
+
+fn screen(out: &mut String, buffer: &Buffer, paper: Paper) {
+    for y in buffer.area.top()..buffer.area.bottom() {
+        background(out, buffer, y, paper);
+        symbols(out, buffer, y, paper);
+    }
 }
 
 /// Foreground and background of a cell.
@@ -227,6 +256,29 @@ mod tests {
     use ratatui::{layout::Rect, style::Style};
 
     use super::*;
+
+    #[test]
+    fn blocks_are_drawn_exactly_in_their_cells() {
+        let mut buffer = Buffer::empty(Rect::new(0, 0, 4, 1));
+        buffer.set_string(0, 0, "▄▄█▌", Style::new().fg(Color::Rgb(1, 2, 3)));
+        let picture = svg(&buffer, Paper::DARK);
+        assert!(!picture.contains("<text"), "{picture}");
+        // Two halves as one, a whole cell, and the left half of one.
+        assert!(picture.contains("x=\"10.00\" y=\"18.50\" width=\"16.80\" height=\"8.50\""), "{picture}");
+        assert!(picture.contains("x=\"26.80\" y=\"10.00\" width=\"8.40\" height=\"17.00\""), "{picture}");
+        assert!(picture.contains("x=\"35.20\" y=\"10.00\" width=\"4.20\" height=\"17.00\""), "{picture}");
+        buffer.set_string(0, 0, "⠁   ", Style::new());
+        assert_eq!(svg(&buffer, Paper::DARK).matches("<rect").count(), 2, "the paper and one dot");
+    }
+
+    #[test]
+    fn screens_of_a_tour_follow_each_other() {
+        let screens = [Buffer::with_lines(["one"]), Buffer::with_lines(["two"])];
+        let tour = animated_svg(&screens, 3.0, Paper::DARK);
+        assert!(tour.contains("animation:shown 6s") && tour.contains("animation-delay:3s"), "{tour}");
+        assert!(tour.contains("50.000%{visibility:hidden}"), "{tour}");
+        assert_eq!(animated_svg(&[], 3.0, Paper::DARK), "");
+    }
 
     #[test]
     fn a_cell_keeps_its_position_colour_and_weight() {

@@ -3,12 +3,14 @@
 mod action;
 mod kernels;
 mod overlay;
+mod palette;
 
 use std::path::PathBuf;
 
 pub use action::{Action, Effect, Extent, ReplayCommand, RunCommand, RunsCommand, update};
 pub use kernels::{KernelsExtent, KernelsSettings};
 pub use overlay::{Overlay, OverlayKey, Prompt, PromptKind, update_overlay};
+pub use palette::Palette;
 use tui_input::Input;
 
 use crate::{config::ThemeName, event::Stamp};

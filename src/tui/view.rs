@@ -113,6 +113,7 @@ impl<'a> View<'a> {
 
     pub fn extent(&self) -> Extent {
         Extent {
+            mode: self.mode(),
             tokens: self.state.trail.len(),
             tokens_seen: self.state.trail.count(),
             readings: self.gpu().map_or(0, |gpu| gpu_rows(gpu).len()),

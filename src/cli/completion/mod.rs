@@ -22,7 +22,7 @@ use clap::{Arg, Args, Command, CommandFactory, ValueEnum, ValueHint};
 use super::Cli;
 use crate::{
     analysis::peaks::GPUS,
-    base::foreign::is_hidden,
+    base::foreign::{self, MAX_LINE, is_hidden},
     config::{Candidate, Candidates, ConfTree, built_in, find_tree},
     sim::scenario::Scenario,
 };
@@ -73,10 +73,7 @@ pub(super) fn complete(args: &CompleteArgs) -> u8 {
     let sent: Vec<String> = args.sent.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     let cwd = env::current_dir().unwrap_or_default();
     let lines = panic::catch_unwind(|| lines(args.shell, &sent, &cwd));
-    // A name that is not shown as it is cannot be completed.
-    let lines = lines.unwrap_or_default();
-    let shown: String = lines.split_inclusive('\n').filter(|line| !line.contains(is_hidden)).collect();
-    let _ = io::stdout().write_all(shown.as_bytes());
+    let _ = io::stdout().write_all(lines.unwrap_or_default().as_bytes());
     0
 }
 
@@ -98,10 +95,11 @@ fn lines(shell: Shell, sent: &[String], cwd: &Path) -> String {
     }
 }
 
-/// The candidates that are one line each. Names of files and options may contain anything.
+/// The candidates that are one line each. Names of files and options may contain anything; one that is not shown as it is
+/// cannot be completed.
 fn printable(mut found: Vec<Candidate>) -> Vec<Candidate> {
-    found.retain(|one| !one.text.contains(char::is_control));
-    found.iter_mut().for_each(|one| one.note = one.note.replace(char::is_control, " "));
+    found.retain(|one| !one.text.contains(|c: char| c.is_control() || is_hidden(c)));
+    found.iter_mut().for_each(|one| one.note = foreign::line(&one.note, MAX_LINE));
     found
 }
 

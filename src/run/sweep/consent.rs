@@ -8,7 +8,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{base::shell::quoted, config::RunConfig, run::rerun::Tool};
+use crate::{
+    base::{
+        foreign::{MAX_LINE, line},
+        shell::quoted,
+    },
+    config::RunConfig,
+    run::rerun::Tool,
+};
 
 /// Jobs in the text of the question.
 const MAX_JOBS: usize = 20;
@@ -39,9 +46,9 @@ impl Consent {
     /// Adds a job that would run.
     pub(super) fn add(&mut self, label: &str, overrides: &[String], config: &RunConfig) {
         let words: Vec<String> = overrides.iter().map(|word| quoted(word)).collect();
-        self.jobs.push(in_one_line(&format!("{label}: {}", words.join(" "))));
+        self.jobs.push(line(&format!("{label}: {}", words.join(" ")), MAX_LINE));
         for tool in Tool::configured(config) {
-            let command = in_one_line(&tool.command_line(config));
+            let command = line(&tool.command_line(config), MAX_LINE);
             if !self.commands.contains(&command) {
                 self.commands.push(command);
             }
@@ -54,11 +61,6 @@ impl Consent {
     }
 }
 
-/// A text of the sweep is not a line of its own in the question.
-fn in_one_line(text: &str) -> String {
-    text.replace(char::is_control, " ")
-}
-
 /// The first owner that is not this user.
 fn other_owner(owners: &[u32], user: u32) -> Option<u32> {
     owners.iter().copied().find(|owner| *owner != user)
@@ -66,12 +68,12 @@ fn other_owner(owners: &[u32], user: u32) -> Option<u32> {
 
 impl fmt::Display for Consent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "To resume the sweep in {}:", in_one_line(&self.dir.display().to_string()))?;
+        write!(f, "To resume the sweep in {}:", line(&self.dir.display().to_string(), MAX_LINE))?;
         if let Some(owner) = self.owner {
             write!(f, "\n  It belongs to another user (uid {owner}).")?;
         }
         if let Some(dir) = &self.conf_dir {
-            write!(f, "\n  Its configuration is in {}.", in_one_line(&dir.display().to_string()))?;
+            write!(f, "\n  Its configuration is in {}.", line(&dir.display().to_string(), MAX_LINE))?;
         }
         if !self.commands.is_empty() {
             f.write_str("\n  It starts programs:")?;

@@ -95,7 +95,8 @@ impl App {
                 if self.dirty && is_drawn {
                     self.draw(screen)?;
                 }
-                (last_frame, next_frame) = (now, now + self.frame_interval);
+                // However slow a frame is, half of the time is left for events.
+                (last_frame, next_frame) = (now, now + self.frame_interval.max(2 * now.elapsed()));
             }
             let frame_due = tokio::time::sleep_until(next_frame.into());
             let loading = self.player.as_ref().is_some_and(|p| p.position().loading);
@@ -179,6 +180,11 @@ impl App {
             matches!(key.code, KeyCode::Char('c' | 'z')) && key.modifiers.contains(KeyModifiers::CONTROL);
         if !matches!(self.ui.overlay, Overlay::None) && !of_the_process {
             let key = OverlayKey::of(&self.ui.overlay, key)?;
+            if let (Overlay::Palette(palette), OverlayKey::Accept) = (&self.ui.overlay, key) {
+                let action = palette.chosen();
+                self.ui.overlay = Overlay::None;
+                return self.act(action?);
+            }
             return update_overlay(&mut self.ui, key);
         }
         let mode = self.with_view(|view| view.mode());

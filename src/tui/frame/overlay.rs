@@ -2,7 +2,7 @@
 
 use ratatui::{
     buffer::Buffer,
-    layout::{Margin, Rect},
+    layout::{Constraint, Layout, Margin, Rect},
     text::{Line, Span},
     widgets::{Clear, Paragraph, Widget, Wrap},
 };
@@ -10,9 +10,9 @@ use ratatui::{
 use crate::tui::{
     keys::{BINDINGS, Scope},
     panes::evidence,
-    ui::{Overlay, Prompt},
+    ui::{Overlay, Palette, Prompt},
     view::View,
-    widgets::{draw_box, input_line},
+    widgets::{ListLayout, draw_box, input_line},
 };
 
 pub fn draw(view: &View<'_>, area: Rect, buf: &mut Buffer) {
@@ -22,6 +22,7 @@ pub fn draw(view: &View<'_>, area: Rect, buf: &mut Buffer) {
         Overlay::Evidence { scroll } => evidence_box(view, *scroll, area, buf),
         Overlay::ConfirmRerun => confirm_rerun(view, area, buf),
         Overlay::Prompt(asked) => prompt(view, asked, area, buf),
+        Overlay::Palette(open) => palette(view, open, area, buf),
     }
 }
 
@@ -83,6 +84,33 @@ fn confirm_rerun(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let inner = popup(view, ("re-run", "y starts it, Esc closes"), (64, 3), area, buf);
     let text = " End this run and start it again? Its recording is kept.";
     Line::styled(text, view.theme.text).render(inner, buf);
+}
+
+/// What is typed, and below it the actions that match, with their keys.
+fn palette(view: &View<'_>, open: &Palette, area: Rect, buf: &mut Buffer) {
+    let theme = view.theme;
+    let found = open.matches();
+    let height = (found.len() as u16 + 4).clamp(5, 20);
+    let inner = popup(view, ("find an action", "Enter runs it, Esc closes"), (78, height), area, buf);
+    let [typed, rest] = Layout::vertical([Constraint::Length(2), Constraint::Min(0)]).areas(inner);
+    buf.set_string(typed.x + 1, typed.y, theme.glyphs.pointer, theme.accent);
+    let line =
+        Rect { x: typed.x + 3, width: typed.width.saturating_sub(3), height: 1.min(typed.height), ..typed };
+    input_line(theme.text, &open.input, line).render(line, buf);
+    if found.is_empty() {
+        return Line::styled("  no action has this name", theme.dim).render(rest, buf);
+    }
+    for (i, place) in ListLayout::new(rest, found.len(), open.selected).rows() {
+        let b = found[i];
+        let line = Line::from(vec![
+            Span::styled(format!(" {:<11}", b.label(theme.glyphs.ascii)), theme.accent),
+            Span::styled(b.help, theme.text),
+        ]);
+        line.render(place, buf);
+        if i == open.selected {
+            buf.set_style(place, theme.selected);
+        }
+    }
 }
 
 fn prompt(view: &View<'_>, asked: &Prompt, area: Rect, buf: &mut Buffer) {

@@ -1,7 +1,7 @@
 //! Actions that keys and the mouse ask for, and what they do to the state of the screen.
 
-use super::{KernelsExtent, Overlay, Pane, PromptKind, RunOrder, SPANS_S, UiState};
-use crate::{config::ThemeName, event::Stamp, run::rerun::Tool};
+use super::{KernelsExtent, Overlay, Palette, Pane, PromptKind, RunOrder, SPANS_S, UiState};
+use crate::{config::ThemeName, event::Stamp, run::rerun::Tool, tui::keys::Mode};
 
 /// Something the user asks for.
 #[derive(Debug, Clone, PartialEq)]
@@ -9,6 +9,8 @@ pub enum Action {
     /// Needs the program around the screen.
     Do(Effect),
     Help,
+    /// Choose an action by its name.
+    Palette,
     Evidence,
     Show(Pane),
     /// So many panes forward; back if negative.
@@ -91,6 +93,7 @@ pub enum RunsCommand {
 /// How far the keys can move in the content of the panes.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Extent {
+    pub mode: Mode,
     /// Tokens that are kept.
     pub tokens: usize,
     /// All tokens of the run.
@@ -117,6 +120,7 @@ pub fn update(ui: &mut UiState, action: Action, extent: Extent) -> Option<Effect
     match action {
         Action::Do(effect) => return Some(effect),
         Action::Help => ui.overlay = Overlay::Help { scroll: 0 },
+        Action::Palette => ui.overlay = Overlay::Palette(Palette::new(ui.pane, extent.mode)),
         Action::Evidence => ui.overlay = Overlay::Evidence { scroll: 0 },
         Action::Show(pane) => return show(ui, pane),
         Action::StepPane(by) => {
@@ -238,6 +242,7 @@ mod tests {
     fn no_selection_moves_past_the_end() {
         let mut ui = ui();
         let extent = Extent {
+            mode: Mode::Single,
             tokens: 10,
             tokens_seen: 100,
             readings: 11,

@@ -3,7 +3,7 @@
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use tui_input::{Input, InputRequest};
 
-use super::{Effect, Pane, RunCommand, UiState};
+use super::{Effect, Palette, Pane, RunCommand, UiState};
 use crate::rundir::MAX_SNAPSHOT_NAME;
 
 #[derive(Debug, Clone, Default)]
@@ -20,6 +20,7 @@ pub enum Overlay {
     /// Whether to end the run and start it again.
     ConfirmRerun,
     Prompt(Prompt),
+    Palette(Palette),
 }
 
 /// A line the user types.
@@ -63,7 +64,11 @@ impl OverlayKey {
     pub fn of(overlay: &Overlay, key: KeyEvent) -> Option<OverlayKey> {
         use InputRequest as R;
         match (overlay, key.code) {
-            (Overlay::None | Overlay::Prompt(_), _) => {}
+            (Overlay::Palette(_), KeyCode::Up | KeyCode::BackTab) => return Some(OverlayKey::Scroll(-1)),
+            (Overlay::Palette(_), KeyCode::Down | KeyCode::Tab) => return Some(OverlayKey::Scroll(1)),
+            (Overlay::Palette(_), KeyCode::PageUp) => return Some(OverlayKey::Scroll(-10)),
+            (Overlay::Palette(_), KeyCode::PageDown) => return Some(OverlayKey::Scroll(10)),
+            (Overlay::None | Overlay::Prompt(_) | Overlay::Palette(_), _) => {}
             (Overlay::ConfirmRerun, KeyCode::Enter | KeyCode::Char('y')) => return Some(OverlayKey::Accept),
             (Overlay::ConfirmRerun, KeyCode::Char('n')) => return Some(OverlayKey::Close),
             (Overlay::Help { .. }, KeyCode::Char('?') | KeyCode::F(1))
@@ -71,8 +76,12 @@ impl OverlayKey {
             | (_, KeyCode::Esc | KeyCode::Char('q')) => return Some(OverlayKey::Close),
             (_, KeyCode::Up | KeyCode::Char('k')) => return Some(OverlayKey::Scroll(-1)),
             (_, KeyCode::Down | KeyCode::Char('j')) => return Some(OverlayKey::Scroll(1)),
-            (_, KeyCode::PageUp) => return Some(OverlayKey::Scroll(-10)),
-            (_, KeyCode::PageDown) => return Some(OverlayKey::Scroll(10)),
+            (_, KeyCode::PageUp | KeyCode::Char('b')) => return Some(OverlayKey::Scroll(-10)),
+            (_, KeyCode::PageDown | KeyCode::Char(' ' | 'f')) => return Some(OverlayKey::Scroll(10)),
+            (_, KeyCode::Home | KeyCode::Char('g')) => {
+                return Some(OverlayKey::Scroll(-(MAX_SCROLL as isize)));
+            }
+            (_, KeyCode::End | KeyCode::Char('G')) => return Some(OverlayKey::Scroll(MAX_SCROLL as isize)),
             _ => return None,
         }
         let control = key.modifiers.contains(KeyModifiers::CONTROL);
@@ -105,6 +114,8 @@ pub fn update_overlay(ui: &mut UiState, key: OverlayKey) -> Option<Effect> {
         (Overlay::Help { scroll } | Overlay::Evidence { scroll }, OverlayKey::Scroll(by)) => {
             *scroll = scroll.saturating_add_signed(by).min(MAX_SCROLL);
         }
+        (Overlay::Palette(palette), OverlayKey::Scroll(by)) => palette.step(by),
+        (Overlay::Palette(palette), OverlayKey::Edit(request)) => palette.edit(request),
         (Overlay::ConfirmRerun, OverlayKey::Accept) => {
             ui.overlay = Overlay::None;
             return Some(Effect::Run(RunCommand::Rerun));
