@@ -6,6 +6,6 @@ target=$1 seconds=${2:-60}
 shift $(($# < 2 ? $# : 2))
 mkdir -p "corpus/$target" "artifacts/$target"
 "${CARGO_TARGET_DIR:-target}"/*/debug/"$target" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=3000 -print_final_stats=1 \
-    -artifact_prefix="artifacts/$target/" "$@" "corpus/$target" "seeds/$target" &
+    -artifact_prefix="$PWD/artifacts/$target/" "$@" "$PWD/corpus/$target" "$PWD/seeds/$target" &
 trap 'rm -rf "/dev/shm/llmprof-fuzz-$!"' EXIT
 wait $!

@@ -4,7 +4,7 @@
 use libfuzzer_sys::fuzz_target;
 use llmprof::kernels::{
     ncu::{read_details, read_raw},
-    show::{Asked, Shown},
+    show::{RowQuery, TableView},
 };
 
 const RAW: &str = "\"ID\",\"Kernel Name\",\"Block Size\",\"Grid Size\",\"gpu__time_duration.sum\",\"dram__bytes.sum\",\
@@ -18,7 +18,7 @@ fuzz_target!(|rows: &[u8]| {
     let read = [read_raw("any", rows), read_raw("any", raw.as_slice()), read_details("any", details.as_slice())];
     for table in read.into_iter().flatten() {
         assert!(!table.rows.is_empty());
-        let shown = Shown::new(&table, &Asked::default());
+        let shown = TableView::new(&table, &RowQuery::default());
         let _ = (shown.text(), shown.json("any"));
     }
 });

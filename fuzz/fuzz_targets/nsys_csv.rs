@@ -4,7 +4,7 @@
 use libfuzzer_sys::fuzz_target;
 use llmprof::kernels::{
     nsys::{read_csv, read_json},
-    show::{Asked, Shown},
+    show::{RowQuery, TableView},
 };
 
 const HEADER: &str = "Time (%),Total Time (ns),Instances,Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns),GridXYZ,BlockXYZ,Name\n";
@@ -17,7 +17,7 @@ fuzz_target!(|rows: &[u8]| {
         assert!(!tables.is_empty());
         for table in &tables {
             assert!(!table.rows.is_empty());
-            let _ = Shown::new(table, &Asked::default()).text();
+            let _ = TableView::new(table, &RowQuery::default()).text();
         }
     }
 });

@@ -4,7 +4,7 @@
 use libfuzzer_sys::fuzz_target;
 use llmprof::kernels::{
     nsys::{is_layout, read_layout},
-    show::{Asked, Shown},
+    show::{RowQuery, TableView},
 };
 
 const HEADER: &str = " Time (%)  Total Time (ns)  Instances  Avg (ns)  Name\n --------  ---------------  ---------  --------  ----\n";
@@ -15,7 +15,7 @@ fuzz_target!(|rows: &[u8]| {
         is_layout(bytes);
         for table in read_layout("any", bytes).into_iter().flatten() {
             assert!(!table.rows.is_empty());
-            let _ = Shown::new(&table, &Asked::default()).text();
+            let _ = TableView::new(&table, &RowQuery::default()).text();
         }
     }
 });

@@ -4,7 +4,7 @@
 use libfuzzer_sys::fuzz_target;
 use llmprof::kernels::{
     open,
-    show::{Asked, Shown},
+    show::{RowQuery, TableView},
 };
 
 /// A small recording, of which the input replaces some bytes: a complete database is not found by chance.
@@ -13,7 +13,7 @@ const WHOLE: &[u8] = include_bytes!("../../tests/fixtures/nsys/kernels.sqlite");
 fuzz_target!(|input: &[u8]| {
     let path = llmprof_fuzz::file("any.sqlite", &llmprof_fuzz::changed(WHOLE, input));
     for table in open(&path).into_iter().flatten() {
-        let shown = Shown::new(&table, &Asked::default());
+        let shown = TableView::new(&table, &RowQuery::default());
         let _ = (shown.text(), shown.json("any"));
     }
 });

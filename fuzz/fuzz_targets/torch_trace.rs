@@ -3,7 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use llmprof::kernels::{
-    show::{Asked, Shown},
+    show::{RowQuery, TableView},
     torch::{read_compressed, read_trace},
 };
 
@@ -19,7 +19,7 @@ fuzz_target!(|input: &[u8]| {
         assert!(!tables.is_empty());
         for table in &tables {
             assert!(!table.rows.is_empty());
-            let shown = Shown::new(table, &Asked::default());
+            let shown = TableView::new(table, &RowQuery::default());
             let _ = (shown.text(), shown.json("any"));
         }
     }

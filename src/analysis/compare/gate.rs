@@ -54,14 +54,18 @@ impl FromStr for Gate {
         if !(-100.0..=1e6).contains(&percent) {
             return Err(wrong());
         }
-        Ok(Gate { metric, at_most: rest.starts_with('<'), change: percent / 100.0 })
+        Ok(Gate { metric, at_most: rest.starts_with('<'), change: rounded(percent) / 100.0 })
     }
+}
+
+/// To the digits of a gate, so that what is written is read as the same share.
+fn rounded(percent: f64) -> f64 {
+    (percent * 1e9).round() / 1e9
 }
 
 impl fmt::Display for Gate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Rounded, so that it parses as the same share.
-        let percent = (self.change * 100.0 * 1e9).round() / 1e9;
+        let percent = rounded(self.change * 100.0);
         write!(f, "{}{}{percent:+}%", self.metric, if self.at_most { "<=" } else { ">=" })
     }
 }
@@ -130,6 +134,8 @@ mod tests {
         assert_eq!((gate.metric.to_string().as_str(), gate.at_most, gate.change), ("tpot.p50", true, 0.02));
         let gate: Gate = " decode_tok_s >= -2.5 % ".parse().unwrap();
         assert_eq!((gate.at_most, gate.change), (false, -0.025));
+        let gate: Gate = "tpot<=.0111111111111%".parse().unwrap();
+        assert_eq!(gate.to_string().parse(), Ok(gate), "more digits than are written");
         for (bad, word) in [
             ("tpot.p50", "no <= or >="),
             ("tpot.p50<+2%", "no <= or >="),
