@@ -43,10 +43,10 @@ fn live() -> Terminal {
     terminal
 }
 
-/// Whether "<number> now" is on the screen.
+/// Whether "<number> now" or "<number> tok/s" is on the screen.
 fn has_rate(text: &str) -> bool {
     let words: Vec<&str> = text.split_whitespace().collect();
-    words.windows(2).any(|w| w[1] == "now" && w[0].replace(',', "").parse::<f64>().is_ok())
+    words.windows(2).any(|w| ["now", "tok/s"].contains(&w[1]) && w[0].replace(',', "").parse::<f64>().is_ok())
 }
 
 /// Waits for a run directory besides `known`.
@@ -194,7 +194,7 @@ fn the_screen_is_exported_to_the_run_or_the_current_directory() {
     assert_eq!(endings(&run.join("exports")), three);
     fs::remove_dir_all(run.join("exports")).unwrap();
     fs::write(run.join("exports"), "in the way").unwrap();
-    terminal.press("3x", "to exports; cannot write runs/");
+    terminal.press("3x", "to exports; cannot");
     assert_eq!(endings(&terminal.path().join("exports")), three);
     fs::remove_dir_all(terminal.path().join("exports")).unwrap();
     fs::write(terminal.path().join("exports"), "in the way too").unwrap();
@@ -431,10 +431,26 @@ fn themes_cycle() {
 #[test]
 fn charts_zoom() {
     let terminal = Terminal::start(&["runtime=sim", "runtime.requests=9999", "runtime.sim.speed=100"]);
-    terminal.see("last 60 s");
-    terminal.press("+", "last 30 s");
-    terminal.press("+", "last 10 s");
-    terminal.press("-", "last 30 s");
+    // The first label of the time axis.
+    terminal.see(" -45 s ");
+    terminal.press("+", " -20 s ");
+    terminal.press("+", " -8 s ");
+    terminal.press("-", " -20 s ");
+    quit(&terminal);
+}
+
+#[test]
+fn the_palette_finds_an_action_by_name() {
+    let terminal = live();
+    terminal.press(":", "find an action");
+    terminal.press("roofl", "operators and kernels against");
+    terminal.press("\r", "╭ roofline");
+    // Ctrl-P opens it too, and Esc leaves everything as it was.
+    terminal.press("\x10", "find an action");
+    terminal.press("no such", "no action has this name");
+    terminal.send("\x1b");
+    terminal.see_no("find an action");
+    terminal.see("╭ roofline");
     quit(&terminal);
 }
 
@@ -657,7 +673,7 @@ fn a_recording_plays_and_every_key_works() {
         {
             terminal.send(&number.to_string());
             for key in binding.keys {
-                if matches!(binding.action, Action::AskFilter | Action::Evidence)
+                if matches!(binding.action, Action::AskFilter | Action::Evidence | Action::Palette)
                     && binding.scope.applies(Pane::ALL[number - 1], Mode::Replay)
                 {
                     terminal.press(&sent_for(*key), "Esc closes");

@@ -42,8 +42,9 @@ fn draw_message(view: &View<'_>, message: &str, layout: &ScreenLayout, buf: &mut
     let theme = view.theme;
     let width = layout.footer.width.saturating_sub(2);
     let lines = wrapped(&theme.glyphs.plain(message), width as usize);
-    let height = (lines.len() as u16).min(layout.footer.y.saturating_sub(1));
-    let place = Rect { y: layout.footer.y - height, height, ..layout.footer };
+    let below = layout.transport.as_ref().map_or(layout.footer.y, |bar| bar.area.y);
+    let height = (lines.len() as u16).min(below.saturating_sub(1));
+    let place = Rect { y: below - height, height, ..layout.footer };
     Clear.render(place, buf);
     buf.set_style(place, theme.ground.patch(theme.selected));
     for (line, y) in lines.into_iter().zip(place.top()..place.bottom()) {
