@@ -128,7 +128,7 @@ fn assert_ended(dir: &Path) {
 /// Wall time of `unix` after the start of the run.
 fn since_start(events: &[Envelope], unix: Duration) -> Duration {
     let Event::RunStarted(start) = &events[0].event else { panic!("no start") };
-    unix.saturating_sub(Duration::from_millis(start.started_unix_ms as u64))
+    unix.saturating_sub(Duration::from_millis(start.started_unix_ms))
 }
 
 fn unix_now() -> Duration {
@@ -150,8 +150,8 @@ fn assert_nothing_left(dir: &Path) {
     let works_here = |pid: &str| fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd == dir);
     eventually("the end of every process", || {
         let pids = fs::read_dir("/proc").unwrap().flatten().map(|e| e.file_name().into_string().unwrap());
-        let pids = pids.filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()));
-        pids.filter(|pid| works_here(pid)).next().is_none().then_some(())
+        let mut pids = pids.filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()));
+        (!pids.any(|pid| works_here(&pid))).then_some(())
     });
 }
 

@@ -86,7 +86,9 @@ mod tests {
 
     #[test]
     fn words_and_word_breaks() {
-        let table: &[(&str, &[&str], &str, usize, Option<char>)] = &[
+        /// The line, its words, the current one, where it begins, and the quote it is in.
+        type Case = (&'static str, &'static [&'static str], &'static str, usize, Option<char>);
+        let table: &[Case] = &[
             ("llmprof-tui ", &[], "", 0, None),
             ("llmprof-tui run mo", &["run"], "mo", 0, None),
             ("llmprof-tui model=", &[], "model=", 6, None),
