@@ -11,7 +11,7 @@ use super::{Outlet, shutdown};
 use crate::base::foreign::{Lines, message};
 
 /// How long a program that was asked to end waits for its terminal.
-const LAST_WORDS: Duration = Duration::from_millis(300);
+const LAST_WORDS: Duration = Duration::from_millis(500);
 /// Between two checks of whether it was asked to.
 const CHECK: Duration = Duration::from_millis(50);
 

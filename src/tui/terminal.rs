@@ -67,10 +67,9 @@ impl TerminalGuard {
 
 impl Drop for TerminalGuard {
     fn drop(&mut self) {
-        if !restore(self.outlet.clone()) {
-            // There is no reader for what follows.
-            shutdown::request();
-        }
+        restore(self.outlet.clone());
+        // Whoever ended the screen has left: what follows must not wait for a terminal that is not read.
+        shutdown::request();
     }
 }
 
@@ -83,10 +82,8 @@ fn take(mut outlet: Outlet, mouse: bool) -> io::Result<()> {
     outlet.flush()
 }
 
-/// Returns whether the terminal is read.
-fn restore(mut outlet: Outlet) -> bool {
-    let read = outlet.write_within(LAST_FRAME).unwrap_or(false);
-    if !read {
+fn restore(mut outlet: Outlet) {
+    if !outlet.write_within(LAST_FRAME).unwrap_or(false) {
         // There is room for what follows if the rest of the frame is given up.
         outlet.discard();
         let _ = outlet.write_all(CANCEL);
@@ -95,7 +92,6 @@ fn restore(mut outlet: Outlet) -> bool {
     let _ = queue!(outlet, DisableMouseCapture, DisableBracketedPaste, LeaveAlternateScreen, cursor::Show);
     let _ = outlet.flush();
     let _ = disable_raw_mode();
-    read
 }
 
 /// As [`restore`], without memory: what the terminal takes at once.

@@ -1,6 +1,12 @@
 //! Values over time as a filled area, with its limit, its median, ticks and a time axis.
 
-use ratatui::{buffer::Buffer, layout::Rect, style::Style, text::Line, widgets::Widget};
+use ratatui::{
+    buffer::{Buffer, Cell},
+    layout::Rect,
+    style::Style,
+    text::Line,
+    widgets::Widget,
+};
 
 use crate::{
     base::units::three_digits,
@@ -123,20 +129,24 @@ impl Widget for Chart<'_> {
 impl Chart<'_> {
     fn fill(&self, scale: &Scale, buf: &mut Buffer) {
         let cells = scale.area;
-        let resolution = self.theme.glyphs.chart;
-        let steps = usize::from(cells.height) * resolution.rows();
+        let steps = self.theme.glyphs.chart.rows();
+        let all = (usize::from(cells.height) * steps) as f32;
         let height = |span: &Option<Span>| {
-            span.map_or(0, |span| ((scale.share(span.mid) * steps as f32).round() as usize).max(1))
+            span.map_or(0, |span| ((scale.share(span.mid) * all).round() as usize).max(1))
         };
-        for (x, pair) in (cells.left()..cells.right()).zip(self.columns.chunks(2)) {
-            let heights: Vec<usize> = pair.iter().map(height).collect();
-            let heights = [heights[0], *heights.get(1).unwrap_or(&heights[0])];
-            for y in cells.top()..cells.bottom() {
-                let below = usize::from(cells.bottom() - 1 - y) * resolution.rows();
-                let filled = heights.map(|height| height.saturating_sub(below).min(resolution.rows()));
-                if let Some(symbol) = symbol(self.theme.glyphs, filled) {
-                    let style = self.ramp.at(scale.share_of_row(y));
-                    buf[(x, y)].set_symbol(&symbol).set_style(style);
+        let heights: Vec<[usize; 2]> = self
+            .columns
+            .chunks(2)
+            .map(|pair| [height(&pair[0]), height(pair.get(1).unwrap_or(&pair[0]))])
+            .collect();
+        for y in cells.top()..cells.bottom() {
+            let below = usize::from(cells.bottom() - 1 - y) * steps;
+            let style = self.ramp.at(scale.share_of_row(y));
+            for (x, halves) in (cells.left()..cells.right()).zip(&heights) {
+                let filled = halves.map(|height| height.saturating_sub(below).min(steps));
+                if filled != [0, 0] {
+                    set_symbol(&mut buf[(x, y)], self.theme.glyphs, filled);
+                    buf[(x, y)].set_style(style);
                 }
             }
         }
@@ -208,28 +218,24 @@ fn tick(value: f32) -> String {
     }
 }
 
-/// The symbol of a cell filled this high in its halves; `None` if it is empty.
-fn symbol(glyphs: Glyphs, [left, right]: [usize; 2]) -> Option<String> {
-    let highest = left.max(right);
-    if highest == 0 {
-        return None;
-    }
-    Some(match glyphs.chart {
+/// Sets the symbol of a cell filled this high in its halves, of which one is not empty.
+fn set_symbol(cell: &mut Cell, glyphs: Glyphs, [left, right]: [usize; 2]) {
+    match glyphs.chart {
         Resolution::Ascii | Resolution::Block => {
             // One column in a cell: the mean of the halves.
-            let height = if left == 0 || right == 0 { highest } else { (left + right).div_ceil(2) };
-            glyphs.bars[height - 1].to_owned()
+            let height = if left == 0 || right == 0 { left.max(right) } else { (left + right).div_ceil(2) };
+            cell.set_symbol(glyphs.bars[height - 1]);
         }
         Resolution::Quadrant => {
             const QUADRANTS: [[&str; 3]; 3] = [[" ", "▗", "▐"], ["▖", "▄", "▟"], ["▌", "▙", "█"]];
-            QUADRANTS[left][right].to_owned()
+            cell.set_symbol(QUADRANTS[left][right]);
         }
         Resolution::Braille => {
             const LEFT: [u32; 5] = [0x00, 0x40, 0x44, 0x46, 0x47];
             const RIGHT: [u32; 5] = [0x00, 0x80, 0xa0, 0xb0, 0xb8];
-            char::from_u32(0x2800 + LEFT[left] + RIGHT[right]).unwrap_or(' ').to_string()
+            cell.set_char(char::from_u32(0x2800 + LEFT[left] + RIGHT[right]).unwrap_or(' '));
         }
-    })
+    }
 }
 
 /// Draws a bar from the bottom of a column, `height` eighths of a cell high.
