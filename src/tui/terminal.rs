@@ -68,7 +68,7 @@ impl TerminalGuard {
 impl Drop for TerminalGuard {
     fn drop(&mut self) {
         restore(self.outlet.clone());
-        // Whoever ended the screen has left: what follows must not wait for a terminal that is not read.
+        // The screen was left: what follows must not wait for a terminal that is not read.
         shutdown::request();
     }
 }
