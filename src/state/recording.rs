@@ -49,7 +49,9 @@ impl Recording {
                 push_bounded(&mut self.spans, KEPT_SPANS, RecordedSpan { from: t, to: None });
             }
             TraceState::Starting | TraceState::On => {}
-            TraceState::Off | TraceState::Refused { .. } => self.end(t),
+            // Said twice: when recording stops, and when the recorder has left, which delays a step.
+            TraceState::Off => self.spans.back_mut().into_iter().for_each(|span| span.to = Some(t)),
+            TraceState::Refused { .. } => self.end(t),
         }
     }
 
@@ -209,7 +211,7 @@ mod tests {
         let spans: Vec<RecordedSpan> = recording.spans().collect();
         assert_eq!(
             spans,
-            [RecordedSpan { from: at(10), to: Some(at(20)) }, RecordedSpan { from: at(40), to: None }]
+            [RecordedSpan { from: at(10), to: Some(at(25)) }, RecordedSpan { from: at(40), to: None }]
         );
         for (from, to, overlaps) in
             [(0, 10, false), (0, 11, true), (12, 14, true), (20, 40, false), (19, 45, true), (50, 60, true)]

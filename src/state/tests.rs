@@ -339,6 +339,12 @@ fn a_token_that_waits_for_the_recorder_to_start_is_recorded() {
     let state = fold(&events);
     assert_eq!(state.total.itl.max_ms(), Some(4.0));
     assert_eq!(state.total.left_out().map(|recorded| recorded.itl.max_ms()), Some(Some(16.0)));
+    // So is the one that waits until the recorder has left.
+    events.extend([recording(134, TraceState::Off), recording(143, TraceState::Off), token(145, 0, 6)]);
+    events.push(token(149, 0, 7));
+    let state = fold(&events);
+    assert_eq!(state.total.itl.max_ms(), Some(4.0));
+    assert_eq!((state.total.itl.n(), state.kernels.recording.is_on()), (5, false));
 }
 
 #[test]

@@ -96,8 +96,10 @@ impl Tracer {
     fn begin_step(&self, phase: Phase) {
         let shared = &self.shared;
         let step = shared.step.fetch_add(1, Ordering::Relaxed);
-        if shared.idle.load(Ordering::Relaxed) {
-            shared.detach();
+        if shared.idle.load(Ordering::Relaxed)
+            && let Some(tool) = shared.detach()
+        {
+            self.tx.send(Event::KernelTrace(KernelTrace { tool, state: TraceState::Off }));
         }
         if shared.recording.load(Ordering::Acquire) {
             *shared.phase.lock().unwrap_or_else(PoisonError::into_inner) = phase;
@@ -129,14 +131,12 @@ impl Shared {
         self.changed.1.notify_all();
     }
 
-    /// Removes CUPTI, unless it has been started again. Called between two steps.
-    fn detach(&self) {
+    /// Removes CUPTI, unless it has been started again; returns its name if it did. Called between two steps.
+    fn detach(&self) -> Option<String> {
         let _guard = self.attaching.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.idle.swap(false, Ordering::Relaxed)
-            && let Ok(cupti) = Cupti::get()
-        {
-            cupti.detach();
-        }
+        let cupti = self.idle.swap(false, Ordering::Relaxed).then(Cupti::get)?.ok()?;
+        cupti.detach();
+        Some(cupti.name())
     }
 
     fn start(&self) -> Result<&'static Cupti, Refusal> {
