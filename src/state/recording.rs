@@ -214,11 +214,11 @@ mod tests {
             [RecordedSpan { from: at(10), to: Some(at(25)) }, RecordedSpan { from: at(40), to: None }]
         );
         for (from, to, overlaps) in
-            [(0, 10, false), (0, 11, true), (12, 14, true), (20, 40, false), (19, 45, true), (50, 60, true)]
+            [(0, 10, false), (0, 11, true), (12, 14, true), (25, 40, false), (19, 45, true), (50, 60, true)]
         {
             assert_eq!(recording.overlaps(at(from), at(to)), overlaps, "{from}..{to}");
         }
-        assert_eq!(recording.columns(at(0), at(50), 5), [false, true, false, false, true]);
+        assert_eq!(recording.columns(at(0), at(50), 5), [false, true, true, false, true]);
         assert!(recording.columns(at(5), at(5), 0).is_empty());
     }
 }
