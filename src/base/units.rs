@@ -37,9 +37,14 @@ pub fn bytes(n: u64) -> String {
     scaled(n as f64, "B")
 }
 
+pub const GIB: f64 = (1u64 << 30) as f64;
+
 /// `14.8 GiB`, as nvidia-smi counts memory.
-pub fn gibibytes(n: u64) -> String {
-    format!("{} GiB", three_digits(n as f64 / f64::from(1 << 30)))
+pub fn binary_bytes(n: u64) -> String {
+    match n as f64 {
+        n if n >= 0.9995 * GIB => format!("{} GiB", three_digits(n / GIB)),
+        n => format!("{} MiB", three_digits(n / (GIB / 1024.0))),
+    }
 }
 
 /// `4.30 TB/s`, decimal.

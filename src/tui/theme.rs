@@ -285,26 +285,28 @@ impl Theme {
 
     /// A background in a hint of a colour; none where colours cannot be mixed.
     pub fn tint(&self, style: Style) -> Style {
-        match (style.fg, self.ground.bg) {
-            (Some(Color::Rgb(r, g, b)), Some(Color::Rgb(back_r, back_g, back_b))) => {
-                let colour = u32::from_be_bytes([0, r, g, b]);
-                let ground = u32::from_be_bytes([0, back_r, back_g, back_b]);
-                Style::new().bg(Depth::True.colour(mixed(ground, colour, 0.12)))
-            }
-            _ => Style::new(),
+        match self.faded(style, 0.12) {
+            Some(rgb) => Style::new().bg(Depth::True.colour(rgb)),
+            None => Style::new(),
         }
     }
 
     /// The shades of one colour: darker at the foot of a chart.
     pub fn shades(&self, style: Style) -> Ramp {
-        match (style.fg, self.ground.bg) {
-            (Some(Color::Rgb(r, g, b)), Some(Color::Rgb(back_r, back_g, back_b))) => {
-                let colour = u32::from_be_bytes([0, r, g, b]);
-                let ground = u32::from_be_bytes([0, back_r, back_g, back_b]);
-                Ramp::Mixed { stops: vec![mixed(ground, colour, 0.45), colour], depth: Depth::True }
-            }
+        match (self.faded(style, 0.45), self.faded(style, 1.0)) {
+            (Some(foot), Some(top)) => Ramp::Mixed { stops: vec![foot, top], depth: Depth::True },
             _ => Ramp::Steps(vec![style]),
         }
+    }
+
+    /// So much of a style's colour on the background; `None` where these are not mixed.
+    fn faded(&self, style: Style, part: f32) -> Option<u32> {
+        let (Color::Rgb(r, g, b), Color::Rgb(ground_r, ground_g, ground_b)) = (style.fg?, self.ground.bg?)
+        else {
+            return None;
+        };
+        let ground = u32::from_be_bytes([0, ground_r, ground_g, ground_b]);
+        Some(mixed(ground, u32::from_be_bytes([0, r, g, b]), part))
     }
 
     pub fn phase(&self, phase: Phase) -> Style {

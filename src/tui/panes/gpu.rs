@@ -10,11 +10,11 @@ use ratatui::{
 
 use super::{
     host::{host_pane, host_parts},
-    lanes::{HOLD_NS, LABEL, Row, draw_rows, margins},
+    lanes::{HOLD_NS, LABEL, Row, draw_rows, margins, recorded_row},
     overview::gpu_verdict,
 };
 use crate::{
-    base::units::{bytes, gibibytes, percent, percent_digits, three_digits},
+    base::units::{GIB, binary_bytes, percent, percent_digits, three_digits},
     event::{Allocator, GpuSource, Refused, Stamp, readings::Reading, reasons},
     state::GpuState,
     tui::{
@@ -115,7 +115,7 @@ fn gpu_box(view: &View<'_>, gpu: &GpuState, area: Rect, buf: &mut Buffer) {
     ])
     .areas(inner);
     let large = large.into_iter().map(|(i, (reading, label))| row(view, gpu, reading, label, i)).collect();
-    draw_rows(view, large, charts, buf);
+    draw_rows(view, large, recorded_row(view, charts, buf), buf);
     let (label, readout) = margins(inner.width);
     time_axis(buf, Lane::plot_area(axis, label, readout), view.time_range(), view.theme);
     reason_lanes(view, gpu, lanes, buf);
@@ -186,7 +186,7 @@ fn draw_processes(view: &View<'_>, gpu: &GpuState, area: Rect, buf: &mut Buffer)
     let heading = Line::styled(row("pid", "memory", "process"), theme.dim);
     heading.render(Rect { height: 1, ..area }, buf);
     for (process, y) in gpu.processes.iter().zip(area.y + 1..area.bottom()) {
-        let memory = process.mem_bytes.map_or_else(|| theme.glyphs.none.to_owned(), gibibytes);
+        let memory = process.mem_bytes.map_or_else(|| theme.glyphs.none.to_owned(), binary_bytes);
         let text = row(
             &process.pid.to_string(),
             &memory,
@@ -251,9 +251,7 @@ fn readout(reading: Reading, value: f64, limit: Option<f32>) -> String {
         None => value,
     };
     match reading {
-        Reading::MemUsed => {
-            of(three_digits(value / f64::from(1 << 30)), limit.map(|limit| gibibytes(limit as u64)))
-        }
+        Reading::MemUsed => of(three_digits(value / GIB), limit.map(|limit| binary_bytes(limit as u64))),
         Reading::Temp => of(format!("{value:.0}"), limit.map(|limit| format!("{limit:.0} °C"))),
         Reading::Power => of(format!("{value:.0}"), limit.map(|limit| format!("{limit:.0} W"))),
         Reading::SmClock | Reading::MemClock => {
@@ -308,7 +306,7 @@ fn also_line<'a>(view: &View<'_>, gpu: &GpuState, width: u16) -> Line<'a> {
     };
     for (allocator, label) in [(Allocator::Gpu, "own buffers"), (Allocator::Heap, "heap")] {
         let sample = view.state.allocators.latest(allocator).filter(|_| gpu.info.profiled);
-        add(label, sample.map(|sample| bytes(sample.live_bytes)), "");
+        add(label, sample.map(|sample| binary_bytes(sample.live_bytes)), "");
     }
     let rounded = |reading| value(reading).map(|value| format!("{value:.0}"));
     add("average", rounded(Reading::PowerAverage), "W");
@@ -409,7 +407,7 @@ fn gpu_parts<'a>(view: &View<'_>, gpu: &GpuState) -> Vec<Vec<Text<'a>>> {
         Some(dram) => add("DRAM", Some(dram), "%"),
         None => add("util", pct(Reading::GpuUtil), "%"),
     }
-    let gib = |bytes: f64| three_digits(bytes / f64::from(1 << 30));
+    let gib = |bytes: f64| three_digits(bytes / GIB);
     let total = value(Reading::MemTotal).or(info.mem_total_bytes.map(|bytes| bytes as f64));
     let memory_unit = total.map_or_else(|| "GiB".into(), |total| format!("of {} GiB", gib(total)));
     add("memory", value(Reading::MemUsed).map(gib), &memory_unit);

@@ -10,7 +10,7 @@ use ratatui::{
 
 use super::lanes::{LABEL, Row, rows_box};
 use crate::{
-    base::units::{bytes, percent, percent_digits, three_digits},
+    base::units::{GIB, binary_bytes, percent, percent_digits, three_digits},
     event::Allocator,
     state::{HostState, Series},
     tui::{
@@ -79,10 +79,10 @@ fn host_rows<'a>(view: &View<'a>, host: &'a HostState, cores: usize) -> Vec<Row<
         latest.and_then(|s| s.process_pct).map(|p| format!("{} / {} %", percent_digits(p), cores * 100));
     let clock = latest.and_then(|s| s.freq_mhz).map(|m| format!("{m:.0} MHz"));
     let memory = latest.and_then(|s| s.mem_used_bytes).map(|b| match total {
-        Some(t) => format!("{} / {}", three_digits(b as f64 / 1e9), bytes(t)),
-        None => bytes(b),
+        Some(t) => format!("{} / {}", three_digits(b as f64 / GIB), binary_bytes(t)),
+        None => binary_bytes(b),
     });
-    let own_memory = latest.and_then(|s| s.process_rss_bytes).map(bytes);
+    let own_memory = latest.and_then(|s| s.process_rss_bytes).map(binary_bytes);
     let power = latest.and_then(|s| s.package_power_w).map(|w| format!("{w:.1} W"));
     let max_memory = total.map(|t| t as f32);
     let mut rows = vec![
@@ -102,9 +102,9 @@ fn host_rows<'a>(view: &View<'a>, host: &'a HostState, cores: usize) -> Vec<Row<
     let allocators = &view.state.allocators;
     let heap = allocators.latest(Allocator::Heap).zip(allocators.live_bytes(Allocator::Heap));
     rows.extend(heap.map(|(heap, series)| {
-        let live = bytes(heap.live_bytes);
+        let live = binary_bytes(heap.live_bytes);
         let readout = match heap.reserved_bytes {
-            Some(reserved) => format!("{live} / {}", bytes(reserved)),
+            Some(reserved) => format!("{live} / {}", binary_bytes(reserved)),
             None => live,
         };
         let top = heap.reserved_bytes.unwrap_or(heap.peak_bytes) as f32;
@@ -148,8 +148,8 @@ pub fn host_parts<'a>(view: &View<'_>) -> Vec<Vec<Text<'a>>> {
     add("CPU", cpu, &format!("% of {} cores", s.core_pct.len()));
     add("own", s.process_pct.map(|p| format!("{:.1}", p / 100.0)), "cores");
     let total = host.info.as_ref().and_then(|i| i.mem_total_bytes);
-    let unit = total.map_or_else(|| "GB".into(), |t| format!("of {} GB", three_digits(t as f64 / 1e9)));
-    add("memory", s.mem_used_bytes.map(|used| three_digits(used as f64 / 1e9)), &unit);
+    let unit = total.map_or_else(|| "GiB".into(), |t| format!("of {} GiB", three_digits(t as f64 / GIB)));
+    add("memory", s.mem_used_bytes.map(|used| three_digits(used as f64 / GIB)), &unit);
     add("", s.freq_mhz.map(|mhz| three_digits(f64::from(mhz) / 1e3)), "GHz");
     add("package", s.package_power_w.map(|w| format!("{w:.0}")), "W");
     parts

@@ -67,20 +67,29 @@ pub fn rows_box(
     let fits = area.width as usize > title.len() + long.len() + 8;
     let aside = if fits { long } else { format!("last {span:.0} s") };
     let inner = draw_box(theme, (title, &aside), area, buf);
-    let (label, readout) = margins(inner.width);
     let keep = keep.min(inner.height / 3);
-    let mut y = inner.y;
-    if view.state.kernels.recording.overlaps(from, to) && inner.height > keep + rows.len() as u16 {
-        let row = Lane::plot_area(Rect { height: 2, ..inner }, label, readout);
-        mark_recorded(view, row, buf);
-        buf.set_stringn(inner.x + 1, y, "kernels", label.saturating_sub(2) as usize, theme.dim);
-        let place = Rect { x: row.right(), y, width: inner.right() - row.right(), height: 1 };
-        Line::styled("recorded ", theme.accent).right_aligned().render(place, buf);
-        y += 1;
+    let mut rest = inner;
+    if inner.height > keep + rows.len() as u16 {
+        rest = recorded_row(view, inner, buf);
     }
-    let rows_area = Rect { y, height: (inner.bottom() - y).saturating_sub(keep), ..inner };
+    let rows_area = Rect { height: rest.height.saturating_sub(keep), ..rest };
     let used = draw_rows(view, rows, rows_area, buf);
-    Rect { y: y + used, height: inner.bottom() - y - used, ..inner }
+    Rect { y: rest.y + used, height: rest.height - used, ..rest }
+}
+
+/// Draws a row with the time in which kernels were recorded at the top of `area`; returns the rest: all of it where there
+/// was none.
+pub fn recorded_row(view: &View<'_>, area: Rect, buf: &mut Buffer) -> Rect {
+    let theme = view.theme;
+    let (label, readout) = margins(area.width);
+    let row = Lane::plot_area(area, label, readout);
+    let rest = mark_recorded(view, row, buf);
+    if rest.y > row.y {
+        buf.set_stringn(area.x + 1, area.y, "kernels", label.saturating_sub(2) as usize, theme.dim);
+        let place = Rect { x: row.right(), width: area.right() - row.right(), height: 1, ..area };
+        Line::styled("recorded ", theme.accent).right_aligned().render(place, buf);
+    }
+    Rect { y: rest.y, height: rest.height, ..area }
 }
 
 /// Widths of label and readout.

@@ -11,7 +11,7 @@ use ratatui::{
 use super::overview::{Rate, headline};
 use crate::{
     analysis::{distribution::Distribution, trust::Severity},
-    base::units::{percent_digits, three_digits},
+    base::units::{GIB, percent_digits, three_digits},
     event::{readings::Reading, reasons},
     state::GpuState,
     tui::{
@@ -170,7 +170,7 @@ fn of_host(view: &View<'_>) -> Vec<Tile> {
         load: None,
     };
     let cpu = host.cpu_pct.last().map(|(_, pct)| pct);
-    let gib = |bytes: u64| three_digits(bytes as f64 / f64::from(1 << 30));
+    let gib = |bytes: u64| three_digits(bytes as f64 / GIB);
     let total = host.info.as_ref().and_then(|info| info.mem_total_bytes);
     let cores = format!("{} cores", sample.core_pct.len());
     vec![

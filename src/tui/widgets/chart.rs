@@ -47,8 +47,6 @@ pub struct Chart<'a> {
     pub median: Option<f32>,
     /// Values at the left, with a line behind the chart for each.
     pub ticks: bool,
-    /// The column of cells under the cursor.
-    pub cursor: Option<u16>,
     pub theme: &'a Theme,
 }
 
@@ -60,7 +58,7 @@ const MIN_ROWS_FOR_A_LIMIT: u16 = 3;
 impl<'a> Chart<'a> {
     pub fn new(theme: &'a Theme, columns: &'a [Option<Span>], range: (f32, f32), style: Style) -> Chart<'a> {
         let ramp = theme.shades(style);
-        Chart { columns, range, ramp, limit: None, median: None, ticks: false, cursor: None, theme }
+        Chart { columns, range, ramp, limit: None, median: None, ticks: false, theme }
     }
 
     /// The cells of `area` that hold values.
@@ -120,9 +118,6 @@ impl Widget for Chart<'_> {
         self.draw_limit(&scale, buf);
         self.fill(&scale, buf);
         self.draw_median(&scale, buf);
-        if let Some(x) = self.cursor.filter(|x| *x < cells.width) {
-            buf.set_style(Rect { x: cells.x + x, width: 1, ..cells }, self.theme.selected);
-        }
     }
 }
 
