@@ -439,6 +439,51 @@ fn charts_zoom() {
     quit(&terminal);
 }
 
+/// Presses a button of the mouse, as the terminal sends it, in a cell counted from 0.
+fn mouse(terminal: &Terminal, button: u8, (column, row): (u16, u16)) {
+    terminal.send(&format!("\x1b[<{button};{};{}M", column + 1, row + 1));
+}
+
+#[test]
+fn the_cursor_reads_the_charts_and_the_wheel_zooms() {
+    let terminal = Terminal::start(&["runtime=sim", "runtime.requests=9999", "runtime.sim.speed=100"]);
+    terminal.see(" -45 s ");
+    // By key: Esc returns to the newest values.
+    terminal.press("\x1b[D\x1b[D", " tok/s ─");
+    terminal.see("at -");
+    terminal.send("\x1b");
+    terminal.see_no("at -");
+    // By mouse: the column of the click has a line, which can be dragged.
+    mouse(&terminal, 0, (60, 12));
+    let is_line = |screen: &vt100::Screen, column| {
+        (8..24).filter(|row| screen.cell(*row, column).is_some_and(|cell| cell.contents() == "│")).count() > 3
+    };
+    terminal.until("a line through the column of the click", |screen| is_line(screen, 60));
+    mouse(&terminal, 32, (70, 12));
+    terminal.until("the line where it was dragged to", |screen| is_line(screen, 70) && !is_line(screen, 60));
+    terminal.send("\x1b");
+    terminal.see_no("at -");
+    mouse(&terminal, 64, (60, 12));
+    terminal.see(" -20 s ");
+    mouse(&terminal, 65, (60, 12));
+    terminal.see(" -45 s ");
+    quit(&terminal);
+}
+
+#[test]
+fn rows_and_tokens_are_selected_by_click() {
+    let terminal = live();
+    terminal.press("2", "mem util");
+    terminal.click("mem util");
+    terminal.see("selected: memory utilisation");
+    terminal.press("3", "tokens ·");
+    terminal.until("many tokens", |screen| screen.contents().contains("tokens · last 9"));
+    mouse(&terminal, 0, (30, 8));
+    terminal.see("before the newest");
+    terminal.press("G", "tokens · last");
+    quit(&terminal);
+}
+
 #[test]
 fn the_palette_finds_an_action_by_name() {
     let terminal = live();
@@ -616,9 +661,7 @@ fn plays(terminal: &Terminal) {
     sees_transport(terminal, "⏸", "", "1×");
     terminal.send("\x1b[H");
     sees_transport(terminal, "⏸", "00:00", "");
-    for (key, at) in
-        [(".", "00:05"), ("\x1b[C", "00:10"), (",", "00:05"), ("\x1b[D", "00:00"), (",", "00:00")]
-    {
+    for (key, at) in [(".", "00:05"), (".", "00:10"), (",", "00:05"), (",", "00:00"), (",", "00:00")] {
         terminal.send(key);
         sees_transport(terminal, "⏸", at, "");
     }

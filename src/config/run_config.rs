@@ -472,7 +472,22 @@ pub struct TuiConfig {
     pub theme: ThemeName,
     /// Use ASCII characters only; null to follow the locale.
     pub ascii: Option<bool>,
+    #[serde(default)]
+    pub charts: ChartStyle,
     pub mouse: bool,
+}
+
+/// How finely charts are drawn, where the terminal has more than ASCII.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ChartStyle {
+    /// One column and eight steps in a cell.
+    #[default]
+    Block,
+    /// Two columns and two steps.
+    Quadrant,
+    /// Two columns and four steps.
+    Braille,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]

@@ -62,6 +62,11 @@ impl TokenTrail {
         self.marks.range(self.marks.partition_point(|mark| mark.t < t)..)
     }
 
+    /// The number of tokens after `t`.
+    pub fn after(&self, t: Stamp) -> usize {
+        self.marks.len() - self.marks.partition_point(|mark| mark.t <= t)
+    }
+
     pub fn last(&self) -> Option<&TokenMark> {
         self.marks.back()
     }

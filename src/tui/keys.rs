@@ -17,6 +17,8 @@ pub enum Scope {
     Single,
     Sweep,
     Replay,
+    /// On the panes with charts over time.
+    Charts,
     On(Pane),
 }
 
@@ -29,6 +31,7 @@ impl Scope {
             Scope::Single => "while profiling one run",
             Scope::Sweep => "in a sweep",
             Scope::Replay => "while replaying",
+            Scope::Charts => "Overview and GPU",
             Scope::On(pane) => pane.title(),
         }
     }
@@ -40,6 +43,7 @@ impl Scope {
             Scope::Single => mode == Mode::Single,
             Scope::Sweep => mode == Mode::Sweep,
             Scope::Replay => mode == Mode::Replay,
+            Scope::Charts => matches!(pane, Pane::Overview | Pane::Gpu),
             Scope::On(p) => p == pane,
         }
     }
@@ -47,7 +51,7 @@ impl Scope {
     /// Where two scopes share a key, the lower one takes it.
     fn priority(self) -> u8 {
         match self {
-            Scope::On(_) => 0,
+            Scope::On(_) | Scope::Charts => 0,
             Scope::Anywhere | Scope::Panes => 2,
             _ => 1,
         }
@@ -121,7 +125,7 @@ const fn runs(command: RunsCommand) -> Action {
 
 use Action as A;
 use KeyCode::{BackTab, Char, Down, End, Enter, Esc, F, Home, Left, PageDown, PageUp, Right, Tab, Up};
-use Scope::{Anywhere, Live, On, Panes, Replay, Single, Sweep};
+use Scope::{Anywhere, Charts, Live, On, Panes, Replay, Single, Sweep};
 
 const KERNELS: Scope = On(Pane::Kernels);
 const TOKENS: Scope = On(Pane::Tokens);
@@ -170,6 +174,9 @@ pub static BINDINGS: &[Binding] = &[
     key(&[Char('-')], KERNELS, A::Zoom(-1), "", "zoom out of the timeline of the step"),
     key(&[Char('[')], KERNELS, A::StepTimelinePart(-1), "", "previous part of the timeline"),
     key(&[Char(']')], KERNELS, A::StepTimelinePart(1), "", "next part of the timeline"),
+    key(&[Left, Char('h')], Charts, A::MoveCursor(-1), "", "move the cursor back: it reads every chart"),
+    key(&[Right, Char('l')], Charts, A::MoveCursor(1), "", "move the cursor forward, and past the end to now"),
+    key(&[Esc], Charts, A::CloseCursor, "", "close the cursor: read the newest values"),
     key(&[Char('g')], On(Pane::Gpu), A::NextGpu, "", "select the next GPU"),
     key(&[Left, Char('h')], TOKENS, A::Scrub(1), "", "select the previous token"),
     key(&[Right, Char('l')], TOKENS, A::Scrub(-1), "", "select the next token"),
@@ -267,7 +274,8 @@ mod tests {
         assert_eq!(press(Char('r'), Pane::Overview, Mode::Sweep), None);
         // A pane's own keys come first.
         assert_eq!(press(Left, Pane::Tokens, Mode::Replay), Some(A::Scrub(1)));
-        assert_eq!(press(Left, Pane::Gpu, Mode::Replay), Some(replay(ReplayCommand::SeekBy(-5.0))));
+        assert_eq!(press(Left, Pane::Gpu, Mode::Replay), Some(A::MoveCursor(-1)));
+        assert_eq!(press(Left, Pane::Log, Mode::Replay), Some(replay(ReplayCommand::SeekBy(-5.0))));
         assert_eq!(press(PageUp, Pane::Kernels, Mode::Single), Some(A::PageKernels(-1)));
     }
 

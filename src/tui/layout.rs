@@ -1,6 +1,6 @@
 //! Where things are on the screen: the same for drawing and for the mouse.
 
-use std::time::Duration;
+use std::{cell::RefCell, time::Duration};
 
 use ratatui::layout::{Constraint, Layout, Position, Rect};
 use unicode_width::UnicodeWidthStr;
@@ -8,9 +8,9 @@ use unicode_width::UnicodeWidthStr;
 use super::{
     panes::runs_list,
     theme::Glyphs,
-    ui::{Overlay, Pane},
+    ui::{Cursor, Overlay, Pane, SelectedToken},
     view::View,
-    widgets::ListLayout,
+    widgets::{ListLayout, TimeAxis},
 };
 use crate::{base::units::clock, event::Stamp, rundir};
 
@@ -26,6 +26,8 @@ pub struct ScreenLayout {
     pub tabs: Vec<(Pane, Rect)>,
     /// The rows of the Runs pane, while that is shown.
     pub runs: Option<ListLayout>,
+    /// What can be clicked in the pane.
+    pub hits: Vec<(Rect, Hit)>,
     /// Nothing below an overlay can be clicked.
     covered: bool,
 }
@@ -38,6 +40,59 @@ pub enum Target {
     Moment(Stamp),
     /// A row of the Runs pane.
     Run(usize),
+    /// A moment in a chart.
+    Cursor(Cursor),
+    Token(SelectedToken),
+    /// A row of the pane's list.
+    Row(usize),
+    /// The line between two parts of the pane.
+    Splitter,
+}
+
+/// A part of a pane that reacts to the mouse.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Hit {
+    /// Columns of time.
+    Time(TimeAxis),
+    /// A column for each token, the first of them with this number, of so many.
+    Tokens {
+        first: u64,
+        n: usize,
+    },
+    Row(usize),
+    Splitter,
+}
+
+impl Hit {
+    fn target(self, area: Rect, x: u16) -> Option<Target> {
+        let column = x.saturating_sub(area.x);
+        Some(match self {
+            Hit::Time(axis) => Target::Cursor(Cursor { at: axis.moment(column, area.width), end: axis.to }),
+            Hit::Tokens { first, n } if usize::from(column) < n => {
+                let end = first + n as u64 - 1;
+                Target::Token(SelectedToken { number: first + u64::from(column), end })
+            }
+            Hit::Tokens { .. } => return None,
+            Hit::Row(row) => Target::Row(row),
+            Hit::Splitter => Target::Splitter,
+        })
+    }
+}
+
+/// What can be clicked in the pane. Drawing fills it, so that a click hits what is drawn.
+#[derive(Debug, Default)]
+pub struct Hits(RefCell<Vec<(Rect, Hit)>>);
+
+impl Hits {
+    pub fn add(&self, area: Rect, hit: Hit) {
+        if !area.is_empty() {
+            self.0.borrow_mut().push((area, hit));
+        }
+    }
+
+    pub fn take(&self) -> Vec<(Rect, Hit)> {
+        self.0.take()
+    }
 }
 
 impl ScreenLayout {
@@ -63,6 +118,7 @@ impl ScreenLayout {
             footer,
             tabs: tabs(footer),
             runs: (view.ui.pane == Pane::Runs).then(|| runs_list(view, body)),
+            hits: Vec::new(),
             covered: !matches!(view.ui.overlay, Overlay::None),
         }
     }
@@ -78,6 +134,22 @@ impl ScreenLayout {
         tab.map(|(pane, _)| Target::Tab(*pane))
             .or_else(|| moment().map(Target::Moment))
             .or_else(|| run().map(Target::Run))
+            .or_else(|| self.hit(position))
+    }
+
+    /// The last one drawn there.
+    fn hit(&self, position: Position) -> Option<Target> {
+        let (area, hit) = self.hits.iter().rev().find(|(area, _)| area.contains(position))?;
+        hit.target(*area, position.x)
+    }
+
+    /// How long a column of the charts is; none without charts.
+    pub fn column_ns(&self) -> u64 {
+        let of_time = self.hits.iter().find_map(|(area, hit)| match hit {
+            Hit::Time(axis) => Some(axis.column_ns(area.width)),
+            _ => None,
+        });
+        of_time.unwrap_or(0)
     }
 }
 

@@ -6,7 +6,7 @@ use ratatui::style::{Color, Modifier, Style};
 
 use crate::{
     analysis::classify::Class,
-    config::ThemeName,
+    config::{ChartStyle, ThemeName, TuiConfig},
     event::{Level, Outcome, Phase, reasons},
     model::OperatorKind,
 };
@@ -385,13 +385,8 @@ fn locale_is_utf8() -> bool {
 /// How finely a chart is drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Resolution {
-    /// One column and eight steps in a cell.
-    Block,
-    /// Two columns and two steps.
-    Quadrant,
-    /// Two columns and four steps.
-    Braille,
-    /// One column and eight steps, in plain characters.
+    Styled(ChartStyle),
+    /// As blocks, in plain characters.
     Ascii,
 }
 
@@ -399,9 +394,9 @@ impl Resolution {
     /// Steps of height in a cell.
     pub fn rows(self) -> usize {
         match self {
-            Resolution::Block | Resolution::Ascii => 8,
-            Resolution::Braille => 4,
-            Resolution::Quadrant => 2,
+            Resolution::Styled(ChartStyle::Block) | Resolution::Ascii => 8,
+            Resolution::Styled(ChartStyle::Braille) => 4,
+            Resolution::Styled(ChartStyle::Quadrant) => 2,
         }
     }
 }
@@ -430,13 +425,16 @@ pub struct Glyphs {
 
 impl Glyphs {
     /// As configured, otherwise by the locale.
-    pub fn for_terminal(ascii: Option<bool>) -> Glyphs {
-        if ascii.unwrap_or_else(|| !locale_is_utf8()) { Glyphs::ASCII } else { Glyphs::UNICODE }
+    pub fn for_terminal(config: &TuiConfig) -> Glyphs {
+        match config.ascii.unwrap_or_else(|| !locale_is_utf8()) {
+            true => Glyphs::ASCII,
+            false => Glyphs { chart: Resolution::Styled(config.charts), ..Glyphs::UNICODE },
+        }
     }
 
     pub const UNICODE: Glyphs = Glyphs {
         ascii: false,
-        chart: Resolution::Block,
+        chart: Resolution::Styled(ChartStyle::Block),
         bars: ["▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"],
         dot: "●",
         hollow_dot: "○",

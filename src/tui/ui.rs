@@ -7,7 +7,7 @@ mod palette;
 
 use std::path::PathBuf;
 
-pub use action::{Action, Effect, Extent, ReplayCommand, RunCommand, RunsCommand, update};
+pub use action::{Action, Effect, Extent, ReplayCommand, RunCommand, RunsCommand, set_cursor, update};
 pub use kernels::{KernelsExtent, KernelsSettings};
 pub use overlay::{Overlay, OverlayKey, Prompt, PromptKind, update_overlay};
 pub use palette::Palette;
@@ -64,9 +64,25 @@ pub enum RunOrder {
 }
 
 /// Time spans of the charts.
-pub const SPANS_S: [f64; 6] = [10.0, 30.0, 60.0, 300.0, 1800.0, f64::INFINITY];
+pub const SPANS_S: [f64; 9] = [2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 1800.0, f64::INFINITY];
 
-const DEFAULT_SPAN: usize = 2;
+const DEFAULT_SPAN: usize = 4;
+
+/// A moment in the charts, which hold their range while it is selected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cursor {
+    pub at: Stamp,
+    /// The end of the range.
+    pub end: Stamp,
+}
+
+/// A token, which the strip shows without moving. Both are counted from the run's first token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SelectedToken {
+    pub number: u64,
+    /// The last token of the strip.
+    pub end: u64,
+}
 
 #[derive(Debug, Clone, Default)]
 pub struct UiState {
@@ -75,8 +91,12 @@ pub struct UiState {
     pub theme: ThemeName,
     /// Index into [`SPANS_S`].
     pub span: usize,
-    /// The selected token, counted from the run's first; `None` follows the newest.
-    pub token: Option<u64>,
+    /// Where the charts are read; `None` reads the newest values.
+    pub cursor: Option<Cursor>,
+    /// The width of the boxes beside the tokens, where the user has set it.
+    pub side: Option<u16>,
+    /// `None` follows the newest token.
+    pub token: Option<SelectedToken>,
     /// The selected incident, counted from the newest.
     pub incident: usize,
     /// When the open incident happened.

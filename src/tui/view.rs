@@ -1,16 +1,20 @@
 //! Everything a frame is drawn from.
 
+use ratatui::layout::Rect;
+
 use crate::{
     analysis::compare::Comparison,
     event::Stamp,
     run::sweep::{CooldownStatus, Sweep},
     rundir::{Loss, Position, RunEntry},
-    state::{GpuState, Incident, RunState, Snapshot},
+    state::{GpuState, Incident, RunState, Series, Snapshot},
     tui::{
         keys::Mode,
+        layout::{Hit, Hits},
         panes::{gpu_rows, kernels_extent},
         theme::Theme,
-        ui::{Extent, Pane, SPANS_S, UiState},
+        ui::{Cursor, Extent, Pane, SPANS_S, UiState},
+        widgets::TimeAxis,
     },
 };
 
@@ -37,6 +41,8 @@ pub struct View<'a> {
     pub comparison: Option<&'a Comparison>,
     /// Set during a sweep.
     pub sweep: Option<SweepView<'a>>,
+    /// What can be clicked, filled while the frame is drawn.
+    pub hits: Option<&'a Hits>,
 }
 
 /// A sweep as the screen shows it.
@@ -63,6 +69,7 @@ impl<'a> View<'a> {
             snapshots: &[],
             comparison: None,
             sweep: None,
+            hits: None,
         }
     }
 
@@ -75,19 +82,61 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The time range of the charts.
+    /// The time range of the charts: up to now, or as it was when the cursor was set. A cursor outside of it moves it.
     pub fn time_range(&self) -> (Stamp, Stamp) {
-        let now = self.state.now;
-        let span = SPANS_S[self.ui.span].min(now.secs().max(1.0));
-        let from = (now.secs() - span).max(0.0);
-        (Stamp::from_secs_f64(from), if from == 0.0 { Stamp::from_secs_f64(span).max(now) } else { now })
+        /// The part of the range after a cursor that is earlier.
+        const AFTER: f64 = 0.8;
+        let now = self.state.now.secs();
+        let span_at = |end: f64| SPANS_S[self.ui.span].min(end.max(1.0));
+        let (end, span) = match self.ui.cursor.filter(|cursor| cursor.at <= self.state.now) {
+            Some(Cursor { at, end }) if at <= end && end.secs() - at.secs() <= span_at(end.secs()) => {
+                (end.secs(), span_at(end.secs()))
+            }
+            Some(Cursor { at, .. }) => {
+                let span = span_at(now);
+                ((at.secs() + AFTER * span).max(span).min(now), span)
+            }
+            None => (now, span_at(now)),
+        };
+        let from = (end - span).max(0.0);
+        (Stamp::from_secs_f64(from), Stamp::from_secs_f64(end.max(from + span)))
     }
 
-    /// Tokens between the newest and the selected one.
+    pub fn time_axis(&self) -> TimeAxis {
+        let (from, to) = self.time_range();
+        TimeAxis { from, to, now: self.state.now, cursor: self.cursor() }
+    }
+
+    /// The selected moment, if the run has reached it.
+    pub fn cursor(&self) -> Option<Stamp> {
+        self.ui.cursor.map(|cursor| cursor.at).filter(|at| *at <= self.state.now)
+    }
+
+    /// The value at the cursor; the last one without a cursor.
+    pub fn value(&self, series: &Series) -> Option<f64> {
+        match self.cursor() {
+            Some(cursor) => series.at(cursor).map(f64::from),
+            None => series.last().map(|(_, value)| f64::from(value)),
+        }
+    }
+
+    /// Makes a part of the screen known to the mouse.
+    pub fn on_click(&self, area: Rect, hit: Hit) {
+        if let Some(hits) = self.hits {
+            hits.add(area, hit);
+        }
+    }
+
+    /// Tokens between the newest and the selected one: the one at the cursor, unless another was selected.
     pub fn tokens_back(&self) -> usize {
-        let newest = self.state.trail.count().saturating_sub(1);
-        let back = self.ui.token.map_or(0, |token| newest.saturating_sub(token) as usize);
-        back.min(self.state.trail.len().saturating_sub(1))
+        let trail = &self.state.trail;
+        let newest = trail.count().saturating_sub(1);
+        let back = match (self.ui.token, self.cursor()) {
+            (Some(token), _) => newest.saturating_sub(token.number) as usize,
+            (None, Some(cursor)) => trail.after(cursor),
+            (None, None) => 0,
+        };
+        back.min(trail.len().saturating_sub(1))
     }
 
     /// The selected GPU.
@@ -116,6 +165,9 @@ impl<'a> View<'a> {
             mode: self.mode(),
             tokens: self.state.trail.len(),
             tokens_seen: self.state.trail.count(),
+            tokens_back: self.tokens_back(),
+            now: self.state.now,
+            column_ns: 0,
             readings: self.gpu().map_or(0, |gpu| gpu_rows(gpu).len()),
             points: self.state.roofline().points.len(),
             incidents: self.state.flight.incidents.len(),

@@ -4,7 +4,10 @@ use std::{collections::HashMap, fs, path::Path};
 
 use llmprof::{
     rundir::list_runs,
-    tui::export::{Contents, export},
+    tui::{
+        export::{Contents, export},
+        ui::SelectedToken,
+    },
 };
 use ratatui::layout::Rect;
 
@@ -166,7 +169,7 @@ fn the_export_follows_selection_and_filter() {
     ui.log_filter = "no line has this".into();
     assert_eq!(read(&contents(&state, &ui, (80, 24)).csv).1.len(), 0);
 
-    // The seconds around an incident, and tokens up to the selected one.
+    // The seconds around an incident, and tokens up to the last one of the strip.
     let state = running();
     let incident = state.flight.incidents.last().unwrap();
     let ui = UiState { incident_open: Some(incident.at), ..showing(Pane::Tokens) };
@@ -174,7 +177,10 @@ fn the_export_follows_selection_and_filter() {
     assert_eq!(around.len(), incident.tokens.len());
     let at = around.iter().find(|row| row["token"] == incident.token.to_string());
     assert!(at.is_none_or(|row| row["incident"] == incident.describe()), "{at:?}");
-    let ui = UiState { token: Some(state.trail.count() - 10), ..showing(Pane::Tokens) };
+    let ui = UiState {
+        token: Some(SelectedToken { number: state.trail.count() - 30, end: state.trail.count() - 10 }),
+        ..showing(Pane::Tokens)
+    };
     let before = read(&contents(&state, &ui, (80, 24)).csv).1;
     assert_eq!(before.last().unwrap()["token"], (state.trail.count() - 10).to_string());
 

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crossterm::event::{Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use crossterm::event::{Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers, MouseEvent, MouseEventKind};
 use ratatui::{Terminal, backend::Backend};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tui_input::InputRequest;
@@ -22,9 +22,10 @@ use crate::{
         frame::Frame,
         input::{self, Input},
         keys::{self, Mode},
-        layout::ScreenLayout,
+        layout::{Hits, ScreenLayout},
         terminal::TerminalGuard,
-        ui::{Action, Effect, Overlay, OverlayKey, update, update_overlay},
+        ui::{Action, Effect, Extent, Overlay, OverlayKey, update, update_overlay},
+        view::View,
     },
 };
 
@@ -145,13 +146,16 @@ impl App {
         crash::fault_point("screen");
         let started = Instant::now();
         let mut layout = ScreenLayout::default();
+        let hits = Hits::default();
         self.with_view(|view| {
+            let view = View { hits: Some(&hits), ..*view };
             let draw = |frame: &mut ratatui::Frame<'_>| {
-                layout = ScreenLayout::of(view, frame.area());
-                frame.render_widget(Frame(*view), frame.area());
+                layout = ScreenLayout::of(&view, frame.area());
+                frame.render_widget(Frame(view), frame.area());
             };
             screen.draw(draw).map(|_| ())
         })?;
+        layout.hits = hits.take();
         (self.layout, self.dirty) = (layout, false);
         if let Some(live) = &mut self.live {
             live.session.drew(started.elapsed());
@@ -160,7 +164,7 @@ impl App {
     }
 
     fn handle(&mut self, event: Event) -> Option<Effect> {
-        self.dirty = true;
+        self.dirty |= !matches!(event, Event::Mouse(MouseEvent { kind: MouseEventKind::Moved, .. }));
         match event {
             Event::Key(key) if key.kind != KeyEventKind::Release => self.handle_key(key),
             Event::Mouse(mouse) => self.handle_mouse(mouse),
@@ -204,7 +208,7 @@ impl App {
 
     pub(super) fn act(&mut self, action: Action) -> Option<Effect> {
         let extent = self.with_view(|view| view.extent());
-        update(&mut self.ui, action, extent)
+        update(&mut self.ui, action, Extent { column_ns: self.layout.column_ns(), ..extent })
     }
 }
 

@@ -10,7 +10,7 @@ use crate::{
         session::Session,
         sweep::{CooldownStatus, Runner},
     },
-    tui::ui::{Overlay, PromptKind, RunCommand},
+    tui::ui::{Overlay, PromptKind, RunCommand, set_cursor},
 };
 
 /// Makes a plan from the overrides the user typed.
@@ -121,7 +121,8 @@ impl App {
         self.earlier_snapshots.extend(live.session.state.snapshots.iter().cloned());
         live.session = session;
         self.frozen = None;
-        (self.ui.token, self.ui.log_back, self.ui.jobs_back) = (None, 0, 0);
+        set_cursor(&mut self.ui, None);
+        (self.ui.log_back, self.ui.jobs_back) = (0, 0);
         self.dirty = true;
     }
 

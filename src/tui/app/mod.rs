@@ -17,7 +17,7 @@ use self::{comparison::Compared, event_loop::Left};
 use super::{
     export::Exported,
     input::Input,
-    layout::ScreenLayout,
+    layout::{ScreenLayout, Target},
     theme::{Depth, Glyphs, Theme, initial_theme},
     ui::{KernelsSettings, Pane, RunOrder, UiState},
     view::{SweepView, View},
@@ -43,6 +43,8 @@ pub struct App {
     glyphs: Glyphs,
     /// As last drawn.
     layout: ScreenLayout,
+    /// What the mouse button was pressed on.
+    pressed: Option<Target>,
     live: Option<Live>,
     /// Started once the current run no longer computes.
     next: Option<Plan>,
@@ -85,8 +87,9 @@ impl App {
         App {
             ui: UiState::new(initial_theme(config.theme)),
             depth: Depth::of_terminal(),
-            glyphs: Glyphs::for_terminal(config.ascii),
+            glyphs: Glyphs::for_terminal(config),
             layout: ScreenLayout::default(),
+            pressed: None,
             live: None,
             next: None,
             player: None,
@@ -204,6 +207,7 @@ impl App {
             snapshots: &snapshots,
             comparison: self.compared.comparison.as_ref(),
             sweep: runner.map(|runner| SweepView { sweep: &runner.sweep, cooling: self.cooling }),
+            hits: None,
         })
     }
 

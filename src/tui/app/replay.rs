@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::App;
 use crate::{
     rundir::{DISK_TIMEOUT, EventReader, Player, ReadError},
-    tui::ui::{Pane, ReplayCommand},
+    tui::ui::{Pane, ReplayCommand, set_cursor},
 };
 
 /// How long a recording is read before input is handled again.
@@ -69,7 +69,8 @@ impl App {
             Ok(mut player) => {
                 player.to_end();
                 (self.player, self.played) = (Some(player), Some(dir));
-                (self.ui.pane, self.ui.token) = (Pane::Overview, None);
+                self.ui.pane = Pane::Overview;
+                set_cursor(&mut self.ui, None);
             }
             Err(e) => self.ui.message = Some(e.to_string()),
         }

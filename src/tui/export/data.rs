@@ -154,7 +154,7 @@ fn readings(view: &View<'_>) -> Table {
     table
 }
 
-/// All tokens that are kept, up to the selected one; or those around the open incident.
+/// All tokens that are kept, up to the last one on the screen; or those around the open incident.
 fn tokens(view: &View<'_>) -> Table {
     let state = view.state;
     let window = TokenWindow::of(view, usize::MAX);

@@ -10,7 +10,7 @@ use ratatui::{
 
 use super::{
     host::{host_pane, host_parts},
-    lanes::{HOLD_NS, LABEL, Row, draw_rows, margins, recorded_row},
+    lanes::{HOLD_NS, LABEL, Row, draw_rows, margins, mark_cursor, recorded_row},
     overview::gpu_verdict,
 };
 use crate::{
@@ -18,10 +18,9 @@ use crate::{
     event::{Allocator, GpuSource, Refused, Stamp, readings::Reading, reasons},
     state::GpuState,
     tui::{
+        layout::Hit,
         view::View,
-        widgets::{
-            Chart, Lane, cut, draw_box, draw_gauge, draw_pointed, fit, label_value, note, spans, time_axis,
-        },
+        widgets::{Chart, Lane, cut, draw_box, draw_gauge, draw_pointed, fit, label_value, note, spans},
     },
 };
 
@@ -117,8 +116,10 @@ fn gpu_box(view: &View<'_>, gpu: &GpuState, area: Rect, buf: &mut Buffer) {
     let large = large.into_iter().map(|(i, (reading, label))| row(view, gpu, reading, label, i)).collect();
     draw_rows(view, large, recorded_row(view, charts, buf), buf);
     let (label, readout) = margins(inner.width);
-    time_axis(buf, Lane::plot_area(axis, label, readout), view.time_range(), view.theme);
     reason_lanes(view, gpu, lanes, buf);
+    let timed = Rect { height: charts.height + axis.height + lanes.height, ..charts };
+    mark_cursor(view, Lane::plot_area(timed, label, readout), buf);
+    view.time_axis().draw(buf, Lane::plot_area(axis, label, readout), view.theme);
     draw_bars(view, gpu, &bars, across, bar_area, buf);
     draw_processes(view, gpu, process_area, buf);
     let lines = vec![
@@ -153,6 +154,7 @@ fn draw_bars(
         let place = Rect { x: area.x + column * width, y: area.y + line, width, height: 1 };
         let row = row(view, gpu, *reading, label, *i);
         let style = if row.selected { theme.accent.add_modifier(Modifier::BOLD) } else { theme.dim };
+        view.on_click(place, Hit::Row(*i));
         buf.set_stringn(place.x + 1, place.y, label, LABEL as usize - 2, style);
         let rest = Rect { x: place.x + LABEL, width: width.saturating_sub(LABEL + 1), ..place };
         if row.series.is_empty() {
@@ -163,7 +165,7 @@ fn draw_bars(
             continue;
         }
         let bar = Rect { width: BAR.min(rest.width / 3), ..rest };
-        let share = gpu.value(*reading).map_or(0.0, |value| value as f32 / row.range.1);
+        let share = value(view, gpu, *reading).map_or(0.0, |value| value as f32 / row.range.1);
         draw_gauge(buf, bar, share, &theme.shades(row.style), theme);
         let value = row.readout.unwrap_or_default();
         let wide = 15.min(rest.width - bar.width);
@@ -238,10 +240,22 @@ pub fn row<'a>(
         series,
         range: (bottom, top),
         style,
-        readout: gpu.value(reading).map(|value| readout(reading, value, limit)),
+        readout: value(view, gpu, reading).map(|value| readout(reading, value, limit)),
+        extreme: match reading {
+            Reading::MemUsed => |bytes| three_digits(bytes / GIB),
+            _ => |value| format!("{value:.0}"),
+        },
         reason,
         limit: limit.filter(|_| matches!(reading, Reading::Power | Reading::SmClock | Reading::Temp)),
         selected: view.ui.reading == i,
+    }
+}
+
+/// At the cursor, or now.
+fn value(view: &View<'_>, gpu: &GpuState, reading: Reading) -> Option<f64> {
+    match view.cursor() {
+        Some(_) => view.value(gpu.series(reading)),
+        None => gpu.value(reading),
     }
 }
 
@@ -354,7 +368,7 @@ fn reason_lanes(view: &View<'_>, gpu: &GpuState, area: Rect, buf: &mut Buffer) {
     let chart = Lane::plot_area(area, label, readout);
     for ((bit, series), y) in gpu.reasons.iter().zip(area.top()..area.bottom()) {
         let reason = reasons::named(*bit);
-        let active = series.last().is_some_and(|(_, v)| v > 0.0);
+        let active = view.value(series).is_some_and(|v| v > 0.0);
         let style = theme.reason(*bit);
         let name = cut(&reason.name(), label as usize - 2, theme.glyphs.ascii);
         buf.set_stringn(area.x + 1, y, name, label as usize - 2, style);

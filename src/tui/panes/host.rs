@@ -66,49 +66,65 @@ fn absence(view: &View<'_>, area: Rect, buf: &mut Buffer) -> u16 {
     height
 }
 
+/// How a value is written, with its unit and before the unit of a maximum.
+#[derive(Clone, Copy)]
+struct Unit {
+    full: fn(f64) -> String,
+    alone: fn(f64) -> String,
+}
+
+const PERCENT: Unit = Unit { full: percent, alone: percent_digits };
+const MEGAHERTZ: Unit = Unit { full: |mhz| format!("{mhz:.0} MHz"), alone: |mhz| format!("{mhz:.0}") };
+const WATT: Unit = Unit { full: |w| format!("{w:.1} W"), alone: |w| format!("{w:.1}") };
+const MEMORY: Unit =
+    Unit { full: |bytes| binary_bytes(bytes as u64), alone: |bytes| three_digits(bytes / GIB) };
+
 fn host_rows<'a>(view: &View<'a>, host: &'a HostState, cores: usize) -> Vec<Row<'a>> {
     let theme = view.theme;
-    let latest = host.latest.as_ref().map(|(_, s)| s);
     let total = host.info.as_ref().and_then(|i| i.mem_total_bytes);
-    let row = |label, series: &'a Series, top: Option<f32>, style: Style, readout| {
+    let row = |label, series: &'a Series, top: Option<f32>, style: Style, unit: Unit, of: Option<String>| {
         let top = top.unwrap_or_else(|| series.range().map_or(1.0, |(_, max)| max * 1.05));
-        Row { label, series, range: (0.0, top), style, readout, reason: None, limit: None, selected: false }
+        let readout = view.value(series).map(|value| match &of {
+            Some(of) => format!("{} / {of}", (unit.alone)(value)),
+            None => (unit.full)(value),
+        });
+        let extreme = unit.full;
+        Row {
+            label,
+            series,
+            range: (0.0, top),
+            style,
+            readout,
+            extreme,
+            reason: None,
+            limit: None,
+            selected: false,
+        }
     };
-    let cpu = host.cpu_pct.last().map(|(_, p)| percent(p));
-    let own_cpu =
-        latest.and_then(|s| s.process_pct).map(|p| format!("{} / {} %", percent_digits(p), cores * 100));
-    let clock = latest.and_then(|s| s.freq_mhz).map(|m| format!("{m:.0} MHz"));
-    let memory = latest.and_then(|s| s.mem_used_bytes).map(|b| match total {
-        Some(t) => format!("{} / {}", three_digits(b as f64 / GIB), binary_bytes(t)),
-        None => binary_bytes(b),
-    });
-    let own_memory = latest.and_then(|s| s.process_rss_bytes).map(binary_bytes);
-    let power = latest.and_then(|s| s.package_power_w).map(|w| format!("{w:.1} W"));
     let max_memory = total.map(|t| t as f32);
+    let all_cores = Some(format!("{} %", cores * 100));
+    let of_total = total.map(binary_bytes);
+    let (cpu, own_cpu) = (&host.cpu_pct, &host.process_pct);
     let mut rows = vec![
-        row("CPU %", &host.cpu_pct, Some(100.0), theme.utilisation, cpu),
-        row("own CPU %", &host.process_pct, Some(100.0 * cores as f32), theme.decode, own_cpu),
+        row("CPU %", cpu, Some(100.0), theme.utilisation, PERCENT, None),
+        row("own CPU %", own_cpu, Some(100.0 * cores as f32), theme.decode, PERCENT, all_cores),
         Row {
             reason: Some("the system reports no core clock".into()),
-            ..row("clock MHz", &host.freq_mhz, None, theme.clock, clock)
+            ..row("clock MHz", &host.freq_mhz, None, theme.clock, MEGAHERTZ, None)
         },
-        row("memory", &host.mem_used_bytes, max_memory, theme.memory, memory),
-        row("own memory", &host.process_rss_bytes, max_memory, theme.memory, own_memory),
+        row("memory", &host.mem_used_bytes, max_memory, theme.memory, MEMORY, of_total),
+        row("own memory", &host.process_rss_bytes, max_memory, theme.memory, MEMORY, None),
         Row {
             reason: host.info.as_ref().map(|i| i.power_source.clone()),
-            ..row("package W", &host.package_power_w, None, theme.power, power)
+            ..row("package W", &host.package_power_w, None, theme.power, WATT, None)
         },
     ];
     let allocators = &view.state.allocators;
     let heap = allocators.latest(Allocator::Heap).zip(allocators.live_bytes(Allocator::Heap));
     rows.extend(heap.map(|(heap, series)| {
-        let live = binary_bytes(heap.live_bytes);
-        let readout = match heap.reserved_bytes {
-            Some(reserved) => format!("{live} / {}", binary_bytes(reserved)),
-            None => live,
-        };
         let top = heap.reserved_bytes.unwrap_or(heap.peak_bytes) as f32;
-        row("heap", series, Some(top), theme.memory, Some(readout))
+        let unit = Unit { alone: MEMORY.full, ..MEMORY };
+        row("heap", series, Some(top), theme.memory, unit, heap.reserved_bytes.map(binary_bytes))
     }));
     rows
 }

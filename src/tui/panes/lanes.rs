@@ -12,8 +12,9 @@ use crate::{
     event::reasons,
     state::{Bucket, Series},
     tui::{
+        layout::Hit,
         view::View,
-        widgets::{Lane, draw_box, note, spans},
+        widgets::{Lane, before_now, draw_box, draw_cursor, note, spans},
     },
 };
 
@@ -31,6 +32,8 @@ pub struct Row<'a> {
     /// The line across the chart: near it, the colour warns.
     pub limit: Option<f32>,
     pub readout: Option<String>,
+    /// How its least and largest values are written.
+    pub extreme: fn(f64) -> String,
     /// Why there is no value.
     pub reason: Option<String>,
     pub selected: bool,
@@ -63,9 +66,13 @@ pub fn rows_box(
     let theme = view.theme;
     let (from, to) = view.time_range();
     let span = to.since(from).as_secs_f64();
-    let long = format!("{aside} · last {span:.0} s, + - zoom");
+    let shown = match view.cursor() {
+        Some(cursor) => format!("at {}", before_now(view.state.now, cursor)),
+        None => format!("last {span:.0} s"),
+    };
+    let long = format!("{aside} · {shown}, + - zoom");
     let fits = area.width as usize > title.len() + long.len() + 8;
-    let aside = if fits { long } else { format!("last {span:.0} s") };
+    let aside = if fits { long } else { shown };
     let inner = draw_box(theme, (title, &aside), area, buf);
     let keep = keep.min(inner.height / 3);
     let mut rest = inner;
@@ -74,6 +81,12 @@ pub fn rows_box(
     }
     let rows_area = Rect { height: rest.height.saturating_sub(keep), ..rest };
     let used = draw_rows(view, rows, rows_area, buf);
+    let (label, readout) = margins(inner.width);
+    mark_cursor(
+        view,
+        Lane::plot_area(Rect { height: rest.y + used - inner.y, ..inner }, label, readout),
+        buf,
+    );
     Rect { y: rest.y + used, height: rest.height - used, ..rest }
 }
 
@@ -90,6 +103,15 @@ pub fn recorded_row(view: &View<'_>, area: Rect, buf: &mut Buffer) -> Rect {
         Line::styled("recorded ", theme.accent).right_aligned().render(place, buf);
     }
     Rect { y: rest.y, height: rest.height, ..area }
+}
+
+/// Draws the cursor through the charts in `cells`, and makes them known to the mouse.
+pub fn mark_cursor(view: &View<'_>, cells: Rect, buf: &mut Buffer) {
+    let axis = view.time_axis();
+    view.on_click(cells, Hit::Time(axis));
+    if let Some(column) = axis.cursor_column(cells.width) {
+        draw_cursor(buf, cells, column, view.theme);
+    }
 }
 
 /// Widths of label and readout.
@@ -126,6 +148,10 @@ pub fn draw_rows(view: &View<'_>, rows: Vec<Row<'_>>, area: Rect, buf: &mut Buff
             readout_width: readout,
         };
         lane.render(area, buf);
+        if height >= 4 && readout >= READOUT {
+            let place = Rect { x: chart.right(), y: area.y + 1, width: readout - 1, height: height - 1 };
+            draw_extremes(view, &columns, row.extreme, place, buf);
+        }
         if row.selected {
             let label = Rect { width: label.min(area.width), height: 1, ..area };
             buf.set_style(label, theme.accent.add_modifier(Modifier::BOLD));
@@ -136,6 +162,32 @@ pub fn draw_rows(view: &View<'_>, rows: Vec<Row<'_>>, area: Rect, buf: &mut Buff
         }
     }
     y - area.y
+}
+
+/// The least, the median and the largest value on the screen, below each other.
+fn draw_extremes(
+    view: &View<'_>,
+    columns: &[Option<Bucket>],
+    text: fn(f64) -> String,
+    area: Rect,
+    buf: &mut Buffer,
+) {
+    let buckets = || columns.iter().flatten();
+    let mut means: Vec<f32> = buckets().map(Bucket::mean).collect();
+    if means.is_empty() {
+        return;
+    }
+    let middle = means.len() / 2;
+    let median = *means.select_nth_unstable_by(middle, f32::total_cmp).1;
+    let min = buckets().map(|b| b.min).fold(f32::INFINITY, f32::min);
+    let max = buckets().map(|b| b.max).fold(f32::NEG_INFINITY, f32::max);
+    for ((name, value), y) in
+        [("max", max), ("p50", median), ("min", min)].into_iter().zip(area.y..area.bottom())
+    {
+        let value = text(f64::from(value));
+        let line = Line::styled(format!("{name} {value:>6} "), view.theme.dim).right_aligned();
+        line.render(Rect { y, height: 1, ..area }, buf);
+    }
 }
 
 /// A reason that was active, and its colour.

@@ -11,7 +11,7 @@ use ratatui::{
 use super::{
     gpu,
     histogram::{Histogram, MIN_WIDTH},
-    lanes::{HOLD_NS, mark_recorded, reason_strip},
+    lanes::{HOLD_NS, mark_cursor, mark_recorded, reason_strip},
     tiles,
 };
 use crate::{
@@ -21,7 +21,7 @@ use crate::{
     state::GpuState,
     tui::{
         view::View,
-        widgets::{Chart, Span, TICKS, cut, draw_box, fit, label_value, note, spans, time_axis, wrapped},
+        widgets::{Chart, Span, TICKS, before_now, cut, draw_box, fit, label_value, note, spans, wrapped},
     },
 };
 
@@ -244,7 +244,13 @@ fn throughput_chart(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let columns = tok_s_columns(view, inside.saturating_sub(TICKS + 1));
     let mut sorted: Vec<f32> = columns.iter().flatten().map(|span| span.mid).collect();
     sorted.sort_by(f32::total_cmp);
+    let at_cursor = view.time_axis().cursor_column(columns.len() as u16 / 2);
     let aside = match sorted.as_slice() {
+        _ if let Some(column) = at_cursor => {
+            let rate = columns[2 * usize::from(column)]
+                .map_or("no token".to_owned(), |span| format!("{} tok/s", three_digits(f64::from(span.mid))));
+            format!("at {}: {rate}", before_now(view.state.now, view.cursor().unwrap_or_default()))
+        }
         [] => String::new(),
         [min, .., max] if area.width >= 70 => {
             let [min, p50, max] = [*min, sorted[sorted.len() / 2], *max].map(|v| three_digits(f64::from(v)));
@@ -281,7 +287,8 @@ fn throughput_chart(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     area_chart.median = Some(sorted[sorted.len() / 2]);
     area_chart.ticks = true;
     area_chart.render(chart, buf);
-    time_axis(buf, Rect { y: area.bottom() - 1, height: 1, ..cells }, (from, to), theme);
+    mark_cursor(view, cells, buf);
+    view.time_axis().draw(buf, Rect { y: area.bottom() - 1, height: 1, ..cells }, theme);
 }
 
 /// Power and clock below tok/s, where there is room, and their height.

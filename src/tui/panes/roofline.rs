@@ -16,6 +16,7 @@ use crate::{
     base::units::{percent, scaled, three_digits},
     event::Phase,
     tui::{
+        layout::Hit,
         view::View,
         widgets::{Dots, ListLayout, cut, draw_box, draw_pointed, note, wrapped},
     },
@@ -329,6 +330,7 @@ fn list(view: &View<'_>, roofline: &Roofline, selected: usize, area: Rect, buf: 
             Text::styled(cells.collect::<String>(), theme.number),
         ]);
         line.render(place, buf);
+        view.on_click(place, Hit::Row(i));
         if i == selected {
             buf.set_style(place, theme.selected);
         }

@@ -20,6 +20,14 @@ pub struct TokenWindow<'a> {
     pub samples: Option<&'a [KeptSample]>,
 }
 
+/// The number of the last token of the strip: the newest, or as it was when a token was selected. A selected token outside of
+/// the strip moves it.
+fn end_of_strip(newest: u64, selected: u64, held: Option<u64>, cells: usize) -> u64 {
+    let shows = |end: u64| selected <= end && end - selected < cells as u64;
+    let end = held.unwrap_or(newest).min(newest);
+    if shows(end) { end } else { selected.saturating_add(cells as u64 / 5 * 4).min(newest) }
+}
+
 impl<'a> TokenWindow<'a> {
     /// At most `cells` tokens, the selected one among them.
     pub fn of(view: &View<'a>, cells: usize) -> TokenWindow<'a> {
@@ -31,9 +39,11 @@ impl<'a> TokenWindow<'a> {
 
     fn of_trail(view: &View<'a>, cells: usize) -> TokenWindow<'a> {
         let state = view.state;
+        let newest = state.trail.count().saturating_sub(1);
         let back = view.tokens_back();
-        let tokens: Vec<&TokenMark> = state.trail.window(back, cells).collect();
-        let first = (state.trail.count() - back as u64).saturating_sub(tokens.len() as u64);
+        let end = end_of_strip(newest, newest - back as u64, view.ui.token.map(|token| token.end), cells);
+        let tokens: Vec<&TokenMark> = state.trail.window((newest - end) as usize, cells).collect();
+        let first = (end + 1).saturating_sub(tokens.len() as u64);
         let column = |incident: &Incident| {
             let column = incident.token.checked_sub(first)? as usize;
             (column < tokens.len()).then_some(column)
@@ -41,7 +51,10 @@ impl<'a> TokenWindow<'a> {
         let incidents = state.flight.incidents.iter().filter_map(column).collect();
         let (title, cursor) = match back {
             0 => (format!("tokens · last {}", tokens.len()), None),
-            _ => (format!("tokens · {} before the newest", grouped(back as i64)), Some(tokens.len() - 1)),
+            _ => {
+                let column = tokens.len().checked_sub(1 + (end - (newest - back as u64)) as usize);
+                (format!("tokens · {} before the newest", grouped(back as i64)), column)
+            }
         };
         TokenWindow { tokens, first, title, cursor, incidents, samples: None }
     }
@@ -66,5 +79,21 @@ impl<'a> TokenWindow<'a> {
                 samples[..before].iter().rev().find_map(of_sample).map(|value| value as f32)
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_strip_holds_until_the_selected_token_leaves_it() {
+        assert_eq!(end_of_strip(1000, 1000, None, 50), 1000);
+        assert_eq!(end_of_strip(1000, 960, Some(990), 50), 990);
+        // To the left of the strip, or to its right: it moves.
+        assert_eq!(end_of_strip(1000, 900, Some(990), 50), 940);
+        assert_eq!(end_of_strip(1000, 995, Some(990), 50), 1000);
+        assert_eq!(end_of_strip(1000, 10, Some(990), usize::MAX), 990);
+        assert_eq!(end_of_strip(0, 0, None, 0), 0);
     }
 }

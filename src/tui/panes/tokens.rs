@@ -13,6 +13,7 @@ use crate::{
     event::{Stamp, readings::Reading},
     state::{KeptSample, Series},
     tui::{
+        layout::Hit,
         view::View,
         widgets::{Lane, ListLayout, Span, TokenStrip, cut, draw_box, draw_dashes, fit, label_value, note},
     },
@@ -31,7 +32,10 @@ impl Widget for TokensPane<'_> {
             return strip_box(view, area, buf);
         }
         let incidents = view.state.flight.incidents.len() as u16;
-        let side = if area.width >= 150 && area.height >= 16 { SIDE } else { 0 };
+        let side = match area.width >= 150 && area.height >= 16 {
+            true => view.ui.side.unwrap_or(SIDE).clamp(MIN_SIDE, area.width - MIN_MAIN),
+            false => 0,
+        };
         let [main, beside] = Layout::horizontal([Constraint::Min(0), Constraint::Length(side)]).areas(area);
         let below = match area.height {
             18.. if side == 0 => (area.height / 4).clamp(4, 9),
@@ -40,6 +44,10 @@ impl Widget for TokensPane<'_> {
         let [strip, detail, rest] =
             Layout::vertical([Constraint::Min(8), Constraint::Length(3), Constraint::Length(below)])
                 .areas(main);
+        view.on_click(
+            Rect { x: beside.x.saturating_sub(1), width: 2, ..beside }.intersection(area),
+            Hit::Splitter,
+        );
         strip_box(view, strip, buf);
         cursor_box(view, detail, buf);
         let (first, second) = match side {
@@ -68,6 +76,8 @@ impl Widget for TokensPane<'_> {
 
 /// Columns of incidents and distribution beside the tokens.
 const SIDE: u16 = 46;
+const MIN_SIDE: u16 = 30;
+const MIN_MAIN: u16 = 80;
 
 fn histogram<'a>(view: &View<'a>) -> Histogram<'a> {
     Histogram { distribution: &view.state.total.itl, title: "ITL", theme: view.theme }
@@ -105,6 +115,7 @@ pub fn strip_box(view: &View<'_>, area: Rect, buf: &mut Buffer) {
         };
         return note(theme, &text).render(inner, buf);
     }
+    let shown = window.tokens.len();
     let mut lanes = lanes(view, &window);
     lanes.truncate(inner.height.saturating_sub(1) as usize);
     let spare = inner.height - lanes.len() as u16;
@@ -126,6 +137,7 @@ pub fn strip_box(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     if wide {
         legend(view, median, Rect { x: cell_area.right() + 1, width: readout - 2, ..strip_area }, buf);
     }
+    view.on_click(Rect { height: inner.height, ..cell_area }, Hit::Tokens { first: window.first, n: shown });
     for column in &window.incidents {
         buf[(cell_area.x + *column as u16, cell_area.y)].set_symbol(theme.glyphs.mark).set_style(theme.bad);
     }
@@ -335,6 +347,7 @@ fn incidents_box(view: &View<'_>, area: Rect, buf: &mut Buffer) {
         }
         let text = cut(&theme.glyphs.plain(&text), place.width as usize, theme.glyphs.ascii);
         Line::styled(text, style).render(place, buf);
+        view.on_click(place, Hit::Row(i));
     }
 }
 

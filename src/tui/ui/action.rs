@@ -1,6 +1,8 @@
 //! Actions that keys and the mouse ask for, and what they do to the state of the screen.
 
-use super::{KernelsExtent, Overlay, Palette, Pane, PromptKind, RunOrder, SPANS_S, UiState};
+use super::{
+    Cursor, KernelsExtent, Overlay, Palette, Pane, PromptKind, RunOrder, SPANS_S, SelectedToken, UiState,
+};
 use crate::{config::ThemeName, event::Stamp, run::rerun::Tool, tui::keys::Mode};
 
 /// Something the user asks for.
@@ -21,6 +23,9 @@ pub enum Action {
     AskSnapshotName,
     AskFilter,
     Zoom(isize),
+    /// So many columns of the charts later.
+    MoveCursor(i64),
+    CloseCursor,
     Move(isize),
     Sort,
     NextGpu,
@@ -98,6 +103,11 @@ pub struct Extent {
     pub tokens: usize,
     /// All tokens of the run.
     pub tokens_seen: u64,
+    /// Tokens between the newest and the selected one.
+    pub tokens_back: usize,
+    pub now: Stamp,
+    /// How long a column of the charts is.
+    pub column_ns: u64,
     /// Rows of the GPU pane.
     pub readings: usize,
     /// Points of the roofline.
@@ -152,6 +162,15 @@ pub fn update(ui: &mut UiState, action: Action, extent: Extent) -> Option<Effect
         }
         Action::Zoom(by) if ui.pane == Pane::Kernels => ui.kernels.zoom_by(by, extent.kernels),
         Action::Zoom(by) => ui.span = moved(ui.span, -by, SPANS_S.len()),
+        Action::MoveCursor(by) => {
+            let Extent { now, column_ns, .. } = extent;
+            let cursor = ui.cursor.filter(|cursor| cursor.at <= now).unwrap_or(Cursor { at: now, end: now });
+            let at = Stamp(cursor.at.0.saturating_add_signed(by * column_ns as i64));
+            set_cursor(ui, (at < now).then_some(Cursor { at, ..cursor }));
+        }
+        Action::CloseCursor if ui.cursor.is_some() => set_cursor(ui, None),
+        // With nothing to close, Esc leaves a replay, as on other panes.
+        Action::CloseCursor => return Some(Effect::Replay(ReplayCommand::Leave)),
         Action::Move(by) => move_in_pane(ui, by, extent),
         Action::Sort if ui.pane == Pane::Kernels => ui.kernels.next_sort(),
         Action::Sort => {
@@ -168,11 +187,13 @@ pub fn update(ui: &mut UiState, action: Action, extent: Extent) -> Option<Effect
         Action::Scrub(back) => {
             let newest = extent.tokens_seen.saturating_sub(1);
             let oldest = extent.tokens_seen.saturating_sub(extent.tokens as u64);
-            let token = ui.token.unwrap_or(newest).saturating_add_signed(-back).clamp(oldest, newest);
-            ui.token = (token < newest).then_some(token);
-            ui.incident_open = None;
+            let selected = newest.saturating_sub(extent.tokens_back as u64);
+            let number = selected.saturating_add_signed(-back).clamp(oldest, newest);
+            let end = ui.token.map_or(newest, |token| token.end);
+            ui.token = (number < newest).then_some(SelectedToken { number, end });
+            (ui.cursor, ui.incident_open) = (None, None);
         }
-        Action::FollowTokens => (ui.token, ui.incident_open) = (None, None),
+        Action::FollowTokens => (ui.token, ui.cursor, ui.incident_open) = (None, None, None),
         Action::ToggleIncident => {
             ui.incident = moved(ui.incident, 0, extent.incidents);
             ui.incident_open = if ui.incident_open.is_some() { None } else { extent.incident_at };
@@ -188,6 +209,11 @@ pub fn update(ui: &mut UiState, action: Action, extent: Extent) -> Option<Effect
         Action::StepTimelinePart(by) => ui.kernels.step_part(by, extent.kernels),
     }
     None
+}
+
+/// The cursor also selects its token.
+pub fn set_cursor(ui: &mut UiState, cursor: Option<Cursor>) {
+    (ui.cursor, ui.token, ui.incident_open) = (cursor, None, None);
 }
 
 fn show(ui: &mut UiState, pane: Pane) -> Option<Effect> {
@@ -245,6 +271,9 @@ mod tests {
             mode: Mode::Single,
             tokens: 10,
             tokens_seen: 100,
+            tokens_back: 0,
+            now: Stamp(1_000),
+            column_ns: 10,
             readings: 11,
             points: 4,
             incidents: 2,
@@ -266,9 +295,10 @@ mod tests {
             ui.pane = pane;
             update(&mut ui, action, extent);
         }
-        assert_eq!((ui.run_selected, ui.log_back, ui.jobs_back, ui.token), (2, 4, 3, Some(90)));
+        assert_eq!((ui.run_selected, ui.log_back, ui.jobs_back), (2, 4, 3));
+        assert_eq!(ui.token, Some(SelectedToken { number: 90, end: 99 }));
         assert_eq!(ui.point, 3);
-        update(&mut ui, Action::Scrub(-1000), extent);
+        update(&mut ui, Action::Scrub(-1000), Extent { tokens_back: 9, ..extent });
         assert_eq!(ui.token, None);
         for _ in 0..20 {
             update(&mut ui, Action::Zoom(-1), extent);
@@ -276,5 +306,24 @@ mod tests {
         assert_eq!(ui.span, SPANS_S.len() - 1);
         update(&mut ui, Action::Move(1), Extent::default());
         assert_eq!(moved(7, 1, 0), 0);
+    }
+
+    #[test]
+    fn the_cursor_starts_at_now_stops_at_the_start_and_follows_again_at_the_end() {
+        let mut ui = ui();
+        let extent = Extent { now: Stamp(100), column_ns: 10, ..Extent::default() };
+        let mut moved_to = |action| {
+            update(&mut ui, action, extent);
+            ui.cursor.map(|cursor| cursor.at)
+        };
+        assert_eq!(moved_to(Action::MoveCursor(-1)), Some(Stamp(90)));
+        assert_eq!(moved_to(Action::MoveCursor(-20)), Some(Stamp(0)));
+        assert_eq!(moved_to(Action::MoveCursor(3)), Some(Stamp(30)));
+        assert_eq!(moved_to(Action::MoveCursor(7)), None);
+        assert_eq!(moved_to(Action::MoveCursor(1)), None);
+        assert_eq!(moved_to(Action::MoveCursor(-2)), Some(Stamp(80)));
+        assert_eq!(update(&mut ui, Action::CloseCursor, extent), None);
+        assert_eq!(ui.cursor, None);
+        assert_eq!(update(&mut ui, Action::CloseCursor, extent), Some(Effect::Replay(ReplayCommand::Leave)));
     }
 }

@@ -10,6 +10,7 @@ use ratatui::{
 
 use crate::{
     base::units::three_digits,
+    config::ChartStyle,
     event::Stamp,
     state::Bucket,
     tui::theme::{Glyphs, Ramp, Resolution, Theme},
@@ -186,21 +187,34 @@ impl Chart<'_> {
     }
 }
 
-/// Dashes across a row: bare where nothing is drawn, on the area's colour elsewhere.
+/// Dashes across a row.
 pub fn draw_dashes(buf: &mut Buffer, row: Rect, theme: &Theme) {
-    let (full, dash) = if theme.glyphs.ascii { ("#", "-") } else { ("█", "╌") };
+    let dash = if theme.glyphs.ascii { "-" } else { "╌" };
     for x in row.left()..row.right() {
-        let cell = &mut buf[(x, row.y)];
-        match cell.symbol() {
-            " " | "┈" | "." => {
-                cell.set_symbol(dash).set_style(theme.dim);
-            }
-            symbol if symbol == full => {
-                let area = cell.fg;
-                cell.set_symbol(dash).set_fg(theme.text.fg.unwrap_or(area)).set_bg(area);
-            }
-            _ => {}
+        draw_over(&mut buf[(x, row.y)], dash, theme.dim, theme);
+    }
+}
+
+/// A line down the column of the cursor.
+pub fn draw_cursor(buf: &mut Buffer, area: Rect, column: u16, theme: &Theme) {
+    let line = if theme.glyphs.ascii { "|" } else { "│" };
+    for y in area.top()..area.bottom() {
+        draw_over(&mut buf[(area.x + column, y)], line, theme.accent, theme);
+    }
+}
+
+/// Part of a line over a chart: bare where nothing is drawn, on the area's colour elsewhere. The edge of the area stays.
+fn draw_over(cell: &mut Cell, line: &str, style: Style, theme: &Theme) {
+    let full = if theme.glyphs.ascii { "#" } else { "█" };
+    match cell.symbol() {
+        " " | "┈" | "." | "╌" | "-" => {
+            cell.set_symbol(line).set_style(style);
         }
+        symbol if symbol == full || symbol == "⣿" => {
+            let area = cell.fg;
+            cell.set_symbol(line).set_fg(theme.text.fg.unwrap_or(area)).set_bg(area);
+        }
+        _ => {}
     }
 }
 
@@ -216,16 +230,16 @@ fn tick(value: f32) -> String {
 /// Sets the symbol of a cell filled this high in its halves, of which one is not empty.
 fn set_symbol(cell: &mut Cell, glyphs: Glyphs, [left, right]: [usize; 2]) {
     match glyphs.chart {
-        Resolution::Ascii | Resolution::Block => {
+        Resolution::Ascii | Resolution::Styled(ChartStyle::Block) => {
             // One column in a cell: the mean of the halves.
             let height = if left == 0 || right == 0 { left.max(right) } else { (left + right).div_ceil(2) };
             cell.set_symbol(glyphs.bars[height - 1]);
         }
-        Resolution::Quadrant => {
+        Resolution::Styled(ChartStyle::Quadrant) => {
             const QUADRANTS: [[&str; 3]; 3] = [[" ", "▗", "▐"], ["▖", "▄", "▟"], ["▌", "▙", "█"]];
             cell.set_symbol(QUADRANTS[left][right]);
         }
-        Resolution::Braille => {
+        Resolution::Styled(ChartStyle::Braille) => {
             const LEFT: [u32; 5] = [0x00, 0x40, 0x44, 0x46, 0x47];
             const RIGHT: [u32; 5] = [0x00, 0x80, 0xa0, 0xb0, 0xb8];
             cell.set_char(char::from_u32(0x2800 + LEFT[left] + RIGHT[right]).unwrap_or(' '));
@@ -258,26 +272,89 @@ pub fn draw_gauge(buf: &mut Buffer, area: Rect, share: f32, ramp: &Ramp, theme: 
     }
 }
 
-/// Times of `from..to` under the columns of `area`, as seconds before the end, in one row.
-pub fn time_axis(buf: &mut Buffer, area: Rect, (from, to): (Stamp, Stamp), theme: &Theme) {
-    let seconds = to.since(from).as_secs_f64();
-    if area.width < 16 || seconds <= 0.0 {
-        return;
+/// The time that the columns of charts show.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TimeAxis {
+    pub from: Stamp,
+    pub to: Stamp,
+    /// Where the run is; later than `to` where an earlier part is shown.
+    pub now: Stamp,
+    pub cursor: Option<Stamp>,
+}
+
+impl TimeAxis {
+    fn seconds(&self) -> f64 {
+        self.to.since(self.from).as_secs_f64()
     }
-    // A label about every 20 cells.
-    let step = nice_step(seconds * 20.0 / f64::from(area.width));
-    let mut label = |before: f64, text: &str| {
-        let x = area.right() - 1 - (before / seconds * f64::from(area.width - 1)).round() as u16;
-        let width = text.chars().count() as u16;
-        let x = x.saturating_sub(width / 2).clamp(area.x, area.right() - width);
-        buf.set_string(x, area.y, text, theme.dim);
-    };
-    let mut before = step;
-    while before < seconds * 0.97 {
-        label(before, &format!(" -{} ", short_seconds(before)));
-        before += step;
+
+    /// How long a column of `width` is.
+    pub fn column_ns(&self, width: u16) -> u64 {
+        self.to.0.saturating_sub(self.from.0) / u64::from(width.max(1))
     }
-    label(0.0, " now ");
+
+    /// The middle of a column.
+    pub fn moment(&self, column: u16, width: u16) -> Stamp {
+        let share = (f64::from(column) + 0.5) / f64::from(width.max(1));
+        Stamp(self.from.0 + (share * self.to.0.saturating_sub(self.from.0) as f64) as u64)
+    }
+
+    /// The column of a moment, if it is shown.
+    fn column(&self, moment: Stamp, width: u16) -> Option<u16> {
+        let inside = self.from <= moment && moment <= self.to && self.from < self.to && width > 0;
+        inside.then(|| {
+            let share = moment.since(self.from).as_secs_f64() / self.seconds();
+            ((share * f64::from(width)) as u16).min(width - 1)
+        })
+    }
+
+    pub fn cursor_column(&self, width: u16) -> Option<u16> {
+        self.column(self.cursor?, width)
+    }
+
+    /// The times under the columns of `area`, as seconds before now, in one row.
+    pub fn draw(&self, buf: &mut Buffer, area: Rect, theme: &Theme) {
+        let seconds = self.seconds();
+        if area.width < 16 || seconds <= 0.0 {
+            return;
+        }
+        let place = |moment: f64, text: &str| {
+            let share = ((moment - self.from.secs()) / seconds).clamp(0.0, 1.0);
+            let x = area.x + (share * f64::from(area.width - 1)).round() as u16;
+            let width = text.chars().count() as u16;
+            let x = x.saturating_sub(width / 2).clamp(area.x, area.right() - width);
+            Rect { x, width, height: 1, ..area }
+        };
+        let cursor = self.cursor.filter(|cursor| self.column(*cursor, area.width).is_some());
+        let cursor = cursor.map(|cursor| {
+            let text = format!(" {} ", before_now(self.now, cursor));
+            (place(cursor.secs(), &text), text)
+        });
+        let mut label = |moment: f64, text: &str| {
+            let place = place(moment, text);
+            if cursor.as_ref().is_none_or(|(taken, _)| !taken.intersects(place)) {
+                buf.set_string(place.x, place.y, text, theme.dim);
+            }
+        };
+        // A label about every 20 cells.
+        let step = nice_step(seconds * 20.0 / f64::from(area.width));
+        let end = self.now.min(self.to).secs();
+        let mut before = ((self.now.secs() - end) / step).floor() * step + step;
+        while self.now.secs() - before > self.from.secs() + seconds * 0.03 {
+            label(self.now.secs() - before, &format!(" -{} ", short_seconds(before)));
+            before += step;
+        }
+        if self.to >= self.now {
+            label(self.to.secs(), " now ");
+        }
+        if let Some((place, text)) = cursor {
+            buf.set_string(place.x, place.y, text, theme.selected);
+        }
+    }
+}
+
+/// `-12.3 s`: how long before now.
+pub fn before_now(now: Stamp, moment: Stamp) -> String {
+    format!("-{:.1} s", now.since(moment).as_secs_f64())
 }
 
 fn short_seconds(seconds: f64) -> String {
@@ -372,9 +449,9 @@ mod tests {
     fn an_area_is_filled_at_every_resolution_and_a_gap_stays_empty() {
         let rise = [Some(0.0), Some(0.25), Some(0.5), Some(1.0), None, None];
         for (chart, wanted) in
-            [(Resolution::Block, "▂▆ \n"), (Resolution::Quadrant, "▄▟ \n"), (Resolution::Braille, "⣀⣼ \n")]
+            [(ChartStyle::Block, "▂▆ \n"), (ChartStyle::Quadrant, "▄▟ \n"), (ChartStyle::Braille, "⣀⣼ \n")]
         {
-            let glyphs = Glyphs { chart, ..Glyphs::UNICODE };
+            let glyphs = Glyphs { chart: Resolution::Styled(chart), ..Glyphs::UNICODE };
             assert_eq!(drawn(&rise, (3, 1), glyphs, |_| {}), wanted, "{chart:?}");
         }
         assert_eq!(
@@ -422,8 +499,9 @@ mod tests {
     fn times_are_seconds_before_the_end() {
         let axis = |seconds: u64, width: u16| {
             let mut buf = Buffer::empty(Rect::new(0, 0, width, 1));
-            let range = (Stamp(0), Stamp(seconds * 1_000_000_000));
-            time_axis(&mut buf, Rect::new(0, 0, width, 1), range, &theme(Glyphs::UNICODE));
+            let to = Stamp(seconds * 1_000_000_000);
+            let axis = TimeAxis { from: Stamp(0), to, now: to, cursor: None };
+            axis.draw(&mut buf, Rect::new(0, 0, width, 1), &theme(Glyphs::UNICODE));
             text(&buf)
         };
         let minute = axis(60, 80);
@@ -433,6 +511,37 @@ mod tests {
         );
         assert!(axis(1200, 100).contains(" -5 min "), "{}", axis(1200, 100));
         assert_eq!(axis(60, 10).trim(), "");
+    }
+
+    #[test]
+    fn a_part_before_now_has_its_times_and_the_cursor() {
+        let seconds = |s: f64| Stamp::from_secs_f64(s);
+        let axis = TimeAxis {
+            from: seconds(10.0),
+            to: seconds(70.0),
+            now: seconds(100.0),
+            cursor: Some(seconds(25.5)),
+        };
+        let mut buf = Buffer::empty(Rect::new(0, 0, 80, 1));
+        axis.draw(&mut buf, Rect::new(0, 0, 80, 1), &theme(Glyphs::UNICODE));
+        let text = text(&buf);
+        assert!(text.contains(" -74.5 s ") && text.contains(" -45 s ") && !text.contains("now"), "{text}");
+        assert!(!text.contains("-15 s"), "{text}");
+    }
+
+    #[test]
+    fn every_column_gives_a_moment_that_is_in_it() {
+        for width in [1, 7, 80, 199] {
+            for (from, to) in [(0, 1_000), (5_000_000_000, 65_000_000_000), (1, 3_600_000_000_000)] {
+                let axis = TimeAxis { from: Stamp(from), to: Stamp(to), now: Stamp(to), cursor: None };
+                for column in 0..width {
+                    assert_eq!(axis.column(axis.moment(column, width), width), Some(column), "{axis:?}");
+                }
+                assert_eq!(axis.column(Stamp(to + 1), width), None);
+            }
+        }
+        let empty = TimeAxis { from: Stamp(3), to: Stamp(3), now: Stamp(3), cursor: Some(Stamp(3)) };
+        assert_eq!(empty.cursor_column(9), None);
     }
 
     #[test]

@@ -6,7 +6,9 @@ mod list;
 mod strip;
 mod text;
 
-pub use chart::{Chart, Lane, Span, TICKS, draw_bar, draw_dashes, draw_gauge, spans, time_axis};
+pub use chart::{
+    Chart, Lane, Span, TICKS, TimeAxis, before_now, draw_bar, draw_cursor, draw_dashes, draw_gauge, spans,
+};
 pub use dots::Dots;
 pub use list::ListLayout;
 pub use strip::{TokenStrip, heat_of};

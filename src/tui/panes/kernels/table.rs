@@ -20,6 +20,7 @@ use crate::{
     kernels::show::{KERNEL_TIME, TableView, amount_text},
     model::Operator,
     tui::{
+        layout::Hit,
         theme::Theme,
         view::View,
         widgets::{ListLayout, cut, note},
@@ -95,6 +96,7 @@ pub fn draw(view: &View<'_>, source: &Source<'_>, shown: &TableView, area: Rect,
     let list = ListLayout::new(body, rows.len(), view.ui.kernels.row);
     for (i, place) in list.rows() {
         line(view, (source, bounds), shown, &rows[i], &columns, name_width).render(place, buf);
+        view.on_click(place, Hit::Row(i));
         if i == list.selected {
             buf.set_style(place, theme.selected);
         }
