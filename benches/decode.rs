@@ -140,6 +140,7 @@ fn main() {
             checkpoint: None,
             sampling: Sampling::greedy(),
             cuda_graphs: true,
+            cublas: true,
         };
         let start = Instant::now();
         let engine = CandleEngine::new(&options, &mut |_, _, _| true).expect("an engine");

@@ -18,9 +18,9 @@ const ROOMS: [(&str, &[&str]); 23] = [
     ("event", &["model"]),
     ("analysis", &["base", "event", "model"]),
     ("kernels", &["base", "tools", "event", "analysis"]),
-    ("profile", &["config", "model", "event"]),
+    ("profile", &["tools", "config", "model", "event"]),
     ("telemetry", &["base", "tools", "config", "event", "analysis", "profile"]),
-    ("engine", &["base", "process", "config", "text", "model", "event", "profile"]),
+    ("engine", &["base", "process", "tools", "config", "text", "model", "event", "profile"]),
     ("sim", &["base", "config", "model", "event", "analysis", "telemetry", "engine"]),
     ("state", &["base", "model", "event", "analysis"]),
     ("chrome_trace", &["base", "event"]),
@@ -102,12 +102,11 @@ const ROOMS: [(&str, &[&str]); 23] = [
 ];
 
 /// Vendor crates and the one place of each.
-const VENDORS: [(&str, &str); 26] = [
+const VENDORS: [(&str, &str); 25] = [
     ("candle_core", "engine/candle"),
     ("candle_nn", "engine/candle"),
     ("candle_transformers", "engine/candle"),
     ("cudarc", "engine/cuda"),
-    ("nvtx", "profile/nvtx_ranges.rs"),
     ("nvml_wrapper", "telemetry/nvml"),
     ("ratatui", "tui"),
     ("crossterm", "tui"),

@@ -60,7 +60,7 @@ impl FakeMachine {
         let machine = Machine {
             system: System { root: root.path().to_owned(), variables: HashMap::new(), stop: Arc::default() },
             nvml: Some(root.path().join("no-such-library.so")),
-            build: Build { capability: None, auto: || Device::Cpu },
+            build: Build { lowest: 80, cuda: 13, auto: || Device::Cpu },
             screen: Screen { terminal: false, size: None },
             runs: Ok(root.path().join("runs")),
             free_memory: Some(8_000_000_000),
@@ -72,7 +72,7 @@ impl FakeMachine {
     fn healthy() -> Option<FakeMachine> {
         let mut fake = FakeMachine::bare();
         fake.machine.nvml = Some(HEALTHY.as_ref()?.1.clone());
-        fake.machine.build = Build { capability: Some(90), auto: || Device::Cuda(0) };
+        fake.machine.build = Build { lowest: 80, cuda: 13, auto: || Device::Cuda(0) };
         fake.file(
             "/proc/driver/nvidia/version",
             "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  (dvs-builder)  Tue Jan  6\n",
@@ -232,7 +232,7 @@ fn a_healthy_gpu_passes() {
     fake.script("/opt/nvidia/nsight-systems/2025.3.2/host-linux-x64/QdstrmImporter", "exit 1");
     fake.script(
         "/sbin/ldconfig",
-        "for n in cudart.so.13 cublas.so.13 curand.so.10 nvrtc.so.13 cupti.so.13; do\
+        "for n in cublas.so.13 cupti.so.13; do\
          \nprintf '\\tlib%s (libc6,x86-64) => /usr/local/cuda/lib64/lib%s\\n' $n $n; done",
     );
     let report = fake.report();
@@ -260,10 +260,8 @@ fn a_healthy_gpu_passes() {
     );
     assert_found(&report, "temperature", Pass, &["66 °C, slowdown at 92 °C"], &[]);
     assert_found(&report, "cuda_driver", Pass, &["CUDA up to 13.0"], &[]);
-    assert_found(&report, "cuda_build", Pass, &["for compute capability 9.0; models run on cuda:0"], &[]);
-    let libraries =
-        "libcudart.so.13, libcublas.so.13, libcurand.so.10, libnvrtc.so.13 in /usr/local/cuda/lib64";
-    assert_found(&report, "cuda_runtime", Pass, &[libraries], &[]);
+    assert_found(&report, "cuda_build", Pass, &["models run on cuda:0"], &[]);
+    assert_found(&report, "cublas", Pass, &["libcublas.so.13 in /usr/local/cuda/lib64"], &[]);
     assert_found(&report, "cupti", Pass, &["libcupti.so.13 in /usr/local/cuda/lib64"], &[]);
     assert_found(&report, "ncu", Pass, &["2025.3.1 at /usr/bin/ncu"], &[]);
     assert_found(
@@ -326,7 +324,7 @@ fn refused_readings_are_reported() {
         &["no time counters: not supported by this driver"],
         &["update the driver"],
     );
-    assert_found(&report, "cuda_build", Warn, &["this build has no CUDA"], &["--features cuda"]);
+    assert_found(&report, "cuda_build", Warn, &["CUDA shows no GPU"], &["compute"]);
 }
 
 #[test]
@@ -336,58 +334,44 @@ fn a_gpu_without_gpm_is_no_reason_for_a_warning() {
 }
 
 #[test]
-fn a_build_for_another_gpu_or_driver_fails() {
+fn an_old_gpu_an_old_driver_and_a_hidden_gpu_are_reported() {
     let Some(mut fake) = FakeMachine::healthy() else { return };
-    fake.machine.build.capability = Some(100);
-    fake.file("/proc/self/maps", "7f0 r--p 00 fd:01 1 /opt/cuda/lib64/libcudart.so.14.0.1\n");
+    fake.machine.build = Build { lowest: 95, cuda: 14, auto: || Device::Cpu };
     let report = fake.report();
     assert_found(
         &report,
         "cuda_build",
-        Fail,
-        &["for compute capability 10.0", "NVIDIA Odd 9000) has 9.0"],
-        &["CUDA_COMPUTE_CAP=90"],
+        Warn,
+        &[
+            "NVIDIA Odd 9000) has compute capability 9.0, our kernels need 9.5 or later: models run on the CPU",
+        ],
+        &["runtime.device=cpu"],
     );
     assert_found(
         &report,
         "cuda_driver",
         Fail,
-        &["CUDA up to 13.0, this build needs CUDA 14"],
-        &["update the driver"],
+        &["CUDA up to 13.0, the kernels of this program were compiled with CUDA 14"],
+        &["update the driver", "just kernels"],
     );
-    fake.machine.build = Build { capability: Some(90), auto: || Device::Cpu };
+    fake.machine.build.lowest = 80;
     fake.variable("CUDA_VISIBLE_DEVICES", "");
     let report = fake.report();
     assert_found(&report, "cuda_build", Warn, &["CUDA shows no GPU (CUDA_VISIBLE_DEVICES=)"], &["unset"]);
 }
 
 #[test]
-fn libraries_outside_the_loaders_path() {
-    let Some(mut fake) = FakeMachine::healthy() else { return };
+fn libraries_outside_the_loaders_path_are_found() {
+    let Some(fake) = FakeMachine::healthy() else { return };
+    let report = fake.report();
+    assert_found(&report, "cublas", Warn, &["libcublas 12 or 13 not found", "slower"], &["nvidia-cublas"]);
+    assert_found(&report, "cupti", Warn, &["libcupti 12 or 13 not found"], &["nvidia-cuda-cupti"]);
     let folder = "/usr/local/lib/python3.12/dist-packages/nvidia/cu13/lib";
-    for library in ["libcudart.so.13", "libcublas.so.13", "libcublasLt.so.13", "libcurand.so.10"] {
-        fake.file(&format!("{folder}/{library}"), "");
-    }
-    let report = fake.report();
-    assert_found(
-        &report,
-        "cuda_runtime",
-        Warn,
-        &["not found: libnvrtc", "libcudart.so.13"],
-        &["nvidia-cuda-nvrtc"],
-    );
-    assert_found(&report, "cupti", Warn, &["libcupti not found"], &["nvidia-cuda-cupti"]);
-    fake.file(&format!("{folder}/libnvrtc.so.13"), "");
-    let report = fake.report();
-    assert_found(
-        &report,
-        "cuda_runtime",
-        Warn,
-        &["the loader does not search there"],
-        &[&format!("LD_LIBRARY_PATH={folder}$")],
-    );
-    fake.variable("LD_LIBRARY_PATH", folder);
-    assert_found(&fake.report(), "cuda_runtime", Pass, &["libnvrtc.so.13 in /usr/local/lib/python3.12"], &[]);
+    fake.file(&format!("{folder}/libcublasLt.so.13"), "");
+    fake.file("/usr/lib64/libcublas.so.11", "");
+    assert_found(&fake.report(), "cublas", Warn, &["not found"], &[]);
+    fake.file(&format!("{folder}/libcublas.so.13"), "");
+    assert_found(&fake.report(), "cublas", Pass, &["libcublas.so.13 in /usr/local/lib/python3.12"], &[]);
 }
 
 #[test]

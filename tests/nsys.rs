@@ -1,6 +1,6 @@
 //! A CPU run under the real nsys, gated by NVTX ranges, parsed and shown.
 //!
-//! Needs a build with the feature `nvtx`. On CI (`CI=true`) nsys is installed from Debian's packages where it is missing;
+//! On CI (`CI=true`) nsys is installed from Debian's packages where it is missing;
 //! elsewhere the test reports that it is skipped.
 
 mod common;
@@ -80,7 +80,6 @@ fn ranges(object: &Value) -> Vec<(String, u64)> {
 }
 
 #[test]
-#[cfg_attr(not(feature = "nvtx"), ignore = "needs ranges: cargo test --features nvtx --test nsys")]
 fn a_cpu_run_under_nsys_is_gated_parsed_and_shown() {
     if skipped("a_cpu_run_under_nsys_is_gated_parsed_and_shown") {
         return;
@@ -109,7 +108,6 @@ fn a_cpu_run_under_nsys_is_gated_parsed_and_shown() {
 }
 
 #[test]
-#[cfg_attr(not(feature = "nvtx"), ignore = "needs ranges: cargo test --features nvtx --test nsys")]
 fn several_prefills_are_captured_one_by_one() {
     if skipped("several_prefills_are_captured_one_by_one") {
         return;

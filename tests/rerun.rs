@@ -74,7 +74,6 @@ impl Bench {
             kernels: None,
             model_in_memory: false,
             compute_capability: Some(90),
-            gated: true,
             program: PROGRAM.into(),
             system: System {
                 root,

@@ -246,6 +246,7 @@ fn greedy_tokens_are_those_of_our_decoder() {
                 checkpoint: None,
                 sampling: Sampling::greedy(),
                 cuda_graphs: true,
+                cublas: true,
             };
             let prompts = [prompt(9, 1), prompt(9, 2)];
             let mut ours = CandleEngine::new(&ours, &mut |_, _, _| true).unwrap();

@@ -28,6 +28,7 @@ use std::{
     panic,
     path::Path,
     process::ExitCode,
+    sync::LazyLock,
 };
 
 use clap::{CommandFactory, Parser, Subcommand, builder::StyledStr};
@@ -37,7 +38,7 @@ use serde::Serialize;
 use crate::{
     assets::AssetError,
     base::foreign::{Lines, is_hidden, visible},
-    engine::EngineError,
+    engine::{EngineError, cuda::Manifest},
     process::{
         abort, crash, eprint_line, eprint_lines, logfile, output,
         shutdown::{self, Cause},
@@ -73,8 +74,14 @@ Examples:
 Exit codes: 0 ok, 1 the run failed or was not fully recorded, or a gate is broken,
 2 bad usage or configuration, 3 undecided, 130/143 interrupted.";
 
+/// What `--version` prints; `-V` prints the first line.
+static LONG_VERSION: LazyLock<String> = LazyLock::new(|| {
+    let (version, commit, rustc) = (env!("CARGO_PKG_VERSION"), env!("LLMPROF_COMMIT"), env!("LLMPROF_RUSTC"));
+    format!("{version}\ncommit {commit}, {rustc}\nkernels {}", Manifest::get())
+});
+
 #[derive(Debug, Parser)]
-#[command(name = "llmprof-tui", version, about = ABOUT, after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
+#[command(name = "llmprof-tui", version, long_version = LONG_VERSION.as_str(), about = ABOUT, after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
 pub struct Cli {
     #[command(subcommand)]
     command: Option<Command>,

@@ -211,6 +211,9 @@ pub struct RuntimeConfig {
     /// Launch a decode step on a GPU as one CUDA graph.
     #[serde(default = "default_true")]
     pub cuda_graphs: bool,
+    /// Use cuBLAS on a GPU where it is found.
+    #[serde(default = "default_true")]
+    pub cublas: bool,
     /// Unmeasured requests before the measured ones.
     pub warmup: u32,
     /// Measured requests; null for one per sample of `dataset.sampling`.

@@ -55,6 +55,7 @@ fn tiny_run(tokens: u32) -> Result<(), EngineError> {
         checkpoint: None,
         sampling: Sampling::greedy(),
         cuda_graphs: true,
+        cublas: true,
     };
     let mut engine = CandleEngine::new(&options, &mut |_, _, _| true)?;
     engine.prefill(&Prompts { ids: vec![1, 2, 3, 4], batch: 1 })?;

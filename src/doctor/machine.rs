@@ -7,7 +7,7 @@ use std::{
 };
 
 use crate::{
-    engine::{candle::memory, device},
+    engine::{candle::memory, cuda::Manifest, device},
     event::Device,
     tools::System,
 };
@@ -29,8 +29,10 @@ pub struct Machine {
 /// The capabilities of this binary.
 #[derive(Debug, Clone, Copy)]
 pub struct Build {
-    /// The compute capability of its kernels, as 90 for 9.0; `None` without CUDA.
-    pub capability: Option<u32>,
+    /// The lowest compute capability that its kernels run on, as 80 for 8.0.
+    pub lowest: u32,
+    /// The major version of the CUDA that compiled them.
+    pub cuda: u32,
     /// What `runtime.device=auto` selects. Queries CUDA, which takes a while.
     pub auto: fn() -> Device,
 }
@@ -51,7 +53,8 @@ impl Machine {
             system: System::here(),
             nvml: None,
             build: Build {
-                capability: device::built_for(),
+                lowest: Manifest::get().lowest(),
+                cuda: Manifest::get().cuda_major(),
                 auto: || device::resolve("auto", 0).unwrap_or(Device::Cpu),
             },
             screen: Screen::here(),

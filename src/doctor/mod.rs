@@ -171,7 +171,7 @@ const CHECKS: [(&str, CheckFn); 25] = [
     ("ecc", CheckFn::EachGpu(gpu::ecc)),
     ("other_processes", CheckFn::EachGpu(gpu::other_processes)),
     ("cuda_driver", CheckFn::Gpus(cuda::driver)),
-    ("cuda_runtime", CheckFn::Gpus(cuda::runtime)),
+    ("cublas", CheckFn::Gpus(cuda::cublas)),
     ("cupti", CheckFn::Gpus(cuda::cupti)),
     ("cuda_build", CheckFn::Machine(cuda::build)),
     ("nsys", CheckFn::Machine(tools::nsys)),

@@ -1,8 +1,6 @@
 //! Checks before a kernel is launched: sizes of buffers, limits of the grid, ranges of integers. Pure, so that it is
 //! tested without a GPU.
 
-#![cfg_attr(not(feature = "cuda"), allow(dead_code))] // built without CUDA for its tests alone
-
 use std::ffi::c_void;
 
 use thiserror::Error;

@@ -1,12 +1,9 @@
 //! Runs the model: the [`Engine`] trait, its implementations, and the driver that feeds them requests.
 
 pub mod candle;
-#[cfg(feature = "cuda")]
 pub mod cuda;
 pub mod device;
 pub mod driver;
-// Its checks are tested in builds without CUDA too.
-#[cfg(any(feature = "cuda", test))]
 mod launch;
 pub mod load;
 pub mod sampling;
@@ -76,6 +73,11 @@ pub trait Engine {
 
     /// What the device's allocator has given out, where it is counted.
     fn allocator(&self) -> Option<AllocatorSample> {
+        None
+    }
+
+    /// What a user should know about this engine on this machine.
+    fn remark(&self) -> Option<String> {
         None
     }
 

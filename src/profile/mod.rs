@@ -3,6 +3,7 @@
 pub mod heap;
 pub mod listener;
 pub mod live;
+mod nvtx_client;
 pub mod nvtx_ranges;
 pub mod operator_clock;
 pub mod prefill_progress;

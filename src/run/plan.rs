@@ -183,6 +183,7 @@ impl Plan {
                 seed,
                 sampling,
                 cuda_graphs: config.runtime.cuda_graphs,
+                cublas: config.runtime.cublas,
             })),
             Model::Stock(model) => EngineOptions::Stock(StockOptions {
                 model: model.clone(),

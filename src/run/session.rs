@@ -469,5 +469,5 @@ fn spawn_thread(name: &str, work: impl FnOnce() + Send + 'static) -> Result<Join
     })
 }
 
-#[cfg(all(test, feature = "cuda"))]
+#[cfg(test)]
 mod cuda_tests;

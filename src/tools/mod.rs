@@ -1,5 +1,7 @@
-//! External programs: finds Nsight Systems and Nsight Compute, checks them, and runs programs with a time limit.
+//! External programs and libraries: finds Nsight Systems, Nsight Compute and CUDA's libraries, checks them, and runs programs
+//! with a time limit.
 
+pub mod libraries;
 pub mod nsight;
 pub mod process;
 mod system;

@@ -89,7 +89,6 @@ impl Checkpoint {
     }
 
     /// Whether the weights stay quantised.
-    #[cfg(feature = "cuda")]
     pub fn is_quantised(&self) -> bool {
         self.is_gguf() && !self.dequantised
     }

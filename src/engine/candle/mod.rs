@@ -6,7 +6,6 @@ mod decoder;
 mod gguf;
 mod gguf_header;
 mod gguf_metadata;
-#[cfg(feature = "cuda")]
 pub mod host_values;
 mod load;
 mod matrix;
@@ -68,6 +67,8 @@ pub struct CandleOptions {
     pub sampling: Sampling,
     /// On a GPU, a decode step is launched as one CUDA graph.
     pub cuda_graphs: bool,
+    /// Use cuBLAS on a GPU where it is found.
+    pub cublas: bool,
 }
 
 impl CandleOptions {

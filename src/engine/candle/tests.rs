@@ -25,6 +25,7 @@ fn options() -> CandleOptions {
         checkpoint: None,
         sampling: Sampling::greedy(),
         cuda_graphs: true,
+        cublas: true,
     }
 }
 

@@ -70,7 +70,6 @@ impl SyntheticWeights {
     }
 
     /// Parameters for another device to draw the same values: the key, and centre and half width of the distribution.
-    #[cfg(feature = "cuda")]
     pub fn recipe(&self, tensor: &TensorShape) -> (u64, (f32, f32)) {
         (self.key(&tensor.name), self.distribution(tensor))
     }

@@ -1,9 +1,6 @@
 //! Errors of a GPU, with their remedies.
 
-use cudarc::{
-    cublas::{result::CublasError, sys::cublasStatus_t},
-    driver::{DriverError, sys::CUresult},
-};
+use cudarc::driver::{DriverError, sys::CUresult};
 use thiserror::Error;
 
 use crate::engine::{EngineError, launch::LaunchError};
@@ -11,7 +8,7 @@ use crate::engine::{EngineError, launch::LaunchError};
 #[derive(Debug, Error)]
 pub enum CudaError {
     #[error(
-        "the NVIDIA driver does not respond ({0}); check that it is installed and loaded (nvidia-smi) and visible in the container"
+        "the NVIDIA driver does not respond ({0}); check that it is installed and loaded (nvidia-smi) and visible in the container, or use runtime.device=cpu"
     )]
     NoDriver(String),
     #[error(
@@ -23,9 +20,9 @@ pub enum CudaError {
     )]
     NoSuchDevice { asked: usize, count: usize },
     #[error(
-        "this binary was built for compute capability {built}, and {name} has {found}; rebuild with CUDA_COMPUTE_CAP={remedy}"
+        "{name} has compute capability {found}, and our kernels need {lowest} or later; use runtime.device=cpu"
     )]
-    WrongCapability { built: String, name: String, found: String, remedy: String },
+    TooOld { name: String, found: String, lowest: String },
     #[error(
         "{what} needs {asked} on the GPU, {free} are free; try a smaller model, batch or prompt, or stop other processes on the GPU (nvidia-smi)"
     )]
@@ -77,15 +74,6 @@ impl From<DriverError> for CudaError {
             | CUDA_ERROR_ECC_UNCORRECTABLE
             | CUDA_ERROR_CONTEXT_IS_DESTROYED => CudaError::Poisoned(text),
             _ => CudaError::Driver(text),
-        }
-    }
-}
-
-impl From<CublasError> for CudaError {
-    fn from(error: CublasError) -> Self {
-        match error.0 {
-            cublasStatus_t::CUBLAS_STATUS_ALLOC_FAILED => CudaError::NoRoom,
-            status => CudaError::Blas(format!("{status:?}")),
         }
     }
 }

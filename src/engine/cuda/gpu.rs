@@ -13,14 +13,13 @@ use std::{
     marker::PhantomData,
     ptr,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicU32, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
 
 use cudarc::{
-    cublas::{CudaBlas, result as blas, sys as blas_sys},
     driver::{
         CudaContext, CudaEvent, CudaFunction, CudaGraph, CudaModule, CudaStream, PinnedHostSlice, result, sys,
     },
@@ -28,29 +27,23 @@ use cudarc::{
 };
 
 use half::{bf16, f16};
+use libloading::Library;
 
-use super::error::CudaError;
+use super::{
+    blas::{self, Blas},
+    error::CudaError,
+    images::{HOPPER, HOPPER_IMAGE, IMAGES, Manifest},
+};
 use crate::{
     config::Dtype,
     engine::{
         candle::memory::gigabytes,
-        device,
         launch::{Arg, Launch},
     },
     event::{Allocator, AllocatorSample},
     profile::listener::{Listener, OperatorInstance, Span},
+    tools::{System, libraries::CUDA},
 };
-
-/// The kernels as machine code for the capability of [`device::built_for`].
-const IMAGES: [&[u8]; 7] = [
-    include_bytes!(concat!(env!("OUT_DIR"), "/decode_attention.fatbin")),
-    include_bytes!(concat!(env!("OUT_DIR"), "/prefill_attention.fatbin")),
-    include_bytes!(concat!(env!("OUT_DIR"), "/rope.fatbin")),
-    include_bytes!(concat!(env!("OUT_DIR"), "/rows.fatbin")),
-    include_bytes!(concat!(env!("OUT_DIR"), "/sampling.fatbin")),
-    include_bytes!(concat!(env!("OUT_DIR"), "/skinny.fatbin")),
-    include_bytes!(concat!(env!("OUT_DIR"), "/synthetic.fatbin")),
-];
 
 /// The size that NVIDIA recommends for Hopper.
 const BLAS_WORKSPACE_BYTES: usize = 32 << 20;
@@ -58,13 +51,13 @@ const BLAS_WORKSPACE_BYTES: usize = 32 << 20;
 pub struct Gpu {
     context: Arc<CudaContext>,
     stream: Arc<CudaStream>,
-    blas: CudaBlas,
-    _blas_workspace: Buffer,
+    /// `None` where there is no cuBLAS, or none is wanted.
+    blas: Option<Blas>,
     modules: Vec<Arc<CudaModule>>,
     functions: RefCell<HashMap<String, CudaFunction>>,
     pub multiprocessors: usize,
-    /// Kernels can start before the previous one has ended, and blocks can form clusters.
-    hopper: bool,
+    /// As 90 for 9.0. From 9.0 on kernels can start before the previous one has ended, and blocks can form clusters.
+    capability: u32,
     memory_use: Arc<MemoryUse>,
 }
 
@@ -101,6 +94,10 @@ impl Drop for Buffer {
 }
 
 impl Buffer {
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -219,13 +216,14 @@ impl Product<'_> {
 impl Gpu {
     /// The number of devices; the error says why it is unknown.
     pub fn count() -> Result<usize, CudaError> {
+        load_driver()?;
         result::init()?;
         Ok(usize::try_from(CudaContext::device_count()?).unwrap_or(0))
     }
 
     /// The device's identifier in all of the driver's tools, whatever its CUDA index.
     pub fn uuid(index: usize) -> Option<String> {
-        result::init().ok()?;
+        Self::count().ok()?;
         let device = result::device::get(i32::try_from(index).ok()?).ok()?;
         let bytes = result::device::get_uuid(device).ok()?.bytes.map(|byte| byte as u8);
         let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -238,14 +236,15 @@ impl Gpu {
             CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR as MAJOR,
             CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR as MINOR,
         };
-        result::init().ok()?;
+        Self::count().ok()?;
         let device = result::device::get(i32::try_from(index).ok()?).ok()?;
         // SAFETY: the device is one that the driver has just returned.
         let part = |attribute| unsafe { result::device::get_attribute(device, attribute) }.ok();
         u32::try_from(part(MAJOR)? * 10 + part(MINOR)?).ok()
     }
 
-    pub fn open(index: usize) -> Result<Gpu, CudaError> {
+    /// Checks that our kernels run on a device, without a context on it.
+    pub fn check_usable(index: usize) -> Result<(), CudaError> {
         let count = Self::count()?;
         if count == 0 {
             return Err(CudaError::NoDevice);
@@ -253,47 +252,74 @@ impl Gpu {
         if index >= count {
             return Err(CudaError::NoSuchDevice { asked: index, count });
         }
+        match Self::capability(index) {
+            Some(found) if found < Manifest::get().lowest() => {
+                let device = result::device::get(i32::try_from(index).unwrap_or(0))?;
+                let name = result::device::get_name(device)?;
+                Err(CudaError::TooOld {
+                    name,
+                    found: dotted(found),
+                    lowest: dotted(Manifest::get().lowest()),
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// With cuBLAS where it is found, if `cublas`.
+    pub fn open(index: usize, cublas: bool) -> Result<Gpu, CudaError> {
+        Self::check_usable(index)?;
         // A context that an earlier run has lost stays lost: a process gets only one.
         let context = CudaContext::new(index)?;
         context.synchronize()?;
-        check_capability(&context)?;
         // SAFETY: one thread and one stream, so there is nothing to track. Tracking makes events for every buffer.
         unsafe { context.disable_event_tracking() };
         let stream = context.new_stream()?;
-        let handle = CudaBlas::new(Arc::clone(&stream)).map_err(|error| match CudaError::from(error) {
-            // The free memory can be read now.
-            CudaError::NoRoom => out_of_memory(&context, "cuBLAS", BLAS_WORKSPACE_BYTES),
-            other => other,
-        })?;
         let memory_use = Arc::default();
-        let workspace = alloc(&context, &memory_use, "cuBLAS", BLAS_WORKSPACE_BYTES)?;
-        // SAFETY: the workspace lives as long as the handle, and is used on its one stream.
-        unsafe {
-            blas_sys::cublasSetWorkspace_v2(
-                *handle.handle(),
-                workspace.address as *mut c_void,
-                workspace.bytes,
-            )
-            .result()?;
-        }
-        let modules = IMAGES
-            .into_iter()
-            .map(|image| context.load_module(Ptx::from_binary(image.to_vec())))
-            .collect::<Result<_, _>>()?;
+        let blas = match cublas && blas::path().is_some() {
+            true => {
+                let workspace = alloc(&context, &memory_use, "cuBLAS", BLAS_WORKSPACE_BYTES)?;
+                context.bind_to_thread()?;
+                // SAFETY: of this context and stream, which live as long as the `Gpu`.
+                unsafe { Blas::new(stream.cu_stream().cast(), workspace) }.map_err(|error| match error {
+                    // The free memory can be read now.
+                    CudaError::NoRoom => out_of_memory(&context, "cuBLAS", BLAS_WORKSPACE_BYTES),
+                    other => other,
+                })?
+            }
+            false => None,
+        };
         let multiprocessors =
             context.attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
-        let hopper = context.compute_capability()?.0 >= 9 && built_for() >= 90;
+        let capability = Self::capability(index).unwrap_or(0);
         Ok(Gpu {
             context,
             stream,
-            blas: handle,
-            _blas_workspace: workspace,
-            modules,
+            blas,
+            modules: Vec::new(),
             functions: RefCell::default(),
             multiprocessors: usize::try_from(multiprocessors).unwrap_or(1).max(1),
-            hopper,
+            capability,
             memory_use,
         })
+    }
+
+    /// Loads the kernels; `progress` gets how many of the files are loaded, and of how many, and may stop that. The driver compiles
+    /// them where there is no machine code for this GPU: that takes seconds, once.
+    pub fn load_kernels(&mut self, progress: &mut dyn FnMut(u64, u64) -> bool) -> Result<bool, CudaError> {
+        let images: Vec<&[u8]> =
+            IMAGES.into_iter().chain((self.capability == HOPPER).then_some(HOPPER_IMAGE)).collect();
+        for (done, image) in images.iter().enumerate() {
+            if !progress(done as u64, images.len() as u64) {
+                return Ok(false);
+            }
+            self.modules.push(self.context.load_module(Ptx::from_binary(image.to_vec()))?);
+        }
+        Ok(true)
+    }
+
+    pub fn uses_cublas(&self) -> bool {
+        self.blas.is_some()
     }
 
     pub fn name(&self) -> String {
@@ -302,7 +328,7 @@ impl Gpu {
 
     /// Whether blocks of a kernel can read each other's shared memory.
     pub fn has_clusters(&self) -> bool {
-        self.hopper
+        self.capability >= HOPPER
     }
 
     pub fn free_bytes(&self) -> Result<u64, CudaError> {
@@ -391,7 +417,7 @@ impl Gpu {
         (config.blockDimX, config.blockDimY, config.blockDimZ) = (threads, 1, 1);
         config.sharedMemBytes = shared_bytes.unsigned_abs();
         config.hStream = self.stream.cu_stream();
-        if shape.early && self.hopper {
+        if shape.early && self.capability >= HOPPER {
             config.attrs = &mut attribute;
             config.numAttrs = 1;
         }
@@ -431,44 +457,43 @@ impl Gpu {
         unsafe { self.launch(Launch::of("softcap"), Shape::early((1, 1, 1), 32), &args) }
     }
 
-    /// A matrix product by cuBLAS, summed in f32.
+    /// A matrix product, summed in f32: by cuBLAS, or by our own kernels where there is none.
     pub fn multiply(&self, p: &Product<'_>) -> Result<(), CudaError> {
-        use blas_sys::{cublasComputeType_t, cublasGemmAlgo_t, cublasOperation_t, cudaDataType};
-        let launch = Launch::of("cublasGemmEx");
-        p.check(launch, p.n)?;
-        let kind = |dtype| match dtype {
-            Dtype::F32 => cudaDataType::CUDA_R_32F,
-            Dtype::F16 => cudaDataType::CUDA_R_16F,
-            Dtype::Bf16 => cudaDataType::CUDA_R_16BF,
-        };
-        let (one, beta) = (1f32, if p.add { 1f32 } else { 0f32 });
-        let (m, n, k) = (launch.int("m", p.m)?, launch.int("n", p.n)?, launch.int("k", p.k)?);
+        p.check(Launch::of("the product"), p.n)?;
+        let Some(blas) = &self.blas else { return self.own_product(p) };
         self.context.bind_to_thread()?;
-        // SAFETY: the operands have these sizes, checked above. cuBLAS is column-major: it computes yᵀ = w·xᵀ.
-        unsafe {
-            blas::gemm_ex(
-                *self.blas.handle(),
-                cublasOperation_t::CUBLAS_OP_T,
-                cublasOperation_t::CUBLAS_OP_N,
-                n,
-                m,
-                k,
-                ptr::from_ref(&one).cast(),
-                p.w.address as *const c_void,
-                kind(p.dtype),
-                k,
-                p.x.address as *const c_void,
-                kind(p.dtype),
-                k,
-                ptr::from_ref(&beta).cast(),
-                p.y.address as *mut c_void,
-                kind(p.out),
-                n,
-                cublasComputeType_t::CUBLAS_COMPUTE_32F,
-                cublasGemmAlgo_t::CUBLAS_GEMM_DEFAULT,
-            )
-        }?;
-        Ok(())
+        // SAFETY: the operands have these sizes, checked above.
+        unsafe { blas.multiply(p) }
+    }
+
+    fn own_product(&self, p: &Product<'_>) -> Result<(), CudaError> {
+        /// Rows and columns of a block, its threads and its shared memory, as in `product*.cu`.
+        struct Tiling(&'static str, usize, usize, usize);
+        let aligned = [p.x, p.w].iter().all(|slice| slice.address().is_multiple_of(16));
+        let Tiling(kernel, rows, columns, shared_bytes) = match p.dtype {
+            Dtype::F32 => Tiling("plain_product", 64, 64, 0),
+            _ if !aligned || !p.k.is_multiple_of(8) => Tiling("plain_product", 64, 64, 0),
+            _ if self.capability == HOPPER => {
+                Tiling("hopper_product", 128, 256, 4 * (128 + 256) * 128 + 1024)
+            }
+            _ => Tiling("product", 128, 128, 3 * (128 + 128) * 128),
+        };
+        let logits = if p.out == p.dtype { "" } else { "_logits" };
+        let name = format!("{kernel}{logits}_{}", p.dtype.name());
+        let launch = Launch::of(&name);
+        let args = [
+            p.y.into(),
+            p.x.into(),
+            p.w.into(),
+            launch.arg("m", p.m)?,
+            launch.arg("n", p.n)?,
+            launch.arg("k", p.k)?,
+            Arg::Int(p.add.into()),
+        ];
+        let blocks = p.m.div_ceil(rows) * p.n.div_ceil(columns);
+        let shape = Shape { shared_bytes, ..Shape::plain((blocks, 1, 1), 256) };
+        // SAFETY: the kernel's parameters, on operands of these sizes, checked by `multiply`.
+        unsafe { self.launch(launch, shape, &args) }
     }
 
     /// Captures what `work` puts on the stream as a graph, without running it.
@@ -599,14 +624,13 @@ impl NodeCounter {
         let mut count = 0;
         // SAFETY: the stream lives; optional results may be null; the capturing thread may read the graph.
         unsafe {
-            let (none, edges, many) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
-            let status = sys::cuStreamGetCaptureInfo_v3(
+            let (none, many) = (ptr::null_mut(), ptr::null_mut());
+            let status = sys::cuStreamGetCaptureInfo_v2(
                 self.stream.cu_stream(),
                 &mut status,
                 &mut id,
                 &mut graph,
                 none,
-                edges,
                 many,
             );
             if status == sys::CUresult::CUDA_SUCCESS && !graph.is_null() {
@@ -627,24 +651,28 @@ impl Listener for NodeCounter {
     }
 }
 
-fn built_for() -> u32 {
-    device::built_for().unwrap_or(0)
+fn dotted(capability: u32) -> String {
+    format!("{}.{}", capability / 10, capability % 10)
 }
 
-fn check_capability(context: &CudaContext) -> Result<(), CudaError> {
-    let (major, minor) = context.compute_capability()?;
-    let found = u32::try_from(major * 10 + minor).unwrap_or(0);
-    let built = built_for();
-    if device::runs_on(built, found) {
-        return Ok(());
-    }
-    let dotted = |cap: u32| format!("{}.{}", cap / 10, cap % 10);
-    Err(CudaError::WrongCapability {
-        built: dotted(built),
-        name: context.name()?,
-        found: dotted(found),
-        remedy: found.to_string(),
-    })
+/// Opens the driver's library, which may be outside of the loader's path. cudarc finds it by its name then, and would panic without
+/// it.
+fn load_driver() -> Result<(), CudaError> {
+    static FOUND: OnceLock<bool> = OnceLock::new();
+    let found = *FOUND.get_or_init(|| {
+        CUDA.candidates(&System::here()).iter().any(|path| {
+            // SAFETY: the driver's library, whose initialisers do nothing before `cuInit`.
+            match unsafe { Library::new(path) } {
+                Ok(library) => {
+                    // It stays loaded.
+                    std::mem::forget(library);
+                    true
+                }
+                Err(_) => false,
+            }
+        })
+    });
+    if found { Ok(()) } else { Err(CudaError::NoDriver("libcuda.so.1 is not found".to_owned())) }
 }
 
 fn alloc(

@@ -7,9 +7,11 @@
 // Reason: the decoder relies on token ids and positions in device memory, which the engine keeps within their ranges.
 #![allow(unsafe_code)]
 
+mod blas;
 mod decoder;
 mod error;
 mod gpu;
+mod images;
 mod kernels;
 mod load;
 
@@ -20,12 +22,12 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use cudarc::driver::{CudaEvent, CudaGraph};
 
+pub use self::{blas::path as cublas_path, error::CudaError, gpu::Gpu, images::Manifest, load::LoadedGpu};
 use self::{
     decoder::{Decoder, Weights},
     gpu::Ring,
     kernels::SamplingParameters,
 };
-pub use self::{error::CudaError, gpu::Gpu, load::LoadedGpu};
 use super::{
     Engine, EngineError, PrepareStep, Progress, Prompts,
     candle::{CandleOptions, SyntheticWeights, memory},
@@ -60,6 +62,7 @@ pub struct CudaEngine {
     events: VecDeque<(CudaEvent, CudaEvent)>,
     spare_events: Vec<(CudaEvent, CudaEvent)>,
     device_time: Option<Duration>,
+    cublas_wanted: bool,
 }
 
 /// What chooses tokens.
@@ -73,7 +76,7 @@ enum Sampler {
 impl CudaEngine {
     /// Whether the model fits on the device, without making it.
     pub fn check(options: &CandleOptions, index: usize) -> Result<(), EngineError> {
-        let gpu = Gpu::open(index)?;
+        let gpu = Gpu::open(index, false)?;
         Self::check_on(&gpu, options)
     }
 
@@ -99,8 +102,11 @@ impl CudaEngine {
     /// Makes weights, cache and buffers, and runs every shape once, so that no code is loaded while a request is
     /// measured.
     pub fn new(options: &CandleOptions, index: usize, progress: Progress<'_>) -> Result<Self, EngineError> {
-        let gpu = Gpu::open(index)?;
+        let mut gpu = Gpu::open(index, options.cublas)?;
         Self::check_on(&gpu, options)?;
+        if !gpu.load_kernels(&mut |done, total| progress(PrepareStep::Kernels, done, total))? {
+            return Err(EngineError::Cancelled);
+        }
         let CandleOptions { spec, dtype, batch, max_positions, prompt_tokens, .. } = options;
         let source = match &options.checkpoint {
             Some(checkpoint) => Weights::Checkpoint(checkpoint),
@@ -121,6 +127,7 @@ impl CudaEngine {
             events: VecDeque::new(),
             spare_events: Vec::new(),
             device_time: None,
+            cublas_wanted: options.cublas,
         };
         if !progress(PrepareStep::Kernels, 0, 1) {
             return Err(EngineError::Cancelled);
@@ -304,6 +311,17 @@ impl Engine for CudaEngine {
         self.spare_events.extend(self.events.drain(..));
         self.position = 0;
         Ok(())
+    }
+
+    fn remark(&self) -> Option<String> {
+        let why = match (self.decoder.kernels.gpu.uses_cublas(), self.cublas_wanted) {
+            (true, _) => return None,
+            (false, false) => "cuBLAS is off (runtime.cublas=false)",
+            (false, true) => {
+                "cuBLAS was not found (install CUDA 12 or 13, or the PyPI package nvidia-cublas)"
+            }
+        };
+        Some(format!("{why}: prefill uses our own products, which are slower; decode is not affected"))
     }
 
     fn device_time(&self) -> Option<Duration> {

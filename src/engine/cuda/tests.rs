@@ -29,7 +29,13 @@ use crate::{
 const TYPES: [Dtype; 3] = [Dtype::F32, Dtype::Bf16, Dtype::F16];
 
 fn kernels(dtype: Dtype) -> Kernels {
-    Kernels { gpu: Gpu::open(0).unwrap(), dtype, activation: Activation::Silu }
+    kernels_with(dtype, true)
+}
+
+fn kernels_with(dtype: Dtype, cublas: bool) -> Kernels {
+    let mut gpu = Gpu::open(0, cublas).unwrap();
+    assert!(gpu.load_kernels(&mut |_, _| true).unwrap());
+    Kernels { gpu, dtype, activation: Activation::Silu }
 }
 
 /// The random draws of one test, the same every time.
@@ -163,6 +169,42 @@ fn products_match() {
                 dtype,
                 &format!("{what}, logits"),
             );
+        }
+    }
+}
+
+/// Many rows, without cuBLAS: tiles that are not full in every direction, columns that are not divisible by eight or by two.
+#[test]
+#[ignore = "needs a GPU"]
+fn own_products_match() {
+    for dtype in TYPES {
+        let (k, mut draws) = (kernels_with(dtype, false), Draws::new(7));
+        assert!(!k.gpu.uses_cublas());
+        for case in 0..40 {
+            let (rows, n) = (18 + draws.below(400), 1 + draws.below(700));
+            let columns = match case % 4 {
+                3 => 1 + draws.below(300),
+                _ => 8 * (1 + draws.below(80)),
+            };
+            let (x, w) = (draws.values(rows * columns, dtype), draws.values(n * columns, dtype));
+            let before = draws.values(rows * n, dtype);
+            let product =
+                tensor(&x, &[rows, columns]).matmul(&tensor(&w, &[n, columns]).t().unwrap()).unwrap();
+            let (x, w) = (put(&k, &x), matrix(&k, &w, n, columns));
+            let what = format!("{rows}×{columns} by {n}");
+
+            let y = room(&k, rows * n);
+            k.linear(&y, &x, &w, rows, None, false).unwrap();
+            assert_close(&get(&k, &y, rows * n), &flat(&product), dtype, &what);
+            let y = put(&k, &before);
+            k.linear(&y, &x, &w, rows, None, true).unwrap();
+            let sum = (&product + tensor(&before, &[rows, n])).unwrap();
+            assert_close(&get(&k, &y, rows * n), &flat(&sum), dtype, &format!("{what}, added"));
+            let logits = k.gpu.alloc("a test", rows * n * 4).unwrap();
+            k.gpu.fill(&logits, 0xff).unwrap();
+            k.logits(&logits, &x, &w, rows).unwrap();
+            let found: Vec<f32> = k.gpu.download(&logits, rows * n).unwrap();
+            assert_close(&found, &flat(&product), dtype, &format!("{what}, logits"));
         }
     }
 }
@@ -604,6 +646,7 @@ fn options(spec: &ModelSpec, dtype: Dtype, batch: usize, prompt: usize, steps: u
         checkpoint: None,
         sampling: Sampling::greedy(),
         cuda_graphs: true,
+        cublas: true,
     }
 }
 
@@ -741,7 +784,7 @@ fn errors_name_the_problem() {
     // The device still works.
     CudaEngine::new(&options(&spec, Dtype::F32, 1, 8, 8), 0, &mut |_, _, _| true).unwrap();
 
-    let gpu = Gpu::open(0).unwrap();
+    let gpu = Gpu::open(0, true).unwrap();
     let free = gpu.free_bytes().unwrap();
     let error = gpu.alloc("a test", free as usize + (1 << 30)).err().expect("more than is free").to_string();
     assert!(error.contains("a test needs") && error.contains("are free"), "{error}");
@@ -763,7 +806,7 @@ fn a_stopped_gpu_is_reported_with_the_remedy() {
             .unwrap();
         assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stdout));
         // This process is not affected.
-        Gpu::open(0).unwrap();
+        Gpu::open(0, true).unwrap();
         return;
     }
     let (_, spec) = tiny_models().remove(0);
@@ -798,7 +841,7 @@ fn launches_beyond_their_buffers_are_refused() {
     let other_ring = k.gpu.ring(4, 3).unwrap();
     let refused = [
         ("skinny_8_bf16", "y has 256 bytes", k.linear(&y, &x, &w, 5, None, false)),
-        ("cublasGemmEx", "y has 256 bytes", k.linear(&y, &x, &w, 100, None, false)),
+        ("the product", "y has 256 bytes", k.linear(&y, &x, &w, 100, None, false)),
         ("skinny_8_bf16", "the bias has 256 bytes", {
             let wide = matrix(&k, &vec![0.5; 256 * 64], 256, 64);
             k.linear(&room(&k, 256), &x, &wide, 1, Some(&y), false)

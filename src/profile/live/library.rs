@@ -16,6 +16,7 @@ use super::{
     buffers::{BUFFER_BYTES, Buffers, Lost},
     records::{EXTERNAL_KIND, Record, kind, read},
 };
+use crate::tools::{System, libraries::CUPTI};
 
 /// Why kernels cannot be recorded, with the remedy.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -73,14 +74,6 @@ pub struct Cupti {
     _library: Library,
 }
 
-const NAMES: [&str; 3] = ["libcupti.so.13", "libcupti.so.12", "libcupti.so"];
-/// Where toolkits install it outside of the loader's path.
-const DIRECTORIES: [&str; 4] = [
-    "/usr/local/cuda/extras/CUPTI/lib64",
-    "/usr/local/cuda/targets/x86_64-linux/lib",
-    "/usr/local/cuda/lib64",
-    "/opt/cuda/extras/CUPTI/lib64",
-];
 /// CUPTI records an external id only for a call that is recorded too. All calls are: single ones can be selected only before
 /// the program uses CUDA.
 const KINDS: [(u32, &str); 6] = [
@@ -119,7 +112,8 @@ impl Cupti {
     /// The library; found and loaded once.
     pub fn get() -> Result<&'static Cupti, Refusal> {
         static LOADED: OnceLock<Result<Cupti, Refusal>> = OnceLock::new();
-        LOADED.get_or_init(|| Cupti::find(&candidates())).as_ref().map_err(Clone::clone)
+        let load = || Cupti::find(&CUPTI.candidates(&System::here()));
+        LOADED.get_or_init(load).as_ref().map_err(Clone::clone)
     }
 
     fn find(candidates: &[PathBuf]) -> Result<Cupti, Refusal> {
@@ -133,7 +127,10 @@ impl Cupti {
             }
         }
         Err(refused.unwrap_or_else(|| Refusal::Missing {
-            searched: format!("{} on the loader's path and in {}", NAMES.join(", "), DIRECTORIES.join(", ")),
+            searched: format!(
+                "{} on the loader's path, in CUDA's directories and in Python's packages",
+                CUPTI.names().collect::<Vec<_>>().join(", ")
+            ),
         }))
     }
 
@@ -307,16 +304,6 @@ fn cuda_version(cupti: u32) -> Option<String> {
     }
 }
 
-fn candidates() -> Vec<PathBuf> {
-    let mut paths: Vec<PathBuf> = NAMES.iter().map(PathBuf::from).collect();
-    let roots = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(std::env::var_os).map(PathBuf::from);
-    let toolkits = roots.flat_map(|root| ["extras/CUPTI/lib64", "lib64", "lib"].map(|dir| root.join(dir)));
-    for dir in toolkits.chain(DIRECTORIES.iter().map(PathBuf::from)) {
-        paths.extend(NAMES.iter().map(|name| dir.join(name)));
-    }
-    paths
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -325,7 +312,7 @@ mod tests {
     fn a_missing_library_is_reported_with_the_searched_directories() {
         let Err(refusal) = Cupti::find(&[PathBuf::from("/nowhere/libcupti.so.13")]) else { panic!("found") };
         let message = refusal.to_string();
-        assert!(message.contains("libcupti.so.13") && message.contains("/usr/local/cuda"), "{message}");
+        assert!(message.contains("libcupti.so.13") && message.contains("Python"), "{message}");
         assert!(refusal.remedy().contains("LD_LIBRARY_PATH"));
     }
 

@@ -43,8 +43,6 @@ pub struct Target<'a> {
     pub conf_dir: &'a Path,
     /// Where relative paths of the configuration begin. The tool itself runs elsewhere.
     pub working_dir: &'a Path,
-    /// Whether it marks its phases, so that a tool can wait for one.
-    pub gated: bool,
     /// The value of [`under::VARIABLE`].
     pub mark: &'a str,
 }
@@ -70,20 +68,18 @@ pub fn nsys(tool: &Path, config: &NsysConfig, output: &Path, target: Target<'_>)
     let mut args = vec!["profile".to_owned()];
     args.extend(config.extra.iter().cloned());
     args.extend(["-t", &config.trace.join(","), "-s", "none", "--cpuctxsw=none"].map(str::to_owned));
-    if target.gated {
-        let range = match config.phase {
-            ToolPhase::Decode => "decode",
-            ToolPhase::Prefill => "prefill",
-            ToolPhase::Both => "request",
-        };
-        // By default nsys stops the program at the end of the first range.
-        let end = match config.requests {
-            1 => "stop".to_owned(),
-            several => format!("repeat:{several}"),
-        };
-        args.extend(["-c".into(), "nvtx".into(), "-p".into(), format!("{range}@llmprof")]);
-        args.push(format!("--capture-range-end={end}"));
-    }
+    let range = match config.phase {
+        ToolPhase::Decode => "decode",
+        ToolPhase::Prefill => "prefill",
+        ToolPhase::Both => "request",
+    };
+    // By default nsys stops the program at the end of the first range.
+    let end = match config.requests {
+        1 => "stop".to_owned(),
+        several => format!("repeat:{several}"),
+    };
+    args.extend(["-c".into(), "nvtx".into(), "-p".into(), format!("{range}@llmprof")]);
+    args.push(format!("--capture-range-end={end}"));
     args.extend(["--cuda-graph-trace=node".into(), "-o".into(), output_name(output)]);
     args.extend(["-f".into(), "true".into()]);
     args.extend(target.argv());
@@ -118,17 +114,15 @@ pub fn ncu(
 ) -> ToolCommand {
     let mut args = config.extra.clone();
     args.extend(["--target-processes".into(), "all".into()]);
-    if target.gated {
-        // The slash selects push/pop ranges.
-        let (decode, prefill) = ("llmprof@decode_step/", "llmprof@prefill/");
-        let ranges = match config.phase {
-            ToolPhase::Decode => vec![decode],
-            ToolPhase::Prefill => vec![prefill],
-            ToolPhase::Both => vec![prefill, decode],
-        };
-        args.push("--nvtx".into());
-        args.extend(ranges.into_iter().flat_map(|range| ["--nvtx-include".to_owned(), range.to_owned()]));
-    }
+    // The slash selects push/pop ranges.
+    let (decode, prefill) = ("llmprof@decode_step/", "llmprof@prefill/");
+    let ranges = match config.phase {
+        ToolPhase::Decode => vec![decode],
+        ToolPhase::Prefill => vec![prefill],
+        ToolPhase::Both => vec![prefill, decode],
+    };
+    args.push("--nvtx".into());
+    args.extend(ranges.into_iter().flat_map(|range| ["--nvtx-include".to_owned(), range.to_owned()]));
     let count = match selection.regex {
         Some(regex) => {
             args.extend(["-k".into(), format!("regex:{regex}")]);
@@ -251,7 +245,6 @@ mod tests {
             program: Path::new("/bin/llmprof-tui"),
             conf_dir: Path::new("/runs/a b/nsys/conf"),
             working_dir: Path::new("/home/me"),
-            gated: true,
             mark: "nsys/1",
         }
     }
@@ -282,7 +275,6 @@ mod tests {
         ] {
             assert_eq!(nsys_line(&config, target()), format!("{begin} {gate}{end}"));
         }
-        assert_eq!(nsys_line(&plain, Target { gated: false, ..target() }), format!("{begin} {end}"));
         let more = NsysConfig {
             trace: vec!["cuda".into(), "osrt".into()],
             extra: vec!["--gpu-metrics-device=0".into()],
@@ -297,15 +289,15 @@ mod tests {
 
     #[test]
     fn ncu_selects_launches_in_ranges() {
-        let line = |config: &NcuConfig, regex: Option<&str>, gated: bool| {
+        let line = |config: &NcuConfig, regex: Option<&str>| {
             let metrics = ["a.sum".to_owned(), "b.sum".to_owned()];
             let selection = Selection { regex, metrics: &metrics };
-            ncu(Path::new("ncu"), config, &selection, Path::new("out"), Target { gated, ..target() }).line()
+            ncu(Path::new("ncu"), config, &selection, Path::new("out"), target()).line()
         };
         let environment = "LC_ALL=C LLMPROF_UNDER=nsys/1";
         let plain = NcuConfig::default();
         assert_eq!(
-            line(&plain, Some("^rope$"), true),
+            line(&plain, Some("^rope$")),
             format!(
                 "{environment} ncu --target-processes all --nvtx --nvtx-include llmprof@decode_step/ \
                  -k regex:'^rope$' -s 0 -c 3 --metrics a.sum,b.sum --replay-mode kernel --clock-control none -f -o out {CHILD}"
@@ -321,14 +313,13 @@ mod tests {
             ..plain
         };
         assert_eq!(
-            line(&other, None, true),
+            line(&other, None),
             format!(
                 "{environment} ncu --cache-control=none --target-processes all --nvtx --nvtx-include \
                  llmprof@prefill/ --nvtx-include llmprof@decode_step/ -s 7 -c 100 --set full --replay-mode application \
                  --clock-control base -f -o out {CHILD}"
             )
         );
-        assert!(!line(&other, None, false).contains("nvtx"));
     }
 
     #[test]

@@ -27,7 +27,6 @@ use crate::{
     config::{RunConfig, Runtime, ToolPhase},
     event::{Device, Event, EventTx, KernelReport, Level, Phase, ToolRun, ToolState, kernels::KernelTable},
     kernels::top::TopList,
-    profile::nvtx_ranges,
     rundir::RunDir,
     tools::{
         System,
@@ -58,8 +57,7 @@ impl Tool {
     /// The command line of a re-run of `config`, as far as it is known before.
     pub fn command_line(self, config: &RunConfig) -> String {
         let (program, tool, later) = (Path::new("llmprof-tui"), Path::new(self.name()), Path::new("…"));
-        let gated = nvtx_ranges::AVAILABLE;
-        let target = Target { program, conf_dir: later, working_dir: later, gated, mark: "" };
+        let target = Target { program, conf_dir: later, working_dir: later, mark: "" };
         let command = match self {
             Tool::Nsys => command::nsys(tool, &config.profiling.nsys, later, target),
             Tool::Ncu => {
@@ -131,8 +129,6 @@ pub struct Rerun {
     pub model_in_memory: bool,
     /// Of its GPU, as 90 for 9.0.
     pub compute_capability: Option<u32>,
-    /// Whether this build marks phases with NVTX ranges.
-    pub gated: bool,
     /// This program.
     pub program: PathBuf,
     /// Where tools are searched. Its `stop` cancels the re-run.
@@ -217,12 +213,6 @@ impl Rerun {
             return Err(last.unwrap_or_else(no_tables));
         }
         notes.extend(passes.iter().find_map(|pass| pass.remark.clone()));
-        if !self.gated {
-            notes.push(
-                "this build has no NVTX ranges (feature nvtx): the tables include all phases and the warm-up"
-                    .to_owned(),
-            );
-        }
         self.complete(&mut tables, notes);
         let name = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
         let file = match &reports[..] {
@@ -230,7 +220,7 @@ impl Rerun {
             _ => name(&dir).unwrap_or_default(),
         };
         let version = installed.version().map(|version| format!(" {version}")).unwrap_or_default();
-        let phase = self.tool.phase(&self.config).filter(|_| self.gated);
+        let phase = self.tool.phase(&self.config);
         Ok(KernelReport { tool: format!("{}{version}", self.tool), phase, file, tables })
     }
 
@@ -279,7 +269,6 @@ impl Rerun {
             program: &self.program,
             conf_dir: &files.conf_dir,
             working_dir: &working_dir,
-            gated: self.gated,
             mark: mark.value(),
         };
         let tool_path = self.system.at(&installed.path);

@@ -116,6 +116,9 @@ impl EngineThread {
         let prepare_ms = if self.plan.simulated() { 0.0 } else { started.elapsed().as_micros() as f64 / 1e3 };
         self.tx.send(Event::Ready(Ready { prepare_ms }));
         self.tx.notice(Level::Info, "engine", format!("ready after {}", millis(prepare_ms)));
+        if let Some(remark) = engine.remark() {
+            self.tx.notice(Level::Warn, "engine", remark);
+        }
         Ok(engine)
     }
 

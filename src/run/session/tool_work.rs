@@ -16,7 +16,6 @@ use crate::{
     engine::device,
     event::{Event, Level, Outcome, Phase, RunFinished, ToolState, kernels::Kind},
     kernels::top::{TopList, top},
-    profile::nvtx_ranges,
     run::rerun::{Rerun, Tool, Trouble, TroubleKind},
     tools::System,
 };
@@ -127,8 +126,8 @@ impl Session {
         };
         let program = std::env::current_exe().map_err(|e| failed("cannot find this program", e))?;
         let reported = self.state.profiled_gpu().and_then(|gpu| gpu.info.compute_capability.as_deref());
-        // Nothing is sampled in a run for tools alone, but the kernels of this build are for one generation.
-        let built_for = || device::built_for().filter(|_| !self.plan.device.is_cpu());
+        // Nothing is sampled in a run for tools alone.
+        let asked = || device::compute_capability(&self.plan.device);
         let mut config = self.plan.composed.config.clone();
         // While this run has the memory, the child might choose another type.
         config.model.dtype = self.plan.dtype.into();
@@ -139,8 +138,7 @@ impl Session {
             run_dir,
             kernels,
             model_in_memory: self.computes(),
-            compute_capability: reported.and_then(compute_capability).or_else(built_for),
-            gated: nvtx_ranges::AVAILABLE,
+            compute_capability: reported.and_then(compute_capability).or_else(asked),
             program,
             system: System { stop: Arc::default(), ..System::here() },
         })

@@ -53,9 +53,9 @@ impl StockOptions {
         match &self.device {
             // Where free memory is not to be known, the attempt is made.
             event::Device::Cpu => self.check_within(memory::free_bytes().unwrap_or(u64::MAX), None),
-            #[cfg(feature = "cuda")]
+            #[cfg(feature = "candle-cuda")]
             event::Device::Cuda(index) => {
-                let gpu = crate::engine::cuda::Gpu::open(*index as usize)?;
+                let gpu = crate::engine::cuda::Gpu::open(*index as usize, false)?;
                 self.check_within(gpu.free_bytes()?, Some(&gpu.name()))
             }
             other => Err(unsupported(other)),
@@ -196,7 +196,7 @@ fn on<T: Send>(pool: Option<&ThreadPool>, work: impl FnOnce() -> T + Send) -> T 
     }
 }
 
-#[cfg(feature = "cuda")]
+#[cfg(feature = "candle-cuda")]
 fn device(device: &event::Device) -> Result<Device, EngineError> {
     let event::Device::Cuda(index) = device else { return Ok(Device::Cpu) };
     let device = Device::new_cuda(*index as usize)?;
@@ -210,7 +210,7 @@ fn device(device: &event::Device) -> Result<Device, EngineError> {
     Ok(device)
 }
 
-#[cfg(not(feature = "cuda"))]
+#[cfg(not(feature = "candle-cuda"))]
 fn device(device: &event::Device) -> Result<Device, EngineError> {
     match device {
         event::Device::Cpu => Ok(Device::Cpu),

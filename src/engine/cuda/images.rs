@@ -1,0 +1,102 @@
+//! The kernels that travel with the program, compiled ahead of time: `just kernels` makes them from `kernels/`.
+
+use std::{fmt, sync::LazyLock};
+
+use serde::Deserialize;
+
+macro_rules! images {
+    ($($name:literal),* $(,)?) => {
+        [$(include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/assets/kernels/", $name, ".fatbin"))),*]
+    };
+}
+
+/// Machine code for each capability of the manifest, and PTX for later GPUs.
+pub const IMAGES: [&[u8]; 8] = images![
+    "decode_attention",
+    "prefill_attention",
+    "product",
+    "rope",
+    "rows",
+    "sampling",
+    "skinny",
+    "synthetic",
+];
+
+/// For compute capability 9.0 alone.
+pub const HOPPER_IMAGE: &[u8] =
+    include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/assets/kernels/product_hopper.fatbin"));
+pub const HOPPER: u32 = 90;
+
+/// What the images were made from and for.
+#[derive(Debug, Deserialize)]
+pub struct Manifest {
+    pub sources_sha256: String,
+    /// The version of the compiler.
+    pub cuda: String,
+    /// With machine code, as 90 for 9.0.
+    pub capabilities: Vec<u32>,
+    /// With PTX, which the driver compiles for every later capability.
+    pub ptx: Vec<u32>,
+}
+
+/// `compiled with CUDA 13.0 for compute capability 8.0, 9.0; PTX of 8.0, 9.0 for later GPUs`.
+impl fmt::Display for Manifest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let list = |all: &[u32]| {
+            let dotted = all.iter().map(|cap| format!("{}.{}", cap / 10, cap % 10));
+            dotted.collect::<Vec<_>>().join(", ")
+        };
+        let (code, ptx) = (list(&self.capabilities), list(&self.ptx));
+        write!(
+            f,
+            "compiled with CUDA {} for compute capability {code}; PTX of {ptx} for later GPUs",
+            self.cuda
+        )
+    }
+}
+
+impl Manifest {
+    pub fn get() -> &'static Manifest {
+        static MANIFEST: LazyLock<Manifest> = LazyLock::new(|| {
+            let text = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/assets/kernels/manifest.json"));
+            serde_json::from_str(text).expect("a test reads it")
+        });
+        &MANIFEST
+    }
+
+    /// Whether a GPU of this capability runs machine code: of its own generation, and not of a later member of it.
+    pub fn has_machine_code(&self, capability: u32) -> bool {
+        self.capabilities.iter().any(|built| built / 10 == capability / 10 && *built <= capability)
+    }
+
+    pub fn cuda_major(&self) -> u32 {
+        self.cuda.split('.').next().and_then(|major| major.parse().ok()).unwrap_or(0)
+    }
+
+    pub fn lowest(&self) -> u32 {
+        self.capabilities.iter().chain(&self.ptx).copied().min().unwrap_or(u32::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn machine_code_runs_within_its_generation() {
+        let manifest = Manifest::get();
+        for (capability, wanted) in [
+            (80, true),
+            (86, true),
+            (87, true),
+            (89, true),
+            (90, true),
+            (103, true),
+            (110, false),
+            (121, true),
+        ] {
+            assert_eq!(manifest.has_machine_code(capability), wanted, "{capability}");
+        }
+        assert_eq!(manifest.lowest(), 80);
+    }
+}

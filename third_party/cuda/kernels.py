@@ -1,0 +1,102 @@
+#!/usr/bin/env python3
+"""Compiles the CUDA kernels ahead of time into assets/kernels/: `just kernels`. Needs nvcc, no GPU.
+
+Every file of src/engine/cuda/kernels/*.cu becomes one .fatbin with machine code for each capability below and PTX, which the
+driver compiles for later GPUs. manifest.json has the hash of the sources, by which a test finds files that are out of date, and
+the registers and spilled bytes of every kernel.
+"""
+
+import concurrent.futures
+import hashlib
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SOURCES = ROOT / "src/engine/cuda/kernels"
+TARGET = ROOT / "assets/kernels"
+CAPABILITIES = [80, 86, 89, 90, 100, 120]
+# 8.0 for all that have no machine code here, 9.0 for the early start of kernels and clusters.
+PTX = [80, 90]
+# Instructions of one capability alone.
+ONLY = {"product_hopper": "90a"}
+
+
+def nvcc() -> str:
+    home = os.environ.get("CUDA_HOME")
+    found = os.environ.get("NVCC") or (f"{home}/bin/nvcc" if home else None) or shutil.which("nvcc")
+    if not found:
+        sys.exit('kernels: nvcc not found; install CUDA 13, or eval "$(third_party/cuda/bootstrap.sh)"')
+    return found
+
+
+def targets(name: str) -> list[str]:
+    if name in ONLY:
+        arch = ONLY[name]
+        return [f"-gencode=arch=compute_{arch},code=[sm_{arch},compute_{arch}]"]
+    codes = {cap: [f"sm_{cap}"] + ([f"compute_{cap}"] if cap in PTX else []) for cap in CAPABILITIES}
+    return [f"-gencode=arch=compute_{cap},code=[{','.join(code)}]" for cap, code in codes.items()]
+
+
+def compiled(source: pathlib.Path) -> list[dict]:
+    """Compiles one file; returns the resources of its kernels as the assembler reports them."""
+    name = source.stem
+    command = [nvcc(), "-fatbin", "-O3", "-std=c++17", "-compress-mode=size", "-Xptxas", "-v", *targets(name)]
+    command += ["-o", str(TARGET / f"{name}.fatbin"), str(source)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"kernels: nvcc failed on {source.name}:\n{done.stderr}")
+    rows, entry = [], None
+    for line in done.stderr.splitlines():
+        if found := re.search(r"Compiling entry function '(\w+)' for '(sm_\w+)'", line):
+            entry = {"kernel": found[1], "for": found[2]}
+        elif entry and (found := re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", line)):
+            entry["spilled_bytes"] = int(found[1])
+        elif entry and (found := re.search(r"Used (\d+) registers", line)):
+            rows.append(entry | {"registers": int(found[1])})
+            entry = None
+    return rows
+
+
+def hash_of_sources() -> str:
+    """As `hash_of_sources` in src/engine/cuda/images.rs computes it: each name and content, by name."""
+    digest = hashlib.sha256()
+    for path in sorted(SOURCES.glob("*.cu*")):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def main() -> None:
+    TARGET.mkdir(parents=True, exist_ok=True)
+    for old in TARGET.glob("*.fatbin"):
+        old.unlink()
+    sources = sorted(SOURCES.glob("*.cu"))
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        rows = [row for rows in pool.map(compiled, sources) for row in rows]
+    version = subprocess.run([nvcc(), "--version"], capture_output=True, text=True).stdout
+    release = re.search(r"release ([\d.]+)", version)
+    manifest = {
+        "sources_sha256": hash_of_sources(),
+        "cuda": release[1] if release else "unknown",
+        "capabilities": CAPABILITIES,
+        "ptx": PTX,
+        "kernels": sorted(rows, key=lambda row: (row["kernel"], row["for"])),
+    }
+    text = json.dumps(manifest, indent=1)
+    # One line for each kernel.
+    text = re.sub(r"\{\s+(\"kernel\"[^}]*?)\s+\}", lambda m: "{" + re.sub(r"\s+", " ", m[1]) + "}", text)
+    text = re.sub(r"\[\s+((?:\d+,?\s+)+)\]", lambda m: "[" + re.sub(r"\s+", " ", m[1]).strip() + "]", text)
+    (TARGET / "manifest.json").write_text(text + "\n")
+    bytes_of = sum(path.stat().st_size for path in TARGET.glob("*.fatbin"))
+    spilled = [row for row in rows if row["spilled_bytes"]]
+    print(f"kernels: {len(sources)} files, {len(rows)} kernels, {bytes_of / 1e6:.2f} MB, {len(spilled)} of them spill")
+    for row in spilled:
+        print(f"  {row['kernel']} for {row['for']}: {row['registers']} registers, {row['spilled_bytes']} bytes spilled")
+
+
+if __name__ == "__main__":
+    main()
