@@ -170,6 +170,8 @@ pub static BINDINGS: &[Binding] = &[
     key(&[Char('-')], KERNELS, A::Zoom(-1), "", "zoom out of the timeline of the step"),
     key(&[Char('[')], KERNELS, A::StepTimelinePart(-1), "", "previous part of the timeline"),
     key(&[Char(']')], KERNELS, A::StepTimelinePart(1), "", "next part of the timeline"),
+    key(&[Enter], On(Pane::Gpu), A::OpenGpu, "", "of several GPUs, show the selected one in large"),
+    key(&[Esc], On(Pane::Gpu), A::CloseGpu, "", "return to the table of GPUs"),
     key(&[Char('g')], On(Pane::Gpu), A::NextGpu, "", "select the next GPU"),
     key(&[Left, Char('h')], TOKENS, A::Scrub(1), "", "select the previous token"),
     key(&[Right, Char('l')], TOKENS, A::Scrub(-1), "", "select the next token"),

@@ -24,6 +24,9 @@ pub enum Action {
     Move(isize),
     Sort,
     NextGpu,
+    /// Show the selected one of several GPUs in large.
+    OpenGpu,
+    CloseGpu,
     /// So many tokens back.
     Scrub(i64),
     FollowTokens,
@@ -106,6 +109,8 @@ pub struct Extent {
     /// When the selected one happened.
     pub incident_at: Option<Stamp>,
     pub gpus: usize,
+    /// The selected one.
+    pub gpu: usize,
     pub runs: usize,
     pub log_lines: usize,
     pub snapshots: usize,
@@ -165,6 +170,10 @@ pub fn update(ui: &mut UiState, action: Action, extent: Extent) -> Option<Effect
             let next = ui.gpu.map_or(0, |gpu| gpu + 1);
             ui.gpu = (next < extent.gpus).then_some(next);
         }
+        Action::OpenGpu if extent.gpus > 1 => (ui.gpu, ui.gpu_open) = (Some(extent.gpu), true),
+        Action::OpenGpu => {}
+        Action::CloseGpu if ui.gpu_open => ui.gpu_open = false,
+        Action::CloseGpu => return Some(Effect::Replay(ReplayCommand::Leave)),
         Action::Scrub(back) => {
             let newest = extent.tokens_seen.saturating_sub(1);
             let oldest = extent.tokens_seen.saturating_sub(extent.tokens as u64);
@@ -198,6 +207,7 @@ fn show(ui: &mut UiState, pane: Pane) -> Option<Effect> {
 fn move_in_pane(ui: &mut UiState, by: isize, extent: Extent) {
     match ui.pane {
         Pane::Overview => {}
+        Pane::Gpu if extent.gpus > 1 && !ui.gpu_open => ui.gpu = Some(moved(extent.gpu, by, extent.gpus)),
         Pane::Gpu => ui.reading = moved(ui.reading, by, extent.readings),
         Pane::Tokens => ui.incident = moved(ui.incident, by, extent.incidents),
         Pane::Kernels => ui.kernels.move_by(by, extent.kernels),
@@ -239,6 +249,27 @@ mod tests {
     }
 
     #[test]
+    fn one_of_several_gpus_is_opened_and_closed() {
+        let mut ui = UiState { pane: Pane::Gpu, ..ui() };
+        let several =
+            |ui: &UiState| Extent { gpus: 3, gpu: ui.gpu.unwrap_or(1), readings: 11, ..Extent::default() };
+        let mut press = |action: Action| {
+            let extent = several(&ui);
+            let effect = update(&mut ui, action, extent);
+            (ui.gpu, ui.gpu_open, ui.reading, effect)
+        };
+        assert_eq!(press(Action::Move(1)), (Some(2), false, 0, None));
+        assert_eq!(press(Action::Move(-9)), (Some(0), false, 0, None));
+        assert_eq!(press(Action::OpenGpu), (Some(0), true, 0, None));
+        assert_eq!(press(Action::Move(2)), (Some(0), true, 2, None), "now the readings are selected");
+        assert_eq!(press(Action::CloseGpu), (Some(0), false, 2, None));
+        assert_eq!(press(Action::CloseGpu).3, Some(Effect::Replay(ReplayCommand::Leave)));
+        let mut alone = UiState { pane: Pane::Gpu, ..UiState::new(ThemeName::Dark) };
+        update(&mut alone, Action::OpenGpu, Extent { gpus: 1, ..Extent::default() });
+        assert!(!alone.gpu_open);
+    }
+
+    #[test]
     fn no_selection_moves_past_the_end() {
         let mut ui = ui();
         let extent = Extent {
@@ -250,6 +281,7 @@ mod tests {
             incidents: 2,
             incident_at: None,
             gpus: 1,
+            gpu: 0,
             runs: 3,
             log_lines: 5,
             snapshots: 0,
