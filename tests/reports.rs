@@ -8,7 +8,7 @@ use std::{fs, path::Path};
 
 use common::{events, record, run};
 use llmprof::{
-    event::{Envelope, Event},
+    event::{EngineKind, Envelope, Event},
     report::{DEFINITIONS, Document, NAMES, documents},
     state::RunState,
 };
@@ -249,6 +249,23 @@ fn the_summary_for_everyone_has_no_words_of_the_field() {
             assert!(summary.content.contains("watt-hours"), "{name}: {}", summary.content);
         }
     }
+}
+
+#[test]
+fn a_watch_is_summarised_without_requests() {
+    let mut events = demo(DEMOS[0]);
+    for envelope in &mut events {
+        if let Event::RunStarted(run) = &mut envelope.event {
+            run.engine = EngineKind::None;
+        }
+    }
+    events.retain(|envelope| !matches!(envelope.event, Event::Token(_) | Event::RequestStarted(_)));
+    let made = documents(&fold(&events));
+    let content = |name: &str| &made.iter().find(|document| document.name == name).unwrap().content;
+    let summary = content("stakeholder_summary.md");
+    assert_eq!(jargon(&summary.replace("NVIDIA H200", "")), None, "{summary}");
+    assert!(!summary.contains("fast") && summary.contains("The graphics card was watched"), "{summary}");
+    assert!(!content("report.html").contains("class=\"tiles\""), "there is no latency");
 }
 
 /// The text of the first element with this tag.

@@ -26,16 +26,22 @@ use crate::{
 
 /// What was measured, is it fast, what limits it, what it costs, can it be trusted, what to do.
 pub(super) fn summary_md(state: &RunState) -> String {
-    let mut out = format!("# {}: summary\n\n", heading(state));
+    let watched = state.watches();
+    let heading = if watched { "Graphics card".to_owned() } else { heading(state) };
+    let mut out = format!("# {heading}: summary\n\n");
     let lead = lead(state);
     if !lead.is_empty() {
         out += &paragraph(&format!("**{}**", lead.join(" ")));
     }
     section(&mut out, "What was measured", &what_was_measured(state));
-    section(&mut out, "Is it fast?", &is_it_fast(state));
+    if !watched {
+        section(&mut out, "Is it fast?", &is_it_fast(state));
+    }
     section(&mut out, "What limits it?", &limits(state));
-    section(&mut out, "What does it cost?", &costs(state));
-    section(&mut out, "Can the numbers be trusted?", &trust(state));
+    if !watched {
+        section(&mut out, "What does it cost?", &costs(state));
+        section(&mut out, "Can the numbers be trusted?", &trust(state));
+    }
     section(&mut out, "What to do next", &to_do(state));
     out.push_str("All numbers and how they are defined: `report.html`.\n");
     out
@@ -227,13 +233,13 @@ fn limits(state: &RunState) -> Vec<String> {
     let mut lines: Vec<String> = causes(state)
         .iter()
         .map(|cause| {
-            let cost = cause.cost_pct.unwrap_or_default();
+            let cost = cause.cost.map_or_else(String::new, |cost| cost.to_string());
+            let about = if cause.cost_range_pct.is_some() { "" } else { "about " };
             format!(
-                "{}, the card is slowed down by {} in {} of the time: about {} slower.",
+                "{}, the card is slowed down by {} in {} of the time: {about}{cost} slower.",
                 while_working(cause.phase),
                 limited_by(cause.limit),
                 percent(100.0 * cause.time_share),
-                percent(cost)
             )
         })
         .collect();
