@@ -156,14 +156,38 @@ fn a_slow_call_moves_to_a_slower_tier_with_a_notice() {
 #[test]
 fn other_processes_are_named() {
     let folder = tempfile::tempdir().unwrap();
-    let Some(path) = library(&folder, &["HOPPER", "STRANGER"]) else { return };
+    let Some(path) = library(&folder, &["HOPPER", "STRANGER=1"]) else { return };
     let mut probe = NvmlProbe::open_library(path.as_os_str()).unwrap();
     let others = probe.other_processes(0).unwrap();
     assert_eq!((others.len(), others[0].pid, others[0].mem_bytes), (1, 1, Some(9 << 30)));
     assert!(others[0].name.is_some(), "process 1 has a name here");
+    assert_eq!((others[0].user.as_deref(), others[0].sm_pct, others[0].own), (Some("root"), Some(42), false));
     let sent =
         sampled(&path, 700).into_iter().filter(|event| matches!(event, Event::GpuProcesses(_))).count();
     assert_eq!(sent, 1, "sent when they change");
+}
+
+#[test]
+fn a_use_that_is_not_reported_has_its_reason() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(path) = library(&folder, &["HOPPER", "STRANGER=2"]) else { return };
+    let mut probe = NvmlProbe::open_library(path.as_os_str()).unwrap();
+    assert_eq!(probe.processes(0).unwrap()[0].sm_pct, None);
+    let refused = probe.gpus()[0].refusal(Query::ProcessUtilisation).cloned();
+    assert_eq!(refused.map(|refused| refused.reason), Some(Refusal::Unsupported));
+}
+
+#[test]
+fn a_fan_is_read_where_there_is_one() {
+    let health = |defines: &[&str]| {
+        let folder = tempfile::tempdir().unwrap();
+        let mut probe = NvmlProbe::open_library(library(&folder, defines)?.as_os_str()).unwrap();
+        let sample = probe.sample(0, Selection::Tier(Tier::Slow), Stamp(0)).unwrap();
+        Some([Reading::Fan, Reading::FanRpm].map(|reading| sample.get(reading)))
+    };
+    let Some(without) = health(&["HOPPER"]) else { return };
+    assert_eq!(without, [None; 2]);
+    assert_eq!(health(&["HOPPER", "FAN=40"]), Some([Some(40.0), Some(1200.0)]));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::{fs, path::Path};
 
 use common::{events, record, run};
 use llmprof::{
-    event::{Envelope, Event},
+    event::{EngineKind, Envelope, Event},
     report::{DEFINITIONS, Document, NAMES, documents},
     state::RunState,
 };
@@ -167,6 +167,159 @@ fn every_number_is_defined_with_its_unit() {
         assert!(counted || metrics["definitions"][name]["unit"].is_string(), "{name}: {value}");
     }
     assert!(DEFINITIONS.iter().all(|d| ![d.unit, d.formula, d.n].contains(&"")));
+}
+
+/// A word of the field that a summary for everyone must not have.
+fn jargon(text: &str) -> Option<&str> {
+    let words = [
+        "MHz",
+        "GHz",
+        "TTFT",
+        "TPOT",
+        "ITL",
+        "MFU",
+        "MBU",
+        "FLOP",
+        "KV",
+        "SM",
+        "SMs",
+        "CUDA",
+        "GPM",
+        "ECC",
+        "PCIe",
+        "NVML",
+        "CV",
+        "GPU",
+        "CPU",
+        "DRAM",
+        "p50",
+        "p90",
+        "p99",
+        "ms",
+        "µs",
+        "J",
+        "W",
+        "Wh",
+        "kernel",
+        "kernels",
+        "prefill",
+        "decode",
+        "batch",
+        "dtype",
+        "throttled",
+        "bandwidth",
+        "quantised",
+        "nsys",
+        "ncu",
+        "bf16",
+        "n",
+    ];
+    let is_part = |c: char| c.is_alphanumeric() || c == '_' || c == '=' || c == '.';
+    let word = |token: &&str| words.contains(&token.trim_matches('.'));
+    // `runtime.batch_size=1`, `profiling.cupti.enable`.
+    let key = |token: &&str| {
+        let dotted = token.trim_matches('.').split('.').filter(|part| part.starts_with(char::is_alphabetic));
+        token.contains('=')
+            || (dotted.count() > 1 && !token.ends_with(".md") && !token.contains("report.html"))
+    };
+    text.split(|c| !is_part(c)).find(|token| word(token) || key(token))
+}
+
+#[test]
+fn the_summary_for_everyone_has_no_words_of_the_field() {
+    assert_eq!(jargon("The SM clock"), Some("SM"));
+    assert_eq!(jargon("set `profiling.cupti.enable` first"), Some("profiling.cupti.enable"));
+    assert_eq!(jargon("see `operators.md`. 4.5 seconds."), None);
+    let fixture = "tests/fixtures/h200_qwen2_5_7b";
+    for name in DEMOS.into_iter().chain([fixture]) {
+        let mut events = demo(name);
+        // Names are those of their makers.
+        for envelope in &mut events {
+            match &mut envelope.event {
+                Event::RunStarted(run) => run.model = "model".to_owned(),
+                Event::GpuFound(info) => info.name = "card".to_owned(),
+                _ => {}
+            }
+        }
+        for part in [events.len() / 2, events.len()] {
+            let documents = documents(&fold(&events[..part]));
+            let summary = documents.iter().find(|d| d.name == "stakeholder_summary.md").unwrap();
+            assert_eq!(jargon(&summary.content), None, "{name}: {}", summary.content);
+            assert!(summary.content.lines().count() < 60, "one page: {}", summary.content);
+            assert!(summary.content.contains("watt-hours"), "{name}: {}", summary.content);
+        }
+    }
+}
+
+#[test]
+fn a_watch_is_summarised_without_requests() {
+    let mut events = demo(DEMOS[0]);
+    for envelope in &mut events {
+        if let Event::RunStarted(run) = &mut envelope.event {
+            run.engine = EngineKind::None;
+        }
+    }
+    events.retain(|envelope| !matches!(envelope.event, Event::Token(_) | Event::RequestStarted(_)));
+    let made = documents(&fold(&events));
+    let content = |name: &str| &made.iter().find(|document| document.name == name).unwrap().content;
+    let summary = content("stakeholder_summary.md");
+    assert_eq!(jargon(&summary.replace("NVIDIA H200", "")), None, "{summary}");
+    assert!(!summary.contains("fast") && summary.contains("The graphics card was watched"), "{summary}");
+    assert!(!content("report.html").contains("class=\"tiles\""), "there is no latency");
+}
+
+/// The text of the first element with this tag.
+fn element<'a>(html: &'a str, tag: &str) -> &'a str {
+    let from = html.find(&format!("<{tag}")).unwrap_or_else(|| panic!("no {tag}"));
+    let name = tag.split(' ').next().unwrap();
+    let end = html[from..].find(&format!("</{name}>")).unwrap();
+    &html[from..from + end]
+}
+
+#[test]
+fn a_page_starts_with_the_facts_the_verdict_and_the_numbers() {
+    let state = fold(&demo(DEMOS[2]));
+    let html = documents(&state).into_iter().find(|d| d.name == "report.html").unwrap().content;
+    let facts = element(&html, "dl");
+    let info = &state.profiled_gpu().unwrap().info;
+    let host = state.host.info.as_ref().unwrap();
+    for fact in [&info.name, &info.driver, &host.cpu, "Configuration", "Date", "UTC", "batch 1,"] {
+        assert!(facts.contains(fact), "{fact} in {facts}");
+    }
+    let tiles = element(&html, "ul class=\"tiles\"");
+    let labels = ["TTFT", "TPOT", "Decode", "Power", "Trust"].map(|label| format!("<span>{label}</span>"));
+    let at: Vec<usize> = labels.iter().map(|label| tiles.find(label).expect(label)).collect();
+    assert!(at.is_sorted(), "{tiles}");
+    assert_eq!(tiles.matches("n = ").count(), 5, "each has its n: {tiles}");
+    let order = ["<dl", "<p class=\"verdict", "<strong>", "<ul class=\"tiles", "<table", "<figure", "<h2>"];
+    let at: Vec<usize> = order.iter().map(|tag| html.find(tag).expect(tag)).collect();
+    assert!(at.is_sorted(), "{at:?}");
+    assert!(html.contains("Content-Security-Policy\" content=\"default-src 'none'"));
+    for outside in ["http:", "https:", "src=", "@import", "url("] {
+        assert!(!html.replace("http://www.w3.org/2000/svg", "").contains(outside), "{outside}");
+    }
+}
+
+/// The smallest text of a plot in its units.
+fn smallest_text(svg: &str) -> f64 {
+    let sizes = svg.split("font-size=\"").skip(1).map(|rest| rest.split('"').next().unwrap());
+    sizes.map(|size| size.parse().unwrap()).fold(f64::INFINITY, f64::min)
+}
+
+#[test]
+fn plots_have_readable_text_and_values_under_the_pointer() {
+    for name in [DEMOS[0], DEMOS[3]] {
+        let made = documents(&fold(&demo(name)));
+        for plot in made.iter().filter(|document| document.name.ends_with(".svg")) {
+            // A page of 900 px has 868 px for a plot of 1000 units.
+            assert!(0.868 * smallest_text(&plot.content) >= 12.0, "{}", plot.name);
+            assert!(plot.content.matches("<title>").count() >= 2, "{}", plot.name);
+        }
+        let html = &made.iter().find(|document| document.name == "report.html").unwrap().content;
+        let wide = html.matches("<div class=\"page\"><svg width=\"1000\"").count();
+        let narrow = html.matches("<div class=\"phone\"><svg width=\"360\"").count();
+        assert!(wide == narrow && wide >= 5, "{wide} and {narrow}");
+    }
 }
 
 #[test]

@@ -18,9 +18,10 @@ use llmprof::{
     },
     config::{Dtype, ThemeName, built_in, compose},
     event::{
-        Device, EngineKind, Envelope, Event, GivenPeaks, GpuAbsent, GpuInfo, GpuLost, GpuSample, HostInfo,
-        HostSample, KernelReport, Level, Notice, Outcome, Phase, RequestFinished, RequestStarted, RunStarted,
-        SCHEMA, SnapshotTaken, Stamp, Token, ToolRun, ToolState, readings::Reading,
+        Device, EngineKind, Envelope, Event, GivenPeaks, GpuAbsent, GpuInfo, GpuLost, GpuProcess,
+        GpuProcesses, GpuSample, HostInfo, HostSample, KernelReport, Level, Notice, Outcome, Phase,
+        RequestFinished, RequestStarted, RunStarted, SCHEMA, SnapshotTaken, Stamp, Token, ToolRun, ToolState,
+        readings::Reading,
     },
     model::{Shape, Step},
     report::{plots::roofline_svg, report_md, run_json},
@@ -319,7 +320,77 @@ fn several_gpus() -> RunState {
 
 #[test]
 fn every_gpu_is_shown() {
-    insta::assert_snapshot!("gpu_several", at_all_sizes(&several_gpus(), &showing(Pane::Gpu)));
+    let state = several_gpus();
+    insta::assert_snapshot!("gpu_several", at_all_sizes(&state, &showing(Pane::Gpu)));
+    let opened = UiState { gpu: Some(1), gpu_open: true, ..showing(Pane::Gpu) };
+    let screen = drawn(&state, &opened, Glyphs::UNICODE, (120, 40));
+    assert!(screen.contains("GPU 1 · NVIDIA H200") && screen.contains("Esc all 3 GPUs"), "{screen}");
+    assert!(!screen.contains("power-capped"), "the verdict is on another GPU: {screen}");
+}
+
+/// Eight GPUs at work, one of them too hot.
+fn eight_gpus() -> RunState {
+    let mut state = running();
+    let mut apply = |t: Stamp, event: Event| state.apply(&Envelope { t, event });
+    let end = Stamp::from_secs_f64(84.0);
+    for index in 1..8 {
+        let info = GpuInfo {
+            index,
+            name: "NVIDIA GeForce RTX 5090".into(),
+            power_limit_w: Some(575.0),
+            sm_clock_max_mhz: Some(3090),
+            slowdown_temp_c: Some(90),
+            mem_total_bytes: Some(32 << 30),
+            ..GpuInfo::default()
+        };
+        apply(end, Event::GpuFound(Box::new(info)));
+        for step in 0..60u32 {
+            let wave = f64::from((step + 7 * index) % 20);
+            let hot = index == 5 && step > 30;
+            let sample = GpuSample::of(index)
+                .with(Reading::GpuUtil, 60.0 + 2.0 * wave)
+                .with(Reading::Power, 300.0 + 10.0 * wave)
+                .with(Reading::Temp, if hot { 89.0 } else { 50.0 + wave })
+                .with(Reading::SmClock, if hot { 1800.0 } else { 2700.0 })
+                .with(Reading::MemUsed, f64::from(index) * 3e9)
+                .with_reasons(if hot { 0x20 } else { 0 });
+            apply(Stamp::from_secs_f64(24.0 + f64::from(step)), Event::GpuSample(Box::new(sample)));
+        }
+    }
+    let processes = vec![
+        GpuProcess {
+            pid: 4711,
+            name: Some("python3".into()),
+            user: Some("ada".into()),
+            mem_bytes: Some(9 << 30),
+            sm_pct: Some(35),
+            own: false,
+        },
+        GpuProcess { pid: 99, name: Some("a\u{1b}[2J".into()), ..GpuProcess::default() },
+        GpuProcess { pid: 12, name: Some("llmprof-tui".into()), own: true, ..GpuProcess::default() },
+    ];
+    apply(end, Event::GpuProcesses(Box::new(GpuProcesses { gpu: 0, processes })));
+    apply(
+        end,
+        Event::GpuSample(Box::new(GpuSample::of(0).with(Reading::Fan, 40.0).with(Reading::FanRpm, 1210.0))),
+    );
+    state
+}
+
+#[test]
+fn eight_gpus_fit_and_one_is_opened_with_its_processes() {
+    let state = eight_gpus();
+    let table = showing(Pane::Gpu);
+    let mut screens = at_all_sizes(&state, &table);
+    screens += &drawn(&state, &table, Glyphs::UNICODE, (200, 50));
+    insta::assert_snapshot!("gpu_eight", screens);
+    for (size, glyphs) in [((80, 24), Glyphs::UNICODE), ((80, 24), Glyphs::ASCII)] {
+        let screen = drawn(&state, &table, glyphs, size);
+        assert_eq!((1..8).filter(|i| screen.contains(&format!(" {i}  RTX 5090"))).count(), 7, "{screen}");
+        assert!(!glyphs.ascii || screen.is_ascii(), "{screen}");
+    }
+    let opened = UiState { gpu: Some(0), gpu_open: true, ..showing(Pane::Gpu) };
+    insta::assert_snapshot!("gpu_processes", at_all_sizes(&state, &opened));
 }
 
 #[test]

@@ -95,12 +95,33 @@ fn leads_away(url: &str) -> bool {
     url.contains([':', '/', '\\'])
 }
 
-/// A page in one file.
+/// The style of every page: light and dark, on a phone and in print.
+const PAGE_STYLE: &str = "\
+:root{color-scheme:light dark;--text:#1f2328;--paper:#fff;--panel:#f6f8fa;--line:#d5dae0;--faint:#57606a;--code:#f1f3f5;\
+--good:#116329;--warn:#7d4e00;--bad:#b3261e}\
+@media screen and (prefers-color-scheme:dark){:root{--text:#d8dee9;--paper:#14171c;--panel:#1b2027;--line:#353b45;\
+--faint:#a0a9b8;--code:#1e232b;--good:#6fd197;--warn:#e8b25a;--bad:#ff8a80}}\
+*{box-sizing:border-box}\
+body{margin:0 auto;max-width:62rem;padding:1rem;background:var(--paper);color:var(--text);\
+font:16px/1.5 system-ui,sans-serif;overflow-wrap:anywhere}\
+h1{font-size:1.7rem;line-height:1.25;margin:.4rem 0}h2{font-size:1.2rem;margin:2.2rem 0 .8rem;padding-bottom:.2rem;\
+border-bottom:1px solid var(--line)}\
+table{display:block;overflow-x:auto;border-collapse:collapse;font-variant-numeric:tabular-nums;overflow-wrap:normal}\
+th,td{padding:.25rem 1.2rem .25rem 0;border-bottom:1px solid var(--line);text-align:left;white-space:nowrap}\
+th{color:var(--faint);font-weight:600}\
+code,pre{background:var(--code);border-radius:4px;font-size:.88em}code{padding:.1em .3em}\
+pre{padding:.6rem;overflow-x:auto;overflow-wrap:normal}pre code{padding:0;font-size:1em}\
+@media screen and (max-width:42rem){body{font-size:15px}h1{font-size:1.4rem}th,td{padding-right:.8rem}}\
+@media print{:root{color-scheme:light}body{max-width:none;padding:0;font-size:11pt}tr{break-inside:avoid}h2{break-after:avoid}\
+table{font-size:9pt}th,td{padding-right:.6rem}pre{font-size:7.5pt}pre,th,td{white-space:pre-wrap}}";
+
+/// A page in one file, with a style of its own beside the one of all pages. It runs nothing and loads nothing.
 pub fn html_page(title: &str, style: &str, body: &str) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\"/>\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n\
-         <title>{}</title>\n<style>{style}</style>\n</head>\n<body>\n{body}</body>\n</html>\n",
+         <title>{}</title>\n<style>{PAGE_STYLE}{style}</style>\n</head>\n<body>\n{body}</body>\n</html>\n",
         escaped(title)
     )
 }

@@ -11,11 +11,8 @@ use crate::{
     base::markup::{escaped, html_from_markdown, html_page},
 };
 
-const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:62em;margin:2em auto;padding:0 1em;color:#222}\
-table{border-collapse:collapse;width:100%}td,th{padding:.25em .6em;text-align:right;border-bottom:1px solid #ddd}\
-td:first-child,th:first-child{text-align:left}.better{color:#0a7d32}.worse{color:#b3261e}.undecided{color:#8a6100}\
-.same{color:#666}pre{overflow-x:auto}h1{font-size:1.3em}@media(prefers-color-scheme:dark){body{background:#151515;color:#ddd}\
-td,th{border-color:#333}.better{color:#5bd083}.worse{color:#ff8a80}.undecided{color:#e0b040}.same{color:#999}}";
+const STYLE: &str = "td,th{text-align:right}td:first-child,th:first-child{text-align:left}h1{font-size:1.3rem;margin-top:1.5rem}\
+.better{color:var(--good)}.worse{color:var(--bad)}.undecided{color:var(--warn)}.same{color:var(--faint)}";
 
 fn class(verdict: Verdict) -> &'static str {
     match verdict {

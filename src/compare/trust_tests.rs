@@ -84,8 +84,7 @@ impl Scenario {
         if self.on_gpu {
             let info = GpuInfo { name: "NVIDIA H200".into(), profiled: true, ..GpuInfo::default() };
             apply(0, Event::GpuFound(Box::new(info)));
-            let processes =
-                (0..self.gpu_processes).map(|pid| GpuProcess { pid, name: None, mem_bytes: None });
+            let processes = (0..self.gpu_processes).map(|pid| GpuProcess { pid, ..GpuProcess::default() });
             let processes = GpuProcesses { gpu: 0, processes: processes.collect() };
             apply(0, Event::GpuProcesses(Box::new(processes)));
         }

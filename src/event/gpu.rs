@@ -103,6 +103,8 @@ pub enum Query {
     ClockEventReasons,
     /// The activity counters as a whole.
     Gpm,
+    /// The use of the SMs by each process.
+    ProcessUtilisation,
     /// A property of the GPU, or a reading of another version.
     Other(String),
 }
@@ -118,6 +120,7 @@ impl From<&str> for Query {
         match name {
             "clock event reasons" => Query::ClockEventReasons,
             "GPM" => Query::Gpm,
+            "process utilisation" => Query::ProcessUtilisation,
             _ => Reading::with_label(name).map_or_else(|| Query::Other(name.to_owned()), Query::Reading),
         }
     }
@@ -141,6 +144,7 @@ impl fmt::Display for Query {
             Query::Reading(reading) => reading.label(),
             Query::ClockEventReasons => "clock event reasons",
             Query::Gpm => "GPM",
+            Query::ProcessUtilisation => "process utilisation",
             Query::Other(name) => name,
         })
     }
@@ -198,23 +202,32 @@ pub struct GpuAbsent {
     pub remedy: String,
 }
 
-/// The processes that use a GPU, without this program. Sent when they change.
+/// The processes that use a GPU. Sent when they change. Older recordings have no processes of the run itself.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct GpuProcesses {
     pub gpu: u32,
     pub processes: Vec<GpuProcess>,
 }
 
-/// Another process on the GPU.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// A process on the GPU. What is absent is not reported, or older than its field.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct GpuProcess {
     pub pid: u32,
     /// Absent for a process outside of this container.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Absent where the driver does not report it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// The name of its owner, or the number of one without a name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub mem_bytes: Option<u64>,
+    /// The use of the SMs by it in the last second, in percent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sm_pct: Option<u32>,
+    /// It belongs to this run.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub own: bool,
 }
 
 impl fmt::Display for GpuProcess {
@@ -265,6 +278,16 @@ pub struct CallCost {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn processes_of_older_recordings_have_no_user_and_no_use() {
+        let recorded = r#"{"gpu":0,"processes":[{"pid":7,"name":"vllm","mem_bytes":1024}]}"#;
+        let listed: GpuProcesses = serde_json::from_str(recorded).unwrap();
+        let wanted =
+            GpuProcess { pid: 7, name: Some("vllm".into()), mem_bytes: Some(1024), ..GpuProcess::default() };
+        assert_eq!(listed.processes, [wanted]);
+        assert_eq!(serde_json::to_string(&listed).unwrap(), recorded, "what is absent is not written");
+    }
 
     #[test]
     fn names_in_recordings_of_any_version_are_kept() {

@@ -85,6 +85,7 @@ readings! {
     PowerLimit = "power_limit_w", "power_limit_W", "power limit", "W", Gauge, "NVML enforced power limit", "now";
     SmClockMax = "sm_clock_max_mhz", "sm_clock_max_MHz", "max SM clock", "MHz", Gauge, "NVML max clock", "constant";
     Fan = "fan_pct", "fan_pct", "fan", "%", Gauge, "NVML fan speed", "now (requested speed)";
+    FanRpm = "fan_rpm", "fan_rpm", "fan speed", "rpm", Gauge, "NVML fan speed", "now (requested speed)";
     PcieGen = "pcie_gen", "pcie_gen", "PCIe generation", "", Gauge, "NVML PCIe link", "now";
     PcieWidth = "pcie_width", "pcie_width", "PCIe lanes", "", Gauge, "NVML PCIe link", "now";
     EccCorrected = "ecc_corrected", "ecc_corrected", "corrected memory errors", "", Counter, "NVML ECC", "since driver load";

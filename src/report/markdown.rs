@@ -3,11 +3,11 @@
 use std::fmt::Write;
 
 use super::{
+    head::{facts, heading, verdict, warnings},
     list_item,
-    metrics::{DEFINITIONS, energy_of, outcome},
+    metrics::{DEFINITIONS, energy_of},
     paragraph,
     plots::{self, Plot},
-    title,
 };
 use crate::{
     analysis::{distribution::Distribution, metrics::Metrics, throttle},
@@ -40,43 +40,31 @@ pub fn report_md(state: &RunState) -> String {
 
 pub(super) fn report_with_plots(state: &RunState, plots: &[Plot]) -> String {
     let images: String = plots.iter().map(|plot| format!("![{}]({})\n\n", plot.title, plot.name)).collect();
-    summary_md(state) + &images + &details_md(state)
+    head_md(state) + &latencies_md(state) + &images + &details_md(state)
 }
 
-/// What ran, its latencies and rates, and the verdict: the part before the plots.
-pub(super) fn summary_md(state: &RunState) -> String {
-    let title = title(state);
-    let mut out = format!("# {title}\n\n");
-    if let Some(run) = &state.run {
-        if run.simulated {
-            let _ = writeln!(out, "**Simulated: nothing in this report was measured.**\n");
-        }
-        if let Some(tool) = &run.perturbed {
-            out += &paragraph(&format!(
-                "**Recorded under {tool}: every time in this report includes its overhead. Do not compare these times \
-                 with other runs.**"
-            ));
-        }
-        let weights = if run.synthetic_weights { "synthetic weights" } else { "trained weights" };
-        out += &paragraph(&format!(
-            "{} parameters in {} ({}, {weights}), engine {}, device {}. {} requests (warm-up: {}), batch {}, \
-             {} prompt tokens, {} output tokens.",
-            grouped(run.parameters as i64),
-            run.dtype,
-            bytes(run.weight_bytes),
-            run.engine,
-            run.device,
-            run.requests,
-            run.warmup,
-            run.batch,
-            grouped(i64::from(run.prompt_tokens)),
-            grouped(i64::from(run.output_tokens))
-        ));
+/// The facts of the run and its verdict.
+fn head_md(state: &RunState) -> String {
+    let mut out = format!("# {}\n\n", heading(state));
+    for warning in warnings(state) {
+        out += &paragraph(&format!("**{warning}**"));
     }
-    let cause = state.finished.as_ref().and_then(|finished| finished.cause.as_deref());
-    let cause = cause.map_or_else(String::new, |cause| format!(": {cause}"));
-    let recorded = three_digits(state.now.secs());
-    out += &paragraph(&format!("Outcome: {}{cause}. {recorded} s recorded.", outcome(state)));
+    for (name, fact) in facts(state) {
+        out += &list_item(&format!("{name}: {fact}"));
+    }
+    out.push('\n');
+    for verdict in verdict(state) {
+        out += &paragraph(&format!("**{}** {}", verdict.first, verdict.rest));
+    }
+    out
+}
+
+/// Latencies and rates: the part before the plots.
+pub(super) fn latencies_md(state: &RunState) -> String {
+    if state.run.is_none() || state.watches() {
+        return String::new();
+    }
+    let mut out = String::new();
     let mut rows = vec![["", "n", "mean", "p50", "p90", "p99", "min", "max"].map(str::to_owned)];
     let mut row = |name: String, distribution: &Distribution| {
         let s = distribution.summary();
@@ -98,9 +86,6 @@ pub(super) fn summary_md(state: &RunState) -> String {
         rate(total.prefill_tok_s()),
         rate(total.decode_tok_s())
     );
-    if let Some(verdict) = state.verdict() {
-        out += &paragraph(&verdict.to_string());
-    }
     out
 }
 

@@ -3,6 +3,7 @@
 
 mod assumptions;
 pub mod cost;
+mod head;
 mod html;
 mod inputs;
 mod markdown;

@@ -328,7 +328,7 @@ impl GpuProbe for SimProbe {
             match refused.reading {
                 Query::Reading(reading) => sample.set(reading, None),
                 Query::ClockEventReasons => sample.reasons = None,
-                Query::Gpm | Query::Other(_) => {}
+                Query::Gpm | Query::ProcessUtilisation | Query::Other(_) => {}
             }
         }
         Ok(sample)
@@ -338,10 +338,17 @@ impl GpuProbe for SimProbe {
         &self.refused
     }
 
-    fn other_processes(&mut self, _gpu: u32) -> Option<Vec<GpuProcess>> {
+    fn processes(&mut self, _gpu: u32) -> Option<Vec<GpuProcess>> {
         let since = self.settled.map_or(0.0, |settled| settled.at.secs());
         let there = self.scenario.card().shared_from_s.is_some_and(|from_s| since >= from_s);
-        let other = GpuProcess { pid: 4711, name: Some("python3".to_owned()), mem_bytes: Some(9 << 30) };
+        let other = GpuProcess {
+            pid: 4711,
+            name: Some("python3".to_owned()),
+            user: Some("guest".to_owned()),
+            mem_bytes: Some(9 << 30),
+            sm_pct: Some(35),
+            own: false,
+        };
         Some(if there { vec![other] } else { Vec::new() })
     }
 }

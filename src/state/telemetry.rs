@@ -26,7 +26,7 @@ pub struct GpuState {
     /// NVML's reason bits over time, for the throttle lanes.
     pub reasons: Vec<(u64, Series)>,
     pub lost: Option<(Stamp, GpuLost)>,
-    /// Other processes on it now, and all so far with the time they were first listed.
+    /// The processes on it now, and all of others so far with the time they were first listed.
     pub processes: Vec<GpuProcess>,
     pub processes_seen: Vec<(Stamp, GpuProcess)>,
     pub ledger: Ledger,
@@ -128,7 +128,7 @@ impl GpuState {
 
     pub(super) fn record_processes(&mut self, t: Stamp, processes: &[GpuProcess]) {
         self.processes = processes.to_vec();
-        for process in processes {
+        for process in processes.iter().filter(|process| !process.own) {
             let known = self.processes_seen.iter().any(|(_, seen)| seen.pid == process.pid);
             if !known && self.processes_seen.len() < KEPT_PROCESSES {
                 self.processes_seen.push((t, process.clone()));

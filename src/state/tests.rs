@@ -314,7 +314,7 @@ fn a_child_under_a_tool_is_not_another_process() {
         envelope(ms, Event::ToolRun(Box::new(ToolRun { tool: "ncu".into(), phase: Phase::Decode, state })))
     };
     let processes = |ms| {
-        let processes = vec![GpuProcess { pid: 7, name: None, mem_bytes: None }];
+        let processes = vec![GpuProcess { pid: 7, ..GpuProcess::default() }];
         envelope(ms, Event::GpuProcesses(Box::new(GpuProcesses { gpu: 0, processes })))
     };
     let found = envelope(0, Event::GpuFound(Box::new(GpuInfo { profiled: true, ..GpuInfo::default() })));

@@ -117,8 +117,13 @@ mod tests {
     #[test]
     fn other_processes_are_reported() {
         let others = [
-            GpuProcess { pid: 7, name: Some("vllm".into()), mem_bytes: Some(3 << 20) },
-            GpuProcess { pid: 8, name: None, mem_bytes: None },
+            GpuProcess {
+                pid: 7,
+                name: Some("vllm".into()),
+                mem_bytes: Some(3 << 20),
+                ..GpuProcess::default()
+            },
+            GpuProcess { pid: 8, ..GpuProcess::default() },
         ];
         let mut hardware = hardware(None);
         let remarks = remarks_on_gpu(&hardware, &gpu(None), Some(&others));

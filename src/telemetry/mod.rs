@@ -7,6 +7,7 @@ pub mod log;
 pub mod nvml;
 pub mod sampler;
 pub mod thermometer;
+mod users;
 pub mod visible;
 
 use std::time::Duration;
@@ -75,9 +76,16 @@ pub trait GpuProbe: Send {
         &[]
     }
 
-    /// Other processes that use that GPU; `None` where they cannot be listed.
-    fn other_processes(&mut self, _gpu: u32) -> Option<Vec<GpuProcess>> {
+    /// The processes that use that GPU; `None` where they cannot be listed.
+    fn processes(&mut self, _gpu: u32) -> Option<Vec<GpuProcess>> {
         None
+    }
+
+    /// Those that do not belong to this run.
+    fn other_processes(&mut self, gpu: u32) -> Option<Vec<GpuProcess>> {
+        let mut processes = self.processes(gpu)?;
+        processes.retain(|process| !process.own);
+        Some(processes)
     }
 
     /// The overhead of each kind of call so far.

@@ -123,7 +123,7 @@ impl Sampler {
             }
             // Listed before the engine starts, which would be among the processes.
             for gpu in sampled.gpus.iter().map(|gpu| gpu.info.clone()).collect::<Vec<_>>() {
-                let others = sampled.processes(gpu.index);
+                let others = sampled.other_processes(gpu.index);
                 sampler.remarks.extend(remarks_on_gpu(&config.hardware, &gpu, others.as_deref()));
             }
         } else if config.hardware.expected_power_limit_w.is_some() {

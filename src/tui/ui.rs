@@ -103,6 +103,8 @@ pub struct UiState {
     pub incident_open: Option<Stamp>,
     /// Index of the selected GPU; `None` shows the profiled one.
     pub gpu: Option<usize>,
+    /// One of several GPUs is shown in large.
+    pub gpu_open: bool,
     /// The selected row of the GPU pane.
     pub reading: usize,
     /// The selected point of the roofline.

@@ -141,12 +141,28 @@ impl<'a> View<'a> {
 
     /// The selected GPU.
     pub fn gpu(&self) -> Option<&'a GpuState> {
-        self.ui.gpu.and_then(|index| self.state.gpus.get(index)).or_else(|| self.state.main_gpu())
+        self.state.gpus.get(self.gpu_index())
+    }
+
+    /// The index of the selected GPU in the list of all.
+    pub fn gpu_index(&self) -> usize {
+        let gpus = &self.state.gpus;
+        let main = || {
+            let main = self.state.main_gpu()?;
+            gpus.iter().position(|gpu| gpu.info.index == main.info.index)
+        };
+        self.ui.gpu.filter(|index| *index < gpus.len()).or_else(main).unwrap_or(0)
+    }
+
+    /// Several GPUs are a table until one of them is opened.
+    pub fn shows_gpu_table(&self) -> bool {
+        self.state.gpus.len() > 1 && !self.ui.gpu_open
     }
 
     /// The GPU that the summary shows: the workload's, or any GPU without a workload.
     pub fn workload_gpu(&self) -> Option<&'a GpuState> {
-        self.gpu().filter(|gpu| gpu.info.profiled || self.state.watches())
+        let works = |gpu: &&GpuState| gpu.info.profiled || self.state.watches();
+        self.gpu().filter(works).or_else(|| self.state.main_gpu().filter(works))
     }
 
     pub fn open_incident(&self) -> Option<&'a Incident> {
@@ -173,6 +189,7 @@ impl<'a> View<'a> {
             incidents: self.state.flight.incidents.len(),
             incident_at: self.selected_incident().map(|incident| incident.at),
             gpus: self.state.gpus.len(),
+            gpu: self.gpu_index(),
             runs: self.runs.len(),
             log_lines: self.state.log.len(),
             snapshots: self.snapshots.len(),

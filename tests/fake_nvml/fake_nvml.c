@@ -1,6 +1,6 @@
 /* A libnvidia-ml.so.1 of two kinds: one odd card that refuses half of the calls, and with -DHOPPER cards that answer
-   all of them. INIT, COUNT, GPM, LOSE_AFTER, SLOW_UTIL_US, SLOW_ENERGY_US, STRANGER and HANG bend them. With -DFULL beside
-   -DHOPPER they also tell what stays as it is: limits, links, modes. */
+   all of them. INIT, COUNT, GPM, LOSE_AFTER, SLOW_UTIL_US, SLOW_ENERGY_US, STRANGER, FAN and HANG bend them. With -DFULL
+   beside -DHOPPER they also tell what stays as it is: limits, links, modes. */
 #include <string.h>
 #include <unistd.h>
 
@@ -23,7 +23,7 @@
 #define SLOW_ENERGY_US 0
 #endif
 
-enum { OK = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4, INSUFFICIENT_SIZE = 7, GPU_IS_LOST = 15 };
+enum { OK = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, GPU_IS_LOST = 15 };
 
 static int clock_calls, temperature_calls;
 
@@ -109,6 +109,29 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void *d, unsigned *n, struct process
 #endif
     return OK;
 }
+/* As a driver does it: a large buffer is asked for, one entry with the mean since then is filled; none of an idle process.
+   STRANGER=2 does not report it. */
+struct use { unsigned pid; unsigned long long at; unsigned sm, mem, enc, dec; };
+int nvmlDeviceGetProcessUtilization(void *d, struct use *out, unsigned *n, unsigned long long since) {
+#ifdef STRANGER
+    if (STRANGER == 2) return NOT_SUPPORTED;
+    if (!out) { *n = 72; return INSUFFICIENT_SIZE; }
+    *n = 1;
+    memset(out, 0, sizeof *out);
+    out->pid = 1, out->at = since + 900000, out->sm = 42, out->mem = 17;
+    return OK;
+#else
+    *n = 72;
+    return out ? NOT_FOUND : INSUFFICIENT_SIZE;
+#endif
+}
+#ifdef FAN
+struct rpm { unsigned version, fan, speed; };
+int nvmlDeviceGetFanSpeed_v2(void *d, unsigned fan, unsigned *pct) { *pct = FAN; return fan ? INVALID_ARGUMENT : OK; }
+int nvmlDeviceGetFanSpeedRPM(void *d, struct rpm *rpm) { rpm->speed = FAN * 30; return OK; }
+#else
+int nvmlDeviceGetFanSpeed_v2(void *d, unsigned fan, unsigned *pct) { return INVALID_ARGUMENT; }
+#endif
 /* GPM: the tensor pipe is refused, the rest counts. */
 struct support { unsigned version, supported; };
 int nvmlGpmQueryDeviceSupport(void *d, struct support *s) { s->supported = GPM; return OK; }

@@ -2,9 +2,10 @@
 
 use plotters::prelude::*;
 
-use super::canvas::{BLUE, COUNT, FAINT, INK, ORANGE, chart, legend, plot, with_margin};
+use super::canvas::{BLUE, COUNT, FAINT, Format, INK, ORANGE, chart, legend, plot, with_margin};
 use crate::{
     analysis::roofline::Roof,
+    base::units::{grouped, millis},
     model::Step,
     state::{AtContext, RunState},
 };
@@ -12,7 +13,7 @@ use crate::{
 const LINE_POINTS: u64 = 40;
 
 /// `None` without a measured ITL.
-pub fn context_svg(state: &RunState) -> Option<String> {
+pub fn context_svg(state: &RunState, format: Format) -> Option<String> {
     let measured: Vec<AtContext> = state.by_context.all().collect();
     let (first, last) = (measured.first()?, measured.last()?);
     let (from, to) = (first.from, last.to);
@@ -22,7 +23,15 @@ pub fn context_svg(state: &RunState) -> Option<String> {
         || measured.iter().map(|range| range.mean_ms).chain(bound.iter().chain(&scaled).map(|(_, ms)| *ms));
     let low = ys().fold(f64::INFINITY, f64::min);
     let high = ys().fold(0.0, f64::max);
-    plot(state, 380, |area| {
+    plot(state, format, 400, |area, hovers| {
+        let entries = [
+            ("measured: mean ITL of a range", BLUE, true),
+            ("lower bound by the GPU's peaks", INK, !bound.is_empty()),
+            ("the model's bytes at mean bandwidth", ORANGE, !scaled.is_empty()),
+            ("the model's cost is unknown", FAINT, bound.is_empty() && scaled.is_empty()),
+        ];
+        let entries = entries.into_iter().filter(|entry| entry.2).map(|(text, colour, _)| (text, colour));
+        let area = &legend(area, entries)?;
         let axes = (
             (with_margin(from as f64, to as f64), "positions in the cache"),
             (with_margin(low * 0.95, high), "ms per token"),
@@ -35,14 +44,11 @@ pub fn context_svg(state: &RunState) -> Option<String> {
             // A range with few tokens is a small point.
             let size = 2 + (3.0 * (range.n as f64 / max_n).sqrt()) as i32;
             chart.draw_series([Circle::new((range.middle(), range.mean_ms), size, BLUE.filled())])?;
+            let [from, to, n] = [range.from, range.to, range.n].map(|n| grouped(n as i64));
+            let text = format!("{from} to {to} positions: {} per token, n = {n}", millis(range.mean_ms));
+            hovers.point(chart.backend_coord(&(range.middle(), range.mean_ms)), &text);
         }
-        let entries = [
-            ("measured: mean ITL of a range", BLUE, true),
-            ("lower bound: the model's cost at the GPU's peaks", INK, !bound.is_empty()),
-            ("the model's bytes at the mean bandwidth reached", ORANGE, !scaled.is_empty()),
-            ("the model's cost is unknown", FAINT, bound.is_empty() && scaled.is_empty()),
-        ];
-        legend(area, entries.into_iter().filter(|entry| entry.2).map(|(text, colour, _)| (text, colour)))
+        Ok(())
     })
 }
 

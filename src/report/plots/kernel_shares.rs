@@ -2,7 +2,10 @@
 
 use plotters::prelude::*;
 
-use super::canvas::{Area, BLUE, DrawError, FAINT, INK, ORANGE, PURPLE, label, plot};
+use super::canvas::{
+    Area, BLUE, DrawError, FAINT, Format, Hovers, INK, LINE, ORANGE, PURPLE, fitted, label, label_before,
+    plot,
+};
 use crate::{
     base::units::{millis, percent},
     event::{Phase, kernels::Kind},
@@ -10,8 +13,7 @@ use crate::{
 };
 
 const MOST_ROWS: usize = 12;
-const ROW: i32 = 20;
-const NAME_CHARS: usize = 44;
+const BAR: i32 = 14;
 
 struct Group {
     title: String,
@@ -22,17 +24,19 @@ struct Group {
 }
 
 /// `None` without kernels.
-pub fn kernel_shares_svg(state: &RunState) -> Option<String> {
+pub fn kernel_shares_svg(state: &RunState, format: Format) -> Option<String> {
     let groups = groups(state);
     if groups.is_empty() {
         return None;
     }
-    let lines: i32 =
-        groups.iter().map(|group| 2 + group.rows.len() as i32 + i32::from(group.left_out > 0)).sum();
-    plot(state, 26 + (lines * ROW + 10) as u32, |area| {
+    let row = row_height(format);
+    let height =
+        |group: &Group| 2 + LINE * (2 + i32::from(group.left_out > 0)) + row * group.rows.len() as i32;
+    let height = groups.iter().map(height).sum::<i32>() + 4;
+    plot(state, format, height as u32, |area, hovers| {
         let mut y = 4;
         for group in &groups {
-            draw_group(area, group, &mut y)?;
+            draw_group(area, hovers, group, (format, &mut y))?;
         }
         Ok(())
     })
@@ -86,25 +90,46 @@ fn group(
     Some(Group { title, colour, rows, left_out })
 }
 
-fn draw_group(area: &Area<'_>, group: &Group, y: &mut i32) -> Result<(), DrawError> {
-    area.draw(&label(group.title.clone(), (14, *y), 13, INK))?;
-    *y += ROW;
+/// A name, a bar and its value: beside each other, or the bar below.
+fn row_height(format: Format) -> i32 {
+    format.pick(LINE + 2, LINE + BAR + 8)
+}
+
+fn draw_group(
+    area: &Area<'_>,
+    hovers: &mut Hovers,
+    group: &Group,
+    (format, y): (Format, &mut i32),
+) -> Result<(), DrawError> {
+    let width = format.width() as i32;
+    let left = format.pick(24, 8);
+    let (bar_left, bar_below) = format.pick((380, 0), (left, LINE));
+    let longest = format.pick(width - bar_left - 160, width - 2 * left);
+    area.draw(&label(fitted(&group.title, width - 2 * left), (left, *y), FAINT))?;
+    *y += LINE + 2;
     for (name, ns, share) in &group.rows {
-        let short = match name.chars().count() > NAME_CHARS {
-            true => format!("{}…", name.chars().take(NAME_CHARS - 1).collect::<String>()),
-            false => name.clone(),
-        };
-        area.draw(&label(short, (24, *y), 12, INK))?;
-        let to = 330 + (520.0 * share) as i32;
-        area.draw(&Rectangle::new([(330, *y), (to.max(331), *y + 13)], group.colour.mix(0.8).filled()))?;
-        let text = format!("{} · {}", percent(share * 100.0), millis(ns / 1e6));
-        area.draw(&label(text, (to + 8, *y), 12, INK))?;
-        *y += ROW;
+        let value = format!("{} · {}", percent(share * 100.0), millis(ns / 1e6));
+        let end = bar_left + (f64::from(longest) * share) as i32;
+        area.draw(&label(fitted(name, format.pick(bar_left - left - 8, 200)), (left, *y), INK))?;
+        area.draw(&match format {
+            Format::Phone => label_before(value.clone(), (width - left, *y), INK),
+            _ => label(value.clone(), (end + 8, *y), INK),
+        })?;
+        let top = *y + bar_below;
+        let corners = [(bar_left, top), (end.max(bar_left + 1), top + BAR)];
+        area.draw(&Rectangle::new(corners, group.colour.mix(0.8).filled()))?;
+        // Hovers are placed in the whole plot.
+        let (from, _) = area.get_pixel_range();
+        let above = area.get_pixel_range().1.start;
+        let row =
+            [(from.start + left, above + *y - 2), (from.end - left, above + *y + row_height(format) - 3)];
+        hovers.add(row[0], row[1], &format!("{name}: {value}"));
+        *y += row_height(format);
     }
     if group.left_out > 0 {
-        area.draw(&label(format!("and {} more", group.left_out), (24, *y), 12, FAINT))?;
-        *y += ROW;
+        area.draw(&label(format!("and {} more", group.left_out), (left, *y), FAINT))?;
+        *y += LINE;
     }
-    *y += ROW;
+    *y += LINE;
     Ok(())
 }

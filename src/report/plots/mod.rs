@@ -8,7 +8,7 @@ mod roofline;
 mod telemetry;
 mod throughput;
 
-pub use roofline::roofline_svg;
+pub use canvas::{Format, ON_DARK, hex};
 
 use crate::state::RunState;
 
@@ -20,7 +20,7 @@ pub struct Plot {
     pub svg: String,
 }
 
-type Draw = fn(&RunState) -> Option<String>;
+type Draw = fn(&RunState, Format) -> Option<String>;
 
 const PLOTS: [(&str, &str, Draw); 6] = [
     (
@@ -36,13 +36,24 @@ const PLOTS: [(&str, &str, Draw); 6] = [
     ),
     ("context.svg", "ITL by context length, with the prediction from the model's cost", context::context_svg),
     ("kernels.svg", "Kernels by share of time", kernel_shares::kernel_shares_svg),
-    ("roofline.svg", "Roofline", roofline_svg),
+    ("roofline.svg", "Roofline", roofline::svg),
 ];
+
+/// The roofline as a file of its own.
+pub fn roofline_svg(state: &RunState) -> Option<String> {
+    roofline::svg(state, Format::File)
+}
+
+/// A plot by the name of its file, in another format.
+pub fn drawn(state: &RunState, name: &str, format: Format) -> Option<String> {
+    let (.., draw) = PLOTS.into_iter().find(|(known, ..)| *known == name)?;
+    draw(state, format)
+}
 
 /// Every plot there is data for.
 pub fn all(state: &RunState) -> Vec<Plot> {
     PLOTS
         .into_iter()
-        .filter_map(|(name, title, draw)| Some(Plot { name, title, svg: draw(state)? }))
+        .filter_map(|(name, title, draw)| Some(Plot { name, title, svg: draw(state, Format::File)? }))
         .collect()
 }

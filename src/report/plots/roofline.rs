@@ -3,8 +3,8 @@
 use plotters::prelude::*;
 
 use super::canvas::{
-    Area, BLUE as DECODE, DrawError, FAINT as STATED, INK as ROOF, ORANGE as KERNEL, PURPLE as PREFILL,
-    WIDTH, label, plot,
+    Area, BLUE as DECODE, DrawError, FAINT as STATED, Format, GRID, Hovers, INK as ROOF, LINE,
+    ORANGE as KERNEL, PURPLE as PREFILL, TEXT, Y_LABELS, fitted, label, label_before, plot,
 };
 use crate::{
     analysis::roofline::{Point, PointKind, Roof, Roofline},
@@ -12,20 +12,22 @@ use crate::{
     state::RunState,
 };
 
-const MIN_HEIGHT: u32 = 560;
-const LEGEND: u32 = 330;
-const LEGEND_ROW: u32 = 15;
+const HEIGHT: u32 = 560;
+const NARROW_HEIGHT: u32 = 340;
+const LEGEND: u32 = 360;
 /// Above the rows of the legend.
-const LEGEND_HEAD: u32 = 110;
+const LEGEND_HEAD: u32 = 100;
 const MAX_ROWS: usize = 48;
 
 /// The roofline of a run as SVG; `None` without a point to draw.
-pub fn roofline_svg(state: &RunState) -> Option<String> {
+pub fn svg(state: &RunState, format: Format) -> Option<String> {
     let roofline = state.roofline();
     roofline.points.iter().find_map(position)?;
     let rows = roofline.points.len().min(MAX_ROWS + 1) as u32;
-    let height = MIN_HEIGHT.max(LEGEND_HEAD + rows * LEGEND_ROW);
-    plot(state, height, |area| draw(area, &roofline))
+    let legend = LEGEND_HEAD + rows * LINE as u32;
+    plot(state, format, format.pick(HEIGHT.max(legend), NARROW_HEIGHT + legend), |area, hovers| {
+        draw(area, hovers, &roofline, format)
+    })
 }
 
 fn position(point: &Point) -> Option<(f64, f64)> {
@@ -41,19 +43,28 @@ fn colour(point: &Point) -> RGBColor {
     }
 }
 
-fn draw(area: &Area<'_>, roofline: &Roofline) -> Result<(), DrawError> {
-    let (left, right) = area.split_horizontally(WIDTH - LEGEND);
+fn draw(area: &Area<'_>, hovers: &mut Hovers, roofline: &Roofline, format: Format) -> Result<(), DrawError> {
+    let beside = || area.split_horizontally(format.width() - LEGEND);
+    let (left, right) = match format {
+        Format::File | Format::Page => (beside().0.split_vertically(HEIGHT).0, beside().1),
+        Format::Phone => area.split_vertically(NARROW_HEIGHT),
+    };
     let (xs, ys) = roofline.extent();
     let range = |[low, high]: [f64; 2]| (10f64.powf(low)..10f64.powf(high)).log_scale();
     let mut chart = ChartBuilder::on(&left)
         .margin(10)
-        .x_label_area_size(42)
-        .y_label_area_size(70)
+        .x_label_area_size(50)
+        .y_label_area_size(Y_LABELS)
         .build_cartesian_2d(range(xs), range(ys))?;
     chart
         .configure_mesh()
-        .light_line_style(RGBColor(244, 245, 246))
-        .bold_line_style(RGBColor(228, 231, 234))
+        .label_style(("sans-serif", TEXT).into_font().color(&ROOF))
+        .axis_desc_style(("sans-serif", TEXT).into_font().color(&ROOF))
+        .axis_style(STATED)
+        .max_light_lines(1)
+        .light_line_style(GRID)
+        .bold_line_style(GRID)
+        .x_labels(format.pick(8, 4))
         .x_desc("FLOP per byte")
         .y_desc("FLOP/s")
         .x_label_formatter(&|x| three_digits(*x))
@@ -69,13 +80,27 @@ fn draw(area: &Area<'_>, roofline: &Roofline) -> Result<(), DrawError> {
         let Some(at) = position(point) else { continue };
         let size = if point.kind == PointKind::Phase { 6 } else { 4 };
         chart.draw_series([Circle::new(at, size, colour(point).filled())])?;
+        hovers.point(chart.backend_coord(&at), &describe(point));
         let number = (i + 1).to_string();
         // Points that overlap are only in the legend.
         let Some(offset) = labels.offset(chart.backend_coord(&at), number.len()) else { continue };
-        let label = Text::new(number, offset, ("sans-serif", 12).into_font().color(&ROOF));
+        let label = Text::new(number, offset, ("sans-serif", TEXT).into_font().color(&ROOF));
         chart.draw_series([EmptyElement::at(at) + label])?;
     }
     legend(&right, roofline)
+}
+
+/// A point in words.
+fn describe(point: &Point) -> String {
+    let mut text = format!("{}: {}", point.label(), scaled(point.timed.flop_per_s(), "FLOP/s"));
+    text += &format!(", {}", scaled(point.timed.bytes_per_s(), "B/s"));
+    if let Some(share) = point.share {
+        text += &format!(", {} of peak", percent(share.max_pct()));
+    }
+    match &point.verdict {
+        Some(verdict) => format!("{text}, {}", verdict.class.word()),
+        None => text,
+    }
 }
 
 /// Numbers next to points, without overlaps.
@@ -86,13 +111,13 @@ struct Labels {
 }
 
 impl Labels {
-    const HEIGHT: i32 = 12;
+    const HEIGHT: i32 = 16;
 
     /// The offset of a number with so many digits from its point; `None` if there is no space on any side.
     fn offset(&mut self, (x, y): (i32, i32), digits: usize) -> Option<(i32, i32)> {
-        let width = 7 * digits as i32 + 1;
+        let width = 9 * digits as i32 + 1;
         let sides =
-            [(7, -13), (-7 - width, -13), (8, 1), (-8 - width, 1), (-width / 2, -20), (-width / 2, 8)];
+            [(7, -17), (-7 - width, -17), (8, 1), (-8 - width, 1), (-width / 2, -26), (-width / 2, 10)];
         let free = |(dx, dy): &(i32, i32)| {
             let (left, top) = (x + dx, y + dy);
             let apart = |(other_left, other_top, other_width): &(i32, i32, i32)| {
@@ -120,7 +145,7 @@ fn roof_line(roof: &Roof, xs: [f64; 2], ys: [f64; 2]) -> Vec<(f64, f64)> {
 }
 
 fn legend(area: &Area<'_>, roofline: &Roofline) -> Result<(), DrawError> {
-    let text = |text: &str, x: i32, y: i32, colour: RGBColor| area.draw(&label(text, (x, y), 12, colour));
+    let text = |text: &str, x: i32, y: i32, colour: RGBColor| area.draw(&label(text, (x + 8, y), colour));
     let mut y = 10;
     match &roofline.peaks {
         Err(_) => text("peaks unknown", 0, y, ROOF)?,
@@ -128,23 +153,23 @@ fn legend(area: &Area<'_>, roofline: &Roofline) -> Result<(), DrawError> {
             text(&format!("{} memory bandwidth", scaled(peaks.bytes_per_s, "B/s")), 0, y, ROOF)?;
             let clock =
                 peaks.clock_mhz.map_or_else(String::new, |mhz| format!(" at {} MHz", three_digits(mhz)));
-            y += 16;
+            y += LINE;
             text(&format!("{}{clock}, {}", scaled(peaks.flops, "FLOP/s"), peaks.basis), 0, y, STATED)?;
         }
     }
     if let (Some(now), Some(mhz)) = (roofline.now(), roofline.clock_mhz) {
-        y += 16;
+        y += LINE;
         text(&format!("{} at {} MHz, this run", scaled(now.flops, "FLOP/s"), three_digits(mhz)), 0, y, ROOF)?;
     }
     y += 26;
     for (i, point) in roofline.points.iter().enumerate().take(MAX_ROWS) {
         let share = point.share.map(|share| percent(share.max_pct()));
         text(&(i + 1).to_string(), 0, y, ROOF)?;
-        text(&point.label(), 24, y, colour(point))?;
-        text(&share.unwrap_or_default(), 220, y, ROOF)?;
+        text(&fitted(&point.label(), 185), 26, y, colour(point))?;
+        area.draw(&label_before(share.unwrap_or_default(), (278, y), ROOF))?;
         let class = point.verdict.as_ref().map_or("", |verdict| verdict.class.word());
-        text(class, 262, y, ROOF)?;
-        y += LEGEND_ROW as i32;
+        text(class, 282, y, ROOF)?;
+        y += LINE;
     }
     if let Some(more) = roofline.points.len().checked_sub(MAX_ROWS).filter(|more| *more > 0) {
         text(&format!("and {more} more"), 24, y, STATED)?;
@@ -162,6 +187,6 @@ mod tests {
         let at: Vec<_> = (0..9).map(|i| labels.offset((100, 100), 1 + i / 9)).collect();
         assert_eq!(at.iter().flatten().count(), 6, "one on each side: {at:?}");
         let far = labels.offset((300, 100), 2);
-        assert_eq!(far, Some((7, -13)));
+        assert_eq!(far, Some((7, -17)));
     }
 }

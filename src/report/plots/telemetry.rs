@@ -4,18 +4,20 @@ use plotters::prelude::*;
 
 use super::{
     canvas::{
-        Area, BLUE, COLUMNS, DrawError, FAINT, GREEN, INK, ORANGE, RED, chart, label, plot, recorded_bands,
-        with_margin,
+        Area, BLUE, COLUMNS, DrawError, FAINT, Format, GREEN, Hovers, INK, LINE, ORANGE, RED, Y_LABELS,
+        chart, label, plot, recorded_bands, with_margin,
     },
     throughput::segments,
 };
 use crate::{
+    base::units::three_digits,
     event::{Stamp, readings::Reading, reasons},
-    state::{GpuState, RunState},
+    state::{Bucket, GpuState, RunState},
 };
 
 const LANE: u32 = 170;
-const REASON: i32 = 18;
+/// A name, and the time in which it was active below.
+const REASON: i32 = LINE + 18;
 /// A sample is valid for this long at most.
 const HOLD_NS: u64 = 3_000_000_000;
 
@@ -23,45 +25,57 @@ const LANES: [(Reading, &str, RGBColor); 3] =
     [(Reading::Power, "W", ORANGE), (Reading::SmClock, "SM MHz", BLUE), (Reading::Temp, "°C", GREEN)];
 
 /// `None` if none of the three was read.
-pub fn telemetry_svg(state: &RunState) -> Option<String> {
+pub fn telemetry_svg(state: &RunState, format: Format) -> Option<String> {
     let gpu = state.main_gpu()?;
     let lanes: Vec<_> = LANES.into_iter().filter(|(reading, ..)| !gpu.series(*reading).is_empty()).collect();
     if lanes.is_empty() {
         return None;
     }
     let limits: Vec<_> = gpu.reasons.iter().filter(|(bit, _)| reasons::faults(*bit) != 0).collect();
-    let height = 26 + LANE * lanes.len() as u32 + limits.len() as u32 * REASON as u32 + 20;
-    plot(state, height, |area| {
+    let height = LANE * lanes.len() as u32 + limits.len() as u32 * REASON as u32 + 20;
+    plot(state, format, height, |area, hovers| {
         let mut rest = area.clone();
         for (reading, unit, colour) in &lanes {
             let (lane, below) = rest.split_vertically(LANE);
-            draw_lane(&lane, state, gpu, (*reading, unit, *colour))?;
+            draw_lane(&lane, hovers, (state, gpu), (*reading, unit, *colour))?;
             rest = below;
         }
         let mut y = 4;
         for (bit, series) in limits {
-            let (left, right) = (78.0, 980.0);
-            let width = (right - left) / COLUMNS as f64;
-            for (i, bucket) in series.held_columns(Stamp(0), state.now, COLUMNS, HOLD_NS).iter().enumerate() {
-                let Some(share) = bucket.map(|bucket| f64::from(bucket.mean())).filter(|s| *s > 0.0) else {
-                    continue;
-                };
-                let x = left + i as f64 * width;
-                let corners = [(x as i32, y), ((x + width).ceil() as i32, y + 9)];
+            let (left, right) = (f64::from(8 + Y_LABELS), f64::from(format.width() - 24));
+            let name = reasons::named(*bit).name().into_owned();
+            rest.draw(&label(name, (left as i32, y), INK))?;
+            y += LINE;
+            let columns = series.held_columns(Stamp(0), state.now, COLUMNS, HOLD_NS);
+            let x = |column: usize| (left + column as f64 * (right - left) / COLUMNS as f64).round() as i32;
+            for (from, to, share) in active_spans(&columns) {
+                let corners = [(x(from), y), (x(to), y + 10)];
                 rest.draw(&Rectangle::new(corners, RED.mix(0.25 + 0.6 * share).filled()))?;
             }
-            let name = reasons::named(*bit).name().into_owned();
-            rest.draw(&label(name, (4, y), 11, INK))?;
-            y += REASON;
+            y += REASON - LINE;
         }
         Ok(())
     })
 }
 
+/// Columns in which a limit was active, with the share of the time in quarters; equal neighbours are one span.
+fn active_spans(columns: &[Option<Bucket>]) -> Vec<(usize, usize, f64)> {
+    let mut spans: Vec<(usize, usize, f64)> = Vec::new();
+    for (i, bucket) in columns.iter().enumerate() {
+        let share = bucket.map_or(0.0, |bucket| (4.0 * f64::from(bucket.mean())).ceil() / 4.0);
+        match spans.last_mut() {
+            _ if share <= 0.0 => {}
+            Some((_, to, open)) if *to == i && *open == share => *to = i + 1,
+            _ => spans.push((i, i + 1, share)),
+        }
+    }
+    spans
+}
+
 fn draw_lane(
     area: &Area<'_>,
-    state: &RunState,
-    gpu: &GpuState,
+    hovers: &mut Hovers,
+    (state, gpu): (&RunState, &GpuState),
     (reading, unit, colour): (Reading, &str, RGBColor),
 ) -> Result<(), DrawError> {
     let series = gpu.series(reading);
@@ -91,5 +105,10 @@ fn draw_lane(
         let line = segment.iter().map(|(i, bucket)| (x(*i), f64::from(bucket.mean())));
         chart.draw_series(LineSeries::new(line, colour.stroke_width(2)))?;
     }
+    let about = reading.about();
+    hovers.columns(&chart, end, (range.start, range.end), |i| {
+        let mean = columns.get(i).copied().flatten()?.mean();
+        Some(format!("{:.1} s: {} {}", x(i), three_digits(f64::from(mean)), about.unit))
+    });
     Ok(())
 }

@@ -2,14 +2,17 @@
 
 use plotters::prelude::*;
 
-use super::canvas::{BLUE, COLUMNS, FAINT, GREEN, ORANGE, PURPLE, RED, chart, legend, plot, recorded_bands};
+use super::canvas::{
+    BLUE, COLUMNS, FAINT, Format, GREEN, ORANGE, PURPLE, RED, chart, legend, plot, recorded_bands,
+};
 use crate::{
+    base::units::three_digits,
     event::Stamp,
     state::{Bucket, RunState},
 };
 
 /// `None` without a measured ITL.
-pub fn throughput_svg(state: &RunState) -> Option<String> {
+pub fn throughput_svg(state: &RunState, format: Format) -> Option<String> {
     let (_, slowest) = state.itl_ms.range()?;
     let end = state.now.secs().max(1e-3);
     let batch = f64::from(state.batch());
@@ -19,8 +22,18 @@ pub fn throughput_svg(state: &RunState) -> Option<String> {
     let x = |i: usize| (i as f64 + 0.5) * column_s;
     let known = || columns.iter().enumerate().filter_map(|(i, bucket)| Some((i, (*bucket)?)));
     let max = known().map(|(_, bucket)| rate(bucket.mean())).fold(rate(slowest), f64::max);
-    let top = max.max(1e-3) * 1.15;
-    plot(state, 380, |area| {
+    let top = max.max(1e-3) * 1.08;
+    plot(state, format, 400, |area, hovers| {
+        let entries = [
+            ("mean of at least 8 tokens", BLUE),
+            ("thin: down to the slowest", BLUE),
+            ("prefill", PURPLE),
+            ("before measurement", FAINT),
+            ("incident", RED),
+        ];
+        let recorded = state.kernels.recording.is_used().then_some(("kernels recorded", GREEN));
+        let no_end = state.finished.is_none().then_some(("the recording has no end", ORANGE));
+        let area = &legend(area, entries.into_iter().chain(recorded).chain(no_end))?;
         let axes = ((0.0..end, "seconds"), (0.0..top, "decode tok/s"));
         let mut chart = chart(area, axes.0, axes.1, (None, None))?;
         let measured = state.total.from.secs().min(end);
@@ -54,15 +67,15 @@ pub fn throughput_svg(state: &RunState) -> Option<String> {
             chart.draw_series(LineSeries::new([(x, 0.0), (x, top)], RED.mix(0.6)))?;
             chart.draw_series([Circle::new((x, top * 0.97), 3, RED.filled())])?;
         }
-        let entries = [
-            ("mean of at least 8 tokens; thin: down to the slowest", BLUE),
-            ("prefill", PURPLE),
-            ("before measurement", FAINT),
-            ("incident", RED),
-        ];
-        let recorded = state.kernels.recording.is_used().then_some(("kernels recorded", GREEN));
-        let no_end = state.finished.is_none().then_some(("the recording has no end", ORANGE));
-        legend(area, entries.into_iter().chain(recorded).chain(no_end))
+        hovers.columns(&chart, end, (0.0, top), |i| {
+            let bucket = columns.get(i).copied().flatten()?;
+            Some(format!("{:.1} s: {} tok/s", x(i), three_digits(rate(bucket.mean()))))
+        });
+        for incident in &state.flight.incidents {
+            let at = chart.backend_coord(&(incident.at.secs(), top * 0.97));
+            hovers.point(at, &format!("{:.1} s: {}", incident.at.secs(), incident.describe()));
+        }
+        Ok(())
     })
 }
 

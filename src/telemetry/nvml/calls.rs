@@ -1,6 +1,9 @@
 //! The calls of a sample: what each reads, how often it is made, and its overhead.
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::HashMap,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
 
 use nvml_wrapper::{
     Device, Nvml,
@@ -89,6 +92,9 @@ fn allowance(tier: Tier) -> Duration {
         Tier::Rare => Duration::MAX,
     }
 }
+
+/// The time that the use by a process covers.
+const PROCESS_WINDOW: Duration = Duration::from_secs(1);
 
 /// All calls on one GPU.
 pub(super) struct Calls {
@@ -308,6 +314,7 @@ impl QuerySession<'_> {
                 // Constant, and an expensive call: it was queried once.
                 sample.set(Reading::SmClockMax, self.info.sm_clock_max_mhz.map(f64::from));
                 self.read(sample, Reading::Fan, |device| device.fan_speed(0));
+                self.read(sample, Reading::FanRpm, |device| device.fan_speed_rpm(0));
                 self.read(sample, Reading::PcieGen, |device| device.current_pcie_link_gen());
                 self.read(sample, Reading::PcieWidth, |device| device.current_pcie_link_width());
                 let errors = |kind| {
@@ -319,6 +326,23 @@ impl QuerySession<'_> {
                 self.read(sample, Reading::EccUncorrected, errors(MemoryError::Uncorrected));
             }
         }
+    }
+
+    /// The mean use of the SMs by each process in percent; absent where the GPU does not report it. Idle processes may be
+    /// missing.
+    pub(super) fn process_utilisation(&mut self) -> Option<HashMap<u32, u32>> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let since = now.saturating_sub(PROCESS_WINDOW).as_micros() as u64;
+        let samples = self.query(Query::ProcessUtilisation, |device| {
+            match device.process_utilization_stats(since) {
+                // No process was busy.
+                Err(NvmlError::NotFound) => Ok(Vec::new()),
+                answer => answer,
+            }
+        })?;
+        let mut samples: Vec<_> = samples.into_iter().filter(|sample| sample.sm_util <= 100).collect();
+        samples.sort_by_key(|sample| sample.timestamp);
+        Some(samples.into_iter().map(|sample| (sample.pid, sample.sm_util)).collect())
     }
 
     /// Several fields in one call, each with its own refusal.

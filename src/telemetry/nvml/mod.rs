@@ -18,10 +18,11 @@ use nvml_wrapper::{
     enum_wrappers::device::{Clock, GpuVirtualizationMode, TemperatureThreshold},
     enums::device::UsedGpuMemory,
     error::NvmlError,
+    struct_wrappers::device::ProcessInfo,
 };
 use trouble::{absence, is_lost, under_wsl};
 
-use super::{GpuProbe, ProbeError, Selection, Tier, absent::Absence};
+use super::{GpuProbe, ProbeError, Selection, Tier, absent::Absence, users::Users};
 use crate::{
     event::{CallCost, GpuInfo, GpuProcess, GpuSample, GpuSource, Refusal, Refused, Stamp},
     tools::under::is_of_same_run,
@@ -141,29 +142,34 @@ impl GpuProbe for NvmlProbe {
         self.card(gpu).map_or(&[], |card| &card.info.refused)
     }
 
-    fn other_processes(&mut self, gpu: u32) -> Option<Vec<GpuProcess>> {
+    fn processes(&mut self, gpu: u32) -> Option<Vec<GpuProcess>> {
         let started = Instant::now();
-        let device = self.nvml.device_by_index(gpu).ok()?;
+        let (nvml, wsl) = (self.nvml, self.wsl);
+        let device = nvml.device_by_index(gpu).ok()?;
         let mut running = device.running_compute_processes().ok()?;
         // Games and desktops are load too.
         running.extend(device.running_graphics_processes().unwrap_or_default());
         running.sort_by_key(|process| process.pid);
         running.dedup_by_key(|process| process.pid);
-        if let Ok(card) = self.card_mut(gpu) {
-            card.calls.listed(started.elapsed());
-        }
-        let others = running.into_iter().filter(|process| !is_of_same_run(process.pid));
-        let others: Vec<GpuProcess> = others
-            .map(|process| GpuProcess {
-                pid: process.pid,
-                name: process_name(process.pid),
-                mem_bytes: match process.used_gpu_memory {
-                    UsedGpuMemory::Used(bytes) => Some(bytes),
-                    UsedGpuMemory::Unavailable => None,
-                },
-            })
-            .collect();
-        Some(others)
+        let card = self.card_mut(gpu).ok()?;
+        let mut session = QuerySession { nvml, device, info: &mut card.info, wsl, failure: None };
+        // Several milliseconds of work for the driver: a run that is alone on the GPU does without.
+        let shared = running.iter().any(|process| !is_of_same_run(process.pid));
+        let used = if shared { session.process_utilisation() } else { None };
+        card.calls.listed(started.elapsed());
+        let users = if running.is_empty() { Users::default() } else { Users::of_this_machine() };
+        let process = |process: ProcessInfo| GpuProcess {
+            pid: process.pid,
+            name: process_name(process.pid),
+            user: users.of_process(process.pid),
+            mem_bytes: match process.used_gpu_memory {
+                UsedGpuMemory::Used(bytes) => Some(bytes),
+                UsedGpuMemory::Unavailable => None,
+            },
+            sm_pct: used.as_ref().map(|used| used.get(&process.pid).copied().unwrap_or(0)),
+            own: is_of_same_run(process.pid),
+        };
+        Some(running.into_iter().map(process).collect())
     }
 
     fn costs(&self, gpu: u32) -> Vec<CallCost> {

@@ -59,7 +59,7 @@ impl GpuSampler {
         }
     }
 
-    pub(super) fn processes(&mut self, gpu: u32) -> Option<Vec<GpuProcess>> {
+    pub(super) fn other_processes(&mut self, gpu: u32) -> Option<Vec<GpuProcess>> {
         self.probe.other_processes(gpu)
     }
 
@@ -153,7 +153,7 @@ impl GpuSampler {
 
     fn list(&mut self, i: usize, tx: &EventTx) {
         let gpu = self.gpus[i].info.index;
-        let Some(processes) = self.probe.other_processes(gpu) else { return };
+        let Some(processes) = self.probe.processes(gpu) else { return };
         let sampled = &mut self.gpus[i];
         if sampled.processes.as_ref() == Some(&processes)
             || (sampled.processes.is_none() && processes.is_empty())
@@ -161,7 +161,9 @@ impl GpuSampler {
             return;
         }
         let known = sampled.processes.replace(processes.clone()).unwrap_or_default();
-        for new in processes.iter().filter(|new| known.iter().all(|known| known.pid != new.pid)) {
+        let is_new =
+            |process: &&GpuProcess| !process.own && known.iter().all(|known| known.pid != process.pid);
+        for new in processes.iter().filter(is_new) {
             tx.notice(Level::Warn, "gpu", format!("another process uses GPU {gpu}: {new}"));
         }
         tx.send(Event::GpuProcesses(Box::new(GpuProcesses { gpu, processes })));

@@ -67,6 +67,12 @@ impl App {
 
     /// Selects a row; where it is selected, opens it.
     fn click_row(&mut self, row: usize) -> Option<Effect> {
+        let of_gpus = self.ui.pane == Pane::Gpu && self.with_view(|view| view.shows_gpu_table());
+        if of_gpus {
+            let before = self.with_view(|view| view.gpu_index());
+            self.ui.gpu = Some(row);
+            return (before == row).then(|| self.act(Action::OpenGpu)).flatten();
+        }
         let ui = &mut self.ui;
         let (selected, open) = match ui.pane {
             Pane::Gpu => (&mut ui.reading, None),

@@ -118,7 +118,7 @@ fn overview(view: &View<'_>) -> Table {
     table
 }
 
-/// Of the selected GPU, or of the host, over the time range of the charts, at the resolution that is kept.
+/// Of all GPUs in the table, of the one that is shown, or of the host, over the time range of the charts, at the resolution that is kept.
 fn readings(view: &View<'_>) -> Table {
     let mut table = Table::titled("device,reading,unit,t_s,min,mean,max");
     let (from, to) = view.time_range();
@@ -129,7 +129,11 @@ fn readings(view: &View<'_>) -> Table {
             table.add(about.into_iter().chain([number(t.secs())]).chain(numbers));
         }
     };
-    let Some(gpu) = view.gpu() else {
+    let gpus = match view.gpu() {
+        Some(_) if view.shows_gpu_table() => view.state.gpus.iter().collect(),
+        shown => Vec::from_iter(shown),
+    };
+    if gpus.is_empty() {
         let host = &view.state.host;
         for (reading, unit, series) in [
             ("cpu_pct", "%", &host.cpu_pct),
@@ -141,15 +145,16 @@ fn readings(view: &View<'_>) -> Table {
         ] {
             add("host", reading, unit, series);
         }
-        return table;
-    };
-    let device = format!("GPU {} {}", gpu.info.index, gpu.info.name);
-    for reading in Reading::ALL {
-        let about = reading.about();
-        add(&device, about.key, about.unit, gpu.series(*reading));
     }
-    for (bit, series) in &gpu.reasons {
-        add(&device, &format!("held by {}", reasons::named(*bit).name()), "1 while active", series);
+    for gpu in gpus {
+        let device = format!("GPU {} {}", gpu.info.index, gpu.info.name);
+        for reading in Reading::ALL {
+            let about = reading.about();
+            add(&device, about.key, about.unit, gpu.series(*reading));
+        }
+        for (bit, series) in &gpu.reasons {
+            add(&device, &format!("held by {}", reasons::named(*bit).name()), "1 while active", series);
+        }
     }
     table
 }

@@ -1,5 +1,8 @@
 //! GPU: power, clocks, utilisation, temperature, memory and clock event reasons; without a GPU, the host.
 
+mod processes;
+mod table;
+
 use ratatui::{
     buffer::Buffer,
     layout::{Constraint, Layout, Rect},
@@ -49,23 +52,33 @@ impl Widget for GpuPane<'_> {
         let Some(main) = view.gpu() else {
             return host_pane(view, area, buf);
         };
-        let others: Vec<&GpuState> =
-            view.state.gpus.iter().filter(|gpu| gpu.info.index != main.info.index).collect();
-        let strips = (others.len() as u16).min(area.height / 3);
-        let verdict = Line::from(gpu_verdict(view));
+        let table = view.shows_gpu_table();
+        let verdict = match table {
+            true => table::verdict(view),
+            false => Line::from(own_verdict(view, main)),
+        };
         let rows = (verdict.width() as u16).div_ceil(area.width.saturating_sub(9).max(1));
-        let verdict_rows = if area.height - strips >= 16 { rows.min(4) } else { 0 };
-        gpu_box(view, main, Rect { height: area.height - strips - verdict_rows, ..area }, buf);
+        let least = if table { table::least_height(view, area) } else { 16 };
+        let verdict_rows = rows.min(4).min(area.height.saturating_sub(least));
+        let (body, below) = (
+            Rect { height: area.height - verdict_rows, ..area },
+            Rect { y: area.bottom() - verdict_rows, height: verdict_rows, ..area },
+        );
+        match table {
+            true => table::draw(view, body, buf),
+            false => gpu_box(view, main, body, buf),
+        }
         if verdict_rows > 0 {
-            let y = area.bottom() - strips - verdict_rows;
-            draw_pointed(view.theme, verdict, Rect { y, height: verdict_rows, ..area }, buf);
+            draw_pointed(view.theme, verdict, below, buf);
         }
-        for (gpu, y) in others.into_iter().zip(area.bottom() - strips..area.bottom()) {
-            let name = Text::styled(format!(" GPU {} {}", gpu.info.index, gpu.info.name), view.theme.dim);
-            let mut parts = gpu_parts(view, gpu);
-            parts.insert(0, vec![name]);
-            fit(view.theme, parts, area.width).render(Rect { y, height: 1, ..area }, buf);
-        }
+    }
+}
+
+/// The verdict on `gpu`, where there is one.
+fn own_verdict<'a>(view: &View<'_>, gpu: &GpuState) -> Vec<Text<'a>> {
+    match view.workload_gpu() {
+        Some(judged) if judged.info.index == gpu.info.index => gpu_verdict(view),
+        _ => Vec::new(),
     }
 }
 
@@ -89,6 +102,10 @@ fn gpu_box(view: &View<'_>, gpu: &GpuState, area: Rect, buf: &mut Buffer) {
     } else if let Some(age) = gpu.last_read().and_then(|at| stale(view.state.now, at)) {
         aside = format!("{age}, {aside}");
     }
+    if view.state.gpus.len() > 1 {
+        let all = format!("Esc all {} GPUs", view.state.gpus.len());
+        aside = if area.width >= 100 { format!("{aside} · {all}") } else { all };
+    }
     let inner = draw_box(view.theme, (&title, &aside), area, buf);
     let readings = rows(gpu);
     let (large, bars): (Vec<_>, Vec<_>) = readings.iter().copied().enumerate().partition(|(i, _)| *i < LARGE);
@@ -102,14 +119,14 @@ fn gpu_box(view: &View<'_>, gpu: &GpuState, area: Rect, buf: &mut Buffer) {
     // Charts keep three rows each; bars, then processes, get what is left.
     let spare = inner.height.saturating_sub(flags + detail + 1 + 3 * large.len() as u16);
     let bar_rows = bar_rows.min(spare);
-    let listed = gpu.processes.len().min(6) as u16;
-    let processes = if listed > 0 && spare >= bar_rows + listed + 9 { listed + 1 } else { 0 };
+    let list = processes::height(gpu);
+    let list = if spare >= bar_rows + list + 3 { list } else { 0 };
     let [charts, axis, lanes, bar_area, process_area, below] = Layout::vertical([
         Constraint::Min(0),
         Constraint::Length(1),
         Constraint::Length(flags),
         Constraint::Length(bar_rows),
-        Constraint::Length(processes),
+        Constraint::Length(list),
         Constraint::Length(detail),
     ])
     .areas(inner);
@@ -121,12 +138,15 @@ fn gpu_box(view: &View<'_>, gpu: &GpuState, area: Rect, buf: &mut Buffer) {
     mark_cursor(view, Lane::plot_area(timed, label, readout), buf);
     view.time_axis().draw(buf, Lane::plot_area(axis, label, readout), view.theme);
     draw_bars(view, gpu, &bars, across, bar_area, buf);
-    draw_processes(view, gpu, process_area, buf);
-    let lines = vec![
+    processes::draw(view, gpu, process_area, buf);
+    let mut lines = vec![
         reading_line(view, gpu, below.width),
         also_line(view, gpu, below.width),
         sampler_line(view, below.width),
     ];
+    if list == 0 {
+        lines.splice(1..1, processes::summary(view, gpu, below.width));
+    }
     Paragraph::new(lines).render(below, buf);
 }
 
@@ -175,27 +195,6 @@ fn draw_bars(
         let history = Rect { x, width: rest.right().saturating_sub(x), ..rest };
         let columns = spans(&row.series.held_columns(from, to, history.width as usize * 2, HOLD_NS));
         Chart::new(theme, &columns, row.range, row.style).render(history, buf);
-    }
-}
-
-/// The processes on the GPU.
-fn draw_processes(view: &View<'_>, gpu: &GpuState, area: Rect, buf: &mut Buffer) {
-    let theme = view.theme;
-    if area.height < 2 {
-        return;
-    }
-    let row = |pid: &str, memory: &str, name: &str| format!(" {pid:>9} {memory:>12}  {name}");
-    let heading = Line::styled(row("pid", "memory", "process"), theme.dim);
-    heading.render(Rect { height: 1, ..area }, buf);
-    for (process, y) in gpu.processes.iter().zip(area.y + 1..area.bottom()) {
-        let memory = process.mem_bytes.map_or_else(|| theme.glyphs.none.to_owned(), binary_bytes);
-        let text = row(
-            &process.pid.to_string(),
-            &memory,
-            process.name.as_deref().unwrap_or("outside of this container"),
-        );
-        let text = cut(&theme.glyphs.plain(&text), area.width as usize, theme.glyphs.ascii);
-        Line::styled(text, theme.text).render(Rect { y, height: 1, ..area }, buf);
     }
 }
 
@@ -325,7 +324,9 @@ fn also_line<'a>(view: &View<'_>, gpu: &GpuState, width: u16) -> Line<'a> {
     let rounded = |reading| value(reading).map(|value| format!("{value:.0}"));
     add("average", rounded(Reading::PowerAverage), "W");
     add("memory", rounded(Reading::MemTemp), "°C");
-    add("fan", value(Reading::Fan).map(percent_digits), "%");
+    let fan = [value(Reading::Fan).map(percent), rounded(Reading::FanRpm).map(|rpm| format!("{rpm} rpm"))];
+    let fan = fan.into_iter().flatten().collect::<Vec<_>>().join(", ");
+    add("fan", Some(fan).filter(|fan| !fan.is_empty()), "");
     let link = value(Reading::PcieGen).zip(value(Reading::PcieWidth));
     add("PCIe", link.map(|(generation, lanes)| format!("gen{generation:.0} x{lanes:.0}")), "");
     let rate = |a, b| value(a).zip(value(b)).map(|(sent, received)| three_digits(sent + received));

@@ -25,10 +25,13 @@ pub enum Action {
     Zoom(isize),
     /// So many columns of the charts later.
     MoveCursor(i64),
+    /// Or the GPU that was opened.
     CloseCursor,
     Move(isize),
     Sort,
     NextGpu,
+    /// Show the selected one of several GPUs in large.
+    OpenGpu,
     /// So many tokens back.
     Scrub(i64),
     FollowTokens,
@@ -116,6 +119,8 @@ pub struct Extent {
     /// When the selected one happened.
     pub incident_at: Option<Stamp>,
     pub gpus: usize,
+    /// The selected one.
+    pub gpu: usize,
     pub runs: usize,
     pub log_lines: usize,
     pub snapshots: usize,
@@ -169,6 +174,7 @@ pub fn update(ui: &mut UiState, action: Action, extent: Extent) -> Option<Effect
             set_cursor(ui, (at < now).then_some(Cursor { at, ..cursor }));
         }
         Action::CloseCursor if ui.cursor.is_some() => set_cursor(ui, None),
+        Action::CloseCursor if ui.pane == Pane::Gpu && ui.gpu_open => ui.gpu_open = false,
         // With nothing to close, Esc leaves a replay, as on other panes.
         Action::CloseCursor => return Some(Effect::Replay(ReplayCommand::Leave)),
         Action::Move(by) => move_in_pane(ui, by, extent),
@@ -184,6 +190,8 @@ pub fn update(ui: &mut UiState, action: Action, extent: Extent) -> Option<Effect
             let next = ui.gpu.map_or(0, |gpu| gpu + 1);
             ui.gpu = (next < extent.gpus).then_some(next);
         }
+        Action::OpenGpu if extent.gpus > 1 => (ui.gpu, ui.gpu_open) = (Some(extent.gpu), true),
+        Action::OpenGpu => {}
         Action::Scrub(back) => {
             let newest = extent.tokens_seen.saturating_sub(1);
             let oldest = extent.tokens_seen.saturating_sub(extent.tokens as u64);
@@ -224,6 +232,7 @@ fn show(ui: &mut UiState, pane: Pane) -> Option<Effect> {
 fn move_in_pane(ui: &mut UiState, by: isize, extent: Extent) {
     match ui.pane {
         Pane::Overview => {}
+        Pane::Gpu if extent.gpus > 1 && !ui.gpu_open => ui.gpu = Some(moved(extent.gpu, by, extent.gpus)),
         Pane::Gpu => ui.reading = moved(ui.reading, by, extent.readings),
         Pane::Tokens => ui.incident = moved(ui.incident, by, extent.incidents),
         Pane::Kernels => ui.kernels.move_by(by, extent.kernels),
@@ -265,6 +274,27 @@ mod tests {
     }
 
     #[test]
+    fn one_of_several_gpus_is_opened_and_closed() {
+        let mut ui = UiState { pane: Pane::Gpu, ..ui() };
+        let several =
+            |ui: &UiState| Extent { gpus: 3, gpu: ui.gpu.unwrap_or(1), readings: 11, ..Extent::default() };
+        let mut press = |action: Action| {
+            let extent = several(&ui);
+            let effect = update(&mut ui, action, extent);
+            (ui.gpu, ui.gpu_open, ui.reading, effect)
+        };
+        assert_eq!(press(Action::Move(1)), (Some(2), false, 0, None));
+        assert_eq!(press(Action::Move(-9)), (Some(0), false, 0, None));
+        assert_eq!(press(Action::OpenGpu), (Some(0), true, 0, None));
+        assert_eq!(press(Action::Move(2)), (Some(0), true, 2, None), "now the readings are selected");
+        assert_eq!(press(Action::CloseCursor), (Some(0), false, 2, None));
+        assert_eq!(press(Action::CloseCursor).3, Some(Effect::Replay(ReplayCommand::Leave)));
+        let mut alone = UiState { pane: Pane::Gpu, ..UiState::new(ThemeName::Dark) };
+        update(&mut alone, Action::OpenGpu, Extent { gpus: 1, ..Extent::default() });
+        assert!(!alone.gpu_open);
+    }
+
+    #[test]
     fn no_selection_moves_past_the_end() {
         let mut ui = ui();
         let extent = Extent {
@@ -279,6 +309,7 @@ mod tests {
             incidents: 2,
             incident_at: None,
             gpus: 1,
+            gpu: 0,
             runs: 3,
             log_lines: 5,
             snapshots: 0,
