@@ -42,28 +42,27 @@ deny:
     python3 .ci/dependencies.py
     if command -v cargo-deny >/dev/null; then cargo deny check; else echo "advisories not checked: cargo-deny is not installed"; fi
 
-# Build for NVIDIA GPUs; without nvcc on the PATH a toolkit is created under target/
-cuda *ARGS:
+# Compile the CUDA kernels into assets/kernels; without nvcc on the PATH a toolkit is created under target/. Needs no GPU
+kernels:
     #!/usr/bin/env bash
     set -euo pipefail
     command -v nvcc >/dev/null || eval "$(third_party/cuda/bootstrap.sh)"
-    cargo build --release --features cuda {{ARGS}}
+    third_party/cuda/kernels.py
 
-# A stripped binary, and a script that starts it with the CUDA libraries of another machine
-cuda-bundle: cuda
+# Build with candle's own CUDA kernels, for runtime=candle_stock on a GPU
+candle-cuda *ARGS:
     #!/usr/bin/env bash
     set -euo pipefail
-    mkdir -p target/cuda-bundle
-    strip -o target/cuda-bundle/llmprof-tui target/release/llmprof-tui
-    cp third_party/cuda/run.sh target/cuda-bundle/
-    ls -l target/cuda-bundle
+    command -v nvcc >/dev/null || eval "$(third_party/cuda/bootstrap.sh)"
+    cargo build --release --features candle-cuda {{ARGS}}
 
 # Compare every kernel with candle on the CPU and test live kernels; needs a GPU
 gpu-test:
-    #!/usr/bin/env bash
-    set -euo pipefail
-    command -v nvcc >/dev/null || eval "$(third_party/cuda/bootstrap.sh)"
-    cargo test --release --features cuda --lib cuda -- --ignored --test-threads 1
+    cargo test --release --lib cuda -- --ignored --test-threads 1
+
+# An archive and a Debian package under target/dist, for glibc 2.28 and later
+dist:
+    assets/dist/dist.sh
 
 # Random kills, signals, stalls and full disks over simulated runs
 chaos SECONDS="600":

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs a CUDA toolkit that can build `--features cuda`. Needs no GPU and no root access.
+# Installs a CUDA toolkit that can compile the kernels (`just kernels`) and build `--features candle-cuda`. Needs no GPU and no root access.
 #
 #   third_party/cuda/bootstrap.sh [DIR]      (default DIR: target/cuda-toolkit)
 #   eval "$(third_party/cuda/bootstrap.sh)"  also sets the environment of this shell
