@@ -1,7 +1,9 @@
 //! Actions that keys and the mouse ask for, and what they do to the state of the screen.
 
-use super::{KernelsExtent, Overlay, Palette, Pane, PromptKind, RunOrder, SPANS_S, UiState};
-use crate::{config::ThemeName, event::Stamp, run::rerun::Tool, tui::keys::Mode};
+use std::path::PathBuf;
+
+use super::{KernelsExtent, Overlay, Palette, Pane, Panes, PromptKind, SPANS_S, UiState};
+use crate::{config::ThemeName, event::Stamp, run::rerun::Tool, rundir::RunName, tui::keys::Mode};
 
 /// Something the user asks for.
 #[derive(Debug, Clone, PartialEq)]
@@ -81,11 +83,22 @@ pub enum ReplayCommand {
 }
 
 /// To the list of recorded runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RunsCommand {
     Refresh,
+    /// Of a group: folds or unfolds it.
     Open,
+    /// Of a run: selects its group.
+    Fold,
+    Unfold,
     Mark,
+    /// The report of the selected run, in a browser.
+    Report,
+    AskDelete,
+    Delete(PathBuf),
+    AskName,
+    /// The run that a name was asked for.
+    Rename(RunName),
     /// The selected run with the marked one.
     Compare,
 }
@@ -94,6 +107,8 @@ pub enum RunsCommand {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Extent {
     pub mode: Mode,
+    /// Those that have content.
+    pub panes: Panes,
     /// Tokens that are kept.
     pub tokens: usize,
     /// All tokens of the run.
@@ -106,7 +121,10 @@ pub struct Extent {
     /// When the selected one happened.
     pub incident_at: Option<Stamp>,
     pub gpus: usize,
+    /// Rows of the Runs pane.
     pub runs: usize,
+    /// The selected one.
+    pub run: usize,
     pub log_lines: usize,
     pub snapshots: usize,
     /// Jobs of a sweep up to the current one.
@@ -122,10 +140,15 @@ pub fn update(ui: &mut UiState, action: Action, extent: Extent) -> Option<Effect
         Action::Help => ui.overlay = Overlay::Help { scroll: 0 },
         Action::Palette => ui.overlay = Overlay::Palette(Palette::new(ui.pane, extent.mode)),
         Action::Evidence => ui.overlay = Overlay::Evidence { scroll: 0 },
+        Action::Show(pane) if !extent.panes.has(pane) => {
+            ui.message = Some(format!("{} is empty: {}", pane.title(), pane.why_empty()));
+        }
         Action::Show(pane) => return show(ui, pane),
         Action::StepPane(by) => {
-            let at = Pane::ALL.iter().position(|pane| *pane == ui.pane).unwrap_or(0) as isize;
-            return show(ui, Pane::ALL[(at + by).rem_euclid(Pane::ALL.len() as isize) as usize]);
+            let panes: Vec<Pane> = extent.panes.iter().collect();
+            let at = panes.iter().position(|pane| *pane == ui.pane).unwrap_or(0) as isize;
+            let next = panes.get((at + by).rem_euclid(panes.len().max(1) as isize) as usize);
+            return show(ui, next.copied().unwrap_or(ui.pane));
         }
         Action::ShowSnapshots => {
             ui.pane = Pane::Compare;
@@ -144,7 +167,7 @@ pub fn update(ui: &mut UiState, action: Action, extent: Extent) -> Option<Effect
         }
         Action::AskFilter => {
             let filter = match ui.pane {
-                Pane::Runs => &ui.runs_filter,
+                Pane::Runs => &ui.runs.arrangement.filter,
                 Pane::Kernels => &ui.kernels.filter,
                 _ => &ui.log_filter,
             };
@@ -154,13 +177,7 @@ pub fn update(ui: &mut UiState, action: Action, extent: Extent) -> Option<Effect
         Action::Zoom(by) => ui.span = moved(ui.span, -by, SPANS_S.len()),
         Action::Move(by) => move_in_pane(ui, by, extent),
         Action::Sort if ui.pane == Pane::Kernels => ui.kernels.next_sort(),
-        Action::Sort => {
-            ui.run_order = match ui.run_order {
-                RunOrder::Newest => RunOrder::Fastest,
-                RunOrder::Fastest => RunOrder::Model,
-                RunOrder::Model => RunOrder::Newest,
-            }
-        }
+        Action::Sort => ui.runs.next_order(),
         Action::NextGpu => {
             let next = ui.gpu.map_or(0, |gpu| gpu + 1);
             ui.gpu = (next < extent.gpus).then_some(next);
@@ -202,7 +219,7 @@ fn move_in_pane(ui: &mut UiState, by: isize, extent: Extent) {
         Pane::Tokens => ui.incident = moved(ui.incident, by, extent.incidents),
         Pane::Kernels => ui.kernels.move_by(by, extent.kernels),
         Pane::Roofline => ui.point = moved(ui.point, by, extent.points),
-        Pane::Runs => ui.run_selected = moved(ui.run_selected, by, extent.runs),
+        Pane::Runs => ui.runs.row = Some(moved(extent.run, by, extent.runs)),
         // These count from the newest line: up means back.
         Pane::Compare => ui.jobs_back = moved(ui.jobs_back, -by, extent.jobs),
         Pane::Log => ui.log_back = moved(ui.log_back, -by, extent.log_lines),
@@ -239,10 +256,25 @@ mod tests {
     }
 
     #[test]
+    fn empty_panes_are_left_out() {
+        let mut ui = ui();
+        let shown = [Pane::Gpu, Pane::Runs, Pane::Log];
+        let extent = Extent { panes: Panes::those(|pane| shown.contains(&pane)), ..Extent::default() };
+        ui.pane = Pane::Gpu;
+        for next in [Pane::Runs, Pane::Log, Pane::Gpu] {
+            update(&mut ui, Action::StepPane(1), extent);
+            assert_eq!(ui.pane, next);
+        }
+        update(&mut ui, Action::Show(Pane::Tokens), extent);
+        assert_eq!((ui.pane, ui.message.as_deref()), (Pane::Gpu, Some("Tokens is empty: no tokens here")));
+    }
+
+    #[test]
     fn no_selection_moves_past_the_end() {
         let mut ui = ui();
         let extent = Extent {
             mode: Mode::Single,
+            panes: Panes::ALL,
             tokens: 10,
             tokens_seen: 100,
             readings: 11,
@@ -251,6 +283,7 @@ mod tests {
             incident_at: None,
             gpus: 1,
             runs: 3,
+            run: 0,
             log_lines: 5,
             snapshots: 0,
             jobs: 4,
@@ -266,7 +299,7 @@ mod tests {
             ui.pane = pane;
             update(&mut ui, action, extent);
         }
-        assert_eq!((ui.run_selected, ui.log_back, ui.jobs_back, ui.token), (2, 4, 3, Some(90)));
+        assert_eq!((ui.runs.row, ui.log_back, ui.jobs_back, ui.token), (Some(2), 4, 3, Some(90)));
         assert_eq!(ui.point, 3);
         update(&mut ui, Action::Scrub(-1000), extent);
         assert_eq!(ui.token, None);
