@@ -130,7 +130,7 @@ fn a_disk_that_does_not_answer_does_not_stop_the_screen() {
     terminal.press("7", "disk/stuck does not answer");
     // The pipe and the device have no end, this run goes on, the other run has ended.
     terminal.see("running");
-    terminal.see("completed");
+    terminal.see("power cap");
     assert_eq!(terminal.text().matches("no end").count(), 2, "{}", terminal.text());
     for _ in 0..4 {
         terminal.send("\x1b[A");
@@ -166,7 +166,7 @@ fn files_of_kernels_have_a_screen() {
     terminal.press("m", "by name, largest first");
     terminal.press("/rope\r", "containing \"rope\"");
     terminal.press("K", "not available without a live run");
-    terminal.press("1", "╭ throughput");
+    terminal.press("1", "Overview is empty: nothing was measured");
     terminal.press("8", "cannot read nowhere.csv");
     terminal.send("q");
     assert_eq!(terminal.exit_code(), 1, "a file could not be read");

@@ -6,7 +6,10 @@ use std::{
 };
 
 use super::ui::{Arrangement, GroupKey, RunOrder};
-use crate::rundir::RunEntry;
+use crate::{
+    event::Outcome,
+    rundir::{RunEntry, Verdict},
+};
 
 /// The runs, and the rows that show them.
 #[derive(Debug, Clone, Default)]
@@ -38,6 +41,7 @@ pub struct Group {
     pub folded: bool,
     pub runs: usize,
     pub running: usize,
+    /// Of runs of one model, simulated ones only where no other is there.
     pub best_tpot_ms: Option<f64>,
 }
 
@@ -46,6 +50,7 @@ pub struct RunRow {
     entry: usize,
     /// The groups that have no row of their own, and the name.
     pub title: String,
+    pub names_groups: bool,
     /// The overrides that the runs next to it do not all have, with short keys.
     pub differs: String,
 }
@@ -84,8 +89,8 @@ impl RunTree {
         let listed = listed(&entries, &arrangement);
         let rows = Forest::of(&entries, &listed).rows(&entries, &arrangement);
         let digits = Digits {
-            ttft: digits(entries.iter().filter_map(|run| run.metrics()?.ttft_ms.p50)),
-            tpot: digits(entries.iter().filter_map(|run| run.metrics()?.tpot_ms.p50)),
+            ttft: digits(entries.iter().filter_map(|run| run.metrics()?.ttft_ms.mean)),
+            tpot: digits(entries.iter().filter_map(|run| run.metrics()?.tpot_ms.mean)),
             tok_s: digits(entries.iter().filter_map(|run| run.metrics()?.decode_tok_s)),
         };
         RunTree { entries, arrangement, listed, rows, digits }
@@ -264,8 +269,9 @@ impl Forest {
                 Child::Run(entry) => {
                     let run = &entries[entry];
                     titles.push(name(run));
-                    let differs = shared.differing(run, titles.len() > 1);
-                    let item = Item::Run(RunRow { entry, title: titles.join(" / "), differs });
+                    let names_groups = titles.len() > 1;
+                    let differs = shared.differing(run, names_groups);
+                    let item = Item::Run(RunRow { entry, title: titles.join(" / "), names_groups, differs });
                     rows.push(Row { depth, item });
                 }
                 Child::Group(group) => {
@@ -274,13 +280,12 @@ impl Forest {
                     let starts_folded = matches!(key, GroupKey::Sweep(_)) && arrangement.filter.is_empty();
                     let folded = starts_folded != arrangement.toggled.contains(key);
                     let runs = self.runs_below(below);
-                    let tpots = runs.iter().filter_map(|run| entries[*run].metrics()?.tpot_ms.p50);
                     let item = Item::Group(Group {
                         key: key.clone(),
                         title: titles.join(" / "),
                         folded,
                         running: runs.iter().filter(|run| entries[**run].running).count(),
-                        best_tpot_ms: tpots.min_by(f64::total_cmp),
+                        best_tpot_ms: best_tpot_ms(key, runs.iter().map(|run| &entries[*run])),
                         runs: runs.len(),
                     });
                     rows.push(Row { depth, item });
@@ -298,6 +303,18 @@ impl Forest {
             Child::Group(group) => self.runs_below(&self.groups[*group].1),
         };
         children.iter().flat_map(below).collect()
+    }
+}
+
+fn best_tpot_ms<'a>(key: &GroupKey, runs: impl Iterator<Item = &'a RunEntry> + Clone) -> Option<f64> {
+    let has_failed = |run: &RunEntry| run.verdict() == Verdict::Ended(Outcome::Failed);
+    let best = |simulated: bool| {
+        let counted = runs.clone().filter(|run| run.simulated() == simulated && !has_failed(run));
+        counted.filter_map(|run| run.metrics()?.tpot_ms.mean).min_by(f64::total_cmp)
+    };
+    match key {
+        GroupKey::Experiment(_) => None,
+        GroupKey::Model(..) | GroupKey::Sweep(_) => best(false).or_else(|| best(true)),
     }
 }
 

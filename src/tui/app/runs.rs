@@ -224,6 +224,13 @@ impl App {
         self.report(|runs| runs.start(DISK_TIMEOUT, weigh));
     }
 
+    /// Unless the user does something else by now.
+    fn confirm_deletion(&mut self, deletion: Deletion) {
+        if self.ui.pane == Pane::Runs && matches!(self.ui.overlay, Overlay::None) {
+            self.ui.overlay = Overlay::ConfirmDelete(deletion);
+        }
+    }
+
     fn delete(&mut self, path: PathBuf) {
         if self.is_on_screen(&path) {
             return;
@@ -313,7 +320,7 @@ impl App {
         (self.runs.work, self.dirty) = (None, true);
         match done {
             None => self.ui.report_error("the disk of the runs does not answer".into()),
-            Some(FileWorkDone::Weighed(Ok(deletion))) => self.ui.overlay = Overlay::ConfirmDelete(deletion),
+            Some(FileWorkDone::Weighed(Ok(deletion))) => self.confirm_deletion(deletion),
             Some(FileWorkDone::Weighed(Err(e))) => self.ui.message = Some(e),
             Some(FileWorkDone::FoundReport(Ok(report))) => self.browse(&report),
             Some(FileWorkDone::FoundReport(Err(e))) => self.ui.message = Some(e),

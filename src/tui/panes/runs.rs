@@ -1,5 +1,7 @@
 //! Runs: the recorded runs as a tree, to open, compare, rename and delete.
 
+use std::time::SystemTime;
+
 use jiff::{Timestamp, tz::TimeZone};
 use ratatui::{
     buffer::Buffer,
@@ -26,7 +28,6 @@ pub struct RunsPane<'a>(pub View<'a>);
 
 /// A pane that is less high shows no details.
 const MIN_HEIGHT_WITH_DETAILS: u16 = 12;
-const NUMBER_WIDTH: usize = 9;
 const LABEL_WIDTH: usize = 11;
 
 /// The rows of the pane: below a heading and above the details, in a box.
@@ -42,8 +43,9 @@ pub fn list(view: &View<'_>, area: Rect) -> ListLayout {
 fn details_height(inner: Rect) -> u16 {
     match inner.height {
         ..MIN_HEIGHT_WITH_DETAILS => 0,
-        ..28 => 5,
-        _ => 7,
+        ..18 => 4,
+        ..28 => 6,
+        _ => 8,
     }
 }
 
@@ -108,27 +110,28 @@ struct Columns {
     trust: usize,
 }
 
-/// A wider title leaves too little for the rest.
-const MAX_TITLE: usize = 40;
+/// A wider name leaves too little for the rest.
+const MAX_TITLE: usize = 30;
 
 impl Columns {
     fn of(view: &View<'_>, width: usize) -> Columns {
         let titles = view.runs.rows().iter().filter_map(|row| match &row.item {
-            Item::Run(run) if view.runs.run(run).answers => {
+            Item::Run(run) if view.runs.run(run).answers && !run.names_groups => {
                 Some(2 * row.depth + full_title(view, run).width())
             }
             _ => None,
         });
-        let widest = titles.max().unwrap_or(0).clamp(8, MAX_TITLE);
+        let widest = titles.max().unwrap_or(MAX_TITLE).clamp(8, MAX_TITLE);
+        let number = if width >= 96 { 9 } else { 8 };
         let if_wide = |min: usize, column: usize| if width >= min { column } else { 0 };
         let mut columns = Columns {
             title: 0,
             differs: 0,
             dtype: if_wide(110, 7),
             batch: if_wide(110, 7),
-            ttft: if_wide(96, NUMBER_WIDTH),
-            tpot: if_wide(24, NUMBER_WIDTH),
-            tok_s: if_wide(60, NUMBER_WIDTH),
+            ttft: if_wide(96, number),
+            tpot: if_wide(24, number),
+            tok_s: if_wide(60, number),
             verdict: match width {
                 ..44 => 0,
                 ..130 => 17,
@@ -137,7 +140,7 @@ impl Columns {
             trust: if_wide(70, 6),
         };
         let fixed = columns.dtype + columns.batch + columns.ttft + columns.tpot + columns.tok_s;
-        let room = width.saturating_sub(1 + fixed + columns.verdict + columns.trust);
+        let room = width.saturating_sub(2 + fixed + columns.verdict + columns.trust);
         columns.title = (widest + 1).min(room);
         columns.differs = if room - columns.title >= 8 { room - columns.title } else { 0 };
         columns.title += if columns.differs == 0 { room - columns.title } else { 0 };
@@ -196,20 +199,32 @@ impl Columns {
             Some(trust) => (format!("{}/{}", trust.score, trust.of), trust_style(theme, trust)),
             None => (theme.glyphs.none.to_owned(), theme.dim),
         };
-        let text = format!("{indent}{}", full_title(view, row));
+        // A title that names groups takes a part of the next column.
+        let room = self.title + self.differs;
+        let title = cut(
+            &theme.glyphs.plain(&format!("{indent}{}", full_title(view, row))),
+            room.saturating_sub(1),
+            ascii,
+        );
+        let title = padded(&title, self.title.max(title.width() + 1));
+        let differs = if self.differs == 0 { 0 } else { room.saturating_sub(title.width()) };
         let mut line = vec![
             Text::raw(" "),
-            Text::styled(cell(&text, self.title), if run.simulated() { theme.dim } else { theme.text }),
-            Text::styled(cell(&row.differs, self.differs), theme.accent),
+            Text::styled(
+                padded(&title, room - differs),
+                if run.simulated() { theme.dim } else { theme.text },
+            ),
+            Text::styled(cell(&row.differs, differs), theme.accent),
             known(run.kind.dtype.clone(), self.dtype),
             known(run.kind.batch.map(|batch| batch.to_string()), self.batch),
-            number(metrics.and_then(|m| m.ttft_ms.p50), digits.ttft, self.ttft),
-            number(metrics.and_then(|m| m.tpot_ms.p50), digits.tpot, self.tpot),
+            number(metrics.and_then(|m| m.ttft_ms.mean), digits.ttft, self.ttft),
+            number(metrics.and_then(|m| m.tpot_ms.mean), digits.tpot, self.tpot),
             number(metrics.and_then(|m| m.decode_tok_s), digits.tok_s, self.tok_s),
         ];
         if self.verdict > 0 {
-            let style = verdict_style(theme, verdict);
-            line.push(Text::styled(format!("  {}", cell(&verdict.to_string(), self.verdict - 2)), style));
+            let (style, room) = (verdict_style(theme, verdict), self.verdict - 2);
+            let words = cut(&theme.glyphs.plain(&verdict.to_string()), room, ascii);
+            line.push(Text::styled(format!("  {}", padded(&words, room)), style));
         }
         line.push(Text::styled(right(&trust, self.trust), trust_style));
         Line::from(line)
@@ -303,7 +318,6 @@ fn run_details(view: &View<'_>, row: &RunRow) -> Vec<(&'static str, String)> {
         overrides => overrides,
     };
     parts.push(("overrides", overrides));
-    parts.push(("recorded", recorded(run)));
     if let Some(result) = &run.result {
         if let Some(cause) = &result.cause {
             parts.push(("ended", format!("{}: {cause}", result.outcome)));
@@ -315,27 +329,28 @@ fn run_details(view: &View<'_>, row: &RunRow) -> Vec<(&'static str, String)> {
             parts.push(("verdict", diagnosis.verdict.clone()));
         }
     }
+    parts.push(("recorded", recorded(run)));
     parts
 }
 
 /// When it was recorded, and what was measured.
 fn recorded(run: &RunEntry) -> String {
-    let zoned = Timestamp::try_from(run.modified).map(|t| t.to_zoned(TimeZone::system()));
-    let mut text = zoned.map(|t| t.strftime("%Y-%m-%d %H:%M:%S").to_string()).unwrap_or_default();
-    if run.simulated() {
-        text += ", simulated";
+    let mut parts = Vec::new();
+    if let (true, Ok(time)) = (run.modified > SystemTime::UNIX_EPOCH, Timestamp::try_from(run.modified)) {
+        parts.push(time.to_zoned(TimeZone::system()).strftime("%Y-%m-%d %H:%M:%S").to_string());
     }
+    parts.extend(run.simulated().then(|| "simulated".to_owned()));
     if let Some(metrics) = run.metrics() {
         for (name, summary) in [("TTFT", metrics.ttft_ms), ("TPOT", metrics.tpot_ms)] {
-            if let Some(ms) = summary.p50 {
-                text += &format!(", {name} p50 {} (n={})", millis(ms), summary.n);
+            if let Some(ms) = summary.mean {
+                parts.push(format!("{name} mean {} (n={})", millis(ms), summary.n));
             }
         }
         if let Some(rate) = metrics.decode_tok_s {
-            text += &format!(", decode {} tok/s", three_digits(rate));
+            parts.push(format!("decode {} tok/s", three_digits(rate)));
         }
     }
-    text
+    parts.join(", ")
 }
 
 fn group_details(group: &Group) -> Vec<(&'static str, String)> {
