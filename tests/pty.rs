@@ -166,7 +166,7 @@ fn files_of_kernels_have_a_screen() {
     terminal.press("m", "by name, largest first");
     terminal.press("/rope\r", "containing \"rope\"");
     terminal.press("K", "not available without a live run");
-    terminal.press("1", "Overview is empty: nothing was measured");
+    terminal.press("1", "Overview is empty: no workload was measured");
     terminal.press("8", "cannot read nowhere.csv");
     terminal.send("q");
     assert_eq!(terminal.exit_code(), 1, "a file could not be read");

@@ -61,7 +61,8 @@ impl Pane {
     /// Why it has no content.
     pub fn why_empty(self) -> &'static str {
         match self {
-            Pane::Overview | Pane::Gpu => "nothing was measured yet",
+            Pane::Overview => "no workload was measured",
+            Pane::Gpu => "no GPU and no host were sampled",
             Pane::Tokens => "no tokens here",
             Pane::Kernels => "no kernels were recorded",
             Pane::Roofline => "no operators or kernels were timed",

@@ -90,7 +90,7 @@ impl<'a> View<'a> {
         let state = self.recorded.unwrap_or(self.state);
         let watches = state.watches();
         match pane {
-            Pane::Overview => state.run.is_some(),
+            Pane::Overview => state.run.is_some() && !watches,
             Pane::Gpu => {
                 !state.gpus.is_empty() || state.gpu_absent.is_some() || !state.host.cpu_pct.is_empty()
             }

@@ -166,13 +166,19 @@ fn empty_panes_of_a_watch_have_no_tab() {
     let ui = showing(Pane::Gpu);
     let footer = |screen: &str| screen.lines().last().unwrap_or_default().to_owned();
     let wide = footer(&drawn(&state, &ui, Glyphs::UNICODE, (120, 40)));
-    assert!(wide.contains("1 Overview") && wide.contains("2 GPU") && wide.contains("+6 empty"), "{wide}");
-    assert!(!wide.contains("Tokens") && !wide.contains("pause") && wide.contains("q quit"), "{wide}");
+    assert!(wide.contains("2 GPU") && wide.contains("+7 empty"), "{wide}");
+    assert!(
+        !wide.contains("Overview")
+            && !wide.contains("Tokens")
+            && !wide.contains("pause")
+            && wide.contains("q quit"),
+        "{wide}"
+    );
     let help = UiState { overlay: Overlay::Help { scroll: 0 }, ..ui.clone() };
     let help = drawn(&state, &help, Glyphs::UNICODE, (120, 40));
     assert!(help.contains("with power and clock (empty)"), "{help}");
     let notice = Notice { level: Level::Info, source: "gpu".into(), text: "a message".into() };
     state.apply(&Envelope { t, event: Event::Notice(notice) });
     let footer = footer(&drawn(&state, &ui, Glyphs::UNICODE, (80, 24)));
-    assert!(footer.contains("8 Log") && footer.contains("+5 empty"), "{footer}");
+    assert!(footer.contains("8 Log") && footer.contains("+6 empty"), "{footer}");
 }

@@ -69,6 +69,11 @@ pub struct App {
     compared: Compared,
 }
 
+/// The pane to begin with.
+fn first_pane(state: &RunState) -> Pane {
+    if state.watches() { Pane::Gpu } else { Pane::Overview }
+}
+
 /// Why the screen was left, and how the runs ended.
 pub struct Stopped {
     pub cause: Option<Cause>,
@@ -119,7 +124,9 @@ impl App {
 
     /// A recording, and the run's directory if it has one.
     pub fn of_recording(config: &TuiConfig, player: Player, dir: Option<RunDir>, runs_root: PathBuf) -> App {
-        let mut app = App { player: Some(player), played: dir, ..App::new(config, runs_root) };
+        let mut app = App::new(config, runs_root);
+        app.ui.pane = first_pane(player.state());
+        (app.player, app.played) = (Some(player), dir);
         app.runs.refresh();
         app
     }

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use super::App;
+use super::{App, first_pane};
 use crate::{
     rundir::{DISK_TIMEOUT, EventReader, Player, ReadError},
-    tui::ui::{Pane, ReplayCommand},
+    tui::ui::ReplayCommand,
 };
 
 /// How long a recording is read before input is handled again.
@@ -68,8 +68,8 @@ impl App {
         match Player::open(move || EventReader::open_within(&events, DISK_TIMEOUT)) {
             Ok(mut player) => {
                 player.to_end();
+                (self.ui.pane, self.ui.token) = (first_pane(player.state()), None);
                 (self.player, self.played) = (Some(player), Some(dir));
-                (self.ui.pane, self.ui.token) = (Pane::Overview, None);
             }
             Err(e) => self.ui.message = Some(e.to_string()),
         }

@@ -13,7 +13,7 @@ use ratatui::{
 use unicode_width::UnicodeWidthStr;
 
 use crate::{
-    base::units::{grouped, millis, three_digits},
+    base::units::{fixed, grouped, millis, three_digits},
     rundir::{RunEntry, TrustScore, Verdict},
     tui::{
         run_tree::{Group, Item, Row, RunRow},
@@ -184,7 +184,7 @@ impl Columns {
         };
         let (metrics, digits) = (run.metrics(), view.runs.digits());
         let number = |value: Option<f64>, digits: usize, width: usize| match value {
-            Some(value) => Text::styled(right(&format!("{value:.digits$}"), width), theme.number),
+            Some(value) => Text::styled(right(&fixed(value, digits), width), theme.number),
             None => Text::styled(right(theme.glyphs.none, width), theme.dim),
         };
         let known = |text: Option<String>, width: usize| {
