@@ -118,7 +118,7 @@ impl Desk {
         let to_come = events.split_off(events.len() - FRAMES * EVENTS_PER_FRAME).into_iter();
         let mut state = RunState::default();
         events.iter().for_each(|envelope| state.apply(envelope));
-        let entry = |nth| RunEntry {
+        let entry = |nth: u32| RunEntry {
             experiment: "baseline".into(),
             model: "qwen2_5_7b".into(),
             name: format!("2026-01-01_00-00-{nth:02}"),

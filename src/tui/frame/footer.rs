@@ -135,7 +135,7 @@ mod tests {
     use super::*;
     use crate::{
         config::ThemeName,
-        event::Stamp,
+        event::{Outcome, RunFinished, Stamp},
         rundir::Position,
         state::RunState,
         tui::{
@@ -169,5 +169,21 @@ mod tests {
             let text: String = buf.content().iter().map(|cell| cell.symbol()).collect();
             assert!(text.contains(wanted), "no {wanted:?} in {}", text.trim());
         }
+    }
+
+    #[test]
+    fn keys_without_effect_are_left_out() {
+        let (ui, theme) =
+            (UiState::new(ThemeName::Dark), Theme::new(ThemeName::Dark, Depth::True, Glyphs::UNICODE));
+        let mut state = RunState::default();
+        let shown = |state: &RunState| {
+            let (view, area) = (View::of(state, &ui, &theme), Rect::new(0, 0, 200, 30));
+            let mut buf = Buffer::empty(area);
+            draw(&view, &ScreenLayout::of(&view, area), &mut buf);
+            buf.content().iter().map(|cell| cell.symbol()).collect::<String>()
+        };
+        assert!(shown(&state).contains("p pause"));
+        state.finished = Some(RunFinished { outcome: Outcome::Completed, cause: None });
+        assert!(!shown(&state).contains("p pause") && shown(&state).contains("r re-run"));
     }
 }

@@ -26,8 +26,6 @@ use crate::{
 
 pub struct RunsPane<'a>(pub View<'a>);
 
-/// A pane that is less high shows no details.
-const MIN_HEIGHT_WITH_DETAILS: u16 = 12;
 const LABEL_WIDTH: usize = 11;
 
 /// The rows of the pane: below a heading and above the details, in a box.
@@ -39,13 +37,13 @@ pub fn list(view: &View<'_>, area: Rect) -> ListLayout {
     ListLayout::scrolled(below, view.runs.rows().len(), selected, view.ui.runs.top)
 }
 
-/// With the line above them.
+/// With the line above them; a low pane has none.
 fn details_height(inner: Rect) -> u16 {
     match inner.height {
-        ..MIN_HEIGHT_WITH_DETAILS => 0,
-        ..18 => 4,
-        ..28 => 6,
-        _ => 8,
+        0..12 => 0,
+        12..18 => 4,
+        18..28 => 6,
+        28.. => 8,
     }
 }
 
@@ -133,9 +131,9 @@ impl Columns {
             tpot: if_wide(24, number),
             tok_s: if_wide(60, number),
             verdict: match width {
-                ..44 => 0,
-                ..130 => 17,
-                _ => 30,
+                0..44 => 0,
+                44..130 => 17,
+                130.. => 30,
             },
             trust: if_wide(70, 6),
         };
