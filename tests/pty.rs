@@ -718,6 +718,23 @@ fn the_demo_plays() {
 }
 
 #[test]
+fn a_recording_without_tokens_shows_the_panes_that_it_fills() {
+    let dir = tempfile::tempdir().unwrap();
+    let watched = common::run(dir.path(), &["watch", "--record", "--for", "0.3", "telemetry=sim"]);
+    assert_eq!(watched.code, 0, "{}", watched.err);
+    let terminal = Terminal::start_in(dir, &["replay", "latest"], &[], (120, 40));
+    terminal.see("mem util");
+    terminal.until("tabs of panes with content", |screen| {
+        let text = screen.contents();
+        let footer = text.lines().last().unwrap_or_default();
+        footer.contains("2 GPU  7 Runs") && footer.contains("empty") && !footer.contains("Tokens")
+    });
+    terminal.press("3", "Tokens is empty: no tokens here");
+    terminal.press("\t", "newest first");
+    quit(&terminal);
+}
+
+#[test]
 fn a_recording_plays_and_every_key_works() {
     let dir = tempfile::tempdir().unwrap();
     let run = record(dir.path(), &["runtime.requests=60"]);

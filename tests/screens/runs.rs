@@ -145,8 +145,8 @@ fn a_deletion_names_what_goes() {
     let mut ui = showing(Pane::Runs);
     for (kind, words) in [
         (RecordedKind::Run, "Delete the run runs/"),
-        (RecordedKind::Job, "a job of a sweep that --resume would run again"),
-        (RecordedKind::Sweep, "Delete the sweep with all its runs runs/"),
+        (RecordedKind::Job, "It is a job of a sweep"),
+        (RecordedKind::Sweep, "with all its runs"),
     ] {
         let path = "runs/baseline/qwen2_5_7b/2026-11-16_03-12-01".into();
         ui.overlay = Overlay::ConfirmDelete(Deletion { path, kind, bytes: 1_460_000 });

@@ -69,9 +69,11 @@ pub struct App {
     compared: Compared,
 }
 
-/// The pane to begin with.
-fn first_pane(state: &RunState) -> Pane {
-    if state.watches() { Pane::Gpu } else { Pane::Overview }
+/// The pane to begin with, from the first events of the recording.
+fn first_pane(player: &mut Player) -> Pane {
+    // An error is reported when the recording is read on.
+    let _ = player.load(Duration::ZERO);
+    if player.end_state().watches() { Pane::Gpu } else { Pane::Overview }
 }
 
 /// Why the screen was left, and how the runs ended.
@@ -123,9 +125,14 @@ impl App {
     }
 
     /// A recording, and the run's directory if it has one.
-    pub fn of_recording(config: &TuiConfig, player: Player, dir: Option<RunDir>, runs_root: PathBuf) -> App {
+    pub fn of_recording(
+        config: &TuiConfig,
+        mut player: Player,
+        dir: Option<RunDir>,
+        runs_root: PathBuf,
+    ) -> App {
         let mut app = App::new(config, runs_root);
-        app.ui.pane = first_pane(player.state());
+        app.ui.pane = first_pane(&mut player);
         (app.player, app.played) = (Some(player), dir);
         app.runs.refresh();
         app

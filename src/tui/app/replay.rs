@@ -67,8 +67,8 @@ impl App {
         let events = dir.events();
         match Player::open(move || EventReader::open_within(&events, DISK_TIMEOUT)) {
             Ok(mut player) => {
+                (self.ui.pane, self.ui.token) = (first_pane(&mut player), None);
                 player.to_end();
-                (self.ui.pane, self.ui.token) = (first_pane(player.state()), None);
                 (self.player, self.played) = (Some(player), Some(dir));
             }
             Err(e) => self.ui.message = Some(e.to_string()),

@@ -123,16 +123,15 @@ fn confirm_rerun(view: &View<'_>, area: Rect, buf: &mut Buffer) {
 fn confirm_delete(view: &View<'_>, deletion: &Deletion, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
     let Deletion { path, kind, bytes: size } = deletion;
-    let what = match kind {
-        RecordedKind::Run => "the run",
-        RecordedKind::Job => "the run, a job of a sweep that --resume would run again:",
-        RecordedKind::Sweep => "the sweep with all its runs",
+    let (path, size) = (path.display(), bytes(*size));
+    let question = match kind {
+        RecordedKind::Run => format!("Delete the run {path} ({size})?"),
+        RecordedKind::Job => {
+            format!("Delete the run {path} ({size})? It is a job of a sweep: --resume would run it again.")
+        }
+        RecordedKind::Sweep => format!("Delete the sweep {path} with all its runs ({size})?"),
     };
-    let text = format!(
-        "Delete {what} {} ({})? Everything in the directory goes, for good.",
-        path.display(),
-        bytes(*size)
-    );
+    let text = format!("{question} This cannot be undone.");
     let width = area.width.saturating_sub(4).min(100);
     let lines = wrapped(&theme.glyphs.plain(&text), width.saturating_sub(4) as usize);
     let height = lines.len() as u16 + 2;
