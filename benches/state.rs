@@ -10,7 +10,7 @@ use std::{
     process::Command,
     sync::mpsc,
     thread,
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, Instant},
 };
 
 use llmprof::{
@@ -24,8 +24,9 @@ use llmprof::{
     state::RunState,
     tui::{
         frame::Frame,
+        run_tree::RunTree,
         theme::{Depth, Glyphs, Theme},
-        ui::{Pane, UiState},
+        ui::{Arrangement, Pane, UiState},
         view::View,
     },
 };
@@ -108,7 +109,7 @@ struct Desk {
     state: RunState,
     to_come: std::vec::IntoIter<Envelope>,
     theme: Theme,
-    runs: Vec<RunEntry>,
+    runs: RunTree,
 }
 
 impl Desk {
@@ -117,18 +118,16 @@ impl Desk {
         let to_come = events.split_off(events.len() - FRAMES * EVENTS_PER_FRAME).into_iter();
         let mut state = RunState::default();
         events.iter().for_each(|envelope| state.apply(envelope));
-        let entry = |nth| RunEntry {
-            dir: RunDir::open(Path::new("runs")),
+        let entry = |nth: u32| RunEntry {
             experiment: "baseline".into(),
             model: "qwen2_5_7b".into(),
             name: format!("2026-01-01_00-00-{nth:02}"),
-            modified: SystemTime::UNIX_EPOCH,
-            simulated: false,
-            result: None,
             answers: true,
+            ..RunEntry::silent(Path::new("runs"), &Path::new("runs").join(nth.to_string()))
         };
         let theme = Theme::new(ThemeName::Dark, Depth::True, Glyphs::UNICODE);
-        Desk { state, to_come, theme, runs: (0..60).map(entry).collect() }
+        let runs = RunTree::new((0..2000).map(entry).collect(), Arrangement::default());
+        Desk { state, to_come, theme, runs }
     }
 
     fn go_on(&mut self) {
@@ -136,10 +135,9 @@ impl Desk {
     }
 
     fn show(&self, ui: &UiState, draw: impl FnOnce(Frame<'_>)) {
-        let runs: Vec<&RunEntry> = self.runs.iter().collect();
         let snapshots = [self.state.window_snapshot("before"), self.state.window_snapshot("after")];
         let (state, theme) = (&self.state, &self.theme);
-        let (runs, snapshots) = (runs.as_slice(), snapshots.as_slice());
+        let (runs, snapshots) = (&self.runs, snapshots.as_slice());
         draw(Frame(View { runs, snapshots, ..View::of(state, ui, theme) }));
     }
 }

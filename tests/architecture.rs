@@ -131,8 +131,8 @@ const VENDORS: [(&str, &str); 25] = [
 ];
 
 /// The files that start programs. Their command lines hold no word of a file that is not validated (SECURITY.md).
-const STARTS_PROGRAMS: [&str; 4] =
-    ["assets/git.rs", "run/child.rs", "run/rerun/child.rs", "tools/process.rs"];
+const STARTS_PROGRAMS: [&str; 5] =
+    ["assets/git.rs", "process/browser.rs", "run/child.rs", "run/rerun/child.rs", "tools/process.rs"];
 
 fn src() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src")

@@ -63,7 +63,7 @@ fn a_tool_sees_requests_phases_and_steps() {
     assert!(built.unwrap().success());
     let run = |variables: &[(&str, &std::path::Path)]| {
         let mut run = program(dir.path());
-        run.args(["run", "--quiet", "model.path=tiny.json", "runtime.requests=1", "runtime.warmup=0"]);
+        run.args(["run", "--quiet", "model.config_json=tiny.json", "runtime.requests=1", "runtime.warmup=0"]);
         run.args(["infer.max_new_tokens=3", "dataset.prompt_tokens=4", "output.record=false"]);
         run.envs(variables.iter().copied()).env("RANGES", &ranges);
         let done = run.output().unwrap();

@@ -15,8 +15,8 @@ use llmprof::{
     event::{Event, Outcome},
     report::NAMES,
     tui::{
-        keys::{BINDINGS, Mode},
-        ui::{Action, Effect, Pane, RunCommand},
+        keys::{BINDINGS, Binding, Mode},
+        ui::{Action, Effect, Pane, RunCommand, RunsCommand},
     },
 };
 use terminal::{Terminal, sent_for};
@@ -128,9 +128,10 @@ fn a_disk_that_does_not_answer_does_not_stop_the_screen() {
     terminal.press("7", "reading the list of runs");
     terminal.press("8", "ready after");
     terminal.press("7", "disk/stuck does not answer");
-    // The pipe, the device and this run have no end, the other run has one.
-    terminal.see("completed");
-    assert_eq!(terminal.text().matches("no end").count(), 3, "{}", terminal.text());
+    // The pipe and the device have no end, this run goes on, the other run has ended.
+    terminal.see("running");
+    terminal.see("power cap");
+    assert_eq!(terminal.text().matches("no end").count(), 2, "{}", terminal.text());
     for _ in 0..4 {
         terminal.send("\x1b[A");
     }
@@ -165,7 +166,7 @@ fn files_of_kernels_have_a_screen() {
     terminal.press("m", "by name, largest first");
     terminal.press("/rope\r", "containing \"rope\"");
     terminal.press("K", "not available without a live run");
-    terminal.press("1", "╭ throughput");
+    terminal.press("1", "Overview is empty: no workload was measured");
     terminal.press("8", "cannot read nowhere.csv");
     terminal.send("q");
     assert_eq!(terminal.exit_code(), 1, "a file could not be read");
@@ -225,10 +226,17 @@ fn the_screen_is_exported_to_the_run_or_the_current_directory() {
     assert!(!terminal.path().join("exports").exists());
 }
 
+/// Whether it asks depends on the selected run.
+fn asks_about_a_run(binding: &Binding) -> bool {
+    matches!(binding.action, Action::Do(Effect::Runs(RunsCommand::AskDelete | RunsCommand::AskName)))
+}
+
 /// Presses every key of the table on every pane, and closes overlays.
 fn press_everything(terminal: &Terminal) {
     for number in 1..=Pane::ALL.len() {
-        for binding in BINDINGS.iter().filter(|b| b.action != Action::Do(Effect::Quit)) {
+        for binding in
+            BINDINGS.iter().filter(|b| b.action != Action::Do(Effect::Quit) && !asks_about_a_run(b))
+        {
             // The key before may have opened a replay.
             terminal.send(&format!("b{number}"));
             for key in binding.keys {
@@ -331,7 +339,7 @@ fn a_run_is_started_again_and_the_old_one_opened() {
     terminal.send("y");
     next_run(&terminal, &first);
     terminal.press("7", "newest first");
-    terminal.until("both runs", |s| s.contents().matches("smollm2_135m").count() >= 3);
+    terminal.see("2 runs");
     terminal.press("\r", "this run is already on the screen");
     terminal.press("\x1b[B\r", "00:0");
     terminal.see("The run was interrupted: another run was started");
@@ -401,6 +409,52 @@ fn a_run_is_marked_and_another_compared_with_it() {
     // The snapshots again.
     terminal.press("d", "No snapshot yet");
     quit(&terminal);
+}
+
+#[test]
+fn a_run_is_renamed_and_deleted_after_a_question() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = record(dir.path(), &["runtime.requests=1", "runtime.warmup=0"]);
+    let kept = record(dir.path(), &["runtime.requests=1", "runtime.warmup=0", "experiment=other"]);
+    let terminal = Terminal::start_in(dir, &["demo"], &[("BROWSER", "false")], (120, 40));
+    terminal.see("simulated");
+    terminal.press("7", "runs · 2");
+    terminal.press("/", "show only rows that contain");
+    terminal.press("baseline\r", "runs · 1");
+    terminal.press("w", "false failed (exit status: 1); open");
+    terminal.press("N", "new name of the directory");
+    terminal.press("\x15../mine\r", "a name does not start with '.'");
+    terminal.press("\x15mine\r", "renamed to runs/baseline/smollm2_135m/mine");
+    let renamed = run.with_file_name("mine");
+    assert!(renamed.join("events.ndjson").exists() && !run.exists());
+    terminal.see("mine sim");
+    terminal.press("D", "Delete the run runs/baseline/smollm2_135m/mine (");
+    // Enter does not delete.
+    terminal.send("\rn");
+    terminal.see_no("Delete the run");
+    assert!(renamed.exists());
+    terminal.press("\x1b[3~", "Delete the run runs/baseline/smollm2_135m/mine (");
+    terminal.press("y", "deleted runs/baseline/smollm2_135m/mine");
+    terminal.see("no run contains this text");
+    assert!(!renamed.exists() && kept.join("events.ndjson").exists());
+    quit(&terminal);
+}
+
+#[test]
+fn a_run_that_is_being_recorded_is_not_deleted() {
+    let dir = tempfile::tempdir().unwrap();
+    record(dir.path(), &["runtime.requests=1", "runtime.warmup=0"]);
+    let terminal = Terminal::start_in(dir, &ENDLESS, &[], (120, 40));
+    terminal.see("decode, mean");
+    terminal.press("7", "running");
+    terminal.press("D", "this run is being recorded; end it first");
+    terminal.press("N", "this run is being recorded; end it first");
+    // Groups fold.
+    terminal.send("\x1b[D");
+    terminal.press("\r", "▸ baseline / smollm2_135m");
+    terminal.press("\x1b[C", "▾ baseline / smollm2_135m");
+    quit(&terminal);
+    assert_eq!(run_dirs(terminal.path()).len(), 2);
 }
 
 #[test]
@@ -704,20 +758,39 @@ fn the_demo_plays() {
 }
 
 #[test]
+fn a_recording_without_tokens_shows_the_panes_that_it_fills() {
+    let dir = tempfile::tempdir().unwrap();
+    let watched = common::run(dir.path(), &["watch", "--record", "--for", "0.3", "telemetry=sim"]);
+    assert_eq!(watched.code, 0, "{}", watched.err);
+    let terminal = Terminal::start_in(dir, &["replay", "latest"], &[], (120, 40));
+    terminal.see("mem util");
+    terminal.until("tabs of panes with content", |screen| {
+        let text = screen.contents();
+        let footer = text.lines().last().unwrap_or_default();
+        footer.contains("2 GPU  7 Runs") && footer.contains("empty") && !footer.contains("Tokens")
+    });
+    terminal.press("3", "Tokens is empty: no tokens here");
+    terminal.press("\t", "newest first");
+    quit(&terminal);
+}
+
+#[test]
 fn a_recording_plays_and_every_key_works() {
     let dir = tempfile::tempdir().unwrap();
     let run = record(dir.path(), &["runtime.requests=60"]);
     let run = run.to_string_lossy().into_owned();
     let terminal = Terminal::start_in(dir, &["replay", &run], &[], (120, 40));
     plays(&terminal);
-    for number in 1..=Pane::ALL.len() {
+    terminal.press("4", "Kernels is empty: no kernels were recorded");
+    let with_content = [Pane::Overview, Pane::Gpu, Pane::Tokens, Pane::Roofline, Pane::Runs, Pane::Log];
+    for pane in with_content {
         for binding in
             BINDINGS.iter().filter(|b| !matches!(b.action, Action::Do(Effect::Quit) | Action::Help))
         {
-            terminal.send(&number.to_string());
+            terminal.send(&pane.number().to_string());
             for key in binding.keys {
                 if matches!(binding.action, Action::AskFilter | Action::Evidence | Action::Palette)
-                    && binding.scope.applies(Pane::ALL[number - 1], Mode::Replay)
+                    && binding.scope.applies(pane, Mode::Replay)
                 {
                     terminal.press(&sent_for(*key), "Esc closes");
                     terminal.send("\x1b");

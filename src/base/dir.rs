@@ -2,8 +2,8 @@
 //! regular files.
 
 use std::{
-    ffi::OsStr,
-    fs::{self, File},
+    ffi::{CString, OsStr},
+    fs::File,
     io::{self, BufWriter, ErrorKind, Read, Write},
     os::fd::OwnedFd,
     path::{Component, Path, PathBuf},
@@ -13,7 +13,8 @@ use std::{
 
 use rustix::{
     fs::{
-        AtFlags, FileType, Mode, OFlags, RawMode, fstat, mkdirat, open, openat, renameat, statat, unlinkat,
+        self, AtFlags, FileType, Mode, OFlags, RawMode, RenameFlags, fstat, mkdirat, open, openat, renameat,
+        renameat_with, statat, unlinkat,
     },
     io::Errno,
 };
@@ -38,7 +39,7 @@ impl Dir {
 
     /// Opens a directory like [`open`](Self::open), and creates it with its parents where it is missing.
     pub fn open_or_create(path: &Path) -> io::Result<Dir> {
-        fs::create_dir_all(path)?;
+        std::fs::create_dir_all(path)?;
         Dir::open(path)
     }
 
@@ -52,8 +53,51 @@ impl Dir {
         Ok(Dir { path: self.path.join(below), fd })
     }
 
+    /// The existing directory at `below`. A link on the way is an error.
+    pub fn existing(&self, below: &Path) -> io::Result<Dir> {
+        let mut fd = openat(&self.fd, ".", DIRECTORY, Mode::empty())?;
+        for part in below.components() {
+            let Component::Normal(name) = part else { return Err(outside(below)) };
+            fd = open_unlinked(&fd, name)?;
+        }
+        Ok(Dir { path: self.path.join(below), fd })
+    }
+
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The bytes of all files in the directory. Links are not followed.
+    pub fn size(&self) -> io::Result<u64> {
+        let mut bytes = 0;
+        walk(&self.fd, 0, &mut |_, _, entry| {
+            bytes += if let Entry::File { bytes } = entry { bytes } else { 0 };
+            Ok(())
+        })?;
+        Ok(bytes)
+    }
+
+    /// Gives the entry `from` another name, which nothing may have.
+    pub fn rename(&self, from: &OsStr, to: &OsStr) -> io::Result<()> {
+        match renameat_with(&self.fd, from, &self.fd, to, RenameFlags::NOREPLACE) {
+            // Not every file system can check that itself.
+            Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) if self.has(to) => Err(Errno::EXIST.into()),
+            Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => Ok(renameat(&self.fd, from, &self.fd, to)?),
+            renamed => Ok(renamed?),
+        }
+    }
+
+    /// Removes the directory `name` with everything in it. Links in it are removed, never followed.
+    pub fn remove_all(&self, name: &OsStr) -> io::Result<()> {
+        let below = open_unlinked(&self.fd, name)?;
+        walk(&below, 0, &mut |parent, name, entry| {
+            let flags = match entry {
+                Entry::Directory => AtFlags::REMOVEDIR,
+                Entry::File { .. } | Entry::Other => AtFlags::empty(),
+            };
+            Ok(unlinkat(parent, name, flags)?)
+        })?;
+        Ok(unlinkat(&self.fd, name, AtFlags::REMOVEDIR)?)
     }
 
     /// Creates the file at `below`, which must not exist. Missing directories are created.
@@ -127,6 +171,10 @@ fn open_or_make(parent: &OwnedFd, name: &OsStr) -> io::Result<OwnedFd> {
         Ok(()) | Err(Errno::EXIST) => {}
         Err(e) => return Err(e.into()),
     }
+    open_unlinked(parent, name)
+}
+
+fn open_unlinked(parent: &OwnedFd, name: &OsStr) -> io::Result<OwnedFd> {
     openat(parent, name, DIRECTORY | OFlags::NOFOLLOW, Mode::empty()).map_err(|e| match e {
         Errno::LOOP | Errno::NOTDIR => {
             let text = format!("{} is a link or a file, not a directory", Path::new(name).display());
@@ -134,6 +182,47 @@ fn open_or_make(parent: &OwnedFd, name: &OsStr) -> io::Result<OwnedFd> {
         }
         e => e.into(),
     })
+}
+
+/// What is in a directory.
+enum Entry {
+    /// Visited after everything in it.
+    Directory,
+    File {
+        bytes: u64,
+    },
+    /// A link, a pipe, a device.
+    Other,
+}
+
+/// Each level keeps its directory open.
+const MAX_DEPTH: usize = 64;
+
+/// Visits everything below a directory, without following links: the parent, the name in it, and what it is.
+fn walk(
+    dir: &OwnedFd,
+    depth: usize,
+    visit: &mut impl FnMut(&OwnedFd, &CString, Entry) -> io::Result<()>,
+) -> io::Result<()> {
+    if depth == MAX_DEPTH {
+        return Err(io::Error::other(format!("its directories are more than {MAX_DEPTH} levels deep")));
+    }
+    let names: Result<Vec<CString>, Errno> =
+        fs::Dir::read_from(dir)?.map(|entry| Ok(entry?.file_name().to_owned())).collect();
+    for name in names?.into_iter().filter(|name| !matches!(name.to_bytes(), b"." | b"..")) {
+        let about = statat(dir, &name, AtFlags::SYMLINK_NOFOLLOW)?;
+        let entry = match FileType::from_raw_mode(about.st_mode) {
+            FileType::Directory => {
+                let below = openat(dir, &name, DIRECTORY | OFlags::NOFOLLOW, Mode::empty())?;
+                walk(&below, depth + 1, visit)?;
+                Entry::Directory
+            }
+            FileType::RegularFile => Entry::File { bytes: about.st_size as u64 },
+            _ => Entry::Other,
+        };
+        visit(dir, &name, entry)?;
+    }
+    Ok(())
 }
 
 fn outside(path: &Path) -> io::Error {
@@ -227,7 +316,10 @@ fn refused(kind: FileType) -> io::Error {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::{fs::symlink, net::UnixListener};
+    use std::{
+        fs,
+        os::unix::{fs::symlink, net::UnixListener},
+    };
 
     use super::*;
 
@@ -293,6 +385,34 @@ mod tests {
         assert!(dir.has(&long) && !dir.has("absent"));
         fs::remove_dir_all(root.path()).unwrap();
         dir.write("late", "").unwrap_err();
+    }
+
+    #[test]
+    fn a_directory_is_renamed_and_removed_without_following_links() {
+        let root = tempfile::tempdir().unwrap();
+        let (run, outside) = (root.path().join("a/run"), root.path().join("outside"));
+        fs::create_dir_all(run.join("x/y")).unwrap();
+        fs::create_dir(&outside).unwrap();
+        fs::write(outside.join("precious"), "kept").unwrap();
+        fs::write(run.join("x/y/file"), "12345").unwrap();
+        fs::write(run.join("file"), "123").unwrap();
+        symlink(&outside, run.join("x/link")).unwrap();
+        symlink(outside.join("precious"), run.join("linked")).unwrap();
+        symlink(&run, root.path().join("a/alias")).unwrap();
+        fifo(&run.join("pipe"));
+        let opened = Dir::open(root.path()).unwrap();
+        for below in ["a/alias", "a/absent", "..", "/", "a/../a"] {
+            opened.existing(Path::new(below)).unwrap_err();
+        }
+        let parent = opened.existing(Path::new("a")).unwrap();
+        assert_eq!(parent.existing(Path::new("run")).unwrap().size().unwrap(), 8);
+        let taken = parent.rename(OsStr::new("run"), OsStr::new("alias")).unwrap_err();
+        assert_eq!(taken.kind(), ErrorKind::AlreadyExists);
+        parent.rename(OsStr::new("run"), OsStr::new("mine")).unwrap();
+        parent.remove_all(OsStr::new("alias")).unwrap_err();
+        parent.remove_all(OsStr::new("mine")).unwrap();
+        assert_eq!(names(&root.path().join("a")), ["alias"]);
+        assert_eq!(names(&outside), ["precious"]);
     }
 
     #[test]

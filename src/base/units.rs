@@ -32,6 +32,17 @@ pub fn grouped(value: i64) -> String {
     out
 }
 
+/// With `digits` after the point, for a column of one precision: `8,068.25`.
+pub fn fixed(value: f64, digits: usize) -> String {
+    if !value.is_finite() {
+        return "–".into();
+    }
+    let text = format!("{:.digits$}", value.abs());
+    let (whole, fraction) = text.split_at(text.find('.').unwrap_or(text.len()));
+    let sign = if value < 0.0 { "-" } else { "" };
+    format!("{sign}{}{fraction}", whole.parse().map_or_else(|_| whole.to_owned(), grouped))
+}
+
 /// `15.9 GB`, decimal.
 pub fn bytes(n: u64) -> String {
     scaled(n as f64, "B")
@@ -133,6 +144,10 @@ mod tests {
             assert_eq!(three_digits(value), want);
         }
         assert_eq!(grouped(-1_234_567), "-1,234,567");
+        assert_eq!(
+            (fixed(8068.25, 1), fixed(-0.496, 2), fixed(999.6, 0)),
+            ("8,068.2".into(), "-0.50".into(), "1,000".into())
+        );
         assert_eq!(bytes(30_462_466_048), "30.5 GB");
         assert_eq!(bytes(512), "512 B");
         assert_eq!(millis(0.05), "50.0 µs");

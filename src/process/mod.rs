@@ -1,6 +1,7 @@
 //! The process around the work: signals, panics, the log file, stdout and stderr.
 
 pub mod abort;
+pub mod browser;
 pub mod crash;
 pub mod logfile;
 pub mod outlet;

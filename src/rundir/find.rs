@@ -7,7 +7,7 @@ use std::{
 
 use thiserror::Error;
 
-use super::listing::list_runs;
+use super::{listing::list_runs, recorded::is_sweep};
 
 /// The name of the newest run.
 pub const LATEST: &str = "latest";
@@ -61,15 +61,11 @@ pub fn find_run(root: &Path, name: &str) -> Result<Option<PathBuf>, FindError> {
 }
 
 /// 0 for `latest`, 1 for `latest~1`.
-fn age(name: &str) -> Option<usize> {
+pub(super) fn age(name: &str) -> Option<usize> {
     match name.strip_prefix(LATEST)? {
         "" => Some(0),
         rest => rest.strip_prefix('~')?.parse().ok(),
     }
-}
-
-fn is_sweep(dir: &Path) -> bool {
-    dir.join("sweep.json").is_file()
 }
 
 #[cfg(test)]

@@ -2,15 +2,19 @@
 
 use std::{
     ffi::OsStr,
-    fs, io,
+    fmt, fs, io,
     path::{Path, PathBuf},
     time::SystemTime,
 };
 
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, de::DeserializeOwned};
 use thiserror::Error;
 
-use crate::{analysis::metrics::MetricsSummary, base::dir::read_file, event::Outcome};
+use crate::{
+    analysis::metrics::MetricsSummary,
+    base::{dir::read_file, units::percent_change},
+    event::Outcome,
+};
 
 /// Of a `metrics.json`: many times what a run writes.
 const MAX_RESULT_BYTES: u64 = 64 << 20;
@@ -140,9 +144,13 @@ pub struct RunEntry {
     pub model: String,
     pub name: String,
     pub modified: SystemTime,
-    pub simulated: bool,
+    pub kind: RunKind,
+    /// The directory of the sweep that it is a job of.
+    pub sweep: Option<PathBuf>,
     /// `None` while the run is being recorded, or when it was killed.
     pub result: Option<RunResult>,
+    /// A program is recording it.
+    pub running: bool,
     /// False where the directory did not answer in time; nothing else is known of it.
     pub answers: bool,
 }
@@ -157,6 +165,10 @@ pub struct RunResult {
     #[serde(default)]
     pub run: Option<RunKind>,
     pub metrics: MetricsSummary,
+    #[serde(default, deserialize_with = "if_valid")]
+    pub diagnosis: Option<Judged>,
+    #[serde(default, deserialize_with = "if_valid")]
+    pub trust: Option<TrustScore>,
 }
 
 /// An unknown outcome is none that completed.
@@ -165,16 +177,81 @@ fn outcome<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Outcome, D::Err
     Ok(known.unwrap_or(Outcome::Interrupted))
 }
 
-#[derive(Debug, Clone, Deserialize)]
+/// `None` for what another version wrote in another form.
+fn if_valid<'de, T: DeserializeOwned, D: Deserializer<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
+    Ok(serde_json::from_value(serde_json::Value::deserialize(deserializer)?).ok())
+}
+
+/// What was run.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
 pub struct RunKind {
+    /// Nothing in it was measured.
     pub simulated: bool,
     pub experiment: Option<String>,
     pub model: Option<String>,
+    pub dtype: Option<String>,
+    pub batch: Option<u32>,
+    pub overrides: Vec<String>,
+}
+
+/// The diagnosis of the run's GPU.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Judged {
+    pub verdict: String,
+    pub throttled: bool,
+    #[serde(default)]
+    pub causes: Vec<JudgedCause>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+pub struct JudgedCause {
+    pub reason: String,
+    pub fault: Option<bool>,
+    pub cost_pct: Option<f64>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+pub struct TrustScore {
+    pub score: u32,
+    pub of: u32,
+    #[serde(default, rename = "doubts")]
+    pub issues: Vec<String>,
+}
+
+/// How a run ended or, if it completed, what limited it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Verdict<'a> {
+    Running,
+    /// It was killed.
+    NoEnd,
+    Ended(Outcome),
+    Throttled {
+        reason: &'a str,
+        /// The loss of speed in the phase.
+        cost_pct: Option<f64>,
+    },
+    Unthrottled,
+}
+
+impl fmt::Display for Verdict<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Verdict::Running => f.write_str("running"),
+            Verdict::NoEnd => f.write_str("no end"),
+            Verdict::Ended(outcome) => outcome.fmt(f),
+            Verdict::Throttled { reason, cost_pct: None } => f.write_str(reason),
+            Verdict::Throttled { reason, cost_pct: Some(cost) } => {
+                write!(f, "{reason} {}", percent_change(-cost))
+            }
+            Verdict::Unthrottled => f.write_str("not throttled"),
+        }
+    }
 }
 
 impl RunEntry {
     /// A directory that does not answer.
-    pub(super) fn silent(root: &Path, dir: &Path) -> RunEntry {
+    pub fn silent(root: &Path, dir: &Path) -> RunEntry {
         let name = dir.strip_prefix(root).ok().filter(|below| !below.as_os_str().is_empty()).unwrap_or(dir);
         RunEntry {
             dir: RunDir(dir.to_owned()),
@@ -182,15 +259,39 @@ impl RunEntry {
             model: String::new(),
             name: name.display().to_string(),
             modified: SystemTime::UNIX_EPOCH,
-            simulated: false,
+            kind: RunKind::default(),
+            sweep: None,
             result: None,
+            running: false,
             answers: false,
         }
     }
 
     /// Nothing in it was measured.
     pub fn simulated(&self) -> bool {
-        self.simulated
+        self.kind.simulated
+    }
+
+    pub fn metrics(&self) -> Option<&MetricsSummary> {
+        self.result.as_ref().map(|result| &result.metrics)
+    }
+
+    pub fn verdict(&self) -> Verdict<'_> {
+        let Some(result) = &self.result else {
+            return if self.running { Verdict::Running } else { Verdict::NoEnd };
+        };
+        match (result.outcome, &result.diagnosis) {
+            (Outcome::Completed, Some(judged)) if judged.throttled => {
+                let faults = judged.causes.iter().filter(|cause| cause.fault == Some(true));
+                let cost = |cause: &JudgedCause| cause.cost_pct.unwrap_or(0.0);
+                match faults.max_by(|a, b| cost(a).total_cmp(&cost(b))) {
+                    Some(worst) => Verdict::Throttled { reason: &worst.reason, cost_pct: worst.cost_pct },
+                    None => Verdict::Throttled { reason: "throttled", cost_pct: None },
+                }
+            }
+            (Outcome::Completed, Some(_)) => Verdict::Unthrottled,
+            (outcome, _) => Verdict::Ended(outcome),
+        }
     }
 }
 
@@ -219,6 +320,43 @@ mod tests {
             assert!(error.starts_with(path) && error.contains("such as runs/mine"), "{error}");
         }
         assert_eq!(RunDir::name_in(Path::new("./a/.")).unwrap(), "a");
+    }
+
+    fn result(diagnosis: serde_json::Value, trust: serde_json::Value) -> RunResult {
+        let none = serde_json::json!({"n": 0});
+        let metrics = serde_json::json!({
+            "from_s": 0.0, "to_s": 1.0, "requests": 1, "output_tokens": 1,
+            "ttft_ms": none, "tpot_ms": none, "itl_ms": none, "prefill_tok_s": null, "decode_tok_s": null,
+        });
+        let document = serde_json::json!({
+            "outcome": "completed", "metrics": metrics, "diagnosis": diagnosis, "trust": trust,
+        });
+        serde_json::from_value(document).unwrap()
+    }
+
+    #[test]
+    fn a_verdict_names_the_limit_that_costs_most() {
+        let cause = |reason: &str, fault: bool, cost: Option<f64>| serde_json::json!({"reason": reason, "fault": fault, "cost_pct": cost});
+        let causes = [
+            cause("idle", false, Some(50.0)),
+            cause("power cap", true, Some(15.7)),
+            cause("sync boost", true, None),
+        ];
+        let diagnosis = |throttled: bool| serde_json::json!({"verdict": "words", "throttled": throttled, "causes": causes});
+        let mut run = RunEntry::silent(Path::new("runs"), Path::new("runs/x"));
+        assert_eq!(run.verdict(), Verdict::NoEnd);
+        run.running = true;
+        assert_eq!(run.verdict().to_string(), "running");
+        run.result =
+            Some(result(diagnosis(true), serde_json::json!({"score": 4, "of": 5, "doubts": ["few"]})));
+        assert_eq!(run.verdict().to_string(), "power cap -16 %");
+        assert_eq!(run.result.as_ref().unwrap().trust.as_ref().unwrap().issues, ["few"]);
+        run.result = Some(result(diagnosis(false), serde_json::Value::Null));
+        assert_eq!(run.verdict(), Verdict::Unthrottled);
+        // What another version wrote in another form is left out.
+        run.result = Some(result(serde_json::json!("text"), serde_json::json!({"score": "high"})));
+        assert_eq!(run.verdict(), Verdict::Ended(Outcome::Completed));
+        assert!(run.result.unwrap().trust.is_none());
     }
 
     #[test]

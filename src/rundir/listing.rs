@@ -13,6 +13,7 @@ use serde::Deserialize;
 use super::{
     layout::{RunDir, RunEntry, RunKind},
     reader::DISK_TIMEOUT,
+    recorded::{is_open, is_sweep},
 };
 use crate::base::read::{self, MAX_DOCUMENT};
 
@@ -52,12 +53,21 @@ struct Shared {
 }
 
 struct Work {
-    /// Directories to read, and how many levels below them.
-    waiting: Vec<(PathBuf, u32)>,
+    waiting: Vec<Waiting>,
     /// Directories that are being read, each by one thread.
     reading: Vec<(PathBuf, Instant)>,
     found: Vec<RunEntry>,
     silent: usize,
+}
+
+/// A directory to read.
+#[derive(Clone)]
+struct Waiting {
+    dir: PathBuf,
+    /// How many levels below it are read.
+    depth: u32,
+    /// The sweep that it is in.
+    sweep: Option<PathBuf>,
 }
 
 /// Directories that threads still wait for. They are not read by another thread.
@@ -70,7 +80,7 @@ fn blocked() -> MutexGuard<'static, Vec<PathBuf>> {
 /// What a directory is.
 enum Step {
     Run(Box<RunEntry>),
-    Folder(Vec<PathBuf>),
+    Folder { below: Vec<PathBuf>, is_sweep: bool },
 }
 
 impl Listing {
@@ -82,7 +92,7 @@ impl Listing {
     }
 
     fn new(root: &Path) -> Listing {
-        let waiting = vec![(root.to_owned(), MAX_DEPTH)];
+        let waiting = vec![Waiting { dir: root.to_owned(), depth: MAX_DEPTH, sweep: None }];
         let work = Work { waiting, reading: Vec::new(), found: Vec::new(), silent: 0 };
         let shared = Shared { root: root.to_owned(), work: Mutex::new(work), changed: Condvar::new() };
         Listing { shared: Arc::new(shared) }
@@ -147,14 +157,14 @@ impl Work {
 /// Reads directories until there is none left, or until the one that it reads is left behind.
 fn work(shared: &Shared, visit: &dyn Fn(&Path, &Path) -> Step) {
     loop {
-        let (dir, depth) = {
+        let Waiting { dir, depth, sweep } = {
             let mut work = shared.lock();
             let Some(next) = work.waiting.pop() else { break };
-            if blocked().contains(&next.0) {
-                work.add_silent(&shared.root, &next.0);
+            if blocked().contains(&next.dir) {
+                work.add_silent(&shared.root, &next.dir);
                 continue;
             }
-            work.reading.push((next.0.clone(), Instant::now()));
+            work.reading.push((next.dir.clone(), Instant::now()));
             next
         };
         let step = visit(&shared.root, &dir);
@@ -165,11 +175,13 @@ fn work(shared: &Shared, visit: &dyn Fn(&Path, &Path) -> Step) {
         };
         work.reading.swap_remove(place);
         match step {
-            Step::Run(run) => work.found.push(*run),
-            Step::Folder(below) if depth > 0 => {
-                work.waiting.extend(below.into_iter().map(|dir| (dir, depth - 1)));
+            Step::Run(run) => work.found.push(RunEntry { sweep, ..*run }),
+            Step::Folder { below, is_sweep } if depth > 0 => {
+                let sweep = if is_sweep { Some(dir) } else { sweep };
+                let wait = |dir| Waiting { dir, depth: depth - 1, sweep: sweep.clone() };
+                work.waiting.extend(below.into_iter().map(wait));
             }
-            Step::Folder(_) => {}
+            Step::Folder { .. } => {}
         }
     }
     shared.changed.notify_all();
@@ -180,7 +192,8 @@ fn visit(root: &Path, dir: &Path) -> Step {
     let Ok(events) = fs::metadata(run.events()) else {
         let entries = fs::read_dir(dir).into_iter().flatten().flatten();
         let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-        return Step::Folder(folders.map(|entry| entry.path()).collect());
+        let below = folders.map(|entry| entry.path()).collect();
+        return Step::Folder { below, is_sweep: is_sweep(dir) };
     };
     let mut names =
         dir.strip_prefix(root).unwrap_or(dir).iter().rev().map(|n| n.to_string_lossy().into_owned());
@@ -189,14 +202,15 @@ fn visit(root: &Path, dir: &Path) -> Step {
     let result = run.result();
     // The directories of a sweep's jobs are not named after their models.
     let kind = result.as_ref().and_then(|result| result.run.clone()).or_else(|| first_event(&run));
-    let simulated = kind.as_ref().is_some_and(|kind| kind.simulated);
-    let (model, experiment) = kind.map_or((None, None), |kind| (kind.model, kind.experiment));
+    let kind = kind.unwrap_or_default();
     Step::Run(Box::new(RunEntry {
-        model: model.unwrap_or(parent),
-        experiment: experiment.unwrap_or(above),
+        model: kind.model.clone().unwrap_or(parent),
+        experiment: kind.experiment.clone().unwrap_or(above),
         name,
-        simulated,
+        kind,
+        sweep: None,
         modified: events.modified().unwrap_or(SystemTime::UNIX_EPOCH),
+        running: result.is_none() && is_open(&run.events()),
         result,
         answers: true,
         dir: run,
@@ -257,6 +271,28 @@ mod tests {
         first.join().unwrap();
         assert!(listing.shared.lock().found.is_empty(), "an answer that comes late is not listed again");
         assert!(list_runs(root.path()).iter().all(|run| run.answers));
+    }
+
+    #[test]
+    fn jobs_of_a_sweep_and_running_runs_are_known() {
+        let root = tempfile::tempdir().unwrap();
+        let path = |name: &str| root.path().join(name);
+        for name in ["a/tiny/1", "a/s/0", "a/s/deep/1"] {
+            fs::create_dir_all(path(name)).unwrap();
+            fs::write(path(name).join("events.ndjson"), "").unwrap();
+        }
+        fs::write(path("a/s/sweep.json"), "{}").unwrap();
+        let recording = fs::File::open(path("a/tiny/1/events.ndjson")).unwrap();
+        recording.try_lock().unwrap();
+        let runs = list_runs(root.path());
+        assert_eq!(runs.len(), 3);
+        for run in runs {
+            let recorded = run.dir.path() == path("a/tiny/1");
+            assert_eq!((run.running, run.sweep.is_none()), (recorded, recorded), "{}", run.name);
+            assert!(run.sweep.is_none_or(|sweep| sweep == path("a/s")));
+        }
+        drop(recording);
+        assert!(list_runs(root.path()).iter().all(|run| !run.running));
     }
 
     #[test]

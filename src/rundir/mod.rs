@@ -7,15 +7,20 @@ mod listing;
 mod loss;
 mod player;
 mod reader;
+mod recorded;
 mod recorder;
 mod timed_file;
 mod token_line;
 
 pub use environment::Environment;
 pub use find::{FindError, LATEST, find_run};
-pub use layout::{MAX_SNAPSHOT_NAME, NoNewDir, RunDir, RunEntry, RunResult, snapshot_file};
+pub use layout::{
+    Judged, JudgedCause, MAX_SNAPSHOT_NAME, NoNewDir, RunDir, RunEntry, RunKind, RunResult, TrustScore,
+    Verdict, snapshot_file,
+};
 pub use listing::{Listing, list_runs};
 pub use loss::Loss;
 pub use player::{Player, Position, SPEEDS};
 pub use reader::{DISK_TIMEOUT, EventReader, Next, ReadError};
+pub use recorded::{Recorded, RecordedError, RecordedKind, RunName, RunNameError};
 pub use recorder::Recorder;

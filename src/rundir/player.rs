@@ -135,6 +135,11 @@ impl Player {
         if self.following { &self.head.state } else { &self.view.state }
     }
 
+    /// The state at the end of what is read so far.
+    pub fn end_state(&self) -> &RunState {
+        &self.head.state
+    }
+
     pub fn position(&self) -> Position {
         Position {
             at: if self.following { self.head.state.now } else { self.position },

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Loss, RunDir};
+use super::{Loss, RunDir, recorded};
 use crate::{
     base::dir::Dir,
     chrome_trace::ChromeTrace,
@@ -71,9 +71,11 @@ impl Recorder {
         let create = |path: &Path| opened.create_new(dir.below(path)).map(LineFile::create);
         let mut nvml = create(&dir.nvml_csv())?;
         nvml.line(nvml_header().as_bytes());
+        let events = create(&dir.events())?;
+        recorded::lock(&events.out);
         Ok(Recorder {
             dir: dir.clone(),
-            events: create(&dir.events())?,
+            events,
             nvml,
             phase: Phase::default(),
             profiled: None,

@@ -49,7 +49,7 @@ impl Scope {
     }
 
     /// Where two scopes share a key, the lower one takes it.
-    fn priority(self) -> u8 {
+    pub fn priority(self) -> u8 {
         match self {
             Scope::On(_) | Scope::Charts => 0,
             Scope::Anywhere | Scope::Panes => 2,
@@ -124,12 +124,16 @@ const fn runs(command: RunsCommand) -> Action {
 }
 
 use Action as A;
-use KeyCode::{BackTab, Char, Down, End, Enter, Esc, F, Home, Left, PageDown, PageUp, Right, Tab, Up};
+use KeyCode::{
+    BackTab, Char, Delete, Down, End, Enter, Esc, F, Home, Left, PageDown, PageUp, Right, Tab, Up,
+};
 use Scope::{Anywhere, Charts, Live, On, Panes, Replay, Single, Sweep};
 
 const KERNELS: Scope = On(Pane::Kernels);
 const TOKENS: Scope = On(Pane::Tokens);
 const RUNS: Scope = On(Pane::Runs);
+/// Past the end of any list.
+const FAR: isize = 1 << 20;
 
 /// In the order of the help.
 #[rustfmt::skip] // One row a line.
@@ -144,6 +148,19 @@ pub static BINDINGS: &[Binding] = &[
     key(&[Char('8')], Panes, A::Show(Pane::Log), "", "Log: the messages of the program"),
     key(&[Tab], Panes, A::StepPane(1), "", "next pane"),
     key(&[BackTab], Panes, A::StepPane(-1), "", "previous pane"),
+    key(&[Char('q')], Anywhere, A::Do(Effect::Quit), "quit", "quit; continue a sweep later with --resume"),
+    key(&[Char('?'), F(1)], Anywhere, A::Help, "help", "show this help"),
+    key(&[Char(':')], Anywhere, A::Palette, "", "find any action by name (also Ctrl-P)"),
+    key(&[Up, Char('k')], Anywhere, A::Move(-1), "", "up"),
+    key(&[Down, Char('j')], Anywhere, A::Move(1), "", "down"),
+    key(&[PageUp], Anywhere, A::Move(-20), "", "one page up"),
+    key(&[PageDown], Anywhere, A::Move(20), "", "one page down"),
+    key(&[Char('+'), Char('=')], Anywhere, A::Zoom(1), "", "zoom in: the charts show a shorter time span"),
+    key(&[Char('-')], Anywhere, A::Zoom(-1), "", "zoom out: the charts show a longer time span"),
+    key(&[Char('d')], Anywhere, A::ShowSnapshots, "diff", "compare the last two snapshots"),
+    key(&[Char('v')], Anywhere, A::Evidence, "evidence", "show the numbers behind the verdict and what to do"),
+    key(&[Char('x')], Anywhere, A::Do(Effect::Export), "export", "export the screen as SVG, text and CSV"),
+    key(&[Char('t')], Anywhere, A::NextTheme, "", "next theme"),
     key(&[Char('s')], Live, A::AskSnapshotName, "snapshot", "save the metrics since the last snapshot under a name"),
     key(&[Char('p')], Live, run(RunCommand::TogglePause), "pause", "pause or resume the workload"),
     key(&[Char('K')], Live, run(RunCommand::ToggleKernels), "", "start or stop recording kernels; the run continues"),
@@ -185,26 +202,20 @@ pub static BINDINGS: &[Binding] = &[
     key(&[PageDown], TOKENS, A::Scrub(-50), "", "50 tokens forward"),
     key(&[End, Char('G')], TOKENS, A::FollowTokens, "", "follow the newest token"),
     key(&[Enter], TOKENS, A::ToggleIncident, "incident", "open or close the selected incident"),
-    key(&[Enter], RUNS, runs(RunsCommand::Open), "open", "open the selected run"),
+    key(&[Enter], RUNS, runs(RunsCommand::Open), "open", "open the selected run; fold or unfold a group"),
+    key(&[Right, Char('l')], RUNS, runs(RunsCommand::Unfold), "", "unfold the selected group"),
+    key(&[Left, Char('h')], RUNS, runs(RunsCommand::Fold), "", "fold the selected group; from a run, go to its group"),
+    key(&[Home, Char('g')], RUNS, A::Move(-FAR), "", "first row"),
+    key(&[End, Char('G')], RUNS, A::Move(FAR), "", "last row"),
     key(&[Char('m')], RUNS, runs(RunsCommand::Mark), "mark", "mark the selected run as A, to compare another with it"),
     key(&[Char('d')], RUNS, runs(RunsCommand::Compare), "diff", "compare the selected run with the marked one"),
     key(&[Char('o')], RUNS, A::Sort, "sort", "sort by date, speed or model"),
-    key(&[Char('R')], RUNS, runs(RunsCommand::Refresh), "", "refresh the list"),
     key(&[Char('/')], RUNS, A::AskFilter, "filter", "show only runs that contain a text"),
+    key(&[Char('w')], RUNS, runs(RunsCommand::Report), "report", "open the report of the selected run in a browser"),
+    key(&[Char('N'), F(2)], RUNS, runs(RunsCommand::AskName), "rename", "rename the selected run or sweep"),
+    key(&[Char('D'), Delete], RUNS, runs(RunsCommand::AskDelete), "delete", "delete the selected run or sweep; asks first"),
+    key(&[Char('R')], RUNS, runs(RunsCommand::Refresh), "", "refresh the list"),
     key(&[Char('/')], On(Pane::Log), A::AskFilter, "filter", "show only lines that contain a text"),
-    key(&[Up, Char('k')], Anywhere, A::Move(-1), "", "up"),
-    key(&[Down, Char('j')], Anywhere, A::Move(1), "", "down"),
-    key(&[PageUp], Anywhere, A::Move(-20), "", "one page up"),
-    key(&[PageDown], Anywhere, A::Move(20), "", "one page down"),
-    key(&[Char('+'), Char('=')], Anywhere, A::Zoom(1), "", "zoom in: the charts show a shorter time span"),
-    key(&[Char('-')], Anywhere, A::Zoom(-1), "", "zoom out: the charts show a longer time span"),
-    key(&[Char('d')], Anywhere, A::ShowSnapshots, "diff", "compare the last two snapshots"),
-    key(&[Char('v')], Anywhere, A::Evidence, "evidence", "show the numbers behind the verdict and what to do"),
-    key(&[Char('x')], Anywhere, A::Do(Effect::Export), "export", "export the screen as SVG, text and CSV"),
-    key(&[Char('t')], Anywhere, A::NextTheme, "", "next theme"),
-    key(&[Char(':')], Anywhere, A::Palette, "", "find any action by name (also Ctrl-P)"),
-    key(&[Char('?'), F(1)], Anywhere, A::Help, "help", "show this help"),
-    key(&[Char('q')], Anywhere, A::Do(Effect::Quit), "quit", "quit; continue a sweep later with --resume"),
 ];
 
 /// The binding of a key on this pane.

@@ -6,9 +6,10 @@ use ratatui::layout::{Constraint, Layout, Position, Rect};
 use unicode_width::UnicodeWidthStr;
 
 use super::{
+    frame::overlay,
     panes::runs_list,
     theme::Glyphs,
-    ui::{Cursor, Overlay, Pane, SelectedToken},
+    ui::{Cursor, Overlay, Pane, Panes, SelectedToken},
     view::View,
     widgets::{ListLayout, TimeAxis},
 };
@@ -24,6 +25,10 @@ pub struct ScreenLayout {
     pub transport: Option<TransportBar>,
     pub footer: Rect,
     pub tabs: Vec<(Pane, Rect)>,
+    /// How many panes are empty and have no tab, where there is room for that.
+    pub empty_tabs: Option<(usize, Rect)>,
+    /// The largest scroll of the open overlay.
+    pub scroll_end: usize,
     /// The rows of the Runs pane, while that is shown.
     pub runs: Option<ListLayout>,
     /// What can be clicked in the pane.
@@ -107,6 +112,8 @@ impl ScreenLayout {
             Constraint::Length(1),
         ])
         .areas(area);
+        let panes = view.panes();
+        let tabs = tabs(panes, footer);
         ScreenLayout {
             header,
             sweep,
@@ -116,7 +123,9 @@ impl ScreenLayout {
                 .filter(|_| !transport.is_empty())
                 .map(|position| TransportBar::new(position, view.theme.glyphs, transport)),
             footer,
-            tabs: tabs(footer),
+            empty_tabs: empty_tabs(panes, &tabs, footer),
+            tabs,
+            scroll_end: overlay::scroll_end(view, area),
             runs: (view.ui.pane == Pane::Runs).then(|| runs_list(view, body)),
             hits: Vec::new(),
             covered: !matches!(view.ui.overlay, Overlay::None),
@@ -154,13 +163,13 @@ impl ScreenLayout {
 }
 
 /// The tabs in the footer, by name if there is room for all names, otherwise by number.
-fn tabs(footer: Rect) -> Vec<(Pane, Rect)> {
+fn tabs(panes: Panes, footer: Rect) -> Vec<(Pane, Rect)> {
     let padding = if footer.width >= 100 { 4 } else { 3 };
     let width = |pane: Pane| pane.title().len() as u16 + padding;
-    let named = Pane::ALL.into_iter().map(width).sum::<u16>() <= footer.width;
+    let named = panes.iter().map(width).sum::<u16>() <= footer.width;
     let mut x = footer.x;
-    Pane::ALL
-        .into_iter()
+    panes
+        .iter()
         .map(|pane| {
             let width = if named { width(pane) } else { 3 };
             let area = Rect { x, width, height: 1, ..footer }.intersection(footer);
@@ -169,6 +178,17 @@ fn tabs(footer: Rect) -> Vec<(Pane, Rect)> {
         })
         .collect()
 }
+
+/// Behind the tabs, if the keys for help and quit still fit.
+fn empty_tabs(panes: Panes, tabs: &[(Pane, Rect)], footer: Rect) -> Option<(usize, Rect)> {
+    let x = tabs.last().map_or(footer.x, |(_, area)| area.right());
+    let width = EMPTY_TABS_WIDTH;
+    let fits = footer.right().saturating_sub(x) >= width + 18;
+    (panes.left_out() > 0 && fits).then(|| (panes.left_out(), Rect { x, width, ..footer }))
+}
+
+/// Of ` +5 empty `.
+const EMPTY_TABS_WIDTH: u16 = 10;
 
 /// The bar of a replay: the moment, a track from start to end, the end and the speed.
 #[derive(Debug, Clone, PartialEq)]
@@ -339,7 +359,8 @@ mod tests {
     fn a_click_on_a_tab_shows_its_pane() {
         for width in [20, 24, 40, 79, 80, 99, 100, 200] {
             let area = Rect::new(0, 23, width, 1);
-            let layout = ScreenLayout { footer: area, tabs: tabs(area), ..ScreenLayout::default() };
+            let tabs = tabs(Panes::ALL, area);
+            let layout = ScreenLayout { footer: area, tabs, ..ScreenLayout::default() };
             let hit: Vec<Pane> = (0..width)
                 .filter_map(|x| match layout.target(Position::new(x, 23)) {
                     Some(Target::Tab(pane)) => Some(pane),

@@ -8,6 +8,7 @@ mod input;
 pub mod keys;
 pub mod layout;
 pub mod panes;
+pub mod run_tree;
 pub mod svg;
 pub mod terminal;
 pub mod theme;

@@ -414,7 +414,10 @@ pub struct Glyphs {
     pub mark: &'static str,
     pub separator: &'static str,
     pub first_token: &'static str,
+    /// Also marks a folded group.
     pub pointer: &'static str,
+    /// Marks a group whose rows are below it.
+    pub unfolded: &'static str,
     pub active: &'static str,
     pub none: &'static str,
     pub line: &'static str,
@@ -442,6 +445,7 @@ impl Glyphs {
         separator: "·",
         first_token: "┃",
         pointer: "▸",
+        unfolded: "▾",
         active: "▒",
         none: "–",
         line: "─",
@@ -460,6 +464,7 @@ impl Glyphs {
         separator: "-",
         first_token: "|",
         pointer: ">",
+        unfolded: "v",
         active: "#",
         none: "-",
         line: "-",

@@ -4,13 +4,13 @@ mod action;
 mod kernels;
 mod overlay;
 mod palette;
-
-use std::path::PathBuf;
+mod runs;
 
 pub use action::{Action, Effect, Extent, ReplayCommand, RunCommand, RunsCommand, set_cursor, update};
 pub use kernels::{KernelsExtent, KernelsSettings};
-pub use overlay::{Overlay, OverlayKey, Prompt, PromptKind, update_overlay};
+pub use overlay::{Deletion, Overlay, OverlayKey, Prompt, PromptKind, update_overlay};
 pub use palette::Palette;
+pub use runs::{Arrangement, GroupKey, RunOrder, RunsSettings};
 use tui_input::Input;
 
 use crate::{config::ThemeName, event::Stamp};
@@ -52,15 +52,56 @@ impl Pane {
             Pane::Log => "Log",
         }
     }
+
+    /// The digit that shows it.
+    pub fn number(self) -> usize {
+        self as usize + 1
+    }
+
+    /// Why it has no content.
+    pub fn why_empty(self) -> &'static str {
+        match self {
+            Pane::Overview => "no workload was measured",
+            Pane::Gpu => "no GPU and no host were sampled",
+            Pane::Tokens => "no tokens here",
+            Pane::Kernels => "no kernels were recorded",
+            Pane::Roofline => "no operators or kernels were timed",
+            Pane::Compare => "no snapshots; mark a run on Runs to compare it with another",
+            Pane::Runs => "no recorded runs",
+            Pane::Log => "no messages",
+        }
+    }
 }
 
-/// The order of the Runs pane.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum RunOrder {
-    #[default]
-    Newest,
-    Fastest,
-    Model,
+/// The panes that can be shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Panes([bool; Pane::ALL.len()]);
+
+impl Panes {
+    pub const ALL: Panes = Panes([true; Pane::ALL.len()]);
+
+    pub fn those(wanted: impl Fn(Pane) -> bool) -> Panes {
+        Panes(Pane::ALL.map(wanted))
+    }
+
+    pub fn has(self, pane: Pane) -> bool {
+        self.0[pane as usize]
+    }
+
+    pub fn iter(self) -> impl DoubleEndedIterator<Item = Pane> + Clone {
+        Pane::ALL.into_iter().filter(move |pane| self.has(*pane))
+    }
+
+    /// How many are not shown.
+    pub fn left_out(self) -> usize {
+        self.0.iter().filter(|shown| !**shown).count()
+    }
+}
+
+impl Default for Panes {
+    fn default() -> Panes {
+        Panes::ALL
+    }
 }
 
 /// Time spans of the charts.
@@ -114,11 +155,7 @@ pub struct UiState {
     pub log_filter: String,
     /// Jobs of a sweep between the current one and the last one shown.
     pub jobs_back: usize,
-    pub run_selected: usize,
-    /// The run that others are compared with.
-    pub run_marked: Option<PathBuf>,
-    pub runs_filter: String,
-    pub run_order: RunOrder,
+    pub runs: RunsSettings,
     pub kernels: KernelsSettings,
     /// Shown in the footer until the next key.
     pub message: Option<String>,
@@ -133,6 +170,13 @@ impl UiState {
     pub fn open_prompt(&mut self, kind: PromptKind, text: String) {
         let proposed = kind == PromptKind::SnapshotName;
         self.overlay = Overlay::Prompt(Prompt { kind, input: Input::new(text), proposed, error: None });
+    }
+
+    /// Scrolls an overlay back to the end of its text, which is as far as it was drawn.
+    pub fn limit_scroll(&mut self, end: usize) {
+        if let Overlay::Help { scroll } | Overlay::Evidence { scroll } = &mut self.overlay {
+            *scroll = (*scroll).min(end);
+        }
     }
 
     /// Reports why something was not done: in the open prompt, otherwise in the footer.

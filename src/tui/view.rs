@@ -6,17 +6,22 @@ use crate::{
     analysis::compare::Comparison,
     event::Stamp,
     run::sweep::{CooldownStatus, Sweep},
-    rundir::{Loss, Position, RunEntry},
+    rundir::{Loss, Position},
     state::{GpuState, Incident, RunState, Series, Snapshot},
     tui::{
         keys::Mode,
         layout::{Hit, Hits},
         panes::{gpu_rows, kernels_extent},
+        run_tree::RunTree,
         theme::Theme,
-        ui::{Cursor, Extent, Pane, SPANS_S, UiState},
+        ui::{
+            Action, Cursor, Effect, Extent, GroupKey, Pane, Panes, RunCommand, RunsCommand, SPANS_S, UiState,
+        },
         widgets::TimeAxis,
     },
 };
+
+static NO_RUNS: RunTree = RunTree::EMPTY;
 
 /// Read-only: a frame is a pure function of it.
 #[derive(Clone, Copy)]
@@ -26,13 +31,14 @@ pub struct View<'a> {
     pub theme: &'a Theme,
     /// Set while a recording is played.
     pub replay: Option<Position>,
+    /// The end of the recording that is played, as far as it is read.
+    pub recorded: Option<&'a RunState>,
     /// The view is frozen while the run continues.
     pub frozen: bool,
     /// What was asked of the workload and has not happened yet.
     pub pending: Option<&'static str>,
     pub loss: Option<&'a Loss>,
-    /// As filtered and sorted.
-    pub runs: &'a [&'a RunEntry],
+    pub runs: &'a RunTree,
     /// The list of runs is being read.
     pub listing: bool,
     /// Of this and earlier runs of the program, oldest first.
@@ -61,10 +67,11 @@ impl<'a> View<'a> {
             ui,
             theme,
             replay: None,
+            recorded: None,
             frozen: false,
             pending: None,
             loss: None,
-            runs: &[],
+            runs: &NO_RUNS,
             listing: false,
             snapshots: &[],
             comparison: None,
@@ -79,6 +86,73 @@ impl<'a> View<'a> {
             (None, Some(_)) => Mode::Sweep,
             (None, None) if self.state.is_of_files() => Mode::Files,
             (None, None) => Mode::Single,
+        }
+    }
+
+    /// All panes of a live run: each says what would fill it. Otherwise those with content, and the one on the screen.
+    pub fn panes(&self) -> Panes {
+        let fills_up = self.replay.is_none() && !self.state.watches() && !self.state.is_of_files();
+        Panes::those(|pane| fills_up || pane == self.ui.pane || self.has_content(pane))
+    }
+
+    fn has_content(&self, pane: Pane) -> bool {
+        let state = self.recorded.unwrap_or(self.state);
+        let watches = state.watches();
+        match pane {
+            Pane::Overview => state.run.is_some() && !watches,
+            Pane::Gpu => {
+                !state.gpus.is_empty() || state.gpu_absent.is_some() || !state.host.cpu_pct.is_empty()
+            }
+            Pane::Tokens => !state.trail.is_empty(),
+            Pane::Kernels => {
+                let kernels = &state.kernels;
+                let live = !kernels.prefill.is_empty() || !kernels.decode.is_empty();
+                live || !kernels.reports.is_empty() || kernels.tool_run.is_some()
+            }
+            Pane::Roofline => !watches && !state.roofline().points.is_empty(),
+            Pane::Compare => {
+                let snapshots = !self.snapshots.is_empty() || !state.snapshots.is_empty();
+                snapshots || self.comparison.is_some() || self.sweep.is_some()
+            }
+            Pane::Runs => self.listing || !self.runs.entries().is_empty(),
+            Pane::Log => !state.log.is_empty(),
+        }
+    }
+
+    /// Why an action has no effect now.
+    pub fn obstacle(&self, action: &Action) -> Option<&'static str> {
+        let Action::Do(effect) = action else { return None };
+        match effect {
+            Effect::Run(RunCommand::TogglePause | RunCommand::ToggleKernels | RunCommand::RunUnder(_))
+                if self.state.watches() =>
+            {
+                Some("nothing runs here: the GPU is monitored without a workload")
+            }
+            Effect::Run(RunCommand::TogglePause) if self.state.finished.is_some() => match self.sweep {
+                Some(_) => Some("the job has finished"),
+                None => Some("the run has finished; press r to start it again"),
+            },
+            Effect::Runs(command) => self.obstacle_on_runs(command),
+            _ => None,
+        }
+    }
+
+    fn obstacle_on_runs(&self, command: &RunsCommand) -> Option<&'static str> {
+        let row = self.runs.selected(self.ui.runs.row);
+        let (run, group) = (self.runs.run_at(row), self.runs.group_at(row));
+        let is_sweep = group.is_some_and(|group| matches!(group.key, GroupKey::Sweep(_)));
+        match command {
+            RunsCommand::Mark | RunsCommand::Report if run.is_none() => Some("select a run"),
+            RunsCommand::AskDelete | RunsCommand::AskName if run.is_none() && !is_sweep => {
+                Some("select a run or a sweep")
+            }
+            RunsCommand::AskDelete | RunsCommand::AskName if run.is_some_and(|run| run.running) => {
+                Some("this run is being recorded; end it first")
+            }
+            RunsCommand::AskName if run.is_some_and(|run| run.sweep.is_some()) => {
+                Some("sweep.json names its jobs: rename the sweep instead of a job")
+            }
+            _ => None,
         }
     }
 
@@ -179,6 +253,7 @@ impl<'a> View<'a> {
     pub fn extent(&self) -> Extent {
         Extent {
             mode: self.mode(),
+            panes: self.panes(),
             tokens: self.state.trail.len(),
             tokens_seen: self.state.trail.count(),
             tokens_back: self.tokens_back(),
@@ -190,7 +265,8 @@ impl<'a> View<'a> {
             incident_at: self.selected_incident().map(|incident| incident.at),
             gpus: self.state.gpus.len(),
             gpu: self.gpu_index(),
-            runs: self.runs.len(),
+            runs: self.runs.rows().len(),
+            run: self.runs.selected(self.ui.runs.row),
             log_lines: self.state.log.len(),
             snapshots: self.snapshots.len(),
             jobs: self.sweep.map_or(0, |view| view.sweep.current() + 1),

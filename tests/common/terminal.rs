@@ -297,6 +297,8 @@ pub fn sent_for(key: KeyCode) -> String {
         KeyCode::PageUp => "\x1b[5~".into(),
         KeyCode::PageDown => "\x1b[6~".into(),
         KeyCode::F(1) => "\x1bOP".into(),
+        KeyCode::F(2) => "\x1bOQ".into(),
+        KeyCode::Delete => "\x1b[3~".into(),
         other => panic!("no bytes are known for {other:?}"),
     }
 }

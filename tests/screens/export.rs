@@ -6,7 +6,8 @@ use llmprof::{
     rundir::list_runs,
     tui::{
         export::{Contents, export},
-        ui::SelectedToken,
+        run_tree::RunTree,
+        ui::{Arrangement, SelectedToken},
     },
 };
 use ratatui::layout::Rect;
@@ -213,14 +214,14 @@ fn a_sweep_without_snapshots_exports_its_jobs() {
 #[test]
 fn runs_are_exported_as_listed() {
     let runs = list_runs(&Path::new(env!("CARGO_MANIFEST_DIR")).join("assets"));
-    let listed: Vec<_> = runs.iter().collect();
-    assert!(!listed.is_empty());
+    assert!(!runs.is_empty());
+    let tree = RunTree::new(runs, Arrangement::default());
     let (state, ui) = (RunState::default(), showing(Pane::Runs));
     let csv = with_view(&state, &ui, |view| {
-        Contents::of(&View { runs: &listed, ..*view }, Rect::new(0, 0, 120, 40)).csv
+        Contents::of(&View { runs: &tree, ..*view }, Rect::new(0, 0, 120, 40)).csv
     });
     let (_, rows) = read(&csv);
-    assert_eq!(rows.len(), listed.len());
+    assert_eq!(rows.len(), tree.entries().len());
     // A recording without a result has empty cells.
     assert!(rows.iter().all(|row| row["decode_tok_s"].is_empty() && row["outcome"].is_empty()), "{rows:?}");
     assert!(rows[0]["recorded"].parse::<jiff::Timestamp>().is_ok());

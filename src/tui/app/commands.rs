@@ -7,11 +7,8 @@ use ratatui::layout::Rect;
 use super::{App, comparison::Compared, event_loop::Left};
 use crate::{
     process::shutdown::Cause,
-    rundir::{Listing, RunDir},
-    tui::{
-        export::export,
-        ui::{Effect, Pane, RunsCommand},
-    },
+    rundir::RunDir,
+    tui::{export::export, ui::Effect},
 };
 
 impl App {
@@ -44,44 +41,5 @@ impl App {
             }
             Err(e) => e.to_string(),
         });
-    }
-
-    fn command_runs(&mut self, command: RunsCommand) {
-        match command {
-            RunsCommand::Refresh if self.listing.is_some() => {}
-            RunsCommand::Refresh => match Listing::start(&self.runs_root) {
-                Ok(listing) => self.listing = Some(listing),
-                Err(e) => self.ui.message = Some(format!("cannot list the runs: {e}")),
-            },
-            RunsCommand::Open => self.open_selected_run(),
-            RunsCommand::Mark => self.mark_selected_run(),
-            RunsCommand::Compare => match (self.ui.run_marked.clone(), self.selected_run()) {
-                (Some(marked), Some(selected)) => self.compare_runs(marked, selected.path().to_owned()),
-                // Without a marked run, the snapshots are compared.
-                _ => {
-                    self.ui.pane = Pane::Compare;
-                    self.compared = Compared::default();
-                }
-            },
-        }
-    }
-
-    /// Takes the list of runs when it is complete. Returns whether it is still being read.
-    pub(super) fn follow_runs(&mut self) -> bool {
-        let Some(listing) = &mut self.listing else { return false };
-        let Some(runs) = listing.poll() else { return true };
-        (self.runs, self.listing, self.dirty) = (runs, None, true);
-        false
-    }
-
-    /// Marks the selected run, to compare others with it, or removes its mark.
-    fn mark_selected_run(&mut self) {
-        let Some(run) = self.selected_run().map(|dir| dir.path().to_owned()) else { return };
-        if self.ui.run_marked.as_ref() == Some(&run) {
-            self.ui.run_marked = None;
-            return;
-        }
-        self.ui.run_marked = Some(run);
-        self.ui.message = Some("marked as A; select another run and press d to compare".into());
     }
 }

@@ -156,6 +156,9 @@ impl App {
             screen.draw(draw).map(|_| ())
         })?;
         layout.hits = hits.take();
+        if let Some(list) = layout.runs {
+            self.ui.runs.top = list.first();
+        }
         (self.layout, self.dirty) = (layout, false);
         if let Some(live) = &mut self.live {
             live.session.drew(started.elapsed());
@@ -189,6 +192,7 @@ impl App {
                 self.ui.overlay = Overlay::None;
                 return self.act(action?);
             }
+            self.ui.limit_scroll(self.layout.scroll_end);
             return update_overlay(&mut self.ui, key);
         }
         let mode = self.with_view(|view| view.mode());
@@ -207,7 +211,11 @@ impl App {
     }
 
     pub(super) fn act(&mut self, action: Action) -> Option<Effect> {
-        let extent = self.with_view(|view| view.extent());
+        let (extent, obstacle) = self.with_view(|view| (view.extent(), view.obstacle(&action)));
+        if let Some(obstacle) = obstacle {
+            self.ui.message = Some(obstacle.to_owned());
+            return None;
+        }
         update(&mut self.ui, action, Extent { column_ns: self.layout.column_ns(), ..extent })
     }
 }

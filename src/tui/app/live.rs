@@ -60,13 +60,7 @@ impl App {
                 };
             }
             RunCommand::TogglePause => {
-                if live.session.state.finished.is_some() {
-                    let message = match live.sweep {
-                        Some(_) => "the job has finished",
-                        None => "the run has finished; press r to start it again",
-                    };
-                    self.ui.message = Some(message.into());
-                } else if let Some(tool) = live.session.tool() {
+                if let Some(tool) = live.session.tool() {
                     let message = format!("the workload is paused for {tool}; press its key to cancel");
                     self.ui.message = Some(message);
                 } else {

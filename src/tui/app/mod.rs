@@ -6,6 +6,7 @@ mod event_loop;
 mod live;
 mod mouse;
 mod replay;
+mod runs;
 
 use std::{io, path::PathBuf, time::Duration};
 
@@ -13,13 +14,13 @@ use ratatui::{Terminal, backend::Backend};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 pub use self::live::Live;
-use self::{comparison::Compared, event_loop::Left};
+use self::{comparison::Compared, event_loop::Left, runs::RunList};
 use super::{
     export::Exported,
     input::Input,
     layout::{ScreenLayout, Target},
     theme::{Depth, Glyphs, Theme, initial_theme},
-    ui::{KernelsSettings, Pane, RunOrder, UiState},
+    ui::{KernelsSettings, Pane, UiState},
     view::{SweepView, View},
 };
 use crate::{
@@ -32,7 +33,7 @@ use crate::{
         session::SessionSummary,
         sweep::{CooldownStatus, Runner},
     },
-    rundir::{Listing, Player, RunDir, RunEntry},
+    rundir::{Player, RunDir},
     state::{RunState, Snapshot},
 };
 
@@ -55,10 +56,7 @@ pub struct App {
     files: Option<Box<RunState>>,
     /// The state when the view was frozen.
     frozen: Option<Box<RunState>>,
-    runs_root: PathBuf,
-    runs: Vec<RunEntry>,
-    /// The list of runs that is being read.
-    listing: Option<Listing>,
+    runs: RunList,
     /// Of earlier runs of this program; the current run's are in its state.
     earlier_snapshots: Vec<Snapshot>,
     ended: Vec<SessionSummary>,
@@ -71,6 +69,13 @@ pub struct App {
     /// The tool that was running at the last check.
     tool: Option<Tool>,
     compared: Compared,
+}
+
+/// The pane to begin with, from the first events of the recording.
+fn first_pane(player: &mut Player) -> Pane {
+    // An error is reported when the recording is read on.
+    let _ = player.load(Duration::ZERO);
+    if player.end_state().watches() { Pane::Gpu } else { Pane::Overview }
 }
 
 /// Why the screen was left, and how the runs ended.
@@ -96,9 +101,7 @@ impl App {
             played: None,
             files: None,
             frozen: None,
-            runs_root,
-            runs: Vec::new(),
-            listing: None,
+            runs: RunList::below(runs_root),
             earlier_snapshots: Vec::new(),
             ended: Vec::new(),
             exported: Vec::new(),
@@ -118,14 +121,24 @@ impl App {
             app.ui.pane = Pane::Kernels;
         } else if plan.watches() {
             app.ui.pane = Pane::Gpu;
+            app.runs.refresh();
         }
         app.live = Some(live);
         app
     }
 
     /// A recording, and the run's directory if it has one.
-    pub fn of_recording(config: &TuiConfig, player: Player, dir: Option<RunDir>, runs_root: PathBuf) -> App {
-        App { player: Some(player), played: dir, ..App::new(config, runs_root) }
+    pub fn of_recording(
+        config: &TuiConfig,
+        mut player: Player,
+        dir: Option<RunDir>,
+        runs_root: PathBuf,
+    ) -> App {
+        let mut app = App::new(config, runs_root);
+        app.ui.pane = first_pane(&mut player);
+        (app.player, app.played) = (Some(player), dir);
+        app.runs.refresh();
+        app
     }
 
     /// Kernel reports in the Kernels pane, without a run.
@@ -139,6 +152,7 @@ impl App {
         (app.ui.pane, app.ui.kernels) = (Pane::Kernels, settings);
         app.ui.message = state.log.back().map(|(_, notice)| notice.text.clone());
         app.files = Some(Box::new(state));
+        app.runs.refresh();
         app
     }
 
@@ -190,7 +204,7 @@ impl App {
 
     fn with_view<T>(&self, use_view: impl FnOnce(&View<'_>) -> T) -> T {
         let theme = Theme::new(self.ui.theme, self.depth, self.glyphs);
-        let (runs, snapshots) = (self.listed_runs(), self.snapshots());
+        let snapshots = self.snapshots();
         let live = self.live.as_ref().filter(|_| self.player.is_none());
         let loss = live.and_then(|live| live.session.loss());
         let runner = self.live.as_ref().and_then(|live| live.sweep.as_ref());
@@ -199,11 +213,12 @@ impl App {
             ui: &self.ui,
             theme: &theme,
             replay: self.player.as_ref().map(Player::position),
+            recorded: self.player.as_ref().map(Player::end_state),
             frozen: self.frozen.is_some() && self.player.is_none(),
             pending: live.and_then(|live| live.pending(self.next.is_some())),
             loss: loss.as_ref(),
-            runs: &runs,
-            listing: self.listing.is_some(),
+            runs: &self.runs.tree,
+            listing: self.runs.is_listing(),
             snapshots: &snapshots,
             comparison: self.compared.comparison.as_ref(),
             sweep: runner.map(|runner| SweepView { sweep: &runner.sweep, cooling: self.cooling }),
@@ -230,27 +245,5 @@ impl App {
             }
             (None, None) => Vec::new(),
         }
-    }
-
-    /// The runs as filtered and sorted.
-    fn listed_runs(&self) -> Vec<&RunEntry> {
-        let filter = self.ui.runs_filter.to_lowercase();
-        let matches = |run: &&RunEntry| {
-            [&run.experiment, &run.model, &run.name].iter().any(|text| text.to_lowercase().contains(&filter))
-        };
-        let mut runs: Vec<&RunEntry> = self.runs.iter().filter(matches).collect();
-        let speed = |run: &RunEntry| run.result.as_ref().and_then(|r| r.metrics.decode_tok_s).unwrap_or(0.0);
-        match self.ui.run_order {
-            RunOrder::Newest => {}
-            RunOrder::Fastest => runs.sort_by(|a, b| speed(b).total_cmp(&speed(a))),
-            RunOrder::Model => runs.sort_by(|a, b| a.model.cmp(&b.model)),
-        }
-        runs
-    }
-
-    fn selected_run(&self) -> Option<RunDir> {
-        let runs = self.listed_runs();
-        let last = runs.len().checked_sub(1)?;
-        Some(runs[self.ui.run_selected.min(last)].dir.clone())
     }
 }

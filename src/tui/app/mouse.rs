@@ -34,6 +34,7 @@ impl App {
 
     fn scroll(&mut self, direction: isize, position: Position) -> Option<Effect> {
         if !matches!(self.ui.overlay, Overlay::None) {
+            self.ui.limit_scroll(self.layout.scroll_end);
             return update_overlay(&mut self.ui, OverlayKey::Scroll(WHEEL_LINES * direction));
         }
         self.act(match (self.ui.pane, self.layout.target(position)) {
@@ -53,7 +54,7 @@ impl App {
             // The first click selects a run, the second opens it.
             Target::Run(row) => {
                 let selected = self.layout.runs.is_some_and(|list| list.selected == row);
-                self.ui.run_selected = row;
+                self.ui.runs.row = Some(row);
                 selected.then_some(Effect::Runs(RunsCommand::Open))
             }
             Target::Row(row) => self.click_row(row),

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use super::App;
+use super::{App, first_pane};
 use crate::{
     rundir::{DISK_TIMEOUT, EventReader, Player, ReadError},
-    tui::ui::{Pane, ReplayCommand, set_cursor},
+    tui::ui::{ReplayCommand, set_cursor},
 };
 
 /// How long a recording is read before input is handled again.
@@ -67,9 +67,9 @@ impl App {
         let events = dir.events();
         match Player::open(move || EventReader::open_within(&events, DISK_TIMEOUT)) {
             Ok(mut player) => {
+                (self.ui.pane, self.ui.token) = (first_pane(&mut player), None);
                 player.to_end();
                 (self.player, self.played) = (Some(player), Some(dir));
-                self.ui.pane = Pane::Overview;
                 set_cursor(&mut self.ui, None);
             }
             Err(e) => self.ui.message = Some(e.to_string()),

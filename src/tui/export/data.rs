@@ -362,9 +362,9 @@ fn snapshots(a: &Snapshot, b: &Snapshot) -> Table {
 fn runs(view: &View<'_>) -> Table {
     let mut table = Table::titled(
         "run,recorded,experiment,model,outcome,simulated,requests,ttft_p50_ms,tpot_p50_ms,itl_p50_ms,prefill_tok_s,\
-         decode_tok_s",
+         decode_tok_s,sweep,overrides,dtype,batch,verdict,trust",
     );
-    for run in view.runs {
+    for run in view.runs.listed() {
         let result = run.result.as_ref();
         let metrics = result.map(|result| &result.metrics);
         let mut cells = vec![
@@ -387,6 +387,14 @@ fn runs(view: &View<'_>) -> Table {
             ]
             .map(number),
         );
+        cells.extend([
+            cell(run.sweep.as_ref().map(|sweep| sweep.display())),
+            run.kind.overrides.join(" "),
+            run.kind.dtype.clone().unwrap_or_default(),
+            cell(run.kind.batch),
+            run.verdict().to_string(),
+            cell(result.and_then(|result| result.trust.as_ref()).map(|trust| trust.score)),
+        ]);
         table.add(cells);
     }
     table

@@ -13,7 +13,7 @@ use unicode_width::UnicodeWidthStr;
 use crate::tui::{
     keys::{BINDINGS, Binding, Scope, binding, key_name},
     layout::ScreenLayout,
-    ui::{Action, Effect, ReplayCommand, RunCommand},
+    ui::{Action, Effect, ReplayCommand, RunCommand, RunsCommand},
     view::View,
     widgets::wrapped,
 };
@@ -23,17 +23,21 @@ pub fn draw(view: &View<'_>, layout: &ScreenLayout, buf: &mut Buffer) {
     if let Some(message) = &view.ui.message {
         draw_message(view, message, layout, buf);
     }
-    for (i, (pane, area)) in layout.tabs.iter().enumerate() {
+    for (pane, area) in &layout.tabs {
         let selected = *pane == view.ui.pane;
         let (number, title) = if selected { (theme.badge, theme.badge) } else { (theme.accent, theme.dim) };
         let name = match area.width {
             0..=3 => " ".to_owned(),
             width => format!(" {:<1$}", pane.title(), width as usize - 3),
         };
-        Line::from(vec![Span::styled(format!(" {}", i + 1), number), Span::styled(name, title)])
+        Line::from(vec![Span::styled(format!(" {}", pane.number()), number), Span::styled(name, title)])
             .render(*area, buf);
     }
-    let end = layout.tabs.last().map_or(layout.footer.x, |(_, area)| area.right());
+    if let Some((n, area)) = layout.empty_tabs {
+        Line::styled(format!(" +{n} empty"), theme.dim).render(area, buf);
+    }
+    let tabs = layout.tabs.last().map(|(_, area)| *area);
+    let end = layout.empty_tabs.map(|(_, area)| area).or(tabs).map_or(layout.footer.x, Rect::right);
     keys(view, Rect { x: end, width: layout.footer.right().saturating_sub(end), ..layout.footer }, buf);
 }
 
@@ -52,8 +56,12 @@ fn draw_message(view: &View<'_>, message: &str, layout: &ScreenLayout, buf: &mut
     }
 }
 
-/// What a key does now; some keys switch something on and off.
+/// What a key does now; some keys switch something on and off. Empty for a key without effect.
 fn short(view: &View<'_>, b: &Binding) -> &'static str {
+    if view.obstacle(&b.action).is_some() {
+        return "";
+    }
+    let row = view.runs.selected(view.ui.runs.row);
     match &b.action {
         Action::Do(Effect::Replay(ReplayCommand::TogglePlay)) if view.replay.is_some_and(|r| r.playing) => {
             "pause"
@@ -62,6 +70,24 @@ fn short(view: &View<'_>, b: &Binding) -> &'static str {
             "resume"
         }
         Action::Do(Effect::Run(RunCommand::ToggleView)) if view.frozen => "unfreeze",
+        Action::Do(Effect::Run(RunCommand::RunUnder(tool)))
+            if view.state.kernels.working().is_some_and(|(working, ..)| working == tool.to_string()) =>
+        {
+            "cancel"
+        }
+        Action::Do(Effect::Runs(RunsCommand::Open)) => match view.runs.group_at(row) {
+            Some(group) if group.folded => "unfold",
+            Some(_) => "fold",
+            None => b.short,
+        },
+        Action::Do(Effect::Runs(RunsCommand::Mark))
+            if view
+                .runs
+                .run_at(row)
+                .is_some_and(|run| view.ui.runs.marked.as_deref() == Some(run.dir.path())) =>
+        {
+            "unmark"
+        }
         _ => b.short,
     }
 }
@@ -75,10 +101,10 @@ fn keys(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let mode = view.mode();
     let is_active = |b: &Binding| binding(b.keys[0], view.ui.pane, mode).is_some_and(|a| ptr::eq(a, b));
     let mut optional: Vec<&Binding> =
-        BINDINGS.iter().filter(|b| !b.short.is_empty() && !always(b) && is_active(b)).collect();
+        BINDINGS.iter().filter(|b| is_active(b) && !always(b) && !short(view, b).is_empty()).collect();
     // The most specific first.
-    optional.sort_by_key(|b| !matches!(b.scope, Scope::On(_) | Scope::Sweep));
-    let fixed: Vec<&Binding> = BINDINGS.iter().filter(|b| always(b)).collect();
+    optional.sort_by_key(|b| if b.scope == Scope::Sweep { 0 } else { b.scope.priority() });
+    let fixed: Vec<&Binding> = BINDINGS.iter().filter(|b| always(b)).rev().collect();
     let mut left = (area.width as usize).saturating_sub(fixed.iter().map(|b| width(b)).sum());
     optional.retain(|b| {
         let fits = width(b) <= left;
@@ -109,7 +135,7 @@ mod tests {
     use super::*;
     use crate::{
         config::ThemeName,
-        event::Stamp,
+        event::{Outcome, RunFinished, Stamp},
         rundir::Position,
         state::RunState,
         tui::{
@@ -143,5 +169,21 @@ mod tests {
             let text: String = buf.content().iter().map(|cell| cell.symbol()).collect();
             assert!(text.contains(wanted), "no {wanted:?} in {}", text.trim());
         }
+    }
+
+    #[test]
+    fn keys_without_effect_are_left_out() {
+        let (ui, theme) =
+            (UiState::new(ThemeName::Dark), Theme::new(ThemeName::Dark, Depth::True, Glyphs::UNICODE));
+        let mut state = RunState::default();
+        let shown = |state: &RunState| {
+            let (view, area) = (View::of(state, &ui, &theme), Rect::new(0, 0, 200, 30));
+            let mut buf = Buffer::empty(area);
+            draw(&view, &ScreenLayout::of(&view, area), &mut buf);
+            buf.content().iter().map(|cell| cell.symbol()).collect::<String>()
+        };
+        assert!(shown(&state).contains("p pause"));
+        state.finished = Some(RunFinished { outcome: Outcome::Completed, cause: None });
+        assert!(!shown(&state).contains("p pause") && shown(&state).contains("r re-run"));
     }
 }

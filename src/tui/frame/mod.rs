@@ -2,7 +2,7 @@
 
 mod footer;
 mod header;
-mod overlay;
+pub(super) mod overlay;
 mod sweep;
 mod transport;
 

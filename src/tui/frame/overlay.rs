@@ -7,12 +7,16 @@ use ratatui::{
     widgets::{Clear, Paragraph, Widget, Wrap},
 };
 
-use crate::tui::{
-    keys::{BINDINGS, Scope},
-    panes::evidence,
-    ui::{Overlay, Palette, Prompt},
-    view::View,
-    widgets::{ListLayout, draw_box, input_line},
+use crate::{
+    base::units::bytes,
+    rundir::RecordedKind,
+    tui::{
+        keys::{BINDINGS, Scope},
+        panes::evidence,
+        ui::{Action, Deletion, Overlay, Palette, Prompt},
+        view::View,
+        widgets::{ListLayout, draw_box, input_line, wrapped},
+    },
 };
 
 pub fn draw(view: &View<'_>, area: Rect, buf: &mut Buffer) {
@@ -21,6 +25,7 @@ pub fn draw(view: &View<'_>, area: Rect, buf: &mut Buffer) {
         Overlay::Help { scroll } => help(view, *scroll, area, buf),
         Overlay::Evidence { scroll } => evidence_box(view, *scroll, area, buf),
         Overlay::ConfirmRerun => confirm_rerun(view, area, buf),
+        Overlay::ConfirmDelete(deletion) => confirm_delete(view, deletion, area, buf),
         Overlay::Prompt(asked) => prompt(view, asked, area, buf),
         Overlay::Palette(open) => palette(view, open, area, buf),
     }
@@ -47,8 +52,27 @@ fn scroll_hint(view: &View<'_>) -> &'static str {
     if view.theme.glyphs.ascii { "up, down scroll - Esc closes" } else { "↑ ↓ scroll · Esc closes" }
 }
 
+/// The largest scroll of the open overlay.
+pub fn scroll_end(view: &View<'_>, area: Rect) -> usize {
+    let lines = match &view.ui.overlay {
+        Overlay::Help { .. } => help_lines(view).len(),
+        Overlay::Evidence { .. } => evidence_lines(view, area).1 as usize,
+        _ => 0,
+    };
+    (lines + 2).saturating_sub(area.height as usize)
+}
+
 fn help(view: &View<'_>, scroll: usize, area: Rect, buf: &mut Buffer) {
+    let lines = help_lines(view);
+    let inner = popup(view, ("help", scroll_hint(view)), (78, lines.len() as u16 + 2), area, buf);
+    let scroll = scroll.min(scroll_end(view, area));
+    Paragraph::new(lines).scroll((scroll as u16, 0)).render(inner, buf);
+}
+
+/// Panes and what works everywhere first, then by where it works.
+fn help_lines<'a>(view: &View<'_>) -> Vec<Line<'a>> {
     let theme = view.theme;
+    let panes = view.panes();
     let mut lines: Vec<Line<'_>> = Vec::new();
     let mut scope: Option<Scope> = None;
     for b in BINDINGS {
@@ -56,34 +80,64 @@ fn help(view: &View<'_>, scroll: usize, area: Rect, buf: &mut Buffer) {
             lines.extend((!lines.is_empty()).then(Line::default));
             lines.push(Line::styled(format!(" {}", b.scope.title()), theme.accent));
         }
+        let is_empty = matches!(b.action, Action::Show(pane) if !panes.has(pane));
         lines.push(Line::from(vec![
             Span::styled(format!("  {:<10} ", b.label(theme.glyphs.ascii)), theme.number),
-            Span::styled(b.help, theme.text),
+            Span::styled(b.help, if is_empty { theme.dim } else { theme.text }),
+            Span::styled(if is_empty { " (empty)" } else { "" }, theme.dim),
         ]));
     }
     lines.push(Line::default());
     lines.push(Line::styled(" Click tabs, runs and the replay bar; the mouse wheel scrolls.", theme.dim));
-    let inner = popup(view, ("help", scroll_hint(view)), (78, lines.len() as u16 + 2), area, buf);
-    let last = lines.len().saturating_sub(inner.height as usize);
-    Paragraph::new(lines).scroll((scroll.min(last) as u16, 0)).render(inner, buf);
+    lines
 }
 
 fn evidence_box(view: &View<'_>, scroll: usize, area: Rect, buf: &mut Buffer) {
-    let width = area.width.saturating_sub(4).min(130);
-    let room = width.saturating_sub(4).max(2);
+    let (lines, rows) = evidence_lines(view, area);
+    let inner = popup(view, ("evidence", scroll_hint(view)), (evidence_width(area), rows + 2), area, buf);
+    let inner = inner.inner(Margin::new(1, 0));
+    let scroll = scroll.min(scroll_end(view, area));
+    Paragraph::new(lines).wrap(Wrap { trim: false }).scroll((scroll as u16, 0)).render(inner, buf);
+}
+
+fn evidence_width(area: Rect) -> u16 {
+    area.width.saturating_sub(4).min(130)
+}
+
+/// The evidence, and the rows that it takes with an empty one at the end.
+fn evidence_lines<'a>(view: &View<'a>, area: Rect) -> (Vec<Line<'a>>, u16) {
+    let room = evidence_width(area).saturating_sub(4).max(2);
     let lines = evidence(view, room);
     let rows = |line: &Line<'_>| line.width().max(1).div_ceil(room as usize) as u16;
-    let height: u16 = lines.iter().map(rows).sum::<u16>() + 3;
-    let inner = popup(view, ("evidence", scroll_hint(view)), (width, height), area, buf);
-    let inner = inner.inner(Margin::new(1, 0));
-    let last = (height as usize).saturating_sub(inner.height as usize + 2);
-    Paragraph::new(lines).wrap(Wrap { trim: false }).scroll((scroll.min(last) as u16, 0)).render(inner, buf);
+    let rows = lines.iter().map(rows).sum::<u16>() + 1;
+    (lines, rows)
 }
 
 fn confirm_rerun(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let inner = popup(view, ("re-run", "y starts it, Esc closes"), (64, 3), area, buf);
     let text = " End this run and start it again? Its recording is kept.";
     Line::styled(text, view.theme.text).render(inner, buf);
+}
+
+/// Names what goes.
+fn confirm_delete(view: &View<'_>, deletion: &Deletion, area: Rect, buf: &mut Buffer) {
+    let theme = view.theme;
+    let Deletion { path, kind, bytes: size } = deletion;
+    let (path, size) = (path.display(), bytes(*size));
+    let question = match kind {
+        RecordedKind::Run => format!("Delete the run {path} ({size})?"),
+        RecordedKind::Job => {
+            format!("Delete the run {path} ({size})? It is a job of a sweep: --resume would run it again.")
+        }
+        RecordedKind::Sweep => format!("Delete the sweep {path} with all its runs ({size})?"),
+    };
+    let text = format!("{question} This cannot be undone.");
+    let width = area.width.saturating_sub(4).min(100);
+    let lines = wrapped(&theme.glyphs.plain(&text), width.saturating_sub(4) as usize);
+    let height = lines.len() as u16 + 2;
+    let inner = popup(view, ("delete", "y deletes, Esc closes"), (width, height), area, buf);
+    let lines: Vec<Line<'_>> = lines.into_iter().map(|line| Line::styled(line, theme.text)).collect();
+    Paragraph::new(lines).render(inner.inner(Margin::new(1, 0)), buf);
 }
 
 /// What is typed, and below it the actions that match, with their keys.

@@ -1,9 +1,11 @@
 //! Actions that keys and the mouse ask for, and what they do to the state of the screen.
 
+use std::path::PathBuf;
+
 use super::{
-    Cursor, KernelsExtent, Overlay, Palette, Pane, PromptKind, RunOrder, SPANS_S, SelectedToken, UiState,
+    Cursor, KernelsExtent, Overlay, Palette, Pane, Panes, PromptKind, SPANS_S, SelectedToken, UiState,
 };
-use crate::{config::ThemeName, event::Stamp, run::rerun::Tool, tui::keys::Mode};
+use crate::{config::ThemeName, event::Stamp, run::rerun::Tool, rundir::RunName, tui::keys::Mode};
 
 /// Something the user asks for.
 #[derive(Debug, Clone, PartialEq)]
@@ -89,11 +91,22 @@ pub enum ReplayCommand {
 }
 
 /// To the list of recorded runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RunsCommand {
     Refresh,
+    /// Of a group: folds or unfolds it.
     Open,
+    /// Of a run: selects its group.
+    Fold,
+    Unfold,
     Mark,
+    /// The report of the selected run, in a browser.
+    Report,
+    AskDelete,
+    Delete(PathBuf),
+    AskName,
+    /// The run that a name was asked for.
+    Rename(RunName),
     /// The selected run with the marked one.
     Compare,
 }
@@ -102,6 +115,8 @@ pub enum RunsCommand {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Extent {
     pub mode: Mode,
+    /// Those that have content.
+    pub panes: Panes,
     /// Tokens that are kept.
     pub tokens: usize,
     /// All tokens of the run.
@@ -121,7 +136,10 @@ pub struct Extent {
     pub gpus: usize,
     /// The selected one.
     pub gpu: usize,
+    /// Rows of the Runs pane.
     pub runs: usize,
+    /// The selected one.
+    pub run: usize,
     pub log_lines: usize,
     pub snapshots: usize,
     /// Jobs of a sweep up to the current one.
@@ -137,10 +155,15 @@ pub fn update(ui: &mut UiState, action: Action, extent: Extent) -> Option<Effect
         Action::Help => ui.overlay = Overlay::Help { scroll: 0 },
         Action::Palette => ui.overlay = Overlay::Palette(Palette::new(ui.pane, extent.mode)),
         Action::Evidence => ui.overlay = Overlay::Evidence { scroll: 0 },
+        Action::Show(pane) if !extent.panes.has(pane) => {
+            ui.message = Some(format!("{} is empty: {}", pane.title(), pane.why_empty()));
+        }
         Action::Show(pane) => return show(ui, pane),
         Action::StepPane(by) => {
-            let at = Pane::ALL.iter().position(|pane| *pane == ui.pane).unwrap_or(0) as isize;
-            return show(ui, Pane::ALL[(at + by).rem_euclid(Pane::ALL.len() as isize) as usize]);
+            let panes: Vec<Pane> = extent.panes.iter().collect();
+            let at = panes.iter().position(|pane| *pane == ui.pane).unwrap_or(0) as isize;
+            let next = panes.get((at + by).rem_euclid(panes.len().max(1) as isize) as usize);
+            return show(ui, next.copied().unwrap_or(ui.pane));
         }
         Action::ShowSnapshots => {
             ui.pane = Pane::Compare;
@@ -159,7 +182,7 @@ pub fn update(ui: &mut UiState, action: Action, extent: Extent) -> Option<Effect
         }
         Action::AskFilter => {
             let filter = match ui.pane {
-                Pane::Runs => &ui.runs_filter,
+                Pane::Runs => &ui.runs.arrangement.filter,
                 Pane::Kernels => &ui.kernels.filter,
                 _ => &ui.log_filter,
             };
@@ -179,13 +202,7 @@ pub fn update(ui: &mut UiState, action: Action, extent: Extent) -> Option<Effect
         Action::CloseCursor => return Some(Effect::Replay(ReplayCommand::Leave)),
         Action::Move(by) => move_in_pane(ui, by, extent),
         Action::Sort if ui.pane == Pane::Kernels => ui.kernels.next_sort(),
-        Action::Sort => {
-            ui.run_order = match ui.run_order {
-                RunOrder::Newest => RunOrder::Fastest,
-                RunOrder::Fastest => RunOrder::Model,
-                RunOrder::Model => RunOrder::Newest,
-            }
-        }
+        Action::Sort => ui.runs.next_order(),
         Action::NextGpu => {
             let next = ui.gpu.map_or(0, |gpu| gpu + 1);
             ui.gpu = (next < extent.gpus).then_some(next);
@@ -237,7 +254,7 @@ fn move_in_pane(ui: &mut UiState, by: isize, extent: Extent) {
         Pane::Tokens => ui.incident = moved(ui.incident, by, extent.incidents),
         Pane::Kernels => ui.kernels.move_by(by, extent.kernels),
         Pane::Roofline => ui.point = moved(ui.point, by, extent.points),
-        Pane::Runs => ui.run_selected = moved(ui.run_selected, by, extent.runs),
+        Pane::Runs => ui.runs.row = Some(moved(extent.run, by, extent.runs)),
         // These count from the newest line: up means back.
         Pane::Compare => ui.jobs_back = moved(ui.jobs_back, -by, extent.jobs),
         Pane::Log => ui.log_back = moved(ui.log_back, -by, extent.log_lines),
@@ -295,10 +312,25 @@ mod tests {
     }
 
     #[test]
+    fn empty_panes_are_left_out() {
+        let mut ui = ui();
+        let shown = [Pane::Gpu, Pane::Runs, Pane::Log];
+        let extent = Extent { panes: Panes::those(|pane| shown.contains(&pane)), ..Extent::default() };
+        ui.pane = Pane::Gpu;
+        for next in [Pane::Runs, Pane::Log, Pane::Gpu] {
+            update(&mut ui, Action::StepPane(1), extent);
+            assert_eq!(ui.pane, next);
+        }
+        update(&mut ui, Action::Show(Pane::Tokens), extent);
+        assert_eq!((ui.pane, ui.message.as_deref()), (Pane::Gpu, Some("Tokens is empty: no tokens here")));
+    }
+
+    #[test]
     fn no_selection_moves_past_the_end() {
         let mut ui = ui();
         let extent = Extent {
             mode: Mode::Single,
+            panes: Panes::ALL,
             tokens: 10,
             tokens_seen: 100,
             tokens_back: 0,
@@ -311,6 +343,7 @@ mod tests {
             gpus: 1,
             gpu: 0,
             runs: 3,
+            run: 0,
             log_lines: 5,
             snapshots: 0,
             jobs: 4,
@@ -326,7 +359,7 @@ mod tests {
             ui.pane = pane;
             update(&mut ui, action, extent);
         }
-        assert_eq!((ui.run_selected, ui.log_back, ui.jobs_back), (2, 4, 3));
+        assert_eq!((ui.runs.row, ui.log_back, ui.jobs_back), (Some(2), 4, 3));
         assert_eq!(ui.token, Some(SelectedToken { number: 90, end: 99 }));
         assert_eq!(ui.point, 3);
         update(&mut ui, Action::Scrub(-1000), Extent { tokens_back: 9, ..extent });

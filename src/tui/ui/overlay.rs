@@ -1,10 +1,12 @@
 //! What is drawn on top of the pane, and what keys do to it.
 
+use std::path::PathBuf;
+
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use tui_input::{Input, InputRequest};
 
-use super::{Effect, Palette, Pane, RunCommand, UiState};
-use crate::rundir::MAX_SNAPSHOT_NAME;
+use super::{Effect, Palette, Pane, RunCommand, RunsCommand, UiState};
+use crate::rundir::{MAX_SNAPSHOT_NAME, RecordedKind, RunName};
 
 #[derive(Debug, Clone, Default)]
 pub enum Overlay {
@@ -19,8 +21,17 @@ pub enum Overlay {
     },
     /// Whether to end the run and start it again.
     ConfirmRerun,
+    ConfirmDelete(Deletion),
     Prompt(Prompt),
     Palette(Palette),
+}
+
+/// What would be deleted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Deletion {
+    pub path: PathBuf,
+    pub kind: RecordedKind,
+    pub bytes: u64,
 }
 
 /// A line the user types.
@@ -38,6 +49,8 @@ pub struct Prompt {
 pub enum PromptKind {
     SnapshotName,
     Overrides,
+    /// Of a recorded run or sweep.
+    RunName,
     Filter(Pane),
 }
 
@@ -46,6 +59,7 @@ impl PromptKind {
         match self {
             PromptKind::SnapshotName => "snapshot name",
             PromptKind::Overrides => "overrides, as on the command line; Enter starts a new run",
+            PromptKind::RunName => "new name of the directory",
             PromptKind::Filter(_) => "show only rows that contain",
         }
     }
@@ -70,8 +84,12 @@ impl OverlayKey {
             (Overlay::Palette(_), KeyCode::PageDown) => return Some(OverlayKey::Scroll(10)),
             (Overlay::None | Overlay::Prompt(_) | Overlay::Palette(_), _) => {}
             (Overlay::ConfirmRerun, KeyCode::Enter | KeyCode::Char('y')) => return Some(OverlayKey::Accept),
-            (Overlay::ConfirmRerun, KeyCode::Char('n')) => return Some(OverlayKey::Close),
-            (Overlay::Help { .. }, KeyCode::Char('?') | KeyCode::F(1))
+            // Not by Enter: nothing brings a run back.
+            (Overlay::ConfirmDelete(_), KeyCode::Char('y')) => return Some(OverlayKey::Accept),
+            (Overlay::ConfirmRerun | Overlay::ConfirmDelete(_), KeyCode::Char('n')) => {
+                return Some(OverlayKey::Close);
+            }
+            (Overlay::Help { .. }, KeyCode::Char('?'))
             | (Overlay::Evidence { .. }, KeyCode::Char('v'))
             | (_, KeyCode::Esc | KeyCode::Char('q')) => return Some(OverlayKey::Close),
             (_, KeyCode::Up | KeyCode::Char('k')) => return Some(OverlayKey::Scroll(-1)),
@@ -120,6 +138,11 @@ pub fn update_overlay(ui: &mut UiState, key: OverlayKey) -> Option<Effect> {
             ui.overlay = Overlay::None;
             return Some(Effect::Run(RunCommand::Rerun));
         }
+        (Overlay::ConfirmDelete(deletion), OverlayKey::Accept) => {
+            let path = std::mem::take(&mut deletion.path);
+            ui.overlay = Overlay::None;
+            return Some(Effect::Runs(RunsCommand::Delete(path)));
+        }
         (Overlay::Prompt(prompt), OverlayKey::Edit(request)) => {
             if std::mem::take(&mut prompt.proposed) && matches!(request, InputRequest::InsertChar(_)) {
                 prompt.input.reset();
@@ -132,6 +155,11 @@ pub fn update_overlay(ui: &mut UiState, key: OverlayKey) -> Option<Effect> {
             match prompt.kind {
                 // Closed when the overrides are valid; otherwise the prompt shows the error.
                 PromptKind::Overrides => return Some(Effect::Run(RunCommand::Start(text))),
+                // Closed when the run has its new name.
+                PromptKind::RunName => match text.parse::<RunName>() {
+                    Ok(name) => return Some(Effect::Runs(RunsCommand::Rename(name))),
+                    Err(error) => prompt.error = Some(error.to_string()),
+                },
                 PromptKind::SnapshotName if text.is_empty() => {
                     prompt.error = Some("a snapshot needs a name".into());
                 }
@@ -145,7 +173,7 @@ pub fn update_overlay(ui: &mut UiState, key: OverlayKey) -> Option<Effect> {
                 }
                 PromptKind::Filter(pane) => {
                     match pane {
-                        Pane::Runs => (ui.runs_filter, ui.run_selected) = (text, 0),
+                        Pane::Runs => ui.runs.filter_by(text),
                         Pane::Kernels => ui.kernels.filter_by(text),
                         _ => (ui.log_filter, ui.log_back) = (text, 0),
                     }
@@ -177,7 +205,8 @@ mod tests {
             for code in own.map(KeyCode::Char).into_iter().chain([KeyCode::Esc]) {
                 assert_eq!(press(overlay, code), Some(OverlayKey::Close), "{code}");
             }
-            for code in [KeyCode::Char('x'), KeyCode::Char('1'), KeyCode::Enter, KeyCode::Tab] {
+            for code in [KeyCode::Char('x'), KeyCode::Char('1'), KeyCode::Enter, KeyCode::Tab, KeyCode::F(1)]
+            {
                 assert_eq!(press(overlay, code), None, "{code}");
             }
         }
@@ -199,6 +228,37 @@ mod tests {
         }
         // Another key is no answer.
         assert_eq!(press(&Overlay::ConfirmRerun, KeyCode::Char('r')), None);
+    }
+
+    #[test]
+    fn only_y_deletes() {
+        let deletion = Deletion { path: "runs/x".into(), kind: RecordedKind::Run, bytes: 1 };
+        let open = Overlay::ConfirmDelete(deletion);
+        for code in [KeyCode::Enter, KeyCode::Char(' '), KeyCode::Char('D'), KeyCode::Delete] {
+            assert_ne!(press(&open, code), Some(OverlayKey::Accept), "{code}");
+        }
+        let mut ui = UiState { overlay: open.clone(), ..UiState::new(ThemeName::Dark) };
+        let key = press(&open, KeyCode::Char('n')).unwrap();
+        assert_eq!((update_overlay(&mut ui, key), matches!(ui.overlay, Overlay::None)), (None, true));
+        ui.overlay = open.clone();
+        let key = press(&open, KeyCode::Char('y')).unwrap();
+        assert_eq!(update_overlay(&mut ui, key), Some(Effect::Runs(RunsCommand::Delete("runs/x".into()))));
+        assert!(matches!(ui.overlay, Overlay::None));
+    }
+
+    #[test]
+    fn a_bad_name_is_refused_in_place() {
+        let mut ui = UiState::new(ThemeName::Dark);
+        for (text, effect) in [
+            ("../x", None),
+            ("", None),
+            ("mine", Some(Effect::Runs(RunsCommand::Rename("mine".parse().unwrap())))),
+        ] {
+            ui.open_prompt(PromptKind::RunName, text.into());
+            assert_eq!(update_overlay(&mut ui, OverlayKey::Accept), effect, "{text:?}");
+            let refused = matches!(&ui.overlay, Overlay::Prompt(prompt) if prompt.error.is_some());
+            assert_eq!(refused, effect.is_none(), "{text:?}");
+        }
     }
 
     #[test]

@@ -13,9 +13,21 @@ pub struct ListLayout {
 
 impl ListLayout {
     pub fn new(area: Rect, len: usize, selected: usize) -> ListLayout {
+        ListLayout::scrolled(area, len, selected, 0)
+    }
+
+    /// With `first` as the first row, as far as the selected one allows it.
+    pub fn scrolled(area: Rect, len: usize, selected: usize, first: usize) -> ListLayout {
+        let height = (area.height as usize).max(1);
         let selected = selected.min(len.saturating_sub(1));
-        let first = (selected + 1).saturating_sub((area.height as usize).max(1));
+        let first =
+            first.min(len.saturating_sub(height)).min(selected).max((selected + 1).saturating_sub(height));
         ListLayout { area, first, len, selected }
+    }
+
+    /// The first row on the screen.
+    pub fn first(&self) -> usize {
+        self.first
     }
 
     /// Each row on the screen with its place.
@@ -38,8 +50,9 @@ mod tests {
     fn the_selected_row_is_on_the_screen_and_rows_are_hit_where_they_are_drawn() {
         for height in 1..6 {
             for len in 0..9 {
-                for selected in 0..9 {
-                    let list = ListLayout::new(Rect::new(2, 3, 10, height), len, selected);
+                for (selected, first) in (0..9).flat_map(|selected| [0, 3, 8].map(|first| (selected, first)))
+                {
+                    let list = ListLayout::scrolled(Rect::new(2, 3, 10, height), len, selected, first);
                     let rows: Vec<(usize, Rect)> = list.rows().collect();
                     assert_eq!(rows.iter().any(|(row, _)| *row == list.selected), len > 0);
                     assert_eq!(rows.len(), len.min(height as usize));
