@@ -177,6 +177,7 @@ pub static BINDINGS: &[Binding] = &[
     key(&[PageDown], TOKENS, A::Scrub(-50), "", "50 tokens forward"),
     key(&[End, Char('G')], TOKENS, A::FollowTokens, "", "follow the newest token"),
     key(&[Enter], TOKENS, A::ToggleIncident, "incident", "open or close the selected incident"),
+    key(&[Char('m')], On(Pane::Compare), A::NextComparePart, "parts", "show ITL histograms, operators or notes alone, or all"),
     key(&[Enter], RUNS, runs(RunsCommand::Open), "open", "open the selected run"),
     key(&[Char('m')], RUNS, runs(RunsCommand::Mark), "mark", "mark the selected run as A, to compare another with it"),
     key(&[Char('d')], RUNS, runs(RunsCommand::Compare), "diff", "compare the selected run with the marked one"),

@@ -63,6 +63,38 @@ pub enum RunOrder {
     Model,
 }
 
+/// What the Compare pane shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ComparePart {
+    /// As much as fits.
+    #[default]
+    All,
+    Itl,
+    Operators,
+    /// Both sides, what differs between them, reasons and advice.
+    Notes,
+}
+
+impl ComparePart {
+    pub fn name(self) -> &'static str {
+        match self {
+            ComparePart::All => "all",
+            ComparePart::Itl => "ITL histograms",
+            ComparePart::Operators => "operators",
+            ComparePart::Notes => "names and differences",
+        }
+    }
+
+    pub fn next(self) -> ComparePart {
+        match self {
+            ComparePart::All => ComparePart::Itl,
+            ComparePart::Itl => ComparePart::Operators,
+            ComparePart::Operators => ComparePart::Notes,
+            ComparePart::Notes => ComparePart::All,
+        }
+    }
+}
+
 /// Time spans of the charts.
 pub const SPANS_S: [f64; 6] = [10.0, 30.0, 60.0, 300.0, 1800.0, f64::INFINITY];
 
@@ -98,6 +130,7 @@ pub struct UiState {
     pub runs_filter: String,
     pub run_order: RunOrder,
     pub kernels: KernelsSettings,
+    pub compare_part: ComparePart,
     /// Shown in the footer until the next key.
     pub message: Option<String>,
 }
