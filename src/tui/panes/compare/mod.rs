@@ -338,7 +338,7 @@ mod tests {
     fn of_a_long_name_the_end_is_kept() {
         let names = Names(["before".into(), "2026-11-16_06-22-03".into()]);
         for (side, width, wanted) in
-            [(0, 13, "A before"), (1, 13, "B …_06-22-03"), (1, 21, "B 2026-11-16_06-22-03"), (1, 2, "B …")]
+            [(0, 13, "A before"), (1, 13, "B …6_06-22-03"), (1, 21, "B 2026-11-16_06-22-03"), (1, 2, "B …")]
         {
             assert_eq!(names.labelled(side, width, Glyphs::UNICODE), wanted);
         }
