@@ -369,7 +369,7 @@ fn libraries_outside_the_loaders_path_are_found() {
     let folder = "/usr/local/lib/python3.12/dist-packages/nvidia/cu13/lib";
     fake.file(&format!("{folder}/libcublasLt.so.13"), "");
     fake.file("/usr/lib64/libcublas.so.11", "");
-    assert_found(&fake.report(), "cublas", Warn, &["not found"], &[]);
+    assert_found(&fake.report(), "cublas", Warn, &["not found"], &["nvidia-cublas"]);
     fake.file(&format!("{folder}/libcublas.so.13"), "");
     assert_found(&fake.report(), "cublas", Pass, &["libcublas.so.13 in /usr/local/lib/python3.12"], &[]);
 }

@@ -21,11 +21,11 @@ use llmprof::{
     config::{Dtype, ThemeName, built_in, compose},
     event::{
         Device, EngineKind, Envelope, Event, GivenPeaks, GpuAbsent, GpuInfo, GpuLost, GpuProcess,
-        GpuProcesses, GpuSample, HostInfo, HostSample, KernelReport, Level, Notice, Outcome, Phase,
-        RequestFinished, RequestStarted, RunStarted, SCHEMA, SnapshotTaken, Stamp, Token, ToolRun, ToolState,
-        readings::Reading,
+        GpuProcesses, GpuSample, HostInfo, HostSample, KernelReport, Level, Notice, OperatorTime,
+        OperatorWindow, Outcome, Phase, RequestFinished, RequestStarted, RunStarted, SCHEMA, SnapshotTaken,
+        Stamp, Token, ToolRun, ToolState, readings::Reading,
     },
-    model::{Shape, Step},
+    model::{Operator, Shape, Step},
     report::{plots::roofline_svg, report_md, run_json},
     run::sweep::{CooldownStatus, Job, JobResult, Sweep, Temperature},
     rundir::{EventReader, Player},
@@ -34,7 +34,7 @@ use llmprof::{
     tui::{
         frame::Frame,
         theme::{Depth, Glyphs, Theme},
-        ui::{Overlay, Pane, PromptKind, UiState},
+        ui::{Action, ComparePart, Extent, Overlay, Pane, PromptKind, UiState, update},
         view::{SweepView, View},
     },
 };
@@ -277,9 +277,28 @@ fn two_snapshots_of(requests: u32, tokens: u32, ratio: f64) -> RunState {
             }
             apply(10, Event::RequestFinished(RequestFinished { request: id, complete: true }));
         }
+        apply(10, Event::Operators(Box::new(operators_of(if nth == 0 { 1.0 } else { ratio }))));
         apply(10, Event::Snapshot(SnapshotTaken { name: name.to_owned() }));
     }
     state
+}
+
+/// A hundred decode steps on the CPU. Matrix products take `ratio` times as long, attention a little less.
+fn operators_of(ratio: f64) -> OperatorWindow {
+    let of = |operator, us: f64| {
+        let ns = (us * 1e3) as u64;
+        OperatorTime { operator, calls: 100, ns: ns * 100, min_ns: ns, max_ns: ns, heap: None }
+    };
+    let operators = vec![
+        of(Operator::Qkv, 600.0 * ratio),
+        of(Operator::Rope, 40.0),
+        of(Operator::Attention, 310.0 - 20.0 * (ratio - 1.0)),
+        of(Operator::GateUp, 1400.0 * ratio),
+        of(Operator::Down, 700.0 * ratio),
+        of(Operator::LmHead, 900.0),
+    ];
+    let host_ns = operators.iter().map(|time| time.ns).sum::<u64>() + 5_000_000;
+    OperatorWindow { phase: Phase::Decode, steps: 100, host_ns, operators, ..OperatorWindow::default() }
 }
 
 #[test]
@@ -287,11 +306,38 @@ fn two_snapshots_have_a_verdict() {
     for (name, ratio) in [("faster", 0.95), ("same", 1.0), ("slower", 1.2)] {
         let state = two_snapshots(ratio);
         let screen = at_all_sizes(&state, &showing(Pane::Compare));
+        let wide = drawn(&state, &showing(Pane::Compare), Glyphs::UNICODE, (200, 50));
+        let screen = format!("{screen}\n200x50\n{wide}");
         assert!(screen.contains(&name.to_uppercase()), "{screen}");
         insta::assert_snapshot!(format!("compare_{name}"), screen);
         let ascii = drawn(&state, &showing(Pane::Compare), Glyphs::ASCII, (120, 40));
         assert!(ascii.is_ascii(), "{ascii}");
     }
+}
+
+#[test]
+fn the_parts_of_a_comparison_have_a_screen_each() {
+    let state = two_snapshots(1.2);
+    let mut ui = showing(Pane::Compare);
+    let mut screens = Vec::new();
+    for part in [ComparePart::Itl, ComparePart::Operators, ComparePart::Notes] {
+        update(&mut ui, Action::NextComparePart, Extent::default());
+        assert_eq!(ui.compare_part, part);
+        screens.push(drawn(&state, &ui, Glyphs::UNICODE, (80, 24)));
+        let ascii = drawn(&state, &ui, Glyphs::ASCII, (80, 24));
+        assert!(ascii.is_ascii(), "{ascii}");
+    }
+    insta::assert_snapshot!("compare_parts", screens.join("\n"));
+    update(&mut ui, Action::NextComparePart, Extent::default());
+    assert_eq!(ui.compare_part, ComparePart::All);
+}
+
+#[test]
+fn one_snapshot_is_compared_with_the_time_since() {
+    let mut state = two_snapshots(1.1);
+    state.snapshots.pop_back();
+    let screen = at_all_sizes(&state, &showing(Pane::Compare));
+    assert!(screen.contains("differences, no verdict"), "{screen}");
 }
 
 #[test]

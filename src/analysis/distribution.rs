@@ -104,20 +104,7 @@ impl Distribution {
     /// How many durations are in each of `bins` equal parts of `from..to` milliseconds; those outside are in the first and
     /// the last.
     pub fn bins_ms(&self, from: f64, to: f64, bins: usize) -> Vec<u64> {
-        let mut counts = vec![0; bins];
-        let mut add = |ns: u64, count: u64| {
-            let share = ((ms(ns) - from) / (to - from)).clamp(0.0, 1.0);
-            if let Some(bin) = counts.get_mut(((share * bins as f64) as usize).min(bins.saturating_sub(1))) {
-                *bin += count;
-            }
-        };
-        match &self.values {
-            Values::Exact(values) => values.iter().for_each(|ns| add(*ns, 1)),
-            Values::Counted(counted) => counted
-                .iter_recorded()
-                .for_each(|step| add(step.value_iterated_to(), step.count_since_last_iteration())),
-        }
-        counts
+        self.counts().bins_ms(from, to, bins)
     }
 
     pub fn max_ms(&self) -> Option<f64> {
@@ -144,9 +131,9 @@ impl Distribution {
         }
     }
 
-    /// Every distinct duration in ascending order, and how often it occurs.
-    fn counts(&self) -> Vec<(f64, u64)> {
-        match &self.values {
+    /// Every distinct duration, and how often it occurs.
+    pub fn counts(&self) -> Counts {
+        Counts(match &self.values {
             Values::Exact(values) => {
                 values.chunk_by(|a, b| a == b).map(|same| (ms(same[0]), same.len() as u64)).collect()
             }
@@ -158,14 +145,14 @@ impl Distribution {
                     })
                     .collect()
             }
-        }
+        })
     }
 
     /// The number of durations in each of `bins` equal parts of `from_ms..to_ms`; others are not counted.
     pub fn bins(&self, from_ms: f64, to_ms: f64, bins: usize) -> Vec<u64> {
         let mut counts = vec![0; bins];
         let width = (to_ms - from_ms) / bins as f64;
-        for (ms, n) in self.counts() {
+        for (ms, n) in self.counts().0 {
             let bin = (ms - from_ms) / width;
             if bin >= 0.0
                 && width > 0.0
@@ -181,6 +168,7 @@ impl Distribution {
     pub fn ecdf(&self) -> Vec<(f64, f64)> {
         let mut seen = 0;
         self.counts()
+            .0
             .into_iter()
             .map(|(ms, n)| {
                 seen += n;
@@ -209,6 +197,54 @@ impl Distribution {
 
 fn ms(ns: u64) -> f64 {
     ns as f64 / 1e6
+}
+
+/// Distinct durations in milliseconds, in ascending order, with how often each occurs; of more than [`MAX_EXACT`], within
+/// 0.1 %.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Counts(Vec<(f64, u64)>);
+
+impl Counts {
+    pub fn n(&self) -> u64 {
+        self.0.iter().map(|(_, n)| n).sum()
+    }
+
+    pub fn min_ms(&self) -> Option<f64> {
+        self.0.first().map(|(ms, _)| *ms)
+    }
+
+    pub fn max_ms(&self) -> Option<f64> {
+        self.0.last().map(|(ms, _)| *ms)
+    }
+
+    /// As [`Distribution::percentile_ms`].
+    pub fn percentile_ms(&self, percentile: f64) -> Option<f64> {
+        let n = self.n();
+        let rank = percentile / 100.0 * n.saturating_sub(1) as f64;
+        let (below, above) = (self.nth_ms(rank.floor() as u64)?, self.nth_ms(rank.ceil() as u64)?);
+        (n >= samples_needed(percentile)).then(|| below + (above - below) * rank.fract())
+    }
+
+    fn nth_ms(&self, rank: u64) -> Option<f64> {
+        let mut seen = 0;
+        let reached = |(_, n): &&(f64, u64)| {
+            seen += n;
+            seen > rank
+        };
+        self.0.iter().find(reached).map(|(ms, _)| *ms)
+    }
+
+    /// As [`Distribution::bins_ms`].
+    pub fn bins_ms(&self, from: f64, to: f64, bins: usize) -> Vec<u64> {
+        let mut counts = vec![0; bins];
+        for (ms, n) in &self.0 {
+            let share = ((ms - from) / (to - from)).clamp(0.0, 1.0);
+            if let Some(bin) = counts.get_mut(((share * bins as f64) as usize).min(bins.saturating_sub(1))) {
+                *bin += n;
+            }
+        }
+        counts
+    }
 }
 
 /// The number of samples that a percentile needs: p50 two, p90 ten, p99 a hundred.
@@ -315,6 +351,26 @@ mod tests {
         let ecdf = d.ecdf();
         assert_eq!((ecdf.len(), ecdf[99].1), (100, 1.0));
         assert!(ecdf.windows(2).all(|pair| pair[0] < pair[1]));
+    }
+
+    #[test]
+    fn counts_have_the_percentiles_of_their_distribution() {
+        for n in [0u64, 1, 2, 99, 100, 1000, 5000] {
+            let mut d = Distribution::default();
+            (0..n).for_each(|i| d.record(3_000_000 + (i * 7919) % 100_000));
+            let counts = d.counts();
+            assert_eq!(counts.n(), n);
+            for (of_counts, exact) in [(counts.min_ms(), d.min_ms()), (counts.max_ms(), d.max_ms())] {
+                let both = of_counts.zip(exact);
+                assert!(
+                    both.is_none_or(|(a, b)| (a / b - 1.0).abs() < 1e-3) && of_counts.is_some() == (n > 0)
+                );
+            }
+            for p in [50.0, 90.0, 99.0] {
+                assert_eq!(counts.percentile_ms(p), d.percentile_ms(p), "p{p} of {n}");
+            }
+            assert_eq!(counts.bins_ms(3.0, 3.05, 10).iter().sum::<u64>(), n);
+        }
     }
 
     #[test]

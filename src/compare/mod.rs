@@ -18,8 +18,8 @@ pub use html::html;
 pub use read::{compare_recordings, read_run};
 pub use repeat::{PlanRun, Repeat, RepeatSide, Repeated, pairs_to_run, repeat_dir, split_sides};
 pub use text::{
-    describe_difference, describe_method, describe_side, exit_code, json, markdown, row_cells, text,
-    undecided_reasons, visible_rows,
+    changed_families, describe_difference, describe_method, describe_side, exit_code, json, markdown,
+    row_cells, text, undecided_reasons, visible_rows,
 };
 
 use crate::analysis::compare::{Comparison, Gate, GateOutcome};

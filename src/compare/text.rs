@@ -8,8 +8,8 @@ use super::GatedComparison;
 use crate::{
     analysis::{
         compare::{
-            Comparison, Difference, Gate, GateOutcome, Metric, OVERRIDE, OperatorChange, Row, SampleSize,
-            Side, Statistic, Verdict, Waterfall,
+            Comparison, Difference, Gate, GateOutcome, Metric, OVERRIDE, OperatorChange, OperatorClock, Row,
+            SampleSize, Side, Statistic, Verdict, Waterfall,
         },
         interval::MIN_VALUES,
     },
@@ -155,7 +155,7 @@ pub fn describe_method(comparison: &Comparison) -> String {
 /// The changes of operators, the largest first, with a bar relative to it.
 fn waterfall_lines(waterfall: &Waterfall) -> Vec<String> {
     const MAX_PARTS: usize = 8;
-    let (shown, rest) = waterfall.parts.split_at(waterfall.parts.len().min(MAX_PARTS));
+    let (shown, rest, rest_us) = waterfall.largest(MAX_PARTS);
     let largest = shown.iter().map(|part| part.delta_us().abs()).fold(0.0, f64::max);
     let width = shown.iter().map(|part| part.what.chars().count()).max().unwrap_or(0);
     let line = |part: &OperatorChange| {
@@ -164,23 +164,37 @@ fn waterfall_lines(waterfall: &Waterfall) -> Vec<String> {
         format!("{:<width$}  {a:>7} → {b:>7}  {:>+9.2}  {bar}", part.what, part.delta_us())
     };
     let mut lines: Vec<String> = shown.iter().map(line).collect();
-    if !rest.is_empty() {
-        let sum: f64 = rest.iter().map(OperatorChange::delta_us).sum();
-        lines.push(format!("… and {} more, {sum:+.2}", rest.len()));
+    if rest > 0 {
+        lines.push(format!("… and {rest} more, {rest_us:+.2}"));
     }
-    for (title, families) in [("appeared", &waterfall.appeared), ("disappeared", &waterfall.vanished)] {
-        let families: Vec<String> =
-            families.iter().map(|(name, n)| format!("{name} ({} per token)", three_digits(*n))).collect();
-        if !families.is_empty() {
-            lines.push(format!("{title}: {}", families.join(", ")));
-        }
-    }
+    lines.extend(changed_families(waterfall));
     lines
+}
+
+/// The kernels that only one side has.
+pub fn changed_families(waterfall: &Waterfall) -> Vec<String> {
+    let both = [("appeared", &waterfall.appeared), ("disappeared", &waterfall.vanished)];
+    let known = both.into_iter().filter(|(_, families)| !families.is_empty());
+    known
+        .map(|(title, families)| {
+            let families: Vec<String> =
+                families.iter().map(|(name, n)| format!("{name} ({} per token)", three_digits(*n))).collect();
+            format!("{title}: {}", families.join(", "))
+        })
+        .collect()
+}
+
+/// What the operators are timed by, where that is not their kernels.
+fn waterfall_unit(waterfall: &Waterfall) -> &'static str {
+    match waterfall.clock {
+        OperatorClock::Kernels => "µs per step",
+        OperatorClock::WallTime => "µs of wall time per step",
+    }
 }
 
 /// The waterfall, where it has any content.
 fn waterfall_of(comparison: &Comparison) -> Option<&Waterfall> {
-    comparison.waterfall.as_ref().filter(|waterfall| **waterfall != Waterfall::default())
+    comparison.waterfall.as_ref().filter(|waterfall| !waterfall.is_empty())
 }
 
 /// For a terminal: the sentence, the table, the reasons, what to do.
@@ -210,7 +224,7 @@ pub fn text(gated: &GatedComparison) -> String {
         }
     }
     if let Some(waterfall) = waterfall_of(comparison) {
-        let _ = writeln!(out, "\nChange per operator (decode, µs per step):");
+        let _ = writeln!(out, "\nChange per operator (decode, {}):", waterfall_unit(waterfall));
         for line in waterfall_lines(waterfall) {
             let _ = writeln!(out, "  {line}");
         }
@@ -262,7 +276,8 @@ pub(super) fn notes_markdown(gated: &GatedComparison) -> String {
     }
     if let Some(waterfall) = waterfall_of(comparison) {
         let lines = waterfall_lines(waterfall).join("\n");
-        let _ = writeln!(out, "\nDecode, µs per step:\n\n```text\n{lines}\n```");
+        let unit = waterfall_unit(waterfall);
+        let _ = writeln!(out, "\nDecode, {unit}:\n\n```text\n{lines}\n```");
     }
     for advice in &comparison.advice {
         let _ = writeln!(out, "\n→ {advice}.");

@@ -6,6 +6,7 @@
 
 mod busy;
 mod cells;
+pub mod change;
 mod convert;
 pub mod cublas;
 mod dialect;

@@ -267,7 +267,7 @@ pub fn run_json(state: &RunState, run_dir: Option<&Path>) -> Value {
         "advice": diagnosis.as_ref().map(|diagnosis| &diagnosis.advice),
         "gpu_idle": state.gpu_idle().map(|idle| idle.share),
         "trust": state.trust(),
-        "kernel_reports": state.kernels.reports.iter().map(kernel_report).collect::<Vec<_>>(),
+        "kernel_reports": state.kernels.reports.iter().map(|report| kernel_report(report)).collect::<Vec<_>>(),
     })
 }
 

@@ -1,8 +1,8 @@
 //! Kernels: as they run, and in the reports of tools.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, sync::Arc};
 
-use super::{Recording, push_bounded};
+use super::{Recording, RunState, push_bounded};
 use crate::{
     analysis::launches::LaunchMeter,
     event::{
@@ -24,7 +24,7 @@ pub struct KernelState {
     pub prefill: LiveKernels,
     pub decode: LiveKernels,
     /// Reports of nsys and ncu, the newest last.
-    pub reports: VecDeque<KernelReport>,
+    pub reports: VecDeque<Arc<KernelReport>>,
     /// The active run under a tool, or how the last one ended.
     pub tool_run: Option<ToolRun>,
 }
@@ -34,6 +34,8 @@ pub struct KernelState {
 pub struct LiveKernels {
     /// The sum of all windows.
     pub total: KernelWindow,
+    /// The sum of those since the last snapshot.
+    pub window: KernelWindow,
     /// The last timeline of a step.
     pub timeline: Option<StepTimeline>,
 }
@@ -82,37 +84,28 @@ impl KernelState {
     }
 
     pub(super) fn report(&mut self, report: &KernelReport) {
-        push_bounded(&mut self.reports, KEPT_REPORTS, report.clone());
+        push_bounded(&mut self.reports, KEPT_REPORTS, Arc::new(report.clone()));
+    }
+
+    /// Starts a new window.
+    pub(super) fn restart(&mut self) {
+        for live in [&mut self.prefill, &mut self.decode] {
+            live.window = KernelWindow::default();
+        }
+    }
+
+    /// Starts the run here: earlier kernels are dropped.
+    pub(super) fn forget(&mut self) {
+        for live in [&mut self.prefill, &mut self.decode] {
+            (live.total, live.window) = Default::default();
+        }
     }
 }
 
 impl LiveKernels {
     fn add(&mut self, window: &KernelWindow) {
-        let total = &mut self.total;
-        total.phase = window.phase;
-        total.steps += window.steps;
-        total.span_ns += window.span_ns;
-        total.busy_ns += window.busy_ns;
-        total.between_ns += window.between_ns;
-        total.launches += window.launches;
-        total.graph_launches += window.graph_launches;
-        total.dropped += window.dropped;
-        let rows = &mut total.rows;
-        for row in &window.rows {
-            let same = |known: &KernelRow| {
-                known.name == row.name && known.operator == row.operator && known.grid == row.grid
-            };
-            let full = rows.len() >= MAX_ROWS;
-            let others = || rows.iter().position(|known| full && known.name == OTHERS);
-            match rows.iter().position(same).or_else(others) {
-                Some(index) => rows[index].absorb(row),
-                None if full => {
-                    let (name, family) = (OTHERS.to_owned(), OTHERS.to_owned());
-                    rows.push(KernelRow { name, family, ..row.clone() });
-                }
-                None => rows.push(row.clone()),
-            }
-        }
+        add(&mut self.total, window);
+        add(&mut self.window, window);
     }
 
     pub fn is_empty(&self) -> bool {
@@ -127,5 +120,86 @@ impl LiveKernels {
     /// The rows as a table like those of other sources.
     pub fn table(&self, tool: &str) -> KernelTable {
         KernelTable { rows: self.total.rows.clone(), ..KernelTable::new(tool, Kind::Kernels) }
+    }
+}
+
+fn add(total: &mut KernelWindow, window: &KernelWindow) {
+    total.phase = window.phase;
+    total.steps += window.steps;
+    total.span_ns += window.span_ns;
+    total.busy_ns += window.busy_ns;
+    total.between_ns += window.between_ns;
+    total.launches += window.launches;
+    total.graph_launches += window.graph_launches;
+    total.dropped += window.dropped;
+    let rows = &mut total.rows;
+    for row in &window.rows {
+        let same = |known: &KernelRow| {
+            known.name == row.name && known.operator == row.operator && known.grid == row.grid
+        };
+        let full = rows.len() >= MAX_ROWS;
+        let others = || rows.iter().position(|known| full && known.name == OTHERS);
+        match rows.iter().position(same).or_else(others) {
+            Some(index) => rows[index].absorb(row),
+            None if full => {
+                let (name, family) = (OTHERS.to_owned(), OTHERS.to_owned());
+                rows.push(KernelRow { name, family, ..row.clone() });
+            }
+            None => rows.push(row.clone()),
+        }
+    }
+}
+
+/// The kernels of a window of a run, as a snapshot keeps them.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct WindowKernels {
+    /// As they ran, phase by phase.
+    live: Vec<(Phase, StepTable)>,
+    /// Operators timed on the CPU.
+    timed: Vec<(Phase, StepTable)>,
+    /// The reports that were there at its end, the newest last.
+    pub reports: Vec<Arc<KernelReport>>,
+}
+
+/// Rows, and the number of steps they are of.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StepTable {
+    pub steps: u64,
+    pub table: KernelTable,
+}
+
+impl WindowKernels {
+    pub fn live(&self, phase: Phase) -> Option<&StepTable> {
+        of_phase(&self.live, phase)
+    }
+
+    pub fn timed(&self, phase: Phase) -> Option<&StepTable> {
+        of_phase(&self.timed, phase)
+    }
+}
+
+fn of_phase(all: &[(Phase, StepTable)], phase: Phase) -> Option<&StepTable> {
+    all.iter().find(|(of, _)| *of == phase).map(|(_, table)| table)
+}
+
+impl RunState {
+    /// The kernels since the last snapshot.
+    pub fn window_kernels(&self) -> WindowKernels {
+        let phases = || [Phase::Prefill, Phase::Decode].into_iter();
+        let of_rows = |window: &KernelWindow| KernelTable {
+            rows: window.rows.clone(),
+            ..KernelTable::new("live", Kind::Kernels)
+        };
+        let live = phases().filter_map(|phase| {
+            let window = &self.kernels.live(phase)?.window;
+            (window.steps > 0).then(|| (phase, StepTable { steps: window.steps, table: of_rows(window) }))
+        });
+        let timed = phases().filter_map(|phase| {
+            self.operators_on_cpu(phase)?;
+            let window = self.operators.window_of(phase).filter(|window| window.attributed_steps() > 0)?;
+            Some((phase, StepTable { steps: window.attributed_steps(), table: window.table() }))
+        });
+        let reports = self.kernels.reports.iter().cloned().collect();
+        WindowKernels { live: live.collect(), timed: timed.collect(), reports }
     }
 }

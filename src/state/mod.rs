@@ -20,7 +20,7 @@ pub use crate::analysis::roofline::OperatorBasis;
 pub use by_context::{AtContext, ByContext};
 pub use efficiency::Used;
 pub use incidents::{FlightRecorder, Incident, IncidentKind, KeptSample};
-pub use kernels::{KEPT_REPORTS, KernelState, LiveKernels};
+pub use kernels::{KEPT_REPORTS, KernelState, LiveKernels, StepTable, WindowKernels};
 pub use loading::Loading;
 pub use operators::{AllocatorState, HostOperators, OperatorState};
 pub use recording::{Measured, RecordedSpan, Recording, Split};
@@ -123,6 +123,9 @@ pub struct Snapshot {
     /// The data for comparisons. Not saved with the snapshot: the recording has it.
     #[serde(skip)]
     pub sample: Option<Arc<Sample>>,
+    /// Not saved either.
+    #[serde(skip)]
+    pub kernels: Arc<WindowKernels>,
 }
 
 impl RunState {
@@ -349,6 +352,8 @@ impl RunState {
         let now = self.now;
         self.window.both_mut().into_iter().for_each(|metrics| metrics.restart(now));
         self.trace.both_mut().into_iter().for_each(RequestTrace::restart);
+        self.kernels.restart();
+        self.operators.restart();
     }
 
     fn traces(&mut self) -> impl Iterator<Item = &mut RequestTrace> {
@@ -372,6 +377,7 @@ impl RunState {
             sm_clock_mhz: mean(Reading::SmClock),
             temp_c: mean(Reading::Temp),
             sample: self.window_sample(name).map(Arc::new),
+            kernels: Arc::new(self.window_kernels()),
         }
     }
 

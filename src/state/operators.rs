@@ -15,6 +15,9 @@ use crate::{
 pub struct OperatorState {
     pub prefill: HostOperators,
     pub decode: HostOperators,
+    /// Since the last snapshot.
+    prefill_window: HostOperators,
+    decode_window: HostOperators,
     /// Timed steps of warm-up requests.
     pub warmup_steps: u64,
 }
@@ -54,14 +57,41 @@ impl OperatorState {
         }
     }
 
+    /// Since the last snapshot, without a timeline.
+    pub fn window_of(&self, phase: Phase) -> Option<&HostOperators> {
+        match phase {
+            Phase::Prefill => Some(&self.prefill_window),
+            Phase::Decode => Some(&self.decode_window),
+            _ => None,
+        }
+    }
+
     pub(super) fn window(&mut self, window: &OperatorWindow) {
         if window.warmup {
             self.warmup_steps += window.steps;
-        } else if let Some(known) = self.of_mut(window.phase)
-            && !std::mem::take(&mut known.stopped)
-        {
-            known.add(window);
+            return;
         }
+        let known = match window.phase {
+            Phase::Prefill => [&mut self.prefill, &mut self.prefill_window],
+            Phase::Decode => [&mut self.decode, &mut self.decode_window],
+            _ => return,
+        };
+        if !std::mem::take(&mut known[0].stopped) {
+            known.into_iter().for_each(|known| known.add(window));
+        }
+    }
+
+    /// Starts a new window.
+    pub(super) fn restart(&mut self) {
+        (self.prefill_window, self.decode_window) = Default::default();
+    }
+
+    /// Starts the run here: earlier steps are dropped.
+    pub(super) fn forget(&mut self) {
+        for known in [&mut self.prefill, &mut self.decode] {
+            *known = HostOperators { stopped: known.stopped, ..HostOperators::default() };
+        }
+        self.restart();
     }
 
     /// The process was stopped: the next window of each phase is left out.

@@ -1,6 +1,6 @@
 //! The sample of a run that is compared with others, from its state.
 
-use super::{RunState, Split};
+use super::{HostOperators, RunState, Split};
 use crate::{
     analysis::{
         compare::{
@@ -33,6 +33,8 @@ impl RunState {
             trace.both_mut().into_iter().for_each(RequestTrace::restart);
         }
         self.tpots_ns.both_mut().into_iter().for_each(Thinned::clear);
+        self.kernels.forget();
+        self.operators.forget();
         let now = self.now;
         self.counted_to = self.counted_to.map(|_| now);
         self.total.both_mut().into_iter().for_each(|metrics| metrics.restart(now));
@@ -40,16 +42,23 @@ impl RunState {
 
     /// The sample of the run; `None` before its first event, and where requests were not kept.
     pub fn run_sample(&self, name: &str) -> Option<Sample> {
-        self.sample_of(name, self.full_trace.as_deref()?, &self.total)
+        let mut sample = self.sample_of(name, self.full_trace.as_deref()?, &self.total)?;
+        sample.decode = profile(&self.kernels.decode.total);
+        sample.decode_on_cpu = self.operators_on_cpu(Phase::Decode).and_then(host_profile);
+        Some(sample)
     }
 
     /// The sample of the window since the last snapshot, which is complete even while the run continues.
     pub(super) fn window_sample(&self, name: &str) -> Option<Sample> {
         let mut sample = self.sample_of(name, &self.trace, &self.window)?;
         sample.facts.outcome = Some(Outcome::Completed);
+        sample.decode = profile(&self.kernels.decode.window);
+        let on_cpu = self.operators_on_cpu(Phase::Decode).and(self.operators.window_of(Phase::Decode));
+        sample.decode_on_cpu = on_cpu.and_then(host_profile);
         Some(sample)
     }
 
+    /// Without operators.
     fn sample_of(&self, name: &str, trace: &Split<RequestTrace>, metrics: &Split<Metrics>) -> Option<Sample> {
         let from = metrics.from;
         let run = self.run.as_ref()?;
@@ -90,6 +99,7 @@ impl RunState {
             },
             measured: trace.measured(),
             itl_ns: trace.itl_ns().cloned(),
+            itl: (metrics.itl.n() > 0).then(|| metrics.itl.counts()),
             token_blocks: trace.token_blocks().clone(),
             clocks: Clocks {
                 prefill_sm_mhz: by_samples(Work::Prefill),
@@ -102,7 +112,8 @@ impl RunState {
             }),
             conditions: self.conditions(from, trace.is_recorded().then(|| metrics.recorded_share())),
             peak_mem_bytes: peak.filter(|bytes| *bytes > 0),
-            decode: profile(&self.kernels.decode.total),
+            decode: None,
+            decode_on_cpu: None,
             requests,
         })
     }
@@ -136,4 +147,16 @@ fn profile(kernels: &KernelWindow) -> Option<KernelProfile> {
         *profile.families.entry(family).or_default() += row.calls;
     }
     Some(profile)
+}
+
+/// `None` where no step was timed.
+fn host_profile(host: &HostOperators) -> Option<KernelProfile> {
+    let span_ns = host.attributed_ns() as f64;
+    (host.attributed_steps() > 0).then(|| KernelProfile {
+        steps: host.attributed_steps(),
+        span_ns,
+        busy_ns: span_ns - host.self_ns() as f64,
+        operators: host.times.iter().map(|time| (time.operator.name().to_owned(), time.ns as f64)).collect(),
+        ..KernelProfile::default()
+    })
 }

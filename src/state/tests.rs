@@ -266,6 +266,38 @@ fn a_snapshot_starts_a_new_window_and_leaves_the_total() {
 }
 
 #[test]
+fn the_kernels_of_a_snapshot_are_those_of_its_window() {
+    use crate::event::kernels::KernelRow;
+    let window = |ms, mean_ns: f64| {
+        let row = KernelRow { calls: 10, total_ns: Some(10.0 * mean_ns), ..KernelRow::named("gemv") };
+        let rows = vec![KernelRow { mean_ns: Some(mean_ns), ..row }];
+        let window = KernelWindow { phase: Phase::Decode, steps: 10, rows, ..KernelWindow::default() };
+        envelope(ms, Event::Kernels(Box::new(window)))
+    };
+    let snap = |ms, name: &str| envelope(ms, Event::Snapshot(SnapshotTaken { name: name.into() }));
+    let report = KernelReport { tool: "ncu 1".into(), phase: None, file: String::new(), tables: Vec::new() };
+    let state = fold(&[
+        envelope(0, Event::RunStarted(Box::new(run_started()))),
+        window(1, 100.0),
+        envelope(2, Event::KernelReport(Box::new(report))),
+        snap(3, "a"),
+        window(4, 300.0),
+        snap(5, "b"),
+        window(6, 700.0),
+    ]);
+    let mean = |kernels: &WindowKernels| kernels.live(Phase::Decode).map(|live| live.table.rows[0].mean_ns);
+    let means = state.snapshots.iter().map(|snapshot| mean(&snapshot.kernels));
+    assert_eq!(means.collect::<Vec<_>>(), [Some(Some(100.0)), Some(Some(300.0))]);
+    assert_eq!(mean(&state.window_kernels()), Some(Some(700.0)));
+    assert_eq!(state.kernels.decode.total.steps, 30);
+    assert_eq!(state.snapshots[1].kernels.reports.len(), 1);
+    // 100 and 300 ns in a step.
+    let samples: Vec<_> = state.snapshots.iter().filter_map(|snapshot| snapshot.sample.as_deref()).collect();
+    let fall = crate::analysis::compare::waterfall(samples[0], samples[1]).unwrap();
+    assert_eq!((fall.step.a_us, fall.step.b_us), (0.1, 0.3));
+}
+
+#[test]
 fn a_cancelled_request_is_not_a_request() {
     let cut = envelope(70, Event::RequestFinished(RequestFinished { request: 0, complete: false }));
     let state = fold(&[request(0, 0, false), token(50, 0, 0), cut]);

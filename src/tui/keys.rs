@@ -202,6 +202,7 @@ pub static BINDINGS: &[Binding] = &[
     key(&[PageDown], TOKENS, A::Scrub(-50), "", "50 tokens forward"),
     key(&[End, Char('G')], TOKENS, A::FollowTokens, "", "follow the newest token"),
     key(&[Enter], TOKENS, A::ToggleIncident, "incident", "open or close the selected incident"),
+    key(&[Char('m')], On(Pane::Compare), A::NextComparePart, "parts", "show ITL histograms, operators or notes alone, or all"),
     key(&[Enter], RUNS, runs(RunsCommand::Open), "open", "open the selected run; fold or unfold a group"),
     key(&[Right, Char('l')], RUNS, runs(RunsCommand::Unfold), "", "unfold the selected group"),
     key(&[Left, Char('h')], RUNS, runs(RunsCommand::Fold), "", "fold the selected group; from a run, go to its group"),

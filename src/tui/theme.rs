@@ -291,6 +291,29 @@ impl Theme {
         }
     }
 
+    /// The sides of a comparison, A and B.
+    pub fn sides(&self) -> [Style; 2] {
+        [self.power, self.decode]
+    }
+
+    /// Whether the sides have different colours.
+    pub fn sides_differ(&self) -> bool {
+        let [a, b] = self.sides();
+        a.fg != b.fg
+    }
+
+    /// Where both sides of a comparison are.
+    pub fn both_sides(&self) -> Style {
+        let [a, b] = self.sides();
+        match (a.fg, b.fg) {
+            (Some(Color::Rgb(r, g, b)), Some(Color::Rgb(r2, g2, b2))) => {
+                let [a, b] = [[0, r, g, b], [0, r2, g2, b2]].map(u32::from_be_bytes);
+                Style::new().fg(Depth::True.colour(mixed(a, b, 0.5)))
+            }
+            _ => self.dim,
+        }
+    }
+
     /// The shades of one colour: darker at the foot of a chart.
     pub fn shades(&self, style: Style) -> Ramp {
         match (self.faded(style, 0.45), self.faded(style, 1.0)) {
@@ -492,6 +515,7 @@ impl Glyphs {
                 '↑' => out.push_str("up"),
                 '↓' => out.push_str("down"),
                 'Δ' => out.push('d'),
+                '≠' => out.push_str("!="),
                 c if c.is_ascii() => out.push(c),
                 _ => out.push('?'),
             }

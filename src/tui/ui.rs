@@ -104,6 +104,38 @@ impl Default for Panes {
     }
 }
 
+/// What the Compare pane shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ComparePart {
+    /// As much as fits.
+    #[default]
+    All,
+    Itl,
+    Operators,
+    /// Both sides, what differs between them, reasons and advice.
+    Notes,
+}
+
+impl ComparePart {
+    pub fn name(self) -> &'static str {
+        match self {
+            ComparePart::All => "all",
+            ComparePart::Itl => "ITL histograms",
+            ComparePart::Operators => "operators",
+            ComparePart::Notes => "names and differences",
+        }
+    }
+
+    pub fn next(self) -> ComparePart {
+        match self {
+            ComparePart::All => ComparePart::Itl,
+            ComparePart::Itl => ComparePart::Operators,
+            ComparePart::Operators => ComparePart::Notes,
+            ComparePart::Notes => ComparePart::All,
+        }
+    }
+}
+
 /// Time spans of the charts.
 pub const SPANS_S: [f64; 9] = [2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 1800.0, f64::INFINITY];
 
@@ -157,6 +189,7 @@ pub struct UiState {
     pub jobs_back: usize,
     pub runs: RunsSettings,
     pub kernels: KernelsSettings,
+    pub compare_part: ComparePart,
     /// Shown in the footer until the next key.
     pub message: Option<String>,
 }

@@ -10,8 +10,7 @@ use llmprof::{
         kernels::{Busy, Group, KernelRow, KernelTable, Kind, SortBy},
     },
     kernels::open,
-    model::Operator,
-    tui::ui::{Action, Effect, KernelsSettings, ReplayCommand, RunCommand, update},
+    tui::ui::{Effect, KernelsSettings, ReplayCommand, RunCommand},
 };
 use proptest::{
     collection::vec,
@@ -133,6 +132,85 @@ fn screens(state: &RunState, ui: &UiState) -> String {
     SIZES.map(screen).join("\n")
 }
 
+/// A snapshot, then half as many steps in which one kernel is slower, one is gone and one is new.
+fn since_a_snapshot() -> RunState {
+    let mut events = h200_step::events(200, true);
+    events.push(Event::Snapshot(SnapshotTaken { name: "snap-1".into() }));
+    let mut windows: Vec<KernelWindow> = h200_step::events(200, true)
+        .into_iter()
+        .filter_map(|event| if let Event::Kernels(window) = event { Some(*window) } else { None })
+        .collect();
+    for window in &mut windows {
+        window.steps /= 2;
+        window.rows.retain(|row| row.operator != Some(Operator::Embedding));
+        for row in &mut window.rows {
+            let slower = if row.operator == Some(Operator::GateUp) { 1.031 } else { 1.0 };
+            row.calls /= 2;
+            row.total_ns = row.total_ns.map(|ns| ns / 2.0 * slower);
+            row.mean_ns = row.mean_ns.map(|ns| ns * slower);
+        }
+        let calls = window.steps;
+        let (total_ns, mean_ns) = (Some(calls as f64 * 900.0), Some(900.0));
+        window.rows.push(KernelRow { calls, total_ns, mean_ns, ..KernelRow::named("convert_bf16") });
+    }
+    events.extend(windows.into_iter().map(|window| Event::Kernels(Box::new(window))));
+    folded(events)
+}
+
+/// Kernels of an H200 as they ran, and some of them under ncu.
+fn live_and_counted() -> RunState {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/assets/demo/h200_kernels/events.ndjson");
+    let mut player = Player::open(move || EventReader::open(path.as_ref())).unwrap();
+    player.seek(Stamp::from_secs_f64(1e4)).unwrap();
+    player.state().clone()
+}
+
+#[test]
+fn the_change_is_of_a_step_since_the_last_snapshot() {
+    let state = since_a_snapshot();
+    let ui = with_settings(KernelsSettings::default());
+    let screen = drawn(&state, &ui, Glyphs::UNICODE, (200, 50));
+    assert!(screen.contains("change per token against snap-1"), "{screen}");
+    let line = |name: &str| screen.lines().find(|line| line.contains(name)).unwrap().to_owned();
+    assert!(line(" gate_up ").contains(" +3.1 % "), "{screen}");
+    assert!(line(" qkv ").contains(" 0 % "), "{screen}");
+    assert!(line(" embedding ").contains(" gone "), "{screen}");
+    assert!(line(" convert_bf16 ").contains(" new "), "{screen}");
+    assert!(screen.contains("gone since snap-1: 1 row, embedding"), "{screen}");
+    // Without kernels since the snapshot there is nothing to compare.
+    let mut events = h200_step::events(200, true);
+    events.push(Event::Snapshot(SnapshotTaken { name: "snap-1".into() }));
+    let screen = drawn(&folded(events), &ui, Glyphs::UNICODE, (120, 40));
+    assert!(!screen.contains("against"), "{screen}");
+}
+
+#[test]
+fn details_join_what_ran_with_its_counters() {
+    let state = live_and_counted();
+    let details = |source, row| {
+        let settings =
+            KernelsSettings { source: Some(source), row, open: true, ..KernelsSettings::default() };
+        drawn(&state, &with_settings(settings), Glyphs::UNICODE, (120, 50))
+    };
+    let down = details(1, 1);
+    for wanted in [
+        "live decode, CUPTI",
+        "ncu decode kernels",
+        "with launches of",
+        "grid 224, block 256",
+        "(cost of its operator)",
+        "utilisation, ncu 2025.3.1",
+        "occupancy limit       ",
+        "warp stalls, by reason, ncu 2025.3.1",
+    ] {
+        assert!(down.contains(wanted), "{wanted}\n{down}");
+    }
+    let prefill = details(0, 0);
+    assert!(prefill.contains("no counters of this kernel; c collects them"), "{prefill}");
+    let counted = details(2, 0);
+    assert!(counted.contains("live decode  "), "{counted}");
+}
+
 #[test]
 fn kernels_in_every_state() {
     let default = KernelsSettings::default;
@@ -153,6 +231,8 @@ fn kernels_in_every_state() {
             KernelsSettings { zoom: 2, part: 3, group: Some(Group::Name), ..default() },
         ),
         ("live_opened", live(), KernelsSettings { row: 1, ..opened() }),
+        ("live_since_snapshot", since_a_snapshot(), default()),
+        ("live_and_ncu_opened", live_and_counted(), KernelsSettings { source: Some(1), ..opened() }),
         ("wall_time", on_cpu(), default()),
         ("wall_time_opened", on_cpu(), opened()),
         ("ncu", folded(vec![ncu_raw(), ncu_details()]), default()),

@@ -13,6 +13,7 @@ use super::{
 };
 use crate::{
     analysis::{
+        distribution::Counts,
         interval::ConfidenceInterval,
         trust::{Severity, TrustIssue, coefficient_of_variation},
     },
@@ -141,6 +142,9 @@ pub struct Comparison {
     pub differences: Vec<Difference>,
     pub rows: Vec<Row>,
     pub waterfall: Option<Waterfall>,
+    /// The gaps between tokens of A and of B, where both are known.
+    #[serde(skip)]
+    pub itl: Option<[Counts; 2]>,
     pub advice: Vec<String>,
 }
 

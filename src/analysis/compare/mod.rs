@@ -38,4 +38,4 @@ pub use spread::{MIN_RUNS, RunDeviation, RunSpread, RunValues};
 pub use thinned::Thinned;
 pub use trace::RequestTrace;
 pub use verdict::Verdict;
-pub use waterfall::{OperatorChange, Waterfall};
+pub use waterfall::{OperatorChange, OperatorClock, Waterfall, waterfall};

@@ -97,6 +97,7 @@ impl<'a> Comparer<'a> {
             b,
             rows,
             waterfall: waterfall(self.a, self.b),
+            itl: self.a.itl.clone().zip(self.b.itl.clone()).map(|(a, b)| [a, b]),
             advice,
             differences: self.differences,
         }

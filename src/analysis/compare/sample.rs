@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{blocks::BlockHistogram, token_blocks::TokenBlocks};
 use crate::{
     analysis::{
+        distribution::Counts,
         interval::MIN_VALUES,
         trust::{Conditions, Trust, TrustInput, trust},
     },
@@ -32,6 +33,9 @@ pub struct Sample {
     pub token_blocks: TokenBlocks,
     /// Gaps between tokens in nanoseconds, in blocks of complete requests; `None` where they were not kept.
     pub itl_ns: Option<BlockHistogram>,
+    /// The same for a histogram, also of requests that are not completed. Not saved.
+    #[serde(skip)]
+    pub itl: Option<Counts>,
     pub clocks: Clocks,
     /// What throttled the GPU, and for how much of each phase.
     pub limits: Vec<LimitShare>,
@@ -44,6 +48,9 @@ pub struct Sample {
     pub peak_mem_bytes: Option<u64>,
     /// The kernels of the decode.
     pub decode: Option<KernelProfile>,
+    /// The operators of the decode by wall time, where it runs on the CPU.
+    #[serde(default)]
+    pub decode_on_cpu: Option<KernelProfile>,
 }
 
 /// One completed request.
@@ -109,7 +116,7 @@ pub struct LimitShare {
     pub share: f64,
 }
 
-/// The time of the kernels of one phase, by operator and by family.
+/// The time of one phase, by operator and by family of kernels. On the CPU there are no launches and no families.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct KernelProfile {
     pub steps: u64,
@@ -152,6 +159,7 @@ impl Sample {
         };
         let kept = samples.iter().map(|sample| sample.itl_ns.as_ref()).collect::<Option<Vec<_>>>();
         all.itl_ns = kept.map(|kept| BlockHistogram::concat(&kept));
+        all.itl = None;
         all.limits_known_in.retain(|phase| samples.iter().all(|sample| sample.knows_limits_in(*phase)));
         all.limits = Vec::new();
         for limit in samples.iter().flat_map(|sample| &sample.limits) {

@@ -123,6 +123,7 @@ impl SimulatedRun {
             requests: trace.requests().iter().map(cycles).collect(),
             measured: self.requests,
             itl_ns: trace.itl_ns().cloned(),
+            itl: None,
             token_blocks: trace.token_blocks().clone(),
             clocks: Clocks { prefill_sm_mhz: mhz, decode_sm_mhz: mhz, decode_mem_mhz: Some(3201.0) },
             limits: Vec::new(),
@@ -130,6 +131,7 @@ impl SimulatedRun {
             conditions: Conditions::default(),
             peak_mem_bytes: Some(16 << 30),
             decode: None,
+            decode_on_cpu: None,
         }
     }
 }

@@ -149,11 +149,19 @@ fn the_waterfall_lists_the_changes() {
     (a.decode, b.decode) = (Some(profile(5e6, "softmax")), Some(profile(3e6, "flash")));
     let fall = compare(&a, &b, &Options::default()).waterfall.unwrap();
     assert_eq!(fall.parts.len(), 1);
+    // 500 and 300 µs of attention, 900 of qkv, 200 between kernels.
+    assert_eq!((fall.clock, fall.step.a_us, fall.step.b_us), (OperatorClock::Kernels, 1600.0, 1400.0));
     assert_eq!((fall.parts[0].what.as_str(), fall.parts[0].delta_us()), ("attention", -200.0));
     assert_eq!(
         (fall.appeared, fall.vanished),
         (vec![("flash".into(), 28.0)], vec![("softmax".into(), 28.0)])
     );
+    // Kernels of one side are not compared with the wall time of the other.
+    (b.decode_on_cpu, b.decode) = (b.decode.take(), None);
+    assert_eq!(compare(&a, &b, &Options::default()).waterfall, None);
+    a.decode_on_cpu = a.decode.take();
+    let fall = compare(&a, &b, &Options::default()).waterfall.unwrap();
+    assert_eq!((fall.clock, fall.parts[0].delta_us()), (OperatorClock::WallTime, -200.0));
 }
 
 /// Interleaved runs; `edit` changes a run, given its side and the number of its pair.

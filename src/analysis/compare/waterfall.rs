@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::sample::{KernelProfile, Sample};
 
 /// The time of an operator in one decode step.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct OperatorChange {
     pub what: String,
     pub a_us: f64,
@@ -18,9 +18,33 @@ impl OperatorChange {
     }
 }
 
+/// What operators are timed by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OperatorClock {
+    /// Kernels on the GPU.
+    #[default]
+    Kernels,
+    /// Wall time on the CPU.
+    WallTime,
+}
+
+impl OperatorClock {
+    /// The part of a step that is no operator.
+    fn rest(self) -> &'static str {
+        match self {
+            OperatorClock::Kernels => "between kernels",
+            OperatorClock::WallTime => "outside operators",
+        }
+    }
+}
+
 /// The decode steps of both sides, operator by operator.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct Waterfall {
+    pub clock: OperatorClock,
+    /// A whole step, with the time between kernels.
+    pub step: OperatorChange,
     /// The largest change first.
     pub parts: Vec<OperatorChange>,
     /// Kernel families that only B has, and those that only A has, with their launches per step.
@@ -28,12 +52,30 @@ pub struct Waterfall {
     pub vanished: Vec<(String, f64)>,
 }
 
+impl Waterfall {
+    /// Nothing changed.
+    pub fn is_empty(&self) -> bool {
+        self.parts.is_empty() && self.appeared.is_empty() && self.vanished.is_empty()
+    }
+
+    /// The first `n` parts, and of the others how many they are and the sum of their changes.
+    pub fn largest(&self, n: usize) -> (&[OperatorChange], usize, f64) {
+        let (shown, rest) = self.parts.split_at(self.parts.len().min(n));
+        (shown, rest.len(), rest.iter().map(OperatorChange::delta_us).sum())
+    }
+}
+
 /// Smaller changes are left out.
 const MIN_CHANGE_US: f64 = 0.05;
 
-/// `None` where the kernels of a side were not recorded.
+/// `None` where the operators of a side were not recorded, or both sides by different clocks.
 pub fn waterfall(a: &Sample, b: &Sample) -> Option<Waterfall> {
-    let (x, y) = (a.decode.as_ref()?, b.decode.as_ref()?);
+    let on_gpu = a.decode.as_ref().zip(b.decode.as_ref());
+    let on_cpu = || a.decode_on_cpu.as_ref().zip(b.decode_on_cpu.as_ref());
+    let (clock, (x, y)) = match on_gpu {
+        Some(both) => (OperatorClock::Kernels, both),
+        None => (OperatorClock::WallTime, on_cpu()?),
+    };
     let per_step = |profile: &KernelProfile, ns: f64| ns / profile.steps.max(1) as f64 / 1e3;
     let of = |profile: &KernelProfile, what: &str| {
         per_step(profile, profile.operators.get(what).copied().unwrap_or(0.0))
@@ -48,12 +90,15 @@ pub fn waterfall(a: &Sample, b: &Sample) -> Option<Waterfall> {
     let gaps = |profile: &KernelProfile| {
         per_step(profile, (profile.span_ns - profile.busy_ns).max(0.0) + profile.between_ns)
     };
-    parts.push(OperatorChange { what: "between kernels".to_owned(), a_us: gaps(x), b_us: gaps(y) });
+    parts.push(OperatorChange { what: clock.rest().to_owned(), a_us: gaps(x), b_us: gaps(y) });
+    let sum = |of: fn(&OperatorChange) -> f64| parts.iter().map(of).sum();
+    let step =
+        OperatorChange { what: "step".to_owned(), a_us: sum(|part| part.a_us), b_us: sum(|part| part.b_us) };
     parts.retain(|part| part.delta_us().abs() >= MIN_CHANGE_US);
     parts.sort_by(|l, r| r.delta_us().abs().total_cmp(&l.delta_us().abs()));
     let only = |here: &KernelProfile, there: &KernelProfile| {
         let gone = here.families.iter().filter(|(family, _)| !there.families.contains_key(*family));
         gone.map(|(family, n)| (family.clone(), *n as f64 / here.steps.max(1) as f64)).collect()
     };
-    Some(Waterfall { parts, appeared: only(y, x), vanished: only(x, y) })
+    Some(Waterfall { clock, step, parts, appeared: only(y, x), vanished: only(x, y) })
 }

@@ -186,6 +186,6 @@ fn check(status: Status) -> Result<(), CudaError> {
     match status {
         0 => Ok(()),
         ALLOC_FAILED => Err(CudaError::NoRoom),
-        status => Err(CudaError::Blas(format!("status {status}"))),
+        status => Err(CudaError::Blas(status)),
     }
 }

@@ -41,8 +41,8 @@ pub enum CudaError {
     Launch(#[from] LaunchError),
     #[error("CUDA: {0}")]
     Driver(String),
-    #[error("cuBLAS: {0}")]
-    Blas(String),
+    #[error("cuBLAS failed with status {0}")]
+    Blas(i32),
 }
 
 impl From<DriverError> for CudaError {

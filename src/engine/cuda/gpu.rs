@@ -7,7 +7,7 @@
 #![allow(unsafe_code)]
 
 use std::{
-    cell::RefCell,
+    cell::{Cell, RefCell},
     collections::HashMap,
     ffi::c_void,
     marker::PhantomData,
@@ -15,7 +15,9 @@ use std::{
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicU32, AtomicU64, Ordering},
+        mpsc,
     },
+    thread,
     time::{Duration, Instant},
 };
 
@@ -53,6 +55,8 @@ pub struct Gpu {
     stream: Arc<CudaStream>,
     /// `None` where there is no cuBLAS, or none is wanted.
     blas: Option<Blas>,
+    /// The error of a cuBLAS that cannot multiply on this GPU.
+    blas_failed: Cell<Option<i32>>,
     modules: Vec<Arc<CudaModule>>,
     functions: RefCell<HashMap<String, CudaFunction>>,
     pub multiprocessors: usize,
@@ -73,6 +77,13 @@ impl MemoryUse {
         let live = self.live.fetch_add(bytes as u64, Ordering::Relaxed) + bytes as u64;
         self.peak.fetch_max(live, Ordering::Relaxed);
     }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WithoutCublas {
+    /// Not found, or not wanted.
+    Absent,
+    Failed(i32),
 }
 
 /// Device memory.
@@ -296,6 +307,7 @@ impl Gpu {
             context,
             stream,
             blas,
+            blas_failed: Cell::new(None),
             modules: Vec::new(),
             functions: RefCell::default(),
             multiprocessors: usize::try_from(multiprocessors).unwrap_or(1).max(1),
@@ -309,17 +321,37 @@ impl Gpu {
     pub fn load_kernels(&mut self, progress: &mut dyn FnMut(u64, u64) -> bool) -> Result<bool, CudaError> {
         let images: Vec<&[u8]> =
             IMAGES.into_iter().chain((self.capability == HOPPER).then_some(HOPPER_IMAGE)).collect();
-        for (done, image) in images.iter().enumerate() {
-            if !progress(done as u64, images.len() as u64) {
-                return Ok(false);
+        let total = images.len() as u64;
+        let context = &self.context;
+        // One thread for each: compiling is the driver's work, on the CPU.
+        let (tx, rx) = mpsc::channel();
+        thread::scope(|scope| {
+            for (i, image) in images.into_iter().enumerate() {
+                let tx = tx.clone();
+                scope.spawn(move || {
+                    let _ = tx.send((i, context.load_module(Ptx::from_binary(image.to_vec()))));
+                });
             }
-            self.modules.push(self.context.load_module(Ptx::from_binary(image.to_vec()))?);
-        }
-        Ok(true)
+            drop(tx);
+            let mut goes_on = progress(0, total);
+            let mut modules = Vec::new();
+            for (i, module) in rx {
+                modules.push((i, module?));
+                goes_on &= progress(modules.len() as u64, total);
+            }
+            modules.sort_by_key(|(i, _)| *i);
+            self.modules = modules.into_iter().map(|(_, module)| module).collect();
+            Ok(goes_on)
+        })
     }
 
-    pub fn uses_cublas(&self) -> bool {
-        self.blas.is_some()
+    /// Why cuBLAS is not used, if it is not: it is not there, or failed with this status.
+    pub fn without_cublas(&self) -> Option<WithoutCublas> {
+        match (&self.blas, self.blas_failed.get()) {
+            (None, _) => Some(WithoutCublas::Absent),
+            (Some(_), Some(status)) => Some(WithoutCublas::Failed(status)),
+            (Some(_), None) => None,
+        }
     }
 
     pub fn name(&self) -> String {
@@ -460,10 +492,19 @@ impl Gpu {
     /// A matrix product, summed in f32: by cuBLAS, or by our own kernels where there is none.
     pub fn multiply(&self, p: &Product<'_>) -> Result<(), CudaError> {
         p.check(Launch::of("the product"), p.n)?;
-        let Some(blas) = &self.blas else { return self.own_product(p) };
+        let Some(blas) = self.blas.as_ref().filter(|_| self.blas_failed.get().is_none()) else {
+            return self.own_product(p);
+        };
         self.context.bind_to_thread()?;
         // SAFETY: the operands have these sizes, checked above.
-        unsafe { blas.multiply(p) }
+        match unsafe { blas.multiply(p) } {
+            // A library that is older than the GPU, for example.
+            Err(CudaError::Blas(status)) => {
+                self.blas_failed.set(Some(status));
+                self.own_product(p)
+            }
+            done => done,
+        }
     }
 
     fn own_product(&self, p: &Product<'_>) -> Result<(), CudaError> {

@@ -25,7 +25,7 @@ use cudarc::driver::{CudaEvent, CudaGraph};
 pub use self::{blas::path as cublas_path, error::CudaError, gpu::Gpu, images::Manifest, load::LoadedGpu};
 use self::{
     decoder::{Decoder, Weights},
-    gpu::Ring,
+    gpu::{Ring, WithoutCublas},
     kernels::SamplingParameters,
 };
 use super::{
@@ -314,11 +314,13 @@ impl Engine for CudaEngine {
     }
 
     fn remark(&self) -> Option<String> {
-        let why = match (self.decoder.kernels.gpu.uses_cublas(), self.cublas_wanted) {
-            (true, _) => return None,
-            (false, false) => "cuBLAS is off (runtime.cublas=false)",
-            (false, true) => {
-                "cuBLAS was not found (install CUDA 12 or 13, or the PyPI package nvidia-cublas)"
+        let why = match (self.decoder.kernels.gpu.without_cublas()?, self.cublas_wanted) {
+            (WithoutCublas::Absent, false) => "cuBLAS is off (runtime.cublas=false)".to_owned(),
+            (WithoutCublas::Absent, true) => {
+                "cuBLAS was not found (install CUDA 12 or 13, or the PyPI package nvidia-cublas)".to_owned()
+            }
+            (WithoutCublas::Failed(status), _) => {
+                format!("cuBLAS fails on this GPU with status {status} (install a newer one)")
             }
         };
         Some(format!("{why}: prefill uses our own products, which are slower; decode is not affected"))

@@ -159,6 +159,8 @@ pub struct Known {
     pub l2_hit_pct: Option<f64>,
     pub occupancy_pct: Option<f64>,
     pub occupancy_limit_pct: Option<f64>,
+    /// What limits the number of blocks on an SM, and to how many; several where they limit it alike.
+    pub block_limit: Option<(Vec<&'static str>, f64)>,
     pub waves_per_sm: Option<f64>,
     pub registers: Option<f64>,
     pub shared_bytes: Option<f64>,
@@ -224,6 +226,7 @@ impl Known {
             ]),
             occupancy_limit_pct: counters
                 .first(&["sm__maximum_warps_per_active_cycle_pct", "Occupancy: Theoretical Occupancy"]),
+            block_limit: block_limit(counters),
             waves_per_sm: counters
                 .first(&["launch__waves_per_multiprocessor", "Launch Statistics: Waves Per SM"]),
             registers: counters
@@ -241,6 +244,20 @@ impl Known {
             stalls: stalls(counters),
         }
     }
+}
+
+fn block_limit(counters: &Counters) -> Option<(Vec<&'static str>, f64)> {
+    const LIMITS: [(&str, &[&str]); 5] = [
+        ("registers", &["launch__occupancy_limit_registers", "Occupancy: Block Limit Registers"]),
+        ("shared memory", &["launch__occupancy_limit_shared_mem", "Occupancy: Block Limit Shared Mem"]),
+        ("warps", &["launch__occupancy_limit_warps", "Occupancy: Block Limit Warps"]),
+        ("barriers", &["launch__occupancy_limit_barriers", "Occupancy: Block Limit Barriers"]),
+        ("blocks", &["launch__occupancy_limit_blocks", "Occupancy: Block Limit SM"]),
+    ];
+    let known: Vec<(&str, f64)> =
+        LIMITS.iter().filter_map(|(what, names)| Some((*what, counters.first(names)?))).collect();
+    let least = known.iter().map(|(_, blocks)| *blocks).min_by(f64::total_cmp)?;
+    Some((known.iter().filter(|(_, blocks)| *blocks == least).map(|(what, _)| *what).collect(), least))
 }
 
 /// Names of the duration of a launch.
@@ -365,6 +382,17 @@ mod tests {
         let flops = Known::of(&all).flops.unwrap();
         assert_eq!((flops.total, flops.tensor), (1060.0, Some(1000.0)));
         assert_eq!(flops.counted, "FP32, FP64 (dfma only), tensor cores");
+    }
+
+    #[test]
+    fn the_smallest_limit_limits_the_blocks() {
+        let one = |name, blocks: &'static [(f64, f64)]| (name, "block", blocks);
+        let all = counters(&[
+            one("launch__occupancy_limit_registers", &[(4.0, 1.0)]),
+            one("launch__occupancy_limit_warps", &[(4.0, 1.0)]),
+            one("launch__occupancy_limit_blocks", &[(32.0, 1.0)]),
+        ]);
+        assert_eq!(Known::of(&all).block_limit, Some((vec!["registers", "warps"], 4.0)));
     }
 
     #[test]

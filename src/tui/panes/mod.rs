@@ -15,7 +15,6 @@ mod runs;
 mod tiles;
 mod token_window;
 mod tokens;
-mod verdict;
 
 pub use compare::{ComparePane, ROWS as SNAPSHOT_ROWS, side_by_side, unjudged_rows};
 pub use evidence::evidence;

@@ -44,6 +44,7 @@ pub enum Action {
     CloseKernelDetails,
     PageKernels(isize),
     StepTimelinePart(isize),
+    NextComparePart,
 }
 
 /// Something only the program around the screen can do.
@@ -232,6 +233,7 @@ pub fn update(ui: &mut UiState, action: Action, extent: Extent) -> Option<Effect
         Action::CloseKernelDetails => return Some(Effect::Replay(ReplayCommand::Leave)),
         Action::PageKernels(by) => ui.kernels.page(by, extent.kernels),
         Action::StepTimelinePart(by) => ui.kernels.step_part(by, extent.kernels),
+        Action::NextComparePart => ui.compare_part = ui.compare_part.next(),
     }
     None
 }

@@ -1,4 +1,4 @@
-//! The details of a row: times, launch, what bounds it, counters and the advice of ncu.
+//! The details of a row: its times in every source, launch, what bounds it, counters and the advice of ncu.
 
 use ratatui::{
     buffer::Buffer,
@@ -10,16 +10,20 @@ use ratatui::{
 use unicode_width::UnicodeWidthStr;
 
 use super::{
+    against::Against,
     bound::Bounds,
     count,
-    source::Source,
+    same::{Elsewhere, elsewhere, rows_of},
+    source::{Source, Sources},
     table::{bar, extent},
 };
 use crate::{
+    analysis::classify::Verdict,
     base::units::{millis, percent, scaled, three_digits},
     event::kernels::{Advice, Group, KernelRow, Kind, counters::Known, names},
     kernels::show::{TableView, amount_text},
     tui::{
+        keys::Mode,
         theme::Theme,
         view::View,
         widgets::{cut, draw_box, wrapped_behind},
@@ -37,7 +41,7 @@ const ASIDE: usize = 24;
 const LABEL: usize = 22;
 
 /// Draws the details of the selected row in a box.
-pub fn draw(view: &View<'_>, source: &Source<'_>, shown: &TableView, area: Rect, buf: &mut Buffer) {
+pub fn draw(view: &View<'_>, sources: &Sources<'_>, shown: &TableView, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
     let rows = &shown.table.rows;
     let Some(row) = rows.get(view.ui.kernels.row).or(rows.last()) else { return };
@@ -48,7 +52,7 @@ pub fn draw(view: &View<'_>, source: &Source<'_>, shown: &TableView, area: Rect,
         return;
     }
     let width = inner.width as usize;
-    let lines = Page { theme, width, lines: Vec::new() }.filled(view, source, shown, row);
+    let lines = Page { theme, width, lines: Vec::new() }.filled(view, sources, shown, row);
     let last = lines.len().saturating_sub(inner.height as usize);
     let from = view.ui.kernels.scroll.min(last);
     for (line, row) in lines.into_iter().skip(from).zip(inner.rows()) {
@@ -66,24 +70,80 @@ impl<'l> Page<'_, 'l> {
     fn filled(
         mut self,
         view: &View<'_>,
-        source: &Source<'_>,
+        sources: &Sources<'_>,
         shown: &TableView,
         row: &KernelRow,
     ) -> Vec<Line<'l>> {
-        self.times(source, shown, row);
-        self.launch(row);
-        self.operator(view, source, row);
-        self.parts(source, source.group(&view.ui.kernels), row);
-        if source.kind() == Kind::Kernels {
-            let known = row.known();
-            self.bounds(row, &known, &Bounds::of(view, source));
-            self.units(row, &known);
-            self.stalls(&known);
-            self.advice(&row.advice);
-        }
+        let source = &sources.shown();
+        let group = source.group(&view.ui.kernels);
+        let others = elsewhere(sources, group, row);
         self.names(row);
-        self.counters(row);
+        self.text(&format!("{}, {}", source.title(), source.tool()), self.theme.accent);
+        self.times(source, shown, row);
+        if let Some(text) = Against::of(view, source).and_then(|against| against.describe(row)) {
+            self.fact("change", &text);
+        }
+        others.iter().for_each(|other| self.elsewhere(other));
+        self.missing(view, source, row, &others);
+        self.launch(source, row, &others);
+        self.operator(view, source, row);
+        self.parts(source, group, row);
+        // Counters of the row itself, otherwise those of the same kernel in a report.
+        let other = others.iter().find(|other| !other.row.counters.is_empty());
+        let (counted, of) = match other.filter(|_| row.counters.is_empty()) {
+            Some(other) => (&other.row, other.source.tool()),
+            None => (row, source.tool()),
+        };
+        if source.kind() == Kind::Kernels {
+            let known = counted.known();
+            self.bounds(row, (counted, &of), &known, &Bounds::of(view, source));
+            self.units(counted, &known, &of);
+            self.stalls(&known, &of);
+            self.advice(&counted.advice);
+        }
+        self.counters(counted, &of);
         self.lines
+    }
+
+    /// The same kernels in another source.
+    fn elsewhere(&mut self, other: &Elsewhere<'_>) {
+        let Elsewhere { source, row, share, .. } = other;
+        let (one, several) = source.count_nouns();
+        let mut parts = vec![format!("{} {}", count(row.calls), if row.calls == 1 { one } else { several })];
+        if let (Some((steps, unit)), Some(ns)) = (source.steps(), row.total_ns) {
+            parts.push(format!("{} per {unit}", millis(ns / steps as f64 / 1e6)));
+        }
+        parts.extend(share.map(|pct| format!("{} of its total", percent(pct))));
+        let spread = [("mean", row.mean_ns), ("min", row.min_ns), ("max", row.max_ns)];
+        parts.extend(
+            spread.into_iter().filter_map(|(name, ns)| Some(format!("{name} {}", millis(ns? / 1e6)))),
+        );
+        if other.other_grid {
+            let grid =
+                row.grid.map_or_else(|| "other grids".to_owned(), |grid| format!("grid {}", extent(grid)));
+            parts.push(format!("on {grid}: another size of the problem"));
+        }
+        if !other.shared_with.is_empty() {
+            let names: Vec<&str> = other.shared_with.iter().map(|operator| operator.name()).collect();
+            parts.push(format!("with launches of {}", names.join(", ")));
+        }
+        self.fact(&source.title(), &parts.join(", "));
+    }
+
+    /// Sources that have nothing about this kernel, and the key that gets it.
+    fn missing(&mut self, view: &View<'_>, source: &Source<'_>, row: &KernelRow, others: &[Elsewhere<'_>]) {
+        if source.kind() != Kind::Kernels || matches!(source, Source::Timed { .. }) {
+            return;
+        }
+        let can_record = view.mode() == Mode::Single;
+        let key = |text: &'static str| if can_record { text } else { "" };
+        let is_live = |source: &Source<'_>| matches!(source, Source::Live { .. });
+        if !is_live(source) && !others.iter().any(|other| is_live(&other.source)) {
+            self.fact("live", &format!("not recorded{}", key("; K records kernels while they run")));
+        }
+        if row.counters.is_empty() && others.iter().all(|other| other.row.counters.is_empty()) {
+            self.fact("ncu", &format!("no counters of this kernel{}", key("; c collects them")));
+        }
     }
 
     fn text(&mut self, text: &str, style: Style) {
@@ -184,16 +244,14 @@ impl<'l> Page<'_, 'l> {
         }
     }
 
-    fn launch(&mut self, row: &KernelRow) {
-        let launch = [
-            row.grid.map(|grid| format!("grid {}", extent(grid))),
-            row.block.map(|block| format!("block {}", extent(block))),
-            row.registers.map(|n| format!("{n} registers per thread")),
-            row.shared_bytes.map(|n| format!("{} shared memory per block", scaled(n as f64, "B"))),
-        ];
-        let launch: Vec<String> = launch.into_iter().flatten().collect();
-        if !launch.is_empty() {
-            self.fact("launch", &launch.join(", "));
+    fn launch(&mut self, source: &Source<'_>, row: &KernelRow, others: &[Elsewhere<'_>]) {
+        // Of the first source that has it.
+        let of_others = others.iter().filter(|other| !other.other_grid);
+        let launches = [(source, row)].into_iter().chain(of_others.map(|other| (&other.source, &other.row)));
+        let known =
+            launches.map(|(source, row)| (source, launch(row))).find(|(_, launch)| !launch.is_empty());
+        if let Some((source, launch)) = known {
+            self.fact("launch", &format!("{} ({})", launch.join(", "), source.tool()));
         }
         if let Some(n) = row.graph_calls {
             let text = match n {
@@ -211,24 +269,23 @@ impl<'l> Page<'_, 'l> {
         }
     }
 
-    fn bounds(&mut self, row: &KernelRow, known: &Known, bounds: &Bounds) {
+    fn bounds(&mut self, row: &KernelRow, (counted, of): (&KernelRow, &str), known: &Known, bounds: &Bounds) {
         self.heading("what bounds it");
-        match bounds.verdict(row) {
-            Ok(verdict) => {
-                let style = self.theme.class(verdict.class);
-                self.labelled(Text::styled(self.label(verdict.class.word()), style), &verdict.rule);
-            }
-            Err(_) if row.counters.is_empty() && bounds.operator(row).is_none() => {
-                self.text("  needs counters: press c to collect them with ncu", self.theme.dim);
-            }
-            Err(why) => self.paragraph(vec![Text::raw("  ")], &format!("unknown: {why}"), 2),
+        let has_counters = !counted.counters.is_empty();
+        if has_counters {
+            self.verdict(counted.verdict(), of);
         }
         let operator = bounds.operator(row).filter(|_| row.counters.is_empty());
+        match operator {
+            Some(_) => self.verdict(bounds.verdict(row), "cost of its operator"),
+            None if !has_counters => self.text("  not known without counters", self.theme.dim),
+            None => {}
+        }
         if let Some(timed) = operator.and_then(|operator| operator.achieved) {
             let (flops, bytes) = (scaled(timed.flop_per_s(), "FLOP/s"), scaled(timed.bytes_per_s(), "B/s"));
             self.fact("its operator achieves", &format!("{flops}, {bytes}, from its FLOPs and bytes"));
         }
-        let achieved = row.achieved();
+        let achieved = counted.achieved();
         if let Some(speed) = achieved.flop_per_s {
             let counted = known.flops.as_ref().map(|flops| format!(" (counted: {})", flops.counted));
             self.fact("compute", &format!("{}{}", scaled(speed, "FLOP/s"), counted.unwrap_or_default()));
@@ -241,19 +298,35 @@ impl<'l> Page<'_, 'l> {
         }
     }
 
-    fn units(&mut self, row: &KernelRow, known: &Known) {
+    /// The class and the rule that decided it, by one source.
+    fn verdict(&mut self, verdict: Result<Verdict, String>, of: &str) {
+        match verdict {
+            Ok(verdict) => {
+                let style = self.theme.class(verdict.class);
+                let text = format!("{} ({of})", verdict.rule);
+                self.labelled(Text::styled(self.label(verdict.class.word()), style), &text);
+            }
+            Err(why) => self.fact("unknown", &format!("{why} ({of})")),
+        }
+    }
+
+    fn units(&mut self, row: &KernelRow, known: &Known, of: &str) {
         let theme = self.theme;
         let pcts = [known.sm_pct, known.dram_pct, known.tensor_pct, known.occupancy_pct, known.l2_hit_pct];
         if pcts.iter().all(Option::is_none) {
             return;
         }
-        self.heading("utilisation");
+        self.heading(&format!("utilisation, {of}"));
         self.meter("SM", known.sm_pct, "of peak compute", theme.utilisation);
         self.meter("DRAM", known.dram_pct, "of peak bandwidth", theme.memory);
         self.meter("caches and DRAM", known.memory_pct, "the busiest of them", theme.memory);
         self.meter("tensor pipe", known.tensor_pct, "", theme.utilisation);
         let limit = known.occupancy_limit_pct.map(|pct| format!("of {} possible", percent(pct)));
         self.meter("occupancy", known.occupancy_pct, &limit.unwrap_or_default(), theme.clock);
+        if let Some((limits, blocks)) = &known.block_limit {
+            let blocks = format!("{blocks:.0} {} per SM", if *blocks == 1.0 { "block" } else { "blocks" });
+            self.fact("occupancy limit", &format!("{}: {blocks}", limits.join(" and ")));
+        }
         self.meter("L1 hits", known.l1_hit_pct, "", theme.decode);
         self.meter("L2 hits", known.l2_hit_pct, "", theme.decode);
         if let Some(waves) = known.waves_per_sm {
@@ -268,12 +341,12 @@ impl<'l> Page<'_, 'l> {
         }
     }
 
-    fn stalls(&mut self, known: &Known) {
+    fn stalls(&mut self, known: &Known, of: &str) {
         let all: f64 = known.stalls.iter().map(|(_, value)| value).sum();
         if all <= 0.0 {
             return;
         }
-        self.heading("warp stalls, by reason");
+        self.heading(&format!("warp stalls, by reason, {of}"));
         for (reason, value) in known.stalls.iter().take(STALLS) {
             self.meter(reason, Some(value / all * 100.0), "", self.theme.warn);
         }
@@ -329,9 +402,7 @@ impl<'l> Page<'_, 'l> {
             return;
         }
         let table = source.table();
-        let same =
-            |part: &KernelRow| group.key(part) == row.name && (!table.nested || part.range == row.range);
-        let mut parts: Vec<&KernelRow> = table.rows.iter().filter(|part| same(part)).collect();
+        let mut parts = rows_of(&table, group, row);
         parts.sort_by(|a, b| {
             let amount = |row: &KernelRow| table.amount(row).unwrap_or(0.0);
             amount(b).total_cmp(&amount(a))
@@ -359,20 +430,31 @@ impl<'l> Page<'_, 'l> {
     fn names(&mut self, row: &KernelRow) {
         let full = names::demangled(&row.name);
         if full.width() > self.width.min(40) {
-            self.heading("name");
-            self.paragraph(vec![Text::raw("  ")], &full, 2);
+            self.paragraph(Vec::new(), &full, 2);
+            self.lines.push(Line::default());
         }
     }
 
-    fn counters(&mut self, row: &KernelRow) {
+    fn counters(&mut self, row: &KernelRow, of: &str) {
         if row.counters.is_empty() {
             return;
         }
-        self.heading(&format!("all {} counters, mean per launch", row.counters.len()));
+        self.heading(&format!("all {} counters, mean per launch, {of}", row.counters.len()));
         for (name, unit, counter) in row.counters.iter() {
             let value = counter.mean().map_or_else(|| "–".to_owned(), three_digits);
             let text = format!("  {value:>16} {unit:<10} {name}");
             self.text(&cut(&text, self.width, self.theme.glyphs.ascii), self.theme.dim);
         }
     }
+}
+
+/// What is known of how a kernel is launched.
+fn launch(row: &KernelRow) -> Vec<String> {
+    let known = [
+        row.grid.map(|grid| format!("grid {}", extent(grid))),
+        row.block.map(|block| format!("block {}", extent(block))),
+        row.registers.map(|n| format!("{n} registers per thread")),
+        row.shared_bytes.map(|n| format!("{} shared memory per block", scaled(n as f64, "B"))),
+    ];
+    known.into_iter().flatten().collect()
 }

@@ -1,8 +1,10 @@
 //! Kernels: the GPU's time by kernel, live and from nsys and ncu reports.
 
+mod against;
 mod bound;
 mod detail;
 mod head;
+mod same;
 mod source;
 mod table;
 mod timeline;
@@ -16,7 +18,9 @@ use ratatui::{
 use unicode_width::UnicodeWidthStr;
 
 use self::{
+    against::Against,
     bound::Bounds,
+    same::rows_of,
     source::{Source, Sources},
 };
 use crate::{
@@ -24,7 +28,7 @@ use crate::{
     base::units::grouped,
     event::{
         StepTimeline, TraceState,
-        kernels::{Group, SortBy},
+        kernels::{Group, SortBy, names as kernel_names},
     },
     kernels::show::TableView,
     tui::{
@@ -51,12 +55,12 @@ impl Widget for KernelsPane<'_> {
         let shown = source.shown(&view.ui.kernels);
         let open = view.ui.kernels.open && !shown.table.rows.is_empty();
         if open && area.width < SIDE_BY_SIDE {
-            return detail::draw(view, &source, &shown, area, buf);
+            return detail::draw(view, &sources, &shown, area, buf);
         }
         let (mut left, below) = split(timeline_of(&source), area);
         if open {
             let [table, details] = Layout::horizontal([Constraint::Fill(1); 2]).areas(left);
-            detail::draw(view, &source, &shown, details, buf);
+            detail::draw(view, &sources, &shown, details, buf);
             left = table;
         }
         table_box(view, &sources, &shown, left, buf);
@@ -133,10 +137,14 @@ fn table_box(view: &View<'_>, sources: &Sources<'_>, shown: &TableView, area: Re
     let theme = view.theme;
     let source = &sources.shown();
     let what = if matches!(source, Source::Timed { .. }) { "operators" } else { "kernels" };
-    let title = match sources.all.len() {
+    let against = Against::of(view, source);
+    let mut title = match sources.all.len() {
         1 => format!("{what} · {}", source.title()),
         n => format!("{what} · {} · {} of {n}", source.title(), sources.index + 1),
     };
+    if let Some(against) = &against {
+        title += &format!(" · {}", against.title());
+    }
     let room = (area.width as usize).saturating_sub(title.width() + 8);
     let aside = order(view, source);
     let aside = if aside.width() <= room { aside.as_str() } else { "" };
@@ -167,7 +175,57 @@ fn table_box(view: &View<'_>, sources: &Sources<'_>, shown: &TableView, area: Re
         left = rest;
         lines.into_iter().for_each(|line| put(Line::styled(format!(" {line}"), theme.text)));
     }
-    table::draw(view, source, shown, room, buf);
+    let lines = foot(view, source, shown, against.as_ref(), inner.width);
+    let height = (room.height.saturating_sub(MIN_ROWS)).min(lines.len() as u16);
+    let [room, below] = Layout::vertical([Constraint::Min(0), Constraint::Length(height)]).areas(room);
+    for (line, place) in lines.into_iter().zip(below.rows()) {
+        line.render(place, buf);
+    }
+    table::draw(view, (source, against.as_ref()), shown, room, buf);
+}
+
+/// Lines of the table that the foot leaves to it.
+const MIN_ROWS: u16 = 6;
+/// Lines for the name of the selected row.
+const NAME_LINES: usize = 2;
+
+/// The full name of the selected row, or the kernels it is made of; and what the last snapshot had that is gone.
+fn foot<'a>(
+    view: &View<'_>,
+    source: &Source<'_>,
+    shown: &TableView,
+    against: Option<&Against>,
+    width: u16,
+) -> Vec<Line<'a>> {
+    let theme = view.theme;
+    let width = (width as usize).saturating_sub(2);
+    let rows = &shown.table.rows;
+    let Some(row) = rows.get(view.ui.kernels.row).or(rows.last()) else { return Vec::new() };
+    let table = source.table();
+    let mut names: Vec<String> = Vec::new();
+    for part in rows_of(&table, source.group(&view.ui.kernels), row) {
+        let name = kernel_names::demangled(&part.name).into_owned();
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    let text = match names.as_slice() {
+        [] => kernel_names::demangled(&row.name).into_owned(),
+        [only] if *only == row.name => only.clone(),
+        names => format!("{}: {}", row.name, names.join(", ")),
+    };
+    let mut lines = wrapped(&theme.glyphs.plain(&text), width);
+    if lines.len() > NAME_LINES {
+        let rest = lines.split_off(NAME_LINES - 1).join(" ");
+        lines.push(cut(&rest, width, theme.glyphs.ascii));
+    }
+    let mut lines: Vec<Line<'a>> =
+        lines.into_iter().map(|line| Line::styled(format!(" {line}"), theme.dim)).collect();
+    if let Some(gone) = against.and_then(Against::gone) {
+        let gone = cut(&theme.glyphs.plain(&gone), width, theme.glyphs.ascii);
+        lines.push(Line::styled(format!(" {gone}"), theme.dim));
+    }
+    lines
 }
 
 /// Grouping, order and filter of the rows.

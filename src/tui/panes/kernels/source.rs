@@ -139,6 +139,25 @@ impl<'a> Source<'a> {
         }
     }
 
+    /// The tool that measured it, with its version where that is known.
+    pub fn tool(&self) -> String {
+        match self {
+            Source::Live { trace, .. } => {
+                trace.map_or_else(|| "CUPTI".to_owned(), |trace| trace.tool.clone())
+            }
+            Source::Timed { .. } => "engine thread".to_owned(),
+            Source::Table { report, .. } => report.tool.clone(),
+        }
+    }
+
+    /// `None` where it has all phases, or the phase is not known.
+    pub fn phase(&self) -> Option<Phase> {
+        match self {
+            Source::Live { phase, .. } | Source::Timed { phase, .. } => Some(*phase),
+            Source::Table { report, .. } => report.phase,
+        }
+    }
+
     pub fn table(&self) -> Cow<'a, KernelTable> {
         match self {
             Source::Live { live, trace, .. } => {

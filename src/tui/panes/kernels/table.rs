@@ -10,13 +10,15 @@ use ratatui::{
 use unicode_width::UnicodeWidthStr;
 
 use super::{
+    against::Against,
     bound::Bounds,
     count,
     source::{Source, StepUnit},
 };
 use crate::{
-    base::units::{grouped, millis, percent, scaled, three_digits},
+    base::units::{grouped, millis, percent, ratio_change, scaled, three_digits},
     event::kernels::{Extent, KernelRow, Kind, Measure},
+    kernels::change::Change,
     kernels::show::{KERNEL_TIME, TableView, amount_text},
     model::Operator,
     tui::{
@@ -34,6 +36,7 @@ enum Column {
     Amount,
     Calls,
     Mean,
+    Change,
     Min,
     Max,
     Launched,
@@ -46,21 +49,22 @@ enum Column {
 }
 
 /// From left to right: each with its width and its rank. The highest rank is dropped first.
-const COLUMNS: [(Column, usize, u8); 14] = [
+const COLUMNS: [(Column, usize, u8); 15] = [
     (Column::Share, 7, 0),
-    (Column::Bar, 11, 6),
-    (Column::Amount, 11, 3),
-    (Column::Calls, 11, 4),
+    (Column::Bar, 11, 7),
+    (Column::Amount, 11, 4),
+    (Column::Calls, 11, 5),
     (Column::Mean, 10, 1),
-    (Column::Min, 10, 7),
-    (Column::Max, 10, 7),
-    (Column::Launched, 13, 5),
+    (Column::Change, 9, 2),
+    (Column::Min, 10, 8),
+    (Column::Max, 10, 8),
+    (Column::Launched, 13, 6),
     (Column::Grid, 14, 9),
     (Column::Block, 9, 10),
     (Column::Registers, 6, 11),
     (Column::Shared, 10, 12),
-    (Column::Class, 10, 2),
-    (Column::Operator, 16, 5),
+    (Column::Class, 10, 3),
+    (Column::Operator, 16, 6),
 ];
 
 /// The minimum for a name.
@@ -68,9 +72,26 @@ const MIN_NAME: usize = 14;
 /// Beyond this, another column is worth more than a longer name.
 const GOOD_NAME: usize = 30;
 const BAR: usize = 9;
+/// Smaller changes are dimmed.
+const SAME: f64 = 0.01;
+
+/// What the cells of a table are made from.
+struct Cells<'t, 'v> {
+    view: &'t View<'v>,
+    source: &'t Source<'v>,
+    shown: &'t TableView,
+    bounds: Bounds,
+    against: Option<&'t Against>,
+}
 
 /// Draws as many rows as fit, the selected one among them.
-pub fn draw(view: &View<'_>, source: &Source<'_>, shown: &TableView, area: Rect, buf: &mut Buffer) {
+pub fn draw<'v>(
+    view: &View<'v>,
+    (source, against): (&Source<'v>, Option<&Against>),
+    shown: &TableView,
+    area: Rect,
+    buf: &mut Buffer,
+) {
     let theme = view.theme;
     if area.is_empty() {
         return;
@@ -83,8 +104,8 @@ pub fn draw(view: &View<'_>, source: &Source<'_>, shown: &TableView, area: Rect,
         };
         return note(theme, &text).render(area, buf);
     }
-    let bounds = &Bounds::of(view, source);
-    let columns = fitting(bounds, source, shown, area.width as usize);
+    let cells = Cells { view, source, shown, bounds: Bounds::of(view, source), against };
+    let columns = cells.fitting(area.width as usize);
     let taken: usize = columns.iter().map(|(_, width)| width).sum();
     let name_width = (area.width as usize).saturating_sub(taken + 3);
     // With one line only, a row instead of the heading.
@@ -95,7 +116,7 @@ pub fn draw(view: &View<'_>, source: &Source<'_>, shown: &TableView, area: Rect,
     let body = Rect { y: area.y + u16::from(titled), height: area.height - u16::from(titled), ..area };
     let list = ListLayout::new(body, rows.len(), view.ui.kernels.row);
     for (i, place) in list.rows() {
-        line(view, (source, bounds), shown, &rows[i], &columns, name_width).render(place, buf);
+        cells.line(&rows[i], &columns, name_width).render(place, buf);
         view.on_click(place, Hit::Row(i));
         if i == list.selected {
             buf.set_style(place, theme.selected);
@@ -103,38 +124,120 @@ pub fn draw(view: &View<'_>, source: &Source<'_>, shown: &TableView, area: Rect,
     }
 }
 
-/// The columns that the source has values for and that fit, with their widths.
-fn fitting(bounds: &Bounds, source: &Source<'_>, shown: &TableView, width: usize) -> Vec<(Column, usize)> {
-    let rows = &shown.table.rows;
-    let any = |has: fn(&KernelRow) -> bool| rows.iter().any(has);
-    let filled = |column: Column| match column {
-        Column::Share | Column::Bar => shown.total.is_some_and(|total| total > 0.0),
-        Column::Amount | Column::Calls => true,
-        Column::Mean => any(|row| row.mean_ns.is_some()),
-        Column::Min => any(|row| row.min_ns.is_some()),
-        Column::Max => any(|row| row.max_ns.is_some()),
-        Column::Launched => {
-            matches!(source.kind(), Kind::Ranges | Kind::Operators)
-                && any(|row| row.counters.get(KERNEL_TIME).is_some())
-        }
-        Column::Grid => any(|row| row.grid.is_some()),
-        Column::Block => any(|row| row.block.is_some()),
-        Column::Registers => any(|row| row.registers.is_some()),
-        Column::Shared => any(|row| row.shared_bytes.is_some()),
-        Column::Class => bounds.are_known(source, rows),
-        Column::Operator => any(|row| row.operator.is_some_and(|operator| operator.name() != row.name)),
-    };
-    let mut columns: Vec<(Column, usize, u8)> =
-        COLUMNS.into_iter().filter(|(column, ..)| filled(*column)).collect();
-    let longest = rows.iter().map(|row| name(row).width()).max().unwrap_or(0);
-    let wanted = longest.clamp(MIN_NAME, GOOD_NAME) + 3;
-    while columns.iter().map(|(_, width, _)| width).sum::<usize>() + wanted > width {
-        let Some(last) = columns.iter().map(|(.., rank)| *rank).max().filter(|rank| *rank > 0) else {
-            break;
+impl Cells<'_, '_> {
+    /// The columns that the source has values for and that fit, with their widths.
+    fn fitting(&self, width: usize) -> Vec<(Column, usize)> {
+        let Cells { source, shown, bounds, .. } = self;
+        let rows = &shown.table.rows;
+        let any = |has: fn(&KernelRow) -> bool| rows.iter().any(has);
+        let filled = |column: Column| match column {
+            Column::Share | Column::Bar => shown.total.is_some_and(|total| total > 0.0),
+            Column::Amount | Column::Calls => true,
+            Column::Mean => any(|row| row.mean_ns.is_some()),
+            Column::Change => self.against.is_some(),
+            Column::Min => any(|row| row.min_ns.is_some()),
+            Column::Max => any(|row| row.max_ns.is_some()),
+            Column::Launched => {
+                matches!(source.kind(), Kind::Ranges | Kind::Operators)
+                    && any(|row| row.counters.get(KERNEL_TIME).is_some())
+            }
+            Column::Grid => any(|row| row.grid.is_some()),
+            Column::Block => any(|row| row.block.is_some()),
+            Column::Registers => any(|row| row.registers.is_some()),
+            Column::Shared => any(|row| row.shared_bytes.is_some()),
+            Column::Class => bounds.are_known(source, rows),
+            Column::Operator => any(|row| row.operator.is_some_and(|operator| operator.name() != row.name)),
         };
-        columns.retain(|(.., rank)| *rank != last);
+        let mut columns: Vec<(Column, usize, u8)> =
+            COLUMNS.into_iter().filter(|(column, ..)| filled(*column)).collect();
+        let longest = rows.iter().map(|row| name(row).width()).max().unwrap_or(0);
+        let wanted = longest.clamp(MIN_NAME, GOOD_NAME) + 3;
+        while columns.iter().map(|(_, width, _)| width).sum::<usize>() + wanted > width {
+            let Some(last) = columns.iter().map(|(.., rank)| *rank).max().filter(|rank| *rank > 0) else {
+                break;
+            };
+            columns.retain(|(.., rank)| *rank != last);
+        }
+        columns.into_iter().map(|(column, width, _)| (column, width)).collect()
     }
-    columns.into_iter().map(|(column, width, _)| (column, width)).collect()
+
+    fn line<'a>(&self, row: &KernelRow, columns: &[(Column, usize)], name_width: usize) -> Line<'a> {
+        let theme = self.view.theme;
+        let mut spans = Vec::with_capacity(columns.len() + 1);
+        for (column, width) in columns {
+            let (text, style) = self.cell(row, *column);
+            let text = text.map_or_else(|| theme.glyphs.none.to_owned(), |text| theme.glyphs.plain(&text));
+            let text = cut(&text, width - if is_word(*column) { 2 } else { 1 }, theme.glyphs.ascii);
+            spans.push(Text::styled(padded(&text, *width, is_word(*column)), style));
+        }
+        let name = cut(&theme.glyphs.plain(&name(row)), name_width, theme.glyphs.ascii);
+        let style = theme.operator(row.operator.map(Operator::kind));
+        spans
+            .push(Text::styled(format!("  {name}"), if row.operator.is_some() { style } else { theme.text }));
+        Line::from(spans)
+    }
+
+    fn cell(&self, row: &KernelRow, column: Column) -> (Option<String>, Style) {
+        let Cells { view, source, shown, bounds, .. } = self;
+        let theme = view.theme;
+        let time = |ns: Option<f64>| ns.map(|ns| millis(ns / 1e6));
+        let steps = source.steps().map(|(n, _)| n as f64);
+        match column {
+            Column::Share => (shown.share(row).map(percent), theme.number),
+            Column::Bar => {
+                // Scaled to the largest: the share beside it is of the whole.
+                let largest = shown.table.rows.iter().filter_map(|row| shown.share(row)).fold(0.0, f64::max);
+                let bar = bar(theme, shown.share(row).unwrap_or(0.0) / largest.max(1e-9), BAR);
+                (Some(bar), theme.operator(row.operator.map(Operator::kind)))
+            }
+            Column::Amount => {
+                let amount = shown.table.amount(row).map(|amount| amount / steps.unwrap_or(1.0));
+                (amount.map(|amount| amount_text(source.kind().measure(), amount)), theme.text)
+            }
+            Column::Calls => {
+                let calls = match steps {
+                    Some(steps) => per_step(row.calls as f64 / steps),
+                    None => count(row.calls),
+                };
+                (Some(calls), theme.text)
+            }
+            Column::Mean => (time(row.mean_ns), theme.text),
+            Column::Change => self.change(row),
+            Column::Min => (time(row.min_ns), theme.dim),
+            Column::Max => (time(row.max_ns), theme.dim),
+            Column::Launched => (time(row.counters.mean(KERNEL_TIME)), theme.text),
+            Column::Grid => (row.grid.map(extent), theme.dim),
+            Column::Block => (row.block.map(extent), theme.dim),
+            Column::Registers => (row.registers.map(|n| n.to_string()), theme.dim),
+            Column::Shared => (row.shared_bytes.map(|n| scaled(n as f64, "B")), theme.dim),
+            Column::Class => match bounds.verdict(row) {
+                Ok(verdict) => (Some(verdict.class.word().to_owned()), theme.class(verdict.class)),
+                Err(_) => (None, theme.dim),
+            },
+            Column::Operator => {
+                let style = theme.operator(row.operator.map(Operator::kind));
+                (row.operator.map(|operator| operator.name().to_owned()), style)
+            }
+        }
+    }
+
+    /// Of the time since the last snapshot.
+    fn change(&self, row: &KernelRow) -> (Option<String>, Style) {
+        let theme = self.view.theme;
+        match self.against.and_then(|against| against.of_row(row)) {
+            None => (None, theme.dim),
+            Some(Change::New) => (Some("new".to_owned()), theme.accent),
+            Some(Change::Gone) => (Some("gone".to_owned()), theme.dim),
+            Some(Change::Time(ratio)) => {
+                let style = match ratio - 1.0 {
+                    change if change.abs() < SAME => theme.dim,
+                    change if change > 0.0 => theme.bad,
+                    _ => theme.good,
+                };
+                (Some(ratio_change(ratio)), style)
+            }
+        }
+    }
 }
 
 fn heading<'a>(
@@ -160,6 +263,7 @@ fn heading<'a>(
             None => source.count_nouns().1,
         },
         Column::Mean => "mean",
+        Column::Change => "change",
         Column::Min => "min",
         Column::Max => "max",
         Column::Launched => KERNEL_TIME,
@@ -176,76 +280,6 @@ fn heading<'a>(
     }
     text += &format!("  {}", cut(source.noun(), name_width, view.theme.glyphs.ascii));
     Line::styled(view.theme.glyphs.plain(&text), view.theme.dim)
-}
-
-fn line<'a>(
-    view: &View<'_>,
-    of: (&Source<'_>, &Bounds),
-    shown: &TableView,
-    row: &KernelRow,
-    columns: &[(Column, usize)],
-    name_width: usize,
-) -> Line<'a> {
-    let theme = view.theme;
-    let mut spans = Vec::with_capacity(columns.len() + 1);
-    for (column, width) in columns {
-        let (text, style) = cell(view, of, shown, row, *column);
-        let text = text.map_or_else(|| theme.glyphs.none.to_owned(), |text| theme.glyphs.plain(&text));
-        let text = cut(&text, width - if is_word(*column) { 2 } else { 1 }, theme.glyphs.ascii);
-        spans.push(Text::styled(padded(&text, *width, is_word(*column)), style));
-    }
-    let name = cut(&theme.glyphs.plain(&name(row)), name_width, theme.glyphs.ascii);
-    let style = theme.operator(row.operator.map(Operator::kind));
-    spans.push(Text::styled(format!("  {name}"), if row.operator.is_some() { style } else { theme.text }));
-    Line::from(spans)
-}
-
-fn cell(
-    view: &View<'_>,
-    (source, bounds): (&Source<'_>, &Bounds),
-    shown: &TableView,
-    row: &KernelRow,
-    column: Column,
-) -> (Option<String>, Style) {
-    let theme = view.theme;
-    let time = |ns: Option<f64>| ns.map(|ns| millis(ns / 1e6));
-    let steps = source.steps().map(|(n, _)| n as f64);
-    match column {
-        Column::Share => (shown.share(row).map(percent), theme.number),
-        Column::Bar => {
-            // Scaled to the largest: the share beside it is of the whole.
-            let largest = shown.table.rows.iter().filter_map(|row| shown.share(row)).fold(0.0, f64::max);
-            let bar = bar(theme, shown.share(row).unwrap_or(0.0) / largest.max(1e-9), BAR);
-            (Some(bar), theme.operator(row.operator.map(Operator::kind)))
-        }
-        Column::Amount => {
-            let amount = shown.table.amount(row).map(|amount| amount / steps.unwrap_or(1.0));
-            (amount.map(|amount| amount_text(source.kind().measure(), amount)), theme.text)
-        }
-        Column::Calls => {
-            let calls = match steps {
-                Some(steps) => per_step(row.calls as f64 / steps),
-                None => count(row.calls),
-            };
-            (Some(calls), theme.text)
-        }
-        Column::Mean => (time(row.mean_ns), theme.text),
-        Column::Min => (time(row.min_ns), theme.dim),
-        Column::Max => (time(row.max_ns), theme.dim),
-        Column::Launched => (time(row.counters.mean(KERNEL_TIME)), theme.text),
-        Column::Grid => (row.grid.map(extent), theme.dim),
-        Column::Block => (row.block.map(extent), theme.dim),
-        Column::Registers => (row.registers.map(|n| n.to_string()), theme.dim),
-        Column::Shared => (row.shared_bytes.map(|n| scaled(n as f64, "B")), theme.dim),
-        Column::Class => match bounds.verdict(row) {
-            Ok(verdict) => (Some(verdict.class.word().to_owned()), theme.class(verdict.class)),
-            Err(_) => (None, theme.dim),
-        },
-        Column::Operator => {
-            let style = theme.operator(row.operator.map(Operator::kind));
-            (row.operator.map(|operator| operator.name().to_owned()), style)
-        }
-    }
 }
 
 fn is_word(column: Column) -> bool {

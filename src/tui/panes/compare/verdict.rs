@@ -1,18 +1,21 @@
-//! A comparison: the sentence, a line for each metric, the reasons, and what else differs.
+//! A comparison: the sentence, a line for each metric, both sides and what differs between them, reasons and advice.
 
 use ratatui::{
-    layout::Rect,
     style::Style,
     text::{Line, Span as Text},
 };
 
+use super::{Names, change};
 use crate::{
-    analysis::compare::{Comparison, Row, Side, Verdict},
-    base::units::{percent, ratio_change, three_digits},
+    analysis::compare::{Comparison, Row, Verdict},
+    base::units::{percent, three_digits},
     compare::{
         describe_difference, describe_method, describe_side, row_cells, undecided_reasons, visible_rows,
     },
-    tui::{theme::Theme, widgets::cut},
+    tui::{
+        theme::Theme,
+        widgets::{cut, wrapped, wrapped_behind},
+    },
 };
 
 /// The column with the interval drawn around zero.
@@ -37,57 +40,88 @@ pub struct UnjudgedRow {
     pub b: Option<f64>,
 }
 
-/// The comparison in lines that may be longer than the area.
-pub fn verdict<'a>(
+/// The sentence and the table.
+pub fn numbers<'a>(
     theme: &Theme,
     comparison: &Comparison,
     unjudged: &[UnjudgedRow],
-    area: Rect,
+    names: &Names,
+    width: u16,
 ) -> Vec<Line<'a>> {
     let plain = |text: &str| theme.glyphs.plain(text);
+    let word = format!(" {}  ", comparison.word);
+    let room = (width as usize).saturating_sub(1);
+    let mut sentence = wrapped_behind(word.len(), &plain(&comparison.sentence), room).into_iter();
     let mut lines = vec![Line::from(vec![
-        Text::styled(format!(" {}  ", comparison.word), colour(theme, comparison.verdict)),
-        Text::styled(plain(&comparison.sentence), theme.text),
+        Text::styled(word, colour(theme, comparison.verdict)),
+        Text::styled(sentence.next().unwrap_or_default(), theme.text),
     ])];
+    lines.extend(sentence.map(|line| Line::styled(format!(" {line}"), theme.text)));
     lines.push(Line::default());
-    let shown = columns(area.width);
+    let shown = columns(width);
     let scale = Scale::of(comparison);
-    let name_width = if area.width >= 46 { 13 } else { 10 };
+    let name_width = if width >= 46 { 13 } else { 10 };
+    let [side_a, side_b] = theme.sides();
     let heading = shown.iter().map(|(column, wide)| {
-        let name = match column {
-            1 => format!("A {}", short(&comparison.a)),
-            2 => format!("B {}", short(&comparison.b)),
-            3 => "B vs A".to_owned(),
-            4 => "95 % CI".to_owned(),
-            5 => "in cycles".to_owned(),
-            _ => return plain(&format!("{:^wide$}", format!("-{0} to +{0}", percent(scale.reach * 100.0)))),
+        let (name, style) = match column {
+            1 => (names.labelled(0, wide - 1, theme.glyphs), side_a),
+            2 => (names.labelled(1, wide - 1, theme.glyphs), side_b),
+            3 => ("B vs A".to_owned(), theme.dim),
+            4 => ("95 % CI".to_owned(), theme.dim),
+            5 => ("in cycles".to_owned(), theme.dim),
+            _ => {
+                let range = format!("{:^wide$}", format!("-{0} to +{0}", percent(scale.reach * 100.0)));
+                return Text::styled(plain(&range), theme.dim);
+            }
         };
-        format!("{:>wide$}", cut(&plain(&name), wide - 1, theme.glyphs.ascii))
+        Text::styled(format!("{:>wide$}", cut(&plain(&name), wide - 1, theme.glyphs.ascii)), style)
     });
-    lines.push(Line::styled(format!(" {:<name_width$}{}", "", heading.collect::<String>()), theme.dim));
+    let blank = Text::raw(" ".repeat(name_width + 1));
+    lines.push(Line::from(std::iter::once(blank).chain(heading).collect::<Vec<_>>()));
     let rows = visible_rows(comparison).filter(|row| unjudged.iter().all(|other| other.name != row.label));
     lines.extend(rows.map(|row| line(theme, row, shown, name_width, scale)));
     let known = unjudged.iter().filter(|row| row.a.is_some() || row.b.is_some());
     lines.extend(known.map(|row| unjudged_line(theme, row, shown, name_width)));
-    lines.push(Line::default());
-    for (labels, reason) in undecided_reasons(comparison) {
-        lines.push(Line::styled(plain(&format!(" {labels}: {reason}.")), theme.dim));
+    lines
+}
+
+/// The full names of both sides, what differs between them, what to do, what was measured, why rows are undecided, and
+/// the method.
+pub fn notes<'a>(theme: &Theme, comparison: &Comparison, width: u16) -> Vec<Vec<Line<'a>>> {
+    let mut notes: Vec<Vec<Line<'a>>> = Vec::new();
+    let room = (width as usize).saturating_sub(4);
+    let mut put = |prefix: &str, text: &str, styles: [Style; 2]| {
+        let lines = wrapped(&theme.glyphs.plain(text), room).into_iter().enumerate();
+        let line = |(i, line): (usize, String)| {
+            let prefix = if i == 0 { theme.glyphs.plain(prefix) } else { String::new() };
+            Line::from(vec![Text::styled(format!(" {prefix:<2}"), styles[0]), Text::styled(line, styles[1])])
+        };
+        notes.push(lines.map(line).collect());
+    };
+    let sides = [("A", &comparison.a), ("B", &comparison.b)];
+    for ((letter, side), style) in sides.into_iter().zip(theme.sides()) {
+        put(letter, &side.name, [style, theme.text]);
     }
-    for (name, side) in [("A", &comparison.a), ("B", &comparison.b)] {
-        let style = if side.blocking_issues.is_empty() { theme.dim } else { theme.warn };
-        let text = format!(" {name} {}: {}; {}", short(side), side.what, describe_side(side));
-        lines.push(Line::styled(plain(&text), style));
+    if comparison.differences.is_empty() {
+        put("", "no difference in configuration, device or program", [theme.dim, theme.dim]);
     }
     for difference in &comparison.differences {
         let (kind, text) = describe_difference(difference);
-        let style = if difference.blocks() { theme.warn } else { theme.dim };
-        lines.push(Line::styled(plain(&format!(" {kind}: {text}")), style));
+        let style = if difference.blocks() { theme.warn } else { theme.text };
+        put("≠", &format!("{text}  ({kind})"), [style, style]);
     }
-    lines.push(Line::styled(plain(&format!(" {}", describe_method(comparison))), theme.dim));
     for advice in &comparison.advice {
-        lines.push(Line::styled(plain(&format!(" → {advice}.")), theme.text));
+        put("→", &format!("{advice}."), [theme.accent, theme.text]);
     }
-    lines
+    for ((letter, side), style) in sides.into_iter().zip(theme.sides()) {
+        let trusted = if side.blocking_issues.is_empty() { theme.dim } else { theme.warn };
+        put(letter, &format!("{}; {}", side.what, describe_side(side)), [style, trusted]);
+    }
+    for (labels, reason) in undecided_reasons(comparison) {
+        put("", &format!("{labels}: {reason}."), [theme.dim, theme.dim]);
+    }
+    put("", &describe_method(comparison), [theme.dim, theme.dim]);
+    notes
 }
 
 /// What the whiskers of a comparison are drawn on.
@@ -165,7 +199,7 @@ fn unjudged_line<'a>(
     let cell = |column: usize| match column {
         1 => value(row.a),
         2 => value(row.b),
-        3 => row.a.zip(row.b).filter(|(a, _)| *a != 0.0).map_or_else(none, |(a, b)| ratio_change(b / a)),
+        3 => change(row.unit, row.a, row.b).map_or_else(none, |text| theme.glyphs.plain(&text)),
         _ => String::new(),
     };
     let cells: String = shown.iter().map(|(column, wide)| format!("{:>wide$}", cell(*column))).collect();
@@ -180,9 +214,4 @@ fn colour(theme: &Theme, verdict: Verdict) -> Style {
         Verdict::Worse => theme.bad,
         Verdict::Undecided => theme.warn,
     }
-}
-
-/// A snapshot's name, or the last part of a run's path.
-fn short(side: &Side) -> String {
-    side.name.rsplit('/').next().unwrap_or_default().to_owned()
 }
