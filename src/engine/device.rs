@@ -38,7 +38,7 @@ pub(super) fn unsupported(device: &Device) -> EngineError {
 pub fn check(device: &Device, options: &CandleOptions) -> Result<(), EngineError> {
     match device {
         Device::Cpu => CandleEngine::check(options),
-        Device::Cuda(index) => cuda::CudaEngine::check(options, *index as usize),
+        Device::Cuda(index) => cuda::CudaEngine::check(options, usable(*index)?),
         other => Err(unsupported(other)),
     }
 }
@@ -51,7 +51,7 @@ pub fn make_engine(
 ) -> Result<Box<dyn Engine>, EngineError> {
     match device {
         Device::Cpu => Ok(Box::new(CandleEngine::new(options, progress)?)),
-        Device::Cuda(index) => Ok(Box::new(cuda::CudaEngine::new(options, *index as usize, progress)?)),
+        Device::Cuda(index) => Ok(Box::new(cuda::CudaEngine::new(options, usable(*index)?, progress)?)),
         other => Err(unsupported(other)),
     }
 }
@@ -60,7 +60,7 @@ pub fn make_engine(
 pub fn loadable(device: &Device, threads: Option<u32>) -> Result<Box<dyn Loadable>, EngineError> {
     match device {
         Device::Cpu => Ok(Box::new(LoadedCpu::new(threads)?)),
-        Device::Cuda(index) => Ok(Box::new(cuda::LoadedGpu::new(*index as usize)?)),
+        Device::Cuda(index) => Ok(Box::new(cuda::LoadedGpu::new(usable(*index)?)?)),
         other => Err(unsupported(other)),
     }
 }
@@ -84,6 +84,12 @@ pub fn compute_capability(device: &Device) -> Option<u32> {
 /// Whether a model can run on the GPU numbered `index`; otherwise why not.
 pub fn usable_gpu(index: u32) -> Result<(), CudaError> {
     Gpu::check_usable(index as usize)
+}
+
+/// The number of a GPU that can be used.
+fn usable(index: u32) -> Result<usize, EngineError> {
+    usable_gpu(index).map_err(|error| no_device(&Device::Cuda(index).to_string(), &error.to_string()))?;
+    Ok(index as usize)
 }
 
 #[cfg(test)]

@@ -45,6 +45,8 @@ pub struct Session {
     rx: EventRx,
     tx: EventTx,
     batch: Vec<Envelope>,
+    /// The next batch is taken no earlier.
+    next_batch: Instant,
     recording: Recording,
     observer: Observer,
     threads: Vec<JoinHandle<()>>,
@@ -76,6 +78,8 @@ const STOP_TIMEOUT: Duration = Duration::from_millis(1500);
 const TEMPERATURE_TIMEOUT_S: f64 = 30.0;
 /// Taken in before signals, keys and frames have their turn.
 const BATCH_EVENTS: usize = 1024;
+/// Events are gathered for so long: a wake-up for every token costs more than the work on it.
+const GATHER: Duration = Duration::from_millis(20);
 
 impl Session {
     pub fn start(plan: Plan) -> Session {
@@ -108,6 +112,7 @@ impl Session {
             rx,
             tx,
             batch: Vec::with_capacity(BATCH_EVENTS),
+            next_batch: Instant::now(),
             observer: Observer::default(),
             threads: Vec::new(),
             tool_work: None,
@@ -193,10 +198,12 @@ impl Session {
         }
         // Signals and keys are heard between two batches, however many events wait.
         tokio::task::yield_now().await;
+        tokio::time::sleep_until(self.next_batch.into()).await;
         let flush_ms = u64::from(self.plan.composed.config.output.flush_ms);
         let wait = Duration::from_millis(flush_ms.clamp(10, 1000));
         let received = self.rx.recv_many(&mut self.batch, BATCH_EVENTS);
         let received = tokio::time::timeout(wait, received).await.unwrap_or(0);
+        self.next_batch = Instant::now() + if received < BATCH_EVENTS { GATHER } else { Duration::ZERO };
         self.take_in();
         self.tick();
         received

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Compiles the CUDA kernels ahead of time into assets/kernels/: `just kernels`. Needs nvcc, no GPU.
 
-Every file of src/engine/cuda/kernels/*.cu becomes one .fatbin with machine code for each capability below and PTX, which the
-driver compiles for later GPUs. manifest.json has the hash of the sources, by which a test finds files that are out of date, and
+Every file of src/engine/cuda/kernels/*.cu becomes a .fatbin for each type of numbers, with machine code for each capability below
+and PTX, which the driver compiles for later GPUs. manifest.json has the hash of the sources, by which a test finds files that are out of date, and
 the registers and spilled bytes of every kernel.
 """
 
@@ -22,6 +22,7 @@ TARGET = ROOT / "assets/kernels"
 CAPABILITIES = [80, 86, 89, 90, 100, 120]
 # 8.0 for all that have no machine code here, 9.0 for the early start of kernels and clusters.
 PTX = [80, 90]
+TYPES = ["bf16", "f16", "f32"]
 # Instructions of one capability alone.
 ONLY = {"product_hopper": "90a"}
 
@@ -42,11 +43,18 @@ def targets(name: str) -> list[str]:
     return [f"-gencode=arch=compute_{cap},code=[{','.join(code)}]" for cap, code in codes.items()]
 
 
-def compiled(source: pathlib.Path) -> list[dict]:
-    """Compiles one file; returns the resources of its kernels as the assembler reports them."""
-    name = source.stem
-    command = [nvcc(), "-fatbin", "-O3", "-std=c++17", "-compress-mode=size", "-Xptxas", "-v", *targets(name)]
-    command += ["-o", str(TARGET / f"{name}.fatbin"), str(source)]
+def types(source: pathlib.Path) -> list[str]:
+    """The types of numbers that a file has kernels of; one empty type where it has none."""
+    text = source.read_text()
+    return [kind for kind in TYPES if f"FOR_{kind.upper()}(" in text or f"OF_{kind}\n" in text] or [""]
+
+
+def compiled(job: tuple[pathlib.Path, str]) -> list[dict]:
+    """Compiles one file for one type; returns the resources of its kernels as the assembler reports them."""
+    source, kind = job
+    image = f"{source.stem}.{kind}.fatbin" if kind else f"{source.stem}.fatbin"
+    command = [nvcc(), "-fatbin", "-O3", "-std=c++17", "-compress-mode=size", "-Xptxas", "-v", *targets(source.stem)]
+    command += [*([f"-DOF_{kind}"] if kind else []), "-o", str(TARGET / image), str(source)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         sys.exit(f"kernels: nvcc failed on {source.name}:\n{done.stderr}")
@@ -75,8 +83,9 @@ def main() -> None:
     for old in TARGET.glob("*.fatbin"):
         old.unlink()
     sources = sorted(SOURCES.glob("*.cu"))
+    jobs = [(source, kind) for source in sources for kind in types(source)]
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        rows = [row for rows in pool.map(compiled, sources) for row in rows]
+        rows = [row for rows in pool.map(compiled, jobs) for row in rows]
     version = subprocess.run([nvcc(), "--version"], capture_output=True, text=True).stdout
     release = re.search(r"release ([\d.]+)", version)
     manifest = {
@@ -93,7 +102,7 @@ def main() -> None:
     (TARGET / "manifest.json").write_text(text + "\n")
     bytes_of = sum(path.stat().st_size for path in TARGET.glob("*.fatbin"))
     spilled = [row for row in rows if row["spilled_bytes"]]
-    print(f"kernels: {len(sources)} files, {len(rows)} kernels, {bytes_of / 1e6:.2f} MB, {len(spilled)} of them spill")
+    print(f"kernels: {len(jobs)} files, {len(rows)} kernels, {bytes_of / 1e6:.2f} MB, {len(spilled)} of them spill")
     for row in spilled:
         print(f"  {row['kernel']} for {row['for']}: {row['registers']} registers, {row['spilled_bytes']} bytes spilled")
 

@@ -15,9 +15,7 @@ use std::{
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicU32, AtomicU64, Ordering},
-        mpsc,
     },
-    thread,
     time::{Duration, Instant},
 };
 
@@ -34,7 +32,7 @@ use libloading::Library;
 use super::{
     blas::{self, Blas},
     error::CudaError,
-    images::{HOPPER, HOPPER_IMAGE, IMAGES, Manifest},
+    images::{HOPPER, Manifest, images},
 };
 use crate::{
     config::Dtype,
@@ -287,19 +285,22 @@ impl Gpu {
         unsafe { context.disable_event_tracking() };
         let stream = context.new_stream()?;
         let memory_use = Arc::default();
-        let blas = match cublas && blas::path().is_some() {
-            true => {
-                let workspace = alloc(&context, &memory_use, "cuBLAS", BLAS_WORKSPACE_BYTES)?;
-                context.bind_to_thread()?;
-                // SAFETY: of this context and stream, which live as long as the `Gpu`.
-                unsafe { Blas::new(stream.cu_stream().cast(), workspace) }.map_err(|error| match error {
-                    // The free memory can be read now.
-                    CudaError::NoRoom => out_of_memory(&context, "cuBLAS", BLAS_WORKSPACE_BYTES),
-                    other => other,
-                })?
+        let (mut blas, mut blas_failed) = (None, None);
+        if cublas && blas::path().is_some() {
+            let workspace = alloc(&context, &memory_use, "cuBLAS", BLAS_WORKSPACE_BYTES)?;
+            context.bind_to_thread()?;
+            // SAFETY: of this context and stream, which live as long as the `Gpu`.
+            match unsafe { Blas::new(stream.cu_stream().cast(), workspace) } {
+                Ok(made) => blas = made,
+                // A library that is older than the GPU, for example.
+                Err(CudaError::Blas(status)) => blas_failed = Some(status),
+                // The free memory can be read now.
+                Err(CudaError::NoRoom) => {
+                    return Err(out_of_memory(&context, "cuBLAS", BLAS_WORKSPACE_BYTES));
+                }
+                Err(other) => return Err(other),
             }
-            false => None,
-        };
+        }
         let multiprocessors =
             context.attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
         let capability = Self::capability(index).unwrap_or(0);
@@ -307,7 +308,7 @@ impl Gpu {
             context,
             stream,
             blas,
-            blas_failed: Cell::new(None),
+            blas_failed: Cell::new(blas_failed),
             modules: Vec::new(),
             functions: RefCell::default(),
             multiprocessors: usize::try_from(multiprocessors).unwrap_or(1).max(1),
@@ -316,40 +317,28 @@ impl Gpu {
         })
     }
 
-    /// Loads the kernels; `progress` gets how many of the files are loaded, and of how many, and may stop that. The driver compiles
-    /// them where there is no machine code for this GPU: that takes seconds, once.
-    pub fn load_kernels(&mut self, progress: &mut dyn FnMut(u64, u64) -> bool) -> Result<bool, CudaError> {
-        let images: Vec<&[u8]> =
-            IMAGES.into_iter().chain((self.capability == HOPPER).then_some(HOPPER_IMAGE)).collect();
-        let total = images.len() as u64;
-        let context = &self.context;
-        // One thread for each: compiling is the driver's work, on the CPU.
-        let (tx, rx) = mpsc::channel();
-        thread::scope(|scope| {
-            for (i, image) in images.into_iter().enumerate() {
-                let tx = tx.clone();
-                scope.spawn(move || {
-                    let _ = tx.send((i, context.load_module(Ptx::from_binary(image.to_vec()))));
-                });
+    /// Loads the kernels for numbers of one type; `progress` gets how many of the files are loaded, and of how many, and may stop
+    /// that. The driver compiles them where there is no machine code for this GPU: that takes seconds, once.
+    pub fn load_kernels(
+        &mut self,
+        dtype: Dtype,
+        progress: &mut dyn FnMut(u64, u64) -> bool,
+    ) -> Result<bool, CudaError> {
+        let images = images(dtype, self.capability);
+        for (done, image) in images.iter().enumerate() {
+            if !progress(done as u64, images.len() as u64) {
+                return Ok(false);
             }
-            drop(tx);
-            let mut goes_on = progress(0, total);
-            let mut modules = Vec::new();
-            for (i, module) in rx {
-                modules.push((i, module?));
-                goes_on &= progress(modules.len() as u64, total);
-            }
-            modules.sort_by_key(|(i, _)| *i);
-            self.modules = modules.into_iter().map(|(_, module)| module).collect();
-            Ok(goes_on)
-        })
+            self.modules.push(self.context.load_module(Ptx::from_binary(image.to_vec()))?);
+        }
+        Ok(true)
     }
 
     /// Why cuBLAS is not used, if it is not: it is not there, or failed with this status.
     pub fn without_cublas(&self) -> Option<WithoutCublas> {
         match (&self.blas, self.blas_failed.get()) {
-            (None, _) => Some(WithoutCublas::Absent),
-            (Some(_), Some(status)) => Some(WithoutCublas::Failed(status)),
+            (_, Some(status)) => Some(WithoutCublas::Failed(status)),
+            (None, None) => Some(WithoutCublas::Absent),
             (Some(_), None) => None,
         }
     }

@@ -4,28 +4,46 @@ use std::{fmt, sync::LazyLock};
 
 use serde::Deserialize;
 
-macro_rules! images {
-    ($($name:literal),* $(,)?) => {
-        [$(include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/assets/kernels/", $name, ".fatbin"))),*]
+use crate::config::Dtype;
+
+macro_rules! image {
+    ($name:expr) => {
+        include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/assets/kernels/", $name, ".fatbin"))
     };
 }
 
-/// Machine code for each capability of the manifest, and PTX for later GPUs.
-pub const IMAGES: [&[u8]; 8] = images![
-    "decode_attention",
-    "prefill_attention",
-    "product",
-    "rope",
-    "rows",
-    "sampling",
-    "skinny",
-    "synthetic",
-];
+macro_rules! images_of {
+    ($dtype:literal) => {
+        [
+            image!(concat!("decode_attention.", $dtype)),
+            image!(concat!("prefill_attention.", $dtype)),
+            image!(concat!("product.", $dtype)),
+            image!(concat!("rope.", $dtype)),
+            image!(concat!("rows.", $dtype)),
+            image!(concat!("skinny.", $dtype)),
+            image!(concat!("synthetic.", $dtype)),
+        ]
+    };
+}
 
-/// For compute capability 9.0 alone.
-pub const HOPPER_IMAGE: &[u8] =
-    include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/assets/kernels/product_hopper.fatbin"));
 pub const HOPPER: u32 = 90;
+
+/// The images of the kernels for numbers of one type: machine code for each capability of the manifest, and PTX for later GPUs.
+pub fn images(dtype: Dtype, capability: u32) -> Vec<&'static [u8]> {
+    let of_dtype: [&[u8]; 7] = match dtype {
+        Dtype::Bf16 => images_of!("bf16"),
+        Dtype::F16 => images_of!("f16"),
+        Dtype::F32 => images_of!("f32"),
+    };
+    let for_hopper: Option<&[u8]> = match dtype {
+        _ if capability != HOPPER => None,
+        Dtype::Bf16 => Some(image!("product_hopper.bf16")),
+        Dtype::F16 => Some(image!("product_hopper.f16")),
+        Dtype::F32 => None,
+    };
+    let sampling: &[u8] = image!("sampling");
+    of_dtype.into_iter().chain([sampling]).chain(for_hopper).collect()
+}
 
 /// What the images were made from and for.
 #[derive(Debug, Deserialize)]

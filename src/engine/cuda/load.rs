@@ -39,7 +39,7 @@ enum Work {
 impl LoadedGpu {
     pub fn new(index: usize) -> Result<LoadedGpu, CudaError> {
         let mut gpu = Gpu::open(index, true)?;
-        gpu.load_kernels(&mut |_, _| true)?;
+        gpu.load_kernels(Dtype::Bf16, &mut |_, _| true)?;
         let events = (gpu.event()?, gpu.event()?);
         let kernels = Kernels { gpu, dtype: Dtype::Bf16, activation: Activation::Silu };
         Ok(LoadedGpu { kernels, events, work: None })

@@ -34,7 +34,7 @@ fn kernels(dtype: Dtype) -> Kernels {
 
 fn kernels_with(dtype: Dtype, cublas: bool) -> Kernels {
     let mut gpu = Gpu::open(0, cublas).unwrap();
-    assert!(gpu.load_kernels(&mut |_, _| true).unwrap());
+    assert!(gpu.load_kernels(dtype, &mut |_, _| true).unwrap());
     Kernels { gpu, dtype, activation: Activation::Silu }
 }
 

@@ -138,11 +138,14 @@ impl Chart<'_> {
         for y in cells.top()..cells.bottom() {
             let below = usize::from(cells.bottom() - 1 - y) * steps;
             let style = self.ramp.at(scale.share_of_row(y));
-            for (x, halves) in (cells.left()..cells.right()).zip(&heights) {
+            let first = buf.index_of(cells.x, y);
+            for (cell, halves) in
+                buf.content[first..first + usize::from(cells.width)].iter_mut().zip(&heights)
+            {
                 let filled = halves.map(|height| height.saturating_sub(below).min(steps));
                 if filled != [0, 0] {
-                    set_symbol(&mut buf[(x, y)], self.theme.glyphs, filled);
-                    buf[(x, y)].set_style(style);
+                    set_symbol(cell, self.theme.glyphs, filled);
+                    cell.set_style(style);
                 }
             }
         }

@@ -8,6 +8,24 @@
 using bf16 = __nv_bfloat16;
 using f16 = __half;
 
+// A file is compiled once for each type of numbers, with OF_bf16, OF_f16 or OF_f32: a GPU that needs the kernels compiled by its
+// driver gets those of the run's type alone.
+#ifdef OF_bf16
+#define FOR_BF16(...) __VA_ARGS__
+#else
+#define FOR_BF16(...)
+#endif
+#ifdef OF_f16
+#define FOR_F16(...) __VA_ARGS__
+#else
+#define FOR_F16(...)
+#endif
+#ifdef OF_f32
+#define FOR_F32(...) __VA_ARGS__
+#else
+#define FOR_F32(...)
+#endif
+
 constexpr unsigned ALL_LANES = 0xffffffffu;
 
 __device__ __forceinline__ float wide(float x) { return x; }

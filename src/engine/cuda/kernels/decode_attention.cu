@@ -363,8 +363,8 @@ __device__ void plain_decode_attention(T* out, const T* qkv, const T* keys, cons
                                         window, scale, cap);                                                         \
     }
 #define DECODE_OF(T) DECODE(T, 64) DECODE(T, 80) DECODE(T, 96) DECODE(T, 128) DECODE(T, 256)
-DECODE_OF(bf16)
-DECODE_OF(f16)
+FOR_BF16(DECODE_OF(bf16))
+FOR_F16(DECODE_OF(f16))
 
 #define PLAIN_OF(T, NAME)                                                                                            \
     extern "C" __global__ void __launch_bounds__(PLAIN_WARPS * 32)                                                   \
@@ -374,6 +374,6 @@ DECODE_OF(f16)
         plain_decode_attention(out, qkv, keys, values, position, heads, kv_heads, capacity, window, scale, cap,      \
                                dim);                                                                                 \
     }
-PLAIN_OF(bf16, bf16)
-PLAIN_OF(f16, f16)
-PLAIN_OF(float, f32)
+FOR_BF16(PLAIN_OF(bf16, bf16))
+FOR_F16(PLAIN_OF(f16, f16))
+FOR_F32(PLAIN_OF(float, f32))

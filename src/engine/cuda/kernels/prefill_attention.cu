@@ -268,14 +268,14 @@ __device__ void plain_attention(T* out, const T* qkv, const T* keys, const T* va
     PREFILL(T, 96, 2, 64)                                                                                            \
     PREFILL(T, 128, 2, 64)                                                                                           \
     PREFILL(T, 256, 1, 32)
-PREFILL_OF(bf16)
-PREFILL_OF(f16)
+FOR_BF16(PREFILL_OF(bf16))
+FOR_F16(PREFILL_OF(f16))
 #define PLAIN_OF(T, NAME)                                                                                            \
     extern "C" __global__ void plain_attention_##NAME(T* out, const T* qkv, const T* keys, const T* values,          \
                                                       int length, int heads, int kv_heads, int capacity, int window, \
                                                       float scale, float cap, int dim) {                             \
         plain_attention(out, qkv, keys, values, length, heads, kv_heads, capacity, window, scale, cap, dim);         \
     }
-PLAIN_OF(bf16, bf16)
-PLAIN_OF(f16, f16)
-PLAIN_OF(float, f32)
+FOR_BF16(PLAIN_OF(bf16, bf16))
+FOR_F16(PLAIN_OF(f16, f16))
+FOR_F32(PLAIN_OF(float, f32))

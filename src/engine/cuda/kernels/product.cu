@@ -89,10 +89,10 @@ __device__ void product(Out* y, const T* x, const T* w, int m, int n, int k, int
         NAME(OUT* y, const T* x, const T* w, int m, int n, int k, int add) {                                         \
         product<T, OUT>(y, x, w, m, n, k, add);                                                                      \
     }
-PRODUCT(product_bf16, bf16, bf16)
-PRODUCT(product_f16, f16, f16)
-PRODUCT(product_logits_bf16, bf16, float)
-PRODUCT(product_logits_f16, f16, float)
+FOR_BF16(PRODUCT(product_bf16, bf16, bf16))
+FOR_F16(PRODUCT(product_f16, f16, f16))
+FOR_BF16(PRODUCT(product_logits_bf16, bf16, float))
+FOR_F16(PRODUCT(product_logits_f16, f16, float))
 
 // Any type and any k, without tensor cores: 64 by 64 in a block, 4 by 4 in a thread.
 template <typename T, typename Out>
@@ -139,8 +139,8 @@ __device__ void plain_product(Out* y, const T* x, const T* w, int m, int n, int 
         NAME(OUT* y, const T* x, const T* w, int m, int n, int k, int add) {                                         \
         plain_product<T, OUT>(y, x, w, m, n, k, add);                                                                \
     }
-PLAIN_PRODUCT(plain_product_f32, float, float)
-PLAIN_PRODUCT(plain_product_bf16, bf16, bf16)
-PLAIN_PRODUCT(plain_product_f16, f16, f16)
-PLAIN_PRODUCT(plain_product_logits_bf16, bf16, float)
-PLAIN_PRODUCT(plain_product_logits_f16, f16, float)
+FOR_F32(PLAIN_PRODUCT(plain_product_f32, float, float))
+FOR_BF16(PLAIN_PRODUCT(plain_product_bf16, bf16, bf16))
+FOR_F16(PLAIN_PRODUCT(plain_product_f16, f16, f16))
+FOR_BF16(PLAIN_PRODUCT(plain_product_logits_bf16, bf16, float))
+FOR_F16(PLAIN_PRODUCT(plain_product_logits_f16, f16, float))

@@ -170,7 +170,7 @@ __device__ void product(Out* y, const T* x, const T* w, int m, int n, int k, int
         NAME(OUT* y, const T* x, const T* w, int m, int n, int k, int add) {                                         \
         product<T, OUT>(y, x, w, m, n, k, add);                                                                      \
     }
-PRODUCT(hopper_product_bf16, bf16, bf16)
-PRODUCT(hopper_product_f16, f16, f16)
-PRODUCT(hopper_product_logits_bf16, bf16, float)
-PRODUCT(hopper_product_logits_f16, f16, float)
+FOR_BF16(PRODUCT(hopper_product_bf16, bf16, bf16))
+FOR_F16(PRODUCT(hopper_product_f16, f16, f16))
+FOR_BF16(PRODUCT(hopper_product_logits_bf16, bf16, float))
+FOR_F16(PRODUCT(hopper_product_logits_f16, f16, float))

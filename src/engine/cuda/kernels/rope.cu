@@ -73,6 +73,6 @@ __device__ void rope(T* qkv, T* keys, T* values, const T* bias, const float* que
         rope(qkv, keys, values, bias, query_norm, key_norm, cosines, sines, start, rows, length, heads, kv_heads,    \
              dim, capacity, eps);                                                                                    \
     }
-ROPE_OF(bf16, bf16)
-ROPE_OF(f16, f16)
-ROPE_OF(float, f32)
+FOR_BF16(ROPE_OF(bf16, bf16))
+FOR_F16(ROPE_OF(f16, f16))
+FOR_F32(ROPE_OF(float, f32))

@@ -125,6 +125,6 @@ template <typename T> __device__ void add_bias(T* x, const T* bias, size_t rows,
     extern "C" __global__ void add_bias_##NAME(T* x, const T* bias, size_t rows, int n) {                            \
         add_bias(x, bias, rows, n);                                                                                  \
     }
-ROWS_OF(bf16, bf16)
-ROWS_OF(f16, f16)
-ROWS_OF(float, f32)
+FOR_BF16(ROWS_OF(bf16, bf16))
+FOR_F16(ROWS_OF(f16, f16))
+FOR_F32(ROWS_OF(float, f32))

@@ -146,9 +146,10 @@ __device__ void skinny_f32(float* y, const float* w, const float* x, const float
     SKINNY(skinny_8_##T, T, T, 1, false)                                                                             \
     SKINNY(skinny_gated_8_##T, T, T, 1, true)                                                                        \
     SKINNY(skinny_logits_8_##T, T, float, 1, false)
-SKINNY_OF(bf16)
-SKINNY_OF(f16)
+FOR_BF16(SKINNY_OF(bf16))
+FOR_F16(SKINNY_OF(f16))
 
+#ifdef OF_f32
 extern "C" __global__ void __launch_bounds__(WARPS * 32)
     skinny_f32(float* y, const float* w, const float* x, const float* bias, const float* residual, int m, int n, int k,
                int activation) {
@@ -159,3 +160,4 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
                      int k, int activation) {
     skinny_f32<true>(y, w, x, bias, residual, m, n, k, activation);
 }
+#endif

@@ -31,6 +31,6 @@ __device__ void synthetic(T* out, uint64_t key, size_t rows, int columns, float 
                                                 float spread) {                                                      \
         synthetic(out, key, rows, columns, offset, spread);                                                          \
     }
-SYNTHETIC(bf16, bf16)
-SYNTHETIC(f16, f16)
-SYNTHETIC(float, f32)
+FOR_BF16(SYNTHETIC(bf16, bf16))
+FOR_F16(SYNTHETIC(f16, f16))
+FOR_F32(SYNTHETIC(float, f32))
