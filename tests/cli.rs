@@ -50,8 +50,14 @@ fn help_lists_commands_and_exit_codes() {
     for command in ["run", "replay", "demo", "config"] {
         assert_eq!(run(dir.path(), &[command, "--help"]).code, 0, "{command}");
     }
+    let short = format!("llmprof-tui {}\n", env!("CARGO_PKG_VERSION"));
+    let version = run(dir.path(), &["-V"]);
+    assert_eq!((version.code, &version.out), (0, &short));
     let version = run(dir.path(), &["--version"]);
-    assert_eq!((version.code, version.out), (0, format!("llmprof-tui {}\n", env!("CARGO_PKG_VERSION"))));
+    assert!(version.out.starts_with(&short), "{}", version.out);
+    for word in ["commit ", "rustc ", "kernels compiled with CUDA", "8.0", "12.0", "PTX"] {
+        assert!(version.out.contains(word), "{word}: {}", version.out);
+    }
 }
 
 #[test]

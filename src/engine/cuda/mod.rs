@@ -104,7 +104,7 @@ impl CudaEngine {
     pub fn new(options: &CandleOptions, index: usize, progress: Progress<'_>) -> Result<Self, EngineError> {
         let mut gpu = Gpu::open(index, options.cublas)?;
         Self::check_on(&gpu, options)?;
-        if !gpu.load_kernels(*dtype, &mut |done, total| progress(PrepareStep::Kernels, done, total))? {
+        if !gpu.load_kernels(options.dtype, &mut |done, total| progress(PrepareStep::Kernels, done, total))? {
             return Err(EngineError::Cancelled);
         }
         let CandleOptions { spec, dtype, batch, max_positions, prompt_tokens, .. } = options;
