@@ -152,13 +152,12 @@ impl ScreenLayout {
         hit.target(*area, position.x)
     }
 
-    /// How long a column of the charts is; none without charts.
-    pub fn column_ns(&self) -> u64 {
-        let of_time = self.hits.iter().find_map(|(area, hit)| match hit {
+    /// How long a column of the charts is, where there are any.
+    pub fn column_ns(&self) -> Option<u64> {
+        self.hits.iter().find_map(|(area, hit)| match hit {
             Hit::Time(axis) => Some(axis.column_ns(area.width)),
             _ => None,
-        });
-        of_time.unwrap_or(0)
+        })
     }
 }
 

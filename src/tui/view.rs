@@ -23,6 +23,9 @@ use crate::{
 
 static NO_RUNS: RunTree = RunTree::EMPTY;
 
+/// Columns of the charts, before they are drawn.
+const USUAL_COLUMNS: u16 = 100;
+
 /// Read-only: a frame is a pure function of it.
 #[derive(Clone, Copy)]
 pub struct View<'a> {
@@ -258,7 +261,7 @@ impl<'a> View<'a> {
             tokens_seen: self.state.trail.count(),
             tokens_back: self.tokens_back(),
             now: self.state.now,
-            column_ns: 0,
+            column_ns: self.time_axis().column_ns(USUAL_COLUMNS),
             readings: self.gpu().map_or(0, |gpu| gpu_rows(gpu).len()),
             points: self.state.roofline().points.len(),
             incidents: self.state.flight.incidents.len(),

@@ -83,9 +83,13 @@ pub fn events(run: &Path) -> Vec<Envelope> {
     events
 }
 
-/// How a run ended: its last event.
+/// How a run ended. Only measurements of the profiler itself may follow that.
 pub fn finished(run: &Path) -> RunFinished {
-    match events(run).pop().map(|envelope| envelope.event) {
+    let mut events = events(run);
+    while let Some(Event::Observer(_)) = events.last().map(|envelope| &envelope.event) {
+        events.pop();
+    }
+    match events.pop().map(|envelope| envelope.event) {
         Some(Event::RunFinished(finished)) => finished,
         last => panic!("{} ends with {last:?}", run.display()),
     }

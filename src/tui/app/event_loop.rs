@@ -216,7 +216,8 @@ impl App {
             self.ui.message = Some(obstacle.to_owned());
             return None;
         }
-        update(&mut self.ui, action, Extent { column_ns: self.layout.column_ns(), ..extent })
+        let column_ns = self.layout.column_ns().unwrap_or(extent.column_ns);
+        update(&mut self.ui, action, Extent { column_ns, ..extent })
     }
 }
 

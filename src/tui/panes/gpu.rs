@@ -246,6 +246,8 @@ pub fn row<'a>(
         },
         reason,
         limit: limit.filter(|_| matches!(reading, Reading::Power | Reading::SmClock | Reading::Temp)),
+        // The highest clock is as it should be.
+        warns: reading != Reading::SmClock,
         selected: view.ui.reading == i,
     }
 }

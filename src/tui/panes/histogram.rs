@@ -45,25 +45,76 @@ impl Widget for Histogram<'_> {
             let height = if *count > 0 { eighths.max(1) } else { 0 };
             draw_bar(buf, column, height, theme.glyphs, ramp.at(i as f32 / cells.width.max(1) as f32));
         }
-        let axis = cells.bottom() - 1;
-        let mut free_from = cells.x;
-        for (name, ms) in known {
-            let share = ((ms - from) / (to - from)).clamp(0.0, 1.0);
-            let x = cells.x + (share * f64::from(cells.width - 1)).round() as u16;
-            let up = if theme.glyphs.ascii { "^" } else { "▴" };
-            buf[(x, axis)].set_symbol(up).set_style(theme.accent);
-            if x >= free_from && x + 1 + name.len() as u16 <= cells.right() {
-                buf.set_string(x + 1, axis, name, theme.dim);
-                free_from = x + 2 + name.len() as u16;
-            }
-        }
+        draw_axis(buf, Rect { y: cells.bottom() - 1, height: 1, ..cells }, (from, to), &known, theme);
     }
 }
 
-/// From the minimum to a little above the 99th percentile, or to the maximum.
+/// The ends of the range, and a mark at each percentile, with its name where there is room.
+fn draw_axis(buf: &mut Buffer, axis: Rect, (from, to): (f64, f64), marks: &[(&str, f64)], theme: &Theme) {
+    let column = |ms: f64| {
+        let share = ((ms - from) / (to - from)).clamp(0.0, 1.0);
+        (share * f64::from(axis.width - 1)).round() as u16
+    };
+    let mut taken = vec![false; axis.width as usize];
+    let mut put = |at: u16, text: &str, style| {
+        let (first, width) = (usize::from(at), text.chars().count());
+        // A free cell on both sides.
+        let room = first.saturating_sub(1)..(first + width + 1).min(taken.len());
+        if first + width > taken.len() || taken[room].iter().any(|taken| *taken) {
+            return;
+        }
+        taken[first..first + width].fill(true);
+        buf.set_string(axis.x + at, axis.y, text, style);
+    };
+    let up = if theme.glyphs.ascii { "^" } else { "▴" };
+    for (i, (name, ms)) in marks.iter().enumerate() {
+        let at = column(*ms);
+        let next = marks.get(i + 1).map_or(axis.width, |(_, ms)| column(*ms));
+        let named = format!("{up}{name}");
+        let width = named.chars().count() as u16;
+        put(at, if at + width < next { &named } else { up }, theme.accent);
+    }
+    let [left, right] = [from, to].map(three_digits);
+    put(0, &left, theme.dim);
+    put(axis.width.saturating_sub(right.chars().count() as u16), &right, theme.dim);
+}
+
+/// From a little below the 1st percentile to a little above the 99th, or from the minimum to the maximum.
 fn range(distribution: &Distribution) -> Option<(f64, f64)> {
-    let from = distribution.min_ms()?;
-    let to = distribution.percentile_ms(99.0).map(|p99| p99 + (p99 - from) * 0.15);
-    let to = to.unwrap_or(distribution.max_ms()?).max(from * 1.02);
-    (distribution.n() > 1).then_some((from, to))
+    let (min, max) = (distribution.min_ms()?, distribution.max_ms()?);
+    let tail = |p| distribution.percentile_ms(p).filter(|_| distribution.n() >= 100);
+    let (from, to) = match (tail(1.0), tail(99.0)) {
+        (Some(low), Some(high)) => {
+            let margin = (high - low) * 0.3;
+            ((low - margin).max(min), high + margin)
+        }
+        _ => (min, max),
+    };
+    (distribution.n() > 1).then_some((from, to.max(from * 1.02)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        config::ThemeName,
+        tui::theme::{Depth, Glyphs},
+    };
+
+    #[test]
+    fn marks_and_ends_do_not_overwrite_each_other() {
+        let theme = Theme::new(ThemeName::NoColour, Depth::Ansi, Glyphs::UNICODE);
+        let axis = |marks: &[(&str, f64)]| {
+            let area = Rect::new(0, 0, 40, 1);
+            let mut buf = Buffer::empty(area);
+            draw_axis(&mut buf, area, (1.0, 2.0), marks, &theme);
+            (0..40).map(|x| buf[(x, 0)].symbol()).collect::<String>()
+        };
+        assert_eq!(axis(&[("p50", 1.4), ("p90", 1.7)]), "1.00            ▴p50       ▴p90     2.00");
+        assert_eq!(
+            axis(&[("p50", 1.5), ("p90", 1.53), ("p99", 1.6)]).trim_end(),
+            "1.00                ▴   ▴p99        2.00"
+        );
+        assert_eq!(axis(&[("p50", 1.0), ("p90", 2.0)]), "▴p50                                   ▴");
+    }
 }

@@ -98,6 +98,7 @@ fn host_rows<'a>(view: &View<'a>, host: &'a HostState, cores: usize) -> Vec<Row<
             extreme,
             reason: None,
             limit: None,
+            warns: false,
             selected: false,
         }
     };

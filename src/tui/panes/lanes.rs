@@ -29,8 +29,10 @@ pub struct Row<'a> {
     pub series: &'a Series,
     pub range: (f32, f32),
     pub style: Style,
-    /// The line across the chart: near it, the colour warns.
+    /// The line across the chart.
     pub limit: Option<f32>,
+    /// Near its limit, the colour warns.
+    pub warns: bool,
     pub readout: Option<String>,
     /// How its least and largest values are written.
     pub extreme: fn(f64) -> String,
@@ -141,7 +143,7 @@ pub fn draw_rows(view: &View<'_>, rows: Vec<Row<'_>>, area: Rect, buf: &mut Buff
             columns: spans(&columns),
             range: row.range,
             style: row.style,
-            ramp: row.limit.map(|_| theme.load()),
+            ramp: row.limit.filter(|_| row.warns).map(|_| theme.load()),
             limit: row.limit,
             theme,
             label_width: label,

@@ -346,7 +346,8 @@ impl TimeAxis {
             label(self.now.secs() - before, &format!(" -{} ", short_seconds(before)));
             before += step;
         }
-        if self.to >= self.now {
+        // Seconds as numbers are rounded.
+        if self.to.0.saturating_add(1_000_000) >= self.now.0 {
             label(self.to.secs(), " now ");
         }
         if let Some((place, text)) = cursor {
