@@ -1,19 +1,21 @@
 //! Makes the README's pictures from the demo recording, and one from a recording made on a GPU:
-//! `cargo run --example pictures`. With a directory as argument, every pane at three sizes in two themes is written there.
+//! `cargo run --example pictures`. Every pane at three sizes in two themes is written to docs/pictures/panes, Runs with runs that are
+//! simulated here.
 
-use std::{error::Error, fs, path::Path};
+use std::{error::Error, fs, path::Path, process::Command};
 
 use llmprof::{
     analysis::compare::{Options, compare},
     config::ThemeName,
     event::Stamp,
-    rundir::{EventReader, Player},
+    rundir::{EventReader, Player, list_runs},
     state::Snapshot,
     tui::{
         frame::Frame,
+        run_tree::RunTree,
         svg::{Paper, animated_svg, svg},
         theme::{Depth, Glyphs, Theme},
-        ui::{Overlay, Pane, UiState},
+        ui::{Arrangement, Overlay, Pane, UiState},
         view::View,
     },
 };
@@ -60,9 +62,6 @@ const SIZES: [(u16, u16); 3] = [(80, 24), (120, 40), (200, 50)];
 
 fn main() -> Result<(), Box<dyn Error>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    if let Some(dir) = std::env::args().nth(1) {
-        return every_pane(root, Path::new(&dir));
-    }
     fs::create_dir_all(root.join("docs/pictures"))?;
     for picture in PICTURES {
         let path = root.join(format!("docs/pictures/{}.svg", picture.0));
@@ -77,11 +76,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         })
         .collect();
     fs::write(root.join("docs/pictures/tour.svg"), animated_svg(&screens?, 4.0, Paper::DARK))?;
-    Ok(())
+    every_pane(root, &root.join("docs/pictures/panes"))
 }
 
 fn every_pane(root: &Path, dir: &Path) -> Result<(), Box<dyn Error>> {
     fs::create_dir_all(dir)?;
+    let _runs = record_runs()?;
     for (name, recording, pane, at) in PANES {
         for (width, height) in SIZES {
             for (theme, suffix) in [(ThemeName::Dark, "dark"), (ThemeName::Light, "light")] {
@@ -91,6 +91,29 @@ fn every_pane(root: &Path, dir: &Path) -> Result<(), Box<dyn Error>> {
         }
     }
     Ok(())
+}
+
+/// Records simulated runs and a sweep below `runs` in an empty directory, which becomes the current one.
+fn record_runs() -> Result<tempfile::TempDir, Box<dyn Error>> {
+    let program = std::env::current_exe()?.with_file_name("../llmprof-tui");
+    let dir = tempfile::tempdir()?;
+    std::env::set_current_dir(dir.path())?;
+    for overrides in [
+        "model=qwen2_5_7b runtime.requests=6",
+        "model=qwen2_5_7b runtime.requests=6 model.dtype=f16",
+        "experiment=heat model=qwen2_5_7b runtime.requests=8 runtime.sim.scenario=thermal",
+        "-m model=qwen3_0_6b runtime.batch_size=1,2,4,8 runtime.requests=4",
+        "model=smollm2_135m runtime.requests=6",
+        "model=smollm2_135m runtime.requests=6 infer=long",
+    ] {
+        let mut run = Command::new(&program);
+        run.args(["run", "--quiet", "runtime=sim", "runtime.sim.speed=0", "runtime.warmup=1"]);
+        let done = run.args(overrides.split(' ')).output()?;
+        if !done.status.success() {
+            return Err(format!("{overrides}: {}", String::from_utf8_lossy(&done.stderr)).into());
+        }
+    }
+    Ok(dir)
 }
 
 /// The picture as SVG.
@@ -118,7 +141,12 @@ fn screen(root: &Path, picture: Picture) -> Result<Buffer, Box<dyn Error>> {
         }
         _ => None,
     };
+    let runs = match pane {
+        Pane::Runs => RunTree::new(list_runs(Path::new("runs")), Arrangement::default()),
+        _ => RunTree::default(),
+    };
     let view = View {
+        runs: &runs,
         snapshots: &snapshots,
         comparison: comparison.as_ref(),
         ..View::of(player.state(), &ui, &theme)
