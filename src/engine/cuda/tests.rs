@@ -17,7 +17,7 @@ use crate::{
     base::noise,
     config::Dtype,
     engine::{
-        candle::{CandleEngine, WeightSource, rope, stock::StockModel},
+        candle::{CandleEngine, WeightSource, rope},
         launch::Heads,
     },
     model::{
@@ -678,59 +678,67 @@ fn tokens_equal_those_of_the_cpu() {
     }
 }
 
-/// Logits of a prompt by candle-transformers on the same weights.
-fn stock_logits(config: &serde_json::Value, dtype: Dtype, ids: &[u32]) -> Vec<f32> {
-    let device = Device::new_cuda(0).unwrap();
-    let mut model =
-        StockModel::synthetic(config).unwrap().make(dtype, 3, 1, &device, &mut |_, _, _| true).unwrap();
-    let ids = Tensor::from_slice(ids, (1, ids.len()), &device).unwrap();
-    flat(&model.forward(&ids, 0).unwrap().to_device(&Device::Cpu).unwrap())
-}
+/// Needs candle's own kernels.
+#[cfg(feature = "candle-cuda")]
+mod against_stock {
+    use super::*;
+    use crate::engine::candle::stock::StockModel;
 
-#[test]
-#[ignore = "needs a GPU with 32 GB free"]
-fn half_precision_is_as_accurate_as_stock() {
-    // The shape of Qwen2.5-7B.
-    assert_as_accurate_as_stock(&serde_json::json!({
-        "model_type": "qwen2", "vocab_size": 152064, "hidden_size": 3584, "intermediate_size": 18944,
-        "num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4, "hidden_act": "silu",
-        "rms_norm_eps": 1e-6, "rope_theta": 1_000_000.0, "max_position_embeddings": 131072,
-        "tie_word_embeddings": false, "use_sliding_window": false, "sliding_window": 131072, "max_window_layers": 28
-    }));
-}
+    /// Logits of a prompt by candle-transformers on the same weights.
+    fn stock_logits(config: &serde_json::Value, dtype: Dtype, ids: &[u32]) -> Vec<f32> {
+        let device = Device::new_cuda(0).unwrap();
+        let mut model =
+            StockModel::synthetic(config).unwrap().make(dtype, 3, 1, &device, &mut |_, _, _| true).unwrap();
+        let ids = Tensor::from_slice(ids, (1, ids.len()), &device).unwrap();
+        flat(&model.forward(&ids, 0).unwrap().to_device(&Device::Cpu).unwrap())
+    }
 
-#[test]
-#[ignore = "needs a GPU with 16 GB free"]
-fn half_precision_of_gemma_is_as_accurate_as_stock() {
-    // The shape of gemma-2-2b: heads of 256 and soft caps on the tensor cores.
-    assert_as_accurate_as_stock(&serde_json::json!({
-        "model_type": "gemma2", "vocab_size": 256000, "hidden_size": 2304, "intermediate_size": 9216,
-        "num_hidden_layers": 26, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
-        "hidden_activation": "gelu_pytorch_tanh", "rms_norm_eps": 1e-6, "rope_theta": 10_000.0,
-        "max_position_embeddings": 8192, "sliding_window": 4096, "query_pre_attn_scalar": 256,
-        "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, "attention_bias": false
-    }));
-}
+    #[test]
+    #[ignore = "needs a GPU with 32 GB free"]
+    fn half_precision_is_as_accurate_as_stock() {
+        // The shape of Qwen2.5-7B.
+        assert_as_accurate_as_stock(&serde_json::json!({
+            "model_type": "qwen2", "vocab_size": 152064, "hidden_size": 3584, "intermediate_size": 18944,
+            "num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4, "hidden_act": "silu",
+            "rms_norm_eps": 1e-6, "rope_theta": 1_000_000.0, "max_position_embeddings": 131072,
+            "tie_word_embeddings": false, "use_sliding_window": false, "sliding_window": 131072, "max_window_layers": 28
+        }));
+    }
 
-/// Our logits in bf16 have no larger error than candle-transformers' own in bf16, compared with its logits in f32.
-fn assert_as_accurate_as_stock(config: &serde_json::Value) {
-    let spec = ModelSpec::from_hf(config).unwrap();
-    let ids: Vec<u32> = (0..96).map(|i| (noise::bits(4, i) % spec.vocab as u64) as u32).collect();
-    let reference = stock_logits(config, Dtype::F32, &ids);
-    let stock = stock_logits(config, Dtype::Bf16, &ids);
-    let mut engine =
-        CudaEngine::new(&options(&spec, Dtype::Bf16, 1, ids.len(), 4), 0, &mut |_, _, _| true).unwrap();
-    engine.prefill(&Prompts { ids: ids.clone(), batch: 1 }).unwrap();
-    let ours: Vec<f32> =
-        engine.decoder.kernels.gpu.download(&engine.decoder.sampling.logits, spec.vocab).unwrap();
-    let error = |found: &[f32]| {
-        let norm =
-            |values: &mut dyn Iterator<Item = f32>| values.map(|v| f64::from(v).powi(2)).sum::<f64>().sqrt();
-        norm(&mut found.iter().zip(&reference).map(|(a, b)| a - b)) / norm(&mut reference.iter().copied())
-    };
-    let (ours, stock) = (error(&ours), error(&stock));
-    println!("relative error of the logits in bf16: ours {ours:.4}, candle-transformers {stock:.4}");
-    assert!(ours < 1.2 * stock && ours < 0.1, "ours {ours:.4}, candle-transformers {stock:.4}");
+    #[test]
+    #[ignore = "needs a GPU with 16 GB free"]
+    fn half_precision_of_gemma_is_as_accurate_as_stock() {
+        // The shape of gemma-2-2b: heads of 256 and soft caps on the tensor cores.
+        assert_as_accurate_as_stock(&serde_json::json!({
+            "model_type": "gemma2", "vocab_size": 256000, "hidden_size": 2304, "intermediate_size": 9216,
+            "num_hidden_layers": 26, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
+            "hidden_activation": "gelu_pytorch_tanh", "rms_norm_eps": 1e-6, "rope_theta": 10_000.0,
+            "max_position_embeddings": 8192, "sliding_window": 4096, "query_pre_attn_scalar": 256,
+            "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, "attention_bias": false
+        }));
+    }
+
+    /// Our logits in bf16 have no larger error than candle-transformers' own in bf16, compared with its logits in f32.
+    fn assert_as_accurate_as_stock(config: &serde_json::Value) {
+        let spec = ModelSpec::from_hf(config).unwrap();
+        let ids: Vec<u32> = (0..96).map(|i| (noise::bits(4, i) % spec.vocab as u64) as u32).collect();
+        let reference = stock_logits(config, Dtype::F32, &ids);
+        let stock = stock_logits(config, Dtype::Bf16, &ids);
+        let mut engine =
+            CudaEngine::new(&options(&spec, Dtype::Bf16, 1, ids.len(), 4), 0, &mut |_, _, _| true).unwrap();
+        engine.prefill(&Prompts { ids: ids.clone(), batch: 1 }).unwrap();
+        let ours: Vec<f32> =
+            engine.decoder.kernels.gpu.download(&engine.decoder.sampling.logits, spec.vocab).unwrap();
+        let error = |found: &[f32]| {
+            let norm = |values: &mut dyn Iterator<Item = f32>| {
+                values.map(|v| f64::from(v).powi(2)).sum::<f64>().sqrt()
+            };
+            norm(&mut found.iter().zip(&reference).map(|(a, b)| a - b)) / norm(&mut reference.iter().copied())
+        };
+        let (ours, stock) = (error(&ours), error(&stock));
+        println!("relative error of the logits in bf16: ours {ours:.4}, candle-transformers {stock:.4}");
+        assert!(ours < 1.2 * stock && ours < 0.1, "ours {ours:.4}, candle-transformers {stock:.4}");
+    }
 }
 
 /// Random weights preserve the scale of activations: after 80 layers the logits are finite and not flat.
