@@ -351,7 +351,7 @@ impl TimeAxis {
             label(self.to.secs(), " now ");
         }
         if let Some((place, text)) = cursor {
-            buf.set_string(place.x, place.y, text, theme.selected);
+            buf.set_string(place.x, place.y, text, theme.text.patch(theme.selected));
         }
     }
 }

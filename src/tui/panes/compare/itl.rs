@@ -173,12 +173,17 @@ fn indented<'l>(mut spans: Vec<Text<'l>>) -> Line<'l> {
     Line::from(spans)
 }
 
-/// From a little below the smallest value to a little above the 99th percentiles; `None` where a side has too few values.
+/// From a little below the 1st percentiles to a little above the 99th, or the extremes of few values; `None` where a side has too few values.
 fn range(itl: &[Counts; 2]) -> Option<(f64, f64)> {
     if itl.iter().any(|counts| counts.n() < 2) {
         return None;
     }
-    let from = itl.iter().filter_map(Counts::min_ms).fold(f64::INFINITY, f64::min);
+    // Two tokens may arrive at once: one such gap would be half of the range.
+    let low = itl.iter().filter_map(|counts| match counts.n() {
+        100.. => counts.percentile_ms(1.0),
+        _ => counts.min_ms(),
+    });
+    let from = low.fold(f64::INFINITY, f64::min);
     let high = itl.iter().filter_map(|counts| counts.percentile_ms(99.0).or(counts.max_ms()));
     let span = (high.fold(from, f64::max) - from).max(from * 0.02);
     Some(((from - 0.1 * span).max(0.0), from + 1.15 * span))
