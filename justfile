@@ -60,10 +60,6 @@ candle-cuda *ARGS:
 gpu-test:
     cargo test --release --lib cuda -- --ignored --test-threads 1
 
-# An archive and a Debian package under target/dist, for glibc 2.28 and later
-dist:
-    assets/dist/dist.sh
-
 # Random kills, signals, stalls and full disks over simulated runs
 chaos SECONDS="600":
     LLMPROF_CHAOS_SECONDS={{SECONDS}} cargo test --test chaos -- --nocapture

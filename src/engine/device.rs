@@ -31,7 +31,13 @@ fn no_device(asked: &str, remedy: &str) -> EngineError {
 
 /// The error for a device that there is no engine for.
 pub(super) fn unsupported(device: &Device) -> EngineError {
-    no_device(&device.to_string(), "the engines are for cpu and cuda:0, cuda:1, …; use runtime.device=cpu")
+    let remedy = match device {
+        Device::Cuda(_) => {
+            "candle's own kernels are not in this build (feature candle-cuda); use runtime=candle or runtime.device=cpu"
+        }
+        _ => "there is no engine for it; use runtime.device=cpu",
+    };
+    no_device(&device.to_string(), remedy)
 }
 
 /// Whether the model could be made on `device`, without making it.
@@ -84,6 +90,22 @@ pub fn compute_capability(device: &Device) -> Option<u32> {
 /// Whether a model can run on the GPU numbered `index`; otherwise why not.
 pub fn usable_gpu(index: u32) -> Result<(), CudaError> {
     Gpu::check_usable(index as usize)
+}
+
+/// Why a GPU that is there is not used.
+pub fn unused_gpu(index: u32) -> Option<String> {
+    match usable_gpu(index) {
+        Err(error @ CudaError::TooOld { .. }) => Some(error.to_string()),
+        _ => None,
+    }
+}
+
+/// Where a model of candle-transformers runs: on a GPU only in a build with candle's own kernels.
+pub fn for_stock(asked: &str, resolved: Device) -> Device {
+    match resolved {
+        Device::Cuda(_) if asked == "auto" && !cfg!(feature = "candle-cuda") => Device::Cpu,
+        resolved => resolved,
+    }
 }
 
 /// The number of a GPU that can be used.

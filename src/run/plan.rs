@@ -77,8 +77,14 @@ impl Plan {
             RunDir::name_in(&dir)?;
         }
         let resolved = device::resolve(&config.runtime.device, config.hardware.device_index)?;
+        let (asked, index) = (config.runtime.device.as_str(), config.hardware.device_index);
         let device = match config.runtime.name {
-            Runtime::Candle | Runtime::CandleStock => resolved,
+            Runtime::Candle => {
+                let unused = device::unused_gpu(index).filter(|_| asked == "auto");
+                remarks.extend(unused.map(|reason| format!("the model runs on the CPU: {reason}")));
+                resolved
+            }
+            Runtime::CandleStock => device::for_stock(asked, resolved),
             Runtime::Sim => Device::Sim,
             Runtime::Watch => Device::None,
         };
