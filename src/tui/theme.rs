@@ -414,6 +414,14 @@ pub enum Resolution {
 }
 
 impl Resolution {
+    /// Columns in a cell.
+    pub fn columns(self) -> usize {
+        match self {
+            Resolution::Styled(ChartStyle::Block) | Resolution::Ascii => 1,
+            Resolution::Styled(ChartStyle::Quadrant | ChartStyle::Braille) => 2,
+        }
+    }
+
     /// Steps of height in a cell.
     pub fn rows(self) -> usize {
         match self {

@@ -116,10 +116,8 @@ fn verdict<'a>(view: &View<'a>) -> Line<'a> {
     if let (Phase::Preparing, Some(loading), Some(run)) =
         (view.state.phase, &view.state.loading, &view.state.run)
     {
-        return Line::from(vec![
-            Text::styled(gauge(view, loading.share()), theme.accent),
-            Text::styled(plain(&loading.describe(run.weight_bytes)), theme.text),
-        ]);
+        let text = gauge(view, loading.share()) + &plain(&loading.describe(run.weight_bytes));
+        return Line::from(Text::styled(text, theme.accent));
     }
     let warming_up = view.state.active.as_ref().is_some_and(|a| a.started.warmup);
     let reason = match view.state.phase {

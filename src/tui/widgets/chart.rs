@@ -130,10 +130,16 @@ impl Chart<'_> {
         let height = |span: &Option<Span>| {
             span.map_or(0, |span| ((scale.share(span.mid) * all).round() as usize).max(1))
         };
+        let one_column = self.theme.glyphs.chart.columns() == 1;
         let heights: Vec<[usize; 2]> = self
             .columns
             .chunks(2)
             .map(|pair| [height(&pair[0]), height(pair.get(1).unwrap_or(&pair[0]))])
+            .map(|halves| match halves {
+                [0, one] | [one, 0] if one_column => [one; 2],
+                [left, right] if one_column => [(left + right).div_ceil(2); 2],
+                halves => halves,
+            })
             .collect();
         for y in cells.top()..cells.bottom() {
             let below = usize::from(cells.bottom() - 1 - y) * steps;
@@ -234,9 +240,7 @@ fn tick(value: f32) -> String {
 fn set_symbol(cell: &mut Cell, glyphs: Glyphs, [left, right]: [usize; 2]) {
     match glyphs.chart {
         Resolution::Ascii | Resolution::Styled(ChartStyle::Block) => {
-            // One column in a cell: the mean of the halves.
-            let height = if left == 0 || right == 0 { left.max(right) } else { (left + right).div_ceil(2) };
-            cell.set_symbol(glyphs.bars[height - 1]);
+            cell.set_symbol(glyphs.bars[left - 1]);
         }
         Resolution::Styled(ChartStyle::Quadrant) => {
             const QUADRANTS: [[&str; 3]; 3] = [[" ", "▗", "▐"], ["▖", "▄", "▟"], ["▌", "▙", "█"]];
@@ -466,6 +470,13 @@ mod tests {
             drawn(&[Some(0.5), Some(0.5), Some(1.0), Some(1.0)], (2, 2), Glyphs::UNICODE, |_| {}),
             " █\n██\n"
         );
+    }
+
+    #[test]
+    fn an_area_has_no_gap_below_its_edge() {
+        let halves = [Some(1.0), Some(0.3), Some(1.0), Some(1.0)];
+        let drawn = drawn(&halves, (2, 4), Glyphs::UNICODE, |_| {});
+        assert_eq!(drawn, " █\n▅█\n██\n██\n");
     }
 
     #[test]
