@@ -339,7 +339,7 @@ fn memory_and_length_are_checked_before_anything_is_made() {
     let refusal = options.check_within(20_000_000_000, None).unwrap_err().to_string();
     assert!(refusal.starts_with("tiny needs 9") && refusal.contains("20.0 GB free; try model="), "{refusal}");
     let on_gpu = options.check_within(20_000_000_000, Some("a GPU")).unwrap_err().to_string();
-    assert!(on_gpu.contains("20.0 GB on a GPU free") && !on_gpu.contains("CUDA build"), "{on_gpu}");
+    assert!(on_gpu.contains("20.0 GB on a GPU free") && !on_gpu.contains("NVIDIA GPU"), "{on_gpu}");
     options.check_within(100_000_000_000, None).unwrap();
     let absurd = StockOptions { prompt_tokens: usize::MAX, batch: usize::MAX, ..options.clone() };
     assert!(matches!(absurd.check_within(u64::MAX - 1, None), Err(EngineError::OutOfMemory { .. })));

@@ -343,8 +343,7 @@ impl Session {
             return message(!self.sim_kernels.fetch_xor(true, Ordering::Relaxed));
         }
         let Some(tracer) = &self.tracer else {
-            let (reason, remedy) =
-                ("this run has no kernels on a GPU", "run it on an NVIDIA GPU, in a build with CUDA");
+            let (reason, remedy) = ("this run has no kernels on a GPU", "run it on an NVIDIA GPU");
             let state = TraceState::Refused { reason: reason.to_owned(), remedy: remedy.to_owned() };
             self.emit(Event::KernelTrace(KernelTrace { tool: "CUPTI".to_owned(), state }));
             return format!("{reason}; {remedy}");

@@ -129,7 +129,7 @@ pub fn check_footprint(
         None if free_address_space().is_some_and(|left| left < needed) => {
             "a higher limit on address space (ulimit -v)"
         }
-        None => "a CUDA build",
+        None => "an NVIDIA GPU",
     });
     Err(EngineError::OutOfMemory {
         what: model.to_owned(),
@@ -185,21 +185,21 @@ mod tests {
                 160,
                 21_900_000_000,
                 "qwen2_5_7b needs 30.5 GB as f32, 21.9 GB free; \
-                 try model.dtype=bf16, model=smollm2_135m, or a CUDA build",
+                 try model.dtype=bf16, model=smollm2_135m, or an NVIDIA GPU",
             ),
             (
                 Dtype::F32,
                 1,
                 160,
                 4_000_000_000,
-                "qwen2_5_7b needs 30.5 GB as f32, 4.0 GB free; try model=smollm2_135m or a CUDA build",
+                "qwen2_5_7b needs 30.5 GB as f32, 4.0 GB free; try model=smollm2_135m or an NVIDIA GPU",
             ),
             (
                 Dtype::Bf16,
                 1,
                 160,
                 4_000_000_000,
-                "qwen2_5_7b needs 15.8 GB as bf16, 4.0 GB free; try model=smollm2_135m or a CUDA build",
+                "qwen2_5_7b needs 15.8 GB as bf16, 4.0 GB free; try model=smollm2_135m or an NVIDIA GPU",
             ),
             (
                 Dtype::Bf16,
@@ -207,7 +207,7 @@ mod tests {
                 8192,
                 21_900_000_000,
                 "qwen2_5_7b needs 217.7 GB as bf16, 21.9 GB free; try a smaller runtime.batch_size or \
-                 dataset.prompt_tokens, model=smollm2_135m, or a CUDA build",
+                 dataset.prompt_tokens, model=smollm2_135m, or an NVIDIA GPU",
             ),
         ];
         let spec = qwen2_5_7b();

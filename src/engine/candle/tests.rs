@@ -97,7 +97,7 @@ fn refusals() {
         assert_eq!(engine(&options).err().unwrap().to_string(), message);
     }
     let error = CandleEngine::with_free_memory(&options(), 1000, &mut |_, _, _| true).err().unwrap();
-    let message = "tiny needs 0 MB as f32, 0 MB free; try model=smollm2_135m or a CUDA build";
+    let message = "tiny needs 0 MB as f32, 0 MB free; try model=smollm2_135m or an NVIDIA GPU";
     assert_eq!(error.to_string(), message);
 }
 

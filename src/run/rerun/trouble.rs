@@ -207,7 +207,7 @@ fn no_kernels(observed: &Observation<'_>) -> Trouble {
     let range = observed.range;
     match observed.kernel {
         _ if observed.device.is_cpu() => TroubleKind::CpuWorkload
-            .with_remedy("use a GPU (runtime.device=cuda:0, in a build with CUDA)"),
+            .with_remedy("use a GPU (runtime.device=cuda:0)"),
         Some(kernel) => TroubleKind::KernelNotLaunched { kernel: kernel.to_owned(), range }.with_remedy(
             "give a list of kernels of this phase (profiling.ncu.kernels, profiling.ncu.phase), and a smaller \
              profiling.ncu.launch_skip",
