@@ -535,6 +535,10 @@ fn rows_and_tokens_are_selected_by_click() {
     mouse(&terminal, 0, (30, 8));
     terminal.see("before the newest");
     terminal.press("G", "tokens · last");
+    // What is said above the tabs stays in the log.
+    terminal.press("s", "snap-1");
+    terminal.send("\r");
+    terminal.press("8", "screen");
     quit(&terminal);
 }
 

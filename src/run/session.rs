@@ -215,6 +215,13 @@ impl Session {
         self.drain();
     }
 
+    /// Keeps what the screen said, while the run goes on.
+    pub fn keep_message(&mut self, text: &str) {
+        if self.state.finished.is_none() && !self.closed {
+            self.notice(Level::Info, "screen", text.to_owned());
+        }
+    }
+
     fn notice(&mut self, level: Level, source: &str, text: String) {
         self.emit(Event::Notice(Notice { level, source: source.to_owned(), text }));
     }

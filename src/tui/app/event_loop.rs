@@ -84,6 +84,7 @@ impl App {
             let replay_moves = self.player.as_ref().is_some_and(Player::moves);
             self.start_next();
             self.follow_tool();
+            self.keep_message();
             let sweep_moves = self.follow_sweep(now);
             let reads = self.follow_comparison() | self.follow_runs();
             let is_drawn = is_drawn()?;
@@ -208,6 +209,17 @@ impl App {
             self.ui.message = Some(format!("not available {reason}"));
         }
         None
+    }
+
+    /// A message stays in the log of a live run when it has left the screen.
+    fn keep_message(&mut self) {
+        if self.kept_message == self.ui.message {
+            return;
+        }
+        self.kept_message = self.ui.message.clone();
+        if let (Some(text), Some(live), None) = (&self.kept_message, &mut self.live, &self.player) {
+            live.session.keep_message(text);
+        }
     }
 
     pub(super) fn act(&mut self, action: Action) -> Option<Effect> {

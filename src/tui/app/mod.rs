@@ -44,6 +44,8 @@ pub struct App {
     glyphs: Glyphs,
     /// As last drawn.
     layout: ScreenLayout,
+    /// The message that was last kept in the log.
+    kept_message: Option<String>,
     /// What the mouse button was pressed on.
     pressed: Option<Target>,
     live: Option<Live>,
@@ -95,6 +97,7 @@ impl App {
             glyphs: Glyphs::for_terminal(config),
             layout: ScreenLayout::default(),
             pressed: None,
+            kept_message: None,
             live: None,
             next: None,
             player: None,

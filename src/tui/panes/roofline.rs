@@ -357,21 +357,22 @@ fn details(view: &View<'_>, roofline: &Roofline, selected: usize, area: Rect, bu
     let Some(point) = roofline.points.get(selected).filter(|_| area.height > 0) else { return };
     let plain = |text: &str| theme.glyphs.plain(text);
     let mut lines = vec![Line::from(vec![
-        Text::styled(plain(&format!(" {}  ", point.label())), style_of(view, point)),
+        Text::styled(plain(&format!("{}  ", point.label())), style_of(view, point)),
         Text::styled(plain(&point.describe()), theme.text),
     ])];
     match (&point.verdict, &roofline.peaks) {
         (Some(verdict), _) => {
             lines.push(Line::styled(
-                plain(&format!(" {}: {}", verdict.class.word(), verdict.rule)),
+                plain(&format!("{}: {}", verdict.class.word(), verdict.rule)),
                 theme.text,
             ));
         }
-        (None, Err(why)) => lines.push(Line::styled(plain(&format!(" Peaks unknown: {why}")), theme.warn)),
+        (None, Err(why)) => lines.push(Line::styled(plain(&format!("Peaks unknown: {why}")), theme.warn)),
         (None, Ok(_)) => {}
     }
     let source =
         roofline.peaks.as_ref().map_or_else(|_| String::new(), |peaks| format!("; peaks: {}", peaks.source));
-    lines.push(Line::styled(plain(&format!(" {}{source}", point.basis)), theme.dim));
-    Paragraph::new(lines).wrap(Wrap { trim: false }).render(area, buf);
+    lines.push(Line::styled(plain(&format!("{}{source}", point.basis)), theme.dim));
+    let place = Rect { x: area.x + 1, width: area.width.saturating_sub(2), ..area };
+    Paragraph::new(lines).wrap(Wrap { trim: true }).render(place, buf);
 }
