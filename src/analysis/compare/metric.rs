@@ -6,7 +6,7 @@ use serde::{Serialize, Serializer};
 use thiserror::Error;
 
 use crate::{
-    base::units::{bytes, millis, three_digits},
+    base::units::{binary_bytes, millis, three_digits},
     event::Phase,
 };
 
@@ -158,7 +158,7 @@ impl Metric {
             Metric::Ttft(_) | Metric::Tpot(_) | Metric::Itl(_) => millis(value),
             Metric::DecodeTokS | Metric::PrefillTokS => format!("{} tok/s", three_digits(value)),
             Metric::JPerToken => format!("{} J/token", three_digits(value)),
-            Metric::PeakMemory => bytes(value as u64),
+            Metric::PeakMemory => binary_bytes(value as u64),
             Metric::KernelsPerToken => format!("{} /token", three_digits(value)),
         }
     }
