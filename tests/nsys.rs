@@ -19,6 +19,7 @@ const INSTALL: &str = "\
     set -e
     . /etc/os-release
     mirror=$(apt-get indextargets --format '$(REPO_URI)' | head -n 1)
+    [ -n \"$mirror\" ]
     echo \"deb $mirror $VERSION_CODENAME contrib non-free\" > /etc/apt/sources.list.d/nsight.list
     apt-get update -qq
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends nsight-systems
