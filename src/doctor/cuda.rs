@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::{Context, Finding, Machine, inventory::Gpu, parse};
 use crate::{
+    engine::cuda::dotted,
     event::Device,
     tools::libraries::{self, CUBLAS, CUPTI, Wanted},
 };
@@ -23,7 +24,6 @@ pub(super) fn driver(context: &Context, _: &[Gpu]) -> Finding {
 }
 
 pub(super) fn build(context: &Context) -> Finding {
-    let dotted = |cap: u32| format!("{}.{}", cap / 10, cap % 10);
     let Ok(gpus) = context.inventory.gpus() else {
         return Finding::skip("there is no GPU: models run on the CPU");
     };

@@ -48,22 +48,6 @@ pub fn loader_cache(text: &str) -> Vec<(String, PathBuf)> {
     text.lines().filter_map(entry).collect()
 }
 
-/// The files in `/proc/self/maps`, each once.
-pub fn mapped_files(maps: &str) -> Vec<PathBuf> {
-    let file = |line: &str| line.find('/').map(|at| PathBuf::from(line[at..].trim_end()));
-    let mut files: Vec<PathBuf> = maps.lines().filter_map(file).collect();
-    files.sort();
-    files.dedup();
-    files
-}
-
-/// The major version in a library's file name: 13 for `libcudart.so.13` and for `libcudart.so.13.0.96`, where `stem` is
-/// `libcudart`. A year is not a major version: the file behind `libcupti.so.13` is called `libcupti.so.2025.3.1`.
-pub fn library_major(file: &str, stem: &str) -> Option<u32> {
-    let major = file.strip_prefix(stem)?.strip_prefix(".so.")?.split('.').next()?.parse().ok()?;
-    (major < 1000).then_some(major)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -121,12 +105,5 @@ mod tests {
                 ("libc.so.6".to_owned(), PathBuf::from("/lib/x86_64-linux-gnu/libc.so.6")),
             ]
         );
-        let maps = "7f1 r--p 0000 fd:01 12  /usr/lib/libcublas.so.13.0.2\n7f2 r-xp 0000 fd:01 12  /usr/lib/libcublas.so.13.0.2\n\
-                    7ff rw-p 0000 00:00 0  [stack]\n";
-        assert_eq!(mapped_files(maps), [PathBuf::from("/usr/lib/libcublas.so.13.0.2")]);
-        assert_eq!(library_major("libcudart.so.13.0.96", "libcudart"), Some(13));
-        assert_eq!(library_major("libcublasLt.so.13", "libcublas"), None);
-        assert_eq!(library_major("libcudart.so", "libcudart"), None);
-        assert_eq!(library_major("libcupti.so.2025.3.1", "libcupti"), None);
     }
 }

@@ -71,7 +71,7 @@ def compiled(job: tuple[pathlib.Path, str]) -> list[dict]:
 
 
 def hash_of_sources() -> str:
-    """As `hash_of_sources` in src/engine/cuda/images.rs computes it: each name and content, by name."""
+    """As tests/images.rs computes it: each name and content, by name."""
     digest = hashlib.sha256()
     for path in sorted(SOURCES.glob("*.cu*")):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")

@@ -3,12 +3,7 @@
 // Reason: cuBLAS is a C library that works on raw device pointers.
 #![allow(unsafe_code)]
 
-use std::{
-    ffi::c_void,
-    path::{Path, PathBuf},
-    ptr,
-    sync::OnceLock,
-};
+use std::{ffi::c_void, path::Path, ptr, sync::OnceLock};
 
 use libloading::Library;
 
@@ -54,19 +49,18 @@ const GEMM_DEFAULT: i32 = -1;
 const ALLOC_FAILED: Status = 3;
 
 /// The library's functions.
-struct Cublas {
+pub struct Cublas {
     create: unsafe extern "C" fn(*mut Handle) -> Status,
     destroy: unsafe extern "C" fn(Handle) -> Status,
     set_stream: unsafe extern "C" fn(Handle, *mut c_void) -> Status,
     set_workspace: unsafe extern "C" fn(Handle, *mut c_void, usize) -> Status,
     gemm_ex: GemmEx,
-    path: PathBuf,
     _library: Library,
 }
 
 impl Cublas {
     /// The library; found and loaded once. `None` where there is none.
-    fn get() -> Option<&'static Cublas> {
+    pub fn get() -> Option<&'static Cublas> {
         static LOADED: OnceLock<Option<Cublas>> = OnceLock::new();
         LOADED
             .get_or_init(|| CUBLAS.candidates(&System::here()).iter().find_map(|path| Cublas::load(path)))
@@ -96,15 +90,9 @@ impl Cublas {
             set_stream: function!("cublasSetStream_v2"),
             set_workspace: function!("cublasSetWorkspace_v2"),
             gemm_ex: function!("cublasGemmEx"),
-            path: path.to_owned(),
             _library: library,
         })
     }
-}
-
-/// The file that cuBLAS is loaded from; `None` where there is none.
-pub fn path() -> Option<&'static Path> {
-    Cublas::get().map(|library| library.path.as_path())
 }
 
 /// cuBLAS on one stream.
@@ -115,13 +103,14 @@ pub struct Blas {
 }
 
 impl Blas {
-    /// Where cuBLAS is found.
-    ///
     /// # Safety
     /// `stream` is a stream of the current context, and so is the memory of `workspace`. Both live as long as the result, which
     /// is used on no other stream.
-    pub unsafe fn new(stream: *mut c_void, workspace: Buffer) -> Result<Option<Blas>, CudaError> {
-        let Some(library) = Cublas::get() else { return Ok(None) };
+    pub unsafe fn new(
+        library: &'static Cublas,
+        stream: *mut c_void,
+        workspace: Buffer,
+    ) -> Result<Blas, CudaError> {
         let mut handle = ptr::null_mut();
         // SAFETY: it writes a handle. A context is current, as the caller guarantees.
         check(unsafe { (library.create)(&mut handle) })?;
@@ -132,7 +121,7 @@ impl Blas {
             check((library.set_stream)(handle, stream))?;
             check((library.set_workspace)(handle, address, bytes))?;
         }
-        Ok(Some(blas))
+        Ok(blas)
     }
 
     /// A product, summed in f32.

@@ -10,6 +10,7 @@ use std::{
     cell::{Cell, RefCell},
     collections::HashMap,
     ffi::c_void,
+    fmt,
     marker::PhantomData,
     ptr,
     sync::{
@@ -30,9 +31,9 @@ use half::{bf16, f16};
 use libloading::Library;
 
 use super::{
-    blas::{self, Blas},
+    blas::{Blas, Cublas},
     error::CudaError,
-    images::{HOPPER, Manifest, images},
+    images::{HOPPER, Manifest, dotted, images},
 };
 use crate::{
     config::Dtype,
@@ -49,12 +50,12 @@ use crate::{
 const BLAS_WORKSPACE_BYTES: usize = 32 << 20;
 
 pub struct Gpu {
+    /// Dropped first: it works on the stream.
+    blas: Option<Blas>,
+    /// Why it is not used, if it is not.
+    without_cublas: Cell<Option<WithoutCublas>>,
     context: Arc<CudaContext>,
     stream: Arc<CudaStream>,
-    /// `None` where there is no cuBLAS, or none is wanted.
-    blas: Option<Blas>,
-    /// The error of a cuBLAS that cannot multiply on this GPU.
-    blas_failed: Cell<Option<i32>>,
     modules: Vec<Arc<CudaModule>>,
     functions: RefCell<HashMap<String, CudaFunction>>,
     pub multiprocessors: usize,
@@ -77,11 +78,27 @@ impl MemoryUse {
     }
 }
 
+/// Why cuBLAS is not used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WithoutCublas {
-    /// Not found, or not wanted.
-    Absent,
+    NotWanted,
+    NotFound,
+    /// With this status.
     Failed(i32),
+}
+
+impl fmt::Display for WithoutCublas {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            WithoutCublas::NotWanted => f.write_str("cuBLAS is off (runtime.cublas=false)"),
+            WithoutCublas::NotFound => f.write_str(
+                "cuBLAS was not found (install CUDA 12 or 13, or the PyPI package nvidia-cublas)",
+            ),
+            WithoutCublas::Failed(status) => {
+                write!(f, "cuBLAS fails on this GPU with status {status} (install a newer one)")
+            }
+        }
+    }
 }
 
 /// Device memory.
@@ -285,30 +302,33 @@ impl Gpu {
         unsafe { context.disable_event_tracking() };
         let stream = context.new_stream()?;
         let memory_use = Arc::default();
-        let (mut blas, mut blas_failed) = (None, None);
-        if cublas && blas::path().is_some() {
-            let workspace = alloc(&context, &memory_use, "cuBLAS", BLAS_WORKSPACE_BYTES)?;
-            context.bind_to_thread()?;
-            // SAFETY: of this context and stream, which live as long as the `Gpu`.
-            match unsafe { Blas::new(stream.cu_stream().cast(), workspace) } {
-                Ok(made) => blas = made,
-                // A library that is older than the GPU, for example.
-                Err(CudaError::Blas(status)) => blas_failed = Some(status),
-                // The free memory can be read now.
-                Err(CudaError::NoRoom) => {
-                    return Err(out_of_memory(&context, "cuBLAS", BLAS_WORKSPACE_BYTES));
+        let blas = match cublas.then(Cublas::get) {
+            None => Err(WithoutCublas::NotWanted),
+            Some(None) => Err(WithoutCublas::NotFound),
+            Some(Some(library)) => {
+                let workspace = alloc(&context, &memory_use, "cuBLAS", BLAS_WORKSPACE_BYTES)?;
+                context.bind_to_thread()?;
+                // SAFETY: of this context and stream, which the `Gpu` drops later.
+                match unsafe { Blas::new(library, stream.cu_stream().cast(), workspace) } {
+                    Ok(blas) => Ok(blas),
+                    // A library that is older than the GPU, for example.
+                    Err(CudaError::Blas(status)) => Err(WithoutCublas::Failed(status)),
+                    // The free memory can be read now.
+                    Err(CudaError::NoRoom) => {
+                        return Err(out_of_memory(&context, "cuBLAS", BLAS_WORKSPACE_BYTES));
+                    }
+                    Err(other) => return Err(other),
                 }
-                Err(other) => return Err(other),
             }
-        }
+        };
         let multiprocessors =
             context.attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
         let capability = Self::capability(index).unwrap_or(0);
         Ok(Gpu {
+            without_cublas: Cell::new(blas.as_ref().err().copied()),
+            blas: blas.ok(),
             context,
             stream,
-            blas,
-            blas_failed: Cell::new(blas_failed),
             modules: Vec::new(),
             functions: RefCell::default(),
             multiprocessors: usize::try_from(multiprocessors).unwrap_or(1).max(1),
@@ -334,13 +354,8 @@ impl Gpu {
         Ok(true)
     }
 
-    /// Why cuBLAS is not used, if it is not: it is not there, or failed with this status.
     pub fn without_cublas(&self) -> Option<WithoutCublas> {
-        match (&self.blas, self.blas_failed.get()) {
-            (_, Some(status)) => Some(WithoutCublas::Failed(status)),
-            (None, None) => Some(WithoutCublas::Absent),
-            (Some(_), None) => None,
-        }
+        self.without_cublas.get()
     }
 
     pub fn name(&self) -> String {
@@ -481,7 +496,7 @@ impl Gpu {
     /// A matrix product, summed in f32: by cuBLAS, or by our own kernels where there is none.
     pub fn multiply(&self, p: &Product<'_>) -> Result<(), CudaError> {
         p.check(Launch::of("the product"), p.n)?;
-        let Some(blas) = self.blas.as_ref().filter(|_| self.blas_failed.get().is_none()) else {
+        let Some(blas) = self.blas.as_ref().filter(|_| self.without_cublas.get().is_none()) else {
             return self.own_product(p);
         };
         self.context.bind_to_thread()?;
@@ -489,7 +504,7 @@ impl Gpu {
         match unsafe { blas.multiply(p) } {
             // A library that is older than the GPU, for example.
             Err(CudaError::Blas(status)) => {
-                self.blas_failed.set(Some(status));
+                self.without_cublas.set(Some(WithoutCublas::Failed(status)));
                 self.own_product(p)
             }
             done => done,
@@ -497,16 +512,13 @@ impl Gpu {
     }
 
     fn own_product(&self, p: &Product<'_>) -> Result<(), CudaError> {
-        /// Rows and columns of a block, its threads and its shared memory, as in `product*.cu`.
-        struct Tiling(&'static str, usize, usize, usize);
         let aligned = [p.x, p.w].iter().all(|slice| slice.address().is_multiple_of(16));
-        let Tiling(kernel, rows, columns, shared_bytes) = match p.dtype {
-            Dtype::F32 => Tiling("plain_product", 64, 64, 0),
-            _ if !aligned || !p.k.is_multiple_of(8) => Tiling("plain_product", 64, 64, 0),
-            _ if self.capability == HOPPER => {
-                Tiling("hopper_product", 128, 256, 4 * (128 + 256) * 128 + 1024)
-            }
-            _ => Tiling("product", 128, 128, 3 * (128 + 128) * 128),
+        let tensor_cores = p.dtype != Dtype::F32 && aligned && p.k.is_multiple_of(8);
+        // Rows and columns of a block and its shared memory, as in `product*.cu`.
+        let (kernel, rows, columns, shared_bytes) = match self.capability {
+            _ if !tensor_cores => ("plain_product", 64, 64, 0),
+            HOPPER => ("hopper_product", 128, 256, 4 * (128 + 256) * 128 + 1024),
+            _ => ("product", 128, 128, 3 * (128 + 128) * 128),
         };
         let logits = if p.out == p.dtype { "" } else { "_logits" };
         let name = format!("{kernel}{logits}_{}", p.dtype.name());
@@ -679,10 +691,6 @@ impl Listener for NodeCounter {
             self.nodes.lock().unwrap_or_else(PoisonError::into_inner).resize(self.count(), instance);
         }
     }
-}
-
-fn dotted(capability: u32) -> String {
-    format!("{}.{}", capability / 10, capability % 10)
 }
 
 /// Opens the driver's library, which may be outside of the loader's path. cudarc finds it by its name then, and would panic without

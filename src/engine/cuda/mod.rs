@@ -22,10 +22,15 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use cudarc::driver::{CudaEvent, CudaGraph};
 
-pub use self::{blas::path as cublas_path, error::CudaError, gpu::Gpu, images::Manifest, load::LoadedGpu};
+pub use self::{
+    error::CudaError,
+    gpu::Gpu,
+    images::{Manifest, dotted},
+    load::LoadedGpu,
+};
 use self::{
     decoder::{Decoder, Weights},
-    gpu::{Ring, WithoutCublas},
+    gpu::Ring,
     kernels::SamplingParameters,
 };
 use super::{
@@ -62,7 +67,6 @@ pub struct CudaEngine {
     events: VecDeque<(CudaEvent, CudaEvent)>,
     spare_events: Vec<(CudaEvent, CudaEvent)>,
     device_time: Option<Duration>,
-    cublas_wanted: bool,
 }
 
 /// What chooses tokens.
@@ -127,7 +131,6 @@ impl CudaEngine {
             events: VecDeque::new(),
             spare_events: Vec::new(),
             device_time: None,
-            cublas_wanted: options.cublas,
         };
         if !progress(PrepareStep::Kernels, 0, 1) {
             return Err(EngineError::Cancelled);
@@ -314,15 +317,7 @@ impl Engine for CudaEngine {
     }
 
     fn remark(&self) -> Option<String> {
-        let why = match (self.decoder.kernels.gpu.without_cublas()?, self.cublas_wanted) {
-            (WithoutCublas::Absent, false) => "cuBLAS is off (runtime.cublas=false)".to_owned(),
-            (WithoutCublas::Absent, true) => {
-                "cuBLAS was not found (install CUDA 12 or 13, or the PyPI package nvidia-cublas)".to_owned()
-            }
-            (WithoutCublas::Failed(status), _) => {
-                format!("cuBLAS fails on this GPU with status {status} (install a newer one)")
-            }
-        };
+        let why = self.decoder.kernels.gpu.without_cublas()?;
         Some(format!("{why}: prefill uses our own products, which are slower; decode is not affected"))
     }
 

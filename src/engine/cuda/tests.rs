@@ -129,46 +129,46 @@ fn matrix(k: &Kernels, values: &[f32], rows: usize, columns: usize) -> Matrix {
     Matrix { values: put(k, values), rows, columns }
 }
 
+/// A product of random numbers: alone, added to what is there with a bias, and as logits.
+fn assert_product_matches(k: &Kernels, draws: &mut Draws, (rows, n, columns): (usize, usize, usize)) {
+    let dtype = k.dtype;
+    let (x, w) = (draws.values(rows * columns, dtype), draws.values(n * columns, dtype));
+    let (bias, before) = (draws.values(n, dtype), draws.values(rows * n, dtype));
+    let product = tensor(&x, &[rows, columns]).matmul(&tensor(&w, &[n, columns]).t().unwrap()).unwrap();
+    let (x, w) = (put(k, &x), matrix(k, &w, n, columns));
+    let what = format!("{rows}×{columns} by {n}");
+
+    let y = room(k, rows * n);
+    k.linear(&y, &x, &w, rows, None, false).unwrap();
+    assert_close(&get(k, &y, rows * n), &flat(&product), dtype, &what);
+
+    let y = put(k, &before);
+    k.linear(&y, &x, &w, rows, Some(&put(k, &bias)), true).unwrap();
+    let sum = product.broadcast_add(&tensor(&bias, &[n])).unwrap();
+    let sum = (sum + tensor(&before, &[rows, n])).unwrap();
+    assert_close(&get(k, &y, rows * n), &flat(&sum), dtype, &format!("{what}, added"));
+
+    let logits = k.gpu.alloc("a test", rows * n * 4).unwrap();
+    k.gpu.fill(&logits, 0xff).unwrap();
+    k.logits(&logits, &x, &w, rows).unwrap();
+    let found: Vec<f32> = k.gpu.download(&logits, rows * n).unwrap();
+    assert_close(&found, &flat(&product), dtype, &format!("{what}, logits"));
+}
+
 #[test]
 #[ignore = "needs a GPU"]
 fn products_match() {
     for dtype in TYPES {
         let (k, mut draws) = (kernels(dtype), Draws::new(1));
         for case in 0..60 {
-            let rows = 1 + draws.below(17);
-            let n = 1 + draws.below(300);
+            let (rows, n) = (1 + draws.below(17), 1 + draws.below(300));
             let columns = match case % 3 {
                 0 => 8 * (1 + draws.below(40)),
                 1 => 256 * (1 + draws.below(20)),
                 // Not divisible by eight: cuBLAS computes it instead of our own product.
                 _ => 2 * (1 + draws.below(200)),
             };
-            let (x, w) = (draws.values(rows * columns, dtype), draws.values(n * columns, dtype));
-            let (bias, before) = (draws.values(n, dtype), draws.values(rows * n, dtype));
-            let product =
-                tensor(&x, &[rows, columns]).matmul(&tensor(&w, &[n, columns]).t().unwrap()).unwrap();
-            let (x, w) = (put(&k, &x), matrix(&k, &w, n, columns));
-            let what = format!("{rows}×{columns} by {n}");
-
-            let y = room(&k, rows * n);
-            k.linear(&y, &x, &w, rows, None, false).unwrap();
-            assert_close(&get(&k, &y, rows * n), &flat(&product), dtype, &what);
-
-            let y = put(&k, &before);
-            k.linear(&y, &x, &w, rows, Some(&put(&k, &bias)), true).unwrap();
-            let sum = product.broadcast_add(&tensor(&bias, &[n])).unwrap();
-            let sum = (sum + tensor(&before, &[rows, n])).unwrap();
-            assert_close(&get(&k, &y, rows * n), &flat(&sum), dtype, &format!("{what}, added"));
-
-            let logits = k.gpu.alloc("a test", rows * n * 4).unwrap();
-            k.gpu.fill(&logits, 0xff).unwrap();
-            k.logits(&logits, &x, &w, rows).unwrap();
-            assert_close(
-                &k.gpu.download(&logits, rows * n).unwrap(),
-                &flat(&product),
-                dtype,
-                &format!("{what}, logits"),
-            );
+            assert_product_matches(&k, &mut draws, (rows, n, columns));
         }
     }
 }
@@ -186,25 +186,7 @@ fn own_products_match() {
                 3 => 1 + draws.below(300),
                 _ => 8 * (1 + draws.below(80)),
             };
-            let (x, w) = (draws.values(rows * columns, dtype), draws.values(n * columns, dtype));
-            let before = draws.values(rows * n, dtype);
-            let product =
-                tensor(&x, &[rows, columns]).matmul(&tensor(&w, &[n, columns]).t().unwrap()).unwrap();
-            let (x, w) = (put(&k, &x), matrix(&k, &w, n, columns));
-            let what = format!("{rows}×{columns} by {n}");
-
-            let y = room(&k, rows * n);
-            k.linear(&y, &x, &w, rows, None, false).unwrap();
-            assert_close(&get(&k, &y, rows * n), &flat(&product), dtype, &what);
-            let y = put(&k, &before);
-            k.linear(&y, &x, &w, rows, None, true).unwrap();
-            let sum = (&product + tensor(&before, &[rows, n])).unwrap();
-            assert_close(&get(&k, &y, rows * n), &flat(&sum), dtype, &format!("{what}, added"));
-            let logits = k.gpu.alloc("a test", rows * n * 4).unwrap();
-            k.gpu.fill(&logits, 0xff).unwrap();
-            k.logits(&logits, &x, &w, rows).unwrap();
-            let found: Vec<f32> = k.gpu.download(&logits, rows * n).unwrap();
-            assert_close(&found, &flat(&product), dtype, &format!("{what}, logits"));
+            assert_product_matches(&k, &mut draws, (rows, n, columns));
         }
     }
 }

@@ -27,6 +27,14 @@ __device__ __forceinline__ uint4 load_once(const void* at) {
                  : "l"(at));
     return v;
 }
+// Read where it stands: the compiler would keep a plain read in registers.
+__device__ __forceinline__ uint4 load_shared(const uint4* at) {
+    uint4 v;
+    asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"((uint32_t)__cvta_generic_to_shared(at)));
+    return v;
+}
 // An 8×8 matrix of halves over the warp, transposed.
 __device__ __forceinline__ uint32_t transposed(uint32_t x) {
     asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %0;" : "+r"(x));
@@ -73,14 +81,31 @@ __device__ void decode_attention(T* out, const T* qkv, const T* keys, const T* v
     // A block of a cluster with an empty range continues and adds nothing.
     const int from = begin + split * stretch, to = min(end, from + stretch);
 
-    // The queries, as the second factor: column `group` is a head, and the lane holds its share of each chunk.
-    uint4 query[K_CHUNKS];
+    // The queries, as the second factor: column `group` is a head, and the lane holds its share of each chunk. Where registers
+    // are few, shared memory has them: they are the same in every warp.
+    constexpr bool SCARCE = !AHEAD && DIM >= 128;
+    [[maybe_unused]] __shared__ uint4 shared_query[SCARCE ? K_CHUNKS : 1][32];
+    [[maybe_unused]] uint4 own_query[SCARCE ? 1 : K_CHUNKS];
     const T* query_at = qkv + ((size_t)sequence * (heads + 2 * kv_heads) + first_head + group) * DIM;
 #pragma unroll
     for (int c = 0; c < K_CHUNKS; c++) {
+        if (SCARCE && warp != c % WARPS) continue;
         bool inside = group < mine && c * 32 + quad * 8 < DIM;
-        query[c] = inside ? __ldcg(reinterpret_cast<const uint4*>(query_at + c * 32 + quad * 8)) : nothing;
+        uint4 part = inside ? __ldcg(reinterpret_cast<const uint4*>(query_at + c * 32 + quad * 8)) : nothing;
+        if constexpr (SCARCE) {
+            shared_query[c][lane] = part;
+        } else {
+            own_query[c] = part;
+        }
     }
+    if constexpr (SCARCE) __syncthreads();
+    auto query = [&](int c) {
+        if constexpr (SCARCE) {
+            return load_shared(&shared_query[c][lane]);
+        } else {
+            return own_query[c];
+        }
+    };
     const size_t cache_at = ((size_t)sequence * kv_heads + kv_head) * capacity * DIM;
     const T* key_at = keys + cache_at + quad * 8;
     const T* value_at = values + cache_at + group * 8;
@@ -91,6 +116,16 @@ __device__ void decode_attention(T* out, const T* qkv, const T* keys, const T* v
     struct Loaded {
         uint4 low[K_CHUNKS], high[K_CHUNKS], value[V_CHUNKS][4];
     };
+    auto load_value = [&](Loaded& tile, int c, int first) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            int here = first + quad * 2 + i % 2 + i / 2 * 8;
+            bool inside = c * 64 + group * 8 < DIM && here < to;
+            tile.value[c][i] = inside ? load_once(value_at + (size_t)here * DIM + c * 64) : nothing;
+        }
+    };
+    // The last of the values are loaded when the keys are no longer needed.
+    constexpr int EARLY = SCARCE ? V_CHUNKS - 1 : V_CHUNKS;
     auto load = [&](Loaded& tile, int first) {
 #pragma unroll
         for (int c = 0; c < K_CHUNKS; c++) {
@@ -100,23 +135,18 @@ __device__ void decode_attention(T* out, const T* qkv, const T* keys, const T* v
             tile.high[c] = inside && b < to ? load_once(key_at + (size_t)b * DIM + c * 32) : nothing;
         }
 #pragma unroll
-        for (int c = 0; c < V_CHUNKS; c++) {
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                int here = first + quad * 2 + i % 2 + i / 2 * 8;
-                bool inside = c * 64 + group * 8 < DIM && here < to;
-                tile.value[c][i] = inside ? load_once(value_at + (size_t)here * DIM + c * 64) : nothing;
-            }
-        }
+        for (int c = 0; c < EARLY; c++) load_value(tile, c, first);
     };
-    auto attend = [&](const Loaded& tile, int first) {
+    auto attend = [&](Loaded& tile, int first) {
         float score[4] = {};
 #pragma unroll
         for (int c = 0; c < K_CHUNKS; c++) {
-            const uint4 &low = tile.low[c], &high = tile.high[c];
-            mma<T>(score, low.x, high.x, low.y, high.y, query[c].x, query[c].y);
-            mma<T>(score, low.z, high.z, low.w, high.w, query[c].z, query[c].w);
+            const uint4 &low = tile.low[c], &high = tile.high[c], part = query(c);
+            mma<T>(score, low.x, high.x, low.y, high.y, part.x, part.y);
+            mma<T>(score, low.z, high.z, low.w, high.w, part.z, part.w);
         }
+#pragma unroll
+        for (int c = EARLY; c < V_CHUNKS; c++) load_value(tile, c, first);
         float keep[2];
 #pragma unroll
         for (int h = 0; h < 2; h++) {

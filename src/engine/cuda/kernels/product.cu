@@ -24,11 +24,7 @@ __device__ void product(Out* y, const T* x, const T* w, int m, int n, int k, int
     const uint32_t base = shared_address(shared);
     const int tiles = (k + DEPTH - 1) / DEPTH;
     auto copy = [&](int tile) {
-        if (tile < tiles) {
-            copy_tile<T, ROWS, COLUMNS, THREADS>(base + tile % STAGES * TILE_BYTES, x, w, m, n, k, first_row,
-                                                 first_column, tile * DEPTH);
-        }
-        commit_copies();
+        copy_stage<T, ROWS, COLUMNS, THREADS, STAGES>(base, x, w, m, n, k, first_row, first_column, tile);
     };
 #pragma unroll
     for (int tile = 0; tile < STAGES - 1; tile++) copy(tile);

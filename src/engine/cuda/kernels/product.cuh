@@ -53,6 +53,18 @@ __device__ __forceinline__ void copy_tile(uint32_t to, const T* x, const T* w, i
     }
 }
 
+// Starts the copy of tile number `tile` to its place in a ring of STAGES tiles. Beyond the last tile, an empty group of copies keeps
+// their number.
+template <typename T, int ROWS, int COLUMNS, int THREADS, int STAGES>
+__device__ __forceinline__ void copy_stage(uint32_t ring, const T* x, const T* w, int m, int n, int k, int first_row,
+                                           int first_column, int tile) {
+    if (tile * DEPTH < k) {
+        uint32_t to = ring + tile % STAGES * ((ROWS + COLUMNS) * ROW_BYTES);
+        copy_tile<T, ROWS, COLUMNS, THREADS>(to, x, w, m, n, k, first_row, first_column, tile * DEPTH);
+    }
+    commit_copies();
+}
+
 // Two neighbours of a row of y, where they are inside.
 template <typename T, typename Out>
 __device__ __forceinline__ void store_pair(Out* y, int m, int n, int row, int column, float low, float high, bool add) {
