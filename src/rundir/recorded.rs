@@ -6,6 +6,7 @@ use std::{
     io,
     path::{Path, PathBuf},
     str::FromStr,
+    thread,
     time::{Duration, SystemTime},
 };
 
@@ -19,6 +20,10 @@ use crate::base::{
 
 /// A run records something every second. Where a file system has no locks, its file was written within this time.
 const WRITTEN_LATELY: Duration = Duration::from_secs(10);
+
+/// To lock a recording.
+const LOCK_ATTEMPTS: usize = 5;
+const LOCK_PAUSE: Duration = Duration::from_millis(1);
 
 /// Why nothing was deleted or renamed.
 #[derive(Debug, Error)]
@@ -165,8 +170,13 @@ pub(super) fn is_sweep(dir: &Path) -> bool {
 
 /// Locks a recording while it is written. It is unlocked when the file is closed, and when the process is killed.
 pub(super) fn lock(file: &File) {
-    // Not every file system has locks.
-    let _ = file.try_lock();
+    // A program that lists runs holds it for a moment. Not every file system has locks.
+    for _ in 0..LOCK_ATTEMPTS {
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) => thread::sleep(LOCK_PAUSE),
+            _ => return,
+        }
+    }
 }
 
 /// Whether a program still writes the recording in `events`.

@@ -46,7 +46,7 @@ impl Rerun {
             finished: result.finished.as_ref(),
             device: &self.device,
             model_in_memory: self.model_in_memory,
-            range: Some(range),
+            range,
             kernel: pass.kernel.as_deref(),
             logs: &logs,
         };

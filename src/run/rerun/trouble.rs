@@ -42,15 +42,13 @@ pub enum TroubleKind {
     RunEndedEarly { tool: Tool, exit: ToolExit },
     #[error("{tool} failed after the run ({exit})")]
     FailedAfterRun { tool: Tool, exit: ToolExit },
-    #[error("{tool} succeeded but wrote no report")]
-    NoReport { tool: Tool },
     #[error("{tool} wrote no report: the range {range} never began")]
     RangeNeverBegan { tool: Tool, range: &'static str },
     /// One kernel of a list was not launched; the others may have been.
-    #[error("ncu saw no launch of {kernel}{}", in_range(.range))]
-    KernelNotLaunched { kernel: String, range: Option<&'static str> },
-    #[error("ncu saw no kernels{}", in_range(.range))]
-    NoKernels { range: Option<&'static str> },
+    #[error("ncu saw no launch of {kernel} in {range}")]
+    KernelNotLaunched { kernel: String, range: &'static str },
+    #[error("ncu saw no kernels in {range}")]
+    NoKernels { range: &'static str },
     #[error("ncu saw no kernels: the workload runs on the CPU")]
     CpuWorkload,
     #[error("{installed} recorded ranges and no kernels")]
@@ -61,10 +59,6 @@ pub enum TroubleKind {
     Unreadable(String),
     #[error("the reports have no tables")]
     NoTables,
-}
-
-fn in_range(range: &Option<&'static str>) -> String {
-    range.map(|range| format!(" in {range}")).unwrap_or_default()
 }
 
 impl TroubleKind {
@@ -91,8 +85,8 @@ pub struct Observation<'a> {
     pub device: &'a Device,
     /// The model of the original run is in memory at the same time.
     pub model_in_memory: bool,
-    /// The ranges that the tool waits for, if it does.
-    pub range: Option<&'static str>,
+    /// The ranges that the tool waits for.
+    pub range: &'static str,
     /// The kernel that was asked for, if it was one.
     pub kernel: Option<&'a str>,
     /// The path of the logs.
@@ -187,12 +181,11 @@ pub fn diagnose(observed: &Observation<'_>) -> Trouble {
     if no_kernels_profiled(observed.output) || (observed.exit.is_success() && tool == Tool::Ncu) {
         return no_kernels(observed);
     }
-    match (observed.exit.is_success(), observed.range) {
-        (true, Some(range)) => TroubleKind::RangeNeverBegan { tool, range }.with_remedy(
+    match observed.exit.is_success() {
+        true => TroubleKind::RangeNeverBegan { tool, range: observed.range }.with_remedy(
             "choose another profiling.nsys.phase, and a run that has that phase (infer.max_new_tokens)",
         ),
-        (true, None) => TroubleKind::NoReport { tool }.with_remedy(see_logs),
-        (false, _) => {
+        false => {
             let exit = observed.exit.clone();
             let kind = match observed.finished {
                 None => TroubleKind::RunEndedEarly { tool, exit },
@@ -212,10 +205,9 @@ fn no_kernels(observed: &Observation<'_>) -> Trouble {
             "give a list of kernels of this phase (profiling.ncu.kernels, profiling.ncu.phase), and a smaller \
              profiling.ncu.launch_skip",
         ),
-        None => TroubleKind::NoKernels { range }.with_remedy(match range {
-            Some(_) => "choose another profiling.ncu.phase, and a run that has that phase (infer.max_new_tokens)",
-            None => "run llmprof-tui doctor to check the driver, the GPU and ncu",
-        }),
+        None => TroubleKind::NoKernels { range }.with_remedy(
+            "choose another profiling.ncu.phase, and a run that has that phase (infer.max_new_tokens)",
+        ),
     }
 }
 
@@ -239,7 +231,7 @@ mod tests {
             finished: None,
             device: &Device::Cuda(0),
             model_in_memory: false,
-            range: Some("decode@llmprof"),
+            range: "decode@llmprof",
             kernel: None,
             logs: "nsys/stderr.log",
         }
@@ -331,7 +323,5 @@ mod tests {
         assert_eq!(diagnose(&on_cpu).kind, TroubleKind::CpuWorkload);
         let one = Observation { kernel: Some("rope"), ..observation(Tool::Ncu, &exit, output) };
         assert_eq!(diagnose(&one).kind.to_string(), "ncu saw no launch of rope in decode@llmprof");
-        let no_range = Observation { range: None, ..observation(Tool::Nsys, &exit, "") };
-        assert_eq!(diagnose(&no_range).kind, TroubleKind::NoReport { tool: Tool::Nsys });
     }
 }

@@ -44,10 +44,9 @@ impl Widget for TokensPane<'_> {
         let [strip, detail, rest] =
             Layout::vertical([Constraint::Min(8), Constraint::Length(3), Constraint::Length(below)])
                 .areas(main);
-        view.on_click(
-            Rect { x: beside.x.saturating_sub(1), width: 2, ..beside }.intersection(area),
-            Hit::Splitter,
-        );
+        if side > 0 {
+            view.on_click(Rect { x: beside.x - 1, width: 2, ..beside }, Hit::Splitter);
+        }
         strip_box(view, strip, buf);
         cursor_box(view, detail, buf);
         let (first, second) = match side {
