@@ -15,6 +15,7 @@ pub mod operators;
 pub mod peaks;
 pub mod recording_cost;
 pub mod roofline;
+pub mod steps;
 pub mod throttle;
 pub mod trust;
 pub mod verdict;
