@@ -13,6 +13,7 @@ pub mod launches;
 pub mod metrics;
 pub mod operators;
 pub mod peaks;
+pub mod program;
 pub mod recording_cost;
 pub mod roofline;
 pub mod steps;
