@@ -21,11 +21,11 @@ pub struct LaunchMeter {
 }
 
 /// From this idle share on, a step is launch-bound.
-const BOUND_SHARE: f64 = 0.2;
+pub(super) const BOUND_SHARE: f64 = 0.2;
 /// The assumed gap between two nodes of a CUDA graph; programmatic dependent launches have less.
 const GRAPH_GAP_NS: f64 = 500.0;
 /// A smaller idle share is negligible.
-const SMALL_SHARE: f64 = 0.05;
+pub(super) const SMALL_SHARE: f64 = 0.05;
 /// Steps in graphs may have a few launches outside of them.
 const MOSTLY_GRAPHS: f64 = 0.9;
 

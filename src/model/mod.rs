@@ -9,7 +9,7 @@ pub mod shape;
 pub mod spec;
 
 pub use cost::Step;
-pub use operator::{Operator, OperatorKind};
+pub use operator::{Operator, OperatorInstance, OperatorKind};
 pub use quantisation::Quantisation;
 pub use shape::Shape;
 pub use spec::{ModelSpec, SpecError};

@@ -44,6 +44,13 @@ operators! {
     Sampling "sampling";
 }
 
+/// An operator, and the layer it belongs to if it belongs to one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct OperatorInstance {
+    pub operator: Operator,
+    pub layer: Option<u16>,
+}
+
 /// The kind of work of an operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum OperatorKind {

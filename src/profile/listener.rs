@@ -2,14 +2,8 @@
 
 use std::sync::Arc;
 
+pub use crate::model::OperatorInstance;
 use crate::{event::Phase, model::Operator};
-
-/// An operator, and the layer it belongs to if it belongs to one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct OperatorInstance {
-    pub operator: Operator,
-    pub layer: Option<u16>,
-}
 
 /// Work with a beginning and an end. The driver reports requests and their phases, the engine its steps and operators.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,6 +6,8 @@ pub mod live;
 pub mod names;
 mod row;
 pub mod tools;
+pub mod window;
+pub mod work;
 
 use std::{cmp::Ordering, collections::HashMap};
 

@@ -2,7 +2,7 @@
 //!
 //! Only the first fields of a record are read. They are the same in CUDA 12 and 13: new fields are added at the end.
 
-use crate::event::kernels::Extent;
+use crate::event::kernels::work::{Direction, KernelLaunch};
 
 /// Kinds of records that are enabled.
 pub mod kind {
@@ -44,20 +44,12 @@ pub enum WorkKind {
         launch: KernelLaunch,
     },
     Copy {
-        direction: &'static str,
+        direction: Direction,
         bytes: u64,
     },
     Memset {
         bytes: u64,
     },
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct KernelLaunch {
-    pub grid: Extent,
-    pub block: Extent,
-    pub registers: u16,
-    pub shared_bytes: u32,
 }
 
 /// The record at the beginning of `bytes`; `None` for other kinds, for external ids of other tools, and for truncated records.
@@ -86,7 +78,7 @@ pub fn read(bytes: &[u8]) -> Option<Record> {
             };
             work(92, 144, WorkKind::Kernel { name_address: u64_at(104)? as usize, launch })
         }
-        kind::MEMCPY => work(44, 64, WorkKind::Copy { direction: direction(u8_at(4)?), bytes: u64_at(8)? }),
+        kind::MEMCPY => work(44, 64, WorkKind::Copy { direction: Direction::of_cupti(u8_at(4)?), bytes: u64_at(8)? }),
         kind::MEMSET => work(44, 64, WorkKind::Memset { bytes: u64_at(8)? }),
         kind::EXTERNAL_CORRELATION if u32_at(4)? == EXTERNAL_KIND => {
             Some(Record::ExternalId { correlation: u32_at(16)?, id: u64_at(8)? })
@@ -98,15 +90,6 @@ pub fn read(bytes: &[u8]) -> Option<Record> {
 /// `CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0`: external ids of our own.
 pub const EXTERNAL_KIND: u32 = 3;
 
-fn direction(kind: u8) -> &'static str {
-    match kind {
-        1 => "copy, host to device",
-        2 => "copy, device to host",
-        8 => "copy on the device",
-        10 => "copy between devices",
-        _ => "copy",
-    }
-}
 
 #[cfg(test)]
 pub mod tests {
@@ -152,7 +135,7 @@ pub mod tests {
         put(&mut bytes, 8, &8192u64.to_ne_bytes());
         put(&mut bytes, 44, &9u32.to_ne_bytes());
         let Some(Record::Work(copy)) = read(&bytes) else { panic!("no copy") };
-        assert_eq!(copy.kind, WorkKind::Copy { direction: "copy, host to device", bytes: 8192 });
+        assert_eq!(copy.kind, WorkKind::Copy { direction: Direction::HostToDevice, bytes: 8192 });
         assert_eq!((copy.correlation, copy.in_graph), (9, false));
         let mut external = vec![0u8; 24];
         put(&mut external, 0, &kind::EXTERNAL_CORRELATION.to_ne_bytes());

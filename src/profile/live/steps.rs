@@ -4,37 +4,36 @@ use std::collections::{BTreeMap, HashMap, hash_map::Entry};
 
 use super::{
     external_id::ExternalId,
-    records::{DeviceWork, KernelLaunch, WorkKind},
+    records::{DeviceWork, WorkKind},
 };
 use crate::{
     event::{
-        KernelSpan, KernelWindow, Phase, StepTimeline,
-        kernels::{Extent, KernelRow, names},
+        KernelWindow, Phase, StepTimeline,
+        kernels::{
+            window::{StepSums, StepWork, Untimed, in_order, timeline, without_overlap},
+            work::{MEMSET, NameId, Names},
+        },
     },
-    model::Operator,
     profile::listener::OperatorInstance,
 };
-
-/// The longest gap between steps of one request; anything longer is a pause.
-const MAX_GAP_NS: u64 = 1_000_000_000;
-/// The most kernels of one timeline: names are numbered in 16 bits.
-const MAX_SPANS: usize = 20_000;
 
 /// Groups records into steps, in whatever order they arrive.
 #[derive(Default)]
 pub struct Steps {
     names: Names,
+    /// By the address of a name: CUPTI uses one address for each kernel.
+    by_address: HashMap<usize, NameId>,
     /// External ids of launches, by correlation id.
     ids: HashMap<u32, ExternalId>,
     /// Work whose external id has not arrived, and how many batches it has waited.
-    unmatched: Vec<(Work, u8)>,
+    unmatched: Vec<(u32, StepWork, u8)>,
     open: BTreeMap<u32, Step>,
     /// The operators of the nodes of a decode step's graph, in execution order.
     graph: Vec<OperatorInstance>,
     /// The last closed step, and the end of its last kernel.
     last: Option<(u32, u64)>,
-    prefill: Window,
-    decode: Window,
+    prefill: StepSums,
+    decode: StepSums,
     timeline_wanted: bool,
     timelines: Vec<RecordedStep>,
     dropped: u64,
@@ -52,79 +51,9 @@ pub struct RecordedStep {
 /// A step whose records are arriving.
 struct Step {
     phase: Phase,
-    works: Vec<(Work, Option<OperatorInstance>)>,
+    works: Vec<StepWork>,
     /// No record of it was in the last batch.
     quiet: bool,
-}
-
-/// Device work with its name as a number.
-#[derive(Debug, Clone, Copy)]
-struct Work {
-    correlation: u32,
-    start_ns: u64,
-    end_ns: u64,
-    in_graph: bool,
-    name: u32,
-    launch: Option<KernelLaunch>,
-    bytes: Option<u64>,
-}
-
-impl Work {
-    fn is_timed(&self) -> bool {
-        self.start_ns > 0 && self.end_ns >= self.start_ns
-    }
-}
-
-#[derive(Default)]
-struct Names {
-    /// By the address of a name: CUPTI uses one address for each kernel.
-    by_address: HashMap<usize, u32>,
-    by_text: HashMap<String, u32>,
-    texts: Vec<String>,
-}
-
-impl Names {
-    fn number(&mut self, text: &str) -> u32 {
-        if let Some(number) = self.by_text.get(text) {
-            return *number;
-        }
-        let number = self.texts.len() as u32;
-        self.texts.push(names::demangled(text).into_owned());
-        self.by_text.insert(text.to_owned(), number);
-        number
-    }
-
-    fn number_at(&mut self, address: usize, text: impl FnOnce() -> String) -> u32 {
-        if let Some(number) = self.by_address.get(&address) {
-            return *number;
-        }
-        let number = self.number(&text());
-        self.by_address.insert(address, number);
-        number
-    }
-}
-
-/// The steps of a phase since the last window.
-#[derive(Default)]
-struct Window {
-    steps: u64,
-    span_ns: u64,
-    busy_ns: u64,
-    between_ns: u64,
-    launches: u64,
-    graph_launches: u64,
-    rows: HashMap<(u32, Option<Operator>, Option<Extent>), Sum>,
-}
-
-struct Sum {
-    calls: u64,
-    graph_calls: u64,
-    total_ns: u64,
-    squares: f64,
-    min_ns: u64,
-    max_ns: u64,
-    launch: Option<KernelLaunch>,
-    bytes: Option<u64>,
 }
 
 impl Steps {
@@ -147,35 +76,40 @@ impl Steps {
     pub fn add_work(&mut self, work: &DeviceWork, name: &dyn Fn(usize) -> String) {
         let (number, launch, bytes) = match &work.kind {
             WorkKind::Kernel { name_address, launch } => {
-                (self.names.number_at(*name_address, || name(*name_address)), Some(*launch), None)
+                (self.number_at(*name_address, name), Some(*launch), None)
             }
-            WorkKind::Copy { direction, bytes } => (self.names.number(direction), None, Some(*bytes)),
-            WorkKind::Memset { bytes } => (self.names.number("memset"), None, Some(*bytes)),
+            WorkKind::Copy { direction, bytes } => (self.names.number(direction.name()), None, Some(*bytes)),
+            WorkKind::Memset { bytes } => (self.names.number(MEMSET), None, Some(*bytes)),
         };
-        let work = Work {
-            correlation: work.correlation,
+        let step_work = StepWork {
             start_ns: work.start_ns,
             end_ns: work.end_ns,
             in_graph: work.in_graph,
             name: number,
             launch,
             bytes,
+            instance: None,
         };
-        self.assign(work, 0);
+        self.assign(work.correlation, step_work, 0);
     }
 
-    fn assign(&mut self, work: Work, waited: u8) {
-        let Some(id) = self.ids.get(&work.correlation) else {
+    fn number_at(&mut self, address: usize, name: &dyn Fn(usize) -> String) -> NameId {
+        let names = &mut self.names;
+        *self.by_address.entry(address).or_insert_with(|| names.number(&name(address)))
+    }
+
+    fn assign(&mut self, correlation: u32, work: StepWork, waited: u8) {
+        let Some(id) = self.ids.get(&correlation) else {
             // Work without an external id belongs to no step.
             if waited < 2 {
-                self.unmatched.push((work, waited + 1));
+                self.unmatched.push((correlation, work, waited + 1));
             }
             return;
         };
-        let (phase, operator) = (id.phase, id.operator);
+        let phase = id.phase;
         let step =
             self.open.entry(id.step).or_insert_with(|| Step { phase, works: Vec::new(), quiet: false });
-        step.works.push((work, operator));
+        step.works.push(StepWork { instance: id.operator, ..work });
         step.quiet = false;
     }
 
@@ -194,8 +128,8 @@ impl Steps {
 
     /// Ends a batch of records. A step is closed after a batch without records of it; at the end, `all` are.
     pub fn end_batch(&mut self, all: bool) {
-        for (work, waited) in std::mem::take(&mut self.unmatched) {
-            self.assign(work, waited);
+        for (correlation, work, waited) in std::mem::take(&mut self.unmatched) {
+            self.assign(correlation, work, waited);
         }
         let mut closed = Vec::new();
         for (number, step) in &mut self.open {
@@ -215,46 +149,30 @@ impl Steps {
     }
 
     fn close(&mut self, number: u32, mut step: Step) {
-        // CUPTI has no times of work that was under way when recording was switched. Such a step has no span.
-        let untimed = step.works.iter().filter(|(work, _)| !work.is_timed()).count();
-        if untimed > 0 {
-            self.dropped += untimed as u64;
-            return;
-        }
-        step.works.sort_by_key(|(work, _)| (work.start_ns, work.end_ns));
-        let in_graph = step.works.iter().filter(|(work, _)| work.in_graph).count();
+        let span = match in_order(&mut step.works) {
+            Ok(Some(span)) => span,
+            Ok(None) => return,
+            Err(Untimed(records)) => {
+                self.dropped += records;
+                return;
+            }
+        };
+        let in_graph = step.works.iter().filter(|work| work.in_graph).count();
         // The nodes of a graph with lost records cannot be distinguished.
         if in_graph == self.graph.len() {
-            let nodes = step.works.iter_mut().filter(|(work, _)| work.in_graph);
-            nodes.zip(&self.graph).for_each(|((_, operator), node)| *operator = Some(*node));
+            let nodes = step.works.iter_mut().filter(|work| work.in_graph);
+            nodes.zip(&self.graph).for_each(|(work, node)| work.instance = Some(*node));
         }
-        let (Some(first), Some(end)) = (
-            step.works.first().map(|(work, _)| work.start_ns),
-            step.works.iter().map(|(work, _)| work.end_ns).max(),
-        ) else {
-            return;
-        };
-        let before = self.last.replace((number, end));
+        let before = self.last.replace((number, span.end_ns));
         let gap = before
             .filter(|(last, _)| step.phase == Phase::Decode && last.wrapping_add(1) == number)
-            .map(|(_, ended)| first.saturating_sub(ended))
-            .filter(|gap| *gap < MAX_GAP_NS);
-        let window = if step.phase == Phase::Prefill { &mut self.prefill } else { &mut self.decode };
-        window.steps += 1;
-        window.span_ns += end - first;
-        window.between_ns += gap.unwrap_or(0);
-        // A kernel may start before the previous one has ended, and wait for it. Only the time it adds counts.
-        let mut reached = first;
-        for (work, operator) in &mut step.works {
-            work.start_ns = work.start_ns.max(reached);
-            work.end_ns = work.end_ns.max(work.start_ns);
-            reached = work.end_ns;
-            window.busy_ns += work.end_ns - work.start_ns;
-            window.add(work, operator.map(|instance| instance.operator));
-        }
+            .map(|(_, ended)| span.first_ns.saturating_sub(ended));
+        without_overlap(&mut step.works);
+        let sums = if step.phase == Phase::Prefill { &mut self.prefill } else { &mut self.decode };
+        sums.add_step(&step.works, span, gap);
         if self.timeline_wanted && !self.timelines.iter().any(|known| known.timeline.phase == step.phase) {
-            let timeline = self.names.timeline(&step, first);
-            self.timelines.push(RecordedStep { step: number, first_ns: first, timeline });
+            let timeline = timeline(&self.names, step.phase, &step.works);
+            self.timelines.push(RecordedStep { step: number, first_ns: span.first_ns, timeline });
         }
     }
 
@@ -265,8 +183,8 @@ impl Steps {
             (Phase::Decode, std::mem::take(&mut self.decode)),
         ]
         .into_iter()
-        .filter(|(_, window)| window.steps > 0)
-        .map(|(phase, window)| window.into_event(phase, &self.names))
+        .filter(|(_, sums)| sums.steps() > 0)
+        .map(|(phase, sums)| sums.into_window(phase, &self.names))
         .collect();
         if let Some(last) = windows.last_mut() {
             last.dropped = std::mem::take(&mut self.dropped);
@@ -282,105 +200,13 @@ impl Steps {
     }
 }
 
-impl Window {
-    fn add(&mut self, work: &Work, operator: Option<Operator>) {
-        let ns = work.end_ns - work.start_ns;
-        self.launches += 1;
-        self.graph_launches += u64::from(work.in_graph);
-        let key = (work.name, operator, work.launch.map(|launch| launch.grid));
-        let sum = self.rows.entry(key).or_insert(Sum {
-            calls: 0,
-            graph_calls: 0,
-            total_ns: 0,
-            squares: 0.0,
-            min_ns: u64::MAX,
-            max_ns: 0,
-            launch: work.launch,
-            bytes: None,
-        });
-        sum.calls += 1;
-        sum.graph_calls += u64::from(work.in_graph);
-        sum.total_ns += ns;
-        sum.squares += ns as f64 * ns as f64;
-        sum.min_ns = sum.min_ns.min(ns);
-        sum.max_ns = sum.max_ns.max(ns);
-        if let Some(bytes) = work.bytes {
-            *sum.bytes.get_or_insert(0) += bytes;
-        }
-    }
-
-    fn into_event(self, phase: Phase, names: &Names) -> KernelWindow {
-        let mut rows: Vec<KernelRow> = self
-            .rows
-            .into_iter()
-            .map(|((name, operator, grid), sum)| {
-                let (n, total) = (sum.calls as f64, sum.total_ns as f64);
-                let spread = ((sum.squares - total * total / n) / (n - 1.0)).max(0.0).sqrt();
-                KernelRow {
-                    calls: sum.calls,
-                    total_ns: Some(total),
-                    // With few digits, so that a recording reads back the same number.
-                    mean_ns: Some((total / n * 10.0).round() / 10.0),
-                    min_ns: Some(sum.min_ns as f64),
-                    max_ns: Some(sum.max_ns as f64),
-                    stddev_ns: Some(spread.round()).filter(|spread| spread.is_finite()),
-                    grid,
-                    block: sum.launch.map(|launch| launch.block),
-                    registers: sum.launch.map(|launch| u32::from(launch.registers)),
-                    shared_bytes: sum.launch.map(|launch| u64::from(launch.shared_bytes)),
-                    operator,
-                    graph_calls: Some(sum.graph_calls),
-                    bytes: sum.bytes.map(|bytes| bytes as f64),
-                    ..KernelRow::named(&names.texts[name as usize])
-                }
-            })
-            .collect();
-        rows.sort_by(|a, b| {
-            b.total_ns.unwrap_or(0.0).total_cmp(&a.total_ns.unwrap_or(0.0)).then_with(|| a.name.cmp(&b.name))
-        });
-        KernelWindow {
-            phase,
-            steps: self.steps,
-            span_ns: self.span_ns,
-            busy_ns: self.busy_ns,
-            between_ns: self.between_ns,
-            launches: self.launches,
-            graph_launches: self.graph_launches,
-            dropped: 0,
-            rows,
-        }
-    }
-}
-
-impl Names {
-    fn timeline(&self, step: &Step, first: u64) -> StepTimeline {
-        let mut numbers: HashMap<u32, u16> = HashMap::new();
-        let mut names = Vec::new();
-        let spans = step
-            .works
-            .iter()
-            .take(MAX_SPANS)
-            .map(|(work, operator)| {
-                let name = *numbers.entry(work.name).or_insert_with(|| {
-                    names.push(self.texts[work.name as usize].clone());
-                    (names.len() - 1) as u16
-                });
-                KernelSpan {
-                    name,
-                    operator: operator.map(|instance| instance.operator),
-                    layer: operator.and_then(|instance| instance.layer),
-                    start_ns: work.start_ns - first,
-                    ns: work.end_ns - work.start_ns,
-                }
-            })
-            .collect();
-        StepTimeline { phase: step.phase, at: None, names, spans }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{
+        event::kernels::work::{Direction, KernelLaunch},
+        model::Operator,
+    };
 
     /// Times of the tests begin here: CUPTI has 0 for "no time".
     const EPOCH: u64 = 1;
@@ -540,7 +366,7 @@ mod tests {
     #[test]
     fn copies_have_bytes() {
         let mut steps = Steps::default();
-        let kind = WorkKind::Copy { direction: "copy, host to device", bytes: 2048 };
+        let kind = WorkKind::Copy { direction: Direction::HostToDevice, bytes: 2048 };
         steps.add_id(1, ExternalId { phase: Phase::Prefill, step: 0, operator: None });
         for start_ns in [EPOCH, 100] {
             let (end_ns, kind) = (start_ns + 5, kind.clone());

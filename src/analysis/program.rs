@@ -1,0 +1,360 @@
+//! What limits a program that was recorded from outside, in sentences with numbers.
+
+use std::{collections::BTreeMap, fmt};
+
+use super::{
+    launches::{BOUND_SHARE, LaunchMeter, SMALL_SHARE},
+    steps::{Class, Exposed, ProgramWindow, Step, StepPhase},
+};
+use crate::{
+    base::units::{bytes, grouped, millis, percent, percent_change},
+    event::KernelWindow,
+};
+
+/// Steps that a trend needs.
+const MIN_TREND: usize = 16;
+/// A smaller growth of attention is not reported.
+const MIN_GROWTH: f64 = 0.1;
+/// From this share of the kernels' time on, small kernels are reported.
+const MANY_SMALL: f64 = 0.3;
+/// Changes that are reported.
+const CHANGES: usize = 3;
+
+/// A finding about the steps of a phase.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Remark {
+    /// The GPU waits for launches.
+    LaunchBound { idle_share: f64, launches: f64, kernel_ns: f64 },
+    /// The GPU waits, though the steps are CUDA graphs.
+    IdleBetweenGraphs { idle_share: f64, between_ns: f64 },
+    /// Copies while nothing computes.
+    Copies { to_device: bool, bytes: f64, copies: f64, ns: f64, share: f64 },
+    /// The host waits for the GPU, and the GPU then for the host.
+    Waits { waits: f64, ns: f64, share: f64 },
+    SmallKernels { share: f64, kernels: f64 },
+    /// Between GPUs; `hidden` is the share of it that runs beside computation.
+    Communication { share: f64, ns: f64, hidden: f64 },
+    /// Attention takes longer from step to step.
+    AttentionGrows { from_ns: f64, to_ns: f64, steps: usize },
+}
+
+impl fmt::Display for Remark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let pct = |share: f64| percent(100.0 * share);
+        let time = |ns: f64| millis(ns / 1e6);
+        match *self {
+            Remark::LaunchBound { idle_share, launches, kernel_ns } => write!(
+                f,
+                "The GPU is idle {} of a step: {} launches of {}. CUDA graphs or torch.compile would help.",
+                pct(idle_share),
+                grouped(launches.round() as i64),
+                time(kernel_ns)
+            ),
+            Remark::IdleBetweenGraphs { idle_share, between_ns } => write!(
+                f,
+                "The GPU is idle {} of a step although it runs as CUDA graphs: {} between steps are the host's.",
+                pct(idle_share),
+                time(between_ns)
+            ),
+            Remark::Copies { to_device, bytes: size, copies, ns, share } => write!(
+                f,
+                "{} {} of a step ({}) while nothing computes: {} in {} a step.",
+                if to_device { "Copies to the device take" } else { "Copies to the host take" },
+                pct(share),
+                time(ns),
+                bytes(size.round() as u64),
+                counted(copies, "copy", "copies")
+            ),
+            Remark::Waits { waits, ns, share } => write!(
+                f,
+                "The host waits for the GPU {} a step, {} or {} of it, and launches nothing meanwhile.",
+                times(waits),
+                time(ns),
+                pct(share)
+            ),
+            Remark::SmallKernels { share, kernels } => write!(
+                f,
+                "{} of kernel time is in kernels shorter than 5 µs, {} a step: fusing them would help.",
+                pct(share),
+                grouped(kernels.round() as i64)
+            ),
+            Remark::Communication { share, ns, hidden } => write!(
+                f,
+                "Communication takes {} a step, {} of kernel time; {} of it runs beside computation.",
+                time(ns),
+                pct(share),
+                pct(hidden)
+            ),
+            Remark::AttentionGrows { from_ns, to_ns, steps } => write!(
+                f,
+                "Attention grew from {} to {} a step ({}) over {} steps: the context grows.",
+                time(from_ns),
+                time(to_ns),
+                percent_change(100.0 * (to_ns / from_ns - 1.0)),
+                grouped(steps as i64)
+            ),
+        }
+    }
+}
+
+/// `2 copies`, `0.5 copies`, `1 copy`.
+fn counted(n: f64, singular: &str, plural: &str) -> String {
+    let rounded = (n * 10.0).round() / 10.0;
+    format!("{rounded} {}", if rounded == 1.0 { singular } else { plural })
+}
+
+fn times(n: f64) -> String {
+    let rounded = (n * 10.0).round() / 10.0;
+    match rounded {
+        1.0 => "once".to_owned(),
+        2.0 => "twice".to_owned(),
+        n => format!("{n} times"),
+    }
+}
+
+/// All findings about the steps of a window, the most important first. `steps` are recent steps, in order.
+pub fn remarks(window: &ProgramWindow, steps: &[Step]) -> Vec<Remark> {
+    let Some(meter) = LaunchMeter::of(&window.window) else { return Vec::new() };
+    let mut found = Vec::new();
+    found.extend(idle(&window.window, &meter));
+    found.extend(copies(&window.overlaps.to_device, true, &window.window, &meter));
+    found.extend(copies(&window.overlaps.to_host, false, &window.window, &meter));
+    found.extend(waits(window, &meter));
+    found.extend(communication(window));
+    found.extend(small_kernels(window));
+    if window.phase == StepPhase::Decode {
+        found.extend(attention_growth(steps));
+    }
+    found
+}
+
+fn idle(window: &KernelWindow, meter: &LaunchMeter) -> Option<Remark> {
+    let idle_share = meter.idle_share().filter(|share| *share >= BOUND_SHARE)?;
+    if meter.in_graphs() {
+        return Some(Remark::IdleBetweenGraphs { idle_share, between_ns: meter.between_ns });
+    }
+    let kernel_ns = window.busy_ns as f64 / window.launches.max(1) as f64;
+    Some(Remark::LaunchBound { idle_share, launches: meter.launches, kernel_ns })
+}
+
+fn copies(sum: &Exposed, to_device: bool, window: &KernelWindow, meter: &LaunchMeter) -> Option<Remark> {
+    let n = window.steps as f64;
+    let ns = sum.exposed_ns as f64 / n;
+    let share = ns / meter.step_ns();
+    let (bytes, copies) = (sum.bytes as f64 / n, sum.count as f64 / n);
+    (share >= SMALL_SHARE).then_some(Remark::Copies { to_device, bytes, copies, ns, share })
+}
+
+/// A wait costs where the GPU has nothing to do after it.
+fn waits(window: &ProgramWindow, meter: &LaunchMeter) -> Option<Remark> {
+    let n = window.window.steps as f64;
+    let (waits, ns) = (window.overlaps.waits as f64 / n, window.overlaps.wait_ns as f64 / n);
+    let share = ns / meter.step_ns();
+    let costs = share >= SMALL_SHARE && meter.idle_share().is_some_and(|idle| idle >= SMALL_SHARE);
+    costs.then_some(Remark::Waits { waits, ns, share: share.min(1.0) })
+}
+
+fn communication(window: &ProgramWindow) -> Option<Remark> {
+    let sum = &window.overlaps.communication;
+    let share = sum.total_ns as f64 / window.overlaps.kernel_ns.max(1) as f64;
+    let hidden = 1.0 - sum.exposed_ns as f64 / sum.total_ns.max(1) as f64;
+    let ns = sum.total_ns as f64 / window.window.steps as f64;
+    (share >= SMALL_SHARE).then_some(Remark::Communication { share, ns, hidden })
+}
+
+fn small_kernels(window: &ProgramWindow) -> Option<Remark> {
+    let overlaps = &window.overlaps;
+    let share = overlaps.small_ns as f64 / overlaps.kernel_ns.max(1) as f64;
+    let kernels = overlaps.small_kernels as f64 / window.window.steps as f64;
+    (share >= MANY_SMALL).then_some(Remark::SmallKernels { share, kernels })
+}
+
+/// Compares the first and the last quarter of the recorded decode steps.
+fn attention_growth(steps: &[Step]) -> Option<Remark> {
+    let recorded = steps.iter().filter(|step| step.phase == StepPhase::Decode);
+    let times: Vec<f64> = recorded.filter_map(|step| step.attention_ns).map(|ns| ns as f64).collect();
+    if times.len() < MIN_TREND {
+        return None;
+    }
+    let quarter = times.len() / 4;
+    let mean = |times: &[f64]| times.iter().sum::<f64>() / times.len() as f64;
+    let (from_ns, to_ns) = (mean(&times[..quarter]), mean(&times[times.len() - quarter..]));
+    (from_ns > 0.0 && to_ns >= from_ns * (1.0 + MIN_GROWTH))
+        .then_some(Remark::AttentionGrows { from_ns, to_ns, steps: times.len() })
+}
+
+/// The time of a class of kernels in a step, in two windows.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Change {
+    pub class: Class,
+    pub before_ns: f64,
+    pub after_ns: f64,
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Change { class, before_ns, after_ns } = self;
+        let time = |ns: f64| millis(ns / 1e6);
+        let difference = after_ns - before_ns;
+        let sign = if difference < 0.0 { "-" } else { "+" };
+        write!(f, "{class}: {} → {} a step ({sign}{}", time(*before_ns), time(*after_ns), time(difference.abs()))?;
+        if *before_ns > 0.0 {
+            write!(f, ", {}", percent_change(100.0 * (after_ns / before_ns - 1.0)))?;
+        }
+        f.write_str(")")
+    }
+}
+
+/// The classes of kernels whose time per step differs most, at most three; empty where a window has no steps.
+pub fn changes(before: &KernelWindow, after: &KernelWindow) -> Vec<Change> {
+    if before.steps == 0 || after.steps == 0 {
+        return Vec::new();
+    }
+    let mut classes: BTreeMap<Class, (f64, f64)> = BTreeMap::new();
+    for (window, is_after) in [(before, false), (after, true)] {
+        for row in &window.rows {
+            let ns = row.total_ns.unwrap_or(0.0) / window.steps as f64;
+            let class = if row.grid.is_some() { Class::of(&row.name) } else { Class::Copy };
+            let sums = classes.entry(class).or_default();
+            *(if is_after { &mut sums.1 } else { &mut sums.0 }) += ns;
+        }
+    }
+    let step_ns = before.busy_ns as f64 / before.steps as f64;
+    let mut all: Vec<Change> = classes
+        .into_iter()
+        .map(|(class, (before_ns, after_ns))| Change { class, before_ns, after_ns })
+        .filter(|change| (change.after_ns - change.before_ns).abs() >= 0.01 * step_ns)
+        .collect();
+    let size = |change: &Change| (change.after_ns - change.before_ns).abs();
+    all.sort_by(|a, b| size(b).total_cmp(&size(a)));
+    all.truncate(CHANGES);
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        analysis::steps::{Basis, Confidence, Overlaps},
+        event::{Phase, kernels::KernelRow},
+    };
+
+    fn window(launches: u64, graph_launches: u64, busy_ns: u64, gaps_ns: u64, between_ns: u64) -> ProgramWindow {
+        let window = KernelWindow {
+            phase: Phase::Decode,
+            steps: 10,
+            launches: 10 * launches,
+            graph_launches: 10 * graph_launches,
+            span_ns: 10 * (busy_ns + gaps_ns),
+            busy_ns: 10 * busy_ns,
+            between_ns: 10 * between_ns,
+            ..KernelWindow::default()
+        };
+        let overlaps = Overlaps { kernel_ns: 10 * busy_ns, ..Overlaps::default() };
+        ProgramWindow { phase: StepPhase::Decode, window, overlaps }
+    }
+
+    fn text(window: &ProgramWindow) -> Vec<String> {
+        remarks(window, &[]).iter().map(Remark::to_string).collect()
+    }
+
+    #[test]
+    fn launches_one_by_one() {
+        assert_eq!(
+            text(&window(1_245, 0, 2_490_000, 6_587_000, 500_000)),
+            ["The GPU is idle 74 % of a step: 1,245 launches of 2.00 µs. CUDA graphs or torch.compile would help."]
+        );
+        assert_eq!(
+            text(&window(505, 500, 1_500_000, 100_000, 900_000)),
+            ["The GPU is idle 40 % of a step although it runs as CUDA graphs: 0.900 ms between steps are the host's."]
+        );
+        assert!(text(&window(505, 500, 1_500_000, 10_000, 5_000)).is_empty(), "nothing limits it");
+        assert!(text(&ProgramWindow { window: KernelWindow::default(), ..window(1, 0, 1, 1, 1) }).is_empty());
+    }
+
+    #[test]
+    fn copies_and_waits() {
+        let mut given = window(500, 0, 8_000_000, 1_500_000, 500_000);
+        given.overlaps.to_device = Exposed { count: 20, bytes: 160_000_000, total_ns: 9_000_000, exposed_ns: 8_000_000 };
+        given.overlaps.to_host = Exposed { count: 10, bytes: 80, total_ns: 10_000, exposed_ns: 10_000 };
+        given.overlaps.waits = 20;
+        given.overlaps.wait_ns = 30_000_000;
+        assert_eq!(
+            text(&given)[1..],
+            [
+                "Copies to the device take 8.0 % of a step (0.800 ms) while nothing computes: 16.0 MB in 2 copies a step.",
+                "The host waits for the GPU twice a step, 3.00 ms or 30 % of it, and launches nothing meanwhile."
+            ]
+        );
+        let mut busy = window(500, 0, 10_000_000, 0, 0);
+        busy.overlaps.wait_ns = 90_000_000;
+        assert!(text(&busy).is_empty(), "a wait for a busy GPU costs nothing");
+    }
+
+    #[test]
+    fn small_kernels_and_communication() {
+        let mut given = window(500, 500, 10_000_000, 0, 0);
+        given.overlaps.small_kernels = 4_000;
+        given.overlaps.small_ns = 45_000_000;
+        given.overlaps.communication = Exposed { count: 640, bytes: 0, total_ns: 22_000_000, exposed_ns: 16_500_000 };
+        assert_eq!(
+            text(&given),
+            [
+                "Communication takes 2.20 ms a step, 22 % of kernel time; 25 % of it runs beside computation.",
+                "45 % of kernel time is in kernels shorter than 5 µs, 400 a step: fusing them would help."
+            ]
+        );
+    }
+
+    #[test]
+    fn attention_that_grows_with_the_context() {
+        let step = |i: u64| Step {
+            start_ns: i * 1_000,
+            end_ns: i * 1_000 + 900,
+            phase: StepPhase::Decode,
+            basis: Basis::Sampler,
+            confidence: Confidence::EXACT,
+            layers: Some(24),
+            tokens: None,
+            attention_ns: Some(100_000 + 1_000 * i),
+            launches: Some(500),
+        };
+        let steps: Vec<Step> = (0..100).map(step).collect();
+        let given = window(500, 500, 10_000_000, 0, 0);
+        let found: Vec<String> = remarks(&given, &steps).iter().map(Remark::to_string).collect();
+        assert_eq!(found, ["Attention grew from 0.112 ms to 0.187 ms a step (+67 %) over 100 steps: the context grows."]);
+        assert!(remarks(&given, &steps[..8]).is_empty(), "too few");
+        assert!(remarks(&ProgramWindow { phase: StepPhase::Prefill, ..given }, &steps).is_empty());
+    }
+
+    #[test]
+    fn what_changed_between_two_windows() {
+        let row = |name: &str, us: f64| KernelRow {
+            calls: 10,
+            total_ns: Some(us * 1e4),
+            grid: Some([1, 1, 1]),
+            ..KernelRow::named(name)
+        };
+        let of = |rows: Vec<KernelRow>| KernelWindow { steps: 10, busy_ns: 30_000_000, rows, ..KernelWindow::default() };
+        let before = of(vec![row("vllm::rms_norm_kernel", 400.0), row("nvjet_sm90_tst_64x8", 2000.0), row("argmax", 9.0)]);
+        let after = of(vec![
+            row("vllm::rms_norm_kernel", 520.0),
+            row("nvjet_sm90_tst_64x8", 1000.0),
+            row("cutlass_80_gemm", 500.0),
+            row("argmax", 9.0),
+            row("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", 60.0),
+            row("act_and_mul_kernel", 40.0),
+        ]);
+        let found: Vec<String> = changes(&before, &after).iter().map(Change::to_string).collect();
+        assert_eq!(
+            found,
+            [
+                "product: 2.00 ms → 1.50 ms a step (-0.500 ms, -25 %)",
+                "norm: 0.400 ms → 0.520 ms a step (+0.120 ms, +30 %)",
+                "NCCL all-reduce: 0 ms → 60.0 µs a step (+60.0 µs)"
+            ]
+        );
+        assert!(changes(&before, &before).is_empty());
+        assert!(changes(&before, &KernelWindow::default()).is_empty());
+    }
+}

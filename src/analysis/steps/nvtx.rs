@@ -1,0 +1,134 @@
+//! Steps that a program reports itself, as NVTX ranges.
+
+use super::StepPhase;
+
+/// An NVTX range. Its times are the host's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Range {
+    pub domain: String,
+    pub text: String,
+    pub thread: u64,
+    pub start_ns: u64,
+    pub end_ns: u64,
+}
+
+/// What the text of a range says of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Reported {
+    pub phase: StepPhase,
+    pub tokens: Option<u32>,
+}
+
+/// A step by the text of a range; `None` for ranges of anything else.
+pub(super) fn reported(text: &str) -> Option<Reported> {
+    executor(text).or_else(|| execute_model(text)).or_else(|| batch(text)).or_else(|| plain(text))
+}
+
+/// TensorRT-LLM: `[Executor] _forward_step 12: 1 ctx reqs, 512 ctx tokens, 3 gen reqs`.
+fn executor(text: &str) -> Option<Reported> {
+    let rest = text.strip_prefix("[Executor] _forward_step ")?;
+    let (_, counts) = rest.split_once(':')?;
+    let (mut context, mut context_tokens, mut generation) = (0, None, 0);
+    for part in counts.split(',') {
+        let (count, what) = part.trim().split_once(' ')?;
+        let count: u32 = count.parse().ok()?;
+        match what.trim() {
+            "ctx reqs" => context = count,
+            "ctx tokens" => context_tokens = Some(count),
+            "gen reqs" => generation = count,
+            _ => {}
+        }
+    }
+    let tokens = context_tokens.unwrap_or(0).checked_add(generation);
+    Some(Reported { phase: of_counts(context, generation), tokens })
+}
+
+/// vLLM: `execute_context_1(512)_generation_3(3)`, requests and their tokens.
+fn execute_model(text: &str) -> Option<Reported> {
+    let rest = text.strip_prefix("execute_context_")?;
+    let (context, rest) = rest.split_once('(')?;
+    let (context_tokens, rest) = rest.split_once(")_generation_")?;
+    let (generation, rest) = rest.split_once('(')?;
+    let (generation_tokens, _) = rest.split_once(')')?;
+    let number = |text: &str| text.parse::<u32>().ok();
+    let tokens = number(context_tokens)?.checked_add(number(generation_tokens)?);
+    Some(Reported { phase: of_counts(number(context)?, number(generation)?), tokens })
+}
+
+/// SGLang: `step[DECODE bs=8 toks=8]`, `step[EXTEND bs=1 toks=512]`.
+fn batch(text: &str) -> Option<Reported> {
+    let rest = text.strip_prefix("step[")?.split(']').next()?;
+    let mut words = rest.split_whitespace();
+    let phase = match words.next()?.to_ascii_lowercase().as_str() {
+        "decode" => StepPhase::Decode,
+        "extend" | "prefill" => StepPhase::Prefill,
+        "mixed" => StepPhase::Mixed,
+        _ => StepPhase::Other,
+    };
+    let tokens = words.find_map(|word| word.strip_prefix("toks=")?.parse().ok());
+    Some(Reported { phase, tokens })
+}
+
+/// `decode_step`, `decode step 7`, `prefill`, `prefill step 0`: ranges that people write themselves.
+fn plain(text: &str) -> Option<Reported> {
+    let lower = text.trim().to_ascii_lowercase().replace(['_', '-'], " ");
+    let words: Vec<&str> = lower.split_whitespace().collect();
+    let is_number = |word: &&str| word.bytes().all(|byte| byte.is_ascii_digit());
+    let phase = match words.as_slice() {
+        ["decode", "step"] => StepPhase::Decode,
+        ["decode", "step", n] if is_number(n) => StepPhase::Decode,
+        ["prefill"] | ["prefill", "step"] => StepPhase::Prefill,
+        ["prefill", "step", n] if is_number(n) => StepPhase::Prefill,
+        _ => return None,
+    };
+    Some(Reported { phase, tokens: None })
+}
+
+fn of_counts(context: u32, generation: u32) -> StepPhase {
+    match (context, generation) {
+        (0, 0) => StepPhase::Other,
+        (0, _) => StepPhase::Decode,
+        (_, 0) => StepPhase::Prefill,
+        _ => StepPhase::Mixed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn steps_of_engines_are_read() {
+        use StepPhase as P;
+        for (text, wanted) in [
+            ("[Executor] _forward_step 12: 1 ctx reqs, 512 ctx tokens, 3 gen reqs", Some((P::Mixed, Some(515)))),
+            ("[Executor] _forward_step 13: 0 ctx reqs, 0 ctx tokens, 4 gen reqs", Some((P::Decode, Some(4)))),
+            ("[Executor] _forward_step 0: 2 ctx reqs, 64 ctx tokens, 0 gen reqs", Some((P::Prefill, Some(64)))),
+            ("[Executor] _forward_step", None),
+            ("[Executor] _forward_step 3: x ctx reqs", None),
+            ("execute_context_1(512)_generation_3(3)", Some((P::Mixed, Some(515)))),
+            ("execute_context_0(0)_generation_32(32)", Some((P::Decode, Some(32)))),
+            ("execute_context_0(0)_generation_", None),
+            ("step[DECODE bs=8 toks=8]", Some((P::Decode, Some(8)))),
+            ("step[EXTEND bs=1]", Some((P::Prefill, None))),
+            ("decode_step", Some((P::Decode, None))),
+            ("decode step 17", Some((P::Decode, None))),
+            ("prefill", Some((P::Prefill, None))),
+            ("decode", None),
+            ("ncclAllReduce", None),
+            ("", None),
+        ] {
+            let found = reported(text).map(|step| (step.phase, step.tokens));
+            assert_eq!(found, wanted, "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read(text in ".{0,80}|\\[Executor\\] _forward_step [0-9a-z:, ]{0,60}|execute_context_[0-9()_a-z]{0,40}") {
+            let _ = reported(&text);
+        }
+    }
+}

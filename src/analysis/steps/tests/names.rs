@@ -1,0 +1,1 @@
+//! Classes of real kernel names.
