@@ -22,6 +22,7 @@
 
 pub mod analysis;
 pub mod assets;
+pub mod attach;
 pub mod base;
 pub mod chrome_trace;
 pub mod cli;

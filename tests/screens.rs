@@ -70,8 +70,14 @@ fn without_gpu() -> RunState {
     apply(2, Event::HostFound(Box::new(info)));
     let notice = Notice { level: Level::Info, source: "engine".into(), text: "ready after 412 ms".into() };
     apply(3, Event::Notice(notice));
-    let started =
-        RequestStarted { request: 0, warmup: false, batch: 1, prompt_tokens: 128, output_tokens: 64 };
+    let started = RequestStarted {
+        request: 0,
+        warmup: false,
+        batch: 1,
+        prompt_tokens: 128,
+        output_tokens: 64,
+        joined: false,
+    };
     apply(500, Event::RequestStarted(started));
     for i in 0..40u64 {
         let token = Token { request: 0, index: i as u32, id: 100 + i as u32, device_ns: None };
@@ -116,6 +122,7 @@ fn run_started() -> RunStarted {
         overrides: Vec::new(),
         shape: Some(Box::new(shape("smollm2_135m", Dtype::F32))),
         peaks: GivenPeaks::default(),
+        command: None,
         perturbed: None,
     }
 }
@@ -267,6 +274,7 @@ fn two_snapshots_of(requests: u32, tokens: u32, ratio: f64) -> RunState {
                 batch: 1,
                 prompt_tokens: 128,
                 output_tokens: tokens,
+                joined: false,
             };
             apply(1000, Event::RequestStarted(started));
             for index in 0..tokens {

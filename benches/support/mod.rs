@@ -78,6 +78,7 @@ impl MadeUpRun {
             overrides: vec!["model=qwen2_5_7b".into()],
             shape: None,
             peaks: GivenPeaks::default(),
+            command: None,
             perturbed: None,
         }
     }
@@ -89,6 +90,7 @@ impl MadeUpRun {
             batch: 1,
             prompt_tokens: 2048,
             output_tokens: TOKENS_PER_REQUEST as u32,
+            joined: false,
         }
     }
 }

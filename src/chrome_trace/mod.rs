@@ -177,6 +177,8 @@ impl ChromeTrace {
             | Event::Operators(_)
             | Event::KernelReport(_)
             | Event::HostFound(_)
+            | Event::ProcessJoined(_)
+            | Event::ProcessLeft(_)
             | Event::Observer(_) => {}
         }
     }

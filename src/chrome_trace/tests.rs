@@ -79,7 +79,14 @@ fn assert_sound(events: &[Value]) {
 }
 
 fn request(warmup: bool) -> Event {
-    Event::RequestStarted(RequestStarted { request: 0, warmup, batch: 1, prompt_tokens: 8, output_tokens: 3 })
+    Event::RequestStarted(RequestStarted {
+        request: 0,
+        warmup,
+        batch: 1,
+        prompt_tokens: 8,
+        output_tokens: 3,
+        joined: false,
+    })
 }
 
 fn token(index: u32, device_ns: Option<u64>) -> Event {

@@ -10,6 +10,7 @@ mod cost;
 mod dataset;
 mod diagnose;
 mod doctor;
+mod exec;
 mod fetch;
 mod kernels;
 mod profile;
@@ -62,6 +63,7 @@ Examples:
   llmprof-tui config model=qwen2_5_7b --package model.arch
   llmprof-tui replay runs/baseline/smollm2_135m/2026-01-01_12-00-00
   llmprof-tui demo
+  llmprof-tui exec -- python serve.py          follow another program: kernels, steps, what limits it
   llmprof-tui watch                            monitor the GPU while another program uses it
   llmprof-tui report runs/…                    write the reports and plots of a run again
   llmprof-tui diagnose gpu.csv                 why was it slow? a run or an nvidia-smi log
@@ -118,6 +120,15 @@ enum Command {
     Cost(cost::CostArgs),
     /// Monitor the GPU without running a workload
     Watch(watch::WatchArgs),
+    /// Start another CUDA program and show its kernels, steps and phases
+    #[command(after_help = exec::EXEC_EXAMPLES)]
+    Exec(exec::ExecArgs),
+    /// Join a program that was started with the variables of `inject`
+    #[command(after_help = exec::ATTACH_EXAMPLES)]
+    Attach(exec::AttachArgs),
+    /// Print the variables that let `attach` join a program later
+    #[command(after_help = exec::INJECT_EXAMPLES)]
+    Inject(exec::InjectArgs),
     /// Print the resolved configuration
     Config {
         #[command(flatten)]
@@ -289,6 +300,9 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
         Command::Kernels(args) => runtime.block_on(kernels::run(args)),
         Command::Cost(args) => cost::run(&args),
         Command::Watch(args) => runtime.block_on(watch::run(args)),
+        Command::Exec(args) => runtime.block_on(exec::exec(args)),
+        Command::Attach(args) => runtime.block_on(exec::attach(args)),
+        Command::Inject(args) => exec::inject(&args),
         Command::Config { config, print } => config::run(&config, &print),
         Command::Doctor(args) => runtime.block_on(doctor::run(args)),
         Command::Completion { shell } => {

@@ -102,12 +102,15 @@ pub(super) fn report_end(ended: &SessionSummary) -> u8 {
 }
 
 /// The results as text.
-fn summary(state: &RunState, dir: Option<&Path>) -> String {
+pub(super) fn summary(state: &RunState, dir: Option<&Path>) -> String {
     let mut out = String::new();
     if let Some(run) = &state.run {
         out += &match run.simulated {
             true => format!("{}, {}, simulated\n\n", run.model, run.dtype),
-            false => format!("{}, {}, on {} ({})\n\n", run.model, run.dtype, run.device, run.engine),
+            false => {
+                let dtype = if run.dtype.is_empty() { String::new() } else { format!(", {}", run.dtype) };
+                format!("{}{dtype}, on {} ({})\n\n", run.model, run.device, run.engine)
+            }
         };
     }
     let total = &state.total;
@@ -138,6 +141,6 @@ pub(super) fn sweep_text(sweep: &Sweep) -> String {
     format!("{}\n\n{}", table_text(sweep), recorded_in(dir)).trim_end().to_owned()
 }
 
-fn recorded_in(dir: Option<&Path>) -> String {
+pub(super) fn recorded_in(dir: Option<&Path>) -> String {
     dir.map(|dir| format!("recorded in {}\n", dir.display())).unwrap_or_default()
 }

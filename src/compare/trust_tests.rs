@@ -95,6 +95,7 @@ impl Scenario {
                 batch: 1,
                 prompt_tokens: 16,
                 output_tokens: STEPS + 1,
+                joined: false,
             };
             apply(now_ns, Event::RequestStarted(started));
             let core_pct = vec![100.0 * self.external_cpu_share; 4];

@@ -250,6 +250,8 @@ pub enum Runtime {
     Sim,
     /// No workload: the GPU is monitored while other processes use it.
     Watch,
+    /// Another program, which `exec` starts or `attach` joins.
+    Program,
 }
 
 /// The simulated engine, with a seed and a virtual clock.
@@ -380,7 +382,7 @@ pub struct ProfilingConfig {
     pub operators: ToolConfig,
     /// Live kernel activity.
     #[serde(default)]
-    pub cupti: ToolConfig,
+    pub cupti: CuptiConfig,
     #[serde(default)]
     pub nvtx: NvtxConfig,
     /// Re-run under Nsight Systems.
@@ -395,6 +397,15 @@ pub struct ProfilingConfig {
 #[serde(deny_unknown_fields)]
 pub struct ToolConfig {
     pub enable: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CuptiConfig {
+    pub enable: bool,
+    /// The share of time in which kernels of another program are recorded; null for as much as costs a hundredth.
+    #[serde(default)]
+    pub duty: Option<f64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]

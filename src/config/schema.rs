@@ -102,5 +102,7 @@ fn first_out_of_range(config: &RunConfig) -> Option<(&'static str, String, Strin
     });
     let word = profiling.nsys.bad_word().or_else(|| profiling.ncu.bad_word());
     let word = word.map(|BadWord { key, word, expected }| (key, format!("{word:?}"), expected));
-    integer.or(float).or(text).or(arch).or(word)
+    let duty = profiling.cupti.duty.filter(|duty| !(0.0..=1.0).contains(duty));
+    let duty = duty.map(|duty| ("profiling.cupti.duty", duty.to_string(), "null or 0 to 1".to_owned()));
+    integer.or(float).or(duty).or(text).or(arch).or(word)
 }

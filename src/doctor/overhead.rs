@@ -130,7 +130,7 @@ pub fn plan(mut composed: Composed) -> Result<Plan, OverheadError> {
     let config = &mut composed.config;
     match config.runtime.name {
         Runtime::Sim => return Err(OverheadError::Simulated),
-        Runtime::Watch => return Err(OverheadError::NoWorkload),
+        Runtime::Watch | Runtime::Program => return Err(OverheadError::NoWorkload),
         Runtime::Candle | Runtime::CandleStock => {}
     }
     if !config.profiling.nvml.enable && !config.profiling.host.enable {

@@ -131,6 +131,7 @@ impl Driver<'_> {
                 batch: w.batch,
                 prompt_tokens: prompts.len() as u32,
                 output_tokens: w.output_tokens,
+                joined: false,
             }));
             self.steps(engine, request, &prompts)
         })

@@ -148,6 +148,15 @@ impl EventTx {
         t
     }
 
+    /// Sends an event that happened at `t`, a moment ago: what a GPU did is known when its records arrive. Never in the future.
+    pub fn send_at(&self, t: Stamp, event: Event) {
+        let t = t.min(self.clock.now());
+        self.activity.apply(&event);
+        if self.backlog.admits(&event) {
+            self.deliver(Envelope { t, event });
+        }
+    }
+
     /// As [`send`](Self::send), for the thread of the consumer: it neither waits nor loses the event.
     pub fn send_as_consumer(&self, event: Event) {
         self.activity.apply(&event);

@@ -79,6 +79,8 @@ text_enum! {
         Cuda = "cuda",
         CandleTransformers = "candle-transformers",
         Sim = "sim",
+        /// Another program, as its kernels show it.
+        Program = "program",
         /// There is no workload.
         None = "none",
     }

@@ -10,6 +10,7 @@ mod host;
 pub mod kernels;
 mod operators;
 mod phase;
+mod process;
 pub mod readings;
 pub mod reasons;
 mod request;
@@ -33,6 +34,7 @@ pub use self::{
     },
     operators::{HeapGrowth, HostSpan, HostTimeline, OperatorTime, OperatorWindow},
     phase::{Activity, Phase},
+    process::{ProcessJoined, ProcessLeft},
     readings::GpuSample,
     request::{Ending, Prediction, RequestFinished, RequestStarted, Token},
     run::{
@@ -77,6 +79,9 @@ pub enum Event {
     GpuProcesses(Box<GpuProcesses>),
     GpuLost(GpuLost),
     SamplerCost(Box<SamplerCost>),
+    /// A process of another program is followed from now on.
+    ProcessJoined(Box<ProcessJoined>),
+    ProcessLeft(ProcessLeft),
     /// Whether single kernels are recorded as they run.
     KernelTrace(KernelTrace),
     /// The kernels of some steps, about once a second while they are recorded.

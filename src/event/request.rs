@@ -9,7 +9,11 @@ pub struct RequestStarted {
     pub warmup: bool,
     pub batch: u32,
     pub prompt_tokens: u32,
+    /// 0 where it is not known.
     pub output_tokens: u32,
+    /// Its beginning was not seen: it has no TTFT.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub joined: bool,
 }
 
 /// One step's token ids have reached the host. `id` is that of the first sequence; the other `batch - 1` ids arrived with it.

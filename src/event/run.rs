@@ -41,6 +41,9 @@ pub struct RunStarted {
     /// Peak rates of the device that the user configured.
     #[serde(default, skip_serializing_if = "GivenPeaks::is_empty")]
     pub peaks: GivenPeaks,
+    /// The command of another program that is followed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<String>,
     /// The tool that the run was under: its overhead is in every measured time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub perturbed: Option<String>,

@@ -58,6 +58,40 @@ pub async fn watch(plan: Plan, time: Duration) -> io::Result<Finished> {
     Ok(finish(session, outcome, cause))
 }
 
+/// Another program that has ended, or was followed for long enough.
+pub struct Followed {
+    pub state: RunState,
+    pub summary: SessionSummary,
+    pub cause: Option<Cause>,
+    /// Of the program, where it has ended.
+    pub exit_code: Option<u8>,
+}
+
+/// Follows another program to its end, or ends it after `time`. Ctrl-C reaches the program too, which decides what that means; other
+/// signals are passed on as a request to end.
+pub async fn follow(plan: Plan, time: Option<Duration>) -> io::Result<Followed> {
+    let mut shutdown = Shutdown::listen()?;
+    let mut session = Session::start(plan);
+    let until = tokio::time::Instant::now() + time.unwrap_or(Duration::from_secs(u32::MAX.into()));
+    let mut cause: Option<Cause> = None;
+    while !session.is_done() {
+        tokio::select! {
+            // The second signal does not wait for the program.
+            requested = shutdown.requested() => match cause.replace(requested) {
+                Some(_) => break,
+                None if cause == Some(Cause::Interrupt) => {}
+                None => session.end_program(),
+            },
+            () = tokio::time::sleep_until(until) => break,
+            _ = session.pump() => {}
+        }
+    }
+    let outcome = if cause.is_some() { Outcome::Interrupted } else { Outcome::Completed };
+    let exit_codes = session.program_exit_codes();
+    let Finished { state, summary, cause } = finish(session, outcome, cause);
+    Ok(Followed { state, summary, cause, exit_code: exit_codes.exit_code() })
+}
+
 fn finish(mut session: Session, outcome: Outcome, cause: Option<Cause>) -> Finished {
     let summary = session.end(outcome, cause.as_ref().map(Cause::to_string));
     Finished { state: std::mem::take(&mut session.state), summary, cause }

@@ -5,6 +5,7 @@ use std::{path::PathBuf, time::SystemTime};
 use thiserror::Error;
 
 use crate::{
+    attach::Target,
     config::{Composed, Dtype, Runtime},
     engine::{
         Engine, EngineError, Progress,
@@ -55,11 +56,15 @@ pub struct Plan {
     pub choices: Vec<String>,
     /// Of the recording, if it is recorded.
     pub dir: PathBuf,
+    /// Another program that is followed instead of running a model.
+    pub(crate) program: Option<Target>,
     pub(crate) inputs: Inputs,
     /// The device of the workload, "auto" resolved.
     pub(crate) device: Device,
     /// The type of the weights, "auto" resolved.
     pub(crate) dtype: Dtype,
+    /// The shape of the other program's model is known.
+    pub(crate) follows_model: bool,
 }
 
 impl Plan {
@@ -87,17 +92,35 @@ impl Plan {
             Runtime::CandleStock => device::for_stock(asked, resolved),
             Runtime::Sim => Device::Sim,
             Runtime::Watch => Device::None,
+            Runtime::Program => Device::Cuda(index),
         };
         let dtype = config.model.nominal_dtype();
-        let mut plan =
-            Plan { choices: inputs.choices.clone(), composed, remarks, dir, inputs, device, dtype };
+        let mut plan = Plan {
+            choices: inputs.choices.clone(),
+            composed,
+            remarks,
+            dir,
+            program: None,
+            inputs,
+            device,
+            dtype,
+            follows_model: false,
+        };
         plan.check_limits()?;
         let chosen = plan.choose_dtype();
         plan.dtype = chosen.dtype;
-        if !plan.watches() {
+        if plan.runs_model() {
             plan.choices.extend(chosen.remark());
         }
         Ok(plan)
+    }
+
+    /// The same run, of another program. Its model's shape is known only where the user gives one.
+    pub fn following(mut self, target: Target, has_model: bool) -> Plan {
+        self.follows_model = has_model;
+        self.choices.clear();
+        self.program = Some(target);
+        self
     }
 
     pub fn workload(&self) -> &Workload {
@@ -145,7 +168,7 @@ impl Plan {
 
     fn check_with(&self, dtype: Dtype) -> Result<(), EngineError> {
         match self.options(dtype) {
-            _ if self.simulated() || self.watches() => Ok(()),
+            _ if !self.runs_model() || self.simulated() => Ok(()),
             EngineOptions::Own(options) => device::check(&self.device, &options),
             EngineOptions::Stock(options) => options.check(),
         }
@@ -222,6 +245,11 @@ impl Plan {
         self.composed.config.runtime.name == Runtime::Watch
     }
 
+    /// This program runs the model itself, or simulates it.
+    pub(crate) fn runs_model(&self) -> bool {
+        !matches!(self.composed.config.runtime.name, Runtime::Watch | Runtime::Program)
+    }
+
     /// The driver's identifier of the GPU of the workload.
     pub(crate) fn gpu_uuid(&self) -> Option<String> {
         device::gpu_uuid(&self.device)
@@ -236,6 +264,17 @@ impl Plan {
         self.composed.config.runtime.name == Runtime::Sim
     }
 
+    /// The model, or what takes its place.
+    fn title(&self) -> String {
+        let name = &self.composed.config.model.name;
+        match &self.program {
+            Some(program) if !self.follows_model => program.name(),
+            Some(_) => name.clone(),
+            None if self.watches() => "watch".to_owned(),
+            None => name.clone(),
+        }
+    }
+
     pub(crate) fn started(&self) -> RunStarted {
         let config = &self.composed.config;
         let Inputs { model, workload, .. } = &self.inputs;
@@ -246,34 +285,39 @@ impl Plan {
             Runtime::CandleStock => EngineKind::CandleTransformers,
             Runtime::Sim => EngineKind::Sim,
             Runtime::Watch => EngineKind::None,
+            Runtime::Program => EngineKind::Program,
         };
+        let is_model_known = self.runs_model() || self.follows_model;
         RunStarted {
             schema: SCHEMA,
             program: format!("llmprof-tui {}", env!("CARGO_PKG_VERSION")),
             started_unix_ms: unix_ms(),
             experiment: config.experiment.clone(),
-            model: if self.watches() { "watch".to_owned() } else { config.model.name.clone() },
-            dtype: model.type_name(dtype),
+            model: self.title(),
+            dtype: if is_model_known { model.type_name(dtype) } else { String::new() },
             engine,
             device: self.device.clone(),
-            synthetic_weights: model.weights_path().is_none(),
+            synthetic_weights: self.runs_model() && model.weights_path().is_none(),
             simulated: self.simulated(),
-            parameters: model.parameters(),
-            weight_bytes: self.weight_bytes(),
-            step_weight_bytes: model.step_weight_bytes(dtype, workload.batch as usize),
-            kv_bytes_per_position: model.kv_bytes_per_position(dtype),
-            requests: workload.requests,
-            warmup: workload.warmup,
+            parameters: if is_model_known { model.parameters() } else { 0 },
+            weight_bytes: if is_model_known { self.weight_bytes() } else { 0 },
+            step_weight_bytes: model
+                .step_weight_bytes(dtype, workload.batch as usize)
+                .filter(|_| is_model_known),
+            kv_bytes_per_position: if is_model_known { model.kv_bytes_per_position(dtype) } else { 0 },
+            requests: if self.runs_model() { workload.requests } else { 0 },
+            warmup: if self.runs_model() { workload.warmup } else { 0 },
             batch: workload.batch,
             prompt_tokens: workload.prompt_tokens(),
             output_tokens: workload.output_tokens,
             seed: workload.seed,
             overrides: self.composed.overrides.clone(),
-            shape: model.shape(dtype).filter(|_| !self.watches()).map(Box::new),
+            shape: model.shape(dtype).filter(|_| is_model_known).map(Box::new),
             peaks: GivenPeaks {
                 flops: config.hardware.peaks.flops,
                 bytes_per_s: config.hardware.peaks.bytes_per_s,
             },
+            command: self.program.as_ref().map(Target::text),
             perturbed: under::attached(|name| std::env::var(name).ok()),
         }
     }

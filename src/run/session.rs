@@ -20,6 +20,7 @@ use tempfile::TempDir;
 use self::{engine_thread::EngineThread, recording::Recording, tool_work::ToolWork};
 use crate::{
     analysis::metrics::MetricsSummary,
+    attach::{Follower, Target, Wanted},
     config::Until,
     engine::{Engine, driver::Control},
     event::{
@@ -41,6 +42,8 @@ pub struct Session {
     tracer: Option<Arc<Tracer>>,
     /// Whether a simulated run records kernels.
     sim_kernels: Arc<AtomicBool>,
+    /// What is wanted of another program that is followed.
+    wanted: Arc<Wanted>,
     plan: Plan,
     rx: EventRx,
     tx: EventTx,
@@ -74,6 +77,8 @@ pub struct SessionSummary {
 
 /// The longest wait for threads that were asked to stop. A long prefill cannot be interrupted.
 const STOP_TIMEOUT: Duration = Duration::from_millis(1500);
+/// As long as a program may take to end, and a little.
+const STOP_PROGRAM_TIMEOUT: Duration = Duration::from_secs(5);
 /// A GPU that has reported no temperature by then reports none.
 const TEMPERATURE_TIMEOUT_S: f64 = 30.0;
 /// Taken in before signals, keys and frames have their turn.
@@ -97,7 +102,7 @@ impl Session {
             false => event::channel(Clock::wall()),
         };
         let started = plan.started();
-        let tracer = plan.device.is_cuda().then(|| {
+        let tracer = (plan.device.is_cuda() && plan.runs_model()).then(|| {
             let enable = plan.composed.config.profiling.cupti.enable;
             Arc::new(Tracer::new(tx.clone(), enable))
         });
@@ -106,6 +111,7 @@ impl Session {
             control: Control::default(),
             tracer,
             sim_kernels: Arc::new(AtomicBool::new(plan.composed.config.profiling.cupti.enable)),
+            wanted: Arc::default(),
             recording: Recording::open(&plan, started.started_unix_ms),
             tools_left: plan.tools().into(),
             plan,
@@ -167,6 +173,9 @@ impl Session {
         if plan.watches() {
             return;
         }
+        if let Some(target) = plan.program.clone() {
+            return self.follow(target);
+        }
         let engine = EngineThread {
             plan,
             control: self.control.clone(),
@@ -182,6 +191,34 @@ impl Session {
                 self.emit(Event::RunFinished(finished));
             }
         }
+    }
+
+    fn follow(&mut self, target: Target) {
+        let follower = Follower {
+            tx: self.tx.clone(),
+            target,
+            wanted: Arc::clone(&self.wanted),
+            duty: self.plan.composed.config.profiling.cupti.duty,
+            stop: self.control.cancel_flag(),
+            log: self.recording.create_program_log(),
+        };
+        match spawn_thread("llmprof-attach", move || follower.run()) {
+            Ok(thread) => self.threads.push(thread),
+            Err(refused) => {
+                let finished = RunFinished { outcome: Outcome::Failed, cause: Some(refused) };
+                self.emit(Event::RunFinished(finished));
+            }
+        }
+    }
+
+    /// Asks the program that was started to end.
+    pub fn end_program(&self) {
+        self.wanted.end.store(true, Ordering::Relaxed);
+    }
+
+    /// Where the exit code of the program that was started will be, once it has ended.
+    pub fn program_exit_codes(&self) -> Arc<Wanted> {
+        Arc::clone(&self.wanted)
     }
 
     pub fn plan(&self) -> &Plan {
@@ -349,6 +386,13 @@ impl Session {
         if self.plan.simulated() {
             return message(!self.sim_kernels.fetch_xor(true, Ordering::Relaxed));
         }
+        if self.plan.program.is_some() {
+            let everything = !self.wanted.everything.fetch_xor(true, Ordering::Relaxed);
+            return match everything {
+                true => "recording every kernel for 10 s".to_owned(),
+                false => "recording kernels in bursts again".to_owned(),
+            };
+        }
         let Some(tracer) = &self.tracer else {
             let (reason, remedy) = ("this run has no kernels on a GPU", "run it on an NVIDIA GPU");
             let state = TraceState::Refused { reason: reason.to_owned(), remedy: remedy.to_owned() };
@@ -431,7 +475,8 @@ impl Session {
 
     fn stop(&mut self, outcome: Outcome, cause: Option<String>) {
         self.cancel();
-        let deadline = Instant::now() + STOP_TIMEOUT;
+        let timeout = if self.plan.program.is_some() { STOP_PROGRAM_TIMEOUT } else { STOP_TIMEOUT };
+        let deadline = Instant::now() + timeout;
         while Instant::now() < deadline && !self.is_idle() {
             // A simulated engine may be waiting for room.
             self.drain();

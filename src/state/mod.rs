@@ -7,6 +7,7 @@ mod incidents;
 mod kernels;
 mod loading;
 mod operators;
+mod programs;
 mod recording;
 mod requests;
 mod sample;
@@ -23,6 +24,7 @@ pub use incidents::{FlightRecorder, Incident, IncidentKind, KeptSample};
 pub use kernels::{KEPT_REPORTS, KernelState, LiveKernels, StepTable, WindowKernels};
 pub use loading::Loading;
 pub use operators::{AllocatorState, HostOperators, OperatorState};
+pub use programs::{FollowedProcess, Programs};
 pub use recording::{Measured, RecordedSpan, Recording, Split};
 pub use requests::ActiveRequest;
 use requests::Gap;
@@ -98,6 +100,8 @@ pub struct RunState {
     pub observer: Option<ObserverSample>,
     /// Overhead of sampling the GPUs.
     pub sampler: Option<SamplerCost>,
+    /// Processes of another program.
+    pub programs: Programs,
     pub kernels: KernelState,
     pub operators: OperatorState,
     pub allocators: AllocatorState,
@@ -171,6 +175,8 @@ impl RunState {
                 }
             }
             Event::SamplerCost(cost) => self.sampler = Some((**cost).clone()),
+            Event::ProcessJoined(process) => self.programs.joined(t, process),
+            Event::ProcessLeft(left) => self.programs.left(t, left.pid),
             Event::KernelTrace(trace) => self.kernels.switched(t, trace),
             Event::Kernels(window) => self.kernels.window(window),
             Event::StepTimeline(timeline) => self.kernels.timeline(timeline),
@@ -265,6 +271,8 @@ impl RunState {
         };
         let first = active.first_token.is_none();
         let Gap { ns: gap_ns, steps, is_latency } = active.token(t, token.index);
+        // The first token that was seen is not the first of a request that began before.
+        let is_latency = is_latency && !(first && active.started.joined);
         let from = Stamp(t.0.saturating_sub(gap_ns));
         let recorded = self.kernels.recording.overlaps(from, t);
         active.recorded |= recorded;
@@ -402,6 +410,11 @@ impl RunState {
     /// The GPU is monitored without running a workload.
     pub fn watches(&self) -> bool {
         self.run.as_ref().is_some_and(|run| run.engine == EngineKind::None)
+    }
+
+    /// Another program is followed: what is known of its steps was inferred.
+    pub fn follows(&self) -> bool {
+        self.run.as_ref().is_some_and(|run| run.engine == EngineKind::Program)
     }
 
     /// Sequences per request.

@@ -6,7 +6,8 @@ fn envelope(ms: u64, event: Event) -> Envelope {
 }
 
 fn request(ms: u64, request: u32, warmup: bool) -> Envelope {
-    let started = RequestStarted { request, warmup, batch: 2, prompt_tokens: 10, output_tokens: 3 };
+    let started =
+        RequestStarted { request, warmup, batch: 2, prompt_tokens: 10, output_tokens: 3, joined: false };
     envelope(ms, Event::RequestStarted(started))
 }
 
@@ -363,7 +364,14 @@ fn a_token_that_waits_for_the_recorder_to_start_is_recorded() {
     let recording = |ms: u64, state: TraceState| {
         envelope(ms, Event::KernelTrace(KernelTrace { tool: "CUPTI".into(), state }))
     };
-    let started = RequestStarted { request: 0, warmup: false, batch: 1, prompt_tokens: 10, output_tokens: 9 };
+    let started = RequestStarted {
+        request: 0,
+        warmup: false,
+        batch: 1,
+        prompt_tokens: 10,
+        output_tokens: 9,
+        joined: false,
+    };
     let mut events = vec![envelope(0, Event::RequestStarted(started))];
     events.extend((0..5).map(|i| token(100 + 4 * u64::from(i), 0, i)));
     // The next token is late; that recording is on comes after it.
@@ -382,8 +390,14 @@ fn a_token_that_waits_for_the_recorder_to_start_is_recorded() {
 #[test]
 fn the_length_of_a_run_is_known_from_its_first_tokens() {
     let run = RunStarted { requests: 9, warmup: 1, ..run_started() };
-    let started =
-        RequestStarted { request: 0, warmup: true, batch: 1, prompt_tokens: 10, output_tokens: 101 };
+    let started = RequestStarted {
+        request: 0,
+        warmup: true,
+        batch: 1,
+        prompt_tokens: 10,
+        output_tokens: 101,
+        joined: false,
+    };
     let mut events = vec![
         envelope(0, Event::RunStarted(Box::new(run))),
         envelope(1000, Event::RequestStarted(started)),

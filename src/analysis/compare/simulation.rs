@@ -32,6 +32,7 @@ pub(super) fn facts(overrides: &[&str], gpu: bool) -> Facts {
         overrides: overrides.iter().map(|text| (*text).to_owned()).collect(),
         shape: None,
         peaks: Default::default(),
+        command: None,
         perturbed: None,
     };
     let gpu = gpu.then(|| GpuFacts {

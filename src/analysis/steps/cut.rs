@@ -148,8 +148,10 @@ impl Ruler {
         }
         let fused = !attention.is_empty();
         let ruler = if fused { attention } else { softmax };
-        let (device, n) =
-            ruler.into_iter().max_by_key(|(device, n)| (*n, u16::MAX - device)).ok_or(NoSteps::NoAttention)?;
+        let (device, n) = ruler
+            .into_iter()
+            .max_by_key(|(device, n)| (*n, u16::MAX - device))
+            .ok_or(NoSteps::NoAttention)?;
         if convolutions >= 8 && convolutions * 2 >= n {
             return Err(NoSteps::Convolution);
         }
@@ -397,7 +399,8 @@ impl Marks {
             (Some((_, sampler)), _) => {
                 accept(SymbolKind::Sampling, &sampler.intervals);
                 accept(SymbolKind::Embedding, &sampler.intervals);
-                embedding = of_kind(SymbolKind::Embedding).any(|(_, symbol)| symbol.is_aligned(&sampler.intervals));
+                embedding =
+                    of_kind(SymbolKind::Embedding).any(|(_, symbol)| symbol.is_aligned(&sampler.intervals));
                 Basis::Sampler
             }
             (None, Some((_, lookup))) => {
@@ -452,8 +455,11 @@ fn boundaries(
     let (mut product_since, mut product_since_sampling) = (true, true);
     let mut interval = 0;
     let close = |between: &Between, interval: u32, found: &mut Vec<Boundary>| {
-        let by_embedding = between.embedding.filter(|at| between.sampled.is_none_or(|sampled| *at >= sampled));
-        let Some(at) = by_embedding.or(between.sampled).or(between.other).or(between.embedding) else { return };
+        let by_embedding =
+            between.embedding.filter(|at| between.sampled.is_none_or(|sampled| *at >= sampled));
+        let Some(at) = by_embedding.or(between.sampled).or(between.other).or(between.embedding) else {
+            return;
+        };
         let far = found.last().is_none_or(|last| interval - last.interval >= layers);
         if between.always || far {
             found.push(Boundary { at, interval });

@@ -91,9 +91,9 @@ impl fmt::Display for WithoutCublas {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             WithoutCublas::NotWanted => f.write_str("cuBLAS is off (runtime.cublas=false)"),
-            WithoutCublas::NotFound => f.write_str(
-                "cuBLAS was not found (install CUDA 12 or 13, or the PyPI package nvidia-cublas)",
-            ),
+            WithoutCublas::NotFound => {
+                f.write_str("cuBLAS was not found (install CUDA 12 or 13, or the PyPI package nvidia-cublas)")
+            }
             WithoutCublas::Failed(status) => {
                 write!(f, "cuBLAS fails on this GPU with status {status} (install a newer one)")
             }

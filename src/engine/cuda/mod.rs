@@ -22,16 +22,16 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use cudarc::driver::{CudaEvent, CudaGraph};
 
+use self::{
+    decoder::{Decoder, Weights},
+    gpu::Ring,
+    kernels::SamplingParameters,
+};
 pub use self::{
     error::CudaError,
     gpu::Gpu,
     images::{Manifest, dotted},
     load::LoadedGpu,
-};
-use self::{
-    decoder::{Decoder, Weights},
-    gpu::Ring,
-    kernels::SamplingParameters,
 };
 use super::{
     Engine, EngineError, PrepareStep, Progress, Prompts,

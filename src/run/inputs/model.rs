@@ -35,7 +35,7 @@ impl Model {
             return Ok((open(&config.model.weights)?, None));
         }
         let dir = Path::new("models").join(&config.model.name);
-        if config.runtime.name == Runtime::Watch || !dir.exists() {
+        if matches!(config.runtime.name, Runtime::Watch | Runtime::Program) || !dir.exists() {
             // The header and reports say that weights are synthetic.
             return Ok((open(&Weights::Synthetic)?, None));
         }
@@ -56,7 +56,7 @@ impl Model {
         };
         let model = match config.runtime.name {
             Runtime::CandleStock => Self::stock(config, path)?,
-            Runtime::Candle | Runtime::Sim | Runtime::Watch => {
+            Runtime::Candle | Runtime::Sim | Runtime::Watch | Runtime::Program => {
                 Self::own(config, path).map_err(with_remedy)?
             }
         };

@@ -96,7 +96,7 @@ impl EngineThread {
         let started = Instant::now();
         let engine: Box<dyn Engine> = match self.plan.composed.config.runtime.name {
             Runtime::Sim => Box::new(self.simulated()?),
-            Runtime::Watch => return Err(EngineError::Cancelled),
+            Runtime::Watch | Runtime::Program => return Err(EngineError::Cancelled),
             Runtime::Candle | Runtime::CandleStock => {
                 let (tx, control) = (&self.tx, &self.control);
                 let mut sent: Option<Instant> = None;

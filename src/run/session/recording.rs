@@ -1,6 +1,6 @@
 //! The recording of a session: its directory, the events, and the documents next to them.
 
-use std::time::Duration;
+use std::{fs::File, time::Duration};
 
 use serde::Serialize;
 
@@ -71,6 +71,13 @@ impl Recording {
             recorder.write(&dir.hydra().join(name), content);
         }
         recorder.create_file(&dir.log()).into_iter().for_each(logfile::redirect);
+    }
+
+    /// For the output of a program that is followed.
+    pub(super) fn create_program_log(&mut self) -> Option<File> {
+        let recorder = self.recorder()?;
+        let path = recorder.dir().path().join("program.log");
+        recorder.create_file(&path)
     }
 
     pub(super) fn write_environment(&mut self, state: &RunState) {

@@ -59,8 +59,12 @@ fn an_eager_program_has_prefills_and_decode_steps() {
     let ns: f64 = decode.rows.iter().filter_map(|row| row.total_ns).sum();
     assert_eq!(ns, decode.busy_ns as f64, "rows add up to the busy time");
     assert!(decode.busy_ns <= decode.span_ns);
-    let of = |operator| decode.rows.iter().filter(|row| row.operator == Some(operator)).map(|row| row.calls).sum::<u64>();
-    for operator in [Operator::Qkv, Operator::AttentionOutput, Operator::GateUp, Operator::Down, Operator::Attention] {
+    let of = |operator| {
+        decode.rows.iter().filter(|row| row.operator == Some(operator)).map(|row| row.calls).sum::<u64>()
+    };
+    for operator in
+        [Operator::Qkv, Operator::AttentionOutput, Operator::GateUp, Operator::Down, Operator::Attention]
+    {
         assert_eq!(of(operator), 40 * 24, "{operator}");
     }
     assert_eq!((of(Operator::LmHead), of(Operator::Embedding), of(Operator::FinalNorm)), (40, 40, 40));
@@ -83,7 +87,10 @@ fn timelines_have_the_form_of_our_own() {
     let timelines = fold.timelines();
     assert_eq!(timelines.len(), 1);
     let RecordedTimeline { phase, first_ns, timeline } = &timelines[0];
-    assert_eq!((*phase, *first_ns, timeline.phase), (StepPhase::Decode, program.works[0].start_ns, Phase::Decode));
+    assert_eq!(
+        (*phase, *first_ns, timeline.phase),
+        (StepPhase::Decode, program.works[0].start_ns, Phase::Decode)
+    );
     assert_eq!(timeline.spans.len(), 4 * 10 + 3 + 2);
     assert_eq!((timeline.spans[2].operator, timeline.spans[2].layer), (Some(Operator::Qkv), Some(0)));
     assert_eq!((timeline.spans[12].operator, timeline.spans[12].layer), (Some(Operator::Qkv), Some(1)));
@@ -101,7 +108,8 @@ fn steps_are_counted_between_bursts() {
         let mut fold = folded(&program.works, &bursts);
         let steps = steps_of(&mut fold);
         // Before the first burst nothing is known.
-        let unseen = program.works.iter().filter(|work| is_token_copy(work) && work.end_ns < bursts[0].0).count();
+        let unseen =
+            program.works.iter().filter(|work| is_token_copy(work) && work.end_ns < bursts[0].0).count();
         assert_eq!(steps.len(), 3_000 - unseen, "{launch:?} {:?}", fold.finding());
         assert_eq!(phases(&steps).1, steps.len(), "{launch:?}");
         let recorded = steps.iter().filter(|step| step.is_recorded()).count();
@@ -134,7 +142,11 @@ fn nothing_is_claimed_where_nothing_marks_a_step() {
     let steps = steps_of(&mut fold);
     assert!(!steps.is_empty() && steps.iter().all(Step::is_recorded));
     assert!(steps.iter().all(|step| step.start_ns >= first + 50 * MS && step.end_ns <= first + 151 * MS));
-    assert!(fold.finding().to_string().ends_with("Between bursts nothing marks a step."), "{}", fold.finding());
+    assert!(
+        fold.finding().to_string().ends_with("Between bursts nothing marks a step."),
+        "{}",
+        fold.finding()
+    );
 }
 
 #[test]
@@ -160,11 +172,23 @@ fn several_graphs_and_a_tail_of_small_kernels() {
         program.run(back);
         program.eager(&[
             Op::Kernel(ARGMAX, 1, 4_000),
-            Op::Kernel("void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<bool>>", 1, 1_500),
-            Op::Kernel("void at::native::reduce_kernel<512, 1, at::native::ReduceOp<long, MaxNanFunctor<long>>>", 1, 1_500),
+            Op::Kernel(
+                "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<bool>>",
+                1,
+                1_500,
+            ),
+            Op::Kernel(
+                "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<long, MaxNanFunctor<long>>>",
+                1,
+                1_500,
+            ),
             Op::Copy(Direction::DeviceToHost, 1),
             Op::Wait,
-            Op::Kernel("(anonymous namespace)::elementwise_kernel_with_index<int, arange_cuda_out>", 1, 1_500),
+            Op::Kernel(
+                "(anonymous namespace)::elementwise_kernel_with_index<int, arange_cuda_out>",
+                1,
+                1_500,
+            ),
             Op::Copy(Direction::HostToDevice, 8),
         ]);
     }
@@ -202,7 +226,11 @@ fn experts_with_a_top_k_in_every_layer_are_not_steps() {
             let is_norm = matches!(op, Op::Kernel("vllm::fused_add_rms_norm_kernel", ..));
             ops.push(op);
             if is_norm {
-                ops.push(Op::Kernel("void at::native::sbtopk::gatherTopK<float, unsigned int, 2, false>", 1, 2_000));
+                ops.push(Op::Kernel(
+                    "void at::native::sbtopk::gatherTopK<float, unsigned int, 2, false>",
+                    1,
+                    2_000,
+                ));
             }
         }
         program.run(&ops);
@@ -220,8 +248,10 @@ fn a_compiler_names_several_kernels_after_the_embedding() {
     for _ in 0..20 {
         let mut ops = program.model(1);
         ops[0] = Op::Kernel("triton_per_fused__to_copy_add_embedding_mean_mul_pow_rsqrt_0", 1, 2_000);
-        ops[7] = Op::Kernel("triton_per_fused__to_copy__unsafe_view_add_embedding_mean_mul_pow_rsqrt_7", 1, 2_000);
-        ops[11] = Op::Kernel("triton_per_fused__to_copy__unsafe_view_add_embedding_mean_mul_pow_rsqrt_9", 1, 2_000);
+        ops[7] =
+            Op::Kernel("triton_per_fused__to_copy__unsafe_view_add_embedding_mean_mul_pow_rsqrt_7", 1, 2_000);
+        ops[11] =
+            Op::Kernel("triton_per_fused__to_copy__unsafe_view_add_embedding_mean_mul_pow_rsqrt_9", 1, 2_000);
         program.run(&ops);
         program.eager(&[Op::Kernel(ARGMAX, 1, 4_000)]);
     }
@@ -242,7 +272,8 @@ fn other_programs_have_no_steps() {
         Op::Kernel("flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel", 64, 9_000),
         Op::Kernel("void at::native::(anonymous namespace)::cunn_SoftMaxBackward<float>", 14, 6_000),
     ];
-    let convolution = [Op::Kernel("sm80_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc", 64, 9_000)];
+    let convolution =
+        [Op::Kernel("sm80_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc", 64, 9_000)];
     let gather = [Op::Kernel(LOOKUP, 4, 2_000)];
     let hash = [Op::Kernel("sha256_kernel", 4, 2_000), Op::Kernel("void saxpy<float>", 9, 2_000)];
     for (ops, why) in [
@@ -295,7 +326,10 @@ fn a_second_stream_and_device_do_not_disturb() {
     // Copies run on another stream all the while, and a second device does the same work a little later.
     for (i, work) in program.works.iter().enumerate() {
         if i % 50 == 0 {
-            let kind = crate::event::kernels::work::WorkKind::Copy { direction: Direction::HostToDevice, bytes: 1 << 20 };
+            let kind = crate::event::kernels::work::WorkKind::Copy {
+                direction: Direction::HostToDevice,
+                bytes: 1 << 20,
+            };
             works.push(Work { stream: 20, end_ns: work.start_ns + 300_000, kind, ..*work });
         }
         works.push(Work { device: 1, start_ns: work.start_ns + 1_700, end_ns: work.end_ns + 1_700, ..*work });
@@ -322,7 +356,9 @@ fn ranges_of_the_program_are_exact() {
         ranges.push(Range { domain: "trtllm".into(), text, thread: 1, start_ns, end_ns: program.now - 600 });
     }
     let (first, last) = (program.works[0].start_ns, program.now);
-    for bursts in [vec![(1, u64::MAX)], vec![(first + (last - first) / 3, first + (last - first) / 2)], vec![]] {
+    for bursts in
+        [vec![(1, u64::MAX)], vec![(first + (last - first) / 3, first + (last - first) / 2)], vec![]]
+    {
         let mut fold = builder::fold();
         for (from, to) in &bursts {
             fold.begin_burst(*from);
@@ -336,7 +372,10 @@ fn ranges_of_the_program_are_exact() {
         let steps = steps_of(&mut fold);
         assert_eq!(phases(&steps), (3, 57, 0, 0), "{bursts:?}");
         assert!(steps.iter().all(|step| step.basis == Basis::Nvtx && step.confidence == Confidence::EXACT));
-        assert_eq!((steps[0].tokens, steps[1].tokens), (Some(Tokens::Reported(300)), Some(Tokens::Reported(4))));
+        assert_eq!(
+            (steps[0].tokens, steps[1].tokens),
+            (Some(Tokens::Reported(300)), Some(Tokens::Reported(4)))
+        );
         assert_eq!(steps.iter().any(Step::is_recorded), !bursts.is_empty());
     }
 }
@@ -355,7 +394,10 @@ fn batches_of_requests_are_decode() {
     for rows in [1, 1, 1, 4, 4, 4, 4, 32, 32, 32, 1, 1] {
         let model = program.model(rows);
         program.run(&model);
-        program.eager(&[Op::Kernel(ARGMAX, rows, 4_000), Op::Copy(Direction::DeviceToHost, 8 * u64::from(rows))]);
+        program.eager(&[
+            Op::Kernel(ARGMAX, rows, 4_000),
+            Op::Copy(Direction::DeviceToHost, 8 * u64::from(rows)),
+        ]);
     }
     let mut fold = folded_whole(&program.works);
     let steps = steps_of(&mut fold);

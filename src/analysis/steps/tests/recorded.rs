@@ -40,7 +40,8 @@ pub fn fold_of(path: &Path) -> Fold {
             }
             "kernel" => {
                 let name = *names.entry(cells[8].to_owned()).or_insert_with(|| fold.name(cells[8]));
-                let launch = KernelLaunch { grid: extent(6), block: extent(7), registers: 0, shared_bytes: 0 };
+                let launch =
+                    KernelLaunch { grid: extent(6), block: extent(7), registers: 0, shared_bytes: 0 };
                 WorkKind::Kernel { name, launch }
             }
             "copy" => WorkKind::Copy { direction: Direction::of_cupti(number(6) as u8), bytes: number(7) },
@@ -82,7 +83,10 @@ fn a_given_recording() {
     }
     std::fs::write("/tmp/steps_found.tsv", text).unwrap();
     for window in fold.windows() {
-        println!("{} steps {} launches {} {:?}", window.phase, window.window.steps, window.window.launches, window.overlaps);
+        println!(
+            "{} steps {} launches {} {:?}",
+            window.phase, window.window.steps, window.window.launches, window.overlaps
+        );
         let mut by: std::collections::BTreeMap<&str, (u64, f64)> = Default::default();
         for row in &window.window.rows {
             let sum = by.entry(row.operator.map_or("-", Operator::name)).or_default();

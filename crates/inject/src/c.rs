@@ -1,0 +1,109 @@
+//! The functions of the C library that std does not offer.
+
+use std::ffi::{c_char, c_int, c_void};
+
+pub const RTLD_NOW: c_int = 2;
+pub const RTLD_NOLOAD: c_int = 4;
+pub const PROT_READ_WRITE: c_int = 3;
+pub const MAP_SHARED: c_int = 1;
+pub const MAP_FAILED: *mut c_void = usize::MAX as *mut c_void;
+pub const SOL_SOCKET: c_int = 1;
+pub const SO_PEERCRED: c_int = 17;
+pub const SCM_RIGHTS: c_int = 1;
+pub const MSG_CMSG_CLOEXEC: c_int = 0x4000_0000;
+pub const SIG_SETMASK: c_int = 2;
+pub const POLLIN: i16 = 1;
+
+#[repr(C)]
+pub struct Iovec {
+    pub base: *mut c_void,
+    pub bytes: usize,
+}
+
+#[repr(C)]
+pub struct Msghdr {
+    pub name: *mut c_void,
+    pub name_bytes: u32,
+    pub iov: *mut Iovec,
+    pub iov_count: usize,
+    pub control: *mut c_void,
+    pub control_bytes: usize,
+    pub flags: c_int,
+}
+
+/// A control message that carries one descriptor.
+#[repr(C, align(8))]
+#[derive(Default)]
+pub struct Rights {
+    pub bytes: usize,
+    pub level: c_int,
+    pub kind: c_int,
+    pub fd: c_int,
+    pub pad: c_int,
+}
+
+#[repr(C)]
+#[derive(Default)]
+pub struct Ucred {
+    pub pid: i32,
+    pub uid: u32,
+    pub gid: u32,
+}
+
+#[repr(C)]
+pub struct PollFd {
+    pub fd: c_int,
+    pub events: i16,
+    pub revents: i16,
+}
+
+#[repr(C)]
+#[derive(Default)]
+pub struct Timespec {
+    pub seconds: i64,
+    pub nanoseconds: i64,
+}
+
+/// As large as glibc's `sigset_t`.
+#[repr(C, align(8))]
+pub struct Signals(pub [u8; 128]);
+
+/// The beginning of `dl_phdr_info`.
+#[repr(C)]
+pub struct Object {
+    pub address: usize,
+    pub name: *const c_char,
+}
+
+unsafe extern "C" {
+    pub fn dlopen(path: *const c_char, flags: c_int) -> *mut c_void;
+    pub fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
+    pub fn dl_iterate_phdr(
+        each: extern "C" fn(*const Object, usize, *mut c_void) -> c_int,
+        data: *mut c_void,
+    ) -> c_int;
+    pub fn mmap(at: *mut c_void, bytes: usize, protection: c_int, flags: c_int, fd: c_int, offset: i64) -> *mut c_void;
+    pub fn munmap(at: *mut c_void, bytes: usize) -> c_int;
+    pub fn recvmsg(fd: c_int, message: *mut Msghdr, flags: c_int) -> isize;
+    pub fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, bytes: *mut u32) -> c_int;
+    pub fn poll(fds: *mut PollFd, count: u64, timeout_ms: c_int) -> c_int;
+    pub fn close(fd: c_int) -> c_int;
+    pub fn getuid() -> u32;
+    pub fn gettid() -> i32;
+    pub fn clock_gettime(clock: c_int, at: *mut Timespec) -> c_int;
+    pub fn pthread_sigmask(how: c_int, new: *const Signals, old: *mut Signals) -> c_int;
+    pub fn pthread_atfork(
+        before: Option<extern "C" fn()>,
+        parent: Option<extern "C" fn()>,
+        child: Option<extern "C" fn()>,
+    ) -> c_int;
+    pub fn atexit(handler: extern "C" fn()) -> c_int;
+}
+
+/// Nanoseconds by a clock: 0 is `CLOCK_REALTIME`, 1 `CLOCK_MONOTONIC`.
+pub fn clock_ns(clock: c_int) -> u64 {
+    let mut at = Timespec::default();
+    // SAFETY: it writes two numbers.
+    unsafe { clock_gettime(clock, &mut at) };
+    (at.seconds as u64).wrapping_mul(1_000_000_000).wrapping_add(at.nanoseconds as u64)
+}

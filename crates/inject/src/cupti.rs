@@ -1,0 +1,301 @@
+//! CUPTI in somebody else's program: the copy that the program has, or the one beside its CUDA; never a second one.
+
+use std::{
+    alloc::{Layout, alloc, dealloc},
+    ffi::{CStr, CString, c_char, c_int, c_void},
+    mem,
+    path::Path,
+    ptr,
+    sync::{Mutex, PoisonError},
+};
+
+use crate::{
+    WORK, c,
+    layout::{self, Activity, ActivityKind, kind},
+    ring::Writer,
+    wire::{Launch, Mode, Obstacle, Record, Work, WorkKind},
+};
+
+type Status = c_int;
+type OnRequest = extern "C" fn(*mut *mut u8, *mut usize, *mut usize);
+type OnComplete = extern "C" fn(*mut c_void, u32, *mut u8, usize, usize);
+
+const ERROR_IN_USE: Status = 39;
+/// Small buffers come back soon.
+const BUFFER_BYTES: usize = 256 << 10;
+const SPARE_BUFFERS: usize = 8;
+
+/// The kinds of each mode. Nodes of graphs are not recorded while whole graphs are.
+const LIGHT: [u32; 3] = [kind::GRAPH_TRACE, kind::MEMCPY, kind::SYNCHRONIZATION];
+const BURST: [u32; 4] = [kind::KERNEL, kind::MEMCPY, kind::MEMSET, kind::SYNCHRONIZATION];
+
+pub fn kinds(mode: Mode) -> &'static [u32] {
+    match mode {
+        Mode::Nothing => &[],
+        Mode::Light => &LIGHT,
+        Mode::Burst => &BURST,
+    }
+}
+
+/// CUPTI's functions. The library is never unloaded.
+#[derive(Clone, Copy)]
+pub struct Cupti {
+    pub version: u32,
+    enable: unsafe extern "C" fn(u32) -> Status,
+    disable: unsafe extern "C" fn(u32) -> Status,
+    register: unsafe extern "C" fn(OnRequest, OnComplete) -> Status,
+    flush_all: unsafe extern "C" fn(u32) -> Status,
+    next_record: unsafe extern "C" fn(*mut u8, usize, *mut *mut u8) -> Status,
+    dropped: unsafe extern "C" fn(*mut c_void, u32, *mut usize) -> Status,
+    timestamp: unsafe extern "C" fn(*mut u64) -> Status,
+    subscribe: unsafe extern "C" fn(*mut *mut c_void, extern "C" fn(*mut c_void, u32, u32, *const c_void), *mut c_void) -> Status,
+    unsubscribe: unsafe extern "C" fn(*mut c_void) -> Status,
+}
+
+/// The one in use: CUPTI's callbacks carry no context.
+static LOADED: Mutex<Option<Cupti>> = Mutex::new(None);
+
+struct Buffers {
+    lent: Vec<usize>,
+    spare: Vec<usize>,
+}
+
+static BUFFERS: Mutex<Buffers> = Mutex::new(Buffers { lent: Vec::new(), spare: Vec::new() });
+
+fn buffer_layout() -> Layout {
+    Layout::from_size_align(BUFFER_BYTES, 64).unwrap_or(Layout::new::<u64>())
+}
+
+extern "C" fn on_request(buffer: *mut *mut u8, size: *mut usize, max_records: *mut usize) {
+    let mut buffers = BUFFERS.lock().unwrap_or_else(PoisonError::into_inner);
+    let base = match buffers.spare.pop() {
+        Some(base) => base as *mut u8,
+        // SAFETY: the layout has a size.
+        None => unsafe { alloc(buffer_layout()) },
+    };
+    if !base.is_null() {
+        buffers.lent.push(base as usize);
+    }
+    // SAFETY: CUPTI passes three valid pointers.
+    unsafe {
+        *buffer = base;
+        *size = if base.is_null() { 0 } else { BUFFER_BYTES };
+        *max_records = 0;
+    }
+}
+
+extern "C" fn on_complete(_context: *mut c_void, _stream: u32, base: *mut u8, _size: usize, valid: usize) {
+    let _ = std::panic::catch_unwind(|| {
+        {
+            // A buffer that we did not lend is another tool's.
+            let mut buffers = BUFFERS.lock().unwrap_or_else(PoisonError::into_inner);
+            let Some(at) = buffers.lent.iter().position(|lent| *lent == base as usize) else { return };
+            buffers.lent.swap_remove(at);
+        }
+        let cupti = *LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(cupti) = cupti {
+            WORK.with(|writer| cupti.drain(base, valid.min(BUFFER_BYTES), writer));
+        }
+        let mut buffers = BUFFERS.lock().unwrap_or_else(PoisonError::into_inner);
+        if buffers.spare.len() < SPARE_BUFFERS {
+            buffers.spare.push(base as usize);
+        } else {
+            // SAFETY: allocated in `on_request` with this layout; CUPTI has given it back.
+            unsafe { dealloc(base, buffer_layout()) };
+        }
+    });
+}
+
+extern "C" fn ignore(_: *mut c_void, _: u32, _: u32, _: *const c_void) {}
+
+impl Cupti {
+    pub fn load() -> Option<Cupti> {
+        let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+        if loaded.is_none() {
+            *loaded = open().and_then(bind);
+        }
+        *loaded
+    }
+
+    /// After a fork: the parent's CUPTI is not the child's.
+    pub fn forget() {
+        if let Ok(mut loaded) = LOADED.try_lock() {
+            *loaded = None;
+        }
+    }
+
+    /// Whether somebody else uses CUPTI. There is room for one subscriber.
+    pub fn is_taken(&self) -> bool {
+        let mut subscriber = ptr::null_mut();
+        // SAFETY: it writes a handle; the function lives as long as the program, and is never called: nothing is enabled.
+        let status = unsafe { (self.subscribe)(&mut subscriber, ignore, ptr::null_mut()) };
+        if status == 0 {
+            // SAFETY: the handle of above.
+            unsafe { (self.unsubscribe)(subscriber) };
+        }
+        status == ERROR_IN_USE
+    }
+
+    /// Records what the mode wants from now on.
+    pub fn switch(&self, from: Mode, to: Mode) -> Result<(), Obstacle> {
+        if from == Mode::Nothing {
+            // SAFETY: both functions live as long as the program.
+            check(unsafe { (self.register)(on_request, on_complete) })?;
+        }
+        for unwanted in kinds(from).iter().filter(|kind| !kinds(to).contains(kind)) {
+            // SAFETY: a number.
+            let _ = unsafe { (self.disable)(*unwanted) };
+        }
+        for wanted in kinds(to).iter().filter(|kind| !kinds(from).contains(kind)) {
+            // SAFETY: a number.
+            check(unsafe { (self.enable)(*wanted) })?;
+        }
+        Ok(())
+    }
+
+    /// Returns complete buffers, or all.
+    pub fn flush(&self, all: bool) {
+        // SAFETY: a flag. Buffers come through `on_complete`.
+        let _ = unsafe { (self.flush_all)(u32::from(all)) };
+    }
+
+    pub fn take_dropped(&self) -> u64 {
+        let mut dropped = 0;
+        // SAFETY: it writes one number; a null context and stream 0 mean all.
+        let status = unsafe { (self.dropped)(ptr::null_mut(), 0, &mut dropped) };
+        if status == 0 { dropped as u64 } else { 0 }
+    }
+
+    pub fn now_ns(&self) -> u64 {
+        let mut now = 0;
+        // SAFETY: it writes one number.
+        unsafe { (self.timestamp)(&mut now) };
+        now
+    }
+
+    fn drain(&self, base: *mut u8, valid: usize, writer: &mut Writer<'_>) {
+        let mut record = ptr::null_mut();
+        // SAFETY: CUPTI has written `valid` bytes of the buffer.
+        while unsafe { (self.next_record)(base, valid, &mut record) } == 0 {
+            let Some(offset) = (record as usize).checked_sub(base as usize).filter(|at| *at < valid) else { return };
+            // SAFETY: within the valid bytes.
+            let bytes = unsafe { std::slice::from_raw_parts(record, valid - offset) };
+            if let Some(activity) = layout::read(bytes) {
+                writer.write_work(&activity);
+            }
+        }
+    }
+}
+
+fn check(status: Status) -> Result<(), Obstacle> {
+    match status {
+        0 => Ok(()),
+        ERROR_IN_USE => Err(Obstacle::InUse),
+        other => Err(Obstacle::Failed(other as u32)),
+    }
+}
+
+impl Writer<'_> {
+    fn write_work(&mut self, activity: &Activity) {
+        let kind = match activity.kind {
+            ActivityKind::Kernel { name_address, grid, block, registers, shared_bytes } => {
+                let name = match name_address {
+                    0 => 0,
+                    // SAFETY: a name lives as long as its module, which is loaded while its records are completed.
+                    _ => self.number(unsafe { CStr::from_ptr(name_address as *const c_char) }.to_bytes()),
+                };
+                let block = block.map(|threads| threads.min(u32::from(u16::MAX)) as u16);
+                WorkKind::Kernel { name, launch: Launch { grid, block, registers, shared_bytes } }
+            }
+            ActivityKind::Copy { direction, bytes } => WorkKind::Copy { direction, bytes },
+            ActivityKind::Memset { bytes } => WorkKind::Memset { bytes },
+            ActivityKind::Graph => WorkKind::Graph,
+            ActivityKind::Wait { kind } => WorkKind::Wait { kind },
+        };
+        let is_node = activity.node != 0 || matches!(kind, WorkKind::Graph);
+        self.write(Record::Work(Work {
+            start_ns: activity.start_ns,
+            end_ns: activity.end_ns,
+            correlation: activity.correlation,
+            stream: activity.stream,
+            device: activity.device as u16,
+            graph: if is_node { activity.graph.max(1) } else { 0 },
+            kind,
+        }));
+    }
+}
+
+/// The paths of the libraries in this process.
+fn mapped() -> Vec<String> {
+    extern "C" fn each(object: *const c::Object, _: usize, all: *mut c_void) -> c_int {
+        // SAFETY: glibc passes an object whose name is a string or null; `all` is the list below.
+        unsafe {
+            let name = (*object).name;
+            if !name.is_null() {
+                let name = CStr::from_ptr(name).to_string_lossy().into_owned();
+                (*all.cast::<Vec<String>>()).push(name);
+            }
+        }
+        0
+    }
+    let mut all: Vec<String> = Vec::new();
+    // SAFETY: the function gets the list and is called until this returns.
+    unsafe { c::dl_iterate_phdr(each, ptr::from_mut(&mut all).cast()) };
+    all
+}
+
+fn open() -> Option<*mut c_void> {
+    let open = |path: &str, flags| {
+        let path = CString::new(path).ok()?;
+        // SAFETY: CUPTI's initialisers only register it.
+        let library = unsafe { c::dlopen(path.as_ptr(), flags) };
+        (!library.is_null()).then_some(library)
+    };
+    let file = |path: &str| path.rsplit('/').next().unwrap_or_default().to_owned();
+    let mapped = mapped();
+    if let Some(own) = mapped.iter().find(|path| file(path).starts_with("libcupti.so")) {
+        return open(own, c::RTLD_NOW | c::RTLD_NOLOAD);
+    }
+    let names = ["libcupti.so.13", "libcupti.so.12"];
+    for runtime in mapped.iter().filter(|path| file(path).starts_with("libcudart.so")) {
+        let major = if file(runtime).starts_with("libcudart.so.12") { "12" } else { "13" };
+        let Some(dir) = Path::new(runtime).parent() else { continue };
+        for place in ["", "../extras/CUPTI/lib64", "../../cuda_cupti/lib", "../../../extras/CUPTI/lib64"] {
+            let path = dir.join(place).join(format!("libcupti.so.{major}"));
+            if path.exists() {
+                return open(&path.to_string_lossy(), c::RTLD_NOW);
+            }
+        }
+    }
+    let given = std::env::var("LLMPROF_CUPTI").ok().filter(|path| !path.is_empty());
+    given.iter().map(String::as_str).chain(names).find_map(|path| open(path, c::RTLD_NOW))
+}
+
+fn bind(library: *mut c_void) -> Option<Cupti> {
+    macro_rules! function {
+        ($name:literal) => {{
+            // SAFETY: a name that ends with 0. The type is that of the function in CUPTI's header.
+            let address = unsafe { c::dlsym(library, concat!($name, "\0").as_ptr().cast()) };
+            if address.is_null() {
+                return None;
+            }
+            unsafe { mem::transmute::<*mut c_void, _>(address) }
+        }};
+    }
+    let get_version: unsafe extern "C" fn(*mut u32) -> Status = function!("cuptiGetVersion");
+    let mut version = 0;
+    // SAFETY: it writes one number.
+    unsafe { get_version(&mut version) };
+    Some(Cupti {
+        version,
+        enable: function!("cuptiActivityEnable"),
+        disable: function!("cuptiActivityDisable"),
+        register: function!("cuptiActivityRegisterCallbacks"),
+        flush_all: function!("cuptiActivityFlushAll"),
+        next_record: function!("cuptiActivityGetNextRecord"),
+        dropped: function!("cuptiActivityGetNumDroppedRecords"),
+        timestamp: function!("cuptiGetTimestamp"),
+        subscribe: function!("cuptiSubscribe"),
+        unsubscribe: function!("cuptiUnsubscribe"),
+    })
+}

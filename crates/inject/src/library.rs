@@ -1,0 +1,83 @@
+//! The library in the other program. It never blocks a thread of it, prints nothing, and lets no panic out.
+
+#![allow(unsafe_code)] // it is called by the driver and calls CUPTI, both in C
+
+mod c;
+mod cupti;
+mod layout;
+mod nvtx;
+mod ring;
+mod session;
+mod wire;
+
+use std::{
+    ffi::{c_int, c_void},
+    panic, ptr, thread,
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+use ring::Lane;
+
+static WORK: Lane = Lane::new();
+static RANGES: Lane = Lane::new();
+static RECORDING: AtomicBool = AtomicBool::new(false);
+static STARTED: AtomicBool = AtomicBool::new(false);
+
+fn is_recording() -> bool {
+    RECORDING.load(Ordering::Relaxed)
+}
+
+fn set_recording(on: bool) {
+    RECORDING.store(on, Ordering::Relaxed);
+}
+
+/// Called by the driver while it initialises CUDA, in this process or in the child of a fork.
+#[unsafe(no_mangle)]
+pub extern "C" fn InitializeInjection() -> c_int {
+    let _ = panic::catch_unwind(start);
+    1
+}
+
+/// Called by each copy of NVTX's header at its first use.
+///
+/// # Safety
+/// `export_table` is NVTX's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn InitializeInjectionNvtx2(export_table: unsafe extern "C" fn(u32) -> *const c_void) -> c_int {
+    // SAFETY: as above.
+    let _ = panic::catch_unwind(|| unsafe { nvtx::install(export_table) });
+    1
+}
+
+fn start() {
+    if STARTED.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    panic::set_hook(Box::new(|_| {}));
+    let (all, mut before) = (c::Signals([0xff; 128]), c::Signals([0; 128]));
+    // SAFETY: sets of signals of glibc's size; the functions live as long as the library, which is never unloaded.
+    unsafe {
+        c::pthread_atfork(None, None, Some(forked));
+        c::atexit(session::finish);
+        // The thread inherits the mask: the program's signals are not its.
+        c::pthread_sigmask(c::SIG_SETMASK, &all, &mut before);
+    }
+    let _ = thread::Builder::new().name("llmprof".to_owned()).stack_size(256 << 10).spawn(|| {
+        let _ = panic::catch_unwind(session::run);
+    });
+    // SAFETY: the mask of before.
+    unsafe { c::pthread_sigmask(c::SIG_SETMASK, &before, ptr::null_mut()) };
+}
+
+/// In the child of a fork there is no thread of ours, and the connection is the parent's. If the child initialises CUDA itself,
+/// it begins anew.
+extern "C" fn forked() {
+    set_recording(false);
+    let socket = session::SOCKET.swap(-1, Ordering::Relaxed);
+    if socket >= 0 {
+        // SAFETY: the child's copy of the descriptor, which nothing uses.
+        unsafe { c::close(socket) };
+    }
+    cupti::Cupti::forget();
+    STARTED.store(false, Ordering::Release);
+}

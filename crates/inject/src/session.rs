@@ -1,0 +1,326 @@
+//! The library's thread: waits for a profiler, records for it, and waits again when it has gone.
+
+use std::{
+    env,
+    ffi::c_int,
+    io::{Read, Write},
+    os::{
+        fd::{AsRawFd, FromRawFd, OwnedFd},
+        unix::net::UnixStream,
+    },
+    path::{Path, PathBuf},
+    ptr,
+    sync::atomic::{AtomicBool, AtomicI32, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    RANGES, WORK, c,
+    cupti::Cupti,
+    ring::Shared,
+    set_recording,
+    wire::{self, Command, Mode, Obstacle, Record},
+};
+
+/// How often a program without a profiler looks for one.
+const LOOK: Duration = Duration::from_secs(1);
+/// How often buffers are collected.
+const FLUSH: Duration = Duration::from_millis(50);
+const CLOCK: Duration = Duration::from_secs(1);
+/// How often it is asked whether the program profiles itself.
+const ASK: Duration = Duration::from_millis(200);
+/// A profiler that has not read for so long has stopped.
+const STALLED: Duration = Duration::from_secs(2);
+
+/// The socket, for a fork's child to close; -1 for none.
+pub static SOCKET: AtomicI32 = AtomicI32::new(-1);
+static FINISHING: AtomicBool = AtomicBool::new(false);
+static FINISHED: AtomicBool = AtomicBool::new(true);
+
+/// Runs until the process ends.
+pub fn run() {
+    let Some(directory) = env::var_os(wire::DIRECTORY).map(PathBuf::from) else { return };
+    let token = env::var(wire::TOKEN).unwrap_or_default();
+    let own = directory.join(format!("{}.socket", std::process::id()));
+    let common = directory.join(wire::SOCKET);
+    loop {
+        for path in [&common, &own] {
+            if let Some((stream, shared)) = connect(path, &token) {
+                SOCKET.store(stream.as_raw_fd(), Ordering::Relaxed);
+                FINISHED.store(false, Ordering::Relaxed);
+                Session::new(stream, shared).run();
+                SOCKET.store(-1, Ordering::Relaxed);
+                FINISHED.store(true, Ordering::Relaxed);
+            }
+        }
+        if FINISHING.load(Ordering::Relaxed) {
+            return;
+        }
+        thread::sleep(LOOK);
+    }
+}
+
+/// Sends what is left when the program ends; waits for that, but not for long.
+pub extern "C" fn finish() {
+    FINISHING.store(true, Ordering::Relaxed);
+    let since = Instant::now();
+    while !FINISHED.load(Ordering::Relaxed) && since.elapsed() < Duration::from_millis(200) {
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn connect(path: &Path, token: &str) -> Option<(UnixStream, Shared)> {
+    let mut stream = UnixStream::connect(path).ok()?;
+    if !is_own(&stream) {
+        return None;
+    }
+    let timeout = Some(Duration::from_millis(500));
+    stream.set_read_timeout(timeout).ok()?;
+    stream.set_write_timeout(timeout).ok()?;
+    stream.write_all(wire::hello(token).as_bytes()).ok()?;
+    let memory = receive_descriptor(&stream)?;
+    stream.set_nonblocking(true).ok()?;
+    Some((stream, Shared::map(memory.as_raw_fd())?))
+}
+
+/// The profiler is the same user's, or root's.
+fn is_own(stream: &UnixStream) -> bool {
+    let (mut peer, mut bytes) = (c::Ucred::default(), size_of::<c::Ucred>() as u32);
+    // SAFETY: it writes at most `bytes` bytes. `getuid` has no argument.
+    let (status, me) = unsafe {
+        let value = ptr::from_mut(&mut peer).cast();
+        (c::getsockopt(stream.as_raw_fd(), c::SOL_SOCKET, c::SO_PEERCRED, value, &mut bytes), c::getuid())
+    };
+    status == 0 && (peer.uid == me || peer.uid == 0)
+}
+
+fn receive_descriptor(stream: &UnixStream) -> Option<OwnedFd> {
+    let mut byte = 0u8;
+    let mut rights = c::Rights::default();
+    let mut iov = c::Iovec { base: ptr::from_mut(&mut byte).cast(), bytes: 1 };
+    let mut message = c::Msghdr {
+        name: ptr::null_mut(),
+        name_bytes: 0,
+        iov: &mut iov,
+        iov_count: 1,
+        control: ptr::from_mut(&mut rights).cast(),
+        control_bytes: size_of::<c::Rights>(),
+        flags: 0,
+    };
+    // SAFETY: all pointers are to locals of the given sizes.
+    let received = unsafe { c::recvmsg(stream.as_raw_fd(), &mut message, c::MSG_CMSG_CLOEXEC) };
+    let has_one = rights.level == c::SOL_SOCKET && rights.kind == c::SCM_RIGHTS && rights.bytes == 20;
+    if received != 1 || !has_one || rights.fd < 0 {
+        return None;
+    }
+    // SAFETY: the kernel has just made this descriptor for us.
+    Some(unsafe { OwnedFd::from_raw_fd(rights.fd) })
+}
+
+struct Session {
+    stream: UnixStream,
+    shared: Shared,
+    command: Command,
+    cupti: Option<Cupti>,
+    mode: Mode,
+    obstacle: Option<Obstacle>,
+    line: Vec<u8>,
+    /// When the current burst began, or the last one.
+    burst_at: Instant,
+    flush_at: Instant,
+    clock_at: Option<Instant>,
+    asked_at: Instant,
+    taken: bool,
+    heartbeat: (u64, Instant),
+    noise: u32,
+}
+
+impl Session {
+    fn new(stream: UnixStream, shared: Shared) -> Session {
+        WORK.open(shared.work());
+        RANGES.open(shared.ranges());
+        let now = Instant::now();
+        Session {
+            stream,
+            shared,
+            command: Command::Rest,
+            cupti: None,
+            mode: Mode::Nothing,
+            obstacle: None,
+            line: Vec::new(),
+            burst_at: now,
+            flush_at: now,
+            clock_at: None,
+            asked_at: now,
+            taken: false,
+            heartbeat: (0, now),
+            noise: std::process::id() | 1,
+        }
+    }
+
+    fn run(&mut self) {
+        while !FINISHING.load(Ordering::Relaxed) && self.hear() {
+            self.follow();
+        }
+        self.switch(Mode::Nothing);
+        if let Some(cupti) = self.cupti {
+            cupti.flush(true);
+            self.report_dropped(cupti);
+        }
+        set_recording(false);
+        WORK.close();
+        RANGES.close();
+    }
+
+    /// Waits for a command or the next moment to act. False when the profiler has gone.
+    fn hear(&mut self) -> bool {
+        let mut waiting = c::PollFd { fd: self.stream.as_raw_fd(), events: c::POLLIN, revents: 0 };
+        let timeout_ms = if self.mode == Mode::Burst { 5 } else { 20 };
+        // SAFETY: one entry.
+        let ready: c_int = unsafe { c::poll(&mut waiting, 1, timeout_ms) };
+        if ready <= 0 {
+            return true;
+        }
+        let mut bytes = [0; 256];
+        match self.stream.read(&mut bytes) {
+            Ok(0) => return false,
+            Ok(n) => {
+                for byte in &bytes[..n] {
+                    match byte {
+                        b'\n' => {
+                            let line = std::mem::take(&mut self.line);
+                            self.obey(&String::from_utf8_lossy(&line));
+                        }
+                        _ if self.line.len() < 256 => self.line.push(*byte),
+                        _ => return false,
+                    }
+                }
+            }
+            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {}
+            Err(_) => return false,
+        }
+        true
+    }
+
+    fn obey(&mut self, line: &str) {
+        let Some(command) = Command::read(line) else { return };
+        self.command = command;
+        // A new command begins with a burst.
+        self.burst_at = Instant::now();
+        if let Command::Record { period_ms, .. } = command {
+            self.burst_at -= Duration::from_millis(u64::from(period_ms)).min(Duration::from_secs(60));
+        }
+    }
+
+    fn follow(&mut self) {
+        let Command::Record { burst_ms, period_ms } = self.command else {
+            set_recording(false);
+            return self.switch(Mode::Nothing);
+        };
+        let Some(cupti) = self.cupti.or_else(Cupti::load) else {
+            return self.report(Obstacle::NoCupti);
+        };
+        self.cupti = Some(cupti);
+        if self.is_stalled() {
+            set_recording(false);
+            return self.switch(Mode::Nothing);
+        }
+        if self.asked_at.elapsed() >= ASK || self.mode == Mode::Nothing {
+            self.asked_at = Instant::now();
+            self.taken = cupti.is_taken();
+        }
+        if self.taken {
+            self.switch(Mode::Nothing);
+            return self.report(Obstacle::InUse);
+        }
+        set_recording(true);
+        let wanted = self.wanted(Duration::from_millis(burst_ms.into()), Duration::from_millis(period_ms.into()));
+        // Before the first record: its times mean nothing without.
+        if self.clock_at.is_none_or(|at| at.elapsed() >= CLOCK) {
+            self.clock_at = Some(Instant::now());
+            self.tell_clock(cupti);
+        }
+        self.switch(wanted);
+        if self.flush_at.elapsed() >= FLUSH {
+            self.flush_at = Instant::now();
+            cupti.flush(false);
+            self.report_dropped(cupti);
+        }
+    }
+
+    fn wanted(&mut self, burst: Duration, period: Duration) -> Mode {
+        if burst.is_zero() {
+            return Mode::Light;
+        }
+        if burst >= period {
+            return Mode::Burst;
+        }
+        let since = self.burst_at.elapsed();
+        if self.mode == Mode::Burst && since < burst {
+            return Mode::Burst;
+        }
+        // Not at a fixed rhythm, which a program might share: earlier or later by up to a tenth.
+        let tenth = period / 10;
+        let shift = tenth.mul_f64(f64::from(self.noise % 1000) / 500.0);
+        if self.mode != Mode::Burst && since + tenth >= period + shift {
+            self.burst_at = Instant::now();
+            self.noise = self.noise.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            return Mode::Burst;
+        }
+        Mode::Light
+    }
+
+    fn switch(&mut self, to: Mode) {
+        let Some(cupti) = self.cupti.filter(|_| to != self.mode) else { return };
+        let from = self.mode;
+        let at_ns = cupti.now_ns();
+        match cupti.switch(from, to) {
+            Ok(()) => {
+                self.mode = to;
+                self.obstacle = None;
+            }
+            Err(obstacle) => {
+                let _ = cupti.switch(to, Mode::Nothing);
+                self.mode = Mode::Nothing;
+                self.report(obstacle);
+            }
+        }
+        // A burst begins when it is on, and ends when switching it off begins.
+        let at_ns = if self.mode == Mode::Burst { cupti.now_ns() } else { at_ns };
+        let mode = self.mode;
+        WORK.with(|writer| writer.write(Record::Mode { at_ns, mode }));
+    }
+
+    fn report(&mut self, obstacle: Obstacle) {
+        if self.obstacle != Some(obstacle) {
+            self.obstacle = Some(obstacle);
+            WORK.with(|writer| writer.write(Record::Obstacle(obstacle)));
+        }
+    }
+
+    fn report_dropped(&mut self, cupti: Cupti) {
+        let records = cupti.take_dropped();
+        if records > 0 {
+            WORK.with(|writer| writer.write(Record::Dropped { records }));
+        }
+    }
+
+    fn tell_clock(&mut self, cupti: Cupti) {
+        let clock = Record::Clock {
+            cupti_ns: cupti.now_ns(),
+            monotonic_ns: c::clock_ns(1),
+            realtime_ns: c::clock_ns(0),
+            cupti_version: cupti.version,
+        };
+        WORK.with(|writer| writer.write(clock));
+    }
+
+    fn is_stalled(&mut self) -> bool {
+        let beat = self.shared.header().heartbeat.load(Ordering::Relaxed);
+        if beat != self.heartbeat.0 {
+            self.heartbeat = (beat, Instant::now());
+        }
+        self.heartbeat.1.elapsed() > STALLED
+    }
+}

@@ -1,0 +1,488 @@
+//! What the library and the profiler say to each other.
+//!
+//! The profiler listens on a socket. The library connects and sends [`hello`]. The profiler answers with one byte and the
+//! descriptor of shared memory, which has two rings of slots of 64 bytes: one for work of the GPU, one for ranges. Then the
+//! profiler sends [`Command`]s, a line each. When the socket closes, the library stops recording.
+//!
+//! A record is one slot; a text follows its slot in as many more as it needs. The reader copies slots before it reads them:
+//! the program at the other end may write anything, at any time.
+
+use std::sync::atomic::AtomicU64;
+
+/// The variables that the library reads: the directory of the socket, and the word it must say.
+pub const DIRECTORY: &str = "LLMPROF_ATTACH";
+pub const TOKEN: &str = "LLMPROF_TOKEN";
+/// The socket of a profiler that starts programs. One that joins the program `1234` later listens on `1234.socket`.
+pub const SOCKET: &str = "socket";
+
+pub const VERSION: u32 = 1;
+/// The first word of the shared memory.
+pub const MAGIC: u64 = 0x6c6c_6d70_726f_6600 + VERSION as u64;
+
+/// Eight numbers of 64 bits.
+pub type Slot = [u64; 8];
+pub const SLOT_BYTES: usize = 64;
+/// Slots of the rings: some tenths of a second of the fastest programs.
+pub const WORK_SLOTS: usize = 1 << 17;
+pub const RANGE_SLOTS: usize = 1 << 14;
+pub const HEADER_BYTES: usize = 4096;
+pub const SHARED_BYTES: usize = HEADER_BYTES + (WORK_SLOTS + RANGE_SLOTS) * SLOT_BYTES;
+
+/// Longer names are cut.
+pub const MAX_TEXT: usize = 1024;
+
+/// The beginning of the shared memory. Numbers that different sides write are in different lines of the cache.
+#[repr(C, align(64))]
+pub struct Header {
+    pub magic: AtomicU64,
+    /// Counted up by the profiler while it reads. While it stands still, nothing is recorded.
+    pub heartbeat: AtomicU64,
+    _pad: [u64; 6],
+    pub work: Ends,
+    pub ranges: Ends,
+}
+
+/// The ends of a ring, in slots since the beginning.
+#[repr(C, align(64))]
+pub struct Ends {
+    /// Written by the library.
+    pub head: AtomicU64,
+    /// Records for which there was no room, or no time to wait for the ring.
+    pub dropped: AtomicU64,
+    _pad: [u64; 6],
+    /// Written by the profiler.
+    pub tail: AtomicU64,
+    _pad2: [u64; 7],
+}
+
+const _: () = assert!(size_of::<Header>() <= HEADER_BYTES && size_of::<Slot>() == SLOT_BYTES);
+
+/// The first line that the library sends.
+pub fn hello(token: &str) -> String {
+    format!("llmprof-inject {VERSION} {token}\n")
+}
+
+/// What the profiler asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Command {
+    /// Kernels for `burst_ms` of every `period_ms`; whole graphs, copies and waiting in between. All the time where both are
+    /// equal; never where `burst_ms` is 0.
+    Record { burst_ms: u32, period_ms: u32 },
+    /// Nothing.
+    Rest,
+}
+
+impl Command {
+    pub fn line(self) -> String {
+        match self {
+            Command::Record { burst_ms, period_ms } => format!("record {burst_ms} {period_ms}\n"),
+            Command::Rest => "rest\n".to_owned(),
+        }
+    }
+
+    pub fn read(line: &str) -> Option<Command> {
+        let mut words = line.split_ascii_whitespace();
+        match words.next()? {
+            "record" => {
+                let (burst_ms, period_ms) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+                Some(Command::Record { burst_ms, period_ms })
+            }
+            "rest" => Some(Command::Rest),
+            _ => None,
+        }
+    }
+}
+
+/// What the library records at a moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    Nothing,
+    /// Whole graphs, copies and waiting.
+    Light,
+    /// Each kernel.
+    Burst,
+}
+
+/// Why the library does not record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Obstacle {
+    /// There is no CUPTI in the program, nor beside its CUDA.
+    NoCupti,
+    /// CUPTI answers with this error.
+    Failed(u32),
+    /// The program profiles itself, or another tool does.
+    InUse,
+}
+
+/// A description of a launch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Launch {
+    pub grid: [u32; 3],
+    pub block: [u16; 3],
+    pub registers: u16,
+    pub shared_bytes: u32,
+}
+
+/// Work of the GPU, or waiting for it. Times are CUPTI's, 0 where it has none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Work {
+    pub start_ns: u64,
+    pub end_ns: u64,
+    /// The same for all nodes of a graph launch.
+    pub correlation: u32,
+    pub stream: u32,
+    pub device: u16,
+    /// The graph that it is a node of; 0 for none.
+    pub graph: u32,
+    pub kind: WorkKind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WorkKind {
+    Kernel {
+        name: u32,
+        launch: Launch,
+    },
+    /// The direction is CUPTI's `CUpti_ActivityMemcpyKind`.
+    Copy {
+        direction: u8,
+        bytes: u64,
+    },
+    Memset {
+        bytes: u64,
+    },
+    /// A whole graph.
+    Graph,
+    /// The host waited; the kind is CUPTI's `CUpti_ActivitySynchronizationType`.
+    Wait {
+        kind: u8,
+    },
+}
+
+/// A moment of an NVTX range, or a mark. Times are of `CLOCK_MONOTONIC`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RangeEdge {
+    pub at_ns: u64,
+    pub thread: u32,
+    pub domain: u32,
+    pub kind: EdgeKind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EdgeKind {
+    Push { name: u32 },
+    Pop,
+    Start { name: u32, id: u64 },
+    End { id: u64 },
+    Mark { name: u32 },
+}
+
+/// What a slot says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Record {
+    Work(Work),
+    Range(RangeEdge),
+    /// The text with this number follows.
+    Text {
+        number: u32,
+        bytes: u32,
+    },
+    /// From now on, by CUPTI's clock.
+    Mode {
+        at_ns: u64,
+        mode: Mode,
+    },
+    Obstacle(Obstacle),
+    /// The same moment by three clocks, and CUPTI's version.
+    Clock {
+        cupti_ns: u64,
+        monotonic_ns: u64,
+        realtime_ns: u64,
+        cupti_version: u32,
+    },
+    /// CUPTI dropped so many.
+    Dropped {
+        records: u64,
+    },
+}
+
+/// Slots that a text of so many bytes needs after its own.
+pub fn text_slots(bytes: usize) -> usize {
+    bytes.min(MAX_TEXT).div_ceil(SLOT_BYTES)
+}
+
+/// A text with its number, as slots.
+pub fn text(number: u32, text: &[u8]) -> Vec<Slot> {
+    let text = &text[..text.len().min(MAX_TEXT)];
+    let mut slots = vec![Record::Text { number, bytes: text.len() as u32 }.slot()];
+    for part in text.chunks(SLOT_BYTES) {
+        let mut bytes = [0; SLOT_BYTES];
+        bytes[..part.len()].copy_from_slice(part);
+        slots.push(std::array::from_fn(|i| u64::from_ne_bytes(std::array::from_fn(|k| bytes[i * 8 + k]))));
+    }
+    slots
+}
+
+/// The bytes of slots that follow a text's own.
+pub fn text_of(slots: &[Slot], bytes: usize) -> Vec<u8> {
+    let mut text: Vec<u8> = slots.iter().flatten().flat_map(|word| word.to_ne_bytes()).collect();
+    text.truncate(bytes);
+    text
+}
+
+/// Two numbers in a word.
+fn two(low: u32, high: u32) -> u64 {
+    u64::from(low) | u64::from(high) << 32
+}
+
+fn halves(word: u64) -> (u32, u32) {
+    (word as u32, (word >> 32) as u32)
+}
+
+mod tag {
+    pub const KERNEL: u32 = 1;
+    pub const COPY: u32 = 2;
+    pub const MEMSET: u32 = 3;
+    pub const GRAPH: u32 = 4;
+    pub const WAIT: u32 = 5;
+    pub const TEXT: u32 = 16;
+    pub const MODE: u32 = 17;
+    pub const OBSTACLE: u32 = 18;
+    pub const CLOCK: u32 = 19;
+    pub const DROPPED: u32 = 20;
+    pub const PUSH: u32 = 32;
+    pub const POP: u32 = 33;
+    pub const START: u32 = 34;
+    pub const END: u32 = 35;
+    pub const MARK: u32 = 36;
+}
+
+impl Record {
+    /// Words: 0 is the tag with 16 more bits above it; work has its times in 1 and 2.
+    pub fn slot(&self) -> Slot {
+        let mut slot = [0; 8];
+        match *self {
+            Record::Work(work) => {
+                let of = |tag: u32, extra: u32| {
+                    two(tag | extra << 8 | u32::from(work.device) << 16, work.correlation)
+                };
+                slot[1] = work.start_ns;
+                slot[2] = work.end_ns;
+                slot[3] = two(work.stream, work.graph);
+                match work.kind {
+                    WorkKind::Kernel { name, launch } => {
+                        slot[0] = of(tag::KERNEL, 0);
+                        slot[4] = two(name, launch.shared_bytes);
+                        slot[5] = two(launch.grid[0], launch.grid[1]);
+                        let [x, y, z] = launch.block.map(u64::from);
+                        slot[6] = two(launch.grid[2], 0);
+                        slot[7] = x | y << 16 | z << 32 | u64::from(launch.registers) << 48;
+                    }
+                    WorkKind::Copy { direction, bytes } => {
+                        slot[0] = of(tag::COPY, u32::from(direction));
+                        slot[4] = bytes;
+                    }
+                    WorkKind::Memset { bytes } => {
+                        slot[0] = of(tag::MEMSET, 0);
+                        slot[4] = bytes;
+                    }
+                    WorkKind::Graph => slot[0] = of(tag::GRAPH, 0),
+                    WorkKind::Wait { kind } => slot[0] = of(tag::WAIT, u32::from(kind)),
+                }
+            }
+            Record::Range(edge) => {
+                let (tag, name, id) = match edge.kind {
+                    EdgeKind::Push { name } => (tag::PUSH, name, 0),
+                    EdgeKind::Pop => (tag::POP, 0, 0),
+                    EdgeKind::Start { name, id } => (tag::START, name, id),
+                    EdgeKind::End { id } => (tag::END, 0, id),
+                    EdgeKind::Mark { name } => (tag::MARK, name, 0),
+                };
+                slot[0] = two(tag, edge.thread);
+                slot[1] = edge.at_ns;
+                slot[2] = two(edge.domain, name);
+                slot[3] = id;
+            }
+            Record::Text { number, bytes } => {
+                slot[0] = two(tag::TEXT, number);
+                slot[1] = u64::from(bytes);
+            }
+            Record::Mode { at_ns, mode } => {
+                slot[0] = two(tag::MODE, mode as u32);
+                slot[1] = at_ns;
+            }
+            Record::Obstacle(obstacle) => {
+                let (kind, error) = match obstacle {
+                    Obstacle::NoCupti => (0, 0),
+                    Obstacle::Failed(error) => (1, error),
+                    Obstacle::InUse => (2, 0),
+                };
+                slot[0] = two(tag::OBSTACLE, kind);
+                slot[1] = u64::from(error);
+            }
+            Record::Clock { cupti_ns, monotonic_ns, realtime_ns, cupti_version } => {
+                slot[0] = two(tag::CLOCK, cupti_version);
+                slot[1..4].copy_from_slice(&[cupti_ns, monotonic_ns, realtime_ns]);
+            }
+            Record::Dropped { records } => {
+                slot[0] = two(tag::DROPPED, 0);
+                slot[1] = records;
+            }
+        }
+        slot
+    }
+
+    /// What a slot says; `None` for what no library of this version writes.
+    pub fn read(slot: &Slot) -> Option<Record> {
+        let (low, high) = halves(slot[0]);
+        let work = |kind| {
+            let (stream, graph) = halves(slot[3]);
+            let device = (low >> 16) as u16;
+            Some(Record::Work(Work {
+                start_ns: slot[1],
+                end_ns: slot[2],
+                correlation: high,
+                stream,
+                device,
+                graph,
+                kind,
+            }))
+        };
+        let extra = (low >> 8) as u8;
+        let range = |kind| {
+            let (domain, _) = halves(slot[2]);
+            Some(Record::Range(RangeEdge { at_ns: slot[1], thread: high, domain, kind }))
+        };
+        let (_, range_name) = halves(slot[2]);
+        match low & 0xff {
+            tag::KERNEL => {
+                let (name, shared_bytes) = halves(slot[4]);
+                let (x, y) = halves(slot[5]);
+                let block = [0, 16, 32].map(|bits| (slot[7] >> bits) as u16);
+                let registers = (slot[7] >> 48) as u16;
+                let launch = Launch { grid: [x, y, slot[6] as u32], block, registers, shared_bytes };
+                work(WorkKind::Kernel { name, launch })
+            }
+            tag::COPY => work(WorkKind::Copy { direction: extra, bytes: slot[4] }),
+            tag::MEMSET => work(WorkKind::Memset { bytes: slot[4] }),
+            tag::GRAPH => work(WorkKind::Graph),
+            tag::WAIT => work(WorkKind::Wait { kind: extra }),
+            tag::TEXT => {
+                let bytes = u32::try_from(slot[1]).ok().filter(|bytes| *bytes as usize <= MAX_TEXT)?;
+                Some(Record::Text { number: high, bytes })
+            }
+            tag::MODE => {
+                let mode = [Mode::Nothing, Mode::Light, Mode::Burst].get(high as usize).copied()?;
+                Some(Record::Mode { at_ns: slot[1], mode })
+            }
+            tag::OBSTACLE => Some(Record::Obstacle(match high {
+                0 => Obstacle::NoCupti,
+                1 => Obstacle::Failed(slot[1] as u32),
+                2 => Obstacle::InUse,
+                _ => return None,
+            })),
+            tag::CLOCK => Some(Record::Clock {
+                cupti_ns: slot[1],
+                monotonic_ns: slot[2],
+                realtime_ns: slot[3],
+                cupti_version: high,
+            }),
+            tag::DROPPED => Some(Record::Dropped { records: slot[1] }),
+            tag::PUSH => range(EdgeKind::Push { name: range_name }),
+            tag::POP => range(EdgeKind::Pop),
+            tag::START => range(EdgeKind::Start { name: range_name, id: slot[3] }),
+            tag::END => range(EdgeKind::End { id: slot[3] }),
+            tag::MARK => range(EdgeKind::Mark { name: range_name }),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn kind() -> impl Strategy<Value = WorkKind> {
+        let launch = (any::<[u32; 3]>(), any::<[u16; 3]>(), any::<u16>(), any::<u32>()).prop_map(
+            |(grid, block, registers, shared_bytes)| Launch { grid, block, registers, shared_bytes },
+        );
+        prop_oneof![
+            (any::<u32>(), launch).prop_map(|(name, launch)| WorkKind::Kernel { name, launch }),
+            (any::<u8>(), any::<u64>()).prop_map(|(direction, bytes)| WorkKind::Copy { direction, bytes }),
+            any::<u64>().prop_map(|bytes| WorkKind::Memset { bytes }),
+            Just(WorkKind::Graph),
+            any::<u8>().prop_map(|kind| WorkKind::Wait { kind }),
+        ]
+    }
+
+    fn record() -> impl Strategy<Value = Record> {
+        let work = (any::<[u64; 2]>(), any::<[u32; 3]>(), any::<u16>(), kind()).prop_map(
+            |([start_ns, end_ns], [correlation, stream, graph], device, kind)| {
+                Record::Work(Work { start_ns, end_ns, correlation, stream, device, graph, kind })
+            },
+        );
+        let edge = prop_oneof![
+            any::<u32>().prop_map(|name| EdgeKind::Push { name }),
+            Just(EdgeKind::Pop),
+            (any::<u32>(), any::<u64>()).prop_map(|(name, id)| EdgeKind::Start { name, id }),
+            any::<u64>().prop_map(|id| EdgeKind::End { id }),
+            any::<u32>().prop_map(|name| EdgeKind::Mark { name }),
+        ];
+        let range = (any::<u64>(), any::<[u32; 2]>(), edge).prop_map(|(at_ns, [thread, domain], kind)| {
+            Record::Range(RangeEdge { at_ns, thread, domain, kind })
+        });
+        let mode = prop_oneof![Just(Mode::Nothing), Just(Mode::Light), Just(Mode::Burst)];
+        let obstacle = prop_oneof![
+            Just(Obstacle::NoCupti),
+            Just(Obstacle::InUse),
+            any::<u32>().prop_map(Obstacle::Failed)
+        ];
+        prop_oneof![
+            work,
+            range,
+            (any::<u64>(), mode).prop_map(|(at_ns, mode)| Record::Mode { at_ns, mode }),
+            obstacle.prop_map(Record::Obstacle),
+            (any::<[u64; 3]>(), any::<u32>()).prop_map(
+                |([cupti_ns, monotonic_ns, realtime_ns], cupti_version)| {
+                    Record::Clock { cupti_ns, monotonic_ns, realtime_ns, cupti_version }
+                }
+            ),
+            any::<u64>().prop_map(|records| Record::Dropped { records }),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn a_record_is_read_back(record in record()) {
+            prop_assert_eq!(Record::read(&record.slot()), Some(record));
+        }
+
+        #[test]
+        fn a_text_is_read_back(number in any::<u32>(), bytes in proptest::collection::vec(any::<u8>(), 0..2000)) {
+            let slots = text(number, &bytes);
+            let wanted = &bytes[..bytes.len().min(MAX_TEXT)];
+            prop_assert_eq!(Record::read(&slots[0]), Some(Record::Text { number, bytes: wanted.len() as u32 }));
+            prop_assert_eq!(slots.len() - 1, text_slots(bytes.len()));
+            prop_assert_eq!(text_of(&slots[1..], wanted.len()), wanted);
+        }
+
+        #[test]
+        fn any_slot_is_read_without_panic(slot in any::<Slot>()) {
+            if let Some(Record::Text { bytes, .. }) = Record::read(&slot) {
+                prop_assert!(bytes as usize <= MAX_TEXT);
+            }
+        }
+    }
+
+    #[test]
+    fn commands_are_read_back() {
+        for command in [Command::Record { burst_ms: 200, period_ms: 5000 }, Command::Rest] {
+            assert_eq!(Command::read(command.line().trim_end()), Some(command));
+        }
+        for wrong in ["", "record", "record 1", "record x 2", "stop"] {
+            assert_eq!(Command::read(wrong), None);
+        }
+    }
+}

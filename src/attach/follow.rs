@@ -1,0 +1,560 @@
+//! The thread that follows other programs: reads what their libraries say and sends it as events of the run.
+
+use std::{
+    collections::HashSet,
+    ffi::OsString,
+    fs::File,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU8, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use llmprof_inject::wire::{self, Command, Mode, Obstacle};
+
+use super::{
+    guest::{Guest, RunClock, Said},
+    library::library_file,
+    process_info::{ProcessInfo, command_text},
+    program::{Ended, OutputTo, Program},
+    requests::Requests,
+    socket::Socket,
+};
+use crate::{
+    analysis::steps::{Finding, Fold, Range},
+    base::foreign,
+    event::{
+        Event, EventTx, KernelTrace, Level, Outcome, Preparing, ProcessJoined, ProcessLeft, Ready,
+        RunFinished, Stamp, TraceState,
+        kernels::work::{Direction, KernelLaunch, Work, WorkKind},
+    },
+};
+
+/// How often rings are read.
+const READ_INTERVAL: Duration = Duration::from_millis(20);
+const WINDOW: Duration = Duration::from_secs(1);
+const TIMELINE_INTERVAL: Duration = Duration::from_secs(5);
+/// `K` records everything for so long.
+const EVERYTHING: Duration = Duration::from_secs(10);
+const BURST_MS: u32 = 200;
+/// The share of time in bursts until steps are found.
+const LEARNING_DUTY: f64 = 0.5;
+/// The share of time in bursts while the cost of recording is not known, and the most of it later.
+pub(super) const FIRST_DUTY: f64 = 0.1;
+pub(super) const UNKNOWN_DUTY: f64 = 0.04;
+/// What recording may add to the time of a step, on average.
+pub(super) const MAX_COST: f64 = 0.01;
+/// Processes that are followed at a time.
+const MAX_GUESTS: usize = 64;
+
+/// What to follow.
+#[derive(Debug, Clone)]
+pub enum Target {
+    /// A command to start.
+    Start { command: Vec<OsString>, output: OutputTo },
+    /// Processes that run, with our library dormant in them.
+    Join { processes: Vec<ProcessInfo> },
+}
+
+impl Target {
+    /// The script or the program, without its directory.
+    pub fn name(&self) -> String {
+        let words = match self {
+            Target::Start { command, .. } => command.as_slice(),
+            Target::Join { processes } => processes.first().map_or(&[][..], |process| &process.arguments),
+        };
+        let file =
+            |word: &OsString| Path::new(word).file_name().map(|name| name.to_string_lossy().into_owned());
+        let is_interpreter =
+            |name: &String| name.starts_with("python") || ["sh", "bash", "env"].contains(&name.as_str());
+        let is_word = |word: &&OsString| !word.to_string_lossy().starts_with('-');
+        let mut names = words.iter().filter(is_word).filter_map(file);
+        let first = names.next().unwrap_or_default();
+        let script = names.next().filter(|_| is_interpreter(&first));
+        foreign::line(&script.unwrap_or(first), 60)
+    }
+
+    /// Its name without characters that a path or a configuration could misread.
+    pub fn file_name(&self) -> String {
+        let safe = |c: char| if c.is_alphanumeric() || "-_.".contains(c) { c } else { '_' };
+        let name: String = self.name().chars().map(safe).collect();
+        let name = name.trim_matches('.').to_owned();
+        if name.is_empty() { "program".to_owned() } else { name }
+    }
+
+    /// The command, for people.
+    pub fn text(&self) -> String {
+        match self {
+            Target::Start { command, .. } => command_text(command),
+            Target::Join { processes } => processes.first().map(ProcessInfo::command).unwrap_or_default(),
+        }
+    }
+}
+
+/// What the user wants recorded, shared with the thread.
+#[derive(Debug, Default)]
+pub struct Wanted {
+    /// Everything, for some seconds.
+    pub everything: AtomicBool,
+    /// The program is to end.
+    pub end: AtomicBool,
+    /// How the program ended, as an exit code plus one.
+    exit_code: AtomicU8,
+}
+
+impl Wanted {
+    /// The exit code of the program that was started, once it has ended.
+    pub fn exit_code(&self) -> Option<u8> {
+        self.exit_code.load(Ordering::Acquire).checked_sub(1)
+    }
+}
+
+pub struct Follower {
+    pub tx: EventTx,
+    pub target: Target,
+    pub wanted: Arc<Wanted>,
+    /// The share of the time in which kernels are recorded; `None` for as much as costs a hundredth.
+    pub duty: Option<f64>,
+    pub stop: Arc<AtomicBool>,
+    /// For the output of a program that is not on the screen.
+    pub log: Option<File>,
+}
+
+impl Follower {
+    /// Follows until the programs have ended, or it is stopped. Sends how the run ended, unless it was stopped.
+    pub fn run(mut self) {
+        let finished = match self.follow() {
+            Ok(None) => return,
+            Ok(Some(finished)) => finished,
+            Err(cause) => {
+                self.tx.notice(Level::Error, "program", cause.clone());
+                RunFinished { outcome: Outcome::Failed, cause: Some(cause) }
+            }
+        };
+        self.tx.send(Event::RunFinished(finished));
+    }
+
+    fn follow(&mut self) -> Result<Option<RunFinished>, String> {
+        let (sockets, mut program) = self.begin()?;
+        let waiting = match &self.target {
+            Target::Start { .. } => "waiting until the program uses CUDA",
+            Target::Join { .. } => "waiting for the program",
+        };
+        self.tx.send(Event::Preparing(Preparing { step: waiting.to_owned(), done: 0, total: 1 }));
+        let started = Instant::now();
+        let mut watched = Watched::new(self.tx.clone(), self.duty, Arc::clone(&self.wanted));
+        loop {
+            for socket in &sockets {
+                while let Some(guest) = socket.accept() {
+                    if watched.is_empty_yet() {
+                        self.tx.send(Event::Ready(Ready {
+                            prepare_ms: started.elapsed().as_micros() as f64 / 1e3,
+                        }));
+                    }
+                    watched.join(guest);
+                }
+            }
+            let more = watched.read();
+            let ended = program.as_mut().and_then(Program::ended);
+            if self.wanted.end.load(Ordering::Relaxed) {
+                program.iter_mut().for_each(Program::end);
+            }
+            if self.stop.load(Ordering::Acquire) {
+                watched.finish();
+                return Ok(self.leave(program));
+            }
+            if ended.is_some() && watched.is_quiet() || program.is_none() && watched.all_have_left() {
+                watched.finish();
+                return Ok(Some(self.end(ended, watched.has_seen())));
+            }
+            if let Target::Join { processes } = &self.target
+                && watched.is_empty_yet()
+                && processes.iter().all(|process| ProcessInfo::of(process.pid).is_none())
+            {
+                return Err("the program has ended".to_owned());
+            }
+            if !more {
+                thread::sleep(READ_INTERVAL);
+            }
+        }
+    }
+
+    fn begin(&mut self) -> Result<(Vec<Socket>, Option<Program>), String> {
+        let cannot = |what: &str, e: std::io::Error| format!("cannot {what}: {e}");
+        match &self.target {
+            Target::Start { command, output } => {
+                let library = library_file().map_err(|e| cannot("write the library for the program", e))?;
+                let socket = Socket::for_children().map_err(|e| cannot("listen for the program", e))?;
+                let variables = socket.variables(&library);
+                let program = Program::start(command, variables, *output, self.log.take(), &self.tx)
+                    .map_err(|e| e.to_string())?;
+                Ok((vec![socket], Some(program)))
+            }
+            Target::Join { processes } => {
+                let of = |process: &ProcessInfo| {
+                    let token = process.token.clone().unwrap_or_default();
+                    Socket::for_process(process.pid, token)
+                };
+                let sockets: Result<Vec<Socket>, _> = processes.iter().map(of).collect();
+                Ok((sockets.map_err(|e| cannot("listen for the program", e))?, None))
+            }
+        }
+    }
+
+    /// The user leaves: a program of ours ends with us, one that we joined goes on.
+    fn leave(&self, program: Option<Program>) -> Option<RunFinished> {
+        let mut program = program?;
+        while program.ended().is_none() {
+            program.end();
+            thread::sleep(READ_INTERVAL);
+        }
+        self.keep_exit_code(program.ended());
+        None
+    }
+
+    fn keep_exit_code(&self, ended: Option<Ended>) {
+        if let Some(ended) = ended {
+            self.wanted.exit_code.store(ended.exit_code().saturating_add(1), Ordering::Release);
+        }
+    }
+
+    fn end(&self, ended: Option<Ended>, has_seen: bool) -> RunFinished {
+        self.keep_exit_code(ended);
+        if !has_seen {
+            let text = "the program did not use CUDA, or loads it without the driver's library: there are no kernels";
+            self.tx.notice(Level::Warn, "program", text);
+        }
+        match ended {
+            Some(Ended::Exited(0)) | None => RunFinished { outcome: Outcome::Completed, cause: None },
+            Some(ended) => RunFinished { outcome: Outcome::Failed, cause: Some(ended.to_string()) },
+        }
+    }
+}
+
+/// All processes that are followed.
+struct Watched {
+    tx: EventTx,
+    clock: RunClock,
+    guests: Vec<Followed>,
+    joined: u32,
+    wanted: Arc<Wanted>,
+    duty: Option<f64>,
+    everything_until: Option<Instant>,
+    window_at: Instant,
+    /// The process whose steps are the tokens of the run.
+    leading: Option<u32>,
+    requests: Requests,
+    said: HashSet<String>,
+}
+
+pub(super) struct Followed {
+    guest: Guest,
+    fold: Fold,
+    mode: Mode,
+    asked: Option<Command>,
+    version: Option<u32>,
+    dropped: u64,
+    timeline_at: Option<Instant>,
+    last_said: Instant,
+    finding: Option<String>,
+}
+
+impl Watched {
+    fn new(tx: EventTx, duty: Option<f64>, wanted: Arc<Wanted>) -> Watched {
+        let clock = RunClock::now(tx.clock().now());
+        Watched {
+            requests: Requests::new(tx.clone()),
+            tx,
+            clock,
+            guests: Vec::new(),
+            joined: 0,
+            wanted,
+            duty,
+            everything_until: None,
+            window_at: Instant::now(),
+            leading: None,
+            said: HashSet::new(),
+        }
+    }
+
+    fn is_empty_yet(&self) -> bool {
+        self.joined == 0
+    }
+
+    fn has_seen(&self) -> bool {
+        self.joined > 0
+    }
+
+    fn all_have_left(&self) -> bool {
+        self.joined > 0 && self.guests.is_empty()
+    }
+
+    /// Nothing more is to be expected of processes that have ended.
+    fn is_quiet(&self) -> bool {
+        self.guests.iter().all(|followed| followed.last_said.elapsed() > Duration::from_millis(500))
+    }
+
+    fn join(&mut self, guest: Guest) {
+        if self.guests.len() >= MAX_GUESTS {
+            return;
+        }
+        self.joined += 1;
+        let info = ProcessInfo::of(guest.pid);
+        self.tx.send(Event::ProcessJoined(Box::new(ProcessJoined {
+            pid: guest.pid,
+            parent: info.as_ref().and_then(|info| info.parent),
+            command: info.as_ref().map(ProcessInfo::command).unwrap_or_default(),
+            rank: info.and_then(|info| info.rank),
+        })));
+        self.guests.push(Followed {
+            guest,
+            fold: Fold::default(),
+            mode: Mode::Nothing,
+            asked: None,
+            version: None,
+            dropped: 0,
+            timeline_at: None,
+            last_said: Instant::now(),
+            finding: None,
+        });
+    }
+
+    /// Reads what all of them have said. Returns whether there is more.
+    fn read(&mut self) -> bool {
+        let command = self.command();
+        let now = self.tx.clock().now();
+        let mut more = false;
+        let due = self.window_at.elapsed() >= WINDOW;
+        for followed in &mut self.guests {
+            if followed.asked != Some(command) {
+                followed.asked = Some(command);
+                followed.guest.ask(command);
+            }
+            more |= followed.read(&self.tx, self.clock, &mut self.said);
+            followed.fold.end_batch(now.0);
+            self.requests.take(&mut self.leading, followed);
+            if due {
+                followed.report(&self.tx);
+            }
+        }
+        if due {
+            self.window_at = Instant::now();
+        }
+        let (gone, here): (Vec<_>, Vec<_>) =
+            self.guests.drain(..).partition(|followed| followed.guest.is_gone);
+        self.guests = here;
+        for followed in gone {
+            self.part(followed);
+        }
+        more
+    }
+
+    fn part(&mut self, mut followed: Followed) {
+        followed.close(&self.tx, self.clock, &mut self.said);
+        self.requests.take(&mut self.leading, &mut followed);
+        followed.report(&self.tx);
+        if self.leading == Some(followed.guest.pid) {
+            self.leading = None;
+            self.requests.finish();
+        }
+        self.tx.send(Event::ProcessLeft(ProcessLeft { pid: followed.guest.pid }));
+    }
+
+    fn finish(&mut self) {
+        for followed in std::mem::take(&mut self.guests) {
+            self.part(followed);
+        }
+        self.requests.finish();
+    }
+
+    /// What the libraries are to record now.
+    fn command(&mut self) -> Command {
+        if self.wanted.everything.load(Ordering::Acquire) {
+            let until = *self.everything_until.get_or_insert_with(|| Instant::now() + EVERYTHING);
+            if Instant::now() < until {
+                return Command::Record { burst_ms: 1, period_ms: 1 };
+            }
+            self.wanted.everything.store(false, Ordering::Release);
+        }
+        self.everything_until = None;
+        let are_steps_known = self.leading.is_some();
+        let duty = self.duty.unwrap_or_else(|| match are_steps_known {
+            true => self.requests.affordable_duty(),
+            false => LEARNING_DUTY,
+        });
+        match duty {
+            duty if duty >= 1.0 => Command::Record { burst_ms: 1, period_ms: 1 },
+            duty if duty <= 0.0 => Command::Record { burst_ms: 0, period_ms: 1000 },
+            // In steps of a tenth of a second: a new period begins with a burst.
+            duty => {
+                let tenths = (f64::from(BURST_MS) / duty / 100.0).round().clamp(1.0, 600.0);
+                Command::Record { burst_ms: BURST_MS, period_ms: tenths as u32 * 100 }
+            }
+        }
+    }
+}
+
+impl Followed {
+    fn read(&mut self, tx: &EventTx, clock: RunClock, said: &mut HashSet<String>) -> bool {
+        let Followed { guest, fold, mode, version, last_said, .. } = self;
+        let pid = guest.pid;
+        let mut count = 0u64;
+        let more = guest.read(clock, &mut |what| {
+            count += 1;
+            match what {
+                Said::Work { work, name } => {
+                    let work = device_work(fold, &work, name);
+                    fold.add(work);
+                }
+                Said::Range { domain, text, thread, start_ns, end_ns } => fold.add_range(&Range {
+                    domain: domain.to_owned(),
+                    text: text.to_owned(),
+                    thread: u64::from(thread),
+                    start_ns,
+                    end_ns,
+                }),
+                Said::Mode { at_ns, mode: now } => {
+                    let was = std::mem::replace(mode, now);
+                    let at = if at_ns > 0 { Stamp(at_ns) } else { tx.clock().now() };
+                    let state = match (was == Mode::Burst, now == Mode::Burst) {
+                        (false, true) => {
+                            fold.begin_burst(at.0);
+                            TraceState::On
+                        }
+                        (true, false) => {
+                            fold.end_burst(at.0);
+                            TraceState::Off
+                        }
+                        _ => return,
+                    };
+                    tx.send_at(at, Event::KernelTrace(KernelTrace { tool: tool(*version), state }));
+                }
+                Said::Obstacle(obstacle) => {
+                    let text = obstacle_text(pid, obstacle);
+                    if said.insert(text.clone()) {
+                        tx.notice(Level::Warn, "program", text);
+                    }
+                }
+                Said::Version(number) => *version = Some(number),
+                Said::Dropped(records) => fold.add_dropped(records),
+            }
+        });
+        if count > 0 {
+            *last_said = Instant::now();
+        }
+        let dropped = self.guest.dropped();
+        self.fold.add_dropped(dropped.saturating_sub(self.dropped));
+        self.dropped = self.dropped.max(dropped);
+        if self.timeline_at.is_none_or(|at| at.elapsed() >= TIMELINE_INTERVAL) {
+            self.fold.request_timelines();
+        }
+        more
+    }
+
+    /// Reads the rest of a program that has ended.
+    fn close(&mut self, tx: &EventTx, clock: RunClock, said: &mut HashSet<String>) {
+        while self.read(tx, clock, said) {}
+        if self.mode == Mode::Burst {
+            let state = TraceState::Off;
+            tx.send(Event::KernelTrace(KernelTrace { tool: tool(self.version), state }));
+        }
+        self.fold.finish();
+    }
+
+    /// Sends windows and timelines.
+    fn report(&mut self, tx: &EventTx) {
+        for window in self.fold.windows() {
+            tx.send(Event::Kernels(Box::new(window.window)));
+        }
+        for recorded in self.fold.timelines() {
+            self.timeline_at = Some(Instant::now());
+            let mut timeline = recorded.timeline;
+            timeline.at = Some(Stamp(recorded.first_ns));
+            tx.send(Event::StepTimeline(Box::new(timeline)));
+        }
+        let finding = self.fold.finding();
+        let text = match finding {
+            Finding::Steps { .. } => kind_of_finding(&finding),
+            Finding::NotFound(_) => finding.to_string(),
+        };
+        if self.fold.counts().total() > 0 || !matches!(finding, Finding::Steps { .. }) {
+            let is_new = self.finding.as_ref() != Some(&text);
+            if is_new && !self.fold.names().is_empty() {
+                tx.notice(Level::Info, "steps", finding.to_string());
+                self.finding = Some(text);
+            }
+        }
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.guest.pid
+    }
+
+    pub(super) fn fold(&mut self) -> &mut Fold {
+        &mut self.fold
+    }
+}
+
+/// The finding without its counts, which change all the time.
+fn kind_of_finding(finding: &Finding) -> String {
+    match finding {
+        Finding::Steps { basis, layers, between_bursts, .. } => {
+            format!("{basis:?} {layers} {between_bursts:?}")
+        }
+        Finding::NotFound(why) => why.to_string(),
+    }
+}
+
+fn tool(version: Option<u32>) -> String {
+    match version {
+        Some(version @ 130_000..) => format!("CUPTI {}.{}", version / 10_000, version / 100 % 100),
+        _ => "CUPTI".to_owned(),
+    }
+}
+
+fn obstacle_text(pid: u32, obstacle: Obstacle) -> String {
+    match obstacle {
+        Obstacle::NoCupti => format!(
+            "process {pid}: CUPTI was not found in the program nor beside its CUDA; install nvidia-cuda-cupti beside it, or set \
+             LLMPROF_CUPTI to a libcupti.so of its CUDA version"
+        ),
+        Obstacle::Failed(error) => {
+            format!("process {pid}: CUPTI fails with error {error}: kernels are not recorded")
+        }
+        Obstacle::InUse => {
+            format!("process {pid} profiles itself, or another tool does: kernels are not recorded meanwhile")
+        }
+    }
+}
+
+fn device_work(fold: &mut Fold, work: &wire::Work, name: Option<&str>) -> Work {
+    let kind = match work.kind {
+        wire::WorkKind::Kernel { launch, .. } => WorkKind::Kernel {
+            name: fold.name(name.unwrap_or("(unnamed)")),
+            launch: KernelLaunch {
+                grid: launch.grid,
+                block: launch.block.map(u32::from),
+                registers: launch.registers,
+                shared_bytes: launch.shared_bytes,
+            },
+        },
+        wire::WorkKind::Copy { direction, bytes } => {
+            WorkKind::Copy { direction: Direction::of_cupti(direction), bytes }
+        }
+        wire::WorkKind::Memset { bytes } => WorkKind::Memset { bytes },
+        wire::WorkKind::Graph => WorkKind::Graph { graph: work.graph },
+        wire::WorkKind::Wait { .. } => WorkKind::Sync,
+    };
+    Work {
+        start_ns: work.start_ns,
+        end_ns: work.end_ns,
+        stream: work.stream,
+        device: work.device,
+        correlation: work.correlation,
+        graph: (work.graph > 0 && !matches!(kind, WorkKind::Graph { .. })).then_some(work.graph),
+        kind,
+    }
+}

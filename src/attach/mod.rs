@@ -1,0 +1,19 @@
+//! Other programs: starts them with the library of `crates/inject`, or joins them, and turns what it sends into events.
+//!
+//! The library connects to our socket and writes records into memory that we give it. Everything in that memory was written by
+//! somebody else: it is copied, then checked.
+
+mod follow;
+mod guest;
+mod library;
+mod process_info;
+mod program;
+mod requests;
+mod ring;
+mod socket;
+
+pub use follow::{Follower, Target, Wanted};
+pub use library::library_file;
+pub use process_info::{ProcessInfo, find_processes};
+pub use program::OutputTo;
+pub use socket::print_environment;

@@ -1,0 +1,120 @@
+//! What the system tells about a process of another program.
+
+use std::{
+    ffi::OsString,
+    fs,
+    os::unix::ffi::OsStringExt,
+    path::{Path, PathBuf},
+};
+
+use llmprof_inject::wire;
+
+use crate::base::{dir::read_file, foreign::visible, shell::quoted};
+
+/// Arguments and variables of a process are shorter.
+const MAX_BYTES: u64 = 4 << 20;
+
+/// A process, as far as it can be seen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProcessInfo {
+    pub pid: u32,
+    pub parent: Option<u32>,
+    /// Its arguments as they are.
+    pub arguments: Vec<OsString>,
+    /// The directory it works in.
+    pub directory: Option<PathBuf>,
+    /// The word that its library says, where it was started with the library's variables.
+    pub token: Option<String>,
+    /// Which of several workers it is, where it says so.
+    pub rank: Option<String>,
+}
+
+impl ProcessInfo {
+    pub fn of(pid: u32) -> Option<ProcessInfo> {
+        Self::below(Path::new("/proc"), pid)
+    }
+
+    fn below(root: &Path, pid: u32) -> Option<ProcessInfo> {
+        let dir = root.join(pid.to_string());
+        let bytes = |name: &str| read_file(&dir.join(name), MAX_BYTES).unwrap_or_default();
+        let stat = String::from_utf8_lossy(&read_file(&dir.join("stat"), MAX_BYTES).ok()?).into_owned();
+        // The name, in brackets, may have spaces and brackets of its own.
+        let parent = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1)?.parse().ok());
+        let words = |bytes: Vec<u8>| -> Vec<OsString> {
+            bytes
+                .split(|byte| *byte == 0)
+                .filter(|word| !word.is_empty())
+                .map(|w| OsString::from_vec(w.to_vec()))
+                .collect()
+        };
+        let variables = words(bytes("environ"));
+        let variable = |name: &str| {
+            let found = variables
+                .iter()
+                .find_map(|word| Some(word.to_str()?.strip_prefix(name)?.strip_prefix('=')?.to_owned()));
+            found.filter(|value: &String| !value.is_empty())
+        };
+        Some(ProcessInfo {
+            pid,
+            parent,
+            arguments: words(bytes("cmdline")),
+            directory: fs::read_link(dir.join("cwd")).ok(),
+            token: variable(wire::TOKEN).filter(|_| variable("CUDA_INJECTION64_PATH").is_some()),
+            rank: ["RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_RANK"].into_iter().find_map(variable),
+        })
+    }
+
+    /// Its arguments on one line, for people.
+    pub fn command(&self) -> String {
+        command_text(&self.arguments)
+    }
+}
+
+/// Arguments on one line, for people.
+pub fn command_text(arguments: &[OsString]) -> String {
+    let words = arguments.iter().map(|word| quoted(&word.to_string_lossy()));
+    visible(&words.collect::<Vec<_>>().join(" ")).into_owned()
+}
+
+/// The processes that a number or a name means: of a program, or of one of its scripts. Our own is none of them.
+pub fn find_processes(wanted: &str) -> Vec<ProcessInfo> {
+    if let Ok(pid) = wanted.parse() {
+        return ProcessInfo::of(pid).into_iter().collect();
+    }
+    let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let me = std::process::id();
+    let is_named = |info: &ProcessInfo| {
+        info.arguments
+            .iter()
+            .take(4)
+            .any(|word| Path::new(word).file_name().is_some_and(|name| name.to_string_lossy() == wanted))
+    };
+    let mut found: Vec<ProcessInfo> =
+        pids.filter(|pid| *pid != me).filter_map(ProcessInfo::of).filter(is_named).collect();
+    found.sort_by_key(|info| info.pid);
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_read_from_its_files() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("42");
+        fs::create_dir(&dir).unwrap();
+        fs::write(dir.join("stat"), "42 (a) b) S 7 42 42 0").unwrap();
+        fs::write(dir.join("cmdline"), "python\0serve it.py\0").unwrap();
+        let info = ProcessInfo::below(root.path(), 42).unwrap();
+        assert_eq!(
+            (info.parent, info.command().as_str(), &info.token),
+            (Some(7), "python 'serve it.py'", &None)
+        );
+        fs::write(dir.join("environ"), "RANK=1\0LLMPROF_TOKEN=abc\0CUDA_INJECTION64_PATH=/x.so\0").unwrap();
+        let info = ProcessInfo::below(root.path(), 42).unwrap();
+        assert_eq!((info.token.as_deref(), info.rank.as_deref()), (Some("abc"), Some("1")));
+        assert_eq!(ProcessInfo::below(root.path(), 43), None);
+    }
+}

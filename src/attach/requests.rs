@@ -1,0 +1,135 @@
+//! The steps of a program as requests and tokens of a run, and what recording costs it.
+
+use std::time::Duration;
+
+use super::follow::{FIRST_DUTY, Followed, MAX_COST, UNKNOWN_DUTY};
+use crate::{
+    analysis::steps::{Step, StepPhase, Tokens},
+    event::{Event, EventTx, RequestFinished, RequestStarted, Stamp, Token},
+};
+
+/// A longer gap between two steps is a pause: the next step begins another request.
+const PAUSE: Duration = Duration::from_millis(250);
+/// Steps from which the cost of recording is known.
+const MIN_STEPS: u32 = 32;
+
+/// Turns steps into events. A step is one token: how many sequences it has is not known.
+pub struct Requests {
+    tx: EventTx,
+    next: u32,
+    active: Option<Active>,
+    /// Mean times of decode steps with their kernels recorded, and without.
+    recorded: Mean,
+    bare: Mean,
+}
+
+struct Active {
+    request: u32,
+    tokens: u32,
+    end_ns: u64,
+    was_recorded: bool,
+}
+
+/// An average that forgets.
+#[derive(Debug, Clone, Copy, Default)]
+struct Mean {
+    ns: f64,
+    count: u32,
+}
+
+impl Mean {
+    fn add(&mut self, ns: u64) {
+        self.count = self.count.saturating_add(1);
+        let weight = 1.0 / f64::from(self.count.min(1000));
+        self.ns += (ns as f64 - self.ns) * weight;
+    }
+}
+
+impl Requests {
+    pub fn new(tx: EventTx) -> Requests {
+        Requests { tx, next: 0, active: None, recorded: Mean::default(), bare: Mean::default() }
+    }
+
+    /// Takes the steps of a process. The first that has steps leads: workers of one model take the same steps.
+    pub(super) fn take(&mut self, leading: &mut Option<u32>, followed: &mut Followed) {
+        let pid = followed.pid();
+        let steps = followed.fold().steps();
+        if steps.is_empty() || *leading.get_or_insert(pid) != pid {
+            return;
+        }
+        steps.iter().for_each(|step| self.step(step));
+    }
+
+    fn step(&mut self, step: &Step) {
+        let has_prompt = matches!(step.phase, StepPhase::Prefill | StepPhase::Mixed);
+        if step.phase == StepPhase::Other {
+            return;
+        }
+        let pause = PAUSE.as_nanos() as u64;
+        let goes_on =
+            self.active.as_ref().is_some_and(|active| step.start_ns.saturating_sub(active.end_ns) < pause);
+        if step.phase == StepPhase::Prefill || !goes_on {
+            self.finish();
+            self.start(step, has_prompt);
+        }
+        let Some(active) = &mut self.active else { return };
+        let (request, index) = (active.request, active.tokens);
+        if index > 0 && step.phase == StepPhase::Decode {
+            let gap = step.end_ns.saturating_sub(active.end_ns);
+            // A step of which a part was recorded says nothing.
+            match (active.was_recorded, step.is_recorded()) {
+                (true, true) => self.recorded.add(gap),
+                (false, false) => self.bare.add(gap),
+                _ => {}
+            }
+        }
+        active.tokens += 1;
+        active.end_ns = step.end_ns;
+        active.was_recorded = step.is_recorded();
+        let device_ns = Some(step.end_ns.saturating_sub(step.start_ns));
+        let token = Token { request, index, id: 0, device_ns };
+        self.tx.send_at(Stamp(step.end_ns), Event::Token(token));
+    }
+
+    fn start(&mut self, step: &Step, has_prompt: bool) {
+        let request = self.next;
+        self.next += 1;
+        let prompt_tokens = match step.tokens {
+            Some(Tokens::Reported(tokens) | Tokens::Estimated(tokens)) if has_prompt => tokens,
+            _ => 0,
+        };
+        let started = RequestStarted {
+            request,
+            warmup: false,
+            batch: 1,
+            prompt_tokens,
+            output_tokens: 0,
+            joined: !has_prompt,
+        };
+        self.tx.send_at(Stamp(step.start_ns), Event::RequestStarted(started));
+        self.active =
+            Some(Active { request, tokens: 0, end_ns: step.start_ns, was_recorded: step.is_recorded() });
+    }
+
+    /// The active request is over.
+    pub fn finish(&mut self) {
+        if let Some(active) = self.active.take() {
+            let finished = RequestFinished { request: active.request, complete: true };
+            self.tx.send_at(Stamp(active.end_ns), Event::RequestFinished(finished));
+        }
+    }
+
+    /// The share of time in which kernels may be recorded so that steps take a hundredth longer on average.
+    pub fn affordable_duty(&self) -> f64 {
+        if self.recorded.count < MIN_STEPS {
+            return FIRST_DUTY;
+        }
+        if self.bare.count < MIN_STEPS {
+            return UNKNOWN_DUTY;
+        }
+        let cost = self.recorded.ns / self.bare.ns - 1.0;
+        // In few steps, so that a small change of the estimate does not change the rhythm.
+        let affordable = (MAX_COST / cost.max(0.001)).clamp(0.01, FIRST_DUTY);
+        [0.1, 0.05, 0.04, 0.025, 0.02, 0.0125].into_iter().find(|duty| *duty <= affordable).unwrap_or(0.01)
+    }
+}

@@ -1,0 +1,158 @@
+//! Where the library finds us: a socket in a directory of this user's alone.
+
+use std::{
+    env,
+    ffi::OsString,
+    fs, io,
+    io::{ErrorKind, IoSlice, Read},
+    mem::MaybeUninit,
+    os::{
+        fd::AsFd,
+        unix::{
+            fs::{DirBuilderExt, MetadataExt},
+            net::{UnixListener, UnixStream},
+        },
+    },
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use llmprof_inject::wire;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg, sockopt};
+use tempfile::TempDir;
+
+use super::{guest::Guest, ring::Memory};
+
+/// A library says who it is at once.
+const HELLO_TIMEOUT: Duration = Duration::from_millis(200);
+
+pub struct Socket {
+    listener: UnixListener,
+    path: PathBuf,
+    directory: PathBuf,
+    token: String,
+    /// Removed with the socket, where it is our own.
+    _private: Option<TempDir>,
+}
+
+impl Socket {
+    /// For programs that are started with [`variables`](Self::variables).
+    pub fn for_children() -> io::Result<Socket> {
+        let private = tempfile::Builder::new().prefix("llmprof-").tempdir_in(runtime_directory())?;
+        let directory = private.path().to_owned();
+        Self::listen(directory.join(wire::SOCKET), directory, random_token()?, Some(private))
+    }
+
+    /// For the program `pid`, which was started with the variables of `inject` and says `token`.
+    pub fn for_process(pid: u32, token: String) -> io::Result<Socket> {
+        let directory = shared_directory()?;
+        let path = directory.join(format!("{pid}.socket"));
+        // Left behind by a profiler that was killed. One that is alive answers.
+        if UnixStream::connect(&path).is_ok() {
+            return Err(io::Error::new(
+                ErrorKind::AddrInUse,
+                format!("process {pid} is being profiled already"),
+            ));
+        }
+        let _ = fs::remove_file(&path);
+        Self::listen(path, directory, token, None)
+    }
+
+    fn listen(
+        path: PathBuf,
+        directory: PathBuf,
+        token: String,
+        private: Option<TempDir>,
+    ) -> io::Result<Socket> {
+        let listener = UnixListener::bind(&path)?;
+        listener.set_nonblocking(true)?;
+        Ok(Socket { listener, path, directory, token, _private: private })
+    }
+
+    /// The variables that make a program load `library` and let it find this socket.
+    pub fn variables(&self, library: &Path) -> Vec<(&'static str, OsString)> {
+        variables(library, &self.directory, &self.token)
+    }
+
+    /// The next program that has connected, if there is one. Those that do not say what the library says are turned away.
+    pub fn accept(&self) -> Option<Guest> {
+        loop {
+            let (stream, _) = self.listener.accept().ok()?;
+            if let Some(guest) = self.greet(stream) {
+                return Some(guest);
+            }
+        }
+    }
+
+    fn greet(&self, mut stream: UnixStream) -> Option<Guest> {
+        let peer = sockopt::socket_peercred(&stream).ok()?;
+        if peer.uid != rustix::process::getuid() {
+            return None;
+        }
+        stream.set_read_timeout(Some(HELLO_TIMEOUT)).ok()?;
+        stream.set_write_timeout(Some(HELLO_TIMEOUT)).ok()?;
+        let wanted = wire::hello(&self.token);
+        let mut said = vec![0; wanted.len()];
+        stream.read_exact(&mut said).ok()?;
+        if said != wanted.as_bytes() {
+            return None;
+        }
+        let memory = Memory::new().ok()?;
+        let fds = [memory.file().as_fd()];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        control.push(SendAncillaryMessage::ScmRights(&fds));
+        sendmsg(&stream, &[IoSlice::new(b"+")], &mut control, SendFlags::NOSIGNAL).ok()?;
+        stream.set_nonblocking(true).ok()?;
+        let pid = u32::try_from(peer.pid.as_raw_nonzero().get()).ok()?;
+        Some(Guest::new(pid, stream, memory))
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+fn variables(library: &Path, directory: &Path, token: &str) -> Vec<(&'static str, OsString)> {
+    vec![
+        ("CUDA_INJECTION64_PATH", library.into()),
+        ("NVTX_INJECTION64_PATH", library.into()),
+        (wire::DIRECTORY, directory.into()),
+        (wire::TOKEN, token.into()),
+    ]
+}
+
+/// The variables for a program that [`Socket::for_process`] joins later.
+pub fn print_environment(library: &Path) -> io::Result<Vec<(&'static str, OsString)>> {
+    Ok(variables(library, &shared_directory()?, &random_token()?))
+}
+
+fn random_token() -> io::Result<String> {
+    let mut bytes = [0; 16];
+    fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+fn runtime_directory() -> PathBuf {
+    let given = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    given.filter(|dir| dir.is_absolute() && dir.is_dir()).unwrap_or_else(env::temp_dir)
+}
+
+/// The directory in which a program that was started before us looks for our socket: always the same for a user.
+pub fn shared_directory() -> io::Result<PathBuf> {
+    let me = rustix::process::getuid().as_raw();
+    let path = runtime_directory().join(format!("llmprof-{me}"));
+    match fs::DirBuilder::new().mode(0o700).create(&path) {
+        Err(e) if e.kind() != ErrorKind::AlreadyExists => return Err(e),
+        _ => {}
+    }
+    // In a directory that everybody may write, somebody else may have been first.
+    let there = fs::symlink_metadata(&path)?;
+    if !there.is_dir() || there.uid() != me || there.mode() & 0o077 != 0 {
+        let text = format!("{} is not a directory of this user's alone; remove it", path.display());
+        return Err(io::Error::new(ErrorKind::PermissionDenied, text));
+    }
+    Ok(path)
+}

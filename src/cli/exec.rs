@@ -1,0 +1,254 @@
+//! `exec`, `attach` and `inject`: other programs.
+
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use clap::Args;
+
+use super::{
+    Failure,
+    args::{ConfigArgs, runs_root},
+    print_data, print_json,
+    profile::{report_exit, require_terminal},
+    run::summary,
+};
+use crate::{
+    attach::{OutputTo, Target, find_processes, library_file, print_environment},
+    base::shell::quoted,
+    process::{eprint_line, eprint_lines, shutdown::Shutdown},
+    report::{kernels_text, run_json},
+    run::{headless, plan::Plan, session::Session},
+    tui::{self, App, Live},
+};
+
+pub(super) const EXEC_EXAMPLES: &str = "\
+Examples:
+  llmprof-tui exec -- python serve.py            follow a program and its children on the screen
+  llmprof-tui exec --headless -- python bench.py the program keeps the terminal; the summary is printed on stderr
+  llmprof-tui exec --model qwen2_5_7b -- ./server   with the model's shape: MBU, MFU and the roofline
+  llmprof-tui exec --for 30 --json -- python serve.py   30 seconds, then the program is ended
+  llmprof-tui exec profiling.cupti.duty=1.0 -- python one.py   every kernel, whatever it costs
+
+On the screen, the output of the program goes to the Log pane and to program.log in the run directory, and its input
+is empty. Without the screen it has the terminal as if it were started directly. The exit code is the program's.";
+
+pub(super) const ATTACH_EXAMPLES: &str = "\
+Examples:
+  llmprof-tui attach 4711            a program that was started with the variables of `llmprof-tui inject --print-env`
+  llmprof-tui attach serve.py --for 30
+
+Leaving (q) ends the recording; the program goes on as fast as before.";
+
+pub(super) const INJECT_EXAMPLES: &str = "\
+Examples:
+  eval \"$(llmprof-tui inject --print-env)\"; python serve.py &
+  llmprof-tui inject --print-env --format systemd    lines for a unit file; compose: for a compose file";
+
+/// Rows of a kernel table.
+const KERNEL_ROWS: usize = 15;
+
+#[derive(Debug, Args)]
+pub(super) struct ExecArgs {
+    #[command(flatten)]
+    pub(super) config: ConfigArgs,
+    #[command(flatten)]
+    follow: FollowArgs,
+    /// The program with its arguments, after `--`
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct AttachArgs {
+    /// The number of a process, or the name of a program or of its script
+    #[arg(value_name = "PID|NAME")]
+    process: String,
+    #[command(flatten)]
+    pub(super) config: ConfigArgs,
+    #[command(flatten)]
+    follow: FollowArgs,
+}
+
+#[derive(Debug, Args)]
+struct FollowArgs {
+    /// Without the screen
+    #[arg(long)]
+    headless: bool,
+    /// Without the screen; print one JSON object on stdout at the end. The program's stdout goes to stderr
+    #[arg(long)]
+    json: bool,
+    /// Without the screen; after this long `exec` ends the program, `attach` leaves it
+    #[arg(long = "for", value_name = "SECONDS")]
+    seconds: Option<f64>,
+}
+
+impl FollowArgs {
+    fn is_headless(&self) -> bool {
+        self.headless || self.json || self.seconds.is_some()
+    }
+
+    fn time(&self) -> Result<Option<Duration>, Failure> {
+        match self.seconds {
+            Some(seconds) if !(0.0..=1e9).contains(&seconds) => {
+                Err(Failure::usage(format_args!("--for {seconds}: expected a number of seconds")))
+            }
+            seconds => Ok(seconds.map(Duration::from_secs_f64)),
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub(super) struct InjectArgs {
+    /// Print the variables that let `attach` join a program later; until then the library in it does nothing
+    #[arg(long, required = true)]
+    print_env: bool,
+    /// How to print them
+    #[arg(long, value_enum, default_value_t = Format::Shell)]
+    format: Format,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Format {
+    /// Commands for a shell
+    Shell,
+    /// Lines for a unit file of systemd
+    Systemd,
+    /// Lines for `environment` in a compose file
+    Compose,
+}
+
+pub(super) async fn exec(args: ExecArgs) -> Result<u8, Failure> {
+    let output = match (args.follow.is_headless(), args.follow.json) {
+        (false, _) => OutputTo::Log,
+        (true, false) => OutputTo::Same,
+        (true, true) => OutputTo::Stderr,
+    };
+    let directory = std::env::current_dir().ok();
+    let model = model_of(&args.command, directory.as_deref());
+    let target = Target::Start { command: args.command, output };
+    follow(args.config, target, model, &args.follow).await
+}
+
+pub(super) async fn attach(args: AttachArgs) -> Result<u8, Failure> {
+    let found = find_processes(&args.process);
+    if found.is_empty() {
+        return Err(Failure::usage(format_args!("there is no process {}", quoted(&args.process))));
+    }
+    let (with, without): (Vec<_>, Vec<_>) = found.into_iter().partition(|process| process.token.is_some());
+    if with.is_empty() {
+        let process = &without[0];
+        return Err(Failure::usage(format_args!(
+            "process {} ({}) was not started with our library, so its kernels cannot be seen. `llmprof-tui watch` shows the GPU and \
+             the memory of each process. To see kernels, start it by `llmprof-tui exec -- …`, or with the variables of \
+             `llmprof-tui inject --print-env`",
+            process.pid,
+            process.command(),
+        )));
+    }
+    let model = with.iter().find_map(|process| model_of(&process.arguments, process.directory.as_deref()));
+    follow(args.config, Target::Join { processes: with }, model, &args.follow).await
+}
+
+async fn follow(
+    mut config: ConfigArgs,
+    target: Target,
+    model: Option<PathBuf>,
+    args: &FollowArgs,
+) -> Result<u8, Failure> {
+    let time = args.time()?;
+    let has_model = config.model.is_some() || config.overrides.iter().any(|o| o.starts_with("model"));
+    config.overrides.insert(0, "runtime=program".to_owned());
+    match &model {
+        Some(path) if !has_model => config.overrides.push(format!("model.config_json={}", path.display())),
+        // The run is filed under the name of the program.
+        None if !has_model => config.overrides.push(format!("model.name={}", target.file_name())),
+        _ => {}
+    }
+    let is_known = has_model || model.is_some();
+    let plan_of = |config: &ConfigArgs| -> Result<Plan, Failure> {
+        match config.plan() {
+            Ok(plan) => Ok(plan.following(target.clone(), is_known)),
+            // A shape that we cannot read is no reason not to follow the program.
+            Err(_) if model.is_some() && !has_model => {
+                let mut config = config.clone();
+                config.overrides.retain(|o| !o.starts_with("model.config_json="));
+                Ok(config.plan()?.following(target.clone(), false))
+            }
+            Err(failure) => Err(failure),
+        }
+    };
+    let plan = plan_of(&config)?;
+    if !args.is_headless() {
+        require_terminal("llmprof-tui exec --headless")?;
+        return on_screen(config, plan, target, is_known).await;
+    }
+    let finished = headless::follow(plan, time).await?;
+    let dir = finished.summary.dir.as_deref();
+    if args.json {
+        print_json(&run_json(&finished.state, dir))?;
+    } else {
+        let parts =
+            [kernels_text(&finished.state, KERNEL_ROWS), summary(&finished.state, dir).trim().to_owned()];
+        let parts: Vec<String> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+        eprint_lines(parts.join("\n\n"));
+    }
+    if let Some(loss) = &finished.summary.loss {
+        eprint_line(format_args!("error: {loss}"));
+    }
+    if let Some(code) = finished.exit_code {
+        return Ok(code);
+    }
+    match &finished.cause {
+        Some(cause) => Ok(cause.exit_code()),
+        None => Ok(super::run::report_end(&finished.summary)),
+    }
+}
+
+async fn on_screen(config: ConfigArgs, plan: Plan, target: Target, is_known: bool) -> Result<u8, Failure> {
+    let tui = plan.composed.config.output.tui.clone();
+    let root = runs_root(&plan.composed);
+    let replan = move |overrides: &[String]| {
+        let config = ConfigArgs { model: None, overrides: overrides.to_vec(), ..config.clone() };
+        let plan = config.plan().map_err(|failure| failure.to_string())?;
+        Ok(plan.following(target.clone(), is_known))
+    };
+    let shutdown = Shutdown::listen()?;
+    let session = Session::start(plan);
+    let exit_code = session.program_exit_codes();
+    let live = Live { session, replan: Box::new(replan), sweep: None };
+    let stopped: tui::Stopped = App::of_run(&tui, live, root).run(tui.mouse, shutdown).await;
+    let code = report_exit(stopped)?;
+    Ok(exit_code.exit_code().unwrap_or(code))
+}
+
+/// The `config.json` of a model that the command names: a directory with one, or a file in such a directory.
+fn model_of(command: &[OsString], directory: Option<&Path>) -> Option<PathBuf> {
+    let candidates = command.iter().skip(1).flat_map(|word| {
+        let text = word.to_string_lossy().into_owned();
+        let value = text.split_once('=').map(|(_, value)| value.to_owned());
+        [Some(text), value].into_iter().flatten().collect::<Vec<_>>()
+    });
+    candidates.filter(|word| !word.starts_with('-')).find_map(|word| {
+        let path = directory.unwrap_or(Path::new(".")).join(word);
+        let dir = if path.is_dir() { path } else { return None };
+        Some(dir.join("config.json")).filter(|path| path.is_file())
+    })
+}
+
+pub(super) fn inject(args: &InjectArgs) -> Result<u8, Failure> {
+    let library = library_file().map_err(|e| Failure::work(format_args!("cannot write the library: {e}")))?;
+    let variables = print_environment(&library).map_err(Failure::work)?;
+    let lines = variables.iter().map(|(name, value)| {
+        let value = value.to_string_lossy();
+        match args.format {
+            Format::Shell => format!("export {name}={}", quoted(&value)),
+            Format::Systemd => format!("Environment=\"{name}={value}\""),
+            Format::Compose => format!("      {name}: \"{value}\""),
+        }
+    });
+    print_data(&lines.collect::<Vec<_>>().join("\n"))?;
+    Ok(0)
+}

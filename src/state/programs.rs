@@ -1,0 +1,39 @@
+//! Processes of another program, as they come and go.
+
+use crate::event::{ProcessJoined, Stamp};
+
+/// The newest are kept.
+const KEPT: usize = 64;
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct FollowedProcess {
+    pub process: ProcessJoined,
+    pub joined: Stamp,
+    pub left: Option<Stamp>,
+}
+
+#[derive(Debug, Clone, Default)]
+pub struct Programs {
+    processes: Vec<FollowedProcess>,
+}
+
+impl Programs {
+    pub fn all(&self) -> &[FollowedProcess] {
+        &self.processes
+    }
+
+    pub(super) fn joined(&mut self, t: Stamp, process: &ProcessJoined) {
+        if self.processes.len() == KEPT {
+            let oldest = self.processes.iter().position(|known| known.left.is_some()).unwrap_or(0);
+            self.processes.remove(oldest);
+        }
+        self.processes.push(FollowedProcess { process: process.clone(), joined: t, left: None });
+    }
+
+    pub(super) fn left(&mut self, t: Stamp, pid: u32) {
+        let open = |known: &&mut FollowedProcess| known.process.pid == pid && known.left.is_none();
+        if let Some(known) = self.processes.iter_mut().rev().find(open) {
+            known.left = Some(t);
+        }
+    }
+}

@@ -1,0 +1,110 @@
+// A stand-in for libcupti: records what a scripted program says, in CUPTI's layout, while the kinds are enabled.
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { MEMCPY = 1, MEMSET = 2, KERNEL = 10, SYNC = 38, GRAPH = 51, KINDS = 64 };
+
+static atomic_int enabled[KINDS], taken, dropped;
+static void (*request)(uint8_t **, size_t *, size_t *);
+static void (*complete)(void *, uint32_t, uint8_t *, size_t, size_t);
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static uint8_t *buffer;
+static size_t size, used;
+
+static size_t bytes_of(uint32_t kind) {
+    switch (kind) {
+    case KERNEL: return 216;
+    case MEMCPY: case MEMSET: return 128;
+    case SYNC: return 56;
+    case GRAPH: return 64;
+    }
+    return 0;
+}
+
+int cuptiGetVersion(uint32_t *version) { *version = 130001; return 0; }
+int cuptiGetTimestamp(uint64_t *now) {
+    struct timespec at;
+    clock_gettime(CLOCK_REALTIME, &at);
+    *now = at.tv_sec * 1000000000ull + at.tv_nsec;
+    return 0;
+}
+int cuptiActivityEnable(uint32_t kind) { if (kind >= KINDS) return 2; enabled[kind] = 1; return 0; }
+int cuptiActivityDisable(uint32_t kind) { if (kind >= KINDS) return 2; enabled[kind] = 0; return 0; }
+int cuptiActivityRegisterCallbacks(void *a, void *b) { request = a; complete = b; return 0; }
+int cuptiActivityGetNumDroppedRecords(void *context, uint32_t stream, size_t *count) {
+    *count = atomic_exchange(&dropped, 0);
+    return 0;
+}
+int cuptiSubscribe(void **subscriber, void *callback, void *data) {
+    if (taken) return 39;
+    *subscriber = (void *)1;
+    return 0;
+}
+int cuptiUnsubscribe(void *subscriber) { return 0; }
+int cuptiActivityGetNextRecord(uint8_t *base, size_t valid, uint8_t **record) {
+    uint8_t *next = *record ? *record + bytes_of(*(uint32_t *)*record) : base;
+    if (next >= base + valid) return 21;
+    *record = next;
+    return 0;
+}
+int cuptiActivityFlushAll(uint32_t flag) {
+    pthread_mutex_lock(&lock);
+    uint8_t *full = buffer;
+    size_t valid = used, whole = size;
+    buffer = NULL;
+    used = 0;
+    pthread_mutex_unlock(&lock);
+    if (full) complete(NULL, 0, full, whole, valid);
+    return 0;
+}
+
+// What follows is for the scripted program.
+int standin_enabled(uint32_t kind) { return enabled[kind]; }
+void standin_take(int is_taken) { taken = is_taken; }
+
+static void record(uint32_t kind, const uint8_t *bytes) {
+    size_t length = bytes_of(kind);
+    if (!enabled[kind] || !request) return;
+    for (;;) {
+        pthread_mutex_lock(&lock);
+        if (!buffer) {
+            size_t max;
+            request(&buffer, &size, &max);
+            used = 0;
+        }
+        if (!buffer) { dropped++; pthread_mutex_unlock(&lock); return; }
+        if (used + length <= size) {
+            memcpy(buffer + used, bytes, length);
+            used += length;
+            pthread_mutex_unlock(&lock);
+            return;
+        }
+        pthread_mutex_unlock(&lock);
+        cuptiActivityFlushAll(0);
+    }
+}
+#define PUT(at, type, value) do { type v = (value); memcpy(bytes + (at), &v, sizeof v); } while (0)
+void standin_kernel(const char *name, uint64_t start, uint64_t end, uint32_t correlation, uint32_t blocks, uint32_t graph, uint64_t node) {
+    uint8_t bytes[216] = {0};
+    PUT(0, uint32_t, KERNEL); PUT(6, uint16_t, 40); PUT(16, uint64_t, start); PUT(24, uint64_t, end); PUT(48, uint32_t, 7);
+    PUT(52, uint32_t, blocks); PUT(56, uint32_t, 1); PUT(60, uint32_t, 1); PUT(64, uint32_t, 128); PUT(68, uint32_t, 1); PUT(72, uint32_t, 1);
+    PUT(92, uint32_t, correlation); PUT(104, const char *, name); PUT(144, uint64_t, node); PUT(156, uint32_t, graph);
+    record(KERNEL, bytes);
+}
+void standin_copy(uint8_t direction, uint64_t length, uint64_t start, uint64_t end, uint32_t correlation) {
+    uint8_t bytes[128] = {0};
+    PUT(0, uint32_t, MEMCPY); PUT(4, uint8_t, direction); PUT(8, uint64_t, length); PUT(16, uint64_t, start); PUT(24, uint64_t, end);
+    PUT(40, uint32_t, 7); PUT(44, uint32_t, correlation);
+    record(MEMCPY, bytes);
+}
+void standin_graph(uint64_t start, uint64_t end, uint32_t correlation, uint32_t graph) {
+    uint8_t bytes[64] = {0};
+    PUT(0, uint32_t, GRAPH); PUT(4, uint32_t, correlation); PUT(8, uint64_t, start); PUT(16, uint64_t, end); PUT(28, uint32_t, graph);
+    PUT(36, uint32_t, 7);
+    record(GRAPH, bytes);
+}
