@@ -19,6 +19,8 @@ pub struct Measurements<'a> {
     /// Share of the CPU that other processes used, where the workload runs on the CPU.
     pub cpu_taken_by_others: Option<f32>,
     pub simulated: bool,
+    /// The steps are those of another program, and inferred.
+    pub inferred: bool,
 }
 
 /// Any system uses a smaller share of the CPU itself.
@@ -28,7 +30,11 @@ const MIN_EXTERNAL_LOAD: f32 = 0.1;
 pub fn summary(run: &Measurements<'_>) -> Option<String> {
     let m = run.metrics;
     let decode_tok_s = m.decode_tok_s()?;
-    let mut text = format!("Decode runs at {} tok/s", three_digits(decode_tok_s));
+    let mut text = match run.inferred {
+        // How many sequences a step has is not known.
+        true => format!("By its inferred steps the program decodes at {} steps/s", three_digits(decode_tok_s)),
+        false => format!("Decode runs at {} tok/s", three_digits(decode_tok_s)),
+    };
     if let Some(step_bytes) = run.step_bytes {
         let bytes_s = step_bytes as f64 * decode_tok_s / f64::from(run.batch);
         text += &format!(
@@ -103,6 +109,7 @@ mod tests {
             step_bytes: Some(538_000_000),
             cpu_taken_by_others: None,
             simulated: false,
+            inferred: false,
         }
     }
 

@@ -9,7 +9,7 @@ use std::{
 
 use llmprof_inject::wire;
 
-use crate::base::{dir::read_file, foreign::visible, shell::quoted};
+use crate::base::{dir::read_file, foreign::{line, visible}, shell::quoted};
 
 /// Arguments and variables of a process are shorter.
 const MAX_BYTES: u64 = 4 << 20;
@@ -62,6 +62,18 @@ impl ProcessInfo {
             token: variable(wire::TOKEN).filter(|_| variable("CUDA_INJECTION64_PATH").is_some()),
             rank: ["RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_RANK"].into_iter().find_map(variable),
         })
+    }
+
+    /// How to see its kernels.
+    pub fn offer(&self) -> String {
+        let Self { pid, .. } = self;
+        let command = line(&self.command(), 100);
+        match self.token {
+            Some(_) => format!("process {pid} ({command}) has our library: llmprof-tui attach {pid} shows its kernels and steps"),
+            None => format!(
+                "process {pid} ({command}) was started without our library: llmprof-tui exec -- {command} shows kernels and steps"
+            ),
+        }
     }
 
     /// Its arguments on one line, for people.

@@ -43,8 +43,10 @@ pub(super) fn facts(state: &RunState) -> Vec<Fact> {
         }
         None => facts.extend(device.map(|device| ("Device", device))),
     }
-    if let Some(run) = state.run.as_ref().filter(|_| !state.watches()) {
-        facts.extend(workload(run));
+    match state.run.as_ref().filter(|_| !state.watches()) {
+        Some(run) if state.follows() => facts.extend(program(run, state)),
+        Some(run) => facts.extend(workload(run)),
+        None => {}
     }
     let cause = state.finished.as_ref().and_then(|finished| finished.cause.as_deref());
     let cause = cause.map_or_else(String::new, |cause| format!(": {cause}"));
@@ -58,6 +60,21 @@ fn date(run: &RunStarted) -> Option<String> {
     let ms = i64::try_from(run.started_unix_ms).ok().filter(|ms| *ms > 0)?;
     let time = Timestamp::from_millisecond(ms).ok()?;
     Some(time.strftime("%Y-%m-%d %H:%M:%S UTC").to_string())
+}
+
+/// Another program: what it is, and how its steps are known.
+fn program(run: &RunStarted, state: &RunState) -> Vec<Fact> {
+    let mut facts = vec![("Program", run.command.clone().unwrap_or_else(|| run.model.clone()))];
+    let processes = state.programs.all().iter().map(|known| known.process.pid.to_string());
+    facts.push(("Processes", processes.collect::<Vec<_>>().join(", ")));
+    if run.shape.is_some() {
+        facts.push(("Model", format!("{}: {} parameters in {}", run.model, about(run.parameters), run.dtype)));
+    }
+    facts.push(("Steps", "inferred from its kernels; a step counts as one token".to_owned()));
+    if !run.overrides.is_empty() {
+        facts.push(("Overrides", run.overrides.join(" ")));
+    }
+    facts
 }
 
 fn workload(run: &RunStarted) -> Vec<Fact> {

@@ -110,6 +110,16 @@ fn what_was_measured(state: &RunState) -> Vec<String> {
         1 => ("one prompt".to_owned(), ""),
         batch => (format!("{batch} prompts at once"), " for each"),
     };
+    if let Some(command) = run.command.as_ref().filter(|_| state.follows()) {
+        return vec![
+            format!("The program `{}` on {card}, observed while it ran.", command.replace('`', "'")),
+            format!(
+                "{} steps were seen. A step produces one token for every text the program writes at the time; a token is a word or a \
+                 part of one. The steps were inferred from what the graphics card did.",
+                grouped(state.total.all_output_tokens() as i64)
+            ),
+        ];
+    }
     let mut lines = vec![
         format!(
             "The language model {} ({} parameters{weights}) on {card}.",

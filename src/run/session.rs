@@ -5,7 +5,7 @@ mod recording;
 mod tool_work;
 
 use std::{
-    collections::VecDeque,
+    collections::{HashSet, VecDeque},
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -20,7 +20,7 @@ use tempfile::TempDir;
 use self::{engine_thread::EngineThread, recording::Recording, tool_work::ToolWork};
 use crate::{
     analysis::metrics::MetricsSummary,
-    attach::{Follower, Target, Wanted},
+    attach::{Follower, ProcessInfo, Target, Wanted},
     config::Until,
     engine::{Engine, driver::Control},
     event::{
@@ -61,6 +61,8 @@ pub struct Session {
     scratch: Option<TempDir>,
     loss_reported: bool,
     stops: Stops,
+    /// Processes on a watched card that were spoken of.
+    offered: HashSet<u32>,
     closed: bool,
 }
 
@@ -77,6 +79,8 @@ pub struct SessionSummary {
 
 /// The longest wait for threads that were asked to stop. A long prefill cannot be interrupted.
 const STOP_TIMEOUT: Duration = Duration::from_millis(1500);
+/// A card may have any number of processes.
+const MAX_OFFERS: usize = 16;
 /// As long as a program may take to end, and a little.
 const STOP_PROGRAM_TIMEOUT: Duration = Duration::from_secs(5);
 /// A GPU that has reported no temperature by then reports none.
@@ -126,6 +130,7 @@ impl Session {
             scratch: None,
             loss_reported: false,
             stops: Stops::default(),
+            offered: HashSet::new(),
             closed: false,
         };
         session.emit(Event::RunStarted(Box::new(started)));
@@ -332,10 +337,26 @@ impl Session {
             return;
         }
         self.finish_when_steady();
+        self.offer_to_follow();
         let unwritten = self.recording.recorder().map_or(0, |recorder| recorder.lost());
         let lost = unwritten + self.rx.lost();
         if let Some(sample) = self.observer.due(self.rx.len() as u64, lost) {
             self.emit(Event::Observer(sample));
+        }
+    }
+
+    /// While a card is watched: says how to see more of the programs on it.
+    fn offer_to_follow(&mut self) {
+        if !self.plan.watches() || self.plan.simulated() {
+            return;
+        }
+        let on_card = self.state.gpus.iter().flat_map(|gpu| &gpu.processes).filter(|process| !process.own);
+        let new: Vec<u32> = on_card.map(|process| process.pid).filter(|pid| !self.offered.contains(pid)).collect();
+        for pid in new {
+            self.offered.insert(pid);
+            if let Some(process) = ProcessInfo::of(pid).filter(|_| self.offered.len() <= MAX_OFFERS) {
+                self.notice(Level::Info, "watch", process.offer());
+            }
         }
     }
 

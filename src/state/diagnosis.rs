@@ -74,6 +74,7 @@ impl RunState {
                 .taken_by_others(self.total.from, self.now)
                 .filter(|_| run.device.is_cpu()),
             simulated: run.simulated,
+            inferred: self.follows(),
         })
     }
 

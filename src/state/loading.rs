@@ -45,7 +45,11 @@ impl Loading {
 
     /// What is loaded: how much of `bytes`, at which rate, how long it will take.
     pub fn describe(&self, bytes: u64) -> String {
-        let Some(share) = self.share() else { return format!("Loading {}.", self.step) };
+        let Some(share) = self.share() else {
+            // A program of others is not loaded by us.
+            let loads = !self.step.starts_with("waiting");
+            return if loads { format!("Loading {}.", self.step) } else { format!("{}.", self.step) };
+        };
         let gigabytes = |share: f64| share * bytes as f64 / 1e9;
         let mut text = format!(
             "Loading {}: {} of {} GB",

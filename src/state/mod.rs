@@ -165,7 +165,7 @@ impl RunState {
             Event::GpuProcesses(_) if under_tool => {}
             Event::GpuProcesses(listed) => {
                 if let Some(gpu) = self.gpus.iter_mut().find(|g| g.info.index == listed.gpu) {
-                    gpu.record_processes(t, &listed.processes);
+                    gpu.record_processes(t, &self.programs.mark_own(&listed.processes));
                 }
             }
             Event::GpuLost(lost) => {
@@ -175,7 +175,12 @@ impl RunState {
                 }
             }
             Event::SamplerCost(cost) => self.sampler = Some((**cost).clone()),
-            Event::ProcessJoined(process) => self.programs.joined(t, process),
+            Event::ProcessJoined(process) => {
+                self.programs.joined(t, process);
+                // It may have been on the GPU before it was known.
+                let forget = |gpu: &mut GpuState| gpu.processes_seen.retain(|(_, seen)| seen.pid != process.pid);
+                self.gpus.iter_mut().for_each(forget);
+            }
             Event::ProcessLeft(left) => self.programs.left(t, left.pid),
             Event::KernelTrace(trace) => self.kernels.switched(t, trace),
             Event::Kernels(window) => self.kernels.window(window),

@@ -1,6 +1,6 @@
 //! Processes of another program, as they come and go.
 
-use crate::event::{ProcessJoined, Stamp};
+use crate::event::{GpuProcess, ProcessJoined, Stamp};
 
 /// The newest are kept.
 const KEPT: usize = 64;
@@ -20,6 +20,12 @@ pub struct Programs {
 impl Programs {
     pub fn all(&self) -> &[FollowedProcess] {
         &self.processes
+    }
+
+    /// Processes on a GPU, those of the program marked as the run's own.
+    pub(super) fn mark_own(&self, processes: &[GpuProcess]) -> Vec<GpuProcess> {
+        let is_own = |pid: u32| self.processes.iter().any(|known| known.process.pid == pid);
+        processes.iter().map(|p| GpuProcess { own: p.own || is_own(p.pid), ..p.clone() }).collect()
     }
 
     pub(super) fn joined(&mut self, t: Stamp, process: &ProcessJoined) {

@@ -131,6 +131,12 @@ impl<'a> View<'a> {
             {
                 Some("nothing runs here: the GPU is monitored without a workload")
             }
+            Effect::Run(RunCommand::TogglePause) if self.state.follows() => {
+                Some("another program cannot be paused here")
+            }
+            Effect::Run(RunCommand::RunUnder(_)) if self.state.follows() => {
+                Some("another program is not run again: its kernels are recorded as it runs")
+            }
             Effect::Run(RunCommand::TogglePause) if self.state.finished.is_some() => match self.sweep {
                 Some(_) => Some("the job has finished"),
                 None => Some("the run has finished; press r to start it again"),

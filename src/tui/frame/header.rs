@@ -59,7 +59,7 @@ fn identity<'a>(view: &View<'_>, width: u16) -> Line<'a> {
     if let Some(run) = &view.state.run {
         line.push_span(Span::styled(run.model.clone(), theme.number));
         let gpu = view.state.profiled_gpu().map(|g| g.info.name.trim_start_matches("NVIDIA ").to_owned());
-        let mut facts = vec![run.dtype.clone()];
+        let mut facts: Vec<String> = Some(run.dtype.clone()).filter(|dtype| !dtype.is_empty()).into_iter().collect();
         if view.state.watches() {
             facts.clear();
         } else if !run.simulated {
@@ -117,7 +117,11 @@ fn status<'a>(view: &View<'_>) -> Vec<Vec<Span<'a>>> {
     let (text, style) = phase(view);
     parts.push(vec![Span::styled(format!("{} ", theme.glyphs.dot), style), Span::styled(text, style)]);
     if let Some(run) = &state.run {
-        let ratio = |label, done: u32, of: u32| label_value(theme, label, &format!("{done}/{of}"), "");
+        // How many requests another program will have is not known.
+        let ratio = |label, done: u32, of: u32| match state.follows() {
+            true => label_value(theme, label, &done.to_string(), ""),
+            false => label_value(theme, label, &format!("{done}/{of}"), ""),
+        };
         // A run that waits for steady state may do more requests than planned.
         if state.finished.is_some() {
             parts.push(ratio("requests", state.requests_done, run.requests.max(state.requests_done)));
@@ -129,7 +133,10 @@ fn status<'a>(view: &View<'_>) -> Vec<Vec<Span<'a>>> {
         }
     }
     if let Some(active) = &state.active {
-        let of = format!("{}/{}", active.tokens, active.started.output_tokens);
+        let of = match active.started.output_tokens {
+            0 => active.tokens.to_string(),
+            all => format!("{}/{all}", active.tokens),
+        };
         parts.push(label_value(theme, "", &of, "tok"));
     } else if state.finished.is_some() {
         parts.push(label_value(theme, "", &grouped(state.total.all_output_tokens() as i64), "tok"));
@@ -173,6 +180,7 @@ fn phase(view: &View<'_>) -> (String, Style) {
     let prefill = state.active.as_ref().filter(|active| active.tokens == 0).and_then(|active| active.prefill);
     let text = match (&state.loading, state.phase, prefill) {
         _ if state.watches() => "monitoring".to_owned(),
+        (Some(loading), Phase::Preparing, _) if state.follows() => loading.step.clone(),
         (Some(loading), Phase::Preparing, _) => match loading.share() {
             Some(done) => format!("loading {} {}", loading.step, share(done)),
             None => format!("loading {}", loading.step),

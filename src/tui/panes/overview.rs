@@ -350,7 +350,8 @@ fn latency(view: &View<'_>, area: Rect, buf: &mut Buffer) {
         (false, true) => "ms, without recording",
         (false, false) => "ms",
     };
-    let inner = draw_box(theme, ("latency", aside), area, buf);
+    let title = if view.state.follows() { "latency, inferred" } else { "latency" };
+    let inner = draw_box(theme, (title, aside), area, buf);
     let total = &view.state.total;
     // The median by the GPU's clock, next to the host's.
     let by_gpu = total.device_step.n() > 0;

@@ -77,8 +77,12 @@ fn tiles(view: &View<'_>) -> Vec<Tile> {
     let mut tiles = Vec::new();
     if !view.state.watches() {
         tiles.push(rate(view));
-        tiles.push(latency(view, "TTFT", &view.state.total.ttft));
-        tiles.push(latency(view, "TPOT", &view.state.total.tpot));
+        let [ttft, tpot] = match view.state.follows() {
+            true => ["TTFT, inferred", "TPOT, inferred"],
+            false => ["TTFT", "TPOT"],
+        };
+        tiles.push(latency(view, ttft, &view.state.total.ttft));
+        tiles.push(latency(view, tpot, &view.state.total.tpot));
     }
     match view.workload_gpu() {
         Some(gpu) => tiles.extend(of_gpu(view, gpu)),

@@ -1,0 +1,252 @@
+//! Other programs, followed by `exec` and `attach`: a scripted program with a stand-in for CUPTI (`tests/standins`).
+
+mod common;
+
+use std::{
+    fs,
+    io::Read,
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+    sync::OnceLock,
+    time::{Duration, Instant},
+};
+
+use common::program;
+use serde_json::Value;
+
+/// The scripted program, compiled once.
+fn standin() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/standins");
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("standins-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let (library, binary) = (dir.join("libcupti.so.13"), dir.join("standin"));
+        let cc = |arguments: &[&str], files: &[&Path]| {
+            let built = Command::new("cc").args(["-O1", "-w"]).args(arguments).args(files).args(["-ldl", "-lpthread"]).status();
+            assert!(built.unwrap().success());
+        };
+        let soname = "-Wl,-soname,libcupti.so.13";
+        cc(&["-shared", "-fPIC", soname, "-o", library.to_str().unwrap()], &[&sources.join("cupti.c")]);
+        let rpath = format!("-Wl,-rpath,{}", dir.display());
+        cc(&[&rpath, "-o", binary.to_str().unwrap()], &[&sources.join("program.c"), &library]);
+        binary
+    })
+}
+
+/// `llmprof-tui` with a home and a runtime directory of its own.
+fn llmprof(dir: &Path, arguments: &[&str]) -> Command {
+    let mut command = program(dir);
+    command.env("HOME", dir).env("XDG_RUNTIME_DIR", dir).env_remove("XDG_DATA_HOME").args(arguments);
+    command
+}
+
+fn exec(dir: &Path, options: &[&str], standin_arguments: &[&str]) -> Output {
+    let mut command = llmprof(dir, &["exec", "telemetry=none"]);
+    command.args(options).arg("--").arg(standin()).args(standin_arguments);
+    command.output().unwrap()
+}
+
+fn json(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|e| panic!("{e}: {}{}", text(&output.stdout), text(&output.stderr)))
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The events of the only run in a directory.
+fn events(dir: &Path) -> Vec<Value> {
+    let run = fs::read_dir(dir.join("runs/baseline")).unwrap().flatten().next().unwrap().path();
+    let run = fs::read_dir(run).unwrap().flatten().next().unwrap().path();
+    let lines = fs::read_to_string(run.join("events.ndjson")).unwrap();
+    lines.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+}
+
+fn count(events: &[Value], kind: &str) -> usize {
+    events.iter().filter(|event| event["e"].get(kind).is_some()).count()
+}
+
+fn notices(events: &[Value]) -> Vec<String> {
+    let text = |event: &Value| event["e"].get("notice").map(|notice| notice["text"].as_str().unwrap().to_owned());
+    events.iter().filter_map(text).collect()
+}
+
+#[test]
+fn the_program_keeps_its_output_and_its_exit_code() {
+    let dir = tempfile::tempdir().unwrap();
+    let done = exec(dir.path(), &["--headless"], &["eager", "200", "7"]);
+    assert_eq!(done.status.code(), Some(7), "{}", text(&done.stderr));
+    assert_eq!(text(&done.stdout), "200 steps\n");
+    let summary = text(&done.stderr);
+    assert!(summary.contains("inferred steps") && summary.contains("gate_up"), "{summary}");
+}
+
+#[test]
+fn steps_kernels_and_operators_are_found() {
+    for mode in ["graph", "eager"] {
+        let dir = tempfile::tempdir().unwrap();
+        let done = exec(dir.path(), &["--json", "profiling.cupti.duty=1.0"], &[mode, "300"]);
+        assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+        let result = json(&done);
+        assert_eq!(result["run"]["engine"], "program", "{result}");
+        let events = events(dir.path());
+        let tokens = count(&events, "token");
+        assert_eq!(tokens, 300, "{mode}: every step is found where every kernel is recorded");
+        let starts: Vec<&Value> = events.iter().filter_map(|event| event["e"].get("request_started")).collect();
+        assert!(starts.len() >= 4, "a prefill every 64 steps: {starts:?}");
+        let windows = events.iter().filter_map(|event| event["e"].get("kernels"));
+        let decode: Vec<&Value> = windows.filter(|window| window["phase"] == "decode").collect();
+        let sum = |key: &str| decode.iter().map(|window| window[key].as_u64().unwrap()).sum::<u64>();
+        assert_eq!(sum("launches") / sum("steps"), 41, "{mode}");
+        let row = decode[0]["rows"].as_array().unwrap().iter().find(|row| row["operator"] == "gate_up").unwrap();
+        assert_eq!(row["mean_ns"], 40_000.0, "{row}");
+    }
+}
+
+#[test]
+fn between_bursts_steps_go_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let done = exec(dir.path(), &["--json"], &["graph", "900"]);
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+    let events = events(dir.path());
+    let tokens = count(&events, "token");
+    // Before the first burst has shown what a step is, none is claimed.
+    assert!((700..=900).contains(&tokens), "{tokens}");
+    assert!(count(&events, "kernel_trace") >= 4);
+}
+
+#[test]
+fn workers_are_followed() {
+    let dir = tempfile::tempdir().unwrap();
+    let done = exec(dir.path(), &["--json"], &["graph:w", "200"]);
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+    let events = events(dir.path());
+    let joined: Vec<&Value> = events.iter().filter_map(|event| event["e"].get("process_joined")).collect();
+    let mut ranks: Vec<&str> = joined.iter().filter_map(|process| process["rank"].as_str()).collect();
+    ranks.sort_unstable();
+    assert_eq!(ranks, ["0", "1"], "{joined:?}");
+    assert_eq!(count(&events, "process_left"), 2);
+}
+
+#[test]
+fn sudden_ends_lose_little_and_change_nothing() {
+    for (mode, code) in [("graph:k", 137), ("graph:x", 5), ("eager:f", 5)] {
+        let dir = tempfile::tempdir().unwrap();
+        let done = exec(dir.path(), &["--json", "profiling.cupti.duty=1.0"], &[mode, "200", "5"]);
+        assert_eq!(done.status.code(), Some(code), "{mode}: {}", text(&done.stderr));
+        let tokens = count(&events(dir.path()), "token");
+        assert!((150..=200).contains(&tokens), "{mode}: {tokens}");
+    }
+}
+
+#[test]
+fn a_program_that_profiles_itself_is_left_alone_meanwhile() {
+    let dir = tempfile::tempdir().unwrap();
+    let done = exec(dir.path(), &["--json"], &["graph:p", "600"]);
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+    let events = events(dir.path());
+    let said = notices(&events);
+    assert!(said.iter().any(|text| text.contains("profiles itself")), "{said:?}");
+    // It goes on afterwards.
+    let last = events.iter().rev().find(|event| event["e"].get("token").is_some()).unwrap()["t"].as_u64().unwrap();
+    let end = events.last().unwrap()["t"].as_u64().unwrap();
+    assert!(end - last < 1_500_000_000, "{last} {end}");
+}
+
+#[test]
+fn any_number_of_kernel_names_is_bounded() {
+    let dir = tempfile::tempdir().unwrap();
+    let done = exec(dir.path(), &["--json", "profiling.cupti.duty=1.0"], &["eager:n", "100"]);
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+}
+
+#[test]
+fn programs_without_cuda_are_said_to_be_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = llmprof(dir.path(), &["exec", "--headless", "telemetry=none", "--", "sh", "-c", "echo hello; exit 3"]);
+    let done = command.output().unwrap();
+    assert_eq!((done.status.code(), text(&done.stdout).as_str()), (Some(3), "hello\n"));
+    assert!(notices(&events(dir.path())).iter().any(|text| text.contains("did not use CUDA")));
+    let missing = llmprof(dir.path(), &["exec", "--headless", "telemetry=none", "--", "/nowhere/at/all"]).output().unwrap();
+    assert_eq!(missing.status.code(), Some(1));
+    assert!(text(&missing.stderr).contains("/nowhere/at/all cannot be started"), "{}", text(&missing.stderr));
+}
+
+fn wait_for(child: &mut Child, seconds: u64) -> Option<i32> {
+    let since = Instant::now();
+    while since.elapsed() < Duration::from_secs(seconds) {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status.code();
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let _ = child.kill();
+    None
+}
+
+#[test]
+fn a_program_is_joined_and_left() {
+    let dir = tempfile::tempdir().unwrap();
+    let printed = llmprof(dir.path(), &["inject", "--print-env"]).output().unwrap();
+    let variables: Vec<(String, String)> = text(&printed.stdout)
+        .lines()
+        .map(|line| line.strip_prefix("export ").unwrap().split_once('=').unwrap())
+        .map(|(name, value)| (name.to_owned(), value.trim_matches('\'').to_owned()))
+        .collect();
+    assert_eq!(variables.len(), 4, "{variables:?}");
+    let mut target = Command::new(standin())
+        .args(["graph", "1400", "4"])
+        .envs(variables)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(Duration::from_millis(600));
+    for _ in 0..2 {
+        let pid = target.id().to_string();
+        let joined = llmprof(dir.path(), &["attach", &pid, "--for", "2.5", "--json", "telemetry=none", "output.record=false"]);
+        let joined = { joined }.output().unwrap();
+        assert_eq!(joined.status.code(), Some(0), "{}", text(&joined.stderr));
+        let result = json(&joined);
+        assert!(result.to_string().contains("flash_fwd_splitkv_kernel"), "{result}");
+    }
+    assert_eq!(wait_for(&mut target, 20), Some(4), "it goes on to its end");
+    let mut said = String::new();
+    target.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+    assert_eq!(said, "1400 steps\n");
+
+    let mut plain = Command::new("sleep").arg("5").spawn().unwrap();
+    let refused = llmprof(dir.path(), &["attach", &plain.id().to_string(), "--for", "1"]).output().unwrap();
+    let _ = plain.kill();
+    let _ = plain.wait();
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(text(&refused.stderr).contains("was not started with our library"), "{}", text(&refused.stderr));
+    let nobody = llmprof(dir.path(), &["attach", "no-such-program"]).output().unwrap();
+    assert!(text(&nobody.stderr).contains("there is no process no-such-program"), "{}", text(&nobody.stderr));
+}
+
+/// The profiler is killed or stopped: the program does not notice.
+#[test]
+fn the_program_outlives_the_profiler() {
+    for signal in ["KILL", "STOP"] {
+        let dir = tempfile::tempdir().unwrap();
+        let marker = dir.path().join("done");
+        let script = format!("{} graph 400 0 && touch {}", standin().display(), marker.display());
+        let mut profiler = llmprof(dir.path(), &["exec", "--headless", "telemetry=none", "--", "sh", "-c", &script])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(1500));
+        let sent = Command::new("kill").args(["-s", signal, &profiler.id().to_string()]).status().unwrap();
+        assert!(sent.success());
+        let since = Instant::now();
+        while !marker.exists() && since.elapsed() < Duration::from_secs(15) {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        assert!(marker.exists(), "{signal}: the program ends by itself");
+        let _ = profiler.kill();
+        let _ = profiler.wait();
+    }
+}
