@@ -23,7 +23,12 @@ fn standin() -> &'static Path {
         fs::create_dir_all(&dir).unwrap();
         let (library, binary) = (dir.join("libcupti.so.13"), dir.join("standin"));
         let cc = |arguments: &[&str], files: &[&Path]| {
-            let built = Command::new("cc").args(["-O1", "-w"]).args(arguments).args(files).args(["-ldl", "-lpthread"]).status();
+            let built = Command::new("cc")
+                .args(["-O1", "-w"])
+                .args(arguments)
+                .args(files)
+                .args(["-ldl", "-lpthread"])
+                .status();
             assert!(built.unwrap().success());
         };
         let soname = "-Wl,-soname,libcupti.so.13";
@@ -69,7 +74,8 @@ fn count(events: &[Value], kind: &str) -> usize {
 }
 
 fn notices(events: &[Value]) -> Vec<String> {
-    let text = |event: &Value| event["e"].get("notice").map(|notice| notice["text"].as_str().unwrap().to_owned());
+    let text =
+        |event: &Value| event["e"].get("notice").map(|notice| notice["text"].as_str().unwrap().to_owned());
     events.iter().filter_map(text).collect()
 }
 
@@ -94,13 +100,15 @@ fn steps_kernels_and_operators_are_found() {
         let events = events(dir.path());
         let tokens = count(&events, "token");
         assert_eq!(tokens, 300, "{mode}: every step is found where every kernel is recorded");
-        let starts: Vec<&Value> = events.iter().filter_map(|event| event["e"].get("request_started")).collect();
+        let starts: Vec<&Value> =
+            events.iter().filter_map(|event| event["e"].get("request_started")).collect();
         assert!(starts.len() >= 4, "a prefill every 64 steps: {starts:?}");
         let windows = events.iter().filter_map(|event| event["e"].get("kernels"));
         let decode: Vec<&Value> = windows.filter(|window| window["phase"] == "decode").collect();
         let sum = |key: &str| decode.iter().map(|window| window[key].as_u64().unwrap()).sum::<u64>();
         assert_eq!(sum("launches") / sum("steps"), 41, "{mode}");
-        let row = decode[0]["rows"].as_array().unwrap().iter().find(|row| row["operator"] == "gate_up").unwrap();
+        let row =
+            decode[0]["rows"].as_array().unwrap().iter().find(|row| row["operator"] == "gate_up").unwrap();
         assert_eq!(row["mean_ns"], 40_000.0, "{row}");
     }
 }
@@ -150,7 +158,8 @@ fn a_program_that_profiles_itself_is_left_alone_meanwhile() {
     let said = notices(&events);
     assert!(said.iter().any(|text| text.contains("profiles itself")), "{said:?}");
     // It goes on afterwards.
-    let last = events.iter().rev().find(|event| event["e"].get("token").is_some()).unwrap()["t"].as_u64().unwrap();
+    let last =
+        events.iter().rev().find(|event| event["e"].get("token").is_some()).unwrap()["t"].as_u64().unwrap();
     let end = events.last().unwrap()["t"].as_u64().unwrap();
     assert!(end - last < 1_500_000_000, "{last} {end}");
 }
@@ -165,11 +174,16 @@ fn any_number_of_kernel_names_is_bounded() {
 #[test]
 fn programs_without_cuda_are_said_to_be_so() {
     let dir = tempfile::tempdir().unwrap();
-    let mut command = llmprof(dir.path(), &["exec", "--headless", "telemetry=none", "--", "sh", "-c", "echo hello; exit 3"]);
+    let mut command = llmprof(
+        dir.path(),
+        &["exec", "--headless", "telemetry=none", "--", "sh", "-c", "echo hello; exit 3"],
+    );
     let done = command.output().unwrap();
     assert_eq!((done.status.code(), text(&done.stdout).as_str()), (Some(3), "hello\n"));
     assert!(notices(&events(dir.path())).iter().any(|text| text.contains("did not use CUDA")));
-    let missing = llmprof(dir.path(), &["exec", "--headless", "telemetry=none", "--", "/nowhere/at/all"]).output().unwrap();
+    let missing = llmprof(dir.path(), &["exec", "--headless", "telemetry=none", "--", "/nowhere/at/all"])
+        .output()
+        .unwrap();
     assert_eq!(missing.status.code(), Some(1));
     assert!(text(&missing.stderr).contains("/nowhere/at/all cannot be started"), "{}", text(&missing.stderr));
 }
@@ -205,7 +219,10 @@ fn a_program_is_joined_and_left() {
     std::thread::sleep(Duration::from_millis(600));
     for _ in 0..2 {
         let pid = target.id().to_string();
-        let joined = llmprof(dir.path(), &["attach", &pid, "--for", "2.5", "--json", "telemetry=none", "output.record=false"]);
+        let joined = llmprof(
+            dir.path(),
+            &["attach", &pid, "--for", "2.5", "--json", "telemetry=none", "output.record=false"],
+        );
         let joined = { joined }.output().unwrap();
         assert_eq!(joined.status.code(), Some(0), "{}", text(&joined.stderr));
         let result = json(&joined);
@@ -233,11 +250,12 @@ fn the_program_outlives_the_profiler() {
         let dir = tempfile::tempdir().unwrap();
         let marker = dir.path().join("done");
         let script = format!("{} graph 400 0 && touch {}", standin().display(), marker.display());
-        let mut profiler = llmprof(dir.path(), &["exec", "--headless", "telemetry=none", "--", "sh", "-c", &script])
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
+        let mut profiler =
+            llmprof(dir.path(), &["exec", "--headless", "telemetry=none", "--", "sh", "-c", &script])
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap();
         std::thread::sleep(Duration::from_millis(1500));
         let sent = Command::new("kill").args(["-s", signal, &profiler.id().to_string()]).status().unwrap();
         assert!(sent.success());

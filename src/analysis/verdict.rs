@@ -32,7 +32,9 @@ pub fn summary(run: &Measurements<'_>) -> Option<String> {
     let decode_tok_s = m.decode_tok_s()?;
     let mut text = match run.inferred {
         // How many sequences a step has is not known.
-        true => format!("By its inferred steps the program decodes at {} steps/s", three_digits(decode_tok_s)),
+        true => {
+            format!("By its inferred steps the program decodes at {} steps/s", three_digits(decode_tok_s))
+        }
         false => format!("Decode runs at {} tok/s", three_digits(decode_tok_s)),
     };
     if let Some(step_bytes) = run.step_bytes {

@@ -16,12 +16,13 @@ use std::{
 use llmprof_inject::wire::{self, Command, Mode, Obstacle};
 
 use super::{
-    guest::{Guest, RunClock, Said},
+    guest::Guest,
     library::library_file,
     process_info::{ProcessInfo, command_text},
     program::{Ended, OutputTo, Program},
     requests::Requests,
     socket::Socket,
+    transcript::{RunClock, Said},
 };
 use crate::{
     analysis::steps::{Finding, Fold, Range},
@@ -530,7 +531,8 @@ fn obstacle_text(pid: u32, obstacle: Obstacle) -> String {
     }
 }
 
-fn device_work(fold: &mut Fold, work: &wire::Work, name: Option<&str>) -> Work {
+/// A record of the library as the fold takes it.
+pub fn device_work(fold: &mut Fold, work: &wire::Work, name: Option<&str>) -> Work {
     let kind = match work.kind {
         wire::WorkKind::Kernel { launch, .. } => WorkKind::Kernel {
             name: fold.name(name.unwrap_or("(unnamed)")),

@@ -11,9 +11,11 @@ mod program;
 mod requests;
 mod ring;
 mod socket;
+mod transcript;
 
-pub use follow::{Follower, Target, Wanted};
+pub use follow::{Follower, Target, Wanted, device_work};
 pub use library::library_file;
 pub use process_info::{ProcessInfo, find_processes};
 pub use program::OutputTo;
 pub use socket::print_environment;
+pub use transcript::{RunClock, Said, Transcript};

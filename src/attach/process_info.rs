@@ -9,7 +9,11 @@ use std::{
 
 use llmprof_inject::wire;
 
-use crate::base::{dir::read_file, foreign::{line, visible}, shell::quoted};
+use crate::base::{
+    dir::read_file,
+    foreign::{line, visible},
+    shell::quoted,
+};
 
 /// Arguments and variables of a process are shorter.
 const MAX_BYTES: u64 = 4 << 20;
@@ -69,7 +73,9 @@ impl ProcessInfo {
         let Self { pid, .. } = self;
         let command = line(&self.command(), 100);
         match self.token {
-            Some(_) => format!("process {pid} ({command}) has our library: llmprof-tui attach {pid} shows its kernels and steps"),
+            Some(_) => format!(
+                "process {pid} ({command}) has our library: llmprof-tui attach {pid} shows its kernels and steps"
+            ),
             None => format!(
                 "process {pid} ({command}) was started without our library: llmprof-tui exec -- {command} shows kernels and steps"
             ),

@@ -68,7 +68,8 @@ fn program(run: &RunStarted, state: &RunState) -> Vec<Fact> {
     let processes = state.programs.all().iter().map(|known| known.process.pid.to_string());
     facts.push(("Processes", processes.collect::<Vec<_>>().join(", ")));
     if run.shape.is_some() {
-        facts.push(("Model", format!("{}: {} parameters in {}", run.model, about(run.parameters), run.dtype)));
+        facts
+            .push(("Model", format!("{}: {} parameters in {}", run.model, about(run.parameters), run.dtype)));
     }
     facts.push(("Steps", "inferred from its kernels; a step counts as one token".to_owned()));
     if !run.overrides.is_empty() {

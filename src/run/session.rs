@@ -351,7 +351,8 @@ impl Session {
             return;
         }
         let on_card = self.state.gpus.iter().flat_map(|gpu| &gpu.processes).filter(|process| !process.own);
-        let new: Vec<u32> = on_card.map(|process| process.pid).filter(|pid| !self.offered.contains(pid)).collect();
+        let new: Vec<u32> =
+            on_card.map(|process| process.pid).filter(|pid| !self.offered.contains(pid)).collect();
         for pid in new {
             self.offered.insert(pid);
             if let Some(process) = ProcessInfo::of(pid).filter(|_| self.offered.len() <= MAX_OFFERS) {

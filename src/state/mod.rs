@@ -178,7 +178,8 @@ impl RunState {
             Event::ProcessJoined(process) => {
                 self.programs.joined(t, process);
                 // It may have been on the GPU before it was known.
-                let forget = |gpu: &mut GpuState| gpu.processes_seen.retain(|(_, seen)| seen.pid != process.pid);
+                let forget =
+                    |gpu: &mut GpuState| gpu.processes_seen.retain(|(_, seen)| seen.pid != process.pid);
                 self.gpus.iter_mut().for_each(forget);
             }
             Event::ProcessLeft(left) => self.programs.left(t, left.pid),

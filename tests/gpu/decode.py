@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """Decodes with transformers on random weights and prints its own count and clock: what `llmprof-tui exec` is compared with.
 
-decode.py SIZE MODE ROUNDS [TOKENS]: SIZE 0.5b or 7b; MODE eager, compiled, generate or profiled (torch.profiler around one round).
+decode.py SIZE MODE ROUNDS [TOKENS]: SIZE 0.5b or 7b; MODE eager, compiled, generate, profiled (torch.profiler around one round) or
+workers (two processes that decode eagerly).
 """
 import json
 import os
+import subprocess
 import sys
 import time
 
@@ -19,6 +21,10 @@ SHAPES = {
 
 def main() -> None:
     size, mode, rounds = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    if mode == "workers":
+        command = [sys.executable, sys.argv[0], size, "eager", *sys.argv[3:]]
+        workers = [subprocess.Popen(command, env=dict(os.environ, RANK=str(rank))) for rank in range(2)]
+        sys.exit(max(worker.wait() for worker in workers))
     tokens = int(sys.argv[4]) if len(sys.argv) > 4 else 128
     prompt = 512
     torch.manual_seed(0)
@@ -33,8 +39,10 @@ def main() -> None:
         step = torch.compile(model.forward, mode="reduce-overhead", fullgraph=True)
     out = dict(pid=os.getpid(), size=size, mode=mode, rounds=[])
 
+    cache = StaticCache(config=config, max_cache_len=prompt + tokens + 8)
+
     def by_hand() -> tuple[float, float]:
-        cache = StaticCache(config=config, max_cache_len=prompt + tokens + 8)
+        cache.reset()
         torch.cuda.synchronize()
         begin = time.perf_counter()
         position = torch.arange(prompt, device="cuda")

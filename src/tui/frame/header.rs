@@ -59,7 +59,8 @@ fn identity<'a>(view: &View<'_>, width: u16) -> Line<'a> {
     if let Some(run) = &view.state.run {
         line.push_span(Span::styled(run.model.clone(), theme.number));
         let gpu = view.state.profiled_gpu().map(|g| g.info.name.trim_start_matches("NVIDIA ").to_owned());
-        let mut facts: Vec<String> = Some(run.dtype.clone()).filter(|dtype| !dtype.is_empty()).into_iter().collect();
+        let mut facts: Vec<String> =
+            Some(run.dtype.clone()).filter(|dtype| !dtype.is_empty()).into_iter().collect();
         if view.state.watches() {
             facts.clear();
         } else if !run.simulated {
