@@ -4,14 +4,17 @@ use std::{collections::BTreeMap, fmt};
 
 use super::{
     launches::{BOUND_SHARE, LaunchMeter, SMALL_SHARE},
-    steps::{Class, Exposed, ProgramWindow, Step, StepPhase},
+    steps::Class,
 };
 use crate::{
     base::units::{bytes, grouped, millis, percent, percent_change},
-    event::KernelWindow,
+    event::{
+        KernelWindow, Phase,
+        kernels::{Exposed, Overlaps},
+    },
 };
 
-/// Steps that a trend needs.
+/// Times that a trend needs.
 const MIN_TREND: usize = 16;
 /// A smaller growth of attention is not reported.
 const MIN_GROWTH: f64 = 0.1;
@@ -62,7 +65,6 @@ pub enum Remark {
     AttentionGrows {
         from_ns: f64,
         to_ns: f64,
-        steps: usize,
     },
 }
 
@@ -113,13 +115,12 @@ impl fmt::Display for Remark {
                 pct(share),
                 pct(hidden)
             ),
-            Remark::AttentionGrows { from_ns, to_ns, steps } => write!(
+            Remark::AttentionGrows { from_ns, to_ns } => write!(
                 f,
-                "Attention grew from {} to {} a step ({}) over {} steps: the context grows.",
+                "Attention grew from {} to {} a step ({}): the context grows.",
                 time(from_ns),
                 time(to_ns),
-                percent_change(100.0 * (to_ns / from_ns - 1.0)),
-                grouped(steps as i64)
+                percent_change(100.0 * (to_ns / from_ns - 1.0))
             ),
         }
     }
@@ -140,18 +141,22 @@ fn times(n: f64) -> String {
     }
 }
 
-/// All findings about the steps of a window, the most important first. `steps` are recent steps, in order.
-pub fn remarks(window: &ProgramWindow, steps: &[Step]) -> Vec<Remark> {
-    let Some(meter) = LaunchMeter::of(&window.window) else { return Vec::new() };
+/// All findings about the steps of a window, the most important first; none about our own engine, whose windows have no overlaps.
+/// `attention_ns` are times in attention of a step, in order.
+pub fn remarks(window: &KernelWindow, attention_ns: &[f64]) -> Vec<Remark> {
+    let (Some(overlaps), Some(meter)) = (&window.overlaps, LaunchMeter::of(window)) else {
+        return Vec::new();
+    };
+    let steps = window.steps as f64;
     let mut found = Vec::new();
-    found.extend(idle(&window.window, &meter));
-    found.extend(copies(&window.overlaps.to_device, true, &window.window, &meter));
-    found.extend(copies(&window.overlaps.to_host, false, &window.window, &meter));
-    found.extend(waits(window, &meter));
-    found.extend(communication(window));
-    found.extend(small_kernels(window));
-    if window.phase == StepPhase::Decode {
-        found.extend(attention_growth(steps));
+    found.extend(idle(window, &meter));
+    found.extend(copies(&overlaps.to_device, true, window, &meter));
+    found.extend(copies(&overlaps.to_host, false, window, &meter));
+    found.extend(waits(overlaps, steps, &meter));
+    found.extend(communication(overlaps, steps));
+    found.extend(small_kernels(overlaps, steps));
+    if window.phase == Phase::Decode {
+        found.extend(attention_growth(attention_ns));
     }
     found
 }
@@ -174,44 +179,37 @@ fn copies(sum: &Exposed, to_device: bool, window: &KernelWindow, meter: &LaunchM
 }
 
 /// A wait costs where the GPU has nothing to do after it.
-fn waits(window: &ProgramWindow, meter: &LaunchMeter) -> Option<Remark> {
-    let n = window.window.steps as f64;
-    let (waits, ns) = (window.overlaps.waits as f64 / n, window.overlaps.wait_ns as f64 / n);
+fn waits(overlaps: &Overlaps, steps: f64, meter: &LaunchMeter) -> Option<Remark> {
+    let (waits, ns) = (overlaps.waits as f64 / steps, overlaps.wait_ns as f64 / steps);
     let share = ns / meter.step_ns();
     let costs = share >= SMALL_SHARE && meter.idle_share().is_some_and(|idle| idle >= SMALL_SHARE);
     costs.then_some(Remark::Waits { waits, ns, share: share.min(1.0) })
 }
 
-fn communication(window: &ProgramWindow) -> Option<Remark> {
-    let sum = &window.overlaps.communication;
-    let share = sum.total_ns as f64 / window.overlaps.kernel_ns.max(1) as f64;
+fn communication(overlaps: &Overlaps, steps: f64) -> Option<Remark> {
+    let sum = &overlaps.communication;
+    let share = sum.total_ns as f64 / overlaps.kernel_ns.max(1) as f64;
     let hidden = 1.0 - sum.exposed_ns as f64 / sum.total_ns.max(1) as f64;
-    let ns = sum.total_ns as f64 / window.window.steps as f64;
+    let ns = sum.total_ns as f64 / steps;
     (share >= SMALL_SHARE).then_some(Remark::Communication { share, ns, hidden })
 }
 
-fn small_kernels(window: &ProgramWindow) -> Option<Remark> {
-    let overlaps = &window.overlaps;
+fn small_kernels(overlaps: &Overlaps, steps: f64) -> Option<Remark> {
     let share = overlaps.small_ns as f64 / overlaps.kernel_ns.max(1) as f64;
-    let kernels = overlaps.small_kernels as f64 / window.window.steps as f64;
+    let kernels = overlaps.small_kernels as f64 / steps;
     (share >= MANY_SMALL).then_some(Remark::SmallKernels { share, kernels })
 }
 
-/// Compares the first and the last quarter of the recorded decode steps.
-fn attention_growth(steps: &[Step]) -> Option<Remark> {
-    let recorded = steps.iter().filter(|step| step.phase == StepPhase::Decode);
-    let times: Vec<f64> = recorded.filter_map(|step| step.attention_ns).map(|ns| ns as f64).collect();
+/// Compares the first and the last quarter.
+fn attention_growth(times: &[f64]) -> Option<Remark> {
     if times.len() < MIN_TREND {
         return None;
     }
     let quarter = times.len() / 4;
     let mean = |times: &[f64]| times.iter().sum::<f64>() / times.len() as f64;
     let (from_ns, to_ns) = (mean(&times[..quarter]), mean(&times[times.len() - quarter..]));
-    (from_ns > 0.0 && to_ns >= from_ns * (1.0 + MIN_GROWTH)).then_some(Remark::AttentionGrows {
-        from_ns,
-        to_ns,
-        steps: times.len(),
-    })
+    (from_ns > 0.0 && to_ns >= from_ns * (1.0 + MIN_GROWTH))
+        .then_some(Remark::AttentionGrows { from_ns, to_ns })
 }
 
 /// The time of a class of kernels in a step, in two windows.
@@ -271,10 +269,7 @@ pub fn changes(before: &KernelWindow, after: &KernelWindow) -> Vec<Change> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        analysis::steps::{Basis, Confidence, Overlaps},
-        event::{Phase, kernels::KernelRow},
-    };
+    use crate::event::kernels::KernelRow;
 
     fn window(
         launches: u64,
@@ -282,8 +277,9 @@ mod tests {
         busy_ns: u64,
         gaps_ns: u64,
         between_ns: u64,
-    ) -> ProgramWindow {
-        let window = KernelWindow {
+    ) -> KernelWindow {
+        let overlaps = Some(Overlaps { kernel_ns: 10 * busy_ns, ..Overlaps::default() });
+        KernelWindow {
             phase: Phase::Decode,
             steps: 10,
             launches: 10 * launches,
@@ -291,13 +287,16 @@ mod tests {
             span_ns: 10 * (busy_ns + gaps_ns),
             busy_ns: 10 * busy_ns,
             between_ns: 10 * between_ns,
+            overlaps,
             ..KernelWindow::default()
-        };
-        let overlaps = Overlaps { kernel_ns: 10 * busy_ns, ..Overlaps::default() };
-        ProgramWindow { phase: StepPhase::Decode, window, overlaps }
+        }
     }
 
-    fn text(window: &ProgramWindow) -> Vec<String> {
+    fn overlaps(window: &mut KernelWindow) -> &mut Overlaps {
+        window.overlaps.as_mut().unwrap()
+    }
+
+    fn text(window: &KernelWindow) -> Vec<String> {
         remarks(window, &[]).iter().map(Remark::to_string).collect()
     }
 
@@ -316,17 +315,21 @@ mod tests {
             ]
         );
         assert!(text(&window(505, 500, 1_500_000, 10_000, 5_000)).is_empty(), "nothing limits it");
-        assert!(text(&ProgramWindow { window: KernelWindow::default(), ..window(1, 0, 1, 1, 1) }).is_empty());
+        assert!(text(&KernelWindow { steps: 0, ..window(1, 0, 1, 1, 1) }).is_empty());
+        assert!(
+            text(&KernelWindow { overlaps: None, ..window(1_245, 0, 1, 9, 9) }).is_empty(),
+            "our own engine"
+        );
     }
 
     #[test]
     fn copies_and_waits() {
         let mut given = window(500, 0, 8_000_000, 1_500_000, 500_000);
-        given.overlaps.to_device =
+        overlaps(&mut given).to_device =
             Exposed { count: 20, bytes: 160_000_000, total_ns: 9_000_000, exposed_ns: 8_000_000 };
-        given.overlaps.to_host = Exposed { count: 10, bytes: 80, total_ns: 10_000, exposed_ns: 10_000 };
-        given.overlaps.waits = 20;
-        given.overlaps.wait_ns = 30_000_000;
+        overlaps(&mut given).to_host = Exposed { count: 10, bytes: 80, total_ns: 10_000, exposed_ns: 10_000 };
+        overlaps(&mut given).waits = 20;
+        overlaps(&mut given).wait_ns = 30_000_000;
         assert_eq!(
             text(&given)[1..],
             [
@@ -335,16 +338,16 @@ mod tests {
             ]
         );
         let mut busy = window(500, 0, 10_000_000, 0, 0);
-        busy.overlaps.wait_ns = 90_000_000;
+        overlaps(&mut busy).wait_ns = 90_000_000;
         assert!(text(&busy).is_empty(), "a wait for a busy GPU costs nothing");
     }
 
     #[test]
     fn small_kernels_and_communication() {
         let mut given = window(500, 500, 10_000_000, 0, 0);
-        given.overlaps.small_kernels = 4_000;
-        given.overlaps.small_ns = 45_000_000;
-        given.overlaps.communication =
+        overlaps(&mut given).small_kernels = 4_000;
+        overlaps(&mut given).small_ns = 45_000_000;
+        overlaps(&mut given).communication =
             Exposed { count: 640, bytes: 0, total_ns: 22_000_000, exposed_ns: 16_500_000 };
         assert_eq!(
             text(&given),
@@ -357,26 +360,12 @@ mod tests {
 
     #[test]
     fn attention_that_grows_with_the_context() {
-        let step = |i: u64| Step {
-            start_ns: i * 1_000,
-            end_ns: i * 1_000 + 900,
-            phase: StepPhase::Decode,
-            basis: Basis::Sampler,
-            confidence: Confidence::EXACT,
-            layers: Some(24),
-            tokens: None,
-            attention_ns: Some(100_000 + 1_000 * i),
-            launches: Some(500),
-        };
-        let steps: Vec<Step> = (0..100).map(step).collect();
+        let times: Vec<f64> = (0..100).map(|i| f64::from(100_000 + 1_000 * i)).collect();
         let given = window(500, 500, 10_000_000, 0, 0);
-        let found: Vec<String> = remarks(&given, &steps).iter().map(Remark::to_string).collect();
-        assert_eq!(
-            found,
-            ["Attention grew from 0.112 ms to 0.187 ms a step (+67 %) over 100 steps: the context grows."]
-        );
-        assert!(remarks(&given, &steps[..8]).is_empty(), "too few");
-        assert!(remarks(&ProgramWindow { phase: StepPhase::Prefill, ..given }, &steps).is_empty());
+        let found: Vec<String> = remarks(&given, &times).iter().map(Remark::to_string).collect();
+        assert_eq!(found, ["Attention grew from 0.112 ms to 0.187 ms a step (+67 %): the context grows."]);
+        assert!(remarks(&given, &times[..8]).is_empty(), "too few");
+        assert!(remarks(&KernelWindow { phase: Phase::Prefill, ..given }, &times).is_empty());
     }
 
     #[test]

@@ -485,6 +485,7 @@ impl Followed {
             let is_new = self.finding.as_ref() != Some(&text);
             if is_new && !self.fold.names().is_empty() {
                 tx.notice(Level::Info, "steps", finding.to_string());
+                tx.send(Event::StepsFound(finding));
                 self.finding = Some(text);
             }
         }

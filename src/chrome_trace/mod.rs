@@ -179,6 +179,7 @@ impl ChromeTrace {
             | Event::HostFound(_)
             | Event::ProcessJoined(_)
             | Event::ProcessLeft(_)
+            | Event::StepsFound(_)
             | Event::Observer(_) => {}
         }
     }

@@ -82,6 +82,8 @@ pub enum Event {
     /// A process of another program is followed from now on.
     ProcessJoined(Box<ProcessJoined>),
     ProcessLeft(ProcessLeft),
+    /// What is known about its steps has changed.
+    StepsFound(kernels::Finding),
     /// Whether single kernels are recorded as they run.
     KernelTrace(KernelTrace),
     /// The kernels of some steps, about once a second while they are recorded.

@@ -87,6 +87,7 @@ pub fn sim_kernels(of: &SimSteps<'_>) -> (KernelWindow, StepTimeline) {
     let span_ns = (busy_ns + gaps_ns) as u64;
     let n = launches.len() as u64 * of.steps;
     let window = KernelWindow {
+        overlaps: None,
         phase: of.phase,
         steps: of.steps,
         span_ns: span_ns * of.steps,

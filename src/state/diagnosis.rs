@@ -11,6 +11,9 @@ use crate::{
     event::{GpuProcess, Stamp, readings::Reading},
 };
 
+/// More are on the Kernels pane.
+const VERDICT_REMARKS: usize = 2;
+
 impl RunState {
     /// The diagnosis of the main GPU; `None` without a GPU, and before its first sample.
     pub fn diagnosis(&self) -> Option<Diagnosis> {
@@ -61,10 +64,13 @@ impl RunState {
     /// The summary of the run so far; `None` until something was measured.
     pub fn verdict(&self) -> Option<String> {
         let run = self.run.as_ref()?;
-        verdict::summary(&verdict::Measurements {
+        // Of another program, they say why the GPU is idle.
+        let remarks = self.kernels.decode.remarks();
+        let why = remarks.iter().take(VERDICT_REMARKS).map(|remark| format!(" {remark}")).collect::<String>();
+        let summary = verdict::summary(&verdict::Measurements {
             metrics: &self.total,
             tpot: evenness(self.tpots_ns.values()),
-            idle: self.gpu_idle(),
+            idle: self.gpu_idle().filter(|_| why.is_empty()),
             recorded: self.total.left_out(),
             recording_cost: self.kernels.recording.cost(),
             batch: run.batch,
@@ -75,7 +81,8 @@ impl RunState {
                 .filter(|_| run.device.is_cpu()),
             simulated: run.simulated,
             inferred: self.follows(),
-        })
+        });
+        summary.map(|summary| summary + &why)
     }
 
     /// The current diagnosis of a GPU: of a workload all of its time, of external load the last minute or two.

@@ -1,6 +1,6 @@
 //! The cost of a run's model compared with measurements: MFU, MBU, operators, the roofline.
 
-use super::{HostOperators, RunState};
+use super::{HostOperators, LiveKernels, RunState};
 use crate::{
     analysis::{
         kernel_hints::{self, PhaseKernels},
@@ -151,6 +151,15 @@ impl RunState {
     pub fn kernel_hints(&self, phase: Phase) -> Vec<String> {
         let kernels = self.kernels.live(phase).and_then(|live| Some((&live.total, live.launch_meter()?)));
         let Some((window, meter)) = kernels else { return Vec::new() };
+        if self.follows() {
+            let remarks = self.kernels.live(phase).map(LiveKernels::remarks).unwrap_or_default();
+            let finding = self.programs.finding.filter(|_| phase == Phase::Decode);
+            return remarks
+                .iter()
+                .map(ToString::to_string)
+                .chain(finding.map(|found| found.to_string()))
+                .collect();
+        }
         kernel_hints::hints(&PhaseKernels { window, meter, operators: &self.operator_rows(phase) })
     }
 

@@ -4,15 +4,21 @@ use std::{collections::VecDeque, sync::Arc};
 
 use super::{Recording, RunState, push_bounded};
 use crate::{
-    analysis::launches::LaunchMeter,
+    analysis::{
+        launches::LaunchMeter,
+        program::{Remark, remarks},
+    },
     event::{
         KernelReport, KernelTrace, KernelWindow, Phase, Stamp, StepTimeline, ToolRun, ToolState,
         kernels::{KernelRow, KernelTable, Kind, OTHERS},
     },
+    model::Operator,
 };
 
 /// The newest reports are kept.
 pub const KEPT_REPORTS: usize = 8;
+/// Windows that a trend of attention is taken from.
+const KEPT_ATTENTION: usize = 256;
 /// Rows of a phase. Prompts of many lengths have many grids; kernels beyond the limit are combined.
 const MAX_ROWS: usize = 256;
 
@@ -38,6 +44,8 @@ pub struct LiveKernels {
     pub window: KernelWindow,
     /// The last timeline of a step.
     pub timeline: Option<StepTimeline>,
+    /// Time in attention of a mean step of the newest windows, oldest first.
+    attention_ns: VecDeque<f64>,
 }
 
 impl KernelState {
@@ -106,10 +114,21 @@ impl LiveKernels {
     fn add(&mut self, window: &KernelWindow) {
         add(&mut self.total, window);
         add(&mut self.window, window);
+        let attention = window.rows.iter().filter(|row| row.operator == Some(Operator::Attention));
+        let ns: f64 = attention.filter_map(|row| row.total_ns).sum();
+        if window.steps > 0 && ns > 0.0 {
+            push_bounded(&mut self.attention_ns, KEPT_ATTENTION, ns / window.steps as f64);
+        }
     }
 
     pub fn is_empty(&self) -> bool {
         self.total.steps == 0 && self.total.rows.is_empty() && self.timeline.is_none()
+    }
+
+    /// What limits the steps of another program, the most important first.
+    pub fn remarks(&self) -> Vec<Remark> {
+        let attention: Vec<f64> = self.attention_ns.iter().copied().collect();
+        remarks(&self.total, &attention)
     }
 
     /// Launch overhead of a mean step; `None` before the first.
@@ -132,6 +151,9 @@ fn add(total: &mut KernelWindow, window: &KernelWindow) {
     total.launches += window.launches;
     total.graph_launches += window.graph_launches;
     total.dropped += window.dropped;
+    if let Some(overlaps) = &window.overlaps {
+        total.overlaps.get_or_insert_default().plus(overlaps);
+    }
     let rows = &mut total.rows;
     for row in &window.rows {
         let same = |known: &KernelRow| {

@@ -182,6 +182,7 @@ impl RunState {
                     |gpu: &mut GpuState| gpu.processes_seen.retain(|(_, seen)| seen.pid != process.pid);
                 self.gpus.iter_mut().for_each(forget);
             }
+            Event::StepsFound(finding) => self.programs.finding = Some(*finding),
             Event::ProcessLeft(left) => self.programs.left(t, left.pid),
             Event::KernelTrace(trace) => self.kernels.switched(t, trace),
             Event::Kernels(window) => self.kernels.window(window),

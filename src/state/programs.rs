@@ -1,6 +1,6 @@
 //! Processes of another program, as they come and go.
 
-use crate::event::{GpuProcess, ProcessJoined, Stamp};
+use crate::event::{GpuProcess, ProcessJoined, Stamp, kernels::Finding};
 
 /// The newest are kept.
 const KEPT: usize = 64;
@@ -15,6 +15,8 @@ pub struct FollowedProcess {
 #[derive(Debug, Clone, Default)]
 pub struct Programs {
     processes: Vec<FollowedProcess>,
+    /// What is known about the steps.
+    pub finding: Option<Finding>,
 }
 
 impl Programs {

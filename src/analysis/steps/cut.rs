@@ -4,11 +4,9 @@
 //! its launches. Sampling kernels, embedding lookups and copies to the host weigh more than others in the vote on that
 //! number. Steps are cut before the embedding lookup, else after the sampler and the copy that follows it.
 
-use std::{collections::HashMap, fmt, ops::Range};
+use std::{collections::HashMap, ops::Range};
 
-use serde::Serialize;
-
-use super::{Basis, Class};
+use super::{Basis, Class, NoSteps};
 use crate::event::kernels::work::{Direction, Work, WorkKind};
 
 /// Larger copies to the host are results of another kind, or swapped memory.
@@ -25,34 +23,6 @@ const VOTE_SAMPLING: u32 = 6;
 const VOTE_COPY: u32 = 4;
 const VOTE_TAUGHT: u32 = 8;
 const VOTE_ANY: u32 = 1;
-
-/// Why no steps are claimed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum NoSteps {
-    /// Nothing was recorded yet.
-    NoKernels,
-    NoAttention,
-    Training,
-    Convolution,
-    /// Less than two steps were recorded together.
-    TooFew,
-    /// Nothing recurs at equal numbers of layers.
-    Irregular,
-}
-
-impl fmt::Display for NoSteps {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            NoSteps::NoKernels => "no kernels were recorded yet",
-            NoSteps::NoAttention => "no attention kernels among those recorded",
-            NoSteps::Training => "backward or optimiser kernels: this is training, not inference",
-            NoSteps::Convolution => "convolutions in every repetition: not a language model",
-            NoSteps::TooFew => "fewer than two steps in a recorded burst: record longer bursts",
-            NoSteps::Irregular => "nothing recurs at equal numbers of layers",
-        })
-    }
-}
 
 /// A sequence cut into steps.
 #[derive(Debug, Clone, PartialEq, Eq)]

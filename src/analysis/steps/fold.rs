@@ -2,16 +2,16 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    fmt,
     ops::Range as Indices,
 };
 
 use super::{
-    Basis, Class, Confidence, NoSteps, Overlaps, Range, Step, StepPhase, Tokens,
+    Basis, Class, Confidence, Finding, NoSteps, Overlaps, Range, Step, StepPhase, Tokens,
     cut::{Cuts, cut},
     layers,
     marks::{Chosen, Mark, Marks},
     nvtx::{self, Reported},
+    overlap::overlaps,
     phase::Rows,
 };
 use crate::event::{
@@ -46,7 +46,6 @@ pub struct ProgramWindow {
     /// `Other` has the work outside of steps; its `steps` are 0.
     pub phase: StepPhase,
     pub window: KernelWindow,
-    pub overlaps: Overlaps,
 }
 
 /// A step with its timeline. Its time by the run's clock is not set yet.
@@ -56,35 +55,6 @@ pub struct RecordedTimeline {
     /// The start of its first kernel, by the clock of the records.
     pub first_ns: u64,
     pub timeline: StepTimeline,
-}
-
-/// What is known about the steps of the program.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Finding {
-    Steps {
-        basis: Basis,
-        layers: u16,
-        confidence: Confidence,
-        /// How steps are counted between bursts; `None` where nothing marks them.
-        between_bursts: Option<Basis>,
-    },
-    NotFound(NoSteps),
-}
-
-impl fmt::Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Finding::NotFound(why) => write!(f, "No steps found: {why}."),
-            Finding::Steps { basis: Basis::Nvtx, .. } => write!(f, "Steps by {}.", Basis::Nvtx),
-            Finding::Steps { basis, layers, confidence, between_bursts } => {
-                write!(f, "Steps by {basis}: {layers} layers, {confidence}.")?;
-                match between_bursts {
-                    Some(basis) => write!(f, " Between bursts: by {basis}."),
-                    None => write!(f, " Between bursts nothing marks a step."),
-                }
-            }
-        }
-    }
 }
 
 /// The number of steps since the beginning, by phase.
@@ -294,8 +264,9 @@ impl Fold {
         for (phase, sums) in StepPhase::ALL.into_iter().zip(&mut self.by_phase) {
             let PhaseSums { sums, overlaps } = std::mem::take(sums);
             if !sums.is_empty() {
-                let window = sums.into_window(phase.shown_as(), &self.names);
-                windows.push(ProgramWindow { phase, window, overlaps });
+                let mut window = sums.into_window(phase.shown_as(), &self.names);
+                window.overlaps = Some(overlaps);
+                windows.push(ProgramWindow { phase, window });
             }
         }
         if let Some(last) = windows.last_mut() {
@@ -513,7 +484,7 @@ impl Fold {
     ) {
         let (works, classes) = (&works[step.indices.clone()], &classes[step.indices.clone()]);
         let assigned = layers::assign(works, classes);
-        let overlaps = Overlaps::of(works, classes);
+        let overlaps = overlaps(works, classes);
         let attention_ns = works
             .iter()
             .zip(classes)
@@ -596,7 +567,7 @@ impl Fold {
         if works.is_empty() {
             return;
         }
-        let overlaps = Overlaps::of(works, classes);
+        let overlaps = overlaps(works, classes);
         let mut step_works: Vec<StepWork> = works.iter().filter_map(|work| self.step_work(work)).collect();
         if let Ok(Some(span)) = in_order(&mut step_works) {
             without_overlap(&mut step_works);

@@ -26,12 +26,11 @@ use std::fmt;
 use serde::Serialize;
 
 pub use class::{Class, Collective, Fused};
-pub use cut::NoSteps;
-pub use fold::{Counts, Finding, Fold, ProgramWindow, RecordedTimeline};
+pub use fold::{Counts, Fold, ProgramWindow, RecordedTimeline};
 pub use nvtx::Range;
-pub use overlap::{Exposed, Overlaps};
 
 use crate::event::Phase;
+pub use crate::event::kernels::{Basis, Confidence, Exposed, Finding, NoSteps, Overlaps};
 
 /// A step of the program: a forward pass and the choice of the next tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -92,62 +91,6 @@ impl fmt::Display for StepPhase {
             StepPhase::Mixed => "mixed",
             StepPhase::Other => "other",
         })
-    }
-}
-
-/// How steps are known.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Basis {
-    /// Ranges that the program reports.
-    Nvtx,
-    /// The kernels that choose the next token.
-    Sampler,
-    /// The lookup of the tokens' embeddings.
-    Embedding,
-    /// A copy between the host and the device.
-    Copy,
-    /// Launches of a CUDA graph.
-    Graph,
-    /// A kernel that recurs at equal numbers of layers.
-    Repeats,
-}
-
-impl fmt::Display for Basis {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Basis::Nvtx => "NVTX ranges of the program",
-            Basis::Sampler => "the sampling kernels",
-            Basis::Embedding => "the embedding lookup",
-            Basis::Copy => "a copy that every step has",
-            Basis::Graph => "the CUDA graph that every step launches",
-            Basis::Repeats => "a kernel that recurs once a step",
-        })
-    }
-}
-
-/// How sure a step is: of recent steps, those that confirm the rule.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Confidence {
-    /// Steps with a sequence of kernels that other recent steps have too; between bursts, recorded steps with the usual number
-    /// of the mark.
-    pub confirmed: u32,
-    pub of: u32,
-}
-
-impl Confidence {
-    /// Reported by the program itself.
-    pub const EXACT: Confidence = Confidence { confirmed: 1, of: 1 };
-
-    /// From 0 to 1.
-    pub fn share(self) -> f64 {
-        if self.of == 0 { 0.0 } else { f64::from(self.confirmed) / f64::from(self.of) }
-    }
-}
-
-impl fmt::Display for Confidence {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of {} recent steps confirm it", self.confirmed, self.of)
     }
 }
 

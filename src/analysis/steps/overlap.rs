@@ -1,109 +1,61 @@
 //! What runs beside computation, and what the GPU waits for.
 
-use serde::Serialize;
-
 use super::Class;
-use crate::event::kernels::work::{Work, WorkKind};
+use crate::event::kernels::{
+    Overlaps,
+    work::{Work, WorkKind},
+};
 
 /// Kernels below this duration are small.
 pub const SMALL_NS: u64 = 5_000;
 
-/// Work of one kind: its time, and the part of it in which no kernel computed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-pub struct Exposed {
-    pub count: u64,
-    pub bytes: u64,
-    pub total_ns: u64,
-    pub exposed_ns: u64,
-}
-
-impl Exposed {
-    fn plus(&mut self, other: &Exposed) {
-        self.count += other.count;
-        self.bytes = self.bytes.saturating_add(other.bytes);
-        self.total_ns += other.total_ns;
-        self.exposed_ns += other.exposed_ns;
-    }
-}
-
-/// Copies, communication and waits of some steps.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-pub struct Overlaps {
-    pub to_device: Exposed,
-    pub to_host: Exposed,
-    /// NCCL and all-reduces of the engine.
-    pub communication: Exposed,
-    /// Waits of the host, by the host's clock.
-    pub waits: u64,
-    pub wait_ns: u64,
-    pub kernels: u64,
-    pub kernel_ns: u64,
-    /// Kernels shorter than 5 µs.
-    pub small_kernels: u64,
-    pub small_ns: u64,
-}
-
-impl Overlaps {
-    /// Of works in the order of their starts, each with its class.
-    pub(super) fn of(works: &[Work], classes: &[Class]) -> Overlaps {
-        let mut sums = Overlaps::default();
-        // Times in which a kernel computes, merged.
-        let mut computing: Vec<(u64, u64)> = Vec::new();
-        for (work, class) in works.iter().zip(classes) {
-            if !work.is_timed() {
-                continue;
+/// Of works in the order of their starts, each with its class.
+pub(super) fn overlaps(works: &[Work], classes: &[Class]) -> Overlaps {
+    let mut sums = Overlaps::default();
+    // Times in which a kernel computes, merged.
+    let mut computing: Vec<(u64, u64)> = Vec::new();
+    for (work, class) in works.iter().zip(classes) {
+        if !work.is_timed() {
+            continue;
+        }
+        let ns = work.end_ns - work.start_ns;
+        match work.kind {
+            WorkKind::Sync => {
+                sums.waits += 1;
+                sums.wait_ns += ns;
             }
-            let ns = work.end_ns - work.start_ns;
-            match work.kind {
-                WorkKind::Sync => {
-                    sums.waits += 1;
-                    sums.wait_ns += ns;
+            WorkKind::Kernel { .. } => {
+                sums.kernels += 1;
+                sums.kernel_ns += ns;
+                if ns < SMALL_NS {
+                    sums.small_kernels += 1;
+                    sums.small_ns += ns;
                 }
-                WorkKind::Kernel { .. } => {
-                    sums.kernels += 1;
-                    sums.kernel_ns += ns;
-                    if ns < SMALL_NS {
-                        sums.small_kernels += 1;
-                        sums.small_ns += ns;
-                    }
-                    if !class.is_communication() {
-                        match computing.last_mut() {
-                            Some(last) if work.start_ns <= last.1 => last.1 = last.1.max(work.end_ns),
-                            _ => computing.push((work.start_ns, work.end_ns)),
-                        }
+                if !class.is_communication() {
+                    match computing.last_mut() {
+                        Some(last) if work.start_ns <= last.1 => last.1 = last.1.max(work.end_ns),
+                        _ => computing.push((work.start_ns, work.end_ns)),
                     }
                 }
-                _ => {}
             }
+            _ => {}
         }
-        for (work, class) in works.iter().zip(classes).filter(|(work, _)| work.is_timed()) {
-            use crate::event::kernels::work::Direction;
-            let (sum, bytes) = match work.kind {
-                WorkKind::Copy { direction: Direction::HostToDevice, bytes } => (&mut sums.to_device, bytes),
-                WorkKind::Copy { direction: Direction::DeviceToHost, bytes } => (&mut sums.to_host, bytes),
-                WorkKind::Kernel { .. } if class.is_communication() => (&mut sums.communication, 0),
-                _ => continue,
-            };
-            let ns = work.end_ns - work.start_ns;
-            sum.count += 1;
-            sum.bytes = sum.bytes.saturating_add(bytes);
-            sum.total_ns += ns;
-            sum.exposed_ns += ns - covered(&computing, work.start_ns, work.end_ns);
-        }
-        sums
     }
-
-    pub(super) fn plus(&mut self, other: &Overlaps) {
-        self.to_device.plus(&other.to_device);
-        self.to_host.plus(&other.to_host);
-        self.communication.plus(&other.communication);
-        self.waits += other.waits;
-        self.wait_ns += other.wait_ns;
-        self.kernels += other.kernels;
-        self.kernel_ns += other.kernel_ns;
-        self.small_kernels += other.small_kernels;
-        self.small_ns += other.small_ns;
+    for (work, class) in works.iter().zip(classes).filter(|(work, _)| work.is_timed()) {
+        use crate::event::kernels::work::Direction;
+        let (sum, bytes) = match work.kind {
+            WorkKind::Copy { direction: Direction::HostToDevice, bytes } => (&mut sums.to_device, bytes),
+            WorkKind::Copy { direction: Direction::DeviceToHost, bytes } => (&mut sums.to_host, bytes),
+            WorkKind::Kernel { .. } if class.is_communication() => (&mut sums.communication, 0),
+            _ => continue,
+        };
+        let ns = work.end_ns - work.start_ns;
+        sum.count += 1;
+        sum.bytes = sum.bytes.saturating_add(bytes);
+        sum.total_ns += ns;
+        sum.exposed_ns += ns - covered(&computing, work.start_ns, work.end_ns);
     }
+    sums
 }
 
 /// How much of `from..to` the merged times cover.
@@ -136,7 +88,7 @@ mod tests {
             (work(0, 30_000, copy), Class::Copy),
         ];
         let (works, classes): (Vec<Work>, Vec<Class>) = all.into_iter().unzip();
-        let sums = Overlaps::of(&works, &classes);
+        let sums = overlaps(&works, &classes);
         assert_eq!(
             sums.communication,
             Exposed { count: 1, bytes: 0, total_ns: 12_000, exposed_ns: 12_000 - 2_000 - 3_000 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::KernelRow;
+use super::{KernelRow, Overlaps};
 use crate::{
     event::{Phase, Stamp, is_zero},
     model::Operator,
@@ -50,6 +50,9 @@ pub struct KernelWindow {
     /// Records that the tool dropped.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub dropped: u64,
+    /// What ran beside computation, where another program was recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub overlaps: Option<Overlaps>,
     /// By kernel, operator and grid; copies and memsets are rows too, with their bytes. A kernel that overlaps the one before
     /// it counts from that one's end on, so that rows add up to `busy_ns`.
     pub rows: Vec<KernelRow>,

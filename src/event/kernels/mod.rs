@@ -2,8 +2,10 @@
 
 mod busy;
 pub mod counters;
+mod finding;
 pub mod live;
 pub mod names;
+mod overlaps;
 mod row;
 pub mod tools;
 pub mod window;
@@ -14,6 +16,8 @@ use std::{cmp::Ordering, collections::HashMap};
 use serde::{Deserialize, Serialize};
 
 pub use busy::Busy;
+pub use finding::{Basis, Confidence, Finding, NoSteps};
+pub use overlaps::{Exposed, Overlaps};
 pub use row::{Advice, Extent, KernelRow, Product};
 
 use crate::model::Operator;

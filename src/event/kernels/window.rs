@@ -187,6 +187,7 @@ impl StepSums {
             by_time.then_with(|| (a.operator, a.grid).cmp(&(b.operator, b.grid)))
         });
         KernelWindow {
+            overlaps: None,
             phase,
             steps: self.steps,
             span_ns: self.span_ns,

@@ -85,7 +85,7 @@ fn a_given_recording() {
     for window in fold.windows() {
         println!(
             "{} steps {} launches {} {:?}",
-            window.phase, window.window.steps, window.window.launches, window.overlaps
+            window.phase, window.window.steps, window.window.launches, window.window.overlaps
         );
         let mut by: std::collections::BTreeMap<&str, (u64, f64)> = Default::default();
         for row in &window.window.rows {
