@@ -25,7 +25,6 @@ target=${CARGO_TARGET_DIR:-target}
 export CARGO_TARGET_DIR=$target
 version=$(sed -n '/^\[package\]/,/^\[/ s/^version = "\(.*\)"/\1/p' Cargo.toml)
 commit_time=$(git log -1 --format=%ct)
-export SOURCE_DATE_EPOCH=$commit_time
 maintainer=${DEBFULLNAME:+$DEBFULLNAME <$DEBEMAIL>}
 maintainer=${maintainer:-$(git log -1 --format='%an <%ae>')}
 
@@ -107,6 +106,6 @@ Description: live profiler for LLM inference in the terminal
 CONTROL
 find "$root" -type d -exec chmod 755 {} +
 package=$out/llmprof-tui_${version}_amd64.deb
-dpkg-deb --root-owner-group -Zxz --build "$root" "$package" >/dev/null
+SOURCE_DATE_EPOCH=$commit_time dpkg-deb --root-owner-group -Zxz --build "$root" "$package" >/dev/null
 rm -r "$root"
 report "$package: $(du -h --apparent-size "$package" | cut -f1)"
