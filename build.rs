@@ -5,8 +5,8 @@ use std::{env, fs, process::Command};
 fn main() {
     // Changes with every commit and checkout. A packaged source has no such file, and watching a missing file would
     // rebuild every time.
-    let head_log = ".git/logs/HEAD";
-    if fs::exists(head_log).unwrap_or(false) {
+    let head_log = first_line("git", &["rev-parse", "--git-path", "logs/HEAD"]);
+    if fs::exists(&head_log).unwrap_or(false) {
         println!("cargo::rerun-if-changed={head_log}");
     }
     println!("cargo::rerun-if-changed=conf");

@@ -25,7 +25,7 @@ bench:
     cargo bench --bench operators
     cargo bench --bench state
 
-# Update the generated tables of the documents and the pictures
+# Update the generated tables of the documents, the manual page and the pictures
 docs:
     UPDATE_DOCS=1 cargo test --test docs
     cargo run --example pictures
@@ -36,6 +36,14 @@ demo-recording: build
 
 build:
     cargo build --release
+
+# Make the archive and the Debian package in target/dist, for glibc 2.28 and later
+dist:
+    dist/make.sh
+
+# Compile everything for aarch64, without running it
+check-arm:
+    dist/check-arm.sh
 
 # Licences, versions and sources of the dependencies; advisories where cargo-deny is installed
 deny:

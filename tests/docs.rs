@@ -1,5 +1,8 @@
 //! The documents agree with the program.
 
+#[path = "common/manual.rs"]
+mod manual;
+
 use std::{
     env, fs,
     path::{Path, PathBuf},
@@ -10,6 +13,7 @@ use llmprof::{analysis::peaks, cli, config, tui::keys};
 const README: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/README.md");
 const GPUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/gpus.md");
 const TOOLS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/tools.md");
+const MANUAL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/dist/llmprof-tui.1");
 const KEYS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/keys.md");
 
 /// The part of `file` between its comments for `section` is `expected`; with UPDATE_DOCS=1 it is written.
@@ -44,6 +48,17 @@ fn the_options_of_tools_are_listed() {
 #[test]
 fn the_commands_are_listed() {
     assert_generated(README, "commands", "the command line", &cli::commands_markdown());
+}
+
+#[test]
+fn the_manual_page_has_every_command() {
+    let page = manual::page(cli::command());
+    if env::var_os("UPDATE_DOCS").is_some() {
+        fs::write(MANUAL, page).unwrap();
+        return;
+    }
+    let shown = fs::read_to_string(MANUAL).unwrap();
+    assert!(shown == page, "{MANUAL} is outdated; run UPDATE_DOCS=1 cargo test --test docs");
 }
 
 #[test]

@@ -324,7 +324,13 @@ fn refused_readings_are_reported() {
         &["no time counters: not supported by this driver"],
         &["update the driver"],
     );
-    assert_found(&report, "cuda_build", Warn, &["CUDA shows no GPU"], &["compute"]);
+    assert_found(
+        &report,
+        "cuda_build",
+        Warn,
+        &["libcuda.so.1 not found: models run on the CPU"],
+        &["compute"],
+    );
 }
 
 #[test]
@@ -355,9 +361,90 @@ fn an_old_gpu_an_old_driver_and_a_hidden_gpu_are_reported() {
         &["update the driver", "just kernels"],
     );
     fake.machine.build.lowest = 80;
+    fake.file("/usr/lib/x86_64-linux-gnu/libcuda.so.1", "");
     fake.variable("CUDA_VISIBLE_DEVICES", "");
     let report = fake.report();
     assert_found(&report, "cuda_build", Warn, &["CUDA shows no GPU (CUDA_VISIBLE_DEVICES=)"], &["unset"]);
+}
+
+#[test]
+fn a_mig_slice_and_a_gpu_without_one() {
+    let Some(mut fake) = FakeMachine::with_gpu(&["SLICE", "NAME=\"NVIDIA H100 80GB HBM3\""]) else { return };
+    fake.file("/usr/lib/x86_64-linux-gnu/libcuda.so.1", "");
+    let report = fake.report();
+    assert_eq!(report.exit_code(), 0);
+    assert_found(
+        &report,
+        "gpu",
+        Warn,
+        &[
+            "NVIDIA H100 80GB HBM3, compute capability 9.0, MIG enabled: some readings cover the whole GPU or are refused",
+        ],
+        &["-mig 0"],
+    );
+    assert_found(
+        &report,
+        "cuda_build",
+        Pass,
+        &["models run on cuda:0 (libcuda.so.1 in /usr/lib/x86_64"],
+        &[],
+    );
+    // MIG mode is on, and no slice has been created or given to the container.
+    fake.machine.build.auto = || Device::Cpu;
+    assert_found(
+        &fake.report(),
+        "cuda_build",
+        Warn,
+        &["the GPU is in MIG mode and CUDA shows no slice of it: models run on the CPU"],
+        &["CUDA_VISIBLE_DEVICES=MIG-", "nvidia-smi mig -cgi"],
+    );
+}
+
+#[test]
+fn under_wsl_the_driver_is_that_of_windows() {
+    const RELEASE: (&str, &str) = ("/proc/sys/kernel/osrelease", "5.15.167.4-microsoft-standard-WSL2\n");
+    let fake = FakeMachine::bare();
+    fake.file(RELEASE.0, RELEASE.1);
+    let report = fake.report();
+    assert_eq!(report.exit_code(), 0);
+    assert_found(
+        &report,
+        "nvml",
+        Skip,
+        &["no NVIDIA GPU: ", "no-such-library.so"],
+        &["install the NVIDIA driver on Windows, not in WSL", "/usr/lib/wsl/lib"],
+    );
+    let Some(mut fake) = FakeMachine::healthy() else { return };
+    fake.file(RELEASE.0, RELEASE.1);
+    fs::remove_dir_all(fake.root.path().join("proc/driver")).unwrap();
+    fake.machine.build.auto = || Device::Cpu;
+    assert_found(&fake.report(), "cuda_build", Warn, &["libcuda.so.1 not found"], &["wsl --update"]);
+    fake.machine.build.auto = || Device::Cuda(0);
+    fake.file("/usr/lib/wsl/lib/libcuda.so.1", "");
+    let report = fake.report();
+    assert_found(&report, "driver", Pass, &["570.00.01"], &[]);
+    assert_found(
+        &report,
+        "cuda_build",
+        Pass,
+        &["models run on cuda:0 (libcuda.so.1 in /usr/lib/wsl/lib)"],
+        &[],
+    );
+}
+
+/// A container with the driver alone, as `--gpus all` makes it from an image without CUDA.
+#[test]
+fn with_the_driver_alone_models_run_and_what_is_missing_has_its_remedy() {
+    let Some(fake) = FakeMachine::healthy() else { return };
+    fake.file("/usr/lib/x86_64-linux-gnu/libcuda.so.1", "");
+    let report = fake.report();
+    assert_eq!(report.exit_code(), 0);
+    assert_found(&report, "cuda_build", Pass, &["models run on cuda:0"], &[]);
+    let slower = "libcublas 12 or 13 not found: prefill uses our own kernels, which are slower";
+    assert_found(&report, "cublas", Warn, &[slower], &["the PyPI package nvidia-cublas"]);
+    let unrecorded = "libcupti 12 or 13 not found: kernels cannot be recorded live";
+    assert_found(&report, "cupti", Warn, &[unrecorded], &["the PyPI package nvidia-cuda-cupti"]);
+    assert_found(&report, "nsys", Warn, &["not found on PATH"], &["install Nsight Systems"]);
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod common;
 use std::{fs, path::Path, process::Command};
 
 use common::{program, tiny_model};
+use serde_json::Value;
 
 /// Answers what is asked before a context is made. `FAKE_CUDA` is the error of `cuInit`, or the compute capabilities of its GPUs.
 const DRIVER: &str = r#"
@@ -74,6 +75,17 @@ impl Machine {
         (done.status.code().unwrap(), said + &log)
     }
 
+    /// What `doctor` finds, by the names of its checks.
+    fn doctor(&self, driver: &str) -> Value {
+        let mut doctor = program(self.path());
+        doctor.args(["doctor", "--json"]);
+        doctor.env("LD_LIBRARY_PATH", self.path().join("lib")).env("FAKE_CUDA", driver);
+        let done = doctor.output().unwrap();
+        let report: Value = serde_json::from_slice(&done.stdout).unwrap();
+        let checks = report["checks"].as_array().unwrap().iter();
+        checks.map(|check| (check["id"].as_str().unwrap().to_owned(), check.clone())).collect()
+    }
+
     fn path(&self) -> &Path {
         self.0.path()
     }
@@ -82,8 +94,7 @@ impl Machine {
 #[test]
 fn without_a_usable_gpu_auto_is_the_cpu_and_cuda_says_why() {
     let machine = Machine::new();
-    let no_device =
-        "no CUDA device is visible; check nvidia-smi and CUDA_VISIBLE_DEVICES, or use runtime.device=cpu";
+    let no_device = "no CUDA device is visible; check nvidia-smi (a GPU in MIG mode needs a slice) and CUDA_VISIBLE_DEVICES, or use runtime.device=cpu";
     let too_old = "NVIDIA GeForce RTX 2080 Ti has compute capability 7.5, and our kernels need 8.0 or later; use runtime.device=cpu";
     for (driver, device, why) in [
         (None, "cuda", "libcuda.so.1 is not found"),
@@ -124,4 +135,46 @@ fn a_gpu_that_is_not_used_is_remarked_on() {
     let (code, said) = machine.run(Some("90"), "cuda", &["runtime=candle_stock"]);
     assert_eq!(code, 2, "{said}");
     assert!(said.contains("feature candle-cuda"), "{said}");
+}
+
+#[test]
+fn a_driver_outside_of_the_loaders_path_is_found() {
+    let machine = Machine::new();
+    let mut run = program(machine.path());
+    run.args(["run", "--json", "model.config_json=tiny.json", "runtime.device=cuda:0"]);
+    // Searched besides the directories that are the same on every machine, such as /usr/lib/wsl/lib.
+    let done = run.env("CUDA_HOME", machine.path()).env("FAKE_CUDA", "75").output().unwrap();
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(said.contains("has compute capability 7.5"), "{said}");
+}
+
+#[test]
+fn a_mig_slice_is_used_and_its_limits_are_reported() {
+    let machine = Machine::new();
+    let nvml = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fake_nvml/fake_nvml.c");
+    let mut cc = Command::new("cc");
+    cc.args([
+        "-shared",
+        "-fPIC",
+        "-w",
+        "-DHOPPER",
+        "-DFULL",
+        "-DSLICE",
+        "-DNAME=\"NVIDIA H100 80GB HBM3\"",
+        "-o",
+    ]);
+    assert!(cc.arg(machine.path().join("lib/libnvidia-ml.so.1")).arg(nvml).status().unwrap().success());
+    let found = machine.doctor("90");
+    let gpu = found["gpu"]["found"].as_str().unwrap();
+    assert!(gpu.contains("MIG enabled: some readings cover the whole GPU or are refused"), "{gpu}");
+    let build = found["cuda_build"]["found"].as_str().unwrap();
+    assert!(build.starts_with("models run on cuda:0 (libcuda.so.1 in "), "{build}");
+    // Without a slice, CUDA has no device.
+    let found = machine.doctor("error 100");
+    assert_eq!(found["cuda_build"]["status"], "warn");
+    let build = found["cuda_build"]["found"].as_str().unwrap();
+    assert_eq!(build, "the GPU is in MIG mode and CUDA shows no slice of it: models run on the CPU");
+    let (code, said) = machine.run(Some("error 100"), "auto", &[]);
+    assert_eq!(code, 0, "{said}");
+    assert!(said.contains("\"device\": \"cpu\""), "{said}");
 }

@@ -4,7 +4,7 @@
 use std::{path::PathBuf, process::Command};
 
 use llmprof::{
-    config::NvmlConfig,
+    config::{self, NvmlConfig},
     event::{Clock, Event, GpuAbsent, GpuSource, Level, Query, Refusal, Stamp, channel, readings::Reading},
     telemetry::{GpuProbe, ProbeError, Sampler, Selection, Tier, absent::Absence, nvml::NvmlProbe},
 };
@@ -175,6 +175,48 @@ fn a_use_that_is_not_reported_has_its_reason() {
     assert_eq!(probe.processes(0).unwrap()[0].sm_pct, None);
     let refused = probe.gpus()[0].refusal(Query::ProcessUtilisation).cloned();
     assert_eq!(refused.map(|refused| refused.reason), Some(Refusal::Unsupported));
+}
+
+/// What a container with one slice of a GPU sees: NVML answers about the whole GPU, and refuses half of it.
+#[test]
+fn a_run_on_a_mig_slice_says_what_its_readings_cover() {
+    let folder = tempfile::tempdir().unwrap();
+    let defines = ["HOPPER", "FULL", "SLICE", "NAME=\"NVIDIA H100 80GB HBM3\""];
+    let Some(path) = library(&folder, &defines) else { return };
+    let probe = NvmlProbe::open_library(path.as_os_str()).unwrap();
+    let info = probe.gpus().remove(0);
+    assert_eq!((info.mig, info.mem_total_bytes), (Some(true), None));
+    let refused = |query: Query| info.refusal(query).map(|refused| refused.reason.clone());
+    assert_eq!(refused(Query::Reading(Reading::GpuUtil)), Some(Refusal::Mig));
+    assert_eq!(refused(Query::Reading(Reading::MemUsed)), Some(Refusal::MigPermission));
+    let memory = info.refusal(Query::Reading(Reading::MemUsed)).unwrap();
+    assert_eq!(
+        memory.reason.to_string(),
+        "permission denied: only a part of this GPU (MIG) can be used here"
+    );
+    assert_eq!(memory.remedy.as_deref(), Some("read it on the host, or turn MIG mode off"));
+
+    let tree = config::find_tree(None, folder.path()).unwrap();
+    let config = config::compose(&tree, &["runtime.device=cuda:0".to_owned()]).unwrap().config;
+    // CUDA's id is that of the slice, which NVML does not list.
+    let sampler = Sampler::for_run(&config, Ok(Box::new(probe)), None, Some("GPU-5115-e0f1"));
+    let (tx, mut rx) = channel(Clock::wall());
+    sampler.announce(&tx);
+    let events: Vec<Event> =
+        std::iter::from_fn(|| rx.try_recv().ok()).map(|envelope| envelope.event).collect();
+    let profiled = |event: &Event| matches!(event, Event::GpuFound(gpu) if gpu.profiled);
+    assert!(events.iter().any(profiled), "{events:?}");
+    let said = |text: &str| {
+        events.iter().any(|event| matches!(event, Event::Notice(notice) if notice.text.contains(text)))
+    };
+    assert!(
+        said("GPU 0 (NVIDIA H100 80GB HBM3) is in MIG mode, and the model runs on a slice of it"),
+        "{events:?}"
+    );
+    assert!(
+        said("MFU and MBU need the peaks of the slice (llmprof-tui doctor --peaks measures them)"),
+        "{events:?}"
+    );
 }
 
 #[test]

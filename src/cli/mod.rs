@@ -341,6 +341,11 @@ fn print_clap(error: &clap::Error) {
     }
 }
 
+/// The command line, for the manual page.
+pub fn command() -> clap::Command {
+    Cli::command()
+}
+
 /// The commands as a Markdown table, for the documentation.
 pub fn commands_markdown() -> String {
     let row = |name: &str, about: Option<&StyledStr>| {

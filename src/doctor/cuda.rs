@@ -6,7 +6,7 @@ use super::{Context, Finding, Machine, inventory::Gpu, parse};
 use crate::{
     engine::cuda::dotted,
     event::Device,
-    tools::libraries::{self, CUBLAS, CUPTI, Wanted},
+    tools::libraries::{self, CUBLAS, CUDA, CUPTI, Wanted},
 };
 
 pub(super) fn driver(context: &Context, _: &[Gpu]) -> Finding {
@@ -39,7 +39,18 @@ pub(super) fn build(context: &Context) -> Finding {
         ))
         .remedy("use another GPU (hardware.device_index), or runtime.device=cpu");
     }
+    let libcuda = LibraryPaths::of(context).best(CUDA);
     match (context.machine.build.auto)() {
+        Device::Cpu if libcuda.is_none() => {
+            Finding::warn("libcuda.so.1 not found: models run on the CPU, the GPU is monitored")
+                .remedy(without_libcuda(context))
+        }
+        Device::Cpu if gpus.iter().any(|gpu| gpu.info.mig == Some(true)) => {
+            Finding::warn("the GPU is in MIG mode and CUDA shows no slice of it: models run on the CPU").remedy(
+                "select a slice (CUDA_VISIBLE_DEVICES=MIG-…, as nvidia-smi -L lists it), or create one: sudo nvidia-smi mig -lgip \
+                 lists the sizes, sudo nvidia-smi mig -cgi ID -C creates one",
+            )
+        }
         Device::Cpu => {
             let visible = context.machine.variables.get("CUDA_VISIBLE_DEVICES");
             let visible =
@@ -49,7 +60,20 @@ pub(super) fn build(context: &Context) -> Finding {
                  (NVIDIA_DRIVER_CAPABILITIES=compute,utility)",
             )
         }
-        device => Finding::pass(format!("models run on {device}")),
+        device => {
+            let by = libcuda.map_or_else(String::new, |library| format!(" ({library})"));
+            Finding::pass(format!("models run on {device}{by}"))
+        }
+    }
+}
+
+fn without_libcuda(context: &Context) -> &'static str {
+    match context.machine.is_wsl() {
+        true => "update the NVIDIA driver on Windows, then run wsl --update: it is in /usr/lib/wsl/lib",
+        false => {
+            "install the driver's CUDA library (Debian: libcuda1); in a container, allow the `compute` capability \
+             (NVIDIA_DRIVER_CAPABILITIES=compute,utility)"
+        }
     }
 }
 

@@ -19,6 +19,14 @@ const ACTIVITY: [Reading; 4] = [Reading::SmActive, Reading::Occupancy, Reading::
 
 pub(super) fn nvml(context: &Context) -> Finding {
     match &*context.inventory {
+        Inventory::Absent { absence: absence @ Absence::LibraryMissing { .. }, .. }
+            if context.machine.is_wsl() =>
+        {
+            Finding::skip(format!("no NVIDIA GPU: {absence}")).remedy(
+                "if the machine has a GPU: install the NVIDIA driver on Windows, not in WSL, and run wsl --update; \
+                 its libraries are then in /usr/lib/wsl/lib",
+            )
+        }
         Inventory::Found { gpus, .. } if gpus.len() == 1 => Finding::pass("works, 1 GPU"),
         Inventory::Found { gpus, .. } => Finding::pass(format!("works, {} GPUs", gpus.len())),
         Inventory::Absent { absence, evidence: Some(evidence) } => {

@@ -166,6 +166,8 @@ text_enum! {
         Unsupported = "not reported by this GPU" or "this card does not tell it",
         Wsl = "not reported under WSL" or "not told under WSL",
         Mig = "not reported in MIG mode" or "not told while the card is split (MIG)",
+        /// NVML answers about the whole GPU, and the process may use a slice of it.
+        MigPermission = "permission denied: only a part of this GPU (MIG) can be used here",
         VirtualGpu = "not reported for a virtual GPU" or "not told of a virtual GPU",
         PermissionDenied = "permission denied",
         OldDriver = "not supported by this driver",
@@ -179,6 +181,7 @@ impl Refusal {
         Some(match self {
             Refusal::Wsl => "read it on Windows, or on Linux without WSL",
             Refusal::Mig => "turn MIG mode off",
+            Refusal::MigPermission => "read it on the host, or turn MIG mode off",
             Refusal::VirtualGpu => "read it on the host of the GPU",
             Refusal::PermissionDenied => {
                 "run as a user with access to it; in a container, pass the host's device files"

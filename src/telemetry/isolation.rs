@@ -13,7 +13,7 @@ use crate::{
     event::{GpuInfo, GpuProcess},
 };
 
-/// Remarks on the GPU that the workload runs on: an unexpected power limit, other processes.
+/// Remarks on the GPU that the workload runs on: a slice of it, an unexpected power limit, other processes.
 ///
 /// `others` is `None` where processes cannot be listed.
 pub(super) fn remarks_on_gpu(
@@ -26,6 +26,13 @@ pub(super) fn remarks_on_gpu(
         return remarks;
     }
     let name = format!("GPU {} ({})", gpu.index, gpu.name);
+    if gpu.mig == Some(true) {
+        remarks.push(format!(
+            "{name} is in MIG mode, and the model runs on a slice of it: power, energy, clocks, temperature and throttle reasons are those \
+             of the whole GPU, which other slices share; MFU and MBU need the peaks of the slice (llmprof-tui doctor --peaks measures \
+             them)"
+        ));
+    }
     match (hardware.expected_power_limit_w, gpu.power_limit_w) {
         (Some(wanted), Some(is)) if (wanted - f64::from(is)).abs() >= 0.5 => remarks.push(format!(
             "{name} has a power limit of {is} W, but hardware.expected_power_limit_w is {wanted}; set it with nvidia-smi -pl"

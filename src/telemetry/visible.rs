@@ -5,10 +5,12 @@ use crate::event::GpuInfo;
 /// The NVML index of the GPU with the CUDA number `ordinal`.
 ///
 /// `uuid` is CUDA's own id of that GPU, where it is known, and decides alone. `visible` is the value of
-/// `CUDA_VISIBLE_DEVICES`. `None` where no GPU matches.
+/// `CUDA_VISIBLE_DEVICES`. Both may be the id of a MIG slice, which belongs to the GPU in MIG mode if there is only one.
+/// `None` where no GPU matches.
 pub fn nvml_index(gpus: &[GpuInfo], ordinal: u32, uuid: Option<&str>, visible: Option<&str>) -> Option<u32> {
     if let Some(uuid) = uuid {
-        return gpus.iter().find(|gpu| same_uuid(&gpu.uuid, uuid)).map(|gpu| gpu.index);
+        let whole = gpus.iter().find(|gpu| same_uuid(&gpu.uuid, uuid)).map(|gpu| gpu.index);
+        return whole.or_else(|| sliced(gpus));
     }
     let Some(visible) = visible else {
         return gpus.iter().find(|gpu| gpu.index == ordinal).map(|gpu| gpu.index);
@@ -19,6 +21,11 @@ pub fn nvml_index(gpus: &[GpuInfo], ordinal: u32, uuid: Option<&str>, visible: O
 }
 
 fn named(gpus: &[GpuInfo], entry: &str) -> Option<u32> {
+    if let Some(slice) = entry.strip_prefix("MIG-") {
+        // Drivers before 470: MIG-GPU-<id>/<instance>/<instance>.
+        let whole = slice.split('/').next().and_then(|id| gpus.iter().find(|gpu| gpu.uuid == id));
+        return whole.map(|gpu| gpu.index).or_else(|| sliced(gpus));
+    }
     let gpu = match entry.parse::<u32>() {
         Ok(index) => gpus.iter().find(|gpu| gpu.index == index),
         Err(_) if entry.is_empty() => None,
@@ -26,6 +33,12 @@ fn named(gpus: &[GpuInfo], entry: &str) -> Option<u32> {
         Err(_) => gpus.iter().find(|gpu| gpu.uuid.starts_with(entry)),
     };
     gpu.map(|gpu| gpu.index)
+}
+
+/// The GPU in MIG mode, if there is exactly one.
+fn sliced(gpus: &[GpuInfo]) -> Option<u32> {
+    let mut sliced = gpus.iter().filter(|gpu| gpu.mig == Some(true));
+    sliced.next().filter(|_| sliced.next().is_none()).map(|gpu| gpu.index)
 }
 
 fn same_uuid(a: &str, b: &str) -> bool {
@@ -61,5 +74,24 @@ mod tests {
         for (ordinal, uuid, visible, expected) in cases {
             assert_eq!(nvml_index(&gpus, ordinal, uuid, visible), expected, "{ordinal} {uuid:?} {visible:?}");
         }
+    }
+
+    #[test]
+    fn a_slice_belongs_to_the_gpu_in_mig_mode() {
+        let gpu = |index: u32, uuid: &str, mig| GpuInfo {
+            index,
+            uuid: uuid.to_owned(),
+            mig: Some(mig),
+            ..GpuInfo::default()
+        };
+        let one = [gpu(0, "GPU-aa11", false), gpu(1, "GPU-ab22", true)];
+        let two = [gpu(0, "GPU-aa11", true), gpu(1, "GPU-ab22", true)];
+        // CUDA has one id for the slice, or that of the whole GPU.
+        assert_eq!(nvml_index(&one, 0, Some("GPU-5115"), None), Some(1));
+        assert_eq!(nvml_index(&one, 0, Some("GPU-ab22"), None), Some(1));
+        assert_eq!(nvml_index(&one, 0, None, Some("MIG-5115")), Some(1));
+        assert_eq!(nvml_index(&two, 0, Some("GPU-5115"), None), None);
+        assert_eq!(nvml_index(&two, 0, None, Some("MIG-5115")), None);
+        assert_eq!(nvml_index(&two, 0, None, Some("MIG-GPU-ab22/3/0")), Some(1));
     }
 }

@@ -38,6 +38,12 @@ impl System {
         self.variables.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
 
+    /// Whether this is Linux under WSL, where the driver is that of Windows.
+    pub fn is_wsl(&self) -> bool {
+        self.read("/proc/sys/kernel/osrelease")
+            .is_some_and(|release| release.to_lowercase().contains("microsoft"))
+    }
+
     /// The file system path of `path`.
     pub fn at(&self, path: impl AsRef<Path>) -> PathBuf {
         let below = path.as_ref().components().filter(|part| !matches!(part, Component::RootDir));

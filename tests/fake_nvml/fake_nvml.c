@@ -1,6 +1,7 @@
 /* A libnvidia-ml.so.1 of two kinds: one odd card that refuses half of the calls, and with -DHOPPER cards that answer
    all of them. INIT, COUNT, GPM, LOSE_AFTER, SLOW_UTIL_US, SLOW_ENERGY_US, STRANGER, FAN and HANG bend them. With -DFULL
-   beside -DHOPPER they also tell what stays as it is: limits, links, modes. */
+   beside -DHOPPER they also tell what stays as it is: limits, links, modes. -DSLICE is what a container with one MIG slice sees: the
+   whole GPU, without its utilisation and memory. */
 #include <string.h>
 #include <unistd.h>
 
@@ -15,6 +16,9 @@
 #endif
 #ifndef GPM
 #define GPM 1
+#endif
+#ifndef NAME
+#define NAME "NVIDIA Odd 9000"
 #endif
 #ifndef SLOW_UTIL_US
 #define SLOW_UTIL_US 0
@@ -42,7 +46,7 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) {
     *device = &handles[index];
     return OK;
 }
-int nvmlDeviceGetName(void *d, char *text, unsigned n) { strncpy(text, "NVIDIA Odd 9000", n); return OK; }
+int nvmlDeviceGetName(void *d, char *text, unsigned n) { strncpy(text, NAME, n); return OK; }
 int nvmlDeviceGetUUID(void *d, char *text, unsigned n) {
     strncpy(text, "GPU-odd0", n);
     text[7] = '0' + ((int *)d - handles);
@@ -72,6 +76,9 @@ int nvmlDeviceGetTemperature(void *d, unsigned sensor, unsigned *c) {
 #endif
 int nvmlDeviceGetEnforcedPowerLimit(void *d, unsigned *mw) { *mw = POWER_LIMIT_W * 1000; return OK; }
 int nvmlDeviceGetUtilizationRates(void *d, unsigned *rates) {
+#ifdef SLICE
+    return NOT_SUPPORTED;
+#endif
     usleep(SLOW_UTIL_US);
     rates[0] = 90, rates[1] = 40;
     return OK;
@@ -152,7 +159,11 @@ int nvmlGpmMetricsGet(struct metrics *get) {
 #define LANES 16
 #endif
 #ifndef MIG
+#ifdef SLICE
+#define MIG 1
+#else
 #define MIG 0
+#endif
 #endif
 #ifndef PERSISTENCE
 #define PERSISTENCE 1
@@ -169,6 +180,9 @@ int nvmlGpmMetricsGet(struct metrics *get) {
 int nvmlSystemGetCudaDriverVersion_v2(int *version) { *version = CUDA; return OK; }
 struct memory { unsigned version; unsigned long long total, reserved, free, used; };
 int nvmlDeviceGetMemoryInfo_v2(void *d, struct memory *m) {
+#ifdef SLICE
+    return NO_PERMISSION;
+#endif
     m->total = 141ull << 30, m->reserved = 0, m->used = 1ull << 30, m->free = 140ull << 30;
     return OK;
 }

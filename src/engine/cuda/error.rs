@@ -12,7 +12,11 @@ pub enum CudaError {
     )]
     NoDriver(String),
     #[error(
-        "no CUDA device is visible; check nvidia-smi and CUDA_VISIBLE_DEVICES, or use runtime.device=cpu"
+        "libcuda.so.1 is not found; under WSL the driver is installed on Windows and its libraries are in /usr/lib/wsl/lib: update it there and run wsl --update, or use runtime.device=cpu"
+    )]
+    NoWindowsDriver,
+    #[error(
+        "no CUDA device is visible; check nvidia-smi (a GPU in MIG mode needs a slice) and CUDA_VISIBLE_DEVICES, or use runtime.device=cpu"
     )]
     NoDevice,
     #[error(

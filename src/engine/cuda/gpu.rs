@@ -710,7 +710,11 @@ fn load_driver() -> Result<(), CudaError> {
             }
         })
     });
-    if found { Ok(()) } else { Err(CudaError::NoDriver("libcuda.so.1 is not found".to_owned())) }
+    match found {
+        true => Ok(()),
+        false if System::here().is_wsl() => Err(CudaError::NoWindowsDriver),
+        false => Err(CudaError::NoDriver("libcuda.so.1 is not found".to_owned())),
+    }
 }
 
 fn alloc(

@@ -20,12 +20,12 @@ use nvml_wrapper::{
     error::NvmlError,
     struct_wrappers::device::ProcessInfo,
 };
-use trouble::{absence, is_lost, under_wsl};
+use trouble::{absence, is_lost};
 
 use super::{GpuProbe, ProbeError, Selection, Tier, absent::Absence, users::Users};
 use crate::{
     event::{CallCost, GpuInfo, GpuProcess, GpuSample, GpuSource, Refusal, Refused, Stamp},
-    tools::under::is_of_same_run,
+    tools::{System, under::is_of_same_run},
 };
 
 /// Locations of the library: the loader's path, WSL, NixOS.
@@ -65,7 +65,7 @@ impl NvmlProbe {
         let nvml = opened(path).map_err(absence)?;
         let driver = nvml.sys_driver_version().unwrap_or_else(|_| "unknown".to_owned());
         let count = nvml.device_count().map_err(absence)?;
-        let wsl = under_wsl();
+        let wsl = System::here().is_wsl();
         let cards: Vec<Card> = (0..count).map(|index| Card::open(nvml, index, &driver, wsl)).collect();
         if cards.is_empty() { Err(Absence::NoDevices) } else { Ok(NvmlProbe { nvml, cards, wsl }) }
     }

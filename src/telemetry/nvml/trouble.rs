@@ -36,6 +36,7 @@ pub(super) fn is_lost(error: &NvmlError) -> bool {
 pub(super) fn refusal(error: &NvmlError, gpu: &GpuInfo, wsl: bool) -> Refusal {
     use NvmlError as E;
     match error {
+        E::NoPermission if gpu.mig == Some(true) => Refusal::MigPermission,
         E::NoPermission => Refusal::PermissionDenied,
         E::FunctionNotFound | E::FailedToLoadSymbol(_) | E::UnexpectedVariant(ARGUMENT_VERSION_MISMATCH) => {
             Refusal::OldDriver
@@ -62,8 +63,26 @@ pub(super) fn absence(error: NvmlError) -> Absence {
     }
 }
 
-/// Whether this is Linux under WSL.
-pub(super) fn under_wsl() -> bool {
-    std::fs::read_to_string("/proc/sys/kernel/osrelease")
-        .is_ok_and(|release| release.to_lowercase().contains("microsoft"))
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_has_the_reason_of_its_machine() {
+        let whole = GpuInfo::default();
+        let slice = GpuInfo { mig: Some(true), ..GpuInfo::default() };
+        let part = GpuInfo { virtualization: Some("vGPU".to_owned()), ..GpuInfo::default() };
+        let cases = [
+            (NvmlError::NotSupported, &whole, false, Refusal::Unsupported),
+            (NvmlError::NotSupported, &whole, true, Refusal::Wsl),
+            (NvmlError::NotSupported, &slice, false, Refusal::Mig),
+            (NvmlError::NotSupported, &part, false, Refusal::VirtualGpu),
+            (NvmlError::NoPermission, &whole, false, Refusal::PermissionDenied),
+            (NvmlError::NoPermission, &slice, false, Refusal::MigPermission),
+            (NvmlError::FunctionNotFound, &slice, true, Refusal::OldDriver),
+        ];
+        for (error, gpu, wsl, expected) in cases {
+            assert_eq!(refusal(&error, gpu, wsl), expected, "{error}");
+        }
+    }
 }
