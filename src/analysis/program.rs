@@ -24,18 +24,46 @@ const CHANGES: usize = 3;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Remark {
     /// The GPU waits for launches.
-    LaunchBound { idle_share: f64, launches: f64, kernel_ns: f64 },
+    LaunchBound {
+        idle_share: f64,
+        launches: f64,
+        kernel_ns: f64,
+    },
     /// The GPU waits, though the steps are CUDA graphs.
-    IdleBetweenGraphs { idle_share: f64, between_ns: f64 },
+    IdleBetweenGraphs {
+        idle_share: f64,
+        between_ns: f64,
+    },
     /// Copies while nothing computes.
-    Copies { to_device: bool, bytes: f64, copies: f64, ns: f64, share: f64 },
+    Copies {
+        to_device: bool,
+        bytes: f64,
+        copies: f64,
+        ns: f64,
+        share: f64,
+    },
     /// The host waits for the GPU, and the GPU then for the host.
-    Waits { waits: f64, ns: f64, share: f64 },
-    SmallKernels { share: f64, kernels: f64 },
+    Waits {
+        waits: f64,
+        ns: f64,
+        share: f64,
+    },
+    SmallKernels {
+        share: f64,
+        kernels: f64,
+    },
     /// Between GPUs; `hidden` is the share of it that runs beside computation.
-    Communication { share: f64, ns: f64, hidden: f64 },
+    Communication {
+        share: f64,
+        ns: f64,
+        hidden: f64,
+    },
     /// Attention takes longer from step to step.
-    AttentionGrows { from_ns: f64, to_ns: f64, steps: usize },
+    AttentionGrows {
+        from_ns: f64,
+        to_ns: f64,
+        steps: usize,
+    },
 }
 
 impl fmt::Display for Remark {
@@ -179,8 +207,11 @@ fn attention_growth(steps: &[Step]) -> Option<Remark> {
     let quarter = times.len() / 4;
     let mean = |times: &[f64]| times.iter().sum::<f64>() / times.len() as f64;
     let (from_ns, to_ns) = (mean(&times[..quarter]), mean(&times[times.len() - quarter..]));
-    (from_ns > 0.0 && to_ns >= from_ns * (1.0 + MIN_GROWTH))
-        .then_some(Remark::AttentionGrows { from_ns, to_ns, steps: times.len() })
+    (from_ns > 0.0 && to_ns >= from_ns * (1.0 + MIN_GROWTH)).then_some(Remark::AttentionGrows {
+        from_ns,
+        to_ns,
+        steps: times.len(),
+    })
 }
 
 /// The time of a class of kernels in a step, in two windows.
@@ -197,7 +228,13 @@ impl fmt::Display for Change {
         let time = |ns: f64| millis(ns / 1e6);
         let difference = after_ns - before_ns;
         let sign = if difference < 0.0 { "-" } else { "+" };
-        write!(f, "{class}: {} → {} a step ({sign}{}", time(*before_ns), time(*after_ns), time(difference.abs()))?;
+        write!(
+            f,
+            "{class}: {} → {} a step ({sign}{}",
+            time(*before_ns),
+            time(*after_ns),
+            time(difference.abs())
+        )?;
         if *before_ns > 0.0 {
             write!(f, ", {}", percent_change(100.0 * (after_ns / before_ns - 1.0)))?;
         }
@@ -239,7 +276,13 @@ mod tests {
         event::{Phase, kernels::KernelRow},
     };
 
-    fn window(launches: u64, graph_launches: u64, busy_ns: u64, gaps_ns: u64, between_ns: u64) -> ProgramWindow {
+    fn window(
+        launches: u64,
+        graph_launches: u64,
+        busy_ns: u64,
+        gaps_ns: u64,
+        between_ns: u64,
+    ) -> ProgramWindow {
         let window = KernelWindow {
             phase: Phase::Decode,
             steps: 10,
@@ -262,11 +305,15 @@ mod tests {
     fn launches_one_by_one() {
         assert_eq!(
             text(&window(1_245, 0, 2_490_000, 6_587_000, 500_000)),
-            ["The GPU is idle 74 % of a step: 1,245 launches of 2.00 µs. CUDA graphs or torch.compile would help."]
+            [
+                "The GPU is idle 74 % of a step: 1,245 launches of 2.00 µs. CUDA graphs or torch.compile would help."
+            ]
         );
         assert_eq!(
             text(&window(505, 500, 1_500_000, 100_000, 900_000)),
-            ["The GPU is idle 40 % of a step although it runs as CUDA graphs: 0.900 ms between steps are the host's."]
+            [
+                "The GPU is idle 40 % of a step although it runs as CUDA graphs: 0.900 ms between steps are the host's."
+            ]
         );
         assert!(text(&window(505, 500, 1_500_000, 10_000, 5_000)).is_empty(), "nothing limits it");
         assert!(text(&ProgramWindow { window: KernelWindow::default(), ..window(1, 0, 1, 1, 1) }).is_empty());
@@ -275,7 +322,8 @@ mod tests {
     #[test]
     fn copies_and_waits() {
         let mut given = window(500, 0, 8_000_000, 1_500_000, 500_000);
-        given.overlaps.to_device = Exposed { count: 20, bytes: 160_000_000, total_ns: 9_000_000, exposed_ns: 8_000_000 };
+        given.overlaps.to_device =
+            Exposed { count: 20, bytes: 160_000_000, total_ns: 9_000_000, exposed_ns: 8_000_000 };
         given.overlaps.to_host = Exposed { count: 10, bytes: 80, total_ns: 10_000, exposed_ns: 10_000 };
         given.overlaps.waits = 20;
         given.overlaps.wait_ns = 30_000_000;
@@ -296,7 +344,8 @@ mod tests {
         let mut given = window(500, 500, 10_000_000, 0, 0);
         given.overlaps.small_kernels = 4_000;
         given.overlaps.small_ns = 45_000_000;
-        given.overlaps.communication = Exposed { count: 640, bytes: 0, total_ns: 22_000_000, exposed_ns: 16_500_000 };
+        given.overlaps.communication =
+            Exposed { count: 640, bytes: 0, total_ns: 22_000_000, exposed_ns: 16_500_000 };
         assert_eq!(
             text(&given),
             [
@@ -322,7 +371,10 @@ mod tests {
         let steps: Vec<Step> = (0..100).map(step).collect();
         let given = window(500, 500, 10_000_000, 0, 0);
         let found: Vec<String> = remarks(&given, &steps).iter().map(Remark::to_string).collect();
-        assert_eq!(found, ["Attention grew from 0.112 ms to 0.187 ms a step (+67 %) over 100 steps: the context grows."]);
+        assert_eq!(
+            found,
+            ["Attention grew from 0.112 ms to 0.187 ms a step (+67 %) over 100 steps: the context grows."]
+        );
         assert!(remarks(&given, &steps[..8]).is_empty(), "too few");
         assert!(remarks(&ProgramWindow { phase: StepPhase::Prefill, ..given }, &steps).is_empty());
     }
@@ -335,8 +387,17 @@ mod tests {
             grid: Some([1, 1, 1]),
             ..KernelRow::named(name)
         };
-        let of = |rows: Vec<KernelRow>| KernelWindow { steps: 10, busy_ns: 30_000_000, rows, ..KernelWindow::default() };
-        let before = of(vec![row("vllm::rms_norm_kernel", 400.0), row("nvjet_sm90_tst_64x8", 2000.0), row("argmax", 9.0)]);
+        let of = |rows: Vec<KernelRow>| KernelWindow {
+            steps: 10,
+            busy_ns: 30_000_000,
+            rows,
+            ..KernelWindow::default()
+        };
+        let before = of(vec![
+            row("vllm::rms_norm_kernel", 400.0),
+            row("nvjet_sm90_tst_64x8", 2000.0),
+            row("argmax", 9.0),
+        ]);
         let after = of(vec![
             row("vllm::rms_norm_kernel", 520.0),
             row("nvjet_sm90_tst_64x8", 1000.0),

@@ -162,7 +162,17 @@ const TABLE: &[(Class, &[&str])] = &[
     ),
     (
         Class::MoeRouter,
-        &["topkgating", "moetopk", "grouped_topk", "moe_topk", "moe_fused_gate", "topk_moe", "routingindices", "routing::", "custommoerouting"],
+        &[
+            "topkgating",
+            "moetopk",
+            "grouped_topk",
+            "moe_topk",
+            "moe_fused_gate",
+            "topk_moe",
+            "routingindices",
+            "routing::",
+            "custommoerouting",
+        ],
     ),
     (
         Class::MoePermute,
@@ -248,7 +258,10 @@ const TABLE: &[(Class, &[&str])] = &[
             "attentiondecode",
         ],
     ),
-    (Class::AttentionPrefill, &["batchprefill", "singleprefill", "prefillwithkv", "context_fmha", "context_attention"]),
+    (
+        Class::AttentionPrefill,
+        &["batchprefill", "singleprefill", "prefillwithkv", "context_fmha", "context_attention"],
+    ),
     (
         Class::Attention,
         &[
@@ -269,35 +282,129 @@ const TABLE: &[(Class, &[&str])] = &[
         ],
     ),
     // A product with the activation in its epilogue is a product.
-    (Class::Convolution, &["implicit_gemm", "winograd", "convolve", "^conv2d", "^conv3d", "nchwtonhwc", "nhwctonchw", "im2col", "group_norm", "batch_norm", "bn_fw"]),
-    (Class::QuantisedProduct, &["marlin", "machete", "gemm_half_q", "^awq*gemm", "gemm_awq", "deep_gemm", "gptq", "dequantize_gemm", "weight_only*gemm", "weight_only*gemv", "fpa_intb"]),
+    (
+        Class::Convolution,
+        &[
+            "implicit_gemm",
+            "winograd",
+            "convolve",
+            "^conv2d",
+            "^conv3d",
+            "nchwtonhwc",
+            "nhwctonchw",
+            "im2col",
+            "group_norm",
+            "batch_norm",
+            "bn_fw",
+        ],
+    ),
+    (
+        Class::QuantisedProduct,
+        &[
+            "marlin",
+            "machete",
+            "gemm_half_q",
+            "^awq*gemm",
+            "gemm_awq",
+            "deep_gemm",
+            "gptq",
+            "dequantize_gemm",
+            "weight_only*gemm",
+            "weight_only*gemv",
+            "fpa_intb",
+        ],
+    ),
     (Class::ProductReduction, &["splitkreduce", "splitk_reduce", "reduce_1block_kernel", "stream_k_fixup"]),
     (Class::GgmlProduct, &["mul_mat_q", "mul_mat_vec", "mul_mat_f"]),
     (Class::Embedding, &["k_get_rows"]),
-    (Class::Product, &["^nvjet_", "^bmm_", "xmma_gemm", "tensorop_*gemm", "s16816gemm", "s1688gemm", "_sgemm_", "tensorop_gemm"]),
+    (
+        Class::Product,
+        &[
+            "^nvjet_",
+            "^bmm_",
+            "xmma_gemm",
+            "tensorop_*gemm",
+            "s16816gemm",
+            "s1688gemm",
+            "_sgemm_",
+            "tensorop_gemm",
+        ],
+    ),
     (Class::Rope, &["^rope_norm", "^rope_neox", "^rope_multi", "^rope_vision"]),
     (Class::NormRope, &["norm*^rope", "norm*rotary", "qknormrope"]),
     (Class::Rope, &["rotary", "^rope", "cos_kernel_cuda", "sin_kernel_cuda", "neg_kernel_cuda"]),
     (
         Class::Norm,
-        &["rms_norm", "rmsnorm", "layer_norm", "layernorm", "^l2_norm", "l2norm", "qknorm", "^norm_f32", "meanops", "rsqrt_kernel_cuda"],
+        &[
+            "rms_norm",
+            "rmsnorm",
+            "layer_norm",
+            "layernorm",
+            "^l2_norm",
+            "l2norm",
+            "qknorm",
+            "^norm_f32",
+            "meanops",
+            "rsqrt_kernel_cuda",
+        ],
     ),
-    (Class::Activation, &["act_and_mul", "silu", "swiglu", "gelu", "unary_gated", "doactivation", "dogatedactivation", "relu_kernel"]),
-    (Class::Quantise, &["quantize", "_quant_", "^quant_", "cvt_fp16_to_fp4", "fp8_quant", "scaled_fp4_quant", "^awq"]),
     (
-        Class::Product,
-        &["cutlass", "gemv", "gemm", "matmul", "cublaslt::", "dot_kernel"],
+        Class::Activation,
+        &[
+            "act_and_mul",
+            "silu",
+            "swiglu",
+            "gelu",
+            "unary_gated",
+            "doactivation",
+            "dogatedactivation",
+            "relu_kernel",
+        ],
     ),
+    (
+        Class::Quantise,
+        &["quantize", "_quant_", "^quant_", "cvt_fp16_to_fp4", "fp8_quant", "scaled_fp4_quant", "^awq"],
+    ),
+    (Class::Product, &["cutlass", "gemv", "gemm", "matmul", "cublaslt::", "dot_kernel"]),
     (
         Class::Sampling,
-        &["sampling", "argmax", "sbtopk", "mbtopk", "gathertopk", "^topk", "^topp", "^top_k", "^top_p", "multinomial", "penalt", "exponential", "gumbel", "renormprob", "sampledtoken"],
+        &[
+            "sampling",
+            "argmax",
+            "sbtopk",
+            "mbtopk",
+            "gathertopk",
+            "^topk",
+            "^topp",
+            "^top_k",
+            "^top_p",
+            "multinomial",
+            "penalt",
+            "exponential",
+            "gumbel",
+            "renormprob",
+            "sampledtoken",
+        ],
     ),
     (Class::Softmax, &["softmax", "soft_max"]),
-    (Class::Embedding, &["indexselect", "embedding", "get_rows", "vectorized_gather", "lookup_kernel", "lookupkernel"]),
+    (
+        Class::Embedding,
+        &["indexselect", "embedding", "get_rows", "vectorized_gather", "lookup_kernel", "lookupkernel"],
+    ),
     (Class::Copy, &["direct_copy_kernel", "memcpy", "^cpy_", "copy_kernel", "transpose", "^concat_"]),
     (
         Class::Elementwise,
-        &["elementwise", "catarray", "k_bin_bcast", "reduce_kernel", "^scale_f32", "^add_f32", "fillfunctor", "unary_op_kernel", "bcast"],
+        &[
+            "elementwise",
+            "catarray",
+            "k_bin_bcast",
+            "reduce_kernel",
+            "^scale_f32",
+            "^add_f32",
+            "fillfunctor",
+            "unary_op_kernel",
+            "bcast",
+        ],
     ),
 ];
 
@@ -306,7 +413,10 @@ impl Class {
     pub fn of(name: &str) -> Class {
         let lower = name.to_ascii_lowercase();
         let lower = lower.trim();
-        if lower.contains("nccldevkernel") || lower.contains("ncclsymkdevkernel") || lower.starts_with("ncclkernel") {
+        if lower.contains("nccldevkernel")
+            || lower.contains("ncclsymkdevkernel")
+            || lower.starts_with("ncclkernel")
+        {
             return Class::Collective(Collective::in_name(lower));
         }
         if let Some(fused) = lower.strip_prefix("triton_") {

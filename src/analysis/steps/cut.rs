@@ -148,8 +148,10 @@ impl Ruler {
         }
         let fused = !attention.is_empty();
         let ruler = if fused { attention } else { softmax };
-        let (device, n) =
-            ruler.into_iter().max_by_key(|(device, n)| (*n, u16::MAX - device)).ok_or(NoSteps::NoAttention)?;
+        let (device, n) = ruler
+            .into_iter()
+            .max_by_key(|(device, n)| (*n, u16::MAX - device))
+            .ok_or(NoSteps::NoAttention)?;
         if convolutions >= 8 && convolutions * 2 >= n {
             return Err(NoSteps::Convolution);
         }
@@ -397,7 +399,8 @@ impl Marks {
             (Some((_, sampler)), _) => {
                 accept(SymbolKind::Sampling, &sampler.intervals);
                 accept(SymbolKind::Embedding, &sampler.intervals);
-                embedding = of_kind(SymbolKind::Embedding).any(|(_, symbol)| symbol.is_aligned(&sampler.intervals));
+                embedding =
+                    of_kind(SymbolKind::Embedding).any(|(_, symbol)| symbol.is_aligned(&sampler.intervals));
                 Basis::Sampler
             }
             (None, Some((_, lookup))) => {
@@ -424,6 +427,8 @@ struct Boundary {
     at: usize,
     /// Layers before it.
     interval: u32,
+    /// Lookups with products between them.
+    lookups: u32,
 }
 
 /// What was found between two layers.
@@ -431,6 +436,7 @@ struct Boundary {
 struct Between {
     /// The first lookup since the last product.
     embedding: Option<usize>,
+    lookups: u32,
     /// After the last sampling kernel, and the copy that follows it.
     sampled: Option<usize>,
     copied: bool,
@@ -452,11 +458,14 @@ fn boundaries(
     let (mut product_since, mut product_since_sampling) = (true, true);
     let mut interval = 0;
     let close = |between: &Between, interval: u32, found: &mut Vec<Boundary>| {
-        let by_embedding = between.embedding.filter(|at| between.sampled.is_none_or(|sampled| *at >= sampled));
-        let Some(at) = by_embedding.or(between.sampled).or(between.other).or(between.embedding) else { return };
+        let by_embedding =
+            between.embedding.filter(|at| between.sampled.is_none_or(|sampled| *at >= sampled));
+        let Some(at) = by_embedding.or(between.sampled).or(between.other).or(between.embedding) else {
+            return;
+        };
         let far = found.last().is_none_or(|last| interval - last.interval >= layers);
         if between.always || far {
-            found.push(Boundary { at, interval });
+            found.push(Boundary { at, interval, lookups: between.lookups });
         }
     };
     for (i, (work, class)) in works.iter().zip(classes).enumerate() {
@@ -491,6 +500,7 @@ fn boundaries(
         } else if class.is_embedding() {
             if product_since || between.embedding.is_none() {
                 between.embedding = Some(i);
+                between.lookups += 1;
             }
             product_since = false;
         } else if marks.basis == Basis::Copy {
@@ -500,5 +510,12 @@ fn boundaries(
         }
     }
     close(&between, interval, &mut found);
+    // The last interval is not complete. A program that looks up rows in its last layer too has not come to the next step.
+    let usual = found.iter().rev().skip(1).map(|boundary| boundary.lookups).max().unwrap_or(0);
+    if found.last().is_some_and(|last| {
+        last.interval == ruler.layers && between.sampled.is_none() && last.lookups < usual
+    }) {
+        found.pop();
+    }
     found
 }

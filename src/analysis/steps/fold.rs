@@ -30,7 +30,7 @@ const MAX_SEQUENCE: usize = 400_000;
 const PART: usize = 40_000;
 const PART_NS: u64 = 1_000_000_000;
 /// Work that waits to be settled.
-const MAX_PENDING: usize = 1_000_000;
+const MAX_PENDING: usize = 262_144;
 /// Steps and ranges that wait to be taken.
 const MAX_STEPS: usize = 65_536;
 const MAX_RANGES: usize = 4_096;
@@ -233,7 +233,8 @@ impl Fold {
             return;
         }
         if self.pending.len() >= MAX_PENDING {
-            self.settle(u64::MAX);
+            let newest = self.pending.iter().map(|work| work.start_ns).max().unwrap_or(0);
+            self.settle(newest);
         }
         if matches!(work.kind, WorkKind::Kernel { .. })
             && let Some(burst) = self.bursts.iter_mut().rev().find(|burst| burst.from_ns <= work.start_ns)
@@ -329,7 +330,9 @@ impl Fold {
         let burst = self.bursts.iter().rev().find(|burst| burst.from_ns <= work.start_ns);
         match work.kind {
             WorkKind::Kernel { .. } => Some(burst.map_or(0, |burst| burst.from_ns)),
-            _ => burst.filter(|burst| burst.end().is_none_or(|end| work.start_ns <= end)).map(|burst| burst.from_ns),
+            _ => burst
+                .filter(|burst| burst.end().is_none_or(|end| work.start_ns <= end))
+                .map(|burst| burst.from_ns),
         }
     }
 
@@ -354,9 +357,11 @@ impl Fold {
             }
         }
         let burst = self.bursts.iter().find(|burst| burst.from_ns == self.sequence_from);
-        let ended = horizon == u64::MAX || burst.is_some_and(|burst| burst.end().is_some_and(|end| end < horizon));
+        let ended =
+            horizon == u64::MAX || burst.is_some_and(|burst| burst.end().is_some_and(|end| end < horizon));
         if let Some(first) = self.sequence.first() {
-            let long = horizon.saturating_sub(first.start_ns) >= PART_NS && self.sequence.len() * 2 >= self.analyse_at;
+            let long = horizon.saturating_sub(first.start_ns) >= PART_NS
+                && self.sequence.len() * 2 >= self.analyse_at;
             if ended || long || self.sequence.len() >= self.analyse_at {
                 self.analyse(ended);
             }
@@ -383,8 +388,7 @@ impl Fold {
             }
         };
         let prepared = self.prepare(&works, &classes, &cuts, &reports);
-        let hashes: Vec<u64> = prepared.iter().map(|step| step.hash).collect();
-        let repeated = hashes.iter().filter(|hash| hashes.iter().filter(|other| other == hash).count() > 1).count();
+        let repeated = prepared.iter().filter(|step| step.repeats).count();
         let needs_repeats = matches!(cuts.basis, Basis::Repeats | Basis::Graph | Basis::Copy);
         if needs_repeats && prepared.len() >= 2 && repeated * 2 < prepared.len() {
             self.give_up(works, &classes, NoSteps::Irregular, ended);
@@ -406,7 +410,8 @@ impl Fold {
         for i in 0..prepared.len() {
             let step = &prepared[i];
             self.outside(&works[at..step.indices.start], &classes[at..step.indices.start]);
-            let adjacent = (i > 0 && at == step.indices.start).then(|| end_of(&works[prepared[i - 1].indices.clone()]));
+            let adjacent =
+                (i > 0 && at == step.indices.start).then(|| end_of(&works[prepared[i - 1].indices.clone()]));
             let next = works.get(step.indices.end).map(|next| next.start_ns);
             self.close(step, &works, &classes, adjacent, next, &cuts);
             at = step.indices.end;
@@ -441,21 +446,38 @@ impl Fold {
     }
 
     /// Phases, hashes and features of the steps.
-    fn prepare(&mut self, works: &[Work], classes: &[Class], cuts: &Cuts, reports: &[Reported]) -> Vec<Prepared> {
+    fn prepare(
+        &mut self,
+        works: &[Work],
+        classes: &[Class],
+        cuts: &Cuts,
+        reports: &[Reported],
+    ) -> Vec<Prepared> {
         let mut prepared: Vec<Prepared> = cuts
             .steps
             .iter()
             .map(|indices| {
                 let (works, classes) = (&works[indices.clone()], &classes[indices.clone()]);
                 let rows = Rows::of(works, classes);
-                Prepared { indices: indices.clone(), hash: hash_of(works), rows, phase: StepPhase::Other, tokens: None }
+                Prepared {
+                    indices: indices.clone(),
+                    hash: hash_of(works),
+                    repeats: false,
+                    rows,
+                    phase: StepPhase::Other,
+                    tokens: None,
+                }
             })
             .collect();
+        let mut counts: HashMap<u64, u32> = HashMap::new();
+        prepared.iter().for_each(|step| *counts.entry(step.hash).or_default() += 1);
+        prepared.iter_mut().for_each(|step| step.repeats = counts[&step.hash] > 1);
         self.choose_base(&prepared);
         for (i, step) in prepared.iter_mut().enumerate() {
             let (phase, estimate) = step.rows.phase(self.base.as_ref());
             let report = reports.get(i);
-            step.phase = report.map(|report| report.phase).filter(|phase| *phase != StepPhase::Other).unwrap_or(phase);
+            step.phase =
+                report.map(|report| report.phase).filter(|phase| *phase != StepPhase::Other).unwrap_or(phase);
             let reported = report.and_then(|report| report.tokens).map(Tokens::Reported);
             step.tokens = reported.or(estimate.map(Tokens::Estimated));
         }
@@ -464,14 +486,11 @@ impl Fold {
 
     /// A decode step is the one with the fewest rows among those that repeat.
     fn choose_base(&mut self, prepared: &[Prepared]) {
-        let repeats = |step: &&Prepared| {
-            prepared.iter().filter(|other| other.hash == step.hash).nth(1).is_some()
-                || self.recent_counts.contains_key(&step.hash)
-        };
-        let lowest = prepared.iter().filter(repeats).map(|step| step.rows).reduce(|lowest, rows| {
-            if rows.is_below(&lowest) { rows } else { lowest }
-        });
-        let lowest = lowest.or_else(|| self.base.is_none().then(|| prepared.first().map(|step| step.rows))?);
+        let repeats = |step: &&Prepared| step.repeats || self.recent_counts.contains_key(&step.hash);
+        let lower = |lowest: Rows, rows: Rows| if rows.is_below(&lowest) { rows } else { lowest };
+        let lowest = prepared.iter().filter(repeats).map(|step| step.rows).reduce(lower);
+        let lowest =
+            lowest.or_else(|| prepared.first().filter(|_| self.base.is_none()).map(|step| step.rows));
         if let Some(rows) = lowest
             && self.base.as_ref().is_none_or(|base| rows.is_below(base))
         {
@@ -505,7 +524,8 @@ impl Fold {
             .collect();
         let Ok(Some(span)) = in_order(&mut step_works) else { return };
         without_overlap(&mut step_works);
-        let gap = before.filter(|_| step.phase == StepPhase::Decode).map(|end| span.first_ns.saturating_sub(end));
+        let gap =
+            before.filter(|_| step.phase == StepPhase::Decode).map(|end| span.first_ns.saturating_sub(end));
         let sums = &mut self.by_phase[step.phase as usize];
         sums.sums.add_step(&step_works, span, gap);
         sums.overlaps.plus(&overlaps);
@@ -557,7 +577,15 @@ impl Fold {
             WorkKind::Graph { .. } | WorkKind::Sync => return None,
         };
         let Work { start_ns, end_ns, .. } = *work;
-        Some(StepWork { start_ns, end_ns, in_graph: work.graph.is_some(), name, launch, bytes, instance: None })
+        Some(StepWork {
+            start_ns,
+            end_ns,
+            in_graph: work.graph.is_some(),
+            name,
+            launch,
+            bytes,
+            instance: None,
+        })
     }
 
     /// Work of a burst that belongs to no complete step: what marks steps between bursts marks them here too.
@@ -601,7 +629,11 @@ impl Fold {
             Mark::AnyGraph | Mark::Graph(_) => (work.start_ns, true),
             _ => {
                 let since = work.end_ns.saturating_sub(self.reached);
-                let start = if since <= typical.saturating_mul(4) { self.reached } else { work.end_ns.saturating_sub(typical) };
+                let start = if since <= typical.saturating_mul(4) {
+                    self.reached
+                } else {
+                    work.end_ns.saturating_sub(typical)
+                };
                 (start, std::mem::take(&mut self.graph_since_mark))
             }
         };
@@ -624,12 +656,18 @@ impl Fold {
     }
 
     /// Steps by the program's ranges in a burst; `None` where no range began in it.
-    fn reported_steps(&mut self, works: &[Work], cuts: Option<&Cuts>, ended: bool) -> Option<(Cuts, Vec<Reported>)> {
+    fn reported_steps(
+        &mut self,
+        works: &[Work],
+        cuts: Option<&Cuts>,
+        ended: bool,
+    ) -> Option<(Cuts, Vec<Reported>)> {
         let (first, last) = (works.first()?.start_ns, works.last()?.start_ns);
         // What began before the burst was not recorded completely.
         let begin = self.sequence_from.min(first);
         self.reported_while(|start_ns, end_ns| start_ns < begin || end_ns < first);
-        let burst_end = self.bursts.iter().find(|burst| burst.from_ns == self.sequence_from).and_then(Burst::end);
+        let burst_end =
+            self.bursts.iter().find(|burst| burst.from_ns == self.sequence_from).and_then(Burst::end);
         let inside: Vec<(u64, u64, Reported)> =
             self.ranges.iter().copied().filter(|(start, ..)| (begin..=last).contains(start)).collect();
         let complete = |range: &(u64, u64, Reported)| burst_end.is_none_or(|end| range.1 <= end);
@@ -694,8 +732,12 @@ impl Fold {
             });
             if matches!(self.finding, Finding::NotFound(_)) {
                 let between_bursts = Some(Basis::Nvtx);
-                self.finding =
-                    Finding::Steps { basis: Basis::Nvtx, layers: 0, confidence: Confidence::EXACT, between_bursts };
+                self.finding = Finding::Steps {
+                    basis: Basis::Nvtx,
+                    layers: 0,
+                    confidence: Confidence::EXACT,
+                    between_bursts,
+                };
             }
         }
     }
@@ -725,6 +767,8 @@ impl Fold {
 struct Prepared {
     indices: Indices<usize>,
     hash: u64,
+    /// Another step of the burst has the same kernels.
+    repeats: bool,
     rows: Rows,
     phase: StepPhase,
     tokens: Option<Tokens>,

@@ -285,10 +285,21 @@ mod tests {
     #[test]
     fn fused_projections() {
         let layer = [
-            C::Norm, C::Product, C::Rope, C::KvWrite, C::Attention, C::AttentionCombine, C::Product, C::Norm, C::Product,
-            C::Activation, C::Product,
+            C::Norm,
+            C::Product,
+            C::Rope,
+            C::KvWrite,
+            C::Attention,
+            C::AttentionCombine,
+            C::Product,
+            C::Norm,
+            C::Product,
+            C::Activation,
+            C::Product,
         ];
-        let step = [&[C::Embedding][..], &layer, &layer, &[C::Norm, C::Product, C::ProductReduction, C::Sampling]].concat();
+        let step =
+            [&[C::Embedding][..], &layer, &layer, &[C::Norm, C::Product, C::ProductReduction, C::Sampling]]
+                .concat();
         check(
             &step,
             "embedding attn_norm0 qkv0 rope0 rope0 attention0 attention0 attn_out0 mlp_norm0 gate_up0 activation0 down0 \
@@ -301,8 +312,21 @@ mod tests {
     #[test]
     fn separate_projections_as_pytorch_runs_them() {
         let layer = [
-            C::Elementwise, C::Norm, C::Product, C::Product, C::Product, C::Elementwise, C::Attention, C::Product,
-            C::Elementwise, C::Norm, C::Product, C::Activation, C::Product, C::Elementwise, C::Product,
+            C::Elementwise,
+            C::Norm,
+            C::Product,
+            C::Product,
+            C::Product,
+            C::Elementwise,
+            C::Attention,
+            C::Product,
+            C::Elementwise,
+            C::Norm,
+            C::Product,
+            C::Activation,
+            C::Product,
+            C::Elementwise,
+            C::Product,
         ];
         let step = [&[C::Embedding][..], &layer, &layer, &[C::Norm, C::Product, C::Sampling]].concat();
         check(
@@ -316,10 +340,20 @@ mod tests {
     #[test]
     fn attention_of_two_products_and_a_softmax() {
         let layer = [
-            C::Norm, C::Product, C::Rope, C::Product, C::Softmax, C::Product, C::Product, C::Norm, C::Product, C::Activation,
+            C::Norm,
+            C::Product,
+            C::Rope,
+            C::Product,
+            C::Softmax,
+            C::Product,
+            C::Product,
+            C::Norm,
+            C::Product,
+            C::Activation,
             C::Product,
         ];
-        let step = [&[C::Embedding][..], &layer, &layer, &[C::Norm, C::Product, C::Softmax, C::Sampling]].concat();
+        let step =
+            [&[C::Embedding][..], &layer, &layer, &[C::Norm, C::Product, C::Softmax, C::Sampling]].concat();
         check(
             &step,
             "embedding attn_norm0 qkv0 rope0 attention0 attention0 attention0 attn_out0 mlp_norm0 gate_up0 activation0 down0 \
@@ -332,10 +366,24 @@ mod tests {
     fn layers_without_visible_norms_and_with_experts() {
         let layer = [C::Product, C::Attention, C::Product, C::Product, C::Product];
         let step = [&layer[..], &layer, &[C::Product]].concat();
-        check(&step, "qkv0 attention0 attn_out0 gate_up0 down0 qkv1 attention1 attn_out1 gate_up1 down1 lm_head");
+        check(
+            &step,
+            "qkv0 attention0 attn_out0 gate_up0 down0 qkv1 attention1 attn_out1 gate_up1 down1 lm_head",
+        );
         let layer = [
-            C::Norm, C::Quantise, C::Product, C::Attention, C::Product, C::CustomAllReduce, C::Norm, C::Product, C::MoeRouter,
-            C::MoeProduct, C::Activation, C::MoeProduct, C::MoePermute,
+            C::Norm,
+            C::Quantise,
+            C::Product,
+            C::Attention,
+            C::Product,
+            C::CustomAllReduce,
+            C::Norm,
+            C::Product,
+            C::MoeRouter,
+            C::MoeProduct,
+            C::Activation,
+            C::MoeProduct,
+            C::MoePermute,
         ];
         let step = [&layer[..], &layer, &[C::Norm, C::Product]].concat();
         check(

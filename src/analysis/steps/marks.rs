@@ -134,7 +134,8 @@ impl Marks {
         for key in self.steps.iter().flat_map(|step| &step.counts) {
             *counts.entry(*key).or_default() += 1;
         }
-        let enough = |(_, count): &((Mark, u32), u32)| n >= MIN_STEPS && f64::from(*count) >= MIN_SHARE * n as f64;
+        let enough =
+            |(_, count): &((Mark, u32), u32)| n >= MIN_STEPS && f64::from(*count) >= MIN_SHARE * n as f64;
         let best = counts
             .into_iter()
             .filter(enough)

@@ -103,9 +103,15 @@ mod tests {
     fn steps_of_engines_are_read() {
         use StepPhase as P;
         for (text, wanted) in [
-            ("[Executor] _forward_step 12: 1 ctx reqs, 512 ctx tokens, 3 gen reqs", Some((P::Mixed, Some(515)))),
+            (
+                "[Executor] _forward_step 12: 1 ctx reqs, 512 ctx tokens, 3 gen reqs",
+                Some((P::Mixed, Some(515))),
+            ),
             ("[Executor] _forward_step 13: 0 ctx reqs, 0 ctx tokens, 4 gen reqs", Some((P::Decode, Some(4)))),
-            ("[Executor] _forward_step 0: 2 ctx reqs, 64 ctx tokens, 0 gen reqs", Some((P::Prefill, Some(64)))),
+            (
+                "[Executor] _forward_step 0: 2 ctx reqs, 64 ctx tokens, 0 gen reqs",
+                Some((P::Prefill, Some(64))),
+            ),
             ("[Executor] _forward_step", None),
             ("[Executor] _forward_step 3: x ctx reqs", None),
             ("execute_context_1(512)_generation_3(3)", Some((P::Mixed, Some(515)))),

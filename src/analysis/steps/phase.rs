@@ -42,7 +42,8 @@ impl Mean {
 
 impl Rows {
     pub fn of(works: &[Work], classes: &[Class]) -> Rows {
-        let [mut activation, mut norm, mut other, mut sampling, mut norm_rows]: [Mean; 5] = Default::default();
+        let [mut activation, mut norm, mut other, mut sampling, mut norm_rows]: [Mean; 5] =
+            Default::default();
         let mut rows = Rows::default();
         for (work, class) in works.iter().zip(classes) {
             let WorkKind::Kernel { launch, .. } = work.kind else { continue };
@@ -93,7 +94,8 @@ impl Rows {
         let base_rows = base.and_then(|base| base.norm_rows).filter(|rows| *rows <= MANY_ROWS).unwrap_or(1.0);
         let tokens = ratio.map(|ratio| (ratio * base_rows).round().clamp(1.0, f64::from(u32::MAX)) as u32);
         let many = self.norm_rows.is_some_and(|rows| rows > MANY_ROWS);
-        let phase = match (self.attention_decode, self.attention_prefill, ratio.map(|ratio| ratio / sampled)) {
+        let phase = match (self.attention_decode, self.attention_prefill, ratio.map(|ratio| ratio / sampled))
+        {
             (true, true, _) => StepPhase::Mixed,
             // Some engines decode with the kernels of a prefill, so rows decide where they are known.
             (false, true, None) => StepPhase::Prefill,

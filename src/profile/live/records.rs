@@ -78,7 +78,9 @@ pub fn read(bytes: &[u8]) -> Option<Record> {
             };
             work(92, 144, WorkKind::Kernel { name_address: u64_at(104)? as usize, launch })
         }
-        kind::MEMCPY => work(44, 64, WorkKind::Copy { direction: Direction::of_cupti(u8_at(4)?), bytes: u64_at(8)? }),
+        kind::MEMCPY => {
+            work(44, 64, WorkKind::Copy { direction: Direction::of_cupti(u8_at(4)?), bytes: u64_at(8)? })
+        }
         kind::MEMSET => work(44, 64, WorkKind::Memset { bytes: u64_at(8)? }),
         kind::EXTERNAL_CORRELATION if u32_at(4)? == EXTERNAL_KIND => {
             Some(Record::ExternalId { correlation: u32_at(16)?, id: u64_at(8)? })
@@ -89,7 +91,6 @@ pub fn read(bytes: &[u8]) -> Option<Record> {
 
 /// `CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0`: external ids of our own.
 pub const EXTERNAL_KIND: u32 = 3;
-
 
 #[cfg(test)]
 pub mod tests {

@@ -35,7 +35,8 @@ pub struct Program {
 
 pub const ARGMAX: &str = "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::ArgMaxOps<float>, unsigned int, long, 4, 4>>";
 pub const LOOKUP: &str = "void at::native::(anonymous namespace)::indexSelectSmallIndex<c10::BFloat16, long, unsigned int, 2, 2, -2>";
-pub const FLASH: &str = "void pytorch_flash::flash_fwd_splitkv_kernel<Flash_fwd_kernel_traits<64, 64, 256, 4>>";
+pub const FLASH: &str =
+    "void pytorch_flash::flash_fwd_splitkv_kernel<Flash_fwd_kernel_traits<64, 64, 256, 4>>";
 
 impl Program {
     pub fn new(layers: usize, launch: Launch) -> Program {
@@ -99,7 +100,12 @@ impl Program {
     fn push(&mut self, op: &Op, correlation: u32, graph: Option<u32>, gap: u64) {
         let (kind, ns) = match op {
             Op::Kernel(name, blocks, ns) => {
-                let launch = KernelLaunch { grid: [*blocks, 1, 1], block: [128, 1, 1], registers: 32, shared_bytes: 0 };
+                let launch = KernelLaunch {
+                    grid: [*blocks, 1, 1],
+                    block: [128, 1, 1],
+                    registers: 32,
+                    shared_bytes: 0,
+                };
                 (WorkKind::Kernel { name: number(name), launch }, *ns)
             }
             Op::Copy(direction, bytes) => (WorkKind::Copy { direction: *direction, bytes: *bytes }, 1_500),
@@ -144,7 +150,8 @@ pub fn recorded(works: &[Work], bursts: &[(u64, u64)]) -> Vec<Work> {
         match (inside(work.start_ns), work.graph, work.kind) {
             (true, _, _) => found.push(*work),
             (false, Some(id), _) => {
-                let whole = graph.get_or_insert(Work { graph: None, kind: WorkKind::Graph { graph: id }, ..*work });
+                let whole =
+                    graph.get_or_insert(Work { graph: None, kind: WorkKind::Graph { graph: id }, ..*work });
                 whole.end_ns = work.end_ns;
             }
             (false, None, WorkKind::Kernel { .. }) => {}

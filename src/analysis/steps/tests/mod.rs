@@ -59,8 +59,12 @@ fn an_eager_program_has_prefills_and_decode_steps() {
     let ns: f64 = decode.rows.iter().filter_map(|row| row.total_ns).sum();
     assert_eq!(ns, decode.busy_ns as f64, "rows add up to the busy time");
     assert!(decode.busy_ns <= decode.span_ns);
-    let of = |operator| decode.rows.iter().filter(|row| row.operator == Some(operator)).map(|row| row.calls).sum::<u64>();
-    for operator in [Operator::Qkv, Operator::AttentionOutput, Operator::GateUp, Operator::Down, Operator::Attention] {
+    let of = |operator| {
+        decode.rows.iter().filter(|row| row.operator == Some(operator)).map(|row| row.calls).sum::<u64>()
+    };
+    for operator in
+        [Operator::Qkv, Operator::AttentionOutput, Operator::GateUp, Operator::Down, Operator::Attention]
+    {
         assert_eq!(of(operator), 40 * 24, "{operator}");
     }
     assert_eq!((of(Operator::LmHead), of(Operator::Embedding), of(Operator::FinalNorm)), (40, 40, 40));
@@ -83,7 +87,10 @@ fn timelines_have_the_form_of_our_own() {
     let timelines = fold.timelines();
     assert_eq!(timelines.len(), 1);
     let RecordedTimeline { phase, first_ns, timeline } = &timelines[0];
-    assert_eq!((*phase, *first_ns, timeline.phase), (StepPhase::Decode, program.works[0].start_ns, Phase::Decode));
+    assert_eq!(
+        (*phase, *first_ns, timeline.phase),
+        (StepPhase::Decode, program.works[0].start_ns, Phase::Decode)
+    );
     assert_eq!(timeline.spans.len(), 4 * 10 + 3 + 2);
     assert_eq!((timeline.spans[2].operator, timeline.spans[2].layer), (Some(Operator::Qkv), Some(0)));
     assert_eq!((timeline.spans[12].operator, timeline.spans[12].layer), (Some(Operator::Qkv), Some(1)));
@@ -101,7 +108,8 @@ fn steps_are_counted_between_bursts() {
         let mut fold = folded(&program.works, &bursts);
         let steps = steps_of(&mut fold);
         // Before the first burst nothing is known.
-        let unseen = program.works.iter().filter(|work| is_token_copy(work) && work.end_ns < bursts[0].0).count();
+        let unseen =
+            program.works.iter().filter(|work| is_token_copy(work) && work.end_ns < bursts[0].0).count();
         assert_eq!(steps.len(), 3_000 - unseen, "{launch:?} {:?}", fold.finding());
         assert_eq!(phases(&steps).1, steps.len(), "{launch:?}");
         let recorded = steps.iter().filter(|step| step.is_recorded()).count();
@@ -134,7 +142,11 @@ fn nothing_is_claimed_where_nothing_marks_a_step() {
     let steps = steps_of(&mut fold);
     assert!(!steps.is_empty() && steps.iter().all(Step::is_recorded));
     assert!(steps.iter().all(|step| step.start_ns >= first + 50 * MS && step.end_ns <= first + 151 * MS));
-    assert!(fold.finding().to_string().ends_with("Between bursts nothing marks a step."), "{}", fold.finding());
+    assert!(
+        fold.finding().to_string().ends_with("Between bursts nothing marks a step."),
+        "{}",
+        fold.finding()
+    );
 }
 
 #[test]
@@ -160,11 +172,23 @@ fn several_graphs_and_a_tail_of_small_kernels() {
         program.run(back);
         program.eager(&[
             Op::Kernel(ARGMAX, 1, 4_000),
-            Op::Kernel("void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<bool>>", 1, 1_500),
-            Op::Kernel("void at::native::reduce_kernel<512, 1, at::native::ReduceOp<long, MaxNanFunctor<long>>>", 1, 1_500),
+            Op::Kernel(
+                "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<bool>>",
+                1,
+                1_500,
+            ),
+            Op::Kernel(
+                "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<long, MaxNanFunctor<long>>>",
+                1,
+                1_500,
+            ),
             Op::Copy(Direction::DeviceToHost, 1),
             Op::Wait,
-            Op::Kernel("(anonymous namespace)::elementwise_kernel_with_index<int, arange_cuda_out>", 1, 1_500),
+            Op::Kernel(
+                "(anonymous namespace)::elementwise_kernel_with_index<int, arange_cuda_out>",
+                1,
+                1_500,
+            ),
             Op::Copy(Direction::HostToDevice, 8),
         ]);
     }
@@ -202,7 +226,11 @@ fn experts_with_a_top_k_in_every_layer_are_not_steps() {
             let is_norm = matches!(op, Op::Kernel("vllm::fused_add_rms_norm_kernel", ..));
             ops.push(op);
             if is_norm {
-                ops.push(Op::Kernel("void at::native::sbtopk::gatherTopK<float, unsigned int, 2, false>", 1, 2_000));
+                ops.push(Op::Kernel(
+                    "void at::native::sbtopk::gatherTopK<float, unsigned int, 2, false>",
+                    1,
+                    2_000,
+                ));
             }
         }
         program.run(&ops);
@@ -220,8 +248,10 @@ fn a_compiler_names_several_kernels_after_the_embedding() {
     for _ in 0..20 {
         let mut ops = program.model(1);
         ops[0] = Op::Kernel("triton_per_fused__to_copy_add_embedding_mean_mul_pow_rsqrt_0", 1, 2_000);
-        ops[7] = Op::Kernel("triton_per_fused__to_copy__unsafe_view_add_embedding_mean_mul_pow_rsqrt_7", 1, 2_000);
-        ops[11] = Op::Kernel("triton_per_fused__to_copy__unsafe_view_add_embedding_mean_mul_pow_rsqrt_9", 1, 2_000);
+        ops[7] =
+            Op::Kernel("triton_per_fused__to_copy__unsafe_view_add_embedding_mean_mul_pow_rsqrt_7", 1, 2_000);
+        ops[11] =
+            Op::Kernel("triton_per_fused__to_copy__unsafe_view_add_embedding_mean_mul_pow_rsqrt_9", 1, 2_000);
         program.run(&ops);
         program.eager(&[Op::Kernel(ARGMAX, 1, 4_000)]);
     }
@@ -242,7 +272,8 @@ fn other_programs_have_no_steps() {
         Op::Kernel("flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel", 64, 9_000),
         Op::Kernel("void at::native::(anonymous namespace)::cunn_SoftMaxBackward<float>", 14, 6_000),
     ];
-    let convolution = [Op::Kernel("sm80_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc", 64, 9_000)];
+    let convolution =
+        [Op::Kernel("sm80_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc", 64, 9_000)];
     let gather = [Op::Kernel(LOOKUP, 4, 2_000)];
     let hash = [Op::Kernel("sha256_kernel", 4, 2_000), Op::Kernel("void saxpy<float>", 9, 2_000)];
     for (ops, why) in [
@@ -295,7 +326,10 @@ fn a_second_stream_and_device_do_not_disturb() {
     // Copies run on another stream all the while, and a second device does the same work a little later.
     for (i, work) in program.works.iter().enumerate() {
         if i % 50 == 0 {
-            let kind = crate::event::kernels::work::WorkKind::Copy { direction: Direction::HostToDevice, bytes: 1 << 20 };
+            let kind = crate::event::kernels::work::WorkKind::Copy {
+                direction: Direction::HostToDevice,
+                bytes: 1 << 20,
+            };
             works.push(Work { stream: 20, end_ns: work.start_ns + 300_000, kind, ..*work });
         }
         works.push(Work { device: 1, start_ns: work.start_ns + 1_700, end_ns: work.end_ns + 1_700, ..*work });
@@ -322,7 +356,9 @@ fn ranges_of_the_program_are_exact() {
         ranges.push(Range { domain: "trtllm".into(), text, thread: 1, start_ns, end_ns: program.now - 600 });
     }
     let (first, last) = (program.works[0].start_ns, program.now);
-    for bursts in [vec![(1, u64::MAX)], vec![(first + (last - first) / 3, first + (last - first) / 2)], vec![]] {
+    for bursts in
+        [vec![(1, u64::MAX)], vec![(first + (last - first) / 3, first + (last - first) / 2)], vec![]]
+    {
         let mut fold = builder::fold();
         for (from, to) in &bursts {
             fold.begin_burst(*from);
@@ -336,7 +372,10 @@ fn ranges_of_the_program_are_exact() {
         let steps = steps_of(&mut fold);
         assert_eq!(phases(&steps), (3, 57, 0, 0), "{bursts:?}");
         assert!(steps.iter().all(|step| step.basis == Basis::Nvtx && step.confidence == Confidence::EXACT));
-        assert_eq!((steps[0].tokens, steps[1].tokens), (Some(Tokens::Reported(300)), Some(Tokens::Reported(4))));
+        assert_eq!(
+            (steps[0].tokens, steps[1].tokens),
+            (Some(Tokens::Reported(300)), Some(Tokens::Reported(4)))
+        );
         assert_eq!(steps.iter().any(Step::is_recorded), !bursts.is_empty());
     }
 }
@@ -355,10 +394,110 @@ fn batches_of_requests_are_decode() {
     for rows in [1, 1, 1, 4, 4, 4, 4, 32, 32, 32, 1, 1] {
         let model = program.model(rows);
         program.run(&model);
-        program.eager(&[Op::Kernel(ARGMAX, rows, 4_000), Op::Copy(Direction::DeviceToHost, 8 * u64::from(rows))]);
+        program.eager(&[
+            Op::Kernel(ARGMAX, rows, 4_000),
+            Op::Copy(Direction::DeviceToHost, 8 * u64::from(rows)),
+        ]);
     }
     let mut fold = folded_whole(&program.works);
     let steps = steps_of(&mut fold);
     assert_eq!(phases(&steps), (0, 12, 0, 0));
     assert_eq!(steps[8].tokens, Some(Tokens::Estimated(32)));
+}
+
+#[test]
+fn a_server_copies_on_another_stream_and_runs_prompts_without_graphs() {
+    // Decode is one graph, of another number for each size of the batch; a prompt is launched kernel by kernel.
+    let mut program = Program::new(16, Launch::Graph(1));
+    let mut wanted = (0, 0);
+    for i in 0..1_500u32 {
+        let prompt = i % 50 == 0;
+        let batch = 1 + i / 400;
+        program.launch = if prompt { Launch::Eager(1_500) } else { Launch::Graph(batch) };
+        let model = program.model(if prompt { 700 } else { batch });
+        program.run(&model);
+        program.eager(&[Op::Kernel("_topk_topp_kernel", batch, 4_000)]);
+        program.stream = 21;
+        program.eager(&[Op::Copy(Direction::DeviceToHost, 8 * u64::from(batch))]);
+        program.stream = 7;
+        if prompt { wanted.0 += 1 } else { wanted.1 += 1 }
+    }
+    let first = program.works[0].start_ns;
+    let mut fold = folded(&program.works, &[(1, first + 100 * MS)]);
+    let steps = steps_of(&mut fold);
+    assert_eq!(phases(&steps), (wanted.0, wanted.1, 0, 0), "{}", fold.finding());
+    assert!(steps.iter().filter(|step| step.is_recorded()).count() < 200);
+}
+
+#[test]
+fn a_program_that_samples_on_the_host_copies_its_logits() {
+    // llama.cpp: quantised products, and rows are selected in the last layer as well as at the beginning.
+    let mut program = Program::new(8, Launch::Eager(800));
+    let step = |rows: u32| {
+        let (product, attention) = match rows {
+            1 => ("void mul_mat_vec_q<(ggml_type)12, 1, false, false>", "void flash_attn_ext_vec<128, 1>"),
+            _ => ("void mul_mat_q<(ggml_type)12, 128, false>", "void flash_attn_ext_f16<128, 128, 8, 8>"),
+        };
+        let product = || [Op::Kernel("quantize_q8_1", rows, 1_500), Op::Kernel(product, 400, 9_000)];
+        let mut ops = vec![Op::Kernel("void k_get_rows_float<float, float>", rows, 1_500)];
+        for layer in 0..8 {
+            ops.push(Op::Kernel("void rms_norm_f32<1024, true, false>", rows, 2_000));
+            (0..3).for_each(|_| ops.extend(product()));
+            ops.push(Op::Kernel("void rope_neox<true, false, float, float>", rows, 1_500));
+            ops.push(Op::Kernel("void k_set_rows<float, long, __half>", rows, 1_500));
+            ops.push(Op::Kernel(attention, rows * 4, 6_000));
+            ops.extend(product());
+            if layer == 7 {
+                ops.push(Op::Kernel("void k_get_rows_float<float, float>", 1, 1_500));
+            }
+            ops.push(Op::Kernel("void rms_norm_f32<1024, true, false>", rows, 2_000));
+            (0..2).for_each(|_| ops.extend(product()));
+            ops.push(Op::Kernel("void unary_gated_op_kernel<&(op_silu(float)), float>", rows, 1_500));
+            ops.extend(product());
+        }
+        ops.push(Op::Kernel("void rms_norm_f32<1024, true, false>", 1, 2_000));
+        ops.extend(product());
+        ops.push(Op::Copy(Direction::DeviceToHost, 4 * 151_936));
+        ops
+    };
+    for _ in 0..3 {
+        program.run(&step(200));
+        (0..20).for_each(|_| program.run(&step(1)));
+    }
+    let mut fold = folded_whole(&program.works);
+    let steps = steps_of(&mut fold);
+    assert_eq!(phases(&steps), (3, 60, 0, 0), "{}", fold.finding());
+    let windows = fold.windows();
+    let decode = &windows.iter().find(|window| window.phase == StepPhase::Decode).unwrap().window;
+    let of = |operator| {
+        decode.rows.iter().filter(|row| row.operator == Some(operator)).map(|row| row.calls).sum::<u64>()
+    };
+    // Each product with the conversion of its operand.
+    assert_eq!((of(Operator::Qkv), of(Operator::Down), of(Operator::LmHead)), (60 * 48, 60 * 16, 60 * 2));
+}
+
+#[test]
+fn tensor_parallel_ranks_communicate_in_every_layer() {
+    let mut program = Program::new(10, Launch::Eager(1_000));
+    for _ in 0..20 {
+        let mut ops = Vec::new();
+        for op in program.model(1) {
+            let is_norm = matches!(op, Op::Kernel("vllm::fused_add_rms_norm_kernel", ..));
+            if is_norm {
+                ops.push(Op::Kernel(
+                    "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+                    24,
+                    9_000,
+                ));
+            }
+            ops.push(op);
+        }
+        program.run(&ops);
+        program.eager(&[Op::Kernel(ARGMAX, 1, 4_000)]);
+    }
+    let mut fold = folded_whole(&program.works);
+    assert_eq!(steps_of(&mut fold).len(), 20);
+    let windows = fold.windows();
+    let overlaps = windows[0].overlaps.communication;
+    assert_eq!((overlaps.count, overlaps.total_ns, overlaps.exposed_ns), (220, 220 * 9_000, 220 * 9_000));
 }

@@ -165,8 +165,22 @@ fn memory_is_bounded() {
     for i in 0..100_000u32 {
         let name = fold.name(&format!("_kernel_of_shape_{i}"));
         let kind = WorkKind::Kernel { name, launch: KernelLaunch { grid: [i, 1, 1], ..launch } };
-        fold.add(Work { start_ns: now, end_ns: now + 500, stream: 7, device: 0, correlation: i, graph: None, kind });
-        fold.add_range(&Range { domain: "d".into(), text: "decode step".into(), thread: 0, start_ns: now, end_ns: now + 400 });
+        fold.add(Work {
+            start_ns: now,
+            end_ns: now + 500,
+            stream: 7,
+            device: 0,
+            correlation: i,
+            graph: None,
+            kind,
+        });
+        fold.add_range(&Range {
+            domain: "d".into(),
+            text: "decode step".into(),
+            thread: 0,
+            start_ns: now,
+            end_ns: now + 400,
+        });
         now += 1_000_000;
         if i % 1_000 == 0 {
             fold.end_batch(now);
@@ -202,7 +216,11 @@ fn throughput() {
         let windows = fold.windows();
         let seconds = begin.elapsed().as_secs_f64();
         let rate = records as f64 / seconds;
-        println!("{what}: {records} records in {seconds:.2} s, {rate:.0} records/s, {:?}, {} windows", fold.counts(), windows.len());
+        println!(
+            "{what}: {records} records in {seconds:.2} s, {rate:.0} records/s, {:?}, {} windows",
+            fold.counts(),
+            windows.len()
+        );
         #[cfg(not(debug_assertions))]
         assert!(rate >= 500_000.0 || records < 50_000, "{what}: {rate} records/s");
     }

@@ -51,10 +51,13 @@ fn recording(name: &str) -> Recording {
                 if let Some(text) = cells.get(9) {
                     names.push(fold.name(text));
                 }
-                let launch = KernelLaunch { grid: extent(6), block: extent(7), registers: 0, shared_bytes: 0 };
+                let launch =
+                    KernelLaunch { grid: extent(6), block: extent(7), registers: 0, shared_bytes: 0 };
                 WorkKind::Kernel { name: names[number(8) as usize], launch }
             }
-            "c" => WorkKind::Copy { direction: Direction::of_cupti(number(6) as u8), bytes: number(7) as u64 },
+            "c" => {
+                WorkKind::Copy { direction: Direction::of_cupti(number(6) as u8), bytes: number(7) as u64 }
+            }
             "m" => WorkKind::Memset { bytes: number(7) as u64 },
             "g" => WorkKind::Graph { graph: number(5) as u32 },
             _ => WorkKind::Sync,
@@ -78,14 +81,14 @@ impl Recording {
 
     /// Copies of the position to the device: the program makes one for each decode step.
     fn positions(&self) -> usize {
-        let is_position = |work: &&Work| {
-            work.kind == WorkKind::Copy { direction: Direction::HostToDevice, bytes: 8 }
-        };
+        let is_position =
+            |work: &&Work| work.kind == WorkKind::Copy { direction: Direction::HostToDevice, bytes: 8 };
         self.works.iter().filter(is_position).count()
     }
 
     fn of_class(&self, is: impl Fn(Class) -> bool) -> usize {
-        let fits = |work: &&Work| matches!(work.kind, WorkKind::Kernel { name, .. } if is(self.fold.class(name)));
+        let fits =
+            |work: &&Work| matches!(work.kind, WorkKind::Kernel { name, .. } if is(self.fold.class(name)));
         self.works.iter().filter(fits).count()
     }
 }
@@ -165,7 +168,9 @@ fn a_compiled_loop_with_graphs() {
     assert!(steps.iter().filter(|step| step.is_recorded()).all(|step| step.layers == Some(24)));
     let windows = fold.windows();
     let decode = windows.iter().find(|window| window.phase == StepPhase::Decode).unwrap();
-    for (operator, wanted) in [(Operator::AttentionOutput, 24.0), (Operator::GateUp, 48.0), (Operator::LmHead, 1.0)] {
+    for (operator, wanted) in
+        [(Operator::AttentionOutput, 24.0), (Operator::GateUp, 48.0), (Operator::LmHead, 1.0)]
+    {
         assert_eq!(calls(decode, operator), wanted, "{operator}");
     }
     assert!(decode.window.graph_launches * 10 > decode.window.launches * 9);
@@ -198,7 +203,8 @@ pub fn fold_of(path: &Path) -> Fold {
             }
             "kernel" => {
                 let name = *names.entry(cells[8].to_owned()).or_insert_with(|| fold.name(cells[8]));
-                let launch = KernelLaunch { grid: extent(6), block: extent(7), registers: 0, shared_bytes: 0 };
+                let launch =
+                    KernelLaunch { grid: extent(6), block: extent(7), registers: 0, shared_bytes: 0 };
                 WorkKind::Kernel { name, launch }
             }
             "copy" => WorkKind::Copy { direction: Direction::of_cupti(number(6) as u8), bytes: number(7) },
@@ -240,7 +246,10 @@ fn a_given_recording() {
     }
     std::fs::write("/tmp/steps_found.tsv", text).unwrap();
     for window in fold.windows() {
-        println!("{} steps {} launches {} {:?}", window.phase, window.window.steps, window.window.launches, window.overlaps);
+        println!(
+            "{} steps {} launches {} {:?}",
+            window.phase, window.window.steps, window.window.launches, window.overlaps
+        );
         let mut by: std::collections::BTreeMap<&str, (u64, f64)> = Default::default();
         for row in &window.window.rows {
             let sum = by.entry(row.operator.map_or("-", Operator::name)).or_default();
