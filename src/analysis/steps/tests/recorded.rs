@@ -237,14 +237,11 @@ fn a_given_recording() {
     let seconds = begin.elapsed().as_secs_f64();
     let steps = fold.steps();
     println!("{}\n{:?} in {seconds:.2} s", fold.finding(), fold.counts());
-    let mut text = String::new();
-    for step in &steps {
-        text += &format!(
-            "{}\t{}\t{}\t{:?}\t{:?}\t{:?}\t{:?}\n",
-            step.start_ns, step.end_ns, step.phase, step.basis, step.layers, step.launches, step.tokens
-        );
+    if std::env::var_os("LLMPROF_TRACE_STEPS").is_some() {
+        for step in &steps {
+            println!("step\t{}\t{}\t{}\t{}", step.start_ns, step.end_ns, step.phase, step.is_recorded());
+        }
     }
-    std::fs::write("/tmp/steps_found.tsv", text).unwrap();
     for window in fold.windows() {
         println!(
             "{} steps {} launches {} {:?}",
