@@ -13,6 +13,7 @@
 mod class;
 mod cut;
 mod fold;
+mod found;
 mod layers;
 mod marks;
 mod nvtx;
@@ -27,7 +28,8 @@ use serde::Serialize;
 
 pub use class::{Class, Collective, Fused};
 pub use cut::NoSteps;
-pub use fold::{Counts, Finding, Fold, ProgramWindow, RecordedTimeline};
+pub use fold::Fold;
+pub use found::{Counts, Finding, ProgramWindow, RecordedTimeline};
 pub use nvtx::Range;
 pub use overlap::{Exposed, Overlaps};
 

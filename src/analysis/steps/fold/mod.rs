@@ -1,25 +1,24 @@
 //! The fold of device work into steps, windows and timelines, in bounded memory.
 
+mod reported;
+
 use std::{
     collections::{HashMap, VecDeque},
-    fmt,
     ops::Range as Indices,
 };
 
 use super::{
-    Basis, Class, Confidence, NoSteps, Overlaps, Range, Step, StepPhase, Tokens,
+    Basis, Class, Confidence, Counts, Finding, NoSteps, Overlaps, ProgramWindow, Range, RecordedTimeline,
+    Step, StepPhase, Tokens,
     cut::{Cuts, cut},
     layers,
     marks::{Chosen, Mark, Marks},
     nvtx::{self, Reported},
     phase::Rows,
 };
-use crate::event::{
-    KernelWindow, StepTimeline,
-    kernels::{
-        window::{StepSums, StepWork, in_order, timeline, without_overlap},
-        work::{MEMSET, NameId, Names, Work, WorkKind},
-    },
+use crate::event::kernels::{
+    window::{StepSums, StepWork, in_order, timeline, without_overlap},
+    work::{MEMSET, NameId, Names, Work, WorkKind},
 };
 
 /// Records of work arrive within this time of its start, apart from lost ones.
@@ -39,68 +38,6 @@ const MAX_BURSTS: usize = 64;
 const RECENT: usize = 64;
 /// Bursts without steps after which what earlier ones taught is forgotten.
 const FORGET_AFTER: u32 = 3;
-
-/// Kernels of the steps of one phase that ended since the last window, with what ran beside them.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ProgramWindow {
-    /// `Other` has the work outside of steps; its `steps` are 0.
-    pub phase: StepPhase,
-    pub window: KernelWindow,
-    pub overlaps: Overlaps,
-}
-
-/// A step with its timeline. Its time by the run's clock is not set yet.
-#[derive(Debug, Clone, PartialEq)]
-pub struct RecordedTimeline {
-    pub phase: StepPhase,
-    /// The start of its first kernel, by the clock of the records.
-    pub first_ns: u64,
-    pub timeline: StepTimeline,
-}
-
-/// What is known about the steps of the program.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Finding {
-    Steps {
-        basis: Basis,
-        layers: u16,
-        confidence: Confidence,
-        /// How steps are counted between bursts; `None` where nothing marks them.
-        between_bursts: Option<Basis>,
-    },
-    NotFound(NoSteps),
-}
-
-impl fmt::Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Finding::NotFound(why) => write!(f, "No steps found: {why}."),
-            Finding::Steps { basis: Basis::Nvtx, .. } => write!(f, "Steps by {}.", Basis::Nvtx),
-            Finding::Steps { basis, layers, confidence, between_bursts } => {
-                write!(f, "Steps by {basis}: {layers} layers, {confidence}.")?;
-                match between_bursts {
-                    Some(basis) => write!(f, " Between bursts: by {basis}."),
-                    None => write!(f, " Between bursts nothing marks a step."),
-                }
-            }
-        }
-    }
-}
-
-/// The number of steps since the beginning, by phase.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Counts {
-    pub prefill: u64,
-    pub decode: u64,
-    pub mixed: u64,
-    pub other: u64,
-}
-
-impl Counts {
-    pub fn total(&self) -> u64 {
-        self.prefill + self.decode + self.mixed + self.other
-    }
-}
 
 #[derive(Debug, Clone, Copy)]
 struct Burst {
@@ -653,93 +590,6 @@ impl Fold {
             attention_ns: None,
             launches: None,
         });
-    }
-
-    /// Steps by the program's ranges in a burst; `None` where no range began in it.
-    fn reported_steps(
-        &mut self,
-        works: &[Work],
-        cuts: Option<&Cuts>,
-        ended: bool,
-    ) -> Option<(Cuts, Vec<Reported>)> {
-        let (first, last) = (works.first()?.start_ns, works.last()?.start_ns);
-        // What began before the burst was not recorded completely.
-        let begin = self.sequence_from.min(first);
-        self.reported_while(|start_ns, end_ns| start_ns < begin || end_ns < first);
-        let burst_end =
-            self.bursts.iter().find(|burst| burst.from_ns == self.sequence_from).and_then(Burst::end);
-        let inside: Vec<(u64, u64, Reported)> =
-            self.ranges.iter().copied().filter(|(start, ..)| (begin..=last).contains(start)).collect();
-        let complete = |range: &(u64, u64, Reported)| burst_end.is_none_or(|end| range.1 <= end);
-        let at = |t: u64| works.partition_point(|work| work.start_ns < t);
-        // A cut by kernels is more precise: the host runs ahead of the GPU.
-        let starts: Vec<usize> = inside
-            .iter()
-            .enumerate()
-            .map(|(i, (start, ..))| {
-                let from = at(*start);
-                let to = inside.get(i + 1).map_or(works.len(), |(next, ..)| at(*next));
-                let fits = |cut: &&Indices<usize>| (from..to).contains(&cut.start);
-                cuts.and_then(|cuts| cuts.steps.iter().find(fits)).map_or(from, |cut| cut.start)
-            })
-            .collect();
-        let mut steps = Vec::new();
-        let mut reports = Vec::new();
-        let mut open_from = starts.first().copied().unwrap_or(works.len());
-        for (i, range) in inside.iter().enumerate() {
-            let end = match starts.get(i + 1) {
-                Some(end) => *end,
-                None if ended && complete(range) => works.len(),
-                None => break,
-            };
-            if starts[i] < end {
-                steps.push(starts[i]..end);
-                reports.push(range.2);
-                open_from = end;
-            }
-        }
-        if steps.is_empty() {
-            return None;
-        }
-        let taken = inside.len().min(reports.len());
-        let until = inside[taken - 1].0;
-        self.ranges.retain(|(start, ..)| *start > until);
-        let layers = cuts.map_or(0, |cuts| cuts.layers);
-        Some((Cuts { layers, basis: Basis::Nvtx, steps, open_from }, reports))
-    }
-
-    /// Steps by the program's ranges that ended before `t_ns` and whose kernels were not recorded.
-    fn reported_until(&mut self, t_ns: u64) {
-        self.reported_while(|_, end_ns| end_ns < t_ns);
-    }
-
-    fn reported_while(&mut self, is_over: impl Fn(u64, u64) -> bool) {
-        while let Some((start_ns, end_ns, reported)) = self.ranges.front().copied() {
-            if !is_over(start_ns, end_ns) {
-                break;
-            }
-            self.ranges.pop_front();
-            self.emit(Step {
-                start_ns,
-                end_ns,
-                phase: reported.phase,
-                basis: Basis::Nvtx,
-                confidence: Confidence::EXACT,
-                layers: None,
-                tokens: reported.tokens.map(Tokens::Reported),
-                attention_ns: None,
-                launches: None,
-            });
-            if matches!(self.finding, Finding::NotFound(_)) {
-                let between_bursts = Some(Basis::Nvtx);
-                self.finding = Finding::Steps {
-                    basis: Basis::Nvtx,
-                    layers: 0,
-                    confidence: Confidence::EXACT,
-                    between_bursts,
-                };
-            }
-        }
     }
 
     fn remember(&mut self, hash: u64) {
