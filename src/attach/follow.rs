@@ -261,6 +261,8 @@ pub(super) struct Followed {
     timeline_at: Option<Instant>,
     last_said: Instant,
     finding: Option<String>,
+    /// Its bursts are those of the run: workers have theirs at about the same time.
+    leads: bool,
 }
 
 impl Watched {
@@ -320,6 +322,7 @@ impl Watched {
             timeline_at: None,
             last_said: Instant::now(),
             finding: None,
+            leads: false,
         });
     }
 
@@ -329,7 +332,9 @@ impl Watched {
         let now = self.tx.clock().now();
         let mut more = false;
         let due = self.window_at.elapsed() >= WINDOW;
+        let first = self.guests.first().map(Followed::pid);
         for followed in &mut self.guests {
+            followed.leads = self.leading.or(first) == Some(followed.pid());
             if followed.asked != Some(command) {
                 followed.asked = Some(command);
                 followed.guest.ask(command);
@@ -400,7 +405,7 @@ impl Watched {
 
 impl Followed {
     fn read(&mut self, tx: &EventTx, clock: RunClock, said: &mut HashSet<String>) -> bool {
-        let Followed { guest, fold, mode, version, last_said, .. } = self;
+        let Followed { guest, fold, mode, version, last_said, leads, .. } = self;
         let pid = guest.pid;
         let mut count = 0u64;
         let more = guest.read(clock, &mut |what| {
@@ -431,7 +436,9 @@ impl Followed {
                         }
                         _ => return,
                     };
-                    tx.send_at(at, Event::KernelTrace(KernelTrace { tool: tool(*version), state }));
+                    if *leads {
+                        tx.send_at(at, Event::KernelTrace(KernelTrace { tool: tool(*version), state }));
+                    }
                 }
                 Said::Obstacle(obstacle) => {
                     let text = obstacle_text(pid, obstacle);
@@ -458,7 +465,7 @@ impl Followed {
     /// Reads the rest of a program that has ended.
     fn close(&mut self, tx: &EventTx, clock: RunClock, said: &mut HashSet<String>) {
         while self.read(tx, clock, said) {}
-        if self.mode == Mode::Burst {
+        if self.mode == Mode::Burst && self.leads {
             let state = TraceState::Off;
             tx.send(Event::KernelTrace(KernelTrace { tool: tool(self.version), state }));
         }

@@ -10,6 +10,8 @@ use crate::{
 
 /// A longer gap between two steps is a pause: the next step begins another request.
 const PAUSE: Duration = Duration::from_millis(250);
+/// Tokens of a request: a program may decode for hours without a pause.
+const MAX_TOKENS: u32 = 65;
 /// Steps from which the cost of recording is known.
 const MIN_STEPS: u32 = 32;
 
@@ -65,9 +67,13 @@ impl Requests {
         if step.phase == StepPhase::Other {
             return;
         }
+        // A part with recording is apart from one without, and none is so long that it says nothing of how times vary.
         let pause = PAUSE.as_nanos() as u64;
-        let goes_on =
-            self.active.as_ref().is_some_and(|active| step.start_ns.saturating_sub(active.end_ns) < pause);
+        let goes_on = self.active.as_ref().is_some_and(|active| {
+            step.start_ns.saturating_sub(active.end_ns) < pause
+                && active.was_recorded == step.is_recorded()
+                && active.tokens < MAX_TOKENS
+        });
         if step.phase == StepPhase::Prefill || !goes_on {
             self.finish();
             self.start(step, has_prompt);

@@ -86,6 +86,7 @@ pub fn window(steps: u64, gap_ns: u64, in_graphs: bool) -> KernelWindow {
     let launches = step().count() as u64;
     let busy: u64 = step().map(|(_, launch)| launch.2).sum();
     KernelWindow {
+        overlaps: None,
         phase: Phase::Decode,
         steps,
         span_ns: steps * (busy + gap_ns * (launches - 1)),
@@ -100,6 +101,7 @@ pub fn window(steps: u64, gap_ns: u64, in_graphs: bool) -> KernelWindow {
 
 /// Prefills of 512 tokens.
 fn prefill() -> KernelWindow {
+    overlaps: None,
     let row = |operator, name: &str, calls: u64, ns: u64| KernelRow {
         calls,
         total_ns: Some((calls * ns) as f64),
@@ -108,6 +110,7 @@ fn prefill() -> KernelWindow {
         ..KernelRow::named(name)
     };
     KernelWindow {
+        overlaps: None,
         phase: Phase::Prefill,
         steps: 4,
         span_ns: 4 * 12_600_000,

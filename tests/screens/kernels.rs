@@ -405,6 +405,7 @@ fn any_event() -> impl Strategy<Value = Event> {
         let [steps, span_ns, busy_ns, between_ns, launches, dropped] = n.map(u64::from);
         let graph_launches = dropped;
         Event::Kernels(Box::new(KernelWindow {
+            overlaps: None,
             phase,
             steps,
             span_ns,

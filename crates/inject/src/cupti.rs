@@ -25,8 +25,9 @@ const ERROR_IN_USE: Status = 39;
 const BUFFER_BYTES: usize = 256 << 10;
 const SPARE_BUFFERS: usize = 8;
 
-/// The kinds of each mode. Nodes of graphs are not recorded while whole graphs are.
-const LIGHT: [u32; 3] = [kind::GRAPH_TRACE, kind::MEMCPY, kind::SYNCHRONIZATION];
+/// The kinds of each mode. Whole graphs (`GRAPH_TRACE`) would be as cheap, but CUPTI 13.0 crashes in cuGraphLaunch when that kind is
+/// switched while graphs are launched.
+const LIGHT: [u32; 2] = [kind::MEMCPY, kind::SYNCHRONIZATION];
 const BURST: [u32; 4] = [kind::KERNEL, kind::MEMCPY, kind::MEMSET, kind::SYNCHRONIZATION];
 
 pub fn kinds(mode: Mode) -> &'static [u32] {
@@ -151,6 +152,14 @@ impl Cupti {
             check(unsafe { (self.enable)(*wanted) })?;
         }
         Ok(())
+    }
+
+    /// Leaves CUPTI to somebody else. Kinds are one switch for all: those that a profiler needs stay as they are, it switches them off itself.
+    pub fn leave(&self, from: Mode) {
+        if kinds(from).contains(&kind::SYNCHRONIZATION) {
+            // SAFETY: a number.
+            let _ = unsafe { (self.disable)(kind::SYNCHRONIZATION) };
+        }
     }
 
     /// Returns complete buffers, or all.

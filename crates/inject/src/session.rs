@@ -29,7 +29,7 @@ const LOOK: Duration = Duration::from_secs(1);
 const FLUSH: Duration = Duration::from_millis(50);
 const CLOCK: Duration = Duration::from_secs(1);
 /// How often it is asked whether the program profiles itself.
-const ASK: Duration = Duration::from_millis(200);
+const ASK: Duration = Duration::from_millis(100);
 /// A profiler that has not read for so long has stopped.
 const STALLED: Duration = Duration::from_secs(2);
 
@@ -231,7 +231,7 @@ impl Session {
             self.taken = cupti.is_taken();
         }
         if self.taken {
-            self.switch(Mode::Nothing);
+            self.leave(cupti);
             return self.report(Obstacle::InUse);
         }
         set_recording(true);
@@ -290,6 +290,17 @@ impl Session {
         let at_ns = if self.mode == Mode::Burst { cupti.now_ns() } else { at_ns };
         let mode = self.mode;
         WORK.with(|writer| writer.write(Record::Mode { at_ns, mode }));
+    }
+
+    /// Somebody else uses CUPTI.
+    fn leave(&mut self, cupti: Cupti) {
+        if self.mode == Mode::Nothing {
+            return;
+        }
+        cupti.leave(self.mode);
+        self.mode = Mode::Nothing;
+        let at_ns = cupti.now_ns();
+        WORK.with(|writer| writer.write(Record::Mode { at_ns, mode: Mode::Nothing }));
     }
 
     fn report(&mut self, obstacle: Obstacle) {

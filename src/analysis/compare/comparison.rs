@@ -171,10 +171,13 @@ impl Side {
         issues.retain(|issue| issue.severity() == Severity::BlocksComparison);
         Side {
             name: sample.name.clone(),
-            what: format!(
-                "{} as {} on {device} ({}), batch {}, {} prompt and {} output tokens",
-                run.model, run.dtype, run.engine, run.batch, run.prompt_tokens, run.output_tokens
-            ),
+            what: match &run.command {
+                Some(command) => format!("{command} on {device}; its steps are inferred"),
+                None => format!(
+                    "{} as {} on {device} ({}), batch {}, {} prompt and {} output tokens",
+                    run.model, run.dtype, run.engine, run.batch, run.prompt_tokens, run.output_tokens
+                ),
+            },
             requests: sample.measured,
             tpot_cv: coefficient_of_variation(&sample.tpots_ns()),
             blocking_issues: issues,

@@ -397,6 +397,8 @@ struct Boundary {
     at: usize,
     /// Layers before it.
     interval: u32,
+    /// Lookups with products between them.
+    lookups: u32,
 }
 
 /// What was found between two layers.
@@ -404,6 +406,7 @@ struct Boundary {
 struct Between {
     /// The first lookup since the last product.
     embedding: Option<usize>,
+    lookups: u32,
     /// After the last sampling kernel, and the copy that follows it.
     sampled: Option<usize>,
     copied: bool,
@@ -432,7 +435,7 @@ fn boundaries(
         };
         let far = found.last().is_none_or(|last| interval - last.interval >= layers);
         if between.always || far {
-            found.push(Boundary { at, interval });
+            found.push(Boundary { at, interval, lookups: between.lookups });
         }
     };
     for (i, (work, class)) in works.iter().zip(classes).enumerate() {
@@ -467,6 +470,7 @@ fn boundaries(
         } else if class.is_embedding() {
             if product_since || between.embedding.is_none() {
                 between.embedding = Some(i);
+                between.lookups += 1;
             }
             product_since = false;
         } else if marks.basis == Basis::Copy {
@@ -476,5 +480,12 @@ fn boundaries(
         }
     }
     close(&between, interval, &mut found);
+    // The last interval is not complete. A program that looks up rows in its last layer too has not come to the next step.
+    let usual = found.iter().rev().skip(1).map(|boundary| boundary.lookups).max().unwrap_or(0);
+    if found.last().is_some_and(|last| {
+        last.interval == ruler.layers && between.sampled.is_none() && last.lookups < usual
+    }) {
+        found.pop();
+    }
     found
 }

@@ -13,6 +13,7 @@
 mod class;
 mod cut;
 mod fold;
+mod found;
 mod layers;
 mod marks;
 mod nvtx;
@@ -26,7 +27,8 @@ use std::fmt;
 use serde::Serialize;
 
 pub use class::{Class, Collective, Fused};
-pub use fold::{Counts, Fold, ProgramWindow, RecordedTimeline};
+pub use fold::Fold;
+pub use found::{Counts, ProgramWindow, RecordedTimeline};
 pub use nvtx::Range;
 
 use crate::event::Phase;

@@ -68,7 +68,10 @@ fn covered(times: &[(u64, u64)], from: u64, to: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::kernels::work::{Direction, KernelLaunch, NameId};
+    use crate::event::kernels::{
+        Exposed,
+        work::{Direction, KernelLaunch, NameId},
+    };
 
     fn work(start_ns: u64, end_ns: u64, kind: WorkKind) -> Work {
         Work { start_ns, end_ns, stream: 7, device: 0, correlation: 0, graph: None, kind }

@@ -97,13 +97,14 @@ impl Rows {
         let phase = match (self.attention_decode, self.attention_prefill, ratio.map(|ratio| ratio / sampled))
         {
             (true, true, _) => StepPhase::Mixed,
-            (false, true, _) => StepPhase::Prefill,
+            // Some engines decode with the kernels of a prefill, so rows decide where they are known.
+            (false, true, None) => StepPhase::Prefill,
             (_, _, Some(ratio)) if ratio >= PREFILL_RATIO => StepPhase::Prefill,
             (_, _, Some(ratio)) if ratio >= DECODE_RATIO => StepPhase::Mixed,
             (true, _, _) => StepPhase::Decode,
             // All steps have many rows: no decode step was seen yet.
-            (false, false, Some(_)) if many && sampled < 2.0 && base_rows == 1.0 => StepPhase::Prefill,
-            (false, false, _) => StepPhase::Decode,
+            (false, _, Some(_)) if many && sampled < 2.0 && base_rows == 1.0 => StepPhase::Prefill,
+            (false, _, _) => StepPhase::Decode,
         };
         (phase, tokens)
     }

@@ -12,7 +12,7 @@ use unicode_width::UnicodeWidthStr;
 use crate::{
     analysis::trust::Severity,
     base::units::{clock, grouped, millis, percent, rough_seconds, three_digits},
-    event::{Phase, Stamp},
+    event::{Phase, RunStarted, Stamp},
     rundir::Loss,
     tui::{
         view::View,
@@ -117,30 +117,13 @@ fn status<'a>(view: &View<'_>) -> Vec<Vec<Span<'a>>> {
     }
     let (text, style) = phase(view);
     parts.push(vec![Span::styled(format!("{} ", theme.glyphs.dot), style), Span::styled(text, style)]);
-    if let Some(run) = &state.run {
-        // How many requests another program will have is not known.
-        let ratio = |label, done: u32, of: u32| match state.follows() {
-            true => label_value(theme, label, &done.to_string(), ""),
-            false => label_value(theme, label, &format!("{done}/{of}"), ""),
-        };
-        // A run that waits for steady state may do more requests than planned.
-        if state.finished.is_some() {
-            parts.push(ratio("requests", state.requests_done, run.requests.max(state.requests_done)));
-        } else if state.active.as_ref().is_some_and(|active| active.started.warmup) {
-            parts.push(ratio("warm-up", state.warmup_done + 1, run.warmup));
-        } else if state.active.is_some() || state.requests_done > 0 {
-            let done = (state.requests_done + u32::from(state.active.is_some())).max(1);
-            parts.push(ratio("request", done, run.requests.max(done)));
+    match &state.run {
+        // Requests of another program are inferred in parts.
+        Some(_) if state.follows() => {
+            parts.push(label_value(theme, "", &grouped(state.total.all_output_tokens() as i64), "steps"));
         }
-    }
-    if let Some(active) = &state.active {
-        let of = match active.started.output_tokens {
-            0 => active.tokens.to_string(),
-            all => format!("{}/{all}", active.tokens),
-        };
-        parts.push(label_value(theme, "", &of, "tok"));
-    } else if state.finished.is_some() {
-        parts.push(label_value(theme, "", &grouped(state.total.all_output_tokens() as i64), "tok"));
+        Some(run) => parts.extend(progress(view, run)),
+        None => {}
     }
     parts.push(vec![Span::styled(clock(state.now.since(Stamp(0))), theme.text)]);
     if let Some(left) = state.time_left_s().filter(|left| *left >= MIN_LEFT_S) {
@@ -164,6 +147,29 @@ fn status<'a>(view: &View<'_>) -> Vec<Vec<Span<'a>>> {
     }
     if let Some(ms) = state.total.e2e.percentile_ms(50.0) {
         parts.push(label_value(theme, "E2E p50", &millis(ms), ""));
+    }
+    parts
+}
+
+/// Requests and tokens done.
+fn progress<'a>(view: &View<'_>, run: &RunStarted) -> Vec<Vec<Span<'a>>> {
+    let (theme, state) = (view.theme, view.state);
+    let mut parts = Vec::new();
+    let ratio = |label, done: u32, of: u32| label_value(theme, label, &format!("{done}/{of}"), "");
+    // A run that waits for steady state may do more requests than planned.
+    if state.finished.is_some() {
+        parts.push(ratio("requests", state.requests_done, run.requests.max(state.requests_done)));
+    } else if state.active.as_ref().is_some_and(|active| active.started.warmup) {
+        parts.push(ratio("warm-up", state.warmup_done + 1, run.warmup));
+    } else if state.active.is_some() || state.requests_done > 0 {
+        let done = (state.requests_done + u32::from(state.active.is_some())).max(1);
+        parts.push(ratio("request", done, run.requests.max(done)));
+    }
+    if let Some(active) = &state.active {
+        let of = format!("{}/{}", active.tokens, active.started.output_tokens);
+        parts.push(label_value(theme, "", &of, "tok"));
+    } else if state.finished.is_some() {
+        parts.push(label_value(theme, "", &grouped(state.total.all_output_tokens() as i64), "tok"));
     }
     parts
 }

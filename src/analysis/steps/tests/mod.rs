@@ -404,3 +404,100 @@ fn batches_of_requests_are_decode() {
     assert_eq!(phases(&steps), (0, 12, 0, 0));
     assert_eq!(steps[8].tokens, Some(Tokens::Estimated(32)));
 }
+
+#[test]
+fn a_server_copies_on_another_stream_and_runs_prompts_without_graphs() {
+    // Decode is one graph, of another number for each size of the batch; a prompt is launched kernel by kernel.
+    let mut program = Program::new(16, Launch::Graph(1));
+    let mut wanted = (0, 0);
+    for i in 0..1_500u32 {
+        let prompt = i % 50 == 0;
+        let batch = 1 + i / 400;
+        program.launch = if prompt { Launch::Eager(1_500) } else { Launch::Graph(batch) };
+        let model = program.model(if prompt { 700 } else { batch });
+        program.run(&model);
+        program.eager(&[Op::Kernel("_topk_topp_kernel", batch, 4_000)]);
+        program.stream = 21;
+        program.eager(&[Op::Copy(Direction::DeviceToHost, 8 * u64::from(batch))]);
+        program.stream = 7;
+        if prompt { wanted.0 += 1 } else { wanted.1 += 1 }
+    }
+    let first = program.works[0].start_ns;
+    let mut fold = folded(&program.works, &[(1, first + 100 * MS)]);
+    let steps = steps_of(&mut fold);
+    assert_eq!(phases(&steps), (wanted.0, wanted.1, 0, 0), "{}", fold.finding());
+    assert!(steps.iter().filter(|step| step.is_recorded()).count() < 200);
+}
+
+#[test]
+fn a_program_that_samples_on_the_host_copies_its_logits() {
+    // llama.cpp: quantised products, and rows are selected in the last layer as well as at the beginning.
+    let mut program = Program::new(8, Launch::Eager(800));
+    let step = |rows: u32| {
+        let (product, attention) = match rows {
+            1 => ("void mul_mat_vec_q<(ggml_type)12, 1, false, false>", "void flash_attn_ext_vec<128, 1>"),
+            _ => ("void mul_mat_q<(ggml_type)12, 128, false>", "void flash_attn_ext_f16<128, 128, 8, 8>"),
+        };
+        let product = || [Op::Kernel("quantize_q8_1", rows, 1_500), Op::Kernel(product, 400, 9_000)];
+        let mut ops = vec![Op::Kernel("void k_get_rows_float<float, float>", rows, 1_500)];
+        for layer in 0..8 {
+            ops.push(Op::Kernel("void rms_norm_f32<1024, true, false>", rows, 2_000));
+            (0..3).for_each(|_| ops.extend(product()));
+            ops.push(Op::Kernel("void rope_neox<true, false, float, float>", rows, 1_500));
+            ops.push(Op::Kernel("void k_set_rows<float, long, __half>", rows, 1_500));
+            ops.push(Op::Kernel(attention, rows * 4, 6_000));
+            ops.extend(product());
+            if layer == 7 {
+                ops.push(Op::Kernel("void k_get_rows_float<float, float>", 1, 1_500));
+            }
+            ops.push(Op::Kernel("void rms_norm_f32<1024, true, false>", rows, 2_000));
+            (0..2).for_each(|_| ops.extend(product()));
+            ops.push(Op::Kernel("void unary_gated_op_kernel<&(op_silu(float)), float>", rows, 1_500));
+            ops.extend(product());
+        }
+        ops.push(Op::Kernel("void rms_norm_f32<1024, true, false>", 1, 2_000));
+        ops.extend(product());
+        ops.push(Op::Copy(Direction::DeviceToHost, 4 * 151_936));
+        ops
+    };
+    for _ in 0..3 {
+        program.run(&step(200));
+        (0..20).for_each(|_| program.run(&step(1)));
+    }
+    let mut fold = folded_whole(&program.works);
+    let steps = steps_of(&mut fold);
+    assert_eq!(phases(&steps), (3, 60, 0, 0), "{}", fold.finding());
+    let windows = fold.windows();
+    let decode = &windows.iter().find(|window| window.phase == StepPhase::Decode).unwrap().window;
+    let of = |operator| {
+        decode.rows.iter().filter(|row| row.operator == Some(operator)).map(|row| row.calls).sum::<u64>()
+    };
+    // Each product with the conversion of its operand.
+    assert_eq!((of(Operator::Qkv), of(Operator::Down), of(Operator::LmHead)), (60 * 48, 60 * 16, 60 * 2));
+}
+
+#[test]
+fn tensor_parallel_ranks_communicate_in_every_layer() {
+    let mut program = Program::new(10, Launch::Eager(1_000));
+    for _ in 0..20 {
+        let mut ops = Vec::new();
+        for op in program.model(1) {
+            let is_norm = matches!(op, Op::Kernel("vllm::fused_add_rms_norm_kernel", ..));
+            if is_norm {
+                ops.push(Op::Kernel(
+                    "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+                    24,
+                    9_000,
+                ));
+            }
+            ops.push(op);
+        }
+        program.run(&ops);
+        program.eager(&[Op::Kernel(ARGMAX, 1, 4_000)]);
+    }
+    let mut fold = folded_whole(&program.works);
+    assert_eq!(steps_of(&mut fold).len(), 20);
+    let windows = fold.windows();
+    let overlaps = windows[0].window.overlaps.unwrap().communication;
+    assert_eq!((overlaps.count, overlaps.total_ns, overlaps.exposed_ns), (220, 220 * 9_000, 220 * 9_000));
+}

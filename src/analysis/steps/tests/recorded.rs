@@ -1,19 +1,184 @@
-//! Streams recorded on a GPU.
+//! Streams recorded on an H200 while PyTorch ran a decoder of 24 layers: eager, `generate` of transformers, and compiled with
+//! CUDA graphs.
 
 use std::{
     collections::HashMap,
-    io::{BufRead, BufReader},
+    io::{BufRead, BufReader, Read},
     path::Path,
 };
 
 use super::*;
 use crate::{
+    analysis::program,
     base::gz,
     event::kernels::work::{KernelLaunch, NameId, WorkKind},
 };
 
-/// Folds a recorded stream: `kernel`, `copy`, `memset`, `graph` and `wait` records, and `mode` where recording was switched.
-/// Names are written once, as numbers from 0 on in their order.
+/// A recorded stream: its work and its bursts. A line has the kind, the start since the line before, the duration, the
+/// correlation id since the line before, the stream and the graph; then grid, block and the number of the name (with the name
+/// where it is new), or direction and bytes.
+struct Recording {
+    fold: Fold,
+    works: Vec<Work>,
+}
+
+fn recording(name: &str) -> Recording {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/steps").join(name);
+    let file = std::fs::File::open(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let mut text = String::new();
+    gz::decompressed(BufReader::new(file)).read_to_string(&mut text).unwrap();
+    let mut fold = Fold::default();
+    let mut works = Vec::new();
+    let mut names: Vec<NameId> = Vec::new();
+    // By the clock of the fixture; 0 would be no time.
+    let (mut start_ns, mut correlation) = (1u64, 0u32);
+    for line in text.lines() {
+        let cells: Vec<&str> = line.split('\t').collect();
+        let number = |at: usize| cells[at].parse::<i64>().unwrap();
+        if cells[0] == "burst" {
+            fold.begin_burst(number(1) as u64);
+            fold.end_burst(number(2) as u64);
+            continue;
+        }
+        start_ns = start_ns.wrapping_add_signed(number(1));
+        correlation = correlation.wrapping_add_signed(number(3) as i32);
+        let extent = |at: usize| {
+            let mut parts = cells[at].split('x').map(|part| part.parse().unwrap());
+            [parts.next().unwrap(), parts.next().unwrap_or(1), parts.next().unwrap_or(1)]
+        };
+        let kind = match cells[0] {
+            "k" => {
+                if let Some(text) = cells.get(9) {
+                    names.push(fold.name(text));
+                }
+                let launch =
+                    KernelLaunch { grid: extent(6), block: extent(7), registers: 0, shared_bytes: 0 };
+                WorkKind::Kernel { name: names[number(8) as usize], launch }
+            }
+            "c" => {
+                WorkKind::Copy { direction: Direction::of_cupti(number(6) as u8), bytes: number(7) as u64 }
+            }
+            "m" => WorkKind::Memset { bytes: number(7) as u64 },
+            "g" => WorkKind::Graph { graph: number(5) as u32 },
+            _ => WorkKind::Sync,
+        };
+        let graph = Some(number(5) as u32).filter(|graph| *graph != 0 && cells[0] == "k");
+        let end_ns = start_ns + number(2) as u64;
+        works.push(Work { start_ns, end_ns, stream: number(4) as u32, device: 0, correlation, graph, kind });
+    }
+    Recording { fold, works }
+}
+
+impl Recording {
+    fn folded(mut self) -> Fold {
+        for batch in self.works.chunks(1_000) {
+            batch.iter().for_each(|work| self.fold.add(*work));
+            self.fold.end_batch(batch.last().unwrap().start_ns);
+        }
+        self.fold.finish();
+        self.fold
+    }
+
+    /// Copies of the position to the device: the program makes one for each decode step.
+    fn positions(&self) -> usize {
+        let is_position =
+            |work: &&Work| work.kind == WorkKind::Copy { direction: Direction::HostToDevice, bytes: 8 };
+        self.works.iter().filter(is_position).count()
+    }
+
+    fn of_class(&self, is: impl Fn(Class) -> bool) -> usize {
+        let fits =
+            |work: &&Work| matches!(work.kind, WorkKind::Kernel { name, .. } if is(self.fold.class(name)));
+        self.works.iter().filter(fits).count()
+    }
+}
+
+/// Calls of an operator in a step.
+fn calls(window: &ProgramWindow, operator: Operator) -> f64 {
+    let rows = window.window.rows.iter().filter(|row| row.operator == Some(operator));
+    rows.map(|row| row.calls).sum::<u64>() as f64 / window.window.steps as f64
+}
+
+/// What every recording of this model has: three projections, two of the MLP, and the down projection, 24 times.
+fn check_operators(window: &ProgramWindow, products_of_down: f64) {
+    let wanted = [
+        (Operator::Qkv, 72.0),
+        (Operator::AttentionOutput, 24.0),
+        (Operator::GateUp, 48.0),
+        // With the reduction of a split product.
+        (Operator::Down, 24.0 * products_of_down),
+        (Operator::LmHead, 1.0),
+        (Operator::Embedding, 1.0),
+    ];
+    for (operator, wanted) in wanted {
+        assert_eq!(calls(window, operator), wanted, "{operator} in {}", window.phase);
+    }
+}
+
+#[test]
+fn an_eager_loop() {
+    let given = recording("eager.tsv.gz");
+    let script = given.of_class(Class::is_sampling);
+    assert_eq!(script, 9, "four decode steps, a prefill, four decode steps");
+    let mut fold = given.folded();
+    let steps = steps_of(&mut fold);
+    // It begins within the first step.
+    assert_eq!(phases(&steps), (1, script - 1, 0, 0), "{}", fold.finding());
+    assert_eq!(steps[4].phase, StepPhase::Prefill);
+    let Some(Tokens::Estimated(tokens)) = steps[4].tokens else { panic!("{:?}", steps[4]) };
+    assert!((384..=640).contains(&tokens), "{tokens} of 512 tokens");
+    assert!(steps.iter().all(|step| step.layers == Some(24) && step.basis == Basis::Sampler));
+    let windows = fold.windows();
+    check_operators(windows.iter().find(|window| window.phase == StepPhase::Prefill).unwrap(), 1.0);
+    let decode = windows.iter().find(|window| window.phase == StepPhase::Decode).unwrap();
+    check_operators(decode, 2.0);
+    let attention: Vec<f64> = steps.iter().filter_map(|step| step.attention_ns).map(|ns| ns as f64).collect();
+    let remarks: Vec<String> =
+        program::remarks(&decode.window, &attention).iter().map(ToString::to_string).collect();
+    assert!(remarks[0].contains("CUDA graphs or torch.compile would help"), "{remarks:?}");
+    assert!(remarks.iter().any(|remark| remark.contains("shorter than 5 µs")), "{remarks:?}");
+}
+
+#[test]
+fn a_loop_of_transformers() {
+    let given = recording("generate.tsv.gz");
+    let sampled = given.of_class(Class::is_sampling);
+    let to_host = given.works.iter().filter(|work| is_token_copy(work)).count();
+    let mut fold = given.folded();
+    let steps = steps_of(&mut fold);
+    let recorded = steps.iter().filter(|step| step.is_recorded()).count();
+    // The first is under way when the burst begins, the last when it ends.
+    assert!((sampled - 1..=sampled).contains(&recorded), "{recorded} of {sampled}");
+    // The stopping criteria copy two flags to the host; the recording begins and ends within a step.
+    assert!((to_host / 2 - 1..=to_host / 2).contains(&steps.len()), "{} of {to_host} copies", steps.len());
+    assert_eq!(phases(&steps), (0, steps.len(), 0, 0));
+    let windows = fold.windows();
+    check_operators(windows.iter().find(|window| window.phase == StepPhase::Decode).unwrap(), 2.0);
+}
+
+#[test]
+fn a_compiled_loop_with_graphs() {
+    let given = recording("compiled.tsv.gz");
+    let (script, sampled) = (given.positions(), given.of_class(Class::is_sampling));
+    let launched = given.works.iter().filter(|work| matches!(work.kind, WorkKind::Graph { .. })).count();
+    assert!(launched >= 140 && script > launched, "{launched} of {script}");
+    let mut fold = given.folded();
+    let steps = steps_of(&mut fold);
+    assert_eq!(steps.iter().filter(|step| !step.is_recorded()).count(), launched, "{}", fold.finding());
+    let recorded = steps.len() - launched;
+    assert!((sampled - 1..=sampled).contains(&recorded), "{recorded} of {sampled}");
+    assert!(steps.iter().filter(|step| step.is_recorded()).all(|step| step.layers == Some(24)));
+    let windows = fold.windows();
+    let decode = windows.iter().find(|window| window.phase == StepPhase::Decode).unwrap();
+    for (operator, wanted) in
+        [(Operator::AttentionOutput, 24.0), (Operator::GateUp, 48.0), (Operator::LmHead, 1.0)]
+    {
+        assert_eq!(calls(decode, operator), wanted, "{operator}");
+    }
+    assert!(decode.window.graph_launches * 10 > decode.window.launches * 9);
+}
+
+/// Folds a whole recording: `kernel`, `copy`, `memset`, `graph` and `wait` records, and `mode` where recording was switched.
 pub fn fold_of(path: &Path) -> Fold {
     let file = std::fs::File::open(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let lines = BufReader::new(gz::decompressed(BufReader::new(file))).lines();
@@ -68,20 +233,17 @@ pub fn fold_of(path: &Path) -> Fold {
 #[test]
 #[ignore = "needs a recording"]
 fn a_given_recording() {
-    let path = std::env::var("LLMPROF_TRACE").expect("LLMPROF_TRACE");
+    let path = std::env::var("LLMPROF_TRACE").expect("LLMPROF_TRACE is not set");
     let begin = std::time::Instant::now();
     let mut fold = fold_of(Path::new(&path));
     let seconds = begin.elapsed().as_secs_f64();
     let steps = fold.steps();
     println!("{}\n{:?} in {seconds:.2} s", fold.finding(), fold.counts());
-    let mut text = String::new();
-    for step in &steps {
-        text += &format!(
-            "{}\t{}\t{}\t{:?}\t{:?}\t{:?}\t{:?}\n",
-            step.start_ns, step.end_ns, step.phase, step.basis, step.layers, step.launches, step.tokens
-        );
+    if std::env::var_os("LLMPROF_TRACE_STEPS").is_some() {
+        for step in &steps {
+            println!("step\t{}\t{}\t{}\t{}", step.start_ns, step.end_ns, step.phase, step.is_recorded());
+        }
     }
-    std::fs::write("/tmp/steps_found.tsv", text).unwrap();
     for window in fold.windows() {
         println!(
             "{} steps {} launches {} {:?}",

@@ -1,25 +1,25 @@
 //! The fold of device work into steps, windows and timelines, in bounded memory.
 
+mod reported;
+
 use std::{
     collections::{HashMap, VecDeque},
     ops::Range as Indices,
 };
 
 use super::{
-    Basis, Class, Confidence, Finding, NoSteps, Overlaps, Range, Step, StepPhase, Tokens,
+    Basis, Class, Confidence, Counts, Finding, NoSteps, Overlaps, ProgramWindow, Range, RecordedTimeline,
+    Step, StepPhase, Tokens,
     cut::{Cuts, cut},
     layers,
     marks::{Chosen, Mark, Marks},
     nvtx::{self, Reported},
-    overlap::overlaps,
+    overlap,
     phase::Rows,
 };
-use crate::event::{
-    KernelWindow, StepTimeline,
-    kernels::{
-        window::{StepSums, StepWork, in_order, timeline, without_overlap},
-        work::{MEMSET, NameId, Names, Work, WorkKind},
-    },
+use crate::event::kernels::{
+    window::{StepSums, StepWork, in_order, timeline, without_overlap},
+    work::{MEMSET, NameId, Names, Work, WorkKind},
 };
 
 /// Records of work arrive within this time of its start, apart from lost ones.
@@ -30,7 +30,7 @@ const MAX_SEQUENCE: usize = 400_000;
 const PART: usize = 40_000;
 const PART_NS: u64 = 1_000_000_000;
 /// Work that waits to be settled.
-const MAX_PENDING: usize = 1_000_000;
+const MAX_PENDING: usize = 262_144;
 /// Steps and ranges that wait to be taken.
 const MAX_STEPS: usize = 65_536;
 const MAX_RANGES: usize = 4_096;
@@ -39,38 +39,6 @@ const MAX_BURSTS: usize = 64;
 const RECENT: usize = 64;
 /// Bursts without steps after which what earlier ones taught is forgotten.
 const FORGET_AFTER: u32 = 3;
-
-/// Kernels of the steps of one phase that ended since the last window, with what ran beside them.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ProgramWindow {
-    /// `Other` has the work outside of steps; its `steps` are 0.
-    pub phase: StepPhase,
-    pub window: KernelWindow,
-}
-
-/// A step with its timeline. Its time by the run's clock is not set yet.
-#[derive(Debug, Clone, PartialEq)]
-pub struct RecordedTimeline {
-    pub phase: StepPhase,
-    /// The start of its first kernel, by the clock of the records.
-    pub first_ns: u64,
-    pub timeline: StepTimeline,
-}
-
-/// The number of steps since the beginning, by phase.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Counts {
-    pub prefill: u64,
-    pub decode: u64,
-    pub mixed: u64,
-    pub other: u64,
-}
-
-impl Counts {
-    pub fn total(&self) -> u64 {
-        self.prefill + self.decode + self.mixed + self.other
-    }
-}
 
 #[derive(Debug, Clone, Copy)]
 struct Burst {
@@ -203,7 +171,8 @@ impl Fold {
             return;
         }
         if self.pending.len() >= MAX_PENDING {
-            self.settle(u64::MAX);
+            let newest = self.pending.iter().map(|work| work.start_ns).max().unwrap_or(0);
+            self.settle(newest);
         }
         if matches!(work.kind, WorkKind::Kernel { .. })
             && let Some(burst) = self.bursts.iter_mut().rev().find(|burst| burst.from_ns <= work.start_ns)
@@ -358,9 +327,7 @@ impl Fold {
             }
         };
         let prepared = self.prepare(&works, &classes, &cuts, &reports);
-        let hashes: Vec<u64> = prepared.iter().map(|step| step.hash).collect();
-        let repeated =
-            hashes.iter().filter(|hash| hashes.iter().filter(|other| other == hash).count() > 1).count();
+        let repeated = prepared.iter().filter(|step| step.repeats).count();
         let needs_repeats = matches!(cuts.basis, Basis::Repeats | Basis::Graph | Basis::Copy);
         if needs_repeats && prepared.len() >= 2 && repeated * 2 < prepared.len() {
             self.give_up(works, &classes, NoSteps::Irregular, ended);
@@ -434,12 +401,16 @@ impl Fold {
                 Prepared {
                     indices: indices.clone(),
                     hash: hash_of(works),
+                    repeats: false,
                     rows,
                     phase: StepPhase::Other,
                     tokens: None,
                 }
             })
             .collect();
+        let mut counts: HashMap<u64, u32> = HashMap::new();
+        prepared.iter().for_each(|step| *counts.entry(step.hash).or_default() += 1);
+        prepared.iter_mut().for_each(|step| step.repeats = counts[&step.hash] > 1);
         self.choose_base(&prepared);
         for (i, step) in prepared.iter_mut().enumerate() {
             let (phase, estimate) = step.rows.phase(self.base.as_ref());
@@ -454,17 +425,11 @@ impl Fold {
 
     /// A decode step is the one with the fewest rows among those that repeat.
     fn choose_base(&mut self, prepared: &[Prepared]) {
-        let repeats = |step: &&Prepared| {
-            prepared.iter().filter(|other| other.hash == step.hash).nth(1).is_some()
-                || self.recent_counts.contains_key(&step.hash)
-        };
-        let lowest = prepared
-            .iter()
-            .filter(repeats)
-            .map(|step| step.rows)
-            .reduce(|lowest, rows| if rows.is_below(&lowest) { rows } else { lowest });
+        let repeats = |step: &&Prepared| step.repeats || self.recent_counts.contains_key(&step.hash);
+        let lower = |lowest: Rows, rows: Rows| if rows.is_below(&lowest) { rows } else { lowest };
+        let lowest = prepared.iter().filter(repeats).map(|step| step.rows).reduce(lower);
         let lowest =
-            lowest.or_else(|| self.base.is_none().then(|| prepared.first().map(|step| step.rows))?);
+            lowest.or_else(|| prepared.first().filter(|_| self.base.is_none()).map(|step| step.rows));
         if let Some(rows) = lowest
             && self.base.as_ref().is_none_or(|base| rows.is_below(base))
         {
@@ -484,7 +449,7 @@ impl Fold {
     ) {
         let (works, classes) = (&works[step.indices.clone()], &classes[step.indices.clone()]);
         let assigned = layers::assign(works, classes);
-        let overlaps = overlaps(works, classes);
+        let overlaps = overlap::overlaps(works, classes);
         let attention_ns = works
             .iter()
             .zip(classes)
@@ -567,7 +532,7 @@ impl Fold {
         if works.is_empty() {
             return;
         }
-        let overlaps = overlaps(works, classes);
+        let overlaps = overlap::overlaps(works, classes);
         let mut step_works: Vec<StepWork> = works.iter().filter_map(|work| self.step_work(work)).collect();
         if let Ok(Some(span)) = in_order(&mut step_works) {
             without_overlap(&mut step_works);
@@ -629,93 +594,6 @@ impl Fold {
         });
     }
 
-    /// Steps by the program's ranges in a burst; `None` where no range began in it.
-    fn reported_steps(
-        &mut self,
-        works: &[Work],
-        cuts: Option<&Cuts>,
-        ended: bool,
-    ) -> Option<(Cuts, Vec<Reported>)> {
-        let (first, last) = (works.first()?.start_ns, works.last()?.start_ns);
-        // What began before the burst was not recorded completely.
-        let begin = self.sequence_from.min(first);
-        self.reported_while(|start_ns, end_ns| start_ns < begin || end_ns < first);
-        let burst_end =
-            self.bursts.iter().find(|burst| burst.from_ns == self.sequence_from).and_then(Burst::end);
-        let inside: Vec<(u64, u64, Reported)> =
-            self.ranges.iter().copied().filter(|(start, ..)| (begin..=last).contains(start)).collect();
-        let complete = |range: &(u64, u64, Reported)| burst_end.is_none_or(|end| range.1 <= end);
-        let at = |t: u64| works.partition_point(|work| work.start_ns < t);
-        // A cut by kernels is more precise: the host runs ahead of the GPU.
-        let starts: Vec<usize> = inside
-            .iter()
-            .enumerate()
-            .map(|(i, (start, ..))| {
-                let from = at(*start);
-                let to = inside.get(i + 1).map_or(works.len(), |(next, ..)| at(*next));
-                let fits = |cut: &&Indices<usize>| (from..to).contains(&cut.start);
-                cuts.and_then(|cuts| cuts.steps.iter().find(fits)).map_or(from, |cut| cut.start)
-            })
-            .collect();
-        let mut steps = Vec::new();
-        let mut reports = Vec::new();
-        let mut open_from = starts.first().copied().unwrap_or(works.len());
-        for (i, range) in inside.iter().enumerate() {
-            let end = match starts.get(i + 1) {
-                Some(end) => *end,
-                None if ended && complete(range) => works.len(),
-                None => break,
-            };
-            if starts[i] < end {
-                steps.push(starts[i]..end);
-                reports.push(range.2);
-                open_from = end;
-            }
-        }
-        if steps.is_empty() {
-            return None;
-        }
-        let taken = inside.len().min(reports.len());
-        let until = inside[taken - 1].0;
-        self.ranges.retain(|(start, ..)| *start > until);
-        let layers = cuts.map_or(0, |cuts| cuts.layers);
-        Some((Cuts { layers, basis: Basis::Nvtx, steps, open_from }, reports))
-    }
-
-    /// Steps by the program's ranges that ended before `t_ns` and whose kernels were not recorded.
-    fn reported_until(&mut self, t_ns: u64) {
-        self.reported_while(|_, end_ns| end_ns < t_ns);
-    }
-
-    fn reported_while(&mut self, is_over: impl Fn(u64, u64) -> bool) {
-        while let Some((start_ns, end_ns, reported)) = self.ranges.front().copied() {
-            if !is_over(start_ns, end_ns) {
-                break;
-            }
-            self.ranges.pop_front();
-            self.emit(Step {
-                start_ns,
-                end_ns,
-                phase: reported.phase,
-                basis: Basis::Nvtx,
-                confidence: Confidence::EXACT,
-                layers: None,
-                tokens: reported.tokens.map(Tokens::Reported),
-                attention_ns: None,
-                launches: None,
-            });
-            if matches!(self.finding, Finding::NotFound(_)) {
-                let between_bursts = Some(Basis::Nvtx);
-                self.finding = Finding::Steps {
-                    basis: Basis::Nvtx,
-                    layers: 0,
-                    confidence: Confidence::EXACT,
-                    between_bursts,
-                };
-            }
-        }
-    }
-
     fn remember(&mut self, hash: u64) {
         if self.recent.len() == RECENT
             && let Some(oldest) = self.recent.pop_front()
@@ -741,6 +619,8 @@ impl Fold {
 struct Prepared {
     indices: Indices<usize>,
     hash: u64,
+    /// Another step of the burst has the same kernels.
+    repeats: bool,
     rows: Rows,
     phase: StepPhase,
     tokens: Option<Tokens>,
