@@ -101,7 +101,6 @@ pub fn window(steps: u64, gap_ns: u64, in_graphs: bool) -> KernelWindow {
 
 /// Prefills of 512 tokens.
 fn prefill() -> KernelWindow {
-    overlaps: None,
     let row = |operator, name: &str, calls: u64, ns: u64| KernelRow {
         calls,
         total_ns: Some((calls * ns) as f64),

@@ -48,6 +48,7 @@ static const char *LAYER[] = {
 static const int RUNS_US[] = {3, 12, 2, 9, 8, 3, 40, 2, 20};
 
 static uint64_t at;
+static int quick;
 static uint32_t graph_id;
 static uint64_t node;
 
@@ -69,7 +70,8 @@ static void forward(int tokens) {
 }
 
 static void step(int tokens, int graph, const char *name) {
-    at = now() - 600000;
+    // Without waiting, steps take as long as they say, whatever the clock says.
+    at = quick ? at + 50000 : now() - 600000;
     if (graph && tokens == 1 && !standin_enabled(10)) {
         standin_graph(at, at + 500000, ++correlation, 5);
         at += 501000;
@@ -100,6 +102,8 @@ int main(int count, char **arguments) {
     if (!workers[0]) initialise();
     if (strchr(extras, 'f') && !fork()) { sleep_ms(50); exit(0); }
     sleep_ms(400);
+    quick = strchr(extras, 'q') != NULL;
+    at = now();
     char *names = strchr(extras, 'n') ? malloc(100000 * 24) : NULL;
     for (int i = 0; !workers[0] && i < steps; i++) {
         if (i == steps / 3 && strchr(extras, 'p')) standin_take(1);
@@ -112,7 +116,7 @@ int main(int count, char **arguments) {
                 standin_kernel(name, at, at + 100, ++correlation, 1, 0, 0);
             }
         step(i % 64 ? 1 : 128, graph, NULL);
-        if (!strchr(extras, 'q')) sleep_ms(5);
+        if (!quick) sleep_ms(5);
     }
     for (int i = 0; i < 2; i++) if (workers[i]) waitpid(workers[i], NULL, 0);
     printf("%d steps\n", steps);

@@ -1,6 +1,6 @@
 //! The functions of the C library that std does not offer.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_char, c_int, c_long, c_void};
 
 pub const RTLD_NOW: c_int = 2;
 pub const RTLD_NOLOAD: c_int = 4;
@@ -89,7 +89,7 @@ unsafe extern "C" {
     pub fn poll(fds: *mut PollFd, count: u64, timeout_ms: c_int) -> c_int;
     pub fn close(fd: c_int) -> c_int;
     pub fn getuid() -> u32;
-    pub fn gettid() -> i32;
+    fn syscall(number: c_long, ...) -> c_long;
     pub fn clock_gettime(clock: c_int, at: *mut Timespec) -> c_int;
     pub fn pthread_sigmask(how: c_int, new: *const Signals, old: *mut Signals) -> c_int;
     pub fn pthread_atfork(
@@ -106,4 +106,16 @@ pub fn clock_ns(clock: c_int) -> u64 {
     // SAFETY: it writes two numbers.
     unsafe { clock_gettime(clock, &mut at) };
     (at.seconds as u64).wrapping_mul(1_000_000_000).wrapping_add(at.nanoseconds as u64)
+}
+
+/// glibc has `gettid` since 2.30 only.
+#[cfg(target_arch = "x86_64")]
+const GETTID: c_long = 186;
+#[cfg(not(target_arch = "x86_64"))]
+const GETTID: c_long = 178;
+
+/// The number of this thread.
+pub fn thread_id() -> u32 {
+    // SAFETY: no argument.
+    unsafe { syscall(GETTID) as u32 }
 }

@@ -105,8 +105,7 @@ fn edge(domain: *const Registered, make: impl FnOnce(&mut Writer<'_>) -> Option<
         return;
     }
     let at_ns = c::clock_ns(1);
-    // SAFETY: no argument.
-    let thread = unsafe { c::gettid() } as u32;
+    let thread = c::thread_id();
     let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         RANGES.try_with(|writer| {
             // SAFETY: null, or a handle of ours.
