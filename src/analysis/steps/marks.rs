@@ -82,6 +82,8 @@ pub(super) struct Marks {
     typical_ns: u64,
     shortest_ns: u64,
     decode_has_graphs: bool,
+    /// Launches of whole graphs are recorded between bursts.
+    whole_graphs: bool,
 }
 
 /// A mark, how many of it a step has, and how sure that is.
@@ -139,11 +141,20 @@ impl Marks {
         let best = counts
             .into_iter()
             .filter(enough)
+            .filter(|((mark, _), _)| self.whole_graphs || mark.basis() != Basis::Graph)
             .min_by_key(|((mark, each), count)| (*each, u32::MAX - count, mark.rank()));
         self.chosen = best.map(|((mark, each), count)| {
             let confidence = Confidence { confirmed: count, of: n as u32 };
             Chosen { mark, each, confidence }
         });
+    }
+
+    /// A whole graph was recorded: its launches can be marks.
+    pub fn see_whole_graph(&mut self) {
+        if !self.whole_graphs {
+            self.whole_graphs = true;
+            self.choose();
+        }
     }
 
     pub fn chosen(&self) -> Option<Chosen> {
@@ -162,7 +173,7 @@ impl Marks {
 
     /// The phase of a step whose kernels were not recorded.
     pub fn phase(&self, has_graph: bool, length_ns: u64) -> StepPhase {
-        match (self.decode_has_graphs, has_graph) {
+        match (self.decode_has_graphs && self.whole_graphs, has_graph) {
             (true, true) => StepPhase::Decode,
             // Prompts have many lengths: engines run them without graphs.
             (true, false) => StepPhase::Prefill,

@@ -170,6 +170,9 @@ impl Fold {
             self.dropped += 1;
             return;
         }
+        if matches!(work.kind, WorkKind::Graph { .. }) {
+            self.marks.see_whole_graph();
+        }
         if self.pending.len() >= MAX_PENDING {
             let newest = self.pending.iter().map(|work| work.start_ns).max().unwrap_or(0);
             self.settle(newest);
