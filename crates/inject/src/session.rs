@@ -27,6 +27,8 @@ use crate::{
 const LOOK: Duration = Duration::from_secs(1);
 /// How often buffers are collected.
 const FLUSH: Duration = Duration::from_millis(50);
+/// By then what was launched in a burst has run.
+const SETTLE: Duration = Duration::from_millis(100);
 const CLOCK: Duration = Duration::from_secs(1);
 /// How often it is asked whether the program profiles itself.
 const ASK: Duration = Duration::from_millis(100);
@@ -129,6 +131,8 @@ struct Session {
     /// When the current burst began, or the last one.
     burst_at: Instant,
     flush_at: Instant,
+    /// When the rest of a burst is collected.
+    settle_at: Option<Instant>,
     clock_at: Option<Instant>,
     asked_at: Instant,
     taken: bool,
@@ -151,6 +155,7 @@ impl Session {
             line: Vec::new(),
             burst_at: now,
             flush_at: now,
+            settle_at: None,
             clock_at: None,
             asked_at: now,
             taken: false,
@@ -242,6 +247,10 @@ impl Session {
             self.tell_clock(cupti);
         }
         self.switch(wanted);
+        if self.settle_at.is_some_and(|at| Instant::now() >= at) && self.mode == Mode::Light {
+            self.settle_at = None;
+            cupti.flush(true);
+        }
         if self.flush_at.elapsed() >= FLUSH {
             self.flush_at = Instant::now();
             cupti.flush(false);
@@ -288,6 +297,8 @@ impl Session {
         }
         // A burst begins when it is on, and ends when switching it off begins.
         let at_ns = if self.mode == Mode::Burst { cupti.now_ns() } else { at_ns };
+        // Kernels that ran when the burst ended have records that are never complete, and hold back their buffer.
+        self.settle_at = (from == Mode::Burst && self.mode == Mode::Light).then(|| Instant::now() + SETTLE);
         let mode = self.mode;
         WORK.with(|writer| writer.write(Record::Mode { at_ns, mode }));
     }
