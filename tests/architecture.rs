@@ -8,7 +8,7 @@ use std::{
 
 /// Every room with the rooms its code may use, bottom to top: a room uses only rooms that stand before it, so there
 /// are no cycles. Tests may use any room.
-const ROOMS: [(&str, &[&str]); 23] = [
+const ROOMS: [(&str, &[&str]); 24] = [
     ("base", &[]),
     ("process", &["base"]),
     ("tools", &[]),
@@ -19,6 +19,7 @@ const ROOMS: [(&str, &[&str]); 23] = [
     ("analysis", &["base", "event", "model"]),
     ("kernels", &["base", "tools", "event", "analysis"]),
     ("profile", &["tools", "config", "model", "event"]),
+    ("attach", &["base", "event", "analysis"]),
     ("telemetry", &["base", "tools", "config", "event", "analysis", "profile"]),
     ("engine", &["base", "process", "tools", "config", "text", "model", "event", "profile"]),
     ("sim", &["base", "config", "model", "event", "analysis", "telemetry", "engine"]),
@@ -43,6 +44,7 @@ const ROOMS: [(&str, &[&str]); 23] = [
             "analysis",
             "kernels",
             "profile",
+            "attach",
             "telemetry",
             "engine",
             "sim",
@@ -86,6 +88,7 @@ const ROOMS: [(&str, &[&str]); 23] = [
             "event",
             "analysis",
             "kernels",
+            "attach",
             "telemetry",
             "engine",
             "sim",
@@ -131,8 +134,14 @@ const VENDORS: [(&str, &str); 25] = [
 ];
 
 /// The files that start programs. Their command lines hold no word of a file that is not validated (SECURITY.md).
-const STARTS_PROGRAMS: [&str; 5] =
-    ["assets/git.rs", "process/browser.rs", "run/child.rs", "run/rerun/child.rs", "tools/process.rs"];
+const STARTS_PROGRAMS: [&str; 6] = [
+    "assets/git.rs",
+    "attach/program.rs",
+    "process/browser.rs",
+    "run/child.rs",
+    "run/rerun/child.rs",
+    "tools/process.rs",
+];
 
 fn src() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src")

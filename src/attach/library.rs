@@ -6,10 +6,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use sha2::{Digest, Sha256};
-
-/// Writes the library where programs of this user can load it, unless it is there already; returns its path. The name has a hash
-/// of the contents: a program that has loaded an older one keeps it.
+/// Writes the library where programs of this user can load it, unless it is there already; returns its path. A program that has
+/// loaded an older one keeps that: the file is replaced, not written.
 pub fn library_file() -> io::Result<PathBuf> {
     let home = env::var_os("HOME").map(|home| PathBuf::from(home).join(".local/share"));
     let data = env::var_os("XDG_DATA_HOME").map(PathBuf::from).filter(|dir| dir.is_absolute()).or(home);
@@ -23,9 +21,7 @@ pub fn library_file() -> io::Result<PathBuf> {
 
 fn write_into(dir: &Path) -> io::Result<PathBuf> {
     let bytes = llmprof_inject::LIBRARY;
-    let hash = Sha256::digest(bytes);
-    let hash: String = hash.iter().take(6).map(|byte| format!("{byte:02x}")).collect();
-    let path = dir.join(format!("libllmprof_inject-{hash}.so"));
+    let path = dir.join("libllmprof_inject.so");
     if fs::read(&path).is_ok_and(|there| there == bytes) {
         return Ok(path);
     }

@@ -16,7 +16,7 @@ use crate::{
         table,
         units::{bytes, grouped, millis, percent, scaled, three_digits},
     },
-    event::{Level, Phase},
+    event::{Level, Phase, kernels::Group},
     kernels::show::{RowQuery, TableView},
     state::RunState,
 };
@@ -25,6 +25,14 @@ use crate::{
 pub fn kernels_text(state: &RunState, rows: usize) -> String {
     let asked = RowQuery { rows: Some(rows), ..RowQuery::default() };
     let mut parts = Vec::new();
+    // Of another program, its kernels are what was asked for.
+    for phase in [Phase::Prefill, Phase::Decode].into_iter().filter(|_| state.follows()) {
+        let Some(live) = state.kernels.live(phase).filter(|live| live.total.steps > 0) else { continue };
+        let by_operator = RowQuery { group: Group::Operator, ..asked.clone() };
+        let steps = grouped(i64::try_from(live.total.steps).unwrap_or(i64::MAX));
+        parts.push(format!("{} ({steps} recorded steps):", phase.name()));
+        parts.push(TableView::new(&live.table("as recorded"), &by_operator).text());
+    }
     for report in &state.kernels.reports {
         let phase = report.phase.map(|phase| format!(", {}", phase.name())).unwrap_or_default();
         parts.push(line(&format!("{}{phase} ({}):", report.tool, report.file), MAX_LINE));

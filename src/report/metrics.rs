@@ -227,6 +227,27 @@ pub fn metrics_json(state: &RunState) -> Value {
 }
 
 /// The output of `run --json`. Unknown values are null, never zero.
+/// Another program: what it is, how its steps are known, and what limits them.
+fn program_json(state: &RunState) -> Value {
+    let processes = state.programs.all().iter().map(|known| &known.process).collect::<Vec<_>>();
+    let recorded =
+        |phase| state.kernels.live(phase).map(|live| &live.total).filter(|window| window.steps > 0);
+    let kernels = |phase| {
+        let window = recorded(phase)?;
+        Some(
+            json!({"steps": window.steps, "launches": window.launches, "busy_ns": window.busy_ns, "span_ns": window.span_ns,
+                    "between_ns": window.between_ns, "dropped": window.dropped, "remarks": state.kernel_hints(phase)}),
+        )
+    };
+    json!({
+        "command": state.run.as_ref().and_then(|run| run.command.as_deref()),
+        "processes": processes,
+        "steps": state.programs.finding,
+        "prefill": kernels(Phase::Prefill),
+        "decode": kernels(Phase::Decode),
+    })
+}
+
 pub fn run_json(state: &RunState, run_dir: Option<&Path>) -> Value {
     let run = state.run.as_ref();
     let metrics = state.total.summary();
@@ -245,6 +266,7 @@ pub fn run_json(state: &RunState, run_dir: Option<&Path>) -> Value {
         "device": run.map(|r| &r.device),
         "simulated": run.map(|r| r.simulated),
         "perturbed": run.and_then(|r| r.perturbed.as_deref()),
+        "program": state.follows().then(|| program_json(state)),
         "requests": metrics.requests,
         "ttft_ms": latency(metrics.ttft_ms),
         "tpot_ms": latency(metrics.tpot_ms),
