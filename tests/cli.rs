@@ -180,7 +180,8 @@ const DOCUMENTED: [&str; 19] = [
     "trust",
 ];
 /// The other keys.
-const OTHER_KEYS: [&str; 14] = [
+const OTHER_KEYS: [&str; 15] = [
+    "program",
     "cause",
     "kernel_reports",
     "perturbed",
