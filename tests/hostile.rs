@@ -226,6 +226,12 @@ fn no_command_prints_or_writes_what_acts() {
         vec!["doctor", &quoted],
         vec!["doctor", HOSTILE],
         vec!["watch", HOSTILE],
+        vec!["exec", "--headless", "telemetry=none", "--", HOSTILE],
+        vec!["exec", "--headless", "telemetry=none", "--", "true", HOSTILE],
+        vec!["exec", "--json", "telemetry=none", "--", "true", HOSTILE],
+        vec!["attach", HOSTILE],
+        vec!["attach", "1", HOSTILE],
+        vec!["inject", "--print-env", "--format", HOSTILE],
         vec!["demo", HOSTILE],
         vec!["completion", HOSTILE],
         vec!["__complete", "fish", "report", ""],
@@ -238,6 +244,7 @@ fn no_command_prints_or_writes_what_acts() {
     for command in commands {
         let mut program = program(dir.path());
         program.args(&command).env("HF_ENDPOINT", "http://127.0.0.1:9").env("HF_HOME", dir.path().join("hf"));
+        program.env("XDG_DATA_HOME", dir.path());
         let said = said(program.output().unwrap());
         let what = &command[..2.min(command.len())];
         assert_safe(&format!("stdout of {what:?}"), &said.out);
