@@ -38,11 +38,17 @@ program=$out/$name/llmprof-tui
 cp "$target/$TRIPLE/release/llmprof-tui" "$program"
 strip "$program"
 
-# The newest symbol version that the binary asks of glibc, and the libraries that it asks for.
-newest=$(objdump -T "$program" | grep -o 'GLIBC_[0-9.]*' | sed 's/GLIBC_//' | sort -uV | tail -1)
-[ -n "$newest" ] || fail "$program asks for no symbol of glibc"
-[ "$(printf '%s\n' "$newest" "$GLIBC" | sort -V | tail -1)" = "$GLIBC" ] \
-    || fail "the binary needs glibc $newest, which is newer than $GLIBC"
+# The newest symbol version that a file asks of glibc: of the binary, and of the library inside for other programs.
+check_glibc() {
+    local newest
+    newest=$(objdump -T "$1" | grep -o 'GLIBC_[0-9.]*' | sed 's/GLIBC_//' | sort -uV | tail -1)
+    [ -n "$newest" ] || fail "$1 asks for no symbol of glibc"
+    [ "$(printf '%s\n' "$newest" "$GLIBC" | sort -V | tail -1)" = "$GLIBC" ] \
+        || fail "$1 needs glibc $newest, which is newer than $GLIBC"
+}
+check_glibc "$program"
+check_glibc "$(ls -t "$target/$TRIPLE/release/build/"llmprof-inject-*/out/libllmprof_inject.so | head -1)"
+# The libraries that the binary asks for.
 libraries=$(objdump -p "$program" | sed -n 's/^ *NEEDED *//p' | sort | tr '\n' ' ')
 for library in $libraries; do
     case $library in

@@ -190,6 +190,20 @@ fn programs_without_cuda_are_said_to_be_so() {
     assert!(text(&missing.stderr).contains("/nowhere/at/all cannot be started"), "{}", text(&missing.stderr));
 }
 
+#[test]
+fn another_tool_that_was_first_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = llmprof(
+        dir.path(),
+        &["exec", "--headless", "telemetry=none", "--", "printenv", "CUDA_INJECTION64_PATH"],
+    );
+    let done = command.env("CUDA_INJECTION64_PATH", "/opt/nsys/libToolsInjection64.so").output().unwrap();
+    assert_eq!(text(&done.stdout), "/opt/nsys/libToolsInjection64.so\n");
+    assert!(
+        notices(&events(dir.path())).iter().any(|text| text.contains("is injected into the program already"))
+    );
+}
+
 fn wait_for(child: &mut Child, seconds: u64) -> Option<i32> {
     let since = Instant::now();
     while since.elapsed() < Duration::from_secs(seconds) {

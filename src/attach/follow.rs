@@ -189,7 +189,15 @@ impl Follower {
             Target::Start { command, output } => {
                 let library = library_file().map_err(|e| cannot("write the library for the program", e))?;
                 let socket = Socket::for_children().map_err(|e| cannot("listen for the program", e))?;
-                let variables = socket.variables(&library);
+                let mut variables = socket.variables(&library);
+                // There is room for one tool: who was first stays.
+                if let Some(other) = other_tool(|name| std::env::var_os(name)) {
+                    let text = format!(
+                        "{other} is injected into the program already: its kernels are not recorded; run exec without it"
+                    );
+                    self.tx.notice(Level::Warn, "program", foreign::message(&text));
+                    variables.clear();
+                }
                 let program = Program::start(command, variables, *output, self.log.take(), &self.tx)
                     .map_err(|e| e.to_string())?;
                 Ok((vec![socket], Some(program)))
@@ -233,6 +241,13 @@ impl Follower {
             Some(ended) => RunFinished { outcome: Outcome::Failed, cause: Some(ended.to_string()) },
         }
     }
+}
+
+/// The library of another tool, such as nsys, that programs started here load.
+fn other_tool(variable: impl Fn(&str) -> Option<OsString>) -> Option<String> {
+    let names = ["CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH"];
+    let other = names.iter().filter_map(|name| variable(name)).find(|path| !path.is_empty());
+    other.filter(|_| variable(wire::TOKEN).is_none()).map(|path| path.to_string_lossy().into_owned())
 }
 
 /// All processes that are followed.
