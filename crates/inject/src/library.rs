@@ -73,6 +73,8 @@ fn start() {
 /// it begins anew.
 extern "C" fn forked() {
     set_recording(false);
+    // Its end has nothing to wait for.
+    session::FINISHED.store(true, Ordering::Relaxed);
     let socket = session::SOCKET.swap(-1, Ordering::Relaxed);
     if socket >= 0 {
         // SAFETY: the child's copy of the descriptor, which nothing uses.

@@ -38,7 +38,8 @@ const STALLED: Duration = Duration::from_secs(2);
 /// The socket, for a fork's child to close; -1 for none.
 pub static SOCKET: AtomicI32 = AtomicI32::new(-1);
 static FINISHING: AtomicBool = AtomicBool::new(false);
-static FINISHED: AtomicBool = AtomicBool::new(true);
+/// Nothing is left to send.
+pub static FINISHED: AtomicBool = AtomicBool::new(true);
 
 /// Runs until the process ends.
 pub fn run() {
