@@ -1,11 +1,12 @@
 //! The cost of a run's model compared with measurements: MFU, MBU, operators, the roofline.
 
-use super::{HostOperators, LiveKernels, RunState};
+use super::{HostOperators, RunState};
 use crate::{
     analysis::{
         kernel_hints::{self, PhaseKernels},
         operators::{OperatorRow, Spent, operator_rows},
         peaks::{OVERRIDE, Peaks, peaks_of},
+        program::changes,
         roofline::{OperatorBasis, Point, PointBasis, PointKind, Roof, Roofline, Timed, estimated},
         throttle::Work,
     },
@@ -152,15 +153,26 @@ impl RunState {
         let kernels = self.kernels.live(phase).and_then(|live| Some((&live.total, live.launch_meter()?)));
         let Some((window, meter)) = kernels else { return Vec::new() };
         if self.follows() {
-            let remarks = self.kernels.live(phase).map(LiveKernels::remarks).unwrap_or_default();
-            let finding = self.programs.finding.filter(|_| phase == Phase::Decode);
-            return remarks
-                .iter()
-                .map(ToString::to_string)
-                .chain(finding.map(|found| found.to_string()))
-                .collect();
+            return self.program_hints(phase);
         }
         kernel_hints::hints(&PhaseKernels { window, meter, operators: &self.operator_rows(phase) })
+    }
+
+    /// What limits another program, what changed since the last snapshot, and how its steps are known.
+    fn program_hints(&self, phase: Phase) -> Vec<String> {
+        let Some(live) = self.kernels.live(phase) else { return Vec::new() };
+        let mut hints: Vec<String> = live.remarks().iter().map(ToString::to_string).collect();
+        if let Some(snapshot) = self.snapshots.back()
+            && let Some(before) = snapshot.kernels.live(phase)
+        {
+            let changes = changes(&before.as_window(), &live.window);
+            hints.extend(
+                changes.iter().map(|change| format!("Since the snapshot {}: {change}.", snapshot.name)),
+            );
+        }
+        let finding = self.programs.finding.filter(|_| phase == Phase::Decode);
+        hints.extend(finding.map(|found| found.to_string()));
+        hints
     }
 
     /// Phases, operators and kernels with their ceilings.

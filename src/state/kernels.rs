@@ -190,6 +190,19 @@ pub struct StepTable {
     pub table: KernelTable,
 }
 
+impl StepTable {
+    /// The same rows as a window.
+    pub fn as_window(&self) -> KernelWindow {
+        let busy_ns: f64 = self.table.rows.iter().filter_map(|row| row.total_ns).sum();
+        KernelWindow {
+            steps: self.steps,
+            busy_ns: busy_ns as u64,
+            rows: self.table.rows.clone(),
+            ..KernelWindow::default()
+        }
+    }
+}
+
 impl WindowKernels {
     pub fn live(&self, phase: Phase) -> Option<&StepTable> {
         of_phase(&self.live, phase)

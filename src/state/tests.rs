@@ -1,5 +1,8 @@
 use super::*;
-use crate::event::*;
+use crate::event::{
+    kernels::{KernelRow, Overlaps},
+    *,
+};
 
 fn envelope(ms: u64, event: Event) -> Envelope {
     Envelope { t: Stamp(ms * 1_000_000), event }
@@ -408,4 +411,35 @@ fn the_length_of_a_run_is_known_from_its_first_tokens() {
     // Ten requests of 2 s and a hundred tokens of 0.1 s, of which 3 s are over.
     let left = fold(&events).time_left_s().unwrap();
     assert!((left - (10.0 * 12.0 - 3.0)).abs() < 1e-9, "{left}");
+}
+
+#[test]
+fn kernels_of_another_program_are_compared_with_the_last_snapshot() {
+    let run = RunStarted { engine: EngineKind::Program, simulated: false, ..run_started() };
+    let window = |ns: f64| {
+        let row = KernelRow {
+            calls: 10,
+            total_ns: Some(ns),
+            grid: Some([1; 3]),
+            ..KernelRow::named("nvjet_sm90_tst_64x8")
+        };
+        Event::Kernels(Box::new(KernelWindow {
+            phase: Phase::Decode,
+            steps: 10,
+            launches: 10,
+            busy_ns: ns as u64,
+            span_ns: ns as u64,
+            overlaps: Some(Overlaps { kernel_ns: ns as u64, ..Overlaps::default() }),
+            rows: vec![row],
+            ..KernelWindow::default()
+        }))
+    };
+    let mut state = RunState::default();
+    state.apply(&envelope(0, Event::RunStarted(Box::new(run))));
+    state.apply(&envelope(1, window(2e7)));
+    assert_eq!(state.kernel_hints(Phase::Decode), [""; 0]);
+    state.apply(&envelope(2, Event::Snapshot(SnapshotTaken { name: "before".to_owned() })));
+    state.apply(&envelope(3, window(1e7)));
+    let hints = state.kernel_hints(Phase::Decode);
+    assert_eq!(hints, ["Since the snapshot before: product: 2.00 ms → 1.00 ms a step (-1.00 ms, -50 %)."]);
 }
