@@ -82,7 +82,14 @@ unsafe extern "C" {
         each: extern "C" fn(*const Object, usize, *mut c_void) -> c_int,
         data: *mut c_void,
     ) -> c_int;
-    pub fn mmap(at: *mut c_void, bytes: usize, protection: c_int, flags: c_int, fd: c_int, offset: i64) -> *mut c_void;
+    pub fn mmap(
+        at: *mut c_void,
+        bytes: usize,
+        protection: c_int,
+        flags: c_int,
+        fd: c_int,
+        offset: i64,
+    ) -> *mut c_void;
     pub fn munmap(at: *mut c_void, bytes: usize) -> c_int;
     pub fn recvmsg(fd: c_int, message: *mut Msghdr, flags: c_int) -> isize;
     pub fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, bytes: *mut u32) -> c_int;

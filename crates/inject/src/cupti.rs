@@ -49,7 +49,11 @@ pub struct Cupti {
     next_record: unsafe extern "C" fn(*mut u8, usize, *mut *mut u8) -> Status,
     dropped: unsafe extern "C" fn(*mut c_void, u32, *mut usize) -> Status,
     timestamp: unsafe extern "C" fn(*mut u64) -> Status,
-    subscribe: unsafe extern "C" fn(*mut *mut c_void, extern "C" fn(*mut c_void, u32, u32, *const c_void), *mut c_void) -> Status,
+    subscribe: unsafe extern "C" fn(
+        *mut *mut c_void,
+        extern "C" fn(*mut c_void, u32, u32, *const c_void),
+        *mut c_void,
+    ) -> Status,
     unsubscribe: unsafe extern "C" fn(*mut c_void) -> Status,
 }
 
@@ -186,7 +190,9 @@ impl Cupti {
         let mut record = ptr::null_mut();
         // SAFETY: CUPTI has written `valid` bytes of the buffer.
         while unsafe { (self.next_record)(base, valid, &mut record) } == 0 {
-            let Some(offset) = (record as usize).checked_sub(base as usize).filter(|at| *at < valid) else { return };
+            let Some(offset) = (record as usize).checked_sub(base as usize).filter(|at| *at < valid) else {
+                return;
+            };
             // SAFETY: within the valid bytes.
             let bytes = unsafe { std::slice::from_raw_parts(record, valid - offset) };
             if let Some(activity) = layout::read(bytes) {
@@ -280,6 +286,8 @@ fn open() -> Option<*mut c_void> {
     given.iter().map(String::as_str).chain(names).find_map(|path| open(path, c::RTLD_NOW))
 }
 
+// Reason: the type of each function is that of its field.
+#[allow(clippy::missing_transmute_annotations)]
 fn bind(library: *mut c_void) -> Option<Cupti> {
     macro_rules! function {
         ($name:literal) => {{

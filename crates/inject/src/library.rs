@@ -4,16 +4,19 @@
 
 mod c;
 mod cupti;
+#[allow(dead_code)] // our own engine's half
 mod layout;
 mod nvtx;
 mod ring;
 mod session;
+#[allow(dead_code)] // the profiler's half
 mod wire;
 
 use std::{
     ffi::{c_int, c_void},
-    panic, ptr, thread,
+    panic, ptr,
     sync::atomic::{AtomicBool, Ordering},
+    thread,
 };
 
 use ring::Lane;
@@ -43,7 +46,9 @@ pub extern "C" fn InitializeInjection() -> c_int {
 /// # Safety
 /// `export_table` is NVTX's.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn InitializeInjectionNvtx2(export_table: unsafe extern "C" fn(u32) -> *const c_void) -> c_int {
+pub unsafe extern "C" fn InitializeInjectionNvtx2(
+    export_table: unsafe extern "C" fn(u32) -> *const c_void,
+) -> c_int {
     // SAFETY: as above.
     let _ = panic::catch_unwind(|| unsafe { nvtx::install(export_table) });
     1

@@ -40,11 +40,10 @@ const MESSAGE_REGISTERED: i32 = 3;
 
 /// Registered texts and domains: their addresses are the handles. They live as long as the program, and are bounded.
 struct Registered {
-    number: u32,
     text: Box<[u8]>,
 }
 
-static REGISTERED: AtomicU32 = AtomicU32::new(1);
+static REGISTERED: AtomicU32 = AtomicU32::new(0);
 static RANGE_IDS: AtomicU64 = AtomicU64::new(1);
 const MAX_REGISTERED: u32 = 1 << 16;
 
@@ -124,7 +123,8 @@ fn text_number(writer: &mut Writer<'_>, text: *const c_char) -> Option<u32> {
 
 fn message_number(writer: &mut Writer<'_>, attributes: *const Attributes) -> Option<u32> {
     // SAFETY: the caller of NVTX passes attributes or null, of the size that they say.
-    let attributes = unsafe { attributes.as_ref() }.filter(|given| usize::from(given.size) >= size_of::<Attributes>())?;
+    let attributes =
+        unsafe { attributes.as_ref() }.filter(|given| usize::from(given.size) >= size_of::<Attributes>())?;
     match attributes.message_type {
         MESSAGE_TEXT => text_number(writer, attributes.message.cast()),
         MESSAGE_REGISTERED => {
@@ -137,14 +137,13 @@ fn message_number(writer: &mut Writer<'_>, attributes: *const Attributes) -> Opt
 }
 
 fn keep(text: *const c_char) -> *const Registered {
-    let number = REGISTERED.fetch_add(1, Ordering::Relaxed);
-    if text.is_null() || number > MAX_REGISTERED {
+    if text.is_null() || REGISTERED.fetch_add(1, Ordering::Relaxed) >= MAX_REGISTERED {
         return std::ptr::null();
     }
     // SAFETY: the caller of NVTX passes a string.
     let text = unsafe { CStr::from_ptr(text) }.to_bytes();
     let text = text[..text.len().min(crate::wire::MAX_TEXT)].into();
-    Box::into_raw(Box::new(Registered { number, text }))
+    Box::into_raw(Box::new(Registered { text }))
 }
 
 extern "C" fn mark(text: *const c_char) {
@@ -166,7 +165,9 @@ extern "C" fn pop() -> c_int {
 
 extern "C" fn start(text: *const c_char) -> u64 {
     let id = RANGE_IDS.fetch_add(1, Ordering::Relaxed);
-    edge(std::ptr::null(), |writer| Some(EdgeKind::Start { name: text_number(writer, text).unwrap_or(0), id }));
+    edge(std::ptr::null(), |writer| {
+        Some(EdgeKind::Start { name: text_number(writer, text).unwrap_or(0), id })
+    });
     id
 }
 
@@ -180,7 +181,9 @@ extern "C" fn end(id: u64) {
 
 extern "C" fn domain_start(domain: *const Registered, attributes: *const Attributes) -> u64 {
     let id = RANGE_IDS.fetch_add(1, Ordering::Relaxed);
-    edge(domain, |writer| Some(EdgeKind::Start { name: message_number(writer, attributes).unwrap_or(0), id }));
+    edge(domain, |writer| {
+        Some(EdgeKind::Start { name: message_number(writer, attributes).unwrap_or(0), id })
+    });
     id
 }
 

@@ -12,7 +12,10 @@ use std::{
 
 use crate::{
     c,
-    wire::{self, Ends, HEADER_BYTES, Header, MAGIC, RANGE_SLOTS, Record, SHARED_BYTES, SLOT_BYTES, Slot, WORK_SLOTS},
+    wire::{
+        self, Ends, HEADER_BYTES, Header, MAGIC, RANGE_SLOTS, Record, SHARED_BYTES, SLOT_BYTES, Slot,
+        WORK_SLOTS,
+    },
 };
 
 /// Shared memory of the profiler's. It is never unmapped: a thread of the program may be about to write.
@@ -28,7 +31,8 @@ impl Shared {
     /// Maps the memory that a descriptor stands for; `None` if it is not the profiler's.
     pub fn map(fd: c_int) -> Option<Shared> {
         // SAFETY: a new mapping. A profiler that makes its file shorter is our own user's.
-        let base = unsafe { c::mmap(ptr::null_mut(), SHARED_BYTES, c::PROT_READ_WRITE, c::MAP_SHARED, fd, 0) };
+        let base =
+            unsafe { c::mmap(ptr::null_mut(), SHARED_BYTES, c::PROT_READ_WRITE, c::MAP_SHARED, fd, 0) };
         if base == c::MAP_FAILED {
             return None;
         }

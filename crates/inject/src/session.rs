@@ -241,7 +241,8 @@ impl Session {
             return self.report(Obstacle::InUse);
         }
         set_recording(true);
-        let wanted = self.wanted(Duration::from_millis(burst_ms.into()), Duration::from_millis(period_ms.into()));
+        let wanted =
+            self.wanted(Duration::from_millis(burst_ms.into()), Duration::from_millis(period_ms.into()));
         // Before the first record: its times mean nothing without.
         if self.clock_at.is_none_or(|at| at.elapsed() >= CLOCK) {
             self.clock_at = Some(Instant::now());
