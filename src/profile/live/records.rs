@@ -1,18 +1,10 @@
-//! CUPTI's activity records, read from their bytes.
-//!
-//! Only the first fields of a record are read. They are the same in CUDA 12 and 13: new fields are added at the end.
+//! CUPTI's activity records, as far as our own engine uses them. `llmprof_inject::layout` knows where their fields are.
+
+use llmprof_inject::layout::{self, ActivityKind, Bytes};
+
+pub use llmprof_inject::layout::kind;
 
 use crate::event::kernels::work::{Direction, KernelLaunch};
-
-/// Kinds of records that are enabled.
-pub mod kind {
-    pub const MEMCPY: u32 = 1;
-    pub const MEMSET: u32 = 2;
-    pub const DRIVER: u32 = 4;
-    pub const RUNTIME: u32 = 5;
-    pub const KERNEL: u32 = 10;
-    pub const EXTERNAL_CORRELATION: u32 = 39;
-}
 
 /// A record that is used.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,39 +46,28 @@ pub enum WorkKind {
 
 /// The record at the beginning of `bytes`; `None` for other kinds, for external ids of other tools, and for truncated records.
 pub fn read(bytes: &[u8]) -> Option<Record> {
-    let u8_at = |at: usize| bytes.get(at).copied();
-    let u16_at = |at: usize| Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?));
-    let u32_at = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
-    let u64_at = |at: usize| Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
-    let extent_at = |at: usize| Some([u32_at(at)?, u32_at(at + 4)?, u32_at(at + 8)?]);
-    let work = |correlation_at: usize, node_at: usize, kind: WorkKind| {
-        Some(Record::Work(DeviceWork {
-            correlation: u32_at(correlation_at)?,
-            start_ns: u64_at(16)?,
-            end_ns: u64_at(24)?,
-            in_graph: u64_at(node_at)? != 0,
-            kind,
-        }))
-    };
-    match u32_at(0)? {
-        kind::KERNEL => {
-            let launch = KernelLaunch {
-                grid: extent_at(52)?,
-                block: extent_at(64)?,
-                registers: u16_at(6)?,
-                shared_bytes: u32_at(76)?.saturating_add(u32_at(80)?),
-            };
-            work(92, 144, WorkKind::Kernel { name_address: u64_at(104)? as usize, launch })
-        }
-        kind::MEMCPY => {
-            work(44, 64, WorkKind::Copy { direction: Direction::of_cupti(u8_at(4)?), bytes: u64_at(8)? })
-        }
-        kind::MEMSET => work(44, 64, WorkKind::Memset { bytes: u64_at(8)? }),
-        kind::EXTERNAL_CORRELATION if u32_at(4)? == EXTERNAL_KIND => {
-            Some(Record::ExternalId { correlation: u32_at(16)?, id: u64_at(8)? })
-        }
-        _ => None,
+    let fields = Bytes(bytes);
+    if fields.u32(0)? == kind::EXTERNAL_CORRELATION && fields.u32(4)? == EXTERNAL_KIND {
+        return Some(Record::ExternalId { correlation: fields.u32(16)?, id: fields.u64(8)? });
     }
+    let activity = layout::read(bytes)?;
+    let kind = match activity.kind {
+        ActivityKind::Kernel { name_address, grid, block, registers, shared_bytes } => {
+            WorkKind::Kernel { name_address, launch: KernelLaunch { grid, block, registers, shared_bytes } }
+        }
+        ActivityKind::Copy { direction, bytes } => {
+            WorkKind::Copy { direction: Direction::of_cupti(direction), bytes }
+        }
+        ActivityKind::Memset { bytes } => WorkKind::Memset { bytes },
+        ActivityKind::Graph | ActivityKind::Wait { .. } => return None,
+    };
+    Some(Record::Work(DeviceWork {
+        correlation: activity.correlation,
+        start_ns: activity.start_ns,
+        end_ns: activity.end_ns,
+        in_graph: activity.node != 0,
+        kind,
+    }))
 }
 
 /// `CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0`: external ids of our own.
