@@ -43,6 +43,11 @@ fn workload(state: &RunState) -> Vec<String> {
     if let Some(tool) = &run.perturbed {
         lines.push(format!("it ran under {tool}, whose overhead is part of every time"));
     }
+    if state.follows() {
+        lines.push("steps, phases and operators of the program are inferred from its kernels".to_owned());
+        lines.push("a step counts as one token: how many sequences it has is not known".to_owned());
+        return lines;
+    }
     lines.push(
         "a request is one batch of sequences of equal length; requests run one after another".to_owned(),
     );
@@ -52,7 +57,10 @@ fn workload(state: &RunState) -> Vec<String> {
 
 fn times(state: &RunState) -> Vec<String> {
     let mut lines = vec![
-        "a token is timed when its id reaches the host".to_owned(),
+        match state.follows() {
+            true => "a step is timed at the end of its last kernel, or of the copy that marks it".to_owned(),
+            false => "a token is timed when its id reaches the host".to_owned(),
+        },
         "pauses of the workload and time in which the process was stopped are excluded from latencies".to_owned(),
         "percentiles are linear interpolations between the two nearest ranks, exact up to 1,024 samples and to 0.1 % \
          beyond, and need a minimum number of samples (p50: 2, p90: 10, p99: 100)"

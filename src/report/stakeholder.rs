@@ -61,7 +61,8 @@ const READING_TOK_S: f64 = 5.0;
 /// The answer in at most three sentences.
 fn lead(state: &RunState) -> Vec<String> {
     let speed = each_tok_s(state).map(|rate| {
-        format!("An answer grows by {} tokens per second, {}.", three_digits(rate), as_fast_as_reading(rate))
+        let subject = if state.follows() { "Each text of the program" } else { "An answer" };
+        format!("{subject} grows by {} tokens per second, {}.", three_digits(rate), as_fast_as_reading(rate))
     });
     let limit = match (main_cause(state), state.mbu()) {
         (Some(cause), _) => Some(format!("The card is slowed down by {}.", limited_by(cause.limit))),

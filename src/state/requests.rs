@@ -102,7 +102,7 @@ impl ActiveRequest {
     pub(super) fn sample(&self) -> Option<RequestSample> {
         let first = self.first_token?;
         Some(RequestSample {
-            ttft_ns: first.since(self.start).as_nanos() as u64,
+            ttft_ns: (!self.started.joined).then(|| first.since(self.start).as_nanos() as u64),
             decode_ns: self.last_token.since(first).as_nanos() as u64,
             steps: self.tokens.saturating_sub(1),
             batch: self.started.batch,

@@ -113,10 +113,11 @@ impl Metric {
         };
         let tokens = |r: &RequestSample| f64::from(r.steps) * f64::from(r.batch);
         Some(match self {
-            Metric::Ttft(Statistic::Mean) => rates(&|r| term(r.ttft_ns as f64, 1.0)),
-            Metric::Ttft(Statistic::Percentile(percentile)) => {
-                Observations::Values(requests.iter().map(|r| r.ttft_ns as f64).collect(), percentile)
-            }
+            Metric::Ttft(Statistic::Mean) => rates(&|r| term(r.ttft_ns? as f64, 1.0)),
+            Metric::Ttft(Statistic::Percentile(percentile)) => Observations::Values(
+                requests.iter().filter_map(|r| r.ttft_ns).map(|ns| ns as f64).collect(),
+                percentile,
+            ),
             Metric::Tpot(Statistic::Percentile(percentile)) => {
                 Observations::Values(sample.tpots_ns(), percentile)
             }
@@ -126,7 +127,7 @@ impl Metric {
             }
             Metric::DecodeTokS => rates(&|r| term(tokens(r), r.decode_ns as f64)),
             Metric::PrefillTokS => {
-                rates(&|r| term(f64::from(r.prompt_tokens) * f64::from(r.batch), r.ttft_ns as f64))
+                rates(&|r| term(f64::from(r.prompt_tokens) * f64::from(r.batch), r.ttft_ns? as f64))
             }
             Metric::JPerToken => rates(&|r| term(r.decode_j?, tokens(r))),
             Metric::Itl(Statistic::Percentile(_)) | Metric::PeakMemory | Metric::KernelsPerToken => {

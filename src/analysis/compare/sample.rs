@@ -56,7 +56,9 @@ pub struct Sample {
 /// One completed request.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct RequestSample {
-    pub ttft_ns: u64,
+    /// `None` where its beginning was not seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttft_ns: Option<u64>,
     /// From the first token to the last.
     pub decode_ns: u64,
     /// Tokens of one sequence after the first.

@@ -103,7 +103,7 @@ impl SimulatedRun {
             }
             let ttft_ns = (43e6 * slower * (1.0 + self.request_noise * noise::bell(seed(3), nth))) as u64;
             trace.request_ended(Some(RequestSample {
-                ttft_ns,
+                ttft_ns: Some(ttft_ns),
                 decode_ns,
                 steps: self.steps,
                 batch: 1,

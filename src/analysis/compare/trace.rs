@@ -230,7 +230,7 @@ mod tests {
 
     fn request(ms: u64) -> RequestSample {
         RequestSample {
-            ttft_ns: 1_000_000,
+            ttft_ns: Some(1_000_000),
             decode_ns: ms * 1_000_000,
             steps: 10,
             batch: 1,
