@@ -1,7 +1,6 @@
 //! The thread that follows other programs: reads what their libraries say and sends it as events of the run.
 
 use std::{
-    collections::HashSet,
     ffi::OsString,
     fs::File,
     path::Path,
@@ -43,13 +42,12 @@ const EVERYTHING: Duration = Duration::from_secs(10);
 const BURST_MS: u32 = 200;
 /// The share of time in bursts until steps are found.
 const LEARNING_DUTY: f64 = 0.5;
-/// The share of time in bursts while the cost of recording is not known, and the most of it later.
-pub(super) const FIRST_DUTY: f64 = 0.1;
-pub(super) const UNKNOWN_DUTY: f64 = 0.04;
-/// What recording may add to the time of a step, on average.
-pub(super) const MAX_COST: f64 = 0.01;
-/// Processes that are followed at a time.
+/// Processes that are followed at a time, and in all.
 const MAX_GUESTS: usize = 64;
+const MAX_JOINED: u32 = 4096;
+/// Switches of the mode within a window, and obstacles of a process.
+const MAX_SWITCHES: u32 = 200;
+const MAX_OBSTACLES: usize = 8;
 
 /// What to follow.
 #[derive(Debug, Clone)]
@@ -95,9 +93,9 @@ impl Target {
     }
 }
 
-/// What the user wants recorded, shared with the thread.
+/// What the session asks of the thread, and how the program ended.
 #[derive(Debug, Default)]
-pub struct Wanted {
+pub struct ProgramControl {
     /// Everything, for some seconds.
     pub everything: AtomicBool,
     /// The program is to end.
@@ -106,7 +104,7 @@ pub struct Wanted {
     exit_code: AtomicU8,
 }
 
-impl Wanted {
+impl ProgramControl {
     /// The exit code of the program that was started, once it has ended.
     pub fn exit_code(&self) -> Option<u8> {
         self.exit_code.load(Ordering::Acquire).checked_sub(1)
@@ -116,7 +114,7 @@ impl Wanted {
 pub struct Follower {
     pub tx: EventTx,
     pub target: Target,
-    pub wanted: Arc<Wanted>,
+    pub control: Arc<ProgramControl>,
     /// The share of the time in which kernels are recorded; `None` for as much as costs a hundredth.
     pub duty: Option<f64>,
     pub stop: Arc<AtomicBool>,
@@ -146,7 +144,7 @@ impl Follower {
         };
         self.tx.send(Event::Preparing(Preparing { step: waiting.to_owned(), done: 0, total: 1 }));
         let started = Instant::now();
-        let mut watched = Watched::new(self.tx.clone(), self.duty, Arc::clone(&self.wanted));
+        let mut watched = Watched::new(self.tx.clone(), self.duty, Arc::clone(&self.control));
         loop {
             for socket in &sockets {
                 while let Some(guest) = socket.accept() {
@@ -160,7 +158,7 @@ impl Follower {
             }
             let more = watched.read();
             let ended = program.as_mut().and_then(Program::ended);
-            if self.wanted.end.load(Ordering::Relaxed) {
+            if self.control.end.load(Ordering::Relaxed) {
                 program.iter_mut().for_each(Program::end);
             }
             if self.stop.load(Ordering::Acquire) {
@@ -203,11 +201,10 @@ impl Follower {
                 Ok((vec![socket], Some(program)))
             }
             Target::Join { processes } => {
-                let of = |process: &ProcessInfo| {
-                    let token = process.token.clone().unwrap_or_default();
-                    Socket::for_process(process.pid, token)
-                };
-                let sockets: Result<Vec<Socket>, _> = processes.iter().map(of).collect();
+                let dormant =
+                    processes.iter().filter_map(|process| Some((process.pid, process.library.as_ref()?)));
+                let sockets: Result<Vec<Socket>, _> =
+                    dormant.map(|(pid, library)| Socket::for_process(pid, library)).collect();
                 Ok((sockets.map_err(|e| cannot("listen for the program", e))?, None))
             }
         }
@@ -226,7 +223,7 @@ impl Follower {
 
     fn keep_exit_code(&self, ended: Option<Ended>) {
         if let Some(ended) = ended {
-            self.wanted.exit_code.store(ended.exit_code().saturating_add(1), Ordering::Release);
+            self.control.exit_code.store(ended.exit_code().saturating_add(1), Ordering::Release);
         }
     }
 
@@ -256,14 +253,15 @@ struct Watched {
     clock: RunClock,
     guests: Vec<Followed>,
     joined: u32,
-    wanted: Arc<Wanted>,
+    /// It was said that some are not followed.
+    is_full: bool,
+    control: Arc<ProgramControl>,
     duty: Option<f64>,
     everything_until: Option<Instant>,
     window_at: Instant,
     /// The process whose steps are the tokens of the run.
     leading: Option<u32>,
     requests: Requests,
-    said: HashSet<String>,
 }
 
 pub(super) struct Followed {
@@ -275,13 +273,16 @@ pub(super) struct Followed {
     dropped: u64,
     timeline_at: Option<Instant>,
     last_said: Instant,
-    finding: Option<String>,
+    finding: Option<Finding>,
+    /// Obstacles that were reported, and switches of its mode since the last window: a program could say either without end.
+    obstacles: Vec<Obstacle>,
+    switches: u32,
     /// Its bursts are those of the run: workers have theirs at about the same time.
     leads: bool,
 }
 
 impl Watched {
-    fn new(tx: EventTx, duty: Option<f64>, wanted: Arc<Wanted>) -> Watched {
+    fn new(tx: EventTx, duty: Option<f64>, control: Arc<ProgramControl>) -> Watched {
         let clock = RunClock::now(tx.clock().now());
         Watched {
             requests: Requests::new(tx.clone()),
@@ -289,12 +290,12 @@ impl Watched {
             clock,
             guests: Vec::new(),
             joined: 0,
-            wanted,
+            is_full: false,
+            control,
             duty,
             everything_until: None,
             window_at: Instant::now(),
             leading: None,
-            said: HashSet::new(),
         }
     }
 
@@ -316,7 +317,14 @@ impl Watched {
     }
 
     fn join(&mut self, guest: Guest) {
-        if self.guests.len() >= MAX_GUESTS {
+        if self.guests.len() >= MAX_GUESTS || self.joined >= MAX_JOINED {
+            if !std::mem::replace(&mut self.is_full, true) {
+                let text = format!(
+                    "more than {MAX_GUESTS} processes at a time: process {} is not followed",
+                    guest.pid
+                );
+                self.tx.notice(Level::Warn, "program", text);
+            }
             return;
         }
         self.joined += 1;
@@ -337,6 +345,8 @@ impl Watched {
             timeline_at: None,
             last_said: Instant::now(),
             finding: None,
+            obstacles: Vec::new(),
+            switches: 0,
             leads: false,
         });
     }
@@ -354,7 +364,7 @@ impl Watched {
                 followed.asked = Some(command);
                 followed.guest.ask(command);
             }
-            more |= followed.read(&self.tx, self.clock, &mut self.said);
+            more |= followed.read(&self.tx, self.clock);
             followed.fold.end_batch(now.0);
             self.requests.take(&mut self.leading, followed);
             if due {
@@ -374,7 +384,7 @@ impl Watched {
     }
 
     fn part(&mut self, mut followed: Followed) {
-        followed.close(&self.tx, self.clock, &mut self.said);
+        followed.close(&self.tx, self.clock);
         self.requests.take(&mut self.leading, &mut followed);
         followed.report(&self.tx);
         if self.leading == Some(followed.guest.pid) {
@@ -393,12 +403,12 @@ impl Watched {
 
     /// What the libraries are to record now.
     fn command(&mut self) -> Command {
-        if self.wanted.everything.load(Ordering::Acquire) {
+        if self.control.everything.load(Ordering::Acquire) {
             let until = *self.everything_until.get_or_insert_with(|| Instant::now() + EVERYTHING);
             if Instant::now() < until {
                 return Command::Record { burst_ms: 1, period_ms: 1 };
             }
-            self.wanted.everything.store(false, Ordering::Release);
+            self.control.everything.store(false, Ordering::Release);
         }
         self.everything_until = None;
         let are_steps_known = self.leading.is_some();
@@ -419,8 +429,8 @@ impl Watched {
 }
 
 impl Followed {
-    fn read(&mut self, tx: &EventTx, clock: RunClock, said: &mut HashSet<String>) -> bool {
-        let Followed { guest, fold, mode, version, last_said, leads, .. } = self;
+    fn read(&mut self, tx: &EventTx, clock: RunClock) -> bool {
+        let Followed { guest, fold, mode, version, last_said, leads, obstacles, switches, .. } = self;
         let pid = guest.pid;
         let mut count = 0u64;
         let more = guest.read(clock, &mut |what| {
@@ -451,14 +461,15 @@ impl Followed {
                         }
                         _ => return,
                     };
-                    if *leads {
+                    *switches += 1;
+                    if *leads && *switches <= MAX_SWITCHES {
                         tx.send_at(at, Event::KernelTrace(KernelTrace { tool: tool(*version), state }));
                     }
                 }
                 Said::Obstacle(obstacle) => {
-                    let text = obstacle_text(pid, obstacle);
-                    if said.insert(text.clone()) {
-                        tx.notice(Level::Warn, "program", text);
+                    if obstacles.len() < MAX_OBSTACLES && !obstacles.contains(&obstacle) {
+                        obstacles.push(obstacle);
+                        tx.notice(Level::Warn, "program", obstacle_text(pid, obstacle));
                     }
                 }
                 Said::Version(number) => *version = Some(number),
@@ -467,6 +478,10 @@ impl Followed {
         });
         if count > 0 {
             *last_said = Instant::now();
+        }
+        if *switches > MAX_SWITCHES {
+            // No library of ours does that.
+            guest.is_gone = true;
         }
         let dropped = self.guest.dropped();
         self.fold.add_dropped(dropped.saturating_sub(self.dropped));
@@ -478,8 +493,8 @@ impl Followed {
     }
 
     /// Reads the rest of a program that has ended.
-    fn close(&mut self, tx: &EventTx, clock: RunClock, said: &mut HashSet<String>) {
-        while self.read(tx, clock, said) {}
+    fn close(&mut self, tx: &EventTx, clock: RunClock) {
+        while self.read(tx, clock) {}
         if self.mode == Mode::Burst && self.leads {
             let state = TraceState::Off;
             tx.send(Event::KernelTrace(KernelTrace { tool: tool(self.version), state }));
@@ -498,18 +513,13 @@ impl Followed {
             timeline.at = Some(Stamp(recorded.first_ns));
             tx.send(Event::StepTimeline(Box::new(timeline)));
         }
+        self.switches = 0;
         let finding = self.fold.finding();
-        let text = match finding {
-            Finding::Steps { .. } => kind_of_finding(&finding),
-            Finding::NotFound(_) => finding.to_string(),
-        };
-        if self.fold.counts().total() > 0 || !matches!(finding, Finding::Steps { .. }) {
-            let is_new = self.finding.as_ref() != Some(&text);
-            if is_new && !self.fold.names().is_empty() {
-                tx.notice(Level::Info, "steps", finding.to_string());
-                tx.send(Event::StepsFound(finding));
-                self.finding = Some(text);
-            }
+        let is_new = self.finding.is_none_or(|known| !known.is_like(&finding));
+        if is_new && !self.fold.names().is_empty() {
+            tx.notice(Level::Info, "steps", finding.to_string());
+            tx.send(Event::StepsFound(finding));
+            self.finding = Some(finding);
         }
     }
 
@@ -519,16 +529,6 @@ impl Followed {
 
     pub(super) fn fold(&mut self) -> &mut Fold {
         &mut self.fold
-    }
-}
-
-/// The finding without its counts, which change all the time.
-fn kind_of_finding(finding: &Finding) -> String {
-    match finding {
-        Finding::Steps { basis, layers, between_bursts, .. } => {
-            format!("{basis:?} {layers} {between_bursts:?}")
-        }
-        Finding::NotFound(why) => why.to_string(),
     }
 }
 

@@ -13,7 +13,7 @@ mod ring;
 mod socket;
 mod transcript;
 
-pub use follow::{Follower, Target, Wanted, device_work};
+pub use follow::{Follower, ProgramControl, Target, device_work};
 pub use library::library_file;
 pub use process_info::{ProcessInfo, find_processes};
 pub use program::OutputTo;

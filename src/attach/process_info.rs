@@ -27,10 +27,17 @@ pub struct ProcessInfo {
     pub arguments: Vec<OsString>,
     /// The directory it works in.
     pub directory: Option<PathBuf>,
-    /// The word that its library says, where it was started with the library's variables.
-    pub token: Option<String>,
+    /// Where its library looks for us and what it says, where it was started with the library's variables.
+    pub library: Option<Dormant>,
     /// Which of several workers it is, where it says so.
     pub rank: Option<String>,
+}
+
+/// Our library in a program, waiting.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Dormant {
+    pub directory: PathBuf,
+    pub token: String,
 }
 
 impl ProcessInfo {
@@ -63,7 +70,10 @@ impl ProcessInfo {
             parent,
             arguments: words(bytes("cmdline")),
             directory: fs::read_link(dir.join("cwd")).ok(),
-            token: variable(wire::TOKEN).filter(|_| variable("CUDA_INJECTION64_PATH").is_some()),
+            library: variable(wire::DIRECTORY)
+                .zip(variable(wire::TOKEN))
+                .filter(|_| variable("CUDA_INJECTION64_PATH").is_some())
+                .map(|(directory, token)| Dormant { directory: directory.into(), token }),
             rank: ["RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_RANK"].into_iter().find_map(variable),
         })
     }
@@ -72,7 +82,7 @@ impl ProcessInfo {
     pub fn offer(&self) -> String {
         let Self { pid, .. } = self;
         let command = line(&self.command(), 100);
-        match self.token {
+        match self.library {
             Some(_) => format!(
                 "process {pid} ({command}) has our library: llmprof-tui attach {pid} shows its kernels and steps"
             ),
@@ -127,12 +137,18 @@ mod tests {
         fs::write(dir.join("cmdline"), "python\0serve it.py\0").unwrap();
         let info = ProcessInfo::below(root.path(), 42).unwrap();
         assert_eq!(
-            (info.parent, info.command().as_str(), &info.token),
+            (info.parent, info.command().as_str(), &info.library),
             (Some(7), "python 'serve it.py'", &None)
         );
-        fs::write(dir.join("environ"), "RANK=1\0LLMPROF_TOKEN=abc\0CUDA_INJECTION64_PATH=/x.so\0").unwrap();
+        fs::write(
+            dir.join("environ"),
+            "RANK=1\0LLMPROF_ATTACH=/run/x\0LLMPROF_TOKEN=abc\0CUDA_INJECTION64_PATH=/x.so\0",
+        )
+        .unwrap();
         let info = ProcessInfo::below(root.path(), 42).unwrap();
-        assert_eq!((info.token.as_deref(), info.rank.as_deref()), (Some("abc"), Some("1")));
+        let library = info.library.unwrap();
+        assert_eq!((library.directory.to_str(), library.token.as_str()), (Some("/run/x"), "abc"));
+        assert_eq!(info.rank.as_deref(), Some("1"));
         assert_eq!(ProcessInfo::below(root.path(), 43), None);
     }
 }

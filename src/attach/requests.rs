@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::follow::{FIRST_DUTY, Followed, MAX_COST, UNKNOWN_DUTY};
+use super::follow::Followed;
 use crate::{
     analysis::steps::{Step, StepPhase, Tokens},
     event::{Event, EventTx, RequestFinished, RequestStarted, Stamp, Token},
@@ -12,6 +12,12 @@ use crate::{
 const PAUSE: Duration = Duration::from_millis(250);
 /// Tokens of a request: a program may decode for hours without a pause.
 const MAX_TOKENS: u32 = 65;
+/// The share of time in bursts until enough steps were recorded, and the most of it later.
+const FIRST_DUTY: f64 = 0.1;
+/// Where no step between bursts shows what recording costs.
+const UNKNOWN_DUTY: f64 = 0.04;
+/// What recording may add to the time of a step, on average.
+const MAX_COST: f64 = 0.01;
 /// Steps from which the cost of recording is known.
 const MIN_STEPS: u32 = 32;
 
@@ -92,7 +98,8 @@ impl Requests {
         active.tokens += 1;
         active.end_ns = step.end_ns;
         active.was_recorded = step.is_recorded();
-        let device_ns = Some(step.end_ns.saturating_sub(step.start_ns));
+        // Between bursts only its end is known.
+        let device_ns = step.is_recorded().then(|| step.end_ns.saturating_sub(step.start_ns));
         let token = Token { request, index, id: 0, device_ns };
         self.tx.send_at(Stamp(step.end_ns), Event::Token(token));
     }

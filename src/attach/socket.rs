@@ -21,7 +21,7 @@ use llmprof_inject::wire;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg, sockopt};
 use tempfile::TempDir;
 
-use super::{guest::Guest, ring::Memory};
+use super::{guest::Guest, process_info::Dormant, ring::Memory};
 
 /// A library says who it is at once.
 const HELLO_TIMEOUT: Duration = Duration::from_millis(200);
@@ -43,9 +43,10 @@ impl Socket {
         Self::listen(directory.join(wire::SOCKET), directory, random_token()?, Some(private))
     }
 
-    /// For the program `pid`, which was started with the variables of `inject` and says `token`.
-    pub fn for_process(pid: u32, token: String) -> io::Result<Socket> {
-        let directory = shared_directory()?;
+    /// For the program `pid`, which was started with the variables of `inject`.
+    pub fn for_process(pid: u32, library: &Dormant) -> io::Result<Socket> {
+        let Dormant { directory, token } = library.clone();
+        require_private(&directory)?;
         let path = directory.join(format!("{pid}.socket"));
         // Left behind by a profiler that was killed. One that is alive answers.
         if UnixStream::connect(&path).is_ok() {
@@ -148,11 +149,17 @@ pub fn shared_directory() -> io::Result<PathBuf> {
         Err(e) if e.kind() != ErrorKind::AlreadyExists => return Err(e),
         _ => {}
     }
-    // In a directory that everybody may write, somebody else may have been first.
-    let there = fs::symlink_metadata(&path)?;
-    if !there.is_dir() || there.uid() != me || there.mode() & 0o077 != 0 {
-        let text = format!("{} is not a directory of this user's alone; remove it", path.display());
-        return Err(io::Error::new(ErrorKind::PermissionDenied, text));
-    }
+    require_private(&path)?;
     Ok(path)
+}
+
+/// In a directory that everybody may write, somebody else may have been first.
+fn require_private(path: &Path) -> io::Result<()> {
+    let there = fs::symlink_metadata(path)?;
+    let me = rustix::process::getuid().as_raw();
+    if there.is_dir() && there.uid() == me && there.mode() & 0o077 == 0 {
+        return Ok(());
+    }
+    let text = format!("{} is not a directory of this user's alone; remove it", path.display());
+    Err(io::Error::new(ErrorKind::PermissionDenied, text))
 }

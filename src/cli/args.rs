@@ -4,6 +4,7 @@ use std::{
     env,
     ffi::OsStr,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use clap::{Args, CommandFactory, ValueEnum};
@@ -110,6 +111,14 @@ impl ConfigArgs {
         Err(Failure::usage(format_args!(
             "{word:?} is neither a command ({all}) nor an override (key=value).{hint}"
         )))
+    }
+}
+
+/// The time of `--for`.
+pub(super) fn time_of(seconds: f64) -> Result<Duration, Failure> {
+    match (0.0..=1e9).contains(&seconds) {
+        true => Ok(Duration::from_secs_f64(seconds)),
+        false => Err(Failure::usage(format_args!("--for {seconds}: expected a number of seconds"))),
     }
 }
 

@@ -3,14 +3,13 @@
 use std::{
     ffi::OsString,
     path::{Path, PathBuf},
-    time::Duration,
 };
 
 use clap::Args;
 
 use super::{
     Failure,
-    args::{ConfigArgs, runs_root},
+    args::{ConfigArgs, runs_root, time_of},
     print_data, print_json,
     profile::{report_exit, require_terminal},
     run::summary,
@@ -89,15 +88,6 @@ impl FollowArgs {
     fn is_headless(&self) -> bool {
         self.headless || self.json || self.seconds.is_some()
     }
-
-    fn time(&self) -> Result<Option<Duration>, Failure> {
-        match self.seconds {
-            Some(seconds) if !(0.0..=1e9).contains(&seconds) => {
-                Err(Failure::usage(format_args!("--for {seconds}: expected a number of seconds")))
-            }
-            seconds => Ok(seconds.map(Duration::from_secs_f64)),
-        }
-    }
 }
 
 #[derive(Debug, Args)]
@@ -137,7 +127,7 @@ pub(super) async fn attach(args: AttachArgs) -> Result<u8, Failure> {
     if found.is_empty() {
         return Err(Failure::usage(format_args!("there is no process {}", quoted(&args.process))));
     }
-    let (with, without): (Vec<_>, Vec<_>) = found.into_iter().partition(|process| process.token.is_some());
+    let (with, without): (Vec<_>, Vec<_>) = found.into_iter().partition(|process| process.library.is_some());
     if with.is_empty() {
         let process = &without[0];
         return Err(Failure::usage(format_args!(
@@ -158,29 +148,28 @@ async fn follow(
     model: Option<PathBuf>,
     args: &FollowArgs,
 ) -> Result<u8, Failure> {
-    let time = args.time()?;
-    let has_model = config.model.is_some() || config.overrides.iter().any(|o| o.starts_with("model"));
+    let time = args.seconds.map(time_of).transpose()?;
+    let has_model = config.typed_overrides().iter().any(|o| gives_shape(o));
     config.overrides.insert(0, "runtime=program".to_owned());
-    match &model {
-        Some(path) if !has_model => config.overrides.push(format!("model.config_json={}", path.display())),
+    let named = config.overrides.iter().any(|o| o.starts_with("model.name="));
+    if !has_model && !named {
         // The run is filed under the name of the program.
-        None if !has_model => config.overrides.push(format!("model.name={}", target.file_name())),
-        _ => {}
+        config.overrides.push(format!("model.name={}", target.file_name()));
     }
-    let is_known = has_model || model.is_some();
-    let plan_of = |config: &ConfigArgs| -> Result<Plan, Failure> {
-        match config.plan() {
-            Ok(plan) => Ok(plan.following(target.clone(), is_known)),
-            // A shape that we cannot read is no reason not to follow the program.
-            Err(_) if model.is_some() && !has_model => {
-                let mut config = config.clone();
-                config.overrides.retain(|o| !o.starts_with("model.config_json="));
-                Ok(config.plan()?.following(target.clone(), false))
-            }
-            Err(failure) => Err(failure),
+    let shape = model.filter(|_| !has_model).map(|path| format!("model.config_json={}", path.display()));
+    let mut with_shape = config.clone();
+    with_shape.overrides.extend(shape.clone());
+    let (plan, is_known) = match (with_shape.plan(), shape) {
+        (Ok(plan), shape) => (plan, has_model || shape.is_some()),
+        // A shape that we cannot read is no reason not to follow the program.
+        (Err(failure), Some(shape)) => {
+            let mut plan = config.plan()?;
+            plan.remarks.push(format!("the model's shape is not used ({shape}): {failure}"));
+            (plan, false)
         }
+        (Err(failure), None) => return Err(failure),
     };
-    let plan = plan_of(&config)?;
+    let plan = plan.following(target.clone(), is_known);
     if !args.is_headless() {
         require_terminal("llmprof-tui exec --headless")?;
         return on_screen(config, plan, target, is_known).await;
@@ -207,6 +196,13 @@ async fn follow(
     }
 }
 
+/// Whether an override says which model it is; a name or a type alone does not.
+fn gives_shape(text: &str) -> bool {
+    ["model=", "model.config_json=", "model.weights=", "model.path=", "model.arch"]
+        .iter()
+        .any(|key| text.starts_with(key))
+}
+
 async fn on_screen(config: ConfigArgs, plan: Plan, target: Target, is_known: bool) -> Result<u8, Failure> {
     let tui = plan.composed.config.output.tui.clone();
     let root = runs_root(&plan.composed);
@@ -217,14 +213,14 @@ async fn on_screen(config: ConfigArgs, plan: Plan, target: Target, is_known: boo
     };
     let shutdown = Shutdown::listen()?;
     let session = Session::start(plan);
-    let exit_code = session.program_exit_codes();
+    let exit_code = session.program_control();
     let live = Live { session, replan: Box::new(replan), sweep: None };
     let stopped: tui::Stopped = App::of_run(&tui, live, root).run(tui.mouse, shutdown).await;
     let code = report_exit(stopped)?;
     Ok(exit_code.exit_code().unwrap_or(code))
 }
 
-/// The `config.json` of a model that the command names: a directory with one, or a file in such a directory.
+/// The `config.json` in a directory that the command names.
 fn model_of(command: &[OsString], directory: Option<&Path>) -> Option<PathBuf> {
     let candidates = command.iter().skip(1).flat_map(|word| {
         let text = word.to_string_lossy().into_owned();
@@ -232,9 +228,8 @@ fn model_of(command: &[OsString], directory: Option<&Path>) -> Option<PathBuf> {
         [Some(text), value].into_iter().flatten().collect::<Vec<_>>()
     });
     candidates.filter(|word| !word.starts_with('-')).find_map(|word| {
-        let path = directory.unwrap_or(Path::new(".")).join(word);
-        let dir = if path.is_dir() { path } else { return None };
-        Some(dir.join("config.json")).filter(|path| path.is_file())
+        let path = directory.unwrap_or(Path::new(".")).join(word).join("config.json");
+        path.is_file().then_some(path)
     })
 }
 

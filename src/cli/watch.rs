@@ -1,10 +1,12 @@
 //! `watch`: the GPU without a workload, in the TUI or for a fixed time.
 
-use std::time::Duration;
-
 use clap::Args;
 
-use super::{Failure, args::ConfigArgs, diagnose, profile};
+use super::{
+    Failure,
+    args::{ConfigArgs, time_of},
+    diagnose, profile,
+};
 use crate::run::headless;
 
 #[derive(Debug, Args)]
@@ -35,10 +37,7 @@ impl WatchArgs {
 pub(super) async fn run(args: WatchArgs) -> Result<u8, Failure> {
     let config = args.watch_config();
     let Some(seconds) = args.seconds else { return profile::profile(config).await };
-    if !(0.0..=1e9).contains(&seconds) {
-        return Err(Failure::usage(format_args!("--for {seconds}: expected a number of seconds")));
-    }
-    let watched = headless::watch(config.plan()?, Duration::from_secs_f64(seconds)).await?;
+    let watched = headless::watch(config.plan()?, time_of(seconds)?).await?;
     if let Some(absent) = watched.state.gpu_absent.as_ref().filter(|_| watched.state.gpus.is_empty()) {
         return Err(Failure::work(format_args!("{}; {}", absent.reason, absent.remedy)));
     }

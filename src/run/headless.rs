@@ -87,9 +87,9 @@ pub async fn follow(plan: Plan, time: Option<Duration>) -> io::Result<Followed> 
         }
     }
     let outcome = if cause.is_some() { Outcome::Interrupted } else { Outcome::Completed };
-    let exit_codes = session.program_exit_codes();
+    let control = session.program_control();
     let Finished { state, summary, cause } = finish(session, outcome, cause);
-    Ok(Followed { state, summary, cause, exit_code: exit_codes.exit_code() })
+    Ok(Followed { state, summary, cause, exit_code: control.exit_code() })
 }
 
 fn finish(mut session: Session, outcome: Outcome, cause: Option<Cause>) -> Finished {

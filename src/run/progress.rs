@@ -8,8 +8,9 @@ use crate::{
 /// What the run does, and the share of it that is done.
 pub fn progress(state: &RunState) -> (String, Option<f64>) {
     let Some(run) = &state.run else { return ("starting".to_owned(), None) };
-    if let (Phase::Preparing, Some(loading)) = (state.phase, &state.loading) {
-        return (loading.describe(run.weight_bytes).trim_end_matches('.').to_owned(), loading.share());
+    if let (Phase::Preparing, Some(loading), Some(text)) = (state.phase, &state.loading, state.loading_text())
+    {
+        return (text.trim_end_matches('.').to_owned(), loading.share());
     }
     let (name, done, total) = match &state.active {
         Some(active) if active.started.warmup => ("warm-up", state.warmup_done, run.warmup),

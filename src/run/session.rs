@@ -20,7 +20,7 @@ use tempfile::TempDir;
 use self::{engine_thread::EngineThread, recording::Recording, tool_work::ToolWork};
 use crate::{
     analysis::metrics::MetricsSummary,
-    attach::{Follower, ProcessInfo, Target, Wanted},
+    attach::{Follower, ProcessInfo, ProgramControl, Target},
     config::Until,
     engine::{Engine, driver::Control},
     event::{
@@ -42,8 +42,8 @@ pub struct Session {
     tracer: Option<Arc<Tracer>>,
     /// Whether a simulated run records kernels.
     sim_kernels: Arc<AtomicBool>,
-    /// What is wanted of another program that is followed.
-    wanted: Arc<Wanted>,
+    /// Of another program that is followed.
+    program_control: Arc<ProgramControl>,
     plan: Plan,
     rx: EventRx,
     tx: EventTx,
@@ -115,7 +115,7 @@ impl Session {
             control: Control::default(),
             tracer,
             sim_kernels: Arc::new(AtomicBool::new(plan.composed.config.profiling.cupti.enable)),
-            wanted: Arc::default(),
+            program_control: Arc::default(),
             recording: Recording::open(&plan, started.started_unix_ms),
             tools_left: plan.tools().into(),
             plan,
@@ -202,7 +202,7 @@ impl Session {
         let follower = Follower {
             tx: self.tx.clone(),
             target,
-            wanted: Arc::clone(&self.wanted),
+            control: Arc::clone(&self.program_control),
             duty: self.plan.composed.config.profiling.cupti.duty,
             stop: self.control.cancel_flag(),
             log: self.recording.create_program_log(),
@@ -218,12 +218,12 @@ impl Session {
 
     /// Asks the program that was started to end.
     pub fn end_program(&self) {
-        self.wanted.end.store(true, Ordering::Relaxed);
+        self.program_control.end.store(true, Ordering::Relaxed);
     }
 
-    /// Where the exit code of the program that was started will be, once it has ended.
-    pub fn program_exit_codes(&self) -> Arc<Wanted> {
-        Arc::clone(&self.wanted)
+    /// It has the exit code of the program that was started, once that has ended.
+    pub fn program_control(&self) -> Arc<ProgramControl> {
+        Arc::clone(&self.program_control)
     }
 
     pub fn plan(&self) -> &Plan {
@@ -409,7 +409,7 @@ impl Session {
             return message(!self.sim_kernels.fetch_xor(true, Ordering::Relaxed));
         }
         if self.plan.program.is_some() {
-            let everything = !self.wanted.everything.fetch_xor(true, Ordering::Relaxed);
+            let everything = !self.program_control.everything.fetch_xor(true, Ordering::Relaxed);
             return match everything {
                 true => "recording every kernel for 10 s".to_owned(),
                 false => "recording kernels in bursts again".to_owned(),

@@ -45,11 +45,7 @@ impl Loading {
 
     /// What is loaded: how much of `bytes`, at which rate, how long it will take.
     pub fn describe(&self, bytes: u64) -> String {
-        let Some(share) = self.share() else {
-            // A program of others is not loaded by us.
-            let loads = !self.step.starts_with("waiting");
-            return if loads { format!("Loading {}.", self.step) } else { format!("{}.", self.step) };
-        };
+        let Some(share) = self.share() else { return format!("Loading {}.", self.step) };
         let gigabytes = |share: f64| share * bytes as f64 / 1e9;
         let mut text = format!(
             "Loading {}: {} of {} GB",
@@ -66,6 +62,16 @@ impl Loading {
 }
 
 impl RunState {
+    /// What is waited for before the first request.
+    pub fn loading_text(&self) -> Option<String> {
+        let (loading, run) = (self.loading.as_ref()?, self.run.as_ref()?);
+        Some(match self.follows() {
+            // Another program is not loaded by us.
+            true => format!("{}.", loading.step),
+            false => loading.describe(run.weight_bytes),
+        })
+    }
+
     /// The rest of the run in seconds, from the requests so far or the first tokens of the first request; `None` while
     /// it cannot be known.
     pub fn time_left_s(&self) -> Option<f64> {

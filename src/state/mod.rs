@@ -342,6 +342,8 @@ impl RunState {
         let measured = complete && !active.stopped;
         let sample = active.sample().filter(|_| measured);
         let recorded = active.recorded;
+        // Requests of another program are inferred in parts: how long a whole one takes is not known.
+        let e2e_ns = active.e2e_ns().filter(|_| !self.follows());
         for trace in self.full_trace.as_deref_mut().into_iter().chain([&mut self.trace]) {
             trace.of(recorded).request_ended(sample);
             trace.of(!recorded).request_ended(None);
@@ -356,7 +358,7 @@ impl RunState {
                     continue;
                 }
                 active.tpot_ns().into_iter().for_each(|ns| metrics.tpot.record(ns));
-                active.e2e_ns().into_iter().for_each(|ns| metrics.e2e.record(ns));
+                e2e_ns.into_iter().for_each(|ns| metrics.e2e.record(ns));
             }
         }
     }

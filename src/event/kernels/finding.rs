@@ -18,6 +18,19 @@ pub enum Finding {
     NotFound(NoSteps),
 }
 
+impl Finding {
+    /// Whether steps are known, or not known, for the same reason. How sure that is changes all the time.
+    pub fn is_like(&self, other: &Finding) -> bool {
+        match (self, other) {
+            (
+                Finding::Steps { basis, layers, between_bursts, .. },
+                Finding::Steps { basis: b, layers: l, between_bursts: m, .. },
+            ) => (basis, layers, between_bursts) == (b, l, m),
+            (a, b) => a == b,
+        }
+    }
+}
+
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -113,10 +113,10 @@ fn verdict<'a>(view: &View<'a>) -> Line<'a> {
     if !sentences.is_empty() {
         return Line::from(sentences);
     }
-    if let (Phase::Preparing, Some(loading), Some(run)) =
-        (view.state.phase, &view.state.loading, &view.state.run)
+    if let (Phase::Preparing, Some(loading), Some(text)) =
+        (view.state.phase, &view.state.loading, view.state.loading_text())
     {
-        let text = gauge(view, loading.share()) + &plain(&loading.describe(run.weight_bytes));
+        let text = gauge(view, loading.share()) + &plain(&text);
         return Line::from(Text::styled(text, theme.accent));
     }
     let warming_up = view.state.active.as_ref().is_some_and(|a| a.started.warmup);
