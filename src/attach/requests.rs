@@ -35,7 +35,26 @@ struct Active {
     request: u32,
     tokens: u32,
     end_ns: u64,
-    was_recorded: bool,
+    part: Part,
+}
+
+/// Parts of a program's time whose latencies are kept apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Recorded,
+    Bare,
+    /// A burst begins or ends in it.
+    Edge,
+}
+
+impl Part {
+    fn of(step: &Step) -> Part {
+        match (step.is_recorded(), step.is_cut) {
+            (true, _) => Part::Recorded,
+            (false, false) => Part::Bare,
+            (false, true) => Part::Edge,
+        }
+    }
 }
 
 /// An average that forgets.
@@ -77,7 +96,7 @@ impl Requests {
         let pause = PAUSE.as_nanos() as u64;
         let goes_on = self.active.as_ref().is_some_and(|active| {
             step.start_ns.saturating_sub(active.end_ns) < pause
-                && active.was_recorded == step.is_recorded()
+                && active.part == Part::of(step)
                 && active.tokens < MAX_TOKENS
         });
         if step.phase == StepPhase::Prefill || !goes_on {
@@ -88,16 +107,14 @@ impl Requests {
         let (request, index) = (active.request, active.tokens);
         if index > 0 && step.phase == StepPhase::Decode {
             let gap = step.end_ns.saturating_sub(active.end_ns);
-            // A step of which a part was recorded says nothing.
-            match (active.was_recorded, step.is_recorded()) {
-                (true, true) => self.recorded.add(gap),
-                (false, false) => self.bare.add(gap),
-                _ => {}
+            match active.part {
+                Part::Recorded => self.recorded.add(gap),
+                Part::Bare => self.bare.add(gap),
+                Part::Edge => {}
             }
         }
         active.tokens += 1;
         active.end_ns = step.end_ns;
-        active.was_recorded = step.is_recorded();
         // Between bursts only its end is known.
         let device_ns = step.is_recorded().then(|| step.end_ns.saturating_sub(step.start_ns));
         let token = Token { request, index, id: 0, device_ns };
@@ -120,8 +137,7 @@ impl Requests {
             joined: !has_prompt,
         };
         self.tx.send_at(Stamp(step.start_ns), Event::RequestStarted(started));
-        self.active =
-            Some(Active { request, tokens: 0, end_ns: step.start_ns, was_recorded: step.is_recorded() });
+        self.active = Some(Active { request, tokens: 0, end_ns: step.start_ns, part: Part::of(step) });
     }
 
     /// The active request is over.

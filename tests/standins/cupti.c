@@ -34,7 +34,13 @@ int cuptiGetTimestamp(uint64_t *now) {
     return 0;
 }
 int cuptiActivityEnable(uint32_t kind) { if (kind >= KINDS) return 2; enabled[kind] = 1; return 0; }
-int cuptiActivityDisable(uint32_t kind) { if (kind >= KINDS) return 2; enabled[kind] = 0; return 0; }
+int cuptiActivityDisable(uint32_t kind) {
+    if (kind >= KINDS) return 2;
+    enabled[kind] = 0;
+    // As CUPTI 13.0 does.
+    if (kind == MEMSET) enabled[MEMCPY] = 0;
+    return 0;
+}
 int cuptiActivityRegisterCallbacks(void *a, void *b) { request = a; complete = b; return 0; }
 int cuptiActivityGetNumDroppedRecords(void *context, uint32_t stream, size_t *count) {
     *count = atomic_exchange(&dropped, 0);

@@ -299,7 +299,7 @@ impl Session {
         }
         // A burst begins when it is on, and ends when switching it off begins.
         let at_ns = if self.mode == Mode::Burst { cupti.now_ns() } else { at_ns };
-        // Kernels that ran when the burst ended have records that are never complete, and hold back their buffer.
+        // Kernels of graphs that ran when the burst ended have records that are never complete, and hold back their buffer.
         self.settle_at = (from == Mode::Burst && self.mode == Mode::Light).then(|| Instant::now() + SETTLE);
         let mode = self.mode;
         WORK.with(|writer| writer.write(Record::Mode { at_ns, mode }));

@@ -50,6 +50,8 @@ pub struct Step {
     pub attention_ns: Option<u64>,
     /// Kernels, copies and memsets; `None` where kernels were not recorded.
     pub launches: Option<u32>,
+    /// A burst began or ended during it: neither a step with recording nor one without.
+    pub is_cut: bool,
 }
 
 impl Step {

@@ -491,6 +491,7 @@ impl Fold {
             tokens: step.tokens,
             attention_ns: Some(attention_ns),
             launches: Some(step_works.len() as u32),
+            is_cut: false,
         });
     }
 
@@ -498,6 +499,9 @@ impl Fold {
         step.start_ns = step.start_ns.max(self.reached);
         step.end_ns = step.end_ns.max(step.start_ns);
         self.reached = step.end_ns;
+        let overlaps =
+            |burst: &Burst| burst.from_ns < step.end_ns && burst.to_ns.is_none_or(|end| end > step.start_ns);
+        step.is_cut = !step.is_recorded() && self.bursts.iter().any(overlaps);
         *match step.phase {
             StepPhase::Prefill => &mut self.counts.prefill,
             StepPhase::Decode => &mut self.counts.decode,
@@ -594,6 +598,7 @@ impl Fold {
             tokens: None,
             attention_ns: None,
             launches: None,
+            is_cut: false,
         });
     }
 

@@ -83,6 +83,7 @@ impl Fold {
                 tokens: reported.tokens.map(Tokens::Reported),
                 attention_ns: None,
                 launches: None,
+                is_cut: false,
             });
             if matches!(self.finding, Finding::NotFound(_)) {
                 let between_bursts = Some(Basis::Nvtx);
