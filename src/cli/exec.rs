@@ -13,6 +13,7 @@ use super::{
     print_data, print_json,
     profile::{report_exit, require_terminal},
     run::summary,
+    watch::{self, WatchArgs},
 };
 use crate::{
     attach::{OutputTo, Target, find_processes, library_file, print_environment},
@@ -129,14 +130,18 @@ pub(super) async fn attach(args: AttachArgs) -> Result<u8, Failure> {
     }
     let (with, without): (Vec<_>, Vec<_>) = found.into_iter().partition(|process| process.library.is_some());
     if with.is_empty() {
-        let process = &without[0];
-        return Err(Failure::usage(format_args!(
-            "process {} ({}) was not started with our library, so its kernels cannot be seen. `llmprof-tui watch` shows the GPU and \
-             the memory of each process. To see kernels, start it by `llmprof-tui exec -- …`, or with the variables of \
-             `llmprof-tui inject --print-env`",
-            process.pid,
-            process.command(),
-        )));
+        let remark = format!(
+            "process {} ({}) was not started with our library, so its kernels cannot be seen; this is what can be seen from outside. To \
+             see kernels, start it by `llmprof-tui exec -- …`, or with the variables of `llmprof-tui inject --print-env`",
+            without[0].pid,
+            without[0].command(),
+        );
+        let seconds = args.follow.seconds;
+        if seconds.is_none() && args.follow.is_headless() {
+            return Err(Failure::usage(format_args!("{remark}. Give a time: --for SECONDS")));
+        }
+        let watch = WatchArgs::from_outside(args.config, seconds, args.follow.json);
+        return watch::with_remark(watch, Some(remark)).await;
     }
     let model = with.iter().find_map(|process| model_of(&process.arguments, process.directory.as_deref()));
     follow(args.config, Target::Join { processes: with }, model, &args.follow).await

@@ -18,13 +18,14 @@ use crate::{
 pub(super) async fn run(config: ConfigArgs, sweep: &SweepArgs) -> Result<u8, Failure> {
     match sweep.runner(&config, || require_terminal("llmprof-tui run"))? {
         Some(runner) => profile_sweep(runner).await,
-        None => profile(config).await,
+        None => profile(config, None).await,
     }
 }
 
-/// One live run in the TUI.
-pub(super) async fn profile(config: ConfigArgs) -> Result<u8, Failure> {
-    let plan = config.plan()?;
+/// One live run in the TUI; the remark stands in its Log.
+pub(super) async fn profile(config: ConfigArgs, remark: Option<String>) -> Result<u8, Failure> {
+    let mut plan = config.plan()?;
+    plan.remarks.extend(remark);
     plan.check_machine()?;
     require_terminal("llmprof-tui run")?;
     let tui = plan.composed.config.output.tui.clone();

@@ -7,7 +7,7 @@ use super::{
     args::{ConfigArgs, time_of},
     diagnose, profile,
 };
-use crate::run::headless;
+use crate::{process::eprint_line, run::headless};
 
 #[derive(Debug, Args)]
 pub(super) struct WatchArgs {
@@ -32,12 +32,25 @@ impl WatchArgs {
         config.overrides.splice(0..0, watch);
         config
     }
+
+    /// Watches for a program of which nothing more can be seen.
+    pub(super) fn from_outside(config: ConfigArgs, seconds: Option<f64>, json: bool) -> WatchArgs {
+        WatchArgs { config, seconds, json, record: false }
+    }
 }
 
 pub(super) async fn run(args: WatchArgs) -> Result<u8, Failure> {
+    with_remark(args, None).await
+}
+
+/// Watches; the remark stands in Log, and on stderr where there is no screen.
+pub(super) async fn with_remark(args: WatchArgs, remark: Option<String>) -> Result<u8, Failure> {
     let config = args.watch_config();
-    let Some(seconds) = args.seconds else { return profile::profile(config).await };
-    let watched = headless::watch(config.plan()?, time_of(seconds)?).await?;
+    let Some(seconds) = args.seconds else { return profile::profile(config, remark).await };
+    let time = time_of(seconds)?;
+    let plan = config.plan()?;
+    remark.iter().for_each(eprint_line);
+    let watched = headless::watch(plan, time).await?;
     if let Some(absent) = watched.state.gpu_absent.as_ref().filter(|_| watched.state.gpus.is_empty()) {
         return Err(Failure::work(format_args!("{}; {}", absent.reason, absent.remedy)));
     }
