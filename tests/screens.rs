@@ -76,6 +76,7 @@ fn without_gpu() -> RunState {
         batch: 1,
         prompt_tokens: 128,
         output_tokens: 64,
+        cooldown: false,
         joined: false,
     };
     apply(500, Event::RequestStarted(started));
@@ -123,6 +124,7 @@ fn run_started() -> RunStarted {
         shape: Some(Box::new(shape("smollm2_135m", Dtype::F32))),
         peaks: GivenPeaks::default(),
         command: None,
+        slo: None,
         perturbed: None,
     }
 }
@@ -274,6 +276,7 @@ fn two_snapshots_of(requests: u32, tokens: u32, ratio: f64) -> RunState {
                 batch: 1,
                 prompt_tokens: 128,
                 output_tokens: tokens,
+                cooldown: false,
                 joined: false,
             };
             apply(1000, Event::RequestStarted(started));
@@ -283,7 +286,7 @@ fn two_snapshots_of(requests: u32, tokens: u32, ratio: f64) -> RunState {
                 let gap = if index == 0 { 40_000 } else { gap as u64 + noise };
                 apply(gap, Event::Token(Token { request: id, index, id: index, device_ns: None }));
             }
-            apply(10, Event::RequestFinished(RequestFinished { request: id, complete: true }));
+            apply(10, Event::RequestFinished(RequestFinished { request: id, complete: true, served: None }));
         }
         apply(10, Event::Operators(Box::new(operators_of(if nth == 0 { 1.0 } else { ratio }))));
         apply(10, Event::Snapshot(SnapshotTaken { name: name.to_owned() }));

@@ -46,7 +46,7 @@ impl MadeUpRun {
             let id = noise::bits(2, nth) as u32 % 50_000;
             send(t, Event::Token(Token { request, index, id, device_ns: None }));
             if u64::from(index) == TOKENS_PER_REQUEST - 1 {
-                send(t, Event::RequestFinished(RequestFinished { request, complete: true }));
+                send(t, Event::RequestFinished(RequestFinished { request, complete: true, served: None }));
             }
             before_ns = t;
         }
@@ -79,6 +79,7 @@ impl MadeUpRun {
             shape: None,
             peaks: GivenPeaks::default(),
             command: None,
+            slo: None,
             perturbed: None,
         }
     }
@@ -90,6 +91,7 @@ impl MadeUpRun {
             batch: 1,
             prompt_tokens: 2048,
             output_tokens: TOKENS_PER_REQUEST as u32,
+            cooldown: false,
             joined: false,
         }
     }

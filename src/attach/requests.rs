@@ -134,6 +134,7 @@ impl Requests {
             batch: 1,
             prompt_tokens,
             output_tokens: 0,
+            cooldown: false,
             joined: !has_prompt,
         };
         self.tx.send_at(Stamp(step.start_ns), Event::RequestStarted(started));
@@ -143,7 +144,7 @@ impl Requests {
     /// The active request is over.
     pub fn finish(&mut self) {
         if let Some(active) = self.active.take() {
-            let finished = RequestFinished { request: active.request, complete: true };
+            let finished = RequestFinished { request: active.request, complete: true, served: None };
             self.tx.send_at(Stamp(active.end_ns), Event::RequestFinished(finished));
         }
     }

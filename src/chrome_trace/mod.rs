@@ -4,17 +4,19 @@
 //! both programs accept. Events after the end of a run are not part of it.
 
 mod lines;
+mod served;
 mod track;
 
 use std::collections::HashMap;
 
 use self::{
     lines::{Arg, Args, Lines, TrackId},
+    served::ServedLanes,
     track::Track,
 };
 use crate::event::{
-    Allocator, AllocatorSample, Envelope, Event, GpuSample, HostSample, HostTimeline, Level, Notice, Phase,
-    RequestStarted, Stamp, StepTimeline, ToolState, TraceState, readings::Reading, reasons,
+    Allocator, AllocatorSample, EngineKind, Envelope, Event, GpuSample, HostSample, HostTimeline, Level,
+    Notice, Phase, RequestStarted, Stamp, StepTimeline, ToolState, TraceState, readings::Reading, reasons,
 };
 
 const REQUESTS: TrackId = TrackId { process: 1, thread: 1 };
@@ -60,6 +62,8 @@ pub struct ChromeTrace {
     kernels: Track,
     recording: Track,
     request: Option<Request>,
+    /// Of a run on a server, whose requests overlap.
+    served: Option<ServedLanes>,
     /// The last clock event reasons of each GPU, as NVML's bits.
     reasons: HashMap<u32, u64>,
 }
@@ -76,6 +80,7 @@ impl Default for ChromeTrace {
             kernels: Track::new(KERNELS),
             recording: Track::new(RECORDING),
             request: None,
+            served: None,
             reasons: HashMap::new(),
         }
     }
@@ -101,14 +106,24 @@ impl ChromeTrace {
         let t = envelope.t;
         match &envelope.event {
             Event::RunStarted(run) => {
+                self.served = (run.engine == EngineKind::Server).then(ServedLanes::default);
                 let name = format!("{} on {}", run.model, run.device);
                 self.lines.instant(MARKS, t, &name, &[("engine", Arg::Text(&run.engine.to_string()))]);
             }
             Event::Preparing(_) if !self.requests.is_open() => self.begin(t, "preparing", &[]),
             Event::Ready(_) => self.end_all(t),
-            Event::RequestStarted(started) => self.request_started(t, started),
-            Event::Token(token) => self.token(t, token.request, token.device_ns),
-            Event::RequestFinished(_) => self.end_all(t),
+            Event::RequestStarted(started) => match &mut self.served {
+                Some(served) => served.started(t, started, &mut self.lines),
+                None => self.request_started(t, started),
+            },
+            Event::Token(token) => match &mut self.served {
+                Some(served) => served.token(t, token.request),
+                None => self.token(t, token.request, token.device_ns),
+            },
+            Event::RequestFinished(finished) => match &mut self.served {
+                Some(served) => served.finished(t, finished, &mut self.lines),
+                None => self.end_all(t),
+            },
             Event::WorkloadPaused => self.begin(t, "paused", &[]),
             Event::WorkloadResumed => {
                 self.requests.end(&mut self.lines, t);
@@ -180,6 +195,9 @@ impl ChromeTrace {
             | Event::ProcessJoined(_)
             | Event::ProcessLeft(_)
             | Event::StepsFound(_)
+            | Event::ServerFound(_)
+            | Event::ServerSample(_)
+            | Event::ClientSample(_)
             | Event::Observer(_) => {}
         }
     }

@@ -85,6 +85,7 @@ fn request(warmup: bool) -> Event {
         batch: 1,
         prompt_tokens: 8,
         output_tokens: 3,
+        cooldown: false,
         joined: false,
     })
 }
@@ -94,7 +95,7 @@ fn token(index: u32, device_ns: Option<u64>) -> Event {
 }
 
 fn finished() -> Event {
-    Event::RequestFinished(RequestFinished { request: 0, complete: true })
+    Event::RequestFinished(RequestFinished { request: 0, complete: true, served: None })
 }
 
 fn end() -> Event {

@@ -20,7 +20,11 @@ use crate::{
     base::shell::quoted,
     process::{eprint_line, eprint_lines, shutdown::Shutdown},
     report::{kernels_text, run_json},
-    run::{headless, plan::Plan, session::Session},
+    run::{
+        headless,
+        plan::{Plan, gives_shape},
+        session::Session,
+    },
     tui::{self, App, Live},
 };
 
@@ -199,13 +203,6 @@ async fn follow(
         Some(cause) => Ok(cause.exit_code()),
         None => Ok(super::run::report_end(&finished.summary)),
     }
-}
-
-/// Whether an override says which model it is; a name or a type alone does not.
-fn gives_shape(text: &str) -> bool {
-    ["model=", "model.config_json=", "model.weights=", "model.path=", "model.arch"]
-        .iter()
-        .any(|key| text.starts_with(key))
 }
 
 async fn on_screen(config: ConfigArgs, plan: Plan, target: Target, is_known: bool) -> Result<u8, Failure> {

@@ -95,6 +95,7 @@ impl Scenario {
                 batch: 1,
                 prompt_tokens: 16,
                 output_tokens: STEPS + 1,
+                cooldown: false,
                 joined: false,
             };
             apply(now_ns, Event::RequestStarted(started));
@@ -107,7 +108,7 @@ impl Scenario {
                 now_ns += (4e6 * (1.0 + deviation)).max(1e5) as u64;
                 apply(now_ns, Event::Token(Token { request, index, id: 7, device_ns: None }));
             }
-            apply(now_ns, Event::RequestFinished(RequestFinished { request, complete: true }));
+            apply(now_ns, Event::RequestFinished(RequestFinished { request, complete: true, served: None }));
         }
         apply(now_ns, Event::Observer(ObserverSample { lost: self.lost, ..ObserverSample::default() }));
         if let Some(outcome) = self.outcome {

@@ -6,6 +6,7 @@
 mod compose;
 mod run_config;
 mod schema;
+mod server_config;
 mod tool_config;
 mod tool_options;
 
@@ -19,6 +20,7 @@ pub use hydra_config::{
     yaml_text,
 };
 pub use run_config::*;
+pub use server_config::{Api, ArrivalKind, LoadConfig, ServerConfig, SloConfig};
 pub use tool_config::{ClockControl, NcuConfig, NsysConfig, Replay, ToolPhase};
 pub use tool_options::tool_options_markdown;
 

@@ -6,7 +6,10 @@ use hydra_config::{HydraConfig, json_value, text_or_scalar};
 use serde::de::{Deserializer, Error, Unexpected};
 use serde::{Deserialize, Serialize};
 
-use super::tool_config::{NcuConfig, NsysConfig};
+use super::{
+    server_config::{LoadConfig, ServerConfig, SloConfig},
+    tool_config::{NcuConfig, NsysConfig},
+};
 
 /// The configuration of a run, composed from `conf/` and the overrides.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -22,6 +25,9 @@ pub struct RunConfig {
     pub telemetry: TelemetryConfig,
     pub profiling: ProfilingConfig,
     pub output: OutputConfig,
+    /// What a service promises.
+    #[serde(default)]
+    pub slo: SloConfig,
     /// Hydra's own configuration, which is not part of the job's and is not written with it.
     #[serde(skip_serializing)]
     pub hydra: HydraConfig,
@@ -226,6 +232,12 @@ pub struct RuntimeConfig {
     #[serde(default = "default_until_max_s", deserialize_with = "seconds")]
     pub until_max_s: f64,
     pub sim: SimConfig,
+    /// A server; null for other runtimes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server: Option<ServerConfig>,
+    /// The load on it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub load: Option<LoadConfig>,
 }
 
 /// A condition that ends a run.
@@ -252,6 +264,22 @@ pub enum Runtime {
     Watch,
     /// Another program, which `exec` starts or `attach` joins.
     Program,
+    /// Servers with the OpenAI protocol: any, or one whose metrics and options are known.
+    Openai,
+    Vllm,
+    Sglang,
+    Tensorrtllm,
+    Llamacpp,
+}
+
+impl Runtime {
+    /// Load is put on a server.
+    pub fn is_server(self) -> bool {
+        matches!(
+            self,
+            Runtime::Openai | Runtime::Vllm | Runtime::Sglang | Runtime::Tensorrtllm | Runtime::Llamacpp
+        )
+    }
 }
 
 /// The simulated engine, with a seed and a virtual clock.
@@ -537,8 +565,21 @@ fn optional_seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option
     Ok(Option::<Seconds>::deserialize(deserializer)?.map(|Seconds(secs)| secs))
 }
 
-fn above_zero<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+pub(super) fn above_zero<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     validated(deserializer, |x| x > 0.0, "a number above 0")
+}
+
+pub(super) fn optional_above_zero<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<f64>, D::Error> {
+    #[derive(Deserialize)]
+    struct AboveZero(#[serde(deserialize_with = "above_zero")] f64);
+
+    Ok(Option::<AboveZero>::deserialize(deserializer)?.map(|AboveZero(x)| x))
+}
+
+pub(super) fn probability_or_zero<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    validated(deserializer, |x| (0.0..=1.0).contains(&x), "a number from 0 to 1")
 }
 
 fn probability<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {

@@ -132,6 +132,9 @@ pub fn plan(mut composed: Composed) -> Result<Plan, OverheadError> {
         Runtime::Sim => return Err(OverheadError::Simulated),
         Runtime::Watch | Runtime::Program => return Err(OverheadError::NoWorkload),
         Runtime::Candle | Runtime::CandleStock => {}
+        Runtime::Openai | Runtime::Vllm | Runtime::Sglang | Runtime::Tensorrtllm | Runtime::Llamacpp => {
+            return Err(OverheadError::NoWorkload);
+        }
     }
     if !config.profiling.nvml.enable && !config.profiling.host.enable {
         return Err(OverheadError::NothingSampled);

@@ -96,7 +96,11 @@ impl Driver<'_> {
         self.report_allocator(engine, &mut allocator);
         while request < planned || (self.workload.open_ended && !self.control.is_finishing()) {
             let done = self.request(engine, request);
-            self.tx.send(Event::RequestFinished(RequestFinished { request, complete: done.is_ok() }));
+            self.tx.send(Event::RequestFinished(RequestFinished {
+                request,
+                complete: done.is_ok(),
+                served: None,
+            }));
             self.report_allocator(engine, &mut allocator);
             let answers = done?;
             if let Some(tokenizer) = self.predictions.filter(|_| request >= self.workload.warmup)
@@ -131,6 +135,7 @@ impl Driver<'_> {
                 batch: w.batch,
                 prompt_tokens: prompts.len() as u32,
                 output_tokens: w.output_tokens,
+                cooldown: false,
                 joined: false,
             }));
             self.steps(engine, request, &prompts)

@@ -39,7 +39,9 @@ fn room_for(event: &Event) -> usize {
         | Event::Operators(_)
         | Event::HostTimeline(_)
         | Event::Allocator(_)
-        | Event::HostSample(_) => LOSSY_BACKLOG,
+        | Event::HostSample(_)
+        | Event::ServerSample(_)
+        | Event::ClientSample(_) => LOSSY_BACKLOG,
         Event::RequestStarted(_) | Event::RequestFinished(_) => 2 * LOSSY_BACKLOG,
         _ => usize::MAX,
     }

@@ -81,6 +81,8 @@ text_enum! {
         Sim = "sim",
         /// Another program, as its kernels show it.
         Program = "program",
+        /// A server, as its answers and its metrics show it.
+        Server = "server",
         /// There is no workload.
         None = "none",
     }

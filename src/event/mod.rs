@@ -15,6 +15,7 @@ pub mod readings;
 pub mod reasons;
 mod request;
 mod run;
+mod server;
 mod text_enum;
 mod time;
 
@@ -40,6 +41,10 @@ pub use self::{
     run::{
         GivenPeaks, Level, Notice, ObserverSample, Outcome, PrefillProgress, Preparing, ProcessStopped,
         Ready, RunFinished, RunStarted, SnapshotTaken,
+    },
+    server::{
+        ClientSample, Connecting, HttpStep, RequestFailure, Served, ServerFound, ServerKind, ServerSample,
+        ServerTimes, Slo,
     },
     time::{Clock, Stamp},
 };
@@ -82,6 +87,12 @@ pub enum Event {
     /// A process of another program is followed from now on.
     ProcessJoined(Box<ProcessJoined>),
     ProcessLeft(ProcessLeft),
+    /// A server answers.
+    ServerFound(Box<ServerFound>),
+    /// What it says of itself.
+    ServerSample(Box<ServerSample>),
+    /// How late the client that puts load on it is.
+    ClientSample(ClientSample),
     /// What is known about its steps has changed.
     StepsFound(kernels::Finding),
     /// Whether single kernels are recorded as they run.

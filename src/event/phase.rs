@@ -28,8 +28,10 @@ impl Phase {
     pub fn after(self, event: &Event) -> Phase {
         match event {
             Event::Preparing(_) => Phase::Preparing,
-            Event::RequestStarted(_) => Phase::Prefill,
+            // Requests to a server overlap: one begins while others decode.
+            Event::RequestStarted(_) if self != Phase::Decode => Phase::Prefill,
             Event::Token(_) if self == Phase::Prefill => Phase::Decode,
+            Event::RequestFinished(finished) if finished.served.is_some() => self,
             Event::Ready(_) | Event::RequestFinished(_) | Event::RunFinished(_) => Phase::Idle,
             _ => self,
         }

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::Served;
+
 /// A request is one batch of sequences of equal length.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RequestStarted {
@@ -11,6 +13,9 @@ pub struct RequestStarted {
     pub prompt_tokens: u32,
     /// 0 where it is not known.
     pub output_tokens: u32,
+    /// It keeps a server's load as it is until the measured requests have ended.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cooldown: bool,
     /// Its beginning was not seen: it has no TTFT.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub joined: bool,
@@ -29,11 +34,21 @@ pub struct Token {
     pub device_ns: Option<u64>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RequestFinished {
     pub request: u32,
-    /// False when it was cancelled.
+    /// False when it was cancelled, or failed.
     pub complete: bool,
+    /// Of a request to a server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub served: Option<Box<Served>>,
+}
+
+impl RequestStarted {
+    /// It counts in all statistics.
+    pub fn is_measured(&self) -> bool {
+        !self.warmup && !self.cooldown
+    }
 }
 
 /// One sequence of a measured request, as text.

@@ -44,6 +44,9 @@ pub struct RunStarted {
     /// The command of another program that is followed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
+    /// What the service promises, where load is put on a server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slo: Option<super::Slo>,
     /// The tool that the run was under: its overhead is in every measured time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub perturbed: Option<String>,

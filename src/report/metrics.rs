@@ -8,13 +8,13 @@ use serde_json::{Value, json};
 use super::markdown::all_hints;
 use crate::{
     analysis::{
-        distribution::Summary,
+        distribution::{Distribution, Summary},
         energy::{Energy, energy},
         throttle::Work,
     },
     event::{AllocatorSample, KernelReport, Phase, SCHEMA, Stamp},
     kernels::show::{RowQuery, TableView},
-    state::{Measured, RecordedSpan, RunState, Used},
+    state::{Measured, RecordedSpan, RunState, TtftPart, Used},
 };
 
 /// Version of `metrics.json`.
@@ -267,6 +267,7 @@ pub fn run_json(state: &RunState, run_dir: Option<&Path>) -> Value {
         "simulated": run.map(|r| r.simulated),
         "perturbed": run.and_then(|r| r.perturbed.as_deref()),
         "program": state.follows().then(|| program_json(state)),
+        "server": state.serves().then(|| server_json(state)),
         "requests": metrics.requests,
         "ttft_ms": latency(metrics.ttft_ms),
         "tpot_ms": latency(metrics.tpot_ms),
@@ -290,6 +291,43 @@ pub fn run_json(state: &RunState, run_dir: Option<&Path>) -> Value {
         "gpu_idle": state.gpu_idle().map(|idle| idle.share),
         "trust": state.trust(),
         "kernel_reports": state.kernels.reports.iter().map(|report| kernel_report(report)).collect::<Vec<_>>(),
+    })
+}
+
+/// A server under load: how its requests went, by the client's clock and by its own.
+fn server_json(state: &RunState) -> Value {
+    let server = &state.server;
+    let latency = |d: &Distribution| {
+        let Summary { n, mean, p50, p90, p99, .. } = d.summary();
+        json!({"n": n, "mean": mean, "p50": p50, "p90": p90, "p99": p99})
+    };
+    let seconds = state.total.wall_ns as f64 / 1e9;
+    let rate = |n: u64| (seconds > 0.0).then(|| n as f64 / seconds);
+    let failures = server.failures.iter().map(|(failure, n)| (failure.to_string(), json!(n)));
+    let parts = TtftPart::ALL.into_iter().filter(|part| server.part(*part).n() > 0);
+    json!({
+        "url": server.found.as_ref().map(|found| &found.url),
+        "kind": server.found.as_ref().map(|found| &found.kind),
+        "model": server.found.as_ref().map(|found| &found.model),
+        "metrics_url": server.found.as_ref().map(|found| &found.metrics),
+        "requests": server.ended - server.failed,
+        "failed": server.failed,
+        "failures": failures.collect::<serde_json::Map<_, _>>(),
+        "reconnected": server.reconnected,
+        "requests_per_s": rate(server.ended - server.failed),
+        "goodput_per_s": server.slo().and_then(|_| rate(server.good)),
+        "good": server.slo().map(|_| server.good),
+        "slo": server.slo(),
+        "prompt_tokens": server.prompt_tokens,
+        "output_tokens": server.output_tokens,
+        "cached_tokens": server.cached_tokens,
+        "tokens_per_chunk": server.tokens_per_chunk(),
+        "gaps_are_itl": server.gaps_are_itl(),
+        "ttft_from_planned_ms": latency(&server.ttft_from_planned),
+        "ttft_parts_ms": parts.map(|part| (part.name().to_owned(), latency(server.part(part)))).collect::<serde_json::Map<_, _>>(),
+        "preemptions": server.latest.as_ref().map(|_| server.preemptions),
+        "last_sample": server.latest,
+        "client": server.client,
     })
 }
 

@@ -112,18 +112,24 @@ pub struct Inputs {
 impl Inputs {
     pub fn open(config: &RunConfig) -> Result<Inputs, InputsError> {
         let (model, weights_remark) = Model::open(config)?;
+        // A server has its own tokenizer.
+        let is_server = config.runtime.name.is_server();
         let tokenizer = match setting_with_text(config) {
-            Some(key) => Some(Arc::new(tokenizer(&model, key)?)),
-            None => None,
+            Some(key) if !is_server => Some(Arc::new(tokenizer(&model, key)?)),
+            _ => None,
         };
         let prompt_set = match (&config.dataset.prompts, &tokenizer) {
-            (Some(prompts), Some(tokenizer)) => read_prompts(prompts, config, tokenizer, model.vocab())?,
+            (Some(prompts), tokenizer) => read_prompts(prompts, config, tokenizer.as_deref(), model.vocab())?,
             _ if config.dataset.sampling.is_some() => return Err(DatasetError::NothingToSample.into()),
             _ => PromptSet::Random { tokens: config.dataset.prompt_tokens, vocab: model.vocab() as u32 },
         };
         let stops = tokenizer.as_ref().filter(|_| !config.infer.ignore_eos).map(|t| t.stop_ids().to_vec());
         let workload = Workload {
-            requests: requests(config, &prompt_set)?,
+            requests: match (config.runtime.requests, is_server) {
+                // A trace has as many as it has.
+                (None, true) if matches!(prompt_set, PromptSet::Random { .. }) => 0,
+                _ => requests(config, &prompt_set)?,
+            },
             open_ended: config.runtime.until.is_some(),
             warmup: config.runtime.warmup,
             batch: config.runtime.batch_size,
@@ -133,8 +139,8 @@ impl Inputs {
             seed: config.runtime.seed,
         };
         let (prompt, output) = (workload.prompt_tokens(), workload.output_tokens);
-        if let Some(limit) = model.max_positions().filter(|&limit| prompt as usize + output as usize > limit)
-        {
+        let is_over = |limit: &usize| !is_server && prompt as usize + output as usize > *limit;
+        if let Some(limit) = model.max_positions().filter(is_over) {
             let model = config.model.name.clone();
             return Err(InputsError::TooLong { model, prompt, output, limit });
         }
@@ -178,7 +184,7 @@ const MAX_SAMPLES: u64 = 1_000_000;
 fn read_prompts(
     prompts: &PromptsConfig,
     config: &RunConfig,
-    tokenizer: &Tokenizer,
+    tokenizer: Option<&Tokenizer>,
     vocab: usize,
 ) -> Result<PromptSet, InputsError> {
     let file = &prompts.file;
@@ -200,8 +206,10 @@ fn read_prompts(
             None => {
                 let number = index + 1;
                 let text = &samples[index].text;
-                let prompt =
-                    heap::limited(MAX_PROMPT_MEMORY, || prompt_of(text, number, prompts, config, tokenizer))?;
+                let prompt = heap::limited(MAX_PROMPT_MEMORY, || match tokenizer {
+                    Some(tokenizer) => prompt_of(text, number, prompts, config, tokenizer),
+                    None => Ok(Prompt { text: text.clone(), ids: Vec::new() }),
+                })?;
                 if let Some(&id) = prompt.ids.iter().find(|&&id| id as usize >= vocab) {
                     return Err(InputsError::OtherTokenizer { id, vocab });
                 }

@@ -10,6 +10,7 @@ pub mod probes;
 mod progress;
 pub mod progress_line;
 pub mod rerun;
+mod server_plan;
 pub mod session;
 pub mod support;
 pub mod sweep;

@@ -17,14 +17,16 @@ use crate::{
         sampling::Sampling,
         workload::Workload,
     },
-    event::{Device, EngineKind, GivenPeaks, RunStarted, SCHEMA},
+    event::{Device, EngineKind, GivenPeaks, RunStarted, SCHEMA, Slo},
     run::{
         dtype::{ChosenDtype, Circumstances},
         inputs::{Inputs, InputsError, Model},
         rerun::Tool,
+        server_plan::{ServerPlanError, load_plan},
         support::{self, NothingToDo},
     },
     rundir::{NoNewDir, RunDir},
+    server::LoadPlan,
     sim::scenario::{Scenario, UnknownScenario},
     tools::under,
 };
@@ -40,6 +42,8 @@ pub enum PlanError {
     Engine(#[from] EngineError),
     #[error(transparent)]
     Support(#[from] NothingToDo),
+    #[error(transparent)]
+    Server(#[from] ServerPlanError),
     #[error("hydra.run.dir: {0}")]
     RunDir(#[from] NoNewDir),
     #[error("{key}={got} exceeds the limit of {limit}")]
@@ -58,6 +62,8 @@ pub struct Plan {
     pub dir: PathBuf,
     /// Another program that is followed instead of running a model.
     pub(crate) program: Option<Target>,
+    /// The load on a server.
+    pub(crate) load: Option<LoadPlan>,
     pub(crate) inputs: Inputs,
     /// The device of the workload, "auto" resolved.
     pub(crate) device: Device,
@@ -93,18 +99,24 @@ impl Plan {
             Runtime::Sim => Device::Sim,
             Runtime::Watch => Device::None,
             Runtime::Program => Device::Cuda(index),
+            Runtime::Openai | Runtime::Vllm | Runtime::Sglang | Runtime::Tensorrtllm | Runtime::Llamacpp => {
+                Device::None
+            }
         };
         let dtype = config.model.nominal_dtype();
+        let load = load_plan(config, &inputs.workload)?;
+        let follows_model = load.is_some() && composed.overrides.iter().any(|text| gives_shape(text));
         let mut plan = Plan {
             choices: inputs.choices.clone(),
             composed,
             remarks,
             dir,
             program: None,
+            load,
             inputs,
             device,
             dtype,
-            follows_model: false,
+            follows_model,
         };
         plan.check_limits()?;
         let chosen = plan.choose_dtype();
@@ -247,7 +259,8 @@ impl Plan {
 
     /// This program runs the model itself, or simulates it.
     pub(crate) fn runs_model(&self) -> bool {
-        !matches!(self.composed.config.runtime.name, Runtime::Watch | Runtime::Program)
+        let runtime = self.composed.config.runtime.name;
+        !matches!(runtime, Runtime::Watch | Runtime::Program) && !runtime.is_server()
     }
 
     /// The driver's identifier of the GPU of the workload.
@@ -271,6 +284,10 @@ impl Plan {
             Some(program) if !self.follows_model => program.name(),
             Some(_) => name.clone(),
             None if self.watches() => "watch".to_owned(),
+            None if self.load.is_some() && !self.follows_model => {
+                let server = self.composed.config.runtime.server.as_ref();
+                server.and_then(|server| server.model.clone()).unwrap_or_else(|| "server".to_owned())
+            }
             None => name.clone(),
         }
     }
@@ -286,8 +303,12 @@ impl Plan {
             Runtime::Sim => EngineKind::Sim,
             Runtime::Watch => EngineKind::None,
             Runtime::Program => EngineKind::Program,
+            Runtime::Openai | Runtime::Vllm | Runtime::Sglang | Runtime::Tensorrtllm | Runtime::Llamacpp => {
+                EngineKind::Server
+            }
         };
         let is_model_known = self.runs_model() || self.follows_model;
+        let has_requests = self.runs_model() || self.load.is_some();
         RunStarted {
             schema: SCHEMA,
             program: format!("llmprof-tui {}", env!("CARGO_PKG_VERSION")),
@@ -305,11 +326,15 @@ impl Plan {
                 .step_weight_bytes(dtype, workload.batch as usize)
                 .filter(|_| is_model_known),
             kv_bytes_per_position: if is_model_known { model.kv_bytes_per_position(dtype) } else { 0 },
-            requests: if self.runs_model() { workload.requests } else { 0 },
-            warmup: if self.runs_model() { workload.warmup } else { 0 },
+            requests: match &self.load {
+                Some(load) => load.requests,
+                None if self.runs_model() => workload.requests,
+                None => 0,
+            },
+            warmup: if has_requests { workload.warmup } else { 0 },
             batch: workload.batch,
-            prompt_tokens: if self.runs_model() { workload.prompt_tokens() } else { 0 },
-            output_tokens: if self.runs_model() { workload.output_tokens } else { 0 },
+            prompt_tokens: if has_requests { workload.prompt_tokens() } else { 0 },
+            output_tokens: if has_requests { workload.output_tokens } else { 0 },
             seed: workload.seed,
             overrides: self.composed.overrides.clone(),
             shape: model.shape(dtype).filter(|_| is_model_known).map(Box::new),
@@ -318,9 +343,21 @@ impl Plan {
                 bytes_per_s: config.hardware.peaks.bytes_per_s,
             },
             command: self.program.as_ref().map(Target::text),
+            slo: self.load.is_some().then_some(Slo {
+                ttft_p99_ms: config.slo.ttft_p99_ms,
+                tpot_p99_ms: config.slo.tpot_p99_ms,
+                e2e_p99_ms: config.slo.e2e_p99_ms,
+            }),
             perturbed: under::attached(|name| std::env::var(name).ok()),
         }
     }
+}
+
+/// Whether an override says which model it is; a name or a type alone does not.
+pub fn gives_shape(text: &str) -> bool {
+    ["model=", "model.config_json=", "model.weights=", "model.path=", "model.arch"]
+        .iter()
+        .any(|key| text.starts_with(key))
 }
 
 enum EngineOptions {

@@ -12,7 +12,7 @@ pub fn progress(state: &RunState) -> (String, Option<f64>) {
     {
         return (text.trim_end_matches('.').to_owned(), loading.share());
     }
-    let (name, done, total) = match &state.active {
+    let (name, done, total) = match state.active.latest() {
         Some(active) if active.started.warmup => ("warm-up", state.warmup_done, run.warmup),
         _ => ("request", state.requests_done, run.requests),
     };
@@ -20,10 +20,10 @@ pub fn progress(state: &RunState) -> (String, Option<f64>) {
     if let Some(PrefillProgress { layer, layers }) = prefill_progress(state) {
         text += &format!(", layer {}/{layers}", layer + 1);
     }
-    (text, state.active.is_some().then(|| state.request_share_done()))
+    (text, (state.active.count() > 0).then(|| state.request_share_done()))
 }
 
 /// The last report of a prefill that is in progress.
 fn prefill_progress(state: &RunState) -> Option<PrefillProgress> {
-    state.active.as_ref().filter(|active| active.tokens == 0)?.prefill
+    state.active.latest().filter(|active| active.tokens == 0)?.prefill
 }

@@ -31,6 +31,7 @@ use crate::{
     profile::live::Tracer,
     run::{observer::Observer, plan::Plan, probes, rerun::Tool},
     rundir::{Loss, RunDir, snapshot_file},
+    server::{self, LoadError, LoadPlan},
     state::RunState,
 };
 
@@ -178,6 +179,9 @@ impl Session {
         if plan.watches() {
             return;
         }
+        if let Some(load) = plan.load.clone() {
+            return self.put_load(load);
+        }
         if let Some(target) = plan.program.clone() {
             return self.follow(target);
         }
@@ -190,6 +194,28 @@ impl Session {
             sampler: inline,
         };
         match spawn_thread("llmprof-engine", move || engine.run(ready)) {
+            Ok(thread) => self.threads.push(thread),
+            Err(refused) => {
+                let finished = RunFinished { outcome: Outcome::Failed, cause: Some(refused) };
+                self.emit(Event::RunFinished(finished));
+            }
+        }
+    }
+
+    fn put_load(&mut self, load: LoadPlan) {
+        let (tx, control) = (self.tx.clone(), self.control.clone());
+        let thread = spawn_thread("llmprof-load", move || {
+            let finished = match server::run(load, tx.clone(), control) {
+                Ok(()) => RunFinished { outcome: Outcome::Completed, cause: None },
+                Err(LoadError::Cancelled) => return,
+                Err(e) => {
+                    tx.notice(Level::Error, "server", e.to_string());
+                    RunFinished { outcome: Outcome::Failed, cause: Some(e.to_string()) }
+                }
+            };
+            tx.send(Event::RunFinished(finished));
+        });
+        match thread {
             Ok(thread) => self.threads.push(thread),
             Err(refused) => {
                 let finished = RunFinished { outcome: Outcome::Failed, cause: Some(refused) };

@@ -21,6 +21,9 @@ pub fn remarks(config: &RunConfig) -> Result<Vec<String>, NothingToDo> {
     let no_tools = match config.runtime.name {
         Runtime::Sim => Some("a simulated run has nothing for nsys and ncu to profile"),
         Runtime::Watch => Some("there is no workload to run under nsys and ncu"),
+        Runtime::Openai | Runtime::Vllm | Runtime::Sglang | Runtime::Tensorrtllm | Runtime::Llamacpp => {
+            Some("a server cannot be run again under nsys and ncu")
+        }
         Runtime::Program => Some("another program cannot be run again under nsys and ncu"),
         Runtime::Candle | Runtime::CandleStock => None,
     };
@@ -55,7 +58,7 @@ fn ranges_remark(config: &RunConfig) -> Option<String> {
         Runtime::CandleStock => {
             "models of candle-transformers do not report their layers; runtime=candle does"
         }
-        Runtime::Sim | Runtime::Watch | Runtime::Program => "this run has no layers",
+        _ => "this run has no layers",
     };
     Some(format!("profiling.nvtx.detail asks for more than phases: {reason}"))
 }

@@ -82,7 +82,7 @@ impl RunState {
         if self.requests_done + self.warmup_done == 0 {
             let run = self.run.as_ref()?;
             let planned = f64::from(run.requests) + f64::from(run.warmup);
-            return Some((planned * self.active.as_ref()?.expected_s()? - elapsed).max(0.0));
+            return Some((planned * self.active.latest()?.expected_s()? - elapsed).max(0.0));
         }
         let share = self.request_share_done();
         (share < 1.0).then(|| elapsed * (1.0 - share) / share)

@@ -12,6 +12,7 @@ mod recording;
 mod requests;
 mod sample;
 mod series;
+mod server;
 mod telemetry;
 mod trail;
 
@@ -26,10 +27,11 @@ pub use loading::Loading;
 pub use operators::{AllocatorState, HostOperators, OperatorState};
 pub use programs::{FollowedProcess, Programs};
 pub use recording::{Measured, RecordedSpan, Recording, Split};
-pub use requests::ActiveRequest;
 use requests::Gap;
+pub use requests::{ActiveRequest, ActiveRequests};
 use serde::{Deserialize, Serialize};
 pub use series::{Bucket, Series};
+pub use server::{Lane, ServerState, TtftPart};
 pub use telemetry::{GpuState, HostState};
 pub use trail::{TokenMark, TokenTrail};
 
@@ -68,7 +70,7 @@ pub struct RunState {
     pub loading: Option<Loading>,
     pub prepare_ms: Option<f64>,
     pub workload_paused_at: Option<Stamp>,
-    pub active: Option<ActiveRequest>,
+    pub active: ActiveRequests,
     /// Without pauses since.
     first_request_at: Option<Stamp>,
     pub warmup_done: u32,
@@ -102,6 +104,8 @@ pub struct RunState {
     pub sampler: Option<SamplerCost>,
     /// Processes of another program.
     pub programs: Programs,
+    /// A server under load, or watched.
+    pub server: ServerState,
     pub kernels: KernelState,
     pub operators: OperatorState,
     pub allocators: AllocatorState,
@@ -182,6 +186,9 @@ impl RunState {
                     |gpu: &mut GpuState| gpu.processes_seen.retain(|(_, seen)| seen.pid != process.pid);
                 self.gpus.iter_mut().for_each(forget);
             }
+            Event::ServerFound(found) => self.server.found = Some((**found).clone()),
+            Event::ServerSample(sample) => self.server.sample(t, sample),
+            Event::ClientSample(sample) => self.server.client(t, *sample),
             Event::StepsFound(finding) => self.programs.finding = Some(*finding),
             Event::ProcessLeft(left) => self.programs.left(t, left.pid),
             Event::KernelTrace(trace) => self.kernels.switched(t, trace),
@@ -196,18 +203,19 @@ impl RunState {
             Event::Observer(sample) => self.observer = Some(*sample),
             Event::RequestStarted(started) => {
                 self.first_request_at.get_or_insert(t);
-                self.active = Some(ActiveRequest::new(t, started.clone()));
-                if !started.warmup && self.counted_to.is_none() {
+                if !self.serves() {
+                    self.active.clear();
+                }
+                self.active.start(ActiveRequest::new(t, started.clone()));
+                if started.is_measured() && self.counted_to.is_none() {
                     // Measurement starts here; earlier time belongs to no window.
                     self.metrics().for_each(|metrics| metrics.from = t);
                     self.counted_to = Some(t);
                 }
             }
-            Event::RequestFinished(finished) => self.request_finished(*finished),
+            Event::RequestFinished(finished) => self.request_finished(t, finished),
             Event::PrefillProgress(progress) => {
-                if let Some(active) = &mut self.active {
-                    active.prefill = Some(*progress);
-                }
+                self.active.all().for_each(|active| active.prefill = Some(*progress));
             }
             // Predictions are only recorded.
             Event::Prediction(_) => {}
@@ -224,7 +232,10 @@ impl RunState {
                     self.leave_out(t.since(stop.since), ActiveRequest::stopped);
                 }
             }
-            Event::RunStarted(run) => self.run = Some((**run).clone()),
+            Event::RunStarted(run) => {
+                self.server.set_slo(run.slo.unwrap_or_default());
+                self.run = Some((**run).clone());
+            }
             Event::Preparing(preparing) => {
                 Loading::update(&mut self.loading, t, preparing);
             }
@@ -246,7 +257,7 @@ impl RunState {
                 push_bounded(&mut self.log, LOG_LINES, (t, notice.clone()));
             }
             Event::RunFinished(finished) => {
-                self.active = None;
+                self.active.clear();
                 self.loading = None;
                 self.workload_paused_at = None;
                 self.kernels.recording.end(t);
@@ -263,19 +274,17 @@ impl RunState {
     }
 
     /// Excludes `time` from what is measured; `leave_out` does so for the active request.
-    fn leave_out(&mut self, time: Duration, leave_out: impl FnOnce(&mut ActiveRequest, Duration)) {
+    fn leave_out(&mut self, time: Duration, leave_out: impl Fn(&mut ActiveRequest, Duration)) {
         self.counted_to = self.counted_to.map(|to| to + time);
         self.first_request_at = self.first_request_at.map(|start| start + time);
-        if let Some(active) = &mut self.active {
-            leave_out(active, time);
+        if self.active.count() > 0 {
+            self.active.all().for_each(|active| leave_out(active, time));
             self.traces().for_each(RequestTrace::paused);
         }
     }
 
     fn token(&mut self, t: Stamp, token: crate::event::Token) {
-        let Some(active) = self.active.as_mut().filter(|a| a.started.request == token.request) else {
-            return;
-        };
+        let Some(active) = self.active.of(token.request) else { return };
         let first = active.first_token.is_none();
         let Gap { ns: gap_ns, steps, is_latency } = active.token(t, token.index);
         // The first token that was seen is not the first of a request that began before.
@@ -284,7 +293,7 @@ impl RunState {
         let recorded = self.kernels.recording.overlaps(from, t);
         active.recorded |= recorded;
         let context = u64::from(active.started.prompt_tokens) + u64::from(active.tokens) - 1;
-        let (warmup, batch) = (active.started.warmup, u64::from(active.started.batch));
+        let (warmup, batch) = (!active.started.is_measured(), u64::from(active.started.batch));
         let prompt = u64::from(active.started.prompt_tokens);
         if !first && is_latency {
             self.kernels.recording.step(from, t);
@@ -308,10 +317,16 @@ impl RunState {
             false => self.itl_ms.push(t, gap_ns as f32 / 1e6),
         }
         if !warmup {
-            self.traces().for_each(|trace| match is_latency {
-                true => trace.token(t, first, gap_ns),
-                false => trace.paused(),
-            });
+            let overlaps = self.serves();
+            for trace in self.traces() {
+                if is_latency {
+                    trace.token(t, first, gap_ns);
+                }
+                // Requests that overlap share the energy of the GPU.
+                if !is_latency || overlaps {
+                    trace.paused();
+                }
+            }
             if !first && is_latency {
                 self.by_context.of(recorded).token(context, gap_ns);
             }
@@ -333,10 +348,16 @@ impl RunState {
         }
     }
 
-    fn request_finished(&mut self, RequestFinished { request, complete }: RequestFinished) {
-        let Some(active) = self.active.take_if(|active| active.started.request == request) else { return };
-        if active.started.warmup {
-            self.warmup_done += 1;
+    fn request_finished(&mut self, t: Stamp, finished: &RequestFinished) {
+        let RequestFinished { request, complete, served } = finished;
+        let Some(mut active) = self.active.end(*request) else { return };
+        let complete = *complete;
+        let uncounted = served.as_deref().map_or(0, |served| active.counted(served));
+        if let Some(served) = served.as_deref() {
+            self.server.served(t, &active, served);
+        }
+        if !active.started.is_measured() {
+            self.warmup_done += u32::from(active.started.warmup);
             return;
         }
         let measured = complete && !active.stopped;
@@ -354,6 +375,7 @@ impl RunState {
             sample.and_then(|sample| sample.tpot_ns()).into_iter().for_each(|ns| tpots_ns.push(ns));
             for metrics in [&mut self.total, &mut self.window].map(|metrics| metrics.of(recorded)) {
                 metrics.requests += 1;
+                metrics.unmeasured_tokens(u64::from(uncounted));
                 if !measured {
                     continue;
                 }
@@ -426,6 +448,11 @@ impl RunState {
         self.run.as_ref().is_some_and(|run| run.engine == EngineKind::Program)
     }
 
+    /// Load is put on a server.
+    pub fn serves(&self) -> bool {
+        self.run.as_ref().is_some_and(|run| run.engine == EngineKind::Server)
+    }
+
     /// Sequences per request.
     pub fn batch(&self) -> u32 {
         self.run.as_ref().map_or(1, |r| r.batch)
@@ -442,7 +469,7 @@ impl RunState {
     /// Decode tokens per second over the last `span_s` seconds, or over the last [`RATE_TOKENS`] steps of the request where
     /// they took longer; `None` when nothing is being decoded.
     pub fn recent_decode_tok_s(&self, span_s: f64) -> Option<f64> {
-        let active = self.active.as_ref()?;
+        let active = self.active.latest()?;
         let from = Stamp(self.now.0.saturating_sub((span_s * 1e9) as u64));
         let recent = self.trail.since(from).count().max(RATE_TOKENS);
         let counted =
@@ -467,7 +494,7 @@ impl RunState {
         let planned = f64::from(run.requests) + f64::from(run.warmup);
         let active = self
             .active
-            .as_ref()
+            .latest()
             .map_or(0.0, |a| f64::from(a.tokens) / f64::from(a.started.output_tokens.max(1)));
         ((f64::from(self.requests_done + self.warmup_done) + active) / planned.max(1.0)).min(1.0)
     }

@@ -1,12 +1,14 @@
-//! The active request.
+//! The active requests.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use crate::{
     analysis::compare::RequestSample,
-    event::{PrefillProgress, RequestStarted, Stamp},
+    event::{PrefillProgress, RequestStarted, Served, Stamp},
 };
 
+/// A recording may start any number of requests.
+const MAX_ACTIVE: usize = 1 << 16;
 /// Tokens from which the length of a request can be estimated.
 const MIN_TOKENS: u32 = 8;
 
@@ -38,6 +40,44 @@ pub(super) struct Gap {
     pub(super) is_latency: bool,
 }
 
+/// One for an engine, any number for a server.
+#[derive(Debug, Clone, Default)]
+pub struct ActiveRequests(BTreeMap<u32, ActiveRequest>);
+
+impl ActiveRequests {
+    /// The one that started last.
+    pub fn latest(&self) -> Option<&ActiveRequest> {
+        self.0.values().next_back()
+    }
+
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(super) fn start(&mut self, request: ActiveRequest) {
+        if self.0.len() >= MAX_ACTIVE {
+            self.0.pop_first();
+        }
+        self.0.insert(request.started.request, request);
+    }
+
+    pub(super) fn of(&mut self, request: u32) -> Option<&mut ActiveRequest> {
+        self.0.get_mut(&request)
+    }
+
+    pub(super) fn end(&mut self, request: u32) -> Option<ActiveRequest> {
+        self.0.remove(&request)
+    }
+
+    pub(super) fn all(&mut self) -> impl Iterator<Item = &mut ActiveRequest> {
+        self.0.values_mut()
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
 impl ActiveRequest {
     pub(super) fn new(t: Stamp, started: RequestStarted) -> Self {
         ActiveRequest {
@@ -63,6 +103,23 @@ impl ActiveRequest {
         self.last_token = t;
         self.tokens = self.tokens.saturating_add(steps);
         Gap { ns, steps, is_latency: steps == 1 && !stopped }
+    }
+
+    /// The server has counted its tokens: a chunk may have had several. Returns how many more there were than chunks.
+    pub(super) fn counted(&mut self, served: &Served) -> u32 {
+        if let Some(tokens) = served.prompt_tokens {
+            self.started.prompt_tokens = tokens;
+        }
+        let seen = self.tokens;
+        if let Some(tokens) = served.output_tokens.filter(|_| seen > 0) {
+            self.tokens = tokens.max(1);
+        }
+        self.tokens.saturating_sub(seen)
+    }
+
+    /// When it started, without pauses since.
+    pub fn start(&self) -> Stamp {
+        self.start
     }
 
     /// The process was stopped for a part of `time`, which is excluded from all latencies.

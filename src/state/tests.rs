@@ -9,8 +9,15 @@ fn envelope(ms: u64, event: Event) -> Envelope {
 }
 
 fn request(ms: u64, request: u32, warmup: bool) -> Envelope {
-    let started =
-        RequestStarted { request, warmup, batch: 2, prompt_tokens: 10, output_tokens: 3, joined: false };
+    let started = RequestStarted {
+        request,
+        warmup,
+        batch: 2,
+        prompt_tokens: 10,
+        output_tokens: 3,
+        cooldown: false,
+        joined: false,
+    };
     envelope(ms, Event::RequestStarted(started))
 }
 
@@ -19,7 +26,7 @@ fn token(ms: u64, request: u32, index: u32) -> Envelope {
 }
 
 fn finished(ms: u64, request: u32) -> Envelope {
-    envelope(ms, Event::RequestFinished(RequestFinished { request, complete: true }))
+    envelope(ms, Event::RequestFinished(RequestFinished { request, complete: true, served: None }))
 }
 
 fn fold(events: &[Envelope]) -> RunState {
@@ -303,7 +310,8 @@ fn the_kernels_of_a_snapshot_are_those_of_its_window() {
 
 #[test]
 fn a_cancelled_request_is_not_a_request() {
-    let cut = envelope(70, Event::RequestFinished(RequestFinished { request: 0, complete: false }));
+    let cut =
+        envelope(70, Event::RequestFinished(RequestFinished { request: 0, complete: false, served: None }));
     let state = fold(&[request(0, 0, false), token(50, 0, 0), cut]);
     assert_eq!((state.requests_done, state.total.requests, state.phase), (0, 0, Phase::Idle));
 }
@@ -373,6 +381,7 @@ fn a_token_that_waits_for_the_recorder_to_start_is_recorded() {
         batch: 1,
         prompt_tokens: 10,
         output_tokens: 9,
+        cooldown: false,
         joined: false,
     };
     let mut events = vec![envelope(0, Event::RequestStarted(started))];
@@ -399,6 +408,7 @@ fn the_length_of_a_run_is_known_from_its_first_tokens() {
         batch: 1,
         prompt_tokens: 10,
         output_tokens: 101,
+        cooldown: false,
         joined: false,
     };
     let mut events = vec![

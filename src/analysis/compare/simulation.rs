@@ -33,6 +33,7 @@ pub(super) fn facts(overrides: &[&str], gpu: bool) -> Facts {
         shape: None,
         peaks: Default::default(),
         command: None,
+        slo: None,
         perturbed: None,
     };
     let gpu = gpu.then(|| GpuFacts {

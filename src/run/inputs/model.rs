@@ -35,7 +35,9 @@ impl Model {
             return Ok((open(&config.model.weights)?, None));
         }
         let dir = Path::new("models").join(&config.model.name);
-        if matches!(config.runtime.name, Runtime::Watch | Runtime::Program) || !dir.exists() {
+        let has_weights =
+            matches!(config.runtime.name, Runtime::Candle | Runtime::CandleStock | Runtime::Sim);
+        if !has_weights || !dir.exists() {
             // The header and reports say that weights are synthetic.
             return Ok((open(&Weights::Synthetic)?, None));
         }
@@ -56,9 +58,7 @@ impl Model {
         };
         let model = match config.runtime.name {
             Runtime::CandleStock => Self::stock(config, path)?,
-            Runtime::Candle | Runtime::Sim | Runtime::Watch | Runtime::Program => {
-                Self::own(config, path).map_err(with_remedy)?
-            }
+            _ => Self::own(config, path).map_err(with_remedy)?,
         };
         model.check_shape(config)?;
         Ok(model)

@@ -96,7 +96,11 @@ impl EngineThread {
         let started = Instant::now();
         let engine: Box<dyn Engine> = match self.plan.composed.config.runtime.name {
             Runtime::Sim => Box::new(self.simulated()?),
+            // These have no engine.
             Runtime::Watch | Runtime::Program => return Err(EngineError::Cancelled),
+            Runtime::Openai | Runtime::Vllm | Runtime::Sglang | Runtime::Tensorrtllm | Runtime::Llamacpp => {
+                return Err(EngineError::Cancelled);
+            }
             Runtime::Candle | Runtime::CandleStock => {
                 let (tx, control) = (&self.tx, &self.control);
                 let mut sent: Option<Instant> = None;

@@ -159,13 +159,17 @@ fn progress<'a>(view: &View<'_>, run: &RunStarted) -> Vec<Vec<Span<'a>>> {
     // A run that waits for steady state may do more requests than planned.
     if state.finished.is_some() {
         parts.push(ratio("requests", state.requests_done, run.requests.max(state.requests_done)));
-    } else if state.active.as_ref().is_some_and(|active| active.started.warmup) {
+    } else if state.active.latest().is_some_and(|active| active.started.warmup) {
         parts.push(ratio("warm-up", state.warmup_done + 1, run.warmup));
-    } else if state.active.is_some() || state.requests_done > 0 {
-        let done = (state.requests_done + u32::from(state.active.is_some())).max(1);
+    } else if state.serves() {
+        parts.push(ratio("requests", state.requests_done, run.requests));
+    } else if state.active.count() > 0 || state.requests_done > 0 {
+        let done = (state.requests_done + state.active.count() as u32).max(1);
         parts.push(ratio("request", done, run.requests.max(done)));
     }
-    if let Some(active) = &state.active {
+    if state.serves() && state.finished.is_none() {
+        parts.push(label_value(theme, "", &state.active.count().to_string(), "in flight"));
+    } else if let Some(active) = state.active.latest() {
         let of = format!("{}/{}", active.tokens, active.started.output_tokens);
         parts.push(label_value(theme, "", &of, "tok"));
     } else if state.finished.is_some() {
@@ -184,7 +188,7 @@ fn phase(view: &View<'_>) -> (String, Style) {
         return ("paused".to_owned(), theme.warn);
     }
     let share = |share: f64| format!("{:.0} %", (100.0 * share).floor());
-    let prefill = state.active.as_ref().filter(|active| active.tokens == 0).and_then(|active| active.prefill);
+    let prefill = state.active.latest().filter(|active| active.tokens == 0).and_then(|active| active.prefill);
     let text = match (&state.loading, state.phase, prefill) {
         _ if state.watches() => "monitoring".to_owned(),
         (Some(loading), Phase::Preparing, _) if state.follows() => loading.step.clone(),
@@ -192,6 +196,7 @@ fn phase(view: &View<'_>) -> (String, Style) {
             Some(done) => format!("loading {} {}", loading.step, share(done)),
             None => format!("loading {}", loading.step),
         },
+        (_, Phase::Prefill | Phase::Decode, _) if state.serves() => "serving".to_owned(),
         (_, Phase::Prefill, Some(prefill)) => {
             format!("prefill {}", share(f64::from(prefill.layer) / f64::from(prefill.layers.max(1))))
         }

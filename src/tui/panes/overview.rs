@@ -119,7 +119,7 @@ fn verdict<'a>(view: &View<'a>) -> Line<'a> {
         let text = gauge(view, loading.share()) + &plain(&text);
         return Line::from(Text::styled(text, theme.accent));
     }
-    let warming_up = view.state.active.as_ref().is_some_and(|a| a.started.warmup);
+    let warming_up = view.state.active.latest().is_some_and(|a| a.started.warmup);
     let reason = match view.state.phase {
         Phase::Preparing => "Preparing: no measurements yet.",
         _ if warming_up => "Warming up: these tokens are not counted.",

@@ -1,0 +1,157 @@
+//! The load that a configuration asks for.
+
+use std::{path::Path, time::Duration};
+
+use thiserror::Error;
+
+use crate::{
+    base::read::{self, MAX_DOCUMENT},
+    config::{ArrivalKind, LoadConfig, RunConfig, Runtime, ServerConfig},
+    engine::workload::{PromptSet, Workload},
+    event::ServerKind,
+    server::{
+        Arrivals, Endpoint, EndpointError, Gaps, Key, LoadPlan, MetricsAt, Prompts, TraceError, read_trace,
+    },
+};
+
+/// Where a server listens that we start, unless it is said.
+const USUAL_URL: &str = "http://127.0.0.1:8000";
+
+#[derive(Debug, Error)]
+pub enum ServerPlanError {
+    #[error("runtime.{0} is missing: compose it from conf/runtime, as runtime=openai")]
+    NoConfig(&'static str),
+    #[error("runtime.server.url: give the server's address, or runtime.server.command to start one")]
+    NoUrl,
+    #[error("{key}: {cause}")]
+    Url { key: &'static str, cause: EndpointError },
+    #[error("runtime.load.rate: arrivals={0} need a rate in requests per second")]
+    NoRate(&'static str),
+    #[error("runtime.load.trace: give a file of requests")]
+    NoTrace,
+    #[error("{key}: cannot read {file}: {cause}")]
+    Unreadable { key: &'static str, file: String, cause: std::io::Error },
+    #[error("runtime.load.trace: {file}: {cause}")]
+    Trace { file: String, cause: TraceError },
+    #[error("runtime.load.image_pixels needs runtime.server.api=chat, and at most 4096")]
+    Image,
+}
+
+/// The kind of server that a runtime names.
+fn kind_of(runtime: Runtime) -> Option<ServerKind> {
+    match runtime {
+        Runtime::Openai => Some(ServerKind::OpenAi),
+        Runtime::Vllm => Some(ServerKind::Vllm),
+        Runtime::Sglang => Some(ServerKind::Sglang),
+        Runtime::Tensorrtllm => Some(ServerKind::TensorRtLlm),
+        Runtime::Llamacpp => Some(ServerKind::LlamaCpp),
+        Runtime::Candle | Runtime::CandleStock | Runtime::Sim | Runtime::Watch | Runtime::Program => None,
+    }
+}
+
+/// `None` where the run is not one on a server.
+pub fn load_plan(config: &RunConfig, workload: &Workload) -> Result<Option<LoadPlan>, ServerPlanError> {
+    let Some(kind) = kind_of(config.runtime.name) else { return Ok(None) };
+    let server = config.runtime.server.as_ref().ok_or(ServerPlanError::NoConfig("server"))?;
+    let load = config.runtime.load.as_ref().ok_or(ServerPlanError::NoConfig("load"))?;
+    let url = match (&server.url, &server.command) {
+        (Some(url), _) => url.as_str(),
+        (None, Some(_)) => USUAL_URL,
+        (None, None) => return Err(ServerPlanError::NoUrl),
+    };
+    let endpoint = read_url("runtime.server.url", url)?;
+    let arrivals = arrivals(load)?;
+    let requests = match (&arrivals, config.runtime.requests) {
+        (Arrivals::Trace { entries, .. }, None) => entries.len() as u32,
+        (Arrivals::Trace { entries, .. }, Some(wanted)) => wanted.min(entries.len() as u32),
+        _ => workload.requests,
+    };
+    let prompts = match &workload.prompts {
+        PromptSet::Random { tokens, .. } => {
+            Prompts::Synthetic { tokens: *tokens, shared: load.shared_prefix, nonce: load.nonce }
+        }
+        PromptSet::Given(prompts) => {
+            Prompts::Given(prompts.iter().map(|prompt| prompt.text.clone()).collect())
+        }
+    };
+    // Servers that check strictly refuse what the protocol does not have.
+    let is_lenient = kind != ServerKind::OpenAi;
+    let infer = &config.infer;
+    Ok(Some(LoadPlan {
+        metrics: metrics_at(server, &endpoint)?,
+        endpoint,
+        continuous_usage: matches!(kind, ServerKind::Vllm | ServerKind::TensorRtLlm),
+        kind,
+        api: server.api,
+        model: server.model.clone(),
+        key: server
+            .key_env
+            .as_deref()
+            .and_then(|name| std::env::var(name).ok())
+            .filter(|key| !key.is_empty())
+            .map(Key),
+        authorities: match &server.ca_file {
+            None => Vec::new(),
+            Some(file) => read::text(Path::new(file), MAX_DOCUMENT)
+                .map_err(|cause| ServerPlanError::Unreadable {
+                    key: "runtime.server.ca_file",
+                    file: file.clone(),
+                    cause,
+                })?
+                .into_bytes(),
+        },
+        timeout: Duration::from_secs_f64(server.timeout_s),
+        ready: Duration::from_secs_f64(server.ready_s),
+        arrivals,
+        warmup: workload.warmup,
+        requests,
+        prompts,
+        images: std::sync::Arc::default(),
+        max_tokens: workload.output_tokens,
+        ignore_eos: infer.ignore_eos && is_lenient,
+        temperature: infer.do_sample.then_some(infer.temperature),
+        top_p: (infer.do_sample && infer.top_p < 1.0).then_some(infer.top_p),
+        turns: load.turns,
+        think: Duration::from_secs_f64(load.think_s),
+        seed: workload.seed,
+        predictions: config.output.predictions.enable,
+    }))
+}
+
+fn read_url(key: &'static str, url: &str) -> Result<Endpoint, ServerPlanError> {
+    Endpoint::read(url).map_err(|cause| ServerPlanError::Url { key, cause })
+}
+
+fn metrics_at(server: &ServerConfig, endpoint: &Endpoint) -> Result<Option<MetricsAt>, ServerPlanError> {
+    match server.metrics.as_str() {
+        "none" => Ok(None),
+        "auto" => Ok(Some(MetricsAt { endpoint: endpoint.clone(), path: None })),
+        url => {
+            let at = read_url("runtime.server.metrics", url)?;
+            let path = Some(at.base.clone()).filter(|path| !path.is_empty());
+            Ok(Some(MetricsAt { endpoint: Endpoint { base: String::new(), ..at }, path }))
+        }
+    }
+}
+
+fn arrivals(load: &LoadConfig) -> Result<Arrivals, ServerPlanError> {
+    let (name, gaps) = match load.arrivals {
+        ArrivalKind::Closed => return Ok(Arrivals::Closed { concurrency: load.concurrency.unwrap_or(1) }),
+        ArrivalKind::Trace => {
+            let file = load.trace.as_ref().ok_or(ServerPlanError::NoTrace)?;
+            let text = read::text(Path::new(file), 1 << 30).map_err(|cause| ServerPlanError::Unreadable {
+                key: "runtime.load.trace",
+                file: file.clone(),
+                cause,
+            })?;
+            let entries =
+                read_trace(&text).map_err(|cause| ServerPlanError::Trace { file: file.clone(), cause })?;
+            return Ok(Arrivals::Trace { entries: entries.into(), speed: load.speed });
+        }
+        ArrivalKind::Constant => ("constant", Gaps::Constant),
+        ArrivalKind::Poisson => ("poisson", Gaps::Poisson),
+        ArrivalKind::Gamma => ("gamma", Gaps::Gamma { shape: load.burstiness }),
+    };
+    let rate = load.rate.ok_or(ServerPlanError::NoRate(name))?;
+    Ok(Arrivals::Open { gaps, rate, ramp_s: load.ramp_s, concurrency: load.concurrency })
+}

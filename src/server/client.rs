@@ -1,0 +1,290 @@
+//! One request after another on connections of its own, each chunk with its time.
+
+use std::{cell::RefCell, time::Duration};
+
+use tokio::time::Instant;
+
+use super::{
+    body::BodyError,
+    endpoint::Endpoint,
+    http::{self, Connection, Head, HttpError, Tls},
+    openai::{Chunk, Data, error_text},
+    sse::Events,
+};
+use crate::{
+    base::foreign,
+    event::{Clock, HttpStep, RequestFailure, Served, ServerTimes, Stamp},
+};
+
+/// After the end of a stream was announced, the connection is left alone if the server does not end the answer.
+const AFTER_DONE: Duration = Duration::from_secs(1);
+/// Of an error's text.
+const MAX_MESSAGE_BYTES: usize = 4096;
+/// Of an answer that is no stream.
+const MAX_DOCUMENT_BYTES: usize = 16 << 20;
+/// Open connections that wait for a request.
+const MAX_IDLE: usize = 4096;
+
+/// A key for a server. It is never shown.
+#[derive(Clone)]
+pub struct Key(pub String);
+
+impl std::fmt::Debug for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Key(…)")
+    }
+}
+
+pub struct Client {
+    endpoint: Endpoint,
+    tls: Tls,
+    key: Option<Key>,
+    timeout: Duration,
+    clock: Clock,
+    idle: RefCell<Vec<Connection>>,
+}
+
+/// How a request went, and the words of its failure.
+pub struct Exchange {
+    pub served: Served,
+    pub message: Option<String>,
+    pub end: Stamp,
+}
+
+/// What a stream has said so far.
+#[derive(Default)]
+struct Heard {
+    chunks: u32,
+    done: bool,
+    finished: bool,
+    failure: Option<(RequestFailure, String)>,
+}
+
+impl Client {
+    pub fn new(endpoint: Endpoint, tls: Tls, key: Option<Key>, timeout: Duration, clock: Clock) -> Client {
+        Client { endpoint, tls, key, timeout, clock, idle: RefCell::default() }
+    }
+
+    fn key(&self) -> Option<&str> {
+        self.key.as_ref().map(|key| key.0.as_str())
+    }
+
+    /// A small answer: its status and text.
+    pub async fn get(&self, path: &str, limit: usize, time: Duration) -> Result<(u16, String), HttpError> {
+        let (status, body) = http::get(&self.endpoint, path, self.key(), &self.tls, limit, time).await?;
+        Ok((status, String::from_utf8_lossy(&body).into_owned()))
+    }
+
+    /// Sends a request and hands on each chunk with text. `planned` is when it should have been sent.
+    pub async fn stream(
+        &self,
+        path: &str,
+        body: &[u8],
+        planned: Stamp,
+        each: &mut dyn FnMut(Stamp, u32, &Chunk),
+    ) -> Exchange {
+        let start = self.clock.now();
+        let mut served = Served {
+            late_ns: start.since(planned).as_nanos() as u64,
+            connecting: None,
+            send_ns: 0,
+            head_ns: None,
+            chunks: 0,
+            prompt_tokens: None,
+            output_tokens: None,
+            cached_tokens: None,
+            server: ServerTimes::default(),
+            reconnected: false,
+            failure: None,
+        };
+        let request = http::request("POST", &self.endpoint, path, self.key(), Some(body), true);
+        let until = Instant::now() + self.timeout;
+        let message = match self.exchange(&request, until, &mut served, each).await {
+            Ok(None) => None,
+            Ok(Some((failure, message))) => {
+                served.failure = Some(failure);
+                Some(message)
+            }
+            Err(error) => {
+                served.failure = Some(failure_of(&error));
+                Some(error.to_string())
+            }
+        };
+        let message = message.map(|text| foreign::line(&text, 300));
+        Exchange { served, message, end: self.clock.now() }
+    }
+
+    async fn exchange(
+        &self,
+        request: &[u8],
+        until: Instant,
+        served: &mut Served,
+        each: &mut dyn FnMut(Stamp, u32, &Chunk),
+    ) -> Result<Option<(RequestFailure, String)>, HttpError> {
+        let idle = self.idle.borrow_mut().pop();
+        let is_reused = idle.is_some();
+        let mut connection = match idle {
+            Some(connection) => connection,
+            None => self.open(until, served).await?,
+        };
+        let mut head = match self.ask(&mut connection, request, until, served).await {
+            // An idle connection that the server has closed meanwhile. It is the client's loss, and counted.
+            Err(HttpError::Closed(_) | HttpError::Io { .. }) if is_reused => {
+                served.reconnected = true;
+                self.idle.borrow_mut().clear();
+                connection = self.open(until, served).await?;
+                self.ask(&mut connection, request, until, served).await?
+            }
+            other => other?,
+        };
+        if head.status != 200 {
+            return self.refused(connection, head, until).await.map(Some);
+        }
+        let heard = self.listen(&mut connection, &mut head, until, served, each).await?;
+        if head.reusable && head.body.is_done() && self.idle.borrow().len() < MAX_IDLE {
+            self.idle.borrow_mut().push(connection);
+        }
+        Ok(heard)
+    }
+
+    async fn open(&self, until: Instant, served: &mut Served) -> Result<Connection, HttpError> {
+        let (connection, connecting) = Connection::open(&self.endpoint, &self.tls, until).await?;
+        served.connecting = Some(connecting);
+        Ok(connection)
+    }
+
+    async fn ask(
+        &self,
+        connection: &mut Connection,
+        request: &[u8],
+        until: Instant,
+        served: &mut Served,
+    ) -> Result<Head, HttpError> {
+        let begin = self.clock.now();
+        connection.send(request, until).await?;
+        let sent = self.clock.now();
+        served.send_ns = sent.since(begin).as_nanos() as u64;
+        let head = connection.head(until).await?;
+        served.head_ns = Some(self.clock.now().since(sent).as_nanos() as u64);
+        Ok(head)
+    }
+
+    async fn refused(
+        &self,
+        mut connection: Connection,
+        mut head: Head,
+        until: Instant,
+    ) -> Result<(RequestFailure, String), HttpError> {
+        if (300..400).contains(&head.status) {
+            let to = head.location.unwrap_or_default();
+            return Ok((RequestFailure::Redirect(head.status), format!("HTTP {} to {to}", head.status)));
+        }
+        let body = connection.read_all(&mut head.body, MAX_MESSAGE_BYTES, until).await.unwrap_or_default();
+        let text = match serde_json::from_slice::<serde_json::Value>(&body) {
+            Ok(json) => error_text(json.get("error").unwrap_or(&json)),
+            Err(_) => String::from_utf8_lossy(&body).into_owned(),
+        };
+        let retry = head.retry_after.map(|after| format!(" (retry after {after})")).unwrap_or_default();
+        Ok((RequestFailure::Status(head.status), format!("HTTP {}{retry}: {text}", head.status)))
+    }
+
+    async fn listen(
+        &self,
+        connection: &mut Connection,
+        head: &mut Head,
+        until: Instant,
+        served: &mut Served,
+        each: &mut dyn FnMut(Stamp, u32, &Chunk),
+    ) -> Result<Option<(RequestFailure, String)>, HttpError> {
+        let (mut events, mut heard, mut part) = (Events::default(), Heard::default(), Vec::new());
+        let mut document = Vec::new();
+        let mut limit = until;
+        let ended = loop {
+            part.clear();
+            match connection.read_body(&mut head.body, &mut part, limit).await {
+                Ok(true) => {
+                    // Several events of one read have one time.
+                    let t = self.clock.now();
+                    match head.is_stream {
+                        true => events.feed(&part, &mut |data| heard.data(t, data, served, each)),
+                        false if document.len() < MAX_DOCUMENT_BYTES => document.extend_from_slice(&part),
+                        false => {}
+                    }
+                    if heard.done && limit == until {
+                        limit = until.min(Instant::now() + AFTER_DONE);
+                    }
+                }
+                Ok(false) => break Ok(()),
+                Err(e) => break Err(e),
+            }
+        };
+        let t = self.clock.now();
+        events.finish(&mut |data| heard.data(t, data, served, each));
+        if !head.is_stream && ended.is_ok() {
+            // A server that does not stream: all of it at once.
+            heard.data(t, &document, served, each);
+        }
+        served.chunks = heard.chunks;
+        if let Some(failure) = heard.failure {
+            return Ok(Some(failure));
+        }
+        match ended {
+            // What comes after the announced end does not matter.
+            Err(_) if heard.done => Ok(None),
+            Err(error) => Err(error),
+            Ok(()) if heard.chunks == 0 => {
+                Ok(Some((RequestFailure::Empty, "the answer has no text".to_owned())))
+            }
+            // Without an end of the stream's own, a reason to finish or a usage is one.
+            Ok(()) if !heard.done && !heard.finished && !head.reusable => {
+                Err(HttpError::Closed(HttpStep::Body))
+            }
+            Ok(()) => Ok(None),
+        }
+    }
+}
+
+impl Heard {
+    fn data(&mut self, t: Stamp, data: &[u8], served: &mut Served, each: &mut dyn FnMut(Stamp, u32, &Chunk)) {
+        if self.done || self.failure.is_some() {
+            return;
+        }
+        let chunk = match Data::read(data) {
+            Data::Done => {
+                self.done = true;
+                return;
+            }
+            Data::Garbage => {
+                let text = String::from_utf8_lossy(&data[..data.len().min(80)]).into_owned();
+                self.failure = Some((RequestFailure::Garbage, format!("not JSON: {text}")));
+                return;
+            }
+            Data::Chunk(chunk) => chunk,
+        };
+        if let Some(error) = chunk.error {
+            self.failure = Some((RequestFailure::ServerError, error));
+            return;
+        }
+        if let Some(usage) = chunk.usage {
+            served.prompt_tokens = Some(usage.prompt_tokens);
+            served.output_tokens = Some(usage.completion_tokens);
+            served.cached_tokens = usage.cached_tokens;
+        }
+        served.server = chunk.server.unwrap_or(served.server);
+        self.finished |= chunk.finish_reason.is_some() || chunk.usage.is_some();
+        if chunk.has_content {
+            each(t, self.chunks, &chunk);
+            self.chunks += 1;
+        }
+    }
+}
+
+fn failure_of(error: &HttpError) -> RequestFailure {
+    match error {
+        HttpError::Timeout(step) => RequestFailure::Timeout(*step),
+        HttpError::Io { step, .. } => RequestFailure::Broken(*step),
+        HttpError::Closed(step) => RequestFailure::Closed(*step),
+        HttpError::NotHttp(_) | HttpError::Body(BodyError::BrokenChunk) => RequestFailure::NotHttp,
+        HttpError::Body(BodyError::Incomplete) => RequestFailure::Closed(HttpStep::Body),
+    }
+}

@@ -1,0 +1,27 @@
+//! Inference servers: puts load on them by the OpenAI protocol, reads their metrics, and reports both as events.
+
+mod arrival;
+mod body;
+mod client;
+mod endpoint;
+mod exposition;
+mod http;
+mod known;
+mod load;
+mod metrics;
+mod openai;
+mod ready;
+mod scrape;
+mod sse;
+mod trace;
+mod words;
+
+pub use self::{
+    arrival::Gaps,
+    client::Key,
+    endpoint::{Endpoint, EndpointError},
+    known::{KnownServer, Timing},
+    load::{Arrivals, LoadError, LoadPlan, Prompts, run},
+    scrape::MetricsAt,
+    trace::{TraceEntry, TraceError, read as read_trace},
+};

@@ -1,0 +1,127 @@
+//! Reads a server's own metrics once a second.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until};
+
+use super::{
+    client::Key,
+    endpoint::Endpoint,
+    exposition::Exposition,
+    http::{self, Tls},
+    load::LoadPlan,
+    metrics::{self, Reading},
+};
+use crate::event::{Event, EventTx, Level, ServerFound, ServerKind};
+
+const INTERVAL: Duration = Duration::from_secs(1);
+const ANSWER: Duration = Duration::from_secs(5);
+const MAX_PAGE_BYTES: usize = 8 << 20;
+
+/// A page of metrics.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MetricsAt {
+    pub endpoint: Endpoint,
+    /// `None`: where its kind of server has them.
+    pub path: Option<String>,
+}
+
+pub struct Scraper {
+    endpoint: Endpoint,
+    path: String,
+    key: Option<Key>,
+    tls: Tls,
+    kind: ServerKind,
+    last: Option<(Instant, Reading)>,
+}
+
+impl Scraper {
+    /// Finds the page, and by it the kind of server; reports both.
+    pub async fn find(plan: &LoadPlan, tls: &Tls, found: &ServerFound, tx: &EventTx) -> Option<Scraper> {
+        let found_at = match &plan.metrics {
+            Some(at) => Scraper::at(at, &plan.kind, plan.key.clone(), tls).await,
+            None => None,
+        };
+        let kind = found_at.as_ref().map_or(found.kind.clone(), |scraper| scraper.kind.clone());
+        let metrics = found_at.as_ref().map(|scraper| format!("{}{}", scraper.endpoint, scraper.path));
+        tx.send(Event::ServerFound(Box::new(ServerFound {
+            kind,
+            metrics: metrics.clone(),
+            ..found.clone()
+        })));
+        match (&metrics, &plan.metrics) {
+            (Some(url), _) => tx.notice(Level::Info, "server", format!("its metrics are read from {url}")),
+            (None, Some(at)) => {
+                let text = format!(
+                    "{} has no metrics that are known here: queue, batch and cache are not seen",
+                    at.endpoint
+                );
+                tx.notice(Level::Warn, "server", text);
+            }
+            (None, None) => {}
+        }
+        found_at
+    }
+
+    /// The first page that has metrics of a known server.
+    pub async fn at(at: &MetricsAt, kind: &ServerKind, key: Option<Key>, tls: &Tls) -> Option<Scraper> {
+        let given = at.path.clone().into_iter();
+        let usual =
+            metrics::paths_of(kind).iter().map(|path| (*path).to_owned()).filter(|_| at.path.is_none());
+        for path in given.chain(usual) {
+            let mut scraper = Scraper {
+                endpoint: at.endpoint.clone(),
+                path,
+                key: key.clone(),
+                tls: tls.clone(),
+                kind: kind.clone(),
+                last: None,
+            };
+            if let Some(page) = scraper.page().await
+                && let Some(kind) = metrics::kind_of(&page)
+            {
+                scraper.kind = kind;
+                return Some(scraper);
+            }
+        }
+        None
+    }
+
+    async fn page(&self) -> Option<Exposition> {
+        let key = self.key.as_ref().map(|key| key.0.as_str());
+        let answer = http::get(&self.endpoint, &self.path, key, &self.tls, MAX_PAGE_BYTES, ANSWER).await;
+        let (_, body) = answer.ok().filter(|(status, _)| *status == 200)?;
+        Some(Exposition::read(&String::from_utf8_lossy(&body)))
+    }
+
+    /// Reports until it is dropped.
+    pub async fn run(mut self, tx: EventTx) {
+        let mut due = Instant::now();
+        let mut was_there = true;
+        loop {
+            let begin = Instant::now();
+            let page = self.page().await;
+            let is_there = page.is_some();
+            if let Some(page) = page {
+                let reading = Reading::of(&self.kind, &page);
+                let scrape_ms = begin.elapsed().as_secs_f64() * 1e3;
+                if let Some((at, last)) = &self.last {
+                    let sample = reading.since(last, (begin - *at).as_secs_f64(), scrape_ms);
+                    tx.send(Event::ServerSample(Box::new(sample)));
+                }
+                self.last = Some((begin, reading));
+            }
+            if is_there != was_there {
+                let text = if is_there {
+                    "its metrics can be read again"
+                } else {
+                    "its metrics cannot be read any more"
+                };
+                tx.notice(Level::Warn, "server", text);
+                was_there = is_there;
+            }
+            due = (due + INTERVAL).max(Instant::now());
+            sleep_until(due).await;
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Server-sent events: the `data` of each, whatever the reads were.
+
+/// The longest event; what is longer is skipped and counted.
+const MAX_EVENT_BYTES: usize = 1 << 20;
+
+#[derive(Debug, Default)]
+pub struct Events {
+    line: Vec<u8>,
+    data: Vec<u8>,
+    has_data: bool,
+    /// The current line, or its event, is too long.
+    skips_line: bool,
+    skips_event: bool,
+    /// Events that were too long.
+    pub skipped: u64,
+    after_return: bool,
+}
+
+impl Events {
+    /// Calls `each` with the data of every event that `bytes` complete.
+    pub fn feed(&mut self, bytes: &[u8], each: &mut impl FnMut(&[u8])) {
+        for &byte in bytes {
+            match byte {
+                // CR LF is one line end.
+                b'\n' if self.after_return => self.after_return = false,
+                b'\n' | b'\r' => {
+                    self.after_return = byte == b'\r';
+                    self.end_line(each);
+                }
+                _ => {
+                    self.after_return = false;
+                    if self.line.len() < MAX_EVENT_BYTES {
+                        self.line.push(byte);
+                    } else {
+                        self.skips_line = true;
+                    }
+                }
+            }
+        }
+    }
+
+    /// The stream has ended: an event without its empty line counts.
+    pub fn finish(&mut self, each: &mut impl FnMut(&[u8])) {
+        if !self.line.is_empty() {
+            self.end_line(each);
+        }
+        self.dispatch(each);
+    }
+
+    fn end_line(&mut self, each: &mut impl FnMut(&[u8])) {
+        let mut line = std::mem::take(&mut self.line);
+        if std::mem::take(&mut self.skips_line) {
+            self.skips_event = true;
+        } else if line.is_empty() {
+            self.dispatch(each);
+        } else if let Some(value) = line.strip_prefix(b"data:") {
+            let value = value.strip_prefix(b" ").unwrap_or(value);
+            if self.data.len() + value.len() > MAX_EVENT_BYTES {
+                self.skips_event = true;
+            } else {
+                if self.has_data {
+                    self.data.push(b'\n');
+                }
+                self.data.extend_from_slice(value);
+                self.has_data = true;
+            }
+        }
+        // Other fields and comments (`:`) have no meaning here.
+        line.clear();
+        self.line = line;
+    }
+
+    fn dispatch(&mut self, each: &mut impl FnMut(&[u8])) {
+        if std::mem::take(&mut self.skips_event) {
+            self.skipped += 1;
+        } else if self.has_data {
+            each(&self.data);
+        }
+        self.data.clear();
+        self.has_data = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn read(parts: &[&[u8]]) -> Vec<String> {
+        let (mut events, mut out) = (Events::default(), Vec::new());
+        let mut each = |data: &[u8]| out.push(String::from_utf8_lossy(data).into_owned());
+        parts.iter().for_each(|part| events.feed(part, &mut each));
+        events.finish(&mut each);
+        out
+    }
+
+    #[test]
+    fn events_of_all_shapes_are_read() {
+        let text = ": keep-alive\n\ndata: a\n\ndata:b\r\n\r\nevent: x\nid: 4\ndata: c\ndata: d\n\nretry: 5\n\ndata: [DONE]";
+        assert_eq!(read(&[text.as_bytes()]), ["a", "b", "c\nd", "[DONE]"]);
+    }
+
+    #[test]
+    fn what_is_too_long_is_skipped_and_counted() {
+        let mut events = Events::default();
+        let mut seen = 0;
+        let mut each = |_: &[u8]| seen += 1;
+        events.feed(b"data: ", &mut each);
+        for _ in 0..40 {
+            events.feed(&[b'x'; 100_000], &mut each);
+        }
+        events.feed(b"\n\ndata: ok\n\n", &mut each);
+        assert_eq!((seen, events.skipped), (1, 1));
+        assert!(events.line.capacity() < 4 * MAX_EVENT_BYTES);
+    }
+
+    proptest! {
+        #[test]
+        fn reads_may_be_cut_anywhere(texts in prop::collection::vec("[^\r\n]{0,20}", 0..6), cuts in prop::collection::vec(1usize..9, 1..30), crlf: bool) {
+            let end = if crlf { "\r\n" } else { "\n" };
+            let stream: String = texts.iter().map(|text| format!("data: {text}{end}{end}")).collect();
+            let (mut rest, mut parts) = (stream.as_bytes(), Vec::new());
+            for cut in cuts.iter().cycle() {
+                if rest.is_empty() { break }
+                let (part, left) = rest.split_at((*cut).min(rest.len()));
+                parts.push(part);
+                rest = left;
+            }
+            prop_assert_eq!(read(&parts), texts);
+        }
+    }
+}

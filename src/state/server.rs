@@ -1,0 +1,211 @@
+//! A server: how its requests went, what it says of itself, and how late our client is.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::{ActiveRequest, Series, push_bounded};
+use crate::{
+    analysis::distribution::Distribution,
+    event::{ClientSample, RequestFailure, Served, ServerFound, ServerSample, Slo, Stamp},
+};
+
+/// Requests that are kept one by one.
+const KEPT_LANES: usize = 2048;
+
+/// A request from its start to its end.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Lane {
+    pub request: u32,
+    pub start: Stamp,
+    pub first: Option<Stamp>,
+    pub end: Stamp,
+    pub failed: bool,
+    pub measured: bool,
+}
+
+/// The parts of TTFT, in the order in which they pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TtftPart {
+    /// The client began later than planned. Not part of TTFT, which counts from the start.
+    ClientLag,
+    Connect,
+    Send,
+    /// By the server's clock.
+    Queue,
+    Prefill,
+    /// The rest, or all after sending where the server reports no times.
+    Wait,
+}
+
+impl TtftPart {
+    pub const ALL: [TtftPart; 6] = [
+        TtftPart::ClientLag,
+        TtftPart::Connect,
+        TtftPart::Send,
+        TtftPart::Queue,
+        TtftPart::Prefill,
+        TtftPart::Wait,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            TtftPart::ClientLag => "client lag",
+            TtftPart::Connect => "connect",
+            TtftPart::Send => "send",
+            TtftPart::Queue => "queue",
+            TtftPart::Prefill => "prefill",
+            TtftPart::Wait => "wait",
+        }
+    }
+}
+
+#[derive(Debug, Clone, Default)]
+pub struct ServerState {
+    pub found: Option<ServerFound>,
+    pub latest: Option<ServerSample>,
+    pub running: Series,
+    pub queued: Series,
+    pub kv_used: Series,
+    pub batch: Series,
+    pub output_tok_s: Series,
+    pub preemptions: f64,
+    pub client: Option<ClientSample>,
+    /// The client's delay, in milliseconds.
+    pub lag_ms: Series,
+    pub failures: BTreeMap<RequestFailure, u64>,
+    /// Measured requests that failed, of those that ended.
+    pub failed: u64,
+    pub ended: u64,
+    pub reconnected: u64,
+    /// Of measured requests.
+    parts: [Distribution; TtftPart::ALL.len()],
+    /// From the planned moment to the first chunk.
+    pub ttft_from_planned: Distribution,
+    pub chunks: u64,
+    /// As the server counts, where it does.
+    pub output_tokens: u64,
+    pub prompt_tokens: u64,
+    pub cached_tokens: Option<u64>,
+    pub lanes: VecDeque<Lane>,
+    /// Measured requests that kept every SLO.
+    pub good: u64,
+    slo: Slo,
+}
+
+impl ServerState {
+    pub(super) fn set_slo(&mut self, slo: Slo) {
+        self.slo = slo;
+    }
+
+    /// What the service promises, where anything is.
+    pub fn slo(&self) -> Option<Slo> {
+        Some(self.slo).filter(|slo| *slo != Slo::default())
+    }
+
+    /// There is something to show.
+    pub fn is_there(&self) -> bool {
+        self.found.is_some()
+    }
+
+    pub(super) fn sample(&mut self, t: Stamp, sample: &ServerSample) {
+        let series = [
+            (&mut self.running, sample.running),
+            (&mut self.queued, sample.queued),
+            (&mut self.kv_used, sample.kv_used.map(|share| 100.0 * share)),
+            (&mut self.batch, sample.batch),
+            (&mut self.output_tok_s, sample.output_tok_s),
+        ];
+        for (series, value) in series {
+            value.into_iter().for_each(|value| series.push(t, value as f32));
+        }
+        self.preemptions += sample.preemptions.unwrap_or(0.0);
+        self.latest = Some(sample.clone());
+    }
+
+    pub(super) fn client(&mut self, t: Stamp, sample: ClientSample) {
+        self.lag_ms.push(t, sample.lag_p99_us as f32 / 1e3);
+        self.client = Some(sample);
+    }
+
+    /// A request has ended.
+    pub(super) fn served(&mut self, t: Stamp, active: &ActiveRequest, served: &Served) {
+        let measured = active.started.is_measured();
+        let lane = Lane {
+            request: active.started.request,
+            start: active.start(),
+            first: active.first_token,
+            end: t,
+            failed: served.failure.is_some(),
+            measured,
+        };
+        push_bounded(&mut self.lanes, KEPT_LANES, lane);
+        if !measured {
+            return;
+        }
+        self.ended += 1;
+        self.reconnected += u64::from(served.reconnected);
+        if let Some(failure) = served.failure {
+            self.failed += 1;
+            *self.failures.entry(failure).or_default() += 1;
+            return;
+        }
+        self.chunks += u64::from(served.chunks);
+        self.output_tokens += u64::from(served.output_tokens.unwrap_or(served.chunks));
+        self.prompt_tokens += u64::from(served.prompt_tokens.unwrap_or(0));
+        if let Some(cached) = served.cached_tokens {
+            *self.cached_tokens.get_or_insert(0) += u64::from(cached);
+        }
+        let Some(first) = active.first_token else { return };
+        let ttft_ns = first.since(active.start()).as_nanos() as u64;
+        self.ttft_from_planned.record(ttft_ns.saturating_add(served.late_ns));
+        let ns = |ms: f64| (ms * 1e6) as u64;
+        let connect_ns = served.connecting.map_or(0, |connecting| connecting.total_ns());
+        let after = ttft_ns.saturating_sub(connect_ns).saturating_sub(served.send_ns);
+        // The server's clock may disagree with ours: its parts are never more than the whole.
+        let queue = served.server.queue_ms.map(|ms| ns(ms).min(after));
+        let prefill = served.server.prefill_ms.map(|ms| ns(ms).min(after - queue.unwrap_or(0)));
+        let wait = after - queue.unwrap_or(0) - prefill.unwrap_or(0);
+        let parts = [
+            (TtftPart::ClientLag, Some(served.late_ns)),
+            (TtftPart::Connect, Some(connect_ns)),
+            (TtftPart::Send, Some(served.send_ns)),
+            (TtftPart::Queue, queue),
+            (TtftPart::Prefill, prefill),
+            (TtftPart::Wait, Some(wait)),
+        ];
+        for (part, ns) in parts {
+            ns.into_iter().for_each(|ns| self.parts[part as usize].record(ns));
+        }
+        self.good += u64::from(self.keeps_slo(ttft_ns, active.tpot_ns(), active.e2e_ns()));
+    }
+
+    fn keeps_slo(&self, ttft_ns: u64, tpot_ns: Option<u64>, e2e_ns: Option<u64>) -> bool {
+        let within = |ns: Option<u64>, limit: Option<f64>| match (ns, limit) {
+            (Some(ns), Some(limit)) => ns as f64 / 1e6 <= limit,
+            _ => true,
+        };
+        within(Some(ttft_ns), self.slo.ttft_p99_ms)
+            && within(tpot_ns, self.slo.tpot_p99_ms)
+            && within(e2e_ns, self.slo.e2e_p99_ms)
+    }
+
+    pub fn part(&self, part: TtftPart) -> &Distribution {
+        &self.parts[part as usize]
+    }
+
+    /// Tokens in a chunk on average, by the server's count.
+    pub fn tokens_per_chunk(&self) -> Option<f64> {
+        (self.chunks > 0).then(|| self.output_tokens as f64 / self.chunks as f64)
+    }
+
+    /// Chunks have one token each, so that the gaps between them are ITL.
+    pub fn gaps_are_itl(&self) -> bool {
+        self.tokens_per_chunk().is_none_or(|tokens| (0.98..1.02).contains(&tokens))
+    }
+
+    /// The client's own delay is so large that its latencies say little, against the typical gap between tokens.
+    pub fn is_client_late(&self, itl_ms: Option<f64>) -> bool {
+        let lag_ms = self.client.map_or(0.0, |client| f64::from(client.lag_p99_us) / 1e3);
+        // The timer's own grain is 1 ms.
+        lag_ms > 5.0 && itl_ms.is_none_or(|itl| lag_ms > itl / 4.0)
+    }
+}

@@ -1,0 +1,225 @@
+//! Load on servers: a server of known timing, servers that behave badly, and what the run says of both.
+
+use std::{
+    io::{Read, Write},
+    net::{TcpListener, TcpStream},
+    path::Path,
+    process::{Command, Output},
+    thread,
+    time::Duration,
+};
+
+use llmprof::server::{KnownServer, Timing};
+use serde_json::Value;
+
+fn llmprof(dir: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_llmprof-tui"));
+    command.current_dir(dir).args(arguments).env("HOME", dir).env_remove("OPENAI_API_KEY");
+    command
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Runs load on `url` and returns the output.
+fn load(dir: &Path, url: &str, more: &[&str]) -> Output {
+    let url = format!("runtime.server.url={url}");
+    let mut arguments =
+        vec!["run", "--quiet", "--json", "runtime=openai", "telemetry=none", "profiling=none", &url];
+    arguments.extend([
+        "hydra.run.dir=run",
+        "infer.max_new_tokens=8",
+        "runtime.requests=6",
+        "dataset.prompt_tokens=16",
+    ]);
+    arguments.extend(more);
+    llmprof(dir, &arguments).output().unwrap()
+}
+
+fn known() -> KnownServer {
+    let timing =
+        Timing { ttft: Duration::from_millis(40), itl: Duration::from_millis(10), tokens_per_chunk: 1 };
+    KnownServer::start(timing).unwrap()
+}
+
+#[test]
+fn latencies_are_those_of_the_server() {
+    let server = known();
+    let dir = tempfile::tempdir().unwrap();
+    let output = load(dir.path(), &format!("http://{}", server.address), &["runtime.load.concurrency=2"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let run: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let mean = |key: &str| run[key]["mean"].as_f64().unwrap();
+    // The server is never early; how late a busy machine is, is not asserted.
+    assert!(mean("ttft_ms") >= 39.9, "{run}");
+    assert!(mean("tpot_ms") >= 8.0, "{run}");
+    assert_eq!(run["itl_ms"]["n"], 6 * 7);
+    assert_eq!(run["server"]["requests"], 6);
+    assert_eq!(run["server"]["failed"], 0);
+    assert_eq!(run["server"]["output_tokens"], 48);
+}
+
+#[test]
+fn open_loops_and_conversations_are_had() {
+    let server = known();
+    let url = format!("http://{}", server.address);
+    for more in [
+        &["runtime.load.arrivals=poisson", "runtime.load.rate=20"][..],
+        &["runtime.load.turns=3"],
+        &["runtime.load.arrivals=constant", "runtime.load.rate=50", "runtime.load.concurrency=2"],
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let output = load(dir.path(), &url, more);
+        assert_eq!(output.status.code(), Some(0), "{more:?}: {}", text(&output.stderr));
+        let run: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(run["server"]["requests"], 6, "{more:?}");
+    }
+}
+
+#[test]
+fn a_recording_is_a_trace() {
+    let server = known();
+    let url = format!("http://{}", server.address);
+    let dir = tempfile::tempdir().unwrap();
+    assert_eq!(load(dir.path(), &url, &[]).status.code(), Some(0));
+    let again = load(
+        dir.path(),
+        &url,
+        &[
+            "hydra.run.dir=again",
+            "runtime.load.arrivals=trace",
+            "runtime.load.trace=run/events.ndjson",
+            "runtime.requests=null",
+        ],
+    );
+    assert_eq!(again.status.code(), Some(0), "{}", text(&again.stderr));
+    let run: Value = serde_json::from_slice(&again.stdout).unwrap();
+    assert_eq!(run["server"]["requests"], 6);
+}
+
+/// Answers every request to `/v1/models` well, and every other by `script`.
+fn bad_server(script: impl Fn(&mut TcpStream) + Send + Sync + 'static) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let script = std::sync::Arc::new(script);
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (mut stream, script) = (stream.unwrap(), std::sync::Arc::clone(&script));
+            thread::spawn(move || {
+                let mut seen = Vec::new();
+                let mut bytes = [0; 4096];
+                while !seen.windows(4).any(|w| w == b"\r\n\r\n") {
+                    match stream.read(&mut bytes) {
+                        Ok(0) | Err(_) => return,
+                        Ok(n) => seen.extend_from_slice(&bytes[..n]),
+                    }
+                }
+                if seen.starts_with(b"GET /v1/models") {
+                    let body = r#"{"data":[{"id":"m"}]}"#;
+                    let _ = write!(
+                        stream,
+                        "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+                        body.len()
+                    );
+                } else {
+                    script(&mut stream);
+                }
+            });
+        }
+    });
+    url
+}
+
+const STREAM: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n";
+const CHUNK: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n";
+
+/// Whatever a server does, the run ends, and says which failures there were.
+#[test]
+fn bad_servers_are_named_and_never_hang() {
+    type Script = fn(&mut TcpStream);
+    let scripts: [(&str, Script); 10] = [
+        ("HTTP 500", |s| drop(write!(s, "HTTP/1.1 500 Oh\r\nContent-Length: 4\r\n\r\noops"))),
+        ("HTTP 429", |s| drop(write!(s, "HTTP/1.1 429 Busy\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n"))),
+        ("HTTP 302", |s| {
+            drop(write!(s, "HTTP/1.1 302 Found\r\nLocation: http://elsewhere/\r\nContent-Length: 0\r\n\r\n"))
+        }),
+        ("not JSON", |s| drop(write!(s, "{STREAM}{CHUNK}data: {{oops\n\n"))),
+        ("closed the connection", |s| drop(write!(s, "{STREAM}{CHUNK}"))),
+        ("timed out", |s| {
+            let _ = write!(s, "{STREAM}{CHUNK}");
+            thread::sleep(Duration::from_secs(20));
+        }),
+        ("is not HTTP", |s| drop(write!(s, "220 smtp ready\r\n\r\n"))),
+        ("no text", |s| drop(write!(s, "{STREAM}data: [DONE]\n\n"))),
+        ("out of memory", |s| {
+            drop(write!(s, "{STREAM}{CHUNK}data: {{\"error\":{{\"message\":\"out of memory\"}}}}\n\n"))
+        }),
+        ("no text", |s| {
+            let _ = write!(s, "{STREAM}data: ");
+            let block = [b'x'; 65536];
+            for _ in 0..64 {
+                let _ = s.write_all(&block);
+            }
+            let _ = write!(s, "\n\ndata: [DONE]\n\n");
+        }),
+    ];
+    for (words, script) in scripts {
+        let url = bad_server(script);
+        let dir = tempfile::tempdir().unwrap();
+        let output = load(
+            dir.path(),
+            &url,
+            &[
+                "runtime.server.timeout_s=1",
+                "runtime.requests=2",
+                "runtime.warmup=0",
+                "runtime.load.concurrency=2",
+            ],
+        );
+        assert_eq!(output.status.code(), Some(1), "{words}: {}", text(&output.stderr));
+        assert!(text(&output.stderr).contains(words), "{words}: {}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn a_server_that_is_not_there_is_said_to_be_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = load(dir.path(), "http://127.0.0.1:9", &["runtime.server.ready_s=0.3"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("http://127.0.0.1:9 does not answer"), "{}", text(&output.stderr));
+    let none = llmprof(dir.path(), &["run", "runtime=openai"]).output().unwrap();
+    assert_eq!(none.status.code(), Some(2));
+    assert!(text(&none.stderr).contains("runtime.server.url"), "{}", text(&none.stderr));
+}
+
+/// A key is sent, and stands nowhere.
+#[test]
+fn a_key_is_never_recorded() {
+    let url = bad_server(|s| drop(write!(s, "{STREAM}{CHUNK}data: [DONE]\n\n")));
+    let dir = tempfile::tempdir().unwrap();
+    let url = format!("runtime.server.url={url}");
+    let output = llmprof(
+        dir.path(),
+        &["run", "runtime=openai", "telemetry=none", &url, "runtime.requests=2", "hydra.run.dir=run"],
+    )
+    .env("OPENAI_API_KEY", "sk-very-secret")
+    .output()
+    .unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let mut dirs = vec![dir.path().to_owned()];
+    while let Some(next) = dirs.pop() {
+        for entry in std::fs::read_dir(next).unwrap().map(|entry| entry.unwrap().path()) {
+            if entry.is_dir() {
+                dirs.push(entry);
+            } else {
+                assert!(
+                    !text(&std::fs::read(&entry).unwrap()).contains("very-secret"),
+                    "{}",
+                    entry.display()
+                );
+            }
+        }
+    }
+    assert!(!text(&output.stderr).contains("very-secret") && !text(&output.stdout).contains("very-secret"));
+}
