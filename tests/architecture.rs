@@ -8,7 +8,7 @@ use std::{
 
 /// Every room with the rooms its code may use, bottom to top: a room uses only rooms that stand before it, so there
 /// are no cycles. Tests may use any room.
-const ROOMS: [(&str, &[&str]); 24] = [
+const ROOMS: [(&str, &[&str]); 25] = [
     ("base", &[]),
     ("process", &["base"]),
     ("tools", &[]),
@@ -22,6 +22,7 @@ const ROOMS: [(&str, &[&str]); 24] = [
     ("attach", &["base", "event", "analysis"]),
     ("telemetry", &["base", "tools", "config", "event", "analysis", "profile"]),
     ("engine", &["base", "process", "tools", "config", "text", "model", "event", "profile"]),
+    ("server", &["base", "config", "event", "analysis", "engine"]),
     ("sim", &["base", "config", "model", "event", "analysis", "telemetry", "engine"]),
     ("state", &["base", "model", "event", "analysis"]),
     ("chrome_trace", &["base", "event"]),
@@ -47,6 +48,7 @@ const ROOMS: [(&str, &[&str]); 24] = [
             "attach",
             "telemetry",
             "engine",
+            "server",
             "sim",
             "state",
             "rundir",
@@ -67,6 +69,7 @@ const ROOMS: [(&str, &[&str]); 24] = [
             "profile",
             "telemetry",
             "engine",
+            "server",
             "sim",
             "run",
         ],
@@ -105,7 +108,7 @@ const ROOMS: [(&str, &[&str]); 24] = [
 ];
 
 /// Vendor crates and the one place of each.
-const VENDORS: [(&str, &str); 25] = [
+const VENDORS: [(&str, &str); 31] = [
     ("candle_core", "engine/candle"),
     ("candle_nn", "engine/candle"),
     ("candle_transformers", "engine/candle"),
@@ -131,6 +134,12 @@ const VENDORS: [(&str, &str); 25] = [
     ("sha1", "assets/digest.rs"),
     ("sha2", "assets/digest.rs"),
     ("signal_hook", "process"),
+    ("httparse", "server"),
+    ("rustls", "server/http.rs"),
+    ("tokio_rustls", "server/http.rs"),
+    ("base64", "server/picture.rs"),
+    ("url", "server/endpoint.rs"),
+    ("webpki_roots", "server/http.rs"),
 ];
 
 /// The files that start programs. Their command lines hold no word of a file that is not validated (SECURITY.md).

@@ -180,7 +180,7 @@ const DOCUMENTED: [&str; 19] = [
     "trust",
 ];
 /// The other keys.
-const OTHER_KEYS: [&str; 15] = [
+const OTHER_KEYS: [&str; 16] = [
     "program",
     "cause",
     "kernel_reports",
@@ -196,6 +196,7 @@ const OTHER_KEYS: [&str; 15] = [
     "energy_decode_j_per_token",
     "kernel_recording",
     "gpu_idle",
+    "server",
 ];
 
 #[test]

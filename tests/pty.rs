@@ -233,7 +233,8 @@ fn asks_about_a_run(binding: &Binding) -> bool {
 
 /// Presses every key of the table on every pane, and closes overlays.
 fn press_everything(terminal: &Terminal) {
-    for number in 1..=Pane::ALL.len() {
+    // A run without a server has no pane Server, the last.
+    for number in 1..Pane::ALL.len() {
         for binding in
             BINDINGS.iter().filter(|b| b.action != Action::Do(Effect::Quit) && !asks_about_a_run(b))
         {

@@ -10,6 +10,8 @@ mod kernels;
 mod markup;
 #[path = "screens/runs.rs"]
 mod runs;
+#[path = "screens/server.rs"]
+mod server;
 
 use std::time::Duration;
 

@@ -16,6 +16,7 @@ pub mod peaks;
 pub mod program;
 pub mod recording_cost;
 pub mod roofline;
+pub mod server;
 pub mod steps;
 pub mod throttle;
 pub mod trust;

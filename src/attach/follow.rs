@@ -118,6 +118,8 @@ pub struct Follower {
     /// The share of the time in which kernels are recorded; `None` for as much as costs a hundredth.
     pub duty: Option<f64>,
     pub stop: Arc<AtomicBool>,
+    /// It is a server under load: its requests are known from outside, and the run ends with the load.
+    pub serves: bool,
     /// For the output of a program that is not on the screen.
     pub log: Option<File>,
 }
@@ -142,13 +144,15 @@ impl Follower {
             Target::Start { .. } => "waiting until the program uses CUDA",
             Target::Join { .. } => "waiting for the program",
         };
-        self.tx.send(Event::Preparing(Preparing { step: waiting.to_owned(), done: 0, total: 1 }));
+        if !self.serves {
+            self.tx.send(Event::Preparing(Preparing { step: waiting.to_owned(), done: 0, total: 1 }));
+        }
         let started = Instant::now();
-        let mut watched = Watched::new(self.tx.clone(), self.duty, Arc::clone(&self.control));
+        let mut watched = Watched::new(self.tx.clone(), self.duty, Arc::clone(&self.control), !self.serves);
         loop {
             for socket in &sockets {
                 while let Some(guest) = socket.accept() {
-                    if watched.is_empty_yet() {
+                    if watched.is_empty_yet() && !self.serves {
                         self.tx.send(Event::Ready(Ready {
                             prepare_ms: started.elapsed().as_micros() as f64 / 1e3,
                         }));
@@ -234,6 +238,13 @@ impl Follower {
             self.tx.notice(Level::Warn, "program", text);
         }
         match ended {
+            Some(ended) if self.serves => {
+                let cause = format!("{ended} before the load did; its output is in Log and in program.log");
+                RunFinished {
+                    outcome: Outcome::Failed,
+                    cause: Some(cause.replacen("the program", "the server", 1)),
+                }
+            }
             Some(Ended::Exited(0)) | None => RunFinished { outcome: Outcome::Completed, cause: None },
             Some(ended) => RunFinished { outcome: Outcome::Failed, cause: Some(ended.to_string()) },
         }
@@ -282,10 +293,10 @@ pub(super) struct Followed {
 }
 
 impl Watched {
-    fn new(tx: EventTx, duty: Option<f64>, control: Arc<ProgramControl>) -> Watched {
+    fn new(tx: EventTx, duty: Option<f64>, control: Arc<ProgramControl>, reports: bool) -> Watched {
         let clock = RunClock::now(tx.clock().now());
         Watched {
-            requests: Requests::new(tx.clone()),
+            requests: Requests::new(tx.clone(), reports),
             tx,
             clock,
             guests: Vec::new(),

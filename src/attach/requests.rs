@@ -24,6 +24,8 @@ const MIN_STEPS: u32 = 32;
 /// Turns steps into events. A step is one token: how many sequences it has is not known.
 pub struct Requests {
     tx: EventTx,
+    /// Otherwise it only measures what recording costs.
+    reports: bool,
     next: u32,
     active: Option<Active>,
     /// Mean times of decode steps with their kernels recorded, and without.
@@ -73,8 +75,8 @@ impl Mean {
 }
 
 impl Requests {
-    pub fn new(tx: EventTx) -> Requests {
-        Requests { tx, next: 0, active: None, recorded: Mean::default(), bare: Mean::default() }
+    pub fn new(tx: EventTx, reports: bool) -> Requests {
+        Requests { tx, reports, next: 0, active: None, recorded: Mean::default(), bare: Mean::default() }
     }
 
     /// Takes the steps of a process. The first that has steps leads: workers of one model take the same steps.
@@ -118,7 +120,13 @@ impl Requests {
         // Between bursts only its end is known.
         let device_ns = step.is_recorded().then(|| step.end_ns.saturating_sub(step.start_ns));
         let token = Token { request, index, id: 0, device_ns };
-        self.tx.send_at(Stamp(step.end_ns), Event::Token(token));
+        self.send(step.end_ns, Event::Token(token));
+    }
+
+    fn send(&self, t_ns: u64, event: Event) {
+        if self.reports {
+            self.tx.send_at(Stamp(t_ns), event);
+        }
     }
 
     fn start(&mut self, step: &Step, has_prompt: bool) {
@@ -137,7 +145,7 @@ impl Requests {
             cooldown: false,
             joined: !has_prompt,
         };
-        self.tx.send_at(Stamp(step.start_ns), Event::RequestStarted(started));
+        self.send(step.start_ns, Event::RequestStarted(started));
         self.active = Some(Active { request, tokens: 0, end_ns: step.start_ns, part: Part::of(step) });
     }
 
@@ -145,7 +153,7 @@ impl Requests {
     pub fn finish(&mut self) {
         if let Some(active) = self.active.take() {
             let finished = RequestFinished { request: active.request, complete: true, served: None };
-            self.tx.send_at(Stamp(active.end_ns), Event::RequestFinished(finished));
+            self.send(active.end_ns, Event::RequestFinished(finished));
         }
     }
 

@@ -1,4 +1,4 @@
-//! Decompression of gzip.
+//! Decompression of gzip, and what PNG needs of its relatives.
 
 use std::io::{self, BufRead, Read};
 
@@ -14,6 +14,21 @@ pub fn decompressed(input: impl BufRead) -> impl Read {
 /// decompress to any size.
 pub fn decompressed_up_to(input: impl BufRead, limit: u64) -> impl Read {
     Limited { input: decompressed(input), left: limit, limit }
+}
+
+/// `bytes` as a zlib stream.
+pub fn zlib(bytes: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    let mut encoder = flate2::read::ZlibEncoder::new(bytes, flate2::Compression::fast());
+    // Reading from memory does not fail.
+    let _ = encoder.read_to_end(&mut out);
+    out
+}
+
+pub fn crc32(bytes: &[u8]) -> u32 {
+    let mut crc = flate2::Crc::new();
+    crc.update(bytes);
+    crc.sum()
 }
 
 struct Limited<R> {

@@ -20,7 +20,7 @@ use super::{
 use crate::{
     base::units::three_digits,
     doctor::{
-        self, Machine,
+        self, Machine, client,
         overhead::{self, OverheadError, Progress},
         peaks::{self, PeaksError},
         show,
@@ -37,6 +37,7 @@ Examples:
   llmprof-tui doctor --overhead --seconds 120 model=qwen2_5_7b model.dtype=bf16
   llmprof-tui doctor --peaks       measured FLOP/s and bandwidth, next to the specified ones
   llmprof-tui doctor --peaks runtime.device=cpu runtime.threads=4
+  llmprof-tui doctor --client --streams 1000   what the client of servers adds to latencies
 
 Exit codes: 0 ok, 1 a check failed or the measurement was too short.";
 
@@ -50,7 +51,13 @@ pub(super) struct DoctorArgs {
     /// Measure the peaks of the device: a large matrix product, a read and a copy
     #[arg(long, conflicts_with = "overhead")]
     peaks: bool,
-    /// Duration of the measurement: of --overhead in total (default: 60), of --peaks per load (default: 3)
+    /// Measure what the client of servers adds: load on a server of known timing, in this process
+    #[arg(long, conflicts_with_all = ["overhead", "peaks"])]
+    client: bool,
+    /// Requests at a time of --client
+    #[arg(long, requires = "client", default_value_t = 100)]
+    streams: u32,
+    /// Duration of the measurement: of --overhead in total (default: 60), of --peaks per load (default: 3), of --client (default: 5)
     #[arg(long)]
     seconds: Option<f64>,
     /// Print one JSON object on stdout instead of text
@@ -67,7 +74,10 @@ pub(super) async fn run(args: DoctorArgs) -> Result<u8, Failure> {
     match args {
         DoctorArgs { overhead: true, .. } => measure_overhead(&args).await,
         DoctorArgs { peaks: true, .. } => measure_peaks(&args).await,
-        DoctorArgs { seconds: Some(_), .. } => Err(Failure::usage("--seconds needs --overhead or --peaks")),
+        DoctorArgs { client: true, .. } => measure_client(&args).await,
+        DoctorArgs { seconds: Some(_), .. } => {
+            Err(Failure::usage("--seconds needs --overhead, --peaks or --client"))
+        }
         _ => examine(&args).await,
     }
 }
@@ -120,6 +130,18 @@ async fn measure_peaks(args: &DoctorArgs) -> Result<u8, Failure> {
         })
     };
     let measured = cancellable(work, || cancelled.cancel()).await??;
+    args.print(&measured.json(), &measured.text())?;
+    Ok(0)
+}
+
+async fn measure_client(args: &DoctorArgs) -> Result<u8, Failure> {
+    let duration = args.duration(5.0)?;
+    let streams = args.streams.clamp(1, 10_000);
+    let control = Control::default();
+    let cancelled = control.clone();
+    eprint_line(format_args!("{streams} streams for {} s", three_digits(duration.as_secs_f64())));
+    let work = move || client::measure(streams, duration, &control);
+    let measured = cancellable(work, || cancelled.cancel()).await?.map_err(Failure::work)?;
     args.print(&measured.json(), &measured.text())?;
     Ok(0)
 }

@@ -9,6 +9,7 @@ use clap::Args;
 
 use super::{Failure, args::ConfigArgs, print, print_json, sweep, sweep::SweepArgs};
 use crate::{
+    base::foreign::line,
     base::{
         table::aligned,
         units::{grouped, millis, three_digits},
@@ -102,10 +103,22 @@ pub(super) fn report_end(ended: &SessionSummary) -> u8 {
 }
 
 /// The results as text.
+/// A server: its model, its kind, where it is.
+fn server_line(state: &RunState) -> String {
+    match &state.server.found {
+        Some(found) => {
+            let model = found.model.as_deref().unwrap_or("a model");
+            format!("{}, {} at {}\n\n", line(model, 100), found.kind, found.url)
+        }
+        None => "a server that did not answer\n\n".to_owned(),
+    }
+}
+
 pub(super) fn summary(state: &RunState, dir: Option<&Path>) -> String {
     let mut out = String::new();
     if let Some(run) = &state.run {
         out += &match run.simulated {
+            false if state.serves() => server_line(state),
             true => format!("{}, {}, simulated\n\n", run.model, run.dtype),
             false => {
                 let dtype = if run.dtype.is_empty() { String::new() } else { format!(", {}", run.dtype) };
@@ -116,6 +129,8 @@ pub(super) fn summary(state: &RunState, dir: Option<&Path>) -> String {
     let total = &state.total;
     let mut rows = vec![["", "mean", "p50", "p90", "p99", "n"].map(str::to_owned)];
     for (name, distribution) in total.latencies() {
+        // Several tokens in a chunk: what is measured is the gap between chunks.
+        let name = if name == "ITL" && !state.server.gaps_are_itl() { "chunk gap" } else { name };
         let s = distribution.summary();
         let [mean, p50, p90, p99] =
             [s.mean, s.p50, s.p90, s.p99].map(|ms| ms.map_or_else(|| "–".into(), millis));

@@ -5,9 +5,13 @@ use clap::Args;
 use super::{
     Failure,
     args::{ConfigArgs, time_of},
-    diagnose, profile,
+    diagnose, print_data, print_json, profile,
 };
-use crate::{process::eprint_line, run::headless};
+use crate::{
+    process::eprint_line,
+    report::{watched_server_json, watched_server_text},
+    run::headless,
+};
 
 #[derive(Debug, Args)]
 pub(super) struct WatchArgs {
@@ -29,6 +33,11 @@ impl WatchArgs {
     pub(super) fn watch_config(&self) -> ConfigArgs {
         let mut config = self.config.clone();
         let watch = ["runtime=watch".to_owned(), format!("output.record={}", self.record)];
+        for text in &mut config.overrides {
+            if text.starts_with("http://") || text.starts_with("https://") {
+                *text = format!("telemetry.server='{}'", text.replace('\'', ""));
+            }
+        }
         config.overrides.splice(0..0, watch);
         config
     }
@@ -49,8 +58,21 @@ pub(super) async fn with_remark(args: WatchArgs, remark: Option<String>) -> Resu
     let Some(seconds) = args.seconds else { return profile::profile(config, remark).await };
     let time = time_of(seconds)?;
     let plan = config.plan()?;
+    let watched_url = plan.composed.config.telemetry.server.clone();
     remark.iter().for_each(eprint_line);
     let watched = headless::watch(plan, time).await?;
+    let server = &watched.state.server;
+    if let Some(url) = &watched_url {
+        let code = watched.cause.as_ref().map_or(0, |cause| cause.exit_code());
+        return match (server.is_there(), args.json) {
+            (false, _) => Err(Failure::work(format_args!(
+                "{url} has no metrics that are known here: vLLM, SGLang (--enable-metrics), TensorRT-LLM, Triton, llama.cpp (--metrics) and TGI \
+                 are; name the page itself where it is not at /metrics"
+            ))),
+            (true, true) => print_json(&watched_server_json(&watched.state)).map(|()| code),
+            (true, false) => print_data(&watched_server_text(&watched.state)).map(|()| code),
+        };
+    }
     if let Some(absent) = watched.state.gpu_absent.as_ref().filter(|_| watched.state.gpus.is_empty()) {
         return Err(Failure::work(format_args!("{}; {}", absent.reason, absent.remedy)));
     }

@@ -388,6 +388,9 @@ pub struct TelemetryConfig {
     pub probe: Probe,
     /// Script of the simulated probe; null for `runtime.sim.scenario`.
     pub scenario: Option<String>,
+    /// A server whose own metrics are read beside the run; null for none.
+    #[serde(default)]
+    pub server: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -2,6 +2,7 @@
 //!
 //! A check reads a [`Machine`], never the system itself, and runs under a time limit of its own.
 
+pub mod client;
 mod cuda;
 mod gpu;
 mod host;

@@ -128,6 +128,10 @@ impl ServerTimes {
     }
 }
 
+fn is_zero(n: &u32) -> bool {
+    *n == 0
+}
+
 /// What a new connection took.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Connecting {
@@ -157,6 +161,9 @@ pub struct Served {
     pub head_ns: Option<u64>,
     /// Chunks with text.
     pub chunks: u32,
+    /// Those that arrived together with an earlier one, and so have no gap before them.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub together: u32,
     /// As the server counts them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_tokens: Option<u32>,

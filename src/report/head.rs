@@ -45,6 +45,7 @@ pub(super) fn facts(state: &RunState) -> Vec<Fact> {
     }
     match state.run.as_ref().filter(|_| !state.watches()) {
         Some(run) if state.follows() => facts.extend(program(run, state)),
+        Some(run) if state.serves() => facts.extend(server(run, state)),
         Some(run) => facts.extend(workload(run)),
         None => {}
     }
@@ -60,6 +61,25 @@ fn date(run: &RunStarted) -> Option<String> {
     let ms = i64::try_from(run.started_unix_ms).ok().filter(|ms| *ms > 0)?;
     let time = Timestamp::from_millisecond(ms).ok()?;
     Some(time.strftime("%Y-%m-%d %H:%M:%S UTC").to_string())
+}
+
+/// A server: where it is, and the load on it.
+fn server(run: &RunStarted, state: &RunState) -> Vec<Fact> {
+    let server = &state.server;
+    let mut facts = Vec::new();
+    if let Some(found) = &server.found {
+        facts.push(("Server", format!("{} at {}", found.kind, found.url)));
+        facts.extend(found.model.clone().map(|model| ("Model", model)));
+        let metrics = found.metrics.clone().unwrap_or_else(|| "none that are known here".to_owned());
+        facts.push(("Its metrics", metrics));
+    }
+    let failed = match server.failed {
+        0 => String::new(),
+        failed => format!(", {failed} of them failed"),
+    };
+    let warmup = run.warmup;
+    facts.push(("Requests", format!("{}{failed}, after {warmup} for warm-up", server.ended)));
+    facts
 }
 
 /// Another program: what it is, and how its steps are known.

@@ -328,6 +328,7 @@ fn server_json(state: &RunState) -> Value {
         "preemptions": server.latest.as_ref().map(|_| server.preemptions),
         "last_sample": server.latest,
         "client": server.client,
+        "why": state.server_remarks().iter().map(ToString::to_string).collect::<Vec<_>>(),
     })
 }
 

@@ -3,6 +3,7 @@
 
 mod assumptions;
 pub mod cost;
+mod exports;
 mod head;
 mod html;
 mod inputs;
@@ -12,6 +13,7 @@ mod operators;
 mod ops_csv;
 pub mod plots;
 mod remake;
+mod server;
 mod stakeholder;
 
 pub use markdown::{kernels_text, report_md};
@@ -19,6 +21,7 @@ pub use metrics::{DEFINITIONS, metrics_json, run_json};
 pub use ops_csv::COLUMNS as OPS_COLUMNS;
 pub use remake::{Remade, ReportError, remake};
 use serde::Serialize;
+pub use server::{watched_server_json, watched_server_text};
 
 use crate::{
     base::{
@@ -37,7 +40,7 @@ pub struct Document {
 }
 
 /// Every document a run can have, in reading order.
-pub const NAMES: [&str; 16] = [
+pub const NAMES: [&str; 18] = [
     "report.md",
     "report.html",
     "stakeholder_summary.md",
@@ -54,6 +57,8 @@ pub const NAMES: [&str; 16] = [
     "context.svg",
     "kernels.svg",
     "roofline.svg",
+    "profile_export_aiperf.json",
+    "vllm_bench.json",
 ];
 
 /// The documents of a run, without those there is no data for.
@@ -71,6 +76,8 @@ pub fn documents(state: &RunState) -> Vec<Document> {
         "assumptions.md" => Some(assumptions::assumptions_md(state)),
         "static_compute.json" => cost.as_ref().map(|cost| json_text(&cost.json())),
         "static_compute.md" => cost.as_ref().map(CostEstimate::markdown),
+        "profile_export_aiperf.json" => state.serves().then(|| json_text(&exports::aiperf_json(state))),
+        "vllm_bench.json" => state.serves().then(|| json_text(&exports::vllm_json(state))),
         plot => plots.iter().find(|made| made.name == plot).map(|made| made.svg.clone()),
     };
     NAMES

@@ -50,7 +50,8 @@ pub async fn watch(plan: Plan, time: Duration) -> io::Result<Finished> {
             () = tokio::time::sleep_until(until) => break None,
             _ = session.pump() => {}
         }
-        if session.state.gpu_absent.is_some() && session.state.gpus.is_empty() {
+        let has_gpu = session.state.gpu_absent.is_none() || !session.state.gpus.is_empty();
+        if !has_gpu && session.plan().watched_server.is_none() {
             break None;
         }
     };

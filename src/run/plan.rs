@@ -22,11 +22,11 @@ use crate::{
         dtype::{ChosenDtype, Circumstances},
         inputs::{Inputs, InputsError, Model},
         rerun::Tool,
-        server_plan::{ServerPlanError, load_plan},
+        server_plan::{ServerPlanError, load_plan, server_program, watched_server},
         support::{self, NothingToDo},
     },
     rundir::{NoNewDir, RunDir},
-    server::LoadPlan,
+    server::{LoadPlan, MetricsAt},
     sim::scenario::{Scenario, UnknownScenario},
     tools::under,
 };
@@ -64,6 +64,10 @@ pub struct Plan {
     pub(crate) program: Option<Target>,
     /// The load on a server.
     pub(crate) load: Option<LoadPlan>,
+    /// The server that is started for it.
+    pub(crate) server_program: Option<Target>,
+    /// A server whose metrics are read beside the run.
+    pub(crate) watched_server: Option<MetricsAt>,
     pub(crate) inputs: Inputs,
     /// The device of the workload, "auto" resolved.
     pub(crate) device: Device,
@@ -105,6 +109,8 @@ impl Plan {
         };
         let dtype = config.model.nominal_dtype();
         let load = load_plan(config, &inputs.workload)?;
+        let watched_server = watched_server(config)?;
+        let server_program = server_program(config)?;
         let follows_model = load.is_some() && composed.overrides.iter().any(|text| gives_shape(text));
         let mut plan = Plan {
             choices: inputs.choices.clone(),
@@ -113,6 +119,8 @@ impl Plan {
             dir,
             program: None,
             load,
+            server_program,
+            watched_server,
             inputs,
             device,
             dtype,

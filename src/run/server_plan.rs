@@ -1,19 +1,23 @@
 //! The load that a configuration asks for.
 
-use std::{path::Path, time::Duration};
+use std::{ffi::OsString, path::Path, sync::Arc, time::Duration};
 
 use thiserror::Error;
 
 use crate::{
+    attach::{OutputTo, Target},
     base::read::{self, MAX_DOCUMENT},
-    config::{ArrivalKind, LoadConfig, RunConfig, Runtime, ServerConfig},
+    config::{Api, ArrivalKind, LoadConfig, RunConfig, Runtime, ServerConfig},
     engine::workload::{PromptSet, Workload},
     event::ServerKind,
     server::{
-        Arrivals, Endpoint, EndpointError, Gaps, Key, LoadPlan, MetricsAt, Prompts, TraceError, read_trace,
+        Arrivals, Endpoint, EndpointError, Gaps, Key, LoadPlan, MetricsAt, Prompts, TraceError, data_url,
+        read_trace,
     },
 };
 
+/// Different pictures.
+const PICTURES: u64 = 8;
 /// Where a server listens that we start, unless it is said.
 const USUAL_URL: &str = "http://127.0.0.1:8000";
 
@@ -33,6 +37,8 @@ pub enum ServerPlanError {
     Unreadable { key: &'static str, file: String, cause: std::io::Error },
     #[error("runtime.load.trace: {file}: {cause}")]
     Trace { file: String, cause: TraceError },
+    #[error("runtime.server.command: {0:?} is not a command line: its quotes do not close, or it is empty")]
+    Command(String),
     #[error("runtime.load.image_pixels needs runtime.server.api=chat, and at most 4096")]
     Image,
 }
@@ -106,7 +112,7 @@ pub fn load_plan(config: &RunConfig, workload: &Workload) -> Result<Option<LoadP
         warmup: workload.warmup,
         requests,
         prompts,
-        images: std::sync::Arc::default(),
+        images: images(server, load, workload.seed)?,
         max_tokens: workload.output_tokens,
         ignore_eos: infer.ignore_eos && is_lenient,
         temperature: infer.do_sample.then_some(infer.temperature),
@@ -118,6 +124,26 @@ pub fn load_plan(config: &RunConfig, workload: &Workload) -> Result<Option<LoadP
     }))
 }
 
+/// The command that starts the server, where there is one.
+pub fn server_program(config: &RunConfig) -> Result<Option<Target>, ServerPlanError> {
+    let command = config.runtime.server.as_ref().and_then(|server| server.command.as_ref());
+    let Some(command) = command.filter(|_| config.runtime.name.is_server()) else { return Ok(None) };
+    let words = shlex::split(command).filter(|words| !words.is_empty());
+    let words = words.ok_or_else(|| ServerPlanError::Command(command.clone()))?;
+    Ok(Some(Target::Start {
+        command: words.into_iter().map(OsString::from).collect(),
+        output: OutputTo::Log,
+    }))
+}
+
+/// The server whose metrics are read beside any run.
+pub fn watched_server(config: &RunConfig) -> Result<Option<MetricsAt>, ServerPlanError> {
+    let read = |url: &String| {
+        MetricsAt::read(url).map_err(|cause| ServerPlanError::Url { key: "telemetry.server", cause })
+    };
+    config.telemetry.server.as_ref().map(read).transpose()
+}
+
 fn read_url(key: &'static str, url: &str) -> Result<Endpoint, ServerPlanError> {
     Endpoint::read(url).map_err(|cause| ServerPlanError::Url { key, cause })
 }
@@ -126,11 +152,20 @@ fn metrics_at(server: &ServerConfig, endpoint: &Endpoint) -> Result<Option<Metri
     match server.metrics.as_str() {
         "none" => Ok(None),
         "auto" => Ok(Some(MetricsAt { endpoint: endpoint.clone(), path: None })),
-        url => {
-            let at = read_url("runtime.server.metrics", url)?;
-            let path = Some(at.base.clone()).filter(|path| !path.is_empty());
-            Ok(Some(MetricsAt { endpoint: Endpoint { base: String::new(), ..at }, path }))
+        url => MetricsAt::read(url)
+            .map(Some)
+            .map_err(|cause| ServerPlanError::Url { key: "runtime.server.metrics", cause }),
+    }
+}
+
+/// Synthetic pictures, as many as keep a cache from knowing them all.
+fn images(server: &ServerConfig, load: &LoadConfig, seed: u64) -> Result<Arc<[String]>, ServerPlanError> {
+    match load.image_pixels {
+        None => Ok(Arc::default()),
+        Some(side @ 1..=4096) if server.api == Api::Chat => {
+            Ok((0..PICTURES).map(|n| data_url(side, seed ^ n)).collect())
         }
+        Some(_) => Err(ServerPlanError::Image),
     }
 }
 

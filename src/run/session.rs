@@ -176,14 +176,24 @@ impl Session {
                 }
             }
         }
+        if let Some(at) = plan.watched_server.clone() {
+            let (tx, stop) = (self.tx.clone(), self.control.cancel_flag());
+            match spawn_thread("llmprof-metrics", move || server::watch(at, tx, stop)) {
+                Ok(thread) => self.threads.push(thread),
+                Err(refused) => self.notice(Level::Error, "server", refused),
+            }
+        }
         if plan.watches() {
             return;
         }
         if let Some(load) = plan.load.clone() {
+            if let Some(target) = plan.server_program.clone() {
+                self.follow(target, true);
+            }
             return self.put_load(load);
         }
         if let Some(target) = plan.program.clone() {
-            return self.follow(target);
+            return self.follow(target, false);
         }
         let engine = EngineThread {
             plan,
@@ -224,13 +234,14 @@ impl Session {
         }
     }
 
-    fn follow(&mut self, target: Target) {
+    fn follow(&mut self, target: Target, serves: bool) {
         let follower = Follower {
             tx: self.tx.clone(),
             target,
             control: Arc::clone(&self.program_control),
             duty: self.plan.composed.config.profiling.cupti.duty,
             stop: self.control.cancel_flag(),
+            serves,
             log: self.recording.create_program_log(),
         };
         match spawn_thread("llmprof-attach", move || follower.run()) {
@@ -523,7 +534,8 @@ impl Session {
 
     fn stop(&mut self, outcome: Outcome, cause: Option<String>) {
         self.cancel();
-        let timeout = if self.plan.program.is_some() { STOP_PROGRAM_TIMEOUT } else { STOP_TIMEOUT };
+        let has_program = self.plan.program.is_some() || self.plan.server_program.is_some();
+        let timeout = if has_program { STOP_PROGRAM_TIMEOUT } else { STOP_TIMEOUT };
         let deadline = Instant::now() + timeout;
         while Instant::now() < deadline && !self.is_idle() {
             // A simulated engine may be waiting for room.

@@ -1,6 +1,9 @@
 //! One request after another on connections of its own, each chunk with its time.
 
-use std::{cell::RefCell, time::Duration};
+use std::{
+    cell::{Cell, RefCell},
+    time::Duration,
+};
 
 use tokio::time::Instant;
 
@@ -8,7 +11,7 @@ use super::{
     body::BodyError,
     endpoint::Endpoint,
     http::{self, Connection, Head, HttpError, Tls},
-    openai::{Chunk, Data, error_text},
+    openai::{Data, error_text},
     sse::Events,
 };
 use crate::{
@@ -22,6 +25,8 @@ const AFTER_DONE: Duration = Duration::from_secs(1);
 const MAX_MESSAGE_BYTES: usize = 4096;
 /// Of an answer that is no stream.
 const MAX_DOCUMENT_BYTES: usize = 16 << 20;
+/// After so many idle connections that were found closed, each request has a new one.
+const MAX_CLOSED: u32 = 3;
 /// Open connections that wait for a request.
 const MAX_IDLE: usize = 4096;
 
@@ -42,6 +47,8 @@ pub struct Client {
     timeout: Duration,
     clock: Clock,
     idle: RefCell<Vec<Connection>>,
+    /// Idle connections that the server had closed.
+    closed: Cell<u32>,
 }
 
 /// How a request went, and the words of its failure.
@@ -51,18 +58,29 @@ pub struct Exchange {
     pub end: Stamp,
 }
 
+/// Chunks that arrived at the same time.
+pub struct Arrived<'a> {
+    /// The number of the last token, as far as it is known: chunks count as one each unless the server says more.
+    pub last_token: u32,
+    pub text: &'a str,
+}
+
 /// What a stream has said so far.
 #[derive(Default)]
 struct Heard {
     chunks: u32,
     done: bool,
     finished: bool,
+    /// What has arrived since it was last handed on.
+    arrived: u32,
+    text: String,
+    tokens: Option<u32>,
     failure: Option<(RequestFailure, String)>,
 }
 
 impl Client {
     pub fn new(endpoint: Endpoint, tls: Tls, key: Option<Key>, timeout: Duration, clock: Clock) -> Client {
-        Client { endpoint, tls, key, timeout, clock, idle: RefCell::default() }
+        Client { endpoint, tls, key, timeout, clock, idle: RefCell::default(), closed: Cell::new(0) }
     }
 
     fn key(&self) -> Option<&str> {
@@ -81,7 +99,7 @@ impl Client {
         path: &str,
         body: &[u8],
         planned: Stamp,
-        each: &mut dyn FnMut(Stamp, u32, &Chunk),
+        each: &mut dyn FnMut(Stamp, Arrived<'_>),
     ) -> Exchange {
         let start = self.clock.now();
         let mut served = Served {
@@ -90,6 +108,7 @@ impl Client {
             send_ns: 0,
             head_ns: None,
             chunks: 0,
+            together: 0,
             prompt_tokens: None,
             output_tokens: None,
             cached_tokens: None,
@@ -119,7 +138,7 @@ impl Client {
         request: &[u8],
         until: Instant,
         served: &mut Served,
-        each: &mut dyn FnMut(Stamp, u32, &Chunk),
+        each: &mut dyn FnMut(Stamp, Arrived<'_>),
     ) -> Result<Option<(RequestFailure, String)>, HttpError> {
         let idle = self.idle.borrow_mut().pop();
         let is_reused = idle.is_some();
@@ -131,6 +150,7 @@ impl Client {
             // An idle connection that the server has closed meanwhile. It is the client's loss, and counted.
             Err(HttpError::Closed(_) | HttpError::Io { .. }) if is_reused => {
                 served.reconnected = true;
+                self.closed.set(self.closed.get() + 1);
                 self.idle.borrow_mut().clear();
                 connection = self.open(until, served).await?;
                 self.ask(&mut connection, request, until, served).await?
@@ -141,7 +161,12 @@ impl Client {
             return self.refused(connection, head, until).await.map(Some);
         }
         let heard = self.listen(&mut connection, &mut head, until, served, each).await?;
-        if head.reusable && head.body.is_done() && self.idle.borrow().len() < MAX_IDLE {
+        // A server that closes them has no use for them.
+        if head.reusable
+            && self.closed.get() < MAX_CLOSED
+            && head.body.is_done()
+            && self.idle.borrow().len() < MAX_IDLE
+        {
             self.idle.borrow_mut().push(connection);
         }
         Ok(heard)
@@ -194,7 +219,7 @@ impl Client {
         head: &mut Head,
         until: Instant,
         served: &mut Served,
-        each: &mut dyn FnMut(Stamp, u32, &Chunk),
+        each: &mut dyn FnMut(Stamp, Arrived<'_>),
     ) -> Result<Option<(RequestFailure, String)>, HttpError> {
         let (mut events, mut heard, mut part) = (Events::default(), Heard::default(), Vec::new());
         let mut document = Vec::new();
@@ -203,13 +228,13 @@ impl Client {
             part.clear();
             match connection.read_body(&mut head.body, &mut part, limit).await {
                 Ok(true) => {
-                    // Several events of one read have one time.
                     let t = self.clock.now();
                     match head.is_stream {
-                        true => events.feed(&part, &mut |data| heard.data(t, data, served, each)),
+                        true => events.feed(&part, &mut |data| heard.data(data, served)),
                         false if document.len() < MAX_DOCUMENT_BYTES => document.extend_from_slice(&part),
                         false => {}
                     }
+                    heard.hand_on(t, served, each);
                     if heard.done && limit == until {
                         limit = until.min(Instant::now() + AFTER_DONE);
                     }
@@ -219,11 +244,12 @@ impl Client {
             }
         };
         let t = self.clock.now();
-        events.finish(&mut |data| heard.data(t, data, served, each));
+        events.finish(&mut |data| heard.data(data, served));
         if !head.is_stream && ended.is_ok() {
             // A server that does not stream: all of it at once.
-            heard.data(t, &document, served, each);
+            heard.data(&document, served);
         }
+        heard.hand_on(t, served, each);
         served.chunks = heard.chunks;
         if let Some(failure) = heard.failure {
             return Ok(Some(failure));
@@ -245,7 +271,19 @@ impl Client {
 }
 
 impl Heard {
-    fn data(&mut self, t: Stamp, data: &[u8], served: &mut Served, each: &mut dyn FnMut(Stamp, u32, &Chunk)) {
+    /// Several chunks of one read have one time.
+    fn hand_on(&mut self, t: Stamp, served: &mut Served, each: &mut dyn FnMut(Stamp, Arrived<'_>)) {
+        let arrived = std::mem::take(&mut self.arrived);
+        if arrived == 0 {
+            return;
+        }
+        served.together += arrived - 1;
+        let tokens = self.tokens.take().unwrap_or(0).max(self.chunks);
+        each(t, Arrived { last_token: tokens - 1, text: &self.text });
+        self.text.clear();
+    }
+
+    fn data(&mut self, data: &[u8], served: &mut Served) {
         if self.done || self.failure.is_some() {
             return;
         }
@@ -273,8 +311,10 @@ impl Heard {
         served.server = chunk.server.unwrap_or(served.server);
         self.finished |= chunk.finish_reason.is_some() || chunk.usage.is_some();
         if chunk.has_content {
-            each(t, self.chunks, &chunk);
             self.chunks += 1;
+            self.arrived += 1;
+            self.text.push_str(&chunk.text);
+            self.tokens = chunk.usage.map(|usage| usage.completion_tokens);
         }
     }
 }

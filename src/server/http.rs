@@ -316,7 +316,7 @@ mod tests {
         let (head, used) =
             read("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n5")
                 .unwrap();
-        assert_eq!((head.status, head.is_stream, head.reusable, used), (200, true, true, 76));
+        assert_eq!((head.status, head.is_stream, head.reusable, used), (200, true, true, 80));
         let (head, _) = read("HTTP/1.0 503 Busy\r\nRetry-After: 2\r\n\r\n").unwrap();
         assert_eq!((head.status, head.reusable, head.retry_after.as_deref()), (503, false, Some("2")));
         assert!(parse_head(b"SSH-2.0-OpenSSH_9\r\n\r\n").is_err());

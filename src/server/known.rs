@@ -3,7 +3,6 @@
 use std::{
     io,
     net::SocketAddr,
-    rc::Rc,
     sync::Arc,
     sync::atomic::{AtomicU64, Ordering},
     thread::{self, JoinHandle},
@@ -51,7 +50,7 @@ impl KnownServer {
             LocalSet::new().block_on(&runtime, async move {
                 let Ok(listener) = TcpListener::from_std(listener) else { return };
                 tokio::select! {
-                    () = accept(listener, timing, Rc::new(sent)) => {}
+                    () = accept(listener, timing, sent) => {}
                     _ = stopped => {}
                 }
             });
@@ -71,10 +70,10 @@ impl Drop for KnownServer {
     }
 }
 
-async fn accept(listener: TcpListener, timing: Timing, sent: Rc<Arc<AtomicU64>>) {
+async fn accept(listener: TcpListener, timing: Timing, sent: Arc<AtomicU64>) {
     while let Ok((stream, _)) = listener.accept().await {
         let _ = stream.set_nodelay(true);
-        let sent = Rc::clone(&sent);
+        let sent = Arc::clone(&sent);
         tokio::task::spawn_local(async move {
             let _ = serve(stream, timing, &sent).await;
         });

@@ -7,7 +7,6 @@ use std::{
     time::Duration,
 };
 
-use hdrhistogram::Histogram;
 use thiserror::Error;
 use tokio::{
     task::LocalSet,
@@ -16,16 +15,17 @@ use tokio::{
 
 use super::{
     arrival::{Gaps, Schedule},
-    client::{Client, Exchange, Key},
+    client::{Arrived, Client, Exchange, Key},
     endpoint::Endpoint,
     http::Tls,
-    openai::{Ask, Chunk, Message, Role},
+    openai::{Ask, Message, Role},
     ready,
     scrape::Scraper,
     trace::TraceEntry,
     words::words,
 };
 use crate::{
+    analysis::distribution::Distribution,
     config::Api,
     engine::driver::Control,
     event::{
@@ -198,7 +198,7 @@ async fn load(plan: LoadPlan, tls: Tls, tx: EventTx, control: Control) -> Result
             open(&work, schedule, concurrency, true).await;
         }
         Arrivals::Trace { entries, speed } => {
-            let entries = entries.to_vec().into_iter().take(work.plan.requests as usize);
+            let entries = entries.iter().cloned().take(work.plan.requests as usize);
             let schedule = entries.map(move |entry| (entry.at.div_f64(speed), Some(entry)));
             open(&work, schedule, None, false).await;
         }
@@ -279,22 +279,24 @@ async fn open(
 
 /// The delay of the client's own loop.
 async fn measure_lag(work: Rc<Work>) {
-    let Ok(mut lags) = Histogram::<u64>::new_with_bounds(1, 60_000_000, 2) else { return };
+    let mut lags = Distribution::default();
     let mut reported = Instant::now();
     loop {
         let due = Instant::now() + LAG_TICK;
         sleep_until(due).await;
-        lags.saturating_record((due.elapsed().as_micros() as u64).max(1));
+        lags.record(due.elapsed().as_nanos() as u64);
         if reported.elapsed() >= LAG_REPORT {
             reported = Instant::now();
-            let at = |q| lags.value_at_quantile(q).min(u64::from(u32::MAX)) as u32;
+            let micros = |ms: Option<f64>| (ms.unwrap_or(0.0) * 1e3).min(f64::from(u32::MAX)) as u32;
+            let max = lags.max_ms();
             work.tx.send(Event::ClientSample(ClientSample {
                 streams: work.in_flight.get(),
-                lag_p50_us: at(0.5),
-                lag_p99_us: at(0.99),
-                lag_max_us: lags.max().min(u64::from(u32::MAX)) as u32,
+                lag_p50_us: micros(lags.percentile_ms(50.0)),
+                // A loop that is very late has too few for a percentile.
+                lag_p99_us: micros(lags.percentile_ms(99.0).or(max)),
+                lag_max_us: micros(max),
             }));
-            lags.reset();
+            lags.clear();
         }
     }
 }
@@ -414,13 +416,11 @@ impl Work {
         }));
         self.in_flight.set(self.in_flight.get() + 1);
         let mut text = String::new();
-        let mut each = |t: Stamp, index: u32, chunk: &Chunk| {
-            // With a usage in each chunk, the number of its last token is known.
-            let index =
-                chunk.usage.map_or(index, |usage| usage.completion_tokens.saturating_sub(1).max(index));
-            self.tx.send_at(t, Event::Token(Token { request, index, id: 0, device_ns: None }));
+        let mut each = |t: Stamp, arrived: Arrived<'_>| {
+            let token = Token { request, index: arrived.last_token, id: 0, device_ns: None };
+            self.tx.send_at(t, Event::Token(token));
             if keeps_text {
-                text.push_str(&chunk.text);
+                text.push_str(arrived.text);
             }
         };
         let Exchange { served, message, end } =

@@ -10,10 +10,12 @@ mod known;
 mod load;
 mod metrics;
 mod openai;
+mod picture;
 mod ready;
 mod scrape;
 mod sse;
 mod trace;
+mod watch;
 mod words;
 
 pub use self::{
@@ -22,6 +24,8 @@ pub use self::{
     endpoint::{Endpoint, EndpointError},
     known::{KnownServer, Timing},
     load::{Arrivals, LoadError, LoadPlan, Prompts, run},
+    picture::data_url,
     scrape::MetricsAt,
     trace::{TraceEntry, TraceError, read as read_trace},
+    watch::watch,
 };

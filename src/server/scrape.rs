@@ -43,7 +43,7 @@ impl Scraper {
             None => None,
         };
         let kind = found_at.as_ref().map_or(found.kind.clone(), |scraper| scraper.kind.clone());
-        let metrics = found_at.as_ref().map(|scraper| format!("{}{}", scraper.endpoint, scraper.path));
+        let metrics = found_at.as_ref().map(Scraper::url);
         tx.send(Event::ServerFound(Box::new(ServerFound {
             kind,
             metrics: metrics.clone(),
@@ -85,6 +85,14 @@ impl Scraper {
             }
         }
         None
+    }
+
+    pub fn kind(&self) -> ServerKind {
+        self.kind.clone()
+    }
+
+    pub fn url(&self) -> String {
+        format!("{}{}", self.endpoint, self.path)
     }
 
     async fn page(&self) -> Option<Exposition> {

@@ -1,13 +1,15 @@
 //! The diagnosis of a run's GPU, from the state.
 
-use super::{GpuState, RunState};
+use super::{GpuState, RunState, Series, TtftPart};
 use crate::{
     analysis::{
         gpu_idle::GpuIdle,
+        server::{ServerFacts, ServerRemark},
         throttle::{Diagnosis, Evidence, Ledger, Workload, diagnose},
         trust::{Conditions, Trust, TrustInput, evenness, trust},
         verdict,
     },
+    base::units::three_digits,
     event::{GpuProcess, Stamp, readings::Reading},
 };
 
@@ -64,6 +66,9 @@ impl RunState {
     /// The summary of the run so far; `None` until something was measured.
     pub fn verdict(&self) -> Option<String> {
         let run = self.run.as_ref()?;
+        if self.serves() {
+            return self.server_verdict();
+        }
         // Of another program, they say why the GPU is idle.
         let remarks = self.kernels.decode.remarks();
         let why = remarks.iter().take(VERDICT_REMARKS).map(|remark| format!(" {remark}")).collect::<String>();
@@ -83,6 +88,68 @@ impl RunState {
             inferred: self.follows(),
         });
         summary.map(|summary| summary + &why)
+    }
+
+    /// What a server did, and why it was not faster.
+    fn server_verdict(&self) -> Option<String> {
+        let seconds = self.total.wall_ns as f64 / 1e9;
+        let tok_s = self.total.output_tok_s()?;
+        let done = self.server.ended.saturating_sub(self.server.failed);
+        let mut text = format!(
+            "The server answers {} requests/s with {} output tok/s.",
+            three_digits(done as f64 / seconds.max(1e-9)),
+            three_digits(tok_s)
+        );
+        for remark in self.server_remarks() {
+            text += &format!(" {remark}");
+        }
+        Some(text)
+    }
+
+    /// Why a server is slow, the most important first.
+    pub fn server_remarks(&self) -> Vec<ServerRemark> {
+        let server = &self.server;
+        let mean = |series: &Series| {
+            let column = series.columns(self.total.from, self.now, 1).into_iter().next().flatten();
+            column.map(|bucket| f64::from(bucket.mean()))
+        };
+        let part = |part: TtftPart| server.part(part).mean_ms();
+        let done = server.ended.saturating_sub(server.failed);
+        let seconds = self.total.wall_ns as f64 / 1e9;
+        let observed_s = self.now.since(self.total.from).as_secs_f64();
+        let facts = ServerFacts {
+            kind: server.found.as_ref().map(|found| found.kind.clone()),
+            requests: done,
+            failed: server.failed,
+            worst_failure: server.failures.iter().map(|(failure, n)| (*failure, *n)).max_by_key(|(_, n)| *n),
+            ttft_ms: self.total.ttft.mean_ms(),
+            connect_ms: part(TtftPart::Connect),
+            queue_ms: part(TtftPart::Queue).or_else(|| server.latest.as_ref()?.queue_ms),
+            prefill_ms: part(TtftPart::Prefill).or_else(|| server.latest.as_ref()?.prefill_ms),
+            prompt_tokens: (done > 0 && server.prompt_tokens > 0)
+                .then(|| server.prompt_tokens as f64 / done as f64),
+            itl_ms: self.total.itl.percentile_ms(50.0),
+            client_lag_ms: mean(&server.lag_ms),
+            running: mean(&server.running),
+            queued: mean(&server.queued),
+            kv_used: server.kv_used.range().map(|(_, max)| f64::from(max) / 100.0),
+            preemptions_per_min: server
+                .latest
+                .as_ref()
+                .and_then(|latest| latest.preemptions)
+                .filter(|_| observed_s > 1.0)
+                .map(|_| server.preemptions * 60.0 / observed_s),
+            prefix_hits: match server.cached_tokens {
+                Some(cached) if server.prompt_tokens > 0 => Some(cached as f64 / server.prompt_tokens as f64),
+                _ => server.latest.as_ref().and_then(|latest| latest.prefix_hits),
+            },
+            tokens_per_chunk: server.tokens_per_chunk(),
+            good: server
+                .slo()
+                .filter(|_| server.ended > 0 && seconds > 0.0)
+                .map(|_| (server.good as f64 / seconds, server.good as f64 / server.ended as f64)),
+        };
+        facts.remarks()
     }
 
     /// The current diagnosis of a GPU: of a workload all of its time, of external load the last minute or two.

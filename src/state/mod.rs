@@ -284,11 +284,16 @@ impl RunState {
     }
 
     fn token(&mut self, t: Stamp, token: crate::event::Token) {
+        let serves = self.serves();
         let Some(active) = self.active.of(token.request) else { return };
         let first = active.first_token.is_none();
         let Gap { ns: gap_ns, steps, is_latency } = active.token(t, token.index);
-        // The first token that was seen is not the first of a request that began before.
-        let is_latency = is_latency && !(first && active.started.joined);
+        // The first token that was seen is not the first of a request that began before. A server may send several at first.
+        let is_latency = match first {
+            true if serves => !active.stopped,
+            true => is_latency && !active.started.joined,
+            false => is_latency,
+        };
         let from = Stamp(t.0.saturating_sub(gap_ns));
         let recorded = self.kernels.recording.overlaps(from, t);
         active.recorded |= recorded;
@@ -317,13 +322,12 @@ impl RunState {
             false => self.itl_ms.push(t, gap_ns as f32 / 1e6),
         }
         if !warmup {
-            let overlaps = self.serves();
             for trace in self.traces() {
                 if is_latency {
                     trace.token(t, first, gap_ns);
                 }
                 // Requests that overlap share the energy of the GPU.
-                if !is_latency || overlaps {
+                if !is_latency || serves {
                     trace.paused();
                 }
             }
@@ -338,7 +342,10 @@ impl RunState {
                     continue;
                 }
                 match first {
-                    true => metrics.first_token(gap_ns, prompt, batch),
+                    true => {
+                        metrics.first_token(gap_ns, prompt, batch);
+                        metrics.unmeasured_tokens(batch * u64::from(steps - 1));
+                    }
                     false => metrics.next_token(gap_ns, batch),
                 }
                 if let Some(ns) = token.device_ns {

@@ -97,7 +97,9 @@ impl ActiveRequest {
     pub(super) fn token(&mut self, t: Stamp, index: u32) -> Gap {
         let known = index < self.started.output_tokens;
         let steps = if known { (index + 1).saturating_sub(self.tokens).max(1) } else { 1 };
-        let ns = t.since(self.last_token).as_nanos() as u64 / u64::from(steps);
+        let since = t.since(self.last_token).as_nanos() as u64;
+        // The time to the first of several that arrive together is that to all of them.
+        let ns = if self.tokens == 0 { since } else { since / u64::from(steps) };
         let stopped = std::mem::take(&mut self.stopped_since_token);
         self.first_token.get_or_insert(t);
         self.last_token = t;

@@ -201,11 +201,4 @@ impl ServerState {
     pub fn gaps_are_itl(&self) -> bool {
         self.tokens_per_chunk().is_none_or(|tokens| (0.98..1.02).contains(&tokens))
     }
-
-    /// The client's own delay is so large that its latencies say little, against the typical gap between tokens.
-    pub fn is_client_late(&self, itl_ms: Option<f64>) -> bool {
-        let lag_ms = self.client.map_or(0.0, |client| f64::from(client.lag_p99_us) / 1e3);
-        // The timer's own grain is 1 ms.
-        lag_ms > 5.0 && itl_ms.is_none_or(|itl| lag_ms > itl / 4.0)
-    }
 }

@@ -146,6 +146,7 @@ pub static BINDINGS: &[Binding] = &[
     key(&[Char('6')], Panes, A::Show(Pane::Compare), "", "Compare: two snapshots or runs with a verdict; sweep jobs"),
     key(&[Char('7')], Panes, A::Show(Pane::Runs), "", "Runs: the recorded runs"),
     key(&[Char('8')], Panes, A::Show(Pane::Log), "", "Log: the messages of the program"),
+    key(&[Char('9')], Panes, A::Show(Pane::Server), "", "Server: its queue, cache, batch, TTFT by part, requests"),
     key(&[Tab], Panes, A::StepPane(1), "", "next pane"),
     key(&[BackTab], Panes, A::StepPane(-1), "", "previous pane"),
     key(&[Char('q')], Anywhere, A::Do(Effect::Quit), "quit", "quit; continue a sweep later with --resume"),

@@ -368,7 +368,7 @@ mod tests {
                 .collect();
             let order: Vec<Pane> = hit.chunk_by(|a, b| a == b).map(|same| same[0]).collect();
             assert_eq!(order, Pane::ALL[..order.len()], "{width}");
-            assert!(width < 24 || order.len() == Pane::ALL.len(), "{width}");
+            assert!(width < 27 || order.len() == Pane::ALL.len(), "{width}");
         }
     }
 }

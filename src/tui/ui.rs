@@ -26,10 +26,11 @@ pub enum Pane {
     Compare,
     Runs,
     Log,
+    Server,
 }
 
 impl Pane {
-    pub const ALL: [Pane; 8] = [
+    pub const ALL: [Pane; 9] = [
         Pane::Overview,
         Pane::Gpu,
         Pane::Tokens,
@@ -38,6 +39,7 @@ impl Pane {
         Pane::Compare,
         Pane::Runs,
         Pane::Log,
+        Pane::Server,
     ];
 
     pub fn title(self) -> &'static str {
@@ -50,6 +52,7 @@ impl Pane {
             Pane::Compare => "Compare",
             Pane::Runs => "Runs",
             Pane::Log => "Log",
+            Pane::Server => "Server",
         }
     }
 
@@ -69,6 +72,7 @@ impl Pane {
             Pane::Compare => "no snapshots; mark a run on Runs to compare it with another",
             Pane::Runs => "no recorded runs",
             Pane::Log => "no messages",
+            Pane::Server => "no server was asked or watched",
         }
     }
 }
@@ -92,9 +96,9 @@ impl Panes {
         Pane::ALL.into_iter().filter(move |pane| self.has(*pane))
     }
 
-    /// How many are not shown.
+    /// How many are not shown. A run without a server does not miss its pane.
     pub fn left_out(self) -> usize {
-        self.0.iter().filter(|shown| !**shown).count()
+        Pane::ALL.into_iter().filter(|pane| !self.has(*pane) && *pane != Pane::Server).count()
     }
 }
 

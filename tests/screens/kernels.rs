@@ -126,7 +126,7 @@ fn with_settings(kernels: KernelsSettings) -> UiState {
     UiState { kernels, ..showing(Pane::Kernels) }
 }
 
-fn screens(state: &RunState, ui: &UiState) -> String {
+pub(super) fn screens(state: &RunState, ui: &UiState) -> String {
     let screen =
         |size: (u16, u16)| format!("{}x{}\n{}", size.0, size.1, drawn(state, ui, Glyphs::UNICODE, size));
     SIZES.map(screen).join("\n")

@@ -312,7 +312,7 @@ mod tests {
             ("run --cfg ", &["job", "hydra"]),
             ("run model=qwen3_0", &["model=qwen3_0_6b"]),
             ("model=qwen3_0", &["model=qwen3_0_6b"]),
-            ("model=qwen3_8b runtime=s", &["runtime=sim"]),
+            ("model=qwen3_8b runtime=s", &["runtime=sglang", "runtime=sim"]),
             ("model=qwen3_8b ru", &["runtime.…", "runtime=…"]),
             ("run runtime.sim.sc", &["runtime.sim.scenario=…"]),
             ("run runtime.sim.scenario=mi", &["runtime.sim.scenario=mixed"]),

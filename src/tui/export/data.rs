@@ -34,7 +34,19 @@ pub fn of_pane(view: &View<'_>) -> Table {
         Pane::Compare => compared(view),
         Pane::Runs => runs(view),
         Pane::Log => log(view),
+        Pane::Server => requests(view),
     }
+}
+
+/// A row for each request that is kept.
+fn requests(view: &View<'_>) -> Table {
+    let mut table = Table::titled("request,start_s,first_token_s,end_s,measured,failed");
+    for lane in &view.state.server.lanes {
+        let first = lane.first.map(|first| number(first.secs())).unwrap_or_default();
+        let row = [lane.request.to_string(), number(lane.start.secs()), first, number(lane.end.secs())];
+        table.add(row.into_iter().chain([lane.measured.to_string(), lane.failed.to_string()]));
+    }
+    table
 }
 
 /// A row for each value.

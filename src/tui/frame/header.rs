@@ -57,12 +57,19 @@ fn identity<'a>(view: &View<'_>, width: u16) -> Line<'a> {
     };
     let mut line = Line::from(vec![Span::styled(brand, theme.badge), Span::raw(" ")]);
     if let Some(run) = &view.state.run {
-        line.push_span(Span::styled(run.model.clone(), theme.number));
+        let found = view.state.server.found.as_ref().filter(|_| view.state.serves());
+        let served = found.and_then(|found| found.model.as_deref());
+        // Some servers name the file of their model.
+        let served =
+            served.and_then(|model| model.rsplit('/').next()).map(|model| cut(model, 40, theme.glyphs.ascii));
+        line.push_span(Span::styled(served.unwrap_or_else(|| run.model.clone()), theme.number));
         let gpu = view.state.profiled_gpu().map(|g| g.info.name.trim_start_matches("NVIDIA ").to_owned());
         let mut facts: Vec<String> =
             Some(run.dtype.clone()).filter(|dtype| !dtype.is_empty()).into_iter().collect();
         if view.state.watches() {
             facts.clear();
+        } else if let Some(found) = found {
+            facts.extend([found.kind.to_string(), found.url.clone()]);
         } else if !run.simulated {
             facts.extend(run.synthetic_weights.then(|| SYNTHETIC.to_owned()));
             facts.extend([gpu.unwrap_or_else(|| run.device.to_string()), run.engine.to_string()]);

@@ -1,0 +1,300 @@
+//! Why a server is slow, in sentences with numbers and an action.
+
+use std::fmt;
+
+use crate::{
+    base::units::{grouped, millis, percent, three_digits},
+    event::{RequestFailure, ServerKind},
+};
+
+/// A share of TTFT from which a part of it is reported.
+const LARGE_PART: f64 = 0.3;
+/// A cache that is so full makes requests wait, or go back.
+const FULL_CACHE: f64 = 0.95;
+/// A mean of queued requests from which a server is saturated.
+const QUEUED: f64 = 0.5;
+
+/// What is known of a server under load. Times are means in milliseconds; absent is not 0.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ServerFacts {
+    pub kind: Option<ServerKind>,
+    pub requests: u64,
+    pub failed: u64,
+    pub worst_failure: Option<(RequestFailure, u64)>,
+    pub ttft_ms: Option<f64>,
+    pub connect_ms: Option<f64>,
+    pub queue_ms: Option<f64>,
+    pub prefill_ms: Option<f64>,
+    pub prompt_tokens: Option<f64>,
+    pub itl_ms: Option<f64>,
+    pub client_lag_ms: Option<f64>,
+    pub running: Option<f64>,
+    pub queued: Option<f64>,
+    pub kv_used: Option<f64>,
+    pub preemptions_per_min: Option<f64>,
+    pub prefix_hits: Option<f64>,
+    pub tokens_per_chunk: Option<f64>,
+    /// Requests a second that kept the SLOs, of all, and their share.
+    pub good: Option<(f64, f64)>,
+}
+
+/// A finding; the first is the most important.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ServerRemark {
+    /// The client itself is late: nothing else can be said.
+    ClientLate {
+        lag_ms: f64,
+    },
+    Failures {
+        failed: u64,
+        of: u64,
+        most: Option<(RequestFailure, u64)>,
+    },
+    /// Requests lose their place in the cache and are computed again.
+    Preemptions {
+        kv_used: Option<f64>,
+        per_min: f64,
+        remedy: &'static str,
+    },
+    FullCache {
+        kv_used: f64,
+        remedy: &'static str,
+    },
+    Queue {
+        ms: Option<f64>,
+        share: Option<f64>,
+        queued: Option<f64>,
+        running: Option<f64>,
+    },
+    Prefill {
+        ms: f64,
+        share: f64,
+        prompt_tokens: Option<f64>,
+        prefix_hits: Option<f64>,
+    },
+    Connecting {
+        ms: f64,
+        share: f64,
+    },
+    Goodput {
+        per_s: f64,
+        share: f64,
+    },
+    /// The gaps between chunks are not ITL.
+    SeveralTokens {
+        per_chunk: f64,
+    },
+}
+
+impl ServerFacts {
+    pub fn remarks(&self) -> Vec<ServerRemark> {
+        if let Some(lag_ms) = self.client_lag_ms.filter(|lag| self.is_late(*lag)) {
+            return vec![ServerRemark::ClientLate { lag_ms }];
+        }
+        let share = |ms: Option<f64>| Some(ms? / self.ttft_ms.filter(|ttft| *ttft > 0.0)?);
+        let large = |ms: Option<f64>| share(ms).filter(|share| *share >= LARGE_PART);
+        let mut remarks = Vec::new();
+        if self.failed > 0 {
+            remarks.push(ServerRemark::Failures {
+                failed: self.failed,
+                of: self.failed + self.requests,
+                most: self.worst_failure,
+            });
+        }
+        let remedy = self.cache_remedy();
+        match (self.preemptions_per_min.filter(|n| *n > 0.0), self.kv_used) {
+            (Some(per_min), kv_used) => remarks.push(ServerRemark::Preemptions { kv_used, per_min, remedy }),
+            (None, Some(kv_used)) if kv_used >= FULL_CACHE => {
+                remarks.push(ServerRemark::FullCache { kv_used, remedy });
+            }
+            _ => {}
+        }
+        let queued = self.queued.filter(|queued| *queued >= QUEUED);
+        if large(self.queue_ms).is_some() || (self.queue_ms.is_none() && queued.is_some()) {
+            let (ms, share) = (self.queue_ms, share(self.queue_ms));
+            remarks.push(ServerRemark::Queue { ms, share, queued, running: self.running });
+        }
+        if let (Some(ms), Some(share)) = (self.prefill_ms, large(self.prefill_ms)) {
+            let (prompt_tokens, prefix_hits) = (self.prompt_tokens, self.prefix_hits);
+            remarks.push(ServerRemark::Prefill { ms, share, prompt_tokens, prefix_hits });
+        }
+        if let (Some(ms), Some(share)) = (self.connect_ms, large(self.connect_ms)) {
+            remarks.push(ServerRemark::Connecting { ms, share });
+        }
+        if let Some((per_s, share)) = self.good {
+            remarks.push(ServerRemark::Goodput { per_s, share });
+        }
+        if let Some(per_chunk) = self.tokens_per_chunk.filter(|tokens| *tokens > 1.02) {
+            remarks.push(ServerRemark::SeveralTokens { per_chunk });
+        }
+        remarks
+    }
+
+    /// The client's delay is large against what it measures. Its timer has a grain of 1 ms.
+    pub fn is_late(&self, lag_ms: f64) -> bool {
+        lag_ms > 5.0 && self.itl_ms.is_none_or(|itl| lag_ms > itl / 4.0)
+    }
+
+    fn cache_remedy(&self) -> &'static str {
+        match self.kind {
+            Some(ServerKind::Vllm) => "raise --gpu-memory-utilization or lower --max-num-seqs",
+            Some(ServerKind::Sglang) => "raise --mem-fraction-static or lower --max-running-requests",
+            Some(ServerKind::TensorRtLlm) => "raise free_gpu_memory_fraction or lower max_batch_size",
+            Some(ServerKind::LlamaCpp) => "raise --ctx-size or lower --parallel",
+            _ => "give the cache more memory, or allow fewer requests at a time",
+        }
+    }
+}
+
+impl fmt::Display for ServerRemark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let pct = |share: f64| percent(100.0 * share);
+        match self {
+            ServerRemark::ClientLate { lag_ms } => write!(
+                f,
+                "The client is {} late (p99), so its latencies say little: run it on another machine than the server, or lower the load.",
+                millis(*lag_ms)
+            ),
+            ServerRemark::Failures { failed, of, most } => {
+                write!(f, "{} of {} requests failed", grouped(*failed as i64), grouped(*of as i64))?;
+                match most {
+                    Some((failure, n)) => write!(f, ", {} by: {failure}.", grouped(*n as i64)),
+                    None => f.write_str("."),
+                }
+            }
+            ServerRemark::Preemptions { kv_used, per_min, remedy } => {
+                if let Some(kv_used) = kv_used {
+                    write!(f, "KV cache {}, ", pct(*kv_used))?;
+                }
+                write!(f, "{} preemptions a minute: {remedy}.", three_digits(*per_min))
+            }
+            ServerRemark::FullCache { kv_used, remedy } => {
+                write!(f, "The KV cache is {} full: {remedy}.", pct(*kv_used))
+            }
+            ServerRemark::Queue { ms, share, queued, running } => {
+                match (ms, share) {
+                    (Some(ms), Some(share)) => {
+                        write!(f, "Requests wait {} in the queue, {} of TTFT", millis(*ms), pct(*share))?;
+                    }
+                    _ => write!(f, "Requests wait in the queue")?,
+                }
+                let counts = [(queued, "queued"), (running, "running")];
+                let counts = counts
+                    .into_iter()
+                    .filter_map(|(n, word)| Some(format!("{} {word}", three_digits((*n)?))));
+                let counts: Vec<String> = counts.collect();
+                if !counts.is_empty() {
+                    write!(f, " ({})", counts.join(", "))?;
+                }
+                f.write_str(
+                    ": the server is saturated. Lower the rate, allow larger batches, or add a replica.",
+                )
+            }
+            ServerRemark::Prefill { ms, share, prompt_tokens, prefix_hits } => {
+                write!(f, "Prefill takes {}, {} of TTFT", millis(*ms), pct(*share))?;
+                if let Some(tokens) = prompt_tokens {
+                    write!(f, ", for prompts of {} tokens", grouped(*tokens as i64))?;
+                }
+                match prefix_hits {
+                    Some(hits) if *hits > 0.005 => {
+                        write!(f, "; the prefix cache has {} of them.", pct(*hits))
+                    }
+                    _ => f.write_str("."),
+                }
+            }
+            ServerRemark::Connecting { ms, share } => write!(
+                f,
+                "Connecting takes {}, {} of TTFT: the server closes connections, or is far away.",
+                millis(*ms),
+                pct(*share)
+            ),
+            ServerRemark::Goodput { per_s, share } => {
+                write!(
+                    f,
+                    "{} of the requests keep the SLOs: {} good requests/s.",
+                    pct(*share),
+                    three_digits(*per_s)
+                )
+            }
+            ServerRemark::SeveralTokens { per_chunk } => write!(
+                f,
+                "A chunk has {} tokens on average: the gaps between chunks are not ITL.",
+                three_digits(*per_chunk)
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(facts: ServerFacts) -> Vec<String> {
+        facts.remarks().iter().map(ToString::to_string).collect()
+    }
+
+    fn base() -> ServerFacts {
+        ServerFacts { requests: 100, ttft_ms: Some(200.0), itl_ms: Some(10.0), ..ServerFacts::default() }
+    }
+
+    #[test]
+    fn each_cause_has_its_words() {
+        let vllm = Some(ServerKind::Vllm);
+        for (facts, words) in [
+            (
+                ServerFacts {
+                    kind: vllm.clone(),
+                    kv_used: Some(0.98),
+                    preemptions_per_min: Some(14.0),
+                    ..base()
+                },
+                "KV cache 98 %, 14.0 preemptions a minute: raise --gpu-memory-utilization or lower --max-num-seqs.",
+            ),
+            (
+                ServerFacts { kv_used: Some(0.97), ..base() },
+                "The KV cache is 97 % full: give the cache more memory, or allow fewer requests at a time.",
+            ),
+            (
+                ServerFacts { queue_ms: Some(120.0), queued: Some(4.0), running: Some(8.0), ..base() },
+                "Requests wait 120 ms in the queue, 60 % of TTFT (4.00 queued, 8.00 running): the server is saturated. Lower the rate, \
+                 allow larger batches, or add a replica.",
+            ),
+            (
+                ServerFacts {
+                    prefill_ms: Some(150.0),
+                    prompt_tokens: Some(2048.0),
+                    prefix_hits: Some(0.5),
+                    ..base()
+                },
+                "Prefill takes 150 ms, 75 % of TTFT, for prompts of 2,048 tokens; the prefix cache has 50 % of them.",
+            ),
+            (
+                ServerFacts { connect_ms: Some(100.0), ..base() },
+                "Connecting takes 100 ms, 50 % of TTFT: the server closes connections, or is far away.",
+            ),
+            (
+                ServerFacts { failed: 3, worst_failure: Some((RequestFailure::Status(429), 2)), ..base() },
+                "3 of 103 requests failed, 2 by: HTTP 429: too many requests.",
+            ),
+            (
+                ServerFacts { tokens_per_chunk: Some(3.0), ..base() },
+                "A chunk has 3.00 tokens on average: the gaps between chunks are not ITL.",
+            ),
+            (
+                ServerFacts { good: Some((4.0, 0.5)), ..base() },
+                "50 % of the requests keep the SLOs: 4.00 good requests/s.",
+            ),
+        ] {
+            assert_eq!(said(facts), [words]);
+        }
+        assert_eq!(said(base()), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_late_client_says_nothing_else() {
+        let late = ServerFacts { client_lag_ms: Some(30.0), kv_used: Some(1.0), ..base() };
+        assert_eq!(late.remarks(), [ServerRemark::ClientLate { lag_ms: 30.0 }]);
+        let fine = ServerFacts { client_lag_ms: Some(1.2), ..base() };
+        assert_eq!(fine.remarks(), []);
+    }
+}

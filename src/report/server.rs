@@ -1,0 +1,116 @@
+//! A server that was watched: its own metrics, as text and as JSON.
+
+use serde_json::{Value, json};
+
+use super::list_item;
+
+use crate::{
+    base::{
+        table::{aligned, markdown},
+        units::{grouped, millis, percent, three_digits},
+    },
+    state::{RunState, Series, TtftPart},
+};
+
+/// A name, its values, and how they are written.
+type Row<'a> = (&'static str, &'a Series, fn(f64) -> String);
+
+/// What is shown of a server's metrics.
+fn rows(state: &RunState) -> Vec<Row<'_>> {
+    let server = &state.server;
+    let count: fn(f64) -> String = three_digits;
+    let all: [Row<'_>; 5] = [
+        ("running", &server.running, count),
+        ("queued", &server.queued, count),
+        ("KV cache", &server.kv_used, percent),
+        ("batch", &server.batch, count),
+        ("output tok/s", &server.output_tok_s, count),
+    ];
+    all.into_iter().filter(|(_, series, _)| !series.is_empty()).collect()
+}
+
+fn mean(state: &RunState, series: &Series) -> Option<f64> {
+    let all = series.columns(crate::event::Stamp(0), state.now, 1).into_iter().next().flatten();
+    all.map(|bucket| f64::from(bucket.mean()))
+}
+
+pub fn watched_server_text(state: &RunState) -> String {
+    let Some(found) = &state.server.found else { return String::new() };
+    let mut table = vec![["", "mean", "min", "max", "last"].map(str::to_owned)];
+    for (name, series, unit) in rows(state) {
+        let (min, max) = series.range().unwrap_or_default();
+        let [mean, min, max, last] = [
+            mean(state, series),
+            Some(f64::from(min)),
+            Some(f64::from(max)),
+            series.last().map(|(_, value)| f64::from(value)),
+        ]
+        .map(|value| value.map_or_else(|| "–".to_owned(), unit));
+        table.push([name.to_owned(), mean, min, max, last]);
+    }
+    let mut text = format!("{} at {}, {} s\n\n", found.kind, found.url, three_digits(state.now.secs()));
+    match table.len() {
+        1 => text += "It reported nothing between two readings.",
+        _ => text += &aligned(&table, |column| column > 0),
+    }
+    for remark in state.server_remarks() {
+        text += &format!("\n\n{remark}");
+    }
+    text
+}
+
+pub fn watched_server_json(state: &RunState) -> Value {
+    let server = &state.server;
+    let series = rows(state).into_iter().map(|(name, series, _)| {
+        let range = series.range();
+        let value =
+            json!({"mean": mean(state, series), "min": range.map(|r| r.0), "max": range.map(|r| r.1)});
+        (name.to_owned(), value)
+    });
+    json!({
+        "schema": 1,
+        "server": server.found,
+        "seconds": state.now.secs(),
+        "metrics": series.collect::<serde_json::Map<_, _>>(),
+        "preemptions": server.latest.as_ref().and_then(|latest| latest.preemptions).map(|_| server.preemptions),
+        "last_sample": server.latest,
+        "why": state.server_remarks().iter().map(ToString::to_string).collect::<Vec<_>>(),
+    })
+}
+
+/// The section of `report.md` on a server under load.
+pub(super) fn server_md(state: &RunState) -> String {
+    let server = &state.server;
+    if !state.serves() || server.ended == 0 {
+        return String::new();
+    }
+    let text = |ms: Option<f64>| ms.map_or_else(|| "–".to_owned(), millis);
+    let mut rows = vec![["part of TTFT", "mean", "p50", "p90", "p99", "n"].map(str::to_owned)];
+    for part in TtftPart::ALL.into_iter().filter(|part| server.part(*part).n() > 0) {
+        let d = server.part(part);
+        let [mean, p50, p90, p99] =
+            [d.mean_ms(), d.percentile_ms(50.0), d.percentile_ms(90.0), d.percentile_ms(99.0)].map(text);
+        rows.push([part.name().to_owned(), mean, p50, p90, p99, grouped(d.n() as i64)]);
+    }
+    let mut out = format!("## Server\n\n{}\n", markdown(&rows, |column| column > 0));
+    out += "Client lag passes before the start, from which TTFT counts. Queue and prefill are by the server's own clock.\n\n";
+    for (failure, n) in &server.failures {
+        out += &list_item(&format!("{} requests failed: {failure}", grouped(*n as i64)));
+    }
+    if server.reconnected > 0 {
+        out += &list_item(&format!(
+            "{} requests found their connection closed and were sent on a new one",
+            grouped(server.reconnected as i64)
+        ));
+    }
+    if let Some(tokens) = server.tokens_per_chunk() {
+        out += &list_item(&format!("{} tokens in a chunk on average", three_digits(tokens)));
+    }
+    if let Some(client) = &server.client {
+        out += &list_item(&format!(
+            "the client was {} late (p99) in the last second",
+            millis(f64::from(client.lag_p99_us) / 1e3)
+        ));
+    }
+    out + "\n"
+}

@@ -1,0 +1,114 @@
+//! The pane of a server, and what its run says.
+
+use llmprof::event::{
+    ClientSample, Connecting, EngineKind, Envelope, Event, RequestFailure, RequestFinished, RequestStarted,
+    RunStarted, Served, ServerFound, ServerKind, ServerSample, ServerTimes, Slo, Stamp, Token,
+};
+use llmprof::{report::run_json, state::RunState, tui::ui::Pane};
+
+use super::{kernels::screens, run_started, showing};
+
+/// A vLLM server with a full cache: three requests at a time, each with 20 ms in the queue and 30 ms of prefill; the last one is refused.
+fn serving() -> RunState {
+    let mut state = RunState::default();
+    let mut apply = |ms: f64, event: Event| state.apply(&Envelope { t: Stamp((ms * 1e6) as u64), event });
+    let slo = Some(Slo { ttft_p99_ms: Some(59.0), ..Slo::default() });
+    apply(
+        0.0,
+        Event::RunStarted(Box::new(RunStarted {
+            engine: EngineKind::Server,
+            slo,
+            requests: 12,
+            ..run_started()
+        })),
+    );
+    apply(
+        1.0,
+        Event::ServerFound(Box::new(ServerFound {
+            url: "http://127.0.0.1:8000".into(),
+            kind: ServerKind::Vllm,
+            model: Some("org/model-7b".into()),
+            metrics: Some("http://127.0.0.1:8000/metrics".into()),
+        })),
+    );
+    let mut events: Vec<(f64, Event)> = Vec::new();
+    for request in 0..12u32 {
+        let start = 100.0 + 100.0 * f64::from(request);
+        let failed = request == 11;
+        events.push((
+            start,
+            Event::RequestStarted(RequestStarted {
+                request,
+                warmup: false,
+                batch: 1,
+                prompt_tokens: 100,
+                output_tokens: 24,
+                cooldown: false,
+                joined: false,
+            }),
+        ));
+        let ttft = 58.0 + 2.0 * f64::from(request % 2);
+        for index in 0..(if failed { 0 } else { 24u32 }) {
+            let token = Token { request, index, id: 0, device_ns: None };
+            events.push((start + ttft + 10.0 * f64::from(index), Event::Token(token)));
+        }
+        let served = Served {
+            late_ns: 100_000,
+            connecting: Some(Connecting { resolve_ns: 100_000, tcp_ns: 900_000, tls_ns: 0 }),
+            send_ns: 50_000,
+            head_ns: Some(1_000_000),
+            chunks: 24,
+            together: 0,
+            prompt_tokens: Some(100),
+            output_tokens: Some(24),
+            cached_tokens: Some(0),
+            server: ServerTimes { queue_ms: Some(20.0), prefill_ms: Some(30.0), ..ServerTimes::default() },
+            reconnected: false,
+            failure: failed.then_some(RequestFailure::Status(429)),
+        };
+        let finished = RequestFinished { request, complete: !failed, served: Some(Box::new(served)) };
+        events.push((start + if failed { 5.0 } else { ttft + 230.5 }, Event::RequestFinished(finished)));
+    }
+    for second in 0..2u32 {
+        let sample = ServerSample {
+            running: Some(3.0),
+            queued: Some(f64::from(second)),
+            kv_used: Some(0.98),
+            preemptions: Some(2.0),
+            output_tok_s: Some(240.0),
+            ..ServerSample::default()
+        };
+        events.push((500.0 + 700.0 * f64::from(second), Event::ServerSample(Box::new(sample))));
+        let client = ClientSample { streams: 3, lag_p50_us: 1000, lag_p99_us: 1200, lag_max_us: 2000 };
+        events.push((501.0 + 700.0 * f64::from(second), Event::ClientSample(client)));
+    }
+    events.sort_by(|a, b| a.0.total_cmp(&b.0));
+    events.into_iter().for_each(|(ms, event)| apply(ms, event));
+    state
+}
+
+#[test]
+fn a_server_has_its_pane() {
+    let state = serving();
+    insta::assert_snapshot!("server", screens(&state, &showing(Pane::Server)));
+    insta::assert_snapshot!("server_overview", screens(&state, &showing(Pane::Overview)));
+}
+
+/// Against hand arithmetic: TTFT 58 and 60 ms in turn for eleven requests, TPOT 10 ms, eleven good of twelve at most 59 ms.
+#[test]
+fn the_figures_are_those_of_the_events() {
+    let run = run_json(&serving(), None);
+    let server = &run["server"];
+    assert_eq!((server["requests"].as_u64(), server["failed"].as_u64()), (Some(11), Some(1)));
+    assert!((run["ttft_ms"]["mean"].as_f64().unwrap() - (6.0 * 58.0 + 5.0 * 60.0) / 11.0).abs() < 1e-6);
+    assert!((run["tpot_ms"]["mean"].as_f64().unwrap() - 10.0).abs() < 1e-6);
+    assert_eq!(server["good"], 6, "those of 58 ms");
+    assert_eq!(server["output_tokens"], 11 * 24);
+    let part = |name: &str| server["ttft_parts_ms"][name]["mean"].as_f64().unwrap();
+    let sum: f64 = ["connect", "send", "queue", "prefill", "wait"].map(part).iter().sum();
+    assert!((sum - run["ttft_ms"]["mean"].as_f64().unwrap()).abs() < 1e-6, "the parts are the whole");
+    let why: Vec<&str> = server["why"].as_array().unwrap().iter().filter_map(|text| text.as_str()).collect();
+    assert!(why[0].starts_with("1 of 12 requests failed"), "{why:?}");
+    assert!(why[1].starts_with("KV cache 98 %") && why[1].contains("--max-num-seqs"), "{why:?}");
+    assert!(why.iter().any(|text| text.starts_with("Requests wait 20.0 ms in the queue")), "{why:?}");
+}
