@@ -198,7 +198,7 @@ async fn load(plan: LoadPlan, tls: Tls, tx: EventTx, control: Control) -> Result
             open(&work, schedule, concurrency, true).await;
         }
         Arrivals::Trace { entries, speed } => {
-            let entries = entries.iter().cloned().take(work.plan.requests as usize);
+            let entries = entries.iter().take(work.plan.requests as usize).cloned();
             let schedule = entries.map(move |entry| (entry.at.div_f64(speed), Some(entry)));
             open(&work, schedule, None, false).await;
         }
