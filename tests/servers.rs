@@ -223,3 +223,68 @@ fn a_key_is_never_recorded() {
     }
     assert!(!text(&output.stderr).contains("very-secret") && !text(&output.stdout).contains("very-secret"));
 }
+
+/// llama.cpp's own server, started by the run: its counts, its times and its metrics are understood, and it is ended.
+#[test]
+#[ignore = "needs LLMPROF_PYTHON, a Python with xllamacpp, gguf and numpy; .ci/run makes one"]
+fn a_real_server_is_started_loaded_and_ended() {
+    let python = std::env::var("LLMPROF_PYTHON").expect("LLMPROF_PYTHON");
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/real_servers/llama_cpp.py");
+    let dir = tempfile::tempdir().unwrap();
+    let command = format!("runtime.server.command='{python} {script} {port}'");
+    let output = load(
+        dir.path(),
+        &format!("http://127.0.0.1:{port}"),
+        &[
+            "runtime=llamacpp",
+            &command,
+            "runtime.load.concurrency=4",
+            "runtime.requests=40",
+            "dataset.prompt_tokens=64",
+            "infer.max_new_tokens=64",
+        ],
+    );
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let run: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let server = &run["server"];
+    assert_eq!((server["requests"].as_u64(), server["failed"].as_u64()), (Some(40), Some(0)), "{run}");
+    assert_eq!(server["output_tokens"], 40 * 64, "as the server counts, however many tokens a chunk has");
+    assert_eq!(server["kind"], "llamacpp", "recognised by its metrics");
+    assert!(server["ttft_parts_ms"]["prefill"]["n"].as_u64() == Some(40), "its own times: {run}");
+    let prompt = server["prompt_tokens"].as_f64().unwrap() / 40.0;
+    assert!((48.0..=80.0).contains(&prompt), "the warm-up has shown what a token is: {prompt}");
+    assert!(TcpStream::connect(("127.0.0.1", port)).is_err(), "it was ended with the run");
+}
+
+/// A server of which any rate keeps TTFT 10 s and none keeps 1 ms.
+#[test]
+fn a_knee_needs_slos_and_is_said_not_to_be_found() {
+    let server = known();
+    let dir = tempfile::tempdir().unwrap();
+    let url = format!("runtime.server.url=http://{}", server.address);
+    let base = [
+        "knee",
+        "-q",
+        "--json",
+        "runtime=openai",
+        "telemetry=none",
+        "profiling=none",
+        "infer.max_new_tokens=2",
+        &url,
+    ];
+    let knee = |more: &[&str]| llmprof(dir.path(), &[&base[..], more].concat()).output().unwrap();
+    let without = knee(&[]);
+    assert_eq!(without.status.code(), Some(2));
+    assert!(text(&without.stderr).contains("slo.ttft_p99_ms"), "{}", text(&without.stderr));
+    for (slo, kept) in [("slo.ttft_p99_ms=10000", true), ("slo.ttft_p99_ms=1", false)] {
+        let output = knee(&[slo, "runtime.load.rate=100", "--runs", "1", "--seconds", "1"]);
+        assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));
+        let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(
+            (found["found"].as_bool(), found["steps"][0]["kept"].as_bool()),
+            (Some(false), Some(kept)),
+            "{found}"
+        );
+    }
+}

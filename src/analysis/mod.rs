@@ -9,6 +9,7 @@ pub mod gpu_idle;
 pub mod heat;
 pub mod interval;
 pub mod kernel_hints;
+pub mod knee;
 pub mod launches;
 pub mod metrics;
 pub mod operators;

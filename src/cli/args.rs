@@ -26,6 +26,9 @@ pub(super) struct ConfigArgs {
     /// Directory to search for configuration files before the built-in ones (default: ./conf, if it exists)
     #[arg(long, value_name = "DIR")]
     pub(super) conf_dir: Option<PathBuf>,
+    /// Serve the metrics of the run for Prometheus, as 127.0.0.1:9464
+    #[arg(long, value_name = "ADDRESS")]
+    pub(super) metrics: Option<String>,
     /// Print the configuration and exit, as the command `config` does
     #[arg(long, value_name = "WHICH")]
     pub(super) cfg: Option<WhichConfig>,
@@ -61,6 +64,9 @@ impl ConfigArgs {
         self.model
             .iter()
             .map(|model| format!("model={model}"))
+            .chain(
+                self.metrics.iter().map(|address| format!("output.metrics='{}'", address.replace('\'', ""))),
+            )
             .chain(self.overrides.iter().cloned())
             .collect()
     }

@@ -13,6 +13,7 @@ mod doctor;
 mod exec;
 mod fetch;
 mod kernels;
+mod knee;
 mod profile;
 mod replay;
 mod report;
@@ -120,6 +121,9 @@ enum Command {
     Cost(cost::CostArgs),
     /// Monitor the GPU without running a workload
     Watch(watch::WatchArgs),
+    /// Find the highest rate at which a server keeps its SLOs
+    #[command(after_help = knee::EXAMPLES)]
+    Knee(knee::KneeArgs),
     /// Start another CUDA program and show its kernels, steps and phases
     #[command(after_help = exec::EXEC_EXAMPLES)]
     Exec(exec::ExecArgs),
@@ -274,6 +278,7 @@ impl Cli {
             Some(Command::Doctor(args)) => (args.config.clone(), args.json),
             Some(Command::Cost(args)) => (args.config.clone(), args.json),
             Some(Command::Watch(args)) => (args.watch_config(), args.json),
+            Some(Command::Knee(args)) => (args.config.clone(), args.json),
             Some(_) => return None,
         };
         config.cfg.is_some().then_some((config, json))
@@ -300,6 +305,7 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
         Command::Kernels(args) => runtime.block_on(kernels::run(args)),
         Command::Cost(args) => cost::run(&args),
         Command::Watch(args) => runtime.block_on(watch::run(args)),
+        Command::Knee(args) => runtime.block_on(knee::run(args)),
         Command::Exec(args) => runtime.block_on(exec::exec(args)),
         Command::Attach(args) => runtime.block_on(exec::attach(args)),
         Command::Inject(args) => exec::inject(&args),

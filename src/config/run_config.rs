@@ -498,6 +498,9 @@ pub struct OutputConfig {
     /// Also write a trace for Chrome and Perfetto.
     #[serde(default = "default_true")]
     pub trace: bool,
+    /// Where the metrics of the run are served for Prometheus, as `127.0.0.1:9464`; null for nowhere.
+    #[serde(default)]
+    pub metrics: Option<String>,
     #[serde(default)]
     pub predictions: PredictionsConfig,
     pub tui: TuiConfig,

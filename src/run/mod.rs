@@ -4,6 +4,7 @@ pub mod child;
 pub mod dtype;
 pub mod headless;
 pub mod inputs;
+mod metrics_endpoint;
 pub mod observer;
 pub mod plan;
 pub mod probes;

@@ -1,6 +1,6 @@
 //! Validates a run before it starts: its configuration, its inputs, and whether the machine can run it.
 
-use std::{path::PathBuf, time::SystemTime};
+use std::{net::SocketAddr, path::PathBuf, time::SystemTime};
 
 use thiserror::Error;
 
@@ -44,6 +44,8 @@ pub enum PlanError {
     Support(#[from] NothingToDo),
     #[error(transparent)]
     Server(#[from] ServerPlanError),
+    #[error("output.metrics={0}: expected an address as 127.0.0.1:9464")]
+    MetricsAddress(String),
     #[error("hydra.run.dir: {0}")]
     RunDir(#[from] NoNewDir),
     #[error("{key}={got} exceeds the limit of {limit}")]
@@ -66,6 +68,8 @@ pub struct Plan {
     pub(crate) load: Option<LoadPlan>,
     /// The server that is started for it.
     pub(crate) server_program: Option<Target>,
+    /// Where the metrics of the run are served.
+    pub(crate) metrics_address: Option<SocketAddr>,
     /// A server whose metrics are read beside the run.
     pub(crate) watched_server: Option<MetricsAt>,
     pub(crate) inputs: Inputs,
@@ -110,6 +114,10 @@ impl Plan {
         let dtype = config.model.nominal_dtype();
         let load = load_plan(config, &inputs.workload)?;
         let watched_server = watched_server(config)?;
+        let metrics_address = match &config.output.metrics {
+            None => None,
+            Some(text) => Some(text.parse().map_err(|_| PlanError::MetricsAddress(text.clone()))?),
+        };
         let server_program = server_program(config)?;
         let follows_model = load.is_some() && composed.overrides.iter().any(|text| gives_shape(text));
         let mut plan = Plan {
@@ -121,6 +129,7 @@ impl Plan {
             load,
             server_program,
             watched_server,
+            metrics_address,
             inputs,
             device,
             dtype,

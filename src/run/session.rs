@@ -29,7 +29,8 @@ use crate::{
     },
     process::{crash, stops::Stops},
     profile::live::Tracer,
-    run::{observer::Observer, plan::Plan, probes, rerun::Tool},
+    report::prometheus_text,
+    run::{metrics_endpoint::MetricsEndpoint, observer::Observer, plan::Plan, probes, rerun::Tool},
     rundir::{Loss, RunDir, snapshot_file},
     server::{self, LoadError, LoadPlan},
     state::RunState,
@@ -64,6 +65,7 @@ pub struct Session {
     stops: Stops,
     /// Processes on a watched card that were spoken of.
     offered: HashSet<u32>,
+    endpoint: Option<MetricsEndpoint>,
     closed: bool,
 }
 
@@ -132,6 +134,7 @@ impl Session {
             loss_reported: false,
             stops: Stops::default(),
             offered: HashSet::new(),
+            endpoint: None,
             closed: false,
         };
         session.emit(Event::RunStarted(Box::new(started)));
@@ -141,12 +144,30 @@ impl Session {
         for choice in session.plan.choices.clone() {
             session.notice(Level::Info, "model", choice);
         }
+        session.serve_metrics();
         session.flush();
         session.recording.write_inputs(&session.plan.composed);
         if !session.plan.is_for_tools_alone() {
             session.spawn(engine);
         }
         session
+    }
+
+    fn serve_metrics(&mut self) {
+        let Some(address) = self.plan.metrics_address else { return };
+        match MetricsEndpoint::start(address) {
+            Ok(endpoint) => {
+                let text = format!("metrics for Prometheus are at http://{}/metrics", endpoint.address);
+                self.endpoint = Some(endpoint);
+                self.notice(Level::Info, "metrics", text);
+            }
+            Err(e) => {
+                self.notice(Level::Error, "metrics", format!("output.metrics={address} cannot be used: {e}"))
+            }
+        }
+        if !address.ip().is_loopback() {
+            self.notice(Level::Warn, "metrics", format!("{address} can be reached from other machines"));
+        }
     }
 
     fn spawn(&mut self, ready: Option<Box<dyn Engine + Send>>) {
@@ -372,6 +393,9 @@ impl Session {
         self.follow_tool();
         if self.closed {
             return;
+        }
+        if let Some(endpoint) = &mut self.endpoint {
+            endpoint.update(|| prometheus_text(&self.state));
         }
         self.finish_when_steady();
         self.offer_to_follow();

@@ -30,7 +30,7 @@ impl Difference {
 /// selection of a config group without the keys below it.
 type Fact = (&'static str, bool, &'static [&'static str], fn(&Facts) -> Option<String>);
 
-const FACTS: [Fact; 20] = [
+const FACTS: [Fact; 21] = [
     ("model", true, &["model"], |f| Some(f.run.model.clone())),
     ("parameters", true, &["model"], |f| Some(f.run.parameters.to_string())),
     ("dtype", true, &["model"], |f| Some(f.run.dtype.clone())),
@@ -64,6 +64,7 @@ const FACTS: [Fact; 20] = [
     }),
     ("cpu", true, &[], |f| f.cpu.clone().filter(|_| f.gpu.is_none() && f.run.device.is_cpu())),
     ("program", false, &[], |f| Some(f.run.program.clone())),
+    ("command", false, &[], |f| f.run.command.clone()),
 ];
 
 /// The names of all facts, as `--meant` takes them.
