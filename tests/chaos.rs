@@ -21,7 +21,7 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use common::{PATIENCE, PROGRAM, eventually, run_dirs, signal};
+use common::{PROGRAM, eventually, run_dirs, signal};
 use llmprof::{
     base::noise,
     event::{Envelope, Event},
@@ -29,9 +29,6 @@ use llmprof::{
     state::RunState,
 };
 use terminal::Terminal;
-
-/// For a program whose terminal is not read.
-const UNREAD_PATIENCE: Duration = Duration::from_secs(90);
 
 const ENDLESS: [&str; 4] = ["runtime=sim", "runtime.warmup=0", "runtime.requests=100000", "infer=long"];
 /// Runs at the same time.
@@ -156,26 +153,6 @@ fn assert_little_lost(dir: &Path, killed: Duration, stopped: Duration, late: &La
     assert!(lost <= limit, "{lost:?} of {recorded:?} are lost, at most {limit:?} may be");
 }
 
-/// The processes that work in `dir`, and what each waits for.
-fn processes_in(dir: &Path) -> String {
-    let processes = fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
-    let here = processes.filter(|process| fs::read_link(process.join("cwd")).is_ok_and(|cwd| cwd == dir));
-    let read = |path: std::path::PathBuf| fs::read_to_string(path).unwrap_or_default().replace('\0', " ");
-    let shown = here.map(|process| {
-        let tasks = fs::read_dir(process.join("task")).into_iter().flatten().flatten();
-        let tasks = tasks.map(|task| {
-            format!("  {} {}", read(task.path().join("comm")).trim(), read(task.path().join("wchan")))
-        });
-        format!(
-            "{}: {}\n{}",
-            process.display(),
-            read(process.join("cmdline")),
-            tasks.collect::<Vec<_>>().join("\n")
-        )
-    });
-    shown.collect::<Vec<_>>().join("\n")
-}
-
 /// Nothing that worked in `dir` is still there.
 fn assert_nothing_left(dir: &Path) {
     let works_here = |pid: &str| fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd == dir);
@@ -230,19 +207,7 @@ fn screen(dice: &mut Dice, late: &Lateness) {
     }
     let ended = unix_now();
     if unread {
-        let since = Instant::now();
-        while terminal.code().is_none() {
-            // It ends within a second or two, but has been seen to take longer than twenty where many others run beside it.
-            assert!(
-                since.elapsed() < UNREAD_PATIENCE,
-                "the program does not end:\n{}",
-                processes_in(terminal.path())
-            );
-            thread::sleep(Duration::from_millis(10));
-        }
-        if since.elapsed() > PATIENCE {
-            println!("  ended only after {} s", since.elapsed().as_secs());
-        }
+        eventually("the end of the program", || terminal.code());
         terminal.set_unread(false);
     }
     let code = terminal.exit_code();

@@ -22,13 +22,11 @@ use tempfile::TempDir;
 use super::common::{PATIENCE, PROGRAM, eventually, signal};
 
 /// A shell starts the program and writes down what a user would notice afterwards: the exit code, and the
-/// terminal's settings before and after. It outlives the signals that end the program. What it says itself of a signal goes to a file:
-/// a terminal that is not read would stop it.
+/// terminal's settings before and after. It outlives the signals that end the program.
 const SHELL: &str = r#"
 trap : HUP INT TERM
 stty -g >before
-exec 3>&2 2>messages
-sh -c 'echo $$ >pid.new; mv pid.new pid; exec "$0" "$@" 3>&-' "$@" 2>&3
+sh -c 'echo $$ >pid.new; mv pid.new pid; exec "$0" "$@"' "$@"
 echo $? >code.new
 stty -g >after 2>/dev/null
 mv code.new code
