@@ -20,12 +20,8 @@ const INSTALL: &str = "\
     . /etc/os-release
     mirror=$(apt-get indextargets --format '$(REPO_URI)' | head -n 1)
     [ -n \"$mirror\" ]
-    keys=/usr/share/keyrings/debian-archive-keyring.gpg
-    list=/etc/apt/sources.list.d/nsight.list
-    # The keys of the same mirror have to be named in the same way everywhere.
-    if grep -qs \"$keys\" /etc/apt/sources.list.d/*.sources; then options=\"[signed-by=$keys]\"; fi
-    echo \"deb $options $mirror $VERSION_CODENAME contrib non-free\" > $list
-    apt-get update -qq || { rm $list; exit 1; }
+    echo \"deb $mirror $VERSION_CODENAME contrib non-free\" > /etc/apt/sources.list.d/nsight.list
+    apt-get update -qq
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends nsight-systems
     for kind in /usr/lib/nsight-systems/host-linux-*; do
         ln -sfn $kind /usr/lib/$(uname -m)-linux-gnu/nsight-systems/$(basename $kind)
