@@ -191,6 +191,28 @@ fn a_server_that_is_not_there_is_said_to_be_so() {
     let none = llmprof(dir.path(), &["run", "runtime=openai"]).output().unwrap();
     assert_eq!(none.status.code(), Some(2));
     assert!(text(&none.stderr).contains("runtime.server.url"), "{}", text(&none.stderr));
+    let endless = load(dir.path(), "http://127.0.0.1:9", &["runtime.requests=null"]);
+    assert_eq!(endless.status.code(), Some(2));
+    assert!(text(&endless.stderr).contains("give a number"), "{}", text(&endless.stderr));
+}
+
+/// Every third request fails, and with it the rest of its conversation: the run ends all the same.
+#[test]
+fn a_failed_turn_ends_its_conversation_and_not_the_run() {
+    let count = std::sync::atomic::AtomicU32::new(0);
+    let url = bad_server(move |s| {
+        let _ = match count.fetch_add(1, std::sync::atomic::Ordering::Relaxed) % 3 {
+            0 => write!(s, "HTTP/1.1 500 Oh\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"),
+            _ => write!(s, "{STREAM}{CHUNK}data: [DONE]\n\n"),
+        };
+    });
+    let dir = tempfile::tempdir().unwrap();
+    let output = load(dir.path(), &url, &["runtime.load.turns=4", "runtime.requests=12", "runtime.warmup=0"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let run: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let (done, failed) =
+        (run["server"]["requests"].as_u64().unwrap(), run["server"]["failed"].as_u64().unwrap());
+    assert!(failed > 0 && done > 0 && done + failed < 12, "{run}");
 }
 
 /// A key is sent, and stands nowhere.

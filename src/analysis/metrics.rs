@@ -65,10 +65,9 @@ impl Metrics {
         if first { self.device_prefill.record(ns) } else { self.device_step.record(ns) }
     }
 
-    /// The measured latencies by name: those of the host, then those of the device if it has any.
-    pub fn latencies(&self) -> Vec<(&'static str, &Distribution)> {
-        let mut all =
-            vec![("TTFT", &self.ttft), ("TPOT", &self.tpot), ("ITL", &self.itl), ("E2E", &self.e2e)];
+    /// The measured latencies by name: those of the host, then those of the device if it has any. `gaps` names those between tokens.
+    pub fn latencies(&self, gaps: &'static str) -> Vec<(&'static str, &Distribution)> {
+        let mut all = vec![("TTFT", &self.ttft), ("TPOT", &self.tpot), (gaps, &self.itl), ("E2E", &self.e2e)];
         let device = [("GPU prefill", &self.device_prefill), ("GPU step", &self.device_step)];
         all.extend(device.into_iter().filter(|(_, d)| d.n() > 0));
         all

@@ -239,11 +239,10 @@ impl Follower {
         }
         match ended {
             Some(ended) if self.serves => {
-                let cause = format!("{ended} before the load did; its output is in Log and in program.log");
-                RunFinished {
-                    outcome: Outcome::Failed,
-                    cause: Some(cause.replacen("the program", "the server", 1)),
-                }
+                let cause = format!(
+                    "the server has ended before the load: {ended}; its output is in Log and in program.log"
+                );
+                RunFinished { outcome: Outcome::Failed, cause: Some(cause) }
             }
             Some(Ended::Exited(0)) | None => RunFinished { outcome: Outcome::Completed, cause: None },
             Some(ended) => RunFinished { outcome: Outcome::Failed, cause: Some(ended.to_string()) },

@@ -168,13 +168,13 @@ async fn follow(
     let shape = model.filter(|_| !has_model).map(|path| format!("model.config_json={}", path.display()));
     let mut with_shape = config.clone();
     with_shape.overrides.extend(shape.clone());
-    let (plan, is_known) = match (with_shape.plan(), shape) {
-        (Ok(plan), shape) => (plan, has_model || shape.is_some()),
+    let (config, plan, is_known) = match (with_shape.plan(), shape) {
+        (Ok(plan), shape) => (with_shape, plan, has_model || shape.is_some()),
         // A shape that we cannot read is no reason not to follow the program.
         (Err(failure), Some(shape)) => {
             let mut plan = config.plan()?;
             plan.remarks.push(format!("the model's shape is not used ({shape}): {failure}"));
-            (plan, false)
+            (config, plan, false)
         }
         (Err(failure), None) => return Err(failure),
     };

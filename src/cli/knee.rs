@@ -65,12 +65,12 @@ pub(super) async fn run(args: KneeArgs) -> Result<u8, Failure> {
     let config = &plan.composed.config;
     let Some(load) = config.runtime.load.as_ref().filter(|_| config.runtime.name.is_server()) else {
         return Err(Failure::usage(
-            "a knee is a server's: runtime=openai, vllm, sglang, tensorrtllm or llamacpp",
+            "knee is for servers: use runtime=openai, vllm, sglang, tensorrtllm or llamacpp",
         ));
     };
     if config.slo == Default::default() {
         return Err(Failure::usage(
-            "what the server promises is missing: slo.ttft_p99_ms=…, slo.tpot_p99_ms=… or slo.e2e_p99_ms=…",
+            "knee needs what the server promises: slo.ttft_p99_ms=…, slo.tpot_p99_ms=… or slo.e2e_p99_ms=…",
         ));
     }
     if !(args.seconds > 0.0 && args.seconds < 1e6 && args.precision > 0.0) {

@@ -128,9 +128,7 @@ pub(super) fn summary(state: &RunState, dir: Option<&Path>) -> String {
     }
     let total = &state.total;
     let mut rows = vec![["", "mean", "p50", "p90", "p99", "n"].map(str::to_owned)];
-    for (name, distribution) in total.latencies() {
-        // Several tokens in a chunk: what is measured is the gap between chunks.
-        let name = if name == "ITL" && !state.server.gaps_are_itl() { "chunk gap" } else { name };
+    for (name, distribution) in state.latencies(total) {
         let s = distribution.summary();
         let [mean, p50, p90, p99] =
             [s.mean, s.p50, s.p90, s.p99].map(|ms| ms.map_or_else(|| "–".into(), millis));

@@ -10,7 +10,7 @@ use super::{
     plots::{self, Plot},
 };
 use crate::{
-    analysis::{distribution::Distribution, metrics::Metrics, throttle},
+    analysis::{distribution::Distribution, throttle},
     base::{
         foreign::{MAX_LINE, line},
         table,
@@ -80,8 +80,13 @@ pub(super) fn latencies_md(state: &RunState) -> String {
         let [mean, p50, p90, p99, min, max] = [s.mean, s.p50, s.p90, s.p99, s.min, s.max].map(time);
         rows.push([name, grouped(s.n as i64), mean, p50, p90, p99, min, max]);
     };
-    state.total.latencies().into_iter().for_each(|(name, distribution)| row(name.to_owned(), distribution));
-    for (name, distribution) in state.total.left_out().into_iter().flat_map(Metrics::latencies) {
+    state
+        .latencies(&state.total)
+        .into_iter()
+        .for_each(|(name, distribution)| row(name.to_owned(), distribution));
+    for (name, distribution) in
+        state.total.left_out().into_iter().flat_map(|metrics| state.latencies(metrics))
+    {
         row(format!("{name} while kernels were recorded"), distribution);
     }
     out += &table::markdown(&rows, |column| column > 0);

@@ -254,7 +254,6 @@ pub fn run_json(state: &RunState, run_dir: Option<&Path>) -> Value {
     let diagnosis = state.workload_diagnosis();
     let energy = energy_of(state);
     let phase_energy = |phase: Work| energy.as_ref().and_then(|energy| energy.of(phase)?.j_per_token);
-    let latency = |s: Summary| json!({"n": s.n, "mean": s.mean, "p50": s.p50, "p90": s.p90, "p99": s.p99});
     json!({
         "schema": RUN_SCHEMA,
         "run_dir": run_dir,
@@ -294,13 +293,14 @@ pub fn run_json(state: &RunState, run_dir: Option<&Path>) -> Value {
     })
 }
 
+fn latency(s: Summary) -> Value {
+    json!({"n": s.n, "mean": s.mean, "p50": s.p50, "p90": s.p90, "p99": s.p99})
+}
+
 /// A server under load: how its requests went, by the client's clock and by its own.
 fn server_json(state: &RunState) -> Value {
     let server = &state.server;
-    let latency = |d: &Distribution| {
-        let Summary { n, mean, p50, p90, p99, .. } = d.summary();
-        json!({"n": n, "mean": mean, "p50": p50, "p90": p90, "p99": p99})
-    };
+    let latency = |d: &Distribution| latency(d.summary());
     let seconds = state.total.wall_ns as f64 / 1e9;
     let rate = |n: u64| (seconds > 0.0).then(|| n as f64 / seconds);
     let failures = server.failures.iter().map(|(failure, n)| (failure.to_string(), json!(n)));

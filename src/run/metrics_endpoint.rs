@@ -7,7 +7,7 @@ use std::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
-    thread,
+    thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
@@ -23,6 +23,7 @@ pub struct MetricsEndpoint {
     page: Arc<Mutex<String>>,
     stop: Arc<AtomicBool>,
     made: Option<Instant>,
+    thread: Option<JoinHandle<()>>,
     pub address: SocketAddr,
 }
 
@@ -33,7 +34,7 @@ impl MetricsEndpoint {
         let address = listener.local_addr()?;
         let (page, stop) = (Arc::new(Mutex::new(String::new())), Arc::new(AtomicBool::new(false)));
         let (served, stopped) = (Arc::clone(&page), Arc::clone(&stop));
-        thread::Builder::new().name("llmprof-endpoint".to_owned()).spawn(move || {
+        let thread = thread::Builder::new().name("llmprof-endpoint".to_owned()).spawn(move || {
             while !stopped.load(Ordering::Relaxed) {
                 match listener.accept() {
                     Ok((client, _)) => {
@@ -44,7 +45,7 @@ impl MetricsEndpoint {
                 }
             }
         })?;
-        Ok(MetricsEndpoint { page, stop, made: None, address })
+        Ok(MetricsEndpoint { page, stop, made: None, thread: Some(thread), address })
     }
 
     /// Makes the page again where it is old.
@@ -59,6 +60,10 @@ impl MetricsEndpoint {
 impl Drop for MetricsEndpoint {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
+        // The next run may want the same address.
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
     }
 }
 

@@ -31,6 +31,8 @@ pub enum ServerPlanError {
     Url { key: &'static str, cause: EndpointError },
     #[error("runtime.load.rate: arrivals={0} need a rate in requests per second")]
     NoRate(&'static str),
+    #[error("runtime.requests=null means all of a trace or of the texts, and there are none; give a number")]
+    NoRequests,
     #[error("runtime.load.trace: give a file of requests")]
     NoTrace,
     #[error("{key}: cannot read {file}: {cause}")]
@@ -72,6 +74,9 @@ pub fn load_plan(config: &RunConfig, workload: &Workload) -> Result<Option<LoadP
         (Arrivals::Trace { entries, .. }, Some(wanted)) => wanted.min(entries.len() as u32),
         _ => workload.requests,
     };
+    if requests == 0 {
+        return Err(ServerPlanError::NoRequests);
+    }
     let prompts = match &workload.prompts {
         PromptSet::Random { tokens, .. } => {
             Prompts::Synthetic { tokens: *tokens, shared: load.shared_prefix, nonce: load.nonce }
@@ -90,12 +95,7 @@ pub fn load_plan(config: &RunConfig, workload: &Workload) -> Result<Option<LoadP
         kind,
         api: server.api,
         model: server.model.clone(),
-        key: server
-            .key_env
-            .as_deref()
-            .and_then(|name| std::env::var(name).ok())
-            .filter(|key| !key.is_empty())
-            .map(Key),
+        key: key(server),
         authorities: match &server.ca_file {
             None => Vec::new(),
             Some(file) => read::text(Path::new(file), MAX_DOCUMENT)
@@ -142,6 +142,12 @@ pub fn watched_server(config: &RunConfig) -> Result<Option<MetricsAt>, ServerPla
         MetricsAt::read(url).map_err(|cause| ServerPlanError::Url { key: "telemetry.server", cause })
     };
     config.telemetry.server.as_ref().map(read).transpose()
+}
+
+/// From the environment, without the line end that files leave.
+fn key(server: &ServerConfig) -> Option<Key> {
+    let key = std::env::var(server.key_env.as_deref()?).ok()?.trim().to_owned();
+    (!key.is_empty() && !key.contains(char::is_control)).then_some(Key(key))
 }
 
 fn read_url(key: &'static str, url: &str) -> Result<Endpoint, ServerPlanError> {

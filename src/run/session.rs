@@ -224,18 +224,12 @@ impl Session {
             sim_kernels: self.sim_kernels.clone(),
             sampler: inline,
         };
-        match spawn_thread("llmprof-engine", move || engine.run(ready)) {
-            Ok(thread) => self.threads.push(thread),
-            Err(refused) => {
-                let finished = RunFinished { outcome: Outcome::Failed, cause: Some(refused) };
-                self.emit(Event::RunFinished(finished));
-            }
-        }
+        self.start_work("llmprof-engine", move || engine.run(ready));
     }
 
     fn put_load(&mut self, load: LoadPlan) {
         let (tx, control) = (self.tx.clone(), self.control.clone());
-        let thread = spawn_thread("llmprof-load", move || {
+        self.start_work("llmprof-load", move || {
             let finished = match server::run(load, tx.clone(), control) {
                 Ok(()) => RunFinished { outcome: Outcome::Completed, cause: None },
                 Err(LoadError::Cancelled) => return,
@@ -246,7 +240,11 @@ impl Session {
             };
             tx.send(Event::RunFinished(finished));
         });
-        match thread {
+    }
+
+    /// Starts the thread of the workload; without it the run has failed.
+    fn start_work(&mut self, name: &str, work: impl FnOnce() + Send + 'static) {
+        match spawn_thread(name, work) {
             Ok(thread) => self.threads.push(thread),
             Err(refused) => {
                 let finished = RunFinished { outcome: Outcome::Failed, cause: Some(refused) };
@@ -265,13 +263,7 @@ impl Session {
             serves,
             log: self.recording.create_program_log(),
         };
-        match spawn_thread("llmprof-attach", move || follower.run()) {
-            Ok(thread) => self.threads.push(thread),
-            Err(refused) => {
-                let finished = RunFinished { outcome: Outcome::Failed, cause: Some(refused) };
-                self.emit(Event::RunFinished(finished));
-            }
-        }
+        self.start_work("llmprof-attach", move || follower.run());
     }
 
     /// Asks the program that was started to end.
@@ -581,6 +573,7 @@ impl Session {
             return;
         }
         self.control.cancel();
+        self.endpoint = None;
         self.recording.write_environment(&self.state);
         self.recording.write_reports(&self.state);
         self.flush();

@@ -49,6 +49,11 @@ impl Endpoint {
         })
     }
 
+    /// The same protocol, host and port.
+    pub fn is_same_machine(&self, other: &Endpoint) -> bool {
+        (self.tls, &self.host, self.port) == (other.tls, &other.host, other.port)
+    }
+
     /// The `Host` header.
     pub fn authority(&self) -> String {
         let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };

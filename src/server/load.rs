@@ -2,6 +2,7 @@
 
 use std::{
     cell::{Cell, RefCell},
+    collections::BTreeMap,
     rc::Rc,
     sync::Arc,
     time::Duration,
@@ -29,8 +30,8 @@ use crate::{
     config::Api,
     engine::driver::Control,
     event::{
-        ClientSample, Ending, Event, EventTx, Level, Prediction, RequestFinished, RequestStarted, ServerKind,
-        Stamp, Token,
+        ClientSample, Ending, Event, EventTx, Level, Prediction, RequestFailure, RequestFinished,
+        RequestStarted, ServerKind, Stamp, Token,
     },
 };
 
@@ -41,6 +42,8 @@ const LAG_REPORT: Duration = Duration::from_secs(1);
 const CONTROL_TICK: Duration = Duration::from_millis(20);
 /// Failures of one kind that are logged one by one.
 const LOGGED_FAILURES: u32 = 5;
+/// Of an answer that a conversation or a recording needs; a server may never stop.
+const MAX_ANSWER_BYTES: usize = 4 << 20;
 /// Requests that may be in flight, whatever the rate.
 const MAX_IN_FLIGHT: usize = 20_000;
 
@@ -138,10 +141,11 @@ struct Work {
     pending: Cell<u32>,
     ended: Cell<u32>,
     failed: Cell<u32>,
-    logged: RefCell<std::collections::BTreeMap<crate::event::RequestFailure, u32>>,
+    logged: RefCell<BTreeMap<RequestFailure, u32>>,
     last_failure: RefCell<String>,
     /// Words for a token, as the server's counts have shown.
     words_per_token: Cell<f64>,
+    is_paused: Cell<bool>,
     nonce: u64,
 }
 
@@ -183,6 +187,7 @@ async fn load(plan: LoadPlan, tls: Tls, tx: EventTx, control: Control) -> Result
         logged: RefCell::default(),
         last_failure: RefCell::default(),
         words_per_token: Cell::new(1.0),
+        is_paused: Cell::new(false),
         nonce,
         plan,
     });
@@ -291,8 +296,8 @@ async fn measure_lag(work: Rc<Work>) {
             let max = lags.max_ms();
             work.tx.send(Event::ClientSample(ClientSample {
                 streams: work.in_flight.get(),
-                lag_p50_us: micros(lags.percentile_ms(50.0)),
                 // A loop that is very late has too few for a percentile.
+                lag_p50_us: micros(lags.percentile_ms(50.0).or(max)),
                 lag_p99_us: micros(lags.percentile_ms(99.0).or(max)),
                 lag_max_us: micros(max),
             }));
@@ -308,11 +313,16 @@ impl Work {
             return Duration::ZERO;
         }
         let since = Instant::now();
-        self.tx.send(Event::WorkloadPaused);
+        // Several conversations may wait; the workload is paused once.
+        if !self.is_paused.replace(true) {
+            self.tx.send(Event::WorkloadPaused);
+        }
         while self.control.is_paused() {
             sleep(CONTROL_TICK).await;
         }
-        self.tx.send(Event::WorkloadResumed);
+        if self.is_paused.replace(false) {
+            self.tx.send(Event::WorkloadResumed);
+        }
         since.elapsed()
     }
 
@@ -342,8 +352,10 @@ impl Work {
             self.next.set(request + 1);
             messages.push(self.message(request, turn.entry.as_ref()));
             let answer = self.request(request, &turn, planned, &messages).await;
+            // The turns after one that failed will not come.
+            let ended = if answer.is_some() { 1 } else { turns - n };
             if turn.part == Part::Measured {
-                self.pending.set(self.pending.get().saturating_sub(1));
+                self.pending.set(self.pending.get().saturating_sub(ended));
             }
             let Some(answer) = answer else { break };
             if n + 1 < turns {
@@ -352,7 +364,6 @@ impl Work {
                 planned = self.tx.clock().now();
             }
         }
-        // Turns that a failure has left out will not come.
     }
 
     fn message(&self, request: u32, entry: Option<&TraceEntry>) -> Message {
@@ -419,7 +430,7 @@ impl Work {
         let mut each = |t: Stamp, arrived: Arrived<'_>| {
             let token = Token { request, index: arrived.last_token, id: 0, device_ns: None };
             self.tx.send_at(t, Event::Token(token));
-            if keeps_text {
+            if keeps_text && text.len() < MAX_ANSWER_BYTES {
                 text.push_str(arrived.text);
             }
         };
@@ -459,7 +470,7 @@ impl Work {
         ok.then_some(text)
     }
 
-    fn report_failure(&self, request: u32, failure: crate::event::RequestFailure, message: &str) {
+    fn report_failure(&self, request: u32, failure: RequestFailure, message: &str) {
         *self.last_failure.borrow_mut() = message.to_owned();
         let mut logged = self.logged.borrow_mut();
         let count = logged.entry(failure).or_default();

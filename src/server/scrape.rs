@@ -39,7 +39,11 @@ impl Scraper {
     /// Finds the page, and by it the kind of server; reports both.
     pub async fn find(plan: &LoadPlan, tls: &Tls, found: &ServerFound, tx: &EventTx) -> Option<Scraper> {
         let found_at = match &plan.metrics {
-            Some(at) => Scraper::at(at, &plan.kind, plan.key.clone(), tls).await,
+            // The key is for the server alone, not for another machine that has its metrics.
+            Some(at) => {
+                let key = plan.key.clone().filter(|_| at.endpoint.is_same_machine(&plan.endpoint));
+                Scraper::at(at, &plan.kind, key, tls).await
+            }
             None => None,
         };
         let kind = found_at.as_ref().map_or(found.kind.clone(), |scraper| scraper.kind.clone());

@@ -65,8 +65,8 @@ impl RunState {
     /// What is waited for before the first request.
     pub fn loading_text(&self) -> Option<String> {
         let (loading, run) = (self.loading.as_ref()?, self.run.as_ref()?);
-        Some(match self.follows() {
-            // Another program is not loaded by us.
+        Some(match self.follows() || self.serves() {
+            // Another program or a server is not loaded by us.
             true => format!("{}.", loading.step),
             false => loading.describe(run.weight_bytes),
         })

@@ -38,6 +38,7 @@ pub use trail::{TokenMark, TokenTrail};
 use crate::{
     analysis::{
         compare::{RequestTrace, Sample, Thinned},
+        distribution::Distribution,
         metrics::{Metrics, MetricsSummary},
         throttle::Work,
     },
@@ -221,8 +222,13 @@ impl RunState {
             Event::Prediction(_) => {}
             Event::WorkloadPaused => self.workload_paused_at = Some(t),
             Event::WorkloadResumed => {
-                if let Some(paused_at) = self.workload_paused_at.take() {
-                    self.leave_out(t.since(paused_at), ActiveRequest::leave_out);
+                match self.workload_paused_at.take() {
+                    // Requests to a server that were sent before go on during a pause: only the time without any token is left out.
+                    Some(paused_at) if self.serves() => {
+                        self.counted_to = self.counted_to.map(|to| to + t.since(to.max(paused_at)));
+                    }
+                    Some(paused_at) => self.leave_out(t.since(paused_at), ActiveRequest::leave_out),
+                    None => {}
                 }
             }
             Event::ProcessStopped(stop) => {
@@ -266,6 +272,11 @@ impl RunState {
         }
         let now = self.now;
         self.metrics().for_each(|metrics| metrics.to = now);
+    }
+
+    /// The latencies of `metrics` by name. Several tokens in a chunk of a server's answer: what is measured are the gaps between chunks.
+    pub fn latencies<'a>(&self, metrics: &'a Metrics) -> Vec<(&'static str, &'a Distribution)> {
+        metrics.latencies(if self.server.gaps_are_itl() { "ITL" } else { "chunk gap" })
     }
 
     /// All metrics of the run and of the window.

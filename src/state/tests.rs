@@ -453,3 +453,24 @@ fn kernels_of_another_program_are_compared_with_the_last_snapshot() {
     let hints = state.kernel_hints(Phase::Decode);
     assert_eq!(hints, ["Since the snapshot before: product: 2.00 ms → 1.00 ms a step (-1.00 ms, -50 %)."]);
 }
+
+/// Requests that were sent before a pause go on: their latencies are as they were, and only the time without tokens is left out.
+#[test]
+fn a_pause_does_not_change_requests_to_a_server() {
+    let run = RunStarted { engine: EngineKind::Server, simulated: false, ..run_started() };
+    let state = fold(&[
+        envelope(0, Event::RunStarted(Box::new(run))),
+        request(100, 0, false),
+        token(150, 0, 0),
+        envelope(155, Event::WorkloadPaused),
+        token(160, 0, 1),
+        token(170, 0, 2),
+        finished(171, 0),
+        envelope(5000, Event::WorkloadResumed),
+        request(5000, 1, false),
+        token(5050, 1, 0),
+    ]);
+    assert_eq!(state.total.ttft.mean_ms(), Some(50.0));
+    assert_eq!((state.total.itl.mean_ms(), state.total.tpot.mean_ms()), (Some(10.0), Some(10.0)));
+    assert_eq!(state.total.wall_ns, 120_000_000, "70 ms before the pause, 50 ms after it");
+}

@@ -8,7 +8,6 @@ use crate::{
         compare::{Comparison, Metric},
         energy::energy,
         interval::ConfidenceInterval,
-        metrics::Metrics,
         roofline::Roof,
     },
     event::{Level, kernels::Extent, readings::Reading, reasons},
@@ -81,14 +80,16 @@ fn overview(view: &View<'_>) -> Table {
     add("throughput", "MFU", "share", "1", number(state.mfu().map(|used| used.share)));
     let mbu = now.and_then(|rate| state.mbu_at(rate));
     add("throughput", "MBU", "share", "1", number(mbu.map(|used| used.share)));
-    for (name, distribution) in state.total.latencies() {
+    for (name, distribution) in state.latencies(&state.total) {
         let s = distribution.summary();
         add("latency", name, "n", "", s.n.to_string());
         let values = [("mean", s.mean), ("p50", s.p50), ("p90", s.p90), ("p99", s.p99)];
         let ends = [("min", s.min), ("max", s.max), ("last", distribution.last_ms())];
         values.into_iter().chain(ends).for_each(|(what, ms)| add("latency", name, what, "ms", number(ms)));
     }
-    for (name, distribution) in state.total.left_out().into_iter().flat_map(Metrics::latencies) {
+    for (name, distribution) in
+        state.total.left_out().into_iter().flat_map(|metrics| state.latencies(metrics))
+    {
         let s = distribution.summary();
         add("latency, kernels recorded", name, "n", "", s.n.to_string());
         add("latency, kernels recorded", name, "mean", "ms", number(s.mean));

@@ -198,7 +198,7 @@ fn phase(view: &View<'_>) -> (String, Style) {
     let prefill = state.active.latest().filter(|active| active.tokens == 0).and_then(|active| active.prefill);
     let text = match (&state.loading, state.phase, prefill) {
         _ if state.watches() => "monitoring".to_owned(),
-        (Some(loading), Phase::Preparing, _) if state.follows() => loading.step.clone(),
+        (Some(loading), Phase::Preparing, _) if state.follows() || state.serves() => loading.step.clone(),
         (Some(loading), Phase::Preparing, _) => match loading.share() {
             Some(done) => format!("loading {} {}", loading.step, share(done)),
             None => format!("loading {}", loading.step),
