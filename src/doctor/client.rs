@@ -13,13 +13,15 @@ use crate::{
     },
     config::Api,
     engine::driver::Control,
-    event::{self, Clock, Event, ServerKind, Stamp},
+    event::{self, Clock, Envelope, Event, ServerKind, Stamp},
     server::{Arrivals, Endpoint, EndpointError, Gaps, KnownServer, LoadError, LoadPlan, Prompts, Timing},
 };
 
 const TTFT: Duration = Duration::from_millis(50);
 const ITL: Duration = Duration::from_millis(10);
 const TOKENS: u32 = 200;
+/// How long events wait before they are counted.
+const BATCH: Duration = Duration::from_millis(5);
 
 #[derive(Debug, Error)]
 pub enum ClientError {
@@ -93,31 +95,37 @@ pub fn measure(streams: u32, time: Duration, control: &Control) -> Result<Client
     // Until there are as many requests at a time as wanted, nothing counts.
     let mut begin: Option<Stamp> = None;
     let mut open: HashMap<u32, (Stamp, Option<Stamp>)> = HashMap::new();
-    while let Some(envelope) = rx.blocking_recv() {
-        let t = envelope.t;
-        match envelope.event {
-            Event::RequestStarted(started) if !started.warmup => {
-                let begin = *begin.get_or_insert(t);
-                if t.since(begin).as_secs_f64() >= request_s {
-                    open.insert(started.request, (t, None));
-                }
-            }
-            Event::Token(token) => {
-                let Some((start, last)) = open.get_mut(&token.request) else { continue };
-                report.chunks += 1;
-                match last.replace(t) {
-                    None => {
-                        let beyond = t.since(*start).saturating_sub(TTFT);
-                        report.ttft_error.record(beyond.as_nanos() as u64);
+    let mut batch = Vec::new();
+    while let Some(first) = rx.blocking_recv() {
+        // Waking up for each event would cost more than the client.
+        thread::sleep(BATCH);
+        batch.push(first);
+        rx.take_waiting(&mut batch);
+        for Envelope { t, event } in batch.drain(..) {
+            match event {
+                Event::RequestStarted(started) if !started.warmup => {
+                    let begin = *begin.get_or_insert(t);
+                    if t.since(begin).as_secs_f64() >= request_s {
+                        open.insert(started.request, (t, None));
                     }
-                    Some(last) => report.itl.record(t.since(last).as_nanos() as u64),
                 }
+                Event::Token(token) => {
+                    let Some((start, last)) = open.get_mut(&token.request) else { continue };
+                    report.chunks += 1;
+                    match last.replace(t) {
+                        None => {
+                            let beyond = t.since(*start).saturating_sub(TTFT);
+                            report.ttft_error.record(beyond.as_nanos() as u64);
+                        }
+                        Some(last) => report.itl.record(t.since(last).as_nanos() as u64),
+                    }
+                }
+                Event::RequestFinished(finished) if open.remove(&finished.request).is_some() => {
+                    report.requests += 1;
+                    report.failed += u32::from(!finished.complete);
+                }
+                _ => {}
             }
-            Event::RequestFinished(finished) if open.remove(&finished.request).is_some() => {
-                report.requests += 1;
-                report.failed += u32::from(!finished.complete);
-            }
-            _ => {}
         }
     }
     report.lost = rx.lost();

@@ -38,6 +38,14 @@ impl std::ops::Add<Duration> for Stamp {
     }
 }
 
+impl std::ops::Sub<Duration> for Stamp {
+    type Output = Stamp;
+
+    fn sub(self, rhs: Duration) -> Stamp {
+        Stamp(self.0.saturating_sub(rhs.as_nanos() as u64))
+    }
+}
+
 /// The source of time stamps: the machine's monotonic clock, or a simulated one that is advanced by hand.
 #[derive(Debug, Clone)]
 pub enum Clock {

@@ -190,8 +190,13 @@ impl Client {
         let sent = self.clock.now();
         served.send_ns = sent.since(begin).as_nanos() as u64;
         let head = connection.head(until).await?;
-        served.head_ns = Some(self.clock.now().since(sent).as_nanos() as u64);
+        served.head_ns = Some(self.arrived(connection, sent).since(sent).as_nanos() as u64);
         Ok(head)
+    }
+
+    /// When what was read last had arrived: not before `earliest`, whatever the kernel's clock says.
+    fn arrived(&self, connection: &Connection, earliest: Stamp) -> Stamp {
+        (self.clock.now() - connection.arrived_ago()).max(earliest)
     }
 
     async fn refused(
@@ -224,11 +229,12 @@ impl Client {
         let (mut events, mut heard, mut part) = (Events::default(), Heard::default(), Vec::new());
         let mut document = Vec::new();
         let mut limit = until;
+        let mut t = Stamp::default();
         let ended = loop {
             part.clear();
             match connection.read_body(&mut head.body, &mut part, limit).await {
                 Ok(true) => {
-                    let t = self.clock.now();
+                    t = self.arrived(connection, t);
                     match head.is_stream {
                         true => events.feed(&part, &mut |data| heard.data(data, served)),
                         false if document.len() < MAX_DOCUMENT_BYTES => document.extend_from_slice(&part),
@@ -243,7 +249,6 @@ impl Client {
                 Err(e) => break Err(e),
             }
         };
-        let t = self.clock.now();
         events.finish(&mut |data| heard.data(data, served));
         if !head.is_stream && ended.is_ok() {
             // A server that does not stream: all of it at once.
@@ -309,7 +314,7 @@ impl Heard {
             served.cached_tokens = usage.cached_tokens;
         }
         served.server = chunk.server.unwrap_or(served.server);
-        self.finished |= chunk.finish_reason.is_some() || chunk.usage.is_some();
+        self.finished |= chunk.is_finished || chunk.usage.is_some();
         if chunk.has_content {
             self.chunks += 1;
             self.arrived += 1;

@@ -1,26 +1,35 @@
 //! HTTP/1.1 as a measuring client needs it: a connection is an object, each phase ends at a known moment, nothing is pooled, retried or
 //! redirected unseen, and everything a server can send is bounded.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{
+    future::{Future, poll_fn},
+    io,
+    ops::Range,
+    pin::Pin,
+    sync::Arc,
+    task::Poll,
+    time::Duration,
+};
 
 use rustls::{ClientConfig, RootCertStore, pki_types::ServerName};
 use thiserror::Error;
 use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf},
     net::TcpStream,
-    time::{Instant, timeout_at},
+    time::{Instant, Sleep, sleep_until, timeout_at},
 };
 use tokio_rustls::TlsConnector;
 
 use super::{
     body::{Body, BodyError},
     endpoint::Endpoint,
+    timed::{Arrival, TimedStream},
 };
 use crate::event::{Connecting, HttpStep};
 
 const MAX_HEAD_BYTES: usize = 64 << 10;
 const MAX_HEADERS: usize = 100;
-const READ_BYTES: usize = 16 << 10;
+const READ_BYTES: usize = 8 << 10;
 
 #[derive(Debug, Error)]
 pub enum HttpError {
@@ -84,9 +93,12 @@ pub struct Head {
 
 pub struct Connection {
     stream: Box<dyn Stream>,
+    arrival: Arrival,
+    /// One for all reads: setting one for each costs more than reading.
+    timer: Pin<Box<Sleep>>,
     buffer: Vec<u8>,
-    /// Bytes of the buffer that were read from the stream and not used yet.
-    from: usize,
+    /// The part of the buffer that was read from the stream and not used yet.
+    unused: Range<usize>,
 }
 
 impl Connection {
@@ -116,6 +128,8 @@ impl Connection {
         let tcp = tcp.ok_or_else(|| HttpError::io(HttpStep::Connect, failure))?;
         let _ = tcp.set_nodelay(true);
         let connected = Instant::now();
+        let tcp = TimedStream::new(tcp);
+        let arrival = tcp.arrival();
         let stream: Box<dyn Stream> = match endpoint.tls {
             false => Box::new(tcp),
             true => {
@@ -132,7 +146,8 @@ impl Connection {
             tcp_ns: ns(resolved, connected),
             tls_ns: if endpoint.tls { ns(connected, Instant::now()) } else { 0 },
         };
-        Ok((Connection { stream, buffer: Vec::new(), from: 0 }, connecting))
+        let timer = Box::pin(sleep_until(until));
+        Ok((Connection { stream, arrival, timer, buffer: vec![0; READ_BYTES], unused: 0..0 }, connecting))
     }
 
     pub async fn send(&mut self, request: &[u8], until: Instant) -> Result<(), HttpError> {
@@ -144,17 +159,22 @@ impl Connection {
         sent.map_err(|e| HttpError::io(HttpStep::Send, e))
     }
 
+    /// How long ago the bytes arrived that were read last.
+    pub fn arrived_ago(&self) -> Duration {
+        self.arrival.ago()
+    }
+
     /// Reads to the end of the headers. Interim answers (1xx) are passed over.
     pub async fn head(&mut self, until: Instant) -> Result<Head, HttpError> {
         loop {
-            if let Some((head, used)) = parse_head(&self.buffer[self.from..])? {
-                self.from += used;
+            if let Some((head, used)) = parse_head(&self.buffer[self.unused.clone()])? {
+                self.unused.start += used;
                 if !(100..200).contains(&head.status) {
                     return Ok(head);
                 }
                 continue;
             }
-            if self.buffer.len() - self.from > MAX_HEAD_BYTES {
+            if self.unused.len() > MAX_HEAD_BYTES {
                 return Err(HttpError::NotHttp("its headers are longer than 64 KiB".to_owned()));
             }
             if !self.fill(HttpStep::Head, until).await? {
@@ -171,9 +191,9 @@ impl Connection {
         until: Instant,
     ) -> Result<bool, HttpError> {
         loop {
-            if self.from < self.buffer.len() {
+            if !self.unused.is_empty() {
                 let before = out.len();
-                self.from += body.decode(&self.buffer[self.from..], out)?;
+                self.unused.start += body.decode(&self.buffer[self.unused.clone()], out)?;
                 if out.len() > before {
                     return Ok(true);
                 }
@@ -207,19 +227,24 @@ impl Connection {
 
     /// Reads more. False at the end of the stream.
     async fn fill(&mut self, step: HttpStep, until: Instant) -> Result<bool, HttpError> {
-        if self.from == self.buffer.len() {
-            self.buffer.clear();
-        } else {
-            self.buffer.drain(..self.from);
+        self.buffer.copy_within(self.unused.clone(), 0);
+        self.unused = 0..self.unused.len();
+        if self.buffer.len() < self.unused.end + READ_BYTES / 2 {
+            self.buffer.resize(self.unused.end + READ_BYTES, 0);
         }
-        self.from = 0;
-        let length = self.buffer.len();
-        self.buffer.reserve(READ_BYTES);
-        let read = self.stream.read_buf(&mut self.buffer);
-        match timeout_at(until, read).await.map_err(|_| HttpError::Timeout(step))? {
+        if self.timer.deadline() != until {
+            self.timer.as_mut().reset(until);
+        }
+        let mut room = ReadBuf::new(&mut self.buffer[self.unused.end..]);
+        let read = poll_fn(|cx| match Pin::new(&mut self.stream).poll_read(cx, &mut room) {
+            Poll::Pending => self.timer.as_mut().poll(cx).map(|()| None),
+            ready => ready.map(Some),
+        });
+        let read = read.await.ok_or(HttpError::Timeout(step))?;
+        match read.map(|()| room.filled().len()) {
             Ok(0) => Ok(false),
-            Ok(_) => {
-                debug_assert!(self.buffer.len() > length);
+            Ok(read) => {
+                self.unused.end += read;
                 Ok(true)
             }
             // Servers end TLS without a farewell; what was sent is complete or the framing says that it is not.

@@ -14,6 +14,7 @@ mod picture;
 mod ready;
 mod scrape;
 mod sse;
+mod timed;
 mod trace;
 mod watch;
 mod words;

@@ -1,6 +1,8 @@
 //! The OpenAI protocol: what is asked, and what a chunk of an answer says.
 
-use serde::Deserialize;
+use std::borrow::Cow;
+
+use serde::{Deserialize, de::IgnoredAny};
 use serde_json::{Value, json};
 
 use crate::{config::Api, event::ServerTimes};
@@ -97,14 +99,14 @@ impl Ask<'_> {
 
 /// What one event of a stream says.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Chunk {
+pub struct Chunk<'a> {
     /// It has text, reasoning included. A chunk with a role alone has none.
     pub has_content: bool,
-    pub finish_reason: Option<String>,
+    pub is_finished: bool,
     pub usage: Option<Usage>,
     pub error: Option<String>,
     pub server: Option<ServerTimes>,
-    pub text: String,
+    pub text: Cow<'a, str>,
 }
 
 /// Tokens as the server counts them.
@@ -115,10 +117,14 @@ pub struct Usage {
     pub cached_tokens: Option<u32>,
 }
 
+/// Of the event itself, unless it has escapes.
 #[derive(Deserialize)]
-struct RawChunk {
-    #[serde(default)]
-    choices: Vec<RawChoice>,
+struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+
+#[derive(Deserialize)]
+struct RawChunk<'a> {
+    #[serde(borrow, default)]
+    choices: Vec<RawChoice<'a>>,
     #[serde(default)]
     usage: Option<RawUsage>,
     #[serde(default)]
@@ -130,26 +136,26 @@ struct RawChunk {
 }
 
 #[derive(Deserialize)]
-struct RawChoice {
-    #[serde(default)]
-    text: Option<String>,
-    #[serde(default)]
-    delta: Option<RawDelta>,
+struct RawChoice<'a> {
+    #[serde(borrow, default)]
+    text: Option<Text<'a>>,
+    #[serde(borrow, default)]
+    delta: Option<RawDelta<'a>>,
     /// Of an answer that is no stream.
+    #[serde(borrow, default)]
+    message: Option<RawDelta<'a>>,
     #[serde(default)]
-    message: Option<RawDelta>,
-    #[serde(default)]
-    finish_reason: Option<String>,
+    finish_reason: Option<IgnoredAny>,
 }
 
 #[derive(Deserialize)]
-struct RawDelta {
-    #[serde(default)]
-    content: Option<String>,
-    #[serde(default)]
-    reasoning_content: Option<String>,
-    #[serde(default)]
-    reasoning: Option<String>,
+struct RawDelta<'a> {
+    #[serde(borrow, default)]
+    content: Option<Text<'a>>,
+    #[serde(borrow, default)]
+    reasoning_content: Option<Text<'a>>,
+    #[serde(borrow, default)]
+    reasoning: Option<Text<'a>>,
     #[serde(default)]
     tool_calls: Option<Value>,
 }
@@ -189,15 +195,15 @@ struct RawMetrics {
 
 /// The data of an event, or why it is none.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Data {
+pub enum Data<'a> {
     Done,
-    Chunk(Box<Chunk>),
+    Chunk(Chunk<'a>),
     /// Neither JSON nor the end.
     Garbage,
 }
 
-impl Data {
-    pub fn read(data: &[u8]) -> Data {
+impl<'a> Data<'a> {
+    pub fn read(data: &'a [u8]) -> Data<'a> {
         if data.trim_ascii() == b"[DONE]" {
             return Data::Done;
         }
@@ -210,10 +216,14 @@ impl Data {
                     .is_some_and(|calls| calls.as_array().is_some_and(|calls| !calls.is_empty()));
                 [delta.content, delta.reasoning_content, delta.reasoning]
             });
-            for text in delta.chain([choice.text]).flatten() {
-                chunk.text.push_str(&text);
+            for Text(text) in delta.chain([choice.text]).flatten() {
+                if chunk.text.is_empty() {
+                    chunk.text = text;
+                } else {
+                    chunk.text.to_mut().push_str(&text);
+                }
             }
-            chunk.finish_reason = choice.finish_reason.or(chunk.finish_reason);
+            chunk.is_finished |= choice.finish_reason.is_some();
         }
         chunk.has_content |= !chunk.text.is_empty();
         chunk.usage = raw.usage.and_then(|usage| {
@@ -243,7 +253,7 @@ impl Data {
                 ..ServerTimes::default()
             });
         }
-        Data::Chunk(Box::new(chunk))
+        Data::Chunk(chunk)
     }
 }
 
@@ -257,9 +267,9 @@ pub fn error_text(error: &Value) -> String {
 mod tests {
     use super::*;
 
-    fn chunk(text: &str) -> Chunk {
+    fn chunk(text: &str) -> Chunk<'_> {
         match Data::read(text.as_bytes()) {
-            Data::Chunk(chunk) => *chunk,
+            Data::Chunk(chunk) => chunk,
             other => panic!("{other:?}"),
         }
     }

@@ -19,36 +19,49 @@ pub struct Events {
 impl Events {
     /// Calls `each` with the data of every event that `bytes` complete.
     pub fn feed(&mut self, bytes: &[u8], each: &mut impl FnMut(&[u8])) {
-        for &byte in bytes {
-            match byte {
-                // CR LF is one line end.
-                b'\n' if self.after_return => self.after_return = false,
-                b'\n' | b'\r' => {
-                    self.after_return = byte == b'\r';
-                    self.end_line(each);
-                }
-                _ => {
-                    self.after_return = false;
-                    if self.line.len() < MAX_EVENT_BYTES {
-                        self.line.push(byte);
-                    } else {
-                        self.skips_line = true;
-                    }
-                }
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            // CR LF is one line end.
+            if std::mem::take(&mut self.after_return) && rest[0] == b'\n' {
+                rest = &rest[1..];
+                continue;
             }
+            let Some(end) = memchr::memchr2(b'\n', b'\r', rest) else {
+                self.keep(rest);
+                return;
+            };
+            self.after_return = rest[end] == b'\r';
+            if self.line.is_empty() && !self.skips_line && end <= MAX_EVENT_BYTES {
+                self.end_line(&rest[..end], each);
+            } else {
+                self.keep(&rest[..end]);
+                let mut line = std::mem::take(&mut self.line);
+                self.end_line(&line, each);
+                line.clear();
+                self.line = line;
+            }
+            rest = &rest[end + 1..];
+        }
+    }
+
+    /// Adds to a line whose end has not come.
+    fn keep(&mut self, part: &[u8]) {
+        self.skips_line |= self.line.len() + part.len() > MAX_EVENT_BYTES;
+        if !self.skips_line {
+            self.line.extend_from_slice(part);
         }
     }
 
     /// The stream has ended: an event without its empty line counts.
     pub fn finish(&mut self, each: &mut impl FnMut(&[u8])) {
-        if !self.line.is_empty() {
-            self.end_line(each);
+        let line = std::mem::take(&mut self.line);
+        if !line.is_empty() || self.skips_line {
+            self.end_line(&line, each);
         }
         self.dispatch(each);
     }
 
-    fn end_line(&mut self, each: &mut impl FnMut(&[u8])) {
-        let mut line = std::mem::take(&mut self.line);
+    fn end_line(&mut self, line: &[u8], each: &mut impl FnMut(&[u8])) {
         if std::mem::take(&mut self.skips_line) {
             self.skips_event = true;
         } else if line.is_empty() {
@@ -66,8 +79,6 @@ impl Events {
             }
         }
         // Other fields and comments (`:`) have no meaning here.
-        line.clear();
-        self.line = line;
     }
 
     fn dispatch(&mut self, each: &mut impl FnMut(&[u8])) {

@@ -306,7 +306,10 @@ impl RunState {
             false => is_latency,
         };
         let from = Stamp(t.0.saturating_sub(gap_ns));
-        let recorded = self.kernels.recording.overlaps(from, t);
+        let recorded = match serves {
+            true => self.kernels.recording.dominates(from, t),
+            false => self.kernels.recording.overlaps(from, t),
+        };
         active.recorded |= recorded;
         let context = u64::from(active.started.prompt_tokens) + u64::from(active.tokens) - 1;
         let (warmup, batch) = (!active.started.is_measured(), u64::from(active.started.batch));
@@ -380,7 +383,10 @@ impl RunState {
         }
         let measured = complete && !active.stopped;
         let sample = active.sample().filter(|_| measured);
-        let recorded = active.recorded;
+        let recorded = match served {
+            Some(_) => self.kernels.recording.dominates(active.start, t),
+            None => active.recorded,
+        };
         // Requests of another program are inferred in parts: how long a whole one takes is not known.
         let e2e_ns = active.e2e_ns().filter(|_| !self.follows());
         for trace in self.full_trace.as_deref_mut().into_iter().chain([&mut self.trace]) {

@@ -1,7 +1,7 @@
 //! Spans in which single kernels are recorded. Recording changes times, so that what was measured in these spans is kept
 //! apart.
 
-use std::{collections::VecDeque, ops::Deref};
+use std::{collections::VecDeque, ops::Deref, time::Duration};
 
 use super::{ByContext, push_bounded};
 use crate::{
@@ -13,6 +13,8 @@ use crate::{
     event::{Stamp, TraceState},
 };
 
+/// Bursts are less of the time than this.
+const BURST_SHARE: f64 = 0.1;
 /// The newest spans are kept.
 const KEPT_SPANS: usize = 256;
 
@@ -88,6 +90,14 @@ impl Recording {
     /// Whether kernels were recorded at some time within `from..to`.
     pub fn overlaps(&self, from: Stamp, to: Stamp) -> bool {
         self.newest(from, to).is_some()
+    }
+
+    /// Whether so much of `from..to` was recorded that a request to a server is another one: bursts of a few per cent of the time,
+    /// whose cost is bounded, are in all of them.
+    pub fn dominates(&self, from: Stamp, to: Stamp) -> bool {
+        let within = |span: &RecordedSpan| span.to.unwrap_or(to).min(to).since(span.from.max(from));
+        let recorded: Duration = self.spans.iter().map(within).sum();
+        recorded.as_secs_f64() > BURST_SHARE * to.since(from).as_secs_f64()
     }
 
     fn newest(&self, from: Stamp, to: Stamp) -> Option<&RecordedSpan> {

@@ -18,7 +18,7 @@ pub struct ActiveRequest {
     pub tokens: u32,
     /// The last report of a long prefill.
     pub prefill: Option<PrefillProgress>,
-    start: Stamp,
+    pub(super) start: Stamp,
     pub first_token: Option<Stamp>,
     last_token: Stamp,
     /// Kernels were recorded during a part of it.

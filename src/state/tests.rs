@@ -474,3 +474,26 @@ fn a_pause_does_not_change_requests_to_a_server() {
     assert_eq!((state.total.itl.mean_ms(), state.total.tpot.mean_ms()), (Some(10.0), Some(10.0)));
     assert_eq!(state.total.wall_ns, 120_000_000, "70 ms before the pause, 50 ms after it");
 }
+
+#[test]
+fn bursts_do_not_set_requests_to_a_server_apart() {
+    let run = RunStarted { engine: EngineKind::Server, simulated: false, ..run_started() };
+    let of = |on: u64, off: u64| {
+        fold(&[
+            envelope(0, Event::RunStarted(Box::new(run.clone()))),
+            request(100, 0, false),
+            recording(on, TraceState::On),
+            recording(off, TraceState::Off),
+            token(6100, 0, 0),
+            token(6110, 0, 1),
+            token(6120, 0, 2),
+            finished(6121, 0),
+        ])
+    };
+    let burst = of(2000, 2200);
+    assert_eq!(burst.total.without.ttft.mean_ms(), Some(6000.0));
+    assert_eq!((burst.total.without.requests, burst.total.with.requests), (1, 0));
+    let long = of(2000, 5000);
+    assert_eq!(long.total.without.ttft.mean_ms(), None);
+    assert_eq!(long.total.with.requests, 1);
+}
