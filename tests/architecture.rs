@@ -108,7 +108,7 @@ const ROOMS: [(&str, &[&str]); 25] = [
 ];
 
 /// Vendor crates and the one place of each.
-const VENDORS: [(&str, &str); 31] = [
+const VENDORS: [(&str, &str); 32] = [
     ("candle_core", "engine/candle"),
     ("candle_nn", "engine/candle"),
     ("candle_transformers", "engine/candle"),
@@ -135,11 +135,12 @@ const VENDORS: [(&str, &str); 31] = [
     ("sha2", "assets/digest.rs"),
     ("signal_hook", "process"),
     ("httparse", "server"),
-    ("rustls", "server/http.rs"),
+    ("nix", "server"),
+    ("rustls", "server"),
     ("tokio_rustls", "server/http.rs"),
     ("base64", "server/picture.rs"),
     ("url", "server/endpoint.rs"),
-    ("webpki_roots", "server/http.rs"),
+    ("webpki_roots", "server/tls.rs"),
 ];
 
 /// The files that start programs. Their command lines hold no word of a file that is not validated (SECURITY.md).

@@ -10,6 +10,7 @@ pub mod heat;
 pub mod interval;
 pub mod kernel_hints;
 pub mod knee;
+pub mod late;
 pub mod launches;
 pub mod metrics;
 pub mod operators;

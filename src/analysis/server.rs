@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::{
+    analysis::late::LateCause,
     base::units::{grouped, millis, percent, three_digits},
     event::{RequestFailure, ServerKind},
 };
@@ -11,6 +12,8 @@ use crate::{
 const LARGE_PART: f64 = 0.3;
 /// A cache that is so full makes requests wait, or go back.
 const FULL_CACHE: f64 = 0.95;
+/// A share of the time from which late chunks are reported.
+const LATE_SHARE: f64 = 0.02;
 /// A mean of queued requests from which a server is saturated.
 const QUEUED: f64 = 0.5;
 
@@ -34,6 +37,8 @@ pub struct ServerFacts {
     pub preemptions_per_min: Option<f64>,
     pub prefix_hits: Option<f64>,
     pub tokens_per_chunk: Option<f64>,
+    /// The share of the time between chunks that late ones cost, and the causes with their shares of it, the largest first.
+    pub late: Option<(f64, Vec<(LateCause, f64)>)>,
     /// Requests a second that kept the SLOs, of all, and their share.
     pub good: Option<(f64, f64)>,
 }
@@ -75,6 +80,11 @@ pub enum ServerRemark {
     Connecting {
         ms: f64,
         share: f64,
+    },
+    LateChunks {
+        share: f64,
+        causes: Vec<(LateCause, f64)>,
+        remedy: Option<&'static str>,
     },
     Goodput {
         per_s: f64,
@@ -121,6 +131,10 @@ impl ServerFacts {
         if let (Some(ms), Some(share)) = (self.connect_ms, large(self.connect_ms)) {
             remarks.push(ServerRemark::Connecting { ms, share });
         }
+        if let Some((share, causes)) = self.late.clone().filter(|(share, _)| *share >= LATE_SHARE) {
+            let remedy = causes.first().and_then(|(cause, _)| self.late_remedy(*cause));
+            remarks.push(ServerRemark::LateChunks { share, causes, remedy });
+        }
         if let Some((per_s, share)) = self.good {
             remarks.push(ServerRemark::Goodput { per_s, share });
         }
@@ -133,6 +147,25 @@ impl ServerFacts {
     /// The client's delay is large against what it measures. Its timer has a grain of 1 ms.
     pub fn is_late(&self, lag_ms: f64) -> bool {
         lag_ms > 5.0 && self.itl_ms.is_none_or(|itl| lag_ms > itl / 4.0)
+    }
+
+    fn late_remedy(&self, cause: LateCause) -> Option<&'static str> {
+        match (cause, &self.kind) {
+            (LateCause::Prefill, Some(ServerKind::Vllm)) => {
+                Some("A smaller --max-num-batched-tokens makes each stop shorter")
+            }
+            (LateCause::Prefill, Some(ServerKind::Sglang)) => {
+                Some("A smaller --chunked-prefill-size makes each stop shorter")
+            }
+            (LateCause::Prefill, Some(ServerKind::LlamaCpp)) => {
+                Some("A smaller --ubatch-size makes each stop shorter")
+            }
+            (LateCause::Prefill, _) => Some("Prefill in smaller parts makes each stop shorter"),
+            (LateCause::Throttling, _) => Some("The GPU pane has the reasons"),
+            (LateCause::BatchGrowth, _) => Some("Fewer requests at a time bound it"),
+            (LateCause::ClientLag, _) => Some("Run the client on another machine"),
+            (LateCause::Preemption | LateCause::KvPressure | LateCause::Unknown, _) => None,
+        }
     }
 
     fn cache_remedy(&self) -> &'static str {
@@ -208,6 +241,20 @@ impl fmt::Display for ServerRemark {
                 millis(*ms),
                 pct(*share)
             ),
+            ServerRemark::LateChunks { share, causes, remedy } => {
+                let causes: Vec<String> = causes
+                    .iter()
+                    .filter(|(_, share)| *share >= 0.05)
+                    .map(|(cause, share)| format!("{cause} {}", pct(*share)))
+                    .collect();
+                write!(
+                    f,
+                    "Late chunks cost {} of the time between chunks: {}.",
+                    pct(*share),
+                    causes.join(", ")
+                )?;
+                remedy.map_or(Ok(()), |remedy| write!(f, " {remedy}."))
+            }
             ServerRemark::Goodput { per_s, share } => {
                 write!(
                     f,
@@ -279,6 +326,22 @@ mod tests {
             (
                 ServerFacts { tokens_per_chunk: Some(3.0), ..base() },
                 "A chunk has 3.00 tokens on average: the gaps between chunks are not ITL.",
+            ),
+            (
+                ServerFacts {
+                    kind: vllm,
+                    late: Some((
+                        0.12,
+                        vec![
+                            (LateCause::Prefill, 0.7),
+                            (LateCause::Unknown, 0.27),
+                            (LateCause::Throttling, 0.03),
+                        ],
+                    )),
+                    ..base()
+                },
+                "Late chunks cost 12 % of the time between chunks: prefill of another request 70 %, unknown 27 %. A smaller \
+                 --max-num-batched-tokens makes each stop shorter.",
             ),
             (
                 ServerFacts { good: Some((4.0, 0.5)), ..base() },

@@ -23,6 +23,9 @@ pub(super) struct WatchArgs {
     /// With --for, print one JSON object on stdout instead of text
     #[arg(long, requires = "seconds")]
     pub(super) json: bool,
+    /// Read the GPUs from NVIDIA's DCGM exporter instead of NVML, as http://node7:9400
+    #[arg(long, value_name = "URL")]
+    dcgm: Option<String>,
     /// Record the samples as a run
     #[arg(long)]
     record: bool,
@@ -38,13 +41,15 @@ impl WatchArgs {
                 *text = format!("telemetry.server='{}'", text.replace('\'', ""));
             }
         }
+        let dcgm = self.dcgm.iter().map(|url| format!("telemetry.dcgm='{}'", url.replace('\'', "")));
+        config.overrides.extend(dcgm);
         config.overrides.splice(0..0, watch);
         config
     }
 
     /// Watches for a program of which nothing more can be seen.
     pub(super) fn from_outside(config: ConfigArgs, seconds: Option<f64>, json: bool) -> WatchArgs {
-        WatchArgs { config, seconds, json, record: false }
+        WatchArgs { config, seconds, json, dcgm: None, record: false }
     }
 }
 

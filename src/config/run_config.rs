@@ -391,6 +391,9 @@ pub struct TelemetryConfig {
     /// A server whose own metrics are read beside the run; null for none.
     #[serde(default)]
     pub server: Option<String>,
+    /// A DCGM exporter that has the readings of the GPUs instead of NVML; null for none.
+    #[serde(default)]
+    pub dcgm: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -86,6 +86,8 @@ text_enum! {
         Sim = "sim",
         /// A CSV file.
         Log = "log",
+        /// NVIDIA's DCGM exporter.
+        Dcgm = "dcgm",
     }
 }
 

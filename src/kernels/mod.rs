@@ -1,5 +1,5 @@
 //! Readers for the files of other profilers: reports and recordings of Nsight Systems, counters of Nsight Compute, traces of
-//! PyTorch, shapes from the logs of cuBLAS.
+//! PyTorch, layers of TensorRT, shapes from the logs of cuBLAS.
 //!
 //! Every source becomes a [`KernelTable`](crate::event::kernels::KernelTable). Files are read as streams in bounded
 //! memory: a row for each kernel, grid and range, not for each launch.
@@ -18,6 +18,7 @@ mod open;
 mod quantity;
 pub mod show;
 pub mod tally;
+pub mod tensorrt;
 pub mod top;
 pub mod torch;
 

@@ -11,7 +11,7 @@ use super::{
     cublas,
     dialect::{BEGINNING, DELIMITERS},
     error::{KernelsError, RECORD_KERNELS},
-    ncu, nsys, torch,
+    ncu, nsys, tensorrt, torch,
 };
 use crate::base::{gz, read};
 use crate::event::kernels::{KernelRow, KernelTable, Kind};
@@ -33,6 +33,8 @@ pub enum Format {
     /// Of PyTorch's profiler.
     Trace,
     CompressedTrace,
+    TensorRtProfile,
+    TensorRtLayers,
     /// Only the profiler that wrote it can read it.
     Report(Report),
 }
@@ -67,6 +69,8 @@ pub fn open_on(path: &Path, system: &System) -> Result<Vec<KernelTable>, Kernels
         Format::CublasLog => cublas::read_log(&file, input).map(|table| vec![table]),
         Format::Trace => torch::read_trace(&file, input),
         Format::CompressedTrace => torch::read_compressed(&file, input),
+        Format::TensorRtProfile => tensorrt::read_profile(&file, input).map(|table| vec![table]),
+        Format::TensorRtLayers => tensorrt::read_layer_info(&file, input).map(|table| vec![table]),
         Format::Report(report) => convert::convert(path, report, system),
     }?;
     mark_graphs(&mut tables);
@@ -120,6 +124,12 @@ fn format_of(path: &Path, input: &mut impl BufRead) -> Result<Format, Unrecognis
     }
     if head.contains(&0) {
         return binary(path, head);
+    }
+    if tensorrt::is_profile(head) {
+        return Ok(Format::TensorRtProfile);
+    }
+    if tensorrt::is_layer_info(head) {
+        return Ok(Format::TensorRtLayers);
     }
     match head.trim_ascii_start() {
         // A program under ncu may print JSON before the page.

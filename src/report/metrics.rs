@@ -10,6 +10,7 @@ use crate::{
     analysis::{
         distribution::{Distribution, Summary},
         energy::{Energy, energy},
+        late::LateChunks,
         throttle::Work,
     },
     event::{AllocatorSample, KernelReport, Phase, SCHEMA, Stamp},
@@ -325,11 +326,22 @@ fn server_json(state: &RunState) -> Value {
         "gaps_are_itl": server.gaps_are_itl(),
         "ttft_from_planned_ms": latency(&server.ttft_from_planned),
         "ttft_parts_ms": parts.map(|part| (part.name().to_owned(), latency(server.part(part)))).collect::<serde_json::Map<_, _>>(),
+        "late_chunks": late_json(&server.late),
+        "batch": state.server_batch(),
         "preemptions": server.latest.as_ref().map(|_| server.preemptions),
         "last_sample": server.latest,
         "client": server.client,
         "why": state.server_remarks().iter().map(ToString::to_string).collect::<Vec<_>>(),
     })
+}
+
+/// What late chunks cost, by cause; null before it is known what is usual.
+fn late_json(late: &LateChunks) -> Value {
+    let causes = late.by_cause().into_iter().map(|(cause, lost)| {
+        (cause.name().to_owned(), json!({"chunks": lost.chunks, "lost_ms": lost.ns as f64 / 1e6}))
+    });
+    let causes = causes.collect::<serde_json::Map<_, _>>();
+    json!(late.share().map(|share| json!({"share": share, "usual_ms": late.usual_ms(), "causes": causes})))
 }
 
 /// The spans in which kernels were recorded, what they cost, and what was left out because of them; null without any.

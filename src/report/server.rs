@@ -94,6 +94,20 @@ pub(super) fn server_md(state: &RunState) -> String {
     }
     let mut out = format!("## Server\n\n{}\n", markdown(&rows, |column| column > 0));
     out += "Client lag passes before the start, from which TTFT counts. Queue and prefill are by the server's own clock.\n\n";
+    let late = server.late.by_cause();
+    if let Some(share) = server.late.share().filter(|_| !late.is_empty()) {
+        let mut rows =
+            vec![["late chunks by what happened meanwhile", "chunks", "time lost"].map(str::to_owned)];
+        for (cause, lost) in late {
+            rows.push([cause.to_string(), grouped(lost.chunks as i64), millis(lost.ns as f64 / 1e6)]);
+        }
+        out += &markdown(&rows, |column| column > 0);
+        out += &format!(
+            "\nLate: more than 1.5 times the median gap ({}) and 2 ms. They cost {} of the time between chunks.\n\n",
+            text(server.late.usual_ms()),
+            percent(100.0 * share)
+        );
+    }
     for (failure, n) in &server.failures {
         out += &list_item(&format!("{} requests failed: {failure}", grouped(*n as i64)));
     }

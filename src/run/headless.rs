@@ -51,7 +51,8 @@ pub async fn watch(plan: Plan, time: Duration) -> io::Result<Finished> {
             _ = session.pump() => {}
         }
         let has_gpu = session.state.gpu_absent.is_none() || !session.state.gpus.is_empty();
-        if !has_gpu && session.plan().watched_server.is_none() {
+        let plan = session.plan();
+        if !has_gpu && plan.watched_server.is_none() && plan.watched_gpus.is_none() {
             break None;
         }
     };

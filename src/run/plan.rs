@@ -22,7 +22,7 @@ use crate::{
         dtype::{ChosenDtype, Circumstances},
         inputs::{Inputs, InputsError, Model},
         rerun::Tool,
-        server_plan::{ServerPlanError, load_plan, server_program, watched_server},
+        server_plan::{ServerPlanError, load_plan, server_program, watched_gpus, watched_server},
         support::{self, NothingToDo},
     },
     rundir::{NoNewDir, RunDir},
@@ -72,6 +72,7 @@ pub struct Plan {
     pub(crate) metrics_address: Option<SocketAddr>,
     /// A server whose metrics are read beside the run.
     pub(crate) watched_server: Option<MetricsAt>,
+    pub(crate) watched_gpus: Option<MetricsAt>,
     pub(crate) inputs: Inputs,
     /// The device of the workload, "auto" resolved.
     pub(crate) device: Device,
@@ -114,6 +115,7 @@ impl Plan {
         let dtype = config.model.nominal_dtype();
         let load = load_plan(config, &inputs.workload)?;
         let watched_server = watched_server(config)?;
+        let watched_gpus = watched_gpus(config)?;
         let metrics_address = match &config.output.metrics {
             None => None,
             Some(text) => Some(text.parse().map_err(|_| PlanError::MetricsAddress(text.clone()))?),
@@ -129,6 +131,7 @@ impl Plan {
             load,
             server_program,
             watched_server,
+            watched_gpus,
             metrics_address,
             inputs,
             device,

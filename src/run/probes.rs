@@ -26,6 +26,7 @@ fn source(config: &RunConfig) -> Result<Source, Absence> {
         _ if !config.profiling.nvml.enable => {
             Err(Absence::TurnedOff { setting: "profiling.nvml.enable=false" })
         }
+        _ if config.telemetry.dcgm.is_some() => Err(Absence::Elsewhere),
         Probe::None => Err(Absence::TurnedOff { setting: "telemetry.probe=none" }),
         Probe::Sim => Ok(Source::Simulated),
         Probe::Auto if config.runtime.name == Runtime::Sim => Ok(Source::Simulated),

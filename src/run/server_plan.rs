@@ -138,10 +138,16 @@ pub fn server_program(config: &RunConfig) -> Result<Option<Target>, ServerPlanEr
 
 /// The server whose metrics are read beside any run.
 pub fn watched_server(config: &RunConfig) -> Result<Option<MetricsAt>, ServerPlanError> {
-    let read = |url: &String| {
-        MetricsAt::read(url).map_err(|cause| ServerPlanError::Url { key: "telemetry.server", cause })
-    };
-    config.telemetry.server.as_ref().map(read).transpose()
+    page_at("telemetry.server", config.telemetry.server.as_deref())
+}
+
+/// The exporter whose readings of GPUs are used.
+pub fn watched_gpus(config: &RunConfig) -> Result<Option<MetricsAt>, ServerPlanError> {
+    page_at("telemetry.dcgm", config.telemetry.dcgm.as_deref())
+}
+
+fn page_at(key: &'static str, url: Option<&str>) -> Result<Option<MetricsAt>, ServerPlanError> {
+    url.map(|url| MetricsAt::read(url).map_err(|cause| ServerPlanError::Url { key, cause })).transpose()
 }
 
 /// From the environment, without the line end that files leave.

@@ -204,6 +204,13 @@ impl Session {
                 Err(refused) => self.notice(Level::Error, "server", refused),
             }
         }
+        if let Some(at) = plan.watched_gpus.clone() {
+            let (tx, stop) = (self.tx.clone(), self.control.cancel_flag());
+            match spawn_thread("llmprof-dcgm", move || server::watch_gpus(at, tx, stop)) {
+                Ok(thread) => self.threads.push(thread),
+                Err(refused) => self.notice(Level::Error, "telemetry", refused),
+            }
+        }
         if plan.watches() {
             return;
         }

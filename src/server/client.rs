@@ -10,9 +10,10 @@ use tokio::time::Instant;
 use super::{
     body::BodyError,
     endpoint::Endpoint,
-    http::{self, Connection, Head, HttpError, Tls},
+    http::{self, Connection, Head, HttpError},
     openai::{Data, error_text},
     sse::Events,
+    tls::Tls,
 };
 use crate::{
     base::foreign,

@@ -18,7 +18,6 @@ pub struct Sample {
 }
 
 impl Sample {
-    #[cfg(test)]
     pub fn label(&self, name: &str) -> Option<&str> {
         self.labels.iter().find(|(label, _)| label == name).map(|(_, value)| value.as_str())
     }
@@ -39,7 +38,6 @@ impl Exposition {
         self.samples.keys().any(|name| name.starts_with(prefix))
     }
 
-    #[cfg(test)]
     pub fn all(&self, name: &str) -> &[Sample] {
         self.samples.get(name).map_or(&[], Vec::as_slice)
     }

@@ -6,12 +6,11 @@ use std::{
     io,
     ops::Range,
     pin::Pin,
-    sync::Arc,
     task::Poll,
     time::Duration,
 };
 
-use rustls::{ClientConfig, RootCertStore, pki_types::ServerName};
+use rustls::pki_types::ServerName;
 use thiserror::Error;
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf},
@@ -24,6 +23,7 @@ use super::{
     body::{Body, BodyError},
     endpoint::Endpoint,
     timed::{Arrival, TimedStream},
+    tls::Tls,
 };
 use crate::event::{Connecting, HttpStep};
 
@@ -53,30 +53,6 @@ impl HttpError {
 
 trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
-
-/// How TLS is checked.
-#[derive(Clone)]
-pub struct Tls(Arc<ClientConfig>);
-
-impl Tls {
-    /// Certificates of the usual authorities, and those of `authorities` (PEM).
-    pub fn new(authorities: &[u8]) -> Result<Tls, String> {
-        let mut roots = RootCertStore::empty();
-        roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
-        for certificate in pem_certificates(authorities)? {
-            roots.add(certificate.into()).map_err(|e| format!("a certificate cannot be used: {e}"))?;
-        }
-        let config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
-        Ok(Tls(Arc::new(config)))
-    }
-}
-
-/// The certificates of a PEM file.
-fn pem_certificates(text: &[u8]) -> Result<Vec<Vec<u8>>, String> {
-    use rustls::pki_types::{CertificateDer, pem::PemObject};
-    let read = CertificateDer::pem_slice_iter(text);
-    read.map(|one| one.map(|c| c.to_vec()).map_err(|e| format!("not a PEM file: {e}"))).collect()
-}
 
 /// The first part of an answer.
 #[derive(Debug)]
@@ -135,7 +111,7 @@ impl Connection {
             true => {
                 let name = ServerName::try_from(endpoint.host.clone())
                     .map_err(|e| HttpError::io(HttpStep::Tls, io::Error::other(e)))?;
-                let connect = TlsConnector::from(Arc::clone(&tls.0)).connect(name, tcp);
+                let connect = TlsConnector::from(tls.config()).connect(name, tcp);
                 let stream = timeout_at(until, connect).await.map_err(during(HttpStep::Tls))?;
                 Box::new(stream.map_err(|e| HttpError::io(HttpStep::Tls, e))?)
             }

@@ -18,10 +18,10 @@ use super::{
     arrival::{Gaps, Schedule},
     client::{Arrived, Client, Exchange, Key},
     endpoint::Endpoint,
-    http::Tls,
     openai::{Ask, Message, Role},
     ready,
     scrape::Scraper,
+    tls::Tls,
     trace::TraceEntry,
     words::words,
 };

@@ -3,6 +3,7 @@
 mod arrival;
 mod body;
 mod client;
+mod dcgm;
 mod endpoint;
 mod exposition;
 mod http;
@@ -15,6 +16,7 @@ mod ready;
 mod scrape;
 mod sse;
 mod timed;
+mod tls;
 mod trace;
 mod watch;
 mod words;
@@ -22,6 +24,7 @@ mod words;
 pub use self::{
     arrival::Gaps,
     client::Key,
+    dcgm::watch_gpus,
     endpoint::{Endpoint, EndpointError},
     known::{KnownServer, Timing},
     load::{Arrivals, LoadError, LoadPlan, Prompts, run},

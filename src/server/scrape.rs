@@ -8,9 +8,10 @@ use super::{
     client::Key,
     endpoint::Endpoint,
     exposition::Exposition,
-    http::{self, Tls},
+    http,
     load::LoadPlan,
     metrics::{self, Reading},
+    tls::Tls,
 };
 use crate::event::{Event, EventTx, Level, ServerFound, ServerKind};
 
@@ -24,6 +25,14 @@ pub struct MetricsAt {
     pub endpoint: Endpoint,
     /// `None`: where its kind of server has them.
     pub path: Option<String>,
+}
+
+/// What is at `path` now; `None` where nothing answers.
+pub async fn page(endpoint: &Endpoint, path: &str, key: Option<&Key>, tls: &Tls) -> Option<Exposition> {
+    let key = key.map(|key| key.0.as_str());
+    let answer = http::get(endpoint, path, key, tls, MAX_PAGE_BYTES, ANSWER).await;
+    let (_, body) = answer.ok().filter(|(status, _)| *status == 200)?;
+    Some(Exposition::read(&String::from_utf8_lossy(&body)))
 }
 
 pub struct Scraper {
@@ -100,10 +109,7 @@ impl Scraper {
     }
 
     async fn page(&self) -> Option<Exposition> {
-        let key = self.key.as_ref().map(|key| key.0.as_str());
-        let answer = http::get(&self.endpoint, &self.path, key, &self.tls, MAX_PAGE_BYTES, ANSWER).await;
-        let (_, body) = answer.ok().filter(|(status, _)| *status == 200)?;
-        Some(Exposition::read(&String::from_utf8_lossy(&body)))
+        page(&self.endpoint, &self.path, self.key.as_ref(), &self.tls).await
     }
 
     /// Reports until it is dropped.

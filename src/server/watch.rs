@@ -12,8 +12,8 @@ use tokio::{task::LocalSet, time::sleep};
 
 use super::{
     endpoint::Endpoint,
-    http::Tls,
     scrape::{MetricsAt, Scraper},
+    tls::Tls,
 };
 use crate::event::{Event, EventTx, Level, ServerFound, ServerKind};
 

@@ -144,6 +144,12 @@ impl RunState {
                 _ => server.latest.as_ref().and_then(|latest| latest.prefix_hits),
             },
             tokens_per_chunk: server.tokens_per_chunk(),
+            late: server.late.share().map(|share| {
+                let causes = server.late.by_cause();
+                let all: u64 = causes.iter().map(|(_, lost)| lost.ns).sum();
+                let of = |ns: u64| ns as f64 / all.max(1) as f64;
+                (share, causes.into_iter().map(|(cause, lost)| (cause, of(lost.ns))).collect())
+            }),
             good: server
                 .slo()
                 .filter(|_| server.ended > 0 && seconds > 0.0)

@@ -1,6 +1,6 @@
 //! The cost of a run's model compared with measurements: MFU, MBU, operators, the roofline.
 
-use super::{HostOperators, RunState};
+use super::{HostOperators, RunState, TtftPart};
 use crate::{
     analysis::{
         kernel_hints::{self, PhaseKernels},
@@ -35,6 +35,9 @@ impl RunState {
         let run = self.run.as_ref().ok_or("no run has begun")?;
         let dtype = run.shape.as_ref().map_or(run.dtype.as_str(), |shape| shape.dtype.as_str());
         let gpu = self.profiled_gpu().map(|gpu| &gpu.info);
+        if run.peaks.is_empty() && self.serves() && !self.server.is_local() {
+            return Err(format!("the server is on another machine; set {OVERRIDE}"));
+        }
         match peaks_of(gpu, dtype, run.peaks) {
             Err(_) if gpu.is_none() && run.device.is_cuda() => {
                 Err(format!("the GPU is not known: set profiling.nvml.enable=true, or {OVERRIDE}"))
@@ -47,6 +50,9 @@ impl RunState {
     pub fn step_cost(&self, phase: Phase) -> Option<StepCost> {
         let run = self.run.as_ref()?;
         let shape = run.shape.as_ref()?;
+        if self.serves() {
+            return self.served_step(phase).map(|step| shape.cost(step));
+        }
         let batch = u64::from(run.batch);
         let measured = self.total.prompt_tokens.checked_div(self.total.ttft.n() * batch);
         let prompt = measured.unwrap_or(u64::from(run.prompt_tokens));
@@ -55,6 +61,31 @@ impl RunState {
             Phase::Decode => Some(shape.cost(Step::decode(batch, prompt + u64::from(run.output_tokens) / 2))),
             _ => None,
         }
+    }
+
+    /// A step of the server: a prompt of mean length without what its cache had, or a token for all streams at a time in the middle of
+    /// their requests.
+    fn served_step(&self, phase: Phase) -> Option<Step> {
+        let server = &self.server;
+        let done = server.ended.checked_sub(server.failed).filter(|done| *done > 0)?;
+        let prompt = server.prompt_tokens / done;
+        let cached = server.cached_tokens.unwrap_or(0) / done;
+        match phase {
+            Phase::Prefill if prompt > 0 => Some(Step::prefill(1, prompt.saturating_sub(cached).max(1))),
+            Phase::Decode => {
+                let context = prompt + server.output_tokens / done / 2;
+                Some(Step::decode(self.server_batch()?.round().max(1.0) as u64, context))
+            }
+            _ => None,
+        }
+    }
+
+    /// Sequences in a decode step: as the server says, else streams at a time.
+    pub fn server_batch(&self) -> Option<f64> {
+        let reported = self.server.batch.columns(self.total.from, self.now, 1).into_iter().next().flatten();
+        let streams = self.server.late.total_ns() as f64 / self.total.wall_ns as f64;
+        let streams = Some(streams).filter(|streams| streams.is_finite() && *streams > 0.0);
+        reported.map(|bucket| f64::from(bucket.mean())).filter(|batch| *batch > 0.0).or(streams)
     }
 
     /// The operands of `operator` in the step of [`step_cost`](Self::step_cost).
@@ -66,6 +97,11 @@ impl RunState {
     /// Model FLOPs utilisation: FLOP/s of the prefills over the dense peak.
     pub fn mfu(&self) -> Option<Used> {
         let flops = self.step_cost(Phase::Prefill)?.total().flops();
+        if self.serves() {
+            // TTFT has the queue in it.
+            let secs = self.server.part(TtftPart::Prefill).mean_ms()? / 1e3;
+            return Used::of(flops / secs, self.peaks().ok()?.flops).filter(|_| secs > 0.0);
+        }
         let secs = self.total.ttft.sum_secs() / self.total.ttft.n().max(1) as f64;
         Used::of(flops / secs, self.peaks().ok()?.flops).filter(|_| secs > 0.0)
     }
@@ -74,6 +110,10 @@ impl RunState {
     /// peak.
     pub fn mbu_at(&self, decode_tok_s: f64) -> Option<Used> {
         let cost = self.step_cost(Phase::Decode);
+        if self.serves() {
+            let steps_s = 1e3 / self.server.late.usual_ms().filter(|_| self.server.gaps_are_itl())?;
+            return Used::of(cost?.total().certain_bytes() * steps_s, self.peaks().ok()?.bytes_per_s);
+        }
         // Recordings without a shape have the bytes only.
         let bytes =
             cost.map(|cost| cost.total().certain_bytes()).or(self.decode_step_bytes().map(|n| n as f64))?;

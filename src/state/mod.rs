@@ -44,7 +44,7 @@ use crate::{
     },
     event::{
         EngineKind, Envelope, Event, GpuAbsent, Notice, ObserverSample, Phase, RequestFinished, RunFinished,
-        RunStarted, SamplerCost, Stamp, readings::Reading,
+        RunStarted, SamplerCost, Stamp, readings::Reading, reasons,
     },
 };
 
@@ -157,6 +157,9 @@ impl RunState {
             Event::GpuSample(sample) => {
                 let main = self.main_gpu().map(|gpu| gpu.info.index);
                 if main == Some(sample.gpu) {
+                    if self.server.is_there() && reasons::faults(sample.reasons.unwrap_or(0)) != 0 {
+                        self.server.late.throttled(t);
+                    }
                     self.flight.gpu_sample(t, sample, self.trail.count());
                 }
                 if let Some(gpu) = self.gpus.iter_mut().find(|g| g.info.index == sample.gpu) {
@@ -267,6 +270,7 @@ impl RunState {
                 self.loading = None;
                 self.workload_paused_at = None;
                 self.kernels.recording.end(t);
+                self.server.late.end();
                 self.finished = Some(finished.clone());
             }
         }
@@ -314,6 +318,16 @@ impl RunState {
         let context = u64::from(active.started.prompt_tokens) + u64::from(active.tokens) - 1;
         let (warmup, batch) = (!active.started.is_measured(), u64::from(active.started.batch));
         let prompt = u64::from(active.started.prompt_tokens);
+        if first {
+            self.active.is_answered();
+        }
+        if serves && is_latency {
+            match first {
+                true => self.server.late.first_chunk(t, token.request),
+                false if warmup || recorded => {}
+                false => self.server.late.chunk(from, t, token.request, self.active.answered()),
+            }
+        }
         if !first && is_latency {
             self.kernels.recording.step(from, t);
         }

@@ -42,39 +42,56 @@ pub(super) struct Gap {
 
 /// One for an engine, any number for a server.
 #[derive(Debug, Clone, Default)]
-pub struct ActiveRequests(BTreeMap<u32, ActiveRequest>);
+pub struct ActiveRequests {
+    by_number: BTreeMap<u32, ActiveRequest>,
+    /// Those whose first token has come.
+    answered: usize,
+}
 
 impl ActiveRequests {
     /// The one that started last.
     pub fn latest(&self) -> Option<&ActiveRequest> {
-        self.0.values().next_back()
+        self.by_number.values().next_back()
+    }
+
+    /// Requests whose first token has come.
+    pub(super) fn answered(&self) -> usize {
+        self.answered
+    }
+
+    /// The first token of one has come.
+    pub(super) fn is_answered(&mut self) {
+        self.answered += 1;
     }
 
     pub fn count(&self) -> usize {
-        self.0.len()
+        self.by_number.len()
     }
 
     pub(super) fn start(&mut self, request: ActiveRequest) {
-        if self.0.len() >= MAX_ACTIVE {
-            self.0.pop_first();
+        if self.by_number.len() >= MAX_ACTIVE {
+            let oldest = self.by_number.first_key_value().map(|(number, _)| *number);
+            oldest.and_then(|number| self.end(number));
         }
-        self.0.insert(request.started.request, request);
+        self.by_number.insert(request.started.request, request);
     }
 
     pub(super) fn of(&mut self, request: u32) -> Option<&mut ActiveRequest> {
-        self.0.get_mut(&request)
+        self.by_number.get_mut(&request)
     }
 
     pub(super) fn end(&mut self, request: u32) -> Option<ActiveRequest> {
-        self.0.remove(&request)
+        let ended = self.by_number.remove(&request)?;
+        self.answered -= usize::from(ended.first_token.is_some());
+        Some(ended)
     }
 
     pub(super) fn all(&mut self) -> impl Iterator<Item = &mut ActiveRequest> {
-        self.0.values_mut()
+        self.by_number.values_mut()
     }
 
     pub(super) fn clear(&mut self) {
-        self.0.clear();
+        self.by_number.clear();
     }
 }
 

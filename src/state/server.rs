@@ -1,10 +1,13 @@
 //! A server: how its requests went, what it says of itself, and how late our client is.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::Duration,
+};
 
 use super::{ActiveRequest, Series, push_bounded};
 use crate::{
-    analysis::distribution::Distribution,
+    analysis::{distribution::Distribution, late::LateChunks},
     event::{ClientSample, RequestFailure, Served, ServerFound, ServerSample, Slo, Stamp},
 };
 
@@ -86,6 +89,7 @@ pub struct ServerState {
     pub prompt_tokens: u64,
     pub cached_tokens: Option<u64>,
     pub lanes: VecDeque<Lane>,
+    pub late: LateChunks,
     /// Measured requests that kept every SLO.
     pub good: u64,
     slo: Slo,
@@ -99,6 +103,12 @@ impl ServerState {
     /// What the service promises, where anything is.
     pub fn slo(&self) -> Option<Slo> {
         Some(self.slo).filter(|slo| *slo != Slo::default())
+    }
+
+    /// On this machine, as far as its address says.
+    pub fn is_local(&self) -> bool {
+        let host = self.found.as_ref().and_then(|found| found.url.split_once("://")).map(|(_, host)| host);
+        host.is_some_and(|host| ["localhost", "127.", "[::1]"].iter().any(|local| host.starts_with(local)))
     }
 
     /// There is something to show.
@@ -117,11 +127,13 @@ impl ServerState {
         for (series, value) in series {
             value.into_iter().for_each(|value| series.push(t, value as f32));
         }
+        self.late.server(t, sample.preemptions, sample.kv_used);
         self.preemptions += sample.preemptions.unwrap_or(0.0);
         self.latest = Some(sample.clone());
     }
 
     pub(super) fn client(&mut self, t: Stamp, sample: ClientSample) {
+        self.late.client(t, Duration::from_micros(sample.lag_max_us.into()));
         self.lag_ms.push(t, sample.lag_p99_us as f32 / 1e3);
         self.client = Some(sample);
     }

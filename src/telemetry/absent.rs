@@ -18,6 +18,8 @@ pub enum Absence {
     NoDevices,
     #[error("GPU telemetry is off: {setting}")]
     TurnedOff { setting: &'static str },
+    #[error("the DCGM exporter has no readings yet: telemetry.dcgm")]
+    Elsewhere,
     #[error("{detail}")]
     Lost { detail: String },
     #[error("NVML does not start: {detail}")]
@@ -42,6 +44,7 @@ impl Absence {
                 "check that `lspci` lists the GPU; in a container or a virtual machine, pass it through"
             }
             Absence::TurnedOff { .. } => "set telemetry.probe=auto and profiling.nvml.enable=true",
+            Absence::Elsewhere => "check that its URL shows lines that begin with DCGM_FI_DEV_",
             Absence::Lost { .. } => {
                 "search `sudo dmesg` for `Xid`; reset the GPU (`nvidia-smi --gpu-reset`) or reboot"
             }

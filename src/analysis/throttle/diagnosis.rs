@@ -366,6 +366,10 @@ fn missing_reasons(info: &GpuInfo) -> String {
         (GpuSource::Log, _) => {
             "the log has no clock event reasons (nvidia-smi: clocks_event_reasons.active)".to_owned()
         }
+        (GpuSource::Dcgm, _) => {
+            "the exporter has no clock event reasons (DCGM_FI_DEV_CLOCKS_EVENT_REASONS in its list of fields)"
+                .to_owned()
+        }
         (_, Some(Refusal::Unsupported)) => "this GPU does not report clock event reasons".to_owned(),
         (_, Some(refusal)) => format!("clock event reasons: {refusal}"),
         (_, None) => "no clock event reasons were read yet".to_owned(),

@@ -43,6 +43,8 @@ pub enum Kind {
     Products,
     /// Operators of a framework on the host. Their time is without that of the operators they call.
     Operators,
+    /// Layers of a TensorRT engine.
+    Layers,
     /// Streams of a GPU.
     Streams,
     /// Memory that a framework allocated and freed.
@@ -59,6 +61,7 @@ impl Kind {
             Kind::Ranges => ("range", "ranges"),
             Kind::Products => ("matrix product", "matrix products"),
             Kind::Operators => ("operator", "operators"),
+            Kind::Layers => ("layer", "layers"),
             Kind::Streams => ("stream", "streams"),
             Kind::Allocations => ("kind of event", "kinds of events"),
         }
@@ -71,7 +74,7 @@ impl Kind {
             Kind::MemoryTime | Kind::MemorySize | Kind::Streams => ("operation", "operations"),
             Kind::Allocations => ("event", "events"),
             Kind::Ranges => ("instance", "instances"),
-            Kind::ApiCalls | Kind::Products | Kind::Operators => ("call", "calls"),
+            Kind::ApiCalls | Kind::Products | Kind::Operators | Kind::Layers => ("call", "calls"),
         }
     }
 

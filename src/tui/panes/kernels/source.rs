@@ -127,6 +127,7 @@ impl<'a> Source<'a> {
                     Kind::Products => "products",
                     Kind::Operators => "operators",
                     Kind::Streams => "streams",
+                    Kind::Layers => "layers",
                     Kind::Allocations => "allocations",
                 };
                 let tool = report.tool.split(' ').next().unwrap_or(&report.tool);
