@@ -40,6 +40,8 @@ const TIMELINE_INTERVAL: Duration = Duration::from_secs(5);
 /// `K` records everything for so long.
 const EVERYTHING: Duration = Duration::from_secs(10);
 const BURST_MS: u32 = 200;
+/// How often the kernels of a server are recorded, and nothing else: requests tell its latencies.
+const SERVER_PERIOD_MS: u128 = 5000;
 /// The share of time in bursts until steps are found.
 const LEARNING_DUTY: f64 = 0.5;
 /// Processes that are followed at a time, and in all.
@@ -272,6 +274,9 @@ struct Watched {
     /// The process whose steps are the tokens of the run.
     leading: Option<u32>,
     requests: Requests,
+    /// Its steps are the tokens of the run. Otherwise a client measures them.
+    reports: bool,
+    since: Instant,
 }
 
 pub(super) struct Followed {
@@ -296,6 +301,8 @@ impl Watched {
         let clock = RunClock::now(tx.clock().now());
         Watched {
             requests: Requests::new(tx.clone(), reports),
+            reports,
+            since: Instant::now(),
             tx,
             clock,
             guests: Vec::new(),
@@ -421,6 +428,10 @@ impl Watched {
             self.control.everything.store(false, Ordering::Release);
         }
         self.everything_until = None;
+        if !self.reports && self.duty.is_none() {
+            let in_burst = self.since.elapsed().as_millis() % SERVER_PERIOD_MS < u128::from(BURST_MS);
+            return if in_burst { Command::Record { burst_ms: 1, period_ms: 1 } } else { Command::Rest };
+        }
         let are_steps_known = self.leading.is_some();
         let duty = self.duty.unwrap_or_else(|| match are_steps_known {
             true => self.requests.affordable_duty(),

@@ -468,7 +468,7 @@ impl Session {
         if self.plan.simulated() {
             return message(!self.sim_kernels.fetch_xor(true, Ordering::Relaxed));
         }
-        if self.plan.program.is_some() {
+        if self.plan.program.is_some() || self.plan.server_program.is_some() {
             let everything = !self.program_control.everything.fetch_xor(true, Ordering::Relaxed);
             return match everything {
                 true => "recording every kernel for 10 s".to_owned(),
@@ -476,7 +476,13 @@ impl Session {
             };
         }
         let Some(tracer) = &self.tracer else {
-            let (reason, remedy) = ("this run has no kernels on a GPU", "run it on an NVIDIA GPU");
+            let (reason, remedy) = match self.plan.load {
+                Some(_) => (
+                    "the server was started by others",
+                    "runtime.server.command starts one whose kernels are seen",
+                ),
+                None => ("this run has no kernels on a GPU", "run it on an NVIDIA GPU"),
+            };
             let state = TraceState::Refused { reason: reason.to_owned(), remedy: remedy.to_owned() };
             self.emit(Event::KernelTrace(KernelTrace { tool: "CUPTI".to_owned(), state }));
             return format!("{reason}; {remedy}");

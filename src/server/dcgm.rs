@@ -65,7 +65,7 @@ const MIB: f64 = 1024.0 * 1024.0;
 const REASONS: [&str; 2] = ["DCGM_FI_DEV_CLOCKS_EVENT_REASONS", "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS"];
 
 /// The GPUs of a page, by their labels.
-fn gpus(page: &Exposition) -> BTreeMap<u32, (GpuInfo, GpuSample)> {
+pub fn gpus(page: &Exposition) -> BTreeMap<u32, (GpuInfo, GpuSample)> {
     let mut gpus: BTreeMap<u32, (GpuInfo, GpuSample)> = BTreeMap::new();
     let index = |sample: &Sample| sample.label("gpu").and_then(|gpu| gpu.parse::<u32>().ok());
     for (name, reading, factor) in FIELDS {

@@ -21,6 +21,13 @@ mod trace;
 mod watch;
 mod words;
 
+/// What reads the bytes of servers, for tests.
+pub mod parts {
+    pub use super::{
+        body::Body, dcgm::gpus as gpus_of_page, exposition::Exposition, openai::Data, sse::Events,
+    };
+}
+
 pub use self::{
     arrival::Gaps,
     client::Key,

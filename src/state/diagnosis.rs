@@ -122,7 +122,7 @@ impl RunState {
             requests: done,
             failed: server.failed,
             worst_failure: server.failures.iter().map(|(failure, n)| (*failure, *n)).max_by_key(|(_, n)| *n),
-            ttft_ms: self.total.ttft.mean_ms(),
+            ttft_ms: server.ttft_mean_ms(),
             connect_ms: part(TtftPart::Connect),
             queue_ms: part(TtftPart::Queue).or_else(|| server.latest.as_ref()?.queue_ms),
             prefill_ms: part(TtftPart::Prefill).or_else(|| server.latest.as_ref()?.prefill_ms),

@@ -34,7 +34,10 @@ impl RunState {
     pub fn peaks(&self) -> Result<Peaks, String> {
         let run = self.run.as_ref().ok_or("no run has begun")?;
         let dtype = run.shape.as_ref().map_or(run.dtype.as_str(), |shape| shape.dtype.as_str());
-        let gpu = self.profiled_gpu().map(|gpu| &gpu.info);
+        let gpu = match self.serves() {
+            true => self.main_gpu().map(|gpu| &gpu.info),
+            false => self.profiled_gpu().map(|gpu| &gpu.info),
+        };
         if run.peaks.is_empty() && self.serves() && !self.server.is_local() {
             return Err(format!("the server is on another machine; set {OVERRIDE}"));
         }

@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Bursts are less of the time than this.
-const BURST_SHARE: f64 = 0.1;
+const BURST_SHARE: f64 = 0.5;
 /// The newest spans are kept.
 const KEPT_SPANS: usize = 256;
 
@@ -92,8 +92,7 @@ impl Recording {
         self.newest(from, to).is_some()
     }
 
-    /// Whether so much of `from..to` was recorded that a request to a server is another one: bursts of a few per cent of the time,
-    /// whose cost is bounded, are in all of them.
+    /// Whether most of `from..to` was recorded. Bursts, whose cost is bounded, are in most requests to a server, and change little.
     pub fn dominates(&self, from: Stamp, to: Stamp) -> bool {
         let within = |span: &RecordedSpan| span.to.unwrap_or(to).min(to).since(span.from.max(from));
         let recorded: Duration = self.spans.iter().map(within).sum();

@@ -204,6 +204,13 @@ impl ServerState {
         &self.parts[part as usize]
     }
 
+    /// TTFT of the requests whose parts are known.
+    pub fn ttft_mean_ms(&self) -> Option<f64> {
+        let n = self.part(TtftPart::Wait).n();
+        let sum_s: f64 = TtftPart::ALL[1..].iter().map(|part| self.part(*part).sum_secs()).sum();
+        (n > 0).then(|| 1e3 * sum_s / n as f64)
+    }
+
     /// Tokens in a chunk on average, by the server's count.
     pub fn tokens_per_chunk(&self) -> Option<f64> {
         (self.chunks > 0).then(|| self.output_tokens as f64 / self.chunks as f64)

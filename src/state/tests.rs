@@ -493,7 +493,7 @@ fn bursts_do_not_set_requests_to_a_server_apart() {
     let burst = of(2000, 2200);
     assert_eq!(burst.total.without.ttft.mean_ms(), Some(6000.0));
     assert_eq!((burst.total.without.requests, burst.total.with.requests), (1, 0));
-    let long = of(2000, 5000);
+    let long = of(1000, 5000);
     assert_eq!(long.total.without.ttft.mean_ms(), None);
     assert_eq!(long.total.with.requests, 1);
 }

@@ -8,11 +8,11 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
+from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedTokenizerFast
 
 port, folder = int(sys.argv[1]), sys.argv[2]
 device = "cuda" if torch.cuda.is_available() else "cpu"
-tokenizer = AutoTokenizer.from_pretrained(folder)
+tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
 model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).to(device).eval()
 turn, counts = threading.Lock(), dict(waiting=0, running=0, prompt=0, generated=0, requests=0, queue=0.0, prefill=0.0, decode=0.0)
 

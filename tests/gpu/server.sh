@@ -24,6 +24,7 @@ ours() {
     $X run --json runtime=vllm --model qwen2_5_0_5b runtime.server.url=http://127.0.0.1:8124 $(load 1 12) hydra.run.dir=runs/plain$n > plain$n.json 2>/dev/null; say plain$n.json
     python3 $P/client.py 8124 12 64 256 1
   done
+  $X run --json runtime=vllm --model qwen2_5_0_5b runtime.server.url=http://127.0.0.1:8124 $(load 4 12) hydra.run.dir=runs/plain4 > plain4.json 2>/dev/null; say plain4.json
   kill $pid
 }
 transformers() {

@@ -17,7 +17,7 @@ use crate::{
         interval::ConfidenceInterval,
         trust::{Severity, TrustIssue, coefficient_of_variation},
     },
-    event::{Outcome, Phase},
+    event::{EngineKind, Outcome, Phase},
 };
 
 /// What to compare, and how strictly.
@@ -173,6 +173,12 @@ impl Side {
             name: sample.name.clone(),
             what: match &run.command {
                 Some(command) => format!("{command} on {device}; its steps are inferred"),
+                None if run.engine == EngineKind::Server => {
+                    format!(
+                        "load on a server, {} prompt and {} output tokens",
+                        run.prompt_tokens, run.output_tokens
+                    )
+                }
                 None => format!(
                     "{} as {} on {device} ({}), batch {}, {} prompt and {} output tokens",
                     run.model, run.dtype, run.engine, run.batch, run.prompt_tokens, run.output_tokens
