@@ -5,6 +5,7 @@ use std::{
     net::{TcpListener, TcpStream},
     path::Path,
     process::{Command, Output},
+    sync::atomic::{AtomicU32, Ordering},
     thread,
     time::Duration,
 };
@@ -309,4 +310,27 @@ fn a_knee_needs_slos_and_is_said_not_to_be_found() {
             "{found}"
         );
     }
+}
+
+#[test]
+fn gpus_are_read_from_a_dcgm_exporter() {
+    let readings = AtomicU32::new(0);
+    let url = bad_server(move |stream| {
+        let n = readings.fetch_add(1, Ordering::Relaxed);
+        let label = r#"gpu="0",UUID="GPU-1",modelName="NVIDIA H200""#;
+        let page = format!(
+            "DCGM_FI_DEV_SM_CLOCK{{{label}}} {}\nDCGM_FI_DEV_GPU_UTIL{{{label}}} 100\nDCGM_FI_DEV_POWER_USAGE{{{label}}} 699\n\
+             DCGM_FI_DEV_MAX_SM_CLOCK{{{label}}} 1980\nDCGM_FI_DEV_CLOCKS_EVENT_REASONS{{{label}}} 4\n",
+            1400 + n
+        );
+        let _ = write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{page}", page.len());
+    });
+    let dir = tempfile::tempdir().unwrap();
+    let output = llmprof(dir.path(), &["watch", "--dcgm", &url, "--for", "4"]).output().unwrap();
+    let said = text(&output.stdout);
+    assert!(said.contains("NVIDIA H200") && said.contains("power-capped"), "{said}{}", text(&output.stderr));
+    let nothing =
+        llmprof(dir.path(), &["watch", "--dcgm", "http://127.0.0.1:1", "--for", "1"]).output().unwrap();
+    assert_eq!(nothing.status.code(), Some(1));
+    assert!(text(&nothing.stderr).contains("DCGM"), "{}", text(&nothing.stderr));
 }

@@ -23,7 +23,7 @@ use super::{
     body::{Body, BodyError},
     endpoint::Endpoint,
     timed::{Arrival, TimedStream},
-    tls::Tls,
+    tls::{self, Tls},
 };
 use crate::event::{Connecting, HttpStep};
 
@@ -113,7 +113,7 @@ impl Connection {
                     .map_err(|e| HttpError::io(HttpStep::Tls, io::Error::other(e)))?;
                 let connect = TlsConnector::from(tls.config()).connect(name, tcp);
                 let stream = timeout_at(until, connect).await.map_err(during(HttpStep::Tls))?;
-                Box::new(stream.map_err(|e| HttpError::io(HttpStep::Tls, e))?)
+                Box::new(stream.map_err(|e| HttpError::io(HttpStep::Tls, tls::in_words(e)))?)
             }
         };
         let ns = |from: Instant, to: Instant| (to - from).as_nanos() as u64;

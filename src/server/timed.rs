@@ -58,6 +58,7 @@ impl TimedStream {
 }
 
 /// Reads what is there. The time is missing at the end of a stream.
+#[expect(clippy::ptr_arg, reason = "recvmsg sets its length")]
 fn receive(tcp: &TcpStream, out: &mut [u8], control: &mut Vec<u8>) -> io::Result<(usize, Option<TimeSpec>)> {
     let mut parts = [IoSliceMut::new(out)];
     let message = recvmsg::<()>(tcp.as_raw_fd(), &mut parts, Some(control), MsgFlags::MSG_DONTWAIT)?;

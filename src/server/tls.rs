@@ -1,6 +1,6 @@
 //! Which servers are trusted: those with a certificate of the usual authorities, or one that the user names.
 
-use std::sync::Arc;
+use std::{io, sync::Arc};
 
 use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
@@ -45,6 +45,24 @@ impl Tls {
     pub fn config(&self) -> Arc<ClientConfig> {
         Arc::clone(&self.0)
     }
+}
+
+/// An error of the handshake; a certificate that is not trusted in words, with the remedy.
+pub fn in_words(error: io::Error) -> io::Error {
+    let untrusted = |e: &Error| match e {
+        Error::InvalidCertificate(CertificateError::Expired | CertificateError::ExpiredContext { .. }) => {
+            Some("its certificate has expired")
+        }
+        Error::InvalidCertificate(
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+        ) => Some("its certificate is for another name"),
+        Error::InvalidCertificate(_) => Some(
+            "its certificate is not of a known authority; runtime.server.ca_file names one that is to be trusted",
+        ),
+        _ => None,
+    };
+    let known = error.get_ref().and_then(|e| e.downcast_ref::<Error>()).and_then(untrusted);
+    known.map_or(error, io::Error::other)
 }
 
 /// A server whose own certificate the user named is trusted, as one that signed itself is no authority. Its name and its signatures
