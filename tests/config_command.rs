@@ -32,7 +32,7 @@ fn what_it_prints() {
         ),
         (
             &["config", "--json", "--package", "telemetry"],
-            &["{\n  \"probe\": \"auto\",\n  \"scenario\": null,\n  \"server\": null\n}\n"],
+            &["{\n  \"dcgm\": null,\n  \"probe\": \"auto\",\n  \"scenario\": null,\n  \"server\": null\n}\n"],
             &[],
         ),
         (

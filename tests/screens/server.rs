@@ -1,8 +1,9 @@
 //! The pane of a server, and what its run says.
 
 use llmprof::event::{
-    ClientSample, Connecting, EngineKind, Envelope, Event, RequestFailure, RequestFinished, RequestStarted,
-    RunStarted, Served, ServerFound, ServerKind, ServerSample, ServerTimes, Slo, Stamp, Token,
+    ClientSample, Connecting, EngineKind, Envelope, Event, GpuInfo, GpuSample, RequestFailure,
+    RequestFinished, RequestStarted, RunStarted, Served, ServerFound, ServerKind, ServerSample, ServerTimes,
+    Slo, Stamp, Token, readings::Reading,
 };
 use llmprof::{report::run_json, state::RunState, tui::ui::Pane};
 
@@ -31,7 +32,22 @@ fn serving() -> RunState {
             metrics: Some("http://127.0.0.1:8000/metrics".into()),
         })),
     );
+    let gpu = GpuInfo {
+        name: "NVIDIA H200".into(),
+        power_limit_w: Some(700.0),
+        sm_clock_max_mhz: Some(1980),
+        ..GpuInfo::default()
+    };
+    apply(1.0, Event::GpuFound(Box::new(gpu)));
     let mut events: Vec<(f64, Event)> = Vec::new();
+    for n in 0..14u32 {
+        let capped = n > 7;
+        let sample = GpuSample::of(0)
+            .with(Reading::SmClock, if capped { 1410.0 } else { 1980.0 })
+            .with(Reading::Power, if capped { 699.0 } else { 500.0 })
+            .with_reasons(if capped { 4 } else { 0 });
+        events.push((50.0 + 100.0 * f64::from(n), Event::GpuSample(Box::new(sample))));
+    }
     for request in 0..12u32 {
         let start = 100.0 + 100.0 * f64::from(request);
         let failed = request == 11;

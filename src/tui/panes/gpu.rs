@@ -364,7 +364,7 @@ fn sampler_line<'a>(view: &View<'_>, width: u16) -> Line<'a> {
 }
 
 /// Clock event reasons over time, a line with the name of each that was ever active.
-fn reason_lanes(view: &View<'_>, gpu: &GpuState, area: Rect, buf: &mut Buffer) {
+pub(super) fn reason_lanes(view: &View<'_>, gpu: &GpuState, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
     let (from, to) = view.time_range();
     let (label, readout) = margins(area.width);

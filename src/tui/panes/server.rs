@@ -8,16 +8,23 @@ use ratatui::{
     widgets::{Paragraph, Widget},
 };
 
-use super::lanes::{Row, margins, mark_cursor, rows_box};
+use super::{
+    gpu,
+    lanes::{Row, draw_rows, margins, mark_cursor, rows_box},
+};
 use crate::{
     base::units::{millis, percent, three_digits},
-    event::Stamp,
-    state::{Series, TtftPart},
+    event::{GpuSource, Stamp, readings::Reading},
+    state::{GpuState, Series, TtftPart},
     tui::{
         view::View,
         widgets::{Lane, cut, draw_box, note, wrapped},
     },
 };
+
+/// The readings below the requests.
+const GPU_ROWS: [(Reading, &str); 2] = [(Reading::SmClock, "SM clock"), (Reading::Power, "power")];
+const MAX_REASONS: u16 = 3;
 
 pub struct ServerPane<'a>(pub View<'a>);
 
@@ -41,7 +48,8 @@ impl Widget for ServerPane<'_> {
         let said = (words.len() as u16).min(area.height / 4);
         let parts = TtftPart::ALL.into_iter().filter(|part| server.part(*part).n() > 0).count() as u16;
         let parts = if area.height >= 18 && parts > 0 { parts + 3 } else { 0 };
-        let lanes = if area.height >= 24 { (area.height - parts - said) / 3 } else { 0 };
+        let gpu = gpu_lines(view);
+        let lanes = if area.height >= 24 { (area.height - parts - said) / 3 + gpu / 2 } else { 0 };
         let [charts, waterfall, requests, below] = Layout::vertical([
             Constraint::Min(4),
             Constraint::Length(parts),
@@ -168,10 +176,31 @@ fn draw_waterfall(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     }
 }
 
-/// Requests as lanes over time, the newest below.
+/// The GPU of the server, where it is at hand.
+fn server_gpu<'a>(view: &View<'a>) -> Option<&'a GpuState> {
+    let gpu = view.state.main_gpu()?;
+    let is_its = view.state.server.is_local() || gpu.info.source == GpuSource::Dcgm;
+    Some(gpu).filter(|gpu| is_its && !gpu.series(Reading::SmClock).is_empty())
+}
+
+/// Lines for its clock, its power and what limits it.
+fn gpu_lines(view: &View<'_>) -> u16 {
+    server_gpu(view).map_or(0, |gpu| GPU_ROWS.len() as u16 + (gpu.reasons.len() as u16).min(MAX_REASONS))
+}
+
+/// Requests as lanes over time, the newest below; under them the GPU.
 fn draw_lanes(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
-    let inner = draw_box(theme, ("requests", "to the first token ░, tokens █"), area, buf);
+    let whole = draw_box(theme, ("requests", "to the first token ░, tokens █"), area, buf);
+    let lines = gpu_lines(view);
+    let below = if whole.height >= lines + 3 { lines } else { 0 };
+    let [inner, below] = Layout::vertical([Constraint::Min(0), Constraint::Length(below)]).areas(whole);
+    if let Some(gpu) = server_gpu(view).filter(|_| below.height > 0) {
+        let rows = GPU_ROWS.map(|(reading, label)| gpu::row(view, gpu, reading, label, usize::MAX));
+        let used = draw_rows(view, rows.into(), Rect { height: GPU_ROWS.len() as u16, ..below }, buf);
+        let reasons = Rect { y: below.y + used, height: below.height.saturating_sub(used), ..below };
+        gpu::reason_lanes(view, gpu, reasons, buf);
+    }
     let (label, readout) = margins(inner.width);
     let cells = Lane::plot_area(inner, label, readout);
     let (from, to) = view.time_range();
