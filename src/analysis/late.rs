@@ -2,11 +2,12 @@
 
 use std::{collections::VecDeque, fmt, time::Duration};
 
-use crate::{analysis::distribution::Distribution, event::Stamp};
+use super::{distribution::Distribution, server::FULL_CACHE};
+use crate::event::Stamp;
 
 /// A chunk is late if its gap is so many times the usual one, and longer by at least `LATE`.
-const FACTOR: f64 = 1.5;
-const LATE: Duration = Duration::from_millis(2);
+pub const FACTOR: f64 = 1.5;
+pub const LATE: Duration = Duration::from_millis(2);
 /// The usual gap is known after so many chunks.
 const MIN_CHUNKS: u64 = 50;
 /// The usual gap is computed again after so many.
@@ -17,8 +18,6 @@ const SETTLE: Duration = Duration::from_millis(1500);
 const KEPT: usize = 4096;
 /// So many more streams than usual are a larger batch.
 const GROWN: f64 = 1.25;
-/// A cache that is so full makes requests wait.
-const FULL_CACHE: f64 = 0.95;
 /// A reading of the GPU belongs to what happened so long around it.
 const AROUND: Duration = Duration::from_millis(150);
 
@@ -47,6 +46,19 @@ impl LateCause {
         LateCause::KvPressure,
         LateCause::Unknown,
     ];
+
+    /// In JSON.
+    pub fn key(self) -> &'static str {
+        match self {
+            LateCause::ClientLag => "client_lag",
+            LateCause::Throttling => "throttling",
+            LateCause::Preemption => "preemption",
+            LateCause::Prefill => "prefill",
+            LateCause::BatchGrowth => "batch_growth",
+            LateCause::KvPressure => "kv_pressure",
+            LateCause::Unknown => "unknown",
+        }
+    }
 
     pub fn name(self) -> &'static str {
         match self {

@@ -11,7 +11,7 @@ use crate::{
 /// A share of TTFT from which a part of it is reported.
 const LARGE_PART: f64 = 0.3;
 /// A cache that is so full makes requests wait, or go back.
-const FULL_CACHE: f64 = 0.95;
+pub(super) const FULL_CACHE: f64 = 0.95;
 /// A share of the time from which late chunks are reported.
 const LATE_SHARE: f64 = 0.02;
 /// A mean of queued requests from which a server is saturated.
@@ -162,7 +162,7 @@ impl ServerFacts {
             }
             (LateCause::Prefill, _) => Some("Prefill in smaller parts makes each stop shorter"),
             (LateCause::Throttling, _) => Some("The GPU pane has the reasons"),
-            (LateCause::BatchGrowth, _) => Some("Fewer requests at a time bound it"),
+            (LateCause::BatchGrowth, _) => Some("Allow fewer requests at a time"),
             (LateCause::ClientLag, _) => Some("Run the client on another machine"),
             (LateCause::Preemption | LateCause::KvPressure | LateCause::Unknown, _) => None,
         }

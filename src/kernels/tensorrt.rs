@@ -19,17 +19,21 @@ const REMEDY: &str =
     "record it with trtexec --loadEngine=… --dumpProfile --exportProfile=profile.json --separateProfileRun";
 /// Names of fused layers list all their parts.
 const MAX_NAME: usize = 300;
+/// Engines have some thousand layers; a file that is longer is cut, and refused as such.
+const MAX_BYTES: u64 = 256 << 20;
 
 /// Whether a JSON file begins as a list of layer times: the first object has only the number of iterations.
 pub fn is_profile(head: &[u8]) -> bool {
-    let text: Vec<u8> = head.iter().copied().filter(|byte| !byte.is_ascii_whitespace()).take(64).collect();
-    text.starts_with(b"[{\"count\":")
+    begins(head, b"[{\"count\":")
 }
 
 /// Whether a JSON file begins as properties of layers.
 pub fn is_layer_info(head: &[u8]) -> bool {
-    let text: Vec<u8> = head.iter().copied().filter(|byte| !byte.is_ascii_whitespace()).take(64).collect();
-    text.starts_with(b"{\"Layers\":[")
+    begins(head, b"{\"Layers\":[")
+}
+
+fn begins(head: &[u8], with: &[u8]) -> bool {
+    head.iter().filter(|byte| !byte.is_ascii_whitespace()).take(with.len()).eq(with)
 }
 
 /// An element of a profile: the number of iterations, then a layer each.
@@ -107,35 +111,71 @@ pub fn read_profile(file: &str, input: impl Read) -> Result<KernelTable, Kernels
 #[derive(Deserialize)]
 struct LayerInfo {
     #[serde(rename = "Layers")]
-    layers: Vec<Value>,
+    layers: Layers,
+}
+
+/// The first of them, and how many there are.
+#[derive(Default)]
+struct Layers {
+    rows: Vec<KernelRow>,
+    count: u64,
+}
+
+impl<'de> Deserialize<'de> for Layers {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Layers, D::Error> {
+        deserializer.deserialize_seq(LayersVisitor)
+    }
+}
+
+struct LayersVisitor;
+
+impl<'de> Visitor<'de> for LayersVisitor {
+    type Value = Layers;
+
+    fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str("a list of layers")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut entries: A) -> Result<Layers, A::Error> {
+        let mut layers = Layers::default();
+        while let Some(entry) = entries.next_element::<Value>()? {
+            layers.count += 1;
+            if layers.rows.len() < MAX_ROWS {
+                layers.rows.extend(layer_of(&entry));
+            }
+        }
+        Ok(layers)
+    }
+}
+
+/// Without detailed verbosity a layer is its name alone.
+fn layer_of(entry: &Value) -> Option<KernelRow> {
+    let text = |key: &str| entry.get(key).and_then(Value::as_str).filter(|text| !text.is_empty());
+    let name = entry.as_str().or_else(|| text("Name"))?;
+    let mut row = KernelRow { calls: 1, ..layer(name) };
+    if let Some(kind) = text("LayerType") {
+        row.family = foreign::line(kind, MAX_NAME);
+    }
+    if let Some(tactic) = text("TacticName") {
+        row.name = foreign::line(&format!("{name} · {tactic}"), 2 * MAX_NAME);
+    }
+    Some(row)
 }
 
 /// Layers by kind, with the kernel that was chosen for each.
 pub fn read_layer_info(file: &str, input: impl Read) -> Result<KernelTable, KernelsError> {
-    let info: LayerInfo = serde_json::from_reader(input).map_err(|e| unread(file, e))?;
-    let mut table = KernelTable::new("trtexec layer information", Kind::Layers);
-    let count = info.layers.len();
-    for entry in info.layers.into_iter().take(MAX_ROWS) {
-        let text = |key: &str| entry.get(key).and_then(Value::as_str).filter(|text| !text.is_empty());
-        // Without detailed verbosity a layer is its name alone.
-        let Some(name) = entry.as_str().or_else(|| text("Name")) else { continue };
-        let mut row = KernelRow { calls: 1, ..layer(name) };
-        if let Some(kind) = text("LayerType") {
-            row.family = foreign::line(kind, MAX_NAME);
-        }
-        if let Some(tactic) = text("TacticName") {
-            row.name = foreign::line(&format!("{name} · {tactic}"), 2 * MAX_NAME);
-        }
-        table.rows.push(row);
-    }
-    if table.rows.is_empty() {
+    let info: LayerInfo = serde_json::from_reader(input.take(MAX_BYTES)).map_err(|e| unread(file, e))?;
+    let Layers { rows, count } = info.layers;
+    if rows.is_empty() {
         let what = format!("{count} layers");
         return Err(KernelsError::NoRows { file: file.to_owned(), what, remedy: REMEDY });
     }
+    let mut table = KernelTable::new("trtexec layer information", Kind::Layers);
     table.notes.push("No times: open the file of --exportProfile for them.".to_owned());
-    if count > table.rows.len() {
-        table.notes.push(format!("{} of {count} layers are listed.", table.rows.len()));
+    if count > rows.len() as u64 {
+        table.notes.push(format!("{} of {count} layers are listed.", rows.len()));
     }
+    table.rows = rows;
     Ok(table)
 }
 

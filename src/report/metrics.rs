@@ -338,7 +338,7 @@ fn server_json(state: &RunState) -> Value {
 /// What late chunks cost, by cause; null before it is known what is usual.
 fn late_json(late: &LateChunks) -> Value {
     let causes = late.by_cause().into_iter().map(|(cause, lost)| {
-        (cause.name().to_owned(), json!({"chunks": lost.chunks, "lost_ms": lost.ns as f64 / 1e6}))
+        (cause.key().to_owned(), json!({"chunks": lost.chunks, "lost_ms": lost.ns as f64 / 1e6}))
     });
     let causes = causes.collect::<serde_json::Map<_, _>>();
     json!(late.share().map(|share| json!({"share": share, "usual_ms": late.usual_ms(), "causes": causes})))

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use super::list_item;
 
 use crate::{
+    analysis::late::{FACTOR, LATE},
     base::{
         table::{aligned, markdown},
         units::{grouped, millis, percent, three_digits},
@@ -103,8 +104,9 @@ pub(super) fn server_md(state: &RunState) -> String {
         }
         out += &markdown(&rows, |column| column > 0);
         out += &format!(
-            "\nLate: more than 1.5 times the median gap ({}) and 2 ms. They cost {} of the time between chunks.\n\n",
+            "\nLate: more than {FACTOR} times the median gap ({}) and {} longer. They cost {} of the time between chunks.\n\n",
             text(server.late.usual_ms()),
+            millis(LATE.as_secs_f64() * 1e3),
             percent(100.0 * share)
         );
     }

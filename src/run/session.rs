@@ -186,30 +186,20 @@ impl Session {
             }
             Ok(mut sampler) => {
                 let (tx, stop) = (self.tx.clone(), self.control.cancel_flag());
-                let thread = spawn_thread("llmprof-sampler", move || {
+                self.start_beside("llmprof-sampler", "telemetry", move || {
                     crash::fault_point("sampler");
                     sampler.announce(&tx);
                     sampler.run(&tx, &stop);
                 });
-                match thread {
-                    Ok(thread) => self.threads.push(thread),
-                    Err(refused) => self.notice(Level::Error, "telemetry", refused),
-                }
             }
         }
         if let Some(at) = plan.watched_server.clone() {
             let (tx, stop) = (self.tx.clone(), self.control.cancel_flag());
-            match spawn_thread("llmprof-metrics", move || server::watch(at, tx, stop)) {
-                Ok(thread) => self.threads.push(thread),
-                Err(refused) => self.notice(Level::Error, "server", refused),
-            }
+            self.start_beside("llmprof-metrics", "server", move || server::watch(at, tx, stop));
         }
         if let Some(at) = plan.watched_gpus.clone() {
             let (tx, stop) = (self.tx.clone(), self.control.cancel_flag());
-            match spawn_thread("llmprof-dcgm", move || server::watch_gpus(at, tx, stop)) {
-                Ok(thread) => self.threads.push(thread),
-                Err(refused) => self.notice(Level::Error, "telemetry", refused),
-            }
+            self.start_beside("llmprof-dcgm", "telemetry", move || server::watch_gpus(at, tx, stop));
         }
         if plan.watches() {
             return;
@@ -247,6 +237,14 @@ impl Session {
             };
             tx.send(Event::RunFinished(finished));
         });
+    }
+
+    /// Starts a thread without which the run goes on.
+    fn start_beside(&mut self, name: &str, source: &str, work: impl FnOnce() + Send + 'static) {
+        match spawn_thread(name, work) {
+            Ok(thread) => self.threads.push(thread),
+            Err(refused) => self.notice(Level::Error, source, refused),
+        }
     }
 
     /// Starts the thread of the workload; without it the run has failed.

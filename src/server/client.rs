@@ -147,7 +147,7 @@ impl Client {
             Some(connection) => connection,
             None => self.open(until, served).await?,
         };
-        let mut head = match self.ask(&mut connection, request, until, served).await {
+        let (mut head, arrived) = match self.ask(&mut connection, request, until, served).await {
             // An idle connection that the server has closed meanwhile. It is the client's loss, and counted.
             Err(HttpError::Closed(_) | HttpError::Io { .. }) if is_reused => {
                 served.reconnected = true;
@@ -161,7 +161,7 @@ impl Client {
         if head.status != 200 {
             return self.refused(connection, head, until).await.map(Some);
         }
-        let heard = self.listen(&mut connection, &mut head, until, served, each).await?;
+        let heard = self.listen(&mut connection, (&mut head, arrived), until, served, each).await?;
         // A server that closes them has no use for them.
         if head.reusable
             && self.closed.get() < MAX_CLOSED
@@ -185,14 +185,15 @@ impl Client {
         request: &[u8],
         until: Instant,
         served: &mut Served,
-    ) -> Result<Head, HttpError> {
+    ) -> Result<(Head, Stamp), HttpError> {
         let begin = self.clock.now();
         connection.send(request, until).await?;
         let sent = self.clock.now();
         served.send_ns = sent.since(begin).as_nanos() as u64;
         let head = connection.head(until).await?;
-        served.head_ns = Some(self.arrived(connection, sent).since(sent).as_nanos() as u64);
-        Ok(head)
+        let arrived = self.arrived(connection, sent);
+        served.head_ns = Some(arrived.since(sent).as_nanos() as u64);
+        Ok((head, arrived))
     }
 
     /// When what was read last had arrived: not before `earliest`, whatever the kernel's clock says.
@@ -222,7 +223,7 @@ impl Client {
     async fn listen(
         &self,
         connection: &mut Connection,
-        head: &mut Head,
+        (head, mut t): (&mut Head, Stamp),
         until: Instant,
         served: &mut Served,
         each: &mut dyn FnMut(Stamp, Arrived<'_>),
@@ -230,7 +231,6 @@ impl Client {
         let (mut events, mut heard, mut part) = (Events::default(), Heard::default(), Vec::new());
         let mut document = Vec::new();
         let mut limit = until;
-        let mut t = Stamp::default();
         let ended = loop {
             part.clear();
             match connection.read_body(&mut head.body, &mut part, limit).await {

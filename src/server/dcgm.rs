@@ -2,22 +2,17 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, atomic::AtomicBool},
     time::Duration,
 };
 
-use tokio::{
-    task::LocalSet,
-    time::{Instant, sleep, sleep_until},
-};
+use tokio::time::{Instant, sleep_until};
 
 use super::{
     exposition::{Exposition, Sample},
     scrape::{self, MetricsAt},
     tls::Tls,
+    watch::until_stopped,
 };
 use crate::{
     base::foreign,
@@ -27,7 +22,6 @@ use crate::{
 };
 
 const INTERVAL: Duration = Duration::from_secs(1);
-const STOP_TICK: Duration = Duration::from_millis(50);
 /// A page may name any number of them.
 const MAX_GPUS: usize = 64;
 /// The exporter's default interval is 30 s: the page is the same until then.
@@ -114,14 +108,7 @@ fn info(index: u32, sample: &Sample) -> GpuInfo {
 
 /// Reads the GPUs of the exporter at `at` until `stop` is set; waits for one that is not there yet.
 pub fn watch_gpus(at: MetricsAt, tx: EventTx, stop: Arc<AtomicBool>) {
-    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
-    let Ok(tls) = Tls::new(&[]) else { return };
-    LocalSet::new().block_on(&runtime, async move {
-        tokio::select! {
-            () = read(at, tls, tx) => {}
-            () = async { while !stop.load(Ordering::Relaxed) { sleep(STOP_TICK).await } } => {}
-        }
-    });
+    until_stopped(&stop, |tls| read(at, tls, tx));
 }
 
 async fn read(at: MetricsAt, tls: Tls, tx: EventTx) {
@@ -135,10 +122,10 @@ async fn read(at: MetricsAt, tls: Tls, tx: EventTx) {
         let page = scrape::page(&at.endpoint, &path, None, &tls).await;
         let found = page.as_ref().map(gpus).unwrap_or_default();
         if was_there != Some(!found.is_empty()) {
-            let text = match (found.len(), page.is_some(), was_there) {
-                (0, false, _) => format!("{}{path} does not answer; asked again once a second", at.endpoint),
-                (0, true, _) => format!("{}{path} has no GPU metrics of the DCGM exporter", at.endpoint),
-                (n, _, _) => format!("{n} GPUs are read from {}{path}", at.endpoint),
+            let text = match (found.len(), page.is_some()) {
+                (0, false) => format!("{}{path} does not answer; asked again once a second", at.endpoint),
+                (0, true) => format!("{}{path} has no GPU metrics of the DCGM exporter", at.endpoint),
+                (n, _) => format!("{n} GPUs are read from {}{path}", at.endpoint),
             };
             tx.notice(if found.is_empty() { Level::Warn } else { Level::Info }, "telemetry", text);
             was_there = Some(!found.is_empty());
@@ -146,6 +133,10 @@ async fn read(at: MetricsAt, tls: Tls, tx: EventTx) {
         let mut is_new = false;
         for (gpu, (info, sample)) in found {
             if !known.contains_key(&gpu) {
+                // Another page may name others, without end.
+                if known.len() >= MAX_GPUS {
+                    continue;
+                }
                 tx.send(Event::GpuFound(Box::new(info)));
             }
             // The same page again is no new reading.

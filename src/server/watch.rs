@@ -22,11 +22,16 @@ const STOP_TICK: Duration = Duration::from_millis(50);
 
 /// Reads the metrics at `at` until `stop` is set; waits for a server that is not there yet.
 pub fn watch(at: MetricsAt, tx: EventTx, stop: Arc<AtomicBool>) {
+    until_stopped(&stop, |tls| read(at, tls, tx));
+}
+
+/// Runs what never ends by itself on this thread until `stop` is set.
+pub fn until_stopped<F: Future<Output = ()>>(stop: &AtomicBool, work: impl FnOnce(Tls) -> F) {
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
     let Ok(tls) = Tls::new(&[]) else { return };
-    LocalSet::new().block_on(&runtime, async move {
+    LocalSet::new().block_on(&runtime, async {
         tokio::select! {
-            () = read(at, tls, tx) => {}
+            () = work(tls) => {}
             () = async { while !stop.load(Ordering::Relaxed) { sleep(STOP_TICK).await } } => {}
         }
     });
