@@ -121,6 +121,10 @@ pub fn eventually<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
 
 /// Sends a signal by name.
 pub fn signal(pid: u32, name: &str) {
-    let sent = Command::new("sh").arg("-c").arg(format!("kill -{name} {pid}")).status().unwrap();
-    assert!(sent.success(), "kill -{name} {pid}");
+    assert!(signalled(pid, name), "kill -{name} {pid}");
+}
+
+/// Whether there was a process to signal.
+pub fn signalled(pid: u32, name: &str) -> bool {
+    Command::new("sh").arg("-c").arg(format!("kill -{name} {pid}")).status().unwrap().success()
 }

@@ -19,7 +19,7 @@ use crossterm::event::KeyCode;
 use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system};
 use tempfile::TempDir;
 
-use super::common::{PATIENCE, PROGRAM, eventually, signal};
+use super::common::{PATIENCE, PROGRAM, eventually, signal, signalled};
 
 /// A shell starts the program and writes down what a user would notice afterwards: the exit code, and the
 /// terminal's settings before and after. It outlives the signals that end the program.
@@ -273,7 +273,8 @@ impl Terminal {
 impl Drop for Terminal {
     fn drop(&mut self) {
         if self.code().is_none() && matches!(self.shell.try_wait(), Ok(None)) {
-            signal(self.pid(), "KILL");
+            // It may have ended this moment; a panic in here would hide the one that brought us here.
+            signalled(self.pid(), "KILL");
         }
         self.set_unread(false);
         let _ = self.shell.wait();
