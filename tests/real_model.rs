@@ -23,7 +23,8 @@ use candle_core::{
 use candle_transformers::models::quantized_llama::ModelWeights;
 use llmprof::{
     config::Dtype,
-    engine::candle::{Checkpoint, Decoder, WeightSource},
+    engine::candle::{Checkpoint, Decoder, Matrix, WeightSource},
+    model::spec::TensorShape,
     text::Tokenizer,
 };
 
@@ -203,7 +204,10 @@ fn quantised_logits_equal_those_of_candle_transformers() {
     let Some(model) = Model::get("quantised_logits_equal_those_of_candle_transformers") else { return };
     let prompt = model.tokenizer.prompt_ids(QUESTION, true).unwrap();
     const TOKENS: usize = 40;
-    let ours = model.decoder(&model.checkpoint, 1).step_by_step();
+    let spec = model.checkpoint.spec();
+    let ours =
+        Decoder::step_by_step(spec, Dtype::F32, &model.checkpoint, 1, 128, &Device::Cpu, &mut |_, _, _| true);
+    let ours = ours.unwrap();
     let mut oracle = model.oracle(false);
     let (mut differing_steps, mut max_difference) = (0, 0f32);
     let mut difference = |ours: &Tensor, theirs: &Tensor| {
@@ -218,6 +222,64 @@ fn quantised_logits_equal_those_of_candle_transformers() {
     });
     assert_eq!((differing_steps, max_difference), (0, 0.0), "steps with different logits, and the maximum");
     assert_eq!(expected.len(), TOKENS);
+}
+
+/// The model with its matrices in other types: as blocks, or as the plain numbers that these blocks stand for.
+struct Requantised<'a> {
+    plain: &'a Checkpoint,
+    /// Of most matrices, and of those with rows of complete blocks of 256.
+    types: [GgmlDType; 2],
+    blocks: bool,
+}
+
+impl WeightSource for Requantised<'_> {
+    fn stacked(&self, parts: &[TensorShape], dtype: Dtype) -> candle_core::Result<Tensor> {
+        self.plain.stacked(parts, dtype)
+    }
+
+    fn matrix(&self, parts: &[TensorShape], dtype: Dtype) -> candle_core::Result<Matrix> {
+        let [usual, large] = self.types;
+        let columns = parts[0].shape[1];
+        let kind = if columns.is_multiple_of(256) { large } else { usual };
+        let blocks = QTensor::quantize(&self.stacked(parts, dtype)?, kind)?;
+        match self.blocks {
+            true => Ok(Matrix::quantised(blocks)),
+            false => Ok(Matrix::plain(blocks.dequantize(&Device::Cpu)?)),
+        }
+    }
+}
+
+#[test]
+fn sixty_four_tokens_in_all_types() {
+    let Some(model) = Model::get("sixty_four_tokens_in_all_types") else { return };
+    let prompt = model.tokenizer.prompt_ids("Write a short story about a lighthouse.", true).unwrap();
+    const TOKENS: usize = 64;
+    for types in [
+        [GgmlDType::Q4_0, GgmlDType::Q2K],
+        [GgmlDType::Q4_1, GgmlDType::Q3K],
+        [GgmlDType::Q5_0, GgmlDType::Q4K],
+        [GgmlDType::Q5_1, GgmlDType::Q5K],
+        [GgmlDType::Q8_0, GgmlDType::Q6K],
+    ] {
+        let plain = model.plain();
+        let of = |blocks| model.decoder(&Requantised { plain: &plain, types, blocks }, 1);
+        let (ours, exact) = (of(true), of(false));
+        // Both see the tokens that plain numbers choose; where two are about as likely, rounding may prefer the other.
+        let mut chosen = Vec::new();
+        greedy(&prompt, TOKENS, |ids, position| {
+            let best = |logits: &Tensor| logits.argmax(D::Minus1).unwrap().to_vec1::<u32>().unwrap()[0];
+            let (found, expected) =
+                (ours.forward(ids, position).unwrap(), exact.forward(ids, position).unwrap());
+            let logits = expected.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+            let (a, b) = (best(&found), best(&expected));
+            chosen.push((a == b, logits[b as usize] - logits[a as usize]));
+            expected
+        });
+        let equal = chosen.iter().filter(|(equal, _)| *equal).count();
+        let worst = chosen.iter().map(|&(_, gap)| gap).fold(0f32, f32::max);
+        eprintln!("{types:?}: {equal} of {TOKENS} tokens equal, others at most {worst} below");
+        assert!(equal >= TOKENS - 6 && worst < 1.0, "{types:?}: {chosen:?}");
+    }
 }
 
 #[test]

@@ -22,11 +22,13 @@ use tempfile::TempDir;
 use super::common::{PATIENCE, PROGRAM, eventually, signal, signalled};
 
 /// A shell starts the program and writes down what a user would notice afterwards: the exit code, and the
-/// terminal's settings before and after. It outlives the signals that end the program.
+/// terminal's settings before and after. It outlives the signals that end the program. Its own word "Killed" does not go
+/// to the terminal: nobody may be reading there.
 const SHELL: &str = r#"
 trap : HUP INT TERM
 stty -g >before
-sh -c 'echo $$ >pid.new; mv pid.new pid; exec "$0" "$@"' "$@"
+exec 3>&2 2>/dev/null
+sh -c 'echo $$ >pid.new; mv pid.new pid; exec "$0" "$@"' "$@" 2>&3 3>&-
 echo $? >code.new
 stty -g >after 2>/dev/null
 mv code.new code

@@ -4,14 +4,20 @@
 //! For the same reason nothing public here is generic: a generic function is compiled in the crate that calls it.
 
 mod attention;
+mod blocks;
 mod gemv;
 mod ops;
+mod panels;
+mod quantised;
 mod simd;
 mod uniform;
 
 pub use attention::{QUERY_BLOCK, Sight, attention, attention_step_by_step};
+pub use blocks::Format;
 pub use gemv::gemv;
 pub use ops::{
     Activation, gated, gated_step_by_step, linear, scaled, softcapped, softcapped_step_by_step, sum, widen,
 };
+pub use panels::Panels;
+pub use quantised::{quantised_linear, quantised_rows};
 pub use uniform::{Uniform, mix64, uniform};

@@ -78,11 +78,33 @@ impl Decoder {
         device: &Device,
         progress: Progress<'_>,
     ) -> std::result::Result<Self, EngineError> {
-        let tensors = spec.tensors();
-        let total = tensors.iter().map(TensorShape::elements).sum();
-        let shapes = tensors.into_iter().map(|t| (t.name.clone(), t)).collect();
-        let norm_offset = spec.norm_offset;
-        let mut loader = Loader { shapes, source, dtype, norm_offset, device, progress, done: 0, total };
+        let loader = Loader::new(spec, dtype, source, device, progress);
+        Decoder::from(Loader { in_panels: true, ..loader }, spec, batch, capacity)
+    }
+
+    /// The same model without loops of ours: attention, activation and quantised products are candle's own operations, in
+    /// the order in which candle-transformers calls them. Slower, and bit-identical to its quantised llama: where
+    /// activations are rounded to eight bits, another order of summation leads to other tokens.
+    pub fn step_by_step(
+        spec: &ModelSpec,
+        dtype: Dtype,
+        source: &dyn WeightSource,
+        batch: usize,
+        capacity: usize,
+        device: &Device,
+        progress: Progress<'_>,
+    ) -> std::result::Result<Self, EngineError> {
+        let loader = Loader::new(spec, dtype, source, device, progress);
+        Ok(Decoder { step_by_step: true, ..Decoder::from(loader, spec, batch, capacity)? })
+    }
+
+    fn from(
+        mut loader: Loader<'_>,
+        spec: &ModelSpec,
+        batch: usize,
+        capacity: usize,
+    ) -> std::result::Result<Self, EngineError> {
+        let Loader { device, source, dtype, .. } = loader;
         let embedding = loader.matrix(&["model.embed_tokens.weight"])?;
         let layers = (0..spec.layers)
             .map(|i| Layer::new(spec, i, &mut loader, batch, capacity))
@@ -112,13 +134,6 @@ impl Decoder {
             step_by_step: false,
             listeners: Listeners::default(),
         })
-    }
-
-    /// The same model without fused loops: attention and activation are candle's own operations, in the order in
-    /// which candle-transformers calls them. Slower, and bit-identical to its quantised llama: where
-    /// activations are rounded to eight bits, another order of summation leads to other tokens.
-    pub fn step_by_step(self) -> Decoder {
-        Decoder { step_by_step: true, ..self }
     }
 
     /// Reports every operator to `listeners` from now on.
@@ -287,6 +302,8 @@ struct Loader<'a> {
     source: &'a dyn WeightSource,
     dtype: Dtype,
     norm_offset: f32,
+    /// Quantised matrices are put into the order of our products.
+    in_panels: bool,
     device: &'a Device,
     progress: Progress<'a>,
     done: u64,
@@ -310,7 +327,21 @@ fn activation(spec: &ModelSpec) -> Activation {
     }
 }
 
-impl Loader<'_> {
+impl<'a> Loader<'a> {
+    fn new(
+        spec: &ModelSpec,
+        dtype: Dtype,
+        source: &'a dyn WeightSource,
+        device: &'a Device,
+        progress: Progress<'a>,
+    ) -> Loader<'a> {
+        let tensors = spec.tensors();
+        let total = tensors.iter().map(TensorShape::elements).sum();
+        let shapes = tensors.into_iter().map(|t| (t.name.clone(), t)).collect();
+        let norm_offset = spec.norm_offset;
+        Loader { shapes, source, dtype, norm_offset, in_panels: false, device, progress, done: 0, total }
+    }
+
     fn dtype(&self) -> DType {
         candle_dtype(self.dtype)
     }
@@ -318,7 +349,9 @@ impl Loader<'_> {
     /// In the storage type of the source, otherwise in the model's type.
     fn matrix(&mut self, names: &[impl AsRef<str>]) -> std::result::Result<Matrix, EngineError> {
         let parts = self.parts(names)?;
-        Ok(self.source.matrix(&parts, self.dtype)?.to_device(self.device)?)
+        let matrix = self.source.matrix(&parts, self.dtype)?;
+        let matrix = if self.in_panels { matrix.in_panels()? } else { matrix };
+        Ok(matrix.to_device(self.device)?)
     }
 
     /// The scale of a norm, with the model's offset added.

@@ -17,6 +17,7 @@ use super::{
     checkpoint::{CheckpointError, below_each_other, candle_dtype},
     gguf_header::{read_header, size_bytes},
     gguf_metadata::Metadata,
+    matrix,
 };
 use crate::{
     config::Dtype,
@@ -111,7 +112,13 @@ impl GgufFile {
             if let Some(info) = self.tensors.get(&gguf_name(&tensor.name)) {
                 let (name, size) = match is_plain(info.ggml_dtype) {
                     true => (dtype.name().to_owned(), info.shape.elem_count() as u64 * dtype.bytes()),
-                    false => (type_name(info.ggml_dtype), size_bytes(info)),
+                    false => {
+                        let size = match *info.shape.dims() {
+                            [rows, columns] => matrix::bytes(info.ggml_dtype, rows, columns),
+                            _ => None,
+                        };
+                        (type_name(info.ggml_dtype), size.unwrap_or_else(|| size_bytes(info)))
+                    }
                 };
                 *bytes.entry(name).or_default() += size;
             }

@@ -1,8 +1,12 @@
-//! A weight matrix in memory: in the model's type, or as quantised GGUF blocks.
+//! A weight matrix in memory: in the model's type, or quantised.
 
 use std::sync::Arc;
 
-use candle_core::{Result, Tensor, quantized::QTensor};
+use candle_core::{
+    Result, Tensor,
+    quantized::{GgmlDType, QTensor},
+};
+use decoder_ops::{Format, Panels, quantised_linear, quantised_rows};
 
 /// A matrix (rows, columns) that activations are multiplied with. It may consist of several parts, stacked by
 /// rows: quantised parts of different types cannot be joined.
@@ -12,7 +16,10 @@ pub struct Matrix(Vec<Part>);
 #[derive(Clone)]
 enum Part {
     Plain(Tensor),
-    Quantised(Arc<QTensor>),
+    /// Blocks of GGUF, which candle multiplies on threads of its own.
+    Blocks(Arc<QTensor>),
+    /// The same in the order in which we multiply them.
+    Panels(Arc<Panels>),
 }
 
 impl Matrix {
@@ -21,7 +28,7 @@ impl Matrix {
     }
 
     pub fn quantised(blocks: QTensor) -> Matrix {
-        Matrix(vec![Part::Quantised(Arc::new(blocks))])
+        Matrix(vec![Part::Blocks(Arc::new(blocks))])
     }
 
     /// All of `matrices`, stacked by rows.
@@ -29,9 +36,22 @@ impl Matrix {
         Matrix(matrices.into_iter().flat_map(|matrix| matrix.0).collect())
     }
 
+    /// With quantised parts in our own order, where we multiply their type ourselves.
+    pub(super) fn in_panels(self) -> Result<Matrix> {
+        let parts = self.0.into_iter().map(|part| match &part {
+            Part::Blocks(w) => match format(w.dtype()) {
+                Some(format) => {
+                    let columns = w.shape().dims2()?.1;
+                    Ok(Part::Panels(Arc::new(Panels::new(format, &w.data()?, columns)?)))
+                }
+                None => Ok(part),
+            },
+            Part::Plain(_) | Part::Panels(_) => Ok(part),
+        });
+        Ok(Matrix(parts.collect::<Result<_>>()?))
+    }
+
     /// `x · wᵀ + bias`, for `x` (b, t, columns).
-    ///
-    /// Quantised parts are multiplied by candle, on the CPU by threads of its own (`CANDLE_NUM_THREADS`).
     pub(super) fn linear(&self, x: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
         if let [Part::Plain(w)] = self.0.as_slice() {
             return decoder_ops::linear(x, w, bias);
@@ -39,7 +59,8 @@ impl Matrix {
         let x = x.contiguous()?;
         let product = |part: &Part| match part {
             Part::Plain(w) => decoder_ops::linear(&x, w, None),
-            Part::Quantised(w) => x.apply_op1_no_bwd(w.as_ref()),
+            Part::Blocks(w) => x.apply_op1_no_bwd(w.as_ref()),
+            Part::Panels(w) => quantised_linear(&x, w),
         };
         let y = match self.0.as_slice() {
             [one] => product(one)?,
@@ -55,7 +76,8 @@ impl Matrix {
     pub(super) fn rows(&self, ids: &Tensor) -> Result<Tensor> {
         match self.0.as_slice() {
             [Part::Plain(w)] => decoder_ops::widen(&w.index_select(ids, 0)?),
-            [Part::Quantised(w)] => w.embedding(ids),
+            [Part::Blocks(w)] => w.embedding(ids),
+            [Part::Panels(w)] => quantised_rows(&ids.to_vec1()?, w),
             _ => candle_core::bail!("rows can only be read from a matrix of one part"),
         }
     }
@@ -64,15 +86,37 @@ impl Matrix {
         let moved = self.0.iter().map(|part| match part {
             Part::Plain(w) => Ok(Part::Plain(w.to_device(device)?)),
             // Blocks are read directly into their final buffer.
-            Part::Quantised(w) => Ok(Part::Quantised(Arc::clone(w))),
+            Part::Blocks(_) | Part::Panels(_) => Ok(part.clone()),
         });
         Ok(Matrix(moved.collect::<Result<_>>()?))
     }
 }
 
+/// Bytes of a matrix in memory.
+pub(super) fn bytes(dtype: GgmlDType, rows: usize, columns: usize) -> Option<u64> {
+    format(dtype).map(|format| Panels::size(format, rows, columns) as u64)
+}
+
+/// The types that we multiply ourselves.
+fn format(dtype: GgmlDType) -> Option<Format> {
+    Some(match dtype {
+        GgmlDType::Q4_0 => Format::Q4_0,
+        GgmlDType::Q4_1 => Format::Q4_1,
+        GgmlDType::Q5_0 => Format::Q5_0,
+        GgmlDType::Q5_1 => Format::Q5_1,
+        GgmlDType::Q8_0 => Format::Q8_0,
+        GgmlDType::Q2K => Format::Q2K,
+        GgmlDType::Q3K => Format::Q3K,
+        GgmlDType::Q4K => Format::Q4K,
+        GgmlDType::Q5K => Format::Q5K,
+        GgmlDType::Q6K => Format::Q6K,
+        GgmlDType::F32 | GgmlDType::F16 | GgmlDType::BF16 | GgmlDType::Q8_1 | GgmlDType::Q8K => return None,
+    })
+}
+
 #[cfg(test)]
 mod tests {
-    use candle_core::{Device, quantized::GgmlDType};
+    use candle_core::Device;
 
     use super::*;
     use crate::base::noise;
@@ -93,7 +137,9 @@ mod tests {
         let matrix = Matrix::stacked([blocks(&above, GgmlDType::Q8_0), blocks(&below, GgmlDType::Q5_1)]);
         let whole = Matrix::plain(Tensor::cat(&[above, below], 0).unwrap());
         let plain = whole.linear(&x, Some(&bias)).unwrap();
-        let diff = (matrix.linear(&x, Some(&bias)).unwrap() - plain).unwrap().abs().unwrap();
-        assert!(diff.max_all().unwrap().to_scalar::<f32>().unwrap() < 0.1);
+        for matrix in [matrix.clone(), matrix.in_panels().unwrap()] {
+            let diff = (matrix.linear(&x, Some(&bias)).unwrap() - &plain).unwrap().abs().unwrap();
+            assert!(diff.max_all().unwrap().to_scalar::<f32>().unwrap() < 0.1);
+        }
     }
 }
