@@ -72,7 +72,8 @@ fn prometheus_reads_the_metrics_of_a_run() {
         .spawn();
     let _prometheus = Ended(prometheus.expect("prometheus"));
     let query = |text: &str| -> Option<f64> {
-        let answer: Value = serde_json::from_str(&get(theirs, &format!("/api/v1/query?query={text}"))?).ok()?;
+        let answer: Value =
+            serde_json::from_str(&get(theirs, &format!("/api/v1/query?query={text}"))?).ok()?;
         answer["data"]["result"][0]["value"][1].as_str()?.parse().ok()
     };
     // The machine writes 2,000 tokens a second; two scrapes show that they are counted.

@@ -5,7 +5,7 @@ use std::{
     net::{TcpListener, TcpStream},
     path::Path,
     process::{Command, Output},
-    sync::atomic::{AtomicU32, Ordering},
+    sync::atomic::{AtomicBool, AtomicU32, Ordering},
     thread,
     time::Duration,
 };
@@ -101,6 +101,11 @@ fn a_recording_is_a_trace() {
 
 /// Answers every request to `/v1/models` well, and every other by `script`.
 fn bad_server(script: impl Fn(&mut TcpStream) + Send + Sync + 'static) -> String {
+    scripted(move |stream, _| script(stream))
+}
+
+/// As [`bad_server`], with the path that was asked for.
+fn scripted(script: impl Fn(&mut TcpStream, &str) + Send + Sync + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let script = std::sync::Arc::new(script);
@@ -124,7 +129,8 @@ fn bad_server(script: impl Fn(&mut TcpStream) + Send + Sync + 'static) -> String
                         body.len()
                     );
                 } else {
-                    script(&mut stream);
+                    let head = text(&seen);
+                    script(&mut stream, head.split(' ').nth(1).unwrap_or_default());
                 }
             });
         }
@@ -333,4 +339,131 @@ fn gpus_are_read_from_a_dcgm_exporter() {
         llmprof(dir.path(), &["watch", "--dcgm", "http://127.0.0.1:1", "--for", "1"]).output().unwrap();
     assert_eq!(nothing.status.code(), Some(1));
     assert!(text(&nothing.stderr).contains("DCGM"), "{}", text(&nothing.stderr));
+}
+
+/// What a server does that makes some chunks late.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Trouble {
+    /// It stands still at times, for no reason that can be seen.
+    Stands,
+    Preempts,
+    FullCache,
+    Throttled,
+    /// A prompt stops all other answers until its first token is there.
+    Prefill,
+    /// A step takes longer the more answers there are.
+    LargerBatch,
+}
+
+/// A server with one trouble: chunks every 10 ms, and of each request some 150 ms late.
+fn troubled(trouble: Trouble) -> String {
+    let (preemptions, prefilling, streams) = (AtomicU32::new(0), AtomicBool::new(false), AtomicU32::new(0));
+    let page = |stream: &mut TcpStream, body: &str| {
+        let _ = write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+    };
+    scripted(move |stream, path| match path {
+        "/metrics" => {
+            let full = if trouble == Trouble::FullCache { 0.99 } else { 0.2 };
+            let body = format!(
+                "vllm:num_requests_running 1\nvllm:num_requests_waiting 0\nvllm:kv_cache_usage_perc {full}\n\
+                 vllm:num_preemptions_total {}\n",
+                preemptions.load(Ordering::SeqCst)
+            );
+            page(stream, &body);
+        }
+        "/dcgm" => {
+            let label = r#"gpu="0",UUID="GPU-1",modelName="NVIDIA H200""#;
+            let body = format!(
+                "DCGM_FI_DEV_SM_CLOCK{{{label}}} 1400\nDCGM_FI_DEV_GPU_UTIL{{{label}}} 100\nDCGM_FI_DEV_POWER_USAGE{{{label}}} 699\n\
+                 DCGM_FI_DEV_MAX_SM_CLOCK{{{label}}} 1980\nDCGM_FI_DEV_CLOCKS_EVENT_REASONS{{{label}}} 4\n"
+            );
+            page(stream, &body);
+        }
+        _ => {
+            let _ = stream.write_all(STREAM.as_bytes());
+            if trouble == Trouble::Prefill {
+                prefilling.store(true, Ordering::SeqCst);
+                thread::sleep(Duration::from_millis(150));
+            }
+            streams.fetch_add(1, Ordering::SeqCst);
+            // The first request is the longest, so that most chunks come while it is alone.
+            let stands = matches!(
+                trouble,
+                Trouble::Stands | Trouble::Preempts | Trouble::FullCache | Trouble::Throttled
+            );
+            for chunk in 0..120 {
+                if stream.write_all(CHUNK.as_bytes()).is_err() {
+                    break;
+                }
+                if chunk == 0 {
+                    prefilling.store(false, Ordering::SeqCst);
+                }
+                let others = streams.load(Ordering::SeqCst) - 1;
+                let step = if trouble == Trouble::LargerBatch { 10 + 30 * u64::from(others) } else { 10 };
+                thread::sleep(Duration::from_millis(step));
+                if stands && chunk % 40 == 30 {
+                    preemptions.fetch_add(u32::from(trouble == Trouble::Preempts), Ordering::SeqCst);
+                    thread::sleep(Duration::from_millis(150));
+                }
+                while prefilling.load(Ordering::SeqCst) {
+                    thread::sleep(Duration::from_millis(1));
+                }
+            }
+            streams.fetch_sub(1, Ordering::SeqCst);
+            let _ = stream.write_all(b"data: [DONE]\n\n");
+        }
+    })
+}
+
+/// What most of the time that late chunks cost is put down to.
+fn cause_of(trouble: Trouble) -> String {
+    let url = troubled(trouble);
+    let dir = tempfile::tempdir().unwrap();
+    let dcgm = format!("telemetry.dcgm={url}/dcgm");
+    let mut more = vec!["infer.max_new_tokens=120", "runtime.warmup=0", "runtime.requests=4"];
+    match trouble {
+        Trouble::Throttled => more.push(&dcgm),
+        Trouble::Prefill => more.extend(["runtime.load.arrivals=constant", "runtime.load.rate=1.5"]),
+        // One at a time for three seconds, then three together.
+        Trouble::LargerBatch => {
+            let at =
+                |ms: u32| format!("{{\"timestamp\": {ms}, \"input_length\": 16, \"output_length\": 120}}\n");
+            let trace: String = [0, 1500, 3000, 4500, 4600, 4700].map(at).concat();
+            std::fs::write(dir.path().join("trace.jsonl"), trace).unwrap();
+            let trace =
+                ["runtime.load.arrivals=trace", "runtime.load.trace=trace.jsonl", "runtime.requests=null"];
+            more.extend(trace);
+        }
+        _ => {}
+    }
+    let output = load(dir.path(), &url, &more);
+    assert_eq!(output.status.code(), Some(0), "{trouble:?}: {}", text(&output.stderr));
+    let run: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let late = &run["server"]["late_chunks"];
+    let share = late["share"].as_f64().unwrap_or_default();
+    assert!((0.02..0.9).contains(&share), "{trouble:?}: {late}");
+    let lost = |cause: &Value| cause["lost_ms"].as_f64().unwrap();
+    let causes = late["causes"].as_object().unwrap();
+    let most = causes.iter().max_by(|a, b| lost(a.1).total_cmp(&lost(b.1)));
+    println!("{trouble:?}: {late}");
+    most.map(|(name, _)| name.clone()).unwrap_or_default()
+}
+
+#[test]
+fn late_chunks_are_put_down_to_what_the_server_did() {
+    // They sleep most of the time.
+    thread::scope(|scope| {
+        let runs = [
+            (Trouble::Stands, "unknown"),
+            (Trouble::Preempts, "preemption"),
+            (Trouble::FullCache, "kv_pressure"),
+            (Trouble::Throttled, "throttling"),
+            (Trouble::Prefill, "prefill"),
+            (Trouble::LargerBatch, "batch_growth"),
+        ]
+        .map(|(trouble, cause)| (scope.spawn(move || cause_of(trouble)), trouble, cause));
+        for (run, trouble, cause) in runs {
+            assert_eq!(run.join().unwrap(), cause, "{trouble:?}");
+        }
+    });
 }

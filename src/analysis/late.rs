@@ -123,6 +123,7 @@ pub struct LateChunks {
     facts: VecDeque<Fact>,
     last_server: Option<Stamp>,
     last_client: Option<Stamp>,
+    last_gpu: Option<Stamp>,
     lost: [Lost; LateCause::ALL.len()],
 }
 
@@ -173,9 +174,13 @@ impl LateChunks {
         }
     }
 
-    /// The GPU was slowed down.
-    pub fn throttled(&mut self, t: Stamp) {
-        self.fact(t - AROUND, t + AROUND, What::Throttled);
+    /// A reading of the GPU: whether it is slowed down. It stands for the time since the one before.
+    pub fn gpu(&mut self, t: Stamp, is_slowed: bool) {
+        let last = self.last_gpu.replace(t).unwrap_or(t - AROUND);
+        if is_slowed {
+            let from = last.min(t - AROUND).max(t - SETTLE);
+            self.fact(from, t + AROUND, What::Throttled);
+        }
     }
 
     fn fact(&mut self, from: Stamp, to: Stamp, what: What) {
@@ -279,7 +284,7 @@ mod tests {
     fn each_cause_is_found() {
         for (expected, meanwhile, streams) in [
             (LateCause::Unknown, (|_| {}) as fn(&mut LateChunks), 2),
-            (LateCause::Throttling, |late| late.throttled(at(2050)), 2),
+            (LateCause::Throttling, |late| late.gpu(at(2050), true), 2),
             (LateCause::Preemption, |late| late.server(at(2500), Some(1.0), Some(0.99)), 2),
             (LateCause::KvPressure, |late| late.server(at(2500), Some(0.0), Some(0.99)), 2),
             (LateCause::Prefill, |late| late.first_chunk(at(2058), 7), 2),
@@ -298,7 +303,7 @@ mod tests {
     #[test]
     fn what_happened_at_another_time_is_no_cause() {
         let elsewhere = |late: &mut LateChunks| {
-            late.throttled(at(1500));
+            late.gpu(at(1500), true);
             late.first_chunk(at(1990), 7);
             // Its own first chunk is not another request's.
             late.first_chunk(at(2050), 0);
@@ -327,7 +332,7 @@ mod tests {
                 late.chunk(at(t), at(t + gap), request, streams);
                 t += gap;
                 match fact {
-                    0 => late.throttled(at(t)),
+                    0 => late.gpu(at(t), true),
                     1 => late.first_chunk(at(t), request),
                     2 => late.server(at(t), Some(1.0), Some(1.0)),
                     3 => late.client(at(t), Duration::from_millis(gap)),

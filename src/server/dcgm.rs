@@ -139,12 +139,8 @@ async fn read(at: MetricsAt, tls: Tls, tx: EventTx) {
                 }
                 tx.send(Event::GpuFound(Box::new(info)));
             }
-            // The same page again is no new reading.
-            if known.get(&gpu) != Some(&sample) {
-                is_new = true;
-                known.insert(gpu, sample);
-                tx.send(Event::GpuSample(Box::new(sample)));
-            }
+            is_new |= known.insert(gpu, sample) != Some(sample);
+            tx.send(Event::GpuSample(Box::new(sample)));
         }
         if is_new {
             let pause = changed.elapsed();

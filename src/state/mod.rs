@@ -157,8 +157,8 @@ impl RunState {
             Event::GpuSample(sample) => {
                 let main = self.main_gpu().map(|gpu| gpu.info.index);
                 if main == Some(sample.gpu) {
-                    if self.server.is_there() && reasons::faults(sample.reasons.unwrap_or(0)) != 0 {
-                        self.server.late.throttled(t);
+                    if self.server.is_there() {
+                        self.server.late.gpu(t, reasons::faults(sample.reasons.unwrap_or(0)) != 0);
                     }
                     self.flight.gpu_sample(t, sample, self.trail.count());
                 }
