@@ -9,6 +9,7 @@ use std::{
     os::unix::{fs::symlink, net::UnixListener},
     path::{Path, PathBuf},
     process::{Command, Stdio},
+    time::Duration,
 };
 
 use common::{Said, eventually, program, record, run, run_dirs, said};
@@ -18,6 +19,7 @@ use llmprof::{
     config::ThemeName,
     event::Envelope,
     report::NAMES,
+    server::{KnownServer, Timing},
     state::RunState,
     tui::{
         export::Contents,
@@ -42,9 +44,14 @@ type Pointer = (String, String);
 
 /// The recording with every string that may be any text made hostile.
 fn hostile_recording() -> String {
+    hostile(DEMO, 15)
+}
+
+/// The same of any recording with more than `fields` such strings.
+fn hostile(recording: &str, fields: usize) -> String {
     let mut may_be_anything: HashMap<Pointer, bool> = HashMap::new();
     let mut out = String::new();
-    for line in DEMO.lines() {
+    for line in recording.lines() {
         let mut value: Value = serde_json::from_str(line).unwrap();
         let kind = value["e"].as_object().and_then(|event| event.keys().next().cloned()).unwrap_or_default();
         for path in strings(&value) {
@@ -64,7 +71,7 @@ fn hostile_recording() -> String {
         out.push('\n');
     }
     let hostile = may_be_anything.values().filter(|any| **any).count();
-    assert!(hostile > 15, "only {hostile} fields of the recording are text");
+    assert!(hostile > fields, "only {hostile} fields of the recording are text");
     out
 }
 
@@ -282,8 +289,46 @@ fn no_command_prints_or_writes_what_acts() {
 
 #[test]
 fn no_screen_shows_what_acts() {
+    assert_safe_screens(&hostile_recording());
+}
+
+/// Names, errors and metrics of servers are texts of others too.
+#[test]
+fn nothing_of_a_server_acts() {
+    let timing =
+        Timing { ttft: Duration::from_millis(5), itl: Duration::from_millis(2), tokens_per_chunk: 1 };
+    let server = KnownServer::start(timing).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let url = format!("runtime.server.url=http://{}", server.address);
+    let load = ["run", "--quiet", "runtime=openai", "telemetry=none", "profiling=none", "runtime.requests=8"];
+    let more = ["infer.max_new_tokens=8", "hydra.run.dir=load", &url];
+    assert_eq!(run(dir.path(), &[&load[..], &more].concat()).code, 0);
+    let events = hostile(&fs::read_to_string(dir.path().join("load/events.ndjson")).unwrap(), 8);
+    // Another kind of engine has no such documents.
+    let events = events.replacen(&kind_of_engine(&events), "server", 1);
+    assert_safe_screens(&events);
+    run_of(&dir.path().join("foreign"), &events);
+    let said = run(dir.path(), &["report", "foreign"]);
+    assert_eq!(said.code, 0, "{}", said.err);
+    assert_safe("report", &(said.out + &said.err));
+    assert!(assert_safe_documents(&dir.path().join("foreign")) > 8);
+    assert!(dir.path().join("foreign/vllm_bench.json").exists(), "with those of servers");
+    for command in [&["compare", "foreign", "load"][..], &["replay", "foreign", "--headless"]] {
+        let said = run(dir.path(), command);
+        assert_safe(&command.join(" "), &(said.out + &said.err));
+    }
+}
+
+/// As the first event has it, in JSON.
+fn kind_of_engine(events: &str) -> String {
+    let start: Value = serde_json::from_str(events.lines().next().unwrap()).unwrap();
+    let kind = start.pointer("/e/run_started/engine").and_then(Value::as_str).expect("an engine");
+    serde_json::to_string(kind).unwrap().trim_matches('"').to_owned()
+}
+
+fn assert_safe_screens(recording: &str) {
     let mut state = RunState::default();
-    for line in hostile_recording().lines() {
+    for line in recording.lines() {
         state.apply(&serde_json::from_str::<Envelope>(line).unwrap());
     }
     let theme = Theme::new(ThemeName::Dark, Depth::True, Glyphs::UNICODE);

@@ -194,7 +194,7 @@ fn a_server_that_is_not_there_is_said_to_be_so() {
     let dir = tempfile::tempdir().unwrap();
     let output = load(dir.path(), "http://127.0.0.1:9", &["runtime.server.ready_s=0.3"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).contains("http://127.0.0.1:9 does not answer"), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("http://127.0.0.1:9 is not ready"), "{}", text(&output.stderr));
     let none = llmprof(dir.path(), &["run", "runtime=openai"]).output().unwrap();
     assert_eq!(none.status.code(), Some(2));
     assert!(text(&none.stderr).contains("runtime.server.url"), "{}", text(&none.stderr));

@@ -17,7 +17,7 @@ const MAX_LIST_BYTES: usize = 1 << 20;
 #[derive(Debug, Error)]
 pub enum NotReady {
     #[error(
-        "{url} does not answer: {cause}. Start the server, or correct runtime.server.url; runtime.server.ready_s is how long to wait"
+        "{url} is not ready: {cause}. Start the server, or correct runtime.server.url; runtime.server.ready_s is how long to wait"
     )]
     NoAnswer { url: String, cause: String },
     #[error(
