@@ -278,9 +278,20 @@ impl RunState {
         self.metrics().for_each(|metrics| metrics.to = now);
     }
 
-    /// The latencies of `metrics` by name. Several tokens in a chunk of a server's answer: what is measured are the gaps between chunks.
+    /// What the time between tokens is called. Several tokens in a chunk of a server's answer: what is measured are the gaps
+    /// between chunks.
+    pub fn gap_name(&self) -> &'static str {
+        if self.server.gaps_are_itl() { "ITL" } else { "chunk gap" }
+    }
+
+    /// The same in five columns.
+    pub fn short_gap_name(&self) -> &'static str {
+        if self.server.gaps_are_itl() { "ITL" } else { "gap" }
+    }
+
+    /// The latencies of `metrics` by name.
     pub fn latencies<'a>(&self, metrics: &'a Metrics) -> Vec<(&'static str, &'a Distribution)> {
-        metrics.latencies(if self.server.gaps_are_itl() { "ITL" } else { "chunk gap" })
+        metrics.latencies(self.gap_name())
     }
 
     /// All metrics of the run and of the window.

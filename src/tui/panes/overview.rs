@@ -59,8 +59,12 @@ impl Widget for OverviewPane<'_> {
         .areas(right);
         latency(view, table, buf);
         if wide {
-            Histogram { distribution: &view.state.total.itl, title: "ITL", theme: view.theme }
-                .render(rest, buf);
+            Histogram {
+                distribution: &view.state.total.itl,
+                title: view.state.gap_name(),
+                theme: view.theme,
+            }
+            .render(rest, buf);
         }
         draw_verdict(view, below, buf);
     }
@@ -370,7 +374,7 @@ fn latency(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let rows = [
         ("TTFT", &total.ttft, Some(&total.device_prefill)),
         ("TPOT", &total.tpot, None),
-        ("ITL", &total.itl, Some(&total.device_step)),
+        (view.state.short_gap_name(), &total.itl, Some(&total.device_step)),
         ("E2E", &total.e2e, None),
     ];
     let cell = |ms: Option<f64>, style| {
@@ -419,7 +423,8 @@ fn in_few_lines(view: &View<'_>, area: Rect, buf: &mut Buffer) {
         ],
         area.width,
     )];
-    let rows = [("TTFT", &total.ttft), ("TPOT", &total.tpot), ("ITL", &total.itl), ("E2E", &total.e2e)];
+    let gap = (view.state.short_gap_name(), &total.itl);
+    let rows = [("TTFT", &total.ttft), ("TPOT", &total.tpot), gap, ("E2E", &total.e2e)];
     // The last one only where the device and the verdict fit too.
     for (name, d) in rows.into_iter().take(if area.height > 6 { 4 } else { 3 }) {
         let ms = |v: Option<f64>| v.map_or_else(|| none.to_owned(), millis);

@@ -79,7 +79,7 @@ const MIN_SIDE: u16 = 30;
 const MIN_MAIN: u16 = 80;
 
 fn histogram<'a>(view: &View<'a>) -> Histogram<'a> {
-    Histogram { distribution: &view.state.total.itl, title: "ITL", theme: view.theme }
+    Histogram { distribution: &view.state.total.itl, title: view.state.gap_name(), theme: view.theme }
 }
 
 /// The median ITL.
@@ -104,7 +104,10 @@ pub fn strip_box(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let slowest = window.tokens.iter().filter(|m| !m.first).map(|m| m.gap_ns).max();
     let aside = slowest
         .filter(|_| area.width as usize > 40 + window.title.chars().count())
-        .map(|ns| format!("ITL median {} · max {}", millis(median_ms(view)), millis(ns as f64 / 1e6)))
+        .map(|ns| {
+            let (median, most) = (millis(median_ms(view)), millis(ns as f64 / 1e6));
+            format!("{} median {median} · max {most}", view.state.gap_name())
+        })
         .unwrap_or_default();
     let inner = draw_box(theme, (&window.title, &aside), area, buf);
     if window.tokens.is_empty() {
@@ -174,7 +177,8 @@ fn itl_ticks(view: &View<'_>, median: f64, labels: Rect, cells: Rect, buf: &mut 
             buf[(x, y)].set_symbol(line).set_style(theme.border);
         });
     }
-    let unit = Line::styled("ITL ms", theme.dim).right_aligned();
+    let unit = format!("{} ms", view.state.short_gap_name());
+    let unit = Line::styled(unit, theme.dim).right_aligned();
     unit.render(Rect { height: 1, ..labels }, buf);
 }
 
@@ -365,7 +369,7 @@ fn cursor_box(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let gap = mark.gap_ns as f64 / 1e6;
     let mut parts = vec![
         label_value(theme, " at", &format!("{:.3}", mark.t.secs()), "s"),
-        label_value(theme, if mark.first { "TTFT" } else { "ITL" }, &millis(gap), ""),
+        label_value(theme, if mark.first { "TTFT" } else { view.state.gap_name() }, &millis(gap), ""),
         label_value(theme, "request", &mark.request.to_string(), if mark.warmup { "(warm-up)" } else { "" }),
         label_value(theme, "id", &mark.id.to_string(), ""),
     ];
