@@ -3,21 +3,23 @@
 use std::{
     collections::{BTreeMap, HashMap},
     fs::File,
+    io::{Read, Seek, SeekFrom},
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
 };
 
 use candle_core::{
     Device, Result, Tensor,
-    quantized::{GgmlDType, QStorage, QTensor, gguf_file::TensorInfo},
+    quantized::{QStorage, QTensor},
 };
+use decoder_ops::{Panels, quantised_rows};
+use serde_json::json;
 
 use super::{
     Matrix,
     checkpoint::{CheckpointError, below_each_other, candle_dtype},
-    gguf_header::{read_header, size_bytes},
+    gguf_header::{Kind, TensorInfo, read_header},
     gguf_metadata::Metadata,
-    matrix,
 };
 use crate::{
     config::Dtype,
@@ -27,6 +29,9 @@ use crate::{
 
 /// Divisors of the rotary frequencies: Llama 3's rotary scaling in GGUF.
 const ROPE_DIVISORS: &str = "rope_freqs.weight";
+/// The same for short and for long contexts: Phi-3's.
+const ROPE_FACTORS: [(&str, &str); 2] =
+    [("short_factor", "rope_factors_short.weight"), ("long_factor", "rope_factors_long.weight")];
 
 /// A GGUF file whose header has been read.
 pub(super) struct GgufFile {
@@ -48,7 +53,7 @@ impl std::fmt::Debug for GgufFile {
 
 /// Rows of one tensor as stored in the file, in the order of our decoder.
 struct Blocks {
-    dtype: GgmlDType,
+    kind: Kind,
     bytes: Vec<u8>,
     rows: usize,
 }
@@ -56,18 +61,32 @@ struct Blocks {
 impl GgufFile {
     /// Reads the header; tensors are read on request.
     pub fn open(path: &Path) -> std::result::Result<Self, CheckpointError> {
-        let (file, content) = read_header(path)?;
-        let metadata = Metadata { file: path, entries: &content.metadata };
-        let config = metadata.hf_config(&content.tensor_infos)?;
-        Ok(GgufFile {
+        let (file, header) = read_header(path)?;
+        let metadata = Metadata { file: path, entries: &header.metadata };
+        let config = metadata.hf_config(&header.tensors)?;
+        let attention_factor = metadata.attention_factor();
+        let mut opened = GgufFile {
             path: path.to_owned(),
             file: Mutex::new(file.into_inner()),
             interleaved: config["model_type"] == "llama",
             config,
             vocabulary: metadata.vocabulary(),
-            tensors: content.tensor_infos,
-            data_offset: content.tensor_data_offset,
-        })
+            tensors: header.tensors,
+            data_offset: header.data_offset,
+        };
+        if ROPE_FACTORS.iter().all(|(_, tensor)| opened.tensors.contains_key(*tensor)) {
+            let mut scaling = json!({"rope_type": "longrope", "attention_factor": attention_factor});
+            for (key, tensor) in ROPE_FACTORS {
+                let unreadable = |e: candle_core::Error| CheckpointError::Corrupt {
+                    file: path.to_owned(),
+                    format: "GGUF",
+                    cause: e.to_string(),
+                };
+                scaling[key] = json!(opened.vector(tensor).map_err(unreadable)?);
+            }
+            opened.config["rope_scaling"] = scaling;
+        }
+        Ok(opened)
     }
 
     /// The shape from the metadata.
@@ -84,12 +103,12 @@ impl GgufFile {
     pub fn check(&self, spec: &ModelSpec) -> std::result::Result<(), CheckpointError> {
         let file = || self.path.clone();
         for TensorShape { name, shape } in spec.tensors() {
-            let tensor = gguf_name(&name);
+            let tensor = gguf_name(spec, &name);
             let Some(info) = self.tensors.get(&tensor) else {
                 return Err(CheckpointError::MissingTensor { file: file(), tensor });
             };
-            if info.shape.dims() != shape {
-                let got = info.shape.dims().to_vec();
+            if info.shape != shape {
+                let got = info.shape.clone();
                 return Err(CheckpointError::WrongShape { file: file(), tensor, got, wanted: shape });
             }
         }
@@ -109,16 +128,14 @@ impl GgufFile {
     fn bytes_by_type(&self, spec: &ModelSpec, dtype: Dtype) -> BTreeMap<String, u64> {
         let mut bytes = BTreeMap::new();
         for tensor in spec.tensors() {
-            if let Some(info) = self.tensors.get(&gguf_name(&tensor.name)) {
-                let (name, size) = match is_plain(info.ggml_dtype) {
-                    true => (dtype.name().to_owned(), info.shape.elem_count() as u64 * dtype.bytes()),
-                    false => {
-                        let size = match *info.shape.dims() {
-                            [rows, columns] => matrix::bytes(info.ggml_dtype, rows, columns),
-                            _ => None,
-                        };
-                        (type_name(info.ggml_dtype), size.unwrap_or_else(|| size_bytes(info)))
+            if let Some(info) = self.tensors.get(&gguf_name(spec, &tensor.name)) {
+                let numbers = tensor.elements();
+                let (name, size) = match (info.kind, info.shape.as_slice()) {
+                    (Kind::Quantised(format), &[rows, columns]) => {
+                        (info.kind.name(), Panels::size(format, rows, columns) as u64)
                     }
+                    (kind, _) if kind.is_plain() => (dtype.name().to_owned(), numbers * dtype.bytes()),
+                    (kind, _) => (kind.name(), info.size().unwrap_or(u64::MAX)),
                 };
                 *bytes.entry(name).or_default() += size;
             }
@@ -128,7 +145,14 @@ impl GgufFile {
 
     /// The tensors, dequantised.
     pub fn stacked(&self, spec: &ModelSpec, parts: &[TensorShape], dtype: Dtype) -> Result<Tensor> {
-        let read = |part: &TensorShape| self.plain(&self.blocks(spec, part)?, &part.shape, dtype);
+        let read = |part: &TensorShape| {
+            let plain = self.blocks(spec, part)?.plain(&part.shape, dtype)?;
+            // The file has scales of norms with the model's offset added.
+            match part.name.ends_with("norm.weight") && spec.norm_offset != 0.0 {
+                true => plain - f64::from(spec.norm_offset),
+                false => Ok(plain),
+            }
+        };
         below_each_other(parts.iter().map(read).collect::<Result<_>>()?)
     }
 
@@ -139,55 +163,80 @@ impl GgufFile {
         for part in parts {
             let next = self.blocks(spec, part)?;
             match runs.last_mut() {
-                Some(last) if last.dtype == next.dtype => {
+                Some(last) if last.kind == next.kind => {
                     last.bytes.extend_from_slice(&next.bytes);
                     last.rows += next.rows;
                 }
                 _ => runs.push(next),
             }
         }
-        let matrices = runs.iter().map(|run| match is_plain(run.dtype) {
-            true => self.plain(run, &[run.rows, columns], dtype).map(Matrix::plain),
-            false => run.tensor(&[run.rows, columns]).map(Matrix::quantised),
+        let matrices = runs.iter().map(|run| match run.kind {
+            kind if kind.is_plain() => run.plain(&[run.rows, columns], dtype).map(Matrix::plain),
+            // candle does not know all types.
+            Kind::Quantised(format) if run.kind.candle().is_none() => {
+                Panels::new(format, &run.bytes, columns).map(Matrix::panels)
+            }
+            _ => run.tensor(&[run.rows, columns]).map(Matrix::quantised),
         });
         Ok(Matrix::stacked(matrices.collect::<Result<Vec<_>>>()?))
     }
 
     pub fn rope_divisors(&self) -> Result<Option<Vec<f32>>> {
-        match self.tensors.get(ROPE_DIVISORS) {
-            Some(info) => self.read(info)?.dequantize(&Device::Cpu)?.to_vec1().map(Some),
-            None => Ok(None),
-        }
+        self.tensors.contains_key(ROPE_DIVISORS).then(|| self.vector(ROPE_DIVISORS)).transpose()
     }
 
-    fn plain(&self, blocks: &Blocks, shape: &[usize], dtype: Dtype) -> Result<Tensor> {
-        blocks.tensor(shape)?.dequantize(&Device::Cpu)?.to_dtype(candle_dtype(dtype))
+    /// All values of a small tensor.
+    fn vector(&self, name: &str) -> Result<Vec<f32>> {
+        let Some(info) = self.tensors.get(name) else { candle_core::bail!("no tensor {name}") };
+        let blocks = Blocks { kind: info.kind, bytes: self.read(info)?, rows: 1 };
+        blocks.plain(&info.shape, Dtype::F32)?.flatten_all()?.to_vec1()
     }
 
-    fn read(&self, info: &TensorInfo) -> Result<QTensor> {
+    /// The bytes of a tensor. The header was checked against the file's length.
+    fn read(&self, info: &TensorInfo) -> Result<Vec<u8>> {
+        let Some(size) = info.size() else { candle_core::bail!("a tensor of an unknown size") };
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        info.read(&mut *file, self.data_offset, &Device::Cpu)
+        file.seek(SeekFrom::Start(self.data_offset + info.offset))?;
+        let mut bytes = vec![0; size as usize];
+        file.read_exact(&mut bytes)?;
+        Ok(bytes)
     }
 
     fn blocks(&self, spec: &ModelSpec, part: &TensorShape) -> Result<Blocks> {
-        let name = gguf_name(&part.name);
+        let name = gguf_name(spec, &part.name);
         let Some(info) = self.tensors.get(&name) else { candle_core::bail!("no tensor {name}") };
-        let tensor = self.read(info)?;
         let rows = part.shape.first().copied().unwrap_or(1);
-        let bytes = tensor.data()?;
+        let bytes = self.read(info)?;
         let turned = part.name.contains("self_attn.q_proj") || part.name.contains("self_attn.k_proj");
         let bytes = match self.interleaved && turned {
             true => halves_from_pairs(&bytes, rows, spec.head_dim),
-            false => bytes.into_owned(),
+            false => bytes,
         };
-        Ok(Blocks { dtype: info.ggml_dtype, bytes, rows })
+        Ok(Blocks { kind: info.kind, bytes, rows })
     }
 }
 
 impl Blocks {
     fn tensor(&self, shape: &[usize]) -> Result<QTensor> {
-        let storage = QStorage::from_data((&self.bytes).into(), &Device::Cpu, self.dtype)?;
+        let Some(dtype) = self.kind.candle() else {
+            candle_core::bail!("candle has no {}", self.kind.name())
+        };
+        let storage = QStorage::from_data((&self.bytes).into(), &Device::Cpu, dtype)?;
         QTensor::new(storage, shape)
+    }
+
+    /// As plain numbers.
+    fn plain(&self, shape: &[usize], dtype: Dtype) -> Result<Tensor> {
+        let plain = match self.kind {
+            Kind::Quantised(format) if self.kind.candle().is_none() => {
+                let columns = shape.last().copied().unwrap_or(1);
+                let panels = Panels::new(format, &self.bytes, columns)?;
+                let rows: Vec<u32> = (0..panels.shape().0 as u32).collect();
+                quantised_rows(&rows, &panels)?.reshape(shape)?
+            }
+            _ => self.tensor(shape)?.dequantize(&Device::Cpu)?,
+        };
+        plain.to_dtype(candle_dtype(dtype))
     }
 }
 
@@ -206,38 +255,35 @@ fn halves_from_pairs(bytes: &[u8], rows: usize, head_dim: usize) -> Vec<u8> {
     out
 }
 
-pub(super) fn is_plain(dtype: GgmlDType) -> bool {
-    matches!(dtype, GgmlDType::F32 | GgmlDType::F16 | GgmlDType::BF16)
-}
-
-/// As llama.cpp writes it, in lower case: `q4_1`, `q6_k`.
-pub(super) fn type_name(dtype: GgmlDType) -> String {
-    format!("{dtype:?}").replace('K', "_K").to_lowercase()
-}
-
 /// The GGUF name of a tensor of a Hugging Face checkpoint.
-fn gguf_name(name: &str) -> String {
+fn gguf_name(spec: &ModelSpec, name: &str) -> String {
     const OUTER: [(&str, &str); 3] =
         [("model.embed_tokens.", "token_embd."), ("model.norm.", "output_norm."), ("lm_head.", "output.")];
-    const INNER: [(&str, &str); 11] = [
+    const INNER: [(&str, &str); 14] = [
         ("input_layernorm.", "attn_norm."),
+        ("self_attn.qkv_proj.", "attn_qkv."),
         ("self_attn.q_proj.", "attn_q."),
         ("self_attn.k_proj.", "attn_k."),
         ("self_attn.v_proj.", "attn_v."),
         ("self_attn.o_proj.", "attn_output."),
         ("self_attn.q_norm.", "attn_q_norm."),
         ("self_attn.k_norm.", "attn_k_norm."),
-        ("post_attention_layernorm.", "ffn_norm."),
+        ("pre_feedforward_layernorm.", "ffn_norm."),
+        ("post_feedforward_layernorm.", "post_ffw_norm."),
         ("mlp.gate_proj.", "ffn_gate."),
         ("mlp.up_proj.", "ffn_up."),
+        ("mlp.gate_up_proj.", "ffn_up."),
         ("mlp.down_proj.", "ffn_down."),
     ];
+    // The norm after attention is before the MLP, or, where there is another before it, of attention's output.
+    let after_attention = if spec.post_norms { "post_attention_norm." } else { "ffn_norm." };
+    let inner_names = [&INNER[..], &[("post_attention_layernorm.", after_attention)]].concat();
     let renamed = |name: &str, table: &[(&str, &str)]| {
         table.iter().find_map(|(from, to)| name.strip_prefix(from).map(|rest| format!("{to}{rest}")))
     };
     match name.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.')) {
         Some((layer, inner)) => {
-            let inner = renamed(inner, &INNER).unwrap_or_else(|| inner.to_owned());
+            let inner = renamed(inner, &inner_names).unwrap_or_else(|| inner.to_owned());
             format!("blk.{layer}.{inner}")
         }
         None => renamed(name, &OUTER).unwrap_or_else(|| name.to_owned()),
@@ -250,6 +296,16 @@ mod tests {
 
     #[test]
     fn names() {
+        let config = |family: &str| {
+            json!({
+                "model_type": family, "vocab_size": 96, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+                "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32, "rms_norm_eps": 1e-5,
+                "max_position_embeddings": 64,
+            })
+        };
+        let [llama, gemma] = ["llama", "gemma2"].map(|family| ModelSpec::from_hf(&config(family)).unwrap());
+        let norm = "model.layers.3.post_attention_layernorm.weight";
+        assert_eq!(gguf_name(&gemma, norm), "blk.3.post_attention_norm.weight");
         let table = [
             ("model.embed_tokens.weight", "token_embd.weight"),
             ("lm_head.weight", "output.weight"),
@@ -259,10 +315,8 @@ mod tests {
             ("model.layers.3.post_attention_layernorm.weight", "blk.3.ffn_norm.weight"),
         ];
         for (hf, gguf) in table {
-            assert_eq!(gguf_name(hf), gguf);
+            assert_eq!(gguf_name(&llama, hf), gguf);
         }
-        assert_eq!(type_name(GgmlDType::Q4_1), "q4_1");
-        assert_eq!(type_name(GgmlDType::Q6K), "q6_k");
     }
 
     #[test]

@@ -2,13 +2,21 @@
 
 use std::{collections::HashMap, path::Path};
 
-use candle_core::quantized::gguf_file::{TensorInfo, Value};
+use candle_core::quantized::gguf_file::Value;
 use serde_json::json;
 
-use super::checkpoint::CheckpointError;
+use super::{checkpoint::CheckpointError, gguf_header::TensorInfo};
 use crate::text::Vocabulary;
 
-const ARCHITECTURES: [&str; 3] = ["llama", "qwen2", "qwen3"];
+/// As `general.architecture` names them, and as a `config.json` does.
+const ARCHITECTURES: [(&str, &str); 6] = [
+    ("llama", "llama"),
+    ("qwen2", "qwen2"),
+    ("qwen3", "qwen3"),
+    ("phi3", "phi3"),
+    ("gemma2", "gemma2"),
+    ("gemma3", "gemma3_text"),
+];
 
 /// The key/value part of a GGUF header.
 pub(super) struct Metadata<'a> {
@@ -23,9 +31,10 @@ impl Metadata<'_> {
         tensors: &HashMap<String, TensorInfo>,
     ) -> Result<serde_json::Value, CheckpointError> {
         let arch = self.text("general.architecture").ok_or_else(|| self.missing("general.architecture"))?;
-        if !ARCHITECTURES.contains(&arch) {
-            return Err(self.unsupported("general.architecture", arch, "llama, qwen2 and qwen3 are"));
-        }
+        let Some((_, model_type)) = ARCHITECTURES.iter().find(|(name, _)| *name == arch) else {
+            let supported = "llama, qwen2, qwen3, phi3, gemma2 and gemma3 are";
+            return Err(self.unsupported("general.architecture", arch, supported));
+        };
         let key = |name: &str| format!("{arch}.{name}");
         let size = |name: &str| self.number(&key(name)).ok_or_else(|| self.missing(&key(name)));
         let real = |name: &str| self.real(&key(name)).ok_or_else(|| self.missing(&key(name)));
@@ -40,12 +49,13 @@ impl Metadata<'_> {
             return Err(self.unsupported(&key("rope.dimension_count"), &turned.to_string(), whole));
         }
         let scaling = self.text(&key("rope.scaling.type")).filter(|&kind| kind != "none");
-        let vocab = tensors.get("token_embd.weight").and_then(|info| info.shape.dims().first().copied());
-        Ok(json!({
-            "model_type": arch,
+        let vocab = tensors.get("token_embd.weight").and_then(|info| info.shape.first().copied());
+        let layers = size("block_count")?;
+        let mut config = json!({
+            "model_type": model_type,
             "hidden_size": hidden,
             "intermediate_size": size("feed_forward_length")?,
-            "num_hidden_layers": size("block_count")?,
+            "num_hidden_layers": layers,
             "num_attention_heads": heads,
             "num_key_value_heads": self.number(&key("attention.head_count_kv")),
             "head_dim": head_dim,
@@ -63,7 +73,34 @@ impl Metadata<'_> {
             "tie_word_embeddings": !tensors.contains_key("output.weight"),
             "max_position_embeddings": size("context_length")?,
             "attention_bias": tensors.contains_key("blk.0.attn_q.bias"),
-        }))
+        });
+        // Absent keys have the defaults of the family; null would mean none.
+        let number = |name: &str| self.number(&key(name)).map(|n| json!(n));
+        let float = |name: &str| self.real(&key(name)).map(|x| json!(x));
+        let scalar = arch.starts_with("gemma").then(|| {
+            // The file does not have it; only the largest models divide by the share of a head in the hidden size.
+            let is_largest = matches!((arch, layers), ("gemma2", 46) | ("gemma3", 62));
+            if is_largest { hidden.checked_div(heads) } else { head_dim }
+        });
+        for (name, value) in [
+            ("sliding_window", number("attention.sliding_window").filter(|_| !arch.starts_with("qwen"))),
+            ("attn_logit_softcapping", float("attn_logit_softcapping")),
+            ("final_logit_softcapping", float("final_logit_softcapping")),
+            ("rope_local_base_freq", float("rope.freq_base_swa").or(float("rope.local_freq_base"))),
+            ("query_pre_attn_scalar", scalar.flatten().map(|n| json!(n))),
+            ("original_max_position_embeddings", number("rope.scaling.original_context_length")),
+        ] {
+            if let Some(value) = value {
+                config[name] = value;
+            }
+        }
+        Ok(config)
+    }
+
+    /// What queries and keys are multiplied with where factors of the rotary frequencies are tensors.
+    pub fn attention_factor(&self) -> Option<f64> {
+        let arch = self.text("general.architecture")?;
+        self.real(&format!("{arch}.rope.scaling.attn_factor"))
     }
 
     /// `None` when the file has no tokenizer.

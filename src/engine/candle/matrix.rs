@@ -31,6 +31,10 @@ impl Matrix {
         Matrix(vec![Part::Blocks(Arc::new(blocks))])
     }
 
+    pub fn panels(panels: Panels) -> Matrix {
+        Matrix(vec![Part::Panels(Arc::new(panels))])
+    }
+
     /// All of `matrices`, stacked by rows.
     pub fn stacked(matrices: impl IntoIterator<Item = Matrix>) -> Matrix {
         Matrix(matrices.into_iter().flat_map(|matrix| matrix.0).collect())
@@ -90,11 +94,6 @@ impl Matrix {
         });
         Ok(Matrix(moved.collect::<Result<_>>()?))
     }
-}
-
-/// Bytes of a matrix in memory.
-pub(super) fn bytes(dtype: GgmlDType, rows: usize, columns: usize) -> Option<u64> {
-    format(dtype).map(|format| Panels::size(format, rows, columns) as u64)
 }
 
 /// The types that we multiply ourselves.

@@ -15,12 +15,8 @@ use thiserror::Error;
 
 use super::{
     super::{
-        CheckpointError, SyntheticWeights,
-        checkpoint::candle_dtype,
-        gguf::{is_plain, type_name},
-        gguf_header::{read_header, size_bytes},
-        gguf_metadata::Metadata,
-        safetensors::SafetensorsFiles,
+        CheckpointError, SyntheticWeights, checkpoint::candle_dtype, gguf_header::read_header,
+        gguf_metadata::Metadata, safetensors::SafetensorsFiles,
     },
     backend::{Counting, Feeding, Values},
     config::Config,
@@ -181,8 +177,9 @@ impl StockModel {
 
     fn quantised(path: &Path) -> Result<StockModel, StockError> {
         let file = || path.to_owned();
-        let (_, content) = read_header(path)?;
-        let metadata = Metadata { file: path, entries: &content.metadata };
+        let (_, header) = read_header(path)?;
+        header.check_candle(path)?;
+        let metadata = Metadata { file: path, entries: &header.metadata };
         let name = metadata.text("general.architecture").ok_or_else(|| CheckpointError::MissingKey {
             file: file(),
             key: "general.architecture".into(),
@@ -192,22 +189,22 @@ impl StockModel {
             .find(|architecture| architecture.name == name)
             .ok_or_else(|| StockError::UnknownArchitecture { file: file(), found: name.to_owned() })?;
 
-        let table = content.tensor_infos.get("token_embd.weight").ok_or_else(|| {
+        let table = header.tensors.get("token_embd.weight").ok_or_else(|| {
             CheckpointError::MissingTensor { file: file(), tensor: "token_embd.weight".to_owned() }
         })?;
-        let table_numbers = table.shape.elem_count() as u64;
-        let vocab = table.shape.dims().first().copied().unwrap_or(1);
+        let table_numbers = table.numbers();
+        let vocab = table.shape.first().copied().unwrap_or(1);
         // The table is made plain for looking rows up; where it is the head too, its blocks are kept beside.
         let mut weight_bytes = 4 * table_numbers;
         let mut parameters = 0;
         let mut by_type = BTreeMap::<String, u64>::new();
-        let tied = !content.tensor_infos.contains_key("output.weight");
-        for (tensor, info) in &content.tensor_infos {
-            let numbers = info.shape.elem_count() as u64;
+        let tied = !header.tensors.contains_key("output.weight");
+        for (tensor, info) in &header.tensors {
+            let numbers = info.numbers();
             parameters += numbers;
-            let (kept_as, bytes) = match is_plain(info.ggml_dtype) {
+            let (kept_as, bytes) = match info.kind.is_plain() {
                 true => ("f32".to_owned(), 4 * numbers),
-                false => (type_name(info.ggml_dtype), size_bytes(info)),
+                false => (info.kind.name(), info.size().unwrap_or(u64::MAX)),
             };
             if tensor != "token_embd.weight" || tied {
                 weight_bytes += bytes;

@@ -73,8 +73,8 @@ pub(super) static ARCHITECTURES: [Architecture; 5] = [
 impl Architecture {
     pub fn make(&self, path: &Path, device: &Device) -> Made {
         let read = read_header(path).map_err(|e| candle_core::Error::Msg(e.to_string()));
-        let (mut file, content) = read?;
-        (self.make)(content, &mut file, device)
+        let (mut file, header) = read?;
+        (self.make)(header.into_content(), &mut file, device)
     }
 }
 
