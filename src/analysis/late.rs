@@ -174,7 +174,7 @@ impl LateChunks {
         }
     }
 
-    /// A reading of the GPU: whether it is slowed down. It stands for the time since the one before.
+    /// A reading of the GPU: whether it is slowed down. It covers the time since the one before.
     pub fn gpu(&mut self, t: Stamp, is_slowed: bool) {
         let last = self.last_gpu.replace(t).unwrap_or(t - AROUND);
         if is_slowed {

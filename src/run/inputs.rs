@@ -42,10 +42,6 @@ pub enum InputsError {
         "this program's decoder does not support {model_type}, candle-transformers does: use runtime=candle_stock"
     )]
     OnlyStock { model_type: String },
-    #[error(
-        "this program's decoder does not read GGUF files of {architecture}, candle-transformers does: use runtime=candle_stock"
-    )]
-    OnlyStockGguf { architecture: String },
     #[error("runtime=candle_stock does not dequantise GGUF files; use model.dequantize=false")]
     StaysQuantised,
     #[error(transparent)]

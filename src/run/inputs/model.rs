@@ -248,11 +248,6 @@ fn with_remedy(error: InputsError) -> InputsError {
         InputsError::Spec(cause) | InputsError::Checkpoint(CheckpointError::Shape { cause, .. }) => {
             unknown_family(cause)
         }
-        InputsError::Checkpoint(CheckpointError::Unsupported { key, found, .. })
-            if key == "general.architecture" && stock::is_quantised(found) =>
-        {
-            return InputsError::OnlyStockGguf { architecture: found.clone() };
-        }
         _ => None,
     };
     match unknown.filter(|model_type| stock::is_known(model_type)) {

@@ -12,7 +12,7 @@ use candle_core::{D, DType, Device, Tensor};
 use rayon::ThreadPool;
 
 pub use families::CausalLm;
-pub use model::{StockError, StockModel, is_known, is_quantised, model_types};
+pub use model::{StockError, StockModel, is_known, model_types};
 
 use super::{memory, thread_pool};
 use crate::{

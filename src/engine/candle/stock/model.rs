@@ -64,11 +64,6 @@ pub fn is_known(model_type: &str) -> bool {
     family(model_type).is_some()
 }
 
-/// Whether candle-transformers has a quantised model of this GGUF architecture.
-pub fn is_quantised(architecture: &str) -> bool {
-    ARCHITECTURES.iter().any(|known| known.name == architecture)
-}
-
 /// Every `model_type` that candle-transformers has models of.
 pub fn model_types() -> impl Iterator<Item = &'static str> {
     FAMILIES.iter().map(|family| family.model_type)
