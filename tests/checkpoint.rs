@@ -14,6 +14,7 @@ use candle_core::{
     },
 };
 use llmprof::{
+    base::noise,
     config::Dtype,
     engine::candle::{Checkpoint, Decoder, SyntheticWeights, WeightSource, stock::StockModel},
     model::{ModelSpec, spec::TensorShape},
@@ -467,6 +468,33 @@ fn invalid_gguf_is_refused() {
         fs::write(&path, bytes).unwrap();
         let found = refusal(&path);
         assert!(found.contains(message) && found.contains("is not a complete GGUF file"), "{found}");
+    }
+}
+
+/// Whatever bytes a file has, it is opened or refused.
+#[test]
+fn damaged_headers_never_panic() {
+    let (_dir, path) = gguf(&config("llama"), |_| GgmlDType::Q4_0, &[]);
+    let whole = fs::read(&path).unwrap();
+    // The header is a small part of the file.
+    let header = whole.windows(4).position(|part| part == [0, 0, 0x80, 0x3f]).unwrap_or(2000).min(4000);
+    for round in 0..3000u64 {
+        let dice = |n: u64, below: usize| noise::bits(round, n) as usize % below;
+        let mut bytes = whole.clone();
+        for change in 0..1 + dice(0, 4) as u64 {
+            let at = dice(10 + change, header);
+            match dice(20 + change, 3) {
+                0 => bytes[at] ^= 1 << dice(30 + change, 8),
+                1 => bytes[at..at + 8].copy_from_slice(&noise::bits(round, 40 + change).to_le_bytes()),
+                _ => bytes[at..at + 8].fill(if dice(30 + change, 2) == 0 { 0 } else { 0xff }),
+            }
+        }
+        if dice(1, 8) == 0 {
+            bytes.truncate(dice(2, bytes.len()));
+        }
+        fs::write(&path, &bytes).unwrap();
+        let _ = Checkpoint::open(&path, None);
+        let _ = StockModel::open(&path, None);
     }
 }
 
