@@ -7,7 +7,7 @@ use crate::simd::{Stored, dots, vectorised};
 
 /// Weight bytes per work item. Small, so that a preempted core delays the others little; large
 /// enough that scheduling costs nothing next to reading.
-const UNIT_BYTES: usize = 64 * 1024;
+pub(crate) const UNIT_BYTES: usize = 64 * 1024;
 /// Activation rows multiplied in one pass over a weight row.
 const PASS: usize = 4;
 

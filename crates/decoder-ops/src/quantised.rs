@@ -7,7 +7,7 @@ use rayon::prelude::*;
 
 use crate::{
     blocks::{Format, GROUP, HALF, IQ4},
-    gemv::contiguous,
+    gemv::{UNIT_BYTES, contiguous},
     panels::{HALVES, LANES, Panels, QUAD, QUADS, ROWS, Rule, Scales, mask, parts, plane},
     simd::{Stored, vectorised},
 };
@@ -105,8 +105,6 @@ fn rounded(x: &[f32; GROUP]) -> Group {
     Group { quads, scale, sums: [scale * first as f32, scale * second as f32] }
 }
 
-/// Weight bytes of a work item, at most: see [`crate::gemv`].
-const UNIT_BYTES: usize = 64 * 1024;
 /// Work items for each thread, at least, where the matrix has as many panels.
 const UNITS: usize = 4;
 

@@ -79,7 +79,7 @@ impl Decoder {
         progress: Progress<'_>,
     ) -> std::result::Result<Self, EngineError> {
         let loader = Loader::new(spec, dtype, source, device, progress);
-        Decoder::from(Loader { in_panels: true, ..loader }, spec, batch, capacity)
+        Decoder::loaded(Loader { in_panels: true, ..loader }, spec, batch, capacity)
     }
 
     /// The same model without loops of ours: attention, activation and quantised products are candle's own operations, in
@@ -95,10 +95,10 @@ impl Decoder {
         progress: Progress<'_>,
     ) -> std::result::Result<Self, EngineError> {
         let loader = Loader::new(spec, dtype, source, device, progress);
-        Ok(Decoder { step_by_step: true, ..Decoder::from(loader, spec, batch, capacity)? })
+        Ok(Decoder { step_by_step: true, ..Decoder::loaded(loader, spec, batch, capacity)? })
     }
 
-    fn from(
+    fn loaded(
         mut loader: Loader<'_>,
         spec: &ModelSpec,
         batch: usize,

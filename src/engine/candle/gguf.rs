@@ -32,6 +32,8 @@ const ROPE_DIVISORS: &str = "rope_freqs.weight";
 /// The same for short and for long contexts: Phi-3's.
 const ROPE_FACTORS: [(&str, &str); 2] =
     [("short_factor", "rope_factors_short.weight"), ("long_factor", "rope_factors_long.weight")];
+/// One for each pair of a head's dimensions; heads have up to 512.
+const MAX_FACTORS: u64 = 4096;
 
 /// A GGUF file whose header has been read.
 pub(super) struct GgufFile {
@@ -188,6 +190,9 @@ impl GgufFile {
     /// All values of a small tensor.
     fn vector(&self, name: &str) -> Result<Vec<f32>> {
         let Some(info) = self.tensors.get(name) else { candle_core::bail!("no tensor {name}") };
+        if info.numbers() > MAX_FACTORS {
+            candle_core::bail!("{name} has {} values, at most {MAX_FACTORS} are expected", info.numbers());
+        }
         let blocks = Blocks { kind: info.kind, bytes: self.read(info)?, rows: 1 };
         blocks.plain(&info.shape, Dtype::F32)?.flatten_all()?.to_vec1()
     }

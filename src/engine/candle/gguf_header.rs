@@ -90,6 +90,11 @@ impl Kind {
         })
     }
 
+    /// The format of one of candle's types, where we multiply it ourselves.
+    pub fn format_of(dtype: GgmlDType) -> Option<Format> {
+        Format::ALL.into_iter().find(|&format| Kind::Quantised(format).candle() == Some(dtype))
+    }
+
     /// As llama.cpp writes it, in lower case: `q4_1`, `q6_k`.
     pub fn name(self) -> String {
         match self {

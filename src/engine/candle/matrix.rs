@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use candle_core::{
-    Result, Tensor,
-    quantized::{GgmlDType, QTensor},
-};
-use decoder_ops::{Format, Panels, quantised_linear, quantised_rows};
+use candle_core::{Result, Tensor, quantized::QTensor};
+use decoder_ops::{Panels, quantised_linear, quantised_rows};
+
+use super::gguf_header::Kind;
 
 /// A matrix (rows, columns) that activations are multiplied with. It may consist of several parts, stacked by
 /// rows: quantised parts of different types cannot be joined.
@@ -43,7 +42,7 @@ impl Matrix {
     /// With quantised parts in our own order, where we multiply their type ourselves.
     pub(super) fn in_panels(self) -> Result<Matrix> {
         let parts = self.0.into_iter().map(|part| match &part {
-            Part::Blocks(w) => match format(w.dtype()) {
+            Part::Blocks(w) => match Kind::format_of(w.dtype()) {
                 Some(format) => {
                     let columns = w.shape().dims2()?.1;
                     Ok(Part::Panels(Arc::new(Panels::new(format, &w.data()?, columns)?)))
@@ -96,26 +95,9 @@ impl Matrix {
     }
 }
 
-/// The types that we multiply ourselves.
-fn format(dtype: GgmlDType) -> Option<Format> {
-    Some(match dtype {
-        GgmlDType::Q4_0 => Format::Q4_0,
-        GgmlDType::Q4_1 => Format::Q4_1,
-        GgmlDType::Q5_0 => Format::Q5_0,
-        GgmlDType::Q5_1 => Format::Q5_1,
-        GgmlDType::Q8_0 => Format::Q8_0,
-        GgmlDType::Q2K => Format::Q2K,
-        GgmlDType::Q3K => Format::Q3K,
-        GgmlDType::Q4K => Format::Q4K,
-        GgmlDType::Q5K => Format::Q5K,
-        GgmlDType::Q6K => Format::Q6K,
-        GgmlDType::F32 | GgmlDType::F16 | GgmlDType::BF16 | GgmlDType::Q8_1 | GgmlDType::Q8K => return None,
-    })
-}
-
 #[cfg(test)]
 mod tests {
-    use candle_core::Device;
+    use candle_core::{Device, quantized::GgmlDType};
 
     use super::*;
     use crate::base::noise;
