@@ -420,6 +420,9 @@ impl Watched {
 
     /// What the libraries are to record now.
     fn command(&mut self) -> Command {
+        if self.duty.is_some_and(|duty| duty >= 1.0) {
+            return Command::Everything;
+        }
         if self.control.everything.load(Ordering::Acquire) {
             let until = *self.everything_until.get_or_insert_with(|| Instant::now() + EVERYTHING);
             if Instant::now() < until {
@@ -438,7 +441,6 @@ impl Watched {
             false => LEARNING_DUTY,
         });
         match duty {
-            duty if duty >= 1.0 => Command::Record { burst_ms: 1, period_ms: 1 },
             duty if duty <= 0.0 => Command::Record { burst_ms: 0, period_ms: 1000 },
             // In steps of a tenth of a second: a new period begins with a burst.
             duty => {

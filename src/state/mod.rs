@@ -43,8 +43,8 @@ use crate::{
         throttle::Work,
     },
     event::{
-        EngineKind, Envelope, Event, GpuAbsent, Notice, ObserverSample, Phase, RequestFinished, RunFinished,
-        RunStarted, SamplerCost, Stamp, readings::Reading, reasons,
+        EngineKind, Envelope, Event, GpuAbsent, GpuSource, Notice, ObserverSample, Phase, RequestFinished,
+        RunFinished, RunStarted, SamplerCost, Stamp, readings::Reading, reasons,
     },
 };
 
@@ -472,6 +472,12 @@ impl RunState {
     /// The GPU the workload runs on, if it runs on one.
     pub fn profiled_gpu(&self) -> Option<&GpuState> {
         self.gpus.iter().find(|g| g.info.profiled)
+    }
+
+    /// Whether the workload runs on it, or may: without a workload of ours any GPU does, and a server's are those of its machine.
+    pub fn is_of_workload(&self, gpu: &GpuState) -> bool {
+        let serves_there = || self.server.is_local() || gpu.info.source == GpuSource::Dcgm;
+        gpu.info.profiled || self.watches() || self.serves() && serves_there()
     }
 
     /// The GPU to show first: the workload's, else the one with the most load.

@@ -246,7 +246,7 @@ impl<'a> View<'a> {
 
     /// The GPU that the summary shows: the workload's, or any GPU without a workload.
     pub fn workload_gpu(&self) -> Option<&'a GpuState> {
-        let works = |gpu: &&GpuState| gpu.info.profiled || self.state.watches();
+        let works = |gpu: &&GpuState| self.state.is_of_workload(gpu);
         self.gpu().filter(works).or_else(|| self.state.main_gpu().filter(works))
     }
 

@@ -17,11 +17,11 @@ import threading
 import time
 
 SLOTS, RANGES, HEADER, SLOT = 1 << 17, 1 << 14, 4096, 64
-MAGIC = 0x6C6C6D70726F6600 + 1
+MAGIC = 0x6C6C6D70726F6600 + 2
 
 
 def reader(connection: socket.socket, modes: list[str], seconds: float, out, stop: threading.Event) -> None:
-    if not connection.recv(256).startswith(b"llmprof-inject 1 "):
+    if not connection.recv(256).startswith(b"llmprof-inject 2 "):
         return
     memory = os.memfd_create("ring")
     os.ftruncate(memory, HEADER + (SLOTS + RANGES) * SLOT)

@@ -27,8 +27,8 @@ const SPARE_BUFFERS: usize = 8;
 
 /// The kinds of each mode. They differ by kernels alone: CUPTI 13.0 records no copies any more after memsets are switched off. Whole
 /// graphs (`GRAPH_TRACE`) would be as cheap as copies, but switching that kind while graphs are launched crashes in cuGraphLaunch.
-const LIGHT: [u32; 3] = [kind::MEMCPY, kind::MEMSET, kind::SYNCHRONIZATION];
-const BURST: [u32; 4] = [kind::KERNEL, kind::MEMCPY, kind::MEMSET, kind::SYNCHRONIZATION];
+const LIGHT: [u32; 2] = [kind::MEMCPY, kind::MEMSET];
+const BURST: [u32; 3] = [kind::KERNEL, kind::MEMCPY, kind::MEMSET];
 
 pub fn kinds(mode: Mode) -> &'static [u32] {
     match mode {
@@ -158,12 +158,12 @@ impl Cupti {
         Ok(())
     }
 
-    /// Leaves CUPTI to somebody else. Kinds are one switch for all: those that a profiler needs stay as they are, it switches them off itself.
-    pub fn leave(&self, from: Mode) {
-        if kinds(from).contains(&kind::SYNCHRONIZATION) {
-            // SAFETY: a number.
-            let _ = unsafe { (self.disable)(kind::SYNCHRONIZATION) };
-        }
+    /// Records waits of the host. What that costs stays after it is switched off.
+    pub fn record_waits(&self, wanted: bool) {
+        // SAFETY: a number.
+        let _ = unsafe {
+            if wanted { (self.enable)(kind::SYNCHRONIZATION) } else { (self.disable)(kind::SYNCHRONIZATION) }
+        };
     }
 
     /// Returns complete buffers, or all.

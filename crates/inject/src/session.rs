@@ -127,6 +127,8 @@ struct Session {
     command: Command,
     cupti: Option<Cupti>,
     mode: Mode,
+    /// Waits of the host are recorded too.
+    waits: bool,
     obstacle: Option<Obstacle>,
     line: Vec<u8>,
     /// When the current burst began, or the last one.
@@ -152,6 +154,7 @@ impl Session {
             command: Command::Rest,
             cupti: None,
             mode: Mode::Nothing,
+            waits: false,
             obstacle: None,
             line: Vec::new(),
             burst_at: now,
@@ -220,10 +223,10 @@ impl Session {
     }
 
     fn follow(&mut self) {
-        let Command::Record { burst_ms, period_ms } = self.command else {
+        if self.command == Command::Rest {
             set_recording(false);
             return self.switch(Mode::Nothing);
-        };
+        }
         let Some(cupti) = self.cupti.or_else(Cupti::load) else {
             return self.report(Obstacle::NoCupti);
         };
@@ -241,14 +244,14 @@ impl Session {
             return self.report(Obstacle::InUse);
         }
         set_recording(true);
-        let wanted =
-            self.wanted(Duration::from_millis(burst_ms.into()), Duration::from_millis(period_ms.into()));
+        let wanted = self.wanted();
         // Before the first record: its times mean nothing without.
         if self.clock_at.is_none_or(|at| at.elapsed() >= CLOCK) {
             self.clock_at = Some(Instant::now());
             self.tell_clock(cupti);
         }
         self.switch(wanted);
+        self.record_waits(cupti, self.command == Command::Everything && self.mode == Mode::Burst);
         if self.settle_at.is_some_and(|at| Instant::now() >= at) && self.mode == Mode::Light {
             self.settle_at = None;
             cupti.flush(true);
@@ -260,7 +263,14 @@ impl Session {
         }
     }
 
-    fn wanted(&mut self, burst: Duration, period: Duration) -> Mode {
+    fn wanted(&mut self) -> Mode {
+        let (burst, period) = match self.command {
+            Command::Rest => return Mode::Nothing,
+            Command::Everything => return Mode::Burst,
+            Command::Record { burst_ms, period_ms } => {
+                (Duration::from_millis(burst_ms.into()), Duration::from_millis(period_ms.into()))
+            }
+        };
         if burst.is_zero() {
             return Mode::Light;
         }
@@ -284,6 +294,9 @@ impl Session {
 
     fn switch(&mut self, to: Mode) {
         let Some(cupti) = self.cupti.filter(|_| to != self.mode) else { return };
+        if to == Mode::Nothing {
+            self.record_waits(cupti, false);
+        }
         let from = self.mode;
         let at_ns = cupti.now_ns();
         match cupti.switch(from, to) {
@@ -305,12 +318,19 @@ impl Session {
         WORK.with(|writer| writer.write(Record::Mode { at_ns, mode }));
     }
 
-    /// Somebody else uses CUPTI.
+    fn record_waits(&mut self, cupti: Cupti, wanted: bool) {
+        if wanted != self.waits {
+            self.waits = wanted;
+            cupti.record_waits(wanted);
+        }
+    }
+
+    /// Somebody else uses CUPTI. Kinds are one switch for all: those that a profiler needs stay as they are, it switches them off itself.
     fn leave(&mut self, cupti: Cupti) {
         if self.mode == Mode::Nothing {
             return;
         }
-        cupti.leave(self.mode);
+        self.record_waits(cupti, false);
         self.mode = Mode::Nothing;
         let at_ns = cupti.now_ns();
         WORK.with(|writer| writer.write(Record::Mode { at_ns, mode: Mode::Nothing }));

@@ -15,7 +15,7 @@ pub const TOKEN: &str = "LLMPROF_TOKEN";
 /// The socket of a profiler that starts programs. One that joins the program `1234` later listens on `1234.socket`.
 pub const SOCKET: &str = "socket";
 
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// The first word of the shared memory.
 pub const MAGIC: u64 = 0x6c6c_6d70_726f_6600 + VERSION as u64;
 
@@ -65,9 +65,11 @@ pub fn hello(token: &str) -> String {
 /// What the profiler asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Command {
-    /// Kernels for `burst_ms` of every `period_ms`; whole graphs, copies and waiting in between. All the time where both are
+    /// Kernels for `burst_ms` of every `period_ms`; copies and memsets in between. All the time where both are
     /// equal; never where `burst_ms` is 0.
     Record { burst_ms: u32, period_ms: u32 },
+    /// Kernels all the time, and waits of the host. These slow a program that launches each kernel by itself by a quarter, for as long as it runs.
+    Everything,
     /// Nothing.
     Rest,
 }
@@ -76,6 +78,7 @@ impl Command {
     pub fn line(self) -> String {
         match self {
             Command::Record { burst_ms, period_ms } => format!("record {burst_ms} {period_ms}\n"),
+            Command::Everything => "everything\n".to_owned(),
             Command::Rest => "rest\n".to_owned(),
         }
     }
@@ -87,6 +90,7 @@ impl Command {
                 let (burst_ms, period_ms) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
                 Some(Command::Record { burst_ms, period_ms })
             }
+            "everything" => Some(Command::Everything),
             "rest" => Some(Command::Rest),
             _ => None,
         }
@@ -97,7 +101,7 @@ impl Command {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     Nothing,
-    /// Whole graphs, copies and waiting.
+    /// Copies and memsets.
     Light,
     /// Each kernel.
     Burst,
@@ -478,7 +482,9 @@ mod tests {
 
     #[test]
     fn commands_are_read_back() {
-        for command in [Command::Record { burst_ms: 200, period_ms: 5000 }, Command::Rest] {
+        for command in
+            [Command::Record { burst_ms: 200, period_ms: 5000 }, Command::Everything, Command::Rest]
+        {
             assert_eq!(Command::read(command.line().trim_end()), Some(command));
         }
         for wrong in ["", "record", "record 1", "record x 2", "stop"] {

@@ -290,7 +290,7 @@ fn device_lanes(view: &View<'_>, window: &TokenWindow<'_>) -> Vec<TokenLane> {
             is_flag: false,
         }
     };
-    let Some(gpu) = view.state.profiled_gpu() else {
+    let Some(gpu) = view.workload_gpu() else {
         let host = &view.state.host;
         if host.latest.is_none() {
             return Vec::new();
@@ -379,7 +379,7 @@ fn cursor_box(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     if mark.recorded {
         parts.push(vec![Text::styled("kernels recorded", theme.accent)]);
     }
-    if let Some(gpu) = view.state.profiled_gpu() {
+    if let Some(gpu) = view.workload_gpu() {
         if let Some(mhz) = gpu.series(Reading::SmClock).at(mark.t) {
             parts.push(label_value(theme, "SM", &format!("{mhz:.0}"), "MHz"));
         }
