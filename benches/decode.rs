@@ -138,6 +138,7 @@ fn main() {
             prompt_tokens: PROMPT,
             seed: SEED,
             checkpoint: None,
+            scheme: None,
             sampling: Sampling::greedy(),
             cuda_graphs: true,
             cublas: true,

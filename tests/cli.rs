@@ -488,6 +488,27 @@ fn cost_needs_no_gpu_and_no_weights() {
 }
 
 #[test]
+fn synthetic_weights_can_be_quantised() {
+    let dir = tempfile::tempdir().unwrap();
+    let output =
+        run(dir.path(), &["cost", "--model", "qwen2_5_7b", "--gpu", "h100", "model.dtype=q4_k_m", "--json"]);
+    let object: Value = serde_json::from_str(&output.out).unwrap_or_else(|e| panic!("{e}: {}", output.err));
+    // The published file has 4,683,073,536 bytes, with its header.
+    let bytes = object["weight_bytes"].as_u64().unwrap() as f64;
+    assert!((bytes / 4_683_073_536.0 - 1.0).abs() < 0.02, "{bytes}");
+    let quick = ["profiling=none", "dataset.prompt_tokens=4", "infer.max_new_tokens=2", "runtime.requests=1"];
+    let quick = [&["run", "--json", "runtime.device=cpu", "output.record=false"], &quick[..]].concat();
+    let output = run(dir.path(), &[&quick[..], &["model.dtype=q4_k_m"]].concat());
+    let object: Value = serde_json::from_str(&output.out).unwrap_or_else(|e| panic!("{e}: {}", output.err));
+    assert_eq!((&object["dtype"], &object["outcome"]), (&Value::from("q4_k_m"), &Value::from("completed")));
+    let stock = [&quick[..], &["model.dtype=q4_k_m", "runtime=candle_stock"]].concat();
+    assert_refused(dir.path(), &stock, &["q4_k_m", "runtime=candle"]);
+    fs::write(dir.path().join("x.gguf"), "GGUF").unwrap();
+    let with_file = [&quick[..], &["model.dtype=q8_0", "model.weights=x.gguf"]].concat();
+    assert_refused(dir.path(), &with_file, &["x.gguf", "model.dtype=auto"]);
+}
+
+#[test]
 fn cost_knows_more_than_the_engine_runs() {
     let dir = tempfile::tempdir().unwrap();
     let config = serde_json::json!({

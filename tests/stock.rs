@@ -244,6 +244,7 @@ fn greedy_tokens_are_those_of_our_decoder() {
                 prompt_tokens: 9,
                 seed: 7,
                 checkpoint: None,
+                scheme: None,
                 sampling: Sampling::greedy(),
                 cuda_graphs: true,
                 cublas: true,

@@ -143,6 +143,11 @@ fn shape_of(config: &RunConfig, bits: Option<f64>) -> Result<Shape, Failure> {
         let in_file = |cause| SpecError::InFile { path: path.to_owned(), cause: Box::new(cause) };
         spec::read_config_json(path).and_then(|json| read_shape(json, dtype, bits).map_err(in_file))
     };
+    if let (None, Some(_)) = (bits, config.model.dtype.scheme()) {
+        let (model, _) = Model::open(config).map_err(Failure::usage)?;
+        let unknown = || Failure::usage("cannot estimate this architecture in a quantised type");
+        return model.shape(dtype).ok_or_else(unknown);
+    }
     match (&config.model.weights, &config.model.config_json) {
         (Weights::Path(path), _) => match Model::open(config) {
             Ok((model, _)) => model.shape(dtype).map(with_bits).ok_or_else(|| {

@@ -74,23 +74,91 @@ impl ModelConfig {
 
 /// `model.dtype`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "snake_case")]
 pub enum DtypeChoice {
     /// As it suits the device: see `run::dtype`.
     Auto,
     F32,
     F16,
     Bf16,
+    Q4_0,
+    Q4_1,
+    Q5_0,
+    Q5_1,
+    Q8_0,
+    Q2K,
+    Q3KM,
+    Q4KM,
+    Q5KM,
+    Q6K,
+    Iq4Nl,
+    Iq4Xs,
 }
 
 impl DtypeChoice {
-    /// `None` for `auto`.
+    /// `None` for `auto`, and where the weights are quantised: what surrounds them is in a type that suits the device.
     pub fn given(self) -> Option<Dtype> {
         match self {
-            DtypeChoice::Auto => None,
             DtypeChoice::F32 => Some(Dtype::F32),
             DtypeChoice::F16 => Some(Dtype::F16),
             DtypeChoice::Bf16 => Some(Dtype::Bf16),
+            _ => None,
+        }
+    }
+
+    /// How synthetic weights are quantised, if they are.
+    pub fn scheme(self) -> Option<Scheme> {
+        Some(match self {
+            DtypeChoice::Auto | DtypeChoice::F32 | DtypeChoice::F16 | DtypeChoice::Bf16 => return None,
+            DtypeChoice::Q4_0 => Scheme::Q4_0,
+            DtypeChoice::Q4_1 => Scheme::Q4_1,
+            DtypeChoice::Q5_0 => Scheme::Q5_0,
+            DtypeChoice::Q5_1 => Scheme::Q5_1,
+            DtypeChoice::Q8_0 => Scheme::Q8_0,
+            DtypeChoice::Q2K => Scheme::Q2K,
+            DtypeChoice::Q3KM => Scheme::Q3KM,
+            DtypeChoice::Q4KM => Scheme::Q4KM,
+            DtypeChoice::Q5KM => Scheme::Q5KM,
+            DtypeChoice::Q6K => Scheme::Q6K,
+            DtypeChoice::Iq4Nl => Scheme::Iq4Nl,
+            DtypeChoice::Iq4Xs => Scheme::Iq4Xs,
+        })
+    }
+}
+
+/// A mix of quantised types, as llama.cpp names its files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scheme {
+    Q4_0,
+    Q4_1,
+    Q5_0,
+    Q5_1,
+    Q8_0,
+    Q2K,
+    Q3KM,
+    Q4KM,
+    Q5KM,
+    Q6K,
+    Iq4Nl,
+    Iq4Xs,
+}
+
+impl Scheme {
+    pub fn name(self) -> &'static str {
+        match self {
+            Scheme::Q4_0 => "q4_0",
+            Scheme::Q4_1 => "q4_1",
+            Scheme::Q5_0 => "q5_0",
+            Scheme::Q5_1 => "q5_1",
+            Scheme::Q8_0 => "q8_0",
+            Scheme::Q2K => "q2_k",
+            Scheme::Q3KM => "q3_k_m",
+            Scheme::Q4KM => "q4_k_m",
+            Scheme::Q5KM => "q5_k_m",
+            Scheme::Q6K => "q6_k",
+            Scheme::Iq4Nl => "iq4_nl",
+            Scheme::Iq4Xs => "iq4_xs",
         }
     }
 }

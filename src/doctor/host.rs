@@ -53,6 +53,7 @@ fn tiny_run(tokens: u32) -> Result<(), EngineError> {
         prompt_tokens: 4,
         seed: 0,
         checkpoint: None,
+        scheme: None,
         sampling: Sampling::greedy(),
         cuda_graphs: true,
         cublas: true,

@@ -14,7 +14,7 @@ use thiserror::Error;
 use crate::{
     assets::sampling::{self, Sampling},
     base::read::{self, MAX_DOCUMENT},
-    config::{DatasetSampling, PromptsConfig, RunConfig},
+    config::{DatasetSampling, PromptsConfig, RunConfig, Scheme},
     engine::{
         candle::{CheckpointError, stock::StockError},
         workload::{Prompt, PromptSet, Workload},
@@ -48,6 +48,13 @@ pub enum InputsError {
     Text(#[from] TextError),
     #[error("model.dequantize=true is for GGUF files; {weights} is not quantised, use model.dtype instead")]
     NothingQuantised { weights: String },
+    #[error(
+        "model.dtype={} is for synthetic weights; {weights} has a type of its own, use model.dtype=auto",
+        scheme.name()
+    )]
+    NotQuantisedHere { weights: String, scheme: Scheme },
+    #[error("model.dtype={} is for runtime=candle; candle_stock has f32, f16 and bf16", scheme.name())]
+    OnlyOwnQuantised { scheme: Scheme },
     #[error(transparent)]
     Dataset(#[from] DatasetError),
     #[error(

@@ -232,10 +232,11 @@ impl Plan {
         let sampling = Sampling::from_config(&config.infer, seed);
         let name = config.model.name.clone();
         match &self.inputs.model {
-            Model::Own { spec, checkpoint } => EngineOptions::Own(Box::new(CandleOptions {
+            Model::Own { spec, checkpoint, scheme } => EngineOptions::Own(Box::new(CandleOptions {
                 model: name,
                 spec: spec.as_ref().clone(),
                 checkpoint: checkpoint.clone(),
+                scheme: *scheme,
                 dtype,
                 threads,
                 batch,

@@ -23,6 +23,8 @@ CAPABILITIES = [80, 86, 89, 90, 100, 120]
 # 8.0 for all that have no machine code here, 9.0 for the early start of kernels and clusters.
 PTX = [80, 90]
 TYPES = ["bf16", "f16", "f32"]
+# Many kernels: the machine code of 8.0 does for 8.6 and 8.9.
+FEWER = {"quantised": [80, 90, 100, 120], "tiles": [80, 90, 100, 120]}
 # Instructions of one capability alone.
 ONLY = {"product_hopper": "90a"}
 
@@ -39,7 +41,8 @@ def targets(name: str) -> list[str]:
     if name in ONLY:
         arch = ONLY[name]
         return [f"-gencode=arch=compute_{arch},code=[sm_{arch},compute_{arch}]"]
-    codes = {cap: [f"sm_{cap}"] + ([f"compute_{cap}"] if cap in PTX else []) for cap in CAPABILITIES}
+    capabilities = FEWER.get(name, CAPABILITIES)
+    codes = {cap: [f"sm_{cap}"] + ([f"compute_{cap}"] if cap in PTX else []) for cap in capabilities}
     return [f"-gencode=arch=compute_{cap},code=[{','.join(code)}]" for cap, code in codes.items()]
 
 

@@ -9,6 +9,7 @@ mod gemv;
 mod ops;
 mod panels;
 mod quantised;
+mod random_blocks;
 mod simd;
 mod uniform;
 
@@ -20,4 +21,5 @@ pub use ops::{
 };
 pub use panels::Panels;
 pub use quantised::{quantised_linear, quantised_rows};
+pub use random_blocks::random_blocks;
 pub use uniform::{Uniform, mix64, uniform};

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use candle_core::Tensor;
 use thiserror::Error;
 
-use super::{Matrix, WeightSource, gguf::GgufFile, safetensors::SafetensorsFiles};
+use super::{Matrix, QuantisedRows, WeightSource, gguf::GgufFile, safetensors::SafetensorsFiles};
 use crate::{
     base::foreign::line,
     config::Dtype,
@@ -143,6 +143,13 @@ impl WeightSource for Checkpoint {
         match &self.files {
             Files::Gguf(file) if !self.dequantised => file.matrix(&self.spec, parts, dtype),
             _ => self.stacked(parts, dtype).map(Matrix::plain),
+        }
+    }
+
+    fn blocks(&self, parts: &[TensorShape]) -> candle_core::Result<Option<Vec<QuantisedRows>>> {
+        match &self.files {
+            Files::Gguf(file) if !self.dequantised => file.blocks_of(&self.spec, parts),
+            _ => Ok(None),
         }
     }
 

@@ -12,7 +12,7 @@ use candle_core::{
     Device, Result, Tensor,
     quantized::{QStorage, QTensor},
 };
-use decoder_ops::{Panels, quantised_rows};
+use decoder_ops::{Format, Panels, quantised_rows};
 use serde_json::json;
 
 use super::{
@@ -20,6 +20,7 @@ use super::{
     checkpoint::{CheckpointError, below_each_other, candle_dtype},
     gguf_header::{Kind, TensorInfo, read_header},
     gguf_metadata::Metadata,
+    weights::{QuantisedRows, joined},
 };
 use crate::{
     config::Dtype,
@@ -181,6 +182,21 @@ impl GgufFile {
             _ => run.tensor(&[run.rows, columns]).map(Matrix::quantised),
         });
         Ok(Matrix::stacked(matrices.collect::<Result<Vec<_>>>()?))
+    }
+
+    /// The tensors as blocks, where all are of a type that we multiply ourselves.
+    pub fn blocks_of(&self, spec: &ModelSpec, parts: &[TensorShape]) -> Result<Option<Vec<QuantisedRows>>> {
+        let format = |part: &TensorShape| match self.tensors.get(&gguf_name(spec, &part.name))?.kind {
+            Kind::Quantised(format) => Some(format),
+            _ => None,
+        };
+        let Some(formats) = parts.iter().map(format).collect::<Option<Vec<_>>>() else { return Ok(None) };
+        let read = |(part, format): (&TensorShape, Format)| {
+            let Blocks { bytes, rows, .. } = self.blocks(spec, part)?;
+            Ok(QuantisedRows { format, bytes, rows })
+        };
+        let parts = parts.iter().zip(formats).map(read).collect::<Result<Vec<_>>>()?;
+        Ok(Some(joined(parts.into_iter())))
     }
 
     pub fn rope_divisors(&self) -> Result<Option<Vec<f32>>> {

@@ -12,6 +12,7 @@ mod matrix;
 pub mod memory;
 pub(super) mod rope;
 mod safetensors;
+mod scheme;
 pub mod stock;
 mod weights;
 
@@ -24,7 +25,7 @@ pub use checkpoint::{Checkpoint, CheckpointError};
 pub use decoder::Decoder;
 pub use load::LoadedCpu;
 pub use matrix::Matrix;
-pub use weights::{SyntheticWeights, WeightSource};
+pub use weights::{QuantisedRows, SyntheticWeights, WeightSource};
 
 use super::{
     Engine, EngineError, Progress, Prompts,
@@ -32,7 +33,7 @@ use super::{
 };
 use crate::profile::listener::{Listeners, Span};
 use crate::{
-    config::Dtype,
+    config::{Dtype, Scheme},
     event::Phase,
     model::{ModelSpec, Operator},
 };
@@ -64,6 +65,8 @@ pub struct CandleOptions {
     pub seed: u64,
     /// Trained weights; `None` for synthetic ones.
     pub checkpoint: Option<Arc<Checkpoint>>,
+    /// How synthetic weights are quantised, if they are.
+    pub scheme: Option<Scheme>,
     pub sampling: Sampling,
     /// On a GPU, a decode step is launched as one CUDA graph.
     pub cuda_graphs: bool,
@@ -84,14 +87,32 @@ impl CandleOptions {
         Ok(())
     }
 
+    /// Bytes of the weights, with plain ones as `dtype`.
+    pub fn weight_bytes(&self, dtype: Dtype) -> u64 {
+        match &self.checkpoint {
+            Some(checkpoint) => checkpoint.weight_bytes(dtype),
+            None => self.synthetic().weight_bytes(&self.spec, dtype),
+        }
+    }
+
+    /// Its synthetic weights.
+    pub fn synthetic(&self) -> SyntheticWeights {
+        SyntheticWeights::new(self.seed).for_model(&self.spec).quantised(self.scheme, &self.spec)
+    }
+
+    /// Whether matrices are quantised.
+    pub fn is_quantised(&self) -> bool {
+        match &self.checkpoint {
+            Some(checkpoint) => checkpoint.is_quantised(),
+            None => self.scheme.is_some(),
+        }
+    }
+
     /// Checks that everything fits into `free_bytes` of memory.
     fn check(&self, free_bytes: u64) -> Result<(), EngineError> {
         self.check_lengths()?;
         let CandleOptions { spec, model, dtype, batch, max_positions, .. } = self;
-        let weight_bytes = |dtype| match &self.checkpoint {
-            Some(checkpoint) => checkpoint.weight_bytes(dtype),
-            None => spec.weight_bytes(dtype),
-        };
+        let weight_bytes = |dtype| self.weight_bytes(dtype);
         memory::check(spec, model, *dtype, &weight_bytes, *batch, *max_positions, free_bytes)
     }
 }
@@ -128,7 +149,7 @@ impl CandleEngine {
         let CandleOptions { spec, dtype, batch, max_positions, .. } = options;
         options.check(free_bytes)?;
         let pool = thread_pool(options.threads)?;
-        let synthetic = SyntheticWeights::new(options.seed).for_model(spec);
+        let synthetic = options.synthetic();
         let source: &dyn WeightSource = match &options.checkpoint {
             Some(checkpoint) => checkpoint.as_ref(),
             None => &synthetic,

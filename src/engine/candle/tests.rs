@@ -23,6 +23,7 @@ fn options() -> CandleOptions {
         prompt_tokens: 10,
         seed: 1,
         checkpoint: None,
+        scheme: None,
         sampling: Sampling::greedy(),
         cuda_graphs: true,
         cublas: true,
@@ -41,6 +42,23 @@ fn prompts(n: u32) -> Prompts {
 fn run(engine: &mut CandleEngine, n: u32, steps: usize) -> Vec<Vec<u32>> {
     let first = engine.prefill(&prompts(n)).unwrap();
     std::iter::once(first).chain((0..steps).map(|_| engine.decode().unwrap())).collect()
+}
+
+#[test]
+fn quantised_synthetic_weights_run_and_are_smaller() {
+    let spec = ModelSpec::from_hf(&json!({
+        "model_type": "qwen2", "vocab_size": 97, "hidden_size": 256, "intermediate_size": 288,
+        "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64
+    }))
+    .unwrap();
+    let plain = CandleOptions { spec, ..options() };
+    for scheme in [Scheme::Q4_0, Scheme::Q8_0, Scheme::Q2K, Scheme::Q4KM, Scheme::Iq4Xs] {
+        let quantised = CandleOptions { scheme: Some(scheme), ..plain.clone() };
+        assert!(quantised.is_quantised() && !plain.is_quantised());
+        assert!(quantised.weight_bytes(Dtype::F32) < plain.weight_bytes(Dtype::F32) / 3, "{scheme:?}");
+        let tokens = run(&mut engine(&quantised).unwrap(), 5, 6);
+        assert_eq!(tokens, run(&mut engine(&quantised).unwrap(), 5, 6), "{scheme:?}");
+    }
 }
 
 #[test]

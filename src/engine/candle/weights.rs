@@ -1,13 +1,22 @@
 //! Sources of weights; among them random ones of the right shape, reproducible from a seed.
 
-use candle_core::Tensor;
-use decoder_ops::{Uniform, mix64, uniform};
+use std::collections::BTreeMap;
 
-use super::{checkpoint::candle_dtype, matrix::Matrix};
+use candle_core::Tensor;
+use decoder_ops::{Format, Panels, Uniform, mix64, random_blocks, uniform};
+
+use super::{checkpoint::candle_dtype, gguf_header::Kind, matrix::Matrix, scheme::format_of};
 use crate::{
-    config::Dtype,
+    config::{Dtype, Scheme},
     model::{ModelSpec, spec::TensorShape},
 };
+
+/// Rows of quantised weights, in blocks as a GGUF file has them.
+pub struct QuantisedRows {
+    pub format: Format,
+    pub bytes: Vec<u8>,
+    pub rows: usize,
+}
 
 /// Gives the tensors of a checkpoint by their Hugging Face names.
 pub trait WeightSource: Sync {
@@ -22,6 +31,11 @@ pub trait WeightSource: Sync {
     /// `dtype`.
     fn matrix(&self, parts: &[TensorShape], dtype: Dtype) -> candle_core::Result<Matrix> {
         self.stacked(parts, dtype).map(Matrix::plain)
+    }
+
+    /// The named tensors as blocks, stacked by rows; neighbours of one type are one. `None` where one of them is not quantised.
+    fn blocks(&self, _parts: &[TensorShape]) -> candle_core::Result<Option<Vec<QuantisedRows>>> {
+        Ok(None)
     }
 
     /// Divisors of the rotary frequencies, where a checkpoint lists them.
@@ -40,6 +54,16 @@ pub struct SyntheticWeights {
     seed: u64,
     /// The offset that the model adds to norm weights.
     norm_middle: f32,
+    /// How matrices are quantised, in a model of so many layers with so many query heads for a key/value head.
+    quantised: Option<(Scheme, Architecture)>,
+}
+
+/// What a scheme's choice of types depends on.
+#[derive(Debug, Clone, Copy)]
+pub struct Architecture {
+    pub layers: usize,
+    pub group: usize,
+    pub tied: bool,
 }
 
 impl WeightSource for SyntheticWeights {
@@ -49,11 +73,79 @@ impl WeightSource for SyntheticWeights {
         shape[0] = parts.iter().map(|part| part.shape[0]).sum();
         uniform(&uniforms, &shape, candle_dtype(dtype))
     }
+
+    fn matrix(&self, parts: &[TensorShape], dtype: Dtype) -> candle_core::Result<Matrix> {
+        let Some(runs) = self.blocks(parts)? else {
+            return self.stacked(parts, dtype).map(Matrix::plain);
+        };
+        let columns = parts[0].shape[1];
+        let panels = |run: &QuantisedRows| Panels::new(run.format, &run.bytes, columns).map(Matrix::panels);
+        Ok(Matrix::stacked(runs.iter().map(panels).collect::<candle_core::Result<Vec<_>>>()?))
+    }
+
+    fn blocks(&self, parts: &[TensorShape]) -> candle_core::Result<Option<Vec<QuantisedRows>>> {
+        let Some(formats) = parts.iter().map(|part| self.format(part)).collect::<Option<Vec<_>>>() else {
+            return Ok(None);
+        };
+        let of_part = |(part, format): (&TensorShape, Format)| {
+            let (rows, columns) = (part.shape[0], part.shape[1]);
+            QuantisedRows { format, bytes: random_blocks(format, self.key(&part.name), rows, columns), rows }
+        };
+        Ok(Some(joined(parts.iter().zip(formats).map(of_part))))
+    }
+}
+
+/// Neighbours of one type as one.
+pub(super) fn joined(parts: impl Iterator<Item = QuantisedRows>) -> Vec<QuantisedRows> {
+    let mut runs: Vec<QuantisedRows> = Vec::new();
+    for part in parts {
+        match runs.last_mut() {
+            Some(last) if last.format == part.format => {
+                last.bytes.extend_from_slice(&part.bytes);
+                last.rows += part.rows;
+            }
+            _ => runs.push(part),
+        }
+    }
+    runs
 }
 
 impl SyntheticWeights {
     pub fn new(seed: u64) -> SyntheticWeights {
-        SyntheticWeights { seed, norm_middle: 1.0 }
+        SyntheticWeights { seed, norm_middle: 1.0, quantised: None }
+    }
+
+    /// With matrices quantised as the files of llama.cpp are.
+    pub fn quantised(self, scheme: Option<Scheme>, spec: &ModelSpec) -> SyntheticWeights {
+        let group = spec.heads / spec.kv_heads.max(1);
+        let architecture = Architecture { layers: spec.layers, group, tied: spec.tied_embeddings };
+        SyntheticWeights { quantised: scheme.map(|scheme| (scheme, architecture)), ..self }
+    }
+
+    fn format(&self, tensor: &TensorShape) -> Option<Format> {
+        let (scheme, architecture) = self.quantised?;
+        format_of(scheme, &architecture, tensor)
+    }
+
+    /// Bytes of the weights by their type, with plain ones as `dtype`.
+    fn bytes_by_type(&self, spec: &ModelSpec, dtype: Dtype) -> BTreeMap<String, u64> {
+        let mut bytes = BTreeMap::new();
+        for tensor in spec.tensors() {
+            let (name, size) = match self.format(&tensor) {
+                Some(format) => {
+                    let size = Panels::size(format, tensor.shape[0], tensor.shape[1]);
+                    (Kind::Quantised(format).name(), size as u64)
+                }
+                None => (dtype.name().to_owned(), tensor.elements() * dtype.bytes()),
+            };
+            *bytes.entry(name).or_default() += size;
+        }
+        bytes
+    }
+
+    /// Bytes of a model's weights in memory, with plain ones as `dtype`.
+    pub fn weight_bytes(&self, spec: &ModelSpec, dtype: Dtype) -> u64 {
+        self.bytes_by_type(spec, dtype).values().sum()
     }
 
     /// The same for a model that may add an offset to its norm weights.

@@ -6,7 +6,11 @@
 use super::{
     error::CudaError,
     gpu::{Buffer, Gpu},
-    kernels::{AttentionSplits, FEW_ROWS, HeadTransform, Kernels, KvCache, Matrix, SamplingBuffers},
+    kernels::{
+        AttentionSplits, FEW_ROWS, HeadTransform, Input, Kernels, KvCache, Matrix, Norm, SamplingBuffers,
+        Values,
+    },
+    quantised::{Scratch, Tiles},
 };
 use crate::{
     config::Dtype,
@@ -88,17 +92,28 @@ struct Activations {
 }
 
 /// The memory of `batch` sequences of `capacity` positions, `prompt` of them in the prefill, on a GPU.
-pub fn footprint(spec: &ModelSpec, dtype: Dtype, batch: usize, capacity: usize, prompt: usize) -> Footprint {
+pub fn footprint(
+    spec: &ModelSpec,
+    dtype: Dtype,
+    weight_bytes: u64,
+    quantised: bool,
+    (batch, capacity, prompt): (usize, usize, usize),
+) -> Footprint {
     let rows = batch.saturating_mul(prompt);
     let columns = 2 * spec.hidden + (2 * spec.heads + 2 * spec.kv_heads) * spec.head_dim;
     let mlp = product(&[rows.min(MLP_ROWS), 3, spec.intermediate]);
     let logits = product(&[batch, spec.vocab, 4]);
     let tables = product(&[capacity, spec.head_dim, 4, 1 + usize::from(spec.local_rope_theta.is_some())]);
+    // A matrix as plain numbers.
+    let plain = match quantised {
+        true => product(&[2, spec.intermediate, spec.hidden]).saturating_mul(dtype.bytes()),
+        false => 0,
+    };
     let activations = product(&[rows, columns]).saturating_add(mlp).saturating_mul(dtype.bytes());
     Footprint {
-        weight_bytes: spec.weight_bytes(dtype),
+        weight_bytes,
         cache_bytes: product(&[batch, capacity]).saturating_mul(spec.kv_bytes_per_position(dtype)),
-        workspace_bytes: [activations, logits, tables, RESERVE_BYTES]
+        workspace_bytes: [activations, logits, tables, plain, RESERVE_BYTES]
             .into_iter()
             .fold(0, u64::saturating_add),
     }
@@ -115,7 +130,7 @@ impl Decoder {
         (batch, capacity, prompt): (usize, usize, usize),
         progress: Progress<'_>,
     ) -> Result<Decoder, EngineError> {
-        let kernels = Kernels { gpu, dtype, activation: spec.activation };
+        let mut kernels = Kernels { gpu, dtype, activation: spec.activation, scratch: None };
         let gpu = &kernels.gpu;
         let heads = Heads {
             heads: spec.heads,
@@ -132,7 +147,7 @@ impl Decoder {
         let mut loader =
             Loader { kernels: &kernels, weights, tensors, norm_offset, progress, done: 0, total };
         let embedding = loader.matrix(&["model.embed_tokens.weight"])?;
-        let layers =
+        let layers: Vec<Layer> =
             (0..spec.layers).map(|i| Layer::new(spec, i, &mut loader, &heads)).collect::<Result<_, _>>()?;
         let norm = loader.norm("model.norm.weight")?;
         let head = if spec.tied_embeddings { None } else { Some(loader.matrix(&["lm_head.weight"])?) };
@@ -144,6 +159,17 @@ impl Decoder {
         let sampling = SamplingBuffers::new(gpu, batch, spec.vocab)?;
         let activations = Activations::new(gpu, spec, dtype, batch * prompt.max(1), &heads)?;
         gpu.synchronize()?;
+        let matrices =
+            || layers.iter().flat_map(|layer| [&layer.qkv, &layer.output, &layer.gate_up, &layer.down]);
+        let heads_and_tables = [&embedding].into_iter().chain(head.as_ref());
+        if matrices().chain(heads_and_tables).any(|matrix| matches!(matrix.values, Values::Tiles(_))) {
+            let columns = matrices().map(|matrix| matrix.columns).max().unwrap_or(0).max(spec.hidden);
+            let plain_bytes = match activations.rows > FEW_ROWS {
+                true => matrices().map(|matrix| matrix.plain_bytes(dtype)).max().unwrap_or(0),
+                false => 0,
+            };
+            kernels.scratch = Some(Scratch::new(gpu, columns, plain_bytes)?);
+        }
         Ok(Decoder {
             spec: spec.clone(),
             heads,
@@ -215,14 +241,20 @@ impl Decoder {
         }
         let eps = spec.rms_eps as f32;
         let last = (length, length - 1);
-        self.listeners.operator(Operator::FinalNorm, None, || {
-            let size = (self.heads.batch, spec.hidden);
-            kernels.rms_norm(&a.normed, &a.x, &self.norm, size, eps, last)
-        })?;
         let head = self.head.as_ref().unwrap_or(&self.embedding);
+        let input = match length == 1 && kernels.fuses_norm(rows, head) {
+            true => Input { x: (&a.x).into(), norm: Some(Norm { weight: &self.norm, eps }) },
+            false => {
+                self.listeners.operator(Operator::FinalNorm, None, || {
+                    let size = (self.heads.batch, spec.hidden);
+                    kernels.rms_norm(&a.normed, &a.x, &self.norm, size, eps, last)
+                })?;
+                (&a.normed).into()
+            }
+        };
         let logits = &self.sampling.logits;
         self.listeners.operator(Operator::LmHead, None, || {
-            kernels.logits(logits, &a.normed, head, self.heads.batch)?;
+            kernels.logits(logits, input, head, self.heads.batch)?;
             match spec.logit_softcap {
                 Some(cap) => kernels.softcap(logits, self.heads.batch * spec.vocab, cap as f32),
                 None => Ok(()),
@@ -252,18 +284,35 @@ impl Decoder {
             self.listeners.operator(operator, Some(i), work)
         };
         let size = (rows, spec.hidden);
-        operator(Operator::AttentionNorm, &|| {
-            kernels.rms_norm(&a.normed, &a.x, &layer.input_norm, size, eps, (1, 0))
-        })?;
-        operator(Operator::Qkv, &|| kernels.linear(&a.qkv, &a.normed, &layer.qkv, rows, None, false))?;
-        operator(Operator::Rope, &|| {
-            // SAFETY: the caller guarantees the position.
-            unsafe { kernels.rope(&a.qkv, &cache, &transform, progress, length, heads) }
-        })?;
+        let norm = Norm { weight: &layer.input_norm, eps };
+        let input = match kernels.fuses_norm(rows, &layer.qkv) {
+            true => Input { x: (&a.x).into(), norm: Some(norm) },
+            false => {
+                operator(Operator::AttentionNorm, &|| {
+                    kernels.rms_norm(&a.normed, &a.x, &layer.input_norm, size, eps, (1, 0))
+                })?;
+                (&a.normed).into()
+            }
+        };
+        operator(Operator::Qkv, &|| kernels.linear(&a.qkv, input, &layer.qkv, rows, None, false))?;
+        if length > 1 || !kernels.rotates_in_attention(heads) {
+            operator(Operator::Rope, &|| {
+                // SAFETY: the caller guarantees the position.
+                unsafe { kernels.rope(&a.qkv, &cache, &transform, progress, length, heads) }
+            })?;
+        }
         operator(Operator::Attention, &|| match length {
             // SAFETY: the caller guarantees the position.
             1 => unsafe {
-                kernels.decode_attention(&a.attended, &a.qkv, &cache, &self.splits, progress, heads)
+                kernels.decode_attention(
+                    &a.attended,
+                    &a.qkv,
+                    &cache,
+                    &transform,
+                    &self.splits,
+                    progress,
+                    heads,
+                )
             },
             _ => kernels.prefill_attention(&a.attended, &a.qkv, &cache, length, heads),
         })?;
@@ -287,9 +336,13 @@ impl Decoder {
             self.listeners.operator(operator, Some(i), work)
         };
         let size = (rows, spec.hidden);
-        operator(Operator::MlpNorm, &|| {
-            kernels.rms_norm(&a.normed, &a.x, &layer.mlp_norm, size, eps, (1, 0))
-        })?;
+        let norm = Norm { weight: &layer.mlp_norm, eps };
+        let fused = kernels.fuses_norm(rows, &layer.gate_up);
+        if !fused {
+            operator(Operator::MlpNorm, &|| {
+                kernels.rms_norm(&a.normed, &a.x, &layer.mlp_norm, size, eps, (1, 0))
+            })?;
+        }
         // With another norm, the result replaces the rows it was computed from.
         let (to, add) = match layer.post_mlp_norm {
             Some(_) => (&a.normed, false),
@@ -299,9 +352,11 @@ impl Decoder {
         for first in (0..rows).step_by(MLP_ROWS) {
             let count = MLP_ROWS.min(rows - first);
             let offset = first * row_bytes;
-            operator(Operator::GateUp, &|| {
-                kernels.gated(&a.gated, &a.wide, a.normed.slice_from(offset), &layer.gate_up, count)
-            })?;
+            let input = match fused {
+                true => Input { x: a.x.slice_from(offset), norm: Some(norm) },
+                false => a.normed.slice_from(offset).into(),
+            };
+            operator(Operator::GateUp, &|| kernels.gated(&a.gated, &a.wide, input, &layer.gate_up, count))?;
             operator(Operator::Down, &|| {
                 kernels.linear(to.slice_from(offset), &a.gated, &layer.down, count, None, add)
             })?;
@@ -362,7 +417,7 @@ impl Layer {
             mlp_norm: loader.norm(&name(spec.mlp_norm_name()))?,
             post_attention_norm,
             post_mlp_norm,
-            gate_up: loader.matrix(&spec.gate_up_names(i))?,
+            gate_up: loader.gate_up(&spec.gate_up_names(i))?,
             down: loader.matrix(&[&name("mlp.down_proj.weight")])?,
             keys,
             values,
@@ -382,8 +437,6 @@ impl Activations {
     ) -> Result<Activations, CudaError> {
         let elements = |count: usize| gpu.alloc("activations", count * dtype.bytes() as usize);
         let mlp_rows = rows.min(MLP_ROWS);
-        // Our own product computes gate and up together and does not write them.
-        let wide_rows = if mlp_rows > FEW_ROWS || !spec.hidden.is_multiple_of(8) { mlp_rows } else { 0 };
         Ok(Activations {
             rows,
             ids: gpu.alloc("activations", rows * 4)?,
@@ -391,7 +444,7 @@ impl Activations {
             normed: elements(rows * spec.hidden)?,
             qkv: elements(rows * heads.columns())?,
             attended: elements(rows * heads.heads * heads.dim)?,
-            wide: elements(wide_rows * 2 * spec.intermediate)?,
+            wide: elements(mlp_rows * 2 * spec.intermediate)?,
             gated: elements(mlp_rows * spec.intermediate)?,
         })
     }
@@ -443,15 +496,30 @@ impl Loader<'_> {
     /// The named matrices, one below the other.
     fn matrix(&mut self, names: &[impl AsRef<str>]) -> Result<Matrix, EngineError> {
         let shapes = self.shapes(names)?;
+        self.of_shapes(&shapes, false)
+    }
+
+    /// The matrices of gate and up, for one product where they have one type.
+    fn gate_up(&mut self, names: &[impl AsRef<str>]) -> Result<Matrix, EngineError> {
+        let shapes = self.shapes(names)?;
+        self.of_shapes(&shapes, true)
+    }
+
+    fn of_shapes(&self, shapes: &[TensorShape], gated: bool) -> Result<Matrix, EngineError> {
         let (kernels, dtype) = (self.kernels, self.kernels.dtype);
         let rows = shapes.iter().map(|shape| shape.shape[0]).sum();
         let columns = shapes[0].shape[1];
+        if let Some(runs) = self.weights.source().blocks(shapes)? {
+            let gated = gated && runs.len() == 1;
+            let tiles = runs.iter().map(|run| Tiles::new(&kernels.gpu, run, columns, gated));
+            return Ok(Matrix { values: Values::Tiles(tiles.collect::<Result<_, _>>()?), rows, columns });
+        }
         let row_bytes = columns * dtype.bytes() as usize;
         let values = kernels.gpu.alloc("the weights", rows * row_bytes)?;
         match self.weights {
             Weights::Synthetic(weights) => {
                 let mut first = 0;
-                for shape in &shapes {
+                for shape in shapes {
                     let (key, spread) = weights.recipe(shape);
                     kernels.synthetic(
                         values.slice_from(first * row_bytes),
@@ -463,10 +531,10 @@ impl Loader<'_> {
                 }
             }
             Weights::Checkpoint(checkpoint) => {
-                self.upload(&values, &host_values(*checkpoint, &shapes, dtype)?)?;
+                self.upload(&values, &host_values(*checkpoint, shapes, dtype)?)?;
             }
         }
-        Ok(Matrix { values, rows, columns })
+        Ok(Matrix { values: Values::Plain(values), rows, columns })
     }
 
     /// The named vectors, one after the other, in the model's own type.

@@ -46,6 +46,8 @@ use crate::{
     tools::{System, libraries::CUDA},
 };
 
+/// Dynamic shared memory of a block that needs no permission: 48 kB, less what kernels have of their own.
+const SHARED_WITHOUT_ASKING: i32 = 24 << 10;
 /// The size that NVIDIA recommends for Hopper.
 const BLAS_WORKSPACE_BYTES: usize = 32 << 20;
 
@@ -57,8 +59,11 @@ pub struct Gpu {
     context: Arc<CudaContext>,
     stream: Arc<CudaStream>,
     modules: Vec<Arc<CudaModule>>,
-    functions: RefCell<HashMap<String, CudaFunction>>,
+    /// With the dynamic shared memory that each may have.
+    functions: RefCell<HashMap<String, (CudaFunction, i32)>>,
     pub multiprocessors: usize,
+    /// Shared memory that a block may have.
+    pub shared_bytes: usize,
     /// As 90 for 9.0. From 9.0 on kernels can start before the previous one has ended, and blocks can form clusters.
     capability: u32,
     memory_use: Arc<MemoryUse>,
@@ -144,6 +149,12 @@ pub struct Slice<'a> {
 }
 
 impl Slice<'_> {
+    /// The memory from `offset` bytes on.
+    pub fn after(self, offset: usize) -> Self {
+        let offset = offset.min(self.bytes);
+        Slice { address: self.address + offset as u64, bytes: self.bytes - offset, ..self }
+    }
+
     pub fn address(self) -> u64 {
         self.address
     }
@@ -189,7 +200,7 @@ macro_rules! numbers {
         $(unsafe impl Number for $number {})*
     };
 }
-numbers!(f32, f16, bf16, i32, u32);
+numbers!(f32, f16, bf16, i32, u32, u8);
 
 /// Blocks, threads of a block, and the dynamic shared memory of a block.
 #[derive(Debug, Clone, Copy)]
@@ -324,7 +335,10 @@ impl Gpu {
         let multiprocessors =
             context.attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
         let capability = Self::capability(index).unwrap_or(0);
+        let shared_bytes = context
+            .attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
         Ok(Gpu {
+            shared_bytes: usize::try_from(shared_bytes).unwrap_or(0),
             without_cublas: Cell::new(blas.as_ref().err().copied()),
             blas: blas.ok(),
             context,
@@ -337,14 +351,15 @@ impl Gpu {
         })
     }
 
-    /// Loads the kernels for numbers of one type; `progress` gets how many of the files are loaded, and of how many, and may stop
+    /// Loads the kernels for numbers of one type, with those for weights that are `quantised` where needed; `progress` gets how many of the files are loaded, and of how many, and may stop
     /// that. The driver compiles them where there is no machine code for this GPU: that takes seconds, once.
     pub fn load_kernels(
         &mut self,
         dtype: Dtype,
+        quantised: bool,
         progress: &mut dyn FnMut(u64, u64) -> bool,
     ) -> Result<bool, CudaError> {
-        let images = images(dtype, self.capability);
+        let images = images(dtype, quantised, self.capability);
         for (done, image) in images.iter().enumerate() {
             if !progress(done as u64, images.len() as u64) {
                 return Ok(false);
@@ -468,20 +483,24 @@ impl Gpu {
 
     fn function(&self, launch: Launch<'_>, shared_bytes: i32) -> Result<CudaFunction, CudaError> {
         let name = launch.kernel();
-        if let Some(function) = self.functions.borrow().get(name) {
-            return Ok(function.clone());
+        let mut functions = self.functions.borrow_mut();
+        if !functions.contains_key(name) {
+            let function = self
+                .modules
+                .iter()
+                .find_map(|module| module.load_function(name).ok())
+                .ok_or_else(|| launch.error("this binary does not contain it".to_owned()))?;
+            functions.insert(name.to_owned(), (function, SHARED_WITHOUT_ASKING));
         }
-        let function = self
-            .modules
-            .iter()
-            .find_map(|module| module.load_function(name).ok())
-            .ok_or_else(|| launch.error("this binary does not contain it".to_owned()))?;
-        if shared_bytes > 48 << 10 {
+        let Some((function, allowed)) = functions.get_mut(name) else {
+            return Err(launch.error("this binary does not contain it".to_owned()).into());
+        };
+        if shared_bytes > *allowed {
             let limit = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
             function.set_attribute(limit, shared_bytes)?;
+            *allowed = shared_bytes;
         }
-        self.functions.borrow_mut().insert(name.to_owned(), function.clone());
-        Ok(function)
+        Ok(function.clone())
     }
 
     /// Stops the device with an illegal memory access, as a faulty kernel does.

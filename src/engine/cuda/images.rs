@@ -28,8 +28,8 @@ macro_rules! images_of {
 
 pub const HOPPER: u32 = 90;
 
-/// The images of the kernels for numbers of one type: machine code for each capability of the manifest, and PTX for later GPUs.
-pub fn images(dtype: Dtype, capability: u32) -> Vec<&'static [u8]> {
+/// The images of the kernels for numbers of one type, with those of quantised weights where asked: machine code for each capability of the manifest, and PTX for later GPUs.
+pub fn images(dtype: Dtype, quantised: bool, capability: u32) -> Vec<&'static [u8]> {
     let of_dtype: [&[u8]; 7] = match dtype {
         Dtype::Bf16 => images_of!("bf16"),
         Dtype::F16 => images_of!("f16"),
@@ -42,7 +42,13 @@ pub fn images(dtype: Dtype, capability: u32) -> Vec<&'static [u8]> {
         Dtype::F32 => None,
     };
     let sampling: &[u8] = image!("sampling");
-    of_dtype.into_iter().chain([sampling]).chain(for_hopper).collect()
+    let with_blocks: [&[u8]; 2] = match dtype {
+        Dtype::Bf16 => [image!("quantised.bf16"), image!("tiles")],
+        Dtype::F16 => [image!("quantised.f16"), image!("tiles")],
+        Dtype::F32 => [image!("quantised.f32"), image!("tiles")],
+    };
+    let with_blocks = with_blocks.into_iter().filter(|_| quantised);
+    of_dtype.into_iter().chain([sampling]).chain(for_hopper).chain(with_blocks).collect()
 }
 
 /// What the images were made from and for.

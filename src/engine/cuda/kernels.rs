@@ -7,6 +7,7 @@
 use super::{
     error::CudaError,
     gpu::{Buffer, Gpu, Product, Ring, Shape, Slice},
+    quantised::{Scratch, Tiles},
 };
 use crate::{
     config::Dtype,
@@ -76,6 +77,18 @@ pub struct HeadTransform<'a> {
 }
 
 impl HeadTransform<'_> {
+    /// As kernels take them, in this order.
+    fn args(&self) -> [Arg; 6] {
+        [
+            self.bias.into(),
+            self.query_norm.into(),
+            self.key_norm.into(),
+            self.cosines.into(),
+            self.sines.into(),
+            Arg::Float(self.eps),
+        ]
+    }
+
     fn check(&self, launch: Launch<'_>, heads: &Heads, element: usize) -> Launched {
         let Heads { dim, capacity, .. } = *heads;
         launch.require(dim.is_multiple_of(2), || format!("head dimension {dim} is odd"))?;
@@ -96,9 +109,52 @@ impl HeadTransform<'_> {
 
 /// A weight matrix of `rows` × `columns`.
 pub struct Matrix {
-    pub values: Buffer,
+    pub values: Values,
     pub rows: usize,
     pub columns: usize,
+}
+
+pub enum Values {
+    /// In the model's type.
+    Plain(Buffer),
+    /// Quantised; parts of different formats, stacked by rows.
+    Tiles(Vec<Tiles>),
+}
+
+/// Activations that a matrix is multiplied with; normed first where that is still to be done.
+#[derive(Clone, Copy)]
+pub struct Input<'a> {
+    pub x: Slice<'a>,
+    pub norm: Option<Norm<'a>>,
+}
+
+/// The weights of a norm, f32.
+#[derive(Clone, Copy)]
+pub struct Norm<'a> {
+    pub weight: &'a Buffer,
+    pub eps: f32,
+}
+
+impl<'a> From<Slice<'a>> for Input<'a> {
+    fn from(x: Slice<'a>) -> Input<'a> {
+        Input { x, norm: None }
+    }
+}
+
+impl<'a> From<&'a Buffer> for Input<'a> {
+    fn from(x: &'a Buffer) -> Input<'a> {
+        Slice::from(x).into()
+    }
+}
+
+impl Norm<'_> {
+    /// The arguments of a kernel for rows of `k`.
+    pub fn args(norm: Option<Self>, launch: Launch<'_>, k: usize) -> Result<[Arg; 2], CudaError> {
+        if let Some(norm) = norm {
+            launch.require_room("the norm", norm.weight.bytes(), FLOAT_BYTES, &[k])?;
+        }
+        Ok([norm.map(|norm| norm.weight).into(), Arg::Float(norm.map_or(0.0, |norm| norm.eps))])
+    }
 }
 
 /// Launches the kernels of one number type.
@@ -107,10 +163,12 @@ pub struct Kernels {
     pub dtype: Dtype,
     /// Of the gate.
     pub activation: Activation,
+    /// For quantised weights.
+    pub scratch: Option<Scratch>,
 }
 
 impl Kernels {
-    fn name(&self, kernel: &str) -> String {
+    pub(super) fn name(&self, kernel: &str) -> String {
         format!("{kernel}_{}", self.dtype.name())
     }
 
@@ -132,11 +190,19 @@ impl Kernels {
     ) -> Launched {
         let (name, element) = (self.name("embed"), self.element_bytes());
         let launch = Launch::of(&name);
+        let values = match &table.values {
+            Values::Plain(values) => values,
+            Values::Tiles(parts) => {
+                launch.require(parts.len() == 1, || "a table has one format".to_owned())?;
+                // SAFETY: as the caller guarantees.
+                return unsafe { self.embed_quantised(out, &parts[0], ids, rows, scale) };
+            }
+        };
         launch.require_room("the output", out.bytes(), element, &[rows, table.columns])?;
-        launch.require_room("the table", table.values.bytes(), element, &[table.rows, table.columns])?;
+        launch.require_room("the table", values.bytes(), element, &[table.rows, table.columns])?;
         launch.require_room("the ids", ids.bytes(), ID_BYTES, &[rows])?;
         let columns = launch.arg("columns", table.columns)?;
-        let args = [out.into(), (&table.values).into(), ids.into(), columns, Arg::Float(scale)];
+        let args = [out.into(), values.into(), ids.into(), columns, Arg::Float(scale)];
         // SAFETY: the kernel's parameters, on buffers of these sizes; the caller guarantees the ids.
         unsafe { self.gpu.launch(launch, Shape::early((rows, 1, 1), 256), &args) }
     }
@@ -196,19 +262,34 @@ impl Kernels {
     }
 
     /// y = x·wᵀ (+ bias), or y += where `add`. x has `rows` rows.
+    ///
+    /// The input may have a norm only where [`fuses_norm`](Self::fuses_norm) says so.
     pub fn linear<'a>(
-        &self,
+        &'a self,
         y: impl Into<Slice<'a>>,
-        x: impl Into<Slice<'a>>,
+        x: impl Into<Input<'a>>,
         w: &'a Matrix,
         rows: usize,
         bias: Option<&Buffer>,
         add: bool,
     ) -> Launched {
-        let product = self.product(y.into(), x.into(), w, rows, self.dtype, add);
-        if self.is_skinny(&product) {
-            return self.skinny("skinny", &product, bias, None);
-        }
+        let (y, Input { x, norm }) = (y.into(), x.into());
+        let of = |values| self.product(y, x, values, (w.rows, w.columns), rows, self.dtype, add);
+        let product = match &w.values {
+            Values::Plain(values) => {
+                let product = of(values.into());
+                if self.is_skinny(&product) && norm.is_none() {
+                    return self.skinny("skinny", &product, bias, None);
+                }
+                product
+            }
+            Values::Tiles(parts) if rows <= FEW_ROWS => {
+                // Its w is not used: tiles bring their own.
+                return self.quantised_linear(&of(y), parts, bias, norm);
+            }
+            Values::Tiles(parts) => of(self.dequantised(w, parts)?),
+        };
+        Launch::of("the product").require(norm.is_none(), || "its input is not normed".to_owned())?;
         self.gpu.multiply(&product)?;
         let Some(bias) = bias else { return Ok(()) };
         let name = self.name("add_bias");
@@ -220,8 +301,25 @@ impl Kernels {
     }
 
     /// The last product of a step, with f32 results.
-    pub fn logits(&self, y: &Buffer, x: &Buffer, w: &Matrix, rows: usize) -> Launched {
-        let product = self.product(y.into(), x.into(), w, rows, Dtype::F32, false);
+    pub fn logits<'a>(&self, y: &Buffer, x: impl Into<Input<'a>>, w: &Matrix, rows: usize) -> Launched {
+        let Input { x, norm } = x.into();
+        let (n, k) = (w.rows, w.columns);
+        let values = match &w.values {
+            Values::Plain(values) => values,
+            // The matrix would be large as plain numbers.
+            Values::Tiles(parts) => {
+                for first in (0..rows).step_by(FEW_ROWS) {
+                    let y = y.slice_from(first * n * FLOAT_BYTES);
+                    let x = x.after(first * k * self.element_bytes());
+                    let count = FEW_ROWS.min(rows - first);
+                    let product = self.product(y, x, y, (n, k), count, Dtype::F32, false);
+                    self.quantised_linear(&product, parts, None, norm)?;
+                }
+                return Ok(());
+            }
+        };
+        let product = self.product(y.into(), x, values.into(), (n, k), rows, Dtype::F32, false);
+        Launch::of("the product").require(norm.is_none(), || "its input is not normed".to_owned())?;
         if self.is_skinny(&product) {
             let kernel = if self.dtype == Dtype::F32 { "skinny" } else { "skinny_logits" };
             return self.skinny(kernel, &product, None, None);
@@ -229,17 +327,24 @@ impl Kernels {
         self.gpu.multiply(&product)
     }
 
+    /// Whether a product of `rows` rows with `w` norms its input itself.
+    pub fn fuses_norm(&self, rows: usize, w: &Matrix) -> bool {
+        rows <= FEW_ROWS && matches!(w.values, Values::Tiles(_))
+    }
+
+    // Reason: the operands of a product and their sizes.
+    #[allow(clippy::too_many_arguments)]
     fn product<'a>(
         &self,
         y: Slice<'a>,
         x: Slice<'a>,
-        w: &'a Matrix,
+        w: Slice<'a>,
+        (n, k): (usize, usize),
         rows: usize,
         out: Dtype,
         add: bool,
     ) -> Product<'a> {
-        let (n, k) = (w.rows, w.columns);
-        Product { y, x, w: (&w.values).into(), m: rows, n, k, dtype: self.dtype, out, add }
+        Product { y, x, w, m: rows, n, k, dtype: self.dtype, out, add }
     }
 
     /// Limits the `count` f32 numbers of x to ±cap.
@@ -253,24 +358,39 @@ impl Kernels {
     /// out = activation(gate) · up, of `rows` rows of x. The first half of the rows of `gate_up` are the gate's. With many
     /// rows, `wide` gets both products.
     pub fn gated<'a>(
-        &self,
+        &'a self,
         out: &'a Buffer,
         wide: &'a Buffer,
-        x: Slice<'a>,
+        x: impl Into<Input<'a>>,
         gate_up: &'a Matrix,
         rows: usize,
     ) -> Launched {
+        let input = x.into();
         let n = gate_up.rows / 2;
-        let product = Product { n, ..self.product(out.into(), x, gate_up, rows, self.dtype, false) };
         let activation = match self.activation {
             Activation::Silu => 0,
             Activation::GeluTanh => 1,
             Activation::Gelu => 2,
         };
-        if self.is_skinny(&product) {
-            return self.skinny("skinny_gated", &product, None, Some(activation));
+        let of =
+            |values| self.product(out.into(), input.x, values, (n, gate_up.columns), rows, self.dtype, false);
+        match &gate_up.values {
+            Values::Plain(values) => {
+                let product = of(values.into());
+                if self.is_skinny(&product) && input.norm.is_none() {
+                    return self.skinny("skinny_gated", &product, None, Some(activation));
+                }
+            }
+            Values::Tiles(parts) => {
+                if let [one] = parts.as_slice()
+                    && one.is_gated()
+                    && rows <= FEW_ROWS
+                {
+                    return self.quantised_gated(&of(input.x), one, activation, input.norm);
+                }
+            }
         }
-        self.linear(wide, x, gate_up, rows, None, false)?;
+        self.linear(wide, input, gate_up, rows, None, false)?;
         let name = self.name("gated");
         let launch = Launch::of(&name);
         launch.require_room("the output", out.bytes(), self.element_bytes(), &[rows, n])?;
@@ -354,15 +474,16 @@ impl Kernels {
         // A warp for each head of a row, counted as `int`.
         let warps = rows * (heads.heads + 2 * heads.kv_heads);
         launch.int("the number of warps", warps.next_multiple_of(4))?;
+        let [bias, query_norm, key_norm, cosines, sines, eps] = transform.args();
         let args = [
             qkv.into(),
             cache.keys.into(),
             cache.values.into(),
-            transform.bias.into(),
-            transform.query_norm.into(),
-            transform.key_norm.into(),
-            transform.cosines.into(),
-            transform.sines.into(),
+            bias,
+            query_norm,
+            key_norm,
+            cosines,
+            sines,
             progress.into(),
             launch.arg("rows", rows)?,
             launch.arg("length", length)?,
@@ -370,7 +491,7 @@ impl Kernels {
             launch.arg("key/value heads", heads.kv_heads)?,
             launch.arg("the head dimension", heads.dim)?,
             launch.arg("the capacity", heads.capacity)?,
-            Arg::Float(transform.eps),
+            eps,
         ];
         // SAFETY: the kernel's parameters, on buffers of these sizes; the caller guarantees the position.
         unsafe { self.gpu.launch(launch, Shape::early((warps.div_ceil(4), 1, 1), 128), &args) }
@@ -408,15 +529,24 @@ impl Kernels {
         unsafe { self.gpu.launch(launch, shape, &args) }
     }
 
-    /// Attention of the one new position of each sequence.
+    /// Whether [`decode_attention`](Self::decode_attention) does what [`rope`](Self::rope) does.
+    pub fn rotates_in_attention(&self, heads: &Heads) -> bool {
+        self.has_tensor_core_kernel(heads)
+    }
+
+    /// Attention of the one new position of each sequence. Its heads are transformed and written to the cache before, or here where
+    /// [`rotates_in_attention`](Self::rotates_in_attention) says so.
     ///
     /// # Safety
     /// The position in `progress` is below the capacity.
+    // Reason: the operands of a kernel.
+    #[allow(clippy::too_many_arguments)]
     pub unsafe fn decode_attention(
         &self,
         out: &Buffer,
         qkv: &Buffer,
         cache: &KvCache<'_>,
+        transform: &HeadTransform<'_>,
         splits: &AttentionSplits,
         progress: &Buffer,
         h: &Heads,
@@ -439,7 +569,9 @@ impl Kernels {
             let partial: [Arg; 3] = [(&splits.parts).into(), (&splits.arrived).into(), progress.into()];
             let threads = if h.dim > 128 { 128 } else { 256 };
             let grid = (splits.count, h.kv_heads * blocks_per_group(h), h.batch);
-            ([&buffers[..], &partial, &heads, &scores].concat(), Shape::early(grid, threads))
+            transform.check(launch, h, self.element_bytes())?;
+            let args = [&buffers[..], &partial, &heads, &scores, &transform.args()].concat();
+            (args, Shape::early(grid, threads))
         } else {
             let dim = launch.arg("the head dimension", h.dim)?;
             let args = [&buffers[..], &[progress.into()], &heads, &scores, &[dim]].concat();

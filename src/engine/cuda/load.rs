@@ -7,7 +7,7 @@ use cudarc::driver::CudaEvent;
 use super::{
     CudaError,
     gpu::{Buffer, Gpu},
-    kernels::{Kernels, Matrix},
+    kernels::{Kernels, Matrix, Values},
 };
 use crate::{
     config::Dtype,
@@ -39,9 +39,9 @@ enum Work {
 impl LoadedGpu {
     pub fn new(index: usize) -> Result<LoadedGpu, CudaError> {
         let mut gpu = Gpu::open(index, true)?;
-        gpu.load_kernels(Dtype::Bf16, &mut |_, _| true)?;
+        gpu.load_kernels(Dtype::Bf16, false, &mut |_, _| true)?;
         let events = (gpu.event()?, gpu.event()?);
-        let kernels = Kernels { gpu, dtype: Dtype::Bf16, activation: Activation::Silu };
+        let kernels = Kernels { gpu, dtype: Dtype::Bf16, activation: Activation::Silu, scratch: None };
         Ok(LoadedGpu { kernels, events, work: None })
     }
 
@@ -60,14 +60,14 @@ impl LoadedGpu {
             Load::Product(_) => Work::Product {
                 y: gpu.alloc("the load", SIDE * SIDE * element)?,
                 x: self.random(SIDE, SIDE)?,
-                w: Matrix { values: self.random(SIDE, SIDE)?, rows: SIDE, columns: SIDE },
+                w: Matrix { values: Values::Plain(self.random(SIDE, SIDE)?), rows: SIDE, columns: SIDE },
             },
             Load::Read => {
                 let (rows, columns) = READ;
                 Work::Read {
                     y: gpu.alloc("the load", rows * element)?,
                     x: self.random(1, columns)?,
-                    w: Matrix { values: self.random(rows, columns)?, rows, columns },
+                    w: Matrix { values: Values::Plain(self.random(rows, columns)?), rows, columns },
                 }
             }
             Load::Copy => Work::Copy {
@@ -89,7 +89,7 @@ impl LoadedGpu {
             }
             Work::Read { y, x, w } => {
                 self.kernels.linear(y, x, w, 1, None, false)?;
-                w.values.bytes() as f64
+                (w.rows * w.columns) as f64 * self.kernels.dtype.bytes() as f64
             }
             Work::Copy { from, to } => {
                 gpu.copy(from, to)?;

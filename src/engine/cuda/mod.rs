@@ -14,6 +14,7 @@ mod gpu;
 mod images;
 mod kernels;
 mod load;
+mod quantised;
 
 #[cfg(test)]
 mod tests;
@@ -35,7 +36,7 @@ pub use self::{
 };
 use super::{
     Engine, EngineError, PrepareStep, Progress, Prompts,
-    candle::{CandleOptions, SyntheticWeights, memory},
+    candle::{CandleOptions, memory},
     launch::MAX_HEAD_DIM,
     sampling::{Picker, Sampling},
 };
@@ -93,12 +94,11 @@ impl CudaEngine {
                 spec.head_dim
             )));
         }
-        if options.checkpoint.as_ref().is_some_and(|checkpoint| checkpoint.is_quantised()) {
-            let message = "quantised weights run on the CPU (runtime.device=cpu), as plain numbers \
-                           (model.dequantize=true), or in candle's own models (runtime=candle_stock)";
-            return Err(EngineError::Backend(message.to_owned()));
-        }
-        let footprint = |dtype| decoder::footprint(spec, dtype, *batch, *max_positions, *prompt_tokens);
+        let footprint = |dtype| {
+            let weight_bytes = options.weight_bytes(dtype);
+            let sizes = (*batch, *max_positions, *prompt_tokens);
+            decoder::footprint(spec, dtype, weight_bytes, options.is_quantised(), sizes)
+        };
         let lengths = *batch > 1 || *max_positions > 256;
         memory::check_footprint(model, *dtype, &footprint, lengths, gpu.free_bytes()?, Some(&gpu.name()))
     }
@@ -108,13 +108,15 @@ impl CudaEngine {
     pub fn new(options: &CandleOptions, index: usize, progress: Progress<'_>) -> Result<Self, EngineError> {
         let mut gpu = Gpu::open(index, options.cublas)?;
         Self::check_on(&gpu, options)?;
-        if !gpu.load_kernels(options.dtype, &mut |done, total| progress(PrepareStep::Kernels, done, total))? {
+        if !gpu.load_kernels(options.dtype, options.is_quantised(), &mut |done, total| {
+            progress(PrepareStep::Kernels, done, total)
+        })? {
             return Err(EngineError::Cancelled);
         }
         let CandleOptions { spec, dtype, batch, max_positions, prompt_tokens, .. } = options;
         let source = match &options.checkpoint {
             Some(checkpoint) => Weights::Checkpoint(checkpoint),
-            None => Weights::Synthetic(SyntheticWeights::new(options.seed).for_model(spec)),
+            None => Weights::Synthetic(options.synthetic()),
         };
         let sizes = (*batch, *max_positions, *prompt_tokens);
         let decoder = Decoder::new(gpu, spec, *dtype, &source, sizes, progress)?;

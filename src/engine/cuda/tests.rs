@@ -3,13 +3,15 @@
 // Reason: some kernels rely on values in device memory, which each test makes.
 #![allow(unsafe_code)]
 
+mod quantised;
+
 use candle_core::{D, DType, Device, IndexOp, Tensor};
 use half::{bf16, f16};
 
 use super::{
     gpu::{Buffer, Gpu, Number},
     kernels::{
-        AttentionSplits, HeadTransform, Kernels, KvCache, Matrix, SamplingBuffers, SamplingParameters,
+        AttentionSplits, HeadTransform, Kernels, KvCache, Matrix, SamplingBuffers, SamplingParameters, Values,
     },
     *,
 };
@@ -17,7 +19,7 @@ use crate::{
     base::noise,
     config::Dtype,
     engine::{
-        candle::{CandleEngine, WeightSource, rope},
+        candle::{CandleEngine, SyntheticWeights, WeightSource, rope},
         launch::Heads,
     },
     model::{
@@ -34,8 +36,8 @@ fn kernels(dtype: Dtype) -> Kernels {
 
 fn kernels_with(dtype: Dtype, cublas: bool) -> Kernels {
     let mut gpu = Gpu::open(0, cublas).unwrap();
-    assert!(gpu.load_kernels(dtype, &mut |_, _| true).unwrap());
-    Kernels { gpu, dtype, activation: Activation::Silu }
+    assert!(gpu.load_kernels(dtype, true, &mut |_, _| true).unwrap());
+    Kernels { gpu, dtype, activation: Activation::Silu, scratch: None }
 }
 
 /// The random draws of one test, the same every time.
@@ -126,7 +128,7 @@ fn assert_close(found: &[f32], expected: &[f32], dtype: Dtype, what: &str) {
 }
 
 fn matrix(k: &Kernels, values: &[f32], rows: usize, columns: usize) -> Matrix {
-    Matrix { values: put(k, values), rows, columns }
+    Matrix { values: Values::Plain(put(k, values)), rows, columns }
 }
 
 /// A product of random numbers: alone, added to what is there with a bias, and as logits.
@@ -215,7 +217,7 @@ fn gated_products_match() {
                 let expected = (gate.unwrap() * both.narrow(1, n, n).unwrap()).unwrap();
                 let (x, w) = (put(&k, &x), matrix(&k, &w, 2 * n, columns));
                 let (out, wide) = (room(&k, rows * n), room(&k, rows * 2 * n));
-                k.gated(&out, &wide, (&x).into(), &w, rows).unwrap();
+                k.gated(&out, &wide, &x, &w, rows).unwrap();
                 let what = format!("{activation:?} of {rows}×{columns} by {n}");
                 assert_close(&get(&k, &out, rows * n), &flat(&expected), dtype, &what);
             }
@@ -381,34 +383,56 @@ fn decode_attention_matches() {
             };
             let window = draws.of(&[None, None, Some(1), Some(70), Some(1000)]);
             let qkv = draws.values(h.batch * h.columns(), dtype);
-            let cache = h.batch * h.kv_heads * capacity * h.dim;
-            let (keys, values) = (draws.values(cache, dtype), draws.values(cache, dtype));
+            let cache_len = h.batch * h.kv_heads * capacity * h.dim;
+            let (keys, values) = (draws.values(cache_len, dtype), draws.values(cache_len, dtype));
+            let table = |draws: &mut Draws| put32(&k, &draws.values(capacity * h.dim / 2, Dtype::F32));
+            let (cosines, sines) = (table(&mut draws), table(&mut draws));
+            let bias = put(&k, &draws.values(h.columns(), dtype));
+            let norm = put32(&k, &draws.values(h.dim, Dtype::F32));
+            let transform = HeadTransform {
+                bias: Some(&bias).filter(|_| case % 2 == 0),
+                query_norm: Some(&norm).filter(|_| case % 3 == 0),
+                key_norm: Some(&norm).filter(|_| case % 3 == 0),
+                eps: 1e-5,
+                cosines: &cosines,
+                sines: &sines,
+            };
+            let progress = put32(&k, &[context as i32 - 1, 0]);
+            // Rotated by a kernel of its own.
+            let apart = (put(&k, &qkv), put(&k, &keys), put(&k, &values));
+            let cache = KvCache { keys: &apart.1, values: &apart.2, window };
+            // SAFETY: the position is `context` - 1, below the capacity.
+            unsafe { k.rope(&apart.0, &cache, &transform, &progress, 1, &h) }.unwrap();
             let cache_shape = [h.batch, h.kv_heads, capacity, h.dim];
-            let all = tensor(&qkv, &[h.batch, 1, h.heads + 2 * h.kv_heads, h.dim]);
-            let q = all.narrow(2, 0, h.heads).unwrap();
+            let rotated = get(&k, &apart.0, h.batch * h.columns());
+            let (all_keys, all_values) = (get(&k, &apart.1, cache_len), get(&k, &apart.2, cache_len));
+            let q = tensor(&rotated, &[h.batch, 1, h.heads + 2 * h.kv_heads, h.dim])
+                .narrow(2, 0, h.heads)
+                .unwrap();
             let expected = attention(
                 &q,
-                &tensor(&keys, &cache_shape),
-                &tensor(&values, &cache_shape),
+                &tensor(&all_keys, &cache_shape),
+                &tensor(&all_values, &cache_shape),
                 context,
                 window,
                 &h,
             );
             let splits = AttentionSplits::new(&k.gpu, &h).unwrap();
-            let (progress, qkv) = (put32(&k, &[context as i32 - 1, 0]), put(&k, &qkv));
-            let (keys, values) = (put(&k, &keys), put(&k, &values));
+            let within = (put(&k, &qkv), put(&k, &keys), put(&k, &values));
+            let (qkv, keys, values) = if k.rotates_in_attention(&h) { within } else { apart };
             let cache = KvCache { keys: &keys, values: &values, window };
             let n = h.batch * h.heads * h.dim;
             // Twice: the counters must be zero again after the first.
             for _ in 0..2 {
                 let out = room(&k, n);
-                // SAFETY: the position is `context` - 1, below the capacity.
-                unsafe { k.decode_attention(&out, &qkv, &cache, &splits, &progress, &h) }.unwrap();
-                assert_close(
-                    &get(&k, &out, n),
-                    &flat(&expected),
-                    dtype,
-                    &format!("context {context}, window {window:?}, {h:?}"),
+                // SAFETY: as above.
+                unsafe { k.decode_attention(&out, &qkv, &cache, &transform, &splits, &progress, &h) }
+                    .unwrap();
+                let what = format!("context {context}, window {window:?}, {h:?}");
+                assert_close(&get(&k, &out, n), &flat(&expected), dtype, &what);
+                assert!(
+                    get(&k, &keys, cache_len) == all_keys && get(&k, &values, cache_len) == all_values,
+                    "{what}"
                 );
             }
         }
@@ -626,6 +650,7 @@ fn options(spec: &ModelSpec, dtype: Dtype, batch: usize, prompt: usize, steps: u
         prompt_tokens: prompt,
         seed: 3,
         checkpoint: None,
+        scheme: None,
         sampling: Sampling::greedy(),
         cuda_graphs: true,
         cublas: true,

@@ -4,9 +4,9 @@ use std::{path::Path, sync::Arc};
 
 use super::InputsError;
 use crate::{
-    config::{Dtype, RunConfig, Runtime, Weights},
+    config::{Dtype, RunConfig, Runtime, Scheme, Weights},
     engine::candle::{
-        Checkpoint, CheckpointError,
+        Checkpoint, CheckpointError, SyntheticWeights,
         stock::{self, StockModel},
     },
     model::{ModelSpec, Shape, SpecError},
@@ -21,6 +21,8 @@ pub enum Model {
         spec: Box<ModelSpec>,
         /// Trained weights; `None` for synthetic ones.
         checkpoint: Option<Arc<Checkpoint>>,
+        /// How synthetic weights are quantised, if they are.
+        scheme: Option<Scheme>,
     },
     /// Built by candle-transformers.
     Stock(Arc<StockModel>),
@@ -76,21 +78,31 @@ impl Model {
                     Some(path) => ModelSpec::from_config_json(path)?,
                     None => ModelSpec::from_hf(&config.model.arch)?,
                 };
-                return Ok(Model::Own { spec: Box::new(spec), checkpoint: None });
+                return Ok(Model::Own {
+                    spec: Box::new(spec),
+                    checkpoint: None,
+                    scheme: config.model.dtype.scheme(),
+                });
             }
         };
+        if let Some(scheme) = config.model.dtype.scheme() {
+            return Err(InputsError::NotQuantisedHere { weights: path.display().to_string(), scheme });
+        }
         let checkpoint = match (Checkpoint::open(path, config_json)?, config.model.dequantize) {
             (checkpoint, false) => checkpoint,
             (checkpoint, true) if checkpoint.is_gguf() => checkpoint.dequantised(),
             _ => return Err(InputsError::NothingQuantised { weights: path.display().to_string() }),
         };
         let spec = Box::new(checkpoint.spec().clone());
-        Ok(Model::Own { spec, checkpoint: Some(Arc::new(checkpoint)) })
+        Ok(Model::Own { spec, checkpoint: Some(Arc::new(checkpoint)), scheme: None })
     }
 
     fn stock(config: &RunConfig, weights: Option<&Path>) -> Result<Model, InputsError> {
         if config.model.dequantize {
             return Err(InputsError::StaysQuantised);
+        }
+        if let Some(scheme) = config.model.dtype.scheme() {
+            return Err(InputsError::OnlyOwnQuantised { scheme });
         }
         let config_json = config.model.config_json.as_deref().map(Path::new);
         let model = match (weights, config_json) {
@@ -131,6 +143,7 @@ impl Model {
             Model::Own { checkpoint: Some(checkpoint), .. } if checkpoint.is_gguf() => {
                 &[Dtype::F32, Dtype::Bf16]
             }
+            Model::Own { scheme: Some(_), .. } => &[Dtype::F32, Dtype::Bf16],
             Model::Own { .. } => &[Dtype::Bf16, Dtype::F32],
             Model::Stock(_) => &[Dtype::F32, Dtype::Bf16],
         }
@@ -186,7 +199,7 @@ impl Model {
     pub fn weight_bytes(&self, dtype: Dtype) -> u64 {
         match self {
             Model::Own { checkpoint: Some(checkpoint), .. } => checkpoint.weight_bytes(dtype),
-            Model::Own { spec, .. } => spec.weight_bytes(dtype),
+            Model::Own { spec, scheme, .. } => synthetic(spec, *scheme).weight_bytes(spec, dtype),
             Model::Stock(model) => model.weight_bytes(dtype),
         }
     }
@@ -222,10 +235,16 @@ impl Model {
     pub fn type_name(&self, dtype: Dtype) -> String {
         match self {
             Model::Own { checkpoint: Some(checkpoint), .. } => checkpoint.type_name(dtype),
+            Model::Own { scheme: Some(scheme), .. } => scheme.name().to_owned(),
             Model::Own { .. } => dtype.name().to_owned(),
             Model::Stock(model) => model.type_name(dtype),
         }
     }
+}
+
+/// Weights as those of a run, with any seed.
+fn synthetic(spec: &ModelSpec, scheme: Option<Scheme>) -> SyntheticWeights {
+    SyntheticWeights::new(0).quantised(scheme, spec)
 }
 
 /// A key of a `config.json` and how its value is read.

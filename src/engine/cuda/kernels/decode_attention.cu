@@ -8,7 +8,7 @@
 // is arbitrary too, and is restored when they are written.
 #include <cooperative_groups.h>
 
-#include "common.cuh"
+#include "rope.cuh"
 
 namespace groups = cooperative_groups;
 
@@ -45,15 +45,16 @@ __device__ __forceinline__ uint32_t upper_halves(uint32_t a, uint32_t b) { retur
 
 // qkv: (batch, (heads + 2·kv_heads)·DIM), queries first. Caches: (batch, kv_heads, capacity, DIM). out: (batch,
 // heads·DIM). parts: (batch, grid y, splits, HEADS, DIM + 4) of f32; arrived: (batch, grid y) counters that are zero
-// between calls. `*position` is the new one, already in the cache. window 0 means no window.
+// between calls. `*position` is the new one: its queries, keys and values get their bias, norm and rotation here, and the blocks that attend to it write keys and
+// values to the caches, all the same. window 0 means no window.
 // Grid: (splits, kv_heads · (heads of the group in steps of HEADS), batch); with clusters, eight splits.
 template <typename T, int DIM, bool AHEAD>
-__device__ void decode_attention(T* out, const T* qkv, const T* keys, const T* values, float* parts, unsigned* arrived,
+__device__ void decode_attention(T* out, const T* qkv, T* keys, T* values, float* parts, unsigned* arrived,
                                  const int* position, int heads, int kv_heads, int capacity, int window, float scale,
-                                 float cap) {
+                                 float cap, const Transform<T>& transform) {
     constexpr int WARPS = WARPS_OF(DIM), K_CHUNKS = (DIM + 31) / 32, V_CHUNKS = (DIM + 63) / 64;
     [[maybe_unused]] constexpr int PITCH = DIM + 4;
-    __shared__ float merged[WARPS][HEADS][DIM + 4];
+    __shared__ __align__(16) float merged[WARPS][HEADS][DIM + 4];
     __shared__ float merged_top[WARPS][HEADS], merged_sum[WARPS][HEADS];
 #if __CUDA_ARCH__ >= 900
     __shared__ float own[HEADS][DIM + 4]; // the block's result, its maximum score and its sum
@@ -81,24 +82,36 @@ __device__ void decode_attention(T* out, const T* qkv, const T* keys, const T* v
     // A block of a cluster with an empty range continues and adds nothing.
     const int from = begin + split * stretch, to = min(end, from + stretch);
 
+    // Queries are rotated by the warps in turn, the new key and value by those of the blocks that attend to it.
+    // Their memory gets the results later.
+    T(*rotated)[DIM] = reinterpret_cast<T(*)[DIM]>(merged);
+    const T* new_at = qkv + (size_t)sequence * (heads + 2 * kv_heads) * DIM;
+    const size_t cache_at = ((size_t)sequence * kv_heads + kv_head) * capacity * DIM;
+    const bool attends_to_new = from < end && end <= to;
+    for (int task = warp; task < mine + (attends_to_new ? 2 : 0); task += WARPS) {
+        int head = task < mine ? first_head + task : heads + (task - mine) * kv_heads + kv_head;
+        T* into = task < mine ? rotated[task] : (task == mine ? keys : values) + cache_at + (size_t)(end - 1) * DIM;
+        rotate(into, new_at + (size_t)head * DIM, transform, head, heads, kv_heads, DIM, end - 1);
+    }
+    __syncthreads();
+
     // The queries, as the second factor: column `group` is a head, and the lane holds its share of each chunk. Where registers
     // are few, shared memory has them: they are the same in every warp.
     constexpr bool SCARCE = !AHEAD && DIM >= 128;
     [[maybe_unused]] __shared__ uint4 shared_query[SCARCE ? K_CHUNKS : 1][32];
     [[maybe_unused]] uint4 own_query[SCARCE ? 1 : K_CHUNKS];
-    const T* query_at = qkv + ((size_t)sequence * (heads + 2 * kv_heads) + first_head + group) * DIM;
 #pragma unroll
     for (int c = 0; c < K_CHUNKS; c++) {
         if (SCARCE && warp != c % WARPS) continue;
         bool inside = group < mine && c * 32 + quad * 8 < DIM;
-        uint4 part = inside ? __ldcg(reinterpret_cast<const uint4*>(query_at + c * 32 + quad * 8)) : nothing;
+        uint4 part = inside ? *reinterpret_cast<const uint4*>(&rotated[group][c * 32 + quad * 8]) : nothing;
         if constexpr (SCARCE) {
             shared_query[c][lane] = part;
         } else {
             own_query[c] = part;
         }
     }
-    if constexpr (SCARCE) __syncthreads();
+    __syncthreads();
     auto query = [&](int c) {
         if constexpr (SCARCE) {
             return load_shared(&shared_query[c][lane]);
@@ -106,7 +119,6 @@ __device__ void decode_attention(T* out, const T* qkv, const T* keys, const T* v
             return own_query[c];
         }
     };
-    const size_t cache_at = ((size_t)sequence * kv_heads + kv_head) * capacity * DIM;
     const T* key_at = keys + cache_at + quad * 8;
     const T* value_at = values + cache_at + group * 8;
 
@@ -387,10 +399,12 @@ __device__ void plain_decode_attention(T* out, const T* qkv, const T* keys, cons
     DECODE_AS(crowded_decode_attention_##DIM##_##T, T, DIM, false)
 #define DECODE_AS(NAME, T, DIM, AHEAD)                                                                               \
     extern "C" __global__ void CLUSTER __launch_bounds__(WARPS_OF(DIM) * 32, (AHEAD) ? 1 : 2)                       \
-        NAME(T* out, const T* qkv, const T* keys, const T* values, float* parts, unsigned* arrived,                  \
-             const int* position, int heads, int kv_heads, int capacity, int window, float scale, float cap) {       \
+        NAME(T* out, const T* qkv, T* keys, T* values, float* parts, unsigned* arrived, const int* position,               \
+             int heads, int kv_heads, int capacity, int window, float scale, float cap, const T* bias,                 \
+             const float* query_norm, const float* key_norm, const float* cosines, const float* sines, float eps) {        \
         decode_attention<T, DIM, AHEAD>(out, qkv, keys, values, parts, arrived, position, heads, kv_heads, capacity, \
-                                        window, scale, cap);                                                         \
+                                        window, scale, cap,                                                          \
+                                        Transform<T>{bias, query_norm, key_norm, cosines, sines, eps});              \
     }
 #define DECODE_OF(T) DECODE(T, 64) DECODE(T, 80) DECODE(T, 96) DECODE(T, 128) DECODE(T, 256)
 FOR_BF16(DECODE_OF(bf16))

@@ -1,0 +1,431 @@
+// Quantised weights times a few rows of activations, and as plain numbers for products of many rows.
+//
+// The weights are read once. The warps of a block share the columns of 16 rows; each copies its tiles ahead into a ring of its own in shared memory, the first
+// ones before the previous kernel has ended. Activations are rounded to eight bits with a scale for each
+// 32 of them, as llama.cpp does, and the products are of integers: codes need no conversion. Sums of a group become floats there, times both scales.
+//
+// With one row of activations, the tensor cores have seven columns to spare. A group's activations go into the column of its number and zeros into the others, so
+// that eight groups are summed apart in one accumulator, and each lane scales a fourth of them.
+#include "quantised.cuh"
+
+constexpr int WARPS = 8;
+constexpr int THREADS = WARPS * 32;
+
+// Copies bytes that are read once into shared memory, 16 at a time, while the warp goes on.
+__device__ __forceinline__ void copy_ahead(uint8_t* to, const uint8_t* from) {
+    uint32_t at = (uint32_t)__cvta_generic_to_shared(to);
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(at), "l"(from) : "memory");
+}
+__device__ __forceinline__ void end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Waits until all but the last `ahead` groups of copies have arrived; 0 to 2.
+__device__ __forceinline__ void wait_for_copies(int ahead) {
+    if (ahead == 0) asm volatile("cp.async.wait_group 0;" ::: "memory");
+    else if (ahead == 1) asm volatile("cp.async.wait_group 1;" ::: "memory");
+    else asm volatile("cp.async.wait_group 2;" ::: "memory");
+    __syncwarp();
+}
+
+// A sum s of integers below 2^22 comes out of the tensor cores as the float 1.5·2^23 + s: no conversion.
+constexpr int MAGIC = 0x4b400000;
+__device__ __forceinline__ float summed(int bits) { return __int_as_float(bits) - 12582912.f; }
+
+template <bool SIGNED>
+__device__ __forceinline__ void mma_32(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
+                                       uint32_t b1) {
+    if (SIGNED)
+        asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                     : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+                     : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+    else
+        asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                     : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+                     : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+__device__ __forceinline__ void mma_16(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t b) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+                 : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+                 : "r"(a0), "r"(a1), "r"(b));
+}
+
+// Rounds a row of k activations to eight bits. A group's bytes are in the order of the lanes: 8·quad, the first half's four and then the second half's. `scales` gets the
+// scale, and times it the sums of the two halves and of the group. Groups beyond k are zeros. All threads of the block take part.
+// With `norm` the activations are multiplied with the weights of a norm first; scales are multiplied with `times`. Returns a thread's sum of squares.
+// `early` has the first weights of the norm, where they are loaded already.
+constexpr int EARLY = 2;
+template <typename T>
+__device__ __forceinline__ float round_row(uint8_t* rounded, float4* scales, const T* x, int k, int groups,
+                                           const float* norm, float times, const float4 (*early)[2]) {
+    // Some loads in flight at a time: each takes long.
+    constexpr int FLIGHT = sizeof(T) == 2 ? 4 : 2;
+    float squares = 0.f;
+    for (int base = threadIdx.x; base - (int)threadIdx.x < groups * 4; base += FLIGHT * THREADS) {
+        constexpr int PARTS = sizeof(T) / 2;
+        uint4 raw[FLIGHT][PARTS] = {};
+#pragma unroll
+        for (int u = 0; u < FLIGHT; u++) {
+            int chunk = base + u * THREADS;
+#pragma unroll
+            for (int i = 0; i < PARTS; i++)
+                if (chunk * 8 < k) raw[u][i] = __ldcg(reinterpret_cast<const uint4*>(x + chunk * 8) + i);
+        }
+#pragma unroll
+        for (int u = 0; u < FLIGHT; u++) {
+            int chunk = base + u * THREADS, group = chunk / 4, part = chunk % 4;
+            // For all threads of the block, or for none.
+            if (chunk - (int)threadIdx.x >= groups * 4) break;
+            float v[8];
+#pragma unroll
+            for (int i = 0; i < 8; i++) v[i] = wide(reinterpret_cast<const T*>(raw[u])[i]);
+            if (norm && chunk * 8 < k) {
+                bool is_early = early && u < EARLY && base == threadIdx.x;
+                float4 of_norm[2];
+#pragma unroll
+                for (int i = 0; i < 2; i++)
+                    of_norm[i] = is_early ? early[u < EARLY ? u : 0][i] : __ldg(reinterpret_cast<const float4*>(norm) + 2 * chunk + i);
+#pragma unroll
+                for (int i = 0; i < 8; i++) {
+                    squares = fmaf(v[i], v[i], squares);
+                    v[i] *= reinterpret_cast<const float*>(of_norm)[i];
+                }
+            }
+            float largest = 0.f;
+#pragma unroll
+            for (int i = 0; i < 8; i++) largest = fmaxf(largest, fabsf(v[i]));
+            largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, 1));
+            largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, 2));
+            float scale = largest / 127.f * times, inverse = largest > 0.f ? 127.f / largest : 0.f;
+            int bits[8], sum = 0;
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                bits[i] = __float_as_int(fmaf(v[i], inverse, 12582912.f));
+                sum += bits[i] - MAGIC;
+            }
+            auto packed = [&](int i) {
+                return __byte_perm(__byte_perm(bits[i], bits[i + 1], 0x0040), __byte_perm(bits[i + 2], bits[i + 3], 0x0040), 0x5410);
+            };
+            sum += __shfl_xor_sync(ALL_LANES, sum, 1);
+            int other = __shfl_xor_sync(ALL_LANES, sum, 2);
+            if (group >= groups) continue;
+            uint8_t* at = rounded + group * GROUP + 16 * (part % 2) + 4 * (part / 2);
+            *reinterpret_cast<uint32_t*>(at) = packed(0);
+            *reinterpret_cast<uint32_t*>(at + 8) = packed(4);
+            if (part == 0) scales[group] = make_float4(scale, scale * sum, scale * other, scale * (sum + other));
+        }
+    }
+    return squares;
+}
+
+// The activations of several rows, for `quantised<…, false>`, normed where `norm` is given.
+template <typename T>
+__device__ void round_rows(uint8_t* rounded, float4* scales, const T* x, int k, int groups, const float* norm, float eps) {
+    let_next_start();
+    wait_for_previous();
+    size_t row = blockIdx.x;
+    x += row * k;
+    float times = 1.f;
+    if (norm) {
+        float squares = 0.f;
+        for (int i = threadIdx.x * 8; i < k; i += THREADS * 8) {
+            float v[8];
+            load8(x + i, v);
+#pragma unroll
+            for (int j = 0; j < 8; j++) squares = fmaf(v[j], v[j], squares);
+        }
+        times = rsqrtf(block_sum(squares) / k + eps);
+    }
+    round_row(rounded + row * groups * GROUP, scales + row * groups, x, k, groups, norm, times, nullptr);
+}
+
+// y[m, n] = Σ_k w[n, k] · x[m, k] + bias + residual, where those are given; or activate(gate) · up of a gated matrix. y has rows of `stride`; its numbers
+// are f32 where `wide_y`. A warp copies `ahead` tiles ahead. ONE: x is one row, which each block rounds itself, and norms where `norm` is given; else m ≤ 8 rows that are rounded already.
+template <Format F, typename T, bool GATED, bool ONE>
+__device__ void quantised(void* y, const uint8_t* w, const T* x, const uint8_t* rounded, const float4* x_scales,
+                          const T* bias, const T* residual, int m, int n, int k, int stride, int activation, int wide_y,
+                          const float* norm, float eps, int ahead) {
+    using L = Layout<F>;
+    constexpr int ROWS = GATED ? 8 : 16;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = lane / 4, quad = lane % 4;
+    const int tiles = (k + L::COLUMNS - 1) / L::COLUMNS, groups = tiles * L::GROUPS, strips = (n + ROWS - 1) / ROWS;
+    extern __shared__ uint4 dynamic[];
+    // A ring of tiles for each warp, then the activations of ONE.
+    uint8_t* ring = reinterpret_cast<uint8_t*>(dynamic) + warp * (ahead + 1) * L::BYTES;
+    uint8_t* staged = reinterpret_cast<uint8_t*>(dynamic) + WARPS * (ahead + 1) * L::BYTES;
+    float4* staged_scales = reinterpret_cast<float4*>(staged + groups * GROUP);
+    constexpr int COLUMNS = ONE ? 1 : 8;
+    __shared__ float parts[2][WARPS][16][COLUMNS + (ONE ? 0 : 1)];
+    __shared__ float squares[WARPS];
+
+    // The next tile to copy: of this strip, or of a later one of this block.
+    int next_strip = blockIdx.x, next_tile = warp, to_copy = 0, to_read = 0;
+    auto copy_next = [&]() {
+        if (next_strip < strips && next_tile < tiles) {
+            const uint8_t* from = w + ((size_t)next_strip * tiles + next_tile) * L::BYTES;
+            uint8_t* to = ring + to_copy * L::BYTES;
+#pragma unroll
+            for (int i = 0; i < (L::BYTES + 511) / 512; i++) {
+                int at = i * 512 + lane * 16;
+                if (at < L::BYTES) copy_ahead(to + at, from + at);
+            }
+        }
+        end_copies();
+        to_copy = to_copy == ahead ? 0 : to_copy + 1;
+        next_tile += WARPS;
+        if (next_tile >= tiles) {
+            next_tile = warp;
+            next_strip += gridDim.x;
+        }
+    };
+    for (int i = 0; i < ahead; i++) copy_next();
+    float4 early[EARLY][2] = {};
+    if (ONE && norm) {
+#pragma unroll
+        for (int u = 0; u < EARLY; u++) {
+            int chunk = threadIdx.x + u * THREADS;
+            if (chunk * 8 >= k) break;
+#pragma unroll
+            for (int i = 0; i < 2; i++) early[u][i] = __ldg(reinterpret_cast<const float4*>(norm) + 2 * chunk + i);
+        }
+    }
+    let_next_start();
+    wait_for_previous();
+    if (ONE) {
+        float square = warp_sum(round_row(staged, staged_scales, x, k, groups, norm, 1.f, early));
+        if (norm && lane == 0) squares[warp] = square;
+        __syncthreads();
+    }
+    // The root of the mean square is one factor of the whole row.
+    float of_norm = 1.f;
+    if (ONE && norm) {
+        of_norm = 0.f;
+#pragma unroll
+        for (int i = 0; i < WARPS; i++) of_norm += squares[i];
+        of_norm = rsqrtf(of_norm / k + eps);
+    }
+
+    int buffer = 0;
+    for (int strip = blockIdx.x; strip < strips; strip += gridDim.x, buffer ^= 1) {
+        float sums[2][ONE ? 1 : 2] = {};
+        for (int tile = warp; tile < tiles; tile += WARPS) {
+            // The oldest tile has arrived, and every lane is done with the one before it, which is overwritten now.
+            wait_for_copies(ahead - 1);
+            copy_next();
+            Span<F> current;
+            fetch<F, true>(current, ring + to_read * L::BYTES, lane);
+            to_read = to_read == ahead ? 0 : to_read + 1;
+            if (ONE) {
+                int own = tile * L::GROUPS + row;
+                uint2 mine = row < L::GROUPS ? *reinterpret_cast<const uint2*>(staged + own * GROUP + quad * 8) : make_uint2(0, 0);
+                int first[4] = {MAGIC, MAGIC, MAGIC, MAGIC}, second[4] = {MAGIC, MAGIC, MAGIC, MAGIC};
+#pragma unroll
+                for (int j = 0; j < L::GROUPS; j++) {
+                    uint32_t a0, a1, a2, a3, b0 = row == j ? mine.x : 0, b1 = row == j ? mine.y : 0;
+                    codes(current, 0, j, a0, a2);
+                    codes(current, 1, j, a1, a3);
+                    if (L::HALVES) {
+                        mma_16(first, a0, a1, b0);
+                        mma_16(second, a2, a3, b1);
+                    } else {
+                        mma_32<L::IS_SIGNED>(first, a0, a1, a2, a3, b0, b1);
+                    }
+                }
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    int j = 2 * quad + i;
+                    if (j >= L::GROUPS) continue;
+                    float4 of_x = staged_scales[tile * L::GROUPS + j];
+#pragma unroll
+                    for (int r = 0; r < 2; r++) {
+                        Scale s = scale_of(current, r, j, 0);
+                        float sum = s.scale * summed(first[2 * r + i]), offset = s.offset * (L::HALVES ? of_x.y : of_x.w);
+                        if (L::HALVES) {
+                            Scale t = scale_of(current, r, j, 1);
+                            sum += t.scale * summed(second[2 * r + i]);
+                            offset += t.offset * of_x.z;
+                        }
+                        sums[r][0] += sum * of_x.x;
+                        if (L::HAS_OFFSET) sums[r][0] += offset;
+                    }
+                }
+            } else {
+#pragma unroll
+                for (int j = 0; j < L::GROUPS; j++) {
+                    size_t group = tile * L::GROUPS + j;
+                    uint2 b = row < m ? __ldcg(reinterpret_cast<const uint2*>(rounded + (row * (size_t)groups + group) * GROUP + quad * 8))
+                                      : make_uint2(0, 0);
+                    float4 of_x[2];
+#pragma unroll
+                    for (int i = 0; i < 2; i++)
+                        of_x[i] = 2 * quad + i < m ? __ldcg(x_scales + (2 * quad + i) * (size_t)groups + group) : make_float4(0, 0, 0, 0);
+                    int first[4] = {MAGIC, MAGIC, MAGIC, MAGIC}, second[4] = {MAGIC, MAGIC, MAGIC, MAGIC};
+                    uint32_t a0, a1, a2, a3;
+                    codes(current, 0, j, a0, a2);
+                    codes(current, 1, j, a1, a3);
+                    if (L::HALVES) {
+                        mma_16(first, a0, a1, b.x);
+                        mma_16(second, a2, a3, b.y);
+                    } else {
+                        mma_32<L::IS_SIGNED>(first, a0, a1, a2, a3, b.x, b.y);
+                    }
+#pragma unroll
+                    for (int r = 0; r < 2; r++) {
+                        Scale s = scale_of(current, r, j, 0), t = L::HALVES ? scale_of(current, r, j, 1) : s;
+#pragma unroll
+                        for (int i = 0; i < 2; i++) {
+                            float sum = s.scale * summed(first[2 * r + i]), offset = s.offset * (L::HALVES ? of_x[i].y : of_x[i].w);
+                            if (L::HALVES) {
+                                sum += t.scale * summed(second[2 * r + i]);
+                                offset += t.offset * of_x[i].z;
+                            }
+                            sums[r][i] += sum * of_x[i].x;
+                            if (L::HAS_OFFSET) sums[r][i] += offset;
+                        }
+                    }
+                }
+            }
+        }
+        if (ONE) {
+            // The four lanes of a row have scaled different groups.
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                sums[r][0] += __shfl_xor_sync(ALL_LANES, sums[r][0], 1);
+                sums[r][0] += __shfl_xor_sync(ALL_LANES, sums[r][0], 2);
+                if (quad == 0) parts[buffer][warp][row + 8 * r][0] = sums[r][0];
+            }
+        } else {
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+#pragma unroll
+                for (int i = 0; i < 2; i++) parts[buffer][warp][row + 8 * r][2 * quad + i] = sums[r][i];
+            }
+        }
+        // The other buffer is written next, after every thread has read it: they all came here since.
+        __syncthreads();
+        auto total = [&](int of_row, int column) {
+            float sum = 0.f;
+#pragma unroll
+            for (int i = 0; i < WARPS; i++) sum += parts[buffer][i][of_row][column];
+            return ONE ? sum * of_norm : sum;
+        };
+        for (int i = threadIdx.x; i < ROWS * (ONE ? 1 : m); i += THREADS) {
+            int column = i / ROWS, of_row = i % ROWS, at = strip * ROWS + of_row;
+            if (at >= n) continue;
+            size_t to = (size_t)column * stride + at;
+            float sum = total(of_row, column);
+            if (GATED) {
+                // Rounded as the result of a separate product is.
+                sum = activate(wide(narrow<T>(sum)), activation) * wide(narrow<T>(total(of_row + 8, column)));
+            } else {
+                if (bias) sum += wide(bias[at]);
+                if (residual) sum = wide(narrow<T>(sum)) + wide(residual[to]);
+            }
+            if (wide_y) reinterpret_cast<float*>(y)[to] = sum;
+            else reinterpret_cast<T*>(y)[to] = narrow<T>(sum);
+        }
+    }
+}
+
+// Four weights of a lane, as plain numbers.
+template <Format F, typename T>
+__device__ __forceinline__ void plain4(T* to, uint32_t four, Scale s, float times) {
+    T out[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        int code = Layout<F>::IS_SIGNED ? (int)(int8_t)(four >> (8 * i)) : (int)(four >> (8 * i) & 0xff);
+        out[i] = narrow<T>(fmaf(s.scale, (float)code, s.offset) * times);
+    }
+    if (sizeof(T) == 2) *reinterpret_cast<uint2*>(to) = *reinterpret_cast<uint2*>(out);
+    else *reinterpret_cast<uint4*>(to) = *reinterpret_cast<uint4*>(out);
+}
+
+// The weights of row `r` of a lane in a tile whose columns begin at `column`, those below k.
+template <Format F, typename T>
+__device__ __forceinline__ void plain_row(T* row, const Span<F>& span, int r, int column, int quad, int k, float times) {
+    using L = Layout<F>;
+#pragma unroll
+    for (int j = 0; j < L::GROUPS; j++) {
+        int at = column + j * GROUP + quad * 4;
+        if (column + j * GROUP >= k) break;
+        uint32_t first, second;
+        codes(span, r, j, first, second);
+        plain4<F>(row + at, first, scale_of(span, r, j, 0), times);
+        plain4<F>(row + at + 16, second, scale_of(span, r, j, L::HALVES ? 1 : 0), times);
+    }
+}
+
+// out (n or 2n, k) = w, in rows. A warp a tile.
+template <Format F, typename T> __device__ void dequantised(T* out, const uint8_t* w, int n, int k, int gated) {
+    using L = Layout<F>;
+    let_next_start();
+    wait_for_previous();
+    const int lane = threadIdx.x % 32, quad = lane % 4;
+    const int tiles = (k + L::COLUMNS - 1) / L::COLUMNS, rows = gated ? 8 : 16, strips = (n + rows - 1) / rows;
+    const size_t all = (size_t)strips * tiles;
+    for (size_t at = blockIdx.x * (size_t)WARPS + threadIdx.x / 32; at < all; at += gridDim.x * (size_t)WARPS) {
+        int strip = at / tiles, tile = at % tiles;
+        Span<F> span;
+        fetch<F, false>(span, w + at * L::BYTES, lane);
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            int row = lane / 4 + 8 * r;
+            if (has_row(strip, row, n, gated)) plain_row<F>(out + matrix_row(strip, row, n, gated) * k, span, r, tile * L::COLUMNS, quad, k, 1.f);
+        }
+    }
+}
+
+// out[i] = row ids[i] of w times `times`. A block a row.
+template <Format F, typename T>
+__device__ void embedded(T* out, const uint8_t* w, const uint32_t* ids, int k, float times) {
+    using L = Layout<F>;
+    let_next_start();
+    wait_for_previous();
+    const int lane = threadIdx.x % 32, quad = lane % 4, tiles = (k + L::COLUMNS - 1) / L::COLUMNS;
+    const uint32_t id = __ldcg(ids + blockIdx.x), strip = id / TILE_ROWS, row = id % TILE_ROWS;
+    for (int tile = threadIdx.x / 32; tile < tiles; tile += WARPS) {
+        Span<F> span;
+        fetch<F, false>(span, w + ((size_t)strip * tiles + tile) * L::BYTES, lane);
+#pragma unroll
+        for (int r = 0; r < 2; r++)
+            if (lane / 4 + 8 * r == row) plain_row<F>(out + (size_t)blockIdx.x * k, span, r, tile * L::COLUMNS, quad, k, times);
+    }
+}
+
+#define KERNELS(F, T)                                                                                                \
+    extern "C" __global__ void __launch_bounds__(THREADS, 4)                                       \
+        quantised_one_##F##_##T(void* y, const uint8_t* w, const T* x, const T* bias, const T* residual, int n, int k,     \
+                                int wide_y, const float* norm, float eps, int ahead) {                               \
+        quantised<F, T, false, true>(y, w, x, nullptr, nullptr, bias, residual, 1, n, k, n, 0, wide_y, norm, eps, ahead);  \
+    }                                                                                                                \
+    extern "C" __global__ void __launch_bounds__(THREADS, 4)                                       \
+        quantised_gated_one_##F##_##T(void* y, const uint8_t* w, const T* x, int n, int k, int activation,                 \
+                                      const float* norm, float eps, int ahead) {                                     \
+        quantised<F, T, true, true>(y, w, x, nullptr, nullptr, nullptr, nullptr, 1, n, k, n, activation, 0, norm, eps, ahead); \
+    }                                                                                                                \
+    extern "C" __global__ void __launch_bounds__(THREADS, 2)                                                         \
+        quantised_##F##_##T(void* y, const uint8_t* w, const uint8_t* x, const float4* scales, const T* bias,                \
+                            const T* residual, int m, int n, int k, int stride, int wide_y, int ahead) {               \
+        quantised<F, T, false, false>(y, w, nullptr, x, scales, bias, residual, m, n, k, stride, 0, wide_y, nullptr, 0.f, ahead);               \
+    }                                                                                                                \
+    extern "C" __global__ void __launch_bounds__(THREADS, 2)                                                         \
+        quantised_gated_##F##_##T(void* y, const uint8_t* w, const uint8_t* x, const float4* scales, int m, int n, int k,   \
+                                  int stride, int activation, int ahead) {                                            \
+        quantised<F, T, true, false>(y, w, nullptr, x, scales, nullptr, nullptr, m, n, k, stride, activation, 0,     \
+                                     nullptr, 0.f, ahead);          \
+    }                                                                                                                \
+    extern "C" __global__ void __launch_bounds__(THREADS)                                                            \
+        dequantised_##F##_##T(T* out, const uint8_t* w, int n, int k, int gated) {                                     \
+        dequantised<F, T>(out, w, n, k, gated);                                                                      \
+    }                                                                                                                \
+    extern "C" __global__ void __launch_bounds__(THREADS)                                                            \
+        embedded_##F##_##T(T* out, const uint8_t* w, const uint32_t* ids, int k, float times) {                        \
+        embedded<F, T>(out, w, ids, k, times);                                                                       \
+    }
+#define ALL(T)                                                                                                       \
+    KERNELS(Q4_0, T) KERNELS(Q4_1, T) KERNELS(Q5_0, T) KERNELS(Q5_1, T) KERNELS(Q8_0, T) KERNELS(Q2K, T)             \
+    KERNELS(Q3K, T) KERNELS(Q4K, T) KERNELS(Q5K, T) KERNELS(Q6K, T) KERNELS(IQ4NL, T) KERNELS(IQ4XS, T)              \
+    extern "C" __global__ void __launch_bounds__(THREADS)                                                            \
+        round_rows_##T(uint8_t* rounded, float4* scales, const T* x, int k, int groups, const float* norm, float eps) {    \
+        round_rows(rounded, scales, x, k, groups, norm, eps);                                                                   \
+    }
+FOR_BF16(ALL(bf16))
+FOR_F16(ALL(f16))
+FOR_F32(ALL(f32))

@@ -1,0 +1,383 @@
+//! Matrices of quantised weights on the GPU: tiles in the order of `quantised.cuh`, and the kernels that multiply them.
+
+// Reason: launching a kernel is unsafe. Each launch passes the parameters of its kernel, on buffers whose sizes are checked.
+#![allow(unsafe_code)]
+
+use decoder_ops::Format;
+
+use super::{
+    error::CudaError,
+    gpu::{Buffer, Gpu, Product, Shape, Slice},
+    kernels::{FEW_ROWS, Kernels, Matrix, Norm, Values},
+};
+use crate::{
+    config::Dtype,
+    engine::{
+        candle::QuantisedRows,
+        launch::{Arg, Launch},
+    },
+};
+
+const GROUP: usize = 32;
+const TILE_ROWS: usize = 16;
+/// A group of rounded activations: 32 bytes, and four floats of its scale and sums.
+const GROUP_BYTES: usize = GROUP + SCALE_BYTES;
+const SCALE_BYTES: usize = 16;
+const THREADS: usize = 256;
+const WARPS: usize = THREADS / 32;
+/// Shared memory that the kernels have besides their rings and activations, for one row of them and for several.
+const OWN_SHARED: [usize; 2] = [2560, 10 << 10];
+/// Blocks of a multiprocessor, by their registers.
+const MAX_BLOCKS: usize = 4;
+
+/// Rows of one format.
+pub struct Tiles {
+    extent: Extent,
+    values: Buffer,
+}
+
+/// What a matrix of tiles holds.
+#[derive(Clone, Copy)]
+struct Extent {
+    format: Format,
+    rows: usize,
+    columns: usize,
+    /// Eight rows of the first half of a strip, eight of the second.
+    gated: bool,
+}
+
+/// The size of tiles, as `Layout` in `quantised.cuh` computes it.
+fn tile(format: Format) -> (usize, usize) {
+    let (groups, bits, scale_bytes) = match format {
+        Format::Q4_0 | Format::Iq4Nl => (4, 4, 8),
+        Format::Q4_1 => (4, 4, 16),
+        Format::Q5_0 => (4, 5, 8),
+        Format::Q5_1 => (4, 5, 16),
+        Format::Q8_0 => (4, 8, 8),
+        Format::Q2K => (8, 2, 20),
+        Format::Q3K => (8, 3, 18),
+        Format::Q4K => (8, 4, 16),
+        Format::Q5K => (8, 5, 16),
+        Format::Q6K => (8, 6, 18),
+        Format::Iq4Xs => (8, 4, 10),
+    };
+    let columns = groups * GROUP;
+    (columns, TILE_ROWS * (columns * bits / 8 + scale_bytes))
+}
+
+/// As kernels are named.
+fn name_of(format: Format) -> &'static str {
+    match format {
+        Format::Q4_0 => "Q4_0",
+        Format::Q4_1 => "Q4_1",
+        Format::Q5_0 => "Q5_0",
+        Format::Q5_1 => "Q5_1",
+        Format::Q8_0 => "Q8_0",
+        Format::Q2K => "Q2K",
+        Format::Q3K => "Q3K",
+        Format::Q4K => "Q4K",
+        Format::Q5K => "Q5K",
+        Format::Q6K => "Q6K",
+        Format::Iq4Nl => "IQ4NL",
+        Format::Iq4Xs => "IQ4XS",
+    }
+}
+
+impl Tiles {
+    /// Uploads blocks and puts them into tiles.
+    pub fn new(gpu: &Gpu, from: &QuantisedRows, columns: usize, gated: bool) -> Result<Tiles, CudaError> {
+        let extent = Extent { format: from.format, rows: from.rows, columns, gated };
+        let name = format!("tiled_{}", name_of(extent.format));
+        let launch = Launch::of(&name);
+        let block_weights = extent.format.weights();
+        launch.require(columns.is_multiple_of(block_weights), || {
+            format!("rows of {columns} are no multiple of {block_weights}")
+        })?;
+        launch.require(!gated || from.rows.is_multiple_of(2), || {
+            format!("{} rows of gate and up are odd", from.rows)
+        })?;
+        let row_bytes = columns / block_weights * extent.format.bytes();
+        launch.require_room("the blocks", from.bytes.len(), row_bytes, &[from.rows])?;
+        let blocks = gpu.alloc("the weights", from.bytes.len())?;
+        gpu.upload(&blocks, &from.bytes)?;
+        let values = gpu.alloc("the weights", extent.bytes())?;
+        let args = [
+            (&values).into(),
+            (&blocks).into(),
+            launch.arg("rows", extent.n())?,
+            launch.arg("columns", columns)?,
+            Arg::Int(gated.into()),
+        ];
+        let lanes = extent.strips() * extent.tiles_of_row() * 32;
+        let grid = (lanes.div_ceil(THREADS).clamp(1, gpu.multiprocessors * 16), 1, 1);
+        // SAFETY: the kernel's parameters, on buffers of these sizes.
+        unsafe { gpu.launch(launch, Shape::plain(grid, THREADS), &args) }?;
+        // The blocks are freed here.
+        gpu.synchronize()?;
+        Ok(Tiles { extent, values })
+    }
+
+    /// Whether it is one product of gate and up with their activation.
+    pub fn is_gated(&self) -> bool {
+        self.extent.gated
+    }
+}
+
+impl Extent {
+    /// Columns of a product: one for a pair of gate and up.
+    fn n(&self) -> usize {
+        if self.gated { self.rows / 2 } else { self.rows }
+    }
+
+    fn strips(&self) -> usize {
+        self.n().div_ceil(if self.gated { TILE_ROWS / 2 } else { TILE_ROWS })
+    }
+
+    fn tiles_of_row(&self) -> usize {
+        self.columns.div_ceil(tile(self.format).0)
+    }
+
+    /// Groups of a row of activations, with those that fill up the last tile.
+    fn groups(&self) -> usize {
+        self.tiles_of_row() * tile(self.format).0 / GROUP
+    }
+
+    fn bytes(&self) -> usize {
+        self.strips() * self.tiles_of_row() * tile(self.format).1
+    }
+
+    fn kernel(&self, name: &str, dtype: Dtype) -> String {
+        format!("{name}_{}_{}", name_of(self.format), dtype.name())
+    }
+
+    /// The shape of a product with `staged` bytes of activations in shared memory, and how many tiles a warp copies ahead: two where two such
+    /// blocks fit on a multiprocessor, else one. `None` where not even that fits. More strips than blocks are taken in turn, so that a
+    /// block rounds its activations once.
+    fn shape(&self, gpu: &Gpu, staged: usize) -> Option<(Shape, usize)> {
+        let bytes = |ahead: usize| WARPS * (ahead + 1) * tile(self.format).1 + staged;
+        let own = OWN_SHARED[usize::from(staged == 0)];
+        let fitting = |ahead| gpu.shared_bytes / (bytes(ahead) + own);
+        let ahead = if fitting(2) >= 2 { 2 } else { 1 };
+        let resident = Some(fitting(ahead)).filter(|&blocks| blocks > 0)?.min(MAX_BLOCKS);
+        let grid = (self.strips().clamp(1, gpu.multiprocessors * resident), 1, 1);
+        Some((Shape { shared_bytes: bytes(ahead), ..Shape::early(grid, THREADS) }, ahead))
+    }
+}
+
+/// Memory for products with quantised weights: rounded activations of a few rows, and a matrix as plain numbers for many.
+pub struct Scratch {
+    rounded: Buffer,
+    scales: Buffer,
+    plain: Buffer,
+}
+
+impl Scratch {
+    /// For rows of up to `columns`; with `plain_bytes` for the largest matrix of more rows.
+    pub fn new(gpu: &Gpu, columns: usize, plain_bytes: usize) -> Result<Scratch, CudaError> {
+        // The last tile is filled up.
+        let groups = (columns.div_ceil(GROUP) + 8) * FEW_ROWS;
+        Ok(Scratch {
+            rounded: gpu.alloc("activations", groups * GROUP)?,
+            scales: gpu.alloc("activations", groups * SCALE_BYTES)?,
+            plain: gpu.alloc("dequantised weights", plain_bytes)?,
+        })
+    }
+}
+
+/// What is done besides a product.
+struct Also<'a> {
+    bias: Option<Slice<'a>>,
+    activation: i32,
+    /// y is f32.
+    wide: bool,
+    norm: Option<Norm<'a>>,
+}
+
+impl Kernels {
+    fn scratch(&self, launch: Launch<'_>) -> Result<&Scratch, CudaError> {
+        let missing = || launch.error("there is no memory for quantised weights".to_owned());
+        Ok(self.scratch.as_ref().ok_or_else(missing)?)
+    }
+
+    /// y = x·wᵀ (+ bias), or y += where `product.add`, for at most eight rows of x.
+    pub(super) fn quantised_linear(
+        &self,
+        product: &Product<'_>,
+        parts: &[Tiles],
+        bias: Option<&Buffer>,
+        norm: Option<Norm<'_>>,
+    ) -> Result<(), CudaError> {
+        let (element, out) = (product.dtype.bytes() as usize, product.out.bytes() as usize);
+        let mut first = 0;
+        for part in parts {
+            let y = product.y.after(first * out);
+            let also = Also {
+                bias: bias.map(|bias| bias.slice_from(first * element)),
+                activation: 0,
+                wide: product.out != product.dtype,
+                norm,
+            };
+            let part_product = Product { y, n: part.extent.n(), ..*product };
+            self.quantised("quantised", part, &part_product, product.n, &also)?;
+            first += part.extent.rows;
+        }
+        Ok(())
+    }
+
+    /// y = activation(gate) · up, for at most eight rows of x.
+    pub(super) fn quantised_gated(
+        &self,
+        product: &Product<'_>,
+        part: &Tiles,
+        activation: i32,
+        norm: Option<Norm<'_>>,
+    ) -> Result<(), CudaError> {
+        let also = Also { bias: None, activation, wide: false, norm };
+        self.quantised("quantised_gated", part, product, part.extent.n(), &also)
+    }
+
+    /// One part of a product, whose y has rows of `stride`.
+    fn quantised(
+        &self,
+        kernel: &str,
+        part: &Tiles,
+        p: &Product<'_>,
+        stride: usize,
+        also: &Also<'_>,
+    ) -> Result<(), CudaError> {
+        let Extent { columns, gated, .. } = part.extent;
+        let fitting = part.extent.shape(&self.gpu, part.extent.groups() * GROUP_BYTES).filter(|_| p.m == 1);
+        let one = fitting.is_some();
+        let name =
+            part.extent.kernel(&if one { format!("{kernel}_one") } else { kernel.to_owned() }, p.dtype);
+        let launch = Launch::of(&name);
+        let (element, out) = (p.dtype.bytes() as usize, p.out.bytes() as usize);
+        launch.require(p.m <= FEW_ROWS && p.k == columns && p.n == part.extent.n(), || {
+            format!("{} × {} by {} × {} is no product", p.m, p.k, part.extent.n(), columns)
+        })?;
+        launch.require_room("y", p.y.bytes() + (stride - p.n) * out, out, &[p.m, stride])?;
+        launch.require_room("x", p.x.bytes(), element, &[p.m, p.k])?;
+        launch.require_alignment("x", p.x.address(), 16)?;
+        if let Some(bias) = also.bias {
+            launch.require_room("the bias", bias.bytes(), element, &[p.n])?;
+        }
+        let residual = if p.add { p.y.into() } else { Arg::NULL };
+        let bias = also.bias.map_or(Arg::NULL, Arg::from);
+        let (n, k, activation) =
+            (launch.arg("columns", p.n)?, launch.arg("k", p.k)?, Arg::Int(also.activation));
+        let mut args = vec![p.y.into(), (&part.values).into()];
+        if let Some((shape, ahead)) = fitting {
+            args.push(p.x.into());
+            match gated {
+                true => args.extend([n, k, activation]),
+                false => args.extend([bias, residual, n, k, Arg::Int(also.wide.into())]),
+            }
+            args.extend(Norm::args(also.norm, launch, p.k)?);
+            args.push(Arg::Int(ahead as i32));
+            // SAFETY: the kernel's parameters, on buffers of these sizes.
+            return unsafe { self.gpu.launch(launch, shape, &args) };
+        }
+        let scratch = self.round_rows(p, part.extent.groups(), also.norm)?;
+        args.extend([Arg::from(&scratch.rounded), Arg::from(&scratch.scales)]);
+        let (m, stride) = (launch.arg("rows", p.m)?, launch.arg("the stride", stride)?);
+        match gated {
+            true => args.extend([m, n, k, stride, activation]),
+            false => args.extend([bias, residual, m, n, k, stride, Arg::Int(also.wide.into())]),
+        }
+        let too_small =
+            || launch.error(format!("a block has {} bytes of shared memory", self.gpu.shared_bytes));
+        let (shape, ahead) = part.extent.shape(&self.gpu, 0).ok_or_else(too_small)?;
+        args.push(Arg::Int(ahead as i32));
+        // SAFETY: as above.
+        unsafe { self.gpu.launch(launch, shape, &args) }
+    }
+
+    /// Rounds the rows of x to eight bits, normed where asked.
+    fn round_rows(
+        &self,
+        p: &Product<'_>,
+        groups: usize,
+        norm: Option<Norm<'_>>,
+    ) -> Result<&Scratch, CudaError> {
+        let name = self.name("round_rows");
+        let launch = Launch::of(&name);
+        let scratch = self.scratch(launch)?;
+        launch.require_room("the rounded rows", scratch.rounded.bytes(), GROUP, &[p.m, groups])?;
+        launch.require_room("the scales", scratch.scales.bytes(), SCALE_BYTES, &[p.m, groups])?;
+        let args = [
+            (&scratch.rounded).into(),
+            (&scratch.scales).into(),
+            p.x.into(),
+            launch.arg("columns", p.k)?,
+            launch.arg("groups", groups)?,
+        ];
+        let args = [args.as_slice(), &Norm::args(norm, launch, p.k)?].concat();
+        // SAFETY: the kernel's parameters, on buffers of these sizes; the caller has checked x.
+        unsafe { self.gpu.launch(launch, Shape::early((p.m, 1, 1), THREADS), &args) }?;
+        Ok(scratch)
+    }
+
+    /// The matrix as plain numbers, for a product of many rows.
+    pub(super) fn dequantised<'a>(&'a self, w: &Matrix, parts: &[Tiles]) -> Result<Slice<'a>, CudaError> {
+        let element = self.dtype.bytes() as usize;
+        let plain = &self.scratch(Launch::of("dequantised"))?.plain;
+        let mut first = 0;
+        for part in parts {
+            let name = part.extent.kernel("dequantised", self.dtype);
+            let launch = Launch::of(&name);
+            let out = plain.slice_from(first * w.columns * element);
+            launch.require_room("the output", out.bytes(), element, &[part.extent.rows, w.columns])?;
+            let args = [
+                out.into(),
+                (&part.values).into(),
+                launch.arg("rows", part.extent.n())?,
+                launch.arg("columns", w.columns)?,
+                Arg::Int(part.extent.gated.into()),
+            ];
+            let warps = part.extent.strips() * part.extent.tiles_of_row();
+            let grid = (warps.div_ceil(8).clamp(1, self.gpu.multiprocessors * 16), 1, 1);
+            // SAFETY: the kernel's parameters, on buffers of these sizes.
+            unsafe { self.gpu.launch(launch, Shape::early(grid, THREADS), &args) }?;
+            first += part.extent.rows;
+        }
+        Ok(plain.into())
+    }
+
+    /// Rows of a quantised table; see [`Kernels::embed`].
+    ///
+    /// # Safety
+    /// The ids are below the number of the table's rows.
+    pub(super) unsafe fn embed_quantised(
+        &self,
+        out: &Buffer,
+        table: &Tiles,
+        ids: &Buffer,
+        rows: usize,
+        scale: f32,
+    ) -> Result<(), CudaError> {
+        let name = table.extent.kernel("embedded", self.dtype);
+        let launch = Launch::of(&name);
+        launch.require(!table.extent.gated, || "a table is not gated".to_owned())?;
+        launch.require_room(
+            "the output",
+            out.bytes(),
+            self.dtype.bytes() as usize,
+            &[rows, table.extent.columns],
+        )?;
+        launch.require_room("the ids", ids.bytes(), size_of::<u32>(), &[rows])?;
+        let columns = launch.arg("columns", table.extent.columns)?;
+        let args = [out.into(), (&table.values).into(), ids.into(), columns, Arg::Float(scale)];
+        // SAFETY: the kernel's parameters, on buffers of these sizes; the caller guarantees the ids.
+        unsafe { self.gpu.launch(launch, Shape::early((rows, 1, 1), THREADS), &args) }
+    }
+}
+
+impl Matrix {
+    /// The bytes as plain numbers, where they are needed for products of many rows.
+    pub fn plain_bytes(&self, dtype: Dtype) -> usize {
+        match self.values {
+            Values::Plain(_) => 0,
+            Values::Tiles(_) => self.rows * self.columns * dtype.bytes() as usize,
+        }
+    }
+}
