@@ -8,7 +8,7 @@ use crate::{
     uniform::mix64,
 };
 
-/// Blocks of `rows` × `columns` weights with a mean of zero and a variance of 1 / columns. A block is a function of key, row and place alone.
+/// Blocks of `rows` × `columns` weights with a mean near zero and a variance of 1 / columns. A block is a function of key, row and place alone.
 pub fn random_blocks(format: Format, key: u64, rows: usize, columns: usize) -> Vec<u8> {
     let (bytes, row_blocks) = (format.bytes(), columns / format.weights());
     let deviation = (1.0 / columns.max(1) as f64).sqrt();
@@ -70,9 +70,9 @@ fn scale(format: Format, block: &mut [u8], deviation: f64) {
             block[192..208].iter_mut().for_each(|scale| *scale = *scale & 31 | 32);
         }
         Format::Q3K => {
-            float(108, deviation / rms(0, 7, 4.0) / rms(16, 31, 0.0));
-            // 48 to 63, of which 32 are taken off: the upper two bits are set.
-            block[104..108].fill(0xff);
+            float(108, deviation / rms(0, 7, 4.0) / rms(16, 31, -0.5));
+            // Six bits, of which 32 are taken off: the upper two are equal, so that scales of both signs are far from zero. Codes have a mean below zero.
+            block[104..108].iter_mut().for_each(|upper| *upper = (*upper & 0x55) | (*upper & 0x55) << 1);
         }
         Format::Q2K => {
             let d = deviation / rms(0, 3, 1.5) / rms(8, 15, 0.0);
