@@ -99,6 +99,120 @@ fn safetensors_are_read_back() {
     assert_eq!(logits(&Checkpoint::open(&file, None).unwrap(), &spec, Dtype::F32), expected);
 }
 
+/// How a file stores four bits.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum FourBits {
+    Awq,
+    Gptq,
+    /// With zero points as they are.
+    GptqV2,
+    /// Columns of a group are not neighbours.
+    GptqByActivity,
+}
+
+/// The matrices of the layers in four bits, packed as the makers of such files do, and the same as plain numbers.
+fn four_bits(kind: FourBits, plain: HashMap<String, Tensor>) -> [HashMap<String, Tensor>; 2] {
+    let (mut packed, mut values) = (HashMap::new(), HashMap::new());
+    for (name, tensor) in plain {
+        let Some(matrix) = name.strip_suffix("_proj.weight") else {
+            packed.insert(name.clone(), tensor.clone());
+            values.insert(name, tensor);
+            continue;
+        };
+        let (rows, columns) = tensor.dims2().unwrap();
+        let group = 32;
+        let number = name.bytes().fold(SEED, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
+        let draw = |what: u64, i: usize| noise::bits(number ^ what << 60, i as u64);
+        let group_of = |column: usize| match kind {
+            FourBits::GptqByActivity => column % (columns / group),
+            _ => column / group,
+        };
+        let code = |row: usize, column: usize| (draw(1, row * columns + column) % 16) as u32;
+        // At least one, as GPTQ stores one less.
+        let zero = |row: usize, group: usize| 1 + (draw(2, row * columns + group) % 15) as u32;
+        let scale =
+            |row: usize, group: usize| 1.0 / 64.0 + (draw(3, row * columns + group) % 64) as f32 / 4096.0;
+        let weights: Vec<f32> = (0..rows * columns)
+            .map(|i| (i / columns, i % columns))
+            .map(|(r, c)| scale(r, group_of(c)) * (code(r, c) as f32 - zero(r, group_of(c)) as f32))
+            .collect();
+        let groups = columns / group;
+        let order = if kind == FourBits::Awq { [0, 2, 4, 6, 1, 3, 5, 7] } else { [0, 1, 2, 3, 4, 5, 6, 7] };
+        let stored_zero = |row, group| match kind {
+            FourBits::Gptq | FourBits::GptqByActivity => zero(row, group) - 1,
+            FourBits::Awq | FourBits::GptqV2 => zero(row, group),
+        };
+        let word = |nibble: &dyn Fn(usize) -> u32| {
+            (0..8).fold(0u32, |word, i| word | nibble(i) << (4 * i)) as i32 as i64
+        };
+        let across = |first: usize, of: &dyn Fn(usize) -> u32| word(&|i| of(8 * first + order[i]));
+        let (codes, shape) = match kind {
+            FourBits::Awq => {
+                let all = (0..columns).flat_map(|c| (0..rows / 8).map(move |r| (c, r)));
+                (all.map(|(c, r)| across(r, &|row| code(row, c))).collect::<Vec<_>>(), (columns, rows / 8))
+            }
+            _ => {
+                let all = (0..columns / 8).flat_map(|c| (0..rows).map(move |r| (c, r)));
+                (all.map(|(c, r)| word(&|i| code(r, 8 * c + i))).collect(), (columns / 8, rows))
+            }
+        };
+        let all = (0..groups).flat_map(|g| (0..rows / 8).map(move |r| (g, r)));
+        let zeros: Vec<i64> = all.map(|(g, r)| across(r, &|row| stored_zero(row, g))).collect();
+        let scales: Vec<f32> = (0..groups * rows).map(|i| scale(i % rows, i / rows)).collect();
+        let words = |values: Vec<i64>, shape: (usize, usize)| {
+            Tensor::from_vec(values, shape, &Device::Cpu).unwrap().to_dtype(DType::I32).unwrap()
+        };
+        let scales =
+            Tensor::from_vec(scales, (groups, rows), &Device::Cpu).unwrap().to_dtype(DType::F16).unwrap();
+        packed.insert(format!("{matrix}_proj.qweight"), words(codes, shape));
+        packed.insert(format!("{matrix}_proj.qzeros"), words(zeros, (groups, rows / 8)));
+        packed.insert(format!("{matrix}_proj.scales"), scales);
+        if kind != FourBits::Awq {
+            let listed = (0..columns).map(|c| group_of(c) as i64).collect();
+            packed.insert(format!("{matrix}_proj.g_idx"), words(listed, (1, columns)).flatten_all().unwrap());
+        }
+        values.insert(name, Tensor::from_vec(weights, (rows, columns), &Device::Cpu).unwrap());
+    }
+    [packed, values]
+}
+
+#[test]
+fn four_bits_of_awq_and_gptq_are_read() {
+    for kind in [FourBits::Awq, FourBits::Gptq, FourBits::GptqV2, FourBits::GptqByActivity] {
+        let plain_config = config("qwen2");
+        let mut packed_config = plain_config.clone();
+        let format = if kind == FourBits::GptqV2 { "gptq_v2" } else { "gptq" };
+        packed_config["quantization_config"] =
+            json!({"quant_method": "gptq", "bits": 4, "checkpoint_format": format});
+        let packed = dir(&packed_config, |dir, tensors| single(dir, four_bits(kind, tensors)[0].clone()));
+        let plain = dir(&plain_config, |dir, tensors| single(dir, four_bits(kind, tensors)[1].clone()));
+        let plain = Checkpoint::open(plain.path(), None).unwrap();
+        let expected = logits(&plain, plain.spec(), Dtype::F32);
+        let open = || Checkpoint::open(packed.path(), None).unwrap();
+        assert!(open().is_quantised() && open().type_name(Dtype::F32) == "int4");
+        assert!(open().weight_bytes(Dtype::F32) < plain.weight_bytes(Dtype::F32) / 2);
+        let values = logits(&open().dequantised(), plain.spec(), Dtype::F32);
+        assert!(max_diff(&values, &expected) < 1e-4, "{kind:?}: {}", max_diff(&values, &expected));
+        let largest = expected.iter().flatten().fold(0f32, |most, logit| most.max(logit.abs()));
+        let quantised = logits(&open(), plain.spec(), Dtype::F32);
+        let error = max_diff(&quantised, &expected) / largest;
+        assert!(error < 0.05, "{kind:?}: {error}");
+        // Only where a block has one group, codes stay codes.
+        let part = &plain.spec().tensors().into_iter().find(|t| t.name.contains("down_proj")).unwrap();
+        let blocks = open().blocks(std::slice::from_ref(part)).unwrap();
+        assert_eq!(blocks.is_some(), kind != FourBits::GptqByActivity);
+    }
+    // Parts that do not fit together are refused by the name of the matrix.
+    let broken = dir(&config("qwen2"), |dir, tensors| {
+        let [mut packed, _] = four_bits(FourBits::Awq, tensors);
+        let name = "model.layers.1.mlp.up_proj.scales";
+        packed.insert(name.to_owned(), Tensor::zeros((7, 96), DType::F16, &Device::Cpu).unwrap());
+        single(dir, packed);
+    });
+    let message = Checkpoint::open(broken.path(), None).unwrap_err().to_string();
+    assert!(message.contains("model.layers.1.mlp.up_proj.weight") && message.contains("AWQ"), "{message}");
+}
+
 /// A gemma3 checkpoint with a vision encoder has the decoder under another prefix, in two variants.
 #[test]
 fn the_decoder_of_a_multimodal_checkpoint_is_found() {

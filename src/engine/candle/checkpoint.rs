@@ -3,13 +3,17 @@
 use std::path::{Path, PathBuf};
 
 use candle_core::Tensor;
+use decoder_ops::{Format, Panels};
 use thiserror::Error;
 
 use super::{Matrix, QuantisedRows, WeightSource, gguf::GgufFile, safetensors::SafetensorsFiles};
 use crate::{
     base::foreign::line,
     config::Dtype,
-    model::{ModelSpec, SpecError, spec::TensorShape},
+    model::{
+        ModelSpec, SpecError,
+        spec::{TensorShape, read_config_json},
+    },
     text::Vocabulary,
 };
 
@@ -33,6 +37,11 @@ pub enum CheckpointError {
     WrongShape { file: PathBuf, tensor: String, got: Vec<usize>, wanted: Vec<usize> },
     #[error("{}: {tensor} is {got}; f32, f16 and bf16 can be read", file.display())]
     WrongType { file: PathBuf, tensor: String, got: String },
+    #[error(
+        "{}: {tensor} is stored in parts whose shapes or types do not fit together; four bits of AWQ and GPTQ can be read",
+        file.display()
+    )]
+    Packed { file: PathBuf, tensor: String },
     #[error("{} has no {key}", file.display())]
     MissingKey { file: PathBuf, key: String },
     #[error("{}: {key} {:?} is not supported; {supported}", file.display(), line(found, MAX_CAUSE))]
@@ -75,9 +84,14 @@ impl Checkpoint {
         }
         let dir = if is_dir { path } else { path.parent().unwrap_or(Path::new("")) };
         let config_json = config_json.map_or_else(|| dir.join("config.json"), Path::to_owned);
-        let spec = ModelSpec::from_config_json(&config_json)
-            .map_err(|cause| CheckpointError::Shape { file: config_json, cause })?;
-        let files = if is_dir { SafetensorsFiles::in_dir(path)? } else { SafetensorsFiles::single(path)? };
+        let in_file = |cause| CheckpointError::Shape { file: config_json.clone(), cause };
+        let spec = ModelSpec::from_config_json(&config_json).map_err(in_file)?;
+        let mut files =
+            if is_dir { SafetensorsFiles::in_dir(path)? } else { SafetensorsFiles::single(path)? };
+        let config = read_config_json(&config_json).map_err(in_file)?;
+        if config["quantization_config"]["checkpoint_format"] == "gptq_v2" {
+            files.gptq_zero_offset = 0;
+        }
         files.check(&spec.tensors())?;
         let files = Files::Safetensors(files);
         Ok(Checkpoint { path: path.to_owned(), spec, files, dequantised: false })
@@ -90,12 +104,15 @@ impl Checkpoint {
 
     /// Whether the weights stay quantised.
     pub fn is_quantised(&self) -> bool {
-        self.is_gguf() && !self.dequantised
+        self.has_blocks() && !self.dequantised
     }
 
-    /// Whether the file may hold quantised blocks.
-    pub fn is_gguf(&self) -> bool {
-        matches!(self.files, Files::Gguf(_))
+    /// Whether the files may hold quantised weights.
+    pub fn has_blocks(&self) -> bool {
+        match &self.files {
+            Files::Gguf(_) => true,
+            Files::Safetensors(files) => self.spec.tensors().iter().any(|tensor| files.is_packed(tensor)),
+        }
     }
 
     pub fn path(&self) -> &Path {
@@ -110,6 +127,13 @@ impl Checkpoint {
     pub fn weight_bytes(&self, dtype: Dtype) -> u64 {
         match &self.files {
             Files::Gguf(file) if !self.dequantised => file.weight_bytes(&self.spec, dtype),
+            Files::Safetensors(files) if !self.dequantised => {
+                let bytes = |tensor: &TensorShape| match (files.is_packed(tensor), tensor.shape.as_slice()) {
+                    (true, &[rows, columns]) => Panels::size(Format::Q4_1, rows, columns) as u64,
+                    _ => tensor.elements() * dtype.bytes(),
+                };
+                self.spec.tensors().iter().map(bytes).sum()
+            }
             _ => self.spec.weight_bytes(dtype),
         }
     }
@@ -118,6 +142,7 @@ impl Checkpoint {
     pub fn type_name(&self, dtype: Dtype) -> String {
         match &self.files {
             Files::Gguf(file) if !self.dequantised => file.type_name(&self.spec, dtype),
+            Files::Safetensors(_) if self.is_quantised() => "int4".to_owned(),
             _ => dtype.name().to_owned(),
         }
     }
@@ -142,13 +167,17 @@ impl WeightSource for Checkpoint {
     fn matrix(&self, parts: &[TensorShape], dtype: Dtype) -> candle_core::Result<Matrix> {
         match &self.files {
             Files::Gguf(file) if !self.dequantised => file.matrix(&self.spec, parts, dtype),
-            _ => self.stacked(parts, dtype).map(Matrix::plain),
+            _ => match self.blocks(parts)? {
+                Some(runs) => Matrix::from_blocks(&runs, parts[0].shape[1]),
+                None => self.stacked(parts, dtype).map(Matrix::plain),
+            },
         }
     }
 
     fn blocks(&self, parts: &[TensorShape]) -> candle_core::Result<Option<Vec<QuantisedRows>>> {
         match &self.files {
             Files::Gguf(file) if !self.dequantised => file.blocks_of(&self.spec, parts),
+            Files::Safetensors(files) if !self.dequantised => Ok(files.blocks(parts)),
             _ => Ok(None),
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use candle_core::{Result, Tensor, quantized::QTensor};
 use decoder_ops::{Panels, quantised_linear, quantised_rows};
 
-use super::gguf_header::Kind;
+use super::{gguf_header::Kind, weights::QuantisedRows};
 
 /// A matrix (rows, columns) that activations are multiplied with. It may consist of several parts, stacked by
 /// rows: quantised parts of different types cannot be joined.
@@ -32,6 +32,12 @@ impl Matrix {
 
     pub fn panels(panels: Panels) -> Matrix {
         Matrix(vec![Part::Panels(Arc::new(panels))])
+    }
+
+    /// Rows of several types, each of `columns`.
+    pub fn from_blocks(runs: &[QuantisedRows], columns: usize) -> Result<Matrix> {
+        let panels = |run: &QuantisedRows| Panels::new(run.format, &run.bytes, columns).map(Matrix::panels);
+        Ok(Matrix::stacked(runs.iter().map(panels).collect::<Result<Vec<_>>>()?))
     }
 
     /// All of `matrices`, stacked by rows.

@@ -10,6 +10,7 @@ pub mod host_values;
 mod load;
 mod matrix;
 pub mod memory;
+mod packed;
 pub(super) mod rope;
 mod safetensors;
 mod scheme;

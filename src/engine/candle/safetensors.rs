@@ -9,7 +9,11 @@ use std::{
 use candle_core::{DType, Device, Tensor, safetensors::MmapedSafetensors};
 use serde::Deserialize;
 
-use super::checkpoint::{CheckpointError, below_each_other, candle_dtype};
+use super::{
+    checkpoint::{CheckpointError, below_each_other, candle_dtype},
+    packed::{Packed, Stored},
+    weights::{QuantisedRows, joined},
+};
 use crate::{
     base::read::{self, MAX_DOCUMENT},
     config::Dtype,
@@ -26,6 +30,8 @@ pub(super) struct SafetensorsFiles {
     home: HashMap<String, usize>,
     /// The file to name when a tensor is missing: the index, or the only file.
     whole: PathBuf,
+    /// What GPTQ adds to its zero points.
+    pub gptq_zero_offset: i32,
 }
 
 impl fmt::Debug for SafetensorsFiles {
@@ -57,7 +63,12 @@ impl SafetensorsFiles {
     pub fn single(path: &Path) -> Result<Self, CheckpointError> {
         let file = map(path)?;
         let home = file.tensors().into_iter().map(|(name, _)| (name, 0)).collect();
-        Ok(SafetensorsFiles { files: vec![(path.to_owned(), file)], home, whole: path.to_owned() })
+        Ok(SafetensorsFiles {
+            files: vec![(path.to_owned(), file)],
+            home,
+            whole: path.to_owned(),
+            gptq_zero_offset: 1,
+        })
     }
 
     fn sharded(index: &Path) -> Result<Self, CheckpointError> {
@@ -87,7 +98,7 @@ impl SafetensorsFiles {
             };
             home.insert(tensor, place);
         }
-        Ok(SafetensorsFiles { files, home, whole: index.to_owned() })
+        Ok(SafetensorsFiles { files, home, whole: index.to_owned(), gptq_zero_offset: 1 })
     }
 
     pub fn contains(&self, tensor: &str) -> bool {
@@ -105,7 +116,13 @@ impl SafetensorsFiles {
 
     /// Checks that every one of `wanted` exists with its shape and in a readable type.
     pub fn check(&self, wanted: &[TensorShape]) -> Result<(), CheckpointError> {
-        for TensorShape { name, shape } in wanted {
+        for tensor in wanted {
+            let TensorShape { name, shape } = tensor;
+            if self.is_packed(tensor) {
+                let (file, name) = (self.whole.clone(), name.clone());
+                self.packed(tensor).ok_or(CheckpointError::Packed { file, tensor: name })?;
+                continue;
+            }
             let missing =
                 |file: &Path| CheckpointError::MissingTensor { file: file.into(), tensor: name.clone() };
             let (kept_as, place) = self.place_of(name).ok_or_else(|| missing(&self.whole))?;
@@ -127,8 +144,43 @@ impl SafetensorsFiles {
         Ok(())
     }
 
+    /// Whether the tensor is stored in four bits, as AWQ and GPTQ do.
+    pub fn is_packed(&self, tensor: &TensorShape) -> bool {
+        let matrix = tensor.name.strip_suffix(".weight");
+        matrix.is_some_and(|matrix| self.contains(&format!("{matrix}.qweight")))
+            && !self.contains(&tensor.name)
+    }
+
+    fn packed(&self, tensor: &TensorShape) -> Option<Packed<'_>> {
+        let matrix = tensor.name.strip_suffix(".weight")?;
+        let stored = |part: &str| {
+            let (name, place) = self.place_of(&format!("{matrix}.{part}"))?;
+            let view = self.files[place].1.get(&name).ok()?;
+            let dtype = DType::try_from(view.dtype()).ok();
+            Some(Stored { shape: view.shape().to_vec(), dtype, data: view.data() })
+        };
+        let shape = <[usize; 2]>::try_from(tensor.shape.as_slice()).ok()?;
+        let parts = [stored("qweight")?, stored("qzeros")?, stored("scales")?];
+        Packed::new(shape, parts, stored("g_idx").as_ref(), self.gptq_zero_offset)
+    }
+
+    /// The tensors as blocks, where all of them are stored in four bits.
+    pub fn blocks(&self, parts: &[TensorShape]) -> Option<Vec<QuantisedRows>> {
+        let blocks = |part: &TensorShape| {
+            if self.is_packed(part) { self.packed(part)?.blocks() } else { None }
+        };
+        Some(joined(parts.iter().map(blocks).collect::<Option<Vec<_>>>()?.into_iter()))
+    }
+
     pub fn stacked(&self, parts: &[TensorShape], dtype: Dtype) -> candle_core::Result<Tensor> {
         let read = |part: &TensorShape| {
+            if self.is_packed(part) {
+                let Some(packed) = self.packed(part) else {
+                    candle_core::bail!("{} is not as AWQ and GPTQ store it", part.name)
+                };
+                let plain = Tensor::from_vec(packed.values(), part.shape.as_slice(), &Device::Cpu)?;
+                return plain.to_dtype(candle_dtype(dtype));
+            }
             let (kept_as, place) = self.place_of(&part.name).unwrap_or_else(|| (part.name.clone(), 0));
             self.files[place].1.load(&kept_as, &Device::Cpu)?.to_dtype(candle_dtype(dtype))
         };

@@ -78,9 +78,7 @@ impl WeightSource for SyntheticWeights {
         let Some(runs) = self.blocks(parts)? else {
             return self.stacked(parts, dtype).map(Matrix::plain);
         };
-        let columns = parts[0].shape[1];
-        let panels = |run: &QuantisedRows| Panels::new(run.format, &run.bytes, columns).map(Matrix::panels);
-        Ok(Matrix::stacked(runs.iter().map(panels).collect::<candle_core::Result<Vec<_>>>()?))
+        Matrix::from_blocks(&runs, parts[0].shape[1])
     }
 
     fn blocks(&self, parts: &[TensorShape]) -> candle_core::Result<Option<Vec<QuantisedRows>>> {

@@ -90,7 +90,7 @@ impl Model {
         }
         let checkpoint = match (Checkpoint::open(path, config_json)?, config.model.dequantize) {
             (checkpoint, false) => checkpoint,
-            (checkpoint, true) if checkpoint.is_gguf() => checkpoint.dequantised(),
+            (checkpoint, true) if checkpoint.has_blocks() => checkpoint.dequantised(),
             _ => return Err(InputsError::NothingQuantised { weights: path.display().to_string() }),
         };
         let spec = Box::new(checkpoint.spec().clone());
@@ -140,7 +140,7 @@ impl Model {
     /// itself multiplies fastest in f32, and so does everything around quantised weights.
     pub fn fastest_on_cpu(&self) -> &'static [Dtype] {
         match self {
-            Model::Own { checkpoint: Some(checkpoint), .. } if checkpoint.is_gguf() => {
+            Model::Own { checkpoint: Some(checkpoint), .. } if checkpoint.has_blocks() => {
                 &[Dtype::F32, Dtype::Bf16]
             }
             Model::Own { scheme: Some(_), .. } => &[Dtype::F32, Dtype::Bf16],
