@@ -44,6 +44,8 @@ const BURST_MS: u32 = 200;
 const SERVER_PERIOD_MS: u128 = 5000;
 /// The share of time in bursts until steps are found.
 const LEARNING_DUTY: f64 = 0.5;
+/// An hour: longer than any kernel, copy or wait, and short enough for the sum of millions of them.
+const LONGEST_WORK_NS: u64 = 3_600_000_000_000;
 /// Processes that are followed at a time, and in all.
 const MAX_GUESTS: usize = 64;
 const MAX_JOINED: u32 = 4096;
@@ -596,13 +598,33 @@ pub fn device_work(fold: &mut Fold, work: &wire::Work, name: Option<&str>) -> Wo
         wire::WorkKind::Graph => WorkKind::Graph { graph: work.graph },
         wire::WorkKind::Wait { .. } => WorkKind::Sync,
     };
+    // The program may write any numbers: times that no GPU has are none.
+    let is_believable =
+        work.end_ns.saturating_sub(work.start_ns) <= LONGEST_WORK_NS && work.end_ns < u64::MAX / 4;
+    let [start_ns, end_ns] = if is_believable { [work.start_ns, work.end_ns] } else { [0; 2] };
     Work {
-        start_ns: work.start_ns,
-        end_ns: work.end_ns,
+        start_ns,
+        end_ns,
         stream: work.stream,
         device: work.device,
         correlation: work.correlation,
         graph: (work.graph > 0 && !matches!(kind, WorkKind::Graph { .. })).then_some(work.graph),
         kind,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_that_no_gpu_has_are_none() {
+        let timed = |start_ns, end_ns| {
+            let kind = wire::WorkKind::Memset { bytes: 8 };
+            let work = wire::Work { start_ns, end_ns, correlation: 1, stream: 7, device: 0, graph: 0, kind };
+            device_work(&mut Fold::default(), &work, None).is_timed()
+        };
+        assert!(timed(5, 9) && timed(1 << 60, (1 << 60) + LONGEST_WORK_NS));
+        assert!(!timed(5, u64::MAX) && !timed(1, 2 + LONGEST_WORK_NS) && !timed(1 << 63, (1 << 63) + 9));
     }
 }

@@ -192,3 +192,43 @@ fn word(data: &[u8], i: usize) -> u32 {
     let bytes = &data[4 * i..4 * i + 4];
     u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_that_do_not_fit_together_are_refused() {
+        let zeros = vec![0u8; 4096];
+        let stored = |shape: &[usize], dtype: DType, bytes: usize| Stored {
+            shape: shape.to_vec(),
+            dtype: Some(dtype),
+            data: &zeros[..bytes],
+        };
+        let codes = || stored(&[64, 2], DType::I32, 512);
+        let points = || stored(&[2, 2], DType::I32, 16);
+        let scales = || stored(&[2, 16], DType::F16, 64);
+        let new = |parts| Packed::new([16, 64], parts, None, 1);
+        assert!(new([codes(), points(), scales()]).is_some_and(|packed| packed.blocks().is_some()));
+        let wrong = [
+            [stored(&[64, 3], DType::I32, 768), points(), scales()],
+            [stored(&[64, 2], DType::F32, 512), points(), scales()],
+            // Shorter than the shape says.
+            [stored(&[64, 2], DType::I32, 508), points(), scales()],
+            [codes(), stored(&[3, 2], DType::I32, 24), scales()],
+            [codes(), points(), stored(&[0, 16], DType::F16, 0)],
+            [codes(), points(), stored(&[3, 16], DType::F16, 96)],
+            [codes(), points(), stored(&[2, 16], DType::I32, 128)],
+            [codes(), points(), stored(&[2, 16], DType::F16, 62)],
+        ];
+        for parts in wrong {
+            let shapes: Vec<_> = parts.iter().map(|part| part.shape.clone()).collect();
+            assert!(new(parts).is_none(), "{shapes:?}");
+        }
+        // A group that does not exist.
+        let mut groups = vec![0u8; 256];
+        groups[100] = 2;
+        let groups = Stored { shape: vec![64], dtype: Some(DType::I32), data: &groups };
+        assert!(Packed::new([16, 64], [codes(), points(), scales()], Some(&groups), 1).is_none());
+    }
+}
