@@ -111,7 +111,7 @@ impl Checkpoint {
     pub fn has_blocks(&self) -> bool {
         match &self.files {
             Files::Gguf(_) => true,
-            Files::Safetensors(files) => self.spec.tensors().iter().any(|tensor| files.is_packed(tensor)),
+            Files::Safetensors(files) => self.spec.tensors().iter().any(|tensor| files.keeps_blocks(tensor)),
         }
     }
 
@@ -128,7 +128,8 @@ impl Checkpoint {
         match &self.files {
             Files::Gguf(file) if !self.dequantised => file.weight_bytes(&self.spec, dtype),
             Files::Safetensors(files) if !self.dequantised => {
-                let bytes = |tensor: &TensorShape| match (files.is_packed(tensor), tensor.shape.as_slice()) {
+                let bytes = |tensor: &TensorShape| match (files.keeps_blocks(tensor), tensor.shape.as_slice())
+                {
                     (true, &[rows, columns]) => Panels::size(Format::Q4_1, rows, columns) as u64,
                     _ => tensor.elements() * dtype.bytes(),
                 };

@@ -148,18 +148,23 @@ impl<'a> Packed<'a> {
         values
     }
 
-    /// The weights as blocks of Q4_1, which has the same codes, the same scales as half floats, and `−scale · zero` as another. `None`
-    /// where a block would have columns of several groups.
-    pub fn blocks(&self) -> Option<QuantisedRows> {
-        let format = Format::Q4_1;
-        let starts: Vec<usize> = (0..self.columns).step_by(BLOCK).collect();
-        let is_one = |start: &usize| {
-            (start + 1..start + BLOCK)
-                .all(|column| column < self.columns && self.group_of(column) == self.group_of(*start))
+    /// Whether each block has the columns of one group alone.
+    pub fn fits_blocks(&self) -> bool {
+        let is_one = |start: usize| {
+            let mut rest = start + 1..start + BLOCK;
+            rest.all(|column| column < self.columns && self.group_of(column) == self.group_of(start))
         };
-        if !starts.iter().all(is_one) {
+        (0..self.columns).step_by(BLOCK).all(is_one)
+    }
+
+    /// The weights as blocks of Q4_1, which has the same codes, the same scales as half floats, and `−scale · zero` as another. `None`
+    /// where they do not [fit](Self::fits_blocks).
+    pub fn blocks(&self) -> Option<QuantisedRows> {
+        if !self.fits_blocks() {
             return None;
         }
+        let format = Format::Q4_1;
+        let starts: Vec<usize> = (0..self.columns).step_by(BLOCK).collect();
         let row_bytes = starts.len() * format.bytes();
         let mut bytes = vec![0; self.rows * row_bytes];
         bytes.par_chunks_mut(ROWS_TOGETHER * row_bytes).enumerate().for_each(|(i, rows)| {

@@ -164,6 +164,11 @@ impl SafetensorsFiles {
         Packed::new(shape, parts, stored("g_idx").as_ref(), self.gptq_zero_offset)
     }
 
+    /// Whether the tensor stays in four bits when it is read.
+    pub fn keeps_blocks(&self, tensor: &TensorShape) -> bool {
+        self.is_packed(tensor) && self.packed(tensor).is_some_and(|packed| packed.fits_blocks())
+    }
+
     /// The tensors as blocks, where all of them are stored in four bits.
     pub fn blocks(&self, parts: &[TensorShape]) -> Option<Vec<QuantisedRows>> {
         let blocks = |part: &TensorShape| {
