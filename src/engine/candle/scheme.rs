@@ -36,8 +36,10 @@ fn of_layer(scheme: Scheme, of: &Architecture, name: &str, i: usize) -> Format {
     let n = of.layers;
     // The first and the last eighth, and each third between.
     let is_important = i < n / 8 || i >= 7 * n / 8 || (i - n / 8) % 3 == 2;
-    let (values, down, output) =
-        (name.contains("v_proj"), name.contains("down_proj"), name.contains("o_proj"));
+    let has = |part: &str| name.contains(part);
+    let (values, down, output) = (has(".v_proj"), has(".down_proj"), has(".o_proj"));
+    // Phi-3's, in one matrix.
+    let all = has(".qkv_proj");
     match scheme {
         Scheme::Q4_0 => Format::Q4_0,
         Scheme::Q4_1 => Format::Q4_1,
@@ -50,16 +52,12 @@ fn of_layer(scheme: Scheme, of: &Architecture, name: &str, i: usize) -> Format {
         Scheme::Iq4Xs if (values && of.group >= 4) || (down && i < n / 8) => Format::Q5K,
         Scheme::Iq4Xs => Format::Iq4Xs,
         Scheme::Q4KM if (values || down) && is_important => Format::Q6K,
+        Scheme::Q4KM if all => Format::Q5K,
         Scheme::Q4KM => Format::Q4K,
-        Scheme::Q5KM if (values || down) && is_important => Format::Q6K,
+        Scheme::Q5KM if (values || down) && is_important || all => Format::Q6K,
         Scheme::Q5KM => Format::Q5K,
-        Scheme::Q3KM if values => {
-            if i < 2 {
-                Format::Q5K
-            } else {
-                Format::Q4K
-            }
-        }
+        Scheme::Q3KM if values && i < 2 => Format::Q5K,
+        Scheme::Q3KM if values || all => Format::Q4K,
         Scheme::Q3KM if down && i < n / 16 => Format::Q5K,
         Scheme::Q3KM if down && is_important => Format::Q4K,
         Scheme::Q3KM if output => Format::Q4K,
@@ -85,6 +83,9 @@ mod tests {
             (Scheme::Q4KM, "model.layers.5.self_attn.v_proj.weight", 3584, &of, Format::Q6K),
             (Scheme::Q4KM, "model.embed_tokens.weight", 3584, &of, Format::Q4K),
             (Scheme::Q4KM, "lm_head.weight", 3584, &of, Format::Q6K),
+            (Scheme::Q4KM, "model.layers.0.self_attn.qkv_proj.weight", 3072, &of, Format::Q5K),
+            (Scheme::Q3KM, "model.layers.1.self_attn.v_proj.weight", 3584, &of, Format::Q5K),
+            (Scheme::Q3KM, "model.layers.9.self_attn.v_proj.weight", 3584, &of, Format::Q4K),
             (Scheme::Q4KM, "model.layers.3.mlp.up_proj.weight", 896, &small, Format::Q5_0),
             (Scheme::Q4KM, "model.embed_tokens.weight", 896, &small, Format::Q8_0),
             (Scheme::Q8_0, "lm_head.weight", 3584, &of, Format::Q8_0),
