@@ -37,7 +37,7 @@ use crate::{
 const READ_INTERVAL: Duration = Duration::from_millis(20);
 const WINDOW: Duration = Duration::from_secs(1);
 const TIMELINE_INTERVAL: Duration = Duration::from_secs(5);
-/// `K` records everything for so long.
+/// `K` records all kernels for so long.
 const EVERYTHING: Duration = Duration::from_secs(10);
 const BURST_MS: u32 = 200;
 /// How often the kernels of a server are recorded, and nothing else: requests tell its latencies.

@@ -57,7 +57,7 @@ fn scale(format: Format, block: &mut [u8], deviation: f64) {
             let d = deviation / rms(0, (2.0 * middle) as i32, middle) / rms(32, 63, 0.0);
             float(0, d);
             float(2, middle * d);
-            // Six bits for scales and minima, which are equal here: 100001 to 111111.
+            // Six bits for scales and minima, which are equal here: 32 to 63.
             for i in 4..8 {
                 let (low, high) = (block[i] & 31 | 32, block[i + 4] & 31 | 32);
                 block[i] = low | (high >> 4) << 6;

@@ -1,11 +1,9 @@
 //! Sources of weights; among them random ones of the right shape, reproducible from a seed.
 
-use std::collections::BTreeMap;
-
 use candle_core::Tensor;
 use decoder_ops::{Format, Panels, Uniform, mix64, random_blocks, uniform};
 
-use super::{checkpoint::candle_dtype, gguf_header::Kind, matrix::Matrix, scheme::format_of};
+use super::{checkpoint::candle_dtype, matrix::Matrix, scheme::format_of};
 use crate::{
     config::{Dtype, Scheme},
     model::{ModelSpec, spec::TensorShape},
@@ -125,25 +123,13 @@ impl SyntheticWeights {
         format_of(scheme, &architecture, tensor)
     }
 
-    /// Bytes of the weights by their type, with plain ones as `dtype`.
-    fn bytes_by_type(&self, spec: &ModelSpec, dtype: Dtype) -> BTreeMap<String, u64> {
-        let mut bytes = BTreeMap::new();
-        for tensor in spec.tensors() {
-            let (name, size) = match self.format(&tensor) {
-                Some(format) => {
-                    let size = Panels::size(format, tensor.shape[0], tensor.shape[1]);
-                    (Kind::Quantised(format).name(), size as u64)
-                }
-                None => (dtype.name().to_owned(), tensor.elements() * dtype.bytes()),
-            };
-            *bytes.entry(name).or_default() += size;
-        }
-        bytes
-    }
-
     /// Bytes of a model's weights in memory, with plain ones as `dtype`.
     pub fn weight_bytes(&self, spec: &ModelSpec, dtype: Dtype) -> u64 {
-        self.bytes_by_type(spec, dtype).values().sum()
+        let bytes = |tensor: &TensorShape| match self.format(tensor) {
+            Some(format) => Panels::size(format, tensor.shape[0], tensor.shape[1]) as u64,
+            None => tensor.elements() * dtype.bytes(),
+        };
+        spec.tensors().iter().map(bytes).sum()
     }
 
     /// The same for a model that may add an offset to its norm weights.

@@ -8,7 +8,7 @@
 
 use std::{
     cell::{Cell, RefCell},
-    collections::HashMap,
+    collections::{HashMap, hash_map::Entry},
     ffi::c_void,
     fmt,
     marker::PhantomData,
@@ -484,16 +484,16 @@ impl Gpu {
     fn function(&self, launch: Launch<'_>, shared_bytes: i32) -> Result<CudaFunction, CudaError> {
         let name = launch.kernel();
         let mut functions = self.functions.borrow_mut();
-        if !functions.contains_key(name) {
-            let function = self
-                .modules
-                .iter()
-                .find_map(|module| module.load_function(name).ok())
-                .ok_or_else(|| launch.error("this binary does not contain it".to_owned()))?;
-            functions.insert(name.to_owned(), (function, SHARED_WITHOUT_ASKING));
-        }
-        let Some((function, allowed)) = functions.get_mut(name) else {
-            return Err(launch.error("this binary does not contain it".to_owned()).into());
+        let (function, allowed) = match functions.entry(name.to_owned()) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(place) => {
+                let function = self
+                    .modules
+                    .iter()
+                    .find_map(|module| module.load_function(name).ok())
+                    .ok_or_else(|| launch.error("this binary does not contain it".to_owned()))?;
+                place.insert((function, SHARED_WITHOUT_ASKING))
+            }
         };
         if shared_bytes > *allowed {
             let limit = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
